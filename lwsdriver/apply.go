@@ -1,0 +1,227 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+const (
+	// writeTimeout bounds one write, webhooks included.
+	writeTimeout = 30 * time.Second
+	// catchUpTimeout bounds how long the caches may take to see a write that succeeded.
+	catchUpTimeout = 10 * time.Second
+)
+
+// applier makes the writes. Each is one request with a precondition, and returns once the caches have seen it, so that
+// the next look is never older than the last write.
+type applier struct {
+	client lwsclient.Interface
+	caches *caches
+	hub    *hub
+}
+
+// apply makes the write that an action stands for. Nothing is written when the object already is as it should be.
+func (a *applier) apply(ctx context.Context, s *seen, action plan.Action) (wrote bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	switch t := action.(type) {
+	case plan.SetStable:
+		return a.setStable(ctx, s, t)
+	case plan.GiveBack:
+		return a.giveBack(ctx, s)
+	case plan.CreateCanary:
+		return a.createCanary(ctx, s, t)
+	case plan.ScaleCanary:
+		return a.scaleCanary(ctx, s, t)
+	case plan.RepairCanary:
+		return a.repairCanary(ctx, s, t)
+	case plan.LetGo:
+		return a.letGo(ctx, s, t)
+	case plan.DeleteCanary:
+		return a.deleteCanary(ctx, s, t)
+	default:
+		return false, fmt.Errorf("apply %T: unknown action", action)
+	}
+}
+
+func (a *applier) setStable(ctx context.Context, s *seen, t plan.SetStable) (bool, error) {
+	value, err := t.Record.Encode()
+	if err != nil {
+		return false, err
+	}
+	p := patch{}
+	if s.stable.Annotations[release.RecordAnnotation] != value {
+		p.annotation(release.RecordAnnotation, value)
+	}
+	if !release.SameRolling(t.Rolling, s.Stable.Rolling) {
+		p.rolling(t.Rolling)
+	}
+	return a.patch(ctx, s.key, s.stable, p)
+}
+
+// giveBack leaves nothing of Lockstep on the workload.
+func (a *applier) giveBack(ctx context.Context, s *seen) (bool, error) {
+	p := patch{}
+	p.annotation(release.RecordAnnotation, nil)
+	if !release.SameRolling(s.Record.Saved, s.Stable.Rolling) {
+		p.rolling(s.Record.Saved)
+	}
+	return a.patch(ctx, s.key, s.stable, p)
+}
+
+func (a *applier) createCanary(ctx context.Context, s *seen, t plan.CreateCanary) (bool, error) {
+	canary, err := newCanary(s, t)
+	if err != nil {
+		return false, err
+	}
+	got, err := a.client.LeaderworkersetV1().LeaderWorkerSets(s.key.Namespace).
+		Create(ctx, canary, metav1.CreateOptions{FieldManager: release.FieldManager})
+	if err != nil {
+		return false, fmt.Errorf("create LeaderWorkerSet %s/%s: %w", canary.Namespace, canary.Name, err)
+	}
+	return true, a.catchUp(ctx, s.key, got)
+}
+
+func (a *applier) scaleCanary(ctx context.Context, s *seen, t plan.ScaleCanary) (bool, error) {
+	canary := s.added[t.Name]
+	p := patch{}
+	if int(ptr.Deref(canary.Spec.Replicas, 1)) != t.Replicas {
+		p.set(t.Replicas, "spec", "replicas")
+	}
+	if t.Target != nil {
+		value, err := t.Target.Encode()
+		if err != nil {
+			return false, err
+		}
+		if canary.Annotations[release.TargetAnnotation] != value {
+			p.annotation(release.TargetAnnotation, value)
+		}
+	}
+	return a.patch(ctx, s.key, canary, p)
+}
+
+// repairCanary replaces the template as a whole: a merge would keep what somebody added.
+func (a *applier) repairCanary(ctx context.Context, s *seen, t plan.RepairCanary) (bool, error) {
+	next := s.added[t.Name].DeepCopy()
+	next.Spec.LeaderWorkerTemplate = canaryTemplate(s.stable, s.Policy)
+	next.Spec.NetworkConfig = s.stable.Spec.NetworkConfig.DeepCopy()
+	got, err := a.client.LeaderworkersetV1().LeaderWorkerSets(s.key.Namespace).
+		Update(ctx, next, metav1.UpdateOptions{FieldManager: release.FieldManager})
+	if err != nil {
+		return false, fmt.Errorf("update LeaderWorkerSet %s/%s: %w", next.Namespace, next.Name, err)
+	}
+	return true, a.catchUp(ctx, s.key, got)
+}
+
+func (a *applier) letGo(ctx context.Context, s *seen, t plan.LetGo) (bool, error) {
+	canary := s.added[t.Name]
+	p := patch{}
+	p.set(slices.DeleteFunc(slices.Clone(canary.Finalizers), func(f string) bool { return f == release.Finalizer }),
+		"metadata", "finalizers")
+	return a.patch(ctx, s.key, canary, p)
+}
+
+// deleteCanary deletes in the foreground: the object goes last, so that its absence says that its groups are gone.
+func (a *applier) deleteCanary(ctx context.Context, s *seen, t plan.DeleteCanary) (bool, error) {
+	canary := s.added[t.Name]
+	err := a.client.LeaderworkersetV1().LeaderWorkerSets(s.key.Namespace).Delete(ctx, canary.Name, metav1.DeleteOptions{
+		PropagationPolicy: ptr.To(metav1.DeletePropagationForeground),
+		Preconditions:     &metav1.Preconditions{UID: &canary.UID, ResourceVersion: &canary.ResourceVersion},
+	})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("delete LeaderWorkerSet %s/%s: %w", canary.Namespace, canary.Name, err)
+	}
+	return true, a.until(ctx, s.key, func() bool {
+		now := a.caches.workload(keyOf(canary))
+		return now == nil || now.UID != canary.UID || now.DeletionTimestamp != nil
+	})
+}
+
+// patch sends what changed as a JSON merge patch that holds only for the version it is based on.
+func (a *applier) patch(ctx context.Context, key types.NamespacedName, base *lws.LeaderWorkerSet, p patch) (bool, error) {
+	if len(p) == 0 {
+		return false, nil
+	}
+	p.set(base.ResourceVersion, "metadata", "resourceVersion")
+	raw, err := json.Marshal(p)
+	if err != nil {
+		return false, fmt.Errorf("encode patch: %w", err)
+	}
+	got, err := a.client.LeaderworkersetV1().LeaderWorkerSets(base.Namespace).
+		Patch(ctx, base.Name, types.MergePatchType, raw, metav1.PatchOptions{FieldManager: release.FieldManager})
+	if err != nil {
+		return false, fmt.Errorf("patch LeaderWorkerSet %s/%s: %w", base.Namespace, base.Name, err)
+	}
+	return true, a.catchUp(ctx, key, got)
+}
+
+// catchUp waits until the cache has the object as written, or something newer.
+func (a *applier) catchUp(ctx context.Context, key types.NamespacedName, wrote *lws.LeaderWorkerSet) error {
+	return a.until(ctx, key, func() bool {
+		now := a.caches.workload(keyOf(wrote))
+		if now == nil || now.UID != wrote.UID {
+			// Gone, or gone and made again. A new object not being there yet looks the same, but it has no finalizer
+			// to be let go of: what was just created or patched without being deleted stays.
+			return wrote.DeletionTimestamp != nil
+		}
+		order, err := resourceversion.CompareResourceVersion(now.ResourceVersion, wrote.ResourceVersion)
+		return err != nil || order >= 0
+	})
+}
+
+func (a *applier) until(ctx context.Context, key types.NamespacedName, done func() bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, errBehind)
+	defer cancel()
+	changed, stop := a.hub.subscribe(key)
+	defer stop()
+	for !done() {
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", key, context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+// patch is a JSON merge patch.
+type patch map[string]any
+
+func (p patch) set(value any, path ...string) {
+	node := map[string]any(p)
+	for _, step := range path[:len(path)-1] {
+		next, ok := node[step].(map[string]any)
+		if !ok {
+			next = map[string]any{}
+			node[step] = next
+		}
+		node = next
+	}
+	node[path[len(path)-1]] = value
+}
+
+func (p patch) annotation(key string, value any) { p.set(value, "metadata", "annotations", key) }
+
+func (p patch) rolling(r lws.RollingUpdateConfiguration) {
+	p.set(r, "spec", "rolloutStrategy", "rollingUpdateConfiguration")
+}

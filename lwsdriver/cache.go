@@ -1,0 +1,243 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"fmt"
+	"sync"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	appsinformers "k8s.io/client-go/informers/apps/v1"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
+	lwsinformers "sigs.k8s.io/lws/client-go/informers/externalversions/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+// caches hold all that the driver reads: LeaderWorkerSets, and of their pods and ControllerRevisions the little that
+// is needed. After start-up nothing is read from the API server but what their watches bring.
+type caches struct {
+	workloads, pods, revisions cache.SharedIndexInformer
+	groups                     *groups
+
+	mu     sync.Mutex
+	broken map[string]error // by resource: why its watch does not work, as last seen
+}
+
+const (
+	// addedIndex finds the workloads that releases added to one.
+	addedIndex = "added"
+	// setRevisionIndex finds the ControllerRevisions of a workload.
+	setRevisionIndex = "set"
+)
+
+// newCaches builds the informers. changed is called with the user's workload that an event is about, gone with each
+// LeaderWorkerSet that was deleted.
+func newCaches(core kubernetes.Interface, sets lwsclient.Interface, namespace string, changed, gone func(types.NamespacedName)) (*caches, error) {
+	ofLWS := func(o *metav1.ListOptions) { o.LabelSelector = lws.SetNameLabelKey }
+	c := &caches{
+		broken:    map[string]error{},
+		workloads: lwsinformers.NewLeaderWorkerSetInformer(sets, namespace, 0, cache.Indexers{addedIndex: indexAdded}),
+		pods: coreinformers.NewFilteredPodInformer(core, namespace, 0,
+			cache.Indexers{podGroupIndex: indexPodByGroup}, ofLWS),
+		revisions: appsinformers.NewFilteredControllerRevisionInformer(core, namespace, 0,
+			cache.Indexers{setRevisionIndex: indexRevisionBySet}, ofLWS),
+	}
+	c.groups = &groups{pods: c.pods.GetIndexer()}
+	if err := c.configure(); err != nil {
+		return nil, err
+	}
+	return c, c.handle(changed, gone)
+}
+
+func (c *caches) configure() error {
+	for _, i := range []struct {
+		resource  string
+		informer  cache.SharedIndexInformer
+		transform cache.TransformFunc
+	}{
+		{lws.GroupVersion.Group + "/leaderworkersets", c.workloads, viewWorkload},
+		{"pods", c.pods, viewPod},
+		{appsv1.GroupName + "/controllerrevisions", c.revisions, viewRevision},
+	} {
+		if err := i.informer.SetTransform(i.transform); err != nil {
+			return fmt.Errorf("set transform of %s: %w", i.resource, err)
+		}
+		resource := i.resource
+		if err := i.informer.SetWatchErrorHandler(func(_ *cache.Reflector, err error) { c.watchFailed(resource, err) }); err != nil {
+			return fmt.Errorf("set watch error handler of %s: %w", i.resource, err)
+		}
+	}
+	return nil
+}
+
+// handle maps each event to the user's workload that it is about.
+func (c *caches) handle(changed, gone func(types.NamespacedName)) error {
+	if _, err := c.workloads.AddEventHandler(everyEvent(func(obj any, deleted bool) {
+		w, ok := obj.(*lws.LeaderWorkerSet)
+		if !ok {
+			return
+		}
+		if deleted {
+			c.groups.forget(keyOf(w))
+			gone(keyOf(w))
+		}
+		changed(stableKey(w))
+	})); err != nil {
+		return fmt.Errorf("watch leaderworkersets: %w", err)
+	}
+	if _, err := c.pods.AddEventHandler(everyEvent(func(obj any, _ bool) {
+		if pod, ok := obj.(*podView); ok {
+			c.groups.mark(pod.setKey(), pod.group)
+			changed(c.stableOf(pod.setKey()))
+		}
+	})); err != nil {
+		return fmt.Errorf("watch pods: %w", err)
+	}
+	if _, err := c.revisions.AddEventHandler(everyEvent(func(obj any, _ bool) {
+		if r, ok := obj.(*revisionView); ok {
+			changed(c.stableOf(types.NamespacedName{Namespace: r.Namespace, Name: r.set}))
+		}
+	})); err != nil {
+		return fmt.Errorf("watch controllerrevisions: %w", err)
+	}
+	return nil
+}
+
+// everyEvent calls f for every add, update and delete.
+func everyEvent(f func(obj any, deleted bool)) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { f(obj, false) },
+		UpdateFunc: func(_, obj any) { f(obj, false) },
+		DeleteFunc: func(obj any) {
+			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = gone.Obj
+			}
+			f(obj, true)
+		},
+	}
+}
+
+// viewWorkload is the LeaderWorkerSet informer's transform: it drops what only other tools read.
+func viewWorkload(obj any) (any, error) {
+	if w, ok := obj.(*lws.LeaderWorkerSet); ok {
+		w.ManagedFields = nil
+		delete(w.Annotations, corev1.LastAppliedConfigAnnotation)
+	}
+	return obj, nil
+}
+
+func keyOf(o metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// stableKey is the user's workload that w belongs to: itself, unless a release added it.
+func stableKey(w *lws.LeaderWorkerSet) types.NamespacedName {
+	key := keyOf(w)
+	if w.Labels[release.RoleLabel] != "" {
+		key.Name = w.Labels[release.StableLabel]
+	}
+	return key
+}
+
+// stableOf is stableKey for a workload known by name.
+func (c *caches) stableOf(set types.NamespacedName) types.NamespacedName {
+	if w := c.workload(set); w != nil {
+		return stableKey(w)
+	}
+	return set
+}
+
+// workload returns a LeaderWorkerSet from the cache, nil if there is none. It must not be modified.
+func (c *caches) workload(key types.NamespacedName) *lws.LeaderWorkerSet {
+	obj, ok, err := c.workloads.GetIndexer().GetByKey(key.String())
+	if err != nil || !ok {
+		return nil
+	}
+	w, _ := obj.(*lws.LeaderWorkerSet)
+	return w
+}
+
+// added returns the workloads that releases added to the given one.
+func (c *caches) added(stable types.NamespacedName) []*lws.LeaderWorkerSet {
+	objs, err := c.workloads.GetIndexer().ByIndex(addedIndex, stable.String())
+	if err != nil {
+		return nil
+	}
+	found := make([]*lws.LeaderWorkerSet, 0, len(objs))
+	for _, obj := range objs {
+		if w, ok := obj.(*lws.LeaderWorkerSet); ok {
+			found = append(found, w)
+		}
+	}
+	return found
+}
+
+// revisionOf returns the hash of the ControllerRevision that holds the digest, "" while there is none.
+func (c *caches) revisionOf(w *lws.LeaderWorkerSet, d digest) string {
+	objs, err := c.revisions.GetIndexer().ByIndex(setRevisionIndex, keyOf(w).String())
+	if err != nil {
+		return ""
+	}
+	var best *revisionView
+	for _, obj := range objs {
+		r, ok := obj.(*revisionView)
+		if ok && r.owner == w.UID && r.digest == d && (best == nil || r.number > best.number) {
+			best = r
+		}
+	}
+	if best == nil {
+		return ""
+	}
+	return best.hash
+}
+
+func indexAdded(obj any) ([]string, error) {
+	w, ok := obj.(*lws.LeaderWorkerSet)
+	if !ok || w.Labels[release.RoleLabel] == "" {
+		return nil, nil
+	}
+	return []string{stableKey(w).String()}, nil
+}
+
+func indexRevisionBySet(obj any) ([]string, error) {
+	r, ok := obj.(*revisionView)
+	if !ok {
+		return nil, nil
+	}
+	return []string{r.Namespace + "/" + r.set}, nil
+}
+
+// watchFailed keeps the last failure, for the answer to whoever asks before the caches are filled.
+func (c *caches) watchFailed(resource string, err error) {
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		return // a watch that ran out; the informer lists again by itself
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.broken[resource] = err
+}
+
+// synced says whether every cache has been filled.
+func (c *caches) synced() bool {
+	return c.workloads.HasSynced() && c.pods.HasSynced() && c.revisions.HasSynced()
+}
+
+// whyNot returns why the caches are not filled: an error of their watches, nil if it is only early.
+func (c *caches) whyNot() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, err := range c.broken {
+		return err
+	}
+	return nil
+}

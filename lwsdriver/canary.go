@@ -1,0 +1,107 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"maps"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+// toolMarks are the labels and annotations by which tools know what they manage. An object that carried the marks of
+// the one it was copied from would be pruned, or fought over, by them. A trailing "/" matches the whole domain.
+var toolMarks = []string{
+	corev1.LastAppliedConfigAnnotation,
+	"argocd.argoproj.io/",
+	"app.kubernetes.io/instance", // Argo CD's default tracking label
+	"app.kubernetes.io/managed-by",
+	"meta.helm.sh/",
+	"helm.sh/chart",
+	"helm.toolkit.fluxcd.io/",
+	"kustomize.toolkit.fluxcd.io/",
+	"applyset.kubernetes.io/",
+	"config.k8s.io/",
+	"lockstep.dev/",
+}
+
+// newCanary builds the second workload: the stable one's spec, labels and annotations, but no tool's marks.
+func newCanary(s *seen, a plan.CreateCanary) (*lws.LeaderWorkerSet, error) {
+	canary := &lws.LeaderWorkerSet{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: a.Name, Namespace: s.stable.Namespace,
+			Labels:      withoutMarks(s.stable.Labels),
+			Annotations: withoutMarks(s.stable.Annotations),
+			Finalizers:  []string{release.Finalizer},
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(s.stable, lws.GroupVersion.WithKind("LeaderWorkerSet")),
+			},
+		},
+		Spec: *s.stable.Spec.DeepCopy(),
+	}
+	canary.Labels[release.RoleLabel] = release.RoleCanary
+	canary.Labels[release.StableLabel] = s.stable.Name
+	canary.Labels[release.RevisionLabel] = a.Revision
+	if a.Target != nil {
+		target, err := a.Target.Encode()
+		if err != nil {
+			return nil, err
+		}
+		canary.Annotations[release.TargetAnnotation] = target
+	}
+	canary.Spec.Replicas = ptr.To(int32(a.Replicas)) //nolint:gosec // clamped to the stable workload's replicas
+	canary.Spec.LeaderWorkerTemplate = canaryTemplate(s.stable, s.Policy)
+	// It has no old groups, so nothing of it ever rolls, unless somebody edits its template.
+	canary.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(release.Native(s.Record.Saved))
+	return canary, nil
+}
+
+// canaryTemplate is the stable workload's template with the policy's metadata on the leader.
+func canaryTemplate(stable *lws.LeaderWorkerSet, p release.Policy) lws.LeaderWorkerTemplate {
+	t := *stable.Spec.LeaderWorkerTemplate.DeepCopy()
+	if len(p.LeaderLabels) == 0 && len(p.LeaderAnnotations) == 0 {
+		return t
+	}
+	if t.LeaderTemplate == nil {
+		// Without a template of their own leaders use the workers'.
+		t.LeaderTemplate = t.WorkerTemplate.DeepCopy()
+	}
+	t.LeaderTemplate.Labels = merged(t.LeaderTemplate.Labels, p.LeaderLabels)
+	t.LeaderTemplate.Annotations = merged(t.LeaderTemplate.Annotations, p.LeaderAnnotations)
+	return t
+}
+
+func merged(base, more map[string]string) map[string]string {
+	out := maps.Clone(base)
+	if out == nil && len(more) > 0 {
+		out = map[string]string{}
+	}
+	maps.Copy(out, more)
+	return out
+}
+
+func withoutMarks(in map[string]string) map[string]string {
+	out := map[string]string{}
+	for k, v := range in {
+		if !isToolMark(k) {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+func isToolMark(key string) bool {
+	for _, mark := range toolMarks {
+		if key == mark || (strings.HasSuffix(mark, "/") && strings.HasPrefix(key, mark)) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,185 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// CalculateBatchContext says where the release stands, from the caches alone.
+func (d *Driver) CalculateBatchContext(_ context.Context, req *pb.CalculateBatchContextRequest) (*pb.CalculateBatchContextResponse, error) {
+	key, err := d.keyFor(req.GetWorkload())
+	if err != nil {
+		return nil, err
+	}
+	c, s, err := d.contextOf(key, req.GetIncludeGroups())
+	if err != nil {
+		return nil, err
+	}
+	if id := req.GetReleaseId(); id != "" {
+		if _, err := current(s, id); err != nil {
+			return nil, err
+		}
+	}
+	return &pb.CalculateBatchContextResponse{Context: c}, nil
+}
+
+// WatchBatchContext sends the context at once and whenever it changes.
+func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc.ServerStreamingServer[pb.WatchBatchContextResponse]) error {
+	key, err := d.keyFor(req.GetWorkload())
+	if err != nil {
+		return err
+	}
+	changed, stop := d.hub.subscribe(key)
+	defer stop()
+	var last *pb.BatchContext
+	for {
+		c, s, err := d.contextOf(key, req.GetIncludeGroups())
+		if err != nil {
+			return err
+		}
+		if id := req.GetReleaseId(); id != "" {
+			if _, err := current(s, id); err != nil {
+				return err
+			}
+		}
+		if !proto.Equal(c, last) {
+			if err := stream.Send(&pb.WatchBatchContextResponse{Context: c}); err != nil {
+				return err //nolint:wrapcheck // gRPC's own status
+			}
+			last = c
+		}
+		select {
+		case <-changed:
+		case <-stream.Context().Done():
+			return nil
+		case <-d.stopped:
+			return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the driver is stopping: watch again, at another one")
+		}
+	}
+}
+
+// contextOf looks at a workload and says where it stands. It writes nothing.
+func (d *Driver) contextOf(key types.NamespacedName, rows bool) (*pb.BatchContext, *seen, error) {
+	s, decision, err := d.look(key)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := describe(s, decision)
+	if err := d.trouble.get(key); err != nil {
+		explain(c, err)
+	}
+	if rows {
+		c.Groups = groupRows(s)
+	}
+	return c, s, nil
+}
+
+// explain adds what keeps the driver from writing. What goes away by itself is a remark, the rest is a failure.
+func explain(c *pb.BatchContext, err error) {
+	if drivererr.Retryable(err) {
+		c.Message = fmt.Sprintf("%s (last write failed and will be tried again: %v)", c.GetMessage(), err)
+		return
+	}
+	c.State = pb.State_STATE_FAILED
+	c.Reason = camel(result(err))
+	c.Message = err.Error()
+}
+
+// camel turns NAME_TAKEN into NameTaken.
+func camel(s string) string {
+	var b strings.Builder
+	for word := range strings.SplitSeq(strings.ToLower(s), "_") {
+		if word != "" {
+			b.WriteString(strings.ToUpper(word[:1]) + word[1:])
+		}
+	}
+	return b.String()
+}
+
+// describe puts an observation and its decision into the contract's words.
+func describe(s *seen, decision plan.Decision) *pb.BatchContext {
+	n := decision.Standing
+	c := &pb.BatchContext{
+		Workload: &pb.WorkloadRef{Namespace: s.key.Namespace, Name: s.key.Name, Kind: kind},
+		State:    decision.State, Reason: decision.Reason, Message: decision.Message,
+		Replicas: int32of(s.Stable.Replicas), Size: int32of(s.Stable.Size),
+		Planned: int32of(n.Planned), Desired: int32of(n.Desired),
+		Updated: int32of(n.Updated), UpdatedReady: int32of(n.UpdatedReady), StableReady: int32of(n.StableReady),
+		Total: int32of(n.Total), FailureThreshold: int32of(n.Threshold),
+		Partition:      ptr.Deref(s.Stable.Rolling.Partition, 0),
+		UpdateRevision: s.Stable.Revision,
+		TrafficWeight:  int32of(n.Weight), TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS,
+	}
+	if r := s.StableRevisions(); len(r) == 1 {
+		c.StableRevision = r[0]
+	}
+	if s.Record == nil || s.Record.Release == nil {
+		return c
+	}
+	r := s.Record.Release
+	c.ReleaseId, c.Owner, c.Style = r.ID, r.Owner, s.Policy.Style
+	c.Batches = int32of(len(s.Policy.Batches))
+	c.StableRevision, c.UpdateRevision = r.StableRevision, r.UpdateRevision
+	c.StartTime, c.ProgressTime = stamp(r.StartedAt), stamp(n.ProgressAt)
+	if t := s.Target(); t != nil {
+		c.Target = t.Groups
+		if t.Batch != nil {
+			c.CurrentBatch = ptr.To(int32of(*t.Batch))
+		}
+	}
+	for _, w := range s.Added {
+		c.CanaryWorkload = w.Name
+	}
+	return c
+}
+
+// groupRows are the groups, stable ones first.
+func groupRows(s *seen) []*pb.Group {
+	update := s.Stable.Revision
+	if s.Record != nil && s.Record.Release != nil {
+		update = s.Record.Release.UpdateRevision
+	}
+	rows := make([]*pb.Group, 0, len(s.Stable.Groups))
+	for _, g := range s.Stable.Groups {
+		rows = append(rows, groupRow(g, pb.GroupRole_GROUP_ROLE_STABLE, update != "" && g.Revision == update))
+	}
+	for _, w := range s.Added {
+		for _, g := range w.Groups {
+			rows = append(rows, groupRow(g, pb.GroupRole_GROUP_ROLE_CANARY, w.Carries == update && g.Revision != ""))
+		}
+	}
+	return rows
+}
+
+func groupRow(g plan.Group, role pb.GroupRole, updated bool) *pb.Group {
+	return &pb.Group{
+		Index: int32of(g.Index), Role: role, Leader: g.Leader, Revision: g.Revision, Updated: updated,
+		Ready: g.Ready, ReadyPods: int32of(g.ReadyPods), Pods: int32of(g.Pods), Since: stamp(g.ReadySince),
+		Reason: g.Reason, Pod: g.Pod, Message: g.Message,
+	}
+}
+
+func stamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// int32of narrows a count; LWS itself allows no more than 2^31-1 pods.
+func int32of(n int) int32 { return int32(n) } //nolint:gosec // see above

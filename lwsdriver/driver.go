@@ -1,0 +1,204 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+type workload = lws.LeaderWorkerSet
+
+// Driver is the WorkloadDriver and TrafficRouter for LeaderWorkerSet. Run it before it is served.
+type Driver struct {
+	pb.UnsafeWorkloadDriverServer
+	pb.UnsafeTrafficRouterServer
+
+	options  options
+	log      *slog.Logger
+	core     kubernetes.Interface
+	caches   *caches
+	observer *observer
+	applier  *applier
+	events   *announcer
+	metrics  *metrics
+	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	hub      hub
+	locks    keyLocks
+	trouble  troubles
+
+	stopped chan struct{} // closed when Run ends
+}
+
+var (
+	_ pb.WorkloadDriverServer = (*Driver)(nil)
+	_ pb.TrafficRouterServer  = (*Driver)(nil)
+)
+
+type options struct {
+	log       *slog.Logger
+	namespace string
+	version   string
+	registry  prometheus.Registerer
+	now       func() time.Time
+}
+
+// Option adjusts a Driver.
+type Option func(*options)
+
+// WithLogger sets the logger. The default drops everything.
+func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
+
+// WithNamespace limits the driver to one namespace. The default is all of them.
+func WithNamespace(ns string) Option { return func(o *options) { o.namespace = ns } }
+
+// WithVersion sets the version that GetDriverInfo returns.
+func WithVersion(v string) Option { return func(o *options) { o.version = v } }
+
+// WithMetrics registers the driver's metrics. The default registers none.
+func WithMetrics(r prometheus.Registerer) Option { return func(o *options) { o.registry = r } }
+
+const (
+	// workers is how many workloads are worked on at once. They mostly wait for the API server.
+	workers = 8
+	// minQPS lifts client-go's default of 5 requests a second, which would hold up a release.
+	minQPS = 50
+)
+
+// New returns a Driver for the cluster that config reaches. It makes no request.
+func New(config *rest.Config, opts ...Option) (*Driver, error) {
+	o := options{log: slog.New(slog.DiscardHandler), version: "devel", now: time.Now}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	config = rest.CopyConfig(config)
+	if config.QPS == 0 {
+		config.QPS, config.Burst = minQPS, 2*minQPS
+	}
+	if config.UserAgent == "" {
+		config.UserAgent = "lockstep/" + o.version
+	}
+	// LeaderWorkerSet is a custom resource and speaks JSON only; the rest is cheaper as protobuf.
+	sets, err := lwsclient.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make LeaderWorkerSet client: %w", err)
+	}
+	binary := rest.CopyConfig(config)
+	binary.ContentType = "application/vnd.kubernetes.protobuf"
+	binary.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	core, err := kubernetes.NewForConfig(binary)
+	if err != nil {
+		return nil, fmt.Errorf("make Kubernetes client: %w", err)
+	}
+	return newDriver(core, sets, o)
+}
+
+func newDriver(core kubernetes.Interface, sets lwsclient.Interface, o options) (*Driver, error) {
+	d := &Driver{
+		options: o, log: o.log, core: core, metrics: newMetrics(o.registry), stopped: make(chan struct{}),
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 30*time.Second)),
+	}
+	caches, err := newCaches(core, sets, o.namespace, d.changed, d.gone)
+	if err != nil {
+		return nil, err
+	}
+	d.caches = caches
+	d.observer = &observer{caches: caches, now: o.now}
+	d.applier = &applier{client: sets, caches: caches, hub: &d.hub}
+	d.events = newAnnouncer(core, o.log)
+	return d, nil
+}
+
+// changed is called for every event in the cluster that is about a workload.
+func (d *Driver) changed(key types.NamespacedName) {
+	d.queue.Add(key)
+	d.hub.notify(key)
+}
+
+// gone is called for every LeaderWorkerSet that was deleted.
+func (d *Driver) gone(key types.NamespacedName) {
+	d.observer.forget(key)
+	d.events.forget(key)
+	d.trouble.set(key, nil)
+}
+
+// Run fills the caches and finishes releases that an earlier driver left unfinished, then works until ctx ends. It
+// returns once everything it started has stopped.
+func (d *Driver) Run(ctx context.Context) error {
+	defer close(d.stopped)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var running sync.WaitGroup
+	defer running.Wait()
+	for _, informer := range []cache.SharedIndexInformer{d.caches.workloads, d.caches.pods, d.caches.revisions} {
+		running.Go(func() { informer.RunWithContext(ctx) })
+	}
+	running.Go(func() { d.events.run(ctx) })
+	if !cache.WaitForCacheSync(ctx.Done(), d.caches.workloads.HasSynced, d.caches.pods.HasSynced, d.caches.revisions.HasSynced) {
+		return nil
+	}
+	d.log.Info("caches are filled")
+	for range workers {
+		running.Go(func() { d.work(ctx) })
+	}
+	<-ctx.Done()
+	d.queue.ShutDown()
+	return nil
+}
+
+// Synced says whether the caches are filled, so that calls can be answered.
+func (d *Driver) Synced() bool { return d.caches.synced() }
+
+func holds(w *workload) bool { return slices.Contains(w.Finalizers, release.Finalizer) }
+
+// reference is how events name a workload; the cache holds objects without their kind.
+func reference(w *workload) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: lws.GroupVersion.String(), Kind: "LeaderWorkerSet",
+		Namespace: w.Namespace, Name: w.Name, UID: w.UID, ResourceVersion: w.ResourceVersion,
+	}
+}
+
+// troubles keep, per workload, the error that keeps its release from going on.
+type troubles struct {
+	mu  sync.Mutex
+	all map[types.NamespacedName]error
+}
+
+func (t *troubles) set(key types.NamespacedName, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err == nil {
+		delete(t.all, key)
+		return
+	}
+	if t.all == nil {
+		t.all = map[types.NamespacedName]error{}
+	}
+	t.all[key] = err
+}
+
+func (t *troubles) get(key types.NamespacedName) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.all[key]
+}

@@ -1,0 +1,55 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// errBehind: a write succeeded but its event has not come; the watch is slow or broken.
+var errBehind = errors.New("the API server's watch is behind its writes")
+
+// contractError turns whatever stopped an RPC into an error of the contract. What has a reason already keeps it.
+func contractError(err error) error {
+	if err == nil || drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
+		return err
+	}
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the call ended before the API server answered: %v", err)
+	default:
+		return drivererr.New(reasonOf(err), "%v", err)
+	}
+}
+
+// reasonOf is the one place where errors of Kubernetes get their reason.
+func reasonOf(err error) pb.ErrorReason {
+	var network net.Error
+	switch {
+	case errors.Is(err, errBehind):
+		return pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return pb.ErrorReason_ERROR_REASON_FORBIDDEN
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return pb.ErrorReason_ERROR_REASON_CONFLICT
+	case apierrors.IsAlreadyExists(err):
+		return pb.ErrorReason_ERROR_REASON_NAME_TAKEN
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
+		return pb.ErrorReason_ERROR_REASON_REJECTED
+	case apierrors.IsTooManyRequests(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err),
+		apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err), apierrors.IsUnexpectedServerError(err),
+		utilnet.IsConnectionRefused(err), utilnet.IsConnectionReset(err), utilnet.IsProbableEOF(err),
+		errors.As(err, &network):
+		return pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE
+	}
+	return pb.ErrorReason_ERROR_REASON_INTERNAL
+}

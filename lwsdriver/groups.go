@@ -1,0 +1,239 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+)
+
+// groups keeps each workload's groups as they follow from its pods. A pod event marks its group; only marked groups
+// are computed again, when somebody looks. So a look costs by what changed, and little at a thousand groups.
+type groups struct {
+	pods cache.Indexer // by podGroupIndex
+
+	mu   sync.Mutex
+	sets map[types.NamespacedName]map[string]*groupEntry // by workload, then by group-index label
+}
+
+// groupEntry outlives its pods, so that a group that is recreated again and again does not look new each time.
+type groupEntry struct {
+	dirty  bool
+	exists bool // it has pods
+	group  plan.Group
+	size   int // as LWS noted on its pods; 0: not noted
+
+	// firstReady is when the group was first ready at firstRevision.
+	firstReady    time.Time
+	firstRevision string
+}
+
+// podGroupIndex finds the pods of one group.
+const podGroupIndex = "group"
+
+func podGroupKey(set types.NamespacedName, group string) string {
+	return set.Namespace + "/" + set.Name + "/" + group
+}
+
+func indexPodByGroup(obj any) ([]string, error) {
+	v, ok := obj.(*podView)
+	if !ok {
+		return nil, nil
+	}
+	return []string{podGroupKey(v.setKey(), v.group)}, nil
+}
+
+func (v *podView) setKey() types.NamespacedName {
+	return types.NamespacedName{Namespace: v.Namespace, Name: v.set}
+}
+
+// mark notes that a pod of the group changed.
+func (g *groups) mark(set types.NamespacedName, group string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.sets == nil {
+		g.sets = map[types.NamespacedName]map[string]*groupEntry{}
+	}
+	if g.sets[set] == nil {
+		g.sets[set] = map[string]*groupEntry{}
+	}
+	e := g.sets[set][group]
+	if e == nil {
+		e = &groupEntry{}
+		g.sets[set][group] = e
+	}
+	e.dirty = true
+}
+
+// forget drops what is remembered of a workload that is gone. Groups whose pods are still there stay until those go.
+func (g *groups) forget(set types.NamespacedName) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for label, e := range g.sets[set] {
+		e.firstReady, e.firstRevision = time.Time{}, ""
+		if !e.exists && !e.dirty {
+			delete(g.sets[set], label)
+		}
+	}
+	if len(g.sets[set]) == 0 {
+		delete(g.sets, set)
+	}
+}
+
+// of returns a workload's groups by index: those that exist, and a placeholder for each of the wanted ones that does
+// not. A group that has been ready for minReady by now is remembered as having been ready once.
+func (g *groups) of(set types.NamespacedName, replicas, size int, now time.Time, minReady time.Duration) []plan.Group {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := make([]plan.Group, 0, replicas)
+	for label, e := range g.sets[set] {
+		if e.dirty {
+			g.recompute(set, label, e)
+		}
+		if !e.exists {
+			continue
+		}
+		out := e.group
+		if out.Pods = e.size; out.Pods == 0 {
+			out.Pods = size
+		}
+		settle(&out)
+		e.remember(&out, now, minReady)
+		all = append(all, out)
+	}
+	return fill(set.Name, all, replicas, size)
+}
+
+// remember notes when the group was first ready for minReady, and tells it from then on.
+func (e *groupEntry) remember(g *plan.Group, now time.Time, minReady time.Duration) {
+	if g.Ready && e.firstRevision != g.Revision && now.Sub(g.ReadySince) >= minReady {
+		e.firstReady, e.firstRevision = g.ReadySince.Add(minReady), g.Revision
+	}
+	if e.firstRevision == g.Revision {
+		g.FirstReady = e.firstReady
+	}
+}
+
+// fill orders groups by index and adds a placeholder for each missing one. Groups that LWS does not index by number
+// (groupIdentity Hash) are numbered in the order of their leaders' names.
+func fill(set string, all []plan.Group, replicas, size int) []plan.Group {
+	slices.SortFunc(all, func(a, b plan.Group) int {
+		if a.Index != b.Index {
+			return a.Index - b.Index
+		}
+		return strings.Compare(a.Leader, b.Leader)
+	})
+	if len(all) > 0 && all[0].Index < 0 {
+		for i := range all {
+			all[i].Index = i
+		}
+	}
+	missing := func(i int) plan.Group {
+		leader := fmt.Sprintf("%s-%d", set, i)
+		return plan.Group{
+			Index: i, Leader: leader, Pods: size, Pod: leader,
+			Reason: "PodMissing", Message: "has not been created yet",
+		}
+	}
+	for i := 0; i < replicas; i++ {
+		if i >= len(all) || all[i].Index != i {
+			all = slices.Insert(all, i, missing(i))
+		}
+	}
+	return all
+}
+
+// recompute derives a group from its pods.
+func (g *groups) recompute(set types.NamespacedName, label string, e *groupEntry) {
+	e.dirty = false
+	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(set, label))
+	if err != nil || len(objs) == 0 {
+		e.exists = false
+		return
+	}
+	next := plan.Group{Index: groupIndex(label), Leader: set.Name + "-" + label}
+	var leader *podView
+	size, ready := 0, 0
+	agree := true
+	var since time.Time
+	for _, obj := range objs {
+		pod, ok := obj.(*podView)
+		if !ok {
+			continue
+		}
+		if pod.leader {
+			leader = pod
+		}
+		size = max(size, pod.size)
+		if pod.ready {
+			ready++
+			if pod.readySince.After(since) {
+				since = pod.readySince
+			}
+		}
+		agree = agree && pod.revision == objs[0].(*podView).revision //nolint:forcetypeassert // the transform's type
+	}
+	next.ReadyPods = ready
+	next.ReadySince = since
+	if leader != nil {
+		next.Revision, next.Leader = leader.revision, leader.Name
+	}
+	e.exists, e.size, e.group = true, size, next
+	e.group.Pod, e.group.Reason, e.group.Message = obstacle(objs, leader, agree)
+}
+
+// settle decides whether the group is whole, now that its size is known.
+func settle(g *plan.Group) {
+	whole := g.Reason == "" && g.ReadyPods >= g.Pods
+	if g.Reason == "" && !whole {
+		g.Reason, g.Pod = "PodMissing", g.Leader
+		g.Message = fmt.Sprintf("only %d of the group's %d pods exist", g.ReadyPods, g.Pods)
+	}
+	g.Ready = whole
+	if !whole {
+		g.ReadySince = time.Time{}
+	}
+}
+
+func groupIndex(label string) int {
+	i, err := strconv.Atoi(label)
+	if err != nil || i < 0 {
+		return -1
+	}
+	return i
+}
+
+// obstacle names the pod that keeps the group from being ready: the leader first, since workers may wait for it, then
+// the one with the lowest name. All empty: every pod that exists is ready.
+func obstacle(objs []any, leader *podView, agree bool) (pod, reason, message string) {
+	if leader == nil {
+		return "", "LeaderMissing", "the leader pod has not been created yet"
+	}
+	worst := leader
+	if leader.ready {
+		worst = nil
+		for _, obj := range objs {
+			p, ok := obj.(*podView)
+			if ok && !p.ready && (worst == nil || p.Name < worst.Name) {
+				worst = p
+			}
+		}
+	}
+	switch {
+	case worst != nil:
+		return worst.Name, worst.reason, worst.message
+	case !agree:
+		return leader.Name, "MixedRevisions", "its pods are at different revisions; the group is being replaced"
+	}
+	return "", "", ""
+}

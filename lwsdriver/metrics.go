@@ -1,0 +1,69 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// metrics are about what the driver does; where a release stands is for CalculateBatchContext and events.
+type metrics struct {
+	writes     *prometheus.CounterVec
+	states     *prometheus.CounterVec
+	reconciles *prometheus.HistogramVec
+}
+
+func newMetrics(r prometheus.Registerer) *metrics {
+	m := &metrics{
+		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "lockstep", Name: "writes_total",
+			Help: "Writes to the API server, by action and result (ok or the error's reason).",
+		}, []string{"action", "result"}),
+		states: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "lockstep", Name: "release_state_entered_total",
+			Help: "How often a release entered a state, by state.",
+		}, []string{"state"}),
+		reconciles: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: "lockstep", Name: "reconcile_duration_seconds",
+			Help:    "Time of one pass over a workload, writes included, by result (ok or the error's reason).",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8),
+		}, []string{"result"}),
+	}
+	if r != nil {
+		r.MustRegister(m.writes, m.states, m.reconciles)
+	}
+	return m
+}
+
+func (m *metrics) applied(a plan.Action, wrote bool, err error) {
+	if wrote || err != nil {
+		m.writes.WithLabelValues(actionName(a), result(contractError(err))).Inc()
+	}
+}
+
+func (m *metrics) reconciled(took time.Duration, err error) {
+	m.reconciles.WithLabelValues(result(err)).Observe(took.Seconds())
+}
+
+func (m *metrics) entered(s pb.State) {
+	m.states.WithLabelValues(strings.TrimPrefix(s.String(), "STATE_")).Inc()
+}
+
+// actionName is the action's type, for example "ScaleCanary".
+func actionName(a plan.Action) string { return strings.TrimPrefix(fmt.Sprintf("%T", a), "plan.") }
+
+func result(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return strings.TrimPrefix(drivererr.Reason(err).String(), "ERROR_REASON_")
+}

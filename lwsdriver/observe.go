@@ -1,0 +1,172 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// seen is one look at a workload: what plan needs, and the cached objects that a write is based on.
+type seen struct {
+	plan.Observation
+
+	key    types.NamespacedName
+	stable *lws.LeaderWorkerSet
+	added  map[string]*lws.LeaderWorkerSet // by name
+}
+
+// observer reads the caches. It never writes and makes no request.
+type observer struct {
+	caches *caches
+	now    func() time.Time
+
+	mu      sync.Mutex
+	digests map[types.NamespacedName]knownDigest
+}
+
+// knownDigest spares encoding a template that has not changed since.
+type knownDigest struct {
+	uid        types.UID
+	generation int64
+	digest     digest
+}
+
+// observe returns the workload as it stands. The error has an ErrorReason.
+func (o *observer) observe(key types.NamespacedName) (*seen, error) {
+	stable := o.caches.workload(key)
+	if stable == nil {
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND,
+			"there is no LeaderWorkerSet %s: check name and namespace", key)
+	}
+	s := &seen{key: key, stable: stable, added: map[string]*lws.LeaderWorkerSet{}}
+	s.Now = o.now()
+	if err := o.readRecord(s); err != nil {
+		return nil, err
+	}
+	s.Stable = o.workload(s, stable)
+	added := o.caches.added(key)
+	slices.SortFunc(added, func(a, b *lws.LeaderWorkerSet) int { return strings.Compare(a.Name, b.Name) })
+	for _, w := range added {
+		view, err := o.addedWorkload(s, w)
+		if err != nil {
+			return nil, err
+		}
+		s.Added = append(s.Added, view)
+		s.added[w.Name] = w
+	}
+	return s, nil
+}
+
+// readRecord reads the release record and its policy.
+func (o *observer) readRecord(s *seen) error {
+	value, ok := s.stable.Annotations[release.RecordAnnotation]
+	if !ok {
+		return nil
+	}
+	record, err := release.DecodeRecord(value)
+	if err != nil {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
+			"annotation %s of LeaderWorkerSet %s can't be trusted: %v. Restore it, or remove it to have the release dropped and the workload no longer held",
+			release.RecordAnnotation, s.key, err)
+	}
+	s.Record = record
+	if record.Release == nil {
+		return nil
+	}
+	// DecodeRecord has checked both.
+	message, err := record.Release.PolicyMessage()
+	if err != nil {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "LeaderWorkerSet %s: %v", s.key, err)
+	}
+	s.Policy, _ = release.ParsePolicy(message)
+	return nil
+}
+
+// workload describes a LeaderWorkerSet and its groups.
+func (o *observer) workload(s *seen, w *lws.LeaderWorkerSet) plan.Workload {
+	replicas := int(ptr.Deref(w.Spec.Replicas, 1))
+	size := int(ptr.Deref(w.Spec.LeaderWorkerTemplate.Size, 1))
+	return plan.Workload{
+		Name: w.Name, Replicas: replicas, Size: size,
+		Revision: o.revision(w),
+		Rolling:  rollingOf(w),
+		Deleting: w.DeletionTimestamp != nil,
+		Groups:   o.caches.groups.of(keyOf(w), replicas, size, s.Now, s.Policy.MinReady),
+	}
+}
+
+// addedWorkload describes one that a release added.
+func (o *observer) addedWorkload(s *seen, w *lws.LeaderWorkerSet) (plan.Workload, error) {
+	view := o.workload(s, w)
+	view.Carries = w.Labels[release.RevisionLabel]
+	view.Held = slices.Contains(w.Finalizers, release.Finalizer)
+	target, err := release.DecodeTarget(w.Annotations[release.TargetAnnotation])
+	if err != nil {
+		return view, drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
+			"annotation %s of LeaderWorkerSet %s can't be trusted: %v. Restore it, or delete that LeaderWorkerSet to have it made again",
+			release.TargetAnnotation, keyOf(w), err)
+	}
+	view.Target = target
+	// The template it should have can be told only while the user's workload still has the one it was made from.
+	if s.Record != nil && s.Record.Release != nil && view.Carries == s.Stable.Revision {
+		want, errWant := digestOf(canaryTemplate(s.stable, s.Policy), s.stable.Spec.NetworkConfig)
+		have, errHave := o.digest(w)
+		view.Drifted = errWant == nil && errHave == nil && want != have
+	}
+	return view, nil
+}
+
+// rollingOf is the rolling update configuration in the spec; LWS's webhook always sets one.
+func rollingOf(w *lws.LeaderWorkerSet) lws.RollingUpdateConfiguration {
+	return ptr.Deref(w.Spec.RolloutStrategy.RollingUpdateConfiguration, lws.RollingUpdateConfiguration{})
+}
+
+// revision is the hash that LWS has recorded for the template in the spec, "" while it has not.
+func (o *observer) revision(w *lws.LeaderWorkerSet) string {
+	d, err := o.digest(w)
+	if err != nil {
+		return ""
+	}
+	return o.caches.revisionOf(w, d)
+}
+
+func (o *observer) digest(w *lws.LeaderWorkerSet) (digest, error) {
+	key := keyOf(w)
+	o.mu.Lock()
+	known := o.digests[key]
+	o.mu.Unlock()
+	if known.uid == w.UID && known.generation == w.Generation {
+		return known.digest, nil
+	}
+	d, err := digestOf(w.Spec.LeaderWorkerTemplate, w.Spec.NetworkConfig)
+	if err != nil {
+		return d, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.digests == nil {
+		o.digests = map[types.NamespacedName]knownDigest{}
+	}
+	o.digests[key] = knownDigest{w.UID, w.Generation, d}
+	return d, nil
+}
+
+// forget drops what is remembered of a workload that is gone.
+func (o *observer) forget(key types.NamespacedName) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.digests, key)
+}

@@ -1,0 +1,72 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+// Action is one write. The set is closed: apply has a case for each.
+type Action interface {
+	fmt.Stringer
+	action()
+}
+
+// SetStable writes the record and the rolling update configuration of the user's workload in one request, so that the
+// intent and its first effect can't be torn apart.
+type SetStable struct {
+	Record  release.Record
+	Rolling lws.RollingUpdateConfiguration
+	// Why says it for events and logs.
+	Why string
+}
+
+// GiveBack removes the record and puts the user's rolling update configuration back. Only a person asks for it.
+type GiveBack struct{}
+
+// CreateCanary adds the second workload.
+type CreateCanary struct {
+	Name     string
+	Revision string
+	Replicas int
+	Target   *release.Target
+}
+
+// RepairCanary puts back the template of an added workload that somebody edited.
+type RepairCanary struct{ Name string }
+
+// ScaleCanary sets the groups of an added workload, and the target that they are for.
+type ScaleCanary struct {
+	Name     string
+	Replicas int
+	Target   *release.Target
+}
+
+// LetGo removes our finalizer from an added workload.
+type LetGo struct{ Name string }
+
+// DeleteCanary asks for the deletion of an added workload and of all its groups.
+type DeleteCanary struct{ Name string }
+
+func (SetStable) action()    {}
+func (GiveBack) action()     {}
+func (CreateCanary) action() {}
+func (RepairCanary) action() {}
+func (ScaleCanary) action()  {}
+func (LetGo) action()        {}
+func (DeleteCanary) action() {}
+
+func (a SetStable) String() string { return a.Why }
+func (GiveBack) String() string    { return "give the workload back as the user had it" }
+func (a CreateCanary) String() string {
+	return fmt.Sprintf("create %s with %d groups", a.Name, a.Replicas)
+}
+func (a RepairCanary) String() string { return "put back the template of " + a.Name }
+func (a ScaleCanary) String() string  { return fmt.Sprintf("scale %s to %d groups", a.Name, a.Replicas) }
+func (a LetGo) String() string        { return "let go of " + a.Name }
+func (a DeleteCanary) String() string { return "delete " + a.Name }

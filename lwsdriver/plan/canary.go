@@ -1,0 +1,87 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// advanceCanary grows a second workload to the target. The user's workload is not touched.
+func advanceCanary(o Observation, s Standing) Decision {
+	r := o.Record.Release
+	c := o.canary()
+	switch {
+	case c == nil:
+		return Decision{
+			State: pb.State_STATE_PREPARING, Reason: ReasonCreatingCanary, Message: "the canary is being created",
+			Action: CreateCanary{
+				Name: release.CanaryName(o.Stable.Name, r.UpdateRevision), Revision: r.UpdateRevision,
+				Replicas: s.Planned, Target: r.Target.Renewed(o.Now),
+			},
+		}
+	case c.Deleting:
+		return replaceCanary(o, *c)
+	case c.Drifted:
+		return Decision{
+			Action: RepairCanary{Name: c.Name}, State: pb.State_STATE_UPGRADING, Reason: ReasonCanaryDrifted,
+			Message: fmt.Sprintf("somebody edited %s; it is being put back", c.Name),
+		}
+	}
+	target := o.Target()
+	if c.Replicas != s.Planned || (c.Target == nil && target != nil) {
+		if c.Replicas < s.Planned {
+			target = target.Renewed(o.Now)
+		}
+		return Decision{
+			Action: ScaleCanary{Name: c.Name, Replicas: s.Planned, Target: target}, State: pb.State_STATE_UPGRADING,
+			Reason: ReasonScaling, Message: fmt.Sprintf("%s is being scaled to %d groups", c.Name, s.Planned),
+		}
+	}
+	if target == nil {
+		return Decision{
+			State: pb.State_STATE_HOLDING, Reason: ReasonNoBatch,
+			Message: fmt.Sprintf("%s is prepared with 0 groups; the host starts the first batch", c.Name),
+		}
+	}
+	return judgeBatch(o, s, *c)
+}
+
+// replaceCanary: somebody deleted the canary in mid-release. Its target is saved before it goes, so that the next one
+// has as many groups.
+func replaceCanary(o Observation, c Workload) Decision {
+	d := Decision{
+		State: pb.State_STATE_PREPARING, Reason: ReasonCanaryDeleted,
+		Message: fmt.Sprintf("somebody deleted %s; it will be created again once it is gone", c.Name),
+	}
+	saved, target := o.Record.Release.Target, o.Target()
+	switch {
+	case target != nil && (saved == nil || saved.Groups != target.Groups || !saved.At.Equal(target.At)):
+		next := moved(o, func(r *release.Release) { r.Target = target })
+		next.Release.PhaseAt = o.Record.Release.PhaseAt
+		d.Action = SetStable{Record: next, Rolling: o.Stable.Rolling, Why: "save the target of the deleted canary"}
+	case c.Held:
+		d.Action = LetGo{Name: c.Name}
+	}
+	return d
+}
+
+// judgeBatch says how far the batch is, once the cluster has been asked for it.
+func judgeBatch(o Observation, s Standing, c Workload) Decision {
+	need := s.Planned - s.Threshold
+	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s", s.UpdatedReady, s.Planned, obstacles(c.Groups))}
+	switch {
+	case s.UpdatedReady >= need:
+		d.State, d.Reason = pb.State_STATE_READY, ReasonBatchReady
+		return d
+	case s.ready >= need:
+		d.State, d.Reason = pb.State_STATE_VERIFYING, ReasonMinReady
+		d.Message = fmt.Sprintf("%d of %d groups ready for %s", s.UpdatedReady, s.Planned, o.Policy.MinReady)
+	default:
+		d.State, d.Reason = pb.State_STATE_UPGRADING, ReasonGroupsNotReady
+	}
+	return underDeadline(o, s, d, s.firstReady < need)
+}

@@ -1,0 +1,78 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"time"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Decision is what to do next and how things stand.
+type Decision struct {
+	// Action is the next write. Nil: nothing to write until something changes.
+	Action Action
+	// State, Reason and Message are what a host is told.
+	State           pb.State
+	Reason, Message string
+	// Recheck is when time alone will change the decision. Zero: never.
+	Recheck time.Duration
+	// Standing is what was counted.
+	Standing Standing
+}
+
+// Standing is how many groups are where. All counts are groups.
+type Standing struct {
+	// Planned is what the target means at today's replicas.
+	Planned int
+	// Desired is what the cluster is asked for at this moment.
+	Desired int
+	// Updated exist at the update revision; UpdatedReady of them are ready, for minReady. While batches run these are
+	// the added groups, from promotion on the workload's own.
+	Updated, UpdatedReady int
+	// StableReady are ready at the stable revision.
+	StableReady int
+	// Total exist, at any revision.
+	Total int
+	// Threshold of the planned groups may be unready.
+	Threshold int
+	// Weight is the percentage of ready leaders that run the update revision.
+	Weight int
+	// ProgressAt is when the last new group became ready, or the target or phase changed.
+	ProgressAt time.Time
+
+	// ready is Updated that are ready, however shortly; firstReady those that have ever been so for minReady.
+	ready, firstReady int
+	// nextReady is when the next group will have been ready for minReady. Zero: none is on its way.
+	nextReady time.Duration
+}
+
+// Reasons that a Decision gives. They are part of the contract: hosts and people match on them.
+const (
+	ReasonNotAdopted         = "NotAdopted"
+	ReasonHeld               = "Held"
+	ReasonNewRevisionWaits   = "NewRevisionWaits"
+	ReasonHoldDrifted        = "HoldDrifted"
+	ReasonWaitingForLWS      = "WaitingForLeaderWorkerSet"
+	ReasonCreatingCanary     = "CreatingCanary"
+	ReasonNewRevision        = "NewRevision"
+	ReasonCanaryDeleted      = "CanaryDeleted"
+	ReasonCanaryDrifted      = "CanaryDrifted"
+	ReasonScaling            = "Scaling"
+	ReasonNoBatch            = "WaitingForFirstBatch"
+	ReasonGroupsNotReady     = "GroupsNotReady"
+	ReasonMinReady           = "WaitingForMinReady"
+	ReasonBatchReady         = "BatchReady"
+	ReasonDeadline           = "ProgressDeadlineExceeded"
+	ReasonRolling            = "StableRolling"
+	ReasonCleaningUp         = "CanaryTerminating"
+	ReasonPromoted           = "Promoted"
+	ReasonRolledBack         = "RolledBack"
+	ReasonNothing            = "NothingToRelease"
+	ReasonTemplateReturned   = "StableTemplateReturned"
+	ReasonDeleting           = "WorkloadDeleting"
+	ReasonTargetUnreadable   = "TargetUnreadable"
+	ReasonStyleNotSupported  = "StyleNotSupported"
+	ReasonInvariantViolation = "InvariantViolation"
+)

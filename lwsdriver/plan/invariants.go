@@ -1,0 +1,85 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+// checkObservation holds for everything that observe returns.
+func checkObservation(o Observation) error {
+	if o.Stable.Replicas < 0 || o.Stable.Size < 1 {
+		return fmt.Errorf("%s has %d replicas of size %d", o.Stable.Name, o.Stable.Replicas, o.Stable.Size)
+	}
+	for _, w := range o.Added {
+		if w.Name == o.Stable.Name {
+			return fmt.Errorf("%s is added to itself", w.Name)
+		}
+	}
+	return nil
+}
+
+// checkDecision is the safety rules, as far as one decision can break them.
+func checkDecision(o Observation, d Decision) error {
+	switch a := d.Action.(type) {
+	case CreateCanary:
+		if len(o.Added) > 0 {
+			return errors.New("never two canaries")
+		}
+		return checkReplicas(o, a.Replicas)
+	case ScaleCanary:
+		return checkReplicas(o, a.Replicas)
+	case DeleteCanary, LetGo:
+		return checkRetire(o)
+	case SetStable:
+		return checkSetStable(o, a)
+	}
+	return nil
+}
+
+func checkReplicas(o Observation, n int) error {
+	if n < 0 || n > o.Stable.Replicas {
+		return fmt.Errorf("a canary of %d groups for a workload of %d", n, o.Stable.Replicas)
+	}
+	return nil
+}
+
+// checkRetire: while batches run, only a canary that carries something else, or is already going, may go; while the
+// stable workload rolls, the canary's capacity stays.
+func checkRetire(o Observation) error {
+	if o.Stable.Deleting || o.Record == nil || o.Record.Release == nil {
+		return nil
+	}
+	r := o.Record.Release
+	switch r.Phase {
+	case release.Promoting:
+		return errors.New("canary capacity goes before the stable workload is promoted")
+	case release.Progressing:
+		if c := o.canary(); c != nil && !c.Deleting && r.UpdateRevision == o.Stable.Revision && len(o.Added) == 1 {
+			return errors.New("canary capacity goes in mid-release")
+		}
+	}
+	return nil
+}
+
+// checkSetStable: only promotion releases the hold, and only Finalize begins a promotion.
+func checkSetStable(o Observation, a SetStable) error {
+	var before, after release.Phase
+	if r := o.Record.Release; r != nil {
+		before = r.Phase
+	}
+	if r := a.Record.Release; r != nil {
+		after = r.Phase
+	}
+	if after == release.Promoting && before != release.Promoting {
+		return errors.New("a promotion that nobody asked for")
+	}
+	if !release.SameRolling(a.Rolling, release.Hold()) && after != release.Promoting {
+		return fmt.Errorf("the hold is released in phase %q", after)
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+type rolling = lws.RollingUpdateConfiguration
+
+// revisions are the distinct revisions of the groups that exist, sorted.
+func (w Workload) revisions() []string {
+	var all []string
+	for _, g := range w.Groups {
+		if g.Revision != "" && !slices.Contains(all, g.Revision) {
+			all = append(all, g.Revision)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// StableRevisions are the revisions at which the workload's groups are. More than one: LWS had begun to roll before it
+// was held.
+func (o Observation) StableRevisions() []string { return o.Stable.revisions() }
+
+// measure counts. It never fails: what can't be read counts as nothing and is reported by who decides.
+func measure(o Observation) Standing {
+	s := Standing{}
+	var update string
+	if o.Record != nil && o.Record.Release != nil {
+		update = o.Record.Release.UpdateRevision
+		s.ProgressAt = o.Record.Release.PhaseAt
+		s.planned(o)
+	}
+	own := ownsUpdate(o)
+	var readyOld, readyNew int
+	for _, g := range o.Stable.Groups {
+		if g.Revision == "" {
+			continue
+		}
+		s.Total++
+		switch {
+		case !g.at(update):
+			if g.Ready {
+				readyOld++
+			}
+		default:
+			if g.Ready {
+				readyNew++
+			}
+			if own {
+				s.count(o, g, g.Index < o.Stable.Replicas)
+			}
+		}
+	}
+	for _, w := range o.Added {
+		for _, g := range w.Groups {
+			if g.Revision == "" {
+				continue
+			}
+			s.Total++
+			if g.Ready {
+				readyNew++
+			}
+			// A group from before somebody's edit of the canary was put back is not the release's.
+			if !own && w.Carries == update && g.at(w.Revision) {
+				s.count(o, g, g.Index < w.Replicas)
+			}
+		}
+	}
+	s.StableReady = readyOld
+	if all := readyOld + readyNew; all > 0 {
+		s.Weight = (200*readyNew + all) / (2 * all)
+	}
+	return s
+}
+
+// ownsUpdate says whether the update revision is counted in the user's own workload: from promotion on.
+func ownsUpdate(o Observation) bool {
+	if o.Record == nil || o.Record.Release == nil {
+		return false
+	}
+	p := o.Record.Release.Phase
+	return p == release.Promoting || p == release.Promoted || p == release.Nothing
+}
+
+func (s *Standing) planned(o Observation) {
+	t := o.Target()
+	if t != nil && t.At.After(s.ProgressAt) {
+		s.ProgressAt = t.At
+	}
+	if ownsUpdate(o) {
+		s.Planned, s.Desired = o.Stable.Replicas, o.Stable.Replicas
+		return
+	}
+	// An unreadable target never gets here: observe refuses it.
+	s.Planned, _ = t.Planned(o.Stable.Replicas)
+	s.Threshold = o.Policy.Threshold(s.Planned)
+	if c := o.canary(); c != nil {
+		s.Desired = c.Replicas
+	}
+}
+
+// count adds a group at the update revision. One that a scale-down or the end of a surge is about to take exists, but
+// nobody may rely on it.
+func (s *Standing) count(o Observation, g Group, stays bool) {
+	s.Updated++
+	if !stays {
+		return
+	}
+	if g.Ready {
+		s.ready++
+	}
+	if !g.FirstReady.IsZero() {
+		s.firstReady++
+		if g.FirstReady.After(s.ProgressAt) {
+			s.ProgressAt = g.FirstReady
+		}
+	}
+	switch {
+	case g.available(o.Now, o.Policy.MinReady):
+		s.UpdatedReady++
+	case g.Ready:
+		left := g.ReadySince.Add(o.Policy.MinReady).Sub(o.Now)
+		if s.nextReady == 0 || left < s.nextReady {
+			s.nextReady = max(left, time.Millisecond)
+		}
+	}
+}
+
+// obstacles names the first group that is not ready, and how many more there are.
+func obstacles(groups []Group) string {
+	var first *Group
+	more := 0
+	for i := range groups {
+		switch g := &groups[i]; {
+		case g.Ready:
+		case first == nil:
+			first = g
+		default:
+			more++
+		}
+	}
+	if first == nil {
+		return ""
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "; group %d: ", first.Index)
+	if first.Pod != "" {
+		fmt.Fprintf(&b, "pod %s: ", first.Pod)
+	}
+	b.WriteString(first.Message)
+	if more > 0 {
+		fmt.Fprintf(&b, "; %d more not ready", more)
+	}
+	return b.String()
+}

@@ -1,0 +1,108 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"time"
+
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+// Observation is one look at a workload: everything that a decision depends on.
+type Observation struct {
+	// Now is the time of the look.
+	Now time.Time
+	// Stable is the user's workload.
+	Stable Workload
+	// Added are the workloads that a release added to it, by name. Normally none or one.
+	Added []Workload
+	// Record is the release record. Nil: the workload is not adopted.
+	Record *release.Record
+	// Policy is the recorded release's. Zero without a release.
+	Policy release.Policy
+}
+
+// Workload is one LeaderWorkerSet.
+type Workload struct {
+	Name string
+	// Replicas is the number of groups wanted, from the spec.
+	Replicas int
+	// Size is the number of pods of a group, leader included, from the spec.
+	Size int
+	// Revision is the hash that LWS has recorded for the template in the spec. Empty: LWS has not got to it yet.
+	Revision string
+	// Rolling is the rolling update configuration in the spec.
+	Rolling lws.RollingUpdateConfiguration
+	// Deleting is true once somebody has asked for the workload's deletion.
+	Deleting bool
+	// Groups are the groups wanted or existing, by index: those of a scale-down or surge included, missing ones too.
+	Groups []Group
+
+	// The rest is about added workloads only.
+
+	// Carries is the stable workload's update revision that this one was made for.
+	Carries string
+	// Drifted is true when its template is no longer the one it was made with.
+	Drifted bool
+	// Held is true while our finalizer is on it.
+	Held bool
+	// Target is the batch it was last scaled for. Nil: none yet.
+	Target *release.Target
+}
+
+// Group is one leader pod and its workers.
+type Group struct {
+	Index int
+	// Leader is the leader pod's name, also while the pod is missing.
+	Leader string
+	// Revision is the leader's. Empty: there is no leader.
+	Revision string
+	// Ready is true when the leader and every worker are ready at one revision.
+	Ready bool
+	// ReadySince is when the last of its pods became ready. Zero unless Ready.
+	ReadySince time.Time
+	// FirstReady is when the group had first been ready for the policy's minReady at this revision; flapping does not
+	// move it. Zero: never.
+	FirstReady time.Time
+	// ReadyPods of Pods that make the group whole.
+	ReadyPods, Pods int
+	// Reason, Pod and Message say why the group is not ready: the first pod in the way. Empty when Ready.
+	Reason, Pod, Message string
+}
+
+// at says whether the group exists at a revision.
+func (g Group) at(revision string) bool { return g.Revision != "" && g.Revision == revision }
+
+// available says whether the group is wholly ready, and has been for minReady.
+func (g Group) available(now time.Time, minReady time.Duration) bool {
+	return g.Ready && now.Sub(g.ReadySince) >= minReady
+}
+
+// canary returns the added workload that carries the release's update revision.
+func (o Observation) canary() *Workload {
+	for i := range o.Added {
+		if r := o.Record.Release; r != nil && o.Added[i].Carries == r.UpdateRevision {
+			return &o.Added[i]
+		}
+	}
+	return nil
+}
+
+// Target is the batch asked for last: kept on the workload that grows, or on the record while there is none. While the
+// canary is going, a host may have written either, and the later one counts.
+func (o Observation) Target() *release.Target {
+	if o.Record == nil || o.Record.Release == nil {
+		return nil
+	}
+	recorded, c := o.Record.Release.Target, o.canary()
+	switch {
+	case c == nil || c.Target == nil:
+		return recorded
+	case c.Deleting && recorded != nil && recorded.At.After(c.Target.At):
+		return recorded
+	}
+	return c.Target
+}

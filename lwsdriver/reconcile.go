@@ -1,0 +1,145 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// maxWrites bounds the writes of one pass over a workload. No release needs as many in a row; a defect might.
+const maxWrites = 16
+
+// work takes workloads from the queue until the driver stops.
+func (d *Driver) work(ctx context.Context) {
+	for {
+		key, quit := d.queue.Get()
+		if quit {
+			return
+		}
+		d.workOn(ctx, key)
+		d.queue.Done(key)
+	}
+}
+
+func (d *Driver) workOn(ctx context.Context, key types.NamespacedName) {
+	start := time.Now()
+	unlock, err := d.locks.lock(ctx, key)
+	if err != nil {
+		return
+	}
+	defer unlock()
+	_, decision, err := d.reconcile(ctx, key)
+	d.metrics.reconciled(time.Since(start), err)
+	switch {
+	case err == nil:
+		d.queue.Forget(key)
+		if decision.Recheck > 0 {
+			d.queue.AddAfter(key, decision.Recheck)
+		}
+	case drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
+		d.queue.Forget(key)
+		d.sweepOrphans(ctx, key)
+	case ctx.Err() == nil:
+		d.log.Warn("release is stuck, will try again", slog.String("workload", key.String()), slog.Any("error", err))
+		d.queue.AddRateLimited(key)
+	}
+	d.hub.notify(key)
+}
+
+// reconcile observes, plans and applies until there is nothing to write. The caller holds the workload's lock.
+func (d *Driver) reconcile(ctx context.Context, key types.NamespacedName) (s *seen, decision plan.Decision, err error) {
+	for range maxWrites {
+		s, decision, err = d.look(key)
+		if err != nil {
+			d.trouble.set(key, err)
+			return s, decision, err
+		}
+		d.announce(s, decision)
+		if decision.Action == nil {
+			d.trouble.set(key, nil)
+			return s, decision, nil
+		}
+		if err = d.do(ctx, s, decision.Action); err != nil {
+			d.trouble.set(key, err)
+			return s, decision, err
+		}
+	}
+	return s, decision, fmt.Errorf("%s: %d writes in a row and still not settled", key, maxWrites)
+}
+
+// look observes and plans.
+func (d *Driver) look(key types.NamespacedName) (*seen, plan.Decision, error) {
+	s, err := d.observer.observe(key)
+	if err != nil {
+		return nil, plan.Decision{}, err
+	}
+	return s, plan.Plan(s.Observation), nil
+}
+
+// do applies one action and tells people and metrics of it.
+func (d *Driver) do(ctx context.Context, s *seen, action plan.Action) error {
+	wrote, err := d.applier.apply(ctx, s, action)
+	d.metrics.applied(action, wrote, err)
+	if err != nil {
+		return contractError(fmt.Errorf("%s: %w", action, err))
+	}
+	if wrote {
+		d.log.Info(action.String(), slog.String("workload", s.key.String()), slog.String("action", actionName(action)))
+	}
+	return nil
+}
+
+// sweepOrphans lets go of what a release added to a workload that no longer exists; garbage collection does the rest.
+func (d *Driver) sweepOrphans(ctx context.Context, key types.NamespacedName) {
+	s := &seen{key: key, added: nil}
+	for _, w := range d.caches.added(key) {
+		if !holds(w) {
+			continue
+		}
+		s.added = map[string]*workload{w.Name: w}
+		for _, action := range []plan.Action{plan.LetGo{Name: w.Name}, plan.DeleteCanary{Name: w.Name}} {
+			if _, isDelete := action.(plan.DeleteCanary); isDelete && w.DeletionTimestamp != nil {
+				continue
+			}
+			if err := d.do(ctx, s, action); err != nil {
+				d.log.Warn("can't let go of an orphan, will try again",
+					slog.String("workload", keyOf(w).String()), slog.Any("error", err))
+				d.queue.AddRateLimited(key)
+				return
+			}
+			if fresh := d.caches.workload(keyOf(w)); fresh != nil {
+				s.added[w.Name] = fresh
+			}
+		}
+	}
+}
+
+// inFlight says whether a release is not over: its effects are not all undone or made permanent.
+func inFlight(s *seen) bool {
+	if s.Record == nil || s.Record.Release == nil {
+		return false
+	}
+	switch s.Record.Release.Phase {
+	case release.Progressing, release.Promoting:
+		return true
+	default:
+		return len(s.Added) > 0
+	}
+}
+
+// isConflict says whether the write lost a race, so that a fresh look may succeed.
+func isConflict(err error) bool {
+	return drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_CONFLICT && !errors.Is(err, context.Canceled)
+}

@@ -1,0 +1,50 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package release
+
+import (
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+)
+
+// holdPartition is above any number of groups, so that groups added by a scale-up are stable ones too.
+const holdPartition = 1_000_000
+
+// Hold is the configuration under which LWS never rolls by itself. maxSurge must be 0, since LWS creates surge groups
+// at the new revision even under partition; the webhook then wants maxUnavailable to be at least 1, of any replicas.
+func Hold() lws.RollingUpdateConfiguration {
+	return lws.RollingUpdateConfiguration{
+		Partition:      ptr.To[int32](holdPartition),
+		MaxUnavailable: intstr.FromInt32(1),
+		MaxSurge:       intstr.FromInt32(0),
+	}
+}
+
+// Native is the configuration under which LWS rolls every group at the user's own pace.
+func Native(saved lws.RollingUpdateConfiguration) lws.RollingUpdateConfiguration {
+	saved.Partition = ptr.To[int32](0)
+	return saved
+}
+
+// SameRolling compares two configurations by what they mean to LWS.
+func SameRolling(a, b lws.RollingUpdateConfiguration) bool {
+	return ptr.Deref(a.Partition, 0) == ptr.Deref(b.Partition, 0) &&
+		a.MaxUnavailable == b.MaxUnavailable && a.MaxSurge == b.MaxSurge
+}
+
+// Absorb returns what to save of the user's when the driver had set one configuration and found another: each field that
+// somebody changed is the user's new wish; each that is still as the driver set it says nothing.
+func Absorb(saved, set, found lws.RollingUpdateConfiguration) lws.RollingUpdateConfiguration {
+	if ptr.Deref(found.Partition, 0) != ptr.Deref(set.Partition, 0) {
+		saved.Partition = found.Partition
+	}
+	if found.MaxUnavailable != set.MaxUnavailable {
+		saved.MaxUnavailable = found.MaxUnavailable
+	}
+	if found.MaxSurge != set.MaxSurge {
+		saved.MaxSurge = found.MaxSurge
+	}
+	return saved
+}

@@ -1,0 +1,54 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package release
+
+import "strconv"
+
+// What Lockstep writes on objects. Nothing else of it is ever found in a cluster, but for events.
+const (
+	// FieldManager owns the fields that the driver writes.
+	FieldManager = "lockstep"
+
+	// RecordAnnotation on the stable workload holds the Record.
+	RecordAnnotation = "lockstep.dev/release"
+	// TargetAnnotation on the workload that grows holds the Target, beside the number that it sets.
+	TargetAnnotation = "lockstep.dev/target"
+
+	// RoleLabel marks a workload that a release added. Its only value so far is RoleCanary.
+	RoleLabel = "lockstep.dev/role"
+	// RoleCanary is the second workload of a release.
+	RoleCanary = "canary"
+	// StableLabel on an added workload names the workload it was added to.
+	StableLabel = "lockstep.dev/stable"
+	// RevisionLabel on an added workload is the stable workload's update revision that it carries. Its own revision
+	// differs as soon as the policy adds metadata to the leader.
+	RevisionLabel = "lockstep.dev/revision"
+
+	// Finalizer keeps an added workload, and so its groups, until traffic has left them.
+	Finalizer = "lockstep.dev/release"
+)
+
+const (
+	// revisionPrefix is how much of a revision hash goes into a canary's name.
+	revisionPrefix = 6
+
+	// maxStatefulSetName is what StatefulSet's controller-revision-hash label leaves of 63 characters: "-" and a hash
+	// of up to 10 follow the name. The leader StatefulSet is named like the workload, a worker one "<workload>-<index>".
+	maxStatefulSetName = 52
+)
+
+// CanaryName is the name of the second workload that carries revision for the workload named stable.
+func CanaryName(stable, revision string) string {
+	if len(revision) > revisionPrefix {
+		revision = revision[:revisionPrefix]
+	}
+	return stable + "-" + revision
+}
+
+// MaxStableName is the length up to which a workload's canary of the given number of groups still fits Kubernetes'
+// limits on names.
+func MaxStableName(replicas int) int {
+	index := len(strconv.Itoa(max(replicas-1, 0)))
+	return maxStatefulSetName - len("-") - index - len("-") - revisionPrefix
+}

@@ -1,0 +1,144 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package release
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// DefaultProgressDeadline is for groups that load a large model: Deployment's 10 minutes would fail many of them.
+const DefaultProgressDeadline = 30 * time.Minute
+
+// Policy is a ReleasePolicy that was found valid.
+type Policy struct {
+	Style            pb.Style
+	Batches          []Quantity
+	FailureThreshold Quantity
+	ProgressDeadline time.Duration
+	MinReady         time.Duration
+
+	// LeaderLabels and LeaderAnnotations are added to the canary's leader pods.
+	LeaderLabels, LeaderAnnotations map[string]string
+}
+
+// Violation is one thing that is wrong with a request.
+type Violation struct {
+	// Field is the path from the request's root, for example "policy.batches[1]".
+	Field string
+	// Description says what is wrong and what would be right.
+	Description string
+}
+
+// ParsePolicy checks a policy and returns it as a value. Any violation makes the Policy unusable.
+func ParsePolicy(p *pb.ReleasePolicy) (Policy, []Violation) {
+	if p == nil {
+		return Policy{}, []Violation{{"policy", "is required"}}
+	}
+	v := &violations{}
+	policy := Policy{
+		Style:             p.GetStyle(),
+		Batches:           v.batches(p.GetBatches()),
+		FailureThreshold:  v.threshold(p.GetFailureThreshold()),
+		ProgressDeadline:  v.duration("policy.progress_deadline", p.GetProgressDeadline(), DefaultProgressDeadline),
+		MinReady:          v.duration("policy.min_ready", p.GetMinReady(), 0),
+		LeaderLabels:      maps.Clone(p.GetCanaryLeaderMetadata().GetLabels()),
+		LeaderAnnotations: maps.Clone(p.GetCanaryLeaderMetadata().GetAnnotations()),
+	}
+	v.style(p.GetStyle())
+	v.metadata(policy)
+	return policy, v.list
+}
+
+// Threshold is how many of planned groups may be unready while a batch of them counts as ready.
+func (p Policy) Threshold(planned int) int { return p.FailureThreshold.Down(planned) }
+
+type violations struct{ list []Violation }
+
+func (v *violations) add(field, format string, args ...any) {
+	v.list = append(v.list, Violation{field, fmt.Sprintf(format, args...)})
+}
+
+func (v *violations) style(s pb.Style) {
+	if _, known := pb.Style_name[int32(s)]; !known || s == pb.Style_STYLE_UNSPECIFIED {
+		v.add("policy.style", "is required: STYLE_CANARY, STYLE_BLUE_GREEN or STYLE_PARTITION")
+	}
+}
+
+func (v *violations) batches(raw []string) []Quantity {
+	if len(raw) == 0 {
+		v.add("policy.batches", "is required: at least one count of groups such as \"3\" or percentage such as \"25%%\"")
+	}
+	parsed := make([]Quantity, 0, len(raw))
+	for i, s := range raw {
+		field := fmt.Sprintf("policy.batches[%d]", i)
+		q, err := ParseQuantity(s)
+		if err != nil {
+			v.add(field, "%v", err)
+			return nil
+		}
+		if i > 0 && q.percent != parsed[i-1].percent {
+			v.add(field, "%q mixes counts and percentages, which can't be compared: use one of them throughout", s)
+			return nil
+		}
+		if i > 0 && q.value < parsed[i-1].value {
+			v.add(field, "%q is less than the batch before it (%q): batches never decrease", s, parsed[i-1])
+		}
+		parsed = append(parsed, q)
+	}
+	return parsed
+}
+
+func (v *violations) threshold(raw string) Quantity {
+	if raw == "" {
+		return Quantity{}
+	}
+	q, err := ParseQuantity(raw)
+	if err != nil {
+		v.add("policy.failure_threshold", "%v", err)
+	}
+	return q
+}
+
+func (v *violations) duration(field string, d *durationpb.Duration, zero time.Duration) time.Duration {
+	if d == nil || (d.GetSeconds() == 0 && d.GetNanos() == 0) {
+		return zero
+	}
+	if err := d.CheckValid(); err != nil {
+		v.add(field, "is no valid duration")
+		return zero
+	}
+	if d.AsDuration() < 0 {
+		v.add(field, "is negative: %s", d.AsDuration())
+	}
+	return d.AsDuration()
+}
+
+// reserved are the label prefixes that LWS and Lockstep themselves select by; a policy that set them would break both.
+var reserved = []string{"leaderworkerset.sigs.k8s.io/", "lockstep.dev/"}
+
+func (v *violations) metadata(p Policy) {
+	path := field.NewPath("policy", "canary_leader_metadata")
+	errs := metavalidation.ValidateLabels(p.LeaderLabels, path.Child("labels"))
+	errs = append(errs, apivalidation.ValidateAnnotations(p.LeaderAnnotations, path.Child("annotations"))...)
+	for _, err := range errs {
+		v.add(err.Field, "%s", err.ErrorBody())
+	}
+	keys := slices.Concat(slices.Collect(maps.Keys(p.LeaderLabels)), slices.Collect(maps.Keys(p.LeaderAnnotations)))
+	slices.Sort(keys)
+	for _, key := range keys {
+		if hasAnyPrefix(key, reserved) {
+			v.add(path.String(), "%q belongs to LeaderWorkerSet or Lockstep itself: choose a key of your own", key)
+		}
+	}
+}

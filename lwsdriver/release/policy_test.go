@@ -1,0 +1,173 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package release
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// fields are the fields that violations are about, in order.
+func fields(all []Violation) []string {
+	var out []string
+	for _, v := range all {
+		out = append(out, v.Field)
+	}
+	return out
+}
+
+func TestParsePolicyAccepts(t *testing.T) {
+	tests := []struct {
+		name   string
+		reason string
+		in     *pb.ReleasePolicy
+		want   Policy
+	}{
+		{
+			name: "Least", reason: "Style and one batch are enough; the rest has defaults.",
+			in: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}},
+			want: Policy{
+				Style: pb.Style_STYLE_CANARY, Batches: []Quantity{{100, true}}, ProgressDeadline: DefaultProgressDeadline,
+			},
+		},
+		{
+			name: "ZeroDurations", reason: "A duration that is set to 0 means its default, like one that is not set.",
+			in: &pb.ReleasePolicy{
+				Style: pb.Style_STYLE_CANARY, Batches: []string{"1"},
+				ProgressDeadline: durationpb.New(0), MinReady: durationpb.New(0),
+			},
+			want: Policy{
+				Style: pb.Style_STYLE_CANARY, Batches: []Quantity{{value: 1}}, ProgressDeadline: DefaultProgressDeadline,
+			},
+		},
+		{
+			name: "Everything", reason: "Batches may repeat; metadata keys of the user's own are taken.",
+			in: &pb.ReleasePolicy{
+				Style: pb.Style_STYLE_PARTITION, Batches: []string{"1", "1", "3"}, FailureThreshold: "10%",
+				ProgressDeadline: durationpb.New(time.Hour), MinReady: durationpb.New(time.Second),
+				CanaryLeaderMetadata: &pb.PodMetadata{
+					Labels: map[string]string{"track": "canary"}, Annotations: map[string]string{"example.com/note": "any text, 100%"},
+				},
+			},
+			want: Policy{
+				Style: pb.Style_STYLE_PARTITION, Batches: []Quantity{{value: 1}, {value: 1}, {value: 3}},
+				FailureThreshold: Quantity{10, true}, ProgressDeadline: time.Hour, MinReady: time.Second,
+				LeaderLabels: map[string]string{"track": "canary"}, LeaderAnnotations: map[string]string{"example.com/note": "any text, 100%"},
+			},
+		},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			got, bad := ParsePolicy(tc.in)
+			if len(bad) > 0 {
+				t.Fatalf("%s\nrefused: %v", tc.reason, bad)
+			}
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(Quantity{})); diff != "" {
+				t.Errorf("%s\n-want, +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestParsePolicyRefuses(t *testing.T) {
+	batches := func(b ...string) func(*pb.ReleasePolicy) { return func(p *pb.ReleasePolicy) { p.Batches = b } }
+	labels := func(k, v string) func(*pb.ReleasePolicy) {
+		return func(p *pb.ReleasePolicy) {
+			p.CanaryLeaderMetadata = &pb.PodMetadata{Labels: map[string]string{k: v}}
+		}
+	}
+	annotations := func(k string) func(*pb.ReleasePolicy) {
+		return func(p *pb.ReleasePolicy) {
+			p.CanaryLeaderMetadata = &pb.PodMetadata{Annotations: map[string]string{k: ""}}
+		}
+	}
+	tests := []struct {
+		name   string
+		reason string
+		spoil  func(*pb.ReleasePolicy)
+		want   []string
+	}{
+		{"NoBatches", "A release of no batch does nothing.", batches(), []string{"policy.batches"}},
+		{"Decreasing", "Batches never decrease.", batches("50%", "25%"), []string{"policy.batches[1]"}},
+		{"DecreasingTwice", "Each batch that decreases is named.", batches("3", "2", "1"), []string{"policy.batches[1]", "policy.batches[2]"}},
+		{"OverAll", "There are no more groups than all.", batches("50%", "101%"), []string{"policy.batches[1]"}},
+		{"Negative", "There are no negative groups.", batches("-1"), []string{"policy.batches[0]"}},
+		{"NotANumber", "Words are no batches.", batches("1", "all"), []string{"policy.batches[1]"}},
+		{"EmptyBatch", "An empty batch is a templating accident.", batches("", "1"), []string{"policy.batches[0]"}},
+		{"Mixed", "3 and 50 % can't be compared, so decreasing could not be told.", batches("3", "50%"), []string{"policy.batches[1]"}},
+		{"ThresholdNotANumber", "A threshold is a quantity.", func(p *pb.ReleasePolicy) { p.FailureThreshold = "few" }, []string{"policy.failure_threshold"}},
+		{"ThresholdOverAll", "No more than all may fail.", func(p *pb.ReleasePolicy) { p.FailureThreshold = "101%" }, []string{"policy.failure_threshold"}},
+		{"ThresholdNegative", "There are no negative groups.", func(p *pb.ReleasePolicy) { p.FailureThreshold = "-1" }, []string{"policy.failure_threshold"}},
+		{"DeadlineNegative", "It would have passed before it began.", func(p *pb.ReleasePolicy) { p.ProgressDeadline = durationpb.New(-time.Second) }, []string{"policy.progress_deadline"}},
+		{"MinReadyNegative", "Time runs forwards.", func(p *pb.ReleasePolicy) { p.MinReady = durationpb.New(-1) }, []string{"policy.min_ready"}},
+		{"DeadlineOutOfRange", "protobuf allows seconds that no duration has.", func(p *pb.ReleasePolicy) {
+			p.ProgressDeadline = &durationpb.Duration{Seconds: math.MaxInt64}
+		}, []string{"policy.progress_deadline"}},
+		{"MinReadyMixedSigns", "protobuf forbids it.", func(p *pb.ReleasePolicy) {
+			p.MinReady = &durationpb.Duration{Seconds: 1, Nanos: -1}
+		}, []string{"policy.min_ready"}},
+		{"StyleUnset", "A style must be chosen.", func(p *pb.ReleasePolicy) { p.Style = 0 }, []string{"policy.style"}},
+		{"StyleUnknown", "A newer host may know more styles.", func(p *pb.ReleasePolicy) { p.Style = 99 }, []string{"policy.style"}},
+		{"LabelOfLWS", "LWS selects by its labels.", labels("leaderworkerset.sigs.k8s.io/name", "x"), []string{"policy.canary_leader_metadata"}},
+		{"LabelOfOurs", "Lockstep selects by its labels.", labels("lockstep.dev/role", "x"), []string{"policy.canary_leader_metadata"}},
+		{"AnnotationOfLWS", "LWS reads its annotations.", annotations("leaderworkerset.sigs.k8s.io/size"), []string{"policy.canary_leader_metadata"}},
+		{"LabelKey", "Kubernetes would refuse the pod.", labels("no spaces", "x"), []string{"policy.canary_leader_metadata.labels"}},
+		{"LabelValue", "Kubernetes would refuse the pod.", labels("track", "no/slash"), []string{"policy.canary_leader_metadata.labels"}},
+		{"AnnotationKey", "Kubernetes would refuse the pod.", annotations("no spaces"), []string{"policy.canary_leader_metadata.annotations"}},
+		{"Several", "All that is wrong is told at once.", func(p *pb.ReleasePolicy) {
+			p.Style, p.Batches, p.FailureThreshold = 0, nil, "x"
+		}, []string{"policy.batches", "policy.failure_threshold", "policy.style"}},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			p := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"1", "100"}}
+			tc.spoil(p)
+			_, bad := ParsePolicy(p)
+			if diff := cmp.Diff(tc.want, fields(bad)); diff != "" {
+				t.Errorf("%s\nfields: -want, +got:\n%s", tc.reason, diff)
+			}
+			for _, v := range bad {
+				if v.Description == "" {
+					t.Errorf("%s: no description", v.Field)
+				}
+			}
+		})
+	}
+	if _, bad := ParsePolicy(nil); len(bad) != 1 || bad[0].Field != "policy" {
+		t.Errorf("no policy at all: %v", bad)
+	}
+}
+
+func TestThreshold(t *testing.T) {
+	tests := []struct {
+		name      string
+		reason    string
+		threshold string
+		planned   int
+		want      int
+	}{
+		{"Unset", "By default no group may fail.", "", 4, 0},
+		{"RoundsDown", "10 % of 9 groups is not yet a group.", "10%", 9, 0},
+		{"OfTheBatch", "The share is of the batch's groups.", "50%", 3, 1},
+		{"Count", "A count holds for each batch.", "2", 5, 2},
+		{"CountAboveBatch", "No more groups can fail than there are.", "2", 1, 1},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			p, bad := ParsePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"1"}, FailureThreshold: tc.threshold})
+			if len(bad) > 0 {
+				t.Fatal(bad)
+			}
+			if got := p.Threshold(tc.planned); got != tc.want {
+				t.Errorf("%s\nThreshold(%d) of %q = %d, want %d", tc.reason, tc.planned, tc.threshold, got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,244 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package release
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// recordVersion is the schema that this driver reads and writes.
+const recordVersion = 1
+
+// Record is all that the driver remembers: one annotation on the stable workload, written before the first effect of
+// what it says. Everything else is derived from the cluster each time.
+type Record struct {
+	// Version is the schema's.
+	Version int `json:"version"`
+	// Saved is the user's own rolling update configuration, given back by Disown and used by promotion.
+	Saved lws.RollingUpdateConfiguration `json:"saved"`
+	// Release is the one in flight or the last one that ended. Nil: none since the workload was adopted.
+	Release *Release `json:"release,omitempty"`
+}
+
+// Release is one attempt to move a workload from its stable revision to its update revision.
+type Release struct {
+	ID    string `json:"id"`
+	Owner string `json:"owner,omitempty"`
+	// Policy is the ReleasePolicy as protobuf JSON.
+	Policy json.RawMessage `json:"policy"`
+	// StableRevision is the template revision hash that served before the release.
+	StableRevision string `json:"stableRevision"`
+	// UpdateRevision is the template revision hash that the release brings. Empty until LWS has recorded it.
+	UpdateRevision string `json:"updateRevision,omitempty"`
+	Phase          Phase  `json:"phase"`
+	// StartedAt is when the release was initialised.
+	StartedAt time.Time `json:"startedAt"`
+	// PhaseAt is when Phase or UpdateRevision changed last.
+	PhaseAt time.Time `json:"phaseAt"`
+	// Target is set only while no workload exists that could carry it; see TargetAnnotation.
+	Target *Target `json:"target,omitempty"`
+}
+
+// Phase is the durable intent of a release. Whether it is reached is derived from the cluster.
+type Phase string
+
+// The phases. A release starts in Progressing (or Nothing) and never returns to it, but for a new template.
+const (
+	// Progressing follows the target.
+	Progressing Phase = "Progressing"
+	// Promoting: the stable workload is released to roll natively to the update revision.
+	Promoting Phase = "Promoting"
+	// Promoted: every stable group is at the update revision and the hold is back; what the release added goes.
+	Promoted Phase = "Promoted"
+	// RollingBack: the stable groups stay at the stable revision; what the release added goes.
+	RollingBack Phase = "RollingBack"
+	// Nothing: the stable groups already ran the workload's template when the release was initialised.
+	Nothing Phase = "Nothing"
+)
+
+// Target is the batch that a host asked for last.
+type Target struct {
+	// Groups is the Quantity, as given.
+	Groups string `json:"groups"`
+	// Batch is the index into the policy's batches. Nil: an absolute target.
+	Batch *int `json:"batch,omitempty"`
+	// At is when it was asked for, or when the driver last had to ask the cluster for more groups to keep it; the
+	// progress deadline counts from it.
+	At time.Time `json:"at"`
+}
+
+// Planned is the number of groups that the target means at the given replicas. No target means none.
+func (t *Target) Planned(replicas int) (int, error) {
+	if t == nil {
+		return 0, nil
+	}
+	q, err := ParseQuantity(t.Groups)
+	if err != nil {
+		return 0, fmt.Errorf("read target: %w", err)
+	}
+	return q.Up(replicas), nil
+}
+
+// Renewed is the same target with the progress deadline counting from now: groups that a scale-up or a lost canary adds
+// late in a batch get as long as the batch's first ones. No target stays none.
+func (t *Target) Renewed(now time.Time) *Target {
+	if t == nil {
+		return nil
+	}
+	next := *t
+	next.At = now
+	return &next
+}
+
+// PolicyMessage is the recorded policy as it came.
+func (r *Release) PolicyMessage() (*pb.ReleasePolicy, error) {
+	p := &pb.ReleasePolicy{}
+	if err := protojson.Unmarshal(r.Policy, p); err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	return p, nil
+}
+
+// EncodePolicy is the form in which a policy is recorded.
+func EncodePolicy(p *pb.ReleasePolicy) (json.RawMessage, error) {
+	raw, err := protojson.Marshal(p)
+	if err != nil {
+		return nil, fmt.Errorf("encode policy: %w", err)
+	}
+	// protojson varies its white space on purpose; the record must not.
+	var b bytes.Buffer
+	if err := json.Compact(&b, raw); err != nil {
+		return nil, fmt.Errorf("encode policy: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+// Encode returns the annotation's value.
+func (r *Record) Encode() (string, error) {
+	r.Version = recordVersion
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return "", fmt.Errorf("encode release record: %w", err)
+	}
+	return string(raw), nil
+}
+
+// DecodeRecord reads the annotation. It trusts nothing: an unknown field, another version or a value that no driver
+// would have written is an error, since acting on a record that somebody edited could move groups nobody asked to move.
+func DecodeRecord(value string) (*Record, error) {
+	// The version first: a newer schema has fields that this one would only call unknown.
+	var head struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal([]byte(value), &head); err != nil {
+		return nil, fmt.Errorf("read JSON: %w", err)
+	}
+	if head.Version != recordVersion {
+		return nil, fmt.Errorf("schema version is %d, this driver knows %d: run the driver that wrote it", head.Version, recordVersion)
+	}
+	r := &Record{}
+	if err := strictJSON(value, r); err != nil {
+		return nil, err
+	}
+	if r.Release != nil {
+		if err := r.Release.validate(); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// Encode returns the annotation's value.
+func (t Target) Encode() (string, error) {
+	raw, err := json.Marshal(t)
+	if err != nil {
+		return "", fmt.Errorf("encode target: %w", err)
+	}
+	return string(raw), nil
+}
+
+// DecodeTarget reads the annotation as strictly as DecodeRecord. An empty value is no target.
+func DecodeTarget(value string) (*Target, error) {
+	if value == "" {
+		return nil, nil //nolint:nilnil // no annotation is a state of its own, not an error
+	}
+	t := &Target{}
+	if err := strictJSON(value, t); err != nil {
+		return nil, err
+	}
+	if err := t.validate(); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *Target) validate() error {
+	if _, err := ParseQuantity(t.Groups); err != nil {
+		return fmt.Errorf("groups: %w", err)
+	}
+	if t.Batch != nil && *t.Batch < 0 {
+		return fmt.Errorf("batch: %d is negative", *t.Batch)
+	}
+	return nil
+}
+
+var releaseID = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?$`)
+
+// ValidID says whether id can name a release. It is also a valid label value.
+func ValidID(id string) bool { return releaseID.MatchString(id) }
+
+func (r *Release) validate() error {
+	if !ValidID(r.ID) {
+		return fmt.Errorf("release id %q is invalid", r.ID)
+	}
+	switch r.Phase {
+	case Progressing, Promoting, Promoted, RollingBack, Nothing:
+	default:
+		return fmt.Errorf("phase %q is unknown", r.Phase)
+	}
+	p, err := r.PolicyMessage()
+	if err != nil {
+		return err
+	}
+	if _, bad := ParsePolicy(p); len(bad) > 0 {
+		return fmt.Errorf("%s %s", bad[0].Field, bad[0].Description)
+	}
+	if r.Target != nil {
+		return r.Target.validate()
+	}
+	return nil
+}
+
+func strictJSON(value string, into any) error {
+	d := json.NewDecoder(strings.NewReader(value))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return fmt.Errorf("read JSON: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("read JSON: something follows the value")
+	}
+	return nil
+}
+
+func hasAnyPrefix(s string, prefixes []string) bool {
+	for _, p := range prefixes {
+		if strings.HasPrefix(s, p) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,219 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+const (
+	// Name is the driver's, as GetDriverInfo returns it.
+	Name = "lws.lockstep.dev"
+
+	kind = "LeaderWorkerSet"
+
+	// maxWait bounds the long poll of mutating RPCs.
+	maxWait = 10 * time.Minute
+	// maxRaces is how many lost races one RPC makes up for before it answers ABORTED.
+	maxRaces = 5
+	// raceTimeout is how long one of them waits for the cache to see the winner.
+	raceTimeout = 2 * time.Second
+)
+
+// GetDriverInfo says what this driver is and can do.
+func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.GetDriverInfoResponse, error) {
+	info := &pb.GetDriverInfoResponse{
+		Name: Name, Version: d.options.version,
+		Kinds: []*pb.WorkloadKind{{Group: lws.GroupVersion.Group, Version: lws.GroupVersion.Version, Kind: kind}},
+		Capabilities: []pb.Capability{
+			pb.Capability_CAPABILITY_ADOPT,
+			pb.Capability_CAPABILITY_RELEASE,
+			pb.Capability_CAPABILITY_WATCH,
+			pb.Capability_CAPABILITY_WAIT,
+		},
+	}
+	for _, style := range []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION} {
+		if plan.Supports(style) {
+			info.Styles = append(info.Styles, style)
+		}
+	}
+	return info, nil
+}
+
+// keyFor checks that calls can be answered and returns the workload's key.
+func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
+	var bad []drivererr.FieldViolation
+	if ref.GetNamespace() == "" {
+		bad = append(bad, drivererr.FieldViolation{Field: "workload.namespace", Description: "is required"})
+	}
+	if ref.GetName() == "" {
+		bad = append(bad, drivererr.FieldViolation{Field: "workload.name", Description: "is required"})
+	}
+	if k := ref.GetKind(); k != "" && k != kind {
+		bad = append(bad, drivererr.FieldViolation{
+			Field: "workload.kind", Description: fmt.Sprintf("is %q; this driver releases %s only", k, kind),
+		})
+	}
+	key := types.NamespacedName{Namespace: ref.GetNamespace(), Name: ref.GetName()}
+	if err := drivererr.Invalid(bad...); err != nil {
+		return key, err
+	}
+	if ns := d.options.namespace; ns != "" && ns != key.Namespace {
+		return key, drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND,
+			"this driver serves namespace %q only, and %s is not in it", ns, key)
+	}
+	return key, d.notServing()
+}
+
+// notServing returns why calls can't be answered yet, nil if they can.
+func (d *Driver) notServing() error {
+	if d.Synced() {
+		return nil
+	}
+	err := d.caches.whyNot()
+	switch reason := reasonOf(err); {
+	case err == nil:
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the driver has just started and its caches are not filled yet")
+	case reason == pb.ErrorReason_ERROR_REASON_CONFLICT: // NotFound, for a LIST
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING,
+			"LeaderWorkerSet (%s) is not installed in this cluster: install LWS v0.9.0 or later (%v)", lws.GroupVersion, err)
+	case reason == pb.ErrorReason_ERROR_REASON_FORBIDDEN:
+		return drivererr.New(reason, "the driver lacks a permission that it needs to start: %v", err)
+	default:
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the driver can't fill its caches: %v", err)
+	}
+}
+
+// change is what an RPC wants to write: it looks and returns an action, or none if everything is as asked.
+type change func(*seen) (plan.Action, error)
+
+// mutate runs a change under the workload's lock, makes up for lost races, and then takes the release as far as it
+// goes without waiting.
+func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, c change) (pb.Action, error) {
+	unlock, err := d.locks.lock(ctx, key)
+	if err != nil {
+		return pb.Action_ACTION_UNSPECIFIED, contractError(err)
+	}
+	defer unlock()
+	action, err := d.retryRaces(ctx, key, c)
+	if err != nil {
+		return pb.Action_ACTION_UNSPECIFIED, err
+	}
+	// The change is made. What follows from it is the driver's own business: if a write fails now, the queue tries
+	// again, and the context says what is in the way.
+	if _, decision, err := d.reconcile(ctx, key); err != nil || decision.Recheck > 0 {
+		d.queue.Add(key)
+	}
+	return action, nil
+}
+
+func (d *Driver) retryRaces(ctx context.Context, key types.NamespacedName, c change) (pb.Action, error) {
+	changed, stop := d.hub.subscribe(key)
+	defer stop()
+	for races := 0; ; races++ {
+		s, err := d.observer.observe(key)
+		if err != nil {
+			return 0, err
+		}
+		action, err := c(s)
+		if err != nil {
+			return 0, contractError(err)
+		}
+		if action == nil {
+			return pb.Action_ACTION_UNCHANGED, nil
+		}
+		err = d.do(ctx, s, action)
+		if err == nil {
+			return pb.Action_ACTION_CONFIGURED, nil
+		}
+		if !isConflict(err) || races == maxRaces {
+			return 0, err
+		}
+		select {
+		case <-changed:
+		case <-time.After(raceTimeout):
+		case <-ctx.Done():
+			return 0, contractError(context.Cause(ctx))
+		}
+	}
+}
+
+// settled says whether a state will not change by itself, so that a host that waits should be answered.
+func settled(s pb.State) bool {
+	switch s {
+	case pb.State_STATE_PREPARING, pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING,
+		pb.State_STATE_PROMOTING, pb.State_STATE_ROLLING_BACK:
+		return false
+	default:
+		return true
+	}
+}
+
+// await returns the workload's context once it is settled, at the latest after wait.
+func (d *Driver) await(ctx context.Context, key types.NamespacedName, wait *durationpb.Duration, rows bool) (*pb.BatchContext, error) {
+	limit := min(max(wait.AsDuration(), 0), maxWait)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	changed, stop := d.hub.subscribe(key)
+	defer stop()
+	for {
+		c, _, err := d.contextOf(key, rows)
+		if err != nil {
+			return nil, err
+		}
+		if settled(c.GetState()) {
+			return c, nil
+		}
+		select {
+		case <-changed: // the queue's timers notify as well, so time alone wakes this up too
+		case <-ctx.Done():
+			return c, nil
+		case <-d.stopped:
+			return c, nil
+		}
+	}
+}
+
+// checkWait refuses a wait that is no duration.
+func checkWait(wait *durationpb.Duration) []drivererr.FieldViolation {
+	if wait != nil && (wait.CheckValid() != nil || wait.AsDuration() < 0) {
+		return []drivererr.FieldViolation{{Field: "wait", Description: "must be a valid duration, not negative"}}
+	}
+	return nil
+}
+
+// checkWorkload refuses a workload that Lockstep must not drive.
+func checkWorkload(s *seen) error {
+	w := s.stable
+	if stable := w.Labels[release.StableLabel]; stable != "" {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
+			"LeaderWorkerSet %s was added by the release of %q: name that workload instead", s.key, stable)
+	}
+	if owner := metav1.GetControllerOf(w); owner != nil {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER,
+			"LeaderWorkerSet %s is controlled by %s %q, which would rewrite what Lockstep writes: release it through that object",
+			s.key, owner.Kind, owner.Name)
+	}
+	if w.DeletionTimestamp != nil {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, "LeaderWorkerSet %s is being deleted", s.key)
+	}
+	if w.Status.ObservedGeneration == 0 && len(w.Status.Conditions) > 0 {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_API_TOO_OLD,
+			"the LeaderWorkerSet controller does not report observedGeneration for %s, so it is older than v0.9.0, and counts "+
+				"groups as ready while their workers are not: upgrade LWS and its CRDs to v0.9.0 or later", s.key)
+	}
+	return nil
+}

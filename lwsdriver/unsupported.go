@@ -1,0 +1,58 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// The RPCs of the contract that this version does not serve. GetDriverInfo does not list their capabilities.
+
+func unsupported(rpc string) error {
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+		"this driver does not serve %s yet: GetDriverInfo lists what it can do", rpc)
+}
+
+// Plan is not served yet.
+func (d *Driver) Plan(context.Context, *pb.PlanRequest) (*pb.PlanResponse, error) {
+	return nil, unsupported("WorkloadDriver.Plan")
+}
+
+// ListRevisions is not served yet.
+func (d *Driver) ListRevisions(context.Context, *pb.ListRevisionsRequest) (*pb.ListRevisionsResponse, error) {
+	return nil, unsupported("WorkloadDriver.ListRevisions")
+}
+
+// Undo is not served yet.
+func (d *Driver) Undo(context.Context, *pb.UndoRequest) (*pb.UndoResponse, error) {
+	return nil, unsupported("WorkloadDriver.Undo")
+}
+
+// SetWeight is not served yet.
+func (d *Driver) SetWeight(context.Context, *pb.SetWeightRequest) (*pb.SetWeightResponse, error) {
+	return nil, unsupported("TrafficRouter.SetWeight")
+}
+
+// SetHeaderRoute is not served yet.
+func (d *Driver) SetHeaderRoute(context.Context, *pb.SetHeaderRouteRequest) (*pb.SetHeaderRouteResponse, error) {
+	return nil, unsupported("TrafficRouter.SetHeaderRoute")
+}
+
+// SetMirror is not served yet.
+func (d *Driver) SetMirror(context.Context, *pb.SetMirrorRequest) (*pb.SetMirrorResponse, error) {
+	return nil, unsupported("TrafficRouter.SetMirror")
+}
+
+// VerifyWeight is not served yet.
+func (d *Driver) VerifyWeight(context.Context, *pb.VerifyWeightRequest) (*pb.VerifyWeightResponse, error) {
+	return nil, unsupported("TrafficRouter.VerifyWeight")
+}
+
+// Reset is not served yet.
+func (d *Driver) Reset(context.Context, *pb.ResetRequest) (*pb.ResetResponse, error) {
+	return nil, unsupported("TrafficRouter.Reset")
+}

@@ -1,0 +1,135 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// UpgradeBatch moves the release to a batch or to an absolute target.
+func (d *Driver) UpgradeBatch(ctx context.Context, req *pb.UpgradeBatchRequest) (*pb.UpgradeBatchResponse, error) {
+	key, err := d.keyFor(req.GetWorkload())
+	if err != nil {
+		return nil, err
+	}
+	if err := checkUpgrade(req); err != nil {
+		return nil, err
+	}
+	action, err := d.mutate(ctx, key, func(s *seen) (plan.Action, error) { return upgrade(s, req) })
+	if err != nil {
+		return nil, err
+	}
+	c, err := d.await(ctx, key, req.GetWait(), req.GetIncludeGroups())
+	if err != nil {
+		return nil, err
+	}
+	return &pb.UpgradeBatchResponse{Action: action, Context: c}, nil
+}
+
+func checkUpgrade(req *pb.UpgradeBatchRequest) error {
+	bad := append(checkID(req.GetReleaseId()), checkWait(req.GetWait())...)
+	switch t := req.GetTarget().(type) {
+	case *pb.UpgradeBatchRequest_Batch:
+		if t.Batch < 0 {
+			bad = append(bad, drivererr.FieldViolation{Field: "batch", Description: fmt.Sprintf("%d is negative; batches count from 0", t.Batch)})
+		}
+	case *pb.UpgradeBatchRequest_Groups:
+		if _, err := release.ParseQuantity(t.Groups); err != nil {
+			bad = append(bad, drivererr.FieldViolation{Field: "groups", Description: err.Error()})
+		}
+	default:
+		bad = append(bad, drivererr.FieldViolation{Field: "target", Description: "is required: batch or groups"})
+	}
+	return drivererr.Invalid(bad...)
+}
+
+// upgrade writes the new target, unless it asks for no more than the one that is set.
+func upgrade(s *seen, req *pb.UpgradeBatchRequest) (plan.Action, error) {
+	r, err := current(s, req.GetReleaseId())
+	if err != nil {
+		return nil, err
+	}
+	switch r.Phase {
+	case release.Nothing:
+		return nil, nil //nolint:nilnil // no action, no error: every batch of nothing is done
+	case release.Progressing:
+	default:
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
+			"release %q of %s is %s, so it has no further batch", r.ID, s.key, phaseText(r.Phase))
+	}
+	if want := req.GetUpdateRevision(); want != "" && (want != r.UpdateRevision || want != s.Stable.Revision) {
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
+			"the template of %s has changed since revision %q: the release starts over with revision %q", s.key, want, s.Stable.Revision)
+	}
+	next, err := target(s, req)
+	if err != nil {
+		return nil, err
+	}
+	planned, err := next.Planned(s.Stable.Replicas)
+	if err != nil {
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", err)
+	}
+	if covered(s, next, planned) {
+		return nil, nil //nolint:nilnil // no action, no error: a retry never widens, and batches never decrease
+	}
+	for _, w := range s.Added {
+		if w.Carries == r.UpdateRevision && !w.Deleting && r.UpdateRevision == s.Stable.Revision {
+			return plan.ScaleCanary{Name: w.Name, Replicas: planned, Target: next}, nil
+		}
+	}
+	record := *s.Record
+	with := *r
+	with.Target, record.Release = next, &with
+	return plan.SetStable{Record: record, Rolling: s.Stable.Rolling, Why: "set the target to " + next.Groups}, nil
+}
+
+// covered says whether the target that is set already asks for as much. Equal groups under a later batch are news:
+// the host is told which batch it is at.
+func covered(s *seen, next *release.Target, planned int) bool {
+	now := s.Target()
+	if now == nil {
+		return false
+	}
+	already, err := now.Planned(s.Stable.Replicas)
+	if err != nil {
+		return false
+	}
+	if already != planned {
+		return already > planned
+	}
+	return now.Batch == nil || next.Batch == nil || *now.Batch >= *next.Batch
+}
+
+// target is what the request asks for.
+func target(s *seen, req *pb.UpgradeBatchRequest) (*release.Target, error) {
+	t := &release.Target{At: s.Now.UTC()}
+	switch want := req.GetTarget().(type) {
+	case *pb.UpgradeBatchRequest_Groups:
+		t.Groups = want.Groups
+	case *pb.UpgradeBatchRequest_Batch:
+		if n := len(s.Policy.Batches); int(want.Batch) >= n {
+			return nil, drivererr.Invalid(drivererr.FieldViolation{
+				Field: "batch", Description: fmt.Sprintf("%d is not there: the policy has %d batches, 0 to %d", want.Batch, n, n-1),
+			})
+		}
+		batch := int(want.Batch)
+		t.Groups, t.Batch = s.Policy.Batches[batch].String(), &batch
+	}
+	return t, nil
+}
+
+func phaseText(p release.Phase) string {
+	switch p {
+	case release.Promoting, release.Promoted:
+		return "being promoted or is"
+	default:
+		return "rolled back or is being so"
+	}
+}
