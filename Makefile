@@ -1,0 +1,94 @@
+# Lockstep's tasks. `make help` lists them. Everything needed comes from Go modules, pinned here and in tools/.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS := -s -w -X github.com/lockstep-rollouts/lockstep/internal/cli.buildVersion=$(VERSION)
+BUF     := $(GO) tool -modfile=tools/go.mod buf
+LINT    := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
+# The commit that `buf breaking` compares with; on a branch, where it left main.
+BASE    ?= main
+
+# Which end-to-end tests `make e2e` runs: canary (traffic, argo, styles, kruise and plan come with their parts).
+SUITE   ?=
+SUITES  := canary
+STYLE   ?= canary
+
+.PHONY: help
+help: ## Show this list.
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: bin/lockstep ## Build the one binary, bin/lockstep.
+
+.PHONY: bin/lockstep
+bin/lockstep:
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/lockstep
+
+.PHONY: demo
+demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch.
+	$(GO) run ./test/demo -lockstep bin/lockstep -style '$(STYLE)'
+
+.PHONY: cluster
+cluster: ## Start the real control plane, print its KUBECONFIG, stay up until Ctrl-C.
+	$(GO) run ./test/cluster/cmd/cluster
+
+.PHONY: test
+test: test-unit e2e ## Run all tests.
+
+.PHONY: test-unit
+test-unit: ## Run the tests that need no control plane.
+	$(GO) test -race -timeout 15m ./...
+
+.PHONY: e2e
+e2e: ## Run the end-to-end tests on the real control plane; SUITE=canary runs one part.
+	$(GO) run ./test/cluster/cmd/cluster -prebuild
+ifeq ($(SUITE),)
+	$(GO) test -tags e2e -timeout 60m -count 1 -p 1 ./test/... ./examples/...
+else ifeq ($(filter $(SUITE),$(SUITES)),)
+	@echo "there is no suite '$(SUITE)'; there are: $(SUITES)" >&2; exit 2
+else
+	$(GO) test -tags e2e -timeout 60m -count 1 -v -run '^Test$(shell s='$(SUITE)'; echo "$${s^}")' ./test/e2e/...
+endif
+
+.PHONY: bench
+bench: bin/lockstep ## Measure, side by side with LWS's own rolling update, and print a table.
+	$(GO) run ./test/cluster/cmd/cluster -prebuild
+	$(GO) run ./test/bench -lockstep bin/lockstep
+
+.PHONY: generate
+generate: ## Generate Go from proto/.
+	$(BUF) generate
+
+.PHONY: lint
+lint: ## Lint Go and protobuf.
+	$(BUF) lint
+	$(BUF) format --diff --exit-code
+	$(LINT) run ./...
+
+.PHONY: verify
+verify: lint verify-breaking verify-generated verify-tidy ## All that must hold before a change lands, but for the tests.
+
+.PHONY: verify-breaking
+verify-breaking:
+	@if git rev-parse -q --verify '$(BASE)^{commit}' >/dev/null && git cat-file -e '$(BASE):buf.yaml' 2>/dev/null; then \
+	  $(BUF) breaking --against ".git#ref=$$(git merge-base HEAD '$(BASE)')"; \
+	else \
+	  echo "buf breaking: no commit '$(BASE)' with a contract to compare with; set BASE" >&2; exit 1; \
+	fi
+
+.PHONY: verify-generated
+verify-generated:
+	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	  $(BUF) generate -o "$$tmp" && \
+	  for f in $$(cd "$$tmp/proto" && find . -name '*.go'); do \
+	    diff -u "proto/$$f" "$$tmp/proto/$$f" || { echo "generated code is stale: run make generate" >&2; exit 1; }; \
+	  done
+
+.PHONY: verify-tidy
+verify-tidy:
+	$(GO) mod tidy -diff
+	$(GO) mod verify >/dev/null
