@@ -5,6 +5,7 @@ package lwsdriver
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -89,6 +90,6 @@ func (l *keyLocks) lock(ctx context.Context, key types.NamespacedName) (unlock f
 		return func() { <-k.held; leave() }, nil
 	case <-ctx.Done():
 		leave()
-		return nil, context.Cause(ctx)
+		return nil, fmt.Errorf("wait for other work on %s: %w", key, context.Cause(ctx))
 	}
 }

@@ -40,7 +40,7 @@ func (d *Driver) workOn(ctx context.Context, key types.NamespacedName) {
 		return
 	}
 	defer unlock()
-	_, decision, err := d.reconcile(ctx, key)
+	decision, err := d.reconcile(ctx, key)
 	d.metrics.reconciled(time.Since(start), err)
 	switch {
 	case err == nil:
@@ -59,24 +59,25 @@ func (d *Driver) workOn(ctx context.Context, key types.NamespacedName) {
 }
 
 // reconcile observes, plans and applies until there is nothing to write. The caller holds the workload's lock.
-func (d *Driver) reconcile(ctx context.Context, key types.NamespacedName) (s *seen, decision plan.Decision, err error) {
+func (d *Driver) reconcile(ctx context.Context, key types.NamespacedName) (plan.Decision, error) {
 	for range maxWrites {
-		s, decision, err = d.look(key)
-		if err != nil {
-			d.trouble.set(key, err)
-			return s, decision, err
+		s, decision, err := d.look(key)
+		if err == nil && decision.Action != nil {
+			d.announce(s, decision)
+			err = d.do(ctx, s, decision.Action)
 		}
-		d.announce(s, decision)
-		if decision.Action == nil {
+		switch {
+		case err != nil:
+			d.trouble.set(key, err)
+			return decision, err
+		case decision.Action == nil:
+			d.announce(s, decision)
 			d.trouble.set(key, nil)
-			return s, decision, nil
-		}
-		if err = d.do(ctx, s, decision.Action); err != nil {
-			d.trouble.set(key, err)
-			return s, decision, err
+			return decision, nil
 		}
 	}
-	return s, decision, fmt.Errorf("%s: %d writes in a row and still not settled", key, maxWrites)
+	return plan.Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL,
+		"%s: %d writes in a row and still not settled", key, maxWrites)
 }
 
 // look observes and plans.

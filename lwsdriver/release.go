@@ -249,6 +249,7 @@ func finalize(s *seen, req *pb.FinalizeRequest) (plan.Action, error) {
 		}
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
 			"release %q of %s was rolled back: begin a new release to promote", r.ID, s.key)
+	case release.Progressing:
 	}
 	next := *s.Record
 	moved := *r

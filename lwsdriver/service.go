@@ -114,7 +114,7 @@ func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, c change)
 	}
 	// The change is made. What follows from it is the driver's own business: if a write fails now, the queue tries
 	// again, and the context says what is in the way.
-	if _, decision, err := d.reconcile(ctx, key); err != nil || decision.Recheck > 0 {
+	if decision, err := d.reconcile(ctx, key); err != nil || decision.Recheck > 0 {
 		d.queue.Add(key)
 	}
 	return action, nil
