@@ -93,10 +93,20 @@ func (a *applier) createCanary(ctx context.Context, s *seen, t plan.CreateCanary
 	}
 	got, err := a.client.LeaderworkersetV1().LeaderWorkerSets(s.key.Namespace).
 		Create(ctx, canary, metav1.CreateOptions{FieldManager: release.FieldManager})
+	if apierrors.IsAlreadyExists(err) && a.made(ctx, s.key, keyOf(canary)) {
+		return false, nil
+	}
 	if err != nil {
 		return false, fmt.Errorf("create LeaderWorkerSet %s/%s: %w", canary.Namespace, canary.Name, err)
 	}
 	return true, a.catchUp(ctx, s.key, got)
+}
+
+// made says whether the object that is in the way is the canary itself, made by another driver or by a request whose
+// answer was lost. The caches may be about to see it.
+func (a *applier) made(ctx context.Context, key, canary types.NamespacedName) bool {
+	appeared := a.until(ctx, key, func() bool { return a.caches.workload(canary) != nil })
+	return appeared == nil && stableKey(a.caches.workload(canary)) == key
 }
 
 func (a *applier) scaleCanary(ctx context.Context, s *seen, t plan.ScaleCanary) (bool, error) {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -63,9 +64,16 @@ func newCanary(s *seen, a plan.CreateCanary) (*lws.LeaderWorkerSet, error) {
 	return canary, nil
 }
 
-// canaryTemplate is the stable workload's template with the policy's metadata on the leader.
+// canaryTemplate is the stable workload's template with the policy's metadata on the leader. Its volume claims go with
+// it: they would be left behind for good otherwise, since the next canary has another name.
 func canaryTemplate(stable *lws.LeaderWorkerSet, p release.Policy) lws.LeaderWorkerTemplate {
 	t := *stable.Spec.LeaderWorkerTemplate.DeepCopy()
+	if len(t.VolumeClaimTemplates) > 0 {
+		t.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
+			WhenDeleted: appsv1.DeletePersistentVolumeClaimRetentionPolicyType,
+			WhenScaled:  appsv1.DeletePersistentVolumeClaimRetentionPolicyType,
+		}
+	}
 	if len(p.LeaderLabels) == 0 && len(p.LeaderAnnotations) == 0 {
 		return t
 	}

@@ -45,7 +45,7 @@ type Driver struct {
 	locks    keyLocks
 	trouble  troubles
 
-	stopped chan struct{} // closed when Run ends
+	stopped chan struct{} // closed when Run is told to end
 }
 
 var (
@@ -142,11 +142,9 @@ func (d *Driver) gone(key types.NamespacedName) {
 }
 
 // Run fills the caches and finishes releases that an earlier driver left unfinished, then works until ctx ends. It
-// returns once everything it started has stopped.
+// returns once everything it started has stopped, and must be called once.
 func (d *Driver) Run(ctx context.Context) error {
-	defer close(d.stopped)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	context.AfterFunc(ctx, func() { close(d.stopped) })
 	var running sync.WaitGroup
 	defer running.Wait()
 	for _, informer := range []cache.SharedIndexInformer{d.caches.workloads, d.caches.pods, d.caches.revisions} {

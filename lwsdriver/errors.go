@@ -6,6 +6,7 @@ package lwsdriver
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -47,7 +48,8 @@ func reasonOf(err error) pb.ErrorReason {
 		return pb.ErrorReason_ERROR_REASON_REJECTED
 	case apierrors.IsTooManyRequests(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err),
 		apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err), apierrors.IsUnexpectedServerError(err),
-		utilnet.IsConnectionRefused(err), utilnet.IsConnectionReset(err), utilnet.IsProbableEOF(err),
+		utilnet.IsConnectionRefused(err), utilnet.IsConnectionReset(err),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
 		errors.As(err, &network):
 		return pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE
 	}

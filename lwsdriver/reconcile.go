@@ -76,8 +76,9 @@ func (d *Driver) reconcile(ctx context.Context, key types.NamespacedName) (plan.
 			return decision, nil
 		}
 	}
-	return plan.Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL,
-		"%s: %d writes in a row and still not settled", key, maxWrites)
+	err := drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: %d writes in a row and still not settled", key, maxWrites)
+	d.trouble.set(key, err)
+	return plan.Decision{}, err
 }
 
 // look observes and plans.

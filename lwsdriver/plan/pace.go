@@ -33,25 +33,28 @@ func scaled(v intstr.IntOrString, replicas int, up bool) int {
 	return n
 }
 
-// paced says whether the promotion's configuration is in force. The floor stays in force when a scale-up makes the
-// user's percentage count again: taking it for the user's wish would lose the percentage.
-func paced(o Observation) bool {
+// lastSet is the configuration that the driver had set, as the one that is found tells. The partition tells the hold,
+// which is in force until the promotion's first write, and again when admission put it back with a new template. The
+// floor stays when a scale-up makes the user's percentage count again: taking it for a wish would lose the percentage.
+func lastSet(o Observation) rolling {
 	saved, found := o.Record.Saved, o.Stable.Rolling
-	if release.SameRolling(found, pace(saved, o.Stable.Replicas)) {
-		return true
+	switch {
+	case ptr.Deref(found.Partition, 0) == ptr.Deref(release.Hold().Partition, 0):
+		return release.Hold()
+	case saved.MaxUnavailable.Type == intstr.String && scaled(saved.MaxSurge, o.Stable.Replicas, true) == 0 &&
+		found.MaxUnavailable == floored(saved).MaxUnavailable:
+		return floored(saved)
 	}
-	return saved.MaxUnavailable.Type == intstr.String && scaled(saved.MaxSurge, o.Stable.Replicas, true) == 0 &&
-		release.SameRolling(found, floored(saved))
+	return pace(saved, o.Stable.Replicas)
 }
 
-// absorbPace returns what to save of the user's while a promotion is under way. The partition tells what the driver had
-// set: the hold is in force until the promotion's first write, and again when admission put it back with a new template.
+// absorbPace returns what to save of the user's while a promotion is under way.
 func absorbPace(o Observation) rolling {
-	if ptr.Deref(o.Stable.Rolling.Partition, 0) == ptr.Deref(release.Hold().Partition, 0) {
-		return release.Absorb(o.Record.Saved, release.Hold(), o.Stable.Rolling)
-	}
-	if paced(o) {
-		return o.Record.Saved
-	}
-	return release.Absorb(o.Record.Saved, pace(o.Record.Saved, o.Stable.Replicas), o.Stable.Rolling)
+	return release.Absorb(o.Record.Saved, lastSet(o), o.Stable.Rolling)
+}
+
+// paced says whether the promotion's configuration is in force.
+func paced(o Observation) bool {
+	set := lastSet(o)
+	return !release.SameRolling(set, release.Hold()) && release.SameRolling(o.Stable.Rolling, set)
 }

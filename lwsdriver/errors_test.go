@@ -1,0 +1,100 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func TestContractError(t *testing.T) {
+	gr := schema.GroupResource{Group: "leaderworkerset.x-k8s.io", Resource: "leaderworkersets"}
+	for _, tt := range []struct {
+		name string
+		err  error
+		want pb.ErrorReason
+	}{
+		{"conflict", apierrors.NewConflict(gr, "vllm", errors.New("changed")), pb.ErrorReason_ERROR_REASON_CONFLICT},
+		{"gone meanwhile", apierrors.NewNotFound(gr, "vllm"), pb.ErrorReason_ERROR_REASON_CONFLICT},
+		{"forbidden", apierrors.NewForbidden(gr, "vllm", errors.New("no")), pb.ErrorReason_ERROR_REASON_FORBIDDEN},
+		{"webhook refuses", apierrors.NewBadRequest("admission webhook denied"), pb.ErrorReason_ERROR_REASON_REJECTED},
+		{"throttled", apierrors.NewTooManyRequests("slow down", 1), pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
+		{"etcd has no leader", apierrors.NewInternalError(errors.New("no leader")), pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
+		{"nobody listens", &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
+		{"connection cut", io.ErrUnexpectedEOF, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
+		{"caches behind", errBehind, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
+		{"caller's deadline", context.DeadlineExceeded, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
+		{"name taken", apierrors.NewAlreadyExists(gr, "vllm"), pb.ErrorReason_ERROR_REASON_NAME_TAKEN},
+		{"anything else", errors.New("?"), pb.ErrorReason_ERROR_REASON_INTERNAL},
+		{
+			"has a reason", drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER, "x"),
+			pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := drivererr.Reason(contractError(fmt.Errorf("patch vllm: %w", tt.err))); got != tt.want {
+				t.Errorf("reason %s, want %s", got, tt.want)
+			}
+		})
+	}
+	if contractError(nil) != nil {
+		t.Error("no error became one")
+	}
+}
+
+func TestKeyLocks(t *testing.T) {
+	var l keyLocks
+	unlock, err := l.lock(t.Context(), vllm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.lock(ctx, vllm); !errors.Is(err, context.Canceled) {
+		t.Errorf("a second lock with an ended context: %v", err)
+	}
+	second := make(chan struct{})
+	go func() {
+		defer close(second)
+		if unlock, err := l.lock(context.Background(), vllm); err == nil {
+			unlock()
+		}
+	}()
+	unlock()
+	<-second
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.locks) != 0 {
+		t.Errorf("%d locks are kept although nobody uses them", len(l.locks))
+	}
+}
+
+func TestHubMergesSignals(t *testing.T) {
+	var h hub
+	ch, stop := h.subscribe(vllm)
+	h.notify(vllm)
+	h.notify(vllm)
+	<-ch
+	select {
+	case <-ch:
+		t.Error("two changes made two signals for a waiter that had not looked")
+	default:
+	}
+	stop()
+	h.notify(vllm)
+	if len(h.waiters) != 0 {
+		t.Error("waiters are kept after they stopped")
+	}
+}

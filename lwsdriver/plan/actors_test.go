@@ -1,0 +1,239 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+// The host. Each is one RPC, by the rules of SPEC.md; what the service would refuse does nothing.
+
+// initialize begins a release, unless one is in flight or the groups are at more than one revision.
+func (c *cluster) initialize() {
+	switch p := c.phase(); {
+	case p == release.Progressing || p == release.Promoting || len(c.added) > 0:
+		return
+	case len(c.stable.revisions()) > 1 || c.stable.revision() == "":
+		return
+	case !release.SameRolling(c.stable.rolling, c.set):
+		return // Adopt repairs the hold first.
+	}
+	record := release.Record{Version: 1, Saved: c.stable.rolling}
+	if c.record != nil {
+		record.Saved = c.record.Saved
+	}
+	from := c.stable.leaders.current
+	if all := c.stable.revisions(); len(all) == 1 {
+		from = all[0]
+	}
+	record.Release = &release.Release{
+		ID: "r", Phase: release.Progressing, StableRevision: from, UpdateRevision: c.stable.revision(),
+		StartedAt: c.now, PhaseAt: c.now,
+	}
+	if from == c.stable.template {
+		record.Release.Phase = release.Nothing
+	}
+	c.note("host: initialize %s -> %s", from, c.stable.template)
+	c.record, c.asked, c.mixed = &record, nil, false
+	c.stable.rolling, c.set = release.Hold(), release.Hold()
+	c.touch(c.stable)
+}
+
+// upgrade asks for a batch. A target that would not raise what is planned changes nothing.
+func (c *cluster) upgrade(groups string) {
+	if c.phase() != release.Progressing || c.record.Release.UpdateRevision != c.stable.template {
+		return
+	}
+	next := &release.Target{Groups: groups, At: c.now}
+	planned, err := next.Planned(c.stable.replicas)
+	if err != nil {
+		c.fail("%v", err)
+	}
+	current := c.observe().Target()
+	if had, _ := current.Planned(c.stable.replicas); current != nil && planned <= had {
+		return
+	}
+	c.note("host: upgrade to %s (%d)", groups, planned)
+	c.asked, c.retired = next, false
+	if w := c.canary(); w != nil && !w.deleting {
+		w.target, w.replicas = next, planned
+		c.touch(w)
+		return
+	}
+	r := *c.record.Release
+	r.Target = next
+	c.rewrite(r)
+}
+
+func (c *cluster) rewrite(r release.Release) {
+	record := *c.record
+	record.Release = &r
+	c.record = &record
+	c.touch(c.stable)
+}
+
+func (c *cluster) finalize(intent release.Phase) {
+	if c.phase() != release.Progressing || c.record.Release.UpdateRevision == "" {
+		return
+	}
+	if !release.SameRolling(c.stable.rolling, c.set) {
+		return // The hold is repaired first, or what the user wrote could not be told from what the driver set.
+	}
+	c.note("host: finalize %s", intent)
+	r := *c.record.Release
+	r.Phase, r.PhaseAt = intent, c.now
+	c.rewrite(r)
+}
+
+// The user.
+
+func (c *cluster) scale(replicas int) {
+	c.note("user: scale to %d", replicas)
+	c.stable.replicas, c.disturbed = replicas, true
+	c.touch(c.stable)
+}
+
+// edit changes the template, and the admission policy puts the hold into the same request.
+func (c *cluster) edit(template string) {
+	if template == c.stable.template || (c.admission && !release.SameRolling(c.stable.rolling, c.set)) {
+		return // The admission policy would overwrite what the user wrote before the driver saw it.
+	}
+	c.note("user: template %s", template)
+	c.stable.template = template
+	if c.record != nil && c.admission {
+		c.stable.rolling.Partition, c.stable.rolling.MaxSurge = release.Hold().Partition, intstr.FromInt32(0)
+		if c.stable.maxUnavailable() == 0 {
+			c.stable.rolling.MaxUnavailable = one()
+		}
+	}
+	if c.phase() == release.Promoting {
+		c.disturbed = true // LWS rolls anew, or the hold reclaims the surge.
+	}
+	if c.record == nil {
+		c.disturbed = true
+	}
+	c.touch(c.stable)
+}
+
+// pace edits the rolling update configuration, as a whole or in part. What differs is the user's wish from then on. It
+// happens only where the driver's own is in force, since two edits between two looks can't be told apart.
+func (c *cluster) pace() {
+	s := c.stable
+	if !release.SameRolling(s.rolling, c.set) {
+		return
+	}
+	next := c.drawRolling(rapid.SampledFrom([]int{0, 0, 2}).Draw(c.t, "partition"), "edited")
+	if whole := rapid.Bool().Draw(c.t, "whole manifest"); !whole {
+		next.Partition, next.MaxSurge = s.rolling.Partition, s.rolling.MaxSurge
+	}
+	if c.phase() == release.Promoting && ptr.Deref(s.rolling.Partition, 0) == *release.Hold().Partition {
+		// Before the promotion's first write nothing but the partition tells what had been set.
+		next.Partition = s.rolling.Partition
+	}
+	floor := c.phase() == release.Promoting && next.MaxUnavailable == one() && strings.HasSuffix(c.wish.MaxUnavailable.String(), "%")
+	if floor || !acceptable(next, s.replicas) {
+		return
+	}
+	c.note("user: rolling %s", describeRolling(next))
+	if *next.Partition != *s.rolling.Partition {
+		c.wish.Partition = next.Partition
+	}
+	if next.MaxUnavailable != s.rolling.MaxUnavailable {
+		c.wish.MaxUnavailable = next.MaxUnavailable
+	}
+	if next.MaxSurge != s.rolling.MaxSurge {
+		c.wish.MaxSurge = next.MaxSurge
+	}
+	if c.record == nil {
+		c.set = next
+	}
+	s.rolling, c.disturbed = next, true
+	c.touch(s)
+}
+
+// meddle is what people do to a canary that they take for theirs.
+func (c *cluster) meddle(how string) {
+	if len(c.added) == 0 {
+		return
+	}
+	s := c.added[0]
+	c.note("user: %s %s", how, s.name)
+	switch how {
+	case "scale up":
+		s.replicas += 2
+	case "scale to 0":
+		s.replicas = 0
+	case "edit template":
+		s.template += "!"
+	case "delete":
+		s.deleting = true
+	case "delete in the foreground":
+		s.deleting, s.foreground = true, true
+	}
+	c.touch(s)
+}
+
+// harm is what nodes do.
+func (c *cluster) harm(how string) {
+	sets := append([]*set{c.stable}, c.added...)
+	s := sets[rapid.IntRange(0, len(sets)-1).Draw(c.t, "set")]
+	if len(s.groups) == 0 {
+		return
+	}
+	i := rapid.SampledFrom(slices.Sorted(maps.Keys(s.groups))).Draw(c.t, "group")
+	c.note("fault: %s %s-%d", how, s.name, i)
+	switch g := s.groups[i]; how {
+	case "flap":
+		g.ready = false
+	case "break":
+		g.ready, g.broken = false, true
+	case "lose":
+		delete(s.groups, i)
+	}
+	if s == c.stable {
+		c.disturbed = true
+	}
+}
+
+// The driver, and what can go wrong between a decision and its effect.
+
+func (c *cluster) step(how string) {
+	if how == "late" {
+		if c.pending != nil {
+			c.apply(*c.pending)
+		}
+		c.pending = nil
+		return
+	}
+	d := c.decide()
+	if d.Action == nil {
+		return
+	}
+	write := decided{d.Action, c.versions()}
+	switch how {
+	case "write":
+		c.apply(write)
+	case "twice":
+		if c.apply(write) && c.apply(write) {
+			c.fail("%q went through twice", d.Action)
+		}
+	case "delay":
+		c.pending = &write
+	case "lose":
+		c.note("lost: %s", d.Action)
+	}
+}
+
+func (c *cluster) pass() {
+	c.tick(time.Duration(rapid.IntRange(1, 90).Draw(c.t, "seconds"))*time.Second, rapid.IntRange(0, 3).Draw(c.t, "warm-up"))
+}

@@ -1,0 +1,367 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// cluster is a model of an API server, LWS, a driver, a host and a user, with what they are owed.
+type cluster struct {
+	t      *rapid.T
+	now    time.Time
+	stable *set
+	added  []*set
+	record *release.Record
+	policy release.Policy
+	seen   map[string]time.Time
+	log    []string
+	born   int // objects created so far
+
+	admission bool // the admission policy is installed
+	faults    bool // groups may fail
+
+	// pending is a decision that was made on an older look and is not applied yet.
+	pending *decided
+
+	// What is owed.
+	wish      rolling         // the user's own configuration, as written last
+	set       rolling         // what the driver, or nobody, last set on stable
+	asked     *release.Target // what the host asked for last, for the record's update revision
+	retired   bool            // since then the canary was retired for another template, so the host must ask again
+	disturbed bool            // somebody but the driver took stable capacity, and it has not come back
+	mixed     bool            // groups were at two revisions when the release last started over, or a user rolled them
+}
+
+type decided struct {
+	action   Action
+	versions map[string]int
+}
+
+func newCluster(t *rapid.T) *cluster {
+	c := &cluster{t: t, now: noon, seen: map[string]time.Time{}, faults: true}
+	c.admission = rapid.Bool().Draw(t, "admission policy")
+	c.policy = release.Policy{
+		Style: pb.Style_STYLE_CANARY, ProgressDeadline: release.DefaultProgressDeadline,
+		MinReady:         rapid.SampledFrom([]time.Duration{0, time.Minute}).Draw(t, "minReady"),
+		FailureThreshold: quantity(rapid.SampledFrom([]string{"0", "1", "50%"}).Draw(t, "threshold")),
+	}
+	c.stable = &set{
+		name: "vllm", uid: "0", template: "A", groups: map[int]*group{},
+		replicas: rapid.IntRange(0, 5).Draw(t, "replicas"),
+	}
+	c.stable.rolling = c.drawRolling(rapid.SampledFrom([]int{0, 0, 2}).Draw(t, "partition"), "own")
+	c.wish, c.set, c.disturbed = c.stable.rolling, c.stable.rolling, true
+	for range 8 {
+		c.tick(time.Minute, 0)
+	}
+	return c
+}
+
+func quantity(s string) release.Quantity {
+	q, err := release.ParseQuantity(s)
+	if err != nil {
+		panic(err)
+	}
+	return q
+}
+
+func (c *cluster) drawRolling(partition int, label string) rolling {
+	for {
+		r := rollingOf(partition, rapid.SampledFrom([]string{"0", "1", "2", "25%"}).Draw(c.t, label+" maxUnavailable"),
+			rapid.SampledFrom([]string{"0", "1", "3", "50%"}).Draw(c.t, label+" maxSurge"))
+		if acceptable(r, c.stable.replicas) {
+			return r
+		}
+	}
+}
+
+func (c *cluster) note(format string, args ...any) {
+	c.log = append(c.log, fmt.Sprintf("%s ", c.now.Format("15:04:05"))+fmt.Sprintf(format, args...))
+}
+
+func (c *cluster) fail(format string, args ...any) {
+	for _, l := range c.log[max(0, len(c.log)-60):] {
+		c.t.Log(l)
+	}
+	c.t.Fatalf(format, args...)
+}
+
+func (c *cluster) touch(s *set) { c.born++; s.version = c.born }
+
+// tick lets time pass, and LWS and the kubelets work.
+func (c *cluster) tick(d time.Duration, warmUp int) {
+	c.now = c.now.Add(d)
+	drift := !release.SameRolling(c.stable.rolling, c.set)
+	c.stable.reconcile()
+	taken := c.stable.run(c.now, warmUp, c.faults)
+	if len(taken) > 0 {
+		c.note("LWS took groups %v down to update them", taken)
+		if c.record != nil && !drift && c.phase() != release.Promoting {
+			c.fail("ready stable groups %v were taken down in phase %q, and nobody but the driver set %v", taken, c.phase(), c.stable.rolling)
+		}
+		if drift || c.record == nil {
+			c.mixed = true
+		}
+	}
+	for _, s := range c.added {
+		s.reconcile()
+		s.run(c.now, warmUp, c.faults)
+	}
+	c.added = slices.DeleteFunc(c.added, func(s *set) bool {
+		return s.deleting && !s.held && (!s.foreground || len(s.groups) == 0)
+	})
+	if c.stable.whole() {
+		c.disturbed = false
+	}
+	c.checkCapacity(drift)
+}
+
+// checkCapacity: what the driver does never takes more stable capacity than the user allowed, nor adds more than asked.
+func (c *cluster) checkCapacity(drift bool) {
+	s := c.stable
+	allowed, surge := 0, 0
+	switch {
+	case c.record == nil || drift: // It is as somebody wrote it.
+		allowed, surge = s.maxUnavailable(), s.maxSurge()
+	case c.phase() == release.Promoting:
+		w := &set{replicas: s.replicas, rolling: pace(c.wish, s.replicas)}
+		allowed, surge = w.maxUnavailable(), w.maxSurge()
+	}
+	if !c.disturbed && s.ready() < s.replicas-allowed {
+		c.fail("%d of %d stable groups are available, %d may be unavailable", s.ready(), s.replicas, allowed)
+	}
+	if !c.disturbed && s.leaders.replicas > s.replicas+surge {
+		c.fail("%d stable groups for %d replicas and a surge of %d", s.leaders.replicas, s.replicas, surge)
+	}
+	if len(c.added) > 1 {
+		c.fail("%d canaries", len(c.added))
+	}
+}
+
+func (c *cluster) phase() release.Phase {
+	if c.record == nil || c.record.Release == nil {
+		return ""
+	}
+	return c.record.Release.Phase
+}
+
+func (c *cluster) observe() Observation {
+	o := Observation{Now: c.now, Record: c.record, Policy: c.policy, Stable: c.observeSet(c.stable)}
+	for _, s := range c.added {
+		o.Added = append(o.Added, c.observeSet(s))
+	}
+	return o
+}
+
+func (c *cluster) canary() *set {
+	for _, s := range c.added {
+		if c.record != nil && c.record.Release != nil && s.carries == c.record.Release.UpdateRevision {
+			return s
+		}
+	}
+	return nil
+}
+
+// decide is one look and one decision, with the checks that hold for each.
+func (c *cluster) decide() Decision {
+	o := c.observe()
+	d := Plan(o)
+	if again := Plan(o); !cmp.Equal(d, again, cmp.AllowUnexported(Standing{})) {
+		c.fail("two decisions on one look:\n%s", cmp.Diff(d, again, cmp.AllowUnexported(Standing{})))
+	}
+	s := d.Standing
+	switch {
+	case d.State == 0 || d.Reason == "" || d.Message == "":
+		c.fail("a decision without state, reason or message: %+v", d)
+	case d.Reason == ReasonInvariantViolation:
+		c.fail("%s", d.Message)
+	case d.Recheck < 0, s.Planned < 0, s.Planned > o.Stable.Replicas, s.Threshold > s.Planned, s.UpdatedReady > s.Updated, s.Updated > s.Total:
+		c.fail("counts make no sense: %+v", d)
+	case d.Action == nil:
+		c.checkQuiet(o, d)
+	}
+	return d
+}
+
+// checkQuiet: where nothing is to be written, what was asked for is in force, and only Recheck changes the answer.
+func (c *cluster) checkQuiet(o Observation, d Decision) {
+	if c.record != nil && c.phase() != release.Promoting && !o.Stable.Deleting && !release.SameRolling(o.Stable.Rolling, release.Hold()) {
+		c.fail("%s leaves %v in phase %q", d.Reason, o.Stable.Rolling, c.phase())
+	}
+	if w := c.canary(); w != nil && c.phase() == release.Progressing && w.carries == c.stable.template && !w.deleting {
+		if w.replicas != d.Standing.Planned {
+			c.fail("%s leaves a canary of %d groups where %d are planned", d.Reason, w.replicas, d.Standing.Planned)
+		}
+		want, _ := c.asked.Planned(c.stable.replicas)
+		if want < d.Standing.Planned || (want > d.Standing.Planned && !c.retired) {
+			c.fail("the host asked for %d groups, %d are planned", want, d.Standing.Planned)
+		}
+	}
+	later := o
+	later.Now = o.Now.Add(1000 * time.Hour)
+	if d.Recheck > 0 {
+		later.Now = o.Now.Add(d.Recheck - 1)
+	}
+	if then := Plan(later); then.State != d.State || then.Reason != d.Reason || then.Action != nil {
+		c.fail("at %s, recheck %s, but %s later it is %s, %s, action %v", d.Reason, d.Recheck, later.Now.Sub(o.Now), then.State, then.Reason, then.Action)
+	}
+}
+
+func (c *cluster) versions() map[string]int {
+	v := map[string]int{c.stable.name: c.stable.version}
+	for _, s := range c.added {
+		v[s.name] = s.version
+	}
+	return v
+}
+
+// drive decides and applies until there is nothing to write.
+func (c *cluster) drive() Decision {
+	for range 20 {
+		d := c.decide()
+		if d.Action == nil {
+			return d
+		}
+		c.apply(decided{d.Action, c.versions()})
+		if next := c.decide(); cmp.Equal(next.Action, d.Action) {
+			c.fail("%q was applied and is wanted again", d.Action)
+		}
+	}
+	c.fail("20 writes and no end: %+v", c.decide())
+	return Decision{}
+}
+
+// apply is the API server: a write whose object changed since the look is refused.
+func (c *cluster) apply(d decided) bool {
+	c.note("apply %T %s", d.action, d.action)
+	switch a := d.action.(type) {
+	case SetStable:
+		return c.applyStable(a, d.versions)
+	case CreateCanary:
+		taken := slices.ContainsFunc(c.added, func(s *set) bool { return s.name == a.Name })
+		if taken || d.versions[c.stable.name] != c.stable.version {
+			return false
+		}
+		if a.Revision != c.stable.template {
+			c.fail("a canary for %s of template %s", a.Revision, c.stable.template)
+		}
+		s := &set{
+			name: a.Name, replicas: a.Replicas, template: a.Revision + "+", made: a.Revision + "+", carries: a.Revision,
+			rolling: rollingOf(0, "1", "0"), held: true, target: a.Target, groups: map[int]*group{},
+		}
+		c.touch(s)
+		s.uid = fmt.Sprint(s.version)
+		c.added = append(c.added, s)
+		return true
+	}
+	for _, s := range c.added {
+		if version, ok := d.versions[s.name]; ok && version == s.version && c.applyAdded(s, d.action) {
+			c.touch(s)
+			return true
+		}
+	}
+	return false
+}
+
+func (c *cluster) applyAdded(s *set, action Action) bool {
+	switch a := action.(type) {
+	case ScaleCanary:
+		if a.Name != s.name {
+			return false
+		}
+		s.replicas = a.Replicas
+		if a.Target != nil {
+			s.target = a.Target
+		}
+		return true
+	case RepairCanary:
+		s.template = s.made
+		return a.Name == s.name
+	case LetGo:
+		s.held = false
+		c.retired = c.retired || c.stable.template != s.carries
+		return a.Name == s.name
+	case DeleteCanary:
+		c.retired = c.retired || c.stable.template != s.carries
+		s.deleting, s.foreground = true, true
+		return a.Name == s.name
+	}
+	return false
+}
+
+func (c *cluster) applyStable(a SetStable, versions map[string]int) bool {
+	if versions[c.stable.name] != c.stable.version {
+		return false
+	}
+	if !acceptable(a.Rolling, c.stable.replicas) {
+		c.fail("LWS refuses %v for %d replicas", a.Rolling, c.stable.replicas)
+	}
+	c.checkIntent(a)
+	record := a.Record
+	if old, next := c.record.Release, record.Release; old != nil && next != nil && old.UpdateRevision != next.UpdateRevision {
+		if old.UpdateRevision != "" {
+			c.asked = nil
+		}
+		if old.Phase == release.Promoting {
+			// The hold reclaims LWS's surge, and what LWS was updating comes back at the old revision.
+			c.disturbed, c.mixed = true, true
+		}
+	}
+	if c.phase() != release.Promoting && c.stable.leaders.replicas > c.stable.replicas {
+		c.disturbed = true // Somebody had LWS roll, and putting the hold back reclaims the surge.
+	}
+	c.record = &record
+	c.stable.rolling, c.set = a.Rolling, a.Rolling
+	c.stable.rolling.Partition = ptr.To(ptr.Deref(a.Rolling.Partition, 0))
+	c.touch(c.stable)
+	return true
+}
+
+// checkIntent: a release never changes its way, but for a new template.
+func (c *cluster) checkIntent(a SetStable) {
+	before, after := c.phase(), release.Phase("")
+	if a.Record.Release != nil {
+		after = a.Record.Release.Phase
+	}
+	renewed := c.record.Release != nil && c.stable.template != c.record.Release.UpdateRevision
+	ok := before == after
+	switch before {
+	case release.Promoting:
+		ok = ok || after == release.Promoted || (after == release.Progressing && renewed)
+	case release.Progressing:
+		ok = ok || ((after == release.RollingBack || after == release.Nothing) && renewed)
+	}
+	if !ok {
+		c.fail("phase %q became %q", before, after)
+	}
+	if !release.SameRolling(a.Rolling, release.Hold()) && after != release.Promoting {
+		c.fail("the hold goes in phase %q", after)
+	}
+	if after == release.Promoted && !c.stable.at(a.Record.Release.UpdateRevision) {
+		c.fail("promoted, but the groups are at %v", c.stable.revisions())
+	}
+}
+
+// at says that every group is at a revision.
+func (s *set) at(revision string) bool {
+	for _, r := range s.revisions() {
+		if r != revision {
+			return false
+		}
+	}
+	return true
+}
+
+func one() intstr.IntOrString { return intstr.FromInt32(1) }

@@ -1,0 +1,77 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+// describe is a decision as the scenario files have it.
+func describe(o Observation, d Decision) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "action:  %s\n", describeAction(d.Action))
+	fmt.Fprintf(&b, "state:   %s, %s\n", strings.TrimPrefix(d.State.String(), "STATE_"), d.Reason)
+	fmt.Fprintf(&b, "message: %s\n", d.Message)
+	s := d.Standing
+	fmt.Fprintf(&b, "counts:  planned=%d desired=%d updated=%d updated-ready=%d stable-ready=%d total=%d threshold=%d weight=%d%%\n",
+		s.Planned, s.Desired, s.Updated, s.UpdatedReady, s.StableReady, s.Total, s.Threshold, s.Weight)
+	if !s.ProgressAt.IsZero() {
+		fmt.Fprintf(&b, "progress: %s\n", o.Now.Sub(s.ProgressAt))
+	}
+	if d.Recheck != 0 {
+		fmt.Fprintf(&b, "recheck: %s\n", d.Recheck)
+	}
+	return b.String()
+}
+
+func describeAction(a Action) string {
+	switch a := a.(type) {
+	case nil:
+		return "none"
+	case SetStable:
+		return fmt.Sprintf("%s\n         rolling %s\n         record %s", a, describeRolling(a.Rolling), describeRecord(a.Record))
+	case CreateCanary:
+		return fmt.Sprintf("%s, carrying %s, target %s", a, a.Revision, describeTarget(a.Target))
+	case ScaleCanary:
+		return fmt.Sprintf("%s, target %s", a, describeTarget(a.Target))
+	default:
+		return a.String()
+	}
+}
+
+func describeRolling(r rolling) string {
+	if release.SameRolling(r, release.Hold()) {
+		return "hold"
+	}
+	return fmt.Sprintf("%d/%s/%s", ptr.Deref(r.Partition, 0), r.MaxUnavailable.String(), r.MaxSurge.String())
+}
+
+func describeRecord(r release.Record) string {
+	s := fmt.Sprintf("saved=%s/%s", r.Saved.MaxUnavailable.String(), r.Saved.MaxSurge.String())
+	if p := ptr.Deref(r.Saved.Partition, 0); p != 0 {
+		s += fmt.Sprintf(" saved-partition=%d", p)
+	}
+	if r.Release != nil {
+		s += fmt.Sprintf(" phase=%s stable=%s update=%s since=%s target=%s", r.Release.Phase, r.Release.StableRevision,
+			r.Release.UpdateRevision, noon.Sub(r.Release.PhaseAt), describeTarget(r.Release.Target))
+	}
+	return s
+}
+
+func describeTarget(t *release.Target) string {
+	switch {
+	case t == nil:
+		return "none"
+	case t.Batch == nil:
+		return fmt.Sprintf("%s@%s", t.Groups, noon.Sub(t.At).Round(time.Millisecond))
+	default:
+		return fmt.Sprintf("%s#%d@%s", t.Groups, *t.Batch, noon.Sub(t.At).Round(time.Millisecond))
+	}
+}

@@ -1,0 +1,289 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+// set is one LeaderWorkerSet of the model, with its leader StatefulSet and its groups. A template is a letter, and its
+// revision hash the same letter; LWS records it when it next reconciles.
+type set struct {
+	name, uid string
+	version   int // metadata.resourceVersion
+
+	replicas int
+	template string
+	rolling  rolling
+	deleting bool
+
+	// Of an added one.
+	carries, made string
+	held          bool
+	foreground    bool
+	target        *release.Target
+
+	leaders statefulSet
+	groups  map[int]*group
+}
+
+// statefulSet is what LWS has asked of the leader StatefulSet.
+type statefulSet struct {
+	exists              bool
+	replicas, partition int
+	unavailable         int
+	noted               int    // the replicas annotation
+	update, current     string // revisions
+}
+
+// group is a leader and its workers, seen as one.
+type group struct {
+	revision string
+	ready    bool
+	since    time.Time
+	warmUp   int  // ticks until it is ready
+	broken   bool // it will not become ready while faults go on
+}
+
+// revision is what observe finds: the hash once LWS has recorded the template.
+func (s *set) revision() string {
+	if s.leaders.exists && s.leaders.update == s.template {
+		return s.template
+	}
+	return ""
+}
+
+func (s *set) states() []replicaState {
+	states := make([]replicaState, s.leaders.replicas)
+	for i := range states {
+		if g := s.groups[i]; g != nil {
+			states[i] = replicaState{ready: g.ready, updated: g.revision == s.leaders.update}
+		}
+	}
+	return states
+}
+
+type replicaState struct{ ready, updated bool }
+
+// reconcile is LWS v0.9.0's Reconcile, as far as it decides about the leader StatefulSet.
+func (s *set) reconcile() {
+	if s.deleting {
+		return
+	}
+	l := &s.leaders
+	if !l.exists {
+		*l = statefulSet{exists: true, current: s.template, update: s.template}
+		l.partition, l.replicas = int(ptr.Deref(s.rolling.Partition, 0)), s.replicas
+	} else {
+		updated := l.update != s.template
+		l.update = s.template
+		partition, replicas := s.rollingUpdateParameters(updated)
+		l.partition, l.replicas = max(partition, int(ptr.Deref(s.rolling.Partition, 0))), replicas
+	}
+	l.noted = s.replicas
+	l.unavailable = max(s.maxUnavailable()+s.maxSurge(), 1)
+}
+
+func (s *set) maxUnavailable() int { return scaled(s.rolling.MaxUnavailable, s.replicas, false) }
+
+func (s *set) maxSurge() int { return min(scaled(s.rolling.MaxSurge, s.replicas, true), s.replicas) }
+
+// rollingUpdateParameters is LWS's function of this name, case by case, for a StatefulSet that exists.
+func (s *set) rollingUpdateParameters(updated bool) (partition, replicas int) {
+	l, surge, unavailable := &s.leaders, s.maxSurge(), s.maxUnavailable()
+	want := func(unready int) int {
+		if unready <= surge {
+			return s.replicas + max(unready-unavailable, 0)
+		}
+		return s.replicas + surge
+	}
+	if updated {
+		if l.replicas < s.replicas {
+			return min(s.replicas, l.replicas), s.replicas
+		}
+		return min(s.replicas, l.replicas), want(s.replicas)
+	}
+	if l.partition == 0 && l.replicas == s.replicas {
+		return 0, s.replicas
+	}
+	if l.replicas < s.replicas {
+		return l.partition, s.replicas
+	}
+	states := s.states()
+	unready := 0
+	for i := range s.replicas {
+		if i >= len(states) || !states[i].ready || !states[i].updated {
+			unready++
+		}
+	}
+	if l.noted != s.replicas {
+		return min(l.partition, s.replicas+surge), want(unready)
+	}
+	step := unavailable + surge - (s.replicas + surge - l.replicas)
+	return rollingUpdatePartition(states, l.replicas, step, l.partition), want(unready)
+}
+
+// rollingUpdatePartition is LWS's function of this name.
+func rollingUpdatePartition(states []replicaState, replicas, step, current int) int {
+	done := 0
+	for i := len(states) - 1; i >= 0 && states[i].ready && states[i].updated; i-- {
+		done++
+	}
+	floor := max(replicas-done-step, 0)
+	partition := floor
+	for i := range floor {
+		if !states[i].ready {
+			partition++
+		}
+	}
+	for i := min(partition, replicas-1); i >= floor; i-- {
+		if states[i].ready && !states[i].updated {
+			break
+		}
+		partition = i
+	}
+	return min(partition, current)
+}
+
+// run is one pass of the StatefulSet controller (parallel pod management, maxUnavailable honoured) and of the kubelets.
+// It returns the ready groups that it took down in order to update them.
+func (s *set) run(now time.Time, warmUp int, faults bool) (taken []int) {
+	l := &s.leaders
+	if s.deleting && s.foreground {
+		for _, i := range slices.Sorted(maps.Keys(s.groups)) {
+			delete(s.groups, i)
+			break // one a tick
+		}
+		return nil
+	}
+	for i := range s.groups {
+		if i >= l.replicas {
+			delete(s.groups, i)
+		}
+	}
+	unavailable := 0
+	for i := range l.replicas {
+		g := s.groups[i]
+		switch {
+		case g == nil:
+			s.groups[i] = &group{revision: l.of(i), warmUp: warmUp}
+		case !g.ready && g.broken && faults:
+		case !g.ready && g.warmUp > 0:
+			g.warmUp--
+		case !g.ready:
+			g.ready, g.since, g.broken = true, now, false
+		}
+		if !s.groups[i].ready {
+			unavailable++
+		}
+	}
+	for i := l.replicas - 1; i >= l.partition; i-- {
+		switch g := s.groups[i]; {
+		case g.revision == l.update:
+		case !g.ready:
+			delete(s.groups, i)
+		case unavailable < l.unavailable:
+			unavailable++
+			taken = append(taken, i)
+			delete(s.groups, i)
+		}
+	}
+	s.complete()
+	return taken
+}
+
+// of is the revision at which the StatefulSet creates an ordinal.
+func (l *statefulSet) of(ordinal int) string {
+	if ordinal < l.partition {
+		return l.current
+	}
+	return l.update
+}
+
+// complete: once every replica is updated and ready the update revision is the current one, whatever the partition.
+func (s *set) complete() {
+	for i := range s.leaders.replicas {
+		if g := s.groups[i]; g == nil || !g.ready || g.revision != s.leaders.update {
+			return
+		}
+	}
+	s.leaders.current = s.leaders.update
+}
+
+func (s *set) ready() int {
+	n := 0
+	for _, g := range s.groups {
+		if g.ready {
+			n++
+		}
+	}
+	return n
+}
+
+// whole says that every group wanted is ready and there is no other.
+func (s *set) whole() bool { return len(s.groups) == s.replicas && s.ready() == s.replicas }
+
+func (s *set) revisions() []string {
+	var all []string
+	for _, g := range s.groups {
+		if !slices.Contains(all, g.revision) {
+			all = append(all, g.revision)
+		}
+	}
+	return all
+}
+
+// observe describes a set as lwsdriver's observer does.
+func (c *cluster) observeSet(s *set) Workload {
+	w := Workload{
+		Name: s.name, Replicas: s.replicas, Size: 2, Revision: s.revision(), Rolling: s.rolling, Deleting: s.deleting,
+		Carries: s.carries, Held: s.held, Target: s.target, Drifted: s.carries == c.stable.template && s.template != s.made,
+	}
+	last := s.replicas
+	for i := range s.groups {
+		last = max(last, i+1)
+	}
+	for i := range last {
+		view := Group{Index: i, Leader: fmt.Sprintf("%s-%d", s.name, i), Pods: 2, Reason: "PodMissing", Message: "is missing"}
+		if g := s.groups[i]; g != nil {
+			view.Revision = g.revision
+			view.FirstReady = c.firstReady(s, i, g)
+			if g.ready {
+				view.Ready, view.ReadySince, view.ReadyPods, view.Reason, view.Message = true, g.since, 2, "", ""
+			}
+		} else if i >= s.replicas {
+			continue
+		}
+		w.Groups = append(w.Groups, view)
+	}
+	return w
+}
+
+// firstReady is the observer's memory of when a group had first been ready for minReady at its revision.
+func (c *cluster) firstReady(s *set, index int, g *group) time.Time {
+	key := fmt.Sprintf("%s/%d/%s", s.uid, index, g.revision)
+	if _, known := c.seen[key]; !known && g.ready && c.now.Sub(g.since) >= c.policy.MinReady {
+		c.seen[key] = g.since.Add(c.policy.MinReady)
+	}
+	return c.seen[key]
+}
+
+// acceptable is what LWS's validating webhook wants of a rolling update configuration.
+func acceptable(r rolling, replicas int) bool {
+	return replicas == 0 || scaled(r.MaxUnavailable, replicas, false) > 0 || scaled(r.MaxSurge, replicas, true) > 0
+}
+
+func rollingOf(partition int, unavailable, surge string) rolling {
+	return rolling{
+		Partition: ptr.To(int32(partition)), MaxUnavailable: intstr.Parse(unavailable), MaxSurge: intstr.Parse(surge),
+	}
+}

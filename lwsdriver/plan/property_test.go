@@ -1,0 +1,149 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// settled are the states in which nothing moves by itself.
+var settled = []pb.State{
+	pb.State_STATE_UNMANAGED, pb.State_STATE_HOLDING, pb.State_STATE_READY, pb.State_STATE_COMPLETED,
+	pb.State_STATE_ROLLED_BACK, pb.State_STATE_NOTHING_TO_RELEASE,
+}
+
+// tally counts what the runs came across, so that a model that never gets anywhere is noticed.
+type tally struct {
+	runs, steps int
+	ends        map[string]int
+}
+
+// TestReleases drives whole releases through the model: first a random schedule of everything that anybody may do,
+// then faults stop and the release must settle, then the host ends it and nothing may be left.
+func TestReleases(t *testing.T) {
+	total := tally{ends: map[string]int{}}
+	rapid.Check(t, func(rt *rapid.T) {
+		c := newCluster(rt)
+		steps := rapid.IntRange(5, 80).Draw(rt, "steps")
+		c.initialize()
+		c.edit("B")
+		c.tick(time.Second, 0)
+		c.initialize()
+		for range steps {
+			c.act()
+		}
+		total.runs++
+		total.steps += steps
+		total.ends["in flight: "+c.settle().State.String()]++
+		total.ends["at the end: "+c.end().State.String()]++
+	})
+	t.Logf("%d runs of %d steps", total.runs, total.steps)
+	for _, end := range slices.Sorted(maps.Keys(total.ends)) {
+		t.Logf("%6d %s", total.ends[end], end)
+	}
+}
+
+// act is one step of anybody. Time and the driver get most of them.
+func (c *cluster) act() {
+	pick := func(of ...string) string { return rapid.SampledFrom(of).Draw(c.t, "how") }
+	switch n := rapid.IntRange(0, 99).Draw(c.t, "act"); {
+	case n < 30:
+		c.pass()
+	case n < 62:
+		c.step(pick("write", "write", "write", "write", "twice", "delay", "late", "lose"))
+	case n < 74:
+		c.upgrade(pick("0%", "25%", "50%", "100%", "1", "3", "9"))
+	case n < 78:
+		c.finalize(release.Promoting)
+	case n < 80:
+		c.finalize(release.RollingBack)
+	case n < 83:
+		c.initialize()
+	case n < 86:
+		c.scale(rapid.IntRange(0, 6).Draw(c.t, "to"))
+	case n < 89:
+		c.edit(pick("A", "B", "C", "D"))
+	case n < 92:
+		c.pace()
+	case n < 95:
+		c.meddle(pick("scale up", "scale to 0", "edit template", "delete", "delete in the foreground"))
+	default:
+		c.harm(pick("flap", "break", "lose"))
+	}
+}
+
+// settle stops all faults. The release must come to rest within bounds, and then stay there.
+func (c *cluster) settle() Decision {
+	c.note("faults stop")
+	c.faults, c.pending = false, nil
+	quiet := 0
+	for range 200 {
+		c.tick(20*time.Second, 1)
+		d := c.drive()
+		if !slices.Contains(settled, d.State) {
+			quiet = 0
+			continue
+		}
+		if quiet++; quiet > 5 {
+			c.checkRest(d)
+			return d
+		}
+	}
+	c.fail("not settled: %+v", c.decide())
+	return Decision{}
+}
+
+// end has the host end the release, if nobody has.
+func (c *cluster) end() Decision {
+	c.finalize(rapid.SampledFrom([]release.Phase{release.Promoting, release.RollingBack}).Draw(c.t, "end"))
+	ended := c.phase()
+	d := c.settle()
+	want := map[release.Phase]pb.State{
+		release.Promoting: pb.State_STATE_COMPLETED, release.Promoted: pb.State_STATE_COMPLETED,
+		release.RollingBack: pb.State_STATE_ROLLED_BACK, release.Nothing: pb.State_STATE_NOTHING_TO_RELEASE,
+	}[ended]
+	if want != 0 && d.State != want {
+		c.fail("the release was ended as %s and is %s, %s", ended, d.State, d.Reason)
+	}
+	return d
+}
+
+// checkRest: nothing but the hold and the user's own wish is left of a release that ended.
+func (c *cluster) checkRest(d Decision) {
+	if c.record == nil {
+		return
+	}
+	if len(c.added) > 0 && d.State != pb.State_STATE_HOLDING && d.State != pb.State_STATE_READY {
+		c.fail("%s with %s left", d.State, c.added[0].name)
+	}
+	if !release.SameRolling(c.stable.rolling, release.Hold()) {
+		c.fail("%s with %v", d.State, c.stable.rolling)
+	}
+	if !release.SameRolling(c.record.Saved, c.wish) {
+		c.fail("the user's %s was saved as %s", describeRolling(c.wish), describeRolling(c.record.Saved))
+	}
+	s := d.Standing
+	switch d.State {
+	case pb.State_STATE_COMPLETED:
+		if !c.stable.whole() || (!c.mixed && !c.stable.at(c.stable.leaders.current)) {
+			c.fail("completed with %d groups of %d at %v", len(c.stable.groups), c.stable.replicas, c.stable.revisions())
+		}
+	case pb.State_STATE_ROLLED_BACK:
+		if !c.mixed && len(c.stable.revisions()) > 1 {
+			c.fail("rolled back with groups at %v", c.stable.revisions())
+		}
+	case pb.State_STATE_READY:
+		if w := c.canary(); w == nil || w.ready() < s.Planned-s.Threshold || s.UpdatedReady < s.Planned-s.Threshold {
+			c.fail("ready without its groups: %+v", d)
+		}
+	}
+}

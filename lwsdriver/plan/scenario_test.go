@@ -1,0 +1,253 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// TestScenarios runs testdata/*.txt. Each test is a look at a workload, in these lines, and the planner's answer.
+//
+//	workload NAME replicas=N revision=R [size=N] [hold | rolling=PARTITION/UNAVAILABLE/SURGE] [deleting]
+//	record [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T]]
+//	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D]
+//	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting] [loose] [drifted]
+//	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [why=REASON]
+//
+// groups belong to the workload or canary above them; without ready= they are not ready, without revision= their pods
+// are missing. A target is QUANTITY@AGE, or QUANTITY#BATCH@AGE. An AGE is how long ago. loose: without our finalizer.
+// It is 12:00 UTC. In the answer a time is an age again, and recheck says when time alone will change the answer.
+func TestScenarios(t *testing.T) {
+	paths, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) { runScenarios(t, path) })
+	}
+}
+
+func runScenarios(t *testing.T, path string) {
+	datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+		if d.Cmd != "plan" {
+			d.Fatalf(t, "unknown command %q", d.Cmd)
+		}
+		o, err := parseObservation(d.Input)
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		first := Plan(o)
+		if second := Plan(o); !reflect.DeepEqual(first, second) {
+			d.Fatalf(t, "the same observation gave two answers:\n%s%s", describe(o, first), describe(o, second))
+		}
+		return describe(o, first)
+	})
+}
+
+var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+
+// line is one observe line: a word, what it is about, and its attributes.
+type line struct {
+	word, name string
+	attrs      map[string]string
+}
+
+func parseLine(text string) line {
+	l := line{attrs: map[string]string{}}
+	for i, field := range strings.Fields(text) {
+		key, value, isPair := strings.Cut(field, "=")
+		switch {
+		case i == 0:
+			l.word = field
+		case isPair:
+			l.attrs[key] = value
+		case i == 1:
+			l.name = field
+			l.attrs[key] = ""
+		default:
+			l.attrs[key] = ""
+		}
+	}
+	return l
+}
+
+func (l line) has(key string) bool { _, ok := l.attrs[key]; return ok }
+
+func (l line) number(key string, unset int) int {
+	value, ok := l.attrs[key]
+	if !ok {
+		return unset
+	}
+	n := 0
+	if _, err := fmt.Sscanf(value, "%d", &n); err != nil {
+		panic(fmt.Sprintf("%s=%s: %v", key, value, err))
+	}
+	return n
+}
+
+func (l line) age(key string) time.Time {
+	value, ok := l.attrs[key]
+	if !ok {
+		return time.Time{}
+	}
+	return ago(value)
+}
+
+func (l line) duration(key string, unset time.Duration) time.Duration {
+	if !l.has(key) {
+		return unset
+	}
+	return noon.Sub(l.age(key))
+}
+
+func ago(age string) time.Time {
+	d, err := time.ParseDuration(age)
+	if err != nil {
+		panic(err)
+	}
+	return noon.Add(-d)
+}
+
+func (l line) target() *release.Target {
+	value, ok := l.attrs["target"]
+	if !ok {
+		return nil
+	}
+	groups, age, _ := strings.Cut(value, "@")
+	groups, batch, inBatch := strings.Cut(groups, "#")
+	t := &release.Target{Groups: groups, At: ago(age)}
+	if inBatch {
+		t.Batch = ptr.To(line{attrs: map[string]string{"batch": batch}}.number("batch", 0))
+	}
+	return t
+}
+
+func parseObservation(text string) (o Observation, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%v", p)
+		}
+	}()
+	o = Observation{Now: noon, Policy: release.Policy{Style: pb.Style_STYLE_CANARY, ProgressDeadline: release.DefaultProgressDeadline}}
+	last := &o.Stable
+	for _, raw := range strings.Split(text, "\n") {
+		switch l := parseLine(raw); l.word {
+		case "workload":
+			o.Stable = parseWorkload(l)
+		case "canary":
+			o.Added = append(o.Added, parseWorkload(l))
+			last = &o.Added[len(o.Added)-1]
+		case "record":
+			o.Record = parseRecord(l)
+		case "policy":
+			parsePolicy(l, &o.Policy)
+		case "groups":
+			last.Groups = append(last.Groups, parseGroups(l, last, o.Policy.MinReady)...)
+		default:
+			return o, fmt.Errorf("unknown line %q", raw)
+		}
+	}
+	return o, nil
+}
+
+func parseWorkload(l line) Workload {
+	w := Workload{
+		Name: l.name, Replicas: l.number("replicas", 0), Size: l.number("size", 2), Revision: l.attrs["revision"],
+		Rolling:  rolling{Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(1), MaxSurge: intstr.FromInt32(0)},
+		Deleting: l.has("deleting"), Carries: l.attrs["carries"], Drifted: l.has("drifted"), Target: l.target(),
+	}
+	if l.word == "canary" {
+		w.Held = !l.has("loose")
+		if !l.has("revision") {
+			w.Revision = w.Carries
+		}
+	}
+	if l.has("hold") {
+		w.Rolling = release.Hold()
+	}
+	if r, ok := l.attrs["rolling"]; ok {
+		partition, pace, _ := strings.Cut(r, "/")
+		w.Rolling = parsePace(pace)
+		*w.Rolling.Partition = int32(line{attrs: map[string]string{"p": partition}}.number("p", 0))
+	}
+	return w
+}
+
+func parsePace(pace string) rolling {
+	unavailable, surge, _ := strings.Cut(pace, "/")
+	return rolling{
+		Partition: ptr.To[int32](0), MaxUnavailable: intstr.Parse(unavailable), MaxSurge: intstr.Parse(surge),
+	}
+}
+
+func parseRecord(l line) *release.Record {
+	r := &release.Record{Version: 1, Saved: parsePace("1/0")}
+	if saved, ok := l.attrs["saved"]; ok {
+		r.Saved = parsePace(saved)
+	}
+	if l.has("phase") {
+		r.Release = &release.Release{
+			ID: "r-1", Phase: release.Phase(l.attrs["phase"]), StableRevision: l.attrs["stable"],
+			UpdateRevision: l.attrs["update"], StartedAt: ago("1h"), PhaseAt: l.age("since"), Target: l.target(),
+		}
+		if !l.has("since") {
+			r.Release.PhaseAt = ago("1h")
+		}
+	}
+	return r
+}
+
+func parsePolicy(l line, p *release.Policy) {
+	if l.has("style") {
+		p.Style = pb.Style(pb.Style_value["STYLE_"+l.attrs["style"]])
+	}
+	if q, ok := l.attrs["threshold"]; ok {
+		threshold, err := release.ParseQuantity(q)
+		if err != nil {
+			panic(err)
+		}
+		p.FailureThreshold = threshold
+	}
+	p.ProgressDeadline = l.duration("deadline", p.ProgressDeadline)
+	p.MinReady = l.duration("min-ready", p.MinReady)
+}
+
+func parseGroups(l line, w *Workload, minReady time.Duration) []Group {
+	var first, last int
+	if n, _ := fmt.Sscanf(l.name, "%d-%d", &first, &last); n == 1 {
+		last = first
+	}
+	var out []Group
+	for i := first; i <= last; i++ {
+		g := Group{Index: i, Leader: fmt.Sprintf("%s-%d", w.Name, i), Revision: l.attrs["revision"], Pods: w.Size}
+		if l.has("ready") {
+			g.Ready, g.ReadySince, g.ReadyPods = true, l.age("ready"), w.Size
+			if since := g.ReadySince.Add(minReady); !since.After(noon) {
+				g.FirstReady = since
+			}
+		} else {
+			g.Pod, g.Reason, g.Message = g.Leader, "PodMissing", "has not been created yet"
+			if why, ok := l.attrs["why"]; ok {
+				g.Reason, g.Message = why, why
+			}
+		}
+		if l.has("first") {
+			g.FirstReady = l.age("first")
+		}
+		out = append(out, g)
+	}
+	return out
+}
