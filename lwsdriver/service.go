@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -151,17 +152,6 @@ func (d *Driver) retryRaces(ctx context.Context, key types.NamespacedName, c cha
 	}
 }
 
-// settled says whether a state will not change by itself, so that a host that waits should be answered.
-func settled(s pb.State) bool {
-	switch s {
-	case pb.State_STATE_PREPARING, pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING,
-		pb.State_STATE_PROMOTING, pb.State_STATE_ROLLING_BACK:
-		return false
-	default:
-		return true
-	}
-}
-
 // await returns the workload's context once it is settled, at the latest after wait.
 func (d *Driver) await(ctx context.Context, key types.NamespacedName, wait *durationpb.Duration, rows bool) (*pb.BatchContext, error) {
 	limit := min(max(wait.AsDuration(), 0), maxWait)
@@ -174,7 +164,7 @@ func (d *Driver) await(ctx context.Context, key types.NamespacedName, wait *dura
 		if err != nil {
 			return nil, err
 		}
-		if settled(c.GetState()) {
+		if plugin.Settled(c.GetState()) {
 			return c, nil
 		}
 		select {
