@@ -1,0 +1,146 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// writeModule makes a module of one program that needs nothing but the standard library.
+func writeModule(t *testing.T, main string) module {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range map[string]string{"go.mod": "module example.com/m\n\ngo 1.26\n", "go.sum": "", "main.go": main} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return module{name: "m", source: dir, programs: []program{{"hello", "example.com/m"}}, ldflags: "-X main.who=world"}
+}
+
+const helloMain = `package main
+
+var who string
+
+func main() { println("hello", who) }
+`
+
+func TestBuildOnceAndFindAgain(t *testing.T) {
+	t.Setenv(CacheEnv, t.TempDir())
+	m := writeModule(t, helloMain)
+	var builds [3]build
+	var group sync.WaitGroup
+	for i := range builds {
+		group.Go(func() {
+			var err error
+			if builds[i], err = m.build(t.Context(), t.Output()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	out, err := exec.Command(builds[0].program("hello")).CombinedOutput()
+	if err != nil || string(out) != "hello world\n" {
+		t.Errorf("the program says %q (%v)", out, err)
+	}
+	if builds[1] != builds[0] || builds[2] != builds[0] {
+		t.Errorf("three builds in three places: %v", builds)
+	}
+	if left, _ := filepath.Glob(filepath.Join(os.Getenv(CacheEnv), "m", ".building-*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	t.Setenv("PATH", "")
+	if again, err := m.build(t.Context(), t.Output()); err != nil || again != builds[0] {
+		t.Errorf("a cached build needs a tool: %v, %v", again, err)
+	}
+}
+
+func TestBuildFailureIsNotKept(t *testing.T) {
+	t.Setenv(CacheEnv, t.TempDir())
+	m := writeModule(t, "package main\n\nfunc main() { undefined() }\n")
+	_, err := m.build(t.Context(), t.Output())
+	if err == nil || !strings.Contains(err.Error(), "undefined") || !strings.Contains(err.Error(), "hello") {
+		t.Errorf("the error names neither program nor cause: %v", err)
+	}
+	entries, err := os.ReadDir(filepath.Join(os.Getenv(CacheEnv), "m"))
+	if err != nil || len(entries) != 1 {
+		t.Errorf("want only the lock, got %v (%v)", entries, err)
+	}
+}
+
+func TestCacheKey(t *testing.T) {
+	m := writeModule(t, helloMain)
+	p := platform{"go1.26", "linux", "amd64"}
+	key := func(m module, p platform) string {
+		t.Helper()
+		key, err := m.cacheKey(m.source, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+	base := key(m, p)
+	if again := key(m, p); again != base {
+		t.Errorf("the key changes by itself: %s, %s", base, again)
+	}
+	changed := m
+	changed.ldflags = "-X main.who=you"
+	others := map[string]string{
+		"other flags":      key(changed, p),
+		"other Go":         key(m, platform{"go1.27", "linux", "amd64"}),
+		"other machine":    key(m, platform{"go1.26", "linux", "arm64"}),
+		"other dependency": "",
+	}
+	if err := os.WriteFile(filepath.Join(m.source, "go.sum"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	others["other dependency"] = key(m, p)
+	seen := map[string]string{base: "the first"}
+	for name, k := range others {
+		if before, ok := seen[k]; ok {
+			t.Errorf("%s has the key of %s", name, before)
+		}
+		seen[k] = name
+	}
+}
+
+func TestModulesAreFound(t *testing.T) {
+	for _, m := range []module{kubernetesModule, lwsModule, kwokModule} {
+		if dir, err := m.folder(t.Context()); err != nil || !isModule(dir) {
+			t.Errorf("module %s: %q, %v", m.name, dir, err)
+		}
+	}
+}
+
+func TestLockIsExclusive(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sub", "lock")
+	unlock, err := lockFile(t.Context(), path, t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := lockFile(ctx, path, t.Output()); err == nil {
+		t.Fatal("the lock was taken twice")
+	}
+	unlock()
+	unlock, err = lockFile(t.Context(), path, t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+}
+
+func TestProgressIsQuietAboutWhatIsQuick(t *testing.T) {
+	var log bytes.Buffer
+	reportProgress(&log, "something")()
+	if log.Len() > 0 {
+		t.Errorf("it says %q", log.String())
+	}
+}

@@ -1,0 +1,218 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// ErrStopped is returned by what cannot be done on a cluster that has been stopped.
+var ErrStopped = errors.New("the cluster is stopped")
+
+// Cluster is a running control plane. Its methods may be called from several goroutines.
+type Cluster struct {
+	options options
+	dir     string
+	ca      *authority
+	owned   io.Closer
+	ports   ports
+	port    portMap
+	spawner *spawner
+	admin   *rest.Config
+	kube    kubernetes.Interface
+	applier *applier
+
+	mu         sync.Mutex
+	components map[string]component
+	running    map[string]*process
+	stopped    bool
+	keep       bool
+	err        error
+
+	done     chan struct{}
+	stopOnce sync.Once
+}
+
+// Start builds what is not built yet, starts a cluster and returns when it is ready: API server up, controllers running,
+// nodes Ready, LWS webhooks answering. The cluster lives until Stop, until ctx is done or until this process ends, however
+// it ends. When a component dies or is not ready in time, the error holds the end of its log and the folder is kept; when ctx ends
+// meanwhile, nothing is left.
+func Start(ctx context.Context, opts ...Option) (*Cluster, error) {
+	o := newOptions(opts)
+	if err := Build(ctx, o.log); err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	c, err := newCluster(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.boot(ctx); err != nil {
+		if ctx.Err() == nil {
+			c.KeepDir()
+		}
+		c.Stop()
+		return nil, fmt.Errorf("start cluster in %s: %w", c.dir, err)
+	}
+	c.logf("ready after %s", time.Since(begin).Round(10*time.Millisecond))
+	context.AfterFunc(ctx, c.Stop)
+	return c, nil
+}
+
+// newCluster prepares folder, ports and certificates.
+func newCluster(ctx context.Context, o options) (*Cluster, error) {
+	c := &Cluster{
+		options:    o,
+		components: map[string]component{},
+		running:    map[string]*process{},
+		done:       make(chan struct{}),
+		keep:       o.keepDir,
+	}
+	var err error
+	if c.dir, c.owned, err = makeDir(o.dir); err != nil {
+		return nil, err
+	}
+	c.logf("starting in %s", c.dir)
+	if err := c.prepare(ctx); err != nil {
+		c.ports.release()
+		_ = c.owned.Close()
+		_ = os.RemoveAll(c.dir)
+		return nil, fmt.Errorf("prepare cluster: %w", err)
+	}
+	c.spawner = newSpawner()
+	return c, nil
+}
+
+func (c *Cluster) prepare(ctx context.Context) error {
+	taken, err := c.ports.take(ctx, portCount)
+	if err != nil {
+		return err
+	}
+	c.port = newPortMap(taken)
+	if c.ca, err = newAuthority(); err != nil {
+		return err
+	}
+	if err := os.Mkdir(c.path("log"), 0o700); err != nil {
+		return fmt.Errorf("create log folder: %w", err)
+	}
+	if err := c.writeCredentials(); err != nil {
+		return err
+	}
+	if c.admin, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig()); err != nil {
+		return fmt.Errorf("read kubeconfig: %w", err)
+	}
+	c.admin.QPS, c.admin.Burst = 1000, 2000
+	if c.kube, err = kubernetes.NewForConfig(c.admin); err != nil {
+		return fmt.Errorf("create client: %w", err)
+	}
+	c.applier, err = newApplier(c.admin)
+	return err
+}
+
+// boot starts the components: etcd, then the API server, then all others side by side. The garbage collector looks for
+// kinds when it starts and every 30 s from then on, so LWS's are there before it.
+func (c *Cluster) boot(ctx context.Context) error {
+	for _, comp := range []component{etcdComponent, apiServerComponent} {
+		if err := c.start(ctx, comp); err != nil {
+			return err
+		}
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return c.start(ctx, schedulerComponent) })
+	g.Go(func() error { return c.start(ctx, kwokComponent) })
+	g.Go(func() error {
+		if c.options.lws {
+			if err := c.install(ctx, lwsComponent); err != nil {
+				return err
+			}
+			g.Go(func() error { return c.run(ctx, lwsComponent) })
+		}
+		return c.start(ctx, controllerManagerComponent)
+	})
+	return g.Wait()
+}
+
+// Done is closed when the cluster is stopped or one of its components has died.
+func (c *Cluster) Done() <-chan struct{} { return c.done }
+
+// Err returns why the cluster no longer works: a component that died by itself, with the end of its log, or ErrStopped.
+// It is nil while all is well.
+func (c *Cluster) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// fail records the first reason for which the cluster no longer works.
+func (c *Cluster) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return
+	}
+	c.err = err
+	close(c.done)
+	if !errors.Is(err, ErrStopped) {
+		c.keep = true
+		c.logf("%v", err)
+	}
+}
+
+// KeepDir makes Stop leave the cluster's folder, with all logs, in place.
+func (c *Cluster) KeepDir() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.keep = true
+}
+
+// Stop ends every process, the API server before etcd, kills what does not end within a few seconds, and removes the
+// folder unless it is to be kept. It returns when all are gone. Calling it again does nothing.
+func (c *Cluster) Stop() {
+	c.stopOnce.Do(func() {
+		c.mu.Lock()
+		c.stopped = true
+		c.mu.Unlock()
+		c.fail(ErrStopped)
+		for _, together := range stopOrder {
+			var g errgroup.Group
+			for _, name := range together {
+				g.Go(func() error {
+					c.end(name, nil)
+					return nil
+				})
+			}
+			_ = g.Wait()
+		}
+		c.spawner.close()
+		c.ports.release()
+		c.removeDir()
+		_ = c.owned.Close()
+	})
+}
+
+// end ends one component, if it runs.
+func (c *Cluster) end(name string, hurry <-chan struct{}) {
+	c.mu.Lock()
+	p, ok := c.running[name]
+	delete(c.running, name)
+	c.mu.Unlock()
+	if !ok {
+		return
+	}
+	// What is frozen does not hear that it should end.
+	_ = p.resume()
+	p.stop(hurry)
+}
+
+func (c *Cluster) logf(format string, args ...any) {
+	_, _ = fmt.Fprintf(c.options.log, "cluster: "+format+"\n", args...)
+}

@@ -1,0 +1,98 @@
+// Command cluster runs a real Kubernetes control plane with LeaderWorkerSet and fake nodes on this machine until Ctrl-C.
+//
+//	go run ./test/cluster/cmd/cluster
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+func main() {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	interrupted := ctx.Err() != nil
+	cancel()
+	if err != nil && !interrupted {
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		os.Exit(1)
+	}
+}
+
+type config struct {
+	nodes      int
+	dir        string
+	kubeconfig string
+	prebuild   bool
+	audit      bool
+	withoutLWS bool
+}
+
+func parse(args []string, stderr io.Writer) (config, error) {
+	var c config
+	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.IntVar(&c.nodes, "nodes", 8, "number of nodes, each with 64 CPUs, 512 GiB and 8 nvidia.com/gpu")
+	flags.StringVar(&c.dir, "dir", "", "empty folder for data, certificates and logs; kept at the end (default: a temporary folder, removed at the end)")
+	flags.StringVar(&c.kubeconfig, "kubeconfig-out", "", "also write the administrator's kubeconfig to this file")
+	flags.BoolVar(&c.prebuild, "prebuild", false, "only build the programs, do not start them")
+	flags.BoolVar(&c.audit, "audit", false, "write an audit log")
+	flags.BoolVar(&c.withoutLWS, "without-lws", false, "do not install LeaderWorkerSet")
+	return c, flags.Parse(args)
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	config, err := parse(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if config.prebuild {
+		return cluster.Build(ctx, stderr)
+	}
+	c, err := cluster.Start(ctx, config.options(stderr)...)
+	if err != nil {
+		return err
+	}
+	defer c.Stop()
+	kubeconfig := c.Kubeconfig()
+	if config.kubeconfig != "" {
+		kubeconfig = config.kubeconfig
+		if err := cluster.WriteKubeconfig(c.RESTConfig(), kubeconfig); err != nil {
+			return err
+		}
+	}
+	if _, err := fmt.Fprintf(stdout, "export KUBECONFIG=%s\n", kubeconfig); err != nil {
+		return fmt.Errorf("print kubeconfig: %w", err)
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-c.Done():
+		return c.Err()
+	}
+}
+
+func (c config) options(log io.Writer) []cluster.Option {
+	options := []cluster.Option{cluster.WithNodes(c.nodes, nil), cluster.WithLog(log)}
+	if c.dir != "" {
+		options = append(options, cluster.WithDir(c.dir))
+	}
+	if c.audit {
+		options = append(options, cluster.WithAudit())
+	}
+	if c.withoutLWS {
+		options = append(options, cluster.WithoutLWS())
+	}
+	return options
+}

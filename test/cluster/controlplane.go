@@ -1,0 +1,152 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var etcdComponent = component{
+	name: Etcd, module: kubernetesModule, program: "etcd",
+	command: etcdCommand,
+	ready: func(ctx context.Context, c *Cluster) error {
+		return c.probe(ctx, "https://"+address(c.port.etcd)+"/health")
+	},
+}
+
+func etcdCommand(c *Cluster) (command, error) {
+	client, peer := "https://"+address(c.port.etcd), "http://"+address(c.port.etcdPeer)
+	return command{args: []string{
+		"--name=etcd",
+		"--data-dir=" + c.path("etcd"),
+		"--listen-client-urls=" + client,
+		"--advertise-client-urls=" + client,
+		"--listen-peer-urls=" + peer,
+		"--initial-advertise-peer-urls=" + peer,
+		"--initial-cluster=etcd=" + peer,
+		"--client-cert-auth",
+		"--trusted-ca-file=" + c.path("ca.crt"),
+		"--cert-file=" + c.path("serving", "tls.crt"),
+		"--key-file=" + c.path("serving", "tls.key"),
+		"--unsafe-no-fsync",
+		// A single member waits for nobody: it elects itself at once.
+		"--heartbeat-interval=10", "--election-timeout=50",
+		"--quota-backend-bytes=2147483648",
+		"--log-level=warn",
+	}}, nil
+}
+
+var apiServerComponent = component{
+	name: APIServer, module: kubernetesModule, program: "kube-apiserver",
+	command: apiServerCommand,
+	ready: func(ctx context.Context, c *Cluster) error {
+		return c.probe(ctx, "https://"+address(c.port.apiServer)+"/readyz")
+	},
+}
+
+func apiServerCommand(c *Cluster) (command, error) {
+	args := []string{
+		"--etcd-servers=https://" + address(c.port.etcd),
+		"--etcd-cafile=" + c.path("ca.crt"),
+		"--etcd-certfile=" + c.path("serving", "tls.crt"),
+		"--etcd-keyfile=" + c.path("serving", "tls.key"),
+		"--bind-address=127.0.0.1",
+		"--advertise-address=127.0.0.1",
+		fmt.Sprintf("--secure-port=%d", c.port.apiServer),
+		"--tls-cert-file=" + c.path("serving", "tls.crt"),
+		"--tls-private-key-file=" + c.path("serving", "tls.key"),
+		"--client-ca-file=" + c.path("ca.crt"),
+		"--service-account-key-file=" + c.path("service-account.key"),
+		"--service-account-signing-key-file=" + c.path("service-account.key"),
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--authorization-mode=RBAC",
+		// Pods have no containers, so nobody would read a mounted token.
+		"--disable-admission-plugins=ServiceAccount",
+		"--service-cluster-ip-range=10.0.0.0/16",
+		"--endpoint-reconciler-type=none",
+		"--profiling=false",
+		"--shutdown-delay-duration=0s",
+	}
+	if c.options.audit {
+		policy := c.path("audit-policy.yaml")
+		if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
+			return command{}, err
+		}
+		args = append(args, "--audit-policy-file="+policy, "--audit-log-path="+c.path("audit.log"), "--audit-log-maxsize=10000")
+	}
+	return command{args: args}, nil
+}
+
+// auditPolicy records each request once, when it is answered; a watch when it starts and when it ends.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+`
+
+var controllerManagerComponent = component{
+	name: ControllerManager, module: kubernetesModule, program: "kube-controller-manager",
+	command: func(c *Cluster) (command, error) {
+		args := c.controllerArgs(ControllerManager, c.port.controllerManager)
+		return command{args: append(args,
+			"--kubeconfig="+c.path(ControllerManager+".kubeconfig"),
+			"--leader-elect=false",
+			"--service-account-private-key-file="+c.path("service-account.key"),
+			"--root-ca-file="+c.path("ca.crt"),
+			"--kube-api-qps=1000", "--kube-api-burst=2000",
+			"--concurrent-statefulset-syncs=20",
+			// Nodes report rarely, and a test that pauses KWOK or the API server wants its pods left alone.
+			"--node-monitor-grace-period=10m",
+		)}, nil
+	},
+	ready: controllersReady,
+}
+
+// controllersReady waits for what the service account controller makes in a new cluster.
+func controllersReady(ctx context.Context, c *Cluster) error {
+	if err := c.probe(ctx, "https://"+address(c.port.controllerManager)+"/healthz"); err != nil {
+		return err
+	}
+	_, err := c.kube.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
+	return err
+}
+
+var schedulerComponent = component{
+	name: Scheduler, module: kubernetesModule, program: "kube-scheduler",
+	command: schedulerCommand,
+	ready: func(ctx context.Context, c *Cluster) error {
+		return c.probe(ctx, "https://"+address(c.port.scheduler)+"/readyz")
+	},
+}
+
+func schedulerCommand(c *Cluster) (command, error) {
+	config := c.path("scheduler.yaml")
+	content := fmt.Sprintf(schedulerConfig, c.path(Scheduler+".kubeconfig"))
+	if err := os.WriteFile(config, []byte(content), 0o600); err != nil {
+		return command{}, err
+	}
+	return command{args: append(c.controllerArgs(Scheduler, c.port.scheduler), "--config="+config)}, nil
+}
+
+const schedulerConfig = `apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection: {leaderElect: false}
+clientConnection: {kubeconfig: %q, qps: 1000, burst: 2000}
+`
+
+// controllerArgs are the serving and authentication flags that Kubernetes' own controllers share.
+func (c *Cluster) controllerArgs(user string, port int) []string {
+	kubeconfig := c.path(user + ".kubeconfig")
+	return []string{
+		"--bind-address=127.0.0.1",
+		fmt.Sprintf("--secure-port=%d", port),
+		"--tls-cert-file=" + c.path("serving", "tls.crt"),
+		"--tls-private-key-file=" + c.path("serving", "tls.key"),
+		"--authentication-kubeconfig=" + kubeconfig,
+		"--authorization-kubeconfig=" + kubeconfig,
+		"--profiling=false",
+	}
+}

@@ -1,0 +1,132 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/keyutil"
+)
+
+// masters is the group that may do everything.
+const masters = "system:masters"
+
+// users are the identities that components and we ourselves have; their names appear in the audit log and in managedFields.
+// The controllers are as powerful as in a cluster where each has its service account with its own role.
+var users = map[string]string{
+	"admin":           "lockstep-test-admin",
+	ControllerManager: "system:kube-controller-manager",
+	Scheduler:         "system:kube-scheduler",
+	LWS:               "system:serviceaccount:lws-system:lws-controller-manager",
+	KWOK:              "system:serviceaccount:kube-system:kwok-controller",
+}
+
+// writeCredentials writes the certificates and keys that the programs read, and a kubeconfig per identity.
+func (c *Cluster) writeCredentials() error {
+	if err := os.WriteFile(c.path("ca.crt"), c.ca.pem, 0o600); err != nil {
+		return fmt.Errorf("write CA certificate: %w", err)
+	}
+	serving, err := c.ca.issue("localhost")
+	if err != nil {
+		return err
+	}
+	if err := serving.write(c.path("serving")); err != nil {
+		return fmt.Errorf("write serving certificate: %w", err)
+	}
+	if err := writeServiceAccountKey(c.path("service-account.key")); err != nil {
+		return err
+	}
+	for name, user := range users {
+		pair, err := c.ca.issue(user, masters)
+		if err != nil {
+			return err
+		}
+		if err := WriteKubeconfig(c.clientConfig(pair), c.path(name+".kubeconfig")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeServiceAccountKey writes the key that signs and checks service account tokens.
+func writeServiceAccountKey(path string) error {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return fmt.Errorf("generate service account key: %w", err)
+	}
+	content, err := keyutil.MarshalPrivateKeyToPEM(key)
+	if err != nil {
+		return fmt.Errorf("encode service account key: %w", err)
+	}
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		return fmt.Errorf("write service account key: %w", err)
+	}
+	return nil
+}
+
+// clientConfig is how the owner of a key pair reaches the API server. It trusts this cluster only.
+func (c *Cluster) clientConfig(pair keyPair) *rest.Config {
+	return &rest.Config{
+		Host:  "https://" + address(c.port.apiServer),
+		QPS:   1000,
+		Burst: 2000,
+		TLSClientConfig: rest.TLSClientConfig{
+			CAData: c.ca.pem, CertData: pair.certificate, KeyData: pair.key,
+		},
+	}
+}
+
+// WriteKubeconfig writes cfg as a self-contained kubeconfig with one context.
+func WriteKubeconfig(cfg *rest.Config, path string) error {
+	config := clientcmdapi.NewConfig()
+	config.Clusters["lockstep"] = &clientcmdapi.Cluster{Server: cfg.Host, CertificateAuthorityData: cfg.CAData}
+	config.AuthInfos["user"] = &clientcmdapi.AuthInfo{
+		ClientCertificateData: cfg.CertData, ClientKeyData: cfg.KeyData, Token: cfg.BearerToken,
+	}
+	config.Contexts["lockstep"] = &clientcmdapi.Context{Cluster: "lockstep", AuthInfo: "user"}
+	config.CurrentContext = "lockstep"
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		return fmt.Errorf("write kubeconfig %s: %w", path, err)
+	}
+	return nil
+}
+
+// probe asks a component's health endpoint, over TLS that only this cluster's component can complete.
+func (c *Cluster) probe(ctx context.Context, url string) error {
+	pair, err := tls.LoadX509KeyPair(c.path("serving", "tls.crt"), c.path("serving", "tls.key"))
+	if err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(c.ca.certificate)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := (&http.Client{Transport: transport, Timeout: 5 * time.Second}).Do(request)
+	if err != nil {
+		return err
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", url, response.Status)
+	}
+	return nil
+}
+
+// path is a file in the cluster's folder.
+func (c *Cluster) path(elements ...string) string {
+	return filepath.Join(append([]string{c.dir}, elements...)...)
+}

@@ -1,0 +1,100 @@
+package cluster
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Annotations on a pod (for LWS: on the leader or worker template) that say how it behaves. They may also be changed on a
+// live pod. Durations are as in Go, e.g. "1500ms".
+const (
+	// AnnotationStartup is how long the pod stays Pending once it is scheduled. The default is no time.
+	AnnotationStartup = "test.lockstep.dev/startup"
+	// AnnotationWarmup is how long it then runs without being ready, as a server that loads a model. The default is no time.
+	AnnotationWarmup = "test.lockstep.dev/warmup"
+	// AnnotationTermination is how long the pod stays, deletionTimestamp set, after it was deleted. The default is no time.
+	AnnotationTermination = "test.lockstep.dev/termination"
+	// AnnotationBehavior is one of the Behavior constants. The default is a pod that becomes ready and stays so.
+	AnnotationBehavior = "test.lockstep.dev/behavior"
+	// AnnotationPeriod is how long a flapping pod stays ready or unready, and how long a crashing one runs. The default is 2s.
+	AnnotationPeriod = "test.lockstep.dev/period"
+)
+
+// Values of AnnotationBehavior.
+const (
+	// BehaviorNeverReady runs and is not ready.
+	BehaviorNeverReady = "never-ready"
+	// BehaviorCrash runs, is not ready, exits with 1 and ends in CrashLoopBackOff with restartCount 1, over and over.
+	BehaviorCrash = "crash"
+	// BehaviorImagePull stays Pending with reason ImagePullBackOff.
+	BehaviorImagePull = "image-pull"
+	// BehaviorFlap becomes ready and unready in turn.
+	BehaviorFlap = "flap"
+)
+
+//go:embed stages/*.yaml
+var stages embed.FS
+
+var kwokComponent = component{
+	name: KWOK, module: kwokModule, program: "kwok",
+	install: createNodes,
+	command: kwokCommand,
+	ready:   nodesReady,
+}
+
+func kwokCommand(c *Cluster) (command, error) {
+	args := []string{
+		"--kubeconfig=" + c.path(KWOK+".kubeconfig"),
+		"--manage-all-nodes=true",
+		"--server-address=" + address(c.port.kwok),
+		"--cidr=10.244.0.1/16",
+		"--node-ip=127.0.0.1",
+		"--node-lease-duration-seconds=200",
+	}
+	files, err := fs.Glob(stages, "stages/*.yaml")
+	if err != nil {
+		return command{}, err
+	}
+	if err := os.MkdirAll(c.path("stages"), 0o700); err != nil {
+		return command{}, err
+	}
+	for _, file := range files {
+		content, err := stages.ReadFile(file)
+		if err != nil {
+			return command{}, err
+		}
+		path := c.path("stages", filepath.Base(file))
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			return command{}, err
+		}
+		args = append(args, "--config="+path)
+	}
+	return command{args: args}, nil
+}
+
+// nodesReady waits for KWOK to have taken care of every node.
+func nodesReady(ctx context.Context, c *Cluster) error {
+	nodes, err := c.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	ready := 0
+	for _, node := range nodes.Items {
+		for _, condition := range node.Status.Conditions {
+			if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue {
+				ready++
+			}
+		}
+	}
+	if ready < c.options.nodes {
+		return fmt.Errorf("%d of %d nodes are ready", ready, c.options.nodes)
+	}
+	return nil
+}

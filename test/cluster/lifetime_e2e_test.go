@@ -1,0 +1,236 @@
+//go:build e2e
+
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// helperEnv makes the test binary start a cluster in the folder it names and wait, in place of running tests.
+const helperEnv = "LOCKSTEP_CLUSTER_TEST_HELPER"
+
+// helper is a program that starts a cluster and prepares for nothing.
+func helper() int {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c, err := Start(ctx, WithDir(os.Getenv(helperEnv)), WithNodes(1, nil), WithoutLWS())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	<-c.Done()
+	return 0
+}
+
+// Whatever ends the process that started a cluster, the cluster's processes end with it.
+func TestNoProcessOutlivesItsParent(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		signal syscall.Signal
+		reason string
+	}{
+		{"kill", syscall.SIGKILL, "nothing of ours runs any more when the parent is killed"},
+		{"interrupt", syscall.SIGINT, "a program that does not handle Ctrl-C dies without calling Stop"},
+		{"quit", syscall.SIGQUIT, "the runtime ends the program with a goroutine dump, as a panic does"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "cluster")
+			parent := exec.Command(os.Args[0])
+			parent.Env = append(os.Environ(), helperEnv+"="+dir, "GOTRACEBACK=none")
+			children := startParent(t, parent, dir)
+			if err := parent.Process.Signal(test.signal); err != nil {
+				t.Fatal(err)
+			}
+			_ = parent.Wait()
+			waitGone(t, children)
+		})
+	}
+}
+
+// Ctrl-C on the command is an orderly end, also while it starts: nothing is left, of processes or of files.
+func TestCommandInterrupt(t *testing.T) {
+	binary := filepath.Join(t.TempDir(), "cluster")
+	if out, err := exec.Command("go", "build", "-o", binary, "./cmd/cluster").CombinedOutput(); err != nil {
+		t.Fatalf("build the command: %v\n%s", err, out)
+	}
+	for _, when := range []string{"starting", "ready"} {
+		t.Run(when, func(t *testing.T) {
+			temporary := t.TempDir()
+			command := exec.Command(binary, "--nodes=1", "--without-lws")
+			command.Env = append(os.Environ(), "TMPDIR="+temporary)
+			stdout, err := command.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			children := startParent(t, command, temporary)
+			if line := bufio.NewScanner(stdout); when == "ready" && !line.Scan() {
+				t.Errorf("the command printed nothing: %v", line.Err())
+			} else if when == "ready" && !strings.HasPrefix(line.Text(), "export KUBECONFIG="+temporary) {
+				t.Errorf("the command printed %q", line.Text())
+			}
+			if err := command.Process.Signal(os.Interrupt); err != nil {
+				t.Fatal(err)
+			}
+			if err := command.Wait(); err != nil {
+				t.Errorf("the command ended with %v", err)
+			}
+			waitGone(t, children)
+			if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
+				t.Errorf("left behind: %v (%v)", left, err)
+			}
+		})
+	}
+}
+
+// startParent starts a program that starts a cluster below dir and returns the cluster's processes once all are there.
+func startParent(t *testing.T, parent *exec.Cmd, dir string) []int {
+	t.Helper()
+	parent.Stderr = t.Output()
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = parent.Process.Kill() })
+	var children []int
+	eventually(t, "all components run", func(context.Context) error {
+		children = processesBelow(t, dir)
+		if len(children) < 5 {
+			return fmt.Errorf("%d processes run", len(children))
+		}
+		return nil
+	})
+	return children
+}
+
+// processesBelow finds processes whose working folder is in dir; every component works in its cluster's folder.
+func processesBelow(t *testing.T, dir string) []int {
+	t.Helper()
+	links, err := filepath.Glob("/proc/[0-9]*/cwd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []int
+	for _, link := range links {
+		cwd, err := os.Readlink(link)
+		if err != nil || !strings.HasPrefix(cwd, dir) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, pid)
+	}
+	return found
+}
+
+func waitGone(t *testing.T, pids []int) {
+	t.Helper()
+	eventually(t, "children end", func(context.Context) error {
+		for _, pid := range pids {
+			if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) && !zombie(pid) {
+				return fmt.Errorf("process %d is still there", pid)
+			}
+		}
+		return nil
+	})
+}
+
+// zombie tells whether a process has ended and only waits for somebody to collect it.
+func zombie(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.Contains(string(stat), ") Z ")
+}
+
+// A component that dies by itself is noticed.
+func TestDeathIsNoticed(t *testing.T) {
+	c := startSmall(t)
+	p, err := c.process(Scheduler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-c.Done():
+	case <-time.After(patience):
+		t.Fatal("nobody noticed")
+	}
+	if err := c.Err(); err == nil || !strings.Contains(err.Error(), Scheduler) || !strings.Contains(err.Error(), p.logPath) {
+		t.Errorf("the error names neither component nor log: %v", err)
+	}
+}
+
+// A cluster does not start on a program that fails, and says what the program said.
+func TestStartFails(t *testing.T) {
+	c, err := newCluster(t.Context(), newOptions([]Option{WithDir(t.TempDir()), WithLog(t.Output())}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Stop()
+	broken := etcdComponent
+	broken.command = func(*Cluster) (command, error) { return command{args: []string{"--no-such-flag"}}, nil }
+	if err := c.start(t.Context(), broken); err == nil || !strings.Contains(err.Error(), "no-such-flag") {
+		t.Errorf("the error has no end of the log: %v", err)
+	}
+}
+
+// Canceling the context given to Start ends the cluster.
+func TestContextEndsCluster(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	c, err := Start(ctx, WithNodes(1, nil), WithoutLWS(), WithLog(t.Output()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pids := processesBelow(t, c.Dir())
+	cancel()
+	waitGone(t, pids)
+	c.Stop()
+	if exists(c.Dir()) {
+		t.Errorf("%s is still there", c.Dir())
+	}
+}
+
+// startSmall starts a cluster of its own for a test that breaks it.
+func startSmall(t *testing.T, opts ...Option) *Cluster {
+	t.Helper()
+	opts = append([]Option{WithDir(filepath.Join(t.TempDir(), "cluster")), WithNodes(1, nil), WithoutLWS(), WithLog(t.Output())}, opts...)
+	c, err := Start(context.Background(), opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Stop)
+	return c
+}
+
+// Two clusters side by side are two clusters.
+func TestSideBySide(t *testing.T) {
+	first, second := Shared(t), startSmall(t)
+	namespace := first.Namespace(t)
+	if _, err := second.kube.CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{}); err == nil {
+		t.Error("the second cluster has the first one's namespace")
+	}
+	stranger := second.RESTConfig()
+	stranger.Host = first.RESTConfig().Host
+	client, err := kubernetes.NewForConfig(stranger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err == nil {
+		t.Error("a client of the second cluster talks to the first")
+	}
+}

@@ -1,0 +1,81 @@
+package cluster
+
+import (
+	"io"
+	"maps"
+	"os"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Option changes how [Start] sets a cluster up.
+type Option func(*options)
+
+type options struct {
+	nodes     int
+	resources corev1.ResourceList
+	log       io.Writer
+	dir       string
+	audit     bool
+	lws       bool
+	keepDir   bool
+}
+
+func newOptions(opts []Option) options {
+	o := options{nodes: 8, resources: defaultResources(), log: os.Stderr, lws: true}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	o.log = &lockedWriter{w: o.log}
+	return o
+}
+
+// lockedWriter lets components that start side by side share a writer.
+type lockedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+func defaultResources() corev1.ResourceList {
+	return corev1.ResourceList{
+		corev1.ResourceCPU:    resource.MustParse("64"),
+		corev1.ResourceMemory: resource.MustParse("512Gi"),
+		corev1.ResourcePods:   resource.MustParse("110"),
+		"nvidia.com/gpu":      resource.MustParse("8"),
+	}
+}
+
+// WithNodes sets how many nodes there are and what each of them offers. Resources that are not named keep their default:
+// 64 CPUs, 512 GiB, 110 pods and 8 nvidia.com/gpu. The default is 8 nodes.
+func WithNodes(n int, each corev1.ResourceList) Option {
+	return func(o *options) {
+		o.nodes = n
+		maps.Copy(o.resources, each)
+	}
+}
+
+// WithLog sends progress, one line per step, to w instead of standard error. The programs' own output goes to files.
+func WithLog(w io.Writer) Option { return func(o *options) { o.log = w } }
+
+// WithDir keeps the cluster's files in dir, which must not exist or be empty, instead of a new temporary folder. Stop
+// leaves the folder in place.
+func WithDir(dir string) Option {
+	return func(o *options) {
+		o.dir = dir
+		o.keepDir = true
+	}
+}
+
+// WithAudit makes the API server log every request as one JSON line (level Metadata); see [Cluster.AuditLog].
+func WithAudit() Option { return func(o *options) { o.audit = true } }
+
+// WithoutLWS starts a cluster that does not know LeaderWorkerSet. [Cluster.InstallLWS] adds it later.
+func WithoutLWS() Option { return func(o *options) { o.lws = false } }

@@ -1,0 +1,42 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+)
+
+// processAttributes puts a child into a process group of its own, so that Ctrl-C in a terminal reaches only us and the
+// order of ending stays ours, and has the kernel kill it when the thread that started it ends.
+func processAttributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// killGroup ends a child and whatever it started.
+func killGroup(pid int) error {
+	if err := syscall.Kill(-pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("kill process group %d: %w", pid, err)
+	}
+	return nil
+}
+
+// tryLock takes the advisory lock of an open file, or says that another process has it. It goes with the process.
+func tryLock(f *os.File) (bool, error) {
+	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return true, nil
+}
+
+// claimPort reserves a port among clusters, without listening on it, for as long as the result is open or this process
+// lives. An abstract socket leaves no file and, like the port, belongs to the network namespace.
+func claimPort(ctx context.Context, port int) (net.Listener, error) {
+	return (&net.ListenConfig{}).Listen(ctx, "unix", fmt.Sprintf("@lockstep-cluster-port-%d", port))
+}
