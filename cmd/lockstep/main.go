@@ -1,0 +1,34 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command lockstep rolls out LeaderWorkerSet workloads in whole groups of pods: as a plugin of a progressive-delivery
+// controller, as a gRPC server, or by hand. Run it without arguments for an explanation.
+package main
+
+import (
+	"context"
+	"os"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli"
+	"github.com/lockstep-rollouts/lockstep/internal/server"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver"
+)
+
+func main() {
+	program := cli.Program{Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr, NewDriver: newDriver}
+	os.Exit(program.Run(context.Background()))
+}
+
+// newDriver makes the engine.
+func newDriver(config *rest.Config, settings cli.DriverSettings) (server.Driver, error) {
+	opts := []lwsdriver.Option{lwsdriver.WithLogger(settings.Logger), lwsdriver.WithVersion(settings.Version)}
+	if settings.Namespace != "" {
+		opts = append(opts, lwsdriver.WithNamespace(settings.Namespace))
+	}
+	if settings.Metrics != nil {
+		opts = append(opts, lwsdriver.WithMetrics(settings.Metrics))
+	}
+	return lwsdriver.New(config, opts...)
+}

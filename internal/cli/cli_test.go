@@ -1,0 +1,278 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/lockstep-rollouts/lockstep/internal/server"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
+)
+
+// fakeEngine is the fake driver with what the program needs besides.
+type fakeEngine struct {
+	*plugintest.FakeDriver
+
+	// failure is what Run returns at once; nil: it runs.
+	failure error
+}
+
+func (e fakeEngine) Synced() bool { return true }
+
+func (e fakeEngine) Run(ctx context.Context) error {
+	if e.failure != nil {
+		return e.failure
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// lockstep runs the program with the arguments.
+type lockstep struct {
+	code           int
+	stdout, stderr string
+	settings       DriverSettings
+	config         *rest.Config
+}
+
+func runLockstep(ctx context.Context, t *testing.T, failure error, args ...string) lockstep {
+	t.Helper()
+	t.Setenv("KUBECONFIG", twoContexts(t))
+	var l lockstep
+	var stdout, stderr lockedBuffer
+	p := Program{Args: args, Stdout: &stdout, Stderr: &stderr}
+	p.NewDriver = func(config *rest.Config, settings DriverSettings) (server.Driver, error) {
+		l.config, l.settings = config, settings
+		return fakeEngine{plugintest.NewFakeDriver(), failure}, nil
+	}
+	l.code = p.Run(ctx)
+	l.stdout, l.stderr = stdout.String(), stderr.String()
+	return l
+}
+
+func twoContexts(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	const text = `apiVersion: v1
+kind: Config
+current-context: here
+clusters:
+- {name: here, cluster: {server: "http://127.0.0.1:1"}}
+- {name: there, cluster: {server: "http://127.0.0.1:2"}}
+contexts:
+- {name: here, context: {cluster: here, namespace: models}}
+- {name: there, context: {cluster: there}}
+`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestWithoutCommandItExplainsItself(t *testing.T) {
+	l := runLockstep(t.Context(), t, nil)
+	if l.code != 0 || l.stderr != "" {
+		t.Errorf("code %d, stderr %q; want 0 and nothing", l.code, l.stderr)
+	}
+	for _, want := range []string{"As a plugin", "As a server", "As a command"} {
+		if !strings.Contains(l.stdout, want) {
+			t.Errorf("the explanation lacks %q:\n%s", want, l.stdout)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	l := runLockstep(t.Context(), t, nil, "--version")
+	if l.code != 0 || l.stdout != "lockstep "+version()+"\n" {
+		t.Errorf("code %d, stdout %q", l.code, l.stdout)
+	}
+}
+
+func TestWrongCommandLine(t *testing.T) {
+	tests := []struct {
+		name   string
+		reason string
+		args   []string
+		text   string
+	}{
+		{"flag", "a typo must not be ignored", []string{"--kubeconfg=x"}, "--kubeconfg"},
+		{"flag of a command", "a typo must not be ignored", []string{"serve", "--lissten=x"}, "--lissten"},
+		{"command", "a typo must not print an explanation and succeed", []string{"sevre"}, "sevre"},
+		{"argument", "serve takes none", []string{"serve", "x"}, `"x"`},
+		{"log level", "logs are not lost to a typo", []string{"serve", "--log-level=loud"}, "loud"},
+		{"log format", "logs are not garbled by a typo", []string{"serve", "--log-format=xml"}, "xml"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l := runLockstep(t.Context(), t, nil, tt.args...)
+			if l.code != exitUsage {
+				t.Errorf("%s: code %d, want %d", tt.reason, l.code, exitUsage)
+			}
+			if !strings.Contains(l.stderr, tt.text) || strings.Count(l.stderr, "\n") != 1 {
+				t.Errorf("%s: stderr %q, want one line with %q", tt.reason, l.stderr, tt.text)
+			}
+			if l.stdout != "" {
+				t.Errorf("stdout %q, want nothing", l.stdout)
+			}
+		})
+	}
+}
+
+func TestServe(t *testing.T) {
+	path := filepath.Join(shortDir(t), "l.sock")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	connected := make(chan error, 1)
+	go func() {
+		defer cancel()
+		client, err := dialEventually(ctx, "unix://"+path)
+		if err == nil {
+			err = client.Close()
+		}
+		connected <- err
+	}()
+	l := runLockstep(ctx, t, nil, "serve", "--listen", "unix://"+path, "-n", "models", "--context", "there", "--log-format=json")
+	if l.code != 0 {
+		t.Errorf("code %d after the end, want 0: %s", l.code, l.stderr)
+	}
+	if err := <-connected; err != nil {
+		t.Errorf("connect: %v", err)
+	}
+	if l.settings.Namespace != "models" || l.config.Host != "http://127.0.0.1:2" || l.settings.Metrics == nil {
+		t.Errorf("driver got %+v for %s", l.settings, l.config.Host)
+	}
+	if !strings.Contains(l.stderr, `"msg":"serving"`) {
+		t.Errorf("the log is not JSON: %s", l.stderr)
+	}
+}
+
+func TestServeEndsWithItsDriver(t *testing.T) {
+	path := filepath.Join(shortDir(t), "l.sock")
+	l := runLockstep(t.Context(), t, errors.New("no such cluster"), "serve", "--listen", "unix://"+path)
+	if l.code != exitError || !strings.Contains(l.stderr, "no such cluster") {
+		t.Errorf("code %d, stderr %q; want %d and the cause", l.code, l.stderr, exitError)
+	}
+}
+
+func TestServeRefusesTheNetwork(t *testing.T) {
+	l := runLockstep(t.Context(), t, nil, "serve", "--listen", "0.0.0.0:0")
+	if l.code != exitError || !strings.Contains(l.stderr, "--client-ca") {
+		t.Errorf("code %d, stderr %q; want %d and the flags that are missing", l.code, l.stderr, exitError)
+	}
+}
+
+func TestMissingKubeconfig(t *testing.T) {
+	l := runLockstep(t.Context(), t, nil, "serve", "--kubeconfig", "/no/such/file")
+	if l.code != exitError || !strings.Contains(l.stderr, "/no/such/file") {
+		t.Errorf("code %d, stderr %q; want %d and the path", l.code, l.stderr, exitError)
+	}
+}
+
+func TestPluginArguments(t *testing.T) {
+	o := &options{stderr: &bytes.Buffer{}}
+	if err := o.parsePluginArgs([]string{"--context=there", "-n", "models"}); err != nil {
+		t.Fatal(err)
+	}
+	if o.kubeContext != "there" || o.namespace != "models" {
+		t.Errorf("parsed %+v", o)
+	}
+	for _, args := range [][]string{{"serve"}, {"--no-such-flag"}} {
+		if err := (&options{stderr: &bytes.Buffer{}}).parsePluginArgs(args); exitCode(err) != exitUsage {
+			t.Errorf("%v: %v, want a usage error", args, err)
+		}
+	}
+}
+
+func TestDefaultListen(t *testing.T) {
+	tests := []struct {
+		name, reason, runtimeDir string
+		uid                      int
+		want                     string
+	}{
+		{"session", "made for this, and private", "/run/user/1000", 1000, "unix:///run/user/1000/lockstep/lockstep.sock"},
+		{"root", "services live in /run", "", 0, "unix:///run/lockstep/lockstep.sock"},
+		{"neither", "everybody can write here", "", 1000, "unix://" + filepath.Join(os.TempDir(), "lockstep-1000/lockstep.sock")},
+		{"relative", "it would depend on the working directory", "run", 0, "unix:///run/lockstep/lockstep.sock"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := defaultListen(func(string) string { return tt.runtimeDir }, tt.uid); got != tt.want {
+				t.Errorf("%s: %s, want %s", tt.reason, got, tt.want)
+			}
+		})
+	}
+}
+
+func TestNamespaceOfTheContext(t *testing.T) {
+	tests := []struct {
+		name, reason string
+		options      options
+		want         string
+	}{
+		{"context", "as kubectl does", options{}, "models"},
+		{"flag", "the flag wins", options{namespace: "other"}, "other"},
+		{"neither", "as kubectl does", options{kubeContext: "there"}, "default"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.options.kubeconfig = twoContexts(t)
+			if got, err := tt.options.workloadNamespace(); err != nil || got != tt.want {
+				t.Errorf("%s: %q, %v; want %q", tt.reason, got, err, tt.want)
+			}
+		})
+	}
+}
+
+// shortDir is a directory whose path leaves room for a socket's name.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "lockstep-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// dialEventually connects once the server is there.
+func dialEventually(ctx context.Context, address string) (*plugin.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		client, err := plugin.Dial(ctx, address)
+		if err == nil || !plugin.Retryable(err) {
+			return client, err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// lockedBuffer is a buffer that goroutines share.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

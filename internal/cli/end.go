@@ -1,0 +1,140 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// ending is one of the two ends of a release, as a command.
+type ending struct {
+	verb    string
+	short   string
+	long    string
+	intent  pb.FinalizeIntent
+	outcome host.Outcome
+	state   pb.State
+}
+
+func newPromoteCommand(o *options) *cobra.Command {
+	return ending{
+		verb:  "promote",
+		short: "Finish a workload's release forwards: all groups move to the new revision",
+		long: `Finish the unfinished release of a workload forwards, whatever batch it is at, and follow it until nothing of the
+release is left but the hold.`,
+		intent:  pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
+		outcome: host.OutcomePromoted,
+		state:   pb.State_STATE_COMPLETED,
+	}.command(o)
+}
+
+func newAbortCommand(o *options) *cobra.Command {
+	return ending{
+		verb:  "abort",
+		short: "Roll a workload's release back",
+		long: `Roll the unfinished release of a workload back to the stable revision, and follow it until nothing of the release is
+left but the hold. The template is not changed: it waits under the hold for the next release.`,
+		intent:  pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
+		outcome: host.OutcomeRolledBack,
+		state:   pb.State_STATE_ROLLED_BACK,
+	}.command(o)
+}
+
+// endFlags are the flags of `lockstep promote` and `lockstep abort`.
+type endFlags struct {
+	target
+
+	noWait bool
+	force  bool
+}
+
+func (e ending) command(o *options) *cobra.Command {
+	var f endFlags
+	cmd := &cobra.Command{
+		Use:   e.verb + " NAME",
+		Short: e.short,
+		Long: e.long + `
+
+The intent is recorded at once and outlives this command: any driver that runs finishes it. A release that another
+host drives, for example Argo Rollouts, is refused without --force: that host should be told instead.`,
+		Example:           fmt.Sprintf("  lockstep %[1]s vllm\n  lockstep %[1]s vllm --no-wait --address unix:///run/lockstep/lockstep.sock", e.verb),
+		Args:              oneName,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.run(cmd, o, args[0], func(s *session) error { return e.run(s, f) })
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&f.noWait, "no-wait", false, "record the intent and leave the rest to a driver that runs elsewhere")
+	flags.BoolVar(&f.force, "force", false, "also when another host drives the release")
+	flags.DurationVar(&f.patience, "retry-for", 5*time.Minute,
+		"how long to go on while the driver or the API server does not answer")
+	f.dial.add(cmd)
+	f.output.add(cmd, true)
+	return cmd
+}
+
+func (e ending) run(s *session, f endFlags) error {
+	c, err := s.host.Look(s.ctx, s.ref)
+	if err != nil {
+		return s.explain(err, e.verb)
+	}
+	switch {
+	case c.GetState() == e.state:
+		s.say(host.Event{Kind: host.EventFinished, Context: c, Outcome: e.outcome,
+			Message: fmt.Sprintf("nothing to do: release %s is %s", c.GetReleaseId(), stateName(c))})
+		return nil
+	case !host.Unfinished(c):
+		return fmt.Errorf("cannot %s %s: it has no unfinished release, its state is %s\n  to see it: %s",
+			e.verb, s.name, stateName(c), s.hints.status)
+	case !f.force && c.GetOwner() != "" && !strings.HasPrefix(c.GetOwner(), ownerPrefix):
+		return fmt.Errorf("cannot %s %s: %s drives release %s\n  tell it there, or do it behind its back with --force",
+			e.verb, s.name, c.GetOwner(), c.GetReleaseId())
+	case f.noWait:
+		return e.record(s, c, f)
+	}
+	result, err := s.host.Finish(s.ctx, s.ref, c.GetReleaseId(), e.intent)
+	return s.conclude(result, err, e.verb, e.outcome)
+}
+
+// record makes the intent durable and does not follow it.
+func (e ending) record(s *session, c *pb.BatchContext, f endFlags) error {
+	err := s.host.Retry(s.ctx, func(ctx context.Context) error {
+		response, err := s.Finalize(ctx, &pb.FinalizeRequest{
+			Workload: s.ref, ReleaseId: c.GetReleaseId(), Intent: e.intent, IncludeGroups: true,
+		})
+		if err == nil {
+			c = response.GetContext()
+		}
+		return err
+	})
+	if err != nil {
+		return s.explain(err, e.verb)
+	}
+	message := fmt.Sprintf("recorded: %s release %s, which is %s now", e.verb, c.GetReleaseId(), stateName(c))
+	if f.dial.address == "" {
+		message += "; the driver of this command ends with it, so another one must run to finish this (lockstep serve)"
+	}
+	s.say(host.Event{Kind: host.EventFinished, Context: c, Message: message, Outcome: e.outcome})
+	return nil
+}
+
+// say shows how a command ended that did not follow a release.
+func (s *session) say(e host.Event) {
+	e.Time = time.Now()
+	s.observe(e)
+	s.people(e)
+}
+
+func stateName(c *pb.BatchContext) string {
+	return strings.TrimPrefix(c.GetState().String(), "STATE_")
+}

@@ -1,0 +1,97 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// explain turns an error of the driver into text for people: what could not be done, why, the reason in brackets, one
+// line per wrong field, and what to do. Other errors are passed on with what could not be done.
+func explain(err error, what string, commands hints) error {
+	if err == nil {
+		return nil
+	}
+	s, ok := statusOf(err)
+	if !ok {
+		return fmt.Errorf("cannot %s: %w", what, err)
+	}
+	reason := drivererr.Reason(s.Err())
+	lines := []string{fmt.Sprintf("cannot %s: %s [%s]", what, messageOf(err, s), bracket(reason, s.Code()))}
+	violations := drivererr.Violations(s.Err())
+	if len(violations) > 0 {
+		lines[0] = fmt.Sprintf("cannot %s: the request is wrong [%s]", what, bracket(reason, s.Code()))
+	}
+	for _, v := range violations {
+		lines = append(lines, fmt.Sprintf("  %s: %s", v.Field, v.Description))
+	}
+	lines = append(lines, remedy(reason, drivererr.Metadata(s.Err()), commands)...)
+	return &codedError{code: exitError, err: errors.New(strings.Join(lines, "\n"))}
+}
+
+// remedy says what a person does about a reason.
+func remedy(reason pb.ErrorReason, metadata map[string]string, commands hints) []string {
+	switch reason {
+	case pb.ErrorReason_ERROR_REASON_UNSPECIFIED, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST:
+		return nil
+	case pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS:
+		lines := []string{"  to look at it: " + commands.status, "  to end it:     " + commands.abort}
+		if id := metadata["release_id"]; id != "" {
+			lines = append(lines, "  to go on with it, with the policy it was begun with: --release-id "+id)
+		}
+		return lines
+	case pb.ErrorReason_ERROR_REASON_RELEASE_ID_REUSED:
+		return []string{
+			"  a release keeps the policy it was begun with: use the same flags again",
+			"  or end it first: " + commands.abort,
+		}
+	case pb.ErrorReason_ERROR_REASON_NOT_SYNCED, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE:
+		return []string{"  what to do: check that the driver reaches the API server, for example with kubectl get lws"}
+	default:
+		return []string{"  what to do: " + drivererr.Advice(reason)}
+	}
+}
+
+// bracket is the reason as ErrorInfo has it, or the gRPC code of an error without one.
+func bracket(reason pb.ErrorReason, c codes.Code) string {
+	if reason != pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
+		return strings.TrimPrefix(reason.String(), "ERROR_REASON_")
+	}
+	return code.Code(c).String() //nolint:gosec // There are 17 codes.
+}
+
+// statusOf finds the gRPC status in err's chain.
+func statusOf(err error) (*status.Status, bool) {
+	carrier, ok := errors.AsType[interface {
+		error
+		GRPCStatus() *status.Status
+	}](err)
+	if !ok {
+		return nil, false
+	}
+	return carrier.GRPCStatus(), true
+}
+
+// messageOf is err's text without gRPC's own wording.
+func messageOf(err error, s *status.Status) string {
+	return strings.Replace(err.Error(), s.Err().Error(), s.Message(), 1)
+}
+
+// cause prefers the failure of a driver inside this process to the broken calls that it led to.
+func cause(ctx context.Context, err error) error {
+	if why := context.Cause(ctx); why != nil && !errors.Is(why, context.Canceled) {
+		return why
+	}
+	return err
+}

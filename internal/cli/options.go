@@ -1,0 +1,107 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+)
+
+// Log formats.
+const (
+	logText = "text"
+	logJSON = "json"
+)
+
+// options are the flags that every way of starting the program has, and what the commands share.
+type options struct {
+	kubeconfig  string
+	kubeContext string
+	namespace   string
+	logFormat   string
+	logLevel    string
+
+	stdout    io.Writer
+	stderr    io.Writer
+	newDriver NewDriver
+}
+
+// addFlags registers the flags on a command line of either kind.
+func (o *options) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "",
+		"kubeconfig file (default: $KUBECONFIG, ~/.kube/config, or the pod's service account)")
+	flags.StringVar(&o.kubeContext, "context", "", "kubeconfig context (default: the current one)")
+	flags.StringVarP(&o.namespace, "namespace", "n", "",
+		"namespace of the workload (default: the context's); with serve, the only one to serve (default: all)")
+	flags.StringVar(&o.logFormat, "log-format", logText, "log format on stderr: text or json")
+	flags.StringVar(&o.logLevel, "log-level", "info", "lowest level to log: debug, info, warn or error")
+}
+
+// level reads --log-level.
+func (o *options) level() (slog.Level, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
+		return 0, usageErrorf("--log-level %q: want debug, info, warn or error", o.logLevel)
+	}
+	return level, nil
+}
+
+// logger returns the logger for people and log collectors, on stderr. client-go logs to it too.
+func (o *options) logger() (*slog.Logger, error) {
+	level, err := o.level()
+	if err != nil {
+		return nil, err
+	}
+	handlerOptions := &slog.HandlerOptions{Level: level}
+	var handler slog.Handler
+	switch o.logFormat {
+	case logText:
+		handler = slog.NewTextHandler(o.stderr, handlerOptions)
+	case logJSON:
+		handler = slog.NewJSONHandler(o.stderr, handlerOptions)
+	default:
+		return nil, usageErrorf("--log-format %q: want text or json", o.logFormat)
+	}
+	return captureKlog(slog.New(handler)), nil
+}
+
+// captureKlog sends client-go's log lines to logger, which it returns.
+func captureKlog(logger *slog.Logger) *slog.Logger {
+	klog.SetSlogLogger(logger)
+	return logger
+}
+
+// clientConfig is the kubeconfig that the flags select, read when it is used.
+func (o *options) clientConfig() clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: o.kubeContext}
+	overrides.Context.Namespace = o.namespace
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+}
+
+// restConfig returns how to reach the API server.
+func (o *options) restConfig() (*rest.Config, error) {
+	config, err := o.clientConfig().ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("load kubeconfig: %w", err)
+	}
+	config.UserAgent = "lockstep/" + version()
+	return config, nil
+}
+
+// workloadNamespace returns --namespace, or the namespace of the kubeconfig's context.
+func (o *options) workloadNamespace() (string, error) {
+	namespace, _, err := o.clientConfig().Namespace()
+	if err != nil {
+		return "", fmt.Errorf("load kubeconfig: %w", err)
+	}
+	return namespace, nil
+}

@@ -1,0 +1,98 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lockstep-rollouts/lockstep/internal/server"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+)
+
+// stopGrace is how long a process that is ending waits for its driver. Whatever the driver was doing is durable and
+// goes on in the next one; client-go may sleep through the end of its context for a second and more while the API
+// server is away, and go-plugin kills a plugin that takes two.
+const stopGrace = 500 * time.Millisecond
+
+// servePlugin serves the driver to the host that started this process. The root command's flags apply, except
+// --log-format: the host reads one format.
+func servePlugin(ctx context.Context, o *options, args []string) error {
+	if err := o.parsePluginArgs(args); err != nil {
+		return err
+	}
+	level, err := o.level()
+	if err != nil {
+		return err
+	}
+	logger := captureKlog(slog.New(plugin.NewLogHandler(o.stderr, level)))
+	driver, err := o.driver(logger, nil)
+	if err != nil {
+		return err
+	}
+	return runBeside(ctx, within(stopGrace, driver.Run), func(ctx context.Context) error {
+		return plugin.Serve(ctx, driver, driver,
+			plugin.WithServeLogger(logger),
+			plugin.WithServerOptions(server.Interceptors(logger, nil)...))
+	})
+}
+
+// parsePluginArgs reads the flags that a host gave its plugin.
+func (o *options) parsePluginArgs(args []string) error {
+	flags := pflag.NewFlagSet("lockstep (plugin)", pflag.ContinueOnError)
+	flags.SetOutput(o.stderr)
+	o.addFlags(flags)
+	if err := flags.Parse(args); err != nil {
+		return usageErrorf("plugin arguments: %w", err)
+	}
+	if flags.NArg() > 0 {
+		return usageErrorf("plugin arguments: %q is no flag; a plugin takes no command", flags.Arg(0))
+	}
+	return nil
+}
+
+// runBeside runs serve and, beside it, run, which it ends when serve has returned. If run fails, serve ends too.
+func runBeside(ctx context.Context, run, serve func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ran := make(chan error, 1)
+	go func() {
+		err := run(ctx)
+		if err != nil && ctx.Err() == nil {
+			err = fmt.Errorf("run driver: %w", err)
+		} else {
+			err = nil
+		}
+		ran <- err
+		cancel()
+	}()
+	err := serve(ctx)
+	cancel()
+	return errors.Join(err, <-ran)
+}
+
+// within returns run, but for the process that ends: it returns nil once ctx has ended for the grace, although run
+// still runs.
+func within(grace time.Duration, run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		ran := make(chan error, 1)
+		go func() { ran <- run(ctx) }()
+		select {
+		case err := <-ran:
+			return err
+		case <-ctx.Done():
+		}
+		select {
+		case err := <-ran:
+			return err
+		case <-time.After(grace):
+			return nil
+		}
+	}
+}

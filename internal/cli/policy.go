@@ -1,0 +1,105 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"sigs.k8s.io/yaml"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// policyFlags are a ReleasePolicy as flags. What has no flag, traffic above all, comes from a file.
+type policyFlags struct {
+	file             string
+	style            string
+	batches          []string
+	failureThreshold string
+	minReady         time.Duration
+	progressDeadline time.Duration
+}
+
+func (f *policyFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.file, "policy", "",
+		"YAML or JSON file with a lockstep.v1alpha1.ReleasePolicy, for example with its traffic; the other flags overrule it")
+	flags.StringVar(&f.style, "style", "", "how groups are replaced: canary, blue-green or partition")
+	flags.StringSliceVar(&f.batches, "batches", nil,
+		"groups at the new revision after each batch: percentages (25%,50%,100%) or counts (1,2,4)")
+	flags.StringVar(&f.failureThreshold, "failure-threshold", "",
+		"groups of a batch that may be unready while it counts as ready: 10% or 1 (default: none)")
+	flags.DurationVar(&f.minReady, "min-ready", 0, "how long a group must have been ready before it counts")
+	flags.DurationVar(&f.progressDeadline, "progress-deadline", 0,
+		"time without a new ready group after which the release fails (default: the driver's, 30m)")
+	complete(cmd, "style", "canary", "blue-green", "partition")
+}
+
+// policy reads the file and the flags. What the driver can judge it leaves to the driver.
+func (f *policyFlags) policy() (*pb.ReleasePolicy, error) {
+	policy, err := f.readFile()
+	if err != nil {
+		return nil, err
+	}
+	if f.style != "" {
+		if policy.Style, err = parseStyle(f.style); err != nil {
+			return nil, err
+		}
+	}
+	if len(f.batches) > 0 {
+		policy.Batches = f.batches
+	}
+	if f.failureThreshold != "" {
+		policy.FailureThreshold = f.failureThreshold
+	}
+	if f.minReady != 0 {
+		policy.MinReady = durationpb.New(f.minReady)
+	}
+	if f.progressDeadline != 0 {
+		policy.ProgressDeadline = durationpb.New(f.progressDeadline)
+	}
+	if policy.GetStyle() == pb.Style_STYLE_UNSPECIFIED || len(policy.GetBatches()) == 0 {
+		return nil, usageErrorf("a release needs --style and --batches, for example --style canary --batches 25%%,50%%,100%%")
+	}
+	return policy, nil
+}
+
+func (f *policyFlags) readFile() (*pb.ReleasePolicy, error) {
+	policy := &pb.ReleasePolicy{}
+	if f.file == "" {
+		return policy, nil
+	}
+	text, err := os.ReadFile(f.file)
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	text, err = yaml.YAMLToJSON(text)
+	if err != nil {
+		return nil, usageErrorf("policy %s: %w", f.file, err)
+	}
+	if err := protojson.Unmarshal(text, policy); err != nil {
+		return nil, usageErrorf("policy %s: %w", f.file, err)
+	}
+	return policy, nil
+}
+
+// parseStyle reads "canary", "blue-green", "BlueGreen", "STYLE_BLUE_GREEN".
+func parseStyle(s string) (pb.Style, error) {
+	fold := func(s string) string {
+		s = strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(s))
+		return strings.TrimPrefix(s, "style")
+	}
+	for _, style := range []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION} {
+		if fold(s) == fold(style.String()) {
+			return style, nil
+		}
+	}
+	return 0, usageErrorf("--style %q: want canary, blue-green or partition", s)
+}

@@ -1,0 +1,110 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-rollouts/lockstep/internal/server"
+)
+
+const serveAbout = `Serve the driver over gRPC until SIGINT or SIGTERM, with health and reflection beside it.
+
+A unix socket is open to this user only, and loopback to everybody on this machine. Any other address needs
+mutual TLS: all three of --tls-cert, --tls-key and --client-ca. Certificates are read again for each connection,
+so they can be renewed in place.
+`
+
+const serveExample = `  lockstep serve
+  grpcurl -plaintext -unix "$XDG_RUNTIME_DIR/lockstep/lockstep.sock" list
+  lockstep serve --listen 127.0.0.1:7443
+  lockstep serve --listen :7443 --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt --metrics-address :9090`
+
+// newServeCommand makes `lockstep serve`.
+func newServeCommand(o *options) *cobra.Command {
+	var serve server.Options
+	cmd := &cobra.Command{
+		Use:     "serve",
+		Short:   "Serve the driver over gRPC to hosts on this machine, or elsewhere with mutual TLS",
+		Long:    serveAbout,
+		Example: serveExample,
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runServe(cmd.Context(), o, serve)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&serve.Listen, "listen", defaultListen(os.Getenv, os.Getuid()),
+		"address: unix:///path or host:port; the default is under $XDG_RUNTIME_DIR if that is set")
+	flags.StringVar(&serve.TLSCert, "tls-cert", "", "PEM file with the server's certificate chain")
+	flags.StringVar(&serve.TLSKey, "tls-key", "", "PEM file with its key")
+	flags.StringVar(&serve.ClientCA, "client-ca", "", "PEM file with the CA that clients' certificates must come from")
+	flags.StringVar(&serve.MetricsAddress, "metrics-address", "",
+		"host:port of plain HTTP with /metrics, /healthz and /readyz (default: off)")
+	return cmd
+}
+
+// runServe serves until ctx has ended.
+func runServe(ctx context.Context, o *options, serve server.Options) error {
+	logger, err := o.logger()
+	if err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	driver, err := o.driver(logger, registry)
+	if err != nil {
+		return err
+	}
+	serve.Logger, serve.Registry = logger, registry
+	s, err := server.New(ctx, driver, serve)
+	if err != nil {
+		return err
+	}
+	return runBeside(ctx, within(stopGrace, driver.Run), s.Run)
+}
+
+// driver makes the engine that the flags select.
+func (o *options) driver(logger *slog.Logger, metrics prometheus.Registerer) (server.Driver, error) {
+	config, err := o.restConfig()
+	if err != nil {
+		return nil, err
+	}
+	driver, err := o.newDriver(config, DriverSettings{
+		Logger: logger, Namespace: o.namespace, Version: version(), Metrics: metrics,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make driver: %w", err)
+	}
+	return driver, nil
+}
+
+// defaultListen is a socket that a user can make without further rights: in their runtime directory, in /run for
+// root, and else in a directory of their own under the temporary one.
+func defaultListen(getenv func(string) string, uid int) string {
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("lockstep-%d", uid))
+	switch runtimeDir := getenv("XDG_RUNTIME_DIR"); {
+	case filepath.IsAbs(runtimeDir):
+		dir = filepath.Join(runtimeDir, "lockstep")
+	case uid == 0:
+		dir = "/run/lockstep"
+	}
+	return "unix://" + filepath.Join(dir, "lockstep.sock")
+}
+
+// noArgs refuses positional arguments as a usage error.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageErrorf("%s takes no argument, got %q", cmd.CommandPath(), args[0])
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host/hosttest"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// childEnv carries the arguments of a program that TestChild runs, one per line.
+const childEnv = "LOCKSTEP_TEST_ARGS"
+
+// stuckEnv makes that program get stuck as soon as it says that it was interrupted.
+const stuckEnv = "LOCKSTEP_TEST_STUCK"
+
+// TestChild is not a test: it is the program of the tests below, in a process of its own that signals can be sent to.
+func TestChild(t *testing.T) {
+	args := os.Getenv(childEnv)
+	if args == "" {
+		t.Skip("runs only as a child of the other tests")
+	}
+	p := Program{Args: strings.Split(args, "\n"), Stdout: os.Stdout, Stderr: os.Stdout}
+	if os.Getenv(stuckEnv) != "" {
+		p.Stderr = stuckWriter{}
+	}
+	os.Exit(p.Run(t.Context()))
+}
+
+// stuckWriter is a pipe that nobody reads.
+type stuckWriter struct{}
+
+func (stuckWriter) Write(p []byte) (int, error) {
+	_, _ = os.Stdout.Write(p)
+	select {}
+}
+
+// startChild runs a release that hangs in its first batch.
+func startChild(t *testing.T, env ...string) (*exec.Cmd, *bufio.Scanner) {
+	t.Helper()
+	fake := hosttest.New()
+	fake.OnUpgrade = func(_ int32, c *pb.BatchContext) error { c.State = pb.State_STATE_UPGRADING; return nil }
+	args := with(canary, "--address", hosttest.Serve(t, fake).Address, "--kubeconfig", writeKubeconfig(t))
+	cmd := exec.CommandContext(deadline(t), os.Args[0], "-test.run=^TestChild$")
+	cmd.Env = append(os.Environ(), append(env, childEnv+"="+strings.Join(args, "\n"))...)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, bufio.NewScanner(stdout)
+}
+
+// readUntil reads lines up to the one that has the text.
+func readUntil(t *testing.T, lines *bufio.Scanner, text string) {
+	t.Helper()
+	var seen []string
+	for lines.Scan() {
+		if seen = append(seen, lines.Text()); strings.Contains(lines.Text(), text) {
+			return
+		}
+	}
+	t.Fatalf("the program never said %q:\n%s", text, strings.Join(seen, "\n"))
+}
+
+func interruptChild(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatalf("send SIGINT: %v", err)
+	}
+}
+
+func TestCtrlCPauses(t *testing.T) {
+	t.Parallel()
+	cmd, lines := startChild(t)
+	readUntil(t, lines, "upgrading: batch 1/3")
+	interruptChild(t, cmd)
+	readUntil(t, lines, "interrupted: release cli-")
+	readUntil(t, lines, "to abort:")
+	err := cmd.Wait()
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != exitInterrupted {
+		t.Errorf("the program ended with %v, want exit code %d", err, exitInterrupted)
+	}
+}
+
+func TestSecondCtrlCEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	cmd, lines := startChild(t, stuckEnv+"=1")
+	readUntil(t, lines, "upgrading: batch 1/3")
+	interruptChild(t, cmd)
+	readUntil(t, lines, "interrupted: release cli-")
+	interruptChild(t, cmd)
+	err := cmd.Wait()
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if !ok {
+		t.Fatalf("the program ended with %v, want a signal", err)
+	}
+	if status, ok := exit.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT {
+		t.Errorf("the program ended with %v, want SIGINT", err)
+	}
+}

@@ -1,0 +1,143 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"fmt"
+	"time"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// decide maps every state to a step.
+func (m *machine) decide(c *pb.BatchContext, now time.Time) step {
+	if c.GetState() != pb.State_STATE_READY {
+		m.readySince = time.Time{}
+	}
+	m.failing = m.failing && c.GetState() == pb.State_STATE_FAILED
+	switch c.GetState() {
+	case pb.State_STATE_COMPLETED:
+		return step{action: actStop, outcome: OutcomePromoted}
+	case pb.State_STATE_ROLLED_BACK:
+		return step{action: actStop, outcome: OutcomeRolledBack}
+	case pb.State_STATE_NOTHING_TO_RELEASE:
+		return step{action: actStop, outcome: OutcomeNothing}
+	case pb.State_STATE_FAILED:
+		return m.failed(c)
+	case pb.State_STATE_PROMOTING:
+		return m.end(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+	case pb.State_STATE_ROLLING_BACK:
+		return m.end(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	}
+	if m.superseded {
+		return step{action: actStop, outcome: OutcomeSuperseded}
+	}
+	if m.intent != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED {
+		return m.end(m.intent)
+	}
+	switch c.GetState() {
+	case pb.State_STATE_READY:
+		return m.ready(c, now)
+	case pb.State_STATE_PREPARING, pb.State_STATE_UNMANAGED, pb.State_STATE_UNSPECIFIED:
+		return step{action: actInitialize}
+	default:
+		return m.upgrade()
+	}
+}
+
+// upgrade asks for the batch at the cursor.
+func (m *machine) upgrade() step {
+	s := step{action: actUpgrade, batch: m.cursor}
+	if m.begun <= m.cursor {
+		m.begun = m.cursor + 1
+		s.notes = []note{{EventBatchStarted, "moving to " + m.batchName(m.cursor)}}
+	}
+	return s
+}
+
+// ready waits out the pause, then aims at the next batch or at the end.
+func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
+	behind := c.CurrentBatch != nil && c.GetCurrentBatch() < m.cursor
+	if behind || !m.asked {
+		return m.upgrade()
+	}
+	notes := m.announce()
+	if m.readySince.IsZero() {
+		m.readySince = now
+	}
+	if m.cursor == m.lastBatch() {
+		return m.last(notes)
+	}
+	if until := m.readySince.Add(m.pause); now.Before(until) {
+		return step{action: actPause, batch: m.cursor, until: until, notes: notes}
+	}
+	m.cursor, m.asked, m.readySince = m.cursor+1, false, time.Time{}
+	s := m.upgrade()
+	s.notes = append(notes, s.notes...)
+	return s
+}
+
+// announce says once per batch and revision that it is ready.
+func (m *machine) announce() []note {
+	if m.told > m.cursor {
+		return nil
+	}
+	m.told = m.cursor + 1
+	notes := []note{{EventBatchReady, m.batchName(m.cursor) + " is ready"}}
+	if m.pause > 0 && m.cursor < m.lastBatch() {
+		notes = append(notes, note{EventPause, fmt.Sprintf("pausing %s before %s", m.pause, m.batchName(m.cursor+1))})
+	}
+	return notes
+}
+
+// last is what follows the last batch.
+func (m *machine) last(notes []note) step {
+	if m.noPromote {
+		return step{action: actStop, outcome: OutcomeLastBatch, notes: notes}
+	}
+	s := m.end(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+	s.notes = append(notes, s.notes...)
+	return s
+}
+
+// failed does what the settings say. An end that was chosen is asked for once even so: a failed release is what
+// rollbacks are for.
+func (m *machine) failed(c *pb.BatchContext) step {
+	s := m.react()
+	if s.action != actStop && !m.failing {
+		m.failing = true
+		text := fmt.Sprintf("the release failed (%s): %s", c.GetReason(), c.GetMessage())
+		s.notes = append([]note{{EventFailed, text}}, s.notes...)
+	}
+	return s
+}
+
+// react chooses what to do about a failure.
+func (m *machine) react() step {
+	chosen := m.intent != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
+	switch {
+	case chosen && (!m.asked || m.onFailure == OnFailureWait):
+		return m.end(m.intent)
+	case !chosen && m.onFailure == OnFailureRollback:
+		return m.end(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	case !chosen && m.onFailure == OnFailureWait:
+		return m.upgrade()
+	default:
+		return step{action: actStop, outcome: OutcomeFailed}
+	}
+}
+
+// end aims at the end of the release, and says so when that is new.
+func (m *machine) end(intent pb.FinalizeIntent) step {
+	s := step{action: actPromote, notes: []note{{EventPromoting, "promoting: the stable groups move to the update revision"}}}
+	if intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
+		s = step{action: actRollback, notes: []note{{EventRollingBack, "rolling back to the stable revision"}}}
+	}
+	if m.intent == intent {
+		s.notes = nil
+		return s
+	}
+	m.intent, m.asked = intent, false
+	return s
+}

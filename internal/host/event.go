@@ -1,0 +1,88 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"time"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// EventKind names what happened. The values are part of the command line's JSON and YAML output.
+type EventKind string
+
+// What happens during a release.
+const (
+	// EventStarted: Initialize began a new release.
+	EventStarted EventKind = "started"
+	// EventResumed: Initialize found the release as an earlier run left it.
+	EventResumed EventKind = "resumed"
+	// EventProgress: the context changed; the message is the driver's.
+	EventProgress EventKind = "progress"
+	// EventBatchStarted: a batch is asked for, for the first time in this run.
+	EventBatchStarted EventKind = "batch-started"
+	// EventBatchReady: the batch is complete.
+	EventBatchReady EventKind = "batch-ready"
+	// EventPause: the host waits before the next batch.
+	EventPause EventKind = "pause"
+	// EventTemplateChanged: the workload's template changed, so the batches begin again.
+	EventTemplateChanged EventKind = "template-changed"
+	// EventPromoting: Finalize(PROMOTE) is asked for.
+	EventPromoting EventKind = "promoting"
+	// EventRollingBack: Finalize(ROLLBACK) is asked for, or the driver rolls back for another reason.
+	EventRollingBack EventKind = "rolling-back"
+	// EventFailed: the release is FAILED; the reason is in the context.
+	EventFailed EventKind = "failed"
+	// EventWarning: the driver accepted a request and had something to say about it.
+	EventWarning EventKind = "warning"
+	// EventRetrying: a request could not be served and is sent again.
+	EventRetrying EventKind = "retrying"
+	// EventFinished: the host stops; the outcome is set.
+	EventFinished EventKind = "finished"
+)
+
+// Event is one thing that happened.
+type Event struct {
+	// Kind is never empty.
+	Kind EventKind
+	// Time is the host's clock.
+	Time time.Time
+	// Message is a sentence for people, without a full stop.
+	Message string
+	// Context is the newest known. Nil: none yet. Receivers must not change it.
+	Context *pb.BatchContext
+	// Outcome is set with EventFinished only.
+	Outcome Outcome
+}
+
+// Outcome is how a run of the host ended. The release itself may go on.
+type Outcome string
+
+// How a run ends.
+const (
+	// OutcomePromoted: the release is COMPLETED.
+	OutcomePromoted Outcome = "promoted"
+	// OutcomeRolledBack: the release is ROLLED_BACK.
+	OutcomeRolledBack Outcome = "rolled-back"
+	// OutcomeNothing: there was nothing to release.
+	OutcomeNothing Outcome = "nothing-to-release"
+	// OutcomeLastBatch: the last batch is ready and the host was told not to promote.
+	OutcomeLastBatch Outcome = "last-batch-ready"
+	// OutcomeFailed: the release is FAILED and was left where it is.
+	OutcomeFailed Outcome = "failed"
+	// OutcomeSuperseded: the template changed before a promotion was durable, so nothing more was asked for.
+	OutcomeSuperseded Outcome = "superseded"
+	// OutcomeInterrupted: the host's context ended. The release stands where it stood.
+	OutcomeInterrupted Outcome = "interrupted"
+)
+
+// Result is the end of a run.
+type Result struct {
+	// Outcome is never empty when the run returned no error.
+	Outcome Outcome
+	// ReleaseID is the release that the run was about.
+	ReleaseID string
+	// Context is the newest known. Nil: the driver never answered.
+	Context *pb.BatchContext
+}

@@ -1,0 +1,148 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Driver is the part of the contract that a host needs, as plugin.Client has it.
+type Driver interface {
+	Initialize(context.Context, *pb.InitializeRequest, ...grpc.CallOption) (*pb.InitializeResponse, error)
+	UpgradeBatch(context.Context, *pb.UpgradeBatchRequest, ...grpc.CallOption) (*pb.UpgradeBatchResponse, error)
+	CalculateBatchContext(
+		context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption) (*pb.CalculateBatchContextResponse, error)
+	WatchBatchContext(
+		context.Context, *pb.WatchBatchContextRequest, ...grpc.CallOption) iter.Seq2[*pb.BatchContext, error]
+	Finalize(context.Context, *pb.FinalizeRequest, ...grpc.CallOption) (*pb.FinalizeResponse, error)
+}
+
+var _ Driver = (*plugin.Client)(nil)
+
+// Host drives releases. It may be used by several goroutines.
+type Host struct {
+	// Driver is required.
+	Driver Driver
+	// Observe is called for each event, from one goroutine per run. Nil: nobody looks.
+	Observe func(Event)
+	// Timing may be left zero.
+	Timing Timing
+}
+
+// Release takes a release to its end, from wherever it stands: it may be called again with the same Release after
+// an interruption, a crash or a failure. A context that ends is no error but OutcomeInterrupted; an error means that
+// the driver refused, or did not answer for Timing.Patience.
+func (h *Host) Release(ctx context.Context, release Release) (Result, error) {
+	if release.Workload == nil || len(release.Policy.GetBatches()) == 0 {
+		return Result{}, errors.New("a release needs a workload and a policy with at least one batch")
+	}
+	r := h.newRun(release)
+	return r.finish(ctx, r.begin)
+}
+
+// Finish takes an unfinished release to its end without further batches, forwards or backwards, until it is done.
+// Same guarantees as Release.
+func (h *Host) Finish(ctx context.Context, ref *pb.WorkloadRef, id string, intent pb.FinalizeIntent) (Result, error) {
+	if ref == nil || id == "" {
+		return Result{}, errors.New("the end of a release needs its workload and its id")
+	}
+	r := h.newRun(Release{Workload: ref, ID: id})
+	r.machine.endOnly = true
+	return r.finish(ctx, func(context.Context) (step, error) { return r.machine.end(intent), nil })
+}
+
+// Look returns where the workload stands, without waiting for more than an answer.
+func (h *Host) Look(ctx context.Context, ref *pb.WorkloadRef) (*pb.BatchContext, error) {
+	var c *pb.BatchContext
+	err := h.Retry(ctx, func(ctx context.Context) error {
+		response, err := h.Driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{
+			Workload: ref, IncludeGroups: true,
+		})
+		c = response.GetContext()
+		return err
+	})
+	return c, err
+}
+
+// Retry makes a call until it succeeds, is refused, ctx ends, or errors that may pass have lasted for Timing.Patience.
+func (h *Host) Retry(ctx context.Context, call func(context.Context) error) error {
+	timing := h.Timing.withDefaults()
+	began, delay := time.Now(), timing.Backoff
+	for {
+		err := call(ctx)
+		if err == nil || ctx.Err() != nil || !passing(err) {
+			return err
+		}
+		if time.Since(began) > timing.Patience {
+			return gaveUp(timing.Patience, err)
+		}
+		sleep(ctx, delay)
+		delay = min(2*delay, maxBackoff)
+	}
+}
+
+// Follow calls observe with where the workload stands, at once and then at each change, until ctx ends, which is no
+// error, or the driver refuses. Broken streams are opened again.
+func (h *Host) Follow(ctx context.Context, ref *pb.WorkloadRef, observe func(*pb.BatchContext)) error {
+	w := watcher{driver: h.Driver, timing: h.Timing.withDefaults(), request: &pb.WatchBatchContextRequest{
+		Workload: ref, IncludeGroups: true,
+	}}
+	err := w.run(ctx, observe)
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // The end of ctx is how a caller stops.
+	}
+	return err
+}
+
+func (h *Host) newRun(release Release) *run {
+	return &run{
+		host:    h,
+		timing:  h.Timing.withDefaults(),
+		release: release,
+		machine: machine{
+			batches:   release.Policy.GetBatches(),
+			pause:     release.Pause,
+			noPromote: release.NoPromote,
+			onFailure: release.OnFailure,
+		},
+		feed: make(chan *pb.BatchContext),
+	}
+}
+
+// passing says whether the same request may succeed later. The host gives each request a deadline of its own, so a
+// driver that hangs counts as one that is away.
+func passing(err error) bool {
+	switch status.Code(err) {
+	case codes.Aborted, codes.Unavailable, codes.DeadlineExceeded:
+		return true
+	default:
+		return false
+	}
+}
+
+// sleep waits for d, or less if ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// gaveUp says how long the host tried.
+func gaveUp(patience time.Duration, err error) error {
+	return fmt.Errorf("gave up after %s: %w", patience, err)
+}

@@ -1,0 +1,476 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/internal/host/hosttest"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// rig is a host that talks to a fake driver over a unix socket.
+type rig struct {
+	fake   *hosttest.Driver
+	server *hosttest.Server
+	host   *host.Host
+
+	mu     sync.Mutex
+	events []host.Event
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{fake: hosttest.New()}
+	r.server = hosttest.Serve(t, r.fake)
+	client, err := plugin.Dial(t.Context(), r.server.Address)
+	if err != nil {
+		t.Fatalf("dial the fake driver: %v", err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	r.host = &host.Host{
+		Driver: client,
+		Observe: func(e host.Event) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.events = append(r.events, e)
+		},
+		Timing: host.Timing{Wait: 5 * time.Second, Interval: time.Millisecond, Backoff: time.Millisecond},
+	}
+	return r
+}
+
+// kinds are the events so far, without progress, which depends on how fast the watch is.
+func (r *rig) kinds() []host.EventKind {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var kinds []host.EventKind
+	for _, e := range r.events {
+		if e.Kind != host.EventProgress {
+			kinds = append(kinds, e.Kind)
+		}
+	}
+	return kinds
+}
+
+// requests are the calls that the fake has seen, without reads.
+func (r *rig) requests() []string {
+	calls := slices.DeleteFunc(r.fake.Calls(), func(call string) bool { return call == "CalculateBatchContext" })
+	return slices.Compact(calls)
+}
+
+func release(change func(*host.Release)) host.Release {
+	r := host.Release{
+		Workload: &pb.WorkloadRef{Namespace: "default", Name: "vllm"},
+		ID:       "r1",
+		NewID:    func() string { return "new" },
+		Owner:    "lockstep-cli/jo@laptop",
+		Policy:   &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "50%", "100%"}},
+	}
+	if change != nil {
+		change(&r)
+	}
+	return r
+}
+
+// deadline bounds a test that would otherwise hang.
+func deadline(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	begun := func(c *pb.BatchContext) { c.ReleaseId, c.Owner, c.Batches = "r1", "lockstep-cli/jo@laptop", 3 }
+	failed := func(c *pb.BatchContext) {
+		c.State, c.Reason, c.Message = pb.State_STATE_FAILED, "ProgressDeadlineExceeded", "no new ready group for 30m"
+	}
+	all := []string{"Initialize r1", "UpgradeBatch 0", "UpgradeBatch 1", "UpgradeBatch 2", "Finalize PROMOTE"}
+	cases := map[string]struct {
+		reason  string
+		release func(*host.Release)
+		fake    func(*hosttest.Driver)
+		outcome host.Outcome
+		calls   []string
+	}{
+		"HappyPath": {
+			reason:  "batches in order, then the promotion",
+			outcome: host.OutcomePromoted,
+			calls:   all,
+		},
+		"NothingToRelease": {
+			reason: "the template is what runs already",
+			fake: func(d *hosttest.Driver) {
+				d.OnInitialize = func(c *pb.BatchContext) error { c.State = pb.State_STATE_NOTHING_TO_RELEASE; return nil }
+			},
+			outcome: host.OutcomeNothing,
+			calls:   []string{"Initialize r1"},
+		},
+		"NoPromote": {
+			reason:  "the host stops at the last batch",
+			release: func(r *host.Release) { r.NoPromote = true },
+			outcome: host.OutcomeLastBatch,
+			calls:   all[:4],
+		},
+		"Deadline": {
+			reason: "a failure is left where it is",
+			fake: func(d *hosttest.Driver) {
+				d.OnUpgrade = func(batch int32, c *pb.BatchContext) error {
+					if batch == 1 {
+						failed(c)
+					}
+					return nil
+				}
+			},
+			outcome: host.OutcomeFailed,
+			calls:   all[:3],
+		},
+		"RollbackOnFailure": {
+			reason:  "the host was told to",
+			release: func(r *host.Release) { r.OnFailure = host.OnFailureRollback },
+			fake: func(d *hosttest.Driver) {
+				d.OnUpgrade = func(_ int32, c *pb.BatchContext) error { failed(c); return nil }
+			},
+			outcome: host.OutcomeRolledBack,
+			calls:   []string{"Initialize r1", "UpgradeBatch 0", "Finalize ROLLBACK"},
+		},
+		"NewIDByDefault": {
+			reason:  "no release is in flight",
+			release: func(r *host.Release) { r.ID = "" },
+			outcome: host.OutcomePromoted,
+			calls:   append([]string{"Initialize new"}, all[1:]...),
+		},
+		"AnotherOwnersIsLeftAlone": {
+			reason:  "an unfinished release of somebody else is not taken over",
+			release: func(r *host.Release) { r.ID, r.Owner = "", "lockstep-cli/al@desk" },
+			fake: func(d *hosttest.Driver) {
+				d.Set(func(c *pb.BatchContext) { begun(c); c.State = pb.State_STATE_COMPLETED })
+			},
+			outcome: host.OutcomePromoted,
+			calls:   append([]string{"Initialize new"}, all[1:]...),
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			if tc.fake != nil {
+				tc.fake(r.fake)
+			}
+			got, err := r.host.Release(deadline(t), release(tc.release))
+			if err != nil || got.Outcome != tc.outcome {
+				t.Fatalf("%s: Release(...) = %q, %v; want %q", tc.reason, got.Outcome, err, tc.outcome)
+			}
+			if diff := cmp.Diff(tc.calls, r.requests()); diff != "" {
+				t.Errorf("%s: calls: -want, +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestReleaseResumes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	stuck := func(batch int32, c *pb.BatchContext) error {
+		if batch == 1 {
+			c.State, c.UpdatedReady = pb.State_STATE_UPGRADING, 1
+		}
+		return nil
+	}
+	r.fake.OnUpgrade = stuck
+
+	first, interrupt := context.WithCancel(deadline(t))
+	defer interrupt()
+	go func() {
+		_ = r.fake.Await(first, func(c *pb.BatchContext, _ []string) bool { return c.GetCurrentBatch() == 1 })
+		interrupt()
+	}()
+	got, err := r.host.Release(first, release(nil))
+	if err != nil || got.Outcome != host.OutcomeInterrupted {
+		t.Fatalf("Release(...) = %q, %v; want interrupted", got.Outcome, err)
+	}
+	if state := r.fake.Context().GetState(); state != pb.State_STATE_UPGRADING {
+		t.Fatalf("the release is %s after the interruption, want it untouched", state)
+	}
+
+	r.fake.Set(func(c *pb.BatchContext) { c.State, c.UpdatedReady = pb.State_STATE_READY, 2 })
+	got, err = r.host.Release(deadline(t), release(func(r *host.Release) { r.ID = "" }))
+	if err != nil || got.Outcome != host.OutcomePromoted || got.ReleaseID != "r1" {
+		t.Fatalf("Release(...) = %q of %q, %v; want r1 promoted", got.Outcome, got.ReleaseID, err)
+	}
+	want := []string{
+		"Initialize r1", "UpgradeBatch 0", "UpgradeBatch 1",
+		"Initialize r1", "UpgradeBatch 1", "UpgradeBatch 2", "Finalize PROMOTE",
+	}
+	if diff := cmp.Diff(want, r.requests()); diff != "" {
+		t.Errorf("calls: -want, +got:\n%s", diff)
+	}
+	if !slices.Contains(r.kinds(), host.EventResumed) {
+		t.Errorf("events = %v, want resumed among them", r.kinds())
+	}
+}
+
+func TestReleaseDoesNotTakeAnEndedReleaseForItsOwn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	if _, err := r.host.Release(deadline(t), release(nil)); err != nil {
+		t.Fatalf("Release(...): %v", err)
+	}
+	// At rest again, with a new template; the context still names the release that ended.
+	ended := true
+	r.fake.Set(func(c *pb.BatchContext) { c.State, c.UpdateRevision = pb.State_STATE_HOLDING, "cccc" })
+	r.fake.OnReinitialize = func(c *pb.BatchContext) {
+		if ended {
+			c.State = pb.State_STATE_COMPLETED
+			ended = false
+		}
+	}
+	got, err := r.host.Release(deadline(t), release(func(r *host.Release) { r.ID = "" }))
+	if err != nil || got.ReleaseID != "new" || got.Outcome != host.OutcomePromoted {
+		t.Errorf("Release(...) = %q of %q, %v; want new promoted", got.Outcome, got.ReleaseID, err)
+	}
+}
+
+func TestReleaseStartsAgainForANewTemplate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	changed := false
+	r.fake.OnUpgrade = func(batch int32, c *pb.BatchContext) error {
+		if batch == 1 && !changed {
+			changed = true
+			// The template changes, and the driver has read it, between the host's decision and its request.
+			go r.fake.Set(func(c *pb.BatchContext) {
+				c.UpdateRevision, c.State, c.CurrentBatch, c.Target = "cccc", pb.State_STATE_HOLDING, nil, ""
+			})
+			return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "the template is at revision cccc")
+		}
+		return nil
+	}
+	got, err := r.host.Release(deadline(t), release(nil))
+	if err != nil || got.Outcome != host.OutcomePromoted {
+		t.Fatalf("Release(...) = %q, %v; want promoted", got.Outcome, err)
+	}
+	want := []string{
+		"Initialize r1", "UpgradeBatch 0", "UpgradeBatch 1", "UpgradeBatch 0", "UpgradeBatch 1", "UpgradeBatch 2",
+		"Finalize PROMOTE",
+	}
+	if diff := cmp.Diff(want, r.requests()); diff != "" {
+		t.Errorf("calls: -want, +got:\n%s", diff)
+	}
+	if !slices.Contains(r.kinds(), host.EventTemplateChanged) {
+		t.Errorf("events = %v, want template-changed among them", r.kinds())
+	}
+}
+
+func TestReleaseFollowsAnAbortOfSomebodyElse(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.fake.OnUpgrade = func(batch int32, c *pb.BatchContext) error {
+		if batch == 1 {
+			c.State = pb.State_STATE_UPGRADING
+			go r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_ROLLED_BACK })
+		}
+		return nil
+	}
+	got, err := r.host.Release(deadline(t), release(nil))
+	if err != nil || got.Outcome != host.OutcomeRolledBack {
+		t.Errorf("Release(...) = %q, %v; want rolled back", got.Outcome, err)
+	}
+}
+
+func TestReleaseRetries(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		reason string
+		err    error
+	}{
+		"Conflict": {
+			reason: "a lost race is run again",
+			err:    drivererr.New(pb.ErrorReason_ERROR_REASON_CONFLICT, "the object was changed"),
+		},
+		"Unavailable": {
+			reason: "an API server that is away comes back",
+			err:    drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "connection refused"),
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			left := 5
+			r.fake.OnUpgrade = func(_ int32, _ *pb.BatchContext) error {
+				if left--; left >= 0 {
+					return tc.err
+				}
+				return nil
+			}
+			got, err := r.host.Release(deadline(t), release(nil))
+			if err != nil || got.Outcome != host.OutcomePromoted {
+				t.Fatalf("%s: Release(...) = %q, %v; want promoted", tc.reason, got.Outcome, err)
+			}
+			if !slices.Contains(r.kinds(), host.EventRetrying) {
+				t.Errorf("%s: events = %v, want retrying among them", tc.reason, r.kinds())
+			}
+		})
+	}
+}
+
+func TestReleaseGivesUp(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.server.Stop()
+	r.host.Timing.Patience = 20 * time.Millisecond
+	_, err := r.host.Release(deadline(t), release(nil))
+	if err == nil {
+		t.Fatal("Release(...) without a driver succeeded")
+	}
+}
+
+func TestReleaseRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	_, err := r.host.Release(deadline(t), release(func(r *host.Release) { r.Workload.Name = "other" }))
+	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
+		t.Errorf("Release(...) = %v, want WORKLOAD_NOT_FOUND", err)
+	}
+}
+
+func TestReleaseOutlivesTheDriver(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.fake.OnUpgrade = func(batch int32, c *pb.BatchContext) error {
+		if batch == 1 {
+			c.State = pb.State_STATE_UPGRADING
+		}
+		return nil
+	}
+	ctx := deadline(t)
+	restarted := make(chan error, 1)
+	go func() {
+		restarted <- r.fake.Await(ctx, func(c *pb.BatchContext, _ []string) bool { return c.GetCurrentBatch() == 1 })
+		r.server.Stop()
+		r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_READY })
+		r.server.Start()
+	}()
+	got, err := r.host.Release(ctx, release(nil))
+	if err != nil || got.Outcome != host.OutcomePromoted {
+		t.Fatalf("Release(...) = %q, %v; want promoted", got.Outcome, err)
+	}
+	if err := <-restarted; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReleasePauses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx, interrupt := context.WithCancel(deadline(t))
+	defer interrupt()
+	observe := r.host.Observe
+	r.host.Observe = func(e host.Event) {
+		observe(e)
+		if e.Kind == host.EventPause {
+			interrupt()
+		}
+	}
+	got, err := r.host.Release(ctx, release(func(r *host.Release) { r.Pause = time.Hour }))
+	if err != nil || got.Outcome != host.OutcomeInterrupted {
+		t.Fatalf("Release(...) = %q, %v; want interrupted", got.Outcome, err)
+	}
+	if diff := cmp.Diff([]string{"Initialize r1", "UpgradeBatch 0"}, r.requests()); diff != "" {
+		t.Errorf("calls: -want, +got:\n%s", diff)
+	}
+}
+
+func TestReleasePauseEndsEarlyForAFailure(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	observe := r.host.Observe
+	r.host.Observe = func(e host.Event) {
+		observe(e)
+		if e.Kind == host.EventPause {
+			r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_FAILED })
+		}
+	}
+	got, err := r.host.Release(deadline(t), release(func(r *host.Release) { r.Pause = time.Hour }))
+	if err != nil || got.Outcome != host.OutcomeFailed {
+		t.Errorf("Release(...) = %q, %v; want failed long before the pause is over", got.Outcome, err)
+	}
+}
+
+func TestFinish(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		reason string
+		intent pb.FinalizeIntent
+		state  pb.State
+		want   host.Outcome
+	}{
+		"Promote": {
+			reason: "a ready release is promoted", intent: promote, state: pb.State_STATE_READY, want: host.OutcomePromoted,
+		},
+		"Abort": {
+			reason: "a failed release is aborted", intent: rollback, state: pb.State_STATE_FAILED,
+			want: host.OutcomeRolledBack,
+		},
+		"AbortTooLate": {
+			reason: "the end was chosen before", intent: rollback, state: pb.State_STATE_COMPLETED,
+			want: host.OutcomePromoted,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.fake.Set(func(c *pb.BatchContext) {
+				c.ReleaseId, c.State, c.Batches, c.CurrentBatch = "r1", tc.state, 1, proto.Int32(0)
+			})
+			got, err := r.host.Finish(deadline(t), release(nil).Workload, "r1", tc.intent)
+			if err != nil || got.Outcome != tc.want {
+				t.Errorf("%s: Finish(...) = %q, %v; want %q", tc.reason, got.Outcome, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestFollowReconnects(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx, stop := context.WithCancel(deadline(t))
+	defer stop()
+	var states []pb.State
+	err := r.host.Follow(ctx, release(nil).Workload, func(c *pb.BatchContext) {
+		states = append(states, c.GetState())
+		if c.GetState() == pb.State_STATE_UPGRADING {
+			stop()
+			return
+		}
+		r.server.Stop()
+		r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_UPGRADING })
+		r.server.Start()
+	})
+	if err != nil {
+		t.Fatalf("Follow(...): %v", err)
+	}
+	if diff := cmp.Diff([]pb.State{pb.State_STATE_HOLDING, pb.State_STATE_UPGRADING}, states); diff != "" {
+		t.Errorf("states: -want, +got:\n%s", diff)
+	}
+}
+
+const (
+	promote  = pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
+	rollback = pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
+)

@@ -1,0 +1,243 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+const (
+	promote  = pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
+	rollback = pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
+)
+
+var noon = time.Date(2026, time.January, 2, 12, 0, 0, 0, time.UTC)
+
+// at is a context at a batch; a negative one is none.
+func at(state pb.State, batch int32, revision string) *pb.BatchContext {
+	c := &pb.BatchContext{State: state, Reason: "R", Message: "m", UpdateRevision: revision}
+	if batch >= 0 {
+		c.CurrentBatch = proto.Int32(batch)
+	}
+	return c
+}
+
+func threeBatches() machine {
+	return machine{batches: []string{"25%", "50%", "100%"}}
+}
+
+func TestNext(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		reason  string
+		machine func(m *machine)
+		context *pb.BatchContext
+		want    step
+	}{
+		"FreshRelease": {
+			reason:  "an initialised release waits for its first batch",
+			context: at(pb.State_STATE_HOLDING, -1, "b"),
+			want:    step{action: actUpgrade, batch: 0},
+		},
+		"Preparing": {
+			reason:  "Initialize is asked for until the canary is there",
+			context: at(pb.State_STATE_PREPARING, -1, ""),
+			want:    step{action: actInitialize},
+		},
+		"ResumeUpgrading": {
+			reason:  "a host that was killed goes on where the release stands",
+			context: at(pb.State_STATE_UPGRADING, 1, "b"),
+			want:    step{action: actUpgrade, batch: 1},
+		},
+		"ResumeReady": {
+			reason:  "the batch is asked for before its readiness is believed",
+			context: at(pb.State_STATE_READY, 1, "b"),
+			want:    step{action: actUpgrade, batch: 1},
+		},
+		"BatchReady": {
+			reason:  "the next batch follows",
+			machine: func(m *machine) { m.asked, m.revision = true, "b" },
+			context: at(pb.State_STATE_READY, 0, "b"),
+			want:    step{action: actUpgrade, batch: 1},
+		},
+		"StaleReady": {
+			reason:  "readiness of an earlier batch says nothing about this one",
+			machine: func(m *machine) { m.asked, m.revision, m.cursor = true, "b", 1 },
+			context: at(pb.State_STATE_READY, 0, "b"),
+			want:    step{action: actUpgrade, batch: 1},
+		},
+		"AbsoluteTarget": {
+			reason:  "another host's target that is no batch counts as the batch that was asked for",
+			machine: func(m *machine) { m.asked, m.revision = true, "b" },
+			context: at(pb.State_STATE_READY, -1, "b"),
+			want:    step{action: actUpgrade, batch: 1},
+		},
+		"Pause": {
+			reason:  "a ready batch stays for the pause",
+			machine: func(m *machine) { m.asked, m.revision, m.pause = true, "b", time.Minute },
+			context: at(pb.State_STATE_READY, 0, "b"),
+			want:    step{action: actPause, batch: 0, until: noon.Add(time.Minute)},
+		},
+		"LastBatchHasNoPause": {
+			reason:  "the pause is between batches",
+			machine: func(m *machine) { m.asked, m.revision, m.pause = true, "b", time.Minute },
+			context: at(pb.State_STATE_READY, 2, "b"),
+			want:    step{action: actPromote},
+		},
+		"NoPromote": {
+			reason:  "the host was told to stop before the promotion",
+			machine: func(m *machine) { m.asked, m.revision, m.noPromote = true, "b", true },
+			context: at(pb.State_STATE_READY, 2, "b"),
+			want:    step{action: actStop, outcome: OutcomeLastBatch},
+		},
+		"NewTemplate": {
+			reason:  "what was ready was the old template",
+			machine: func(m *machine) { m.asked, m.revision, m.cursor = true, "a", 2 },
+			context: at(pb.State_STATE_READY, 2, "b"),
+			want:    step{action: actUpgrade, batch: 0},
+		},
+		"NewTemplateWhilePromoting": {
+			reason: "a promotion that the driver does not know of must not promote what nobody has seen serve",
+			machine: func(m *machine) {
+				m.asked, m.revision, m.cursor = true, "a", 2
+				m.intent = promote
+			},
+			context: at(pb.State_STATE_HOLDING, -1, "b"),
+			want:    step{action: actUpgrade, batch: 0},
+		},
+		"NewTemplateEndOnly": {
+			reason: "a run that only promotes has no batches to start again with",
+			machine: func(m *machine) {
+				m.asked, m.revision, m.endOnly = true, "a", true
+				m.intent = promote
+			},
+			context: at(pb.State_STATE_HOLDING, -1, "b"),
+			want:    step{action: actStop, outcome: OutcomeSuperseded},
+		},
+		"RevisionUnknown": {
+			reason:  "an empty revision is no new one",
+			machine: func(m *machine) { m.asked, m.revision, m.cursor = true, "a", 1 },
+			context: at(pb.State_STATE_UPGRADING, 1, ""),
+			want:    step{action: actUpgrade, batch: 1},
+		},
+		"Failed": {
+			reason:  "by default a failure is left to a person",
+			context: at(pb.State_STATE_FAILED, 0, "b"),
+			want:    step{action: actStop, outcome: OutcomeFailed},
+		},
+		"FailedRollback": {
+			reason:  "the host was told to roll back",
+			machine: func(m *machine) { m.onFailure = OnFailureRollback },
+			context: at(pb.State_STATE_FAILED, 0, "b"),
+			want:    step{action: actRollback},
+		},
+		"FailedWait": {
+			reason:  "the host was told to see it out",
+			machine: func(m *machine) { m.onFailure = OnFailureWait },
+			context: at(pb.State_STATE_FAILED, 1, "b"),
+			want:    step{action: actUpgrade, batch: 1},
+		},
+		"FailedPromotion": {
+			reason:  "a promotion that got stuck can't be rolled back, whatever the setting",
+			machine: func(m *machine) { m.intent, m.asked, m.onFailure = promote, true, OnFailureRollback },
+			context: at(pb.State_STATE_FAILED, 2, "b"),
+			want:    step{action: actStop, outcome: OutcomeFailed},
+		},
+		"EndOfAFailedRelease": {
+			reason:  "a failed release is what aborts are for",
+			machine: func(m *machine) { m.intent, m.endOnly = rollback, true },
+			context: at(pb.State_STATE_FAILED, 0, "b"),
+			want:    step{action: actRollback},
+		},
+		"RollingBackByOthers": {
+			reason:  "an end that somebody chose is followed",
+			context: at(pb.State_STATE_ROLLING_BACK, 1, "b"),
+			want:    step{action: actRollback},
+		},
+		"PromotingByOthers": {
+			reason:  "an end that somebody chose is followed",
+			context: at(pb.State_STATE_PROMOTING, 2, "b"),
+			want:    step{action: actPromote},
+		},
+		"Completed": {
+			reason:  "the same command again finds its work done",
+			context: at(pb.State_STATE_COMPLETED, 2, "b"),
+			want:    step{action: actStop, outcome: OutcomePromoted},
+		},
+		"RolledBack": {
+			reason:  "the end was backwards",
+			context: at(pb.State_STATE_ROLLED_BACK, 2, "b"),
+			want:    step{action: actStop, outcome: OutcomeRolledBack},
+		},
+		"Nothing": {
+			reason:  "there is nothing to release",
+			context: at(pb.State_STATE_NOTHING_TO_RELEASE, -1, ""),
+			want:    step{action: actStop, outcome: OutcomeNothing},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := threeBatches()
+			if tc.machine != nil {
+				tc.machine(&m)
+			}
+			got := m.next(tc.context, noon)
+			got.notes = nil
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(step{}, note{})); diff != "" {
+				t.Errorf("%s: next(...): -want, +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestPauseRestartsWhenTheBatchDoes(t *testing.T) {
+	t.Parallel()
+	m := threeBatches()
+	m.asked, m.pause = true, time.Minute
+	for i, tc := range []struct {
+		state pb.State
+		after time.Duration
+		want  action
+	}{
+		{pb.State_STATE_READY, 0, actPause},
+		{pb.State_STATE_READY, 59 * time.Second, actPause},
+		{pb.State_STATE_UPGRADING, 59 * time.Second, actUpgrade},
+		{pb.State_STATE_READY, 61 * time.Second, actPause},
+		{pb.State_STATE_READY, 121 * time.Second, actUpgrade},
+	} {
+		if got := m.next(at(tc.state, 0, "b"), noon.Add(tc.after)); got.action != tc.want {
+			t.Errorf("step %d: next(%s after %s) = action %d, want %d", i, tc.state, tc.after, got.action, tc.want)
+		}
+	}
+	if m.cursor != 1 {
+		t.Errorf("cursor = %d after the pause, want 1", m.cursor)
+	}
+}
+
+func TestNotesAreSaidOnce(t *testing.T) {
+	t.Parallel()
+	m := threeBatches()
+	m.asked, m.pause, m.onFailure = true, time.Minute, OnFailureWait
+	var kinds []EventKind
+	for _, state := range []pb.State{
+		pb.State_STATE_UPGRADING, pb.State_STATE_UPGRADING, pb.State_STATE_FAILED, pb.State_STATE_FAILED,
+		pb.State_STATE_UPGRADING, pb.State_STATE_READY, pb.State_STATE_UPGRADING, pb.State_STATE_READY,
+		pb.State_STATE_PROMOTING, pb.State_STATE_PROMOTING,
+	} {
+		for _, n := range m.next(at(state, 0, "b"), noon).notes {
+			kinds = append(kinds, n.kind)
+		}
+	}
+	want := []EventKind{EventBatchStarted, EventFailed, EventBatchReady, EventPause, EventPromoting}
+	if diff := cmp.Diff(want, kinds); diff != "" {
+		t.Errorf("notes: -want, +got:\n%s", diff)
+	}
+}

@@ -1,0 +1,96 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"time"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// OnFailure is what the host does when the release is FAILED.
+type OnFailure string
+
+// What a host can do about a failure.
+const (
+	// OnFailurePause leaves the release where it is and stops.
+	OnFailurePause OnFailure = "pause"
+	// OnFailureRollback rolls the release back.
+	OnFailureRollback OnFailure = "rollback"
+	// OnFailureWait goes on as soon as the release recovers.
+	OnFailureWait OnFailure = "wait"
+)
+
+// Release is what to release and how.
+type Release struct {
+	// Workload is required.
+	Workload *pb.WorkloadRef
+	// ID is the release id. Empty: the id of this owner's unfinished release, otherwise NewID is asked.
+	ID string
+	// NewID makes a release id. Required when ID is empty.
+	NewID func() string
+	// Owner is shown to people, for example "lockstep-cli/jo@laptop".
+	Owner string
+	// Policy is required, and must be the same on every run of one release.
+	Policy *pb.ReleasePolicy
+	// Pause is how long a batch must have stayed ready, as seen by this run, before the next one is asked for. A batch
+	// that becomes unready during the pause starts it again. There is no pause after the last batch.
+	Pause time.Duration
+	// NoPromote stops when the last batch is ready.
+	NoPromote bool
+	// OnFailure is what to do when the release is FAILED. Empty: OnFailurePause.
+	OnFailure OnFailure
+}
+
+// Timing is how often and how long the host asks. The zero value of a field means its default.
+type Timing struct {
+	// Wait is the long poll of each request. Default 30 s.
+	Wait time.Duration
+	// Interval is the least time between two equal requests, for drivers that answer at once. Default 1 s.
+	Interval time.Duration
+	// Backoff is the first delay after an error that may pass; it doubles up to 5 s. Default 200 ms.
+	Backoff time.Duration
+	// Patience is how long errors that may pass are retried in a row. Default 5 min.
+	Patience time.Duration
+}
+
+// maxBackoff keeps a host responsive after a long outage.
+const maxBackoff = 5 * time.Second
+
+// withDefaults returns t with each zero field set.
+func (t Timing) withDefaults() Timing {
+	set := func(field *time.Duration, value time.Duration) {
+		if *field == 0 {
+			*field = value
+		}
+	}
+	set(&t.Wait, 30*time.Second)
+	set(&t.Interval, time.Second)
+	set(&t.Backoff, 200*time.Millisecond)
+	set(&t.Patience, 5*time.Minute)
+	return t
+}
+
+// Unfinished says whether the context tells of a release that has begun and not ended. HOLDING counts when it names a
+// release: it is either initialised and waits for its first batch, or has ended, which Initialize tells apart.
+func Unfinished(c *pb.BatchContext) bool {
+	if c.GetReleaseId() == "" {
+		return false
+	}
+	switch c.GetState() {
+	case pb.State_STATE_UNSPECIFIED, pb.State_STATE_UNMANAGED, pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK,
+		pb.State_STATE_NOTHING_TO_RELEASE:
+		return false
+	case pb.State_STATE_HOLDING, pb.State_STATE_PREPARING, pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING,
+		pb.State_STATE_READY, pb.State_STATE_PROMOTING, pb.State_STATE_ROLLING_BACK, pb.State_STATE_FAILED:
+		return true
+	default:
+		return false
+	}
+}
+
+// ended says whether the release of the context is over.
+func ended(c *pb.BatchContext) bool {
+	return c.GetState() == pb.State_STATE_COMPLETED || c.GetState() == pb.State_STATE_ROLLED_BACK
+}

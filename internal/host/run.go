@@ -1,0 +1,171 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// lastLookTimeout bounds what a person who pressed Ctrl-C waits for.
+const lastLookTimeout = 2 * time.Second
+
+// run is one run of a host over one release. Everything but the watcher happens in the caller's goroutine.
+type run struct {
+	host    *Host
+	timing  Timing
+	release Release
+	machine machine
+
+	// last is the newest context, as told to people.
+	last *pb.BatchContext
+	// guessed is true while the id was taken over from a context that does not say whether its release has ended.
+	guessed bool
+	// introduced is true once Initialize was answered.
+	introduced bool
+	// request and requested are the last request and when it was sent, to space equal ones.
+	request   step
+	requested time.Time
+
+	// feed brings contexts from the watcher.
+	feed     chan *pb.BatchContext
+	watching sync.Once
+	watchers sync.WaitGroup
+}
+
+// finish loops from the first step to the end, and turns the end of ctx into an outcome.
+func (r *run) finish(ctx context.Context, begin func(context.Context) (step, error)) (Result, error) {
+	running, stop := context.WithCancel(ctx)
+	defer r.watchers.Wait()
+	defer stop()
+
+	outcome, err := r.loop(running, begin)
+	interrupted := err != nil && ctx.Err() != nil
+	if interrupted {
+		outcome, err = OutcomeInterrupted, nil
+		r.lastLook(ctx)
+	}
+	result := Result{Outcome: outcome, ReleaseID: r.release.ID, Context: r.last}
+	if err != nil {
+		return result, err
+	}
+	r.emit(Event{Kind: EventFinished, Message: sentence(result), Outcome: result.Outcome})
+	return result, nil
+}
+
+// lastLook finds out where an interrupted release stands: the request that was cut off may have arrived. If the driver
+// does not answer soon, what was known before has to do.
+func (r *run) lastLook(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLookTimeout)
+	defer cancel()
+	if a, err := r.look(ctx, r.release.ID); err == nil {
+		r.last = a.context
+	}
+}
+
+func (r *run) loop(ctx context.Context, begin func(context.Context) (step, error)) (Outcome, error) {
+	next, err := begin(ctx)
+	for err == nil {
+		for _, n := range next.notes {
+			r.emit(Event{Kind: n.kind, Message: n.message})
+		}
+		if next.action == actStop {
+			return next.outcome, nil
+		}
+		var a answer
+		if a, err = r.perform(ctx, next); err == nil {
+			next = r.consider(ctx, a)
+		}
+	}
+	return "", err
+}
+
+// consider takes an answer in and decides.
+func (r *run) consider(ctx context.Context, a answer) step {
+	r.introduce(a)
+	r.show(a.context)
+	r.machine.asked = r.machine.asked || a.asked
+	next := r.machine.next(a.context, time.Now())
+	if a.done && next.action != actStop {
+		next.action, next.outcome = actStop, doneOutcome(r.machine.intent)
+	}
+	if next.action != actStop {
+		r.watching.Do(func() { r.watch(ctx) })
+	}
+	return next
+}
+
+// doneOutcome trusts `done` of a driver whose state says less.
+func doneOutcome(intent pb.FinalizeIntent) Outcome {
+	if intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
+		return OutcomeRolledBack
+	}
+	return OutcomePromoted
+}
+
+// introduce says which release this is, once, and passes the driver's warnings on.
+func (r *run) introduce(a answer) {
+	for _, w := range a.warnings {
+		r.emit(Event{Kind: EventWarning, Message: fmt.Sprintf("%s [%s]", w.GetMessage(), w.GetCode())})
+	}
+	if r.introduced || a.action == pb.Action_ACTION_UNSPECIFIED || r.machine.endOnly {
+		return
+	}
+	r.introduced = true
+	if a.context.GetState() == pb.State_STATE_NOTHING_TO_RELEASE {
+		return
+	}
+	r.last = a.context
+	kind, verb := EventStarted, "began"
+	if a.action == pb.Action_ACTION_UNCHANGED {
+		kind, verb = EventResumed, "going on with"
+	}
+	r.emit(Event{Kind: kind, Message: fmt.Sprintf("%s release %s of %s/%s", verb, r.release.ID,
+		r.release.Workload.GetNamespace(), r.release.Workload.GetName())})
+}
+
+// show tells people about a context, if it is news.
+func (r *run) show(c *pb.BatchContext) {
+	if c == nil || proto.Equal(c, r.last) {
+		return
+	}
+	r.last = c
+	r.emit(Event{Kind: EventProgress, Message: c.GetMessage()})
+}
+
+// emit completes the event and hands it to the observer.
+func (r *run) emit(e Event) {
+	if r.host.Observe == nil {
+		return
+	}
+	e.Time, e.Context = time.Now(), r.last
+	r.host.Observe(e)
+}
+
+// sentence says how a run ended.
+func sentence(result Result) string {
+	c := result.Context
+	switch result.Outcome {
+	case OutcomePromoted:
+		return fmt.Sprintf("release %s is complete: %s", result.ReleaseID, c.GetMessage())
+	case OutcomeRolledBack:
+		return fmt.Sprintf("release %s was rolled back: %s", result.ReleaseID, c.GetMessage())
+	case OutcomeNothing:
+		return "nothing to release: the groups already run the workload's template"
+	case OutcomeLastBatch:
+		return "the last batch is ready, and the release waits to be promoted"
+	case OutcomeFailed:
+		return fmt.Sprintf("release %s failed (%s): %s", result.ReleaseID, c.GetReason(), c.GetMessage())
+	case OutcomeSuperseded:
+		return fmt.Sprintf("release %s got a new template, which nobody has seen serve: not promoting it", result.ReleaseID)
+	default:
+		return "paused: the release stands where it stood"
+	}
+}

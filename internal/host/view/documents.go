@@ -1,0 +1,113 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Document is one event for programs.
+type Document struct {
+	// Event is a host.EventKind, or "status".
+	Event string `json:"event"`
+	// Time is when it happened.
+	Time time.Time `json:"time"`
+	// Message is a sentence for people.
+	Message string `json:"message,omitempty"`
+	// Outcome is a host.Outcome, with the event "finished" only.
+	Outcome string `json:"outcome,omitempty"`
+	// Context is a lockstep.v1alpha1.BatchContext in ProtoJSON, with zero values.
+	Context json.RawMessage `json:"context,omitempty"`
+}
+
+// Format is how documents are written.
+type Format string
+
+// Formats.
+const (
+	// FormatJSON is one object per line.
+	FormatJSON Format = "json"
+	// FormatYAML is a stream of documents, each begun by "---".
+	FormatYAML Format = "yaml"
+)
+
+// Documents writes one document per event, or only the last.
+type Documents struct {
+	w         io.Writer
+	format    Format
+	finalOnly bool
+	err       error
+}
+
+// NewDocuments writes to w. With finalOnly, events before EventFinished are left out.
+func NewDocuments(w io.Writer, format Format, finalOnly bool) *Documents {
+	return &Documents{w: w, format: format, finalOnly: finalOnly}
+}
+
+// Observe writes an event.
+func (d *Documents) Observe(e host.Event) {
+	if d.finalOnly && e.Kind != host.EventFinished {
+		return
+	}
+	d.write(Document{
+		Event: string(e.Kind), Time: e.Time.UTC(), Message: e.Message, Outcome: string(e.Outcome),
+	}, e.Context)
+}
+
+// Status writes where a workload stands.
+func (d *Documents) Status(c *pb.BatchContext, now time.Time) {
+	d.write(Document{Event: "status", Time: now.UTC(), Message: c.GetMessage()}, c)
+}
+
+// Err is the first error of a write, after which nothing was written.
+func (d *Documents) Err() error {
+	return d.err
+}
+
+func (d *Documents) write(document Document, c *pb.BatchContext) {
+	if d.err != nil {
+		return
+	}
+	text, err := encode(d.format, document, c)
+	if err == nil {
+		_, err = d.w.Write(text)
+	}
+	if err != nil {
+		d.err = fmt.Errorf("write %s output: %w", d.format, err)
+	}
+}
+
+func encode(format Format, document Document, c *pb.BatchContext) ([]byte, error) {
+	if c != nil {
+		raw, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(c)
+		if err != nil {
+			return nil, err
+		}
+		// ProtoJSON varies its spaces on purpose.
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, raw); err != nil {
+			return nil, err
+		}
+		document.Context = compact.Bytes()
+	}
+	text, err := json.Marshal(document)
+	if err != nil {
+		return nil, err
+	}
+	if format == FormatJSON {
+		return append(text, '\n'), nil
+	}
+	body, err := yaml.JSONToYAML(text)
+	return append([]byte("---\n"), body...), err
+}

@@ -1,0 +1,99 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/testing/protocmp"
+	"sigs.k8s.io/yaml"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func TestDocumentsParseBack(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		reason string
+		format Format
+		split  func(text string) []string
+	}{
+		"JSON": {
+			reason: "one object per line",
+			format: FormatJSON,
+			split:  func(text string) []string { return strings.Split(strings.TrimSpace(text), "\n") },
+		},
+		"YAML": {
+			reason: "a stream of documents",
+			format: FormatYAML,
+			split:  func(text string) []string { return strings.Split(text, "---\n")[1:] },
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var b bytes.Buffer
+			printer := NewDocuments(&b, tc.format, false)
+			for _, e := range story() {
+				printer.Observe(e)
+			}
+			documents := tc.split(b.String())
+			if len(documents) != len(story()) || printer.Err() != nil {
+				t.Fatalf("%s: %d documents for %d events, %v", tc.reason, len(documents), len(story()), printer.Err())
+			}
+			for i, text := range documents {
+				e := story()[i]
+				var got Document
+				if err := yaml.Unmarshal([]byte(text), &got); err != nil {
+					t.Fatalf("document %d: %v", i, err)
+				}
+				var c pb.BatchContext
+				if err := protojson.Unmarshal(got.Context, &c); err != nil {
+					t.Fatalf("document %d: context: %v", i, err)
+				}
+				if got.Event != string(e.Kind) || got.Message != e.Message || !got.Time.Equal(e.Time) {
+					t.Errorf("document %d = %+v, want event %s at %s", i, got, e.Kind, e.Time)
+				}
+				if diff := cmp.Diff(e.Context, &c, protocmp.Transform()); diff != "" {
+					t.Errorf("document %d: context: -want, +got:\n%s", i, diff)
+				}
+			}
+		})
+	}
+}
+
+func TestDocumentsFinalOnly(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	printer := NewDocuments(&b, FormatJSON, true)
+	for _, e := range story() {
+		printer.Observe(e)
+	}
+	var got Document
+	if err := json.Unmarshal(b.Bytes(), &got); err != nil {
+		t.Fatalf("output is not one document: %v", err)
+	}
+	if got.Event != "finished" || got.Outcome != "promoted" {
+		t.Errorf("document = %+v, want the outcome", got)
+	}
+}
+
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+func TestDocumentsKeepTheFirstError(t *testing.T) {
+	t.Parallel()
+	printer := NewDocuments(brokenPipe{}, FormatJSON, false)
+	printer.Status(upgrading(), noon)
+	if printer.Err() == nil {
+		t.Error("Err() = nil after a write that failed")
+	}
+}

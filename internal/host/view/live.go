@@ -1,0 +1,129 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Live keeps a table of where the release stands at the bottom of a terminal, and prints what happens above it. It
+// hides no cursor and changes no terminal mode, so a process that is killed leaves the terminal as it was.
+type Live struct {
+	w    io.Writer
+	size func() (width, height int)
+	stop chan struct{}
+	done chan struct{}
+
+	mu      sync.Mutex
+	start   time.Time
+	context *pb.BatchContext
+	diary   diary
+	drawn   int
+}
+
+// NewLive draws on w, whose size is asked for at each drawing, until Close.
+func NewLive(w io.Writer, start time.Time, size func() (width, height int)) *Live {
+	l := &Live{w: w, size: size, start: start, stop: make(chan struct{}), done: make(chan struct{})}
+	go l.tick()
+	return l
+}
+
+// Observe prints what is new in an event above the table, and redraws the table. What the table shows is not repeated.
+func (l *Live) Observe(e host.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lines := l.diary.lines(e)
+	if e.Kind == host.EventProgress {
+		lines = nil
+	}
+	for i, line := range lines {
+		lines[i] = stamped(e.Time.Sub(l.start), line)
+	}
+	l.context = e.Context
+	l.draw(lines, time.Now())
+}
+
+// Write prints log lines above the table, so that a logger does not tear it. Each call carries whole lines.
+func (l *Live) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.draw(strings.Split(strings.TrimSuffix(string(p), "\n"), "\n"), time.Now())
+	return len(p), nil
+}
+
+// Close leaves the last table on the screen.
+func (l *Live) Close() {
+	close(l.stop)
+	<-l.done
+}
+
+// tick redraws each second, because ages grow.
+func (l *Live) tick() {
+	defer close(l.done)
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-l.stop:
+			return
+		case now := <-ticker.C:
+			l.mu.Lock()
+			l.draw(nil, now)
+			l.mu.Unlock()
+		}
+	}
+}
+
+// draw replaces the table by lines and a new table, in one write so that it does not flicker. The lock is held.
+func (l *Live) draw(lines []string, now time.Time) {
+	var b strings.Builder
+	if l.drawn > 0 {
+		// Up to the table's first line, and clear to the end of the screen.
+		fmt.Fprintf(&b, "\x1b[%dA\r\x1b[J", l.drawn)
+	}
+	for _, line := range lines {
+		b.WriteString(line + "\n")
+	}
+	width, height := l.size()
+	table := Frame(l.context, now, width, height)
+	l.drawn = strings.Count(table, "\n")
+	b.WriteString(table)
+	_, _ = io.WriteString(l.w, b.String())
+}
+
+// Frame is the table, cut to a terminal: a line that wrapped, or a table taller than the screen, could not be redrawn in
+// place. Groups that are not ready are the last to be left out. Sizes of 0 and less are no limit.
+func Frame(c *pb.BatchContext, now time.Time, width, height int) string {
+	if c == nil {
+		return ""
+	}
+	header := "\n" + Header(c, now) + "\n"
+	// Two lines are for the heading and for "more groups", one for the cursor.
+	room := height - strings.Count(header, "\n") - 3
+	shown, hidden := c.GetGroups(), 0
+	if height > 0 {
+		shown, hidden = fit(shown, room)
+	}
+	text := header + Groups(shown, now)
+	if hidden > 0 {
+		text += fmt.Sprintf("... and %s\n", count(int32(hidden), "more group"))
+	}
+	if width <= 0 {
+		return text
+	}
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimRight(ansi.Truncate(line, width, "…"), " ")
+	}
+	return strings.Join(lines, "\n") + "\n"
+}

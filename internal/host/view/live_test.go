@@ -1,0 +1,91 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+)
+
+// screen is a terminal that knows the two sequences that Live uses.
+type screen struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+var upAndClear = regexp.MustCompile("^\x1b\\[([0-9]+)A\r\x1b\\[J")
+
+func (s *screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text := string(p)
+	if match := upAndClear.FindStringSubmatch(text); match != nil {
+		up, err := strconv.Atoi(match[1])
+		if err != nil {
+			return 0, err
+		}
+		s.lines = s.lines[:len(s.lines)-up]
+		text = strings.TrimPrefix(text, match[0])
+	}
+	if text != "" {
+		s.lines = append(s.lines, strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
+	}
+	return len(p), nil
+}
+
+func TestLiveKeepsOneTableBelowTheLog(t *testing.T) {
+	t.Parallel()
+	s := &screen{}
+	live := NewLive(s, noon, func() (int, int) { return 120, 40 })
+	for _, e := range story() {
+		live.Observe(e)
+	}
+	live.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var log []string
+	tables := 0
+	for _, line := range s.lines {
+		if strings.HasPrefix(line, "Workload") {
+			tables++
+		}
+		if tables == 0 && line != "" {
+			log = append(log, line)
+		}
+		if strings.Contains(line, "\x1b") {
+			t.Errorf("an escape sequence is left on the screen: %q", line)
+		}
+	}
+	want := []string{
+		"    0s  began release r1 of default/vllm",
+		"    5s  trying again: connection refused",
+		"    6s  warning: held too late [HeldTooLate]",
+		" 1m10s  batch 2/3 (50%) is ready",
+		" 1m11s  release r1 is complete",
+	}
+	if diff := cmp.Diff(want, log); diff != "" {
+		t.Errorf("log above the table: -want, +got:\n%s", diff)
+	}
+	if tables != 1 {
+		t.Errorf("the screen has %d tables, want 1:\n%s", tables, strings.Join(s.lines, "\n"))
+	}
+}
+
+func TestLiveWithoutAContext(t *testing.T) {
+	t.Parallel()
+	s := &screen{}
+	live := NewLive(s, noon, func() (int, int) { return 0, 0 })
+	live.Observe(host.Event{Kind: host.EventRetrying, Time: noon, Message: "trying again"})
+	live.Close()
+	if diff := cmp.Diff([]string{"    0s  trying again"}, s.lines); diff != "" {
+		t.Errorf("screen: -want, +got:\n%s", diff)
+	}
+}

@@ -1,0 +1,171 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/charmbracelet/lipgloss"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// gap is what separates columns.
+const gap = "  "
+
+// Header says in a few lines where the workload stands: who releases what, how far, and how traffic is split.
+func Header(c *pb.BatchContext, now time.Time) string {
+	rows := [][]string{
+		{"Workload", fmt.Sprintf("%s (%s of %s)", workload(c), count(c.GetReplicas(), "group"), count(c.GetSize(), "pod"))},
+	}
+	if c.GetReleaseId() != "" {
+		rows = append(rows, []string{"Release", release(c, now)})
+	}
+	rows = append(rows, []string{"State", oneLine(fmt.Sprintf("%s (%s) %s",
+		stateWord(c.GetState()), c.GetReason(), c.GetMessage()))})
+	if inFlight(c) && batchWord(c) != "-" {
+		rows = append(rows, []string{"Batch", fmt.Sprintf("%s: %d/%d groups ready", batchWord(c),
+			c.GetUpdatedReady(), c.GetPlanned())})
+	}
+	rows = append(rows,
+		[]string{"Stable", fmt.Sprintf("%d/%d groups ready", c.GetStableReady(), c.GetReplicas())},
+		[]string{"Revision", revisions(c)},
+	)
+	if inFlight(c) && c.GetTrafficBasis() != pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED {
+		rows = append(rows, []string{"Traffic", traffic(c)})
+	}
+	return columns(rows)
+}
+
+// inFlight says whether batch and traffic mean something.
+func inFlight(c *pb.BatchContext) bool {
+	switch c.GetState() {
+	case pb.State_STATE_UNMANAGED, pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK,
+		pb.State_STATE_NOTHING_TO_RELEASE:
+		return false
+	default:
+		return c.GetReleaseId() != ""
+	}
+}
+
+func release(c *pb.BatchContext, now time.Time) string {
+	text := c.GetReleaseId() + ", " + styleWord(c.GetStyle())
+	if c.GetOwner() != "" {
+		text += ", by " + c.GetOwner()
+	}
+	if c.GetStartTime() != nil {
+		text += ", began " + age(now.Sub(c.GetStartTime().AsTime())) + " ago"
+	}
+	return oneLine(text)
+}
+
+func revisions(c *pb.BatchContext) string {
+	if c.GetUpdateRevision() == "" || c.GetUpdateRevision() == c.GetStableRevision() {
+		return orDash(c.GetStableRevision())
+	}
+	return orDash(c.GetStableRevision()) + " -> " + c.GetUpdateRevision()
+}
+
+func traffic(c *pb.BatchContext) string {
+	how := "by group counts"
+	if c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED {
+		how = "routed"
+	}
+	return fmt.Sprintf("%d%% to the update revision, %s", c.GetTrafficWeight(), how)
+}
+
+// Groups is one row per group, with a heading. Without groups it is empty.
+func Groups(groups []*pb.Group, now time.Time) string {
+	if len(groups) == 0 {
+		return ""
+	}
+	rows := [][]string{{"ROLE", "GROUP", "LEADER", "REVISION", "PODS", "SINCE", "STATUS"}}
+	for _, g := range groups {
+		since := "-"
+		if g.GetSince() != nil {
+			since = age(now.Sub(g.GetSince().AsTime()))
+		}
+		rows = append(rows, []string{
+			roleWord(g.GetRole()), fmt.Sprint(g.GetIndex()), g.GetLeader(), orDash(g.GetRevision()),
+			fmt.Sprintf("%d/%d", g.GetReadyPods(), g.GetPods()), since, groupStatus(g),
+		})
+	}
+	return columns(rows)
+}
+
+func groupStatus(g *pb.Group) string {
+	if g.GetReady() {
+		return "ready"
+	}
+	if p := problem(g); p != "" {
+		return p
+	}
+	return "not ready"
+}
+
+// Status is the header and the groups, as `lockstep status` prints them.
+func Status(c *pb.BatchContext, now time.Time) string {
+	text := Header(c, now)
+	if groups := Groups(c.GetGroups(), now); groups != "" {
+		text += "\n" + groups
+	}
+	return text
+}
+
+// columns aligns cells. The last cell of a row is not padded, and no line ends in a space.
+func columns(rows [][]string) string {
+	var widths []int
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], lipgloss.Width(cell))
+		}
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			line.WriteString(cell)
+			if i < len(row)-1 {
+				line.WriteString(strings.Repeat(" ", widths[i]-lipgloss.Width(cell)) + gap)
+			}
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+	return b.String()
+}
+
+// fit chooses at most n groups, those that are not ready first, and says how many it left out.
+func fit(groups []*pb.Group, n int) (shown []*pb.Group, hidden int) {
+	if len(groups) <= n {
+		return groups, 0
+	}
+	ordered := slices.Clone(groups)
+	slices.SortStableFunc(ordered, func(a, b *pb.Group) int { return rank(a) - rank(b) })
+	n = max(n, 0)
+	return ordered[:n], len(groups) - n
+}
+
+func rank(g *pb.Group) int {
+	switch {
+	case !g.GetReady():
+		return 0
+	case g.GetUpdated():
+		return 1
+	default:
+		return 2
+	}
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

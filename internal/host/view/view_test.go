@@ -1,0 +1,181 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/charmbracelet/lipgloss"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+var noon = time.Date(2026, time.January, 2, 12, 0, 0, 0, time.UTC)
+
+func ago(d time.Duration) *timestamppb.Timestamp {
+	return timestamppb.New(noon.Add(-d))
+}
+
+// upgrading is a canary release in its second batch, with a worker that does not come up.
+func upgrading() *pb.BatchContext {
+	return &pb.BatchContext{
+		Workload: &pb.WorkloadRef{Namespace: "default", Name: "vllm"}, ReleaseId: "cli-20260102-115647-k3x9",
+		Owner: "lockstep-cli/jo@laptop", Style: pb.Style_STYLE_CANARY,
+		State: pb.State_STATE_UPGRADING, Reason: "GroupsNotReady", Message: "1 of 2 groups is not ready",
+		Replicas: 4, Size: 2, Batches: 3, CurrentBatch: proto.Int32(1), Target: "50%", Planned: 2, Desired: 2,
+		Updated: 2, UpdatedReady: 1, StableReady: 4, Total: 6, Partition: 1000000,
+		StableRevision: "5b9c8d7f6", UpdateRevision: "7d4f5b6c8", TrafficWeight: 20,
+		TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS,
+		StartTime:    ago(3*time.Minute + 12*time.Second),
+		Groups: []*pb.Group{
+			stable(0), stable(1), stable(2), stable(3),
+			{
+				Index: 0, Role: pb.GroupRole_GROUP_ROLE_CANARY, Leader: "vllm-7d4f-0", Revision: "7d4f5b6c8",
+				Updated: true, Ready: true, ReadyPods: 2, Pods: 2, Since: ago(2 * time.Minute),
+			},
+			{
+				Index: 1, Role: pb.GroupRole_GROUP_ROLE_CANARY, Leader: "vllm-7d4f-1", Revision: "7d4f5b6c8",
+				Updated: true, ReadyPods: 1, Pods: 2, Since: ago(45 * time.Second), Reason: "ImagePullBackOff",
+				Pod: "vllm-7d4f-1-1", Message: "back-off pulling image\n\"registry/vllm:v9\"\x1b[31m",
+			},
+		},
+	}
+}
+
+func stable(index int32) *pb.Group {
+	return &pb.Group{
+		Index: index, Role: pb.GroupRole_GROUP_ROLE_STABLE, Leader: "vllm-" + string(rune('0'+index)),
+		Revision: "5b9c8d7f6", Ready: true, ReadyPods: 2, Pods: 2, Since: ago(76 * time.Hour),
+	}
+}
+
+func unmanaged() *pb.BatchContext {
+	return &pb.BatchContext{
+		Workload: &pb.WorkloadRef{Namespace: "default", Name: "vllm"}, State: pb.State_STATE_UNMANAGED,
+		Reason: "NotAdopted", Message: "the workload's own controller rolls it", Replicas: 1, Size: 1, StableReady: 1,
+		Total: 1, StableRevision: "5b9c8d7f6",
+	}
+}
+
+func TestGolden(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		reason string
+		text   func() string
+	}{
+		"status":           {"all there is", func() string { return Status(upgrading(), noon) }},
+		"status-unmanaged": {"no release, no groups asked for", func() string { return Status(unmanaged(), noon) }},
+		"frame":            {"a large terminal", func() string { return Frame(upgrading(), noon, 200, 50) }},
+		"frame-narrow":     {"lines are cut, not wrapped", func() string { return Frame(upgrading(), noon, 48, 50) }},
+		"frame-low": {
+			"a short terminal shows the group that is not ready", func() string { return Frame(upgrading(), noon, 100, 14) },
+		},
+		"lines": {"one line per change", lines},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			checkGolden(t, name, tc.text())
+		})
+	}
+}
+
+func checkGolden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".txt")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s: -want, +got:\n%s", name, diff)
+	}
+	for line := range strings.Lines(got) {
+		line = strings.TrimSuffix(line, "\n")
+		if strings.TrimRight(line, " \t") != line {
+			t.Errorf("%s: trailing space in %q", name, line)
+		}
+		if strings.ContainsFunc(line, func(r rune) bool { return r < ' ' }) {
+			t.Errorf("%s: control character in %q", name, line)
+		}
+	}
+}
+
+// story is a release as its events tell it. Its third event changes nothing that people see.
+func story() []host.Event {
+	at := func(s int, kind host.EventKind, message string, c *pb.BatchContext) host.Event {
+		return host.Event{Kind: kind, Time: noon.Add(time.Duration(s) * time.Second), Message: message, Context: c}
+	}
+	same := upgrading()
+	same.Groups[5].Since = ago(0)
+	ready := upgrading()
+	ready.State, ready.UpdatedReady, ready.Groups[5].Ready = pb.State_STATE_READY, 2, true
+	finished := at(71, host.EventFinished, "release r1 is complete", ready)
+	finished.Outcome = host.OutcomePromoted
+	return []host.Event{
+		at(0, host.EventStarted, "began release r1 of default/vllm", upgrading()),
+		at(3, host.EventProgress, "", upgrading()),
+		at(4, host.EventProgress, "", same),
+		at(5, host.EventRetrying, "trying again: connection refused", same),
+		at(6, host.EventWarning, "held too late [HeldTooLate]", same),
+		at(70, host.EventProgress, "", ready),
+		at(70, host.EventBatchReady, "batch 2/3 (50%) is ready", ready),
+		finished,
+	}
+}
+
+func lines() string {
+	var b strings.Builder
+	printer := NewLines(&b, noon)
+	for _, e := range story() {
+		printer.Observe(e)
+	}
+	return b.String()
+}
+
+func TestFrameFits(t *testing.T) {
+	t.Parallel()
+	for height := range 30 {
+		for width := range 120 {
+			frame := Frame(upgrading(), noon, width, height)
+			for line := range strings.Lines(frame) {
+				if got := lipgloss.Width(strings.TrimSuffix(line, "\n")); width > 0 && got > width {
+					t.Fatalf("Frame at %dx%d has a line of width %d: %q", width, height, got, line)
+				}
+			}
+			// Below this the header alone does not fit.
+			if got := strings.Count(frame, "\n"); height > 12 && got >= height {
+				t.Fatalf("Frame at %dx%d has %d lines", width, height, got)
+			}
+		}
+	}
+}
+
+func TestAge(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 0: "0s", 59 * time.Second: "59s", 60 * time.Second: "1m", 192 * time.Second: "3m12s",
+		2*time.Hour + 5*time.Second: "2h", 125 * time.Minute: "2h5m", 76 * time.Hour: "3d4h",
+	} {
+		if got := age(d); got != want {
+			t.Errorf("age(%s) = %q, want %q", d, got, want)
+		}
+	}
+}
