@@ -5,11 +5,9 @@ package lwsdriver
 
 import (
 	"fmt"
-	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	appsinformers "k8s.io/client-go/informers/apps/v1"
@@ -28,9 +26,6 @@ import (
 type caches struct {
 	workloads, pods, revisions cache.SharedIndexInformer
 	groups                     *groups
-
-	mu     sync.Mutex
-	broken map[string]error // by resource: why its watch does not work, as last seen
 }
 
 const (
@@ -45,7 +40,6 @@ const (
 func newCaches(core kubernetes.Interface, sets lwsclient.Interface, namespace string, changed, gone func(types.NamespacedName)) (*caches, error) {
 	ofLWS := func(o *metav1.ListOptions) { o.LabelSelector = lws.SetNameLabelKey }
 	c := &caches{
-		broken:    map[string]error{},
 		workloads: lwsinformers.NewLeaderWorkerSetInformer(sets, namespace, 0, cache.Indexers{addedIndex: indexAdded}),
 		pods: coreinformers.NewFilteredPodInformer(core, namespace, 0,
 			cache.Indexers{podGroupIndex: indexPodByGroup}, ofLWS),
@@ -71,10 +65,6 @@ func (c *caches) configure() error {
 	} {
 		if err := i.informer.SetTransform(i.transform); err != nil {
 			return fmt.Errorf("set transform of %s: %w", i.resource, err)
-		}
-		resource := i.resource
-		if err := i.informer.SetWatchErrorHandler(func(_ *cache.Reflector, err error) { c.watchFailed(resource, err) }); err != nil {
-			return fmt.Errorf("set watch error handler of %s: %w", i.resource, err)
 		}
 	}
 	return nil
@@ -217,27 +207,7 @@ func indexRevisionBySet(obj any) ([]string, error) {
 	return []string{r.Namespace + "/" + r.set}, nil
 }
 
-// watchFailed keeps the last failure, for the answer to whoever asks before the caches are filled.
-func (c *caches) watchFailed(resource string, err error) {
-	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
-		return // a watch that ran out; the informer lists again by itself
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.broken[resource] = err
-}
-
 // synced says whether every cache has been filled.
 func (c *caches) synced() bool {
 	return c.workloads.HasSynced() && c.pods.HasSynced() && c.revisions.HasSynced()
-}
-
-// whyNot returns why the caches are not filled: an error of their watches, nil if it is only early.
-func (c *caches) whyNot() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, err := range c.broken {
-		return err
-	}
-	return nil
 }

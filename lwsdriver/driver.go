@@ -44,6 +44,7 @@ type Driver struct {
 	hub      hub
 	locks    keyLocks
 	trouble  troubles
+	startup  startup
 
 	stopped chan struct{} // closed when Run is told to end
 }
@@ -151,6 +152,7 @@ func (d *Driver) Run(ctx context.Context) error {
 		running.Go(func() { informer.RunWithContext(ctx) })
 	}
 	running.Go(func() { d.events.run(ctx) })
+	running.Go(func() { d.diagnose(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), d.caches.workloads.HasSynced, d.caches.pods.HasSynced, d.caches.revisions.HasSynced) {
 		return nil
 	}

@@ -79,25 +79,6 @@ func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 	return key, d.notServing()
 }
 
-// notServing returns why calls can't be answered yet, nil if they can.
-func (d *Driver) notServing() error {
-	if d.Synced() {
-		return nil
-	}
-	err := d.caches.whyNot()
-	switch reason := reasonOf(err); {
-	case err == nil:
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the driver has just started and its caches are not filled yet")
-	case reason == pb.ErrorReason_ERROR_REASON_CONFLICT: // NotFound, for a LIST
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING,
-			"LeaderWorkerSet (%s) is not installed in this cluster: install LWS v0.9.0 or later (%v)", lws.GroupVersion, err)
-	case reason == pb.ErrorReason_ERROR_REASON_FORBIDDEN:
-		return drivererr.New(reason, "the driver lacks a permission that it needs to start: %v", err)
-	default:
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the driver can't fill its caches: %v", err)
-	}
-}
-
 // change is what an RPC wants to write: it looks and returns an action, or none if everything is as asked.
 type change func(*seen) (plan.Action, error)
 

@@ -111,10 +111,8 @@ func (c *cluster) tick(d time.Duration, warmUp int) {
 		if c.record != nil && !drift && c.phase() != release.Promoting {
 			c.fail("ready stable groups %v were taken down in phase %q, and nobody but the driver set %v", taken, c.phase(), c.stable.rolling)
 		}
-		if drift || c.record == nil {
-			c.mixed = true
-		}
 	}
+	c.mixed = c.mixed || drift || c.record == nil
 	for _, s := range c.added {
 		s.reconcile()
 		s.run(c.now, warmUp, c.faults)
@@ -200,7 +198,10 @@ func (c *cluster) checkQuiet(o Observation, d Decision) {
 	if c.record != nil && c.phase() != release.Promoting && !o.Stable.Deleting && !release.SameRolling(o.Stable.Rolling, release.Hold()) {
 		c.fail("%s leaves %v in phase %q", d.Reason, o.Stable.Rolling, c.phase())
 	}
-	if w := c.canary(); w != nil && c.phase() == release.Progressing && w.carries == c.stable.template && !w.deleting {
+	if w := c.canary(); w != nil && c.phase() == release.Progressing && w.carries == c.stable.revision() && !w.deleting {
+		if !w.held {
+			c.fail("%s leaves a canary whose groups nothing protects", d.Reason)
+		}
 		if w.replicas != d.Standing.Planned {
 			c.fail("%s leaves a canary of %d groups where %d are planned", d.Reason, w.replicas, d.Standing.Planned)
 		}
@@ -313,14 +314,19 @@ func (c *cluster) applyStable(a SetStable, versions map[string]int) bool {
 	if old, next := c.record.Release, record.Release; old != nil && next != nil && old.UpdateRevision != next.UpdateRevision {
 		if old.UpdateRevision != "" {
 			c.asked = nil
+			for _, s := range c.added {
+				if s.carries == next.UpdateRevision {
+					c.asked = s.target // It was asked for this very revision, before another one came and went.
+				}
+			}
 		}
 		if old.Phase == release.Promoting {
 			// The hold reclaims LWS's surge, and what LWS was updating comes back at the old revision.
 			c.disturbed, c.mixed = true, true
 		}
 	}
-	if c.phase() != release.Promoting && c.stable.leaders.replicas > c.stable.replicas {
-		c.disturbed = true // Somebody had LWS roll, and putting the hold back reclaims the surge.
+	if !release.SameRolling(c.stable.rolling, c.set) {
+		c.disturbed = true // Somebody had LWS roll; what it took down comes back, and the hold reclaims its surge.
 	}
 	c.record = &record
 	c.stable.rolling, c.set = a.Rolling, a.Rolling
@@ -349,7 +355,7 @@ func (c *cluster) checkIntent(a SetStable) {
 	if !release.SameRolling(a.Rolling, release.Hold()) && after != release.Promoting {
 		c.fail("the hold goes in phase %q", after)
 	}
-	if after == release.Promoted && !c.stable.at(a.Record.Release.UpdateRevision) {
+	if before == release.Promoting && after == release.Promoted && !c.stable.at(a.Record.Release.UpdateRevision) {
 		c.fail("promoted, but the groups are at %v", c.stable.revisions())
 	}
 }

@@ -135,14 +135,15 @@ func cleanUp(o Observation, busy pb.State, rest Decision) Decision {
 	return retire(o.Added[0], busy, ReasonCleaningUp)
 }
 
-// retire takes one added workload away, a write at a time. Nothing but its groups hangs on it by now.
+// retire takes one added workload away, a write at a time. Nothing but its groups hangs on it by now. Deletion comes
+// first: were the finalizer to go first, a template that returns in between would find a canary that nothing protects.
 func retire(w Workload, state pb.State, reason string) Decision {
 	d := Decision{State: state, Reason: reason, Message: fmt.Sprintf("%s and its groups are going", w.Name)}
 	switch {
-	case w.Held:
-		d.Action = LetGo{Name: w.Name}
 	case !w.Deleting:
 		d.Action = DeleteCanary{Name: w.Name}
+	case w.Held:
+		d.Action = LetGo{Name: w.Name}
 	}
 	return d
 }
