@@ -1,0 +1,467 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+
+	"github.com/lockstep-rollouts/lockstep/internal/server"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
+)
+
+const testTimeout = 30 * time.Second
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// driver is the fake with what a server needs besides, and with defects on request.
+type driver struct {
+	*plugintest.FakeDriver
+
+	synced atomic.Bool
+	panics atomic.Bool
+}
+
+func newDriver() *driver {
+	d := &driver{FakeDriver: plugintest.NewFakeDriver()}
+	d.SetWorkload("default", "vllm", 4, "rev-1")
+	d.synced.Store(true)
+	return d
+}
+
+func (d *driver) Synced() bool { return d.synced.Load() }
+
+func (d *driver) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (d *driver) Adopt(ctx context.Context, req *pb.AdoptRequest) (*pb.AdoptResponse, error) {
+	if d.panics.Load() {
+		panic("secret of a panic")
+	}
+	return d.FakeDriver.Adopt(ctx, req)
+}
+
+// running is a server that serves.
+type running struct {
+	*server.Server
+
+	// stop ends the server and returns what Run returned.
+	stop func() error
+}
+
+// start serves until stop, at the latest until the test ends.
+func start(t *testing.T, d server.Driver, o server.Options) running {
+	t.Helper()
+	s, err := server.New(t.Context(), d, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	stop := sync.OnceValue(func() error {
+		cancel()
+		return <-done
+	})
+	t.Cleanup(func() { _ = stop() })
+	return running{Server: s, stop: stop}
+}
+
+// socket is a path short enough for a socket.
+func socket(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "lockstep-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, "l.sock")
+}
+
+func dial(t *testing.T, address string, opts ...plugin.Option) *plugin.Client {
+	t.Helper()
+	client, err := plugin.Dial(t.Context(), address, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// connection is a bare connection, for services that the facade does not have.
+func connection(t *testing.T, address string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(testTimeout)
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", testTimeout, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func vllm() *pb.WorkloadRef { return &pb.WorkloadRef{Namespace: "default", Name: "vllm"} }
+
+func TestServesOn(t *testing.T) {
+	for name, address := range map[string]string{
+		"unix socket": "unix://" + socket(t), "loopback v4": "127.0.0.1:0", "localhost": "localhost:0",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, newDriver(), server.Options{Listen: address})
+			client := dial(t, s.Addr())
+			if _, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: vllm()}); err != nil {
+				t.Errorf("Adopt: %v", err)
+			}
+			if err := s.stop(); err != nil {
+				t.Errorf("Run() = %v after ctx ended, want nil", err)
+			}
+		})
+	}
+}
+
+func TestRefusesToListen(t *testing.T) {
+	pki := newPKI(t)
+	cert := pki.issue(t, "server")
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name    string
+		reason  string
+		options server.Options
+		want    error
+	}{
+		{"all interfaces", "anybody could release", server.Options{Listen: ":0"}, server.ErrNeedsTLS},
+		{"wildcard", "anybody could release", server.Options{Listen: "0.0.0.0:0"}, server.ErrNeedsTLS},
+		{"other host", "it is not loopback", server.Options{Listen: "192.0.2.1:0"}, server.ErrNeedsTLS},
+		{"no client CA", "TLS alone does not say who calls", server.Options{Listen: ":0", TLSCert: cert.cert, TLSKey: cert.key}, server.ErrNeedsTLS},
+		{"half of TLS on loopback", "a forgotten flag must not mean plaintext", server.Options{Listen: "127.0.0.1:0", TLSCert: cert.cert}, server.ErrNeedsTLS},
+		{
+			"missing files", "said at the start, not at the first connection",
+			server.Options{Listen: ":0", TLSCert: "no", TLSKey: "no", ClientCA: "no"}, fs.ErrNotExist,
+		},
+		{"no address", "nothing to listen on", server.Options{}, nil},
+		{"not a socket", "a file of somebody's is not ours to replace", server.Options{Listen: "unix://" + file}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := server.New(t.Context(), newDriver(), tt.options)
+			if err == nil {
+				t.Fatalf("%s: it listens", tt.reason)
+			}
+			if tt.want != nil && !errors.Is(err, tt.want) {
+				t.Errorf("%s: error is %v, want %v", tt.reason, err, tt.want)
+			}
+		})
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != "precious" {
+		t.Errorf("the file is now %q, %v", text, err)
+	}
+}
+
+func TestMutualTLS(t *testing.T) {
+	pki := newPKI(t)
+	cert, client, stranger := pki.issue(t, "server"), pki.issue(t, "client"), newPKI(t).issue(t, "stranger")
+	s := start(t, newDriver(), server.Options{Listen: ":0", TLSCert: cert.cert, TLSKey: cert.key, ClientCA: pki.caFile})
+	_, port, err := net.SplitHostPort(s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := "127.0.0.1:" + port
+	dial(t, address, plugin.WithTLS(client.cert, client.key, pki.caFile))
+
+	for name, opts := range map[string][]plugin.Option{
+		"plaintext":           nil,
+		"foreign certificate": {plugin.WithTLS(stranger.cert, stranger.key, pki.caFile)},
+		"no certificate":      {plugin.WithTLSConfig(pki.clientConfig())},
+	} {
+		if c, err := plugin.Dial(t.Context(), address, opts...); err == nil {
+			_ = c.Close()
+			t.Errorf("%s: connected", name)
+		}
+	}
+
+	renewed := newPKI(t)
+	fresh := renewed.issue(t, "server")
+	for from, to := range map[string]string{fresh.cert: cert.cert, fresh.key: cert.key, renewed.caFile: pki.caFile} {
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client = renewed.issue(t, "client")
+	dial(t, address, plugin.WithTLS(client.cert, client.key, pki.caFile))
+}
+
+func TestSocket(t *testing.T) {
+	path := filepath.Join(filepath.Dir(socket(t)), "sub", "l.sock")
+	s := start(t, newDriver(), server.Options{Listen: "unix://" + path})
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := info.Mode().Perm(); got != 0o600 {
+		t.Errorf("socket has mode %v, want 0600", got)
+	}
+	if _, err := server.New(t.Context(), newDriver(), server.Options{Listen: "unix://" + path}); !errors.Is(err, server.ErrInUse) {
+		t.Errorf("a second server: %v, want ErrInUse", err)
+	}
+	dial(t, s.Addr())
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(entries) != 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+func TestStaleSocketIsReplaced(t *testing.T) {
+	path := socket(t)
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	if err := dead.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, newDriver(), server.Options{Listen: "unix://" + path})
+	dial(t, s.Addr())
+}
+
+func TestHealthFollowsTheDriver(t *testing.T) {
+	d := newDriver()
+	d.synced.Store(false)
+	s := start(t, d, server.Options{Listen: "unix://" + socket(t), MetricsAddress: "127.0.0.1:0"})
+	client := healthpb.NewHealthClient(connection(t, s.Addr()))
+	state := func(service string) healthpb.HealthCheckResponse_ServingStatus {
+		resp, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetStatus()
+	}
+	services := []string{"", "lockstep.v1alpha1.WorkloadDriver", "lockstep.v1alpha1.TrafficRouter"}
+	for _, service := range services {
+		if got := state(service); got != healthpb.HealthCheckResponse_NOT_SERVING {
+			t.Errorf("health of %q is %v before the sync", service, got)
+		}
+	}
+	if code := get(t, s, "/readyz").StatusCode; code != http.StatusServiceUnavailable {
+		t.Errorf("/readyz answers %d before the sync", code)
+	}
+	if code := get(t, s, "/healthz").StatusCode; code != http.StatusOK {
+		t.Errorf("/healthz answers %d before the sync", code)
+	}
+	d.synced.Store(true)
+	for _, service := range services {
+		eventually(t, "health turns SERVING", func() bool { return state(service) == healthpb.HealthCheckResponse_SERVING })
+	}
+	if code := get(t, s, "/readyz").StatusCode; code != http.StatusOK {
+		t.Errorf("/readyz answers %d after the sync", code)
+	}
+}
+
+// get asks the HTTP endpoint. The body is read and closed by the end of the test.
+func get(t *testing.T, s running, path string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.MetricsAddr()+path, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	return resp
+}
+
+func TestMetrics(t *testing.T) {
+	s := start(t, newDriver(), server.Options{Listen: "unix://" + socket(t), MetricsAddress: "127.0.0.1:0"})
+	client := dial(t, s.Addr())
+	_, _ = client.Adopt(t.Context(), &pb.AdoptRequest{})
+	body, err := io.ReadAll(get(t, s, "/metrics").Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`grpc_server_handled_total{grpc_code="InvalidArgument",grpc_method="Adopt",grpc_service="lockstep.v1alpha1.WorkloadDriver",grpc_type="unary"} 1`,
+		`grpc_server_started_total{grpc_method="Adopt",grpc_service="lockstep.v1alpha1.WorkloadDriver",grpc_type="unary"} 1`,
+	} {
+		if !strings.Contains(string(body), want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+}
+
+func TestReflectionListsBothServices(t *testing.T) {
+	s := start(t, newDriver(), server.Options{Listen: "unix://" + socket(t)})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := reflectionpb.NewServerReflectionClient(connection(t, s.Addr())).ServerReflectionInfo(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = stream.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := make(map[string]bool)
+	for _, service := range resp.GetListServicesResponse().GetService() {
+		listed[service.GetName()] = true
+	}
+	for _, want := range []string{"lockstep.v1alpha1.WorkloadDriver", "lockstep.v1alpha1.TrafficRouter", "grpc.health.v1.Health"} {
+		if !listed[want] {
+			t.Errorf("reflection lists %v, not %s", listed, want)
+		}
+	}
+}
+
+func TestOpenWatchDoesNotHoldUpTheEnd(t *testing.T) {
+	s := start(t, newDriver(), server.Options{Listen: "unix://" + socket(t)})
+	client := dial(t, s.Addr())
+	begin := time.Now()
+	messages := 0
+	for _, err := range client.WatchBatchContext(t.Context(), &pb.WatchBatchContextRequest{Workload: vllm()}) {
+		if err != nil {
+			if status.Code(err) != codes.Unavailable {
+				t.Errorf("the stream ended with %v, want UNAVAILABLE so that the host comes back", err)
+			}
+			break
+		}
+		messages++
+		begin = time.Now()
+		go func() { _ = s.stop() }()
+	}
+	if messages != 1 {
+		t.Errorf("got %d messages, want 1 before the end", messages)
+	}
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begin); took > 3*time.Second {
+		t.Errorf("the end took %v: an idle stream must not hold it up", took)
+	}
+}
+
+func TestPanicIsAnInternalError(t *testing.T) {
+	var logs syncBuffer
+	d := newDriver()
+	s := start(t, d, server.Options{Listen: "unix://" + socket(t), Logger: slog.New(slog.NewTextHandler(&logs, nil))})
+	client := dial(t, s.Addr())
+	d.panics.Store(true)
+	_, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: vllm()})
+	if plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_INTERNAL {
+		t.Errorf("a panic arrives as %v, want INTERNAL", err)
+	}
+	if err != nil && strings.Contains(err.Error(), "secret") {
+		t.Errorf("error %v tells the client what the panic said", err)
+	}
+	if !strings.Contains(logs.String(), "secret of a panic") {
+		t.Error("the log does not tell what the panic said")
+	}
+	d.panics.Store(false)
+	if _, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: vllm()}); err != nil {
+		t.Errorf("after the panic: %v", err)
+	}
+}
+
+func TestRequestLog(t *testing.T) {
+	tests := []struct {
+		name   string
+		reason string
+		level  slog.Level
+		call   *pb.AdoptRequest
+		want   string
+	}{
+		{"success", "it is routine", slog.LevelDebug, &pb.AdoptRequest{Workload: vllm()}, "level=DEBUG"},
+		{"failure", "somebody may have to act", slog.LevelWarn, &pb.AdoptRequest{}, "level=WARN"},
+		{"quiet success", "info is not for each request", slog.LevelInfo, &pb.AdoptRequest{Workload: vllm()}, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var logs syncBuffer
+			logger := slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: tt.level}))
+			s := start(t, newDriver(), server.Options{Listen: "unix://" + socket(t), Logger: logger})
+			_, _ = dial(t, s.Addr()).Adopt(t.Context(), tt.call)
+			if err := s.stop(); err != nil {
+				t.Fatal(err)
+			}
+			var line string
+			for l := range strings.Lines(logs.String()) {
+				if strings.Contains(l, "WorkloadDriver/Adopt") {
+					line = l
+				}
+			}
+			if !strings.Contains(line, tt.want) || (tt.want == "") != (line == "") {
+				t.Errorf("%s: logged %q, want %q", tt.reason, line, tt.want)
+			}
+			if strings.Contains(line, "vllm") {
+				t.Errorf("the log line %q has the request's content", line)
+			}
+		})
+	}
+}
+
+// syncBuffer is a buffer that goroutines share.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

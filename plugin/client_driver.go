@@ -1,0 +1,172 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+
+	"google.golang.org/grpc"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// GetDriverInfo asks the driver again; [Client.Info] has the answer from when the client connected.
+func (c *Client) GetDriverInfo(
+	ctx context.Context, req *pb.GetDriverInfoRequest, opts ...grpc.CallOption,
+) (*pb.GetDriverInfoResponse, error) {
+	return rpc[*pb.GetDriverInfoRequest, *pb.GetDriverInfoResponse]{
+		name:  "GetDriverInfo",
+		call:  c.driver.GetDriverInfo,
+		check: checkInfo,
+	}.do(ctx, c, req, opts)
+}
+
+// Adopt takes a workload under hold at rest.
+func (c *Client) Adopt(ctx context.Context, req *pb.AdoptRequest, opts ...grpc.CallOption) (*pb.AdoptResponse, error) {
+	return rpc[*pb.AdoptRequest, *pb.AdoptResponse]{
+		name:       "Adopt",
+		capability: pb.Capability_CAPABILITY_ADOPT,
+		call:       c.driver.Adopt,
+		check: func(r *pb.AdoptResponse) error {
+			return errors.Join(checkAction(r.GetAction()), checkContext(r.GetContext()))
+		},
+	}.do(ctx, c, req, opts)
+}
+
+// Disown gives a workload back exactly as the user had it.
+func (c *Client) Disown(
+	ctx context.Context, req *pb.DisownRequest, opts ...grpc.CallOption,
+) (*pb.DisownResponse, error) {
+	return rpc[*pb.DisownRequest, *pb.DisownResponse]{
+		name:       "Disown",
+		capability: pb.Capability_CAPABILITY_ADOPT,
+		call:       c.driver.Disown,
+		check:      func(r *pb.DisownResponse) error { return checkAction(r.GetAction()) },
+	}.do(ctx, c, req, opts)
+}
+
+// Initialize begins a release.
+func (c *Client) Initialize(
+	ctx context.Context, req *pb.InitializeRequest, opts ...grpc.CallOption,
+) (*pb.InitializeResponse, error) {
+	return rpc[*pb.InitializeRequest, *pb.InitializeResponse]{
+		name:       "Initialize",
+		capability: pb.Capability_CAPABILITY_RELEASE,
+		call:       c.driver.Initialize,
+		check: func(r *pb.InitializeResponse) error {
+			return errors.Join(checkAction(r.GetAction()), checkContext(r.GetContext()))
+		},
+	}.do(ctx, c, req, opts)
+}
+
+// UpgradeBatch moves the release to a batch or to an absolute target.
+func (c *Client) UpgradeBatch(
+	ctx context.Context, req *pb.UpgradeBatchRequest, opts ...grpc.CallOption,
+) (*pb.UpgradeBatchResponse, error) {
+	return rpc[*pb.UpgradeBatchRequest, *pb.UpgradeBatchResponse]{
+		name:       "UpgradeBatch",
+		capability: pb.Capability_CAPABILITY_RELEASE,
+		call:       c.driver.UpgradeBatch,
+		check: func(r *pb.UpgradeBatchResponse) error {
+			return errors.Join(checkAction(r.GetAction()), checkContext(r.GetContext()))
+		},
+	}.do(ctx, c, req, opts)
+}
+
+// CalculateBatchContext says where the release stands.
+func (c *Client) CalculateBatchContext(
+	ctx context.Context, req *pb.CalculateBatchContextRequest, opts ...grpc.CallOption,
+) (*pb.CalculateBatchContextResponse, error) {
+	return rpc[*pb.CalculateBatchContextRequest, *pb.CalculateBatchContextResponse]{
+		name:       "CalculateBatchContext",
+		capability: pb.Capability_CAPABILITY_RELEASE,
+		call:       c.driver.CalculateBatchContext,
+		check:      func(r *pb.CalculateBatchContextResponse) error { return checkContext(r.GetContext()) },
+	}.do(ctx, c, req, opts)
+}
+
+// WatchBatchContext yields where the release stands, at once and then after each change. It yields an error once, as
+// the last item; when the driver ends the stream without one, it just ends. Leaving the loop ends the stream.
+func (c *Client) WatchBatchContext(
+	ctx context.Context, req *pb.WatchBatchContextRequest, opts ...grpc.CallOption,
+) iter.Seq2[*pb.BatchContext, error] {
+	const name = "WatchBatchContext"
+	return func(yield func(*pb.BatchContext, error) bool) {
+		if !c.Has(pb.Capability_CAPABILITY_WATCH) {
+			yield(nil, unsupported(c.info.GetName(), name, pb.Capability_CAPABILITY_WATCH))
+			return
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := c.driver.WatchBatchContext(ctx, req, opts...)
+		if err != nil {
+			yield(nil, prefixed(c.info.GetName(), err))
+			return
+		}
+		for {
+			resp, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			if err != nil {
+				yield(nil, prefixed(c.info.GetName(), err))
+				return
+			}
+			if err := checkContext(resp.GetContext()); err != nil {
+				yield(nil, broken(c.info.GetName(), name, err))
+				return
+			}
+			if !yield(resp.GetContext(), nil) {
+				return
+			}
+		}
+	}
+}
+
+// Finalize ends the release, forwards or backwards. Call again until done.
+func (c *Client) Finalize(
+	ctx context.Context, req *pb.FinalizeRequest, opts ...grpc.CallOption,
+) (*pb.FinalizeResponse, error) {
+	return rpc[*pb.FinalizeRequest, *pb.FinalizeResponse]{
+		name:       "Finalize",
+		capability: pb.Capability_CAPABILITY_RELEASE,
+		call:       c.driver.Finalize,
+		check:      checkFinalize,
+	}.do(ctx, c, req, opts)
+}
+
+// Plan is a dry run.
+func (c *Client) Plan(ctx context.Context, req *pb.PlanRequest, opts ...grpc.CallOption) (*pb.PlanResponse, error) {
+	return rpc[*pb.PlanRequest, *pb.PlanResponse]{
+		name:       "Plan",
+		capability: pb.Capability_CAPABILITY_PLAN,
+		call:       c.driver.Plan,
+		check:      checkPlan,
+	}.do(ctx, c, req, opts)
+}
+
+// ListRevisions returns the workload's history, newest first.
+func (c *Client) ListRevisions(
+	ctx context.Context, req *pb.ListRevisionsRequest, opts ...grpc.CallOption,
+) (*pb.ListRevisionsResponse, error) {
+	return rpc[*pb.ListRevisionsRequest, *pb.ListRevisionsResponse]{
+		name:       "ListRevisions",
+		capability: pb.Capability_CAPABILITY_LIST_REVISIONS,
+		call:       c.driver.ListRevisions,
+		check:      checkRevisions,
+	}.do(ctx, c, req, opts)
+}
+
+// Undo restores the template of an older revision.
+func (c *Client) Undo(ctx context.Context, req *pb.UndoRequest, opts ...grpc.CallOption) (*pb.UndoResponse, error) {
+	return rpc[*pb.UndoRequest, *pb.UndoResponse]{
+		name:       "Undo",
+		capability: pb.Capability_CAPABILITY_UNDO,
+		call:       c.driver.Undo,
+		check:      checkUndo,
+	}.do(ctx, c, req, opts)
+}

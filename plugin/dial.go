@@ -1,0 +1,105 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/lockstep-rollouts/lockstep/internal/endpoint"
+)
+
+// keepaliveTime notices a peer that vanished without a word. It is well above what `lockstep serve` allows, and a
+// server that allows less often makes gRPC double it.
+const keepaliveTime = 30 * time.Second
+
+// ErrNeedsTLS is wrapped by Dial's error for an address that is not local and has no mutual TLS.
+var ErrNeedsTLS = errors.New(
+	"an address that is not local needs mutual TLS: a client certificate and a CA for the server")
+
+// Dial connects to a driver that runs as a server, at "unix:///path", "host:port" or "dns:///host:port". Anything but
+// a unix socket and loopback needs mutual TLS. The connection re-establishes itself; ctx bounds the connecting only.
+func Dial(ctx context.Context, address string, opts ...Option) (*Client, error) {
+	o := newOptions(opts)
+	e, err := endpoint.Parse(address)
+	if err != nil {
+		return nil, fmt.Errorf("dial driver: %w", err)
+	}
+	transport, err := o.transport(e)
+	if err != nil {
+		return nil, fmt.Errorf("dial driver at %s: %w", e, err)
+	}
+	dial := append([]grpc.DialOption{
+		grpc.WithTransportCredentials(transport),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime}),
+	}, o.dial...)
+	conn, err := grpc.NewClient(e.Target(), dial...)
+	if err != nil {
+		return nil, fmt.Errorf("dial driver at %s: %w", e, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.connectTimeout)
+	defer cancel()
+	c, err := newClient(ctx, conn, e.String(), conn.Close, grpc.WaitForReady(o.waitForReady))
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return c, nil
+}
+
+// transport decides how the connection is secured, and refuses what would be insecure.
+func (o *options) transport(e endpoint.Endpoint) (credentials.TransportCredentials, error) {
+	config := o.tls
+	if o.tlsFiles != nil {
+		var err error
+		if config, err = o.tlsFiles.load(); err != nil {
+			return nil, err
+		}
+	}
+	if !e.Local() && !mutual(config) {
+		return nil, ErrNeedsTLS
+	}
+	if config == nil {
+		return insecure.NewCredentials(), nil
+	}
+	return credentials.NewTLS(config), nil
+}
+
+// mutual says whether both sides are authenticated under config.
+func mutual(config *tls.Config) bool {
+	if config == nil {
+		return false
+	}
+	presents := len(config.Certificates) > 0 || config.GetClientCertificate != nil
+	verifies := !config.InsecureSkipVerify || config.VerifyConnection != nil
+	return presents && verifies
+}
+
+// tlsFiles names PEM files.
+type tlsFiles struct{ cert, key, ca string }
+
+func (f *tlsFiles) load() (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+	if err != nil {
+		return nil, fmt.Errorf("load client certificate: %w", err)
+	}
+	ca, err := os.ReadFile(f.ca)
+	if err != nil {
+		return nil, fmt.Errorf("read CA: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(ca) {
+		return nil, fmt.Errorf("read CA: %s holds no PEM certificate", f.ca)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots, MinVersion: tls.VersionTLS13}, nil
+}

@@ -1,0 +1,252 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
+)
+
+// serveTCP serves the fake driver on loopback until the test ends.
+func serveTCP(t *testing.T, address string, opts ...grpc.ServerOption) string {
+	t.Helper()
+	var config net.ListenConfig
+	listener, err := config.Listen(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer(opts...)
+	plugin.Register(s, plugintest.NewFakeDriver(), nil)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Serve(listener)
+	}()
+	t.Cleanup(func() {
+		s.Stop()
+		<-done
+	})
+	return listener.Addr().String()
+}
+
+func dialAndClose(t *testing.T, address string, opts ...plugin.Option) {
+	t.Helper()
+	client, err := plugin.Dial(t.Context(), address, opts...)
+	if err != nil {
+		t.Fatalf("Dial(%q): %v", address, err)
+	}
+	if got := client.Info().GetName(); got != "fake.lockstep.dev" {
+		t.Errorf("driver is %q", got)
+	}
+	if err := client.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if err := client.Close(); err != nil {
+		t.Errorf("Close again: %v", err)
+	}
+}
+
+func TestDial(t *testing.T) {
+	driver := plugintest.NewFakeDriver()
+	tcp := serveTCP(t, "127.0.0.1:0")
+	_, port, err := net.SplitHostPort(tcp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct{ name, address string }{
+		{"unix socket", plugintest.Serve(t, driver, driver)},
+		{"loopback", tcp},
+		{"name", "dns:///localhost:" + port},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { dialAndClose(t, tt.address) })
+	}
+}
+
+func TestDialNeedsTLS(t *testing.T) {
+	pki := newPKI(t)
+	tests := []struct {
+		name   string
+		reason string
+		opts   []plugin.Option
+	}{
+		{"plaintext", "anybody on the way could release", nil},
+		{
+			"no client certificate", "the server could not tell who calls",
+			[]plugin.Option{plugin.WithTLSConfig(&tls.Config{RootCAs: pki.pool, MinVersion: tls.VersionTLS13})},
+		},
+		{
+			"unverified server", "anybody could answer", []plugin.Option{plugin.WithTLSConfig(&tls.Config{
+				Certificates: []tls.Certificate{{}}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, //nolint:gosec // to be refused
+			})},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, address := range []string{"192.0.2.1:443", "dns:///driver.example.com:443", ":443"} {
+				_, err := plugin.Dial(t.Context(), address, tt.opts...)
+				if !errors.Is(err, plugin.ErrNeedsTLS) {
+					t.Errorf("Dial(%q) = %v, want ErrNeedsTLS: %s", address, err, tt.reason)
+				}
+			}
+		})
+	}
+}
+
+func TestDialMutualTLS(t *testing.T) {
+	pki := newPKI(t)
+	server := pki.issue(t, "server")
+	pair, err := tls.LoadX509KeyPair(server.cert, server.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := serveTCP(t, "127.0.0.1:0", grpc.Creds(credentials.NewTLS(&tls.Config{
+		Certificates: []tls.Certificate{pair}, ClientCAs: pki.pool,
+		ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
+	})))
+	client := pki.issue(t, "client")
+	dialAndClose(t, address, plugin.WithTLS(client.cert, client.key, pki.caFile))
+
+	stranger := newPKI(t)
+	for name, opts := range map[string][]plugin.Option{
+		"plaintext":          nil,
+		"foreign CA":         {plugin.WithTLS(client.cert, client.key, stranger.caFile)},
+		"no certificate":     {plugin.WithTLSConfig(&tls.Config{RootCAs: pki.pool, MinVersion: tls.VersionTLS13})},
+		"missing files":      {plugin.WithTLS("no.crt", "no.key", "no.ca")},
+		"CA without content": {plugin.WithTLS(client.cert, client.key, client.key)},
+	} {
+		if c, err := plugin.Dial(t.Context(), address, opts...); err == nil {
+			_ = c.Close()
+			t.Errorf("%s: connected", name)
+		}
+	}
+}
+
+func TestDialNobodyListens(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "no.sock")
+	begin := time.Now()
+	_, err := plugin.Dial(t.Context(), "unix://"+path)
+	if status.Code(err) != codes.Unavailable || !plugin.Retryable(err) {
+		t.Errorf("error is %v, want UNAVAILABLE", err)
+	}
+	if err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("error %v does not name the address", err)
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("took %v, want an error at once", took)
+	}
+}
+
+func TestDialWaitsForReady(t *testing.T) {
+	address := serveTCP(t, "127.0.0.1:0")
+	dialAndClose(t, address, plugin.WithWaitForReady())
+
+	_, err := plugin.Dial(t.Context(), "unix://"+filepath.Join(t.TempDir(), "no.sock"),
+		plugin.WithWaitForReady(), plugin.WithConnectTimeout(50*time.Millisecond))
+	if status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("error is %v, want DEADLINE_EXCEEDED: the wait is bounded", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := plugin.Dial(ctx, address); status.Code(err) != codes.Canceled {
+		t.Errorf("error is %v, want CANCELED", err)
+	}
+}
+
+// pki is a CA for one test.
+type pki struct {
+	dir    string
+	key    *ecdsa.PrivateKey
+	ca     *x509.Certificate
+	caFile string
+	pool   *x509.CertPool
+}
+
+// pair names the files of one certificate.
+type pair struct{ cert, key string }
+
+func newPKI(t *testing.T) *pki {
+	t.Helper()
+	p := &pki{dir: t.TempDir(), pool: x509.NewCertPool()}
+	p.key = newKey(t)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &p.key.PublicKey, p.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.ca, err = x509.ParseCertificate(der); err != nil {
+		t.Fatal(err)
+	}
+	p.pool.AddCert(p.ca)
+	p.caFile = writePEM(t, p.dir, "ca.crt", "CERTIFICATE", der)
+	return p
+}
+
+// issue makes a certificate for loopback that serves both sides.
+func (p *pki) issue(t *testing.T, name string) pair {
+	t.Helper()
+	key := newKey(t)
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		DNSNames:    []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+	}, p.ca, &key.PublicKey, p.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair{
+		cert: writePEM(t, p.dir, name+".crt", "CERTIFICATE", der),
+		key:  writePEM(t, p.dir, name+".key", "EC PRIVATE KEY", keyDER),
+	}
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func writePEM(t *testing.T, dir, name, kind string, der []byte) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

@@ -1,0 +1,119 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package drivererr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func TestReasonSurvives(t *testing.T) {
+	for number := range pb.ErrorReason_name {
+		reason := pb.ErrorReason(number)
+		err := fmt.Errorf("scale canary: %w", New(reason, "default/vllm: %d of %d", 1, 4))
+		if got := Reason(err); got != reason {
+			t.Errorf("Reason(New(%v)) = %v", reason, got)
+		}
+		if got := status.Code(err); got != Code(reason) {
+			t.Errorf("status.Code(New(%v)) = %v, want %v", reason, got, Code(reason))
+		}
+	}
+}
+
+func TestReasonOfOthers(t *testing.T) {
+	foreign, err := status.New(codes.Aborted, "x").WithDetails(&errdetails.ErrorInfo{Domain: "csi.dev", Reason: "CONFLICT"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer, err := status.New(codes.Aborted, "x").WithDetails(&errdetails.ErrorInfo{Domain: Domain, Reason: "NEWER"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name   string
+		reason string
+		err    error
+	}{
+		{"nil", "no error has no reason", nil},
+		{"plain", "an error that never was a status", errors.New("x")},
+		{"bare status", "a status without details", status.Error(codes.NotFound, "x")},
+		{"foreign domain", "the same word of another domain means something else", foreign.Err()},
+		{"newer reason", "a driver newer than this host", newer.Err()},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := Reason(tt.err); got != pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
+				t.Errorf("%s: Reason() = %v, want UNSPECIFIED", tt.reason, got)
+			}
+		})
+	}
+}
+
+func TestNewLeavesPlainMessagesAlone(t *testing.T) {
+	err := New(pb.ErrorReason_ERROR_REASON_REJECTED, "webhook: 100%s")
+	if got, want := status.Convert(err).Message(), "webhook: 100%s"; got != want {
+		t.Errorf("message = %q, want %q", got, want)
+	}
+}
+
+func TestInvalid(t *testing.T) {
+	if err := Invalid(); err != nil {
+		t.Errorf("Invalid() = %v, want nil: nothing was wrong", err)
+	}
+	want := []FieldViolation{
+		{Field: "workload", Description: "is required"},
+		{Field: "policy.batches[1]", Description: "must not decrease"},
+	}
+	err := Invalid(want...)
+	if got := Reason(err); got != pb.ErrorReason_ERROR_REASON_INVALID_REQUEST {
+		t.Errorf("Reason() = %v, want INVALID_REQUEST", got)
+	}
+	if diff := cmp.Diff(want, Violations(err)); diff != "" {
+		t.Errorf("Violations() (-want +got):\n%s", diff)
+	}
+}
+
+func TestWithMetadata(t *testing.T) {
+	err := New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "held")
+	err = WithMetadata(WithMetadata(err, "release_id", "r1"), "owner", "argo")
+	if diff := cmp.Diff(map[string]string{"release_id": "r1", "owner": "argo"}, Metadata(err)); diff != "" {
+		t.Errorf("Metadata() (-want +got):\n%s", diff)
+	}
+	if got := Reason(err); got != pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS {
+		t.Errorf("Reason() = %v after WithMetadata", got)
+	}
+	invalid := WithMetadata(Invalid(FieldViolation{Field: "f", Description: "d"}), "object", "x")
+	if len(Violations(invalid)) != 1 {
+		t.Error("WithMetadata dropped the field violations")
+	}
+	plain := errors.New("x")
+	if got := WithMetadata(plain, "k", "v"); got != plain { //nolint:errorlint // identity is what is promised
+		t.Errorf("WithMetadata(plain) = %v, want it unchanged", got)
+	}
+}
+
+func TestRetryable(t *testing.T) {
+	retryable := map[codes.Code]bool{codes.Aborted: true, codes.Unavailable: true}
+	for code := codes.OK; code <= codes.Unauthenticated; code++ {
+		err := status.Error(code, "x")
+		if got := Retryable(err); got != retryable[code] {
+			t.Errorf("Retryable(%v) = %v, want %v", code, got, retryable[code])
+		}
+	}
+	if !Retryable(fmt.Errorf("upgrade: %w", status.Error(codes.Aborted, "x"))) {
+		t.Error("Retryable must look through wrapping")
+	}
+	if Retryable(context.DeadlineExceeded) {
+		t.Error("the caller's own deadline is not retryable")
+	}
+}

@@ -1,0 +1,47 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+)
+
+// Reason returns the contract's reason that err carries, UNSPECIFIED if it carries none.
+func Reason(err error) pb.ErrorReason {
+	return drivererr.Reason(err)
+}
+
+// Retryable says whether the same call may succeed later without anybody doing something: ABORTED and UNAVAILABLE are
+// retryable, nothing else is.
+func Retryable(err error) bool {
+	return drivererr.Retryable(err)
+}
+
+// prefixed puts the driver's name before the message of a status error and keeps its code and details.
+func prefixed(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	s := status.Convert(err).Proto()
+	s.Message = fmt.Sprintf("%s: %s", name, s.GetMessage())
+	return status.FromProto(s).Err()
+}
+
+// broken is the error for a response that no driver may send.
+func broken(name, rpc string, cause error) error {
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL,
+		"%s: response to %s breaks the contract: %v", name, rpc, cause)
+}
+
+// unsupported is the error for an RPC that the driver does not list.
+func unsupported(name, rpc string, capability pb.Capability) error {
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+		"%s does not serve %s: it does not list %v", name, rpc, capability)
+}

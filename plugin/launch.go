@@ -1,0 +1,203 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	goplugin "github.com/hashicorp/go-plugin"
+	"google.golang.org/grpc"
+)
+
+// killDelay is how long a plugin may take to end after ctx was cancelled and it was asked to.
+const killDelay = 3 * time.Second
+
+var (
+	// ErrChecksum is wrapped by Launch's error for a binary with another checksum than WithSHA256 gave.
+	ErrChecksum = errors.New("checksum mismatch")
+	// ErrNotPlugin is wrapped by Launch's error for a program that does not answer as a driver plugin.
+	ErrNotPlugin = errors.New("not a Lockstep driver plugin")
+)
+
+// Launch starts a driver's binary as a plugin and connects to it, with mutual TLS under certificates that live as long
+// as the connection. The process ends with [Client.Close], when ctx is cancelled, and (if it serves with [Serve]) when
+// this process is gone.
+//
+// The error wraps fs.ErrNotExist, fs.ErrPermission, [ErrChecksum] or [ErrNotPlugin] where that is the cause. The
+// checksum is of the file as it is before the start: who can replace the file between the two can run anything.
+func Launch(ctx context.Context, path string, opts ...Option) (*Client, error) {
+	o := newOptions(opts)
+	path, err := exec.LookPath(path)
+	if err != nil {
+		return nil, fmt.Errorf("find plugin: %w", err)
+	}
+	if err := o.verifyChecksum(path); err != nil {
+		return nil, fmt.Errorf("verify plugin %s: %w", path, err)
+	}
+	p, err := newProcess(ctx, path, o)
+	if err != nil {
+		return nil, fmt.Errorf("start plugin %s: %w", path, err)
+	}
+	c, err := p.connect(ctx, path, o.connectTimeout)
+	if err != nil {
+		p.kill()
+		return nil, fmt.Errorf("start plugin %s: %w%s", path, explain(ctx, err), p.stderr.note())
+	}
+	return c, nil
+}
+
+// process is a plugin that was or will be started.
+type process struct {
+	plugin *goplugin.Client
+	stderr *tailWriter
+	// dir holds the plugin's socket, so that a plugin that is killed leaves none behind.
+	dir string
+}
+
+// newProcess prepares the start.
+func newProcess(ctx context.Context, path string, o options) (*process, error) {
+	dir, err := os.MkdirTemp("", "lockstep-plugin-")
+	if err != nil {
+		return nil, err
+	}
+	p := &process{stderr: &tailWriter{}, dir: dir}
+	o.env = append(o.env, goplugin.EnvUnixSocketDir+"="+dir)
+	p.plugin = goplugin.NewClient(o.clientConfig(ctx, path, io.MultiWriter(o.stderr, p.stderr)))
+	return p, nil
+}
+
+// kill ends the process. It can be called again.
+func (p *process) kill() {
+	p.plugin.Kill()
+	_ = os.RemoveAll(p.dir)
+}
+
+// connect starts the process and ties it to the client and to ctx.
+func (p *process) connect(ctx context.Context, path string, timeout time.Duration) (*Client, error) {
+	conn, err := start(p.plugin)
+	if err != nil {
+		return nil, err
+	}
+	negotiate, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	stop := context.AfterFunc(ctx, p.kill)
+	c, err := newClient(negotiate, conn, path, func() error {
+		stop()
+		p.kill()
+		return nil
+	})
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	return c, nil
+}
+
+// start runs the binary, reads its handshake and returns the connection.
+func start(plugin *goplugin.Client) (*grpc.ClientConn, error) {
+	protocol, err := plugin.Client()
+	if err != nil {
+		return nil, err
+	}
+	dispensed, err := protocol.Dispense(Name)
+	if err != nil {
+		return nil, err
+	}
+	conn, ok := dispensed.(*grpc.ClientConn)
+	if !ok {
+		return nil, fmt.Errorf("dispense %s: got %T", Name, dispensed)
+	}
+	return conn, nil
+}
+
+func (o *options) clientConfig(ctx context.Context, path string, stderr io.Writer) *goplugin.ClientConfig {
+	cmd := exec.CommandContext(ctx, path, o.args...)
+	// go-plugin holds its lock while it waits for the handshake, so a cancelled ctx must reach the process by itself.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = killDelay
+	cmd.Env = append(hostEnv(os.Environ()), o.env...)
+	return &goplugin.ClientConfig{
+		HandshakeConfig:  handshakeConfig(),
+		Plugins:          goplugin.PluginSet{Name: &grpcPlugin{}},
+		Cmd:              cmd,
+		SkipHostEnv:      true,
+		AutoMTLS:         true,
+		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
+		StartTimeout:     o.startTimeout,
+		Stderr:           stderr,
+		Logger:           newHCLogger(o.logger),
+		GRPCDialOptions:  o.dial,
+	}
+}
+
+// hostEnv leaves out what go-plugin told this process, in case the host is a plugin itself (Argo Rollouts' way).
+func hostEnv(environ []string) []string {
+	env := make([]string, 0, len(environ))
+	for _, pair := range environ {
+		if !strings.HasPrefix(pair, "PLUGIN_") {
+			env = append(env, pair)
+		}
+	}
+	return env
+}
+
+// verifyChecksum compares the file's SHA-256 with the one asked for, if any.
+func (o *options) verifyChecksum(path string) error {
+	if o.sha256 == "" {
+		return nil
+	}
+	want, err := hex.DecodeString(o.sha256)
+	if err != nil || len(want) != sha256.Size {
+		return fmt.Errorf("expected SHA-256 %q is not %d hex digits", o.sha256, hex.EncodedLen(sha256.Size))
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return fmt.Errorf("read: %w", err)
+	}
+	if got := hash.Sum(nil); string(got) != string(want) {
+		return fmt.Errorf("%w: expected SHA-256 %x, actual %x", ErrChecksum, want, got)
+	}
+	return nil
+}
+
+// explain turns go-plugin's texts into what a person needs to know. go-plugin has no error values for these.
+func explain(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	text := err.Error()
+	line, found := strings.CutPrefix(text, "Unrecognized remote plugin message: ")
+	switch {
+	case found:
+		line, _, _ = strings.Cut(line, "\n")
+		if line = strings.TrimSpace(line); line == "" {
+			return fmt.Errorf("%w: it ended before its handshake", ErrNotPlugin)
+		}
+		return fmt.Errorf("%w: its first line is %.100q", ErrNotPlugin, line)
+	case strings.HasPrefix(text, "timeout while waiting for plugin to start"):
+		return fmt.Errorf("%w: no handshake in time", ErrNotPlugin)
+	case strings.HasPrefix(text, "plugin exited before we could connect"):
+		return fmt.Errorf("%w: it ended before its handshake", ErrNotPlugin)
+	case strings.HasPrefix(text, "incompatible"), strings.HasPrefix(text, "unsupported plugin protocol"),
+		strings.HasPrefix(text, "error parsing core protocol version"):
+		return fmt.Errorf("%w: %w", ErrNotPlugin, err)
+	default:
+		return err
+	}
+}

@@ -1,0 +1,274 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+)
+
+const testTimeout = 30 * time.Second
+
+// self is the test binary, which is a plugin when it is started as one.
+func self(t *testing.T) string {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func checksum(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(data))
+}
+
+func TestLaunchServesBothServices(t *testing.T) {
+	var logs syncBuffer
+	logger := slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	client, err := plugin.Launch(t.Context(), self(t), plugin.WithSHA256(checksum(t, self(t))), plugin.WithLogger(logger))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+
+	if got, want := client.Info().GetName(), "fake.lockstep.dev"; got != want {
+		t.Errorf("driver is %q, want %q", got, want)
+	}
+	ref := &pb.WorkloadRef{Namespace: "default", Name: "vllm"}
+	if _, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: ref}); err != nil {
+		t.Errorf("Adopt: %v", err)
+	}
+	eventually(t, "the plugin's log line arrives with its level and attributes", func() bool {
+		return strings.Contains(logs.String(), `level=WARN msg="plugin says hello"`) && strings.Contains(logs.String(), "answer=42")
+	})
+}
+
+func TestLaunchRefuses(t *testing.T) {
+	plain := filepath.Join(t.TempDir(), "plain")
+	if err := os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	role := func(r string) plugin.Option { return plugin.WithEnv(roleKey + "=" + r) }
+	tests := []struct {
+		name   string
+		reason string
+		path   string
+		opts   []plugin.Option
+		want   error
+		text   string
+	}{
+		{"missing", "the path is a typo", filepath.Join(t.TempDir(), "no"), nil, fs.ErrNotExist, "no"},
+		{"not executable", "the mode was lost in a copy", plain, nil, fs.ErrPermission, plain},
+		{
+			"wrong checksum", "the file is not the one that was vetted", self(t),
+			[]plugin.Option{plugin.WithSHA256(strings.Repeat("ab", 32))}, plugin.ErrChecksum, checksum(t, self(t)),
+		},
+		{
+			"malformed checksum", "a checksum that can't match must not pass as one that is absent", self(t),
+			[]plugin.Option{plugin.WithSHA256("sha256:abc")}, nil, "hex digits",
+		},
+		{"talker", "another program", self(t), []plugin.Option{role(roleTalker)}, plugin.ErrNotPlugin, "hello, this is no plugin"},
+		{
+			"silent", "a program that waits for something else", self(t),
+			[]plugin.Option{role(roleSilent), plugin.WithStartTimeout(200 * time.Millisecond)}, plugin.ErrNotPlugin, "in time",
+		},
+		{"dies", "the plugin's own complaint must reach the person", self(t), []plugin.Option{role(roleDies)}, plugin.ErrNotPlugin, "no kubeconfig here"},
+		{"newer", "another handshake version", self(t), []plugin.Option{role(roleNewer)}, plugin.ErrNotPlugin, "99"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			client, err := plugin.Launch(t.Context(), tt.path, tt.opts...)
+			if err == nil {
+				_ = client.Close()
+				t.Fatalf("%s: launched", tt.reason)
+			}
+			if tt.want != nil && !errors.Is(err, tt.want) {
+				t.Errorf("%s: error is %v, want %v", tt.reason, err, tt.want)
+			}
+			if !strings.Contains(err.Error(), tt.text) {
+				t.Errorf("%s: error %q does not say %q", tt.reason, err, tt.text)
+			}
+		})
+	}
+}
+
+func TestLaunchIsCancelledWhileItWaits(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	_, err := plugin.Launch(ctx, self(t), plugin.WithEnv(roleKey+"="+roleSilent))
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error is %v, want the context's", err)
+	}
+	if took := time.Since(begin); took > testTimeout/2 {
+		t.Errorf("took %v: a cancelled context must not wait for the start timeout", took)
+	}
+}
+
+func TestProcessEnds(t *testing.T) {
+	tests := []struct {
+		name   string
+		reason string
+		role   string
+		end    func(client *plugin.Client, cancel context.CancelFunc)
+	}{
+		{"close", "Close ends the process", "", func(c *plugin.Client, _ context.CancelFunc) { _ = c.Close() }},
+		{"cancel", "ctx governs the process", "", func(_ *plugin.Client, cancel context.CancelFunc) { cancel() }},
+		{"close, stretched", "a plugin that does not end by itself is killed", roleStretch, func(c *plugin.Client, _ context.CancelFunc) { _ = c.Close() }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			pidFile := filepath.Join(t.TempDir(), "pid")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			client, err := plugin.Launch(ctx, self(t), plugin.WithEnv(pidFileKey+"="+pidFile, roleKey+"="+tt.role))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = client.Close() }()
+			pid := readPID(t, pidFile)
+			tt.end(client, cancel)
+			eventually(t, tt.reason, func() bool { return !running(pid) })
+			_, err = client.GetDriverInfo(t.Context(), &pb.GetDriverInfoRequest{})
+			if code := status.Code(err); code != codes.Unavailable && code != codes.Canceled {
+				t.Errorf("a call after the end: %v, want UNAVAILABLE or CANCELED", err)
+			}
+		})
+	}
+}
+
+func TestPluginDiesWithItsHost(t *testing.T) {
+	tests := []struct {
+		name   string
+		reason string
+		// connected waits until the host has its client.
+		connected bool
+	}{
+		{"serving", "the plugin notices, lets calls finish and cleans up", true},
+		{"starting", "the plugin ends wherever it is", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			pidFile, tmp := filepath.Join(t.TempDir(), "pid"), shortDir(t)
+			host := exec.CommandContext(t.Context(), self(t))
+			host.Env = append(os.Environ(), roleKey+"="+roleHost, pidFileKey+"="+pidFile, "TMPDIR="+tmp)
+			var stdout syncBuffer
+			host.Stdout = &stdout
+			if err := host.Start(); err != nil {
+				t.Fatal(err)
+			}
+			pid := readPID(t, pidFile)
+			if tt.connected {
+				eventually(t, "the host connects", func() bool { return strings.Contains(stdout.String(), hostConnected) })
+			}
+			if err := host.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = host.Wait()
+			eventually(t, tt.reason, func() bool { return !running(pid) })
+			if left, err := os.ReadDir(tmp); tt.connected && (err != nil || len(left) != 0) {
+				t.Errorf("%s: left behind %v, %v", tt.reason, left, err)
+			}
+		})
+	}
+}
+
+// shortDir is a directory whose path leaves room for a socket's name.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "lockstep-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func TestServeRefusesToRunByHand(t *testing.T) {
+	if err := plugin.Serve(t.Context(), nil, nil); !errors.Is(err, plugin.ErrNotStartedByHost) {
+		t.Errorf("Serve() = %v, want ErrNotStartedByHost", err)
+	}
+}
+
+// readPID waits for the plugin to leave its pid.
+func readPID(t *testing.T, path string) int {
+	t.Helper()
+	var pid int
+	eventually(t, "the plugin starts", func() bool {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return false
+		}
+		pid, err = strconv.Atoi(string(text))
+		return err == nil
+	})
+	return pid
+}
+
+// running says whether the process runs. One that has ended and that nobody has waited for does not.
+func running(pid int) bool {
+	if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil {
+		_, state, _ := bytes.Cut(stat, []byte(") "))
+		return !bytes.HasPrefix(state, []byte("Z"))
+	}
+	return syscall.Kill(pid, 0) == nil
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(testTimeout)
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", testTimeout, what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// syncBuffer is a buffer that goroutines share.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

@@ -1,0 +1,107 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// hclogTime is the timestamp layout that go-plugin hosts parse.
+const hclogTime = "2006-01-02T15:04:05.000000Z07:00"
+
+// NewLogHandler returns a handler that writes JSON lines in the shape that go-plugin hosts read from a plugin's
+// stderr, so that level, message and attributes arrive as such instead of as one opaque line.
+func NewLogHandler(w io.Writer, level slog.Leveler) slog.Handler {
+	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: toHCLogAttr})
+}
+
+// toHCLogAttr renames slog's own attributes (those within groups are the caller's) and spells durations.
+func toHCLogAttr(groups []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		// JSON has no durations, and a bare count of nanoseconds is for nobody.
+		return slog.String(a.Key, a.Value.Duration().String())
+	}
+	if len(groups) > 0 {
+		return a
+	}
+	switch a.Key {
+	case slog.TimeKey:
+		if a.Value.Kind() == slog.KindTime {
+			return slog.String("@timestamp", a.Value.Time().Format(hclogTime))
+		}
+	case slog.LevelKey:
+		if level, ok := a.Value.Any().(slog.Level); ok {
+			return slog.String("@level", strings.ToLower(hclogLevel(level).String()))
+		}
+	case slog.MessageKey:
+		return slog.String("@message", a.Value.String())
+	}
+	return a
+}
+
+func hclogLevel(level slog.Level) hclog.Level {
+	switch {
+	case level < slog.LevelDebug:
+		return hclog.Trace
+	case level < slog.LevelInfo:
+		return hclog.Debug
+	case level < slog.LevelWarn:
+		return hclog.Info
+	case level < slog.LevelError:
+		return hclog.Warn
+	default:
+		return hclog.Error
+	}
+}
+
+func slogLevel(level hclog.Level) slog.Level {
+	switch level {
+	case hclog.Trace:
+		return slog.LevelDebug - 4
+	case hclog.Debug:
+		return slog.LevelDebug
+	case hclog.Warn:
+		return slog.LevelWarn
+	case hclog.Error:
+		return slog.LevelError
+	default:
+		return slog.LevelInfo
+	}
+}
+
+// newHCLogger lets go-plugin log to slog.
+func newHCLogger(logger *slog.Logger) hclog.Logger {
+	// The root logger itself stays silent; the sink gets every level and slog's handler decides.
+	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Level: lowestLevel(logger), Output: io.Discard})
+	l.RegisterSink(slogSink{logger})
+	return l
+}
+
+// lowestLevel is the level below which go-plugin need not prepare a line.
+func lowestLevel(logger *slog.Logger) hclog.Level {
+	for _, level := range []hclog.Level{hclog.Trace, hclog.Debug, hclog.Info, hclog.Warn, hclog.Error} {
+		if logger.Enabled(context.Background(), slogLevel(level)) {
+			return level
+		}
+	}
+	return hclog.Off
+}
+
+// slogSink hands what hclog accepts to slog.
+type slogSink struct{ logger *slog.Logger }
+
+var _ hclog.SinkAdapter = slogSink{}
+
+// Accept logs one line.
+func (s slogSink) Accept(name string, level hclog.Level, msg string, args ...any) {
+	if name != "" {
+		args = append([]any{"plugin", name}, args...)
+	}
+	s.logger.Log(context.Background(), slogLevel(level), msg, args...)
+}

@@ -1,0 +1,111 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+// Default times of Launch and Dial.
+const (
+	defaultStartTimeout   = 30 * time.Second
+	defaultConnectTimeout = 10 * time.Second
+)
+
+// Option changes Launch or Dial. Options that the other of the two understands are ignored.
+type Option func(*options)
+
+type options struct {
+	logger         *slog.Logger
+	connectTimeout time.Duration
+	dial           []grpc.DialOption
+
+	// Launch.
+	sha256       string
+	args         []string
+	env          []string
+	stderr       io.Writer
+	startTimeout time.Duration
+
+	// Dial.
+	tls          *tls.Config
+	tlsFiles     *tlsFiles
+	waitForReady bool
+}
+
+func newOptions(opts []Option) options {
+	o := options{
+		logger:         slog.New(slog.DiscardHandler),
+		connectTimeout: defaultConnectTimeout,
+		stderr:         io.Discard,
+		startTimeout:   defaultStartTimeout,
+	}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	return o
+}
+
+// WithLogger sets the logger for the connection and, with Launch, for what the plugin logs. Default: none.
+func WithLogger(logger *slog.Logger) Option {
+	return func(o *options) { o.logger = logger }
+}
+
+// WithConnectTimeout bounds the first call to the driver. Default: 10 seconds.
+func WithConnectTimeout(d time.Duration) Option {
+	return func(o *options) { o.connectTimeout = d }
+}
+
+// WithDialOptions adds gRPC dial options, for example interceptors.
+func WithDialOptions(opts ...grpc.DialOption) Option {
+	return func(o *options) { o.dial = append(o.dial, opts...) }
+}
+
+// WithSHA256 makes Launch refuse a binary whose SHA-256, in hex, is another.
+func WithSHA256(sum string) Option {
+	return func(o *options) { o.sha256 = sum }
+}
+
+// WithArgs sets the plugin's arguments.
+func WithArgs(args ...string) Option {
+	return func(o *options) { o.args = args }
+}
+
+// WithEnv adds "KEY=value" pairs to the environment that the plugin inherits from this process. The last one of a key
+// counts.
+func WithEnv(env ...string) Option {
+	return func(o *options) { o.env = append(o.env, env...) }
+}
+
+// WithStderr copies what the plugin writes to stderr, beside the logger.
+func WithStderr(w io.Writer) Option {
+	return func(o *options) { o.stderr = w }
+}
+
+// WithStartTimeout bounds the time from starting the binary to its handshake. Default: 30 seconds.
+func WithStartTimeout(d time.Duration) Option {
+	return func(o *options) { o.startTimeout = d }
+}
+
+// WithTLS makes Dial present the certificate and key, and accept a server that the CA vouches for. All are PEM files.
+func WithTLS(certFile, keyFile, caFile string) Option {
+	return func(o *options) { o.tlsFiles = &tlsFiles{cert: certFile, key: keyFile, ca: caFile} }
+}
+
+// WithTLSConfig is WithTLS for a configuration that the caller has. For an address that is not local it must carry a
+// client certificate and verify the server.
+func WithTLSConfig(config *tls.Config) Option {
+	return func(o *options) { o.tls = config.Clone() }
+}
+
+// WithWaitForReady makes Dial wait, within the connect timeout, for a server that does not listen yet. Without it
+// nobody listening is an error at once.
+func WithWaitForReady() Option {
+	return func(o *options) { o.waitForReady = true }
+}

@@ -1,0 +1,141 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	goplugin "github.com/hashicorp/go-plugin"
+	"google.golang.org/grpc"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// shutdownGrace is how long calls in flight may take after ctx has ended. It is shorter than the two seconds after
+// which go-plugin kills a plugin that does not end.
+const shutdownGrace = 1500 * time.Millisecond
+
+// ErrNotStartedByHost is returned by Serve when the process was not started as a plugin.
+var ErrNotStartedByHost = errors.New("this process was not started by a host: " + CookieKey + " is not set")
+
+// ServeOption changes how Serve serves.
+type ServeOption func(*serveOptions)
+
+type serveOptions struct {
+	logger *slog.Logger
+	grpc   []grpc.ServerOption
+}
+
+// WithServeLogger sets the logger of the serving itself. Default: none. Give it a [NewLogHandler] on stderr, so that
+// the host sees levels.
+func WithServeLogger(logger *slog.Logger) ServeOption {
+	return func(o *serveOptions) { o.logger = logger }
+}
+
+// WithServerOptions adds gRPC server options, for example interceptors. Transport credentials are go-plugin's business.
+func WithServerOptions(opts ...grpc.ServerOption) ServeOption {
+	return func(o *serveOptions) { o.grpc = append(o.grpc, opts...) }
+}
+
+// Serve serves a driver to the host that started this process, with gRPC health and reflection beside it, and mutual
+// TLS with one-time certificates if the host asks for it ([Launch] does). router may be nil.
+//
+// It returns nil when ctx has ended, the host has closed the plugin, or the host is gone. Calls in flight get a short
+// grace. The caller then ends the process: nobody is left to talk to. Serve takes over os.Stdout and os.Stderr, writes
+// the handshake to the real stdout, and ignores SIGINT, which a terminal sends to host and plugin alike; so nothing
+// must be written to stdout before.
+func Serve(
+	ctx context.Context, driver pb.WorkloadDriverServer, router pb.TrafficRouterServer, opts ...ServeOption,
+) error {
+	if !IsPlugin() {
+		return ErrNotStartedByHost
+	}
+	o := serveOptions{logger: slog.New(slog.DiscardHandler)}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	parent := os.Getppid()
+
+	var server atomic.Pointer[grpc.Server]
+	served := make(chan struct{})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		stopWhenOver(ctx, served, parent, &server, o.logger)
+	}()
+
+	goplugin.Serve(&goplugin.ServeConfig{
+		HandshakeConfig: handshakeConfig(),
+		Plugins:         goplugin.PluginSet{Name: &grpcPlugin{driver: driver, router: router}},
+		Logger:          newHCLogger(o.logger),
+		GRPCServer: func(transport []grpc.ServerOption) *grpc.Server {
+			s := grpc.NewServer(append(transport, o.grpc...)...)
+			server.Store(s)
+			return s
+		},
+	})
+	close(served)
+	<-stopped
+	if server.Load() == nil {
+		return errors.New("plugin server did not start; see the log")
+	}
+	return nil
+}
+
+// stopWhenOver stops the server once ctx has ended or the parent is gone, and returns; or once served is closed.
+func stopWhenOver(
+	ctx context.Context, served <-chan struct{}, parent int, server *atomic.Pointer[grpc.Server], logger *slog.Logger,
+) {
+	watch, cancel := context.WithCancel(ctx)
+	defer cancel()
+	gone := parentGone(watch, parent)
+	select {
+	case <-served:
+		return
+	case <-ctx.Done():
+	case <-gone:
+		// gone is closed too when the watch ends with ctx.
+		if ctx.Err() == nil {
+			// Nobody reads stderr any more, and a line to it must not end the process before calls in flight have.
+			signal.Ignore(syscall.SIGPIPE)
+			logger.Warn("host is gone, ending", "ppid", parent)
+			defer removeSocketDir(served)
+		}
+	}
+	for {
+		// ctx may have ended before go-plugin asked for its server.
+		if s := server.Load(); s != nil {
+			stopGracefully(s, shutdownGrace)
+			return
+		}
+		select {
+		case <-served:
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// removeSocketDir removes the directory that the host made for the socket and can't remove any more, once the socket
+// is gone from it.
+func removeSocketDir(served <-chan struct{}) {
+	<-served
+	if dir := os.Getenv(goplugin.EnvUnixSocketDir); dir != "" {
+		_ = os.Remove(dir)
+	}
+}
+
+// stopGracefully waits for calls in flight, but no longer than grace.
+func stopGracefully(s *grpc.Server, grace time.Duration) {
+	timer := time.AfterFunc(grace, s.Stop)
+	defer timer.Stop()
+	s.GracefulStop()
+}

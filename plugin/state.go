@@ -1,0 +1,21 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+
+// Settled says whether a state stays as it is until the host, a person or the cluster does something; while it is
+// false the driver is working and the host waits. A state that this version does not know is not settled.
+func Settled(state pb.State) bool {
+	switch state {
+	case pb.State_STATE_UNMANAGED, pb.State_STATE_HOLDING, pb.State_STATE_READY, pb.State_STATE_COMPLETED,
+		pb.State_STATE_ROLLED_BACK, pb.State_STATE_FAILED, pb.State_STATE_NOTHING_TO_RELEASE:
+		return true
+	case pb.State_STATE_UNSPECIFIED, pb.State_STATE_PREPARING, pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING,
+		pb.State_STATE_PROMOTING, pb.State_STATE_ROLLING_BACK:
+		return false
+	default:
+		return false
+	}
+}
