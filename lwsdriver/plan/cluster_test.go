@@ -198,7 +198,7 @@ func (c *cluster) checkQuiet(o Observation, d Decision) {
 	if c.record != nil && c.phase() != release.Promoting && !o.Stable.Deleting && !release.SameRolling(o.Stable.Rolling, release.Hold()) {
 		c.fail("%s leaves %v in phase %q", d.Reason, o.Stable.Rolling, c.phase())
 	}
-	if w := c.canary(); w != nil && c.phase() == release.Progressing && w.carries == c.stable.revision() && !w.deleting {
+	if w := c.canary(); w != nil && !c.stable.deleting && c.phase() == release.Progressing && w.carries == c.stable.revision() && !w.deleting {
 		if !w.held {
 			c.fail("%s leaves a canary whose groups nothing protects", d.Reason)
 		}
@@ -209,6 +209,9 @@ func (c *cluster) checkQuiet(o Observation, d Decision) {
 		if want < d.Standing.Planned || (want > d.Standing.Planned && !c.retired) {
 			c.fail("the host asked for %d groups, %d are planned", want, d.Standing.Planned)
 		}
+	}
+	if w := c.canary(); d.State == pb.State_STATE_READY && (w == nil || w.servingAt(w.made) < d.Standing.Planned-d.Standing.Threshold) {
+		c.fail("ready without its groups: %+v", d)
 	}
 	later := o
 	later.Now = o.Now.Add(1000 * time.Hour)
@@ -358,6 +361,17 @@ func (c *cluster) checkIntent(a SetStable) {
 	if before == release.Promoting && after == release.Promoted && !c.stable.at(a.Record.Release.UpdateRevision) {
 		c.fail("promoted, but the groups are at %v", c.stable.revisions())
 	}
+}
+
+// servingAt counts the ready groups of a revision that stay.
+func (s *set) servingAt(revision string) int {
+	n := 0
+	for i, g := range s.groups {
+		if i < s.replicas && g.ready && g.revision == revision {
+			n++
+		}
+	}
+	return n
 }
 
 // at says that every group is at a revision.
