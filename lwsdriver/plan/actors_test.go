@@ -54,6 +54,7 @@ func (c *cluster) upgrade(groups string) {
 	if c.phase() != release.Progressing || c.record.Release.UpdateRevision != c.stable.template {
 		return
 	}
+	c.now = c.now.Add(time.Millisecond) // No two requests come at one instant.
 	next := &release.Target{Groups: groups, At: c.now}
 	planned, err := next.Planned(c.stable.replicas)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
@@ -134,7 +133,7 @@ func (c *cluster) checkCapacity(drift bool) {
 	case c.record == nil || drift: // It is as somebody wrote it.
 		allowed, surge = s.maxUnavailable(), s.maxSurge()
 	case c.phase() == release.Promoting:
-		w := &set{replicas: s.replicas, rolling: pace(c.wish, s.replicas)}
+		w := &set{replicas: s.replicas, rolling: Pace(c.wish, s.replicas)}
 		allowed, surge = w.maxUnavailable(), w.maxSurge()
 	}
 	if !c.disturbed && s.ready() < s.replicas-allowed {
@@ -190,7 +189,30 @@ func (c *cluster) decide() Decision {
 	case d.Action == nil:
 		c.checkQuiet(o, d)
 	}
+	c.checkRetire(d.Action)
 	return d
+}
+
+// checkRetire: no canary capacity goes while batches of it run, nor before the stable groups are promoted.
+func (c *cluster) checkRetire(a Action) {
+	var name string
+	switch a := a.(type) {
+	case DeleteCanary:
+		name = a.Name
+	case LetGo:
+		name = a.Name
+	default:
+		return
+	}
+	i := slices.IndexFunc(c.added, func(s *set) bool { return s.name == name })
+	if i < 0 || c.record == nil || c.stable.deleting {
+		return
+	}
+	w := c.added[i]
+	current := w.carries == c.stable.template && w.carries == c.record.Release.UpdateRevision && !w.deleting
+	if c.phase() == release.Promoting || (c.phase() == release.Progressing && current) {
+		c.fail("%s of the canary that serves in phase %q", a, c.phase())
+	}
 }
 
 // checkQuiet: where nothing is to be written, what was asked for is in force, and only Recheck changes the answer.
@@ -210,7 +232,7 @@ func (c *cluster) checkQuiet(o Observation, d Decision) {
 			c.fail("the host asked for %d groups, %d are planned", want, d.Standing.Planned)
 		}
 	}
-	if w := c.canary(); d.State == pb.State_STATE_READY && (w == nil || w.servingAt(w.made) < d.Standing.Planned-d.Standing.Threshold) {
+	if w := c.canary(); d.State == pb.State_STATE_READY && (w == nil || c.servingAt(w, w.made) < d.Standing.Planned-d.Standing.Threshold) {
 		c.fail("ready without its groups: %+v", d)
 	}
 	later := o
@@ -245,143 +267,6 @@ func (c *cluster) drive() Decision {
 	}
 	c.fail("20 writes and no end: %+v", c.decide())
 	return Decision{}
-}
-
-// apply is the API server: a write whose object changed since the look is refused.
-func (c *cluster) apply(d decided) bool {
-	c.note("apply %T %s", d.action, d.action)
-	switch a := d.action.(type) {
-	case SetStable:
-		return c.applyStable(a, d.versions)
-	case CreateCanary:
-		taken := slices.ContainsFunc(c.added, func(s *set) bool { return s.name == a.Name })
-		if taken || d.versions[c.stable.name] != c.stable.version {
-			return false
-		}
-		if a.Revision != c.stable.template {
-			c.fail("a canary for %s of template %s", a.Revision, c.stable.template)
-		}
-		s := &set{
-			name: a.Name, replicas: a.Replicas, template: a.Revision + "+", made: a.Revision + "+", carries: a.Revision,
-			rolling: rollingOf(0, "1", "0"), held: true, target: a.Target, groups: map[int]*group{},
-		}
-		c.touch(s)
-		s.uid = fmt.Sprint(s.version)
-		c.added = append(c.added, s)
-		return true
-	}
-	for _, s := range c.added {
-		if version, ok := d.versions[s.name]; ok && version == s.version && c.applyAdded(s, d.action) {
-			c.touch(s)
-			return true
-		}
-	}
-	return false
-}
-
-func (c *cluster) applyAdded(s *set, action Action) bool {
-	switch a := action.(type) {
-	case ScaleCanary:
-		if a.Name != s.name {
-			return false
-		}
-		s.replicas = a.Replicas
-		if a.Target != nil {
-			s.target = a.Target
-		}
-		return true
-	case RepairCanary:
-		s.template = s.made
-		return a.Name == s.name
-	case LetGo:
-		s.held = false
-		c.retired = c.retired || c.stable.template != s.carries
-		return a.Name == s.name
-	case DeleteCanary:
-		c.retired = c.retired || c.stable.template != s.carries
-		s.deleting, s.foreground = true, true
-		return a.Name == s.name
-	}
-	return false
-}
-
-func (c *cluster) applyStable(a SetStable, versions map[string]int) bool {
-	if versions[c.stable.name] != c.stable.version {
-		return false
-	}
-	if !acceptable(a.Rolling, c.stable.replicas) {
-		c.fail("LWS refuses %v for %d replicas", a.Rolling, c.stable.replicas)
-	}
-	c.checkIntent(a)
-	record := a.Record
-	if old, next := c.record.Release, record.Release; old != nil && next != nil && old.UpdateRevision != next.UpdateRevision {
-		if old.UpdateRevision != "" {
-			c.asked = nil
-			for _, s := range c.added {
-				if s.carries == next.UpdateRevision {
-					c.asked = s.target // It was asked for this very revision, before another one came and went.
-				}
-			}
-		}
-		if old.Phase == release.Promoting {
-			// The hold reclaims LWS's surge, and what LWS was updating comes back at the old revision.
-			c.disturbed, c.mixed = true, true
-		}
-	}
-	if !release.SameRolling(c.stable.rolling, c.set) {
-		c.disturbed = true // Somebody had LWS roll; what it took down comes back, and the hold reclaims its surge.
-	}
-	c.record = &record
-	c.stable.rolling, c.set = a.Rolling, a.Rolling
-	c.stable.rolling.Partition = ptr.To(ptr.Deref(a.Rolling.Partition, 0))
-	c.touch(c.stable)
-	return true
-}
-
-// checkIntent: a release never changes its way, but for a new template.
-func (c *cluster) checkIntent(a SetStable) {
-	before, after := c.phase(), release.Phase("")
-	if a.Record.Release != nil {
-		after = a.Record.Release.Phase
-	}
-	renewed := c.record.Release != nil && c.stable.template != c.record.Release.UpdateRevision
-	ok := before == after
-	switch before {
-	case release.Promoting:
-		ok = ok || after == release.Promoted || (after == release.Progressing && renewed)
-	case release.Progressing:
-		ok = ok || ((after == release.RollingBack || after == release.Nothing) && renewed)
-	}
-	if !ok {
-		c.fail("phase %q became %q", before, after)
-	}
-	if !release.SameRolling(a.Rolling, release.Hold()) && after != release.Promoting {
-		c.fail("the hold goes in phase %q", after)
-	}
-	if before == release.Promoting && after == release.Promoted && !c.stable.at(a.Record.Release.UpdateRevision) {
-		c.fail("promoted, but the groups are at %v", c.stable.revisions())
-	}
-}
-
-// servingAt counts the ready groups of a revision that stay.
-func (s *set) servingAt(revision string) int {
-	n := 0
-	for i, g := range s.groups {
-		if i < s.replicas && g.ready && g.revision == revision {
-			n++
-		}
-	}
-	return n
-}
-
-// at says that every group is at a revision.
-func (s *set) at(revision string) bool {
-	for _, r := range s.revisions() {
-		if r != revision {
-			return false
-		}
-	}
-	return true
 }
 
 func one() intstr.IntOrString { return intstr.FromInt32(1) }

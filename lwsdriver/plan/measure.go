@@ -72,7 +72,7 @@ func measure(o Observation) Standing {
 				readyNew++
 			}
 			// A group from before somebody's edit of the canary was put back is not the release's.
-			if !own && w.Carries == update {
+			if !own && w.Carries == update && g.at(w.Revision) {
 				s.count(o, g, g.Index < w.Replicas)
 			}
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 )
 
-// pace is the configuration under which LWS promotes: the user's own. Where a scale-down under the hold made both of the
+// Pace is the configuration under which LWS promotes: the user's own. Where a scale-down under the hold made both of the
 // user's numbers round to 0, which LWS refuses and could not roll with, one group at a time may be unavailable.
-func pace(saved rolling, replicas int) rolling {
+func Pace(saved rolling, replicas int) rolling {
 	if scaled(saved.MaxUnavailable, replicas, false) == 0 && scaled(saved.MaxSurge, replicas, true) == 0 && replicas > 0 {
 		return floored(saved)
 	}
@@ -45,7 +45,7 @@ func lastSet(o Observation) rolling {
 		found.MaxUnavailable == floored(saved).MaxUnavailable:
 		return floored(saved)
 	}
-	return pace(saved, o.Stable.Replicas)
+	return Pace(saved, o.Stable.Replicas)
 }
 
 // absorbPace returns what to save of the user's while a promotion is under way.

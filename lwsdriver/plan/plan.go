@@ -256,7 +256,7 @@ func promote(o Observation, s Standing) Decision {
 		next.Saved = absorbPace(o)
 		return Decision{
 			State: pb.State_STATE_PROMOTING, Reason: ReasonTemplateReturned, Message: why,
-			Action: SetStable{Record: next, Rolling: pace(next.Saved, o.Stable.Replicas), Why: why},
+			Action: SetStable{Record: next, Rolling: Pace(next.Saved, o.Stable.Replicas), Why: why},
 		}
 	case o.Stable.Revision != r.UpdateRevision:
 		return startOver(o)
@@ -286,7 +286,7 @@ func releaseHold(o Observation) Decision {
 	why := "release the hold to promote"
 	return Decision{
 		State: pb.State_STATE_PROMOTING, Reason: ReasonRolling, Message: why,
-		Action: SetStable{Record: next, Rolling: pace(next.Saved, o.Stable.Replicas), Why: why},
+		Action: SetStable{Record: next, Rolling: Pace(next.Saved, o.Stable.Replicas), Why: why},
 	}
 }
 

@@ -31,30 +31,39 @@ type tally struct {
 // then faults stop and the release must settle, then the host ends it and nothing may be left.
 func TestReleases(t *testing.T) {
 	total := tally{ends: map[string]int{}}
-	rapid.Check(t, func(rt *rapid.T) {
-		c := newCluster(rt)
-		steps := rapid.IntRange(5, 80).Draw(rt, "steps")
-		c.initialize()
-		c.edit("B")
-		c.tick(time.Second, 0)
-		c.initialize()
-		for range steps {
-			c.act()
-		}
-		total.runs++
-		total.steps += steps
-		total.ends["in flight: "+c.settle().State.String()]++
-		if rapid.IntRange(0, 9).Draw(rt, "deleted") == 0 {
-			total.ends["at the end: deleted"]++
-			c.farewell()
-			return
-		}
-		total.ends["at the end: "+c.end().State.String()]++
-	})
+	rounds := 20
+	if testing.Short() {
+		rounds = 2
+	}
+	for range rounds {
+		rapid.Check(t, func(rt *rapid.T) { total.release(rt) })
+	}
 	t.Logf("%d runs of %d steps", total.runs, total.steps)
 	for _, end := range slices.Sorted(maps.Keys(total.ends)) {
 		t.Logf("%6d %s", total.ends[end], end)
 	}
+}
+
+// release is one run.
+func (total *tally) release(rt *rapid.T) {
+	c := newCluster(rt)
+	steps := rapid.IntRange(5, 80).Draw(rt, "steps")
+	c.initialize()
+	c.edit("B")
+	c.tick(time.Second, 0)
+	c.initialize()
+	for range steps {
+		c.act()
+	}
+	total.runs++
+	total.steps += steps
+	total.ends["in flight: "+c.settle().State.String()]++
+	if rapid.IntRange(0, 9).Draw(rt, "deleted") == 0 {
+		total.ends["at the end: deleted"]++
+		c.farewell()
+		return
+	}
+	total.ends["at the end: "+c.end().State.String()]++
 }
 
 // act is one step of anybody. Time and the driver get most of them.

@@ -1,0 +1,78 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func TestCheckDecision(t *testing.T) {
+	at := func(phase release.Phase, added ...Workload) Observation {
+		return Observation{
+			Stable: Workload{Name: "vllm", Replicas: 4, Size: 2, Revision: "B", Rolling: release.Hold()}, Added: added,
+			Record: &release.Record{Release: &release.Release{Phase: phase, StableRevision: "A", UpdateRevision: "B"}},
+		}
+	}
+	set := func(phase release.Phase, r rolling) SetStable {
+		return SetStable{Record: release.Record{Release: &release.Release{Phase: phase}}, Rolling: r}
+	}
+	canary, old := Workload{Name: "vllm-b", Carries: "B"}, Workload{Name: "vllm-a", Carries: "A"}
+	native := rollingOf(0, "1", "0")
+	tests := []struct {
+		name   string
+		reason string
+		o      Observation
+		a      Action
+		bad    bool
+	}{
+		{"None", "Doing nothing is safe.", at(release.Progressing), nil, false},
+		{"SecondCanary", "Never two canaries.", at(release.Progressing, old), CreateCanary{Replicas: 1}, true},
+		{"CanaryAboveReplicas", "A canary is at most as large as the workload.", at(release.Progressing), CreateCanary{Replicas: 5}, true},
+		{"CanaryOfAll", "A canary may be as large as the workload.", at(release.Progressing), CreateCanary{Replicas: 4}, false},
+		{"ScaleAboveReplicas", "A canary is at most as large as the workload.", at(release.Progressing, canary), ScaleCanary{Replicas: 5}, true},
+		{"ScaleBelowZero", "There are no negative groups.", at(release.Progressing, canary), ScaleCanary{Replicas: -1}, true},
+		{"DeleteInBatches", "Canary capacity stays while batches of it run.", at(release.Progressing, canary), DeleteCanary{}, true},
+		{"LetGoInBatches", "Canary capacity stays while batches of it run.", at(release.Progressing, canary), LetGo{}, true},
+		{"DeleteOldInBatches", "A canary of another template goes.", at(release.Progressing, old), DeleteCanary{}, false},
+		{"DeleteInPromotion", "Stable is not promoted yet.", at(release.Promoting, canary), DeleteCanary{}, true},
+		{"DeleteAfterPromotion", "Nothing added is left.", at(release.Promoted, canary), DeleteCanary{}, false},
+		{"DeleteInRollback", "Nothing added is left.", at(release.RollingBack, canary), DeleteCanary{}, false},
+		{"PromoteUnasked", "Only Finalize begins a promotion.", at(release.Progressing), set(release.Promoting, native), true},
+		{"ReleaseHoldInBatches", "Stable capacity is not touched before the host says promote.", at(release.Progressing), set(release.Progressing, native), true},
+		{"ReleaseHoldInRollback", "Stable capacity is not touched by a rollback.", at(release.RollingBack), set(release.RollingBack, native), true},
+		{"ReleaseHoldAtTheEnd", "The hold is back in the write that ends a promotion.", at(release.Promoting), set(release.Promoted, native), true},
+		{"ReleaseHoldToPromote", "Promotion is what releases it.", at(release.Promoting), set(release.Promoting, native), false},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			if err := checkDecision(tc.o, Decision{Action: tc.a}); (err != nil) != tc.bad {
+				t.Errorf("%s\nerror %v, want one: %t", tc.reason, err, tc.bad)
+			}
+		})
+	}
+}
+
+func TestImpossibleObservation(t *testing.T) {
+	for name, o := range map[string]Observation{
+		"negative replicas": {Stable: Workload{Name: "vllm", Replicas: -1, Size: 1}},
+		"no size":           {Stable: Workload{Name: "vllm", Replicas: 1}},
+		"added to itself":   {Stable: Workload{Name: "vllm", Size: 1}, Added: []Workload{{Name: "vllm"}}},
+	} {
+		d := Plan(o)
+		if d.Action != nil || d.State != pb.State_STATE_FAILED || d.Reason != ReasonInvariantViolation {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+}
+
+func TestSupports(t *testing.T) {
+	for value, name := range pb.Style_name {
+		if got, want := Supports(pb.Style(value)), name == "STYLE_CANARY"; got != want {
+			t.Errorf("Supports(%s) = %t", name, got)
+		}
+	}
+}

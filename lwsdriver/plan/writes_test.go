@@ -1,0 +1,150 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+// apply is the API server: a write whose object changed since the look is refused.
+func (c *cluster) apply(d decided) bool {
+	c.note("apply %T %s", d.action, d.action)
+	switch a := d.action.(type) {
+	case SetStable:
+		return c.applyStable(a, d.versions)
+	case CreateCanary:
+		taken := slices.ContainsFunc(c.added, func(s *set) bool { return s.name == a.Name })
+		if taken || d.versions[c.stable.name] != c.stable.version {
+			return false
+		}
+		if a.Revision != c.stable.template {
+			c.fail("a canary for %s of template %s", a.Revision, c.stable.template)
+		}
+		s := &set{
+			name: a.Name, replicas: a.Replicas, template: a.Revision + "+", made: a.Revision + "+", carries: a.Revision,
+			rolling: rollingOf(0, "1", "0"), held: true, target: a.Target, groups: map[int]*group{},
+		}
+		c.touch(s)
+		s.uid = fmt.Sprint(s.version)
+		c.added = append(c.added, s)
+		return true
+	}
+	for _, s := range c.added {
+		if version, ok := d.versions[s.name]; ok && version == s.version && c.applyAdded(s, d.action) {
+			c.touch(s)
+			return true
+		}
+	}
+	return false
+}
+
+func (c *cluster) applyAdded(s *set, action Action) bool {
+	switch a := action.(type) {
+	case ScaleCanary:
+		if a.Name != s.name {
+			return false
+		}
+		s.replicas = a.Replicas
+		if a.Target != nil {
+			s.target = a.Target
+		}
+		return true
+	case RepairCanary:
+		s.template = s.made
+		return a.Name == s.name
+	case LetGo:
+		s.held = false
+		c.retired = c.retired || c.stable.template != s.carries
+		return a.Name == s.name
+	case DeleteCanary:
+		c.retired = c.retired || c.stable.template != s.carries
+		s.deleting, s.foreground = true, true
+		return a.Name == s.name
+	}
+	return false
+}
+
+func (c *cluster) applyStable(a SetStable, versions map[string]int) bool {
+	if versions[c.stable.name] != c.stable.version {
+		return false
+	}
+	if !acceptable(a.Rolling, c.stable.replicas) {
+		c.fail("LWS refuses %v for %d replicas", a.Rolling, c.stable.replicas)
+	}
+	c.checkIntent(a)
+	record := a.Record
+	if old, next := c.record.Release, record.Release; old != nil && next != nil && old.UpdateRevision != next.UpdateRevision {
+		if old.UpdateRevision != "" {
+			c.asked = nil
+			for _, s := range c.added {
+				if s.carries == next.UpdateRevision {
+					c.asked = s.target // It was asked for this very revision, before another one came and went.
+				}
+			}
+		}
+		if old.Phase == release.Promoting {
+			// The hold reclaims LWS's surge, and what LWS was updating comes back at the old revision.
+			c.disturbed, c.mixed = true, true
+		}
+	}
+	if !release.SameRolling(c.stable.rolling, c.set) {
+		c.disturbed = true // Somebody had LWS roll; what it took down comes back, and the hold reclaims its surge.
+	}
+	c.record = &record
+	c.stable.rolling, c.set = a.Rolling, a.Rolling
+	c.stable.rolling.Partition = ptr.To(ptr.Deref(a.Rolling.Partition, 0))
+	c.touch(c.stable)
+	return true
+}
+
+// checkIntent: a release never changes its way, but for a new template.
+func (c *cluster) checkIntent(a SetStable) {
+	before, after := c.phase(), release.Phase("")
+	if a.Record.Release != nil {
+		after = a.Record.Release.Phase
+	}
+	renewed := c.record.Release != nil && c.stable.template != c.record.Release.UpdateRevision
+	ok := before == after
+	switch before {
+	case release.Promoting:
+		ok = ok || after == release.Promoted || (after == release.Progressing && renewed)
+	case release.Progressing:
+		ok = ok || ((after == release.RollingBack || after == release.Nothing) && renewed)
+	}
+	if !ok {
+		c.fail("phase %q became %q", before, after)
+	}
+	if !release.SameRolling(a.Rolling, release.Hold()) && after != release.Promoting {
+		c.fail("the hold goes in phase %q", after)
+	}
+	if before == release.Promoting && after == release.Promoted && !c.stable.at(a.Record.Release.UpdateRevision) {
+		c.fail("promoted, but the groups are at %v", c.stable.revisions())
+	}
+}
+
+// servingAt counts the groups of a revision that stay and have been ready for long enough.
+func (c *cluster) servingAt(s *set, revision string) int {
+	n := 0
+	for i, g := range s.groups {
+		if i < s.replicas && g.ready && g.revision == revision && c.now.Sub(g.since) >= c.policy.MinReady {
+			n++
+		}
+	}
+	return n
+}
+
+// at says that every group is at a revision.
+func (s *set) at(revision string) bool {
+	for _, r := range s.revisions() {
+		if r != revision {
+			return false
+		}
+	}
+	return true
+}
