@@ -85,7 +85,7 @@ func (d *Driver) Disown(ctx context.Context, req *pb.DisownRequest) (*pb.DisownR
 					s.Stable.Revision, s.key),
 			}}
 		}
-		return plan.GiveBack{}, nil
+		return plan.GiveBackNow(s.Observation), nil
 	})
 	if err != nil {
 		return nil, err

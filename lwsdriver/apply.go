@@ -45,7 +45,7 @@ func (a *applier) apply(ctx context.Context, s *seen, action plan.Action) (wrote
 	case plan.SetStable:
 		return a.setStable(ctx, s, t)
 	case plan.GiveBack:
-		return a.giveBack(ctx, s)
+		return a.giveBack(ctx, s, t)
 	case plan.CreateCanary:
 		return a.createCanary(ctx, s, t)
 	case plan.ScaleCanary:
@@ -77,11 +77,11 @@ func (a *applier) setStable(ctx context.Context, s *seen, t plan.SetStable) (boo
 }
 
 // giveBack leaves nothing of Lockstep on the workload.
-func (a *applier) giveBack(ctx context.Context, s *seen) (bool, error) {
+func (a *applier) giveBack(ctx context.Context, s *seen, t plan.GiveBack) (bool, error) {
 	p := patch{}
 	p.annotation(release.RecordAnnotation, nil)
-	if !release.SameRolling(s.Record.Saved, s.Stable.Rolling) {
-		p.rolling(s.Record.Saved)
+	if !release.SameRolling(t.Rolling, s.Stable.Rolling) {
+		p.rolling(t.Rolling)
 	}
 	return a.patch(ctx, s.key, s.stable, p)
 }

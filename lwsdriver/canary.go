@@ -59,8 +59,9 @@ func newCanary(s *seen, a plan.CreateCanary) (*lws.LeaderWorkerSet, error) {
 	}
 	canary.Spec.Replicas = ptr.To(int32(a.Replicas)) //nolint:gosec // clamped to the stable workload's replicas
 	canary.Spec.LeaderWorkerTemplate = canaryTemplate(s.stable, s.Policy)
-	// It has no old groups, so nothing of it ever rolls, unless somebody edits its template.
-	canary.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(release.Native(s.Record.Saved))
+	// It has no old groups, so it never rolls, unless somebody edits its template; and the user's own percentages could
+	// round to 0 for the few groups of a canary, which LWS refuses.
+	canary.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(release.Native(release.Hold()))
 	return canary, nil
 }
 

@@ -85,7 +85,7 @@ func TestNewCanary(t *testing.T) {
 		t.Errorf("finalizers %v, owners %v", c.Finalizers, c.OwnerReferences)
 	}
 	want := lws.RollingUpdateConfiguration{
-		Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromString("50%"), MaxSurge: intstr.FromInt32(1),
+		Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(1), MaxSurge: intstr.FromInt32(0),
 	}
 	if diff := cmp.Diff(&want, c.Spec.RolloutStrategy.RollingUpdateConfiguration); diff != "" {
 		t.Errorf("rolling update configuration (-want +got):\n%s", diff)

@@ -91,6 +91,9 @@ func (d *Driver) contextOf(key types.NamespacedName, rows bool) (*pb.BatchContex
 
 // explain adds what keeps the driver from writing. What goes away by itself is a remark, the rest is a failure.
 func explain(c *pb.BatchContext, err error) {
+	if isConflict(err) {
+		return // the next look is on its way
+	}
 	if drivererr.Retryable(err) {
 		c.Message = fmt.Sprintf("%s (last write failed and will be tried again: %v)", c.GetMessage(), err)
 		return
@@ -122,7 +125,7 @@ func describe(s *seen, decision plan.Decision) *pb.BatchContext {
 		Updated: int32of(n.Updated), UpdatedReady: int32of(n.UpdatedReady), StableReady: int32of(n.StableReady),
 		Total: int32of(n.Total), FailureThreshold: int32of(n.Threshold),
 		Partition:      ptr.Deref(s.Stable.Rolling.Partition, 0),
-		UpdateRevision: s.Stable.Revision,
+		UpdateRevision: s.Stable.Revision, TemplateRevision: s.Stable.Revision,
 		TrafficWeight:  int32of(n.Weight), TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS,
 	}
 	if r := s.StableRevisions(); len(r) == 1 {

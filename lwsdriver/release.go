@@ -251,17 +251,12 @@ func finalize(s *seen, req *pb.FinalizeRequest) (plan.Action, error) {
 			"release %q of %s was rolled back: begin a new release to promote", r.ID, s.key)
 	case release.Progressing:
 	}
-	next := *s.Record
-	moved := *r
-	moved.PhaseAt, next.Release = s.Now.UTC(), &moved
 	if !promote {
-		moved.Phase = release.RollingBack
-		return plan.SetStable{Record: next, Rolling: release.Hold(), Why: "roll back release " + r.ID}, nil
+		return plan.BeginRollback(s.Observation), nil
 	}
 	if r.UpdateRevision == "" || r.UpdateRevision != s.Stable.Revision {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
 			"the template of %s is not the one that release %q brings (%q): look at the context again before promoting", s.key, r.ID, r.UpdateRevision)
 	}
-	moved.Phase = release.Promoting
-	return plan.SetStable{Record: next, Rolling: release.Native(next.Saved), Why: "promote release " + r.ID}, nil
+	return plan.BeginPromotion(s.Observation), nil
 }

@@ -26,8 +26,10 @@ type SetStable struct {
 	Why string
 }
 
-// GiveBack removes the record and puts the user's rolling update configuration back. Only a person asks for it.
-type GiveBack struct{}
+// GiveBack removes the record and puts the user's rolling update configuration back. Only a host asks for it.
+type GiveBack struct {
+	Rolling lws.RollingUpdateConfiguration
+}
 
 // CreateCanary adds the second workload.
 type CreateCanary struct {

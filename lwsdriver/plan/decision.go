@@ -72,7 +72,6 @@ const (
 	ReasonNothing            = "NothingToRelease"
 	ReasonTemplateReturned   = "StableTemplateReturned"
 	ReasonDeleting           = "WorkloadDeleting"
-	ReasonTargetUnreadable   = "TargetUnreadable"
 	ReasonStyleNotSupported  = "StyleNotSupported"
 	ReasonInvariantViolation = "InvariantViolation"
 )

@@ -48,6 +48,11 @@ func lastSet(o Observation) rolling {
 	return Pace(saved, o.Stable.Replicas)
 }
 
+// Saved is what to save of the user's under hold, with what somebody changed since the driver last looked.
+func Saved(o Observation) rolling {
+	return release.Absorb(o.Record.Saved, release.Hold(), o.Stable.Rolling)
+}
+
 // absorbPace returns what to save of the user's while a promotion is under way.
 func absorbPace(o Observation) rolling {
 	return release.Absorb(o.Record.Saved, lastSet(o), o.Stable.Rolling)

@@ -5,6 +5,7 @@ package plan
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -57,32 +58,52 @@ func decide(o Observation, s Standing) Decision {
 	case o.Record.Release == nil:
 		return atRest(o)
 	}
-	switch o.Record.Release.Phase {
+	r := o.Record.Release
+	if !Supports(o.Policy.Style) {
+		return Decision{
+			State: pb.State_STATE_FAILED, Reason: ReasonStyleNotSupported,
+			Message: fmt.Sprintf("release %s has style %s, which this driver does not know: run the driver that began it", r.ID, o.Policy.Style),
+		}
+	}
+	switch r.Phase {
 	case release.Progressing:
 		return progress(o, s)
 	case release.Promoting:
 		return promote(o, s)
 	case release.Promoted:
-		return cleanUp(o, pb.State_STATE_PROMOTING, Decision{
+		return cleanUp(o, pb.State_STATE_PROMOTING, ended(o, Decision{
 			State: pb.State_STATE_COMPLETED, Reason: ReasonPromoted,
-			Message: fmt.Sprintf("%d groups run revision %s", o.Stable.Replicas, o.Record.Release.UpdateRevision),
-		})
+			Message: fmt.Sprintf("%d groups run revision %s", o.Stable.Replicas, r.UpdateRevision),
+		}))
 	case release.RollingBack:
-		return cleanUp(o, pb.State_STATE_ROLLING_BACK, Decision{
+		return cleanUp(o, pb.State_STATE_ROLLING_BACK, ended(o, Decision{
 			State: pb.State_STATE_ROLLED_BACK, Reason: ReasonRolledBack,
 			Message: rolledBack(o),
-		})
+		}))
 	default:
-		return cleanUp(o, pb.State_STATE_NOTHING_TO_RELEASE, Decision{
+		return cleanUp(o, pb.State_STATE_NOTHING_TO_RELEASE, ended(o, Decision{
 			State: pb.State_STATE_NOTHING_TO_RELEASE, Reason: ReasonNothing,
 			Message: fmt.Sprintf("the groups of %s already ran its template when the release began", o.Stable.Name),
-		})
+		}))
 	}
+}
+
+// ended adds to the end of a release, which stays its end, that there is something newer to release.
+func ended(o Observation, d Decision) Decision {
+	now, r := o.Stable.Revision, o.Record.Release
+	if now != "" && now != r.UpdateRevision && now != r.StableRevision {
+		d.Reason = ReasonNewRevisionWaits
+		d.Message = fmt.Sprintf("%s; revision %s waits for a release", d.Message, now)
+	}
+	return d
 }
 
 func rolledBack(o Observation) string {
 	at := fmt.Sprintf("the groups of %s are at revision %s", o.Stable.Name, o.Record.Release.StableRevision)
-	if o.Stable.Revision == "" || o.Stable.Revision == o.Record.Release.StableRevision {
+	if all := o.StableRevisions(); len(all) > 1 {
+		at = fmt.Sprintf("the groups of %s are at revisions %s, since a promotion had begun", o.Stable.Name, strings.Join(all, ", "))
+	}
+	if o.Stable.Revision != o.Record.Release.UpdateRevision {
 		return at
 	}
 	return fmt.Sprintf("%s; its template still asks for %s, which waits under the hold", at, o.Stable.Revision)
@@ -124,6 +145,9 @@ func atRest(o Observation) Decision {
 
 // cleanUp keeps the hold, takes away whatever was added, and answers rest once nothing is left.
 func cleanUp(o Observation, busy pb.State, rest Decision) Decision {
+	if len(o.Added) == 0 {
+		busy = rest.State
+	}
 	if o.Record != nil {
 		if a := repairHold(o); a != nil {
 			return Decision{Action: a, State: busy, Reason: ReasonHoldDrifted, Message: "the hold is being put back"}
@@ -155,7 +179,7 @@ func repairHold(o Observation) Action {
 		return nil
 	}
 	next := *o.Record
-	next.Saved = release.Absorb(next.Saved, hold, o.Stable.Rolling)
+	next.Saved = Saved(o)
 	return SetStable{Record: next, Rolling: hold, Why: "put the hold back, which somebody changed"}
 }
 
@@ -171,13 +195,6 @@ func moved(o Observation, f func(*release.Release)) release.Record {
 
 func progress(o Observation, s Standing) Decision {
 	r := o.Record.Release
-	how, ok := styles[o.Policy.Style]
-	if !ok {
-		return Decision{
-			State: pb.State_STATE_FAILED, Reason: ReasonStyleNotSupported,
-			Message: fmt.Sprintf("release %s has style %s, which this driver does not know: run the driver that began it", r.ID, o.Policy.Style),
-		}
-	}
 	if a := repairHold(o); a != nil {
 		return Decision{Action: a, State: pb.State_STATE_PREPARING, Reason: ReasonHoldDrifted, Message: "the hold is being put back"}
 	}
@@ -192,7 +209,7 @@ func progress(o Observation, s Standing) Decision {
 			return retire(w, pb.State_STATE_PREPARING, ReasonNewRevision)
 		}
 	}
-	return how.advance(o, s)
+	return styles[o.Policy.Style].advance(o, s)
 }
 
 func waitForLWS(o Observation, state pb.State) Decision {

@@ -283,9 +283,12 @@ type BatchContext struct {
 	// When the last new group became ready, or the target changed. The progress deadline counts from here.
 	ProgressTime *timestamppb.Timestamp `protobuf:"bytes,27,opt,name=progress_time,json=progressTime,proto3" json:"progress_time,omitempty"`
 	// One row per group, stable first, by index. Empty unless asked for.
-	Groups        []*Group `protobuf:"bytes,28,rep,name=groups,proto3" json:"groups,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Groups []*Group `protobuf:"bytes,28,rep,name=groups,proto3" json:"groups,omitempty"`
+	// Template revision hash of the workload's template as it is now. Empty until its controller has recorded it. Another
+	// than update_revision, once the release has ended: a newer template waits for the next one.
+	TemplateRevision string `protobuf:"bytes,29,opt,name=template_revision,json=templateRevision,proto3" json:"template_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *BatchContext) Reset() {
@@ -514,6 +517,13 @@ func (x *BatchContext) GetGroups() []*Group {
 	return nil
 }
 
+func (x *BatchContext) GetTemplateRevision() string {
+	if x != nil {
+		return x.TemplateRevision
+	}
+	return ""
+}
+
 // Group is one leader pod and its workers.
 type Group struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -663,7 +673,7 @@ var File_lockstep_v1alpha1_batch_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/v1alpha1/batch.proto\x12\x11lockstep.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\xbc\b\n" +
+	"\x1dlockstep/v1alpha1/batch.proto\x12\x11lockstep.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\xe9\b\n" +
 	"\fBatchContext\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1d\n" +
 	"\n" +
@@ -695,7 +705,8 @@ const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"\n" +
 	"start_time\x18\x1a \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12?\n" +
 	"\rprogress_time\x18\x1b \x01(\v2\x1a.google.protobuf.TimestampR\fprogressTime\x120\n" +
-	"\x06groups\x18\x1c \x03(\v2\x18.lockstep.v1alpha1.GroupR\x06groupsB\x10\n" +
+	"\x06groups\x18\x1c \x03(\v2\x18.lockstep.v1alpha1.GroupR\x06groups\x12+\n" +
+	"\x11template_revision\x18\x1d \x01(\tR\x10templateRevisionB\x10\n" +
 	"\x0e_current_batch\"\xdc\x02\n" +
 	"\x05Group\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x120\n" +

@@ -1,0 +1,219 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package examples
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
+
+	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+const (
+	// patience is how long a condition may take on a busy machine. No test waits that long when all is well.
+	patience = 90 * time.Second
+
+	workload = "vllm"
+	image    = "example.com/vllm:"
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(cluster.Main(m))
+}
+
+// env is one test's namespace with the examples' workload in it.
+type env struct {
+	t         *testing.T
+	namespace string
+	kube      kubernetes.Interface
+	lws       lwsclient.Interface
+
+	// What a person would have: the binary, a kubeconfig with the rights of config/rbac, an address to serve on.
+	binary, kubeconfig, address string
+}
+
+// newEnv deploys workload.yaml, and returns when its groups are ready.
+func newEnv(t *testing.T) *env {
+	t.Helper()
+	c := cluster.Shared(t)
+	dir := t.TempDir()
+	e := &env{
+		t: t, namespace: c.Namespace(t), binary: binary(t), address: "unix://" + filepath.Join(dir, "driver.sock"),
+		kubeconfig: filepath.Join(dir, "kubeconfig"),
+		kube:       kubernetes.NewForConfigOrDie(c.RESTConfig()), lws: lwsclient.NewForConfigOrDie(c.RESTConfig()),
+	}
+	e.permit(c)
+	manifest, err := os.ReadFile("workload.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Apply(t.Context(), e.namespace, manifest); err != nil {
+		t.Fatal(err)
+	}
+	e.eventually("all groups are ready", func(ctx context.Context) error {
+		if w := e.get(ctx); w.Status.ReadyReplicas != *w.Spec.Replicas {
+			return fmt.Errorf("%d of %d are", w.Status.ReadyReplicas, *w.Spec.Replicas)
+		}
+		return nil
+	})
+	return e
+}
+
+// permit writes the kubeconfig, and returns when its rights are in force.
+func (e *env) permit(c *cluster.Cluster) {
+	e.t.Helper()
+	manifest, err := config.RBAC()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if err := c.Apply(e.t.Context(), config.Namespace, manifest); err != nil {
+		e.t.Fatal(err)
+	}
+	account, err := c.ServiceAccountConfig(e.t.Context(), config.Namespace, config.ServiceAccount)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if err := cluster.WriteKubeconfig(account, e.kubeconfig); err != nil {
+		e.t.Fatal(err)
+	}
+	client := lwsclient.NewForConfigOrDie(account)
+	e.eventually("the role takes effect", func(ctx context.Context) error {
+		_, err := client.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(ctx, metav1.ListOptions{})
+		return err
+	})
+}
+
+var built struct {
+	sync.Once
+	path string
+	err  error
+}
+
+// binary builds lockstep once for all tests.
+func binary(t *testing.T) string {
+	t.Helper()
+	built.Do(func() {
+		built.path = filepath.Join(cluster.Shared(t).Dir(), "lockstep")
+		cmd := exec.Command("go", "build", "-o", built.path, "../cmd/lockstep")
+		cmd.Stderr = os.Stderr
+		built.err = cmd.Run()
+	})
+	if built.err != nil {
+		t.Fatalf("build lockstep: %v", built.err)
+	}
+	return built.path
+}
+
+// eventually waits until check returns nil and fails with its last error otherwise.
+func (e *env) eventually(what string, check func(context.Context) error) {
+	e.t.Helper()
+	var last error
+	err := wait.PollUntilContextTimeout(e.t.Context(), 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		last = check(ctx)
+		return last == nil, nil
+	})
+	if err != nil {
+		e.t.Fatalf("%s: %v (%v)", what, last, err)
+	}
+}
+
+func (e *env) get(ctx context.Context) *lws.LeaderWorkerSet {
+	e.t.Helper()
+	w, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Get(ctx, workload, metav1.GetOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return w
+}
+
+// edit changes the image of leaders and workers, as a person would with kubectl edit, and annotates the new pods.
+func (e *env) edit(tag string, annotations map[string]string) {
+	e.t.Helper()
+	e.eventually("the template is changed", func(ctx context.Context) error {
+		w := e.get(ctx)
+		for _, template := range []*corev1.PodTemplateSpec{w.Spec.LeaderWorkerTemplate.LeaderTemplate, &w.Spec.LeaderWorkerTemplate.WorkerTemplate} {
+			template.Spec.Containers[0].Image = image + tag
+			template.Annotations = annotations
+		}
+		_, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Update(ctx, w, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+// pods are the UIDs of the namespace's pods by name.
+func (e *env) pods() map[string]string {
+	e.t.Helper()
+	list, err := e.kube.CoreV1().Pods(e.namespace).List(e.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	uids := make(map[string]string, len(list.Items))
+	for _, pod := range list.Items {
+		uids[pod.Name] = string(pod.UID)
+	}
+	return uids
+}
+
+// mustRest fails the test unless nothing of a release is left but the hold, and all pods are the workload's, ready and at
+// the image's tag.
+func (e *env) mustRest(tag string) {
+	e.t.Helper()
+	all, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(e.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if len(all.Items) != 1 {
+		e.t.Errorf("%d LeaderWorkerSets are left, want the user's only", len(all.Items))
+	}
+	w := e.get(e.t.Context())
+	if got := *w.Spec.RolloutStrategy.RollingUpdateConfiguration; !release.SameRolling(got, release.Hold()) {
+		e.t.Errorf("the hold is not in force: %+v", got)
+	}
+	// LWS's garbage collection takes the canary's pods a little after the canary.
+	e.eventually("only the workload's pods are left", func(ctx context.Context) error {
+		list, err := e.kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		if want := int(*w.Spec.Replicas * *w.Spec.LeaderWorkerTemplate.Size); len(list.Items) != want {
+			return fmt.Errorf("there are %d, want %d", len(list.Items), want)
+		}
+		for i := range list.Items {
+			if err := e.serves(&list.Items[i], tag); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// serves says what is wrong with a pod of the workload.
+func (e *env) serves(pod *corev1.Pod, tag string) error {
+	ready := false
+	for _, condition := range pod.Status.Conditions {
+		ready = ready || condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
+	}
+	set, got := pod.Labels[lws.SetNameLabelKey], pod.Spec.Containers[0].Image
+	if set != workload || got != image+tag || !ready || pod.DeletionTimestamp != nil {
+		return fmt.Errorf("pod %s: set %s, image %s, ready %t, deleted %v", pod.Name, set, got, ready, pod.DeletionTimestamp)
+	}
+	return nil
+}

@@ -1,0 +1,141 @@
+#!/usr/bin/env bash
+# Copyright The Lockstep Authors.
+# SPDX-License-Identifier: Apache-2.0
+#
+# A whole canary release by hand: every call is one that any host makes, in the order in which hosts make them.
+# The driver tells grpcurl its own API (reflection), so nothing but this script is needed.
+set -euo pipefail
+
+usage() {
+  cat >&2 <<'USAGE'
+usage: release.sh ADDRESS NAMESPACE WORKLOAD [BATCHES]   take the workload through a canary release
+       release.sh --abort ADDRESS NAMESPACE WORKLOAD     roll back the release that is under way
+
+ADDRESS is where `lockstep serve` listens: unix:///path or host:port.
+BATCHES are the groups at the new revision after each batch: 25%,50%,100% if not given.
+RELEASE_ID in the environment goes on with an earlier release, GRPCURL names the grpcurl to use.
+USAGE
+  exit 2
+}
+
+intent=PROMOTE
+if [[ ${1:-} == --abort ]]; then
+  intent=ROLLBACK
+  shift
+fi
+(($# == 3 || $# == 4)) || usage
+address=$1 workload="{\"namespace\": \"$2\", \"name\": \"$3\"}"
+IFS=, read -ra batches <<<"${4:-25%,50%,100%}"
+
+# Without GRPCURL, the version that the repository pins.
+if [[ -n ${GRPCURL:-} ]]; then
+  grpcurl=("$GRPCURL")
+else
+  grpcurl=(go -C "$(dirname "${BASH_SOURCE[0]}")/../.." tool -modfile=tools/go.mod grpcurl)
+fi
+
+# A unix socket or loopback needs no certificate. A driver elsewhere does: put -cert, -key and -cacert here.
+case $address in
+  unix://*) target=(-plaintext -unix "${address#unix://}") ;;
+  *) target=(-plaintext "$address") ;;
+esac
+
+# call RPC REQUEST: make one call; the answer, as JSON, is in $answer from then on.
+# UNAVAILABLE (the API server, or a driver that has just started) and ABORTED (a lost race) pass, so the call is repeated:
+# the same request again changes nothing. Everything else is for a person to look at, and ends the script; so is an
+# ABORTED that says REVISION_CHANGED, since the template is no longer the one that this release was begun for.
+call() {
+  local tries=0
+  until answer=$("${grpcurl[@]}" -emit-defaults -d "$2" "${target[@]}" "lockstep.v1alpha1.WorkloadDriver/$1" 2>&1); do
+    if [[ ! $answer =~ Code:\ (Aborted|Unavailable) || $answer == *REVISION_CHANGED* ]] || ((++tries == 30)); then
+      printf '%s failed:\n%s\n' "$1" "$answer" >&2
+      exit 1
+    fi
+    sleep 1
+  done
+}
+
+# field NAME: a value of the context in $answer. The names are those in batch.proto, in camelCase.
+field() {
+  local value
+  value=$(sed -n "/^ *\"$1\": /{s///p;q}" <<<"$answer")
+  value=${value%,} value=${value#\"}
+  printf '%s' "${value%\"}"
+}
+
+# show STEP: where the release stands. The state says all that a host needs to decide; SPEC.md has the table.
+show() {
+  local state
+  state=$(field state)
+  printf '%-11s %-12s new %s/%s, old %s/%s: %s\n' "$1" "${state#STATE_}" "$(field updatedReady)" "$(field desired)" \
+    "$(field stableReady)" "$(field replicas)" "$(field message)"
+}
+
+# finalize INTENT: end the release, forwards (PROMOTE) or backwards (ROLLBACK), and repeat that until it is done.
+# The first call is enough for the driver, which finishes even if nobody asks again; the others only wait.
+finalize() {
+  while :; do
+    call Finalize "{\"workload\": $workload, \"releaseId\": \"$id\", \"intent\": \"FINALIZE_INTENT_$1\", \"wait\": \"10s\"}"
+    show "${1,,}"
+    [[ $(field "done") == true ]] && return
+    sleep 1
+  done
+}
+
+# What can this driver do? A host asks before anything else, and calls nothing that is not among the capabilities.
+call GetDriverInfo '{}'
+printf 'driver %s %s\n' "$(field name)" "$(field version)"
+
+if [[ $intent == ROLLBACK ]]; then
+  # CalculateBatchContext only looks. It names the release under way, also to somebody who did not begin it.
+  call CalculateBatchContext "{\"workload\": $workload}"
+  id=$(field releaseId)
+  [[ -n $id ]] || { echo "there is no release" >&2 && exit 1; }
+  finalize ROLLBACK
+  exit
+fi
+
+# Adopt holds the workload: from now on a change of its template moves no pod until a release does. This comes before
+# the change, and once; on a workload that is held already it changes nothing.
+call Adopt "{\"workload\": $workload}"
+show adopt
+
+# Initialize begins a release under an id that the host chooses, and creates the canary with no groups. The driver writes
+# id and policy down first, on the workload itself. The same id and policy again go on with the same release.
+id=${RELEASE_ID:-grpcurl-$(date -u +%Y%m%d-%H%M%S)-$$}
+printf 'release %s\n' "$id"
+policy=$(printf ', "%s"' "${batches[@]}")
+policy="{\"style\": \"STYLE_CANARY\", \"batches\": [${policy:2}]}"
+call Initialize "{\"workload\": $workload, \"releaseId\": \"$id\", \"policy\": $policy, \"owner\": \"grpcurl\", \"wait\": \"10s\"}"
+show initialize
+case $(field state) in
+  STATE_NOTHING_TO_RELEASE)
+    echo 'The workload is held. Change its template, then run this again.'
+    exit
+    ;;
+  STATE_PROMOTING | STATE_COMPLETED) # RELEASE_ID names a release that is past its batches.
+    finalize PROMOTE
+    exit
+    ;;
+esac
+trap '(($? == 0)) || printf "The release stays where it is.\n  to go on:     RELEASE_ID=%s %s\n  to roll back: %s\n" \
+  "$id" "$0 $*" "$0 --abort $1 $2 $3" >&2' EXIT
+revision=$(field updateRevision)
+
+# UpgradeBatch moves the release to a batch. With `wait` the call returns as soon as the batch is ready, or when the time
+# is up: "not ready yet" is no error, so ask again. The revision makes sure that a template which somebody changes
+# meanwhile, and which nobody has decided on, is refused with ABORTED.
+for batch in "${!batches[@]}"; do
+  while :; do
+    call UpgradeBatch "{\"workload\": $workload, \"releaseId\": \"$id\", \"batch\": $batch, \"updateRevision\": \"$revision\", \"wait\": \"10s\"}"
+    show "batch ${batches[batch]}"
+    case $(field state) in
+      STATE_READY) break ;;
+      STATE_UPGRADING | STATE_VERIFYING | STATE_PREPARING) ;;
+      *) exit 1 ;; # FAILED, begun anew for another template, or ended by somebody else: a person decides what now.
+    esac
+  done
+  # Here a host looks at its metrics. It has time: nothing moves until the next call.
+done
+
+finalize PROMOTE

@@ -1,0 +1,128 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package examples
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// commandLimit is how long the commands of one block may take, cold caches included. It also ends a command whose test
+// was killed.
+const commandLimit = "10m"
+
+var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
+
+// block returns the commands of the one shell block of a README that contains text, for this test's cluster: what is
+// run is what a person reads, but for the values in replace, each of which a person would change too.
+func (e *env) block(folder, text string) string {
+	e.t.Helper()
+	readme, err := os.ReadFile(filepath.Join(folder, "README.md"))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	var found []string
+	for _, match := range shellBlock.FindAllSubmatch(readme, -1) {
+		if block := string(match[1]); strings.Contains(block, text) {
+			found = append(found, block)
+		}
+	}
+	if len(found) != 1 {
+		e.t.Fatalf("%s/README.md has %d shell blocks with %q, want 1", folder, len(found), text)
+	}
+	return strings.NewReplacer(
+		"bin/lockstep", e.binary,
+		"unix:///tmp/lockstep/driver.sock", e.address,
+		" default ", " "+e.namespace+" ",
+	).Replace(found[0])
+}
+
+// command runs a script as somebody at the repository's root would.
+func (e *env) command(ctx context.Context, script string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "timeout", "--kill-after=5s", commandLimit, "bash", "-euo", "pipefail", "-c", script)
+	cmd.Dir = ".."
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+e.kubeconfig, "npm_config_prefer_offline=true")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	return cmd
+}
+
+// run returns what a script printed. The test fails if it fails.
+func (e *env) run(script string) string {
+	e.t.Helper()
+	start := time.Now()
+	out, err := e.command(e.t.Context(), script).CombinedOutput()
+	if err != nil {
+		e.t.Fatalf("%v from\n%s\nwhich printed\n%s", err, script, out)
+	}
+	e.t.Logf("%.1f s: %s%s", time.Since(start).Seconds(), script, out)
+	return string(out)
+}
+
+// process is a script that runs beside the test.
+type process struct {
+	output string
+	stop   context.CancelFunc
+	ended  chan error
+}
+
+// start runs a script beside the test, until it ends, stop is called or the test ends.
+func (e *env) start(script string) *process {
+	e.t.Helper()
+	p := &process{output: filepath.Join(e.t.TempDir(), "output"), ended: make(chan error, 1)}
+	file, err := os.Create(p.output)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	var ctx context.Context
+	ctx, p.stop = context.WithCancel(context.Background())
+	cmd := e.command(ctx, script)
+	cmd.Stdout, cmd.Stderr = file, file
+	if err := cmd.Start(); err != nil {
+		e.t.Fatal(err)
+	}
+	go func() {
+		err := cmd.Wait()
+		_ = file.Close()
+		p.ended <- err
+		close(p.ended)
+	}()
+	e.t.Cleanup(func() {
+		p.stop()
+		<-p.ended
+		e.t.Logf("beside the test: %s%s", script, p.text())
+	})
+	return p
+}
+
+// wait returns how the script ended.
+func (p *process) wait() error { return <-p.ended }
+
+// text is what it has printed.
+func (p *process) text() string {
+	out, err := os.ReadFile(p.output)
+	if err != nil {
+		return err.Error()
+	}
+	return string(out)
+}
+
+// serve starts the driver by a README's block and returns when it listens.
+func (e *env) serve(folder string) {
+	e.t.Helper()
+	e.start(e.block(folder, "serve --listen"))
+	e.eventually("the driver listens", func(context.Context) error {
+		_, err := os.Stat(strings.TrimPrefix(e.address, "unix://"))
+		return err
+	})
+}

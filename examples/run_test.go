@@ -1,0 +1,143 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package examples
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// release does what examples/README.md says: run once, change the image, run again.
+func (e *env) release(script string) {
+	e.t.Helper()
+	if out := e.run(script); !strings.Contains(out, "NOTHING_TO_RELEASE") {
+		e.t.Errorf("with an unchanged template it said %q", out)
+	}
+	pods := e.pods()
+	e.mustRest("v1")
+	e.edit("v2", nil)
+	if out := e.run(script); !strings.Contains(out, "COMPLETED") {
+		e.t.Errorf("a release ended with %q", out)
+	}
+	e.mustRest("v2")
+	for name, uid := range e.pods() {
+		if pods[name] == uid {
+			e.t.Errorf("pod %s is still the old one", name)
+		}
+	}
+}
+
+// begin starts a release to a template whose pods never get ready, and returns when its first batch is under way.
+func (e *env) begin(script, tag string) *process {
+	e.t.Helper()
+	pods := e.pods()
+	e.edit(tag, map[string]string{cluster.AnnotationBehavior: cluster.BehaviorNeverReady})
+	p := e.start(script)
+	e.eventually("the first batch is under way", func(context.Context) error {
+		if len(e.pods()) == len(pods) {
+			return errors.New("no pod was added")
+		}
+		return nil
+	})
+	return p
+}
+
+// follows checks that a host takes the template that there is in the end, without ever having asked for another.
+func (e *env) follows(script string) {
+	e.t.Helper()
+	p := e.begin(script, "v3")
+	e.edit("v4", nil)
+	if err := p.wait(); err != nil {
+		e.t.Fatalf("the template changed in mid-release: %v: %s", err, p.text())
+	}
+	e.mustRest("v4")
+}
+
+// yields checks that a host whose release somebody else aborts says so and ends.
+func (e *env) yields(script string) {
+	e.t.Helper()
+	pods := e.pods()
+	p := e.begin(script, "v5")
+	e.run(e.block("grpcurl", "--abort"))
+	if err := p.wait(); err == nil || !strings.Contains(p.text(), "was rolled back") {
+		e.t.Errorf("an aborted release ended with %v: %s", err, p.text())
+	}
+	e.mustRest("v4")
+	if now := e.pods(); !maps.Equal(now, pods) {
+		e.t.Errorf("an aborted release has replaced pods of the workload: %v, were %v", now, pods)
+	}
+}
+
+func TestGrpcurl(t *testing.T) {
+	e := newEnv(t)
+	e.serve("grpcurl")
+	e.release(e.block("grpcurl", "25%"))
+}
+
+// Somebody aborts a release after the one who began it is gone.
+func TestGrpcurlAbort(t *testing.T) {
+	e := newEnv(t)
+	e.serve("grpcurl")
+	script := e.block("grpcurl", "25%")
+	e.run(script)
+	pods := e.pods()
+	p := e.begin(script, "v2")
+	p.stop()
+	_ = p.wait()
+	if out := e.run(e.block("grpcurl", "--abort")); !strings.Contains(out, "ROLLED_BACK") {
+		t.Errorf("abort ended with %q", out)
+	}
+	e.mustRest("v1")
+	if now := e.pods(); !maps.Equal(now, pods) {
+		t.Errorf("an aborted release has replaced pods of the workload: %v, were %v", now, pods)
+	}
+}
+
+// The script goes on after a template that it has not decided on only when a person says so.
+func TestGrpcurlTemplateChange(t *testing.T) {
+	e := newEnv(t)
+	e.serve("grpcurl")
+	script := "export RELEASE_ID=r1\n" + e.block("grpcurl", "25%")
+	e.run(e.block("grpcurl", "25%"))
+	p := e.begin(script, "v2")
+	e.edit("v3", nil)
+	if err := p.wait(); err == nil || !strings.Contains(p.text(), "to go on:     RELEASE_ID=r1 ") {
+		t.Errorf("a changed template ended the script with %v: %s", err, p.text())
+	}
+	if out := e.run(script); !strings.Contains(out, "COMPLETED") {
+		t.Errorf("a release that was gone on with ended with %q", out)
+	}
+	e.mustRest("v3")
+}
+
+func TestHostGo(t *testing.T) {
+	e := newEnv(t)
+	script := e.block("host-go", "go run")
+	e.release(script)
+	e.follows(script)
+}
+
+func TestHostNode(t *testing.T) {
+	for _, tool := range []string{"node", "npm"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Fatalf("%s is not installed, and examples/host-node needs it: on Debian and Ubuntu, apt-get install nodejs npm "+
+				"(Node 18 or later; .ci/run does that)", tool)
+		}
+	}
+	e := newEnv(t)
+	e.run(e.block("host-node", "npm --prefix examples/host-node ci"))
+	e.serve("host-node")
+	script := e.block("host-node", "start")
+	e.release(script)
+	e.follows(script)
+	e.yields(script)
+}

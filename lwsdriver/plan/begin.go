@@ -1,0 +1,25 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import "github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+
+// What a host asks for, as one write: the intent together with its first effect. Plan takes it from there.
+
+// BeginPromotion records the intent to promote and takes the hold off. The release must be Progressing.
+func BeginPromotion(o Observation) SetStable {
+	next := moved(o, func(r *release.Release) { r.Phase = release.Promoting })
+	next.Saved = Saved(o)
+	return SetStable{Record: next, Rolling: Pace(next.Saved, o.Stable.Replicas), Why: "promote release " + next.Release.ID}
+}
+
+// BeginRollback records the intent to roll back. The release must be Progressing.
+func BeginRollback(o Observation) SetStable {
+	next := moved(o, func(r *release.Release) { r.Phase = release.RollingBack })
+	next.Saved = Saved(o)
+	return SetStable{Record: next, Rolling: release.Hold(), Why: "roll back release " + next.Release.ID}
+}
+
+// GiveBackNow gives the workload back with the user's own configuration.
+func GiveBackNow(o Observation) GiveBack { return GiveBack{Rolling: Saved(o)} }
