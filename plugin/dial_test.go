@@ -100,7 +100,7 @@ func TestDialNeedsTLS(t *testing.T) {
 		},
 		{
 			"unverified server", "anybody could answer", []plugin.Option{plugin.WithTLSConfig(&tls.Config{
-				Certificates: []tls.Certificate{{}}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, //nolint:gosec // to be refused
+				Certificates: []tls.Certificate{{}}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
 			})},
 		},
 	}

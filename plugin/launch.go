@@ -108,11 +108,11 @@ func (p *process) connect(ctx context.Context, path string, timeout time.Duratio
 func start(plugin *goplugin.Client) (*grpc.ClientConn, error) {
 	protocol, err := plugin.Client()
 	if err != nil {
-		return nil, err
+		return nil, err //nolint:wrapcheck // explain reads go-plugin's texts from their beginning.
 	}
 	dispensed, err := protocol.Dispense(Name)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("dispense %s: %w", Name, err)
 	}
 	conn, ok := dispensed.(*grpc.ClientConn)
 	if !ok {
@@ -136,7 +136,7 @@ func (o *options) clientConfig(ctx context.Context, path string, stderr io.Write
 		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
 		StartTimeout:     o.startTimeout,
 		Stderr:           stderr,
-		Logger:           newHCLogger(o.logger),
+		Logger:           newHCLogger(ctx, o.logger),
 		GRPCDialOptions:  o.dial,
 	}
 }

@@ -246,12 +246,15 @@ func running(pid int) bool {
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(testTimeout)
+	timeout, ticker := time.NewTimer(testTimeout), time.NewTicker(10*time.Millisecond)
+	defer timeout.Stop()
+	defer ticker.Stop()
 	for !condition() {
-		if time.Now().After(deadline) {
+		select {
+		case <-timeout.C:
 			t.Fatalf("not within %v: %s", testTimeout, what)
+		case <-ticker.C:
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 }
 

@@ -76,17 +76,17 @@ func slogLevel(level hclog.Level) slog.Level {
 }
 
 // newHCLogger lets go-plugin log to slog.
-func newHCLogger(logger *slog.Logger) hclog.Logger {
+func newHCLogger(ctx context.Context, logger *slog.Logger) hclog.Logger {
 	// The root logger itself stays silent; the sink gets every level and slog's handler decides.
-	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Level: lowestLevel(logger), Output: io.Discard})
+	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Level: lowestLevel(ctx, logger), Output: io.Discard})
 	l.RegisterSink(slogSink{logger})
 	return l
 }
 
 // lowestLevel is the level below which go-plugin need not prepare a line.
-func lowestLevel(logger *slog.Logger) hclog.Level {
+func lowestLevel(ctx context.Context, logger *slog.Logger) hclog.Level {
 	for _, level := range []hclog.Level{hclog.Trace, hclog.Debug, hclog.Info, hclog.Warn, hclog.Error} {
-		if logger.Enabled(context.Background(), slogLevel(level)) {
+		if logger.Enabled(ctx, slogLevel(level)) {
 			return level
 		}
 	}

@@ -49,15 +49,15 @@ func play(role string) int {
 	case roleHost:
 		return playHost()
 	case roleTalker:
-		fmt.Println("hello, this is no plugin")
+		fmt.Fprintln(os.Stdout, "hello, this is no plugin")
 		select {}
 	case roleSilent:
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 	case roleDies:
 		fmt.Fprintln(os.Stderr, "no kubeconfig here")
 		return 3
 	case roleNewer:
-		fmt.Println("1|99|unix|/nowhere|grpc|")
+		fmt.Fprintln(os.Stdout, "1|99|unix|/nowhere|grpc|")
 	case roleStretch:
 		go playPlugin(context.Background())
 		select {}
@@ -92,6 +92,6 @@ func playHost() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	fmt.Println(hostConnected)
+	fmt.Fprintln(os.Stdout, hostConnected)
 	select {}
 }

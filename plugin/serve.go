@@ -75,7 +75,7 @@ func Serve(
 	goplugin.Serve(&goplugin.ServeConfig{
 		HandshakeConfig: handshakeConfig(),
 		Plugins:         goplugin.PluginSet{Name: &grpcPlugin{driver: driver, router: router}},
-		Logger:          newHCLogger(o.logger),
+		Logger:          newHCLogger(ctx, o.logger),
 		GRPCServer: func(transport []grpc.ServerOption) *grpc.Server {
 			s := grpc.NewServer(append(transport, o.grpc...)...)
 			server.Store(s)
@@ -129,7 +129,7 @@ func stopWhenOver(
 func removeSocketDir(served <-chan struct{}) {
 	<-served
 	if dir := os.Getenv(goplugin.EnvUnixSocketDir); dir != "" {
-		_ = os.Remove(dir)
+		_ = os.Remove(dir) //nolint:gosec // The host names it, and only an empty directory goes.
 	}
 }
 

@@ -100,6 +100,15 @@ func TestVersion(t *testing.T) {
 	}
 }
 
+func TestVersionOfTheBuild(t *testing.T) {
+	before := buildVersion
+	t.Cleanup(func() { buildVersion = before })
+	buildVersion = "v1.2.3-4-gabcdef"
+	if l := runLockstep(t.Context(), t, nil, "--version"); l.stdout != "lockstep v1.2.3-4-gabcdef\n" {
+		t.Errorf("stdout %q, want what the linker set", l.stdout)
+	}
+}
+
 func TestWrongCommandLine(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -180,6 +189,27 @@ func TestMissingKubeconfig(t *testing.T) {
 	}
 }
 
+func TestNoKubeconfig(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	var stderr lockedBuffer
+	p := Program{Args: []string{"status", "vllm"}, Stdout: &lockedBuffer{}, Stderr: &stderr}
+	if code := p.Run(t.Context()); code != exitError || !strings.Contains(stderr.String(), "--kubeconfig") {
+		t.Errorf("code %d, stderr %q; want %d and the flag to give", code, stderr.String(), exitError)
+	}
+}
+
+func TestLogsOfADriverThatStopsAreDropped(t *testing.T) {
+	var out lockedBuffer
+	logs := &hushable{w: &out}
+	_, err := logs.Write([]byte("before\n"))
+	logs.hush()
+	n, errAfter := logs.Write([]byte("after\n"))
+	if out.String() != "before\n" || n != len("after\n") || err != nil || errAfter != nil {
+		t.Errorf("logged %q, wrote %d, %v, %v", out.String(), n, err, errAfter)
+	}
+}
+
 func TestPluginArguments(t *testing.T) {
 	o := &options{stderr: &bytes.Buffer{}}
 	if err := o.parsePluginArgs([]string{"--context=there", "-n", "models"}); err != nil {
@@ -255,7 +285,10 @@ func dialEventually(ctx context.Context, address string) (*plugin.Client, error)
 		if err == nil || !plugin.Retryable(err) {
 			return client, err
 		}
-		time.Sleep(5 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+		case <-time.After(5 * time.Millisecond):
+		}
 	}
 }
 

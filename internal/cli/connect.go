@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -87,15 +89,19 @@ func connectInside(ctx context.Context, o *options) (*link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a directory for the driver's socket: %w", err)
 	}
+	logs := &hushable{w: o.stderr}
+	inside := *o
+	inside.stderr = logs
 	command, failCommand := context.WithCancelCause(ctx)
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	stopped, err := startInside(running, failCommand, o, filepath.Join(dir, "s"))
+	stopped, err := startInside(running, failCommand, &inside, filepath.Join(dir, "s"))
 	if err != nil {
 		stop()
 		failCommand(nil)
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	closeAll := func() error {
+		logs.hush()
 		stop()
 		select {
 		case <-stopped:
@@ -108,6 +114,22 @@ func connectInside(ctx context.Context, o *options) (*link, error) {
 		return nil, errors.Join(cause(command, err), closeAll())
 	}
 	return &link{Client: client, ctx: command, close: func() error { return errors.Join(client.Close(), closeAll()) }}, nil
+}
+
+// hushable passes log lines on until it is hushed: what breaks because the command is over is nobody's trouble.
+type hushable struct {
+	w      io.Writer
+	hushed atomic.Bool
+}
+
+func (h *hushable) hush() { h.hushed.Store(true) }
+
+// Write writes p, or drops it.
+func (h *hushable) Write(p []byte) (int, error) {
+	if h.hushed.Load() {
+		return len(p), nil
+	}
+	return h.w.Write(p) //nolint:wrapcheck // The caller's own stream.
 }
 
 // startInside serves a driver until running ends, and calls fail when that is over. The channel is closed when all has

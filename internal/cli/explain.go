@@ -36,6 +36,9 @@ func explain(err error, what string, commands hints) error {
 	for _, v := range violations {
 		lines = append(lines, fmt.Sprintf("  %s: %s", v.Field, v.Description))
 	}
+	if reason == pb.ErrorReason_ERROR_REASON_UNSPECIFIED && s.Code() == codes.Unavailable {
+		lines = append(lines, "  what to do: check that a driver runs (lockstep serve) and listens at this address")
+	}
 	lines = append(lines, remedy(reason, drivererr.Metadata(s.Err()), commands)...)
 	return &codedError{code: exitError, err: errors.New(strings.Join(lines, "\n"))}
 }
@@ -56,6 +59,10 @@ func remedy(reason pb.ErrorReason, metadata map[string]string, commands hints) [
 			"  a release keeps the policy it was begun with: use the same flags again",
 			"  or end it first: " + commands.abort,
 		}
+	case pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
+		return []string{"  to see which there are: kubectl get leaderworkersets --all-namespaces"}
+	case pb.ErrorReason_ERROR_REASON_UNSUPPORTED:
+		return []string{"  what to do: do without it, or use a driver that serves it"}
 	case pb.ErrorReason_ERROR_REASON_NOT_SYNCED, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE:
 		return []string{"  what to do: check that the driver reaches the API server, for example with kubectl get lws"}
 	default:
@@ -85,7 +92,11 @@ func statusOf(err error) (*status.Status, bool) {
 
 // messageOf is err's text without gRPC's own wording.
 func messageOf(err error, s *status.Status) string {
-	return strings.Replace(err.Error(), s.Err().Error(), s.Message(), 1)
+	text := strings.Replace(err.Error(), s.Err().Error(), s.Message(), 1)
+	if before, dialing, found := strings.Cut(text, `connection error: desc = "transport: Error while dialing: `); found {
+		return before + strings.TrimSuffix(dialing, `"`)
+	}
+	return text
 }
 
 // cause prefers the failure of a driver inside this process to the broken calls that it led to.

@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -91,7 +92,7 @@ func (o *options) clientConfig() clientcmd.ClientConfig {
 func (o *options) restConfig() (*rest.Config, error) {
 	config, err := o.clientConfig().ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("load kubeconfig: %w", err)
+		return nil, noConfig(err)
 	}
 	config.UserAgent = "lockstep/" + version()
 	return config, nil
@@ -101,7 +102,15 @@ func (o *options) restConfig() (*rest.Config, error) {
 func (o *options) workloadNamespace() (string, error) {
 	namespace, _, err := o.clientConfig().Namespace()
 	if err != nil {
-		return "", fmt.Errorf("load kubeconfig: %w", err)
+		return "", noConfig(err)
 	}
 	return namespace, nil
+}
+
+// noConfig says why there is no kubeconfig to work with.
+func noConfig(err error) error {
+	if clientcmd.IsEmptyConfig(err) {
+		return errors.New("there is no kubeconfig: give --kubeconfig or set KUBECONFIG")
+	}
+	return fmt.Errorf("load kubeconfig: %w", err)
 }

@@ -79,7 +79,8 @@ func (f *outputFlags) newPrinter(o *options) *printer {
 		}
 		return p
 	}
-	p.people = view.NewLines(w, time.Now()).Observe
+	lines := view.NewLines(w, time.Now())
+	p.people, p.close = lines.Observe, lines.Close
 	return p
 }
 

@@ -164,7 +164,7 @@ func TestCommands(t *testing.T) {
 		"ReleaseNotFound": {
 			reason: "the message names the workload and what to do",
 			args:   []string{"release", "other", "--style", "canary", "--batches", "100%"},
-			code:   exitError, stderr: "cannot release default/other: fake.lockstep.dev: there is no LeaderWorkerSet default/other [WORKLOAD_NOT_FOUND]\n  what to do: Check",
+			code:   exitError, stderr: "cannot release default/other: fake.lockstep.dev: there is no LeaderWorkerSet default/other [WORKLOAD_NOT_FOUND]\n  to see which there are: kubectl",
 		},
 		"ReleaseInvalid": {
 			reason: "one line per field",
@@ -272,7 +272,7 @@ func TestDriverIsAway(t *testing.T) {
 	server.Stop()
 	got := runProgram(deadline(t), t, server.Address, "status", "vllm")
 	if got.code != exitError || !strings.Contains(got.stderr, "cannot reach the driver") ||
-		!strings.Contains(got.stderr, "[UNAVAILABLE]") {
+		!strings.Contains(got.stderr, "[UNAVAILABLE]\n  what to do: check that a driver runs") {
 		t.Errorf("status without a driver exits with %d:\n%s", got.code, got.stderr)
 	}
 }

@@ -51,6 +51,10 @@ func (p *Program) Run(ctx context.Context) int {
 	o := &options{stdout: p.Stdout, stderr: p.Stderr, newDriver: p.NewDriver}
 	err := p.dispatch(ctx, o)
 	if err != nil {
+		if _, ok := terminal(p.Stderr); ok && exitCode(err) == exitInterrupted {
+			// The terminal has written ^C.
+			_, _ = fmt.Fprintln(p.Stderr)
+		}
 		_, _ = fmt.Fprintf(p.Stderr, "lockstep: %v\n", err)
 	}
 	return exitCode(err)
@@ -70,7 +74,7 @@ func (p *Program) dispatch(ctx context.Context, o *options) error {
 	defer stop()
 	root := newRootCommand(o)
 	root.SetArgs(p.Args)
-	return root.ExecuteContext(ctx)
+	return root.ExecuteContext(ctx) //nolint:wrapcheck // The errors are those of this package's commands.
 }
 
 // pluginMode is a way in which hosts start this binary.

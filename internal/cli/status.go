@@ -61,5 +61,5 @@ func (s *session) follow(c *pb.BatchContext) {
 		s.documents.Status(c, time.Now())
 		return
 	}
-	s.people(host.Event{Kind: host.EventProgress, Time: time.Now(), Context: c})
+	s.people(host.Event{Kind: view.EventStatus, Time: time.Now(), Context: c})
 }

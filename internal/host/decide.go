@@ -29,7 +29,13 @@ func (m *machine) decide(c *pb.BatchContext, now time.Time) step {
 		return m.end(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 	case pb.State_STATE_ROLLING_BACK:
 		return m.end(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	default:
+		return m.goOn(c, now)
 	}
+}
+
+// goOn decides about a release that has neither failed nor an end under way.
+func (m *machine) goOn(c *pb.BatchContext, now time.Time) step {
 	if m.superseded {
 		return step{action: actStop, outcome: OutcomeSuperseded}
 	}

@@ -60,7 +60,11 @@ func (h *Host) Finish(ctx context.Context, ref *pb.WorkloadRef, id string, inten
 	}
 	r := h.newRun(Release{Workload: ref, ID: id})
 	r.machine.endOnly = true
-	return r.finish(ctx, func(context.Context) (step, error) { return r.machine.end(intent), nil })
+	return r.finish(ctx, func(ctx context.Context) (step, error) {
+		// The first answer may take the whole of Timing.Wait, and people want to see what happens meanwhile.
+		r.watching.Do(func() { r.watch(ctx) })
+		return r.machine.end(intent), nil
+	})
 }
 
 // Look returns where the workload stands, without waiting for more than an answer.

@@ -64,6 +64,27 @@ func (r *rig) kinds() []host.EventKind {
 	return kinds
 }
 
+// eventually waits for an event.
+func (r *rig) eventually(t *testing.T, what string, is func(host.Event) bool) {
+	t.Helper()
+	timeout, ticker := time.NewTimer(10*time.Second), time.NewTicker(time.Millisecond)
+	defer timeout.Stop()
+	defer ticker.Stop()
+	for {
+		r.mu.Lock()
+		found := slices.ContainsFunc(r.events, is)
+		r.mu.Unlock()
+		if found {
+			return
+		}
+		select {
+		case <-timeout.C:
+			t.Fatalf("people were not told: %s", what)
+		case <-ticker.C:
+		}
+	}
+}
+
 // requests are the calls that the fake has seen, without reads.
 func (r *rig) requests() []string {
 	calls := slices.DeleteFunc(r.fake.Calls(), func(call string) bool { return call == "CalculateBatchContext" })
@@ -248,7 +269,7 @@ func TestReleaseStartsAgainForANewTemplate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	changed := false
-	r.fake.OnUpgrade = func(batch int32, c *pb.BatchContext) error {
+	r.fake.OnUpgrade = func(batch int32, _ *pb.BatchContext) error {
 		if batch == 1 && !changed {
 			changed = true
 			// The template changes, and the driver has read it, between the host's decision and its request.
@@ -408,6 +429,52 @@ func TestReleasePauseEndsEarlyForAFailure(t *testing.T) {
 	got, err := r.host.Release(deadline(t), release(func(r *host.Release) { r.Pause = time.Hour }))
 	if err != nil || got.Outcome != host.OutcomeFailed {
 		t.Errorf("Release(...) = %q, %v; want failed long before the pause is over", got.Outcome, err)
+	}
+}
+
+// completed ends the release of the context.
+func completed(c *pb.BatchContext) { c.State = pb.State_STATE_COMPLETED }
+
+func TestFinishTellsWhatHappensBeforeTheFirstAnswer(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.host.Timing.Wait = time.Hour
+	r.fake.Set(func(c *pb.BatchContext) { c.ReleaseId, c.State = "r1", pb.State_STATE_READY })
+	r.fake.OnFinalize = func(_ pb.FinalizeIntent, c *pb.BatchContext) error {
+		c.State = pb.State_STATE_PROMOTING
+		return nil
+	}
+	ctx, done := deadline(t), make(chan error, 1)
+	go func() {
+		_, err := r.host.Finish(ctx, release(nil).Workload, "r1", pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+		done <- err
+	}()
+	r.eventually(t, "it is PROMOTING", func(e host.Event) bool {
+		return e.Kind == host.EventProgress && e.Context.GetState() == pb.State_STATE_PROMOTING
+	})
+	r.fake.Set(completed)
+	if err := <-done; err != nil {
+		t.Errorf("Finish(...): %v", err)
+	}
+}
+
+func TestResumedReleaseIsIntroducedAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	if _, err := r.host.Release(deadline(t), release(func(r *host.Release) { r.NoPromote = true })); err != nil {
+		t.Fatal(err)
+	}
+	r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_PROMOTING })
+	r.host.Timing.Wait = time.Hour
+	ctx, done := deadline(t), make(chan error, 1)
+	go func() {
+		_, err := r.host.Release(ctx, release(func(r *host.Release) { r.ID = "" }))
+		done <- err
+	}()
+	r.eventually(t, "it goes on", func(e host.Event) bool { return e.Kind == host.EventResumed })
+	r.fake.Set(completed)
+	if err := <-done; err != nil {
+		t.Errorf("Release(...): %v", err)
 	}
 }
 

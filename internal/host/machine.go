@@ -108,7 +108,7 @@ func (m *machine) restart(was string) []note {
 }
 
 func (m *machine) lastBatch() int32 {
-	return int32(len(m.batches)) - 1
+	return int32(len(m.batches)) - 1 //nolint:gosec // A request with 2^31 batches is larger than gRPC carries.
 }
 
 // batchName is for people, who count from 1.

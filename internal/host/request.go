@@ -44,6 +44,7 @@ func (r *run) begin(ctx context.Context) (step, error) {
 	if Unfinished(c) && c.GetOwner() == r.release.Owner {
 		r.release.ID = c.GetReleaseId()
 		r.guessed = c.GetState() == pb.State_STATE_HOLDING
+		r.found = true
 	} else {
 		r.release.ID = r.release.NewID()
 	}
@@ -61,19 +62,27 @@ func (r *run) perform(ctx context.Context, s step) (answer, error) {
 	case actPause:
 		r.rest(ctx, time.Until(s.until), s.batch)
 		s.action = actUpgrade
+	case actUpgrade, actStop:
+		// The call is UpgradeBatch already, and after actStop there is none.
 	}
 	r.space(ctx, s)
 	return r.retry(ctx, func(ctx context.Context) (answer, error) { return call(ctx, s) })
 }
 
 func (r *run) initialize(ctx context.Context, _ step) (answer, error) {
+	wait := r.timing.Wait
+	if r.found {
+		// It may be anywhere, and people want to be told where before it gets further.
+		wait = 0
+	}
 	response, err := r.host.Driver.Initialize(ctx, &pb.InitializeRequest{
 		Workload: r.release.Workload, ReleaseId: r.release.ID, Policy: r.release.Policy, Owner: r.release.Owner,
-		Wait: durationpb.New(r.timing.Wait), IncludeGroups: true,
+		Wait: durationpb.New(wait), IncludeGroups: true,
 	})
 	if err != nil {
 		return answer{}, err
 	}
+	r.found = false
 	if r.guessed && ended(response.GetContext()) {
 		r.release.ID, r.guessed = r.release.NewID(), false
 		return r.initialize(ctx, step{})

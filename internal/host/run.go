@@ -28,6 +28,8 @@ type run struct {
 	last *pb.BatchContext
 	// guessed is true while the id was taken over from a context that does not say whether its release has ended.
 	guessed bool
+	// found is true until the first answer about a release that was under way when this run began.
+	found bool
 	// introduced is true once Initialize was answered.
 	introduced bool
 	// request and requested are the last request and when it was sent, to space equal ones.

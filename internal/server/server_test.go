@@ -129,12 +129,15 @@ func connection(t *testing.T, address string) *grpc.ClientConn {
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(testTimeout)
+	timeout, ticker := time.NewTimer(testTimeout), time.NewTicker(5*time.Millisecond)
+	defer timeout.Stop()
+	defer ticker.Stop()
 	for !condition() {
-		if time.Now().After(deadline) {
+		select {
+		case <-timeout.C:
 			t.Fatalf("not within %v: %s", testTimeout, what)
+		case <-ticker.C:
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
 
@@ -286,23 +289,29 @@ func TestHealthFollowsTheDriver(t *testing.T) {
 			t.Errorf("health of %q is %v before the sync", service, got)
 		}
 	}
-	if code := get(t, s, "/readyz").StatusCode; code != http.StatusServiceUnavailable {
+	if code := get(t, s, "/readyz").code; code != http.StatusServiceUnavailable {
 		t.Errorf("/readyz answers %d before the sync", code)
 	}
-	if code := get(t, s, "/healthz").StatusCode; code != http.StatusOK {
+	if code := get(t, s, "/healthz").code; code != http.StatusOK {
 		t.Errorf("/healthz answers %d before the sync", code)
 	}
 	d.synced.Store(true)
 	for _, service := range services {
 		eventually(t, "health turns SERVING", func() bool { return state(service) == healthpb.HealthCheckResponse_SERVING })
 	}
-	if code := get(t, s, "/readyz").StatusCode; code != http.StatusOK {
+	if code := get(t, s, "/readyz").code; code != http.StatusOK {
 		t.Errorf("/readyz answers %d after the sync", code)
 	}
 }
 
-// get asks the HTTP endpoint. The body is read and closed by the end of the test.
-func get(t *testing.T, s running, path string) *http.Response {
+// answer is what the HTTP endpoint said.
+type answer struct {
+	code int
+	body string
+}
+
+// get asks the HTTP endpoint.
+func get(t *testing.T, s running, path string) answer {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.MetricsAddr()+path, http.NoBody)
 	if err != nil {
@@ -313,23 +322,24 @@ func get(t *testing.T, s running, path string) *http.Response {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = resp.Body.Close() })
-	return resp
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{resp.StatusCode, string(body)}
 }
 
 func TestMetrics(t *testing.T) {
 	s := start(t, newDriver(), server.Options{Listen: "unix://" + socket(t), MetricsAddress: "127.0.0.1:0"})
 	client := dial(t, s.Addr())
 	_, _ = client.Adopt(t.Context(), &pb.AdoptRequest{})
-	body, err := io.ReadAll(get(t, s, "/metrics").Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := get(t, s, "/metrics").body
 	for _, want := range []string{
 		`grpc_server_handled_total{grpc_code="InvalidArgument",grpc_method="Adopt",grpc_service="lockstep.v1alpha1.WorkloadDriver",grpc_type="unary"} 1`,
 		`grpc_server_started_total{grpc_method="Adopt",grpc_service="lockstep.v1alpha1.WorkloadDriver",grpc_type="unary"} 1`,
 	} {
-		if !strings.Contains(string(body), want) {
+		if !strings.Contains(body, want) {
 			t.Errorf("/metrics lacks %s", want)
 		}
 	}

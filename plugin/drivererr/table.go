@@ -27,6 +27,8 @@ func Advice(reason pb.ErrorReason) string {
 }
 
 // ruleFor is the one place where a reason is given its meaning.
+//
+//nolint:funlen // A table with a row per reason; as a switch, no reason of the contract can be forgotten in it.
 func ruleFor(reason pb.ErrorReason) rule {
 	switch reason {
 	case pb.ErrorReason_ERROR_REASON_INVALID_REQUEST:

@@ -68,5 +68,5 @@ func groups(target string, replicas int32) (int32, error) {
 	if percent {
 		value = (value*int64(replicas) + 99) / 100
 	}
-	return min(int32(value), replicas), nil //nolint:gosec // ParseInt bounds it to 32 bits
+	return min(int32(value), replicas), nil
 }

@@ -12,11 +12,27 @@ import (
 	"strings"
 )
 
-// Build makes sure that the programs of a cluster are in the cache. It takes minutes the first time and is called by
-// [Start]; call it before to keep the build out of a test's time limit. Progress goes to log. Processes that build at the
-// same time wait for one of them.
-func Build(ctx context.Context, log io.Writer) error {
-	for _, m := range []module{kubernetesModule, lwsModule, kwokModule} {
+// Build makes sure that the programs of a cluster with these options are in the cache. It takes minutes the first time and
+// is called by [Start]; call it before to keep the build out of a test's time limit, or where the network cannot be reached
+// later. Progress goes to log. Processes that build at the same time wait for one of them.
+func Build(ctx context.Context, log io.Writer, opts ...Option) error {
+	return newOptions(opts).build(ctx, log)
+}
+
+// modules are those that the cluster needs. LWS may be added to one that starts without it.
+func (o options) modules() []module {
+	modules := []module{kubernetesModule, lwsModule, kwokModule}
+	if o.gateway {
+		modules = append(modules, gatewayAPIModule)
+	}
+	if o.traefik {
+		modules = append(modules, traefikModule)
+	}
+	return modules
+}
+
+func (o options) build(ctx context.Context, log io.Writer) error {
+	for _, m := range o.modules() {
 		if _, err := m.build(ctx, log); err != nil {
 			return err
 		}
@@ -79,6 +95,10 @@ func (m module) buildInto(ctx context.Context, source, destination string, log i
 // copyManifests copies the folders the module names out of the module cache, which may be cleaned after the build.
 func (m module) copyManifests(ctx context.Context, source, destination string, log io.Writer) error {
 	for _, from := range m.manifests {
+		// A module that is not built has not been downloaded either.
+		if _, err := runGo(ctx, source, "download "+from.dependency, log, "mod", "download", from.dependency); err != nil {
+			return err
+		}
 		dir, err := runGo(ctx, source, "find "+from.dependency, log, "list", "-m", "-f", "{{.Dir}}", from.dependency)
 		if err != nil {
 			return err

@@ -48,7 +48,7 @@ type Cluster struct {
 // meanwhile, nothing is left.
 func Start(ctx context.Context, opts ...Option) (*Cluster, error) {
 	o := newOptions(opts)
-	if err := Build(ctx, o.log); err != nil {
+	if err := o.build(ctx, o.log); err != nil {
 		return nil, err
 	}
 	begin := time.Now()
@@ -119,7 +119,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 }
 
 // boot starts the components: etcd, then the API server, then all others side by side. The garbage collector looks for
-// kinds when it starts and every 30 s from then on, so LWS's are there before it.
+// kinds when it starts and every 30 s from then on, so all kinds are there before it.
 func (c *Cluster) boot(ctx context.Context) error {
 	for _, comp := range []component{etcdComponent, apiServerComponent} {
 		if err := c.start(ctx, comp); err != nil {
@@ -130,15 +130,33 @@ func (c *Cluster) boot(ctx context.Context) error {
 	g.Go(func() error { return c.start(ctx, schedulerComponent) })
 	g.Go(func() error { return c.start(ctx, kwokComponent) })
 	g.Go(func() error {
+		if err := c.installKinds(ctx); err != nil {
+			return err
+		}
 		if c.options.lws {
-			if err := c.install(ctx, lwsComponent); err != nil {
-				return err
-			}
 			g.Go(func() error { return c.run(ctx, lwsComponent) })
+		}
+		if c.options.traefik {
+			g.Go(func() error { return c.run(ctx, traefikComponent) })
 		}
 		return c.start(ctx, controllerManagerComponent)
 	})
 	return g.Wait()
+}
+
+// installKinds installs the kinds that do not come with Kubernetes.
+func (c *Cluster) installKinds(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	if c.options.lws {
+		g.Go(func() error { return c.install(ctx, lwsComponent) })
+	}
+	if c.options.gateway {
+		g.Go(func() error { return c.installGatewayAPI(ctx) })
+	}
+	if err := g.Wait(); err != nil || !c.options.traefik {
+		return err
+	}
+	return c.install(ctx, traefikComponent)
 }
 
 // Done is closed when the cluster is stopped or one of its components has died.

@@ -29,6 +29,7 @@ var users = map[string]string{
 	Scheduler:         "system:kube-scheduler",
 	LWS:               "system:serviceaccount:lws-system:lws-controller-manager",
 	KWOK:              "system:serviceaccount:kube-system:kwok-controller",
+	Traefik:           "system:serviceaccount:traefik:traefik",
 }
 
 // writeCredentials writes the certificates and keys that the programs read, and a kubeconfig per identity.

@@ -39,6 +39,10 @@ const (
 	BehaviorFlap = "flap"
 )
 
+// PodCIDR holds the addresses of all pods but those with hostNetwork. An address belongs to one pod for ever: two pods of a
+// cluster have the same one with a probability of 1 in 8 million, also when one of them is gone.
+const PodCIDR = "10.128.0.0/9"
+
 //go:embed stages/*.yaml
 var stages embed.FS
 
@@ -54,7 +58,7 @@ func kwokCommand(c *Cluster) (command, error) {
 		"--kubeconfig=" + c.path(KWOK+".kubeconfig"),
 		"--manage-all-nodes=true",
 		"--server-address=" + address(c.port.kwok),
-		"--cidr=10.244.0.1/16",
+		"--cidr="+PodCIDR,
 		"--node-ip=127.0.0.1",
 		"--node-lease-duration-seconds=200",
 	}

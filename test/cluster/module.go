@@ -60,6 +60,21 @@ var kwokModule = module{
 	programs: []program{{"kwok", "sigs.k8s.io/kwok/cmd/kwok"}},
 }
 
+// gatewayAPIModule has no program: the Gateway API and the Inference Extension are CRDs.
+var gatewayAPIModule = module{
+	name: "gatewayapi",
+	manifests: []manifests{
+		{"sigs.k8s.io/gateway-api", []string{"config/crd/standard"}},
+		{"sigs.k8s.io/gateway-api-inference-extension", []string{"config/crd/bases"}},
+	},
+}
+
+var traefikModule = module{
+	name:     "traefik",
+	programs: []program{{"traefik", "github.com/traefik/traefik/v3/cmd/traefik"}},
+	ldflags:  "-X github.com/traefik/traefik/v3/pkg/version.Version=v3.6.7",
+}
+
 // packagePath is where this package lives; its modules/ folder lies beside its source.
 const packagePath = "github.com/lockstep-rollouts/lockstep/test/cluster"
 

@@ -20,7 +20,11 @@ type options struct {
 	dir       string
 	audit     bool
 	lws       bool
-	keepDir   bool
+	gateway   bool
+	traefik   bool
+	// traefikArgs come after our own, so that they win.
+	traefikArgs []string
+	keepDir     bool
 }
 
 func newOptions(opts []Option) options {
@@ -79,3 +83,18 @@ func WithAudit() Option { return func(o *options) { o.audit = true } }
 
 // WithoutLWS starts a cluster that does not know LeaderWorkerSet. [Cluster.InstallLWS] adds it later.
 func WithoutLWS() Option { return func(o *options) { o.lws = false } }
+
+// WithGatewayAPI installs the CRDs of the Gateway API (standard channel) and InferencePool, and nothing that serves them.
+func WithGatewayAPI() Option { return func(o *options) { o.gateway = true } }
+
+// WithTraefik installs the Gateway API and starts Traefik as its controller, with one Gateway ([GatewayName] in
+// [GatewayNamespace]) that takes routes from every namespace and listens on [Cluster.GatewayAddress]. Further arguments are
+// Traefik's own flags, and win over ours.
+//
+// Requests reach pods only in a process that runs in a network namespace of its own where [PodCIDR] is local: see package netns.
+func WithTraefik(args ...string) Option {
+	return func(o *options) {
+		o.gateway, o.traefik = true, true
+		o.traefikArgs = append(o.traefikArgs, args...)
+	}
+}

@@ -5,6 +5,7 @@ package hosttest
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -92,7 +93,8 @@ func (d *Driver) begin(request *pb.InitializeRequest) (pb.Action, error) {
 	return pb.Action_ACTION_CONFIGURED, d.apply(d.OnInitialize, func(c *pb.BatchContext) {
 		c.ReleaseId, c.Owner, c.Style = request.GetReleaseId(), request.GetOwner(), d.policy.GetStyle()
 		c.State, c.Reason, c.Message = pb.State_STATE_HOLDING, "Initialized", "waits for the first batch"
-		c.Batches, c.CurrentBatch, c.Target = int32(len(d.policy.GetBatches())), nil, ""
+		c.CurrentBatch, c.Target = nil, ""
+		c.Batches = int32(len(d.policy.GetBatches())) //nolint:gosec // A test has a few.
 	})
 }
 
@@ -110,7 +112,7 @@ func (d *Driver) move(request *pb.UpgradeBatchRequest) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	batch := request.GetBatch()
-	d.log("UpgradeBatch " + string(rune('0'+batch)))
+	d.log("UpgradeBatch " + fmt.Sprint(batch))
 	if err := d.find(request.GetWorkload(), request.GetReleaseId()); err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ func Serve(t testing.TB, driver pb.WorkloadDriverServer) *Server {
 // Start listens on the socket and serves. The server must be stopped.
 func (s *Server) Start() {
 	s.t.Helper()
-	listener, err := net.Listen("unix", s.path)
+	listener, err := net.Listen("unix", s.path) //nolint:noctx // A socket in a directory of its own is bound at once.
 	if err != nil {
 		s.t.Fatalf("listen on %s: %v", s.path, err)
 	}

@@ -19,7 +19,7 @@ import (
 
 // Document is one event for programs.
 type Document struct {
-	// Event is a host.EventKind, or "status".
+	// Event is a host.EventKind, or EventStatus.
 	Event string `json:"event"`
 	// Time is when it happened.
 	Time time.Time `json:"time"`
@@ -67,7 +67,7 @@ func (d *Documents) Observe(e host.Event) {
 
 // Status writes where a workload stands.
 func (d *Documents) Status(c *pb.BatchContext, now time.Time) {
-	d.write(Document{Event: "status", Time: now.UTC(), Message: c.GetMessage()}, c)
+	d.write(Document{Event: string(EventStatus), Time: now.UTC(), Message: c.GetMessage()}, c)
 }
 
 // Err is the first error of a write, after which nothing was written.
@@ -92,18 +92,18 @@ func encode(format Format, document Document, c *pb.BatchContext) ([]byte, error
 	if c != nil {
 		raw, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(c)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("encode context: %w", err)
 		}
 		// ProtoJSON varies its spaces on purpose.
 		var compact bytes.Buffer
 		if err := json.Compact(&compact, raw); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("compact context: %w", err)
 		}
 		document.Context = compact.Bytes()
 	}
 	text, err := json.Marshal(document)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode event: %w", err)
 	}
 	if format == FormatJSON {
 		return append(text, '\n'), nil

@@ -21,20 +21,23 @@ import (
 type Live struct {
 	w    io.Writer
 	size func() (width, height int)
-	stop chan struct{}
-	done chan struct{}
+	// clock redraws each second, because ages grow.
+	clock *ticking
 
 	mu      sync.Mutex
 	start   time.Time
 	context *pb.BatchContext
-	diary   diary
 	drawn   int
 }
 
 // NewLive draws on w, whose size is asked for at each drawing, until Close.
 func NewLive(w io.Writer, start time.Time, size func() (width, height int)) *Live {
-	l := &Live{w: w, size: size, start: start, stop: make(chan struct{}), done: make(chan struct{})}
-	go l.tick()
+	l := &Live{w: w, size: size, start: start}
+	l.clock = everySecond(func(now time.Time) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.draw(nil, now)
+	})
 	return l
 }
 
@@ -42,12 +45,9 @@ func NewLive(w io.Writer, start time.Time, size func() (width, height int)) *Liv
 func (l *Live) Observe(e host.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lines := l.diary.lines(e)
-	if e.Kind == host.EventProgress {
-		lines = nil
-	}
-	for i, line := range lines {
-		lines[i] = stamped(e.Time.Sub(l.start), line)
+	var lines []string
+	if e.Kind != host.EventProgress && e.Kind != EventStatus {
+		lines = []string{stamped(e.Time.Sub(l.start), told(e))}
 	}
 	l.context = e.Context
 	l.draw(lines, time.Now())
@@ -63,25 +63,7 @@ func (l *Live) Write(p []byte) (int, error) {
 
 // Close leaves the last table on the screen.
 func (l *Live) Close() {
-	close(l.stop)
-	<-l.done
-}
-
-// tick redraws each second, because ages grow.
-func (l *Live) tick() {
-	defer close(l.done)
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-l.stop:
-			return
-		case now := <-ticker.C:
-			l.mu.Lock()
-			l.draw(nil, now)
-			l.mu.Unlock()
-		}
-	}
+	l.clock.stop()
 }
 
 // draw replaces the table by lines and a new table, in one write so that it does not flicker. The lock is held.

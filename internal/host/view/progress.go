@@ -9,27 +9,39 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Progress is the context in one line. Two contexts that differ only in what people need not see give the same line.
+// Progress is the context in one line.
 func Progress(c *pb.BatchContext) string {
+	state := stateWord(c.GetState())
 	switch c.GetState() {
 	case pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING, pb.State_STATE_READY:
 		return fmt.Sprintf("%s: batch %s, %d/%d groups ready, stable %d/%d ready, traffic %d%%",
-			stateWord(c.GetState()), batchWord(c), c.GetUpdatedReady(), c.GetPlanned(),
-			c.GetStableReady(), c.GetReplicas(), c.GetTrafficWeight())
+			state, batchWord(c), c.GetUpdatedReady(), c.GetPlanned(), c.GetStableReady(), c.GetReplicas(),
+			c.GetTrafficWeight())
+	case pb.State_STATE_PROMOTING:
+		text := fmt.Sprintf("%s: groups %s", state, promoted(c))
+		if c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED {
+			text += fmt.Sprintf(", traffic %d%%", c.GetTrafficWeight())
+		}
+		return text
+	case pb.State_STATE_FAILED:
+		return oneLine(fmt.Sprintf("%s (%s): %s", state, c.GetReason(), c.GetMessage()))
 	default:
-		return oneLine(fmt.Sprintf("%s: %s", stateWord(c.GetState()), c.GetMessage()))
+		return oneLine(fmt.Sprintf("%s: %s", state, c.GetMessage()))
 	}
 }
 
-// Problems is one line per group that is not ready and says why: "canary group 1: pod vllm-1-2: ImagePullBackOff".
-func Problems(c *pb.BatchContext) []string {
-	var lines []string
-	for _, g := range c.GetGroups() {
-		if p := problem(g); p != "" && !g.GetReady() {
-			lines = append(lines, fmt.Sprintf("%s group %d: %s", roleWord(g.GetRole()), g.GetIndex(), p))
-		}
+// standing is equal for two contexts if there is no need for another line of Progress: state, batch, counts and traffic
+// are the same. The message of a failed release goes on about groups, which have lines of their own.
+func standing(c *pb.BatchContext) string {
+	if c.GetState() == pb.State_STATE_FAILED {
+		return fmt.Sprint(c.GetState(), c.GetReason(), batchWord(c), c.GetUpdatedReady(), c.GetPlanned())
 	}
-	return lines
+	return Progress(c)
+}
+
+// promoted counts the workload's own groups: "3/4 ready at 5b459954f8".
+func promoted(c *pb.BatchContext) string {
+	return fmt.Sprintf("%d/%d ready at %s", c.GetUpdatedReady(), c.GetReplicas(), orDash(c.GetUpdateRevision()))
 }
 
 // problem says why the group is not ready, and which pod is to blame.

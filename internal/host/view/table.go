@@ -27,18 +27,29 @@ func Header(c *pb.BatchContext, now time.Time) string {
 	}
 	rows = append(rows, []string{"State", oneLine(fmt.Sprintf("%s (%s) %s",
 		stateWord(c.GetState()), c.GetReason(), c.GetMessage()))})
-	if inFlight(c) && batchWord(c) != "-" {
+	if inFlight(c) && batchWord(c) != "-" && c.GetState() != pb.State_STATE_PROMOTING {
 		rows = append(rows, []string{"Batch", fmt.Sprintf("%s: %d/%d groups ready", batchWord(c),
 			c.GetUpdatedReady(), c.GetPlanned())})
 	}
 	rows = append(rows,
-		[]string{"Stable", fmt.Sprintf("%d/%d groups ready", c.GetStableReady(), c.GetReplicas())},
+		ownGroups(c),
 		[]string{"Revision", revisions(c)},
 	)
 	if inFlight(c) && c.GetTrafficBasis() != pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED {
 		rows = append(rows, []string{"Traffic", traffic(c)})
 	}
 	return columns(rows)
+}
+
+// ownGroups counts the workload's own groups: from promotion on those at the update revision, before that those at the
+// stable one.
+func ownGroups(c *pb.BatchContext) []string {
+	switch c.GetState() {
+	case pb.State_STATE_PROMOTING, pb.State_STATE_COMPLETED, pb.State_STATE_NOTHING_TO_RELEASE:
+		return []string{"Groups", promoted(c)}
+	default:
+		return []string{"Stable", fmt.Sprintf("%d/%d groups ready", c.GetStableReady(), c.GetReplicas())}
+	}
 }
 
 // inFlight says whether batch and traffic mean something.

@@ -5,6 +5,7 @@ package view
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,7 +57,7 @@ func upgrading() *pb.BatchContext {
 
 func stable(index int32) *pb.Group {
 	return &pb.Group{
-		Index: index, Role: pb.GroupRole_GROUP_ROLE_STABLE, Leader: "vllm-" + string(rune('0'+index)),
+		Index: index, Role: pb.GroupRole_GROUP_ROLE_STABLE, Leader: fmt.Sprintf("vllm-%d", index),
 		Revision: "5b9c8d7f6", Ready: true, ReadyPods: 2, Pods: 2, Since: ago(76 * time.Hour),
 	}
 }
@@ -67,6 +68,18 @@ func unmanaged() *pb.BatchContext {
 		Reason: "NotAdopted", Message: "the workload's own controller rolls it", Replicas: 1, Size: 1, StableReady: 1,
 		Total: 1, StableRevision: "5b9c8d7f6",
 	}
+}
+
+// completed is that release after its promotion.
+func completed() *pb.BatchContext {
+	c := upgrading()
+	c.State, c.Reason, c.Message = pb.State_STATE_COMPLETED, "Promoted", "4 groups run revision 7d4f5b6c8"
+	c.Planned, c.Desired, c.Updated, c.UpdatedReady, c.StableReady, c.Total = 4, 4, 4, 4, 0, 4
+	c.Groups = c.GetGroups()[:4]
+	for _, g := range c.GetGroups() {
+		g.Revision, g.Updated = c.GetUpdateRevision(), true
+	}
+	return c
 }
 
 func TestGolden(t *testing.T) {
@@ -81,6 +94,10 @@ func TestGolden(t *testing.T) {
 		"frame-narrow":     {"lines are cut, not wrapped", func() string { return Frame(upgrading(), noon, 48, 50) }},
 		"frame-low": {
 			"a short terminal shows the group that is not ready", func() string { return Frame(upgrading(), noon, 100, 14) },
+		},
+		"status-completed": {
+			"the workload's own groups are at the update revision, and none is missed at the stable one",
+			func() string { return Status(completed(), noon) },
 		},
 		"lines": {"one line per change", lines},
 	}
@@ -144,6 +161,7 @@ func story() []host.Event {
 func lines() string {
 	var b strings.Builder
 	printer := NewLines(&b, noon)
+	defer printer.Close()
 	for _, e := range story() {
 		printer.Observe(e)
 	}

@@ -252,15 +252,17 @@ type BatchContext struct {
 	CurrentBatch *int32 `protobuf:"varint,11,opt,name=current_batch,json=currentBatch,proto3,oneof" json:"current_batch,omitempty"`
 	// The target asked for last, as given ("25%", "3"). Empty: none yet.
 	Target string `protobuf:"bytes,12,opt,name=target,proto3" json:"target,omitempty"`
-	// Groups that the target means at today's replicas.
+	// Groups that the target means at today's replicas; from promotion on all of them.
 	Planned int32 `protobuf:"varint,13,opt,name=planned,proto3" json:"planned,omitempty"`
 	// Groups at the update revision that the driver is asking the cluster for at this moment.
 	Desired int32 `protobuf:"varint,14,opt,name=desired,proto3" json:"desired,omitempty"`
-	// Groups at the update revision that exist, ready or not.
+	// Groups at the update revision that exist, ready or not: while batches run the added groups, from promotion on the
+	// workload's own.
 	Updated int32 `protobuf:"varint,15,opt,name=updated,proto3" json:"updated,omitempty"`
-	// Those of them that are wholly ready, for min_ready.
+	// Those of `updated` that are wholly ready, for min_ready. When this is `replicas` in STATE_COMPLETED, every group of
+	// the workload serves the update revision.
 	UpdatedReady int32 `protobuf:"varint,16,opt,name=updated_ready,json=updatedReady,proto3" json:"updated_ready,omitempty"`
-	// Groups at the stable revision that are wholly ready.
+	// Groups at stable_revision that are wholly ready. It falls to 0 in the course of a promotion.
 	StableReady int32 `protobuf:"varint,17,opt,name=stable_ready,json=stableReady,proto3" json:"stable_ready,omitempty"`
 	// Groups of either revision that exist.
 	Total int32 `protobuf:"varint,18,opt,name=total,proto3" json:"total,omitempty"`

@@ -34,6 +34,8 @@ type config struct {
 	prebuild   bool
 	audit      bool
 	withoutLWS bool
+	gatewayAPI bool
+	traefik    bool
 }
 
 func parse(args []string, stderr io.Writer) (config, error) {
@@ -46,6 +48,8 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	flags.BoolVar(&c.prebuild, "prebuild", false, "only build the programs, do not start them")
 	flags.BoolVar(&c.audit, "audit", false, "write an audit log")
 	flags.BoolVar(&c.withoutLWS, "without-lws", false, "do not install LeaderWorkerSet")
+	flags.BoolVar(&c.gatewayAPI, "gateway-api", false, "install the CRDs of the Gateway API and InferencePool")
+	flags.BoolVar(&c.traefik, "traefik", false, "run Traefik as Gateway controller, with the Gateway API")
 	return c, flags.Parse(args)
 }
 
@@ -58,7 +62,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	if config.prebuild {
-		return cluster.Build(ctx, stderr)
+		return cluster.Build(ctx, stderr, config.options(stderr)...)
 	}
 	c, err := cluster.Start(ctx, config.options(stderr)...)
 	if err != nil {
@@ -93,6 +97,12 @@ func (c config) options(log io.Writer) []cluster.Option {
 	}
 	if c.withoutLWS {
 		options = append(options, cluster.WithoutLWS())
+	}
+	if c.gatewayAPI {
+		options = append(options, cluster.WithGatewayAPI())
+	}
+	if c.traefik {
+		options = append(options, cluster.WithTraefik())
 	}
 	return options
 }

@@ -1,0 +1,177 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// seen is a context with one group besides three that are ready.
+func seen(second int, g *pb.Group) host.Event {
+	c := upgrading()
+	c.Groups = append(c.GetGroups()[:3:3], g)
+	return host.Event{Kind: host.EventProgress, Time: noon.Add(time.Duration(second) * time.Second), Context: c}
+}
+
+// unready is a group of the canary at a time of its life.
+func unready(reason string) *pb.Group {
+	return &pb.Group{
+		Index: 1, Role: pb.GroupRole_GROUP_ROLE_CANARY, Leader: "c-1", Pod: "c-1", Reason: reason, Message: "is so",
+	}
+}
+
+func ready(role pb.GroupRole, updated bool) *pb.Group {
+	return &pb.Group{Index: 1, Role: role, Leader: "c-1", Ready: true, Updated: updated}
+}
+
+func TestDiaryOfGroups(t *testing.T) {
+	t.Parallel()
+	const canary, stable = pb.GroupRole_GROUP_ROLE_CANARY, pb.GroupRole_GROUP_ROLE_STABLE
+	upgrade := Progress(upgrading())
+	cases := map[string]struct {
+		reason string
+		events []host.Event
+		want   []string
+	}{
+		"Everyday": {
+			reason: "what every group goes through is no news, that it is over is",
+			events: []host.Event{
+				seen(0, unready("PodMissing")), seen(1, unready("Starting")), seen(9, unready("NotReady")),
+				seen(12, ready(canary, true)),
+			},
+			want: []string{upgrade, "group 1 ready (c-1)"},
+		},
+		"Slow": {
+			reason: "a group that stays so for long is told once",
+			events: []host.Event{
+				seen(0, unready("NotReady")), seen(9, unready("NotReady")), seen(10, unready("NotReady")),
+				seen(30, unready("NotReady")),
+			},
+			want: []string{upgrade, "canary group 1: pod c-1: NotReady: is so"},
+		},
+		"Obstacle": {
+			reason: "a real obstacle is told at once, and once",
+			events: []host.Event{
+				seen(0, unready("Starting")), seen(1, unready("ErrImagePull")), seen(2, unready("ImagePullBackOff")),
+				seen(3, unready("ErrImagePull")), seen(4, unready("ImagePullBackOff")),
+			},
+			want: []string{
+				upgrade, "canary group 1: pod c-1: ErrImagePull: is so", "canary group 1: pod c-1: ImagePullBackOff: is so",
+			},
+		},
+		"Again": {
+			reason: "a group that was ready in between is told of again",
+			events: []host.Event{
+				seen(0, unready("CrashLoopBackOff")), seen(1, ready(canary, true)), seen(2, unready("CrashLoopBackOff")),
+			},
+			want: []string{
+				upgrade, "canary group 1: pod c-1: CrashLoopBackOff: is so", "group 1 ready (c-1)",
+				"canary group 1: pod c-1: CrashLoopBackOff: is so",
+			},
+		},
+		"Resumed": {
+			reason: "what a run finds ready is no news",
+			events: []host.Event{seen(0, ready(canary, true)), seen(1, ready(canary, true))},
+			want:   []string{upgrade},
+		},
+		"Replaced": {
+			reason: "an old group makes place for a new one faster than contexts come",
+			events: []host.Event{seen(0, ready(stable, false)), seen(1, ready(stable, true))},
+			want:   []string{upgrade, "group 1 ready (c-1)"},
+		},
+		"OldFlaps": {
+			reason: "nobody was told that the old group was away for a moment",
+			events: []host.Event{seen(0, ready(stable, false)), seen(1, unready("NotReady")), seen(2, ready(stable, false))},
+			want:   []string{upgrade},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var d diary
+			var got []string
+			for _, e := range tc.events {
+				got = append(got, d.lines(e)...)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestDiaryOfStates(t *testing.T) {
+	t.Parallel()
+	failed := func(message string) *pb.BatchContext {
+		c := upgrading()
+		c.State, c.Reason, c.Message = pb.State_STATE_FAILED, "ProgressDeadlineExceeded", message
+		return c
+	}
+	promoting := func(done int32, message string) *pb.BatchContext {
+		c := completed()
+		c.State, c.UpdatedReady, c.Message = pb.State_STATE_PROMOTING, done, message
+		return c
+	}
+	var d diary
+	var got []string
+	for _, c := range []*pb.BatchContext{
+		failed("no new group; group 1: is starting"), failed("no new group; group 1: is not ready"),
+		promoting(0, "0 of 4"), promoting(0, "0 of 4; group 3: is being deleted"), promoting(1, "1 of 4"),
+	} {
+		c.Groups = nil
+		got = append(got, d.lines(host.Event{Kind: EventStatus, Time: noon, Context: c})...)
+	}
+	want := []string{
+		"failed (ProgressDeadlineExceeded): no new group; group 1: is starting",
+		"promoting: groups 0/4 ready at 7d4f5b6c8", "promoting: groups 1/4 ready at 7d4f5b6c8",
+	}
+	if lines := d.lines(host.Event{Kind: host.EventProgress, Time: noon, Context: completed()}); len(lines) != 0 {
+		t.Errorf("the host tells of the end itself, and yet: %q", lines)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("a new line for more than state, batch, counts or traffic: -want, +got:\n%s", diff)
+	}
+}
+
+// shared is a buffer that the clock's goroutine may write to.
+type shared struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *shared) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func TestLinesTellOfAGroupWithoutAnEvent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out shared
+		printer := NewLines(&out, time.Now())
+		e := seen(0, unready("NotReady"))
+		e.Time = time.Now()
+		printer.Observe(e)
+		time.Sleep(time.Minute) //nolint:forbidigo // The bubble's clock.
+		printer.Close()
+		if got := strings.Count(out.b.String(), "NotReady"); got != 1 {
+			t.Errorf("a group that is stuck is told of %d times in a minute without events, want once:\n%s", got, out.b.String())
+		}
+		if want := fmt.Sprintf("%6s  canary group 1", "10s"); !strings.Contains(out.b.String(), want) {
+			t.Errorf("want %q:\n%s", want, out.b.String())
+		}
+	})
+}
