@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -47,11 +48,19 @@ func newAnnouncer(core kubernetes.Interface, log *slog.Logger) *announcer {
 	}
 }
 
+// lastEvents is how long events that are on their way when the driver ends may take. The broadcaster can't be asked.
+const lastEvents = 200 * time.Millisecond
+
 func (a *announcer) run(ctx context.Context) {
-	if err := a.broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+	recording, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	if err := a.broadcaster.StartRecordingToSinkWithContext(recording); err != nil {
 		a.log.Warn("events will be missing", slog.Any("error", err))
 	}
 	<-ctx.Done()
+	grace, stop := context.WithTimeout(recording, lastEvents)
+	defer stop()
+	<-grace.Done()
 	a.broadcaster.Shutdown()
 }
 

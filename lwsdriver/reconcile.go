@@ -52,7 +52,11 @@ func (d *Driver) workOn(ctx context.Context, key types.NamespacedName) {
 		d.queue.Forget(key)
 		d.sweepOrphans(ctx, key)
 	case ctx.Err() == nil:
-		d.log.Warn("release is stuck, will try again", slog.String("workload", key.String()), slog.Any("error", err))
+		level := slog.LevelWarn
+		if isConflict(err) {
+			level = slog.LevelDebug // somebody was faster; the next look is on its way
+		}
+		d.log.Log(ctx, level, "release is stuck, will try again", slog.String("workload", key.String()), slog.Any("error", err))
 		d.queue.AddRateLimited(key)
 	}
 	d.hub.notify(key)

@@ -77,7 +77,7 @@ func checkInitialize(req *pb.InitializeRequest) error {
 	}
 	if style := req.GetPolicy().GetStyle(); !plan.Supports(style) {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"this driver does not release in style %s yet: GetDriverInfo lists the styles it knows", style)
+			"this driver does not release in style %s yet, only in: %v", style, served())
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ package lwsdriver
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -46,12 +47,14 @@ func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.G
 			pb.Capability_CAPABILITY_WAIT,
 		},
 	}
-	for _, style := range []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION} {
-		if plan.Supports(style) {
-			info.Styles = append(info.Styles, style)
-		}
-	}
+	info.Styles = served()
 	return info, nil
+}
+
+// served are the styles that this driver releases in.
+func served() []pb.Style {
+	all := []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION}
+	return slices.DeleteFunc(all, func(s pb.Style) bool { return !plan.Supports(s) })
 }
 
 // keyFor checks that calls can be answered and returns the workload's key.
