@@ -112,7 +112,7 @@ func (f *benchFixture) churn(b *testing.B, perSecond int) (stop func()) {
 			case <-ticks.C:
 			}
 			pod := benchPod("stable", "old", rand.IntN(benchStable), 1+rand.IntN(benchSize-1)) //nolint:gosec // no secret
-			if rand.IntN(2) == 0 {                                                              //nolint:gosec // no secret
+			if rand.IntN(2) == 0 {                                                             //nolint:gosec // no secret
 				pod.Status.Conditions[0].Status = corev1.ConditionFalse
 			}
 			if err := f.core.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, pod.Namespace); err != nil {

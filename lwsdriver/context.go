@@ -126,7 +126,7 @@ func describe(s *seen, decision plan.Decision) *pb.BatchContext {
 		Total: int32of(n.Total), FailureThreshold: int32of(n.Threshold),
 		Partition:      ptr.Deref(s.Stable.Rolling.Partition, 0),
 		UpdateRevision: s.Stable.Revision, TemplateRevision: s.Stable.Revision,
-		TrafficWeight:  int32of(n.Weight), TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS,
+		TrafficWeight: int32of(n.Weight), TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS,
 	}
 	if r := s.StableRevisions(); len(r) == 1 {
 		c.StableRevision = r[0]
