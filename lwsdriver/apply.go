@@ -5,7 +5,6 @@ package lwsdriver
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -66,24 +65,22 @@ func (a *applier) setStable(ctx context.Context, s *seen, t plan.SetStable) (boo
 	if err != nil {
 		return false, err
 	}
-	p := patch{}
-	if s.stable.Annotations[release.RecordAnnotation] != value {
-		p.annotation(release.RecordAnnotation, value)
-	}
+	p := newPatch(s.stable, release.RecordAnnotation)
+	p.annotate(release.RecordAnnotation, value)
 	if !release.SameRolling(t.Rolling, s.Stable.Rolling) {
 		p.rolling(t.Rolling)
 	}
-	return a.patch(ctx, s.key, s.stable, p)
+	return a.patch(ctx, s.key, p)
 }
 
 // giveBack leaves nothing of Lockstep on the workload.
 func (a *applier) giveBack(ctx context.Context, s *seen, t plan.GiveBack) (bool, error) {
-	p := patch{}
-	p.annotation(release.RecordAnnotation, nil)
+	p := newPatch(s.stable, release.RecordAnnotation)
+	p.annotate(release.RecordAnnotation, "")
 	if !release.SameRolling(t.Rolling, s.Stable.Rolling) {
 		p.rolling(t.Rolling)
 	}
-	return a.patch(ctx, s.key, s.stable, p)
+	return a.patch(ctx, s.key, p)
 }
 
 func (a *applier) createCanary(ctx context.Context, s *seen, t plan.CreateCanary) (bool, error) {
@@ -111,20 +108,18 @@ func (a *applier) made(ctx context.Context, key, canary types.NamespacedName) bo
 
 func (a *applier) scaleCanary(ctx context.Context, s *seen, t plan.ScaleCanary) (bool, error) {
 	canary := s.added[t.Name]
-	p := patch{}
+	p := newPatch(canary, release.TargetAnnotation)
 	if int(ptr.Deref(canary.Spec.Replicas, 1)) != t.Replicas {
-		p.set(t.Replicas, "spec", "replicas")
+		p.add(t.Replicas, "spec", "replicas")
 	}
 	if t.Target != nil {
 		value, err := t.Target.Encode()
 		if err != nil {
 			return false, err
 		}
-		if canary.Annotations[release.TargetAnnotation] != value {
-			p.annotation(release.TargetAnnotation, value)
-		}
+		p.annotate(release.TargetAnnotation, value)
 	}
-	return a.patch(ctx, s.key, canary, p)
+	return a.patch(ctx, s.key, p)
 }
 
 // repairCanary replaces the template as a whole: a merge would keep what somebody added.
@@ -142,10 +137,16 @@ func (a *applier) repairCanary(ctx context.Context, s *seen, t plan.RepairCanary
 
 func (a *applier) letGo(ctx context.Context, s *seen, t plan.LetGo) (bool, error) {
 	canary := s.added[t.Name]
-	p := patch{}
-	p.set(slices.DeleteFunc(slices.Clone(canary.Finalizers), func(f string) bool { return f == release.Finalizer }),
+	if canary.DeletionTimestamp != nil && !slices.Contains(canary.Finalizers, metav1.FinalizerDeleteDependents) {
+		// Somebody else deleted it, in the background. Without this its groups would outlive it, and one made again under
+		// the same name would wait for ever for the workers that are still there.
+		return a.deleteCanary(ctx, s, plan.DeleteCanary{Name: t.Name})
+	}
+	p := newPatch(canary, release.TargetAnnotation)
+	p.test(canary.Finalizers, "metadata", "finalizers")
+	p.add(slices.DeleteFunc(slices.Clone(canary.Finalizers), func(f string) bool { return f == release.Finalizer }),
 		"metadata", "finalizers")
-	return a.patch(ctx, s.key, canary, p)
+	return a.patch(ctx, s.key, p)
 }
 
 // deleteCanary deletes in the foreground: the object goes last, so that its absence says that its groups are gone.
@@ -163,24 +164,27 @@ func (a *applier) deleteCanary(ctx context.Context, s *seen, t plan.DeleteCanary
 	}
 	return true, a.until(ctx, s.key, func() bool {
 		now := a.caches.workload(keyOf(canary))
-		return now == nil || now.UID != canary.UID || now.DeletionTimestamp != nil
+		return now == nil || now.UID != canary.UID ||
+			(now.DeletionTimestamp != nil && now.ResourceVersion != canary.ResourceVersion)
 	})
 }
 
-// patch sends what changed as a JSON merge patch that holds only for the version it is based on.
-func (a *applier) patch(ctx context.Context, key types.NamespacedName, base *lws.LeaderWorkerSet, p patch) (bool, error) {
-	if len(p) == 0 {
+// patch sends what changed, on condition that what it is based on is still so.
+func (a *applier) patch(ctx context.Context, key types.NamespacedName, p *patch) (bool, error) {
+	if len(p.changes) == 0 {
 		return false, nil
 	}
-	p.set(base.ResourceVersion, "metadata", "resourceVersion")
-	raw, err := json.Marshal(p)
+	raw, err := p.encode()
 	if err != nil {
-		return false, fmt.Errorf("encode patch: %w", err)
+		return false, err
 	}
-	got, err := a.client.LeaderworkersetV1().LeaderWorkerSets(base.Namespace).
-		Patch(ctx, base.Name, types.MergePatchType, raw, metav1.PatchOptions{FieldManager: release.FieldManager})
+	got, err := a.client.LeaderworkersetV1().LeaderWorkerSets(p.base.Namespace).
+		Patch(ctx, p.base.Name, types.JSONPatchType, raw, metav1.PatchOptions{FieldManager: release.FieldManager})
+	if testFailed(err) {
+		err = fmt.Errorf("%w: %w", errChanged, err)
+	}
 	if err != nil {
-		return false, fmt.Errorf("patch LeaderWorkerSet %s/%s: %w", base.Namespace, base.Name, err)
+		return false, fmt.Errorf("patch LeaderWorkerSet %s: %w", keyOf(p.base), err)
 	}
 	return true, a.catchUp(ctx, key, got)
 }
@@ -212,26 +216,4 @@ func (a *applier) until(ctx context.Context, key types.NamespacedName, done func
 		}
 	}
 	return nil
-}
-
-// patch is a JSON merge patch.
-type patch map[string]any
-
-func (p patch) set(value any, path ...string) {
-	node := map[string]any(p)
-	for _, step := range path[:len(path)-1] {
-		next, ok := node[step].(map[string]any)
-		if !ok {
-			next = map[string]any{}
-			node[step] = next
-		}
-		node = next
-	}
-	node[path[len(path)-1]] = value
-}
-
-func (p patch) annotation(key string, value any) { p.set(value, "metadata", "annotations", key) }
-
-func (p patch) rolling(r lws.RollingUpdateConfiguration) {
-	p.set(r, "spec", "rolloutStrategy", "rollingUpdateConfiguration")
 }

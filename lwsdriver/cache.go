@@ -121,7 +121,10 @@ func everyEvent(f func(obj any, deleted bool)) cache.ResourceEventHandler {
 func viewWorkload(obj any) (any, error) {
 	if w, ok := obj.(*lws.LeaderWorkerSet); ok {
 		w.ManagedFields = nil
-		delete(w.Annotations, corev1.LastAppliedConfigAnnotation)
+		if _, ok := w.Annotations[corev1.LastAppliedConfigAnnotation]; ok {
+			// Its key stays: a patch must know whether there is a map to add to.
+			w.Annotations[corev1.LastAppliedConfigAnnotation] = ""
+		}
 	}
 	return obj, nil
 }

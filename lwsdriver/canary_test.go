@@ -23,7 +23,7 @@ import (
 func stableWorkload() *lws.LeaderWorkerSet {
 	return &lws.LeaderWorkerSet{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "vllm", Namespace: "default", UID: "stable",
+			Name: "vllm", Namespace: "default", UID: "stable", Generation: 3,
 			Labels: map[string]string{
 				"team": "serving", "app.kubernetes.io/instance": "argo-app", "app.kubernetes.io/managed-by": "Helm",
 				"helm.toolkit.fluxcd.io/name": "x", "kustomize.toolkit.fluxcd.io/name": "x",

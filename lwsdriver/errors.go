@@ -19,6 +19,9 @@ import (
 // errBehind: a write succeeded but its event has not come; the watch is slow or broken.
 var errBehind = errors.New("the API server's watch is behind its writes")
 
+// errChanged: what a patch is based on changed in the meantime.
+var errChanged = errors.New("somebody else changed the object at the same time")
+
 // contractError turns whatever stopped an RPC into an error of the contract. What has a reason already keeps it.
 func contractError(err error) error {
 	if err == nil || drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
@@ -38,6 +41,8 @@ func reasonOf(err error) pb.ErrorReason {
 	switch {
 	case errors.Is(err, errBehind):
 		return pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE
+	case errors.Is(err, errChanged):
+		return pb.ErrorReason_ERROR_REASON_CONFLICT
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return pb.ErrorReason_ERROR_REASON_FORBIDDEN
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):

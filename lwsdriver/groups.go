@@ -4,6 +4,7 @@
 package lwsdriver
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -23,7 +24,16 @@ type groups struct {
 	pods cache.Indexer // by podGroupIndex
 
 	mu   sync.Mutex
-	sets map[types.NamespacedName]map[string]*groupEntry // by workload, then by group-index label
+	sets map[types.NamespacedName]*groupSet
+}
+
+// groupSet is the groups of one workload.
+type groupSet struct {
+	entries map[string]*groupEntry // by group-index label
+
+	// last is what was answered last, for so many replicas of such a size. Nil: something may have changed since.
+	last           []plan.Group
+	replicas, size int
 }
 
 // groupEntry outlives its pods, so that a group that is recreated again and again does not look new each time.
@@ -62,41 +72,57 @@ func (g *groups) mark(set types.NamespacedName, group string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.sets == nil {
-		g.sets = map[types.NamespacedName]map[string]*groupEntry{}
+		g.sets = map[types.NamespacedName]*groupSet{}
 	}
-	if g.sets[set] == nil {
-		g.sets[set] = map[string]*groupEntry{}
+	s := g.sets[set]
+	if s == nil {
+		s = &groupSet{entries: map[string]*groupEntry{}}
+		g.sets[set] = s
 	}
-	e := g.sets[set][group]
+	e := s.entries[group]
 	if e == nil {
 		e = &groupEntry{}
-		g.sets[set][group] = e
+		s.entries[group] = e
 	}
-	e.dirty = true
+	e.dirty, s.last = true, nil
 }
 
 // forget drops what is remembered of a workload that is gone. Groups whose pods are still there stay until those go.
 func (g *groups) forget(set types.NamespacedName) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for label, e := range g.sets[set] {
+	s := g.sets[set]
+	if s == nil {
+		return
+	}
+	s.last = nil
+	for label, e := range s.entries {
 		e.firstReady, e.firstRevision = time.Time{}, ""
 		if !e.exists && !e.dirty {
-			delete(g.sets[set], label)
+			delete(s.entries, label)
 		}
 	}
-	if len(g.sets[set]) == 0 {
+	if len(s.entries) == 0 {
 		delete(g.sets, set)
 	}
 }
 
 // of returns a workload's groups by index: those that exist, and a placeholder for each of the wanted ones that does
-// not. A group that has been ready for minReady by now is remembered as having been ready once.
+// not. A group that has been ready for minReady by now is remembered as having been ready once. The answer is shared
+// and must not be modified.
 func (g *groups) of(set types.NamespacedName, replicas, size int, now time.Time, minReady time.Duration) []plan.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	all := make([]plan.Group, 0, replicas)
-	for label, e := range g.sets[set] {
+	s := g.sets[set]
+	if s == nil {
+		return fill(set.Name, nil, replicas, size)
+	}
+	if s.last != nil && s.replicas == replicas && s.size == size {
+		return s.last
+	}
+	all := make([]plan.Group, 0, max(replicas, len(s.entries)))
+	final := true
+	for label, e := range s.entries {
 		if e.dirty {
 			g.recompute(set, label, e)
 		}
@@ -109,9 +135,14 @@ func (g *groups) of(set types.NamespacedName, replicas, size int, now time.Time,
 		}
 		settle(&out)
 		e.remember(&out, now, minReady)
+		final = final && (!out.Ready || !out.FirstReady.IsZero())
 		all = append(all, out)
 	}
-	return fill(set.Name, all, replicas, size)
+	all = fill(set.Name, all, replicas, size)
+	if final { // or else time alone changes the answer
+		s.last, s.replicas, s.size = all, replicas, size
+	}
+	return all
 }
 
 // remember notes when the group was first ready for minReady, and tells it from then on.
@@ -128,29 +159,33 @@ func (e *groupEntry) remember(g *plan.Group, now time.Time, minReady time.Durati
 // (groupIdentity Hash) are numbered in the order of their leaders' names.
 func fill(set string, all []plan.Group, replicas, size int) []plan.Group {
 	slices.SortFunc(all, func(a, b plan.Group) int {
-		if a.Index != b.Index {
-			return a.Index - b.Index
-		}
-		return strings.Compare(a.Leader, b.Leader)
+		return cmp.Or(cmp.Compare(a.Index, b.Index), strings.Compare(a.Leader, b.Leader))
 	})
 	if len(all) > 0 && all[0].Index < 0 {
 		for i := range all {
 			all[i].Index = i
 		}
 	}
-	missing := func(i int) plan.Group {
-		leader := fmt.Sprintf("%s-%d", set, i)
-		return plan.Group{
-			Index: i, Leader: leader, Pods: size, Pod: leader,
-			Reason: "PodMissing", Message: "has not been created yet",
+	full := make([]plan.Group, 0, max(replicas, len(all)))
+	for _, g := range all {
+		for i := len(full); i < min(g.Index, replicas); i++ {
+			full = append(full, missing(set, i, size))
 		}
+		full = append(full, g)
 	}
-	for i := 0; i < replicas; i++ {
-		if i >= len(all) || all[i].Index != i {
-			all = slices.Insert(all, i, missing(i))
-		}
+	for i := len(full); i < replicas; i++ {
+		full = append(full, missing(set, i, size))
 	}
-	return all
+	return full
+}
+
+// missing stands for a group of which there is no pod.
+func missing(set string, index, size int) plan.Group {
+	leader := fmt.Sprintf("%s-%d", set, index)
+	return plan.Group{
+		Index: index, Leader: leader, Pods: size, Pod: leader,
+		Reason: "PodMissing", Message: "has not been created yet",
+	}
 }
 
 // recompute derives a group from its pods.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -109,7 +110,7 @@ func (d *Driver) retryRaces(ctx context.Context, key types.NamespacedName, c cha
 	changed, stop := d.hub.subscribe(key)
 	defer stop()
 	for races := 0; ; races++ {
-		s, err := d.observer.observe(key)
+		s, err := d.observeNew(ctx, key)
 		if err != nil {
 			return 0, err
 		}
@@ -134,6 +135,26 @@ func (d *Driver) retryRaces(ctx context.Context, key types.NamespacedName, c cha
 			return 0, contractError(context.Cause(ctx))
 		}
 	}
+}
+
+// observeNew is observe for a workload that may have been created a moment ago: people create one and release it at
+// once. So a request is made before it is said not to exist, and only then.
+func (d *Driver) observeNew(ctx context.Context, key types.NamespacedName) (*seen, error) {
+	s, err := d.observer.observe(key)
+	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
+		return s, err
+	}
+	live, errLive := d.applier.client.LeaderworkersetV1().LeaderWorkerSets(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(errLive) {
+		return nil, err
+	}
+	if errLive != nil {
+		return nil, contractError(fmt.Errorf("get LeaderWorkerSet %s: %w", key, errLive))
+	}
+	if err := d.applier.catchUp(ctx, key, live); err != nil {
+		return nil, contractError(err)
+	}
+	return d.observer.observe(key)
 }
 
 // await returns the workload's context once it is settled, at the latest after wait.

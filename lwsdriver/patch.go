@@ -1,0 +1,104 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+)
+
+// patch is a JSON patch that holds only while what it is based on has not changed: the spec (by generation, which the
+// deletion of the object raises too) and the annotation of ours. A resourceVersion would say more than is meant: LWS
+// writes the status of a workload all the time, and each of these would fail our write for nothing.
+type patch struct {
+	base    *lws.LeaderWorkerSet
+	tests   []operation
+	changes []operation
+}
+
+// operation is one of RFC 6902.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// newPatch is a patch of base that changes nothing yet. The annotation must still have the value that base has, or
+// none if it has none.
+func newPatch(base *lws.LeaderWorkerSet, annotation string) *patch {
+	p := &patch{base: base}
+	p.test(base.UID, "metadata", "uid")
+	p.test(base.Generation, "metadata", "generation")
+	switch value, ok := base.Annotations[annotation]; {
+	case ok:
+		p.test(value, "metadata", "annotations", annotation)
+	case len(base.Annotations) > 0:
+		p.test(nil, "metadata", "annotations", annotation)
+	default:
+		// There may be no map that could be tested or added to.
+		p.test(base.ResourceVersion, "metadata", "resourceVersion")
+	}
+	return p
+}
+
+func (p *patch) test(value any, path ...string) {
+	p.tests = append(p.tests, operation{"test", pointer(path), value})
+}
+
+// add sets a member of an object, whether it is there or not.
+func (p *patch) add(value any, path ...string) {
+	p.changes = append(p.changes, operation{"add", pointer(path), value})
+}
+
+// annotate sets an annotation, or removes it if the value is empty. What is so already is no change.
+func (p *patch) annotate(key, value string) {
+	switch have, ok := p.base.Annotations[key]; {
+	case value == "" && ok:
+		p.changes = append(p.changes, operation{"remove", pointer([]string{"metadata", "annotations", key}), nil})
+	case value == "" || have == value:
+	case len(p.base.Annotations) == 0:
+		p.add(map[string]string{key: value}, "metadata", "annotations")
+	default:
+		p.add(value, "metadata", "annotations", key)
+	}
+}
+
+func (p *patch) rolling(r lws.RollingUpdateConfiguration) {
+	p.add(r, "spec", "rolloutStrategy", "rollingUpdateConfiguration")
+}
+
+func (p *patch) encode() ([]byte, error) {
+	raw, err := json.Marshal(append(p.tests, p.changes...))
+	if err != nil {
+		return nil, fmt.Errorf("encode patch: %w", err)
+	}
+	return raw, nil
+}
+
+// pointer is a JSON pointer (RFC 6901).
+func pointer(path []string) string {
+	escape := strings.NewReplacer("~", "~0", "/", "~1")
+	var b strings.Builder
+	for _, step := range path {
+		b.WriteString("/" + escape.Replace(step))
+	}
+	return b.String()
+}
+
+// testFailed says whether the API server refused a JSON patch because one of its tests failed. It answers 422 about no
+// object; what validation or a webhook refuses is about one.
+func testFailed(err error) bool {
+	var refused apierrors.APIStatus
+	if !errors.As(err, &refused) || refused.Status().Code != http.StatusUnprocessableEntity {
+		return false
+	}
+	d := refused.Status().Details
+	return d == nil || (d.Kind == "" && d.Name == "")
+}

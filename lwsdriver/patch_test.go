@@ -1,0 +1,155 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+const noted = "lockstep.dev/release"
+
+// applied applies p to the object in the cluster, as the API server does.
+func applied(t *testing.T, p *patch, live *lws.LeaderWorkerSet) (*lws.LeaderWorkerSet, error) {
+	t.Helper()
+	raw, err := p.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoded, err := jsonpatch.DecodePatch(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := json.Marshal(live)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err = decoded.Apply(doc)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the test looks at it
+	}
+	out := &lws.LeaderWorkerSet{}
+	return out, json.Unmarshal(doc, out)
+}
+
+// cached is the object as the informer keeps it.
+func cached(t *testing.T, live *lws.LeaderWorkerSet) *lws.LeaderWorkerSet {
+	t.Helper()
+	obj, err := viewWorkload(live.DeepCopy())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, ok := obj.(*lws.LeaderWorkerSet)
+	if !ok {
+		t.Fatalf("the transform returned %T", obj)
+	}
+	return w
+}
+
+func TestPatchAnnotations(t *testing.T) {
+	for _, tt := range []struct {
+		name, reason string
+		before       map[string]string
+		value        string
+		want         map[string]string
+	}{
+		{"no map yet", "an object may have no annotation at all", nil, "x", map[string]string{noted: "x"}},
+		{
+			"applied by kubectl", "the cache drops the value of last-applied; the patch must not",
+			map[string]string{corev1.LastAppliedConfigAnnotation: "{}"}, "x",
+			map[string]string{corev1.LastAppliedConfigAnnotation: "{}", noted: "x"},
+		},
+		{
+			"changed", "others stay", map[string]string{"a": "b", noted: "x"}, "y", map[string]string{"a": "b", noted: "y"},
+		},
+		{"removed", "Disown leaves nothing", map[string]string{"a": "b", noted: "x"}, "", map[string]string{"a": "b"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			live := stableWorkload()
+			live.ResourceVersion, live.Annotations = "5", tt.before
+			p := newPatch(cached(t, live), noted)
+			p.annotate(noted, tt.value)
+			got, err := applied(t, p, live)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got.Annotations); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tt.reason, diff)
+			}
+		})
+	}
+}
+
+func TestPatchHoldsOnlyForWhatItIsBasedOn(t *testing.T) {
+	for _, tt := range []struct {
+		name, reason string
+		change       func(*lws.LeaderWorkerSet)
+		ok           bool
+	}{
+		{
+			"status", "LWS writes it all the time",
+			func(w *lws.LeaderWorkerSet) { w.Status.ReadyReplicas, w.ResourceVersion = 3, "9" }, true,
+		},
+		{"another annotation", "it says nothing to us", func(w *lws.LeaderWorkerSet) { w.Annotations["owner"] = "x" }, true},
+		{"spec", "somebody edited it", func(w *lws.LeaderWorkerSet) { w.Generation++ }, false},
+		{"record", "another driver was faster", func(w *lws.LeaderWorkerSet) { w.Annotations[noted] = "other" }, false},
+		{"record removed", "as is this", func(w *lws.LeaderWorkerSet) { delete(w.Annotations, noted) }, false},
+		{"made again", "the same name is not the same object", func(w *lws.LeaderWorkerSet) { w.UID = "new" }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			live := stableWorkload()
+			live.Generation = 4
+			p := newPatch(cached(t, live), noted)
+			p.rolling(release.Native(release.Hold()))
+			tt.change(live)
+			if _, err := applied(t, p, live); (err == nil) != tt.ok {
+				t.Errorf("applied after a change of %s: %v; %s", tt.name, err, tt.reason)
+			}
+		})
+	}
+}
+
+func TestPatchNeedsNoAnnotationThatWasNot(t *testing.T) {
+	live := stableWorkload()
+	delete(live.Annotations, noted)
+	p := newPatch(cached(t, live), noted)
+	p.annotate(noted, "x")
+	if _, err := applied(t, p, live); err != nil {
+		t.Errorf("a first record is refused: %v", err)
+	}
+	live.Annotations[noted] = "of another driver"
+	if _, err := applied(t, p, live); err == nil {
+		t.Error("the record that another driver wrote first is overwritten")
+	}
+}
+
+func TestFailedTestIsConflict(t *testing.T) {
+	gr := schema.GroupResource{Group: "leaderworkerset.x-k8s.io", Resource: "leaderworkersets"}
+	failed := apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", "test failed", 0, false)
+	if !testFailed(fmt.Errorf("patch: %w", failed)) {
+		t.Error("the answer to a failed test is not seen as such")
+	}
+	invalid := apierrors.NewInvalid(schema.GroupKind{Group: gr.Group, Kind: "LeaderWorkerSet"}, "vllm", nil)
+	for _, err := range []error{nil, invalid, apierrors.NewConflict(gr, "vllm", errors.New("x")), errors.New("x")} {
+		if testFailed(err) {
+			t.Errorf("%v is seen as a failed test", err)
+		}
+	}
+	if got := reasonOf(fmt.Errorf("%w: %w", errChanged, failed)); got != pb.ErrorReason_ERROR_REASON_CONFLICT {
+		t.Errorf("reason %s, want CONFLICT", got)
+	}
+}
