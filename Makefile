@@ -47,7 +47,7 @@ test-unit: ## Run the tests that need no control plane.
 e2e: ## Run the end-to-end tests on the real control plane; SUITE=canary runs one part.
 	$(GO) run ./test/cluster/cmd/cluster -prebuild
 ifeq ($(SUITE),)
-	$(GO) test -tags e2e -timeout 60m -count 1 -p 1 ./test/... ./examples/...
+	$(GO) test -tags e2e -timeout 60m -count 1 -v -p 1 ./test/... ./examples/...
 else ifeq ($(filter $(SUITE),$(SUITES)),)
 	@echo "there is no suite '$(SUITE)'; there are: $(SUITES)" >&2; exit 2
 else

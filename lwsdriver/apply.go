@@ -154,7 +154,7 @@ func (a *applier) deleteCanary(ctx context.Context, s *seen, t plan.DeleteCanary
 	canary := s.added[t.Name]
 	err := a.client.LeaderworkersetV1().LeaderWorkerSets(s.key.Namespace).Delete(ctx, canary.Name, metav1.DeleteOptions{
 		PropagationPolicy: ptr.To(metav1.DeletePropagationForeground),
-		Preconditions:     &metav1.Preconditions{UID: &canary.UID, ResourceVersion: &canary.ResourceVersion},
+		Preconditions:     &metav1.Preconditions{UID: &canary.UID},
 	})
 	if apierrors.IsNotFound(err) {
 		return false, nil

@@ -1,0 +1,131 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"testing"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// A third template in mid-release retires the canary and starts over; a host that decided on the second one is told.
+func TestCanaryContinuousRelease(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 4, 2))
+	before := w.stablePods()
+	w.edit(image("v2"))
+	w.initialize("r1", quarters())
+	second := w.upgrade("r1", 1).GetContext()
+	w.edit(image("v3"))
+	third := w.await("the release starts over", func(c *pb.BatchContext) bool {
+		return c.GetState() == pb.State_STATE_HOLDING && c.GetUpdateRevision() != second.GetUpdateRevision()
+	})
+	if third.GetCanaryWorkload() == second.GetCanaryWorkload() || third.GetTarget() != "" || third.GetUpdated() != 0 {
+		t.Errorf("starts over with %s", show(third))
+	}
+	w.sameGroups(before)
+	_, err := w.driver.UpgradeBatch(t.Context(), &pb.UpgradeBatchRequest{
+		Workload: w.ref(), ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Batch{Batch: 2},
+		UpdateRevision: second.GetUpdateRevision(), Wait: long,
+	})
+	mustFail(t, err, pb.ErrorReason_ERROR_REASON_REVISION_CHANGED)
+	if c := w.context(); c.GetUpdated() != 0 || c.GetDesired() != 0 {
+		t.Errorf("a stale host moved groups: %s", show(c))
+	}
+	w.upgrade("r1", 2)
+	w.finalize("r1", promote)
+	w.mustRun("v3")
+	w.mustRest()
+}
+
+// A new template while groups are still starting, many times over: never two canaries, and the last one wins.
+func TestCanaryManyTemplates(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 3, 2, annotated("test.lockstep.dev/startup", "200ms")))
+	w.edit(image("v2"))
+	w.initialize("r1", policy("100%"))
+	for _, tag := range []string{"v3", "v4", "v5", "v2", "v6"} {
+		if _, err := w.tryUpgrade("r1", 0, nil); err != nil {
+			mustFail(t, err, pb.ErrorReason_ERROR_REASON_CONFLICT)
+		}
+		w.edit(image(tag))
+	}
+	w.await("the release is at v6", func(c *pb.BatchContext) bool {
+		object := w.get()
+		return c.GetState() != pb.State_STATE_PREPARING && c.GetUpdateRevision() != "" && object.Status.ObservedGeneration == object.Generation &&
+			(c.GetState() == pb.State_STATE_HOLDING || c.GetState() == pb.State_STATE_READY)
+	})
+	if c := w.upgrade("r1", 0).GetContext(); c.GetState() != pb.State_STATE_READY {
+		t.Errorf("after all the templates: %s", show(c))
+	}
+	w.finalize("r1", promote)
+	w.mustRun("v6")
+	w.mustRest()
+}
+
+// The old template back in mid-release ends the release; groups that were not touched are not restarted.
+func TestCanaryOldTemplateReturns(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 4, 2))
+	before := w.stablePods()
+	w.edit(image("v2"))
+	w.initialize("r1", quarters())
+	w.upgrade("r1", 1)
+	w.edit(image("v1"))
+	w.awaitState(pb.State_STATE_ROLLED_BACK)
+	w.sameGroups(before)
+	w.mustRest()
+	if r := w.finalize("r1", rollback); r.GetAction() != unchanged {
+		t.Errorf("Finalize(ROLLBACK) of what is rolled back: %v", r.GetAction())
+	}
+	if c := w.initialize("r2", quarters()).GetContext(); c.GetState() != pb.State_STATE_NOTHING_TO_RELEASE {
+		t.Errorf("a release of the template that is there: %s", show(c))
+	}
+	w.mustRest()
+}
+
+// The old and a third template in mid-promotion: the groups follow, at the user's pace.
+func TestCanaryTemplateChangesInPromotion(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	t.Run("old", func(t *testing.T) {
+		w := e.in(t).adopt(model("old", 4, 2, annotated("test.lockstep.dev/startup", "300ms")))
+		w.edit(image("v2"))
+		w.initialize("r1", policy("100%"))
+		w.upgrade("r1", 0)
+		w.promoteUntil("r1", 1)
+		w.edit(image("v1"))
+		w.awaitState(pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK)
+		w.mustRun("v1")
+		w.mustRest()
+	})
+	t.Run("third", func(t *testing.T) {
+		w := e.in(t).adopt(model("third", 4, 2, annotated("test.lockstep.dev/startup", "300ms")))
+		// Groups are at two revisions when the release starts over, and the old ones among them may die meanwhile.
+		w.observer.waive(ruleStableKept)
+		w.edit(image("v2"))
+		w.initialize("r1", policy("100%"))
+		w.upgrade("r1", 0)
+		w.promoteUntil("r1", 1)
+		w.edit(image("v3"))
+		w.await("the release starts over", func(c *pb.BatchContext) bool { return c.GetState() == pb.State_STATE_HOLDING })
+		w.upgrade("r1", 0)
+		w.finalize("r1", promote)
+		w.mustRun("v3")
+		w.mustRest()
+	})
+}
+
+// promoteUntil begins the promotion and returns once so many groups are promoted.
+func (w *workload) promoteUntil(id string, groups int32) {
+	w.t.Helper()
+	if _, err := w.tryFinalize(id, promote, nil); err != nil {
+		w.t.Fatal(err)
+	}
+	w.await("some groups are promoted", func(c *pb.BatchContext) bool {
+		return c.GetState() == pb.State_STATE_PROMOTING && c.GetUpdatedReady() >= groups
+	})
+}

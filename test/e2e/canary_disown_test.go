@@ -1,0 +1,192 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// Disown gives the spec back byte for byte, whatever the user's rolling update settings were, with and without a release
+// in between.
+func TestCanaryDisown(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	for _, test := range []struct {
+		name   string
+		change func(*lws.LeaderWorkerSet)
+	}{
+		{"defaults", func(*lws.LeaderWorkerSet) {}},
+		{"counts", rolling("2", "0", -1)},
+		{"surge-only", rolling("0", "2", -1)},
+		{"percent", rolling("25%", "50%", -1)},
+		{"partition", rolling("1", "0", 2)},
+		{"like-the-hold", rolling("1", "0", holdPartition)},
+		{"only-unavailable", func(s *lws.LeaderWorkerSet) {
+			s.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromString("100%")}
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := e.in(t).deploy(model(test.name, 3, 1, test.change))
+			original := w.spec()
+			for _, released := range []bool{false, true} {
+				if _, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()}); err != nil {
+					t.Fatal(err)
+				}
+				if !isHold(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration) {
+					t.Error("adopted, and not held")
+				}
+				if released {
+					w.edit(image("v2"))
+					w.release("r1", policy("100%"))
+				}
+				if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
+					t.Fatal(err)
+				}
+				if released {
+					w.edit(image("v1"))
+				}
+				if now := w.spec(); now != original {
+					t.Errorf("released=%t: the spec is not what it was\n was %s\n now %s", released, original, now)
+				}
+				if s := w.get(); s.Annotations[recordAnnotation] != "" || len(s.Finalizers) > 0 {
+					t.Errorf("released=%t: something is left: %s", released, asJSON(s.ObjectMeta))
+				}
+			}
+		})
+	}
+}
+
+// Disowning a workload with a template that waited lets LWS roll it, and warns of that.
+func TestCanaryDisownRolls(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 2, 2))
+	w.edit(image("v2"))
+	w.initialize("r1", policy("50%", "100%"))
+	w.upgrade("r1", 0)
+	w.finalize("r1", rollback)
+	r, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()})
+	if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "RollsNow" {
+		t.Fatalf("Disown: %v, %v", r, err)
+	}
+	w.awaitObject("LWS has rolled it", func() bool {
+		s := w.get()
+		return s.Status.ObservedGeneration == s.Generation && s.Status.UpdatedReplicas == 2 && s.Status.ReadyReplicas == 2
+	})
+	w.mustRun("v2")
+}
+
+// `wait` returns as soon as there is something to decide, and at the latest when it is over.
+func TestCanaryWait(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 2, 1))
+	w.edit(image("v2"), annotated(cluster.AnnotationStartup, "1500ms"))
+	w.initialize("r1", policy("50%", "100%"))
+	start := time.Now()
+	r, err := w.tryUpgrade("r1", 0, seconds(0.3))
+	if took := time.Since(start); err != nil || r.GetContext().GetState() != pb.State_STATE_UPGRADING || took < 300*time.Millisecond {
+		t.Errorf("after %s: %v, %v", took, r, err)
+	}
+	r, err = w.tryUpgrade("r1", 0, nil)
+	if err != nil || r.GetAction() != unchanged || r.GetContext().GetState() != pb.State_STATE_UPGRADING {
+		t.Errorf("without wait: %v, %v", r, err)
+	}
+	// A watch of our own says when the group was ready.
+	ready := make(chan time.Time, 1)
+	go func() {
+		for c, err := range w.driver.WatchBatchContext(t.Context(), &pb.WatchBatchContextRequest{Workload: w.ref()}) {
+			if err != nil || c.GetState() == pb.State_STATE_READY {
+				ready <- time.Now()
+				return
+			}
+		}
+	}()
+	r, err = w.tryUpgrade("r1", 0, long)
+	back := time.Now()
+	if err != nil || r.GetContext().GetState() != pb.State_STATE_READY {
+		t.Errorf("with a long wait: %v, %v", r, err)
+	}
+	if late := back.Sub(<-ready).Abs(); late > time.Second {
+		t.Errorf("it returned %s apart from the watch", late)
+	}
+	// The caller's own deadline ends it as well.
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := w.driver.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{
+		Workload: w.ref(), ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Groups{Groups: "2"}, Wait: long,
+	}); err == nil {
+		t.Error("a call outlives its deadline")
+	}
+	w.upgrade("r1", 1)
+	w.finalize("r1", promote)
+	w.mustRest()
+}
+
+// A stream shows the states in their order, and ends well when the driver does.
+func TestCanaryWatch(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 2, 2, annotated(cluster.AnnotationStartup, "200ms")))
+	var seen []*pb.BatchContext
+	ended := make(chan error, 1)
+	opened := make(chan struct{})
+	go func() {
+		var last error
+		for c, err := range w.driver.WatchBatchContext(t.Context(), &pb.WatchBatchContextRequest{Workload: w.ref()}) {
+			if err != nil {
+				last = err
+				break
+			}
+			if seen = append(seen, c); len(seen) == 1 {
+				close(opened)
+			}
+		}
+		ended <- last
+	}()
+	<-opened
+	w.edit(image("v2"))
+	w.release("r1", policy("50%", "100%"))
+	w.driver.stop()
+	select {
+	case err := <-ended:
+		if err != nil && !plugin.Retryable(err) {
+			t.Errorf("the stream ended with %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the stream did not end with the driver")
+	}
+	var states []pb.State
+	for i, c := range seen {
+		if i > 0 && c.GetReleaseId() == seen[i-1].GetReleaseId() && c.GetState() != completed && c.GetPlanned() < seen[i-1].GetPlanned() {
+			t.Errorf("the plan shrank: %s, then %s", show(seen[i-1]), show(c))
+		}
+		if len(states) == 0 || states[len(states)-1] != c.GetState() {
+			states = append(states, c.GetState())
+		}
+	}
+	order := []pb.State{
+		pb.State_STATE_HOLDING, pb.State_STATE_PREPARING, pb.State_STATE_UPGRADING, pb.State_STATE_READY, pb.State_STATE_PROMOTING, completed,
+	}
+	at := 0
+	for _, s := range order {
+		i := slices.Index(states[at:], s)
+		if i < 0 && s != pb.State_STATE_PREPARING { // which is over too soon to be seen each time
+			t.Fatalf("states %v miss %v in its place", states, s)
+		}
+		at += max(i, 0)
+	}
+	if last := states[len(states)-1]; last != completed {
+		t.Errorf("the last state is %v", last)
+	}
+}

@@ -1,0 +1,139 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// Two drivers serve the same namespace and are called at the same time.
+func TestCanaryTwoDrivers(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	second := newDriver(t, driverKubeconfig(t, e.cluster), e.namespace)
+	startup := annotated(cluster.AnnotationStartup, "100ms")
+
+	t.Run("same-calls", func(t *testing.T) {
+		one := e.in(t).adopt(model("same", 4, 2, startup))
+		both := []*workload{one, one.through(second)}
+		one.edit(image("v2"))
+		race(t, both, func(w *workload) error { _, err := w.tryInitialize("r1", quarters()); return err })
+		for b := range int32(3) {
+			race(t, both, func(w *workload) error { _, err := w.tryUpgrade("r1", b, long); return err })
+		}
+		race(t, both, func(w *workload) error { _, err := w.tryFinalize("r1", promote, long); return err })
+		for _, w := range both {
+			w.awaitState(completed)
+		}
+		one.mustRun("v2")
+		one.mustRest()
+	})
+	t.Run("two-releases", func(t *testing.T) {
+		one := e.in(t).adopt(model("two", 4, 2, startup))
+		both := []*workload{one, one.through(second)}
+		one.edit(image("v2"))
+		won := make([]bool, 2)
+		errs := parallel(both, func(i int, w *workload) error {
+			_, err := w.tryInitialize(fmt.Sprint("r", i), quarters())
+			won[i] = err == nil
+			return err
+		})
+		if won[0] == won[1] {
+			t.Fatalf("not exactly one of two releases was begun: %v", errs)
+		}
+		winner := 0
+		if won[1] {
+			winner = 1
+		}
+		mustFail(t, errs[1-winner], pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS)
+		both[1-winner].upgrade(fmt.Sprint("r", winner), 0)
+		both[winner].finalize(fmt.Sprint("r", winner), rollback)
+		one.mustRest()
+	})
+	t.Run("both-ways", func(t *testing.T) {
+		one := e.in(t).adopt(model("ways", 3, 2, startup))
+		both := []*workload{one, one.through(second)}
+		one.edit(image("v2"))
+		one.initialize("r1", quarters())
+		one.upgrade("r1", 2)
+		intents := []pb.FinalizeIntent{promote, rollback}
+		errs := parallel(both, func(i int, w *workload) error { _, err := w.tryFinalize("r1", intents[i], nil); return err })
+		lost := 0
+		for _, err := range errs {
+			if err != nil {
+				lost++
+				mustFail(t, err, pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED)
+			}
+		}
+		if lost != 1 {
+			t.Errorf("of promote and rollback not exactly one won: %v", errs)
+		}
+		one.awaitState(completed, rolledBack)
+		one.mustRest()
+	})
+	t.Run("different-batches", func(t *testing.T) {
+		one := e.in(t).adopt(model("batches", 4, 2, startup))
+		both := []*workload{one, one.through(second)}
+		one.edit(image("v2"))
+		one.initialize("r1", quarters())
+		var calls sync.WaitGroup
+		for b := range int32(3) {
+			for _, w := range both {
+				calls.Go(func() {
+					if err := retryAborted(func() error { _, err := w.tryUpgrade("r1", b, nil); return err }); err != nil {
+						t.Errorf("UpgradeBatch %d: %v", b, err)
+					}
+				})
+			}
+		}
+		calls.Wait()
+		for _, w := range both {
+			if c := w.upgrade("r1", 2).GetContext(); c.GetState() != pb.State_STATE_READY || c.GetUpdatedReady() != 4 {
+				t.Errorf("the highest batch did not win: %s", show(c))
+			}
+		}
+		one.finalize("r1", rollback)
+		one.mustRest()
+	})
+}
+
+// race makes a call through each at the same time. It may be aborted, and then works when it is repeated.
+func race(t *testing.T, workloads []*workload, call func(*workload) error) {
+	t.Helper()
+	for i, err := range parallel(workloads, func(_ int, w *workload) error { return retryAborted(func() error { return call(w) }) }) {
+		if err != nil {
+			t.Errorf("driver %d: %v", i, err)
+		}
+	}
+}
+
+func retryAborted(call func() error) error {
+	var err error
+	for range 10 {
+		if err = call(); status.Code(err) != codes.Aborted {
+			return err
+		}
+	}
+	return fmt.Errorf("aborted ten times: %w", err)
+}
+
+func parallel(workloads []*workload, call func(int, *workload) error) []error {
+	errs := make([]error, len(workloads))
+	var calls sync.WaitGroup
+	for i, w := range workloads {
+		calls.Go(func() { errs[i] = call(i, w) })
+	}
+	calls.Wait()
+	return errs
+}

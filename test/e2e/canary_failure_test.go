@@ -1,0 +1,178 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// behaves lets the pods of the new template be bad.
+func behaves(behavior string) func(*lws.LeaderWorkerSet) {
+	return annotated(cluster.AnnotationBehavior, behavior)
+}
+
+// heal makes bad pods good.
+var heal = map[string]any{cluster.AnnotationBehavior: nil}
+
+// Groups that never get ready: the deadline passes, the host is told which and why, and decides.
+func TestCanaryFailures(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	noRestart := func(w *lws.LeaderWorkerSet) { w.Spec.LeaderWorkerTemplate.RestartPolicy = lws.NoneRestartPolicy }
+	for _, test := range []struct {
+		name, reason string
+		change       func(*lws.LeaderWorkerSet)
+		words        []string
+	}{
+		{"never-ready", "", behaves(cluster.BehaviorNeverReady), nil},
+		{"image-pull", "ImagePullBackOff", behaves(cluster.BehaviorImagePull), []string{"ImagePullBackOff", "example.com/model:v2"}},
+		{"crash-loop", "CrashLoopBackOff", func(w *lws.LeaderWorkerSet) {
+			behaves(cluster.BehaviorCrash)(w)
+			annotated(cluster.AnnotationPeriod, "200ms")(w)
+		}, []string{"CrashLoopBackOff"}},
+		{"unschedulable", "Unschedulable", func(w *lws.LeaderWorkerSet) {
+			r := &w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Resources
+			r.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("100000")}
+		}, []string{"nvidia.com/gpu"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			w := e.in(t).adopt(model(test.name, 2, 2, noRestart))
+			before := w.stablePods()
+			w.edit(image("v2"), test.change)
+			p := policy("50%", "100%")
+			p.ProgressDeadline = seconds(3)
+			w.initialize("r1", p)
+			start := time.Now()
+			c := w.upgrade("r1", 0).GetContext()
+			if took := time.Since(start); c.GetState() != pb.State_STATE_FAILED || c.GetReason() != "ProgressDeadlineExceeded" || took < 2900*time.Millisecond {
+				t.Errorf("after %s: %s", took, show(c))
+			}
+			leader := c.GetCanaryWorkload() + "-0"
+			for _, word := range append(test.words, "group 0", "pod "+leader) {
+				if !strings.Contains(c.GetMessage(), word) {
+					t.Errorf("the message does not say %q: %s", word, c.GetMessage())
+				}
+			}
+			rows := w.context().GetGroups()
+			i := slices.IndexFunc(rows, func(g *pb.Group) bool { return g.GetRole() == pb.GroupRole_GROUP_ROLE_CANARY })
+			if i < 0 || rows[i].GetReady() || rows[i].GetPod() == "" || (test.reason != "" && rows[i].GetReason() != test.reason) {
+				t.Errorf("rows %v", rows)
+			}
+			w.mustTell("ReleaseFailed")
+			w.finalize("r1", rollback)
+			w.sameGroups(before)
+			w.mustRest()
+		})
+	}
+}
+
+// What failed goes on by itself once its cause is gone.
+func TestCanaryRecovers(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 2, 2))
+	w.edit(image("v2"), behaves(cluster.BehaviorNeverReady))
+	p := policy("100%")
+	p.ProgressDeadline = seconds(1)
+	w.initialize("r1", p)
+	c := w.upgrade("r1", 0).GetContext()
+	if c.GetState() != pb.State_STATE_FAILED {
+		t.Fatalf("not failed: %s", show(c))
+	}
+	w.patchPods(c.GetCanaryWorkload(), heal, 0, 1)
+	w.awaitState(pb.State_STATE_READY)
+	w.edit(func(s *lws.LeaderWorkerSet) {
+		delete(s.Spec.LeaderWorkerTemplate.WorkerTemplate.Annotations, cluster.AnnotationBehavior)
+	})
+	w.awaitState(pb.State_STATE_HOLDING)
+	w.upgrade("r1", 0)
+	// The deadline is short enough to pass between two groups of the promotion; that recovers as well.
+	if _, err := w.tryFinalize("r1", promote, long); err != nil {
+		t.Error(err)
+	}
+	w.awaitState(pb.State_STATE_COMPLETED)
+	w.mustRest()
+}
+
+// A flapping group is no progress.
+func TestCanaryFlapping(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 2, 1))
+	w.edit(image("v2"), behaves(cluster.BehaviorFlap), annotated(cluster.AnnotationPeriod, "500ms"))
+	p := policy("50%", "100%")
+	p.ProgressDeadline, p.MinReady = seconds(4), seconds(2)
+	w.initialize("r1", p)
+	start := time.Now()
+	c := w.upgrade("r1", 0).GetContext()
+	if took := time.Since(start); c.GetState() != pb.State_STATE_FAILED || took > 20*time.Second {
+		t.Errorf("after %s: %s", took, show(c))
+	}
+	w.finalize("r1", rollback)
+	w.mustRest()
+}
+
+// A batch is ready although one of its groups is not, if the policy allows for that.
+func TestCanaryFailureThreshold(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 4, 2))
+	w.edit(image("v2"), behaves(cluster.BehaviorNeverReady))
+	p := policy("100%")
+	p.FailureThreshold, p.ProgressDeadline = "25%", seconds(60)
+	w.initialize("r1", p)
+	if _, err := w.tryUpgrade("r1", 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	c := w.await("4 groups exist", func(c *pb.BatchContext) bool { return c.GetUpdated() == 4 })
+	w.await("8 pods exist", func(*pb.BatchContext) bool { return len(w.podsOf(c.GetCanaryWorkload())) == 8 })
+	w.patchPods(c.GetCanaryWorkload(), heal, 1, 2)
+	c = w.await("2 groups are ready", func(c *pb.BatchContext) bool { return c.GetUpdatedReady() == 2 })
+	if c.GetState() != pb.State_STATE_UPGRADING || c.GetFailureThreshold() != 1 {
+		t.Errorf("with 2 of 4 ready: %s", show(c))
+	}
+	w.patchPods(c.GetCanaryWorkload(), heal, 3)
+	c = w.await("3 groups are ready", func(c *pb.BatchContext) bool { return c.GetUpdatedReady() == 3 })
+	if c.GetState() != pb.State_STATE_READY || !strings.Contains(c.GetMessage(), "group 0") {
+		t.Errorf("with 3 of 4 ready: %s", show(c))
+	}
+	w.finalize("r1", rollback)
+	w.mustRest()
+}
+
+// Groups that are ready do not count before they have been so for minReady.
+func TestCanaryMinReady(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 2, 2))
+	w.edit(image("v2"))
+	p := policy("50%", "100%")
+	p.MinReady = seconds(2)
+	w.initialize("r1", p)
+	start := time.Now()
+	if _, err := w.tryUpgrade("r1", 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	c := w.awaitState(pb.State_STATE_VERIFYING, pb.State_STATE_READY)
+	if c.GetState() != pb.State_STATE_VERIFYING || c.GetReason() != "WaitingForMinReady" || c.GetUpdatedReady() != 0 {
+		t.Errorf("before minReady: %s", show(c))
+	}
+	c = w.upgrade("r1", 0).GetContext()
+	// Pods say since when they are ready in whole seconds.
+	if took := time.Since(start); c.GetState() != pb.State_STATE_READY || took < time.Second || took > 15*time.Second {
+		t.Errorf("after %s: %s", took, show(c))
+	}
+	w.upgrade("r1", 1)
+	w.finalize("r1", promote)
+	w.mustRest()
+}

@@ -1,0 +1,253 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+const unavailable = pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE
+
+// A driver meets a cluster without LWS, one without its API server, and one that loses it in mid-release. It says so,
+// and goes on once it can. The cluster is this test's own.
+func TestCanaryControlPlaneFaults(t *testing.T) {
+	t.Parallel()
+	c, err := cluster.Start(t.Context(), cluster.WithoutLWS(), cluster.WithNodes(4, nil), cluster.WithLog(t.Output()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Stop)
+	e := newEnvIn(t, c)
+	e.driver = prepareDriver(t, driverKubeconfig(t, c), e.namespace)
+	e.driver.start()
+	missing := e.existing("model")
+
+	missing.awaitError("LWS is missing", pb.ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING)
+	_, err = missing.tryInitialize("r1", quarters())
+	mustFail(t, err, pb.ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING, "v0.9.0")
+	if err := c.InstallLWS(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	missing.awaitError("the driver has found LWS", pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND)
+
+	w := e.adopt(model("model", 3, 2))
+	before := w.stablePods()
+	w.edit(image("v2"))
+	w.initialize("r1", quarters())
+	w.upgrade("r1", 0)
+	w.outage(func() {
+		_, err = w.tryUpgrade("r1", 1, nil)
+		mustFail(t, err, unavailable)
+		_, err = w.tryFinalize("r1", rollback, nil)
+		mustFail(t, err, unavailable)
+		if c := w.context(); c.GetState() != pb.State_STATE_READY {
+			t.Errorf("without the API server the caches say %s", show(c))
+		}
+	}, nil)
+	w.retryUnavailable(func() error { _, err := w.tryUpgrade("r1", 1, long); return err })
+	w.awaitState(pb.State_STATE_READY)
+	w.sameGroups(before)
+
+	// It is away again as soon as the promotion is asked for, and the driver is started anew while it is.
+	w.upgrade("r1", 2)
+	w.outage(func() {
+		w.driver.kill()
+		w.driver.start()
+		w.awaitError("the API server is down", unavailable)
+		_, err = w.tryFinalize("r1", promote, nil)
+		mustFail(t, err, unavailable)
+	}, func() { w.end("r1", promote) })
+	w.awaitState(completed)
+	w.mustRun("v2")
+	w.mustRest()
+
+	// An LWS that does not say which generation it has seen is too old. Its controller must not correct that meanwhile.
+	if err := c.StopComponent(t.Context(), cluster.LWS); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Patch(t.Context(), w.name, types.MergePatchType,
+		[]byte(`{"status":{"observedGeneration":null}}`), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the driver refuses an old LWS", func(context.Context) error {
+		if _, err := w.tryInitialize("r2", quarters()); plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_API_TOO_OLD {
+			return fmt.Errorf("it answers %v", err)
+		}
+		return nil
+	})
+}
+
+// outage takes the API server away, runs what happens meanwhile, and brings it back. Kubernetes' own controllers are
+// stopped over that time: for the garbage collector see Settle, and the scheduler ends itself when the answer to a binding
+// is lost. last runs when they are stopped and the API server still answers.
+func (w *workload) outage(meanwhile, last func()) {
+	w.t.Helper()
+	ctx, controllers := w.t.Context(), []string{cluster.ControllerManager, cluster.Scheduler}
+	must := func(err error) {
+		w.t.Helper()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	for _, name := range controllers {
+		must(w.cluster.StopComponent(ctx, name))
+	}
+	if last != nil {
+		last()
+	}
+	must(w.cluster.StopAPIServer(ctx))
+	meanwhile()
+	must(w.cluster.StartAPIServer(ctx))
+	for _, name := range controllers {
+		must(w.cluster.StartComponent(ctx, name))
+	}
+	must(w.cluster.Settle(ctx))
+}
+
+// awaitError waits until the context is answered with an error of this reason.
+func (w *workload) awaitError(what string, reason pb.ErrorReason) {
+	w.t.Helper()
+	w.eventually(what, func(ctx context.Context) error {
+		if _, err := w.look(ctx); plugin.Reason(err) != reason {
+			return fmt.Errorf("it answers %v", err)
+		}
+		return nil
+	})
+}
+
+// retryUnavailable repeats a call as a host does.
+func (w *workload) retryUnavailable(call func() error) {
+	w.t.Helper()
+	w.eventually("a call succeeds", func(context.Context) error {
+		err := call()
+		if err != nil && !plugin.Retryable(err) {
+			w.t.Fatal(err)
+		}
+		return err
+	})
+}
+
+// A driver with the rights of config/rbac in one namespace only does its work there; one that lacks a right says which.
+func TestCanaryPermissions(t *testing.T) {
+	t.Parallel()
+	c := cluster.Shared(t)
+
+	t.Run("one namespace", func(t *testing.T) {
+		e := newEnvIn(t, c)
+		e.driver = newDriver(t, e.grant("enough", nil), e.namespace)
+		w := e.adopt(model("model", 2, 2))
+		w.edit(image("v2"))
+		w.release("r1", policy("100%"))
+		w.mustTell("ReleaseCompleted")
+	})
+	t.Run("no patch", func(t *testing.T) {
+		e := newEnvIn(t, c)
+		e.driver = newDriver(t, e.grant("no-patch", func(resource, verb string) bool {
+			return resource == "leaderworkersets" && verb == "patch"
+		}), e.namespace)
+		w := e.deploy(model("model", 2, 2))
+		w.edit(image("v2"))
+		_, err := w.tryInitialize("r1", quarters())
+		mustFail(t, err, pb.ErrorReason_ERROR_REASON_FORBIDDEN, "patch", "leaderworkersets", "no-patch")
+	})
+	t.Run("no create", func(t *testing.T) {
+		e := newEnvIn(t, c)
+		e.driver = newDriver(t, e.grant("no-create", func(resource, verb string) bool {
+			return resource == "leaderworkersets" && verb == "create"
+		}), e.namespace)
+		w := e.adopt(model("model", 2, 2))
+		w.edit(image("v2"))
+		r := w.initialize("r1", quarters())
+		if c := r.GetContext(); c.GetState() != pb.State_STATE_FAILED || c.GetReason() != "Forbidden" {
+			t.Errorf("Initialize: %s", show(c))
+		}
+		// Nothing was made, so there is a way back.
+		w.finalize("r1", rollback)
+		w.mustRest()
+	})
+	for _, resource := range []string{"pods", "leaderworkersets", "controllerrevisions"} {
+		// With the right to watch alone the driver would start: a watch can bring the initial list.
+		t.Run("no list of "+resource, func(t *testing.T) {
+			e := newEnvIn(t, c)
+			e.driver = prepareDriver(t, e.grant("no-list-"+resource, func(r, verb string) bool {
+				return r == resource && (verb == "list" || verb == "watch")
+			}), e.namespace)
+			e.driver.start()
+			w := e.existing("model")
+			w.awaitError("the driver says what it lacks", pb.ErrorReason_ERROR_REASON_FORBIDDEN)
+			_, err := w.look(t.Context())
+			mustFail(t, err, pb.ErrorReason_ERROR_REASON_FORBIDDEN, "list", resource)
+		})
+		// Informers would list once, look alive, and never hear of anything again.
+		t.Run("no watch of "+resource, func(t *testing.T) {
+			e := newEnvIn(t, c)
+			e.driver = prepareDriver(t, e.grant("no-watch-"+resource, func(r, verb string) bool {
+				return r == resource && verb == "watch"
+			}), e.namespace)
+			e.driver.start()
+			w := e.existing("model")
+			w.awaitError("the driver says what it lacks", pb.ErrorReason_ERROR_REASON_FORBIDDEN)
+			_, err := w.look(t.Context())
+			mustFail(t, err, pb.ErrorReason_ERROR_REASON_FORBIDDEN, "watch", resource)
+		})
+	}
+}
+
+// grant makes a service account that has config/rbac/role.yaml in this namespace, without what is left out, and returns
+// its kubeconfig.
+func (e *env) grant(name string, leaveOut func(resource, verb string) bool) string {
+	e.t.Helper()
+	raw, err := os.ReadFile(filepath.Join("..", "..", "config", "rbac", "role.yaml"))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	role := &rbacv1.Role{}
+	if err := yaml.Unmarshal(raw, role); err != nil {
+		e.t.Fatal(err)
+	}
+	for i := range role.Rules {
+		r := &role.Rules[i]
+		r.Verbs = slices.DeleteFunc(r.Verbs, func(verb string) bool {
+			return leaveOut != nil && leaveOut(r.Resources[0], verb)
+		})
+	}
+	ctx, meta := e.t.Context(), metav1.ObjectMeta{Name: name}
+	role.TypeMeta, role.ObjectMeta = metav1.TypeMeta{}, meta
+	if _, err := e.kube.CoreV1().ServiceAccounts(e.namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+	if _, err := e.kube.RbacV1().Roles(e.namespace).Create(ctx, role, metav1.CreateOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: meta,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: e.namespace}},
+	}
+	if _, err := e.kube.RbacV1().RoleBindings(e.namespace).Create(ctx, binding, metav1.CreateOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+	path, err := accountKubeconfig(e.cluster, e.namespace, name)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return path
+}

@@ -1,0 +1,279 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// remove deletes a LeaderWorkerSet as kubectl does.
+func (w *workload) remove(name string, how metav1.DeletionPropagation) {
+	w.t.Helper()
+	err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Delete(w.t.Context(), name, metav1.DeleteOptions{PropagationPolicy: &how})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// awaitNothing waits until nothing is left of the workload and its releases.
+func (w *workload) awaitNothing() {
+	w.t.Helper()
+	w.eventually("everything is gone", func(ctx context.Context) error {
+		_, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Get(ctx, w.name, metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("%s is there (%v)", w.name, err)
+		}
+		return w.leftovers(ctx)
+	})
+}
+
+// The user's workload is deleted in mid-release: all goes with it, also when the driver is down at that moment.
+func TestCanaryStableDeleted(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		how  metav1.DeletionPropagation
+		down bool
+	}{
+		{"background", metav1.DeletePropagationBackground, false},
+		{"foreground", metav1.DeletePropagationForeground, false},
+		{"background-driver-down", metav1.DeletePropagationBackground, true},
+		{"foreground-driver-down", metav1.DeletePropagationForeground, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			w := newEnv(t).adopt(model("model", 3, 2))
+			w.edit(image("v2"))
+			w.initialize("r1", quarters())
+			w.upgrade("r1", 1)
+			if test.down {
+				w.driver.kill()
+			}
+			w.remove(w.name, test.how)
+			if test.down {
+				w.driver.restart()
+			}
+			w.awaitNothing()
+			w.eventually("the driver knows", func(ctx context.Context) error {
+				if _, err := w.look(ctx); plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
+					return fmt.Errorf("it answers %v", err)
+				}
+				return nil
+			})
+			// The same name again is another workload.
+			again := w.env.adopt(model("model", 2, 2))
+			again.edit(image("v2"))
+			again.release("r1", policy("100%"))
+		})
+	}
+}
+
+// The canary is deleted by hand in mid-release and comes back with as many groups.
+func TestCanaryDeletedByHand(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.observer.waive(ruleIntent)
+	for _, test := range []struct {
+		name string
+		down bool
+	}{{"driver-up", false}, {"driver-down", true}} {
+		t.Run(test.name, func(t *testing.T) {
+			w := e.in(t).adopt(model(test.name, 4, 2))
+			before := w.stablePods()
+			w.edit(image("v2"))
+			w.initialize("r1", quarters())
+			name := w.upgrade("r1", 1).GetContext().GetCanaryWorkload()
+			first := w.getNamed(name).UID
+			if test.down {
+				w.driver.kill()
+			}
+			w.remove(name, metav1.DeletePropagationBackground)
+			if test.down {
+				w.driver.restart()
+			}
+			c := w.await("another canary is ready", func(c *pb.BatchContext) bool {
+				if c.GetState() != pb.State_STATE_READY || c.GetUpdatedReady() != 2 {
+					return false
+				}
+				now, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Get(t.Context(), name, metav1.GetOptions{})
+				return err == nil && now.UID != first
+			})
+			if c.GetTarget() != "50%" || c.GetCurrentBatch() != 1 {
+				t.Errorf("the batch is forgotten: %s", show(c))
+			}
+			w.sameGroups(before)
+			w.upgrade("r1", 2)
+			w.finalize("r1", promote)
+			w.mustRest()
+		})
+	}
+}
+
+// The canary is scaled and edited by hand: it is put back.
+func TestCanaryEditedByHand(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 4, 2))
+	w.observer.waive(ruleCanarySize)
+	w.edit(image("v2"))
+	w.initialize("r1", quarters())
+	name := w.upgrade("r1", 1).GetContext().GetCanaryWorkload()
+	for _, replicas := range []int32{0, 7, 1} {
+		w.editNamed(name, func(s *lws.LeaderWorkerSet) { s.Spec.Replicas = ptr.To(replicas) })
+		w.awaitObject("the canary's scale is put back", func() bool { return replicasOf(w.getNamed(name)) == 2 })
+		w.await("the batch is ready", func(c *pb.BatchContext) bool { return c.GetState() == pb.State_STATE_READY && c.GetUpdated() == 2 })
+	}
+	w.editNamed(name, image("bad"), annotated("somebody", "was-here"))
+	w.awaitObject("the canary's template is put back", func() bool {
+		t := w.getNamed(name).Spec.LeaderWorkerTemplate.WorkerTemplate
+		return t.Spec.Containers[0].Image == "example.com/model:v2" && t.Annotations["somebody"] == ""
+	})
+	w.eventually("the canary's groups run v2", func(ctx context.Context) error {
+		c, err := w.look(ctx)
+		if err == nil && c.GetState() == pb.State_STATE_READY {
+			for _, p := range w.podsOf(name) {
+				if p.Spec.Containers[0].Image != "example.com/model:v2" {
+					err = errNotYet
+				}
+			}
+			return err
+		}
+		return errNotYet
+	})
+	w.upgrade("r1", 2)
+	w.finalize("r1", promote)
+	w.mustRun("v2")
+	w.mustRest()
+}
+
+// The user applies other rolling update settings over the hold, as a GitOps tool would: the hold is put back, and the
+// new settings are what promotion uses and Disown returns.
+func TestCanaryHoldEdited(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	// The tool takes the hold off for a moment; that is not Lockstep's doing.
+	e.observer.waive(ruleHold, ruleAvailable)
+	type settings = lws.RollingUpdateConfiguration
+	held := func(w *workload) func() bool {
+		return func() bool { return isHold(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration) }
+	}
+	apply := func(w *workload, c settings) {
+		w.edit(func(s *lws.LeaderWorkerSet) {
+			r := s.Spec.RolloutStrategy.RollingUpdateConfiguration
+			r.MaxUnavailable, r.MaxSurge = c.MaxUnavailable, c.MaxSurge
+			if c.Partition != nil {
+				r.Partition = c.Partition
+			}
+		})
+	}
+	t.Run("at-rest", func(t *testing.T) {
+		w := e.in(t).adopt(model("rest", 3, 2))
+		apply(w, settings{MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromString("30%"), Partition: ptr.To[int32](1)})
+		w.awaitObject("the hold is put back", held(w))
+		if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
+			t.Fatal(err)
+		}
+		got := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration
+		if *got.Partition != 1 || got.MaxUnavailable != intstr.FromInt32(2) || got.MaxSurge != intstr.FromString("30%") {
+			t.Errorf("Disown returned %s", asJSON(got))
+		}
+	})
+	t.Run("mid-release", func(t *testing.T) {
+		w := e.in(t).adopt(model("mid", 4, 2, annotated(cluster.AnnotationStartup, "200ms")))
+		before := w.stablePods()
+		w.edit(image("v2"))
+		w.initialize("r1", quarters())
+		w.upgrade("r1", 1)
+		apply(w, settings{MaxUnavailable: intstr.FromInt32(3), MaxSurge: intstr.FromInt32(0)})
+		w.awaitObject("the hold is put back", held(w))
+		w.awaitState(pb.State_STATE_READY)
+		w.sameGroups(before)
+		w.upgrade("r1", 2)
+		w.end("r1", promote)
+		got := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration
+		if w.record().phase() == "Promoting" && (got.MaxUnavailable != intstr.FromInt32(3) || *got.Partition != 0) {
+			t.Errorf("promotes with %s", asJSON(got))
+		}
+		w.finalize("r1", promote)
+		w.mustRest()
+		if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; got.MaxUnavailable != intstr.FromInt32(3) || *got.Partition != 0 {
+			t.Errorf("Disown returned %s", asJSON(got))
+		}
+	})
+	t.Run("mid-promotion", func(t *testing.T) {
+		w := e.in(t).adopt(model("promotion", 5, 2, annotated(cluster.AnnotationStartup, "300ms")))
+		w.edit(image("v2"))
+		w.initialize("r1", policy("100%"))
+		w.upgrade("r1", 0)
+		w.promoteUntil("r1", 1)
+		apply(w, settings{MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromInt32(0)})
+		w.finalize("r1", promote)
+		w.mustRest()
+		if saved := w.record().Saved; saved.MaxUnavailable != intstr.FromInt32(2) || ptr.Deref(saved.Partition, 0) != 0 {
+			t.Errorf("saved is %s", asJSON(saved))
+		}
+	})
+}
+
+// The record is edited or removed by hand.
+func TestCanaryRecordEdited(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 3, 2))
+	before := w.stablePods()
+	w.edit(image("v2"))
+	w.initialize("r1", quarters())
+	w.upgrade("r1", 0)
+	good := w.get().Annotations[recordAnnotation]
+	for _, bad := range []string{"{}", "nonsense", `{"version":99}`, good[:len(good)-1] + `,"more":1}`} {
+		w.annotate(recordAnnotation, bad)
+		w.eventually("the driver has seen the edit", func(ctx context.Context) error {
+			if _, err := w.look(ctx); err == nil {
+				return errNotYet
+			}
+			return nil
+		})
+		_, err := w.look(t.Context())
+		mustFail(t, err, pb.ErrorReason_ERROR_REASON_RECORD_INVALID, recordAnnotation)
+		_, err = w.tryUpgrade("r1", 2, nil)
+		mustFail(t, err, pb.ErrorReason_ERROR_REASON_RECORD_INVALID)
+		_, err = w.tryFinalize("r1", promote, nil)
+		mustFail(t, err, pb.ErrorReason_ERROR_REASON_RECORD_INVALID)
+		_, err = w.tryInitialize("r2", quarters())
+		mustFail(t, err, pb.ErrorReason_ERROR_REASON_RECORD_INVALID)
+		_, err = w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()})
+		mustFail(t, err, pb.ErrorReason_ERROR_REASON_RECORD_INVALID)
+	}
+	w.annotate(recordAnnotation, good)
+	w.awaitState(pb.State_STATE_READY)
+	w.sameGroups(before)
+	w.finalize("r1", rollback)
+	w.mustRest()
+}
+
+// annotate sets an annotation as somebody with kubectl would.
+func (w *workload) annotate(key, value string) {
+	w.t.Helper()
+	patch := asJSON(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})
+	_, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Patch(w.t.Context(), w.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}

@@ -1,0 +1,209 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+const (
+	completed  = pb.State_STATE_COMPLETED
+	rolledBack = pb.State_STATE_ROLLED_BACK
+)
+
+// The driver is killed and started again at many moments of a release. Where the host had given its intent nobody calls
+// again; else the release goes on from where it was.
+func TestCanaryKilled(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		reach func(w *workload)
+		// end is where the release gets by itself; UNSPECIFIED: the host goes on.
+		end pb.State
+	}{
+		{"initialize-in-flight", func(w *workload) {
+			go func() { _, _ = w.tryInitialize("r1", quarters()) }()
+			w.awaitObject("the record is written", func() bool { return w.record().phase() == "Progressing" })
+		}, 0},
+		{"initialized", func(w *workload) { w.initialize("r1", quarters()) }, 0},
+		{"first-groups-starting", func(w *workload) {
+			w.initialize("r1", quarters())
+			w.begin("r1", 0)
+		}, 0},
+		{"first-batch-ready", func(w *workload) {
+			w.initialize("r1", quarters())
+			w.upgrade("r1", 0)
+		}, 0},
+		{"last-groups-starting", func(w *workload) {
+			w.initialize("r1", quarters())
+			w.upgrade("r1", 1)
+			w.begin("r1", 2)
+		}, 0},
+		{"upgrade-in-flight", func(w *workload) {
+			w.initialize("r1", quarters())
+			go func() { _, _ = w.tryUpgrade("r1", 2, nil) }()
+		}, 0},
+		{"template-changed", func(w *workload) {
+			w.initialize("r1", quarters())
+			w.upgrade("r1", 1)
+			w.edit(image("v3"))
+		}, 0},
+		{"promote-given", func(w *workload) {
+			w.initialize("r1", quarters())
+			w.upgrade("r1", 2)
+			w.end("r1", promote)
+		}, completed},
+		{"half-promoted", func(w *workload) {
+			w.initialize("r1", quarters())
+			w.upgrade("r1", 2)
+			w.promoteUntil("r1", 2)
+		}, completed},
+		{"promoted-canary-going", func(w *workload) {
+			w.initialize("r1", quarters())
+			w.upgrade("r1", 2)
+			w.end("r1", promote)
+			w.awaitObject("the canary is going", func() bool { return w.record().phase() == "Promoted" })
+		}, completed},
+		{"rollback-given", func(w *workload) {
+			w.initialize("r1", quarters())
+			w.upgrade("r1", 1)
+			w.end("r1", rollback)
+		}, rolledBack},
+		{"rollback-given-early", func(w *workload) {
+			w.initialize("r1", quarters())
+			w.end("r1", rollback)
+		}, rolledBack},
+		{"rollback-of-starting-groups", func(w *workload) {
+			w.initialize("r1", quarters())
+			w.begin("r1", 2)
+			w.end("r1", rollback)
+			w.awaitObject("the canary is going", func() bool { return w.canaryGoing() })
+		}, rolledBack},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			w := newEnv(t).adopt(model("model", 4, 2, annotated(cluster.AnnotationStartup, "300ms")))
+			before := w.stablePods()
+			w.edit(image("v2"))
+			test.reach(w)
+			w.driver.kill()
+			if test.end == 0 {
+				w.sameGroups(before)
+			}
+			w.driver.restart()
+			if test.end != 0 {
+				w.awaitState(test.end)
+			} else {
+				w.goOn("r1")
+			}
+			w.mustRest()
+			if test.end == rolledBack {
+				w.sameGroups(before)
+			}
+		})
+	}
+}
+
+// The driver is killed again and again while the release goes on; the host only ever repeats what it asked for.
+func TestCanaryKilledOften(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 4, 2, annotated(cluster.AnnotationStartup, "300ms")))
+	w.edit(image("v2"))
+	p := quarters()
+	steps := []func() error{
+		func() error { _, err := w.tryInitialize("r1", p); return err },
+		func() error { _, err := w.tryUpgrade("r1", 0, seconds(0.1)); return err },
+		func() error { _, err := w.tryUpgrade("r1", 1, seconds(0.1)); return err },
+		func() error { _, err := w.tryUpgrade("r1", 2, nil); return err },
+		func() error { _, err := w.tryUpgrade("r1", 2, long); return err },
+		func() error { _, err := w.tryFinalize("r1", promote, seconds(0.2)); return err },
+		func() error { _, err := w.tryFinalize("r1", promote, seconds(0.5)); return err },
+	}
+	for i, step := range steps {
+		if err := step(); err != nil {
+			t.Fatalf("step %d: %v", i, err)
+		}
+		w.driver.kill()
+		w.driver.restart()
+	}
+	w.awaitState(completed)
+	w.mustRun("v2")
+	w.mustRest()
+}
+
+// goOn is a host that finds a release and takes it to its end.
+func (w *workload) goOn(id string) {
+	w.t.Helper()
+	if _, err := w.tryInitialize(id, quarters()); err != nil {
+		w.t.Fatal(err)
+	}
+	w.await("the release is settled", func(c *pb.BatchContext) bool {
+		return c.GetState() == pb.State_STATE_HOLDING || c.GetState() == pb.State_STATE_READY
+	})
+	for b := range int32(3) {
+		if c := w.upgrade(id, b).GetContext(); c.GetState() != pb.State_STATE_READY {
+			w.t.Fatalf("batch %d: %s", b, show(c))
+		}
+	}
+	w.finalize(id, promote)
+	want := w.get().Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image
+	for _, p := range w.stablePods() {
+		if got := p.Spec.Containers[0].Image; got != want {
+			w.t.Errorf("pod %s runs %s, want %s", p.Name, got, want)
+		}
+	}
+}
+
+// begin asks for a batch and does not wait for it.
+func (w *workload) begin(id string, batch int32) {
+	w.t.Helper()
+	if _, err := w.tryUpgrade(id, batch, nil); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// end gives the intent and does not wait.
+func (w *workload) end(id string, intent pb.FinalizeIntent) {
+	w.t.Helper()
+	if _, err := w.tryFinalize(id, intent, nil); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// errNotYet is for conditions that say no more.
+var errNotYet = errors.New("not yet")
+
+// record is the release record in the cluster.
+func (w *workload) record() *record { return recordOf(w.get()) }
+
+// canaryGoing says whether a canary is being deleted, or gone.
+func (w *workload) canaryGoing() bool {
+	w.t.Helper()
+	list, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).List(w.t.Context(), metav1.ListOptions{LabelSelector: stableLabel + "=" + w.name})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return len(list.Items) == 0 || list.Items[0].DeletionTimestamp != nil
+}
+
+// awaitObject waits for something that is seen in the cluster, not through the driver.
+func (w *workload) awaitObject(what string, check func() bool) {
+	w.t.Helper()
+	w.eventually(what, func(context.Context) error {
+		if !check() {
+			return fmt.Errorf("not yet: %s", asJSON(w.record()))
+		}
+		return nil
+	})
+}

@@ -1,0 +1,183 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// sample is one LeaderWorkerSet that the LWS project publishes.
+type sample struct {
+	file   string
+	object *lws.LeaderWorkerSet
+	raw    []byte
+}
+
+// lwsModule is the folder of the LWS release that the driver is built against.
+func lwsModule(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Version}} {{.Dir}}", "sigs.k8s.io/lws").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	version, dir, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
+	if version != "v0.9.0" {
+		t.Logf("the samples are those of %s", version)
+	}
+	return dir
+}
+
+// samples are all LeaderWorkerSets in the manifests of a module.
+func samples(t *testing.T, dir string) []sample {
+	t.Helper()
+	var found []sample
+	for _, root := range []string{"config/samples", "docs/examples"} {
+		err := filepath.WalkDir(filepath.Join(dir, root), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || filepath.Ext(path) != ".yaml" {
+				return err
+			}
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			name, _ := filepath.Rel(dir, path)
+			documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
+			for {
+				raw := yamlDocument{}
+				if err := documents.Decode(&raw); errors.Is(err, io.EOF) {
+					return nil
+				} else if err != nil {
+					return fmt.Errorf("%s: %w", name, err)
+				}
+				object := &lws.LeaderWorkerSet{}
+				if err := yaml.Unmarshal(raw.content, object); err == nil && object.Kind == "LeaderWorkerSet" && object.APIVersion == lws.GroupVersion.String() {
+					found = append(found, sample{name, object, raw.content})
+				}
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return found
+}
+
+// yamlDocument keeps a document as it is.
+type yamlDocument struct{ content []byte }
+
+func (d *yamlDocument) UnmarshalJSON(raw []byte) error {
+	d.content = bytes.Clone(raw)
+	return nil
+}
+
+// The workloads that LWS v0.9.0 publishes each go through a canary release, with a driver for the whole cluster. The
+// nodes have what they ask for: GPUs, TPU chips, node pools and volumes.
+func TestCanarySamples(t *testing.T) {
+	all := samples(t, lwsModule(t))
+	if len(all) < 10 {
+		t.Fatalf("only %d samples", len(all))
+	}
+	c := cluster.Shared(t)
+	e := newEnvIn(t, c)
+	e.driver = newDriver(t, driverKubeconfig(t, c), "")
+	e.prepareNodes()
+	for _, s := range all {
+		t.Run(strings.ReplaceAll(strings.TrimSuffix(s.file, ".yaml"), "/", "-"), func(t *testing.T) {
+			if s.object.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.SchedulerName != "" {
+				t.Skipf("needs the scheduler %q", s.object.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.SchedulerName)
+			}
+			e := e.in(t)
+			e.namespace = c.Namespace(t)
+			e.observer = observe(e)
+			t.Cleanup(e.observer.finish)
+			if len(s.object.Spec.LeaderWorkerTemplate.VolumeClaimTemplates) > 0 {
+				e.prepareVolumes(16)
+			}
+			if err := c.Apply(t.Context(), e.namespace, s.raw); err != nil {
+				t.Fatal(err)
+			}
+			w := e.existing(s.object.Name)
+			w.awaitReady()
+			w.initializeUnchanged()
+			w.edit(image("v2"))
+			w.release("r1", policy("50%", "100%"))
+			w.mustRun("v2")
+			w.remove(w.name, metav1.DeletePropagationBackground)
+			w.awaitNothing()
+		})
+	}
+}
+
+// initializeUnchanged begins a release of nothing, as a host does that does not know yet what changed.
+func (w *workload) initializeUnchanged() {
+	w.t.Helper()
+	if c := w.initialize("nothing", quarters()).GetContext(); c.GetReason() != "NothingToRelease" {
+		w.t.Errorf("a release without a change: %s", show(c))
+	}
+	w.mustRest()
+}
+
+// prepareNodes gives each node the labels of GKE that the samples select by; each node is a pool of its own.
+func (e *env) prepareNodes() {
+	e.t.Helper()
+	nodes, err := e.kube.CoreV1().Nodes().List(e.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	for _, n := range nodes.Items {
+		patch := asJSON(map[string]any{"metadata": map[string]any{"labels": map[string]string{
+			"cloud.google.com/gke-nodepool":        "pool-" + n.Name,
+			"cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+			"cloud.google.com/gke-tpu-topology":    "4x4",
+		}}})
+		if _, err := e.kube.CoreV1().Nodes().Patch(e.t.Context(), n.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+}
+
+// prepareVolumes makes volumes for claims of the class "default"; there is no provisioner.
+func (e *env) prepareVolumes(n int) {
+	e.t.Helper()
+	volumes := e.kube.CoreV1().PersistentVolumes()
+	for i := range n {
+		name := fmt.Sprintf("%s-%d", e.namespace, i)
+		_, err := volumes.Create(e.t.Context(), &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.PersistentVolumeSpec{
+				StorageClassName: "default",
+				AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Capacity:         corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("10Gi")},
+				PersistentVolumeSource: corev1.PersistentVolumeSource{
+					HostPath: &corev1.HostPathVolumeSource{Path: "/nowhere"},
+				},
+			},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		e.t.Cleanup(func() { _ = volumes.Delete(context.Background(), name, metav1.DeleteOptions{}) })
+	}
+}

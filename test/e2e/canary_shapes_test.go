@@ -1,0 +1,181 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// release takes a workload through a whole canary release of the given policy.
+func (w *workload) release(id string, p *pb.ReleasePolicy) {
+	w.t.Helper()
+	w.initialize(id, p)
+	for b := range p.GetBatches() {
+		if c := w.upgrade(id, int32(b)).GetContext(); c.GetState() != pb.State_STATE_READY {
+			w.t.Fatalf("batch %d: %s", b, show(c))
+		}
+	}
+	if c := w.finalize(id, promote).GetContext(); c.GetState() != pb.State_STATE_COMPLETED {
+		w.t.Errorf("after the promotion: %s", show(c))
+	}
+	w.mustRest()
+}
+
+func leaderReady(w *lws.LeaderWorkerSet) { w.Spec.StartupPolicy = lws.LeaderReadyStartupPolicy }
+
+func leaderTemplate(w *lws.LeaderWorkerSet) {
+	t := w.Spec.LeaderWorkerTemplate.WorkerTemplate.DeepCopy()
+	metav1.SetMetaDataLabel(&t.ObjectMeta, "part", "leader")
+	w.Spec.LeaderWorkerTemplate.LeaderTemplate = t
+}
+
+// Workloads of every shape go through a release.
+func TestCanaryShapes(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	slow := annotated(cluster.AnnotationStartup, "200ms")
+	for _, object := range []*lws.LeaderWorkerSet{
+		model("leader-ready", 3, 3, leaderReady, slow),
+		model("size-1", 3, 1),
+		model("one-group", 1, 2),
+		model("leader-template", 2, 2, leaderTemplate),
+		model("surge", 4, 2, rolling("0", "2", -1), slow),
+		model("percent", 4, 2, rolling("50%", "25%", -1), slow),
+		model("both", 5, 2, rolling("2", "1", 3), slow),
+	} {
+		t.Run(object.Name, func(t *testing.T) {
+			t.Parallel()
+			w := e.in(t).adopt(object)
+			w.edit(image("v2"))
+			w.release("r1", quarters())
+			w.mustRun("v2")
+		})
+	}
+}
+
+// A workload without groups has nothing to release, says so, and is held like any other.
+func TestCanaryNoReplicas(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 0, 2))
+	w.edit(image("v2"))
+	r := w.initialize("r1", quarters())
+	if r.GetContext().GetState() != pb.State_STATE_NOTHING_TO_RELEASE || len(r.GetWarnings()) == 0 {
+		t.Errorf("Initialize: %v", r)
+	}
+	if c := w.upgrade("r1", 2).GetContext(); c.GetState() != pb.State_STATE_NOTHING_TO_RELEASE {
+		t.Errorf("UpgradeBatch: %s", show(c))
+	}
+	w.finalize("r1", promote)
+	w.mustRest()
+	// Before that, groups would come at the revision that they had when they were last there.
+	w.awaitObject("the leaders' StatefulSet has taken the template over", func() bool {
+		s, err := w.kube.AppsV1().StatefulSets(w.namespace).Get(t.Context(), w.name, metav1.GetOptions{})
+		return err == nil && s.Spec.Template.Spec.Containers[0].Image == "example.com/model:v2" &&
+			s.Status.ObservedGeneration == s.Generation && s.Status.CurrentRevision == s.Status.UpdateRevision
+	})
+	w.scale(2)
+	w.awaitReady()
+	w.mustRun("v2")
+}
+
+// The policy's metadata is on the canary's leaders and nowhere else.
+func TestCanaryLeaderMetadata(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	for _, object := range []*lws.LeaderWorkerSet{model("plain", 2, 2), model("with-leader", 2, 2, leaderTemplate)} {
+		t.Run(object.Name, func(t *testing.T) {
+			w := e.in(t).adopt(object)
+			w.edit(image("v2"))
+			p := policy("50%", "100%")
+			p.CanaryLeaderMetadata = &pb.PodMetadata{
+				Labels: map[string]string{"track": "canary"}, Annotations: map[string]string{"example.com/scrape": "yes"},
+			}
+			w.initialize("r1", p)
+			w.upgrade("r1", 0)
+			c := w.upgrade("r1", 1).GetContext()
+			if c.GetUpdatedReady() != 2 {
+				t.Errorf("batch 1: %s", show(c))
+			}
+			marked := func(set string) (leaders, workers int) {
+				for _, pod := range w.podsOf(set) {
+					if pod.Labels["track"] != "canary" && pod.Annotations["example.com/scrape"] != "yes" {
+						continue
+					}
+					if pod.Labels[lws.WorkerIndexLabelKey] == "0" {
+						leaders++
+					} else {
+						workers++
+					}
+				}
+				return leaders, workers
+			}
+			if got := fmt.Sprint(marked(c.GetCanaryWorkload())); got != "2 0" {
+				t.Errorf("marked leaders and workers of the canary: %s", got)
+			}
+			w.finalize("r1", promote)
+			if got := fmt.Sprint(marked(w.name)); got != "0 0" {
+				t.Errorf("marked leaders and workers of the workload: %s", got)
+			}
+			w.mustRest()
+			w.mustRun("v2")
+		})
+	}
+}
+
+// Scaling in mid-release, as an autoscaler does: percentages mean the new number, new groups are stable ones.
+func TestCanaryScaling(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 4, 2))
+	w.edit(image("v2"))
+	w.initialize("r1", quarters())
+	w.upgrade("r1", 1)
+	for _, step := range []struct{ replicas, planned int32 }{{8, 4}, {3, 2}, {6, 3}} {
+		w.scale(step.replicas)
+		c := w.await("the batch is ready at the new scale", func(c *pb.BatchContext) bool {
+			return c.GetReplicas() == step.replicas && c.GetState() == pb.State_STATE_READY &&
+				c.GetStableReady() == step.replicas && c.GetTotal() == step.replicas+step.planned &&
+				len(w.stablePods()) == int(2*step.replicas)
+		})
+		if c.GetPlanned() != step.planned || c.GetUpdatedReady() != step.planned {
+			t.Errorf("at %d groups: %s", step.replicas, show(c))
+		}
+		w.mustRun("v1")
+	}
+	w.upgrade("r1", 2)
+	w.promoteUntil("r1", 1)
+	w.scale(5)
+	w.awaitState(pb.State_STATE_COMPLETED)
+	w.awaitReady()
+	w.mustRun("v2")
+	w.mustRest()
+}
+
+// Pods that go slowly: what comes next waits until they are gone, and the end is the end of them too.
+func TestCanarySlowTermination(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 2, 2, annotated(cluster.AnnotationTermination, "100ms")))
+	w.edit(image("v2"))
+	w.initialize("r1", policy("100%"))
+	first := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
+	w.edit(image("v3"))
+	w.await("the next canary is prepared", func(c *pb.BatchContext) bool {
+		return c.GetState() == pb.State_STATE_HOLDING && c.GetCanaryWorkload() != "" && c.GetCanaryWorkload() != first
+	})
+	if left := w.podsOf(first); len(left) > 0 {
+		t.Errorf("%d pods of the first canary are left beside the second one", len(left))
+	}
+	w.upgrade("r1", 0)
+	w.finalize("r1", promote)
+	w.mustRun("v3")
+	w.mustRest()
+}

@@ -1,0 +1,146 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// want is what a context has to say, in groups.
+type want struct {
+	state                                              pb.State
+	planned, updated, updatedReady, stableReady, total int32
+	weight                                             int32
+}
+
+func (w *workload) mustStand(c *pb.BatchContext, want want) {
+	w.t.Helper()
+	got := wantOf(c)
+	if got != want {
+		w.t.Errorf("stands at %+v, want %+v: %s", got, want, show(c))
+	}
+}
+
+func wantOf(c *pb.BatchContext) want {
+	return want{c.GetState(), c.GetPlanned(), c.GetUpdated(), c.GetUpdatedReady(), c.GetStableReady(), c.GetTotal(), c.GetTrafficWeight()}
+}
+
+// A whole release in three batches, each RPC made twice; the second one writes nothing.
+func TestCanaryPromote(t *testing.T) {
+	e := newEnv(t)
+	w := e.deploy(model("model", 4, 2))
+	original := w.spec()
+	w.twice("Adopt", func() (pb.Action, error) {
+		r, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
+		return r.GetAction(), err
+	})
+	before := w.stablePods()
+	w.edit(image("v2"))
+	w.await("the new revision waits", func(c *pb.BatchContext) bool { return c.GetReason() == "NewRevisionWaits" })
+
+	w.twice("Initialize", func() (pb.Action, error) {
+		r, err := w.tryInitialize("r1", quarters())
+		return r.GetAction(), err
+	})
+	c := w.context()
+	w.mustStand(c, want{pb.State_STATE_HOLDING, 0, 0, 0, 4, 4, 0})
+	if c.GetCanaryWorkload() == "" || c.GetStableRevision() == c.GetUpdateRevision() || c.GetPartition() != holdPartition || c.GetBatches() != 3 {
+		t.Errorf("after Initialize: %s", show(c))
+	}
+	for batch, want := range []want{
+		{pb.State_STATE_READY, 1, 1, 1, 4, 5, 20},
+		{pb.State_STATE_READY, 2, 2, 2, 4, 6, 33},
+		{pb.State_STATE_READY, 4, 4, 4, 4, 8, 50},
+	} {
+		w.twice(fmt.Sprint("UpgradeBatch ", batch), func() (pb.Action, error) {
+			r, err := w.tryUpgrade("r1", int32(batch), long)
+			return r.GetAction(), err
+		})
+		c := w.context()
+		w.mustStand(c, want)
+		if c.GetCurrentBatch() != int32(batch) || c.CurrentBatch == nil || c.GetTarget() != quarters().GetBatches()[batch] {
+			t.Errorf("batch %d: %s", batch, show(c))
+		}
+		if rows := c.GetGroups(); len(rows) != int(want.total) || slices.ContainsFunc(rows, func(g *pb.Group) bool { return !g.GetReady() || g.GetReadyPods() != 2 }) {
+			t.Errorf("batch %d: rows %v", batch, rows)
+		}
+		w.sameGroups(before)
+		w.mustRun("v1")
+	}
+	w.still("an earlier batch", func() (pb.Action, error) {
+		r, err := w.tryUpgrade("r1", 0, long)
+		return r.GetAction(), err
+	})
+	w.twice("Finalize", func() (pb.Action, error) {
+		r, err := w.tryFinalize("r1", promote, long)
+		if err == nil && !r.GetDone() {
+			err = fmt.Errorf("not done: %s", show(r.GetContext()))
+		}
+		return r.GetAction(), err
+	})
+	w.mustStand(w.context(), want{pb.State_STATE_COMPLETED, 4, 4, 4, 0, 4, 100})
+	w.mustRest()
+	w.mustRun("v2")
+	w.mustTell("ReleasePrepared", "BatchReady", "Promoting", "ReleaseCompleted")
+
+	w.twice("Disown", func() (pb.Action, error) {
+		r, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()})
+		return r.GetAction(), err
+	})
+	w.edit(image("v1"))
+	if now := w.spec(); now != original {
+		t.Errorf("the spec is not what it was\n was %s\n now %s", original, now)
+	}
+	if w.get().Annotations[recordAnnotation] != "" {
+		t.Error("the record is left")
+	}
+}
+
+// twice makes a call two times. The first one writes, the second one does not, and says so.
+func (w *workload) twice(what string, call func() (pb.Action, error)) {
+	w.t.Helper()
+	action, err := call()
+	if err != nil || action != configured {
+		w.t.Fatalf("%s: %v, %v", what, action, err)
+	}
+	w.still(what+" again", call)
+}
+
+// still makes a call that changes nothing, writes nothing, and says so.
+func (w *workload) still(what string, call func() (pb.Action, error)) {
+	w.t.Helper()
+	before := len(w.writes())
+	if action, err := call(); err != nil || action != unchanged {
+		w.t.Errorf("%s: %v, %v", what, action, err)
+	}
+	if more := w.writes()[before:]; len(more) > 0 {
+		w.t.Errorf("%s wrote: %v", what, more)
+	}
+}
+
+// mustTell fails unless there are events of these reasons about the workload.
+func (w *workload) mustTell(reasons ...string) {
+	w.t.Helper()
+	for _, reason := range reasons {
+		w.eventually("event "+reason, func(ctx context.Context) error {
+			list, err := w.events(ctx, w.name)
+			if err != nil {
+				return err
+			}
+			for _, e := range list {
+				if e.Reason == reason {
+					return nil
+				}
+			}
+			return fmt.Errorf("none among %d", len(list))
+		})
+	}
+}

@@ -1,0 +1,176 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
+
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+const (
+	// patience is how long a condition may take on a busy machine. No test waits that long when all is well.
+	patience = 60 * time.Second
+	poll     = 20 * time.Millisecond
+)
+
+// nodeResources holds what the samples of LWS ask for: 8 GPUs and 4 TPU chips a node.
+func nodeResources() corev1.ResourceList {
+	return corev1.ResourceList{
+		"google.com/tpu":                resource.MustParse("8"),
+		"rdma/ib":                       resource.MustParse("8"),
+		corev1.ResourceCPU:              resource.MustParse("512"),
+		corev1.ResourceMemory:           resource.MustParse("16Ti"),
+		corev1.ResourceEphemeralStorage: resource.MustParse("16Ti"),
+		corev1.ResourcePods:             resource.MustParse("1000"),
+		"nvidia.com/gpu":                resource.MustParse("64"),
+	}
+}
+
+// env is one test's namespace in a cluster, with a driver of its own and an observer.
+type env struct {
+	t         *testing.T
+	cluster   *cluster.Cluster
+	namespace string
+	kube      kubernetes.Interface
+	lws       lwsclient.Interface
+	dynamic   dynamic.Interface
+	driver    *driver
+	observer  *observer
+	names     []string // workloads, for the dump
+}
+
+// newEnv makes a namespace in the shared cluster, an observer of it and a driver for it.
+func newEnv(t *testing.T) *env {
+	t.Helper()
+	e := newEnvIn(t, cluster.Shared(t))
+	e.driver = newDriver(t, driverKubeconfig(t, e.cluster), e.namespace)
+	return e
+}
+
+// newEnvIn does not start a driver.
+func newEnvIn(t *testing.T, c *cluster.Cluster) *env {
+	t.Helper()
+	e := &env{t: t, cluster: c, namespace: c.Namespace(t)}
+	e.kube = kubernetes.NewForConfigOrDie(c.RESTConfig())
+	e.lws = lwsclient.NewForConfigOrDie(c.RESTConfig())
+	e.dynamic = dynamic.NewForConfigOrDie(c.RESTConfig())
+	e.observer = observe(e)
+	t.Cleanup(func() {
+		e.observer.finish()
+		if t.Failed() {
+			e.dump()
+		}
+	})
+	return e
+}
+
+// in is the same environment for a subtest.
+func (e *env) in(t *testing.T) *env {
+	sub := *e
+	sub.t = t
+	return &sub
+}
+
+// eventually waits until check returns nil and fails with its last error otherwise.
+func eventually(t testing.TB, what string, check func(context.Context) error) {
+	t.Helper()
+	var last error
+	err := wait.PollUntilContextTimeout(t.Context(), poll, patience, true, func(ctx context.Context) (bool, error) {
+		last = check(ctx)
+		return last == nil, nil
+	})
+	if err != nil {
+		t.Fatalf("waited for: %s: %v", what, last)
+	}
+}
+
+// eventually is the same for this test.
+func (e *env) eventually(what string, check func(context.Context) error) {
+	e.t.Helper()
+	eventually(e.t, what, check)
+}
+
+// events returns the events about a workload.
+func (e *env) events(ctx context.Context, name string) ([]eventsv1.Event, error) {
+	list, err := e.kube.EventsV1().Events(e.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var about []eventsv1.Event
+	for _, event := range list.Items {
+		if event.Regarding.Kind == "LeaderWorkerSet" && event.Regarding.Name == name {
+			about = append(about, event)
+		}
+	}
+	return about, nil
+}
+
+// dump writes down what somebody needs to see why a test failed.
+func (e *env) dump() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var b strings.Builder
+	sets, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		e.t.Logf("dump: %v", err)
+		return
+	}
+	for i := range sets.Items {
+		s := &sets.Items[i]
+		fmt.Fprintf(&b, "LWS %s rv=%s gen=%d/%d replicas=%d ready=%d updated=%d deleting=%t finalizers=%v rolling=%s\n  annotations=%v\n",
+			s.Name, s.ResourceVersion, s.Generation, s.Status.ObservedGeneration, replicasOf(s), s.Status.ReadyReplicas,
+			s.Status.UpdatedReplicas, s.DeletionTimestamp != nil, s.Finalizers, asJSON(s.Spec.RolloutStrategy.RollingUpdateConfiguration), s.Annotations)
+	}
+	if pods, err := e.kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{}); err == nil {
+		for i := range pods.Items {
+			p := &pods.Items[i]
+			fmt.Fprintf(&b, "pod %s %s ready=%t deleting=%t revision=%s node=%s\n", p.Name, p.Status.Phase, podReady(p),
+				p.DeletionTimestamp != nil, revisionOf(p), p.Spec.NodeName)
+		}
+	}
+	if list, err := e.kube.EventsV1().Events(e.namespace).List(ctx, metav1.ListOptions{}); err == nil {
+		for i := range list.Items {
+			if ev := &list.Items[i]; ev.Regarding.Kind == "LeaderWorkerSet" {
+				fmt.Fprintf(&b, "event %s %s %s: %s\n", ev.Regarding.Name, ev.Type, ev.Reason, ev.Note)
+			}
+		}
+	}
+	if e.driver != nil && e.driver.cmd != nil {
+		for _, name := range e.names {
+			w := &workload{env: e, driver: e.driver, name: name}
+			if c, err := w.look(ctx); err == nil {
+				fmt.Fprintf(&b, "context of %s: %s\n", name, show(c))
+			} else {
+				fmt.Fprintf(&b, "context of %s: %v\n", name, err)
+			}
+		}
+	}
+	e.t.Logf("state at the end:\n%s", b.String())
+}
+
+// tail returns the last lines.
+func tail(raw []byte, lines int) []byte {
+	all := bytes.Split(bytes.TrimSpace(raw), []byte("\n"))
+	if len(all) > lines {
+		all = all[len(all)-lines:]
+	}
+	return bytes.Join(all, []byte("\n"))
+}

@@ -1,0 +1,505 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/types/known/durationpb"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// What Lockstep writes, spelled out again: a change of these is a change of the contract.
+const (
+	recordAnnotation = "lockstep.dev/release"
+	targetAnnotation = "lockstep.dev/target"
+	roleLabel        = "lockstep.dev/role"
+	stableLabel      = "lockstep.dev/stable"
+	finalizer        = "lockstep.dev/release"
+	holdPartition    = 1_000_000
+)
+
+const (
+	promote  = pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
+	rollback = pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
+
+	unchanged  = pb.Action_ACTION_UNCHANGED
+	configured = pb.Action_ACTION_CONFIGURED
+)
+
+// workload is a LeaderWorkerSet under test and the driver through which it is released.
+type workload struct {
+	*env
+	driver *driver
+	name   string
+}
+
+// model is a LeaderWorkerSet of instantly ready pods, with image v1.
+func model(name string, replicas, size int32, changes ...func(*lws.LeaderWorkerSet)) *lws.LeaderWorkerSet {
+	w := &lws.LeaderWorkerSet{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: lws.LeaderWorkerSetSpec{
+			Replicas:      ptr.To(replicas),
+			StartupPolicy: lws.LeaderCreatedStartupPolicy,
+			LeaderWorkerTemplate: lws.LeaderWorkerTemplate{
+				Size: ptr.To(size),
+				WorkerTemplate: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+					TerminationGracePeriodSeconds: ptr.To[int64](1),
+					Containers:                    []corev1.Container{{Name: "server", Image: "example.com/model:v1"}},
+				}},
+			},
+		},
+	}
+	for _, change := range changes {
+		change(w)
+	}
+	return w
+}
+
+// image sets the image of every container.
+func image(tag string) func(*lws.LeaderWorkerSet) {
+	return func(w *lws.LeaderWorkerSet) {
+		for _, t := range templates(w) {
+			for i := range t.Spec.Containers {
+				t.Spec.Containers[i].Image = "example.com/model:" + tag
+			}
+		}
+	}
+}
+
+// annotated sets an annotation on the pods of every group.
+func annotated(key, value string) func(*lws.LeaderWorkerSet) {
+	return func(w *lws.LeaderWorkerSet) {
+		for _, t := range templates(w) {
+			metav1.SetMetaDataAnnotation(&t.ObjectMeta, key, value)
+		}
+	}
+}
+
+func templates(w *lws.LeaderWorkerSet) []*corev1.PodTemplateSpec {
+	all := []*corev1.PodTemplateSpec{&w.Spec.LeaderWorkerTemplate.WorkerTemplate}
+	if t := w.Spec.LeaderWorkerTemplate.LeaderTemplate; t != nil {
+		all = append(all, t)
+	}
+	return all
+}
+
+// rolling sets the user's own rolling update configuration. partition < 0: none.
+func rolling(maxUnavailable, maxSurge string, partition int32) func(*lws.LeaderWorkerSet) {
+	return func(w *lws.LeaderWorkerSet) {
+		c := &lws.RollingUpdateConfiguration{MaxUnavailable: intstr.Parse(maxUnavailable), MaxSurge: intstr.Parse(maxSurge)}
+		if partition >= 0 {
+			c.Partition = ptr.To(partition)
+		}
+		w.Spec.RolloutStrategy = lws.RolloutStrategy{Type: lws.RollingUpdateStrategyType, RollingUpdateConfiguration: c}
+	}
+}
+
+// deploy creates a LeaderWorkerSet and returns once its groups are ready.
+func (e *env) deploy(object *lws.LeaderWorkerSet) *workload {
+	e.t.Helper()
+	e.eventually("LeaderWorkerSet "+object.Name+" is created", func(ctx context.Context) error {
+		_, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Create(ctx, object, metav1.CreateOptions{})
+		if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+			e.t.Fatal(err)
+		}
+		return err
+	})
+	w := e.existing(object.Name)
+	w.awaitReady()
+	return w
+}
+
+// adopt deploys a LeaderWorkerSet and takes it under hold, so that a template change waits for the release.
+func (e *env) adopt(object *lws.LeaderWorkerSet) *workload {
+	e.t.Helper()
+	w := e.deploy(object)
+	if _, err := w.driver.Adopt(e.t.Context(), &pb.AdoptRequest{Workload: w.ref()}); err != nil {
+		e.t.Fatalf("Adopt: %v", err)
+	}
+	return w
+}
+
+// existing is a workload that is there already.
+func (e *env) existing(name string) *workload {
+	e.names = append(e.names, name)
+	return &workload{env: e, driver: e.driver, name: name}
+}
+
+// patchPods changes annotations of live pods of some groups of a LeaderWorkerSet; nil removes one.
+func (w *workload) patchPods(set string, annotations map[string]any, groups ...int) {
+	w.t.Helper()
+	patch := asJSON(map[string]any{"metadata": map[string]any{"annotations": annotations}})
+	for name, p := range w.podsOf(set) {
+		for _, g := range groups {
+			if p.Labels[lws.GroupIndexLabelKey] != fmt.Sprint(g) {
+				continue
+			}
+			if _, err := w.kube.CoreV1().Pods(w.namespace).Patch(w.t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	}
+}
+
+// through is the same workload through another driver.
+func (w *workload) through(d *driver) *workload {
+	return &workload{env: w.env, driver: d, name: w.name}
+}
+
+// get reads the object itself.
+func (w *workload) get() *lws.LeaderWorkerSet {
+	w.t.Helper()
+	return w.getNamed(w.name)
+}
+
+func (w *workload) getNamed(name string) *lws.LeaderWorkerSet {
+	w.t.Helper()
+	object, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Get(w.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return object
+}
+
+// spec is the object's spec as JSON, as the API server has it, with fields that the Go type may not know.
+func (w *workload) spec() string {
+	w.t.Helper()
+	object, err := w.dynamic.Resource(lws.GroupVersion.WithResource("leaderworkersets")).Namespace(w.namespace).
+		Get(w.t.Context(), w.name, metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return asJSON(object.Object["spec"])
+}
+
+// edit changes the object as its user would.
+func (w *workload) edit(changes ...func(*lws.LeaderWorkerSet)) {
+	w.t.Helper()
+	w.editNamed(w.name, changes...)
+}
+
+func (w *workload) editNamed(name string, changes ...func(*lws.LeaderWorkerSet)) {
+	w.t.Helper()
+	sets := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace)
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		object, err := sets.Get(w.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, change := range changes {
+			change(object)
+		}
+		_, err = sets.Update(w.t.Context(), object, metav1.UpdateOptions{FieldManager: "e2e-user"})
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// scale sets spec.replicas through the scale subresource, as the HorizontalPodAutoscaler does.
+func (w *workload) scale(replicas int32) {
+	w.t.Helper()
+	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
+	_, err := w.dynamic.Resource(lws.GroupVersion.WithResource("leaderworkersets")).Namespace(w.namespace).
+		Patch(w.t.Context(), w.name, types.MergePatchType, patch, metav1.PatchOptions{}, "scale")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// awaitReady waits until every group that the spec asks for is ready and LWS has seen the spec.
+func (w *workload) awaitReady() {
+	w.t.Helper()
+	w.eventually("all groups of "+w.name+" are ready", func(ctx context.Context) error {
+		object, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Get(ctx, w.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		s := object.Status
+		if s.ObservedGeneration != object.Generation || s.ReadyReplicas != replicasOf(object) || s.Replicas != replicasOf(object) {
+			return fmt.Errorf("%d of %d groups are ready (%d exist)", s.ReadyReplicas, replicasOf(object), s.Replicas)
+		}
+		return nil
+	})
+}
+
+// ref names the workload in requests.
+func (w *workload) ref() *pb.WorkloadRef {
+	return &pb.WorkloadRef{Namespace: w.namespace, Name: w.name}
+}
+
+// policy is a canary with the given batches.
+func policy(batches ...string) *pb.ReleasePolicy {
+	return &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: batches}
+}
+
+// quarters is the policy most tests use.
+func quarters() *pb.ReleasePolicy { return policy("25%", "50%", "100%") }
+
+var long = durationpb.New(patience)
+
+// initialize begins a release and returns once it is prepared.
+func (w *workload) initialize(id string, p *pb.ReleasePolicy) *pb.InitializeResponse {
+	w.t.Helper()
+	r, err := w.tryInitialize(id, p)
+	if err != nil {
+		w.t.Fatalf("Initialize: %v", err)
+	}
+	return r
+}
+
+func (w *workload) tryInitialize(id string, p *pb.ReleasePolicy) (*pb.InitializeResponse, error) {
+	r, err := w.driver.Initialize(w.t.Context(), &pb.InitializeRequest{
+		Workload: w.ref(), ReleaseId: id, Policy: p, Owner: "e2e/" + w.t.Name(), Wait: long,
+	})
+	if err == nil && r.GetAction() == configured {
+		figures.releases.Add(1)
+	}
+	return r, err
+}
+
+// upgrade moves to a batch and returns once that is settled.
+func (w *workload) upgrade(id string, batch int32) *pb.UpgradeBatchResponse {
+	w.t.Helper()
+	r, err := w.tryUpgrade(id, batch, long)
+	if err != nil {
+		w.t.Fatalf("UpgradeBatch: %v", err)
+	}
+	return r
+}
+
+func (w *workload) tryUpgrade(id string, batch int32, wait *durationpb.Duration) (*pb.UpgradeBatchResponse, error) {
+	return w.driver.UpgradeBatch(w.t.Context(), &pb.UpgradeBatchRequest{
+		Workload: w.ref(), ReleaseId: id, Target: &pb.UpgradeBatchRequest_Batch{Batch: batch}, Wait: wait,
+	})
+}
+
+// finalize ends a release and returns once that is done.
+func (w *workload) finalize(id string, intent pb.FinalizeIntent) *pb.FinalizeResponse {
+	w.t.Helper()
+	r, err := w.tryFinalize(id, intent, long)
+	if err != nil {
+		w.t.Fatalf("Finalize: %v", err)
+	}
+	if !r.GetDone() {
+		w.t.Fatalf("Finalize is not done: %s", show(r.GetContext()))
+	}
+	return r
+}
+
+func (w *workload) tryFinalize(id string, intent pb.FinalizeIntent, wait *durationpb.Duration) (*pb.FinalizeResponse, error) {
+	return w.driver.Finalize(w.t.Context(), &pb.FinalizeRequest{Workload: w.ref(), ReleaseId: id, Intent: intent, Wait: wait})
+}
+
+// look asks where the release stands.
+func (w *workload) look(ctx context.Context) (*pb.BatchContext, error) {
+	r, err := w.driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: w.ref(), IncludeGroups: true})
+	return r.GetContext(), err
+}
+
+// context is look, or the end of the test.
+func (w *workload) context() *pb.BatchContext {
+	w.t.Helper()
+	c, err := w.look(w.t.Context())
+	if err != nil {
+		w.t.Fatalf("CalculateBatchContext: %v", err)
+	}
+	return c
+}
+
+// await waits until the context is as asked.
+func (w *workload) await(what string, check func(*pb.BatchContext) bool) *pb.BatchContext {
+	w.t.Helper()
+	var last *pb.BatchContext
+	w.eventually(what, func(ctx context.Context) error {
+		c, err := w.look(ctx)
+		if err != nil {
+			return err
+		}
+		if last = c; !check(c) {
+			return fmt.Errorf("the context is %s", show(c))
+		}
+		return nil
+	})
+	return last
+}
+
+func (w *workload) awaitState(states ...pb.State) *pb.BatchContext {
+	w.t.Helper()
+	return w.await(fmt.Sprint("state ", states), func(c *pb.BatchContext) bool { return slices.Contains(states, c.GetState()) })
+}
+
+// stablePods are the pods of the workload's own groups, by name.
+func (w *workload) stablePods() map[string]corev1.Pod {
+	w.t.Helper()
+	return w.podsOf(w.name)
+}
+
+func (w *workload) podsOf(set string) map[string]corev1.Pod {
+	w.t.Helper()
+	list, err := w.kube.CoreV1().Pods(w.namespace).List(w.t.Context(), metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + set})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	pods := map[string]corev1.Pod{}
+	for _, p := range list.Items {
+		pods[p.Name] = p
+	}
+	return pods
+}
+
+// sameGroups fails if a pod was replaced, went or came in between.
+func (w *workload) sameGroups(before map[string]corev1.Pod) {
+	w.t.Helper()
+	after := w.stablePods()
+	for name, p := range before {
+		if now, ok := after[name]; !ok || now.UID != p.UID {
+			w.t.Errorf("pod %s was restarted", name)
+		}
+	}
+	if len(before) != len(after) {
+		w.t.Errorf("%d pods before, %d after", len(before), len(after))
+	}
+}
+
+// mustRest fails unless nothing of a release is left but the hold.
+func (w *workload) mustRest() {
+	w.t.Helper()
+	object := w.get()
+	if object.Annotations[recordAnnotation] == "" {
+		w.t.Error("the record is gone, although the workload is still adopted")
+	}
+	if !isHold(object.Spec.RolloutStrategy.RollingUpdateConfiguration) {
+		w.t.Errorf("no hold at rest: %s", asJSON(object.Spec.RolloutStrategy))
+	}
+	if slices.Contains(object.Finalizers, finalizer) {
+		w.t.Error("our finalizer is on the user's workload")
+	}
+	w.mustHaveNoCanary()
+}
+
+// mustHaveNoCanary fails if anything is left that a release added. The LeaderWorkerSet is gone by now; LWS may just have made
+// something for a pod that was going, which garbage collection takes.
+func (w *workload) mustHaveNoCanary() {
+	w.t.Helper()
+	sets, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).List(w.t.Context(), metav1.ListOptions{LabelSelector: stableLabel + "=" + w.name})
+	if err != nil || len(sets.Items) > 0 {
+		w.t.Errorf("%d canaries are left (%v)", len(sets.Items), err)
+	}
+	w.eventually("nothing is left of the canary", w.leftovers)
+}
+
+// leftovers names what releases of the workload have left, and what the workload itself has if it is gone.
+func (w *workload) leftovers(ctx context.Context) error {
+	sets, err1 := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).List(ctx, metav1.ListOptions{})
+	stateful, err2 := w.kube.AppsV1().StatefulSets(w.namespace).List(ctx, metav1.ListOptions{})
+	pods, err3 := w.kube.CoreV1().Pods(w.namespace).List(ctx, metav1.ListOptions{})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return err
+	}
+	var left []error
+	for i := range sets.Items {
+		if s := &sets.Items[i]; s.Labels[stableLabel] == w.name {
+			left = append(left, fmt.Errorf("LeaderWorkerSet %s is left", s.Name))
+		}
+	}
+	isSet := func(name string) bool {
+		return slices.ContainsFunc(sets.Items, func(s lws.LeaderWorkerSet) bool { return s.Name == name && s.Labels[roleLabel] == "" })
+	}
+	of := func(kind, name string, labels map[string]string) {
+		if set := labels[lws.SetNameLabelKey]; strings.HasPrefix(set, w.name) && !isSet(set) {
+			left = append(left, fmt.Errorf("%s %s of %s is left", kind, name, set))
+		}
+	}
+	for i := range stateful.Items {
+		of("StatefulSet", stateful.Items[i].Name, stateful.Items[i].Labels)
+	}
+	for i := range pods.Items {
+		of("pod", pods.Items[i].Name, pods.Items[i].Labels)
+	}
+	return errors.Join(left...)
+}
+
+// mustRun fails unless every group runs the image.
+func (w *workload) mustRun(tag string) {
+	w.t.Helper()
+	for _, p := range w.stablePods() {
+		if got := p.Spec.Containers[0].Image; got != "example.com/model:"+tag {
+			w.t.Errorf("pod %s runs %s, want %s", p.Name, got, tag)
+		}
+	}
+}
+
+// mustFail fails unless err has the reason, and its message all words.
+func mustFail(t testing.TB, err error, reason pb.ErrorReason, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("no error, want %v", reason)
+		return
+	}
+	if got := plugin.Reason(err); got != reason {
+		t.Errorf("reason %v, want %v: %v", got, reason, err)
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%q does not say %q", err, word)
+		}
+	}
+}
+
+func isHold(c *lws.RollingUpdateConfiguration) bool {
+	return c != nil && ptr.Deref(c.Partition, 0) == holdPartition && c.MaxSurge == intstr.FromInt32(0) && c.MaxUnavailable == intstr.FromInt32(1)
+}
+
+func replicasOf(w *lws.LeaderWorkerSet) int32 { return ptr.Deref(w.Spec.Replicas, 1) }
+
+func revisionOf(p *corev1.Pod) string { return p.Labels[lws.RevisionKey] }
+
+func podReady(p *corev1.Pod) bool {
+	if p.DeletionTimestamp != nil {
+		return false
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func asJSON(v any) string {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return string(raw)
+}
+
+func show(c *pb.BatchContext) string { return prototext.MarshalOptions{}.Format(c) }
+
+func seconds(n float64) *durationpb.Duration {
+	return durationpb.New(time.Duration(n * float64(time.Second)))
+}
