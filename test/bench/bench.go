@@ -1,0 +1,139 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
+
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+const (
+	driverNamespace = "lockstep-system"
+	driverAccount   = "lockstep-driver"
+	driverUser      = "system:serviceaccount:" + driverNamespace + ":" + driverAccount
+	// namespace holds all workloads.
+	namespace = "bench"
+)
+
+// bench is one run: a control plane, the binary, and a kubeconfig with the rights that config/rbac gives the driver.
+type bench struct {
+	config
+	cluster    *cluster.Cluster
+	kube       kubernetes.Interface
+	sets       lwsclient.Interface
+	root       string // of the repository
+	dir        string
+	binary     string
+	kubeconfig string
+	log        io.Writer
+}
+
+func newBench(ctx context.Context, c config, log io.Writer) (*bench, error) {
+	b := &bench{config: c, log: log}
+	var err error
+	if b.dir, err = os.MkdirTemp("", "lockstep-bench-"); err != nil {
+		return nil, fmt.Errorf("create folder: %w", err)
+	}
+	if err := b.prepare(ctx); err != nil {
+		b.stop()
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *bench) prepare(ctx context.Context) error {
+	var err error
+	if b.root, err = moduleRoot(ctx); err != nil {
+		return err
+	}
+	b.binary = filepath.Join(b.dir, "lockstep")
+	b.logf("building cmd/lockstep")
+	if err := command(ctx, b.root, "go", "build", "-o", b.binary, "./cmd/lockstep"); err != nil {
+		return err
+	}
+	if b.cluster, err = cluster.Start(ctx, cluster.WithAudit(), cluster.WithLog(b.log)); err != nil {
+		return err
+	}
+	admin := b.cluster.RESTConfig()
+	if b.kube, err = kubernetes.NewForConfig(admin); err != nil {
+		return fmt.Errorf("make Kubernetes client: %w", err)
+	}
+	if b.sets, err = lwsclient.NewForConfig(admin); err != nil {
+		return fmt.Errorf("make LeaderWorkerSet client: %w", err)
+	}
+	if err := b.grant(ctx); err != nil {
+		return err
+	}
+	return b.cluster.Settle(ctx)
+}
+
+// grant gives the driver's service account its rights and writes its kubeconfig.
+func (b *bench) grant(ctx context.Context) error {
+	for _, name := range []string{driverNamespace, namespace} {
+		manifest := fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", name)
+		if err := b.cluster.Apply(ctx, "", []byte(manifest)); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"serviceaccount", "role", "clusterrolebinding"} {
+		manifest, err := os.ReadFile(filepath.Join(b.root, "config", "rbac", name+".yaml"))
+		if err != nil {
+			return fmt.Errorf("read RBAC: %w", err)
+		}
+		if err := b.cluster.Apply(ctx, driverNamespace, manifest); err != nil {
+			return err
+		}
+	}
+	account, err := b.cluster.ServiceAccountConfig(ctx, driverNamespace, driverAccount)
+	if err != nil {
+		return err
+	}
+	b.kubeconfig = filepath.Join(b.dir, "driver.kubeconfig")
+	return cluster.WriteKubeconfig(rest.CopyConfig(account), b.kubeconfig)
+}
+
+func (b *bench) stop() {
+	if b.cluster != nil {
+		b.cluster.Stop()
+	}
+	_ = os.RemoveAll(b.dir)
+}
+
+func (b *bench) logf(format string, args ...any) {
+	_, _ = fmt.Fprintf(b.log, "bench: "+format+"\n", args...)
+}
+
+// moduleRoot is the folder of this module's go.mod.
+func moduleRoot(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("find go.mod: %w", err)
+	}
+	path := strings.TrimSpace(string(out))
+	if path == "" || path == os.DevNull {
+		return "", errors.New("find go.mod: run this inside Lockstep's repository")
+	}
+	return filepath.Dir(path), nil
+}
+
+func command(ctx context.Context, dir, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return nil
+}

@@ -1,0 +1,54 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// measureInside runs lwsdriver's own benchmark, which calls without a socket in between, and reads its figures.
+func (b *bench) measureInside(ctx context.Context) ([]callFigures, error) {
+	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^BenchmarkCalculateBatchContext$",
+		"-benchtime", strconv.Itoa(b.calls)+"x", "./lwsdriver")
+	cmd.Dir = b.root
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", cmd, err, out)
+	}
+	var all []callFigures
+	for line := range strings.Lines(string(out)) {
+		if f, ok := parseBenchmark(line); ok {
+			all = append(all, f)
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s printed no figures:\n%s", cmd, out)
+	}
+	return all, nil
+}
+
+var (
+	benchmarkName = regexp.MustCompile(`^BenchmarkCalculateBatchContext/groups=(true|false)/churn=(\d+)`)
+	benchmarkUnit = regexp.MustCompile(`([0-9.e+-]+) (clock-p50|clock-p99|cpu-p50|cpu-p99)-ms`)
+)
+
+// parseBenchmark reads one line of go test's output.
+func parseBenchmark(line string) (callFigures, bool) {
+	name := benchmarkName.FindStringSubmatch(line)
+	if name == nil {
+		return callFigures{}, false
+	}
+	f := callFigures{Groups: name[1] == "true"}
+	f.Churn, _ = strconv.ParseFloat(name[2], 64)
+	into := map[string]*float64{"clock-p50": &f.P50, "clock-p99": &f.P99, "cpu-p50": &f.CPU, "cpu-p99": &f.CPUP99}
+	for _, unit := range benchmarkUnit.FindAllStringSubmatch(line, -1) {
+		*into[unit[2]], _ = strconv.ParseFloat(unit[1], 64)
+	}
+	return f, true
+}

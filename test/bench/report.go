@@ -1,0 +1,141 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+func (r *report) writeJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(r)
+}
+
+func (r *report) writeText(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	line := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format+"\n", args...) }
+	line("machine: %s", r.Machine)
+	r.startText(line)
+	r.releaseText(line)
+	r.requestText(line)
+	r.removalText(line)
+	r.scaleText(line)
+	if len(r.Aims) > 0 {
+		line("\nAIM\tWANTED\tMEASURED\t")
+		for _, a := range r.Aims {
+			line("%s\t%s\t%s\t%s", a.What, a.Aim, a.Figure, map[bool]string{true: "met", false: "MISSED"}[a.Met])
+		}
+	}
+	return t.Flush()
+}
+
+type printer func(format string, args ...any)
+
+func (r *report) startText(line printer) {
+	if r.Start == nil {
+		return
+	}
+	line("\nSTART of `lockstep serve`, %d times\tmedian\tmin\tmax", r.Start.Starts)
+	line("exec until health answers\t%s", r.Start.Answers.millis())
+	line("exec until SERVING (caches filled)\t%s", r.Start.Serves.millis())
+}
+
+func (r *report) releaseText(line printer) {
+	if len(r.Releases) == 0 {
+		return
+	}
+	first := r.Releases[0]
+	row := func(name string, of func(releaseFigures) string) {
+		cells := []string{name}
+		for _, f := range r.Releases {
+			cells = append(cells, of(f))
+		}
+		line("%s", strings.Join(cells, "\t"))
+	}
+	row(fmt.Sprintf("\nRELEASE of %d groups of %d, medians", first.Groups, first.Size), func(f releaseFigures) string {
+		if f.Startup == 0 {
+			return fmt.Sprintf("instant pods, %d times", f.Reps)
+		}
+		return fmt.Sprintf("%g s start-up, %d times", f.Startup, f.Reps)
+	})
+	row("canary "+strings.Join(first.Batches, " ")+", promoted", func(f releaseFigures) string { return f.Canary.secs() })
+	row("native rolling update", func(f releaseFigures) string { return f.Native.secs() })
+	row("ratio", func(f releaseFigures) string { return fmt.Sprintf("%.2fx", f.Ratio) })
+	row("canary above its critical path", func(f releaseFigures) string { return above(f.Canary.Median, f.CanaryCritical) })
+	row("native above its critical path", func(f releaseFigures) string { return above(f.Native.Median, f.NativeCritical) })
+	row("LWS itself adds one group", func(f releaseFigures) string { return f.OneMore.secs() })
+	row("LWS itself: a group per batch, then native", func(f releaseFigures) string {
+		return fmt.Sprintf("%s, canary is %.2fx", secs(f.steps()), f.Canary.Median/f.steps())
+	})
+	row("canary: image change until HOLDING", func(f releaseFigures) string { return secs(f.Prepare) })
+	for i, batch := range first.Batches {
+		row(fmt.Sprintf("canary: batch %d (%s)", i, batch), func(f releaseFigures) string { return secs(f.Batch[i]) })
+	}
+	row("canary: Finalize until all groups rolled", func(f releaseFigures) string { return secs(f.Rolling) })
+	row("canary: from then until its pods are gone", func(f releaseFigures) string { return secs(f.PodsGone) })
+	row("canary: from then until COMPLETED", func(f releaseFigures) string { return secs(f.CleanUp) })
+}
+
+func (r *report) requestText(line printer) {
+	q := r.Requests
+	if q == nil {
+		return
+	}
+	line("\nREQUESTS of the driver, %d releases\tper release", q.Releases)
+	for _, k := range q.ByKind {
+		line("%s\t%.1f", k.Request, k.PerRelease)
+	}
+	line("writes, without events\t%.1f (most: %d)", q.Writes, q.MaxWrites)
+	line("GET and LIST since it served\t%d in all", q.Reads)
+	for _, read := range q.ReadsOf[:min(len(q.ReadsOf), 5)] {
+		line("  %s", read)
+	}
+	line("any request in %.0f idle seconds\t%d in all", q.IdleSeconds, q.Idle)
+}
+
+func (r *report) removalText(line printer) {
+	if len(r.Removals) == 0 {
+		return
+	}
+	line("\nREMOVAL of 4 groups of 2\teach pod ends in\tpods gone\tobject gone")
+	for _, f := range r.Removals {
+		line("%s\t%g s\t%s\t%s", f.Way, f.Termination, f.PodsGone.secs(), f.ObjectGone.secs())
+	}
+}
+
+func (r *report) scaleText(line printer) {
+	s := r.Scale
+	if s == nil {
+		return
+	}
+	line("\nSCALE: %d groups, %d pods", s.Groups, s.Pods)
+	line("exec until SERVING\t%s", secs(s.Synced))
+	line("live heap\t%.0f MB (%.0f MB without them: about %.1f kB per pod)", s.LiveMB, s.LiveSmallMB, s.BytesPerPod/1000)
+	line("resident memory\t%.0f MB (%.0f MB not the binary's file; peak %.0f MB)", s.ResidentMB, s.PrivateMB, s.PeakMB)
+	line("CalculateBatchContext in the driver\tp50\tp99\tCPU p50\tCPU p99")
+	for _, c := range s.Inside {
+		line("%s\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms", c, c.P50, c.P99, c.CPU, c.CPUP99)
+	}
+	line("CalculateBatchContext over the socket\tp50\tp99\tCPU of the process, mean")
+	for _, c := range s.Calls {
+		line("%s\t%.2f ms\t%.2f ms\t%.2f ms", c, c.P50, c.P99, c.CPU)
+	}
+}
+
+func secs(s float64) string { return fmt.Sprintf("%.2f s", s) }
+
+func (s spread) secs() string { return fmt.Sprintf("%.2f s (%.2f-%.2f)", s.Median, s.Min, s.Max) }
+
+func (s spread) millis() string {
+	return fmt.Sprintf("%.0f ms\t%.0f ms\t%.0f ms", 1000*s.Median, 1000*s.Min, 1000*s.Max)
+}
+
+func above(total, critical float64) string {
+	return fmt.Sprintf("%.2f s + %.2f s", critical, total-critical)
+}

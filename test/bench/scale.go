@@ -1,0 +1,225 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"k8s.io/apimachinery/pkg/types"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+const (
+	scaleName = "large"
+	scaleSize = 8
+	scaleID   = "scale"
+	mb        = 1 << 20
+)
+
+// measureScale has LWS and Kubernetes make one group of each side of a canary, stops every controller, and multiplies what
+// they made: a real API server with real objects in the middle of a release, and a machine that has nothing else to do. It
+// comes last, since nothing works in this cluster afterwards.
+func (b *bench) measureScale(ctx context.Context, r *report) error {
+	watching, cancel := context.WithCancel(ctx)
+	defer cancel()
+	p, err := watchPods(watching, b.kube)
+	if err != nil {
+		return err
+	}
+	small, canary, err := b.beginLarge(ctx, p)
+	if err != nil {
+		return err
+	}
+	cancel()
+	f := &scaleFigures{LiveSmallMB: small}
+	if f.Groups, f.Pods, err = b.seed(ctx, canary); err != nil {
+		return err
+	}
+	d, err := b.startDriver(ctx)
+	if err != nil {
+		return err
+	}
+	defer d.stop()
+	f.Synced = seconds(d.serves)
+	if f.Calls, err = b.measureCalls(ctx, d, f.Groups); err != nil {
+		return err
+	}
+	if err := f.measureMemory(ctx, d); err != nil {
+		return err
+	}
+	d.stop()
+	r.Scale = f
+	f.Inside, err = b.measureInside(ctx)
+	return err
+}
+
+// beginLarge takes a workload of one group into its first batch. It returns the driver's live heap, in MB, with those few
+// pods, and the canary's name.
+func (b *bench) beginLarge(ctx context.Context, p *pods) (liveMB float64, canary string, err error) {
+	d, err := b.startDriver(ctx)
+	if err != nil {
+		return 0, "", err
+	}
+	defer d.stop()
+	w := &workload{name: scaleName}
+	if err := b.deploy(ctx, p, w, 1, scaleSize); err != nil {
+		return 0, "", err
+	}
+	if _, err := d.Adopt(ctx, &pb.AdoptRequest{Workload: w.ref()}); err != nil {
+		return 0, "", err
+	}
+	if err := b.change(ctx, w); err != nil {
+		return 0, "", err
+	}
+	policy := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}}
+	long := durationpb.New(patience)
+	if _, err := d.Initialize(ctx, &pb.InitializeRequest{Workload: w.ref(), ReleaseId: scaleID, Policy: policy, Wait: long}); err != nil {
+		return 0, "", err
+	}
+	answer, err := d.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{
+		Workload: w.ref(), ReleaseId: scaleID, Target: &pb.UpgradeBatchRequest_Batch{Batch: 0}, Wait: long,
+	})
+	if err != nil {
+		return 0, "", err
+	}
+	if err := expect(answer.GetContext(), pb.State_STATE_READY); err != nil {
+		return 0, "", err
+	}
+	live, err := liveHeap(ctx, d)
+	return live, answer.GetContext().GetCanaryWorkload(), err
+}
+
+// seed stops the controllers and multiplies the groups: four fifths stable, one fifth, a quarter of those, canary.
+func (b *bench) seed(ctx context.Context, canary string) (groups, pods int, err error) {
+	for _, name := range []string{cluster.LWS, cluster.ControllerManager, cluster.Scheduler, cluster.KWOK} {
+		if err := b.cluster.StopComponent(ctx, name); err != nil {
+			return 0, 0, err
+		}
+	}
+	if err := b.removeWebhooks(ctx); err != nil {
+		return 0, 0, err
+	}
+	stable := b.groups * 4 / 5
+	for name, replicas := range map[string]int{scaleName: stable, canary: (stable + 3) / 4} {
+		patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
+		_, err := b.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).
+			Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		if err != nil {
+			return 0, 0, fmt.Errorf("scale LeaderWorkerSet %s: %w", name, err)
+		}
+		if err := b.multiply(ctx, name, replicas); err != nil {
+			return 0, 0, err
+		}
+		groups += replicas
+	}
+	return groups, groups * scaleSize, nil
+}
+
+// removeWebhooks lets the API server do without LWS's manager.
+func (b *bench) removeWebhooks(ctx context.Context) error {
+	all := b.kube.AdmissionregistrationV1()
+	if err := all.MutatingWebhookConfigurations().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return fmt.Errorf("delete webhooks: %w", err)
+	}
+	if err := all.ValidatingWebhookConfigurations().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return fmt.Errorf("delete webhooks: %w", err)
+	}
+	return nil
+}
+
+// measureCalls calls at rest, and again while pods change.
+func (b *bench) measureCalls(ctx context.Context, d *driver, groups int) ([]callFigures, error) {
+	var all []callFigures
+	measure := func(rate float64) error {
+		for _, rows := range []bool{false, true} {
+			f, err := b.call(ctx, d, rows, groups)
+			if err != nil {
+				return err
+			}
+			f.Churn = rate
+			all = append(all, f)
+		}
+		return nil
+	}
+	if err := measure(0); err != nil {
+		return nil, err
+	}
+	stop := b.startChurn(ctx)
+	err := measure(float64(b.churn))
+	rate, churnErr := stop()
+	for i := range all {
+		if all[i].Churn > 0 {
+			all[i].Churn = rate
+		}
+	}
+	return all, firstOf(err, churnErr)
+}
+
+// call asks over and over, with a millisecond between two calls so that changes come in between.
+func (b *bench) call(ctx context.Context, d *driver, rows bool, groups int) (callFigures, error) {
+	took := make([]time.Duration, 0, b.calls)
+	request := &pb.CalculateBatchContextRequest{
+		Workload: &pb.WorkloadRef{Namespace: namespace, Name: scaleName}, ReleaseId: scaleID, IncludeGroups: rows,
+	}
+	busy, err := d.busy()
+	if err != nil {
+		return callFigures{}, err
+	}
+	for range b.calls {
+		begin := time.Now()
+		answer, err := d.CalculateBatchContext(ctx, request)
+		if err != nil {
+			return callFigures{}, err
+		}
+		took = append(took, time.Since(begin))
+		c := answer.GetContext()
+		if c.GetTotal() != int32(groups) || c.GetState() != pb.State_STATE_READY { //nolint:gosec // small
+			return callFigures{}, fmt.Errorf("%d groups and state %s, want %d and READY: %s", c.GetTotal(), c.GetState(), groups, c.GetMessage())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	after, err := d.busy()
+	if err != nil {
+		return callFigures{}, err
+	}
+	slices.Sort(took)
+	at := func(share float64) float64 { return 1000 * seconds(took[int(share*float64(len(took)-1))]) }
+	return callFigures{
+		Groups: rows, P50: at(0.50), P99: at(0.99), CPU: 1000 * seconds(after-busy) / float64(b.calls),
+	}, nil
+}
+
+func (f *scaleFigures) measureMemory(ctx context.Context, d *driver) (err error) {
+	if f.LiveMB, err = liveHeap(ctx, d); err != nil {
+		return err
+	}
+	f.BytesPerPod = (f.LiveMB - f.LiveSmallMB) * mb / float64(f.Pods)
+	resident, peak, private, err := d.memory()
+	f.ResidentMB, f.PeakMB, f.PrivateMB = float64(resident)/mb, float64(peak)/mb, float64(private)/mb
+	return err
+}
+
+// liveHeap calls until the driver has collected garbage twice, and returns what was live the second time, in MB.
+func liveHeap(ctx context.Context, d *driver) (float64, error) {
+	before, _ := d.collections()
+	request := &pb.CalculateBatchContextRequest{
+		Workload: &pb.WorkloadRef{Namespace: namespace, Name: scaleName}, IncludeGroups: true,
+	}
+	for {
+		if now, live := d.collections(); now >= before+2 {
+			return float64(live) / mb, nil
+		}
+		if _, err := d.CalculateBatchContext(ctx, request); err != nil {
+			return 0, err
+		}
+	}
+}

@@ -1,0 +1,148 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+const (
+	// patience is how long anything may take before the run fails.
+	patience = 2 * time.Minute
+	// pause lets controllers and events come to rest between two releases.
+	pause = time.Second
+
+	groups         = 4
+	groupSize      = 2
+	maxUnavailable = 1
+)
+
+// workload is one LeaderWorkerSet under measurement.
+type workload struct {
+	name    string
+	version int
+
+	startup     time.Duration // of each pod
+	termination time.Duration // of each pod
+	owner       string        // the workload that controls it, as the user's does a canary; "": none
+}
+
+func (w *workload) image() string { return fmt.Sprintf("example.com/model:v%d", w.version) }
+
+func (w *workload) ref() *pb.WorkloadRef { return &pb.WorkloadRef{Namespace: namespace, Name: w.name} }
+
+// deploy creates a workload and waits until it is ready.
+func (b *bench) deploy(ctx context.Context, p *pods, w *workload, replicas, size int) error {
+	w.version = 1
+	object := w.object(replicas, size)
+	if w.owner != "" {
+		owner, err := b.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).Get(ctx, w.owner, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("get LeaderWorkerSet %s: %w", w.owner, err)
+		}
+		object.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, lws.GroupVersion.WithKind("LeaderWorkerSet"))}
+	}
+	_, err := b.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).Create(ctx, object, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("create LeaderWorkerSet %s: %w", w.name, err)
+	}
+	if _, err := p.until(ctx, w.name+" is ready", func() bool { return p.serves(w.name, w.image(), replicas*size) }); err != nil {
+		return err
+	}
+	return b.rest(ctx, w)
+}
+
+func (w *workload) object(replicas, size int) *lws.LeaderWorkerSet {
+	template := corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		Containers: []corev1.Container{{Name: "model", Image: w.image()}},
+	}}
+	template.Annotations = map[string]string{}
+	if w.startup > 0 {
+		template.Annotations[cluster.AnnotationStartup] = w.startup.String()
+	}
+	if w.termination > 0 {
+		template.Annotations[cluster.AnnotationTermination] = w.termination.String()
+	}
+	return &lws.LeaderWorkerSet{
+		ObjectMeta: metav1.ObjectMeta{Name: w.name},
+		Spec: lws.LeaderWorkerSetSpec{
+			Replicas:             ptr.To(int32(replicas)), //nolint:gosec // small
+			StartupPolicy:        lws.LeaderCreatedStartupPolicy,
+			LeaderWorkerTemplate: lws.LeaderWorkerTemplate{WorkerTemplate: template, Size: ptr.To(int32(size))}, //nolint:gosec // small
+			RolloutStrategy: lws.RolloutStrategy{
+				Type: lws.RollingUpdateStrategyType,
+				RollingUpdateConfiguration: &lws.RollingUpdateConfiguration{
+					MaxUnavailable: intstr.FromInt32(maxUnavailable), MaxSurge: intstr.FromInt32(0),
+				},
+			},
+		},
+	}
+}
+
+// change sets the next image: what a user does, and what starts either clock.
+func (b *bench) change(ctx context.Context, w *workload) error {
+	w.version++
+	patch := fmt.Sprintf(`[{"op":"replace","path":"/spec/leaderWorkerTemplate/workerTemplate/spec/containers/0/image","value":%q}]`, w.image())
+	_, err := b.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).
+		Patch(ctx, w.name, types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("change image of LeaderWorkerSet %s: %w", w.name, err)
+	}
+	return nil
+}
+
+// scale sets the number of groups and returns how long it took until exactly those serve.
+func (b *bench) scale(ctx context.Context, p *pods, w *workload, replicas int) (time.Duration, error) {
+	begin := time.Now()
+	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
+	_, err := b.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).
+		Patch(ctx, w.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
+		return 0, fmt.Errorf("scale LeaderWorkerSet %s: %w", w.name, err)
+	}
+	end, err := p.until(ctx, fmt.Sprintf("%s has %d groups", w.name, replicas), func() bool { return p.serves(w.name, w.image(), replicas*groupSize) })
+	if err != nil {
+		return 0, err
+	}
+	return end.Sub(begin), b.rest(ctx, w)
+}
+
+// rest waits until LWS has reported that all is updated and ready, and a little longer, so that nothing of this change is
+// left to disturb the next.
+func (b *bench) rest(ctx context.Context, w *workload) error {
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		now, err := b.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).Get(ctx, w.name, metav1.GetOptions{})
+		if err != nil {
+			return false, fmt.Errorf("get LeaderWorkerSet %s: %w", w.name, err)
+		}
+		s := now.Status
+		return s.ObservedGeneration == now.Generation && s.ReadyReplicas == *now.Spec.Replicas && s.Replicas == *now.Spec.Replicas, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait until LWS reports %s ready: %w", w.name, err)
+	}
+	return sleep(ctx, pause)
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
