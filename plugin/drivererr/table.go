@@ -55,6 +55,8 @@ func ruleFor(reason pb.ErrorReason) rule {
 		return rule{codes.FailedPrecondition, "Use STYLE_CANARY or STYLE_BLUE_GREEN for this workload."}
 	case pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND:
 		return rule{codes.FailedPrecondition, "Create the object in the message, or correct the policy."}
+	case pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE:
+		return rule{codes.FailedPrecondition, "Change the object in the message, or name another in the policy."}
 	case pb.ErrorReason_ERROR_REASON_RECORD_INVALID:
 		return rule{codes.FailedPrecondition, "Restore the annotation, or use the driver version that wrote it."}
 	case pb.ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING:

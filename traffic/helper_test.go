@@ -1,0 +1,89 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// workload is a stable workload of groups of a leader and a worker.
+func workload(name string) *lws.LeaderWorkerSet {
+	w := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "stable"}}
+	w.Spec.LeaderWorkerTemplate.Size = ptr.To[int32](2)
+	w.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels = map[string]string{"app": name}
+	return w
+}
+
+// setupOf is a release of the workload whose Service is named like it.
+func setupOf(name string, routes ...Key) Setup {
+	p := Policy{StableService: name, CanaryService: name + "-canary", Routes: routes}
+	return NewSetup(workload(name), name+"-abc123", p, nil)
+}
+
+func read(t testing.TB, file string) []byte {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("testdata", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func readService(t testing.TB, file string) *corev1.Service {
+	t.Helper()
+	svc := &corev1.Service{}
+	if err := yaml.UnmarshalStrict(read(t, file), svc); err != nil {
+		t.Fatal(err)
+	}
+	return svc
+}
+
+// readRoute decodes numbers as a client does.
+func readRoute(t testing.TB, file string) Route {
+	t.Helper()
+	raw, err := yaml.YAMLToJSON(read(t, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := map[string]any{}
+	if err := json.Unmarshal(raw, &content); err != nil {
+		t.Fatal(err)
+	}
+	o := &unstructured.Unstructured{Object: content}
+	return Route{Key{o.GetKind(), o.GetName()}, o}
+}
+
+// with is the route with other rules.
+func (r Route) with(t testing.TB, rules []any) Route {
+	t.Helper()
+	o := r.Object.DeepCopy()
+	if err := unstructured.SetNestedSlice(o.Object, rules, "spec", "rules"); err != nil {
+		t.Fatal(err)
+	}
+	return Route{r.Key, o}
+}
+
+// apply is the route after what is desired was written.
+func apply(t testing.TB, r Route, s Setup, d Desired) Route {
+	t.Helper()
+	before := r.Object.DeepCopy()
+	rules, _, err := RouteRules(r, s, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := diffJSON(before.Object, r.Object.Object); diff != "" {
+		t.Fatalf("the cached route was modified:\n%s", diff)
+	}
+	return r.with(t, rules)
+}

@@ -1,0 +1,56 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// toolMarks are the labels and annotations by which tools know what they manage. An object that carried the marks of
+// the one it was copied from would be pruned, or fought over, by them. A trailing "/" matches the whole domain.
+var toolMarks = []string{
+	corev1.LastAppliedConfigAnnotation,
+	"argocd.argoproj.io/",
+	"app.kubernetes.io/instance", // Argo CD's default tracking label
+	"app.kubernetes.io/managed-by",
+	"meta.helm.sh/",
+	"helm.sh/chart",
+	"helm.toolkit.fluxcd.io/",
+	"kustomize.toolkit.fluxcd.io/",
+	"applyset.kubernetes.io/",
+	"config.k8s.io/",
+	"lockstep.dev/",
+}
+
+// serviceMarks are those that belong to one Service alone: a copy would claim its host name or its status.
+var serviceMarks = []string{
+	"external-dns.alpha.kubernetes.io/",
+	"cloud.google.com/neg-status",
+	"endpoints.kubernetes.io/",
+	"service.kubernetes.io/headless",
+}
+
+// WithoutToolMarks returns a copy of labels or annotations that a generated object may carry. It is never nil.
+func WithoutToolMarks(in map[string]string) map[string]string { return without(in, toolMarks) }
+
+func without(in map[string]string, marks []string) map[string]string {
+	out := make(map[string]string, len(in))
+	for k, v := range in {
+		if !marked(k, marks) {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+func marked(key string, marks []string) bool {
+	for _, mark := range marks {
+		if key == mark || (strings.HasSuffix(mark, "/") && strings.HasPrefix(key, mark)) {
+			return true
+		}
+	}
+	return false
+}

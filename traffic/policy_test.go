@@ -1,0 +1,144 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"go/parser"
+	"go/token"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func TestParsePolicy(t *testing.T) {
+	got, bad := ParsePolicy(&pb.TrafficPolicy{StableService: "vllm", HttpRoutes: []string{"a", "b"}, GrpcRoutes: []string{"a"}})
+	want := Policy{StableService: "vllm", CanaryService: "vllm-canary", Routes: []Key{
+		{KindHTTPRoute, "a"}, {KindHTTPRoute, "b"}, {KindGRPCRoute, "a"},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" || len(bad) > 0 {
+		t.Errorf("%v (-want +got):\n%s", bad, diff)
+	}
+	for _, tt := range []struct {
+		name   string
+		policy *pb.TrafficPolicy
+		want   []string // fields below policy.traffic
+	}{
+		{"nothing", &pb.TrafficPolicy{HttpRoutes: []string{"a"}}, []string{"stable_service"}},
+		{"no route", &pb.TrafficPolicy{StableService: "vllm"}, []string{"http_routes"}},
+		{"bad names", &pb.TrafficPolicy{StableService: "Vllm", CanaryService: "1", GrpcRoutes: []string{"a", "A"}},
+			[]string{"stable_service", "canary_service", "grpc_routes[1]"}},
+		{"same Service", &pb.TrafficPolicy{StableService: "vllm", CanaryService: "vllm", HttpRoutes: []string{"a"}}, []string{"canary_service"}},
+		{"twice", &pb.TrafficPolicy{StableService: "vllm", HttpRoutes: []string{"a", "a"}}, []string{"http_routes[1]"}},
+		{"long", &pb.TrafficPolicy{StableService: strings.Repeat("v", 60), HttpRoutes: []string{"a"}}, []string{"canary_service"}},
+		{"other providers", &pb.TrafficPolicy{StableService: "vllm", Ingresses: []string{"a"}}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, bad := ParsePolicy(tt.policy)
+			var got []string
+			for _, v := range bad {
+				got = append(got, strings.TrimPrefix(v.Field, "policy.traffic."))
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("violations (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestUnserved(t *testing.T) {
+	for field, policy := range map[string]*pb.TrafficPolicy{
+		"":               {StableService: "vllm", HttpRoutes: []string{"a"}},
+		"ingresses":      {Ingresses: []string{"a"}},
+		"inference_pool": {InferencePool: &pb.InferencePoolPolicy{}},
+		"drain":          {Drain: &pb.DrainPolicy{}},
+		"warm_up":        {WarmUp: &pb.WarmUpPolicy{}},
+	} {
+		err := Unserved(policy)
+		if (err == nil) != (field == "") {
+			t.Errorf("%s: %v", field, err)
+		}
+		if err != nil && (drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED || !strings.Contains(err.Error(), field)) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+func TestParseHeaderRoute(t *testing.T) {
+	exact := func(name, value string) *pb.HeaderMatch {
+		return &pb.HeaderMatch{Name: name, Value: &pb.HeaderMatch_Exact{Exact: value}}
+	}
+	regex := func(name, value string) *pb.HeaderMatch {
+		return &pb.HeaderMatch{Name: name, Value: &pb.HeaderMatch_Regex{Regex: value}}
+	}
+	got, bad := ParseHeaderRoute("beta", []*pb.HeaderMatch{exact("x-a", "1"), regex("x-b", "v.*")})
+	want := HeaderRoute{Name: "beta", Matches: []HeaderMatch{{Name: "x-a", Value: "1"}, {Name: "x-b", Value: "v.*", Regex: true}}}
+	if diff := cmp.Diff(want, got); diff != "" || len(bad) > 0 {
+		t.Errorf("%v (-want +got):\n%s", bad, diff)
+	}
+	for _, tt := range []struct {
+		name    string
+		route   string
+		matches []*pb.HeaderMatch
+		want    []string
+	}{
+		{"removal", "beta", nil, nil},
+		{"no name", "", nil, []string{"name"}},
+		{"no label", "Be.ta", nil, []string{"name"}},
+		{"no header", "beta", []*pb.HeaderMatch{exact("", "1")}, []string{"matches[0].name"}},
+		{"no value", "beta", []*pb.HeaderMatch{{Name: "x-a"}}, []string{"matches[0].exact"}},
+		{"bad expression", "beta", []*pb.HeaderMatch{regex("x-a", "(")}, []string{"matches[0].regex"}},
+		{"twice", "beta", []*pb.HeaderMatch{exact("x-a", "1"), exact("X-A", "2")}, []string{"matches[1].name"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, bad := ParseHeaderRoute(tt.route, tt.matches)
+			var got []string
+			for _, v := range bad {
+				got = append(got, v.Field)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("violations (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSetup(t *testing.T) {
+	s := setupOf("vllm", Key{KindHTTPRoute, "llm"})
+	for key, want := range map[Key]bool{
+		{KindService, "vllm"}: true, {KindService, "vllm-canary"}: true, {KindHTTPRoute, "llm"}: true,
+		{KindGRPCRoute, "llm"}: false, {KindService, "llm"}: false,
+	} {
+		if s.Refers(key.Kind, key.Name) != want {
+			t.Errorf("refers to %s: %t", key, !want)
+		}
+	}
+}
+
+// TestPure: the package decides and nothing else. What reads and writes is package router.
+func TestPure(t *testing.T) {
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".go") || strings.HasSuffix(e.Name(), "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), e.Name(), nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spec := range file.Imports {
+			if regexp.MustCompile(`^"(context|time|log.*|os|sync|k8s\.io/client-go/.*)"$`).MatchString(spec.Path.Value) {
+				t.Errorf("%s imports %s", e.Name(), spec.Path.Value)
+			}
+		}
+	}
+}

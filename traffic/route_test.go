@@ -1,0 +1,163 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/google/go-cmp/cmp"
+)
+
+func diffJSON(want, got any) string { return cmp.Diff(want, got) }
+
+// TestRoutes runs the scenarios in testdata/routes.txt. Each line of an answer is a rule:
+//
+//	name | matches | filters | backendRefs and their weights
+//
+// Commands: load, reapply (the manifest that was loaded), set
+// (what is desired), edit (a weight, by hand).
+func TestRoutes(t *testing.T) {
+	var user, route Route
+	datadriven.RunTest(t, "testdata/routes.txt", func(t *testing.T, d *datadriven.TestData) string {
+		switch d.Cmd {
+		case "load":
+			var file string
+			d.ScanArgs(t, "file", &file)
+			user = readRoute(t, file)
+			route = user
+			return describe(route)
+		case "reapply":
+			route = user
+			return describe(route)
+		case "edit":
+			var rule, ref, weight int
+			d.ScanArgs(t, "rule", &rule)
+			d.ScanArgs(t, "ref", &ref)
+			d.ScanArgs(t, "weight", &weight)
+			route = Route{route.Key, route.Object.DeepCopy()}
+			list(route.rules()[rule], "backendRefs")[ref]["weight"] = int64(weight)
+			return describe(route)
+		case "set":
+			return setRoute(t, d, &route, user)
+		default:
+			d.Fatalf(t, "unknown command %s", d.Cmd)
+			return ""
+		}
+	})
+}
+
+func setRoute(t *testing.T, d *datadriven.TestData, route *Route, user Route) string {
+	t.Helper()
+	desired, workload := Desired{}, "vllm"
+	d.MaybeScanArgs(t, "workload", &workload)
+	d.MaybeScanArgs(t, "weight", &desired.Weight)
+	d.MaybeScanArgs(t, "mirror", &desired.Mirror)
+	for line := range strings.Lines(d.Input) {
+		name, header, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		key, value, _ := strings.Cut(header, "=")
+		regex := strings.HasPrefix(value, "~")
+		desired.HeaderRoutes = append(desired.HeaderRoutes, HeaderRoute{
+			Name: name, Matches: []HeaderMatch{{Name: key, Value: strings.TrimPrefix(value, "~"), Regex: regex}},
+		})
+	}
+	s := setupOf(workload)
+	rules, changed, err := RouteRules(*route, s, desired)
+	if err != nil {
+		return err.Error()
+	}
+	*route = route.with(t, rules)
+	if _, again, err := RouteRules(*route, s, desired); again || err != nil {
+		t.Errorf("%s: the second call writes again (%v)", d.Pos, err)
+	}
+	switch {
+	case !changed:
+		return "unchanged\n"
+	case diffJSON(user.Object.Object, route.Object.Object) == "":
+		return "as the user had it\n"
+	}
+	return describe(*route)
+}
+
+// describe prints the rules, one a line.
+func describe(r Route) string {
+	var b strings.Builder
+	for _, rule := range r.rules() {
+		fmt.Fprintf(&b, "%s | %s | %s | %s\n", text(rule, "name", "-"), brief(list(rule, "matches"), matchText),
+			brief(list(rule, "filters"), filterText), brief(list(rule, "backendRefs"), refText))
+	}
+	return b.String()
+}
+
+func brief(items []object, text func(object) string) string {
+	out := make([]string, 0, len(items))
+	for _, item := range items {
+		out = append(out, text(item))
+	}
+	return strings.Join(out, ", ")
+}
+
+func matchText(m object) string {
+	var out []string
+	for _, part := range []string{"path", "method"} {
+		switch v := m[part].(type) {
+		case object:
+			out = append(out, text(v, "type", "")+" "+text(v, "value", text(v, "service", "")))
+		case string:
+			out = append(out, v)
+		}
+	}
+	for _, h := range list(m, "headers") {
+		out = append(out, text(h, "name", "")+map[string]string{matchExact: "=", matchRegex: "=~"}[text(h, "type", "")]+text(h, "value", ""))
+	}
+	return strings.Join(out, " ")
+}
+
+func filterText(f object) string {
+	mirror, ok := f["requestMirror"].(object)
+	if !ok {
+		return text(f, "type", "")
+	}
+	ref, _ := mirror["backendRef"].(object)
+	return fmt.Sprintf("mirror %d%% to %s:%v", number(mirror, "percent", 100), ref["name"], ref["port"])
+}
+
+func refText(ref object) string {
+	out := fmt.Sprintf("%s:%v=%d", ref["name"], ref["port"], weightOf(ref))
+	if filters := list(ref, "filters"); len(filters) > 0 {
+		out += " (" + brief(filters, filterText) + ")"
+	}
+	return out
+}
+
+func TestRouteWeight(t *testing.T) {
+	r, s := readRoute(t, "httproute.yaml"), setupOf("vllm")
+	for weight := range 101 {
+		got := apply(t, r, s, Desired{Weight: weight})
+		if RouteWeight(got, s) != weight {
+			t.Errorf("weight %d reads as %d", weight, RouteWeight(got, s))
+		}
+		if RouteUses(got, s) != (weight > 0) || !RouteServes(got, s) {
+			t.Errorf("weight %d: uses %t, serves %t", weight, RouteUses(got, s), RouteServes(got, s))
+		}
+	}
+}
+
+// TestFutureFields: what this version of the API does not know stays, also in the copies that header routes make.
+func TestFutureFields(t *testing.T) {
+	r, s := readRoute(t, "httproute.yaml"), setupOf("vllm")
+	route := HeaderRoute{Name: "beta", Matches: []HeaderMatch{{Name: "x-canary", Value: "yes"}}}
+	got := apply(t, r, s, Desired{Weight: 50, Mirror: 10, HeaderRoutes: []HeaderRoute{route}})
+	kept := 0
+	for _, rule := range got.rules() {
+		if diffJSON(r.rules()[1]["fieldOfTheFuture"], rule["fieldOfTheFuture"]) == "" {
+			kept++
+		}
+	}
+	if kept != 2 {
+		t.Errorf("%d rules have the field, want the user's and the one that refines it", kept)
+	}
+}

@@ -1,0 +1,324 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package router
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+func TestMain(m *testing.M) { os.Exit(cluster.Main(m, cluster.WithoutLWS())) }
+
+// patience is how long a condition may take on a busy machine. No test waits that long when all is well.
+const patience = 60 * time.Second
+
+func eventually(t *testing.T, what string, check func(context.Context) error) {
+	t.Helper()
+	var last error
+	if err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		last = check(ctx)
+		return last == nil, nil
+	}); err != nil {
+		t.Fatalf("waited for: %s: %v", what, last)
+	}
+}
+
+// env is one test's namespace with a Service, routes and a Router.
+type env struct {
+	*testing.T
+	cluster   *cluster.Cluster
+	namespace string
+	kube      kubernetes.Interface
+	dynamic   dynamic.Interface
+	router    *Router
+	setup     traffic.Setup
+
+	mu      sync.Mutex
+	changes map[string]int
+}
+
+var (
+	httpRoute = traffic.Key{Kind: traffic.KindHTTPRoute, Name: "llm"}
+	grpcRoute = traffic.Key{Kind: traffic.KindGRPCRoute, Name: "llm"}
+)
+
+// newEnv starts a Router with the rights of config, the administrator's if it is nil.
+func newEnv(t *testing.T, config *rest.Config) *env {
+	t.Helper()
+	e := &env{T: t, cluster: cluster.Shared(t), changes: map[string]int{}}
+	e.namespace = e.cluster.Namespace(t)
+	e.kube = kubernetes.NewForConfigOrDie(e.cluster.RESTConfig())
+	e.dynamic = dynamic.NewForConfigOrDie(e.cluster.RESTConfig())
+	e.apply("someone", serviceManifest)
+	e.setup = e.newSetup()
+	if config == nil {
+		config = e.cluster.RESTConfig()
+	}
+	e.start(config)
+	return e
+}
+
+func (e *env) start(config *rest.Config) {
+	e.Helper()
+	router, err := New(kubernetes.NewForConfigOrDie(config), dynamic.NewForConfigOrDie(config),
+		WithNamespace(e.namespace), OnChange(func(_, kind, name string) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.changes[kind+"/"+name]++
+		}))
+	if err != nil {
+		e.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { router.Run(ctx); close(done) }()
+	e.Cleanup(func() {
+		stop()
+		select {
+		case <-done:
+		case <-time.After(patience):
+			e.Error("Run does not end")
+		}
+	})
+	e.router = router
+}
+
+// newSetup is a release owned by an object that exists, so that garbage collection is real.
+func (e *env) newSetup() traffic.Setup {
+	e.Helper()
+	owner, err := e.kube.CoreV1().ConfigMaps(e.namespace).Create(e.Context(),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
+	if err != nil {
+		e.Fatal(err)
+	}
+	w := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Name: "vllm", Namespace: e.namespace, UID: "stable"}}
+	w.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels = map[string]string{"app": "vllm"}
+	s := traffic.NewSetup(w, "vllm-abc123", traffic.Policy{
+		StableService: "vllm", CanaryService: "vllm-canary", Routes: []traffic.Key{httpRoute, grpcRoute},
+	}, nil)
+	s.Owner = *metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+	return s
+}
+
+const serviceManifest = `apiVersion: v1
+kind: Service
+metadata: {name: vllm, annotations: {owner: ml}}
+spec:
+  selector: {app: vllm, leaderworkerset.sigs.k8s.io/worker-index: "0"}
+  ports: [{name: http, port: 80, targetPort: 8080}]
+`
+
+const httpManifest = `apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: llm}
+spec:
+  parentRefs: [{name: public}]
+  rules:
+  - matches: [{path: {value: /old}}]
+    filters: [{type: RequestRedirect, requestRedirect: {scheme: https}}]
+  - matches: [{path: {value: /}, headers: [{name: x-tenant, value: a}]}]
+    timeouts: {request: 300s}
+    backendRefs:
+    - {name: other, port: 80, weight: 1}
+    - {name: vllm, port: 80, weight: 3}
+  - backendRefs: [{name: vllm, port: 80}]
+`
+
+const grpcManifest = `apiVersion: gateway.networking.k8s.io/v1
+kind: GRPCRoute
+metadata: {name: llm}
+spec:
+  parentRefs: [{name: public}]
+  rules:
+  - backendRefs: [{name: vllm, port: 80}]
+`
+
+// apply is somebody's server-side apply, as Argo CD's and kubectl's.
+func (e *env) apply(manager, manifest string) {
+	e.Helper()
+	if err := e.applyError(manager, manifest, true); err != nil {
+		e.Fatal(err)
+	}
+}
+
+func (e *env) applyError(manager, manifest string, force bool) error {
+	e.Helper()
+	o := decode(e.T, manifest)
+	_, err := e.client(o.GetKind()).Apply(e.Context(), o.GetName(), o, metav1.ApplyOptions{FieldManager: manager, Force: force})
+	return err
+}
+
+func (e *env) client(kind string) dynamic.ResourceInterface {
+	for _, s := range newSources(e.kube, e.dynamic, "") {
+		if s.kind == kind {
+			return e.dynamic.Resource(s.resource).Namespace(e.namespace)
+		}
+	}
+	e.Fatalf("no kind %s", kind)
+	return nil
+}
+
+func (e *env) get(key traffic.Key) *unstructured.Unstructured {
+	e.Helper()
+	o, err := e.client(key.Kind).Get(e.Context(), key.Name, metav1.GetOptions{})
+	if err != nil {
+		e.Fatal(err)
+	}
+	return o
+}
+
+// pod is one that KWOK makes ready. LWS is not there to make it.
+func (e *env) pod(name, workload, index string) {
+	e.Helper()
+	if _, err := e.kube.CoreV1().Pods(e.namespace).Create(e.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+			"app": "vllm", lws.SetNameLabelKey: workload, lws.WorkerIndexLabelKey: index,
+		}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "server", Image: "example.com/server:v1"}}},
+	}, metav1.CreateOptions{}); err != nil {
+		e.Fatal(err)
+	}
+}
+
+// gateway takes the routes as they stand, as a gateway controller does.
+func (e *env) gateway() {
+	e.Helper()
+	for _, key := range []traffic.Key{httpRoute, grpcRoute} {
+		o := e.get(key)
+		condition := func(kind string) any {
+			return map[string]any{
+				"type": kind, "status": "True", "reason": kind, "message": "", "observedGeneration": o.GetGeneration(),
+				"lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
+			}
+		}
+		o.Object["status"] = map[string]any{"parents": []any{map[string]any{
+			"parentRef":      map[string]any{"name": "public"},
+			"controllerName": "example.com/gateway", "conditions": []any{condition("Accepted"), condition("ResolvedRefs")},
+		}}}
+		if _, err := e.client(key.Kind).UpdateStatus(e.Context(), o, metav1.UpdateOptions{FieldManager: "gateway"}); err != nil {
+			e.Fatal(err)
+		}
+	}
+}
+
+// settle applies until nothing is to be written. What was written is seen at once.
+func (e *env) settle(d traffic.Desired) (writes []string) {
+	e.Helper()
+	for range 16 {
+		expected := e.router.Observe(e.setup, d).Next
+		wrote, what, err := e.router.Apply(e.Context(), e.setup, d)
+		if err != nil {
+			e.Fatalf("%s: %v", what, err)
+		}
+		if what != expected {
+			e.Fatalf("wrote %q, and announced %q", what, expected)
+		}
+		if what == "" {
+			return writes
+		}
+		if v := e.router.Observe(e.setup, d); wrote && v.Next == what {
+			e.Fatalf("%s was written and is not seen", what)
+		}
+		what, _, _ = strings.Cut(what, ":")
+		writes = append(writes, what)
+	}
+	e.Fatalf("no end: %v", writes)
+	return nil
+}
+
+// view waits until the release stands as it should.
+func (e *env) view(d traffic.Desired, reason string) traffic.View {
+	e.Helper()
+	var v traffic.View
+	eventually(e.T, fmt.Sprintf("reason %q", reason), func(context.Context) error {
+		if v = e.router.Observe(e.setup, d); v.Reason != reason {
+			return fmt.Errorf("view is %+v", v)
+		}
+		return nil
+	})
+	return v
+}
+
+var gatewayInstalled bool
+
+// installGateway adds the Gateway API's CRDs, of the standard channel.
+func installGateway(t *testing.T) {
+	t.Helper()
+	if gatewayInstalled {
+		return
+	}
+	for _, plural := range []string{"httproutes", "grpcroutes"} {
+		if err := cluster.Shared(t).Apply(t.Context(), "", crd(t, plural)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gatewayInstalled = true
+}
+
+var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+// uninstallGateway takes the API away again, if another test has installed it.
+func (e *env) uninstallGateway() {
+	e.Helper()
+	for _, s := range newSources(e.kube, e.dynamic, "") {
+		if s.optional == nil {
+			continue
+		}
+		name := s.resource.Resource + "." + traffic.GatewayGroup
+		eventually(e.T, name+" is gone", func(ctx context.Context) error {
+			err := e.dynamic.Resource(crds).Delete(ctx, name, metav1.DeleteOptions{})
+			if s.installed() == nil || !apierrors.IsNotFound(err) {
+				return fmt.Errorf("it is there: %w", err)
+			}
+			return nil
+		})
+	}
+	gatewayInstalled = false
+}
+
+func crd(t *testing.T, plural string) []byte {
+	t.Helper()
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "config/crd/standard", traffic.GatewayGroup+"_"+plural+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// applyRoutes is the user's manifests, once the API is served.
+func (e *env) applyRoutes(manager string) {
+	e.Helper()
+	for _, manifest := range []string{httpManifest, grpcManifest} {
+		eventually(e.T, "the routes are accepted", func(context.Context) error {
+			return e.applyError(manager, manifest, true) //nolint:contextcheck // it has the test's own
+		})
+	}
+}

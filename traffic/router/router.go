@@ -1,0 +1,188 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package router
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+const (
+	// writeTimeout bounds one write, webhooks included.
+	writeTimeout = 30 * time.Second
+	// catchUpTimeout bounds how long the caches may take to see a write that succeeded.
+	catchUpTimeout = 10 * time.Second
+	// syncTimeout bounds how long Check waits for caches that it is the first to need.
+	syncTimeout = 10 * time.Second
+	// lateness is how far behind the API server caches may normally be.
+	lateness = 500 * time.Millisecond
+)
+
+// Router reads and writes the objects that carry the traffic of releases. Its methods may be called from several
+// goroutines; of two writes at the same time to one object, one fails with a conflict.
+type Router struct {
+	client  dynamic.Interface
+	log     *slog.Logger
+	changed func(namespace, kind, name string)
+	sources map[string]*source // by kind
+	wanted  chan *source       // to be started
+	pulse   pulse
+}
+
+// Option adjusts a Router.
+type Option func(*options)
+
+type options struct {
+	log       *slog.Logger
+	namespace string
+	changed   func(namespace, kind, name string)
+}
+
+// WithLogger sets the logger. The default drops everything.
+func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
+
+// WithNamespace limits the caches to one namespace. The default is all of them.
+func WithNamespace(ns string) Option { return func(o *options) { o.namespace = ns } }
+
+// OnChange sets what is called after every change of an object that may carry traffic, of whatever owner, with the kinds
+// of package traffic. A change of a Service's endpoints is one of the Service. Without namespace and name: the cache of
+// that kind has been filled, or can't be, so that any release that uses it may stand differently. It must not block.
+func OnChange(f func(namespace, kind, name string)) Option { return func(o *options) { o.changed = f } }
+
+// New returns a Router. It makes no request.
+func New(core kubernetes.Interface, client dynamic.Interface, opts ...Option) (*Router, error) {
+	o := options{log: slog.New(slog.DiscardHandler), changed: func(string, string, string) {}}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	r := &Router{client: client, log: o.log, changed: o.changed, sources: map[string]*source{}}
+	for _, s := range newSources(core, client, o.namespace) {
+		if err := s.prepare(r.tell); err != nil {
+			return nil, fmt.Errorf("set up the cache of %s: %w", s.resource.Resource, err)
+		}
+		r.sources[s.kind] = s
+	}
+	r.wanted = make(chan *source, len(r.sources))
+	return r, nil
+}
+
+// tell passes a change on.
+func (r *Router) tell(namespace, kind, name string) {
+	r.pulse.fire()
+	r.changed(namespace, kind, name)
+}
+
+// Run fills the caches that are asked for, until ctx ends, and returns once everything it started has stopped. It must be
+// called once.
+func (r *Router) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for {
+		select {
+		case s := <-r.wanted:
+			r.log.Info("filling a cache", slog.String("resource", s.resource.String()))
+			running.Go(func() { s.run(ctx) })
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Check says whether a release can begin, see [traffic.Check]. It waits for caches that nobody needed before, and a
+// moment for objects that somebody has only just written.
+func (r *Router) Check(ctx context.Context, s traffic.Setup) error {
+	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
+	defer cancel()
+	var late <-chan time.Time // nil until the caches are filled
+	for {
+		next := r.pulse.wait()
+		err := r.check(s)
+		if err == nil {
+			return nil
+		}
+		if late == nil && drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NOT_SYNCED {
+			late = time.After(lateness)
+		}
+		select {
+		case <-next:
+		case <-late:
+			return err
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func (r *Router) check(s traffic.Setup) error {
+	w, err := r.look(s)
+	if err != nil {
+		return err
+	}
+	return traffic.Check(s, w)
+}
+
+// Observe says how the traffic of a release stands against what is desired. It reads caches only; a cache that nobody
+// needed before begins to be filled.
+func (r *Router) Observe(s traffic.Setup, d traffic.Desired) traffic.View {
+	w, why := r.look(s)
+	if why == nil {
+		return traffic.Look(s, d, w)
+	}
+	v := traffic.View{Reason: traffic.ReasonNotSynced, Message: why.Error()}
+	if drivererr.Reason(why) != pb.ErrorReason_ERROR_REASON_NOT_SYNCED {
+		v.Reason, v.Err = traffic.ReasonBlocked, why
+	}
+	return v
+}
+
+// Apply makes the next write that leads to what is desired, and says what it was. Nothing is written when none is due.
+func (r *Router) Apply(ctx context.Context, s traffic.Setup, d traffic.Desired) (wrote bool, what string, err error) {
+	w, err := r.look(s)
+	if err != nil {
+		return false, "", err
+	}
+	next, err := traffic.Next(s, d, w)
+	if err != nil || next == nil {
+		return false, "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	wrote, err = r.write(ctx, s.Namespace, next)
+	return wrote, next.String(), err
+}
+
+// pulse wakes up whoever waits for a change, and says no more than that: the waiter looks again.
+type pulse struct {
+	mu   sync.Mutex
+	next chan struct{}
+}
+
+// wait returns a channel that is closed at the next change. Take it before looking.
+func (p *pulse) wait() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.next == nil {
+		p.next = make(chan struct{})
+	}
+	return p.next
+}
+
+func (p *pulse) fire() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.next != nil {
+		close(p.next)
+		p.next = nil
+	}
+}

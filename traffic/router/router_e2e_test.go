@@ -1,0 +1,364 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package router
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+func decode(t *testing.T, manifest string) *unstructured.Unstructured {
+	t.Helper()
+	o := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(manifest), o); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// TestAPIComesLater begins on a cluster without the Gateway API.
+func TestAPIComesLater(t *testing.T) {
+	e := newEnv(t, nil)
+	e.uninstallGateway()
+	err := e.router.Check(t.Context(), e.setup)
+	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND || !strings.Contains(err.Error(), "Gateway API") {
+		t.Fatalf("Check: %v, want one about the Gateway API", err)
+	}
+	if v := e.router.Observe(e.setup, traffic.Desired{}); v.Err == nil || v.Verified {
+		t.Errorf("view %+v", v)
+	}
+	installGateway(t)
+	e.applyRoutes("someone")
+	eventually(t, "the API is found", func(ctx context.Context) error { return e.router.Check(ctx, e.setup) })
+}
+
+// TestRelease goes through a release with all that others do to the objects meanwhile.
+func TestRelease(t *testing.T) {
+	installGateway(t)
+	e := newEnv(t, nil)
+	e.applyRoutes("argocd")
+	e.pod("vllm-0", "vllm", "0")
+	e.pod("vllm-0-1", "vllm", "1")
+	if err := e.router.Check(t.Context(), e.setup); err != nil {
+		t.Fatal(err)
+	}
+	svc := traffic.Key{Kind: traffic.KindService, Name: "vllm"}
+	user := map[traffic.Key]any{}
+	for _, key := range []traffic.Key{svc, httpRoute, grpcRoute} {
+		user[key] = e.get(key).Object["spec"]
+	}
+
+	prepared := traffic.Desired{Prepared: true}
+	want := []string{"patch Service vllm", "create Service vllm-canary"}
+	if diff := cmp.Diff(want, e.settle(prepared)); diff != "" {
+		t.Fatalf("prepare (-want +got):\n%s", diff)
+	}
+	e.gateway()
+	if v := e.view(prepared, ""); v.StableEndpoints != 1 || !v.Fenced || !v.Prepared {
+		t.Errorf("view %+v: the leader alone serves", v)
+	}
+	e.pod("vllm-abc123-0", "vllm-abc123", "0")
+	e.pod("vllm-abc123-0-1", "vllm-abc123", "1")
+	d := traffic.Desired{Weight: 25, Mirror: 5, HeaderRoutes: []traffic.HeaderRoute{
+		{Name: "beta", Matches: []traffic.HeaderMatch{{Name: "x-canary", Value: "y.*", Regex: true}}},
+	}}
+	eventually(t, "the canary has an endpoint", func(context.Context) error {
+		if v := e.router.Observe(e.setup, d); v.CanaryEndpoints != 1 {
+			return fmt.Errorf("view %+v", v)
+		}
+		return nil
+	})
+	want = []string{"patch HTTPRoute llm", "patch GRPCRoute llm"}
+	if diff := cmp.Diff(want, e.settle(d)); diff != "" {
+		t.Fatalf("up (-want +got):\n%s", diff)
+	}
+	e.view(d, traffic.ReasonRouteNotObserved)
+	e.gateway()
+	if v := e.view(d, ""); v.Weight != 25 || v.StableEndpoints != 1 {
+		t.Errorf("view %+v: the fence keeps the canary out", v)
+	}
+
+	t.Run("manifests applied again", func(t *testing.T) { e.in(t).reapply(d) })
+
+	e.settle(prepared)
+	e.gateway()
+	e.view(prepared, "")
+	want = []string{"delete Service vllm-canary", "patch Service vllm", "patch Service vllm", "patch HTTPRoute llm", "patch GRPCRoute llm"}
+	if diff := cmp.Diff(want, e.settle(traffic.Desired{})); diff != "" {
+		t.Fatalf("end (-want +got):\n%s", diff)
+	}
+	for key, spec := range user {
+		o := e.get(key)
+		if diff := cmp.Diff(spec, o.Object["spec"]); diff != "" {
+			t.Errorf("%s is not as the user had it:\n%s", key, diff)
+		}
+		for _, entry := range o.GetManagedFields() {
+			if entry.Manager == traffic.FieldManager {
+				t.Errorf("%s: fields are still ours: %s", key, entry.FieldsV1)
+			}
+		}
+		if _, ok := o.GetAnnotations()[traffic.FenceAnnotation]; ok {
+			t.Errorf("%s still has the note of the fence", key)
+		}
+	}
+	for manifest, change := range map[string][2]string{httpManifest: {"/old", "/older"}, serviceManifest: {"app: vllm", "app: sglang"}} {
+		if err := e.applyError("argocd", strings.Replace(manifest, change[0], change[1], 1), false); err != nil {
+			t.Errorf("after the release the user meets a conflict: %v", err)
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, name := range []string{"Service/vllm", "Service/vllm-canary", "HTTPRoute/llm", "GRPCRoute/llm"} {
+		if e.changes[name] == 0 {
+			t.Errorf("no change of %s was told: %v", name, e.changes)
+		}
+	}
+}
+
+func (e *env) in(t *testing.T) *env {
+	return &env{
+		T: t, cluster: e.cluster, namespace: e.namespace, kube: e.kube, dynamic: e.dynamic, router: e.router,
+		setup: e.setup, changes: e.changes,
+	}
+}
+
+// reapply has tools apply the user's manifests in mid-release, in each way that they have.
+func (e *env) reapply(d traffic.Desired) {
+	if err := e.applyError("argocd", httpManifest, false); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), traffic.FieldManager) {
+		e.Errorf("server-side apply without force: %v, want a conflict that names lockstep", err)
+	}
+	e.applyRoutes("argocd")
+	e.apply("someone", serviceManifest)
+	e.view(d, traffic.ReasonWriting)
+	for _, key := range []traffic.Key{httpRoute, grpcRoute} {
+		e.onlyStable(key)
+	}
+	want := []string{"patch Service vllm", "patch HTTPRoute llm", "patch GRPCRoute llm"}
+	if diff := cmp.Diff(want, e.settle(d)); diff != "" {
+		e.Errorf("server-side apply takes fence and rules away; they are repaired (-want +got):\n%s", diff)
+	}
+
+	// kubectl apply, client-side, merges with what it applied last: the fence stays.
+	patch := []byte(`{"metadata": {"annotations": {"owner": "infra"}}, "spec": {"selector": {"app": "vllm"}}}`)
+	if _, err := e.client(traffic.KindService).Patch(e.Context(), "vllm", types.MergePatchType, patch,
+		metav1.PatchOptions{FieldManager: "kubectl-client-side-apply"}); err != nil {
+		e.Fatal(err)
+	}
+	e.view(d, traffic.ReasonWriting)
+	want = []string{"patch Service vllm-canary"}
+	if diff := cmp.Diff(want, e.settle(d)); diff != "" {
+		e.Errorf("the fence stays, and the canary Service follows (-want +got):\n%s", diff)
+	}
+
+	// kubectl replace
+	next := decode(e.T, serviceManifest)
+	live := e.get(traffic.Key{Kind: traffic.KindService, Name: "vllm"})
+	next.SetResourceVersion(live.GetResourceVersion())
+	spec, _ := next.Object["spec"].(map[string]any)
+	liveSpec, _ := live.Object["spec"].(map[string]any)
+	spec["clusterIP"] = liveSpec["clusterIP"]
+	if _, err := e.client(traffic.KindService).Update(e.Context(), next, metav1.UpdateOptions{}); err != nil {
+		e.Fatal(err)
+	}
+	e.view(d, traffic.ReasonWriting)
+	want = []string{"patch Service vllm", "patch Service vllm-canary"}
+	if diff := cmp.Diff(want, e.settle(d)); diff != "" {
+		e.Errorf("the fence is repaired (-want +got):\n%s", diff)
+	}
+}
+
+// onlyStable: a manifest that was applied again sends requests nowhere but to what serves.
+func (e *env) onlyStable(key traffic.Key) {
+	e.Helper()
+	rules, _, err := unstructured.NestedSlice(e.get(key).Object, "spec", "rules")
+	if err != nil {
+		e.Fatal(err)
+	}
+	if text := fmt.Sprint(rules); strings.Contains(text, "vllm-canary") || !strings.Contains(text, "vllm") {
+		e.Errorf("%s leads to %s", key, text)
+	}
+}
+
+// TestPrecondition: a write that was decided on before somebody else's loses.
+func TestPrecondition(t *testing.T) {
+	installGateway(t)
+	e := newEnv(t, nil)
+	e.applyRoutes("someone")
+	eventually(t, "the caches are filled", func(ctx context.Context) error { return e.router.Check(ctx, e.setup) })
+	w, err := e.router.look(e.setup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale, err := traffic.Next(e.setup, traffic.Desired{Fenced: true}, w)
+	if err != nil || stale == nil {
+		t.Fatalf("next is %v, %v", stale, err)
+	}
+	e.apply("someone", strings.Replace(serviceManifest, "owner: ml", "owner: infra", 1))
+	if wrote, err := e.router.write(t.Context(), e.namespace, stale); wrote || !apierrors.IsConflict(err) {
+		t.Errorf("wrote %t, %v, want a conflict", wrote, err)
+	}
+
+	// Two drivers make the canary Service: one does, the other sees it.
+	e.settle(traffic.Desired{Fenced: true})
+	w, err = e.router.look(e.setup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	create, err := traffic.Next(e.setup, traffic.Desired{Prepared: true}, w)
+	if err != nil || create == nil || create.Verb != traffic.Create {
+		t.Fatalf("next is %v, %v", create, err)
+	}
+	for _, first := range []bool{true, false} {
+		if wrote, err := e.router.write(t.Context(), e.namespace, create); wrote != first || err != nil {
+			t.Errorf("wrote %t, %v, want %t", wrote, err, first)
+		}
+	}
+
+	// It goes with its owner.
+	if err := e.kube.CoreV1().ConfigMaps(e.namespace).Delete(t.Context(), "owner", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the canary Service is collected", func(ctx context.Context) error {
+		_, err := e.kube.CoreV1().Services(e.namespace).Get(ctx, "vllm-canary", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("it is there: %w", err)
+	})
+}
+
+// TestCatchUp: a look after a write is never older than it.
+func TestCatchUp(t *testing.T) {
+	installGateway(t)
+	e := newEnv(t, nil)
+	e.applyRoutes("someone")
+	e.pod("vllm-abc123-0", "vllm-abc123", "0")
+	if err := e.router.Check(t.Context(), e.setup); err != nil {
+		t.Fatal(err)
+	}
+	e.settle(traffic.Desired{Prepared: true})
+	eventually(t, "the canary has an endpoint", func(context.Context) error {
+		if v := e.router.Observe(e.setup, traffic.Desired{}); v.CanaryEndpoints != 1 {
+			return fmt.Errorf("view %+v", v)
+		}
+		return nil
+	})
+	for weight := 1; weight <= 100; weight += 3 {
+		d := traffic.Desired{Weight: weight}
+		if got := e.settle(d); len(got) != 2 {
+			t.Fatalf("weight %d: writes %v", weight, got)
+		}
+		if v := e.router.Observe(e.setup, d); v.Weight != weight || v.Drift {
+			t.Fatalf("weight %d: view %+v", weight, v)
+		}
+	}
+	e.settle(traffic.Desired{})
+}
+
+// TestForeignService: a Service of others under the canary's name.
+func TestForeignService(t *testing.T) {
+	installGateway(t)
+	e := newEnv(t, nil)
+	e.applyRoutes("someone")
+	e.apply("someone", strings.Replace(serviceManifest, "name: vllm,", "name: vllm-canary,", 1))
+	eventually(t, "NAME_TAKEN", func(ctx context.Context) error {
+		err := e.router.Check(ctx, e.setup)
+		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
+			return nil
+		}
+		return fmt.Errorf("Check: %w", err)
+	})
+	e.settle(traffic.Desired{Fenced: true})
+	_, _, err := e.router.Apply(t.Context(), e.setup, traffic.Desired{Prepared: true})
+	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
+		t.Errorf("Apply: %v", err)
+	}
+	e.settle(traffic.Desired{})
+	if _, err := e.kube.CoreV1().Services(e.namespace).Get(t.Context(), "vllm-canary", metav1.GetOptions{}); err != nil {
+		t.Errorf("it is gone: %v", err)
+	}
+}
+
+// TestForbidden: a driver that may not read says which right it lacks.
+func TestForbidden(t *testing.T) {
+	installGateway(t)
+	e := newEnv(t, nil)
+	account, err := e.kube.CoreV1().ServiceAccounts(e.namespace).Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "driver"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.kube.RbacV1().Roles(e.namespace).Create(t.Context(), &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: "driver"},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"list", "watch"}}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.kube.RbacV1().RoleBindings(e.namespace).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "driver"},
+		RoleRef:    rbacv1.RoleRef{Kind: "Role", Name: "driver"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: e.namespace}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	config, err := e.cluster.ServiceAccountConfig(t.Context(), e.namespace, account.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.start(config)
+	eventually(t, "Forbidden", func(ctx context.Context) error {
+		err := e.router.Check(ctx, e.setup)
+		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "endpointslices") {
+			return nil
+		}
+		return fmt.Errorf("Check: %w", err)
+	})
+}
+
+// TestOldGatewayAPI: a CRD that does not know names of rules. What could not be found again is not written.
+func TestOldGatewayAPI(t *testing.T) {
+	installGateway(t)
+	e := newEnv(t, nil)
+	e.applyRoutes("someone")
+	e.pod("vllm-abc123-0", "vllm-abc123", "0")
+	if err := e.router.Check(t.Context(), e.setup); err != nil {
+		t.Fatal(err)
+	}
+	path := "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/rules/items/properties/name"
+	if _, err := e.dynamic.Resource(crds).Patch(t.Context(), "grpcroutes."+traffic.GatewayGroup, types.JSONPatchType,
+		fmt.Appendf(nil, `[{"op": "remove", "path": %q}]`, path), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { gatewayInstalled = false }()
+	e.settle(traffic.Desired{Prepared: true})
+	d := traffic.Desired{HeaderRoutes: []traffic.HeaderRoute{{Name: "beta", Matches: []traffic.HeaderMatch{{Name: "x-canary", Value: "yes"}}}}}
+	eventually(t, "the write is refused", func(ctx context.Context) error {
+		_, what, err := e.router.Apply(ctx, e.setup, d)
+		if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "v1.4") {
+			return nil
+		}
+		return fmt.Errorf("%s: %w", what, err)
+	})
+	if rules, _, _ := unstructured.NestedSlice(e.get(grpcRoute).Object, "spec", "rules"); len(rules) != 1 {
+		t.Errorf("the GRPCRoute has %d rules", len(rules))
+	}
+	e.settle(traffic.Desired{})
+}

@@ -1,0 +1,349 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package router
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	fakediscovery "k8s.io/client-go/discovery/fake"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+var gatewayVersion = schema.GroupVersion{Group: traffic.GatewayGroup, Version: traffic.GatewayVersion}
+
+func setup(routes ...traffic.Key) traffic.Setup {
+	w := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Name: "vllm", Namespace: "default", UID: "stable"}}
+	w.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels = map[string]string{"app": "vllm"}
+	return traffic.NewSetup(w, "vllm-abc123", traffic.Policy{
+		StableService: "vllm", CanaryService: "vllm-canary", Routes: routes,
+	}, nil)
+}
+
+func stableService() *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "vllm", ResourceVersion: "1"},
+		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "vllm"}},
+	}
+}
+
+func slice(name, service string, family discoveryv1.AddressType, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service},
+		},
+		AddressType: family, Endpoints: endpoints,
+	}
+}
+
+func endpoint(pod string, ready bool) discoveryv1.Endpoint {
+	return discoveryv1.Endpoint{
+		Addresses: []string{"10.244.0.1"}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+		TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: pod},
+	}
+}
+
+func route(kind, name string) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"rules": []any{map[string]any{
+		"backendRefs": []any{map[string]any{"name": "vllm", "port": int64(80), "weight": int64(1)}},
+	}}}}}
+	o.SetAPIVersion(gatewayVersion.String())
+	o.SetKind(kind)
+	o.SetNamespace("default")
+	o.SetName(name)
+	return o
+}
+
+// world is a Router over clients that hold what they are given.
+type world struct {
+	*Router
+	core    *fake.Clientset
+	dynamic *dynamicfake.FakeDynamicClient
+	told    atomic.Int64
+}
+
+// newWorld runs a Router. gateway are the plurals of the Gateway API that are installed.
+func newWorld(t *testing.T, gateway []string, objects ...runtime.Object) *world {
+	t.Helper()
+	w := &world{core: fake.NewClientset()}
+	var routes []runtime.Object
+	for _, o := range objects {
+		if u, ok := o.(*unstructured.Unstructured); ok {
+			routes = append(routes, u)
+		} else if err := w.core.Tracker().Add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+		gatewayVersion.WithResource("httproutes"): "HTTPRouteList",
+		gatewayVersion.WithResource("grpcroutes"): "GRPCRouteList",
+		{Version: "v1", Resource: "services"}:     "ServiceList",
+	}, routes...)
+	discovered, _ := w.core.Discovery().(*fakediscovery.FakeDiscovery)
+	if len(gateway) > 0 {
+		list := &metav1.APIResourceList{GroupVersion: gatewayVersion.String()}
+		for _, plural := range gateway {
+			list.APIResources = append(list.APIResources, metav1.APIResource{Name: plural})
+		}
+		discovered.Resources = append(discovered.Resources, list)
+	}
+	var err error
+	w.Router, err = New(w.core, w.dynamic, OnChange(func(string, string, string) { w.told.Add(1) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { w.Run(ctx); close(ended) }()
+	t.Cleanup(func() { stop(); <-ended })
+	return w
+}
+
+func TestObserve(t *testing.T) {
+	http := traffic.Key{Kind: traffic.KindHTTPRoute, Name: "llm"}
+	w := newWorld(t, []string{"httproutes"}, stableService(), route(http.Kind, http.Name),
+		slice("v4", "vllm", discoveryv1.AddressTypeIPv4, endpoint("vllm-0", true), endpoint("vllm-1", false)),
+		slice("v6", "vllm", discoveryv1.AddressTypeIPv6, endpoint("vllm-0", true), endpoint("vllm-2", true)),
+		slice("other", "other", discoveryv1.AddressTypeIPv4, endpoint("x", true)),
+	)
+	if actions := len(w.core.Actions()) + len(w.dynamic.Actions()); actions > 0 {
+		t.Errorf("%d requests before anybody asked", actions)
+	}
+	if err := w.Check(t.Context(), setup(http)); err != nil {
+		t.Fatal(err)
+	}
+	v := w.Observe(setup(http), traffic.Desired{Fenced: true})
+	if v.StableEndpoints != 2 || v.CanaryEndpoints != 0 || v.Fenced || !v.Drift || v.Next == "" {
+		t.Errorf("view %+v: want the two pods that are ready, each once", v)
+	}
+	for _, action := range w.dynamic.Actions() {
+		if action.GetResource().Resource == "grpcroutes" {
+			t.Errorf("%v: no release has a GRPCRoute", action)
+		}
+	}
+	if w.told.Load() == 0 {
+		t.Error("no change was told")
+	}
+}
+
+// TestJustWritten: a route that somebody made a moment ago is no missing one.
+func TestJustWritten(t *testing.T) {
+	http := traffic.Key{Kind: traffic.KindHTTPRoute, Name: "llm"}
+	w := newWorld(t, []string{"httproutes"}, stableService())
+	if err := w.Check(t.Context(), setup(http)); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND {
+		t.Fatalf("Check: %v, want that the route is missing", err)
+	}
+	made := make(chan error, 1)
+	time.AfterFunc(lateness/5, func() {
+		_, err := w.dynamic.Resource(gatewayVersion.WithResource("httproutes")).Namespace("default").
+			Create(context.Background(), route(http.Kind, http.Name), metav1.CreateOptions{})
+		made <- err
+	})
+	if err := w.Check(t.Context(), setup(http)); err != nil {
+		t.Errorf("Check: %v", err)
+	}
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNotSynced(t *testing.T) {
+	w := newWorld(t, nil, stableService())
+	s := setup(traffic.Key{Kind: traffic.KindGRPCRoute, Name: "llm"})
+	if v := w.Observe(s, traffic.Desired{}); v.Reason != traffic.ReasonNotSynced || v.Err != nil || v.Verified {
+		t.Errorf("view %+v", v)
+	}
+	err := w.Check(t.Context(), s)
+	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND || !strings.Contains(err.Error(), "grpcroutes") {
+		t.Errorf("Check: %v, want that the API is missing", err)
+	}
+	if v := w.Observe(s, traffic.Desired{}); v.Reason != traffic.ReasonBlocked || v.Err == nil {
+		t.Errorf("view %+v", v)
+	}
+	if _, _, err := w.Apply(t.Context(), s, traffic.Desired{Fenced: true}); err == nil {
+		t.Error("Apply wrote without knowing")
+	}
+}
+
+// TestBeforeRun: looks never wait, not even for Run.
+func TestBeforeRun(t *testing.T) {
+	r, err := New(fake.NewClientset(), dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		if v := r.Observe(setup(), traffic.Desired{}); v.Reason != traffic.ReasonNotSynced {
+			t.Fatalf("view %+v", v)
+		}
+	}
+}
+
+func TestServes(t *testing.T) {
+	for _, tt := range []struct {
+		name                        string
+		ready, serving, terminating *bool
+		want                        bool
+	}{
+		{"unknown counts as ready", nil, nil, nil, true},
+		{"ready", ptr.To(true), ptr.To(true), ptr.To(false), true},
+		{"not ready", ptr.To(false), nil, nil, false},
+		{"published though not ready", ptr.To(true), ptr.To(false), nil, false},
+		{"terminating", ptr.To(true), ptr.To(true), ptr.To(true), false},
+	} {
+		if got := serves(discoveryv1.EndpointConditions{Ready: tt.ready, Serving: tt.serving, Terminating: tt.terminating}); got != tt.want {
+			t.Errorf("%s: %t", tt.name, got)
+		}
+	}
+}
+
+// TestView: what is not read is not kept, and a second pass changes nothing.
+func TestView(t *testing.T) {
+	svc := stableService()
+	svc.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "owner": "ml"}
+	svc.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
+	if _, err := view(svc); err != nil || svc.ManagedFields != nil || len(svc.Annotations) != 1 {
+		t.Errorf("%v, %v, %v", svc.ManagedFields, svc.Annotations, err)
+	}
+	svc.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}, {Manager: traffic.FieldManager}}
+	if _, err := view(svc); err != nil || len(svc.ManagedFields) != 2 {
+		t.Errorf("%v, %v: they are needed to give ours up", svc.ManagedFields, err)
+	}
+	unready := endpoint("vllm-1", false)
+	once, err := view(slice("a", "vllm", discoveryv1.AddressTypeIPv4, endpoint("vllm-0", true), unready,
+		discoveryv1.Endpoint{Addresses: []string{"192.0.2.1"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, _ := once.(*sliceView)
+	if diff := cmp.Diff([]string{"vllm-0", "192.0.2.1"}, v.ready); diff != "" || v.service != "vllm" {
+		t.Errorf("%q (-want +got):\n%s", v.service, diff)
+	}
+	if twice, _ := view(once); twice != once {
+		t.Error("a second pass makes another")
+	}
+}
+
+// TestBehind: a write whose effect the watch does not show is an error of its own, in bounded time.
+func TestBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w := &Router{}, &traffic.Write{Key: traffic.Key{Kind: traffic.KindService, Name: "vllm"}}
+		start := time.Now()
+		err := r.until(t.Context(), w, func() bool { return false })
+		if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE || time.Since(start) != catchUpTimeout {
+			t.Errorf("%v after %s", err, time.Since(start))
+		}
+		var seen atomic.Bool
+		time.AfterFunc(time.Second, func() { seen.Store(true); r.pulse.fire() })
+		start = time.Now()
+		if err := r.until(t.Context(), w, seen.Load); err != nil || time.Since(start) != time.Second {
+			t.Errorf("%v after %s", err, time.Since(start))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := r.until(ctx, w, func() bool { return false }); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v, want the caller's", err)
+		}
+	})
+}
+
+func TestSeen(t *testing.T) {
+	at := func(uid, version string) metav1.Object {
+		o := stableService()
+		o.UID, o.ResourceVersion = "a", version
+		if uid != "" {
+			o.UID = "b"
+		}
+		return o
+	}
+	going := stableService()
+	going.UID, going.DeletionTimestamp = "a", &metav1.Time{Time: time.Unix(1, 0)}
+	for _, tt := range []struct {
+		name       string
+		now, wrote metav1.Object
+		want       bool
+	}{
+		{"as written", at("", "7"), at("", "7"), true},
+		{"newer", at("", "10"), at("", "9"), true},
+		{"older", at("", "9"), at("", "10"), false},
+		{"not there yet", nil, at("", "7"), false},
+		{"made again", at("b", "9"), at("", "7"), true},
+		{"gone, as asked", nil, going, true},
+	} {
+		if got := seen(tt.now, tt.wrote); got != tt.want {
+			t.Errorf("%s: %t", tt.name, got)
+		}
+	}
+}
+
+// TestWriteErrors: what an API server answers, and what is made of it.
+func TestWriteErrors(t *testing.T) {
+	services := schema.GroupResource{Resource: "services"}
+	for _, tt := range []struct {
+		name, reason string
+		verb         traffic.Verb
+		err          error
+		want         func(error) bool
+	}{
+		{"gone before the delete", "as wanted", traffic.Delete, apierrors.NewNotFound(services, "x"), func(err error) bool { return err == nil }},
+		{"changed before the delete", "lost a race", traffic.Delete, apierrors.NewConflict(services, "x", nil), apierrors.IsConflict},
+		{"gone before the patch", "lost a race", traffic.Patch, apierrors.NewNotFound(services, "x"), apierrors.IsNotFound},
+		{"exists, and is cached", "another driver made it", traffic.Create, apierrors.NewAlreadyExists(services, "x"), func(err error) bool { return err == nil }},
+		{"old API", "the fix is named", traffic.Patch, apierrors.NewBadRequest(`strict decoding error: unknown field "spec.rules[0].name"`),
+			func(err error) bool { return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "too old") }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, nil, stableService())
+			if err := w.Check(t.Context(), setup()); err != nil {
+				t.Fatal(err)
+			}
+			w.dynamic.PrependReactor("*", "services", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, tt.err })
+			wrote, err := w.write(t.Context(), "default", &traffic.Write{
+				Verb: tt.verb, Key: traffic.Key{Kind: traffic.KindService, Name: "vllm"}, Body: map[string]any{"kind": "Service"},
+			})
+			if wrote || !tt.want(err) {
+				t.Errorf("%s: wrote %t, %v", tt.reason, wrote, err)
+			}
+		})
+	}
+}
+
+func TestPulse(t *testing.T) {
+	var p pulse
+	p.fire() // nobody waits
+	first, second := p.wait(), p.wait()
+	p.fire()
+	for i, ch := range []<-chan struct{}{first, second} {
+		select {
+		case <-ch:
+		default:
+			t.Errorf("waiter %d was not woken", i)
+		}
+	}
+	select {
+	case <-p.wait():
+		t.Error("woken by a change of before")
+	default:
+	}
+}

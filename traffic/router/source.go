@@ -1,0 +1,179 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package router
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	discoveryinformers "k8s.io/client-go/informers/discovery/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// kindSlice are the endpoints of Services. Nobody outside knows of them.
+const kindSlice = "EndpointSlice"
+
+// discoverPeriod is how often a missing API is looked for again.
+const discoverPeriod = 2 * time.Second
+
+// source is the cache of one kind.
+type source struct {
+	kind     string
+	resource schema.GroupVersionResource
+	informer cache.SharedIndexInformer
+	// optional is asked whether the API is installed, nil for what every cluster has.
+	optional discovery.ServerResourcesInterface
+
+	start sync.Once
+	told  func() // wakes up who waits for the cache
+
+	mu  sync.Mutex
+	err error // why it is not filled
+}
+
+func newSources(core kubernetes.Interface, client dynamic.Interface, namespace string) []*source {
+	ofServices := func(o *metav1.ListOptions) { o.LabelSelector = discoveryv1.LabelServiceName }
+	all := []*source{ //nolint:prealloc // a list of what there is
+		{
+			kind: traffic.KindService, resource: schema.GroupVersionResource{Version: "v1", Resource: "services"},
+			informer: coreinformers.NewServiceInformer(core, namespace, 0, cache.Indexers{}),
+		},
+		{
+			kind: kindSlice, resource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
+			informer: discoveryinformers.NewFilteredEndpointSliceInformer(core, namespace, 0,
+				cache.Indexers{serviceIndex: indexByService}, ofServices),
+		},
+	}
+	gateway := schema.GroupVersion{Group: traffic.GatewayGroup, Version: traffic.GatewayVersion}
+	for kind, plural := range map[string]string{traffic.KindHTTPRoute: "httproutes", traffic.KindGRPCRoute: "grpcroutes"} {
+		resource := gateway.WithResource(plural)
+		all = append(all, &source{
+			kind: kind, resource: resource, optional: core.Discovery(),
+			informer: dynamicinformer.NewFilteredDynamicInformer(client, resource, namespace, 0, cache.Indexers{}, nil).Informer(),
+		})
+	}
+	return all
+}
+
+// prepare sets what must be set before the informer runs. told is called for each change.
+func (s *source) prepare(told func(namespace, kind, name string)) error {
+	s.told = func() { told("", s.kind, "") }
+	if err := s.informer.SetTransform(view); err != nil {
+		return fmt.Errorf("set transform: %w", err)
+	}
+	if err := s.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+		s.fail(fmt.Errorf("fill the cache of %s: %w", s.resource.Resource, err))
+		cache.DefaultWatchErrorHandler(ctx, r, err)
+	}); err != nil {
+		return fmt.Errorf("set watch error handler: %w", err)
+	}
+	if _, err := s.informer.AddEventHandler(s.handler(told)); err != nil {
+		return fmt.Errorf("watch: %w", err)
+	}
+	return nil
+}
+
+// run fills the cache until ctx ends.
+func (s *source) run(ctx context.Context) {
+	if !s.awaitAPI(ctx) {
+		return
+	}
+	filled, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		if cache.WaitForCacheSync(filled.Done(), s.informer.HasSynced) {
+			s.told() // an empty cache has no event of its own
+		}
+	}()
+	s.informer.RunWithContext(ctx)
+}
+
+// awaitAPI returns true once the API is installed.
+func (s *source) awaitAPI(ctx context.Context) bool {
+	if s.optional == nil {
+		return true
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return false
+		}
+		err := s.installed()
+		if err == nil {
+			s.fail(nil)
+			return true
+		}
+		s.fail(err)
+		timer.Reset(discoverPeriod)
+	}
+}
+
+// installed asks the API server for the resource. A watch would not tell a missing API from an empty one soon.
+func (s *source) installed() error {
+	resources, err := s.optional.ServerResourcesForGroupVersion(s.resource.GroupVersion().String())
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("look for %s: %w", s.resource.GroupVersion(), err)
+	}
+	if err == nil {
+		for i := range resources.APIResources {
+			if resources.APIResources[i].Name == s.resource.Resource {
+				return nil
+			}
+		}
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
+		"the policy names a %s, but the Gateway API's %s (%s) are not installed in this cluster: install its CRDs and a gateway controller",
+		s.kind, s.resource.Resource, s.resource.GroupVersion())
+}
+
+// fail keeps why the cache is not filled, and tells if that is news.
+func (s *source) fail(err error) {
+	s.mu.Lock()
+	news := (err == nil) != (s.err == nil) || err != nil && err.Error() != s.err.Error()
+	s.err = err
+	s.mu.Unlock()
+	if news {
+		s.told()
+	}
+}
+
+// why returns why the cache can't be read, nil if it can.
+func (s *source) why() error {
+	if s.informer.HasSynced() {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return s.err
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the cache of %s is not filled yet", s.resource.Resource)
+}
+
+// get returns an object, nil if there is none.
+func (s *source) get(namespace, name string) any {
+	obj, ok, err := s.informer.GetIndexer().GetByKey(namespace + "/" + name)
+	if err != nil || !ok {
+		return nil
+	}
+	return obj
+}

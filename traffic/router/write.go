@@ -1,0 +1,112 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// write makes one request and returns when the cache has seen its effect.
+func (r *Router) write(ctx context.Context, namespace string, w *traffic.Write) (wrote bool, err error) {
+	cached := func() metav1.Object {
+		object, err := apimeta.Accessor(r.sources[w.Key.Kind].get(namespace, w.Key.Name))
+		if err != nil {
+			return nil // there is none
+		}
+		return object
+	}
+	client := r.client.Resource(r.sources[w.Key.Kind].resource).Namespace(namespace)
+	got, err := send(ctx, client, w)
+	switch {
+	case w.Verb == traffic.Delete && apierrors.IsNotFound(err):
+		return false, nil
+	case w.Verb == traffic.Create && apierrors.IsAlreadyExists(err):
+		// Another driver made it, or a request of ours did whose answer was lost. The next look tells whose it is.
+		if r.until(ctx, w, func() bool { return cached() != nil }) == nil {
+			return false, nil
+		}
+		return false, fmt.Errorf("%s %s/%s: %w", w.Verb, namespace, w.Key.Name, err)
+	case err != nil:
+		return false, fmt.Errorf("%s %s %s/%s: %w", w.Verb, w.Key.Kind, namespace, w.Key.Name, explained(err))
+	case w.Verb == traffic.Delete:
+		return true, r.until(ctx, w, func() bool {
+			now := cached()
+			return now == nil || string(now.GetUID()) != w.UID || now.GetDeletionTimestamp() != nil
+		})
+	}
+	return true, r.until(ctx, w, func() bool { return seen(cached(), got) })
+}
+
+func send(ctx context.Context, client dynamic.ResourceInterface, w *traffic.Write) (*unstructured.Unstructured, error) {
+	// An older API would drop a field that it does not know without a word: the name by which rules of ours are found
+	// again, or the percentage of a mirror.
+	const strict = metav1.FieldValidationStrict
+	switch w.Verb {
+	case traffic.Create:
+		return client.Create(ctx, &unstructured.Unstructured{Object: w.Body}, //nolint:wrapcheck // the caller names verb and object
+			metav1.CreateOptions{FieldManager: traffic.FieldManager, FieldValidation: strict})
+	case traffic.Delete:
+		return nil, client.Delete(ctx, w.Key.Name, metav1.DeleteOptions{ //nolint:wrapcheck // as above
+			Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID(w.UID)), ResourceVersion: &w.ResourceVersion},
+		})
+	default:
+		raw, err := json.Marshal(w.Body)
+		if err != nil {
+			return nil, fmt.Errorf("encode patch: %w", err)
+		}
+		return client.Patch(ctx, w.Key.Name, types.MergePatchType, raw, //nolint:wrapcheck // as above
+			metav1.PatchOptions{FieldManager: traffic.FieldManager, FieldValidation: strict})
+	}
+}
+
+// explained adds what an API server can't know.
+func explained(err error) error {
+	if (apierrors.IsBadRequest(err) || apierrors.IsInvalid(err)) && strings.Contains(err.Error(), "unknown field") {
+		return fmt.Errorf("%w (the installed Gateway API is too old for what the release asks for: named rules are in its standard channel since v1.4, the percentage of a mirror since v1.3)", err)
+	}
+	return err
+}
+
+// seen says whether the cache has an object as it was written, or something newer.
+func seen(now, wrote metav1.Object) bool {
+	if now == nil || now.GetUID() != wrote.GetUID() {
+		return now != nil || wrote.GetDeletionTimestamp() != nil
+	}
+	order, err := resourceversion.CompareResourceVersion(now.GetResourceVersion(), wrote.GetResourceVersion())
+	return err != nil || order >= 0
+}
+
+// until waits for the cache.
+func (r *Router) until(ctx context.Context, w *traffic.Write, done func() bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE,
+		"%s was written, but the API server's watch does not show it", w.Key))
+	defer cancel()
+	for {
+		changed := r.pulse.wait()
+		if done() {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,204 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"maps"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+)
+
+func TestFence(t *testing.T) {
+	app := map[string]string{"app": "vllm", lws.WorkerIndexLabelKey: "0"}
+	named := map[string]string{"app": "vllm", lws.SetNameLabelKey: "vllm"}
+	note := map[string]string{FenceAnnotation: `{"leaderworkerset.sigs.k8s.io/name":"vllm"}`}
+	for _, tt := range []struct {
+		name, reason              string
+		selector, annotations     map[string]string
+		fenced, lifted            map[string]string // selectors
+		wantNote, changed, refuse bool
+	}{
+		{name: "by app label", reason: "the usual selector, both sides",
+			selector: app, fenced: merged(app, named), lifted: app, wantNote: true, changed: true},
+		{name: "by name label", reason: "the label was the user's before, and stays after the release",
+			selector: named, fenced: named, lifted: named},
+		{name: "fenced", reason: "the second call changes nothing",
+			selector: merged(app, named), annotations: note, fenced: merged(app, named), lifted: app, wantNote: true},
+		{name: "label lost, note kept", reason: "a manifest was applied again",
+			selector: app, annotations: note, fenced: merged(app, named), lifted: app, wantNote: true, changed: true},
+		{name: "note of another pin", reason: "the pin has moved on since: what was added is ours to replace",
+			selector:    merged(app, map[string]string{lws.SetNameLabelKey: "old"}),
+			annotations: map[string]string{FenceAnnotation: `{"leaderworkerset.sigs.k8s.io/name":"old"}`},
+			fenced:      merged(app, named), lifted: app, wantNote: true, changed: true},
+		{name: "others", reason: "a label of the user's that asks for others is not overwritten",
+			selector: merged(app, map[string]string{lws.SetNameLabelKey: "others"}), refuse: true},
+		{name: "no selector", reason: "nothing to pin", refuse: true},
+		{name: "unreadable note", reason: "what was added can't be told",
+			selector: app, annotations: map[string]string{FenceAnnotation: "null"}, refuse: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "vllm", Annotations: maps.Clone(tt.annotations)}}
+			svc.Spec.Selector = maps.Clone(tt.selector)
+			before := svc.DeepCopy()
+			got, changed, err := Fence(svc, setupOf("vllm"))
+			if diff := cmp.Diff(before, svc); diff != "" {
+				t.Errorf("the cached Service was modified:\n%s", diff)
+			}
+			if (err != nil) != tt.refuse {
+				t.Fatalf("%s: %v", tt.reason, err)
+			}
+			if err != nil {
+				return
+			}
+			_, noted := got.Annotations[FenceAnnotation]
+			if changed != tt.changed || noted != tt.wantNote || !Fenced(got, setupOf("vllm")) {
+				t.Errorf("%s: changed %t, noted %t", tt.reason, changed, noted)
+			}
+			if diff := cmp.Diff(tt.fenced, got.Spec.Selector); diff != "" {
+				t.Errorf("%s: fenced (-want +got):\n%s", tt.reason, diff)
+			}
+			lifted, _, err := Lift(got)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.lifted, lifted.Spec.Selector); diff != "" {
+				t.Errorf("%s: lifted (-want +got):\n%s", tt.reason, diff)
+			}
+			if _, again, _ := Lift(lifted); again {
+				t.Error("the second call changes something")
+			}
+		})
+	}
+}
+
+// TestLiftLeavesOthers: a label that somebody has changed behind the fence is theirs.
+func TestLiftLeavesOthers(t *testing.T) {
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Annotations: map[string]string{FenceAnnotation: `{"leaderworkerset.sigs.k8s.io/name":"vllm"}`},
+	}}
+	svc.Spec.Selector = map[string]string{lws.SetNameLabelKey: "others"}
+	got, changed, err := Lift(svc)
+	if err != nil || !changed || got.Spec.Selector[lws.SetNameLabelKey] != "others" {
+		t.Errorf("%v, %t, %v", got, changed, err)
+	}
+}
+
+func TestCanaryService(t *testing.T) {
+	stable, s := readService(t, "service.yaml"), setupOf("vllm")
+	fenced, _, err := Fence(stable, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, from := range map[string]*corev1.Service{"before the fence": stable, "behind the fence": fenced} {
+		got, err := CanaryService(from, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(readService(t, "canary-service.yaml"), got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		if p := serviceDrift(got, got); p != nil {
+			t.Errorf("%s: the Service drifts from itself: %v", name, p)
+		}
+	}
+}
+
+func TestCanaryOfHeadless(t *testing.T) {
+	stable := readService(t, "service.yaml")
+	stable.Spec.Type, stable.Spec.ClusterIP, stable.Spec.ClusterIPs = corev1.ServiceTypeClusterIP, corev1.ClusterIPNone, []string{"None"}
+	got, err := CanaryService(stable, setupOf("vllm"))
+	if err != nil || got.Spec.ClusterIP != corev1.ClusterIPNone {
+		t.Errorf("clusterIP %q, %v: a gateway that resolves names would no longer reach the pods", got.Spec.ClusterIP, err)
+	}
+}
+
+// TestServiceDrift: what somebody changed on the canary Service, or on the stable one since, is put right, and what others
+// add is theirs.
+func TestServiceDrift(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*corev1.Service)
+		want   map[string]any
+	}{
+		{"added by others", func(c *corev1.Service) {
+			c.Labels["cost"], c.Annotations["tool"] = "x", "y"
+			c.Spec.ClusterIP, c.Spec.ClusterIPs = "10.0.0.9", []string{"10.0.0.9"}
+		}, nil},
+		{"selector", func(c *corev1.Service) {
+			delete(c.Spec.Selector, lws.SetNameLabelKey)
+			c.Spec.Selector["extra"] = "x"
+		}, map[string]any{"spec": map[string]any{"selector": map[string]any{lws.SetNameLabelKey: "vllm-abc123", "extra": nil}}}},
+		{"unready leaders published", func(c *corev1.Service) { c.Spec.PublishNotReadyAddresses = true },
+			map[string]any{"spec": map[string]any{"publishNotReadyAddresses": nil}}},
+		{"label", func(c *corev1.Service) { delete(c.Labels, "team") },
+			map[string]any{"metadata": map[string]any{"labels": map[string]any{"team": "serving"}}}},
+		{"annotation", func(c *corev1.Service) { c.Annotations["owner"] = "x" },
+			map[string]any{"metadata": map[string]any{"annotations": map[string]any{"owner": "ml"}}}},
+		{"affinity", func(c *corev1.Service) { c.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
+			map[string]any{"spec": map[string]any{
+				"sessionAffinity": corev1.ServiceAffinityNone, "sessionAffinityConfig": (*corev1.SessionAffinityConfig)(nil),
+			}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			want := readService(t, "canary-service.yaml")
+			have := want.DeepCopy()
+			tt.change(have)
+			if diff := cmp.Diff(tt.want, serviceDrift(have, want)); diff != "" {
+				t.Errorf("patch (-want +got):\n%s", diff)
+			}
+		})
+	}
+	want := readService(t, "canary-service.yaml")
+	have := want.DeepCopy()
+	have.Spec.Ports[0].Port = 81
+	if serviceDrift(have, want) == nil {
+		t.Error("other ports are no drift")
+	}
+}
+
+func TestToolMarks(t *testing.T) {
+	got := WithoutToolMarks(map[string]string{
+		"team": "x", "argocd.argoproj.io/tracking-id": "x", "meta.helm.sh/release-name": "x", "app.kubernetes.io/instance": "x",
+		"app.kubernetes.io/name": "vllm", "lockstep.dev/fence": "x", "applyset.kubernetes.io/part-of": "x",
+	})
+	if diff := cmp.Diff(map[string]string{"team": "x", "app.kubernetes.io/name": "vllm"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if WithoutToolMarks(nil) == nil {
+		t.Error("nil, which a caller can't add to")
+	}
+}
+
+// TestDisown: at the end nothing says that the fields are ours.
+func TestDisown(t *testing.T) {
+	c := newFakeCluster(t)
+	ours := metav1.ManagedFieldsEntry{Manager: FieldManager, Operation: metav1.ManagedFieldsOperationUpdate}
+	theirs := metav1.ManagedFieldsEntry{Manager: "argocd", Operation: metav1.ManagedFieldsOperationApply}
+	key := c.setup.Policy.Routes[0]
+	for _, tt := range []struct{ have, want []metav1.ManagedFieldsEntry }{
+		{[]metav1.ManagedFieldsEntry{theirs, ours}, []metav1.ManagedFieldsEntry{theirs}},
+		{[]metav1.ManagedFieldsEntry{ours}, []metav1.ManagedFieldsEntry{{}}},
+	} {
+		c.world.Routes[key].SetManagedFields(tt.have)
+		write, err := Next(c.setup, Desired{}, c.world)
+		if err != nil || write == nil {
+			t.Fatalf("next is %v, %v", write, err)
+		}
+		meta, _ := write.Body["metadata"].(map[string]any)
+		if diff := cmp.Diff(tt.want, meta["managedFields"]); diff != "" || write.Key != key || write.Body["spec"] != nil {
+			t.Errorf("%v (-want +got):\n%s", write, diff)
+		}
+		if write, _ := Next(c.setup, Desired{Fenced: true, Prepared: true}, c.world); write != nil && write.Key == key {
+			t.Errorf("%v in mid-release", write)
+		}
+	}
+	c.world.Routes[key].SetManagedFields([]metav1.ManagedFieldsEntry{theirs})
+	if write, err := Next(c.setup, Desired{}, c.world); write != nil || err != nil {
+		t.Errorf("%v, %v: nothing is ours", write, err)
+	}
+}

@@ -1,0 +1,81 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"maps"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+)
+
+// leaderIndex is the worker-index of every leader pod.
+const leaderIndex = "0"
+
+// Setup is what a release's traffic consists of. It does not change during a release.
+type Setup struct {
+	Namespace string
+	// Stable and Canary are the names of the two workloads.
+	Stable, Canary string
+	Policy         Policy
+	// Owner is put on generated objects: the stable workload.
+	Owner metav1.OwnerReference
+
+	// StablePin and CanaryPin are the labels that tell stable leaders from canary leaders.
+	StablePin, CanaryPin map[string]string
+
+	// Leader and Worker are the labels that every pod of the stable workload has. Worker is nil if groups have none.
+	Leader, Worker map[string]string
+	// CanaryLeader are the labels in which canary leaders differ from stable ones, the pin aside.
+	CanaryLeader map[string]string
+}
+
+// NewSetup returns the Setup of a release whose canary is a second workload. leaderLabels are what the policy adds to
+// its leader template.
+func NewSetup(stable *lws.LeaderWorkerSet, canary string, p Policy, leaderLabels map[string]string) Setup {
+	s := Setup{
+		Namespace: stable.Namespace, Stable: stable.Name, Canary: canary, Policy: p,
+		Owner:        *metav1.NewControllerRef(stable, lws.GroupVersion.WithKind("LeaderWorkerSet")),
+		StablePin:    map[string]string{lws.SetNameLabelKey: stable.Name},
+		CanaryPin:    map[string]string{lws.SetNameLabelKey: canary},
+		CanaryLeader: leaderLabels,
+	}
+	t := stable.Spec.LeaderWorkerTemplate
+	leader := t.WorkerTemplate.Labels
+	if t.LeaderTemplate != nil {
+		leader = t.LeaderTemplate.Labels
+	}
+	s.Leader = podLabels(leader, stable.Name)
+	s.Leader[lws.WorkerIndexLabelKey] = leaderIndex
+	if ptr.Deref(t.Size, 1) > 1 {
+		s.Worker = podLabels(t.WorkerTemplate.Labels, stable.Name)
+	}
+	return s
+}
+
+// podLabels are those of the template and those that LWS gives to every pod of a workload.
+func podLabels(template map[string]string, workload string) map[string]string {
+	out := map[string]string{}
+	maps.Copy(out, template)
+	out[lws.SetNameLabelKey] = workload
+	return out
+}
+
+// Objects are all objects that the release's traffic depends on. A change of one of them may change the [View].
+func (s Setup) Objects() []Key {
+	return append([]Key{{KindService, s.Policy.StableService}, {KindService, s.Policy.CanaryService}}, s.Policy.Routes...)
+}
+
+// Refers says whether the release's traffic depends on the object.
+func (s Setup) Refers(kind, name string) bool { return slices.Contains(s.Objects(), Key{kind, name}) }
+
+// backend is the pair of references between which rules are split.
+func (s Setup) backend() backend {
+	return backend{
+		kind: KindService, namespace: s.Namespace,
+		stable: s.Policy.StableService, canary: s.Policy.CanaryService,
+	}
+}

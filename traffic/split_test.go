@@ -1,0 +1,114 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"math/big"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// drawRefs makes the backendRefs of a rule: stable ones, maybe several, among those of others.
+func drawRefs(t *rapid.T, stable ...string) []object {
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) object {
+		ref := object{
+			"group": "", "kind": "Service",
+			"name":   rapid.SampledFrom(append([]string{"other", "another"}, stable...)).Draw(t, "name"),
+			"port":   int64(rapid.SampledFrom([]int{80, 9090}).Draw(t, "port")),
+			"weight": int64(rapid.SampledFrom([]int{0, 1, 1, 2, 3, 7, 50, 99, 100}).Draw(t, "weight")),
+		}
+		if rapid.Bool().Draw(t, "filtered") {
+			ref["filters"] = []any{object{"type": "RequestHeaderModifier"}}
+		}
+		return ref
+	}), 1, 6).Draw(t, "refs")
+}
+
+func total(refs []object, of func(object) bool) (sum int64) {
+	for _, ref := range refs {
+		if of(ref) {
+			sum += weightOf(ref)
+		}
+	}
+	return sum
+}
+
+// TestSplit: the canary gets exactly its share of what the stable side had, everybody else exactly what they had, and
+// merge is the way back.
+func TestSplit(t *testing.T) {
+	b := setupOf("vllm").backend()
+	all := func(object) bool { return true }
+	rapid.Check(t, func(t *rapid.T) {
+		refs, weight := drawRefs(t, "vllm"), rapid.IntRange(0, 100).Draw(t, "weight")
+		got, err := b.split(refs, weight)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, after := total(refs, all), total(got, all)
+		if (before == 0) != (after == 0) {
+			t.Fatalf("the rule's total went from %d to %d", before, after)
+		}
+		if before > 0 {
+			sameFraction(t, "stable and canary together", total(refs, b.isStable), before,
+				total(got, b.isStable)+total(got, b.isCanary), after)
+			sameFraction(t, "canary", total(refs, b.isStable)*int64(weight), before*100, total(got, b.isCanary), after)
+		}
+		for _, name := range []string{"other", "another"} {
+			of := func(ref object) bool { return text(ref, "name", "") == name }
+			if before > 0 {
+				sameFraction(t, name, total(refs, of), before, total(got, of), after)
+			}
+		}
+		for _, ref := range got {
+			if weightOf(ref) == 0 && b.isCanary(ref) || weightOf(ref) > gatewayMaxWeight {
+				t.Fatalf("ref %v", ref)
+			}
+		}
+		if weight == 100 && total(got, b.isStable) != 0 {
+			t.Fatalf("at 100 %% stable keeps %d", total(got, b.isStable))
+		}
+		if b.serves(refs) && b.share(got) != weight {
+			t.Fatalf("weight %d reads as %d", weight, b.share(got))
+		}
+		if diff := diffJSON(refs, b.merge(got)); diff != "" {
+			t.Fatalf("merge is no way back:\n%s", diff)
+		}
+	})
+}
+
+// sameFraction compares a/b and c/d without rounding.
+func sameFraction(t *rapid.T, what string, a, b, c, d int64) {
+	if big.NewRat(a, b).Cmp(big.NewRat(c, d)) != 0 {
+		t.Fatalf("%s: %d of %d became %d of %d", what, a, b, c, d)
+	}
+}
+
+// TestMergeAnything: whatever somebody made of the refs, merge leaves none to the canary and loses no weight to others.
+func TestMergeAnything(t *testing.T) {
+	b := setupOf("vllm").backend()
+	rapid.Check(t, func(t *rapid.T) {
+		refs := drawRefs(t, "vllm", "vllm-canary")
+		got := b.merge(refs)
+		if total(got, b.isCanary) > 0 {
+			t.Fatalf("the canary is left in %v", got)
+		}
+		all := func(object) bool { return true }
+		if before := total(refs, all); before > 0 {
+			sides := func(ref object) bool { return b.isStable(ref) || b.isCanary(ref) }
+			sameFraction(t, "stable", total(refs, sides), before, total(got, b.isStable), total(got, all))
+		}
+	})
+}
+
+// TestMergeByHand: refs that no split makes, since they differ in more than their weight, stay two.
+func TestMergeByHand(t *testing.T) {
+	ref := func(name string, port, weight int64) object {
+		return object{"name": name, "port": port, "weight": weight}
+	}
+	got := setupOf("vllm").backend().merge([]object{ref("vllm", 80, 50), ref("vllm-canary", 90, 50)})
+	if diff := diffJSON([]object{ref("vllm", 80, 50), ref("vllm", 90, 50)}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

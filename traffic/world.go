@@ -1,0 +1,80 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// World is one look at the objects of a [Setup]: as they are in the cluster, never modified.
+type World struct {
+	// Stable and Canary are the two Services, nil where there is none.
+	Stable, Canary *corev1.Service
+	// StableReady and CanaryReady are the pods that are ready endpoints of the two Services, each once.
+	StableReady, CanaryReady []string
+	// Routes are those of the policy that exist.
+	Routes map[Key]*unstructured.Unstructured
+}
+
+// routes are the policy's routes that exist, in the policy's order.
+func (w World) routes(s Setup) []Route {
+	out := make([]Route, 0, len(s.Policy.Routes))
+	for _, key := range s.Policy.Routes {
+		if o := w.Routes[key]; o != nil {
+			out = append(out, Route{key, o})
+		}
+	}
+	return out
+}
+
+// leaked is a pod of the canary workload that the stable Service leads to, "" if there is none: the fence is set, but
+// the endpoints do not follow it yet.
+func (w World) leaked(s Setup) string {
+	if s.Canary == "" || s.Canary == s.Stable {
+		return ""
+	}
+	leader := regexp.MustCompile("^" + regexp.QuoteMeta(s.Canary) + "-[0-9]+$")
+	if i := slices.IndexFunc(w.StableReady, leader.MatchString); i >= 0 {
+		return w.StableReady[i]
+	}
+	return ""
+}
+
+// weight is the canary's share in force: the largest of all routes.
+func (w World) weight(s Setup) int {
+	weight := 0
+	for _, r := range w.routes(s) {
+		weight = max(weight, RouteWeight(r, s))
+	}
+	return weight
+}
+
+// Write is one request. It holds only for the version of the object that it was made from.
+type Write struct {
+	Verb Verb
+	Key  Key
+	// Body is a JSON merge patch, or the object to create.
+	Body map[string]any
+	// UID and ResourceVersion are the precondition of a delete; a patch holds its own.
+	UID, ResourceVersion string
+	// Why says it for events and logs.
+	Why string
+}
+
+// Verb is what a Write does.
+type Verb string
+
+// The verbs of a Write.
+const (
+	Create Verb = "create"
+	Patch  Verb = "patch"
+	Delete Verb = "delete"
+)
+
+func (w *Write) String() string { return fmt.Sprintf("%s %s: %s", w.Verb, w.Key, w.Why) }
