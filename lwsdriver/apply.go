@@ -140,7 +140,7 @@ func (a *applier) letGo(ctx context.Context, s *seen, t plan.LetGo) (bool, error
 	if canary.DeletionTimestamp != nil && !slices.Contains(canary.Finalizers, metav1.FinalizerDeleteDependents) {
 		// Somebody else deleted it, in the background. Without this its groups would outlive it, and one made again under
 		// the same name would wait for ever for the workers that are still there.
-		return a.deleteCanary(ctx, s, plan.DeleteCanary{Name: t.Name})
+		return a.deleteCanary(ctx, s, plan.DeleteCanary(t))
 	}
 	p := newPatch(canary, release.TargetAnnotation)
 	p.test(canary.Finalizers, "metadata", "finalizers")

@@ -76,7 +76,7 @@ func (f *benchFixture) run(b *testing.B, rows bool) {
 		if c := answer.GetContext(); c.GetTotal() != benchStable+benchCanary || c.GetUpdatedReady() != benchCanary {
 			b.Fatalf("unexpected context: %v", c)
 		}
-		time.Sleep(200 * time.Microsecond) // lets changes in between
+		time.Sleep(200 * time.Microsecond) //nolint:forbidigo // a pace, not a wait: lets changes in between
 	}
 	for name, took := range map[string][]time.Duration{"clock": clock, "cpu": cpu} {
 		slices.Sort(took)
@@ -111,8 +111,8 @@ func (f *benchFixture) churn(b *testing.B, perSecond int) (stop func()) {
 				return
 			case <-ticks.C:
 			}
-			pod := benchPod("stable", "old", rand.IntN(benchStable), 1+rand.IntN(benchSize-1)) //nolint:gosec // no secret
-			if rand.IntN(2) == 0 {                                                             //nolint:gosec // no secret
+			pod := benchPod("stable", "old", rand.IntN(benchStable), 1+rand.IntN(benchSize-1))
+			if rand.IntN(2) == 0 {
 				pod.Status.Conditions[0].Status = corev1.ConditionFalse
 			}
 			if err := f.core.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, pod.Namespace); err != nil {
@@ -142,10 +142,11 @@ func newBenchFixture(b *testing.B) *benchFixture {
 	}
 	f.driver = d
 	go func() { _ = d.Run(b.Context()) }()
-	for !d.Synced() {
-		time.Sleep(time.Millisecond)
+	ticks := time.NewTicker(time.Millisecond)
+	defer ticks.Stop()
+	for !d.Synced() || d.queue.Len() > 0 {
+		<-ticks.C
 	}
-	time.Sleep(200 * time.Millisecond) // the queue's first look
 	return f
 }
 

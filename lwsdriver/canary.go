@@ -5,41 +5,24 @@ package lwsdriver
 
 import (
 	"maps"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
-
-// toolMarks are the labels and annotations by which tools know what they manage. An object that carried the marks of
-// the one it was copied from would be pruned, or fought over, by them. A trailing "/" matches the whole domain.
-var toolMarks = []string{
-	corev1.LastAppliedConfigAnnotation,
-	"argocd.argoproj.io/",
-	"app.kubernetes.io/instance", // Argo CD's default tracking label
-	"app.kubernetes.io/managed-by",
-	"meta.helm.sh/",
-	"helm.sh/chart",
-	"helm.toolkit.fluxcd.io/",
-	"kustomize.toolkit.fluxcd.io/",
-	"applyset.kubernetes.io/",
-	"config.k8s.io/",
-	"lockstep.dev/",
-}
 
 // newCanary builds the second workload: the stable one's spec, labels and annotations, but no tool's marks.
 func newCanary(s *seen, a plan.CreateCanary) (*lws.LeaderWorkerSet, error) {
 	canary := &lws.LeaderWorkerSet{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: a.Name, Namespace: s.stable.Namespace,
-			Labels:      withoutMarks(s.stable.Labels),
-			Annotations: withoutMarks(s.stable.Annotations),
+			Labels:      traffic.WithoutToolMarks(s.stable.Labels),
+			Annotations: traffic.WithoutToolMarks(s.stable.Annotations),
 			Finalizers:  []string{release.Finalizer},
 			OwnerReferences: []metav1.OwnerReference{
 				*metav1.NewControllerRef(s.stable, lws.GroupVersion.WithKind("LeaderWorkerSet")),
@@ -94,23 +77,4 @@ func merged(base, more map[string]string) map[string]string {
 	}
 	maps.Copy(out, more)
 	return out
-}
-
-func withoutMarks(in map[string]string) map[string]string {
-	out := map[string]string{}
-	for k, v := range in {
-		if !isToolMark(k) {
-			out[k] = v
-		}
-	}
-	return out
-}
-
-func isToolMark(key string) bool {
-	for _, mark := range toolMarks {
-		if key == mark || (strings.HasSuffix(mark, "/") && strings.HasPrefix(key, mark)) {
-			return true
-		}
-	}
-	return false
 }

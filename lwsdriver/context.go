@@ -59,7 +59,7 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 		}
 		if !proto.Equal(c, last) {
 			if err := stream.Send(&pb.WatchBatchContextResponse{Context: c}); err != nil {
-				return err //nolint:wrapcheck // gRPC's own status
+				return err
 			}
 			last = c
 		}

@@ -40,7 +40,7 @@ func applied(t *testing.T, p *patch, live *lws.LeaderWorkerSet) (*lws.LeaderWork
 	}
 	doc, err = decoded.Apply(doc)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the test looks at it
+		return nil, err
 	}
 	out := &lws.LeaderWorkerSet{}
 	return out, json.Unmarshal(doc, out)

@@ -225,7 +225,7 @@ func (c *cluster) step(how string) {
 	case "write":
 		c.apply(write)
 	case "twice":
-		if c.apply(write) && c.apply(write) {
+		if once := c.apply(write); once && c.apply(write) {
 			c.fail("%q went through twice", d.Action)
 		}
 	case "delay":

@@ -62,6 +62,7 @@ func checkRetire(o Observation) error {
 		if c := o.canary(); c != nil && !c.Deleting && r.UpdateRevision == o.Stable.Revision && len(o.Added) == 1 {
 			return errors.New("canary capacity goes in mid-release")
 		}
+	default:
 	}
 	return nil
 }

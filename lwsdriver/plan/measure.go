@@ -41,47 +41,40 @@ func measure(o Observation) Standing {
 		s.ProgressAt = o.Record.Release.PhaseAt
 		s.planned(o)
 	}
-	own := ownsUpdate(o)
-	var readyOld, readyNew int
+	own, ready := ownsUpdate(o), 0
 	for _, g := range o.Stable.Groups {
-		if g.Revision == "" {
-			continue
-		}
-		s.Total++
+		ready += s.exists(g)
 		switch {
-		case !g.at(update):
-			if g.Ready {
-				readyOld++
-			}
-		default:
-			if g.Ready {
-				readyNew++
-			}
-			if own {
-				s.count(o, g, g.Index < o.Stable.Replicas)
-			}
+		case g.at(update) && own:
+			s.count(o, g, g.Index < o.Stable.Replicas)
+		case !g.at(update) && g.Ready:
+			s.StableReady++
 		}
 	}
 	for _, w := range o.Added {
 		for _, g := range w.Groups {
-			if g.Revision == "" {
-				continue
-			}
-			s.Total++
-			if g.Ready {
-				readyNew++
-			}
+			ready += s.exists(g)
 			// A group from before somebody's edit of the canary was put back is not the release's.
 			if !own && w.Carries == update && g.at(w.Revision) {
 				s.count(o, g, g.Index < w.Replicas)
 			}
 		}
 	}
-	s.StableReady = readyOld
-	if all := readyOld + readyNew; all > 0 {
-		s.Weight = (200*readyNew + all) / (2 * all)
+	if ready > 0 {
+		s.Weight = (200*(ready-s.StableReady) + ready) / (2 * ready)
 	}
 	return s
+}
+
+// exists counts a group if it does, and returns 1 if it is ready.
+func (s *Standing) exists(g Group) (ready int) {
+	if g.Revision != "" {
+		s.Total++
+	}
+	if g.Ready {
+		return 1
+	}
+	return 0
 }
 
 // ownsUpdate says whether the update revision is counted in the user's own workload: from promotion on.

@@ -166,5 +166,6 @@ func (c *cluster) checkRest(d Decision) {
 		if !c.mixed && len(c.stable.revisions()) > 1 {
 			c.fail("rolled back with groups at %v", c.stable.revisions())
 		}
+	default:
 	}
 }

@@ -116,6 +116,7 @@ func (c *cluster) checkIntent(a SetStable) {
 		ok = ok || after == release.Promoted || (after == release.Progressing && renewed)
 	case release.Progressing:
 		ok = ok || ((after == release.RollingBack || after == release.Nothing) && renewed)
+	default:
 	}
 	if !ok {
 		c.fail("phase %q became %q", before, after)

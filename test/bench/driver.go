@@ -114,7 +114,7 @@ func (d *driver) awaitSocket(ctx context.Context, socket string) error {
 // stop ends the process and returns when it is gone. Calling it again does nothing.
 func (d *driver) stop() {
 	if d.Client != nil {
-		_ = d.Client.Close()
+		_ = d.Close()
 	}
 	if d.conn != nil {
 		_ = d.conn.Close()

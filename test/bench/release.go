@@ -145,7 +145,7 @@ func (b *bench) release(ctx context.Context, d *driver, p *pods, w *workload) (t
 	t.prepare = lap.Sub(begin)
 	for i := range batches {
 		answer, err := d.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{
-			Workload: w.ref(), ReleaseId: id, Wait: long, Target: &pb.UpgradeBatchRequest_Batch{Batch: int32(i)}, //nolint:gosec // 0 to 3
+			Workload: w.ref(), ReleaseId: id, Wait: long, Target: &pb.UpgradeBatchRequest_Batch{Batch: int32(i)},
 		})
 		if err != nil {
 			return t, err

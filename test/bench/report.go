@@ -52,7 +52,7 @@ func (r *report) releaseText(line printer) {
 	}
 	first := r.Releases[0]
 	row := func(name string, of func(releaseFigures) string) {
-		cells := []string{name}
+		cells := append(make([]string, 0, 1+len(r.Releases)), name)
 		for _, f := range r.Releases {
 			cells = append(cells, of(f))
 		}

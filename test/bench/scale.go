@@ -182,7 +182,7 @@ func (b *bench) call(ctx context.Context, d *driver, rows bool, groups int) (cal
 		}
 		took = append(took, time.Since(begin))
 		c := answer.GetContext()
-		if c.GetTotal() != int32(groups) || c.GetState() != pb.State_STATE_READY { //nolint:gosec // small
+		if c.GetTotal() != int32(groups) || c.GetState() != pb.State_STATE_READY {
 			return callFigures{}, fmt.Errorf("%d groups and state %s, want %d and READY: %s", c.GetTotal(), c.GetState(), groups, c.GetMessage())
 		}
 		time.Sleep(time.Millisecond)

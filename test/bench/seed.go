@@ -112,8 +112,8 @@ func (b *bench) startChurn(ctx context.Context) (stop func() (perSecond float64,
 
 // flip sets one pod's readiness at random.
 func (b *bench) flip(ctx context.Context) error {
-	name := fmt.Sprintf("%s-%d-%d", scaleName, rand.IntN(b.groups*4/5), 1+rand.IntN(scaleSize-1)) //nolint:gosec // no secret
-	status := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse}[rand.IntN(2)] //nolint:gosec // no secret
+	name := fmt.Sprintf("%s-%d-%d", scaleName, rand.IntN(b.groups*4/5), 1+rand.IntN(scaleSize-1))
+	status := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse}[rand.IntN(2)]
 	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":%q,"lastTransitionTime":%q}]}}`,
 		status, time.Now().UTC().Format(time.RFC3339))
 	_, err := b.kube.CoreV1().Pods(namespace).

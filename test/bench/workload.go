@@ -80,9 +80,9 @@ func (w *workload) object(replicas, size int) *lws.LeaderWorkerSet {
 	return &lws.LeaderWorkerSet{
 		ObjectMeta: metav1.ObjectMeta{Name: w.name},
 		Spec: lws.LeaderWorkerSetSpec{
-			Replicas:             ptr.To(int32(replicas)), //nolint:gosec // small
+			Replicas:             ptr.To(int32(replicas)),
 			StartupPolicy:        lws.LeaderCreatedStartupPolicy,
-			LeaderWorkerTemplate: lws.LeaderWorkerTemplate{WorkerTemplate: template, Size: ptr.To(int32(size))}, //nolint:gosec // small
+			LeaderWorkerTemplate: lws.LeaderWorkerTemplate{WorkerTemplate: template, Size: ptr.To(int32(size))},
 			RolloutStrategy: lws.RolloutStrategy{
 				Type: lws.RollingUpdateStrategyType,
 				RollingUpdateConfiguration: &lws.RollingUpdateConfiguration{

@@ -89,7 +89,7 @@ func TestCanaryControlPlaneFaults(t *testing.T) {
 	}
 	w.eventually("the driver refuses an old LWS", func(context.Context) error {
 		if _, err := w.tryInitialize("r2", quarters()); plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_API_TOO_OLD {
-			return fmt.Errorf("it answers %v", err)
+			return fmt.Errorf("it answers %w", err)
 		}
 		return nil
 	})
@@ -127,7 +127,7 @@ func (w *workload) awaitError(what string, reason pb.ErrorReason) {
 	w.t.Helper()
 	w.eventually(what, func(ctx context.Context) error {
 		if _, err := w.look(ctx); plugin.Reason(err) != reason {
-			return fmt.Errorf("it answers %v", err)
+			return fmt.Errorf("it answers %w", err)
 		}
 		return nil
 	})

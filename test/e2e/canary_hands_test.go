@@ -37,7 +37,7 @@ func (w *workload) awaitNothing() {
 	w.eventually("everything is gone", func(ctx context.Context) error {
 		_, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Get(ctx, w.name, metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
-			return fmt.Errorf("%s is there (%v)", w.name, err)
+			return fmt.Errorf("%s is there (%w)", w.name, err)
 		}
 		return w.leftovers(ctx)
 	})
@@ -72,12 +72,12 @@ func TestCanaryStableDeleted(t *testing.T) {
 			w.awaitNothing()
 			w.eventually("the driver knows", func(ctx context.Context) error {
 				if _, err := w.look(ctx); plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-					return fmt.Errorf("it answers %v", err)
+					return fmt.Errorf("it answers %w", err)
 				}
 				return nil
 			})
 			// The same name again is another workload.
-			again := w.env.adopt(model("model", 2, 2))
+			again := w.adopt(model("model", 2, 2))
 			again.edit(image("v2"))
 			again.release("r1", policy("100%"))
 		})
