@@ -61,10 +61,14 @@ func (d *Driver) diagnose(ctx context.Context) {
 			return
 		}
 		err := d.probe(ctx)
+		done := err == nil && d.Synced()
+		if d.Synced() && drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_FORBIDDEN {
+			err = nil // the caches are filled; that something could not be asked is no reason to refuse calls
+		}
 		if d.startup.set(err) && ctx.Err() == nil {
 			d.log.Warn("not ready", slog.Any("error", err))
 		}
-		if err == nil && d.Synced() {
+		if done {
 			return
 		}
 		timer.Reset(diagnosePeriod)

@@ -146,12 +146,12 @@ func (c *Cluster) boot(ctx context.Context) error {
 
 // installKinds installs the kinds that do not come with Kubernetes.
 func (c *Cluster) installKinds(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
+	g, together := errgroup.WithContext(ctx)
 	if c.options.lws {
-		g.Go(func() error { return c.install(ctx, lwsComponent) })
+		g.Go(func() error { return c.install(together, lwsComponent) })
 	}
 	if c.options.gateway {
-		g.Go(func() error { return c.installGatewayAPI(ctx) })
+		g.Go(func() error { return c.installGatewayAPI(together) })
 	}
 	if err := g.Wait(); err != nil || !c.options.traefik {
 		return err

@@ -48,9 +48,24 @@ var stages embed.FS
 
 var kwokComponent = component{
 	name: KWOK, module: kwokModule, program: "kwok",
-	install: createNodes,
+	install: func(ctx context.Context, c *Cluster) error {
+		if err := releaseNodes(ctx, c); err != nil {
+			return err
+		}
+		return createNodes(ctx, c)
+	},
 	command: kwokCommand,
 	ready:   nodesReady,
+}
+
+// releaseNodes lets a KWOK that is started again have its nodes at once. It calls itself by a new name each time and would wait
+// until the leases of the one before have expired.
+func releaseNodes(ctx context.Context, c *Cluster) error {
+	leases := c.kube.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	if err := leases.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return fmt.Errorf("release nodes: %w", err)
+	}
+	return nil
 }
 
 func kwokCommand(c *Cluster) (command, error) {
@@ -58,7 +73,7 @@ func kwokCommand(c *Cluster) (command, error) {
 		"--kubeconfig=" + c.path(KWOK+".kubeconfig"),
 		"--manage-all-nodes=true",
 		"--server-address=" + address(c.port.kwok),
-		"--cidr="+PodCIDR,
+		"--cidr=" + PodCIDR,
 		"--node-ip=127.0.0.1",
 		"--node-lease-duration-seconds=200",
 	}
