@@ -1,0 +1,147 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// pattern makes n requests, a millisecond apart, whose sides repeat.
+func pattern(from time.Duration, n int, sides ...string) []record {
+	records := make([]record, n)
+	for i := range records {
+		records[i] = record{begin: from + time.Duration(i)*time.Millisecond, side: sides[i%len(sides)]}
+	}
+	return records
+}
+
+func concat(parts ...[]record) []record {
+	var all []record
+	for _, part := range parts {
+		all = append(all, part...)
+	}
+	return all
+}
+
+// with sets headers on every second request, and their side.
+func withMatch(records []record, side string) []record {
+	for i := range records {
+		if i%2 == 1 {
+			records[i].match, records[i].side = true, side
+		}
+	}
+	return records
+}
+
+var quarter = []string{"s", "s", "c", "s"}
+
+func TestEvaluate(t *testing.T) {
+	want := Shares{"s": 75, "c": 25}
+	for _, test := range []struct {
+		name    string
+		phase   Phase
+		records []record
+		problem string // "" for none
+		after   time.Duration
+		reason  string
+	}{
+		{"as wanted", Phase{Want: want}, pattern(0, 1000, quarter...), "", 0, "true from the start"},
+		{
+			"after a while", Phase{Want: want}, concat(pattern(0, 100, "s"), pattern(100*time.Millisecond, 1000, quarter...)), "",
+			83 * time.Millisecond, "the first window that is within two points has 17 old requests",
+		},
+		{"nothing expected", Phase{}, pattern(0, 10, "s", "c"), "", 0, "failures only"},
+		{"never", Phase{Want: want}, pattern(0, 1000, "s", "s", "s", "s", "s", "c"), "c got 16.", -1, "17 % is not 25 %"},
+		{"too few", Phase{Want: want}, pattern(0, window-1, quarter...), "in a row", -1, "it may be chance"},
+		{
+			"drifts away", Phase{Want: want}, concat(pattern(0, 300, quarter...), pattern(300*time.Millisecond, 1000, "s")),
+			"should get", 0, "it was true, and did not stay so",
+		},
+		{
+			"a side that should get nothing", Phase{Want: Shares{"s": 100}},
+			concat(pattern(0, 900, "s"), pattern(900*time.Millisecond, 1, "c"), pattern(901*time.Millisecond, 99, "s")),
+			"1 of 1000 requests went to the wrong side", 0, "one is too many",
+		},
+		{
+			"a side nobody knows", Phase{Want: want},
+			concat(pattern(0, 500, quarter...), pattern(500*time.Millisecond, 1, "x"), pattern(501*time.Millisecond, 500, quarter...)),
+			"wrong side", 0, "one is too many",
+		},
+		{"match", Phase{Want: Shares{"s": 100}, WantMatch: "c"}, withMatch(pattern(0, 1000, "s"), "c"), "", time.Millisecond, "every second one has the headers"},
+		{
+			"match comes later", Phase{Want: Shares{"s": 100}, WantMatch: "c"},
+			concat(withMatch(pattern(0, 100, "s"), "s"), withMatch(pattern(100*time.Millisecond, 1000, "s"), "c")), "", 101 * time.Millisecond,
+			"requests before are not held against it",
+		},
+		{
+			"match goes wrong", Phase{Want: Shares{"s": 100}, WantMatch: "c"},
+			concat(withMatch(pattern(0, 900, "s"), "c"), withMatch(pattern(900*time.Millisecond, 100, "s"), "s")), "50 of 999 requests went to the wrong side", time.Millisecond,
+			"with the headers, but at the stable side",
+		},
+		{"match never", Phase{Want: Shares{"s": 100}, WantMatch: "c"}, withMatch(pattern(0, 1000, "s"), "s"), "header match", -1, "no rule for the headers"},
+		{
+			"headers without a match", Phase{Want: Shares{"s": 100}}, withMatch(pattern(0, 1000, "s"), "s"), "", 0,
+			"they count as all others",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := phase{Phase: test.phase, records: test.records}
+			row := p.evaluate()
+			if row.True != (test.after >= 0) || row.True && row.After != test.after {
+				t.Errorf("true=%t after %s, want %s: %s", row.True, row.After, test.after, test.reason)
+			}
+			problems := strings.Join(row.problems(), "\n")
+			if test.problem == "" && problems != "" || !strings.Contains(problems, test.problem) {
+				t.Errorf("problems %q, want %q: %s", problems, test.problem, test.reason)
+			}
+		})
+	}
+}
+
+// Failures count wherever they are in a phase, and not in the shares if no pod answered.
+func TestFailures(t *testing.T) {
+	records := pattern(0, 1000, quarter...)
+	for i, kind := range []string{"worker", "unready", "group-unready", "gone", "cut", failedGateway, failedTimeout} {
+		records[4*i].failure = failure{kind, "an example"}
+		if kind == "gone" || kind == failedGateway || kind == failedTimeout {
+			records[4*i].side = ""
+		}
+	}
+	records[999].terminating = true
+	p := phase{Phase: Phase{Want: Shares{"s": 75, "c": 25}}, records: records}
+	row := p.evaluate()
+	got := [...]int{row.Requests, row.Failed, row.ToWorkers, row.ToUnready, row.ToGone, row.Cut, row.Terminating, row.Checked}
+	if want := [...]int{1000, 7, 1, 2, 1, 1, 1, 1000}; got != want {
+		t.Errorf("counts %v, want %v", got, want)
+	}
+	if problems := row.problems(); len(problems) != 1 || !strings.Contains(problems[0], "7 of 1000 requests failed: 1 cut (e.g. an example), 1 gateway") {
+		t.Errorf("problems %q", problems)
+	}
+	p.MayFail = true
+	if row := p.evaluate(); len(row.problems()) > 0 {
+		t.Errorf("problems in a phase that may fail: %q", row.problems())
+	}
+}
+
+func TestTable(t *testing.T) {
+	first := phase{Phase: Phase{Name: "canary 25 %", Want: Shares{"s": 75, "c": 25}}, records: pattern(0, 1000, quarter...)}
+	second := phase{Phase: Phase{Name: "anything"}, records: pattern(0, 2, "s")}
+	second.records[1].failure = failure{"worker", "s-0-1"}
+	var b strings.Builder
+	report := Report{Rows: []Row{first.evaluate(), second.evaluate()}, Took: 2 * time.Second}
+	report.Write(&b)
+	want := `phase        requests  failed  to workers  to unready  to gone  cut  terminating  wrong side  share, measured (wanted)  true after
+canary 25 %  1000      0       0           0           0        0    0            0           c 25.0 (25), s 75.0 (75)  0s
+anything     2         1       1           0           0        0    0            0           s 100.0                   -
+anything: 1 worker (e.g. s-0-1)
+1002 requests, 1 failed, in 2s (501/s)
+`
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Error(diff)
+	}
+}

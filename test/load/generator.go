@@ -1,0 +1,193 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Generator sends the load. It is started with [Start].
+type Generator struct {
+	options Options
+	client  *http.Client
+	begin   time.Time
+	cancel  context.CancelFunc
+	done    chan struct{} // closed when no request is on its way any more
+
+	mu     sync.Mutex
+	phases []*phase
+	took   time.Duration
+}
+
+// phase is one that has begun. Its fields are guarded by the generator's mutex.
+type phase struct {
+	Phase
+	begin   time.Duration
+	records []record
+}
+
+// record is what became of one request. Times are since the generator's start.
+type record struct {
+	begin       time.Duration
+	side        string // "" if no pod answered, or if the next phase began meanwhile: the gateway may have known of it
+	match       bool
+	failure     failure // zero if there is none
+	terminating bool
+}
+
+// Start begins to send, in a first phase named "start" of which nothing is expected but that no request fails. The load ends with ctx, with [Generator.End],
+// or by itself; see [Options].
+func Start(ctx context.Context, options Options) *Generator {
+	options = options.withDefaults()
+	ctx, cancel := context.WithTimeout(ctx, options.Duration)
+	g := &Generator{
+		options: options,
+		client: &http.Client{
+			Transport: &http.Transport{
+				MaxIdleConnsPerHost: 2 * options.Concurrency, IdleConnTimeout: 30 * time.Second, DisableCompression: true,
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		begin:  time.Now(),
+		cancel: cancel,
+		done:   make(chan struct{}),
+		phases: []*phase{{Phase: Phase{Name: "start"}}},
+	}
+	go g.run(ctx)
+	return g
+}
+
+// run begins requests at their time, and ends when all have been answered.
+func (g *Generator) run(ctx context.Context) {
+	defer close(g.done)
+	var onTheWay sync.WaitGroup
+	slots := make(chan struct{}, g.options.Concurrency)
+	dice := rand.New(rand.NewPCG(1, 2))
+	for i := range g.options.Requests {
+		if !g.await(ctx, i) {
+			break
+		}
+		r := g.options.request(dice)
+		if r.duration > 0 {
+			// A long request doesn't hold up the short ones.
+			onTheWay.Go(func() { g.send(ctx, r) })
+			continue
+		}
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		onTheWay.Go(func() {
+			g.send(ctx, r)
+			<-slots
+		})
+	}
+	onTheWay.Wait()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.took = time.Since(g.begin)
+	g.client.CloseIdleConnections()
+}
+
+// await waits until it is time for the i-th request. It says false when there should be no more.
+func (g *Generator) await(ctx context.Context, i int) bool {
+	if g.options.Rate > 0 {
+		at := time.Duration(float64(i) / g.options.Rate * float64(time.Second))
+		if early := at - time.Since(g.begin); early > 0 {
+			select {
+			case <-time.After(early):
+			case <-ctx.Done():
+			}
+		}
+	}
+	return ctx.Err() == nil
+}
+
+// Begin starts the next phase: requests that begin from now on belong to it. Call it just before the act whose effect is
+// measured. Requests that are on their way then must not fail, but do not count in the shares of either phase.
+func (g *Generator) Begin(next Phase) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.phases = append(g.phases, &phase{Phase: next, begin: time.Since(g.begin)})
+}
+
+// current is the phase that a request which begins now belongs to, and the time.
+func (g *Generator) current() (*phase, time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.phases[len(g.phases)-1], time.Since(g.begin)
+}
+
+func (g *Generator) add(p *phase, r record) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p != g.phases[len(g.phases)-1] {
+		r.side = ""
+	}
+	p.records = append(p.records, r)
+}
+
+// ErrEnded is returned by [Generator.Await] when the load ended before what it waits for.
+var ErrEnded = errors.New("the load has ended")
+
+// Await returns when the share that the current phase wants has become true and n requests more have been answered; with no
+// wanted share, after n requests. It fails when ctx or the load ends before.
+func (g *Generator) Await(ctx context.Context, n int) error {
+	for err := error(nil); ; {
+		row := g.evaluate()
+		if row.True && row.Checked >= n {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("phase %q: %s: %w", row.Name, row.standing(n), err)
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-g.done:
+			err = ErrEnded
+		}
+	}
+}
+
+// Share is how the last n requests of the current phase were shared, in percent by side, for those who watch.
+func (g *Generator) Share(n int) Shares {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	records := g.phases[len(g.phases)-1].records
+	return sharesOf(records[max(0, len(records)-n):])
+}
+
+func (g *Generator) evaluate() Row {
+	g.mu.Lock()
+	p := g.phases[len(g.phases)-1]
+	copied := phase{Phase: p.Phase, begin: p.begin, records: append([]record(nil), p.records...)}
+	g.mu.Unlock()
+	return copied.evaluate()
+}
+
+// End stops the load, waits for the answers to what is on its way, and reports.
+func (g *Generator) End() Report {
+	g.cancel()
+	<-g.done
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	report := Report{Took: g.took}
+	for _, p := range g.phases {
+		if len(p.records) > 0 || p.Want != nil {
+			report.Rows = append(report.Rows, p.evaluate())
+		}
+	}
+	return report
+}

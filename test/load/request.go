@@ -1,0 +1,114 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/test/podserver"
+)
+
+// failure is why a request was not served. Requests of the same kind are counted together; the detail is an example.
+type failure struct {
+	kind, detail string
+}
+
+// What is no violation that a pod reports.
+const (
+	failedGateway = "gateway"
+	failedTimeout = "timeout"
+	failedRequest = "request"
+)
+
+// request is what one request asks for.
+type request struct {
+	duration time.Duration // 0: a short one
+	match    bool
+}
+
+// request says what the next request asks for. It is drawn, because a gateway takes pods in turn: of two pods one would get
+// all the long requests if every second one were long. Every generator draws the same.
+func (o Options) request(dice *rand.Rand) request {
+	var r request
+	if o.LongEvery > 0 && dice.IntN(o.LongEvery) == 0 {
+		r.duration = o.LongFor
+	}
+	if o.MatchEvery > 0 && dice.IntN(o.MatchEvery) == 0 {
+		r.match = true
+	}
+	return r
+}
+
+// send sends one request and records what became of it. It isn't cut short when the load ends.
+func (g *Generator) send(ctx context.Context, r request) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.duration+g.options.Timeout)
+	defer cancel()
+	p, begin := g.current()
+	answer, problem := g.ask(ctx, r)
+	outcome := record{begin: begin, match: r.match, failure: problem, terminating: answer.Terminating}
+	if answer.Pod != "" {
+		outcome.side = g.options.Side(answer)
+	}
+	g.add(p, outcome)
+}
+
+func (g *Generator) ask(ctx context.Context, r request) (podserver.Answer, failure) {
+	var answer podserver.Answer
+	query, err := g.build(ctx, r)
+	if err != nil {
+		return answer, failure{failedRequest, err.Error()}
+	}
+	response, err := g.client.Do(query)
+	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return answer, failure{failedTimeout, err.Error()}
+		}
+		return answer, failure{failedRequest, err.Error()}
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+	if err != nil {
+		return answer, failure{failedRequest, err.Error()}
+	}
+	if json.Unmarshal(body, &answer) != nil || answer.Pod == "" && answer.Violation == "" {
+		return podserver.Answer{}, failure{failedGateway, fmt.Sprintf("%s: %s", response.Status, bytes.TrimSpace(body))}
+	}
+	if answer.Violation != "" {
+		return answer, failure{string(answer.Violation), fmt.Sprintf("%s %s", answer.Pod, answer.Detail)}
+	}
+	if response.StatusCode != http.StatusOK {
+		return answer, failure{failedGateway, response.Status}
+	}
+	return answer, failure{}
+}
+
+func (g *Generator) build(ctx context.Context, r request) (*http.Request, error) {
+	address := g.options.URL
+	if r.duration > 0 {
+		address += "?" + url.Values{"duration": {r.duration.String()}}.Encode()
+	}
+	// A POST, as of a prompt, is not sent again by any client or gateway on its own, as a GET may be.
+	query, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(`{"prompt": "hello"}`))
+	if err != nil {
+		return nil, err
+	}
+	query.GetBody = nil
+	query.Host = g.options.Host
+	query.Header.Set("Content-Type", "application/json")
+	if r.match {
+		maps.Copy(query.Header, g.options.Match)
+	}
+	return query, nil
+}

@@ -1,0 +1,189 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package netns
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const local = "10.128.0.0/9"
+
+// helperEnv makes the test binary a program that does something else than testing.
+const helperEnv = "LOCKSTEP_NETNS_TEST_HELPER"
+
+func TestMain(m *testing.M) {
+	run := m.Run
+	switch os.Getenv(helperEnv) {
+	case "exit":
+		run = func() int { return 7 }
+	case "wait":
+		run = wait
+	}
+	os.Exit(Main(nil, run, local))
+}
+
+// wait says which process it is and ends with 9 on SIGTERM.
+func wait() int {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM)
+	fmt.Println(os.Getpid())
+	select {
+	case <-signals:
+		return 9
+	case <-time.After(time.Minute):
+		return 1
+	}
+}
+
+// helper starts the test binary once more, from inside the namespace: it makes one of its own.
+func helper(t *testing.T, what string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), helperEnv+"="+what)
+	cmd.Stderr = t.Output()
+	return cmd
+}
+
+// One listener answers for every address of the range, and knows for which.
+func TestEveryAddressIsLocal(t *testing.T) {
+	listener, err := net.Listen("tcp4", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	port := listener.Addr().(*net.TCPAddr).Port
+	for _, ip := range []string{"10.128.0.0", "10.128.0.1", "10.200.3.4", "10.255.255.255", "127.0.0.1"} {
+		address := net.JoinHostPort(ip, strconv.Itoa(port))
+		client, err := net.DialTimeout("tcp", address, 5*time.Second)
+		if err != nil {
+			t.Errorf("dial: %v", err)
+			continue
+		}
+		server, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := server.LocalAddr().String(); got != address {
+			t.Errorf("a connection to %s arrived at %s", address, got)
+		}
+		_, _ = client.Close(), server.Close()
+	}
+}
+
+func TestNothingElseIsReachable(t *testing.T) {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range interfaces {
+		if i.Name != "lo" && i.Flags&net.FlagUp != 0 {
+			t.Errorf("interface %s is up", i.Name)
+		}
+	}
+	if _, err := net.DialTimeout("tcp", "10.1.2.3:80", 5*time.Second); !errors.Is(err, syscall.ENETUNREACH) {
+		t.Errorf("dial an address outside the range: %v", err)
+	}
+	if d := SetupTime(); d <= 0 {
+		t.Errorf("setup took %s", d)
+	} else {
+		t.Logf("namespace ready after %s", d.Round(time.Millisecond))
+	}
+}
+
+func TestExitCode(t *testing.T) {
+	var exit *exec.ExitError
+	if err := helper(t, "exit").Run(); !errors.As(err, &exit) || exit.ExitCode() != 7 {
+		t.Errorf("ended with %v, want 7", err)
+	}
+}
+
+func TestSignalsAndParent(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		signal syscall.Signal
+		code   int
+		reason string
+	}{
+		{"terminate", syscall.SIGTERM, 9, "the inner process decides what a signal means"},
+		{"kill", syscall.SIGKILL, -1, "the inner process does not outlive the outer one"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			outer := helper(t, "wait")
+			stdout, err := outer.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := outer.Start(); err != nil {
+				t.Fatal(err)
+			}
+			line, err := bufio.NewReader(stdout).ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			inner, err := strconv.Atoi(strings.TrimSpace(line))
+			if err != nil || inner == outer.Process.Pid {
+				t.Fatalf("inner process %d, outer %d: %v", inner, outer.Process.Pid, err)
+			}
+			_ = outer.Process.Signal(test.signal)
+			var exit *exec.ExitError
+			if err := outer.Wait(); !errors.As(err, &exit) || exit.ExitCode() != test.code {
+				t.Errorf("ended with %v, want code %d: %s", err, test.code, test.reason)
+			}
+			for range 1000 {
+				if errors.Is(syscall.Kill(inner, 0), syscall.ESRCH) || zombie(inner) {
+					return
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			t.Errorf("process %d is still there: %s", inner, test.reason)
+		})
+	}
+}
+
+// zombie tells whether a process has ended and nobody has collected it yet.
+func zombie(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.Contains(string(stat), ") Z ")
+}
+
+func TestPrepare(t *testing.T) {
+	failing := func() error { return errors.New("no network") }
+	if code := Main(failing, func() int { t.Error("ran all the same"); return 0 }); code != exitPrepare {
+		t.Errorf("code %d", code)
+	}
+}
+
+func TestRangeIsRefused(t *testing.T) {
+	for _, cidr := range []string{"10.0.0.0", "fd00::/8", "nonsense"} {
+		if err := setUp("another", []string{cidr}); err == nil {
+			t.Errorf("took %q", cidr)
+		}
+	}
+}
+
+// Whoever sets the variable by hand keeps the network that there is.
+func TestOuterNamespaceIsLeftAlone(t *testing.T) {
+	current, err := namespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, outer := range []string{current, ""} {
+		if err := setUp(outer, nil); err == nil {
+			t.Errorf("configured namespace %q", outer)
+		}
+	}
+}

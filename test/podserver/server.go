@@ -1,0 +1,256 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package podserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+)
+
+// Port is where the pods of tests serve.
+const Port = 8080
+
+// longest bounds a long request.
+const longest = 5 * time.Minute
+
+// Server answers for all pods of a cluster. It is started with [Start].
+type Server struct {
+	pods   *pods
+	http   *http.Server
+	cancel context.CancelFunc
+	served chan error
+
+	mu       sync.Mutex
+	counts   map[string]*Count
+	inFlight map[string]int
+}
+
+// Start listens on 0.0.0.0:[Port] and returns when it knows the cluster's pods. It serves until Stop or until ctx ends.
+func Start(ctx context.Context, cluster *rest.Config) (*Server, error) {
+	client, err := kubernetes.NewForConfig(cluster)
+	if err != nil {
+		return nil, fmt.Errorf("create client: %w", err)
+	}
+	return start(ctx, client, net.JoinHostPort("0.0.0.0", strconv.Itoa(Port)))
+}
+
+func start(ctx context.Context, client kubernetes.Interface, address string) (*Server, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	s := &Server{cancel: cancel, served: make(chan error, 1), counts: map[string]*Count{}, inFlight: map[string]int{}}
+	s.http = &http.Server{Handler: s, ReadHeaderTimeout: time.Minute}
+	var err error
+	if s.pods, err = watchPods(ctx, client); err != nil {
+		cancel()
+		return nil, err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp4", address)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	go func() { s.served <- s.http.Serve(listener) }()
+	context.AfterFunc(ctx, func() { _ = s.http.Close() })
+	return s, nil
+}
+
+// Stop ends the server and what it serves at the moment. It returns why the server ended before, if it did.
+func (s *Server) Stop() error {
+	s.cancel()
+	if err := <-s.served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve pods: %w", err)
+	}
+	return nil
+}
+
+// Counts returns what came to each pod so far, by namespace and name, e.g. "default/vllm-0", or by address where there was no
+// pod. It counts every request, also those that did not come through a gateway.
+func (s *Server) Counts() map[string]Count {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make(map[string]Count, len(s.counts))
+	for name, count := range s.counts {
+		all[name] = Count{Requests: count.Requests, Violations: maps.Clone(count.Violations)}
+	}
+	return all
+}
+
+// ServeHTTP answers for the pod whose address the connection came to. With ?duration=3s it takes that long. GET /metrics has
+// vllm:num_requests_running, the requests that this pod serves at the moment; it is not counted.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	address := localAddress(r.Context())
+	pod, answer := s.find(r.Context(), address)
+	name := address
+	if pod != nil {
+		name = pod.Namespace + "/" + pod.Name
+	}
+	if r.Method == http.MethodGet && r.URL.Path == "/metrics" {
+		s.metrics(w, name, answer)
+		return
+	}
+	duration, err := durationOf(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	// Only who has read the request notices that the client goes away.
+	_, _ = io.Copy(io.Discard, r.Body)
+	s.begin(name)
+	if answer.Violation == "" && duration > 0 {
+		s.take(r, pod, &answer, duration)
+	}
+	s.end(name, answer.Violation)
+	w.Header().Set("Content-Type", "application/json")
+	if answer.Violation != "" {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	// A client that went away does not read it.
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+func durationOf(r *http.Request) (time.Duration, error) {
+	asked := r.URL.Query().Get("duration")
+	if asked == "" {
+		return 0, nil
+	}
+	duration, err := time.ParseDuration(asked)
+	if err != nil {
+		return 0, fmt.Errorf("duration: %w", err)
+	}
+	return min(duration, longest), nil
+}
+
+// take spends the time that the request asks for, unless its pod ends before.
+func (s *Server) take(r *http.Request, pod *corev1.Pod, answer *Answer, duration time.Duration) {
+	begin, timer := time.Now(), time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.pods.ended(pod):
+		answer.Violation = Cut
+		answer.Detail = fmt.Sprintf("the pod ended after %s of %s", time.Since(begin).Round(time.Millisecond), duration)
+	case <-r.Context().Done():
+		answer.Violation, answer.Detail = Cut, "the client went away"
+	}
+}
+
+// find says who lives at the address and whether a request can be served there. What the cache finds wrong is looked up
+// again: it may be behind the gateway's.
+func (s *Server) find(ctx context.Context, address string) (*corev1.Pod, Answer) {
+	pod, err := s.pods.at(address)
+	if err == nil && pod != nil && ready(pod) && roleOf(pod) != RoleLeader {
+		return pod, judge(pod, nil)
+	}
+	if err == nil && pod != nil {
+		var members []*corev1.Pod
+		if members, err = s.pods.group(pod); err == nil {
+			if answer := judge(pod, members); answer.Violation == "" {
+				return pod, answer
+			}
+		}
+	}
+	var members []*corev1.Pod
+	if pod, err = s.pods.reallyAt(ctx, address); err == nil && pod != nil {
+		members, err = s.pods.realGroup(ctx, pod)
+	}
+	if err != nil {
+		return nil, Answer{Violation: Gone, Detail: err.Error()}
+	}
+	return pod, judge(pod, members)
+}
+
+// judge decides whether a request can be served by this pod of this group.
+func judge(pod *corev1.Pod, members []*corev1.Pod) Answer {
+	if pod == nil {
+		return Answer{Violation: Gone, Detail: "no pod has this address"}
+	}
+	answer := Answer{
+		Namespace: pod.Namespace, Pod: pod.Name, Workload: pod.Labels[lws.SetNameLabelKey], Role: roleOf(pod),
+		Revision: pod.Labels[lws.RevisionKey], Group: pod.Labels[lws.GroupIndexLabelKey], Terminating: pod.DeletionTimestamp != nil,
+	}
+	switch {
+	case answer.Role == RoleWorker:
+		answer.Violation = Worker
+	case !ready(pod):
+		answer.Violation, answer.Detail = Unready, sinceUnready(pod)
+	case answer.Role == RoleLeader:
+		if ok, detail := whole(pod, members); !ok {
+			answer.Violation, answer.Detail = GroupUnready, detail
+		}
+	}
+	return answer
+}
+
+func sinceUnready(pod *corev1.Pod) string {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return "since " + condition.LastTransitionTime.Format(time.RFC3339)
+		}
+	}
+	return "the pod never was ready"
+}
+
+func roleOf(pod *corev1.Pod) string {
+	switch {
+	case pod.Labels[lws.SetNameLabelKey] == "":
+		return ""
+	case pod.Labels[lws.WorkerIndexLabelKey] == "0":
+		return RoleLeader
+	default:
+		return RoleWorker
+	}
+}
+
+func (s *Server) metrics(w http.ResponseWriter, name string, answer Answer) {
+	if answer.Violation == Gone || answer.Violation == Unready {
+		http.Error(w, string(answer.Violation), http.StatusServiceUnavailable)
+		return
+	}
+	s.mu.Lock()
+	running := s.inFlight[name]
+	s.mu.Unlock()
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+	_, _ = fmt.Fprintf(w, "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{model_name=\"model\"} %d\n", running)
+}
+
+func (s *Server) begin(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.counts[name] == nil {
+		s.counts[name] = &Count{Violations: map[Violation]int{}}
+	}
+	s.counts[name].Requests++
+	s.inFlight[name]++
+}
+
+func (s *Server) end(name string, violation Violation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inFlight[name]--; s.inFlight[name] == 0 {
+		delete(s.inFlight, name)
+	}
+	if violation != "" {
+		s.counts[name].Violations[violation]++
+	}
+}
+
+func localAddress(ctx context.Context) string {
+	if address, ok := ctx.Value(http.LocalAddrContextKey).(*net.TCPAddr); ok {
+		return address.IP.String()
+	}
+	return ""
+}

@@ -1,0 +1,21 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package traffic
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/netns"
+)
+
+func TestMain(m *testing.M) {
+	build := func() error { return cluster.Build(context.Background(), os.Stderr, cluster.WithTraefik()) }
+	run := func() int { return cluster.Main(m, cluster.WithTraefik()) }
+	os.Exit(netns.Main(build, run, cluster.PodCIDR))
+}
