@@ -21,7 +21,7 @@ import (
 // initialize begins a release, unless one is in flight or the groups are at more than one revision.
 func (c *cluster) initialize() {
 	switch p := c.phase(); {
-	case p == release.Progressing || p == release.Promoting || len(c.added) > 0:
+	case p == release.Progressing || c.rolls() || len(c.added) > 0:
 		return
 	case len(c.stable.revisions()) > 1 || c.stable.revision() == "":
 		return
@@ -117,7 +117,7 @@ func (c *cluster) edit(template string) {
 			c.stable.rolling.MaxUnavailable = one()
 		}
 	}
-	if c.phase() == release.Promoting {
+	if c.rolls() {
 		c.disturbed = true // LWS rolls anew, or the hold reclaims the surge.
 	}
 	if c.record == nil {
@@ -137,11 +137,11 @@ func (c *cluster) pace() {
 	if whole := rapid.Bool().Draw(c.t, "whole manifest"); !whole {
 		next.Partition, next.MaxSurge = s.rolling.Partition, s.rolling.MaxSurge
 	}
-	if c.phase() == release.Promoting && ptr.Deref(s.rolling.Partition, 0) == *release.Hold().Partition {
+	if c.rolls() && ptr.Deref(s.rolling.Partition, 0) == *release.Hold().Partition {
 		// Before the promotion's first write nothing but the partition tells what had been set.
 		next.Partition = s.rolling.Partition
 	}
-	floor := c.phase() == release.Promoting && next.MaxUnavailable == one() && strings.HasSuffix(c.wish.MaxUnavailable.String(), "%")
+	floor := c.rolls() && next.MaxUnavailable == one() && strings.HasSuffix(c.wish.MaxUnavailable.String(), "%")
 	if floor || !acceptable(next, s.replicas) {
 		return
 	}

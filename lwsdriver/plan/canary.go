@@ -83,5 +83,5 @@ func judgeBatch(o Observation, s Standing, c Workload) Decision {
 	default:
 		d.State, d.Reason = pb.State_STATE_UPGRADING, ReasonGroupsNotReady
 	}
-	return underDeadline(o, s, d, s.firstReady < need)
+	return underDeadline(o, s, d, s.Threshold)
 }

@@ -25,6 +25,7 @@ type cluster struct {
 	record *release.Record
 	policy release.Policy
 	seen   map[string]time.Time
+	lost   map[string]time.Time
 	log    []string
 	born   int // objects created so far
 
@@ -40,7 +41,7 @@ type cluster struct {
 	asked     *release.Target // what the host asked for last, for the record's update revision
 	retired   bool            // since then the canary was retired for another template, so the host must ask again
 	disturbed bool            // somebody but the driver took stable capacity, and it has not come back
-	mixed     bool            // groups were at two revisions when the release last started over, or a user rolled them
+	mixed     bool            // somebody other than the driver had LWS roll since the release began
 }
 
 type decided struct {
@@ -49,7 +50,7 @@ type decided struct {
 }
 
 func newCluster(t *rapid.T) *cluster {
-	c := &cluster{t: t, now: noon, seen: map[string]time.Time{}, faults: true}
+	c := &cluster{t: t, now: noon, seen: map[string]time.Time{}, lost: map[string]time.Time{}, faults: true}
 	c.admission = rapid.Bool().Draw(t, "admission policy")
 	c.policy = release.Policy{
 		Style: pb.Style_STYLE_CANARY, ProgressDeadline: release.DefaultProgressDeadline,
@@ -107,7 +108,7 @@ func (c *cluster) tick(d time.Duration, warmUp int) {
 	taken := c.stable.run(c.now, warmUp, c.faults)
 	if len(taken) > 0 {
 		c.note("LWS took groups %v down to update them", taken)
-		if c.record != nil && !drift && c.phase() != release.Promoting {
+		if c.record != nil && !drift && !c.rolls() {
 			c.fail("ready stable groups %v were taken down in phase %q, and nobody but the driver set %v", taken, c.phase(), c.stable.rolling)
 		}
 	}
@@ -132,7 +133,7 @@ func (c *cluster) checkCapacity(drift bool) {
 	switch {
 	case c.record == nil || drift: // It is as somebody wrote it.
 		allowed, surge = s.maxUnavailable(), s.maxSurge()
-	case c.phase() == release.Promoting:
+	case c.rolls():
 		w := &set{replicas: s.replicas, rolling: Pace(c.wish, s.replicas)}
 		allowed, surge = w.maxUnavailable(), w.maxSurge()
 	}
@@ -153,6 +154,9 @@ func (c *cluster) phase() release.Phase {
 	}
 	return c.record.Release.Phase
 }
+
+// rolls says whether LWS may roll the user's workload at the moment.
+func (c *cluster) rolls() bool { return c.phase() == release.Promoting || c.phase() == release.Returning }
 
 func (c *cluster) observe() Observation {
 	o := Observation{Now: c.now, Record: c.record, Policy: c.policy, Stable: c.observeSet(c.stable)}
@@ -210,14 +214,14 @@ func (c *cluster) checkRetire(a Action) {
 	}
 	w := c.added[i]
 	current := w.carries == c.stable.template && w.carries == c.record.Release.UpdateRevision && !w.deleting
-	if c.phase() == release.Promoting || (c.phase() == release.Progressing && current) {
+	if c.rolls() || (c.phase() == release.Progressing && current) {
 		c.fail("%s of the canary that serves in phase %q", a, c.phase())
 	}
 }
 
 // checkQuiet: where nothing is to be written, what was asked for is in force, and only Recheck changes the answer.
 func (c *cluster) checkQuiet(o Observation, d Decision) {
-	if c.record != nil && c.phase() != release.Promoting && !o.Stable.Deleting && !release.SameRolling(o.Stable.Rolling, release.Hold()) {
+	if c.record != nil && !c.rolls() && !o.Stable.Deleting && !release.SameRolling(o.Stable.Rolling, release.Hold()) {
 		c.fail("%s leaves %v in phase %q", d.Reason, o.Stable.Rolling, c.phase())
 	}
 	if w := c.canary(); w != nil && !c.stable.deleting && c.phase() == release.Progressing && w.carries == c.stable.revision() && !w.deleting {

@@ -42,8 +42,10 @@ type Standing struct {
 	// ProgressAt is when the last new group became ready, or the target or phase changed.
 	ProgressAt time.Time
 
-	// ready is Updated that are ready, however shortly; firstReady those that have ever been so for minReady.
-	ready, firstReady int
+	// ready are the groups of the goal that are ready, however shortly; available those that are for minReady.
+	ready, available int
+	// lost is when each of the others was lost, the earliest first; zero for one that was never there.
+	lost []time.Time
 	// nextReady is when the next group will have been ready for minReady. Zero: none is on its way.
 	nextReady time.Duration
 }
@@ -51,6 +53,7 @@ type Standing struct {
 // Reasons that a Decision gives. They are part of the contract: hosts and people match on them.
 const (
 	ReasonNotAdopted         = "NotAdopted"
+	ReasonHeldUnmanaged      = "HeldButNotAdopted"
 	ReasonHeld               = "Held"
 	ReasonNewRevisionWaits   = "NewRevisionWaits"
 	ReasonHoldDrifted        = "HoldDrifted"
@@ -70,6 +73,7 @@ const (
 	ReasonPromoted           = "Promoted"
 	ReasonRolledBack         = "RolledBack"
 	ReasonNothing            = "NothingToRelease"
+	ReasonMixedRevisions     = "MixedRevisions"
 	ReasonTemplateReturned   = "StableTemplateReturned"
 	ReasonDeleting           = "WorkloadDeleting"
 	ReasonStyleNotSupported  = "StyleNotSupported"

@@ -56,8 +56,8 @@ func checkRetire(o Observation) error {
 	}
 	r := o.Record.Release
 	switch r.Phase {
-	case release.Promoting:
-		return errors.New("canary capacity goes before the stable workload is promoted")
+	case release.Promoting, release.Returning:
+		return errors.New("canary capacity goes while the stable workload rolls")
 	case release.Progressing:
 		if c := o.canary(); c != nil && !c.Deleting && r.UpdateRevision == o.Stable.Revision && len(o.Added) == 1 {
 			return errors.New("canary capacity goes in mid-release")
@@ -67,7 +67,7 @@ func checkRetire(o Observation) error {
 	return nil
 }
 
-// checkSetStable: only promotion releases the hold, and only Finalize begins a promotion.
+// checkSetStable: only a promotion and the way back from one release the hold, and only Finalize begins a promotion.
 func checkSetStable(o Observation, a SetStable) error {
 	var before, after release.Phase
 	if r := o.Record.Release; r != nil {
@@ -79,7 +79,10 @@ func checkSetStable(o Observation, a SetStable) error {
 	if after == release.Promoting && before != release.Promoting {
 		return errors.New("a promotion that nobody asked for")
 	}
-	if !release.SameRolling(a.Rolling, release.Hold()) && after != release.Promoting {
+	if after == release.Returning && o.Stable.Revision != o.Record.Release.StableRevision {
+		return errors.New("a rollback to a template that is not the stable one")
+	}
+	if !release.SameRolling(a.Rolling, release.Hold()) && after != release.Promoting && after != release.Returning {
 		return fmt.Errorf("the hold is released in phase %q", after)
 	}
 	return nil

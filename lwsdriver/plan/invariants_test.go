@@ -20,6 +20,11 @@ func TestCheckDecision(t *testing.T) {
 	set := func(phase release.Phase, r rolling) SetStable {
 		return SetStable{Record: release.Record{Release: &release.Release{Phase: phase}}, Rolling: r}
 	}
+	returned := func(phase release.Phase) Observation {
+		o := at(phase)
+		o.Stable.Revision = "A"
+		return o
+	}
 	canary, old := Workload{Name: "vllm-b", Carries: "B"}, Workload{Name: "vllm-a", Carries: "A"}
 	native := rollingOf(0, "1", "0")
 	tests := []struct {
@@ -45,6 +50,9 @@ func TestCheckDecision(t *testing.T) {
 		{"ReleaseHoldInBatches", "Stable capacity is not touched before the host says promote.", at(release.Progressing), set(release.Progressing, native), true},
 		{"ReleaseHoldInRollback", "Stable capacity is not touched by a rollback.", at(release.RollingBack), set(release.RollingBack, native), true},
 		{"ReleaseHoldAtTheEnd", "The hold is back in the write that ends a promotion.", at(release.Promoting), set(release.Promoted, native), true},
+		{"DeleteInReturn", "Stable is not back yet.", at(release.Returning, canary), DeleteCanary{}, true},
+		{"ReleaseHoldToReturn", "The template is the one to go back to.", returned(release.RollingBack), set(release.Returning, native), false},
+		{"ReturnToAnother", "A rollback never rolls forward.", at(release.RollingBack), set(release.Returning, native), true},
 		{"ReleaseHoldToPromote", "Promotion is what releases it.", at(release.Promoting), set(release.Promoting, native), false},
 	}
 	for _, tc := range tests {

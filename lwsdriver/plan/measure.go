@@ -28,6 +28,17 @@ func (w Workload) revisions() []string {
 	return all
 }
 
+// existing is how many groups there are, at any revision.
+func (w Workload) existing() int {
+	n := 0
+	for _, g := range w.Groups {
+		if g.Revision != "" {
+			n++
+		}
+	}
+	return n
+}
+
 // StableRevisions are the revisions at which the workload's groups are. More than one: LWS had begun to roll before it
 // was held.
 func (o Observation) StableRevisions() []string { return o.Stable.revisions() }
@@ -40,13 +51,14 @@ func measure(o Observation) Standing {
 		update = o.Record.Release.UpdateRevision
 		s.ProgressAt = o.Record.Release.PhaseAt
 		s.planned(o)
+		s.pursue(o)
 	}
 	own, ready := ownsUpdate(o), 0
 	for _, g := range o.Stable.Groups {
 		ready += s.exists(g)
 		switch {
 		case g.at(update) && own:
-			s.count(o, g, g.Index < o.Stable.Replicas)
+			s.count(o, o.Stable, g)
 		case !g.at(update) && g.Ready:
 			s.StableReady++
 		}
@@ -56,7 +68,7 @@ func measure(o Observation) Standing {
 			ready += s.exists(g)
 			// A group from before somebody's edit of the canary was put back is not the release's.
 			if !own && w.Carries == update && g.at(w.Revision) {
-				s.count(o, g, g.Index < w.Replicas)
+				s.count(o, w, g)
 			}
 		}
 	}
@@ -105,29 +117,67 @@ func (s *Standing) planned(o Observation) {
 
 // count adds a group at the update revision. One that a scale-down or the end of a surge is about to take exists, but
 // nobody may rely on it.
-func (s *Standing) count(o Observation, g Group, stays bool) {
+func (s *Standing) count(o Observation, of Workload, g Group) {
 	s.Updated++
-	if !stays {
+	if g.Index < of.Replicas && g.available(o.Now, o.Policy.MinReady) {
+		s.UpdatedReady++
+	}
+}
+
+// goal is the workload whose groups the release waits for at this moment, and the revision that they must have. Nil:
+// it is not there yet.
+func (o Observation) goal() (*Workload, string) {
+	switch c := o.canary(); {
+	case o.Record.Release.Phase == release.Returning:
+		return &o.Stable, o.Record.Release.StableRevision
+	case ownsUpdate(o):
+		return &o.Stable, o.Record.Release.UpdateRevision
+	case c != nil:
+		return c, c.Revision
+	}
+	return nil, ""
+}
+
+// pursue measures how near the goal is, and since when it has not come nearer.
+func (s *Standing) pursue(o Observation) {
+	w, revision := o.goal()
+	if w == nil {
 		return
 	}
-	if g.Ready {
-		s.ready++
-	}
-	if !g.FirstReady.IsZero() {
-		s.firstReady++
+	for _, g := range w.Groups {
+		if g.Index >= w.Replicas {
+			continue
+		}
+		if !g.at(revision) {
+			s.lost = append(s.lost, g.LostAt)
+			continue
+		}
 		if g.FirstReady.After(s.ProgressAt) {
 			s.ProgressAt = g.FirstReady
 		}
-	}
-	switch {
-	case g.available(o.Now, o.Policy.MinReady):
-		s.UpdatedReady++
-	case g.Ready:
-		left := g.ReadySince.Add(o.Policy.MinReady).Sub(o.Now)
-		if s.nextReady == 0 || left < s.nextReady {
+		if g.Ready {
+			s.ready++
+		}
+		if g.available(o.Now, o.Policy.MinReady) {
+			s.available++
+			continue
+		}
+		s.lost = append(s.lost, g.LostAt)
+		if left := g.ReadySince.Add(o.Policy.MinReady).Sub(o.Now); g.Ready && (s.nextReady == 0 || left < s.nextReady) {
 			s.nextReady = max(left, time.Millisecond)
 		}
 	}
+	slices.SortFunc(s.lost, time.Time.Compare)
+}
+
+// stuckSince is since when the goal has not come nearer: no new group became ready, and more than the tolerated ones
+// have been missing.
+func (s Standing) stuckSince(tolerated int) time.Time {
+	since := s.ProgressAt
+	if tolerated < len(s.lost) && s.lost[tolerated].After(since) {
+		since = s.lost[tolerated]
+	}
+	return since
 }
 
 // obstacles names the first group that is not ready, and how many more there are.

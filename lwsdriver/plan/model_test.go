@@ -230,7 +230,14 @@ func (s *set) ready() int {
 }
 
 // whole says that every group wanted is ready and there is no other.
-func (s *set) whole() bool { return len(s.groups) == s.replicas && s.ready() == s.replicas }
+func (s *set) whole() bool {
+	for i := range s.replicas {
+		if g := s.groups[i]; g == nil || !g.ready {
+			return false
+		}
+	}
+	return len(s.groups) == s.replicas
+}
 
 func (s *set) revisions() []string {
 	var all []string
@@ -257,11 +264,14 @@ func (c *cluster) observeSet(s *set) Workload {
 		if g := s.groups[i]; g != nil {
 			view.Revision = g.revision
 			view.FirstReady = c.firstReady(s, i, g)
+			view.LostAt = c.lostAt(s, i, g.ready, g.since)
 			if g.ready {
 				view.Ready, view.ReadySince, view.ReadyPods, view.Reason, view.Message = true, g.since, 2, "", ""
 			}
 		} else if i >= s.replicas {
 			continue
+		} else {
+			view.LostAt = c.lostAt(s, i, false, time.Time{})
 		}
 		w.Groups = append(w.Groups, view)
 	}
@@ -275,6 +285,18 @@ func (c *cluster) firstReady(s *set, index int, g *group) time.Time {
 		c.seen[key] = g.since.Add(c.policy.MinReady)
 	}
 	return c.seen[key]
+}
+
+// lostAt is the observer's memory of since when a group has not been ready.
+func (c *cluster) lostAt(s *set, index int, ready bool, since time.Time) time.Time {
+	key := fmt.Sprintf("%s/%d", s.uid, index)
+	switch _, known := c.lost[key]; {
+	case ready && c.now.Sub(since) >= max(c.policy.MinReady, 10*time.Second):
+		delete(c.lost, key)
+	case !ready && !known && s.groups[index] != nil:
+		c.lost[key] = c.now
+	}
+	return c.lost[key]
 }
 
 // acceptable is what LWS's validating webhook wants of a rolling update configuration.

@@ -67,6 +67,10 @@ type Group struct {
 	// FirstReady is when the group had first been ready for the policy's minReady at this revision; flapping does not
 	// move it. Zero: never.
 	FirstReady time.Time
+	// LostAt is since when the group has not been ready: when it stopped being so, or when its pods came to be if the
+	// driver never saw it ready. It stays while the group is recreated or flaps, and so also while it is ready again for
+	// less than minReady or 10 seconds. Zero: the group is ready, or the driver never saw a pod of it.
+	LostAt time.Time
 	// ReadyPods of Pods that make the group whole.
 	ReadyPods, Pods int
 	// Reason, Pod and Message say why the group is not ready: the first pod in the way. Empty when Ready.

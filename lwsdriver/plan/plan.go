@@ -5,6 +5,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
@@ -75,11 +76,10 @@ func decide(o Observation, s Standing) Decision {
 			State: pb.State_STATE_COMPLETED, Reason: ReasonPromoted,
 			Message: fmt.Sprintf("%d groups run revision %s", o.Stable.Replicas, r.UpdateRevision),
 		}))
+	case release.Returning:
+		return comeBack(o, s)
 	case release.RollingBack:
-		return cleanUp(o, pb.State_STATE_ROLLING_BACK, ended(o, Decision{
-			State: pb.State_STATE_ROLLED_BACK, Reason: ReasonRolledBack,
-			Message: rolledBack(o),
-		}))
+		return cleanUp(o, pb.State_STATE_ROLLING_BACK, rolledBack(o))
 	default:
 		return cleanUp(o, pb.State_STATE_NOTHING_TO_RELEASE, ended(o, Decision{
 			State: pb.State_STATE_NOTHING_TO_RELEASE, Reason: ReasonNothing,
@@ -98,15 +98,54 @@ func ended(o Observation, d Decision) Decision {
 	return d
 }
 
-func rolledBack(o Observation) string {
-	at := fmt.Sprintf("the groups of %s are at revision %s", o.Stable.Name, o.Record.Release.StableRevision)
-	if all := o.StableRevisions(); len(all) > 1 {
-		at = fmt.Sprintf("the groups of %s are at revisions %s, since a promotion had begun", o.Stable.Name, strings.Join(all, ", "))
+// rolledBack is how a rollback stands once nothing added is left.
+func rolledBack(o Observation) Decision {
+	r := o.Record.Release
+	if o.strayed() {
+		return strayed(o)
 	}
-	if o.Stable.Revision != o.Record.Release.UpdateRevision {
-		return at
+	d := Decision{
+		State: pb.State_STATE_ROLLED_BACK, Reason: ReasonRolledBack,
+		Message: fmt.Sprintf("the groups of %s are at revision %s", o.Stable.Name, r.StableRevision),
 	}
-	return fmt.Sprintf("%s; its template still asks for %s, which waits under the hold", at, o.Stable.Revision)
+	if o.Stable.Revision == r.UpdateRevision && r.UpdateRevision != r.StableRevision {
+		d.Message += fmt.Sprintf("; its template still asks for %s, which waits under the hold", o.Stable.Revision)
+	}
+	return ended(o, d)
+}
+
+// strayed: groups are at other revisions than the stable one, most likely since a promotion had begun. LWS takes groups to the template
+// in the spec and to no other: the way back is open once that is the stable one again.
+func strayed(o Observation) Decision {
+	r := o.Record.Release
+	switch o.Stable.Revision {
+	case "":
+		return waitForLWS(o, pb.State_STATE_ROLLING_BACK)
+	case r.StableRevision:
+	default:
+		return Decision{
+			State: pb.State_STATE_FAILED, Reason: ReasonMixedRevisions,
+			Message: fmt.Sprintf("the groups of %s are at %s, where only %s should be: restore the template of revision %[3]s "+
+				"to have them rolled back, or disown the workload to have LeaderWorkerSet roll them to its present template",
+				o.Stable.Name, strings.Join(o.StableRevisions(), ", "), r.StableRevision),
+		}
+	}
+	next := moved(o, func(n *release.Release) { n.Phase = release.Returning })
+	next.Saved = Saved(o)
+	return returning(o, next, "the stable template is back: roll back natively")
+}
+
+func returning(o Observation, next release.Record, why string) Decision {
+	return Decision{
+		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateReturned, Message: why,
+		Action: SetStable{Record: next, Rolling: Pace(next.Saved, o.Stable.Replicas), Why: why},
+	}
+}
+
+// strayed says whether a group is at another revision than the stable one.
+func (o Observation) strayed() bool {
+	stable := o.Record.Release.StableRevision
+	return slices.ContainsFunc(o.Stable.revisions(), func(r string) bool { return r != stable })
 }
 
 // farewell: the user's workload is going. Garbage collection takes what the release added, once we let go of it.
@@ -125,10 +164,16 @@ func farewell(o Observation) Decision {
 }
 
 func unmanaged(o Observation) Decision {
-	return cleanUp(o, pb.State_STATE_ROLLING_BACK, Decision{
+	d := Decision{
 		State: pb.State_STATE_UNMANAGED, Reason: ReasonNotAdopted,
 		Message: fmt.Sprintf("%s is not adopted: LeaderWorkerSet rolls it by itself as soon as its template changes", o.Stable.Name),
-	})
+	}
+	if release.SameRolling(o.Stable.Rolling, release.Hold()) {
+		d.Reason = ReasonHeldUnmanaged
+		d.Message = fmt.Sprintf("%s is not adopted, and yet held by a partition that Lockstep once set: "+
+			"adopt it to have that managed, and then disown it to have LeaderWorkerSet roll it by itself", o.Stable.Name)
+	}
+	return cleanUp(o, pb.State_STATE_ROLLING_BACK, d)
 }
 
 func atRest(o Observation) Decision {
@@ -249,6 +294,9 @@ func startOver(o Observation) Decision {
 		if r.UpdateRevision != "" {
 			r.Target = nil
 		}
+		if o.promotedAll() {
+			r.StableRevision = r.UpdateRevision
+		}
 		r.Phase, r.UpdateRevision = release.Progressing, o.Stable.Revision
 	})
 	if o.Record.Release.Phase == release.Promoting {
@@ -267,55 +315,91 @@ func promote(o Observation, s Standing) Decision {
 	case o.Stable.Revision == "":
 		return waitForLWS(o, pb.State_STATE_PROMOTING)
 	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision:
-		// Groups are at both revisions already, so the way back is the way forward: a native roll to this template.
-		why := "the stable template is back in mid-promotion: roll to it"
-		next := moved(o, func(n *release.Release) { n.UpdateRevision = r.StableRevision })
+		next := moved(o, func(n *release.Release) { n.Phase = release.Returning })
 		next.Saved = absorbPace(o)
-		return Decision{
-			State: pb.State_STATE_PROMOTING, Reason: ReasonTemplateReturned, Message: why,
-			Action: SetStable{Record: next, Rolling: Pace(next.Saved, o.Stable.Replicas), Why: why},
-		}
+		return returning(o, next, "the stable template is back in mid-promotion: roll back natively")
 	case o.Stable.Revision != r.UpdateRevision:
 		return startOver(o)
 	}
-	if !paced(o) {
-		return releaseHold(o)
-	}
-	if s.UpdatedReady >= o.Stable.Replicas && len(o.Stable.Groups) == o.Stable.Replicas {
-		why := "every group is promoted: hold again"
+	return roll(o, s, nativeRoll{
+		state: pb.State_STATE_PROMOTING, then: release.Promoted,
+		begin: "release the hold to promote", done: "every group is promoted: hold again", participle: "promoted",
+	})
+}
+
+// comeBack is promote in the other direction: LWS rolls the groups that a promotion had reached back.
+func comeBack(o Observation, s Standing) Decision {
+	switch r := o.Record.Release; {
+	case o.Stable.Revision == "":
+		return waitForLWS(o, pb.State_STATE_ROLLING_BACK)
+	case o.Stable.Revision != r.StableRevision:
+		// A third template must not undo the decision to roll back. Under the hold it moves no group.
+		why := "another template came in mid-rollback: hold"
+		next := moved(o, func(n *release.Release) { n.Phase = release.RollingBack })
+		next.Saved = absorbPace(o)
 		return Decision{
-			State: pb.State_STATE_PROMOTING, Reason: ReasonCleaningUp, Message: why,
+			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonNewRevision, Message: why,
+			Action: SetStable{Record: next, Rolling: release.Hold(), Why: why},
+		}
+	}
+	return roll(o, s, nativeRoll{
+		state: pb.State_STATE_ROLLING_BACK, then: release.RollingBack,
+		begin: "release the hold to roll back", done: "every group is back: hold again", participle: "rolled back",
+	})
+}
+
+// nativeRoll is one of the two times that the hold is off.
+type nativeRoll struct {
+	state pb.State
+	// then is the phase that follows once every group is at the revision.
+	then release.Phase
+	// begin and done say what is written, participle what happened to a group.
+	begin, done, participle string
+}
+
+// roll has LWS take every group to the template in the spec, at the user's own pace.
+func roll(o Observation, s Standing, n nativeRoll) Decision {
+	if !paced(o) {
+		// The hold goes, or somebody changed the user's pace in mid-roll.
+		next := *o.Record
+		next.Saved = absorbPace(o)
+		return Decision{
+			State: n.state, Reason: ReasonRolling, Message: n.begin,
+			Action: SetStable{Record: next, Rolling: Pace(next.Saved, o.Stable.Replicas), Why: n.begin},
+		}
+	}
+	if s.available >= o.Stable.Replicas && len(o.Stable.Groups) == o.Stable.Replicas {
+		return Decision{
+			State: n.state, Reason: ReasonCleaningUp, Message: n.done,
 			Action: SetStable{
-				Record:  moved(o, func(n *release.Release) { n.Phase = release.Promoted }),
-				Rolling: release.Hold(), Why: why,
+				Record:  moved(o, func(r *release.Release) { r.Phase = n.then }),
+				Rolling: release.Hold(), Why: n.done,
 			},
 		}
 	}
-	d := Decision{State: pb.State_STATE_PROMOTING, Reason: ReasonRolling}
-	d.Message = fmt.Sprintf("%d of %d groups promoted%s", s.UpdatedReady, o.Stable.Replicas, obstacles(o.Stable.Groups))
-	return underDeadline(o, s, d, s.firstReady < o.Stable.Replicas)
-}
-
-// releaseHold takes the hold off, or puts the user's pace back when somebody changed it in mid-promotion.
-func releaseHold(o Observation) Decision {
-	next := *o.Record
-	next.Saved = absorbPace(o)
-	why := "release the hold to promote"
-	return Decision{
-		State: pb.State_STATE_PROMOTING, Reason: ReasonRolling, Message: why,
-		Action: SetStable{Record: next, Rolling: Pace(next.Saved, o.Stable.Replicas), Why: why},
+	d := Decision{State: n.state, Reason: ReasonRolling}
+	d.Message = fmt.Sprintf("%d of %d groups %s%s", s.available, o.Stable.Replicas, n.participle, obstacles(o.Stable.Groups))
+	if s.available >= o.Stable.Replicas {
+		return d // only LWS's surge is left to go
 	}
+	return underDeadline(o, s, d, 0)
 }
 
-// underDeadline fails d when no new group became ready for too long, and otherwise says when that would be.
-func underDeadline(o Observation, s Standing, d Decision, expecting bool) Decision {
+// promotedAll says whether a promotion has reached every group, though it is not known to be over.
+func (o Observation) promotedAll() bool {
+	r := o.Record.Release
+	all := o.Stable.revisions()
+	return r.Phase == release.Promoting && len(all) == 1 && all[0] == r.UpdateRevision && o.Stable.existing() >= o.Stable.Replicas
+}
+
+// underDeadline fails d when its goal, of which some groups may be missing, has not come nearer for too long, and
+// otherwise says when that would be.
+func underDeadline(o Observation, s Standing, d Decision, tolerated int) Decision {
 	if s.nextReady > 0 {
 		d.Recheck = s.nextReady
 	}
-	if !expecting {
-		return d
-	}
-	left := o.Policy.ProgressDeadline - o.Now.Sub(s.ProgressAt)
+	since := s.stuckSince(tolerated)
+	left := o.Policy.ProgressDeadline - o.Now.Sub(since)
 	if left > 0 {
 		if d.Recheck == 0 || left < d.Recheck {
 			d.Recheck = left
@@ -323,7 +407,6 @@ func underDeadline(o Observation, s Standing, d Decision, expecting bool) Decisi
 		return d
 	}
 	d.State, d.Reason = pb.State_STATE_FAILED, ReasonDeadline
-	d.Message = fmt.Sprintf("no new group became ready for %s (since %s): %s",
-		o.Policy.ProgressDeadline, s.ProgressAt.UTC().Format("15:04:05 MST"), d.Message)
+	d.Message = fmt.Sprintf("no progress for %s (since %s): %s", o.Policy.ProgressDeadline, since.UTC().Format("15:04:05 MST"), d.Message)
 	return d
 }

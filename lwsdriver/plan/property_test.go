@@ -57,13 +57,13 @@ func (total *tally) release(rt *rapid.T) {
 	}
 	total.runs++
 	total.steps += steps
-	total.ends["in flight: "+c.settle().State.String()]++
+	total.ends["in flight: "+c.settle().Reason]++
 	if rapid.IntRange(0, 9).Draw(rt, "deleted") == 0 {
 		total.ends["at the end: deleted"]++
 		c.farewell()
 		return
 	}
-	total.ends["at the end: "+c.end().State.String()]++
+	total.ends["at the end: "+c.end().Reason]++
 }
 
 // act is one step of anybody. Time and the driver get most of them.
@@ -103,7 +103,7 @@ func (c *cluster) settle() Decision {
 	for range 200 {
 		c.tick(20*time.Second, 1)
 		d := c.drive()
-		if !slices.Contains(settled, d.State) {
+		if !slices.Contains(settled, d.State) && d.Reason != ReasonMixedRevisions {
 			quiet = 0
 			continue
 		}
@@ -121,9 +121,14 @@ func (c *cluster) end() Decision {
 	c.finalize(rapid.SampledFrom([]release.Phase{release.Promoting, release.RollingBack}).Draw(c.t, "end"))
 	ended := c.phase()
 	d := c.settle()
+	if d.Reason == ReasonMixedRevisions {
+		c.edit(c.record.Release.StableRevision)
+		d = c.settle()
+	}
 	want := map[release.Phase]pb.State{
 		release.Promoting: pb.State_STATE_COMPLETED, release.Promoted: pb.State_STATE_COMPLETED,
-		release.RollingBack: pb.State_STATE_ROLLED_BACK, release.Nothing: pb.State_STATE_NOTHING_TO_RELEASE,
+		release.RollingBack: pb.State_STATE_ROLLED_BACK, release.Returning: pb.State_STATE_ROLLED_BACK,
+		release.Nothing: pb.State_STATE_NOTHING_TO_RELEASE,
 	}[ended]
 	if want != 0 && d.State != want {
 		c.fail("the release was ended as %s and is %s, %s", ended, d.State, d.Reason)
@@ -163,7 +168,7 @@ func (c *cluster) checkRest(d Decision) {
 			c.fail("completed with %d groups of %d at %v", len(c.stable.groups), c.stable.replicas, c.stable.revisions())
 		}
 	case pb.State_STATE_ROLLED_BACK:
-		if !c.mixed && len(c.stable.revisions()) > 1 {
+		if !c.stable.at(c.record.Release.StableRevision) {
 			c.fail("rolled back with groups at %v", c.stable.revisions())
 		}
 	default:

@@ -25,7 +25,7 @@ import (
 //	record [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T]]
 //	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D]
 //	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting] [loose] [drifted]
-//	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [why=REASON]
+//	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [why=REASON]
 //
 // groups belong to the workload or canary above them; without ready= they are not ready, without revision= their pods
 // are missing. A target is QUANTITY@AGE, or QUANTITY#BATCH@AGE. An AGE is how long ago. loose: without our finalizer.
@@ -247,6 +247,7 @@ func parseGroups(l line, w *Workload, minReady time.Duration) []Group {
 		if l.has("first") {
 			g.FirstReady = l.age("first")
 		}
+		g.LostAt = l.age("lost")
 		out = append(out, g)
 	}
 	return out

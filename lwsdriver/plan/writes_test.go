@@ -88,10 +88,9 @@ func (c *cluster) applyStable(a SetStable, versions map[string]int) bool {
 				}
 			}
 		}
-		if old.Phase == release.Promoting {
-			// The hold reclaims LWS's surge, and what LWS was updating comes back at the old revision.
-			c.disturbed, c.mixed = true, true
-		}
+	}
+	if c.rolls() && release.SameRolling(a.Rolling, release.Hold()) && !c.stable.whole() {
+		c.disturbed = true // The hold reclaims LWS's surge, and what LWS was updating comes back at the old revision.
 	}
 	if !release.SameRolling(c.stable.rolling, c.set) {
 		c.disturbed = true // Somebody had LWS roll; what it took down comes back, and the hold reclaims its surge.
@@ -113,7 +112,11 @@ func (c *cluster) checkIntent(a SetStable) {
 	ok := before == after
 	switch before {
 	case release.Promoting:
-		ok = ok || after == release.Promoted || (after == release.Progressing && renewed)
+		ok = ok || after == release.Promoted || ((after == release.Progressing || after == release.Returning) && renewed)
+	case release.RollingBack:
+		ok = ok || (after == release.Returning && c.stable.template == c.record.Release.StableRevision)
+	case release.Returning:
+		ok = ok || after == release.RollingBack
 	case release.Progressing:
 		ok = ok || ((after == release.RollingBack || after == release.Nothing) && renewed)
 	default:
@@ -121,7 +124,7 @@ func (c *cluster) checkIntent(a SetStable) {
 	if !ok {
 		c.fail("phase %q became %q", before, after)
 	}
-	if !release.SameRolling(a.Rolling, release.Hold()) && after != release.Promoting {
+	if !release.SameRolling(a.Rolling, release.Hold()) && after != release.Promoting && after != release.Returning {
 		c.fail("the hold goes in phase %q", after)
 	}
 	if before == release.Promoting && after == release.Promoted && !c.stable.at(a.Record.Release.UpdateRevision) {

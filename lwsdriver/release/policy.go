@@ -60,8 +60,11 @@ func ParsePolicy(p *pb.ReleasePolicy) (Policy, []Violation) {
 	return policy, v.list
 }
 
-// Threshold is how many of planned groups may be unready while a batch of them counts as ready.
-func (p Policy) Threshold(planned int) int { return p.FailureThreshold.Down(planned) }
+// Threshold is how many of planned groups may be unready while a batch of them counts as ready. It is never all of
+// them: a batch of which nothing is ready has shown nothing.
+func (p Policy) Threshold(planned int) int {
+	return min(p.FailureThreshold.Down(planned), max(planned-1, 0))
+}
 
 type violations struct{ list []Violation }
 

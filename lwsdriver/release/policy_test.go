@@ -157,7 +157,9 @@ func TestThreshold(t *testing.T) {
 		{"RoundsDown", "10 % of 9 groups is not yet a group.", "10%", 9, 0},
 		{"OfTheBatch", "The share is of the batch's groups.", "50%", 3, 1},
 		{"Count", "A count holds for each batch.", "2", 5, 2},
-		{"CountAboveBatch", "No more groups can fail than there are.", "2", 1, 1},
+		{"CountAboveBatch", "A batch of which no group is ready has shown nothing.", "2", 1, 0},
+		{"All", "The same for a share.", "100%", 4, 3},
+		{"OfNone", "An empty batch has nothing to tolerate.", "100%", 0, 0},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {

@@ -63,6 +63,9 @@ const (
 	Promoting Phase = "Promoting"
 	// Promoted: every stable group is at the update revision and the hold is back; what the release added goes.
 	Promoted Phase = "Promoted"
+	// Returning: the promotion was under way when the stable template came back, so the stable workload is released to
+	// roll natively to the stable revision.
+	Returning Phase = "Returning"
 	// RollingBack: the stable groups stay at the stable revision; what the release added goes.
 	RollingBack Phase = "RollingBack"
 	// Nothing: the stable groups already ran the workload's template when the release was initialised.
@@ -205,7 +208,7 @@ func (r *Release) validate() error {
 		return fmt.Errorf("release id %q is invalid", r.ID)
 	}
 	switch r.Phase {
-	case Progressing, Promoting, Promoted, RollingBack, Nothing:
+	case Progressing, Promoting, Promoted, Returning, RollingBack, Nothing:
 	default:
 		return fmt.Errorf("phase %q is unknown", r.Phase)
 	}
