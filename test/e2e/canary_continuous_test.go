@@ -98,7 +98,7 @@ func TestCanaryTemplateChangesInPromotion(t *testing.T) {
 		w.upgrade("r1", 0)
 		w.promoteUntil("r1", 1)
 		w.edit(image("v1"))
-		w.awaitState(pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK)
+		w.awaitState(pb.State_STATE_ROLLED_BACK)
 		w.mustRun("v1")
 		w.mustRest()
 	})
@@ -117,6 +117,34 @@ func TestCanaryTemplateChangesInPromotion(t *testing.T) {
 		w.mustRun("v3")
 		w.mustRest()
 	})
+}
+
+// An abort after a promotion that a third template cut short: groups are at two revisions, which nobody calls rolled
+// back. Once the old template is there again they are.
+func TestCanaryAbortAfterCutPromotion(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 4, 2, annotated("test.lockstep.dev/startup", "300ms")))
+	// Groups are at two revisions when the release starts over, and are rolled back natively.
+	w.observer.waive(ruleStableKept)
+	w.edit(image("v2"))
+	w.initialize("r1", policy("100%"))
+	w.upgrade("r1", 0)
+	w.promoteUntil("r1", 1)
+	w.edit(image("v3"))
+	w.await("the release starts over", func(c *pb.BatchContext) bool { return c.GetState() == pb.State_STATE_HOLDING })
+	if _, err := w.tryFinalize("r1", rollback, nil); err != nil {
+		t.Fatal(err)
+	}
+	w.await("the groups are mixed and nothing added is left", func(c *pb.BatchContext) bool {
+		return c.GetState() == pb.State_STATE_FAILED && c.GetReason() == "MixedRevisions"
+	})
+	if r, err := w.tryFinalize("r1", rollback, nil); err != nil || r.GetDone() || r.GetAction() != unchanged {
+		t.Errorf("Finalize(ROLLBACK) again: %v, %v", r, err)
+	}
+	w.edit(image("v1"))
+	w.awaitState(pb.State_STATE_ROLLED_BACK)
+	w.mustRun("v1")
+	w.mustRest()
 }
 
 // promoteUntil begins the promotion and returns once so many groups are promoted.

@@ -74,6 +74,8 @@ func TestReplayNoticesEachBreach(t *testing.T) {
 		{ruleCanaryStays, append(promoting[:6:6], stable("Promoting", native), canary("c", 0, all))},
 		{ruleIntent, []runtime.Object{stable("RollingBack", held), old0, old1, canary("c", 0, none)}},
 		{ruleIntent, append(full[:5:5], going(canary("c", 2, all)))},
+		{ruleCanaryStays, append(promoting[:6:6], stable("Returning", native), canary("c", 0, all))},
+		{ruleHold, append(promoting[:6:6], stable("Returning", held))},
 		{ruleHold, append(begun[:4:4], stable("Progressing", native))},
 		{ruleHold, append(promoting[:6:6], stable("Promoting", &lws.RollingUpdateConfiguration{Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(2)}))},
 	} {

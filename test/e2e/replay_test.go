@@ -8,7 +8,6 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -53,6 +52,9 @@ type record struct {
 		} `json:"target"`
 	} `json:"release"`
 }
+
+// rolls says whether the hold is off, so that LWS rolls the user's workload.
+func (r *record) rolls() bool { return r.phase() == "Promoting" || r.phase() == "Returning" }
 
 func (r *record) phase() string {
 	if r == nil || r.Release == nil {
@@ -150,15 +152,15 @@ func (r *replay) stable(old, s *lws.LeaderWorkerSet) {
 		r.released[s.Name] = asJSON(s.Spec.LeaderWorkerTemplate)
 	}
 	c := s.Spec.RolloutStrategy.RollingUpdateConfiguration
-	if now != nil && !slices.Contains([]string{"Promoting"}, now.phase()) {
+	if now != nil && !now.rolls() {
 		r.check(ruleHold, isHold(c), "%s has %s in phase %q", s.Name, asJSON(c), now.phase())
 	}
-	if now.phase() == "Promoting" {
+	if now.rolls() {
 		r.check(ruleHold, atUsersPace(c, now.Saved, int(replicasOf(s))), "%s is promoted with %s, the user's is %s", s.Name, asJSON(c), asJSON(now.Saved))
 	}
-	if now.phase() != "Promoting" {
+	if !now.rolls() {
 		delete(r.whole, s.Name)
-	} else if then.phase() != "Promoting" {
+	} else if !then.rolls() {
 		r.whole[s.Name] = r.available(s) >= int(replicasOf(s))
 	}
 	if now.phase() == "Promoted" && then.phase() != "Promoted" {
@@ -186,7 +188,7 @@ func (r *replay) canary(old, c *lws.LeaderWorkerSet, gone bool) {
 		}
 		r.check(ruleCanarySize, int(replicasOf(c)) <= planned, "%s has %d groups, its target means %d", c.Name, replicasOf(c), planned)
 	}
-	if rec.phase() == "Promoting" && s.DeletionTimestamp == nil {
+	if rec.rolls() && s.DeletionTimestamp == nil {
 		r.check(ruleCanaryStays, !gone && c.DeletionTimestamp == nil, "%s goes in the promotion", c.Name)
 		if old != nil {
 			r.check(ruleCanaryStays, replicasOf(c) >= replicasOf(old), "%s shrinks in the promotion", c.Name)
@@ -249,7 +251,7 @@ func (r *replay) standing(s *lws.LeaderWorkerSet) {
 		r.check(ruleCanarySize, r.leaders(name) <= limit, "%s has %d groups, %s has %d", name, r.leaders(name), s.Name, limit)
 	}
 	rec := recordOf(s)
-	if rec.phase() != "Promoting" || s.DeletionTimestamp != nil {
+	if !rec.rolls() || s.DeletionTimestamp != nil {
 		return
 	}
 	replicas := int(replicasOf(s))
