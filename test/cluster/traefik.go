@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -79,7 +80,7 @@ spec:
 `
 
 func traefikCommand(c *Cluster) (command, error) {
-	args := []string{
+	args := slices.Concat([]string{
 		"--global.checknewversion=false", "--global.sendanonymoususage=false",
 		"--log.level=INFO", "--log.nocolor=true",
 		"--entrypoints." + GatewayListener + ".address=" + address(c.port.gateway),
@@ -87,9 +88,9 @@ func traefikCommand(c *Cluster) (command, error) {
 		"--providers.providersthrottleduration=" + configurationDelay.String(),
 		"--providers.kubernetesgateway=true",
 		"--providers.kubernetesgateway.statusaddress.ip=127.0.0.1",
-	}
+	}, c.options.traefikArgs)
 	return command{
-		args: append(args, c.options.traefikArgs...),
+		args: args,
 		// In a pod, as some CI systems run us, it would otherwise look for that pod's own cluster.
 		env: []string{"KUBECONFIG=" + c.path(Traefik+".kubeconfig"), "KUBERNETES_SERVICE_HOST="},
 	}, nil

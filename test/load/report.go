@@ -110,7 +110,7 @@ func (r Report) Write(w io.Writer) {
 func (row Row) shareColumn() string {
 	sides := maps.Clone(row.Shares)
 	maps.Copy(sides, row.Want)
-	var cells []string
+	cells := make([]string, 0, len(sides))
 	for _, side := range slices.Sorted(maps.Keys(sides)) {
 		cell := fmt.Sprintf("%s %.1f", side, row.Shares[side])
 		if row.Want != nil {
