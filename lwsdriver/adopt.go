@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"strings"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -25,7 +27,7 @@ func (d *Driver) Adopt(ctx context.Context, req *pb.AdoptRequest) (*pb.AdoptResp
 		if err := checkWorkload(s); err != nil {
 			return nil, err
 		}
-		warnings = heldTooLate(s)
+		warnings = append(heldTooLate(s), foundHeld(s)...)
 		if s.Record != nil {
 			return nil, nil //nolint:nilnil // no action, no error; the loop repairs a hold that drifted
 		}
@@ -41,12 +43,36 @@ func (d *Driver) Adopt(ctx context.Context, req *pb.AdoptRequest) (*pb.AdoptResp
 	return &pb.AdoptResponse{Action: action, Context: c, Warnings: warnings}, nil
 }
 
-// adopted is the record of a workload that had none.
+// adopted is the record of a workload that had none. A hold that is in force without a record is a driver's, left
+// behind when somebody removed the record: saving it as the user's own would keep the workload from ever rolling again.
+// What is not as the hold has it was set since and is the user's; for the rest LWS's defaults are saved.
 func adopted(s *seen) release.Record {
-	if s.Record != nil {
+	switch {
+	case s.Record != nil:
 		return *s.Record
+	case leftHeld(s):
+		return release.Record{Saved: release.Absorb(release.Native(release.Hold()), release.Hold(), s.Stable.Rolling)}
 	}
 	return release.Record{Saved: s.Stable.Rolling}
+}
+
+// leftHeld says whether the hold is in force without a record. Its partition tells: no user has one so high.
+func leftHeld(s *seen) bool {
+	return s.Record == nil && ptr.Deref(s.Stable.Rolling.Partition, 0) == ptr.Deref(release.Hold().Partition, 0)
+}
+
+// foundHeld warns of settings that can't be given back because nobody knows them any more.
+func foundHeld(s *seen) []*pb.Warning {
+	if !leftHeld(s) {
+		return nil
+	}
+	saved := adopted(s).Saved
+	return []*pb.Warning{{
+		Code: "FoundHeld",
+		Message: fmt.Sprintf("%s was under hold without a record of its own rolling update settings, as after the annotation %s was "+
+			"removed: partition %d, maxUnavailable %s and maxSurge %s are taken for them. Set others, if those are not right",
+			s.key, release.RecordAnnotation, ptr.Deref(saved.Partition, 0), saved.MaxUnavailable.String(), saved.MaxSurge.String()),
+	}}
 }
 
 // heldTooLate warns of groups at more than one revision: LWS had begun to roll before it was held.
@@ -85,10 +111,27 @@ func (d *Driver) Disown(ctx context.Context, req *pb.DisownRequest) (*pb.DisownR
 					s.Stable.Revision, s.key),
 			}}
 		}
+		if err := checkGiveBack(s); err != nil {
+			return nil, err
+		}
 		return plan.GiveBackNow(s.Observation), nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	return res, nil
+}
+
+// checkGiveBack refuses what LWS's webhook would refuse in words that help less: a scale-down under the hold can make
+// both of the user's percentages round to 0.
+func checkGiveBack(s *seen) error {
+	saved := plan.Saved(s.Observation)
+	if release.SameRolling(plan.Pace(saved, s.Stable.Replicas), release.Native(saved)) {
+		return nil
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_REJECTED,
+		"LeaderWorkerSet %s can't be given back: its own maxUnavailable %s and maxSurge %s both come to 0 of %d groups, which "+
+			"LeaderWorkerSet does not accept. Scale it up, or set its maxUnavailable to 2 or more or its maxSurge to 1 or more "+
+			"(Lockstep saves what is set under hold; a maxUnavailable of 1 is the hold's own), then Disown again",
+		s.key, saved.MaxUnavailable.String(), saved.MaxSurge.String(), s.Stable.Replicas)
 }

@@ -61,6 +61,7 @@ func (a *applier) apply(ctx context.Context, s *seen, action plan.Action) (wrote
 }
 
 func (a *applier) setStable(ctx context.Context, s *seen, t plan.SetStable) (bool, error) {
+	t.Record.UID = s.stable.UID
 	value, err := t.Record.Encode()
 	if err != nil {
 		return false, err
@@ -90,8 +91,11 @@ func (a *applier) createCanary(ctx context.Context, s *seen, t plan.CreateCanary
 	}
 	got, err := a.client.LeaderworkersetV1().LeaderWorkerSets(s.key.Namespace).
 		Create(ctx, canary, metav1.CreateOptions{FieldManager: release.FieldManager})
-	if apierrors.IsAlreadyExists(err) && a.made(ctx, s.key, keyOf(canary)) {
-		return false, nil
+	if apierrors.IsAlreadyExists(err) {
+		made, errMade := a.made(ctx, s.key, keyOf(canary))
+		if made || errMade != nil {
+			return false, errMade
+		}
 	}
 	if err != nil {
 		return false, fmt.Errorf("create LeaderWorkerSet %s/%s: %w", canary.Namespace, canary.Name, err)
@@ -100,10 +104,17 @@ func (a *applier) createCanary(ctx context.Context, s *seen, t plan.CreateCanary
 }
 
 // made says whether the object that is in the way is the canary itself, made by another driver or by a request whose
-// answer was lost. The caches may be about to see it.
-func (a *applier) made(ctx context.Context, key, canary types.NamespacedName) bool {
-	appeared := a.until(ctx, key, func() bool { return a.caches.workload(canary) != nil })
-	return appeared == nil && stableKey(a.caches.workload(canary)) == key
+// answer was lost. The caches may be about to see it; while they don't, nobody can say.
+func (a *applier) made(ctx context.Context, key, canary types.NamespacedName) (bool, error) {
+	var there *lws.LeaderWorkerSet
+	err := a.until(ctx, func() bool {
+		there = a.caches.workload(canary)
+		return there != nil
+	}, key, canary) // an event about somebody else's object is not about the workload
+	if err != nil {
+		return false, fmt.Errorf("look at the LeaderWorkerSet %s that exists already: %w", canary, err)
+	}
+	return stableKey(there) == key, nil
 }
 
 func (a *applier) scaleCanary(ctx context.Context, s *seen, t plan.ScaleCanary) (bool, error) {
@@ -142,11 +153,16 @@ func (a *applier) letGo(ctx context.Context, s *seen, t plan.LetGo) (bool, error
 		// the same name would wait for ever for the workers that are still there.
 		return a.deleteCanary(ctx, s, plan.DeleteCanary(t))
 	}
-	p := newPatch(canary, release.TargetAnnotation)
-	p.test(canary.Finalizers, "metadata", "finalizers")
-	p.add(slices.DeleteFunc(slices.Clone(canary.Finalizers), func(f string) bool { return f == release.Finalizer }),
+	return a.unhold(ctx, s.key, canary)
+}
+
+// unhold takes our finalizer off.
+func (a *applier) unhold(ctx context.Context, key types.NamespacedName, w *lws.LeaderWorkerSet) (bool, error) {
+	p := newPatch(w, release.TargetAnnotation)
+	p.test(w.Finalizers, "metadata", "finalizers")
+	p.add(slices.DeleteFunc(slices.Clone(w.Finalizers), func(f string) bool { return f == release.Finalizer }),
 		"metadata", "finalizers")
-	return a.patch(ctx, s.key, p)
+	return a.patch(ctx, key, p)
 }
 
 // deleteCanary deletes in the foreground: the object goes last, so that its absence says that its groups are gone.
@@ -162,11 +178,11 @@ func (a *applier) deleteCanary(ctx context.Context, s *seen, t plan.DeleteCanary
 	if err != nil {
 		return false, fmt.Errorf("delete LeaderWorkerSet %s/%s: %w", canary.Namespace, canary.Name, err)
 	}
-	return true, a.until(ctx, s.key, func() bool {
+	return true, a.until(ctx, func() bool {
 		now := a.caches.workload(keyOf(canary))
 		return now == nil || now.UID != canary.UID ||
 			(now.DeletionTimestamp != nil && now.ResourceVersion != canary.ResourceVersion)
-	})
+	}, s.key)
 }
 
 // patch sends what changed, on condition that what it is based on is still so.
@@ -191,7 +207,7 @@ func (a *applier) patch(ctx context.Context, key types.NamespacedName, p *patch)
 
 // catchUp waits until the cache has the object as written, or something newer.
 func (a *applier) catchUp(ctx context.Context, key types.NamespacedName, wrote *lws.LeaderWorkerSet) error {
-	return a.until(ctx, key, func() bool {
+	return a.until(ctx, func() bool {
 		now := a.caches.workload(keyOf(wrote))
 		if now == nil || now.UID != wrote.UID {
 			// Gone, or gone and made again. A new object not being there yet looks the same, but it has no finalizer
@@ -200,19 +216,20 @@ func (a *applier) catchUp(ctx context.Context, key types.NamespacedName, wrote *
 		}
 		order, err := resourceversion.CompareResourceVersion(now.ResourceVersion, wrote.ResourceVersion)
 		return err != nil || order >= 0
-	})
+	}, key)
 }
 
-func (a *applier) until(ctx context.Context, key types.NamespacedName, done func() bool) error {
+// until waits for what the caches are to show, and looks again after each change of one of the workloads.
+func (a *applier) until(ctx context.Context, done func() bool, keys ...types.NamespacedName) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, errBehind)
 	defer cancel()
-	changed, stop := a.hub.subscribe(key)
+	changed, stop := a.hub.subscribe(keys...)
 	defer stop()
 	for !done() {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("%s: %w", key, context.Cause(ctx))
+			return fmt.Errorf("%s: %w", keys[0], context.Cause(ctx))
 		}
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	appsinformers "k8s.io/client-go/informers/apps/v1"
 	coreinformers "k8s.io/client-go/informers/core/v1"
@@ -78,18 +79,22 @@ func (c *caches) handle(changed, gone func(types.NamespacedName)) error {
 			return
 		}
 		if deleted {
-			c.groups.forget(keyOf(w))
 			gone(keyOf(w))
 		}
 		changed(stableKey(w))
 	})); err != nil {
 		return fmt.Errorf("watch leaderworkersets: %w", err)
 	}
-	if _, err := c.pods.AddEventHandler(everyEvent(func(obj any, _ bool) {
-		if pod, ok := obj.(*podView); ok {
-			c.groups.mark(pod.setKey(), pod.group)
-			changed(c.stableOf(pod.setKey()))
+	if _, err := c.pods.AddEventHandler(everyEvent(func(obj any, deleted bool) {
+		pod, ok := obj.(*podView)
+		if !ok || !pod.inGroup() {
+			return
 		}
+		c.groups.mark(pod.setKey(), pod.group)
+		if deleted && c.workload(pod.setKey()) == nil {
+			c.groups.forget(pod.setKey()) // nobody will look at them any more
+		}
+		changed(c.stableOf(pod.setKey()))
 	})); err != nil {
 		return fmt.Errorf("watch pods: %w", err)
 	}
@@ -136,10 +141,36 @@ func keyOf(o metav1.Object) types.NamespacedName {
 // stableKey is the user's workload that w belongs to: itself, unless a release added it.
 func stableKey(w *lws.LeaderWorkerSet) types.NamespacedName {
 	key := keyOf(w)
-	if w.Labels[release.RoleLabel] != "" {
-		key.Name = w.Labels[release.StableLabel]
+	if stable, ok := addedTo(w); ok {
+		key.Name = stable
 	}
 	return key
+}
+
+// addedTo names the workload that a release added w to. What was added is scaled and deleted at will, and people copy
+// manifests with all their labels. So beside the labels, the workload they name must own w, and w must have the name
+// that the driver gives: a copy of all that has another one, since it is in the same namespace.
+func addedTo(w *lws.LeaderWorkerSet) (stable string, ok bool) {
+	stable, owner := w.Labels[release.StableLabel], metav1.GetControllerOf(w)
+	if w.Labels[release.RoleLabel] == "" || stable == "" || owner == nil {
+		return "", false
+	}
+	group, err := schema.ParseGroupVersion(owner.APIVersion)
+	if err != nil || group.Group != lws.GroupVersion.Group || owner.Kind != kind || owner.Name != stable {
+		return "", false
+	}
+	return stable, w.Name == release.CanaryName(stable, w.Labels[release.RevisionLabel])
+}
+
+// ourLabels are the labels of an added workload that w carries, sorted.
+func ourLabels(w *lws.LeaderWorkerSet) []string {
+	var found []string
+	for _, label := range []string{release.RevisionLabel, release.RoleLabel, release.StableLabel} {
+		if _, ok := w.Labels[label]; ok {
+			found = append(found, label)
+		}
+	}
+	return found
 }
 
 // stableOf is stableKey for a workload known by name.
@@ -196,7 +227,10 @@ func (c *caches) revisionOf(w *lws.LeaderWorkerSet, d digest) string {
 
 func indexAdded(obj any) ([]string, error) {
 	w, ok := obj.(*lws.LeaderWorkerSet)
-	if !ok || w.Labels[release.RoleLabel] == "" {
+	if !ok {
+		return nil, nil
+	}
+	if _, added := addedTo(w); !added {
 		return nil, nil
 	}
 	return []string{stableKey(w).String()}, nil

@@ -91,9 +91,6 @@ func (d *Driver) contextOf(key types.NamespacedName, rows bool) (*pb.BatchContex
 
 // explain adds what keeps the driver from writing. What goes away by itself is a remark, the rest is a failure.
 func explain(c *pb.BatchContext, err error) {
-	if isConflict(err) {
-		return // the next look is on its way
-	}
 	if drivererr.Retryable(err) {
 		c.Message = fmt.Sprintf("%s (last write failed and will be tried again: %v)", c.GetMessage(), err)
 		return

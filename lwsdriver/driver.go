@@ -42,11 +42,12 @@ type Driver struct {
 	metrics  *metrics
 	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	hub      hub
-	locks    keyLocks
+	locks    scope
 	trouble  troubles
 	startup  startup
 
-	stopped chan struct{} // closed when Run is told to end
+	stopped chan struct{} // closed by Drain
+	drain   sync.Once
 }
 
 var (
@@ -57,6 +58,8 @@ var (
 type options struct {
 	log       *slog.Logger
 	namespace string
+	workload  types.NamespacedName
+	readOnly  bool
 	version   string
 	registry  prometheus.Registerer
 	now       func() time.Time
@@ -70,6 +73,16 @@ func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
 
 // WithNamespace limits the driver to one namespace. The default is all of them.
 func WithNamespace(ns string) Option { return func(o *options) { o.namespace = ns } }
+
+// WithWorkload limits the driver to one workload: it finishes no release of another and refuses to change another. It
+// implies WithNamespace. The default is all workloads.
+func WithWorkload(key types.NamespacedName) Option {
+	return func(o *options) { o.workload, o.namespace = key, key.Namespace }
+}
+
+// WithReadOnly makes the driver look and answer only: it writes nothing by itself, not even to finish a release, and
+// refuses the RPCs that would change something with UNSUPPORTED.
+func WithReadOnly() Option { return func(o *options) { o.readOnly = true } }
 
 // WithVersion sets the version that GetDriverInfo returns.
 func WithVersion(v string) Option { return func(o *options) { o.version = v } }
@@ -115,6 +128,7 @@ func New(config *rest.Config, opts ...Option) (*Driver, error) {
 func newDriver(core kubernetes.Interface, sets lwsclient.Interface, o options) (*Driver, error) {
 	d := &Driver{
 		options: o, log: o.log, core: core, metrics: newMetrics(o.registry), stopped: make(chan struct{}),
+		locks: scope{readOnly: o.readOnly, workload: o.workload},
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 30*time.Second)),
 	}
@@ -131,21 +145,29 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, o options) (
 
 // changed is called for every event in the cluster that is about a workload.
 func (d *Driver) changed(key types.NamespacedName) {
-	d.queue.Add(key)
+	if d.locks.covers(key) {
+		d.queue.Add(key)
+	}
 	d.hub.notify(key)
 }
 
-// gone is called for every LeaderWorkerSet that was deleted.
+// gone is called for every LeaderWorkerSet that was deleted, and again after the last work on it: nothing is remembered
+// of what does not exist.
 func (d *Driver) gone(key types.NamespacedName) {
+	d.caches.groups.forget(key)
 	d.observer.forget(key)
 	d.events.forget(key)
 	d.trouble.set(key, nil)
 }
 
+// Drain ends the waits of calls in flight, which answer with what there is, and the watches, so that a server can stop
+// without cutting anything off. The driver works on until Run's ctx ends, which drains it too. It may be called often.
+func (d *Driver) Drain() { d.drain.Do(func() { close(d.stopped) }) }
+
 // Run fills the caches and finishes releases that an earlier driver left unfinished, then works until ctx ends. It
 // returns once everything it started has stopped, and must be called once.
 func (d *Driver) Run(ctx context.Context) error {
-	context.AfterFunc(ctx, func() { close(d.stopped) })
+	context.AfterFunc(ctx, d.Drain)
 	var running sync.WaitGroup
 	defer running.Wait()
 	for _, informer := range []cache.SharedIndexInformer{d.caches.workloads, d.caches.pods, d.caches.revisions} {
@@ -157,16 +179,20 @@ func (d *Driver) Run(ctx context.Context) error {
 		return nil
 	}
 	d.log.Info("caches are filled")
+	work := d.work
+	if d.options.readOnly {
+		work = d.watch
+	}
 	for range workers {
-		running.Go(func() { d.work(ctx) })
+		running.Go(func() { work(ctx) })
 	}
 	<-ctx.Done()
 	d.queue.ShutDown()
 	return nil
 }
 
-// Synced says whether the caches are filled, so that calls can be answered.
-func (d *Driver) Synced() bool { return d.caches.synced() }
+// Synced says whether calls can be answered: the caches are filled, and the driver may keep them so.
+func (d *Driver) Synced() bool { return d.notServing() == nil }
 
 func holds(w *workload) bool { return slices.Contains(w.Finalizers, release.Finalizer) }
 
@@ -181,8 +207,16 @@ func reference(w *workload) *corev1.ObjectReference {
 // troubles keep, per workload, the error that keeps its release from going on.
 type troubles struct {
 	mu  sync.Mutex
-	all map[types.NamespacedName]error
+	all map[types.NamespacedName]trouble
 }
+
+type trouble struct {
+	err       error
+	conflicts int // how many there were in a row, this one included
+}
+
+// stubborn is from how many conflicts in a row on they are no accident: something answers each write with one.
+const stubborn = 5
 
 func (t *troubles) set(key types.NamespacedName, err error) {
 	t.mu.Lock()
@@ -192,13 +226,22 @@ func (t *troubles) set(key types.NamespacedName, err error) {
 		return
 	}
 	if t.all == nil {
-		t.all = map[types.NamespacedName]error{}
+		t.all = map[types.NamespacedName]trouble{}
 	}
-	t.all[key] = err
+	now := trouble{err: err}
+	if isConflict(err) {
+		now.conflicts = t.all[key].conflicts + 1
+	}
+	t.all[key] = now
 }
 
+// get returns what people should know. A lost race is none of it: the next look is on its way.
 func (t *troubles) get(key types.NamespacedName) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.all[key]
+	now := t.all[key]
+	if now.conflicts > 0 && now.conflicts < stubborn {
+		return nil
+	}
+	return now.err
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"regexp"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -21,6 +22,10 @@ var errBehind = errors.New("the API server's watch is behind its writes")
 
 // errChanged: what a patch is based on changed in the meantime.
 var errChanged = errors.New("somebody else changed the object at the same time")
+
+// lacksPermission is how the API server words that the driver may not do something. It answers 403 for what webhooks,
+// admission policies and quotas refuse as well; no permission would change that.
+var lacksPermission = regexp.MustCompile(`forbidden: User ".*" cannot `)
 
 // contractError turns whatever stopped an RPC into an error of the contract. What has a reason already keeps it.
 func contractError(err error) error {
@@ -43,13 +48,13 @@ func reasonOf(err error) pb.ErrorReason {
 		return pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE
 	case errors.Is(err, errChanged):
 		return pb.ErrorReason_ERROR_REASON_CONFLICT
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+	case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err) && lacksPermission.MatchString(err.Error()):
 		return pb.ErrorReason_ERROR_REASON_FORBIDDEN
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return pb.ErrorReason_ERROR_REASON_CONFLICT
 	case apierrors.IsAlreadyExists(err):
 		return pb.ErrorReason_ERROR_REASON_NAME_TAKEN
-	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
 		return pb.ErrorReason_ERROR_REASON_REJECTED
 	case apierrors.IsTooManyRequests(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err),
 		apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err), apierrors.IsUnexpectedServerError(err),

@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"syscall"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -28,7 +30,18 @@ func TestContractError(t *testing.T) {
 	}{
 		{"conflict", apierrors.NewConflict(gr, "vllm", errors.New("changed")), pb.ErrorReason_ERROR_REASON_CONFLICT},
 		{"gone meanwhile", apierrors.NewNotFound(gr, "vllm"), pb.ErrorReason_ERROR_REASON_CONFLICT},
-		{"forbidden", apierrors.NewForbidden(gr, "vllm", errors.New("no")), pb.ErrorReason_ERROR_REASON_FORBIDDEN},
+		{"may not", apierrors.NewForbidden(gr, "vllm", errors.New(
+			`User "system:serviceaccount:a:b" cannot patch resource "leaderworkersets" in API group "leaderworkerset.x-k8s.io" in the namespace "x"`)),
+			pb.ErrorReason_ERROR_REASON_FORBIDDEN},
+		{"may not read a path", apierrors.NewForbidden(schema.GroupResource{}, "", errors.New(`User "x" cannot get path "/"`)),
+			pb.ErrorReason_ERROR_REASON_FORBIDDEN},
+		{"nobody", apierrors.NewUnauthorized("who are you"), pb.ErrorReason_ERROR_REASON_FORBIDDEN},
+		{"webhook forbids", answer403(`admission webhook "v.example.com" denied the request: you cannot do that`),
+			pb.ErrorReason_ERROR_REASON_REJECTED},
+		{"policy forbids", apierrors.NewForbidden(gr, "vllm", errors.New("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: a user cannot")),
+			pb.ErrorReason_ERROR_REASON_REJECTED},
+		{"quota", apierrors.NewForbidden(gr, "vllm", errors.New("exceeded quota: q, requested: count/leaderworkersets=1")),
+			pb.ErrorReason_ERROR_REASON_REJECTED},
 		{"webhook refuses", apierrors.NewBadRequest("admission webhook denied"), pb.ErrorReason_ERROR_REASON_REJECTED},
 		{"throttled", apierrors.NewTooManyRequests("slow down", 1), pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
 		{"etcd has no leader", apierrors.NewInternalError(errors.New("no leader")), pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
@@ -52,6 +65,18 @@ func TestContractError(t *testing.T) {
 	if contractError(nil) != nil {
 		t.Error("no error became one")
 	}
+}
+
+// answer403 is what the API server makes of a webhook's 403.
+func answer403(message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: message,
+	}}
+}
+
+// What the API server objects to is told in its own words.
+func TestRefusalKeepsItsWords(t *testing.T) {
+	says(t, contractError(fmt.Errorf("patch vllm: %w", answer403("exceeded quota: gpus"))), "patch vllm", "exceeded quota: gpus")
 }
 
 func TestKeyLocks(t *testing.T) {

@@ -48,6 +48,9 @@ func newAnnouncer(core kubernetes.Interface, log *slog.Logger) *announcer {
 	}
 }
 
+// maxNote is how many bytes the note of an event may have; the API server refuses the event otherwise.
+const maxNote = 1024
+
 // lastEvents is how long events that are on their way when the driver ends may take. The broadcaster can't be asked.
 const lastEvents = 200 * time.Millisecond
 
@@ -100,7 +103,7 @@ func (d *Driver) announce(s *seen, decision plan.Decision) {
 	if decision.State == pb.State_STATE_FAILED {
 		kind = corev1.EventTypeWarning
 	}
-	note := fmt.Sprintf("release %s: %s", s.Record.Release.ID, decision.Message)
+	note := shorten(fmt.Sprintf("release %s: %s", s.Record.Release.ID, decision.Message), maxNote)
 	d.events.recorder.Eventf(reference(s.stable), nil, kind, reason, "Release", "%s", note)
 }
 

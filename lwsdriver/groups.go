@@ -34,6 +34,9 @@ type groupSet struct {
 	// last is what was answered last, for so many replicas of such a size. Nil: something may have changed since.
 	last           []plan.Group
 	replicas, size int
+
+	// unnumbered is the group-index label of a group that LWS does not number, as of the last look. Empty: there is none.
+	unnumbered string
 }
 
 // groupEntry outlives its pods, so that a group that is recreated again and again does not look new each time.
@@ -42,10 +45,10 @@ type groupEntry struct {
 	exists bool // it has pods
 	group  plan.Group
 	size   int // as LWS noted on its pods; 0: not noted
+	// broken is since when the first of its pods that are not ready has not been so, as they tell it. Zero: they don't.
+	broken time.Time
 
-	// firstReady is when the group was first ready at firstRevision.
-	firstReady    time.Time
-	firstRevision string
+	memory groupMemory
 }
 
 // podGroupIndex finds the pods of one group.
@@ -57,11 +60,15 @@ func podGroupKey(set types.NamespacedName, group string) string {
 
 func indexPodByGroup(obj any) ([]string, error) {
 	v, ok := obj.(*podView)
-	if !ok {
+	if !ok || !v.inGroup() {
 		return nil, nil
 	}
 	return []string{podGroupKey(v.setKey(), v.group)}, nil
 }
+
+// inGroup says whether the pod is part of a group. One that somebody gave LWS's name label, for whatever purpose of
+// theirs, is not.
+func (v *podView) inGroup() bool { return v.group != "" }
 
 func (v *podView) setKey() types.NamespacedName {
 	return types.NamespacedName{Namespace: v.Namespace, Name: v.set}
@@ -97,8 +104,11 @@ func (g *groups) forget(set types.NamespacedName) {
 	}
 	s.last = nil
 	for label, e := range s.entries {
-		e.firstReady, e.firstRevision = time.Time{}, ""
-		if !e.exists && !e.dirty {
+		e.memory = groupMemory{}
+		if e.dirty {
+			g.recompute(set, label, e)
+		}
+		if !e.exists {
 			delete(s.entries, label)
 		}
 	}
@@ -122,37 +132,60 @@ func (g *groups) of(set types.NamespacedName, replicas, size int, now time.Time,
 	}
 	all := make([]plan.Group, 0, max(replicas, len(s.entries)))
 	final := true
+	s.unnumbered = ""
 	for label, e := range s.entries {
 		if e.dirty {
 			g.recompute(set, label, e)
 		}
-		if !e.exists {
-			continue
+		index := groupIndex(label)
+		if index >= replicas || (index < 0 && !e.exists) {
+			// A scale-down or the end of a surge takes it, or it has no number to come back under: what comes later is new.
+			e.memory = groupMemory{}
 		}
-		out := e.group
-		if out.Pods = e.size; out.Pods == 0 {
-			out.Pods = size
+		switch {
+		case e.exists:
+			out := e.whole(size)
+			if index < replicas {
+				final = e.memory.update(&out, e.broken, now, minReady) && final
+			}
+			if index < 0 {
+				s.unnumbered = label
+			}
+			all = append(all, out)
+		case index >= 0 && index < replicas:
+			out := missing(set.Name, index, size)
+			e.memory.update(&out, e.broken, now, minReady)
+			all = append(all, out)
+		default:
+			delete(s.entries, label)
 		}
-		settle(&out)
-		e.remember(&out, now, minReady)
-		final = final && (!out.Ready || !out.FirstReady.IsZero())
-		all = append(all, out)
 	}
 	all = fill(set.Name, all, replicas, size)
-	if final { // or else time alone changes the answer
+	if final {
 		s.last, s.replicas, s.size = all, replicas, size
 	}
 	return all
 }
 
-// remember notes when the group was first ready for minReady, and tells it from then on.
-func (e *groupEntry) remember(g *plan.Group, now time.Time, minReady time.Duration) {
-	if g.Ready && e.firstRevision != g.Revision && now.Sub(g.ReadySince) >= minReady {
-		e.firstReady, e.firstRevision = g.ReadySince.Add(minReady), g.Revision
+// unnumbered is the group-index label of a group of the workload that LWS does not number, as of the last look. Empty:
+// there is none.
+func (g *groups) unnumbered(set types.NamespacedName) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s := g.sets[set]; s != nil {
+		return s.unnumbered
 	}
-	if e.firstRevision == g.Revision {
-		g.FirstReady = e.firstReady
+	return ""
+}
+
+// whole is the group as it is, for a workload whose spec asks for groups of size.
+func (e *groupEntry) whole(size int) plan.Group {
+	out := e.group
+	if out.Pods = e.size; out.Pods == 0 {
+		out.Pods = size
 	}
+	settle(&out)
+	return out
 }
 
 // fill orders groups by index and adds a placeholder for each missing one. Groups that LWS does not index by number
@@ -193,14 +226,14 @@ func (g *groups) recompute(set types.NamespacedName, label string, e *groupEntry
 	e.dirty = false
 	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(set, label))
 	if err != nil || len(objs) == 0 {
-		e.exists = false
+		e.exists, e.broken = false, time.Time{}
 		return
 	}
 	next := plan.Group{Index: groupIndex(label), Leader: set.Name + "-" + label}
 	var leader *podView
 	size, ready := 0, 0
 	agree := true
-	var since time.Time
+	var since, broken time.Time
 	for _, obj := range objs {
 		pod, ok := obj.(*podView)
 		if !ok {
@@ -212,9 +245,11 @@ func (g *groups) recompute(set types.NamespacedName, label string, e *groupEntry
 		size = max(size, pod.size)
 		if pod.ready {
 			ready++
-			if pod.readySince.After(since) {
-				since = pod.readySince
+			if pod.since.After(since) {
+				since = pod.since
 			}
+		} else if broken.IsZero() || pod.since.Before(broken) {
+			broken = pod.since
 		}
 		agree = agree && pod.revision == objs[0].(*podView).revision //nolint:forcetypeassert // the transform's type
 	}
@@ -223,7 +258,7 @@ func (g *groups) recompute(set types.NamespacedName, label string, e *groupEntry
 	if leader != nil {
 		next.Revision, next.Leader = leader.revision, leader.Name
 	}
-	e.exists, e.size, e.group = true, size, next
+	e.exists, e.size, e.group, e.broken = true, size, next, broken
 	e.group.Pod, e.group.Reason, e.group.Message = obstacle(objs, leader, agree)
 }
 

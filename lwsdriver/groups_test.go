@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -127,6 +128,199 @@ func TestFlappingDoesNotLookNew(t *testing.T) {
 	}
 }
 
+// whole makes group 1 ready since a moment after noon, at revision r1.
+func (b *groupBed) whole(since time.Duration) {
+	b.t.Helper()
+	for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
+		b.put(testPod(name, func(p *corev1.Pod) { p.Status.Conditions[1].LastTransitionTime = metav1.NewTime(noon.Add(since)) }))
+	}
+}
+
+// unreadySince is the condition of a pod that stopped being ready.
+func unreadySince(after time.Duration) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		unready(p)
+		p.Status.Conditions[1].LastTransitionTime = metav1.NewTime(noon.Add(after))
+	}
+}
+
+// What a scale-down takes is new when a scale-up brings it back.
+func TestScaledDownGroupIsNew(t *testing.T) {
+	b := newGroupBed(t)
+	b.whole(0)
+	if g := b.group1(time.Minute, 0); !g.FirstReady.Equal(noon) {
+		t.Fatalf("first ready at %s", g.FirstReady)
+	}
+	all := b.of(vllm, 1, 3, noon.Add(time.Minute), 0)
+	if len(all) != 2 || !all[1].Ready || !all[1].FirstReady.IsZero() {
+		t.Errorf("a group that is about to go is %+v", all)
+	}
+	for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
+		b.drop(testPod(name))
+	}
+	if all := b.of(vllm, 1, 3, noon.Add(time.Minute), 0); len(all) != 1 {
+		t.Errorf("groups %+v, want one", all)
+	}
+	if n := len(b.sets[vllm].entries); n != 0 {
+		t.Errorf("%d groups are remembered that do not exist and are not wanted", n)
+	}
+	if g := b.group1(2*time.Minute, 0); !g.LostAt.IsZero() {
+		t.Errorf("a group that is wanted again was lost at %s", g.LostAt)
+	}
+	b.put(testPod("vllm-1", unready))
+	if g := b.group1(3*time.Minute, 0); !g.FirstReady.IsZero() {
+		t.Errorf("a group that came back with a scale-up was ready at %s", g.FirstReady)
+	}
+}
+
+// So it is when the scale-up comes before the group has gone.
+func TestGoingGroupIsNew(t *testing.T) {
+	b := newGroupBed(t)
+	b.whole(0)
+	b.group1(time.Minute, 0)
+	b.of(vllm, 1, 3, noon.Add(time.Minute), 0)
+	b.put(testPod("vllm-1", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: noon.Add(time.Minute)} }))
+	if g := b.group1(2*time.Minute, 0); !g.FirstReady.IsZero() {
+		t.Errorf("a group that goes although it is wanted again was ready at %s", g.FirstReady)
+	}
+}
+
+func TestGroupIsLost(t *testing.T) {
+	const minReady = time.Minute
+	for _, tt := range []struct {
+		name, reason string
+		minReady     time.Duration
+		then         func(b *groupBed)
+		at, want     time.Duration
+	}{
+		{"ready", "zero while it is", 0, func(*groupBed) {}, time.Hour, -1},
+		{
+			"worker fails", "the pod tells since when", 0,
+			func(b *groupBed) { b.put(testPod("vllm-1-1", unreadySince(3*time.Minute))) }, 4 * time.Minute, 3 * time.Minute,
+		},
+		{
+			"two workers fail", "the first counts", 0, func(b *groupBed) {
+				b.put(testPod("vllm-1-1", unreadySince(3*time.Minute)))
+				b.put(testPod("vllm-1-2", unreadySince(2*time.Minute)))
+			}, 4 * time.Minute, 2 * time.Minute,
+		},
+		{
+			"worker gone", "no pod tells, so it is when it was noticed", 0,
+			func(b *groupBed) { b.drop(testPod("vllm-1-1")) }, 4 * time.Minute, 4 * time.Minute,
+		},
+		{
+			"all gone", "a group that is missing is lost too", 0, func(b *groupBed) {
+				for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
+					b.drop(testPod(name))
+				}
+			}, 4 * time.Minute, 4 * time.Minute,
+		},
+		{
+			"recreated", "another pod under the name changes nothing", 0, func(b *groupBed) {
+				b.put(testPod("vllm-1-1", unreadySince(2*time.Minute)))
+				b.group1(2*time.Minute, 0)
+				b.drop(testPod("vllm-1-1"))
+				b.group1(3*time.Minute, 0)
+				b.put(testPod("vllm-1-1", unreadySince(4*time.Minute)))
+			}, 5 * time.Minute, 2 * time.Minute,
+		},
+		{
+			"flaps", "it was not ready for long", 0, func(b *groupBed) {
+				b.put(testPod("vllm-1-1", unreadySince(2*time.Minute)))
+				b.group1(2*time.Minute, 0)
+				b.whole(3 * time.Minute)
+				b.group1(3*time.Minute+9*time.Second, 0)
+				b.put(testPod("vllm-1-1", unreadySince(4*time.Minute)))
+			}, 3*time.Minute + 9*time.Second, 2 * time.Minute,
+		},
+		{
+			"flaps within minReady", "nor for long enough", minReady, func(b *groupBed) {
+				b.put(testPod("vllm-1-1", unreadySince(2*time.Minute)))
+				b.group1(2*time.Minute, minReady)
+				b.whole(3 * time.Minute)
+				b.group1(3*time.Minute, minReady)
+				b.put(testPod("vllm-1-1", unreadySince(3*time.Minute+50*time.Second)))
+			}, 3*time.Minute + 50*time.Second, 2 * time.Minute,
+		},
+		{
+			"ready again, not yet for long", "it may be flapping", 0, func(b *groupBed) {
+				b.put(testPod("vllm-1-1", unreadySince(2*time.Minute)))
+				b.group1(2*time.Minute, 0)
+				b.whole(3 * time.Minute)
+				b.group1(3*time.Minute, 0)
+			}, 3*time.Minute + 9*time.Second, 2 * time.Minute,
+		},
+		{
+			"ready again", "time alone makes it good", 0, func(b *groupBed) {
+				b.put(testPod("vllm-1-1", unreadySince(2*time.Minute)))
+				b.group1(2*time.Minute, 0)
+				b.whole(3 * time.Minute)
+				b.group1(3*time.Minute, 0)
+			}, 3*time.Minute + 10*time.Second, -1,
+		},
+		{
+			"lost anew", "nobody looked while it was ready for long", 0, func(b *groupBed) {
+				b.put(testPod("vllm-1-1", unreadySince(2*time.Minute)))
+				b.group1(2*time.Minute, 0)
+				b.whole(3 * time.Minute)
+				b.group1(3*time.Minute, 0)
+				b.put(testPod("vllm-1-1", unreadySince(time.Hour)))
+			}, time.Hour + time.Second, time.Hour,
+		},
+		{
+			"clocks differ", "a pod from the future is lost now", 0,
+			func(b *groupBed) { b.put(testPod("vllm-1-1", unreadySince(time.Hour))) }, time.Minute, time.Minute,
+		},
+		{
+			"terminating", "since somebody asked for it", 0, func(b *groupBed) {
+				b.put(testPod("vllm-1-1", func(p *corev1.Pod) {
+					p.DeletionTimestamp = &metav1.Time{Time: noon.Add(2*time.Minute + 30*time.Second)}
+					p.DeletionGracePeriodSeconds = ptr.To[int64](30)
+				}))
+			}, 3 * time.Minute, 2 * time.Minute,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newGroupBed(t)
+			b.whole(0)
+			b.group1(time.Minute, tt.minReady)
+			tt.then(b)
+			got := b.group1(tt.at, tt.minReady).LostAt
+			if want := noon.Add(tt.want); (tt.want < 0 && !got.IsZero()) || (tt.want >= 0 && !got.Equal(want)) {
+				t.Errorf("lost at %s, want %s: %s", got, want, tt.reason)
+			}
+		})
+	}
+}
+
+// A driver that starts while a group is not ready takes what its pods tell.
+func TestGroupNeverSeenReady(t *testing.T) {
+	b := newGroupBed(t)
+	if g := b.group1(0, 0); !g.LostAt.IsZero() {
+		t.Errorf("a group that never was is lost at %s", g.LostAt)
+	}
+	pending := func(p *corev1.Pod) {
+		p.Status.Phase, p.Status.Conditions = corev1.PodPending, nil
+		p.CreationTimestamp = metav1.NewTime(noon.Add(time.Minute))
+	}
+	b.put(testPod("vllm-1", pending))
+	if g := b.group1(time.Hour, 0); !g.LostAt.Equal(noon.Add(time.Minute)) {
+		t.Errorf("lost at %s, want when its pods came to be", g.LostAt)
+	}
+}
+
+// A pod that somebody gave LWS's label is no group, and the groups keep their numbers.
+func TestStrayPodIsNoGroup(t *testing.T) {
+	b := newGroupBed(t)
+	b.whole(0)
+	stray := testPod("stray", func(p *corev1.Pod) { delete(p.Labels, lws.GroupIndexLabelKey) })
+	if v := view(t, stray); v.inGroup() {
+		t.Error("it is in a group")
+	} else if keys, err := indexPodByGroup(v); err != nil || len(keys) > 0 {
+		t.Errorf("it is indexed as %q, %v", keys, err)
+	}
+}
+
 func TestGroupsThatLWSDoesNotNumber(t *testing.T) {
 	b := newGroupBed(t)
 	for _, id := range []string{"x7f", "a3b"} {
@@ -138,5 +332,13 @@ func TestGroupsThatLWSDoesNotNumber(t *testing.T) {
 	all := b.of(vllm, 3, 1, noon, 0)
 	if len(all) != 3 || all[0].Leader != "vllm-a3b" || all[1].Leader != "vllm-x7f" || !all[1].Ready || all[2].Ready {
 		t.Errorf("groups are %+v", all)
+	}
+	if id := b.unnumbered(vllm); id != "x7f" && id != "a3b" {
+		t.Errorf("%q is told as the group without a number", id)
+	}
+	b.drop(testPod("vllm-x7f", func(p *corev1.Pod) { p.Labels[lws.GroupIndexLabelKey] = "x7f" }))
+	b.of(vllm, 3, 1, noon, 0)
+	if n := len(b.sets[vllm].entries); n != 1 {
+		t.Errorf("%d groups are kept: one without a number never comes back", n)
 	}
 }

@@ -18,27 +18,31 @@ type hub struct {
 	waiters map[types.NamespacedName]map[chan struct{}]struct{}
 }
 
-// subscribe returns a channel that gets a signal after every change, until stop is called.
-func (h *hub) subscribe(key types.NamespacedName) (changed <-chan struct{}, stop func()) {
+// subscribe returns a channel that gets a signal after every change of one of the workloads, until stop is called.
+func (h *hub) subscribe(keys ...types.NamespacedName) (changed <-chan struct{}, stop func()) {
 	ch := make(chan struct{}, 1)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.waiters == nil {
 		h.waiters = map[types.NamespacedName]map[chan struct{}]struct{}{}
 	}
-	if h.waiters[key] == nil {
-		h.waiters[key] = map[chan struct{}]struct{}{}
+	for _, key := range keys {
+		if h.waiters[key] == nil {
+			h.waiters[key] = map[chan struct{}]struct{}{}
+		}
+		h.waiters[key][ch] = struct{}{}
 	}
-	h.waiters[key][ch] = struct{}{}
-	return ch, func() { h.unsubscribe(key, ch) }
+	return ch, func() { h.unsubscribe(keys, ch) }
 }
 
-func (h *hub) unsubscribe(key types.NamespacedName, ch chan struct{}) {
+func (h *hub) unsubscribe(keys []types.NamespacedName, ch chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.waiters[key], ch)
-	if len(h.waiters[key]) == 0 {
-		delete(h.waiters, key)
+	for _, key := range keys {
+		delete(h.waiters[key], ch)
+		if len(h.waiters[key]) == 0 {
+			delete(h.waiters, key)
+		}
 	}
 }
 

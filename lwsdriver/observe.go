@@ -26,6 +26,9 @@ type seen struct {
 	key    types.NamespacedName
 	stable *lws.LeaderWorkerSet
 	added  map[string]*lws.LeaderWorkerSet // by name
+
+	// unnumbered is the group-index label of a group of the stable workload that is no number. Empty: there is none.
+	unnumbered string
 }
 
 // observer reads the caches. It never writes and makes no request.
@@ -57,6 +60,7 @@ func (o *observer) observe(key types.NamespacedName) (*seen, error) {
 		return nil, err
 	}
 	s.Stable = o.workload(s, stable)
+	s.unnumbered = o.caches.groups.unnumbered(key)
 	added := o.caches.added(key)
 	slices.SortFunc(added, func(a, b *lws.LeaderWorkerSet) int { return strings.Compare(a.Name, b.Name) })
 	for _, w := range added {
@@ -79,10 +83,16 @@ func (o *observer) readRecord(s *seen) error {
 	record, err := release.DecodeRecord(value)
 	if err != nil {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
-			"annotation %s of LeaderWorkerSet %s can't be trusted: %v. Restore it, or remove it to have the release dropped and the workload no longer held",
-			release.RecordAnnotation, s.key, err)
+			"annotation %s of LeaderWorkerSet %s can't be trusted: %v. Restore it. Or remove it, and the release is dropped; the "+
+				"hold then stays in the spec (partition %d) until you Adopt the workload again, and Disown it if it is to roll by itself",
+			release.RecordAnnotation, s.key, err, ptr.Deref(release.Hold().Partition, 0))
 	}
 	s.Record = record
+	if record.UID != "" && record.UID != s.stable.UID {
+		// The manifest was copied, or restored from a backup. The copy is held, as its spec says, and gives back what the
+		// user had; the release is the other workload's.
+		record.Release = nil
+	}
 	if record.Release == nil {
 		return nil
 	}
@@ -155,13 +165,20 @@ func (o *observer) digest(w *lws.LeaderWorkerSet) (digest, error) {
 	if err != nil {
 		return d, err
 	}
+	o.remember(key, knownDigest{w.UID, w.Generation, d})
+	if o.caches.workload(key) == nil {
+		o.forget(key) // it went while we looked
+	}
+	return d, nil
+}
+
+func (o *observer) remember(key types.NamespacedName, d knownDigest) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.digests == nil {
 		o.digests = map[types.NamespacedName]knownDigest{}
 	}
-	o.digests[key] = knownDigest{w.UID, w.Generation, d}
-	return d, nil
+	o.digests[key] = d
 }
 
 // forget drops what is remembered of a workload that is gone.

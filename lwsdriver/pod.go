@@ -11,8 +11,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
+
+// maxPodMessage is how many bytes of a message about a pod are kept. There may be thousands of pods.
+const maxPodMessage = 256
 
 // podView is what the driver keeps of a pod: a few hundred bytes instead of several thousand.
 type podView struct {
@@ -25,8 +29,8 @@ type podView struct {
 	size     int // pods of its group, as LWS noted on the pod; 0: not noted
 
 	ready           bool
-	readySince      time.Time
-	reason, message string // why it is not ready
+	since           time.Time // when it became ready, or when it ceased to be
+	reason, message string    // why it is not ready
 }
 
 // viewPod is the pod informer's transform. What comes in a second time is returned as it is.
@@ -44,10 +48,10 @@ func viewPod(obj any) (any, error) {
 	}
 	// An unreadable size counts as not noted; the workload's own size is used then.
 	v.size, _ = strconv.Atoi(pod.Annotations[lws.SizeAnnotationKey])
-	v.ready, v.readySince = podReady(pod)
+	v.ready, v.since = podReady(pod)
 	if !v.ready {
 		v.reason, v.message = podObstacle(pod)
-		v.reason, v.message = strings.Clone(v.reason), strings.Clone(v.message)
+		v.reason, v.message = strings.Clone(v.reason), strings.Clone(shorten(v.message, maxPodMessage))
 	}
 	return v, nil
 }
@@ -60,17 +64,20 @@ func thinMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	}
 }
 
-// podReady says whether the pod serves, and since when. A pod that is being deleted does not count: its endpoints go.
+// podReady says whether the pod serves, and since when it does or does not. A pod that is being deleted does not: its
+// endpoints go.
 func podReady(pod *corev1.Pod) (bool, time.Time) {
-	if pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning {
-		return false, time.Time{}
+	if pod.DeletionTimestamp != nil {
+		// The timestamp is when the grace period ends.
+		grace := time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second
+		return false, pod.DeletionTimestamp.Add(-grace)
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time
+			return c.Status == corev1.ConditionTrue && pod.Status.Phase == corev1.PodRunning, c.LastTransitionTime.Time
 		}
 	}
-	return false, time.Time{}
+	return false, pod.CreationTimestamp.Time
 }
 
 // podObstacle says why a pod is not ready, in Kubernetes' own words where it has some.

@@ -70,7 +70,7 @@ func view(t *testing.T, p *corev1.Pod) *podView {
 
 func TestViewPod(t *testing.T) {
 	v := view(t, testPod("vllm-1"))
-	if !v.ready || !v.readySince.Equal(noon) || !v.leader || v.set != "vllm" || v.group != "1" || v.revision != "r1" || v.size != 3 {
+	if !v.ready || !v.since.Equal(noon) || !v.leader || v.set != "vllm" || v.group != "1" || v.revision != "r1" || v.size != 3 {
 		t.Errorf("leader seen as %+v", v)
 	}
 	if v.Labels != nil || v.ResourceVersion != "7" {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -40,26 +41,50 @@ func (d *Driver) workOn(ctx context.Context, key types.NamespacedName) {
 		return
 	}
 	defer unlock()
-	decision, err := d.reconcile(ctx, key)
+	recheck, err := d.pass(ctx, key)
 	d.metrics.reconciled(time.Since(start), err)
 	switch {
 	case err == nil:
 		d.queue.Forget(key)
-		if decision.Recheck > 0 {
-			d.queue.AddAfter(key, decision.Recheck)
+		if recheck > 0 {
+			d.queue.AddAfter(key, recheck)
 		}
-	case drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
-		d.queue.Forget(key)
-		d.sweepOrphans(ctx, key)
 	case ctx.Err() == nil:
 		level := slog.LevelWarn
-		if isConflict(err) {
+		if d.trouble.get(key) == nil {
 			level = slog.LevelDebug // somebody was faster; the next look is on its way
 		}
 		d.log.Log(ctx, level, "release is stuck, will try again", slog.String("workload", key.String()), slog.Any("error", err))
 		d.queue.AddRateLimited(key)
 	}
 	d.hub.notify(key)
+}
+
+// pass is all the work on a workload until time or the cluster makes more. A panic is an error of this workload: a
+// defect that one of them meets must not end the releases of the others.
+func (d *Driver) pass(ctx context.Context, key types.NamespacedName) (recheck time.Duration, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			d.log.Error("panic", slog.String("workload", key.String()), slog.Any("panic", cause), slog.String("stack", string(debug.Stack())))
+			err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL,
+				"defect in the driver while it worked on %s; the driver's log has the details", key)
+			d.trouble.set(key, err)
+		}
+	}()
+	if err := d.freeCopy(ctx, key); err != nil {
+		d.trouble.set(key, err)
+		return 0, err
+	}
+	decision, err := d.reconcile(ctx, key)
+	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
+		return decision.Recheck, err
+	}
+	if err := d.sweepOrphans(ctx, key); err != nil {
+		d.trouble.set(key, err)
+		return 0, err
+	}
+	d.gone(key)
+	return 0, nil
 }
 
 // reconcile observes, plans and applies until there is nothing to write. The caller holds the workload's lock.
@@ -107,38 +132,13 @@ func (d *Driver) do(ctx context.Context, s *seen, action plan.Action) error {
 	return nil
 }
 
-// sweepOrphans lets go of what a release added to a workload that no longer exists; garbage collection does the rest.
-func (d *Driver) sweepOrphans(ctx context.Context, key types.NamespacedName) {
-	s := &seen{key: key, added: nil}
-	for _, w := range d.caches.added(key) {
-		if !holds(w) {
-			continue
-		}
-		s.added = map[string]*workload{w.Name: w}
-		for _, action := range []plan.Action{plan.LetGo{Name: w.Name}, plan.DeleteCanary{Name: w.Name}} {
-			if _, isDelete := action.(plan.DeleteCanary); isDelete && w.DeletionTimestamp != nil {
-				continue
-			}
-			if err := d.do(ctx, s, action); err != nil {
-				d.log.Warn("can't let go of an orphan, will try again",
-					slog.String("workload", keyOf(w).String()), slog.Any("error", err))
-				d.queue.AddRateLimited(key)
-				return
-			}
-			if fresh := d.caches.workload(keyOf(w)); fresh != nil {
-				s.added[w.Name] = fresh
-			}
-		}
-	}
-}
-
 // inFlight says whether a release is not over: its effects are not all undone or made permanent.
 func inFlight(s *seen) bool {
 	if s.Record == nil || s.Record.Release == nil {
 		return false
 	}
 	switch s.Record.Release.Phase {
-	case release.Progressing, release.Promoting:
+	case release.Progressing, release.Promoting, release.Returning:
 		return true
 	default:
 		return len(s.Added) > 0

@@ -35,7 +35,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 	}
 	var warnings []*pb.Warning
 	action, err := d.mutate(ctx, key, func(s *seen) (plan.Action, error) {
-		warnings = nil
+		warnings = foundHeld(s)
 		if err := checkWorkload(s); err != nil {
 			return nil, err
 		}
@@ -72,6 +72,7 @@ func checkInitialize(req *pb.InitializeRequest) error {
 	for _, v := range violations {
 		bad = append(bad, drivererr.FieldViolation(v))
 	}
+	bad = append(bad, unknownFields("policy", req.GetPolicy().ProtoReflect())...)
 	if err := drivererr.Invalid(bad...); err != nil {
 		return err
 	}
@@ -150,7 +151,8 @@ func (d *Driver) checkRoom(s *seen) error {
 	}
 	if s.Stable.Replicas > 0 && len(s.StableRevisions()) == 0 {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-			"no group of LeaderWorkerSet %s exists yet, so it has no stable revision: try again once one does", s.key)
+			"no group of LeaderWorkerSet %s exists yet, so there is no stable revision to return to; a moment after it was created that "+
+				"is normal: try again once its first group exists", s.key)
 	}
 	if s.Stable.Revision == "" {
 		return nil // the canary has no name yet
@@ -238,12 +240,12 @@ func finalize(s *seen, req *pb.FinalizeRequest) (plan.Action, error) {
 		return nil, nil //nolint:nilnil // no action, no error: done either way
 	case release.Promoting, release.Promoted:
 		if promote {
-			return nil, nil //nolint:nilnil // as asked
+			return nil, checkMeant(s, r, req.GetUpdateRevision()) // no action: as asked, if it is what was asked for
 		}
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
 			"release %q of %s is being promoted: groups already run revision %s. To go back, restore the old template; its groups are rolled back natively",
 			r.ID, s.key, r.UpdateRevision)
-	case release.RollingBack:
+	case release.RollingBack, release.Returning:
 		if !promote {
 			return nil, nil //nolint:nilnil // as asked
 		}
@@ -254,9 +256,23 @@ func finalize(s *seen, req *pb.FinalizeRequest) (plan.Action, error) {
 	if !promote {
 		return plan.BeginRollback(s.Observation), nil
 	}
+	if err := checkMeant(s, r, req.GetUpdateRevision()); err != nil {
+		return nil, err
+	}
 	if r.UpdateRevision == "" || r.UpdateRevision != s.Stable.Revision {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
 			"the template of %s is not the one that release %q brings (%q): look at the context again before promoting", s.key, r.ID, r.UpdateRevision)
 	}
 	return plan.BeginPromotion(s.Observation), nil
+}
+
+// checkMeant refuses to promote anything but the revision that the host has decided on; an empty one is whatever the
+// release brings. A template that came once the promotion was over takes nothing back from it.
+func checkMeant(s *seen, r *release.Release, want string) error {
+	if want == "" || want == r.UpdateRevision && (r.Phase == release.Promoted || want == s.Stable.Revision) {
+		return nil
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
+		"the promotion of revision %q was asked for, but release %q of %s brings %q, and the template is at %q: look at the context again before promoting",
+		want, r.ID, s.key, r.UpdateRevision, s.Stable.Revision)
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -16,7 +17,6 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -30,6 +30,8 @@ const (
 
 	// maxWait bounds the long poll of mutating RPCs.
 	maxWait = 10 * time.Minute
+	// answerTime is how long an answer may take to its caller.
+	answerTime = 250 * time.Millisecond
 	// maxRaces is how many lost races one RPC makes up for before it answers ABORTED.
 	maxRaces = 5
 	// raceTimeout is how long one of them waits for the cache to see the winner.
@@ -157,9 +159,13 @@ func (d *Driver) observeNew(ctx context.Context, key types.NamespacedName) (*see
 	return d.observer.observe(key)
 }
 
-// await returns the workload's context once it is settled, at the latest after wait.
+// await returns the workload's context once it is settled, at the latest after wait, and in time for the answer to get
+// to the caller before the call's own deadline.
 func (d *Driver) await(ctx context.Context, key types.NamespacedName, wait *durationpb.Duration, rows bool) (*pb.BatchContext, error) {
 	limit := min(max(wait.AsDuration(), 0), maxWait)
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)-answerTime)
+	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	changed, stop := d.hub.subscribe(key)
@@ -193,9 +199,15 @@ func checkWait(wait *durationpb.Duration) []drivererr.FieldViolation {
 // checkWorkload refuses a workload that Lockstep must not drive.
 func checkWorkload(s *seen) error {
 	w := s.stable
-	if stable := w.Labels[release.StableLabel]; stable != "" {
+	if stable, added := addedTo(w); added {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
 			"LeaderWorkerSet %s was added by the release of %q: name that workload instead", s.key, stable)
+	}
+	if copied := ourLabels(w); len(copied) > 0 {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
+			"LeaderWorkerSet %s carries labels of what a release adds (%s), but no release added it; they were probably copied "+
+				"with a manifest: remove them, and ownerReferences and finalizers that came along",
+			s.key, strings.Join(copied, ", "))
 	}
 	if owner := metav1.GetControllerOf(w); owner != nil {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER,
@@ -204,6 +216,11 @@ func checkWorkload(s *seen) error {
 	}
 	if w.DeletionTimestamp != nil {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, "LeaderWorkerSet %s is being deleted", s.key)
+	}
+	if s.unnumbered != "" {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED_GROUP_IDENTITY,
+			"LeaderWorkerSet %s does not number its groups (one has the group-index %q, so groupIdentity is not Ordinal): it knows "+
+				"no partition then, which is how Lockstep holds a workload. Make it again with groupIdentity Ordinal", s.key, s.unnumbered)
 	}
 	if w.Status.ObservedGeneration == 0 && len(w.Status.Conditions) > 0 {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_API_TOO_OLD,

@@ -26,19 +26,22 @@ const (
 	diagnoseAfter = 500 * time.Millisecond
 	// diagnosePeriod is how often it looks again.
 	diagnosePeriod = 2 * time.Second
+	// firstProbeTimeout bounds the one question that every start waits for.
+	firstProbeTimeout = 5 * time.Second
 )
 
 // startup is why the caches are not filled. Informers retry in silence, or tell their log only; callers should know.
 type startup struct {
-	mu  sync.Mutex
-	err error // of the contract; nil: it is only early
+	mu    sync.Mutex
+	asked bool  // the cluster was asked, whatever it answered
+	err   error // of the contract; nil: it is only early
 }
 
-// why returns the reason, nil if none is known.
-func (s *startup) why() error {
+// why returns the reason, nil if none is known; asked says whether anybody looked for one.
+func (s *startup) why() (asked bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.err
+	return s.asked, s.err
 }
 
 // set keeps the reason and says whether it is a new one.
@@ -46,49 +49,52 @@ func (s *startup) set(err error) (news bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	news = err != nil && (s.err == nil || s.err.Error() != err.Error())
-	s.err = err
+	s.asked, s.err = true, err
 	return news
 }
 
-// diagnose looks for what is in the way until the caches are filled and can be kept so.
+// diagnose looks for what is in the way until the caches are filled and can be kept so. Nobody is served before it has
+// asked whether they can be kept; what fills them is only looked into where they stay empty.
 func (d *Driver) diagnose(ctx context.Context) {
+	ask, limit := d.probeWatches, firstProbeTimeout
 	timer := time.NewTimer(diagnoseAfter)
 	defer timer.Stop()
 	for {
+		err := probe(ctx, ask, limit)
+		if d.startup.set(err) && d.notServing() != nil && ctx.Err() == nil {
+			d.log.Warn("not ready", slog.Any("error", err))
+		}
+		if err == nil && d.caches.synced() {
+			return
+		}
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			return
 		}
-		err := d.probe(ctx)
-		done := err == nil && d.Synced()
-		if d.Synced() && drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_FORBIDDEN {
-			err = nil // the caches are filled; that something could not be asked is no reason to refuse calls
-		}
-		if d.startup.set(err) && ctx.Err() == nil {
-			d.log.Warn("not ready", slog.Any("error", err))
-		}
-		if done {
-			return
-		}
+		ask, limit = d.probeAll, writeTimeout
 		timer.Reset(diagnosePeriod)
 	}
 }
 
-// probe returns why the caches can't be filled or kept up, as an error of the contract; nil if nothing is in the way.
-func (d *Driver) probe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+// probe asks, and returns what is in the way as an error of the contract.
+func probe(ctx context.Context, ask func(context.Context) error, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := d.probeLists(ctx)
-	if err == nil {
-		err = d.probeWatches(ctx)
+	return contractError(ask(ctx))
+}
+
+// probeAll returns why the caches can't be filled or kept up; nil if nothing is in the way.
+func (d *Driver) probeAll(ctx context.Context) error {
+	if err := d.probeLists(ctx); err != nil {
+		return err
 	}
-	return contractError(err)
+	return d.probeWatches(ctx)
 }
 
 // probeLists asks for one object of each kind, as the informers do for all, while they have not got them.
 func (d *Driver) probeLists(ctx context.Context) error {
-	if d.Synced() {
+	if d.caches.synced() {
 		return nil
 	}
 	namespace, one := d.options.namespace, metav1.ListOptions{Limit: 1}
@@ -130,7 +136,7 @@ func (d *Driver) probeWatches(ctx context.Context) error {
 		}
 		if !answer.Status.Allowed {
 			return drivererr.New(pb.ErrorReason_ERROR_REASON_FORBIDDEN,
-				"the driver can't keep its caches: it may not watch resource %q: bind config/rbac to its account", resource)
+				"the driver can't keep its caches: it may not watch resource %q: bind config/rbac, which lets it list and watch, to its account", resource)
 		}
 	}
 	return nil
@@ -138,10 +144,11 @@ func (d *Driver) probeWatches(ctx context.Context) error {
 
 // notServing returns why calls can't be answered yet, nil if they can.
 func (d *Driver) notServing() error {
-	if err := d.startup.why(); err != nil {
+	asked, err := d.startup.why()
+	switch synced := d.caches.synced(); {
+	case err != nil && !synced, drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_FORBIDDEN:
 		return err
-	}
-	if d.Synced() {
+	case synced && asked: // once the caches are filled, that something could not be asked is no reason to refuse calls
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the driver has just started and its caches are not filled yet")

@@ -80,8 +80,14 @@ func upgrade(s *seen, req *pb.UpgradeBatchRequest) (plan.Action, error) {
 		return nil, nil //nolint:nilnil // no action, no error: a retry never widens, and batches never decrease
 	}
 	for _, w := range s.Added {
-		if w.Carries == r.UpdateRevision && !w.Deleting && r.UpdateRevision == s.Stable.Revision {
+		switch {
+		case w.Carries != r.UpdateRevision || w.Deleting:
+		case r.UpdateRevision == s.Stable.Revision:
 			return plan.ScaleCanary{Name: w.Name, Replicas: planned, Target: next}, nil
+		case r.Target != nil && covers(r.Target, next, planned, s.Stable.Replicas):
+			// The template was edited and LWS has not recorded a revision of it, so nothing is scaled, and the canary keeps
+			// the target it has. The wish is recorded already.
+			return nil, nil //nolint:nilnil // no action, no error
 		}
 	}
 	record := *s.Record
@@ -94,10 +100,12 @@ func upgrade(s *seen, req *pb.UpgradeBatchRequest) (plan.Action, error) {
 // the host is told which batch it is at.
 func covered(s *seen, next *release.Target, planned int) bool {
 	now := s.Target()
-	if now == nil {
-		return false
-	}
-	already, err := now.Planned(s.Stable.Replicas)
+	return now != nil && covers(now, next, planned, s.Stable.Replicas)
+}
+
+// covers says whether one target asks for as much as the next, which means planned of replicas.
+func covers(now, next *release.Target, planned, replicas int) bool {
+	already, err := now.Planned(replicas)
 	if err != nil {
 		return false
 	}

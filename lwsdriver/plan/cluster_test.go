@@ -156,7 +156,9 @@ func (c *cluster) phase() release.Phase {
 }
 
 // rolls says whether LWS may roll the user's workload at the moment.
-func (c *cluster) rolls() bool { return c.phase() == release.Promoting || c.phase() == release.Returning }
+func (c *cluster) rolls() bool {
+	return c.phase() == release.Promoting || c.phase() == release.Returning
+}
 
 func (c *cluster) observe() Observation {
 	o := Observation{Now: c.now, Record: c.record, Policy: c.policy, Stable: c.observeSet(c.stable)}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -27,6 +28,8 @@ const recordVersion = 1
 type Record struct {
 	// Version is the schema's.
 	Version int `json:"version"`
+	// UID is the workload's that the record was written on: manifests are copied, annotations and all.
+	UID types.UID `json:"uid,omitempty"`
 	// Saved is the user's own rolling update configuration, given back by Disown and used by promotion.
 	Saved lws.RollingUpdateConfiguration `json:"saved"`
 	// Release is the one in flight or the last one that ended. Nil: none since the workload was adopted.

@@ -1,0 +1,120 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func settings(partition int32, maxUnavailable, maxSurge string) lws.RollingUpdateConfiguration {
+	return lws.RollingUpdateConfiguration{
+		Partition: ptr.To(partition), MaxUnavailable: intstr.Parse(maxUnavailable), MaxSurge: intstr.Parse(maxSurge),
+	}
+}
+
+// seenWith is a workload of four groups with these settings in its spec.
+func seenWith(r lws.RollingUpdateConfiguration) *seen {
+	s := &seen{key: vllm, stable: stableWorkload()}
+	s.Stable.Replicas, s.Stable.Rolling = 4, r
+	return s
+}
+
+// The hold is never saved as what the user wants: after Disown the workload would not roll any more.
+func TestAdoptedSavesNoHold(t *testing.T) {
+	hold := *release.Hold().Partition
+	for _, tt := range []struct {
+		name, reason string
+		found, want  lws.RollingUpdateConfiguration
+		warns        bool
+	}{
+		{"user's", "as it is", settings(3, "25%", "1"), settings(3, "25%", "1"), false},
+		{"LWS's defaults", "as they are", settings(0, "1", "0"), settings(0, "1", "0"), false},
+		{"hold", "somebody removed the record", release.Hold(), settings(0, "1", "0"), true},
+		{"edited hold", "what was set since is the user's", settings(hold, "2", "10%"), settings(0, "2", "10%"), true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := seenWith(tt.found)
+			if got := adopted(s).Saved; !release.SameRolling(got, tt.want) {
+				t.Errorf("%s: saved %+v, want %+v", tt.reason, got, tt.want)
+			}
+			if got := foundHeld(s); (len(got) > 0) != tt.warns {
+				t.Errorf("warnings %v, want some: %t", got, tt.warns)
+			}
+		})
+	}
+	s := seenWith(release.Hold())
+	s.Record = &release.Record{Saved: settings(2, "2", "2")}
+	if got := adopted(s); !release.SameRolling(got.Saved, s.Record.Saved) || len(foundHeld(s)) > 0 {
+		t.Errorf("a record that is there became %+v", got)
+	}
+}
+
+func TestCheckGiveBack(t *testing.T) {
+	for _, tt := range []struct {
+		name, reason string
+		saved, found lws.RollingUpdateConfiguration
+		replicas     int
+		ok           bool
+	}{
+		{"counts", "never 0", settings(0, "1", "0"), release.Hold(), 1, true},
+		{"enough groups", "25% of 4", settings(0, "25%", "0"), release.Hold(), 4, true},
+		{"scaled down", "25% of 3", settings(0, "25%", "0"), release.Hold(), 3, false},
+		{"surges", "rounds up", settings(0, "25%", "10%"), release.Hold(), 3, true},
+		{"no groups", "LWS does not mind", settings(0, "25%", "0%"), release.Hold(), 0, true},
+		{"set meanwhile", "as the error advises", settings(0, "25%", "0"), settings(*release.Hold().Partition, "2", "0"), 3, true},
+		{"surge set meanwhile", "as well", settings(0, "25%", "0"), settings(*release.Hold().Partition, "1", "1"), 3, true},
+		{"partition kept", "it is the user's", settings(2, "1", "0"), release.Hold(), 3, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := seenWith(tt.found)
+			s.Stable.Replicas = tt.replicas
+			s.Record = &release.Record{Saved: tt.saved}
+			err := checkGiveBack(s)
+			if (err == nil) != tt.ok {
+				t.Fatalf("%s: %v", tt.reason, err)
+			}
+			if err == nil {
+				return
+			}
+			if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_REJECTED {
+				t.Errorf("reason %s, want REJECTED", got)
+			}
+			says(t, err, "25%", "3 groups", "maxUnavailable", "maxSurge", "Scale it up", "Disown again")
+		})
+	}
+}
+
+// What is in the way of a give-back is told by Disown itself, and nothing is written.
+func TestDisownOfPercentagesThatCountToNothing(t *testing.T) {
+	w := withRecord(t, stableWorkload(), release.Record{Saved: settings(0, "10%", "0%")})
+	b := newBed(t, w)
+	b.run()
+	b.eventually("the driver serves", b.Synced)
+	request := &pb.DisownRequest{Workload: &pb.WorkloadRef{Namespace: w.Namespace, Name: w.Name}}
+	_, err := b.Disown(t.Context(), request)
+	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_REJECTED {
+		t.Errorf("Disown: %v", err)
+	}
+	if got := b.writes(); len(got) > 0 {
+		t.Errorf("writes %q", got)
+	}
+}
+
+// A record that can't be read is not the end: its error says how to get out, hold included.
+func TestInvalidRecordSaysTheWayOut(t *testing.T) {
+	b := newBed(t, stableWorkload()) // its record is "{}"
+	_, err := b.observer.observe(vllm)
+	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
+		t.Errorf("reason %s, want RECORD_INVALID", got)
+	}
+	says(t, err, release.RecordAnnotation, "Restore", "remove", "partition 1000000", "Adopt", "Disown")
+}

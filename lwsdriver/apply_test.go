@@ -1,0 +1,74 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// The canary's name is in use: by the canary itself, by an object of others, or by one that the caches don't show.
+func TestCanaryExistsAlready(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*lws.LeaderWorkerSet)
+		shown  time.Duration // when the caches show it; negative: never
+		want   pb.ErrorReason
+	}{
+		{"canary", func(*lws.LeaderWorkerSet) {}, 0, pb.ErrorReason_ERROR_REASON_UNSPECIFIED},
+		{"canary, shown later", func(*lws.LeaderWorkerSet) {}, time.Second, pb.ErrorReason_ERROR_REASON_UNSPECIFIED},
+		{"another's", func(w *lws.LeaderWorkerSet) { w.Labels = nil }, 0, pb.ErrorReason_ERROR_REASON_NAME_TAKEN},
+		{"another's, shown later", func(w *lws.LeaderWorkerSet) { w.Labels = nil }, time.Second, pb.ErrorReason_ERROR_REASON_NAME_TAKEN},
+		{"never shown", func(*lws.LeaderWorkerSet) {}, -1, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				stable := inPhase(t, release.Progressing)
+				there := canaryOf(t, stable)
+				tt.change(there)
+				b := newBed(t, stable)
+				defer b.queue.ShutDown()
+				defer b.events.broadcaster.Shutdown()
+				if err := b.sets.Tracker().Add(there); err != nil {
+					t.Fatal(err)
+				}
+				if tt.shown >= 0 {
+					time.AfterFunc(tt.shown, func() { b.cache(there); b.changed(stableKey(there)) })
+				}
+				wrote, err := b.applier.apply(context.Background(), b.look(), plan.CreateCanary{Name: there.Name, Revision: "new"})
+				if got := drivererr.Reason(contractError(err)); wrote || got != tt.want {
+					t.Errorf("wrote %t, %v; want reason %s", wrote, err, tt.want)
+				}
+				if behind := errors.Is(err, errBehind); behind != (tt.shown < 0) {
+					t.Errorf("%v is about the caches: %t", err, behind)
+				}
+			})
+		})
+	}
+}
+
+func TestHubTellsOfSeveral(t *testing.T) {
+	var h hub
+	other := types.NamespacedName{Namespace: "default", Name: "other"}
+	ch, stop := h.subscribe(vllm, other)
+	for _, key := range []types.NamespacedName{vllm, other} {
+		h.notify(key)
+		<-ch
+	}
+	stop()
+	if len(h.waiters) != 0 {
+		t.Error("waiters are kept after they stopped")
+	}
+}

@@ -1,0 +1,63 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func TestFinalizePromotesWhatWasMeant(t *testing.T) {
+	t.Parallel()
+	const (
+		promote  = pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
+		rollback = pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
+		changed  = pb.ErrorReason_ERROR_REASON_REVISION_CHANGED
+		ended    = pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED
+		none     = pb.ErrorReason_ERROR_REASON_UNSPECIFIED
+	)
+	for _, test := range []struct {
+		name, reason          string
+		intent                pb.FinalizeIntent
+		phase                 release.Phase
+		brings, template, ask string
+		want                  pb.ErrorReason
+		writes                bool
+	}{
+		{"same", "what the host saw serve", promote, release.Progressing, "b", "b", "b", none, true},
+		{"any", "a host that does not say takes what there is", promote, release.Progressing, "b", "b", "", none, true},
+		{"started over", "the release brings what came in between", promote, release.Progressing, "c", "c", "b", changed, false},
+		{"about to start over", "the template is another already", promote, release.Progressing, "b", "c", "b", changed, false},
+		{"about to bring it", "the release is not there yet", promote, release.Progressing, "b", "c", "c", changed, false},
+		{"not recorded", "LWS has not got to the new template", promote, release.Progressing, "b", "", "b", changed, false},
+		{"again", "the same request again changes nothing", promote, release.Promoting, "b", "b", "b", none, false},
+		{"again, changed", "the promotion is about to be given up", promote, release.Promoting, "b", "c", "b", changed, false},
+		{"done", "a later template waits for the next release", promote, release.Promoted, "b", "c", "b", none, false},
+		{"done with another", "it was not this one that was promoted", promote, release.Promoted, "c", "c", "b", changed, false},
+		{"rolled back", "the end was chosen", promote, release.RollingBack, "c", "c", "b", ended, false},
+		{"way back", "the stable revision is the same whatever the template says", rollback, release.Progressing, "c", "c", "b", none, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := &seen{key: types.NamespacedName{Namespace: "ns", Name: "vllm"}}
+			s.Record = &release.Record{Release: &release.Release{
+				ID: "r1", Phase: test.phase, StableRevision: "a", UpdateRevision: test.brings,
+			}}
+			s.Stable = plan.Workload{Name: "vllm", Replicas: 4, Revision: test.template, Rolling: release.Hold()}
+			action, err := finalize(s, &pb.FinalizeRequest{ReleaseId: "r1", Intent: test.intent, UpdateRevision: test.ask})
+			if got := drivererr.Reason(err); got != test.want || err != nil && test.want == none {
+				t.Errorf("%s: error is %v, want reason %v", test.reason, err, test.want)
+			}
+			if (action != nil) != test.writes {
+				t.Errorf("%s: action is %v, want one: %t", test.reason, action, test.writes)
+			}
+		})
+	}
+}

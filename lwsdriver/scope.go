@@ -1,0 +1,57 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// scope is what a driver may work on. Whatever writes, RPC or worker, takes the workload's lock first, so the lock is
+// the one door at which a driver is kept from what is not its business.
+type scope struct {
+	keyLocks
+
+	readOnly bool
+	// workload is the only one that is worked on. Zero: all.
+	workload types.NamespacedName
+}
+
+// covers says whether the workload is one that this driver works on.
+func (s *scope) covers(key types.NamespacedName) bool {
+	return s.workload == types.NamespacedName{} || s.workload == key
+}
+
+// lock is keyLocks.lock for workloads that the driver may write to. The error has an ErrorReason if it may not.
+func (s *scope) lock(ctx context.Context, key types.NamespacedName) (unlock func(), err error) {
+	switch {
+	case s.readOnly:
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+			"this driver was started to look only and changes nothing, %s included: ask one that was started without WithReadOnly", key)
+	case !s.covers(key):
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+			"this driver was started for LeaderWorkerSet %s only: ask one that works on %s too", s.workload, key)
+	}
+	return s.keyLocks.lock(ctx, key)
+}
+
+// watch is work for a driver that writes nothing: it looks at what changed and tells those who wait, also when time
+// alone changes what there is to say, such as at a progress deadline.
+func (d *Driver) watch(context.Context) {
+	for {
+		key, quit := d.queue.Get()
+		if quit {
+			return
+		}
+		if _, decision, err := d.look(key); err == nil && decision.Recheck > 0 {
+			d.queue.AddAfter(key, decision.Recheck)
+		}
+		d.hub.notify(key)
+		d.queue.Done(key)
+	}
+}

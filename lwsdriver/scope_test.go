@@ -1,0 +1,206 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
+	lwsfake "sigs.k8s.io/lws/client-go/clientset/versioned/fake"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// drifted is an adopted workload whose hold somebody took off: a driver that may write puts it back.
+func drifted(t *testing.T, name string) *workload {
+	t.Helper()
+	value, err := (&release.Record{Saved: release.Native(release.Hold())}).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &workload{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: "1",
+		Annotations: map[string]string{release.RecordAnnotation: value},
+	}}
+	w.Spec.Replicas = ptr.To[int32](2)
+	w.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(release.Native(release.Hold()))
+	return w
+}
+
+// scoped is a driver of two drifted workloads, "ns/here" and "ns/there".
+type scoped struct {
+	*Driver
+
+	core *fake.Clientset
+	sets *lwsfake.Clientset
+	stop func()
+}
+
+func newScoped(t *testing.T, opts ...Option) scoped {
+	t.Helper()
+	s := scoped{core: fake.NewClientset(), sets: lwsfake.NewClientset(drifted(t, "here"), drifted(t, "there"))}
+	o := options{log: slog.New(slog.DiscardHandler), now: time.Now}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	d, err := newDriver(s.core, s.sets, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx) }()
+	s.Driver, s.stop = d, func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}
+	s.eventually(t, "the caches are filled", d.Synced)
+	return s
+}
+
+func (s scoped) eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	timeout, ticks := time.NewTimer(20*time.Second), time.NewTicker(time.Millisecond)
+	defer timeout.Stop()
+	defer ticks.Stop()
+	for !condition() {
+		select {
+		case <-timeout.C:
+			t.Fatalf("not in time: %s", what)
+		case <-ticks.C:
+		}
+	}
+}
+
+// written are the names of the workloads that were written to, and everything else that was not read.
+func (s scoped) written() []string {
+	var names []string
+	for _, a := range append(s.core.Actions(), s.sets.Actions()...) {
+		if slices.Contains([]string{"get", "list", "watch"}, a.GetVerb()) || a.GetResource().Resource == "selfsubjectaccessreviews" {
+			continue
+		}
+		name := a.GetVerb() + " " + a.GetResource().Resource
+		if p, ok := a.(clienttesting.PatchAction); ok {
+			name = p.GetName()
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func TestScope(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, reason string
+		options      []Option
+		want         []string
+	}{
+		{"all", "a driver repairs what drifted", nil, []string{"here", "there"}},
+		{"one", "a command about one workload leaves the others alone", []Option{WithWorkload(here)}, []string{"here"}},
+		{"read only", "looking changes nothing", []Option{WithReadOnly()}, nil},
+		{"one, read only", "looking changes nothing", []Option{WithWorkload(here), WithReadOnly()}, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := newScoped(t, test.options...)
+			s.eventually(t, "what is to be written is", func() bool { return len(s.written()) >= len(test.want) })
+			s.eventually(t, "the queue is empty", func() bool { return s.queue.Len() == 0 })
+			for _, name := range []string{"here", "there"} {
+				answer, err := s.CalculateBatchContext(t.Context(), &pb.CalculateBatchContextRequest{Workload: ref(name)})
+				if err != nil || answer.GetContext().GetReplicas() != 2 {
+					t.Errorf("%s: looking at %s: %v, %v", test.reason, name, answer, err)
+				}
+			}
+			s.stop()
+			if got := s.written(); !slices.Equal(got, test.want) {
+				t.Errorf("%s: written: %q, want %q", test.reason, got, test.want)
+			}
+		})
+	}
+}
+
+func TestScopeRefusesChanges(t *testing.T) {
+	t.Parallel()
+	for name, opt := range map[string]Option{"one": WithWorkload(here), "read only": WithReadOnly()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScoped(t, opt)
+			defer s.stop()
+			policy := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}
+			for rpc, call := range map[string]func(context.Context) error{
+				"Adopt": func(ctx context.Context) error {
+					_, err := s.Adopt(ctx, &pb.AdoptRequest{Workload: ref("there")})
+					return err
+				},
+				"Disown": func(ctx context.Context) error {
+					_, err := s.Disown(ctx, &pb.DisownRequest{Workload: ref("there")})
+					return err
+				},
+				"Initialize": func(ctx context.Context) error {
+					_, err := s.Initialize(ctx, &pb.InitializeRequest{Workload: ref("there"), ReleaseId: "r1", Policy: policy})
+					return err
+				},
+				"UpgradeBatch": func(ctx context.Context) error {
+					_, err := s.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{
+						Workload: ref("there"), ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Batch{},
+					})
+					return err
+				},
+				"Finalize": func(ctx context.Context) error {
+					_, err := s.Finalize(ctx, &pb.FinalizeRequest{
+						Workload: ref("there"), ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
+					})
+					return err
+				},
+			} {
+				if err := call(t.Context()); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED {
+					t.Errorf("%s: %v, want UNSUPPORTED", rpc, err)
+				}
+			}
+		})
+	}
+}
+
+func TestDrainEndsWaitsAndNotTheDriver(t *testing.T) {
+	t.Parallel()
+	s := newScoped(t)
+	defer s.stop()
+	s.Drain()
+	s.Drain()
+	stream := watchStream{ctx: t.Context()}
+	err := s.WatchBatchContext(&pb.WatchBatchContextRequest{Workload: ref("here")}, stream)
+	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE {
+		t.Errorf("a watch ends with %v, want API_UNAVAILABLE", err)
+	}
+	if _, err := s.Adopt(t.Context(), &pb.AdoptRequest{Workload: ref("here")}); err != nil {
+		t.Errorf("Adopt while draining: %v", err)
+	}
+}
+
+// watchStream takes what a watch sends.
+type watchStream struct {
+	pb.WorkloadDriver_WatchBatchContextServer
+
+	ctx context.Context //nolint:containedctx // this is how gRPC hands a stream its context
+}
+
+func (watchStream) Send(*pb.WatchBatchContextResponse) error { return nil }
+func (s watchStream) Context() context.Context               { return s.ctx }
+
+var here = types.NamespacedName{Namespace: "ns", Name: "here"}
+
+func ref(name string) *pb.WorkloadRef { return &pb.WorkloadRef{Namespace: "ns", Name: name} }

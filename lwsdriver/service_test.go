@@ -1,0 +1,85 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// A wait ends before the call's own deadline, so that its caller gets the context and no DEADLINE_EXCEEDED.
+func TestAwaitAnswersInTime(t *testing.T) {
+	const never = 0
+	for _, tt := range []struct {
+		name                 string
+		wait, deadline, want time.Duration
+	}{
+		{"no deadline", time.Minute, never, time.Minute},
+		{"deadline later", time.Minute, 2 * time.Minute, time.Minute},
+		{"deadline first", time.Minute, 10 * time.Second, 10*time.Second - answerTime},
+		{"deadline just after", 10 * time.Second, 10*time.Second + answerTime/2, 10*time.Second - answerTime/2},
+		{"no time at all", time.Minute, answerTime / 2, 0},
+		{"no wait", 0, time.Minute, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				// LWS has recorded no revision of the template, so the state never settles.
+				b := newBed(t, inPhase(t, release.Progressing))
+				defer b.queue.ShutDown()
+				defer b.events.broadcaster.Shutdown()
+				ctx := t.Context()
+				if tt.deadline != never {
+					limited, cancel := context.WithTimeout(ctx, tt.deadline)
+					defer cancel()
+					ctx = limited
+				}
+				start := time.Now()
+				c, err := b.await(ctx, vllm, durationpb.New(tt.wait), false)
+				if err != nil || c.GetState() != pb.State_STATE_PREPARING {
+					t.Errorf("answer %v, %v", c, err)
+				}
+				if took := time.Since(start); took != tt.want {
+					t.Errorf("answered after %s, want %s", took, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// Groups without numbers know no partition, so there is no hold.
+func TestUnnumberedGroupsAreRefused(t *testing.T) {
+	b := newBed(t, unrecorded())
+	b.run()
+	b.eventually("the driver serves", b.Synced)
+	pod := testPod("vllm-x7f", func(p *corev1.Pod) { p.Labels[lws.GroupIndexLabelKey] = "x7f" })
+	if _, err := b.core.CoreV1().Pods(vllm.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("the pod is seen", func() bool { return len(b.look().Stable.Groups) > 0 && b.look().unnumbered != "" })
+	ref := &pb.WorkloadRef{Namespace: vllm.Namespace, Name: vllm.Name}
+	_, errAdopt := b.Adopt(t.Context(), &pb.AdoptRequest{Workload: ref})
+	_, errInitialize := b.Initialize(t.Context(), &pb.InitializeRequest{
+		Workload: ref, ReleaseId: "r1", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}},
+	})
+	for _, err := range []error{errAdopt, errInitialize} {
+		if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_UNSUPPORTED_GROUP_IDENTITY {
+			t.Errorf("%v, want UNSUPPORTED_GROUP_IDENTITY", err)
+		}
+		says(t, err, "x7f", "groupIdentity")
+	}
+	if got := b.writes(); len(got) > 0 {
+		t.Errorf("writes %q", got)
+	}
+}

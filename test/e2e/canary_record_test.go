@@ -1,0 +1,86 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// The record is removed by hand, as the error about one that can't be read says: the release is dropped, the hold stays,
+// and Adopt and Disown take it off, so that LWS rolls the workload again.
+func TestCanaryRecordRemoved(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 2, 2))
+	w.observer.waive(ruleIntent)
+	before := w.stablePods()
+	w.edit(image("v2"))
+	w.initialize("r1", policy("50%", "100%"))
+	w.upgrade("r1", 0)
+	w.annotateRaw(`{"metadata":{"annotations":{"` + recordAnnotation + `":null}}}`)
+	w.eventually("the canary goes", w.leftovers)
+	if !isHold(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration) {
+		t.Error("the hold went with the record")
+	}
+	w.sameGroups(before)
+	r, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
+	if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "FoundHeld" {
+		t.Fatalf("Adopt: %v, %v", r, err)
+	}
+	w.sameGroups(before)
+	if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
+		t.Fatal(err)
+	}
+	if c := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; ptr.Deref(c.Partition, 0) != 0 || c.MaxUnavailable != intstr.FromInt32(1) {
+		t.Errorf("Disown returned %s", asJSON(c))
+	}
+	w.awaitObject("LWS rolls it", func() bool {
+		s := w.get()
+		return s.Status.ObservedGeneration == s.Generation && s.Status.UpdatedReplicas == 2 && s.Status.ReadyReplicas == 2
+	})
+	w.mustRun("v2")
+}
+
+func (w *workload) annotateRaw(patch string) {
+	w.t.Helper()
+	_, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Patch(w.t.Context(), w.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// A scale-down under the hold makes the user's percentages come to nothing, which LWS refuses: Disown says so and what to
+// do, and that helps.
+func TestCanaryDisownOfNothing(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 4, 1, rolling("25%", "0", -1)))
+	w.observer.waive(ruleHold) // what the advice makes the user do
+	w.scale(2)
+	w.await("the driver has seen it", func(c *pb.BatchContext) bool { return c.GetReplicas() == 2 })
+	disown := func() error {
+		_, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()})
+		return err
+	}
+	mustFail(t, disown(), pb.ErrorReason_ERROR_REASON_REJECTED, "25%", "2 groups", "maxSurge")
+	w.mustRest()
+	w.edit(func(s *lws.LeaderWorkerSet) {
+		s.Spec.RolloutStrategy.RollingUpdateConfiguration.MaxSurge = intstr.FromInt32(1)
+	})
+	w.awaitObject("the hold is put back", func() bool { return isHold(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration) })
+	if err := disown(); err != nil {
+		t.Fatal(err)
+	}
+	if c := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; c.MaxUnavailable != intstr.FromString("25%") || c.MaxSurge != intstr.FromInt32(1) {
+		t.Errorf("Disown returned %s", asJSON(c))
+	}
+}
