@@ -78,3 +78,16 @@ func TestSpecNamesEachRPCAndState(t *testing.T) {
 		t.Error("an unknown state must not count as settled")
 	}
 }
+
+func TestSpecDefinesEachCount(t *testing.T) {
+	rows, _ := tableRows(t)
+	// The others are not counted: they are set in the policy or in the spec, and the proto says all about them.
+	told := map[protoreflect.Name]bool{"size": true, "batches": true, "current_batch": true, "partition": true}
+	fields := (&pb.BatchContext{}).ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		field := fields.Get(i)
+		if field.Kind() == protoreflect.Int32Kind && !told[field.Name()] && rows[string(field.Name())] != 1 {
+			t.Errorf("SPEC.md has %d rows for BatchContext.%s, want 1", rows[string(field.Name())], field.Name())
+		}
+	}
+}

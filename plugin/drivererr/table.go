@@ -50,9 +50,9 @@ func ruleFor(reason pb.ErrorReason) rule {
 	case pb.ErrorReason_ERROR_REASON_NAME_TOO_LONG:
 		return rule{codes.FailedPrecondition, "Give the workload a shorter name, or use STYLE_PARTITION."}
 	case pb.ErrorReason_ERROR_REASON_MIXED_REVISIONS:
-		return rule{codes.FailedPrecondition, "Let the workload settle at one revision, then try again."}
+		return rule{codes.FailedPrecondition, "Disown the workload, let its controller finish the roll, and adopt it before the next template change."}
 	case pb.ErrorReason_ERROR_REASON_UNSUPPORTED_GROUP_IDENTITY:
-		return rule{codes.FailedPrecondition, "Use STYLE_CANARY or STYLE_BLUE_GREEN for this workload."}
+		return rule{codes.FailedPrecondition, "Make the workload again with groupIdentity Ordinal."}
 	case pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND:
 		return rule{codes.FailedPrecondition, "Create the object in the message, or correct the policy."}
 	case pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE:
@@ -74,7 +74,7 @@ func ruleFor(reason pb.ErrorReason) rule {
 	case pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE:
 		return rule{codes.Unavailable, "Retry with backoff."}
 	case pb.ErrorReason_ERROR_REASON_NOT_SYNCED:
-		return rule{codes.Unavailable, "Retry with backoff; health turns SERVING when it is over."}
+		return rule{codes.Unavailable, "Retry with backoff; after a start health says SERVING when it is over."}
 	case pb.ErrorReason_ERROR_REASON_UNSUPPORTED:
 		return rule{codes.Unimplemented, "Do without it; GetDriverInfo lists what the driver serves."}
 	case pb.ErrorReason_ERROR_REASON_INTERNAL, pb.ErrorReason_ERROR_REASON_UNSPECIFIED:

@@ -159,14 +159,20 @@ func (r *run) read(t *testing.T) {
 
 func (r *run) finalize(t *testing.T) {
 	ctx := t.Context()
+	_, err := r.client.Finalize(ctx, &pb.FinalizeRequest{
+		Workload: r.Workload, ReleaseId: r.ReleaseID, Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE, UpdateRevision: "another",
+	})
+	WantReason(t, err, pb.ErrorReason_ERROR_REASON_REVISION_CHANGED)
+
+	// The way back is the same whatever the host has seen.
 	req := &pb.FinalizeRequest{
-		Workload: r.Workload, ReleaseId: r.ReleaseID, Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
+		Workload: r.Workload, ReleaseId: r.ReleaseID, Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK, UpdateRevision: "another",
 	}
 	resp := Idempotent(t, r.settled, plain(r.client.Finalize), req)
 	if !resp.GetDone() || resp.GetContext().GetState() != pb.State_STATE_ROLLED_BACK {
 		t.Errorf("done is %v in state %v, want true and ROLLED_BACK", resp.GetDone(), resp.GetContext().GetState())
 	}
-	_, err := r.client.Finalize(ctx, &pb.FinalizeRequest{
+	_, err = r.client.Finalize(ctx, &pb.FinalizeRequest{
 		Workload: r.Workload, ReleaseId: r.ReleaseID, Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
 	})
 	WantReason(t, err, pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED)

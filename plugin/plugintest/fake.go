@@ -325,6 +325,10 @@ func (d *FakeDriver) Finalize(_ context.Context, req *pb.FinalizeRequest) (*pb.F
 		return nil, drivererr.Invalid(drivererr.FieldViolation{Field: "intent", Description: "is required"})
 	}
 	r := w.release
+	promote := req.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
+	if rev := req.GetUpdateRevision(); promote && w.inFlight() && rev != "" && rev != r.update {
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "update revision is %s, not %s", r.update, rev)
+	}
 	wrote := w.inFlight()
 	if !wrote && r.intent != req.GetIntent() {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, "release %q ended with %v", r.id, r.intent)

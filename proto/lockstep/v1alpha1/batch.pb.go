@@ -225,7 +225,8 @@ func (GroupRole) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_v1alpha1_batch_proto_rawDescGZIP(), []int{2}
 }
 
-// BatchContext is where a release stands. All counts are groups, never pods.
+// BatchContext is where a release stands. All counts are groups, never pods. A group exists once its leader pod does;
+// it is wholly ready when the leader and all its workers are ready at one revision. SPEC.md defines each count.
 type BatchContext struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -252,23 +253,25 @@ type BatchContext struct {
 	CurrentBatch *int32 `protobuf:"varint,11,opt,name=current_batch,json=currentBatch,proto3,oneof" json:"current_batch,omitempty"`
 	// The target asked for last, as given ("25%", "3"). Empty: none yet.
 	Target string `protobuf:"bytes,12,opt,name=target,proto3" json:"target,omitempty"`
-	// Groups that the target means at today's replicas; from promotion on all of them.
+	// Groups that the target means at today's replicas; 0 without a target. From promotion on `replicas`.
 	Planned int32 `protobuf:"varint,13,opt,name=planned,proto3" json:"planned,omitempty"`
-	// Groups at the update revision that the driver is asking the cluster for at this moment.
+	// Groups at the update revision that the cluster is asked for at this moment: the canary's replicas, 0 while there is
+	// no canary. From promotion on `replicas`.
 	Desired int32 `protobuf:"varint,14,opt,name=desired,proto3" json:"desired,omitempty"`
 	// Groups at the update revision that exist, ready or not: while batches run the added groups, from promotion on the
 	// workload's own.
 	Updated int32 `protobuf:"varint,15,opt,name=updated,proto3" json:"updated,omitempty"`
-	// Those of `updated` that are wholly ready, for min_ready. When this is `replicas` in STATE_COMPLETED, every group of
-	// the workload serves the update revision.
+	// Those of `updated` that are wholly ready, have been so for min_ready, and are not about to go with a scale-down or
+	// a surge. When this is `replicas` in STATE_COMPLETED, every group of the workload serves the update revision.
 	UpdatedReady int32 `protobuf:"varint,16,opt,name=updated_ready,json=updatedReady,proto3" json:"updated_ready,omitempty"`
-	// Groups at stable_revision that are wholly ready. It falls to 0 in the course of a promotion.
+	// The workload's own groups that are wholly ready, at any revision but the update revision; min_ready does not count.
+	// Without a release all of its ready groups. It falls to 0 in the course of a promotion.
 	StableReady int32 `protobuf:"varint,17,opt,name=stable_ready,json=stableReady,proto3" json:"stable_ready,omitempty"`
-	// Groups of either revision that exist.
+	// Groups that exist, ready or not: the workload's own and the added ones, at any revision.
 	Total int32 `protobuf:"varint,18,opt,name=total,proto3" json:"total,omitempty"`
 	// The stable workload's partition as it is in the cluster.
 	Partition int32 `protobuf:"varint,19,opt,name=partition,proto3" json:"partition,omitempty"`
-	// Groups of this batch that may be unready.
+	// Of the `planned` groups, how many may be unready while the batch counts as ready. From promotion on 0.
 	FailureThreshold int32 `protobuf:"varint,20,opt,name=failure_threshold,json=failureThreshold,proto3" json:"failure_threshold,omitempty"`
 	// Template revision hash of the groups that served before the release.
 	StableRevision string `protobuf:"bytes,21,opt,name=stable_revision,json=stableRevision,proto3" json:"stable_revision,omitempty"`

@@ -680,7 +680,7 @@ type InitializeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// Required. Chosen by the host, unique per workload, at most 63 characters of [a-zA-Z0-9._-].
+	// Required. Chosen by the host, never used before for this workload, at most 63 characters of [a-zA-Z0-9._-].
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
 	// Required.
 	Policy *ReleasePolicy `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
@@ -1251,8 +1251,13 @@ type FinalizeRequest struct {
 	Wait *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
 	// Optional. True fills BatchContext.groups.
 	IncludeGroups bool `protobuf:"varint,5,opt,name=include_groups,json=includeGroups,proto3" json:"include_groups,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Optional. With PROMOTE, the update revision that the host means, as last seen in BatchContext. If the release
+	// brings another one by now, or the workload's template has changed, the request is refused with ABORTED
+	// (REVISION_CHANGED) and nothing moves: what the host has not seen serve is not promoted. Empty: whatever the release
+	// is at. Ignored with ROLLBACK, which leads to the stable revision whatever the template says.
+	UpdateRevision string `protobuf:"bytes,6,opt,name=update_revision,json=updateRevision,proto3" json:"update_revision,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *FinalizeRequest) Reset() {
@@ -1318,6 +1323,13 @@ func (x *FinalizeRequest) GetIncludeGroups() bool {
 		return x.IncludeGroups
 	}
 	return false
+}
+
+func (x *FinalizeRequest) GetUpdateRevision() string {
+	if x != nil {
+		return x.UpdateRevision
+	}
+	return ""
 }
 
 // FinalizeResponse says how far the end of the release is.
@@ -2019,14 +2031,15 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"release_id\x18\x02 \x01(\tR\treleaseId\x12%\n" +
 	"\x0einclude_groups\x18\x03 \x01(\bR\rincludeGroups\"V\n" +
 	"\x19WatchBatchContextResponse\x129\n" +
-	"\acontext\x18\x01 \x01(\v2\x1f.lockstep.v1alpha1.BatchContextR\acontext\"\xfd\x01\n" +
+	"\acontext\x18\x01 \x01(\v2\x1f.lockstep.v1alpha1.BatchContextR\acontext\"\xa6\x02\n" +
 	"\x0fFinalizeRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1d\n" +
 	"\n" +
 	"release_id\x18\x02 \x01(\tR\treleaseId\x129\n" +
 	"\x06intent\x18\x03 \x01(\x0e2!.lockstep.v1alpha1.FinalizeIntentR\x06intent\x12-\n" +
 	"\x04wait\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12%\n" +
-	"\x0einclude_groups\x18\x05 \x01(\bR\rincludeGroups\"\x94\x01\n" +
+	"\x0einclude_groups\x18\x05 \x01(\bR\rincludeGroups\x12'\n" +
+	"\x0fupdate_revision\x18\x06 \x01(\tR\x0eupdateRevision\"\x94\x01\n" +
 	"\x10FinalizeResponse\x121\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x19.lockstep.v1alpha1.ActionR\x06action\x129\n" +
 	"\acontext\x18\x02 \x01(\v2\x1f.lockstep.v1alpha1.BatchContextR\acontext\x12\x12\n" +

@@ -44,7 +44,8 @@ const (
 //
 // Every RPC is idempotent and level-triggered: the same request again changes nothing and returns where things stand.
 // No RPC blocks on the cluster: "not ready yet" is data in BatchContext, never an error. A mutating request may carry
-// `wait`, a bounded long poll. SPEC.md lists each error with its code and what the caller does.
+// `wait`, a bounded long poll, which ends about 250 ms before the call's own deadline if that comes first.
+// SPEC.md lists each error with its code and what the caller does.
 type WorkloadDriverClient interface {
 	// GetDriverInfo says what this driver is and can do, so that a host negotiates instead of guessing.
 	// It reads nothing from the cluster and never fails once the server is up.
@@ -57,7 +58,8 @@ type WorkloadDriverClient interface {
 	// A template change that waited under the hold is rolled out by the workload's own controller from then on.
 	Disown(ctx context.Context, in *DisownRequest, opts ...grpc.CallOption) (*DisownResponse, error)
 	// Initialize begins a release: records it durably, fences traffic to the stable groups and prepares the canary at
-	// 0 groups. The same id and policy again returns the release as it stands, finished or not.
+	// 0 groups. The same id and policy again returns the release as it stands, finished or not, as long as it is the
+	// workload's last one: ids of earlier releases are not remembered.
 	Initialize(ctx context.Context, in *InitializeRequest, opts ...grpc.CallOption) (*InitializeResponse, error)
 	// UpgradeBatch moves the release to a batch or to an absolute target. A retry never widens: asking for the target
 	// that is already set, or for less, changes nothing.
@@ -214,7 +216,8 @@ func (c *workloadDriverClient) Undo(ctx context.Context, in *UndoRequest, opts .
 //
 // Every RPC is idempotent and level-triggered: the same request again changes nothing and returns where things stand.
 // No RPC blocks on the cluster: "not ready yet" is data in BatchContext, never an error. A mutating request may carry
-// `wait`, a bounded long poll. SPEC.md lists each error with its code and what the caller does.
+// `wait`, a bounded long poll, which ends about 250 ms before the call's own deadline if that comes first.
+// SPEC.md lists each error with its code and what the caller does.
 type WorkloadDriverServer interface {
 	// GetDriverInfo says what this driver is and can do, so that a host negotiates instead of guessing.
 	// It reads nothing from the cluster and never fails once the server is up.
@@ -227,7 +230,8 @@ type WorkloadDriverServer interface {
 	// A template change that waited under the hold is rolled out by the workload's own controller from then on.
 	Disown(context.Context, *DisownRequest) (*DisownResponse, error)
 	// Initialize begins a release: records it durably, fences traffic to the stable groups and prepares the canary at
-	// 0 groups. The same id and policy again returns the release as it stands, finished or not.
+	// 0 groups. The same id and policy again returns the release as it stands, finished or not, as long as it is the
+	// workload's last one: ids of earlier releases are not remembered.
 	Initialize(context.Context, *InitializeRequest) (*InitializeResponse, error)
 	// UpgradeBatch moves the release to a batch or to an absolute target. A retry never widens: asking for the target
 	// that is already set, or for less, changes nothing.

@@ -31,9 +31,9 @@ type ErrorReason int32
 const (
 	// Never sent.
 	ErrorReason_ERROR_REASON_UNSPECIFIED ErrorReason = 0
-	// The request is wrong; google.rpc.BadRequest names the fields.
+	// The request is wrong, or says what this driver does not know; google.rpc.BadRequest names the fields.
 	ErrorReason_ERROR_REASON_INVALID_REQUEST ErrorReason = 1
-	// The release id was used before with another policy.
+	// The workload's last release has this id and another policy.
 	ErrorReason_ERROR_REASON_RELEASE_ID_REUSED ErrorReason = 2
 	// There is no such workload.
 	ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND ErrorReason = 3
@@ -51,7 +51,7 @@ const (
 	ErrorReason_ERROR_REASON_NAME_TOO_LONG ErrorReason = 9
 	// The stable groups are at more than one revision, so there is no stable revision to return to.
 	ErrorReason_ERROR_REASON_MIXED_REVISIONS ErrorReason = 10
-	// The workload's groups are not indexed as this style needs.
+	// The workload's groups are not numbered, so it can't be held.
 	ErrorReason_ERROR_REASON_UNSUPPORTED_GROUP_IDENTITY ErrorReason = 11
 	// An object that the policy names does not exist.
 	ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND ErrorReason = 12
@@ -63,7 +63,7 @@ const (
 	ErrorReason_ERROR_REASON_WORKLOAD_API_TOO_OLD ErrorReason = 15
 	// The driver lacks a permission; the message names verb and resource.
 	ErrorReason_ERROR_REASON_FORBIDDEN ErrorReason = 16
-	// The API server or an admission webhook refused a write for what it contains.
+	// The API server, an admission webhook or a quota refused a write for what it contains.
 	ErrorReason_ERROR_REASON_REJECTED ErrorReason = 17
 	// Somebody else changed the object at the same time.
 	ErrorReason_ERROR_REASON_CONFLICT ErrorReason = 18
@@ -71,7 +71,7 @@ const (
 	ErrorReason_ERROR_REASON_REVISION_CHANGED ErrorReason = 19
 	// The API server does not answer.
 	ErrorReason_ERROR_REASON_API_UNAVAILABLE ErrorReason = 20
-	// The driver has just started and its caches are not filled yet.
+	// It is too early: the driver has just started, or the workload has no group yet.
 	ErrorReason_ERROR_REASON_NOT_SYNCED ErrorReason = 21
 	// This driver does not serve this RPC, style or option.
 	ErrorReason_ERROR_REASON_UNSUPPORTED ErrorReason = 22

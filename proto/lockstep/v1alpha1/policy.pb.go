@@ -266,7 +266,7 @@ type ReleasePolicy struct {
 	// ("25%", rounded up), at least one, each 0 to 100 %, never decreasing. Counts and percentages must not be mixed.
 	Batches []string `protobuf:"bytes,2,rep,name=batches,proto3" json:"batches,omitempty"`
 	// Optional. Groups of a batch that may be unready while the batch counts as ready: a count or a percentage of the
-	// batch's groups (rounded down). Empty: 0.
+	// batch's groups (rounded down), never all of them. Empty: 0.
 	FailureThreshold string `protobuf:"bytes,3,opt,name=failure_threshold,json=failureThreshold,proto3" json:"failure_threshold,omitempty"`
 	// Optional. Time without a new ready group after which the release is FAILED with reason ProgressDeadlineExceeded;
 	// the host then decides. Zero: 30 minutes.
