@@ -84,7 +84,7 @@ func heldTooLate(s *seen) []*pb.Warning {
 	return []*pb.Warning{{
 		Code: "HeldTooLate",
 		Message: fmt.Sprintf("the groups of %s are at revisions %s: LeaderWorkerSet had begun to roll before Lockstep held it. "+
-			"Disown it to let that finish, or restore the old template", s.key, strings.Join(revisions, ", ")),
+			"Disown it to let that finish, and adopt it before its template changes again", s.key, strings.Join(revisions, ", ")),
 	}}
 }
 

@@ -9,6 +9,7 @@ import (
 	"context"
 	"os"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli"
@@ -26,6 +27,12 @@ func newDriver(config *rest.Config, settings cli.DriverSettings) (server.Driver,
 	opts := []lwsdriver.Option{lwsdriver.WithLogger(settings.Logger), lwsdriver.WithVersion(settings.Version)}
 	if settings.Namespace != "" {
 		opts = append(opts, lwsdriver.WithNamespace(settings.Namespace))
+	}
+	if settings.Workload != (types.NamespacedName{}) {
+		opts = append(opts, lwsdriver.WithWorkload(settings.Workload))
+	}
+	if settings.ReadOnly {
+		opts = append(opts, lwsdriver.WithReadOnly())
 	}
 	if settings.Metrics != nil {
 		opts = append(opts, lwsdriver.WithMetrics(settings.Metrics))

@@ -72,10 +72,11 @@ show() {
 }
 
 # finalize INTENT: end the release, forwards (PROMOTE) or backwards (ROLLBACK), and repeat that until it is done.
-# The first call is enough for the driver, which finishes even if nobody asks again; the others only wait.
+# The first call is enough for the driver, which finishes even if nobody asks again; the others only wait. PROMOTE says
+# which revision is meant, so that a template which came since is not promoted unseen.
 finalize() {
   while :; do
-    call Finalize "{\"workload\": $workload, \"releaseId\": \"$id\", \"intent\": \"FINALIZE_INTENT_$1\", \"wait\": \"10s\"}"
+    call Finalize "{\"workload\": $workload, \"releaseId\": \"$id\", \"intent\": \"FINALIZE_INTENT_$1\", \"updateRevision\": \"${revision:-}\", \"wait\": \"10s\"}"
     show "${1,,}"
     [[ $(field "done") == true ]] && return
     sleep 1
@@ -108,6 +109,7 @@ policy=$(printf ', "%s"' "${batches[@]}")
 policy="{\"style\": \"STYLE_CANARY\", \"batches\": [${policy:2}]}"
 call Initialize "{\"workload\": $workload, \"releaseId\": \"$id\", \"policy\": $policy, \"owner\": \"grpcurl\", \"wait\": \"10s\"}"
 show initialize
+revision=$(field updateRevision)
 case $(field state) in
   STATE_NOTHING_TO_RELEASE)
     echo 'The workload is held. Change its template, then run this again.'
@@ -120,7 +122,6 @@ case $(field state) in
 esac
 trap '(($? == 0)) || printf "The release stays where it is.\n  to go on:     RELEASE_ID=%s %s\n  to roll back: %s\n" \
   "$id" "$0 $*" "$0 --abort $1 $2 $3" >&2' EXIT
-revision=$(field updateRevision)
 
 # UpgradeBatch moves the release to a batch. With `wait` the call returns as soon as the batch is ready, or when the time
 # is up: "not ready yet" is no error, so ask again. The revision makes sure that a template which somebody changes

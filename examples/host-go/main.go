@@ -104,7 +104,8 @@ func (h *host) release(ctx context.Context) error {
 
 // act does what a state asks a host for, and says whether the release is over.
 func (h *host) act(ctx context.Context, c *pb.BatchContext) (over bool, err error) {
-	end := &pb.FinalizeRequest{Workload: h.ref, ReleaseId: *releaseID, Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE}
+	end := &pb.FinalizeRequest{Workload: h.ref, ReleaseId: *releaseID, UpdateRevision: c.GetUpdateRevision(),
+		Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE}
 	switch c.GetState() {
 	case pb.State_STATE_COMPLETED, pb.State_STATE_NOTHING_TO_RELEASE:
 		return true, nil
@@ -126,8 +127,7 @@ func (h *host) act(ctx context.Context, c *pb.BatchContext) (over bool, err erro
 	return false, err
 }
 
-// upgrade asks for a batch of the revision that this host has seen. If the template has changed since, the driver
-// refuses with ABORTED, and the release starts over with what is there now.
+// upgrade asks for a batch of the revision that this host has seen; the driver refuses if the template changed since.
 func (h *host) upgrade(ctx context.Context, revision string, batch int32) error {
 	_, err := h.driver.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{Workload: h.ref, ReleaseId: *releaseID,
 		UpdateRevision: revision, Target: &pb.UpgradeBatchRequest_Batch{Batch: batch}})

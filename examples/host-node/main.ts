@@ -58,9 +58,9 @@ async function upgrade(context: BatchContext, batch: number) {
   await call(driver.upgradeBatch, UpgradeBatchRequest.create({ workload, releaseId, updateRevision, target }));
 }
 
-/** finalize ends the release. The driver finishes it even if this host ends now. */
-async function finalize(intent: FinalizeIntent) {
-  await call(driver.finalize, FinalizeRequest.create({ workload, releaseId, intent }));
+/** finalize ends the release that this host has seen. The driver finishes it even if this host ends now. */
+async function finalize({ updateRevision }: BatchContext, intent: FinalizeIntent) {
+  await call(driver.finalize, FinalizeRequest.create({ workload, releaseId, updateRevision, intent }));
 }
 
 /** act does what a state asks a host for. In all other states the driver is at work, and the next context will come. */
@@ -69,10 +69,10 @@ async function act(context: BatchContext) {
     case State.STATE_HOLDING:
       return upgrade(context, 0);
     case State.STATE_FAILED:
-      return finalize(FinalizeIntent.FINALIZE_INTENT_ROLLBACK);
+      return finalize(context, FinalizeIntent.FINALIZE_INTENT_ROLLBACK);
     case State.STATE_READY: {
       const next = (context.currentBatch ?? 0) + 1;
-      if (next === context.batches) return finalize(FinalizeIntent.FINALIZE_INTENT_PROMOTE);
+      if (next === context.batches) return finalize(context, FinalizeIntent.FINALIZE_INTENT_PROMOTE);
       await sleep(Number(flags.pause) * 1000);
       return upgrade(context, next);
     }

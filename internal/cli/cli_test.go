@@ -31,6 +31,8 @@ type fakeEngine struct {
 
 func (e fakeEngine) Synced() bool { return true }
 
+func (e fakeEngine) Drain() {}
+
 func (e fakeEngine) Run(ctx context.Context) error {
 	if e.failure != nil {
 		return e.failure
@@ -172,6 +174,47 @@ func TestServeEndsWithItsDriver(t *testing.T) {
 	l := runLockstep(t.Context(), t, errors.New("no such cluster"), "serve", "--listen", "unix://"+path)
 	if l.code != exitError || !strings.Contains(l.stderr, "no such cluster") {
 		t.Errorf("code %d, stderr %q; want %d and the cause", l.code, l.stderr, exitError)
+	}
+}
+
+// longRunning is an engine that says when it was drained and when it was ended.
+type longRunning struct {
+	fakeEngine
+
+	drained, ended chan struct{}
+}
+
+func (e longRunning) Drain() { close(e.drained) }
+
+func (e longRunning) Run(ctx context.Context) error {
+	<-ctx.Done()
+	close(e.ended)
+	return nil
+}
+
+func TestTheDriverOutlivesItsServer(t *testing.T) {
+	t.Parallel()
+	engine := longRunning{drained: make(chan struct{}), ended: make(chan struct{})}
+	ctx, interrupt := context.WithCancel(t.Context())
+	err := runBeside(ctx, engine, func(ctx context.Context) error {
+		interrupt()
+		<-ctx.Done()
+		<-engine.drained
+		// The last call in flight: what it asked for is written, and its answer comes from caches that are kept.
+		select {
+		case <-engine.ended:
+			t.Error("the driver was ended while a call was in flight")
+		case <-time.After(50 * time.Millisecond):
+		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("runBeside: %v", err)
+	}
+	select {
+	case <-engine.ended:
+	default:
+		t.Error("the driver was not ended with the server")
 	}
 }
 

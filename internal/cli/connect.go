@@ -31,7 +31,7 @@ type dialFlags struct {
 func (f *dialFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.address, "address", "",
-		"driver to use: unix:///path or host:port (default: one inside this process, with this kubeconfig)")
+		"driver to use: unix:///path or host:port (default: one inside this process, with this kubeconfig and for this workload only)")
 	flags.StringVar(&f.tlsCert, "tls-cert", "", "with --address: PEM file with the client's certificate chain")
 	flags.StringVar(&f.tlsKey, "tls-key", "", "with --address: PEM file with its key")
 	flags.StringVar(&f.tlsCA, "tls-ca", "", "with --address: PEM file with the CA that the server's certificate must come from")
@@ -153,7 +153,7 @@ func startInside(
 	stopped = make(chan struct{})
 	go func() {
 		defer close(stopped)
-		fail(runBeside(running, driver.Run, s.Run))
+		fail(runBeside(running, driver, s.Run))
 	}()
 	return stopped, nil
 }

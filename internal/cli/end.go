@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -30,7 +32,7 @@ func newPromoteCommand(o *options) *cobra.Command {
 		verb:  "promote",
 		short: "Finish a workload's release forwards: all groups move to the new revision",
 		long: `Finish the unfinished release of a workload forwards, whatever batch it is at, and follow it until nothing of the
-release is left but the hold.`,
+release is left but the hold. If the template changes before the promotion is recorded, nothing is promoted.`,
 		intent:  pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
 		outcome: host.OutcomePromoted,
 		state:   pb.State_STATE_COMPLETED,
@@ -65,7 +67,7 @@ func (e ending) command(o *options) *cobra.Command {
 		Long: e.long + `
 
 The intent is recorded at once and outlives this command: any driver that runs finishes it. A release that another
-host drives, for example Argo Rollouts, is refused without --force: that host should be told instead.`,
+host drives is refused without --force: that host should be told instead.`,
 		Example:           fmt.Sprintf("  lockstep %[1]s vllm\n  lockstep %[1]s vllm --no-wait --address unix:///run/lockstep/lockstep.sock", e.verb),
 		Args:              oneName,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -102,22 +104,28 @@ func (e ending) run(s *session, f endFlags) error {
 	case f.noWait:
 		return e.record(s, c, f)
 	}
-	result, err := s.host.Finish(s.ctx, s.ref, c.GetReleaseId(), e.intent)
+	result, err := s.host.Finish(s.ctx, c, e.intent)
 	return s.conclude(result, err, e.verb, e.outcome)
 }
 
 // record makes the intent durable and does not follow it.
 func (e ending) record(s *session, c *pb.BatchContext, f endFlags) error {
+	request := &pb.FinalizeRequest{
+		Workload: s.ref, ReleaseId: c.GetReleaseId(), Intent: e.intent, UpdateRevision: c.GetUpdateRevision(), IncludeGroups: true,
+	}
+	var superseded error
 	err := s.host.Retry(s.ctx, func(ctx context.Context) error {
-		response, err := s.Finalize(ctx, &pb.FinalizeRequest{
-			Workload: s.ref, ReleaseId: c.GetReleaseId(), Intent: e.intent, IncludeGroups: true,
-		})
+		response, err := s.Finalize(ctx, request)
+		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_REVISION_CHANGED {
+			superseded = err // the contract would have the caller decide again, and here that is a person
+			return nil
+		}
 		if err == nil {
 			c = response.GetContext()
 		}
 		return err
 	})
-	if err != nil {
+	if err = cmp.Or(err, superseded); err != nil {
 		return s.explain(err, e.verb)
 	}
 	message := fmt.Sprintf("recorded: %s release %s, which is %s now", e.verb, c.GetReleaseId(), stateName(c))

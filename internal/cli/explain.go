@@ -59,6 +59,8 @@ func remedy(reason pb.ErrorReason, metadata map[string]string, commands hints) [
 			"  a release keeps the policy it was begun with: use the same flags again",
 			"  or end it first: " + commands.abort,
 		}
+	case pb.ErrorReason_ERROR_REASON_REVISION_CHANGED:
+		return []string{"  the template has changed; to see what is there now: " + commands.status}
 	case pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
 		return []string{"  to see which there are: kubectl get leaderworkersets --all-namespaces"}
 	case pb.ErrorReason_ERROR_REASON_UNSUPPORTED:

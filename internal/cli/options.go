@@ -10,6 +10,8 @@ import (
 	"log/slog"
 
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -32,6 +34,10 @@ type options struct {
 	stdout    io.Writer
 	stderr    io.Writer
 	newDriver NewDriver
+
+	// workload and readOnly keep the driver inside a command to that command's business. Zero: it serves hosts.
+	workload types.NamespacedName
+	readOnly bool
 }
 
 // addFlags registers the flags on a command line of either kind.
@@ -98,9 +104,16 @@ func (o *options) restConfig() (*rest.Config, error) {
 	return config, nil
 }
 
-// workloadNamespace returns --namespace, or the namespace of the kubeconfig's context.
+// workloadNamespace returns --namespace, or the namespace of the kubeconfig's context, or else the default one: a driver
+// at an address may be reached without a kubeconfig.
 func (o *options) workloadNamespace() (string, error) {
+	if o.namespace != "" {
+		return o.namespace, nil
+	}
 	namespace, _, err := o.clientConfig().Namespace()
+	if clientcmd.IsEmptyConfig(err) {
+		return metav1.NamespaceDefault, nil
+	}
 	if err != nil {
 		return "", noConfig(err)
 	}

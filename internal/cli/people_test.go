@@ -145,8 +145,21 @@ func TestCommands(t *testing.T) {
 			code:   exitRolledBack, stderr: "was rolled back: all groups run revision aaaa",
 		},
 		"ReleaseWithoutStyle": {
+			reason: "canary is the default",
+			args:   []string{"release", "vllm", "--batches", "25%,50%,100%"},
+			fake: func(d *hosttest.Driver) {
+				d.OnInitialize = func(c *pb.BatchContext) error {
+					if c.GetStyle() != pb.Style_STYLE_CANARY {
+						return drivererr.Invalid(drivererr.FieldViolation{Field: "policy.style", Description: c.GetStyle().String()})
+					}
+					return nil
+				}
+			},
+			code: exitOK, stdout: "is complete",
+		},
+		"ReleaseWithoutBatches": {
 			reason: "a command line that is wrong",
-			args:   []string{"release", "vllm"}, code: exitUsage, stderr: "--style canary --batches 25%,50%,100%",
+			args:   []string{"release", "vllm"}, code: exitUsage, stderr: "--batches 25%,50%,100%",
 		},
 		"ReleaseWithoutName": {
 			reason: "a command line that is wrong",
@@ -277,6 +290,32 @@ func TestDriverIsAway(t *testing.T) {
 	}
 }
 
+// overtaken is a driver whose workload gets another template just before each Finalize.
+type overtaken struct{ *hosttest.Driver }
+
+func (d overtaken) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.FinalizeResponse, error) {
+	d.Set(func(c *pb.BatchContext) { c.UpdateRevision, c.State = "cccc", pb.State_STATE_HOLDING })
+	return d.Driver.Finalize(ctx, req)
+}
+
+func TestPromoteBringsOnlyWhatItLookedAt(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"promote", "vllm"}, {"promote", "vllm", "--no-wait"}} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			t.Parallel()
+			fake := hosttest.New()
+			inFlight("lockstep-cli/jo@laptop")(fake)
+			got := runProgram(deadline(t), t, hosttest.Serve(t, overtaken{fake}).Address, args...)
+			if got.code != exitError || !strings.Contains(got.stderr, "lockstep status vllm") {
+				t.Errorf("exit code %d, want %d and what to do:\n%s", got.code, exitError, got.stderr)
+			}
+			if state := fake.Context().GetState(); state != pb.State_STATE_HOLDING {
+				t.Errorf("the new template's release is %s, want it untouched", state)
+			}
+		})
+	}
+}
+
 func TestReleaseJSON(t *testing.T) {
 	t.Parallel()
 	got := runProgram(deadline(t), t, hosttest.Serve(t, hosttest.New()).Address, with(canary, "-o", "json")...)
@@ -302,6 +341,19 @@ func TestReleaseJSON(t *testing.T) {
 	}
 	if !strings.Contains(got.stderr, "is complete") {
 		t.Errorf("stderr does not tell people:\n%s", got.stderr)
+	}
+}
+
+func TestAnAddressNeedsNoKubeconfig(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	address := hosttest.Serve(t, hosttest.New()).Address
+	for _, args := range [][]string{{"status", "vllm"}, {"status", "vllm", "-n", "default"}} {
+		var stdout, stderr buffer
+		p := Program{Args: append(args, "--address", address), Stdout: &stdout, Stderr: &stderr}
+		if code := p.Run(deadline(t)); code != exitOK || !strings.Contains(stdout.String(), "default/vllm") {
+			t.Errorf("%q: exit code %d\n%s%s", args, code, stdout.String(), stderr.String())
+		}
 	}
 }
 
@@ -399,6 +451,8 @@ type insideDriver struct {
 
 func (insideDriver) Synced() bool { return true }
 
+func (insideDriver) Drain() {}
+
 func (d insideDriver) Run(ctx context.Context) error { return d.run(ctx) }
 
 func runInside(t *testing.T, run func(context.Context) error, args ...string) ran {
@@ -407,8 +461,11 @@ func runInside(t *testing.T, run func(context.Context) error, args ...string) ra
 	p := Program{
 		Args: append(args, "--kubeconfig", writeKubeconfig(t)), Stdout: &stdout, Stderr: &stderr,
 		NewDriver: func(_ *rest.Config, settings DriverSettings) (server.Driver, error) {
-			if settings.Namespace != "default" {
-				t.Errorf("the driver serves namespace %q, want the workload's only", settings.Namespace)
+			if settings.Namespace != "default" || settings.Workload.String() != "default/vllm" {
+				t.Errorf("the driver is for %q in namespace %q, want the workload only", settings.Workload, settings.Namespace)
+			}
+			if looks := args[0] == "status"; settings.ReadOnly != looks {
+				t.Errorf("%s has a driver with read only %t, want %t", args[0], settings.ReadOnly, looks)
 			}
 			return insideDriver{Driver: hosttest.New(), run: run}, nil
 		},
@@ -423,6 +480,15 @@ func TestReleaseWithTheDriverInside(t *testing.T) { //nolint:paralleltest // See
 	got := runInside(t, func(ctx context.Context) error { <-ctx.Done(); return nil }, canary...)
 	if got.code != exitOK || !strings.Contains(got.stdout, "is complete") {
 		t.Errorf("exit code %d\n%s%s", got.code, got.stdout, got.stderr)
+	}
+}
+
+func TestCommandsWithTheDriverInside(t *testing.T) { //nolint:paralleltest // See above.
+	for _, command := range []string{"status", "adopt", "disown"} {
+		got := runInside(t, func(ctx context.Context) error { <-ctx.Done(); return nil }, command, "vllm")
+		if got.code != exitOK {
+			t.Errorf("%s: exit code %d\n%s%s", command, got.code, got.stdout, got.stderr)
+		}
 	}
 }
 
@@ -448,6 +514,35 @@ func TestDocumentation(t *testing.T) {
 		cmd := newCommand(&options{})
 		if cmd.Runnable() && cmd.Name() != "serve" && !strings.Contains(string(text), "## lockstep "+cmd.Name()) {
 			t.Errorf("docs/cli.md has no section for lockstep %s", cmd.Name())
+		}
+	}
+}
+
+// What people copy from the documentation must not be refused.
+func TestDocumentedReleases(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, found := strings.Cut(string(text), "```yaml\n")
+	block, _, closed := strings.Cut(block, "```\n")
+	file := filepath.Join(t.TempDir(), "policy.yaml")
+	if err := os.WriteFile(file, []byte(block), 0o600); err != nil || !found || !closed {
+		t.Fatalf("docs/cli.md has no policy file: %v", err)
+	}
+	policy, err := (&policyFlags{file: file}).policy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if policy.GetTraffic() != nil || policy.GetBlueGreen() != nil || policy.GetStyle() != pb.Style_STYLE_CANARY {
+		t.Errorf("the policy in docs/cli.md asks for what is not served yet: %v", policy)
+	}
+	for _, words := range []string{string(text), releaseExample} {
+		for _, style := range []string{"--style partition", "--style blue-green"} {
+			if strings.Contains(words, style) {
+				t.Errorf("an example has %q, which is not served yet:\n%s", style, words)
+			}
 		}
 	}
 }

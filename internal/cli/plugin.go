@@ -36,7 +36,7 @@ func servePlugin(ctx context.Context, o *options, args []string) error {
 	if err != nil {
 		return err
 	}
-	return runBeside(ctx, within(stopGrace, driver.Run), func(ctx context.Context) error {
+	return runBeside(ctx, driver, func(ctx context.Context) error {
 		return plugin.Serve(ctx, driver, driver,
 			plugin.WithServeLogger(logger),
 			plugin.WithServerOptions(server.Interceptors(logger, nil)...))
@@ -57,23 +57,29 @@ func (o *options) parsePluginArgs(args []string) error {
 	return nil
 }
 
-// runBeside runs serve and, beside it, run, which it ends when serve has returned. If run fails, serve ends too.
-func runBeside(ctx context.Context, run, serve func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+// runBeside runs serve and, beside it, the driver, which it ends once serve has returned: calls in flight need its caches
+// and its work to come to their end. What only waits is told to stop as soon as ctx has ended. If the driver fails, serve
+// ends too.
+func runBeside(ctx context.Context, driver server.Driver, serve func(context.Context) error) error {
+	serving, stopServing := context.WithCancel(ctx)
+	defer stopServing()
+	stopDraining := context.AfterFunc(serving, driver.Drain)
+	defer stopDraining()
+	running, stopRunning := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopRunning()
 	ran := make(chan error, 1)
 	go func() {
-		err := run(ctx)
-		if err != nil && ctx.Err() == nil {
+		err := within(stopGrace, driver.Run)(running)
+		if err != nil && running.Err() == nil {
 			err = fmt.Errorf("run driver: %w", err)
 		} else {
 			err = nil
 		}
 		ran <- err
-		cancel()
+		stopServing()
 	}()
-	err := serve(ctx)
-	cancel()
+	err := serve(serving)
+	stopRunning()
 	return errors.Join(err, <-ran)
 }
 

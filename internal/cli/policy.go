@@ -30,8 +30,9 @@ type policyFlags struct {
 func (f *policyFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.file, "policy", "",
-		"YAML or JSON file with a lockstep.v1alpha1.ReleasePolicy, for example with its traffic; the other flags overrule it")
-	flags.StringVar(&f.style, "style", "", "how groups are replaced: canary, blue-green or partition")
+		"YAML or JSON file with a lockstep.v1alpha1.ReleasePolicy, for what has no flag; the other flags overrule it")
+	flags.StringVar(&f.style, "style", "",
+		"how groups are replaced: canary, blue-green or partition; the driver says which it serves (default: canary)")
 	flags.StringSliceVar(&f.batches, "batches", nil,
 		"groups at the new revision after each batch: percentages (25%,50%,100%) or counts (1,2,4)")
 	flags.StringVar(&f.failureThreshold, "failure-threshold", "",
@@ -65,8 +66,12 @@ func (f *policyFlags) policy() (*pb.ReleasePolicy, error) {
 	if f.progressDeadline != 0 {
 		policy.ProgressDeadline = durationpb.New(f.progressDeadline)
 	}
-	if policy.GetStyle() == pb.Style_STYLE_UNSPECIFIED || len(policy.GetBatches()) == 0 {
-		return nil, usageErrorf("a release needs --style and --batches, for example --style canary --batches 25%%,50%%,100%%")
+	if policy.GetStyle() == pb.Style_STYLE_UNSPECIFIED {
+		// The style that touches no stable group before the promotion.
+		policy.Style = pb.Style_STYLE_CANARY
+	}
+	if len(policy.GetBatches()) == 0 {
+		return nil, usageErrorf("a release needs --batches, for example --batches 25%%,50%%,100%%")
 	}
 	return policy, nil
 }

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-rollouts/lockstep/internal/server"
@@ -28,6 +29,10 @@ type DriverSettings struct {
 	Logger *slog.Logger
 	// Namespace is the only namespace to serve. Empty: all.
 	Namespace string
+	// Workload is the only workload to work on. Zero: all.
+	Workload types.NamespacedName
+	// ReadOnly is true when nothing must be written.
+	ReadOnly bool
 	// Version is the program's version.
 	Version string
 	// Metrics is where the engine registers its metrics. Nil: nowhere.

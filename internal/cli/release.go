@@ -31,8 +31,8 @@ fails, for example because no new group became ready within --progress-deadline,
 
 Exit codes: lockstep help exit-codes.`
 
-const releaseExample = `  lockstep release vllm --style canary --batches 25%,50%,100% --pause 5m
-  lockstep release vllm --style partition --batches 1,2,4 --on-failure rollback
+const releaseExample = `  lockstep release vllm --batches 25%,50%,100% --pause 5m
+  lockstep release vllm --batches 1,2,4 --on-failure rollback
   lockstep release vllm --policy policy.yaml --no-promote -o json --final`
 
 // releaseFlags are the flags of `lockstep release`.

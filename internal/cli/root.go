@@ -9,11 +9,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const about = `Lockstep rolls out LeaderWorkerSet workloads in whole groups of pods, batch by batch, with traffic that follows.
-A progressive-delivery controller decides when; Lockstep decides how. The program runs in three ways:
+const about = `Lockstep rolls out LeaderWorkerSet workloads in whole groups of pods, batch by batch.
+A host decides when: a person, a pipeline or a controller. Lockstep decides how. The program runs in three ways:
 
-  As a plugin      Argo Rollouts or another host starts this binary by itself. Point the host's plugin location at it;
-                   there is nothing to run by hand.
+  As a plugin      A host that is written with Lockstep's Go SDK starts this binary by itself; there is nothing to run by
+                   hand.
   As a server      lockstep serve
                    Hosts connect to a unix socket or to loopback, or from elsewhere with mutual TLS.
   As a command     lockstep release, status, promote, abort ...

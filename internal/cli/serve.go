@@ -70,7 +70,7 @@ func runServe(ctx context.Context, o *options, serve server.Options) error {
 	if err != nil {
 		return err
 	}
-	return runBeside(ctx, within(stopGrace, driver.Run), s.Run)
+	return runBeside(ctx, driver, s.Run)
 }
 
 // driver makes the engine that the flags select.
@@ -80,7 +80,8 @@ func (o *options) driver(logger *slog.Logger, metrics prometheus.Registerer) (se
 		return nil, err
 	}
 	driver, err := o.newDriver(config, DriverSettings{
-		Logger: logger, Namespace: o.namespace, Version: version(), Metrics: metrics,
+		Logger: logger, Namespace: o.namespace, Workload: o.workload, ReadOnly: o.readOnly,
+		Version: version(), Metrics: metrics,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make driver: %w", err)

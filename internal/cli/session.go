@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -22,6 +23,8 @@ type target struct {
 	output outputFlags
 	// patience is how long errors that may pass are retried.
 	patience time.Duration
+	// readOnly is set for a command that must not change anything, by a driver inside this process either.
+	readOnly bool
 }
 
 // session is one command at work.
@@ -58,6 +61,8 @@ func (t *target) run(cmd *cobra.Command, o *options, name string, work func(s *s
 func (t *target) work(cmd *cobra.Command, o *options, s *session, work func(s *session) error) error {
 	inside := *o
 	inside.namespace, inside.stderr = s.ref.GetNamespace(), s.logs
+	inside.workload = types.NamespacedName{Namespace: s.ref.GetNamespace(), Name: s.ref.GetName()}
+	inside.readOnly = t.readOnly
 	if !cmd.Flags().Changed("log-level") {
 		// The command itself says what happens.
 		inside.logLevel = "warn"

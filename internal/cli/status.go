@@ -16,13 +16,13 @@ import (
 
 // newStatusCommand makes `lockstep status`.
 func newStatusCommand(o *options) *cobra.Command {
-	t := target{patience: shortPatience}
+	t := target{patience: shortPatience, readOnly: true}
 	var watch bool
 	cmd := &cobra.Command{
 		Use:   "status NAME",
 		Short: "Show where a workload and its release stand",
 		Long: `Show where a workload stands: its release if it has one, its batch, its traffic, and one row per group.
-It changes nothing. The exit code says whether the status could be read, not whether the release is well.`,
+It changes nothing, and a driver inside this process only looks. The exit code says whether the status could be read, not whether the release is well.`,
 		Example:           "  lockstep status vllm\n  lockstep status vllm -w\n  lockstep status vllm -o json",
 		Args:              oneName,
 		ValidArgsFunction: cobra.NoFileCompletions,

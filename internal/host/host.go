@@ -52,14 +52,14 @@ func (h *Host) Release(ctx context.Context, release Release) (Result, error) {
 	return r.finish(ctx, r.begin)
 }
 
-// Finish takes an unfinished release to its end without further batches, forwards or backwards, until it is done.
-// Same guarantees as Release.
-func (h *Host) Finish(ctx context.Context, ref *pb.WorkloadRef, id string, intent pb.FinalizeIntent) (Result, error) {
-	if ref == nil || id == "" {
-		return Result{}, errors.New("the end of a release needs its workload and its id")
+// Finish takes the unfinished release of a context, as Look returned it, to its end without further batches, forwards
+// or backwards, until it is done. It promotes no other revision than that context's. Same guarantees as Release.
+func (h *Host) Finish(ctx context.Context, seen *pb.BatchContext, intent pb.FinalizeIntent) (Result, error) {
+	if seen.GetWorkload() == nil || seen.GetReleaseId() == "" {
+		return Result{}, errors.New("the end of a release needs a context with its workload and its id")
 	}
-	r := h.newRun(Release{Workload: ref, ID: id})
-	r.machine.endOnly = true
+	r := h.newRun(Release{Workload: seen.GetWorkload(), ID: seen.GetReleaseId()})
+	r.machine.endOnly, r.machine.revision = true, seen.GetUpdateRevision()
 	return r.finish(ctx, func(ctx context.Context) (step, error) {
 		// The first answer may take the whole of Timing.Wait, and people want to see what happens meanwhile.
 		r.watching.Do(func() { r.watch(ctx) })

@@ -296,6 +296,54 @@ func TestReleaseStartsAgainForANewTemplate(t *testing.T) {
 	}
 }
 
+// newTemplate is what the driver's context says once it has read another template.
+func newTemplate(c *pb.BatchContext) {
+	c.UpdateRevision, c.State, c.CurrentBatch, c.Target = "cccc", pb.State_STATE_HOLDING, nil, ""
+}
+
+func TestReleasePromotesOnlyWhatWentThroughTheBatches(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	observe, changed := r.host.Observe, false
+	r.host.Observe = func(e host.Event) {
+		observe(e)
+		if e.Kind == host.EventPromoting && !changed {
+			changed = true
+			r.fake.Set(newTemplate)
+		}
+	}
+	got, err := r.host.Release(deadline(t), release(nil))
+	if err != nil || got.Outcome != host.OutcomePromoted {
+		t.Fatalf("Release(...) = %q, %v; want promoted", got.Outcome, err)
+	}
+	want := []string{
+		"Initialize r1", "UpgradeBatch 0", "UpgradeBatch 1", "UpgradeBatch 2", "Finalize PROMOTE",
+		"UpgradeBatch 0", "UpgradeBatch 1", "UpgradeBatch 2", "Finalize PROMOTE",
+	}
+	if diff := cmp.Diff(want, r.requests()); diff != "" {
+		t.Errorf("calls: -want, +got:\n%s", diff)
+	}
+}
+
+func TestFinishPromotesOnlyWhatWasLookedAt(t *testing.T) {
+	t.Parallel()
+	for intent, want := range map[pb.FinalizeIntent]host.Outcome{
+		promote: host.OutcomeSuperseded, rollback: host.OutcomeRolledBack,
+	} {
+		t.Run(intent.String(), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.fake.Set(func(c *pb.BatchContext) { c.ReleaseId, c.State = "r1", pb.State_STATE_READY })
+			seen := r.fake.Context()
+			r.fake.Set(newTemplate)
+			got, err := r.host.Finish(deadline(t), seen, intent)
+			if err != nil || got.Outcome != want {
+				t.Errorf("Finish(...) = %q, %v; want %q", got.Outcome, err, want)
+			}
+		})
+	}
+}
+
 func TestReleaseFollowsAnAbortOfSomebodyElse(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -446,7 +494,7 @@ func TestFinishTellsWhatHappensBeforeTheFirstAnswer(t *testing.T) {
 	}
 	ctx, done := deadline(t), make(chan error, 1)
 	go func() {
-		_, err := r.host.Finish(ctx, release(nil).Workload, "r1", pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+		_, err := r.host.Finish(ctx, r.fake.Context(), promote)
 		done <- err
 	}()
 	r.eventually(t, "it is PROMOTING", func(e host.Event) bool {
@@ -505,7 +553,7 @@ func TestFinish(t *testing.T) {
 			r.fake.Set(func(c *pb.BatchContext) {
 				c.ReleaseId, c.State, c.Batches, c.CurrentBatch = "r1", tc.state, 1, proto.Int32(0)
 			})
-			got, err := r.host.Finish(deadline(t), release(nil).Workload, "r1", tc.intent)
+			got, err := r.host.Finish(deadline(t), r.fake.Context(), tc.intent)
 			if err != nil || got.Outcome != tc.want {
 				t.Errorf("%s: Finish(...) = %q, %v; want %q", tc.reason, got.Outcome, err, tc.want)
 			}

@@ -107,8 +107,9 @@ func (r *run) finalize(ctx context.Context, s step) (answer, error) {
 	if s.action == actRollback {
 		intent = pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
 	}
+	// A promotion is of what the machine has decided on, not of a template that came in the meantime.
 	response, err := r.host.Driver.Finalize(ctx, &pb.FinalizeRequest{
-		Workload: r.release.Workload, ReleaseId: r.release.ID, Intent: intent,
+		Workload: r.release.Workload, ReleaseId: r.release.ID, Intent: intent, UpdateRevision: r.machine.revision,
 		Wait: durationpb.New(r.timing.Wait), IncludeGroups: true,
 	})
 	if err != nil {

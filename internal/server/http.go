@@ -43,7 +43,7 @@ func (s *Server) httpHandler(registry *prometheus.Registry) http.Handler {
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !s.driver.Synced() {
-			http.Error(w, "caches are not filled yet", http.StatusServiceUnavailable)
+			http.Error(w, "the driver can't answer calls yet: its caches are not filled, or it may not keep them so", http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = fmt.Fprintln(w, "ok")

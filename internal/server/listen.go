@@ -33,12 +33,17 @@ func listen(ctx context.Context, e endpoint.Endpoint) (net.Listener, error) {
 
 // listenUnix makes a socket that only this user can connect to, at any moment: it is made in a private directory,
 // restricted, and then renamed to path, which also replaces a socket that a dead server left. A socket on which
-// somebody answers, and a file that is no socket, are left alone.
+// somebody answers, and a file that is no socket, are left alone. Of servers that start at the same moment one gets it.
 func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := makeDir(dir); err != nil {
 		return nil, err
 	}
+	unlock, err := lockDir(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	if err := checkUnused(ctx, path); err != nil {
 		return nil, err
 	}
@@ -57,18 +62,23 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	return newUnixListener(listener, path)
 }
 
-// makeDir makes the socket's directory if it is missing. One that belongs to another user is refused: the default is
-// under the temporary directory for some, where anybody can be first.
+// makeDir makes the socket's directory if it is missing. One in which another user could put a socket of their own in
+// place of this one is refused: the default is under the temporary directory for some, where anybody can be first.
 func makeDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	info, err := os.Stat(dir)
-	if err != nil {
-		return err
-	}
-	if othersOwn(info) {
-		return fmt.Errorf("directory %s belongs to another user", dir)
+	// The directory may be a link, whose owner could have it lead elsewhere.
+	for _, look := range []func(string) (fs.FileInfo, error){os.Lstat, os.Stat} {
+		info, err := look(dir)
+		switch {
+		case err != nil:
+			return err
+		case othersOwn(info):
+			return fmt.Errorf("directory %s belongs to another user, who could replace the socket: use one of your own", dir)
+		case info.IsDir() && othersWrite(info):
+			return fmt.Errorf("everybody can write in directory %s and could replace the socket: use one of your own, or chmod o-w it", dir)
+		}
 	}
 	return nil
 }
@@ -136,9 +146,14 @@ func (l *unixListener) Addr() net.Addr {
 	return &net.UnixAddr{Net: "unix", Name: l.path}
 }
 
-// Close stops listening and removes the socket.
+// Close stops listening and removes the socket, unless another server has replaced it or is about to.
 func (l *unixListener) Close() error {
 	err := l.UnixListener.Close()
+	unlock, lockErr := lockDir(context.Background(), filepath.Dir(l.path))
+	if lockErr != nil {
+		return err // a dead socket is left behind, which the next server replaces
+	}
+	defer unlock()
 	if now, statErr := os.Lstat(l.path); statErr == nil && os.SameFile(now, l.made) {
 		_ = os.Remove(l.path)
 	}

@@ -31,6 +31,8 @@ const (
 	shutdownGrace = 5 * time.Second
 	// syncPoll is how soon after the driver has synced health says so.
 	syncPoll = 20 * time.Millisecond
+	// healthPoll is how soon it says that the driver can't answer any more, or can again.
+	healthPoll = 500 * time.Millisecond
 	// minPing is how often a client may ping; plugin.Dial does so less often.
 	minPing = 10 * time.Second
 )
@@ -42,6 +44,9 @@ type Driver interface {
 
 	// Run keeps the driver's caches and finishes unfinished releases until ctx has ended.
 	Run(ctx context.Context) error
+	// Drain ends the waits of calls in flight, and watches, without an error of theirs, while Run goes on. It may be called
+	// more than once.
+	Drain()
 	// Synced says whether the caches are filled.
 	Synced() bool
 }
@@ -134,7 +139,8 @@ func (s *Server) MetricsAddr() string {
 	return s.httpListener.Addr().String()
 }
 
-// Run serves until ctx has ended, then lets calls in flight finish within a few seconds. It does not run the driver.
+// Run serves until ctx has ended, then lets calls in flight finish within a few seconds. It does not run the driver,
+// which must run until Run has returned.
 // It returns nil after ctx has ended. It is called once.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -187,18 +193,22 @@ func (s *Server) shutdown() {
 	}
 }
 
-// followSync turns health to SERVING once the driver has synced.
+// followSync keeps health SERVING while the driver can answer, and NOT_SERVING while it can't.
 func (s *Server) followSync(ctx context.Context) {
 	ticker := time.NewTicker(syncPoll)
 	defer ticker.Stop()
-	for !s.driver.Synced() {
+	for serving := false; ; {
+		if now := s.driver.Synced(); now != serving {
+			serving = now
+			s.setServing(serving)
+			ticker.Reset(healthPoll)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
 	}
-	s.setServing(true)
 }
 
 // setServing sets the health of the server as a whole and of each service.

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -55,6 +56,8 @@ func newDriver() *driver {
 }
 
 func (d *driver) Synced() bool { return d.synced.Load() }
+
+func (d *driver) Drain() {}
 
 func (d *driver) Run(ctx context.Context) error {
 	<-ctx.Done()
@@ -257,8 +260,9 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-func TestStaleSocketIsReplaced(t *testing.T) {
-	path := socket(t)
+// leaveDead leaves a socket on which nobody answers.
+func leaveDead(t *testing.T, path string) {
+	t.Helper()
 	dead, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
 	if err != nil {
 		t.Fatal(err)
@@ -267,8 +271,78 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	if err := dead.Close(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func TestStaleSocketIsReplaced(t *testing.T) {
+	path := socket(t)
+	leaveDead(t, path)
 	s := start(t, newDriver(), server.Options{Listen: "unix://" + path})
 	dial(t, s.Addr())
+}
+
+func TestOneOfManyServersGetsTheSocket(t *testing.T) {
+	for _, stale := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stale=%t", stale), func(t *testing.T) {
+			for range 20 {
+				path := socket(t)
+				if stale {
+					leaveDead(t, path)
+				}
+				raceFor(t, path)
+			}
+		})
+	}
+}
+
+// raceFor starts several servers at once for one socket.
+func raceFor(t *testing.T, path string) {
+	t.Helper()
+	const servers = 8
+	var won atomic.Int32
+	var racing sync.WaitGroup
+	begin := make(chan struct{})
+	for range servers {
+		racing.Go(func() {
+			<-begin
+			s, err := server.New(t.Context(), newDriver(), server.Options{Listen: "unix://" + path})
+			if err == nil {
+				won.Add(1)
+				ctx, cancel := context.WithCancel(t.Context())
+				t.Cleanup(func() { cancel(); _ = s.Run(ctx) })
+			} else if !errors.Is(err, server.ErrInUse) {
+				t.Errorf("New() = %v, want ErrInUse", err)
+			}
+		})
+	}
+	close(begin)
+	racing.Wait()
+	if won.Load() != 1 {
+		t.Errorf("%d servers have the socket, want 1", won.Load())
+	}
+}
+
+func TestRefusesADirectoryOfOthers(t *testing.T) {
+	base := filepath.Dir(socket(t))
+	public, theirs := filepath.Join(base, "public"), filepath.Join(base, "theirs")
+	if err := errors.Join(os.Mkdir(public, 0o700), os.Chmod(public, 0o777), os.Symlink(base, theirs)); err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]string{"anybody could replace the socket": public}
+	if os.Getuid() == 0 {
+		if err := os.Lchown(theirs, 12345, 12345); err != nil {
+			t.Fatal(err)
+		}
+		tests["the owner of the link could have it lead elsewhere"] = theirs
+	}
+	for reason, dir := range tests {
+		s, err := server.New(t.Context(), newDriver(), server.Options{Listen: "unix://" + filepath.Join(dir, "l.sock")})
+		if err == nil {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			_ = s.Run(ctx)
+			t.Errorf("%s: it listens in %s", reason, dir)
+		}
+	}
 }
 
 func TestHealthFollowsTheDriver(t *testing.T) {
@@ -302,6 +376,8 @@ func TestHealthFollowsTheDriver(t *testing.T) {
 	if code := get(t, s, "/readyz").code; code != http.StatusOK {
 		t.Errorf("/readyz answers %d after the sync", code)
 	}
+	d.synced.Store(false)
+	eventually(t, "health turns back", func() bool { return state("") == healthpb.HealthCheckResponse_NOT_SERVING })
 }
 
 // answer is what the HTTP endpoint said.

@@ -57,6 +57,9 @@ func ParsePolicy(p *pb.ReleasePolicy) (Policy, []Violation) {
 	}
 	v.style(p.GetStyle())
 	v.metadata(policy)
+	if p.GetBlueGreen() != nil && p.GetStyle() != pb.Style_STYLE_BLUE_GREEN {
+		v.add("policy.blue_green", "is for STYLE_BLUE_GREEN only: leave it out")
+	}
 	return policy, v.list
 }
 

@@ -95,6 +95,10 @@ func TestParsePolicyRefuses(t *testing.T) {
 		want   []string
 	}{
 		{"NoBatches", "A release of no batch does nothing.", batches(), []string{"policy.batches"}},
+		{
+			"BlueGreenOfCanary", "What another style would do is not ignored in silence.",
+			func(p *pb.ReleasePolicy) { p.BlueGreen = &pb.BlueGreenPolicy{Force: true} }, []string{"policy.blue_green"},
+		},
 		{"Decreasing", "Batches never decrease.", batches("50%", "25%"), []string{"policy.batches[1]"}},
 		{"DecreasingTwice", "Each batch that decreases is named.", batches("3", "2", "1"), []string{"policy.batches[1]", "policy.batches[2]"}},
 		{"OverAll", "There are no more groups than all.", batches("50%", "101%"), []string{"policy.batches[1]"}},

@@ -209,6 +209,11 @@ func (d *Driver) end(request *pb.FinalizeRequest) error {
 	if d.finalizing() {
 		return nil
 	}
+	want := request.GetUpdateRevision()
+	if state == pb.State_STATE_COMPLETED && want != "" && want != d.context.GetUpdateRevision() {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
+			"the template is at revision %s, not %s", d.context.GetUpdateRevision(), want)
+	}
 	finalize := d.OnFinalize
 	if finalize == nil {
 		finalize = func(pb.FinalizeIntent, *pb.BatchContext) error { return nil }

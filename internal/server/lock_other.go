@@ -1,0 +1,12 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !(darwin || dragonfly || freebsd || illumos || linux || netbsd || openbsd)
+
+package server
+
+import "context"
+
+// lockDir does nothing where directories can't be locked: two servers that start at the same moment may then both
+// believe that they have the socket.
+func lockDir(context.Context, string) (unlock func(), err error) { return func() {}, nil }
