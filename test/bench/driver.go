@@ -23,6 +23,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/test/child"
 )
 
 // startTimeout is how long the process may take until it serves.
@@ -50,12 +51,11 @@ func (b *bench) startDriver(ctx context.Context) (*driver, error) {
 	// The garbage collector's own trace is the only way to learn the live heap of another process exactly.
 	d.cmd.Env = append(os.Environ(), "GODEBUG=gctrace=1")
 	d.cmd.Stderr = d.stderr
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	begin := time.Now()
-	if err := d.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start lockstep: %w", err)
+	if err := child.Start(d.cmd); err != nil {
+		return nil, err
 	}
 	go func() {
 		_ = d.cmd.Wait()

@@ -21,6 +21,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -108,8 +109,7 @@ func (d *driver) start() {
 	}
 	d.cmd = exec.Command(path, append(args, d.args...)...)
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := d.cmd.Start(); err != nil {
+	if err := child.Start(d.cmd); err != nil {
 		d.t.Fatal(err)
 	}
 	figures.starts.Add(1)
