@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
 // Check says whether a release can begin: whether its objects are there and can do what is needed of them. It is not for
@@ -20,7 +19,10 @@ func Check(s Setup, w World) error {
 		return err
 	}
 	if w.Canary != nil && !madeFor(w.Canary, s) {
-		return taken(s)
+		return taken(s, Key{KindService, s.Policy.CanaryService}, otherService)
+	}
+	if err := checkPool(s, w); err != nil {
+		return err
 	}
 	for _, key := range s.Policy.Routes {
 		object := w.Routes[key]
@@ -31,47 +33,61 @@ func Check(s Setup, w World) error {
 			return err
 		}
 	}
+	for _, name := range s.Policy.Ingresses {
+		if err := checkIngress(s, name, w); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
 // checkStable sees to it that the Service selects all stable leaders and no workers. That it would select the canary's
 // leaders too is normal; the fence is for that.
 func checkStable(s Setup, svc *corev1.Service) error {
-	if svc == nil {
-		return missing(s, Key{KindService, s.Policy.StableService})
-	}
-	selector := svc.Spec.Selector
 	switch {
+	case svc == nil:
+		return missing(s, Key{KindService, s.Policy.StableService})
 	case svc.Spec.Type == corev1.ServiceTypeExternalName:
 		return unusable("Service %s has type ExternalName, which selects no pods: use one of type ClusterIP that selects the leaders of %s", svc.Name, s.Stable)
-	case len(selector) == 0:
-		return unusable("Service %s has no spec.selector, so it does not select the leaders of %s: add %s",
-			svc.Name, s.Stable, labels(s.StablePin, map[string]string{lws.WorkerIndexLabelKey: leaderIndex}))
 	}
-	if wrong := unmatched(selector, s.Leader); len(wrong) > 0 {
-		return unusable("Service %s selects no leader of %s: its spec.selector asks for %s; the leaders have %s. Correct the selector, or label the leader template",
-			svc.Name, s.Stable, labels(wrong), found(wrong, s.Leader))
+	return serviceSelector(svc).check(s)
+}
+
+// check sees to it that all stable leaders are selected, and nothing that does not serve.
+func (sel selector) check(s Setup) error {
+	field := map[string]string{KindService: "spec.selector", KindInferencePool: strings.Join(poolLabels, ".")}[sel.of.Kind]
+	if len(sel.labels) == 0 {
+		return unusable("%s has no %s, so it does not select the leaders of %s: add %s",
+			sel.of, field, s.Stable, labels(s.StablePin, leaders))
 	}
-	if s.Worker != nil && len(unmatched(selector, s.Worker)) == 0 {
-		return unusable("Service %s selects the workers of %s too, which serve nothing: add %s to its spec.selector",
-			svc.Name, s.Stable, labels(map[string]string{lws.WorkerIndexLabelKey: leaderIndex}))
+	if wrong := unmatched(sel.labels, s.Leader); len(wrong) > 0 {
+		return unusable("%s selects no leader of %s: its %s asks for %s; the leaders have %s. Correct the selector, or label the leader template",
+			sel.of, s.Stable, field, labels(wrong), found(wrong, s.Leader))
 	}
-	if wrong := unmatched(selector, merged(s.Leader, s.CanaryLeader)); len(wrong) > 0 {
-		return unusable("Service %s asks for %s in its spec.selector, but policy.canary_leader_metadata gives canary leaders %s: leave these labels out of the policy",
-			svc.Name, labels(wrong), found(wrong, s.CanaryLeader))
+	if s.Worker != nil && len(unmatched(sel.labels, s.Worker)) == 0 {
+		return unusable("%s selects the workers of %s too, which serve nothing: add %s to its %s", sel.of, s.Stable, labels(leaders), field)
 	}
-	_, _, err := Fence(svc, s)
+	if wrong := unmatched(sel.labels, merged(s.Leader, s.CanaryLeader)); len(wrong) > 0 {
+		return unusable("%s asks for %s in its %s, but policy.canary_leader_metadata gives canary leaders %s: leave these labels out of the policy",
+			sel.of, labels(wrong), field, found(wrong, s.CanaryLeader))
+	}
+	_, _, _, err := sel.fence(s.StablePin)
 	return err
 }
 
 func checkRoute(s Setup, r Route, began bool) error {
+	b := s.backend()
 	if !began && RouteUses(r, s) {
-		return unusable("%s already leads to Service %s, which is where the canary's Service belongs: remove that backendRef, or name another Service in %s.canary_service",
-			r.Key, s.Policy.CanaryService, policyField)
+		otherwise := "name another Service in " + policyField + ".canary_service"
+		if s.Policy.Pool != nil {
+			otherwise = "rename that pool"
+		}
+		return unusable("%s already leads to %s %s, which is where the canary's %s belongs: remove that backendRef, or %s",
+			r.Key, b.kind, b.canary, b.kind, otherwise)
 	}
 	if !RouteServes(r, s) {
-		return unusable("%s has no rule with a backendRef to Service %s in namespace %s and a weight above 0, so there is nothing to split: add one, or take the route out of the policy",
-			r.Key, s.Policy.StableService, s.Namespace)
+		return unusable("%s has no rule with a backendRef to %s %s in namespace %s and a weight above 0, so there is nothing to split: add one, or take the route out of the policy",
+			r.Key, b.kind, b.stable, s.Namespace)
 	}
 	// Any percentage finds the weights that can't be split.
 	_, _, err := RouteRules(r, s, Desired{Weight: 1})

@@ -4,11 +4,14 @@
 package traffic
 
 import (
+	"maps"
+	"slices"
 	"strconv"
 	"testing"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/json"
@@ -29,11 +32,36 @@ func newFakeCluster(t testing.TB) *fakeCluster {
 		Stable:      readService(t, "service.yaml"),
 		StableReady: []string{"vllm-0", "vllm-1"},
 		Routes:      map[Key]*unstructured.Unstructured{http.Key: http.Object, grpc.Key: grpc.Object},
+		Ingresses:   map[string]*networkingv1.Ingress{},
 	}
 	delete(c.world.Stable.Annotations, corev1.LastAppliedConfigAnnotation) // as the informer leaves it out
-	for _, r := range c.world.routes(c.setup) {
-		c.accept(r)
-	}
+	c.acceptAll()
+	return c
+}
+
+// withoutRoutes takes the routes out of the policy, and the cluster.
+func (c *fakeCluster) withoutRoutes() *fakeCluster {
+	c.setup.Policy.Routes, c.world.Routes = nil, map[Key]*unstructured.Unstructured{}
+	return c
+}
+
+// withIngress adds an Ingress to the policy, and the cluster.
+func (c *fakeCluster) withIngress() *fakeCluster {
+	c.setup.Policy.Ingresses = []string{"llm"}
+	c.world.Ingresses["llm"] = readIngress(c.t, "ingress.yaml")
+	return c
+}
+
+// withPool has the route lead to an InferencePool.
+func (c *fakeCluster) withPool() *fakeCluster {
+	r := readRoute(c.t, "poolroute.yaml")
+	c.setup.Policy.Routes, c.world.Routes = []Key{r.Key}, map[Key]*unstructured.Unstructured{r.Key: r.Object}
+	c.setup.Policy.Pool = &Pool{Stable: "vllm", Canary: "vllm-canary", Picker: "vllm-canary-epp"}
+	c.world.StablePool = readRoute(c.t, "pool.yaml").Object
+	c.world.Picker = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "vllm-canary-epp"}}
+	c.world.Picker.Spec.Ports = []corev1.ServicePort{{Port: 9002}}
+	c.world.PickerReady = []string{"vllm-canary-epp-0"}
+	c.acceptAll()
 	return c
 }
 
@@ -42,41 +70,96 @@ func (c *fakeCluster) version() string {
 	return strconv.Itoa(c.next)
 }
 
-// apply makes a write, and fails on one that an API server would refuse.
+// find is an object to which a write may be made, nil if there is none.
+func (c *fakeCluster) find(key Key) metav1.Object {
+	w := c.world
+	switch {
+	case key == (Key{KindService, c.setup.Policy.StableService}):
+		return w.Stable
+	case key.Kind == KindService && w.Canary != nil:
+		return w.Canary
+	case key.Kind == KindIngress && w.Ingresses[key.Name] != nil:
+		return w.Ingresses[key.Name]
+	case key.Kind == KindInferencePool && key.Name == c.setup.Policy.Pool.Stable:
+		return w.StablePool
+	case key.Kind == KindInferencePool && w.CanaryPool != nil:
+		return w.CanaryPool
+	case w.Routes[key] != nil:
+		return w.Routes[key]
+	}
+	return nil
+}
+
+// store puts an object in its place, or takes it away. Worlds of before keep what they have.
+func (c *fakeCluster) store(key Key, content map[string]any) {
+	w := &c.world
+	generic := &unstructured.Unstructured{Object: content}
+	switch key.Kind {
+	case KindService:
+		svc := decoded(c, content, &corev1.Service{})
+		if key.Name == c.setup.Policy.StableService {
+			w.Stable = svc
+		} else if w.Canary = svc; svc == nil {
+			w.CanaryReady = nil
+		}
+	case KindIngress:
+		w.Ingresses = maps.Clone(w.Ingresses)
+		w.Ingresses[key.Name] = decoded(c, content, &networkingv1.Ingress{})
+	case KindInferencePool:
+		if content == nil {
+			generic = nil
+		}
+		if key.Name == c.setup.Policy.Pool.Stable {
+			w.StablePool = generic
+		} else {
+			w.CanaryPool = generic
+		}
+	default:
+		w.Routes = maps.Clone(w.Routes)
+		w.Routes[key] = generic
+	}
+}
+
+// apply makes a write, and fails on one that an API server would refuse, or the user.
 func (c *fakeCluster) apply(write *Write) {
 	c.t.Helper()
-	switch {
-	case write.Key.Kind != KindService:
-		o := c.world.Routes[write.Key]
-		content := map[string]any{}
-		c.patch(o.Object, write, &content)
-		next := &unstructured.Unstructured{Object: content}
-		next.SetGeneration(o.GetGeneration() + 1)
-		next.SetResourceVersion(c.version())
-		c.world.Routes[write.Key] = next
-	case write.Verb == Create:
-		if c.world.Canary != nil {
+	if write.Key.Kind == KindIngress && slices.Contains(c.setup.Policy.Ingresses, write.Key.Name) {
+		c.t.Fatalf("%s: it is the user's", write)
+	}
+	have := c.find(write.Key)
+	content := map[string]any{}
+	switch write.Verb {
+	case Create:
+		if have != nil {
 			c.t.Fatalf("%s: it exists", write)
 		}
-		svc := &corev1.Service{}
-		c.decode(write.Body, svc)
-		svc.UID, svc.ResourceVersion = "canary", c.version()
-		c.world.Canary = svc
-	case write.Verb == Delete:
-		if string(c.world.Canary.UID) != write.UID || c.world.Canary.ResourceVersion != write.ResourceVersion {
+		c.decode(write.Body, &content)
+		meta := &unstructured.Unstructured{Object: content}
+		meta.SetUID("canary")
+		meta.SetGeneration(1)
+	case Delete:
+		if string(have.GetUID()) != write.UID || have.GetResourceVersion() != write.ResourceVersion {
 			c.t.Fatalf("%s: the precondition does not hold", write)
 		}
-		c.world.Canary, c.world.CanaryReady = nil, nil
+		c.store(write.Key, nil)
+		return
 	default:
-		of := &c.world.Stable
-		if write.Key.Name == c.setup.Policy.CanaryService {
-			of = &c.world.Canary
-		}
-		svc := &corev1.Service{}
-		c.patch(*of, write, svc)
-		svc.ResourceVersion = c.version()
-		*of = svc
+		c.patch(have, write, &content)
+		meta := &unstructured.Unstructured{Object: content}
+		meta.SetGeneration(have.GetGeneration() + 1)
 	}
+	(&unstructured.Unstructured{Object: content}).SetResourceVersion(c.version())
+	c.store(write.Key, content)
+}
+
+// decoded is a typed object, nil for no content.
+func decoded[T any](c *fakeCluster, content map[string]any, into *T) *T {
+	c.t.Helper()
+	if content == nil {
+		return nil
+	}
+	c.decode(content, into)
+	return into
 }
 
 func (c *fakeCluster) patch(have any, write *Write, into any) {
@@ -122,7 +205,58 @@ func (c *fakeCluster) decode(from, into any) {
 // accept is a gateway that takes a route as it stands.
 func (c *fakeCluster) accept(r Route) {
 	c.t.Helper()
+	c.world.Routes = maps.Clone(c.world.Routes)
 	c.world.Routes[r.Key] = withStatus(c.t, r, func(conditions []any) []any { return conditions }).Object
+}
+
+// acceptAll are gateways that take all as it stands.
+func (c *fakeCluster) acceptAll() {
+	for _, r := range c.world.routes(c.setup) {
+		c.accept(r)
+	}
+	if c.setup.Policy.Pool == nil {
+		return
+	}
+	c.world.StablePool = c.accepted(c.world.StablePool, c.setup.backend().isStable)
+	c.world.CanaryPool = c.accepted(c.world.CanaryPool, c.setup.backend().isCanary)
+}
+
+// accepted is a pool as gateways see it: they speak of those only that routes lead to.
+func (c *fakeCluster) accepted(pool *unstructured.Unstructured, side func(object) bool) *unstructured.Unstructured {
+	if pool == nil {
+		return nil
+	}
+	if len(c.world.gateways(c.setup, side)) > 0 {
+		return poolWithStatus(c.t, pool, "public", func(conditions []any) []any { return conditions })
+	}
+	pool = pool.DeepCopy()
+	delete(pool.Object, "status")
+	return pool
+}
+
+func conditions(generation int64) []any {
+	out := []any{}
+	for _, kind := range []string{"Accepted", "ResolvedRefs"} {
+		out = append(out, map[string]any{
+			"type": kind, "status": "True", "observedGeneration": generation,
+			"reason": kind, "message": "", "lastTransitionTime": "2026-11-20T12:00:00Z",
+		})
+	}
+	return out
+}
+
+// poolWithStatus is the pool, taken by a gateway; change may make another answer of it.
+func poolWithStatus(t testing.TB, pool *unstructured.Unstructured, gateway string, change func([]any) []any) *unstructured.Unstructured {
+	t.Helper()
+	o := pool.DeepCopy()
+	parent := map[string]any{
+		"parentRef":  map[string]any{"group": GatewayGroup, "kind": "Gateway", "name": gateway},
+		"conditions": change(conditions(o.GetGeneration())),
+	}
+	if err := unstructured.SetNestedSlice(o.Object, []any{parent}, "status", "parents"); err != nil {
+		t.Fatal(err)
+	}
+	return o
 }
 
 // withStatus is the route, accepted by all its parents; change may make another answer of it.
@@ -135,15 +269,8 @@ func withStatus(t testing.TB, r Route, change func([]any) []any) Route {
 	}
 	var answers []any
 	for _, p := range parents {
-		conditions := []any{}
-		for _, kind := range []string{"Accepted", "ResolvedRefs"} {
-			conditions = append(conditions, map[string]any{
-				"type": kind, "status": "True", "observedGeneration": o.GetGeneration(),
-				"reason": kind, "message": "", "lastTransitionTime": "2026-11-20T12:00:00Z",
-			})
-		}
 		answers = append(answers, map[string]any{
-			"parentRef": p, "controllerName": "example.com/gateway", "conditions": change(conditions),
+			"parentRef": p, "controllerName": "example.com/gateway", "conditions": change(conditions(o.GetGeneration())),
 		})
 	}
 	if err := unstructured.SetNestedSlice(o.Object, answers, "status", "parents"); err != nil {
@@ -155,7 +282,7 @@ func withStatus(t testing.TB, r Route, change func([]any) []any) Route {
 // settle makes writes until none is due, and returns what they were.
 func (c *fakeCluster) settle(d Desired) (writes []string) {
 	c.t.Helper()
-	for range 12 {
+	for range 20 {
 		write, err := Next(c.setup, d, c.world)
 		if err != nil {
 			c.t.Fatal(err)
@@ -166,6 +293,6 @@ func (c *fakeCluster) settle(d Desired) (writes []string) {
 		writes = append(writes, string(write.Verb)+" "+write.Key.String())
 		c.apply(write)
 	}
-	c.t.Fatalf("12 writes and no end: %v", writes)
+	c.t.Fatalf("20 writes and no end: %v", writes)
 	return nil
 }

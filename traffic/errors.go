@@ -20,9 +20,19 @@ func missing(s Setup, k Key) error {
 		"%s names %s, which does not exist in namespace %s: create it, or correct the policy", policyField, k, s.Namespace)
 }
 
-// taken is the error about an object of others that has the canary Service's name.
-func taken(s Setup) error {
-	return drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
-		"Service %s/%s was not made for %s, but is where its canary's Service belongs: delete it, or name another in %s.canary_service",
-		s.Namespace, s.Policy.CanaryService, s.Stable, policyField)
+// unsupported is the error about a request that the objects of the policy can't express: the caller must ask for less, or
+// name other objects in the policy.
+func unsupported(format string, args ...any) error {
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, format, args...)
 }
+
+// taken is the error about an object of others that has the name of a generated one. otherwise says what to do if it
+// can't be deleted.
+func taken(s Setup, k Key, otherwise string) error {
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
+		"%s %s/%s was not made for %s, but is where its canary's %s belongs: delete it, or %s",
+		k.Kind, s.Namespace, k.Name, s.Stable, k.Kind, otherwise)
+}
+
+// otherService is the way out of a name that is taken.
+const otherService = "name another in " + policyField + ".canary_service"

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/json"
@@ -42,14 +43,23 @@ func read(t testing.TB, file string) []byte {
 
 func readService(t testing.TB, file string) *corev1.Service {
 	t.Helper()
-	svc := &corev1.Service{}
-	if err := yaml.UnmarshalStrict(read(t, file), svc); err != nil {
-		t.Fatal(err)
-	}
-	return svc
+	return readAs(t, file, &corev1.Service{})
 }
 
-// readRoute decodes numbers as a client does.
+func readIngress(t testing.TB, file string) *networkingv1.Ingress {
+	t.Helper()
+	return readAs(t, file, &networkingv1.Ingress{})
+}
+
+func readAs[T any](t testing.TB, file string, into *T) *T {
+	t.Helper()
+	if err := yaml.UnmarshalStrict(read(t, file), into); err != nil {
+		t.Fatal(err)
+	}
+	return into
+}
+
+// readRoute decodes numbers as a client does. A pool is read like a route.
 func readRoute(t testing.TB, file string) Route {
 	t.Helper()
 	raw, err := yaml.YAMLToJSON(read(t, file))

@@ -33,6 +33,15 @@ var serviceMarks = []string{
 	"service.kubernetes.io/headless",
 }
 
+// ingressMarks are those that belong to one Ingress alone: a copy would order another certificate for the same Secret, or
+// claim the host names again.
+var ingressMarks = []string{
+	"cert-manager.io/",
+	"acme.cert-manager.io/",
+	"kubernetes.io/tls-acme",
+	"external-dns.alpha.kubernetes.io/",
+}
+
 // WithoutToolMarks returns a copy of labels or annotations that a generated object may carry. It is never nil.
 func WithoutToolMarks(in map[string]string) map[string]string { return without(in, toolMarks) }
 

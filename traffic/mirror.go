@@ -7,10 +7,12 @@ package traffic
 const filterMirror = "RequestMirror"
 
 // mirrors says whether a filter copies requests to the canary.
-func (b backend) mirrors(filter object) bool {
+func (b backend) mirrors(filter object) bool { return mirrorsTo(filter, b.isCanary) }
+
+func mirrorsTo(filter object, side func(ref object) bool) bool {
 	mirror, _ := filter["requestMirror"].(object)
 	ref, _ := mirror["backendRef"].(object)
-	return text(filter, "type", "") == filterMirror && ref != nil && b.isCanary(ref)
+	return text(filter, "type", "") == filterMirror && ref != nil && side(ref)
 }
 
 // mirror makes the rule copy a percentage of its requests to the canary, or none. A filter of ours stays where it is

@@ -6,9 +6,7 @@ package traffic
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -17,8 +15,9 @@ import (
 )
 
 // Next returns the next write that leads from the world to what is desired, nil if there is none to make now. The order
-// is safe in both directions: fence, canary Service, routes on the way up; routes, canary Service, fence on the way
-// down. Shares grow only while the canary has ready endpoints; they shrink whatever else is wrong.
+// is safe in both directions: fence, canary Service and pool, routes and canary Ingresses on the way up; these, canary
+// pool and Service, fence on the way down. Shares grow only while the canary has ready endpoints; they shrink whatever
+// else is wrong.
 //
 // That the gateways have taken the routes before the canary Service goes is for the caller to see to: see
 // [View.Verified].
@@ -28,7 +27,7 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 		return nil, err
 	}
 	for _, step := range []func(Setup, Desired, World) (*Write, error){
-		retreat, fence, prepare, advance, cleanUp, lift, disown,
+		retreat, fence, fencePool, prepare, preparePool, refuse, advance, cleanUp, lift, disown,
 	} {
 		if write, err := step(s, d, w); write != nil || err != nil {
 			return write, err
@@ -45,34 +44,53 @@ func fence(s Setup, d Desired, w World) (*Write, error) {
 	if w.Stable == nil {
 		return nil, missing(s, Key{KindService, s.Policy.StableService})
 	}
-	want, changed, err := Fence(w.Stable, s)
-	if err != nil || !changed {
-		return nil, err
-	}
-	return patchFence(s, w.Stable, want, "pin it to the stable leaders"), nil
+	return fenceOf(serviceSelector(w.Stable), s, w.Stable, serviceLabels)
 }
 
-// lift takes the fence off.
-func lift(s Setup, d Desired, w World) (*Write, error) {
-	if d.Fenced || w.Stable == nil {
+// fencePool pins the stable pool.
+func fencePool(s Setup, d Desired, w World) (*Write, error) {
+	if !d.Fenced || s.Policy.Pool == nil {
 		return none()
 	}
-	want, changed, err := Lift(w.Stable)
+	if w.StablePool == nil {
+		return nil, missing(s, Key{KindInferencePool, s.Policy.Pool.Stable})
+	}
+	return fenceOf(poolSelector(w.StablePool), s, w.StablePool, poolLabels)
+}
+
+// lift takes the fences off.
+func lift(s Setup, d Desired, w World) (*Write, error) {
+	if d.Fenced {
+		return none()
+	}
+	if w.StablePool != nil {
+		if write, err := liftOf(poolSelector(w.StablePool), w.StablePool, poolLabels); write != nil || err != nil {
+			return write, err
+		}
+	}
+	if w.Stable == nil {
+		return none()
+	}
+	return liftOf(serviceSelector(w.Stable), w.Stable, serviceLabels)
+}
+
+// serviceLabels is the path of the labels that a Service selects by.
+var serviceLabels = []string{"spec", "selector"}
+
+func fenceOf(sel selector, s Setup, o metav1.Object, path []string) (*Write, error) {
+	labels, note, changed, err := sel.fence(s.StablePin)
 	if err != nil || !changed {
 		return nil, err
 	}
-	return patchFence(s, w.Stable, want, "give back its selector"), nil
+	return patchOf(sel.of, o, sel.fencePatch(labels, note, path...), "pin it to the stable leaders"), nil
 }
 
-func patchFence(s Setup, have, want *corev1.Service, why string) *Write {
-	p := patch{}
-	p.set(replaced(have.Spec.Selector, want.Spec.Selector), "spec", "selector")
-	if note, noted := want.Annotations[FenceAnnotation]; noted {
-		p.set(note, "metadata", "annotations", FenceAnnotation)
-	} else {
-		p.set(nil, "metadata", "annotations", FenceAnnotation)
+func liftOf(sel selector, o metav1.Object, path []string) (*Write, error) {
+	labels, changed, err := sel.lift()
+	if err != nil || !changed {
+		return nil, err
 	}
-	return patchOf(Key{KindService, s.Policy.StableService}, have, p, why)
+	return patchOf(sel.of, o, sel.fencePatch(labels, "", path...), "give back its selector"), nil
 }
 
 // prepare makes the canary Service and keeps it as it should be.
@@ -87,13 +105,9 @@ func prepare(s Setup, d Desired, w World) (*Write, error) {
 	key := Key{KindService, s.Policy.CanaryService}
 	switch {
 	case w.Canary == nil:
-		body, err := toJSON(want)
-		if err != nil {
-			return nil, err
-		}
-		return &Write{Verb: Create, Key: key, Body: body, Why: "select the canary's leaders"}, nil
+		return createOf(key, want, "select the canary's leaders")
 	case !madeFor(w.Canary, s):
-		return nil, taken(s)
+		return nil, taken(s, key, otherService)
 	case w.Canary.DeletionTimestamp != nil:
 		return none() // it will be made again once it is gone
 	case !ownedBy(w.Canary, s):
@@ -105,17 +119,62 @@ func prepare(s Setup, d Desired, w World) (*Write, error) {
 	return none()
 }
 
+// preparePool makes the canary pool and keeps it as it should be.
+func preparePool(s Setup, d Desired, w World) (*Write, error) {
+	if !d.Prepared || s.Policy.Pool == nil {
+		return none()
+	}
+	want, err := CanaryPool(w.StablePool, s)
+	if err != nil {
+		return nil, err
+	}
+	key := Key{KindInferencePool, s.Policy.Pool.Canary}
+	switch {
+	case w.CanaryPool == nil:
+		return &Write{Verb: Create, Key: key, Body: want.Object, Why: "select the canary's leaders"}, nil
+	case !madeFor(w.CanaryPool, s):
+		return nil, takenPool(s)
+	case w.CanaryPool.GetDeletionTimestamp() != nil:
+		return none() // it will be made again once it is gone
+	case !ownedBy(w.CanaryPool, s):
+		return deleteOf(key, w.CanaryPool, "it belongs to an earlier workload of the same name"), nil
+	}
+	if p := poolDrift(w.CanaryPool, want); p != nil {
+		return patchOf(key, w.CanaryPool, p, "make it follow the stable pool"), nil
+	}
+	return none()
+}
+
+// refuse stops at what can't be expressed. It comes after what takes from the canary and what keeps both sides apart.
+func refuse(s Setup, d Desired, _ World) (*Write, error) { return nil, Supported(s, d) }
+
 // retreat takes from the canary what it should no longer get.
 func retreat(s Setup, d Desired, w World) (*Write, error) {
-	return steer(s, d, w, RouteRetreat)
+	if write, err := steer(s, d, w, RouteRetreat); write != nil || err != nil {
+		return write, err
+	}
+	return steerIngresses(s, d, w, true)
 }
 
 // advance gives the canary what it should get, if it can serve.
 func advance(s Setup, d Desired, w World) (*Write, error) {
-	if len(w.CanaryReady) == 0 || w.Canary == nil {
+	if w.Canary == nil || len(w.CanaryReady) == 0 || w.lackingPool(s) != "" {
 		return none()
 	}
-	return steer(s, d, w, RouteRules)
+	if write, err := steer(s, d, w, RouteRules); write != nil || err != nil {
+		return write, err
+	}
+	return steerIngresses(s, d, w, false)
+}
+
+// steerIngresses makes the first write that is due on a canary Ingress.
+func steerIngresses(s Setup, d Desired, w World, less bool) (*Write, error) {
+	for _, name := range s.Policy.Ingresses {
+		if write, err := ingressWrite(s, d, w, name, less); write != nil || err != nil {
+			return write, err
+		}
+	}
+	return none()
 }
 
 // steer writes the rules of the first route that has others. A route that is gone leads nowhere.
@@ -137,50 +196,19 @@ func steer(s Setup, d Desired, w World, rulesOf func(Route, Setup, Desired) ([]a
 	return none()
 }
 
-// cleanUp deletes the canary Service. Others' Services of its name are left alone.
+// cleanUp deletes the canary pool and Service. Others' objects of their names are left alone.
 func cleanUp(s Setup, d Desired, w World) (*Write, error) {
-	if d.Prepared || w.Canary == nil || w.Canary.DeletionTimestamp != nil || !madeFor(w.Canary, s) {
+	if d.Prepared {
 		return none()
 	}
-	return deleteOf(Key{KindService, s.Policy.CanaryService}, w.Canary, "no request goes to the canary"), nil
-}
-
-// disown gives up the fields that are the user's again: whoever applies the manifest with server-side apply would
-// otherwise meet a conflict with a release that is over.
-func disown(s Setup, d Desired, w World) (*Write, error) {
-	if d.Fenced {
-		return none()
+	const why = "no request goes to the canary"
+	if o := w.CanaryPool; o != nil && o.GetDeletionTimestamp() == nil && madeFor(o, s) {
+		return deleteOf(Key{KindInferencePool, o.GetName()}, o, why), nil
 	}
-	if w.Stable != nil {
-		if write := disownOf(Key{KindService, w.Stable.Name}, w.Stable); write != nil {
-			return write, nil
-		}
-	}
-	for _, r := range w.routes(s) {
-		if write := disownOf(r.Key, r.Object); write != nil {
-			return write, nil
-		}
+	if o := w.Canary; o != nil && o.DeletionTimestamp == nil && madeFor(o, s) {
+		return deleteOf(Key{KindService, s.Policy.CanaryService}, o, why), nil
 	}
 	return none()
-}
-
-func disownOf(key Key, o metav1.Object) *Write {
-	fields := o.GetManagedFields()
-	if o.GetDeletionTimestamp() != nil || !slices.ContainsFunc(fields, Ours) {
-		return nil
-	}
-	others := slices.DeleteFunc(slices.Clone(fields), Ours)
-	if len(others) == 0 {
-		others = []metav1.ManagedFieldsEntry{{}} // the API server ignores an empty list; this one empties the record
-	}
-	p := patch{}
-	p.set(others, "metadata", "managedFields")
-	return patchOf(key, o, p, "give up its fields")
-}
-
-// Ours says whether an entry is about fields that this package has written.
-func Ours(entry metav1.ManagedFieldsEntry) bool {
-	return entry.Manager == FieldManager && entry.Subresource == ""
 }
 
 func none() (*Write, error) { return nil, nil } //nolint:nilnil // no write is an answer
@@ -188,6 +216,14 @@ func none() (*Write, error) { return nil, nil } //nolint:nilnil // no write is a
 func patchOf(key Key, base metav1.Object, p patch, why string) *Write {
 	p.set(base.GetResourceVersion(), "metadata", "resourceVersion")
 	return &Write{Verb: Patch, Key: key, Body: p, Why: why}
+}
+
+func createOf(key Key, o runtime.Object, why string) (*Write, error) {
+	body, err := toJSON(o)
+	if err != nil {
+		return nil, err
+	}
+	return &Write{Verb: Create, Key: key, Body: body, Why: why}, nil
 }
 
 func deleteOf(key Key, base metav1.Object, why string) *Write {

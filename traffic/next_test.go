@@ -4,11 +4,15 @@
 package traffic
 
 import (
+	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"pgregory.net/rapid"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -54,54 +58,108 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-func (c *fakeCluster) acceptAll() {
-	for _, r := range c.world.routes(c.setup) {
-		c.accept(r)
-	}
+// providers are the clusters of the kinds of objects that can carry traffic, alone and together.
+var providers = map[string]func(testing.TB) *fakeCluster{
+	"routes":             newFakeCluster,
+	"pool":               func(t testing.TB) *fakeCluster { return newFakeCluster(t).withPool() },
+	"ingress":            func(t testing.TB) *fakeCluster { return newFakeCluster(t).withoutRoutes().withIngress() },
+	"routes and ingress": func(t testing.TB) *fakeCluster { return newFakeCluster(t).withIngress() },
+	"pool and ingress":   func(t testing.TB) *fakeCluster { return newFakeCluster(t).withPool().withIngress() },
 }
 
 // TestSafety drives releases at random through whatever can happen to their objects, and checks every instant.
 func TestSafety(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		c := newFakeCluster(t)
-		user := c.world
-		for range rapid.IntRange(1, 8).Draw(rt, "steps") {
-			rapid.SampledFrom([]func(){
-				func() { c.world.CanaryReady = nil },
-				func() { c.ready() },
-				func() { c.ready() },
-				func() { c.world.Canary, c.world.CanaryReady = nil, nil },
-				func() { c.reapplyRoutes(user) },
-				func() { c.replaceService(user) },
-				c.acceptAll,
-			}).Draw(rt, "event")()
-			d := drawDesired(rt)
-			d.Prepared, d.Fenced = rapid.Bool().Draw(rt, "prepared"), rapid.Bool().Draw(rt, "fenced")
-			c.walk(rt, d)
-			if v := Look(c.setup, d, c.world); v.Verified && v.Weight != d.Weight {
-				rt.Fatalf("verified at %d, wanted %d", v.Weight, d.Weight)
-			}
-		}
-		c.walk(rt, Desired{})
-		if diff := cmp.Diff(user.Stable.Spec, c.world.Stable.Spec); diff != "" {
-			rt.Fatalf("the stable Service is not as the user had it:\n%s", diff)
-		}
-		if _, noted := c.world.Stable.Annotations[FenceAnnotation]; noted || c.world.Canary != nil {
-			rt.Fatal("something of the release is left")
-		}
-		for key, o := range user.Routes {
-			if diff := diffJSON(o.Object["spec"], c.world.Routes[key].Object["spec"]); diff != "" {
-				rt.Fatalf("%s is not as the user had it:\n%s", key, diff)
-			}
-		}
-	})
+	for name, provider := range providers {
+		t.Run(name, func(t *testing.T) {
+			rapid.Check(t, func(rt *rapid.T) { driveSafely(t, rt, provider(t)) })
+		})
+	}
 }
 
-// walk makes the writes one by one and checks what each does.
+func driveSafely(t *testing.T, rt *rapid.T, c *fakeCluster) {
+	t.Helper()
+	user := c.world
+	for range rapid.IntRange(1, 8).Draw(rt, "steps") {
+		rapid.SampledFrom([]func(){
+			func() { c.world.CanaryReady = nil },
+			func() { c.world.PickerReady = nil },
+			func() { c.ready() },
+			func() { c.ready() },
+			func() { c.ready() },
+			func() { c.world.Canary, c.world.CanaryReady = nil, nil },
+			func() { c.world.CanaryPool = nil },
+			func() { c.world.Ingresses = user.Ingresses },
+			c.editIngress,
+			func() { c.reapplyRoutes(user) },
+			func() { c.replaceService(user) },
+			func() { c.replacePool(user) },
+			c.acceptAll,
+		}).Draw(rt, "event")()
+		d := drawDesired(rt)
+		d.Prepared, d.Fenced = rapid.Bool().Draw(rt, "prepared"), rapid.Bool().Draw(rt, "fenced")
+		if c.walk(rt, d); Supported(c.setup, d) != nil {
+			d = supported(d)
+			c.walk(rt, d)
+		}
+		if v := Look(c.setup, d, c.world); v.Verified && v.Weight != d.Weight {
+			rt.Fatalf("verified at %d, wanted %d", v.Weight, d.Weight)
+		}
+	}
+	if user.Ingresses["llm"] != nil {
+		c.world.Ingresses = maps.Clone(c.world.Ingresses)
+		c.world.Ingresses["llm"] = user.Ingresses["llm"] // edits were the user's own
+	}
+	c.walk(rt, Desired{})
+	c.asBefore(rt, user)
+}
+
+// supported is as much of what is desired as an Ingress can express.
+func supported(d Desired) Desired {
+	d.Mirror, d.HeaderRoutes = 0, d.HeaderRoutes[:min(1, len(d.HeaderRoutes))]
+	return d
+}
+
+// asBefore: nothing of the release is left, and the user's objects are as they were, but for what only the API server
+// writes. The user's Ingress is never written, see apply.
+func (c *fakeCluster) asBefore(rt *rapid.T, user World) {
+	c.t.Helper()
+	if c.world.Canary != nil || c.world.CanaryPool != nil || c.world.Ingresses["llm-canary"] != nil {
+		rt.Fatal("something of the release is left")
+	}
+	if diff := cmp.Diff(user.Stable.Spec, c.world.Stable.Spec); diff != "" {
+		rt.Fatalf("the stable Service is not as the user had it:\n%s", diff)
+	}
+	if diff := cmp.Diff(user.Stable.Annotations, c.world.Stable.Annotations); diff != "" {
+		rt.Fatalf("the annotations of the stable Service are not as the user had them:\n%s", diff)
+	}
+	if user.StablePool != nil {
+		if diff := diffJSON(usersOwn(user.StablePool), usersOwn(c.world.StablePool)); diff != "" {
+			rt.Fatalf("the stable pool is not as the user had it:\n%s", diff)
+		}
+	}
+	for key, o := range user.Routes {
+		if diff := diffJSON(usersOwn(o), usersOwn(c.world.Routes[key])); diff != "" {
+			rt.Fatalf("%s is not as the user had it:\n%s", key, diff)
+		}
+	}
+}
+
+func usersOwn(o *unstructured.Unstructured) any {
+	o = o.DeepCopy()
+	delete(o.Object, "status")
+	o.SetGeneration(0)
+	o.SetResourceVersion("")
+	return o.Object
+}
+
+// walk makes the writes one by one and checks what each does. It ends early at what is not supported.
 func (c *fakeCluster) walk(rt *rapid.T, d Desired) {
-	for range 12 {
+	for range 20 {
 		before := c.world
 		write, err := Next(c.setup, d, before)
+		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSUPPORTED && Supported(c.setup, d) != nil {
+			return
+		}
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -109,26 +167,65 @@ func (c *fakeCluster) walk(rt *rapid.T, d Desired) {
 			return
 		}
 		c.apply(write)
-		for _, r := range c.world.routes(c.setup) {
-			grew := RouteWeight(r, c.setup) > RouteWeight(Route{r.Key, before.Routes[r.Key]}, c.setup)
-			if grew && (len(before.CanaryReady) == 0 || before.Canary == nil || !Fenced(before.Stable, c.setup)) {
-				rt.Fatalf("%s: a share grew without a fence or an endpoint", write)
-			}
-			if c.world.Canary == nil && before.Canary != nil && RouteUses(r, c.setup) {
-				rt.Fatalf("%s: %s still leads there", write, r.Key)
-			}
+		if grew := c.given(before); grew != "" && (len(before.CanaryReady) == 0 || !before.prepared(c.setup) || !before.fenced(c.setup) || before.lackingPool(c.setup) != "") {
+			rt.Fatalf("%s: %s gives more to a canary without a fence, an endpoint or a picker", write, grew)
 		}
-		if before.Canary == nil && c.world.Canary != nil && !Fenced(before.Stable, c.setup) {
+		if gone := before.Canary != nil && c.world.Canary == nil || before.CanaryPool != nil && c.world.CanaryPool == nil; gone && c.uses() != "" {
+			rt.Fatalf("%s: %s still leads there", write, c.uses())
+		}
+		came := before.Canary == nil && c.world.Canary != nil || before.CanaryPool == nil && c.world.CanaryPool != nil
+		if came && !before.fenced(c.setup) {
 			rt.Fatalf("%s: before the fence", write)
 		}
-		if c.world.Canary != nil && Fenced(before.Stable, c.setup) && !Fenced(c.world.Stable, c.setup) {
-			rt.Fatalf("%s: while the canary Service is there", write)
+		if (c.world.Canary != nil || c.world.CanaryPool != nil) && before.fenced(c.setup) && !c.world.fenced(c.setup) {
+			rt.Fatalf("%s: while the canary Service or pool is there", write)
 		}
 	}
-	rt.Fatal("12 writes and no end")
+	rt.Fatal("20 writes and no end")
+}
+
+// given is an object that gives more to the canary than it did before, "" if there is none.
+func (c *fakeCluster) given(before World) string {
+	for _, r := range c.world.routes(c.setup) {
+		if RouteWeight(r, c.setup) > RouteWeight(Route{r.Key, before.Routes[r.Key]}, c.setup) {
+			return r.Key.String()
+		}
+	}
+	now := c.world.Ingresses["llm-canary"]
+	if now == nil {
+		return ""
+	}
+	was := &networkingv1.Ingress{}
+	if o := before.Ingresses["llm-canary"]; o != nil {
+		was = o
+	}
+	share, had, places := shareOf(now.Annotations), shareOf(was.Annotations), placesOf(was)
+	for place, has := range placesOf(now) {
+		if has && !places[place] {
+			return fmt.Sprintf("Ingress at %v", place)
+		}
+	}
+	if share.weight > had.weight || len(share.header) > 0 && !maps.Equal(share.header, had.header) {
+		return fmt.Sprintf("Ingress with %v", share)
+	}
+	return ""
+}
+
+// uses is an object that leads to the canary, "" if there is none.
+func (c *fakeCluster) uses() string {
+	for _, r := range c.world.routes(c.setup) {
+		if RouteUses(r, c.setup) {
+			return r.Key.String()
+		}
+	}
+	if c.world.Ingresses["llm-canary"] != nil {
+		return "the canary Ingress"
+	}
+	return ""
 }
 
 func (c *fakeCluster) ready() {
+	c.world.PickerReady = []string{"vllm-canary-epp-0"}
 	if c.world.Canary != nil {
 		c.world.CanaryReady = []string{"vllm-abc123-0"}
 	}
@@ -142,7 +239,7 @@ func (c *fakeCluster) reapplyRoutes(user World) {
 		next := r.with(c.t, rules)
 		next.Object.SetGeneration(r.Object.GetGeneration() + 1)
 		next.Object.SetResourceVersion(c.version())
-		c.world.Routes[r.Key] = next.Object
+		c.store(r.Key, next.Object.Object)
 	}
 }
 
@@ -150,6 +247,32 @@ func (c *fakeCluster) reapplyRoutes(user World) {
 func (c *fakeCluster) replaceService(user World) {
 	c.world.Stable = user.Stable.DeepCopy()
 	c.world.Stable.ResourceVersion = c.version()
+}
+
+// editIngress takes one place more from the user's Ingress, and the whole Ingress at last.
+func (c *fakeCluster) editIngress() {
+	if c.world.Ingresses["llm"] == nil {
+		return
+	}
+	c.world.Ingresses = maps.Clone(c.world.Ingresses)
+	user := c.world.Ingresses["llm"].DeepCopy()
+	switch {
+	case user.Spec.DefaultBackend != nil:
+		user.Spec.DefaultBackend = nil
+	case len(user.Spec.Rules) > 0:
+		user.Spec.Rules = user.Spec.Rules[1:]
+	default:
+		delete(c.world.Ingresses, "llm")
+		return
+	}
+	c.world.Ingresses["llm"] = user
+}
+
+func (c *fakeCluster) replacePool(user World) {
+	if user.StablePool != nil {
+		c.world.StablePool = user.StablePool.DeepCopy()
+		c.world.StablePool.SetResourceVersion(c.version())
+	}
 }
 
 // TestLacking: what keeps a release that has nothing to write from being verified.

@@ -5,6 +5,7 @@ package traffic
 
 import (
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -18,6 +19,19 @@ type Policy struct {
 	StableService, CanaryService string
 	// Routes carry the weights.
 	Routes []Key
+	// Ingresses are the user's. While the canary has a share, a canary Ingress stands beside each.
+	Ingresses []string
+	// Pool is what routes lead to. Nil: the Services.
+	Pool *Pool
+}
+
+// Pool is the InferencePool whose leaders are split.
+type Pool struct {
+	// Stable is the user's pool, Canary is generated for the canary's leaders.
+	Stable, Canary string
+	// Picker is the Service of the canary pool's endpoint picker, PickerPort its port; 0: the stable picker's.
+	Picker     string
+	PickerPort int32
 }
 
 const policyField = "policy.traffic"
@@ -39,8 +53,16 @@ func ParsePolicy(p *pb.TrafficPolicy) (Policy, []drivererr.FieldViolation) {
 	}
 	policy.Routes = append(v.routes("http_routes", KindHTTPRoute, p.GetHttpRoutes()),
 		v.routes("grpc_routes", KindGRPCRoute, p.GetGrpcRoutes())...)
-	if len(policy.Routes) == 0 && Unserved(p) == nil {
-		v.add("http_routes", "no route is named, so nothing can split the requests: name one, or leave %s out to have shares follow group counts", policyField)
+	policy.Ingresses = v.ingresses(p.GetIngresses())
+	if p.GetInferencePool() != nil {
+		policy.Pool = v.pool(p.GetInferencePool(), policy)
+	}
+	switch {
+	case len(policy.Routes) > 0 || Unserved(p) != nil:
+	case policy.Pool != nil:
+		v.add("http_routes", "no route is named, and only a route can split requests between pools: name those that lead to pool %q", policy.Pool.Stable)
+	case len(policy.Ingresses) == 0:
+		v.add("http_routes", "neither a route nor an Ingress is named, so nothing can split the requests: name one, or leave %s out to have shares follow group counts", policyField)
 	}
 	return policy, v.list
 }
@@ -51,8 +73,6 @@ func Unserved(p *pb.TrafficPolicy) error {
 		name string
 		set  bool
 	}{
-		{"ingresses", len(p.GetIngresses()) > 0},
-		{"inference_pool", p.GetInferencePool() != nil},
 		{"drain", p.GetDrain() != nil},
 		{"warm_up", p.GetWarmUp() != nil},
 	} {
@@ -84,17 +104,58 @@ func (v *violations) service(field, name string) {
 
 func (v *violations) routes(field, kind string, names []string) []Key {
 	keys := make([]Key, 0, len(names))
+	for _, name := range v.names(field, names) {
+		keys = append(keys, Key{kind, name})
+	}
+	return keys
+}
+
+func (v *violations) ingresses(names []string) []string {
+	for i, name := range v.names("ingresses", names) {
+		if slices.Contains(names, canaryName(name)) {
+			v.add(fmt.Sprintf("ingresses[%d]", i), "%q is also named, but is where the canary's Ingress beside %q belongs", canaryName(name), name)
+		}
+	}
+	return names
+}
+
+func (v *violations) pool(p *pb.InferencePoolPolicy, of Policy) *Pool {
+	const field = "inference_pool."
+	pool := &Pool{
+		Stable: p.GetName(), Canary: canaryName(p.GetName()),
+		Picker: p.GetCanaryEndpointPicker(), PickerPort: p.GetCanaryEndpointPickerPort(),
+	}
+	v.object(field+"name", pool.Stable)
+	v.service(field+"canary_endpoint_picker", pool.Picker)
+	if pool.Picker != "" && (pool.Picker == of.StableService || pool.Picker == of.CanaryService) {
+		v.add(field+"canary_endpoint_picker", "%q selects leaders: name the Service of the canary pool's endpoint picker", pool.Picker)
+	}
+	if pool.PickerPort < 0 || pool.PickerPort > 65535 {
+		v.add(field+"canary_endpoint_picker_port", "%d is no port: give 1 to 65535, or 0 for the stable pool's", pool.PickerPort)
+	}
+	return pool
+}
+
+// names checks a list of names of objects, and returns it.
+func (v *violations) names(field string, names []string) []string {
 	seen := map[string]bool{}
 	for i, name := range names {
 		at := fmt.Sprintf("%s[%d]", field, i)
-		for _, problem := range validation.IsDNS1123Subdomain(name) {
-			v.add(at, "%q can't be the name of an object: %s", name, problem)
-		}
+		v.object(at, name)
 		if seen[name] {
 			v.add(at, "%q is named twice", name)
 		}
 		seen[name] = true
-		keys = append(keys, Key{kind, name})
 	}
-	return keys
+	return names
+}
+
+func (v *violations) object(field, name string) {
+	if name == "" {
+		v.add(field, "is required")
+		return
+	}
+	for _, problem := range validation.IsDNS1123Subdomain(name) {
+		v.add(field, "%q can't be the name of an object: %s", name, problem)
+	}
 }

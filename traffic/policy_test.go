@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -37,7 +38,18 @@ func TestParsePolicy(t *testing.T) {
 		{"same Service", &pb.TrafficPolicy{StableService: "vllm", CanaryService: "vllm", HttpRoutes: []string{"a"}}, []string{"canary_service"}},
 		{"twice", &pb.TrafficPolicy{StableService: "vllm", HttpRoutes: []string{"a", "a"}}, []string{"http_routes[1]"}},
 		{"long", &pb.TrafficPolicy{StableService: strings.Repeat("v", 60), HttpRoutes: []string{"a"}}, []string{"canary_service"}},
-		{"other providers", &pb.TrafficPolicy{StableService: "vllm", Ingresses: []string{"a"}}, nil},
+		{"not served yet", &pb.TrafficPolicy{StableService: "vllm", WarmUp: &pb.WarmUpPolicy{}}, nil},
+		{"an Ingress alone", &pb.TrafficPolicy{StableService: "vllm", Ingresses: []string{"a.example"}}, nil},
+		{"bad Ingresses", &pb.TrafficPolicy{StableService: "vllm", Ingresses: []string{"", "A", "b", "b", "b-canary"}},
+			[]string{"ingresses[0]", "ingresses[1]", "ingresses[3]", "ingresses[2]", "ingresses[3]"}},
+		{"a pool and its route", pool(&pb.InferencePoolPolicy{Name: "vllm", CanaryEndpointPicker: "epp", CanaryEndpointPickerPort: 65535}, "a"), nil},
+		{"a pool without route", pool(&pb.InferencePoolPolicy{Name: "vllm", CanaryEndpointPicker: "epp"}), []string{"http_routes"}},
+		{"an empty pool", pool(&pb.InferencePoolPolicy{}, "a"), []string{"inference_pool.name", "inference_pool.canary_endpoint_picker"}},
+		{"a bad pool", pool(&pb.InferencePoolPolicy{Name: "V", CanaryEndpointPicker: "E", CanaryEndpointPickerPort: -1}, "a"),
+			[]string{"inference_pool.name", "inference_pool.canary_endpoint_picker", "inference_pool.canary_endpoint_picker_port"}},
+		{"no such port", pool(&pb.InferencePoolPolicy{Name: "vllm", CanaryEndpointPicker: "epp", CanaryEndpointPickerPort: 65536}, "a"),
+			[]string{"inference_pool.canary_endpoint_picker_port"}},
+		{"leaders as picker", pool(&pb.InferencePoolPolicy{Name: "vllm", CanaryEndpointPicker: "vllm"}, "a"), []string{"inference_pool.canary_endpoint_picker"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, bad := ParsePolicy(tt.policy)
@@ -52,13 +64,58 @@ func TestParsePolicy(t *testing.T) {
 	}
 }
 
+func pool(p *pb.InferencePoolPolicy, routes ...string) *pb.TrafficPolicy {
+	return &pb.TrafficPolicy{StableService: "vllm", InferencePool: p, HttpRoutes: routes}
+}
+
+func TestParseProviders(t *testing.T) {
+	p := pool(&pb.InferencePoolPolicy{Name: "llm", CanaryEndpointPicker: "epp", CanaryEndpointPickerPort: 9002}, "a")
+	p.Ingresses = []string{"b", strings.Repeat("c", 253)}
+	got, bad := ParsePolicy(p)
+	want := Policy{
+		StableService: "vllm", CanaryService: "vllm-canary", Routes: []Key{{KindHTTPRoute, "a"}}, Ingresses: p.GetIngresses(),
+		Pool: &Pool{Stable: "llm", Canary: "llm-canary", Picker: "epp", PickerPort: 9002},
+	}
+	if diff := cmp.Diff(want, got); diff != "" || len(bad) > 0 {
+		t.Errorf("%v (-want +got):\n%s", bad, diff)
+	}
+	s := setupOf("vllm")
+	s.Policy = got
+	for _, key := range []Key{
+		{KindIngress, "b"}, {KindIngress, "b-canary"}, {KindInferencePool, "llm"}, {KindInferencePool, "llm-canary"}, {KindService, "epp"},
+	} {
+		if !s.Refers(key.Kind, key.Name) {
+			t.Errorf("does not refer to %s", key)
+		}
+	}
+}
+
+// TestCanaryName: names fit, are names, and are each for one object.
+func TestCanaryName(t *testing.T) {
+	seen := map[string]string{}
+	for _, name := range []string{
+		"llm", strings.Repeat("a", 246), strings.Repeat("a", 247), strings.Repeat("a", 253), strings.Repeat("a", 252) + "b",
+		strings.Repeat("a", 236) + "." + strings.Repeat("a", 16), strings.Repeat("a.", 126) + "a", strings.Repeat("a", 235) + "--" + strings.Repeat("a", 16),
+	} {
+		got := canaryName(name)
+		if problems := validation.IsDNS1123Subdomain(got); len(problems) > 0 || !strings.HasSuffix(got, "-canary") {
+			t.Errorf("%s: %v", got, problems)
+		}
+		if seen[got] != "" {
+			t.Errorf("%s is for %s and for %s", got, name, seen[got])
+		}
+		seen[got] = name
+	}
+	if canaryName("llm") != "llm-canary" {
+		t.Errorf("llm becomes %s", canaryName("llm"))
+	}
+}
+
 func TestUnserved(t *testing.T) {
 	for field, policy := range map[string]*pb.TrafficPolicy{
-		"":               {StableService: "vllm", HttpRoutes: []string{"a"}},
-		"ingresses":      {Ingresses: []string{"a"}},
-		"inference_pool": {InferencePool: &pb.InferencePoolPolicy{}},
-		"drain":          {Drain: &pb.DrainPolicy{}},
-		"warm_up":        {WarmUp: &pb.WarmUpPolicy{}},
+		"":        {StableService: "vllm", HttpRoutes: []string{"a"}, Ingresses: []string{"a"}, InferencePool: &pb.InferencePoolPolicy{}},
+		"drain":   {Drain: &pb.DrainPolicy{}},
+		"warm_up": {WarmUp: &pb.WarmUpPolicy{}},
 	} {
 		err := Unserved(policy)
 		if (err == nil) != (field == "") {

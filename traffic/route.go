@@ -55,10 +55,13 @@ func RouteWeight(r Route, s Setup) int {
 }
 
 // RouteUses says whether any rule of the route leads to the canary.
-func RouteUses(r Route, s Setup) bool {
-	b := s.backend()
+func RouteUses(r Route, s Setup) bool { return r.leadsTo(s.backend().isCanary) }
+
+// leadsTo says whether any rule of the route sends requests to such a backend, or copies of them.
+func (r Route) leadsTo(side func(ref object) bool) bool {
 	return slices.ContainsFunc(r.rules(), func(rule object) bool {
-		return slices.ContainsFunc(list(rule, "backendRefs"), b.isCanary) || slices.ContainsFunc(list(rule, "filters"), b.mirrors)
+		return slices.ContainsFunc(list(rule, "backendRefs"), side) ||
+			slices.ContainsFunc(list(rule, "filters"), func(filter object) bool { return mirrorsTo(filter, side) })
 	})
 }
 

@@ -4,28 +4,19 @@
 package traffic
 
 import (
-	"maps"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
 // CanaryService generates the canary's Service from the stable one. Only what is known to make sense for a second
 // Service is taken over: what exposes the stable one to the world (node ports, addresses, load balancers) is its own.
 // It never selects workers and never publishes leaders that are not ready, whatever the stable one does.
 func CanaryService(stable *corev1.Service, s Setup) (*corev1.Service, error) {
-	selector, err := unfenced(stable)
+	selector, err := serviceSelector(stable).forCanary(s)
 	if err != nil {
 		return nil, err
 	}
-	if selector == nil {
-		return nil, unusable("Service %s has no selector, so no Service for the canary can be made from it: give it one", stable.Name)
-	}
-	maps.Copy(selector, s.CanaryPin)
-	selector[lws.WorkerIndexLabelKey] = leaderIndex
-
 	from := stable.Spec.DeepCopy()
 	c := &corev1.Service{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: KindService},
@@ -57,15 +48,16 @@ func CanaryService(stable *corev1.Service, s Setup) (*corev1.Service, error) {
 	return c, nil
 }
 
-// madeFor says whether a Service is the canary Service of this workload, by its marks.
-func madeFor(svc *corev1.Service, s Setup) bool {
-	return svc.Labels[RoleLabel] == RoleCanary && svc.Labels[StableLabel] == s.Stable
+// madeFor says whether an object was generated for this workload's canary, by its marks.
+func madeFor(o metav1.Object, s Setup) bool {
+	labels := o.GetLabels()
+	return labels[RoleLabel] == RoleCanary && labels[StableLabel] == s.Stable
 }
 
-// ownedBy says whether garbage collection will take the Service with this very workload, not with an earlier one of
-// its name.
-func ownedBy(svc *corev1.Service, s Setup) bool {
-	owner := metav1.GetControllerOf(svc)
+// ownedBy says whether garbage collection will take the object with this very workload, not with an earlier one of its
+// name.
+func ownedBy(o metav1.Object, s Setup) bool {
+	owner := metav1.GetControllerOf(o)
 	return owner != nil && owner.UID == s.Owner.UID
 }
 
@@ -86,16 +78,7 @@ func serviceDrift(have, want *corev1.Service) map[string]any {
 		p.set(want.Spec.SessionAffinity, "spec", "sessionAffinity")
 		p.set(want.Spec.SessionAffinityConfig, "spec", "sessionAffinityConfig")
 	}
-	for k, v := range want.Labels {
-		if have.Labels[k] != v {
-			p.set(v, "metadata", "labels", k)
-		}
-	}
-	for k, v := range want.Annotations {
-		if old, ok := have.Annotations[k]; !ok || old != v {
-			p.set(v, "metadata", "annotations", k)
-		}
-	}
+	p.copyMarks(have, want)
 	if len(p) == 0 {
 		return nil
 	}
@@ -132,4 +115,18 @@ func (p patch) set(value any, path ...string) {
 		node = next
 	}
 	node[path[len(path)-1]] = value
+}
+
+// copyMarks sets the labels and annotations that want has and have has not. Others stay.
+func (p patch) copyMarks(have, want metav1.Object) {
+	for field, of := range map[string][2]map[string]string{
+		"labels":      {have.GetLabels(), want.GetLabels()},
+		"annotations": {have.GetAnnotations(), want.GetAnnotations()},
+	} {
+		for k, v := range of[1] {
+			if old, ok := of[0][k]; !ok || old != v {
+				p.set(v, "metadata", field, k)
+			}
+		}
+	}
 }

@@ -201,4 +201,10 @@ func TestDisown(t *testing.T) {
 	if write, err := Next(c.setup, Desired{}, c.world); write != nil || err != nil {
 		t.Errorf("%v, %v: nothing is ours", write, err)
 	}
+	pool := newFakeCluster(t).withPool()
+	pool.world.StablePool.SetManagedFields([]metav1.ManagedFieldsEntry{theirs, ours})
+	write, err := Next(pool.setup, Desired{}, pool.world)
+	if err != nil || write == nil || write.Key != (Key{KindInferencePool, "vllm"}) {
+		t.Errorf("pool: %v, %v", write, err)
+	}
 }

@@ -15,6 +15,9 @@ import (
 // leaderIndex is the worker-index of every leader pod.
 const leaderIndex = "0"
 
+// leaders is the label that leaders have and workers do not.
+var leaders = map[string]string{lws.WorkerIndexLabelKey: leaderIndex}
+
 // Setup is what a release's traffic consists of. It does not change during a release.
 type Setup struct {
 	Namespace string
@@ -66,14 +69,29 @@ func podLabels(template map[string]string, workload string) map[string]string {
 
 // Objects are all objects that the release's traffic depends on. A change of one of them may change the [View].
 func (s Setup) Objects() []Key {
-	return append([]Key{{KindService, s.Policy.StableService}, {KindService, s.Policy.CanaryService}}, s.Policy.Routes...)
+	p := s.Policy
+	keys := append([]Key{{KindService, p.StableService}, {KindService, p.CanaryService}}, p.Routes...)
+	for _, name := range p.Ingresses {
+		keys = append(keys, Key{KindIngress, name}, Key{KindIngress, canaryName(name)})
+	}
+	if p.Pool != nil {
+		keys = append(keys, Key{KindInferencePool, p.Pool.Stable}, Key{KindInferencePool, p.Pool.Canary}, Key{KindService, p.Pool.Picker})
+	}
+	return keys
 }
 
 // Refers says whether the release's traffic depends on the object.
 func (s Setup) Refers(kind, name string) bool { return slices.Contains(s.Objects(), Key{kind, name}) }
 
-// backend is the pair of references between which rules are split.
+// backend is the pair of references between which rules of routes are split: the pools if the policy names one, else the
+// Services.
 func (s Setup) backend() backend {
+	if pool := s.Policy.Pool; pool != nil {
+		return backend{
+			group: InferenceGroup, kind: KindInferencePool, namespace: s.Namespace,
+			stable: pool.Stable, canary: pool.Canary,
+		}
+	}
 	return backend{
 		kind: KindService, namespace: s.Namespace,
 		stable: s.Policy.StableService, canary: s.Policy.CanaryService,

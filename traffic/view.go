@@ -7,14 +7,16 @@ import "fmt"
 
 // View is how a release's traffic stands against what is desired.
 type View struct {
-	// Fenced: the stable Service selects stable leaders only. Prepared: the canary Service exists.
+	// Fenced: the stable Service and pool select stable leaders only. Prepared: the canary's exist.
 	Fenced, Prepared bool
-	// Weight is the canary's share in the routes now, in percent: the largest of all routes.
+	// Weight is the canary's share in the routes and Ingresses now, in percent: the largest of all.
 	Weight int
 	// Drift: a write is due now. Next says which; it is empty if the write can't be made, see Err.
 	Drift bool
 	Next  string
-	// Verified: there is no drift, every gateway has taken the routes, and each side that gets requests has endpoints.
+	// Verified: there is no drift, every gateway has taken the routes and pools, and each side that gets requests has
+	// endpoints. An Ingress controller does not say what it has taken: there, Verified is no more than that the objects
+	// are as they should be.
 	Verified bool
 	// Reason (CamelCase) and Message (a sentence) say what is missing. Empty if Verified.
 	Reason, Message string
@@ -26,29 +28,37 @@ type View struct {
 
 // Reasons that a View gives while it is not verified.
 const (
-	ReasonNotSynced         = "TrafficNotSynced"
-	ReasonBlocked           = "TrafficBlocked"
-	ReasonWriting           = "TrafficChanging"
-	ReasonServiceMissing    = "StableServiceMissing"
-	ReasonServiceDeleting   = "CanaryServiceDeleting"
-	ReasonFenceNotInForce   = "FenceNotInForce"
-	ReasonNoCanaryEndpoints = "NoCanaryEndpoints"
-	ReasonNoStableEndpoints = "NoStableEndpoints"
-	ReasonRouteMissing      = "RouteMissing"
-	ReasonRouteNotObserved  = "RouteNotObserved"
-	ReasonRouteNotAccepted  = "RouteNotAccepted"
-	ReasonRefsNotResolved   = "RouteRefsNotResolved"
-	ReasonRouteUnreadable   = "RouteUnreadable"
-	ReasonNothingToSplit    = "NothingToSplit"
+	ReasonNotSynced           = "TrafficNotSynced"
+	ReasonBlocked             = "TrafficBlocked"
+	ReasonWriting             = "TrafficChanging"
+	ReasonServiceMissing      = "StableServiceMissing"
+	ReasonServiceDeleting     = "CanaryServiceDeleting"
+	ReasonFenceNotInForce     = "FenceNotInForce"
+	ReasonNoCanaryEndpoints   = "NoCanaryEndpoints"
+	ReasonNoStableEndpoints   = "NoStableEndpoints"
+	ReasonRouteMissing        = "RouteMissing"
+	ReasonRouteNotObserved    = "RouteNotObserved"
+	ReasonRouteNotAccepted    = "RouteNotAccepted"
+	ReasonRefsNotResolved     = "RouteRefsNotResolved"
+	ReasonRouteUnreadable     = "RouteUnreadable"
+	ReasonNothingToSplit      = "NothingToSplit"
+	ReasonIngressMissing      = "IngressMissing"
+	ReasonIngressDeleting     = "CanaryIngressDeleting"
+	ReasonPoolMissing         = "InferencePoolMissing"
+	ReasonPoolDeleting        = "CanaryPoolDeleting"
+	ReasonPoolNotObserved     = "PoolNotObserved"
+	ReasonPoolNotAccepted     = "PoolNotAccepted"
+	ReasonPoolRefsNotResolved = "PoolRefsNotResolved"
+	ReasonPoolUnreadable      = "PoolUnreadable"
+	ReasonNoPicker            = "NoEndpointPicker"
 )
 
 // Look says how the world stands against what is desired.
 func Look(s Setup, d Desired, w World) View {
 	d = d.complete()
 	v := View{
-		Fenced:   w.Stable != nil && Fenced(w.Stable, s),
-		Prepared: w.Canary != nil && madeFor(w.Canary, s) && w.Canary.DeletionTimestamp == nil,
-		Weight:   w.weight(s), StableEndpoints: len(w.StableReady), CanaryEndpoints: len(w.CanaryReady),
+		Fenced: w.fenced(s), Prepared: w.prepared(s), Weight: w.weight(s),
+		StableEndpoints: len(w.StableReady), CanaryEndpoints: len(w.CanaryReady),
 	}
 	write, err := Next(s, d, w)
 	switch {
@@ -65,24 +75,58 @@ func Look(s Setup, d Desired, w World) View {
 	return v
 }
 
+func (w World) fenced(s Setup) bool {
+	return w.Stable != nil && Fenced(w.Stable, s) &&
+		(s.Policy.Pool == nil || w.StablePool != nil && poolSelector(w.StablePool).fenced(s.StablePin))
+}
+
+func (w World) prepared(s Setup) bool {
+	return w.Canary != nil && madeFor(w.Canary, s) && w.Canary.DeletionTimestamp == nil &&
+		(s.Policy.Pool == nil || w.CanaryPool != nil && madeFor(w.CanaryPool, s) && w.CanaryPool.GetDeletionTimestamp() == nil)
+}
+
 // lacking says what is missing although no write is due, "" if nothing is.
 func lacking(s Setup, d Desired, w World) (reason, message string) {
+	for _, part := range []func(Setup, Desired, World) (string, string){
+		lackingObject, lackingEndpoint, lackingRoute, lackingIngress, lackingPools,
+	} {
+		if reason, message := part(s, d, w); reason != "" {
+			return reason, message
+		}
+	}
+	return "", ""
+}
+
+func lackingObject(s Setup, d Desired, w World) (reason, message string) {
+	asked := d.Weight > 0 || d.Fenced
 	switch {
 	case w.Canary != nil && w.Canary.DeletionTimestamp != nil && d.Prepared:
 		return ReasonServiceDeleting, fmt.Sprintf("Service %s is being deleted; it will be made again", w.Canary.Name)
-	case w.Stable == nil:
-		if d.Weight == 0 && !d.Fenced {
-			break // nothing was asked of it
-		}
+	case w.CanaryPool != nil && w.CanaryPool.GetDeletionTimestamp() != nil && d.Prepared:
+		return ReasonPoolDeleting, fmt.Sprintf("InferencePool %s is being deleted; it will be made again", w.CanaryPool.GetName())
+	case w.Stable == nil && asked:
 		return ReasonServiceMissing, fmt.Sprintf("Service %s is gone", s.Policy.StableService)
+	case s.Policy.Pool != nil && w.StablePool == nil && asked:
+		return ReasonPoolMissing, fmt.Sprintf("InferencePool %s is gone", s.Policy.Pool.Stable)
+	}
+	return "", ""
+}
+
+func lackingEndpoint(s Setup, d Desired, w World) (reason, message string) {
+	used := d.Weight > 0 || d.Mirror > 0 || len(d.HeaderRoutes) > 0
+	switch {
+	case w.Stable == nil:
+		return "", ""
 	case d.Fenced && w.leaked(s) != "":
 		return ReasonFenceNotInForce, fmt.Sprintf("Service %s still leads to pod %s of the canary", w.Stable.Name, w.leaked(s))
-	case (d.Weight > 0 || d.Mirror > 0 || len(d.HeaderRoutes) > 0) && len(w.CanaryReady) == 0:
+	case used && len(w.CanaryReady) == 0:
 		return ReasonNoCanaryEndpoints, fmt.Sprintf("Service %s has no ready endpoint", s.Policy.CanaryService)
+	case used && w.lackingPool(s) == ReasonNoPicker:
+		return ReasonNoPicker, fmt.Sprintf("Service %s, the endpoint picker of InferencePool %s, has no ready endpoint", s.Policy.Pool.Picker, s.Policy.Pool.Canary)
 	case d.Fenced && d.Weight < 100 && len(w.StableReady) == 0:
 		return ReasonNoStableEndpoints, fmt.Sprintf("Service %s has no ready endpoint", s.Policy.StableService)
 	}
-	return lackingRoute(s, d, w)
+	return "", ""
 }
 
 func lackingRoute(s Setup, d Desired, w World) (reason, message string) {
@@ -96,10 +140,28 @@ func lackingRoute(s Setup, d Desired, w World) (reason, message string) {
 		}
 		r := Route{key, object}
 		if d.Weight > 0 && !RouteUses(r, s) {
-			return ReasonNothingToSplit, fmt.Sprintf("no rule of %s leads to Service %s", key, s.Policy.StableService)
+			b := s.backend()
+			return ReasonNothingToSplit, fmt.Sprintf("no rule of %s leads to %s %s", key, b.kind, b.stable)
 		}
 		if ok, reason, message := RouteVerified(r); !ok {
 			return reason, message
+		}
+	}
+	return "", ""
+}
+
+func lackingIngress(s Setup, d Desired, w World) (reason, message string) {
+	for _, name := range s.Policy.Ingresses {
+		canary := w.Ingresses[canaryName(name)]
+		if canary != nil && canary.DeletionTimestamp != nil && madeFor(canary, s) {
+			return ReasonIngressDeleting, fmt.Sprintf("Ingress %s is being deleted", canary.Name)
+		}
+		switch user := w.Ingresses[name]; {
+		case d.Weight == 0 && len(d.HeaderRoutes) == 0:
+		case user == nil:
+			return ReasonIngressMissing, fmt.Sprintf("Ingress %s is gone", name)
+		case CanaryIngress(user, s, d) == nil:
+			return ReasonNothingToSplit, fmt.Sprintf("no backend of Ingress %s is Service %s", name, s.Policy.StableService)
 		}
 	}
 	return "", ""

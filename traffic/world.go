@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
@@ -20,6 +21,13 @@ type World struct {
 	StableReady, CanaryReady []string
 	// Routes are those of the policy that exist.
 	Routes map[Key]*unstructured.Unstructured
+	// Ingresses are those of the policy that exist, and what stands where their canaries belong, by name.
+	Ingresses map[string]*networkingv1.Ingress
+	// StablePool and CanaryPool are the two InferencePools, nil where there is none.
+	StablePool, CanaryPool *unstructured.Unstructured
+	// Picker is the Service of the canary pool's endpoint picker, nil if there is none, PickerReady its ready endpoints.
+	Picker      *corev1.Service
+	PickerReady []string
 }
 
 // routes are the policy's routes that exist, in the policy's order.
@@ -46,13 +54,31 @@ func (w World) leaked(s Setup) string {
 	return ""
 }
 
-// weight is the canary's share in force: the largest of all routes.
+// weight is the canary's share in force: the largest of all routes and Ingresses.
 func (w World) weight(s Setup) int {
 	weight := 0
 	for _, r := range w.routes(s) {
 		weight = max(weight, RouteWeight(r, s))
 	}
+	for _, name := range s.Policy.Ingresses {
+		if o := w.Ingresses[canaryName(name)]; o != nil && madeFor(o, s) {
+			weight = max(weight, shareOf(o.Annotations).weight)
+		}
+	}
 	return weight
+}
+
+// lackingPool is the reason why requests for the canary's pool would fail, "" if they would not.
+func (w World) lackingPool(s Setup) string {
+	switch {
+	case s.Policy.Pool == nil:
+		return ""
+	case w.CanaryPool == nil || w.CanaryPool.GetDeletionTimestamp() != nil:
+		return ReasonPoolMissing
+	case len(w.PickerReady) == 0:
+		return ReasonNoPicker
+	}
+	return ""
 }
 
 // Write is one request. It holds only for the version of the object that it was made from.

@@ -7,6 +7,7 @@ package router
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -194,34 +195,55 @@ func (e *env) get(key traffic.Key) *unstructured.Unstructured {
 // pod is one that KWOK makes ready. LWS is not there to make it.
 func (e *env) pod(name, workload, index string) {
 	e.Helper()
+	e.podWith(name, map[string]string{"app": "vllm", lws.SetNameLabelKey: workload, lws.WorkerIndexLabelKey: index})
+}
+
+func (e *env) podWith(name string, labels map[string]string) {
+	e.Helper()
 	if _, err := e.kube.CoreV1().Pods(e.namespace).Create(e.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-			"app": "vllm", lws.SetNameLabelKey: workload, lws.WorkerIndexLabelKey: index,
-		}},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "server", Image: "example.com/server:v1"}}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "server", Image: "example.com/server:v1"}}},
 	}, metav1.CreateOptions{}); err != nil {
 		e.Fatal(err)
 	}
 }
 
-// gateway takes the routes as they stand, as a gateway controller does.
+// gateway takes the routes as they stand, as a gateway controller does, and the pools that they lead to.
 func (e *env) gateway() {
 	e.Helper()
-	for _, key := range []traffic.Key{httpRoute, grpcRoute} {
+	reached := ""
+	for _, key := range e.setup.Policy.Routes {
 		o := e.get(key)
-		condition := func(kind string) any {
-			return map[string]any{
-				"type": kind, "status": "True", "reason": kind, "message": "", "observedGeneration": o.GetGeneration(),
-				"lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
-			}
-		}
-		o.Object["status"] = map[string]any{"parents": []any{map[string]any{
-			"parentRef":      map[string]any{"name": "public"},
-			"controllerName": "example.com/gateway", "conditions": []any{condition("Accepted"), condition("ResolvedRefs")},
-		}}}
-		if _, err := e.client(key.Kind).UpdateStatus(e.Context(), o, metav1.UpdateOptions{FieldManager: "gateway"}); err != nil {
+		e.accept(o)
+		spec, err := json.Marshal(o.Object["spec"])
+		if err != nil {
 			e.Fatal(err)
 		}
+		reached += string(spec)
+	}
+	if pool := e.setup.Policy.Pool; pool != nil {
+		for _, name := range []string{pool.Stable, pool.Canary} {
+			if strings.Contains(reached, fmt.Sprintf("%q", name)) {
+				e.accept(e.get(traffic.Key{Kind: traffic.KindInferencePool, Name: name}))
+			}
+		}
+	}
+}
+
+func (e *env) accept(o *unstructured.Unstructured) {
+	e.Helper()
+	condition := func(kind string) any {
+		return map[string]any{
+			"type": kind, "status": "True", "reason": kind, "message": "", "observedGeneration": o.GetGeneration(),
+			"lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
+		}
+	}
+	o.Object["status"] = map[string]any{"parents": []any{map[string]any{
+		"parentRef":      map[string]any{"name": "public"},
+		"controllerName": "example.com/gateway", "conditions": []any{condition("Accepted"), condition("ResolvedRefs")},
+	}}}
+	if _, err := e.client(o.GetKind()).UpdateStatus(e.Context(), o, metav1.UpdateOptions{FieldManager: "gateway"}); err != nil {
+		e.Fatal(err)
 	}
 }
 
@@ -248,6 +270,17 @@ func (e *env) settle(d traffic.Desired) (writes []string) {
 	}
 	e.Fatalf("no end: %v", writes)
 	return nil
+}
+
+// endpoint waits until the canary has an endpoint.
+func (e *env) endpoint() {
+	e.Helper()
+	eventually(e.T, "the canary has an endpoint", func(context.Context) error {
+		if v := e.router.Observe(e.setup, traffic.Desired{}); v.CanaryEndpoints != 1 {
+			return fmt.Errorf("view %+v", v)
+		}
+		return nil
+	})
 }
 
 // view waits until the release stands as it should.
@@ -281,14 +314,14 @@ func installGateway(t *testing.T) {
 
 var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// uninstallGateway takes the API away again, if another test has installed it.
-func (e *env) uninstallGateway() {
+// uninstall takes an API away again, if another test has installed it.
+func (e *env) uninstall(group string) {
 	e.Helper()
 	for _, s := range newSources(e.kube, e.dynamic, "") {
-		if s.optional == nil {
+		if s.optional == nil || s.resource.Group != group {
 			continue
 		}
-		name := s.resource.Resource + "." + traffic.GatewayGroup
+		name := s.resource.Resource + "." + group
 		eventually(e.T, name+" is gone", func(ctx context.Context) error {
 			err := e.dynamic.Resource(crds).Delete(ctx, name, metav1.DeleteOptions{})
 			if s.installed() == nil || !apierrors.IsNotFound(err) {
@@ -297,6 +330,12 @@ func (e *env) uninstallGateway() {
 			return nil
 		})
 	}
+}
+
+// uninstallGateway takes the Gateway API away again.
+func (e *env) uninstallGateway() {
+	e.Helper()
+	e.uninstall(traffic.GatewayGroup)
 	gatewayInstalled = false
 }
 

@@ -6,6 +6,7 @@ package router
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -33,6 +35,8 @@ import (
 )
 
 var gatewayVersion = schema.GroupVersion{Group: traffic.GatewayGroup, Version: traffic.GatewayVersion}
+
+var inferencepools = schema.GroupVersionResource{Group: traffic.InferenceGroup, Version: traffic.InferenceVersion, Resource: "inferencepools"}
 
 func setup(routes ...traffic.Key) traffic.Setup {
 	w := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Name: "vllm", Namespace: "default", UID: "stable"}}
@@ -99,7 +103,8 @@ func newWorld(t *testing.T, gateway []string, objects ...runtime.Object) *world 
 	w.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 		gatewayVersion.WithResource("httproutes"): "HTTPRouteList",
 		gatewayVersion.WithResource("grpcroutes"): "GRPCRouteList",
-		{Version: "v1", Resource: "services"}:     "ServiceList",
+		inferencepools:                        "InferencePoolList",
+		{Version: "v1", Resource: "services"}: "ServiceList",
 	}, routes...)
 	discovered, _ := w.core.Discovery().(*fakediscovery.FakeDiscovery)
 	if len(gateway) > 0 {
@@ -109,6 +114,9 @@ func newWorld(t *testing.T, gateway []string, objects ...runtime.Object) *world 
 		}
 		discovered.Resources = append(discovered.Resources, list)
 	}
+	discovered.Resources = append(discovered.Resources, &metav1.APIResourceList{
+		GroupVersion: inferencepools.GroupVersion().String(), APIResources: []metav1.APIResource{{Name: inferencepools.Resource}},
+	})
 	var err error
 	w.Router, err = New(w.core, w.dynamic, OnChange(func(string, string, string) { w.told.Add(1) }))
 	if err != nil {
@@ -138,13 +146,50 @@ func TestObserve(t *testing.T) {
 	if v.StableEndpoints != 2 || v.CanaryEndpoints != 0 || v.Fenced || !v.Drift || v.Next == "" {
 		t.Errorf("view %+v: want the two pods that are ready, each once", v)
 	}
-	for _, action := range w.dynamic.Actions() {
-		if action.GetResource().Resource == "grpcroutes" {
-			t.Errorf("%v: no release has a GRPCRoute", action)
+	for _, action := range append(w.dynamic.Actions(), w.core.Actions()...) {
+		if slices.Contains([]string{"grpcroutes", "inferencepools", "ingresses"}, action.GetResource().Resource) {
+			t.Errorf("%v: no release has one", action)
 		}
 	}
 	if w.told.Load() == 0 {
 		t.Error("no change was told")
+	}
+}
+
+// TestObserveProviders: each object of the policy is found in its place.
+func TestObserveProviders(t *testing.T) {
+	http := traffic.Key{Kind: traffic.KindHTTPRoute, Name: "llm"}
+	picker := stableService()
+	picker.Name = "epp"
+	pools := make([]*unstructured.Unstructured, 2)
+	for i, name := range []string{"pool", "pool-canary"} {
+		pools[i] = route(traffic.KindInferencePool, name)
+		pools[i].SetAPIVersion(inferencepools.GroupVersion().String())
+	}
+	ingress := &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "llm"}}
+	w := newWorld(t, []string{"httproutes"}, stableService(), picker, pools[0], pools[1], ingress, route(http.Kind, http.Name),
+		slice("picker", "epp", discoveryv1.AddressTypeIPv4, endpoint("epp-0", true)))
+	s := setup(http)
+	s.Policy.Ingresses = []string{"llm"}
+	s.Policy.Pool = &traffic.Pool{Stable: "pool", Canary: "pool-canary", Picker: "epp"}
+	var got traffic.World
+	for deadline := time.Now().Add(syncTimeout); ; {
+		next := w.pulse.wait()
+		var err error
+		if got, err = w.look(s); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		<-next
+	}
+	names := []string{got.Stable.Name, got.Picker.Name, got.StablePool.GetName(), got.CanaryPool.GetName(), got.Routes[http].GetName(), got.Ingresses["llm"].Name}
+	if diff := cmp.Diff([]string{"vllm", "epp", "pool", "pool-canary", "llm", "llm"}, names); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got.Canary != nil || len(got.Ingresses) != 1 || len(got.PickerReady) != 1 {
+		t.Errorf("canary %v, Ingresses %v, picker %v", got.Canary, got.Ingresses, got.PickerReady)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	discoveryinformers "k8s.io/client-go/informers/discovery/v1"
+	networkinginformers "k8s.io/client-go/informers/networking/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
@@ -37,8 +39,9 @@ type source struct {
 	kind     string
 	resource schema.GroupVersionResource
 	informer cache.SharedIndexInformer
-	// optional is asked whether the API is installed, nil for what every cluster has.
+	// optional is asked whether the API, which people know as api, is installed. Nil for what every cluster has.
 	optional discovery.ServerResourcesInterface
+	api      string
 
 	start sync.Once
 	told  func() // wakes up who waits for the cache
@@ -59,17 +62,29 @@ func newSources(core kubernetes.Interface, client dynamic.Interface, namespace s
 			informer: discoveryinformers.NewFilteredEndpointSliceInformer(core, namespace, 0,
 				cache.Indexers{serviceIndex: indexByService}, ofServices),
 		},
+		{
+			kind: traffic.KindIngress, resource: networkingv1.SchemeGroupVersion.WithResource("ingresses"),
+			informer: networkinginformers.NewIngressInformer(core, namespace, 0, cache.Indexers{}),
+		},
 	}
-	gateway := schema.GroupVersion{Group: traffic.GatewayGroup, Version: traffic.GatewayVersion}
-	for kind, plural := range map[string]string{traffic.KindHTTPRoute: "httproutes", traffic.KindGRPCRoute: "grpcroutes"} {
-		resource := gateway.WithResource(plural)
+	for _, api := range []struct {
+		kind, plural, name string
+		version            schema.GroupVersion
+	}{
+		{traffic.KindHTTPRoute, "httproutes", gatewayAPI, schema.GroupVersion{Group: traffic.GatewayGroup, Version: traffic.GatewayVersion}},
+		{traffic.KindGRPCRoute, "grpcroutes", gatewayAPI, schema.GroupVersion{Group: traffic.GatewayGroup, Version: traffic.GatewayVersion}},
+		{traffic.KindInferencePool, "inferencepools", "Gateway API Inference Extension", schema.GroupVersion{Group: traffic.InferenceGroup, Version: traffic.InferenceVersion}},
+	} {
+		resource := api.version.WithResource(api.plural)
 		all = append(all, &source{
-			kind: kind, resource: resource, optional: core.Discovery(),
+			kind: api.kind, resource: resource, api: api.name, optional: core.Discovery(),
 			informer: dynamicinformer.NewFilteredDynamicInformer(client, resource, namespace, 0, cache.Indexers{}, nil).Informer(),
 		})
 	}
 	return all
 }
+
+const gatewayAPI = "Gateway API"
 
 // prepare sets what must be set before the informer runs. told is called for each change.
 func (s *source) prepare(told func(namespace, kind, name string)) error {
@@ -141,8 +156,8 @@ func (s *source) installed() error {
 		}
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
-		"the policy names a %s, but the Gateway API's %s (%s) are not installed in this cluster: install its CRDs and a gateway controller",
-		s.kind, s.resource.Resource, s.resource.GroupVersion())
+		"the policy names a %s, but the %s's %s (%s) are not installed in this cluster: install its CRDs and a gateway controller",
+		s.kind, s.api, s.resource.Resource, s.resource.GroupVersion())
 }
 
 // fail keeps why the cache is not filled, and tells if that is news.

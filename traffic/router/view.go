@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -114,7 +115,7 @@ func (s *source) handler(told func(namespace, kind, name string)) cache.Resource
 // look returns the objects of a release's traffic from the caches, or why they can't be read. Caches that it needs and
 // that are not filled begin to be.
 func (r *Router) look(s traffic.Setup) (traffic.World, error) {
-	w := traffic.World{Routes: map[traffic.Key]*unstructured.Unstructured{}}
+	w := traffic.World{Routes: map[traffic.Key]*unstructured.Unstructured{}, Ingresses: map[string]*networkingv1.Ingress{}}
 	for _, kind := range kindsOf(s) {
 		src := r.sources[kind]
 		src.start.Do(func() { r.wanted <- src })
@@ -122,32 +123,56 @@ func (r *Router) look(s traffic.Setup) (traffic.World, error) {
 			return w, err
 		}
 	}
-	w.Stable = r.service(s.Namespace, s.Policy.StableService)
-	w.Canary = r.service(s.Namespace, s.Policy.CanaryService)
 	w.StableReady = r.ready(s.Namespace, s.Policy.StableService)
 	w.CanaryReady = r.ready(s.Namespace, s.Policy.CanaryService)
-	for _, key := range s.Policy.Routes {
-		if o, ok := r.sources[key.Kind].get(s.Namespace, key.Name).(*unstructured.Unstructured); ok {
-			w.Routes[key] = o
+	if pool := s.Policy.Pool; pool != nil {
+		w.PickerReady = r.ready(s.Namespace, pool.Picker)
+	}
+	for _, key := range s.Objects() {
+		switch o := r.sources[key.Kind].get(s.Namespace, key.Name).(type) {
+		case *corev1.Service:
+			put(&w, s.Policy, o)
+		case *networkingv1.Ingress:
+			w.Ingresses[key.Name] = o
+		case *unstructured.Unstructured:
+			if key.Kind == traffic.KindInferencePool {
+				putPool(&w, s.Policy.Pool, o)
+			} else {
+				w.Routes[key] = o
+			}
 		}
 	}
 	return w, nil
 }
 
+func put(w *traffic.World, p traffic.Policy, svc *corev1.Service) {
+	switch svc.Name {
+	case p.StableService:
+		w.Stable = svc
+	case p.CanaryService:
+		w.Canary = svc
+	default:
+		w.Picker = svc
+	}
+}
+
+func putPool(w *traffic.World, p *traffic.Pool, o *unstructured.Unstructured) {
+	if o.GetName() == p.Canary {
+		w.CanaryPool = o
+	} else {
+		w.StablePool = o
+	}
+}
+
 // kindsOf are the kinds whose caches a release needs.
 func kindsOf(s traffic.Setup) []string {
 	kinds := []string{traffic.KindService, kindSlice}
-	for _, key := range s.Policy.Routes {
+	for _, key := range s.Objects() {
 		if !slices.Contains(kinds, key.Kind) {
 			kinds = append(kinds, key.Kind)
 		}
 	}
 	return kinds
-}
-
-func (r *Router) service(namespace, name string) *corev1.Service {
-	svc, _ := r.sources[traffic.KindService].get(namespace, name).(*corev1.Service)
-	return svc
 }
 
 // ready are the pods that are ready endpoints of a Service, each once.

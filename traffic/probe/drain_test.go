@@ -1,0 +1,371 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const metric = "vllm:num_requests_running"
+
+var untilZero = Drain{Period: 10 * time.Second, Metric: metric, Endpoint: Endpoint{8000, "/metrics"}, Timeout: time.Minute}
+
+// engine is a leader with requests, as vLLM tells it.
+type engine struct {
+	running atomic.Int64
+	asked   atomic.Int64
+}
+
+func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	e.asked.Add(1)
+	if r.Header.Get("Accept") != metricsFormat || r.URL.Path != "/metrics" || !r.Close {
+		w.WriteHeader(http.StatusBadRequest)
+	}
+	fmt.Fprintf(w, "# HELP %[1]s Number of requests.\n# TYPE %[1]s gauge\n"+
+		"%[1]s{engine=\"0\",model_name=\"m\"} %[2]d.0\n%[1]s{engine=\"1\",model_name=\"m\"} 0.0\n", metric, e.running.Load())
+}
+
+// engines puts leaders 1 to n into the network.
+func (b *bed) engines(n int) (leaders []Leader, all []*engine) {
+	for i := 1; i <= n; i++ {
+		e := &engine{}
+		b.net.serve(at(i), e.ServeHTTP)
+		leaders, all = append(leaders, leader(i)), append(all, e)
+	}
+	return leaders, all
+}
+
+func expect(t *testing.T, got Progress, state State, words ...string) {
+	t.Helper()
+	if got.State != state {
+		t.Errorf("%+v, want %v", got, state)
+	}
+	for _, word := range words {
+		if !strings.Contains(got.Message, word) {
+			t.Errorf("%q, want %q in it", got.Message, word)
+		}
+	}
+}
+
+// TestDrainPeriod: time alone ends a drain without a metric, and is waited for with one.
+func TestDrainPeriod(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		policy  Drain
+		leaders []Leader
+		words   string
+	}{
+		{"period only", Drain{Period: 30 * time.Second}, []Leader{leader(1)}, "the drain period of 30s is over"},
+		{"no leader", Drain{Period: 30 * time.Second, Metric: metric}, nil, "no leader is left"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bed) {
+				since := time.Now().Add(-10 * time.Second)
+				got := b.Drain("o", tt.leaders, tt.policy, since)
+				expect(t, got, Pending, "until 2000-01-01T00:00:20Z", "drain period 30s")
+				if got.Recheck != 20*time.Second {
+					t.Errorf("recheck in %s, want 20s", got.Recheck)
+				}
+				after(got.Recheck - 1)
+				expect(t, b.Drain("o", tt.leaders, tt.policy, since), Pending)
+				after(1)
+				got = b.Drain("o", tt.leaders, tt.policy, since)
+				expect(t, got, Done, tt.words)
+				if got.Forced || got.Recheck != 0 || len(b.owners) != 0 {
+					t.Errorf("%+v, %d owners", got, len(b.owners))
+				}
+			})
+		})
+	}
+}
+
+// TestDrainMetric: no request in the period; then one a second to every leader until all are at 0, and none after that.
+func TestDrainMetric(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		leaders, engines := b.engines(3)
+		engines[0].running.Store(3)
+		engines[2].running.Store(1)
+		since := time.Now()
+		b.Drain("o", leaders, untilZero, since)
+		after(untilZero.Period)
+		if engines[0].asked.Load() != 0 {
+			t.Error("asked in the period")
+		}
+		got := b.Drain("o", leaders, untilZero, since)
+		expect(t, got, Pending, "no answer yet from vllm-1, vllm-2, vllm-3")
+		synctest.Wait()
+		got = b.Drain("o", leaders, untilZero, since)
+		expect(t, got, Pending, metric+" reads 4: 3 on vllm-1, 1 on vllm-3;", "until 2000-01-01T00:01:10Z")
+		if got.Recheck != drainRecheck || b.changes.Load() != 3 {
+			t.Errorf("%+v after %d changes", got, b.changes.Load())
+		}
+		engines[0].running.Store(0)
+		after(time.Second)
+		expect(t, b.Drain("o", leaders, untilZero, since), Pending, "1 on vllm-3")
+		engines[0].running.Store(2) // a request that was on its way
+		engines[2].running.Store(0)
+		after(time.Second)
+		expect(t, b.Drain("o", leaders, untilZero, since), Pending, "2 on vllm-1")
+		engines[0].running.Store(0)
+		after(time.Second)
+		got = b.Drain("o", leaders, untilZero, since)
+		expect(t, got, Done, "reads 0 on 3 of 3 leaders")
+		if got.Forced || got.Recheck != 0 || b.changes.Load() != 7 || engines[1].asked.Load() != 4 {
+			t.Errorf("%+v after %d changes and %d requests", got, b.changes.Load(), engines[1].asked.Load())
+		}
+		engines[1].running.Store(9)
+		after(time.Hour)
+		expect(t, b.Drain("o", leaders[1:], untilZero, since), Done, "reads 0")
+		if engines[1].asked.Load() != 4 {
+			t.Error("asked although all is done")
+		}
+	})
+}
+
+// TestDrainForced: the timeout ends a drain, not before time, and the message says what was left behind.
+func TestDrainForced(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		leaders, engines := b.engines(9)
+		for _, e := range engines[:7] {
+			e.running.Store(2)
+		}
+		b.net.serve(at(8), func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) })
+		b.net.serve(at(9), nil)
+		since := time.Now()
+		for {
+			got := b.Drain("o", leaders, untilZero, since)
+			if got.State == Done {
+				expect(t, got, Done, "went on at the drain timeout of 1m0s", "reads 14: 2 on vllm-1", "2 on vllm-5 and 2 more",
+					"can't be read on vllm-8 (GET :8000/metrics: answered 503 Service Unavailable)",
+					"counted as drained because nobody can connect: vllm-9 (GET")
+				if !got.Forced {
+					t.Error("not forced")
+				}
+				break
+			}
+			if got.Recheck <= 0 {
+				t.Fatalf("%+v", got)
+			}
+			after(got.Recheck)
+		}
+		if took := time.Since(since); took != untilZero.Period+untilZero.Timeout {
+			t.Errorf("took %s", took)
+		}
+		expect(t, b.Drain("o", leaders[:2], untilZero, since), Done, "reads 14")
+		b.Close()
+		if !strings.Contains(b.log.String(), "level=WARN msg=drained owner=o forced=true") {
+			t.Errorf("the log does not say so:\n%s", b.log.String())
+		}
+	})
+}
+
+// TestDrainDefaultTimeout: a Drain that was not parsed has the timeout of one that was.
+func TestDrainDefaultTimeout(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		leaders, engines := b.engines(1)
+		engines[0].running.Store(1)
+		policy := untilZero
+		policy.Timeout = 0
+		since := time.Now().Add(-policy.Period)
+		b.Drain("o", leaders, policy, since)
+		after(DefaultDrainTimeout - time.Second)
+		expect(t, b.Drain("o", leaders, policy, since), Pending)
+		after(time.Second)
+		expect(t, b.Drain("o", leaders, policy, since), Done, "1 on vllm-1")
+	})
+}
+
+// TestDrainLeader: which answers mean that a leader has no requests.
+func TestDrainLeader(t *testing.T) {
+	page := func(text string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, text) }
+	}
+	for _, tt := range []struct {
+		name   string
+		answer http.HandlerFunc
+		fails  error
+		want   State
+		words  string
+	}{
+		{"zero", page(metric + " 0\n"), nil, Done, "reads 0 on 2 of 2"},
+		{"refused", nil, nil, Done, "reads 0 on 1 of 2 leaders; counted as drained because nobody can connect: vllm-2 (GET :8000/metrics: refused"},
+		{"no route", nil, syscall.EHOSTUNREACH, Done, "vllm-2 (GET :8000/metrics: no route to the pod"},
+		{"no network", nil, syscall.ENETUNREACH, Failed, "check where the driver runs"},
+		{"reset", nil, syscall.ECONNRESET, Failed, "connection reset"},
+		{"late", slow(time.Minute), nil, Failed, "no answer within 2s"},
+		{"error", page(""), nil, Failed, "there is no metric vllm:num_requests_running"},
+		{"not found", http.NotFound, nil, Failed, "answered 404 Not Found"},
+		{"nonsense", page(metric + " many\n"), nil, Failed, "can't be read"},
+		{"cut off", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "100")
+			fmt.Fprint(w, metric+" 0\n")
+		}, nil, Failed, "unexpected EOF"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bed) {
+				leaders, _ := b.engines(2)
+				b.net.serve(at(2), tt.answer)
+				b.net.fails[at(2)] = tt.fails
+				since := time.Now().Add(-untilZero.Period)
+				b.Drain("o", leaders, untilZero, since)
+				after(pollTimeout)
+				expect(t, b.Drain("o", leaders, untilZero, since), tt.want, tt.words)
+			})
+		})
+	}
+	t.Run("no address", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *bed) {
+			pending := []Leader{{Name: "vllm-0", UID: "u"}}
+			since := time.Now().Add(-untilZero.Period)
+			b.Drain("o", pending, untilZero, since)
+			synctest.Wait()
+			expect(t, b.Drain("o", pending, untilZero, since), Done, "has no address")
+		})
+	})
+}
+
+// TestDrainAfterAbsence: a driver that comes back past the timeout asks each leader before it goes on.
+func TestDrainAfterAbsence(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		answer http.HandlerFunc // of one leader
+		forced bool
+		within time.Duration
+	}{
+		{"drained meanwhile", nil, false, 0},
+		{"still running", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, metric, 1) }, true, 0},
+		{"silent", slow(time.Hour), true, pollTimeout},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bed) {
+				leaders, _ := b.engines(2)
+				if tt.answer != nil {
+					b.net.serve(at(1), tt.answer)
+				}
+				since := time.Now().Add(-time.Hour)
+				got := b.Drain("o", leaders, untilZero, since)
+				expect(t, got, Pending, "no answer yet")
+				if got.Recheck <= 0 {
+					t.Errorf("%+v", got)
+				}
+				after(tt.within)
+				if got := b.Drain("o", leaders, untilZero, since); got.State != Done || got.Forced != tt.forced {
+					t.Errorf("%+v, want done, forced %t", got, tt.forced)
+				}
+			})
+		})
+	}
+}
+
+// TestDrainFirstLookIsBounded: leaders that never get their turn do not hold up the end.
+func TestDrainFirstLookIsBounded(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		var leaders []Leader
+		for i := range 100 {
+			b.net.serve(at(i), slow(time.Hour))
+			leaders = append(leaders, leader(i))
+		}
+		since := time.Now().Add(-time.Hour)
+		b.Drain("o", leaders, untilZero, since)
+		after(firstLook)
+		got := b.Drain("o", leaders, untilZero, since)
+		expect(t, got, Done, "there is no answer yet from")
+		if !got.Forced {
+			t.Error("not forced")
+		}
+	})
+}
+
+// TestDrainUnasked: the leaders are left alone once nobody asks, and what they said before is not used again.
+func TestDrainUnasked(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		leaders, engines := b.engines(2)
+		engines[0].running.Store(1)
+		since := time.Now().Add(-untilZero.Period)
+		b.Drain("o", leaders, untilZero, since)
+		after(drainPatience + 2*pollInterval)
+		asked := engines[0].asked.Load()
+		if asked < int64(drainPatience/pollInterval) || len(b.owners) != 0 {
+			t.Errorf("asked %d times; %d owners remembered", asked, len(b.owners))
+		}
+		after(10 * time.Second)
+		if engines[0].asked.Load() != asked {
+			t.Error("asked although nobody wants to know")
+		}
+		expect(t, b.Drain("o", leaders, untilZero, since), Pending, "no answer yet from vllm-1, vllm-2")
+		synctest.Wait()
+		expect(t, b.Drain("o", leaders, untilZero, since), Pending, "1 on vllm-1")
+	})
+}
+
+// TestDrainOthers: leaders come and go during a drain, and one drain takes the place of another.
+func TestDrainOthers(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		leaders, engines := b.engines(3)
+		engines[0].running.Store(1)
+		engines[2].running.Store(5)
+		since := time.Now().Add(-untilZero.Period)
+		b.Drain("o", leaders[:2], untilZero, since)
+		synctest.Wait()
+		b.Keep("o", nil) // is about warm-ups
+		expect(t, b.Drain("o", leaders[:2], untilZero, since), Pending, "1 on vllm-1")
+		expect(t, b.Drain("o", leaders[1:2], untilZero, since), Done)
+		expect(t, b.Drain("o", leaders[1:], untilZero, since), Pending, "no answer yet")
+		synctest.Wait()
+		expect(t, b.Drain("o", leaders[1:], untilZero, since), Pending, "5 on vllm-3")
+		asked := engines[0].asked.Load()
+		after(5 * time.Second)
+		if engines[0].asked.Load() != asked {
+			t.Error("asked although it is no longer of the drain")
+		}
+		expect(t, b.Drain("o", leaders[1:2], untilZero, since), Done)
+		expect(t, b.Drain("o", leaders[1:2], untilZero, since.Add(-1)), Pending, "no answer yet")
+		expect(t, b.Drain("other", leaders[1:2], untilZero, since), Pending, "no answer yet")
+	})
+}
+
+// TestDrainEnds: Forget and Close end the watching, with requests under way.
+func TestDrainEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		var asked, hungUp atomic.Int64
+		for i := range 40 {
+			b.net.serve(at(i), func(_ http.ResponseWriter, r *http.Request) {
+				asked.Add(1)
+				<-r.Context().Done()
+				hungUp.Add(1)
+			})
+		}
+		var leaders []Leader
+		for i := range 40 {
+			leaders = append(leaders, leader(i))
+		}
+		since := time.Now().Add(-untilZero.Period)
+		b.Drain("o", leaders, untilZero, since)
+		b.Drain("other", leaders[:1], untilZero, since)
+		synctest.Wait()
+		if asked.Load() != perOwner+1 {
+			t.Errorf("%d requests at a time", asked.Load())
+		}
+		b.Forget("o")
+		synctest.Wait()
+		if hungUp.Load() != perOwner {
+			t.Errorf("%d requests ended", hungUp.Load())
+		}
+		b.Close()
+		synctest.Wait()
+		if hungUp.Load() != perOwner+1 || asked.Load() != perOwner+1 || b.changes.Load() != 0 {
+			t.Errorf("%d of %d requests ended, %d changes", hungUp.Load(), asked.Load(), b.changes.Load())
+		}
+		if got := b.Drain("o", leaders, untilZero, since); got != closing {
+			t.Errorf("%+v after Close", got)
+		}
+	})
+}

@@ -1,0 +1,112 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestReadMetric(t *testing.T) {
+	for _, tt := range []struct {
+		name, page string
+		want       float64
+		err        string
+	}{
+		{"one", "m 3\n", 3, ""},
+		{"labels, spaces, timestamps", " m { a = \"}\\\"\\n m 9\" , b=\"\" } 1.5 1700000000000\nm\t1e1\n", 11.5, ""},
+		{"comments", "# HELP m 7\n# TYPE m gauge\nm 0\n#m 8\n", 0, ""},
+		{"longer names", "m_total 5\nmm 5\nm:x 5\nxm 5\nm{} 1\n", 1, ""},
+		{"mistakes of others", "!\nx{ 1\n# TYPE x nonsense\nm 1\n", 1, ""},
+		{"nothing", "", 0, "there is no metric m"},
+		{"of others", "x 0\n", 0, "there is no metric m"},
+		{"without a value", "m\n", 0, "can't be read"},
+		{"cut off", "m 0", 0, "can't be read"},
+		{"cut off in the labels", "m 0\nm{a=\"", 0, "can't be read"},
+		{"no number", "m zero\n", 0, "can't be read"},
+		{"NaN", "m NaN\n", 0, "no number of requests"},
+		{"infinite", "m +Inf\n", 0, "no number of requests"},
+		{"negative", "m{a=\"1\"} 1\nm{a=\"2\"} -1\n", 0, "no number of requests"},
+		{"large", "m 0\n" + strings.Repeat("x", metricsLimit), 0, "larger than 8 MiB"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := readMetric(strings.NewReader(tt.page), "m")
+			if got != tt.want || (err == nil) != (tt.err == "") || (err != nil && !strings.Contains(err.Error(), tt.err)) {
+				t.Errorf("%g, %v; want %g, %q", got, err, tt.want, tt.err)
+			}
+		})
+	}
+	t.Run("a histogram's count", func(t *testing.T) {
+		page := "# TYPE h histogram\nh_bucket{le=\"1\"} 2\nh_bucket{le=\"+Inf\"} 4\nh_sum 7\nh_count 4\n"
+		if got, err := readMetric(strings.NewReader(page), "h_count"); err != nil || got != 4 {
+			t.Errorf("%g, %v", got, err)
+		}
+	})
+	t.Run("fails", func(t *testing.T) {
+		broken := io.MultiReader(strings.NewReader("m 0\n"), failing{})
+		if _, err := readMetric(broken, "m"); !errors.Is(err, errBroken) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+var errBroken = errors.New("broken")
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, errBroken }
+
+// TestReadMetricSums: whatever else is on a page and whatever the labels are, the samples of the name are added up.
+func TestReadMetricSums(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		label := rapid.Custom(func(t *rapid.T) string {
+			value := rapid.StringOf(rapid.RuneFrom([]rune("a{}\"\\\n ,=#7é"))).Draw(t, "value")
+			return fmt.Sprintf("%s=\"%s\"", rapid.SampledFrom([]string{"a", "b", metric[:4]}).Draw(t, "label"),
+				strings.NewReplacer("\\", `\\`, "\n", `\n`, "\"", `\"`).Replace(value))
+		})
+		var want float64
+		samples := 0
+		var page strings.Builder
+		for range rapid.IntRange(0, 20).Draw(t, "lines") {
+			name := rapid.SampledFrom([]string{metric, metric + "_total", "x" + metric, metric[:10], "# " + metric, "# HELP " + metric, ""}).Draw(t, "name")
+			if name == "" {
+				page.WriteString(rapid.SampledFrom([]string{"\n", "garbage\n", "#\n"}).Draw(t, "other"))
+				continue
+			}
+			value := rapid.IntRange(0, 5).Draw(t, "value")
+			if name == metric {
+				samples++
+				want += float64(value)
+			}
+			labels := strings.Join(rapid.SliceOfNDistinct(label, 0, 2, func(l string) string { return l[:1] }).Draw(t, "labels"), ",")
+			fmt.Fprintf(&page, "%s{%s} %d\n", name, labels, value)
+		}
+		got, err := readMetric(strings.NewReader(page.String()), metric)
+		if samples == 0 && err == nil {
+			t.Fatalf("%g from no sample in:\n%s", got, page.String())
+		}
+		if samples > 0 && (err != nil || got != want) {
+			t.Fatalf("%g, %v; want %g from:\n%s", got, err, want, page.String())
+		}
+	})
+}
+
+// FuzzReadMetric: a leader can't make the driver fall over, and 0 is never read from a page without the metric.
+func FuzzReadMetric(f *testing.F) {
+	for _, seed := range []string{"m 0\n", "m{a=\"b\"} 1 2\n", "{m} 1\n", "{\"m\",a=\"b\"} 1\n", "m{} NaN\n", "m{a=\"", "# TYPE m histogram\nm 0\n"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, page string) {
+		got, err := readMetric(strings.NewReader(page), "m")
+		if err == nil && (got < 0 || math.IsNaN(got) || !strings.Contains(page, "m")) {
+			t.Errorf("%g from %q", got, page)
+		}
+	})
+}

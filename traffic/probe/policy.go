@@ -1,0 +1,184 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+const (
+	// DefaultWarmUpTimeout is how long a leader has for its answer if the policy does not say.
+	DefaultWarmUpTimeout = 30 * time.Second
+	// DefaultDrainTimeout is how long a metric is waited for if the policy does not say.
+	DefaultDrainTimeout = 5 * time.Minute
+	// MaxWarmUpTimeout is the longest that a policy can give a leader for its answer.
+	MaxWarmUpTimeout = time.Hour
+	// MaxDrain is the longest that a drain can take, its period and its timeout together.
+	MaxDrain = 24 * time.Hour
+)
+
+// Endpoint is where a leader is asked over HTTP.
+type Endpoint struct {
+	// Port is never 0 in an Endpoint that was parsed.
+	Port uint16
+	// Path begins with "/" and may have a query.
+	Path string
+}
+
+// String returns port and path as in a policy, for example ":8000/health". The query is left out: it may be secret.
+func (e Endpoint) String() string {
+	path, _, _ := strings.Cut(e.Path, "?")
+	return fmt.Sprintf(":%d%s", e.Port, path)
+}
+
+// WarmUp is a WarmUpPolicy that was found valid. The zero value asks for no warm-up.
+type WarmUp struct {
+	// Endpoint is what is asked.
+	Endpoint Endpoint
+	// Body is sent as JSON with a POST. Empty: a GET is made.
+	Body string
+	// Timeout is the time for the whole answer. Zero: [DefaultWarmUpTimeout].
+	Timeout time.Duration
+}
+
+// Drain is a DrainPolicy that was found valid. The zero value waits for nothing.
+type Drain struct {
+	// Period is waited for in any case.
+	Period time.Duration
+	// Metric is what must read 0 on every leader after that. Empty: nothing more is waited for.
+	Metric string
+	// Endpoint is where the leaders tell the metric.
+	Endpoint Endpoint
+	// Timeout, counted from the end of the period, is when the metric is waited for no longer. Zero:
+	// [DefaultDrainTimeout].
+	Timeout time.Duration
+}
+
+// ParseWarmUp checks a policy and returns it as a value. Any violation makes the WarmUp unusable. Without a policy it is
+// the zero WarmUp.
+func ParseWarmUp(p *pb.WarmUpPolicy) (WarmUp, []drivererr.FieldViolation) {
+	if p == nil {
+		return WarmUp{}, nil
+	}
+	v := &violations{field: "policy.traffic.warm_up"}
+	if p.GetEndpoint() == "" {
+		v.add("endpoint", "is required: a port and a path, for example \":8000/health\"")
+	}
+	return WarmUp{
+		Endpoint: v.endpoint("endpoint", p.GetEndpoint()),
+		Body:     p.GetBody(),
+		Timeout:  v.duration("timeout", p.GetTimeout(), DefaultWarmUpTimeout, MaxWarmUpTimeout),
+	}, v.list
+}
+
+// ParseDrain checks a policy and returns it as a value. Any violation makes the Drain unusable. Without a policy it is
+// the zero Drain.
+func ParseDrain(p *pb.DrainPolicy) (Drain, []drivererr.FieldViolation) {
+	if p == nil {
+		return Drain{}, nil
+	}
+	v := &violations{field: "policy.traffic.drain"}
+	d := Drain{
+		Period:   v.duration("period", p.GetPeriod(), 0, MaxDrain),
+		Metric:   v.metric(p.GetMetric()),
+		Endpoint: v.endpoint("metric_endpoint", p.GetMetricEndpoint()),
+		Timeout:  v.duration("timeout", p.GetTimeout(), DefaultDrainTimeout, MaxDrain),
+	}
+	switch {
+	case p.GetMetric() != "" && p.GetMetricEndpoint() == "":
+		v.add("metric_endpoint", "is required with metric: the port and path of the metrics, for example \":8000/metrics\"")
+	case p.GetMetric() == "" && p.GetMetricEndpoint() != "":
+		v.add("metric", "is required with metric_endpoint: the metric to wait for, for example \"vllm:num_requests_running\"")
+	}
+	if len(v.list) > 0 {
+		return d, v.list
+	}
+	switch {
+	case d.Period == 0 && d.Metric == "":
+		v.add("", "waits for nothing: set period, or metric and metric_endpoint, or leave it out")
+	case d.Metric != "" && d.Period+d.Timeout > MaxDrain:
+		v.add("timeout", "with the period it is %s, and the most that a drain can take is %s", d.Period+d.Timeout, MaxDrain)
+	}
+	return d, v.list
+}
+
+type violations struct {
+	field string
+	list  []drivererr.FieldViolation
+}
+
+// add notes what is wrong with a part of the field, or with the field itself if part is empty.
+func (v *violations) add(part, format string, args ...any) {
+	field := v.field
+	if part != "" {
+		field += "." + part
+	}
+	v.list = append(v.list, drivererr.FieldViolation{Field: field, Description: fmt.Sprintf(format, args...)})
+}
+
+func (v *violations) duration(part string, d *durationpb.Duration, zero, most time.Duration) time.Duration {
+	if d.GetSeconds() == 0 && d.GetNanos() == 0 {
+		return zero
+	}
+	if d.CheckValid() != nil {
+		v.add(part, "is no valid duration")
+		return zero
+	}
+	switch got := d.AsDuration(); {
+	case got < 0:
+		v.add(part, "is negative: %s", got)
+	case got > most:
+		v.add(part, "is %s, and the most that is allowed is %s", got, most)
+	}
+	return d.AsDuration()
+}
+
+func (v *violations) metric(name string) string {
+	if name != "" && !model.LegacyValidation.IsValidMetricName(name) {
+		v.add("metric", "%q can't be the name of a metric, which is letters, digits, \"_\" and \":\", without labels, "+
+			"for example \"vllm:num_requests_running\"", name)
+	}
+	return name
+}
+
+func (v *violations) endpoint(part, text string) Endpoint {
+	if text == "" {
+		return Endpoint{}
+	}
+	e, err := parseEndpoint(text)
+	if err != nil {
+		v.add(part, "%q is no port and path such as \":8000/health\": %v", text, err)
+	}
+	return e
+}
+
+func parseEndpoint(text string) (Endpoint, error) {
+	rest, found := strings.CutPrefix(text, ":")
+	if !found {
+		return Endpoint{}, fmt.Errorf("it does not begin with \":\"; the host is each leader's own")
+	}
+	slash := strings.IndexByte(rest, '/')
+	if slash < 0 {
+		return Endpoint{}, fmt.Errorf("the path, which begins with \"/\", is missing")
+	}
+	digits, path := rest[:slash], rest[slash:]
+	port, err := strconv.ParseUint(digits, 10, 16)
+	if err != nil || port == 0 {
+		return Endpoint{}, fmt.Errorf("the port must be a number from 1 to 65535")
+	}
+	if _, err := url.ParseRequestURI(path); err != nil || strings.ContainsAny(path, " #") {
+		return Endpoint{}, fmt.Errorf("the path has characters that must be percent-encoded")
+	}
+	return Endpoint{Port: uint16(port), Path: path}, nil
+}

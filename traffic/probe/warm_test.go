@@ -1,0 +1,392 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var health = WarmUp{Endpoint: Endpoint{8000, "/health"}, Timeout: 10 * time.Second}
+
+// TestWarm: what a leader is asked, and that it is asked once.
+func TestWarm(t *testing.T) {
+	type asked struct{ Method, Host, URI, Type, Body string }
+	for _, tt := range []struct {
+		name   string
+		addr   string
+		policy WarmUp
+		want   asked
+	}{
+		{"get", "10.0.0.1", health, asked{"GET", "10.0.0.1:8000", "/health", "", ""}},
+		{"post", "10.0.0.1", WarmUp{Endpoint: Endpoint{8000, "/v1/completions?a=b%20c"}, Body: `{"prompt":"x"}`},
+			asked{"POST", "10.0.0.1:8000", "/v1/completions?a=b%20c", "application/json", `{"prompt":"x"}`}},
+		{"IPv6", "fd00::1", WarmUp{Endpoint: Endpoint{80, "/"}}, asked{"GET", "[fd00::1]:80", "/", "", ""}},
+		{"IPv4 in IPv6", "::ffff:10.0.0.1", health, asked{"GET", "10.0.0.1:8000", "/health", "", ""}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bed) {
+				requests := make(chan asked, 10)
+				b.net.serve(tt.want.Host, func(w http.ResponseWriter, r *http.Request) {
+					body, _ := io.ReadAll(r.Body)
+					requests <- asked{r.Method, r.Host, r.RequestURI, r.Header.Get("Content-Type"), string(body)}
+					w.WriteHeader(http.StatusNoContent)
+				})
+				l := Leader{Name: "vllm-0", UID: "uid", Address: tt.addr}
+				if got := b.Warm("o", l, tt.policy); got.State != Pending || got.Recheck == 0 {
+					t.Errorf("first call: %+v", got)
+				}
+				synctest.Wait()
+				for range 3 {
+					if got := b.Warm("o", l, tt.policy); got.State != Done || !strings.Contains(got.Message, "vllm-0") {
+						t.Errorf("%+v, want done", got)
+					}
+					after(time.Hour)
+				}
+				if diff := cmp.Diff(tt.want, <-requests); diff != "" {
+					t.Errorf("asked (-want +got):\n%s", diff)
+				}
+				if len(requests) > 0 || b.changes.Load() != 1 {
+					t.Errorf("%d more requests, %d changes", len(requests), b.changes.Load())
+				}
+			})
+		})
+	}
+}
+
+// TestWarmFails: every answer but one in the 200s fails, in words, and is made good by a later one.
+func TestWarmFails(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		answer http.HandlerFunc
+		fails  error
+		wait   time.Duration
+		want   string
+	}{
+		{"unavailable", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, nil, 0, "answered 503 Service Unavailable"},
+		{"unknown status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(599) }, nil, 0, "answered 599 (try 1)"},
+		{"not found", http.NotFound, nil, 0, "answered 404 Not Found: correct the path"},
+		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/else", http.StatusFound) }, nil, 0, "redirects are not followed"},
+		{"late", slow(time.Minute), nil, 10 * time.Second, "no answer within 10s"},
+		{"late body", func(w http.ResponseWriter, r *http.Request) {
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}, nil, 10 * time.Second, "began but did not end within 10s"},
+		{"hangs up", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, nil, 0, "EOF"},
+		{"refused", nil, nil, 0, "refused the connection: nothing listens on port 8000"},
+		{"no route", nil, syscall.EHOSTUNREACH, 0, "no route to the pod"},
+		{"no network", nil, syscall.ENETUNREACH, 0, "check where the driver runs"},
+		{"other", nil, errors.New("x" + strings.Repeat("y", 1000)), 0, "yy ..."},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bed) {
+				b.net.serve(at(1), tt.answer)
+				b.net.fails[at(1)] = tt.fails
+				policy := health
+				policy.Endpoint.Path += "?token=secret"
+				b.Warm("o", leader(1), policy)
+				after(tt.wait)
+				got := b.Warm("o", leader(1), policy)
+				next := time.Now().Add(time.Second).UTC().Format(time.RFC3339)
+				for _, want := range []string{tt.want, "vllm-1 (10.0.0.1)", "GET :8000/health:", "next try at " + next} {
+					if got.State != Failed || !strings.Contains(got.Message, want) {
+						t.Errorf("%v %q, want %q in it", got.State, got.Message, want)
+					}
+				}
+				if strings.Contains(got.Message, "secret") || len(got.Message) > 400 {
+					t.Errorf("message %q", got.Message)
+				}
+				good, _ := counted(200)
+				b.net.serve(at(1), good)
+				b.net.mu.Lock()
+				delete(b.net.fails, at(1))
+				b.net.mu.Unlock()
+				after(time.Second)
+				if got := b.Warm("o", leader(1), policy); got.State != Done || b.changes.Load() != 2 {
+					t.Errorf("%+v after %d changes, want done after 2", got, b.changes.Load())
+				}
+			})
+		})
+	}
+}
+
+// TestWarmPauses: a failed request is made again with growing pauses, as long as somebody asks and not much longer.
+func TestWarmPauses(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		start := time.Now()
+		var tries times
+		b.net.serve(at(1), func(w http.ResponseWriter, _ *http.Request) {
+			tries.add(time.Since(start) / time.Second)
+			w.WriteHeader(500)
+		})
+		for time.Since(start) < 100*time.Second {
+			after(min(10*time.Second, b.Warm("o", leader(1), health).Recheck))
+		}
+		if diff := cmp.Diff([]time.Duration{0, 1, 3, 7, 15, 31, 61, 91}, tries.all()); diff != "" {
+			t.Errorf("tries at seconds (-want +got):\n%s", diff)
+		}
+		before := len(tries.all())
+		after(time.Hour)
+		if more := len(tries.all()) - before; more > 4 || len(b.owners) != 0 {
+			t.Errorf("%d more tries that nobody asked for; %d owners remembered", more, len(b.owners))
+		}
+		before = len(tries.all())
+		if got := b.Warm("o", leader(1), health); got.State != Pending {
+			t.Errorf("%+v, want a new beginning", got)
+		}
+		synctest.Wait()
+		if len(tries.all()) != before+1 {
+			t.Error("a new question makes no request at once")
+		}
+	})
+}
+
+// TestWarmRecheckIsEnough: who asks no more often than told keeps the work going, even if each try takes long.
+func TestWarmRecheckIsEnough(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		var n atomic.Int64
+		b.net.serve(at(1), func(w http.ResponseWriter, r *http.Request) {
+			slow(5*time.Minute)(w, r)
+			if n.Add(1) < 4 {
+				w.WriteHeader(503)
+			}
+		})
+		policy := health
+		policy.Timeout = 10 * time.Minute
+		for start := time.Now(); ; {
+			got := b.Warm("o", leader(1), policy)
+			if got.State == Done {
+				break
+			}
+			if got.Recheck <= 0 || time.Since(start) > time.Hour {
+				t.Fatalf("%+v after %s and %d tries", got, time.Since(start), n.Load())
+			}
+			after(got.Recheck)
+		}
+		if n.Load() != 4 {
+			t.Errorf("%d tries, want 4", n.Load())
+		}
+	})
+}
+
+// TestWarmMemory: an answer is remembered for the pod, the policy and as long as the owner wants.
+func TestWarmMemory(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		answer, n := counted(200)
+		b.net.serve(at(1), answer)
+		b.net.serve(at(2), answer)
+		warm := func(owner string, l Leader, p WarmUp, want State, requests int64) {
+			t.Helper()
+			before := n.Load()
+			if got := b.Warm(owner, l, p); got.State != want {
+				t.Errorf("%+v, want %v", got, want)
+			}
+			synctest.Wait()
+			if n.Load()-before != requests {
+				t.Errorf("%d requests, want %d", n.Load()-before, requests)
+			}
+		}
+		again := leader(1)
+		again.UID = "uid-again"
+		other := health
+		other.Body = "{}"
+		nowhere := leader(1)
+		nowhere.Address = ""
+
+		warm("o", leader(1), health, Pending, 1)
+		warm("o", leader(2), health, Pending, 1)
+		warm("o", leader(1), health, Done, 0)
+		warm("o", nowhere, health, Done, 0)
+		warm("other", leader(1), health, Pending, 1)
+		warm("o", again, health, Pending, 1)
+		b.Keep("o", []string{"uid-1", "uid-9"})
+		b.Keep("unknown", nil)
+		warm("o", leader(1), health, Done, 0)
+		warm("o", leader(2), health, Pending, 1)
+		warm("o", leader(1), other, Pending, 1)
+		warm("o", leader(1), other, Done, 0)
+		b.Forget("o")
+		b.Forget("unknown")
+		warm("o", leader(1), other, Pending, 1)
+		warm("other", leader(1), health, Done, 0)
+		b.Keep("o", nil)
+		b.Forget("other")
+		if len(b.owners) != 0 {
+			t.Errorf("owners remembered: %v", b.owners)
+		}
+	})
+}
+
+// TestWarmNothing: what can be answered without a request.
+func TestWarmNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		if got := b.Warm("o", leader(1), WarmUp{}); got.State != Done {
+			t.Errorf("%+v without a policy", got)
+		}
+		if got := b.Warm("o", Leader{Name: "vllm-0", UID: "u"}, health); got.State != Pending || got.Recheck != 0 {
+			t.Errorf("%+v without an address", got)
+		}
+		if len(b.owners) != 0 {
+			t.Error("something is remembered")
+		}
+		name := Leader{Name: "vllm-0", UID: "u", Address: "metadata.internal"}
+		b.Warm("o", name, health)
+		synctest.Wait()
+		if got := b.Warm("o", name, health); got.State != Failed || !strings.Contains(got.Message, "no IP address") {
+			t.Errorf("%+v with a name", got)
+		}
+	})
+}
+
+func TestStateNames(t *testing.T) {
+	for state, want := range map[State]string{Pending: "Pending", Failed: "Failed", Done: "Done"} {
+		if state.String() != want {
+			t.Errorf("%d is %q, want %q", state, state, want)
+		}
+	}
+}
+
+// TestWarmAtOnce: the number of requests at a time is bounded per owner, and owners don't hold up each other.
+func TestWarmAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		var now crowd
+		for i := range 50 {
+			b.net.serve(at(i), func(w http.ResponseWriter, r *http.Request) {
+				defer now.leave()
+				now.enter()
+				slow(5*time.Second)(w, r)
+			})
+		}
+		quick, _ := counted(200)
+		b.net.serve(at(99), quick)
+		for i := range 50 {
+			b.Warm("o", leader(i), health)
+		}
+		synctest.Wait()
+		waiting := 0
+		for i := range 50 {
+			waiting += strings.Count(b.Warm("o", leader(i), health).Message, "waits for its turn")
+		}
+		if now.size() != perOwner || waiting != 50-perOwner {
+			t.Errorf("%d requests at a time, %d wait", now.size(), waiting)
+		}
+		b.Warm("other", leader(99), health)
+		synctest.Wait()
+		if got := b.Warm("other", leader(99), health); got.State != Done {
+			t.Errorf("%+v: held up by another owner", got)
+		}
+		after(time.Minute)
+		for i := range 50 {
+			if got := b.Warm("o", leader(i), health); got.State != Done {
+				t.Errorf("%+v", got)
+			}
+		}
+		if now.most > perOwner || now.size() > 0 {
+			t.Errorf("%d requests at a time, %d left", now.most, now.size())
+		}
+	})
+}
+
+// TestWarmEndless: an answer without an end is good once enough of it was read.
+func TestWarmEndless(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		b.net.serve(at(1), func(w http.ResponseWriter, _ *http.Request) {
+			for err := error(nil); err == nil; {
+				_, err = w.Write(make([]byte, 4096))
+			}
+		})
+		b.Warm("o", leader(1), health)
+		synctest.Wait()
+		if got := b.Warm("o", leader(1), health); got.State != Done {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// TestWarmEnds: Forget and Close end requests under way, whose answers then count for nothing.
+func TestWarmEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		var hungUp atomic.Int64
+		for i := range 2 {
+			b.net.serve(at(i), func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); hungUp.Add(1) })
+		}
+		b.Warm("o", leader(0), health)
+		b.Warm("other", leader(1), health)
+		synctest.Wait()
+		b.Forget("o")
+		synctest.Wait()
+		if hungUp.Load() != 1 {
+			t.Errorf("%d requests ended, want 1", hungUp.Load())
+		}
+		start := time.Now()
+		b.Close()
+		synctest.Wait()
+		if hungUp.Load() != 2 || time.Since(start) > 0 || b.changes.Load() != 0 {
+			t.Errorf("%d requests ended after %s, %d changes", hungUp.Load(), time.Since(start), b.changes.Load())
+		}
+		if got := b.Warm("o", leader(0), health); got != closing {
+			t.Errorf("%+v after Close", got)
+		}
+		b.Close()
+	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestCloseWaits: nothing is left running when Close returns.
+func TestCloseWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := New(WithTransport(roundTrip(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			<-time.After(time.Second) // to clean up
+			return nil, r.Context().Err()
+		})))
+		p.Warm("o", leader(1), health)
+		synctest.Wait()
+		start := time.Now()
+		p.Close()
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("Close took %s, want 1s", took)
+		}
+	})
+}
+
+// TestWarmLog: the log tells what happens, once, and no secrets.
+func TestWarmLog(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		var n atomic.Int64
+		b.net.serve(at(1), func(w http.ResponseWriter, _ *http.Request) {
+			if n.Add(1) < 4 {
+				w.WriteHeader(503)
+				_, _ = io.WriteString(w, "secret")
+			}
+		})
+		policy := WarmUp{Endpoint: Endpoint{8000, "/health?secret"}, Body: `{"secret":1}`}
+		for range 4 {
+			b.Warm("o", leader(1), policy)
+			after(10 * time.Second)
+		}
+		b.Close()
+		log := b.log.String()
+		if strings.Contains(log, "secret") {
+			t.Errorf("a secret in the log:\n%s", log)
+		}
+		for level, want := range map[string]int{"WARN": 1, "DEBUG": 2, "INFO": 1} {
+			if got := strings.Count(log, "level="+level); got != want {
+				t.Errorf("%d lines of level %s, want %d:\n%s", got, level, want, log)
+			}
+		}
+	})
+}

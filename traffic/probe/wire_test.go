@@ -1,0 +1,60 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestOverTCP: the default transport, on real sockets of both families, against a server and against none.
+func TestOverTCP(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		t.Run(host, func(t *testing.T) {
+			l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+			if err != nil {
+				t.Skipf("this machine has no %s: %v", host, err)
+			}
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "m 0") }))
+			_ = server.Listener.Close()
+			server.Listener = l
+			server.Start()
+			defer server.Close()
+
+			changed := make(chan string, 10)
+			p := New(OnChange(func(owner string) { changed <- owner }))
+			defer p.Close()
+			pod := Leader{Name: "vllm-0", UID: "u", Address: host}
+			e := Endpoint{netip.MustParseAddrPort(l.Addr().String()).Port(), "/metrics"}
+			drain := Drain{Metric: "m", Endpoint: e}
+			since := time.Now()
+
+			p.Warm("o", pod, WarmUp{Endpoint: e})
+			<-changed
+			expect(t, p.Warm("o", pod, WarmUp{Endpoint: e}), Done)
+			p.Drain("o", []Leader{pod}, drain, since)
+			<-changed
+			expect(t, p.Drain("o", []Leader{pod}, drain, since), Done, "reads 0 on 1 of 1")
+
+			server.Close()
+			p.Forget("o")
+			p.Warm("o", pod, WarmUp{Endpoint: e})
+			<-changed
+			expect(t, p.Warm("o", pod, WarmUp{Endpoint: e}), Failed, "refused the connection")
+			p.Drain("o", []Leader{pod}, drain, since)
+			for got := (Progress{}); got.State != Done; { // or the warm-up was tried again
+				<-changed
+				if got = p.Drain("o", []Leader{pod}, drain, since); got.State == Done && !strings.Contains(got.Message, "refused") {
+					t.Errorf("%+v", got)
+				}
+			}
+		})
+	}
+}

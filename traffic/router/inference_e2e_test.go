@@ -1,0 +1,290 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+var stablePool = traffic.Key{Kind: traffic.KindInferencePool, Name: "llm"}
+
+const poolManifest = `apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {name: llm, annotations: {owner: ml}}
+spec:
+  selector: {matchLabels: {app: vllm, leaderworkerset.sigs.k8s.io/worker-index: "0"}}
+  targetPorts: [{number: 8000}]
+  endpointPickerRef: {name: epp, port: {number: 9002}}
+`
+
+const poolRouteManifest = `apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: llm}
+spec:
+  parentRefs: [{name: public}]
+  rules:
+  - matches: [{path: {value: /v1}}]
+    backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: llm}]
+  - matches: [{path: {value: /health}}]
+    backendRefs: [{name: vllm, port: 80}]
+`
+
+const pickerManifest = `apiVersion: v1
+kind: Service
+metadata: {name: epp-canary}
+spec:
+  selector: {app: epp-canary}
+  ports: [{name: grpc, port: 9002, appProtocol: kubernetes.io/h2c}]
+`
+
+// installInference adds the InferencePool of the Inference Extension that the test cluster pins.
+func installInference(t *testing.T) {
+	t.Helper()
+	download := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "sigs.k8s.io/gateway-api-inference-extension")
+	download.Dir = filepath.Join("..", "..", "test", "cluster", "modules", "gatewayapi")
+	out, err := download.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var module struct{ Dir string }
+	if err := json.Unmarshal(out, &module); err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := os.ReadFile(filepath.Join(module.Dir, "config/crd/bases", traffic.InferenceGroup+"_inferencepools.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cluster.Shared(t).Apply(t.Context(), "", manifest); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newPoolEnv is a release whose route leads to a pool, with a picker for the canary's that is not ready yet.
+func newPoolEnv(t *testing.T) *env {
+	t.Helper()
+	installGateway(t)
+	installInference(t)
+	e := newEnv(t, nil)
+	e.setup.Policy.Routes = []traffic.Key{httpRoute}
+	e.setup.Policy.Pool = &traffic.Pool{Stable: "llm", Canary: "llm-canary", Picker: "epp-canary"}
+	e.apply("someone", pickerManifest)
+	for _, manifest := range []string{poolManifest, poolRouteManifest} {
+		eventually(t, "the API is served", func(context.Context) error {
+			return e.applyError("argocd", manifest, true) //nolint:contextcheck // it has the test's own
+		})
+	}
+	return e
+}
+
+// TestInferenceAPIComesLater begins on a cluster without the Inference Extension.
+func TestInferenceAPIComesLater(t *testing.T) {
+	e := newPoolEnv(t)
+	e.uninstall(traffic.InferenceGroup)
+	err := e.router.Check(t.Context(), e.setup)
+	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND || !strings.Contains(err.Error(), "Inference Extension") {
+		t.Fatalf("Check: %v, want one about the Inference Extension", err)
+	}
+	installInference(t)
+	eventually(t, "the pool is accepted", func(context.Context) error {
+		return e.applyError("argocd", poolManifest, true) //nolint:contextcheck // it has the test's own
+	})
+	eventually(t, "the API is found", func(ctx context.Context) error { return e.router.Check(ctx, e.setup) })
+}
+
+// TestPoolRelease goes through a release between pools, with all that others do to them meanwhile.
+func TestPoolRelease(t *testing.T) {
+	e := newPoolEnv(t)
+	e.pod("vllm-0", "vllm", "0")
+	if err := e.router.Check(t.Context(), e.setup); err != nil {
+		t.Fatal(err)
+	}
+	user := map[traffic.Key]*unstructured.Unstructured{}
+	for _, key := range []traffic.Key{{Kind: traffic.KindService, Name: "vllm"}, stablePool, httpRoute} {
+		user[key] = e.get(key)
+	}
+
+	prepared, d := traffic.Desired{Prepared: true}, traffic.Desired{Weight: 25}
+	want := []string{"patch Service vllm", "patch InferencePool llm", "create Service vllm-canary", "create InferencePool llm-canary"}
+	if diff := cmp.Diff(want, e.settle(prepared)); diff != "" {
+		t.Fatalf("prepare (-want +got):\n%s", diff)
+	}
+	e.view(prepared, traffic.ReasonRouteNotObserved)
+	e.gateway()
+	e.view(prepared, "")
+	e.canaryPool(map[string]any{
+		"app": "vllm", "leaderworkerset.sigs.k8s.io/name": "vllm-abc123", "leaderworkerset.sigs.k8s.io/worker-index": "0",
+	})
+
+	e.pod("vllm-abc123-0", "vllm-abc123", "0")
+	e.endpoint()
+	if got := e.settle(d); got != nil {
+		t.Errorf("wrote %v without a picker", got)
+	}
+	e.view(d, traffic.ReasonNoPicker)
+	e.podWith("epp", map[string]string{"app": "epp-canary"})
+	eventually(t, "the picker is ready", func(context.Context) error {
+		if v := e.router.Observe(e.setup, d); !v.Drift {
+			return fmt.Errorf("view %+v", v)
+		}
+		return nil
+	})
+	if diff := cmp.Diff([]string{"patch HTTPRoute llm"}, e.settle(d)); diff != "" {
+		t.Fatalf("up (-want +got):\n%s", diff)
+	}
+	e.view(d, traffic.ReasonRouteNotObserved)
+	e.accept(e.get(httpRoute))
+	e.view(d, traffic.ReasonPoolNotObserved)
+	e.gateway()
+	if v := e.view(d, ""); v.Weight != 25 || !v.Fenced || !v.Prepared {
+		t.Errorf("view %+v", v)
+	}
+
+	t.Run("manifests applied again", func(t *testing.T) { e.in(t).reapplyPool(d) })
+
+	for _, weight := range []int{100, 0} {
+		d := traffic.Desired{Weight: weight, Prepared: true}
+		if diff := cmp.Diff([]string{"patch HTTPRoute llm"}, e.settle(d)); diff != "" {
+			t.Errorf("to %d %% (-want +got):\n%s", weight, diff)
+		}
+		e.gateway()
+		e.view(d, "")
+	}
+	want = []string{
+		"delete InferencePool llm-canary", "delete Service vllm-canary", "patch InferencePool llm", "patch Service vllm",
+		"patch Service vllm", "patch HTTPRoute llm", // a selector that is one value, and the rules, are given up by name
+	}
+	if diff := cmp.Diff(want, e.settle(traffic.Desired{})); diff != "" {
+		t.Fatalf("end (-want +got):\n%s", diff)
+	}
+	e.asBefore(user)
+	for _, manifest := range []string{strings.Replace(poolManifest, "8000", "8001", 1), strings.Replace(poolRouteManifest, "value: /v1", "value: /v2", 1)} {
+		if err := e.applyError("argocd", manifest, false); err != nil {
+			t.Errorf("after the release the user meets a conflict: %v", err)
+		}
+	}
+}
+
+// canaryPool compares the canary pool with what the API server made of the stable one.
+func (e *env) canaryPool(labels map[string]any) {
+	e.Helper()
+	got := e.get(traffic.Key{Kind: traffic.KindInferencePool, Name: "llm-canary"})
+	want := map[string]any{
+		"selector":          map[string]any{"matchLabels": labels},
+		"targetPorts":       []any{map[string]any{"number": int64(8000)}},
+		"endpointPickerRef": map[string]any{"group": "", "kind": "Service", "name": "epp-canary", "port": map[string]any{"number": int64(9002)}, "failureMode": "FailClose"},
+	}
+	if diff := cmp.Diff(want, got.Object["spec"]); diff != "" {
+		e.Errorf("the canary pool (-want +got):\n%s", diff)
+	}
+	if owner := metav1.GetControllerOf(got); owner == nil || owner.UID != e.setup.Owner.UID {
+		e.Errorf("the canary pool is owned by %v", owner)
+	}
+}
+
+// asBefore: the user's objects are as they were, and nothing says that any field of them is ours.
+func (e *env) asBefore(user map[traffic.Key]*unstructured.Unstructured) {
+	e.Helper()
+	for key, before := range user {
+		o := e.get(key)
+		if diff := cmp.Diff(before.Object["spec"], o.Object["spec"]); diff != "" {
+			e.Errorf("%s is not as the user had it:\n%s", key, diff)
+		}
+		if diff := cmp.Diff(before.GetAnnotations(), o.GetAnnotations()); diff != "" {
+			e.Errorf("the annotations of %s are not as the user had them:\n%s", key, diff)
+		}
+		for _, entry := range o.GetManagedFields() {
+			if entry.Manager == traffic.FieldManager {
+				e.Errorf("%s: fields are still ours: %s", key, entry.FieldsV1)
+			}
+		}
+	}
+}
+
+// reapplyPool has tools apply the user's pool in mid-release, in each way that they have.
+func (e *env) reapplyPool(d traffic.Desired) {
+	before := e.get(stablePool).GetGeneration()
+	if err := e.applyError("argocd", poolManifest, false); err != nil {
+		e.Errorf("server-side apply without force: %v: the added label is a key of its own", err)
+	}
+	if o := e.get(stablePool); o.GetGeneration() != before {
+		e.Errorf("server-side apply took the fence away: %v", o.Object["spec"])
+	}
+	if got := e.settle(d); got != nil {
+		e.Errorf("wrote %v although the fence stays", got)
+	}
+
+	// kubectl replace
+	next := decode(e.T, strings.Replace(poolManifest, "8000", "8001", 1))
+	next.SetResourceVersion(e.get(stablePool).GetResourceVersion())
+	if _, err := e.client(traffic.KindInferencePool).Update(e.Context(), next, metav1.UpdateOptions{}); err != nil {
+		e.Fatal(err)
+	}
+	e.view(d, traffic.ReasonWriting)
+	want := []string{"patch InferencePool llm", "patch InferencePool llm-canary"}
+	if diff := cmp.Diff(want, e.settle(d)); diff != "" {
+		e.Errorf("the fence is repaired, and the canary pool follows (-want +got):\n%s", diff)
+	}
+	e.apply("argocd", poolManifest)
+	eventually(e.T, "the port is back", func(context.Context) error {
+		if got := e.get(stablePool).Object["spec"]; !strings.Contains(fmt.Sprint(got), "8000") {
+			return fmt.Errorf("spec %v", got)
+		}
+		return nil
+	})
+	e.view(d, traffic.ReasonWriting)
+	e.settle(d)
+
+	// The route alone: it leads to the stable pool until it is put back.
+	e.apply("argocd", poolRouteManifest)
+	e.view(d, traffic.ReasonWriting)
+	if diff := cmp.Diff([]string{"patch HTTPRoute llm"}, e.settle(d)); diff != "" {
+		e.Errorf("(-want +got):\n%s", diff)
+	}
+	e.gateway()
+	e.view(d, "")
+}
+
+// TestForeignPool: a pool of others under the canary's name.
+func TestForeignPool(t *testing.T) {
+	e := newPoolEnv(t)
+	e.apply("someone", strings.Replace(poolManifest, "name: llm,", "name: llm-canary,", 1))
+	eventually(t, "NAME_TAKEN", func(ctx context.Context) error {
+		err := e.router.Check(ctx, e.setup)
+		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
+			return nil
+		}
+		return fmt.Errorf("Check: %w", err)
+	})
+	foreign := traffic.Key{Kind: traffic.KindInferencePool, Name: "llm-canary"}
+	before := e.get(foreign)
+	e.settle(traffic.Desired{Fenced: true})
+	for range 2 {
+		_, _, err := e.router.Apply(t.Context(), e.setup, traffic.Desired{Prepared: true})
+		if err != nil && drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
+			t.Errorf("Apply: %v", err)
+		}
+	}
+	e.settle(traffic.Desired{})
+	if diff := cmp.Diff(before.Object, e.get(foreign).Object); diff != "" {
+		t.Errorf("it was changed:\n%s", diff)
+	}
+}

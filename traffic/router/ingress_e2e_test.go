@@ -1,0 +1,227 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package router
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+var (
+	userIngress   = traffic.Key{Kind: traffic.KindIngress, Name: "llm"}
+	canaryIngress = traffic.Key{Kind: traffic.KindIngress, Name: "llm-canary"}
+)
+
+const ingressManifest = `apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: llm
+  labels: {team: serving}
+  annotations: {owner: ml, cert-manager.io/cluster-issuer: letsencrypt}
+spec:
+  ingressClassName: nginx
+  tls: [{hosts: [llm.example.com], secretName: llm-tls}]
+  rules:
+  - host: llm.example.com
+    http:
+      paths:
+      - {path: /v1, pathType: Prefix, backend: {service: {name: vllm, port: {number: 80}}}}
+      - {path: /audio, pathType: Prefix, backend: {service: {name: whisper, port: {number: 80}}}}
+`
+
+// newIngressEnv is a release by an Ingress alone.
+func newIngressEnv(t *testing.T) *env {
+	t.Helper()
+	e := newEnv(t, nil)
+	e.setup.Policy.Routes, e.setup.Policy.Ingresses = nil, []string{"llm"}
+	e.apply("argocd", ingressManifest)
+	return e
+}
+
+// TestIngressRelease goes through a release by Ingress, with all that others do to the objects meanwhile.
+func TestIngressRelease(t *testing.T) {
+	e := newIngressEnv(t)
+	e.pod("vllm-0", "vllm", "0")
+	if err := e.router.Check(t.Context(), e.setup); err != nil {
+		t.Fatal(err)
+	}
+	service := traffic.Key{Kind: traffic.KindService, Name: "vllm"}
+	user := map[traffic.Key]*unstructured.Unstructured{service: e.get(service)}
+	ingress := e.get(userIngress)
+
+	prepared := traffic.Desired{Prepared: true}
+	if diff := cmp.Diff([]string{"patch Service vllm", "create Service vllm-canary"}, e.settle(prepared)); diff != "" {
+		t.Fatalf("prepare (-want +got):\n%s", diff)
+	}
+	e.view(prepared, "")
+	e.pod("vllm-abc123-0", "vllm-abc123", "0")
+	e.endpoint()
+	d := traffic.Desired{Weight: 25}
+	if diff := cmp.Diff([]string{"create Ingress llm-canary"}, e.settle(d)); diff != "" {
+		t.Fatalf("up (-want +got):\n%s", diff)
+	}
+	if v := e.view(d, ""); v.Weight != 25 || v.StableEndpoints != 1 {
+		t.Errorf("view %+v", v)
+	}
+	e.canaryIngress(map[string]string{"canary": "true", "canary-weight": "25"})
+
+	d = traffic.Desired{Weight: 60, HeaderRoutes: []traffic.HeaderRoute{
+		{Name: "beta", Matches: []traffic.HeaderMatch{{Name: "x-canary", Value: "y.*", Regex: true}}},
+	}}
+	if diff := cmp.Diff([]string{"patch Ingress llm-canary"}, e.settle(d)); diff != "" {
+		t.Fatalf("header (-want +got):\n%s", diff)
+	}
+	e.canaryIngress(map[string]string{"canary": "true", "canary-weight": "60", "canary-by-header": "x-canary", "canary-by-header-pattern": "^(?:y.*)$"})
+	if _, _, err := e.router.Apply(t.Context(), e.setup, traffic.Desired{Weight: 60, Mirror: 5, HeaderRoutes: d.HeaderRoutes}); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED {
+		t.Errorf("mirror: %v", err)
+	}
+
+	t.Run("manifests applied again", func(t *testing.T) { e.in(t).reapplyIngress(d) })
+
+	if diff := cmp.Diff([]string{"delete Ingress llm-canary"}, e.settle(prepared)); diff != "" {
+		t.Errorf("down (-want +got):\n%s", diff)
+	}
+	if v := e.view(prepared, ""); v.Weight != 0 {
+		t.Errorf("view %+v", v)
+	}
+	if diff := cmp.Diff([]string{"delete Service vllm-canary", "patch Service vllm", "patch Service vllm"}, e.settle(traffic.Desired{})); diff != "" {
+		t.Fatalf("end (-want +got):\n%s", diff)
+	}
+	e.asBefore(user)
+	if diff := cmp.Diff(ingress.Object["spec"], e.get(userIngress).Object["spec"]); diff != "" {
+		t.Errorf("the user's Ingress was changed:\n%s", diff)
+	}
+	for _, entry := range e.get(userIngress).GetManagedFields() {
+		if entry.Manager == traffic.FieldManager {
+			t.Errorf("the user's Ingress was written: %s", entry.FieldsV1)
+		}
+	}
+	if _, err := e.client(traffic.KindIngress).Get(t.Context(), canaryIngress.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the canary Ingress is left: %v", err)
+	}
+}
+
+// canaryIngress compares the canary's Ingress, and its annotations of the convention.
+func (e *env) canaryIngress(convention map[string]string) {
+	e.Helper()
+	got := e.get(canaryIngress)
+	annotations := map[string]string{"owner": "ml"}
+	for k, v := range convention {
+		annotations[traffic.IngressPrefix+k] = v
+	}
+	if diff := cmp.Diff(annotations, got.GetAnnotations()); diff != "" {
+		e.Errorf("annotations (-want +got):\n%s", diff)
+	}
+	text := fmt.Sprint(got.Object["spec"])
+	if !strings.Contains(text, "vllm-canary") || strings.Contains(text, "whisper") || !strings.Contains(text, "llm-tls") || !strings.Contains(text, "ingressClassName:nginx") {
+		e.Errorf("spec %v", text)
+	}
+	if owner := metav1.GetControllerOf(got); owner == nil || owner.UID != e.setup.Owner.UID {
+		e.Errorf("it is owned by %v", owner)
+	}
+}
+
+// reapplyIngress has tools apply the user's manifests in mid-release: the canary's Ingress is another object and stays.
+func (e *env) reapplyIngress(d traffic.Desired) {
+	if err := e.applyError("argocd", ingressManifest, false); err != nil {
+		e.Errorf("server-side apply without force: %v", err)
+	}
+	if got := e.settle(d); got != nil {
+		e.Errorf("wrote %v although nothing has changed", got)
+	}
+	e.apply("argocd", strings.Replace(ingressManifest, "path: /v1", "path: /v2", 1))
+	e.view(d, traffic.ReasonWriting)
+	// The old place goes whatever the state of the canary, and with it the last one; the new one comes where it can serve.
+	want := []string{"delete Ingress llm-canary", "create Ingress llm-canary"}
+	if diff := cmp.Diff(want, e.settle(d)); diff != "" {
+		e.Errorf("the canary's follows the user's (-want +got):\n%s", diff)
+	}
+	e.apply("argocd", ingressManifest)
+	e.view(d, traffic.ReasonWriting)
+	e.settle(d)
+
+	// Somebody edits the canary's Ingress, and somebody deletes it.
+	o := e.get(canaryIngress)
+	o.SetAnnotations(map[string]string{"owner": "ml", traffic.IngressPrefix + "canary": "true", traffic.IngressPrefix + "canary-weight": "90"})
+	if _, err := e.client(traffic.KindIngress).Update(e.Context(), o, metav1.UpdateOptions{}); err != nil {
+		e.Fatal(err)
+	}
+	e.view(d, traffic.ReasonWriting)
+	e.settle(d)
+	if err := e.client(traffic.KindIngress).Delete(e.Context(), canaryIngress.Name, metav1.DeleteOptions{}); err != nil {
+		e.Fatal(err)
+	}
+	e.view(d, traffic.ReasonWriting)
+	if diff := cmp.Diff([]string{"create Ingress llm-canary"}, e.settle(d)); diff != "" {
+		e.Errorf("it comes back (-want +got):\n%s", diff)
+	}
+	e.view(d, "")
+}
+
+// TestForeignIngress: an Ingress of others under the canary's name, and one that is itself a canary.
+func TestForeignIngress(t *testing.T) {
+	e := newIngressEnv(t)
+	e.apply("someone", strings.Replace(ingressManifest, "name: llm\n", "name: llm-canary\n", 1))
+	eventually(t, "NAME_TAKEN", func(ctx context.Context) error {
+		err := e.router.Check(ctx, e.setup)
+		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
+			return nil
+		}
+		return fmt.Errorf("Check: %w", err)
+	})
+	before := e.get(canaryIngress)
+	e.settle(traffic.Desired{Prepared: true})
+	e.pod("vllm-abc123-0", "vllm-abc123", "0")
+	e.endpoint()
+	if _, _, err := e.router.Apply(t.Context(), e.setup, traffic.Desired{Weight: 10}); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
+		t.Errorf("Apply: %v", err)
+	}
+	e.settle(traffic.Desired{})
+	if diff := cmp.Diff(before.Object, e.get(canaryIngress).Object); diff != "" {
+		t.Errorf("it was changed:\n%s", diff)
+	}
+	e.apply("argocd", strings.Replace(ingressManifest, "owner: ml", traffic.IngressPrefix+`canary: "true"`, 1))
+	eventually(t, "a canary of a canary", func(ctx context.Context) error {
+		err := e.router.Check(ctx, e.setup)
+		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE && strings.Contains(err.Error(), "itself a canary") {
+			return nil
+		}
+		return fmt.Errorf("Check: %w", err)
+	})
+}
+
+// TestIngressCollected: the canary's Ingress goes with the stable workload.
+func TestIngressCollected(t *testing.T) {
+	e := newIngressEnv(t)
+	if err := e.router.Check(t.Context(), e.setup); err != nil {
+		t.Fatal(err)
+	}
+	e.settle(traffic.Desired{Prepared: true})
+	e.pod("vllm-abc123-0", "vllm-abc123", "0")
+	e.endpoint()
+	e.settle(traffic.Desired{Weight: 10})
+	if err := e.kube.CoreV1().ConfigMaps(e.namespace).Delete(t.Context(), "owner", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is collected", func(ctx context.Context) error {
+		_, err := e.client(traffic.KindIngress).Get(ctx, canaryIngress.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("it is there: %w", err)
+	})
+}
