@@ -94,11 +94,15 @@ func (d *Driver) Disown(ctx context.Context, req *pb.DisownRequest) (*pb.DisownR
 	if err != nil {
 		return nil, err
 	}
+	d.awaitRead(ctx, key)
 	res := &pb.DisownResponse{}
 	res.Action, err = d.mutate(ctx, key, func(s *seen) (plan.Action, error) {
 		res.Warnings = nil
 		if s.Record == nil {
 			return nil, nil //nolint:nilnil // no action, no error
+		}
+		if err := checkRead(s); err != nil {
+			return nil, err
 		}
 		if inFlight(s) {
 			return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS,

@@ -5,6 +5,7 @@ package lwsdriver
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -13,12 +14,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/traffic/router"
 )
 
 const (
@@ -32,6 +35,8 @@ const (
 // the next look is never older than the last write.
 type applier struct {
 	client lwsclient.Interface
+	core   kubernetes.Interface
+	router *router.Router
 	caches *caches
 	hub    *hub
 }
@@ -43,6 +48,10 @@ func (a *applier) apply(ctx context.Context, s *seen, action plan.Action) (wrote
 	switch t := action.(type) {
 	case plan.SetStable:
 		return a.setStable(ctx, s, t)
+	case plan.SetTraffic:
+		return a.setTraffic(ctx, s, t)
+	case plan.MarkLeader:
+		return a.markLeader(ctx, s, t)
 	case plan.GiveBack:
 		return a.giveBack(ctx, s, t)
 	case plan.CreateCanary:
@@ -72,6 +81,47 @@ func (a *applier) setStable(ctx context.Context, s *seen, t plan.SetStable) (boo
 		p.rolling(t.Rolling)
 	}
 	return a.patch(ctx, s.key, p)
+}
+
+// setTraffic makes the router's next write. It reads the routes anew, so that it may be another one than was announced.
+func (a *applier) setTraffic(ctx context.Context, s *seen, t plan.SetTraffic) (bool, error) {
+	wrote, _, err := a.router.Apply(ctx, *s.setup, t.Desired)
+	return wrote, err
+}
+
+// markLeader labels a leader pod, on condition that it is the one that was seen.
+func (a *applier) markLeader(ctx context.Context, s *seen, t plan.MarkLeader) (bool, error) {
+	pod := types.NamespacedName{Namespace: s.key.Namespace, Name: t.Leader}
+	seen := a.caches.pod(pod)
+	if seen == nil {
+		return false, nil // the next look tells
+	}
+	var value any
+	if t.Serves {
+		value = release.Serving
+	}
+	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": seen.UID, "labels": map[string]any{release.ServingLabel: value},
+	}})
+	if err != nil {
+		return false, fmt.Errorf("encode patch: %w", err)
+	}
+	got, err := a.core.CoreV1().Pods(pod.Namespace).
+		Patch(ctx, pod.Name, types.MergePatchType, raw, metav1.PatchOptions{FieldManager: release.FieldManager})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		// It is another pod by now, or none. Whoever looks before the cache shows it would ask for the same again.
+		return false, a.until(ctx, func() bool {
+			now := a.caches.pod(pod)
+			return now == nil || now.UID != seen.UID || now.ResourceVersion != seen.ResourceVersion
+		}, s.key)
+	}
+	if err != nil {
+		return false, fmt.Errorf("patch Pod %s: %w", pod, err)
+	}
+	return true, a.until(ctx, func() bool {
+		now := a.caches.pod(pod)
+		return now == nil || now.UID != got.UID || now.serving == t.Serves
+	}, s.key)
 }
 
 // giveBack leaves nothing of Lockstep on the workload.
@@ -148,12 +198,17 @@ func (a *applier) repairCanary(ctx context.Context, s *seen, t plan.RepairCanary
 
 func (a *applier) letGo(ctx context.Context, s *seen, t plan.LetGo) (bool, error) {
 	canary := s.added[t.Name]
-	if canary.DeletionTimestamp != nil && !slices.Contains(canary.Finalizers, metav1.FinalizerDeleteDependents) {
+	if lingers(canary) && !s.without(t.Name) {
 		// Somebody else deleted it, in the background. Without this its groups would outlive it, and one made again under
 		// the same name would wait for ever for the workers that are still there.
 		return a.deleteCanary(ctx, s, plan.DeleteCanary(t))
 	}
 	return a.unhold(ctx, s.key, canary)
+}
+
+// lingers says whether a workload is being deleted in such a way that its groups would outlive it.
+func lingers(w *lws.LeaderWorkerSet) bool {
+	return w.DeletionTimestamp != nil && !slices.Contains(w.Finalizers, metav1.FinalizerDeleteDependents)
 }
 
 // unhold takes our finalizer off.

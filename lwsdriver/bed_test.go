@@ -12,6 +12,8 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
@@ -35,14 +37,20 @@ type bed struct {
 
 func newBed(t *testing.T, objects ...*lws.LeaderWorkerSet) *bed {
 	t.Helper()
-	b := &bed{t: t, core: fake.NewClientset(), sets: lwsfake.NewClientset()}
+	return newBedOn(t, fake.NewClientset(), noRoutes(), objects...)
+}
+
+// newBedOn is newBed with other objects, too.
+func newBedOn(t *testing.T, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *bed {
+	t.Helper()
+	b := &bed{t: t, core: core, sets: lwsfake.NewClientset()}
 	b.answerReviews(func() bool { return true })
 	for _, w := range objects {
 		if err := b.sets.Tracker().Add(w.DeepCopy()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	d, err := newDriver(b.core, b.sets, options{log: slog.New(slog.DiscardHandler), now: func() time.Time { return noon }})
+	d, err := newDriver(b.core, b.sets, generic, options{log: slog.New(slog.DiscardHandler), now: func() time.Time { return noon }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,6 +60,9 @@ func newBed(t *testing.T, objects ...*lws.LeaderWorkerSet) *bed {
 	}
 	return b
 }
+
+// noRoutes is a client of a cluster without routes.
+func noRoutes() dynamic.Interface { return dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()) }
 
 // answerReviews answers whether the driver may watch.
 func (b *bed) answerReviews(allowed func() bool) { answerReviews(b.core, allowed) }

@@ -137,7 +137,7 @@ func newBenchFixture(b *testing.B) *benchFixture {
 	}
 	f := &benchFixture{core: fake.NewClientset(objects...)}
 	answerReviews(f.core, func() bool { return true })
-	d, err := newDriver(f.core, lwsfake.NewClientset(sets[0], sets[1]), options{log: slog.New(slog.DiscardHandler), now: time.Now})
+	d, err := newDriver(f.core, lwsfake.NewClientset(sets[0], sets[1]), noRoutes(), options{log: slog.New(slog.DiscardHandler), now: time.Now})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -41,7 +41,7 @@ const (
 func newCaches(core kubernetes.Interface, sets lwsclient.Interface, namespace string, changed, gone func(types.NamespacedName)) (*caches, error) {
 	ofLWS := func(o *metav1.ListOptions) { o.LabelSelector = lws.SetNameLabelKey }
 	c := &caches{
-		workloads: lwsinformers.NewLeaderWorkerSetInformer(sets, namespace, 0, cache.Indexers{addedIndex: indexAdded}),
+		workloads: lwsinformers.NewLeaderWorkerSetInformer(sets, namespace, 0, cache.Indexers{addedIndex: indexAdded, trafficIndex: indexTraffic}),
 		pods: coreinformers.NewFilteredPodInformer(core, namespace, 0,
 			cache.Indexers{podGroupIndex: indexPodByGroup}, ofLWS),
 		revisions: appsinformers.NewFilteredControllerRevisionInformer(core, namespace, 0,
@@ -189,6 +189,16 @@ func (c *caches) workload(key types.NamespacedName) *lws.LeaderWorkerSet {
 	}
 	w, _ := obj.(*lws.LeaderWorkerSet)
 	return w
+}
+
+// pod returns a pod from the cache, nil if there is none.
+func (c *caches) pod(key types.NamespacedName) *podView {
+	obj, ok, err := c.pods.GetIndexer().GetByKey(key.String())
+	if err != nil || !ok {
+		return nil
+	}
+	v, _ := obj.(*podView)
+	return v
 }
 
 // added returns the workloads that releases added to the given one.

@@ -33,6 +33,9 @@ func newCanary(s *seen, a plan.CreateCanary) (*lws.LeaderWorkerSet, error) {
 	canary.Labels[release.RoleLabel] = release.RoleCanary
 	canary.Labels[release.StableLabel] = s.stable.Name
 	canary.Labels[release.RevisionLabel] = a.Revision
+	if err := noteTraffic(canary, s); err != nil {
+		return nil, err
+	}
 	if a.Target != nil {
 		target, err := a.Target.Encode()
 		if err != nil {
@@ -46,6 +49,23 @@ func newCanary(s *seen, a plan.CreateCanary) (*lws.LeaderWorkerSet, error) {
 	// round to 0 for the few groups of a canary, which LWS refuses.
 	canary.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(release.Native(release.Hold()))
 	return canary, nil
+}
+
+// noteTraffic notes on the canary where the release's requests go; see release.TrafficAnnotation.
+func noteTraffic(canary *lws.LeaderWorkerSet, s *seen) error {
+	if s.Policy.Traffic == nil {
+		return nil
+	}
+	policy, err := s.Record.Release.PolicyMessage()
+	if err != nil {
+		return err
+	}
+	value, err := release.EncodeTraffic(policy.GetTraffic())
+	if err != nil {
+		return err
+	}
+	canary.Annotations[release.TrafficAnnotation] = value
+	return nil
 }
 
 // canaryTemplate is the stable workload's template with the policy's metadata on the leader. Its volume claims go with

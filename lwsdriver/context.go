@@ -21,12 +21,17 @@ import (
 )
 
 // CalculateBatchContext says where the release stands, from the caches alone.
-func (d *Driver) CalculateBatchContext(_ context.Context, req *pb.CalculateBatchContextRequest) (*pb.CalculateBatchContextResponse, error) {
+func (d *Driver) CalculateBatchContext(ctx context.Context, req *pb.CalculateBatchContextRequest) (*pb.CalculateBatchContextResponse, error) {
 	key, err := d.keyFor(req.GetWorkload())
 	if err != nil {
 		return nil, err
 	}
 	c, s, err := d.contextOf(key, req.GetIncludeGroups())
+	if err == nil && unread(s) {
+		// Commands ask a driver that has just started, and once.
+		d.awaitRead(ctx, key)
+		c, s, err = d.contextOf(key, req.GetIncludeGroups())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -124,6 +129,9 @@ func describe(s *seen, decision plan.Decision) *pb.BatchContext {
 		Partition:      ptr.Deref(s.Stable.Rolling.Partition, 0),
 		UpdateRevision: s.Stable.Revision, TemplateRevision: s.Stable.Revision,
 		TrafficWeight: int32of(n.Weight), TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS,
+	}
+	if n.Routed {
+		c.TrafficBasis = pb.TrafficBasis_TRAFFIC_BASIS_ROUTED
 	}
 	if r := s.StableRevisions(); len(r) == 1 {
 		c.StableRevision = r[0]

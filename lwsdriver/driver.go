@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -23,6 +25,8 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic/probe"
+	"github.com/lockstep-rollouts/lockstep/traffic/router"
 )
 
 type workload = lws.LeaderWorkerSet
@@ -38,6 +42,8 @@ type Driver struct {
 	caches   *caches
 	observer *observer
 	applier  *applier
+	router   *router.Router
+	prober   *probe.Prober
 	events   *announcer
 	metrics  *metrics
 	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
@@ -122,10 +128,14 @@ func New(config *rest.Config, opts ...Option) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make Kubernetes client: %w", err)
 	}
-	return newDriver(core, sets, o)
+	generic, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make client of routes: %w", err)
+	}
+	return newDriver(core, sets, generic, o)
 }
 
-func newDriver(core kubernetes.Interface, sets lwsclient.Interface, o options) (*Driver, error) {
+func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dynamic.Interface, o options) (*Driver, error) {
 	d := &Driver{
 		options: o, log: o.log, core: core, metrics: newMetrics(o.registry), stopped: make(chan struct{}),
 		locks: scope{readOnly: o.readOnly, workload: o.workload},
@@ -137,8 +147,13 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, o options) (
 		return nil, err
 	}
 	d.caches = caches
-	d.observer = &observer{caches: caches, now: o.now}
-	d.applier = &applier{client: sets, caches: caches, hub: &d.hub}
+	d.router, err = router.New(core, generic, router.WithLogger(o.log), router.WithNamespace(o.namespace), router.OnChange(d.carrierChanged))
+	if err != nil {
+		return nil, fmt.Errorf("make router: %w", err)
+	}
+	d.prober = probe.New(probe.WithLogger(o.log), probe.OnChange(d.probed))
+	d.observer = &observer{caches: caches, router: d.router, prober: d.prober, now: o.now, asksNobody: o.readOnly}
+	d.applier = &applier{client: sets, core: core, router: d.router, caches: caches, hub: &d.hub}
 	d.events = newAnnouncer(core, o.log)
 	return d, nil
 }
@@ -149,6 +164,12 @@ func (d *Driver) changed(key types.NamespacedName) {
 		d.queue.Add(key)
 	}
 	d.hub.notify(key)
+}
+
+// probed is called when a leader has answered, or has not.
+func (d *Driver) probed(owner string) {
+	namespace, name, _ := strings.Cut(owner, "/")
+	d.changed(types.NamespacedName{Namespace: namespace, Name: name})
 }
 
 // gone is called for every LeaderWorkerSet that was deleted, and again after the last work on it: nothing is remembered
@@ -170,10 +191,12 @@ func (d *Driver) Run(ctx context.Context) error {
 	context.AfterFunc(ctx, d.Drain)
 	var running sync.WaitGroup
 	defer running.Wait()
+	defer d.prober.Close()
 	for _, informer := range []cache.SharedIndexInformer{d.caches.workloads, d.caches.pods, d.caches.revisions} {
 		running.Go(func() { informer.RunWithContext(ctx) })
 	}
 	running.Go(func() { d.events.run(ctx) })
+	running.Go(func() { d.router.Run(ctx) })
 	running.Go(func() { d.diagnose(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), d.caches.workloads.HasSynced, d.caches.pods.HasSynced, d.caches.revisions.HasSynced) {
 		return nil

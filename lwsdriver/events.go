@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // announcer tells people, as events on the user's workload, when a release enters a state that they care about.
@@ -80,9 +81,9 @@ var news = map[pb.State]string{
 }
 
 // announce tells of a decision if its state is news. The first look at a workload that is not being released, after
-// the driver started, is none.
+// the driver started, is none; nor is one at a time when nobody can tell yet how the requests stand.
 func (d *Driver) announce(s *seen, decision plan.Decision) {
-	if s.Record == nil || s.Record.Release == nil {
+	if s.Record == nil || s.Record.Release == nil || decision.Reason == traffic.ReasonNotSynced {
 		return
 	}
 	now := announced{

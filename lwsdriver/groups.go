@@ -256,7 +256,7 @@ func (g *groups) recompute(set types.NamespacedName, label string, e *groupEntry
 	next.ReadyPods = ready
 	next.ReadySince = since
 	if leader != nil {
-		next.Revision, next.Leader = leader.revision, leader.Name
+		next.Revision, next.Leader, next.Serving = leader.revision, leader.Name, leader.serving
 	}
 	e.exists, e.size, e.group, e.broken = true, size, next, broken
 	e.group.Pod, e.group.Reason, e.group.Message = obstacle(objs, leader, agree)

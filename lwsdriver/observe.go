@@ -17,6 +17,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+	"github.com/lockstep-rollouts/lockstep/traffic/router"
 )
 
 // seen is one look at a workload: what plan needs, and the cached objects that a write is based on.
@@ -25,19 +27,38 @@ type seen struct {
 
 	key    types.NamespacedName
 	stable *lws.LeaderWorkerSet
-	added  map[string]*lws.LeaderWorkerSet // by name
+	// setup is what the release's traffic consists of. Nil: it routes none.
+	setup *traffic.Setup
+	// recheck is when a request to a leader may have changed something. Zero: never.
+	recheck time.Duration
+	added   map[string]*lws.LeaderWorkerSet // by name
 
 	// unnumbered is the group-index label of a group of the stable workload that is no number. Empty: there is none.
 	unnumbered string
 }
 
-// observer reads the caches. It never writes and makes no request.
+// without says whether an added workload is known to have no pod.
+func (s *seen) without(name string) bool {
+	for _, w := range s.Added {
+		if w.Name == name {
+			return !slices.ContainsFunc(w.Groups, func(g plan.Group) bool { return g.Revision != "" || g.ReadyPods > 0 })
+		}
+	}
+	return false
+}
+
+// observer reads the caches, and what leaders have told. It never writes.
 type observer struct {
 	caches *caches
+	router *router.Router
+	prober prober
 	now    func() time.Time
+	// asksNobody: no leader is to be warmed up by this driver.
+	asksNobody bool
 
 	mu      sync.Mutex
 	digests map[types.NamespacedName]knownDigest
+	drains  map[types.NamespacedName]drainBegun
 }
 
 // knownDigest spares encoding a template that has not changed since.
@@ -71,7 +92,7 @@ func (o *observer) observe(key types.NamespacedName) (*seen, error) {
 		s.Added = append(s.Added, view)
 		s.added[w.Name] = w
 	}
-	return s, nil
+	return s, o.readTraffic(s)
 }
 
 // readRecord reads the release record and its policy.
@@ -122,7 +143,7 @@ func (o *observer) workload(s *seen, w *lws.LeaderWorkerSet) plan.Workload {
 func (o *observer) addedWorkload(s *seen, w *lws.LeaderWorkerSet) (plan.Workload, error) {
 	view := o.workload(s, w)
 	view.Carries = w.Labels[release.RevisionLabel]
-	view.Held = slices.Contains(w.Finalizers, release.Finalizer)
+	view.Held, view.Lingers = holds(w), lingers(w)
 	target, err := release.DecodeTarget(w.Annotations[release.TargetAnnotation])
 	if err != nil {
 		return view, drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
@@ -186,4 +207,6 @@ func (o *observer) forget(key types.NamespacedName) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.digests, key)
+	delete(o.drains, key)
+	o.prober.Forget(key.String())
 }

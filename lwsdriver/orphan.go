@@ -8,15 +8,23 @@ import (
 	"fmt"
 	"log/slog"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// sweepOrphans lets go of what a release added to a workload that no longer exists; garbage collection does the rest.
+// sweepOrphans gives back what a release had borrowed for a workload that no longer exists, and lets go of what it added;
+// garbage collection does the rest.
 func (d *Driver) sweepOrphans(ctx context.Context, key types.NamespacedName) error {
 	s := &seen{key: key, added: nil}
 	for _, w := range d.caches.added(key) {
+		if err := d.giveBackTraffic(ctx, key, w); err != nil {
+			return err
+		}
 		if !holds(w) {
 			continue
 		}
@@ -34,6 +42,37 @@ func (d *Driver) sweepOrphans(ctx context.Context, key types.NamespacedName) err
 		}
 	}
 	return nil
+}
+
+// giveBackTraffic gives routes and Services back to a user whose workload is gone: they may be there for the next one of
+// its name.
+func (d *Driver) giveBackTraffic(ctx context.Context, key types.NamespacedName, added *workload) error {
+	policy, _, err := trafficPolicyOn(added)
+	if policy == nil {
+		return err
+	}
+	stable := &workload{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	if owner := metav1.GetControllerOf(added); owner != nil {
+		stable.UID = owner.UID
+	}
+	setup := newSetup(stable, added.Name, *policy, nil)
+	limit := maxWrites + writesPerObject*len(setup.Objects())
+	for range limit {
+		wrote, what, err := d.router.Apply(ctx, setup, traffic.Desired{})
+		switch err = contractError(err); {
+		case drivererr.Retryable(err):
+			return err
+		case err != nil:
+			// A person must act, and nobody is there to be told. The pods must not stay for that.
+			d.log.Warn("can't give traffic back", slog.String("workload", key.String()), slog.Any("error", err))
+			return nil
+		case what == "":
+			return nil
+		case wrote:
+			d.log.Info(what, slog.String("workload", key.String()))
+		}
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: %d writes in a row and its traffic is still not given back", key, limit)
 }
 
 // freeCopy takes our finalizer off a workload that is being deleted and that no release added: it came with a copied

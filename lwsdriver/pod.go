@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 )
 
 // maxPodMessage is how many bytes of a message about a pod are kept. There may be thousands of pods.
@@ -26,7 +28,9 @@ type podView struct {
 	group    string // group-index label
 	revision string
 	leader   bool
-	size     int // pods of its group, as LWS noted on the pod; 0: not noted
+	serving  bool   // requests may go to it
+	address  string // a leader's IP
+	size     int    // pods of its group, as LWS noted on the pod; 0: not noted
 
 	ready           bool
 	since           time.Time // when it became ready, or when it ceased to be
@@ -45,6 +49,10 @@ func viewPod(obj any) (any, error) {
 		group:      strings.Clone(pod.Labels[lws.GroupIndexLabelKey]),
 		revision:   strings.Clone(pod.Labels[lws.RevisionKey]),
 		leader:     pod.Labels[lws.WorkerIndexLabelKey] == "0",
+		serving:    pod.Labels[release.ServingLabel] == release.Serving,
+	}
+	if v.leader {
+		v.address = strings.Clone(pod.Status.PodIP)
 	}
 	// An unreadable size counts as not noted; the workload's own size is used then.
 	v.size, _ = strconv.Atoi(pod.Annotations[lws.SizeAnnotationKey])

@@ -11,16 +11,35 @@ import (
 	"runtime/debug"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// maxWrites bounds the writes of one pass over a workload. No release needs as many in a row; a defect might.
-const maxWrites = 16
+const (
+	// maxWrites bounds the writes of one pass over a workload, but for those that follow from how much there is of it. No
+	// release needs as many in a row; a defect might.
+	maxWrites = 16
+	// writesPerObject and writesPerGroup are how often one pass may write one object that carries requests, and mark one
+	// leader.
+	writesPerObject, writesPerGroup = 3, 2
+)
+
+// writeLimit bounds the writes of one pass over the workload.
+func (s *seen) writeLimit() int {
+	limit := maxWrites
+	if s.setup != nil {
+		limit += writesPerObject * len(s.setup.Objects())
+	}
+	for _, w := range s.Added {
+		limit += writesPerGroup * len(w.Groups)
+	}
+	return limit
+}
 
 // work takes workloads from the queue until the driver stops.
 func (d *Driver) work(ctx context.Context) {
@@ -89,11 +108,13 @@ func (d *Driver) pass(ctx context.Context, key types.NamespacedName) (recheck ti
 
 // reconcile observes, plans and applies until there is nothing to write. The caller holds the workload's lock.
 func (d *Driver) reconcile(ctx context.Context, key types.NamespacedName) (plan.Decision, error) {
-	for range maxWrites {
+	for writes := 0; ; writes++ {
 		s, decision, err := d.look(key)
 		if err == nil && decision.Action != nil {
 			d.announce(s, decision)
-			err = d.do(ctx, s, decision.Action)
+			if err = d.do(ctx, s, decision.Action); err == nil && writes >= s.writeLimit() {
+				err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: %d writes in a row and still not settled", key, writes)
+			}
 		}
 		switch {
 		case err != nil:
@@ -105,9 +126,6 @@ func (d *Driver) reconcile(ctx context.Context, key types.NamespacedName) (plan.
 			return decision, nil
 		}
 	}
-	err := drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: %d writes in a row and still not settled", key, maxWrites)
-	d.trouble.set(key, err)
-	return plan.Decision{}, err
 }
 
 // look observes and plans.
@@ -116,7 +134,10 @@ func (d *Driver) look(key types.NamespacedName) (*seen, plan.Decision, error) {
 	if err != nil {
 		return nil, plan.Decision{}, err
 	}
-	return s, plan.Plan(s.Observation), nil
+	decision := plan.Plan(s.Observation)
+	s.recheckAfter(decision.Recheck)
+	decision.Recheck = s.recheck
+	return s, decision, nil
 }
 
 // do applies one action and tells people and metrics of it.
@@ -137,12 +158,46 @@ func inFlight(s *seen) bool {
 	if s.Record == nil || s.Record.Release == nil {
 		return false
 	}
-	switch s.Record.Release.Phase {
-	case release.Progressing, release.Promoting, release.Returning:
-		return true
-	default:
-		return len(s.Added) > 0
+	return s.Record.Release.Phase.Unfinished() || len(s.Added) > 0 || borrows(s)
+}
+
+// borrows says whether the user's routes and Services are not as they were, as far as that can be put right, or whether
+// nobody can tell yet.
+func borrows(s *seen) bool {
+	if s.Traffic == nil {
+		return false
 	}
+	v := s.Traffic.Look(traffic.Desired{})
+	return unread(s) || v.Drift && v.Err == nil
+}
+
+// unread says whether the caches can't tell yet how the requests stand.
+func unread(s *seen) bool {
+	return s.Traffic != nil && s.Traffic.Look(traffic.Desired{}).Reason == traffic.ReasonNotSynced
+}
+
+// awaitRead returns once the caches tell how the workload's requests stand. A driver that has just started fills those that
+// a release before needed, and its host may be about to begin the next one.
+func (d *Driver) awaitRead(ctx context.Context, key types.NamespacedName) {
+	_ = d.until(ctx, key, durationpb.New(catchUpTimeout), func() (bool, error) {
+		s, err := d.observer.observe(key)
+		if err != nil {
+			return false, err // whoever looks next is told
+		}
+		return !unread(s), nil
+	})
+}
+
+// checkRead refuses, for the moment, what can't be told to be over.
+func checkRead(s *seen) error {
+	if s.Record == nil || s.Record.Release == nil || len(s.Added) > 0 {
+		return nil
+	}
+	if !s.Record.Release.Phase.Unfinished() && unread(s) {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
+			"the caches do not tell yet whether release %q of LeaderWorkerSet %s has given its routes and Services back", s.Record.Release.ID, s.key)
+	}
+	return nil
 }
 
 // isConflict says whether the write lost a race, so that a fresh look may succeed.

@@ -8,8 +8,6 @@ import (
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -30,9 +28,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 	if err := checkInitialize(req); err != nil {
 		return nil, err
 	}
-	if err := d.checkTraffic(ctx, key, req.GetPolicy().GetTraffic()); err != nil {
-		return nil, err
-	}
+	d.awaitRead(ctx, key)
 	var warnings []*pb.Warning
 	action, err := d.mutate(ctx, key, func(s *seen) (plan.Action, error) {
 		warnings = foundHeld(s)
@@ -43,6 +39,9 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 			return nil, err
 		}
 		if err := d.checkRoom(s); err != nil {
+			return nil, err
+		}
+		if err := d.checkTraffic(ctx, s, req.GetPolicy()); err != nil {
 			return nil, err
 		}
 		if s.Stable.Replicas < 2 {
@@ -93,25 +92,17 @@ func checkID(id string) []drivererr.FieldViolation {
 	}}
 }
 
-// checkTraffic refuses objects that do not exist before it says that routing is not there yet: a typing error should
-// not have to wait for the version that routes.
-func (d *Driver) checkTraffic(ctx context.Context, key types.NamespacedName, t *pb.TrafficPolicy) error {
-	if t == nil {
+// checkTraffic refuses a release whose requests could not be routed.
+func (d *Driver) checkTraffic(ctx context.Context, s *seen, p *pb.ReleasePolicy) error {
+	policy, _ := release.ParsePolicy(p)
+	if policy.Traffic == nil {
 		return nil
 	}
-	if t.GetStableService() == "" {
-		return drivererr.Invalid(drivererr.FieldViolation{Field: "policy.traffic.stable_service", Description: "is required"})
+	canary := release.CanaryName(s.key.Name, s.Stable.Revision)
+	if err := d.router.Check(ctx, newSetup(s.stable, canary, *policy.Traffic, policy.LeaderLabels)); err != nil {
+		return contractError(err)
 	}
-	_, err := d.core.CoreV1().Services(key.Namespace).Get(ctx, t.GetStableService(), metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
-			"policy.traffic.stable_service names Service %q, which does not exist in namespace %q", t.GetStableService(), key.Namespace)
-	case err != nil:
-		return contractError(fmt.Errorf("get Service %s/%s: %w", key.Namespace, t.GetStableService(), err))
-	}
-	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-		"this driver does not route traffic yet (GetDriverInfo lists no traffic provider): leave policy.traffic out, and shares follow group counts")
+	return nil
 }
 
 // sameRelease says whether the release is there already, and refuses what stands in the way of a new one.
@@ -121,6 +112,9 @@ func sameRelease(s *seen, req *pb.InitializeRequest) (bool, error) {
 	}
 	r := s.Record.Release
 	if r.ID != req.GetReleaseId() {
+		if err := checkRead(s); err != nil {
+			return false, err
+		}
 		if inFlight(s) {
 			return false, drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS,
 				"release %q of %q holds LeaderWorkerSet %s: wait for it, promote it or roll it back", r.ID, r.Owner, s.key), "release_id", r.ID)

@@ -54,7 +54,7 @@ func newScoped(t *testing.T, opts ...Option) scoped {
 	for _, opt := range opts {
 		opt(&o)
 	}
-	d, err := newDriver(s.core, s.sets, o)
+	d, err := newDriver(s.core, s.sets, noRoutes(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,6 +48,14 @@ func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.G
 			pb.Capability_CAPABILITY_RELEASE,
 			pb.Capability_CAPABILITY_WATCH,
 			pb.Capability_CAPABILITY_WAIT,
+			pb.Capability_CAPABILITY_TRAFFIC_WEIGHT,
+			pb.Capability_CAPABILITY_TRAFFIC_HEADER_ROUTE,
+			pb.Capability_CAPABILITY_TRAFFIC_MIRROR,
+		},
+		TrafficProviders: []pb.TrafficProvider{
+			pb.TrafficProvider_TRAFFIC_PROVIDER_GATEWAY_API,
+			pb.TrafficProvider_TRAFFIC_PROVIDER_INFERENCE_POOL,
+			pb.TrafficProvider_TRAFFIC_PROVIDER_INGRESS,
 		},
 	}
 	info.Styles = served()
@@ -162,6 +170,17 @@ func (d *Driver) observeNew(ctx context.Context, key types.NamespacedName) (*see
 // await returns the workload's context once it is settled, at the latest after wait, and in time for the answer to get
 // to the caller before the call's own deadline.
 func (d *Driver) await(ctx context.Context, key types.NamespacedName, wait *durationpb.Duration, rows bool) (*pb.BatchContext, error) {
+	var c *pb.BatchContext
+	err := d.until(ctx, key, wait, func() (bool, error) {
+		var err error
+		c, _, err = d.contextOf(key, rows)
+		return plugin.Settled(c.GetState()), err
+	})
+	return c, err
+}
+
+// until looks until there is nothing to wait for, at the latest after wait.
+func (d *Driver) until(ctx context.Context, key types.NamespacedName, wait *durationpb.Duration, look func() (done bool, err error)) error {
 	limit := min(max(wait.AsDuration(), 0), maxWait)
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline)-answerTime)
@@ -171,19 +190,15 @@ func (d *Driver) await(ctx context.Context, key types.NamespacedName, wait *dura
 	changed, stop := d.hub.subscribe(key)
 	defer stop()
 	for {
-		c, _, err := d.contextOf(key, rows)
-		if err != nil {
-			return nil, err
-		}
-		if plugin.Settled(c.GetState()) {
-			return c, nil
+		if done, err := look(); done || err != nil {
+			return err
 		}
 		select {
 		case <-changed: // the queue's timers notify as well, so time alone wakes this up too
 		case <-ctx.Done():
-			return c, nil
+			return nil
 		case <-d.stopped:
-			return c, nil
+			return nil
 		}
 	}
 }

@@ -60,7 +60,7 @@ func (d *Driver) diagnose(ctx context.Context) {
 	timer := time.NewTimer(diagnoseAfter)
 	defer timer.Stop()
 	for {
-		err := probe(ctx, ask, limit)
+		err := inquire(ctx, ask, limit)
 		if d.startup.set(err) && d.notServing() != nil && ctx.Err() == nil {
 			d.log.Warn("not ready", slog.Any("error", err))
 		}
@@ -77,8 +77,8 @@ func (d *Driver) diagnose(ctx context.Context) {
 	}
 }
 
-// probe asks, and returns what is in the way as an error of the contract.
-func probe(ctx context.Context, ask func(context.Context) error, limit time.Duration) error {
+// inquire asks, and returns what is in the way as an error of the contract.
+func inquire(ctx context.Context, ask func(context.Context) error, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return contractError(ask(ctx))

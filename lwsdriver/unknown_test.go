@@ -31,7 +31,7 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 		t.Run(tt.field, func(t *testing.T) {
 			p := &pb.ReleasePolicy{
 				Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}, MinReady: durationpb.New(1),
-				CanaryLeaderMetadata: &pb.PodMetadata{Labels: map[string]string{"a": "b"}}, Traffic: &pb.TrafficPolicy{},
+				CanaryLeaderMetadata: &pb.PodMetadata{Labels: map[string]string{"a": "b"}}, Traffic: &pb.TrafficPolicy{StableService: "vllm", HttpRoutes: []string{"vllm"}},
 			}
 			request := &pb.InitializeRequest{ReleaseId: "r1", Policy: p}
 			if err := checkInitialize(request); err != nil {

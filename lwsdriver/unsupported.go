@@ -31,28 +31,3 @@ func (d *Driver) ListRevisions(context.Context, *pb.ListRevisionsRequest) (*pb.L
 func (d *Driver) Undo(context.Context, *pb.UndoRequest) (*pb.UndoResponse, error) {
 	return nil, unsupported("WorkloadDriver.Undo")
 }
-
-// SetWeight is not served yet.
-func (d *Driver) SetWeight(context.Context, *pb.SetWeightRequest) (*pb.SetWeightResponse, error) {
-	return nil, unsupported("TrafficRouter.SetWeight")
-}
-
-// SetHeaderRoute is not served yet.
-func (d *Driver) SetHeaderRoute(context.Context, *pb.SetHeaderRouteRequest) (*pb.SetHeaderRouteResponse, error) {
-	return nil, unsupported("TrafficRouter.SetHeaderRoute")
-}
-
-// SetMirror is not served yet.
-func (d *Driver) SetMirror(context.Context, *pb.SetMirrorRequest) (*pb.SetMirrorResponse, error) {
-	return nil, unsupported("TrafficRouter.SetMirror")
-}
-
-// VerifyWeight is not served yet.
-func (d *Driver) VerifyWeight(context.Context, *pb.VerifyWeightRequest) (*pb.VerifyWeightResponse, error) {
-	return nil, unsupported("TrafficRouter.VerifyWeight")
-}
-
-// Reset is not served yet.
-func (d *Driver) Reset(context.Context, *pb.ResetRequest) (*pb.ResetResponse, error) {
-	return nil, unsupported("TrafficRouter.Reset")
-}

@@ -65,8 +65,7 @@ func upgrade(s *seen, req *pb.UpgradeBatchRequest) (plan.Action, error) {
 			"release %q of %s is %s, so it has no further batch", r.ID, s.key, phaseText(r.Phase))
 	}
 	if want := req.GetUpdateRevision(); want != "" && (want != r.UpdateRevision || want != s.Stable.Revision) {
-		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
-			"the template of %s has changed since revision %q: the release starts over with revision %q", s.key, want, s.Stable.Revision)
+		return nil, revisionChanged(s, want)
 	}
 	next, err := target(s, req)
 	if err != nil {
@@ -83,6 +82,9 @@ func upgrade(s *seen, req *pb.UpgradeBatchRequest) (plan.Action, error) {
 		switch {
 		case w.Carries != r.UpdateRevision || w.Deleting:
 		case r.UpdateRevision == s.Stable.Revision:
+			if s.Traffic != nil {
+				planned = w.Replicas // only the loop knows when groups may come and go without harm to requests
+			}
 			return plan.ScaleCanary{Name: w.Name, Replicas: planned, Target: next}, nil
 		case r.Target != nil && covers(r.Target, next, planned, s.Stable.Replicas):
 			// The template was edited and LWS has not recorded a revision of it, so nothing is scaled, and the canary keeps
@@ -133,8 +135,15 @@ func target(s *seen, req *pb.UpgradeBatchRequest) (*release.Target, error) {
 	return t, nil
 }
 
+func revisionChanged(s *seen, want string) error {
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
+		"the template of %s has changed since revision %q: the release starts over with revision %q", s.key, want, s.Stable.Revision)
+}
+
 func phaseText(p release.Phase) string {
 	switch p {
+	case release.Nothing:
+		return "over: there was nothing to release"
 	case release.Promoting, release.Promoted:
 		return "being promoted or is"
 	default:

@@ -26,6 +26,9 @@ func disown(s Setup, d Desired, w World) (*Write, error) {
 		}
 	}
 	for _, r := range w.routes(s) {
+		if slices.Contains(s.Shared, r.Key) {
+			continue // the last release gives up all of Lockstep's fields: they can't be told apart
+		}
 		if write := disownOf(r.Key, r.Object); write != nil {
 			return write, nil
 		}

@@ -59,7 +59,7 @@ func fencePool(s Setup, d Desired, w World) (*Write, error) {
 }
 
 // lift takes the fences off.
-func lift(s Setup, d Desired, w World) (*Write, error) {
+func lift(_ Setup, d Desired, w World) (*Write, error) {
 	if d.Fenced {
 		return none()
 	}

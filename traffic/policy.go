@@ -36,8 +36,7 @@ type Pool struct {
 
 const policyField = "policy.traffic"
 
-// ParsePolicy checks a policy and returns it as a value. Any violation makes the Policy unusable. What is valid but not
-// served is for [Unserved] to say.
+// ParsePolicy checks a policy and returns it as a value. Any violation makes the Policy unusable.
 func ParsePolicy(p *pb.TrafficPolicy) (Policy, []drivererr.FieldViolation) {
 	v := &violations{}
 	policy := Policy{StableService: p.GetStableService(), CanaryService: p.GetCanaryService()}
@@ -58,30 +57,13 @@ func ParsePolicy(p *pb.TrafficPolicy) (Policy, []drivererr.FieldViolation) {
 		policy.Pool = v.pool(p.GetInferencePool(), policy)
 	}
 	switch {
-	case len(policy.Routes) > 0 || Unserved(p) != nil:
+	case len(policy.Routes) > 0:
 	case policy.Pool != nil:
 		v.add("http_routes", "no route is named, and only a route can split requests between pools: name those that lead to pool %q", policy.Pool.Stable)
 	case len(policy.Ingresses) == 0:
 		v.add("http_routes", "neither a route nor an Ingress is named, so nothing can split the requests: name one, or leave %s out to have shares follow group counts", policyField)
 	}
 	return policy, v.list
-}
-
-// Unserved returns an error that names what a policy asks for and this driver does not do, nil if there is none.
-func Unserved(p *pb.TrafficPolicy) error {
-	for _, f := range []struct {
-		name string
-		set  bool
-	}{
-		{"drain", p.GetDrain() != nil},
-		{"warm_up", p.GetWarmUp() != nil},
-	} {
-		if f.set {
-			return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-				"%s.%s is not served by this driver: leave it out (GetDriverInfo lists what is served)", policyField, f.name)
-		}
-	}
-	return nil
 }
 
 type violations struct{ list []drivererr.FieldViolation }

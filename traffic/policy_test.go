@@ -14,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -38,7 +37,6 @@ func TestParsePolicy(t *testing.T) {
 		{"same Service", &pb.TrafficPolicy{StableService: "vllm", CanaryService: "vllm", HttpRoutes: []string{"a"}}, []string{"canary_service"}},
 		{"twice", &pb.TrafficPolicy{StableService: "vllm", HttpRoutes: []string{"a", "a"}}, []string{"http_routes[1]"}},
 		{"long", &pb.TrafficPolicy{StableService: strings.Repeat("v", 60), HttpRoutes: []string{"a"}}, []string{"canary_service"}},
-		{"not served yet", &pb.TrafficPolicy{StableService: "vllm", WarmUp: &pb.WarmUpPolicy{}}, nil},
 		{"an Ingress alone", &pb.TrafficPolicy{StableService: "vllm", Ingresses: []string{"a.example"}}, nil},
 		{"bad Ingresses", &pb.TrafficPolicy{StableService: "vllm", Ingresses: []string{"", "A", "b", "b", "b-canary"}},
 			[]string{"ingresses[0]", "ingresses[1]", "ingresses[3]", "ingresses[2]", "ingresses[3]"}},
@@ -108,22 +106,6 @@ func TestCanaryName(t *testing.T) {
 	}
 	if canaryName("llm") != "llm-canary" {
 		t.Errorf("llm becomes %s", canaryName("llm"))
-	}
-}
-
-func TestUnserved(t *testing.T) {
-	for field, policy := range map[string]*pb.TrafficPolicy{
-		"":        {StableService: "vllm", HttpRoutes: []string{"a"}, Ingresses: []string{"a"}, InferencePool: &pb.InferencePoolPolicy{}},
-		"drain":   {Drain: &pb.DrainPolicy{}},
-		"warm_up": {WarmUp: &pb.WarmUpPolicy{}},
-	} {
-		err := Unserved(policy)
-		if (err == nil) != (field == "") {
-			t.Errorf("%s: %v", field, err)
-		}
-		if err != nil && (drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED || !strings.Contains(err.Error(), field)) {
-			t.Errorf("%s: %v", field, err)
-		}
 	}
 }
 

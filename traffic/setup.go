@@ -24,6 +24,8 @@ type Setup struct {
 	// Stable and Canary are the names of the two workloads.
 	Stable, Canary string
 	Policy         Policy
+	// Shared are the objects that releases of other workloads write at present, too.
+	Shared []Key
 	// Owner is put on generated objects: the stable workload.
 	Owner metav1.OwnerReference
 

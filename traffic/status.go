@@ -23,7 +23,10 @@ type routeStatus struct {
 
 // RouteVerified says whether every gateway that the route names has taken its present rules. If not, reason and message
 // say which has not and why.
-func RouteVerified(r Route) (ok bool, reason, message string) {
+func RouteVerified(r Route) (ok bool, reason, message string) { return routeVerified(r, "") }
+
+// routeVerified is RouteVerified, but for one reason.
+func routeVerified(r Route, but string) (ok bool, reason, message string) {
 	var s routeStatus
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(r.Object.Object, &s); err != nil {
 		return false, ReasonRouteUnreadable, fmt.Sprintf("%s: %v", r.Key, err)
@@ -32,7 +35,7 @@ func RouteVerified(r Route) (ok bool, reason, message string) {
 		return false, ReasonRouteNotAccepted, fmt.Sprintf("%s names no parent, so no gateway serves it", r.Key)
 	}
 	for _, parent := range s.Spec.ParentRefs {
-		if reason, message := s.parent(r, parent); reason != "" {
+		if reason, message := s.parent(r, parent, but); reason != "" {
 			return false, reason, fmt.Sprintf("%s: %s", r.Key, message)
 		}
 	}
@@ -40,7 +43,7 @@ func RouteVerified(r Route) (ok bool, reason, message string) {
 }
 
 // parent returns why a parent has not taken the route, "" if it has. Several controllers may answer for one parent.
-func (s *routeStatus) parent(r Route, parent gateway.ParentReference) (reason, message string) {
+func (s *routeStatus) parent(r Route, parent gateway.ParentReference, but string) (reason, message string) {
 	answered := false
 	for _, p := range s.Status.Parents {
 		if !sameParent(p.ParentRef, parent, r.Object.GetNamespace()) {
@@ -58,7 +61,7 @@ func (s *routeStatus) parent(r Route, parent gateway.ParentReference) (reason, m
 			switch {
 			case have == nil || have.ObservedGeneration < r.Object.GetGeneration():
 				return ReasonRouteNotObserved, fmt.Sprintf("%s has not observed generation %d", parent.Name, r.Object.GetGeneration())
-			case have.Status != metav1.ConditionTrue:
+			case have.Status != metav1.ConditionTrue && c.reason != but:
 				return c.reason, fmt.Sprintf("%s says %s=%s (%s): %s", parent.Name, c.condition, have.Status, have.Reason, have.Message)
 			}
 		}

@@ -3,7 +3,11 @@
 
 package traffic
 
-import "fmt"
+import (
+	"fmt"
+
+	"google.golang.org/grpc/status"
+)
 
 // View is how a release's traffic stands against what is desired.
 type View struct {
@@ -14,6 +18,11 @@ type View struct {
 	// Drift: a write is due now. Next says which; it is empty if the write can't be made, see Err.
 	Drift bool
 	Next  string
+	// Taken: there is no drift, and every gateway has taken the routes and pools.
+	Taken bool
+	// Withdrawn: the canary has no more than what is desired, and every gateway knows. It may be so although another write
+	// can't be made, and although a route leads to something else that does not exist: neither sends requests to the canary.
+	Withdrawn bool
 	// Verified: there is no drift, every gateway has taken the routes and pools, and each side that gets requests has
 	// endpoints. An Ingress controller does not say what it has taken: there, Verified is no more than that the objects
 	// are as they should be.
@@ -24,6 +33,8 @@ type View struct {
 	Err error
 	// StableEndpoints and CanaryEndpoints are the ready endpoints of the two Services.
 	StableEndpoints, CanaryEndpoints int
+	// CanaryPods are the pods behind CanaryEndpoints.
+	CanaryPods []string
 }
 
 // Reasons that a View gives while it is not verified.
@@ -58,18 +69,21 @@ func Look(s Setup, d Desired, w World) View {
 	d = d.complete()
 	v := View{
 		Fenced: w.fenced(s), Prepared: w.prepared(s), Weight: w.weight(s),
-		StableEndpoints: len(w.StableReady), CanaryEndpoints: len(w.CanaryReady),
+		StableEndpoints: len(w.StableReady), CanaryEndpoints: len(w.CanaryReady), CanaryPods: w.CanaryReady,
 	}
 	write, err := Next(s, d, w)
 	switch {
 	case err != nil:
 		v.Drift, v.Err = true, err
-		v.Reason, v.Message = ReasonBlocked, err.Error()
+		v.Reason, v.Message = ReasonBlocked, status.Convert(err).Message()
+		less, bad := retreat(s, d, w)
+		v.Withdrawn = less == nil && bad == nil && known(s, d, w)
 	case write != nil:
 		v.Drift, v.Next = true, write.String()
 		v.Reason, v.Message = ReasonWriting, v.Next
 	default:
 		v.Reason, v.Message = lacking(s, d, w)
+		v.Taken, v.Withdrawn = acknowledged(s, d, w), known(s, d, w)
 	}
 	v.Verified = v.Reason == ""
 	return v
@@ -83,6 +97,31 @@ func (w World) fenced(s Setup) bool {
 func (w World) prepared(s Setup) bool {
 	return w.Canary != nil && madeFor(w.Canary, s) && w.Canary.DeletionTimestamp == nil &&
 		(s.Policy.Pool == nil || w.CanaryPool != nil && madeFor(w.CanaryPool, s) && w.CanaryPool.GetDeletionTimestamp() == nil)
+}
+
+// acknowledged says whether every gateway has taken what was written, whoever is ready to serve.
+func acknowledged(s Setup, d Desired, w World) bool {
+	for _, part := range []func(Setup, Desired, World) (string, string){lackingRoute, lackingIngress, lackingPools} {
+		if reason, _ := part(s, d, w); reason != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// known says whether every gateway knows what was written, whether or not it finds everything that the routes lead to.
+func known(s Setup, d Desired, w World) bool {
+	for _, r := range w.routes(s) {
+		if ok, _, _ := routeVerified(r, ReasonRefsNotResolved); !ok {
+			return false
+		}
+	}
+	for _, part := range []func(Setup, Desired, World) (string, string){lackingIngress, lackingPools} {
+		if reason, _ := part(s, d, w); reason != "" {
+			return false
+		}
+	}
+	return true
 }
 
 // lacking says what is missing although no write is due, "" if nothing is.

@@ -9,6 +9,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // Action is one write. The set is closed: apply has a case for each.
@@ -55,7 +56,23 @@ type LetGo struct{ Name string }
 // DeleteCanary asks for the deletion of an added workload and of all its groups.
 type DeleteCanary struct{ Name string }
 
+// SetTraffic makes the next write that takes the requests where they should go.
+type SetTraffic struct {
+	Desired traffic.Desired
+	// Why says which, for events and logs.
+	Why string
+}
+
+// MarkLeader lets requests go to the leader of a canary group, or keeps them from it.
+type MarkLeader struct {
+	// Name is the added workload, Leader the pod.
+	Name, Leader string
+	Serves       bool
+}
+
 func (SetStable) action()    {}
+func (SetTraffic) action()   {}
+func (MarkLeader) action()   {}
 func (GiveBack) action()     {}
 func (CreateCanary) action() {}
 func (RepairCanary) action() {}
@@ -63,6 +80,13 @@ func (ScaleCanary) action()  {}
 func (LetGo) action()        {}
 func (DeleteCanary) action() {}
 
+func (a SetTraffic) String() string { return a.Why }
+func (a MarkLeader) String() string {
+	if a.Serves {
+		return fmt.Sprintf("let requests go to %s, whose group is whole", a.Leader)
+	}
+	return fmt.Sprintf("keep requests from %s", a.Leader)
+}
 func (a SetStable) String() string { return a.Why }
 func (GiveBack) String() string    { return "give the workload back as the user had it" }
 func (a CreateCanary) String() string {

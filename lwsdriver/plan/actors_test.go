@@ -236,5 +236,8 @@ func (c *cluster) step(how string) {
 }
 
 func (c *cluster) pass() {
+	if rapid.Bool().Draw(c.t, "gateway follows") {
+		c.follow()
+	}
 	c.tick(time.Duration(rapid.IntRange(1, 90).Draw(c.t, "seconds"))*time.Second, rapid.IntRange(0, 3).Draw(c.t, "warm-up"))
 }

@@ -7,11 +7,16 @@ import "github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 
 // What a host asks for, as one write: the intent together with its first effect. Plan takes it from there.
 
-// BeginPromotion records the intent to promote and takes the hold off. The release must be Progressing.
+// BeginPromotion records the intent to promote and takes the hold off, unless requests come first. The release must be
+// Progressing.
 func BeginPromotion(o Observation) SetStable {
 	next := moved(o, func(r *release.Release) { r.Phase = release.Promoting })
 	next.Saved = Saved(o)
-	return SetStable{Record: next, Rolling: Pace(next.Saved, o.Stable.Replicas), Why: "promote release " + next.Release.ID}
+	pace := Pace(next.Saved, o.Stable.Replicas)
+	if o.Traffic != nil {
+		pace = release.Hold()
+	}
+	return SetStable{Record: next, Rolling: pace, Why: "promote release " + next.Release.ID}
 }
 
 // BeginRollback records the intent to roll back. The release must be Progressing.

@@ -8,13 +8,23 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // advanceCanary grows a second workload to the target. The user's workload is not touched.
 func advanceCanary(o Observation, s Standing) Decision {
 	r := o.Record.Release
 	c := o.canary()
+	state := pb.State_STATE_UPGRADING
+	if c == nil || c.Deleting {
+		state = pb.State_STATE_PREPARING
+	}
+	v, d := routeCanary(o, s.Planned, state)
 	switch {
+	case d != nil:
+		return *d
+	case c == nil && !fenced(v):
+		return *awaitTraffic(v, pb.State_STATE_PREPARING)
 	case c == nil:
 		return Decision{
 			State: pb.State_STATE_PREPARING, Reason: ReasonCreatingCanary, Message: "the canary is being created",
@@ -32,6 +42,9 @@ func advanceCanary(o Observation, s Standing) Decision {
 		}
 	}
 	target := o.Target()
+	if d := scalable(o, v, *c, s.Planned); d != nil {
+		return *d
+	}
 	if c.Replicas != s.Planned || (c.Target == nil && target != nil) {
 		if c.Replicas < s.Planned {
 			target = target.Renewed(o.Now)
@@ -47,7 +60,25 @@ func advanceCanary(o Observation, s Standing) Decision {
 			Message: fmt.Sprintf("%s is prepared with 0 groups; the host starts the first batch", c.Name),
 		}
 	}
-	return judgeBatch(o, s, *c)
+	return judgeBatch(o, s, v, *c)
+}
+
+// scalable says what has to be waited for before the canary is scaled: a fence before there are more groups, and that
+// those that go get no requests and have finished theirs.
+func scalable(o Observation, v traffic.View, c Workload, planned int) *Decision {
+	switch {
+	case planned > c.Replicas && !fenced(v),
+		planned < c.Replicas && !follows(v):
+		return awaitTraffic(v, pb.State_STATE_UPGRADING)
+	case planned < c.Replicas && c.reached(v, planned):
+		return &Decision{
+			State: pb.State_STATE_UPGRADING, Reason: ReasonDraining,
+			Message: fmt.Sprintf("%s is scaled to %d groups once requests no longer go to the others", c.Name, planned),
+		}
+	case planned < c.Replicas:
+		return drained(o, pb.State_STATE_UPGRADING)
+	}
+	return nil
 }
 
 // replaceCanary: somebody deleted the canary in mid-release. Its target is saved before it goes, so that the next one
@@ -58,11 +89,14 @@ func replaceCanary(o Observation, c Workload) Decision {
 		Message: fmt.Sprintf("somebody deleted %s; it will be created again once it is gone", c.Name),
 	}
 	saved, target := o.Record.Release.Target, o.Target()
+	withdrawn := withdraw(o, pb.State_STATE_PREPARING)
 	switch {
 	case target != nil && (saved == nil || saved.Groups != target.Groups || !saved.At.Equal(target.At)):
 		next := moved(o, func(r *release.Release) { r.Target = target })
 		next.Release.PhaseAt = o.Record.Release.PhaseAt
 		d.Action = SetStable{Record: next, Rolling: o.Stable.Rolling, Why: "save the target of the deleted canary"}
+	case c.Held && withdrawn != nil:
+		return *withdrawn
 	case c.Held:
 		d.Action = LetGo{Name: c.Name}
 	}
@@ -70,10 +104,14 @@ func replaceCanary(o Observation, c Workload) Decision {
 }
 
 // judgeBatch says how far the batch is, once the cluster has been asked for it.
-func judgeBatch(o Observation, s Standing, c Workload) Decision {
+func judgeBatch(o Observation, s Standing, v traffic.View, c Workload) Decision {
 	need := s.Planned - s.Threshold
 	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s", s.UpdatedReady, s.Planned, obstacles(c.Groups))}
 	switch {
+	case s.UpdatedReady >= need && !follows(v):
+		d.State, d.Reason = pb.State_STATE_VERIFYING, v.Reason
+		d.Message += ", but requests do not go where they should yet: " + v.Message
+		return d
 	case s.UpdatedReady >= need:
 		d.State, d.Reason = pb.State_STATE_READY, ReasonBatchReady
 		return d

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // cluster is a model of an API server, LWS, a driver, a host and a user, with what they are owed.
@@ -24,6 +25,7 @@ type cluster struct {
 	added  []*set
 	record *release.Record
 	policy release.Policy
+	road   *road // nil: no traffic policy
 	seen   map[string]time.Time
 	lost   map[string]time.Time
 	log    []string
@@ -56,6 +58,9 @@ func newCluster(t *rapid.T) *cluster {
 		Style: pb.Style_STYLE_CANARY, ProgressDeadline: release.DefaultProgressDeadline,
 		MinReady:         rapid.SampledFrom([]time.Duration{0, time.Minute}).Draw(t, "minReady"),
 		FailureThreshold: quantity(rapid.SampledFrom([]string{"0", "1", "50%"}).Draw(t, "threshold")),
+	}
+	if rapid.Bool().Draw(t, "traffic") {
+		c.road = &road{}
 	}
 	c.stable = &set{
 		name: "vllm", uid: "0", template: "A", groups: map[int]*group{},
@@ -165,6 +170,9 @@ func (c *cluster) observe() Observation {
 	for _, s := range c.added {
 		o.Added = append(o.Added, c.observeSet(s))
 	}
+	if v := c.look(); v != nil {
+		o.Traffic = *v
+	}
 	return o
 }
 
@@ -196,6 +204,7 @@ func (c *cluster) decide() Decision {
 		c.checkQuiet(o, d)
 	}
 	c.checkRetire(d.Action)
+	c.checkRoad(d.Action)
 	return d
 }
 
@@ -230,7 +239,7 @@ func (c *cluster) checkQuiet(o Observation, d Decision) {
 		if !w.held {
 			c.fail("%s leaves a canary whose groups nothing protects", d.Reason)
 		}
-		if w.replicas != d.Standing.Planned {
+		if w.replicas != d.Standing.Planned && !waitsForTraffic(d) {
 			c.fail("%s leaves a canary of %d groups where %d are planned", d.Reason, w.replicas, d.Standing.Planned)
 		}
 		want, _ := c.asked.Planned(c.stable.replicas)
@@ -249,6 +258,13 @@ func (c *cluster) checkQuiet(o Observation, d Decision) {
 	if then := Plan(later); then.State != d.State || then.Reason != d.Reason || then.Action != nil {
 		c.fail("at %s, recheck %s, but %s later it is %s, %s, action %v", d.Reason, d.Recheck, later.Now.Sub(o.Now), then.State, then.Reason, then.Action)
 	}
+}
+
+// waitsForTraffic says whether the decision is to wait until requests go where they should.
+func waitsForTraffic(d Decision) bool {
+	return slices.Contains([]string{
+		traffic.ReasonFenceNotInForce, traffic.ReasonRouteNotObserved, traffic.ReasonNoCanaryEndpoints, traffic.ReasonNoStableEndpoints, ReasonDraining,
+	}, d.Reason)
 }
 
 func (c *cluster) versions() map[string]int {

@@ -37,8 +37,10 @@ type Standing struct {
 	Total int
 	// Threshold of the planned groups may be unready.
 	Threshold int
-	// Weight is the percentage of ready leaders that run the update revision.
+	// Weight is the percentage of requests that go to the update revision: what the routes ask for if Routed, or else
+	// the share of ready leaders that run it.
 	Weight int
+	Routed bool
 	// ProgressAt is when the last new group became ready, or the target or phase changed.
 	ProgressAt time.Time
 
@@ -74,6 +76,8 @@ const (
 	ReasonRolledBack         = "RolledBack"
 	ReasonNothing            = "NothingToRelease"
 	ReasonMixedRevisions     = "MixedRevisions"
+	ReasonDraining           = "Draining"
+	ReasonMarking            = "MarkingLeaders"
 	ReasonTemplateReturned   = "StableTemplateReturned"
 	ReasonDeleting           = "WorkloadDeleting"
 	ReasonStyleNotSupported  = "StyleNotSupported"

@@ -30,11 +30,14 @@ func checkDecision(o Observation, d Decision) error {
 		if len(o.Added) > 0 {
 			return errors.New("never two canaries")
 		}
-		return checkReplicas(o, a.Replicas)
+		return errors.Join(checkReplicas(o, a.Replicas), checkFence(o))
 	case ScaleCanary:
-		return checkReplicas(o, a.Replicas)
+		if c := o.canary(); c != nil && a.Replicas <= c.Replicas {
+			return checkReplicas(o, a.Replicas)
+		}
+		return errors.Join(checkReplicas(o, a.Replicas), checkFence(o))
 	case DeleteCanary, LetGo:
-		return checkRetire(o)
+		return errors.Join(checkRetire(o), checkWithdrawn(o))
 	case SetStable:
 		return checkSetStable(o, a)
 	}
@@ -44,6 +47,25 @@ func checkDecision(o Observation, d Decision) error {
 func checkReplicas(o Observation, n int) error {
 	if n < 0 || n > o.Stable.Replicas {
 		return fmt.Errorf("a canary of %d groups for a workload of %d", n, o.Stable.Replicas)
+	}
+	return nil
+}
+
+// checkFence: canary leaders never get requests through the stable Service.
+func checkFence(o Observation) error {
+	if o.Traffic != nil && !o.Traffic.Look(prepared()).Fenced {
+		return errors.New("canary groups come before the stable Service is fenced")
+	}
+	return nil
+}
+
+// checkWithdrawn: no canary capacity goes while a route sends requests to it.
+func checkWithdrawn(o Observation) error {
+	if o.Traffic == nil || o.Stable.Deleting {
+		return nil
+	}
+	if weight := o.Traffic.Look(prepared()).Weight; weight > 0 {
+		return fmt.Errorf("canary capacity goes while it gets %d %% of the requests", weight)
 	}
 	return nil
 }

@@ -25,6 +25,16 @@ func TestCheckDecision(t *testing.T) {
 		o.Stable.Revision = "A"
 		return o
 	}
+	routed := func(phase release.Phase, v roadView, added ...Workload) Observation {
+		o := at(phase, added...)
+		o.Traffic = v
+		return o
+	}
+	gone := func(o Observation) Observation {
+		o.Stable.Deleting = true
+		return o
+	}
+	fenced, split := roadView{road: road{fenced: true}, stable: 4}, roadView{road: road{fenced: true, weight: 10}, stable: 4}
 	canary, old := Workload{Name: "vllm-b", Carries: "B"}, Workload{Name: "vllm-a", Carries: "A"}
 	native := rollingOf(0, "1", "0")
 	tests := []struct {
@@ -53,6 +63,15 @@ func TestCheckDecision(t *testing.T) {
 		{"DeleteInReturn", "Stable is not back yet.", at(release.Returning, canary), DeleteCanary{}, true},
 		{"ReleaseHoldToReturn", "The template is the one to go back to.", returned(release.RollingBack), set(release.Returning, native), false},
 		{"ReturnToAnother", "A rollback never rolls forward.", at(release.RollingBack), set(release.Returning, native), true},
+		{"CreateUnfenced", "Canary leaders would get requests through the stable Service.", routed(release.Progressing, roadView{}), CreateCanary{Replicas: 1}, true},
+		{"CreateFenced", "They do not.", routed(release.Progressing, fenced), CreateCanary{Replicas: 1}, false},
+		{"GrowUnfenced", "So would those that come later.", routed(release.Progressing, roadView{}, canary), ScaleCanary{Replicas: 1}, true},
+		{"GrowFenced", "They do not.", routed(release.Progressing, fenced, canary), ScaleCanary{Replicas: 1}, false},
+		{"ShrinkUnfenced", "Fewer leaders get fewer requests.", routed(release.Progressing, roadView{}, canary), ScaleCanary{Replicas: 0}, false},
+		{"DeleteWithShare", "Requests are on their way to it.", routed(release.RollingBack, split, canary), DeleteCanary{}, true},
+		{"LetGoWithShare", "Requests are on their way to it.", routed(release.RollingBack, split, canary), LetGo{}, true},
+		{"DeleteWithoutShare", "No request is.", routed(release.RollingBack, fenced, canary), DeleteCanary{}, false},
+		{"LetGoOfAll", "The stable leaders are going, too.", gone(routed(release.RollingBack, split, canary)), LetGo{}, false},
 		{"ReleaseHoldToPromote", "Promotion is what releases it.", at(release.Promoting), set(release.Promoting, native), false},
 	}
 	for _, tc := range tests {

@@ -75,6 +75,7 @@ func measure(o Observation) Standing {
 	if ready > 0 {
 		s.Weight = (200*(ready-s.StableReady) + ready) / (2 * ready)
 	}
+	s.share(o)
 	return s
 }
 

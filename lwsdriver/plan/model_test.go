@@ -52,6 +52,7 @@ type group struct {
 	since    time.Time
 	warmUp   int  // ticks until it is ready
 	broken   bool // it will not become ready while faults go on
+	serving  bool // its leader is marked
 }
 
 // revision is what observe finds: the hash once LWS has recorded the template.
@@ -262,7 +263,7 @@ func (c *cluster) observeSet(s *set) Workload {
 	for i := range last {
 		view := Group{Index: i, Leader: fmt.Sprintf("%s-%d", s.name, i), Pods: 2, Reason: "PodMissing", Message: "is missing"}
 		if g := s.groups[i]; g != nil {
-			view.Revision = g.revision
+			view.Revision, view.Serving = g.revision, g.serving
 			view.FirstReady = c.firstReady(s, i, g)
 			view.LostAt = c.lostAt(s, i, g.ready, g.since)
 			if g.ready {

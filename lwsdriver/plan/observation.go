@@ -23,6 +23,10 @@ type Observation struct {
 	Record *release.Record
 	// Policy is the recorded release's. Zero without a release.
 	Policy release.Policy
+	// Traffic tells how the release's requests stand. Nil: it routes none.
+	Traffic Traffic
+	// Drain is how far the leaders of the groups that are Leaving are. Nil: there is nothing to wait for.
+	Drain *Drain
 }
 
 // Workload is one LeaderWorkerSet.
@@ -49,6 +53,8 @@ type Workload struct {
 	Drifted bool
 	// Held is true while our finalizer is on it.
 	Held bool
+	// Lingers is true while it is being deleted in such a way that its groups would outlive it.
+	Lingers bool
 	// Target is the batch it was last scaled for. Nil: none yet.
 	Target *release.Target
 }
@@ -71,6 +77,8 @@ type Group struct {
 	// driver never saw it ready. It stays while the group is recreated or flaps, and so also while it is ready again for
 	// less than minReady or 10 seconds. Zero: the group is ready, or the driver never saw a pod of it.
 	LostAt time.Time
+	// Serving is true while the leader is marked as one that requests may go to.
+	Serving bool
 	// ReadyPods of Pods that make the group whole.
 	ReadyPods, Pods int
 	// Reason, Pod and Message say why the group is not ready: the first pod in the way. Empty when Ready.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // Plan decides. A decision that would break an invariant is a defect; it is reported and never acted on.
@@ -154,6 +155,16 @@ func farewell(o Observation) Decision {
 		State: pb.State_STATE_FAILED, Reason: ReasonDeleting,
 		Message: fmt.Sprintf("%s is being deleted; so is what its release added", o.Stable.Name),
 	}
+	// Routes and Services first, as far as they can be written: nobody knows of them later, and they may be there for the
+	// next workload. That the fence goes with them loses nobody: the stable leaders are going, too.
+	v, write := steer(o, traffic.Desired{}, d.State)
+	switch {
+	case write != nil:
+		d.Action = write.Action
+		return d
+	case unknown(v):
+		return d
+	}
 	for _, w := range o.Added {
 		if w.Held {
 			d.Action = LetGo{Name: w.Name}
@@ -198,23 +209,52 @@ func cleanUp(o Observation, busy pb.State, rest Decision) Decision {
 			return Decision{Action: a, State: busy, Reason: ReasonHoldDrifted, Message: "the hold is being put back"}
 		}
 	}
-	if len(o.Added) == 0 {
+	if len(o.Added) > 0 {
+		return retire(o, o.Added[0], busy, ReasonCleaningUp)
+	}
+	if d := giveBackTraffic(o, tidying(rest.State)); d != nil {
+		return *d
+	}
+	return rest
+}
+
+// tidying is the state of a release of which nothing is left but marks on the user's objects.
+func tidying(rest pb.State) pb.State {
+	switch rest {
+	case pb.State_STATE_COMPLETED:
+		return pb.State_STATE_PROMOTING
+	case pb.State_STATE_ROLLED_BACK:
+		return pb.State_STATE_ROLLING_BACK
+	default:
 		return rest
 	}
-	return retire(o.Added[0], busy, ReasonCleaningUp)
 }
 
 // retire takes one added workload away, a write at a time. Nothing but its groups hangs on it by now. Deletion comes
 // first: were the finalizer to go first, a template that returns in between would find a canary that nothing protects.
-func retire(w Workload, state pb.State, reason string) Decision {
+func retire(o Observation, w Workload, state pb.State, reason string) Decision {
+	last := o.onlyAdded()
+	if last && w.Deleting && w.existing() == 0 {
+		if d := giveBackTraffic(o, state); d != nil {
+			return *d
+		}
+	} else if d := withdraw(o, state); d != nil {
+		return *d
+	}
 	d := Decision{State: state, Reason: reason, Message: fmt.Sprintf("%s and its groups are going", w.Name)}
 	switch {
-	case !w.Deleting:
+	case !w.Deleting, last && w.Lingers && w.existing() > 0:
 		d.Action = DeleteCanary{Name: w.Name}
-	case w.Held:
+	case w.Held && (!last || w.existing() == 0):
 		d.Action = LetGo{Name: w.Name}
 	}
 	return d
+}
+
+// onlyAdded says whether nothing but what was added tells where the requests go, since the record is gone. It has to stay,
+// without its groups, until routes and Services are given back.
+func (o Observation) onlyAdded() bool {
+	return o.Traffic != nil && (o.Record == nil || o.Record.Release == nil)
 }
 
 // repairHold returns the write that puts the hold back, or nil if it is in force.
@@ -251,7 +291,7 @@ func progress(o Observation, s Standing) Decision {
 	}
 	for _, w := range o.Added {
 		if w.Carries != r.UpdateRevision {
-			return retire(w, pb.State_STATE_PREPARING, ReasonNewRevision)
+			return retire(o, w, pb.State_STATE_PREPARING, ReasonNewRevision)
 		}
 	}
 	return styles[o.Policy.Style].advance(o, s)
@@ -279,7 +319,7 @@ func followTemplate(o Observation) Decision {
 		}
 	}
 	if len(o.Added) > 0 {
-		return retire(o.Added[0], pb.State_STATE_PREPARING, ReasonNewRevision)
+		return retire(o, o.Added[0], pb.State_STATE_PREPARING, ReasonNewRevision)
 	}
 	return startOver(o)
 }
@@ -292,7 +332,7 @@ func startOver(o Observation) Decision {
 	}
 	next := moved(o, func(r *release.Release) {
 		if r.UpdateRevision != "" {
-			r.Target = nil
+			r.Target, r.Traffic = nil, nil
 		}
 		if o.promotedAll() {
 			r.StableRevision = r.UpdateRevision
@@ -321,6 +361,13 @@ func promote(o Observation, s Standing) Decision {
 	case o.Stable.Revision != r.UpdateRevision:
 		return startOver(o)
 	}
+	v, d := routeCanary(o, o.capacity(), pb.State_STATE_PROMOTING)
+	if d == nil {
+		d = evade(o, v)
+	}
+	if d != nil {
+		return *d
+	}
 	return roll(o, s, nativeRoll{
 		state: pb.State_STATE_PROMOTING, then: release.Promoted,
 		begin: "release the hold to promote", done: "every group is promoted: hold again", participle: "promoted",
@@ -340,6 +387,11 @@ func comeBack(o Observation, s Standing) Decision {
 		return Decision{
 			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonNewRevision, Message: why,
 			Action: SetStable{Record: next, Rolling: release.Hold(), Why: why},
+		}
+	}
+	if servesAlone(o, pb.State_STATE_ROLLING_BACK) == nil {
+		if _, d := steer(o, prepared(), pb.State_STATE_ROLLING_BACK); d != nil {
+			return *d
 		}
 	}
 	return roll(o, s, nativeRoll{

@@ -88,7 +88,11 @@ func (c *cluster) act() {
 		c.edit(pick("A", "B", "C", "D"))
 	case n < 92:
 		c.pace()
-	case n < 95:
+	case n < 93:
+		c.setWeight(rapid.SampledFrom([]int{0, 10, 50, 100}).Draw(c.t, "weight"))
+	case n < 94:
+		c.route(pick("apply the route again", "take the fence off"))
+	case n < 96:
 		c.meddle(pick("scale up", "scale to 0", "edit template", "delete", "delete in the foreground"))
 	default:
 		c.harm(pick("flap", "break", "lose"))
@@ -102,6 +106,7 @@ func (c *cluster) settle() Decision {
 	quiet := 0
 	for range 200 {
 		c.tick(20*time.Second, 1)
+		c.follow()
 		d := c.drive()
 		if !slices.Contains(settled, d.State) && d.Reason != ReasonMixedRevisions {
 			quiet = 0
@@ -153,6 +158,7 @@ func (c *cluster) checkRest(d Decision) {
 	if c.record == nil {
 		return
 	}
+	c.checkRoadAtRest()
 	if len(c.added) > 0 && d.State != pb.State_STATE_HOLDING && d.State != pb.State_STATE_READY {
 		c.fail("%s with %s left", d.State, c.added[0].name)
 	}

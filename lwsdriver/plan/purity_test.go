@@ -27,6 +27,7 @@ var allowedImports = []string{
 	"sigs.k8s.io/lws/api/leaderworkerset/v1",
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release",
 	"github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1",
+	"github.com/lockstep-rollouts/lockstep/traffic", // as pure as this package
 }
 
 // clockless are the functions of package time that only compute.

@@ -24,11 +24,21 @@ import (
 //	workload NAME replicas=N revision=R [size=N] [hold | rolling=PARTITION/UNAVAILABLE/SURGE] [deleting]
 //	record [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T]]
 //	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D]
-//	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting] [loose] [drifted]
-//	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [why=REASON]
+//	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting [lingers]] [loose] [drifted]
+//	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [why=REASON] [serving]
+//	traffic [asked=N] [fenced] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [gone | blocked | unread]
+//	drain [done] [message=TEXT] [recheck=AGE]
 //
 // groups belong to the workload or canary above them; without ready= they are not ready, without revision= their pods
-// are missing. A target is QUANTITY@AGE, or QUANTITY#BATCH@AGE. An AGE is how long ago. loose: without our finalizer.
+// are missing. A target is QUANTITY@AGE, or QUANTITY#BATCH@AGE. An AGE is how long ago. loose: without our finalizer; lingers:
+// it is being deleted in the background.
+//
+// traffic is how the requests of a policy that routes them stand: the host has asked for a share, the stable Service is
+// fenced, the canary Service is there, the route gives the canary a weight, which the gateway has seen; how many endpoints
+// the stable Service has, and which of the canary's leaders the canary Service has; pods of the canary are still endpoints of
+// the stable Service. The stable Service may be gone, the next write refused, the caches empty. drain is how far the leaders
+// are that leave.
+//
 // It is 12:00 UTC. In the answer a time is an age again, and recheck says when time alone will change the answer.
 func TestScenarios(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txt")
@@ -154,6 +164,13 @@ func parseObservation(text string) (o Observation, err error) {
 			o.Record = parseRecord(l)
 		case "policy":
 			parsePolicy(l, &o.Policy)
+		case "traffic":
+			o.Traffic = parseRoad(l, o)
+			if o.Record != nil && o.Record.Release != nil && l.has("asked") {
+				o.Record.Release.Traffic = &release.Traffic{Weight: l.number("asked", 0)}
+			}
+		case "drain":
+			o.Drain = &Drain{Done: l.has("done"), Message: l.attrs["message"], Recheck: l.duration("recheck", 0)}
 		case "groups":
 			last.Groups = append(last.Groups, parseGroups(l, last, o.Policy.MinReady)...)
 		default:
@@ -170,7 +187,7 @@ func parseWorkload(l line) Workload {
 		Deleting: l.has("deleting"), Carries: l.attrs["carries"], Drifted: l.has("drifted"), Target: l.target(),
 	}
 	if l.word == "canary" {
-		w.Held = !l.has("loose")
+		w.Held, w.Lingers = !l.has("loose"), l.has("lingers")
 		if !l.has("revision") {
 			w.Revision = w.Carries
 		}
@@ -210,6 +227,25 @@ func parseRecord(l line) *release.Record {
 	return r
 }
 
+// parseRoad is the traffic of what was read so far.
+func parseRoad(l line, o Observation) roadView {
+	v := roadView{
+		road: road{
+			fenced: l.has("fenced"), prepared: l.has("prepared"), leaking: l.has("leaking"),
+			weight: l.number("weight", 0), gone: l.has("gone"), blocked: l.has("blocked"), unread: l.has("unread"),
+		},
+		stable: l.number("stable", o.Stable.Replicas),
+	}
+	v.seen = l.number("seen", v.weight)
+	if pods := l.attrs["pods"]; pods != "" {
+		for index := range strings.SplitSeq(pods, ",") {
+			v.pods = append(v.pods, o.Added[0].Name+"-"+index)
+		}
+	}
+	v.canary = len(v.pods)
+	return v
+}
+
 func parsePolicy(l line, p *release.Policy) {
 	if l.has("style") {
 		p.Style = pb.Style(pb.Style_value["STYLE_"+l.attrs["style"]])
@@ -247,7 +283,7 @@ func parseGroups(l line, w *Workload, minReady time.Duration) []Group {
 		if l.has("first") {
 			g.FirstReady = l.age("first")
 		}
-		g.LostAt = l.age("lost")
+		g.LostAt, g.Serving = l.age("lost"), l.has("serving")
 		out = append(out, g)
 	}
 	return out

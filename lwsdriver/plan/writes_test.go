@@ -18,6 +18,8 @@ func (c *cluster) apply(d decided) bool {
 	switch a := d.action.(type) {
 	case SetStable:
 		return c.applyStable(a, d.versions)
+	case SetTraffic:
+		return c.applyTraffic(a, d.versions)
 	case CreateCanary:
 		taken := slices.ContainsFunc(c.added, func(s *set) bool { return s.name == a.Name })
 		if taken || d.versions[c.stable.name] != c.stable.version {
@@ -55,6 +57,14 @@ func (c *cluster) applyAdded(s *set, action Action) bool {
 			s.target = a.Target
 		}
 		return true
+	case MarkLeader:
+		for i, g := range s.groups {
+			if fmt.Sprintf("%s-%d", s.name, i) == a.Leader {
+				g.serving = a.Serves
+				return a.Name == s.name
+			}
+		}
+		return false
 	case RepairCanary:
 		s.template = s.made
 		return a.Name == s.name

@@ -25,6 +25,14 @@ const (
 	// differs as soon as the policy adds metadata to the leader.
 	RevisionLabel = "lockstep.dev/revision"
 
+	// TrafficAnnotation on an added workload holds the TrafficPolicy as protobuf JSON: who finds that workload without
+	// its stable one must still be able to give the routes back.
+	TrafficAnnotation = "lockstep.dev/traffic"
+	// ServingLabel on a leader pod of an added workload lets requests go to it: its whole group is ready.
+	ServingLabel = "lockstep.dev/serving"
+	// Serving is the label's only value.
+	Serving = "true"
+
 	// Finalizer keeps an added workload, and so its groups, until traffic has left them.
 	Finalizer = "lockstep.dev/release"
 )

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+	"github.com/lockstep-rollouts/lockstep/traffic/probe"
 )
 
 // DefaultProgressDeadline is for groups that load a large model: Deployment's 10 minutes would fail many of them.
@@ -27,6 +29,12 @@ type Policy struct {
 	FailureThreshold Quantity
 	ProgressDeadline time.Duration
 	MinReady         time.Duration
+
+	// Traffic names the objects that carry the requests. Nil: nothing is routed.
+	Traffic *traffic.Policy
+	// WarmUp is what a canary leader must answer before it gets requests, Drain how it finishes them.
+	WarmUp probe.WarmUp
+	Drain  probe.Drain
 
 	// LeaderLabels and LeaderAnnotations are added to the canary's leader pods.
 	LeaderLabels, LeaderAnnotations map[string]string
@@ -60,6 +68,7 @@ func ParsePolicy(p *pb.ReleasePolicy) (Policy, []Violation) {
 	if p.GetBlueGreen() != nil && p.GetStyle() != pb.Style_STYLE_BLUE_GREEN {
 		v.add("policy.blue_green", "is for STYLE_BLUE_GREEN only: leave it out")
 	}
+	v.traffic(&policy, p.GetTraffic())
 	return policy, v.list
 }
 
@@ -73,6 +82,19 @@ type violations struct{ list []Violation }
 
 func (v *violations) add(field, format string, args ...any) {
 	v.list = append(v.list, Violation{field, fmt.Sprintf(format, args...)})
+}
+
+func (v *violations) traffic(policy *Policy, p *pb.TrafficPolicy) {
+	if p == nil {
+		return
+	}
+	parsed, bad := traffic.ParsePolicy(p)
+	warmUp, badWarmUp := probe.ParseWarmUp(p.GetWarmUp())
+	drain, badDrain := probe.ParseDrain(p.GetDrain())
+	for _, b := range slices.Concat(bad, badWarmUp, badDrain) {
+		v.list = append(v.list, Violation(b))
+	}
+	policy.Traffic, policy.WarmUp, policy.Drain = &parsed, warmUp, drain
 }
 
 func (v *violations) style(s pb.Style) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -53,6 +54,8 @@ type Release struct {
 	PhaseAt time.Time `json:"phaseAt"`
 	// Target is set only while no workload exists that could carry it; see TargetAnnotation.
 	Target *Target `json:"target,omitempty"`
+	// Traffic is where the host wants the requests to go. Nil: to the stable leaders.
+	Traffic *Traffic `json:"traffic,omitempty"`
 }
 
 // Phase is the durable intent of a release. Whether it is reached is derived from the cluster.
@@ -74,6 +77,9 @@ const (
 	// Nothing: the stable groups already ran the workload's template when the release was initialised.
 	Nothing Phase = "Nothing"
 )
+
+// Unfinished says whether the release still changes the workload, whatever is left of what it added.
+func (p Phase) Unfinished() bool { return p == Progressing || p == Promoting || p == Returning }
 
 // Target is the batch that a host asked for last.
 type Target struct {
@@ -118,9 +124,17 @@ func (r *Release) PolicyMessage() (*pb.ReleasePolicy, error) {
 	return p, nil
 }
 
+// EncodeTraffic is the form in which a traffic policy is noted on what a release adds.
+func EncodeTraffic(p *pb.TrafficPolicy) (string, error) {
+	raw, err := encode(p)
+	return string(raw), err
+}
+
 // EncodePolicy is the form in which a policy is recorded.
-func EncodePolicy(p *pb.ReleasePolicy) (json.RawMessage, error) {
-	raw, err := protojson.Marshal(p)
+func EncodePolicy(p *pb.ReleasePolicy) (json.RawMessage, error) { return encode(p) }
+
+func encode(m proto.Message) (json.RawMessage, error) {
+	raw, err := protojson.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("encode policy: %w", err)
 	}
@@ -223,9 +237,11 @@ func (r *Release) validate() error {
 		return fmt.Errorf("%s %s", bad[0].Field, bad[0].Description)
 	}
 	if r.Target != nil {
-		return r.Target.validate()
+		if err := r.Target.validate(); err != nil {
+			return err
+		}
 	}
-	return nil
+	return r.Traffic.validate()
 }
 
 func strictJSON(value string, into any) error {

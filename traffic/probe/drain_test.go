@@ -137,7 +137,7 @@ func TestDrainForced(t *testing.T) {
 		for _, e := range engines[:7] {
 			e.running.Store(2)
 		}
-		b.net.serve(at(8), func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) })
+		b.net.serve(at(8), func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
 		b.net.serve(at(9), nil)
 		since := time.Now()
 		for {

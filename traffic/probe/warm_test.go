@@ -73,7 +73,7 @@ func TestWarmFails(t *testing.T) {
 		wait   time.Duration
 		want   string
 	}{
-		{"unavailable", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, nil, 0, "answered 503 Service Unavailable"},
+		{"unavailable", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, nil, 0, "answered 503 Service Unavailable"},
 		{"unknown status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(599) }, nil, 0, "answered 599 (try 1)"},
 		{"not found", http.NotFound, nil, 0, "answered 404 Not Found: correct the path"},
 		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/else", http.StatusFound) }, nil, 0, "redirects are not followed"},
@@ -127,7 +127,7 @@ func TestWarmPauses(t *testing.T) {
 		var tries times
 		b.net.serve(at(1), func(w http.ResponseWriter, _ *http.Request) {
 			tries.add(time.Since(start) / time.Second)
-			w.WriteHeader(500)
+			w.WriteHeader(http.StatusInternalServerError)
 		})
 		for time.Since(start) < 100*time.Second {
 			after(min(10*time.Second, b.Warm("o", leader(1), health).Recheck))
@@ -158,7 +158,7 @@ func TestWarmRecheckIsEnough(t *testing.T) {
 		b.net.serve(at(1), func(w http.ResponseWriter, r *http.Request) {
 			slow(5*time.Minute)(w, r)
 			if n.Add(1) < 4 {
-				w.WriteHeader(503)
+				w.WriteHeader(http.StatusServiceUnavailable)
 			}
 		})
 		policy := health
@@ -369,7 +369,7 @@ func TestWarmLog(t *testing.T) {
 		var n atomic.Int64
 		b.net.serve(at(1), func(w http.ResponseWriter, _ *http.Request) {
 			if n.Add(1) < 4 {
-				w.WriteHeader(503)
+				w.WriteHeader(http.StatusServiceUnavailable)
 				_, _ = io.WriteString(w, "secret")
 			}
 		})

@@ -245,7 +245,7 @@ func (e *env) reapplyPool(d traffic.Desired) {
 	}
 	e.apply("argocd", poolManifest)
 	eventually(e.T, "the port is back", func(context.Context) error {
-		if got := e.get(stablePool).Object["spec"]; !strings.Contains(fmt.Sprint(got), "8000") {
+		if got := e.get(stablePool).Object["spec"]; !strings.Contains(fmt.Sprint(got), "8000") { //nolint:contextcheck // it has the test's own
 			return fmt.Errorf("spec %v", got)
 		}
 		return nil

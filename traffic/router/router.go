@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/status"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
@@ -135,11 +136,12 @@ func (r *Router) check(s traffic.Setup) error {
 // Observe says how the traffic of a release stands against what is desired. It reads caches only; a cache that nobody
 // needed before begins to be filled.
 func (r *Router) Observe(s traffic.Setup, d traffic.Desired) traffic.View {
-	w, why := r.look(s)
-	if why == nil {
-		return traffic.Look(s, d, w)
-	}
-	v := traffic.View{Reason: traffic.ReasonNotSynced, Message: why.Error()}
+	return r.Snapshot(s)(d)
+}
+
+// blind is how requests stand when the caches can't tell.
+func blind(why error) traffic.View {
+	v := traffic.View{Reason: traffic.ReasonNotSynced, Message: status.Convert(why).Message()}
 	if drivererr.Reason(why) != pb.ErrorReason_ERROR_REASON_NOT_SYNCED {
 		v.Reason, v.Err = traffic.ReasonBlocked, why
 	}

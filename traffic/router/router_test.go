@@ -363,12 +363,21 @@ func TestWriteErrors(t *testing.T) {
 			if err := w.Check(t.Context(), setup()); err != nil {
 				t.Fatal(err)
 			}
-			w.dynamic.PrependReactor("*", "services", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, tt.err })
+			w.dynamic.PrependReactor("*", "services", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				if a.GetVerb() == "delete" && apierrors.IsNotFound(tt.err) {
+					// Whoever was faster: the cache is about to show it.
+					_ = w.core.Tracker().Delete(schema.GroupVersionResource{Version: "v1", Resource: "services"}, "default", "vllm")
+				}
+				return true, nil, tt.err
+			})
 			wrote, err := w.write(t.Context(), "default", &traffic.Write{
 				Verb: tt.verb, Key: traffic.Key{Kind: traffic.KindService, Name: "vllm"}, Body: map[string]any{"kind": "Service"},
 			})
 			if wrote || !tt.want(err) {
 				t.Errorf("%s: wrote %t, %v", tt.reason, wrote, err)
+			}
+			if tt.verb == traffic.Delete && err == nil && w.sources[traffic.KindService].get("default", "vllm") != nil {
+				t.Error("the next look would still see it")
 			}
 		})
 	}

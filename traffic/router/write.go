@@ -36,7 +36,8 @@ func (r *Router) write(ctx context.Context, namespace string, w *traffic.Write) 
 	got, err := send(ctx, client, w)
 	switch {
 	case w.Verb == traffic.Delete && apierrors.IsNotFound(err):
-		return false, nil
+		// Somebody was faster. Whoever looks before the cache shows it would ask for the same again.
+		return false, r.until(ctx, w, func() bool { now := cached(); return now == nil || string(now.GetUID()) != w.UID })
 	case w.Verb == traffic.Create && apierrors.IsAlreadyExists(err):
 		// Another driver made it, or a request of ours did whose answer was lost. The next look tells whose it is.
 		if r.until(ctx, w, func() bool { return cached() != nil }) == nil {

@@ -35,9 +35,13 @@ type SetWeightRequest struct {
 	// Required. The canary's percentage, 0 to 100.
 	Weight int32 `protobuf:"varint,3,opt,name=weight,proto3" json:"weight,omitempty"`
 	// Optional. Return when verified, at the latest after this time. Zero: return at once.
-	Wait          *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Wait *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
+	// Optional. The update revision that the host means, as last seen in BatchContext. If the workload's template has
+	// changed since, the request is refused with ABORTED (REVISION_CHANGED): requests that were meant for one revision do
+	// not reach another. Empty: whatever the release is at.
+	UpdateRevision string `protobuf:"bytes,5,opt,name=update_revision,json=updateRevision,proto3" json:"update_revision,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *SetWeightRequest) Reset() {
@@ -96,6 +100,13 @@ func (x *SetWeightRequest) GetWait() *durationpb.Duration {
 		return x.Wait
 	}
 	return nil
+}
+
+func (x *SetWeightRequest) GetUpdateRevision() string {
+	if x != nil {
+		return x.UpdateRevision
+	}
+	return ""
 }
 
 // SetWeightResponse says what was done.
@@ -277,9 +288,13 @@ type SetHeaderRouteRequest struct {
 	// Required. The route's name, unique within the release.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// Optional. All must match. Empty: remove the route.
-	Matches       []*HeaderMatch `protobuf:"bytes,4,rep,name=matches,proto3" json:"matches,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Matches []*HeaderMatch `protobuf:"bytes,4,rep,name=matches,proto3" json:"matches,omitempty"`
+	// Optional. The update revision that the host means, as last seen in BatchContext. If the workload's template has
+	// changed since, the request is refused with ABORTED (REVISION_CHANGED): requests that were meant for one revision do
+	// not reach another. Empty: whatever the release is at.
+	UpdateRevision string `protobuf:"bytes,5,opt,name=update_revision,json=updateRevision,proto3" json:"update_revision,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *SetHeaderRouteRequest) Reset() {
@@ -340,6 +355,13 @@ func (x *SetHeaderRouteRequest) GetMatches() []*HeaderMatch {
 	return nil
 }
 
+func (x *SetHeaderRouteRequest) GetUpdateRevision() string {
+	if x != nil {
+		return x.UpdateRevision
+	}
+	return ""
+}
+
 // SetHeaderRouteResponse says what was done.
 type SetHeaderRouteResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -394,9 +416,13 @@ type SetMirrorRequest struct {
 	// Required.
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
 	// Required. Percentage of requests copied, 0 to 100.
-	Percentage    int32 `protobuf:"varint,3,opt,name=percentage,proto3" json:"percentage,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Percentage int32 `protobuf:"varint,3,opt,name=percentage,proto3" json:"percentage,omitempty"`
+	// Optional. The update revision that the host means, as last seen in BatchContext. If the workload's template has
+	// changed since, the request is refused with ABORTED (REVISION_CHANGED): requests that were meant for one revision do
+	// not reach another. Empty: whatever the release is at.
+	UpdateRevision string `protobuf:"bytes,4,opt,name=update_revision,json=updateRevision,proto3" json:"update_revision,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *SetMirrorRequest) Reset() {
@@ -448,6 +474,13 @@ func (x *SetMirrorRequest) GetPercentage() int32 {
 		return x.Percentage
 	}
 	return 0
+}
+
+func (x *SetMirrorRequest) GetUpdateRevision() string {
+	if x != nil {
+		return x.UpdateRevision
+	}
+	return ""
 }
 
 // SetMirrorResponse says what was done.
@@ -756,13 +789,14 @@ var File_lockstep_v1alpha1_traffic_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1alpha1_traffic_proto_rawDesc = "" +
 	"\n" +
-	"\x1flockstep/v1alpha1/traffic.proto\x12\x11lockstep.v1alpha1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1elockstep/v1alpha1/driver.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\xb4\x01\n" +
+	"\x1flockstep/v1alpha1/traffic.proto\x12\x11lockstep.v1alpha1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1elockstep/v1alpha1/driver.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\xdd\x01\n" +
 	"\x10SetWeightRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1d\n" +
 	"\n" +
 	"release_id\x18\x02 \x01(\tR\treleaseId\x12\x16\n" +
 	"\x06weight\x18\x03 \x01(\x05R\x06weight\x12-\n" +
-	"\x04wait\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04wait\"\x94\x01\n" +
+	"\x04wait\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12'\n" +
+	"\x0fupdate_revision\x18\x05 \x01(\tR\x0eupdateRevision\"\x94\x01\n" +
 	"\x11SetWeightResponse\x121\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x19.lockstep.v1alpha1.ActionR\x06action\x12\x1a\n" +
 	"\bverified\x18\x02 \x01(\bR\bverified\x12\x16\n" +
@@ -772,22 +806,24 @@ const file_lockstep_v1alpha1_traffic_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x05exact\x18\x02 \x01(\tH\x00R\x05exact\x12\x16\n" +
 	"\x05regex\x18\x03 \x01(\tH\x00R\x05regexB\a\n" +
-	"\x05value\"\xc0\x01\n" +
+	"\x05value\"\xe9\x01\n" +
 	"\x15SetHeaderRouteRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1d\n" +
 	"\n" +
 	"release_id\x18\x02 \x01(\tR\treleaseId\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x128\n" +
-	"\amatches\x18\x04 \x03(\v2\x1e.lockstep.v1alpha1.HeaderMatchR\amatches\"K\n" +
+	"\amatches\x18\x04 \x03(\v2\x1e.lockstep.v1alpha1.HeaderMatchR\amatches\x12'\n" +
+	"\x0fupdate_revision\x18\x05 \x01(\tR\x0eupdateRevision\"K\n" +
 	"\x16SetHeaderRouteResponse\x121\n" +
-	"\x06action\x18\x01 \x01(\x0e2\x19.lockstep.v1alpha1.ActionR\x06action\"\x8d\x01\n" +
+	"\x06action\x18\x01 \x01(\x0e2\x19.lockstep.v1alpha1.ActionR\x06action\"\xb6\x01\n" +
 	"\x10SetMirrorRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1d\n" +
 	"\n" +
 	"release_id\x18\x02 \x01(\tR\treleaseId\x12\x1e\n" +
 	"\n" +
 	"percentage\x18\x03 \x01(\x05R\n" +
-	"percentage\"F\n" +
+	"percentage\x12'\n" +
+	"\x0fupdate_revision\x18\x04 \x01(\tR\x0eupdateRevision\"F\n" +
 	"\x11SetMirrorResponse\x121\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x19.lockstep.v1alpha1.ActionR\x06action\"\x88\x01\n" +
 	"\x13VerifyWeightRequest\x12:\n" +

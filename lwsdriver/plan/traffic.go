@@ -1,0 +1,293 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// Traffic is how the release's requests stand, at one look: it answers alike however often it is asked.
+type Traffic interface {
+	// Look says how they stand against where they should go.
+	Look(d traffic.Desired) traffic.View
+}
+
+// Drain is how far leaders that lost their traffic are with the requests that they have.
+type Drain struct {
+	Done bool
+	// Message says what is still running, or what ran when the time was up.
+	Message string
+	// Recheck is when time alone will change the answer. Zero: never.
+	Recheck time.Duration
+}
+
+// prepared is where requests go while none goes to the canary, though it could get some at once.
+func prepared() traffic.Desired { return traffic.Desired{Prepared: true} }
+
+// wanted is where the host wants the requests to go, as far as there is a canary to send them to.
+func (o Observation) wanted(planned int) traffic.Desired {
+	d := prepared()
+	c, wish := o.canary(), o.Record.Release.Traffic
+	if c == nil || c.Deleting || wish == nil {
+		return d
+	}
+	for _, g := range c.Groups {
+		if g.mayServe(planned) {
+			d.Weight, d.Mirror, d.HeaderRoutes = wish.Weight, wish.Mirror, wish.Routes()
+			break
+		}
+	}
+	return d
+}
+
+// Requests is where the requests should go at this moment.
+func Requests(o Observation) traffic.Desired {
+	if o.Record == nil || o.Record.Release == nil {
+		return traffic.Desired{}
+	}
+	switch {
+	case Retires(o):
+		return prepared()
+	case o.Record.Release.Phase == release.Progressing:
+		return o.wanted(measure(o).Planned)
+	case o.Record.Release.Phase == release.Promoting:
+		return o.wanted(o.capacity())
+	}
+	if len(o.Added) > 0 {
+		return prepared()
+	}
+	return traffic.Desired{}
+}
+
+// Retires says whether what a release added is to go, so that its leaders need do no more than finish their requests.
+func Retires(o Observation) bool {
+	if len(o.Added) == 0 {
+		return false
+	}
+	if o.Record == nil || o.Record.Release == nil {
+		return true
+	}
+	switch r := o.Record.Release; r.Phase {
+	case release.Promoting, release.Returning:
+		return false
+	case release.Progressing:
+		// The next template is there, or is on its way; or somebody deleted the canary.
+		c := o.canary()
+		return c == nil || c.Deleting || (o.Stable.Revision != "" && o.Stable.Revision != r.UpdateRevision)
+	default:
+		return true
+	}
+}
+
+// evades says whether the user's workload is about to be rolled while all requests go to the canary.
+func (o Observation) evades() bool {
+	if o.Record == nil || o.Record.Release == nil || o.Record.Release.Phase != release.Promoting {
+		return false
+	}
+	return release.SameRolling(o.Stable.Rolling, release.Hold()) && o.wanted(o.capacity()).Weight == 100
+}
+
+// evade waits until the leaders of the user's workload get no requests and have finished those that they have, before
+// LWS rolls them. Nil: that is so; or they go on getting requests, as the host wants it.
+func evade(o Observation, v traffic.View) *Decision {
+	switch {
+	case o.Traffic == nil || v.Err != nil || !o.evades():
+		return nil
+	case !v.Taken:
+		return awaitTraffic(v, pb.State_STATE_PROMOTING)
+	}
+	return drained(o, pb.State_STATE_PROMOTING)
+}
+
+// Leaving are the groups that go next, once no more requests come to their leaders: they need do no more than finish those
+// that they have.
+func Leaving(o Observation) []Group {
+	if o.Traffic == nil {
+		return nil
+	}
+	if o.evades() {
+		if !o.Traffic.Look(o.wanted(o.capacity())).Taken {
+			return nil
+		}
+		return o.Stable.from(0)
+	}
+	if Retires(o) {
+		if v := o.Traffic.Look(prepared()); !v.Withdrawn || v.Weight > 0 {
+			return nil
+		}
+		return o.Added[0].from(0)
+	}
+	c := o.canary()
+	if c == nil || o.Record.Release.Phase != release.Progressing {
+		return nil
+	}
+	planned := measure(o).Planned
+	if v := o.Traffic.Look(o.wanted(planned)); planned >= c.Replicas || !follows(v) || c.reached(v, planned) {
+		return nil
+	}
+	return c.from(planned)
+}
+
+// from are the groups that exist from an index on.
+func (w Workload) from(index int) []Group {
+	var out []Group
+	for _, g := range w.Groups {
+		if g.Index >= index && g.Revision != "" {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// reached says whether requests may still come to leaders from an index on.
+func (w Workload) reached(v traffic.View, index int) bool {
+	return slices.ContainsFunc(w.from(index), func(g Group) bool { return slices.Contains(v.CanaryPods, g.Leader) })
+}
+
+// capacity is how many groups the canary is asked to have.
+func (o Observation) capacity() int {
+	if c := o.canary(); c != nil {
+		return c.Replicas
+	}
+	return 0
+}
+
+// mayServe says whether requests may go to a canary group's leader: the group is whole, and it stays.
+func (g Group) mayServe(planned int) bool { return g.Ready && g.Index < planned }
+
+// steer returns the write that takes the requests nearer to where they should go, nil if none is due, and how they
+// stand. Without a traffic policy they stand well.
+func steer(o Observation, want traffic.Desired, state pb.State) (traffic.View, *Decision) {
+	if o.Traffic == nil {
+		return traffic.View{Fenced: true, Prepared: true, Taken: true, Withdrawn: true, Verified: true}, nil
+	}
+	v := o.Traffic.Look(want)
+	if !v.Drift || v.Err != nil {
+		return v, nil
+	}
+	return v, &Decision{
+		Action: SetTraffic{Desired: want, Why: v.Next}, State: state, Reason: v.Reason,
+		Message: "requests are being routed: " + v.Message,
+	}
+}
+
+// follows says whether requests go where they should, as far as routes and gateways can tell. A stable workload that has
+// no ready leader does not keep the canary from getting its share: that release may be what mends it.
+func follows(v traffic.View) bool {
+	return v.Verified || v.Taken && v.Reason == traffic.ReasonNoStableEndpoints
+}
+
+// fenced says whether canary leaders may become ready without getting requests through the stable Service.
+func fenced(v traffic.View) bool {
+	return v.Fenced && v.Err == nil && v.Reason != traffic.ReasonFenceNotInForce
+}
+
+func awaitTraffic(v traffic.View, state pb.State) *Decision {
+	return &Decision{State: state, Reason: v.Reason, Message: v.Message}
+}
+
+// withdraw takes all requests from the canary, and lets it finish those that it has: before any of its capacity goes.
+// Nil: that is so.
+func withdraw(o Observation, state pb.State) *Decision {
+	if o.Traffic == nil {
+		return nil
+	}
+	if d := servesAlone(o, state); d != nil {
+		return d
+	}
+	v, d := steer(o, prepared(), state)
+	switch {
+	case d != nil:
+		return d
+	case !v.Withdrawn:
+		return awaitTraffic(v, state)
+	}
+	return drained(o, state)
+}
+
+// drained waits for the requests of leaders that get no more. Nil: they are done.
+func drained(o Observation, state pb.State) *Decision {
+	if o.Drain == nil || o.Drain.Done {
+		return nil
+	}
+	return &Decision{State: state, Reason: ReasonDraining, Message: o.Drain.Message, Recheck: o.Drain.Recheck}
+}
+
+// servesAlone: the stable Service has nobody to send requests to, so they are better off where they are. Nil: it has, or
+// the canary has nobody either.
+func servesAlone(o Observation, state pb.State) *Decision {
+	if o.Traffic == nil || o.Stable.Replicas == 0 {
+		return nil
+	}
+	v := o.Traffic.Look(prepared())
+	if v.Weight == 0 || v.StableEndpoints > 0 || v.CanaryEndpoints == 0 || v.Err != nil {
+		return nil
+	}
+	return &Decision{
+		State: state, Reason: traffic.ReasonNoStableEndpoints,
+		Message: fmt.Sprintf("%d %% of the requests stay with the canary until the stable Service has a ready leader of %s", v.Weight, o.Stable.Name),
+	}
+}
+
+// giveBackTraffic leaves nothing of the release on the user's Services and routes. Nil: that is so.
+func giveBackTraffic(o Observation, state pb.State) *Decision {
+	v, d := steer(o, traffic.Desired{}, state)
+	if d == nil && (v.Err != nil || unknown(v)) {
+		return awaitTraffic(v, state)
+	}
+	return d
+}
+
+// unknown says whether nobody can tell yet how the requests stand: the driver has just started.
+func unknown(v traffic.View) bool { return v.Reason == traffic.ReasonNotSynced }
+
+// markLeaders keeps requests from the leaders of groups that are not whole, although those leaders may be ready. settled
+// says that the routes are as they should be, so that a group which is about to go may lose its mark.
+func markLeaders(o Observation, c Workload, planned int, settled bool, state pb.State) *Decision {
+	if o.Traffic == nil {
+		return nil
+	}
+	for _, g := range c.Groups {
+		serves := g.mayServe(planned)
+		if g.Serving == serves || g.Revision == "" || (g.Serving && g.Ready && !settled) {
+			continue
+		}
+		m := MarkLeader{Name: c.Name, Leader: g.Leader, Serves: serves}
+		return &Decision{Action: m, State: state, Reason: ReasonMarking, Message: m.String()}
+	}
+	return nil
+}
+
+// routeCanary keeps the requests where the host wants them while there is a canary that serves: the routes, then the
+// leaders that may get some. It returns how the requests stand, and a decision if there is something to write.
+func routeCanary(o Observation, planned int, state pb.State) (traffic.View, *Decision) {
+	v, d := steer(o, o.wanted(planned), state)
+	if d != nil {
+		return v, d
+	}
+	if c := o.canary(); c != nil && !c.Deleting {
+		return v, markLeaders(o, *c, planned, follows(v), state)
+	}
+	return v, nil
+}
+
+// share is the percentage of requests that go to the update revision: what the routes say, or else what follows from
+// group counts.
+func (s *Standing) share(o Observation) {
+	if o.Traffic == nil || o.Record == nil || o.Record.Release == nil {
+		return
+	}
+	if p := o.Record.Release.Phase; p == release.Promoted || p == release.Nothing {
+		return // both sides run the update revision
+	}
+	if v := o.Traffic.Look(prepared()); !unknown(v) {
+		s.Weight, s.Routed = v.Weight, true
+	}
+}

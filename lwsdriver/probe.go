@@ -1,0 +1,129 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/traffic/probe"
+)
+
+// ReasonWarmUp is a group's that is whole and whose leader has not answered its first request.
+const ReasonWarmUp = "WarmUp"
+
+// prober asks leaders, in the background: its requests outlive the look that begins them.
+type prober interface {
+	Warm(owner string, l probe.Leader, w probe.WarmUp) probe.Progress
+	Drain(owner string, leaders []probe.Leader, d probe.Drain, since time.Time) probe.Progress
+	Keep(owner string, uids []string)
+	Forget(owner string)
+}
+
+// drainBegun is since when groups of a canary, from an index on, get no requests. In memory only: a driver that starts anew
+// drains anew.
+type drainBegun struct {
+	canary types.UID
+	from   int
+	since  time.Time
+}
+
+// probe adds to the look what leaders themselves tell: whether they are warm, and whether they are done.
+func (o *observer) probe(s *seen) {
+	if s.Policy.WarmUp != (probe.WarmUp{}) {
+		o.warmUp(s)
+	}
+	if s.Policy.Drain == (probe.Drain{}) {
+		return
+	}
+	groups := plan.Leaving(s.Observation)
+	begun, ok := o.drainSince(s, groups)
+	if !ok {
+		return
+	}
+	leaders := make([]probe.Leader, 0, len(groups))
+	for _, g := range groups {
+		if l, ok := o.leader(s.key.Namespace, g); ok {
+			leaders = append(leaders, l)
+		}
+	}
+	p := o.prober.Drain(s.key.String(), leaders, s.Policy.Drain, begun)
+	s.Drain = &plan.Drain{Done: p.State == probe.Done, Message: p.Message, Recheck: p.Recheck}
+}
+
+// drainSince is when the drain of groups that leave began: as soon as there were any. More of them begin another.
+func (o *observer) drainSince(s *seen, groups []plan.Group) (time.Time, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(groups) == 0 {
+		delete(o.drains, s.key)
+		return time.Time{}, false
+	}
+	uid, from := s.added[s.Added[0].Name].UID, groups[0].Index
+	begun, ok := o.drains[s.key]
+	if !ok || begun.canary != uid || from < begun.from {
+		begun = drainBegun{canary: uid, from: from, since: s.Now}
+		if o.drains == nil {
+			o.drains = map[types.NamespacedName]drainBegun{}
+		}
+		o.drains[s.key] = begun
+	}
+	return begun.since, true
+}
+
+// warmUp takes groups whose leaders are not warm for not ready: they may not get requests, nor make a batch ready.
+func (o *observer) warmUp(s *seen) {
+	owner := s.key.String()
+	var kept []string
+	for i := range s.Added {
+		w := &s.Added[i]
+		w.Groups = slices.Clone(w.Groups) // they are shared
+		for j := range w.Groups {
+			g := &w.Groups[j]
+			l, ok := o.leader(s.key.Namespace, *g)
+			if !ok {
+				continue
+			}
+			kept = append(kept, l.UID)
+			if !g.Ready || g.Serving {
+				continue // one that may get requests was warm, if only an earlier driver knows
+			}
+			p := o.warm(owner, l, s.Policy.WarmUp)
+			if p.State == probe.Done {
+				continue
+			}
+			g.Ready, g.ReadySince, g.FirstReady = false, time.Time{}, time.Time{}
+			g.Pod, g.Reason, g.Message = g.Leader, ReasonWarmUp, p.Message
+			s.recheckAfter(p.Recheck)
+		}
+	}
+	o.prober.Keep(owner, kept)
+}
+
+// warm asks the leader, unless this driver only looks: a warm-up makes the leader work.
+func (o *observer) warm(owner string, l probe.Leader, w probe.WarmUp) probe.Progress {
+	if o.asksNobody {
+		return probe.Progress{Message: fmt.Sprintf("leader %s is not in service; whether it is warm, the driver that releases it knows", l)}
+	}
+	return o.prober.Warm(owner, l, w)
+}
+
+func (s *seen) recheckAfter(d time.Duration) {
+	if d > 0 && (s.recheck == 0 || d < s.recheck) {
+		s.recheck = d
+	}
+}
+
+// leader is a group's leader pod, false while there is none.
+func (o *observer) leader(namespace string, g plan.Group) (probe.Leader, bool) {
+	pod := o.caches.pod(types.NamespacedName{Namespace: namespace, Name: g.Leader})
+	if pod == nil {
+		return probe.Leader{}, false
+	}
+	return probe.Leader{Name: pod.Name, UID: string(pod.UID), Address: pod.address}, true
+}

@@ -1,0 +1,94 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package release
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// Traffic is where a host wants the requests to go, as the record has it.
+type Traffic struct {
+	// Weight is the canary's share and Mirror the share copied to it, in percent.
+	Weight int `json:"weight,omitempty"`
+	Mirror int `json:"mirror,omitempty"`
+	// HeaderRoutes go to the canary whatever the weight, by name.
+	HeaderRoutes []HeaderRoute `json:"headerRoutes,omitempty"`
+}
+
+// HeaderRoute sends to the canary what matches all of its headers.
+type HeaderRoute struct {
+	Name    string        `json:"name"`
+	Matches []HeaderMatch `json:"matches"`
+}
+
+// HeaderMatch matches one header.
+type HeaderMatch struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+	// Regex: Value is an expression.
+	Regex bool `json:"regex,omitempty"`
+}
+
+// With returns t with another weight. Nil counts as nothing wished for; t is not changed.
+func (t *Traffic) With(change func(*Traffic)) *Traffic {
+	next := Traffic{}
+	if t != nil {
+		next = *t
+		next.HeaderRoutes = slices.Clone(t.HeaderRoutes)
+	}
+	change(&next)
+	if next.Weight == 0 && next.Mirror == 0 && len(next.HeaderRoutes) == 0 {
+		return nil
+	}
+	return &next
+}
+
+// SetHeaderRoute adds, replaces or, without matches, removes a header route.
+func (t *Traffic) SetHeaderRoute(r traffic.HeaderRoute) {
+	t.HeaderRoutes = slices.DeleteFunc(t.HeaderRoutes, func(h HeaderRoute) bool { return h.Name == r.Name })
+	if len(r.Matches) == 0 {
+		return
+	}
+	next := HeaderRoute{Name: r.Name}
+	for _, m := range r.Matches {
+		next.Matches = append(next.Matches, HeaderMatch(m))
+	}
+	t.HeaderRoutes = append(t.HeaderRoutes, next)
+	slices.SortFunc(t.HeaderRoutes, func(a, b HeaderRoute) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// Routes are the header routes as package traffic has them.
+func (t *Traffic) Routes() []traffic.HeaderRoute {
+	if t == nil {
+		return nil
+	}
+	out := make([]traffic.HeaderRoute, 0, len(t.HeaderRoutes))
+	for _, h := range t.HeaderRoutes {
+		r := traffic.HeaderRoute{Name: h.Name}
+		for _, m := range h.Matches {
+			r.Matches = append(r.Matches, traffic.HeaderMatch(m))
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+func (t *Traffic) validate() error {
+	if t == nil {
+		return nil
+	}
+	if t.Weight < 0 || t.Weight > 100 || t.Mirror < 0 || t.Mirror > 100 {
+		return fmt.Errorf("traffic: weight %d and mirror %d must be 0 to 100", t.Weight, t.Mirror)
+	}
+	for _, h := range t.HeaderRoutes {
+		if h.Name == "" || len(h.Matches) == 0 {
+			return fmt.Errorf("traffic: header route %q has no name or no matches", h.Name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,300 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+var vllmRef = &pb.WorkloadRef{Namespace: "default", Name: "vllm"}
+
+// routerCalls are the RPCs of TrafficRouter, each asking for something sensible.
+func routerCalls(d *Driver, id string) map[string]func(context.Context) error {
+	return map[string]func(context.Context) error{
+		"SetWeight": func(ctx context.Context) error {
+			_, err := d.SetWeight(ctx, &pb.SetWeightRequest{Workload: vllmRef, ReleaseId: id, Weight: 50})
+			return err
+		},
+		"SetHeaderRoute": func(ctx context.Context) error {
+			_, err := d.SetHeaderRoute(ctx, &pb.SetHeaderRouteRequest{
+				Workload: vllmRef, ReleaseId: id, Name: "testers",
+				Matches: []*pb.HeaderMatch{{Name: "X-Canary", Value: &pb.HeaderMatch_Exact{Exact: "yes"}}},
+			})
+			return err
+		},
+		"SetMirror": func(ctx context.Context) error {
+			_, err := d.SetMirror(ctx, &pb.SetMirrorRequest{Workload: vllmRef, ReleaseId: id, Percentage: 20})
+			return err
+		},
+		"VerifyWeight": func(ctx context.Context) error {
+			_, err := d.VerifyWeight(ctx, &pb.VerifyWeightRequest{Workload: vllmRef, ReleaseId: id, Weight: 50})
+			return err
+		},
+		"Reset": func(ctx context.Context) error {
+			_, err := d.Reset(ctx, &pb.ResetRequest{Workload: vllmRef, ReleaseId: id})
+			return err
+		},
+	}
+}
+
+// Each RPC refuses alike what it can't serve, and writes nothing then.
+func TestRouterRefuses(t *testing.T) {
+	for _, tc := range []struct {
+		name, id string
+		workload *lws.LeaderWorkerSet
+		want     pb.ErrorReason
+		but      []string // RPCs that have nothing against it
+	}{
+		{"no traffic policy", "r1", inPhase(t, release.Progressing), pb.ErrorReason_ERROR_REASON_UNSUPPORTED, nil},
+		{"another release", "r2", routedPhase(t, release.Progressing, nil), pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND, nil},
+		{"no release", "r1", unrecorded(), pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND, nil},
+		{"no id", "", routedPhase(t, release.Progressing, nil), pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, nil},
+		// A host that cleans up, or that looks, is answered at any time.
+		{"rolled back", "r1", routedPhase(t, release.RollingBack, nil), pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, []string{"VerifyWeight", "Reset"}},
+		{"promoted", "r1", routedPhase(t, release.Promoted, nil), pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, []string{"VerifyWeight", "Reset"}},
+	} {
+		b := newBed(t, tc.workload)
+		b.run()
+		b.eventually("the driver serves", b.Synced)
+		for call, do := range routerCalls(b.Driver, tc.id) {
+			want := tc.want
+			for _, name := range tc.but {
+				if name == call {
+					want = pb.ErrorReason_ERROR_REASON_UNSPECIFIED
+				}
+			}
+			before := len(b.writes())
+			if err := do(t.Context()); drivererr.Reason(err) != want || (err == nil) != (want == 0) {
+				t.Errorf("%s: %s: %v, want %v", tc.name, call, err, want)
+			}
+			if got := b.writes()[before:]; len(got) > 0 {
+				t.Errorf("%s: %s wrote %v", tc.name, call, got)
+			}
+		}
+	}
+}
+
+func TestRouterChecksRequests(t *testing.T) {
+	b := newBed(t, routedPhase(t, release.Progressing, nil))
+	b.run()
+	b.eventually("the driver serves", b.Synced)
+	for _, share := range []int32{-1, 101} {
+		_, err := b.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: vllmRef, ReleaseId: "r1", Weight: share})
+		says(t, err, "weight")
+		_, err = b.VerifyWeight(t.Context(), &pb.VerifyWeightRequest{Workload: vllmRef, ReleaseId: "r1", Weight: share})
+		says(t, err, "weight")
+		_, err = b.SetMirror(t.Context(), &pb.SetMirrorRequest{Workload: vllmRef, ReleaseId: "r1", Percentage: share})
+		says(t, err, "percentage")
+	}
+	_, err := b.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: vllmRef, ReleaseId: "r1", Name: "Not A Name"})
+	says(t, err, "name")
+	_, err = b.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: vllmRef, ReleaseId: "r1", Wait: durationpb.New(-time.Second)})
+	says(t, err, "wait")
+	if got := b.writes(); len(got) > 0 {
+		t.Errorf("wrote %v", got)
+	}
+}
+
+// A wish is recorded once; the same again changes nothing.
+func TestRouterRecordsWishes(t *testing.T) {
+	b := newRoutedBed(t, routedPhase(t, release.Progressing, nil), 0).synced()
+	both := func(call string) {
+		t.Helper()
+		before := len(b.writes())
+		for _, want := range []int{1, 1} {
+			if err := routerCalls(b.Driver, "r1")[call](t.Context()); err != nil {
+				t.Fatalf("%s: %v", call, err)
+			}
+			b.caughtUp()
+			if got := b.writes()[before:]; len(got) != want {
+				t.Errorf("%s: wrote %v, want %d", call, got, want)
+			}
+		}
+	}
+	both("SetWeight")
+	both("SetHeaderRoute")
+	both("SetMirror")
+	w := b.wish()
+	if w == nil || w.Weight != 50 || w.Mirror != 20 || len(w.HeaderRoutes) != 1 || w.HeaderRoutes[0].Name != "testers" {
+		t.Errorf("recorded %+v", w)
+	}
+	both("Reset")
+	if w := b.wish(); w != nil {
+		t.Errorf("after Reset %+v is recorded", w)
+	}
+	if _, err := b.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: vllmRef, ReleaseId: "r1", Name: "testers"}); err != nil {
+		t.Errorf("remove a header route that is not there: %v", err)
+	}
+}
+
+// What VerifyWeight says about the weight in force, about others, and at the end.
+func TestVerifyWeight(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		phase    release.Phase
+		weight   int // in the route
+		ask      int32
+		verified bool
+		reason   string
+	}{
+		{"in force", release.Promoting, 30, 30, true, ""},
+		{"another", release.Promoting, 30, 50, false, "OtherWeight"},
+		{"none", release.Promoting, 30, 0, false, "OtherWeight"},
+		{"not there yet", release.Promoting, 10, 30, false, traffic.ReasonWriting},
+		{"on its way back", release.RollingBack, 30, 30, false, traffic.ReasonWriting},
+		{"back", release.RollingBack, 0, 0, true, ""},
+		{"back, asked for the old one", release.RollingBack, 0, 30, false, "ReleaseFinalized"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newRoutedBed(t, routedPhase(t, tc.phase, &release.Traffic{Weight: 30}), tc.weight)
+			b.locks.readOnly = true // the loop would make it true
+			b.queue.ShutDown()
+			b.synced()
+			v, err := b.VerifyWeight(t.Context(), &pb.VerifyWeightRequest{Workload: vllmRef, ReleaseId: "r1", Weight: tc.ask})
+			if err != nil || v.GetVerified() != tc.verified || v.GetReason() != tc.reason || v.GetWeight() != int32(tc.weight) {
+				t.Errorf("%v, %v; want %t %q", v, err, tc.verified, tc.reason)
+			}
+			if (v.GetMessage() == "") != tc.verified {
+				t.Errorf("message %q", v.GetMessage())
+			}
+		})
+	}
+}
+
+// While a host waits for its weight, the release ends and another one begins that routes nothing: the wait ends with the
+// reason, and nobody looks for routes that there are none of.
+func TestWaitOutlivesRelease(t *testing.T) {
+	stable := routedPhase(t, release.Progressing, nil)
+	b := newRoutedBed(t, stable, 0).synced()
+	answer := make(chan error, 1)
+	go func() {
+		_, err := b.SetWeight(context.Background(), &pb.SetWeightRequest{
+			Workload: vllmRef, ReleaseId: "r1", Weight: 30, Wait: durationpb.New(time.Minute),
+		})
+		answer <- err
+	}()
+	b.eventually("the wish is recorded", func() bool { return b.wish() != nil })
+	next := inPhase(t, release.Progressing)
+	if _, err := b.sets.LeaderworkersetV1().LeaderWorkerSets("default").Update(t.Context(), next, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-answer:
+		if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED {
+			t.Errorf("%v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the wait did not end")
+	}
+}
+
+// A release of which something is left on the user's objects is not over, nor one of which nobody can tell.
+func TestInFlightWhileItBorrows(t *testing.T) {
+	at := func(v traffic.View, phase release.Phase) *seen {
+		s := &seen{key: vllm}
+		s.Record = &release.Record{Release: &release.Release{ID: "r1", Phase: phase}}
+		s.Traffic = snapshot(func(traffic.Desired) traffic.View { return v })
+		return s
+	}
+	for _, tc := range []struct {
+		name string
+		view traffic.View
+		want bool
+	}{
+		{"given back", traffic.View{Verified: true}, false},
+		{"a fence is left", traffic.View{Drift: true, Reason: traffic.ReasonWriting}, true},
+		{"nobody knows yet", traffic.View{Reason: traffic.ReasonNotSynced}, true},
+		{"it can't be given back", traffic.View{Drift: true, Err: context.Canceled, Reason: traffic.ReasonBlocked}, false},
+	} {
+		for _, phase := range []release.Phase{release.Promoted, release.RollingBack, release.Nothing} {
+			if got := inFlight(at(tc.view, phase)); got != tc.want {
+				t.Errorf("%s, %s: %t", tc.name, phase, got)
+			}
+		}
+	}
+}
+
+// While nobody can tell whether a release is over, the host of the next one is asked to come again; it is not told that
+// there is another one in its way.
+func TestNextReleaseWaitsForCaches(t *testing.T) {
+	blind := snapshot(func(traffic.Desired) traffic.View { return traffic.View{Reason: traffic.ReasonNotSynced} })
+	for _, tc := range []struct {
+		phase release.Phase
+		added int
+		want  pb.ErrorReason
+	}{
+		{release.Promoted, 0, pb.ErrorReason_ERROR_REASON_NOT_SYNCED},
+		{release.RollingBack, 0, pb.ErrorReason_ERROR_REASON_NOT_SYNCED},
+		{release.RollingBack, 1, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS},
+		{release.Progressing, 0, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS},
+	} {
+		s := &seen{key: vllm}
+		s.Record = &release.Record{Release: &release.Release{ID: "r1", Phase: tc.phase}}
+		s.Traffic, s.Added = blind, make([]plan.Workload, tc.added)
+		if _, err := sameRelease(s, &pb.InitializeRequest{ReleaseId: "r2"}); drivererr.Reason(err) != tc.want {
+			t.Errorf("%s with %d added: %v", tc.phase, tc.added, err)
+		}
+	}
+	b := newRoutedBed(t, routedPhase(t, release.RollingBack, nil), 0)
+	b.run()
+	b.eventually("the driver serves", b.Synced)
+	b.awaitRead(t.Context(), vllm)
+	if unread(b.look()) {
+		t.Error("it did not wait")
+	}
+}
+
+// The writes of one pass are bounded by how much there is to write.
+func TestWriteLimit(t *testing.T) {
+	s := &seen{}
+	if got := s.writeLimit(); got != maxWrites {
+		t.Errorf("%d without traffic", got)
+	}
+	s.Added = []plan.Workload{{Groups: make([]plan.Group, 100)}}
+	s.setup = &traffic.Setup{Policy: traffic.Policy{StableService: "a", CanaryService: "b", Routes: make([]traffic.Key, 40)}}
+	if got := s.writeLimit(); got < maxWrites+100+2*40 {
+		t.Errorf("%d for 100 leaders and 40 routes", got)
+	}
+}
+
+// Requests that were meant for one revision do not reach another.
+func TestRouterWantsTheRevision(t *testing.T) {
+	b := newRoutedBed(t, routedPhase(t, release.Progressing, nil), 0).synced()
+	for call, do := range map[string]func() error{
+		"SetWeight": func() error {
+			_, err := b.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: vllmRef, ReleaseId: "r1", Weight: 50, UpdateRevision: "old"})
+			return err
+		},
+		"SetHeaderRoute": func() error {
+			_, err := b.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{
+				Workload: vllmRef, ReleaseId: "r1", Name: "testers", UpdateRevision: "old",
+				Matches: []*pb.HeaderMatch{{Name: "X-Canary", Value: &pb.HeaderMatch_Exact{Exact: "yes"}}},
+			})
+			return err
+		},
+		"SetMirror": func() error {
+			_, err := b.SetMirror(t.Context(), &pb.SetMirrorRequest{Workload: vllmRef, ReleaseId: "r1", Percentage: 5, UpdateRevision: "old"})
+			return err
+		},
+	} {
+		if got := drivererr.Reason(do()); got != pb.ErrorReason_ERROR_REASON_REVISION_CHANGED {
+			t.Errorf("%s: reason %s, want REVISION_CHANGED", call, got)
+		}
+	}
+	if w := b.wish(); w != nil {
+		t.Errorf("recorded %+v", w)
+	}
+}

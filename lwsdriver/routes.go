@@ -1,0 +1,191 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+	"github.com/lockstep-rollouts/lockstep/traffic/probe"
+)
+
+// snapshot is one look at the objects that carry a release's requests.
+type snapshot func(traffic.Desired) traffic.View
+
+// Look says how the requests stand against where they should go.
+func (s snapshot) Look(d traffic.Desired) traffic.View { return s(d) }
+
+// readTraffic takes the look, if the release routes requests.
+func (o *observer) readTraffic(s *seen) error {
+	if s.Policy.Traffic == nil {
+		if err := readAddedPolicy(s); s.Policy.Traffic == nil {
+			return err
+		}
+	}
+	setup := setupOf(s, *s.Policy.Traffic)
+	setup.Shared = o.caches.shared(s.key, setup.Policy.Routes)
+	s.setup, s.Traffic = &setup, snapshot(o.router.Snapshot(setup))
+	o.probe(s)
+	return nil
+}
+
+// readAddedPolicy reads the traffic policy from what a release added, where the record does not tell it: it is gone.
+func readAddedPolicy(s *seen) error {
+	if s.Record != nil && s.Record.Release != nil {
+		return nil
+	}
+	for _, w := range s.Added {
+		policy, drain, err := trafficPolicyOn(s.added[w.Name])
+		if policy != nil || err != nil {
+			s.Policy.Traffic, s.Policy.Drain = policy, drain
+			return err
+		}
+	}
+	return nil
+}
+
+// trafficPolicyOn reads the traffic policy on an added workload, nil if there is none.
+func trafficPolicyOn(w *workload) (*traffic.Policy, probe.Drain, error) {
+	value := w.Annotations[release.TrafficAnnotation]
+	if value == "" {
+		return nil, probe.Drain{}, nil
+	}
+	message := &pb.TrafficPolicy{}
+	err := protojson.Unmarshal([]byte(value), message)
+	if err == nil {
+		p, bad := traffic.ParsePolicy(message)
+		drain, badDrain := probe.ParseDrain(message.GetDrain())
+		if bad = append(bad, badDrain...); len(bad) == 0 {
+			return &p, drain, nil
+		}
+		err = fmt.Errorf("%s %s", bad[0].Field, bad[0].Description)
+	}
+	return nil, probe.Drain{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
+		"annotation %s of LeaderWorkerSet %s can't be trusted: %v. Restore it, or remove it once no route leads to that workload",
+		release.TrafficAnnotation, keyOf(w), err)
+}
+
+// setupOf describes the traffic of a release. The canary is the one that is there, or else the one that comes.
+func setupOf(s *seen, policy traffic.Policy) traffic.Setup {
+	canary := ""
+	switch {
+	case len(s.Added) > 0:
+		canary = s.Added[0].Name
+	case s.Record != nil && s.Record.Release != nil && s.Record.Release.UpdateRevision != "":
+		canary = release.CanaryName(s.key.Name, s.Record.Release.UpdateRevision)
+	default:
+		// Before LWS has recorded a revision. No pod has this name, and nothing is routed to it.
+		canary = release.CanaryName(s.key.Name, "none")
+	}
+	return newSetup(s.stable, canary, policy, s.Policy.LeaderLabels)
+}
+
+func newSetup(stable *lws.LeaderWorkerSet, canary string, policy traffic.Policy, leaderLabels map[string]string) traffic.Setup {
+	setup := traffic.NewSetup(stable, canary, policy, leaderLabels)
+	// Leaders of groups that are not whole may be ready; only the driver knows.
+	setup.CanaryPin[release.ServingLabel] = release.Serving
+	return setup
+}
+
+// trafficIndex finds the user's workloads by the objects that carry their requests.
+const trafficIndex = "traffic"
+
+func trafficKey(namespace, kind, name string) string { return namespace + "/" + kind + "/" + name }
+
+// indexTraffic is by the policy in the record: while a release lasts, and until the next one begins. It is also by the one
+// on what a release added, which may be the only one that is left.
+func indexTraffic(obj any) ([]string, error) {
+	w, ok := obj.(*lws.LeaderWorkerSet)
+	if !ok {
+		return nil, nil
+	}
+	policy := recordedTraffic(w)
+	if _, added := addedTo(w); added {
+		policy, _, _ = trafficPolicyOn(w) // whoever looks at the workload is told
+	}
+	if policy == nil {
+		return nil, nil
+	}
+	var keys []string
+	for _, o := range (traffic.Setup{Policy: *policy}).Objects() {
+		keys = append(keys, trafficKey(w.Namespace, o.Kind, o.Name))
+	}
+	return keys, nil
+}
+
+// recordedTraffic is the traffic policy in a workload's record, nil if there is none that can be read.
+func recordedTraffic(w *workload) *traffic.Policy {
+	value, ok := w.Annotations[release.RecordAnnotation]
+	if !ok {
+		return nil
+	}
+	record, err := release.DecodeRecord(value)
+	if err != nil || record.Release == nil {
+		return nil
+	}
+	message, err := record.Release.PolicyMessage()
+	if err != nil || message.GetTraffic() == nil {
+		return nil
+	}
+	policy, _ := release.ParsePolicy(message)
+	return policy.Traffic
+}
+
+// carried returns the user's workloads whose requests an object carries; all that route requests without a name.
+func (c *caches) carried(namespace, kind, name string) []types.NamespacedName {
+	keys := []string{trafficKey(namespace, kind, name)}
+	if name == "" {
+		keys = c.workloads.GetIndexer().ListIndexFuncValues(trafficIndex)
+	}
+	var out []types.NamespacedName
+	for _, key := range keys {
+		objs, err := c.workloads.GetIndexer().ByIndex(trafficIndex, key)
+		if err != nil {
+			return nil
+		}
+		for _, obj := range objs {
+			if w, ok := obj.(*lws.LeaderWorkerSet); ok {
+				out = append(out, stableKey(w))
+			}
+		}
+	}
+	return out
+}
+
+// shared are the routes that a release of another workload writes at present, too.
+func (c *caches) shared(key types.NamespacedName, routes []traffic.Key) []traffic.Key {
+	return slices.DeleteFunc(slices.Clone(routes), func(route traffic.Key) bool {
+		return !slices.ContainsFunc(c.carried(key.Namespace, route.Kind, route.Name), func(other types.NamespacedName) bool {
+			return other != key && c.releases(other)
+		})
+	})
+}
+
+// releases says whether a release of the workload is under way, as far as its record tells.
+func (c *caches) releases(key types.NamespacedName) bool {
+	w := c.workload(key)
+	if w == nil {
+		return false
+	}
+	record, err := release.DecodeRecord(w.Annotations[release.RecordAnnotation])
+	if err != nil || record.Release == nil {
+		return false
+	}
+	return record.Release.Phase.Unfinished() || len(c.added(key)) > 0
+}
+
+// carrierChanged is called for every change of an object that may carry requests.
+func (d *Driver) carrierChanged(namespace, kind, name string) {
+	for _, key := range d.caches.carried(namespace, kind, name) {
+		d.changed(key)
+	}
+}

@@ -1,0 +1,71 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// TestWithdrawn: what has left the canary has left it, whatever else is wrong; but nothing has before the gateways know.
+func TestWithdrawn(t *testing.T) {
+	none := Desired{Prepared: true}
+	refs := func(status string) func(*fakeCluster) {
+		return func(c *fakeCluster) {
+			c.acceptAll()
+			key := c.setup.Policy.Routes[0]
+			r := withStatus(c.t, Route{key, c.world.Routes[key]}, func(all []any) []any {
+				for _, one := range all {
+					if m, ok := one.(map[string]any); ok && m["type"] == status {
+						m["status"] = "False"
+					}
+				}
+				return all
+			})
+			c.world.Routes[key] = r.Object
+		}
+	}
+	for _, tt := range []struct {
+		name, reason     string
+		change           func(*fakeCluster)
+		withdrawn, taken bool
+	}{
+		{"taken", "the gateways know", (*fakeCluster).acceptAll, true, true},
+		{"not observed", "they do not know yet", func(*fakeCluster) {}, false, false},
+		{"a ref leads nowhere", "it does not lead to the canary", refs("ResolvedRefs"), true, false},
+		{"not accepted", "a gateway may go on as before", refs("Accepted"), false, false},
+		{"stable Service gone", "no route leads to the canary", func(c *fakeCluster) { c.acceptAll(); c.world.Stable = nil }, true, false},
+		{"fence refused", "no route leads to the canary", func(c *fakeCluster) {
+			c.acceptAll()
+			c.world.Stable = c.world.Stable.DeepCopy()
+			c.world.Stable.Spec.Selector["leaderworkerset.sigs.k8s.io/name"] = "others"
+		}, true, false},
+		{"stable Service gone, not observed", "they do not know yet", func(c *fakeCluster) { c.world.Stable = nil }, false, false},
+		{"a share is left", "it can be taken away", func(c *fakeCluster) {
+			c.acceptAll()
+			key := c.setup.Policy.Routes[1]
+			c.world.Routes[key] = apply(c.t, Route{key, c.world.Routes[key]}, c.setup, Desired{Weight: 1}).Object
+			c.world.Stable = nil
+		}, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newFakeCluster(t)
+			c.settle(none)
+			c.ready()
+			c.settle(Desired{Weight: 50})
+			c.settle(none)
+			for key, o := range c.world.Routes {
+				next := o.DeepCopy()
+				next.SetGeneration(7) // the gateways have seen an earlier one
+				unstructured.RemoveNestedField(next.Object, "status")
+				c.world.Routes[key] = next
+			}
+			tt.change(c)
+			if v := Look(c.setup, none, c.world); v.Withdrawn != tt.withdrawn || v.Taken != tt.taken {
+				t.Errorf("%s: %+v", tt.reason, v)
+			}
+		})
+	}
+}
