@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 const kubeconfigText = `apiVersion: v1
@@ -168,6 +169,27 @@ func TestCommands(t *testing.T) {
 		"ReleaseUnknownFlag": {
 			reason: "a command line that is wrong",
 			args:   with(canary, "--batch", "1"), code: exitUsage, stderr: "unknown flag: --batch",
+		},
+		"ReleaseRouted": {
+			reason: "each batch gets its share, and people are told of what",
+			args:   with(canary, "--service", "vllm", "--http-route", "vllm", "--weights", "10,50,100", "--no-promote"),
+			code:   exitOK, stdout: "sending 10% of the requests to the update revision",
+		},
+		"ReleaseRoutedWithoutTheDriver": {
+			reason: "a driver that splits no requests is found out at once",
+			args:   with(canary, "--service", "vllm", "--http-route", "vllm"),
+			fake:   func(d *hosttest.Driver) { d.NoTraffic = true },
+			code:   exitError,
+			stderr: "cannot release default/vllm: the policy has traffic, but driver fake.lockstep.dev splits no requests: " +
+				"it does not list CAPABILITY_TRAFFIC_WEIGHT [UNSUPPORTED]\n  what to do: do without it",
+		},
+		"ReleaseWeightsWithoutTraffic": {
+			reason: "a command line that is wrong",
+			args:   with(canary, "--weights", "10,50,100"), code: exitUsage, stderr: "nothing splits the requests",
+		},
+		"ReleaseRouteWithoutService": {
+			reason: "a command line that is wrong",
+			args:   with(canary, "--http-route", "vllm", "--grpc-route", "g"), code: exitUsage, stderr: "--http-route, --grpc-route: which Service",
 		},
 		"ReleaseOfAnother": {
 			reason: "the reason is in brackets, and the message leads on",
@@ -444,7 +466,6 @@ func await(ctx context.Context, t testing.TB, condition func() bool) {
 // insideDriver is the fake as an engine.
 type insideDriver struct {
 	*hosttest.Driver
-	pb.UnimplementedTrafficRouterServer
 
 	run func(context.Context) error
 }
@@ -535,8 +556,11 @@ func TestDocumentedReleases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if policy.GetTraffic() != nil || policy.GetBlueGreen() != nil || policy.GetStyle() != pb.Style_STYLE_CANARY {
+	if policy.GetBlueGreen() != nil || policy.GetStyle() != pb.Style_STYLE_CANARY {
 		t.Errorf("the policy in docs/cli.md asks for what is not served yet: %v", policy)
+	}
+	if _, violations := traffic.ParsePolicy(policy.GetTraffic()); len(violations) > 0 {
+		t.Errorf("the policy in docs/cli.md is refused: %v", violations)
 	}
 	for _, words := range []string{string(text), releaseExample} {
 		for _, style := range []string{"--style partition", "--style blue-green"} {

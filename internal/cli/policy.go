@@ -17,8 +17,10 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// policyFlags are a ReleasePolicy as flags. What has no flag, traffic above all, comes from a file.
+// policyFlags are a ReleasePolicy as flags. What has no flag, such as metadata of the canary's leaders, comes from a file.
 type policyFlags struct {
+	traffic trafficFlags
+
 	file             string
 	style            string
 	batches          []string
@@ -41,6 +43,7 @@ func (f *policyFlags) add(cmd *cobra.Command) {
 	flags.DurationVar(&f.progressDeadline, "progress-deadline", 0,
 		"time without a new ready group after which the release fails (default: the driver's, 30m)")
 	complete(cmd, "style", "canary", "blue-green", "partition")
+	f.traffic.add(cmd)
 }
 
 // policy reads the file and the flags. What the driver can judge it leaves to the driver.
@@ -65,6 +68,9 @@ func (f *policyFlags) policy() (*pb.ReleasePolicy, error) {
 	}
 	if f.progressDeadline != 0 {
 		policy.ProgressDeadline = durationpb.New(f.progressDeadline)
+	}
+	if err := f.traffic.overrule(policy); err != nil {
+		return nil, err
 	}
 	if policy.GetStyle() == pb.Style_STYLE_UNSPECIFIED {
 		// The style that touches no stable group before the promotion.

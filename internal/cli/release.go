@@ -21,6 +21,9 @@ const releaseAbout = `Release the template of a LeaderWorkerSet that waits under
 The workload is adopted if need be. Change its template before or after the first batch: the release brings what the
 template says, and starts again at batch 1 when it changes on the way.
 
+With --service and a route the release also splits the requests: once the groups of a batch are ready, the canary gets its
+share of them, and the batch is ready when the routes follow. Promotion and abort return all requests by themselves.
+
 The command can be stopped at any time, with Ctrl-C or by force: the release stands where it stands, and the same command
 goes on with it. Ctrl-C says how to go on, promote or abort; a second one ends the command at once. When the release
 fails, for example because no new group became ready within --progress-deadline, --on-failure says what to do:
@@ -33,6 +36,7 @@ Exit codes: lockstep help exit-codes.`
 
 const releaseExample = `  lockstep release vllm --batches 25%,50%,100% --pause 5m
   lockstep release vllm --batches 1,2,4 --on-failure rollback
+  lockstep release vllm --batches 25%,50%,100% --service vllm-leader --http-route vllm --weights 10,50,100
   lockstep release vllm --policy policy.yaml --no-promote -o json --final`
 
 // releaseFlags are the flags of `lockstep release`.
@@ -95,6 +99,10 @@ func (f *releaseFlags) release() (host.Release, error) {
 	if err != nil {
 		return host.Release{}, err
 	}
+	weights, err := f.policy.traffic.parseWeights(policy)
+	if err != nil {
+		return host.Release{}, err
+	}
 	if f.pause < 0 {
 		return host.Release{}, usageErrorf("--pause %s: want 0 or more", f.pause)
 	}
@@ -105,7 +113,7 @@ func (f *releaseFlags) release() (host.Release, error) {
 		return host.Release{}, usageErrorf("--on-failure %q: want pause, rollback or wait", f.onFailure)
 	}
 	return host.Release{
-		ID: f.id, NewID: newReleaseID, Owner: owner(), Policy: policy,
+		ID: f.id, NewID: newReleaseID, Owner: owner(), Policy: policy, Weights: weights,
 		Pause: f.pause, NoPromote: f.noPromote, OnFailure: onFailure,
 	}, nil
 }

@@ -62,11 +62,15 @@ func (m *machine) upgrade() step {
 	return s
 }
 
-// ready waits out the pause, then aims at the next batch or at the end.
+// ready gives the batch its weight, waits out the pause, then aims at the next batch or at the end.
 func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 	behind := c.CurrentBatch != nil && c.GetCurrentBatch() < m.cursor
 	if behind || !m.asked {
 		return m.upgrade()
+	}
+	if !m.weighed(c) {
+		m.readySince = time.Time{}
+		return m.weigh(c)
 	}
 	notes := m.announce()
 	if m.readySince.IsZero() {
@@ -78,7 +82,8 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 	if until := m.readySince.Add(m.pause); now.Before(until) {
 		return step{action: actPause, batch: m.cursor, until: until, notes: notes}
 	}
-	m.cursor, m.asked, m.readySince = m.cursor+1, false, time.Time{}
+	m.moveTo(m.cursor + 1)
+	m.asked, m.readySince = false, time.Time{}
 	s := m.upgrade()
 	s.notes = append(notes, s.notes...)
 	return s

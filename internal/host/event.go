@@ -22,7 +22,9 @@ const (
 	EventProgress EventKind = "progress"
 	// EventBatchStarted: a batch is asked for, for the first time in this run.
 	EventBatchStarted EventKind = "batch-started"
-	// EventBatchReady: the batch is complete.
+	// EventWeight: a share of requests is asked for.
+	EventWeight EventKind = "weight"
+	// EventBatchReady: the batch is complete, and has its share of requests if the release routes them.
 	EventBatchReady EventKind = "batch-ready"
 	// EventPause: the host waits before the next batch.
 	EventPause EventKind = "pause"

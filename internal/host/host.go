@@ -20,6 +20,8 @@ import (
 
 // Driver is the part of the contract that a host needs, as plugin.Client has it.
 type Driver interface {
+	Router
+
 	Initialize(context.Context, *pb.InitializeRequest, ...grpc.CallOption) (*pb.InitializeResponse, error)
 	UpgradeBatch(context.Context, *pb.UpgradeBatchRequest, ...grpc.CallOption) (*pb.UpgradeBatchResponse, error)
 	CalculateBatchContext(
@@ -27,6 +29,12 @@ type Driver interface {
 	WatchBatchContext(
 		context.Context, *pb.WatchBatchContextRequest, ...grpc.CallOption) iter.Seq2[*pb.BatchContext, error]
 	Finalize(context.Context, *pb.FinalizeRequest, ...grpc.CallOption) (*pb.FinalizeResponse, error)
+}
+
+// Router is what of it splits requests, and what the driver says it can do.
+type Router interface {
+	Info() *pb.GetDriverInfoResponse
+	SetWeight(context.Context, *pb.SetWeightRequest, ...grpc.CallOption) (*pb.SetWeightResponse, error)
 }
 
 var _ Driver = (*plugin.Client)(nil)
@@ -47,6 +55,9 @@ type Host struct {
 func (h *Host) Release(ctx context.Context, release Release) (Result, error) {
 	if release.Workload == nil || len(release.Policy.GetBatches()) == 0 {
 		return Result{}, errors.New("a release needs a workload and a policy with at least one batch")
+	}
+	if err := checkWeights(release, h.Driver.Info()); err != nil {
+		return Result{}, err
 	}
 	r := h.newRun(release)
 	return r.finish(ctx, r.begin)
@@ -117,6 +128,8 @@ func (h *Host) newRun(release Release) *run {
 		release: release,
 		machine: machine{
 			batches:   release.Policy.GetBatches(),
+			routed:    release.Policy.GetTraffic() != nil,
+			weights:   release.Weights,
 			pause:     release.Pause,
 			noPromote: release.NoPromote,
 			onFailure: release.OnFailure,

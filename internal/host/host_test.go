@@ -32,15 +32,18 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
+	return newRigOf(t, nil)
+}
+
+// newRigOf changes the fake before it is served.
+func newRigOf(t *testing.T, change func(*hosttest.Driver)) *rig {
+	t.Helper()
 	r := &rig{fake: hosttest.New()}
-	r.server = hosttest.Serve(t, r.fake)
-	client, err := plugin.Dial(t.Context(), r.server.Address)
-	if err != nil {
-		t.Fatalf("dial the fake driver: %v", err)
+	if change != nil {
+		change(r.fake)
 	}
-	t.Cleanup(func() { _ = client.Close() })
+	r.server = hosttest.Serve(t, r.fake)
 	r.host = &host.Host{
-		Driver: client,
 		Observe: func(e host.Event) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -48,7 +51,19 @@ func newRig(t *testing.T) *rig {
 		},
 		Timing: host.Timing{Wait: 5 * time.Second, Interval: time.Millisecond, Backoff: time.Millisecond},
 	}
+	dial(t, r)
 	return r
+}
+
+// dial makes the rig's host talk to its server.
+func dial(t *testing.T, r *rig) {
+	t.Helper()
+	client, err := plugin.Dial(t.Context(), r.server.Address)
+	if err != nil {
+		t.Fatalf("dial the fake driver: %v", err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	r.host.Driver = client
 }
 
 // kinds are the events so far, without progress, which depends on how fast the watch is.
@@ -103,6 +118,11 @@ func release(change func(*host.Release)) host.Release {
 		change(&r)
 	}
 	return r
+}
+
+// routes gives a release a policy that splits requests.
+func routes(r *host.Release) {
+	r.Policy.Traffic = &pb.TrafficPolicy{StableService: "vllm", HttpRoutes: []string{"vllm"}}
 }
 
 // deadline bounds a test that would otherwise hang.
@@ -167,6 +187,37 @@ func TestRelease(t *testing.T) {
 			},
 			outcome: host.OutcomeRolledBack,
 			calls:   []string{"Initialize r1", "UpgradeBatch 0", "Finalize ROLLBACK"},
+		},
+		"Routed": {
+			reason:  "each batch gets its share of requests, and the end returns them by itself",
+			release: routes,
+			outcome: host.OutcomePromoted,
+			calls: []string{
+				"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "SetWeight 50", "UpgradeBatch 2", "SetWeight 75",
+				"Finalize PROMOTE",
+			},
+		},
+		"RoutedByWeights": {
+			reason:  "the host was told which; what is set already is not asked for again",
+			release: func(r *host.Release) { routes(r); r.Weights = []int32{0, 10, 10} },
+			outcome: host.OutcomePromoted,
+			calls: []string{
+				"Initialize r1", "UpgradeBatch 0", "UpgradeBatch 1", "SetWeight 10", "UpgradeBatch 2", "Finalize PROMOTE",
+			},
+		},
+		"RoutedAndRolledBack": {
+			reason:  "no weight is sent on the way back",
+			release: func(r *host.Release) { routes(r); r.OnFailure = host.OnFailureRollback },
+			fake: func(d *hosttest.Driver) {
+				d.OnUpgrade = func(batch int32, c *pb.BatchContext) error {
+					if batch == 1 {
+						failed(c)
+					}
+					return nil
+				}
+			},
+			outcome: host.OutcomeRolledBack,
+			calls:   []string{"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "Finalize ROLLBACK"},
 		},
 		"NewIDByDefault": {
 			reason:  "no release is in flight",

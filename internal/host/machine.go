@@ -18,6 +18,8 @@ const (
 	actInitialize action = iota
 	// actUpgrade asks for step.batch.
 	actUpgrade
+	// actWeight asks for step.weight, which is the one of step.batch.
+	actWeight
 	// actPause waits until step.until, then looks again.
 	actPause
 	// actPromote asks for the end of the release, forwards.
@@ -32,6 +34,7 @@ const (
 type step struct {
 	action  action
 	batch   int32
+	weight  int32
 	until   time.Time
 	outcome Outcome
 	notes   []note
@@ -46,7 +49,11 @@ type note struct {
 // machine decides. It has no client, clock or log; what it remembers between two contexts serves this run only.
 type machine struct {
 	// The settings.
-	batches   []string
+	batches []string
+	// routed is set when the policy routes requests, so that each batch has a weight: its own of weights, or else the
+	// batch's share of groups.
+	routed    bool
+	weights   []int32
 	pause     time.Duration
 	noPromote bool
 	onFailure OnFailure
@@ -63,8 +70,10 @@ type machine struct {
 	revision string
 	// readySince is when the batch at cursor was first seen ready, without being unready since. Zero: it is not.
 	readySince time.Time
-	// begun and told count the batches whose start and readiness people know of, for this revision.
+	// begun and told count the batches whose start and readiness people know of, for this revision. sent is the weight
+	// that people know was asked for, for the batch at cursor. Nil: none.
 	begun, told int32
+	sent        *int32
 	// superseded is true when what was to be promoted is no longer what the template says.
 	superseded bool
 	// failing is true while people know that the release is FAILED.
@@ -89,7 +98,7 @@ func (m *machine) follow(c *pb.BatchContext) []note {
 		return m.restart(was)
 	}
 	if c.CurrentBatch != nil && len(m.batches) > 0 {
-		m.cursor = min(max(m.cursor, c.GetCurrentBatch()), m.lastBatch())
+		m.moveTo(min(max(m.cursor, c.GetCurrentBatch()), m.lastBatch()))
 	}
 	return nil
 }
@@ -102,9 +111,16 @@ func (m *machine) restart(was string) []note {
 		m.superseded = m.intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
 		return []note{{EventTemplateChanged, text}}
 	}
-	m.cursor, m.begun, m.told, m.asked, m.readySince = 0, 0, 0, false, time.Time{}
+	m.cursor, m.begun, m.told, m.sent, m.asked, m.readySince = 0, 0, 0, nil, false, time.Time{}
 	m.intent = pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
 	return []note{{EventTemplateChanged, text + ": starting again at batch 1"}}
+}
+
+// moveTo sets the cursor. A batch's weight is news even if an earlier one had the same.
+func (m *machine) moveTo(batch int32) {
+	if batch != m.cursor {
+		m.cursor, m.sent = batch, nil
+	}
 }
 
 func (m *machine) lastBatch() int32 {

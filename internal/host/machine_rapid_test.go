@@ -53,3 +53,56 @@ func anyContext(t *rapid.T) *pb.BatchContext {
 	}
 	return c
 }
+
+// TestNeverGoesOnWithoutItsWeight feeds a machine that routes with contexts in any order: whatever the driver says, a weight
+// is asked for only when the groups are ready and no end was chosen, it is the batch's own, and a batch is left behind, on
+// to the next or to the promotion, only after its weight was in the routes at this revision.
+func TestNeverGoesOnWithoutItsWeight(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		m := threeBatches()
+		m.routed = true
+		m.pause = time.Duration(rapid.IntRange(0, 3).Draw(t, "pause")) * time.Second
+		if rapid.Bool().Draw(t, "given") {
+			m.weights = rapid.SliceOfN(rapid.Int32Range(0, 100), 3, 3).Draw(t, "weights")
+		}
+		for i := range rapid.IntRange(1, 40).Draw(t, "contexts") {
+			c := anyRoutedContext(t, m.weights)
+			cursor, revision, asked, ended := m.cursor, m.revision, m.asked, m.intent != 0
+			s := m.next(c, noon.Add(time.Duration(i)*time.Second))
+			others := c.GetState() == pb.State_STATE_PROMOTING || c.GetCurrentBatch() > cursor
+			anew := revision != "" && m.revision != revision
+			onwards := s.action == actUpgrade && s.batch > cursor || s.action == actPromote && !ended || s.action == actPause
+			if onwards && !others && (anew || !asked || !m.inForce(cursor, c)) {
+				t.Fatalf("left batch %d for %+v at %d%% %s", cursor, s, c.GetTrafficWeight(), c.GetTrafficBasis())
+			}
+			if s.action == actWeight {
+				if c.GetState() != pb.State_STATE_READY || m.intent != 0 || s.batch != m.cursor || s.weight < 0 || s.weight > 100 {
+					t.Fatalf("asked for %d%% of batch %d in %s", s.weight, s.batch, c.GetState())
+				}
+				if m.inForce(s.batch, c) {
+					t.Fatalf("asked for %d%%, which is in force", s.weight)
+				}
+			}
+			m.asked = m.asked || s.action != actWeight
+		}
+	})
+}
+
+// inForce is weighed for any batch, whether or not it is at the cursor.
+func (m *machine) inForce(batch int32, c *pb.BatchContext) bool {
+	other := *m
+	other.cursor = batch
+	return c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED && c.GetTrafficWeight() == other.weight(c)
+}
+
+// anyRoutedContext has weights that batches want, often enough.
+func anyRoutedContext(t *rapid.T, weights []int32) *pb.BatchContext {
+	c := anyContext(t)
+	c.Replicas, c.Planned = 4, rapid.SampledFrom([]int32{0, 1, 2, 4}).Draw(t, "planned")
+	c.TrafficBasis = rapid.SampledFrom([]pb.TrafficBasis{
+		pb.TrafficBasis_TRAFFIC_BASIS_ROUTED, pb.TrafficBasis_TRAFFIC_BASIS_ROUTED, pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS,
+	}).Draw(t, "basis")
+	c.TrafficWeight = rapid.SampledFrom(append([]int32{0, 25, 50, 100}, weights...)).Draw(t, "weight")
+	return c
+}

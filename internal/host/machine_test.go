@@ -33,6 +33,24 @@ func threeBatches() machine {
 	return machine{batches: []string{"25%", "50%", "100%"}}
 }
 
+// routedAt is at, with as many of 4 groups planned as the batch says, and a weight in the routes.
+func routedAt(state pb.State, batch, weight int32, revision string) *pb.BatchContext {
+	c := at(state, batch, revision)
+	c.Replicas, c.Planned = 4, []int32{0, 1, 2, 4}[batch+1]
+	c.TrafficWeight, c.TrafficBasis = weight, pb.TrafficBasis_TRAFFIC_BASIS_ROUTED
+	return c
+}
+
+// routing is set in machines whose batches have weights.
+func routing(more func(m *machine)) func(m *machine) {
+	return func(m *machine) {
+		m.routed, m.asked, m.revision = true, true, "b"
+		if more != nil {
+			more(m)
+		}
+	}
+}
+
 func TestNext(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
@@ -96,6 +114,86 @@ func TestNext(t *testing.T) {
 			machine: func(m *machine) { m.asked, m.revision, m.noPromote = true, "b", true },
 			context: at(pb.State_STATE_READY, 2, "b"),
 			want:    step{action: actStop, outcome: OutcomeLastBatch},
+		},
+		"Weight": {
+			reason:  "a batch whose groups are ready gets its share of requests first",
+			machine: routing(nil),
+			context: routedAt(pb.State_STATE_READY, 0, 0, "b"),
+			want:    step{action: actWeight, batch: 0, weight: 25},
+		},
+		"WeightInForce": {
+			reason:  "groups and requests are as they should be",
+			machine: routing(nil),
+			context: routedAt(pb.State_STATE_READY, 0, 25, "b"),
+			want:    step{action: actUpgrade, batch: 1},
+		},
+		"WeightNotInForceYet": {
+			reason:  "the driver is asked until the batch is ready again, not for another weight",
+			machine: routing(nil),
+			context: routedAt(pb.State_STATE_VERIFYING, 0, 25, "b"),
+			want:    step{action: actUpgrade, batch: 0},
+		},
+		"WeightOfCounts": {
+			reason:  "a share that follows group counts is in no route, even if the number is right",
+			machine: routing(nil),
+			context: func() *pb.BatchContext {
+				c := routedAt(pb.State_STATE_READY, 0, 25, "b")
+				c.TrafficBasis = pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS
+				return c
+			}(),
+			want: step{action: actWeight, batch: 0, weight: 25},
+		},
+		"WeightGiven": {
+			reason:  "the host was told which",
+			machine: routing(func(m *machine) { m.weights = []int32{10, 40, 100} }),
+			context: routedAt(pb.State_STATE_READY, 1, 10, "b"),
+			want:    step{action: actWeight, batch: 1, weight: 40},
+		},
+		"WeightWithoutGroups": {
+			reason:  "a batch of 0 groups can serve no request, whatever it was given",
+			machine: routing(func(m *machine) { m.weights = []int32{10, 40, 100} }),
+			context: func() *pb.BatchContext {
+				c := routedAt(pb.State_STATE_READY, 0, 0, "b")
+				c.Planned = 0
+				return c
+			}(),
+			want: step{action: actUpgrade, batch: 1},
+		},
+		"WeightOfAResumedRun": {
+			reason:  "a run that finds the release further on asks for no weight of an earlier batch",
+			machine: func(m *machine) { m.routed = true },
+			context: routedAt(pb.State_STATE_UPGRADING, 1, 25, "b"),
+			want:    step{action: actUpgrade, batch: 1},
+		},
+		"WeightOfAResumedReadyRun": {
+			reason:  "what is in force is not asked for again",
+			machine: routing(func(m *machine) { m.pause = time.Minute }),
+			context: routedAt(pb.State_STATE_READY, 1, 50, "b"),
+			want:    step{action: actPause, batch: 1, until: noon.Add(time.Minute)},
+		},
+		"WeightBeforeThePause": {
+			reason:  "the pause begins when requests go where they should",
+			machine: routing(func(m *machine) { m.pause = time.Minute }),
+			context: routedAt(pb.State_STATE_READY, 0, 0, "b"),
+			want:    step{action: actWeight, batch: 0, weight: 25},
+		},
+		"WeightBeforeThePromotion": {
+			reason:  "the last batch serves before it is promoted",
+			machine: routing(nil),
+			context: routedAt(pb.State_STATE_READY, 2, 50, "b"),
+			want:    step{action: actWeight, batch: 2, weight: 100},
+		},
+		"WeightOfTheOldTemplate": {
+			reason:  "a new template starts over, whatever its weights",
+			machine: routing(func(m *machine) { m.revision, m.cursor = "a", 2 }),
+			context: routedAt(pb.State_STATE_READY, 2, 100, "b"),
+			want:    step{action: actUpgrade, batch: 0},
+		},
+		"WeightOfAnEnd": {
+			reason:  "the driver gives the requests back by itself",
+			machine: routing(func(m *machine) { m.intent = rollback }),
+			context: routedAt(pb.State_STATE_ROLLING_BACK, 1, 50, "b"),
+			want:    step{action: actRollback},
 		},
 		"NewTemplate": {
 			reason:  "what was ready was the old template",
@@ -222,6 +320,41 @@ func TestPauseRestartsWhenTheBatchDoes(t *testing.T) {
 	}
 }
 
+func TestPauseRestartsWhenTheWeightDoes(t *testing.T) {
+	t.Parallel()
+	m := threeBatches()
+	m.routed, m.asked, m.pause = true, true, time.Minute
+	for i, tc := range []struct {
+		weight int32
+		after  time.Duration
+		want   action
+	}{
+		{0, 0, actWeight},
+		{25, 10 * time.Second, actPause},
+		// Somebody scaled the workload, so that the batch's share is another one.
+		{20, 69 * time.Second, actWeight},
+		{25, 71 * time.Second, actPause},
+		{25, 130 * time.Second, actPause},
+		{25, 131 * time.Second, actUpgrade},
+	} {
+		c := routedAt(pb.State_STATE_READY, 0, tc.weight, "b")
+		if got := m.next(c, noon.Add(tc.after)); got.action != tc.want {
+			t.Errorf("step %d: next(weight %d after %s) = action %d, want %d", i, tc.weight, tc.after, got.action, tc.want)
+		}
+	}
+}
+
+func TestShare(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ part, whole, want int32 }{
+		{1, 4, 25}, {1, 3, 34}, {2, 3, 67}, {3, 3, 100}, {1, 1000, 1}, {5, 4, 100}, {1 << 30, 1<<31 - 1, 51},
+	} {
+		if got := share(tc.part, tc.whole); got != tc.want {
+			t.Errorf("share(%d, %d) = %d, want %d", tc.part, tc.whole, got, tc.want)
+		}
+	}
+}
+
 func TestNotesAreSaidOnce(t *testing.T) {
 	t.Parallel()
 	m := threeBatches()
@@ -238,6 +371,33 @@ func TestNotesAreSaidOnce(t *testing.T) {
 	}
 	want := []EventKind{EventBatchStarted, EventFailed, EventBatchReady, EventPause, EventPromoting}
 	if diff := cmp.Diff(want, kinds); diff != "" {
+		t.Errorf("notes: -want, +got:\n%s", diff)
+	}
+}
+
+func TestAWeightIsSaidOncePerBatch(t *testing.T) {
+	t.Parallel()
+	m := threeBatches()
+	m.routed, m.asked, m.weights = true, true, []int32{50, 50, 100}
+	var said []string
+	for _, c := range []*pb.BatchContext{
+		routedAt(pb.State_STATE_UPGRADING, 0, 0, "b"),
+		routedAt(pb.State_STATE_READY, 0, 0, "b"), routedAt(pb.State_STATE_VERIFYING, 0, 50, "b"),
+		routedAt(pb.State_STATE_READY, 0, 0, "b"), routedAt(pb.State_STATE_READY, 0, 50, "b"),
+		// Somebody changed the weight, and it is put back.
+		routedAt(pb.State_STATE_READY, 1, 60, "b"), routedAt(pb.State_STATE_READY, 1, 60, "b"),
+	} {
+		for _, n := range m.next(c, noon).notes {
+			said = append(said, string(n.kind)+": "+n.message)
+		}
+		m.asked = true
+	}
+	want := []string{
+		"batch-started: moving to batch 1/3 (25%)",
+		"weight: sending 50% of the requests to the update revision", "batch-ready: batch 1/3 (25%) is ready",
+		"batch-started: moving to batch 2/3 (50%)", "weight: sending 50% of the requests to the update revision",
+	}
+	if diff := cmp.Diff(want, said); diff != "" {
 		t.Errorf("notes: -want, +got:\n%s", diff)
 	}
 }

@@ -15,7 +15,7 @@ const noBatch int32 = -1
 
 // space keeps equal requests Timing.Interval apart. A driver that honours `wait` takes longer than that by itself.
 func (r *run) space(ctx context.Context, s step) {
-	same := s.action == r.request.action && s.batch == r.request.batch
+	same := s.action == r.request.action && s.batch == r.request.batch && s.weight == r.request.weight
 	if left := time.Until(r.requested.Add(r.timing.Interval)); same && left > 0 {
 		r.rest(ctx, left, noBatch)
 	}
@@ -44,7 +44,7 @@ func (r *run) rest(ctx context.Context, d time.Duration, batch int32) {
 
 // restful says whether a pause may go on under c.
 func (r *run) restful(c *pb.BatchContext) bool {
-	return c.GetState() == pb.State_STATE_READY && c.GetUpdateRevision() == r.machine.revision
+	return c.GetState() == pb.State_STATE_READY && c.GetUpdateRevision() == r.machine.revision && r.machine.weighed(c)
 }
 
 // watch follows the release in the background until ctx ends.

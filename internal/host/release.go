@@ -32,8 +32,13 @@ type Release struct {
 	NewID func() string
 	// Owner is shown to people, for example "lockstep-cli/jo@laptop".
 	Owner string
-	// Policy is required, and must be the same on every run of one release.
+	// Policy is required, and must be the same on every run of one release. If it has traffic, a batch counts as ready
+	// only when the routes follow its weight.
 	Policy *pb.ReleasePolicy
+	// Weights are the shares of requests that the update revision is to have once each batch is ready, in percent: one
+	// per batch, each 0 to 100. A batch without groups gets none. Only with a policy that has traffic. Empty: each
+	// batch's share of the workload's groups, rounded up.
+	Weights []int32
 	// Pause is how long a batch must have stayed ready, as seen by this run, before the next one is asked for. A batch
 	// that becomes unready during the pause starts it again. There is no pause after the last batch.
 	Pause time.Duration

@@ -57,6 +57,8 @@ func (r *run) perform(ctx context.Context, s step) (answer, error) {
 	switch s.action {
 	case actInitialize:
 		call = r.initialize
+	case actWeight:
+		call = r.weigh
 	case actPromote, actRollback:
 		call = r.finalize
 	case actPause:
@@ -100,6 +102,18 @@ func (r *run) upgrade(ctx context.Context, s step) (answer, error) {
 		return r.overtaken(ctx, err)
 	}
 	return answer{action: response.GetAction(), context: response.GetContext(), asked: true}, nil
+}
+
+// weigh asks for a weight, and looks at what came of it: the answer has no context.
+func (r *run) weigh(ctx context.Context, s step) (answer, error) {
+	_, err := r.host.Driver.SetWeight(ctx, &pb.SetWeightRequest{
+		Workload: r.release.Workload, ReleaseId: r.release.ID, Weight: s.weight, UpdateRevision: r.machine.revision,
+		Wait: durationpb.New(r.timing.Wait),
+	})
+	if err != nil {
+		return r.overtaken(ctx, err)
+	}
+	return r.look(ctx, r.release.ID)
 }
 
 func (r *run) finalize(ctx context.Context, s step) (answer, error) {

@@ -20,11 +20,15 @@ import (
 // Driver is the fake. Its zero value is no use: see New. All of it may be used by several goroutines.
 type Driver struct {
 	pb.UnimplementedWorkloadDriverServer
+	pb.UnimplementedTrafficRouterServer
 
-	// OnInitialize, OnUpgrade and OnFinalize change the context that the call leaves behind, or refuse the call. They
+	// NoTraffic makes a driver that splits no requests.
+	NoTraffic bool
+	// OnInitialize, OnUpgrade, OnSetWeight and OnFinalize change the context that the call leaves behind, or refuse the call. They
 	// are called with the driver locked, after the default has been applied. Nil: the default.
 	OnInitialize func(c *pb.BatchContext) error
 	OnUpgrade    func(batch int32, c *pb.BatchContext) error
+	OnSetWeight  func(weight int32, c *pb.BatchContext) error
 	OnFinalize   func(intent pb.FinalizeIntent, c *pb.BatchContext) error
 	// OnCalculate refuses CalculateBatchContext. Nil: it never does.
 	OnCalculate func() error
@@ -63,7 +67,7 @@ func (d *Driver) Context() *pb.BatchContext {
 	return proto.CloneOf(d.context)
 }
 
-// Calls returns the calls so far: "Initialize id", "UpgradeBatch 0", "Finalize PROMOTE". Equal ones in a row are one.
+// Calls returns the calls so far: "Initialize id", "UpgradeBatch 0", "SetWeight 25", "Finalize PROMOTE". Equal ones in a row are one.
 func (d *Driver) Calls() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()

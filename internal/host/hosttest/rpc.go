@@ -14,9 +14,9 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// GetDriverInfo says that everything is served but Plan, ListRevisions and Undo.
+// GetDriverInfo says that everything is served but Plan, ListRevisions, Undo, header routes and mirrors.
 func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.GetDriverInfoResponse, error) {
-	return &pb.GetDriverInfoResponse{
+	info := &pb.GetDriverInfoResponse{
 		Name: "fake.lockstep.dev", Version: "v0.0.0",
 		Kinds: []*pb.WorkloadKind{{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: "LeaderWorkerSet"}},
 		Styles: []pb.Style{
@@ -26,7 +26,11 @@ func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.G
 			pb.Capability_CAPABILITY_ADOPT, pb.Capability_CAPABILITY_RELEASE, pb.Capability_CAPABILITY_WATCH,
 			pb.Capability_CAPABILITY_WAIT,
 		},
-	}, nil
+	}
+	if !d.NoTraffic {
+		info.Capabilities = append(info.Capabilities, pb.Capability_CAPABILITY_TRAFFIC_WEIGHT)
+	}
+	return info, nil
 }
 
 // Adopt moves an unmanaged workload to HOLDING.
@@ -95,6 +99,10 @@ func (d *Driver) begin(request *pb.InitializeRequest) (pb.Action, error) {
 		c.State, c.Reason, c.Message = pb.State_STATE_HOLDING, "Initialized", "waits for the first batch"
 		c.CurrentBatch, c.Target = nil, ""
 		c.Batches = int32(len(d.policy.GetBatches())) //nolint:gosec // A test has a few.
+		c.TrafficWeight, c.TrafficBasis = 0, pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS
+		if d.policy.GetTraffic() != nil {
+			c.TrafficBasis = pb.TrafficBasis_TRAFFIC_BASIS_ROUTED
+		}
 	})
 }
 
@@ -135,8 +143,57 @@ func (d *Driver) move(request *pb.UpgradeBatchRequest) error {
 		c.CurrentBatch, c.Target = proto.Int32(batch), d.policy.GetBatches()[batch]
 		c.Planned, c.Desired, c.Updated, c.UpdatedReady = batch+1, batch+1, batch+1, batch+1
 		c.Total = c.GetReplicas() + batch + 1
-		c.TrafficWeight = 100 * (batch + 1) / c.GetTotal()
+		if !routed(c) {
+			c.TrafficWeight = 100 * (batch + 1) / c.GetTotal()
+		}
 	})
+}
+
+// SetWeight sends the requests where they are to go, at once.
+func (d *Driver) SetWeight(ctx context.Context, request *pb.SetWeightRequest) (*pb.SetWeightResponse, error) {
+	action, err := d.weigh(request)
+	if err != nil {
+		return nil, err
+	}
+	c := d.settle(ctx, request.GetWait())
+	if c.GetTrafficWeight() == request.GetWeight() {
+		return &pb.SetWeightResponse{Action: action, Verified: true}, nil
+	}
+	return &pb.SetWeightResponse{Action: action, Reason: c.GetReason(), Message: c.GetMessage()}, nil
+}
+
+func (d *Driver) weigh(request *pb.SetWeightRequest) (pb.Action, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.log("SetWeight " + fmt.Sprint(request.GetWeight()))
+	if err := d.find(request.GetWorkload(), request.GetReleaseId()); err != nil {
+		return 0, err
+	}
+	if want := request.GetUpdateRevision(); want != "" && want != d.context.GetUpdateRevision() {
+		return 0, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
+			"the template is at revision %s, not %s", d.context.GetUpdateRevision(), want)
+	}
+	if !routed(d.context) {
+		return 0, drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "the release has no policy.traffic")
+	}
+	if d.finalizing() {
+		return 0, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, "the release is being finalized")
+	}
+	action := pb.Action_ACTION_CONFIGURED
+	if d.context.GetTrafficWeight() == request.GetWeight() {
+		action = pb.Action_ACTION_UNCHANGED
+	}
+	set := d.OnSetWeight
+	if set == nil {
+		set = func(int32, *pb.BatchContext) error { return nil }
+	}
+	return action, d.apply(func(c *pb.BatchContext) error { return set(request.GetWeight(), c) }, func(c *pb.BatchContext) {
+		c.TrafficWeight = request.GetWeight()
+	})
+}
+
+func routed(c *pb.BatchContext) bool {
+	return c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED
 }
 
 // CalculateBatchContext returns the context.

@@ -45,6 +45,9 @@ func (s *Server) Start() {
 	}
 	server := grpc.NewServer()
 	pb.RegisterWorkloadDriverServer(server, s.driver)
+	if router, ok := s.driver.(pb.TrafficRouterServer); ok {
+		pb.RegisterTrafficRouterServer(server, router)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.server = server

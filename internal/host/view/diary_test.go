@@ -145,6 +145,25 @@ func TestDiaryOfStates(t *testing.T) {
 	}
 }
 
+func TestProgressSaysOfWhatTheShareIs(t *testing.T) {
+	t.Parallel()
+	promoting := routedRelease()
+	promoting.State, promoting.UpdatedReady = pb.State_STATE_PROMOTING, 1
+	counted := upgrading()
+	counted.State, counted.UpdatedReady = pb.State_STATE_PROMOTING, 1
+	for want, c := range map[string]*pb.BatchContext{
+		"upgrading: batch 2/3 (50%), 1/2 groups ready, stable 4/4 ready, canary gets 25% of requests": routedRelease(),
+		"upgrading: batch 2/3 (50%), 1/2 groups ready, stable 4/4 ready, 20% of ready groups are new": upgrading(),
+		"promoting: groups 1/4 ready at 7d4f5b6c8, canary gets 25% of requests":                       promoting,
+		// It follows from the counts.
+		"promoting: groups 1/4 ready at 7d4f5b6c8": counted,
+	} {
+		if got := Progress(c); got != want {
+			t.Errorf("Progress(...) = %q, want %q", got, want)
+		}
+	}
+}
+
 // shared is a buffer that the clock's goroutine may write to.
 type shared struct {
 	mu sync.Mutex

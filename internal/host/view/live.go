@@ -27,6 +27,7 @@ type Live struct {
 	mu      sync.Mutex
 	start   time.Time
 	context *pb.BatchContext
+	footer  func() string
 	drawn   int
 }
 
@@ -39,6 +40,13 @@ func NewLive(w io.Writer, start time.Time, size func() (width, height int)) *Liv
 		l.draw(nil, now)
 	})
 	return l
+}
+
+// Footer adds a line below the table, which is asked for at each drawing. It must not be empty, nor end in a newline.
+func (l *Live) Footer(line func() string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.footer = line
 }
 
 // Observe prints what is new in an event above the table, and redraws the table. What the table shows is not repeated.
@@ -77,10 +85,26 @@ func (l *Live) draw(lines []string, now time.Time) {
 		b.WriteString(line + "\n")
 	}
 	width, height := l.size()
-	table := Frame(l.context, now, width, height)
+	table := l.frame(now, width, height)
 	l.drawn = strings.Count(table, "\n")
 	b.WriteString(table)
 	_, _ = io.WriteString(l.w, b.String())
+}
+
+// frame is Frame with the footer, if there is one. The lock is held.
+func (l *Live) frame(now time.Time, width, height int) string {
+	if l.footer == nil {
+		return Frame(l.context, now, width, height)
+	}
+	line := oneLine(l.footer())
+	if width > 0 {
+		line = ansi.Truncate(line, width, "…")
+	}
+	if height > 0 {
+		// The line and the one that is left free above it.
+		height = max(height-2, 1)
+	}
+	return Frame(l.context, now, width, height) + "\n" + line + "\n"
 }
 
 // Frame is the table, cut to a terminal: a line that wrapped, or a table taller than the screen, could not be redrawn in

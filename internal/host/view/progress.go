@@ -14,13 +14,12 @@ func Progress(c *pb.BatchContext) string {
 	state := stateWord(c.GetState())
 	switch c.GetState() {
 	case pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING, pb.State_STATE_READY:
-		return fmt.Sprintf("%s: batch %s, %d/%d groups ready, stable %d/%d ready, traffic %d%%",
-			state, batchWord(c), c.GetUpdatedReady(), c.GetPlanned(), c.GetStableReady(), c.GetReplicas(),
-			c.GetTrafficWeight())
+		return fmt.Sprintf("%s: batch %s, %d/%d groups ready, stable %d/%d ready, %s",
+			state, batchWord(c), c.GetUpdatedReady(), c.GetPlanned(), c.GetStableReady(), c.GetReplicas(), weight(c))
 	case pb.State_STATE_PROMOTING:
 		text := fmt.Sprintf("%s: groups %s", state, promoted(c))
-		if c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED {
-			text += fmt.Sprintf(", traffic %d%%", c.GetTrafficWeight())
+		if routed(c) {
+			text += ", " + weight(c)
 		}
 		return text
 	case pb.State_STATE_FAILED:
@@ -28,6 +27,14 @@ func Progress(c *pb.BatchContext) string {
 	default:
 		return oneLine(fmt.Sprintf("%s: %s", state, c.GetMessage()))
 	}
+}
+
+// weight is what the update revision gets, and of what.
+func weight(c *pb.BatchContext) string {
+	if routed(c) {
+		return fmt.Sprintf("canary gets %d%% of requests", c.GetTrafficWeight())
+	}
+	return fmt.Sprintf("%d%% of ready groups are new", c.GetTrafficWeight())
 }
 
 // standing is equal for two contexts if there is no need for another line of Progress: state, batch, counts and traffic

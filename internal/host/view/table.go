@@ -81,12 +81,18 @@ func revisions(c *pb.BatchContext) string {
 	return orDash(c.GetStableRevision()) + " -> " + c.GetUpdateRevision()
 }
 
+// traffic says who gets which share, and of what: routes send requests to the canary's Service or to the stable one, while
+// without routes requests find any ready group of either revision.
 func traffic(c *pb.BatchContext) string {
-	how := "by group counts"
-	if c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED {
-		how = "routed"
+	text := "update revision %d%%, stable revision %d%% of ready groups (not routed)"
+	if routed(c) {
+		text = "canary %d%%, stable %d%% of requests (routed)"
 	}
-	return fmt.Sprintf("%d%% to the update revision, %s", c.GetTrafficWeight(), how)
+	return fmt.Sprintf(text, c.GetTrafficWeight(), 100-c.GetTrafficWeight())
+}
+
+func routed(c *pb.BatchContext) bool {
+	return c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED
 }
 
 // Groups is one row per group, with a heading. Without groups it is empty.

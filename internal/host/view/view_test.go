@@ -70,6 +70,13 @@ func unmanaged() *pb.BatchContext {
 	}
 }
 
+// routedRelease is that release with a policy that splits requests.
+func routedRelease() *pb.BatchContext {
+	c := upgrading()
+	c.TrafficWeight, c.TrafficBasis = 25, pb.TrafficBasis_TRAFFIC_BASIS_ROUTED
+	return c
+}
+
 // completed is that release after its promotion.
 func completed() *pb.BatchContext {
 	c := upgrading()
@@ -89,6 +96,7 @@ func TestGolden(t *testing.T) {
 		text   func() string
 	}{
 		"status":           {"all there is", func() string { return Status(upgrading(), noon) }},
+		"status-routed":    {"requests have their own split", func() string { return Status(routedRelease(), noon) }},
 		"status-unmanaged": {"no release, no groups asked for", func() string { return Status(unmanaged(), noon) }},
 		"frame":            {"a large terminal", func() string { return Frame(upgrading(), noon, 200, 50) }},
 		"frame-narrow":     {"lines are cut, not wrapped", func() string { return Frame(upgrading(), noon, 48, 50) }},

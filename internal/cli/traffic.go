@@ -1,0 +1,145 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// trafficFlags are a TrafficPolicy as flags, and the weights, which are the host's and in no policy.
+type trafficFlags struct {
+	service, canaryService        string
+	httpRoutes, grpcRoutes        []string
+	ingresses                     []string
+	inferencePool, endpointPicker string
+	weights                       []string
+}
+
+func (f *trafficFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.service, "service", "",
+		"Service that selects the stable leaders; with a route, the release splits requests between stable and canary")
+	flags.StringVar(&f.canaryService, "canary-service", "",
+		"name of the Service that is made for the canary's leaders (default: that of --service with -canary)")
+	flags.StringSliceVar(&f.httpRoutes, "http-route", nil, "HTTPRoute whose rules lead to the Service; may be repeated")
+	flags.StringSliceVar(&f.grpcRoutes, "grpc-route", nil, "GRPCRoute whose rules lead to the Service; may be repeated")
+	flags.StringSliceVar(&f.ingresses, "ingress", nil, "Ingress that leads to the Service; may be repeated")
+	flags.StringVar(&f.inferencePool, "inference-pool", "", "InferencePool whose leaders are split; needs --endpoint-picker")
+	flags.StringVar(&f.endpointPicker, "endpoint-picker", "", "Service of the canary pool's own endpoint picker")
+	flags.StringSliceVar(&f.weights, "weights", nil,
+		"percentage of requests for the canary once each batch is ready: 10,50,100 (default: the batch's share of groups)")
+	for _, flag := range []string{
+		"service", "canary-service", "http-route", "grpc-route", "ingress", "inference-pool", "endpoint-picker", "weights",
+	} {
+		complete(cmd, flag)
+	}
+}
+
+// overrule puts what the flags say into a policy. What the driver can judge, such as whether it serves a kind of route, it
+// leaves to the driver.
+func (f *trafficFlags) overrule(policy *pb.ReleasePolicy) error {
+	given := f.given()
+	if len(given) == 0 {
+		return nil
+	}
+	if policy.GetTraffic() == nil {
+		policy.Traffic = &pb.TrafficPolicy{}
+	}
+	t := policy.GetTraffic()
+	f.services(t)
+	if t.GetStableService() == "" {
+		return usageErrorf("%s: which Service selects the stable leaders? Give --service, or stable_service in the policy file",
+			strings.Join(given, ", "))
+	}
+	for _, list := range []struct {
+		from []string
+		to   *[]string
+	}{{f.httpRoutes, &t.HttpRoutes}, {f.grpcRoutes, &t.GrpcRoutes}, {f.ingresses, &t.Ingresses}} {
+		if len(list.from) > 0 {
+			*list.to = list.from
+		}
+	}
+	return f.pool(t)
+}
+
+// given are the flags that say something about traffic.
+func (f *trafficFlags) given() []string {
+	var names []string
+	for _, flag := range []struct {
+		name string
+		set  bool
+	}{
+		{"--service", f.service != ""},
+		{"--canary-service", f.canaryService != ""},
+		{"--http-route", len(f.httpRoutes) > 0},
+		{"--grpc-route", len(f.grpcRoutes) > 0},
+		{"--ingress", len(f.ingresses) > 0},
+		{"--inference-pool", f.inferencePool != ""},
+		{"--endpoint-picker", f.endpointPicker != ""},
+	} {
+		if flag.set {
+			names = append(names, flag.name)
+		}
+	}
+	return names
+}
+
+func (f *trafficFlags) services(t *pb.TrafficPolicy) {
+	if f.service != "" {
+		t.StableService = f.service
+	}
+	if f.canaryService != "" {
+		t.CanaryService = f.canaryService
+	}
+}
+
+// pool has two halves, either of which may come from the file.
+func (f *trafficFlags) pool(t *pb.TrafficPolicy) error {
+	if f.inferencePool == "" && f.endpointPicker == "" {
+		return nil
+	}
+	if t.GetInferencePool() == nil {
+		t.InferencePool = &pb.InferencePoolPolicy{}
+	}
+	if f.inferencePool != "" {
+		t.InferencePool.Name = f.inferencePool
+	}
+	if f.endpointPicker != "" {
+		t.InferencePool.CanaryEndpointPicker = f.endpointPicker
+	}
+	if t.GetInferencePool().GetName() == "" || t.GetInferencePool().GetCanaryEndpointPicker() == "" {
+		return usageErrorf("--inference-pool and --endpoint-picker need each other: the canary's pool has a picker of its own")
+	}
+	return nil
+}
+
+// parseWeights reads --weights, which is one percentage per batch of the policy, with or without a percent sign.
+func (f *trafficFlags) parseWeights(policy *pb.ReleasePolicy) ([]int32, error) {
+	if len(f.weights) == 0 {
+		return nil, nil
+	}
+	text, batches := strings.Join(f.weights, ","), policy.GetBatches()
+	if policy.GetTraffic() == nil {
+		return nil, usageErrorf("--weights %s: nothing splits the requests of this release; give --service and a route, "+
+			"for example --http-route, or leave --weights out", text)
+	}
+	if len(f.weights) != len(batches) {
+		return nil, usageErrorf("--weights %s: want one for each of the %d batches (%s), got %d",
+			text, len(batches), strings.Join(batches, ","), len(f.weights))
+	}
+	weights := make([]int32, 0, len(f.weights))
+	for _, w := range f.weights {
+		n, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(w), "%"), 10, 31)
+		if err != nil || n > 100 {
+			return nil, usageErrorf("--weights %s: %q is no whole percentage from 0 to 100; want for example 10,50,100", text, w)
+		}
+		weights = append(weights, int32(n))
+	}
+	return weights, nil
+}

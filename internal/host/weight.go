@@ -1,0 +1,67 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// weight is the canary's share of requests that the batch at cursor is to have, in percent. Without a group that could
+// take requests it is none.
+func (m *machine) weight(c *pb.BatchContext) int32 {
+	switch {
+	case c.GetPlanned() <= 0 || c.GetReplicas() <= 0:
+		return 0
+	case len(m.weights) > 0:
+		return m.weights[m.cursor]
+	default:
+		return share(c.GetPlanned(), c.GetReplicas())
+	}
+}
+
+// share is part of whole in percent, rounded up as batches are, and at most 100.
+func share(part, whole int32) int32 {
+	percent := (100*int64(part) + int64(whole) - 1) / int64(whole)
+	return int32(min(percent, 100)) //nolint:gosec // It is 100 at most.
+}
+
+// weighed says whether requests go where the batch at cursor wants them, as the routes have it.
+func (m *machine) weighed(c *pb.BatchContext) bool {
+	return !m.routed || c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED && c.GetTrafficWeight() == m.weight(c)
+}
+
+// weigh asks for the weight of the batch at cursor.
+func (m *machine) weigh(c *pb.BatchContext) step {
+	s := step{action: actWeight, batch: m.cursor, weight: m.weight(c)}
+	if m.sent == nil || *m.sent != s.weight {
+		m.sent = &s.weight
+		s.notes = []note{{EventWeight, fmt.Sprintf("sending %d%% of the requests to the update revision", s.weight)}}
+	}
+	return s
+}
+
+// checkWeights says whether the driver can give the release its weights.
+func checkWeights(release Release, info *pb.GetDriverInfoResponse) error {
+	routed, batches := release.Policy.GetTraffic() != nil, len(release.Policy.GetBatches())
+	if n := len(release.Weights); n > 0 && !routed {
+		return fmt.Errorf("the release has %d weights, but its policy has no traffic to split", n)
+	} else if n > 0 && n != batches {
+		return fmt.Errorf("the release has %d weights for %d batches: give one for each", n, batches)
+	}
+	for i, w := range release.Weights {
+		if w < 0 || w > 100 {
+			return fmt.Errorf("weight %d of batch %d is not 0 to 100", w, i+1)
+		}
+	}
+	if routed && !slices.Contains(info.GetCapabilities(), pb.Capability_CAPABILITY_TRAFFIC_WEIGHT) {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+			"the policy has traffic, but driver %s splits no requests: it does not list %s",
+			info.GetName(), pb.Capability_CAPABILITY_TRAFFIC_WEIGHT)
+	}
+	return nil
+}

@@ -1,0 +1,270 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/internal/host/hosttest"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func TestABatchIsReadyWhenItsWeightIsInForce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	slow := func(_ int32, c *pb.BatchContext) error {
+		// The gateway takes a moment.
+		c.State, c.Reason, c.Message = pb.State_STATE_VERIFYING, "RouteNotObserved", "the gateway has not taken the route yet"
+		return nil
+	}
+	r.fake.OnSetWeight = slow
+	ctx, done := deadline(t), make(chan error, 1)
+	go func() {
+		_, err := r.host.Release(ctx, release(func(r *host.Release) { routes(r); r.Policy.Batches = []string{"25%", "100%"} }))
+		done <- err
+	}()
+	for range 2 {
+		r.eventually(t, "it is VERIFYING", func(e host.Event) bool { return e.Context.GetState() == pb.State_STATE_VERIFYING })
+		if err := r.fake.Await(ctx, func(c *pb.BatchContext, _ []string) bool {
+			return c.GetState() == pb.State_STATE_VERIFYING
+		}); err != nil {
+			t.Fatal(err)
+		}
+		weights := strings.Count(strings.Join(r.fake.Calls(), " "), "SetWeight")
+		ready := 0
+		for _, kind := range r.kinds() {
+			if kind == host.EventBatchReady {
+				ready++
+			}
+		}
+		if ready != weights-1 {
+			t.Errorf("people were told that %d batches are ready, with %d weights in force", ready, weights-1)
+		}
+		r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_READY })
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	want := []host.EventKind{
+		host.EventStarted, host.EventBatchStarted, host.EventWeight, host.EventBatchReady,
+		host.EventBatchStarted, host.EventWeight, host.EventBatchReady, host.EventPromoting, host.EventFinished,
+	}
+	if diff := cmp.Diff(want, r.kinds()); diff != "" {
+		t.Errorf("events: -want, +got:\n%s", diff)
+	}
+}
+
+func TestSetWeightIsRetried(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		reason string
+		err    error
+	}{
+		"Unavailable": {
+			reason: "the request did not get there",
+			err:    drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "connection refused"),
+		},
+		"Conflict": {
+			reason: "a lost race is run again",
+			err:    drivererr.New(pb.ErrorReason_ERROR_REASON_CONFLICT, "the object was changed"),
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			left := 5
+			r.fake.OnSetWeight = func(int32, *pb.BatchContext) error {
+				if left--; left >= 0 {
+					return tc.err
+				}
+				return nil
+			}
+			got, err := r.host.Release(deadline(t), release(routes))
+			if err != nil || got.Outcome != host.OutcomePromoted || !slices.Contains(r.kinds(), host.EventRetrying) {
+				t.Errorf("%s: Release(...) = %q, %v with %v; want promoted after retries", tc.reason, got.Outcome, err, r.kinds())
+			}
+		})
+	}
+}
+
+func TestALostAnswerToSetWeight(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.server.Stop()
+	driver := &losing{Driver: r.fake, left: 2}
+	r.server = hosttest.Serve(t, driver)
+	dial(t, r)
+	got, err := r.host.Release(deadline(t), release(routes))
+	if err != nil || got.Outcome != host.OutcomePromoted {
+		t.Fatalf("Release(...) = %q, %v; want promoted", got.Outcome, err)
+	}
+	want := []string{
+		"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "SetWeight 50", "UpgradeBatch 2", "SetWeight 75",
+		"Finalize PROMOTE",
+	}
+	if diff := cmp.Diff(want, r.requests()); diff != "" {
+		t.Errorf("calls, equal ones in a row being one: -want, +got:\n%s", diff)
+	}
+}
+
+// losing does what SetWeight asks for and loses its first answers.
+type losing struct {
+	*hosttest.Driver
+
+	left int
+}
+
+func (d *losing) SetWeight(ctx context.Context, req *pb.SetWeightRequest) (*pb.SetWeightResponse, error) {
+	resp, err := d.Driver.SetWeight(ctx, req)
+	if d.left--; d.left >= 0 && err == nil {
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the connection broke")
+	}
+	return resp, err
+}
+
+func TestWeightsOfAResumedRun(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	stop := func(release *host.Release) { routes(release); release.NoPromote = true }
+	if _, err := r.host.Release(deadline(t), release(stop)); err != nil {
+		t.Fatal(err)
+	}
+	before := len(r.requests())
+	got, err := r.host.Release(deadline(t), release(stop))
+	if err != nil || got.Outcome != host.OutcomeLastBatch {
+		t.Fatalf("Release(...) = %q, %v; want the last batch", got.Outcome, err)
+	}
+	if diff := cmp.Diff([]string{"Initialize r1", "UpgradeBatch 2"}, r.requests()[before:]); diff != "" {
+		t.Errorf("calls of the run that goes on: -want, +got:\n%s", diff)
+	}
+}
+
+func TestANewTemplateDoesNotGetTheOldOnesWeight(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	observe, weights := r.host.Observe, 0
+	r.host.Observe = func(e host.Event) {
+		observe(e)
+		if e.Kind != host.EventWeight {
+			return
+		}
+		if weights++; weights == 2 {
+			// The driver reads another template just before it gets the request.
+			r.fake.Set(func(c *pb.BatchContext) { newTemplate(c); c.TrafficWeight = 0 })
+		}
+	}
+	var given []int32 // to the new template, before its first batch is ready
+	r.fake.OnUpgrade = func(batch int32, c *pb.BatchContext) error {
+		if weights >= 2 && batch == 0 {
+			given = append(given, c.GetTrafficWeight())
+		}
+		return nil
+	}
+	got, err := r.host.Release(deadline(t), release(routes))
+	if err != nil || got.Outcome != host.OutcomePromoted {
+		t.Fatalf("Release(...) = %q, %v; want promoted", got.Outcome, err)
+	}
+	want := []string{
+		"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "SetWeight 50",
+		"UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "SetWeight 50", "UpgradeBatch 2", "SetWeight 75", "Finalize PROMOTE",
+	}
+	if diff := cmp.Diff(want, r.requests()); diff != "" {
+		t.Errorf("calls: -want, +got:\n%s", diff)
+	}
+	if len(given) == 0 || given[0] != 0 {
+		t.Errorf("the new template's first group comes while %d%% of the requests are to go to it", given)
+	}
+}
+
+func TestSetWeightThatComesTooLate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.fake.OnSetWeight = func(int32, *pb.BatchContext) error {
+		go r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_ROLLED_BACK })
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_CONFLICT, "the object was changed")
+	}
+	got, err := r.host.Release(deadline(t), release(routes))
+	if err != nil || got.Outcome != host.OutcomeRolledBack {
+		t.Errorf("Release(...) = %q, %v; want the abort of somebody else to be followed", got.Outcome, err)
+	}
+}
+
+func TestAPauseWithoutItsWeightStartsAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx, interrupt := context.WithCancel(deadline(t))
+	defer interrupt()
+	observe, pauses := r.host.Observe, 0
+	r.host.Observe = func(e host.Event) {
+		observe(e)
+		if e.Kind != host.EventPause {
+			return
+		}
+		if pauses++; pauses == 1 {
+			// Somebody scales the workload: the batch of one group is another share now.
+			r.fake.Set(func(c *pb.BatchContext) { c.Replicas = 10 })
+		}
+	}
+	go func() {
+		_ = r.fake.Await(ctx, func(c *pb.BatchContext, _ []string) bool { return c.GetTrafficWeight() == 10 })
+		interrupt()
+	}()
+	got, err := r.host.Release(ctx, release(func(r *host.Release) { routes(r); r.Pause = time.Hour }))
+	if err != nil || got.Outcome != host.OutcomeInterrupted {
+		t.Fatalf("Release(...) = %q, %v; want interrupted", got.Outcome, err)
+	}
+	want := []string{"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 0", "SetWeight 10"}
+	if diff := cmp.Diff(want, r.requests()); diff != "" {
+		t.Errorf("calls: -want, +got:\n%s", diff)
+	}
+}
+
+func TestReleaseRefusesWeights(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		reason  string
+		release func(*host.Release)
+		fake    func(*hosttest.Driver)
+		want    string
+	}{
+		"NoCapability": {
+			reason: "a driver that splits no requests is found out before the release begins", release: routes,
+			fake: func(d *hosttest.Driver) { d.NoTraffic = true }, want: "does not list CAPABILITY_TRAFFIC_WEIGHT",
+		},
+		"Count": {
+			reason: "one per batch", release: func(r *host.Release) { routes(r); r.Weights = []int32{10} },
+			want: "1 weights for 3 batches",
+		},
+		"Range": {
+			reason: "they are percentages", release: func(r *host.Release) { routes(r); r.Weights = []int32{10, 50, 101} },
+			want: "weight 101 of batch 3",
+		},
+		"NoTraffic": {
+			reason: "there is nothing to split", release: func(r *host.Release) { r.Weights = []int32{10, 50, 100} },
+			want: "no traffic",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRigOf(t, tc.fake)
+			_, err := r.host.Release(deadline(t), release(tc.release))
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: Release(...) = %v, want an error with %q", tc.reason, err, tc.want)
+			}
+			if calls := r.fake.Calls(); len(calls) > 0 {
+				t.Errorf("%s: calls = %v, want none", tc.reason, calls)
+			}
+		})
+	}
+}
