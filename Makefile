@@ -12,10 +12,12 @@ LINT    := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 # The commit that `buf breaking` compares with; on a branch, where it left main.
 BASE    ?= main
 
-# Which end-to-end tests `make e2e` runs: canary (traffic, argo, styles, kruise and plan come with their parts).
+# Which end-to-end tests `make e2e` runs: canary or traffic (argo, styles, kruise and plan come with their parts).
 SUITE   ?=
-SUITES  := canary
+SUITES  := canary traffic
 STYLE   ?= canary
+# 1: `make demo` routes real requests through a gateway.
+TRAFFIC ?=
 
 .PHONY: help
 help: ## Show this list.
@@ -29,8 +31,8 @@ bin/lockstep:
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/lockstep
 
 .PHONY: demo
-demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch.
-	$(GO) run ./test/demo -lockstep bin/lockstep -style '$(STYLE)'
+demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests.
+	$(GO) run ./test/demo -lockstep bin/lockstep -style '$(STYLE)' $(if $(filter 1,$(TRAFFIC)),-traffic)
 
 .PHONY: cluster
 cluster: ## Start the real control plane, print its KUBECONFIG, stay up until Ctrl-C.
@@ -45,9 +47,11 @@ test-unit: ## Run the tests that need no control plane.
 
 .PHONY: e2e
 e2e: ## Run the end-to-end tests on the real control plane; SUITE=canary runs one part.
-	$(GO) run ./test/cluster/cmd/cluster -prebuild
+	$(GO) run ./test/cluster/cmd/cluster -prebuild -traefik
 ifeq ($(SUITE),)
-	$(GO) test -tags e2e -timeout 60m -count 1 -v -p 1 ./test/... ./examples/...
+	$(GO) test -tags e2e -timeout 60m -count 1 -v -p 1 ./test/... ./examples/... ./traffic/...
+else ifeq ($(SUITE),traffic)
+	$(GO) test -tags e2e -timeout 60m -count 1 -v -p 1 ./test/traffic/... ./traffic/...
 else ifeq ($(filter $(SUITE),$(SUITES)),)
 	@echo "there is no suite '$(SUITE)'; there are: $(SUITES)" >&2; exit 2
 else

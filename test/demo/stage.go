@@ -48,10 +48,16 @@ type stage struct {
 	sets    lwsclient.Interface
 	address string
 	driver  *exec.Cmd
+	// requests is nil without traffic, and until they flow.
+	requests *requests
 }
 
 func (s *stage) raise(ctx context.Context) error {
-	c, err := cluster.Start(ctx, cluster.WithLog(s.out))
+	options := []cluster.Option{cluster.WithLog(s.out)}
+	if s.script.traffic {
+		options = append(options, cluster.WithTraefik())
+	}
+	c, err := cluster.Start(ctx, options...)
 	if err != nil {
 		return err
 	}
@@ -64,7 +70,11 @@ func (s *stage) raise(ctx context.Context) error {
 }
 
 func (s *stage) deploy(ctx context.Context) error {
-	if err := s.cluster.Apply(ctx, namespace, workload); err != nil {
+	manifest := workload
+	if s.script.traffic {
+		manifest = graceful(manifest)
+	}
+	if err := s.cluster.Apply(ctx, namespace, manifest); err != nil {
 		return err
 	}
 	start := time.Now()
@@ -169,7 +179,11 @@ func phase(p *corev1.Pod) string {
 }
 
 func (s *stage) release(ctx context.Context) error {
-	return s.lockstep(ctx, "release", name, "--style", s.script.style, "--batches", s.script.batches, "--pause", s.script.pause)
+	args := []string{"release", name, "--style", s.script.style, "--batches", s.script.batches, "--pause", s.script.pause}
+	if s.requests != nil {
+		return s.releaseUnderLoad(ctx, append(args, "--service", name, "--http-route", name))
+	}
+	return s.lockstep(ctx, args...)
 }
 
 func (s *stage) summary(ctx context.Context) error {
@@ -189,16 +203,23 @@ func (s *stage) summary(ctx context.Context) error {
 
 // lockstep runs a command of the product against the driver, as a person would.
 func (s *stage) lockstep(ctx context.Context, args ...string) error {
-	fmt.Fprintf(s.out, "$ lockstep %s\n", strings.Join(args, " "))
-	cmd := exec.CommandContext(ctx, s.script.lockstep, append(args, "--namespace", namespace, "--address", s.address)...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = 5 * time.Second
+	cmd := s.command(ctx, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, s.out, os.Stderr
 	return cmd.Run()
 }
 
-// close ends the driver, then the control plane.
+// command says which command it is, and prepares it. It is interrupted when ctx ends.
+func (s *stage) command(ctx context.Context, args ...string) *exec.Cmd {
+	fmt.Fprintf(s.out, "$ lockstep %s\n", strings.Join(args, " "))
+	cmd := exec.CommandContext(ctx, s.script.lockstep, append(args, "--namespace", namespace, "--address", s.address)...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 5 * time.Second
+	return cmd
+}
+
+// close ends the requests, the driver, and then the control plane.
 func (s *stage) close() {
+	s.requests.close()
 	if s.driver != nil && s.driver.Process != nil {
 		_ = s.driver.Process.Signal(syscall.SIGTERM)
 		_ = s.driver.Wait()

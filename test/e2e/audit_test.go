@@ -15,6 +15,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
+
+	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
 // audited is one request that the API server has answered.
@@ -56,7 +58,7 @@ func (e *env) writes() []string {
 			case "get", "list", "watch":
 				continue
 			}
-			if a.User.Username == driverUser && a.ObjectRef.Resource != "events" {
+			if a.User.Username == driver.User && a.ObjectRef.Resource != "events" {
 				found = append(found, a.String())
 			}
 		}

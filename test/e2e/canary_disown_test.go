@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -157,13 +158,13 @@ func TestCanaryWatch(t *testing.T) {
 	<-opened
 	w.edit(image("v2"))
 	w.release("r1", policy("50%", "100%"))
-	w.driver.stop()
+	w.driver.Stop()
 	select {
 	case err := <-ended:
 		if err != nil && !plugin.Retryable(err) {
 			t.Errorf("the stream ended with %v", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(await.Patience):
 		t.Fatal("the stream did not end with the driver")
 	}
 	var states []pb.State

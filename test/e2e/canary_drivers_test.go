@@ -15,13 +15,14 @@ import (
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
 // Two drivers serve the same namespace and are called at the same time.
 func TestCanaryTwoDrivers(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	second := newDriver(t, driverKubeconfig(t, e.cluster), e.namespace)
+	second := driver.Start(t, driver.Kubeconfig(t, e.cluster), e.namespace)
 	startup := annotated(cluster.AnnotationStartup, "100ms")
 
 	t.Run("same-calls", func(t *testing.T) {

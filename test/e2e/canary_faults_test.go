@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
 const unavailable = pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE
@@ -36,8 +37,8 @@ func TestCanaryControlPlaneFaults(t *testing.T) {
 	}
 	t.Cleanup(c.Stop)
 	e := newEnvIn(t, c)
-	e.driver = prepareDriver(t, driverKubeconfig(t, c), e.namespace)
-	e.driver.start()
+	e.driver = driver.Prepare(t, driver.Kubeconfig(t, c), e.namespace)
+	e.driver.Begin()
 	missing := e.existing("model")
 
 	missing.awaitError("LWS is missing", pb.ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING)
@@ -69,8 +70,8 @@ func TestCanaryControlPlaneFaults(t *testing.T) {
 	// It is away again as soon as the promotion is asked for, and the driver is started anew while it is.
 	w.upgrade("r1", 2)
 	w.outage(func() {
-		w.driver.kill()
-		w.driver.start()
+		w.driver.Kill()
+		w.driver.Begin()
 		w.awaitError("the API server is down", unavailable)
 		_, err = w.tryFinalize("r1", promote, nil)
 		mustFail(t, err, unavailable)
@@ -152,7 +153,7 @@ func TestCanaryPermissions(t *testing.T) {
 
 	t.Run("one namespace", func(t *testing.T) {
 		e := newEnvIn(t, c)
-		e.driver = newDriver(t, e.grant("enough", nil), e.namespace)
+		e.driver = driver.Start(t, e.grant("enough", nil), e.namespace)
 		w := e.adopt(model("model", 2, 2))
 		w.edit(image("v2"))
 		w.release("r1", policy("100%"))
@@ -160,7 +161,7 @@ func TestCanaryPermissions(t *testing.T) {
 	})
 	t.Run("no patch", func(t *testing.T) {
 		e := newEnvIn(t, c)
-		e.driver = newDriver(t, e.grant("no-patch", func(resource, verb string) bool {
+		e.driver = driver.Start(t, e.grant("no-patch", func(resource, verb string) bool {
 			return resource == "leaderworkersets" && verb == "patch"
 		}), e.namespace)
 		w := e.deploy(model("model", 2, 2))
@@ -170,7 +171,7 @@ func TestCanaryPermissions(t *testing.T) {
 	})
 	t.Run("no create", func(t *testing.T) {
 		e := newEnvIn(t, c)
-		e.driver = newDriver(t, e.grant("no-create", func(resource, verb string) bool {
+		e.driver = driver.Start(t, e.grant("no-create", func(resource, verb string) bool {
 			return resource == "leaderworkersets" && verb == "create"
 		}), e.namespace)
 		w := e.adopt(model("model", 2, 2))
@@ -187,10 +188,10 @@ func TestCanaryPermissions(t *testing.T) {
 		// With the right to watch alone the driver would start: a watch can bring the initial list.
 		t.Run("no list of "+resource, func(t *testing.T) {
 			e := newEnvIn(t, c)
-			e.driver = prepareDriver(t, e.grant("no-list-"+resource, func(r, verb string) bool {
+			e.driver = driver.Prepare(t, e.grant("no-list-"+resource, func(r, verb string) bool {
 				return r == resource && (verb == "list" || verb == "watch")
 			}), e.namespace)
-			e.driver.start()
+			e.driver.Begin()
 			w := e.existing("model")
 			w.awaitError("the driver says what it lacks", pb.ErrorReason_ERROR_REASON_FORBIDDEN)
 			_, err := w.look(t.Context())
@@ -199,10 +200,10 @@ func TestCanaryPermissions(t *testing.T) {
 		// Informers would list once, look alive, and never hear of anything again.
 		t.Run("no watch of "+resource, func(t *testing.T) {
 			e := newEnvIn(t, c)
-			e.driver = prepareDriver(t, e.grant("no-watch-"+resource, func(r, verb string) bool {
+			e.driver = driver.Prepare(t, e.grant("no-watch-"+resource, func(r, verb string) bool {
 				return r == resource && verb == "watch"
 			}), e.namespace)
-			e.driver.start()
+			e.driver.Begin()
 			w := e.existing("model")
 			w.awaitError("the driver says what it lacks", pb.ErrorReason_ERROR_REASON_FORBIDDEN)
 			_, err := w.look(t.Context())
@@ -245,7 +246,7 @@ func (e *env) grant(name string, leaveOut func(resource, verb string) bool) stri
 	if _, err := e.kube.RbacV1().RoleBindings(e.namespace).Create(ctx, binding, metav1.CreateOptions{}); err != nil {
 		e.t.Fatal(err)
 	}
-	path, err := accountKubeconfig(e.cluster, e.namespace, name)
+	path, err := driver.AccountKubeconfig(e.cluster, e.namespace, name)
 	if err != nil {
 		e.t.Fatal(err)
 	}

@@ -63,11 +63,11 @@ func TestCanaryStableDeleted(t *testing.T) {
 			w.initialize("r1", quarters())
 			w.upgrade("r1", 1)
 			if test.down {
-				w.driver.kill()
+				w.driver.Kill()
 			}
 			w.remove(w.name, test.how)
 			if test.down {
-				w.driver.restart()
+				w.driver.Restart()
 			}
 			w.awaitNothing()
 			w.eventually("the driver knows", func(ctx context.Context) error {
@@ -101,11 +101,11 @@ func TestCanaryDeletedByHand(t *testing.T) {
 			name := w.upgrade("r1", 1).GetContext().GetCanaryWorkload()
 			first := w.getNamed(name).UID
 			if test.down {
-				w.driver.kill()
+				w.driver.Kill()
 			}
 			w.remove(name, metav1.DeletePropagationBackground)
 			if test.down {
-				w.driver.restart()
+				w.driver.Restart()
 			}
 			c := w.await("another canary is ready", func(c *pb.BatchContext) bool {
 				if c.GetState() != pb.State_STATE_READY || c.GetUpdatedReady() != 2 {

@@ -97,11 +97,11 @@ func TestCanaryKilled(t *testing.T) {
 			before := w.stablePods()
 			w.edit(image("v2"))
 			test.reach(w)
-			w.driver.kill()
+			w.driver.Kill()
 			if test.end == 0 {
 				w.sameGroups(before)
 			}
-			w.driver.restart()
+			w.driver.Restart()
 			if test.end != 0 {
 				w.awaitState(test.end)
 			} else {
@@ -134,8 +134,8 @@ func TestCanaryKilledOften(t *testing.T) {
 		if err := step(); err != nil {
 			t.Fatalf("step %d: %v", i, err)
 		}
-		w.driver.kill()
-		w.driver.restart()
+		w.driver.Kill()
+		w.driver.Restart()
 	}
 	w.awaitState(completed)
 	w.mustRun("v2")

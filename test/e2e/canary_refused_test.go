@@ -160,7 +160,7 @@ func TestCanaryRefused(t *testing.T) {
 	t.Run("no service", func(t *testing.T) {
 		w := e.in(t).deploy(model("service", 2, 1))
 		p := quarters()
-		p.Traffic = &pb.TrafficPolicy{StableService: "nothing-there"}
+		p.Traffic = &pb.TrafficPolicy{StableService: "nothing-there", Ingresses: []string{"model"}}
 		_, err := w.tryInitialize("r1", p)
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, "nothing-there")
 		w.mustBeUntouched()

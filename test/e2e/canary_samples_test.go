@@ -26,6 +26,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
 // sample is one LeaderWorkerSet that the LWS project publishes.
@@ -101,7 +102,7 @@ func TestCanarySamples(t *testing.T) {
 	}
 	c := cluster.Shared(t)
 	e := newEnvIn(t, c)
-	e.driver = newDriver(t, driverKubeconfig(t, c), "")
+	e.driver = driver.Start(t, driver.Kubeconfig(t, c), "")
 	e.prepareNodes()
 	for _, s := range all {
 		t.Run(strings.ReplaceAll(strings.TrimSuffix(s.file, ".yaml"), "/", "-"), func(t *testing.T) {

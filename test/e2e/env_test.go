@@ -6,7 +6,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -17,18 +16,13 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
-)
-
-const (
-	// patience is how long a condition may take on a busy machine. No test waits that long when all is well.
-	patience = 60 * time.Second
-	poll     = 20 * time.Millisecond
+	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
 // nodeResources holds what the samples of LWS ask for: 8 GPUs and 4 TPU chips a node.
@@ -52,7 +46,7 @@ type env struct {
 	kube      kubernetes.Interface
 	lws       lwsclient.Interface
 	dynamic   dynamic.Interface
-	driver    *driver
+	driver    *driver.Driver
 	observer  *observer
 	names     []string // workloads, for the dump
 }
@@ -61,7 +55,7 @@ type env struct {
 func newEnv(t *testing.T) *env {
 	t.Helper()
 	e := newEnvIn(t, cluster.Shared(t))
-	e.driver = newDriver(t, driverKubeconfig(t, e.cluster), e.namespace)
+	e.driver = driver.Start(t, driver.Kubeconfig(t, e.cluster), e.namespace)
 	return e
 }
 
@@ -89,23 +83,10 @@ func (e *env) in(t *testing.T) *env {
 	return &sub
 }
 
-// eventually waits until check returns nil and fails with its last error otherwise.
-func eventually(t testing.TB, what string, check func(context.Context) error) {
-	t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), poll, patience, true, func(ctx context.Context) (bool, error) {
-		last = check(ctx)
-		return last == nil, nil
-	})
-	if err != nil {
-		t.Fatalf("waited for: %s: %v", what, last)
-	}
-}
-
-// eventually is the same for this test.
+// eventually waits until check returns nil.
 func (e *env) eventually(what string, check func(context.Context) error) {
 	e.t.Helper()
-	eventually(e.t, what, check)
+	await.Nil(e.t, what, check)
 }
 
 // events returns the events about a workload.
@@ -153,7 +134,7 @@ func (e *env) dump() {
 			}
 		}
 	}
-	if e.driver != nil && e.driver.cmd != nil {
+	if e.driver != nil && e.driver.Running() {
 		for _, name := range e.names {
 			w := &workload{env: e, driver: e.driver, name: name}
 			if c, err := w.look(ctx); err == nil {
@@ -164,13 +145,4 @@ func (e *env) dump() {
 		}
 	}
 	e.t.Logf("state at the end:\n%s", b.String())
-}
-
-// tail returns the last lines.
-func tail(raw []byte, lines int) []byte {
-	all := bytes.Split(bytes.TrimSpace(raw), []byte("\n"))
-	if len(all) > lines {
-		all = all[len(all)-lines:]
-	}
-	return bytes.Join(all, []byte("\n"))
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
 // figuresEnv names a file that gets the figures as well, for whoever does not run go test with -v.
@@ -22,9 +23,7 @@ const figuresEnv = "LOCKSTEP_E2E_FIGURES"
 func TestMain(m *testing.M) {
 	start := time.Now()
 	code := cluster.Main(m, cluster.WithAudit(), cluster.WithNodes(16, nodeResources()))
-	if binaryDir != "" {
-		_ = os.RemoveAll(binaryDir)
-	}
+	driver.Cleanup()
 	figures.write(os.Stdout, time.Since(start))
 	if path := os.Getenv(figuresEnv); path != "" {
 		f, err := os.Create(path)
@@ -41,7 +40,6 @@ func TestMain(m *testing.M) {
 // counts is what the suite did.
 type counts struct {
 	releases, completed, rolledBack  atomic.Int64
-	rpcs, starts, kills              atomic.Int64
 	events, checks, violations, dips atomic.Int64
 }
 
@@ -49,7 +47,7 @@ var figures counts
 
 func (c *counts) write(w io.Writer, took time.Duration) {
 	fmt.Fprintf(w, "figures: %d releases begun, %d completed, %d rolled back; %d RPCs; %d drivers started, %d killed\n",
-		c.releases.Load(), c.completed.Load(), c.rolledBack.Load(), c.rpcs.Load(), c.starts.Load(), c.kills.Load())
+		c.releases.Load(), c.completed.Load(), c.rolledBack.Load(), driver.Calls.Load(), driver.Starts.Load(), driver.Kills.Load())
 	fmt.Fprintf(w, "figures: %d instants observed, %d rule checks, %d violations, %d dips of LWS itself; %s\n",
 		c.events.Load(), c.checks.Load(), c.violations.Load(), c.dips.Load(), took.Round(100*time.Millisecond))
 }

@@ -6,6 +6,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -75,6 +76,8 @@ type replay struct {
 	whole map[string]bool
 	// released is each stable workload's template as it was when the record named its revision.
 	released map[string]string
+	// template is each stable workload's before its last change.
+	template map[string]string
 
 	checks, dips          int
 	completed, rolledBack int
@@ -85,7 +88,7 @@ type replay struct {
 func newReplay(waived map[rule]bool) *replay {
 	return &replay{
 		sets: map[string]*lws.LeaderWorkerSet{}, pods: map[string]*corev1.Pod{}, waived: waived,
-		before: map[string]int{}, whole: map[string]bool{}, released: map[string]string{},
+		before: map[string]int{}, whole: map[string]bool{}, released: map[string]string{}, template: map[string]string{},
 	}
 }
 
@@ -147,6 +150,7 @@ func (r *replay) stable(old, s *lws.LeaderWorkerSet) {
 		// A scale-down in mid-promotion takes groups that are available while LWS rolls others: it does not count them together.
 		delete(r.whole, s.Name)
 	}
+	r.template[s.Name] = asJSON(cmp.Or(old, s).Spec.LeaderWorkerTemplate)
 	now, then := recordOf(s), recordOf(old)
 	if now != nil && now.Release != nil && (then == nil || then.Release == nil || then.Release.UpdateRevision != now.Release.UpdateRevision) {
 		r.released[s.Name] = asJSON(s.Spec.LeaderWorkerTemplate)
@@ -196,8 +200,9 @@ func (r *replay) canary(old, c *lws.LeaderWorkerSet, gone bool) {
 	}
 	going := !gone && c.DeletionTimestamp != nil && old != nil && old.DeletionTimestamp == nil
 	if going && s.DeletionTimestamp == nil {
+		// The driver may have looked just before the template came back.
 		replaced := rec.phase() == "Progressing" && (rec.Release.UpdateRevision != c.Labels["lockstep.dev/revision"] ||
-			asJSON(s.Spec.LeaderWorkerTemplate) != r.released[s.Name])
+			asJSON(s.Spec.LeaderWorkerTemplate) != r.released[s.Name] || r.template[s.Name] != r.released[s.Name])
 		r.check(ruleIntent, rec.phase() == "Promoted" || rec.phase() == "RollingBack" || replaced,
 			"%s goes in phase %q", c.Name, rec.phase())
 	}

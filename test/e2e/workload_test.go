@@ -28,6 +28,8 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
 // What Lockstep writes, spelled out again: a change of these is a change of the contract.
@@ -51,7 +53,7 @@ const (
 // workload is a LeaderWorkerSet under test and the driver through which it is released.
 type workload struct {
 	*env
-	driver *driver
+	driver *driver.Driver
 	name   string
 }
 
@@ -164,7 +166,7 @@ func (w *workload) patchPods(set string, annotations map[string]any, groups ...i
 }
 
 // through is the same workload through another driver.
-func (w *workload) through(d *driver) *workload {
+func (w *workload) through(d *driver.Driver) *workload {
 	return &workload{env: w.env, driver: d, name: w.name}
 }
 
@@ -259,7 +261,7 @@ func policy(batches ...string) *pb.ReleasePolicy {
 // quarters is the policy most tests use.
 func quarters() *pb.ReleasePolicy { return policy("25%", "50%", "100%") }
 
-var long = durationpb.New(patience)
+var long = durationpb.New(await.Patience)
 
 // initialize begins a release and returns once it is prepared.
 func (w *workload) initialize(id string, p *pb.ReleasePolicy) *pb.InitializeResponse {

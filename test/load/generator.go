@@ -169,6 +169,21 @@ func (g *Generator) Share(n int) Shares {
 	return sharesOf(records[max(0, len(records)-n):])
 }
 
+// Totals are the requests of all phases that have been answered or given up so far, and how many of them failed.
+func (g *Generator) Totals() (requests, failed int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.phases {
+		requests += len(p.records)
+		for _, r := range p.records {
+			if r.failure.kind != "" {
+				failed++
+			}
+		}
+	}
+	return requests, failed
+}
+
 func (g *Generator) evaluate() Row {
 	g.mu.Lock()
 	p := g.phases[len(g.phases)-1]

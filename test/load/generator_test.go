@@ -58,6 +58,9 @@ func TestPhases(t *testing.T) {
 	if got := g.Share(50); got["c"] != 100 {
 		t.Errorf("shares at the end: %v", got)
 	}
+	if requests, failed := g.Totals(); requests < 610 || failed != 0 {
+		t.Errorf("%d requests and %d failed so far, want all phases' and none", requests, failed)
+	}
 	g.Begin(Phase{Name: "never", Want: Shares{"s": 100}})
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()

@@ -11,11 +11,15 @@ import (
 	"testing"
 
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/netns"
 )
 
 func TestMain(m *testing.M) {
 	build := func() error { return cluster.Build(context.Background(), os.Stderr, cluster.WithTraefik()) }
-	run := func() int { return cluster.Main(m, cluster.WithTraefik()) }
+	run := func() int {
+		defer driver.Cleanup()
+		return cluster.Main(m, cluster.WithTraefik())
+	}
 	os.Exit(netns.Main(build, run, cluster.PodCIDR))
 }

@@ -1,11 +1,11 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build e2e
-
-package e2e
+// Package driver runs `lockstep serve` as a child process of tests, with the permissions of config/rbac and no others.
+package driver
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -21,18 +22,35 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
 const (
-	driverNamespace = "lockstep-system"
-	driverAccount   = "lockstep-driver"
-	driverUser      = "system:serviceaccount:" + driverNamespace + ":" + driverAccount
+	systemNamespace = "lockstep-system"
+	systemAccount   = "lockstep-driver"
+
+	// User is the driver's name in audit logs.
+	User = "system:serviceaccount:" + systemNamespace + ":" + systemAccount
 )
 
-// binaryDir holds the binary until TestMain removes it.
+// What the drivers of this test binary did: starts, kills and RPCs.
+var (
+	Starts atomic.Int64
+	Kills  atomic.Int64
+	Calls  atomic.Int64
+)
+
+// binaryDir holds the binary until Cleanup removes it.
 var binaryDir string
+
+// Cleanup removes the binary. TestMain calls it last.
+func Cleanup() {
+	if binaryDir != "" {
+		_ = os.RemoveAll(binaryDir)
+	}
+}
 
 // binary builds lockstep once per test binary.
 var binary = sync.OnceValues(func() (string, error) {
@@ -48,13 +66,14 @@ var binary = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// driver is `lockstep serve` as a child process, and a client of it.
-type driver struct {
+// Driver is `lockstep serve` as a child process, and a client of it.
+type Driver struct {
 	t          testing.TB
 	kubeconfig string
 	namespace  string // "": all
 	dir        string // short: a socket's path has a hundred characters
-	args       []string
+	// Args are added to the command line.
+	Args []string
 
 	*plugin.Client
 
@@ -63,28 +82,28 @@ type driver struct {
 	log    *os.File
 }
 
-// newDriver starts a driver for one namespace, or for all if it is empty, and returns once its caches are filled.
-func newDriver(t testing.TB, kubeconfig, namespace string) *driver {
+// Start starts a driver for one namespace, or for all if it is empty, and returns once its caches are filled.
+func Start(t testing.TB, kubeconfig, namespace string) *Driver {
 	t.Helper()
-	d := prepareDriver(t, kubeconfig, namespace)
-	d.start()
-	d.awaitSync()
+	d := Prepare(t, kubeconfig, namespace)
+	d.Begin()
+	d.AwaitSync()
 	return d
 }
 
-// prepareDriver does not start it.
-func prepareDriver(t testing.TB, kubeconfig, namespace string) *driver {
+// Prepare does not start it.
+func Prepare(t testing.TB, kubeconfig, namespace string) *Driver {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ls")
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &driver{t: t, kubeconfig: kubeconfig, namespace: namespace, dir: dir}
+	d := &Driver{t: t, kubeconfig: kubeconfig, namespace: namespace, dir: dir}
 	if d.log, err = os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		d.stop()
+		d.Stop()
 		if t.Failed() {
 			raw, _ := os.ReadFile(d.log.Name())
 			t.Logf("log of the driver:\n%s", tail(raw, 200))
@@ -95,8 +114,8 @@ func prepareDriver(t testing.TB, kubeconfig, namespace string) *driver {
 	return d
 }
 
-// start starts the process and connects. The driver may not serve calls yet.
-func (d *driver) start() {
+// Begin starts the process and connects. The driver may not serve calls yet.
+func (d *Driver) Begin() {
 	d.t.Helper()
 	path, err := binary()
 	if err != nil {
@@ -107,23 +126,23 @@ func (d *driver) start() {
 	if d.namespace != "" {
 		args = append(args, "--namespace", d.namespace)
 	}
-	d.cmd = exec.Command(path, append(args, d.args...)...)
+	d.cmd = exec.Command(path, append(args, d.Args...)...)
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	if err := child.Start(d.cmd); err != nil {
 		d.t.Fatal(err)
 	}
-	figures.starts.Add(1)
+	Starts.Add(1)
 	exited, cmd := make(chan struct{}), d.cmd
 	d.exited = exited
 	go func() { _ = cmd.Wait(); close(exited) }()
 	// gRPC waits for a second before it tries again.
-	eventually(d.t, "the driver listens", func(context.Context) error {
+	await.Nil(d.t, "the driver listens", func(context.Context) error {
 		_, err := os.Stat(filepath.Join(d.dir, "s"))
 		return err
 	})
-	ctx, cancel := context.WithTimeout(d.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(d.t.Context(), await.Patience)
 	defer cancel()
-	d.Client, err = plugin.Dial(ctx, address, plugin.WithWaitForReady(), plugin.WithConnectTimeout(patience),
+	d.Client, err = plugin.Dial(ctx, address, plugin.WithWaitForReady(), plugin.WithConnectTimeout(await.Patience),
 		plugin.WithDialOptions(grpc.WithUnaryInterceptor(countRPCs)))
 	if err != nil {
 		d.t.Fatalf("connect to the driver: %v", err)
@@ -131,14 +150,14 @@ func (d *driver) start() {
 }
 
 func countRPCs(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	figures.rpcs.Add(1)
+	Calls.Add(1)
 	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
-// awaitSync returns once the driver answers for the cluster.
-func (d *driver) awaitSync() {
+// AwaitSync returns once the driver answers for the cluster.
+func (d *Driver) AwaitSync() {
 	d.t.Helper()
-	eventually(d.t, "the driver's caches are filled", func(ctx context.Context) error {
+	await.Nil(d.t, "the driver's caches are filled", func(ctx context.Context) error {
 		namespace := d.namespace
 		if namespace == "" {
 			namespace = "default"
@@ -153,17 +172,20 @@ func (d *driver) awaitSync() {
 	})
 }
 
-// kill ends the process the hard way.
-func (d *driver) kill() {
+// Running says whether the process has been started and not ended.
+func (d *Driver) Running() bool { return d.cmd != nil }
+
+// Kill ends the process the hard way.
+func (d *Driver) Kill() {
 	d.t.Helper()
-	figures.kills.Add(1)
+	Kills.Add(1)
 	d.end(syscall.SIGKILL)
 }
 
-// stop ends the process as systemd would.
-func (d *driver) stop() { d.end(syscall.SIGTERM) }
+// Stop ends the process as systemd would.
+func (d *Driver) Stop() { d.end(syscall.SIGTERM) }
 
-func (d *driver) end(sig syscall.Signal) {
+func (d *Driver) end(sig syscall.Signal) {
 	if d.cmd == nil {
 		return
 	}
@@ -182,17 +204,17 @@ func (d *driver) end(sig syscall.Signal) {
 	d.cmd = nil
 }
 
-// restart starts it again, with the same address.
-func (d *driver) restart() {
+// Restart starts it again, with the same address.
+func (d *Driver) Restart() {
 	d.t.Helper()
-	d.start()
-	d.awaitSync()
+	d.Begin()
+	d.AwaitSync()
 }
 
 // permissions gives the driver's service account exactly what config/rbac says, and returns its kubeconfig.
 func permissions(c *cluster.Cluster) (string, error) {
 	ctx := context.Background()
-	namespace := fmt.Appendf(nil, "{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", driverNamespace)
+	namespace := fmt.Appendf(nil, "{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", systemNamespace)
 	if err := c.Apply(ctx, "", namespace); err != nil {
 		return "", err
 	}
@@ -201,15 +223,15 @@ func permissions(c *cluster.Cluster) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if err := c.Apply(ctx, driverNamespace, manifest); err != nil {
+		if err := c.Apply(ctx, systemNamespace, manifest); err != nil {
 			return "", err
 		}
 	}
-	return accountKubeconfig(c, driverNamespace, driverAccount)
+	return AccountKubeconfig(c, systemNamespace, systemAccount)
 }
 
-// accountKubeconfig writes a kubeconfig with the rights of a service account.
-func accountKubeconfig(c *cluster.Cluster, namespace, name string) (string, error) {
+// AccountKubeconfig writes a kubeconfig with the rights of a service account.
+func AccountKubeconfig(c *cluster.Cluster, namespace, name string) (string, error) {
 	cfg, err := c.ServiceAccountConfig(context.Background(), namespace, name)
 	if err != nil {
 		return "", err
@@ -224,7 +246,8 @@ var kubeconfigs struct {
 	all map[*cluster.Cluster]string
 }
 
-func driverKubeconfig(t testing.TB, c *cluster.Cluster) string {
+// Kubeconfig returns the path of a kubeconfig with the driver's permissions in the cluster, which are set up first.
+func Kubeconfig(t testing.TB, c *cluster.Cluster) string {
 	t.Helper()
 	kubeconfigs.Lock()
 	defer kubeconfigs.Unlock()
@@ -240,4 +263,13 @@ func driverKubeconfig(t testing.TB, c *cluster.Cluster) string {
 	}
 	kubeconfigs.all[c] = path
 	return path
+}
+
+// tail is the last lines of a log.
+func tail(raw []byte, lines int) []byte {
+	all := bytes.Split(bytes.TrimSpace(raw), []byte("\n"))
+	if len(all) > lines {
+		all = all[len(all)-lines:]
+	}
+	return bytes.Join(all, []byte("\n"))
 }

@@ -1,0 +1,33 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package await waits for conditions in tests, never for time.
+package await
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+const (
+	// Patience is how long a condition may take on a busy machine. No test waits that long when all is well.
+	Patience = 60 * time.Second
+
+	poll = 20 * time.Millisecond
+)
+
+// Nil waits until check returns nil, and fails the test with its last error otherwise.
+func Nil(t testing.TB, what string, check func(context.Context) error) {
+	t.Helper()
+	var last error
+	err := wait.PollUntilContextTimeout(t.Context(), poll, Patience, true, func(ctx context.Context) (bool, error) {
+		last = check(ctx)
+		return last == nil, nil
+	})
+	if err != nil {
+		t.Fatalf("waited for: %s: %v", what, last)
+	}
+}

@@ -1,0 +1,164 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/load"
+	"github.com/lockstep-rollouts/lockstep/test/podserver"
+)
+
+const (
+	// hostname is how the gateway knows the route.
+	hostname = "vllm.example"
+	// rate is how many requests begin per second; one in longEvery takes as long as a long answer of a model.
+	rate      = 50
+	longEvery = 50
+	longFor   = time.Second
+	// recent is of how many requests the share is shown.
+	recent = 200
+)
+
+// route is what the user has for the workload: the labels are those of its leaders.
+const route = `
+apiVersion: v1
+kind: Service
+metadata: {name: %[1]s}
+spec:
+  selector: {app: vllm, role: leader}
+  ports: [{name: http, port: 80, targetPort: %[2]d}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: %[1]s}
+spec:
+  parentRefs: [{name: %[3]s, namespace: %[4]s}]
+  hostnames: [%[5]s]
+  rules: [{backendRefs: [{name: %[1]s, port: 80}]}]
+`
+
+// graceful makes the workload's pods serve for a moment after they were deleted, as those of any workload that must not lose
+// requests: gateways need a moment to see that a pod goes, and answers take theirs.
+func graceful(manifest []byte) []byte {
+	return bytes.ReplaceAll(manifest, []byte("annotations: {"),
+		fmt.Appendf(nil, "annotations: {%s: %s, ", cluster.AnnotationTermination, longFor+time.Second))
+}
+
+// requests are the ones that flow, and the pods that answer them.
+type requests struct {
+	pods *podserver.Server
+	load *load.Generator
+}
+
+// open lets requests flow.
+func (s *stage) open(ctx context.Context) error {
+	manifest := fmt.Appendf(nil, route, name, podserver.Port, cluster.GatewayName, cluster.GatewayNamespace, hostname)
+	if err := s.cluster.Apply(ctx, namespace, manifest); err != nil {
+		return err
+	}
+	pods, err := podserver.Start(ctx, s.cluster.RESTConfig())
+	if err != nil {
+		return fmt.Errorf("answer for the pods: %w", err)
+	}
+	s.requests = &requests{pods: pods}
+	url := "http://" + s.cluster.GatewayAddress() + "/v1/completions"
+	if err := served(ctx, url); err != nil {
+		return err
+	}
+	s.requests.load = load.Start(ctx, load.Options{
+		URL: url, Host: hostname, Rate: rate, LongEvery: longEvery, LongFor: longFor,
+		// While LWS replaces groups in place, one workload has both revisions.
+		Side: func(a podserver.Answer) string { return a.Workload + "@" + a.Revision },
+	})
+	if err := s.requests.load.Await(ctx, 2*rate); err != nil {
+		return err
+	}
+	fmt.Fprintf(s.out, "http://%s%s\n%s\n", hostname, "/v1/completions", s.requests)
+	return nil
+}
+
+// served waits until the gateway knows the route.
+func served(ctx context.Context, url string) error {
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		last = ask(ctx, url)
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the gateway to serve %s: %w", hostname, errors.Join(err, last))
+	}
+	return nil
+}
+
+func ask(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	request.Host = hostname
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
+		return fmt.Errorf("it answers %s: %s", response.Status, text)
+	}
+	return nil
+}
+
+// String is how the last requests were shared, since the phase began, and how many failed in all.
+func (r *requests) String() string {
+	shares := r.load.Share(recent)
+	sides := make([]string, 0, len(shares))
+	for _, side := range slices.Sorted(maps.Keys(shares)) {
+		sides = append(sides, fmt.Sprintf("%s %.0f%%", side, shares[side]))
+	}
+	if len(sides) == 0 {
+		sides = []string{"none yet"}
+	}
+	all, failed := r.load.Totals()
+	return fmt.Sprintf("Requests  %d of %d failed; of the last %d: %s", failed, all, recent, strings.Join(sides, ", "))
+}
+
+// phase begins another row of the table.
+func (r *requests) phase(title string) {
+	title, _, _ = strings.Cut(title, ":")
+	r.load.Begin(load.Phase{Name: title})
+}
+
+// reckon ends the load and says what became of it.
+func (s *stage) reckon(context.Context) error {
+	report := s.requests.load.End()
+	report.Write(s.out)
+	if all, failed := report.Totals(); failed > 0 {
+		return fmt.Errorf("%d of %d requests failed", failed, all)
+	}
+	return nil
+}
+
+// close ends the load, then the pods. It does nothing without traffic.
+func (r *requests) close() {
+	if r == nil {
+		return
+	}
+	if r.load != nil {
+		r.load.End()
+	}
+	_ = r.pods.Stop()
+}

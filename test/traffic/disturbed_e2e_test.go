@@ -1,0 +1,330 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package traffic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/load"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+var services = schema.GroupVersionResource{Version: "v1", Resource: "services"}
+
+// enforce applies a manifest as a GitOps tool does that takes every field for its own.
+func (s *served) enforce(resource schema.GroupVersionResource, name, manifest string) {
+	s.t.Helper()
+	objects := dynamic.NewForConfigOrDie(s.cluster.RESTConfig()).Resource(resource).Namespace(s.namespace)
+	if _, err := objects.Patch(s.t.Context(), name, types.ApplyYAMLPatchType, []byte(manifest),
+		metav1.PatchOptions{FieldManager: "argocd-controller", Force: ptr.To(true)}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// verified waits until the driver says that a share is in force again.
+func (s *served) verified(weight int32) {
+	s.t.Helper()
+	s.eventually(fmt.Sprintf("%d %% are verified", weight), func(ctx context.Context) error {
+		v, err := s.VerifyWeight(ctx, &pb.VerifyWeightRequest{Workload: s.ref, ReleaseId: "r1", Weight: weight})
+		if err == nil && !v.GetVerified() {
+			err = errors.New(v.GetReason() + ": " + v.GetMessage())
+		}
+		return err
+	})
+}
+
+// The user's manifests are applied again in mid-release, by force. No request is lost, and the share comes back by itself.
+func TestTrafficManifestsAppliedAgain(t *testing.T) {
+	s := serve(t)
+	canary := s.begin(byRoute())
+	s.upgrade(1)
+	s.weight(50)
+	g := s.load(load.Options{Rate: 600, LongEvery: 100, LongFor: longest})
+	half := load.Shares{"model": 50, canary: 50}
+	g.Begin(load.Phase{Name: "50 %", Want: half})
+	s.await(g, 1000)
+	g.Begin(load.Phase{Name: "route applied again", Want: half})
+	s.enforce(httpRoutes, "model", fmt.Sprintf(`
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: model}
+spec:
+  parentRefs: [{name: %s, namespace: %s}]
+  hostnames: [%s]
+  rules: %s
+`, cluster.GatewayName, cluster.GatewayNamespace, s.host(), only))
+	s.verified(50)
+	s.await(g, 2000)
+	g.Begin(load.Phase{Name: "Service applied again", Want: half})
+	s.enforce(services, "stable", `
+apiVersion: v1
+kind: Service
+metadata: {name: stable}
+spec:
+  selector: {leaderworkerset.sigs.k8s.io/worker-index: "0"}
+  ports: [{name: http, port: 80, targetPort: http}]
+`)
+	s.eventually("the fence is back", func(ctx context.Context) error {
+		svc, err := s.kube.CoreV1().Services(s.namespace).Get(ctx, "stable", metav1.GetOptions{})
+		if err == nil && svc.Spec.Selector["leaderworkerset.sigs.k8s.io/name"] != s.name {
+			err = fmt.Errorf("it selects %v", svc.Spec.Selector)
+		}
+		return err
+	})
+	s.verified(50)
+	s.await(g, 2000)
+	g.Begin(load.Phase{Name: "rolled back", Want: load.Shares{"model": 100}})
+	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	s.await(g, 1000)
+	s.passes(g)
+	s.mustBeGivenBack()
+}
+
+// A canary leader whose worker is not ready is an endpoint for everybody but Lockstep. It gets no request.
+func TestTrafficOnlyToWholeGroups(t *testing.T) {
+	s := serve(t)
+	canary := s.begin(byRoute())
+	s.upgrade(1) // two groups
+	s.weight(50)
+	g := s.load(load.Options{Rate: 600})
+	half := load.Shares{"model": 50, canary: 50}
+	g.Begin(load.Phase{Name: "two groups", Want: half})
+	s.await(g, 1000)
+	// Until its mark is gone and the gateway knows, requests may reach a group that broke by itself.
+	g.Begin(load.Phase{Name: "a worker breaks", MayFail: true})
+	s.behave(canary+"-0-1", cluster.BehaviorNeverReady)
+	s.eventually("one leader is marked", func(ctx context.Context) error { return s.hasEndpoints(ctx, "stable-canary", 1) })
+	s.await(g, 300)
+	before := s.pods.Counts()[s.namespace+"/"+canary+"-0"].Requests
+	g.Begin(load.Phase{Name: "the other group", Want: half})
+	s.await(g, 2000)
+	if after := s.pods.Counts()[s.namespace+"/"+canary+"-0"].Requests; after != before {
+		t.Errorf("%d requests came to the leader of a group that is not whole", after-before)
+	}
+	g.Begin(load.Phase{Name: "whole again", Want: half})
+	s.behave(canary+"-0-1", "")
+	s.eventually("both leaders are marked", func(ctx context.Context) error { return s.hasEndpoints(ctx, "stable-canary", 2) })
+	s.await(g, 1000)
+	s.passes(g)
+	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	s.mustBeGivenBack()
+}
+
+// The workload is deleted in mid-release, in either way: its route and its Service are the user's again, and what comes to
+// stand under its name serves.
+func TestTrafficWorkloadDeleted(t *testing.T) {
+	for _, way := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground} {
+		t.Run(string(way), func(t *testing.T) {
+			s := serve(t)
+			canary := s.begin(byRoute())
+			s.upgrade(0)
+			s.weight(10)
+			sets := s.sets.LeaderworkersetV1().LeaderWorkerSets(s.namespace)
+			if err := sets.Delete(t.Context(), s.name, metav1.DeleteOptions{PropagationPolicy: &way}); err != nil {
+				t.Fatal(err)
+			}
+			s.eventually("both workloads are gone", func(ctx context.Context) error {
+				for _, name := range []string{s.name, canary} {
+					if _, err := sets.Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+						return fmt.Errorf("%s: %w", name, err)
+					}
+				}
+				return errors.Join(s.noPods(ctx, s.name), s.noPods(ctx, canary), s.given(ctx))
+			})
+			s.mustBeGivenBack()
+			s.deploy("model", 1)
+			s.served()
+		})
+	}
+}
+
+// given returns nil once the user's objects are as they were and the canary Service is gone.
+func (s *served) given(ctx context.Context) error {
+	if now := s.carriers(); now["Service"] != s.user["Service"] || now["HTTPRoute"] != s.user["HTTPRoute"] {
+		return fmt.Errorf("the user's objects are not as they were: %v", now)
+	}
+	_, err := s.kube.CoreV1().Services(s.namespace).Get(ctx, "stable-canary", metav1.GetOptions{})
+	if err == nil {
+		return errors.New("the canary Service is left")
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// The record is removed in mid-release. The canary alone knows of the route: the requests leave it, its leaders end those
+// that they have, and nothing of it is left.
+func TestTrafficRecordRemoved(t *testing.T) {
+	s := serve(t)
+	canary := s.begin(byRoute())
+	s.upgrade(0)
+	s.weight(30)
+	g := s.load(load.Options{Rate: 600, LongEvery: 50, LongFor: longest})
+	g.Begin(load.Phase{Name: "30 %", Want: load.Shares{"model": 70, canary: 30}})
+	s.await(g, 1500)
+	g.Begin(load.Phase{Name: "record removed", Want: load.Shares{"model": 100}})
+	if _, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Patch(t.Context(), s.name, types.MergePatchType,
+		[]byte(`{"metadata": {"annotations": {"lockstep.dev/release": null}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("nothing is left", func(ctx context.Context) error {
+		return errors.Join(s.noPods(ctx, canary), s.given(ctx))
+	})
+	s.await(g, 1000)
+	s.passes(g)
+	s.mustBeGivenBack()
+}
+
+// The driver is killed while requests go to leaders that it has warmed up. The next one finds them in service.
+func TestTrafficDriverRestartKeepsWarmLeaders(t *testing.T) {
+	s := serve(t)
+	policy := byRoute()
+	policy.WarmUp = &pb.WarmUpPolicy{Endpoint: ":8080/warm-up"}
+	canary := s.begin(policy)
+	s.upgrade(0)
+	s.weight(50)
+	g := s.load(load.Options{Rate: 600})
+	half := load.Shares{"model": 50, canary: 50}
+	g.Begin(load.Phase{Name: "50 %", Want: half})
+	s.await(g, 1000)
+	g.Begin(load.Phase{Name: "driver killed", Want: half})
+	for i := range 3 {
+		s.Kill()
+		s.Begin()
+		s.AwaitSync()
+		s.await(g, 1000*(i+1))
+	}
+	s.passes(g)
+	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	s.mustBeGivenBack()
+}
+
+// What a policy names and what can't serve is refused before anything is written, in words that say what to do.
+func TestTrafficRefused(t *testing.T) {
+	s := serve(t)
+	s.service("workers", `{leaderworkerset.sigs.k8s.io/name: model}`, 8)
+	s.service("nobody", `{app: nobody}`, 0)
+	if _, err := s.Adopt(t.Context(), &pb.AdoptRequest{Workload: s.ref}); err != nil {
+		t.Fatal(err)
+	}
+	s.edit("v2")
+	for _, tc := range []struct {
+		name   string
+		policy *pb.TrafficPolicy
+		reason pb.ErrorReason
+		says   []string
+	}{
+		{
+			"a Service that selects workers", &pb.TrafficPolicy{StableService: "workers", HttpRoutes: []string{"model"}},
+			pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE, []string{"Service workers", "workers of model", `worker-index: "0"`},
+		},
+		{
+			"a Service that selects nobody", &pb.TrafficPolicy{StableService: "nobody", HttpRoutes: []string{"model"}},
+			pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE, []string{"Service nobody", "no leader of model", `app: "nobody"`},
+		},
+		{
+			"no such Service", &pb.TrafficPolicy{StableService: "missing", HttpRoutes: []string{"model"}},
+			pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, []string{"Service missing", "create it"},
+		},
+		{
+			"no such route", &pb.TrafficPolicy{StableService: "stable", HttpRoutes: []string{"missing"}},
+			pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, []string{"HTTPRoute missing", "create it"},
+		},
+	} {
+		_, err := s.Initialize(t.Context(), &pb.InitializeRequest{
+			Workload: s.ref, ReleaseId: "r1", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}, Traffic: tc.policy},
+		})
+		if plugin.Reason(err) != tc.reason {
+			t.Errorf("%s: %v, want %v", tc.name, err, tc.reason)
+			continue
+		}
+		for _, word := range tc.says {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("%s: %v does not say %q", tc.name, err, word)
+			}
+		}
+	}
+	s.mustBeGivenBackBut("workers", "nobody")
+}
+
+// Two workloads share a route: a rule each, and each release splits its own and leaves the other's alone.
+func TestTrafficSharedRoute(t *testing.T) {
+	s := serve(t)
+	s.service("stable", leadersOf("model"), 4)
+	s.deploy("other", 2)
+	s.service("others", leadersOf("other"), 2)
+	s.route(`[
+  {matches: [{headers: [{name: X-Model, value: other}]}], backendRefs: [{name: others, port: 80}]},
+  {backendRefs: [{name: stable, port: 80}]}]`)
+	s.served()
+	s.user = s.carriers()
+	second := *s
+	second.name, second.ref = "other", &pb.WorkloadRef{Namespace: s.namespace, Name: "other"}
+	policy := byRoute()
+	policy.StableService = "others"
+
+	g := s.load(load.Options{Rate: 600, LongEvery: 100, LongFor: longest})
+	g.Begin(load.Phase{Name: "both stable", Want: load.Shares{"model": 100}})
+	s.await(g, 500)
+	canary := s.begin(byRoute())
+	otherCanary := second.begin(policy)
+	s.upgrade(1)
+	second.upgrade(1)
+	g.Begin(load.Phase{Name: "both split", Want: load.Shares{"model": 50, canary: 50}})
+	s.weight(50)
+	second.weight(30)
+	s.await(g, 2000)
+	g.Begin(load.Phase{Name: "the other rolled back", Want: load.Shares{"model": 50, canary: 50}})
+	second.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	s.verified(50)
+	s.await(g, 1500)
+	if !s.ownsRoute() {
+		t.Error("the route is written, and nobody owns its rules")
+	}
+	g.Begin(load.Phase{Name: "100 %", Want: load.Shares{canary: 100}})
+	s.upgrade(2)
+	s.weight(100)
+	time.Sleep(longest) // what the stable leaders have, LeaderWorkerSet does not wait for
+	g.Begin(load.Phase{Name: "promoted", Want: load.Shares{"model": 100}})
+	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+	s.await(g, 1000)
+	s.passes(g)
+	if n := s.pods.Counts()[s.namespace+"/"+otherCanary+"-0"].Requests; n > 0 {
+		t.Errorf("%d requests for one model came to the other's canary", n)
+	}
+	s.mustBeGivenBackBut("others", "other")
+	if s.ownsRoute() {
+		t.Error("the rules are owned after the last release")
+	}
+}
+
+// ownsRoute says whether Lockstep is known as an owner of the route's fields.
+func (s *served) ownsRoute() bool {
+	s.t.Helper()
+	route, err := dynamic.NewForConfigOrDie(s.cluster.RESTConfig()).Resource(httpRoutes).Namespace(s.namespace).
+		Get(s.t.Context(), "model", metav1.GetOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return slices.ContainsFunc(route.GetManagedFields(), traffic.Ours)
+}
