@@ -36,7 +36,8 @@ demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this 
 
 .PHONY: cluster
 cluster: ## Start the real control plane, print its KUBECONFIG, stay up until Ctrl-C.
-	$(GO) run ./test/cluster/cmd/cluster
+	$(GO) build -o bin/cluster ./test/cluster/cmd/cluster
+	exec bin/cluster
 
 .PHONY: test
 test: test-unit e2e ## Run all tests.

@@ -18,8 +18,8 @@ import (
 
 const releaseAbout = `Release the template of a LeaderWorkerSet that waits under the hold, batch by batch, and promote it.
 
-The workload is adopted if need be. Change its template before or after the first batch: the release brings what the
-template says, and starts again at batch 1 when it changes on the way.
+Adopt the workload before you change its template: one that is not held rolls by itself as soon as the template changes.
+The release brings what the template says, and starts again at batch 1 when it changes on the way.
 
 With --service and a route the release also splits the requests: once the groups of a batch are ready, the canary gets its
 share of them, and the batch is ready when the routes follow. Promotion and abort return all requests by themselves.

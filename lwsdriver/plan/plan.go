@@ -206,7 +206,7 @@ func cleanUp(o Observation, busy pb.State, rest Decision) Decision {
 	}
 	if o.Record != nil {
 		if a := repairHold(o); a != nil {
-			return Decision{Action: a, State: busy, Reason: ReasonHoldDrifted, Message: "the hold is being put back"}
+			return Decision{Action: a, State: busy, Reason: ReasonHoldDrifted, Message: drifted}
 		}
 	}
 	if len(o.Added) > 0 {
@@ -257,6 +257,9 @@ func (o Observation) onlyAdded() bool {
 	return o.Traffic != nil && (o.Record == nil || o.Record.Release == nil)
 }
 
+// drifted is what people are told meanwhile, perhaps by a driver that only looks.
+const drifted = "the hold was overwritten, and LeaderWorkerSet may roll until a driver has put it back"
+
 // repairHold returns the write that puts the hold back, or nil if it is in force.
 func repairHold(o Observation) Action {
 	hold := release.Hold()
@@ -281,7 +284,7 @@ func moved(o Observation, f func(*release.Release)) release.Record {
 func progress(o Observation, s Standing) Decision {
 	r := o.Record.Release
 	if a := repairHold(o); a != nil {
-		return Decision{Action: a, State: pb.State_STATE_PREPARING, Reason: ReasonHoldDrifted, Message: "the hold is being put back"}
+		return Decision{Action: a, State: pb.State_STATE_PREPARING, Reason: ReasonHoldDrifted, Message: drifted}
 	}
 	if o.Stable.Revision == "" {
 		return waitForLWS(o, pb.State_STATE_PREPARING)

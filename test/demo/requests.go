@@ -33,11 +33,12 @@ const (
 	recent = 200
 )
 
-// route is what the user has for the workload: the labels are those of its leaders.
+// route is what the user has for the workload: the labels are those of its leaders. A Service of the workload's own name is
+// made by LWS, for the pods among themselves.
 const route = `
 apiVersion: v1
 kind: Service
-metadata: {name: %[1]s}
+metadata: {name: %[1]s-leader}
 spec:
   selector: {app: vllm, role: leader}
   ports: [{name: http, port: 80, targetPort: %[2]d}]
@@ -48,7 +49,7 @@ metadata: {name: %[1]s}
 spec:
   parentRefs: [{name: %[3]s, namespace: %[4]s}]
   hostnames: [%[5]s]
-  rules: [{backendRefs: [{name: %[1]s, port: 80}]}]
+  rules: [{backendRefs: [{name: %[1]s-leader, port: 80}]}]
 `
 
 // graceful makes the workload's pods serve for a moment after they were deleted, as those of any workload that must not lose

@@ -181,7 +181,7 @@ func phase(p *corev1.Pod) string {
 func (s *stage) release(ctx context.Context) error {
 	args := []string{"release", name, "--style", s.script.style, "--batches", s.script.batches, "--pause", s.script.pause}
 	if s.requests != nil {
-		return s.releaseUnderLoad(ctx, append(args, "--service", name, "--http-route", name))
+		return s.releaseUnderLoad(ctx, append(args, "--service", name+"-leader", "--http-route", name))
 	}
 	return s.lockstep(ctx, args...)
 }
