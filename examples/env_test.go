@@ -17,13 +17,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -125,14 +125,7 @@ func binary(t *testing.T) string {
 // eventually waits until check returns nil and fails with its last error otherwise.
 func (e *env) eventually(what string, check func(context.Context) error) {
 	e.t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(e.t.Context(), 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		last = check(ctx)
-		return last == nil, nil
-	})
-	if err != nil {
-		e.t.Fatalf("%s: %v (%v)", what, last, err)
-	}
+	await.NilWithin(e.t, patience, what, check)
 }
 
 func (e *env) get(ctx context.Context) *lws.LeaderWorkerSet {

@@ -25,8 +25,8 @@ type prober interface {
 	Forget(owner string)
 }
 
-// drainBegun is since when groups of a canary, from an index on, get no requests. In memory only: a driver that starts anew
-// drains anew.
+// drainBegun is since when groups that leave, from an index on, get no requests, in a release that has this canary. In
+// memory only: a driver that starts anew drains anew.
 type drainBegun struct {
 	canary types.UID
 	from   int

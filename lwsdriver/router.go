@@ -170,8 +170,8 @@ func wish(s *seen, req wished, why string, change func(*release.Traffic)) (plan.
 	if err != nil {
 		return nil, err
 	}
-	if want := req.GetUpdateRevision(); want != "" && (want != r.UpdateRevision || want != s.Stable.Revision) {
-		return nil, revisionChanged(s, want)
+	if err := checkRevision(s, r, req.GetUpdateRevision()); err != nil {
+		return nil, err
 	}
 	next := r.Traffic.With(change)
 	if next != nil {
@@ -180,17 +180,13 @@ func wish(s *seen, req wished, why string, change func(*release.Traffic)) (plan.
 			return nil, err
 		}
 	}
-	switch r.Phase {
-	case release.Progressing, release.Promoting:
-	default:
-		if next == nil || reflect.DeepEqual(next, r.Traffic) {
-			return nil, nil //nolint:nilnil // no action, no error: a release that is over gets no requests
-		}
+	over := r.Phase != release.Progressing && r.Phase != release.Promoting
+	switch {
+	case reflect.DeepEqual(next, r.Traffic), over && next == nil: // a release that is over gets no requests
+		return nil, nil //nolint:nilnil // no action, no error
+	case over:
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
 			"release %q of %s is %s, so its canary gets no requests any more", r.ID, s.key, phaseText(r.Phase))
-	}
-	if reflect.DeepEqual(next, r.Traffic) {
-		return nil, nil //nolint:nilnil // no action, no error
 	}
 	record, with := *s.Record, *r
 	with.Traffic, record.Release = next, &with

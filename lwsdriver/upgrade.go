@@ -64,8 +64,8 @@ func upgrade(s *seen, req *pb.UpgradeBatchRequest) (plan.Action, error) {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
 			"release %q of %s is %s, so it has no further batch", r.ID, s.key, phaseText(r.Phase))
 	}
-	if want := req.GetUpdateRevision(); want != "" && (want != r.UpdateRevision || want != s.Stable.Revision) {
-		return nil, revisionChanged(s, want)
+	if err := checkRevision(s, r, req.GetUpdateRevision()); err != nil {
+		return nil, err
 	}
 	next, err := target(s, req)
 	if err != nil {
@@ -135,7 +135,11 @@ func target(s *seen, req *pb.UpgradeBatchRequest) (*release.Target, error) {
 	return t, nil
 }
 
-func revisionChanged(s *seen, want string) error {
+// checkRevision refuses a request that means another revision than the one that is released. Empty means any.
+func checkRevision(s *seen, r *release.Release, want string) error {
+	if want == "" || want == r.UpdateRevision && want == s.Stable.Revision {
+		return nil
+	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
 		"the template of %s has changed since revision %q: the release starts over with revision %q", s.key, want, s.Stable.Revision)
 }

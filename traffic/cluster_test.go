@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -295,4 +296,30 @@ func (c *fakeCluster) settle(d Desired) (writes []string) {
 	}
 	c.t.Fatalf("20 writes and no end: %v", writes)
 	return nil
+}
+
+// stage is one step of a release.
+type stage struct {
+	name, reason string
+	before       func()
+	desired      Desired
+	want         []string // writes
+	lacks        string   // the View's reason
+}
+
+// through takes the cluster through stages, and checks what is written and seen in each.
+func (c *fakeCluster) through(stages []stage) {
+	c.t.Helper()
+	for _, stage := range stages {
+		if stage.before != nil {
+			stage.before()
+		}
+		if diff := cmp.Diff(stage.want, c.settle(stage.desired)); diff != "" {
+			c.t.Errorf("%s: %s: writes (-want +got):\n%s", stage.name, stage.reason, diff)
+		}
+		v := Look(c.setup, stage.desired, c.world)
+		if v.Reason != stage.lacks || v.Verified != (stage.lacks == "") || v.Drift || v.Err != nil || v.Verified && v.Weight != stage.desired.Weight {
+			c.t.Errorf("%s: view is %+v, want reason %q", stage.name, v, stage.lacks)
+		}
+	}
 }

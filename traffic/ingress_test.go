@@ -170,13 +170,7 @@ func TestIngressOrder(t *testing.T) {
 	c := newFakeCluster(t).withoutRoutes().withIngress()
 	const service, canary, ingress = "patch Service vllm", "Service vllm-canary", "Ingress llm-canary"
 	beta := []HeaderRoute{header("x-canary", "yes", false)}
-	for _, stage := range []struct {
-		name, reason string
-		before       func()
-		desired      Desired
-		want         []string
-		lacks        string
-	}{
+	c.through([]stage{
 		{"prepare", "no Ingress yet: one without a share may still leak", nil, Desired{Prepared: true}, []string{service, "create " + canary}, ""},
 		{"too early", "no leader", nil, Desired{Weight: 10}, nil, ReasonNoCanaryEndpoints},
 		{"up", "once there are endpoints", c.ready, Desired{Weight: 10}, []string{"create " + ingress}, ""},
@@ -191,18 +185,7 @@ func TestIngressOrder(t *testing.T) {
 			c.world.Ingresses["llm-canary"] = o
 		}, Desired{Weight: 100}, []string{"patch " + ingress, "patch " + ingress}, ""},
 		{"clean up", "Ingress, Service, then the fence", nil, Desired{}, []string{"delete " + ingress, "delete " + canary, service}, ""},
-	} {
-		if stage.before != nil {
-			stage.before()
-		}
-		if diff := cmp.Diff(stage.want, c.settle(stage.desired)); diff != "" {
-			t.Errorf("%s: %s: writes (-want +got):\n%s", stage.name, stage.reason, diff)
-		}
-		v := Look(c.setup, stage.desired, c.world)
-		if v.Reason != stage.lacks || v.Verified != (stage.lacks == "") || v.Drift || v.Err != nil || v.Verified && v.Weight != stage.desired.Weight {
-			t.Errorf("%s: view is %+v, want reason %q", stage.name, v, stage.lacks)
-		}
-	}
+	})
 }
 
 // TestIngressFollows: the canary's Ingress follows the user's, and what leads nowhere any more goes at once.

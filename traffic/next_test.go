@@ -25,13 +25,7 @@ func TestOrder(t *testing.T) {
 	user := c.world.Stable
 	const stable, canary, http, grpc = "patch Service vllm", "Service vllm-canary", "patch HTTPRoute llm", "patch GRPCRoute llm"
 	header := HeaderRoute{Name: "beta", Matches: []HeaderMatch{{Name: "x-canary", Value: "yes"}}}
-	for _, stage := range []struct {
-		name, reason string
-		before       func()
-		desired      Desired
-		want         []string
-		lacks        string
-	}{
+	c.through([]stage{
 		{"prepare", "fence first, then the canary Service, and no route yet", nil, Desired{Prepared: true}, []string{stable, "create " + canary}, ""},
 		{"too early", "no share for a canary that can't serve", nil, Desired{Weight: 10}, nil, ReasonNoCanaryEndpoints},
 		{"up", "every route, once there are endpoints", func() { c.world.CanaryReady = []string{"vllm-abc123-0"} }, Desired{Weight: 10}, []string{http, grpc}, ReasonRouteNotObserved},
@@ -41,18 +35,7 @@ func TestOrder(t *testing.T) {
 		{"down", "a share goes back whatever the state of the canary", nil, Desired{Prepared: true}, []string{http, grpc}, ReasonRouteNotObserved},
 		{"service deleted by hand", "it comes back", func() { c.world.Canary = nil }, Desired{Prepared: true}, []string{"create " + canary}, ReasonRouteNotObserved},
 		{"clean up", "the canary Service, then the fence", c.acceptAll, Desired{}, []string{"delete " + canary, stable}, ""},
-	} {
-		if stage.before != nil {
-			stage.before()
-		}
-		if diff := cmp.Diff(stage.want, c.settle(stage.desired)); diff != "" {
-			t.Errorf("%s: %s: writes (-want +got):\n%s", stage.name, stage.reason, diff)
-		}
-		v := Look(c.setup, stage.desired, c.world)
-		if v.Reason != stage.lacks || v.Verified != (stage.lacks == "") || v.Drift || v.Err != nil {
-			t.Errorf("%s: view is %+v, want reason %q", stage.name, v, stage.lacks)
-		}
-	}
+	})
 	if diff := cmp.Diff(user.Spec, c.world.Stable.Spec); diff != "" {
 		t.Errorf("the stable Service is not as the user had it:\n%s", diff)
 	}

@@ -103,13 +103,7 @@ func TestPoolOrder(t *testing.T) {
 		service, canary, pool, canaryPool = "patch Service vllm", "Service vllm-canary", "patch InferencePool vllm", "InferencePool vllm-canary"
 		route                             = "patch HTTPRoute llm"
 	)
-	for _, stage := range []struct {
-		name, reason string
-		before       func()
-		desired      Desired
-		want         []string
-		lacks        string
-	}{
+	c.through([]stage{
 		{"prepare", "both fences first, then the canary's objects, and no route yet", nil, Desired{Prepared: true},
 			[]string{service, pool, "create " + canary, "create " + canaryPool}, ReasonPoolNotObserved},
 		{"fence in force", "the gateway has taken the stable pool", c.acceptAll, Desired{Prepared: true}, nil, ""},
@@ -129,18 +123,7 @@ func TestPoolOrder(t *testing.T) {
 		{"down", "a share goes back whatever the state of the canary", func() { c.world.CanaryReady, c.world.PickerReady = nil, nil }, Desired{Prepared: true}, []string{route}, ReasonRouteNotObserved},
 		{"clean up", "pool, Service, then the fences", c.acceptAll, Desired{},
 			[]string{"delete " + canaryPool, "delete " + canary, pool, service}, ""},
-	} {
-		if stage.before != nil {
-			stage.before()
-		}
-		if diff := cmp.Diff(stage.want, c.settle(stage.desired)); diff != "" {
-			t.Errorf("%s: %s: writes (-want +got):\n%s", stage.name, stage.reason, diff)
-		}
-		v := Look(c.setup, stage.desired, c.world)
-		if v.Reason != stage.lacks || v.Verified != (stage.lacks == "") || v.Drift || v.Err != nil {
-			t.Errorf("%s: view is %+v, want reason %q", stage.name, v, stage.lacks)
-		}
-	}
+	})
 	if diff := diffJSON(usersOwn(user.StablePool), usersOwn(c.world.StablePool)); diff != "" {
 		t.Errorf("the stable pool is not as the user had it:\n%s", diff)
 	}

@@ -392,10 +392,8 @@ func comeBack(o Observation, s Standing) Decision {
 			Action: SetStable{Record: next, Rolling: release.Hold(), Why: why},
 		}
 	}
-	if servesAlone(o, pb.State_STATE_ROLLING_BACK) == nil {
-		if _, d := steer(o, prepared(), pb.State_STATE_ROLLING_BACK); d != nil {
-			return *d
-		}
+	if v, d := steer(o, prepared(), pb.State_STATE_ROLLING_BACK); d != nil && !servesAlone(o, v) {
+		return *d
 	}
 	return roll(o, s, nativeRoll{
 		state: pb.State_STATE_ROLLING_BACK, then: release.RollingBack,

@@ -196,14 +196,13 @@ func awaitTraffic(v traffic.View, state pb.State) *Decision {
 // withdraw takes all requests from the canary, and lets it finish those that it has: before any of its capacity goes.
 // Nil: that is so.
 func withdraw(o Observation, state pb.State) *Decision {
-	if o.Traffic == nil {
-		return nil
-	}
-	if d := servesAlone(o, state); d != nil {
-		return d
-	}
 	v, d := steer(o, prepared(), state)
 	switch {
+	case servesAlone(o, v):
+		return &Decision{
+			State: state, Reason: traffic.ReasonNoStableEndpoints,
+			Message: fmt.Sprintf("%d %% of the requests stay with the canary until the stable Service has a ready leader of %s", v.Weight, o.Stable.Name),
+		}
 	case d != nil:
 		return d
 	case !v.Withdrawn:
@@ -220,20 +219,10 @@ func drained(o Observation, state pb.State) *Decision {
 	return &Decision{State: state, Reason: ReasonDraining, Message: o.Drain.Message, Recheck: o.Drain.Recheck}
 }
 
-// servesAlone: the stable Service has nobody to send requests to, so they are better off where they are. Nil: it has, or
-// the canary has nobody either.
-func servesAlone(o Observation, state pb.State) *Decision {
-	if o.Traffic == nil || o.Stable.Replicas == 0 {
-		return nil
-	}
-	v := o.Traffic.Look(prepared())
-	if v.Weight == 0 || v.StableEndpoints > 0 || v.CanaryEndpoints == 0 || v.Err != nil {
-		return nil
-	}
-	return &Decision{
-		State: state, Reason: traffic.ReasonNoStableEndpoints,
-		Message: fmt.Sprintf("%d %% of the requests stay with the canary until the stable Service has a ready leader of %s", v.Weight, o.Stable.Name),
-	}
+// servesAlone says whether requests are better off with the canary: the stable Service has nobody to send them to, and
+// the canary has.
+func servesAlone(o Observation, v traffic.View) bool {
+	return o.Stable.Replicas > 0 && v.Weight > 0 && v.StableEndpoints == 0 && v.CanaryEndpoints > 0 && v.Err == nil
 }
 
 // giveBackTraffic leaves nothing of the release on the user's Services and routes. Nil: that is so.

@@ -22,8 +22,14 @@ const (
 // Nil waits until check returns nil, and fails the test with its last error otherwise.
 func Nil(t testing.TB, what string, check func(context.Context) error) {
 	t.Helper()
+	NilWithin(t, Patience, what, check)
+}
+
+// NilWithin is Nil for conditions that may take another time.
+func NilWithin(t testing.TB, patience time.Duration, what string, check func(context.Context) error) {
+	t.Helper()
 	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), poll, Patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), poll, patience, true, func(ctx context.Context) (bool, error) {
 		last = check(ctx)
 		return last == nil, nil
 	})

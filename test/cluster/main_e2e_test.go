@@ -11,7 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
 func TestMain(m *testing.M) {
@@ -27,14 +28,7 @@ const patience = 90 * time.Second
 // eventually waits until check returns nil and fails with its last error otherwise.
 func eventually(t *testing.T, what string, check func(context.Context) error) {
 	t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		last = check(ctx)
-		return last == nil, nil
-	})
-	if err != nil {
-		t.Fatalf("%s: %v (%v)", what, last, err)
-	}
+	await.NilWithin(t, patience, what, check)
 }
 
 // newPod makes a pod with the annotations that the stages read.

@@ -17,10 +17,10 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/load"
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
@@ -64,14 +64,7 @@ func (e *env) apply(format string, args ...any) {
 
 func (e *env) eventually(what string, check func(context.Context) error) {
 	e.t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(e.t.Context(), 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		last = check(ctx)
-		return last == nil, nil
-	})
-	if err != nil {
-		e.t.Fatalf("waited for: %s: %v", what, last)
-	}
+	await.NilWithin(e.t, patience, what, check)
 }
 
 // deploy makes a LeaderWorkerSet of groups of two and returns when all its pods are ready.

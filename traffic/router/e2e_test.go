@@ -22,12 +22,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -39,13 +41,7 @@ const patience = 60 * time.Second
 
 func eventually(t *testing.T, what string, check func(context.Context) error) {
 	t.Helper()
-	var last error
-	if err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		last = check(ctx)
-		return last == nil, nil
-	}); err != nil {
-		t.Fatalf("waited for: %s: %v", what, last)
-	}
+	await.NilWithin(t, patience, what, check)
 }
 
 // env is one test's namespace with a Service, routes and a Router.
@@ -360,4 +356,16 @@ func (e *env) applyRoutes(manager string) {
 			return e.applyError(manager, manifest, true) //nolint:contextcheck // it has the test's own
 		})
 	}
+}
+
+// refusedAsTaken waits until the release can't begin since an object of others has the name of one of its own.
+func (e *env) refusedAsTaken() {
+	e.Helper()
+	eventually(e.T, "NAME_TAKEN", func(ctx context.Context) error {
+		err := e.router.Check(ctx, e.setup)
+		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
+			return nil
+		}
+		return fmt.Errorf("Check: %w", err)
+	})
 }

@@ -267,13 +267,7 @@ func (e *env) reapplyPool(d traffic.Desired) {
 func TestForeignPool(t *testing.T) {
 	e := newPoolEnv(t)
 	e.apply("someone", strings.Replace(poolManifest, "name: llm,", "name: llm-canary,", 1))
-	eventually(t, "NAME_TAKEN", func(ctx context.Context) error {
-		err := e.router.Check(ctx, e.setup)
-		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
-			return nil
-		}
-		return fmt.Errorf("Check: %w", err)
-	})
+	e.refusedAsTaken()
 	foreign := traffic.Key{Kind: traffic.KindInferencePool, Name: "llm-canary"}
 	before := e.get(foreign)
 	e.settle(traffic.Desired{Fenced: true})

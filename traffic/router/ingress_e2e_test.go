@@ -176,13 +176,7 @@ func (e *env) reapplyIngress(d traffic.Desired) {
 func TestForeignIngress(t *testing.T) {
 	e := newIngressEnv(t)
 	e.apply("someone", strings.Replace(ingressManifest, "name: llm\n", "name: llm-canary\n", 1))
-	eventually(t, "NAME_TAKEN", func(ctx context.Context) error {
-		err := e.router.Check(ctx, e.setup)
-		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
-			return nil
-		}
-		return fmt.Errorf("Check: %w", err)
-	})
+	e.refusedAsTaken()
 	before := e.get(canaryIngress)
 	e.settle(traffic.Desired{Prepared: true})
 	e.pod("vllm-abc123-0", "vllm-abc123", "0")
