@@ -48,6 +48,8 @@ func (a *applier) apply(ctx context.Context, s *seen, action plan.Action) (wrote
 	switch t := action.(type) {
 	case plan.SetStable:
 		return a.setStable(ctx, s, t)
+	case plan.RestartGroup:
+		return a.restartGroup(ctx, s, t)
 	case plan.SetTraffic:
 		return a.setTraffic(ctx, s, t)
 	case plan.MarkLeader:
@@ -71,6 +73,11 @@ func (a *applier) apply(ctx context.Context, s *seen, action plan.Action) (wrote
 
 func (a *applier) setStable(ctx context.Context, s *seen, t plan.SetStable) (bool, error) {
 	t.Record.UID = s.stable.UID
+	if t.SaveTemplate {
+		if err := a.saveTemplate(ctx, s, &t.Record); err != nil {
+			return false, err
+		}
+	}
 	value, err := t.Record.Encode()
 	if err != nil {
 		return false, err
@@ -79,6 +86,9 @@ func (a *applier) setStable(ctx context.Context, s *seen, t plan.SetStable) (boo
 	p.annotate(release.RecordAnnotation, value)
 	if !release.SameRolling(t.Rolling, s.Stable.Rolling) {
 		p.rolling(t.Rolling)
+	}
+	if t.RestoreTemplate {
+		p.template(*t.Record.Release.StableTemplate)
 	}
 	return a.patch(ctx, s.key, p)
 }

@@ -235,6 +235,22 @@ func (c *caches) revisionOf(w *lws.LeaderWorkerSet, d digest) string {
 	return best.hash
 }
 
+// revisionNamed returns LWS's newest ControllerRevision of this hash, nil if there is none.
+func (c *caches) revisionNamed(w *lws.LeaderWorkerSet, hash string) *revisionView {
+	objs, err := c.revisions.GetIndexer().ByIndex(setRevisionIndex, keyOf(w).String())
+	if err != nil {
+		return nil
+	}
+	var best *revisionView
+	for _, obj := range objs {
+		r, ok := obj.(*revisionView)
+		if ok && r.owner == w.UID && r.hash == hash && (best == nil || r.number > best.number) {
+			best = r
+		}
+	}
+	return best
+}
+
 func indexAdded(obj any) ([]string, error) {
 	w, ok := obj.(*lws.LeaderWorkerSet)
 	if !ok {

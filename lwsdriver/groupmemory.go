@@ -22,6 +22,16 @@ type groupMemory struct {
 	lostAt time.Time
 	// readySince is plan.Group.ReadySince as of the last look, zero if the group was not ready then.
 	readySince time.Time
+	// restarts is how often the driver has restarted the group while it was at restartedAt, a revision.
+	restarts    int
+	restartedAt string
+}
+
+func (m *groupMemory) restarted(revision string) {
+	if m.restartedAt != revision {
+		m.restarts, m.restartedAt = 0, revision
+	}
+	m.restarts++
 }
 
 // update takes in how the group is now, broken since its pods say so, and adds to it how it was. It says whether the
@@ -36,6 +46,13 @@ func (m *groupMemory) update(g *plan.Group, broken, now time.Time, minReady time
 		g.FirstReady = m.firstReady
 	}
 	g.LostAt = m.lostAt
+	switch g.Revision {
+	case "":
+	case m.restartedAt:
+		g.Restarts = m.restarts
+	default:
+		m.restarts, m.restartedAt = 0, ""
+	}
 	return !g.Ready || (!g.FirstReady.IsZero() && m.lostAt.IsZero())
 }
 

@@ -94,6 +94,16 @@ func (g *groups) mark(set types.NamespacedName, group string) {
 	e.dirty, s.last = true, nil
 }
 
+// restarted notes that the driver has restarted a group, to bring it to another revision than this one.
+func (g *groups) restarted(set types.NamespacedName, group, revision string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s := g.sets[set]; s != nil && s.entries[group] != nil {
+		s.entries[group].memory.restarted(revision)
+		s.last = nil
+	}
+}
+
 // forget drops what is remembered of a workload that is gone. Groups whose pods are still there stay until those go.
 func (g *groups) forget(set types.NamespacedName) {
 	g.mu.Lock()
@@ -257,6 +267,7 @@ func (g *groups) recompute(set types.NamespacedName, label string, e *groupEntry
 	next.ReadySince = since
 	if leader != nil {
 		next.Revision, next.Leader, next.Serving = leader.revision, leader.Name, leader.serving
+		next.Terminating = leader.terminating
 	}
 	e.exists, e.size, e.group, e.broken = true, size, next, broken
 	e.group.Pod, e.group.Reason, e.group.Message = obstacle(objs, leader, agree)

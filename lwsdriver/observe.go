@@ -135,6 +135,7 @@ func (o *observer) workload(s *seen, w *lws.LeaderWorkerSet) plan.Workload {
 		Revision: o.revision(w),
 		Rolling:  rollingOf(w),
 		Deleting: w.DeletionTimestamp != nil,
+		Observed: w.Status.ObservedGeneration >= w.Generation,
 		Groups:   o.caches.groups.of(keyOf(w), replicas, size, s.Now, s.Policy.MinReady),
 	}
 }

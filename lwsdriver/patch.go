@@ -12,6 +12,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 )
 
 // patch is a JSON patch that holds only while what it is based on has not changed: the spec (by generation, which the
@@ -72,6 +74,14 @@ func (p *patch) annotate(key, value string) {
 
 func (p *patch) rolling(r lws.RollingUpdateConfiguration) {
 	p.add(r, "spec", "rolloutStrategy", "rollingUpdateConfiguration")
+}
+
+// template replaces the template as a whole: a merge would keep what somebody added.
+func (p *patch) template(t release.Template) {
+	p.add(t.LeaderWorkerTemplate, "spec", "leaderWorkerTemplate")
+	if t.NetworkConfig != nil {
+		p.add(t.NetworkConfig, "spec", "networkConfig")
+	}
 }
 
 func (p *patch) encode() ([]byte, error) {

@@ -28,9 +28,11 @@ type podView struct {
 	group    string // group-index label
 	revision string
 	leader   bool
-	serving  bool   // requests may go to it
-	address  string // a leader's IP
-	size     int    // pods of its group, as LWS noted on the pod; 0: not noted
+	serving  bool // requests may go to it
+	// terminating is true once somebody has asked for its deletion.
+	terminating bool
+	address     string // a leader's IP
+	size        int    // pods of its group, as LWS noted on the pod; 0: not noted
 
 	ready           bool
 	since           time.Time // when it became ready, or when it ceased to be
@@ -51,6 +53,7 @@ func viewPod(obj any) (any, error) {
 		leader:     pod.Labels[lws.WorkerIndexLabelKey] == "0",
 		serving:    pod.Labels[release.ServingLabel] == release.Serving,
 	}
+	v.terminating = pod.DeletionTimestamp != nil
 	if v.leader {
 		v.address = strings.Clone(pod.Status.PodIP)
 	}

@@ -35,7 +35,7 @@ func (s *seen) writeLimit() int {
 	if s.setup != nil {
 		limit += writesPerObject * len(s.setup.Objects())
 	}
-	for _, w := range s.Added {
+	for _, w := range append(s.Added, s.Stable) {
 		limit += writesPerGroup * len(w.Groups)
 	}
 	return limit

@@ -38,7 +38,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 		if begun, err := sameRelease(s, req); begun || err != nil {
 			return nil, err
 		}
-		if err := d.checkRoom(s); err != nil {
+		if err := d.checkRoom(s, req.GetPolicy().GetStyle()); err != nil {
 			return nil, err
 		}
 		if err := d.checkTraffic(ctx, s, req.GetPolicy()); err != nil {
@@ -75,9 +75,23 @@ func checkInitialize(req *pb.InitializeRequest) error {
 	if err := drivererr.Invalid(bad...); err != nil {
 		return err
 	}
-	if style := req.GetPolicy().GetStyle(); !plan.Supports(style) {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"this driver does not release in style %s yet, only in: %v", style, served())
+	return checkServed(req.GetPolicy())
+}
+
+// checkServed refuses what is well said, and not served.
+func checkServed(p *pb.ReleasePolicy) error {
+	unsupported := func(format string, args ...any) error {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, format, args...)
+	}
+	switch style := p.GetStyle(); {
+	case !plan.Supports(style):
+		return unsupported("this driver does not release in style %s yet, only in: %v", style, served())
+	case plan.InPlace(style) && p.GetTraffic() != nil:
+		return unsupported("this driver does not route requests by weight in style %s: leave policy.traffic out, and the share of the "+
+			"update revision follows the number of its groups", style)
+	case p.GetBlueGreen().GetPromotion() == pb.BluePromotion_BLUE_PROMOTION_ADOPT:
+		return unsupported("this driver does not promote by BLUE_PROMOTION_ADOPT yet: leave policy.blue_green.promotion out, and the " +
+			"user's own workload is rolled in place, without requests")
 	}
 	return nil
 }
@@ -133,9 +147,9 @@ func sameRelease(s *seen, req *pb.InitializeRequest) (bool, error) {
 }
 
 // checkRoom refuses a release whose objects could not be made, or that would have no way back.
-func (d *Driver) checkRoom(s *seen) error {
+func (d *Driver) checkRoom(s *seen, style pb.Style) error {
 	limit := release.MaxStableName(s.Stable.Replicas)
-	if n := len(s.Stable.Name); n > limit {
+	if n := len(s.Stable.Name); n > limit && !plan.InPlace(style) {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TOO_LONG,
 			"the name %q has %d characters, its canary allows %d with %d groups: the canary's name, \"-\" and a hash must fit "+
 				"the 63 characters of StatefulSet's controller-revision-hash label", s.Stable.Name, n, limit, s.Stable.Replicas)
@@ -148,8 +162,8 @@ func (d *Driver) checkRoom(s *seen) error {
 			"no group of LeaderWorkerSet %s exists yet, so there is no stable revision to return to; a moment after it was created that "+
 				"is normal: try again once its first group exists", s.key)
 	}
-	if s.Stable.Revision == "" {
-		return nil // the canary has no name yet
+	if s.Stable.Revision == "" || plan.InPlace(style) {
+		return nil // the canary has no name yet, or there will be none
 	}
 	name := types.NamespacedName{Namespace: s.key.Namespace, Name: release.CanaryName(s.key.Name, s.Stable.Revision)}
 	if w := d.caches.workload(name); w != nil && stableKey(w) != s.key {

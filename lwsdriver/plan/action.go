@@ -23,9 +23,16 @@ type Action interface {
 type SetStable struct {
 	Record  release.Record
 	Rolling lws.RollingUpdateConfiguration
+	// SaveTemplate adds the stable revision's template to the record, in the same request.
+	SaveTemplate bool
+	// RestoreTemplate puts the template in the record back into the spec.
+	RestoreTemplate bool
 	// Why says it for events and logs.
 	Why string
 }
+
+// RestartGroup deletes the leader of a group of the user's workload, and with it the group, which LWS makes anew.
+type RestartGroup struct{ Leader string }
 
 // GiveBack removes the record and puts the user's rolling update configuration back. Only a host asks for it.
 type GiveBack struct {
@@ -71,6 +78,7 @@ type MarkLeader struct {
 }
 
 func (SetStable) action()    {}
+func (RestartGroup) action() {}
 func (SetTraffic) action()   {}
 func (MarkLeader) action()   {}
 func (GiveBack) action()     {}
@@ -88,7 +96,10 @@ func (a MarkLeader) String() string {
 	return fmt.Sprintf("keep requests from %s", a.Leader)
 }
 func (a SetStable) String() string { return a.Why }
-func (GiveBack) String() string    { return "give the workload back as the user had it" }
+func (a RestartGroup) String() string {
+	return "restart the group of " + a.Leader
+}
+func (GiveBack) String() string { return "give the workload back as the user had it" }
 func (a CreateCanary) String() string {
 	return fmt.Sprintf("create %s with %d groups", a.Name, a.Replicas)
 }

@@ -90,6 +90,9 @@ func (c *cluster) finalize(intent release.Phase) {
 	if !release.SameRolling(c.stable.rolling, c.set) {
 		return // The hold is repaired first, or what the user wrote could not be told from what the driver set.
 	}
+	if intent == release.RollingBack && c.inPlace() {
+		intent = release.Returning
+	}
 	c.note("host: finalize %s", intent)
 	r := *c.record.Release
 	r.Phase, r.PhaseAt = intent, c.now

@@ -12,18 +12,22 @@ import "github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 func BeginPromotion(o Observation) SetStable {
 	next := moved(o, func(r *release.Release) { r.Phase = release.Promoting })
 	next.Saved = Saved(o)
-	pace := Pace(next.Saved, o.Stable.Replicas)
-	if o.Traffic != nil {
+	pace := o.pace(next.Saved)
+	if o.Traffic != nil || o.switches() {
 		pace = release.Hold()
 	}
-	return SetStable{Record: next, Rolling: pace, Why: "promote release " + next.Release.ID}
+	return noted(o, SetStable{Record: next, Rolling: pace, Why: "promote release " + next.Release.ID})
 }
 
 // BeginRollback records the intent to roll back. The release must be Progressing.
 func BeginRollback(o Observation) SetStable {
-	next := moved(o, func(r *release.Release) { r.Phase = release.RollingBack })
+	phase := release.RollingBack
+	if o.inPlace() {
+		phase = release.Returning // batches have reached the user's own groups
+	}
+	next := moved(o, func(r *release.Release) { r.Phase = phase })
 	next.Saved = Saved(o)
-	return SetStable{Record: next, Rolling: release.Hold(), Why: "roll back release " + next.Release.ID}
+	return noted(o, SetStable{Record: next, Rolling: release.Hold(), Why: "roll back release " + next.Release.ID})
 }
 
 // GiveBackNow gives the workload back with the user's own configuration.

@@ -54,13 +54,13 @@ func advanceCanary(o Observation, s Standing) Decision {
 			Reason: ReasonScaling, Message: fmt.Sprintf("%s is being scaled to %d groups", c.Name, s.Planned),
 		}
 	}
-	if target == nil {
+	if target == nil && !o.growing() {
 		return Decision{
 			State: pb.State_STATE_HOLDING, Reason: ReasonNoBatch,
 			Message: fmt.Sprintf("%s is prepared with 0 groups; the host starts the first batch", c.Name),
 		}
 	}
-	return judgeBatch(o, s, v, *c)
+	return judgeBatch(o, s, v, c.Groups)
 }
 
 // scalable says what has to be waited for before the canary is scaled: a fence before there are more groups, and that
@@ -103,21 +103,21 @@ func replaceCanary(o Observation, c Workload) Decision {
 	return d
 }
 
-// judgeBatch says how far the batch is, once the cluster has been asked for it.
-func judgeBatch(o Observation, s Standing, v traffic.View, c Workload) Decision {
+// judgeBatch says how far the batch is, once the cluster has been asked for it; groups are those that it is about.
+func judgeBatch(o Observation, s Standing, v traffic.View, groups []Group) Decision {
 	need := s.Planned - s.Threshold
-	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s", s.UpdatedReady, s.Planned, obstacles(c.Groups))}
+	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s", s.available, s.Planned, obstacles(groups))}
 	switch {
-	case s.UpdatedReady >= need && !follows(v):
+	case s.available >= need && !follows(v):
 		d.State, d.Reason = pb.State_STATE_VERIFYING, v.Reason
 		d.Message += ", but requests do not go where they should yet: " + v.Message
 		return d
-	case s.UpdatedReady >= need:
+	case s.available >= need:
 		d.State, d.Reason = pb.State_STATE_READY, ReasonBatchReady
 		return d
 	case s.ready >= need:
 		d.State, d.Reason = pb.State_STATE_VERIFYING, ReasonMinReady
-		d.Message = fmt.Sprintf("%d of %d groups ready for %s", s.UpdatedReady, s.Planned, o.Policy.MinReady)
+		d.Message = fmt.Sprintf("%d of %d groups ready for %s", s.available, s.Planned, o.Policy.MinReady)
 	default:
 		d.State, d.Reason = pb.State_STATE_UPGRADING, ReasonGroupsNotReady
 	}

@@ -5,11 +5,13 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
@@ -44,6 +46,14 @@ type cluster struct {
 	retired   bool            // since then the canary was retired for another template, so the host must ask again
 	disturbed bool            // somebody but the driver took stable capacity, and it has not come back
 	mixed     bool            // somebody other than the driver had LWS roll since the release began
+	restarts  map[int]restarts
+	template  string // what the record has saved of the stable template
+}
+
+// restarts is the driver's memory of how often it restarted a group that was at a revision.
+type restarts struct {
+	n  int
+	at string
 }
 
 type decided struct {
@@ -52,14 +62,16 @@ type decided struct {
 }
 
 func newCluster(t *rapid.T) *cluster {
-	c := &cluster{t: t, now: noon, seen: map[string]time.Time{}, lost: map[string]time.Time{}, faults: true}
+	c := &cluster{t: t, now: noon, seen: map[string]time.Time{}, lost: map[string]time.Time{}, restarts: map[int]restarts{}, faults: true}
 	c.admission = rapid.Bool().Draw(t, "admission policy")
 	c.policy = release.Policy{
-		Style: pb.Style_STYLE_CANARY, ProgressDeadline: release.DefaultProgressDeadline,
+		Style:            rapid.SampledFrom([]pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION}).Draw(t, "style"),
+		ProgressDeadline: release.DefaultProgressDeadline,
+		ScaleDownDelay:   rapid.SampledFrom([]time.Duration{0, 2 * time.Minute}).Draw(t, "scaleDownDelay"),
 		MinReady:         rapid.SampledFrom([]time.Duration{0, time.Minute}).Draw(t, "minReady"),
 		FailureThreshold: quantity(rapid.SampledFrom([]string{"0", "1", "50%"}).Draw(t, "threshold")),
 	}
-	if rapid.Bool().Draw(t, "traffic") {
+	if rapid.Bool().Draw(t, "traffic") && !c.inPlace() {
 		c.road = &road{}
 	}
 	c.stable = &set{
@@ -113,7 +125,7 @@ func (c *cluster) tick(d time.Duration, warmUp int) {
 	taken := c.stable.run(c.now, warmUp, c.faults)
 	if len(taken) > 0 {
 		c.note("LWS took groups %v down to update them", taken)
-		if c.record != nil && !drift && !c.rolls() {
+		if c.record != nil && !drift && !c.rolls() && taken[len(taken)-1] < c.floor() {
 			c.fail("ready stable groups %v were taken down in phase %q, and nobody but the driver set %v", taken, c.phase(), c.stable.rolling)
 		}
 	}
@@ -138,6 +150,14 @@ func (c *cluster) checkCapacity(drift bool) {
 	switch {
 	case c.record == nil || drift: // It is as somebody wrote it.
 		allowed, surge = s.maxUnavailable(), s.maxSurge()
+	case c.inPlace() || c.phase() == release.Returning:
+		w := &set{replicas: s.replicas, rolling: c.wish}
+		allowed = max(w.maxUnavailable(), 1)
+		if c.phase() == release.Returning && !c.inPlace() {
+			surge = w.maxSurge()
+		}
+	case c.rolls() && c.stable.rolling.MaxUnavailable == all:
+		allowed = s.replicas // applyStable has checked that the second set does the work
 	case c.rolls():
 		w := &set{replicas: s.replicas, rolling: Pace(c.wish, s.replicas)}
 		allowed, surge = w.maxUnavailable(), w.maxSurge()
@@ -158,6 +178,19 @@ func (c *cluster) phase() release.Phase {
 		return ""
 	}
 	return c.record.Release.Phase
+}
+
+// all is the pace of a workload that has nothing to do.
+var all = intstr.FromString("100%")
+
+func (c *cluster) inPlace() bool { return InPlace(c.policy.Style) }
+
+// floor is the index from which on LWS may update groups in place.
+func (c *cluster) floor() int {
+	if !c.inPlace() || c.phase() != release.Progressing {
+		return c.stable.replicas
+	}
+	return int(ptr.Deref(c.set.Partition, 0))
 }
 
 // rolls says whether LWS may roll the user's workload at the moment.
@@ -225,14 +258,16 @@ func (c *cluster) checkRetire(a Action) {
 	}
 	w := c.added[i]
 	current := w.carries == c.stable.template && w.carries == c.record.Release.UpdateRevision && !w.deleting
-	if c.rolls() || (c.phase() == release.Progressing && current) {
+	held := *c.stable.rolling.Partition == *release.Hold().Partition
+	if c.rolls() && !(c.policy.Style == pb.Style_STYLE_BLUE_GREEN && !current && held) || (c.phase() == release.Progressing && current) {
 		c.fail("%s of the canary that serves in phase %q", a, c.phase())
 	}
 }
 
 // checkQuiet: where nothing is to be written, what was asked for is in force, and only Recheck changes the answer.
 func (c *cluster) checkQuiet(o Observation, d Decision) {
-	if c.record != nil && !c.rolls() && !o.Stable.Deleting && !release.SameRolling(o.Stable.Rolling, release.Hold()) {
+	batch := c.inPlace() && c.phase() == release.Progressing && c.floor() >= o.Stable.Replicas-d.Standing.Planned
+	if c.record != nil && !c.rolls() && !batch && !o.Stable.Deleting && !release.SameRolling(o.Stable.Rolling, release.Hold()) {
 		c.fail("%s leaves %v in phase %q", d.Reason, o.Stable.Rolling, c.phase())
 	}
 	if w := c.canary(); w != nil && !c.stable.deleting && c.phase() == release.Progressing && w.carries == c.stable.revision() && !w.deleting {
@@ -247,7 +282,7 @@ func (c *cluster) checkQuiet(o Observation, d Decision) {
 			c.fail("the host asked for %d groups, %d are planned", want, d.Standing.Planned)
 		}
 	}
-	if w := c.canary(); d.State == pb.State_STATE_READY && (w == nil || c.servingAt(w, w.made) < d.Standing.Planned-d.Standing.Threshold) {
+	if d.State == pb.State_STATE_READY && c.batchServes(d.Standing.Planned) < d.Standing.Planned-d.Standing.Threshold {
 		c.fail("ready without its groups: %+v", d)
 	}
 	later := o
@@ -258,6 +293,21 @@ func (c *cluster) checkQuiet(o Observation, d Decision) {
 	if then := Plan(later); then.State != d.State || then.Reason != d.Reason || then.Action != nil {
 		c.fail("at %s, recheck %s, but %s later it is %s, %s, action %v", d.Reason, d.Recheck, later.Now.Sub(o.Now), then.State, then.Reason, then.Action)
 	}
+}
+
+// batchServes is how many groups of the batch serve the update revision.
+func (c *cluster) batchServes(planned int) int {
+	if !c.inPlace() {
+		if w := c.canary(); w != nil {
+			return c.servingAt(w, w.made)
+		}
+		return 0
+	}
+	above := &set{replicas: c.stable.replicas, groups: maps.Clone(c.stable.groups)}
+	for i := range c.stable.replicas - planned {
+		delete(above.groups, i)
+	}
+	return c.servingAt(above, c.record.Release.UpdateRevision)
 }
 
 // waitsForTraffic says whether the decision is to wait until requests go where they should.

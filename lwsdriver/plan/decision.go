@@ -29,7 +29,7 @@ type Standing struct {
 	// Desired is what the cluster is asked for at this moment.
 	Desired int
 	// Updated exist at the update revision; UpdatedReady of them are ready, for minReady. While batches run these are
-	// the added groups, from promotion on the workload's own.
+	// the added groups, in place and from promotion on the workload's own.
 	Updated, UpdatedReady int
 	// StableReady are ready at the stable revision.
 	StableReady int
@@ -76,6 +76,8 @@ const (
 	ReasonRolledBack         = "RolledBack"
 	ReasonNothing            = "NothingToRelease"
 	ReasonMixedRevisions     = "MixedRevisions"
+	ReasonRestarting         = "RestartingGroups"
+	ReasonScaleDownDelay     = "WaitingForScaleDownDelay"
 	ReasonDraining           = "Draining"
 	ReasonMarking            = "MarkingLeaders"
 	ReasonTemplateReturned   = "StableTemplateReturned"

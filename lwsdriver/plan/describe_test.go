@@ -36,7 +36,14 @@ func describeAction(a Action) string {
 	case nil:
 		return "none"
 	case SetStable:
-		return fmt.Sprintf("%s\n         rolling %s\n         record %s", a, describeRolling(a.Rolling), describeRecord(a.Record))
+		text := fmt.Sprintf("%s\n         rolling %s\n         record %s", a, describeRolling(a.Rolling), describeRecord(a.Record))
+		if a.SaveTemplate {
+			text += "\n         save the template"
+		}
+		if a.RestoreTemplate {
+			text += "\n         restore the template"
+		}
+		return text
 	case CreateCanary:
 		return fmt.Sprintf("%s, carrying %s, target %s", a, a.Revision, describeTarget(a.Target))
 	case ScaleCanary:
@@ -61,6 +68,12 @@ func describeRecord(r release.Record) string {
 	if r.Release != nil {
 		s += fmt.Sprintf(" phase=%s stable=%s update=%s since=%s target=%s", r.Release.Phase, r.Release.StableRevision,
 			r.Release.UpdateRevision, noon.Sub(r.Release.PhaseAt), describeTarget(r.Release.Target))
+	}
+	if r.Release != nil && r.Release.Set != nil {
+		s += " set=" + describeRolling(*r.Release.Set)
+	}
+	if r.Release != nil && r.Release.StableTemplate != nil {
+		s += " template"
 	}
 	return s
 }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 )
 
@@ -27,6 +29,9 @@ func checkObservation(o Observation) error {
 func checkDecision(o Observation, d Decision) error {
 	switch a := d.Action.(type) {
 	case CreateCanary:
+		if o.inPlace() {
+			return errors.New("a canary for a release in place")
+		}
 		if len(o.Added) > 0 {
 			return errors.New("never two canaries")
 		}
@@ -40,8 +45,27 @@ func checkDecision(o Observation, d Decision) error {
 		return errors.Join(checkRetire(o), checkWithdrawn(o))
 	case SetStable:
 		return checkSetStable(o, a)
+	case RestartGroup:
+		return checkRestart(o, a)
 	}
 	return nil
+}
+
+// checkRestart: a group is restarted only where it comes back at another revision, and no more than the user allows.
+func checkRestart(o Observation, a RestartGroup) error {
+	if !release.SameRolling(o.Stable.Rolling, release.Hold()) {
+		return errors.New("a group is restarted without the hold")
+	}
+	for _, g := range o.strayed() {
+		switch {
+		case g.Leader != a.Leader:
+		case g.Ready && o.unavailableBut(g) >= o.mayBeUnavailable():
+			return fmt.Errorf("group %d is restarted while %d others are unavailable", g.Index, o.unavailableBut(g))
+		default:
+			return nil
+		}
+	}
+	return fmt.Errorf("the group of %s is restarted, which is where it should be", a.Leader)
 }
 
 func checkReplicas(o Observation, n int) error {
@@ -76,12 +100,14 @@ func checkRetire(o Observation) error {
 	if o.Stable.Deleting || o.Record == nil || o.Record.Release == nil {
 		return nil
 	}
-	r := o.Record.Release
+	r, c := o.Record.Release, o.canary()
 	switch r.Phase {
 	case release.Promoting, release.Returning:
-		return errors.New("canary capacity goes while the stable workload rolls")
+		if !o.growing() || c != nil && !c.Deleting {
+			return errors.New("canary capacity goes while the stable workload rolls")
+		}
 	case release.Progressing:
-		if c := o.canary(); c != nil && !c.Deleting && r.UpdateRevision == o.Stable.Revision && len(o.Added) == 1 {
+		if c != nil && !c.Deleting && r.UpdateRevision == o.Stable.Revision && len(o.Added) == 1 {
 			return errors.New("canary capacity goes in mid-release")
 		}
 	default:
@@ -89,7 +115,8 @@ func checkRetire(o Observation) error {
 	return nil
 }
 
-// checkSetStable: only a promotion and the way back from one release the hold, and only Finalize begins a promotion.
+// checkSetStable: only a promotion and the way back from one release the hold, and batches in place as far as they go; and
+// only Finalize begins a promotion.
 func checkSetStable(o Observation, a SetStable) error {
 	var before, after release.Phase
 	if r := o.Record.Release; r != nil {
@@ -101,11 +128,33 @@ func checkSetStable(o Observation, a SetStable) error {
 	if after == release.Promoting && before != release.Promoting {
 		return errors.New("a promotion that nobody asked for")
 	}
-	if after == release.Returning && o.Stable.Revision != o.Record.Release.StableRevision {
+	held := release.SameRolling(a.Rolling, release.Hold())
+	switch {
+	case a.RestoreTemplate && (after != release.Returning || a.Record.Release.StableTemplate == nil):
+		return errors.New("a template is restored that is not the stable one")
+	case held, a.RestoreTemplate:
+		return nil
+	case after == release.Returning && o.Stable.Revision != o.Record.Release.StableRevision:
 		return errors.New("a rollback to a template that is not the stable one")
-	}
-	if !release.SameRolling(a.Rolling, release.Hold()) && after != release.Promoting && after != release.Returning {
+	case after == release.Progressing && o.inPlace():
+		return checkPartition(o, a)
+	case after != release.Promoting && after != release.Returning:
 		return fmt.Errorf("the hold is released in phase %q", after)
+	}
+	return nil
+}
+
+// checkPartition: LWS may update the groups of the batch and no other, and add none.
+func checkPartition(o Observation, a SetStable) error {
+	groups := o.Stable.Replicas - int(ptr.Deref(a.Rolling.Partition, 0))
+	switch planned := measure(o).Planned; {
+	case groups > planned:
+		return fmt.Errorf("%d groups would be updated, %d are planned", groups, planned)
+	case groups == o.Stable.Replicas && !a.SaveTemplate && a.Record.Release.StableTemplate == nil:
+		return errors.New("the last stable group would go without a way back")
+	}
+	if scaled(a.Rolling.MaxSurge, o.Stable.Replicas, true) > 0 {
+		return errors.New("a surge in place")
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
@@ -53,7 +54,7 @@ func measure(o Observation) Standing {
 		s.planned(o)
 		s.pursue(o)
 	}
-	own, ready := ownsUpdate(o), 0
+	own, ready := ownsUpdate(o) || o.inPlace(), 0
 	for _, g := range o.Stable.Groups {
 		ready += s.exists(g)
 		switch {
@@ -90,9 +91,10 @@ func (s *Standing) exists(g Group) (ready int) {
 	return 0
 }
 
-// ownsUpdate says whether the update revision is counted in the user's own workload: from promotion on.
+// ownsUpdate says whether all of the user's own groups are to be at the update revision: from promotion on, unless those
+// beside them have to be complete first.
 func ownsUpdate(o Observation) bool {
-	if o.Record == nil || o.Record.Release == nil {
+	if o.release() == nil || o.growing() {
 		return false
 	}
 	p := o.Record.Release.Phase
@@ -109,9 +111,14 @@ func (s *Standing) planned(o Observation) {
 		return
 	}
 	// An unreadable target never gets here: observe refuses it.
-	s.Planned, _ = t.Planned(o.Stable.Replicas)
+	if s.Planned, _ = t.Planned(o.Stable.Replicas); o.growing() {
+		s.Planned = o.Stable.Replicas
+	}
 	s.Threshold = o.Policy.Threshold(s.Planned)
-	if c := o.canary(); c != nil {
+	switch c := o.canary(); {
+	case o.inPlace():
+		s.Desired = max(o.Stable.Replicas-int(ptr.Deref(o.Stable.Rolling.Partition, 0)), 0)
+	case c != nil:
 		s.Desired = c.Replicas
 	}
 }
@@ -125,28 +132,32 @@ func (s *Standing) count(o Observation, of Workload, g Group) {
 	}
 }
 
-// goal is the workload whose groups the release waits for at this moment, and the revision that they must have. Nil:
-// it is not there yet.
-func (o Observation) goal() (*Workload, string) {
+// goal is the workload whose groups, from an index on, the release waits for at this moment, and the revision that they
+// must have. Nil: it is not there yet.
+func (o Observation) goal(planned int) (w *Workload, from int, revision string) {
 	switch c := o.canary(); {
 	case o.Record.Release.Phase == release.Returning:
-		return &o.Stable, o.Record.Release.StableRevision
+		return &o.Stable, 0, o.Record.Release.StableRevision
 	case ownsUpdate(o):
-		return &o.Stable, o.Record.Release.UpdateRevision
+		return &o.Stable, 0, o.Record.Release.UpdateRevision
+	case o.inPlace() && len(o.abandoned()) > 0 && !slices.ContainsFunc(o.abandoned(), stubborn):
+		return &o.Stable, 0, o.Record.Release.StableRevision
+	case o.inPlace():
+		return &o.Stable, o.Stable.Replicas - planned, o.Record.Release.UpdateRevision
 	case c != nil:
-		return c, c.Revision
+		return c, 0, c.Revision
 	}
-	return nil, ""
+	return nil, 0, ""
 }
 
 // pursue measures how near the goal is, and since when it has not come nearer.
 func (s *Standing) pursue(o Observation) {
-	w, revision := o.goal()
+	w, from, revision := o.goal(s.Planned)
 	if w == nil {
 		return
 	}
 	for _, g := range w.Groups {
-		if g.Index >= w.Replicas {
+		if g.Index < from || g.Index >= w.Replicas {
 			continue
 		}
 		if !g.at(revision) {

@@ -20,6 +20,7 @@ import (
 type set struct {
 	name, uid string
 	version   int // metadata.resourceVersion
+	observed  int // the version that LWS acted on last
 
 	replicas int
 	template string
@@ -80,6 +81,7 @@ func (s *set) reconcile() {
 	if s.deleting {
 		return
 	}
+	s.observed = s.version
 	l := &s.leaders
 	if !l.exists {
 		*l = statefulSet{exists: true, current: s.template, update: s.template}
@@ -254,7 +256,7 @@ func (s *set) revisions() []string {
 func (c *cluster) observeSet(s *set) Workload {
 	w := Workload{
 		Name: s.name, Replicas: s.replicas, Size: 2, Revision: s.revision(), Rolling: s.rolling, Deleting: s.deleting,
-		Carries: s.carries, Held: s.held, Target: s.target, Drifted: s.carries == c.stable.template && s.template != s.made,
+		Observed: s.observed == s.version, Carries: s.carries, Held: s.held, Target: s.target, Drifted: s.carries == c.stable.template && s.template != s.made,
 	}
 	last := s.replicas
 	for i := range s.groups {
@@ -264,6 +266,9 @@ func (c *cluster) observeSet(s *set) Workload {
 		view := Group{Index: i, Leader: fmt.Sprintf("%s-%d", s.name, i), Pods: 2, Reason: "PodMissing", Message: "is missing"}
 		if g := s.groups[i]; g != nil {
 			view.Revision, view.Serving = g.revision, g.serving
+			if r := c.restarts[i]; s == c.stable && r.at == g.revision {
+				view.Restarts = r.n
+			}
 			view.FirstReady = c.firstReady(s, i, g)
 			view.LostAt = c.lostAt(s, i, g.ready, g.since)
 			if g.ready {

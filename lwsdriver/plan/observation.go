@@ -42,6 +42,8 @@ type Workload struct {
 	Rolling lws.RollingUpdateConfiguration
 	// Deleting is true once somebody has asked for the workload's deletion.
 	Deleting bool
+	// Observed is true once LWS has acted on the spec as it is.
+	Observed bool
 	// Groups are the groups wanted or existing, by index: those of a scale-down or surge included, missing ones too.
 	Groups []Group
 
@@ -79,6 +81,10 @@ type Group struct {
 	LostAt time.Time
 	// Serving is true while the leader is marked as one that requests may go to.
 	Serving bool
+	// Terminating is true while the leader is being deleted.
+	Terminating bool
+	// Restarts is how often the driver has restarted the group, and it came back at the same revision.
+	Restarts int
 	// ReadyPods of Pods that make the group whole.
 	ReadyPods, Pods int
 	// Reason, Pod and Message say why the group is not ready: the first pod in the way. Empty when Ready.
@@ -91,6 +97,14 @@ func (g Group) at(revision string) bool { return g.Revision != "" && g.Revision 
 // available says whether the group is wholly ready, and has been for minReady.
 func (g Group) available(now time.Time, minReady time.Duration) bool {
 	return g.Ready && now.Sub(g.ReadySince) >= minReady
+}
+
+// release is the one that is recorded, nil if there is none.
+func (o Observation) release() *release.Release {
+	if o.Record == nil {
+		return nil
+	}
+	return o.Record.Release
 }
 
 // canary returns the added workload that carries the release's update revision.

@@ -8,6 +8,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Pace is the configuration under which LWS promotes: the user's own. Where a scale-down under the hold made both of the
@@ -33,14 +34,49 @@ func scaled(v intstr.IntOrString, replicas int, up bool) int {
 	return n
 }
 
-// lastSet is the configuration that the driver had set, as the one that is found tells. The partition tells the hold,
-// which is in force until the promotion's first write, and again when admission put it back with a new template. The
-// floor stays when a scale-up makes the user's percentage count again: taking it for a wish would lose the percentage.
-func lastSet(o Observation) rolling {
-	saved, found := o.Record.Saved, o.Stable.Rolling
+// pace is the configuration under which LWS rolls the workload's groups in this release: the user's own pace, but in place
+// without a surge, and as fast as it can while requests do not need those groups.
+func (o Observation) pace(saved rolling) rolling {
 	switch {
-	case ptr.Deref(found.Partition, 0) == ptr.Deref(release.Hold().Partition, 0):
-		return release.Hold()
+	case o.inPlace():
+		saved = inPlacePace(saved)
+	case o.idle():
+		saved = rolling{MaxUnavailable: intstr.FromString("100%"), MaxSurge: intstr.FromInt32(0)}
+	}
+	return Pace(saved, o.Stable.Replicas)
+}
+
+// noted returns a with a note of what it sets, for the styles in which phase and saved configuration do not tell that. What
+// somebody changed since is the user's, even where a leaves it as it is.
+func noted(o Observation, a SetStable) SetStable {
+	if a.Record.Release == nil || o.Policy.Style == pb.Style_STYLE_CANARY {
+		return a
+	}
+	a.Record.Saved = Saved(o)
+	r, set := *a.Record.Release, a.Rolling
+	r.Set, a.Record.Release = &set, &r
+	return a
+}
+
+// lastSet is the configuration that the driver had set: as it noted, or as the one that is found tells. The partition tells
+// the hold, which is in force until the promotion's first write, and again when admission put it back with a new template.
+// The floor stays when a scale-up makes the user's percentage count again: taking it for a wish would lose the percentage.
+func lastSet(o Observation) rolling {
+	saved, found, hold := o.Record.Saved, o.Stable.Rolling, release.Hold()
+	held := ptr.Deref(found.Partition, 0) == ptr.Deref(hold.Partition, 0)
+	r := o.release()
+	switch {
+	case r != nil && r.Set != nil && held:
+		set := *r.Set
+		set.Partition, set.MaxSurge = hold.Partition, hold.MaxSurge
+		if scaled(set.MaxUnavailable, o.Stable.Replicas, false) == 0 {
+			set.MaxUnavailable = hold.MaxUnavailable // as LWS wants it, and the admission policy sets it
+		}
+		return set
+	case r != nil && r.Set != nil:
+		return *r.Set
+	case held:
+		return hold
 	case saved.MaxUnavailable.Type == intstr.String && scaled(saved.MaxSurge, o.Stable.Replicas, true) == 0 &&
 		found.MaxUnavailable == floored(saved).MaxUnavailable:
 		return floored(saved)
@@ -50,7 +86,11 @@ func lastSet(o Observation) rolling {
 
 // Saved is what to save of the user's under hold, with what somebody changed since the driver last looked.
 func Saved(o Observation) rolling {
-	return release.Absorb(o.Record.Saved, release.Hold(), o.Stable.Rolling)
+	set := release.Hold()
+	if r := o.release(); r != nil && r.Set != nil {
+		set = lastSet(o)
+	}
+	return release.Absorb(o.Record.Saved, set, o.Stable.Rolling)
 }
 
 // absorbPace returns what to save of the user's while a promotion is under way.
@@ -61,5 +101,8 @@ func absorbPace(o Observation) rolling {
 // paced says whether the promotion's configuration is in force.
 func paced(o Observation) bool {
 	set := lastSet(o)
-	return !release.SameRolling(set, release.Hold()) && release.SameRolling(o.Stable.Rolling, set)
+	if release.SameRolling(set, release.Hold()) || !release.SameRolling(o.Stable.Rolling, set) {
+		return false
+	}
+	return o.release().Set == nil || release.SameRolling(set, o.pace(o.Record.Saved))
 }

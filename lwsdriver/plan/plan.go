@@ -5,8 +5,7 @@ package plan
 
 import (
 	"fmt"
-	"slices"
-	"strings"
+	"time"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -21,6 +20,9 @@ func Plan(o Observation) Decision {
 	}
 	d := decide(o, s)
 	d.Standing = s
+	if a, ok := d.Action.(SetStable); ok {
+		d.Action = noted(o, a)
+	}
 	if err := checkDecision(o, d); err != nil {
 		return violation(err, s)
 	}
@@ -34,23 +36,6 @@ func violation(err error, s Standing) Decision {
 	}
 }
 
-// style is what distinguishes one way of releasing from another: a value, not a controller.
-type style struct {
-	// advance takes the workload towards the target.
-	advance func(Observation, Standing) Decision
-}
-
-// styles are the ones this driver can plan.
-var styles = map[pb.Style]style{
-	pb.Style_STYLE_CANARY: {advance: advanceCanary},
-}
-
-// Supports says whether a release of this style can be planned.
-func Supports(s pb.Style) bool {
-	_, ok := styles[s]
-	return ok
-}
-
 func decide(o Observation, s Standing) Decision {
 	switch {
 	case o.Stable.Deleting:
@@ -61,7 +46,8 @@ func decide(o Observation, s Standing) Decision {
 		return atRest(o)
 	}
 	r := o.Record.Release
-	if !Supports(o.Policy.Style) {
+	style, known := styleOf(o.Policy.Style)
+	if !known {
 		return Decision{
 			State: pb.State_STATE_FAILED, Reason: ReasonStyleNotSupported,
 			Message: fmt.Sprintf("release %s has style %s, which this driver does not know: run the driver that began it", r.ID, o.Policy.Style),
@@ -69,7 +55,7 @@ func decide(o Observation, s Standing) Decision {
 	}
 	switch r.Phase {
 	case release.Progressing:
-		return progress(o, s)
+		return progress(o, s, style)
 	case release.Promoting:
 		return promote(o, s)
 	case release.Promoted:
@@ -102,7 +88,7 @@ func ended(o Observation, d Decision) Decision {
 // rolledBack is how a rollback stands once nothing added is left.
 func rolledBack(o Observation) Decision {
 	r := o.Record.Release
-	if o.strayed() {
+	if len(o.strayed()) > 0 {
 		return strayed(o)
 	}
 	d := Decision{
@@ -113,40 +99,6 @@ func rolledBack(o Observation) Decision {
 		d.Message += fmt.Sprintf("; its template still asks for %s, which waits under the hold", o.Stable.Revision)
 	}
 	return ended(o, d)
-}
-
-// strayed: groups are at other revisions than the stable one, most likely since a promotion had begun. LWS takes groups to the template
-// in the spec and to no other: the way back is open once that is the stable one again.
-func strayed(o Observation) Decision {
-	r := o.Record.Release
-	switch o.Stable.Revision {
-	case "":
-		return waitForLWS(o, pb.State_STATE_ROLLING_BACK)
-	case r.StableRevision:
-	default:
-		return Decision{
-			State: pb.State_STATE_FAILED, Reason: ReasonMixedRevisions,
-			Message: fmt.Sprintf("the groups of %s are at %s, where only %s should be: restore the template of revision %[3]s "+
-				"to have them rolled back, or disown the workload to have LeaderWorkerSet roll them to its present template",
-				o.Stable.Name, strings.Join(o.StableRevisions(), ", "), r.StableRevision),
-		}
-	}
-	next := moved(o, func(n *release.Release) { n.Phase = release.Returning })
-	next.Saved = Saved(o)
-	return returning(o, next, "the stable template is back: roll back natively")
-}
-
-func returning(o Observation, next release.Record, why string) Decision {
-	return Decision{
-		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateReturned, Message: why,
-		Action: SetStable{Record: next, Rolling: Pace(next.Saved, o.Stable.Replicas), Why: why},
-	}
-}
-
-// strayed says whether a group is at another revision than the stable one.
-func (o Observation) strayed() bool {
-	stable := o.Record.Release.StableRevision
-	return slices.ContainsFunc(o.Stable.revisions(), func(r string) bool { return r != stable })
 }
 
 // farewell: the user's workload is going. Garbage collection takes what the release added, once we let go of it.
@@ -206,7 +158,7 @@ func cleanUp(o Observation, busy pb.State, rest Decision) Decision {
 	}
 	if o.Record != nil {
 		if a := repairHold(o); a != nil {
-			return Decision{Action: a, State: busy, Reason: ReasonHoldDrifted, Message: drifted}
+			return Decision{Action: *a, State: busy, Reason: ReasonHoldDrifted, Message: drifted}
 		}
 	}
 	if len(o.Added) > 0 {
@@ -242,6 +194,11 @@ func retire(o Observation, w Workload, state pb.State, reason string) Decision {
 		return *d
 	}
 	d := Decision{State: state, Reason: reason, Message: fmt.Sprintf("%s and its groups are going", w.Name)}
+	if left := o.scaleDownIn(); left > 0 && !w.Deleting {
+		d.Reason, d.Recheck = ReasonScaleDownDelay, left
+		d.Message = fmt.Sprintf("requests have left %s; it goes in %s", w.Name, left.Round(time.Second))
+		return d
+	}
 	switch {
 	case !w.Deleting, last && w.Lingers && w.existing() > 0:
 		d.Action = DeleteCanary{Name: w.Name}
@@ -261,14 +218,14 @@ func (o Observation) onlyAdded() bool {
 const drifted = "the hold was overwritten, and LeaderWorkerSet may roll until a driver has put it back"
 
 // repairHold returns the write that puts the hold back, or nil if it is in force.
-func repairHold(o Observation) Action {
+func repairHold(o Observation) *SetStable {
 	hold := release.Hold()
 	if release.SameRolling(o.Stable.Rolling, hold) {
 		return nil
 	}
 	next := *o.Record
 	next.Saved = Saved(o)
-	return SetStable{Record: next, Rolling: hold, Why: "put the hold back, which somebody changed"}
+	return &SetStable{Record: next, Rolling: hold, Why: "put the hold back, which somebody changed"}
 }
 
 // moved returns the record with its release changed by f, as of now.
@@ -281,10 +238,11 @@ func moved(o Observation, f func(*release.Release)) release.Record {
 	return next
 }
 
-func progress(o Observation, s Standing) Decision {
+func progress(o Observation, s Standing, style style) Decision {
 	r := o.Record.Release
-	if a := repairHold(o); a != nil {
-		return Decision{Action: a, State: pb.State_STATE_PREPARING, Reason: ReasonHoldDrifted, Message: drifted}
+	ours := o.Stable.Revision == r.UpdateRevision && r.UpdateRevision != ""
+	if a := repairHold(o); a != nil && !(style.inPlace && ours) {
+		return Decision{Action: *a, State: pb.State_STATE_PREPARING, Reason: ReasonHoldDrifted, Message: drifted}
 	}
 	if o.Stable.Revision == "" {
 		return waitForLWS(o, pb.State_STATE_PREPARING)
@@ -293,11 +251,11 @@ func progress(o Observation, s Standing) Decision {
 		return followTemplate(o)
 	}
 	for _, w := range o.Added {
-		if w.Carries != r.UpdateRevision {
+		if w.Carries != r.UpdateRevision || style.inPlace {
 			return retire(o, w, pb.State_STATE_PREPARING, ReasonNewRevision)
 		}
 	}
-	return styles[o.Policy.Style].advance(o, s)
+	return style.advance(o, s)
 }
 
 func waitForLWS(o Observation, state pb.State) Decision {
@@ -313,8 +271,13 @@ func followTemplate(o Observation) Decision {
 	r := o.Record.Release
 	if o.Stable.Revision == r.StableRevision {
 		phase, why := release.RollingBack, "the stable template is back: roll back"
-		if r.UpdateRevision == "" {
+		switch {
+		case r.UpdateRevision == "":
 			phase, why = release.Nothing, "nothing to release after all"
+		case o.inPlace():
+			next := moved(o, func(r *release.Release) { r.Phase = release.Returning })
+			next.Saved = Saved(o)
+			return returning(o, next, why)
 		}
 		return Decision{
 			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateReturned, Message: why,
@@ -338,7 +301,7 @@ func startOver(o Observation) Decision {
 			r.Target, r.Traffic = nil, nil
 		}
 		if o.promotedAll() {
-			r.StableRevision = r.UpdateRevision
+			r.StableRevision, r.StableTemplate = r.UpdateRevision, nil
 		}
 		r.Phase, r.UpdateRevision = release.Progressing, o.Stable.Revision
 	})
@@ -351,98 +314,13 @@ func startOver(o Observation) Decision {
 	}
 }
 
-// promote lets LWS roll the user's workload, by the user's own maxUnavailable and maxSurge, and puts the hold back.
-func promote(o Observation, s Standing) Decision {
-	r := o.Record.Release
-	switch {
-	case o.Stable.Revision == "":
-		return waitForLWS(o, pb.State_STATE_PROMOTING)
-	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision:
-		next := moved(o, func(n *release.Release) { n.Phase = release.Returning })
-		next.Saved = absorbPace(o)
-		return returning(o, next, "the stable template is back in mid-promotion: roll back natively")
-	case o.Stable.Revision != r.UpdateRevision:
-		return startOver(o)
-	}
-	v, d := routeCanary(o, o.capacity(), pb.State_STATE_PROMOTING)
-	if d == nil {
-		d = evade(o, v)
-	}
-	if d != nil {
-		return *d
-	}
-	return roll(o, s, nativeRoll{
-		state: pb.State_STATE_PROMOTING, then: release.Promoted,
-		begin: "release the hold to promote", done: "every group is promoted: hold again", participle: "promoted",
-	})
-}
-
-// comeBack is promote in the other direction: LWS rolls the groups that a promotion had reached back.
-func comeBack(o Observation, s Standing) Decision {
-	switch r := o.Record.Release; {
-	case o.Stable.Revision == "":
-		return waitForLWS(o, pb.State_STATE_ROLLING_BACK)
-	case o.Stable.Revision != r.StableRevision:
-		// A third template must not undo the decision to roll back. Under the hold it moves no group.
-		why := "another template came in mid-rollback: hold"
-		next := moved(o, func(n *release.Release) { n.Phase = release.RollingBack })
-		next.Saved = absorbPace(o)
-		return Decision{
-			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonNewRevision, Message: why,
-			Action: SetStable{Record: next, Rolling: release.Hold(), Why: why},
-		}
-	}
-	if v, d := steer(o, prepared(), pb.State_STATE_ROLLING_BACK); d != nil && !servesAlone(o, v) {
-		return *d
-	}
-	return roll(o, s, nativeRoll{
-		state: pb.State_STATE_ROLLING_BACK, then: release.RollingBack,
-		begin: "release the hold to roll back", done: "every group is back: hold again", participle: "rolled back",
-	})
-}
-
-// nativeRoll is one of the two times that the hold is off.
-type nativeRoll struct {
-	state pb.State
-	// then is the phase that follows once every group is at the revision.
-	then release.Phase
-	// begin and done say what is written, participle what happened to a group.
-	begin, done, participle string
-}
-
-// roll has LWS take every group to the template in the spec, at the user's own pace.
-func roll(o Observation, s Standing, n nativeRoll) Decision {
-	if !paced(o) {
-		// The hold goes, or somebody changed the user's pace in mid-roll.
-		next := *o.Record
-		next.Saved = absorbPace(o)
-		return Decision{
-			State: n.state, Reason: ReasonRolling, Message: n.begin,
-			Action: SetStable{Record: next, Rolling: Pace(next.Saved, o.Stable.Replicas), Why: n.begin},
-		}
-	}
-	if s.available >= o.Stable.Replicas && len(o.Stable.Groups) == o.Stable.Replicas {
-		return Decision{
-			State: n.state, Reason: ReasonCleaningUp, Message: n.done,
-			Action: SetStable{
-				Record:  moved(o, func(r *release.Release) { r.Phase = n.then }),
-				Rolling: release.Hold(), Why: n.done,
-			},
-		}
-	}
-	d := Decision{State: n.state, Reason: ReasonRolling}
-	d.Message = fmt.Sprintf("%d of %d groups %s%s", s.available, o.Stable.Replicas, n.participle, obstacles(o.Stable.Groups))
-	if s.available >= o.Stable.Replicas {
-		return d // only LWS's surge is left to go
-	}
-	return underDeadline(o, s, d, 0)
-}
-
-// promotedAll says whether a promotion has reached every group, though it is not known to be over.
+// promotedAll says whether every group serves the update revision, though the promotion is not known to be over. In place
+// that may be so before it was asked for: there is no way back to the stable revision then but by its template.
 func (o Observation) promotedAll() bool {
 	r := o.Record.Release
 	all := o.Stable.revisions()
-	return r.Phase == release.Promoting && len(all) == 1 && all[0] == r.UpdateRevision && o.Stable.existing() >= o.Stable.Replicas
+	return (r.Phase == release.Promoting || o.inPlace()) &&
+		len(all) == 1 && all[0] == r.UpdateRevision && o.Stable.existing() >= o.Stable.Replicas
 }
 
 // underDeadline fails d when its goal, of which some groups may be missing, has not come nearer for too long, and

@@ -159,10 +159,12 @@ func (c *cluster) checkRest(d Decision) {
 		return
 	}
 	c.checkRoadAtRest()
-	if len(c.added) > 0 && d.State != pb.State_STATE_HOLDING && d.State != pb.State_STATE_READY {
+	waits := d.State == pb.State_STATE_HOLDING || d.State == pb.State_STATE_READY || d.Reason == ReasonMixedRevisions
+	if len(c.added) > 0 && !waits {
 		c.fail("%s with %s left", d.State, c.added[0].name)
 	}
-	if !release.SameRolling(c.stable.rolling, release.Hold()) {
+	batch := c.inPlace() && (d.State == pb.State_STATE_READY || d.State == pb.State_STATE_HOLDING)
+	if !batch && !release.SameRolling(c.stable.rolling, release.Hold()) {
 		c.fail("%s with %v", d.State, c.stable.rolling)
 	}
 	if !release.SameRolling(c.record.Saved, c.wish) {

@@ -21,11 +21,11 @@ import (
 
 // TestScenarios runs testdata/*.txt. Each test is a look at a workload, in these lines, and the planner's answer.
 //
-//	workload NAME replicas=N revision=R [size=N] [hold | rolling=PARTITION/UNAVAILABLE/SURGE] [deleting]
-//	record [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T]]
-//	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D]
+//	workload NAME replicas=N revision=R [size=N] [hold | rolling=PARTITION/UNAVAILABLE/SURGE] [deleting] [unobserved]
+//	record [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T] [set=hold | set=P/U/S] [template]]
+//	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D]
 //	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting [lingers]] [loose] [drifted]
-//	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [why=REASON] [serving]
+//	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [why=REASON] [serving] [terminating] [restarts=N]
 //	traffic [asked=N] [fenced] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [gone | blocked | unread]
 //	drain [done] [message=TEXT] [recheck=AGE]
 //
@@ -195,12 +195,21 @@ func parseWorkload(l line) Workload {
 	if l.has("hold") {
 		w.Rolling = release.Hold()
 	}
+	w.Observed = !l.has("unobserved")
 	if r, ok := l.attrs["rolling"]; ok {
-		partition, pace, _ := strings.Cut(r, "/")
-		w.Rolling = parsePace(pace)
-		*w.Rolling.Partition = int32(line{attrs: map[string]string{"p": partition}}.number("p", 0))
+		w.Rolling = parseRolling(r)
 	}
 	return w
+}
+
+func parseRolling(text string) rolling {
+	if text == "hold" {
+		return release.Hold()
+	}
+	partition, pace, _ := strings.Cut(text, "/")
+	r := parsePace(pace)
+	*r.Partition = int32(line{attrs: map[string]string{"p": partition}}.number("p", 0))
+	return r
 }
 
 func parsePace(pace string) rolling {
@@ -222,6 +231,12 @@ func parseRecord(l line) *release.Record {
 		}
 		if !l.has("since") {
 			r.Release.PhaseAt = ago("1h")
+		}
+		if l.has("set") {
+			r.Release.Set = ptr.To(parseRolling(l.attrs["set"]))
+		}
+		if l.has("template") {
+			r.Release.StableTemplate = &release.Template{}
 		}
 	}
 	return r
@@ -259,6 +274,7 @@ func parsePolicy(l line, p *release.Policy) {
 	}
 	p.ProgressDeadline = l.duration("deadline", p.ProgressDeadline)
 	p.MinReady = l.duration("min-ready", p.MinReady)
+	p.ScaleDownDelay = l.duration("scale-down-delay", p.ScaleDownDelay)
 }
 
 func parseGroups(l line, w *Workload, minReady time.Duration) []Group {
@@ -284,6 +300,7 @@ func parseGroups(l line, w *Workload, minReady time.Duration) []Group {
 			g.FirstReady = l.age("first")
 		}
 		g.LostAt, g.Serving = l.age("lost"), l.has("serving")
+		g.Terminating, g.Restarts = l.has("terminating"), l.number("restarts", 0)
 		out = append(out, g)
 	}
 	return out

@@ -35,16 +35,31 @@ func prepared() traffic.Desired { return traffic.Desired{Prepared: true} }
 func (o Observation) wanted(planned int) traffic.Desired {
 	d := prepared()
 	c, wish := o.canary(), o.Record.Release.Traffic
-	if c == nil || c.Deleting || wish == nil {
+	promotes := o.switches() && o.Record.Release.Phase == release.Promoting
+	if c == nil || c.Deleting || wish == nil && !promotes || c.serving(planned) == 0 {
 		return d
 	}
-	for _, g := range c.Groups {
-		if g.mayServe(planned) {
-			d.Weight, d.Mirror, d.HeaderRoutes = wish.Weight, wish.Mirror, wish.Routes()
-			break
-		}
+	if wish != nil {
+		d.Weight, d.Mirror, d.HeaderRoutes = wish.Weight, wish.Mirror, wish.Routes()
+	}
+	if promotes {
+		d.Weight = 100
+	}
+	if o.switches() && !o.switched() && !o.doubled() {
+		d.Weight = 0
 	}
 	return d
+}
+
+// serving is how many of the groups that stay may get requests.
+func (w Workload) serving(planned int) int {
+	n := 0
+	for _, g := range w.Groups {
+		if g.mayServe(planned) {
+			n++
+		}
+	}
+	return n
 }
 
 // Requests is where the requests should go at this moment.
@@ -57,6 +72,8 @@ func Requests(o Observation) traffic.Desired {
 		return prepared()
 	case o.Record.Release.Phase == release.Progressing:
 		return o.wanted(measure(o).Planned)
+	case o.growing():
+		return o.wanted(o.Stable.Replicas)
 	case o.Record.Release.Phase == release.Promoting:
 		return o.wanted(o.capacity())
 	}
@@ -74,12 +91,14 @@ func Retires(o Observation) bool {
 	if o.Record == nil || o.Record.Release == nil {
 		return true
 	}
-	switch r := o.Record.Release; r.Phase {
-	case release.Promoting, release.Returning:
+	r, c := o.Record.Release, o.canary()
+	switch {
+	case o.growing():
+		return c == nil || c.Deleting
+	case r.Phase == release.Promoting, r.Phase == release.Returning:
 		return false
-	case release.Progressing:
+	case r.Phase == release.Progressing:
 		// The next template is there, or is on its way; or somebody deleted the canary.
-		c := o.canary()
 		return c == nil || c.Deleting || (o.Stable.Revision != "" && o.Stable.Revision != r.UpdateRevision)
 	default:
 		return true
@@ -125,7 +144,7 @@ func Leaving(o Observation) []Group {
 		return o.Added[0].from(0)
 	}
 	c := o.canary()
-	if c == nil || o.Record.Release.Phase != release.Progressing {
+	if c == nil || o.Record.Release.Phase != release.Progressing && !o.growing() {
 		return nil
 	}
 	planned := measure(o).Planned

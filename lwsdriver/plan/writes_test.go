@@ -20,6 +20,8 @@ func (c *cluster) apply(d decided) bool {
 		return c.applyStable(a, d.versions)
 	case SetTraffic:
 		return c.applyTraffic(a, d.versions)
+	case RestartGroup:
+		return c.applyRestart(a)
 	case CreateCanary:
 		taken := slices.ContainsFunc(c.added, func(s *set) bool { return s.name == a.Name })
 		if taken || d.versions[c.stable.name] != c.stable.version {
@@ -89,6 +91,7 @@ func (c *cluster) applyStable(a SetStable, versions map[string]int) bool {
 	}
 	c.checkIntent(a)
 	record := a.Record
+	c.applyTemplate(a, record.Release)
 	if old, next := c.record.Release, record.Release; old != nil && next != nil && old.UpdateRevision != next.UpdateRevision {
 		if old.UpdateRevision != "" {
 			c.asked = nil
@@ -101,6 +104,9 @@ func (c *cluster) applyStable(a SetStable, versions map[string]int) bool {
 	}
 	if c.rolls() && release.SameRolling(a.Rolling, release.Hold()) && !c.stable.whole() {
 		c.disturbed = true // The hold reclaims LWS's surge, and what LWS was updating comes back at the old revision.
+	}
+	if c.stable.rolling.MaxUnavailable == all && !c.stable.whole() {
+		c.disturbed = true // They had nothing to do; the second set did.
 	}
 	if !release.SameRolling(c.stable.rolling, c.set) {
 		c.disturbed = true // Somebody had LWS roll; what it took down comes back, and the hold reclaims its surge.
@@ -120,11 +126,14 @@ func (c *cluster) checkIntent(a SetStable) {
 	}
 	renewed := c.record.Release != nil && c.stable.template != c.record.Release.UpdateRevision
 	ok := before == after
+	if c.inPlace() && before == release.Progressing && after == release.Returning {
+		ok = c.stable.template == c.record.Release.StableRevision
+	}
 	switch before {
 	case release.Promoting:
 		ok = ok || after == release.Promoted || ((after == release.Progressing || after == release.Returning) && renewed)
 	case release.RollingBack:
-		ok = ok || (after == release.Returning && c.stable.template == c.record.Release.StableRevision)
+		ok = ok || after == release.Returning
 	case release.Returning:
 		ok = ok || after == release.RollingBack
 	case release.Progressing:
@@ -134,8 +143,14 @@ func (c *cluster) checkIntent(a SetStable) {
 	if !ok {
 		c.fail("phase %q became %q", before, after)
 	}
-	if !release.SameRolling(a.Rolling, release.Hold()) && after != release.Promoting && after != release.Returning {
+	batch := c.inPlace() && after == release.Progressing && !renewed
+	if !release.SameRolling(a.Rolling, release.Hold()) && after != release.Promoting && after != release.Returning && !batch {
 		c.fail("the hold goes in phase %q", after)
+	}
+	if a.Rolling.MaxUnavailable == all && !release.SameRolling(a.Rolling, Pace(a.Record.Saved, c.stable.replicas)) {
+		if w := c.canary(); w == nil || w.ready() < c.stable.replicas-c.policy.Threshold(c.stable.replicas) || c.road.seen != 100 {
+			c.fail("all stable groups go at once, and the second set does not have the requests")
+		}
 	}
 	if before == release.Promoting && after == release.Promoted && !c.stable.at(a.Record.Release.UpdateRevision) {
 		c.fail("promoted, but the groups are at %v", c.stable.revisions())
@@ -161,4 +176,36 @@ func (s *set) at(revision string) bool {
 		}
 	}
 	return true
+}
+
+// applyRestart deletes a leader. A pod that came in its place meanwhile is another one.
+func (c *cluster) applyRestart(a RestartGroup) bool {
+	for i, g := range c.stable.groups {
+		if fmt.Sprintf("%s-%d", c.stable.name, i) != a.Leader || g.revision == c.record.Release.StableRevision {
+			continue
+		}
+		r := c.restarts[i]
+		if r.at != g.revision {
+			r = restarts{at: g.revision}
+		}
+		r.n++
+		c.restarts[i] = r
+		delete(c.stable.groups, i)
+		return true
+	}
+	return false
+}
+
+// applyTemplate is what a write of the record does with the stable template.
+func (c *cluster) applyTemplate(a SetStable, r *release.Release) {
+	switch {
+	case a.SaveTemplate:
+		c.template = r.StableRevision
+		r.StableTemplate = &release.Template{}
+	case a.RestoreTemplate:
+		if c.template != r.StableRevision {
+			c.fail("the template of %s is restored for that of %s", c.template, r.StableRevision)
+		}
+		c.stable.template = c.template
+	}
 }

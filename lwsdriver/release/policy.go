@@ -30,6 +30,9 @@ type Policy struct {
 	ProgressDeadline time.Duration
 	MinReady         time.Duration
 
+	// ScaleDownDelay is how long the groups that lost the requests stay after a blue-green promotion.
+	ScaleDownDelay time.Duration
+
 	// Traffic names the objects that carry the requests. Nil: nothing is routed.
 	Traffic *traffic.Policy
 	// WarmUp is what a canary leader must answer before it gets requests, Drain how it finishes them.
@@ -68,6 +71,7 @@ func ParsePolicy(p *pb.ReleasePolicy) (Policy, []Violation) {
 	if p.GetBlueGreen() != nil && p.GetStyle() != pb.Style_STYLE_BLUE_GREEN {
 		v.add("policy.blue_green", "is for STYLE_BLUE_GREEN only: leave it out")
 	}
+	policy.ScaleDownDelay = v.duration("policy.blue_green.scale_down_delay", p.GetBlueGreen().GetScaleDownDelay(), 0)
 	v.traffic(&policy, p.GetTraffic())
 	return policy, v.list
 }

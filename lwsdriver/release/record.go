@@ -54,8 +54,18 @@ type Release struct {
 	PhaseAt time.Time `json:"phaseAt"`
 	// Target is set only while no workload exists that could carry it; see TargetAnnotation.
 	Target *Target `json:"target,omitempty"`
+	// Set is the rolling update configuration that the driver has set last, where the phase does not tell it.
+	Set *lws.RollingUpdateConfiguration `json:"set,omitempty"`
+	// StableTemplate is the stable revision's template, saved before the last group that runs it is replaced in place.
+	StableTemplate *Template `json:"stableTemplate,omitempty"`
 	// Traffic is where the host wants the requests to go. Nil: to the stable leaders.
 	Traffic *Traffic `json:"traffic,omitempty"`
+}
+
+// Template is the part of a LeaderWorkerSet's spec of which LWS makes revisions.
+type Template struct {
+	LeaderWorkerTemplate lws.LeaderWorkerTemplate `json:"leaderWorkerTemplate"`
+	NetworkConfig        *lws.NetworkConfig       `json:"networkConfig,omitempty"`
 }
 
 // Phase is the durable intent of a release. Whether it is reached is derived from the cluster.
@@ -69,8 +79,8 @@ const (
 	Promoting Phase = "Promoting"
 	// Promoted: every stable group is at the update revision and the hold is back; what the release added goes.
 	Promoted Phase = "Promoted"
-	// Returning: the promotion was under way when the stable template came back, so the stable workload is released to
-	// roll natively to the stable revision.
+	// Returning: groups of the user's own workload are at another revision than the stable one, and come back to it: LWS
+	// rolls them natively if the stable template is in the spec; if not, they are restarted under the hold.
 	Returning Phase = "Returning"
 	// RollingBack: the stable groups stay at the stable revision; what the release added goes.
 	RollingBack Phase = "RollingBack"

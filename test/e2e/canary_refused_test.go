@@ -167,9 +167,17 @@ func TestCanaryRefused(t *testing.T) {
 	})
 	t.Run("styles", func(t *testing.T) {
 		w := e.in(t).deploy(model("style", 2, 1))
-		for _, style := range []pb.Style{pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION} {
-			_, err := w.tryInitialize("r1", &pb.ReleasePolicy{Style: style, Batches: []string{"100%"}})
-			mustFail(t, err, pb.ErrorReason_ERROR_REASON_UNSUPPORTED, style.String())
+		for want, p := range map[string]*pb.ReleasePolicy{
+			"policy.traffic": {
+				Style: pb.Style_STYLE_PARTITION, Traffic: &pb.TrafficPolicy{StableService: "model", HttpRoutes: []string{"model"}},
+			},
+			"BLUE_PROMOTION_ADOPT": {
+				Style: pb.Style_STYLE_BLUE_GREEN, BlueGreen: &pb.BlueGreenPolicy{Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT},
+			},
+		} {
+			p.Batches = []string{"100%"}
+			_, err := w.tryInitialize("r1", p)
+			mustFail(t, err, pb.ErrorReason_ERROR_REASON_UNSUPPORTED, want)
 		}
 		w.mustBeUntouched()
 	})

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -384,6 +385,18 @@ func (w *workload) sameGroups(before map[string]corev1.Pod) {
 	}
 	if len(before) != len(after) {
 		w.t.Errorf("%d pods before, %d after", len(before), len(after))
+	}
+}
+
+// sameGroupsBelow fails if a pod of a group below the index was replaced or went.
+func (w *workload) sameGroupsBelow(before map[string]corev1.Pod, index int) {
+	w.t.Helper()
+	after := w.stablePods()
+	for name, p := range before {
+		group, err := strconv.Atoi(p.Labels[lws.GroupIndexLabelKey])
+		if now, ok := after[name]; err != nil || group < index && (!ok || now.UID != p.UID) {
+			w.t.Errorf("pod %s of group %d was restarted (%v)", name, group, err)
+		}
 	}
 }
 

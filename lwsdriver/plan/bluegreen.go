@@ -1,0 +1,78 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"time"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Blue-green is a canary whose requests move once it is complete. What differs is here.
+
+// growing says whether the promotion is still about the second set: it has to be complete, and to have the requests,
+// before the user's own groups are touched.
+func (o Observation) growing() bool {
+	held := ptr.Deref(o.Stable.Rolling.Partition, 0) == ptr.Deref(release.Hold().Partition, 0)
+	return o.switches() && o.Record.Release.Phase == release.Promoting && held
+}
+
+// doubled says whether the second set is complete: it can take all of the requests.
+func (o Observation) doubled() bool {
+	n, c := o.Stable.Replicas, o.canary()
+	return c != nil && !c.Deleting && c.serving(n) >= n-o.Policy.Threshold(n)
+}
+
+// switched says whether requests go to the second set already. A group that it loses from then on does not move them back.
+func (o Observation) switched() bool {
+	return o.Traffic != nil && o.Traffic.Look(prepared()).Weight > 0
+}
+
+// idle says whether the user's own groups have nothing to do, so that they may all be replaced at once.
+func (o Observation) idle() bool {
+	r := o.release()
+	if !o.switches() || o.Traffic == nil || r.Phase != release.Promoting || o.Stable.Revision != r.UpdateRevision || !o.doubled() {
+		return false
+	}
+	want := o.wanted(o.capacity())
+	v := o.Traffic.Look(want)
+	return want.Weight == 100 && v.Weight == 100 && v.Taken
+}
+
+// prepareSwitch completes the second set and moves the requests to it, at the beginning of a promotion. Nil: that is so.
+func prepareSwitch(o Observation, s Standing) *Decision {
+	if !o.growing() {
+		return nil
+	}
+	d := advanceDouble(o, s)
+	switch d.State {
+	case pb.State_STATE_READY:
+		return nil
+	case pb.State_STATE_FAILED:
+	default:
+		d.State = pb.State_STATE_PROMOTING
+	}
+	return &d
+}
+
+// advanceDouble is advanceCanary, once nothing is left of a set for another template.
+func advanceDouble(o Observation, s Standing) Decision {
+	for _, w := range o.Added {
+		if w.Carries != o.Record.Release.UpdateRevision {
+			return retire(o, w, pb.State_STATE_PROMOTING, ReasonNewRevision)
+		}
+	}
+	return advanceCanary(o, s)
+}
+
+// scaleDownIn is how long the second set stays after a promotion, though it has no requests any more.
+func (o Observation) scaleDownIn() time.Duration {
+	if !o.switches() || o.Record.Release.Phase != release.Promoted {
+		return 0
+	}
+	return o.Record.Release.PhaseAt.Add(o.Policy.ScaleDownDelay).Sub(o.Now)
+}

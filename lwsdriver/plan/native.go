@@ -1,0 +1,104 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// promote lets LWS roll the user's workload, by the user's own maxUnavailable and maxSurge, and puts the hold back.
+func promote(o Observation, s Standing) Decision {
+	r := o.Record.Release
+	switch {
+	case o.Stable.Revision == "":
+		return waitForLWS(o, pb.State_STATE_PROMOTING)
+	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision:
+		next := moved(o, func(n *release.Release) { n.Phase = release.Returning })
+		next.Saved = absorbPace(o)
+		return returning(o, next, "the stable template is back in mid-promotion: roll back natively")
+	case o.Stable.Revision != r.UpdateRevision:
+		return startOver(o)
+	}
+	if d := prepareSwitch(o, s); d != nil {
+		return *d
+	}
+	v, d := routeCanary(o, o.capacity(), pb.State_STATE_PROMOTING)
+	if d == nil {
+		d = evade(o, v)
+	}
+	if d != nil {
+		return *d
+	}
+	return roll(o, s, nativeRoll{
+		state: pb.State_STATE_PROMOTING, then: release.Promoted,
+		begin: "release the hold to promote", done: "every group is promoted: hold again", participle: "promoted",
+	})
+}
+
+// comeBack is promote in the other direction: the groups that a promotion or a batch had reached return to the stable
+// revision. LWS takes groups to the template in the spec and to no other; if that is another one, they are restarted.
+func comeBack(o Observation, s Standing) Decision {
+	if v, d := steer(o, Requests(o), pb.State_STATE_ROLLING_BACK); d != nil && !servesAlone(o, v) {
+		return *d
+	}
+	if o.Stable.Revision != o.Record.Release.StableRevision {
+		return restartBack(o, s)
+	}
+	return roll(o, s, nativeRoll{
+		state: pb.State_STATE_ROLLING_BACK, then: release.RollingBack,
+		begin: "release the hold to roll back", done: "every group is back: hold again", participle: "rolled back",
+	})
+}
+
+func returning(o Observation, next release.Record, why string) Decision {
+	return Decision{
+		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateReturned, Message: why,
+		Action: SetStable{Record: next, Rolling: o.pace(next.Saved), Why: why},
+	}
+}
+
+// nativeRoll is one of the two times that the hold is off for every group.
+type nativeRoll struct {
+	state pb.State
+	// then is the phase that follows once every group is at the revision.
+	then release.Phase
+	// begin and done say what is written, participle what happened to a group.
+	begin, done, participle string
+}
+
+// roll has LWS take every group to the template in the spec, at the user's own pace.
+func roll(o Observation, s Standing, n nativeRoll) Decision {
+	if !paced(o) {
+		// The hold goes, or somebody changed the user's pace in mid-roll.
+		next := *o.Record
+		next.Saved = absorbPace(o)
+		return Decision{
+			State: n.state, Reason: ReasonRolling, Message: n.begin,
+			Action: SetStable{Record: next, Rolling: o.pace(next.Saved), Why: n.begin},
+		}
+	}
+	if s.available >= o.Stable.Replicas && len(o.Stable.Groups) == o.Stable.Replicas {
+		return Decision{
+			State: n.state, Reason: ReasonCleaningUp, Message: n.done,
+			Action: SetStable{
+				Record: moved(o, func(r *release.Release) {
+					r.Phase = n.then
+					if n.then == release.Promoted {
+						r.StableTemplate = nil
+					}
+				}),
+				Rolling: release.Hold(), Why: n.done,
+			},
+		}
+	}
+	d := Decision{State: n.state, Reason: ReasonRolling}
+	d.Message = fmt.Sprintf("%d of %d groups %s%s", s.available, o.Stable.Replicas, n.participle, obstacles(o.Stable.Groups))
+	if s.available >= o.Stable.Replicas {
+		return d // only LWS's surge is left to go
+	}
+	return underDeadline(o, s, d, 0)
+}

@@ -1,0 +1,107 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// advancePartition lowers the partition to the target: LWS replaces the user's own groups from the highest index down, no
+// more at a time than the user's maxUnavailable says.
+func advancePartition(o Observation, s Standing) Decision {
+	r := o.Record.Release
+	if d := retireInPlace(o, s); d != nil {
+		return *d
+	}
+	next := *o.Record
+	next.Saved = Saved(o)
+	// Once every group is updated, LWS forgets the revision before, and the StatefulSet makes no group of it any more.
+	last := s.Planned > 0 && s.Planned == o.Stable.Replicas && r.StableTemplate == nil
+	want := o.partitioned(next.Saved, s.Planned)
+	if last || !release.SameRolling(o.Stable.Rolling, want) || !release.SameRolling(lastSet(o), want) {
+		why := fmt.Sprintf("have LeaderWorkerSet update %d of %d groups", s.Planned, o.Stable.Replicas)
+		return Decision{
+			State: pb.State_STATE_UPGRADING, Reason: ReasonScaling, Message: why,
+			Action: SetStable{Record: next, Rolling: want, SaveTemplate: last, Why: why},
+		}
+	}
+	if o.Target() == nil {
+		return Decision{
+			State: pb.State_STATE_HOLDING, Reason: ReasonNoBatch,
+			Message: fmt.Sprintf("%s is held at revision %s; the host starts the first batch", o.Stable.Name, r.StableRevision),
+		}
+	}
+	v, d := steer(o, prepared(), pb.State_STATE_UPGRADING)
+	if d != nil {
+		return *d
+	}
+	return judgeBatch(o, s, v, o.Stable.above(o.Stable.Replicas-s.Planned))
+}
+
+// retireInPlace brings the groups of a revision that is no longer released back to the stable one, before the release
+// starts over. Those that come back as they are stay until a batch reaches them (nil); if there are no others, theirs is
+// the stable revision by now.
+func retireInPlace(o Observation, s Standing) *Decision {
+	strays := o.abandoned()
+	if len(strays) == 0 {
+		return nil
+	}
+	if slices.ContainsFunc(strays, stubborn) {
+		if all := o.Stable.revisions(); len(all) > 1 {
+			return nil
+		}
+		const why = "every group serves a revision that was released before: it is the stable one"
+		next := moved(o, func(r *release.Release) { r.StableRevision, r.StableTemplate = strays[0].Revision, nil })
+		next.Saved = Saved(o)
+		return &Decision{
+			State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: why,
+			Action: SetStable{Record: next, Rolling: release.Hold(), Why: why},
+		}
+	}
+	if a := repairHold(o); a != nil {
+		return &Decision{Action: *a, State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: a.Why}
+	}
+	d := restart(o, s, strays, pb.State_STATE_PREPARING, ReasonNewRevision)
+	return &d
+}
+
+// abandoned are the groups of a revision that is neither the stable one nor released any more.
+func (o Observation) abandoned() []Group {
+	return o.strayed(o.Record.Release.StableRevision, o.Record.Release.UpdateRevision)
+}
+
+// partitioned is the configuration under which LWS updates the given number of groups, those of the highest indices, at
+// the user's pace and without a surge. No group: the hold, so that a scale-up makes stable groups.
+func (o Observation) partitioned(saved rolling, groups int) rolling {
+	if groups <= 0 {
+		return release.Hold()
+	}
+	next := o.pace(saved)
+	next.Partition = ptr.To(int32(max(o.Stable.Replicas-groups, 0))) //nolint:gosec // a number of groups
+	return next
+}
+
+// above are the groups that the workload wants from an index on.
+func (w Workload) above(index int) []Group {
+	var out []Group
+	for _, g := range w.Groups {
+		if g.Index >= index && g.Index < w.Replicas {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// inPlacePace is the user's own pace without a surge, which would need capacity that nobody may have.
+func inPlacePace(saved rolling) rolling {
+	saved.MaxSurge = intstr.FromInt32(0)
+	return saved
+}

@@ -1,0 +1,67 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// restartGroup deletes a leader pod, on condition that it is the one that was seen. Its workers go with it.
+func (a *applier) restartGroup(ctx context.Context, s *seen, t plan.RestartGroup) (bool, error) {
+	key := types.NamespacedName{Namespace: s.key.Namespace, Name: t.Leader}
+	pod := a.caches.pod(key)
+	if pod == nil || pod.terminating {
+		return false, nil // the next look tells
+	}
+	err := a.core.CoreV1().Pods(key.Namespace).Delete(ctx, key.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &pod.UID},
+	})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return false, fmt.Errorf("delete Pod %s: %w", key, err)
+	}
+	if err == nil {
+		a.caches.groups.restarted(s.key, pod.group, pod.revision)
+	}
+	return err == nil, a.until(ctx, func() bool {
+		now := a.caches.pod(key)
+		return now == nil || now.UID != pod.UID || now.terminating
+	}, s.key)
+}
+
+// saveTemplate reads the stable revision's template from LWS's own ControllerRevision into the record. The caches keep
+// only digests of those: this is once in a release.
+func (a *applier) saveTemplate(ctx context.Context, s *seen, record *release.Record) error {
+	hash := record.Release.StableRevision
+	view := a.caches.revisionNamed(s.stable, hash)
+	if view == nil {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
+			"there is no ControllerRevision of LeaderWorkerSet %s for revision %s any more, so the last group that runs it can't be replaced "+
+				"without losing the way back: promote the release, or roll it back", s.key, hash)
+	}
+	cr, err := a.core.AppsV1().ControllerRevisions(view.Namespace).Get(ctx, view.Name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("get ControllerRevision %s/%s: %w", view.Namespace, view.Name, err)
+	}
+	stored := struct {
+		Spec revisioned `json:"spec"`
+	}{}
+	if err := json.Unmarshal(cr.Data.Raw, &stored); err != nil {
+		return fmt.Errorf("read ControllerRevision %s/%s: %w", view.Namespace, view.Name, err)
+	}
+	r := *record.Release
+	r.StableTemplate = &release.Template{LeaderWorkerTemplate: stored.Spec.Template, NetworkConfig: stored.Spec.Network}
+	record.Release = &r
+	return nil
+}
