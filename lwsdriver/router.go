@@ -243,6 +243,9 @@ func verify(s *seen, weight int) verdict {
 		v.reason, v.message = "OtherWeight", fmt.Sprintf("the weight that was asked for last is %d", last)
 	case plan.Retires(s.Observation):
 		v.reason, v.message = plan.ReasonNewRevision, "the canary is going, so all requests go to the stable leaders"
+	case plan.AwaitsDouble(s.Observation):
+		v.reason = plan.ReasonGroupsNotReady
+		v.message = "requests move once every group that the workload has is there a second time, and ready"
 	default:
 		v.reason, v.message = traffic.ReasonNoCanaryEndpoints, "no group of the canary is whole, so all requests go to the stable leaders"
 	}

@@ -17,6 +17,8 @@ func (m *machine) weight(c *pb.BatchContext) int32 {
 	switch {
 	case c.GetPlanned() <= 0 || c.GetReplicas() <= 0:
 		return 0
+	case c.GetStyle() == pb.Style_STYLE_BLUE_GREEN && c.GetPlanned() < c.GetReplicas():
+		return 0 // requests move once the second set is complete
 	case len(m.weights) > 0:
 		return m.weights[m.cursor]
 	default:

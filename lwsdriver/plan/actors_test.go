@@ -109,7 +109,8 @@ func (c *cluster) scale(replicas int) {
 
 // edit changes the template, and the admission policy puts the hold into the same request.
 func (c *cluster) edit(template string) {
-	if template == c.stable.template || (c.admission && !release.SameRolling(c.stable.rolling, c.set)) {
+	known := release.SameRolling(c.stable.rolling, c.set) || release.SameRolling(c.stable.rolling, release.Hold())
+	if template == c.stable.template || (c.admission && !known) {
 		return // The admission policy would overwrite what the user wrote before the driver saw it.
 	}
 	c.note("user: template %s", template)

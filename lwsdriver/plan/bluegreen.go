@@ -24,8 +24,20 @@ func (o Observation) growing() bool {
 // doubled says whether the second set is complete: it can take all of the requests.
 func (o Observation) doubled() bool {
 	n, c := o.Stable.Replicas, o.canary()
-	return c != nil && !c.Deleting && c.serving(n) >= n-o.Policy.Threshold(n)
+	if c == nil || c.Deleting {
+		return false
+	}
+	serving := 0
+	for _, g := range c.Groups {
+		if g.mayServe(n) && (g.Serving || o.Traffic == nil) {
+			serving++
+		}
+	}
+	return serving >= n-o.Policy.Threshold(n)
 }
+
+// AwaitsDouble says whether requests stay where they are until the second set is complete.
+func AwaitsDouble(o Observation) bool { return o.switches() && !o.switched() && !o.doubled() }
 
 // switched says whether requests go to the second set already. A group that it loses from then on does not move them back.
 func (o Observation) switched() bool {
@@ -47,6 +59,9 @@ func (o Observation) idle() bool {
 func prepareSwitch(o Observation, s Standing) *Decision {
 	if !o.growing() {
 		return nil
+	}
+	if a := repairHold(o); a != nil {
+		return &Decision{Action: *a, State: pb.State_STATE_PROMOTING, Reason: ReasonHoldDrifted, Message: drifted}
 	}
 	d := advanceDouble(o, s)
 	switch d.State {

@@ -46,6 +46,19 @@ func advancePartition(o Observation, s Standing) Decision {
 	return judgeBatch(o, s, v, o.Stable.above(o.Stable.Replicas-s.Planned))
 }
 
+// stopBatch puts the hold in force where LWS would go on with a template that is not the one that is released. Nil: it may
+// go on, or the stable template is back, and LWS takes to it whatever had been updated.
+func stopBatch(o Observation) *Decision {
+	r := o.Record.Release
+	released := o.Stable.Revision == r.UpdateRevision && r.UpdateRevision != ""
+	a := repairHold(o)
+	if a == nil || released || o.Stable.Revision == r.StableRevision && r.UpdateRevision != "" {
+		return nil
+	}
+	a.Why = "another template came: hold"
+	return &Decision{Action: *a, State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: a.Why}
+}
+
 // retireInPlace brings the groups of a revision that is no longer released back to the stable one, before the release
 // starts over. Those that come back as they are stay until a batch reaches them (nil); if there are no others, theirs is
 // the stable revision by now.

@@ -5,7 +5,6 @@ package plan
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -196,7 +195,7 @@ func retire(o Observation, w Workload, state pb.State, reason string) Decision {
 	d := Decision{State: state, Reason: reason, Message: fmt.Sprintf("%s and its groups are going", w.Name)}
 	if left := o.scaleDownIn(); left > 0 && !w.Deleting {
 		d.Reason, d.Recheck = ReasonScaleDownDelay, left
-		d.Message = fmt.Sprintf("requests have left %s; it goes in %s", w.Name, left.Round(time.Second))
+		d.Message = fmt.Sprintf("requests have left %s, which goes at %s", w.Name, o.Now.Add(left).UTC().Format("15:04:05 MST"))
 		return d
 	}
 	switch {
@@ -240,8 +239,11 @@ func moved(o Observation, f func(*release.Release)) release.Record {
 
 func progress(o Observation, s Standing, style style) Decision {
 	r := o.Record.Release
-	ours := o.Stable.Revision == r.UpdateRevision && r.UpdateRevision != ""
-	if a := repairHold(o); a != nil && !(style.inPlace && ours) {
+	if style.inPlace {
+		if d := stopBatch(o); d != nil {
+			return *d
+		}
+	} else if a := repairHold(o); a != nil {
 		return Decision{Action: *a, State: pb.State_STATE_PREPARING, Reason: ReasonHoldDrifted, Message: drifted}
 	}
 	if o.Stable.Revision == "" {

@@ -100,13 +100,18 @@ var long = durationpb.New(await.Patience)
 // begin adopts the workload, changes its template and begins release r1. It returns the canary's name.
 func (s *served) begin(policy *pb.TrafficPolicy) string {
 	s.t.Helper()
+	return s.beginBy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "50%", "100%"}, Traffic: policy})
+}
+
+// beginBy is begin with a policy of the test's own.
+func (s *served) beginBy(policy *pb.ReleasePolicy) string {
+	s.t.Helper()
 	if _, err := s.Adopt(s.t.Context(), &pb.AdoptRequest{Workload: s.ref}); err != nil {
 		s.t.Fatal(err)
 	}
 	s.edit("v2")
 	r, err := s.Initialize(s.t.Context(), &pb.InitializeRequest{
-		Workload: s.ref, ReleaseId: "r1", Wait: long,
-		Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "50%", "100%"}, Traffic: policy},
+		Workload: s.ref, ReleaseId: "r1", Wait: long, Policy: policy,
 	})
 	if err != nil {
 		s.t.Fatal(err)

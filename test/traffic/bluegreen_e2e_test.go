@@ -1,0 +1,102 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package traffic
+
+import (
+	"net/http"
+	"testing"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/load"
+)
+
+func blueGreen(batches ...string) *pb.ReleasePolicy {
+	return &pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, Batches: batches, Traffic: byRoute()}
+}
+
+// A second set beside the first, looked at by testers, then all requests to it, back, and to it again; and the promotion,
+// in which the user's own groups are all replaced at once, since they have nothing to do. No request is lost.
+func TestTrafficBlueGreen(t *testing.T) {
+	s := serve(t)
+	g := s.load(load.Options{Rate: 600, LongEvery: 100, LongFor: longest, MatchEvery: 10, Match: http.Header{match: {"yes"}}})
+	blue := load.Shares{"model": 100}
+	g.Begin(load.Phase{Name: "blue alone", Want: blue})
+	s.await(g, 500)
+	policy := blueGreen("50%", "100%")
+	policy.BlueGreen = &pb.BlueGreenPolicy{ScaleDownDelay: durationpb.New(longest)}
+	name := s.beginBy(policy)
+	green := load.Shares{name: 100}
+	g.Begin(load.Phase{Name: "half of green, weight asked for too early", Want: blue})
+	s.upgrade(0)
+	v, err := s.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: s.ref, ReleaseId: "r1", Weight: 100})
+	if err != nil || v.GetVerified() || v.GetReason() != "GroupsNotReady" {
+		t.Errorf("SetWeight before green is complete: %v, %v", v, err)
+	}
+	s.await(g, 2000)
+	if _, err := s.Reset(t.Context(), &pb.ResetRequest{Workload: s.ref, ReleaseId: "r1", Wait: long}); err != nil {
+		t.Fatal(err)
+	}
+	g.Begin(load.Phase{Name: "preview by header", Want: blue, WantMatch: name})
+	s.upgrade(1)
+	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{
+		Workload: s.ref, ReleaseId: "r1", Name: "testers",
+		Matches: []*pb.HeaderMatch{{Name: match, Value: &pb.HeaderMatch_Exact{Exact: "yes"}}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s.await(g, 3000)
+	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: s.ref, ReleaseId: "r1", Name: "testers"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, to := range []struct {
+		phase  string
+		weight int32
+		want   load.Shares
+	}{{"switched to green", 100, green}, {"and back", 0, blue}, {"and to green again", 100, green}} {
+		g.Begin(load.Phase{Name: to.phase, Want: to.want})
+		s.weight(to.weight)
+		s.await(g, 3000)
+	}
+	g.Begin(load.Phase{Name: "promoted", Want: blue})
+	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+	s.await(g, 3000)
+	s.passes(g)
+	s.mustBeGivenBack()
+}
+
+// Promotion at weight 0 completes green and moves the requests itself; a rollback after the switch is one write away.
+func TestTrafficBlueGreenShortcuts(t *testing.T) {
+	blue := load.Shares{"model": 100}
+	t.Run("promoted before any batch", func(t *testing.T) {
+		s := serve(t)
+		g := s.load(load.Options{Rate: 400, LongEvery: 100, LongFor: longest})
+		g.Begin(load.Phase{Name: "blue alone", Want: blue})
+		s.await(g, 500)
+		s.beginBy(blueGreen("100%"))
+		g.Begin(load.Phase{Name: "to green and back"})
+		s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+		g.Begin(load.Phase{Name: "promoted", Want: blue})
+		s.await(g, 2000)
+		s.passes(g)
+		s.mustBeGivenBack()
+	})
+	t.Run("rolled back after the switch", func(t *testing.T) {
+		s := serve(t)
+		g := s.load(load.Options{Rate: 400, LongEvery: 100, LongFor: longest})
+		name := s.beginBy(blueGreen("100%"))
+		s.upgrade(0)
+		g.Begin(load.Phase{Name: "switched", Want: load.Shares{name: 100}})
+		s.weight(100)
+		s.await(g, 2000)
+		g.Begin(load.Phase{Name: "rolled back", Want: blue})
+		s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+		s.await(g, 2000)
+		s.passes(g)
+		s.mustBeGivenBack()
+	})
+}
