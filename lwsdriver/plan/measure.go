@@ -140,7 +140,7 @@ func (o Observation) goal(planned int) (w *Workload, from int, revision string) 
 		return &o.Stable, 0, o.Record.Release.StableRevision
 	case ownsUpdate(o):
 		return &o.Stable, 0, o.Record.Release.UpdateRevision
-	case o.inPlace() && len(o.abandoned()) > 0 && !slices.ContainsFunc(o.abandoned(), stubborn):
+	case o.inPlace() && len(o.abandoned()) > 0:
 		return &o.Stable, 0, o.Record.Release.StableRevision
 	case o.inPlace():
 		return &o.Stable, o.Stable.Replicas - planned, o.Record.Release.UpdateRevision

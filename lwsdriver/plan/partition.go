@@ -60,20 +60,20 @@ func stopBatch(o Observation) *Decision {
 }
 
 // retireInPlace brings the groups of a revision that is no longer released back to the stable one, before the release
-// starts over. Those that come back as they are stay until a batch reaches them (nil); if there are no others, theirs is
-// the stable revision by now.
+// starts over. Nil: there are none. Those that come back as they are stay until a batch reaches them; if there are no
+// others, theirs is the stable revision by now.
 func retireInPlace(o Observation, s Standing) *Decision {
 	strays := o.abandoned()
 	if len(strays) == 0 {
 		return nil
 	}
-	if slices.ContainsFunc(strays, stubborn) {
-		if all := o.Stable.revisions(); len(all) > 1 {
-			return nil
+	if i := slices.IndexFunc(strays, stubborn); i >= 0 {
+		why := fmt.Sprintf("groups of revision %s come back as they are: they stay until a batch reaches them", strays[i].Revision)
+		next := moved(o, func(r *release.Release) { r.Stubborn = strays[i].Revision })
+		if len(o.Stable.revisions()) == 1 {
+			why = fmt.Sprintf("every group serves revision %s: it is the stable one", strays[i].Revision)
+			next.Release.StableRevision, next.Release.StableTemplate = strays[i].Revision, nil
 		}
-		const why = "every group serves a revision that was released before: it is the stable one"
-		next := moved(o, func(r *release.Release) { r.StableRevision, r.StableTemplate = strays[0].Revision, nil })
-		next.Saved = Saved(o)
 		return &Decision{
 			State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: why,
 			Action: SetStable{Record: next, Rolling: release.Hold(), Why: why},
@@ -88,7 +88,8 @@ func retireInPlace(o Observation, s Standing) *Decision {
 
 // abandoned are the groups of a revision that is neither the stable one nor released any more.
 func (o Observation) abandoned() []Group {
-	return o.strayed(o.Record.Release.StableRevision, o.Record.Release.UpdateRevision)
+	r := o.Record.Release
+	return o.strayed(r.StableRevision, r.UpdateRevision, r.Stubborn)
 }
 
 // partitioned is the configuration under which LWS updates the given number of groups, those of the highest indices, at

@@ -305,7 +305,7 @@ func startOver(o Observation) Decision {
 		if o.promotedAll() {
 			r.StableRevision, r.StableTemplate = r.UpdateRevision, nil
 		}
-		r.Phase, r.UpdateRevision = release.Progressing, o.Stable.Revision
+		r.Phase, r.UpdateRevision, r.Stubborn = release.Progressing, o.Stable.Revision, ""
 	})
 	if o.Record.Release.Phase == release.Promoting {
 		next.Saved = absorbPace(o)

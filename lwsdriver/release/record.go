@@ -58,6 +58,8 @@ type Release struct {
 	Set *lws.RollingUpdateConfiguration `json:"set,omitempty"`
 	// StableTemplate is the stable revision's template, saved before the last group that runs it is replaced in place.
 	StableTemplate *Template `json:"stableTemplate,omitempty"`
+	// Stubborn is a revision, released before, whose groups come back as they are when they are restarted. In place only.
+	Stubborn string `json:"stubborn,omitempty"`
 	// Traffic is where the host wants the requests to go. Nil: to the stable leaders.
 	Traffic *Traffic `json:"traffic,omitempty"`
 }
