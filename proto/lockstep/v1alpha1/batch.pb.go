@@ -256,10 +256,10 @@ type BatchContext struct {
 	// Groups that the target means at today's replicas; 0 without a target. From promotion on `replicas`.
 	Planned int32 `protobuf:"varint,13,opt,name=planned,proto3" json:"planned,omitempty"`
 	// Groups at the update revision that the cluster is asked for at this moment: the canary's replicas, 0 while there is
-	// no canary. From promotion on `replicas`.
+	// no canary; in place what the partition leaves to be updated. From promotion on `replicas`.
 	Desired int32 `protobuf:"varint,14,opt,name=desired,proto3" json:"desired,omitempty"`
-	// Groups at the update revision that exist, ready or not: while batches run the added groups, from promotion on the
-	// workload's own.
+	// Groups at the update revision that exist, ready or not: while batches run the added groups, in place and from
+	// promotion on the workload's own. In place a scale-up may make them more than `planned`.
 	Updated int32 `protobuf:"varint,15,opt,name=updated,proto3" json:"updated,omitempty"`
 	// Those of `updated` that are wholly ready, have been so for min_ready, and are not about to go with a scale-down or
 	// a surge. When this is `replicas` in STATE_COMPLETED, every group of the workload serves the update revision.

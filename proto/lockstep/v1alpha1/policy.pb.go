@@ -429,7 +429,7 @@ type BlueGreenPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Optional.
 	Promotion BluePromotion `protobuf:"varint,1,opt,name=promotion,proto3,enum=lockstep.v1alpha1.BluePromotion" json:"promotion,omitempty"`
-	// Optional. How long the set of groups that lost the traffic stays as an instant way back.
+	// Optional. How long the set of groups that lost the traffic stays after the promotion.
 	ScaleDownDelay *durationpb.Duration `protobuf:"bytes,2,opt,name=scale_down_delay,json=scaleDownDelay,proto3" json:"scale_down_delay,omitempty"`
 	// Optional. True goes on although a quota or the nodes cannot hold the second set.
 	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`

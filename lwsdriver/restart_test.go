@@ -1,0 +1,173 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"encoding/json"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+// leaderOf3 is the leader pod of group 3.
+func leaderOf3(revision string, uid types.UID) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: vllm.Namespace, Name: vllm.Name + "-3", UID: uid, ResourceVersion: "1",
+		Labels: map[string]string{
+			lws.SetNameLabelKey: vllm.Name, lws.GroupIndexLabelKey: "3", lws.WorkerIndexLabelKey: "0", lws.RevisionKey: revision,
+		},
+	}}
+}
+
+// losePod takes it away again.
+func (b *bed) losePod(name string) {
+	b.t.Helper()
+	if err := b.caches.pods.GetIndexer().Delete(b.caches.pod(types.NamespacedName{Namespace: vllm.Namespace, Name: name})); err != nil {
+		b.t.Fatal(err)
+	}
+	b.caches.groups.mark(vllm, "3")
+	b.changed(vllm)
+}
+
+// group3 is what the planner is told of the group.
+func (b *bed) group3() plan.Group {
+	b.t.Helper()
+	for _, g := range b.look().Stable.Groups {
+		if g.Index == 3 {
+			return g
+		}
+	}
+	b.t.Fatal("there is no group 3")
+	return plan.Group{}
+}
+
+// A group is restarted by the deletion of the very leader that was seen, and what comes back as it was is counted.
+func TestRestartGroup(t *testing.T) {
+	b := newBed(t, inPhase(t, release.Returning))
+	defer b.queue.ShutDown()
+	defer b.events.broadcaster.Shutdown()
+	const leader = "vllm-3"
+	var preconditions []types.UID
+	b.core.PrependReactor("delete", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		d, _ := a.(clienttesting.DeleteActionImpl)
+		preconditions = append(preconditions, *d.DeleteOptions.Preconditions.UID)
+		b.losePod(leader)
+		return true, nil, nil
+	})
+	for i, uid := range []types.UID{"first", "second"} {
+		b.showPod(leaderOf3("new", uid))
+		if got := b.group3().Restarts; got != i {
+			t.Errorf("restarts are %d, want %d", got, i)
+		}
+		wrote, err := b.applier.apply(t.Context(), b.look(), plan.RestartGroup{Leader: leader})
+		if !wrote || err != nil {
+			t.Fatalf("restart: wrote %t, %v", wrote, err)
+		}
+		if preconditions[i] != uid {
+			t.Errorf("pod %s was to be deleted, want %s", preconditions[i], uid)
+		}
+	}
+	b.showPod(leaderOf3("old", "third"))
+	if g := b.group3(); g.Restarts != 0 || g.Revision != "old" {
+		t.Errorf("the group came back at %s with %d restarts in vain", g.Revision, g.Restarts)
+	}
+	b.showPod(leaderOf3("new", "fourth"))
+	if got := b.group3().Restarts; got != 0 {
+		t.Errorf("%d restarts of an earlier time count", got)
+	}
+}
+
+// A leader that is going already is not deleted again.
+func TestRestartGroupOnce(t *testing.T) {
+	b := newBed(t, inPhase(t, release.Returning))
+	defer b.queue.ShutDown()
+	defer b.events.broadcaster.Shutdown()
+	pod := leaderOf3("new", "first")
+	pod.DeletionTimestamp = &metav1.Time{Time: noon}
+	b.showPod(pod)
+	if !b.group3().Terminating {
+		t.Error("a leader that is being deleted does not look so")
+	}
+	for _, name := range []string{pod.Name, "vllm-7"} {
+		if wrote, err := b.applier.apply(t.Context(), b.look(), plan.RestartGroup{Leader: name}); wrote || err != nil {
+			t.Errorf("%s: wrote %t, %v", name, wrote, err)
+		}
+	}
+	if n := len(b.core.Actions()); n > 0 {
+		t.Errorf("%d requests: %v", n, b.core.Actions())
+	}
+}
+
+// The stable template is saved from LWS's own revision in the very write that needs it, and put back as it was.
+func TestStableTemplateSavedAndRestored(t *testing.T) {
+	stable := inPhase(t, release.Progressing)
+	old := *stable.Spec.LeaderWorkerTemplate.DeepCopy()
+	old.WorkerTemplate.Spec.Containers[0].Image = "example.com/model:old"
+	data, err := json.Marshal(map[string]any{"spec": revisioned{Template: old, Network: stable.Spec.NetworkConfig}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cr := &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: vllm.Namespace, Name: "vllm-old-1",
+			Labels:          map[string]string{lws.SetNameLabelKey: vllm.Name, lws.RevisionKey: "old"},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(stable, lws.GroupVersion.WithKind("LeaderWorkerSet"))},
+		},
+		Data: runtime.RawExtension{Raw: data}, Revision: 1,
+	}
+	b := newBed(t, stable)
+	defer b.queue.ShutDown()
+	defer b.events.broadcaster.Shutdown()
+	s := b.look()
+	save := plan.SetStable{Record: *s.Record, Rolling: release.Native(release.Hold()), SaveTemplate: true}
+	if _, err := b.applier.apply(t.Context(), s, save); err == nil {
+		t.Error("the last stable group goes, and its template is nowhere")
+	} else {
+		says(t, contractError(err), "ControllerRevision", "old", "way back")
+	}
+	if len(b.writes()) > 0 {
+		t.Errorf("writes: %v", b.writes())
+	}
+	view, err := viewRevision(cr)
+	if err == nil {
+		err = b.caches.revisions.GetIndexer().Add(view)
+	}
+	if err == nil {
+		err = b.core.Tracker().Add(cr)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := *s.Record
+	if err := b.applier.saveTemplate(t.Context(), s, &record); err != nil {
+		t.Fatal(err)
+	}
+	if s.Record.Release.StableTemplate != nil {
+		t.Error("what was observed has changed")
+	}
+	value, err := record.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := release.DecodeRecord(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPatch(stable, release.RecordAnnotation)
+	p.template(*read.Release.StableTemplate)
+	want, _ := digestOf(old, stable.Spec.NetworkConfig)
+	got, _ := digestOf(read.Release.StableTemplate.LeaderWorkerTemplate, read.Release.StableTemplate.NetworkConfig)
+	if want != got || len(p.changes) == 0 || p.changes[0].Path != "/spec/leaderWorkerTemplate" {
+		t.Errorf("restored is another template, by %+v", p.changes)
+	}
+}
