@@ -12,9 +12,9 @@ LINT    := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 # The commit that `buf breaking` compares with; on a branch, where it left main.
 BASE    ?= main
 
-# Which end-to-end tests `make e2e` runs: canary or traffic (argo, styles, kruise and plan come with their parts).
+# Which end-to-end tests `make e2e` runs: canary, admission or traffic (argo, styles, kruise and plan come with their parts).
 SUITE   ?=
-SUITES  := canary traffic
+SUITES  := canary admission traffic
 STYLE   ?= canary
 # 1: `make demo` routes real requests through a gateway.
 TRAFFIC ?=

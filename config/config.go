@@ -19,14 +19,21 @@ const (
 	ServiceAccount = "lockstep-driver"
 )
 
-//go:embed rbac/*.yaml
+//go:embed rbac/*.yaml admission/*.yaml
 var files embed.FS
 
 // RBAC is the driver's namespace, service account, role and binding, as one YAML stream.
 func RBAC() ([]byte, error) {
+	return stream("rbac/namespace", "rbac/serviceaccount", "rbac/role", "rbac/clusterrolebinding")
+}
+
+// Admission is the admission policy that keeps the hold, and its binding, as one YAML stream.
+func Admission() ([]byte, error) { return stream("admission/policy", "admission/binding") }
+
+func stream(names ...string) ([]byte, error) {
 	var all bytes.Buffer
-	for _, name := range []string{"namespace", "serviceaccount", "role", "clusterrolebinding"} {
-		raw, err := files.ReadFile("rbac/" + name + ".yaml")
+	for _, name := range names {
+		raw, err := files.ReadFile(name + ".yaml")
 		if err != nil {
 			return nil, fmt.Errorf("read manifest: %w", err)
 		}

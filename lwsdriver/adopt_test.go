@@ -6,6 +6,7 @@ package lwsdriver
 import (
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -117,4 +118,39 @@ func TestInvalidRecordSaysTheWayOut(t *testing.T) {
 		t.Errorf("reason %s, want RECORD_INVALID", got)
 	}
 	says(t, err, release.RecordAnnotation, "Restore", "remove", "partition 1000000", "Adopt", "Disown")
+}
+
+// What the admission policy noted counts as saved, and Disown gives it back and leaves no note; a note that somebody
+// edited is reported.
+func TestWantedIsGivenBack(t *testing.T) {
+	w := withRecord(t, stableWorkload(), release.Record{Saved: settings(0, "1", "0")})
+	w.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(release.Hold())
+	w.Annotations[release.WantedMaxSurge] = "50%"
+	b := newBed(t, w)
+	s := b.look()
+	if want := settings(0, "1", "50%"); !release.SameRolling(s.Record.Saved, want) {
+		t.Errorf("saved is %+v, want %+v", s.Record.Saved, want)
+	}
+	b.run()
+	b.eventually("the driver serves", b.Synced)
+	if _, err := b.Disown(t.Context(), &pb.DisownRequest{Workload: &pb.WorkloadRef{Namespace: w.Namespace, Name: w.Name}}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := b.sets.LeaderworkersetV1().LeaderWorkerSets(w.Namespace).Get(t.Context(), w.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Annotations[release.WantedMaxSurge]+got.Annotations[release.RecordAnnotation] != "" {
+		t.Errorf("Disown leaves %v", got.Annotations)
+	}
+	if c := rollingOf(got); !release.SameRolling(c, settings(0, "1", "50%")) {
+		t.Errorf("Disown gives %+v back", c)
+	}
+	w.Annotations[release.WantedMaxSurge] = "plenty"
+	b = newBed(t, w)
+	_, err = b.observer.observe(vllm)
+	if reason := drivererr.Reason(err); reason != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
+		t.Errorf("reason %s, want RECORD_INVALID", reason)
+	}
+	says(t, err, release.WantedMaxSurge, "plenty", "Remove it")
 }

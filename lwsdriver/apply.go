@@ -84,6 +84,7 @@ func (a *applier) setStable(ctx context.Context, s *seen, t plan.SetStable) (boo
 	}
 	p := newPatch(s.stable, release.RecordAnnotation)
 	p.annotate(release.RecordAnnotation, value)
+	p.takeNotes()
 	if !release.SameRolling(t.Rolling, s.Stable.Rolling) {
 		p.rolling(t.Rolling)
 	}
@@ -138,6 +139,7 @@ func (a *applier) markLeader(ctx context.Context, s *seen, t plan.MarkLeader) (b
 func (a *applier) giveBack(ctx context.Context, s *seen, t plan.GiveBack) (bool, error) {
 	p := newPatch(s.stable, release.RecordAnnotation)
 	p.annotate(release.RecordAnnotation, "")
+	p.takeNotes()
 	if !release.SameRolling(t.Rolling, s.Stable.Rolling) {
 		p.rolling(t.Rolling)
 	}

@@ -109,6 +109,11 @@ func (o *observer) readRecord(s *seen) error {
 			release.RecordAnnotation, s.key, err, ptr.Deref(release.Hold().Partition, 0))
 	}
 	s.Record = record
+	record.Saved, err = release.Wanted(record.Saved, s.stable.Annotations)
+	if err != nil {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
+			"an annotation of LeaderWorkerSet %s can't be trusted: %v. Remove it, and set what you want in the spec again", s.key, err)
+	}
 	if record.UID != "" && record.UID != s.stable.UID {
 		// The manifest was copied, or restored from a backup. The copy is held, as its spec says, and gives back what the
 		// user had; the release is the other workload's.

@@ -72,6 +72,22 @@ func (p *patch) annotate(key, value string) {
 	}
 }
 
+// takeNotes removes what the admission policy noted of the user's wishes, which the record has by now. A note that came
+// since fails the patch: it would be taken for older than what is written here.
+func (p *patch) takeNotes() {
+	if len(p.base.Annotations) == 0 {
+		return // the resourceVersion is tested
+	}
+	for _, name := range release.WantedAnnotations() {
+		if value, ok := p.base.Annotations[name]; ok {
+			p.test(value, "metadata", "annotations", name)
+			p.annotate(name, "")
+		} else {
+			p.test(nil, "metadata", "annotations", name)
+		}
+	}
+}
+
 func (p *patch) rolling(r lws.RollingUpdateConfiguration) {
 	p.add(r, "spec", "rolloutStrategy", "rollingUpdateConfiguration")
 }

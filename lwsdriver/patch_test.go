@@ -137,6 +137,36 @@ func TestPatchNeedsNoAnnotationThatWasNot(t *testing.T) {
 	}
 }
 
+// What the admission policy noted is taken with the record that has it, and with no other.
+func TestPatchTakesNotes(t *testing.T) {
+	for _, tt := range []struct {
+		name, reason string
+		change       func(map[string]string)
+		ok           bool
+	}{
+		{"as seen", "the record has it", func(map[string]string) {}, true},
+		{"changed", "the user asked for something else since", func(a map[string]string) { a[release.WantedMaxSurge] = "2" }, false},
+		{"more", "the user asked for more since", func(a map[string]string) { a[release.WantedPartition] = "0" }, false},
+		{"gone", "another driver was faster", func(a map[string]string) { delete(a, release.WantedMaxSurge) }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			live := stableWorkload()
+			live.Annotations[release.WantedMaxSurge] = "1"
+			p := newPatch(cached(t, live), noted)
+			p.annotate(noted, "x")
+			p.takeNotes()
+			tt.change(live.Annotations)
+			got, err := applied(t, p, live)
+			if (err == nil) != tt.ok {
+				t.Fatalf("%v; %s", err, tt.reason)
+			}
+			if err == nil && got.Annotations[release.WantedMaxSurge] != "" {
+				t.Errorf("the note is left: %v", got.Annotations)
+			}
+		})
+	}
+}
+
 func TestFailedTestIsConflict(t *testing.T) {
 	gr := schema.GroupResource{Group: "leaderworkerset.x-k8s.io", Resource: "leaderworkersets"}
 	failed := apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", "test failed", 0, false)

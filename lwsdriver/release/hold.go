@@ -4,6 +4,9 @@
 package release
 
 import (
+	"fmt"
+	"strconv"
+
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -47,4 +50,32 @@ func Absorb(saved, set, found lws.RollingUpdateConfiguration) lws.RollingUpdateC
 		saved.MaxSurge = found.MaxSurge
 	}
 	return saved
+}
+
+// WantedAnnotations are those that Wanted reads. The driver's next write of the record takes them away.
+func WantedAnnotations() []string {
+	return []string{WantedPartition, WantedMaxUnavailable, WantedMaxSurge}
+}
+
+// Wanted returns what to save of the user's, with what the admission policy has noted: the spec has the hold in its
+// place. A note that no policy would have written is an error.
+func Wanted(saved lws.RollingUpdateConfiguration, annotations map[string]string) (lws.RollingUpdateConfiguration, error) {
+	if v, ok := annotations[WantedPartition]; ok {
+		n, err := strconv.ParseInt(v, 10, 32)
+		if err != nil || n < 0 {
+			return saved, fmt.Errorf("%s: %q is not a number of groups", WantedPartition, v)
+		}
+		saved.Partition = ptr.To(int32(n))
+	}
+	for name, field := range map[string]*intstr.IntOrString{WantedMaxUnavailable: &saved.MaxUnavailable, WantedMaxSurge: &saved.MaxSurge} {
+		v, ok := annotations[name]
+		if !ok {
+			continue
+		}
+		if _, err := ParseQuantity(v); err != nil {
+			return saved, fmt.Errorf("%s: %w", name, err)
+		}
+		*field = intstr.Parse(v)
+	}
+	return saved, nil
 }

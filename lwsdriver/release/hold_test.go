@@ -105,3 +105,39 @@ func TestAbsorb(t *testing.T) {
 		}
 	})
 }
+
+func TestWanted(t *testing.T) {
+	saved := rolling(3, "25%", "1")
+	tests := []struct {
+		name   string
+		reason string
+		notes  map[string]string
+		want   lws.RollingUpdateConfiguration
+		fails  bool
+	}{
+		{"None", "Without notes what is saved stays.", map[string]string{"a": "b"}, saved, false},
+		{
+			"Whole", "A manifest was applied again.",
+			map[string]string{WantedPartition: "0", WantedMaxUnavailable: "2", WantedMaxSurge: "50%"}, rolling(0, "2", "50%"), false,
+		},
+		{"One", "The rest was not asked for.", map[string]string{WantedMaxSurge: "0"}, rolling(3, "25%", "0"), false},
+		{"NoGroups", "The annotation was edited.", map[string]string{WantedPartition: "-1"}, saved, true},
+		{"TooMany", "LWS has 32 bits for it.", map[string]string{WantedPartition: "2147483648"}, saved, true},
+		{"NoQuantity", "The annotation was edited.", map[string]string{WantedMaxUnavailable: "many"}, saved, true},
+		{"Empty", "The annotation was edited.", map[string]string{WantedMaxSurge: ""}, saved, true},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := Wanted(saved, tc.notes)
+			if (err != nil) != tc.fails {
+				t.Errorf("%s\nerror %v", tc.reason, err)
+			}
+			if diff := cmp.Diff(tc.want, got); err == nil && diff != "" {
+				t.Errorf("%s\n-want, +got:\n%s", tc.reason, diff)
+			}
+			if *saved.Partition != 3 {
+				t.Error("what was saved is changed in place")
+			}
+		})
+	}
+}

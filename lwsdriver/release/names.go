@@ -15,6 +15,12 @@ const (
 	// TargetAnnotation on the workload that grows holds the Target, beside the number that it sets.
 	TargetAnnotation = "lockstep.dev/target"
 
+	// WantedPartition, WantedMaxUnavailable and WantedMaxSurge on the stable workload are what its user asked for when
+	// the admission policy (config/admission) put the hold in its place. See Wanted.
+	WantedPartition      = "lockstep.dev/wanted-partition"
+	WantedMaxUnavailable = "lockstep.dev/wanted-max-unavailable"
+	WantedMaxSurge       = "lockstep.dev/wanted-max-surge"
+
 	// RoleLabel marks a workload that a release added. Its only value so far is RoleCanary.
 	RoleLabel = "lockstep.dev/role"
 	// RoleCanary is the second workload of a release.

@@ -1,0 +1,63 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+// The policy knows by what the driver writes what is managed, held and by whom. test/e2e has it decide.
+func TestAdmissionSpeaksOfWhatTheDriverWrites(t *testing.T) {
+	manifest, err := Admission()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := strings.Split(string(manifest), "---\n")
+	var policy admissionv1.MutatingAdmissionPolicy
+	var binding admissionv1.MutatingAdmissionPolicyBinding
+	if err := yaml.UnmarshalStrict([]byte(parts[1]), &policy); err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.UnmarshalStrict([]byte(parts[2]), &binding); err != nil {
+		t.Fatal(err)
+	}
+	if binding.Spec.PolicyName != policy.Name {
+		t.Errorf("the binding is of %s, the policy is %s", binding.Spec.PolicyName, policy.Name)
+	}
+	for _, word := range append(release.WantedAnnotations(), release.RecordAnnotation, `!= "`+release.FieldManager+`"`) {
+		if !strings.Contains(parts[1], word) {
+			t.Errorf("the policy does not say %s", word)
+		}
+	}
+	var hold, want map[string]any
+	for _, v := range policy.Spec.Variables {
+		if v.Name == "hold" {
+			if err := json.Unmarshal([]byte(v.Expression), &hold); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	raw, err := json.Marshal(release.Hold())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(raw, &want); err != nil {
+		t.Fatal(err)
+	}
+	if len(hold) != len(want) {
+		t.Errorf("the policy's hold is %v, the driver's %v", hold, want)
+	}
+	for field, value := range want {
+		if hold[field] != value {
+			t.Errorf("%s is %v in the policy's hold, %v in the driver's", field, hold[field], value)
+		}
+	}
+}

@@ -1,0 +1,509 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	sigsyaml "sigs.k8s.io/yaml"
+
+	"github.com/lockstep-rollouts/lockstep/config"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+)
+
+// What the admission policy notes, spelled out again.
+const (
+	wantedPartition      = "lockstep.dev/wanted-partition"
+	wantedMaxUnavailable = "lockstep.dev/wanted-max-unavailable"
+	wantedMaxSurge       = "lockstep.dev/wanted-max-surge"
+)
+
+// newAdmissionEnv is newEnv with config/admission in force, in this namespace only.
+func newAdmissionEnv(t *testing.T) *env {
+	t.Helper()
+	e := newEnvIn(t, cluster.Shared(t))
+	e.admit()
+	e.driver = driver.Start(t, driver.Kubeconfig(t, e.cluster), e.namespace)
+	return e
+}
+
+// admit applies the policy and its binding, which it restricts to the namespace, and returns once they are in force.
+func (e *env) admit() {
+	e.t.Helper()
+	manifest, err := config.Admission()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	var binding string
+	for part := range bytes.SplitSeq(manifest, []byte("---\n")) {
+		var b admissionv1.MutatingAdmissionPolicyBinding
+		if err := yaml.Unmarshal(part, &b); err != nil {
+			e.t.Fatal(err)
+		}
+		if b.Kind == "MutatingAdmissionPolicyBinding" {
+			b.Name += "-" + e.namespace
+			b.Spec.MatchResources = &admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{
+				MatchLabels: map[string]string{corev1.LabelMetadataName: e.namespace},
+			}}
+			binding = b.Name
+			if part, err = sigsyaml.Marshal(b); err != nil {
+				e.t.Fatal(err)
+			}
+		}
+		if len(bytes.TrimSpace(part)) == 0 {
+			continue
+		}
+		if err := e.cluster.Apply(e.t.Context(), "", part); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+	e.t.Cleanup(func() {
+		err := e.kube.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Delete(context.Background(), binding, metav1.DeleteOptions{})
+		if err != nil {
+			e.t.Errorf("delete the binding: %v", err)
+		}
+	})
+
+	probe := model("probe", 0, 1, rolling("1", "0", holdPartition))
+	probe.Annotations = map[string]string{recordAnnotation: "{}"}
+	sets := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace)
+	e.eventually("the probe is made", func(ctx context.Context) error {
+		_, err := sets.Create(ctx, probe, metav1.CreateOptions{})
+		return err
+	})
+	e.eventually("the policy is in force", func(ctx context.Context) error {
+		got, err := sets.Patch(ctx, probe.Name, types.MergePatchType,
+			[]byte(`{"spec":{"rolloutStrategy":{"rollingUpdateConfiguration":{"partition":0}}}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil && !isHold(got.Spec.RolloutStrategy.RollingUpdateConfiguration) {
+			err = fmt.Errorf("the hold is let go: %s", asJSON(got.Spec.RolloutStrategy))
+		}
+		return err
+	})
+	if err := sets.Delete(e.t.Context(), probe.Name, metav1.DeleteOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// delivery is a way in which a user's manifest gets to the API server.
+type delivery func(w *workload, manifest *lws.LeaderWorkerSet)
+
+func (w *workload) dynamicSets() dynamic.ResourceInterface {
+	return w.dynamic.Resource(lws.GroupVersion.WithResource("leaderworkersets")).Namespace(w.namespace)
+}
+
+// plain is a manifest as people keep it in Git.
+func plain(manifest *lws.LeaderWorkerSet) map[string]any {
+	var object map[string]any
+	if err := json.Unmarshal([]byte(asJSON(manifest)), &object); err != nil {
+		panic(err)
+	}
+	delete(object, "status")
+	object["apiVersion"], object["kind"] = lws.GroupVersion.String(), "LeaderWorkerSet"
+	unstructured.RemoveNestedField(object, "metadata", "creationTimestamp")
+	return object
+}
+
+// serverSide is kubectl apply --server-side --force-conflicts, Argo CD's and Flux's.
+func serverSide(w *workload, manifest *lws.LeaderWorkerSet) {
+	w.t.Helper()
+	_, err := w.dynamicSets().Apply(w.t.Context(), w.name, &unstructured.Unstructured{Object: plain(manifest)},
+		metav1.ApplyOptions{FieldManager: "gitops", Force: true})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// clientSide is kubectl apply: what is in the manifest, without what was in the last one and no longer is.
+func clientSide(w *workload, manifest *lws.LeaderWorkerSet) {
+	w.t.Helper()
+	live, err := w.dynamicSets().Get(w.t.Context(), w.name, metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	next := plain(manifest)
+	last := asJSON(next)
+	if err := unstructured.SetNestedField(next, last, "metadata", "annotations", corev1.LastAppliedConfigAnnotation); err != nil {
+		w.t.Fatal(err)
+	}
+	patch, err := jsonmergepatch.CreateThreeWayJSONMergePatch(
+		[]byte(live.GetAnnotations()[corev1.LastAppliedConfigAnnotation]), []byte(asJSON(next)), []byte(asJSON(live)))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	_, err = w.dynamicSets().Patch(w.t.Context(), w.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "kubectl-client-side-apply"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// replaced is kubectl replace, and Argo CD's Replace=true.
+func replaced(w *workload, manifest *lws.LeaderWorkerSet) {
+	w.t.Helper()
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		object := &unstructured.Unstructured{Object: plain(manifest)}
+		object.SetResourceVersion(w.get().ResourceVersion)
+		_, err := w.dynamicSets().Update(w.t.Context(), object, metav1.UpdateOptions{FieldManager: "kubectl-replace"})
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// edited is kubectl edit by somebody who writes into the live object what the manifest says.
+func edited(w *workload, manifest *lws.LeaderWorkerSet) {
+	w.t.Helper()
+	w.edit(func(s *lws.LeaderWorkerSet) {
+		s.Spec.LeaderWorkerTemplate = *manifest.Spec.LeaderWorkerTemplate.DeepCopy()
+		s.Spec.RolloutStrategy = *manifest.Spec.RolloutStrategy.DeepCopy()
+	})
+}
+
+var deliveries = map[string]delivery{"server-side": serverSide, "client-side": clientSide, "replaced": replaced, "edited": edited}
+
+// applied is a workload that was made from a manifest by kubectl apply, adopted.
+func (e *env) applied(manifest *lws.LeaderWorkerSet) *workload {
+	e.t.Helper()
+	object := manifest.DeepCopy()
+	metav1.SetMetaDataAnnotation(&object.ObjectMeta, corev1.LastAppliedConfigAnnotation, asJSON(plain(manifest)))
+	return e.adopt(object)
+}
+
+// awaitSeen waits until LWS has dealt with the spec as it is now. That groups stay can't be waited for: a group is added
+// instead, which LWS makes in the same pass in which it would have rolled the others.
+func (w *workload) awaitSeen() {
+	w.t.Helper()
+	w.scale(replicasOf(w.get()) + 1)
+	w.awaitReady()
+}
+
+// mustKeep fails if one of the groups that there were was restarted.
+func (w *workload) mustKeep(before map[string]corev1.Pod) {
+	w.t.Helper()
+	after := w.stablePods()
+	for name, p := range before {
+		if now, ok := after[name]; !ok || now.UID != p.UID {
+			w.t.Errorf("pod %s was restarted", name)
+		}
+	}
+}
+
+// A manifest that is applied again takes the hold off in whatever way it comes, with a new template and later without.
+// With the policy no group moves, though no driver runs, and the user's wish is noted; without it every group rolls.
+func TestAdmissionKeepsTheHold(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []bool{true, false} {
+		t.Run(fmt.Sprintf("policy=%t", policy), func(t *testing.T) {
+			t.Parallel()
+			e := newEnvIn(t, cluster.Shared(t))
+			if policy {
+				e.admit()
+			} else {
+				e.observer.waive(ruleHold)
+			}
+			e.driver = driver.Start(t, driver.Kubeconfig(t, e.cluster), e.namespace)
+			first := map[string]*workload{}
+			for name := range deliveries {
+				first[name] = e.applied(model(name, 2, 2, rolling("1", "0", 0)))
+			}
+			e.driver.Stop()
+			for name, deliver := range deliveries {
+				t.Run(name, func(t *testing.T) {
+					w := e.in(t).existing(name)
+					before, record := w.stablePods(), w.get().Annotations[recordAnnotation]
+					next := model(name, 2, 2, rolling("2", "50%", 0), image("v2"))
+					deliver(w, next)
+					if !policy {
+						w.eventually("every group rolls", func(context.Context) error {
+							for _, p := range w.stablePods() {
+								if p.Spec.Containers[0].Image != "example.com/model:v2" {
+									return fmt.Errorf("%s runs %s", p.Name, p.Spec.Containers[0].Image)
+								}
+							}
+							return nil
+						})
+						return
+					}
+					w.mustBeHeld(record, map[string]string{wantedPartition: "0", wantedMaxUnavailable: "2", wantedMaxSurge: "50%"})
+					w.awaitSeen()
+					w.mustKeep(before)
+					w.mustRun("v1")
+					// The next sync changes no template, and one is waiting.
+					next.Spec.Replicas = ptr.To(replicasOf(w.get()))
+					deliver(w, next)
+					w.mustBeHeld(record, map[string]string{wantedPartition: "0", wantedMaxUnavailable: "2", wantedMaxSurge: "50%"})
+					w.awaitSeen()
+					w.mustKeep(before)
+					w.mustRun("v1")
+				})
+			}
+		})
+	}
+}
+
+// mustBeHeld fails unless the hold and the record are in place and these wishes are noted.
+func (w *workload) mustBeHeld(record string, wanted map[string]string) {
+	w.t.Helper()
+	object := w.get()
+	if !isHold(object.Spec.RolloutStrategy.RollingUpdateConfiguration) {
+		w.t.Fatalf("the hold is gone: %s", asJSON(object.Spec.RolloutStrategy))
+	}
+	if got := object.Annotations[recordAnnotation]; got != record {
+		w.t.Errorf("the record was %s, now it is %s", record, got)
+	}
+	if got := notes(object); !maps.Equal(got, wanted) {
+		w.t.Errorf("noted is %v, want %v", got, wanted)
+	}
+}
+
+// notes are what the policy has noted on a workload.
+func notes(object *lws.LeaderWorkerSet) map[string]string {
+	found := map[string]string{}
+	for _, name := range []string{wantedPartition, wantedMaxUnavailable, wantedMaxSurge} {
+		if value, ok := object.Annotations[name]; ok {
+			found[name] = value
+		}
+	}
+	return found
+}
+
+// Request by request: what is forced, what is noted, what is left alone.
+func TestAdmissionRequests(t *testing.T) {
+	t.Parallel()
+	e := newAdmissionEnv(t)
+	saved := func(change func(*lws.RollingUpdateConfiguration)) func(*lws.LeaderWorkerSet) {
+		return func(s *lws.LeaderWorkerSet) { change(s.Spec.RolloutStrategy.RollingUpdateConfiguration) }
+	}
+	held := e.applied(model("held", 2, 1, rolling("25%", "1", 0)))
+	e.driver.Stop()
+	record := held.get().Annotations[recordAnnotation]
+
+	for _, test := range []struct {
+		name   string
+		change func(*lws.LeaderWorkerSet)
+		want   map[string]string
+	}{
+		{"label", func(s *lws.LeaderWorkerSet) { s.Labels = map[string]string{"a": "b"} }, map[string]string{}},
+		{"template", image("v2"), map[string]string{}},
+		{"maxUnavailable", saved(func(c *lws.RollingUpdateConfiguration) { c.MaxUnavailable.IntVal = 2 }), map[string]string{wantedMaxUnavailable: "2"}},
+		{"then maxSurge", saved(func(c *lws.RollingUpdateConfiguration) { c.MaxSurge.IntVal = 3 }), map[string]string{wantedMaxUnavailable: "2", wantedMaxSurge: "3"}},
+		{"the last wish counts", saved(func(c *lws.RollingUpdateConfiguration) { c.MaxSurge.IntVal = 1 }), map[string]string{wantedMaxUnavailable: "2", wantedMaxSurge: "1"}},
+		{
+			"no configuration means LWS's defaults", func(s *lws.LeaderWorkerSet) { s.Spec.RolloutStrategy.RollingUpdateConfiguration = nil },
+			map[string]string{wantedPartition: "0", wantedMaxUnavailable: "1", wantedMaxSurge: "0"},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := e.in(t).existing("held")
+			w.edit(test.change)
+			w.mustBeHeld(record, test.want)
+		})
+	}
+
+	for name, patch := range map[string]string{
+		"no percentage": `{"maxUnavailable": "many"}`, "too much": `{"maxSurge": "101%"}`, "negative": `{"maxSurge": -1}`, "negative partition": `{"partition": -1}`,
+	} {
+		t.Run("what LWS refuses: "+name, func(t *testing.T) {
+			body := fmt.Appendf(nil, `{"spec":{"rolloutStrategy":{"rollingUpdateConfiguration":%s}}}`, patch)
+			sets := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace)
+			if got, err := sets.Patch(t.Context(), "held", types.MergePatchType, body, metav1.PatchOptions{}); err == nil {
+				t.Errorf("accepted: %s, %v", asJSON(got.Spec.RolloutStrategy), notes(got))
+			}
+		})
+	}
+
+	t.Run("the record alone can be removed", func(t *testing.T) {
+		w := e.in(t).existing("held")
+		w.edit(func(s *lws.LeaderWorkerSet) { delete(s.Annotations, recordAnnotation) })
+		if w.get().Annotations[recordAnnotation] != "" {
+			t.Fatal("it is back")
+		}
+		w.edit(rolling("1", "1", 0))
+		if c := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; isHold(c) {
+			t.Errorf("a workload that is not managed is held: %s", asJSON(c))
+		}
+	})
+	t.Run("what is not managed rolls", func(t *testing.T) {
+		w := e.in(t).deploy(model("unmanaged", 2, 1, rolling("1", "0", 0)))
+		w.edit(image("v2"))
+		w.eventually("it rolls", func(context.Context) error {
+			for _, p := range w.stablePods() {
+				if p.Spec.Containers[0].Image != "example.com/model:v2" {
+					return fmt.Errorf("%s runs %s", p.Name, p.Spec.Containers[0].Image)
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// Releases under the policy end as they do without it, and what the manifest asks for in between is what promotion rolls
+// by and Disown gives back.
+func TestAdmissionReleases(t *testing.T) {
+	t.Parallel()
+	e := newAdmissionEnv(t)
+	t.Run("promote and disown", func(t *testing.T) {
+		w := e.in(t).applied(model("promote", 4, 2, rolling("1", "0", 0)))
+		next := model("promote", 4, 2, rolling("50%", "1", 0), image("v2"))
+		w.driver.Stop()
+		serverSide(w, next)
+		w.driver.Restart()
+		before := w.stablePods()
+		w.initialize("r1", quarters())
+		if got := notes(w.get()); len(got) > 0 {
+			t.Errorf("the driver left the notes %v", got)
+		}
+		for b := range int32(3) {
+			w.upgrade("r1", b)
+			serverSide(w, next)
+		}
+		w.sameGroups(before)
+		if _, err := w.tryFinalize("r1", promote, nil); err != nil {
+			t.Fatal(err)
+		}
+		serverSide(w, next) // A promotion goes on whatever is synced meanwhile.
+		w.finalize("r1", promote)
+		w.mustRun("v2")
+		w.mustRest()
+		if c := recordOf(w.get()).Saved; c.MaxUnavailable.String() != "50%" || c.MaxSurge.String() != "1" {
+			t.Errorf("saved is %s", asJSON(c))
+		}
+		if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
+			t.Fatal(err)
+		}
+		object := w.get()
+		if c := object.Spec.RolloutStrategy.RollingUpdateConfiguration; asJSON(c) != asJSON(next.Spec.RolloutStrategy.RollingUpdateConfiguration) {
+			t.Errorf("given back is %s", asJSON(c))
+		}
+		if len(notes(object)) > 0 || object.Annotations[recordAnnotation] != "" {
+			t.Errorf("something is left: %v", object.Annotations)
+		}
+	})
+	t.Run("rollback", func(t *testing.T) {
+		w := e.in(t).applied(model("rollback", 4, 2, rolling("1", "0", 0)))
+		before := w.stablePods()
+		clientSide(w, model("rollback", 4, 2, rolling("2", "0", 0), image("v2")))
+		w.initialize("r1", quarters())
+		w.upgrade("r1", 1)
+		w.finalize("r1", rollback)
+		w.sameGroups(before)
+		w.mustRest()
+	})
+	t.Run("new template in mid-release", func(t *testing.T) {
+		w := e.in(t).applied(model("continuous", 4, 2, rolling("1", "0", 0)))
+		before := w.stablePods()
+		clientSide(w, model("continuous", 4, 2, rolling("1", "0", 0), image("v2")))
+		w.initialize("r1", quarters())
+		second := w.upgrade("r1", 1).GetContext()
+		clientSide(w, model("continuous", 4, 2, rolling("1", "0", 0), image("v3")))
+		w.await("the release starts over", func(c *pb.BatchContext) bool {
+			return c.GetState() == pb.State_STATE_HOLDING && c.GetUpdateRevision() != second.GetUpdateRevision()
+		})
+		w.sameGroups(before)
+		w.upgrade("r1", 2)
+		w.finalize("r1", promote)
+		w.mustRun("v3")
+		w.mustRest()
+	})
+}
+
+// The old template in mid-promotion, with other settings of the user in the same request: both are followed.
+func TestAdmissionOldTemplateInPromotion(t *testing.T) {
+	t.Parallel()
+	e := newAdmissionEnv(t)
+	e.observer.waive(ruleHold) // The policy's hold is there before the driver knows.
+	starting := annotated("test.lockstep.dev/startup", "300ms")
+	w := e.applied(model("model", 4, 2, rolling("1", "0", 0), starting))
+	serverSide(w, model("model", 4, 2, rolling("1", "0", 0), starting, image("v2")))
+	w.initialize("r1", policy("100%"))
+	w.upgrade("r1", 0)
+	w.promoteUntil("r1", 1)
+	serverSide(w, model("model", 4, 2, rolling("2", "0", 0), starting))
+	w.awaitState(pb.State_STATE_ROLLED_BACK)
+	w.mustRun("v1")
+	w.mustRest()
+	if c := recordOf(w.get()).Saved; c.MaxUnavailable.String() != "2" {
+		t.Errorf("what came with the template is not saved: %s", asJSON(c))
+	}
+}
+
+// A template that comes while a promotion rolls and no driver runs: with the policy no group gets it before the driver is
+// back and a host has released it; without it groups roll to it.
+func TestAdmissionTemplateInPromotion(t *testing.T) {
+	t.Parallel()
+	for _, admitted := range []bool{true, false} {
+		t.Run(fmt.Sprintf("policy=%t", admitted), func(t *testing.T) {
+			t.Parallel()
+			e := newEnvIn(t, cluster.Shared(t))
+			e.observer.waive(ruleStableKept, ruleAvailable, ruleHold) // Groups are at two revisions when the release starts over.
+			if admitted {
+				e.admit()
+			}
+			e.driver = driver.Start(t, driver.Kubeconfig(t, e.cluster), e.namespace)
+			w := e.adopt(model("model", 4, 2, rolling("1", "1", 0), annotated("test.lockstep.dev/startup", "300ms")))
+			w.edit(image("v2"))
+			w.initialize("r1", policy("100%"))
+			w.upgrade("r1", 0)
+			w.promoteUntil("r1", 1)
+			w.driver.Kill()
+			w.edit(image("v3"))
+			if !admitted {
+				w.eventually("a group rolls to the new template", func(context.Context) error {
+					for _, p := range w.stablePods() {
+						if p.Spec.Containers[0].Image == "example.com/model:v3" {
+							return nil
+						}
+					}
+					return fmt.Errorf("none yet")
+				})
+				return
+			}
+			if object := w.get(); !isHold(object.Spec.RolloutStrategy.RollingUpdateConfiguration) {
+				t.Fatalf("not held: %s", asJSON(object.Spec.RolloutStrategy))
+			}
+			w.eventually("LWS has dealt with the new template", func(ctx context.Context) error {
+				object := w.get()
+				s := object.Status
+				if s.ObservedGeneration != object.Generation || s.ReadyReplicas != 4 || s.Replicas != 4 {
+					return fmt.Errorf("%d of %d groups are ready", s.ReadyReplicas, s.Replicas)
+				}
+				return nil
+			})
+			for _, p := range w.stablePods() {
+				if p.Spec.Containers[0].Image == "example.com/model:v3" {
+					t.Errorf("%s rolled to a template that nobody released", p.Name)
+				}
+			}
+			w.driver.Restart()
+			w.await("the release starts over", func(c *pb.BatchContext) bool { return c.GetState() == pb.State_STATE_HOLDING })
+			if c := recordOf(w.get()).Saved; c.MaxUnavailable.String() != "1" || c.MaxSurge.String() != "1" {
+				t.Errorf("the user's own settings became %s", asJSON(c))
+			}
+			w.upgrade("r1", 0)
+			w.finalize("r1", promote)
+			w.mustRun("v3")
+			w.mustRest()
+		})
+	}
+}
