@@ -24,7 +24,11 @@ const (
 	canaryHeader  = canaryMark + "-by-header"
 	canaryValue   = canaryHeader + "-value"
 	canaryPattern = canaryHeader + "-pattern"
+	canaryCookie  = canaryMark + "-by-cookie"
 )
+
+// cookieAlways is the value of the cookie that the convention sends to the canary; no other can be chosen.
+const cookieAlways = "always"
 
 // ingressClass is how Ingresses named their class before they had a field for it. The API refuses both in a new one.
 const ingressClass = "kubernetes.io/ingress.class"
@@ -35,8 +39,8 @@ var (
 	patternChars = regexp.MustCompile(`^[-._~:/A-Za-z0-9^$\[\](){}*+?|&=\\]+$`)
 )
 
-// Supported says whether the objects of the policy can express what is desired. Routes can; an Ingress knows weights and
-// one header only.
+// Supported says whether the objects of the policy can express what is desired. Routes can; an Ingress knows weights,
+// one header and one cookie only.
 func Supported(s Setup, d Desired) error {
 	if len(s.Policy.Ingresses) == 0 {
 		return nil
@@ -48,6 +52,10 @@ func Supported(s Setup, d Desired) error {
 }
 
 func (m HeaderMatch) conventional() error {
+	if m.Cookie && m.Value != cookieAlways {
+		return fmt.Errorf("canary annotations choose a cookie by its name, and by the value %q alone: give cookie %s that value in place of %q",
+			cookieAlways, m.Name, m.Value)
+	}
 	chars := plainChars
 	if m.Regex {
 		chars = patternChars
@@ -64,7 +72,10 @@ func (m HeaderMatch) conventional() error {
 // annotations are those that send the header's requests to the canary. The convention finds a pattern anywhere in the
 // value; ours is for the whole of it.
 func (m HeaderMatch) annotations() map[string]string {
-	if m.Regex {
+	switch {
+	case m.Cookie:
+		return map[string]string{canaryCookie: m.Name}
+	case m.Regex:
 		return map[string]string{canaryHeader: m.Name, canaryPattern: "^(?:" + m.Value + ")$"}
 	}
 	return map[string]string{canaryHeader: m.Name, canaryValue: m.Value}
@@ -78,7 +89,7 @@ func isConvention(key string) bool {
 // ingressShare is what a canary Ingress asks its controller for.
 type ingressShare struct {
 	weight int
-	header map[string]string // annotations, empty without a header route
+	header map[string]string // annotations of a header and of a cookie, empty without a header route
 }
 
 func (i ingressShare) none() bool { return i.weight == 0 && len(i.header) == 0 }
@@ -100,7 +111,7 @@ func shareOf(annotations map[string]string) ingressShare {
 	if err == nil && weight > 0 {
 		out.weight = min(100, (100*weight+total-1)/total)
 	}
-	for _, k := range []string{canaryHeader, canaryValue, canaryPattern} {
+	for _, k := range []string{canaryHeader, canaryValue, canaryPattern, canaryCookie} {
 		if v, ok := annotations[k]; ok {
 			out.header[k] = v
 		}
@@ -110,16 +121,23 @@ func shareOf(annotations map[string]string) ingressShare {
 
 // shareFor is what is desired, in terms of the convention. What it can't express is left out, and is an error.
 func shareFor(d Desired) (ingressShare, error) {
-	share := ingressShare{weight: d.Weight}
+	share := ingressShare{weight: d.Weight, header: map[string]string{}}
 	headers, err := d.headers()
-	if len(headers) == 1 {
-		share.header = headers[0]
+	named := map[bool]string{} // the route by a header, and that by a cookie
+	for i, route := range d.HeaderRoutes {
+		byCookie := len(route.Matches) == 1 && route.Matches[0].Cookie
+		if other, ok := named[byCookie]; ok {
+			kind := map[bool]string{false: "a header", true: "a cookie"}[byCookie]
+			return ingressShare{weight: d.Weight}, fmt.Errorf("canary annotations hold one route by %s, not %s and %s: remove one of the two header routes first",
+				kind, other, d.HeaderRoutes[i].Name)
+		}
+		named[byCookie] = route.Name
 	}
-	switch {
-	case d.Mirror > 0:
+	for _, header := range headers {
+		maps.Copy(share.header, header)
+	}
+	if d.Mirror > 0 {
 		return share, errors.New("canary annotations can't copy requests to the canary: leave the mirror out")
-	case len(d.HeaderRoutes) > 1:
-		return share, fmt.Errorf("canary annotations hold one header route, not %d: remove header route %s first", len(d.HeaderRoutes), d.HeaderRoutes[0].Name)
 	}
 	return share, err
 }
@@ -144,11 +162,19 @@ func (d Desired) headers() (out []map[string]string, err error) {
 // shareWithin is what is desired, but no more than there is.
 func shareWithin(d Desired, have ingressShare) ingressShare {
 	share := ingressShare{weight: min(d.Weight, have.weight)}
+	share.header = map[string]string{}
 	headers, _ := d.headers()
 	for _, header := range headers {
-		if maps.Equal(header, have.header) {
-			share.header = header
+		if maps.Equal(header, have.by(header[canaryCookie] != "")) {
+			maps.Copy(share.header, header)
 		}
 	}
 	return share
+}
+
+// by are the annotations of the header, or that of the cookie.
+func (i ingressShare) by(cookie bool) map[string]string {
+	out := maps.Clone(i.header)
+	maps.DeleteFunc(out, func(k, _ string) bool { return (k == canaryCookie) != cookie })
+	return out
 }

@@ -50,12 +50,35 @@ type HeaderRoute struct {
 	Matches []HeaderMatch
 }
 
-// HeaderMatch matches one header.
+// HeaderMatch matches one header, or one cookie.
 type HeaderMatch struct {
 	Name, Value string
 	// Regex: Value is an RE2 expression for the whole header value, otherwise the value itself.
 	Regex bool
+	// Cookie: Name and Value are those of a cookie.
+	Cookie bool
 }
+
+// header is the name of the header that is matched.
+func (m HeaderMatch) header() string {
+	if m.Cookie {
+		return cookieHeader
+	}
+	return m.Name
+}
+
+// asHeader is the match of the header that comes to the same.
+func (m HeaderMatch) asHeader() HeaderMatch {
+	if !m.Cookie {
+		return m
+	}
+	pair := regexp.QuoteMeta(m.Name + "=" + m.Value)
+	// Anchored, since not every gateway takes an expression for one of the whole value.
+	return HeaderMatch{Name: cookieHeader, Regex: true, Value: "^(?:.*;[ ]?)?" + pair + "(?:;.*)?$"}
+}
+
+// cookieHeader has all cookies of a request: "a=1; b=2".
+const cookieHeader = "Cookie"
 
 // Limits of the Gateway API on header matches.
 const (
@@ -64,7 +87,11 @@ const (
 	maxHeaderValue = 4096
 )
 
-var headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+// The names of headers and cookies, and the values of cookies.
+var (
+	headerName  = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+	cookieValue = regexp.MustCompile(`^[!#-+\--:<-\[\]-~]+$`)
+)
 
 // ParseHeaderRoute checks what a host asks for. Without matches the route is to be removed.
 func ParseHeaderRoute(name string, matches []*pb.HeaderMatch) (HeaderRoute, []drivererr.FieldViolation) {
@@ -78,33 +105,49 @@ func ParseHeaderRoute(name string, matches []*pb.HeaderMatch) (HeaderRoute, []dr
 	route := HeaderRoute{Name: name}
 	for i, m := range matches {
 		match := HeaderMatch{Name: m.GetName(), Value: m.GetExact()}
-		if _, regex := m.GetValue().(*pb.HeaderMatch_Regex); regex {
+		switch m.GetValue().(type) {
+		case *pb.HeaderMatch_Regex:
 			match.Value, match.Regex = m.GetRegex(), true
+		case *pb.HeaderMatch_Cookie:
+			match.Value, match.Cookie = m.GetCookie(), true
 		}
 		for _, v := range match.violations() {
 			bad = append(bad, drivererr.FieldViolation{Field: fmt.Sprintf("matches[%d].%s", i, v.Field), Description: v.Description})
 		}
-		if slices.ContainsFunc(route.Matches, func(o HeaderMatch) bool { return strings.EqualFold(o.Name, match.Name) }) {
-			bad = append(bad, drivererr.FieldViolation{Field: fmt.Sprintf("matches[%d].name", i), Description: "is named twice"})
+		if slices.ContainsFunc(route.Matches, func(o HeaderMatch) bool { return strings.EqualFold(o.header(), match.header()) }) {
+			bad = append(bad, drivererr.FieldViolation{Field: fmt.Sprintf("matches[%d].name", i), Description: twice(match)})
 		}
 		route.Matches = append(route.Matches, match)
 	}
 	return route, bad
 }
 
+func twice(m HeaderMatch) string {
+	if m.header() == cookieHeader {
+		return "all cookies are in one header, which can be matched once: name one cookie"
+	}
+	return "is named twice"
+}
+
 func (m HeaderMatch) violations() []drivererr.FieldViolation {
 	var bad []drivererr.FieldViolation
 	if !headerName.MatchString(m.Name) || len(m.Name) > maxHeaderName {
-		bad = append(bad, drivererr.FieldViolation{Field: "name", Description: fmt.Sprintf("%q is no header name", m.Name)})
+		bad = append(bad, drivererr.FieldViolation{Field: "name", Description: fmt.Sprintf("%q is no name of a header or cookie", m.Name)})
 	}
 	field := "exact"
-	if m.Regex {
+	switch {
+	case m.Cookie:
+		field = "cookie"
+		if m.Value != "" && !cookieValue.MatchString(m.Value) {
+			bad = append(bad, drivererr.FieldViolation{Field: field, Description: fmt.Sprintf("%q is no value of a cookie", m.Value)})
+		}
+	case m.Regex:
 		field = "regex"
 		if _, err := regexp.Compile(m.Value); err != nil {
 			bad = append(bad, drivererr.FieldViolation{Field: field, Description: err.Error()})
 		}
 	}
-	if m.Value == "" || len(m.Value) > maxHeaderValue {
+	if m.Value == "" || len(m.asHeader().Value) > maxHeaderValue {
 		bad = append(bad, drivererr.FieldViolation{Field: field, Description: fmt.Sprintf("must have 1 to %d characters", maxHeaderValue)})
 	}
 	return bad

@@ -75,6 +75,7 @@ func both(matches []object, route HeaderRoute) ([]object, error) {
 // addHeader adds a header to what a match asks for. A header can stand in a match only once: if it asks for the same
 // header already, either it is for the same value, or no request can have both values, or nobody can tell.
 func addHeader(match object, h HeaderMatch) (possible bool, err error) {
+	h = h.asHeader()
 	kind := matchExact
 	if h.Regex {
 		kind = matchRegex

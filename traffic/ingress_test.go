@@ -42,6 +42,10 @@ func TestCanaryIngress(t *testing.T) {
 	}
 }
 
+func cookie(name, value string) HeaderRoute {
+	return HeaderRoute{Name: "cookie", Matches: []HeaderMatch{{Name: name, Value: value, Cookie: true}}}
+}
+
 // TestConvention: what is desired as annotations, and back.
 func TestConvention(t *testing.T) {
 	const prefix = "nginx.ingress.kubernetes.io/"
@@ -58,6 +62,10 @@ func TestConvention(t *testing.T) {
 			map[string]string{"canary": "true", "canary-weight": "0", "canary-by-header": "x-canary", "canary-by-header-value": "yes"}},
 		{"both", Desired{Weight: 5, HeaderRoutes: []HeaderRoute{header("x-canary", "a|b", true)}},
 			map[string]string{"canary": "true", "canary-weight": "5", "canary-by-header": "x-canary", "canary-by-header-pattern": "^(?:a|b)$"}},
+		{"cookie", Desired{HeaderRoutes: []HeaderRoute{cookie("tester", "always")}},
+			map[string]string{"canary": "true", "canary-weight": "0", "canary-by-cookie": "tester"}},
+		{"header and cookie", Desired{Weight: 5, HeaderRoutes: []HeaderRoute{header("x-canary", "yes", false), cookie("tester", "always")}},
+			map[string]string{"canary": "true", "canary-weight": "5", "canary-by-header": "x-canary", "canary-by-header-value": "yes", "canary-by-cookie": "tester"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := CanaryIngress(readIngress(t, "ingress.yaml"), setupOf("vllm"), tt.desired)
@@ -110,7 +118,11 @@ func TestSupported(t *testing.T) {
 		{"header", Desired{HeaderRoutes: []HeaderRoute{header("x-canary", "v1.2:a b", false)}}, nil},
 		{"expression", Desired{HeaderRoutes: []HeaderRoute{header("x-canary", `v[0-9]+\.(a|b)?`, true)}}, nil},
 		{"mirror", Desired{Mirror: 1}, []string{"Ingress llm", "copy", "Gateway API"}},
-		{"two routes", Desired{HeaderRoutes: []HeaderRoute{header("x-a", "1", false), header("x-b", "1", false)}}, []string{"Ingress llm", "one header route", "remove header route beta"}},
+		{"two routes", Desired{HeaderRoutes: []HeaderRoute{header("x-a", "1", false), header("x-b", "1", false)}}, []string{"Ingress llm", "one route by a header", "beta", "remove one"}},
+		{"two cookies", Desired{HeaderRoutes: []HeaderRoute{cookie("a", "always"), cookie("b", "always")}}, []string{"Ingress llm", "one route by a cookie", "remove one"}},
+		{"header and cookie", Desired{HeaderRoutes: []HeaderRoute{header("x-a", "1", false), cookie("b", "always")}}, nil},
+		{"cookie of another value", Desired{HeaderRoutes: []HeaderRoute{cookie("tester", "yes")}}, []string{"cookie tester", `"always"`, `"yes"`}},
+		{"strange cookie", Desired{HeaderRoutes: []HeaderRoute{cookie("x#a", "always")}}, []string{"header route cookie", `"x#a"`}},
 		{"two headers", Desired{HeaderRoutes: []HeaderRoute{two}}, []string{"Ingress llm", "header route beta", "2"}},
 		{"strange name", Desired{HeaderRoutes: []HeaderRoute{header("x#a", "1", false)}}, []string{"header route beta", `"x#a"`}},
 		{"strange value", Desired{HeaderRoutes: []HeaderRoute{header("x-a", "a;b", false)}}, []string{"header route beta", `"a;b"`, "x-a"}},
@@ -176,7 +188,12 @@ func TestIngressOrder(t *testing.T) {
 		{"up", "once there are endpoints", c.ready, Desired{Weight: 10}, []string{"create " + ingress}, ""},
 		{"more", "", nil, Desired{Weight: 50, HeaderRoutes: beta}, []string{"patch " + ingress}, ""},
 		{"headers alone", "weight 0 and a header is a share", nil, Desired{HeaderRoutes: beta}, []string{"patch " + ingress}, ""},
-		{"not up", "what is there stays, and no more comes", func() { c.world.CanaryReady = nil }, Desired{Weight: 50, HeaderRoutes: beta}, nil, ReasonNoCanaryEndpoints},
+		{"a cookie too", "", nil, Desired{HeaderRoutes: append([]HeaderRoute{cookie("tester", "always")}, beta...)}, []string{"patch " + ingress}, ""},
+		{"not up", "a header goes, a cookie stays, and no other comes", func() { c.world.CanaryReady = nil },
+			Desired{HeaderRoutes: []HeaderRoute{cookie("tester", "always"), header("x-other", "yes", false)}}, []string{"patch " + ingress}, ReasonNoCanaryEndpoints},
+		{"back", "", c.ready, Desired{HeaderRoutes: append([]HeaderRoute{cookie("tester", "always")}, beta...)}, []string{"patch " + ingress}, ""},
+		{"without the cookie", "the header stays", nil, Desired{HeaderRoutes: beta}, []string{"patch " + ingress}, ""},
+		{"not up again", "what is there stays, and no more comes", func() { c.world.CanaryReady = nil }, Desired{Weight: 50, HeaderRoutes: beta}, nil, ReasonNoCanaryEndpoints},
 		{"down", "a share goes back whatever the state of the canary", nil, Desired{Prepared: true}, []string{"delete " + ingress}, ""},
 		{"all", "", c.ready, Desired{Weight: 100}, []string{"create " + ingress}, ""},
 		{"edited", "another total makes 10 of the 100 %, which is what may stay until endpoints are looked at", func() {

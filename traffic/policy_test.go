@@ -116,8 +116,13 @@ func TestParseHeaderRoute(t *testing.T) {
 	regex := func(name, value string) *pb.HeaderMatch {
 		return &pb.HeaderMatch{Name: name, Value: &pb.HeaderMatch_Regex{Regex: value}}
 	}
-	got, bad := ParseHeaderRoute("beta", []*pb.HeaderMatch{exact("x-a", "1"), regex("x-b", "v.*")})
-	want := HeaderRoute{Name: "beta", Matches: []HeaderMatch{{Name: "x-a", Value: "1"}, {Name: "x-b", Value: "v.*", Regex: true}}}
+	cookie := func(name, value string) *pb.HeaderMatch {
+		return &pb.HeaderMatch{Name: name, Value: &pb.HeaderMatch_Cookie{Cookie: value}}
+	}
+	got, bad := ParseHeaderRoute("beta", []*pb.HeaderMatch{exact("x-a", "1"), regex("x-b", "v.*"), cookie("tester", "always")})
+	want := HeaderRoute{Name: "beta", Matches: []HeaderMatch{
+		{Name: "x-a", Value: "1"}, {Name: "x-b", Value: "v.*", Regex: true}, {Name: "tester", Value: "always", Cookie: true},
+	}}
 	if diff := cmp.Diff(want, got); diff != "" || len(bad) > 0 {
 		t.Errorf("%v (-want +got):\n%s", bad, diff)
 	}
@@ -134,6 +139,13 @@ func TestParseHeaderRoute(t *testing.T) {
 		{"no value", "beta", []*pb.HeaderMatch{{Name: "x-a"}}, []string{"matches[0].exact"}},
 		{"bad expression", "beta", []*pb.HeaderMatch{regex("x-a", "(")}, []string{"matches[0].regex"}},
 		{"twice", "beta", []*pb.HeaderMatch{exact("x-a", "1"), exact("X-A", "2")}, []string{"matches[1].name"}},
+		{"no cookie", "beta", []*pb.HeaderMatch{cookie("", "1")}, []string{"matches[0].name"}},
+		{"cookie without a value", "beta", []*pb.HeaderMatch{cookie("a", "")}, []string{"matches[0].cookie"}},
+		{"two cookies", "beta", []*pb.HeaderMatch{cookie("a", "1"), cookie("b", "1")}, []string{"matches[1].name"}},
+		{"cookie and its header", "beta", []*pb.HeaderMatch{exact("cookie", "a=1"), cookie("b", "1")}, []string{"matches[1].name"}},
+		{"value that would be two", "beta", []*pb.HeaderMatch{cookie("a", "1; b=2")}, []string{"matches[0].cookie"}},
+		{"cookie and a header of its name", "beta", []*pb.HeaderMatch{cookie("a", "1"), exact("a", "1")}, nil},
+		{"value too long to match", "beta", []*pb.HeaderMatch{cookie("a", strings.Repeat(".", 4000))}, []string{"matches[0].cookie"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, bad := ParseHeaderRoute(tt.route, tt.matches)

@@ -5,6 +5,7 @@ package traffic
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -143,6 +144,45 @@ func TestRouteWeight(t *testing.T) {
 		if RouteUses(got, s) != (weight > 0) || !RouteServes(got, s) {
 			t.Errorf("weight %d: uses %t, serves %t", weight, RouteUses(got, s), RouteServes(got, s))
 		}
+	}
+}
+
+// TestCookie: a cookie is matched by an expression for the one header that has all of them, wherever in it it is.
+func TestCookie(t *testing.T) {
+	r, s := readRoute(t, "httproute.yaml"), setupOf("vllm")
+	got := apply(t, r, s, Desired{HeaderRoutes: []HeaderRoute{cookie("tes.ter", "al+ways")}})
+	var expression string
+	for _, rule := range got.rules() {
+		for _, match := range list(rule, "matches") {
+			for _, h := range list(match, "headers") {
+				if text(h, "name", "") == "Cookie" && text(h, "type", "") == "RegularExpression" {
+					expression = text(h, "value", "")
+				}
+			}
+		}
+	}
+	if expression == "" {
+		t.Fatalf("no rule matches the cookie: %v", got.rules())
+	}
+	compiled := regexp.MustCompile(expression)
+	for header, want := range map[string]bool{
+		"tes.ter=al+ways": true, "a=b; tes.ter=al+ways": true, "a=b;tes.ter=al+ways": true, "tes.ter=al+ways; a=b": true, "a=b; tes.ter=al+ways; c=d": true,
+		"": false, "tester=al+ways": false, "tes.ter=always": false, "tes.ter=al+ways2": false, "xtes.ter=al+ways": false, "a=tes.ter=al+ways": false,
+		"Tes.ter=al+ways": false,
+	} {
+		if compiled.MatchString(header) != want {
+			t.Errorf("%q matches %q: %t, want %t", expression, header, !want, want)
+		}
+	}
+	if again := apply(t, got, s, Desired{}); diffJSON(r.Object.Object, again.Object.Object) != "" {
+		t.Error("the route does not come back")
+	}
+	taken := Route{r.Key, r.Object.DeepCopy()}
+	for _, rule := range taken.rules() {
+		rule["matches"] = []any{object{"headers": []any{object{"type": "Exact", "name": "cookie", "value": "a=b"}}}}
+	}
+	if _, _, err := RouteRules(taken, s, Desired{HeaderRoutes: []HeaderRoute{cookie("tester", "always")}}); err == nil || !strings.Contains(err.Error(), "header Cookie") {
+		t.Errorf("a rule that matches the header already: %v", err)
 	}
 }
 

@@ -103,6 +103,10 @@ func (f *releaseFlags) release() (host.Release, error) {
 	if err != nil {
 		return host.Release{}, err
 	}
+	headers, err := f.policy.traffic.headerRoutes(policy)
+	if err != nil {
+		return host.Release{}, err
+	}
 	if f.pause < 0 {
 		return host.Release{}, usageErrorf("--pause %s: want 0 or more", f.pause)
 	}
@@ -113,7 +117,7 @@ func (f *releaseFlags) release() (host.Release, error) {
 		return host.Release{}, usageErrorf("--on-failure %q: want pause, rollback or wait", f.onFailure)
 	}
 	return host.Release{
-		ID: f.id, NewID: newReleaseID, Owner: owner(), Policy: policy, Weights: weights,
+		ID: f.id, NewID: newReleaseID, Owner: owner(), Policy: policy, Weights: weights, HeaderRoutes: headers,
 		Pause: f.pause, NoPromote: f.noPromote, OnFailure: onFailure,
 	}, nil
 }

@@ -4,11 +4,13 @@
 package cli
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockstep-rollouts/lockstep/internal/host"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -19,6 +21,7 @@ type trafficFlags struct {
 	ingresses                     []string
 	inferencePool, endpointPicker string
 	weights                       []string
+	headers, cookies              []string
 }
 
 func (f *trafficFlags) add(cmd *cobra.Command) {
@@ -34,8 +37,13 @@ func (f *trafficFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.endpointPicker, "endpoint-picker", "", "Service of the canary pool's own endpoint picker")
 	flags.StringSliceVar(&f.weights, "weights", nil,
 		"percentage of requests for the canary once each batch is ready: 10,50,100 (default: the batch's share of groups)")
+	flags.StringSliceVar(&f.headers, "canary-header", nil,
+		"NAME=VALUE: requests with this header go to the canary, whatever its weight; may be repeated")
+	flags.StringSliceVar(&f.cookies, "canary-cookie", nil,
+		"NAME or NAME=VALUE (default: always): requests with this cookie go to the canary, whatever its weight; may be repeated")
 	for _, flag := range []string{
 		"service", "canary-service", "http-route", "grpc-route", "ingress", "inference-pool", "endpoint-picker", "weights",
+		"canary-header", "canary-cookie",
 	} {
 		complete(cmd, flag)
 	}
@@ -142,4 +150,38 @@ func (f *trafficFlags) parseWeights(policy *pb.ReleasePolicy) ([]int32, error) {
 		weights = append(weights, int32(n))
 	}
 	return weights, nil
+}
+
+// cookieAlways is the value of a cookie that is not given one: the only one that Ingresses know.
+const cookieAlways = "always"
+
+// headerRoutes reads --canary-header and --canary-cookie, each of which is a route of its own.
+func (f *trafficFlags) headerRoutes(policy *pb.ReleasePolicy) ([]host.HeaderRoute, error) {
+	if len(f.headers)+len(f.cookies) > 0 && policy.GetTraffic() == nil {
+		return nil, usageErrorf("--canary-header and --canary-cookie: nothing splits the requests of this release; give --service " +
+			"and a route, for example --http-route, or leave them out")
+	}
+	var routes []host.HeaderRoute
+	for i, text := range f.headers {
+		name, value, _ := strings.Cut(text, "=")
+		if name == "" || value == "" {
+			return nil, usageErrorf("--canary-header %q: want a name and a value, for example x-canary=yes", text)
+		}
+		routes = append(routes, host.HeaderRoute{
+			Name: fmt.Sprintf("header-%d", i+1), Match: &pb.HeaderMatch{Name: name, Value: &pb.HeaderMatch_Exact{Exact: value}},
+		})
+	}
+	for i, text := range f.cookies {
+		name, value, given := strings.Cut(text, "=")
+		if !given {
+			value = cookieAlways
+		}
+		if name == "" || value == "" {
+			return nil, usageErrorf("--canary-cookie %q: want a name, or a name and a value, for example tester=always", text)
+		}
+		routes = append(routes, host.HeaderRoute{
+			Name: fmt.Sprintf("cookie-%d", i+1), Match: &pb.HeaderMatch{Name: name, Value: &pb.HeaderMatch_Cookie{Cookie: value}},
+		})
+	}
+	return routes, nil
 }

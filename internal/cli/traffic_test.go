@@ -126,6 +126,10 @@ func TestWrongTrafficFlags(t *testing.T) {
 		"WeightsAlone":       {"nothing to split", []string{"--batches", "1", "--weights", "50"}, "give --service and a route"},
 		"RouteAlone":         {"of which Service?", []string{"--batches", "1", "--grpc-route", "g"}, "--grpc-route: which Service"},
 		"CanaryServiceAlone": {"of which Service?", []string{"--batches", "1", "--canary-service", "c"}, "--canary-service: which Service"},
+		"HeaderAlone":        {"nothing to split", []string{"--batches", "1", "--canary-header", "a=b"}, "give --service and a route"},
+		"HeaderWithoutValue": {"which requests?", with(routed, "--canary-header", "a"), `"a": want a name and a value`},
+		"CookieWithoutName":  {"which requests?", with(routed, "--canary-cookie", "=a"), `"=a": want a name`},
+		"CookieWithoutValue": {"a slip of the finger", with(routed, "--canary-cookie", "a="), `"a=": want a name`},
 		"PoolWithoutPicker":  {"they need each other", with(routed, "--inference-pool", "p"), "need each other"},
 		"PickerWithoutPool":  {"they need each other", with(routed, "--endpoint-picker", "p"), "need each other"},
 	}
@@ -137,6 +141,34 @@ func TestWrongTrafficFlags(t *testing.T) {
 				t.Errorf("%s: %v, want a usage error with %q", tc.reason, err, tc.want)
 			}
 		})
+	}
+}
+
+// Header routes are asked for once the first batch is ready, before any share, and no other time.
+func TestHeaderRoutesOfARelease(t *testing.T) {
+	t.Parallel()
+	fake := hosttest.New()
+	args := with(canary, "--service", "vllm", "--http-route", "vllm", "--weights", "0,30,60",
+		"--canary-header", "x-canary=a=b", "--canary-cookie", "tester", "--canary-cookie", "group=beta")
+	got := runProgram(deadline(t), t, hosttest.Serve(t, fake).Address, args...)
+	if got.code != exitOK {
+		t.Fatalf("exit code %d:\n%s", got.code, got.stderr)
+	}
+	var calls []string
+	for _, call := range fake.Calls() {
+		if strings.HasPrefix(call, "Set") || strings.HasPrefix(call, "Upgrade") || strings.HasPrefix(call, "Finalize") {
+			calls = append(calls, call)
+		}
+	}
+	want := []string{
+		"UpgradeBatch 0", "SetHeaderRoute header-1 x-canary=a=b", "SetHeaderRoute cookie-1 tester=always", "SetHeaderRoute cookie-2 group=beta",
+		"UpgradeBatch 1", "SetWeight 30", "UpgradeBatch 2", "SetWeight 60", "Finalize PROMOTE",
+	}
+	if diff := cmp.Diff(want, calls); diff != "" {
+		t.Errorf("calls: -want, +got:\n%s", diff)
+	}
+	if said := "sending requests with header x-canary: a=b or cookie tester=always or cookie group=beta"; !strings.Contains(got.stdout+got.stderr, said) {
+		t.Errorf("nobody is told %q:\n%s", said, got.stdout)
 	}
 }
 

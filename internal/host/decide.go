@@ -68,6 +68,10 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 	if behind || !m.asked {
 		return m.upgrade()
 	}
+	if len(m.headerRoutes) > 0 && !m.directed {
+		m.readySince = time.Time{}
+		return m.direct()
+	}
 	if !m.weighed(c) {
 		m.readySince = time.Time{}
 		return m.weigh(c)

@@ -22,6 +22,8 @@ const (
 	EventProgress EventKind = "progress"
 	// EventBatchStarted: a batch is asked for, for the first time in this run.
 	EventBatchStarted EventKind = "batch-started"
+	// EventHeaders: requests with a header or cookie are asked for.
+	EventHeaders EventKind = "headers"
 	// EventWeight: a share of requests is asked for.
 	EventWeight EventKind = "weight"
 	// EventBatchReady: the batch is complete, and has its share of requests if the release routes them.

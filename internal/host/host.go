@@ -35,6 +35,7 @@ type Driver interface {
 type Router interface {
 	Info() *pb.GetDriverInfoResponse
 	SetWeight(context.Context, *pb.SetWeightRequest, ...grpc.CallOption) (*pb.SetWeightResponse, error)
+	SetHeaderRoute(context.Context, *pb.SetHeaderRouteRequest, ...grpc.CallOption) (*pb.SetHeaderRouteResponse, error)
 }
 
 var _ Driver = (*plugin.Client)(nil)
@@ -57,6 +58,9 @@ func (h *Host) Release(ctx context.Context, release Release) (Result, error) {
 		return Result{}, errors.New("a release needs a workload and a policy with at least one batch")
 	}
 	if err := checkWeights(release, h.Driver.Info()); err != nil {
+		return Result{}, err
+	}
+	if err := checkHeaderRoutes(release, h.Driver.Info()); err != nil {
 		return Result{}, err
 	}
 	r := h.newRun(release)
@@ -127,12 +131,13 @@ func (h *Host) newRun(release Release) *run {
 		timing:  h.Timing.withDefaults(),
 		release: release,
 		machine: machine{
-			batches:   release.Policy.GetBatches(),
-			routed:    release.Policy.GetTraffic() != nil,
-			weights:   release.Weights,
-			pause:     release.Pause,
-			noPromote: release.NoPromote,
-			onFailure: release.OnFailure,
+			batches:      release.Policy.GetBatches(),
+			routed:       release.Policy.GetTraffic() != nil,
+			weights:      release.Weights,
+			headerRoutes: release.HeaderRoutes,
+			pause:        release.Pause,
+			noPromote:    release.NoPromote,
+			onFailure:    release.OnFailure,
 		},
 		feed: make(chan *pb.BatchContext),
 	}

@@ -18,6 +18,8 @@ const (
 	actInitialize action = iota
 	// actUpgrade asks for step.batch.
 	actUpgrade
+	// actHeaders asks for the header routes.
+	actHeaders
 	// actWeight asks for step.weight, which is the one of step.batch.
 	actWeight
 	// actPause waits until step.until, then looks again.
@@ -52,8 +54,11 @@ type machine struct {
 	batches []string
 	// routed is set when the policy routes requests, so that each batch has a weight: its own of weights, or else the
 	// batch's share of groups.
-	routed    bool
-	weights   []int32
+	routed  bool
+	weights []int32
+	// headerRoutes are asked for once a batch is ready.
+	headerRoutes []HeaderRoute
+
 	pause     time.Duration
 	noPromote bool
 	onFailure OnFailure
@@ -74,6 +79,8 @@ type machine struct {
 	// that people know was asked for, for the batch at cursor. Nil: none.
 	begun, told int32
 	sent        *int32
+	// directed is true once the header routes were asked for, for this revision.
+	directed bool
 	// superseded is true when what was to be promoted is no longer what the template says.
 	superseded bool
 	// failing is true while people know that the release is FAILED.
@@ -112,6 +119,7 @@ func (m *machine) restart(was string) []note {
 		return []note{{EventTemplateChanged, text}}
 	}
 	m.cursor, m.begun, m.told, m.sent, m.asked, m.readySince = 0, 0, 0, nil, false, time.Time{}
+	m.directed = false
 	m.intent = pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
 	return []note{{EventTemplateChanged, text + ": starting again at batch 1"}}
 }

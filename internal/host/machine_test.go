@@ -115,6 +115,26 @@ func TestNext(t *testing.T) {
 			context: at(pb.State_STATE_READY, 2, "b"),
 			want:    step{action: actStop, outcome: OutcomeLastBatch},
 		},
+		"HeaderRoutes": {
+			reason:  "who asks for the update revision gets it before others do",
+			machine: routing(func(m *machine) { m.headerRoutes = []HeaderRoute{{Name: "a"}} }),
+			context: routedAt(pb.State_STATE_READY, 0, 0, "b"),
+			want:    step{action: actHeaders, batch: 0},
+		},
+		"HeaderRoutesOnce": {
+			reason:  "they stay for the whole release",
+			machine: routing(func(m *machine) { m.headerRoutes, m.directed = []HeaderRoute{{Name: "a"}}, true }),
+			context: routedAt(pb.State_STATE_READY, 0, 0, "b"),
+			want:    step{action: actWeight, batch: 0, weight: 25},
+		},
+		"HeaderRoutesOfTheOldTemplate": {
+			reason: "a new template ends them: nobody may get it before its first batch is ready",
+			machine: routing(func(m *machine) {
+				m.headerRoutes, m.directed, m.revision, m.asked = []HeaderRoute{{Name: "a"}}, true, "a", true
+			}),
+			context: routedAt(pb.State_STATE_READY, 0, 0, "b"),
+			want:    step{action: actUpgrade, batch: 0},
+		},
 		"Weight": {
 			reason:  "a batch whose groups are ready gets its share of requests first",
 			machine: routing(nil),

@@ -39,6 +39,9 @@ type Release struct {
 	// per batch, each 0 to 100. A batch without groups gets none. Only with a policy that has traffic. Empty: each
 	// batch's share of the workload's groups, rounded up.
 	Weights []int32
+	// HeaderRoutes are in force from the first batch that is ready on, until the release ends. Only with a policy that has
+	// traffic.
+	HeaderRoutes []HeaderRoute
 	// Pause is how long a batch must have stayed ready, as seen by this run, before the next one is asked for. A batch
 	// that becomes unready during the pause starts it again. There is no pause after the last batch.
 	Pause time.Duration

@@ -57,6 +57,8 @@ func (r *run) perform(ctx context.Context, s step) (answer, error) {
 	switch s.action {
 	case actInitialize:
 		call = r.initialize
+	case actHeaders:
+		call = r.direct
 	case actWeight:
 		call = r.weigh
 	case actPromote, actRollback:

@@ -26,12 +26,14 @@ type HeaderRoute struct {
 	Matches []HeaderMatch `json:"matches"`
 }
 
-// HeaderMatch matches one header.
+// HeaderMatch matches one header, or one cookie.
 type HeaderMatch struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 	// Regex: Value is an expression.
 	Regex bool `json:"regex,omitempty"`
+	// Cookie: Name and Value are a cookie's.
+	Cookie bool `json:"cookie,omitempty"`
 }
 
 // With returns t with another weight. Nil counts as nothing wished for; t is not changed.

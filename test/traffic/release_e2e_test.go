@@ -197,7 +197,7 @@ func (s *served) mustBeGivenBackBut(more ...string) {
 func TestTrafficRelease(t *testing.T) {
 	s := serve(t)
 	g := s.load(load.Options{
-		Rate: 800, LongEvery: 100, LongFor: longest, MatchEvery: 10, Match: http.Header{match: {"yes"}},
+		Rate: 800, LongEvery: 100, LongFor: longest, MatchEvery: 10, Match: http.Header{match: {"yes"}, "Cookie": {"session=1; tester=always; theme=dark"}},
 	})
 	stable := func(canary string, weight float64) load.Shares {
 		shares := load.Shares{}
@@ -230,7 +230,20 @@ func TestTrafficRelease(t *testing.T) {
 	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: s.ref, ReleaseId: "r1", Name: "testers"}); err != nil {
 		t.Fatal(err)
 	}
+	s.await(g, 3000)
+	g.Begin(load.Phase{Name: "cookie match", Want: stable(canary, 10), WantMatch: canary})
+	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{
+		Workload: s.ref, ReleaseId: "r1", Name: "people",
+		Matches: []*pb.HeaderMatch{{Name: "tester", Value: &pb.HeaderMatch_Cookie{Cookie: "always"}}},
+	}); err != nil {
+		t.Fatal(err)
+	}
 	s.await(g, 4000)
+	g.Begin(load.Phase{Name: "cookie match removed", Want: stable(canary, 10)})
+	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: s.ref, ReleaseId: "r1", Name: "people"}); err != nil {
+		t.Fatal(err)
+	}
+	s.await(g, 2000)
 	g.Begin(load.Phase{Name: "second batch, 50 %", Want: stable(canary, 50)})
 	s.upgrade(1)
 	s.weight(50)

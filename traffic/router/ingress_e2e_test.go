@@ -86,6 +86,21 @@ func TestIngressRelease(t *testing.T) {
 		t.Fatalf("header (-want +got):\n%s", diff)
 	}
 	e.canaryIngress(map[string]string{"canary": "true", "canary-weight": "60", "canary-by-header": "x-canary", "canary-by-header-pattern": "^(?:y.*)$"})
+	byHeader := d.HeaderRoutes
+	d.HeaderRoutes = append([]traffic.HeaderRoute{
+		{Name: "people", Matches: []traffic.HeaderMatch{{Name: "tester", Value: "always", Cookie: true}}},
+	}, byHeader...)
+	if diff := cmp.Diff([]string{"patch Ingress llm-canary"}, e.settle(d)); diff != "" {
+		t.Fatalf("cookie (-want +got):\n%s", diff)
+	}
+	e.canaryIngress(map[string]string{
+		"canary": "true", "canary-weight": "60", "canary-by-header": "x-canary", "canary-by-header-pattern": "^(?:y.*)$", "canary-by-cookie": "tester",
+	})
+	d.HeaderRoutes = byHeader
+	if diff := cmp.Diff([]string{"patch Ingress llm-canary"}, e.settle(d)); diff != "" {
+		t.Fatalf("without the cookie (-want +got):\n%s", diff)
+	}
+	e.canaryIngress(map[string]string{"canary": "true", "canary-weight": "60", "canary-by-header": "x-canary", "canary-by-header-pattern": "^(?:y.*)$"})
 	if _, _, err := e.router.Apply(t.Context(), e.setup, traffic.Desired{Weight: 60, Mirror: 5, HeaderRoutes: d.HeaderRoutes}); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED {
 		t.Errorf("mirror: %v", err)
 	}

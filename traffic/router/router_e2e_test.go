@@ -79,6 +79,7 @@ func TestRelease(t *testing.T) {
 	e.pod("vllm-abc123-0-1", "vllm-abc123", "1")
 	d := traffic.Desired{Weight: 25, Mirror: 5, HeaderRoutes: []traffic.HeaderRoute{
 		{Name: "beta", Matches: []traffic.HeaderMatch{{Name: "x-canary", Value: "y.*", Regex: true}}},
+		{Name: "people", Matches: []traffic.HeaderMatch{{Name: "tester", Value: "always", Cookie: true}}},
 	}}
 	eventually(t, "the canary has an endpoint", func(context.Context) error {
 		if v := e.router.Observe(e.setup, d); v.CanaryEndpoints != 1 {

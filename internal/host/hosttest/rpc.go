@@ -14,7 +14,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// GetDriverInfo says that everything is served but Plan, ListRevisions, Undo, header routes and mirrors.
+// GetDriverInfo says that everything is served but Plan, ListRevisions, Undo and mirrors.
 func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.GetDriverInfoResponse, error) {
 	info := &pb.GetDriverInfoResponse{
 		Name: "fake.lockstep.dev", Version: "v0.0.0",
@@ -28,7 +28,8 @@ func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.G
 		},
 	}
 	if !d.NoTraffic {
-		info.Capabilities = append(info.Capabilities, pb.Capability_CAPABILITY_TRAFFIC_WEIGHT)
+		info.Capabilities = append(info.Capabilities,
+			pb.Capability_CAPABILITY_TRAFFIC_WEIGHT, pb.Capability_CAPABILITY_TRAFFIC_HEADER_ROUTE)
 	}
 	return info, nil
 }
@@ -162,22 +163,46 @@ func (d *Driver) SetWeight(ctx context.Context, request *pb.SetWeightRequest) (*
 	return &pb.SetWeightResponse{Action: action, Reason: c.GetReason(), Message: c.GetMessage()}, nil
 }
 
+// SetHeaderRoute sends what matches where it is to go, at once.
+func (d *Driver) SetHeaderRoute(_ context.Context, request *pb.SetHeaderRouteRequest) (*pb.SetHeaderRouteResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := request.GetMatches()[0]
+	d.log(fmt.Sprintf("SetHeaderRoute %s %s=%s", request.GetName(), m.GetName(), m.GetExact()+m.GetCookie()))
+	if err := d.checkRouted(request); err != nil {
+		return nil, err
+	}
+	return &pb.SetHeaderRouteResponse{Action: pb.Action_ACTION_CONFIGURED}, nil
+}
+
+// checkRouted refuses what every request about traffic is refused for.
+func (d *Driver) checkRouted(request interface {
+	GetWorkload() *pb.WorkloadRef
+	GetReleaseId() string
+	GetUpdateRevision() string
+}) error {
+	if err := d.find(request.GetWorkload(), request.GetReleaseId()); err != nil {
+		return err
+	}
+	if want := request.GetUpdateRevision(); want != "" && want != d.context.GetUpdateRevision() {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
+			"the template is at revision %s, not %s", d.context.GetUpdateRevision(), want)
+	}
+	if !routed(d.context) {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "the release has no policy.traffic")
+	}
+	if d.finalizing() {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, "the release is being finalized")
+	}
+	return nil
+}
+
 func (d *Driver) weigh(request *pb.SetWeightRequest) (pb.Action, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.log("SetWeight " + fmt.Sprint(request.GetWeight()))
-	if err := d.find(request.GetWorkload(), request.GetReleaseId()); err != nil {
+	if err := d.checkRouted(request); err != nil {
 		return 0, err
-	}
-	if want := request.GetUpdateRevision(); want != "" && want != d.context.GetUpdateRevision() {
-		return 0, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
-			"the template is at revision %s, not %s", d.context.GetUpdateRevision(), want)
-	}
-	if !routed(d.context) {
-		return 0, drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "the release has no policy.traffic")
-	}
-	if d.finalizing() {
-		return 0, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, "the release is being finalized")
 	}
 	action := pb.Action_ACTION_CONFIGURED
 	if d.context.GetTrafficWeight() == request.GetWeight() {

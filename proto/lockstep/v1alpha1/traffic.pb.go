@@ -182,10 +182,10 @@ func (x *SetWeightResponse) GetMessage() string {
 	return ""
 }
 
-// HeaderMatch matches one request header.
+// HeaderMatch matches one request header, or one of the cookies in the header Cookie.
 type HeaderMatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required. The header's name.
+	// Required. The header's name, or the cookie's.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Required.
 	//
@@ -193,6 +193,7 @@ type HeaderMatch struct {
 	//
 	//	*HeaderMatch_Exact
 	//	*HeaderMatch_Regex
+	//	*HeaderMatch_Cookie
 	Value         isHeaderMatch_Value `protobuf_oneof:"value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -260,6 +261,15 @@ func (x *HeaderMatch) GetRegex() string {
 	return ""
 }
 
+func (x *HeaderMatch) GetCookie() string {
+	if x != nil {
+		if x, ok := x.Value.(*HeaderMatch_Cookie); ok {
+			return x.Cookie
+		}
+	}
+	return ""
+}
+
 type isHeaderMatch_Value interface {
 	isHeaderMatch_Value()
 }
@@ -274,9 +284,16 @@ type HeaderMatch_Regex struct {
 	Regex string `protobuf:"bytes,3,opt,name=regex,proto3,oneof"`
 }
 
+type HeaderMatch_Cookie struct {
+	// The value of the cookie of that name, exactly. With an Ingress it must be "always".
+	Cookie string `protobuf:"bytes,4,opt,name=cookie,proto3,oneof"`
+}
+
 func (*HeaderMatch_Exact) isHeaderMatch_Value() {}
 
 func (*HeaderMatch_Regex) isHeaderMatch_Value() {}
+
+func (*HeaderMatch_Cookie) isHeaderMatch_Value() {}
 
 // SetHeaderRouteRequest names a header route.
 type SetHeaderRouteRequest struct {
@@ -801,11 +818,12 @@ const file_lockstep_v1alpha1_traffic_proto_rawDesc = "" +
 	"\x06action\x18\x01 \x01(\x0e2\x19.lockstep.v1alpha1.ActionR\x06action\x12\x1a\n" +
 	"\bverified\x18\x02 \x01(\bR\bverified\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage\"Z\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"t\n" +
 	"\vHeaderMatch\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x05exact\x18\x02 \x01(\tH\x00R\x05exact\x12\x16\n" +
-	"\x05regex\x18\x03 \x01(\tH\x00R\x05regexB\a\n" +
+	"\x05regex\x18\x03 \x01(\tH\x00R\x05regex\x12\x18\n" +
+	"\x06cookie\x18\x04 \x01(\tH\x00R\x06cookieB\a\n" +
 	"\x05value\"\xe9\x01\n" +
 	"\x15SetHeaderRouteRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1d\n" +
@@ -920,6 +938,7 @@ func file_lockstep_v1alpha1_traffic_proto_init() {
 	file_lockstep_v1alpha1_traffic_proto_msgTypes[2].OneofWrappers = []any{
 		(*HeaderMatch_Exact)(nil),
 		(*HeaderMatch_Regex)(nil),
+		(*HeaderMatch_Cookie)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
