@@ -44,12 +44,11 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 		if err := d.checkTraffic(ctx, s, req.GetPolicy()); err != nil {
 			return nil, err
 		}
-		if s.Stable.Replicas < 2 {
-			warnings = append(warnings, &pb.Warning{
-				Code:    "FewReplicas",
-				Message: fmt.Sprintf("%s has %d groups, so every batch but an empty one is all of them", key, s.Stable.Replicas),
-			})
+		costs, err := d.preview(ctx, s, req.GetPolicy())
+		if err != nil {
+			return nil, err
 		}
+		warnings = append(warnings, costs...)
 		return begin(s, req)
 	})
 	if err != nil {

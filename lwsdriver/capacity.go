@@ -1,0 +1,154 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// quotaTimeout bounds the one question about quotas, for which the start of a release waits.
+const quotaTimeout = 5 * time.Second
+
+// preview says what a release that is about to begin costs at its peak, and refuses a second set of groups that a quota
+// does not hold. It is asked once: what a running release needs is there, or on its way.
+func (d *Driver) preview(ctx context.Context, s *seen, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
+	warnings := fewReplicas(s, p.GetStyle())
+	now := s.StableRevisions()
+	if s.Stable.Replicas == 0 || len(now) == 1 && now[0] == s.Stable.Revision {
+		return warnings, nil // nothing to release
+	}
+	need, peak := peakOf(s, p)
+	if need.Groups == 0 {
+		return warnings, nil
+	}
+	warnings = append(warnings, &pb.Warning{Code: "ExtraCapacity", Message: peak})
+	shortage, err := d.shortage(ctx, s, need)
+	must := p.GetStyle() == pb.Style_STYLE_BLUE_GREEN && !p.GetBlueGreen().GetForce()
+	switch {
+	case err != nil && must:
+		return nil, fmt.Errorf("read the ResourceQuotas of %s, which a second set of groups must fit (policy.blue_green.force begins without): %w",
+			s.key.Namespace, contractError(err))
+	case err != nil:
+		warnings = append(warnings, &pb.Warning{
+			Code: "QuotaUnknown", Message: fmt.Sprintf("the ResourceQuotas of %s could not be read, so nobody knows whether they hold that: %v", s.key.Namespace, err),
+		})
+	case shortage.text == "":
+	case must:
+		return nil, drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED,
+			"%s. That does not fit: %s. Raise the quota, free what uses it or scale %s down; release in STYLE_PARTITION, which needs nothing extra, or in "+
+				"STYLE_CANARY, whose batches need less; or set policy.blue_green.force to begin all the same", peak, shortage.text, s.key),
+			"object", shortage.object)
+	default:
+		warnings = append(warnings, &pb.Warning{
+			Code:    "QuotaExceeded",
+			Message: "the release does not fit: " + shortage.text + ". Groups beyond that will not come until the quota is raised or something is freed",
+		})
+	}
+	return warnings, nil
+}
+
+// fewReplicas warns where a workload is too small to be released in steps.
+func fewReplicas(s *seen, style pb.Style) []*pb.Warning {
+	text := ""
+	switch {
+	case s.Stable.Replicas > 1:
+		return nil
+	case s.Stable.Replicas == 0:
+		text = "%s has no group, so there is nothing to release"
+	case style == pb.Style_STYLE_PARTITION:
+		text = "%s has 1 group, and in place it is taken down to be replaced: nothing serves until it is ready again. Scale to 2 or " +
+			"more, or release with STYLE_CANARY or STYLE_BLUE_GREEN, which start the new group beside it"
+	default:
+		text = "%s has 1 group, so every batch but an empty one is all of it: a second whole group beside it"
+	}
+	return []*pb.Warning{{Code: "FewReplicas", Message: fmt.Sprintf(text, s.key)}}
+}
+
+// peakOf is what the release needs on top of what the workload has, when it needs most; in words, too. Promotion is the
+// peak: the added groups stay while the workload's own roll, by the user's maxSurge.
+func peakOf(s *seen, p *pb.ReleasePolicy) (capacity.Need, string) {
+	policy, _ := release.ParsePolicy(p)
+	replicas := s.Stable.Replicas
+	added, surge, what := 0, surgeOf(s), ""
+	switch policy.Style {
+	case pb.Style_STYLE_CANARY:
+		added, what = policy.Batches[len(policy.Batches)-1].Up(replicas), "in its canary at the largest batch"
+	case pb.Style_STYLE_BLUE_GREEN:
+		added, what = replicas, "in the second set"
+		if policy.Traffic != nil {
+			surge = 0 // the first set is replaced while it serves nobody, without a surge
+		}
+	default:
+		return capacity.Need{}, "" // in place nothing comes on top
+	}
+	need := capacity.Need{
+		Template: canaryTemplate(s.stable, policy), Network: s.stable.Spec.NetworkConfig, Groups: added + surge, Sets: 1,
+	}
+	if policy.Traffic != nil {
+		need.Services = 1
+	}
+	text := fmt.Sprintf("the release needs up to %d groups (%d pods) on top of the %d groups of %s: %d %s",
+		need.Groups, need.Pods(), replicas, s.key, added, what)
+	if surge > 0 {
+		text += fmt.Sprintf(", %d for its own maxSurge during promotion", surge)
+	}
+	if list := capacity.Text(need.Requests()); list != "" {
+		text += ". They request " + list
+	}
+	return need, text
+}
+
+// surgeOf is how many groups LWS may add of its own accord once the hold is off.
+func surgeOf(s *seen) int {
+	saved := adopted(s).Saved.MaxSurge
+	n, err := intstr.GetScaledValueFromIntOrPercent(&saved, s.Stable.Replicas, true)
+	if err != nil {
+		return 0
+	}
+	return min(n, s.Stable.Replicas)
+}
+
+// shortage is what quotas lack.
+type shortage struct {
+	// text says it for people, empty if they lack nothing; object is the first of the quotas.
+	text, object string
+}
+
+// shortage asks for the namespace's quotas. It is one request per release that adds groups: a cache would keep every
+// quota of the cluster, and want the right to watch them, for a question that is asked some times a day.
+func (d *Driver) shortage(ctx context.Context, s *seen, need capacity.Need) (shortage, error) {
+	ctx, cancel := context.WithTimeout(ctx, quotaTimeout)
+	defer cancel()
+	quotas, err := d.core.CoreV1().ResourceQuotas(s.key.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return shortage{}, fmt.Errorf("list resourcequotas in %s: %w", s.key.Namespace, err)
+	}
+	var out shortage
+	var parts []string
+	for i := range quotas.Items {
+		q := &quotas.Items[i]
+		for _, short := range need.Shortages(q) {
+			parts = append(parts, fmt.Sprintf("in ResourceQuota %s %s", q.Name, short))
+			if out.object == "" {
+				out.object = quotaRef(q)
+			}
+		}
+	}
+	out.text = strings.Join(parts, "; ")
+	return out, nil
+}
+
+func quotaRef(q *corev1.ResourceQuota) string { return "ResourceQuota " + q.Namespace + "/" + q.Name }

@@ -1,0 +1,134 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+)
+
+// Shortage is a resource of which a quota leaves less than is needed.
+type Shortage struct {
+	// Resource is its name in the quota, for example "requests.nvidia.com/gpu".
+	Resource corev1.ResourceName
+	// Needed is on top of Used; Left is Hard without Used, never negative.
+	Needed, Hard, Used, Left resource.Quantity
+}
+
+// Shortages are the resources of which the quota does not hold what is needed, by name. What else comes into the
+// namespace at the same time is not known, so a quota that holds it is no promise.
+func (n Need) Shortages(q *corev1.ResourceQuota) []Shortage {
+	hard := q.Status.Hard
+	if len(hard) == 0 {
+		hard = q.Spec.Hard // nobody has counted what is used yet
+	}
+	usage := n.usage(scopesOf(q))
+	var short []Shortage
+	for _, name := range slices.Sorted(maps.Keys(hard)) {
+		needed := usage[name]
+		left := hard[name].DeepCopy()
+		left.Sub(q.Status.Used[name])
+		if needed.IsZero() || needed.Cmp(left) <= 0 {
+			continue
+		}
+		if left.Sign() < 0 {
+			left = resource.Quantity{Format: left.Format}
+		}
+		short = append(short, Shortage{Resource: name, Needed: needed, Hard: hard[name], Used: q.Status.Used[name], Left: left})
+	}
+	return short
+}
+
+// usage is what a quota of these scopes counts, under each name that it may have for it.
+func (n Need) usage(scopes []corev1.ScopedResourceSelectorRequirement) corev1.ResourceList {
+	sum := corev1.ResourceList{}
+	for _, p := range n.pods() {
+		if matches(p.pod, scopes) {
+			add(sum, podUsage(p.pod), p.count)
+		}
+	}
+	if len(scopes) == 0 { // a scope is a property of pods: quotas that have one count nothing else
+		add(sum, n.objectUsage(), 1)
+		add(sum, n.claimUsage(), n.Pods())
+	}
+	return sum
+}
+
+// podUsage is what one pod takes.
+func podUsage(pod *corev1.Pod) corev1.ResourceList {
+	out := corev1.ResourceList{corev1.ResourcePods: count(1), countOf("pods"): count(1)}
+	for name, q := range requests(pod) {
+		out[corev1.DefaultResourceRequestsPrefix+name] = q
+		if !extended(name) {
+			out[name] = q // "cpu" is another word for "requests.cpu"; extended resources have no such
+		}
+	}
+	for name, q := range limits(pod) {
+		out["limits."+name] = q
+	}
+	claims := 0
+	for _, c := range pod.Spec.ResourceClaims {
+		if c.ResourceClaimTemplateName != nil {
+			claims++
+		}
+	}
+	if claims > 0 {
+		out[countOf("resourceclaims.resource.k8s.io")] = count(claims)
+	}
+	return out
+}
+
+// extended says whether a resource is a device plugin's.
+func extended(name corev1.ResourceName) bool { return strings.Contains(string(name), "/") }
+
+// objectUsage is the objects that LWS and the driver make for all groups.
+func (n Need) objectUsage() corev1.ResourceList {
+	stateful := n.Sets
+	if n.Size() > 1 {
+		stateful += n.Groups
+	}
+	services := n.Services + n.Sets
+	if n.Network != nil && ptr.Deref(n.Network.SubdomainPolicy, lws.SubdomainShared) == lws.SubdomainUniquePerReplica {
+		services = n.Services + n.Groups
+	}
+	return corev1.ResourceList{
+		countOf("leaderworkersets." + lws.GroupVersion.Group): count(n.Sets),
+		countOf("statefulsets.apps"):                          count(stateful),
+		countOf("controllerrevisions.apps"):                   count(n.Sets + stateful),
+		countOf("services"):                                   count(services),
+		corev1.ResourceServices:                               count(services),
+	}
+}
+
+// claimUsage is the volume claims of one pod.
+func (n Need) claimUsage() corev1.ResourceList {
+	sum := corev1.ResourceList{}
+	for i := range n.Template.VolumeClaimTemplates {
+		spec := &n.Template.VolumeClaimTemplates[i].Spec
+		one := corev1.ResourceList{
+			corev1.ResourcePersistentVolumeClaims: count(1), countOf("persistentvolumeclaims"): count(1),
+		}
+		storage, sized := spec.Resources.Requests[corev1.ResourceStorage]
+		if sized {
+			one[corev1.ResourceRequestsStorage] = storage
+		}
+		if class := ptr.Deref(spec.StorageClassName, ""); class != "" {
+			prefix := corev1.ResourceName(class + ".storageclass.storage.k8s.io/")
+			one[prefix+corev1.ResourcePersistentVolumeClaims] = count(1)
+			if sized {
+				one[prefix+corev1.ResourceRequestsStorage] = storage
+			}
+		}
+		add(sum, one, 1)
+	}
+	return sum
+}
+
+func countOf(resource string) corev1.ResourceName { return corev1.ResourceName("count/" + resource) }

@@ -1,0 +1,109 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// scopesOf are all conditions of a quota on the pods that it counts.
+func scopesOf(q *corev1.ResourceQuota) []corev1.ScopedResourceSelectorRequirement {
+	all := make([]corev1.ScopedResourceSelectorRequirement, 0, len(q.Spec.Scopes))
+	for _, name := range q.Spec.Scopes {
+		all = append(all, corev1.ScopedResourceSelectorRequirement{ScopeName: name, Operator: corev1.ScopeSelectorOpExists})
+	}
+	if s := q.Spec.ScopeSelector; s != nil {
+		all = append(all, s.MatchExpressions...)
+	}
+	return all
+}
+
+// matches says whether a quota of these scopes counts the pod. It judges as Kubernetes does, by the pod's template: a
+// pod without a priorityClassName has none. A scope that it does not know counts the pod, since a refusal can be
+// overruled and pods that never come can not.
+func matches(pod *corev1.Pod, scopes []corev1.ScopedResourceSelectorRequirement) bool {
+	return !slices.ContainsFunc(scopes, func(s corev1.ScopedResourceSelectorRequirement) bool { return !inScope(pod, s) })
+}
+
+func inScope(pod *corev1.Pod, s corev1.ScopedResourceSelectorRequirement) bool {
+	switch s.ScopeName {
+	case corev1.ResourceQuotaScopeTerminating:
+		return pod.Spec.ActiveDeadlineSeconds != nil
+	case corev1.ResourceQuotaScopeNotTerminating:
+		return pod.Spec.ActiveDeadlineSeconds == nil
+	case corev1.ResourceQuotaScopeBestEffort:
+		return bestEffort(pod)
+	case corev1.ResourceQuotaScopeNotBestEffort:
+		return !bestEffort(pod)
+	case corev1.ResourceQuotaScopePriorityClass:
+		return inPriorityScope(pod.Spec.PriorityClassName, s)
+	case corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
+		return crossesNamespaces(pod.Spec.Affinity)
+	case corev1.ResourceQuotaScopeVolumeAttributesClass:
+		return false // it is about volume claims
+	default:
+		return true
+	}
+}
+
+func inPriorityScope(class string, s corev1.ScopedResourceSelectorRequirement) bool {
+	switch s.Operator {
+	case corev1.ScopeSelectorOpIn:
+		return class != "" && slices.Contains(s.Values, class)
+	case corev1.ScopeSelectorOpNotIn:
+		return class == "" || !slices.Contains(s.Values, class)
+	case corev1.ScopeSelectorOpExists:
+		return class != ""
+	case corev1.ScopeSelectorOpDoesNotExist:
+		return class == ""
+	default:
+		return true
+	}
+}
+
+// bestEffort says whether nothing in the pod asks for CPU or memory.
+func bestEffort(pod *corev1.Pod) bool {
+	asks := func(r corev1.ResourceRequirements) bool {
+		for _, list := range []corev1.ResourceList{r.Requests, r.Limits} {
+			if list.Cpu().Sign() > 0 || list.Memory().Sign() > 0 {
+				return true
+			}
+		}
+		return false
+	}
+	if pod.Spec.Resources != nil && asks(*pod.Spec.Resources) {
+		return false
+	}
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		if slices.ContainsFunc(containers, func(c corev1.Container) bool { return asks(c.Resources) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// crossesNamespaces says whether a term of pod affinity looks at other namespaces.
+func crossesNamespaces(a *corev1.Affinity) bool {
+	if a == nil {
+		return false
+	}
+	var terms []corev1.PodAffinityTerm
+	if p := a.PodAffinity; p != nil {
+		terms = append(terms, p.RequiredDuringSchedulingIgnoredDuringExecution...)
+		for _, w := range p.PreferredDuringSchedulingIgnoredDuringExecution {
+			terms = append(terms, w.PodAffinityTerm)
+		}
+	}
+	if p := a.PodAntiAffinity; p != nil {
+		terms = append(terms, p.RequiredDuringSchedulingIgnoredDuringExecution...)
+		for _, w := range p.PreferredDuringSchedulingIgnoredDuringExecution {
+			terms = append(terms, w.PodAffinityTerm)
+		}
+	}
+	return slices.ContainsFunc(terms, func(t corev1.PodAffinityTerm) bool {
+		return len(t.Namespaces) > 0 || t.NamespaceSelector != nil
+	})
+}

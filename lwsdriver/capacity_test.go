@@ -1,0 +1,217 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// aboutToRelease is a workload of 4 groups of 2 pods with 8 GPUs each, whose template is not the one that runs.
+func aboutToRelease(objects ...runtime.Object) (b *Driver, s *seen, core *fake.Clientset) {
+	core = fake.NewClientset(objects...)
+	w := stableWorkload()
+	c := &w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0]
+	c.Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
+	s = &seen{key: vllm, stable: w}
+	s.Stable = plan.Workload{Name: "vllm", Replicas: 4, Size: 2, Revision: "new", Rolling: settings(0, "1", "0")}
+	s.Stable.Groups = []plan.Group{{Index: 0, Revision: "old"}}
+	return &Driver{core: core}, s, core
+}
+
+func gpuQuota(hard, used string) *corev1.ResourceQuota {
+	list := func(q string) corev1.ResourceList {
+		return corev1.ResourceList{"requests.nvidia.com/gpu": resource.MustParse(q)}
+	}
+	return &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "gpus"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: list(hard)},
+		Status:     corev1.ResourceQuotaStatus{Hard: list(hard), Used: list(used)},
+	}
+}
+
+func blueGreen(force bool) *pb.ReleasePolicy {
+	return &pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"100%"}, BlueGreen: &pb.BlueGreenPolicy{Force: force}}
+}
+
+func inBatches(style pb.Style, batches ...string) *pb.ReleasePolicy {
+	return &pb.ReleasePolicy{Style: style, Batches: batches}
+}
+
+// codesOf are the codes of warnings.
+func codesOf(warnings []*pb.Warning) string {
+	var all []string
+	for _, w := range warnings {
+		all = append(all, w.GetCode())
+	}
+	return strings.Join(all, " ")
+}
+
+func textOf(warnings []*pb.Warning) error {
+	var all []string
+	for _, w := range warnings {
+		all = append(all, w.GetMessage())
+	}
+	return errors.New(strings.Join(all, "\n"))
+}
+
+func TestPreview(t *testing.T) {
+	for _, tt := range []struct {
+		name, reason string
+		policy       *pb.ReleasePolicy
+		change       func(*seen)
+		quotas       []runtime.Object
+		warns        string
+		says         []string
+	}{
+		{
+			name: "canary", reason: "its largest batch: 2 of 4 groups", policy: inBatches(pb.Style_STYLE_CANARY, "25%", "50%"),
+			warns: "ExtraCapacity", says: []string{"up to 2 groups (4 pods)", "4 groups of default/vllm", "nvidia.com/gpu 32"},
+		},
+		{
+			name: "surge", reason: "LWS surges while the canary is there", policy: inBatches(pb.Style_STYLE_CANARY, "50%"),
+			change: func(s *seen) { s.Stable.Rolling = settings(0, "0", "25%") },
+			warns:  "ExtraCapacity", says: []string{"up to 3 groups (6 pods)", "2 in its canary", "1 for its own maxSurge", "nvidia.com/gpu 48"},
+		},
+		{
+			name: "saved surge", reason: "under hold the user's own is in the record", policy: inBatches(pb.Style_STYLE_CANARY, "1"),
+			change: func(s *seen) {
+				s.Stable.Rolling, s.Record = release.Hold(), &release.Record{Saved: settings(0, "1", "2")}
+			},
+			warns: "ExtraCapacity", says: []string{"up to 3 groups"},
+		},
+		{
+			name: "blue-green", reason: "a whole second set, whatever the batches", policy: inBatches(pb.Style_STYLE_BLUE_GREEN, "25%"),
+			warns: "ExtraCapacity", says: []string{"up to 4 groups (8 pods)", "nvidia.com/gpu 64"},
+		},
+		{name: "partition", reason: "nothing on top", policy: inBatches(pb.Style_STYLE_PARTITION, "25%", "100%"), warns: ""},
+		{
+			name: "nothing to release", reason: "the template runs already", policy: inBatches(pb.Style_STYLE_CANARY, "100%"),
+			change: func(s *seen) { s.Stable.Revision = "old" }, warns: "",
+		},
+		{
+			name: "no batch", reason: "a canary that stays empty", policy: inBatches(pb.Style_STYLE_CANARY, "0%"), warns: "",
+		},
+		{
+			name: "room", reason: "hard minus used is exactly what is needed", policy: blueGreen(false),
+			quotas: []runtime.Object{gpuQuota("128", "64")}, warns: "ExtraCapacity",
+		},
+		{
+			name: "canary beyond a quota", reason: "a warning only: it may be promoted from an earlier batch", policy: inBatches(pb.Style_STYLE_CANARY, "100%"),
+			quotas: []runtime.Object{gpuQuota("100", "64")},
+			warns:  "ExtraCapacity QuotaExceeded", says: []string{"ResourceQuota gpus", "requests.nvidia.com/gpu needs 64", "36 is left"},
+		},
+		{
+			name: "forced", reason: "the user knows better", policy: blueGreen(true),
+			quotas: []runtime.Object{gpuQuota("64", "64")}, warns: "ExtraCapacity QuotaExceeded",
+		},
+		{
+			name: "one group", reason: "no small step", policy: inBatches(pb.Style_STYLE_CANARY, "100%"),
+			change: func(s *seen) { s.Stable.Replicas = 1 }, warns: "FewReplicas ExtraCapacity", says: []string{"1 group", "beside it"},
+		},
+		{
+			name: "one group in place", reason: "nothing serves meanwhile", policy: inBatches(pb.Style_STYLE_PARTITION, "100%"),
+			change: func(s *seen) { s.Stable.Replicas = 1 }, warns: "FewReplicas", says: []string{"taken down", "nothing serves", "STYLE_CANARY"},
+		},
+		{
+			name: "no group", reason: "nothing to release", policy: blueGreen(false), quotas: []runtime.Object{gpuQuota("0", "0")},
+			change: func(s *seen) { s.Stable.Replicas, s.Stable.Groups = 0, nil }, warns: "FewReplicas", says: []string{"no group"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d, s, core := aboutToRelease(tt.quotas...)
+			if tt.change != nil {
+				tt.change(s)
+			}
+			got, err := d.preview(t.Context(), s, tt.policy)
+			if err != nil || codesOf(got) != tt.warns {
+				t.Fatalf("%s: warnings %q, %v, want %q", tt.reason, codesOf(got), err, tt.warns)
+			}
+			says(t, textOf(got), tt.says...)
+			if n := len(core.Actions()); n > 1 || n == 1 && !strings.Contains(tt.warns, "ExtraCapacity") {
+				t.Errorf("%d requests: %v", n, core.Actions())
+			}
+		})
+	}
+}
+
+// A second set that no quota holds is refused, with what is needed to act.
+func TestPreviewRefuses(t *testing.T) {
+	d, s, _ := aboutToRelease(gpuQuota("100", "64"))
+	_, err := d.preview(t.Context(), s, blueGreen(false))
+	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED || status.Code(err) != codes.FailedPrecondition {
+		t.Fatalf("error %v", err)
+	}
+	if got := drivererr.Metadata(err)["object"]; got != "ResourceQuota default/gpus" {
+		t.Errorf("object %q", got)
+	}
+	says(t, err, "default/vllm", "ResourceQuota gpus", "requests.nvidia.com/gpu", "64", "36", "STYLE_PARTITION", "STYLE_CANARY", "policy.blue_green.force")
+}
+
+// A driver that may not read quotas, or can't at the moment, releases in every style but the one that must know.
+func TestPreviewWithoutQuotas(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		err  error
+		want pb.ErrorReason
+	}{
+		{"forbidden", apierrors.NewForbidden(schema.GroupResource{Resource: "resourcequotas"}, "",
+			errors.New(`User "x" cannot list resource "resourcequotas"`)), pb.ErrorReason_ERROR_REASON_FORBIDDEN},
+		{"unavailable", apierrors.NewServiceUnavailable("etcd"), pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d, s, core := aboutToRelease()
+			core.PrependReactor("list", "resourcequotas", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, tt.err })
+			if _, err := d.preview(t.Context(), s, blueGreen(false)); drivererr.Reason(err) != tt.want {
+				t.Errorf("blue-green: %v, want %v", err, tt.want)
+			} else {
+				says(t, err, "ResourceQuotas of default", "policy.blue_green.force")
+			}
+			for _, p := range []*pb.ReleasePolicy{blueGreen(true), inBatches(pb.Style_STYLE_CANARY, "1")} {
+				if got, err := d.preview(t.Context(), s, p); err != nil || codesOf(got) != "ExtraCapacity QuotaUnknown" {
+					t.Errorf("%s: %q, %v", p.GetStyle(), codesOf(got), err)
+				}
+			}
+		})
+	}
+}
+
+// The request for a release that runs is not refused for a quota that its own groups have filled.
+func TestPreviewIsForBeginnings(t *testing.T) {
+	b := newBed(t, inPhase(t, release.Progressing))
+	s := b.look()
+	policy, err := s.Record.Release.PolicyMessage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.core.PrependReactor("list", "resourcequotas", func(clienttesting.Action) (bool, runtime.Object, error) {
+		t.Error("quotas were read")
+		return true, &corev1.ResourceQuotaList{}, nil
+	})
+	b.run()
+	b.eventually("caches are filled", b.Synced)
+	got, err := b.Initialize(t.Context(), &pb.InitializeRequest{
+		Workload: &pb.WorkloadRef{Namespace: "default", Name: "vllm"}, ReleaseId: "r1", Policy: policy,
+	})
+	if err != nil || got.GetAction() != pb.Action_ACTION_UNCHANGED || len(got.GetWarnings()) > 0 {
+		t.Errorf("Initialize again: %v, %v", got, err)
+	}
+}

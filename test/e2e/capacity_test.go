@@ -1,0 +1,125 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// gpus has every container ask for GPUs.
+func gpus(n string) func(*lws.LeaderWorkerSet) {
+	return func(w *lws.LeaderWorkerSet) {
+		for _, t := range templates(w) {
+			for i := range t.Spec.Containers {
+				t.Spec.Containers[i].Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(n)}
+			}
+		}
+	}
+}
+
+// limitTo makes a ResourceQuota of GPUs and returns once so many are counted as used.
+func (e *env) limitTo(hard, used string) {
+	e.t.Helper()
+	const gpu = "requests.nvidia.com/gpu"
+	quotas := e.kube.CoreV1().ResourceQuotas(e.namespace)
+	quota := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "gpus"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{gpu: resource.MustParse(hard)}},
+	}
+	if _, err := quotas.Create(e.t.Context(), quota, metav1.CreateOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+	e.eventually("the quota is counted", func(ctx context.Context) error {
+		q, err := quotas.Get(ctx, "gpus", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if got := q.Status.Used[gpu]; got.String() != used {
+			return fmt.Errorf("%s of %s are used", got.String(), hard)
+		}
+		return nil
+	})
+}
+
+// warning returns the text of the warning of this code, empty if there is none.
+func warning(r *pb.InitializeResponse, code string) string {
+	for _, w := range r.GetWarnings() {
+		if w.GetCode() == code {
+			return w.GetMessage()
+		}
+	}
+	return ""
+}
+
+func (w *workload) mustSay(text string, words ...string) {
+	w.t.Helper()
+	for _, word := range words {
+		if !strings.Contains(text, word) {
+			w.t.Errorf("%q does not say %q", text, word)
+		}
+	}
+}
+
+// What a canary adds is said before it is there; where a quota holds less of it, that is said, too, and the batches that
+// fit go on.
+func TestCanaryCapacity(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	w := e.adopt(model("model", 4, 2, gpus("8")))
+	w.edit(image("v2"))
+	e.limitTo("96", "64")
+	r := w.initialize("r1", quarters())
+	w.mustSay(warning(r, "ExtraCapacity"), "4 groups", "8 pods", "nvidia.com/gpu 64")
+	w.mustSay(warning(r, "QuotaExceeded"), "ResourceQuota gpus", "requests.nvidia.com/gpu", "needs 64", "32 is left")
+	if c := w.upgrade("r1", 1).GetContext(); c.GetState() != pb.State_STATE_READY {
+		t.Errorf("a batch that fits: %s", show(c))
+	}
+	again, err := w.tryInitialize("r1", quarters())
+	if err != nil || again.GetAction() != unchanged {
+		t.Errorf("Initialize again, with the quota full: %v, %v", again, err)
+	}
+	w.finalize("r1", rollback)
+	w.mustRest()
+}
+
+// A second set of groups that no quota holds is not begun, unless somebody insists.
+func TestStylesQuota(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	info, err := e.driver.GetDriverInfo(t.Context(), &pb.GetDriverInfoRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(info.GetStyles(), pb.Style_STYLE_BLUE_GREEN) {
+		t.Skip("this driver does not release in STYLE_BLUE_GREEN")
+	}
+	w := e.adopt(model("model", 2, 2, gpus("8")))
+	w.edit(image("v2"))
+	e.limitTo("48", "32")
+	p := &pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"100%"}}
+	if _, err := w.tryInitialize("r1", p); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED {
+		t.Fatalf("Initialize: %v", err)
+	} else {
+		w.mustSay(err.Error(), "ResourceQuota gpus", "needs 32", "16 is left", "policy.blue_green.force")
+	}
+	w.mustRest()
+	p.BlueGreen = &pb.BlueGreenPolicy{Force: true}
+	w.mustSay(warning(w.initialize("r1", p), "QuotaExceeded"), "ResourceQuota gpus")
+	w.finalize("r1", rollback)
+	w.mustRest()
+}
