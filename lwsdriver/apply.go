@@ -5,7 +5,6 @@ package lwsdriver
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -54,6 +53,8 @@ func (a *applier) apply(ctx context.Context, s *seen, action plan.Action) (wrote
 		return a.setTraffic(ctx, s, t)
 	case plan.MarkLeader:
 		return a.markLeader(ctx, s, t)
+	case plan.LabelGroup:
+		return a.labelGroup(ctx, s, t)
 	case plan.GiveBack:
 		return a.giveBack(ctx, s, t)
 	case plan.CreateCanary:
@@ -111,28 +112,8 @@ func (a *applier) markLeader(ctx context.Context, s *seen, t plan.MarkLeader) (b
 	if t.Serves {
 		value = release.Serving
 	}
-	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": seen.UID, "labels": map[string]any{release.ServingLabel: value},
-	}})
-	if err != nil {
-		return false, fmt.Errorf("encode patch: %w", err)
-	}
-	got, err := a.core.CoreV1().Pods(pod.Namespace).
-		Patch(ctx, pod.Name, types.MergePatchType, raw, metav1.PatchOptions{FieldManager: release.FieldManager})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		// It is another pod by now, or none. Whoever looks before the cache shows it would ask for the same again.
-		return false, a.until(ctx, func() bool {
-			now := a.caches.pod(pod)
-			return now == nil || now.UID != seen.UID || now.ResourceVersion != seen.ResourceVersion
-		}, s.key)
-	}
-	if err != nil {
-		return false, fmt.Errorf("patch Pod %s: %w", pod, err)
-	}
-	return true, a.until(ctx, func() bool {
-		now := a.caches.pod(pod)
-		return now == nil || now.UID != got.UID || now.serving == t.Serves
-	}, s.key)
+	return a.labelPod(ctx, s.key, seen, map[string]any{release.ServingLabel: value},
+		func(now *podView) bool { return now.serving == t.Serves })
 }
 
 // giveBack leaves nothing of Lockstep on the workload.

@@ -269,6 +269,7 @@ func (g *groups) recompute(set types.NamespacedName, label string, e *groupEntry
 		next.Revision, next.Leader, next.Serving = leader.revision, leader.Name, leader.serving
 		next.Terminating = leader.terminating
 	}
+	next.Marks = marksOf(objs, next.Revision)
 	e.exists, e.size, e.group, e.broken = true, size, next, broken
 	e.group.Pod, e.group.Reason, e.group.Message = obstacle(objs, leader, agree)
 }

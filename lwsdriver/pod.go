@@ -8,12 +8,14 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 )
 
@@ -33,6 +35,8 @@ type podView struct {
 	terminating bool
 	address     string // a leader's IP
 	size        int    // pods of its group, as LWS noted on the pod; 0: not noted
+	// labelled is what its labels say of a rollout, one copy for all pods that say the same. Zero: nothing.
+	labelled unique.Handle[plan.RolloutMark]
 
 	ready           bool
 	since           time.Time // when it became ready, or when it ceased to be
@@ -54,6 +58,7 @@ func viewPod(obj any) (any, error) {
 		serving:    pod.Labels[release.ServingLabel] == release.Serving,
 	}
 	v.terminating = pod.DeletionTimestamp != nil
+	v.labelled = markOf(pod.Labels)
 	if v.leader {
 		v.address = strings.Clone(pod.Status.PodIP)
 	}

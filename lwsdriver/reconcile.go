@@ -31,7 +31,7 @@ const (
 
 // writeLimit bounds the writes of one pass over the workload.
 func (s *seen) writeLimit() int {
-	limit := maxWrites
+	limit := maxWrites + s.labelLimit()
 	if s.setup != nil {
 		limit += writesPerObject * len(s.setup.Objects())
 	}
@@ -108,8 +108,12 @@ func (d *Driver) pass(ctx context.Context, key types.NamespacedName) (recheck ti
 
 // reconcile observes, plans and applies until there is nothing to write. The caller holds the workload's lock.
 func (d *Driver) reconcile(ctx context.Context, key types.NamespacedName) (plan.Decision, error) {
-	for writes := 0; ; writes++ {
+	for writes, labels := 0, 0; ; writes++ {
 		s, decision, err := d.look(key)
+		if labels += labelWrites(decision.Action); labels > labelsAtOnce {
+			d.queue.Add(key) // whoever waits for the workload goes first
+			return decision, err
+		}
 		if err == nil && decision.Action != nil {
 			d.announce(s, decision)
 			if err = d.do(ctx, s, decision.Action); err == nil && writes >= s.writeLimit() {

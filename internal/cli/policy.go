@@ -27,6 +27,7 @@ type policyFlags struct {
 	failureThreshold string
 	minReady         time.Duration
 	progressDeadline time.Duration
+	rolloutID        string
 }
 
 func (f *policyFlags) add(cmd *cobra.Command) {
@@ -42,6 +43,8 @@ func (f *policyFlags) add(cmd *cobra.Command) {
 	flags.DurationVar(&f.minReady, "min-ready", 0, "how long a group must have been ready before it counts")
 	flags.DurationVar(&f.progressDeadline, "progress-deadline", 0,
 		"time without a new ready group after which the release fails (default: the driver's, 30m)")
+	flags.StringVar(&f.rolloutID, "rollout-id", "",
+		"label the pods of updated groups with this rollout id and the number of their batch, as Kruise Rollouts does")
 	complete(cmd, "style", "canary", "blue-green", "partition")
 	f.traffic.add(cmd)
 }
@@ -68,6 +71,9 @@ func (f *policyFlags) policy() (*pb.ReleasePolicy, error) {
 	}
 	if f.progressDeadline != 0 {
 		policy.ProgressDeadline = durationpb.New(f.progressDeadline)
+	}
+	if f.rolloutID != "" {
+		policy.RolloutId = f.rolloutID
 	}
 	if err := f.traffic.overrule(policy); err != nil {
 		return nil, err

@@ -71,6 +71,10 @@ func newCluster(t *rapid.T) *cluster {
 		MinReady:         rapid.SampledFrom([]time.Duration{0, time.Minute}).Draw(t, "minReady"),
 		FailureThreshold: quantity(rapid.SampledFrom([]string{"0", "1", "50%"}).Draw(t, "threshold")),
 	}
+	if rapid.Bool().Draw(t, "labels") {
+		c.policy.RolloutID = "k"
+		c.policy.Batches = []release.Quantity{quantity("25%"), quantity("50%"), quantity("100%")}
+	}
 	if rapid.Bool().Draw(t, "traffic") && !c.inPlace() {
 		c.road = &road{}
 	}
@@ -327,7 +331,7 @@ func (c *cluster) versions() map[string]int {
 
 // drive decides and applies until there is nothing to write.
 func (c *cluster) drive() Decision {
-	for range 20 {
+	for range 60 {
 		d := c.decide()
 		if d.Action == nil {
 			return d
@@ -337,7 +341,7 @@ func (c *cluster) drive() Decision {
 			c.fail("%q was applied and is wanted again", d.Action)
 		}
 	}
-	c.fail("20 writes and no end: %+v", c.decide())
+	c.fail("60 writes and no end: %+v", c.decide())
 	return Decision{}
 }
 

@@ -54,6 +54,7 @@ type group struct {
 	warmUp   int  // ticks until it is ready
 	broken   bool // it will not become ready while faults go on
 	serving  bool // its leader is marked
+	mark     RolloutMark
 }
 
 // revision is what observe finds: the hash once LWS has recorded the template.
@@ -268,6 +269,9 @@ func (c *cluster) observeSet(s *set) Workload {
 			view.Revision, view.Serving = g.revision, g.serving
 			if r := c.restarts[i]; s == c.stable && r.at == g.revision {
 				view.Restarts = r.n
+			}
+			if g.mark != (RolloutMark{}) {
+				view.Marks = []RolloutMark{g.mark}
 			}
 			view.FirstReady = c.firstReady(s, i, g)
 			view.LostAt = c.lostAt(s, i, g.ready, g.since)

@@ -85,6 +85,8 @@ type Group struct {
 	Terminating bool
 	// Restarts is how often the driver has restarted the group, and it came back at the same revision.
 	Restarts int
+	// Marks are the different rollout labels of its pods, those that are being deleted left out. Nil: none has any.
+	Marks []RolloutMark
 	// ReadyPods of Pods that make the group whole.
 	ReadyPods, Pods int
 	// Reason, Pod and Message say why the group is not ready: the first pod in the way. Empty when Ready.

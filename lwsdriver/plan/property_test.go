@@ -160,6 +160,7 @@ func (c *cluster) checkRest(d Decision) {
 	}
 	c.checkRoadAtRest()
 	waits := d.State == pb.State_STATE_HOLDING || d.State == pb.State_STATE_READY || d.Reason == ReasonMixedRevisions
+	c.checkLabels(d)
 	if len(c.added) > 0 && !waits {
 		c.fail("%s with %s left", d.State, c.added[0].name)
 	}

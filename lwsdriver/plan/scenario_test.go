@@ -23,14 +23,15 @@ import (
 //
 //	workload NAME replicas=N revision=R [size=N] [hold | rolling=PARTITION/UNAVAILABLE/SURGE] [deleting] [unobserved]
 //	record [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T] [set=hold | set=P/U/S] [template]]
-//	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D]
+//	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D] [rollout=ID batches=Q,Q]
 //	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting [lingers]] [loose] [drifted]
-//	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [why=REASON] [serving] [terminating] [restarts=N]
+//	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [why=REASON] [serving] [marks=ID/BATCH,-]
+//	  [terminating] [restarts=N]
 //	traffic [asked=N] [fenced] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [gone | blocked | unread]
 //	drain [done] [message=TEXT] [recheck=AGE]
 //
 // groups belong to the workload or canary above them; without ready= they are not ready, without revision= their pods
-// are missing. A target is QUANTITY@AGE, or QUANTITY#BATCH@AGE. An AGE is how long ago. loose: without our finalizer; lingers:
+// are missing. marks are the rollout labels of its pods, - for those that have none. A target is QUANTITY@AGE, or QUANTITY#BATCH@AGE. An AGE is how long ago. loose: without our finalizer; lingers:
 // it is being deleted in the background.
 //
 // traffic is how the requests of a policy that routes them stand: the host has asked for a share, the stable Service is
@@ -99,6 +100,9 @@ func (l line) has(key string) bool { _, ok := l.attrs[key]; return ok }
 func (l line) number(key string, unset int) int {
 	value, ok := l.attrs[key]
 	if !ok {
+		return unset
+	}
+	if value == "" {
 		return unset
 	}
 	n := 0
@@ -242,6 +246,21 @@ func parseRecord(l line) *release.Record {
 	return r
 }
 
+func parseMarks(text string) []RolloutMark {
+	if text == "" {
+		return nil
+	}
+	var all []RolloutMark
+	for one := range strings.SplitSeq(text, ",") {
+		id, batch, _ := strings.Cut(one, "/")
+		if id == "-" {
+			id = ""
+		}
+		all = append(all, RolloutMark{ID: id, Batch: line{attrs: map[string]string{"b": batch}}.number("b", 0)})
+	}
+	return all
+}
+
 // parseRoad is the traffic of what was read so far.
 func parseRoad(l line, o Observation) roadView {
 	v := roadView{
@@ -272,6 +291,12 @@ func parsePolicy(l line, p *release.Policy) {
 		}
 		p.FailureThreshold = threshold
 	}
+	p.RolloutID = l.attrs["rollout"]
+	for q := range strings.SplitSeq(l.attrs["batches"], ",") {
+		if q != "" {
+			p.Batches = append(p.Batches, quantity(q))
+		}
+	}
 	p.ProgressDeadline = l.duration("deadline", p.ProgressDeadline)
 	p.MinReady = l.duration("min-ready", p.MinReady)
 	p.ScaleDownDelay = l.duration("scale-down-delay", p.ScaleDownDelay)
@@ -301,6 +326,7 @@ func parseGroups(l line, w *Workload, minReady time.Duration) []Group {
 		}
 		g.LostAt, g.Serving = l.age("lost"), l.has("serving")
 		g.Terminating, g.Restarts = l.has("terminating"), l.number("restarts", 0)
+		g.Marks = parseMarks(l.attrs["marks"])
 		out = append(out, g)
 	}
 	return out

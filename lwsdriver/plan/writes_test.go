@@ -22,6 +22,8 @@ func (c *cluster) apply(d decided) bool {
 		return c.applyTraffic(a, d.versions)
 	case RestartGroup:
 		return c.applyRestart(a)
+	case LabelGroup:
+		return c.applyLabel(a)
 	case CreateCanary:
 		taken := slices.ContainsFunc(c.added, func(s *set) bool { return s.name == a.Name })
 		if taken || d.versions[c.stable.name] != c.stable.version {

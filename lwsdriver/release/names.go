@@ -39,6 +39,11 @@ const (
 	// Serving is the label's only value.
 	Serving = "true"
 
+	// RolloutIDLabel and RolloutBatchLabel on a pod of an updated group say which rollout updated it, and in which of its
+	// batches, from 1. They are Kruise Rollouts', so that what reads those reads ours.
+	RolloutIDLabel    = "rollouts.kruise.io/rollout-id"
+	RolloutBatchLabel = "rollouts.kruise.io/rollout-batch-id"
+
 	// Finalizer keeps an added workload, and so its groups, until traffic has left them.
 	Finalizer = "lockstep.dev/release"
 )

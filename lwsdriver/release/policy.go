@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -39,6 +40,9 @@ type Policy struct {
 	WarmUp probe.WarmUp
 	Drain  probe.Drain
 
+	// RolloutID is what pods of updated groups are labelled with. Empty: they are not.
+	RolloutID string
+
 	// LeaderLabels and LeaderAnnotations are added to the canary's leader pods.
 	LeaderLabels, LeaderAnnotations map[string]string
 }
@@ -63,6 +67,7 @@ func ParsePolicy(p *pb.ReleasePolicy) (Policy, []Violation) {
 		FailureThreshold:  v.threshold(p.GetFailureThreshold()),
 		ProgressDeadline:  v.duration("policy.progress_deadline", p.GetProgressDeadline(), DefaultProgressDeadline),
 		MinReady:          v.duration("policy.min_ready", p.GetMinReady(), 0),
+		RolloutID:         v.rolloutID(p.GetRolloutId()),
 		LeaderLabels:      maps.Clone(p.GetCanaryLeaderMetadata().GetLabels()),
 		LeaderAnnotations: maps.Clone(p.GetCanaryLeaderMetadata().GetAnnotations()),
 	}
@@ -129,6 +134,13 @@ func (v *violations) batches(raw []string) []Quantity {
 		parsed = append(parsed, q)
 	}
 	return parsed
+}
+
+func (v *violations) rolloutID(id string) string {
+	for _, text := range validation.IsValidLabelValue(id) {
+		v.add("policy.rollout_id", "%q is a label's value: %s", id, text)
+	}
+	return id
 }
 
 func (v *violations) threshold(raw string) Quantity {

@@ -5,6 +5,7 @@ package release
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,14 +52,14 @@ func TestParsePolicyAccepts(t *testing.T) {
 			name: "Everything", reason: "Batches may repeat; metadata keys of the user's own are taken.",
 			in: &pb.ReleasePolicy{
 				Style: pb.Style_STYLE_PARTITION, Batches: []string{"1", "1", "3"}, FailureThreshold: "10%",
-				ProgressDeadline: durationpb.New(time.Hour), MinReady: durationpb.New(time.Second),
+				ProgressDeadline: durationpb.New(time.Hour), MinReady: durationpb.New(time.Second), RolloutId: "Rollout-7.b_2",
 				CanaryLeaderMetadata: &pb.PodMetadata{
 					Labels: map[string]string{"track": "canary"}, Annotations: map[string]string{"example.com/note": "any text, 100%"},
 				},
 			},
 			want: Policy{
 				Style: pb.Style_STYLE_PARTITION, Batches: []Quantity{{value: 1}, {value: 1}, {value: 3}},
-				FailureThreshold: Quantity{10, true}, ProgressDeadline: time.Hour, MinReady: time.Second,
+				FailureThreshold: Quantity{10, true}, ProgressDeadline: time.Hour, MinReady: time.Second, RolloutID: "Rollout-7.b_2",
 				LeaderLabels: map[string]string{"track": "canary"}, LeaderAnnotations: map[string]string{"example.com/note": "any text, 100%"},
 			},
 		},
@@ -119,6 +120,10 @@ func TestParsePolicyRefuses(t *testing.T) {
 		}, []string{"policy.min_ready"}},
 		{"StyleUnset", "A style must be chosen.", func(p *pb.ReleasePolicy) { p.Style = 0 }, []string{"policy.style"}},
 		{"StyleUnknown", "A newer host may know more styles.", func(p *pb.ReleasePolicy) { p.Style = 99 }, []string{"policy.style"}},
+		{"RolloutID", "Kubernetes would refuse the pods' label.", func(p *pb.ReleasePolicy) { p.RolloutId = "no/slash" }, []string{"policy.rollout_id"}},
+		{"RolloutIDTooLong", "A label's value has 63 characters.", func(p *pb.ReleasePolicy) {
+			p.RolloutId = strings.Repeat("x", 64)
+		}, []string{"policy.rollout_id"}},
 		{"LabelOfLWS", "LWS selects by its labels.", labels("leaderworkerset.sigs.k8s.io/name", "x"), []string{"policy.canary_leader_metadata"}},
 		{"LabelOfOurs", "Lockstep selects by its labels.", labels("lockstep.dev/role", "x"), []string{"policy.canary_leader_metadata"}},
 		{"AnnotationOfLWS", "LWS reads its annotations.", annotations("leaderworkerset.sigs.k8s.io/size"), []string{"policy.canary_leader_metadata"}},

@@ -278,7 +278,11 @@ type ReleasePolicy struct {
 	// Optional. How requests reach the groups. Unset: shares follow group counts.
 	Traffic *TrafficPolicy `protobuf:"bytes,7,opt,name=traffic,proto3" json:"traffic,omitempty"`
 	// Optional. Only with STYLE_BLUE_GREEN.
-	BlueGreen     *BlueGreenPolicy `protobuf:"bytes,8,opt,name=blue_green,json=blueGreen,proto3" json:"blue_green,omitempty"`
+	BlueGreen *BlueGreenPolicy `protobuf:"bytes,8,opt,name=blue_green,json=blueGreen,proto3" json:"blue_green,omitempty"`
+	// Optional. A label value. Set: each pod of an updated group, leader and workers, carries the labels
+	// `rollouts.kruise.io/rollout-id` with it and `rollouts.kruise.io/rollout-batch-id` with the number of the group's
+	// batch, from 1; a batch is not READY before.
+	RolloutId     string `protobuf:"bytes,9,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -367,6 +371,13 @@ func (x *ReleasePolicy) GetBlueGreen() *BlueGreenPolicy {
 		return x.BlueGreen
 	}
 	return nil
+}
+
+func (x *ReleasePolicy) GetRolloutId() string {
+	if x != nil {
+		return x.RolloutId
+	}
+	return ""
 }
 
 // PodMetadata is added to a pod template.
@@ -806,7 +817,7 @@ const file_lockstep_v1alpha1_policy_proto_rawDesc = "" +
 	"\vWorkloadRef\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
-	"\x04kind\x18\x03 \x01(\tR\x04kind\"\xdb\x03\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\"\xfa\x03\n" +
 	"\rReleasePolicy\x12.\n" +
 	"\x05style\x18\x01 \x01(\x0e2\x18.lockstep.v1alpha1.StyleR\x05style\x12\x18\n" +
 	"\abatches\x18\x02 \x03(\tR\abatches\x12+\n" +
@@ -816,7 +827,9 @@ const file_lockstep_v1alpha1_policy_proto_rawDesc = "" +
 	"\x16canary_leader_metadata\x18\x06 \x01(\v2\x1e.lockstep.v1alpha1.PodMetadataR\x14canaryLeaderMetadata\x12:\n" +
 	"\atraffic\x18\a \x01(\v2 .lockstep.v1alpha1.TrafficPolicyR\atraffic\x12A\n" +
 	"\n" +
-	"blue_green\x18\b \x01(\v2\".lockstep.v1alpha1.BlueGreenPolicyR\tblueGreen\"\x9f\x02\n" +
+	"blue_green\x18\b \x01(\v2\".lockstep.v1alpha1.BlueGreenPolicyR\tblueGreen\x12\x1d\n" +
+	"\n" +
+	"rollout_id\x18\t \x01(\tR\trolloutId\"\x9f\x02\n" +
 	"\vPodMetadata\x12B\n" +
 	"\x06labels\x18\x01 \x03(\v2*.lockstep.v1alpha1.PodMetadata.LabelsEntryR\x06labels\x12Q\n" +
 	"\vannotations\x18\x02 \x03(\v2/.lockstep.v1alpha1.PodMetadata.AnnotationsEntryR\vannotations\x1a9\n" +
