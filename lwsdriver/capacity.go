@@ -19,8 +19,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// quotaTimeout bounds the one question about quotas, for which the start of a release waits.
-const quotaTimeout = 5 * time.Second
+// previewTimeout bounds each question to the API server for which the start of a release waits.
+const previewTimeout = 5 * time.Second
 
 // preview says what a release that is about to begin costs at its peak, and refuses a second set of groups that a quota
 // does not hold. It is asked once: what a running release needs is there, or on its way.
@@ -30,6 +30,7 @@ func (d *Driver) preview(ctx context.Context, s *seen, p *pb.ReleasePolicy) ([]*
 	if s.Stable.Replicas == 0 || len(now) == 1 && now[0] == s.Stable.Revision {
 		return warnings, nil // nothing to release
 	}
+	warnings = append(warnings, d.judgeBudgets(ctx, s)...)
 	need, peak := peakOf(s, p)
 	if need.Groups == 0 {
 		return warnings, nil
@@ -130,7 +131,7 @@ type shortage struct {
 // shortage asks for the namespace's quotas. It is one request per release that adds groups: a cache would keep every
 // quota of the cluster, and want the right to watch them, for a question that is asked some times a day.
 func (d *Driver) shortage(ctx context.Context, s *seen, need capacity.Need) (shortage, error) {
-	ctx, cancel := context.WithTimeout(ctx, quotaTimeout)
+	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
 	defer cancel()
 	quotas, err := d.core.CoreV1().ResourceQuotas(s.key.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
