@@ -22,7 +22,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// observer records the event streams of a namespace: each state of each LeaderWorkerSet and pod, with its resource
+// observer records the event streams of a namespace: each state of each LeaderWorkerSet, pod and Ingress, with its resource
 // version. Those are the same counter for all kinds, so that sorting by them gives back the order in which the cluster
 // changed, although the streams are several.
 type observer struct {
@@ -38,7 +38,7 @@ type observer struct {
 // happening is one change: at version, object became so, or went.
 type happening struct {
 	version uint64
-	object  runtime.Object // *lws.LeaderWorkerSet or *corev1.Pod
+	object  runtime.Object // *lws.LeaderWorkerSet, *corev1.Pod or *networkingv1.Ingress
 	gone    bool
 }
 
@@ -55,6 +55,12 @@ func observe(e *env) *observer {
 		o.follow(ctx,
 			func(l metav1.ListOptions) (runtime.Object, error) { return pods.List(ctx, l) },
 			func(l metav1.ListOptions) (watch.Interface, error) { return pods.Watch(ctx, l) })
+	})
+	ingresses := e.kube.NetworkingV1().Ingresses(e.namespace)
+	o.wait.Go(func() {
+		o.follow(ctx,
+			func(l metav1.ListOptions) (runtime.Object, error) { return ingresses.List(ctx, l) },
+			func(l metav1.ListOptions) (watch.Interface, error) { return ingresses.Watch(ctx, l) })
 	})
 	o.wait.Go(func() {
 		o.follow(ctx,

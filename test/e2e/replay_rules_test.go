@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -35,23 +37,12 @@ func TestReplayNoticesEachBreach(t *testing.T) {
 		s.Annotations = map[string]string{targetAnnotation: target}
 		return s
 	}
-	pod := func(set, index, revision string, ready bool) *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: set + "-" + index, Labels: map[string]string{
-			lws.SetNameLabelKey: set, lws.GroupIndexLabelKey: index, lws.WorkerIndexLabelKey: "0", lws.RevisionKey: revision,
-		}}}
-		status := corev1.ConditionFalse
-		if ready {
-			status = corev1.ConditionTrue
-		}
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
-		return p
-	}
 	going := func(o runtime.Object) runtime.Object {
 		o.(metav1.Object).SetDeletionTimestamp(&metav1.Time{})
 		return o
 	}
 	const none, half, all = "", `{"groups":"50%"}`, `{"groups":"100%"}`
-	old0, old1 := pod("m", "0", "old", true), pod("m", "1", "old", true)
+	old0, old1 := podAt("m", 0, "old", true), podAt("m", 1, "old", true)
 	begun := []runtime.Object{stable("Progressing", held), old0, old1, canary("c", 0, none)}
 	full := append(begun[:4:4], canary("c", 2, all))
 	promoting := append(full[:5:5], stable("Promoting", native))
@@ -60,38 +51,190 @@ func TestReplayNoticesEachBreach(t *testing.T) {
 		broken  rule
 		history []runtime.Object
 	}{
-		{"", append(promoting[:6:6], pod("m", "1", "new", false), pod("m", "1", "new", true), pod("m", "0", "new", false), pod("m", "0", "new", true),
+		{"", append(promoting[:6:6], podAt("m", 1, "new", false), podAt("m", 1, "new", true), podAt("m", 0, "new", false), podAt("m", 0, "new", true),
 			stable("Promoted", held), going(canary("c", 2, all)))},
 		{"", append(full[:5:5], stable("RollingBack", held), going(canary("c", 2, all)))},
 		{ruleOneCanary, append(begun[:4:4], canary("d", 0, none))},
 		{ruleCanarySize, append(begun[:4:4], canary("c", 2, half))},
-		{ruleCanarySize, append(full[:5:5], pod("c", "0", "new", true), pod("c", "1", "new", true), pod("c", "2", "new", true))},
-		{ruleStableKept, append(begun[:4:4], going(pod("m", "1", "old", true)))},
-		{ruleStableKept, []runtime.Object{stable("Progressing", held), old0, pod("m", "1", "new", true)}},
-		{ruleAvailable, append(promoting[:6:6], pod("m", "1", "new", false), pod("m", "0", "new", false))},
-		{ruleSurge, append(promoting[:6:6], pod("m", "2", "new", false))},
+		{ruleCanarySize, append(full[:5:5], podAt("c", 0, "new", true), podAt("c", 1, "new", true), podAt("c", 2, "new", true))},
+		{ruleStableKept, append(begun[:4:4], going(podAt("m", 1, "old", true)))},
+		{ruleStableKept, []runtime.Object{stable("Progressing", held), old0, podAt("m", 1, "new", true)}},
+		{ruleAvailable, append(promoting[:6:6], podAt("m", 1, "new", false), podAt("m", 0, "new", false))},
+		{ruleSurge, append(promoting[:6:6], podAt("m", 2, "new", false))},
 		{ruleCanaryStays, append(promoting[:6:6], canary("c", 1, all))},
 		{ruleCanaryStays, append(promoting[:6:6], stable("Promoting", native), canary("c", 0, all))},
 		{ruleIntent, []runtime.Object{stable("RollingBack", held), old0, old1, canary("c", 0, none)}},
 		{ruleIntent, append(full[:5:5], going(canary("c", 2, all)))},
 		{ruleCanaryStays, append(promoting[:6:6], stable("Returning", native), canary("c", 0, all))},
-		{ruleHold, append(promoting[:6:6], stable("Returning", held))},
 		{ruleHold, append(begun[:4:4], stable("Progressing", native))},
 		{ruleHold, append(promoting[:6:6], stable("Promoting", &lws.RollingUpdateConfiguration{Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(2)}))},
 	} {
-		r := newReplay(nil)
-		for i, o := range test.history {
-			o = o.DeepCopyObject()
-			o.(metav1.Object).SetResourceVersion(fmt.Sprint(i))
-			r.step(happening{version: uint64(i), object: o})
-		}
-		found := map[string]bool{}
-		for _, v := range r.violations {
-			name, _, _ := strings.Cut(v, ": ")
-			found[name] = true
-		}
-		if test.broken == "" && len(found) > 0 || test.broken != "" && (len(found) != 1 || !found[string(test.broken)]) {
-			t.Errorf("broken is %q, found %q", test.broken, r.violations)
-		}
+		mustBreak(t, test.broken, test.history)
+	}
+}
+
+// mustBreak replays a history, which breaks one rule and no other; "": it breaks none.
+func mustBreak(t *testing.T, broken rule, history []runtime.Object) {
+	t.Helper()
+	r := newReplay(nil)
+	for i, o := range history {
+		o = o.DeepCopyObject()
+		o.(metav1.Object).SetResourceVersion(fmt.Sprint(i))
+		r.step(happening{version: uint64(i), object: o})
+	}
+	found := map[string]bool{}
+	for _, v := range r.violations {
+		name, _, _ := strings.Cut(v, ": ")
+		found[name] = true
+	}
+	if broken == "" && len(found) > 0 || broken != "" && (len(found) != 1 || !found[string(broken)]) {
+		t.Errorf("broken is %q, found %q", broken, r.violations)
+	}
+}
+
+// released is a workload of 2 groups of one pod, maxUnavailable 1, in a release.
+func released(phase string, partition int32, policy, target string, changes ...func(*lws.LeaderWorkerSet)) *lws.LeaderWorkerSet {
+	s := model("m", 2, 1)
+	s.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{
+		Partition: ptr.To(partition), MaxUnavailable: intstr.FromInt32(1),
+	}
+	s.Annotations = map[string]string{recordAnnotation: fmt.Sprintf(`{"version":1,"saved":{"maxUnavailable":1,"maxSurge":0},"release":{`+
+		`"id":"r","stableRevision":"old","updateRevision":"new","phase":%q,"phaseAt":"2026-01-01T12:00:00Z","policy":%s,"target":{"groups":%q}}}`,
+		phase, policy, target)}
+	for _, change := range changes {
+		change(s)
+	}
+	return s
+}
+
+// podAt is a group of one pod.
+func podAt(set string, index int, revision string, ready bool) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(set, "-", index), Labels: map[string]string{
+		lws.SetNameLabelKey: set, lws.GroupIndexLabelKey: fmt.Sprint(index), lws.WorkerIndexLabelKey: "0", lws.RevisionKey: revision,
+	}}}
+	status := corev1.ConditionFalse
+	if ready {
+		status = corev1.ConditionTrue
+	}
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
+	return p
+}
+
+// goingAt is an object that is being deleted since a time of day.
+func goingAt(o runtime.Object, clock string) runtime.Object {
+	at, err := time.Parse(time.RFC3339, "2026-01-01T"+clock+"Z")
+	if err != nil {
+		panic(err)
+	}
+	o.(metav1.Object).SetDeletionTimestamp(&metav1.Time{Time: at})
+	return o
+}
+
+// TestReplayNoticesEachBreach for what releases in place may do and no other.
+func TestReplayNoticesEachBreachInPlace(t *testing.T) {
+	set := func(phase string, partition int32, target string, changes ...func(*lws.LeaderWorkerSet)) *lws.LeaderWorkerSet {
+		return released(phase, partition, `{"style":"STYLE_PARTITION"}`, target, changes...)
+	}
+	pod := func(index int, revision string, ready bool) *corev1.Pod { return podAt("m", index, revision, ready) }
+	going := func(index int, revision string) runtime.Object {
+		return goingAt(pod(index, revision, true), "12:00:00")
+	}
+	faster := func(s *lws.LeaderWorkerSet) {
+		s.Spec.RolloutStrategy.RollingUpdateConfiguration.MaxUnavailable = intstr.FromInt32(2)
+	}
+	surging := func(s *lws.LeaderWorkerSet) {
+		s.Spec.RolloutStrategy.RollingUpdateConfiguration.MaxSurge = intstr.FromInt32(1)
+	}
+	four := func(s *lws.LeaderWorkerSet) { s.Spec.Replicas = ptr.To[int32](4) }
+
+	begun := []runtime.Object{set("Progressing", holdPartition, "0"), pod(0, "old", true), pod(1, "old", true)}
+	half := append(begun[:3:3], set("Progressing", 1, "50%"), going(1, "old"), pod(1, "new", false), pod(1, "new", true))
+	all := append(half[:7:7], set("Progressing", 0, "100%"), going(0, "old"), pod(0, "new", false), pod(0, "new", true))
+	more := append(half[:7:7], set("Progressing", 1, "50%", four), pod(2, "new", true), pod(3, "new", true), set("Progressing", 2, "50%", four))
+	for name, test := range map[string]struct {
+		broken  rule
+		history []runtime.Object
+	}{
+		"promoted":              {"", append(all[:11:11], set("Promoting", 0, "100%"), set("Promoted", holdPartition, "100%"))},
+		"rolled back":           {"", append(half[:7:7], set("Returning", holdPartition, "50%"), going(1, "new"), pod(1, "old", false), pod(1, "old", true), set("RollingBack", holdPartition, "50%"))},
+		"scaled up":             {"", more},
+		"recreated by LWS":      {"", append(half[:7:7], set("Progressing", 0, "100%"), going(1, "new"), going(0, "old"))},
+		"broken when it began":  {"", append(half[:6:6], set("Returning", holdPartition, "50%"), going(1, "new"), pod(1, "old", true))},
+		"too low a partition":   {ruleHold, append(begun[:3:3], set("Progressing", 0, "50%"))},
+		"too fast":              {ruleHold, append(begun[:3:3], set("Progressing", 1, "50%", faster))},
+		"a surge":               {ruleHold, append(begun[:3:3], set("Progressing", 1, "50%", surging))},
+		"promoted too fast":     {ruleHold, append(all[:11:11], set("Promoting", 0, "100%", faster))},
+		"no hold at the end":    {ruleHold, append(half[:7:7], set("RollingBack", 1, "50%"))},
+		"more than the batch":   {ruleBatch, append(half[:7:7], pod(0, "new", true))},
+		"more than scaled up":   {ruleBatch, append(more[:11:11], pod(0, "new", true))},
+		"two at a time":         {ruleDown, append(begun[:3:3], set("Progressing", 0, "100%"), going(1, "old"), going(0, "old"))},
+		"two not ready":         {ruleDown, append(half[:6:6], set("Progressing", 0, "100%"), pod(0, "new", false))},
+		"two restarted":         {ruleDown, append(all[:11:11], set("Returning", holdPartition, "100%"), going(1, "new"), going(0, "new"))},
+		"next one too early":    {ruleDown, append(all[:11:11], set("Returning", holdPartition, "100%"), going(1, "new"), pod(1, "old", false), going(0, "new"))},
+		"stable one goes":       {ruleStableKept, append(half[:7:7], going(0, "old"))},
+		"stable one restarted":  {ruleStableKept, append(half[:7:7], set("Returning", holdPartition, "50%"), going(0, "old"))},
+		"surge in place":        {ruleSurge, append(all[:11:11], set("Promoting", 0, "100%"), pod(2, "new", true))},
+		"a canary":              {ruleIntent, append(begun[:3:3], greenSet(0, "0"))},
+	} {
+		t.Run(name, func(t *testing.T) { mustBreak(t, test.broken, test.history) })
+	}
+}
+
+// greenSet is the second set of the workload m.
+func greenSet(replicas int32, target string) *lws.LeaderWorkerSet {
+	s := model("g", replicas, 1)
+	s.Labels = map[string]string{roleLabel: "canary", stableLabel: "m", "lockstep.dev/revision": "new"}
+	s.Annotations = map[string]string{targetAnnotation: fmt.Sprintf(`{"groups":%q}`, target)}
+	return s
+}
+
+// TestReplayNoticesEachBreach for what blue-green may do and no other.
+func TestReplayNoticesEachBreachBlueGreen(t *testing.T) {
+	const plain, routed = `{"style":"STYLE_BLUE_GREEN","blueGreen":{"scaleDownDelay":"30s"}}`, `{"style":"STYLE_BLUE_GREEN","traffic":{}}`
+	set := func(phase string, partition int32, changes ...func(*lws.LeaderWorkerSet)) *lws.LeaderWorkerSet {
+		return released(phase, partition, plain, "50%", changes...)
+	}
+	route := func(phase string, partition int32, changes ...func(*lws.LeaderWorkerSet)) *lws.LeaderWorkerSet {
+		return released(phase, partition, routed, "50%", changes...)
+	}
+	atOnce := func(s *lws.LeaderWorkerSet) {
+		s.Spec.RolloutStrategy.RollingUpdateConfiguration.MaxUnavailable = intstr.FromString("100%")
+	}
+	share := func(percent string) *networkingv1.Ingress {
+		return &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{
+			Name: "m-canary", Annotations: map[string]string{"nginx.ingress.kubernetes.io/canary-weight": percent},
+		}}
+	}
+	old := func(index int) *corev1.Pod { return podAt("m", index, "old", true) }
+	fresh := func(set string, index int) *corev1.Pod { return podAt(set, index, "new", true) }
+	gone := func(index int) runtime.Object { return goingAt(old(index), "12:00:00") }
+	begin := func(s *lws.LeaderWorkerSet) []runtime.Object {
+		return []runtime.Object{s, old(0), old(1), greenSet(0, "0"), greenSet(1, "50%"), fresh("g", 0)}
+	}
+	begun, begunRouted := begin(set("Progressing", holdPartition)), begin(route("Progressing", holdPartition))
+	growing := append(begun[:6:6], set("Promoting", holdPartition))
+	green := append(growing[:7:7], greenSet(2, "50%"), fresh("g", 1))
+	rolled := append(green[:9:9], set("Promoting", 0), gone(1), fresh("m", 1), gone(0), fresh("m", 0), set("Promoted", holdPartition))
+	switched := append(begunRouted[:6:6], route("Promoting", holdPartition), greenSet(2, "50%"), fresh("g", 1), share("100"))
+	for name, test := range map[string]struct {
+		broken  rule
+		history []runtime.Object
+	}{
+		"promoted":                  {"", append(rolled[:15:15], goingAt(greenSet(2, "50%"), "12:00:30"))},
+		"switched":                  {"", append(switched[:10:10], route("Promoting", 0, atOnce), gone(1), gone(0), fresh("m", 1), fresh("m", 0), share("0"), route("Promoted", holdPartition))},
+		"at once without traffic":   {ruleHold, append(green[:9:9], set("Promoting", 0, atOnce))},
+		"at once before the switch": {ruleHold, append(switched[:9:9], share("50"), route("Promoting", 0, atOnce))},
+		"at once without a set":     {ruleHold, append(switched[:10:10], podAt("g", 1, "new", false), route("Promoting", 0, atOnce))},
+		"a batch above its target":  {ruleCanarySize, append(begun[:6:6], greenSet(2, "50%"))},
+		"more than there are":       {ruleCanarySize, append(growing[:7:7], greenSet(3, "50%"))},
+		"too early":                 {ruleStableKept, append(begun[:6:6], gone(1))},
+		"before it is complete":     {ruleStableKept, append(growing[:7:7], gone(1))},
+		"three times":               {ruleDouble, append(green[:9:9], old(2))},
+		"a surge of nobody":         {ruleSurge, append(green[:8:8], set("Promoting", 0), podAt("m", 2, "new", false))},
+		"taken too early":           {ruleCanaryStays, append(green[:9:9], set("Promoting", 0), greenSet(1, "50%"))},
+		"no delay":                  {ruleDelay, append(rolled[:15:15], goingAt(greenSet(2, "50%"), "12:00:10"))},
+		"gone in its growth":        {ruleIntent, append(growing[:7:7], goingAt(greenSet(1, "50%"), "12:00:00"))},
+	} {
+		t.Run(name, func(t *testing.T) { mustBreak(t, test.broken, test.history) })
 	}
 }

@@ -11,11 +11,15 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // The rules that are checked at every instant.
@@ -36,26 +40,66 @@ const (
 	ruleCanaryStays rule = "canary capacity stays until the promotion is through"
 	// ruleIntent: what a release does stands in the record before it is done.
 	ruleIntent rule = "intent is durable before its first effect"
-	// ruleHold: the hold is off in a promotion only, and LWS then rolls by the user's own settings.
-	ruleHold rule = "the hold is off in a promotion only, for the user's own settings"
+	// ruleHold: the hold is off in a promotion, on the way back from one, and in place for the groups of a batch; LWS then
+	// rolls by the user's own settings. Groups that have lost their requests to a complete second set may go all at once.
+	ruleHold rule = "the hold is off as far as asked for only, for the user's own settings"
+	// ruleBatch: in place no more groups leave the stable revision than the batch means, and a scale-up since then added.
+	ruleBatch rule = "groups replaced in place never above what is planned"
+	// ruleDown: in place, and where groups are restarted, no more of them are down than the user lets be unavailable. A group
+	// that has arrived counts no more: LWS may recreate it once again, as ruleAvailable has it. Those instants are dips.
+	ruleDown rule = "groups taken down in place never above maxUnavailable"
+	// ruleDouble: blue-green never has more groups than twice those of the workload, and the user's own surge.
+	ruleDouble rule = "blue-green groups never above twice the replicas"
+	// ruleDelay: after a promotion the second set stays for as long as the policy says.
+	ruleDelay rule = "the second set stays for scaleDownDelay"
 )
 
 // record is what is read of the annotation.
 type record struct {
 	Saved   lws.RollingUpdateConfiguration `json:"saved"`
 	Release *struct {
-		ID             string `json:"id"`
-		StableRevision string `json:"stableRevision"`
-		UpdateRevision string `json:"updateRevision"`
-		Phase          string `json:"phase"`
-		Target         *struct {
-			Groups string `json:"groups"`
-		} `json:"target"`
+		ID             string    `json:"id"`
+		StableRevision string    `json:"stableRevision"`
+		UpdateRevision string    `json:"updateRevision"`
+		Phase          string    `json:"phase"`
+		PhaseAt        time.Time `json:"phaseAt"`
+		Target         *target   `json:"target"`
+		Policy         struct {
+			Style     string          `json:"style"`
+			Traffic   json.RawMessage `json:"traffic"`
+			BlueGreen struct {
+				ScaleDownDelay string `json:"scaleDownDelay"`
+			} `json:"blueGreen"`
+		} `json:"policy"`
 	} `json:"release"`
 }
 
-// rolls says whether the hold is off, so that LWS rolls the user's workload.
-func (r *record) rolls() bool { return r.phase() == "Promoting" || r.phase() == "Returning" }
+type target struct {
+	Groups string `json:"groups"`
+}
+
+// moves says whether the intent is one for which the user's own groups are replaced.
+func (r *record) moves() bool { return r.phase() == "Promoting" || r.phase() == "Returning" }
+
+// rolls says whether the hold is off for all groups, so that LWS rolls the user's workload.
+func (r *record) rolls(s *lws.LeaderWorkerSet) bool { return r.moves() && !isHeld(s) }
+
+// isHeld says whether the hold's partition is in force.
+func isHeld(s *lws.LeaderWorkerSet) bool {
+	c := s.Spec.RolloutStrategy.RollingUpdateConfiguration
+	return c != nil && ptr.Deref(c.Partition, 0) == holdPartition
+}
+
+func (r *record) style() string {
+	if r == nil || r.Release == nil {
+		return ""
+	}
+	return r.Release.Policy.Style
+}
+
+func (r *record) inPlace() bool { return r.style() == pb.Style_STYLE_PARTITION.String() }
+
+func (r *record) blueGreen() bool { return r.style() == pb.Style_STYLE_BLUE_GREEN.String() }
 
 func (r *record) phase() string {
 	if r == nil || r.Release == nil {
@@ -78,6 +122,10 @@ type replay struct {
 	released map[string]string
 	// template is each stable workload's before its last change.
 	template map[string]string
+	// own is what is known of each stable workload's groups.
+	own map[string]*ownGroups
+	// requests is where each canary Ingress sends them, by name.
+	requests map[string]string
 
 	checks, dips          int
 	completed, rolledBack int
@@ -89,6 +137,7 @@ func newReplay(waived map[rule]bool) *replay {
 	return &replay{
 		sets: map[string]*lws.LeaderWorkerSet{}, pods: map[string]*corev1.Pod{}, waived: waived,
 		before: map[string]int{}, whole: map[string]bool{}, released: map[string]string{}, template: map[string]string{},
+		own: map[string]*ownGroups{}, requests: map[string]string{},
 	}
 }
 
@@ -113,6 +162,8 @@ func (r *replay) step(h happening) {
 		r.stepSet(object, h)
 	case *corev1.Pod:
 		r.stepPod(object, h)
+	case *networkingv1.Ingress:
+		r.stepIngress(object, h)
 	}
 	for _, s := range r.sets {
 		if s.Labels[roleLabel] == "" {
@@ -150,21 +201,18 @@ func (r *replay) stable(old, s *lws.LeaderWorkerSet) {
 		// A scale-down in mid-promotion takes groups that are available while LWS rolls others: it does not count them together.
 		delete(r.whole, s.Name)
 	}
+	r.group(s.Name).change(old, s)
 	r.template[s.Name] = asJSON(cmp.Or(old, s).Spec.LeaderWorkerTemplate)
 	now, then := recordOf(s), recordOf(old)
 	if now != nil && now.Release != nil && (then == nil || then.Release == nil || then.Release.UpdateRevision != now.Release.UpdateRevision) {
 		r.released[s.Name] = asJSON(s.Spec.LeaderWorkerTemplate)
 	}
-	c := s.Spec.RolloutStrategy.RollingUpdateConfiguration
-	if now != nil && !now.rolls() {
-		r.check(ruleHold, isHold(c), "%s has %s in phase %q", s.Name, asJSON(c), now.phase())
+	if now != nil {
+		r.hold(old, s, now)
 	}
-	if now.rolls() {
-		r.check(ruleHold, atUsersPace(c, now.Saved, int(replicasOf(s))), "%s is promoted with %s, the user's is %s", s.Name, asJSON(c), asJSON(now.Saved))
-	}
-	if !now.rolls() {
+	if !now.rolls(s) || now.inPlace() {
 		delete(r.whole, s.Name)
-	} else if !then.rolls() {
+	} else if old == nil || !then.rolls(old) {
 		r.whole[s.Name] = r.available(s) >= int(replicasOf(s))
 	}
 	if now.phase() == "Promoted" && then.phase() != "Promoted" {
@@ -175,6 +223,30 @@ func (r *replay) stable(old, s *lws.LeaderWorkerSet) {
 	}
 }
 
+// hold checks the configuration of the user's workload against what the release is about.
+func (r *replay) hold(old, s *lws.LeaderWorkerSet, rec *record) {
+	c, replicas, what := s.Spec.RolloutStrategy.RollingUpdateConfiguration, int(replicasOf(s)), ""
+	ok := isHold(c)
+	switch {
+	case rec.phase() == "Promoting" && ok:
+		what = "is promoted without a second set to complete first"
+		ok = rec.blueGreen() || rec.Release.Policy.Traffic != nil
+	case rec.phase() == "Returning" && ok:
+		// Groups are restarted, one after the other.
+	case rec.moves():
+		what = "rolls faster than its user lets it"
+		ok = atPace(c, rec, replicas) && ptr.Deref(c.Partition, 0) == 0 || rec.blueGreen() && allAtOnce(c) && r.idle(s, rec)
+	case rec.inPlace() && rec.phase() == "Progressing" && !ok:
+		what = "has a partition that its batch does not mean"
+		// It is the driver's if it changed: a scale-up leaves it as it was.
+		ok = atPace(c, rec, replicas) && partitionOf(s) >= r.group(s.Name).floor ||
+			old != nil && asJSON(c) == asJSON(old.Spec.RolloutStrategy.RollingUpdateConfiguration) && isPartitioned(recordOf(old))
+	default:
+		what = "is not held"
+	}
+	r.check(ruleHold, ok, "%s %s: %s in phase %q, the user's is %s", s.Name, what, asJSON(c), rec.phase(), asJSON(rec.Saved))
+}
+
 // canary checks a change of an added workload.
 func (r *replay) canary(old, c *lws.LeaderWorkerSet, gone bool) {
 	s := r.sets[c.Labels[stableLabel]]
@@ -183,16 +255,19 @@ func (r *replay) canary(old, c *lws.LeaderWorkerSet, gone bool) {
 	}
 	rec := recordOf(s)
 	if !gone && old == nil {
-		r.check(ruleIntent, rec.phase() == "Progressing", "%s appeared in phase %q", c.Name, rec.phase())
+		r.check(ruleIntent, !rec.inPlace() && (rec.phase() == "Progressing" || rec.completes(s)), "%s appeared in phase %q", c.Name, rec.phase())
 	}
 	if !gone && (old == nil || replicasOf(old) != replicasOf(c)) {
 		planned := plannedOf(c.Annotations[targetAnnotation], int(replicasOf(s)))
 		if before, ok := r.before[s.Name]; ok {
 			planned = max(planned, plannedOf(c.Annotations[targetAnnotation], before))
 		}
+		if rec.completes(s) {
+			planned = max(int(replicasOf(s)), r.before[s.Name])
+		}
 		r.check(ruleCanarySize, int(replicasOf(c)) <= planned, "%s has %d groups, its target means %d", c.Name, replicasOf(c), planned)
 	}
-	if rec.rolls() && s.DeletionTimestamp == nil {
+	if rec.rolls(s) && s.DeletionTimestamp == nil {
 		r.check(ruleCanaryStays, !gone && c.DeletionTimestamp == nil, "%s goes in the promotion", c.Name)
 		if old != nil {
 			r.check(ruleCanaryStays, replicasOf(c) >= replicasOf(old), "%s shrinks in the promotion", c.Name)
@@ -201,11 +276,58 @@ func (r *replay) canary(old, c *lws.LeaderWorkerSet, gone bool) {
 	going := !gone && c.DeletionTimestamp != nil && old != nil && old.DeletionTimestamp == nil
 	if going && s.DeletionTimestamp == nil {
 		// The driver may have looked just before the template came back.
-		replaced := rec.phase() == "Progressing" && (rec.Release.UpdateRevision != c.Labels["lockstep.dev/revision"] ||
+		replaced := (rec.phase() == "Progressing" || rec.completes(s)) && (rec.Release.UpdateRevision != c.Labels["lockstep.dev/revision"] ||
 			asJSON(s.Spec.LeaderWorkerTemplate) != r.released[s.Name] || r.template[s.Name] != r.released[s.Name])
 		r.check(ruleIntent, rec.phase() == "Promoted" || rec.phase() == "RollingBack" || replaced,
 			"%s goes in phase %q", c.Name, rec.phase())
+		r.delayed(c, rec)
 	}
+}
+
+// completes says whether a promotion is about the second set still.
+func (r *record) completes(s *lws.LeaderWorkerSet) bool {
+	return r.blueGreen() && r.phase() == "Promoting" && isHeld(s)
+}
+
+// delayed checks that a second set that goes after a promotion had stayed for as long as the policy says. Deletions are
+// stamped in whole seconds, cut.
+func (r *replay) delayed(c *lws.LeaderWorkerSet, rec *record) {
+	delay, err := time.ParseDuration(cmp.Or(rec.Release.Policy.BlueGreen.ScaleDownDelay, "0s"))
+	if err != nil || rec.phase() != "Promoted" || delay == 0 {
+		return
+	}
+	stayed := c.DeletionTimestamp.Sub(rec.Release.PhaseAt)
+	r.check(ruleDelay, stayed > delay-time.Second, "%s goes %s after the promotion, not %s", c.Name, stayed, delay)
+}
+
+// stepIngress notes the share that the annotations of a canary Ingress give.
+func (r *replay) stepIngress(i *networkingv1.Ingress, h happening) {
+	share, ok := i.Annotations["nginx.ingress.kubernetes.io/canary-weight"]
+	if h.gone || !ok {
+		delete(r.requests, i.Name)
+		share = "none"
+	} else {
+		r.requests[i.Name] = share
+	}
+	r.lines = append(r.lines, fmt.Sprintf("%d ingress %s gone=%t share=%s", h.version, i.Name, h.gone, share))
+}
+
+// idle says whether the workload's own groups have no requests: all of those go to a second set that is complete.
+func (r *replay) idle(s *lws.LeaderWorkerSet, rec *record) bool {
+	if rec.Release.Policy.Traffic == nil || len(r.requests) == 0 {
+		return false
+	}
+	for _, share := range r.requests {
+		if share != "100" {
+			return false
+		}
+	}
+	for _, c := range r.sets {
+		if c.Labels[stableLabel] == s.Name && r.available(c) >= int(replicasOf(s)) {
+			return true
+		}
+	}
+	return false
 }
 
 func (r *replay) stepPod(p *corev1.Pod, h happening) {
@@ -226,21 +348,36 @@ func (r *replay) stepPod(p *corev1.Pod, h happening) {
 	if s == nil || s.Labels[roleLabel] != "" || s.DeletionTimestamp != nil {
 		return
 	}
-	rec := recordOf(s)
-	if rec.phase() != "Progressing" && rec.phase() != "RollingBack" {
+	own, rec := r.group(s.Name), recordOf(s)
+	if rec == nil || rec.Release == nil || rec.rolls(s) && !rec.inPlace() {
 		return
 	}
-	if old == nil && !h.gone {
+	lowest := 1 << 30 // the groups that LWS may replace begin here
+	if rec.inPlace() {
+		lowest = own.lowest
+	}
+	index, err := strconv.Atoi(p.Labels[lws.GroupIndexLabelKey])
+	if err != nil || rec.phase() == "Promoted" || rec.phase() == "Nothing" {
+		return
+	}
+	if old == nil && !h.gone && !rec.inPlace() && rec.phase() != "Returning" {
 		r.check(ruleStableKept, revisionOf(p) == rec.Release.StableRevision, "pod %s came at revision %s, stable is %s",
 			p.Name, revisionOf(p), rec.Release.StableRevision)
 	}
-	// The workers of a group that a scale-down took go after their leader.
+	// The workers of a group that a scale-down or a restart took go after their leader, which may be there again by then.
 	leader := r.pods[s.Name+"-"+p.Labels[lws.GroupIndexLabelKey]]
-	index, err := strconv.Atoi(p.Labels[lws.GroupIndexLabelKey])
-	if err == nil && leader != nil && (leader == p || leader.DeletionTimestamp == nil) && index < int(replicasOf(s)) && !h.gone && old != nil && old.DeletionTimestamp == nil {
-		r.check(ruleStableKept, p.DeletionTimestamp == nil, "pod %s goes in phase %s", p.Name, rec.phase())
+	stays := leader == p || leader != nil && leader.DeletionTimestamp == nil && !own.restarted[index]
+	if stays && index < min(int(replicasOf(s)), lowest) && !h.gone && old != nil && old.DeletionTimestamp == nil &&
+		(revisionOf(p) == rec.Release.StableRevision || !rec.inPlace() && rec.phase() != "Returning") {
+		r.check(ruleStableKept, p.DeletionTimestamp == nil || own.restarted[index], "pod %s goes in phase %s", p.Name, rec.phase())
+	}
+	if rec.inPlace() || rec.phase() == "Returning" {
+		own.restarts(p, rec)
 	}
 }
+
+// isPartitioned says whether batches in place were running.
+func isPartitioned(rec *record) bool { return rec.inPlace() && rec.phase() == "Progressing" }
 
 // standing checks what has to be so at every instant, whatever changed.
 func (r *replay) standing(s *lws.LeaderWorkerSet) {
@@ -256,7 +393,11 @@ func (r *replay) standing(s *lws.LeaderWorkerSet) {
 		r.check(ruleCanarySize, r.leaders(name) <= limit, "%s has %d groups, %s has %d", name, r.leaders(name), s.Name, limit)
 	}
 	rec := recordOf(s)
-	if !rec.rolls() || s.DeletionTimestamp != nil {
+	if s.DeletionTimestamp != nil {
+		return
+	}
+	r.standingGroups(s, rec, canaries)
+	if !rec.rolls(s) {
 		return
 	}
 	replicas := int(replicasOf(s))
@@ -275,6 +416,9 @@ func (r *replay) standing(s *lws.LeaderWorkerSet) {
 			r.dips++
 		}
 	}
+	if rec.inPlace() {
+		surge = 0
+	}
 	r.check(ruleSurge, r.leaders(s.Name) <= max(replicas, r.before[s.Name])+surge, "%s has %d groups of %d, maxSurge is %s",
 		s.Name, r.leaders(s.Name), replicas, rec.Saved.MaxSurge.String())
 }
@@ -291,37 +435,25 @@ func (r *replay) leaders(set string) int {
 }
 
 // available counts the groups whose leader and workers are all ready at one revision, surge groups included.
-func (r *replay) available(s *lws.LeaderWorkerSet) int {
-	ready := map[string]map[string]int{} // by group, by revision
-	for _, p := range r.pods {
-		if p.Labels[lws.SetNameLabelKey] != s.Name || !podReady(p) {
-			continue
-		}
-		group := p.Labels[lws.GroupIndexLabelKey]
-		if ready[group] == nil {
-			ready[group] = map[string]int{}
-		}
-		ready[group][revisionOf(p)]++
-	}
-	n := 0
-	for _, byRevision := range ready {
-		for _, pods := range byRevision {
-			if pods == int(ptr.Deref(s.Spec.LeaderWorkerTemplate.Size, 1)) {
-				n++
-			}
-		}
-	}
-	return n
-}
+func (r *replay) available(s *lws.LeaderWorkerSet) int { return len(r.ready(s)) }
 
-// atUsersPace says whether LWS is set to roll every group by the user's settings; where both of them round to 0, which LWS
-// refuses, one group may be unavailable.
-func atUsersPace(c *lws.RollingUpdateConfiguration, saved lws.RollingUpdateConfiguration, replicas int) bool {
-	if c == nil || ptr.Deref(c.Partition, 0) != 0 || c.MaxSurge != saved.MaxSurge {
+// atPace says whether LWS is set to roll by the user's settings, in place without a surge; where both of them round to 0,
+// which LWS refuses, one group may be unavailable.
+func atPace(c *lws.RollingUpdateConfiguration, rec *record, replicas int) bool {
+	saved := rec.Saved
+	if rec.inPlace() {
+		saved.MaxSurge = intstr.FromInt32(0)
+	}
+	if c == nil || c.MaxSurge != saved.MaxSurge {
 		return false
 	}
 	nothing := scaled(saved.MaxUnavailable, replicas, false) == 0 && scaled(saved.MaxSurge, replicas, true) == 0
 	return c.MaxUnavailable == saved.MaxUnavailable || (nothing && c.MaxUnavailable == intstr.FromInt32(1))
+}
+
+// allAtOnce says whether LWS is set to replace all groups at the same time.
+func allAtOnce(c *lws.RollingUpdateConfiguration) bool {
+	return c != nil && ptr.Deref(c.Partition, 0) == 0 && c.MaxUnavailable == intstr.FromString("100%") && c.MaxSurge == intstr.FromInt32(0)
 }
 
 func recordOf(s *lws.LeaderWorkerSet) *record {
@@ -335,15 +467,21 @@ func recordOf(s *lws.LeaderWorkerSet) *record {
 	return r
 }
 
-// plannedOf is the number of groups that a target annotation means: percentages round up.
+// plannedOf is planned for a target annotation.
 func plannedOf(annotation string, replicas int) int {
-	var target struct {
-		Groups string `json:"groups"`
-	}
-	if annotation == "" || json.Unmarshal([]byte(annotation), &target) != nil {
+	var t target
+	if annotation == "" || json.Unmarshal([]byte(annotation), &t) != nil {
 		return 0
 	}
-	return min(scaled(intstr.Parse(target.Groups), replicas, true), replicas)
+	return t.planned(replicas)
+}
+
+// planned is the number of groups that a target means: percentages round up.
+func (t *target) planned(replicas int) int {
+	if t == nil {
+		return 0
+	}
+	return min(scaled(intstr.Parse(t.Groups), replicas, true), replicas)
 }
 
 func scaled(v intstr.IntOrString, replicas int, up bool) int {

@@ -489,7 +489,12 @@ func isHold(c *lws.RollingUpdateConfiguration) bool {
 	return c != nil && ptr.Deref(c.Partition, 0) == holdPartition && c.MaxSurge == intstr.FromInt32(0) && c.MaxUnavailable == intstr.FromInt32(1)
 }
 
-func replicasOf(w *lws.LeaderWorkerSet) int32 { return ptr.Deref(w.Spec.Replicas, 1) }
+func replicasOf(w *lws.LeaderWorkerSet) int32 {
+	if w == nil {
+		return 0
+	}
+	return ptr.Deref(w.Spec.Replicas, 1)
+}
 
 func revisionOf(p *corev1.Pod) string { return p.Labels[lws.RevisionKey] }
 
