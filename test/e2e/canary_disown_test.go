@@ -7,6 +7,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -22,7 +23,11 @@ import (
 
 // Disown gives the spec back byte for byte, whatever the user's rolling update settings were, with and without a release
 // in between.
-func TestCanaryDisown(t *testing.T) {
+func TestCanaryDisown(t *testing.T) { disownExactly(t, canaryStyle) }
+
+func TestStylesDisown(t *testing.T) { inStyles(t, disownExactly) }
+
+func disownExactly(t *testing.T, s style) {
 	t.Parallel()
 	e := newEnv(t)
 	for _, test := range []struct {
@@ -34,14 +39,15 @@ func TestCanaryDisown(t *testing.T) {
 		{"surge-only", rolling("0", "2", -1)},
 		{"percent", rolling("25%", "50%", -1)},
 		{"partition", rolling("1", "0", 2)},
-		{"only-unavailable", func(s *lws.LeaderWorkerSet) {
-			s.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromString("100%")}
+		{"only-unavailable", func(w *lws.LeaderWorkerSet) {
+			w.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromString("100%")}
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := e.in(t).deploy(model(test.name, 3, 1, test.change))
 			original := w.spec()
-			for _, released := range []bool{false, true} {
+			for _, ends := range [][]pb.FinalizeIntent{nil, {rollback}, {promote}} {
+				released := len(ends) > 0
 				if _, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()}); err != nil {
 					t.Fatal(err)
 				}
@@ -50,19 +56,28 @@ func TestCanaryDisown(t *testing.T) {
 				}
 				if released {
 					w.edit(image("v2"))
-					w.release("r1", policy("100%"))
+					id := fmt.Sprint("r", ends[0].Number())
+					w.initialize(id, s.policy(policy("100%")))
+					w.upgrade(id, 0)
+					_, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()})
+					mustFail(t, err, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS)
+					w.finalize(id, ends[0])
+					// In place the rollback has put the template back itself.
+					if ends[0] == rollback && !s.inPlace() {
+						w.edit(image("v1"))
+					}
 				}
 				if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
 					t.Fatal(err)
 				}
-				if released {
+				if released && ends[0] == promote {
 					w.edit(image("v1"))
 				}
 				if now := w.spec(); now != original {
-					t.Errorf("released=%t: the spec is not what it was\n was %s\n now %s", released, original, now)
+					t.Errorf("%v: the spec is not what it was\n was %s\n now %s", ends, original, now)
 				}
 				if s := w.get(); s.Annotations[recordAnnotation] != "" || len(s.Finalizers) > 0 {
-					t.Errorf("released=%t: something is left: %s", released, asJSON(s.ObjectMeta))
+					t.Errorf("%v: something is left: %s", ends, asJSON(s.ObjectMeta))
 				}
 			}
 		})

@@ -184,6 +184,8 @@ func (w *workload) end(id string, intent pb.FinalizeIntent) {
 // errNotYet is for conditions that say no more.
 var errNotYet = errors.New("not yet")
 
+func isNotYet(err error) bool { return errors.Is(err, errNotYet) }
+
 // record is the release record in the cluster.
 func (w *workload) record() *record { return recordOf(w.get()) }
 

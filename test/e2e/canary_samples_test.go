@@ -93,9 +93,15 @@ func (d *yamlDocument) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// The workloads that LWS v0.9.0 publishes each go through a canary release, with a driver for the whole cluster. The
+// The workloads that LWS v0.9.0 publishes each go through a release, with a driver for the whole cluster. The
 // nodes have what they ask for: GPUs, TPU chips, node pools and volumes.
-func TestCanarySamples(t *testing.T) {
+func TestCanarySamples(t *testing.T) { releaseSamples(t, canaryStyle) }
+
+func TestStylesSamples(t *testing.T) { releaseSamples(t, newStyles...) }
+
+// releaseSamples releases each once in each of the styles.
+func releaseSamples(t *testing.T, styles ...style) {
+	t.Helper()
 	all := samples(t, lwsModule(t))
 	if len(all) < 10 {
 		t.Fatalf("only %d samples", len(all))
@@ -122,9 +128,12 @@ func TestCanarySamples(t *testing.T) {
 			w := e.existing(s.object.Name)
 			w.awaitReady()
 			w.initializeUnchanged()
-			w.edit(image("v2"))
-			w.release("r1", policy("50%", "100%"))
-			w.mustRun("v2")
+			for i, s := range styles {
+				tag := fmt.Sprint("v", i+2)
+				w.edit(image(tag))
+				w.release("r"+tag, s.policy(policy("50%", "100%")))
+				w.mustRun(tag)
+			}
 			w.remove(w.name, metav1.DeletePropagationBackground)
 			w.awaitNothing()
 		})

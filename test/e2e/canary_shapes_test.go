@@ -10,13 +10,14 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-// release takes a workload through a whole canary release of the given policy.
+// release takes a workload through a whole release of the given policy.
 func (w *workload) release(id string, p *pb.ReleasePolicy) {
 	w.t.Helper()
 	w.initialize(id, p)
@@ -39,8 +40,18 @@ func leaderTemplate(w *lws.LeaderWorkerSet) {
 	w.Spec.LeaderWorkerTemplate.LeaderTemplate = t
 }
 
+func subGroups(size int32) func(*lws.LeaderWorkerSet) {
+	return func(w *lws.LeaderWorkerSet) {
+		w.Spec.LeaderWorkerTemplate.SubGroupPolicy = &lws.SubGroupPolicy{SubGroupSize: ptr.To(size)}
+	}
+}
+
 // Workloads of every shape go through a release.
-func TestCanaryShapes(t *testing.T) {
+func TestCanaryShapes(t *testing.T) { releaseShapes(t, canaryStyle) }
+
+func TestStylesShapes(t *testing.T) { inStyles(t, releaseShapes) }
+
+func releaseShapes(t *testing.T, s style) {
 	t.Parallel()
 	e := newEnv(t)
 	slow := annotated(cluster.AnnotationStartup, "200ms")
@@ -49,6 +60,8 @@ func TestCanaryShapes(t *testing.T) {
 		model("size-1", 3, 1),
 		model("one-group", 1, 2),
 		model("leader-template", 2, 2, leaderTemplate),
+		model("size-8", 2, 8, leaderTemplate, leaderReady),
+		model("subgroups", 2, 4, subGroups(2)),
 		model("surge", 4, 2, rolling("0", "2", -1), slow),
 		model("percent", 4, 2, rolling("50%", "25%", -1), slow),
 		model("both", 5, 2, rolling("2", "1", 3), slow),
@@ -57,7 +70,7 @@ func TestCanaryShapes(t *testing.T) {
 			t.Parallel()
 			w := e.in(t).adopt(object)
 			w.edit(image("v2"))
-			w.release("r1", quarters())
+			w.release("r1", s.policy(quarters()))
 			w.mustRun("v2")
 		})
 	}

@@ -19,7 +19,11 @@ import (
 )
 
 // The canary's volume claims go with it; the user's stay.
-func TestCanaryVolumeClaims(t *testing.T) {
+func TestCanaryVolumeClaims(t *testing.T) { releaseVolumes(t, canaryStyle) }
+
+func TestStylesVolumeClaims(t *testing.T) { inStyles(t, releaseVolumes) }
+
+func releaseVolumes(t *testing.T, s style) {
 	t.Parallel()
 	e := newEnv(t)
 	e.prepareVolumes(12)
@@ -34,7 +38,7 @@ func TestCanaryVolumeClaims(t *testing.T) {
 		}}
 	}))
 	w.edit(image("v2"))
-	w.release("r1", policy("50%", "100%"))
+	w.release("r1", s.policy(policy("50%", "100%")))
 	e.eventually("the canary's claims are gone", func(ctx context.Context) error {
 		claims, err := e.kube.CoreV1().PersistentVolumeClaims(e.namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {

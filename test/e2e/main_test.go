@@ -41,6 +41,7 @@ func TestMain(m *testing.M) {
 type counts struct {
 	releases, completed, rolledBack  atomic.Int64
 	events, checks, violations, dips atomic.Int64
+	disturbed, faults                atomic.Int64 // releases, and what happened to their drivers' writes
 }
 
 var figures counts
@@ -48,6 +49,7 @@ var figures counts
 func (c *counts) write(w io.Writer, took time.Duration) {
 	fmt.Fprintf(w, "figures: %d releases begun, %d completed, %d rolled back; %d RPCs; %d drivers started, %d killed\n",
 		c.releases.Load(), c.completed.Load(), c.rolledBack.Load(), driver.Calls.Load(), driver.Starts.Load(), driver.Kills.Load())
+	fmt.Fprintf(w, "figures: %d releases disturbed by %d faults at writes\n", c.disturbed.Load(), c.faults.Load())
 	fmt.Fprintf(w, "figures: %d instants observed, %d rule checks, %d violations, %d dips of LWS itself; %s\n",
 		c.events.Load(), c.checks.Load(), c.violations.Load(), c.dips.Load(), took.Round(100*time.Millisecond))
 }

@@ -11,14 +11,11 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-func inPlace(batches ...string) *pb.ReleasePolicy {
-	p := policy(batches...)
-	p.Style = pb.Style_STYLE_PARTITION
-	return p
-}
+func inPlace(batches ...string) *pb.ReleasePolicy { return partitionStyle.policy(policy(batches...)) }
 
 // A whole release in place: no group more than the user has, and groups that no batch has reached stay as they are.
 func TestPartitionPromote(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	w := e.adopt(model("model", 4, 2))
 	before := w.stablePods()
@@ -41,29 +38,22 @@ func TestPartitionPromote(t *testing.T) {
 	w.mustRest()
 }
 
-// A rollback in place brings back what the batches had reached, and touches nothing else.
-func TestPartitionRollback(t *testing.T) {
-	e := newEnv(t)
-	for name, tc := range map[string]struct {
-		batches []string
-		same    int
-	}{
-		"one":  {[]string{"25%", "100%"}, 3},
-		"half": {[]string{"50%", "100%"}, 2},
-		"all":  {[]string{"100%"}, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := e.in(t).adopt(model("back-"+name, 4, 2))
-			before := w.stablePods()
-			w.edit(image("v2"))
-			w.initialize("r1", inPlace(tc.batches...))
-			w.upgrade("r1", 0)
-			w.awaitState(pb.State_STATE_READY)
-			w.finalize("r1", rollback)
-			w.awaitState(pb.State_STATE_ROLLED_BACK)
-			w.mustRun("v1")
-			w.mustRest()
-			w.sameGroupsBelow(before, tc.same)
-		})
+// The record is removed by hand in mid-batch: nothing is restarted, the partition stays as a user's would, and Adopt warns
+// of groups at two revisions.
+func TestPartitionRecordRemoved(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 4, 2))
+	w.edit(image("v2"))
+	w.initialize("r1", inPlace("50%", "100%"))
+	w.upgrade("r1", 0)
+	before := w.stablePods()
+	w.annotateRaw(`{"metadata":{"annotations":{"` + recordAnnotation + `":null}}}`)
+	w.awaitState(pb.State_STATE_UNMANAGED)
+	w.sameGroups(before)
+	r, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
+	if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "HeldTooLate" {
+		t.Errorf("Adopt: %v, %v", r, err)
 	}
+	w.sameGroups(before)
+	w.mustRest()
 }

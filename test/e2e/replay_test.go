@@ -292,8 +292,11 @@ func (r *record) completes(s *lws.LeaderWorkerSet) bool {
 // delayed checks that a second set that goes after a promotion had stayed for as long as the policy says. Deletions are
 // stamped in whole seconds, cut.
 func (r *replay) delayed(c *lws.LeaderWorkerSet, rec *record) {
+	if rec.phase() != "Promoted" {
+		return
+	}
 	delay, err := time.ParseDuration(cmp.Or(rec.Release.Policy.BlueGreen.ScaleDownDelay, "0s"))
-	if err != nil || rec.phase() != "Promoted" || delay == 0 {
+	if err != nil || delay == 0 {
 		return
 	}
 	stayed := c.DeletionTimestamp.Sub(rec.Release.PhaseAt)

@@ -1,0 +1,102 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// Without traffic the share follows the groups, the second set is completed by the promotion, and stays for the delay.
+func TestBlueGreenScaleDownDelay(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 3, 2))
+	w.edit(image("v2"))
+	p := blueGreenStyle.policy(policy("34%", "100%"))
+	p.BlueGreen = &pb.BlueGreenPolicy{ScaleDownDelay: seconds(3)}
+	w.initialize("r1", p)
+	green := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
+	w.end("r1", promote)
+	c := w.await("the delay runs", func(c *pb.BatchContext) bool { return c.GetReason() == "ScaleDownDelay" })
+	if w.mustRun("v2"); len(w.podsOf(green)) != 6 {
+		t.Errorf("%d pods of the second set: %s", len(w.podsOf(green)), show(c))
+	}
+	begun := w.record().Release.PhaseAt
+	w.awaitState(completed)
+	if took := time.Since(begun); took < 3*time.Second {
+		t.Errorf("the second set was gone after %s", took)
+	}
+	w.mustRest()
+}
+
+// With traffic one write moves the requests to the second set, the workload's own groups are replaced all at once, and the
+// requests return.
+func TestBlueGreenSwitch(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	for name, intent := range map[string]pb.FinalizeIntent{"promote": promote, "rollback": rollback} {
+		t.Run(name, func(t *testing.T) {
+			w := e.in(t).adopt(model(name, 3, 2, annotated(cluster.AnnotationStartup, "300ms")))
+			w.serve()
+			before := w.stablePods()
+			w.edit(image("v2"))
+			p := blueGreenStyle.policy(policy("34%", "100%"))
+			p.Traffic = &pb.TrafficPolicy{StableService: name, Ingresses: []string{name}}
+			w.initialize("r1", p)
+			w.upgrade("r1", 0)
+			w.upgrade("r1", 1)
+			if intent == rollback {
+				w.finalize("r1", rollback)
+				w.sameGroups(before)
+				w.mustRest()
+				return
+			}
+			w.end("r1", promote)
+			w.awaitObject("all groups are replaced at once", func() bool {
+				return allAtOnce(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration) || w.record().phase() == "Promoted"
+			})
+			w.awaitState(completed)
+			w.mustRun("v2")
+			w.mustRest()
+		})
+	}
+}
+
+// serve makes a Service of the workload's leaders and an Ingress that leads to it.
+func (w *workload) serve() {
+	w.t.Helper()
+	port := corev1.ServicePort{Name: "http", Port: 80}
+	_, err := w.kube.CoreV1().Services(w.namespace).Create(w.t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: w.name},
+		Spec: corev1.ServiceSpec{
+			Ports: []corev1.ServicePort{port}, Selector: map[string]string{lws.SetNameLabelKey: w.name, lws.WorkerIndexLabelKey: "0"},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	_, err = w.kube.NetworkingV1().Ingresses(w.namespace).Create(w.t.Context(), &networkingv1.Ingress{
+		ObjectMeta: metav1.ObjectMeta{Name: w.name},
+		Spec: networkingv1.IngressSpec{
+			IngressClassName: ptr.To("nginx"),
+			DefaultBackend: &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
+				Name: w.name, Port: networkingv1.ServiceBackendPort{Name: "http"},
+			}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}

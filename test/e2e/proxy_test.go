@@ -1,0 +1,315 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+)
+
+// staleFor is how long a cache is kept from what is new.
+const staleFor = 400 * time.Millisecond
+
+// proxy stands between one driver and the API server, and does harm to the driver's writes in its namespace. Events are not
+// counted as writes: nothing depends on them.
+type proxy struct {
+	writing    string // what the paths of writes that count have in common
+	kubeconfig string
+	forward    *httputil.ReverseProxy
+	harm       harm
+
+	mu      sync.Mutex
+	opened  chan struct{} // closed while writes may pass
+	writes  int
+	faults  int
+	crashed bool
+	frozen  map[string]time.Time       // until when the streams of a resource stand still
+	streams map[int]context.CancelFunc // the open watches
+	next    int
+	expire  int // so many watches are told that their version is too old
+}
+
+// harm is what happens to a write. It runs once the request is read, and passes it on or not.
+type harm struct {
+	name string
+	// every how many writes. 2: one that was refused passes when it is repeated.
+	every int
+	do     func(p *proxy, pass func() *http.Response, w http.ResponseWriter)
+}
+
+// newProxy starts a proxy that acts in the driver's name.
+func newProxy(t *testing.T, e *env, h harm) *proxy {
+	t.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", driver.Kubeconfig(t, e.cluster))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.QPS = -1
+	transport, err := rest.TransportFor(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, err := url.Parse(cfg.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{writing: "/namespaces/" + e.namespace + "/", harm: h, opened: make(chan struct{}), frozen: map[string]time.Time{}, streams: map[int]context.CancelFunc{}}
+	p.forward = &httputil.ReverseProxy{
+		Transport: transport, FlushInterval: -1,
+		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		ModifyResponse: p.slow,
+		// A client that has gone, or the end of the test.
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+	}
+	server := httptest.NewServer(p)
+	t.Cleanup(func() {
+		p.drop()
+		server.CloseClientConnections()
+		server.Close()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		figures.faults.Add(int64(p.faults))
+		if p.faults > 0 {
+			figures.disturbed.Add(1)
+		}
+	})
+	p.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	if err := cluster.WriteKubeconfig(&rest.Config{Host: server.URL}, p.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
+
+func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case isWatch(r):
+		p.watch(w, r)
+	case r.Method == http.MethodGet || !strings.Contains(r.URL.Path, p.writing) || strings.Contains(r.URL.Path, "/events"):
+		p.forward.ServeHTTP(w, r)
+	default:
+		p.write(w, r)
+	}
+}
+
+// write does harm, or passes the request on.
+func (p *proxy) write(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	p.mu.Lock()
+	opened := p.opened
+	p.mu.Unlock()
+	select {
+	case <-opened:
+	case <-r.Context().Done():
+		panic(http.ErrAbortHandler) // the driver that sent it is gone
+	}
+	p.mu.Lock()
+	p.writes++
+	harmed := p.harm.do != nil && (p.writes-1)%p.harm.every == 0
+	if harmed {
+		p.faults++
+	}
+	p.mu.Unlock()
+	if !harmed {
+		p.forward.ServeHTTP(w, r)
+		return
+	}
+	p.harm.do(p, func() *http.Response {
+		// The driver's end of the connection is not needed any more.
+		answer := httptest.NewRecorder()
+		p.forward.ServeHTTP(answer, r.WithContext(context.WithoutCancel(r.Context())))
+		return answer.Result()
+	}, w)
+}
+
+// watch is a stream that can be dropped, told that it is too old, and made to stand still.
+func (p *proxy) watch(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	p.mu.Lock()
+	if p.expire > 0 && r.URL.Query().Get("sendInitialEvents") == "" {
+		p.expire--
+		p.mu.Unlock()
+		refuse(w, http.StatusGone, metav1.StatusReasonExpired)
+		return
+	}
+	id := p.next
+	p.next++
+	p.streams[id] = cancel
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.streams, id)
+	}()
+	p.forward.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// drop ends every watch.
+func (p *proxy) drop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, cancel := range p.streams {
+		cancel()
+	}
+}
+
+// open lets writes pass.
+func (p *proxy) open() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.crashed = false
+	close(p.opened)
+}
+
+// crash kills the driver; no write passes until there is another one.
+func (p *proxy) crash(d *driver.Driver) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.crashed {
+		return
+	}
+	p.crashed, p.opened = true, make(chan struct{})
+	d.Crash()
+}
+
+func (p *proxy) hasCrashed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.crashed
+}
+
+// freeze makes the streams of some resources stand still for a while.
+func (p *proxy) freeze(resources ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, resource := range resources {
+		p.frozen[resource] = time.Now().Add(staleFor)
+	}
+}
+
+// slow makes the body of a watch obey freeze.
+func (p *proxy) slow(r *http.Response) error {
+	if isWatch(r.Request) {
+		parts := strings.Split(r.Request.URL.Path, "/")
+		r.Body = &freezing{r.Body, p, parts[len(parts)-1]}
+	}
+	return nil
+}
+
+type freezing struct {
+	io.ReadCloser
+	proxy    *proxy
+	resource string
+}
+
+func (f *freezing) Read(b []byte) (int, error) {
+	n, err := f.ReadCloser.Read(b)
+	f.proxy.mu.Lock()
+	until := f.proxy.frozen[f.resource]
+	f.proxy.mu.Unlock()
+	time.Sleep(time.Until(until))
+	return n, err
+}
+
+// refuse answers as the API server does.
+func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
+	w.Header().Set("Content-Type", "application/json")
+	if code == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", "1")
+	}
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, asJSON(metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code),
+		Reason: reason, Message: "injected " + http.StatusText(code),
+	}))
+}
+
+// answer passes the API server's answer on.
+func answer(w http.ResponseWriter, r *http.Response) {
+	for key, values := range r.Header {
+		w.Header()[key] = values
+	}
+	w.WriteHeader(r.StatusCode)
+	_, _ = io.Copy(w, r.Body)
+}
+
+func refusing(name string, code int, reason metav1.StatusReason) harm {
+	return harm{name: name, every: 2, do: func(_ *proxy, _ func() *http.Response, w http.ResponseWriter) { refuse(w, code, reason) }}
+}
+
+// The harms. A write is refused once and passes when it is repeated; answers are lost and caches go stale with each.
+var harms = []harm{
+	refusing("409", http.StatusConflict, metav1.StatusReasonConflict),
+	refusing("429", http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests),
+	refusing("500", http.StatusInternalServerError, metav1.StatusReasonInternalError),
+	refusing("504", http.StatusGatewayTimeout, metav1.StatusReasonTimeout),
+	{"cut before it arrives", 2, func(*proxy, func() *http.Response, http.ResponseWriter) { panic(http.ErrAbortHandler) }},
+	{"answer lost", 1, func(_ *proxy, pass func() *http.Response, _ http.ResponseWriter) {
+		pass()
+		panic(http.ErrAbortHandler)
+	}},
+	// Informers that lose their streams again and again wait longer each time.
+	{"watches dropped", 3, func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
+		r := pass()
+		p.drop()
+		answer(w, r)
+	}},
+	{"watches too old", 3, func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
+		p.mu.Lock()
+		p.expire = len(p.streams)
+		p.mu.Unlock()
+		p.drop()
+		answer(w, pass())
+	}},
+	{"pods and revisions stale", 1, func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
+		p.freeze("pods", "controllerrevisions")
+		answer(w, pass())
+	}},
+	{"workloads stale", 1, func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
+		p.freeze("leaderworkersets")
+		answer(w, pass())
+	}},
+}
+
+// anyHarm is one of the others at random, the same ones for the same seed, and sometimes none.
+func anyHarm(seed uint64) harm {
+	random, all := rand.New(rand.NewPCG(seed, seed)), harms
+	return harm{fmt.Sprintf("any %d", seed), 1, func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
+		p.mu.Lock()
+		n := random.IntN(len(all) + 3)
+		p.mu.Unlock()
+		if n < len(all) {
+			all[n].do(p, pass, w)
+			return
+		}
+		answer(w, pass())
+	}}
+}

@@ -1,0 +1,316 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// A release is promoted, and rolled back, from each of its batches and from before the first one.
+func TestStylesEnds(t *testing.T) {
+	inStyles(t, func(t *testing.T, s style) {
+		e := newEnv(t)
+		for batch := int32(-1); batch < 3; batch++ {
+			for name, intent := range map[string]pb.FinalizeIntent{"promote": promote, "rollback": rollback} {
+				t.Run(fmt.Sprintf("%s-%d", name, batch+1), func(t *testing.T) {
+					t.Parallel()
+					w := e.in(t).adopt(model(fmt.Sprintf("%s-%d", name, batch+1), 4, 2))
+					before := w.stablePods()
+					w.edit(image("v2"))
+					w.initialize("r1", s.policy(quarters()))
+					for b := range batch + 1 {
+						if c := w.upgrade("r1", b).GetContext(); c.GetState() != pb.State_STATE_READY || c.GetUpdatedReady() != []int32{1, 2, 4}[b] {
+							t.Errorf("batch %d: %s", b, show(c))
+						}
+					}
+					w.twice("Finalize", func() (pb.Action, error) {
+						r, err := w.tryFinalize("r1", intent, long)
+						if err == nil && !r.GetDone() {
+							err = fmt.Errorf("not done: %s", show(r.GetContext()))
+						}
+						return r.GetAction(), err
+					})
+					w.mustRest()
+					switch {
+					case intent == promote:
+						w.mustRun("v2")
+					case s.inPlace():
+						w.mustRun("v1")
+						w.sameGroupsBelow(before, []int{4, 3, 2, 0}[batch+1])
+					default:
+						w.sameGroups(before)
+					}
+				})
+			}
+		}
+	})
+}
+
+// The old template back in mid-release, and a third one, which starts the release over.
+func TestStylesTemplateChanges(t *testing.T) {
+	inStyles(t, func(t *testing.T, s style) {
+		e := newEnv(t)
+		begin := func(t *testing.T, name string) (*workload, func()) {
+			w := e.in(t).adopt(model(name, 4, 2, annotated(cluster.AnnotationStartup, "200ms")))
+			before := w.stablePods()
+			w.edit(image("v2"))
+			w.initialize("r1", s.policy(quarters()))
+			w.upgrade("r1", 1)
+			return w, func() {
+				t.Helper()
+				if s.inPlace() {
+					w.sameGroupsBelow(before, 2)
+				} else {
+					w.sameGroups(before)
+				}
+			}
+		}
+		t.Run("old", func(t *testing.T) {
+			t.Parallel()
+			w, same := begin(t, "old")
+			w.edit(image("v1"))
+			w.awaitState(rolledBack)
+			w.mustRun("v1")
+			same()
+			w.mustRest()
+		})
+		t.Run("old-in-mid-batch", func(t *testing.T) {
+			t.Parallel()
+			w, _ := begin(t, "mid")
+			w.begin("r1", 2)
+			w.edit(image("v1"))
+			w.awaitState(rolledBack)
+			w.mustRun("v1")
+			w.mustRest()
+		})
+		t.Run("third", func(t *testing.T) {
+			t.Parallel()
+			w, same := begin(t, "third")
+			w.edit(image("v3"))
+			w.await("the release starts over", func(c *pb.BatchContext) bool {
+				return c.GetState() == pb.State_STATE_HOLDING && c.GetTarget() == ""
+			})
+			same()
+			for b := range int32(3) {
+				w.upgrade("r1", b)
+			}
+			w.finalize("r1", promote)
+			w.mustRun("v3")
+			w.mustRest()
+		})
+		t.Run("third-rolled-back", func(t *testing.T) {
+			t.Parallel()
+			w, same := begin(t, "back")
+			w.edit(image("v3"))
+			w.await("the release starts over", func(c *pb.BatchContext) bool {
+				return c.GetState() == pb.State_STATE_HOLDING && c.GetTarget() == ""
+			})
+			w.upgrade("r1", 0)
+			w.finalize("r1", rollback)
+			w.mustRun("v1")
+			same()
+			w.mustRest()
+		})
+		t.Run("old-in-mid-promotion", func(t *testing.T) {
+			t.Parallel()
+			w, _ := begin(t, "promotion")
+			w.upgrade("r1", 2)
+			w.end("r1", promote)
+			w.edit(image("v1"))
+			w.awaitState(rolledBack, completed)
+			if w.record().phase() == "Promoted" {
+				t.Log("the promotion was over by then")
+				return
+			}
+			w.mustRun("v1")
+			w.mustRest()
+		})
+	})
+}
+
+// Groups of the new template never get ready: the deadline passes, the host is told, and rolls back.
+func TestStylesRollbackOfBroken(t *testing.T) {
+	inStyles(t, func(t *testing.T, s style) {
+		w := newEnv(t).adopt(model("model", 4, 2))
+		before := w.stablePods()
+		w.edit(image("v2"), behaves(cluster.BehaviorNeverReady))
+		p := s.policy(quarters())
+		p.ProgressDeadline = seconds(3)
+		w.initialize("r1", p)
+		if c := w.upgrade("r1", 1).GetContext(); c.GetState() != pb.State_STATE_FAILED || c.GetReason() != "ProgressDeadlineExceeded" {
+			t.Errorf("after the deadline: %s", show(c))
+		}
+		w.end("r1", rollback)
+		w.awaitState(rolledBack) // the deadline is short enough to pass before a group is back, too
+		w.mustRun("v1")
+		w.mustRest()
+		if s.inPlace() {
+			w.sameGroupsBelow(before, 3) // the first one that did not get ready kept LWS from the next
+		} else {
+			w.sameGroups(before)
+		}
+	})
+}
+
+// Groups do not count before they have been ready for minReady, and a batch is ready with as many broken ones as the
+// policy allows for.
+func TestStylesReadiness(t *testing.T) {
+	inStyles(t, func(t *testing.T, s style) {
+		e := newEnv(t)
+		t.Run("min-ready", func(t *testing.T) {
+			t.Parallel()
+			w := e.in(t).adopt(model("min-ready", 3, 2))
+			w.edit(image("v2"))
+			p := s.policy(policy("34%", "100%"))
+			p.MinReady = seconds(2)
+			w.initialize("r1", p)
+			w.begin("r1", 0)
+			c := w.awaitState(pb.State_STATE_VERIFYING, pb.State_STATE_READY)
+			if c.GetState() != pb.State_STATE_VERIFYING || c.GetReason() != "WaitingForMinReady" {
+				t.Errorf("before minReady: %s", show(c))
+			}
+			w.upgrade("r1", 1)
+			w.finalize("r1", rollback)
+			w.mustRun("v1")
+			w.mustRest()
+		})
+		t.Run("threshold", func(t *testing.T) {
+			t.Parallel()
+			w := e.in(t).adopt(model("threshold", 4, 2))
+			w.edit(image("v2"), behaves(cluster.BehaviorNeverReady))
+			p := s.policy(policy("100%"))
+			p.FailureThreshold, p.ProgressDeadline = "25%", seconds(60)
+			w.initialize("r1", p)
+			w.begin("r1", 0)
+			// In place LWS goes on to the next group once one is ready.
+			for ready, group := range []int{3, 2, 1} {
+				set := w.name
+				if c := w.await("the group is there", func(c *pb.BatchContext) bool { return c.GetUpdated() > int32(ready) }); !s.inPlace() {
+					set = c.GetCanaryWorkload()
+				}
+				w.await("its pods are there", func(c *pb.BatchContext) bool {
+					n := 0
+					for _, p := range w.podsOf(set) {
+						if p.DeletionTimestamp == nil && p.Spec.Containers[0].Image == "example.com/model:v2" && p.Labels[lws.GroupIndexLabelKey] == fmt.Sprint(group) {
+							n++
+						}
+					}
+					return n == 2
+				})
+				if c := w.context(); c.GetState() != pb.State_STATE_UPGRADING {
+					t.Errorf("with %d of 4 ready: %s", ready, show(c))
+				}
+				w.patchPods(set, heal, group)
+			}
+			w.awaitState(pb.State_STATE_READY)
+			w.finalize("r1", rollback)
+			w.mustRun("v1")
+			w.mustRest()
+		})
+	})
+}
+
+// Scaling in mid-batch, as an autoscaler does. Under a partition LWS makes groups of a scale-up at the new revision; a
+// scale-down takes those first.
+func TestStylesScaling(t *testing.T) {
+	inStyles(t, func(t *testing.T, s style) {
+		w := newEnv(t).adopt(model("model", 4, 2))
+		w.edit(image("v2"))
+		w.initialize("r1", s.policy(quarters()))
+		w.upgrade("r1", 1)
+		for _, step := range []struct{ replicas, planned, most int32 }{{8, 4, 6}, {3, 2, 2}, {6, 3, 5}} {
+			w.scale(step.replicas)
+			c := w.await("the batch is ready at the new scale", func(c *pb.BatchContext) bool {
+				total := step.replicas
+				if !s.inPlace() {
+					total += step.planned
+				}
+				return c.GetReplicas() == step.replicas && c.GetState() == pb.State_STATE_READY && c.GetTotal() == total &&
+					len(w.stablePods()) == int(2*step.replicas)
+			})
+			if c.GetPlanned() != step.planned || c.GetUpdatedReady() < step.planned || c.GetUpdatedReady() > step.most ||
+				!s.inPlace() && c.GetUpdatedReady() != step.planned {
+				t.Errorf("at %d groups: %s", step.replicas, show(c))
+			}
+		}
+		w.upgrade("r1", 2)
+		w.end("r1", promote)
+		w.scale(5)
+		w.awaitState(completed)
+		w.awaitReady()
+		w.mustRun("v2")
+		w.mustRest()
+	})
+}
+
+// The user's own pace, whatever it is, and a workload of one group: promoted and rolled back.
+func TestStylesPaces(t *testing.T) {
+	inStyles(t, func(t *testing.T, s style) {
+		e := newEnv(t)
+		slow := annotated(cluster.AnnotationStartup, "200ms")
+		for _, object := range []*lws.LeaderWorkerSet{
+			model("one", 1, 2),
+			model("one-at-a-time", 4, 1, slow, rolling("1", "0", -1)),
+			model("two", 4, 2, slow, rolling("2", "0", -1)),
+			model("half", 4, 2, slow, rolling("50%", "1", -1)),
+			model("all", 4, 2, slow, rolling("100%", "0", -1)),
+			model("nothing", 3, 2, slow, rolling("0", "1", -1)),
+		} {
+			t.Run(object.Name, func(t *testing.T) {
+				t.Parallel()
+				w := e.in(t).adopt(object)
+				w.edit(image("v2"))
+				w.initialize("r1", s.policy(policy("50%", "100%")))
+				w.upgrade("r1", 0)
+				w.upgrade("r1", 1)
+				w.finalize("r1", rollback)
+				w.mustRun("v1")
+				w.edit(image("v3"))
+				w.release("r2", s.policy(policy("50%", "100%")))
+				w.mustRun("v3")
+			})
+		}
+	})
+}
+
+// A GitOps tool applies the manifest again in mid-batch, rolling update settings and all: they are saved, the batch's own
+// are put back, and Disown returns what was applied.
+func TestStylesManifestApplied(t *testing.T) {
+	inStyles(t, func(t *testing.T, s style) {
+		e := newEnv(t)
+		// For a moment LWS rolls as the manifest says.
+		e.observer.waive(ruleHold, ruleBatch, ruleDown, ruleStableKept)
+		w := e.adopt(model("model", 4, 2, annotated(cluster.AnnotationStartup, "200ms")))
+		w.edit(image("v2"))
+		w.initialize("r1", s.policy(quarters()))
+		w.begin("r1", 1)
+		applied := lws.RollingUpdateConfiguration{Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromInt32(0)}
+		w.edit(func(o *lws.LeaderWorkerSet) { *o.Spec.RolloutStrategy.RollingUpdateConfiguration = applied })
+		w.awaitObject("the partition is put back", func() bool {
+			return slices.Contains([]int{2, holdPartition}, partitionOf(w.get())) && w.record().Saved.MaxUnavailable == applied.MaxUnavailable
+		})
+		w.awaitState(pb.State_STATE_READY)
+		w.upgrade("r1", 2)
+		w.finalize("r1", promote)
+		w.mustRun("v2")
+		w.mustRest()
+		if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; asJSON(got) != asJSON(applied) {
+			t.Errorf("Disown returned %s", asJSON(got))
+		}
+	})
+}

@@ -1,0 +1,189 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+)
+
+// course is a whole release: the batches that the host asks for, and how it ends.
+type course struct {
+	name    string
+	batches []int32
+	intent  pb.FinalizeIntent
+}
+
+// courses are those of a style. In place the way back from the last batch is another one than before it.
+func courses(s style) []course {
+	all := []course{{"promote", []int32{0, 1}, promote}, {"rollback", []int32{0}, rollback}}
+	if s.inPlace() {
+		all = append(all, course{"rollback-of-all", []int32{0, 1}, rollback})
+	}
+	return all
+}
+
+// The driver is killed after every single write of a release: before the answer gets to it, or right after that.
+func TestStylesKilledAtEveryWrite(t *testing.T) {
+	t.Parallel()
+	eachCourse(t, func(t *testing.T, s style, c course, want string) {
+		for _, late := range []bool{false, true} {
+			t.Run(fmt.Sprintf("answered=%t", late), func(t *testing.T) {
+				t.Parallel()
+				d := disturb(t, s, c, harm{})
+				d.proxy.harm = harm{"killed", 1, func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
+					r := pass()
+					if late {
+						answer(w, r)
+						_ = http.NewResponseController(w).Flush()
+					}
+					p.crash(d.w.driver)
+				}}
+				d.run()
+				d.mustEnd(want)
+			})
+		}
+	})
+}
+
+// Every write of a release meets a fault: it is refused or lost on the way, its answer is lost, or the caches do not hear
+// of it in time.
+func TestStylesFaultyTransport(t *testing.T) {
+	t.Parallel()
+	eachCourse(t, func(t *testing.T, s style, c course, want string) {
+		for _, h := range append(slices.Clone(harms), anyHarm(1), anyHarm(2)) {
+			t.Run(h.name, func(t *testing.T) {
+				t.Parallel()
+				d := disturb(t, s, c, h)
+				d.run()
+				d.mustEnd(want)
+			})
+		}
+	})
+}
+
+// eachCourse runs a test for each style and course. want is where it ends when nothing happens.
+func eachCourse(t *testing.T, test func(t *testing.T, s style, c course, want string)) {
+	t.Helper()
+	for _, s := range allStyles {
+		for _, c := range courses(s) {
+			t.Run(s.name+"/"+c.name, func(t *testing.T) {
+				d := disturb(t, s, c, harm{})
+				d.run()
+				t.Logf("undisturbed: %d writes", d.proxy.writes)
+				test(t, s, c, d.end())
+			})
+		}
+	}
+}
+
+// disturbed is one release with a driver that has a hard life, and a host that repeats what it asked for.
+type disturbed struct {
+	t      *testing.T
+	w      *workload
+	proxy  *proxy
+	style  style
+	course course
+}
+
+func disturb(t *testing.T, s style, c course, h harm) *disturbed {
+	t.Helper()
+	e := newEnvIn(t, cluster.Shared(t))
+	p := newProxy(t, e, h)
+	e.driver = driver.Prepare(t, p.kubeconfig, e.namespace)
+	e.driver.Begin()
+	p.open()
+	return &disturbed{t, e.deploy(model("model", 3, 2)), p, s, c}
+}
+
+// run takes the release through its course.
+func (d *disturbed) run() {
+	d.t.Helper()
+	w, p := d.w, d.style.policy(policy("50%", "100%"))
+	d.call("Adopt", func(ctx context.Context) error {
+		_, err := w.driver.Adopt(ctx, &pb.AdoptRequest{Workload: w.ref()})
+		return err
+	})
+	w.edit(image("v2"))
+	d.call("Initialize", func(context.Context) error { return settled(w.tryInitialize("r1", p)) })
+	for _, batch := range d.course.batches {
+		d.call("UpgradeBatch", func(context.Context) error {
+			r, err := w.tryUpgrade("r1", batch, long)
+			if err == nil && (r.GetContext().GetState() != pb.State_STATE_READY || r.GetContext().GetCurrentBatch() != batch) {
+				return fmt.Errorf("%w: %s", errNotYet, show(r.GetContext()))
+			}
+			return err
+		})
+	}
+	d.call("Finalize", func(context.Context) error {
+		r, err := w.tryFinalize("r1", d.course.intent, long)
+		if err == nil && !r.GetDone() {
+			return fmt.Errorf("%w: %s", errNotYet, show(r.GetContext()))
+		}
+		return err
+	})
+}
+
+func settled(r *pb.InitializeResponse, err error) error {
+	if err == nil && r.GetContext().GetState() != pb.State_STATE_HOLDING {
+		return fmt.Errorf("%w: %s", errNotYet, show(r.GetContext()))
+	}
+	return err
+}
+
+// call repeats a call until it succeeds, and starts the driver anew where it has been killed.
+func (d *disturbed) call(what string, call func(context.Context) error) {
+	d.t.Helper()
+	d.w.eventually(what+" succeeds", func(ctx context.Context) error {
+		err := call(ctx)
+		if d.proxy.hasCrashed() {
+			d.w.driver.Kill()
+			d.w.driver.Begin()
+			d.proxy.open()
+			return fmt.Errorf("the driver was killed (%w)", err)
+		}
+		if err != nil && !plugin.Retryable(err) && !isNotYet(err) {
+			d.t.Fatalf("%s: %v", what, err)
+		}
+		return err
+	})
+}
+
+// mustEnd fails unless the release has ended as an undisturbed one does, and nothing is left of it.
+func (d *disturbed) mustEnd(want string) {
+	d.t.Helper()
+	if got := d.end(); got != want {
+		d.t.Errorf("it ended with\n%s\nand undisturbed with\n%s", got, want)
+	}
+}
+
+// end is all that a release leaves behind, but for its times.
+func (d *disturbed) end() string {
+	d.t.Helper()
+	w := d.w
+	w.mustRest()
+	w.awaitReady()
+	if tag := map[pb.FinalizeIntent]string{promote: "v2", rollback: "v1"}[d.course.intent]; tag != "" {
+		w.mustRun(tag)
+	}
+	r := w.record()
+	groups := map[string]string{}
+	for name, p := range w.stablePods() {
+		groups[name] = fmt.Sprint(p.Spec.Containers[0].Image, " ", p.Labels[lws.RevisionKey])
+	}
+	return fmt.Sprintf("spec %s\nsaved %s phase %s from %s to %s\ngroups %s", w.spec(), asJSON(r.Saved), r.phase(),
+		r.Release.StableRevision, r.Release.UpdateRevision, asJSON(groups))
+}

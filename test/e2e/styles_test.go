@@ -1,0 +1,49 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// style is one way of releasing, for tests that are about each.
+type style struct {
+	name string
+	pb   pb.Style
+}
+
+var (
+	canaryStyle    = style{"canary", pb.Style_STYLE_CANARY}
+	blueGreenStyle = style{"blue-green", pb.Style_STYLE_BLUE_GREEN}
+	partitionStyle = style{"partition", pb.Style_STYLE_PARTITION}
+
+	allStyles = []style{canaryStyle, blueGreenStyle, partitionStyle}
+	newStyles = allStyles[1:]
+)
+
+func (s style) inPlace() bool { return s == partitionStyle }
+
+// policy is the same policy in this style.
+func (s style) policy(p *pb.ReleasePolicy) *pb.ReleasePolicy {
+	p = proto.CloneOf(p)
+	p.Style = s.pb
+	return p
+}
+
+// inStyles runs a test for each style but canary, whose tests have their own names.
+func inStyles(t *testing.T, run func(*testing.T, style)) {
+	t.Helper()
+	for _, s := range newStyles {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			run(t, s)
+		})
+	}
+}
