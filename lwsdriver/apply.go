@@ -33,11 +33,12 @@ const (
 // applier makes the writes. Each is one request with a precondition, and returns once the caches have seen it, so that
 // the next look is never older than the last write.
 type applier struct {
-	client lwsclient.Interface
-	core   kubernetes.Interface
-	router *router.Router
-	caches *caches
-	hub    *hub
+	client  lwsclient.Interface
+	core    kubernetes.Interface
+	router  *router.Router
+	scalers *autoscalers
+	caches  *caches
+	hub     *hub
 }
 
 // apply makes the write that an action stands for. Nothing is written when the object already is as it should be.
@@ -55,6 +56,10 @@ func (a *applier) apply(ctx context.Context, s *seen, action plan.Action) (wrote
 		return a.markLeader(ctx, s, t)
 	case plan.LabelGroup:
 		return a.labelGroup(ctx, s, t)
+	case plan.HoldAutoscaler:
+		return a.holdAutoscaler(ctx, s, t)
+	case plan.ReleaseAutoscaler:
+		return a.releaseAutoscaler(ctx, s.key, t)
 	case plan.GiveBack:
 		return a.giveBack(ctx, s, t)
 	case plan.CreateCanary:

@@ -27,7 +27,7 @@ func (d *Driver) CalculateBatchContext(ctx context.Context, req *pb.CalculateBat
 		return nil, err
 	}
 	c, s, err := d.contextOf(key, req.GetIncludeGroups())
-	if err == nil && unread(s) {
+	if err == nil && (unread(s) || d.scalers.pending()) {
 		// Commands ask a driver that has just started, and once.
 		d.awaitRead(ctx, key)
 		c, s, err = d.contextOf(key, req.GetIncludeGroups())

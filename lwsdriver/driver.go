@@ -43,6 +43,7 @@ type Driver struct {
 	observer *observer
 	applier  *applier
 	router   *router.Router
+	scalers  *autoscalers
 	prober   *probe.Prober
 	events   *announcer
 	metrics  *metrics
@@ -151,9 +152,13 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dyna
 	if err != nil {
 		return nil, fmt.Errorf("make router: %w", err)
 	}
+	d.scalers, err = newAutoscalers(core, generic, o.namespace, d.changed, d.scalersSettled)
+	if err != nil {
+		return nil, err
+	}
 	d.prober = probe.New(probe.WithLogger(o.log), probe.OnChange(d.probed))
-	d.observer = &observer{caches: caches, router: d.router, prober: d.prober, now: o.now, asksNobody: o.readOnly}
-	d.applier = &applier{client: sets, core: core, router: d.router, caches: caches, hub: &d.hub}
+	d.observer = &observer{caches: caches, router: d.router, scalers: d.scalers, prober: d.prober, now: o.now, asksNobody: o.readOnly}
+	d.applier = &applier{client: sets, core: core, router: d.router, scalers: d.scalers, caches: caches, hub: &d.hub}
 	d.events = newAnnouncer(core, o.log)
 	return d, nil
 }
@@ -197,6 +202,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	}
 	running.Go(func() { d.events.run(ctx) })
 	running.Go(func() { d.router.Run(ctx) })
+	running.Go(func() { d.scalers.run(ctx) })
 	running.Go(func() { d.diagnose(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), d.caches.workloads.HasSynced, d.caches.pods.HasSynced, d.caches.revisions.HasSynced) {
 		return nil

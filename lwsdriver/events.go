@@ -83,7 +83,8 @@ var news = map[pb.State]string{
 // announce tells of a decision if its state is news. The first look at a workload that is not being released, after
 // the driver started, is none; nor is one at a time when nobody can tell yet how the requests stand.
 func (d *Driver) announce(s *seen, decision plan.Decision) {
-	if s.Record == nil || s.Record.Release == nil || decision.Reason == traffic.ReasonNotSynced {
+	if s.Record == nil || s.Record.Release == nil || decision.Reason == traffic.ReasonNotSynced ||
+		decision.Reason == plan.ReasonAutoscalersNotSynced {
 		return
 	}
 	now := announced{

@@ -51,8 +51,10 @@ func (s *seen) without(name string) bool {
 type observer struct {
 	caches *caches
 	router *router.Router
-	prober prober
-	now    func() time.Time
+	// scalers are nil in tests that have none.
+	scalers *autoscalers
+	prober  prober
+	now     func() time.Time
 	// asksNobody: no leader is to be warmed up by this driver.
 	asksNobody bool
 
@@ -92,6 +94,7 @@ func (o *observer) observe(key types.NamespacedName) (*seen, error) {
 		s.Added = append(s.Added, view)
 		s.added[w.Name] = w
 	}
+	o.readAutoscalers(s)
 	return s, o.readTraffic(s)
 }
 

@@ -41,7 +41,7 @@ func (d *Driver) sweepOrphans(ctx context.Context, key types.NamespacedName) err
 			}
 		}
 	}
-	return nil
+	return d.giveBackAutoscalers(ctx, s)
 }
 
 // giveBackTraffic gives routes and Services back to a user whose workload is gone: they may be there for the next one of

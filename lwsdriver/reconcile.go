@@ -152,6 +152,7 @@ func (d *Driver) do(ctx context.Context, s *seen, action plan.Action) error {
 		return contractError(fmt.Errorf("%s: %w", action, err))
 	}
 	if wrote {
+		d.tellAutoscaler(s, action)
 		d.log.Info(action.String(), slog.String("workload", s.key.String()), slog.String("action", actionName(action)))
 	}
 	return nil
@@ -188,7 +189,7 @@ func (d *Driver) awaitRead(ctx context.Context, key types.NamespacedName) {
 		if err != nil {
 			return false, err // whoever looks next is told
 		}
-		return !unread(s), nil
+		return !unread(s) && !d.scalers.pending(), nil
 	})
 }
 

@@ -31,7 +31,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 	d.awaitRead(ctx, key)
 	var warnings []*pb.Warning
 	action, err := d.mutate(ctx, key, func(s *seen) (plan.Action, error) {
-		warnings = foundHeld(s)
+		warnings = append(foundHeld(s), scaledBy(s, req.GetPolicy().GetStyle())...)
 		if err := checkWorkload(s); err != nil {
 			return nil, err
 		}
@@ -42,6 +42,9 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 			return nil, err
 		}
 		if err := d.checkTraffic(ctx, s, req.GetPolicy()); err != nil {
+			return nil, err
+		}
+		if err := d.checkAutoscalers(s, req.GetPolicy().GetStyle()); err != nil {
 			return nil, err
 		}
 		costs, err := d.preview(ctx, s, req.GetPolicy())

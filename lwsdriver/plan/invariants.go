@@ -27,6 +27,9 @@ func checkObservation(o Observation) error {
 
 // checkDecision is the safety rules, as far as one decision can break them.
 func checkDecision(o Observation, d Decision) error {
+	if err := checkAutoscalers(o, d.Action); err != nil {
+		return err
+	}
 	switch a := d.Action.(type) {
 	case CreateCanary:
 		if o.inPlace() {

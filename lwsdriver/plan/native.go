@@ -23,6 +23,9 @@ func promote(o Observation, s Standing) Decision {
 	case o.Stable.Revision != r.UpdateRevision:
 		return startOver(o)
 	}
+	if d := tendAutoscalers(o, pb.State_STATE_PROMOTING); d != nil {
+		return *d
+	}
 	if d := prepareSwitch(o, s); d != nil {
 		return *d
 	}

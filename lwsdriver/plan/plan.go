@@ -119,8 +119,11 @@ func farewell(o Observation) Decision {
 	for _, w := range o.Added {
 		if w.Held {
 			d.Action = LetGo{Name: w.Name}
-			break
+			return d
 		}
+	}
+	if last := giveBackAutoscalers(o, d.State); last != nil {
+		d.Action = last.Action
 	}
 	return d
 }
@@ -166,7 +169,10 @@ func cleanUp(o Observation, busy pb.State, rest Decision) Decision {
 	if d := giveBackTraffic(o, tidying(rest.State)); d != nil {
 		return *d
 	}
-	return rest
+	if d := giveBackAutoscalers(o, tidying(rest.State)); d != nil {
+		return *d
+	}
+	return untrusted(o, rest)
 }
 
 // tidying is the state of a release of which nothing is left but marks on the user's objects.
@@ -256,6 +262,9 @@ func progress(o Observation, s Standing, style style) Decision {
 		if w.Carries != r.UpdateRevision || style.inPlace {
 			return retire(o, w, pb.State_STATE_PREPARING, ReasonNewRevision)
 		}
+	}
+	if d := tendAutoscalers(o, o.busy()); d != nil {
+		return *d
 	}
 	return style.advance(o, s)
 }

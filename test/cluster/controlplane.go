@@ -98,6 +98,7 @@ var controllerManagerComponent = component{
 			"--root-ca-file="+c.path("ca.crt"),
 			"--kube-api-qps=1000", "--kube-api-burst=2000",
 			"--concurrent-statefulset-syncs=20",
+			"--horizontal-pod-autoscaler-sync-period=1s",
 			// Nodes report rarely, and a test that pauses KWOK or the API server wants its pods left alone.
 			"--node-monitor-grace-period=10m",
 		)}, nil

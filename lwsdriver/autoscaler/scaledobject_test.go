@@ -1,0 +1,92 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package autoscaler
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+func scaledObject(version, kind string, annotations map[string]any) ScaledObject {
+	ref := map[string]any{"name": "vllm", "apiVersion": version, "kind": kind, "envSourceContainerName": "server"}
+	return ScaledObject{&unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
+		"metadata": map[string]any{"name": "vllm", "annotations": annotations},
+		"spec":     map[string]any{"scaleTargetRef": ref},
+	}}}
+}
+
+func TestScaledObject(t *testing.T) {
+	for _, test := range []struct {
+		name, reason string
+		// had is the annotation's value before, edit what somebody makes of it meanwhile, want what is given back. A dash: none.
+		had, edit, want string
+	}{
+		{"bare", "no annotation before, none after", "-", "", "-"},
+		{"false", "what was said is said again", "false", "", "false"},
+		{"edited", "what somebody says meanwhile stays", "false", "0", "0"},
+		{"removed", "so does what somebody takes off", "false", "-", "-"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			with := func(value string) map[string]any {
+				if value == "-" {
+					return map[string]any{}
+				}
+				return map[string]any{pausedAnnotation: value}
+			}
+			user := scaledObject("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", with(test.had))
+			held := changed(t, user, func(o ScaledObject) (map[string]any, error) { return o.Hold("vllm") })
+			if !user.Scales() || held.Scales() {
+				t.Fatalf("scales %t, held %t", user.Scales(), held.Scales())
+			}
+			if test.edit != "" {
+				note := held.GetAnnotations()[NoteAnnotation]
+				held = scaledObject("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", with(test.edit))
+				annotations := map[string]string{NoteAnnotation: note}
+				for key, value := range held.GetAnnotations() {
+					annotations[key] = value
+				}
+				held.SetAnnotations(annotations)
+			}
+			got := changed(t, held, ScaledObject.Release)
+			value, ok := got.GetAnnotations()[pausedAnnotation]
+			if !ok {
+				value = "-"
+			}
+			if _, left := got.GetAnnotations()[NoteAnnotation]; left || value != test.want {
+				t.Errorf("given back with %q, want %q: %s", value, test.want, test.reason)
+			}
+		})
+	}
+}
+
+func TestScaledObjectScales(t *testing.T) {
+	for _, test := range []struct {
+		annotations map[string]any
+		want        bool
+	}{
+		{nil, true},
+		{map[string]any{pausedAnnotation: "false"}, true},
+		{map[string]any{pausedAnnotation: "true"}, false},
+		{map[string]any{pausedAnnotation: "yes"}, false},
+		{map[string]any{pausedReplicasAnnotation: "4"}, false},
+		{map[string]any{"autoscaling.keda.sh/paused-scale-in": "true"}, true},
+	} {
+		if got := scaledObject("", "", test.annotations).Scales(); got != test.want {
+			t.Errorf("%v: scales %t", test.annotations, got)
+		}
+	}
+}
+
+func changed(t *testing.T, o ScaledObject, by func(ScaledObject) (map[string]any, error)) ScaledObject {
+	t.Helper()
+	p, err := by(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := map[string]any{}
+	patched(t, o.Object, p, &next)
+	return ScaledObject{&unstructured.Unstructured{Object: next}}
+}

@@ -1,0 +1,140 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// How autoscalers are held and given back. What there is of them is in autoscaler.go.
+
+// readAutoscalers looks for what scales the workload.
+func (o *observer) readAutoscalers(s *seen) {
+	if o.scalers == nil {
+		return
+	}
+	var err error
+	if s.Autoscalers, err = o.scalers.of(s.key); err != nil {
+		s.Unscanned = err.Error()
+	}
+}
+
+// scalersSettled is called when it becomes known, or unknown, which autoscalers there are.
+func (d *Driver) scalersSettled() {
+	for _, obj := range d.caches.workloads.GetIndexer().List() {
+		if w, ok := obj.(*lws.LeaderWorkerSet); ok && w.Annotations[release.RecordAnnotation] != "" {
+			d.changed(stableKey(w))
+		}
+	}
+}
+
+func (a *applier) holdAutoscaler(ctx context.Context, s *seen, t plan.HoldAutoscaler) (bool, error) {
+	return a.writeAutoscaler(ctx, s.key, t.Kind, t.Name, func(now *scaler) (map[string]any, error) { return now.Hold(s.key.Name) })
+}
+
+func (a *applier) releaseAutoscaler(ctx context.Context, key types.NamespacedName, t plan.ReleaseAutoscaler) (bool, error) {
+	return a.writeAutoscaler(ctx, key, t.Kind, t.Name, func(now *scaler) (map[string]any, error) { return now.Release() })
+}
+
+// writeAutoscaler sends a patch of what the cache has, and returns once the cache has seen it.
+func (a *applier) writeAutoscaler(ctx context.Context, key types.NamespacedName, kind, name string, patch func(*scaler) (map[string]any, error)) (bool, error) {
+	object := types.NamespacedName{Namespace: key.Namespace, Name: name}
+	before := a.scalers.get(kind, object)
+	if before == nil {
+		return false, nil // the next look tells
+	}
+	p, err := patch(before)
+	if err != nil || p == nil {
+		return false, err
+	}
+	wrote, err := a.scalers.write(ctx, before, p)
+	if err != nil {
+		return false, err
+	}
+	return true, a.until(ctx, func() bool {
+		now := a.scalers.get(kind, object)
+		if now == nil || now.meta.GetUID() != before.meta.GetUID() {
+			return true
+		}
+		order, err := resourceversion.CompareResourceVersion(now.meta.GetResourceVersion(), wrote)
+		return err != nil || order >= 0
+	}, key)
+}
+
+// giveBackAutoscalers gives back what is held for a workload that is gone.
+func (d *Driver) giveBackAutoscalers(ctx context.Context, s *seen) error {
+	found, _ := d.scalers.of(s.key)
+	for _, a := range found {
+		if !a.Held {
+			continue
+		}
+		if err := d.do(ctx, s, plan.ReleaseAutoscaler{Kind: a.Kind, Name: a.Name}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkAutoscalers refuses a release that would hold autoscalers while it can't be told which there are.
+func (d *Driver) checkAutoscalers(s *seen, style pb.Style) error {
+	if s.Unscanned == "" || !plan.HoldsAutoscalers(style) {
+		return nil
+	}
+	if _, err := d.scalers.of(s.key); err != nil {
+		return contractError(fmt.Errorf("%v holds the workload's autoscalers: %w", style, err))
+	}
+	return nil
+}
+
+// scaledBy warns of what scales the workload: some styles hold it, with the others its load decides as always.
+func scaledBy(s *seen, style pb.Style) []*pb.Warning {
+	var names []string
+	for _, a := range s.Autoscalers {
+		if a.Targets {
+			names = append(names, a.String())
+		}
+	}
+	switch all := strings.Join(names, ", "); {
+	case len(names) == 0:
+		return nil
+	case plan.HoldsAutoscalers(style):
+		return []*pb.Warning{{
+			Code: "AutoscalerHeld",
+			Message: fmt.Sprintf("%s scales %s and is held until the release is over: no load changes the number of groups meanwhile. "+
+				"What it had is noted in its annotation %s and given back", all, s.key, autoscaler.NoteAnnotation),
+		}}
+	default:
+		return []*pb.Warning{{
+			Code:    "AutoscalerPresent",
+			Message: fmt.Sprintf("%s scales %s, also during the release: percentages are taken again of each new number of groups", all, s.key),
+		}}
+	}
+}
+
+// tellAutoscaler tells people that their autoscaler was changed, as an event on the workload.
+func (d *Driver) tellAutoscaler(s *seen, action plan.Action) {
+	if s.stable == nil {
+		return
+	}
+	switch a := action.(type) {
+	case plan.HoldAutoscaler:
+		d.events.recorder.Eventf(reference(s.stable), nil, corev1.EventTypeNormal, "AutoscalerHeld", "Release",
+			"%s %s is held until the release is over", a.Kind, a.Name)
+	case plan.ReleaseAutoscaler:
+		d.events.recorder.Eventf(reference(s.stable), nil, corev1.EventTypeNormal, "AutoscalerReleased", "Release",
+			"%s %s scales again as its user set it", a.Kind, a.Name)
+	}
+}

@@ -1,0 +1,557 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+const heldAnnotation = "lockstep.dev/held"
+
+// autoscaled is an environment for releases in any style. The replayed rules know canaries only.
+func autoscaled(t *testing.T) *env {
+	t.Helper()
+	e := newEnv(t)
+	e.observer.waive(ruleHold, ruleStableKept)
+	return e
+}
+
+// blueGreen has one batch: all of the second set.
+func blueGreen() *pb.ReleasePolicy {
+	p := policy("100%")
+	p.Style = pb.Style_STYLE_BLUE_GREEN
+	return p
+}
+
+// autoscale makes a real HorizontalPodAutoscaler of the workload. Its metric is memory, of which each leader is to have
+// 100 Mi; see load. Without a metrics API it only keeps replicas between its bounds.
+func (w *workload) autoscale(minReplicas, maxReplicas int32, behavior *autoscalingv2.HorizontalPodAutoscalerBehavior) {
+	w.t.Helper()
+	h := &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Name: w.name},
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet", Name: w.name},
+			MinReplicas:    &minReplicas, MaxReplicas: maxReplicas, Behavior: behavior,
+			Metrics: []autoscalingv2.MetricSpec{{
+				Type: autoscalingv2.ResourceMetricSourceType,
+				Resource: &autoscalingv2.ResourceMetricSource{Name: "memory", Target: autoscalingv2.MetricTarget{
+					Type: autoscalingv2.AverageValueMetricType, AverageValue: ptr.To(resource.MustParse("100Mi")),
+				}},
+			}},
+		},
+	}
+	if _, err := w.kube.AutoscalingV2().HorizontalPodAutoscalers(w.namespace).Create(w.t.Context(), h, metav1.CreateOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *workload) hpa() *autoscalingv2.HorizontalPodAutoscaler {
+	w.t.Helper()
+	h, err := w.kube.AutoscalingV2().HorizontalPodAutoscalers(w.namespace).Get(w.t.Context(), w.name, metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return h
+}
+
+// tune edits the HorizontalPodAutoscaler as its user would.
+func (w *workload) tune(change func(*autoscalingv2.HorizontalPodAutoscaler)) {
+	w.t.Helper()
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		h := w.hpa()
+		change(h)
+		_, err := w.kube.AutoscalingV2().HorizontalPodAutoscalers(w.namespace).Update(w.t.Context(), h, metav1.UpdateOptions{FieldManager: "e2e-user"})
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func bounds(minReplicas, maxReplicas int32) func(*autoscalingv2.HorizontalPodAutoscaler) {
+	return func(h *autoscalingv2.HorizontalPodAutoscaler) {
+		h.Spec.MinReplicas, h.Spec.MaxReplicas = &minReplicas, maxReplicas
+	}
+}
+
+// selectPolicies is a behavior that scales down at once.
+func selectPolicies(up, down autoscalingv2.ScalingPolicySelect) *autoscalingv2.HorizontalPodAutoscalerBehavior {
+	return &autoscalingv2.HorizontalPodAutoscalerBehavior{
+		ScaleUp:   &autoscalingv2.HPAScalingRules{SelectPolicy: &up},
+		ScaleDown: &autoscalingv2.HPAScalingRules{SelectPolicy: &down, StabilizationWindowSeconds: ptr.To[int32](0)},
+	}
+}
+
+const (
+	maxChange = autoscalingv2.MaxChangePolicySelect
+	minChange = autoscalingv2.MinChangePolicySelect
+	disabled  = autoscalingv2.DisabledPolicySelect
+)
+
+func isHeld(h *autoscalingv2.HorizontalPodAutoscaler) bool {
+	b := h.Spec.Behavior
+	return h.Annotations[heldAnnotation] != "" && b != nil &&
+		ptr.Deref(b.ScaleUp.SelectPolicy, "") == disabled && ptr.Deref(b.ScaleDown.SelectPolicy, "") == disabled
+}
+
+// mustBeHeld fails unless the HorizontalPodAutoscaler is held at this moment.
+func (w *workload) mustBeHeld() {
+	w.t.Helper()
+	if h := w.hpa(); !isHeld(h) {
+		w.t.Fatalf("not held: %v %s", h.Annotations, asJSON(h.Spec.Behavior))
+	}
+}
+
+// mustBeGivenBack fails unless the HorizontalPodAutoscaler is as it was, and nothing is noted on it.
+func (w *workload) mustBeGivenBack(before *autoscalingv2.HorizontalPodAutoscaler) {
+	w.t.Helper()
+	now := w.hpa()
+	if asJSON(now.Spec) != asJSON(before.Spec) || now.Annotations[heldAnnotation] != "" {
+		w.t.Errorf("not given back: %v\n was %s\n now %s", now.Annotations, asJSON(before.Spec), asJSON(now.Spec))
+	}
+}
+
+// metrics stand in for the metrics API: the HorizontalPodAutoscaler's controller reads them where a metrics server would
+// serve them.
+const metrics = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: pods.metrics.k8s.io
+  annotations: {api-approved.kubernetes.io: "unapproved, for tests only"}
+spec:
+  group: metrics.k8s.io
+  scope: Namespaced
+  names: {plural: pods, singular: podmetrics, kind: PodMetrics, listKind: PodMetricsList}
+  versions:
+  - name: v1beta1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+`
+
+// load sets what each leader uses of the metric, in Mi.
+func (w *workload) load(mi int) {
+	w.t.Helper()
+	var b strings.Builder
+	for group := range 8 {
+		fmt.Fprintf(&b, `---
+apiVersion: metrics.k8s.io/v1beta1
+kind: PodMetrics
+metadata:
+  name: %[1]s-%[2]d
+  labels: {leaderworkerset.sigs.k8s.io/name: %[1]s, leaderworkerset.sigs.k8s.io/worker-index: "0"}
+timestamp: "2026-05-04T12:00:00Z"
+window: 30s
+containers: [{name: server, usage: {memory: %[3]dMi}}]
+`, w.name, group, mi)
+	}
+	w.eventually("the load is "+fmt.Sprint(mi), func(ctx context.Context) error {
+		return w.cluster.Apply(ctx, w.namespace, []byte(b.String()))
+	})
+}
+
+// withMetrics serves the metrics API. Everybody has the same.
+func (e *env) withMetrics() {
+	e.t.Helper()
+	if err := e.cluster.Apply(e.t.Context(), "", []byte(metrics)); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// awaitSeen waits until the HorizontalPodAutoscaler has computed with this load, and returns what it wanted then.
+func (w *workload) awaitSeen(mi int) (desired int32) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("the autoscaler has seen %d Mi", mi), func(context.Context) error {
+		h := w.hpa()
+		for _, m := range h.Status.CurrentMetrics {
+			if m.Resource != nil && m.Resource.Current.AverageValue != nil && m.Resource.Current.AverageValue.Value() == int64(mi)<<20 {
+				desired = h.Status.DesiredReplicas
+				return nil
+			}
+		}
+		return fmt.Errorf("it has not: %s", asJSON(h.Status))
+	})
+	return desired
+}
+
+func (w *workload) awaitReplicas(n int32) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("%s has %d replicas", w.name, n), func(context.Context) error {
+		if got := replicasOf(w.get()); got != n {
+			return fmt.Errorf("it has %d; the autoscaler says %s", got, asJSON(w.hpa().Status))
+		}
+		return nil
+	})
+	w.awaitReady()
+}
+
+// A release in blue-green under a real autoscaler that sees the load fall, and then rise, in the middle of it: it scales
+// neither set, and it does both before and after.
+func TestAutoscalerBlueGreen(t *testing.T) {
+	t.Parallel()
+	e := autoscaled(t)
+	e.withMetrics()
+	w := e.adopt(model("model", 2, 2))
+	w.load(150)
+	w.autoscale(1, 4, selectPolicies(maxChange, maxChange))
+	w.awaitReplicas(4)
+	w.load(100)
+	w.awaitSeen(100)
+	before := w.hpa()
+	w.edit(image("v2"))
+	mustWarn(t, w.initialize("r1", blueGreen()).GetWarnings(), "AutoscalerHeld", "HorizontalPodAutoscaler model", heldAnnotation)
+	w.mustBeHeld()
+	w.upgrade("r1", 0)
+	w.awaitState(pb.State_STATE_READY)
+	w.load(20)
+	if desired := w.awaitSeen(20); desired != 4 {
+		t.Errorf("the held autoscaler wants %d", desired)
+	}
+	w.load(400)
+	w.awaitSeen(400)
+	w.load(20)
+	w.awaitSeen(20)
+	if n := replicasOf(w.get()); n != 4 {
+		t.Errorf("%d replicas in mid-release", n)
+	}
+	w.mustBeHeld()
+	w.finalize("r1", promote)
+	w.mustBeGivenBack(before)
+	w.mustRun("v2")
+	w.mustRest()
+	w.awaitReplicas(1)
+	w.mustHaveEvents("AutoscalerHeld", "AutoscalerReleased")
+	if n := w.autoscalerWrites(); n != 2 {
+		t.Errorf("%d writes of the autoscaler, want 2", n)
+	}
+}
+
+// However a release ends, the autoscaler is as it was: with a behavior, and without.
+func TestAutoscalerGivenBack(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name     string
+		behavior *autoscalingv2.HorizontalPodAutoscalerBehavior
+		end      func(*workload)
+	}{
+		{"promote-bare", nil, func(w *workload) { w.finalize("r1", promote) }},
+		{"rollback", selectPolicies(maxChange, disabled), func(w *workload) { w.finalize("r1", rollback) }},
+		{"rollback-bare", nil, func(w *workload) { w.finalize("r1", rollback) }},
+		{"template-back", selectPolicies(minChange, maxChange), func(w *workload) {
+			w.edit(image("v1"))
+			w.awaitState(rolledBack)
+		}},
+		{"disown", nil, func(w *workload) {
+			w.finalize("r1", rollback)
+			if _, err := w.driver.Disown(w.t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
+				w.t.Fatal(err)
+			}
+		}},
+		{"record-removed", selectPolicies(maxChange, minChange), func(w *workload) {
+			w.dropRecord()
+			w.awaitState(pb.State_STATE_UNMANAGED)
+		}},
+		{"deleted", selectPolicies(maxChange, minChange), func(w *workload) {
+			w.remove(w.name, metav1.DeletePropagationBackground)
+			w.awaitNothing()
+		}},
+		{"pointed-elsewhere", selectPolicies(maxChange, minChange), func(w *workload) {
+			w.tune(func(h *autoscalingv2.HorizontalPodAutoscaler) { h.Spec.ScaleTargetRef.Name = "another" })
+			w.awaitGivenBack()
+			w.tune(func(h *autoscalingv2.HorizontalPodAutoscaler) { h.Spec.ScaleTargetRef.Name = w.name })
+			w.eventually("held again", func(context.Context) error { return heldOr(w.hpa()) })
+			w.finalize("r1", rollback)
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			w := autoscaled(t).adopt(model("model", 2, 1))
+			w.autoscale(1, 4, test.behavior)
+			before := w.hpa()
+			w.edit(image("v2"))
+			w.initialize("r1", blueGreen())
+			w.upgrade("r1", 0)
+			w.mustBeHeld()
+			test.end(w)
+			w.awaitGivenBack()
+			w.mustBeGivenBack(before)
+		})
+	}
+}
+
+// The driver dies in mid-release. Whatever happens until it starts again, it gives the autoscaler back once nothing needs it
+// held, and not before.
+func TestAutoscalerKilled(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		dead func(*workload)
+		// then is what the host does with the driver that starts.
+		then func(*workload)
+	}{
+		{"released-further", func(*workload) {}, func(w *workload) {
+			w.mustBeHeld()
+			w.finalize("r1", promote)
+		}},
+		{"edited", func(w *workload) {
+			w.tune(func(h *autoscalingv2.HorizontalPodAutoscaler) {
+				h.Spec.Behavior.ScaleUp.SelectPolicy = ptr.To(maxChange)
+			})
+		}, func(w *workload) {
+			w.eventually("held again", func(context.Context) error { return heldOr(w.hpa()) })
+			w.finalize("r1", rollback)
+		}},
+		{"deleted", func(w *workload) { w.remove(w.name, metav1.DeletePropagationBackground) }, func(w *workload) {}},
+		{"record-removed", func(w *workload) { w.dropRecord() }, func(w *workload) {}},
+		{"template-back", func(w *workload) { w.edit(image("v1")) }, func(w *workload) { w.awaitState(rolledBack) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			w := autoscaled(t).adopt(model("model", 2, 1))
+			w.autoscale(1, 4, selectPolicies(maxChange, minChange))
+			before := w.hpa()
+			w.edit(image("v2"))
+			w.initialize("r1", blueGreen())
+			w.upgrade("r1", 0)
+			w.mustBeHeld()
+			w.driver.Kill()
+			test.dead(w)
+			w.driver.Restart()
+			test.then(w)
+			w.awaitGivenBack()
+			w.mustBeGivenBack(before)
+		})
+	}
+}
+
+// The driver dies with the promotion under way: the one that starts ends it, and gives the autoscaler back, with no host.
+func TestAutoscalerKilledAtTheEnd(t *testing.T) {
+	t.Parallel()
+	for _, intent := range []pb.FinalizeIntent{promote, rollback} {
+		t.Run(strings.ToLower(strings.TrimPrefix(intent.String(), "FINALIZE_INTENT_")), func(t *testing.T) {
+			t.Parallel()
+			w := autoscaled(t).adopt(model("model", 2, 2))
+			w.autoscale(1, 4, nil)
+			before := w.hpa()
+			w.edit(image("v2"))
+			w.initialize("r1", blueGreen())
+			w.upgrade("r1", 0)
+			w.end("r1", intent)
+			w.driver.Kill()
+			w.driver.Restart()
+			w.awaitState(completed, rolledBack)
+			w.mustBeGivenBack(before)
+			w.mustRest()
+		})
+	}
+}
+
+// What the user makes of the autoscaler in mid-release is held, too, and is what is given back.
+func TestAutoscalerEdited(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		edit func(*autoscalingv2.HorizontalPodAutoscaler)
+		want func(*autoscalingv2.HorizontalPodAutoscaler)
+	}{
+		{"policy", func(h *autoscalingv2.HorizontalPodAutoscaler) {
+			h.Spec.Behavior.ScaleDown.SelectPolicy = ptr.To(minChange)
+		}, func(h *autoscalingv2.HorizontalPodAutoscaler) {
+			h.Spec.Behavior.ScaleDown.SelectPolicy = ptr.To(minChange)
+		}},
+		{"behavior-removed", func(h *autoscalingv2.HorizontalPodAutoscaler) { h.Spec.Behavior = nil },
+			func(h *autoscalingv2.HorizontalPodAutoscaler) { h.Spec.Behavior = nil }},
+		{"replaced", func(h *autoscalingv2.HorizontalPodAutoscaler) {
+			h.Annotations, h.Spec.Behavior = nil, selectPolicies(minChange, minChange)
+		}, func(h *autoscalingv2.HorizontalPodAutoscaler) {
+			h.Spec.Behavior.ScaleUp.SelectPolicy, h.Spec.Behavior.ScaleDown.SelectPolicy = ptr.To(minChange), ptr.To(minChange)
+		}},
+		{"bounds", bounds(2, 7), bounds(2, 7)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			w := autoscaled(t).adopt(model("model", 2, 1))
+			w.autoscale(1, 4, selectPolicies(maxChange, maxChange))
+			want := w.hpa()
+			test.want(want)
+			w.edit(image("v2"))
+			w.initialize("r1", blueGreen())
+			w.upgrade("r1", 0)
+			w.tune(test.edit)
+			w.eventually("held again", func(context.Context) error { return heldOr(w.hpa()) })
+			w.finalize("r1", promote)
+			w.mustBeGivenBack(want)
+		})
+	}
+}
+
+// In canary and partition the real autoscaler goes on: under the hold it adds stable groups, batches are taken anew of each
+// number, and it takes none of the canary's groups.
+func TestAutoscalerCanary(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 4, 2))
+	w.autoscale(4, 8, nil)
+	before := w.hpa()
+	old := w.revisions()
+	w.edit(image("v2"))
+	mustWarn(t, w.initialize("r1", policy("25%", "50%", "100%")).GetWarnings(), "AutoscalerPresent", "HorizontalPodAutoscaler model")
+	w.upgrade("r1", 1)
+	w.mustStand(w.awaitState(pb.State_STATE_READY), want{pb.State_STATE_READY, 2, 2, 2, 4, 6, 33})
+
+	w.tune(bounds(8, 8))
+	w.awaitReplicas(8)
+	w.mustBeAt(old)
+	w.awaitStand(want{pb.State_STATE_READY, 4, 4, 4, 8, 12, 33})
+
+	w.tune(bounds(2, 4))
+	w.awaitReplicas(4)
+	w.mustBeAt(old)
+	w.awaitStand(want{pb.State_STATE_READY, 2, 2, 2, 4, 6, 33})
+
+	w.finalize("r1", promote)
+	w.mustRun("v2")
+	w.mustRest()
+	bounds(2, 4)(before)
+	w.mustBeGivenBack(before)
+	if n := w.autoscalerWrites(); n != 0 {
+		t.Errorf("%d writes of the autoscaler", n)
+	}
+}
+
+func TestAutoscalerPartition(t *testing.T) {
+	t.Parallel()
+	w := autoscaled(t).adopt(model("model", 4, 2))
+	w.autoscale(4, 8, nil)
+	before := w.hpa()
+	old := w.revisions()
+	w.edit(image("v2"))
+	mustWarn(t, w.initialize("r1", inPlace("25%", "50%", "100%")).GetWarnings(), "AutoscalerPresent")
+	w.tune(bounds(6, 8))
+	w.awaitReplicas(6)
+	w.mustBeAt(old)
+	w.tune(bounds(2, 4))
+	w.awaitReplicas(4)
+	w.mustBeAt(old)
+	w.upgrade("r1", 1)
+	w.mustStand(w.awaitState(pb.State_STATE_READY), want{pb.State_STATE_READY, 2, 2, 2, 2, 4, 50})
+	w.tune(bounds(2, 2)) // LWS takes the highest indices, and those are the updated ones
+	w.awaitReplicas(2)
+	w.awaitStand(want{pb.State_STATE_READY, 1, 1, 1, 1, 2, 50})
+	w.finalize("r1", rollback)
+	w.mustRun("v1")
+	w.mustRest()
+	bounds(2, 2)(before)
+	w.mustBeGivenBack(before)
+}
+
+func (w *workload) awaitStand(want want) {
+	w.t.Helper()
+	w.await(fmt.Sprintf("it stands at %+v", want), func(c *pb.BatchContext) bool { return wantOf(c) == want })
+}
+
+func heldOr(h *autoscalingv2.HorizontalPodAutoscaler) error {
+	if !isHeld(h) {
+		return fmt.Errorf("not held: %v %s", h.Annotations, asJSON(h.Spec.Behavior))
+	}
+	return nil
+}
+
+func (w *workload) awaitGivenBack() {
+	w.t.Helper()
+	w.eventually("the autoscaler is given back", func(context.Context) error {
+		if note := w.hpa().Annotations[heldAnnotation]; note != "" {
+			return fmt.Errorf("noted on it is %s", note)
+		}
+		return nil
+	})
+}
+
+// dropRecord removes the record, as somebody might by hand.
+func (w *workload) dropRecord() {
+	w.t.Helper()
+	w.observer.waive(ruleIntent)
+	w.edit(func(s *lws.LeaderWorkerSet) { delete(s.Annotations, recordAnnotation) })
+}
+
+// revisions are those of the workload's own groups.
+func (w *workload) revisions() []string {
+	w.t.Helper()
+	var all []string
+	for _, p := range w.stablePods() {
+		if r := revisionOf(&p); !slices.Contains(all, r) {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// mustBeAt fails unless every pod of the workload's own groups is at one of the revisions.
+func (w *workload) mustBeAt(revisions []string) {
+	w.t.Helper()
+	for name, p := range w.stablePods() {
+		if r := revisionOf(&p); !slices.Contains(revisions, r) {
+			w.t.Errorf("pod %s is at %s, want %v", name, r, revisions)
+		}
+	}
+}
+
+// autoscalerWrites is how often drivers wrote the autoscalers of this namespace.
+func (w *workload) autoscalerWrites() int {
+	n := 0
+	for _, write := range w.writes() {
+		if strings.Contains(write, "horizontalpodautoscalers") || strings.Contains(write, "scaledobjects") {
+			n++
+		}
+	}
+	return n
+}
+
+func (w *workload) mustHaveEvents(reasons ...string) {
+	w.t.Helper()
+	w.eventually(fmt.Sprint("events ", reasons), func(ctx context.Context) error {
+		events, err := w.events(ctx, w.name)
+		if err != nil {
+			return err
+		}
+		for _, reason := range reasons {
+			if !slices.ContainsFunc(events, func(e eventsv1.Event) bool { return e.Reason == reason }) {
+				return fmt.Errorf("no event %s", reason)
+			}
+		}
+		return nil
+	})
+}
+
+func mustWarn(t testing.TB, warnings []*pb.Warning, code string, words ...string) {
+	t.Helper()
+	for _, w := range warnings {
+		if w.GetCode() != code {
+			continue
+		}
+		for _, word := range words {
+			if !strings.Contains(w.GetMessage(), word) {
+				t.Errorf("%q does not say %q", w.GetMessage(), word)
+			}
+		}
+		return
+	}
+	t.Errorf("no warning %s: %v", code, warnings)
+}
