@@ -33,6 +33,8 @@ type cluster struct {
 	log    []string
 	born   int // objects created so far
 
+	scaler scaler
+
 	admission bool // the admission policy is installed
 	faults    bool // groups may fail
 
@@ -77,6 +79,9 @@ func newCluster(t *rapid.T) *cluster {
 	}
 	if rapid.Bool().Draw(t, "traffic") && !c.inPlace() {
 		c.road = &road{}
+	}
+	if rapid.Bool().Draw(t, "autoscaler") {
+		c.scaler = scaler{there: true, policy: "max", wish: "max"}
 	}
 	c.stable = &set{
 		name: "vllm", uid: "0", template: "A", groups: map[int]*group{},
@@ -210,6 +215,7 @@ func (c *cluster) observe() Observation {
 	if v := c.look(); v != nil {
 		o.Traffic = *v
 	}
+	o.Autoscalers = c.observeScaler()
 	return o
 }
 
@@ -242,6 +248,7 @@ func (c *cluster) decide() Decision {
 	}
 	c.checkRetire(d.Action)
 	c.checkRoad(d.Action)
+	c.checkScaler(o, d.Action)
 	return d
 }
 
@@ -322,7 +329,7 @@ func waitsForTraffic(d Decision) bool {
 }
 
 func (c *cluster) versions() map[string]int {
-	v := map[string]int{c.stable.name: c.stable.version}
+	v := map[string]int{c.stable.name: c.stable.version, "autoscaler": c.scaler.version}
 	for _, s := range c.added {
 		v[s.name] = s.version
 	}

@@ -88,6 +88,8 @@ func (c *cluster) act() {
 		c.edit(pick("A", "B", "C", "D"))
 	case n < 92:
 		c.pace()
+	case n < 93 && rapid.Bool().Draw(c.t, "tune"):
+		c.tune()
 	case n < 93:
 		c.setWeight(rapid.SampledFrom([]int{0, 10, 50, 100}).Draw(c.t, "weight"))
 	case n < 94:
@@ -155,6 +157,7 @@ func (c *cluster) farewell() {
 
 // checkRest: nothing but the hold and the user's own wish is left of a release that ended.
 func (c *cluster) checkRest(d Decision) {
+	c.checkScalerAtRest(c.observe())
 	if c.record == nil {
 		return
 	}

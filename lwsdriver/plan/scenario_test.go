@@ -29,6 +29,8 @@ import (
 //	  [terminating] [restarts=N]
 //	traffic [asked=N] [fenced] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [gone | blocked | unread]
 //	drain [done] [message=TEXT] [recheck=AGE]
+//	autoscaler KIND/NAME [scales] [held] [elsewhere] [lingers=NAME] [unreadable=WHY]
+//	unscanned WHY
 //
 // groups belong to the workload or canary above them; without ready= they are not ready, without revision= their pods
 // are missing. marks are the rollout labels of its pods, - for those that have none. A target is QUANTITY@AGE, or QUANTITY#BATCH@AGE. An AGE is how long ago. loose: without our finalizer; lingers:
@@ -39,6 +41,9 @@ import (
 // the stable Service has, and which of the canary's leaders the canary Service has; pods of the canary are still endpoints of
 // the stable Service. The stable Service may be gone, the next write refused, the caches empty. drain is how far the leaders
 // are that leave.
+//
+// autoscaler scales the workload, or something elsewhere; held, it carries a note of what its user had. Something that its
+// controller made for it may linger. unscanned is why it can't be told which there are.
 //
 // It is 12:00 UTC. In the answer a time is an age again, and recheck says when time alone will change the answer.
 func TestScenarios(t *testing.T) {
@@ -175,6 +180,10 @@ func parseObservation(text string) (o Observation, err error) {
 			}
 		case "drain":
 			o.Drain = &Drain{Done: l.has("done"), Message: l.attrs["message"], Recheck: l.duration("recheck", 0)}
+		case "autoscaler":
+			o.Autoscalers = append(o.Autoscalers, parseAutoscaler(l))
+		case "unscanned":
+			o.Unscanned = l.name
 		case "groups":
 			last.Groups = append(last.Groups, parseGroups(l, last, o.Policy.MinReady)...)
 		default:

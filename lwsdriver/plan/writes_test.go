@@ -20,6 +20,8 @@ func (c *cluster) apply(d decided) bool {
 		return c.applyStable(a, d.versions)
 	case SetTraffic:
 		return c.applyTraffic(a, d.versions)
+	case HoldAutoscaler, ReleaseAutoscaler:
+		return c.applyScaler(a, d.versions)
 	case RestartGroup:
 		return c.applyRestart(a)
 	case LabelGroup:

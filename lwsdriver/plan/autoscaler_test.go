@@ -1,0 +1,109 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"strings"
+
+	"pgregory.net/rapid"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+func parseAutoscaler(l line) Autoscaler {
+	kind, name, _ := strings.Cut(l.name, "/")
+	return Autoscaler{
+		Kind: kind, Name: name, Targets: !l.has("elsewhere"), Scales: l.has("scales"), Held: l.has("held"),
+		Lingers: l.attrs["lingers"], Unreadable: l.attrs["unreadable"],
+	}
+}
+
+// scaler is the model of an autoscaler. Its policy is a word; "off" scales nothing.
+type scaler struct {
+	there, elsewhere bool
+	policy, noted    string // noted: "" without a note
+	wish             string // the user's, as written last
+	version          int
+}
+
+const off = "off"
+
+// observeScaler is the observer's look.
+func (c *cluster) observeScaler() []Autoscaler {
+	s := c.scaler
+	if !s.there {
+		return nil
+	}
+	return []Autoscaler{{Kind: "HorizontalPodAutoscaler", Name: "vllm", Targets: !s.elsewhere, Scales: s.policy != off, Held: s.noted != ""}}
+}
+
+// tune is what people and other tools do to it.
+func (c *cluster) tune() {
+	s := &c.scaler
+	how := rapid.SampledFrom([]string{"edit", "replace", "delete", "point elsewhere", "point back"}).Draw(c.t, "tune")
+	c.note("user: %s the autoscaler", how)
+	switch how {
+	case "edit":
+		*s = scaler{there: true, elsewhere: s.elsewhere, noted: s.noted}
+	case "replace":
+		*s = scaler{there: true, elsewhere: s.elsewhere}
+	case "delete":
+		*s = scaler{}
+	case "point elsewhere", "point back":
+		s.elsewhere = how == "point elsewhere"
+	}
+	if how == "edit" || how == "replace" {
+		s.wish = rapid.SampledFrom([]string{"max", "min"}).Draw(c.t, "policy")
+		s.policy = s.wish
+	}
+	c.born++
+	s.version = c.born
+}
+
+// applyScaler is a write of the driver: it is made from what the driver sees, and refused if that has changed.
+func (c *cluster) applyScaler(a Action, versions map[string]int) bool {
+	s := &c.scaler
+	if !s.there || versions["autoscaler"] != s.version {
+		return false
+	}
+	switch a.(type) {
+	case HoldAutoscaler:
+		if s.policy != off {
+			s.noted = s.policy
+		}
+		s.policy = off
+	case ReleaseAutoscaler:
+		if s.policy == off {
+			s.policy = s.noted
+		}
+		s.noted = ""
+	}
+	c.born++
+	s.version = c.born
+	return true
+}
+
+// checkScaler: nothing scales one of two sets by its load when requests are about to move.
+func (c *cluster) checkScaler(o Observation, a Action) {
+	t, isTraffic := a.(SetTraffic)
+	_, isCanary := a.(CreateCanary)
+	raises := isTraffic && t.Desired.Weight > c.road.weight
+	if (raises || isCanary) && o.switches() && c.phase() != release.Returning && c.scaler.there && !c.scaler.elsewhere && c.scaler.policy != off {
+		c.fail("%s, and the autoscaler scales", a)
+	}
+}
+
+// checkScalerAtRest: it is held while a release needs that, and else as its user wants it.
+func (c *cluster) checkScalerAtRest(o Observation) {
+	s := c.scaler
+	switch {
+	case !s.there:
+	case o.holdsAutoscalers() && !s.elsewhere:
+		if o.release().Phase != release.Returning && s.policy != off {
+			c.fail("the autoscaler scales in mid-release")
+		}
+	case s.policy != s.wish || s.noted != "":
+		c.fail("the autoscaler is %+v", s)
+	}
+}
