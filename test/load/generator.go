@@ -11,12 +11,15 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"google.golang.org/grpc"
 )
 
 // Generator sends the load. It is started with [Start].
 type Generator struct {
 	options Options
 	client  *http.Client
+	conn    *grpc.ClientConn // for gRPC, in place of client
 	begin   time.Time
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when no request is on its way any more
@@ -60,6 +63,9 @@ func Start(ctx context.Context, options Options) *Generator {
 		done:   make(chan struct{}),
 		phases: []*phase{{Phase: Phase{Name: "start"}}},
 	}
+	if options.GRPC {
+		g.conn = connect(options)
+	}
 	go g.run(ctx)
 	return g
 }
@@ -97,6 +103,9 @@ func (g *Generator) run(ctx context.Context) {
 	defer g.mu.Unlock()
 	g.took = time.Since(g.begin)
 	g.client.CloseIdleConnections()
+	if g.conn != nil {
+		_ = g.conn.Close()
+	}
 }
 
 // await waits until it is time for the i-th request. It says false when there should be no more.

@@ -17,6 +17,8 @@ type Options struct {
 	URL string
 	// Host is the Host header of every request. The default is that of URL.
 	Host string
+	// GRPC: calls of [podserver.Method] in place of HTTP requests. URL needs no path, and Match is metadata.
+	GRPC bool
 	// Rate is how many requests begin per second. 0 means as many as Concurrency allows.
 	Rate float64
 	// Concurrency is how many short requests may be on their way at once. When all are, the rate is not kept. The default is 64.

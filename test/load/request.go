@@ -56,7 +56,11 @@ func (g *Generator) send(ctx context.Context, r request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.duration+g.options.Timeout)
 	defer cancel()
 	p, begin := g.current()
-	answer, problem := g.ask(ctx, r)
+	ask := g.ask
+	if g.conn != nil {
+		ask = g.call
+	}
+	answer, problem := ask(ctx, r)
 	outcome := record{begin: begin, match: r.match, failure: problem, terminating: answer.Terminating}
 	if answer.Pod != "" {
 		outcome.side = g.options.Side(answer)

@@ -13,9 +13,11 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -32,6 +34,7 @@ const longest = 5 * time.Minute
 type Server struct {
 	pods   *pods
 	http   *http.Server
+	grpc   *grpc.Server
 	cancel context.CancelFunc
 	served chan error
 
@@ -52,7 +55,11 @@ func Start(ctx context.Context, cluster *rest.Config) (*Server, error) {
 func start(ctx context.Context, client kubernetes.Interface, address string) (*Server, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &Server{cancel: cancel, served: make(chan error, 1), counts: map[string]*Count{}, inFlight: map[string]int{}}
-	s.http = &http.Server{Handler: s, ReadHeaderTimeout: time.Minute}
+	s.http = &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, Protocols: &http.Protocols{}}
+	s.http.Protocols.SetHTTP1(true)
+	s.http.Protocols.SetUnencryptedHTTP2(true) // gRPC
+	s.grpc = grpc.NewServer()
+	s.grpc.RegisterService(&service, s)
 	var err error
 	if s.pods, err = watchPods(ctx, client); err != nil {
 		cancel()
@@ -90,8 +97,12 @@ func (s *Server) Counts() map[string]Count {
 }
 
 // ServeHTTP answers for the pod whose address the connection came to. With ?duration=3s it takes that long. GET /metrics has
-// vllm:num_requests_running, the requests that this pod serves at the moment; it is not counted.
+// vllm:num_requests_running, the requests that this pod serves at the moment; it is not counted. Calls of [Method] are gRPC.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+		s.grpc.ServeHTTP(w, r)
+		return
+	}
 	address := localAddress(r.Context())
 	pod, answer := s.find(r.Context(), address)
 	name := address
@@ -102,18 +113,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.metrics(w, name, answer)
 		return
 	}
-	duration, err := durationOf(r)
+	duration, err := durationOf(r.URL.Query().Get("duration"))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	// Only who has read the request notices that the client goes away.
 	_, _ = io.Copy(io.Discard, r.Body)
-	s.begin(name)
-	if answer.Violation == "" && duration > 0 {
-		s.take(r, pod, &answer, duration)
-	}
-	s.end(name, answer.Violation)
+	answer = s.serve(r.Context(), pod, answer, duration)
 	w.Header().Set("Content-Type", "application/json")
 	if answer.Violation != "" {
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -122,8 +129,21 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-func durationOf(r *http.Request) (time.Duration, error) {
-	asked := r.URL.Query().Get("duration")
+// serve takes the time that a request asks for, and counts it.
+func (s *Server) serve(ctx context.Context, pod *corev1.Pod, answer Answer, duration time.Duration) Answer {
+	name := localAddress(ctx)
+	if pod != nil {
+		name = pod.Namespace + "/" + pod.Name
+	}
+	s.begin(name)
+	if answer.Violation == "" && duration > 0 {
+		s.take(ctx, pod, &answer, duration)
+	}
+	s.end(name, answer.Violation)
+	return answer
+}
+
+func durationOf(asked string) (time.Duration, error) {
 	if asked == "" {
 		return 0, nil
 	}
@@ -135,7 +155,7 @@ func durationOf(r *http.Request) (time.Duration, error) {
 }
 
 // take spends the time that the request asks for, unless its pod ends before.
-func (s *Server) take(r *http.Request, pod *corev1.Pod, answer *Answer, duration time.Duration) {
+func (s *Server) take(ctx context.Context, pod *corev1.Pod, answer *Answer, duration time.Duration) {
 	begin, timer := time.Now(), time.NewTimer(duration)
 	defer timer.Stop()
 	select {
@@ -143,7 +163,7 @@ func (s *Server) take(r *http.Request, pod *corev1.Pod, answer *Answer, duration
 	case <-s.pods.ended(pod):
 		answer.Violation = Cut
 		answer.Detail = fmt.Sprintf("the pod ended after %s of %s", time.Since(begin).Round(time.Millisecond), duration)
-	case <-r.Context().Done():
+	case <-ctx.Done():
 		answer.Violation, answer.Detail = Cut, "the client went away"
 	}
 }

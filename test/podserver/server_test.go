@@ -14,6 +14,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -131,6 +136,45 @@ func TestAnswers(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, s.Counts()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// gRPC's clients get what HTTP's get: the answer, or an error with it.
+func TestGRPC(t *testing.T) {
+	s, _, port := serve(t, member("vllm-0", leaderAddress, "0", true), member("vllm-0-1", workerAddress, "1", true))
+	for _, test := range []struct {
+		address, asked string
+		code           codes.Code
+		pod            string
+		violation      Violation
+	}{
+		{leaderAddress, "", codes.OK, "vllm-0", ""},
+		{leaderAddress, "10ms", codes.OK, "vllm-0", ""},
+		{leaderAddress, "soon", codes.InvalidArgument, "", ""},
+		{workerAddress, "", codes.Unavailable, "vllm-0-1", Worker},
+		{nobodyAddress, "", codes.Unavailable, "", Gone},
+	} {
+		conn, err := grpc.NewClient("passthrough:///"+test.address+":"+port, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply := &wrapperspb.StringValue{}
+		err = conn.Invoke(t.Context(), Method, wrapperspb.String(test.asked), reply)
+		text := reply.GetValue()
+		if err != nil {
+			text = status.Convert(err).Message()
+		}
+		var answer Answer
+		bad := json.Unmarshal([]byte(text), &answer) != nil && test.code != codes.InvalidArgument
+		if bad || status.Code(err) != test.code || answer.Pod != test.pod || answer.Violation != test.violation {
+			t.Errorf("%s, %q: %v, %s", test.address, test.asked, err, text)
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := s.Counts()["default/vllm-0"].Requests; got != 2 {
+		t.Errorf("%d calls are counted, want 2", got)
 	}
 }
 

@@ -9,11 +9,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -25,6 +27,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/load"
+	"github.com/lockstep-rollouts/lockstep/test/podserver"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -159,7 +162,7 @@ func TestTrafficWorkloadDeleted(t *testing.T) {
 
 // given returns nil once the user's objects are as they were and the canary Service is gone.
 func (s *served) given(ctx context.Context) error {
-	if now := s.carriers(); now["Service"] != s.user["Service"] || now["HTTPRoute"] != s.user["HTTPRoute"] {
+	if now := s.carriers(); now["Service"] != s.user["Service"] || now["route"] != s.user["route"] {
 		return fmt.Errorf("the user's objects are not as they were: %v", now)
 	}
 	_, err := s.kube.CoreV1().Services(s.namespace).Get(ctx, "stable-canary", metav1.GetOptions{})
@@ -265,6 +268,91 @@ func TestTrafficRefused(t *testing.T) {
 		}
 	}
 	s.mustBeGivenBackBut("workers", "nobody")
+}
+
+// A GRPCRoute and real calls: shares, a header and a cookie in the metadata, promotion. No call is lost and none goes astray.
+func TestTrafficGRPC(t *testing.T) {
+	s := serveBy(t, grpcRoute)
+	policy := byRoute()
+	policy.HttpRoutes, policy.GrpcRoutes = nil, []string{"model"}
+	g := s.load(load.Options{
+		Rate: 600, LongEvery: 100, LongFor: longest, MatchEvery: 10, Match: http.Header{match: {"yes"}, "Cookie": {"a=b; tester=always"}},
+	})
+	g.Begin(load.Phase{Name: "stable alone", Want: load.Shares{"model": 100}})
+	s.await(g, 500)
+	canary := s.begin(policy)
+	s.upgrade(0)
+	g.Begin(load.Phase{Name: "25 %", Want: load.Shares{"model": 75, canary: 25}})
+	s.weight(25)
+	s.await(g, 4000)
+	for name, m := range map[string]*pb.HeaderMatch{
+		"header": {Name: match, Value: &pb.HeaderMatch_Exact{Exact: "yes"}},
+		"cookie": {Name: "tester", Value: &pb.HeaderMatch_Cookie{Cookie: "always"}},
+	} {
+		g.Begin(load.Phase{Name: name + " match", Want: load.Shares{"model": 75, canary: 25}, WantMatch: canary})
+		for _, matches := range [][]*pb.HeaderMatch{{m}, nil} {
+			if matches == nil {
+				s.await(g, 3000)
+				g.Begin(load.Phase{Name: name + " match removed", Want: load.Shares{"model": 75, canary: 25}})
+			}
+			if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: s.ref, ReleaseId: "r1", Name: name, Matches: matches}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.await(g, 1500)
+	}
+	g.Begin(load.Phase{Name: "100 %", Want: load.Shares{canary: 100}})
+	s.upgrade(2)
+	s.weight(100)
+	s.await(g, 2000)
+	g.Begin(load.Phase{Name: "promoted", Want: load.Shares{"model": 100}})
+	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+	s.await(g, 2000)
+	s.passes(g)
+	s.mustBeGivenBack()
+}
+
+// An abort while the canary of an old template drains: its leaders have long requests in flight, and go when those are
+// answered, whoever decides what meanwhile.
+func TestTrafficAbortedWhileDraining(t *testing.T) {
+	const endless = 6 * time.Second
+	s := serve(t)
+	policy := byRoute()
+	policy.Drain = &pb.DrainPolicy{
+		Period: durationpb.New(time.Second),
+		Metric: "vllm:num_requests_running", MetricEndpoint: fmt.Sprintf(":%d/metrics", podserver.Port),
+	}
+	canary := s.begin(policy)
+	s.upgrade(1)
+	s.weight(50)
+	g := s.load(load.Options{Rate: 400, LongEvery: 40, LongFor: endless})
+	g.Begin(load.Phase{Name: "50 %", Want: load.Shares{"model": 50, canary: 50}})
+	s.await(g, 3000)
+	g.Begin(load.Phase{Name: "new template, old one drains"}) // too short for shares
+	s.edit("v3")
+	s.eventually("the old canary drains", func(ctx context.Context) error {
+		c, err := s.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: s.ref})
+		if err == nil && c.GetContext().GetReason() != "Draining" {
+			err = fmt.Errorf("%s: %s", c.GetContext().GetReason(), c.GetContext().GetMessage())
+		}
+		return err
+	})
+	g.Begin(load.Phase{Name: "aborted", Want: load.Shares{"model": 100}})
+	aborted := time.Now()
+	r, err := s.Finalize(t.Context(), &pb.FinalizeRequest{Workload: s.ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK})
+	if err != nil || r.GetDone() {
+		t.Fatalf("Finalize while the canary drains: %v, %v", r, err)
+	}
+	if _, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Get(t.Context(), canary, metav1.GetOptions{}); err != nil {
+		t.Errorf("the canary went before its requests were answered: %v", err)
+	}
+	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	t.Logf("rolled back %s after the abort; a long request takes %s", time.Since(aborted).Round(time.Millisecond), endless)
+	s.await(g, 1500)
+	if report := s.passes(g); report.Rows[len(report.Rows)-1].Terminating > 0 {
+		t.Error("leaders were deleted before they had drained")
+	}
+	s.mustBeGivenBack()
 }
 
 // Two workloads share a route: a rule each, and each release splits its own and leaves the other's alone.

@@ -43,6 +43,8 @@ type env struct {
 	namespace string
 	kube      kubernetes.Interface
 	pods      *podserver.Server
+	// kind is of the test's route: HTTPRoute, or GRPCRoute for calls in place of requests.
+	kind string
 }
 
 func newEnv(t *testing.T) *env {
@@ -52,7 +54,7 @@ func newEnv(t *testing.T) *env {
 	if pods.err != nil {
 		t.Fatal(pods.err)
 	}
-	return &env{t: t, cluster: c, namespace: c.Namespace(t), kube: kubernetes.NewForConfigOrDie(c.RESTConfig()), pods: pods.server}
+	return &env{t: t, cluster: c, namespace: c.Namespace(t), kube: kubernetes.NewForConfigOrDie(c.RESTConfig()), pods: pods.server, kind: httpRoute}
 }
 
 func (e *env) apply(format string, args ...any) {
@@ -149,14 +151,20 @@ func (e *env) route(rules string) {
 	e.t.Helper()
 	e.apply(`
 apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
+kind: %s
 metadata: {name: model}
 spec:
   parentRefs: [{name: %s, namespace: %s}]
   hostnames: [%s]
   rules: %s
-`, cluster.GatewayName, cluster.GatewayNamespace, e.host(), rules)
+`, e.kind, cluster.GatewayName, cluster.GatewayNamespace, e.host(), rules)
 }
+
+// The kinds of routes.
+const (
+	httpRoute = "HTTPRoute"
+	grpcRoute = "GRPCRoute"
+)
 
 // only is a rule for the stable Service alone.
 const only = "[{backendRefs: [{name: stable, port: 80}]}]"
@@ -170,6 +178,7 @@ func split(stable, canary int) string {
 func (e *env) load(options load.Options) *load.Generator {
 	e.t.Helper()
 	options.URL, options.Host = "http://"+e.cluster.GatewayAddress()+"/v1/completions", e.host()
+	options.GRPC = e.kind == grpcRoute
 	g := load.Start(e.t.Context(), options)
 	e.t.Cleanup(func() { g.End() })
 	return g
@@ -189,7 +198,7 @@ func (e *env) await(g *load.Generator, n int) {
 func (e *env) served() {
 	e.t.Helper()
 	e.eventually("the gateway serves "+e.host(), func(ctx context.Context) error {
-		g := load.Start(ctx, load.Options{URL: "http://" + e.cluster.GatewayAddress() + "/", Host: e.host(), Requests: 1})
+		g := load.Start(ctx, load.Options{URL: "http://" + e.cluster.GatewayAddress() + "/", Host: e.host(), Requests: 1, GRPC: e.kind == grpcRoute})
 		if err := g.Await(ctx, 1); err != nil {
 			return err
 		}

@@ -40,12 +40,22 @@ type served struct {
 
 const match = "X-Canary"
 
-var httpRoutes = schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "httproutes"}
+var (
+	httpRoutes = schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "httproutes"}
+	grpcRoutes = schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "grpcroutes"}
+)
 
 // serve makes a workload of four groups behind a Service and a route, and a driver with the permissions of config/rbac.
 func serve(t *testing.T) *served {
 	t.Helper()
+	return serveBy(t, httpRoute)
+}
+
+// serveBy is serve with a route of another kind.
+func serveBy(t *testing.T, kind string) *served {
+	t.Helper()
 	e := newEnv(t)
+	e.kind = kind
 	s := &served{
 		env: e, name: "model", ref: &pb.WorkloadRef{Namespace: e.namespace, Name: "model"},
 		sets: lwsclient.NewForConfigOrDie(e.cluster.RESTConfig()),
@@ -68,12 +78,13 @@ func (s *served) carriers() map[string]string {
 		s.t.Fatal(err)
 	}
 	out["Service"] = asJSON(s.t, []any{svc.Spec, svc.Labels, svc.Annotations})
-	routes := dynamic.NewForConfigOrDie(s.cluster.RESTConfig()).Resource(httpRoutes).Namespace(s.namespace)
+	resource := map[string]schema.GroupVersionResource{httpRoute: httpRoutes, grpcRoute: grpcRoutes}[s.kind]
+	routes := dynamic.NewForConfigOrDie(s.cluster.RESTConfig()).Resource(resource).Namespace(s.namespace)
 	route, err := routes.Get(s.t.Context(), "model", metav1.GetOptions{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	out["HTTPRoute"] = asJSON(s.t, []any{route.Object["spec"], route.GetLabels(), route.GetAnnotations()})
+	out["route"] = asJSON(s.t, []any{route.Object["spec"], route.GetLabels(), route.GetAnnotations()})
 	return out
 }
 
@@ -178,7 +189,7 @@ func (s *served) mustBeGivenBack() {
 // mustBeGivenBackBut is mustBeGivenBack where the test has more Services than those.
 func (s *served) mustBeGivenBackBut(more ...string) {
 	s.t.Helper()
-	if now := s.carriers(); now["Service"] != s.user["Service"] || now["HTTPRoute"] != s.user["HTTPRoute"] {
+	if now := s.carriers(); now["Service"] != s.user["Service"] || now["route"] != s.user["route"] {
 		s.t.Errorf("the user's objects are not as they were:\n%v\n%v", s.user, now)
 	}
 	all, err := s.kube.CoreV1().Services(s.namespace).List(s.t.Context(), metav1.ListOptions{})
