@@ -28,6 +28,9 @@ func (o options) modules() []module {
 	if o.traefik {
 		modules = append(modules, traefikModule)
 	}
+	if o.argo {
+		modules = append(modules, argoModule)
+	}
 	return modules
 }
 

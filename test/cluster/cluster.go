@@ -139,6 +139,9 @@ func (c *Cluster) boot(ctx context.Context) error {
 		if c.options.traefik {
 			g.Go(func() error { return c.run(ctx, traefikComponent) })
 		}
+		if c.options.argo {
+			g.Go(func() error { return c.bootArgo(ctx) })
+		}
 		return c.start(ctx, controllerManagerComponent)
 	})
 	return g.Wait()
@@ -152,6 +155,9 @@ func (c *Cluster) installKinds(ctx context.Context) error {
 	}
 	if c.options.gateway {
 		g.Go(func() error { return c.installGatewayAPI(together) })
+	}
+	if c.options.argo {
+		g.Go(func() error { return c.installArgoKinds(together) })
 	}
 	if err := g.Wait(); err != nil || !c.options.traefik {
 		return err
@@ -229,6 +235,9 @@ func (c *Cluster) end(name string, hurry <-chan struct{}) {
 	// What is frozen does not hear that it should end.
 	_ = p.resume()
 	p.stop(hurry)
+	if name == Argo {
+		c.endPlugins()
+	}
 }
 
 func (c *Cluster) logf(format string, args ...any) {

@@ -15,6 +15,21 @@ func (c *Cluster) StopComponent(ctx context.Context, name string) error {
 	return nil
 }
 
+// KillComponent ends one component with SIGKILL and returns when it is gone. What it has started is left to itself.
+func (c *Cluster) KillComponent(name string) error {
+	c.mu.Lock()
+	p, ok := c.running[name]
+	delete(c.running, name)
+	c.mu.Unlock()
+	if !ok {
+		return fmt.Errorf("kill %s: it does not run", name)
+	}
+	p.stopping.Store(true)
+	_ = p.cmd.Process.Kill()
+	<-p.exited
+	return nil
+}
+
 // StartComponent starts a component that was stopped, on the same port and data, and returns when it is ready again.
 func (c *Cluster) StartComponent(ctx context.Context, name string) error {
 	c.mu.Lock()

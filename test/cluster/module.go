@@ -75,6 +75,18 @@ var traefikModule = module{
 	ldflags:  "-X github.com/traefik/traefik/v3/pkg/version.Version=v3.6.7",
 }
 
+var argoModule = module{
+	name: "argo",
+	programs: []program{
+		{"rollouts-controller", "github.com/argoproj/argo-rollouts/cmd/rollouts-controller"},
+		{"kubectl-argo-rollouts", "github.com/argoproj/argo-rollouts/cmd/kubectl-argo-rollouts"},
+	},
+	ldflags: "-X github.com/argoproj/argo-rollouts/utils/version.version=v1.10.1",
+	manifests: []manifests{{"github.com/argoproj/argo-rollouts", []string{
+		"manifests/crds", "manifests/base", "manifests/role", "manifests/cluster-install",
+	}}},
+}
+
 // packagePath is where this package lives; its modules/ folder lies beside its source.
 const packagePath = "github.com/lockstep-rollouts/lockstep/test/cluster"
 

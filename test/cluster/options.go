@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"io"
 	"maps"
 	"os"
@@ -24,6 +25,9 @@ type options struct {
 	traefik   bool
 	// traefikArgs come after our own, so that they win.
 	traefikArgs []string
+	argo        bool
+	// argoPrepare is called before Argo's controller starts for the first time.
+	argoPrepare []func(context.Context, *Cluster) error
 	keepDir     bool
 }
 
@@ -96,5 +100,15 @@ func WithTraefik(args ...string) Option {
 	return func(o *options) {
 		o.gateway, o.traefik = true, true
 		o.traefikArgs = append(o.traefikArgs, args...)
+	}
+}
+
+// WithArgo installs Argo Rollouts as its own cluster-wide installation does and starts its controller, unmodified, with a
+// token of its service account: it may do what its published ClusterRole says and no more. Before it starts,
+// prepare may add to that: plugins in [ArgoConfigMap], and the rights that they need.
+func WithArgo(prepare ...func(context.Context, *Cluster) error) Option {
+	return func(o *options) {
+		o.argo = true
+		o.argoPrepare = append(o.argoPrepare, prepare...)
 	}
 }

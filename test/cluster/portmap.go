@@ -2,14 +2,14 @@ package cluster
 
 // portMap gives each listener its port, for the whole life of the cluster, also across restarts of a component.
 type portMap struct {
-	etcd, etcdPeer, apiServer, controllerManager, scheduler, kwok, lwsWebhook, lwsHealth, gateway int
+	etcd, etcdPeer, apiServer, controllerManager, scheduler, kwok, lwsWebhook, lwsHealth, gateway, argoHealth, argoMetrics int
 }
 
-const portCount = 9
+const portCount = 11
 
 func newPortMap(p []int) portMap {
 	return portMap{
 		etcd: p[0], etcdPeer: p[1], apiServer: p[2], controllerManager: p[3],
-		scheduler: p[4], kwok: p[5], lwsWebhook: p[6], lwsHealth: p[7], gateway: p[8],
+		scheduler: p[4], kwok: p[5], lwsWebhook: p[6], lwsHealth: p[7], gateway: p[8], argoHealth: p[9], argoMetrics: p[10],
 	}
 }

@@ -36,6 +36,7 @@ type config struct {
 	withoutLWS bool
 	gatewayAPI bool
 	traefik    bool
+	argo       bool
 }
 
 func parse(args []string, stderr io.Writer) (config, error) {
@@ -50,6 +51,7 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	flags.BoolVar(&c.withoutLWS, "without-lws", false, "do not install LeaderWorkerSet")
 	flags.BoolVar(&c.gatewayAPI, "gateway-api", false, "install the CRDs of the Gateway API and InferencePool")
 	flags.BoolVar(&c.traefik, "traefik", false, "run Traefik as Gateway controller, with the Gateway API")
+	flags.BoolVar(&c.argo, "argo", false, "run the Argo Rollouts controller, without plugins")
 	return c, flags.Parse(args)
 }
 
@@ -103,6 +105,9 @@ func (c config) options(log io.Writer) []cluster.Option {
 	}
 	if c.traefik {
 		options = append(options, cluster.WithTraefik())
+	}
+	if c.argo {
+		options = append(options, cluster.WithArgo())
 	}
 	return options
 }

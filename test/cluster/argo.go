@@ -1,0 +1,188 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// Argo Rollouts of a cluster that was started [WithArgo], named as in its own manifests.
+const (
+	ArgoNamespace      = "argo-rollouts"
+	ArgoServiceAccount = "argo-rollouts"
+	// ArgoConfigMap names the plugins. The controller reads it when it starts, and not again.
+	ArgoConfigMap = "argo-rollouts-config"
+)
+
+// pluginsGrace is how long plugins have to notice that the controller is gone.
+const pluginsGrace = 5 * time.Second
+
+var argoComponent = component{
+	name: Argo, module: argoModule, program: "rollouts-controller",
+	install: installArgo,
+	command: argoCommand,
+	ready:   argoReady,
+}
+
+// installArgo applies what Argo's own cluster-wide installation has, without its Deployment: namespace, service account, its
+// ClusterRole as it is published, and the binding. The CRDs come with the other kinds.
+func installArgo(ctx context.Context, c *Cluster) error {
+	built, err := argoModule.build(ctx, c.options.log)
+	if err != nil {
+		return err
+	}
+	namespace := fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", ArgoNamespace)
+	if err := c.Apply(ctx, "", []byte(namespace)); err != nil {
+		return err
+	}
+	for _, path := range []string{
+		filepath.Join("manifests/base", "argo-rollouts-sa.yaml"),
+		filepath.Join("manifests/role", "argo-rollouts-clusterrole.yaml"),
+		filepath.Join("manifests/cluster-install", "argo-rollouts-clusterrolebinding.yaml"),
+	} {
+		manifest, err := os.ReadFile(built.manifests(path))
+		if err != nil {
+			return fmt.Errorf("read manifest: %w", err)
+		}
+		if err := c.Apply(ctx, ArgoNamespace, manifest); err != nil {
+			return err
+		}
+	}
+	cfg, err := c.ServiceAccountConfig(ctx, ArgoNamespace, ArgoServiceAccount)
+	if err != nil {
+		return err
+	}
+	return WriteKubeconfig(cfg, c.argoKubeconfig())
+}
+
+// installArgoKinds applies Argo's CRDs.
+func (c *Cluster) installArgoKinds(ctx context.Context) error {
+	built, err := argoModule.build(ctx, c.options.log)
+	if err != nil {
+		return err
+	}
+	objects, err := readManifests(built.manifests("manifests/crds"))
+	if err != nil {
+		return err
+	}
+	objects = slices.DeleteFunc(objects, func(object *unstructured.Unstructured) bool { return object.GetKind() != crdKind })
+	g, ctx := errgroup.WithContext(ctx)
+	for _, object := range objects {
+		g.Go(func() error { return c.installCRD(ctx, object) })
+	}
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("install the kinds of Argo Rollouts: %w", err)
+	}
+	return nil
+}
+
+// bootArgo starts the controller, after the caller has had its turn.
+func (c *Cluster) bootArgo(ctx context.Context) error {
+	if err := c.install(ctx, argoComponent); err != nil {
+		return err
+	}
+	for _, prepare := range c.options.argoPrepare {
+		if err := prepare(ctx, c); err != nil {
+			return fmt.Errorf("prepare %s: %w", Argo, err)
+		}
+	}
+	return c.run(ctx, argoComponent)
+}
+
+// argoKubeconfig has the token of Argo's service account.
+func (c *Cluster) argoKubeconfig() string { return c.path(Argo + ".kubeconfig") }
+
+func argoCommand(c *Cluster) (command, error) {
+	kubeconfig := c.argoKubeconfig()
+	return command{
+		args: []string{
+			"--kubeconfig=" + kubeconfig,
+			"--leader-elect=false",
+			"--healthzPort=" + strconv.Itoa(c.port.argoHealth),
+			"--metricsPort=" + strconv.Itoa(c.port.argoMetrics),
+		},
+		// Plugins inherit the environment. In a pod they would find the mounted token.
+		env: []string{"ARGO_ROLLOUTS_NAMESPACE=" + ArgoNamespace, "KUBECONFIG=" + kubeconfig, "KUBERNETES_SERVICE_HOST="},
+	}, nil
+}
+
+// argoReady asks for the controller's health, which it serves while it still fills its caches. It listens on all addresses and has no
+// flag for that.
+func argoReady(ctx context.Context, c *Cluster) error {
+	url := "http://" + address(c.port.argoHealth) + "/healthz"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", url, response.Status)
+	}
+	return nil
+}
+
+// ArgoMetrics is where the controller serves its metrics, or "" without [WithArgo].
+func (c *Cluster) ArgoMetrics() string {
+	if !c.options.argo {
+		return ""
+	}
+	return "http://" + address(c.port.argoMetrics) + "/metrics"
+}
+
+// KubectlArgo builds Argo's kubectl plugin, if it is not built yet, and returns its path.
+func KubectlArgo(ctx context.Context, opts ...Option) (string, error) {
+	built, err := argoModule.build(ctx, newOptions(opts).log)
+	if err != nil {
+		return "", err
+	}
+	return built.program("kubectl-argo-rollouts"), nil
+}
+
+// PluginProcesses are the ids of the plugin processes that a controller of this cluster has started, also when it is gone itself:
+// it runs copies of the plugins in the cluster's folder, which nobody else does.
+func (c *Cluster) PluginProcesses() []int {
+	var found []int
+	links, _ := filepath.Glob("/proc/[0-9]*/exe")
+	for _, link := range links {
+		program, err := os.Readlink(link)
+		if err != nil {
+			continue
+		}
+		if inside, err := filepath.Rel(c.path("plugin-bin"), program); err != nil || !filepath.IsLocal(inside) {
+			continue
+		}
+		if id, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil {
+			found = append(found, id)
+		}
+	}
+	return found
+}
+
+// endPlugins waits until the plugins of a controller that has ended are gone too, and kills those that stay.
+func (c *Cluster) endPlugins() {
+	for deadline := time.Now().Add(pluginsGrace); len(c.PluginProcesses()) > 0; time.Sleep(25 * time.Millisecond) {
+		if time.Now().Before(deadline) {
+			continue
+		}
+		for _, id := range c.PluginProcesses() {
+			c.logf("plugin process %d outlives its controller by %s: killed", id, pluginsGrace)
+			_ = syscall.Kill(id, syscall.SIGKILL)
+		}
+		return
+	}
+}
