@@ -1,0 +1,70 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package argo makes Argo Rollouts drive LeaderWorkerSets: it is Argo's step plugin and its traffic-router plugin over
+// the driver's contract.
+//
+// # Configuration
+//
+// A Rollout says once which workload it releases and how, under its traffic routing, and each step says what it does:
+//
+//	spec:
+//	  replicas: 0                             # no placeholder pods
+//	  progressDeadlineSeconds: 2147483647     # the release has its own deadline
+//	  strategy:
+//	    canary:
+//	      trafficRouting:
+//	        plugins:
+//	          lockstep/lws:
+//	            workload: vllm                # required: the LeaderWorkerSet, in the Rollout's namespace
+//	            style: Canary                 # Canary (default), BlueGreen or Partition
+//	            traffic:                      # optional: without it, shares follow group counts
+//	              stableService: vllm         # required within traffic
+//	              canaryService: vllm-canary
+//	              httpRoutes: [vllm]
+//	              grpcRoutes: []
+//	              ingresses: []
+//	              inferencePool: {name: vllm, canaryEndpointPicker: vllm-canary-epp, canaryEndpointPickerPort: 9002}
+//	              drain: {period: 10s, metric: "vllm:num_requests_running", metricEndpoint: ":8000/metrics", timeout: 5m}
+//	              warmUp: {endpoint: ":8000/health", body: "", timeout: 30s}
+//	            batches: [25%, 100%]          # default: the `upgrade` of each step
+//	            failureThreshold: 0           # groups, or a percentage of the batch
+//	            progressDeadline: 30m         # time without a new ready group
+//	            minReady: 0s
+//	            canaryLeaderMetadata: {labels: {}, annotations: {}}
+//	            blueGreen: {promotion: InPlace, scaleDownDelay: 0s, force: false}
+//	            trigger: Auto                 # Auto: an edit of the LeaderWorkerSet starts the Rollout; Manual: it does not
+//	            onFailure: Abort              # Abort: a release that fails aborts the Rollout; Wait: it waits for a person
+//	            wait: 20s                     # how long a step waits inside one call of the controller
+//	      steps:
+//	      - plugin: {name: lockstep/lws, config: {upgrade: 25%, weight: 25}}
+//	      - pause: {}
+//	      - plugin: {name: lockstep/lws, config: {upgrade: 100%, weight: 100}}
+//	      - plugin: {name: lockstep/lws, config: {promote: true}}
+//
+// A step takes `upgrade` (groups: 2 or 25%), `weight` (0 to 100), `headers` (a list of {name, exact} or {name, regex};
+// an empty list removes the route), `mirror` (0 to 100) and `promote` (true), in any combination; they are done in this
+// order. What stands under trafficRouting.plugins may stand in any step instead, where a Rollout has no traffic routing.
+//
+// # Plugins
+//
+// In Argo's ConfigMap argo-rollouts-config both `stepPlugins` and `trafficRouterPlugins` have an entry with the name
+// lockstep/lws ([PluginName]) and the same binary. Its `args` are flags:
+//
+//	--driver ADDRESS              unix:///path, host:port or dns:///host:port of a `lockstep serve`
+//	                              (default: a driver inside the plugin's process)
+//	--tls-cert, --tls-key, --tls-ca
+//	                              with --driver: PEM files for mutual TLS
+//	--step-waits N                steps that wait inside the controller at once (default 5, half of its workers)
+//	--kubeconfig, --context, --namespace, --log-level
+//	                              as everywhere; in the controller's pod none is needed
+//
+// # How it works
+//
+// What the next call is, and what Argo is told, is decided by pure functions of the Rollout, the configuration and the
+// driver's BatchContext. Nothing that a process remembers is needed to go on: both plugins, a second controller and a
+// restarted one come to the same decision, and the driver's writes carry preconditions.
+//
+// The [Keeper] watches Rollouts beside the plugins' calls. It holds the workload of each from the moment both exist,
+// starts a Rollout when its LeaderWorkerSet is edited, and ends what a Rollout leaves behind.
+package argo
