@@ -136,7 +136,7 @@ func (o *options) clientConfig(ctx context.Context, path string, stderr io.Write
 		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
 		StartTimeout:     o.startTimeout,
 		Stderr:           stderr,
-		Logger:           newHCLogger(ctx, o.logger),
+		Logger:           NewHCLogger(ctx, o.logger),
 		GRPCDialOptions:  o.dial,
 	}
 }

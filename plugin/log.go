@@ -75,8 +75,8 @@ func slogLevel(level hclog.Level) slog.Level {
 	}
 }
 
-// newHCLogger lets go-plugin log to slog.
-func newHCLogger(ctx context.Context, logger *slog.Logger) hclog.Logger {
+// NewHCLogger lets go-plugin log to slog.
+func NewHCLogger(ctx context.Context, logger *slog.Logger) hclog.Logger {
 	// The root logger itself stays silent; the sink gets every level and slog's handler decides.
 	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Level: lowestLevel(ctx, logger), Output: io.Discard})
 	l.RegisterSink(slogSink{logger})

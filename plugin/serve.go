@@ -16,6 +16,7 @@ import (
 	goplugin "github.com/hashicorp/go-plugin"
 	"google.golang.org/grpc"
 
+	"github.com/lockstep-rollouts/lockstep/internal/parent"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -62,20 +63,20 @@ func Serve(
 	for _, opt := range opts {
 		opt(&o)
 	}
-	parent := os.Getppid()
+	ppid := os.Getppid()
 
 	var server atomic.Pointer[grpc.Server]
 	served := make(chan struct{})
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		stopWhenOver(ctx, served, parent, &server, o.logger)
+		stopWhenOver(ctx, served, ppid, &server, o.logger)
 	}()
 
 	goplugin.Serve(&goplugin.ServeConfig{
 		HandshakeConfig: handshakeConfig(),
 		Plugins:         goplugin.PluginSet{Name: &grpcPlugin{driver: driver, router: router}},
-		Logger:          newHCLogger(ctx, o.logger),
+		Logger:          NewHCLogger(ctx, o.logger),
 		GRPCServer: func(transport []grpc.ServerOption) *grpc.Server {
 			s := grpc.NewServer(append(transport, o.grpc...)...)
 			server.Store(s)
@@ -92,11 +93,11 @@ func Serve(
 
 // stopWhenOver stops the server once ctx has ended or the parent is gone, and returns; or once served is closed.
 func stopWhenOver(
-	ctx context.Context, served <-chan struct{}, parent int, server *atomic.Pointer[grpc.Server], logger *slog.Logger,
+	ctx context.Context, served <-chan struct{}, ppid int, server *atomic.Pointer[grpc.Server], logger *slog.Logger,
 ) {
 	watch, cancel := context.WithCancel(ctx)
 	defer cancel()
-	gone := parentGone(watch, parent)
+	gone := parent.Gone(watch, ppid)
 	select {
 	case <-served:
 		return
@@ -106,7 +107,7 @@ func stopWhenOver(
 		if ctx.Err() == nil {
 			// Nobody reads stderr any more, and a line to it must not end the process before calls in flight have.
 			signal.Ignore(syscall.SIGPIPE)
-			logger.Warn("host is gone, ending", "ppid", parent)
+			logger.Warn("host is gone, ending", "ppid", ppid)
 			defer removeSocketDir(served)
 		}
 	}

@@ -38,6 +38,9 @@ type options struct {
 	// workload and readOnly keep the driver inside a command to that command's business. Zero: it serves hosts.
 	workload types.NamespacedName
 	readOnly bool
+
+	// log is used instead of one made from the flags, where a host reads the log in a format of its own.
+	log *slog.Logger
 }
 
 // addFlags registers the flags on a command line of either kind.
@@ -62,6 +65,9 @@ func (o *options) level() (slog.Level, error) {
 
 // logger returns the logger for people and log collectors, on stderr. client-go logs to it too.
 func (o *options) logger() (*slog.Logger, error) {
+	if o.log != nil {
+		return o.log, nil
+	}
 	level, err := o.level()
 	if err != nil {
 		return nil, err

@@ -43,11 +43,14 @@ func servePlugin(ctx context.Context, o *options, args []string) error {
 	})
 }
 
-// parsePluginArgs reads the flags that a host gave its plugin.
-func (o *options) parsePluginArgs(args []string) error {
+// parsePluginArgs reads the flags that a host gave its plugin. more adds the flags of one kind of plugin.
+func (o *options) parsePluginArgs(args []string, more ...func(*pflag.FlagSet)) error {
 	flags := pflag.NewFlagSet("lockstep (plugin)", pflag.ContinueOnError)
 	flags.SetOutput(o.stderr)
 	o.addFlags(flags)
+	for _, add := range more {
+		add(flags)
+	}
 	if err := flags.Parse(args); err != nil {
 		return usageErrorf("plugin arguments: %w", err)
 	}

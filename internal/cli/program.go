@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/argo"
 )
 
 // NewDriver makes the engine for the cluster that config reaches. It must be quick: caches fill in Run.
@@ -95,6 +96,7 @@ type pluginMode struct {
 func pluginModes() []pluginMode {
 	return []pluginMode{
 		{started: plugin.IsPlugin, serve: servePlugin},
+		{started: func() bool { return argo.StartedAs() != argo.RoleNone }, serve: serveArgo},
 	}
 }
 

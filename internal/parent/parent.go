@@ -1,7 +1,8 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package plugin
+// Package parent lets a plugin notice that the process which started it is gone.
+package parent
 
 import (
 	"context"
@@ -9,10 +10,10 @@ import (
 	"time"
 )
 
-// parentPoll is how long a plugin outlives its host at most, give or take the shutdown.
-const parentPoll = 250 * time.Millisecond
+// poll is how long a plugin outlives its host at most, give or take the shutdown.
+const poll = 250 * time.Millisecond
 
-// parentGone returns a channel that is closed once the process is no longer a child of parent, or ctx has ended.
+// Gone returns a channel that is closed once the process is no longer a child of parent, or ctx has ended.
 //
 // Hosts that are killed leave their plugins behind, and go-plugin does nothing about it. The parent's pid is the one
 // signal that works for every host, and for hosts that were not built with this SDK:
@@ -24,11 +25,11 @@ const parentPoll = 250 * time.Millisecond
 // parent process has ended, whoever adopts the child, so pid 1 as the parent (a host in a container) works as well.
 // A parent that was gone before the first look is not noticed here, but by the write of the handshake: its pipe has no
 // reader then, and SIGPIPE ends the process. On Windows the parent's pid never changes, so there this guarantees nothing.
-func parentGone(ctx context.Context, parent int) <-chan struct{} {
+func Gone(ctx context.Context, parent int) <-chan struct{} {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		ticker := time.NewTicker(parentPoll)
+		ticker := time.NewTicker(poll)
 		defer ticker.Stop()
 		for os.Getppid() == parent {
 			select {

@@ -1,0 +1,346 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package argo
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	kjson "sigs.k8s.io/json"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// PluginName is what both plugins are called in Rollouts and in Argo's ConfigMap.
+const PluginName = "lockstep/lws"
+
+// DefaultWait is how long a step waits inside one call of the controller. Between two calls lie 15 s at least, so a
+// longer wait sees more groups become ready at once; while it lasts, a worker of the controller is taken.
+const DefaultWait = 20 * time.Second
+
+// maxWait keeps a worker of the controller from being taken for good.
+const maxWait = 2 * time.Minute
+
+// Config is what a Rollout says about its release.
+type Config struct {
+	// Workload is the LeaderWorkerSet's name, in the Rollout's namespace.
+	Workload string
+	// Policy is complete, batches included.
+	Policy *pb.ReleasePolicy
+	// Manual is true where an edit of the workload does not start the Rollout.
+	Manual bool
+	// Patient is true where a release that fails waits for a person instead of aborting the Rollout.
+	Patient bool
+	// Wait is how long a step waits inside one call.
+	Wait time.Duration
+	// Steps are the plugin's own, by their index in the Rollout.
+	Steps map[int]Step
+	// Routed is true where the traffic-router plugin is called for the Rollout.
+	Routed bool
+}
+
+// Step is what one step does, in the order of its fields.
+type Step struct {
+	// Upgrade is how many groups are to be at the update revision: "2" or "25%". Empty: leave them.
+	Upgrade string
+	// Headers are the matches of the header route; none removes it. Nil: leave it.
+	Headers *[]*pb.HeaderMatch
+	// Mirror is the percentage of requests to copy. Nil: leave it.
+	Mirror *int32
+	// Weight is the percentage of requests for the update revision. Nil: leave it.
+	Weight *int32
+	// Promote ends the release.
+	Promote bool
+}
+
+// release is what may stand under trafficRouting.plugins or in steps. Pointers tell what was said from what was not.
+type release struct {
+	Workload             *string      `json:"workload"`
+	Style                *string      `json:"style"`
+	Traffic              *traffic     `json:"traffic"`
+	Batches              []scalar     `json:"batches"`
+	FailureThreshold     *scalar      `json:"failureThreshold"`
+	ProgressDeadline     *string      `json:"progressDeadline"`
+	MinReady             *string      `json:"minReady"`
+	CanaryLeaderMetadata *podMetadata `json:"canaryLeaderMetadata"`
+	BlueGreen            *blueGreen   `json:"blueGreen"`
+	Trigger              *string      `json:"trigger"`
+	OnFailure            *string      `json:"onFailure"`
+	Wait                 *string      `json:"wait"`
+}
+
+type traffic struct {
+	StableService string         `json:"stableService"`
+	CanaryService string         `json:"canaryService"`
+	HTTPRoutes    []string       `json:"httpRoutes"`
+	GRPCRoutes    []string       `json:"grpcRoutes"`
+	Ingresses     []string       `json:"ingresses"`
+	InferencePool *inferencePool `json:"inferencePool"`
+	Drain         *drain         `json:"drain"`
+	WarmUp        *warmUp        `json:"warmUp"`
+}
+
+type inferencePool struct {
+	Name                     string `json:"name"`
+	CanaryEndpointPicker     string `json:"canaryEndpointPicker"`
+	CanaryEndpointPickerPort int32  `json:"canaryEndpointPickerPort"`
+}
+
+type drain struct {
+	Period         string `json:"period"`
+	Metric         string `json:"metric"`
+	MetricEndpoint string `json:"metricEndpoint"`
+	Timeout        string `json:"timeout"`
+}
+
+type warmUp struct {
+	Endpoint string `json:"endpoint"`
+	Body     string `json:"body"`
+	Timeout  string `json:"timeout"`
+}
+
+type podMetadata struct {
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+type blueGreen struct {
+	Promotion      string `json:"promotion"`
+	ScaleDownDelay string `json:"scaleDownDelay"`
+	Force          bool   `json:"force"`
+}
+
+// step is what may stand in a step.
+type step struct {
+	release
+
+	Upgrade *scalar   `json:"upgrade"`
+	Weight  *int32    `json:"weight"`
+	Headers *[]header `json:"headers"`
+	Mirror  *int32    `json:"mirror"`
+	Promote *bool     `json:"promote"`
+}
+
+type header struct {
+	Name  string  `json:"name"`
+	Exact *string `json:"exact"`
+	Regex *string `json:"regex"`
+}
+
+// scalar is a number of groups or a percentage, with or without quotes: YAML makes a number of 3 and text of 25%.
+type scalar string
+
+// UnmarshalJSON takes anything, so that what is wrong with it is said with the field's name.
+func (s *scalar) UnmarshalJSON(raw []byte) error {
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		raw = []byte(text)
+	}
+	*s = scalar(raw)
+	return nil
+}
+
+// place is where a part of the configuration stands, for people.
+type place string
+
+const routingPlace place = "spec.strategy.canary.trafficRouting.plugins[" + PluginName + "]"
+
+func stepPlace(index int) place {
+	return place(fmt.Sprintf("step %d (spec.strategy.canary.steps[%d].plugin.config)", index+1, index))
+}
+
+func (p place) errorf(field, format string, args ...any) error {
+	return fmt.Errorf("%s: %s: %s", p, field, fmt.Sprintf(format, args...))
+}
+
+// part is one place's say about the release.
+type part struct {
+	at  place
+	say release
+}
+
+// ReadConfig reads what a Rollout says to this plugin. It is nil for a Rollout that does not use it. Errors name the
+// place and the field.
+func ReadConfig(ro *v1alpha1.Rollout) (*Config, error) {
+	canary := ro.Spec.Strategy.Canary
+	if canary == nil {
+		return nil, nil //nolint:nilnil // Not ours, and nothing wrong.
+	}
+	var parts []part
+	c := &Config{Steps: map[int]Step{}}
+	if canary.TrafficRouting != nil {
+		raw, ok := canary.TrafficRouting.Plugins[PluginName]
+		if ok {
+			c.Routed = true
+			p := part{at: routingPlace}
+			if err := decode(p.at, raw, &p.say); err != nil {
+				return nil, err
+			}
+			parts = append(parts, p)
+		}
+	}
+	for i, s := range canary.Steps {
+		if s.Plugin == nil || s.Plugin.Name != PluginName {
+			continue
+		}
+		var said step
+		at := stepPlace(i)
+		if err := decode(at, s.Plugin.Config, &said); err != nil {
+			return nil, err
+		}
+		read, err := said.read(at)
+		if err != nil {
+			return nil, err
+		}
+		c.Steps[i] = read
+		parts = append(parts, part{at: at, say: said.release})
+	}
+	if len(parts) == 0 {
+		return nil, nil //nolint:nilnil // Not ours, and nothing wrong.
+	}
+	merged, where, err := merge(parts)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.take(merged, where, upgrades(canary.Steps, c.Steps)); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// upgrades are the targets of the steps, in their order, without repetitions.
+func upgrades(all []v1alpha1.CanaryStep, steps map[int]Step) []string {
+	var targets []string
+	for i := range all {
+		u := steps[i].Upgrade
+		if u != "" && (len(targets) == 0 || targets[len(targets)-1] != u) {
+			targets = append(targets, u)
+		}
+	}
+	return targets
+}
+
+// decode reads one place strictly.
+func decode(at place, raw json.RawMessage, into any) error {
+	if len(raw) == 0 {
+		return nil
+	}
+	unknown, err := kjson.UnmarshalStrict(raw, into)
+	if err != nil {
+		var wrong *json.UnmarshalTypeError
+		if errors.As(err, &wrong) {
+			return at.errorf(fieldPath(wrong), "want %s, got %s", want(wrong.Type), wrong.Value)
+		}
+		return fmt.Errorf("%s: %w", at, err)
+	}
+	if len(unknown) > 0 {
+		return fmt.Errorf("%s: %w", at, unknown[0])
+	}
+	return nil
+}
+
+// fieldPath is the path of the field as the user wrote it.
+func fieldPath(wrong *json.UnmarshalTypeError) string {
+	path := strings.TrimPrefix(wrong.Field, "release.")
+	if path == "" {
+		return "config"
+	}
+	return path
+}
+
+// want spells a type for people.
+func want(t reflect.Type) string {
+	switch t.Kind() { //nolint:exhaustive // The types of the fields above.
+	case reflect.String:
+		return "text"
+	case reflect.Int32:
+		return "a whole number"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return "a list"
+	default:
+		return "an object"
+	}
+}
+
+// merge puts the places together. Each may say anything once; saying it again must be saying the same.
+func merge(parts []part) (merged release, where map[string]place, err error) {
+	where = map[string]place{}
+	into := reflect.ValueOf(&merged).Elem()
+	for _, p := range parts {
+		say := reflect.ValueOf(p.say)
+		for i := range say.NumField() {
+			if say.Field(i).IsNil() {
+				continue
+			}
+			name := into.Type().Field(i).Tag.Get("json")
+			if first, said := where[name]; said {
+				if !reflect.DeepEqual(into.Field(i).Interface(), say.Field(i).Interface()) {
+					return release{}, nil, p.at.errorf(name, "is not what %s says, and does not change during a release", first)
+				}
+				continue
+			}
+			where[name] = p.at
+			into.Field(i).Set(say.Field(i))
+		}
+	}
+	return merged, where, nil
+}
+
+// read checks one step's own fields.
+func (s *step) read(at place) (Step, error) {
+	out := Step{Weight: s.Weight, Mirror: s.Mirror, Promote: s.Promote != nil && *s.Promote}
+	if s.Upgrade == nil && s.Weight == nil && s.Headers == nil && s.Mirror == nil && s.Promote == nil {
+		return Step{}, fmt.Errorf("%s: nothing to do: give upgrade, weight, headers, mirror or promote", at)
+	}
+	if s.Upgrade != nil {
+		if !quantity(*s.Upgrade) {
+			return Step{}, at.errorf("upgrade", "%s: want a number of groups (2) or a percentage of them (25%%)", *s.Upgrade)
+		}
+		out.Upgrade = string(*s.Upgrade)
+	}
+	for name, value := range map[string]*int32{"weight": s.Weight, "mirror": s.Mirror} {
+		if value != nil && (*value < 0 || *value > 100) {
+			return Step{}, at.errorf(name, "%d: want 0 to 100", *value)
+		}
+	}
+	if s.Headers != nil {
+		matches := make([]*pb.HeaderMatch, 0, len(*s.Headers))
+		for i, h := range *s.Headers {
+			match, err := h.match(at, i)
+			if err != nil {
+				return Step{}, err
+			}
+			matches = append(matches, match)
+		}
+		out.Headers = &matches
+	}
+	return out, nil
+}
+
+func (h header) match(at place, i int) (*pb.HeaderMatch, error) {
+	field := fmt.Sprintf("headers[%d]", i)
+	switch {
+	case h.Name == "":
+		return nil, at.errorf(field+".name", "is required")
+	case h.Exact != nil && h.Regex == nil:
+		return &pb.HeaderMatch{Name: h.Name, Value: &pb.HeaderMatch_Exact{Exact: *h.Exact}}, nil
+	case h.Regex != nil && h.Exact == nil:
+		return &pb.HeaderMatch{Name: h.Name, Value: &pb.HeaderMatch_Regex{Regex: *h.Regex}}, nil
+	default:
+		return nil, at.errorf(field, "want either exact or regex")
+	}
+}
+
+// quantity says whether s is a number of groups or a percentage.
+func quantity(s scalar) bool {
+	digits := strings.TrimSuffix(string(s), "%")
+	return digits != "" && len(digits) < 10 && strings.Trim(digits, "0123456789") == ""
+}

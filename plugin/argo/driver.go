@@ -1,0 +1,66 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package argo
+
+import (
+	"context"
+	"iter"
+
+	"google.golang.org/grpc"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Driver is the part of the contract that this host needs, as plugin.Client has it.
+type Driver interface {
+	Has(pb.Capability) bool
+	Adopt(context.Context, *pb.AdoptRequest, ...grpc.CallOption) (*pb.AdoptResponse, error)
+	Disown(context.Context, *pb.DisownRequest, ...grpc.CallOption) (*pb.DisownResponse, error)
+	Initialize(context.Context, *pb.InitializeRequest, ...grpc.CallOption) (*pb.InitializeResponse, error)
+	UpgradeBatch(context.Context, *pb.UpgradeBatchRequest, ...grpc.CallOption) (*pb.UpgradeBatchResponse, error)
+	CalculateBatchContext(
+		context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption) (*pb.CalculateBatchContextResponse, error)
+	WatchBatchContext(
+		context.Context, *pb.WatchBatchContextRequest, ...grpc.CallOption) iter.Seq2[*pb.BatchContext, error]
+	Finalize(context.Context, *pb.FinalizeRequest, ...grpc.CallOption) (*pb.FinalizeResponse, error)
+	Undo(context.Context, *pb.UndoRequest, ...grpc.CallOption) (*pb.UndoResponse, error)
+	SetWeight(context.Context, *pb.SetWeightRequest, ...grpc.CallOption) (*pb.SetWeightResponse, error)
+	SetHeaderRoute(context.Context, *pb.SetHeaderRouteRequest, ...grpc.CallOption) (*pb.SetHeaderRouteResponse, error)
+	SetMirror(context.Context, *pb.SetMirrorRequest, ...grpc.CallOption) (*pb.SetMirrorResponse, error)
+	VerifyWeight(context.Context, *pb.VerifyWeightRequest, ...grpc.CallOption) (*pb.VerifyWeightResponse, error)
+}
+
+var _ Driver = (*plugin.Client)(nil)
+
+// inFlight says whether the context tells of a release that has begun and not ended. HOLDING with a release is one
+// that waits for its first batch.
+func inFlight(c *pb.BatchContext) bool {
+	if c.GetReleaseId() == "" {
+		return false
+	}
+	switch c.GetState() {
+	case pb.State_STATE_UNSPECIFIED, pb.State_STATE_UNMANAGED, pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK,
+		pb.State_STATE_NOTHING_TO_RELEASE:
+		return false
+	case pb.State_STATE_HOLDING, pb.State_STATE_PREPARING, pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING,
+		pb.State_STATE_READY, pb.State_STATE_PROMOTING, pb.State_STATE_ROLLING_BACK, pb.State_STATE_FAILED:
+		return true
+	default:
+		return true
+	}
+}
+
+// serving is the revision that the groups run while nothing changes them: what a release would start from. Empty: none,
+// or several.
+func serving(c *pb.BatchContext) string {
+	switch c.GetState() { //nolint:exhaustive // Everywhere else the stable groups are as they were before the release.
+	case pb.State_STATE_COMPLETED:
+		return c.GetUpdateRevision()
+	case pb.State_STATE_PROMOTING:
+		return ""
+	default:
+		return c.GetStableRevision()
+	}
+}

@@ -1,0 +1,207 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package argo
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// reader turns what was said into the contract's words, and keeps the first thing that is wrong.
+type reader struct {
+	where map[string]place
+	err   error
+}
+
+func (r *reader) fail(field, format string, args ...any) {
+	if r.err == nil {
+		r.err = r.where[top(field)].errorf(field, format, args...)
+	}
+}
+
+// top is the outermost field of a path.
+func top(path string) string {
+	for i, c := range path {
+		if c == '.' || c == '[' {
+			return path[:i]
+		}
+	}
+	return path
+}
+
+// take fills c from what the Rollout says.
+func (c *Config) take(say release, where map[string]place, upgrades []string) error {
+	r := &reader{where: where}
+	c.Policy = r.policy(say, upgrades)
+	c.Manual = r.choice("trigger", say.Trigger, "Auto", "Manual") == "Manual"
+	c.Patient = r.choice("onFailure", say.OnFailure, "Abort", "Wait") == "Wait"
+	c.Wait = DefaultWait
+	if say.Wait != nil {
+		c.Wait = r.duration("wait", *say.Wait).AsDuration()
+		if c.Wait > maxWait {
+			r.fail("wait", "%s: want %s at most: a worker of the controller is taken meanwhile", *say.Wait, maxWait)
+		}
+	}
+	switch {
+	case r.err != nil:
+		return r.err
+	case say.Workload == nil || *say.Workload == "":
+		return fmt.Errorf("workload is required: name the LeaderWorkerSet in %s, or in a step's config", routingPlace)
+	}
+	c.Workload = *say.Workload
+	return c.checkSteps()
+}
+
+// checkSteps refuses steps that split requests where nothing does.
+func (c *Config) checkSteps() error {
+	if c.Policy.GetTraffic() != nil {
+		return nil
+	}
+	for i, s := range c.Steps {
+		for _, wish := range []struct {
+			field string
+			asked bool
+		}{{"weight", s.Weight != nil}, {"headers", s.Headers != nil}, {"mirror", s.Mirror != nil}} {
+			if wish.asked {
+				return stepPlace(i).errorf(wish.field, "nothing splits the requests of %s: say how under `traffic` in %s, or leave it out",
+					c.Workload, routingPlace)
+			}
+		}
+	}
+	return nil
+}
+
+func (r *reader) policy(say release, upgrades []string) *pb.ReleasePolicy {
+	p := &pb.ReleasePolicy{
+		Style:   r.style(say.Style),
+		Batches: upgrades,
+	}
+	if len(say.Batches) > 0 {
+		p.Batches = nil
+		for i, b := range say.Batches {
+			p.Batches = append(p.Batches, r.quantity(fmt.Sprintf("batches[%d]", i), b))
+		}
+	}
+	if len(p.GetBatches()) == 0 {
+		// No step upgrades anything: the release is one promotion.
+		p.Batches = []string{"100%"}
+	}
+	if say.FailureThreshold != nil {
+		p.FailureThreshold = r.quantity("failureThreshold", *say.FailureThreshold)
+	}
+	if say.ProgressDeadline != nil {
+		p.ProgressDeadline = r.duration("progressDeadline", *say.ProgressDeadline)
+	}
+	if say.MinReady != nil {
+		p.MinReady = r.duration("minReady", *say.MinReady)
+	}
+	if m := say.CanaryLeaderMetadata; m != nil {
+		p.CanaryLeaderMetadata = &pb.PodMetadata{Labels: m.Labels, Annotations: m.Annotations}
+	}
+	if say.Traffic != nil {
+		p.Traffic = r.traffic(say.Traffic)
+	}
+	if say.BlueGreen != nil {
+		p.BlueGreen = r.blueGreen(say.BlueGreen)
+	}
+	return p
+}
+
+func (r *reader) style(said *string) pb.Style {
+	switch r.choice("style", said, "Canary", "BlueGreen", "Partition") {
+	case "BlueGreen":
+		return pb.Style_STYLE_BLUE_GREEN
+	case "Partition":
+		return pb.Style_STYLE_PARTITION
+	default:
+		return pb.Style_STYLE_CANARY
+	}
+}
+
+// choice reads one of several words; the first is the default.
+func (r *reader) choice(field string, said *string, words ...string) string {
+	if said == nil {
+		return words[0]
+	}
+	for _, word := range words {
+		if word == *said {
+			return word
+		}
+	}
+	r.fail(field, "%q: want one of %v", *said, words)
+	return words[0]
+}
+
+func (r *reader) quantity(field string, s scalar) string {
+	if !quantity(s) {
+		r.fail(field, "%s: want a number of groups (2) or a percentage of them (25%%)", s)
+	}
+	return string(s)
+}
+
+// duration reads "30s". Empty is unset.
+func (r *reader) duration(field, said string) *durationpb.Duration {
+	if said == "" {
+		return nil
+	}
+	d, err := time.ParseDuration(said)
+	if err != nil || d < 0 {
+		r.fail(field, "%q: want a time such as 90s or 30m", said)
+		return nil
+	}
+	return durationpb.New(d)
+}
+
+func (r *reader) traffic(t *traffic) *pb.TrafficPolicy {
+	if t.StableService == "" {
+		r.fail("traffic.stableService", "is required: the Service that selects the stable leaders")
+	}
+	p := &pb.TrafficPolicy{
+		StableService: t.StableService, CanaryService: t.CanaryService,
+		HttpRoutes: t.HTTPRoutes, GrpcRoutes: t.GRPCRoutes, Ingresses: t.Ingresses,
+	}
+	if i := t.InferencePool; i != nil {
+		if i.Name == "" || i.CanaryEndpointPicker == "" {
+			r.fail("traffic.inferencePool", "name and canaryEndpointPicker are required")
+		}
+		p.InferencePool = &pb.InferencePoolPolicy{
+			Name: i.Name, CanaryEndpointPicker: i.CanaryEndpointPicker,
+			CanaryEndpointPickerPort: i.CanaryEndpointPickerPort,
+		}
+	}
+	if d := t.Drain; d != nil {
+		p.Drain = &pb.DrainPolicy{
+			Period: r.duration("traffic.drain.period", d.Period), Metric: d.Metric, MetricEndpoint: d.MetricEndpoint,
+			Timeout: r.duration("traffic.drain.timeout", d.Timeout),
+		}
+	}
+	if w := t.WarmUp; w != nil {
+		if w.Endpoint == "" {
+			r.fail("traffic.warmUp.endpoint", "is required, for example :8000/health")
+		}
+		p.WarmUp = &pb.WarmUpPolicy{
+			Endpoint: w.Endpoint, Body: w.Body, Timeout: r.duration("traffic.warmUp.timeout", w.Timeout),
+		}
+	}
+	return p
+}
+
+func (r *reader) blueGreen(b *blueGreen) *pb.BlueGreenPolicy {
+	p := &pb.BlueGreenPolicy{
+		Promotion: pb.BluePromotion_BLUE_PROMOTION_IN_PLACE, Force: b.Force,
+		ScaleDownDelay: r.duration("blueGreen.scaleDownDelay", b.ScaleDownDelay),
+	}
+	var said *string
+	if b.Promotion != "" {
+		said = &b.Promotion
+	}
+	if r.choice("blueGreen.promotion", said, "InPlace", "Adopt") == "Adopt" {
+		p.Promotion = pb.BluePromotion_BLUE_PROMOTION_ADOPT
+	}
+	return p
+}

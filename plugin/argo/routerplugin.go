@@ -1,0 +1,228 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package argo
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"time"
+
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"github.com/argoproj/argo-rollouts/rollout/trafficrouting/plugin/rpc"
+	"github.com/argoproj/argo-rollouts/utils/plugin/types"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// settlePatience is how long a call of the router may take to make an intent durable. The controller calls again.
+const settlePatience = 5 * time.Second
+
+// RouterPlugin is Argo's traffic-router plugin. The controller calls it on every reconcile of a Rollout, so it sees what
+// no step sees: promote --full, abort, the end of the last step. It asks the driver's caches, and writes only when
+// something is due. It may be called by several goroutines.
+//
+// With `replicas: 0` the controller knows no canary pods, asks for weight 0 always and has managed routes removed all
+// the time. Neither is forwarded: requests go where the lockstep steps say, and back when the release ends. Only a
+// Rollout that has native setWeight steps, and no weight in any lockstep step, is taken at the controller's word.
+type RouterPlugin struct {
+	// Driver is required.
+	Driver Driver
+	// Rivals may be nil.
+	Rivals Rivals
+	// Logger is required.
+	Logger *slog.Logger
+	// Context ends with the process. Required.
+	Context context.Context //nolint:containedctx // Argo's interface has none.
+}
+
+var _ rpc.TrafficRouterPlugin = (*RouterPlugin)(nil)
+
+// InitPlugin has nothing to do: the driver fills its caches by itself, and Argo asks only once.
+func (*RouterPlugin) InitPlugin() types.RpcError { return types.RpcError{} }
+
+// Type names the plugin.
+func (*RouterPlugin) Type() string { return PluginName }
+
+// UpdateHash has nothing to do: the driver makes the canary's Service select the canary.
+func (*RouterPlugin) UpdateHash(*v1alpha1.Rollout, string, string, []v1alpha1.WeightDestination) types.RpcError {
+	return types.RpcError{}
+}
+
+// RemoveManagedRoutes ends the release if Argo has ended it. Routes go with the release, not before.
+func (p *RouterPlugin) RemoveManagedRoutes(ro *v1alpha1.Rollout) types.RpcError {
+	return p.call(ro, "settle", func(ctx context.Context, t target) error {
+		_, err := p.settle(ctx, t)
+		return err
+	})
+}
+
+// SetWeight ends the release if Argo has ended it, and otherwise forwards a weight that native steps ask for.
+func (p *RouterPlugin) SetWeight(ro *v1alpha1.Rollout, weight int32, _ []v1alpha1.WeightDestination) types.RpcError {
+	return p.call(ro, "weight", func(ctx context.Context, t target) error {
+		c, err := p.settle(ctx, t)
+		if err != nil || c == nil || !native(ro, t.config) {
+			return err
+		}
+		id, ok := routed(t, c)
+		if !ok || c.GetTrafficWeight() == weight {
+			return nil
+		}
+		_, err = t.perform(ctx, move{action: actWeight, release: id.String(), revision: id.Revision}, Step{Weight: &weight})
+		return err
+	})
+}
+
+// settle ends the release if Argo has ended it. While nobody asked for anything a driver that is away is no error: that
+// would keep the Rollout from going on, and the Keeper makes up for it.
+func (p *RouterPlugin) settle(ctx context.Context, t target) (*pb.BatchContext, error) {
+	if t.facts.Abort || t.facts.PromoteFull {
+		return settleNow(ctx, t)
+	}
+	c, err := t.look(ctx)
+	if err != nil || settle(t.facts, t.config, c).action == actWait {
+		return c, nil //nolint:nilerr // See above.
+	}
+	return settleNow(ctx, t)
+}
+
+// VerifyWeight says whether a weight that native steps asked for is in force. Others are the steps' business.
+func (p *RouterPlugin) VerifyWeight(
+	ro *v1alpha1.Rollout, weight int32, _ []v1alpha1.WeightDestination,
+) (types.RpcVerified, types.RpcError) {
+	verified := types.NotImplemented
+	err := p.call(ro, "verify", func(ctx context.Context, t target) error {
+		if !native(ro, t.config) {
+			return nil
+		}
+		c, err := t.look(ctx)
+		if err != nil {
+			return err
+		}
+		id, ok := routed(t, c)
+		if !ok {
+			return nil
+		}
+		verified = types.NotVerified
+		response, err := t.driver.VerifyWeight(ctx, &pb.VerifyWeightRequest{Workload: t.ref, ReleaseId: id.String(), Weight: weight})
+		if response.GetVerified() {
+			verified = types.Verified
+		}
+		return err
+	})
+	return verified, err
+}
+
+// SetHeaderRoute forwards a native setHeaderRoute step. Without matches the route goes.
+func (p *RouterPlugin) SetHeaderRoute(ro *v1alpha1.Rollout, route *v1alpha1.SetHeaderRoute) types.RpcError {
+	return p.call(ro, "header route", func(ctx context.Context, t target) error {
+		c, err := t.look(ctx)
+		if err != nil {
+			return err
+		}
+		id, ok := routed(t, c)
+		if !ok {
+			return nil
+		}
+		_, err = t.driver.SetHeaderRoute(ctx, &pb.SetHeaderRouteRequest{
+			Workload: t.ref, ReleaseId: id.String(), UpdateRevision: id.Revision, Name: route.Name, Matches: matches(route.Match),
+		})
+		return err
+	})
+}
+
+// SetMirrorRoute forwards a native setMirrorRoute step that mirrors all kinds of requests.
+func (p *RouterPlugin) SetMirrorRoute(ro *v1alpha1.Rollout, mirror *v1alpha1.SetMirrorRoute) types.RpcError {
+	return p.call(ro, "mirror", func(ctx context.Context, t target) error {
+		percentage := int32(0)
+		switch {
+		case len(mirror.Match) > 0:
+			// The controller would also send an empty percentage as none.
+			return fmt.Errorf("setMirrorRoute %s: match is not supported; use `mirror` in a %s step", mirror.Name, PluginName)
+		case mirror.Percentage != nil:
+			percentage = *mirror.Percentage
+		}
+		c, err := t.look(ctx)
+		if err != nil {
+			return err
+		}
+		id, ok := routed(t, c)
+		if !ok {
+			return nil
+		}
+		_, err = t.perform(ctx, move{action: actMirror, release: id.String(), revision: id.Revision}, Step{Mirror: &percentage})
+		return err
+	})
+}
+
+// call reads the Rollout and does the work, if it is of a Rollout with something to work on.
+func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context.Context, target) error) types.RpcError {
+	config, err := ReadConfig(ro)
+	if config == nil || err != nil {
+		// The step says what is wrong, and without knowing the workload there is nothing to do.
+		return types.RpcError{}
+	}
+	f := ReadFacts(ro)
+	if f.Stable == "" {
+		return types.RpcError{}
+	}
+	if p.Rivals != nil {
+		f.Rival = p.Rivals.Rival(f, config.Workload)
+	}
+	ctx, cancel := context.WithTimeout(p.Context, settlePatience)
+	defer cancel()
+	if err = work(ctx, newTarget(p.Driver, f, config)); err == nil {
+		return types.RpcError{}
+	}
+	p.Logger.Warn(what+" not done", "rollout", f.Namespace+"/"+f.Name, "error", err)
+	return types.RpcError{ErrorString: text(err)}
+}
+
+// native says whether the Rollout splits requests by Argo's own steps.
+func native(ro *v1alpha1.Rollout, config *Config) bool {
+	if config.Policy.GetTraffic() == nil {
+		return false
+	}
+	for _, s := range config.Steps {
+		if s.Weight != nil {
+			return false
+		}
+	}
+	for _, s := range ro.Spec.Strategy.Canary.Steps {
+		if s.SetWeight != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// routed returns the release of the Rollout's present template, if requests can be given to it now.
+func routed(t target, c *pb.BatchContext) (ID, bool) {
+	id, own := ours(t.facts, c)
+	ok := own && inFlight(c) && id.Hash == t.facts.Hash && id.Revision == c.GetUpdateRevision() &&
+		c.GetState() != pb.State_STATE_ROLLING_BACK && c.GetState() != pb.State_STATE_PROMOTING &&
+		t.config.Policy.GetTraffic() != nil && !t.facts.Abort
+	return id, ok
+}
+
+// matches are Argo's header matches in the contract's words, which have no prefix.
+func matches(all []v1alpha1.HeaderRoutingMatch) []*pb.HeaderMatch {
+	out := make([]*pb.HeaderMatch, 0, len(all))
+	for _, m := range all {
+		match := &pb.HeaderMatch{Name: m.HeaderName}
+		switch v := m.HeaderValue; {
+		case v == nil:
+			match.Value = &pb.HeaderMatch_Regex{Regex: ".*"}
+		case v.Exact != "":
+			match.Value = &pb.HeaderMatch_Exact{Exact: v.Exact}
+		case v.Prefix != "":
+			match.Value = &pb.HeaderMatch_Regex{Regex: regexp.QuoteMeta(v.Prefix) + ".*"}
+		default:
+			match.Value = &pb.HeaderMatch_Regex{Regex: v.Regex}
+		}
+		out = append(out, match)
+	}
+	return out
+}

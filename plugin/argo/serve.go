@@ -1,0 +1,97 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package argo
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/argoproj/argo-rollouts/rollout/steps/plugin/rpc"
+	routerrpc "github.com/argoproj/argo-rollouts/rollout/trafficrouting/plugin/rpc"
+	goplugin "github.com/hashicorp/go-plugin"
+
+	"github.com/lockstep-rollouts/lockstep/internal/parent"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+)
+
+// cookieKey is the environment variable by which Argo tells a binary which of its plugins it is to be.
+const cookieKey = "ARGO_ROLLOUTS_RPC_PLUGIN"
+
+// Role is which of Argo's plugins this process is.
+type Role string
+
+// The roles, as Argo spells them.
+const (
+	RoleNone   Role = ""
+	RoleStep   Role = "step"
+	RoleRouter Role = "trafficrouter"
+)
+
+// StartedAs says whether Argo Rollouts started this process, and as what.
+func StartedAs() Role {
+	switch role := Role(os.Getenv(cookieKey)); role {
+	case RoleStep, RoleRouter:
+		return role
+	default:
+		return RoleNone
+	}
+}
+
+// plugins is the plugin set of the role.
+func (r Role) plugins(step rpc.StepPlugin, router routerrpc.TrafficRouterPlugin) goplugin.PluginSet {
+	if r == RoleStep {
+		return goplugin.PluginSet{"RpcStepPlugin": &rpc.RpcStepPlugin{Impl: step}}
+	}
+	return goplugin.PluginSet{"RpcTrafficRouterPlugin": &routerrpc.RpcTrafficRouterPlugin{Impl: router}}
+}
+
+// Serve serves the role that Argo started this process for. The one of step and router that it is not may be nil. It
+// returns when ctx has ended, Argo has closed the plugin, or the controller is gone; the caller then ends the process.
+// Calls in flight are not waited for: what they asked of the driver is durable, and Argo asks again.
+//
+// Serve takes over os.Stdout and os.Stderr and writes the handshake to the real stdout.
+func Serve(ctx context.Context, step rpc.StepPlugin, router routerrpc.TrafficRouterPlugin, logger *slog.Logger) error {
+	role := StartedAs()
+	if role == RoleNone {
+		return fmt.Errorf("this process was not started by Argo Rollouts: %s is not set", cookieKey)
+	}
+	ppid := os.Getppid()
+	// A directory of its own, so that a controller that was killed leaves no socket behind.
+	dir, err := os.MkdirTemp("", "lockstep-argo-")
+	if err != nil {
+		return fmt.Errorf("make a directory for the plugin's socket: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	if err := os.Setenv(goplugin.EnvUnixSocketDir, dir); err != nil {
+		return fmt.Errorf("set the directory for the plugin's socket: %w", err)
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		goplugin.Serve(&goplugin.ServeConfig{
+			HandshakeConfig: goplugin.HandshakeConfig{
+				ProtocolVersion: 1, MagicCookieKey: cookieKey, MagicCookieValue: string(role),
+			},
+			Plugins: role.plugins(step, router),
+			Logger:  plugin.NewHCLogger(ctx, logger),
+		})
+	}()
+	watch, cancel := context.WithCancel(ctx)
+	defer cancel()
+	select {
+	case <-served:
+	case <-ctx.Done():
+	case <-parent.Gone(watch, ppid):
+		if ctx.Err() == nil {
+			// Nobody reads stderr any more, and a line to it must not end the process before the socket is removed.
+			signal.Ignore(syscall.SIGPIPE)
+			logger.Warn("the controller is gone, ending", "ppid", ppid)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,244 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package argo
+
+import (
+	"fmt"
+	"slices"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// action is what to do next.
+type action int
+
+const (
+	// actWait looks again when the workload's context has changed.
+	actWait action = iota
+	// actSucceed and actFail end the step.
+	actSucceed
+	actFail
+	// The others are one call of the driver each.
+	actUndo
+	actRollback
+	actInitialize
+	actUpgrade
+	actHeaders
+	actMirror
+	actWeight
+	actPromote
+	// actAdopt, actRegister and actStamp are the Keeper's.
+	actAdopt
+	actRegister
+	actStamp
+)
+
+// move is an action with what it needs.
+type move struct {
+	action action
+	// release is the id that the call is about.
+	release string
+	// revision is the update revision that is meant, as the workload has it.
+	revision string
+	// stamp is what to write on the Rollout.
+	stamp stamp
+	// why is a sentence for people.
+	why string
+}
+
+func wait(format string, args ...any) move {
+	return move{action: actWait, why: fmt.Sprintf(format, args...)}
+}
+
+func fail(format string, args ...any) move {
+	return move{action: actFail, why: fmt.Sprintf(format, args...)}
+}
+
+func succeed(format string, args ...any) move {
+	return move{action: actSucceed, why: fmt.Sprintf(format, args...)}
+}
+
+// stepper takes one step of a Rollout from wherever the workload stands. It holds no truth: what it keeps is which
+// wishes it has told the driver, so that each is told once in one run.
+type stepper struct {
+	facts  Facts
+	config *Config
+	step   Step
+	// canUndo says whether the driver brings templates back.
+	canUndo bool
+
+	upgraded, headed, mirrored, weighed bool
+}
+
+// next decides. It is a function of the context and of the fields above.
+func (s *stepper) next(c *pb.BatchContext) move {
+	template := c.GetTemplateRevision()
+	switch {
+	case s.facts.Stable == "":
+		return succeed("first deployment: %s runs as it is, nothing to release", s.config.Workload)
+	case s.facts.Rival != "":
+		return fail("LeaderWorkerSet %s/%s is released by Rollout %s, which was there first: delete one of the two Rollouts",
+			s.facts.Namespace, s.config.Workload, s.facts.Rival)
+	case template == "":
+		return wait("waiting for the LeaderWorkerSet controller to record the template of %s", s.config.Workload)
+	}
+	id, ours := s.ours(c)
+	mine := ours && id.Hash == s.facts.Hash
+	switch {
+	case inFlight(c) && !mine:
+		return s.clear(c, ours)
+	case s.astray(template):
+		return s.follow(c, template)
+	case inFlight(c):
+		return s.advance(c, id)
+	case mine && c.GetState() == pb.State_STATE_COMPLETED && c.GetUpdateRevision() == template:
+		return succeed("promoted: %s", c.GetMessage())
+	case mine && c.GetState() == pb.State_STATE_NOTHING_TO_RELEASE && c.GetStableRevision() == template:
+		return succeed("nothing to release: %s", c.GetMessage())
+	case mine && c.GetState() == pb.State_STATE_ROLLED_BACK && slices.Contains(s.facts.Begun, c.GetReleaseId()):
+		return fail("release %s was rolled back outside of Argo Rollouts: %s; to release again: kubectl argo rollouts retry rollout %s",
+			c.GetReleaseId(), c.GetMessage(), s.facts.Name)
+	case mine:
+		return s.begin(c, template, id.Attempt+1)
+	default:
+		return s.begin(c, template, 1)
+	}
+}
+
+// ours says whether the context's last release is one of this very Rollout. One of a Rollout of the same name that was
+// deleted counts as well, with an id that never matches: it is ours to end.
+func (s *stepper) ours(c *pb.BatchContext) (ID, bool) {
+	return ours(s.facts, c)
+}
+
+func ours(f Facts, c *pb.BatchContext) (ID, bool) {
+	if c.GetOwner() != f.Owner() {
+		return ID{}, false
+	}
+	id, ok := ParseID(c.GetReleaseId())
+	if !ok || id.Rollout != f.short() {
+		return ID{}, true
+	}
+	return id, true
+}
+
+// clear deals with a release in flight that is not the one of this template.
+func (s *stepper) clear(c *pb.BatchContext, ours bool) move {
+	switch {
+	case !ours:
+		return fail("LeaderWorkerSet %s/%s is being released by %q (release %s): wait for its end, or end it, and then: "+
+			"kubectl argo rollouts retry rollout %s", s.facts.Namespace, s.config.Workload, c.GetOwner(), c.GetReleaseId(), s.facts.Name)
+	case c.GetState() == pb.State_STATE_ROLLING_BACK, c.GetState() == pb.State_STATE_PROMOTING:
+		return wait("waiting for the end of release %s: %s", c.GetReleaseId(), c.GetMessage())
+	default:
+		return move{
+			action: actRollback, release: c.GetReleaseId(),
+			why: fmt.Sprintf("rolling back release %s, which a newer template replaces", c.GetReleaseId()),
+		}
+	}
+}
+
+// astray says whether the workload's template is another than the one that the Rollout's template stands for.
+func (s *stepper) astray(template string) bool {
+	wanted := s.facts.Wanted()
+	return !s.config.Manual && wanted != "" && wanted != template
+}
+
+// follow brings the workload and the Rollout to the same template again: whichever changed last is right.
+func (s *stepper) follow(c *pb.BatchContext, template string) move {
+	wanted := s.facts.Wanted()
+	switch {
+	case s.facts.Seen != template:
+		return wait("LeaderWorkerSet %s has a new template (revision %s): the Rollout is about to start over with it",
+			s.config.Workload, template)
+	case inFlight(c):
+		if c.GetState() == pb.State_STATE_ROLLING_BACK || c.GetState() == pb.State_STATE_PROMOTING {
+			return wait("waiting for the end of release %s: %s", c.GetReleaseId(), c.GetMessage())
+		}
+		return move{action: actRollback, release: c.GetReleaseId(), why: "the Rollout asks for an older template"}
+	case !s.canUndo:
+		return fail("the Rollout asks for revision %s of LeaderWorkerSet %s, whose template is revision %s, and this driver can't "+
+			"bring a template back: restore that template in Git or with kubectl apply, and then: kubectl argo rollouts retry rollout %s",
+			wanted, s.config.Workload, template, s.facts.Name)
+	default:
+		return move{
+			action: actUndo, revision: wanted,
+			why: fmt.Sprintf("bringing back revision %s of the template of %s", wanted, s.config.Workload),
+		}
+	}
+}
+
+// begin starts a release, unless Argo would give up on it before the release itself does.
+func (s *stepper) begin(c *pb.BatchContext, template string, attempt int) move {
+	if serving(c) != template {
+		if err := s.config.checkDeadline(s.facts.Deadline); err != nil {
+			return fail("%v", err)
+		}
+	}
+	return move{
+		action: actInitialize, release: s.facts.id(template, attempt).String(),
+		why: fmt.Sprintf("preparing the release of revision %s of %s", template, s.config.Workload),
+	}
+}
+
+// advance takes the step within the release that is in flight for it.
+func (s *stepper) advance(c *pb.BatchContext, id ID) move {
+	switch c.GetState() { //nolint:exhaustive // The other states are below.
+	case pb.State_STATE_ROLLING_BACK, pb.State_STATE_PREPARING:
+		return wait("%s", c.GetMessage())
+	case pb.State_STATE_PROMOTING:
+		return wait("promoting: %s", c.GetMessage())
+	case pb.State_STATE_FAILED:
+		if s.config.Patient {
+			return wait("%s: %s", c.GetReason(), c.GetMessage())
+		}
+		return fail("%s: %s", c.GetReason(), c.GetMessage())
+	}
+	if id.Revision != c.GetUpdateRevision() || id.Revision != c.GetTemplateRevision() {
+		return s.replaced(c, id)
+	}
+	call := move{release: id.String(), revision: id.Revision}
+	if s.step.Upgrade != "" && !s.upgraded {
+		call.action, call.why = actUpgrade, fmt.Sprintf("upgrading to %s", s.step.Upgrade)
+		return call
+	}
+	if s.step.Weight != nil && *s.step.Weight > 0 && c.GetState() == pb.State_STATE_HOLDING {
+		return fail("weight %d: no group is at the new revision that could take requests; upgrade in this step or an earlier one",
+			*s.step.Weight)
+	}
+	switch {
+	case !settledForStep(c):
+		return wait("%s", c.GetMessage())
+	case s.step.Headers != nil && !s.headed:
+		call.action, call.why = actHeaders, "setting the header route"
+	case s.step.Mirror != nil && !s.mirrored:
+		call.action, call.why = actMirror, fmt.Sprintf("mirroring %d%% of the requests", *s.step.Mirror)
+	case s.step.Weight != nil && !s.weighed:
+		call.action, call.why = actWeight, fmt.Sprintf("sending %d%% of the requests to the new revision", *s.step.Weight)
+	case s.step.Weight != nil && c.GetTrafficWeight() != *s.step.Weight:
+		return wait("%s", c.GetMessage())
+	case s.step.Promote:
+		call.action, call.why = actPromote, "promoting"
+	default:
+		return succeed("%s", c.GetMessage())
+	}
+	return call
+}
+
+// settledForStep says whether the batch is complete, or none was asked for.
+func settledForStep(c *pb.BatchContext) bool {
+	return c.GetState() == pb.State_STATE_READY || c.GetState() == pb.State_STATE_HOLDING
+}
+
+// replaced deals with a template that came in the middle of the release: nobody has seen it serve.
+func (s *stepper) replaced(c *pb.BatchContext, id ID) move {
+	if s.config.Manual {
+		return fail("the template of %s changed in the middle of the release, from revision %s to %s: to release the new one, "+
+			"kubectl argo rollouts retry rollout %s", s.config.Workload, id.Revision, c.GetTemplateRevision(), s.facts.Name)
+	}
+	return move{
+		action: actRollback, release: id.String(),
+		why: fmt.Sprintf("rolling back release %s: the template of %s is at revision %s now", id, s.config.Workload, c.GetTemplateRevision()),
+	}
+}
