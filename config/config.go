@@ -19,7 +19,7 @@ const (
 	ServiceAccount = "lockstep-driver"
 )
 
-//go:embed rbac/*.yaml admission/*.yaml
+//go:embed rbac/*.yaml admission/*.yaml argo/*.yaml
 var files embed.FS
 
 // RBAC is the driver's namespace, service account, role and binding, as one YAML stream.
@@ -30,14 +30,28 @@ func RBAC() ([]byte, error) {
 // Admission is the admission policy that keeps the hold, and its binding, as one YAML stream.
 func Admission() ([]byte, error) { return stream("admission/policy", "admission/binding") }
 
+// ArgoRBAC is what lets Argo Rollouts' service account be the driver's too, for a driver inside the plugin, as one YAML
+// stream.
+func ArgoRBAC() ([]byte, error) {
+	return stream("rbac/role", "argo/clusterrolebinding")
+}
+
+// ArgoPlugins is the ConfigMap that tells Argo Rollouts of the plugins.
+func ArgoPlugins() ([]byte, error) {
+	return stream("argo/configmap")
+}
+
+// stream puts manifests together.
 func stream(names ...string) ([]byte, error) {
 	var all bytes.Buffer
-	for _, name := range names {
+	for i, name := range names {
 		raw, err := files.ReadFile(name + ".yaml")
 		if err != nil {
 			return nil, fmt.Errorf("read manifest: %w", err)
 		}
-		all.WriteString("---\n")
+		if i > 0 {
+			all.WriteString("---\n")
+		}
 		all.Write(raw)
 	}
 	return all.Bytes(), nil

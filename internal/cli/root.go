@@ -12,8 +12,8 @@ import (
 const about = `Lockstep rolls out LeaderWorkerSet workloads in whole groups of pods, batch by batch.
 A host decides when: a person, a pipeline or a controller. Lockstep decides how. The program runs in three ways:
 
-  As a plugin      A host that is written with Lockstep's Go SDK starts this binary by itself; there is nothing to run by
-                   hand.
+  As a plugin      Argo Rollouts, or a host that is written with Lockstep's Go SDK, starts this binary by itself; there is
+                   nothing to run by hand.
   As a server      lockstep serve
                    Hosts connect to a unix socket or to loopback, or from elsewhere with mutual TLS.
   As a command     lockstep release, status, promote, abort ...
@@ -64,6 +64,8 @@ func commands() []func(*options) *cobra.Command {
 		newAbortCommand,
 		newAdoptCommand,
 		newDisownCommand,
+		newInstallCommand,
+		newChecksumCommand,
 		newExitCodesTopic,
 	}
 }

@@ -1,0 +1,94 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+)
+
+// newInstallCommand makes `lockstep install`, for init containers of hosts that start the binary from their own pod:
+// the image has no shell that could copy it.
+func newInstallCommand(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:    "install PATH",
+		Short:  "Copy this binary to a path, for a host that starts it as a plugin",
+		Hidden: true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 || args[0] == "" {
+				return usageErrorf("%s needs the path of the copy, got %q", cmd.CommandPath(), args)
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			sum, err := copyBinary(args[0])
+			if err != nil {
+				return fmt.Errorf("install: %w", err)
+			}
+			_, err = fmt.Fprintf(o.stdout, "%x  %s\n", sum, args[0])
+			return err
+		},
+	}
+}
+
+// newChecksumCommand makes `lockstep checksum`, which prints what hosts compare a plugin's binary with.
+func newChecksumCommand(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:    "checksum",
+		Short:  "Print the SHA-256 of this binary",
+		Hidden: true,
+		Args:   noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			sum, err := copyTo(io.Discard)
+			if err != nil {
+				return fmt.Errorf("checksum: %w", err)
+			}
+			_, err = fmt.Fprintf(o.stdout, "%x\n", sum)
+			return err
+		},
+	}
+}
+
+// copyBinary puts a copy of this program at path in one step, and returns its SHA-256. A copy that runs is replaced, not
+// changed.
+func copyBinary(path string) ([]byte, error) {
+	file, err := os.CreateTemp(filepath.Dir(path), ".lockstep-*")
+	if err != nil {
+		return nil, err
+	}
+	sum, err := copyTo(file)
+	err = errors.Join(err, file.Chmod(0o755), file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(file.Name())
+		return nil, err
+	}
+	return sum, nil
+}
+
+// copyTo writes this program to w and returns its SHA-256.
+func copyTo(w io.Writer) ([]byte, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.Open(program)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	hash := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(w, hash), file); err != nil {
+		return nil, err
+	}
+	return hash.Sum(nil), nil
+}
