@@ -12,12 +12,14 @@ LINT    := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 # The commit that `buf breaking` compares with; on a branch, where it left main.
 BASE    ?= main
 
-# Which end-to-end tests `make e2e` runs: canary, admission or traffic (argo, styles, kruise and plan come with their parts).
+# Which end-to-end tests `make e2e` runs: one of these (kruise and plan come with their parts).
 SUITE   ?=
-SUITES  := canary admission traffic
+SUITES  := canary partition blueGreen admission traffic argo
 STYLE   ?= canary
 # 1: `make demo` routes real requests through a gateway.
 TRAFFIC ?=
+# Who decides in `make demo`: grpc (lockstep release) or argo (Argo Rollouts).
+HOST    ?= grpc
 
 .PHONY: help
 help: ## Show this list.
@@ -31,8 +33,8 @@ bin/lockstep:
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/lockstep
 
 .PHONY: demo
-demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests.
-	$(GO) run ./test/demo -lockstep bin/lockstep -style '$(STYLE)' $(if $(filter 1,$(TRAFFIC)),-traffic)
+demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, HOST=argo by Argo Rollouts.
+	$(GO) run ./test/demo -lockstep bin/lockstep -style '$(STYLE)' -host '$(HOST)' $(if $(filter 1,$(TRAFFIC)),-traffic)
 
 .PHONY: cluster
 cluster: ## Start the real control plane, print its KUBECONFIG, stay up until Ctrl-C.
@@ -48,11 +50,13 @@ test-unit: ## Run the tests that need no control plane.
 
 .PHONY: e2e
 e2e: ## Run the end-to-end tests on the real control plane; SUITE=canary runs one part.
-	$(GO) run ./test/cluster/cmd/cluster -prebuild -traefik
+	$(GO) run ./test/cluster/cmd/cluster -prebuild -traefik$(if $(filter argo,$(or $(SUITE),argo)), -argo)
 ifeq ($(SUITE),)
-	$(GO) test -tags e2e -timeout 60m -count 1 -v -p 1 ./test/... ./examples/... ./traffic/...
+	$(GO) test -tags e2e -timeout 90m -count 1 -v -p 1 ./test/... ./examples/... ./traffic/...
 else ifeq ($(SUITE),traffic)
 	$(GO) test -tags e2e -timeout 60m -count 1 -v -p 1 ./test/traffic/... ./traffic/...
+else ifeq ($(SUITE),argo)
+	$(GO) test -tags e2e -timeout 60m -count 1 -v ./test/argo/...
 else ifeq ($(filter $(SUITE),$(SUITES)),)
 	@echo "there is no suite '$(SUITE)'; there are: $(SUITES)" >&2; exit 2
 else

@@ -57,6 +57,9 @@ func (s *stage) raise(ctx context.Context) error {
 	if s.script.traffic {
 		options = append(options, cluster.WithTraefik())
 	}
+	if s.script.host == "argo" {
+		options = append(options, cluster.WithArgo(s.plugin))
+	}
 	c, err := cluster.Start(ctx, options...)
 	if err != nil {
 		return err
@@ -191,6 +194,11 @@ func (s *stage) summary(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprint(s.out, "\n", s.pods(ctx))
+	return s.alone(ctx)
+}
+
+// alone says whether there is a LeaderWorkerSet beside the user's.
+func (s *stage) alone(ctx context.Context) error {
 	all, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err

@@ -52,8 +52,8 @@ func Cleanup() {
 	}
 }
 
-// binary builds lockstep once per test binary.
-var binary = sync.OnceValues(func() (string, error) {
+// Binary builds lockstep once per test binary, and returns its path.
+var Binary = sync.OnceValues(func() (string, error) {
 	var err error
 	if binaryDir, err = os.MkdirTemp("", "lockstep-e2e-"); err != nil {
 		return "", err
@@ -114,14 +114,17 @@ func Prepare(t testing.TB, kubeconfig, namespace string) *Driver {
 	return d
 }
 
+// Address is where it listens.
+func (d *Driver) Address() string { return "unix://" + filepath.Join(d.dir, "s") }
+
 // Begin starts the process and connects. The driver may not serve calls yet.
 func (d *Driver) Begin() {
 	d.t.Helper()
-	path, err := binary()
+	path, err := Binary()
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	address := "unix://" + filepath.Join(d.dir, "s")
+	address := d.Address()
 	args := []string{"serve", "--listen", address, "--kubeconfig", d.kubeconfig}
 	if d.namespace != "" {
 		args = append(args, "--namespace", d.namespace)

@@ -1,0 +1,94 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package argo
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+)
+
+// metric serves a figure that an AnalysisTemplate asks for, and makes the template.
+func (e *env) metric() *atomic.Int64 {
+	e.t.Helper()
+	figure := &atomic.Int64{}
+	figure.Store(100)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, fmt.Sprintf(`{"success": %d}`, figure.Load()))
+	}))
+	e.t.Cleanup(server.Close)
+	e.apply(fmt.Sprintf(`
+apiVersion: argoproj.io/v1alpha1
+kind: AnalysisTemplate
+metadata: {name: success}
+spec:
+  metrics:
+  - name: success
+    interval: 1s
+    count: 3
+    successCondition: result >= 95
+    failureLimit: 1
+    provider: {web: {url: %q, jsonPath: "{$.success}"}}
+`, server.URL))
+	return figure
+}
+
+const analysis = "- analysis: {templates: [{templateName: success}]}\n"
+
+// An analysis between steps that succeeds lets the release go on.
+func TestAnalysisSucceeds(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.metric()
+	e.deploy()
+	e.rollout(step("upgrade: 25%") + analysis + step("upgrade: 100%") + step("promote: true"))
+	e.awaitRest("v1")
+	e.edit("v2")
+	e.mustRest("v2")
+	e.awaitRest("v2")
+}
+
+// One that fails aborts the Rollout, and the workload is back at stable.
+func TestAnalysisFails(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	figure := e.metric()
+	e.deploy(slow())
+	e.rollout(step("upgrade: 25%") + analysis + step("upgrade: 100%") + step("promote: true"))
+	e.awaitRest("v1")
+	before := e.identities()
+	figure.Store(10)
+	e.edit("v2")
+	e.awaitAborted("v1")
+	e.same(before)
+	figure.Store(100)
+	e.argo("retry", "rollout", name)
+	e.mustRest("v2")
+	e.awaitPhase(v1alpha1.RolloutPhaseHealthy)
+}
+
+// One that runs in the background fails in the middle of a step that waits for groups.
+func TestBackgroundAnalysisFails(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	figure := e.metric()
+	e.deploy(slow())
+	e.apply(rolloutManifest(name, quarters))
+	e.patch(`{"spec": {"strategy": {"canary": {"analysis": {"startingStep": 2, "templates": [{"templateName": "success"}]}}}}}`)
+	e.awaitRest("v1")
+	before := e.identities()
+	figure.Store(10)
+	e.edit("v2")
+	e.awaitPause(1)
+	e.argo("promote", name)
+	e.awaitAborted("v1")
+	e.same(before)
+}

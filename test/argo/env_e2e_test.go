@@ -1,0 +1,572 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package argo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
+
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+const (
+	// name is the LeaderWorkerSet's and the Rollout's.
+	name   = "vllm"
+	groups = 4
+
+	// patience is how long a condition may take. A step that was interrupted is called again by Argo after half a minute at the earliest.
+	patience = 2 * time.Minute
+)
+
+var (
+	rollouts   = schema.GroupVersionResource{Group: "argoproj.io", Version: "v1alpha1", Resource: "rollouts"}
+	httpRoutes = schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "httproutes"}
+)
+
+// env is one test's namespace.
+type env struct {
+	t         *testing.T
+	cluster   *cluster.Cluster
+	namespace string
+	kube      kubernetes.Interface
+	lws       lwsclient.Interface
+	dynamic   dynamic.Interface
+}
+
+func newEnv(t *testing.T) *env {
+	t.Helper()
+	c := cluster.Shared(t)
+	e := &env{
+		t: t, cluster: c, namespace: c.Namespace(t),
+		kube: kubernetes.NewForConfigOrDie(c.RESTConfig()), lws: lwsclient.NewForConfigOrDie(c.RESTConfig()),
+		dynamic: dynamic.NewForConfigOrDie(c.RESTConfig()),
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			e.dump()
+		}
+		// A Rollout that is left would go on in the background of other tests.
+		e.removeRollouts()
+	})
+	return e
+}
+
+// newRelease deploys the workload and a Rollout with these steps, and returns when both rest.
+func newRelease(t *testing.T, steps string, changes ...change) *env {
+	t.Helper()
+	e := newEnv(t)
+	e.deploy(changes...)
+	e.rollout(steps, changes...)
+	e.awaitRest("v1")
+	return e
+}
+
+// eventually waits until check returns nil.
+func (e *env) eventually(what string, check func(context.Context) error) {
+	e.t.Helper()
+	await.NilWithin(e.t, patience, what, check)
+}
+
+// apply writes a manifest to the test's namespace.
+func (e *env) apply(manifest string) {
+	e.t.Helper()
+	if err := e.cluster.Apply(e.t.Context(), e.namespace, []byte(manifest)); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// change makes the workload or the Rollout of one test different.
+type change struct {
+	annotations map[string]string // of pods
+	spec        string            // more of the Rollout's spec
+	config      string            // more of the plugin's configuration
+}
+
+// podsWith sets an annotation on the workload's pods.
+func podsWith(key, value string) change { return change{annotations: map[string]string{key: value}} }
+
+// slow makes groups start in a second, so that a test can look at them.
+func slow() change { return podsWith(cluster.AnnotationStartup, "1s") }
+
+func withSpec(yaml string) change   { return change{spec: yaml} }
+func withConfig(yaml string) change { return change{config: ", " + yaml} }
+
+// deploy creates the workload with image v1, and returns when its groups are ready.
+func (e *env) deploy(changes ...change) {
+	e.t.Helper()
+	annotations := map[string]string{}
+	for _, c := range changes {
+		maps.Copy(annotations, c.annotations)
+	}
+	e.apply(fmt.Sprintf(`
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: %s}
+spec:
+  replicas: %d
+  leaderWorkerTemplate:
+    size: 2
+    workerTemplate:
+      metadata: {annotations: %s}
+      spec:
+        terminationGracePeriodSeconds: 1
+        containers: [{name: server, image: "example.com/vllm:v1"}]
+`, name, groups, asJSON(annotations)))
+	e.eventually("all groups are ready", func(ctx context.Context) error {
+		if w := e.workload(ctx); w.Status.ReadyReplicas != groups {
+			return fmt.Errorf("%d of %d are", w.Status.ReadyReplicas, groups)
+		}
+		return nil
+	})
+}
+
+// rollout creates the Rollout with its steps, which are YAML without indentation.
+func (e *env) rollout(steps string, changes ...change) {
+	e.t.Helper()
+	e.apply(rolloutManifest(name, steps, changes...))
+}
+
+func rolloutManifest(rollout, steps string, changes ...change) string {
+	spec, config := "  progressDeadlineSeconds: 2147483647\n", ""
+	for _, c := range changes {
+		if c.spec != "" {
+			spec = indent(c.spec, "  ")
+		}
+		config += c.config
+	}
+	return fmt.Sprintf(`
+apiVersion: argoproj.io/v1alpha1
+kind: Rollout
+metadata: {name: %s}
+spec:
+  replicas: 0
+%s
+  selector: {matchLabels: {app: %s}}
+  template:
+    metadata: {labels: {app: %s}}
+    spec: {containers: [{name: none, image: "example.com/none:v1"}]}
+  strategy:
+    canary:
+      trafficRouting:
+        plugins:
+          lockstep/lws: {workload: %s%s}
+      steps:
+%s`, rollout, spec, rollout, rollout, name, config, indent(steps, "      "))
+}
+
+func indent(text, by string) string {
+	lines := strings.Split(strings.Trim(text, "\n"), "\n")
+	return by + strings.Join(lines, "\n"+by)
+}
+
+// step is a plugin step.
+func step(config string) string {
+	return "- plugin: {name: lockstep/lws, config: {" + config + "}}\n"
+}
+
+const pause = "- pause: {}\n"
+
+// edit gives the workload another image, as GitOps would.
+func (e *env) edit(tag string, changes ...change) {
+	e.t.Helper()
+	e.eventually("the template is changed", func(ctx context.Context) error {
+		w := e.workload(ctx)
+		for _, template := range []*corev1.PodTemplateSpec{&w.Spec.LeaderWorkerTemplate.WorkerTemplate, w.Spec.LeaderWorkerTemplate.LeaderTemplate} {
+			if template == nil {
+				continue
+			}
+			template.Spec.Containers[0].Image = "example.com/vllm:" + tag
+			for _, c := range changes {
+				for key, value := range c.annotations {
+					metav1.SetMetaDataAnnotation(&template.ObjectMeta, key, value)
+				}
+			}
+		}
+		_, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Update(ctx, w, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+func (e *env) workload(ctx context.Context) *lws.LeaderWorkerSet {
+	e.t.Helper()
+	w, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return w
+}
+
+// get reads the Rollout.
+func (e *env) get(ctx context.Context) *v1alpha1.Rollout {
+	e.t.Helper()
+	r, err := e.tryGet(ctx, name)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return r
+}
+
+func (e *env) tryGet(ctx context.Context, rollout string) (*v1alpha1.Rollout, error) {
+	object, err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Get(ctx, rollout, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	r := &v1alpha1.Rollout{}
+	return r, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, r)
+}
+
+// patch is a JSON merge patch of the Rollout.
+func (e *env) patch(raw string) {
+	e.t.Helper()
+	if _, err := e.dynamic.Resource(rollouts).Namespace(e.namespace).
+		Patch(e.t.Context(), name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// argo runs Argo's own kubectl plugin and returns what it prints.
+func (e *env) argo(args ...string) string {
+	e.t.Helper()
+	path, err := cluster.KubectlArgo(e.t.Context())
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(e.t.Context(), patience)
+	defer cancel()
+	args = append(args, "--namespace", e.namespace, "--kubeconfig", e.cluster.Kubeconfig())
+	out, err := exec.CommandContext(ctx, path, args...).CombinedOutput()
+	if err != nil {
+		e.t.Fatalf("kubectl argo rollouts %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// await waits for a state of the Rollout that Argo has come to after all that was written to it.
+func (e *env) await(what string, check func(*v1alpha1.Rollout) bool) *v1alpha1.Rollout {
+	e.t.Helper()
+	var r *v1alpha1.Rollout
+	e.eventually(what, func(ctx context.Context) error {
+		r = e.get(ctx)
+		if r.Status.ObservedGeneration != fmt.Sprint(r.Generation) || !check(r) {
+			return fmt.Errorf("generation %d, observed %s, step %d of %d, phase %s: %s; %s", r.Generation, r.Status.ObservedGeneration,
+				index(r), len(r.Spec.Strategy.Canary.Steps), r.Status.Phase, r.Status.Message, stepMessages(r))
+		}
+		return nil
+	})
+	return r
+}
+
+// awaitPause waits until the Rollout rests at a pause that is its step i.
+func (e *env) awaitPause(i int32) {
+	e.t.Helper()
+	e.await(fmt.Sprintf("the pause at step %d", i), func(r *v1alpha1.Rollout) bool {
+		return index(r) == i && r.Status.Phase == v1alpha1.RolloutPhasePaused && r.Status.ControllerPause
+	})
+}
+
+// awaitStep waits until step i runs, and has been called.
+func (e *env) awaitStep(i int32) *v1alpha1.Rollout {
+	e.t.Helper()
+	return e.await(fmt.Sprintf("step %d", i), func(r *v1alpha1.Rollout) bool { return index(r) == i })
+}
+
+func (e *env) awaitPhase(phase v1alpha1.RolloutPhase) *v1alpha1.Rollout {
+	e.t.Helper()
+	return e.await("phase "+string(phase), func(r *v1alpha1.Rollout) bool { return r.Status.Phase == phase })
+}
+
+// awaitRest waits until the Rollout is healthy and nothing of a release is left, with all groups at the tag.
+func (e *env) awaitRest(tag string) {
+	e.t.Helper()
+	e.awaitPhase(v1alpha1.RolloutPhaseHealthy)
+	e.mustRest(tag)
+}
+
+// awaitAborted waits until the Rollout is degraded because of an abort, and nothing of the release is left.
+func (e *env) awaitAborted(tag string) {
+	e.t.Helper()
+	e.await("the abort", func(r *v1alpha1.Rollout) bool {
+		return r.Status.Abort && r.Status.Phase == v1alpha1.RolloutPhaseDegraded
+	})
+	e.mustRest(tag)
+}
+
+// mustRest waits until nothing is left of a release but the hold: one LeaderWorkerSet, whole groups that are ready and at the tag.
+func (e *env) mustRest(tag string) {
+	e.t.Helper()
+	e.eventually("only the workload's groups, at "+tag+", under hold", func(ctx context.Context) error {
+		w := e.workload(ctx)
+		if rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration; rolling == nil || !release.SameRolling(*rolling, release.Hold()) {
+			return fmt.Errorf("no hold: %s", asJSON(rolling))
+		}
+		return e.only(ctx, tag)
+	})
+}
+
+// only says what there is beside the workload's groups at a tag.
+func (e *env) only(ctx context.Context, tag string) error {
+	sets, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	if len(sets.Items) != 1 {
+		return fmt.Errorf("%d LeaderWorkerSets", len(sets.Items))
+	}
+	pods, err := e.pods(ctx)
+	if err != nil {
+		return err
+	}
+	if len(pods) != 2*groups {
+		return fmt.Errorf("%d pods", len(pods))
+	}
+	for i := range pods {
+		if p := &pods[i]; tagOf(p) != tag || !ready(p) {
+			return fmt.Errorf("pod %s: %s, ready %t", p.Name, tagOf(p), ready(p))
+		}
+	}
+	return nil
+}
+
+func (e *env) pods(ctx context.Context) ([]corev1.Pod, error) {
+	list, err := e.kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// identities are the UIDs of the workload's own pods.
+func (e *env) identities() map[string]types.UID {
+	e.t.Helper()
+	pods, err := e.pods(e.t.Context())
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	found := map[string]types.UID{}
+	for i := range pods {
+		if pods[i].Labels[lws.SetNameLabelKey] == name {
+			found[pods[i].Name] = pods[i].UID
+		}
+	}
+	return found
+}
+
+// same fails the test unless the workload's own pods are those of before.
+func (e *env) same(before map[string]types.UID) {
+	e.t.Helper()
+	if now := e.identities(); !maps.Equal(before, now) {
+		e.t.Errorf("pods of the workload were replaced: %v, were %v", now, before)
+	}
+}
+
+// counts are how many whole groups that are ready there are at a tag, of the workload and of its canary.
+func (e *env) counts(ctx context.Context, tag string) (stable, canary int, err error) {
+	pods, err := e.pods(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	whole := map[string]int{}
+	for i := range pods {
+		if p := &pods[i]; tagOf(p) == tag && ready(p) {
+			whole[p.Labels[lws.SetNameLabelKey]+"/"+p.Labels[lws.GroupIndexLabelKey]]++
+		}
+	}
+	for group, pods := range whole {
+		switch {
+		case pods != 2:
+		case strings.HasPrefix(group, name+"/"):
+			stable++
+		default:
+			canary++
+		}
+	}
+	return stable, canary, nil
+}
+
+// mustHave fails the test unless there are as many whole groups at a tag.
+func (e *env) mustHave(tag string, stable, canary int) {
+	e.t.Helper()
+	s, c, err := e.counts(e.t.Context(), tag)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if s != stable || c != canary {
+		e.t.Errorf("at %s: %d groups of the workload and %d of its canary are ready, want %d and %d", tag, s, c, stable, canary)
+	}
+}
+
+// awaitCanary waits until some canary group is there, ready or not.
+func (e *env) awaitCanary() {
+	e.t.Helper()
+	e.eventually("a canary group", func(ctx context.Context) error {
+		pods, err := e.pods(ctx)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Labels[lws.SetNameLabelKey] != name }) {
+			return errors.New("there is none")
+		}
+		return nil
+	})
+}
+
+// delete deletes a Rollout.
+func (e *env) delete(rollout string) {
+	e.t.Helper()
+	if err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Delete(e.t.Context(), rollout, metav1.DeleteOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// said is all that a person would read about a Rollout: its conditions, what its steps say, and its events.
+func (e *env) said(ctx context.Context, rollout string) (string, error) {
+	r, err := e.tryGet(ctx, rollout)
+	if err != nil {
+		return "", err
+	}
+	all := []string{r.Status.Message, stepMessages(r)}
+	for _, condition := range r.Status.Conditions {
+		all = append(all, condition.Message)
+	}
+	events, err := e.kube.EventsV1().Events(e.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return "", err
+	}
+	for _, event := range events.Items {
+		if event.Regarding.Kind == "Rollout" && event.Regarding.Name == rollout {
+			all = append(all, event.Note)
+		}
+	}
+	return strings.Join(all, "\n"), nil
+}
+
+// awaitSaid waits until a person can read some words about a Rollout.
+func (e *env) awaitSaid(rollout string, words ...string) {
+	e.t.Helper()
+	e.eventually("somebody says "+strings.Join(words, ", "), func(ctx context.Context) error {
+		text, err := e.said(ctx, rollout)
+		if err != nil {
+			return err
+		}
+		for _, word := range words {
+			if !strings.Contains(text, word) {
+				return errors.New(text)
+			}
+		}
+		return nil
+	})
+}
+
+// removeRollouts deletes what is left and waits until it is gone.
+func (e *env) removeRollouts() {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	client := e.dynamic.Resource(rollouts).Namespace(e.namespace)
+	if err := client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		e.t.Logf("delete Rollouts: %v", err)
+	}
+}
+
+// dump writes down what somebody needs to see why a test failed.
+func (e *env) dump() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var b strings.Builder
+	if r, err := e.tryGet(ctx, name); err == nil {
+		fmt.Fprintf(&b, "Rollout: annotations %v, finalizers %v, template annotations %v\n  %s\n", r.Annotations, r.Finalizers, r.Spec.Template.Annotations, asJSON(r.Status))
+	}
+	if sets, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(ctx, metav1.ListOptions{}); err == nil {
+		for i := range sets.Items {
+			s := &sets.Items[i]
+			fmt.Fprintf(&b, "LWS %s: ready %d of %d, annotations %v, rolling %s, deleted %v, finalizers %v\n", s.Name, s.Status.ReadyReplicas, *s.Spec.Replicas,
+				s.Annotations, asJSON(s.Spec.RolloutStrategy.RollingUpdateConfiguration), s.DeletionTimestamp, s.Finalizers)
+		}
+	}
+	if pods, err := e.pods(ctx); err == nil {
+		for i := range pods {
+			fmt.Fprintf(&b, "pod %s: %s, ready %t\n", pods[i].Name, tagOf(&pods[i]), ready(&pods[i]))
+		}
+	}
+	if events, err := e.kube.EventsV1().Events(e.namespace).List(ctx, metav1.ListOptions{}); err == nil {
+		for _, event := range events.Items {
+			if event.Regarding.Kind == "Rollout" || event.Regarding.Kind == "LeaderWorkerSet" {
+				fmt.Fprintf(&b, "event %s %s %s: %s\n", event.CreationTimestamp.Format(time.TimeOnly), event.Regarding.Kind, event.Reason, event.Note)
+			}
+		}
+	}
+	e.t.Logf("%s", b.String())
+}
+
+func index(r *v1alpha1.Rollout) int32 {
+	if r.Status.CurrentStepIndex == nil {
+		return -1
+	}
+	return *r.Status.CurrentStepIndex
+}
+
+// stepMessages are what the plugin says of each of its steps.
+func stepMessages(r *v1alpha1.Rollout) string {
+	var all []string
+	for _, s := range r.Status.Canary.StepPluginStatuses {
+		all = append(all, fmt.Sprintf("[%d %s %s: %s]", s.Index, s.Operation, s.Phase, s.Message))
+	}
+	return strings.Join(all, " ")
+}
+
+// ran is what Argo has of a call of step i's Run.
+func ran(r *v1alpha1.Rollout, i int32) v1alpha1.StepPluginStatus {
+	for _, s := range r.Status.Canary.StepPluginStatuses {
+		if s.Index == i && s.Operation == v1alpha1.StepPluginOperationRun {
+			return s
+		}
+	}
+	return v1alpha1.StepPluginStatus{}
+}
+
+func tagOf(p *corev1.Pod) string {
+	_, tag, _ := strings.Cut(p.Spec.Containers[0].Image, ":")
+	return tag
+}
+
+func ready(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue && p.DeletionTimestamp == nil
+		}
+	}
+	return false
+}
+
+func asJSON(v any) string {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return string(raw)
+}

@@ -1,0 +1,204 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package argo
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+)
+
+var inferencePools = schema.GroupVersionResource{Group: "inference.networking.k8s.io", Version: "v1", Resource: "inferencepools"}
+
+// example is a folder's file, and how the release of its Rollout goes.
+type example struct {
+	file  string
+	style pb.Style
+	// before sets up what the file needs. It may change values that a person would change too.
+	before func(e *env, manifest string) string
+	// looks are taken at the pauses in order.
+	looks []func(e *env)
+}
+
+var examples = []example{
+	{
+		file: "canary.yaml", style: pb.Style_STYLE_CANARY, before: withService,
+		looks: []func(e *env){
+			func(e *env) { e.mustHave("v2", 0, 1); e.mustShareOf("vllm", "vllm-leader", 10) },
+			func(e *env) { e.mustHave("v2", 0, 2); e.mustShareOf("vllm", "vllm-leader", 50) },
+		},
+	},
+	{
+		file: "canary-inferencepool.yaml", style: pb.Style_STYLE_CANARY, before: withPickers,
+		looks: []func(e *env){func(e *env) { e.mustHave("v2", 0, 1); e.mustShareOf("vllm", "vllm", 10) }},
+	},
+	{
+		file: "header-ab.yaml", style: pb.Style_STYLE_CANARY, before: withService,
+		looks: []func(e *env){func(e *env) {
+			e.mustHave("v2", 0, 2)
+			if text := asJSON(e.routeNamed(e.t.Context(), "vllm").Object["spec"]); !strings.Contains(text, "x-model-variant") {
+				e.t.Errorf("the route is %s", text)
+			}
+		}},
+	},
+	{
+		file: "blue-green.yaml", style: pb.Style_STYLE_BLUE_GREEN, before: withPrometheus,
+		looks: []func(e *env){func(e *env) { e.mustHave("v2", 0, groups); e.mustShareOf("vllm", "vllm-leader", 100) }},
+	},
+	{
+		file: "partition.yaml", style: pb.Style_STYLE_PARTITION, before: asItIs,
+		looks: []func(e *env){
+			func(e *env) { e.mustHave("v2", 1, 0) },
+			func(e *env) { e.mustHave("v2", 2, 0) },
+		},
+	},
+}
+
+// What people copy, as it stands. An example of a style that the driver does not have yet must be refused clearly; the
+// driver itself says which it has, so that the example is run from the day on which it has it.
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	info, err := driver.Start(t, driver.Kubeconfig(t, cluster.Shared(t)), "default").GetDriverInfo(t.Context(), &pb.GetDriverInfoRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join("..", "..", "examples", "argo", "*.yaml"))
+	if err != nil || len(files) != len(examples)+1 { // and service.yaml
+		t.Errorf("%d files, %d examples: %v", len(files), len(examples), err)
+	}
+	for _, x := range examples {
+		t.Run(strings.TrimSuffix(x.file, ".yaml"), func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t)
+			e.apply(exampleFile(t, "workload.yaml"))
+			e.apply(x.before(e, exampleFile(t, "argo/"+x.file)))
+			e.awaitRest("v1")
+			e.edit("v2")
+			if !slices.Contains(info.GetStyles(), x.style) {
+				e.awaitSaid(name, strings.TrimPrefix(x.style.String(), "STYLE_"))
+				e.mustHave("v2", 0, 0)
+				return
+			}
+			for _, look := range x.looks {
+				e.await("a pause", func(r *v1alpha1.Rollout) bool { return r.Status.ControllerPause })
+				look(e)
+				e.argo("promote", name)
+				e.await("the pause is over", func(r *v1alpha1.Rollout) bool { return !r.Status.ControllerPause })
+			}
+			e.mustRest("v2")
+			e.awaitRest("v2")
+		})
+	}
+}
+
+func exampleFile(t *testing.T, path string) string {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("..", "..", "examples", path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+func asItIs(_ *env, manifest string) string { return manifest }
+
+// withService adds the Service and the route, with Traefik's Gateway.
+func withService(e *env, manifest string) string {
+	e.t.Helper()
+	gateway := fmt.Sprintf("parentRefs: [{name: %s, namespace: %s}]", cluster.GatewayName, cluster.GatewayNamespace)
+	service := strings.Replace(exampleFile(e.t, "argo/service.yaml"), "parentRefs: [{name: public}]", gateway, 1)
+	e.apply(strings.Replace(service, "vllm.example.com", e.namespace+".example.com", 1))
+	return manifest
+}
+
+// withPrometheus answers the query of the analysis, and makes it quicker.
+func withPrometheus(e *env, manifest string) string {
+	e.t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if query := r.FormValue("query"); !strings.Contains(query, `service="vllm-leader-canary"`) {
+			http.Error(w, query, http.StatusBadRequest)
+			return
+		}
+		_, _ = io.WriteString(w, `{"status": "success", "data": {"resultType": "vector", "result": [{"metric": {}, "value": [1700000000, "0.4"]}]}}`)
+	}))
+	e.t.Cleanup(server.Close)
+	manifest = strings.NewReplacer("http://prometheus.monitoring:9090", server.URL, "interval: 1m", "interval: 1s").Replace(manifest)
+	return withService(e, manifest)
+}
+
+// withPickers gives both pools a picker, and is the gateway that takes whatever is written.
+func withPickers(e *env, manifest string) string {
+	e.t.Helper()
+	for _, picker := range []string{"vllm-epp", "vllm-canary-epp"} {
+		e.apply(fmt.Sprintf(`
+{apiVersion: v1, kind: Service, metadata: {name: %[1]s}, spec: {selector: {app: %[1]s}, ports: [{port: 9002}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: %[1]s, labels: {app: %[1]s}}, spec: {containers: [{name: c, image: c}]}}
+`, picker))
+	}
+	e.acknowledge()
+	return manifest
+}
+
+// acknowledge is a gateway that accepts every route and pool of the namespace, until the test ends.
+func (e *env) acknowledge() {
+	e.t.Helper()
+	for _, resource := range []schema.GroupVersionResource{httpRoutes, inferencePools} {
+		client := e.dynamic.Resource(resource).Namespace(e.namespace)
+		watcher, err := client.Watch(e.t.Context(), metav1.ListOptions{})
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		e.t.Cleanup(watcher.Stop)
+		go func() {
+			for event := range watcher.ResultChan() {
+				if object, ok := event.Object.(*unstructured.Unstructured); ok && object.GetDeletionTimestamp() == nil {
+					accept(e.t.Context(), client.UpdateStatus, object)
+				}
+			}
+		}()
+	}
+}
+
+type updateStatus func(context.Context, *unstructured.Unstructured, metav1.UpdateOptions) (*unstructured.Unstructured, error)
+
+// accept writes the status of a gateway that has taken an object at its generation.
+func accept(ctx context.Context, update updateStatus, object *unstructured.Unstructured) {
+	condition := func(kind string) any {
+		return map[string]any{
+			"type": kind, "status": "True", "reason": kind, "message": "", "observedGeneration": object.GetGeneration(),
+			"lastTransitionTime": "2026-01-01T00:00:00Z",
+		}
+	}
+	conditions := []any{condition("Accepted"), condition("ResolvedRefs")}
+	parent := map[string]any{"conditions": conditions, "parentRef": map[string]any{"name": "public"}}
+	if object.GetKind() == "HTTPRoute" {
+		parent["controllerName"] = "example.com/gateway"
+	}
+	if before := asJSON(object.Object["status"]); before == asJSON(map[string]any{"parents": []any{parent}}) {
+		return
+	}
+	object.Object["status"] = map[string]any{"parents": []any{parent}}
+	// Somebody else was quicker: there is another event.
+	_, _ = update(ctx, object, metav1.UpdateOptions{})
+}

@@ -1,0 +1,198 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package argo
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// phase is a moment of a release at which something is killed.
+type phase struct {
+	name string
+	pods change
+	// reach brings the release near the moment; strike, right before the kill, to it. Optional.
+	reach, strike func(e *env)
+	// end checks how the release goes on.
+	end func(e *env, before map[string]types.UID)
+}
+
+func toPause(e *env) { e.edit("v2"); e.awaitPause(1) }
+
+func released(e *env, _ map[string]types.UID) { e.mustRest("v2"); e.awaitRest("v2") }
+
+var phases = []phase{
+	{
+		name: "waiting-for-groups",
+		reach: func(e *env) {
+			e.edit("v2", podsWith(cluster.AnnotationBehavior, cluster.BehaviorNeverReady))
+			e.awaitCanary()
+		},
+		end: func(e *env, before map[string]types.UID) {
+			e.heal()
+			e.awaitPause(1)
+			e.mustHave("v2", 0, 1)
+			e.same(before)
+			e.argo("promote", "--full", name)
+			released(e, before)
+		},
+	},
+	{
+		name: "paused", reach: toPause,
+		end: func(e *env, before map[string]types.UID) {
+			e.argo("promote", name)
+			e.awaitPause(3)
+			e.mustHave("v2", 0, 2)
+			e.same(before)
+			e.argo("promote", name)
+			released(e, before)
+		},
+	},
+	{
+		name: "promoting", pods: podsWith(cluster.AnnotationStartup, "2s"),
+		reach: func(e *env) {
+			toPause(e)
+			e.argo("promote", name)
+			e.awaitPause(3)
+			e.argo("promote", name)
+			e.awaitStep(5)
+		},
+		end: released,
+	},
+	{
+		name: "promoted-in-full", pods: podsWith(cluster.AnnotationStartup, "1s"), reach: toPause,
+		strike: func(e *env) { e.argo("promote", "--full", name) },
+		end:    released,
+	},
+	{
+		name: "aborted", pods: podsWith(cluster.AnnotationTermination, "4s"), reach: toPause,
+		strike: func(e *env) { e.argo("abort", name) },
+		end: func(e *env, before map[string]types.UID) {
+			e.awaitAborted("v1")
+			e.same(before)
+		},
+	},
+	{
+		name: "deleted", pods: podsWith(cluster.AnnotationTermination, "2s"), reach: toPause,
+		strike: func(e *env) { e.delete(name) },
+		end: func(e *env, _ map[string]types.UID) {
+			e.eventually("the workload is the user's again", func(ctx context.Context) error { return e.disowned(ctx, "v2") })
+		},
+	},
+}
+
+// Whatever is killed in whatever phase: the release goes on from where it was. All phases are there when it happens, so
+// that there is one kill of each kind.
+func TestKilled(t *testing.T) {
+	c := cluster.Shared(t)
+	for _, victim := range []struct {
+		name string
+		kill func(t *testing.T)
+	}{
+		{"controller", func(t *testing.T) { killController(t, c) }},
+		{"step-plugin", func(t *testing.T) { killPlugins(t, c, stepPlugin) }},
+		{"traffic-router", func(t *testing.T) { killPlugins(t, c, router) }},
+	} {
+		t.Run(victim.name, func(t *testing.T) {
+			m := newMeeting(len(phases))
+			for _, p := range phases {
+				t.Run(p.name, func(t *testing.T) {
+					t.Parallel()
+					leave := sync.OnceFunc(m.arrived.Done)
+					defer leave()
+					e := newRelease(t, quarters, p.pods)
+					before := e.identities()
+					p.reach(e)
+					m.strike(func() {
+						if p.strike != nil {
+							p.strike(e)
+						}
+					})
+					leave()
+					m.await(func() { victim.kill(t) })
+					p.end(e, before)
+				})
+			}
+		})
+	}
+}
+
+// meeting is where releases wait for each other.
+type meeting struct {
+	arrived sync.WaitGroup
+	acted   sync.Once
+	mu      sync.Mutex
+	strikes []func()
+}
+
+func newMeeting(n int) *meeting {
+	m := &meeting{}
+	m.arrived.Add(n)
+	return m
+}
+
+// strike has f called once all are there.
+func (m *meeting) strike(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.strikes = append(m.strikes, f)
+}
+
+// await returns once all are there and, in one of them, all strikes and then act were called.
+func (m *meeting) await(act func()) {
+	m.arrived.Wait()
+	m.acted.Do(func() {
+		for _, f := range m.strikes {
+			f()
+		}
+		act()
+	})
+}
+
+// heal lets the canary's pods become ready, those that come later too.
+func (e *env) heal() {
+	raw := []byte(`{"metadata": {"annotations": {"` + cluster.AnnotationBehavior + `": null}}}`)
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() {
+		wait.UntilWithContext(ctx, func(ctx context.Context) {
+			pods, err := e.pods(ctx)
+			if err != nil {
+				return
+			}
+			for i := range pods {
+				if pods[i].Annotations[cluster.AnnotationBehavior] != "" {
+					_, _ = e.kube.CoreV1().Pods(e.namespace).Patch(ctx, pods[i].Name, types.MergePatchType, raw, metav1.PatchOptions{})
+				}
+			}
+		}, 100*time.Millisecond)
+	})
+	e.t.Cleanup(func() { cancel(); done.Wait() })
+}
+
+// What the controller started goes when the controller is gone, also in the middle of a step.
+func TestPluginsEndWithTheController(t *testing.T) {
+	e := newRelease(t, quarters)
+	e.edit("v2", podsWith(cluster.AnnotationBehavior, cluster.BehaviorNeverReady))
+	e.awaitCanary()
+	if len(e.cluster.PluginProcesses()) != 2 {
+		t.Error(errors.New("there are not two plugin processes"))
+	}
+	start := time.Now()
+	killController(t, e.cluster)
+	t.Logf("plugins gone, controller back after %s", time.Since(start).Round(10*time.Millisecond))
+	e.argo("abort", name)
+	e.awaitAborted("v1")
+}

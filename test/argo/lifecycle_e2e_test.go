@@ -1,0 +1,410 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package argo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+)
+
+// quarters is a release in three batches with a pause after each of the first two. Steps 0, 2, 4 and 5 are the plugin's.
+var quarters = step("upgrade: 25%") + pause + step("upgrade: 50%") + pause + step("upgrade: 100%") + step("promote: true")
+
+// The first deployment has nothing to release: the Rollout is healthy at once, and the workload held.
+func TestFirstDeployment(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.deploy()
+	before := e.identities()
+	start := time.Now()
+	e.rollout(quarters)
+	e.awaitPhase(v1alpha1.RolloutPhaseHealthy)
+	took := time.Since(start)
+	t.Logf("healthy after %s", took.Round(10*time.Millisecond))
+	if limit := 20 * time.Second; took > limit {
+		t.Errorf("the first deployment was healthy after %s, want at most %s", took, limit)
+	}
+	e.mustRest("v1")
+	e.same(before)
+}
+
+// An edit of the LeaderWorkerSet starts the Rollout; each step moves whole groups; the Rollout is healthy only after the
+// promotion.
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters, slow())
+	before := e.identities()
+	e.edit("v2")
+	e.awaitPause(1)
+	e.mustHave("v1", groups, 0)
+	e.mustHave("v2", 0, 1)
+	e.argo("promote", name)
+	e.awaitPause(3)
+	e.mustHave("v1", groups, 0)
+	e.mustHave("v2", 0, 2)
+	e.same(before)
+	e.argo("promote", name)
+	e.await("the Rollout is healthy, and not before the promotion", func(r *v1alpha1.Rollout) bool {
+		if r.Status.Phase != v1alpha1.RolloutPhaseHealthy {
+			return false
+		}
+		if err := e.only(t.Context(), "v2"); err != nil {
+			t.Fatalf("the Rollout is healthy: %v", err)
+		}
+		return true
+	})
+	e.mustRest("v2")
+}
+
+// The release before the last one has no bearing on the next.
+func TestReleaseAgain(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, step("upgrade: 50%")+step("promote: true"))
+	for _, tag := range []string{"v2", "v3", "v1"} {
+		e.edit(tag)
+		e.mustRest(tag)
+		e.awaitRest(tag)
+	}
+}
+
+// The workload comes after its Rollout: it is held from the beginning on.
+func TestWorkloadLater(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.rollout(quarters)
+	e.deploy(slow())
+	e.awaitRest("v1")
+	before := e.identities()
+	e.edit("v2")
+	e.awaitPause(1)
+	e.same(before)
+	e.argo("promote", "--full", name)
+	e.awaitRest("v2")
+}
+
+// An edit in mid-release: Argo begins at the first step again, with the new template.
+func TestEditInMidRelease(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters, slow())
+	e.edit("v2")
+	e.awaitPause(1)
+	e.argo("promote", name)
+	e.awaitPause(3)
+	e.edit("v3")
+	e.eventually("the first batch of v3", func(ctx context.Context) error {
+		if _, canary, err := e.counts(ctx, "v3"); err != nil || canary != 1 {
+			return fmt.Errorf("%d groups, %w", canary, err)
+		}
+		return nil
+	})
+	e.awaitPause(1)
+	e.mustHave("v1", groups, 0)
+	e.mustHave("v2", 0, 0)
+	e.argo("promote", "--full", name)
+	e.awaitRest("v3")
+}
+
+// promote --full, whatever the Rollout is doing. Between steps Argo calls no step for it.
+func TestPromoteFull(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		reach func(e *env)
+	}{
+		{"first-groups-starting", func(e *env) { e.edit("v2"); e.awaitCanary() }},
+		{"paused", func(e *env) { e.edit("v2"); e.awaitPause(1) }},
+		{"paused-again", func(e *env) {
+			e.edit("v2")
+			e.awaitPause(1)
+			e.argo("promote", name)
+			e.awaitPause(3)
+		}},
+		{"second-groups-starting", func(e *env) {
+			e.edit("v2")
+			e.awaitPause(1)
+			e.argo("promote", name)
+			e.awaitStep(2)
+		}},
+		{"last-step", func(e *env) {
+			e.edit("v2")
+			e.awaitPause(1)
+			e.argo("promote", name)
+			e.awaitPause(3)
+			e.argo("promote", name)
+			e.awaitStep(5)
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			e := newRelease(t, quarters, slow())
+			test.reach(e)
+			e.argo("promote", "--full", name)
+			e.mustRest("v2")
+			e.awaitRest("v2")
+		})
+	}
+}
+
+// aborts are moments of a release at which it is aborted.
+var aborts = []struct {
+	name  string
+	reach func(e *env)
+}{
+	{"first-groups-starting", func(e *env) { e.edit("v2"); e.awaitCanary() }},
+	{"paused", func(e *env) { e.edit("v2"); e.awaitPause(1) }},
+	{"second-groups-starting", func(e *env) {
+		e.edit("v2")
+		e.awaitPause(1)
+		e.argo("promote", name)
+		e.awaitStep(2)
+	}},
+	{"paused-again", func(e *env) {
+		e.edit("v2")
+		e.awaitPause(1)
+		e.argo("promote", name)
+		e.awaitPause(3)
+	}},
+	{"last-groups-starting", func(e *env) {
+		e.edit("v2")
+		e.awaitPause(1)
+		e.argo("promote", name)
+		e.awaitPause(3)
+		e.argo("promote", name)
+		e.awaitStep(4)
+	}},
+}
+
+// Argo calls Abort once. The canary goes, and no group of the workload is touched.
+func TestAbort(t *testing.T) {
+	t.Parallel()
+	for _, test := range aborts {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			e := newRelease(t, quarters, slow())
+			before := e.identities()
+			test.reach(e)
+			e.argo("abort", name)
+			e.awaitAborted("v1")
+			e.same(before)
+		})
+	}
+}
+
+// A canary that never gets ready: the step says why, and an abort ends it.
+func TestAbortOfGroupsThatNeverStart(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters)
+	before := e.identities()
+	e.edit("v2", podsWith(cluster.AnnotationBehavior, cluster.BehaviorImagePull))
+	e.await("a message about the group", func(r *v1alpha1.Rollout) bool {
+		message := ran(r, 0).Message
+		return strings.Contains(message, "0 of 1 groups ready") && strings.Contains(message, "ImagePullBackOff")
+	})
+	e.argo("abort", name)
+	e.awaitAborted("v1")
+	e.same(before)
+}
+
+// After an abort, retry takes the same template through all steps again.
+func TestRetry(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters, slow())
+	e.edit("v2")
+	e.awaitPause(1)
+	e.argo("promote", name)
+	e.awaitStep(2)
+	e.argo("abort", name)
+	e.awaitAborted("v1")
+	e.argo("retry", "rollout", name)
+	e.awaitPause(1)
+	e.mustHave("v1", groups, 0)
+	e.mustHave("v2", 0, 1)
+	e.argo("promote", name)
+	e.awaitPause(3)
+	e.argo("promote", name)
+	e.awaitRest("v2")
+}
+
+// After an abort, another template is a new release.
+func TestEditAfterAbort(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters, slow())
+	e.edit("v2")
+	e.awaitPause(1)
+	e.argo("abort", name)
+	e.awaitAborted("v1")
+	e.edit("v3")
+	e.awaitPause(1)
+	e.mustHave("v3", 0, 1)
+	e.argo("promote", "--full", name)
+	e.awaitRest("v3")
+}
+
+// After an abort, the old template in Git ends the matter: the Rollout is healthy again and nothing has moved.
+func TestRevertAfterAbort(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters, slow())
+	before := e.identities()
+	e.edit("v2")
+	e.awaitPause(1)
+	e.argo("abort", name)
+	e.awaitAborted("v1")
+	e.edit("v1")
+	e.awaitRest("v1")
+	e.same(before)
+}
+
+// undo brings the template of the revision before back, through all steps. A driver that can't do that says so, and what
+// the workload runs is not touched.
+func TestUndo(t *testing.T) {
+	t.Parallel()
+	d := driver.Start(t, driver.Kubeconfig(t, cluster.Shared(t)), "default")
+	e := newRelease(t, quarters, slow())
+	e.edit("v2")
+	e.awaitPause(1)
+	e.argo("promote", "--full", name)
+	e.awaitRest("v2")
+	before := e.identities()
+	e.argo("undo", name)
+	if !d.Has(pb.Capability_CAPABILITY_UNDO) {
+		e.awaitSaid(name, "restore that template", "retry rollout "+name)
+		e.edit("v1")
+		e.same(before)
+		e.argo("retry", "rollout", name)
+	}
+	e.awaitPause(1)
+	e.mustHave("v2", groups, 0)
+	e.mustHave("v1", 0, 1)
+	e.argo("promote", "--full", name)
+	e.awaitRest("v1")
+}
+
+// restart makes Argo restart the pods of a Rollout. Here it has none; what is documented is that the groups stay.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters)
+	before := e.identities()
+	e.argo("restart", name)
+	e.await("the restart is noticed", func(r *v1alpha1.Rollout) bool {
+		return r.Spec.RestartAt != nil && r.Status.RestartedAt != nil && r.Status.RestartedAt.Equal(r.Spec.RestartAt)
+	})
+	e.awaitRest("v1")
+	e.same(before)
+	e.edit("v2")
+	e.awaitPause(1)
+	e.argo("promote", "--full", name)
+	e.awaitRest("v2")
+}
+
+// Deleting the Rollout gives the workload back as the user had it, whatever was going on.
+func TestRolloutDeleted(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		reach func(e *env)
+		tag   string
+	}{
+		{"at-rest", func(*env) {}, "v1"},
+		{"in-mid-release", func(e *env) { e.edit("v2"); e.awaitPause(1) }, "v2"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			e := newRelease(t, quarters, slow())
+			test.reach(e)
+			if err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			e.eventually("the workload is the user's again", func(ctx context.Context) error { return e.disowned(ctx, test.tag) })
+			e.eventually("the Rollout is gone", func(ctx context.Context) error {
+				if _, err := e.tryGet(ctx, name); !apierrors.IsNotFound(err) {
+					return fmt.Errorf("it is there: %w", err)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// disowned says what is left of us at the workload.
+func (e *env) disowned(ctx context.Context, tag string) error {
+	w := e.workload(ctx)
+	if rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration; rolling != nil && release.SameRolling(*rolling, release.Hold()) {
+		return errors.New("the hold is there")
+	}
+	for key := range w.Annotations {
+		if strings.HasPrefix(key, "lockstep.dev/") {
+			return fmt.Errorf("annotation %s is there", key)
+		}
+	}
+	// A template that waited is rolled out by LWS.
+	return e.only(ctx, tag)
+}
+
+// Manual: an edit waits for a person, who changes the Rollout's template as for any Rollout.
+func TestManualTrigger(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters, withConfig("trigger: Manual"), slow())
+	before := e.identities()
+	revision := e.get(t.Context()).Status.CurrentPodHash
+	e.edit("v2")
+	// An edit of the Rollout that starts nothing makes Argo look again.
+	e.patch(`{"spec": {"revisionHistoryLimit": 5}}`)
+	r := e.awaitPhase(v1alpha1.RolloutPhaseHealthy)
+	if r.Status.CurrentPodHash != revision {
+		t.Error("the edit has started the Rollout")
+	}
+	e.same(before)
+	e.patch(`{"spec": {"template": {"metadata": {"annotations": {"release": "v2"}}}}}`)
+	e.awaitPause(1)
+	e.mustHave("v2", 0, 1)
+	e.argo("promote", "--full", name)
+	e.awaitRest("v2")
+}
+
+// Groups are added in mid-release, as an autoscaler does.
+func TestScaledInMidRelease(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters, slow())
+	e.edit("v2")
+	e.awaitPause(1)
+	e.eventually("the workload is scaled", func(ctx context.Context) error {
+		w := e.workload(ctx)
+		w.Spec.Replicas = ptr.To[int32](groups + 4)
+		_, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Update(ctx, w, metav1.UpdateOptions{})
+		return err
+	})
+	e.argo("promote", name)
+	e.awaitPause(3)
+	e.mustHave("v2", 0, groups)
+	e.mustHave("v1", groups+4, 0)
+	e.argo("abort", name)
+	e.await("the abort", func(r *v1alpha1.Rollout) bool { return r.Status.Abort })
+	e.eventually("no canary group is left", func(ctx context.Context) error {
+		if stable, canary, err := e.counts(ctx, "v1"); err != nil || stable != groups+4 || canary != 0 {
+			return fmt.Errorf("v1: %d, %d, %w", stable, canary, err)
+		}
+		sets, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil || len(sets.Items) != 1 {
+			return fmt.Errorf("%d LeaderWorkerSets, %w", len(sets.Items), err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,72 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package argo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// More Rollouts wait for groups that never start than the controller has workers: another one is served all the same.
+func TestWaitingStepsLeaveWorkers(t *testing.T) {
+	t.Parallel()
+	const stuck = 12
+	e := newRelease(t, step("upgrade: 50%")+step("upgrade: 100%")+step("promote: true"))
+	small := func(i int, tag, behavior string) string {
+		return fmt.Sprintf(`
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: stuck-%d}
+spec:
+  replicas: 1
+  leaderWorkerTemplate:
+    size: 1
+    workerTemplate:
+      metadata: {annotations: {%s: %q}}
+      spec: {containers: [{name: server, image: "example.com/stuck:%s"}]}
+`, i, cluster.AnnotationBehavior, behavior, tag)
+	}
+	for i := range stuck {
+		e.apply(small(i, "v1", ""))
+		rollout := fmt.Sprintf("stuck-%d", i)
+		e.apply(strings.Replace(rolloutManifest(rollout, step("upgrade: 100%")+step("promote: true")), "workload: "+name, "workload: "+rollout, 1))
+	}
+	each := func(what string, check func(*v1alpha1.Rollout) bool) {
+		t.Helper()
+		e.eventually(what, func(ctx context.Context) error {
+			for i := range stuck {
+				r, err := e.tryGet(ctx, fmt.Sprintf("stuck-%d", i))
+				if err != nil {
+					return err
+				}
+				if !check(r) {
+					return errors.New(r.Name + ": " + string(r.Status.Phase) + " " + stepMessages(r))
+				}
+			}
+			return nil
+		})
+	}
+	each("all are healthy", func(r *v1alpha1.Rollout) bool { return r.Status.Phase == v1alpha1.RolloutPhaseHealthy })
+	for i := range stuck {
+		e.apply(small(i, "v2", cluster.BehaviorNeverReady))
+	}
+	each("all wait", func(r *v1alpha1.Rollout) bool { return ran(r, 0).Phase == v1alpha1.StepPluginPhaseRunning })
+	start := time.Now()
+	e.edit("v2")
+	e.mustRest("v2")
+	t.Logf("a release beside %d that wait took %s", stuck, time.Since(start).Round(100*time.Millisecond))
+	if limit := 45 * time.Second; time.Since(start) > limit {
+		t.Errorf("it took more than %s", limit)
+	}
+}

@@ -1,0 +1,113 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package argo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/lockstep-rollouts/lockstep/test/argo/install"
+	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+)
+
+// Values of Argo's cookie, which tells a plugin what it is to be.
+const (
+	cookie     = "ARGO_ROLLOUTS_RPC_PLUGIN"
+	stepPlugin = "step"
+	router     = "trafficrouter"
+)
+
+// installPlugin builds the plugin and puts it into Argo.
+func installPlugin(ctx context.Context, c *cluster.Cluster) error { return installWith(ctx, c) }
+
+func installWith(ctx context.Context, c *cluster.Cluster, args ...string) error {
+	binary, err := driver.Binary()
+	if err != nil {
+		return err
+	}
+	return install.Plugin(ctx, c, binary, args...)
+}
+
+// reconfigure restarts the controller with other arguments for the plugins, until the test is over.
+func reconfigure(t *testing.T, args ...string) {
+	t.Helper()
+	c := cluster.Shared(t)
+	again := func(ctx context.Context, args ...string) {
+		if err := errors.Join(c.StopComponent(ctx, cluster.Argo), installWith(ctx, c, args...), c.StartComponent(ctx, cluster.Argo)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again(t.Context(), args...)
+	t.Cleanup(func() { again(context.Background()) })
+}
+
+// killController ends the controller the hard way, checks that its plugins go with it, and starts it again.
+func killController(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	before := c.PluginProcesses()
+	if err := c.KillComponent(cluster.Argo); err != nil {
+		t.Error(err)
+		return
+	}
+	await.Nil(t, "the plugins notice that the controller is gone", func(context.Context) error {
+		if left := c.PluginProcesses(); len(left) > 0 {
+			return fmt.Errorf("%v of %v are there", left, before)
+		}
+		return nil
+	})
+	if err := c.StartComponent(t.Context(), cluster.Argo); err != nil {
+		t.Error(err)
+	}
+}
+
+// killPlugins ends the plugin processes of a kind the hard way.
+func killPlugins(t *testing.T, c *cluster.Cluster, kind string) {
+	t.Helper()
+	killed := 0
+	for _, id := range c.PluginProcesses() {
+		environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", id))
+		if err != nil || !bytes.Contains(environment, []byte(cookie+"="+kind+"\x00")) {
+			continue
+		}
+		if err := syscall.Kill(id, syscall.SIGKILL); err != nil {
+			t.Errorf("kill plugin process %d: %v", id, err)
+		}
+		killed++
+	}
+	if killed != 1 {
+		t.Errorf("%d plugin processes of kind %s were there, want 1", killed, kind)
+	}
+}
+
+// The controller is not an administrator, and its plugins are two processes of one binary.
+func TestInstallation(t *testing.T) {
+	e := newRelease(t, step("upgrade: 25%")+pause+step("promote: true"))
+	e.edit("v2")
+	e.awaitPause(1)
+	e.argo("promote", "--full", name)
+	e.awaitRest("v2")
+	if n := len(e.cluster.PluginProcesses()); n != 2 {
+		t.Errorf("%d plugin processes, want 2", n)
+	}
+	cfg, err := e.cluster.ServiceAccountConfig(t.Context(), cluster.ArgoNamespace, cluster.ArgoServiceAccount)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kubernetes.NewForConfigOrDie(cfg).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("the controller's account may list nodes: %v", err)
+	}
+}

@@ -1,0 +1,130 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package argo
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// A step that can't be read fails, and says what is wrong with which field. Nothing of it has taken effect, and the
+// controller goes on with other Rollouts.
+func TestStepRefused(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, config string
+		words        []string
+	}{
+		{"unknown-field", "upgrade: 25%, wieght: 25", []string{"wieght"}},
+		{"wrong-type", "upgrade: {to: 25%}", []string{"upgrade"}},
+		{"not-a-share", "upgrade: 250%", []string{"upgrade"}},
+		{"weight-out-of-range", "upgrade: 25%, weight: 101", []string{"weight"}},
+		{"nothing-to-do", "", []string{"upgrade"}},
+		{"weight-without-traffic", "upgrade: 25%, weight: 25", []string{"traffic"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			e := newRelease(t, step(test.config)+step("promote: true"))
+			before := e.identities()
+			e.edit("v2")
+			r := e.await("the step fails", func(r *v1alpha1.Rollout) bool { return ran(r, 0).Phase == v1alpha1.StepPluginPhaseFailed })
+			for _, word := range append(test.words, "step 1") {
+				if message := ran(r, 0).Message; !strings.Contains(message, word) {
+					t.Errorf("%q does not name %q", message, word)
+				}
+			}
+			t.Log(ran(r, 0).Message)
+			e.awaitAborted("v1")
+			e.same(before)
+		})
+	}
+}
+
+// The configuration that all steps share is read as strictly.
+func TestConfigRefused(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.deploy()
+	before := e.identities()
+	e.rollout(quarters, withConfig("stile: Canary"))
+	e.awaitSaid(name, "stile")
+	e.edit("v2")
+	e.awaitSaid(name, "stile")
+	e.same(before)
+}
+
+// A Rollout whose progress deadline can end the steps for good is refused before anything moves.
+func TestProgressDeadlineRefused(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ name, spec string }{
+		{"default", "revisionHistoryLimit: 5"},
+		{"short", "progressDeadlineSeconds: 600"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			e := newRelease(t, quarters, withSpec(test.spec))
+			before := e.identities()
+			e.edit("v2")
+			r := e.await("the step fails", func(r *v1alpha1.Rollout) bool { return ran(r, 0).Phase == v1alpha1.StepPluginPhaseFailed })
+			t.Log(ran(r, 0).Message)
+			if message := ran(r, 0).Message; !strings.Contains(message, "progressDeadlineSeconds") {
+				t.Errorf("%q does not name progressDeadlineSeconds", message)
+			}
+			e.awaitAborted("v1")
+			e.same(before)
+			// The fix in the message is enough.
+			e.patch(`{"spec": {"progressDeadlineSeconds": 2147483647}}`)
+			e.argo("retry", "rollout", name)
+			e.awaitPause(1)
+			e.mustHave("v2", 0, 1)
+			e.argo("promote", "--full", name)
+			e.awaitRest("v2")
+		})
+	}
+}
+
+// A second Rollout for the same workload is refused, and does no harm to the first one.
+func TestTwoRollouts(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters, slow())
+	e.apply(rolloutManifest("other", quarters))
+	e.edit("v2")
+	e.awaitPause(1)
+	e.awaitSaid("other", name)
+	e.mustHave("v2", 0, 1)
+	e.argo("promote", "--full", name)
+	e.awaitRest("v2")
+	// The second one goes: the first one still has the workload.
+	e.delete("other")
+	e.edit("v3")
+	e.awaitPause(1)
+	e.argo("promote", "--full", name)
+	e.awaitRest("v3")
+}
+
+// The message of a step names the pod that keeps a group from being ready, and why.
+func TestMessageNamesThePod(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters)
+	e.edit("v2", podsWith(cluster.AnnotationBehavior, cluster.BehaviorImagePull))
+	r := e.await("the step names a pod", func(r *v1alpha1.Rollout) bool {
+		return strings.Contains(ran(r, 0).Message, "ImagePullBackOff")
+	})
+	t.Log(ran(r, 0).Message)
+	for _, word := range []string{"0 of 1 groups ready", "group 0", fmt.Sprintf("pod %s-", name)} {
+		if message := ran(r, 0).Message; !strings.Contains(message, word) {
+			t.Errorf("%q does not say %q", message, word)
+		}
+	}
+	if out := e.argo("get", "rollout", name); !strings.Contains(out, "Progressing") {
+		t.Errorf("kubectl argo rollouts get says\n%s", out)
+	}
+}

@@ -1,0 +1,285 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package argo
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// routed is a release in two batches with shares, behind a Service and a route that Traefik serves.
+var routed = step("upgrade: 25%, weight: 10") + pause + step("upgrade: 50%, weight: 50") + pause +
+	step("upgrade: 100%, weight: 100") + pause + step("promote: true")
+
+// stableService is the user's.
+const stableService = "leaders"
+
+var byRoute = withConfig("traffic: {stableService: leaders, httpRoutes: [model]}")
+
+// newRouted is newRelease with a Service and a route.
+func newRouted(t *testing.T, steps string, changes ...change) *env {
+	t.Helper()
+	e := newEnv(t)
+	e.apply(fmt.Sprintf(`
+apiVersion: v1
+kind: Service
+metadata: {name: leaders}
+spec:
+  selector: {leaderworkerset.sigs.k8s.io/name: %s, leaderworkerset.sigs.k8s.io/worker-index: "0"}
+  ports: [{port: 80, targetPort: 8080}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: model}
+spec:
+  parentRefs: [{name: %s, namespace: %s}]
+  hostnames: ["%s.example.com"]
+  rules: [{backendRefs: [{name: leaders, port: 80}]}]
+`, name, cluster.GatewayName, cluster.GatewayNamespace, e.namespace))
+	e.deploy(changes...)
+	e.rollout(steps, append(changes, byRoute)...)
+	e.awaitRest("v1")
+	return e
+}
+
+// share is the canary's share of a route's last rule, in percent.
+func share(route *unstructured.Unstructured, stable string) int64 {
+	rules, _, _ := unstructured.NestedSlice(route.Object, "spec", "rules")
+	var all, canary int64
+	for _, rule := range rules[len(rules)-1:] {
+		refs, _, _ := unstructured.NestedSlice(rule.(map[string]any), "backendRefs")
+		for _, ref := range refs {
+			fields := ref.(map[string]any)
+			weight, ok := fields["weight"].(int64)
+			if !ok {
+				weight = 1
+			}
+			all += weight
+			if fields["name"] != stable {
+				canary += weight
+			}
+		}
+	}
+	return canary * 100 / max(all, 1)
+}
+
+func (e *env) route(ctx context.Context) *unstructured.Unstructured {
+	return e.routeNamed(ctx, "model")
+}
+
+func (e *env) routeNamed(ctx context.Context, route string) *unstructured.Unstructured {
+	e.t.Helper()
+	object, err := e.dynamic.Resource(httpRoutes).Namespace(e.namespace).Get(ctx, route, metav1.GetOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return object
+}
+
+func (e *env) mustShare(want int64) {
+	e.t.Helper()
+	e.mustShareOf("model", stableService, want)
+}
+
+func (e *env) mustShareOf(route, stable string, want int64) {
+	e.t.Helper()
+	if got := share(e.routeNamed(e.t.Context(), route), stable); got != want {
+		e.t.Errorf("the canary's share is %d %%, want %d", got, want)
+	}
+}
+
+// mustBeGivenBack fails the test unless the route is the user's, and no Service of ours is left.
+func (e *env) mustBeGivenBack() {
+	e.t.Helper()
+	rules, _, _ := unstructured.NestedSlice(e.route(e.t.Context()).Object, "spec", "rules")
+	if text := asJSON(rules); len(rules) != 1 || strings.Contains(text, "canary") || share(e.route(e.t.Context()), stableService) != 0 {
+		e.t.Errorf("the route is %s", text)
+	}
+	services, err := e.kube.CoreV1().Services(e.namespace).List(e.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	for i := range services.Items {
+		if s := &services.Items[i]; s.Name != stableService && s.Name != name {
+			e.t.Errorf("Service %s is left", s.Name)
+		}
+	}
+}
+
+// The share is in force when a step is done, and never before its groups are ready.
+func TestWeights(t *testing.T) {
+	t.Parallel()
+	e := newRouted(t, routed, slow())
+	e.edit("v2")
+	for i, want := range []int64{10, 50, 100} {
+		e.awaitPause(int32(2*i + 1))
+		e.mustShare(want)
+		e.argo("promote", name)
+	}
+	e.mustRest("v2")
+	e.awaitRest("v2")
+	e.mustBeGivenBack()
+}
+
+// One step may set the weight alone.
+func TestWeightAlone(t *testing.T) {
+	t.Parallel()
+	e := newRouted(t, step("upgrade: 100%")+pause+step("weight: 30")+pause+step("promote: true"))
+	e.edit("v2")
+	e.awaitPause(1)
+	e.mustShare(0)
+	e.mustHave("v2", 0, groups)
+	e.argo("promote", name)
+	e.awaitPause(3)
+	e.mustShare(30)
+	e.argo("promote", name)
+	e.awaitRest("v2")
+	e.mustBeGivenBack()
+}
+
+// moments records the canary's share and its pods as they change.
+type moments struct {
+	mu     sync.Mutex
+	share  int64
+	broken []string
+	seen   int
+}
+
+// watch records, until the test ends, each instant at which a group of the canary goes while requests are sent there.
+func (e *env) watch() *moments {
+	e.t.Helper()
+	m := &moments{share: share(e.route(e.t.Context()), stableService)}
+	routes, err := e.dynamic.Resource(httpRoutes).Namespace(e.namespace).Watch(e.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(routes.Stop)
+	go func() {
+		for event := range routes.ResultChan() {
+			if route, ok := event.Object.(*unstructured.Unstructured); ok {
+				m.mu.Lock()
+				m.share = share(route, stableService)
+				m.seen++
+				m.mu.Unlock()
+			}
+		}
+	}()
+	sets, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Watch(e.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(sets.Stop)
+	go func() {
+		for event := range sets.ResultChan() {
+			object, ok := event.Object.(metav1.Object)
+			if !ok || object.GetName() == name || object.GetDeletionTimestamp() == nil {
+				continue
+			}
+			// Read, not remembered: the two watches are not in step.
+			route := e.route(context.Background())
+			if now := share(route, stableService); now != 0 || !acknowledged(route) {
+				m.mu.Lock()
+				m.broken = append(m.broken, fmt.Sprintf("%s goes at a share of %d %%, acknowledged %t", object.GetName(), now, acknowledged(route)))
+				m.mu.Unlock()
+			}
+		}
+	}()
+	return m
+}
+
+// acknowledged says whether the gateway has taken the route as it is.
+func acknowledged(route *unstructured.Unstructured) bool {
+	parents, _, _ := unstructured.NestedSlice(route.Object, "status", "parents")
+	for _, parent := range parents {
+		conditions, _, _ := unstructured.NestedSlice(parent.(map[string]any), "conditions")
+		for _, condition := range conditions {
+			if fields := condition.(map[string]any); fields["type"] == "Accepted" {
+				return fields["status"] == "True" && fields["observedGeneration"] == route.GetGeneration()
+			}
+		}
+	}
+	return false
+}
+
+func (m *moments) check(t *testing.T) {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, text := range slices.Compact(m.broken) {
+		t.Error(text)
+	}
+}
+
+// An abort brings the requests back first, then takes the capacity.
+func TestAbortWithTraffic(t *testing.T) {
+	t.Parallel()
+	for i, want := range []int64{10, 50, 100} {
+		t.Run(fmt.Sprintf("at-%d", want), func(t *testing.T) {
+			t.Parallel()
+			e := newRouted(t, routed, slow())
+			before := e.identities()
+			e.edit("v2")
+			for j := range i {
+				e.awaitPause(int32(2*j + 1))
+				e.argo("promote", name)
+			}
+			e.awaitPause(int32(2*i + 1))
+			e.mustShare(want)
+			m := e.watch()
+			e.argo("abort", name)
+			e.awaitAborted("v1")
+			m.check(t)
+			e.same(before)
+			e.mustBeGivenBack()
+		})
+	}
+}
+
+// promote --full while requests go to both.
+func TestPromoteFullWithTraffic(t *testing.T) {
+	t.Parallel()
+	e := newRouted(t, routed, slow())
+	e.edit("v2")
+	e.awaitPause(1)
+	e.mustShare(10)
+	m := e.watch()
+	e.argo("promote", "--full", name)
+	e.mustRest("v2")
+	e.awaitRest("v2")
+	m.check(t)
+	e.mustBeGivenBack()
+}
+
+// Requests with a header go to the canary, whatever the share.
+func TestHeaderRoute(t *testing.T) {
+	t.Parallel()
+	e := newRouted(t, step(`upgrade: 25%, headers: [{name: x-canary, exact: "yes"}]`)+pause+
+		step("weight: 20, headers: []")+pause+step("promote: true"))
+	e.edit("v2")
+	e.awaitPause(1)
+	rules, _, _ := unstructured.NestedSlice(e.route(t.Context()).Object, "spec", "rules")
+	if text := asJSON(rules); len(rules) != 2 || !strings.Contains(text, "x-canary") {
+		t.Errorf("the route is %s", text)
+	}
+	e.argo("promote", name)
+	e.awaitPause(3)
+	e.mustShare(20)
+	if text := asJSON(e.route(t.Context()).Object["spec"]); strings.Contains(text, "x-canary") {
+		t.Errorf("the route is %s", text)
+	}
+	e.argo("abort", name)
+	e.awaitAborted("v1")
+	e.mustBeGivenBack()
+}
