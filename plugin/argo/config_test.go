@@ -1,0 +1,212 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package argo
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"sigs.k8s.io/yaml"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// parse reads the canary strategy of a Rollout.
+func parse(t *testing.T, canary string) *v1alpha1.Rollout {
+	t.Helper()
+	ro := &v1alpha1.Rollout{}
+	ro.Spec.Strategy.Canary = &v1alpha1.CanaryStrategy{}
+	if err := yaml.UnmarshalStrict([]byte(canary), ro.Spec.Strategy.Canary); err != nil {
+		t.Fatal(err)
+	}
+	return ro
+}
+
+func TestReadConfig(t *testing.T) {
+	t.Parallel()
+	got, err := ReadConfig(parse(t, `
+trafficRouting:
+  plugins:
+    lockstep/lws:
+      workload: vllm
+      style: BlueGreen
+      traffic:
+        stableService: vllm
+        httpRoutes: [vllm, admin]
+        inferencePool: {name: pool, canaryEndpointPicker: epp, canaryEndpointPickerPort: 9002}
+        drain: {period: 10s, metric: running, metricEndpoint: ":8000/metrics", timeout: 5m}
+        warmUp: {endpoint: ":8000/health", body: hi, timeout: 30s}
+      failureThreshold: 1
+      progressDeadline: 1h
+      minReady: 10s
+      canaryLeaderMetadata: {labels: {a: b}}
+      blueGreen: {promotion: Adopt, scaleDownDelay: 5m, force: true}
+      trigger: Manual
+      onFailure: Wait
+      wait: 0s
+steps:
+- plugin: {name: lockstep/lws, config: {upgrade: 1}}
+- pause: {}
+- plugin: {name: lockstep/lws, config: {upgrade: 3, weight: 0, mirror: 5, headers: [{name: x, exact: "1"}, {name: x-b, regex: a.*}]}}
+- plugin: {name: other/plugin, config: {upgrade: 9}}
+- plugin: {name: lockstep/lws, config: {promote: true}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	zero, five := int32(0), int32(5)
+	want := &Config{
+		Workload: "vllm", Manual: true, Patient: true, Routed: true,
+		Policy: &pb.ReleasePolicy{
+			Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"1", "3"}, FailureThreshold: "1",
+			ProgressDeadline: durationpb.New(time.Hour), MinReady: durationpb.New(10 * time.Second),
+			CanaryLeaderMetadata: &pb.PodMetadata{Labels: map[string]string{"a": "b"}},
+			BlueGreen: &pb.BlueGreenPolicy{
+				Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT, ScaleDownDelay: durationpb.New(5 * time.Minute), Force: true,
+			},
+			Traffic: &pb.TrafficPolicy{
+				StableService: "vllm", HttpRoutes: []string{"vllm", "admin"},
+				InferencePool: &pb.InferencePoolPolicy{Name: "pool", CanaryEndpointPicker: "epp", CanaryEndpointPickerPort: 9002},
+				Drain: &pb.DrainPolicy{
+					Period: durationpb.New(10 * time.Second), Metric: "running", MetricEndpoint: ":8000/metrics",
+					Timeout: durationpb.New(5 * time.Minute),
+				},
+				WarmUp: &pb.WarmUpPolicy{Endpoint: ":8000/health", Body: "hi", Timeout: durationpb.New(30 * time.Second)},
+			},
+		},
+		Steps: map[int]Step{
+			0: {Upgrade: "1"},
+			2: {Upgrade: "3", Weight: &zero, Mirror: &five, Headers: &[]*pb.HeaderMatch{
+				{Name: "x", Value: &pb.HeaderMatch_Exact{Exact: "1"}}, {Name: "x-b", Value: &pb.HeaderMatch_Regex{Regex: "a.*"}},
+			}},
+			4: {Promote: true},
+		},
+	}
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestReadConfigPlaces(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		reason, canary string
+		check          func(*Config) bool
+	}{
+		"not ours": {
+			"A Rollout that never names the plugin is none of its business.",
+			`{steps: [{setWeight: 20}]}`, func(c *Config) bool { return c == nil },
+		},
+		"steps alone": {
+			"A Rollout without traffic routing says everything in its steps.",
+			`{steps: [{plugin: {name: lockstep/lws, config: {workload: w, upgrade: 50%}}}]}`,
+			func(c *Config) bool { return c.Workload == "w" && !c.Routed && c.Wait == DefaultWait && !c.Manual },
+		},
+		"said twice alike": {
+			"Saying the same again is no contradiction.",
+			`{steps: [{plugin: {name: lockstep/lws, config: {workload: w, upgrade: 50%}}}, {plugin: {name: lockstep/lws, config: {workload: w, promote: true}}}]}`,
+			func(c *Config) bool { return len(c.Steps) == 2 },
+		},
+		"no upgrade": {
+			"A release that is one promotion needs a batch all the same.",
+			`{steps: [{plugin: {name: lockstep/lws, config: {workload: w, promote: true}}}]}`,
+			func(c *Config) bool { return c.Policy.GetBatches()[0] == "100%" },
+		},
+		"batches said": {
+			"Batches that are said take precedence over those of the steps.",
+			`{steps: [{plugin: {name: lockstep/lws, config: {workload: w, upgrade: 50%, batches: [10%, 50%, 100%]}}}]}`,
+			func(c *Config) bool { return len(c.Policy.GetBatches()) == 3 },
+		},
+		"headers removed": {
+			"An empty list is not the same as no list.",
+			`{steps: [{plugin: {name: lockstep/lws, config: {workload: w, traffic: {stableService: s}, headers: []}}}]}`,
+			func(c *Config) bool { return c.Steps[0].Headers != nil && len(*c.Steps[0].Headers) == 0 },
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, err := ReadConfig(parse(t, test.canary))
+			if err != nil || !test.check(c) {
+				t.Errorf("%s\ngot %+v, %v", test.reason, c, err)
+			}
+		})
+	}
+}
+
+// What is wrong is said with its place and its field.
+func TestReadConfigRefuses(t *testing.T) {
+	t.Parallel()
+	routing := func(config string) string {
+		return "{trafficRouting: {plugins: {lockstep/lws: " + config + "}}, steps: [{plugin: {name: lockstep/lws, config: {upgrade: 50%}}}]}"
+	}
+	second := func(config string) string {
+		return "{steps: [{plugin: {name: lockstep/lws, config: {workload: w, upgrade: 50%}}}, {plugin: {name: lockstep/lws, config: " + config + "}}]}"
+	}
+	tests := map[string]struct {
+		canary string
+		want   []string
+	}{
+		"unknown field":        {routing(`{workload: w, stile: Canary}`), []string{"trafficRouting.plugins[lockstep/lws]", `"stile"`}},
+		"unknown nested field": {routing(`{workload: w, traffic: {stableService: s, httpRoute: [x]}}`), []string{`"traffic.httpRoute"`}},
+		"wrong case":           {routing(`{Workload: w}`), []string{`"Workload"`}},
+		"wrong type":           {routing(`{workload: 3}`), []string{"workload", "want text, got number"}},
+		"wrong nested type":    {routing(`{workload: w, traffic: {stableService: s, httpRoutes: x}}`), []string{"traffic.httpRoutes", "want a list, got string"}},
+		"no workload":          {routing(`{style: Canary}`), []string{"workload is required"}},
+		"style":                {routing(`{workload: w, style: canary}`), []string{"style", "canary", "BlueGreen"}},
+		"duration":             {routing(`{workload: w, progressDeadline: "30"}`), []string{"progressDeadline", "30m"}},
+		"negative duration":    {routing(`{workload: w, minReady: -1s}`), []string{"minReady"}},
+		"wait too long":        {routing(`{workload: w, wait: 10m}`), []string{"wait", "2m0s at most"}},
+		"batch":                {routing(`{workload: w, batches: [50%, many]}`), []string{"batches[1]", "many"}},
+		"no stable service":    {routing(`{workload: w, traffic: {httpRoutes: [x]}}`), []string{"traffic.stableService"}},
+		"no object":            {routing(`[1]`), []string{"trafficRouting.plugins[lockstep/lws]", "want an object, got array"}},
+		"unknown step field":   {second(`{upgrad: 50%}`), []string{"step 2", "steps[1]", `"upgrad"`}},
+		"step type":            {second(`{promote: "yes"}`), []string{"step 2", "promote", "want true or false"}},
+		"fraction":             {second(`{weight: 2.5}`), []string{"step 2", "weight", "want a whole number"}},
+		"empty step":           {second(`{}`), []string{"step 2", "nothing to do"}},
+		"no config":            {"{steps: [{plugin: {name: lockstep/lws}}]}", []string{"step 1", "nothing to do"}},
+		"weight":               {second(`{weight: 101}`), []string{"step 2", "weight", "0 to 100"}},
+		"weight of nothing":    {second(`{weight: 50}`), []string{"step 2", "weight", "nothing splits"}},
+		"upgrade":              {second(`{upgrade: half}`), []string{"step 2", "upgrade", "half"}},
+		"upgrade object":       {second(`{upgrade: {a: b}}`), []string{"step 2", "upgrade"}},
+		"header":               {second(`{headers: [{name: x}]}`), []string{"step 2", "headers[0]", "exact or regex"}},
+		"header without name":  {second(`{headers: [{exact: x}]}`), []string{"step 2", "headers[0].name"}},
+		"contradiction":        {second(`{workload: v, promote: true}`), []string{"step 2", "workload", "step 1"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, err := ReadConfig(parse(t, test.canary))
+			if err == nil {
+				t.Fatalf("accepted: %+v", c)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q does not say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+// FuzzReadConfig: whatever people write, the controller does not crash.
+func FuzzReadConfig(f *testing.F) {
+	for _, seed := range []string{`{"workload":"w"}`, `{"upgrade":"5%"}`, `[]`, `null`, `{"headers":[null]}`, `{"traffic":null}`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(_ *testing.T, raw []byte) {
+		ro := &v1alpha1.Rollout{}
+		ro.Spec.Strategy.Canary = &v1alpha1.CanaryStrategy{
+			TrafficRouting: &v1alpha1.RolloutTrafficRouting{Plugins: map[string]json.RawMessage{PluginName: raw}},
+			Steps:          []v1alpha1.CanaryStep{{Plugin: &v1alpha1.PluginStep{Name: PluginName, Config: raw}}},
+		}
+		_, _ = ReadConfig(ro)
+	})
+}
