@@ -23,8 +23,8 @@ func (w *workload) context() *pb.BatchContext {
 		Size:           1,
 		StableReady:    w.replicas,
 		Total:          w.replicas,
-		StableRevision: w.stable,
-		TrafficBasis:   pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS,
+		StableRevision: w.stable, TemplateRevision: w.revision,
+		TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS,
 	}
 	if w.adopted {
 		c.State, c.Reason = pb.State_STATE_HOLDING, "AtRest"
