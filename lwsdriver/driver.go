@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
@@ -68,6 +69,7 @@ type options struct {
 	workload  types.NamespacedName
 	readOnly  bool
 	version   string
+	silent    bool
 	registry  prometheus.Registerer
 	now       func() time.Time
 }
@@ -90,6 +92,9 @@ func WithWorkload(key types.NamespacedName) Option {
 // WithReadOnly makes the driver look and answer only: it writes nothing by itself, not even to finish a release, and
 // refuses the RPCs that would change something with UNSUPPORTED.
 func WithReadOnly() Option { return func(o *options) { o.readOnly = true } }
+
+// WithoutEvents leaves the events on workloads to another driver that works on the same ones. The default writes them.
+func WithoutEvents() Option { return func(o *options) { o.silent = true } }
 
 // WithVersion sets the version that GetDriverInfo returns.
 func WithVersion(v string) Option { return func(o *options) { o.version = v } }
@@ -160,6 +165,9 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dyna
 	d.observer = &observer{caches: caches, router: d.router, scalers: d.scalers, prober: d.prober, now: o.now, asksNobody: o.readOnly}
 	d.applier = &applier{client: sets, core: core, router: d.router, scalers: d.scalers, caches: caches, hub: &d.hub}
 	d.events = newAnnouncer(core, o.log)
+	if o.silent {
+		d.events.recorder = &events.FakeRecorder{}
+	}
 	return d, nil
 }
 

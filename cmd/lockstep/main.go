@@ -34,6 +34,9 @@ func newDriver(config *rest.Config, settings cli.DriverSettings) (server.Driver,
 	if settings.ReadOnly {
 		opts = append(opts, lwsdriver.WithReadOnly())
 	}
+	if settings.Silent {
+		opts = append(opts, lwsdriver.WithoutEvents())
+	}
 	if settings.Metrics != nil {
 		opts = append(opts, lwsdriver.WithMetrics(settings.Metrics))
 	}

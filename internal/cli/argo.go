@@ -79,6 +79,8 @@ func serveArgo(ctx context.Context, o *options, args []string) error {
 // reach connects to the driver, or starts one inside this process. The returned context ends when that one fails.
 func (f *argoFlags) reach(ctx context.Context, o *options) (argo.Driver, context.Context, func() error, error) {
 	if f.dial.address == "" {
+		// Both of Argo's plugins have a driver, and both work on everything; one of them tells people.
+		o.silent = argo.StartedAs() == argo.RoleStep
 		inside, err := connectInside(ctx, o)
 		if err != nil {
 			return nil, nil, nil, err

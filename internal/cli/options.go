@@ -38,6 +38,8 @@ type options struct {
 	// workload and readOnly keep the driver inside a command to that command's business. Zero: it serves hosts.
 	workload types.NamespacedName
 	readOnly bool
+	// silent keeps the driver from writing events that another one writes.
+	silent bool
 
 	// log is used instead of one made from the flags, where a host reads the log in a format of its own.
 	log *slog.Logger

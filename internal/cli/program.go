@@ -34,6 +34,8 @@ type DriverSettings struct {
 	Workload types.NamespacedName
 	// ReadOnly is true when nothing must be written.
 	ReadOnly bool
+	// Silent is true when another driver writes the events on the same workloads.
+	Silent bool
 	// Version is the program's version.
 	Version string
 	// Metrics is where the engine registers its metrics. Nil: nowhere.

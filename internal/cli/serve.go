@@ -81,7 +81,7 @@ func (o *options) driver(logger *slog.Logger, metrics prometheus.Registerer) (se
 	}
 	driver, err := o.newDriver(config, DriverSettings{
 		Logger: logger, Namespace: o.namespace, Workload: o.workload, ReadOnly: o.readOnly,
-		Version: version(), Metrics: metrics,
+		Silent: o.silent, Version: version(), Metrics: metrics,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make driver: %w", err)

@@ -214,6 +214,48 @@ func ReadConfig(ro *v1alpha1.Rollout) (*Config, error) {
 	return c, nil
 }
 
+// ReadAnyway is ReadConfig, but that with the error comes what is sure all the same: which workload it is about, so that
+// a mistake in a step neither lets go of it nor loses an abort. It is nil where that is not said.
+func ReadAnyway(ro *v1alpha1.Rollout) (*Config, error) {
+	config, err := ReadConfig(ro)
+	if err == nil {
+		return config, nil
+	}
+	canary := ro.Spec.Strategy.Canary
+	c := &Config{}
+	if canary.TrafficRouting != nil {
+		raw, ok := canary.TrafficRouting.Plugins[PluginName]
+		c.Routed = ok
+		c.salvage(raw)
+	}
+	for _, s := range canary.Steps {
+		if s.Plugin != nil && s.Plugin.Name == PluginName {
+			c.salvage(s.Plugin.Config)
+		}
+	}
+	if c.Workload == "" {
+		return nil, err
+	}
+	return c, err
+}
+
+// salvage takes what can be read of one place. What was read before stays.
+func (c *Config) salvage(raw json.RawMessage) {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(raw, &fields) != nil {
+		return
+	}
+	text := func(field string) string {
+		var s string
+		_ = json.Unmarshal(fields[field], &s) // Anything else is as good as nothing.
+		return s
+	}
+	if c.Workload == "" {
+		c.Workload = text("workload")
+	}
+	c.Manual = c.Manual || text("trigger") == "Manual"
+}
+
 // upgrades are the targets of the steps, in their order, without repetitions.
 func upgrades(all []v1alpha1.CanaryStep, steps map[int]Step) []string {
 	var targets []string

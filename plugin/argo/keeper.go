@@ -141,6 +141,9 @@ func (k *Keeper) deleted(o any) {
 		o = gone.Obj
 	}
 	if ro, ok := o.(*v1alpha1.Rollout); ok {
+		k.mu.Lock()
+		delete(k.warned, ro.UID)
+		k.mu.Unlock()
 		if workload := workloadOf(ro); workload.Name != "" {
 			k.queue.Add(item{workload: true, NamespacedName: workload})
 		}
@@ -206,9 +209,12 @@ func (k *Keeper) keepRollout(ctx context.Context, key types.NamespacedName) (tim
 	if ro == nil {
 		return 0, nil
 	}
-	config, err := ReadConfig(ro)
-	if err != nil || config == nil || !k.minds(config) {
-		return 0, nil //nolint:nilerr // The Rollout's steps say it.
+	config, mistake := ReadAnyway(ro)
+	if mistake != nil {
+		k.warnOnce(ro, "InvalidConfig", mistake.Error())
+	}
+	if config == nil || !k.minds(config) {
+		return 0, nil
 	}
 	f := ReadFacts(ro)
 	workload := types.NamespacedName{Namespace: f.Namespace, Name: config.Workload}
@@ -218,7 +224,10 @@ func (k *Keeper) keepRollout(ctx context.Context, key types.NamespacedName) (tim
 	}
 	k.watch(ctx, workload)
 	f.Rival = k.Rival(f, config.Workload)
-	k.warnOfRival(ro, f, workload)
+	if f.Rival != "" {
+		k.warnOnce(ro, "WorkloadTaken", fmt.Sprintf(
+			"LeaderWorkerSet %s is released by Rollout %s, which was there first: this Rollout releases nothing", workload, f.Rival))
+	}
 	t := newTarget(k.Driver, f, config)
 	c, err := t.look(ctx)
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
@@ -415,18 +424,14 @@ func (k *Keeper) tell(workload types.NamespacedName) {
 	}
 }
 
-// warnOfRival tells people once that a Rollout is one too many.
-func (k *Keeper) warnOfRival(ro *v1alpha1.Rollout, f Facts, workload types.NamespacedName) {
+// warnOnce tells people what is wrong with a Rollout, unless that was the last thing they were told of it.
+func (k *Keeper) warnOnce(ro *v1alpha1.Rollout, reason, message string) {
 	k.mu.Lock()
-	news := k.warned[ro.UID] != f.Rival
-	k.warned[ro.UID] = f.Rival
-	if f.Rival == "" {
-		delete(k.warned, ro.UID)
-	}
+	news := k.warned[ro.UID] != message
+	k.warned[ro.UID] = message
 	k.mu.Unlock()
-	if news && f.Rival != "" {
-		k.warn(ro, "WorkloadTaken", fmt.Sprintf(
-			"LeaderWorkerSet %s is released by Rollout %s, which was there first: this Rollout releases nothing", workload, f.Rival))
+	if news {
+		k.warn(ro, reason, message)
 	}
 }
 
@@ -441,10 +446,10 @@ func keyOf(ro *v1alpha1.Rollout) types.NamespacedName {
 	return types.NamespacedName{Namespace: ro.Namespace, Name: ro.Name}
 }
 
-// workloadOf is the workload that a Rollout names; zero for one that is not ours or can't be read.
+// workloadOf is the workload that a Rollout names; zero for one that is not ours or does not say.
 func workloadOf(ro *v1alpha1.Rollout) types.NamespacedName {
-	config, err := ReadConfig(ro)
-	if err != nil || config == nil {
+	config, _ := ReadAnyway(ro) //nolint:errcheck // Whoever acts on the rest of it says what is wrong.
+	if config == nil {
 		return types.NamespacedName{}
 	}
 	return types.NamespacedName{Namespace: ro.Namespace, Name: config.Workload}

@@ -159,9 +159,9 @@ func (p *RouterPlugin) SetMirrorRoute(ro *v1alpha1.Rollout, mirror *v1alpha1.Set
 
 // call reads the Rollout and does the work, if it is of a Rollout with something to work on.
 func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context.Context, target) error) types.RpcError {
-	config, err := ReadConfig(ro)
-	if config == nil || err != nil {
-		// The step says what is wrong, and without knowing the workload there is nothing to do.
+	// The step says what is wrong with the configuration; ends are served all the same.
+	config, err := ReadAnyway(ro)
+	if config == nil {
 		return types.RpcError{}
 	}
 	f := ReadFacts(ro)

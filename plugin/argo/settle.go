@@ -63,7 +63,7 @@ func promotable(c *pb.BatchContext, id ID) bool {
 // pause came before the first step. What follows is end's.
 func catchUp(f Facts, config *Config, c *pb.BatchContext, id ID) move {
 	template := c.GetTemplateRevision()
-	if config == nil || f.Rival != "" || template == "" || serving(c) == "" || serving(c) == template || !f.Current || f.Abort ||
+	if config.Policy == nil || f.Rival != "" || template == "" || serving(c) == "" || serving(c) == template || !f.Current || f.Abort ||
 		c.GetState() == pb.State_STATE_UNMANAGED {
 		return move{}
 	}

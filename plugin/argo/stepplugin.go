@@ -60,6 +60,7 @@ func (*StepPlugin) Type() string { return PluginName }
 func (p *StepPlugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
 	f, config, err := p.read(ro)
 	if err != nil {
+		p.log(f, "step", "", err)
 		return failed(err), types.RpcError{}
 	}
 	step, ok := config.Steps[f.Index]
@@ -95,7 +96,7 @@ func (p *StepPlugin) Abort(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types
 
 func (p *StepPlugin) end(ro *v1alpha1.Rollout, mean func(*Facts)) (types.RpcStepResult, types.RpcError) {
 	f, config, err := p.read(ro)
-	if err != nil {
+	if config == nil {
 		return failed(err), types.RpcError{}
 	}
 	mean(&f)
@@ -120,20 +121,17 @@ func forwards(c *pb.BatchContext) bool {
 	return c.GetState() == pb.State_STATE_PROMOTING || c.GetState() == pb.State_STATE_COMPLETED
 }
 
-// read reads the Rollout that the controller sent.
+// read reads the Rollout that the controller sent. With an error comes what ends need, if it can be read.
 func (p *StepPlugin) read(ro *v1alpha1.Rollout) (Facts, *Config, error) {
-	config, err := ReadConfig(ro)
-	if err != nil {
-		return Facts{}, nil, err
-	}
-	if config == nil {
-		return Facts{}, nil, errors.New("the Rollout does not use this plugin")
-	}
 	f := ReadFacts(ro)
-	if p.Rivals != nil {
+	config, err := ReadAnyway(ro)
+	if config == nil && err == nil {
+		err = errors.New("the Rollout does not use this plugin")
+	}
+	if config != nil && p.Rivals != nil {
 		f.Rival = p.Rivals.Rival(f, config.Workload)
 	}
-	return f, config, nil
+	return f, config, err
 }
 
 // slot takes the right to wait, if there is one left.
