@@ -27,9 +27,9 @@ func TestDriverApart(t *testing.T) {
 	d.Kill()
 	e.argo("promote", name)
 	e.await("the step says that the driver is away", func(r *v1alpha1.Rollout) bool {
-		t.Log(ran(r, 2).Message)
-		return strings.Contains(ran(r, 2).Message, "driver")
+		return strings.Contains(ran(r, 2).Message, "connect")
 	})
+	t.Log(ran(e.get(t.Context()), 2).Message)
 	d.Restart()
 	e.awaitPause(3)
 	e.mustShare(50)

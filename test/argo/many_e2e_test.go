@@ -13,8 +13,11 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -44,19 +47,34 @@ spec:
 	}
 	each := func(what string, check func(*v1alpha1.Rollout) bool) {
 		t.Helper()
+		last := errors.New("nothing")
 		e.eventually(what, func(ctx context.Context) error {
 			for i := range stuck {
 				r, err := e.tryGet(ctx, fmt.Sprintf("stuck-%d", i))
 				if err != nil {
-					return err
+					return fmt.Errorf("%w; before: %w", err, last)
 				}
 				if !check(r) {
-					return errors.New(r.Name + ": " + string(r.Status.Phase) + " " + stepMessages(r))
+					last = fmt.Errorf("%s: %s %s", r.Name, r.Status.Phase, stepMessages(r))
+					return last
 				}
 			}
 			return nil
 		})
 	}
+	e.eventually("all are held", func(ctx context.Context) error {
+		sets, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range sets.Items {
+			rolling := sets.Items[i].Spec.RolloutStrategy.RollingUpdateConfiguration
+			if sets.Items[i].Status.ReadyReplicas == 0 || rolling == nil || !release.SameRolling(*rolling, release.Hold()) {
+				return fmt.Errorf("%s is not", sets.Items[i].Name)
+			}
+		}
+		return nil
+	})
 	each("all are healthy", func(r *v1alpha1.Rollout) bool { return r.Status.Phase == v1alpha1.RolloutPhaseHealthy })
 	for i := range stuck {
 		e.apply(small(i, "v2", cluster.BehaviorNeverReady))
@@ -64,7 +82,10 @@ spec:
 	each("all wait", func(r *v1alpha1.Rollout) bool { return ran(r, 0).Phase == v1alpha1.StepPluginPhaseRunning })
 	start := time.Now()
 	e.edit("v2")
-	e.mustRest("v2")
+	e.await("the release is over", func(r *v1alpha1.Rollout) bool {
+		stable, _, err := e.counts(t.Context(), "v2")
+		return err == nil && stable == groups && r.Status.Phase == v1alpha1.RolloutPhaseHealthy
+	})
 	t.Logf("a release beside %d that wait took %s", stuck, time.Since(start).Round(100*time.Millisecond))
 	if limit := 45 * time.Second; time.Since(start) > limit {
 		t.Errorf("it took more than %s", limit)

@@ -56,8 +56,10 @@ func TestConfigRefused(t *testing.T) {
 	before := e.identities()
 	e.rollout(quarters, withConfig("stile: Canary"))
 	e.awaitSaid(name, "stile")
+	e.mustRest("v1")
 	e.edit("v2")
-	e.awaitSaid(name, "stile")
+	e.await("the first step fails", func(r *v1alpha1.Rollout) bool { return ran(r, 0).Phase == v1alpha1.StepPluginPhaseFailed })
+	e.awaitAborted("v1")
 	e.same(before)
 }
 

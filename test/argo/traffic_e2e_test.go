@@ -100,22 +100,26 @@ func (e *env) mustShareOf(route, stable string, want int64) {
 	}
 }
 
-// mustBeGivenBack fails the test unless the route is the user's, and no Service of ours is left.
+// mustBeGivenBack waits until the route is the user's, and no Service of ours is left. A Rollout that was aborted says so before.
 func (e *env) mustBeGivenBack() {
 	e.t.Helper()
-	rules, _, _ := unstructured.NestedSlice(e.route(e.t.Context()).Object, "spec", "rules")
-	if text := asJSON(rules); len(rules) != 1 || strings.Contains(text, "canary") || share(e.route(e.t.Context()), stableService) != 0 {
-		e.t.Errorf("the route is %s", text)
-	}
-	services, err := e.kube.CoreV1().Services(e.namespace).List(e.t.Context(), metav1.ListOptions{})
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	for i := range services.Items {
-		if s := &services.Items[i]; s.Name != stableService && s.Name != name {
-			e.t.Errorf("Service %s is left", s.Name)
+	e.eventually("the user's objects are given back", func(ctx context.Context) error {
+		route := e.route(ctx)
+		rules, _, _ := unstructured.NestedSlice(route.Object, "spec", "rules")
+		if text := asJSON(rules); len(rules) != 1 || strings.Contains(text, "canary") || share(route, stableService) != 0 {
+			return fmt.Errorf("the route is %s", text)
 		}
-	}
+		services, err := e.kube.CoreV1().Services(e.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range services.Items {
+			if s := &services.Items[i]; s.Name != stableService && s.Name != name {
+				return fmt.Errorf("Service %s is left", s.Name)
+			}
+		}
+		return nil
+	})
 }
 
 // The share is in force when a step is done, and never before its groups are ready.
