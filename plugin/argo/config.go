@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
 	"time"
 
@@ -381,8 +382,9 @@ func (h header) match(at place, i int) (*pb.HeaderMatch, error) {
 	}
 }
 
-// quantity says whether s is a number of groups or a percentage.
+// quantity says whether s is a number of groups or a percentage of them.
 func quantity(s scalar) bool {
-	digits := strings.TrimSuffix(string(s), "%")
-	return digits != "" && len(digits) < 10 && strings.Trim(digits, "0123456789") == ""
+	digits, percent := strings.CutSuffix(string(s), "%")
+	n, err := strconv.ParseUint(digits, 10, 31)
+	return err == nil && (!percent || n <= 100)
 }

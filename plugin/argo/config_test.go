@@ -175,6 +175,7 @@ func TestReadConfigRefuses(t *testing.T) {
 		"weight":               {second(`{weight: 101}`), []string{"step 2", "weight", "0 to 100"}},
 		"weight of nothing":    {second(`{weight: 50}`), []string{"step 2", "weight", "nothing splits"}},
 		"upgrade":              {second(`{upgrade: half}`), []string{"step 2", "upgrade", "half"}},
+		"more than all":        {second(`{upgrade: 101%}`), []string{"step 2", "upgrade", "101%"}},
 		"upgrade object":       {second(`{upgrade: {a: b}}`), []string{"step 2", "upgrade"}},
 		"header":               {second(`{headers: [{name: x}]}`), []string{"step 2", "headers[0]", "exact or regex"}},
 		"header without name":  {second(`{headers: [{exact: x}]}`), []string{"step 2", "headers[0].name"}},

@@ -100,7 +100,6 @@ func (k *Keeper) init() {
 // Run works until ctx has ended.
 func (k *Keeper) Run(ctx context.Context) error {
 	k.init()
-	defer k.queue.ShutDown()
 	if _, err := k.store.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { k.changed(nil, o) },
 		UpdateFunc: k.changed,
@@ -110,6 +109,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 	var running sync.WaitGroup
 	defer running.Wait()
+	defer k.queue.ShutDown() // before the wait for the worker that it ends
 	running.Go(func() { k.store.RunWithContext(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), k.store.HasSynced) {
 		return nil

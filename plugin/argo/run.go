@@ -114,6 +114,9 @@ func (s *stepper) told(a action) {
 // judge says what becomes of the step after an error. Where it is final, nil means that out says it all.
 func (r *run) judge(err error, out *outcome) (final bool, verdict error) {
 	out.message = text(err)
+	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
+		out.message = fmt.Sprintf("the driver does not answer, the step goes on when it does (%s)", out.message)
+	}
 	if passing(err) || overtaken(err) {
 		return false, nil
 	}
@@ -195,9 +198,4 @@ func sleepUntil(ctx context.Context, deadline time.Time, d time.Duration) bool {
 	}
 	sleep(ctx, d)
 	return ctx.Err() == nil
-}
-
-// unreachable is the message of a step whose driver can't be reached at all.
-func unreachable(err error) string {
-	return fmt.Sprintf("the plugin has no driver: %v", err)
 }

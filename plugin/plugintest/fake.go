@@ -123,6 +123,11 @@ func (w *workload) inFlight() bool {
 	return w.release != nil && w.release.intent == pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
 }
 
+// held says whether a release keeps others off: one of nothing does not.
+func (w *workload) held() bool {
+	return w.inFlight() && w.release.update != w.stable
+}
+
 // GetDriverInfo implements the contract.
 func (*FakeDriver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.GetDriverInfoResponse, error) {
 	return &pb.GetDriverInfoResponse{
@@ -157,7 +162,7 @@ func (d *FakeDriver) Disown(_ context.Context, req *pb.DisownRequest) (*pb.Disow
 	if err != nil {
 		return nil, err
 	}
-	if w.inFlight() {
+	if w.held() {
 		return nil, w.inProgress()
 	}
 	wrote := w.adopted
@@ -187,7 +192,7 @@ func (d *FakeDriver) Initialize(_ context.Context, req *pb.InitializeRequest) (*
 		}
 		return &pb.InitializeResponse{Action: d.action(false), Context: w.context()}, nil
 	}
-	if w.inFlight() {
+	if w.held() {
 		return nil, w.inProgress()
 	}
 	w.adopted = true

@@ -1,0 +1,264 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package argo
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// warnings are what a Keeper tells people.
+type warnings struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (w *warnings) Warn(ro *v1alpha1.Rollout, reason, message string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all = append(w.all, ro.Name+" "+reason+" "+message)
+}
+
+func (w *warnings) have(text string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.all, func(s string) bool { return strings.Contains(s, text) })
+}
+
+// house is a Keeper in a cluster of Rollouts only, and a driver in memory.
+type house struct {
+	t      *testing.T
+	fake   *plugintest.FakeDriver
+	driver Driver
+	client dynamic.Interface
+	told   *warnings
+	keeper *Keeper
+}
+
+func newHouse(t *testing.T) *house {
+	t.Helper()
+	fake := plugintest.NewFakeDriver()
+	h := &house{t: t, fake: fake, driver: plugintest.Connect(t, fake, nil), told: &warnings{}}
+	h.client = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{rolloutResource: "RolloutList"})
+	h.keeper = &Keeper{Driver: h.driver, Client: h.client, Logger: slog.New(slog.DiscardHandler), Recorder: h.told}
+	return h
+}
+
+// start runs the Keeper until the test ends.
+func (h *house) start() {
+	h.t.Helper()
+	ctx, cancel := context.WithCancel(h.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- h.keeper.Run(ctx) }()
+	h.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			h.t.Error(err)
+		}
+	})
+}
+
+// create makes a Rollout that has deployed its first template.
+func (h *house) create(name, config string, at time.Time) {
+	h.t.Helper()
+	ro := parse(h.t, `{trafficRouting: {plugins: {lockstep/lws: `+config+`}}, steps: [{plugin: {name: lockstep/lws, config: {upgrade: 50%}}}]}`)
+	ro.TypeMeta = metav1.TypeMeta{APIVersion: "argoproj.io/v1alpha1", Kind: "Rollout"}
+	ro.ObjectMeta = metav1.ObjectMeta{
+		Namespace: "ns", Name: name, UID: types.UID(name + "-" + uid), Generation: 1, CreationTimestamp: metav1.NewTime(at),
+		Annotations: map[string]string{annotationNumber: "1"},
+	}
+	ro.Status = v1alpha1.RolloutStatus{CurrentPodHash: "h1", StableRS: "h1", ObservedGeneration: "1"}
+	raw, err := json.Marshal(ro)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	u := &unstructured.Unstructured{}
+	if err := u.UnmarshalJSON(raw); err != nil {
+		h.t.Fatal(err)
+	}
+	if _, err := h.client.Resource(rolloutResource).Namespace("ns").Create(h.t.Context(), u, metav1.CreateOptions{}); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// read returns the Rollout as it is.
+func (h *house) read(name string) *v1alpha1.Rollout {
+	h.t.Helper()
+	u, err := h.client.Resource(rolloutResource).Namespace("ns").Get(h.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	o, _ := readRollout(u)
+	ro, ok := o.(*v1alpha1.Rollout)
+	if !ok {
+		h.t.Fatalf("got %T", o)
+	}
+	return ro
+}
+
+func (h *house) delete(name string) {
+	h.t.Helper()
+	if err := h.client.Resource(rolloutResource).Namespace("ns").Delete(h.t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *house) workload() *pb.BatchContext {
+	r, err := h.driver.CalculateBatchContext(h.t.Context(), &pb.CalculateBatchContextRequest{
+		Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"},
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return r.GetContext()
+}
+
+// eventually waits for a condition.
+func (h *house) eventually(what string, check func() bool) {
+	h.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !check(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			h.t.Fatalf("it never came to it: %s; the workload: %v", what, h.workload())
+		}
+	}
+}
+
+func (h *house) owned() bool { return h.workload().GetOwner() == "argo-rollouts/ns/a" }
+
+func TestKeeperHoldsAndStarts(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.start()
+	h.create("a", "{workload: w}", time.Now())
+	h.fake.SetWorkload("ns", "w", 4, "t1")
+	h.eventually("the workload is held, and whose it is is known", h.owned)
+	h.eventually("the Rollout knows the revision", func() bool { return h.read("a").Annotations[AnnotationSeen] == "t1" })
+	if got := h.read("a").Spec.Template.Annotations; len(got) > 0 {
+		t.Errorf("the pod template was touched, which starts a release of nothing: %v", got)
+	}
+	h.fake.SetWorkload("ns", "w", 4, "t2")
+	h.eventually("the edit starts the Rollout", func() bool { return h.read("a").Spec.Template.Annotations[AnnotationRevision] == "t2" })
+	h.fake.SetWorkload("ns", "w", 4, "t1")
+	h.eventually("the first template is without annotation again", func() bool {
+		ro := h.read("a")
+		return ro.Spec.Template.Annotations == nil && ro.Annotations[AnnotationSeen] == "t1"
+	})
+}
+
+func TestKeeperManual(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.fake.SetWorkload("ns", "w", 4, "t1")
+	h.create("a", "{workload: w, trigger: Manual}", time.Now())
+	h.start()
+	h.eventually("the workload is held", h.owned)
+	h.fake.SetWorkload("ns", "w", 4, "t2")
+	time.Sleep(300 * time.Millisecond)
+	if ro := h.read("a"); ro.Annotations[AnnotationSeen] != "" || len(ro.Spec.Template.Annotations) > 0 {
+		t.Errorf("a manual Rollout was written to: %v", ro)
+	}
+}
+
+// A mistake elsewhere in the configuration does not let go of the workload.
+func TestKeeperMistake(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.fake.SetWorkload("ns", "w", 4, "t1")
+	h.create("a", "{workload: w, stile: Canary}", time.Now())
+	h.start()
+	h.eventually("the workload is held", h.owned)
+	h.eventually("the mistake is named", func() bool { return h.told.have(`a InvalidConfig`) && h.told.have(`"stile"`) })
+	h.fake.SetWorkload("ns", "w", 4, "t2")
+	h.eventually("the step is to say it too", func() bool { return h.read("a").Spec.Template.Annotations[AnnotationRevision] == "t2" })
+}
+
+func TestKeeperRival(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.fake.SetWorkload("ns", "w", 4, "t1")
+	h.create("b", "{workload: w}", time.Now())
+	h.create("a", "{workload: w}", time.Now().Add(-time.Hour))
+	h.start()
+	h.eventually("the first has it", h.owned)
+	h.eventually("the second is told", func() bool { return h.told.have("b WorkloadTaken") && h.told.have("released by Rollout a") })
+	if got := h.keeper.Rival(ReadFacts(h.read("a")), "w"); got != "" {
+		t.Errorf("the first has a rival: %s", got)
+	}
+	h.delete("a")
+	h.eventually("the second inherits", func() bool { return h.workload().GetOwner() == "argo-rollouts/ns/b" })
+}
+
+func TestKeeperGivesBack(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.fake.SetWorkload("ns", "w", 4, "t1")
+	h.create("a", "{workload: w}", time.Now())
+	h.start()
+	h.eventually("the workload is held", h.owned)
+	h.fake.SetWorkload("ns", "w", 4, "t2")
+	h.begin("x.1.h.t2.1", "argo-rollouts/ns/a")
+	h.delete("a")
+	h.eventually("it is given back", func() bool { return h.workload().GetState() == pb.State_STATE_UNMANAGED })
+}
+
+// begin starts a release past the Keeper.
+func (h *house) begin(id, owner string) {
+	h.t.Helper()
+	if _, err := h.driver.Initialize(h.t.Context(), &pb.InitializeRequest{
+		Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"}, ReleaseId: id, Owner: owner,
+		Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"50%"}},
+	}); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// A Rollout that was deleted while no Keeper ran is known by the owner of the workload's last release.
+func TestKeeperFindsOrphans(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		owner string
+		want  pb.State
+	}{
+		"its own":        {"argo-rollouts/ns/gone", pb.State_STATE_UNMANAGED},
+		"someone else's": {"lockstep-cli/jo", pb.State_STATE_NOTHING_TO_RELEASE},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t)
+			h.fake.SetWorkload("ns", "w", 4, "t1")
+			h.begin("x.1.h.t1.1", test.owner)
+			listed := make(chan struct{})
+			h.keeper.Adopted = func(context.Context) ([]types.NamespacedName, error) {
+				defer close(listed)
+				return []types.NamespacedName{{Namespace: "ns", Name: "w"}}, nil
+			}
+			h.start()
+			<-listed
+			if test.want != pb.State_STATE_UNMANAGED {
+				time.Sleep(200 * time.Millisecond)
+			}
+			h.eventually("it is as it should be", func() bool { return h.workload().GetState() == test.want })
+		})
+	}
+}
