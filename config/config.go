@@ -19,7 +19,7 @@ const (
 	ServiceAccount = "lockstep-driver"
 )
 
-//go:embed rbac/*.yaml admission/*.yaml argo/*.yaml
+//go:embed rbac/*.yaml admission/*.yaml argo/*.yaml argo/plugin/*.yaml
 var files embed.FS
 
 // RBAC is the driver's namespace, service account, role and binding, as one YAML stream.
@@ -38,7 +38,7 @@ func ArgoRBAC() ([]byte, error) {
 
 // ArgoPlugins is the ConfigMap that tells Argo Rollouts of the plugins.
 func ArgoPlugins() ([]byte, error) {
-	return stream("argo/configmap")
+	return stream("argo/plugin/configmap")
 }
 
 // stream puts manifests together.

@@ -212,7 +212,20 @@ func ReadConfig(ro *v1alpha1.Rollout) (*Config, error) {
 	if err := c.take(merged, where, upgrades(canary.Steps, c.Steps)); err != nil {
 		return nil, err
 	}
-	return c, nil
+	return c, checkNative(canary.Steps, c.Steps)
+}
+
+// checkNative refuses setWeight beside weight: only one of the two can say where requests go.
+func checkNative(all []v1alpha1.CanaryStep, own map[int]Step) error {
+	for i, s := range all {
+		for j, step := range own {
+			if s.SetWeight != nil && step.Weight != nil {
+				return fmt.Errorf("step %d (spec.strategy.canary.steps[%d].setWeight): does nothing where a step of %s has a weight, as step %d: "+
+					"use one of the two in all steps", i+1, i, PluginName, j+1)
+			}
+		}
+	}
+	return nil
 }
 
 // ReadAnyway is ReadConfig, but that with the error comes what is sure all the same: which workload it is about, so that

@@ -179,7 +179,11 @@ func TestReadConfigRefuses(t *testing.T) {
 		"upgrade object":       {second(`{upgrade: {a: b}}`), []string{"step 2", "upgrade"}},
 		"header":               {second(`{headers: [{name: x}]}`), []string{"step 2", "headers[0]", "exact or regex"}},
 		"header without name":  {second(`{headers: [{exact: x}]}`), []string{"step 2", "headers[0].name"}},
-		"contradiction":        {second(`{workload: v, promote: true}`), []string{"step 2", "workload", "step 1"}},
+		"setWeight beside weight": {
+			"{steps: [{setWeight: 10}, {plugin: {name: lockstep/lws, config: {workload: w, traffic: {stableService: s}, weight: 10}}}]}",
+			[]string{"step 1", "steps[0].setWeight", "step 2"},
+		},
+		"contradiction": {second(`{workload: v, promote: true}`), []string{"step 2", "workload", "step 1"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

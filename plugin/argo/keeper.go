@@ -216,6 +216,10 @@ func (k *Keeper) keepRollout(ctx context.Context, key types.NamespacedName) (tim
 	if config == nil || !k.minds(config) {
 		return 0, nil
 	}
+	if native(ro, config) && ro.Spec.Replicas != nil && *ro.Spec.Replicas == 0 {
+		k.warnOnce(ro, "WeightNotSet", "with replicas: 0 Argo's setWeight moves no requests: "+
+			"use `weight` in the steps of "+PluginName+", or give the Rollout a replica")
+	}
 	f := ReadFacts(ro)
 	workload := types.NamespacedName{Namespace: f.Namespace, Name: config.Workload}
 	if f.Deleting {
