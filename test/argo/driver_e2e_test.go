@@ -6,19 +6,32 @@
 package argo
 
 import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
+
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 
+	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-// The driver is a process of its own, with its own account; it is killed and comes back in mid-release.
+// The driver is a process of its own, with its own account, and Argo's has no right on LeaderWorkerSets. It is killed and comes
+// back in mid-release.
 func TestDriverApart(t *testing.T) {
 	c := cluster.Shared(t)
 	d := driver.Start(t, driver.Kubeconfig(t, c), "")
+	withoutRights(t, c)
 	reconfigure(t, "--driver", d.Address())
 	e := newRouted(t, routed, slow())
 	e.edit("v2")
@@ -44,4 +57,40 @@ func TestDriverApart(t *testing.T) {
 	e.mustRest("v2")
 	e.awaitRest("v2")
 	e.mustBeGivenBack()
+}
+
+// withoutRights leaves Argo's account with the rights of config/argo/remote, until the test is over.
+func withoutRights(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	less, err := os.ReadFile(filepath.Join("..", "..", "config", "argo", "remote", "role.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := config.ArgoRBAC()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bindings := kubernetes.NewForConfigOrDie(c.RESTConfig()).RbacV1().ClusterRoleBindings()
+	// What a binding refers to can't be changed.
+	replace := func(ctx context.Context, manifest []byte) {
+		if err := bindings.Delete(ctx, "lockstep-argo-rollouts", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Apply(ctx, cluster.ArgoNamespace, manifest); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace(t.Context(), less)
+	t.Cleanup(func() { replace(context.Background(), more) })
+	account, err := c.ServiceAccountConfig(t.Context(), cluster.ArgoNamespace, cluster.ArgoServiceAccount)
+	if err != nil {
+		t.Fatal(err)
+	}
+	await.Nil(t, "the rights are gone", func(ctx context.Context) error {
+		_, err := lwsclient.NewForConfigOrDie(account).LeaderworkersetV1().LeaderWorkerSets("default").List(ctx, metav1.ListOptions{})
+		if !apierrors.IsForbidden(err) {
+			return fmt.Errorf("LeaderWorkerSets can be listed: %w", err)
+		}
+		return nil
+	})
 }

@@ -208,6 +208,23 @@ func TestAbort(t *testing.T) {
 	}
 }
 
+// A promotion that has begun goes on: the abort says so, and that the old template is the way back.
+func TestAbortWhilePromoting(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, step("upgrade: 100%")+step("promote: true"), podsWith(cluster.AnnotationStartup, "2s"))
+	e.edit("v2")
+	e.awaitStep(1)
+	e.eventually("the promotion has begun", func(ctx context.Context) error {
+		if stable, _, err := e.counts(ctx, "v1"); err != nil || stable == groups {
+			return fmt.Errorf("%d groups are at v1, %w", stable, err)
+		}
+		return nil
+	})
+	e.argo("abort", name)
+	e.awaitSaid(name, "restore the old template")
+	e.mustRest("v2")
+}
+
 // A canary that never gets ready: the step says why, and an abort ends it.
 func TestAbortOfGroupsThatNeverStart(t *testing.T) {
 	t.Parallel()

@@ -148,7 +148,12 @@ func (s *stage) picture(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("kubectl argo rollouts get rollout: %w: %s", err, text)
 	}
-	return lipgloss.JoinHorizontal(lipgloss.Top, strings.TrimSpace(string(text)), "     ", s.groups(ctx)), nil
+	both := lipgloss.JoinHorizontal(lipgloss.Top, strings.TrimSpace(string(text)), "     ", s.groups(ctx))
+	lines := strings.Split(both, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return strings.Join(lines, "\n") + "\n", nil
 }
 
 // groups are the pods of the workload and of its canary.
