@@ -32,22 +32,24 @@ const (
 )
 
 // installPlugin builds the plugin and puts it into Argo.
-func installPlugin(ctx context.Context, c *cluster.Cluster) error { return installWith(ctx, c) }
-
-func installWith(ctx context.Context, c *cluster.Cluster, args ...string) error {
+func installPlugin(ctx context.Context, c *cluster.Cluster) error {
 	binary, err := driver.Binary()
 	if err != nil {
 		return err
 	}
-	return install.Plugin(ctx, c, binary, args...)
+	return install.Plugin(ctx, c, binary)
 }
 
 // reconfigure restarts the controller with other arguments for the plugins, until the test is over.
 func reconfigure(t *testing.T, args ...string) {
 	t.Helper()
 	c := cluster.Shared(t)
+	binary, err := driver.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
 	again := func(ctx context.Context, args ...string) {
-		if err := errors.Join(c.StopComponent(ctx, cluster.Argo), installWith(ctx, c, args...), c.StartComponent(ctx, cluster.Argo)); err != nil {
+		if err := errors.Join(c.StopComponent(ctx, cluster.Argo), install.Configure(ctx, c, binary, args...), c.StartComponent(ctx, cluster.Argo)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -105,16 +105,16 @@ const (
 	disabled  = autoscalingv2.DisabledPolicySelect
 )
 
-func isHeld(h *autoscalingv2.HorizontalPodAutoscaler) bool {
+func isSwitchedOff(h *autoscalingv2.HorizontalPodAutoscaler) bool {
 	b := h.Spec.Behavior
 	return h.Annotations[heldAnnotation] != "" && b != nil &&
 		ptr.Deref(b.ScaleUp.SelectPolicy, "") == disabled && ptr.Deref(b.ScaleDown.SelectPolicy, "") == disabled
 }
 
-// mustBeHeld fails unless the HorizontalPodAutoscaler is held at this moment.
-func (w *workload) mustBeHeld() {
+// mustHoldAutoscaler fails unless the HorizontalPodAutoscaler is held at this moment.
+func (w *workload) mustHoldAutoscaler() {
 	w.t.Helper()
-	if h := w.hpa(); !isHeld(h) {
+	if h := w.hpa(); !isSwitchedOff(h) {
 		w.t.Fatalf("not held: %v %s", h.Annotations, asJSON(h.Spec.Behavior))
 	}
 }
@@ -176,8 +176,8 @@ func (e *env) withMetrics() {
 	}
 }
 
-// awaitSeen waits until the HorizontalPodAutoscaler has computed with this load, and returns what it wanted then.
-func (w *workload) awaitSeen(mi int) (desired int32) {
+// awaitComputed waits until the HorizontalPodAutoscaler has computed with this load, and returns what it wanted then.
+func (w *workload) awaitComputed(mi int) (desired int32) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("the autoscaler has seen %d Mi", mi), func(context.Context) error {
 		h := w.hpa()
@@ -214,25 +214,25 @@ func TestAutoscalerBlueGreen(t *testing.T) {
 	w.autoscale(1, 4, selectPolicies(maxChange, maxChange))
 	w.awaitReplicas(4)
 	w.load(100)
-	w.awaitSeen(100)
+	w.awaitComputed(100)
 	before := w.hpa()
 	w.edit(image("v2"))
 	mustWarn(t, w.initialize("r1", blueGreen()).GetWarnings(), "AutoscalerHeld", "HorizontalPodAutoscaler model", heldAnnotation)
-	w.mustBeHeld()
+	w.mustHoldAutoscaler()
 	w.upgrade("r1", 0)
 	w.awaitState(pb.State_STATE_READY)
 	w.load(20)
-	if desired := w.awaitSeen(20); desired != 4 {
+	if desired := w.awaitComputed(20); desired != 4 {
 		t.Errorf("the held autoscaler wants %d", desired)
 	}
 	w.load(400)
-	w.awaitSeen(400)
+	w.awaitComputed(400)
 	w.load(20)
-	w.awaitSeen(20)
+	w.awaitComputed(20)
 	if n := replicasOf(w.get()); n != 4 {
 		t.Errorf("%d replicas in mid-release", n)
 	}
-	w.mustBeHeld()
+	w.mustHoldAutoscaler()
 	w.finalize("r1", promote)
 	w.mustBeGivenBack(before)
 	w.mustRun("v2")
@@ -289,7 +289,7 @@ func TestAutoscalerGivenBack(t *testing.T) {
 			w.edit(image("v2"))
 			w.initialize("r1", blueGreen())
 			w.upgrade("r1", 0)
-			w.mustBeHeld()
+			w.mustHoldAutoscaler()
 			test.end(w)
 			w.awaitGivenBack()
 			w.mustBeGivenBack(before)
@@ -308,7 +308,7 @@ func TestAutoscalerKilled(t *testing.T) {
 		then func(*workload)
 	}{
 		{"released-further", func(*workload) {}, func(w *workload) {
-			w.mustBeHeld()
+			w.mustHoldAutoscaler()
 			w.finalize("r1", promote)
 		}},
 		{"edited", func(w *workload) {
@@ -331,7 +331,7 @@ func TestAutoscalerKilled(t *testing.T) {
 			w.edit(image("v2"))
 			w.initialize("r1", blueGreen())
 			w.upgrade("r1", 0)
-			w.mustBeHeld()
+			w.mustHoldAutoscaler()
 			w.driver.Kill()
 			test.dead(w)
 			w.driver.Restart()
@@ -468,7 +468,7 @@ func (w *workload) awaitStand(want want) {
 }
 
 func heldOr(h *autoscalingv2.HorizontalPodAutoscaler) error {
-	if !isHeld(h) {
+	if !isSwitchedOff(h) {
 		return fmt.Errorf("not held: %v %s", h.Annotations, asJSON(h.Spec.Behavior))
 	}
 	return nil

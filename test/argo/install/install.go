@@ -19,7 +19,7 @@ import (
 
 // Plugin gives Argo's service account the rights of config/argo and configures the plugins as there, but for where the
 // binary lies. It is for [cluster.WithArgo]: the controller reads its configuration when it starts.
-func Plugin(ctx context.Context, c *cluster.Cluster, binary string, args ...string) error {
+func Plugin(ctx context.Context, c *cluster.Cluster, binary string) error {
 	// Where the controller keeps its copies of plugins.
 	if err := os.MkdirAll(filepath.Join(c.Dir(), "plugin-bin"), 0o700); err != nil {
 		return fmt.Errorf("create the plugins' folder: %w", err)
@@ -31,7 +31,12 @@ func Plugin(ctx context.Context, c *cluster.Cluster, binary string, args ...stri
 	if err := c.Apply(ctx, cluster.ArgoNamespace, rights); err != nil {
 		return err
 	}
-	plugins, err := Plugins(binary, args...)
+	return Configure(ctx, c, binary)
+}
+
+// Configure writes the ConfigMap alone, with more arguments for the plugins. A controller that runs has to be started again.
+func Configure(ctx context.Context, c *cluster.Cluster, binary string, args ...string) error {
+	plugins, err := configMap(binary, args)
 	if err != nil {
 		return err
 	}
@@ -46,8 +51,8 @@ type entry struct {
 	SHA256   string   `json:"sha256,omitempty"`
 }
 
-// Plugins is config/argo's ConfigMap with another binary, its checksum, and more arguments.
-func Plugins(binary string, args ...string) ([]byte, error) {
+// configMap is config/argo's ConfigMap with another binary, its checksum, and more arguments.
+func configMap(binary string, args []string) ([]byte, error) {
 	program, err := os.ReadFile(binary)
 	if err != nil {
 		return nil, fmt.Errorf("read the plugin: %w", err)
