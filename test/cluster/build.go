@@ -19,9 +19,9 @@ func Build(ctx context.Context, log io.Writer, opts ...Option) error {
 	return newOptions(opts).build(ctx, log)
 }
 
-// modules are those that the cluster needs. LWS may be added to one that starts without it.
+// modules are those that the cluster needs. LWS and the CRD of KEDA may be added to one that starts without them.
 func (o options) modules() []module {
-	modules := []module{kubernetesModule, lwsModule, kwokModule}
+	modules := []module{kubernetesModule, lwsModule, kwokModule, kedaModule}
 	if o.gateway {
 		modules = append(modules, gatewayAPIModule)
 	}

@@ -1,0 +1,192 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func hpaOf(target string, change ...func(*autoscalingv2.HorizontalPodAutoscaler)) *autoscalingv2.HorizontalPodAutoscaler {
+	h := &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Namespace: vllm.Namespace, Name: "scale", UID: "hpa", ResourceVersion: "1"},
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet", Name: target},
+			MaxReplicas:    4,
+		},
+	}
+	for _, c := range change {
+		c(h)
+	}
+	return h
+}
+
+func heldFor(workload string) func(*autoscalingv2.HorizontalPodAutoscaler) {
+	return func(h *autoscalingv2.HorizontalPodAutoscaler) {
+		off := &autoscalingv2.HPAScalingRules{SelectPolicy: ptr.To(autoscalingv2.DisabledPolicySelect)}
+		h.Annotations = map[string]string{autoscaler.NoteAnnotation: `{"workload":"` + workload + `","scaleUp":"Max"}`}
+		h.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: off, ScaleDown: off}
+	}
+}
+
+func ofKEDA(h *autoscalingv2.HorizontalPodAutoscaler) {
+	h.OwnerReferences = []metav1.OwnerReference{{APIVersion: "keda.sh/v1alpha1", Kind: "ScaledObject", Name: "keda", Controller: ptr.To(true)}}
+}
+
+func scaledObjectOf(target string, annotations map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
+		"metadata": map[string]any{"namespace": vllm.Namespace, "name": "keda", "uid": "keda", "resourceVersion": "1", "annotations": annotations},
+		"spec":     map[string]any{"scaleTargetRef": map[string]any{"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": target}},
+	}}
+}
+
+// kedaServed is discovery and a client of a cluster with KEDA.
+func kedaServed(core *fake.Clientset, objects ...runtime.Object) *dynamicfake.FakeDynamicClient {
+	core.Resources = []*metav1.APIResourceList{{GroupVersion: "keda.sh/v1alpha1", APIResources: []metav1.APIResource{{Name: "scaledobjects"}}}}
+	return dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{autoscaler.ScaledObjects: "ScaledObjectList"}, objects...)
+}
+
+// What is found, in a cluster with KEDA.
+func TestAutoscalersOf(t *testing.T) {
+	paused := map[string]any{"autoscaling.keda.sh/paused": "true", autoscaler.NoteAnnotation: `{"workload":"vllm"}`}
+	for _, test := range []struct {
+		name, reason string
+		hpa          *autoscalingv2.HorizontalPodAutoscaler
+		scaledObject *unstructured.Unstructured
+		want         []plan.Autoscaler
+		unscanned    bool
+	}{
+		{name: "own", hpa: hpaOf("vllm"), want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Targets: true, Scales: true}}},
+		{name: "other", hpa: hpaOf("another")},
+		{name: "held", hpa: hpaOf("vllm", heldFor("vllm")), want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Targets: true, Held: true}}},
+		{
+			name: "pointed-elsewhere", reason: "the note finds it", hpa: hpaOf("another", heldFor("vllm")),
+			want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Held: true}},
+		},
+		{
+			name: "keda", hpa: hpaOf("vllm", ofKEDA), scaledObject: scaledObjectOf("vllm", nil), reason: "KEDA's own is the ScaledObject's",
+			want: []plan.Autoscaler{{Kind: autoscaler.KindScaledObject, Name: "keda", Targets: true, Scales: true}},
+		},
+		{
+			name: "keda-lingers", hpa: hpaOf("vllm", ofKEDA), scaledObject: scaledObjectOf("vllm", paused), reason: "KEDA has not deleted its own yet",
+			want: []plan.Autoscaler{{
+				Kind: autoscaler.KindScaledObject, Name: "keda", Targets: true, Held: true, Lingers: "HorizontalPodAutoscaler scale, which KEDA made for it,",
+			}},
+		},
+		{
+			name: "keda-paused", scaledObject: scaledObjectOf("vllm", paused),
+			want: []plan.Autoscaler{{Kind: autoscaler.KindScaledObject, Name: "keda", Targets: true, Held: true}},
+		},
+		{name: "keda-unseen", hpa: hpaOf("vllm", ofKEDA), unscanned: true, reason: "its ScaledObject must be somewhere"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			core := fake.NewClientset()
+			var scaled []runtime.Object
+			if test.hpa != nil {
+				if err := core.Tracker().Add(test.hpa); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if test.scaledObject != nil {
+				scaled = append(scaled, test.scaledObject)
+			}
+			b := newBedOn(t, core, kedaServed(core, scaled...))
+			b.run()
+			b.eventually("the caches are filled", func() bool { return b.scalers.hpas.informer.HasSynced() && b.scalers.scaled.informer.HasSynced() })
+			got, err := b.scalers.of(vllm)
+			if (err != nil) != test.unscanned {
+				t.Errorf("unscanned: %v", err)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", test.reason, diff)
+			}
+		})
+	}
+}
+
+// Without KEDA nothing is missing; without the right to read what every cluster has, that is said, and only to releases that
+// need it.
+func TestAutoscalersUnread(t *testing.T) {
+	core := fake.NewClientset()
+	core.PrependReactor("list", "horizontalpodautoscalers", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Group: "autoscaling", Resource: "horizontalpodautoscalers"}, "",
+			errors.New(`User "lockstep" cannot list resource "horizontalpodautoscalers"`))
+	})
+	b := newBedOn(t, core, noRoutes(), unrecorded())
+	b.run()
+	b.eventually("it is known why", func() bool { return !b.scalers.pending() })
+	s := b.look()
+	says(t, errors.New(s.Unscanned), "cannot list resource", "horizontalpodautoscalers")
+	err := b.checkAutoscalers(s, pb.Style_STYLE_BLUE_GREEN)
+	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_FORBIDDEN {
+		t.Errorf("blue-green: %v", err)
+	}
+	for _, style := range []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_PARTITION} {
+		if err := b.checkAutoscalers(s, style); err != nil {
+			t.Errorf("%v: %v", style, err)
+		}
+	}
+}
+
+// A driver finds one that is held for a workload that is gone, and one of a release that is over.
+func TestAutoscalersLeftHeld(t *testing.T) {
+	for name, objects := range map[string][]*workload{
+		"workload-gone": nil,
+		"at-rest":       {withRecord(t, stableWorkload(), release.Record{Saved: release.Native(release.Hold())})},
+		"unmanaged":     {unrecorded()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			core := fake.NewClientset(hpaOf("vllm", heldFor("vllm")))
+			b := newBedOn(t, core, noRoutes(), objects...)
+			b.run()
+			b.eventually("it is given back", func() bool {
+				h, err := core.AutoscalingV2().HorizontalPodAutoscalers(vllm.Namespace).Get(t.Context(), "scale", metav1.GetOptions{})
+				return err == nil && h.Annotations[autoscaler.NoteAnnotation] == "" && *h.Spec.Behavior.ScaleUp.SelectPolicy == autoscalingv2.MaxChangePolicySelect
+			})
+		})
+	}
+}
+
+// The informer's transform keeps what a hold needs, and no more.
+func TestViewScaler(t *testing.T) {
+	h := hpaOf("vllm", heldFor("vllm"), ofKEDA)
+	h.Annotations["example.com/other"] = "x"
+	h.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
+	h.Spec.Metrics, h.Status.CurrentReplicas = []autoscalingv2.MetricSpec{{}}, 3
+	want := hpaOf("vllm", heldFor("vllm"), ofKEDA)
+	if _, err := viewScaler(h); err != nil || cmp.Diff(want, h) != "" {
+		t.Errorf("%v, %s", err, cmp.Diff(want, h))
+	}
+	o := scaledObjectOf("vllm", map[string]any{"autoscaling.keda.sh/paused": "true", "example.com/other": "x"})
+	o.Object["status"] = map[string]any{"conditions": []any{}}
+	if err := unstructured.SetNestedSlice(o.Object, []any{map[string]any{}}, "spec", "triggers"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := viewScaler(o); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(scaledObjectOf("vllm", map[string]any{"autoscaling.keda.sh/paused": "true"}), o); diff != "" {
+		t.Error(diff)
+	}
+}

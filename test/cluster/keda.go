@@ -1,0 +1,36 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// kedaModule has no program: the tests check what is written to a ScaledObject, which needs nobody who reads it.
+var kedaModule = module{
+	name:      "keda",
+	manifests: []manifests{{"github.com/kedacore/keda/v2", []string{"config/crd/bases"}}},
+}
+
+// InstallKEDA installs the CRD of KEDA's ScaledObject, and nothing that serves it. It may be called often.
+func (c *Cluster) InstallKEDA(ctx context.Context) error {
+	built, err := kedaModule.build(ctx, c.options.log)
+	if err != nil {
+		return err
+	}
+	objects, err := readManifests(built.manifests("config/crd/bases"))
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(objects, func(object *unstructured.Unstructured) bool { return object.GetName() == "scaledobjects.keda.sh" })
+	if i < 0 {
+		return errors.New("install KEDA: its module has no CRD of ScaledObject")
+	}
+	if err := c.installCRD(ctx, objects[i]); err != nil {
+		return fmt.Errorf("install KEDA: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+const pausedAnnotation = "autoscaling.keda.sh/paused"
+
+func (w *workload) scaledObjects() dynamic.ResourceInterface {
+	return w.dynamic.Resource(schema.GroupVersionResource{Group: "keda.sh", Version: "v1alpha1", Resource: "scaledobjects"}).Namespace(w.namespace)
+}
+
+// keda makes a ScaledObject of the workload.
+func (w *workload) keda(annotations map[string]any) {
+	w.t.Helper()
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
+		"metadata": map[string]any{"name": w.name, "annotations": annotations},
+		"spec": map[string]any{
+			"scaleTargetRef":  map[string]any{"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": w.name},
+			"minReplicaCount": int64(1), "maxReplicaCount": int64(4),
+			"triggers": []any{map[string]any{"type": "cron", "metadata": map[string]any{
+				"timezone": "UTC", "start": "0 6 * * *", "end": "0 20 * * *", "desiredReplicas": "4",
+			}}},
+		},
+	}}
+	if _, err := w.scaledObjects().Create(w.t.Context(), object, metav1.CreateOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// pause sets KEDA's annotation as its user would; nil removes it.
+func (w *workload) pause(value any) {
+	w.t.Helper()
+	patch := asJSON(map[string]any{"metadata": map[string]any{"annotations": map[string]any{pausedAnnotation: value}}})
+	if _, err := w.scaledObjects().Patch(w.t.Context(), w.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// awaitPaused waits until KEDA's annotation has the value, "" for none, and the ScaledObject has a note or not.
+func (w *workload) awaitPaused(value string, noted bool) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("paused is %q, noted %t", value, noted), func(ctx context.Context) error {
+		object, err := w.scaledObjects().Get(ctx, w.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		now := object.GetAnnotations()
+		if now[pausedAnnotation] != value || (now[heldAnnotation] != "") != noted {
+			return fmt.Errorf("it has %v", now)
+		}
+		return nil
+	})
+}
+
+// KEDA is installed while the driver runs. Its ScaledObject is paused during a release in blue-green, whatever happens to the
+// annotation, and afterwards as its user has it.
+func TestAutoscalerScaledObject(t *testing.T) {
+	t.Parallel()
+	e := autoscaled(t)
+	w := e.adopt(model("model", 2, 1))
+	if err := e.cluster.InstallKEDA(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.keda(map[string]any{"example.com/team": "serving"})
+	w.edit(image("v2"))
+	w.initialize("r1", blueGreen())
+	w.awaitPaused("true", true) // the driver may only just have found the API
+	w.upgrade("r1", 0)
+	w.pause(nil) // a GitOps tool takes off what it does not know
+	w.awaitPaused("true", true)
+	w.finalize("r1", promote)
+	w.awaitPaused("", false)
+
+	w.pause("false")
+	w.edit(image("v3"))
+	mustWarn(t, w.initialize("r2", blueGreen()).GetWarnings(), "AutoscalerHeld", "ScaledObject model")
+	w.awaitPaused("true", true)
+	w.driver.Kill()
+	w.driver.Restart()
+	w.awaitPaused("true", true)
+	w.finalize("r2", rollback)
+	w.awaitPaused("false", false)
+	w.mustRest()
+}
+
+// KEDA deletes the HorizontalPodAutoscaler that it made once a ScaledObject is paused. Until then that one goes on to scale,
+// so there is no second set; and it is KEDA's, so nobody else writes it.
+func TestAutoscalerScaledObjectLingers(t *testing.T) {
+	t.Parallel()
+	e := autoscaled(t)
+	if err := e.cluster.InstallKEDA(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w := e.adopt(model("model", 2, 1))
+	w.keda(nil)
+	w.autoscale(1, 4, nil)
+	owner, err := w.scaledObjects().Get(t.Context(), w.name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	yes := true
+	w.tune(func(h *autoscalingv2.HorizontalPodAutoscaler) {
+		h.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: "keda.sh/v1alpha1", Kind: "ScaledObject", Name: w.name, UID: owner.GetUID(), Controller: &yes,
+		}}
+	})
+	before := w.hpa()
+	w.driver.Kill() // one that starts knows KEDA at once
+	w.driver.Restart()
+	w.edit(image("v2"))
+	if _, err := w.driver.Initialize(t.Context(), &pb.InitializeRequest{Workload: w.ref(), ReleaseId: "r1", Policy: blueGreen()}); err != nil {
+		t.Fatal(err)
+	}
+	w.await("it waits for KEDA", func(c *pb.BatchContext) bool { return c.GetReason() == "WaitingForAutoscaler" })
+	w.awaitPaused("true", true)
+	w.mustHaveNoCanary()
+	w.mustBeGivenBack(before)
+	if err := w.kube.AutoscalingV2().HorizontalPodAutoscalers(w.namespace).Delete(t.Context(), w.name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	w.upgrade("r1", 0)
+	w.awaitState(pb.State_STATE_READY)
+	w.finalize("r1", rollback)
+	w.awaitPaused("", false)
+}
