@@ -23,12 +23,15 @@ import (
 
 // Disown gives the spec back byte for byte, whatever the user's rolling update settings were, with and without a release
 // in between.
-func TestCanaryDisown(t *testing.T) { disownExactly(t, canaryStyle) }
+func TestCanaryDisown(t *testing.T) {
+	t.Parallel()
+	disownExactly(t, canaryStyle)
+}
 
 func TestStylesDisown(t *testing.T) { inStyles(t, disownExactly) }
 
 func disownExactly(t *testing.T, s style) {
-	t.Parallel()
+	t.Helper()
 	e := newEnv(t)
 	for _, test := range []struct {
 		name   string

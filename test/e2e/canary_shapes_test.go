@@ -47,12 +47,15 @@ func subGroups(size int32) func(*lws.LeaderWorkerSet) {
 }
 
 // Workloads of every shape go through a release.
-func TestCanaryShapes(t *testing.T) { releaseShapes(t, canaryStyle) }
+func TestCanaryShapes(t *testing.T) {
+	t.Parallel()
+	releaseShapes(t, canaryStyle)
+}
 
 func TestStylesShapes(t *testing.T) { inStyles(t, releaseShapes) }
 
 func releaseShapes(t *testing.T, s style) {
-	t.Parallel()
+	t.Helper()
 	e := newEnv(t)
 	slow := annotated(cluster.AnnotationStartup, "200ms")
 	for _, object := range []*lws.LeaderWorkerSet{

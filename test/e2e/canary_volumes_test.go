@@ -19,12 +19,15 @@ import (
 )
 
 // The canary's volume claims go with it; the user's stay.
-func TestCanaryVolumeClaims(t *testing.T) { releaseVolumes(t, canaryStyle) }
+func TestCanaryVolumeClaims(t *testing.T) {
+	t.Parallel()
+	releaseVolumes(t, canaryStyle)
+}
 
 func TestStylesVolumeClaims(t *testing.T) { inStyles(t, releaseVolumes) }
 
 func releaseVolumes(t *testing.T, s style) {
-	t.Parallel()
+	t.Helper()
 	e := newEnv(t)
 	e.prepareVolumes(12)
 	w := e.adopt(model("model", 2, 2, func(s *lws.LeaderWorkerSet) {

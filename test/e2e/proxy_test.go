@@ -56,7 +56,7 @@ type harm struct {
 	name string
 	// every how many writes. 2: one that was refused passes when it is repeated.
 	every int
-	do     func(p *proxy, pass func() *http.Response, w http.ResponseWriter)
+	do    func(p *proxy, pass func() *http.Response, w http.ResponseWriter)
 }
 
 // newProxy starts a proxy that acts in the driver's name.

@@ -39,7 +39,7 @@ func (s style) policy(p *pb.ReleasePolicy) *pb.ReleasePolicy {
 
 // inStyles runs a test for each style but canary, whose tests have their own names.
 func inStyles(t *testing.T, run func(*testing.T, style)) {
-	t.Helper()
+	t.Parallel()
 	for _, s := range newStyles {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()

@@ -150,7 +150,7 @@ func (e *env) existing(name string) *workload {
 	return &workload{env: e, driver: e.driver, name: name}
 }
 
-// patchPods changes annotations of live pods of some groups of a LeaderWorkerSet; nil removes one.
+// patchPods changes annotations of live pods of some groups of a LeaderWorkerSet; nil removes one. A pod may go meanwhile.
 func (w *workload) patchPods(set string, annotations map[string]any, groups ...int) {
 	w.t.Helper()
 	patch := asJSON(map[string]any{"metadata": map[string]any{"annotations": annotations}})
@@ -159,7 +159,8 @@ func (w *workload) patchPods(set string, annotations map[string]any, groups ...i
 			if p.Labels[lws.GroupIndexLabelKey] != fmt.Sprint(g) {
 				continue
 			}
-			if _, err := w.kube.CoreV1().Pods(w.namespace).Patch(w.t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			_, err := w.kube.CoreV1().Pods(w.namespace).Patch(w.t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
 				w.t.Fatal(err)
 			}
 		}
