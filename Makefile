@@ -16,6 +16,8 @@ BASE    ?= main
 SUITE   ?=
 SUITES  := canary partition blueGreen admission traffic argo
 STYLE   ?= canary
+# How long `make fuzz` runs each target: a time, or a number of inputs such as 10000x.
+FUZZTIME ?= 10s
 # 1: `make demo` routes real requests through a gateway.
 TRAFFIC ?=
 # Who decides in `make demo`: grpc (lockstep release) or argo (Argo Rollouts).
@@ -47,6 +49,15 @@ test: test-unit e2e ## Run all tests.
 .PHONY: test-unit
 test-unit: ## Run the tests that need no control plane.
 	$(GO) test -race -timeout 15m ./...
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME (10s); what fails is kept under testdata/fuzz.
+	@for file in $$(git grep -l '^func Fuzz' -- '*_test.go'); do \
+	  for target in $$(sed -n 's/^func \(Fuzz[A-Za-z]*\)(.*/\1/p' "$$file"); do \
+	    echo "$$target in $$(dirname "$$file")"; \
+	    $(GO) test "./$$(dirname "$$file")" -vet off -run '^$$' -fuzz "^$$target$$" -fuzztime '$(FUZZTIME)'; \
+	  done; \
+	done
 
 .PHONY: e2e
 e2e: ## Run the end-to-end tests on the real control plane; SUITE=canary runs one part.

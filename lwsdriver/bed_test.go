@@ -30,18 +30,18 @@ import (
 type bed struct {
 	*Driver
 
-	t    *testing.T
+	t    testing.TB
 	core *fake.Clientset
 	sets *lwsfake.Clientset
 }
 
-func newBed(t *testing.T, objects ...*lws.LeaderWorkerSet) *bed {
+func newBed(t testing.TB, objects ...*lws.LeaderWorkerSet) *bed {
 	t.Helper()
 	return newBedOn(t, fake.NewClientset(), noRoutes(), objects...)
 }
 
 // newBedOn is newBed with other objects, too.
-func newBedOn(t *testing.T, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *bed {
+func newBedOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *bed {
 	t.Helper()
 	b := &bed{t: t, core: core, sets: lwsfake.NewClientset()}
 	b.answerReviews(func() bool { return true })
@@ -146,7 +146,7 @@ func (b *bed) look() *seen {
 }
 
 // inPhase is stableWorkload with a release from revision "old" to "new".
-func inPhase(t *testing.T, phase release.Phase) *lws.LeaderWorkerSet {
+func inPhase(t testing.TB, phase release.Phase) *lws.LeaderWorkerSet {
 	t.Helper()
 	policy, err := release.EncodePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "50%", "100%"}})
 	if err != nil {
@@ -157,7 +157,7 @@ func inPhase(t *testing.T, phase release.Phase) *lws.LeaderWorkerSet {
 	}})
 }
 
-func withRecord(t *testing.T, w *lws.LeaderWorkerSet, r release.Record) *lws.LeaderWorkerSet {
+func withRecord(t testing.TB, w *lws.LeaderWorkerSet, r release.Record) *lws.LeaderWorkerSet {
 	t.Helper()
 	value, err := r.Encode()
 	if err != nil {
@@ -176,7 +176,7 @@ func unrecorded() *lws.LeaderWorkerSet {
 }
 
 // canaryOf is what the driver adds to a workload for revision "new".
-func canaryOf(t *testing.T, stable *lws.LeaderWorkerSet) *lws.LeaderWorkerSet {
+func canaryOf(t testing.TB, stable *lws.LeaderWorkerSet) *lws.LeaderWorkerSet {
 	t.Helper()
 	c, err := newCanary(&seen{key: keyOf(stable), stable: stable}, plan.CreateCanary{
 		Name: release.CanaryName(stable.Name, "new"), Revision: "new", Replicas: 1,

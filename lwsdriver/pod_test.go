@@ -55,7 +55,7 @@ func waiting(reason, message string) func(*corev1.Pod) {
 	}
 }
 
-func view(t *testing.T, p *corev1.Pod) *podView {
+func view(t testing.TB, p *corev1.Pod) *podView {
 	t.Helper()
 	got, err := viewPod(p)
 	if err != nil {

@@ -95,15 +95,8 @@ var (
 
 // ParseHeaderRoute checks what a host asks for. Without matches the route is to be removed.
 func ParseHeaderRoute(name string, matches []*pb.HeaderMatch) (HeaderRoute, []drivererr.FieldViolation) {
-	var bad []drivererr.FieldViolation
-	for _, problem := range validation.IsDNS1123Label(name) {
-		bad = append(bad, drivererr.FieldViolation{Field: "name", Description: problem})
-	}
-	if len(matches) > maxHeaders {
-		bad = append(bad, drivererr.FieldViolation{Field: "matches", Description: fmt.Sprintf("has more than %d headers", maxHeaders)})
-	}
 	route := HeaderRoute{Name: name}
-	for i, m := range matches {
+	for _, m := range matches {
 		match := HeaderMatch{Name: m.GetName(), Value: m.GetExact()}
 		switch m.GetValue().(type) {
 		case *pb.HeaderMatch_Regex:
@@ -111,15 +104,29 @@ func ParseHeaderRoute(name string, matches []*pb.HeaderMatch) (HeaderRoute, []dr
 		case *pb.HeaderMatch_Cookie:
 			match.Value, match.Cookie = m.GetCookie(), true
 		}
+		route.Matches = append(route.Matches, match)
+	}
+	return route, route.Violations()
+}
+
+// Violations are what is wrong with a route, by the names of SetHeaderRoute's fields.
+func (r HeaderRoute) Violations() []drivererr.FieldViolation {
+	var bad []drivererr.FieldViolation
+	for _, problem := range validation.IsDNS1123Label(r.Name) {
+		bad = append(bad, drivererr.FieldViolation{Field: "name", Description: problem})
+	}
+	if len(r.Matches) > maxHeaders {
+		bad = append(bad, drivererr.FieldViolation{Field: "matches", Description: fmt.Sprintf("has more than %d headers", maxHeaders)})
+	}
+	for i, match := range r.Matches {
 		for _, v := range match.violations() {
 			bad = append(bad, drivererr.FieldViolation{Field: fmt.Sprintf("matches[%d].%s", i, v.Field), Description: v.Description})
 		}
-		if slices.ContainsFunc(route.Matches, func(o HeaderMatch) bool { return strings.EqualFold(o.header(), match.header()) }) {
+		if slices.ContainsFunc(r.Matches[:i], func(o HeaderMatch) bool { return strings.EqualFold(o.header(), match.header()) }) {
 			bad = append(bad, drivererr.FieldViolation{Field: fmt.Sprintf("matches[%d].name", i), Description: twice(match)})
 		}
-		route.Matches = append(route.Matches, match)
 	}
-	return route, bad
+	return bad
 }
 
 func twice(m HeaderMatch) string {
@@ -136,6 +143,8 @@ func (m HeaderMatch) violations() []drivererr.FieldViolation {
 	}
 	field := "exact"
 	switch {
+	case m.Cookie && m.Regex:
+		bad = append(bad, drivererr.FieldViolation{Field: "cookie", Description: "can't be an expression"})
 	case m.Cookie:
 		field = "cookie"
 		if m.Value != "" && !cookieValue.MatchString(m.Value) {

@@ -6,6 +6,7 @@ package release
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
@@ -50,6 +51,22 @@ func Absorb(saved, set, found lws.RollingUpdateConfiguration) lws.RollingUpdateC
 		saved.MaxSurge = found.MaxSurge
 	}
 	return saved
+}
+
+// checkRolling refuses what LWS never accepts: it can't have come from a user's spec.
+func checkRolling(r lws.RollingUpdateConfiguration) error {
+	if n := ptr.Deref(r.Partition, 0); n < 0 {
+		return fmt.Errorf("partition %d is negative", n)
+	}
+	for name, v := range map[string]intstr.IntOrString{"maxUnavailable": r.MaxUnavailable, "maxSurge": r.MaxSurge} {
+		if _, err := ParseQuantity(v.String()); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if v.Type == intstr.String && !strings.HasSuffix(v.StrVal, "%") {
+			return fmt.Errorf("%s: %q is neither a number nor a percentage", name, v.StrVal)
+		}
+	}
+	return nil
 }
 
 // WantedAnnotations are those that Wanted reads. The driver's next write of the record takes them away.

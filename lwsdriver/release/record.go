@@ -185,6 +185,9 @@ func DecodeRecord(value string) (*Record, error) {
 	if err := strictJSON(value, r); err != nil {
 		return nil, err
 	}
+	if err := checkRolling(r.Saved); err != nil {
+		return nil, fmt.Errorf("saved: %w", err)
+	}
 	if r.Release != nil {
 		if err := r.Release.validate(); err != nil {
 			return nil, err

@@ -180,6 +180,13 @@ func TestDecodeRecordIsStrict(t *testing.T) {
 		{"IDWithSpace", "No host could have chosen it.", replace(`"id":"r-1"`, `"id":"r 1"`), true},
 		{"BadTarget", "A target that nobody could have asked for.", replace(`"groups":"25%"`, `"groups":"125%"`), true},
 		{"NegativeBatch", "Batches count from 0.", replace(`"batch":0`, `"batch":-1`), true},
+		{"BadSaved", "No user has it: LWS refuses it.", replace(`"maxSurge":1`, `"maxSurge":"1"`), true},
+		{"NegativeSaved", "No user has it: LWS refuses it.", replace(`"maxSurge":1`, `"maxSurge":-1`), true},
+		{"NegativePartition", "No user has it: LWS refuses it.", replace(`"partition":0`, `"partition":-1`), true},
+		{"HeaderRoute", "The control: a host asked for it.", replace(`"startedAt":`, `"traffic":{"headerRoutes":[{"name":"a","matches":[{"name":"x","value":"1"}]}]},"startedAt":`), false},
+		{"BadExpression", "No host could have asked for it.", replace(`"startedAt":`, `"traffic":{"headerRoutes":[{"name":"a","matches":[{"name":"x","value":"(","regex":true}]}]},"startedAt":`), true},
+		{"CookieByExpression", "No host could have asked for it.", replace(`"startedAt":`, `"traffic":{"headerRoutes":[{"name":"a","matches":[{"name":"x","value":"1","regex":true,"cookie":true}]}]},"startedAt":`), true},
+		{"SameHeaderRoute", "There is one of a name.", replace(`"startedAt":`, `"traffic":{"headerRoutes":[{"name":"a","matches":[{"name":"x","value":"1"}]},{"name":"a","matches":[{"name":"y","value":"1"}]}]},"startedAt":`), true},
 		{"BadTime", "Times are RFC 3339.", replace(`"startedAt":"2026`, `"startedAt":"26`), true},
 	}
 	for _, tc := range tests {

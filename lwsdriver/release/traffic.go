@@ -87,9 +87,15 @@ func (t *Traffic) validate() error {
 	if t.Weight < 0 || t.Weight > 100 || t.Mirror < 0 || t.Mirror > 100 {
 		return fmt.Errorf("traffic: weight %d and mirror %d must be 0 to 100", t.Weight, t.Mirror)
 	}
-	for _, h := range t.HeaderRoutes {
-		if h.Name == "" || len(h.Matches) == 0 {
-			return fmt.Errorf("traffic: header route %q has no name or no matches", h.Name)
+	for i, r := range t.Routes() {
+		if len(r.Matches) == 0 {
+			return fmt.Errorf("traffic: header route %q has no matches", r.Name)
+		}
+		if bad := r.Violations(); len(bad) > 0 {
+			return fmt.Errorf("traffic: header route %q: %s %s", r.Name, bad[0].Field, bad[0].Description)
+		}
+		if i > 0 && r.Name <= t.HeaderRoutes[i-1].Name {
+			return fmt.Errorf("traffic: header route %q is there twice, or out of order", r.Name)
 		}
 	}
 	return nil

@@ -1,0 +1,270 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// rpc is one of the contract, from the bytes of its request.
+type rpc struct {
+	name    string
+	request func() proto.Message
+	call    func(context.Context, *Driver, proto.Message) error
+	// act is what the service does with a request that was found valid. Nil: it writes nothing.
+	act func(*seen, proto.Message) (plan.Action, error)
+}
+
+// unary makes an rpc of a method.
+func unary[Req any, P interface {
+	*Req
+	proto.Message
+}, Res any](name string, method func(*Driver, context.Context, P) (Res, error), act func(*seen, P) (plan.Action, error)) rpc {
+	r := rpc{
+		name:    name,
+		request: func() proto.Message { return P(new(Req)) },
+		call: func(ctx context.Context, d *Driver, m proto.Message) error {
+			_, err := method(d, ctx, m.(P))
+			return err
+		},
+	}
+	if act != nil {
+		r.act = func(s *seen, m proto.Message) (plan.Action, error) { return act(s, m.(P)) }
+	}
+	return r
+}
+
+// rpcs are all of both services, in a fixed order: the corpus names them by index.
+var rpcs = []rpc{
+	unary("Initialize", (*Driver).Initialize, func(s *seen, r *pb.InitializeRequest) (plan.Action, error) {
+		if begun, err := sameRelease(s, r); begun || err != nil {
+			return nil, err
+		}
+		return begin(s, r)
+	}),
+	unary("UpgradeBatch", (*Driver).UpgradeBatch, upgrade),
+	unary("Finalize", (*Driver).Finalize, finalize),
+	unary("CalculateBatchContext", (*Driver).CalculateBatchContext, nil),
+	{
+		name:    "WatchBatchContext",
+		request: func() proto.Message { return &pb.WatchBatchContextRequest{} },
+		call: func(ctx context.Context, d *Driver, m proto.Message) error {
+			return d.WatchBatchContext(m.(*pb.WatchBatchContextRequest), sink{ctx: ctx})
+		},
+	},
+	unary("Adopt", (*Driver).Adopt, nil),
+	unary("Disown", (*Driver).Disown, nil),
+	unary("Plan", (*Driver).Plan, nil),
+	unary("ListRevisions", (*Driver).ListRevisions, nil),
+	unary("Undo", (*Driver).Undo, nil),
+	unary("SetWeight", (*Driver).SetWeight, func(s *seen, r *pb.SetWeightRequest) (plan.Action, error) {
+		return wish(s, r, "fuzz", func(t *release.Traffic) { t.Weight = int(r.GetWeight()) })
+	}),
+	unary("SetHeaderRoute", (*Driver).SetHeaderRoute, func(s *seen, r *pb.SetHeaderRouteRequest) (plan.Action, error) {
+		route, _ := traffic.ParseHeaderRoute(r.GetName(), r.GetMatches())
+		return wish(s, r, "fuzz", func(t *release.Traffic) { t.SetHeaderRoute(route) })
+	}),
+	unary("SetMirror", (*Driver).SetMirror, func(s *seen, r *pb.SetMirrorRequest) (plan.Action, error) {
+		return wish(s, r, "fuzz", func(t *release.Traffic) { t.Mirror = int(r.GetPercentage()) })
+	}),
+	unary("VerifyWeight", (*Driver).VerifyWeight, nil),
+	unary("Reset", (*Driver).Reset, nil),
+	unary("GetDriverInfo", (*Driver).GetDriverInfo, nil),
+}
+
+// sink is a stream whose client has gone once it has the first context.
+type sink struct {
+	grpc.ServerStreamingServer[pb.WatchBatchContextResponse]
+
+	ctx context.Context //nolint:containedctx // it is a stream
+}
+
+func (s sink) Context() context.Context                 { return s.ctx }
+func (s sink) Send(*pb.WatchBatchContextResponse) error { return status.Error(codes.Canceled, "gone") }
+
+// FuzzRequests: whatever bytes come, no RPC panics; what is invalid is refused as the contract says, with the fields that
+// are; and what the service does with the rest is something that the next driver can read.
+func FuzzRequests(f *testing.F) {
+	policy := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}}
+	routed := proto.CloneOf(policy)
+	routed.Traffic = &pb.TrafficPolicy{StableService: "vllm", HttpRoutes: []string{"vllm"}}
+	for method, m := range map[string]proto.Message{
+		"Initialize":            &pb.InitializeRequest{Workload: vllmRef, ReleaseId: "r2", Policy: routed, Wait: durationpb.New(-1)},
+		"UpgradeBatch":          &pb.UpgradeBatchRequest{Workload: vllmRef, ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Groups{Groups: "50%"}},
+		"Finalize":              &pb.FinalizeRequest{Workload: vllmRef, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE},
+		"CalculateBatchContext": &pb.CalculateBatchContextRequest{Workload: vllmRef, IncludeGroups: true},
+		"WatchBatchContext":     &pb.WatchBatchContextRequest{Workload: vllmRef},
+		"SetWeight":             &pb.SetWeightRequest{Workload: vllmRef, ReleaseId: "r1", Weight: 101},
+		"SetHeaderRoute": &pb.SetHeaderRouteRequest{Workload: vllmRef, ReleaseId: "r1", Name: "testers", Matches: []*pb.HeaderMatch{
+			{Name: "x-a", Value: &pb.HeaderMatch_Regex{Regex: "(a|b)+"}}, {Name: "tester", Value: &pb.HeaderMatch_Cookie{Cookie: "always"}},
+		}},
+		"SetMirror": &pb.SetMirrorRequest{Workload: vllmRef, ReleaseId: "r1", Percentage: 50},
+	} {
+		raw, err := proto.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for i, r := range rpcs {
+			if r.name == method {
+				f.Add(uint8(i), raw)
+			}
+		}
+	}
+	// Nothing is written: what comes after the checks is looked at by itself, and no call waits for it.
+	b := newBed(f, inPhase(f, release.Progressing))
+	b.locks.readOnly = true
+	b.run()
+	b.eventually("the driver serves", b.Synced)
+	var states []*seen
+	for _, phase := range []release.Phase{
+		release.Progressing, release.Promoting, release.Promoted, release.Returning, release.RollingBack, release.Nothing,
+	} {
+		states = append(states, newBed(f, inPhase(f, phase)).look())
+		with := newBed(f, inPhase(f, phase)).look()
+		with.Policy, _ = release.ParsePolicy(routed)
+		setup := setupOf(with, *with.Policy.Traffic)
+		with.setup = &setup
+		states = append(states, with)
+	}
+
+	f.Fuzz(func(t *testing.T, method uint8, raw []byte) {
+		r := rpcs[int(method)%len(rpcs)]
+		m := r.request()
+		if err := proto.Unmarshal(raw, m); err != nil {
+			return // gRPC has refused it
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		err := r.call(ctx, b.Driver, m)
+		checkRefusal(t, r, m, err)
+		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_INVALID_REQUEST || r.act == nil {
+			return
+		}
+		for _, s := range states {
+			action, err := r.act(s, m)
+			if err != nil {
+				checkError(t, r, err)
+				continue
+			}
+			checkRecorded(t, r, s, action)
+		}
+	})
+}
+
+// checkRefusal: the twin of the checks, for what they must not let through.
+func checkRefusal(t *testing.T, r rpc, m proto.Message, err error) {
+	t.Helper()
+	if err != nil {
+		checkError(t, r, err)
+	}
+	wrong := ""
+	if q, ok := m.(interface{ GetWorkload() *pb.WorkloadRef }); ok && (q.GetWorkload().GetNamespace() == "" || q.GetWorkload().GetName() == "") {
+		wrong = "no workload"
+	}
+	if q, ok := m.(*pb.InitializeRequest); ok {
+		if _, bad := release.ParsePolicy(q.GetPolicy()); len(bad) > 0 {
+			wrong = bad[0].Field
+		}
+	}
+	if q, ok := m.(interface{ GetReleaseId() string }); ok && r.act != nil && !release.ValidID(q.GetReleaseId()) {
+		wrong = "the id"
+	}
+	if q, ok := m.(interface{ GetWait() *durationpb.Duration }); ok && r.act != nil && q.GetWait().AsDuration() < 0 {
+		wrong = "the wait"
+	}
+	if q, ok := m.(interface{ GetWeight() int32 }); ok && (q.GetWeight() < 0 || q.GetWeight() > 100) {
+		wrong = "the weight"
+	}
+	unserved := drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSUPPORTED && r.name != "Initialize"
+	if wrong != "" && status.Code(err) != codes.InvalidArgument && !unserved {
+		t.Errorf("%s accepts %v, whose %s is wrong: %v", r.name, m, wrong, err)
+	}
+}
+
+// checkError: each error is of the contract, and a request that is refused says why.
+func checkError(t *testing.T, r rpc, err error) {
+	t.Helper()
+	reason := drivererr.Reason(err)
+	if reason == pb.ErrorReason_ERROR_REASON_UNSPECIFIED && status.Code(err) != codes.Canceled {
+		t.Errorf("%s fails without a reason: %v", r.name, err)
+	}
+	if status.Code(err) == codes.Internal || status.Code(err) == codes.Unknown {
+		t.Errorf("%s: %v", r.name, err)
+	}
+	violations := drivererr.Violations(err)
+	if (reason == pb.ErrorReason_ERROR_REASON_INVALID_REQUEST) != (len(violations) > 0) {
+		t.Errorf("%s: %v names %d fields", r.name, err, len(violations))
+	}
+	for _, v := range violations {
+		if v.Field == "" || v.Description == "" {
+			t.Errorf("%s: a violation without field or description: %+v", r.name, v)
+		}
+	}
+}
+
+// checkRecorded: what is written is read again as it was meant.
+func checkRecorded(t *testing.T, r rpc, s *seen, action plan.Action) {
+	t.Helper()
+	switch a := action.(type) {
+	case plan.SetStable:
+		value, err := a.Record.Encode()
+		if err != nil {
+			t.Fatalf("%s: %v", r.name, err)
+		}
+		if _, err := release.DecodeRecord(value); err != nil {
+			t.Errorf("%s of a release that is %s records what no driver reads: %v\n%s", r.name, s.Record.Release.Phase, err, value)
+		}
+	case plan.ScaleCanary:
+		if a.Replicas < 0 || a.Replicas > s.Stable.Replicas {
+			t.Errorf("%s scales the canary to %d of %d", r.name, a.Replicas, s.Stable.Replicas)
+		}
+	}
+}
+
+// FuzzTrafficAnnotation: the annotation on a canary is read as it was written, or reported.
+func FuzzTrafficAnnotation(f *testing.F) {
+	f.Fuzz(func(t *testing.T, value string) {
+		w := &workload{}
+		w.Annotations = map[string]string{release.TrafficAnnotation: value}
+		policy, drain, err := trafficPolicyOn(w)
+		if err != nil {
+			if policy != nil || drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
+				t.Errorf("a policy %v beside %v", policy, err)
+			}
+			return
+		}
+		if policy == nil {
+			if value != "" {
+				t.Errorf("%q is no policy, and nobody is told", value)
+			}
+			return
+		}
+		message := &pb.TrafficPolicy{}
+		if err := protojson.Unmarshal([]byte(value), message); err != nil {
+			t.Fatal(err)
+		}
+		w.Annotations[release.TrafficAnnotation], err = release.EncodeTraffic(message)
+		if err != nil {
+			t.Fatalf("what was read can't be written: %v", err)
+		}
+		again, drainAgain, err := trafficPolicyOn(w)
+		if err != nil || again == nil || again.StableService != policy.StableService || len(again.Routes) != len(policy.Routes) || drainAgain != drain {
+			t.Errorf("%q reads as %v, and what is written then as %v, %v", value, policy, again, err)
+		}
+	})
+}
