@@ -23,17 +23,17 @@ func TestAdmissionSpeaksOfWhatTheDriverWrites(t *testing.T) {
 	parts := strings.Split(string(manifest), "---\n")
 	var policy admissionv1.MutatingAdmissionPolicy
 	var binding admissionv1.MutatingAdmissionPolicyBinding
-	if err := yaml.UnmarshalStrict([]byte(parts[1]), &policy); err != nil {
+	if err := yaml.UnmarshalStrict([]byte(parts[0]), &policy); err != nil {
 		t.Fatal(err)
 	}
-	if err := yaml.UnmarshalStrict([]byte(parts[2]), &binding); err != nil {
+	if err := yaml.UnmarshalStrict([]byte(parts[1]), &binding); err != nil {
 		t.Fatal(err)
 	}
 	if binding.Spec.PolicyName != policy.Name {
 		t.Errorf("the binding is of %s, the policy is %s", binding.Spec.PolicyName, policy.Name)
 	}
 	for _, word := range append(release.WantedAnnotations(), release.RecordAnnotation, `!= "`+release.FieldManager+`"`) {
-		if !strings.Contains(parts[1], word) {
+		if !strings.Contains(parts[0], word) {
 			t.Errorf("the policy does not say %s", word)
 		}
 	}

@@ -37,6 +37,7 @@ type applier struct {
 	core    kubernetes.Interface
 	router  *router.Router
 	scalers *autoscalers
+	budgets *budgets
 	caches  *caches
 	hub     *hub
 }
@@ -60,6 +61,10 @@ func (a *applier) apply(ctx context.Context, s *seen, action plan.Action) (wrote
 		return a.holdAutoscaler(ctx, s, t)
 	case plan.ReleaseAutoscaler:
 		return a.releaseAutoscaler(ctx, s.key, t)
+	case plan.SetBudget:
+		return a.setBudget(ctx, s, t)
+	case plan.DropBudget:
+		return a.dropBudget(ctx, s, t)
 	case plan.GiveBack:
 		return a.giveBack(ctx, s, t)
 	case plan.CreateCanary:

@@ -135,7 +135,9 @@ func TestAutoscalersUnread(t *testing.T) {
 	})
 	b := newBedOn(t, core, noRoutes(), unrecorded())
 	b.run()
-	b.eventually("it is known why", func() bool { return !b.scalers.pending() })
+	b.eventually("it is known why", func() bool {
+		return drivererr.Reason(b.scalers.hpas.why()) == pb.ErrorReason_ERROR_REASON_FORBIDDEN
+	})
 	s := b.look()
 	says(t, errors.New(s.Unscanned), "cannot list resource", "horizontalpodautoscalers")
 	err := b.checkAutoscalers(s, pb.Style_STYLE_BLUE_GREEN)

@@ -30,7 +30,11 @@ func (d *Driver) preview(ctx context.Context, s *seen, p *pb.ReleasePolicy) ([]*
 	if s.Stable.Replicas == 0 || len(now) == 1 && now[0] == s.Stable.Revision {
 		return warnings, nil // nothing to release
 	}
-	warnings = append(warnings, d.judgeBudgets(ctx, s)...)
+	budgets, err := d.judgeBudgets(ctx, s, p)
+	if err != nil {
+		return nil, err
+	}
+	warnings = append(warnings, budgets...)
 	need, peak := peakOf(s, p)
 	if need.Groups == 0 {
 		return warnings, nil

@@ -7,33 +7,71 @@ import (
 	"context"
 	"fmt"
 
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// judgeBudgets warns of PodDisruptionBudgets that do not do what people expect of them for groups. Like quotas they are
-// asked for once per release, and not watched. It never stands in the way of a release.
-func (d *Driver) judgeBudgets(ctx context.Context, s *seen) []*pb.Warning {
+// judgeBudgets warns of PodDisruptionBudgets that do not do what people expect of them for groups, and refuses to keep
+// some beside those that select the same pods. Like quotas they are asked for once per release, and not watched.
+func (d *Driver) judgeBudgets(ctx context.Context, s *seen, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
 	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
 	defer cancel()
-	budgets, err := d.core.PolicyV1().PodDisruptionBudgets(s.key.Namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
+	list, err := d.core.PolicyV1().PodDisruptionBudgets(s.key.Namespace).List(ctx, metav1.ListOptions{})
+	switch {
+	case err != nil && p.GetGroupDisruptionBudget():
+		return nil, fmt.Errorf("read the PodDisruptionBudgets of %s, beside which policy.group_disruption_budget keeps others: %w",
+			s.key.Namespace, contractError(err))
+	case err != nil:
 		return []*pb.Warning{{
 			Code: "BudgetsUnknown", Message: fmt.Sprintf("the PodDisruptionBudgets of %s could not be read, so nobody knows what they mean for %s: %v",
 				s.key.Namespace, s.key.Name, err),
-		}}
+		}}, nil
 	}
 	var warnings []*pb.Warning
 	w := disruptable(s)
-	for i := range budgets.Items {
-		for _, f := range w.Judge(&budgets.Items[i]) {
+	for i := range list.Items {
+		b := &list.Items[i]
+		if disruption.Ours(b) {
+			continue
+		}
+		if err := checkBudget(s, p, b); err != nil {
+			return nil, err
+		}
+		for _, f := range w.Judge(b) {
 			warnings = append(warnings, &pb.Warning{Code: f.Code, Message: f.Message})
 		}
 	}
-	return warnings
+	return warnings, nil
+}
+
+// checkBudget refuses a release that is to keep budgets beside one of others that would get in their way.
+func checkBudget(s *seen, p *pb.ReleasePolicy, b *policyv1.PodDisruptionBudget) error {
+	if !p.GetGroupDisruptionBudget() {
+		return nil
+	}
+	object := fmt.Sprintf("PodDisruptionBudget %s/%s", b.Namespace, b.Name)
+	if b.Name == release.BudgetName(s.key.Name, false) || b.Name == release.BudgetName(s.key.Name, true) {
+		return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
+			"%s has the name of one that the release is to keep, and is not Lockstep's: rename or delete it", object), "object", object)
+	}
+	policy, _ := release.ParsePolicy(p)
+	own := disruptable(s)
+	added := own
+	added.Name, added.Template = release.CanaryName(s.key.Name, s.Stable.Revision), canaryTemplate(s.stable, policy)
+	for _, w := range []disruption.Workload{own, added} {
+		if leaders, workers := w.Caught(b); leaders+workers > 0 {
+			return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT,
+				"%s selects %d pods of %s/%s, and Kubernetes evicts no pod that two budgets select: remove it for the time of the "+
+					"release, or leave out policy.group_disruption_budget", object, leaders+workers, w.Namespace, w.Name), "object", object)
+		}
+	}
+	return nil
 }
 
 // disruptable is the user's workload as budgets see it.

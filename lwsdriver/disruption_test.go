@@ -16,6 +16,9 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -58,5 +61,43 @@ func TestPreviewWithoutBudgets(t *testing.T) {
 	})
 	if got, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "1")); err != nil || codesOf(got) != "BudgetsUnknown" {
 		t.Errorf("%q, %v", codesOf(got), err)
+	}
+}
+
+// Two budgets on one pod keep it from ever being evicted, so the release does not add one to somebody's.
+func TestPreviewOfBudgetConflicts(t *testing.T) {
+	p := inBatches(pb.Style_STYLE_CANARY, "50%")
+	p.GroupDisruptionBudget = true
+	p.CanaryLeaderMetadata = &pb.PodMetadata{Labels: map[string]string{"app": "vllm", "track": "canary"}}
+	canaries := budgetOf("default", "canaries", "1", "vllm")
+	canaries.Spec.Selector.MatchLabels["track"] = "canary"
+	ours := disruption.Object(stableWorkload(), plan.Budget{Name: "vllm-lockstep-leaders", Workloads: []string{"vllm"}, MaxUnavailable: 1})
+	for _, tt := range []struct {
+		name, reason string
+		object       runtime.Object
+		want         pb.ErrorReason
+	}{
+		{"same pods", "of the workload", budgetOf("default", "pods", "1", "vllm"), pb.ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT},
+		{"canary's pods", "that are yet to come", canaries, pb.ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT},
+		{"other pods", "no concern", budgetOf("default", "web", "0", "web"), 0},
+		{"name", "it would be in the way", budgetOf("default", "vllm-lockstep-workers", "1", "web"), pb.ErrorReason_ERROR_REASON_NAME_TAKEN},
+		{"ours", "left by a release before", ours, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d, s, _ := aboutToRelease(tt.object)
+			if _, err := d.preview(t.Context(), s, p); drivererr.Reason(err) != tt.want {
+				t.Errorf("%s: %v, want %v", tt.reason, err, tt.want)
+			} else if tt.want != 0 {
+				says(t, err, "PodDisruptionBudget default/")
+			}
+		})
+	}
+	d, s, core := aboutToRelease()
+	core.PrependReactor("list", "poddisruptionbudgets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "poddisruptionbudgets"}, "",
+			errors.New(`User "x" cannot list resource "poddisruptionbudgets"`))
+	})
+	if _, err := d.preview(t.Context(), s, p); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_FORBIDDEN {
+		t.Errorf("without the right to read them: %v", err)
 	}
 }

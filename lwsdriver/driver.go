@@ -46,6 +46,7 @@ type Driver struct {
 	router   *router.Router
 	scalers  *autoscalers
 	prober   *probe.Prober
+	budgets  *budgets
 	events   *announcer
 	metrics  *metrics
 	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
@@ -162,8 +163,16 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dyna
 		return nil, err
 	}
 	d.prober = probe.New(probe.WithLogger(o.log), probe.OnChange(d.probed))
-	d.observer = &observer{caches: caches, router: d.router, scalers: d.scalers, prober: d.prober, now: o.now, asksNobody: o.readOnly}
-	d.applier = &applier{client: sets, core: core, router: d.router, scalers: d.scalers, caches: caches, hub: &d.hub}
+	d.budgets, err = newBudgets(core, o.namespace, d.changed)
+	if err != nil {
+		return nil, err
+	}
+	d.observer = &observer{
+		caches: caches, router: d.router, scalers: d.scalers, budgets: d.budgets, prober: d.prober, now: o.now, asksNobody: o.readOnly,
+	}
+	d.applier = &applier{
+		client: sets, core: core, router: d.router, scalers: d.scalers, budgets: d.budgets, caches: caches, hub: &d.hub,
+	}
 	d.events = newAnnouncer(core, o.log)
 	if o.silent {
 		d.events.recorder = &events.FakeRecorder{}
@@ -211,6 +220,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	running.Go(func() { d.events.run(ctx) })
 	running.Go(func() { d.router.Run(ctx) })
 	running.Go(func() { d.scalers.run(ctx) })
+	running.Go(func() { d.budgets.run(ctx) })
 	running.Go(func() { d.diagnose(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), d.caches.workloads.HasSynced, d.caches.pods.HasSynced, d.caches.revisions.HasSynced) {
 		return nil

@@ -4,11 +4,13 @@
 package lwsdriver
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"unique"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -81,6 +83,9 @@ func marksOf(objs []any, revision string) []plan.RolloutMark {
 	if bare && all != nil {
 		all = append(all, plan.RolloutMark{})
 	}
+	slices.SortFunc(all, func(a, b plan.RolloutMark) int {
+		return cmp.Or(strings.Compare(a.ID, b.ID), cmp.Compare(a.Batch, b.Batch))
+	})
 	return all
 }
 

@@ -43,10 +43,10 @@ func TestGroupMarks(t *testing.T) {
 	}{
 		{"none", "", []*corev1.Pod{testPod("vllm-1"), testPod("vllm-1-1")}, nil},
 		{"all", "", []*corev1.Pod{testPod("vllm-1", rollout("k", "2")), testPod("vllm-1-1", rollout("k", "2"))}, []plan.RolloutMark{mark("k", 2)}},
-		{"some", "", []*corev1.Pod{testPod("vllm-1", rollout("k", "2")), testPod("vllm-1-1")}, []plan.RolloutMark{mark("k", 2), {}}},
+		{"some", "", []*corev1.Pod{testPod("vllm-1", rollout("k", "2")), testPod("vllm-1-1")}, []plan.RolloutMark{{}, mark("k", 2)}},
 		{
 			"different", "", []*corev1.Pod{testPod("vllm-1", rollout("k", "2")), testPod("vllm-1-1", rollout("j", "2"))},
-			[]plan.RolloutMark{mark("k", 2), mark("j", 2)},
+			[]plan.RolloutMark{mark("j", 2), mark("k", 2)},
 		},
 		{"no number", "somebody's own value", []*corev1.Pod{testPod("vllm-1", rollout("k", "two"))}, []plan.RolloutMark{mark("k", -1)}},
 		{"no plain number", "it must be as we write it", []*corev1.Pod{testPod("vllm-1", rollout("k", "02"))}, []plan.RolloutMark{mark("k", -1)}},

@@ -57,6 +57,7 @@ type observer struct {
 	now     func() time.Time
 	// asksNobody: no leader is to be warmed up by this driver.
 	asksNobody bool
+	budgets    *budgets
 
 	mu      sync.Mutex
 	digests map[types.NamespacedName]knownDigest
@@ -82,6 +83,7 @@ func (o *observer) observe(key types.NamespacedName) (*seen, error) {
 	if err := o.readRecord(s); err != nil {
 		return nil, err
 	}
+	o.readBudgets(s)
 	s.Stable = o.workload(s, stable)
 	s.unnumbered = o.caches.groups.unnumbered(key)
 	added := o.caches.added(key)

@@ -163,7 +163,7 @@ func inFlight(s *seen) bool {
 	if s.Record == nil || s.Record.Release == nil {
 		return false
 	}
-	return s.Record.Release.Phase.Unfinished() || len(s.Added) > 0 || borrows(s)
+	return s.Record.Release.Phase.Unfinished() || len(s.Added) > 0 || len(s.Budgets) > 0 || borrows(s)
 }
 
 // borrows says whether the user's routes and Services are not as they were, as far as that can be put right, or whether
@@ -176,9 +176,9 @@ func borrows(s *seen) bool {
 	return unread(s) || v.Drift && v.Err == nil
 }
 
-// unread says whether the caches can't tell yet how the requests stand.
+// unread says whether the caches can't tell yet how the requests stand, or whether budgets are left.
 func unread(s *seen) bool {
-	return s.Traffic != nil && s.Traffic.Look(traffic.Desired{}).Reason == traffic.ReasonNotSynced
+	return s.BudgetsUnread || s.Traffic != nil && s.Traffic.Look(traffic.Desired{}).Reason == traffic.ReasonNotSynced
 }
 
 // awaitRead returns once the caches tell how the workload's requests stand. A driver that has just started fills those that

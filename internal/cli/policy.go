@@ -28,6 +28,7 @@ type policyFlags struct {
 	minReady         time.Duration
 	progressDeadline time.Duration
 	rolloutID        string
+	groupBudget      bool
 }
 
 func (f *policyFlags) add(cmd *cobra.Command) {
@@ -45,6 +46,8 @@ func (f *policyFlags) add(cmd *cobra.Command) {
 		"time without a new ready group after which the release fails (default: the driver's, 30m)")
 	flags.StringVar(&f.rolloutID, "rollout-id", "",
 		"label the pods of updated groups with this rollout id and the number of their batch, as Kruise Rollouts does")
+	flags.BoolVar(&f.groupBudget, "group-disruption-budget", false,
+		"while the release lasts, keep PodDisruptionBudgets that count groups")
 	complete(cmd, "style", "canary", "blue-green", "partition")
 	f.traffic.add(cmd)
 }
@@ -74,6 +77,9 @@ func (f *policyFlags) policy() (*pb.ReleasePolicy, error) {
 	}
 	if f.rolloutID != "" {
 		policy.RolloutId = f.rolloutID
+	}
+	if f.groupBudget {
+		policy.GroupDisruptionBudget = true
 	}
 	if err := f.traffic.overrule(policy); err != nil {
 		return nil, err

@@ -190,6 +190,11 @@ func (c *cluster) meddle(how string) {
 
 // harm is what nodes do.
 func (c *cluster) harm(how string) {
+	if how == "budget" {
+		c.note("user: delete the budgets")
+		c.budget = nil
+		return
+	}
 	sets := append([]*set{c.stable}, c.added...)
 	s := sets[rapid.IntRange(0, len(sets)-1).Draw(c.t, "set")]
 	if len(s.groups) == 0 {

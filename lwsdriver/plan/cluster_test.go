@@ -28,6 +28,7 @@ type cluster struct {
 	record *release.Record
 	policy release.Policy
 	road   *road // nil: no traffic policy
+	budget []Budget
 	seen   map[string]time.Time
 	lost   map[string]time.Time
 	log    []string
@@ -77,6 +78,7 @@ func newCluster(t *rapid.T) *cluster {
 		c.policy.RolloutID = "k"
 		c.policy.Batches = []release.Quantity{quantity("25%"), quantity("50%"), quantity("100%")}
 	}
+	c.policy.GroupBudget = rapid.Bool().Draw(t, "budget")
 	if rapid.Bool().Draw(t, "traffic") && !c.inPlace() {
 		c.road = &road{}
 	}
@@ -208,7 +210,7 @@ func (c *cluster) rolls() bool {
 }
 
 func (c *cluster) observe() Observation {
-	o := Observation{Now: c.now, Record: c.record, Policy: c.policy, Stable: c.observeSet(c.stable)}
+	o := Observation{Now: c.now, Record: c.record, Policy: c.policy, Stable: c.observeSet(c.stable), Budgets: c.budget}
 	for _, s := range c.added {
 		o.Added = append(o.Added, c.observeSet(s))
 	}
@@ -249,6 +251,7 @@ func (c *cluster) decide() Decision {
 	c.checkRetire(d.Action)
 	c.checkRoad(d.Action)
 	c.checkScaler(o, d.Action)
+	c.checkLabel(d.Action)
 	return d
 }
 

@@ -40,7 +40,7 @@ const ReasonLabeling = "LabelingPods"
 // else: nothing waits for a label, but for a batch that would be ready.
 func label(o Observation, d Decision) Decision {
 	a := nextLabel(o)
-	if d.Action != nil || a == nil {
+	if d.Action != nil || a == nil || d.Reason == ReasonStyleNotSupported {
 		return d
 	}
 	d.Action = *a

@@ -18,13 +18,17 @@ func (c *cluster) applyLabel(a LabelGroup) bool {
 		if s.name != a.Name || g == nil || g.revision != a.Revision || g.mark == a.Mark {
 			continue
 		}
-		if s == c.stable && a.Revision == c.record.Release.StableRevision {
-			c.fail("%s, which is at the stable revision", a)
-		}
 		g.mark = a.Mark
 		return true
 	}
 	return false
+}
+
+// checkLabel: no group that the release has not updated is labelled.
+func (c *cluster) checkLabel(a Action) {
+	if a, ok := a.(LabelGroup); ok && a.Name == c.stable.name && a.Revision == c.record.Release.StableRevision {
+		c.fail("%s, which is at the stable revision", a)
+	}
 }
 
 // checkLabels: at rest every updated group has its label, and no other that the release could have given.

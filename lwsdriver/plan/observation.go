@@ -31,6 +31,9 @@ type Observation struct {
 	Autoscalers []Autoscaler
 	// Unscanned is why it can't be told which there are. Empty: it can.
 	Unscanned string
+	// Budgets are those that drivers made for the workload. Unread: nobody can tell yet.
+	Budgets       []Budget
+	BudgetsUnread bool
 }
 
 // Workload is one LeaderWorkerSet.

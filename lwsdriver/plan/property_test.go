@@ -97,7 +97,7 @@ func (c *cluster) act() {
 	case n < 96:
 		c.meddle(pick("scale up", "scale to 0", "edit template", "delete", "delete in the foreground"))
 	default:
-		c.harm(pick("flap", "break", "lose"))
+		c.harm(pick("flap", "break", "lose", "budget"))
 	}
 }
 
@@ -164,6 +164,7 @@ func (c *cluster) checkRest(d Decision) {
 	c.checkRoadAtRest()
 	waits := d.State == pb.State_STATE_HOLDING || d.State == pb.State_STATE_READY || d.Reason == ReasonMixedRevisions
 	c.checkLabels(d)
+	c.checkBudgets(d)
 	if len(c.added) > 0 && !waits {
 		c.fail("%s with %s left", d.State, c.added[0].name)
 	}

@@ -23,11 +23,12 @@ import (
 //
 //	workload NAME replicas=N revision=R [size=N] [hold | rolling=PARTITION/UNAVAILABLE/SURGE] [deleting] [unobserved]
 //	record [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T] [set=hold | set=P/U/S] [template]]
-//	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D] [rollout=ID batches=Q,Q]
+//	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D] [rollout=ID batches=Q,Q] [budget]
 //	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting [lingers]] [loose] [drifted]
 //	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [why=REASON] [serving] [marks=ID/BATCH,-]
 //	  [terminating] [restarts=N]
 //	traffic [asked=N] [fenced] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [gone | blocked | unread]
+//	budget NAME [workers] [of=NAME,NAME] [max=N] | budget unread
 //	drain [done] [message=TEXT] [recheck=AGE]
 //	autoscaler KIND/NAME [scales] [held] [elsewhere] [lingers=NAME] [unreadable=WHY]
 //	unscanned WHY
@@ -178,6 +179,12 @@ func parseObservation(text string) (o Observation, err error) {
 			if o.Record != nil && o.Record.Release != nil && l.has("asked") {
 				o.Record.Release.Traffic = &release.Traffic{Weight: l.number("asked", 0)}
 			}
+		case "budget":
+			if l.name == "unread" {
+				o.BudgetsUnread = true
+				continue
+			}
+			o.Budgets = append(o.Budgets, parseBudget(l))
 		case "drain":
 			o.Drain = &Drain{Done: l.has("done"), Message: l.attrs["message"], Recheck: l.duration("recheck", 0)}
 		case "autoscaler":
@@ -255,6 +262,14 @@ func parseRecord(l line) *release.Record {
 	return r
 }
 
+func parseBudget(l line) Budget {
+	b := Budget{Name: l.name, Workers: l.has("workers"), MaxUnavailable: l.number("max", 0)}
+	if of := l.attrs["of"]; of != "" {
+		b.Workloads = strings.Split(of, ",")
+	}
+	return b
+}
+
 func parseMarks(text string) []RolloutMark {
 	if text == "" {
 		return nil
@@ -300,7 +315,7 @@ func parsePolicy(l line, p *release.Policy) {
 		}
 		p.FailureThreshold = threshold
 	}
-	p.RolloutID = l.attrs["rollout"]
+	p.RolloutID, p.GroupBudget = l.attrs["rollout"], l.has("budget")
 	for q := range strings.SplitSeq(l.attrs["batches"], ",") {
 		if q != "" {
 			p.Batches = append(p.Batches, quantity(q))

@@ -21,10 +21,12 @@ const (
 	WantedMaxUnavailable = "lockstep.dev/wanted-max-unavailable"
 	WantedMaxSurge       = "lockstep.dev/wanted-max-surge"
 
-	// RoleLabel marks a workload that a release added. Its only value so far is RoleCanary.
+	// RoleLabel marks what a release added: RoleCanary or RoleBudget.
 	RoleLabel = "lockstep.dev/role"
 	// RoleCanary is the second workload of a release.
 	RoleCanary = "canary"
+	// RoleBudget is a PodDisruptionBudget of a release.
+	RoleBudget = "budget"
 	// StableLabel on an added workload names the workload it was added to.
 	StableLabel = "lockstep.dev/stable"
 	// RevisionLabel on an added workload is the stable workload's update revision that it carries. Its own revision
@@ -63,6 +65,14 @@ func CanaryName(stable, revision string) string {
 		revision = revision[:revisionPrefix]
 	}
 	return stable + "-" + revision
+}
+
+// BudgetName is the name of the PodDisruptionBudget that a release keeps over leaders, or over workers.
+func BudgetName(stable string, workers bool) string {
+	if workers {
+		return stable + "-lockstep-workers"
+	}
+	return stable + "-lockstep-leaders"
 }
 
 // MaxStableName is the length up to which a workload's canary of the given number of groups still fits Kubernetes'

@@ -43,6 +43,9 @@ type Policy struct {
 	// RolloutID is what pods of updated groups are labelled with. Empty: they are not.
 	RolloutID string
 
+	// GroupBudget: PodDisruptionBudgets that count groups are kept while the release lasts.
+	GroupBudget bool
+
 	// LeaderLabels and LeaderAnnotations are added to the canary's leader pods.
 	LeaderLabels, LeaderAnnotations map[string]string
 }
@@ -68,6 +71,7 @@ func ParsePolicy(p *pb.ReleasePolicy) (Policy, []Violation) {
 		ProgressDeadline:  v.duration("policy.progress_deadline", p.GetProgressDeadline(), DefaultProgressDeadline),
 		MinReady:          v.duration("policy.min_ready", p.GetMinReady(), 0),
 		RolloutID:         v.rolloutID(p.GetRolloutId()),
+		GroupBudget:       p.GetGroupDisruptionBudget(),
 		LeaderLabels:      maps.Clone(p.GetCanaryLeaderMetadata().GetLabels()),
 		LeaderAnnotations: maps.Clone(p.GetCanaryLeaderMetadata().GetAnnotations()),
 	}

@@ -59,6 +59,8 @@ func ruleFor(reason pb.ErrorReason) rule {
 		return rule{codes.FailedPrecondition, "Change the object in the message, or name another in the policy."}
 	case pb.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED:
 		return rule{codes.FailedPrecondition, "Raise or free the quota in the message, release in STYLE_PARTITION, or set policy.blue_green.force."}
+	case pb.ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT:
+		return rule{codes.FailedPrecondition, "Remove the budget in the message for the time of the release, or leave out policy.group_disruption_budget."}
 	case pb.ErrorReason_ERROR_REASON_RECORD_INVALID:
 		return rule{codes.FailedPrecondition, "Restore the annotation, or use the driver version that wrote it."}
 	case pb.ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING:

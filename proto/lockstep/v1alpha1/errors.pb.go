@@ -81,6 +81,8 @@ const (
 	ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE ErrorReason = 24
 	// A quota of the namespace does not hold the groups that the release would add.
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 25
+	// Another PodDisruptionBudget selects pods for which the release is to keep one.
+	ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT ErrorReason = 26
 )
 
 // Enum value maps for ErrorReason.
@@ -112,6 +114,7 @@ var (
 		23: "ERROR_REASON_INTERNAL",
 		24: "ERROR_REASON_REFERENCE_UNUSABLE",
 		25: "ERROR_REASON_QUOTA_EXCEEDED",
+		26: "ERROR_REASON_DISRUPTION_BUDGET_CONFLICT",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":                0,
@@ -140,6 +143,7 @@ var (
 		"ERROR_REASON_INTERNAL":                   23,
 		"ERROR_REASON_REFERENCE_UNUSABLE":         24,
 		"ERROR_REASON_QUOTA_EXCEEDED":             25,
+		"ERROR_REASON_DISRUPTION_BUDGET_CONFLICT": 26,
 	}
 )
 
@@ -174,7 +178,7 @@ var File_lockstep_v1alpha1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1alpha1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x1elockstep/v1alpha1/errors.proto\x12\x11lockstep.v1alpha1*\xf8\x06\n" +
+	"\x1elockstep/v1alpha1/errors.proto\x12\x11lockstep.v1alpha1*\xa5\a\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_INVALID_REQUEST\x10\x01\x12\"\n" +
@@ -202,7 +206,8 @@ const file_lockstep_v1alpha1_errors_proto_rawDesc = "" +
 	"\x18ERROR_REASON_UNSUPPORTED\x10\x16\x12\x19\n" +
 	"\x15ERROR_REASON_INTERNAL\x10\x17\x12#\n" +
 	"\x1fERROR_REASON_REFERENCE_UNUSABLE\x10\x18\x12\x1f\n" +
-	"\x1bERROR_REASON_QUOTA_EXCEEDED\x10\x19BPZNgithub.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1;lockstepv1alpha1b\x06proto3"
+	"\x1bERROR_REASON_QUOTA_EXCEEDED\x10\x19\x12+\n" +
+	"'ERROR_REASON_DISRUPTION_BUDGET_CONFLICT\x10\x1aBPZNgithub.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1;lockstepv1alpha1b\x06proto3"
 
 var (
 	file_lockstep_v1alpha1_errors_proto_rawDescOnce sync.Once

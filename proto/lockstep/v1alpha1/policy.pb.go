@@ -282,9 +282,14 @@ type ReleasePolicy struct {
 	// Optional. A label value. Set: each pod of an updated group, leader and workers, carries the labels
 	// `rollouts.kruise.io/rollout-id` with it and `rollouts.kruise.io/rollout-batch-id` with the number of the group's
 	// batch, from 1; a batch is not READY before.
-	RolloutId     string `protobuf:"bytes,9,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	RolloutId string `protobuf:"bytes,9,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
+	// Optional. True keeps PodDisruptionBudgets that count groups while the release lasts, over the workload's pods and those
+	// that the release adds: as many leaders may be evicted at once as the workload's own maxUnavailable allows groups (at
+	// least one), and one worker. Refused where another budget selects these pods, since Kubernetes evicts no pod that two
+	// budgets select.
+	GroupDisruptionBudget bool `protobuf:"varint,10,opt,name=group_disruption_budget,json=groupDisruptionBudget,proto3" json:"group_disruption_budget,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *ReleasePolicy) Reset() {
@@ -378,6 +383,13 @@ func (x *ReleasePolicy) GetRolloutId() string {
 		return x.RolloutId
 	}
 	return ""
+}
+
+func (x *ReleasePolicy) GetGroupDisruptionBudget() bool {
+	if x != nil {
+		return x.GroupDisruptionBudget
+	}
+	return false
 }
 
 // PodMetadata is added to a pod template.
@@ -817,7 +829,7 @@ const file_lockstep_v1alpha1_policy_proto_rawDesc = "" +
 	"\vWorkloadRef\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
-	"\x04kind\x18\x03 \x01(\tR\x04kind\"\xfa\x03\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\"\xb2\x04\n" +
 	"\rReleasePolicy\x12.\n" +
 	"\x05style\x18\x01 \x01(\x0e2\x18.lockstep.v1alpha1.StyleR\x05style\x12\x18\n" +
 	"\abatches\x18\x02 \x03(\tR\abatches\x12+\n" +
@@ -829,7 +841,9 @@ const file_lockstep_v1alpha1_policy_proto_rawDesc = "" +
 	"\n" +
 	"blue_green\x18\b \x01(\v2\".lockstep.v1alpha1.BlueGreenPolicyR\tblueGreen\x12\x1d\n" +
 	"\n" +
-	"rollout_id\x18\t \x01(\tR\trolloutId\"\x9f\x02\n" +
+	"rollout_id\x18\t \x01(\tR\trolloutId\x126\n" +
+	"\x17group_disruption_budget\x18\n" +
+	" \x01(\bR\x15groupDisruptionBudget\"\x9f\x02\n" +
 	"\vPodMetadata\x12B\n" +
 	"\x06labels\x18\x01 \x03(\v2*.lockstep.v1alpha1.PodMetadata.LabelsEntryR\x06labels\x12Q\n" +
 	"\vannotations\x18\x02 \x03(\v2/.lockstep.v1alpha1.PodMetadata.AnnotationsEntryR\vannotations\x1a9\n" +

@@ -1,0 +1,163 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	policyv1 "k8s.io/api/policy/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	policyinformers "k8s.io/client-go/informers/policy/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+// budgets knows the PodDisruptionBudgets that drivers made. They are watched from the first release on that wants some:
+// a driver whose releases want none needs no right to.
+type budgets struct {
+	informer cache.SharedIndexInformer
+	wanted   chan struct{}
+	once     sync.Once
+}
+
+func newBudgets(core kubernetes.Interface, namespace string, changed func(types.NamespacedName)) (*budgets, error) {
+	ours := func(o *metav1.ListOptions) { o.LabelSelector = release.RoleLabel + "=" + release.RoleBudget }
+	b := &budgets{
+		wanted: make(chan struct{}),
+		informer: policyinformers.NewFilteredPodDisruptionBudgetInformer(core, namespace, 0,
+			cache.Indexers{addedIndex: indexBudget}, ours),
+	}
+	_, err := b.informer.AddEventHandler(everyEvent(func(obj any, _ bool) {
+		if o, ok := obj.(*policyv1.PodDisruptionBudget); ok {
+			changed(budgetFor(o))
+		}
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("watch poddisruptionbudgets: %w", err)
+	}
+	return b, nil
+}
+
+// budgetFor is the workload that a budget of ours is for.
+func budgetFor(o *policyv1.PodDisruptionBudget) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.Namespace, Name: o.Labels[release.StableLabel]}
+}
+
+func indexBudget(obj any) ([]string, error) {
+	o, ok := obj.(*policyv1.PodDisruptionBudget)
+	if !ok {
+		return nil, nil
+	}
+	return []string{budgetFor(o).String()}, nil
+}
+
+// want has the budgets watched from now on.
+func (b *budgets) want() { b.once.Do(func() { close(b.wanted) }) }
+
+// run fills the cache once it is wanted, until ctx ends.
+func (b *budgets) run(ctx context.Context) {
+	select {
+	case <-b.wanted:
+		b.informer.RunWithContext(ctx)
+	case <-ctx.Done():
+	}
+}
+
+// of returns a workload's budgets, in the order of their names. Unread: nobody can tell yet.
+func (b *budgets) of(key types.NamespacedName, uid types.UID) (all []plan.Budget, unread bool) {
+	select {
+	case <-b.wanted:
+	default:
+		return nil, false
+	}
+	if !b.informer.HasSynced() {
+		return nil, true
+	}
+	objs, err := b.informer.GetIndexer().ByIndex(addedIndex, key.String())
+	if err != nil {
+		return nil, false
+	}
+	for _, obj := range objs {
+		o, ok := obj.(*policyv1.PodDisruptionBudget)
+		if !ok || o.DeletionTimestamp != nil {
+			continue
+		}
+		if owner := metav1.GetControllerOf(o); owner == nil || owner.UID != uid {
+			// Of a workload that is gone, as far as garbage collection goes; or its owner was taken off it.
+			all = append(all, plan.Budget{Name: o.Name})
+			continue
+		}
+		all = append(all, disruption.Read(o))
+	}
+	slices.SortFunc(all, func(a, b plan.Budget) int { return cmp.Compare(a.Name, b.Name) })
+	return all, false
+}
+
+// readBudgets reads those of the workload, and has them watched if its release wants some.
+func (o *observer) readBudgets(s *seen) {
+	if s.Policy.GroupBudget {
+		o.budgets.want()
+	}
+	s.Budgets, s.BudgetsUnread = o.budgets.of(s.key, s.stable.UID)
+	s.BudgetsUnread = s.BudgetsUnread && s.Policy.GroupBudget
+}
+
+// object returns a budget from the cache, nil if there is none.
+func (b *budgets) object(key types.NamespacedName) *policyv1.PodDisruptionBudget {
+	obj, ok, err := b.informer.GetIndexer().GetByKey(key.String())
+	if err != nil || !ok {
+		return nil
+	}
+	o, _ := obj.(*policyv1.PodDisruptionBudget)
+	return o
+}
+
+// setBudget makes a budget, or replaces what somebody made of it.
+func (a *applier) setBudget(ctx context.Context, s *seen, t plan.SetBudget) (bool, error) {
+	next := disruption.Object(s.stable, t.Budget)
+	client, key := a.core.PolicyV1().PodDisruptionBudgets(next.Namespace), keyOf(next)
+	var err error
+	if have := a.budgets.object(key); have != nil {
+		next.ResourceVersion = have.ResourceVersion
+		next, err = client.Update(ctx, next, metav1.UpdateOptions{FieldManager: release.FieldManager})
+	} else {
+		next, err = client.Create(ctx, next, metav1.CreateOptions{FieldManager: release.FieldManager})
+	}
+	if err != nil {
+		return false, fmt.Errorf("write PodDisruptionBudget %s: %w", key, err)
+	}
+	return true, a.until(ctx, func() bool {
+		now := a.budgets.object(key)
+		return now != nil && (now.UID != next.UID || apiequality.Semantic.DeepEqual(now.Spec, next.Spec))
+	}, s.key)
+}
+
+// dropBudget removes a budget, on condition that it is the one that was seen.
+func (a *applier) dropBudget(ctx context.Context, s *seen, t plan.DropBudget) (bool, error) {
+	key := types.NamespacedName{Namespace: s.key.Namespace, Name: t.Name}
+	have := a.budgets.object(key)
+	if have == nil {
+		return false, nil
+	}
+	err := a.core.PolicyV1().PodDisruptionBudgets(key.Namespace).
+		Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("delete PodDisruptionBudget %s: %w", key, err)
+	}
+	return err == nil, a.until(ctx, func() bool {
+		now := a.budgets.object(key)
+		return now == nil || now.UID != have.UID || now.DeletionTimestamp != nil
+	}, s.key)
+}
