@@ -482,7 +482,7 @@ func TestAdmissionTemplateInPromotion(t *testing.T) {
 			if object := w.get(); !isHold(object.Spec.RolloutStrategy.RollingUpdateConfiguration) {
 				t.Fatalf("not held: %s", asJSON(object.Spec.RolloutStrategy))
 			}
-			w.eventually("LWS has dealt with the new template", func(ctx context.Context) error {
+			w.eventually("LWS has dealt with the new template", func(context.Context) error {
 				object := w.get()
 				s := object.Status
 				if s.ObservedGeneration != object.Generation || s.ReadyReplicas != 4 || s.Replicas != 4 {

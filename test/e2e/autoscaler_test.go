@@ -319,8 +319,8 @@ func TestAutoscalerKilled(t *testing.T) {
 			w.eventually("held again", func(context.Context) error { return heldOr(w.hpa()) })
 			w.finalize("r1", rollback)
 		}},
-		{"deleted", func(w *workload) { w.remove(w.name, metav1.DeletePropagationBackground) }, func(w *workload) {}},
-		{"record-removed", func(w *workload) { w.dropRecord() }, func(w *workload) {}},
+		{"deleted", func(w *workload) { w.remove(w.name, metav1.DeletePropagationBackground) }, func(*workload) {}},
+		{"record-removed", func(w *workload) { w.dropRecord() }, func(*workload) {}},
 		{"template-back", func(w *workload) { w.edit(image("v1")) }, func(w *workload) { w.awaitState(rolledBack) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -29,7 +29,7 @@ func TestBlueGreenScaleDownDelay(t *testing.T) {
 	w.initialize("r1", p)
 	green := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
 	w.end("r1", promote)
-	c := w.await("the delay runs", func(c *pb.BatchContext) bool { return c.GetReason() == "ScaleDownDelay" })
+	c := w.await("the delay runs", func(c *pb.BatchContext) bool { return c.GetReason() == "WaitingForScaleDownDelay" })
 	if w.mustRun("v2"); len(w.podsOf(green)) != 6 {
 		t.Errorf("%d pods of the second set: %s", len(w.podsOf(green)), show(c))
 	}
@@ -53,7 +53,7 @@ func TestBlueGreenSwitch(t *testing.T) {
 			before := w.stablePods()
 			w.edit(image("v2"))
 			p := blueGreenStyle.policy(policy("34%", "100%"))
-			p.Traffic = &pb.TrafficPolicy{StableService: name, Ingresses: []string{name}}
+			p.Traffic = &pb.TrafficPolicy{StableService: name + "-http", Ingresses: []string{name}}
 			w.initialize("r1", p)
 			w.upgrade("r1", 0)
 			w.upgrade("r1", 1)
@@ -74,12 +74,14 @@ func TestBlueGreenSwitch(t *testing.T) {
 	}
 }
 
-// serve makes a Service of the workload's leaders and an Ingress that leads to it.
+// serve makes a Service of the workload's leaders, NAME-http since LWS makes one of its own name, and an Ingress that leads
+// to it.
 func (w *workload) serve() {
 	w.t.Helper()
+	service := w.name + "-http"
 	port := corev1.ServicePort{Name: "http", Port: 80}
 	_, err := w.kube.CoreV1().Services(w.namespace).Create(w.t.Context(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: w.name},
+		ObjectMeta: metav1.ObjectMeta{Name: service},
 		Spec: corev1.ServiceSpec{
 			Ports: []corev1.ServicePort{port}, Selector: map[string]string{lws.SetNameLabelKey: w.name, lws.WorkerIndexLabelKey: "0"},
 		},
@@ -92,7 +94,7 @@ func (w *workload) serve() {
 		Spec: networkingv1.IngressSpec{
 			IngressClassName: ptr.To("nginx"),
 			DefaultBackend: &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
-				Name: w.name, Port: networkingv1.ServiceBackendPort{Name: "http"},
+				Name: service, Port: networkingv1.ServiceBackendPort{Name: "http"},
 			}},
 		},
 	}, metav1.CreateOptions{})

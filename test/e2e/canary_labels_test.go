@@ -130,13 +130,13 @@ func TestCanaryBatchLabels(t *testing.T) {
 		return c.GetState() == pb.State_STATE_READY && c.GetUpdatedReady() == 8
 	})
 	w.mustBatches(canary, "rollout-7", "1 2 3 3 3 3 3 3")
-	if n := w.podWrites(canary) - before; n != 4*3 {
+	if n := w.podWrites(canary) - before; n < 4*3 || n > 2*4*3 { // LWS recreates some groups that it has just made
 		t.Errorf("%d writes for 12 new pods", n)
 	}
 
 	w.finalize("r1", promote)
 	w.mustBatches(w.name, "rollout-7", "3 3 3 3 2 2 1 1")
-	if n := w.podWrites(w.name); n < 8*3 || n > 2*8*3 { // LWS recreates some groups that it has just made
+	if n := w.podWrites(w.name); n < 8*3 || n > 2*8*3 { // as above
 		t.Errorf("%d writes for 24 promoted pods", n)
 	}
 	w.mustRest()

@@ -62,7 +62,7 @@ func TestStylesEnds(t *testing.T) {
 func TestStylesTemplateChanges(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		e := newEnv(t)
-		begin := func(t *testing.T, name string) (*workload, func()) {
+		beginIn := func(t *testing.T, e *env, name string) (*workload, func()) {
 			w := e.in(t).adopt(model(name, 4, 2, annotated(cluster.AnnotationStartup, "200ms")))
 			before := w.stablePods()
 			w.edit(image("v2"))
@@ -77,6 +77,10 @@ func TestStylesTemplateChanges(t *testing.T) {
 				}
 			}
 		}
+		begin := func(t *testing.T, name string) (*workload, func()) {
+			t.Helper()
+			return beginIn(t, e, name)
+		}
 		t.Run("old", func(t *testing.T) {
 			t.Parallel()
 			w, same := begin(t, "old")
@@ -88,7 +92,10 @@ func TestStylesTemplateChanges(t *testing.T) {
 		})
 		t.Run("old-in-mid-batch", func(t *testing.T) {
 			t.Parallel()
-			w, _ := begin(t, "mid")
+			// LWS rolls anew before the driver sees the template, and its view of the group that is down may be an older one.
+			e := newEnv(t)
+			e.observer.waive(ruleDown)
+			w, _ := beginIn(t, e, "mid")
 			w.begin("r1", 2)
 			w.edit(image("v1"))
 			w.awaitState(rolledBack)
