@@ -137,7 +137,7 @@ func target(s *seen, req *pb.UpgradeBatchRequest) (*release.Target, error) {
 
 // checkRevision refuses a request that means another revision than the one that is released. Empty means any.
 func checkRevision(s *seen, r *release.Release, want string) error {
-	if want == "" || want == r.UpdateRevision && want == s.Stable.Revision {
+	if want == "" || r.UpdateRevision == want && s.Stable.Revision == want {
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,

@@ -88,7 +88,7 @@ func copyTo(w io.Writer) ([]byte, error) {
 	defer func() { _ = file.Close() }()
 	hash := sha256.New()
 	if _, err := io.Copy(io.MultiWriter(w, hash), file); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("copy %s: %w", program, err)
 	}
 	return hash.Sum(nil), nil
 }

@@ -88,7 +88,7 @@ func (h HPA) Release() (map[string]any, error) {
 	b := h.Spec.Behavior
 	switch {
 	case note == nil:
-		return nil, nil
+		return nil, nil //nolint:nilnil // No patch: nothing is held.
 	case b == nil:
 		return patch(nil, nil), nil
 	case note.Bare && equality.Semantic.DeepEqual(b, heldBare()):

@@ -66,7 +66,7 @@ func tendAutoscalers(o Observation, state pb.State) *Decision {
 	hold := o.holdsAutoscalers()
 	for _, a := range o.Autoscalers {
 		switch {
-		case a.Held && !(hold && a.Targets):
+		case a.Held && (!hold || !a.Targets):
 			return giveBack(a, state)
 		case hold && a.Targets && a.Scales:
 			return &Decision{

@@ -273,7 +273,8 @@ func (c *cluster) checkRetire(a Action) {
 	w := c.added[i]
 	current := w.carries == c.stable.template && w.carries == c.record.Release.UpdateRevision && !w.deleting
 	held := *c.stable.rolling.Partition == *release.Hold().Partition
-	if c.rolls() && !(c.policy.Style == pb.Style_STYLE_BLUE_GREEN && !current && held) || (c.phase() == release.Progressing && current) {
+	replaced := c.policy.Style == pb.Style_STYLE_BLUE_GREEN && !current && held
+	if c.rolls() && !replaced || c.phase() == release.Progressing && current {
 		c.fail("%s of the canary that serves in phase %q", a, c.phase())
 	}
 }

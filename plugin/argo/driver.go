@@ -55,7 +55,7 @@ func inFlight(c *pb.BatchContext) bool {
 // serving is the revision that the groups run while nothing changes them: what a release would start from. Empty: none,
 // or several.
 func serving(c *pb.BatchContext) string {
-	switch c.GetState() { //nolint:exhaustive // Everywhere else the stable groups are as they were before the release.
+	switch c.GetState() { // Everywhere else the stable groups are as they were before the release.
 	case pb.State_STATE_COMPLETED:
 		return c.GetUpdateRevision()
 	case pb.State_STATE_PROMOTING:

@@ -365,7 +365,7 @@ func (k *Keeper) Rival(f Facts, workload string) string {
 // rollouts are those that name the workload and are not being deleted.
 func (k *Keeper) rollouts(workload types.NamespacedName) []*v1alpha1.Rollout {
 	var out []*v1alpha1.Rollout
-	objects, _ := k.store.GetIndexer().ByIndex(byWorkload, workload.String()) //nolint:errcheck // The index exists.
+	objects, _ := k.store.GetIndexer().ByIndex(byWorkload, workload.String()) // The index exists.
 	for _, o := range objects {
 		if ro, ok := o.(*v1alpha1.Rollout); ok && ro.DeletionTimestamp == nil {
 			out = append(out, ro)
@@ -375,7 +375,7 @@ func (k *Keeper) rollouts(workload types.NamespacedName) []*v1alpha1.Rollout {
 }
 
 func (k *Keeper) get(key types.NamespacedName) *v1alpha1.Rollout {
-	o, _, _ := k.store.GetIndexer().GetByKey(key.String()) //nolint:errcheck // A map in memory.
+	o, _, _ := k.store.GetIndexer().GetByKey(key.String()) // A map in memory.
 	ro, _ := o.(*v1alpha1.Rollout)
 	return ro
 }
@@ -391,7 +391,8 @@ func (k *Keeper) watch(ctx context.Context, workload types.NamespacedName) {
 	if k.watches[workload] != nil {
 		return
 	}
-	ctx, k.watches[workload] = context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	k.watches[workload] = cancel
 	go k.follow(ctx, workload)
 }
 
@@ -452,7 +453,7 @@ func keyOf(ro *v1alpha1.Rollout) types.NamespacedName {
 
 // workloadOf is the workload that a Rollout names; zero for one that is not ours or does not say.
 func workloadOf(ro *v1alpha1.Rollout) types.NamespacedName {
-	config, _ := ReadAnyway(ro) //nolint:errcheck // Whoever acts on the rest of it says what is wrong.
+	config, _ := ReadAnyway(ro) // Whoever acts on the rest of it says what is wrong.
 	if config == nil {
 		return types.NamespacedName{}
 	}

@@ -6,6 +6,7 @@ package argo
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
 // warnings are what a Keeper tells people.
@@ -123,9 +125,12 @@ func (h *house) delete(name string) {
 	}
 }
 
-func (h *house) workload() *pb.BatchContext {
+func (h *house) workload() *pb.BatchContext { return h.workloadOf("w") }
+
+func (h *house) workloadOf(name string) *pb.BatchContext {
+	h.t.Helper()
 	r, err := h.driver.CalculateBatchContext(h.t.Context(), &pb.CalculateBatchContextRequest{
-		Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"},
+		Workload: &pb.WorkloadRef{Namespace: "ns", Name: name},
 	})
 	if err != nil {
 		h.t.Fatal(err)
@@ -136,11 +141,12 @@ func (h *house) workload() *pb.BatchContext {
 // eventually waits for a condition.
 func (h *house) eventually(what string, check func() bool) {
 	h.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !check(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			h.t.Fatalf("it never came to it: %s; the workload: %v", what, h.workload())
+	await.Nil(h.t, what, func(context.Context) error {
+		if !check() {
+			return fmt.Errorf("the workload: %v", h.workload())
 		}
-	}
+		return nil
+	})
 }
 
 func (h *house) owned() bool { return h.workload().GetOwner() == "argo-rollouts/ns/a" }
@@ -173,7 +179,10 @@ func TestKeeperManual(t *testing.T) {
 	h.start()
 	h.eventually("the workload is held", h.owned)
 	h.fake.SetWorkload("ns", "w", 4, "t2")
-	time.Sleep(300 * time.Millisecond)
+	// One that is not manual, and comes later, has been written to by then.
+	h.fake.SetWorkload("ns", "v", 4, "t1")
+	h.create("b", "{workload: v}", time.Now())
+	h.eventually("another Rollout is stamped", func() bool { return h.read("b").Annotations[AnnotationSeen] != "" })
 	if ro := h.read("a"); ro.Annotations[AnnotationSeen] != "" || len(ro.Spec.Template.Annotations) > 0 {
 		t.Errorf("a manual Rollout was written to: %v", ro)
 	}
@@ -216,16 +225,16 @@ func TestKeeperGivesBack(t *testing.T) {
 	h.start()
 	h.eventually("the workload is held", h.owned)
 	h.fake.SetWorkload("ns", "w", 4, "t2")
-	h.begin("x.1.h.t2.1", "argo-rollouts/ns/a")
+	h.begin("w", "x.1.h.t2.1", "argo-rollouts/ns/a")
 	h.delete("a")
 	h.eventually("it is given back", func() bool { return h.workload().GetState() == pb.State_STATE_UNMANAGED })
 }
 
 // begin starts a release past the Keeper.
-func (h *house) begin(id, owner string) {
+func (h *house) begin(workload, id, owner string) {
 	h.t.Helper()
 	if _, err := h.driver.Initialize(h.t.Context(), &pb.InitializeRequest{
-		Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"}, ReleaseId: id, Owner: owner,
+		Workload: &pb.WorkloadRef{Namespace: "ns", Name: workload}, ReleaseId: id, Owner: owner,
 		Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"50%"}},
 	}); err != nil {
 		h.t.Fatal(err)
@@ -247,17 +256,17 @@ func TestKeeperFindsOrphans(t *testing.T) {
 			t.Parallel()
 			h := newHouse(t)
 			h.fake.SetWorkload("ns", "w", 4, "t1")
-			h.begin("x.1.h.t1.1", test.owner)
+			h.begin("w", "x.1.h.t1.1", test.owner)
+			h.fake.SetWorkload("ns", "last", 4, "t1")
+			h.begin("last", "x.1.h.t1.1", "argo-rollouts/ns/gone-too")
 			listed := make(chan struct{})
 			h.keeper.Adopted = func(context.Context) ([]types.NamespacedName, error) {
 				defer close(listed)
-				return []types.NamespacedName{{Namespace: "ns", Name: "w"}}, nil
+				return []types.NamespacedName{{Namespace: "ns", Name: "w"}, {Namespace: "ns", Name: "last"}}, nil
 			}
 			h.start()
 			<-listed
-			if test.want != pb.State_STATE_UNMANAGED {
-				time.Sleep(200 * time.Millisecond)
-			}
+			h.eventually("the last of the list is free", func() bool { return h.workloadOf("last").GetState() == pb.State_STATE_UNMANAGED })
 			h.eventually("it is as it should be", func() bool { return h.workload().GetState() == test.want })
 		})
 	}

@@ -69,7 +69,7 @@ func (t target) perform(ctx context.Context, m move, step Step) (*pb.BatchContex
 		return nil, t.route(ctx, m, step)
 	case actWait, actSucceed, actFail, actStamp:
 	}
-	return nil, nil
+	return nil, nil //nolint:nilnil // There was nothing to ask, so there is no answer.
 }
 
 func (t target) initialize(ctx context.Context, id string, policy *pb.ReleasePolicy) (*pb.BatchContext, error) {
@@ -125,7 +125,7 @@ func passing(err error) bool {
 
 // overtaken says whether the release is no longer what the call meant, so that a new look decides anew.
 func overtaken(err error) bool {
-	switch plugin.Reason(err) { //nolint:exhaustive // All others are for people, or pass.
+	switch plugin.Reason(err) { // All others are for people, or pass.
 	case pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, pb.ErrorReason_ERROR_REASON_CONFLICT,
 		pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND:
 		return true

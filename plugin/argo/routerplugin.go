@@ -160,7 +160,7 @@ func (p *RouterPlugin) SetMirrorRoute(ro *v1alpha1.Rollout, mirror *v1alpha1.Set
 // call reads the Rollout and does the work, if it is of a Rollout with something to work on.
 func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context.Context, target) error) types.RpcError {
 	// The step says what is wrong with the configuration; ends are served all the same.
-	config, err := ReadAnyway(ro)
+	config, _ := ReadAnyway(ro)
 	if config == nil {
 		return types.RpcError{}
 	}
@@ -173,7 +173,8 @@ func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context
 	}
 	ctx, cancel := context.WithTimeout(p.Context, settlePatience)
 	defer cancel()
-	if err = work(ctx, newTarget(p.Driver, f, config)); err == nil {
+	err := work(ctx, newTarget(p.Driver, f, config))
+	if err == nil {
 		return types.RpcError{}
 	}
 	p.Logger.Warn(what+" not done", "rollout", f.Namespace+"/"+f.Name, "error", err)

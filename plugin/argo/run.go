@@ -78,23 +78,30 @@ func (r *run) do(ctx context.Context) (outcome, error) {
 			// The watch may tell of a time before the last call, so it only says when to look.
 			c, err = r.look(ctx)
 		default:
-			if m.action == actInitialize {
-				out.release = m.release
-			}
-			if c, err = r.perform(ctx, m, r.step); err == nil {
-				r.told(m.action)
-				if c == nil {
-					c, err = r.look(ctx)
-				}
-			} else if m.action == actInitialize && !passing(err) && !overtaken(err) {
-				out.done, out.message = actFail, text(err)
-				return out, nil
-			}
-			if time.Now().After(deadline) {
+			if c, err = r.act(ctx, m, &out); out.done == actFail || time.Now().After(deadline) {
 				return out, nil
 			}
 		}
 	}
+}
+
+// act does what is to be done next, and looks where that leaves the release.
+func (r *run) act(ctx context.Context, m move, out *outcome) (*pb.BatchContext, error) {
+	if m.action == actInitialize {
+		out.release = m.release
+	}
+	c, err := r.perform(ctx, m, r.step)
+	if err != nil {
+		if m.action == actInitialize && !passing(err) && !overtaken(err) {
+			out.done, out.message = actFail, text(err)
+		}
+		return c, err
+	}
+	r.told(m.action)
+	if c == nil {
+		return r.look(ctx)
+	}
+	return c, nil
 }
 
 // told notes that the driver knows the wish.
@@ -120,7 +127,7 @@ func (r *run) judge(err error, out *outcome) (final bool, verdict error) {
 	if passing(err) || overtaken(err) {
 		return false, nil
 	}
-	switch plugin.Reason(err) { //nolint:exhaustive // For the others a person mends the world, and the step goes on.
+	switch plugin.Reason(err) { // For the others a person mends the world, and the step goes on.
 	case pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 		pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS:
 		out.done = actFail

@@ -85,7 +85,7 @@ func (p *StepPlugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.R
 
 // Terminate ends a running step: with promote --full the promotion begins here, otherwise there is nothing to end.
 func (p *StepPlugin) Terminate(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
-	return p.end(ro, func(f *Facts) {})
+	return p.end(ro, func(*Facts) {})
 }
 
 // Abort begins the way back and returns once that is durable: the driver finishes it, whoever is left. It is called for
