@@ -391,7 +391,7 @@ func (k *Keeper) watch(ctx context.Context, workload types.NamespacedName) {
 	if k.watches[workload] != nil {
 		return
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx) //nolint:gosec // unwatch calls it.
 	k.watches[workload] = cancel
 	go k.follow(ctx, workload)
 }

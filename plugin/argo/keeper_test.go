@@ -6,7 +6,7 @@ package argo
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -143,7 +143,7 @@ func (h *house) eventually(what string, check func() bool) {
 	h.t.Helper()
 	await.Nil(h.t, what, func(context.Context) error {
 		if !check() {
-			return fmt.Errorf("the workload: %v", h.workload())
+			return errors.New("it is not so")
 		}
 		return nil
 	})

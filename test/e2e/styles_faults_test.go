@@ -45,7 +45,7 @@ func TestStylesKilledAtEveryWrite(t *testing.T) {
 				t.Parallel()
 				d := disturb(t, s, c, harm{})
 				d.proxy.harm = harm{"killed", 1, func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
-					r := pass()
+					r := pass() //nolint:bodyclose // It is in memory.
 					if late {
 						answer(w, r)
 						_ = http.NewResponseController(w).Flush()
