@@ -71,17 +71,16 @@ func withoutRights(t *testing.T, c *cluster.Cluster) {
 		t.Fatal(err)
 	}
 	bindings := kubernetes.NewForConfigOrDie(c.RESTConfig()).RbacV1().ClusterRoleBindings()
-	// What a binding refers to can't be changed.
-	replace := func(ctx context.Context, manifest []byte) {
-		if err := bindings.Delete(ctx, "lockstep-argo-rollouts", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+	replace := func(ctx context.Context, binding string, manifest []byte) {
 		if err := c.Apply(ctx, cluster.ArgoNamespace, manifest); err != nil {
-			t.Fatal(err)
+			t.Error(err)
+		}
+		if err := bindings.Delete(ctx, binding, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
 		}
 	}
-	replace(t.Context(), less)
-	t.Cleanup(func() { replace(context.Background(), more) })
+	t.Cleanup(func() { replace(context.Background(), "lockstep-argo-events", more) })
+	replace(t.Context(), "lockstep-argo-rollouts", less)
 	account, err := c.ServiceAccountConfig(t.Context(), cluster.ArgoNamespace, cluster.ArgoServiceAccount)
 	if err != nil {
 		t.Fatal(err)
