@@ -25,20 +25,27 @@ type Desired struct {
 	Mirror int
 	// Prepared: the canary Service exists. Implied by all above.
 	Prepared bool
-	// Fenced: the stable Service selects stable leaders only. Implied by all above.
+	// Fenced: the stable Service selects stable leaders only. Implied by all above, unless Open.
 	Fenced bool
+	// Open ends a split in place: the stable Service selects the leaders of both revisions, and no route tells them apart.
+	// It goes with no share, header route or mirror. Where nothing is desired at all, this is how a split in place ends.
+	Open bool
 }
 
 // complete returns d with what it implies.
-func (d Desired) complete() Desired {
+func (d Desired) complete(s Setup) Desired {
 	d.Prepared = d.Prepared || d.Weight > 0 || len(d.HeaderRoutes) > 0 || d.Mirror > 0
-	d.Fenced = d.Fenced || d.Prepared
+	d.Fenced = !d.Open && (d.Fenced || d.Prepared)
+	d.Open = d.Open || s.InPlace() && !d.Fenced
 	return d
 }
 
 func (d Desired) check() error {
 	if d.Weight < 0 || d.Weight > 100 || d.Mirror < 0 || d.Mirror > 100 {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "weight %d and mirror %d must be 0 to 100", d.Weight, d.Mirror)
+	}
+	if d.Open && (d.Weight > 0 || d.Mirror > 0 || len(d.HeaderRoutes) > 0) {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "a Service that leads to both sides can't be shared by weight")
 	}
 	return nil
 }

@@ -19,12 +19,20 @@ import (
 // pool and Service, fence on the way down. Shares grow only while the canary has ready endpoints; they shrink whatever
 // else is wrong.
 //
+// Where the two sides are the groups of one workload, the way down begins at its other end: the stable Service leads to
+// all leaders before the share goes, since it led to the few stable ones only.
+//
 // That the gateways have taken the routes before the canary Service goes is for the caller to see to: see
 // [View.Verified].
 func Next(s Setup, d Desired, w World) (*Write, error) {
-	d = d.complete()
 	if err := d.check(); err != nil {
 		return nil, err
+	}
+	d = d.complete(s)
+	if d.Open {
+		if write, err := open(s, d, w); write != nil || err != nil || w.shut(s, d) != "" {
+			return write, err
+		}
 	}
 	for _, step := range []func(Setup, Desired, World) (*Write, error){
 		retreat, fence, fencePool, prepare, preparePool, refuse, advance, cleanUp, lift, disown,
@@ -34,6 +42,14 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 		}
 	}
 	return nil, nil //nolint:nilnil // no write is an answer
+}
+
+// open has the stable Service lead to the leaders of both revisions.
+func open(s Setup, d Desired, w World) (*Write, error) {
+	if w.Stable == nil && (d.Prepared || w.shares(s) && len(w.CanaryReady) > 0) {
+		return nil, missing(s, Key{KindService, s.Policy.StableService})
+	}
+	return lift(s, d, w)
 }
 
 // fence pins the stable Service.
@@ -123,6 +139,9 @@ func prepare(s Setup, d Desired, w World) (*Write, error) {
 func preparePool(s Setup, d Desired, w World) (*Write, error) {
 	if !d.Prepared || s.Policy.Pool == nil {
 		return none()
+	}
+	if w.StablePool == nil {
+		return nil, missing(s, Key{KindInferencePool, s.Policy.Pool.Stable})
 	}
 	want, err := CanaryPool(w.StablePool, s)
 	if err != nil {

@@ -100,7 +100,7 @@ func isGateway(ref gateway.ParentReference) bool {
 
 // lackingPools says which pool a gateway has not taken as it is. A gateway knows a pool only while a route leads there.
 func lackingPools(s Setup, d Desired, w World) (reason, message string) {
-	if s.Policy.Pool == nil || !d.Fenced {
+	if s.Policy.Pool == nil || !d.Fenced && !d.Prepared {
 		return "", ""
 	}
 	b := s.backend()

@@ -21,7 +21,7 @@ var leaders = map[string]string{lws.WorkerIndexLabelKey: leaderIndex}
 // Setup is what a release's traffic consists of. It does not change during a release.
 type Setup struct {
 	Namespace string
-	// Stable and Canary are the names of the two workloads.
+	// Stable and Canary are the names of the two workloads. In place they are one.
 	Stable, Canary string
 	Policy         Policy
 	// Shared are the objects that releases of other workloads write at present, too.
@@ -36,7 +36,12 @@ type Setup struct {
 	Leader, Worker map[string]string
 	// CanaryLeader are the labels in which canary leaders differ from stable ones, the pin aside.
 	CanaryLeader map[string]string
+	// Updated are, in place, the leaders that are not at the stable revision, as far as anybody knows. Their names do not tell.
+	Updated []string
 }
+
+// InPlace says whether the groups of one workload are told apart by their revision.
+func (s Setup) InPlace() bool { return s.Canary == s.Stable }
 
 // NewSetup returns the Setup of a release whose canary is a second workload. leaderLabels are what the policy adds to
 // its leader template.
@@ -58,6 +63,15 @@ func NewSetup(stable *lws.LeaderWorkerSet, canary string, p Policy, leaderLabels
 	if ptr.Deref(t.Size, 1) > 1 {
 		s.Worker = podLabels(t.WorkerTemplate.Labels, stable.Name)
 	}
+	return s
+}
+
+// NewSetupInPlace returns the Setup of a release that replaces groups of the stable workload itself: what tells its leaders
+// apart is their revision. updated are those that are not at the stable one.
+func NewSetupInPlace(w *lws.LeaderWorkerSet, stable, update string, p Policy, updated []string) Setup {
+	s := NewSetup(w, w.Name, p, nil)
+	s.StablePin[lws.RevisionKey], s.CanaryPin[lws.RevisionKey] = stable, update
+	s.Updated = updated
 	return s
 }
 

@@ -45,6 +45,7 @@ const (
 	ReasonServiceMissing      = "StableServiceMissing"
 	ReasonServiceDeleting     = "CanaryServiceDeleting"
 	ReasonFenceNotInForce     = "FenceNotInForce"
+	ReasonServiceNotOpen      = "ServiceNotOpen"
 	ReasonNoCanaryEndpoints   = "NoCanaryEndpoints"
 	ReasonNoStableEndpoints   = "NoStableEndpoints"
 	ReasonRouteMissing        = "RouteMissing"
@@ -66,24 +67,25 @@ const (
 
 // Look says how the world stands against what is desired.
 func Look(s Setup, d Desired, w World) View {
-	d = d.complete()
+	d = d.complete(s)
 	v := View{
 		Fenced: w.fenced(s), Prepared: w.prepared(s), Weight: w.weight(s),
 		StableEndpoints: len(w.StableReady), CanaryEndpoints: len(w.CanaryReady), CanaryPods: w.CanaryReady,
 	}
 	write, err := Next(s, d, w)
+	shut := d.Open && w.shut(s, d) != ""
 	switch {
 	case err != nil:
 		v.Drift, v.Err = true, err
 		v.Reason, v.Message = ReasonBlocked, status.Convert(err).Message()
 		less, bad := retreat(s, d, w)
-		v.Withdrawn = less == nil && bad == nil && known(s, d, w)
+		v.Withdrawn = less == nil && bad == nil && known(s, d, w) && !shut
 	case write != nil:
 		v.Drift, v.Next = true, write.String()
 		v.Reason, v.Message = ReasonWriting, v.Next
 	default:
 		v.Reason, v.Message = lacking(s, d, w)
-		v.Taken, v.Withdrawn = acknowledged(s, d, w), known(s, d, w)
+		v.Taken, v.Withdrawn = acknowledged(s, d, w) && !shut, known(s, d, w) && !shut
 	}
 	v.Verified = v.Reason == ""
 	return v
@@ -137,7 +139,7 @@ func lacking(s Setup, d Desired, w World) (reason, message string) {
 }
 
 func lackingObject(s Setup, d Desired, w World) (reason, message string) {
-	asked := d.Weight > 0 || d.Fenced
+	asked := d.Weight > 0 || d.Fenced || d.Prepared
 	switch {
 	case w.Canary != nil && w.Canary.DeletionTimestamp != nil && d.Prepared:
 		return ReasonServiceDeleting, fmt.Sprintf("Service %s is being deleted; it will be made again", w.Canary.Name)
@@ -156,13 +158,15 @@ func lackingEndpoint(s Setup, d Desired, w World) (reason, message string) {
 	switch {
 	case w.Stable == nil:
 		return "", ""
+	case d.Open && w.shut(s, d) != "":
+		return ReasonServiceNotOpen, fmt.Sprintf("Service %s does not lead to pod %s of the update revision yet", w.Stable.Name, w.shut(s, d))
 	case d.Fenced && w.leaked(s) != "":
 		return ReasonFenceNotInForce, fmt.Sprintf("Service %s still leads to pod %s of the canary", w.Stable.Name, w.leaked(s))
 	case used && len(w.CanaryReady) == 0:
 		return ReasonNoCanaryEndpoints, fmt.Sprintf("Service %s has no ready endpoint", s.Policy.CanaryService)
 	case used && w.lackingPool(s) == ReasonNoPicker:
 		return ReasonNoPicker, fmt.Sprintf("Service %s, the endpoint picker of InferencePool %s, has no ready endpoint", s.Policy.Pool.Picker, s.Policy.Pool.Canary)
-	case d.Fenced && d.Weight < 100 && len(w.StableReady) == 0:
+	case (d.Fenced || d.Prepared) && d.Weight < 100 && len(w.StableReady) == 0:
 		return ReasonNoStableEndpoints, fmt.Sprintf("Service %s has no ready endpoint", s.Policy.StableService)
 	}
 	return "", ""

@@ -44,12 +44,43 @@ func (w World) routes(s Setup) []Route {
 // leaked is a pod of the canary workload that the stable Service leads to, "" if there is none: the fence is set, but
 // the endpoints do not follow it yet.
 func (w World) leaked(s Setup) string {
-	if s.Canary == "" || s.Canary == s.Stable {
-		return ""
+	if s.InPlace() {
+		return firstOf(w.StableReady, s.Updated)
 	}
 	leader := regexp.MustCompile("^" + regexp.QuoteMeta(s.Canary) + "-[0-9]+$")
 	if i := slices.IndexFunc(w.StableReady, leader.MatchString); i >= 0 {
 		return w.StableReady[i]
+	}
+	return ""
+}
+
+// shut is a pod of the update revision that may get requests by a share of its own, but gets none by the stable Service
+// yet: were the share to go, or another group, requests would be left to the few others. "" if there is none.
+func (w World) shut(s Setup, d Desired) string {
+	if !w.shares(s) && (!d.Prepared || w.Stable == nil) {
+		return ""
+	}
+	for _, pod := range w.CanaryReady {
+		if !slices.Contains(w.StableReady, pod) {
+			return pod
+		}
+	}
+	return ""
+}
+
+// shares says whether any request goes to the canary's Service or pool.
+func (w World) shares(s Setup) bool {
+	uses := func(r Route) bool { return RouteUses(r, s) }
+	return slices.ContainsFunc(w.routes(s), uses) || slices.ContainsFunc(s.Policy.Ingresses, func(name string) bool {
+		o := w.Ingresses[canaryName(name)]
+		return o != nil && madeFor(o, s)
+	})
+}
+
+// firstOf is the first of some pods that is among others, "" if none is.
+func firstOf(pods, among []string) string {
+	if i := slices.IndexFunc(pods, func(pod string) bool { return slices.Contains(among, pod) }); i >= 0 {
+		return pods[i]
 	}
 	return ""
 }
