@@ -62,6 +62,8 @@ type observer struct {
 	mu      sync.Mutex
 	digests map[types.NamespacedName]knownDigest
 	drains  map[types.NamespacedName]drainBegun
+	// policies are those of releases that route requests in place.
+	policies map[types.NamespacedName]keptPolicy
 }
 
 // knownDigest spares encoding a template that has not changed since.
@@ -219,5 +221,6 @@ func (o *observer) forget(key types.NamespacedName) {
 	defer o.mu.Unlock()
 	delete(o.digests, key)
 	delete(o.drains, key)
+	delete(o.policies, key)
 	o.prober.Forget(key.String())
 }

@@ -21,6 +21,11 @@ import (
 // garbage collection does the rest.
 func (d *Driver) sweepOrphans(ctx context.Context, key types.NamespacedName) error {
 	s := &seen{key: key, added: nil}
+	if kept := d.observer.policyOf(key); kept != nil {
+		if err := d.giveBack(ctx, key, newSetup(gone(key, kept.of), unknownRevision, *kept.policy, nil)); err != nil {
+			return err
+		}
+	}
 	for _, w := range d.caches.added(key) {
 		if err := d.giveBackTraffic(ctx, key, w); err != nil {
 			return err
@@ -51,11 +56,20 @@ func (d *Driver) giveBackTraffic(ctx context.Context, key types.NamespacedName, 
 	if policy == nil {
 		return err
 	}
-	stable := &workload{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	var uid types.UID
 	if owner := metav1.GetControllerOf(added); owner != nil {
-		stable.UID = owner.UID
+		uid = owner.UID
 	}
-	setup := newSetup(stable, added.Name, *policy, nil)
+	return d.giveBack(ctx, key, newSetup(gone(key, uid), added.Name, *policy, nil))
+}
+
+// gone is a workload of which no more is known.
+func gone(key types.NamespacedName, uid types.UID) *workload {
+	return &workload{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: uid}}
+}
+
+// giveBack makes all writes that leave nothing of a release on the objects of its traffic.
+func (d *Driver) giveBack(ctx context.Context, key types.NamespacedName, setup traffic.Setup) error {
 	limit := maxWrites + writesPerObject*len(setup.Objects())
 	for range limit {
 		wrote, what, err := d.router.Apply(ctx, setup, traffic.Desired{})

@@ -64,7 +64,10 @@ func (o *observer) drainSince(s *seen, groups []plan.Group) (time.Time, bool) {
 		delete(o.drains, s.key)
 		return time.Time{}, false
 	}
-	uid, from := s.added[s.Added[0].Name].UID, groups[0].Index
+	uid, from := s.stable.UID, groups[0].Index // in place
+	if len(s.Added) > 0 {
+		uid = s.added[s.Added[0].Name].UID
+	}
 	begun, ok := o.drains[s.key]
 	if !ok || begun.canary != uid || from < begun.from {
 		begun = drainBegun{canary: uid, from: from, since: s.Now}
@@ -80,29 +83,37 @@ func (o *observer) drainSince(s *seen, groups []plan.Group) (time.Time, bool) {
 func (o *observer) warmUp(s *seen) {
 	owner := s.key.String()
 	var kept []string
+	every := func(plan.Group) bool { return true }
 	for i := range s.Added {
-		w := &s.Added[i]
-		w.Groups = slices.Clone(w.Groups) // they are shared
-		for j := range w.Groups {
-			g := &w.Groups[j]
-			l, ok := o.leader(s.key.Namespace, *g)
-			if !ok {
-				continue
-			}
-			kept = append(kept, l.UID)
-			if !g.Ready || g.Serving {
-				continue // one that may get requests was warm, if only an earlier driver knows
-			}
-			p := o.warm(owner, l, s.Policy.WarmUp)
-			if p.State == probe.Done {
-				continue
-			}
-			g.Ready, g.ReadySince, g.FirstReady = false, time.Time{}, time.Time{}
-			g.Pod, g.Reason, g.Message = g.Leader, ReasonWarmUp, p.Message
-			s.recheckAfter(p.Recheck)
-		}
+		kept = append(kept, o.warmUpSome(s, &s.Added[i], every)...)
 	}
+	kept = append(kept, o.warmUpSome(s, &s.Stable, func(g plan.Group) bool { return plan.WarmsUp(s.Observation, g) })...)
 	o.prober.Keep(owner, kept)
+}
+
+// warmUpSome is warmUp for some groups of one workload. It returns the leaders that may be asked.
+func (o *observer) warmUpSome(s *seen, w *plan.Workload, some func(plan.Group) bool) (asked []string) {
+	owner := s.key.String()
+	w.Groups = slices.Clone(w.Groups) // they are shared
+	for j := range w.Groups {
+		g := &w.Groups[j]
+		l, ok := o.leader(s.key.Namespace, *g)
+		if !ok || !some(*g) {
+			continue
+		}
+		asked = append(asked, l.UID)
+		if !g.Ready || g.Serving {
+			continue // one that may get requests was warm, if only an earlier driver knows
+		}
+		p := o.warm(owner, l, s.Policy.WarmUp)
+		if p.State == probe.Done {
+			continue
+		}
+		g.Ready, g.ReadySince, g.FirstReady = false, time.Time{}, time.Time{}
+		g.Pod, g.Reason, g.Message = g.Leader, ReasonWarmUp, p.Message
+		s.recheckAfter(p.Recheck)
+	}
+	return asked
 }
 
 // warm asks the leader, unless this driver only looks: a warm-up makes the leader work.

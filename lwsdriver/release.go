@@ -88,9 +88,6 @@ func checkServed(p *pb.ReleasePolicy) error {
 	switch style := p.GetStyle(); {
 	case !plan.Supports(style):
 		return unsupported("this driver does not release in style %s yet, only in: %v", style, served())
-	case plan.InPlace(style) && p.GetTraffic() != nil:
-		return unsupported("this driver does not route requests by weight in style %s: leave policy.traffic out, and the share of the "+
-			"update revision follows the number of its groups", style)
 	case p.GetBlueGreen().GetPromotion() == pb.BluePromotion_BLUE_PROMOTION_ADOPT:
 		return unsupported("this driver does not promote by BLUE_PROMOTION_ADOPT yet: leave policy.blue_green.promotion out, and the " +
 			"user's own workload is rolled in place, without requests")
@@ -114,8 +111,11 @@ func (d *Driver) checkTraffic(ctx context.Context, s *seen, p *pb.ReleasePolicy)
 	if policy.Traffic == nil {
 		return nil
 	}
-	canary := release.CanaryName(s.key.Name, s.Stable.Revision)
-	if err := d.router.Check(ctx, newSetup(s.stable, canary, *policy.Traffic, policy.LeaderLabels)); err != nil {
+	setup := newSetup(s.stable, release.CanaryName(s.key.Name, s.Stable.Revision), *policy.Traffic, policy.LeaderLabels)
+	if revisions := s.StableRevisions(); plan.InPlace(policy.Style) && len(revisions) == 1 {
+		setup = newSetupInPlace(s.stable, [2]string{revisions[0], s.Stable.Revision}, *policy.Traffic, nil)
+	}
+	if err := d.router.Check(ctx, setup); err != nil {
 		return contractError(err)
 	}
 	return nil

@@ -231,6 +231,9 @@ func verify(s *seen, weight int) verdict {
 	v := verdict{verified: view.Verified && d.Weight == weight, weight: view.Weight, reason: view.Reason, message: view.Message}
 	v.blocked = view.Err != nil
 	r, last := s.Record.Release, 0
+	if follows, all := plan.FollowsGroups(s.Observation); follows && (r.Phase == release.Progressing || r.Phase == release.Promoting) {
+		return v.following(s, weight, all)
+	}
 	if r.Traffic != nil {
 		last = r.Traffic.Weight
 	}
@@ -251,3 +254,23 @@ func verify(s *seen, weight int) verdict {
 	}
 	return v
 }
+
+// following is the verdict where the share follows the groups: the last stable ones are replaced, or may be.
+func (v verdict) following(s *seen, weight int, all bool) verdict {
+	share := plan.Plan(s.Observation).Standing.Weight
+	unsettled := v.reason != ""
+	v.verified, v.weight = weight == 100 && all && !unsettled, share
+	switch {
+	case v.verified || weight == 100 && all:
+	case weight == 100:
+		v.reason, v.message = plan.ReasonGroupsNotReady, "the last stable groups are being replaced, and requests follow the groups"
+	default:
+		v.blocked, v.reason = true, ReasonFollowsGroups
+		v.message = fmt.Sprintf("the batch leaves no stable group, so requests follow the groups: %d %% go to the update revision, and all of them will; "+
+			"no other weight can be had", share)
+	}
+	return v
+}
+
+// ReasonFollowsGroups is why a weight can't be had: every group of the workload is to be updated in place.
+const ReasonFollowsGroups = "ShareFollowsGroups"

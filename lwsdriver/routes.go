@@ -4,6 +4,7 @@
 package lwsdriver
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -26,6 +28,7 @@ func (s snapshot) Look(d traffic.Desired) traffic.View { return s(d) }
 
 // readTraffic takes the look, if the release routes requests.
 func (o *observer) readTraffic(s *seen) error {
+	o.keepPolicy(s)
 	if s.Policy.Traffic == nil {
 		if err := readAddedPolicy(s); s.Policy.Traffic == nil {
 			return err
@@ -35,6 +38,42 @@ func (o *observer) readTraffic(s *seen) error {
 	setup.Shared = o.caches.shared(s.key, setup.Policy.Routes)
 	s.setup, s.Traffic = &setup, snapshot(o.router.Snapshot(setup))
 	o.probe(s)
+	return nil
+}
+
+// keepPolicy remembers the policy of a release that routes requests in place, and gives it back to one whose record was
+// removed: nothing that such a release adds could tell it. In memory only: a driver that starts later does not know it.
+func (o *observer) keepPolicy(s *seen) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch kept, ok := o.policies[s.key]; {
+	case s.Record != nil && s.Record.Release != nil:
+		delete(o.policies, s.key)
+		if s.Policy.Traffic == nil || !plan.InPlace(s.Policy.Style) {
+			return
+		}
+		if o.policies == nil {
+			o.policies = map[types.NamespacedName]keptPolicy{}
+		}
+		o.policies[s.key] = keptPolicy{s.Policy.Traffic, s.stable.UID}
+	case ok && len(s.Added) == 0:
+		s.Policy.Traffic, s.Policy.Style = kept.policy, pb.Style_STYLE_PARTITION
+	}
+}
+
+// keptPolicy is how the requests of a workload were routed in place.
+type keptPolicy struct {
+	policy *traffic.Policy
+	of     types.UID
+}
+
+// policyOf is what is kept of a workload that is gone, nil if nothing is.
+func (o *observer) policyOf(key types.NamespacedName) *keptPolicy {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if kept, ok := o.policies[key]; ok {
+		return &kept
+	}
 	return nil
 }
 
@@ -78,6 +117,8 @@ func trafficPolicyOn(w *workload) (*traffic.Policy, probe.Drain, error) {
 func setupOf(s *seen, policy traffic.Policy) traffic.Setup {
 	canary := ""
 	switch {
+	case plan.InPlace(s.Policy.Style):
+		return setupInPlace(s, policy)
 	case len(s.Added) > 0:
 		canary = s.Added[0].Name
 	case s.Record != nil && s.Record.Release != nil && s.Record.Release.UpdateRevision != "":
@@ -87,6 +128,31 @@ func setupOf(s *seen, policy traffic.Policy) traffic.Setup {
 		canary = release.CanaryName(s.key.Name, "none")
 	}
 	return newSetup(s.stable, canary, policy, s.Policy.LeaderLabels)
+}
+
+// setupInPlace describes the traffic of a release that replaces the workload's own groups.
+func setupInPlace(s *seen, policy traffic.Policy) traffic.Setup {
+	stable, update := unknownRevision, unknownRevision
+	var updated []string
+	if s.Record != nil && s.Record.Release != nil {
+		r := s.Record.Release
+		stable, update = cmp.Or(r.StableRevision, stable), cmp.Or(r.UpdateRevision, update)
+		for _, g := range s.Stable.Groups {
+			if !plan.Stays(s.Observation, g) {
+				updated = append(updated, g.Leader)
+			}
+		}
+	}
+	return newSetupInPlace(s.stable, [2]string{stable, update}, policy, updated)
+}
+
+// unknownRevision is that of no pod.
+const unknownRevision = "none"
+
+func newSetupInPlace(stable *lws.LeaderWorkerSet, revisions [2]string, policy traffic.Policy, updated []string) traffic.Setup {
+	setup := traffic.NewSetupInPlace(stable, revisions[0], revisions[1], policy, updated)
+	setup.CanaryPin[release.ServingLabel] = release.Serving
+	return setup
 }
 
 func newSetup(stable *lws.LeaderWorkerSet, canary string, policy traffic.Policy, leaderLabels map[string]string) traffic.Setup {

@@ -72,7 +72,7 @@ type SetTraffic struct {
 
 // MarkLeader lets requests go to the leader of a canary group, or keeps them from it.
 type MarkLeader struct {
-	// Name is the added workload, Leader the pod.
+	// Name is the added workload, in place the user's own; Leader the pod.
 	Name, Leader string
 	Serves       bool
 }

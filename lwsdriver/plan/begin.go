@@ -10,10 +10,13 @@ import "github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 // BeginPromotion records the intent to promote and takes the hold off, unless requests come first. The release must be
 // Progressing.
 func BeginPromotion(o Observation) SetStable {
-	next := moved(o, func(r *release.Release) { r.Phase = release.Promoting })
+	next := moved(o, func(r *release.Release) { r.Phase, r.Open = release.Promoting, o.splits() })
 	next.Saved = Saved(o)
 	pace := o.pace(next.Saved)
-	if o.Traffic != nil || o.switches() {
+	switch {
+	case o.splits():
+		pace = lastSet(o) // the batch stays as it is until its share has gone
+	case o.Traffic != nil || o.switches():
 		pace = release.Hold()
 	}
 	return noted(o, SetStable{Record: next, Rolling: pace, Why: "promote release " + next.Release.ID})

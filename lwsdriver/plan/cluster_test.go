@@ -79,7 +79,7 @@ func newCluster(t *rapid.T) *cluster {
 		c.policy.Batches = []release.Quantity{quantity("25%"), quantity("50%"), quantity("100%")}
 	}
 	c.policy.GroupBudget = rapid.Bool().Draw(t, "budget")
-	if rapid.Bool().Draw(t, "traffic") && !c.inPlace() {
+	if rapid.Bool().Draw(t, "traffic") {
 		c.road = &road{}
 	}
 	if rapid.Bool().Draw(t, "autoscaler") {
@@ -328,7 +328,7 @@ func (c *cluster) batchServes(planned int) int {
 // waitsForTraffic says whether the decision is to wait until requests go where they should.
 func waitsForTraffic(d Decision) bool {
 	return slices.Contains([]string{
-		traffic.ReasonFenceNotInForce, traffic.ReasonRouteNotObserved, traffic.ReasonNoCanaryEndpoints, traffic.ReasonNoStableEndpoints, ReasonDraining,
+		traffic.ReasonFenceNotInForce, traffic.ReasonRouteNotObserved, traffic.ReasonNoCanaryEndpoints, traffic.ReasonNoStableEndpoints, traffic.ReasonServiceNotOpen, ReasonDraining,
 	}, d.Reason)
 }
 

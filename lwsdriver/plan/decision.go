@@ -78,6 +78,7 @@ const (
 	ReasonMixedRevisions     = "MixedRevisions"
 	ReasonRestarting         = "RestartingGroups"
 	ReasonScaleDownDelay     = "WaitingForScaleDownDelay"
+	ReasonOpening            = "EndingTrafficSplit"
 	ReasonDraining           = "Draining"
 	ReasonMarking            = "MarkingLeaders"
 	ReasonTemplateReturned   = "StableTemplateReturned"

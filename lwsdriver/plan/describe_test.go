@@ -75,6 +75,9 @@ func describeRecord(r release.Record) string {
 	if r.Release != nil && r.Release.StableTemplate != nil {
 		s += " template"
 	}
+	if r.Release != nil && r.Release.Open {
+		s += " open"
+	}
 	return s
 }
 

@@ -47,7 +47,7 @@ func checkDecision(o Observation, d Decision) error {
 	case DeleteCanary, LetGo:
 		return errors.Join(checkRetire(o), checkWithdrawn(o))
 	case SetStable:
-		return checkSetStable(o, a)
+		return errors.Join(checkSetStable(o, a), checkSplit(o, a))
 	case RestartGroup:
 		return checkRestart(o, a)
 	}
@@ -58,6 +58,11 @@ func checkDecision(o Observation, d Decision) error {
 func checkRestart(o Observation, a RestartGroup) error {
 	if !release.SameRolling(o.Stable.Rolling, release.Hold()) {
 		return errors.New("a group is restarted without the hold")
+	}
+	if o.Traffic != nil {
+		if weight := o.Traffic.Look(prepared()).Weight; weight > 0 && o.inPlace() {
+			return fmt.Errorf("a group is restarted while updated ones get %d %% of the requests", weight)
+		}
 	}
 	for _, g := range o.strayed() {
 		switch {

@@ -29,6 +29,9 @@ func promote(o Observation, s Standing) Decision {
 	if d := prepareSwitch(o, s); d != nil {
 		return *d
 	}
+	if d := openInPlace(o, pb.State_STATE_PROMOTING); d != nil {
+		return *d
+	}
 	v, d := routeCanary(o, o.capacity(), pb.State_STATE_PROMOTING)
 	if d == nil {
 		d = evade(o, v)
@@ -45,6 +48,9 @@ func promote(o Observation, s Standing) Decision {
 // comeBack is promote in the other direction: the groups that a promotion or a batch had reached return to the stable
 // revision. LWS takes groups to the template in the spec and to no other; if that is another one, they are restarted.
 func comeBack(o Observation, s Standing) Decision {
+	if d := withdrawInPlace(o, pb.State_STATE_ROLLING_BACK); d != nil {
+		return *d
+	}
 	if v, d := steer(o, Requests(o), pb.State_STATE_ROLLING_BACK); d != nil && !servesAlone(o, v) {
 		return *d
 	}
@@ -60,7 +66,7 @@ func comeBack(o Observation, s Standing) Decision {
 func returning(o Observation, next release.Record, why string) Decision {
 	return Decision{
 		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateReturned, Message: why,
-		Action: SetStable{Record: next, Rolling: o.pace(next.Saved), Why: why},
+		Action: SetStable{Record: next, Rolling: o.returnPace(next.Saved), Why: why},
 	}
 }
 

@@ -26,22 +26,30 @@ func advancePartition(o Observation, s Standing) Decision {
 	// Once every group is updated, LWS forgets the revision before, and the StatefulSet makes no group of it any more.
 	last := s.Planned > 0 && s.Planned == o.Stable.Replicas && r.StableTemplate == nil
 	want := o.partitioned(next.Saved, s.Planned)
-	if last || !release.SameRolling(o.Stable.Rolling, want) || !release.SameRolling(lastSet(o), want) {
+	due := last || !release.SameRolling(o.Stable.Rolling, want) || !release.SameRolling(lastSet(o), want)
+	state := pb.State_STATE_UPGRADING
+	if o.Target() == nil {
+		state = pb.State_STATE_PREPARING
+	}
+	v, d := routeInPlace(o, state)
+	if due && o.lowers(want) && d == nil {
+		d = o.allows(v)
+	}
+	if due && (d == nil || !o.lowers(want)) {
 		why := fmt.Sprintf("have LeaderWorkerSet update %d of %d groups", s.Planned, o.Stable.Replicas)
 		return Decision{
 			State: pb.State_STATE_UPGRADING, Reason: ReasonScaling, Message: why,
 			Action: SetStable{Record: next, Rolling: want, SaveTemplate: last, Why: why},
 		}
 	}
+	if d != nil {
+		return *d
+	}
 	if o.Target() == nil {
 		return Decision{
 			State: pb.State_STATE_HOLDING, Reason: ReasonNoBatch,
 			Message: fmt.Sprintf("%s is held at revision %s; the host starts the first batch", o.Stable.Name, r.StableRevision),
 		}
-	}
-	v, d := steer(o, prepared(), pb.State_STATE_UPGRADING)
-	if d != nil {
-		return *d
 	}
 	return judgeBatch(o, s, v, o.Stable.above(o.Stable.Replicas-s.Planned))
 }
@@ -69,7 +77,7 @@ func retireInPlace(o Observation, s Standing) *Decision {
 	}
 	if i := slices.IndexFunc(strays, stubborn); i >= 0 {
 		why := fmt.Sprintf("groups of revision %s come back as they are: they stay until a batch reaches them", strays[i].Revision)
-		next := moved(o, func(r *release.Release) { r.Stubborn = strays[i].Revision })
+		next := moved(o, func(r *release.Release) { r.Stubborn, r.Open = strays[i].Revision, o.splits() })
 		if len(o.Stable.revisions()) == 1 {
 			why = fmt.Sprintf("every group serves revision %s: it is the stable one", strays[i].Revision)
 			next.Release.StableRevision, next.Release.StableTemplate = strays[i].Revision, nil
@@ -81,6 +89,9 @@ func retireInPlace(o Observation, s Standing) *Decision {
 	}
 	if a := repairHold(o); a != nil {
 		return &Decision{Action: *a, State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: a.Why}
+	}
+	if d := withdrawInPlace(o, pb.State_STATE_PREPARING); d != nil {
+		return d
 	}
 	d := restart(o, s, strays, pb.State_STATE_PREPARING, ReasonNewRevision)
 	return &d

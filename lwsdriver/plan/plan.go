@@ -303,6 +303,12 @@ func followTemplate(o Observation) Decision {
 
 // startOver records the new update revision and forgets the target: the host decides anew about the new template.
 func startOver(o Observation) Decision {
+	if d := withdrawInPlace(o, pb.State_STATE_PREPARING); d != nil {
+		if a := repairHold(o); a != nil {
+			d = &Decision{Action: *a, State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: a.Why}
+		}
+		return *d
+	}
 	why := fmt.Sprintf("release revision %s", o.Stable.Revision)
 	if o.Record.Release.UpdateRevision != "" {
 		why = fmt.Sprintf("start over with the new revision %s", o.Stable.Revision)
@@ -312,7 +318,7 @@ func startOver(o Observation) Decision {
 			r.Target, r.Traffic = nil, nil
 		}
 		if o.promotedAll() {
-			r.StableRevision, r.StableTemplate = r.UpdateRevision, nil
+			r.StableRevision, r.StableTemplate, r.Open = r.UpdateRevision, nil, false
 		}
 		r.Phase, r.UpdateRevision, r.Stubborn = release.Progressing, o.Stable.Revision, ""
 	})

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -14,8 +16,10 @@ import (
 // road is the model of a stable Service, a canary Service, one route and its gateway.
 type road struct {
 	fenced, prepared bool
-	weight           int // in the route
-	seen             int // by the gateway
+	pin, to          string // in place: the revisions that the two Services are pinned to
+	shut             bool   // in place: the stable Service is open, and its endpoints do not follow yet
+	weight           int    // in the route
+	seen             int    // by the gateway
 	leaking          bool
 	gone             bool // the stable Service
 	blocked          bool // writes are refused
@@ -28,27 +32,49 @@ type roadView struct {
 
 	stable, canary int // ready endpoints
 	pods           []string
+	// inPlace: the two sides are told apart by these revisions.
+	inPlace      bool
+	from, update string
+}
+
+// isFenced says whether the stable Service leads to stable leaders only.
+func (v roadView) isFenced() bool { return v.fenced && (!v.inPlace || v.pin == v.from) }
+
+// closed says whether the stable Service does not lead yet to leaders that may have a share.
+func (v roadView) closed(d traffic.Desired) bool {
+	return v.inPlace && v.shut && (v.weight > 0 || d.Prepared) && v.canary > 0
 }
 
 // next is the next step towards d, nil if there is none.
 func (v roadView) next(d traffic.Desired) (step func(*road), what string) {
-	d.Prepared = d.Prepared || d.Weight > 0
-	d.Fenced = d.Fenced || d.Prepared
+	d = v.complete(d)
 	switch {
+	case d.Open && v.fenced:
+		return func(r *road) { r.fenced, r.pin, r.shut, r.leaking = false, "", true, false }, "open"
+	case d.Open && v.closed(d):
+		return nil, ""
 	case v.weight > d.Weight:
 		return func(r *road) { r.weight = d.Weight }, "retreat"
-	case d.Fenced && !v.fenced:
-		return func(r *road) { r.fenced, r.leaking = true, true }, "fence"
-	case d.Prepared && !v.prepared:
-		return func(r *road) { r.prepared = true }, "prepare"
+	case d.Fenced && !v.isFenced():
+		return func(r *road) { r.fenced, r.leaking, r.shut, r.pin = true, true, false, v.from }, "fence"
+	case d.Prepared && (!v.prepared || v.to != v.update):
+		return func(r *road) { r.prepared, r.to = true, v.update }, "prepare"
 	case v.weight < d.Weight && v.canary > 0:
 		return func(r *road) { r.weight = d.Weight }, "advance"
 	case !d.Prepared && v.prepared:
-		return func(r *road) { r.prepared = false }, "clean up"
+		return func(r *road) { r.prepared, r.to = false, "" }, "clean up"
 	case !d.Fenced && v.fenced:
 		return func(r *road) { r.fenced = false }, "lift"
 	}
 	return nil, ""
+}
+
+// complete is d with what it implies.
+func (v roadView) complete(d traffic.Desired) traffic.Desired {
+	d.Prepared = d.Prepared || d.Weight > 0
+	d.Fenced = !d.Open && (d.Fenced || d.Prepared)
+	d.Open = d.Open || v.inPlace && !d.Fenced
+	return d
 }
 
 // Look is what the planner is told.
@@ -57,21 +83,25 @@ func (v roadView) Look(d traffic.Desired) traffic.View {
 		return traffic.View{Reason: traffic.ReasonNotSynced, Message: "the caches are not filled yet"}
 	}
 	out := traffic.View{
-		Fenced: v.fenced, Prepared: v.prepared, Weight: v.weight,
+		Fenced: v.isFenced(), Prepared: v.prepared, Weight: v.weight,
 		StableEndpoints: v.stable, CanaryEndpoints: v.canary, CanaryPods: v.pods,
 	}
 	step, what := v.next(d)
+	d = v.complete(d)
+	closed := d.Open && v.closed(d)
 	blocked := v.blocked || v.gone && what != "retreat" && (d.Fenced || d.Prepared || d.Weight > 0)
 	switch {
 	case step != nil && blocked, v.gone && blocked:
 		out.Drift, out.Err, out.Reason = true, errors.New("somebody must act"), traffic.ReasonBlocked
-		out.Message, out.Withdrawn = "somebody must act", what != "retreat" && v.weight == v.seen
+		out.Message, out.Withdrawn = "somebody must act", what != "retreat" && v.weight == v.seen && !closed
 		return out
 	case step != nil:
 		out.Drift, out.Next, out.Reason = true, what, traffic.ReasonWriting
-	case d.Fenced || d.Prepared || d.Weight > 0:
+	case d.Fenced || d.Prepared || d.Weight > 0 || closed:
 		switch {
-		case v.leaking:
+		case closed:
+			out.Reason = traffic.ReasonServiceNotOpen
+		case d.Fenced && v.leaking:
 			out.Reason = traffic.ReasonFenceNotInForce
 		case d.Weight > 0 && v.canary == 0:
 			out.Reason = traffic.ReasonNoCanaryEndpoints
@@ -81,7 +111,7 @@ func (v roadView) Look(d traffic.Desired) traffic.View {
 			out.Reason = traffic.ReasonRouteNotObserved
 		}
 	}
-	out.Taken = step == nil && v.weight == v.seen
+	out.Taken = step == nil && v.weight == v.seen && !closed
 	out.Withdrawn = out.Taken
 	out.Verified, out.Message = out.Reason == "", out.Reason
 	return out
@@ -92,10 +122,17 @@ func (c *cluster) look() *roadView {
 	if c.road == nil {
 		return nil
 	}
-	v := roadView{road: *c.road}
+	v := roadView{road: *c.road, inPlace: c.inPlace()}
+	if v.inPlace && c.record != nil && c.record.Release != nil {
+		v.from, v.update = c.record.Release.StableRevision, c.record.Release.UpdateRevision
+	}
 	for i, g := range c.stable.groups {
-		if g.ready && i < c.stable.leaders.replicas {
+		if g.ready && i < c.stable.leaders.replicas && (!v.inPlace || !v.fenced || g.revision == v.pin) {
 			v.stable++
+		}
+		if v.inPlace && g.ready && g.serving && g.revision == v.to {
+			v.canary++
+			v.pods = append(v.pods, fmt.Sprintf("%s-%d", c.stable.name, i))
 		}
 	}
 	if len(c.added) > 0 {
@@ -112,7 +149,7 @@ func (c *cluster) look() *roadView {
 // follow lets the gateway and the endpoints catch up.
 func (c *cluster) follow() {
 	if c.road != nil {
-		c.road.seen, c.road.leaking = c.road.weight, false
+		c.road.seen, c.road.leaking, c.road.shut = c.road.weight, false, false
 	}
 }
 
@@ -126,7 +163,7 @@ func (c *cluster) route(how string) {
 	case "apply the route again":
 		c.road.weight = 0
 	case "take the fence off":
-		c.road.fenced = false
+		c.road.fenced, c.road.pin = false, ""
 	}
 }
 
@@ -151,8 +188,44 @@ func (c *cluster) applyTraffic(a SetTraffic, versions map[string]int) bool {
 	if what == "lift" && len(c.added) > 0 && !c.stable.deleting {
 		c.fail("the fence is lifted with %s there", c.added[0].name)
 	}
+	c.checkStep(what, a)
 	step(c.road)
 	return true
+}
+
+// checkStep: in place, requests are never left to a few groups while the others serve, too.
+func (c *cluster) checkStep(what string, a SetTraffic) {
+	if !c.inPlace() || c.record == nil || c.record.Release == nil || c.stable.deleting {
+		return
+	}
+	r := c.record.Release
+	switch others := len(c.stable.revisions()) > 1; {
+	case what == "retreat" && a.Desired.Open && c.road.canServe(c) && (c.road.fenced || c.road.shut):
+		c.fail("the share goes before the stable Service leads to all leaders: %+v", *c.road)
+	case what == "fence" && r.Open && others:
+		c.fail("the stable Service is pinned to few of the groups: %+v", *c.road)
+	}
+}
+
+// canServe says whether a leader that has a share is ready.
+func (r *road) canServe(c *cluster) bool { return c.look().canary > 0 }
+
+// checkBatch: before LWS updates groups in place, requests are where that harms none.
+func (c *cluster) checkBatch(a SetStable) {
+	next, was := ptr.Deref(a.Rolling.Partition, 0), ptr.Deref(c.stable.rolling.Partition, 0)
+	if c.road == nil || !c.inPlace() || next >= was || c.stable.deleting {
+		return
+	}
+	r, shares := a.Record.Release, c.road.weight > 0 || c.road.seen > 0
+	switch {
+	case r.Phase == release.Returning && shares:
+		c.fail("groups return while the route has %d and the gateway %d %%", c.road.weight, c.road.seen)
+	case r.Phase == release.Returning:
+	case next == 0 && (shares || c.road.fenced || c.road.shut && c.road.canServe(c)):
+		c.fail("every group may be updated, and requests are split: %+v", *c.road)
+	case next > 0 && !r.Open && (!c.road.fenced || c.road.leaking || c.road.pin != r.StableRevision):
+		c.fail("groups are updated without the fence: %+v", *c.road)
+	}
 }
 
 // checkRoad: requests go to whole groups that stay, and through the fence to nobody.
@@ -168,6 +241,10 @@ func (c *cluster) checkRoad(a Action) {
 		if c.road.seen > 0 {
 			c.fail("%s while the gateway has weight %d", a, c.road.seen)
 		}
+	case RestartGroup:
+		if c.road.weight > 0 || c.road.seen > 0 {
+			c.fail("%s while the route has %d and the gateway %d %%", a, c.road.weight, c.road.seen)
+		}
 	case ScaleCanary, CreateCanary:
 		if !c.road.fenced {
 			c.fail("%s without the fence", a)
@@ -176,7 +253,15 @@ func (c *cluster) checkRoad(a Action) {
 }
 
 func (c *cluster) checkRoadAtRest() {
+	if c.inPlace() && (c.phase() == release.Progressing || c.rolls()) {
+		return // there is nothing added that would tell
+	}
 	if c.road != nil && len(c.added) == 0 && *c.road != (road{}) {
 		c.fail("%s is left of the traffic", fmt.Sprintf("%+v", *c.road))
+	}
+	for i, g := range c.stable.groups {
+		if g.serving {
+			c.fail("the mark of group %d is left", i)
+		}
 	}
 }

@@ -22,26 +22,26 @@ import (
 // TestScenarios runs testdata/*.txt. Each test is a look at a workload, in these lines, and the planner's answer.
 //
 //	workload NAME replicas=N revision=R [size=N] [hold | rolling=PARTITION/UNAVAILABLE/SURGE] [deleting] [unobserved]
-//	record [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T] [set=hold | set=P/U/S] [template]]
+//	record [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T] [set=hold | set=P/U/S] [template] [open]]
 //	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D] [rollout=ID batches=Q,Q] [budget]
 //	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting [lingers]] [loose] [drifted]
 //	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [why=REASON] [serving] [marks=ID/BATCH,-]
 //	  [terminating] [restarts=N]
-//	traffic [asked=N] [fenced] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [gone | blocked | unread]
+//	traffic [asked=N] [fenced] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [shut] [gone | blocked | unread]
 //	budget NAME [workers] [of=NAME,NAME] [max=N] | budget unread
 //	drain [done] [message=TEXT] [recheck=AGE]
 //	autoscaler KIND/NAME [scales] [held] [elsewhere] [lingers=NAME] [unreadable=WHY]
 //	unscanned WHY
 //
 // groups belong to the workload or canary above them; without ready= they are not ready, without revision= their pods
-// are missing. marks are the rollout labels of its pods, - for those that have none. A target is QUANTITY@AGE, or QUANTITY#BATCH@AGE. An AGE is how long ago. loose: without our finalizer; lingers:
-// it is being deleted in the background.
+// are missing. marks are the rollout labels of its pods, - for those that have none. A target is QUANTITY@AGE, or
+// QUANTITY#BATCH@AGE. An AGE is how long ago. loose: without our finalizer; lingers: it is being deleted in the background.
 //
 // traffic is how the requests of a policy that routes them stand: the host has asked for a share, the stable Service is
 // fenced, the canary Service is there, the route gives the canary a weight, which the gateway has seen; how many endpoints
 // the stable Service has, and which of the canary's leaders the canary Service has; pods of the canary are still endpoints of
-// the stable Service. The stable Service may be gone, the next write refused, the caches empty. drain is how far the leaders
-// are that leave.
+// the stable Service; or, in place, it is open and its endpoints do not follow yet (shut). The stable Service may be gone, the
+// next write refused, the caches empty. drain is how far the leaders are that leave.
 //
 // autoscaler scales the workload, or something elsewhere; held, it carries a note of what its user had. Something that its
 // controller made for it may linger. unscanned is why it can't be told which there are.
@@ -255,6 +255,7 @@ func parseRecord(l line) *release.Record {
 		if l.has("set") {
 			r.Release.Set = ptr.To(parseRolling(l.attrs["set"]))
 		}
+		r.Release.Open = l.has("open")
 		if l.has("template") {
 			r.Release.StableTemplate = &release.Template{}
 		}
@@ -288,16 +289,29 @@ func parseMarks(text string) []RolloutMark {
 // parseRoad is the traffic of what was read so far.
 func parseRoad(l line, o Observation) roadView {
 	v := roadView{
+		inPlace: InPlace(o.Policy.Style),
 		road: road{
 			fenced: l.has("fenced"), prepared: l.has("prepared"), leaking: l.has("leaking"),
 			weight: l.number("weight", 0), gone: l.has("gone"), blocked: l.has("blocked"), unread: l.has("unread"),
 		},
 		stable: l.number("stable", o.Stable.Replicas),
 	}
-	v.seen = l.number("seen", v.weight)
+	v.seen, v.shut = l.number("seen", v.weight), l.has("shut")
+	of := o.Stable.Name
+	if v.inPlace && o.Record != nil && o.Record.Release != nil {
+		v.from, v.update = o.Record.Release.StableRevision, o.Record.Release.UpdateRevision
+		if v.fenced {
+			v.pin = v.from
+		}
+		if v.prepared {
+			v.to = v.update
+		}
+	} else if len(o.Added) > 0 {
+		of = o.Added[0].Name
+	}
 	if pods := l.attrs["pods"]; pods != "" {
 		for index := range strings.SplitSeq(pods, ",") {
-			v.pods = append(v.pods, o.Added[0].Name+"-"+index)
+			v.pods = append(v.pods, of+"-"+index)
 		}
 	}
 	v.canary = len(v.pods)

@@ -33,6 +33,9 @@ func prepared() traffic.Desired { return traffic.Desired{Prepared: true} }
 
 // wanted is where the host wants the requests to go, as far as there is a canary to send them to.
 func (o Observation) wanted(planned int) traffic.Desired {
+	if o.splits() {
+		return o.wantedInPlace()
+	}
 	d := prepared()
 	c, wish := o.canary(), o.Record.Release.Traffic
 	promotes := o.switches() && o.Record.Release.Phase == release.Promoting
@@ -68,6 +71,8 @@ func Requests(o Observation) traffic.Desired {
 		return traffic.Desired{}
 	}
 	switch {
+	case o.splits():
+		return o.requestsInPlace()
 	case Retires(o):
 		return prepared()
 	case o.Record.Release.Phase == release.Progressing:
@@ -128,8 +133,11 @@ func evade(o Observation, v traffic.View) *Decision {
 // Leaving are the groups that go next, once no more requests come to their leaders: they need do no more than finish those
 // that they have.
 func Leaving(o Observation) []Group {
-	if o.Traffic == nil {
+	switch {
+	case o.Traffic == nil:
 		return nil
+	case o.splits():
+		return o.leavingInPlace()
 	}
 	if o.evades() {
 		if !o.Traffic.Look(o.wanted(o.capacity())).Taken {
@@ -247,8 +255,18 @@ func servesAlone(o Observation, v traffic.View) bool {
 // giveBackTraffic leaves nothing of the release on the user's Services and routes. Nil: that is so.
 func giveBackTraffic(o Observation, state pb.State) *Decision {
 	v, d := steer(o, traffic.Desired{}, state)
-	if d == nil && (v.Err != nil || unknown(v)) {
+	switch {
+	case d != nil:
+		return d
+	case v.Reason == traffic.ReasonServiceNotOpen:
+		d = awaitTraffic(v, state)
+		d.Recheck = time.Second // without a record nobody knows whose endpoints these are
+		return d
+	case v.Err != nil || unknown(v):
 		return awaitTraffic(v, state)
+	}
+	if d = markLeaders(o, o.Stable, 0, true, state); d != nil {
+		d.Message = "requests are as before; the marks on leaders go"
 	}
 	return d
 }
@@ -263,7 +281,7 @@ func markLeaders(o Observation, c Workload, planned int, settled bool, state pb.
 		return nil
 	}
 	for _, g := range c.Groups {
-		serves := g.mayServe(planned)
+		serves := g.mayServe(planned) && (c.Name != o.Stable.Name || g.at(o.Record.Release.UpdateRevision))
 		if g.Serving == serves || g.Revision == "" || (g.Serving && g.Ready && !settled) {
 			continue
 		}
@@ -289,7 +307,7 @@ func routeCanary(o Observation, planned int, state pb.State) (traffic.View, *Dec
 // share is the percentage of requests that go to the update revision: what the routes say, or else what follows from
 // group counts.
 func (s *Standing) share(o Observation) {
-	if o.Traffic == nil || o.Record == nil || o.Record.Release == nil {
+	if o.Traffic == nil || o.Record == nil || o.Record.Release == nil || o.open() {
 		return
 	}
 	if p := o.Record.Release.Phase; p == release.Promoted || p == release.Nothing {

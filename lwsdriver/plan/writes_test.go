@@ -22,6 +22,10 @@ func (c *cluster) apply(d decided) bool {
 		return c.applyTraffic(a, d.versions)
 	case HoldAutoscaler, ReleaseAutoscaler:
 		return c.applyScaler(a, d.versions)
+	case MarkLeader:
+		if a.Name == c.stable.name {
+			return c.applyMark(a)
+		}
 	case RestartGroup:
 		return c.applyRestart(a)
 	case LabelGroup:
@@ -96,6 +100,7 @@ func (c *cluster) applyStable(a SetStable, versions map[string]int) bool {
 		c.fail("LWS refuses %v for %d replicas", a.Rolling, c.stable.replicas)
 	}
 	c.checkIntent(a)
+	c.checkBatch(a)
 	record := a.Record
 	c.applyTemplate(a, record.Release)
 	if old, next := c.record.Release, record.Release; old != nil && next != nil && old.UpdateRevision != next.UpdateRevision {
@@ -198,6 +203,20 @@ func (c *cluster) applyRestart(a RestartGroup) bool {
 		c.restarts[i] = r
 		delete(c.stable.groups, i)
 		return true
+	}
+	return false
+}
+
+// applyMark labels a leader of the user's own workload.
+func (c *cluster) applyMark(a MarkLeader) bool {
+	for i, g := range c.stable.groups {
+		if fmt.Sprintf("%s-%d", c.stable.name, i) == a.Leader {
+			changed := g.serving != a.Serves && (g.ready || !a.Serves) // another pod by now
+			if changed {
+				g.serving = a.Serves
+			}
+			return changed
+		}
 	}
 	return false
 }

@@ -60,6 +60,8 @@ type Release struct {
 	StableTemplate *Template `json:"stableTemplate,omitempty"`
 	// Stubborn is a revision, released before, whose groups come back as they are when they are restarted. In place only.
 	Stubborn string `json:"stubborn,omitempty"`
+	// Open: the split of requests in place has ended, and they follow the groups. In place only.
+	Open bool `json:"open,omitempty"`
 	// Traffic is where the host wants the requests to go. Nil: to the stable leaders.
 	Traffic *Traffic `json:"traffic,omitempty"`
 }

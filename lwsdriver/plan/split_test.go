@@ -1,0 +1,217 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// replacing is a release in place in a phase: two groups are stable, two are updated, and the host wants half of the requests
+// at these.
+func replacing(phase release.Phase, change ...func(*Observation)) Observation {
+	o := Observation{
+		Now: noon, Policy: release.Policy{Style: pb.Style_STYLE_PARTITION},
+		Stable: Workload{Name: "vllm", Replicas: 4, Size: 2, Revision: "B", Rolling: rollingOf(2, "1", "0"), Observed: true},
+		Record: &release.Record{Release: &release.Release{
+			Phase: phase, StableRevision: "A", UpdateRevision: "B", Traffic: &release.Traffic{Weight: 50},
+			Target: &release.Target{Groups: "50%", At: noon},
+		}},
+	}
+	for i, revision := range []string{"A", "A", "B", "B"} {
+		o.Stable.Groups = append(o.Stable.Groups, Group{
+			Index: i, Leader: "vllm-" + string(rune('0'+i)), Revision: revision, Ready: true, ReadySince: noon,
+		})
+	}
+	o.Traffic = alongside(road{fenced: true, pin: "A", prepared: true, to: "B"})
+	for _, f := range change {
+		f(&o)
+	}
+	return o
+}
+
+func alongside(r road) roadView {
+	return roadView{road: r, inPlace: true, from: "A", update: "B", stable: 2, canary: 2, pods: []string{"vllm-2", "vllm-3"}}
+}
+
+func by(r road) func(*Observation) { return func(o *Observation) { o.Traffic = alongside(r) } }
+
+func declared(o *Observation) { o.Record.Release.Open = true }
+
+func indices(groups []Group) []int {
+	var out []int
+	for _, g := range groups {
+		out = append(out, g.Index)
+	}
+	return out
+}
+
+// Groups drain before they are restarted, once no request comes by a share; where the Service leads to all, readiness does.
+func TestLeavingInPlace(t *testing.T) {
+	split := by(road{fenced: true, pin: "A", prepared: true, to: "B", weight: 50, seen: 50})
+	behind := by(road{fenced: true, pin: "A", prepared: true, to: "B", seen: 50})
+	template := func(revision string) func(*Observation) {
+		return func(o *Observation) { o.Stable.Revision = revision }
+	}
+	for _, tc := range []struct {
+		name, reason string
+		o            Observation
+		want         []int
+	}{
+		{"batch", "all of them stay", replacing(release.Progressing), nil},
+		{"rollback", "they are restarted", replacing(release.Returning), []int{2, 3}},
+		{"rollback, split", "requests come to them", replacing(release.Returning, split), nil},
+		{"rollback, gateway behind", "nobody knows", replacing(release.Returning, behind), nil},
+		{"rollback, open", "requests come to all leaders that are ready", replacing(release.Returning, declared), nil},
+		{"rolled back", "nothing is restarted any more", replacing(release.RollingBack), nil},
+		{"new template", "they are restarted", replacing(release.Progressing, template("C")), []int{2, 3}},
+		{"new template, not recorded", "nobody knows which it is", replacing(release.Progressing, template("")), nil},
+		{"started over", "they are of no release any more", replacing(release.Progressing, template("C"), func(o *Observation) {
+			o.Record.Release.UpdateRevision, o.Record.Release.Target = "C", nil
+		}), []int{2, 3}},
+		{"promoting", "LWS replaces the others", replacing(release.Promoting, declared), nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, indices(Leaving(tc.o))); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestRequestsInPlace(t *testing.T) {
+	half := traffic.Desired{Prepared: true, Weight: 50, HeaderRoutes: []traffic.HeaderRoute{}}
+	target := func(groups string) func(*Observation) {
+		return func(o *Observation) { o.Record.Release.Target.Groups = groups }
+	}
+	stable := func(o *Observation) {
+		for i := range o.Stable.Groups {
+			o.Stable.Groups[i].Revision = "A"
+		}
+	}
+	for _, tc := range []struct {
+		name string
+		o    Observation
+		want traffic.Desired
+	}{
+		{"batch", replacing(release.Progressing), half},
+		{"no updated group is whole", replacing(release.Progressing, func(o *Observation) {
+			o.Stable.Groups[2].Ready, o.Stable.Groups[3].Ready = false, false
+		}), prepared()},
+		{"last batch, not recorded as such", replacing(release.Progressing, target("100%")), half},
+		{"last batch", replacing(release.Progressing, target("100%"), declared), opened()},
+		{"groups came later", replacing(release.Progressing, declared), opened()},
+		{"all of them are stable again", replacing(release.Progressing, declared, stable), prepared()},
+		{"new template", replacing(release.Progressing, func(o *Observation) { o.Stable.Revision = "C" }), prepared()},
+		{"new template, open", replacing(release.Progressing, declared, func(o *Observation) { o.Stable.Revision = "C" }), opened()},
+		{"no revision yet", replacing(release.Progressing, func(o *Observation) { o.Record.Release.UpdateRevision = "" }), traffic.Desired{}},
+		{"promoting", replacing(release.Promoting, declared), opened()},
+		{"promoted", replacing(release.Promoted, declared), traffic.Desired{}},
+		{"returning", replacing(release.Returning), prepared()},
+		{"returning, open", replacing(release.Returning, declared), opened()},
+		{"rolled back", replacing(release.RollingBack), traffic.Desired{}},
+	} {
+		if diff := cmp.Diff(tc.want, Requests(tc.o)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
+		}
+	}
+}
+
+// A group is warmed up where a mark lets requests go to it, and nowhere else.
+func TestWarmsUp(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		o    Observation
+		want []int
+	}{
+		{"batch", replacing(release.Progressing), []int{2, 3}},
+		{"open", replacing(release.Progressing, declared), nil},
+		{"promoting", replacing(release.Promoting), nil},
+		{"nothing routed", replacing(release.Progressing, func(o *Observation) { o.Traffic = nil }), nil},
+	} {
+		var got []Group
+		for _, g := range tc.o.Stable.Groups {
+			if WarmsUp(tc.o, g) {
+				got = append(got, g)
+			}
+		}
+		if diff := cmp.Diff(tc.want, indices(got)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
+		}
+	}
+}
+
+func TestFollowsGroups(t *testing.T) {
+	updated := func(o *Observation) { o.Stable.Groups[0].Revision, o.Stable.Groups[1].Revision = "B", "B" }
+	for name, tc := range map[string]struct {
+		o            Observation
+		follows, all bool
+	}{
+		"split":     {replacing(release.Progressing), false, false},
+		"open":      {replacing(release.Progressing, declared), true, false},
+		"all":       {replacing(release.Progressing, declared, updated), true, true},
+		"no record": {replacing(release.Progressing, func(o *Observation) { o.Record = nil }), false, false},
+	} {
+		if follows, all := FollowsGroups(tc.o); follows != tc.follows || all != tc.all {
+			t.Errorf("%s: %t, %t", name, follows, all)
+		}
+	}
+}
+
+// The intent to promote leaves the batch as it is: its groups must not go before its share has.
+func TestBeginPromotionInPlace(t *testing.T) {
+	o := replacing(release.Progressing, func(o *Observation) {
+		set := o.Stable.Rolling
+		o.Record.Release.Set = &set
+	})
+	a := BeginPromotion(o)
+	if !a.Record.Release.Open || !release.SameRolling(a.Rolling, o.Stable.Rolling) || a.Record.Release.Phase != release.Promoting {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestCheckDecisionInPlace(t *testing.T) {
+	fenced := road{fenced: true, pin: "A", prepared: true, to: "B"}
+	split, open := fenced, road{prepared: true, to: "B"}
+	split.weight, split.seen = 50, 50
+	set := func(phase release.Phase, partition int, open bool) SetStable {
+		return SetStable{
+			Record:  release.Record{Release: &release.Release{Phase: phase, StableRevision: "A", UpdateRevision: "B", Open: open, StableTemplate: &release.Template{}}},
+			Rolling: rollingOf(partition, "1", "0"),
+		}
+	}
+	all := func(o *Observation) { o.Record.Release.Target.Groups = "100%" }
+	hold := func(o *Observation) { o.Stable.Rolling = release.Hold() }
+	old := func(o *Observation) { o.Stable.Revision = "A" }
+	for _, tc := range []struct {
+		name, reason string
+		o            Observation
+		a            Action
+		bad          bool
+	}{
+		{"Batch", "The fence is there.", replacing(release.Progressing, hold, by(split)), set(release.Progressing, 2, false), false},
+		{"BatchUnfenced", "Updated leaders would get requests through the stable Service.", replacing(release.Progressing, hold, by(open)), set(release.Progressing, 2, false), true},
+		{"LastBatch", "Requests follow the groups.", replacing(release.Progressing, all, by(open)), set(release.Progressing, 0, true), false},
+		{"LastBatchFenced", "The Service would lead to nobody.", replacing(release.Progressing, all, by(fenced)), set(release.Progressing, 0, true), true},
+		{"LastBatchSplit", "The stable side of the routes would lead to nobody.", replacing(release.Progressing, all, by(road{weight: 50, seen: 50})), set(release.Progressing, 0, true), true},
+		{"Promotion", "Requests follow the groups.", replacing(release.Promoting, by(open)), set(release.Promoting, 0, true), false},
+		{"PromotionFenced", "The Service would lead to nobody.", replacing(release.Promoting, by(fenced)), set(release.Promoting, 0, true), true},
+		{"PutBack", "A partition that is raised moves no group.", replacing(release.Progressing, func(o *Observation) { o.Stable.Rolling = rollingOf(0, "1", "0") }, by(split)), set(release.Progressing, 2, false), false},
+		{"Return", "No share is left.", replacing(release.Returning, old, by(fenced)), set(release.Returning, 0, false), false},
+		{"ReturnSplit", "LWS would take groups that have a share.", replacing(release.Returning, old, by(split)), set(release.Returning, 0, false), true},
+		{"Restart", "No share is left.", replacing(release.Returning, hold, by(fenced)), RestartGroup{Leader: "vllm-3"}, false},
+		{"RestartSplit", "It has a share.", replacing(release.Returning, hold, by(split)), RestartGroup{Leader: "vllm-3"}, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if err := checkDecision(tc.o, Decision{Action: tc.a}); (err != nil) != tc.bad {
+				t.Errorf("%s\nerror %v, want one: %t", tc.reason, err, tc.bad)
+			}
+		})
+	}
+}
