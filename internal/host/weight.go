@@ -34,6 +34,9 @@ func share(part, whole int32) int32 {
 
 // weighed says whether requests go where the batch at cursor wants them, as the routes have it.
 func (m *machine) weighed(c *pb.BatchContext) bool {
+	if c.GetStyle() == pb.Style_STYLE_PARTITION && c.GetPlanned() > 0 && c.GetPlanned() >= c.GetReplicas() {
+		return true // no stable group is left to share with: requests follow the groups
+	}
 	return !m.routed || c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED && c.GetTrafficWeight() == m.weight(c)
 }
 
@@ -59,6 +62,11 @@ func checkWeights(release Release, info *pb.GetDriverInfoResponse) error {
 		if w < 0 || w > 100 {
 			return fmt.Errorf("weight %d of batch %d is not 0 to 100", w, i+1)
 		}
+	}
+	if n := len(release.Weights); n > 0 && release.Policy.GetStyle() == pb.Style_STYLE_PARTITION &&
+		release.Policy.GetBatches()[n-1] == "100%" && release.Weights[n-1] != 100 {
+		return fmt.Errorf("the last batch of a release in place leaves no group for the other %d%% of the requests: its weight is 100",
+			100-release.Weights[n-1])
 	}
 	if routed && !slices.Contains(info.GetCapabilities(), pb.Capability_CAPABILITY_TRAFFIC_WEIGHT) {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,

@@ -63,6 +63,24 @@ func TestABatchIsReadyWhenItsWeightIsInForce(t *testing.T) {
 	}
 }
 
+// Where a batch leaves no stable group, requests follow the groups: no weight is asked for.
+func TestNoWeightWithoutAStableGroup(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.fake.Set(func(c *pb.BatchContext) { c.Replicas, c.StableReady, c.Total = 2, 2, 2 })
+	_, err := r.host.Release(deadline(t), release(func(r *host.Release) {
+		routes(r)
+		r.Policy.Style, r.Policy.Batches = pb.Style_STYLE_PARTITION, []string{"50%", "100%"}
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := strings.Join(r.fake.Calls(), ", ")
+	if !strings.Contains(calls, "SetWeight 50") || strings.Contains(calls, "SetWeight 100") {
+		t.Errorf("calls: %s", calls)
+	}
+}
+
 func TestSetWeightIsRetried(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
@@ -248,6 +266,13 @@ func TestReleaseRefusesWeights(t *testing.T) {
 		"Range": {
 			reason: "they are percentages", release: func(r *host.Release) { routes(r); r.Weights = []int32{10, 50, 101} },
 			want: "weight 101 of batch 3",
+		},
+		"InPlace": {
+			reason: "no stable group is left to share with", want: "its weight is 100",
+			release: func(r *host.Release) {
+				routes(r)
+				r.Policy.Style, r.Weights = pb.Style_STYLE_PARTITION, []int32{10, 50, 90}
+			},
 		},
 		"NoTraffic": {
 			reason: "there is nothing to split", release: func(r *host.Release) { r.Weights = []int32{10, 50, 100} },
