@@ -272,7 +272,7 @@ func TestTrafficRefused(t *testing.T) {
 
 // A GRPCRoute and real calls: shares, a header and a cookie in the metadata, promotion. No call is lost and none goes astray.
 func TestTrafficGRPC(t *testing.T) {
-	s := serveBy(t, grpcRoute)
+	s := serveBy(t, grpcRoute, func(e *env) { e.deploy("model", 4) })
 	policy := byRoute()
 	policy.HttpRoutes, policy.GrpcRoutes = nil, []string{"model"}
 	g := s.load(load.Options{

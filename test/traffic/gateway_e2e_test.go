@@ -82,6 +82,12 @@ spec:
     size: 2
     workerTemplate: {spec: {containers: [{name: server, image: "example.com/%[1]s:v1", ports: [{name: http, containerPort: %[3]d}]}]}}
 `, name, groups, podserver.Port)
+	e.ready(name, 2*groups)
+}
+
+// ready returns when so many pods of a LeaderWorkerSet are ready.
+func (e *env) ready(name string, pods int) {
+	e.t.Helper()
 	e.eventually(name+" is ready", func(ctx context.Context) error {
 		list, err := e.kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{LabelSelector: "leaderworkerset.sigs.k8s.io/name=" + name})
 		if err != nil {
@@ -95,8 +101,8 @@ spec:
 				}
 			}
 		}
-		if ready != 2*groups {
-			return fmt.Errorf("%d of %d pods are ready", ready, 2*groups)
+		if ready != pods {
+			return fmt.Errorf("%d of %d pods are ready", ready, pods)
 		}
 		return nil
 	})

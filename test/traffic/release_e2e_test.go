@@ -48,11 +48,11 @@ var (
 // serve makes a workload of four groups behind a Service and a route, and a driver with the permissions of config/rbac.
 func serve(t *testing.T) *served {
 	t.Helper()
-	return serveBy(t, httpRoute)
+	return serveBy(t, httpRoute, func(e *env) { e.deploy("model", 4) })
 }
 
-// serveBy is serve with a route of another kind.
-func serveBy(t *testing.T, kind string) *served {
+// serveBy is serve with a route of another kind, or for a workload of the test's own.
+func serveBy(t *testing.T, kind string, deploy func(*env)) *served {
 	t.Helper()
 	e := newEnv(t)
 	e.kind = kind
@@ -61,7 +61,7 @@ func serveBy(t *testing.T, kind string) *served {
 		sets: lwsclient.NewForConfigOrDie(e.cluster.RESTConfig()),
 	}
 	s.Driver = driver.Start(t, driver.Kubeconfig(t, e.cluster), e.namespace)
-	e.deploy("model", 4)
+	deploy(e)
 	e.service("stable", `{leaderworkerset.sigs.k8s.io/worker-index: "0"}`, 4)
 	e.route(only)
 	e.served()
