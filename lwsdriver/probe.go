@@ -28,9 +28,9 @@ type prober interface {
 // drainBegun is since when groups that leave, from an index on, get no requests, in a release that has this canary. In
 // memory only: a driver that starts anew drains anew.
 type drainBegun struct {
-	canary types.UID
-	from   int
-	since  time.Time
+	of    types.UID
+	from  int
+	since time.Time
 }
 
 // probe adds to the look what leaders themselves tell: whether they are warm, and whether they are done.
@@ -64,13 +64,13 @@ func (o *observer) drainSince(s *seen, groups []plan.Group) (time.Time, bool) {
 		delete(o.drains, s.key)
 		return time.Time{}, false
 	}
-	uid, from := s.stable.UID, groups[0].Index // in place
+	from, of := groups[0].Index, s.stable // in place they are the workload's own
 	if len(s.Added) > 0 {
-		uid = s.added[s.Added[0].Name].UID
+		of = s.added[s.Added[0].Name]
 	}
 	begun, ok := o.drains[s.key]
-	if !ok || begun.canary != uid || from < begun.from {
-		begun = drainBegun{canary: uid, from: from, since: s.Now}
+	if !ok || begun.of != of.UID || from < begun.from {
+		begun = drainBegun{of: of.UID, from: from, since: s.Now}
 		if o.drains == nil {
 			o.drains = map[types.NamespacedName]drainBegun{}
 		}

@@ -120,9 +120,14 @@ func TestWarmUp(t *testing.T) {
 // the release goes on.
 func TestDrainSince(t *testing.T) {
 	o := &observer{}
+	// Groups of a canary, or of the workload itself: "stable".
 	canary := func(uid types.UID, now time.Time) *seen {
-		s := &seen{key: vllm, added: map[string]*workload{"c": {ObjectMeta: metav1.ObjectMeta{UID: uid}}}}
-		s.Now, s.Added = now, []plan.Workload{{Name: "c"}}
+		s := &seen{key: vllm, stable: &workload{ObjectMeta: metav1.ObjectMeta{UID: "stable"}}}
+		s.Now = now
+		if uid != "stable" {
+			s.added = map[string]*workload{"c": {ObjectMeta: metav1.ObjectMeta{UID: uid}}}
+			s.Added = []plan.Workload{{Name: "c"}}
+		}
 		return s
 	}
 	from := func(index int) []plan.Group {
@@ -144,6 +149,9 @@ func TestDrainSince(t *testing.T) {
 		{"the release goes on", "a", nil, 9, -1},
 		{"and is given up again", "a", from(0), 10, 10},
 		{"another canary of the same name", "b", from(0), 11, 11},
+		{"no canary, but the workload's own groups", "stable", from(2), 12, 12},
+		{"a later look at them", "stable", from(2), 13, 12},
+		{"more of them", "stable", from(1), 14, 14},
 	} {
 		s := canary(step.uid, noon.Add(time.Duration(step.minute)*time.Minute))
 		since, ok := o.drainSince(s, step.groups)

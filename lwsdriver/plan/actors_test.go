@@ -90,13 +90,15 @@ func (c *cluster) finalize(intent release.Phase) {
 	if !release.SameRolling(c.stable.rolling, c.set) {
 		return // The hold is repaired first, or what the user wrote could not be told from what the driver set.
 	}
-	if intent == release.RollingBack && c.inPlace() {
-		intent = release.Returning
+	begin := BeginRollback
+	if intent == release.Promoting {
+		if c.record.Release.UpdateRevision != c.stable.revision() {
+			return
+		}
+		begin = BeginPromotion
 	}
 	c.note("host: finalize %s", intent)
-	r := *c.record.Release
-	r.Phase, r.PhaseAt = intent, c.now
-	c.rewrite(r)
+	c.write(begin(c.observe()))
 }
 
 // The user.

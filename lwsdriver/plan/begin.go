@@ -15,7 +15,7 @@ func BeginPromotion(o Observation) SetStable {
 	pace := o.pace(next.Saved)
 	switch {
 	case o.splits():
-		pace = lastSet(o) // the batch stays as it is until its share has gone
+		pace = o.unmoved() // the batch stays as it is until its share has gone
 	case o.Traffic != nil || o.switches():
 		pace = release.Hold()
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
@@ -105,10 +106,24 @@ func declare(o Observation, open bool, state pb.State) *Decision {
 	next, r := *o.Record, *o.Record.Release
 	r.Open, next.Release = open, &r
 	a := SetStable{Record: next, Rolling: release.Hold(), Why: why}
-	if r.Phase != release.Returning && r.Set != nil && release.SameRolling(*r.Set, o.Stable.Rolling) {
-		a.Rolling = *r.Set // the batch stays as it is, unless somebody changed it
+	if r.Phase != release.Returning {
+		a.Rolling = o.unmoved()
 	}
 	return &Decision{Action: a, State: state, Reason: ReasonOpening, Message: why}
+}
+
+// unmoved is the configuration of the batch as it is, as far as LWS takes it again: a scale-down may have made both of its
+// numbers round to 0. It is the hold if somebody changed it.
+func (o Observation) unmoved() rolling {
+	set := o.Record.Release.Set
+	if set == nil || !release.SameRolling(*set, o.Stable.Rolling) {
+		return release.Hold()
+	}
+	same := *set
+	if o.Stable.Replicas > 0 && scaled(same.MaxUnavailable, o.Stable.Replicas, false) == 0 {
+		same.MaxUnavailable = intstr.FromInt32(1) // there is no surge in place
+	}
+	return same
 }
 
 // routeInPlace keeps the requests where the host wants them while batches run: the routes, then the leaders that may get

@@ -164,15 +164,30 @@ func TestFollowsGroups(t *testing.T) {
 	}
 }
 
-// The intent to promote leaves the batch as it is: its groups must not go before its share has.
+// The intent to promote leaves the batch as it is, as far as LWS takes it: its groups must not go before its share has.
 func TestBeginPromotionInPlace(t *testing.T) {
-	o := replacing(release.Progressing, func(o *Observation) {
-		set := o.Stable.Rolling
-		o.Record.Release.Set = &set
-	})
-	a := BeginPromotion(o)
-	if !a.Record.Release.Open || !release.SameRolling(a.Rolling, o.Stable.Rolling) || a.Record.Release.Phase != release.Promoting {
-		t.Errorf("%+v", a)
+	batch := func(set, found rolling, replicas int) func(*Observation) {
+		return func(o *Observation) {
+			o.Record.Release.Set, o.Stable.Rolling, o.Stable.Replicas = &set, found, replicas
+		}
+	}
+	for _, tc := range []struct {
+		name, reason string
+		o            func(*Observation)
+		want         rolling
+	}{
+		{"Batch", "", batch(rollingOf(2, "1", "0"), rollingOf(2, "1", "0"), 4), rollingOf(2, "1", "0")},
+		{"ScaledDown", "LWS refuses 25 % of one group.", batch(rollingOf(2, "25%", "0"), rollingOf(2, "25%", "0"), 1), rollingOf(2, "1", "0")},
+		{"ScaledToNone", "LWS takes anything.", batch(rollingOf(2, "25%", "0"), rollingOf(2, "25%", "0"), 0), rollingOf(2, "25%", "0")},
+		{"Overwritten", "Somebody's pace may have LWS go on.", batch(rollingOf(2, "1", "0"), rollingOf(0, "1", "0"), 4), release.Hold()},
+		{"NeverSet", "There was no batch.", func(*Observation) {}, release.Hold()},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			a := BeginPromotion(replacing(release.Progressing, tc.o))
+			if !a.Record.Release.Open || !release.SameRolling(a.Rolling, tc.want) || a.Record.Release.Phase != release.Promoting {
+				t.Errorf("%s %s, want %s; record %+v", tc.reason, describeRolling(a.Rolling), describeRolling(tc.want), a.Record.Release)
+			}
+		})
 	}
 }
 

@@ -96,10 +96,16 @@ func (c *cluster) applyStable(a SetStable, versions map[string]int) bool {
 	if versions[c.stable.name] != c.stable.version {
 		return false
 	}
+	c.checkIntent(a)
+	c.write(a)
+	return true
+}
+
+// write is what a write of the record, which is not refused, has for effects.
+func (c *cluster) write(a SetStable) {
 	if !acceptable(a.Rolling, c.stable.replicas) {
 		c.fail("LWS refuses %v for %d replicas", a.Rolling, c.stable.replicas)
 	}
-	c.checkIntent(a)
 	c.checkBatch(a)
 	record := a.Record
 	c.applyTemplate(a, record.Release)
@@ -126,7 +132,6 @@ func (c *cluster) applyStable(a SetStable, versions map[string]int) bool {
 	c.stable.rolling, c.set = a.Rolling, a.Rolling
 	c.stable.rolling.Partition = ptr.To(ptr.Deref(a.Rolling.Partition, 0))
 	c.touch(c.stable)
-	return true
 }
 
 // checkIntent: a release never changes its way, but for a new template.

@@ -1,0 +1,38 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// What differs from what the driver had set is the user's, unless the hold explains it: the admission policy sets that with a
+// new template, and perhaps for another number of groups than there is by now.
+func TestSaved(t *testing.T) {
+	const hold = 1000000
+	for _, tc := range []struct {
+		name             string
+		set, found, want rolling
+		replicas         int
+	}{
+		{"as it was set", rollingOf(0, "25%", "0"), rollingOf(0, "25%", "0"), rollingOf(0, "25%", "1"), 8},
+		{"edited", rollingOf(0, "25%", "0"), rollingOf(0, "50%", "0"), rollingOf(0, "50%", "1"), 8},
+		{"held", rollingOf(0, "25%", "1"), rollingOf(hold, "25%", "0"), rollingOf(0, "25%", "1"), 8},
+		{"held with one group", rollingOf(0, "25%", "1"), rollingOf(hold, "1", "0"), rollingOf(0, "25%", "1"), 1},
+		{"held with one group, then scaled", rollingOf(0, "25%", "1"), rollingOf(hold, "1", "0"), rollingOf(0, "25%", "1"), 8},
+		{"held and edited", rollingOf(0, "25%", "1"), rollingOf(hold, "2", "0"), rollingOf(0, "2", "1"), 8},
+	} {
+		o := Observation{
+			Policy: release.Policy{Style: pb.Style_STYLE_BLUE_GREEN},
+			Stable: Workload{Replicas: tc.replicas, Rolling: tc.found},
+			Record: &release.Record{Saved: rollingOf(0, "25%", "1"), Release: &release.Release{Phase: release.Promoting, Set: &tc.set}},
+		}
+		if got := Saved(o); !release.SameRolling(got, tc.want) {
+			t.Errorf("%s: saved %s, want %s", tc.name, describeRolling(got), describeRolling(tc.want))
+		}
+	}
+}
