@@ -5,6 +5,8 @@ package argo
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -60,7 +62,7 @@ func (c *Config) take(say release, where map[string]place, upgrades []string) er
 // checkSteps refuses steps that split requests where nothing does.
 func (c *Config) checkSteps() error {
 	if c.Policy.GetTraffic() != nil {
-		return nil
+		return c.checkWeights()
 	}
 	for i, s := range c.Steps {
 		for _, wish := range []struct {
@@ -71,6 +73,23 @@ func (c *Config) checkSteps() error {
 				return stepPlace(i).errorf(wish.field, "nothing splits the requests of %s: say how under `traffic` in %s, or leave it out",
 					c.Workload, routingPlace)
 			}
+		}
+	}
+	return nil
+}
+
+// checkWeights refuses a weight that can't be had, for which its step would wait forever.
+func (c *Config) checkWeights() error {
+	if c.Policy.GetStyle() != pb.Style_STYLE_PARTITION {
+		return nil
+	}
+	all := false
+	for _, i := range slices.Sorted(maps.Keys(c.Steps)) {
+		s := c.Steps[i]
+		all = all || s.Upgrade == "100%"
+		if all && s.Weight != nil && *s.Weight != 100 {
+			return stepPlace(i).errorf("weight", "is %d, but every group of %s has been replaced in place by then, so that all requests "+
+				"go to the new revision: ask for 100, or leave it out", *s.Weight, c.Workload)
 		}
 	}
 	return nil
