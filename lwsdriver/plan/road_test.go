@@ -199,7 +199,7 @@ func (c *cluster) checkStep(what string, a SetTraffic) {
 		return
 	}
 	r := c.record.Release
-	switch others := len(c.stable.revisions()) > 1; {
+	switch others := len(c.observe().strayed()) > 0; {
 	case what == "retreat" && a.Desired.Open && c.road.canServe(c) && (c.road.fenced || c.road.shut):
 		c.fail("the share goes before the stable Service leads to all leaders: %+v", *c.road)
 	case what == "fence" && r.Open && others:
