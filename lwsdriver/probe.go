@@ -81,14 +81,12 @@ func (o *observer) drainSince(s *seen, groups []plan.Group) (time.Time, bool) {
 
 // warmUp takes groups whose leaders are not warm for not ready: they may not get requests, nor make a batch ready.
 func (o *observer) warmUp(s *seen) {
-	owner := s.key.String()
-	var kept []string
-	every := func(plan.Group) bool { return true }
+	updated := func(g plan.Group) bool { return plan.WarmsUp(s.Observation, g) }
+	kept := o.warmUpSome(s, &s.Stable, updated)
 	for i := range s.Added {
-		kept = append(kept, o.warmUpSome(s, &s.Added[i], every)...)
+		kept = append(kept, o.warmUpSome(s, &s.Added[i], func(plan.Group) bool { return true })...)
 	}
-	kept = append(kept, o.warmUpSome(s, &s.Stable, func(g plan.Group) bool { return plan.WarmsUp(s.Observation, g) })...)
-	o.prober.Keep(owner, kept)
+	o.prober.Keep(s.key.String(), kept)
 }
 
 // warmUpSome is warmUp for some groups of one workload. It returns the leaders that may be asked.
