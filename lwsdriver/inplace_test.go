@@ -1,0 +1,148 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// routedInPlace is stableWorkload with a release that replaces its groups and routes their requests.
+func routedInPlace(t *testing.T, change func(*release.Release)) *lws.LeaderWorkerSet {
+	t.Helper()
+	policy, err := release.EncodePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"50%", "100%"}, Traffic: routedPolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &release.Release{
+		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: release.Progressing, StartedAt: noon, PhaseAt: noon,
+	}
+	change(r)
+	return withRecord(t, stableWorkload(), release.Record{Saved: release.Native(release.Hold()), Release: r})
+}
+
+func unchanged(*release.Release) {}
+
+// showGroups shows a leader for each revision, as groups 0, 1 and so on.
+func (b *bed) showGroups(revisions ...string) {
+	b.t.Helper()
+	for i, revision := range revisions {
+		p := testPod(fmt.Sprintf("vllm-%d", i))
+		p.Labels[lws.GroupIndexLabelKey], p.Labels[lws.RevisionKey] = fmt.Sprint(i), revision
+		p.Annotations[lws.SizeAnnotationKey] = "1"
+		b.showPod(p)
+	}
+}
+
+// The two Services tell the groups apart by revision; a leader's name does not, so those that are updated are named.
+func TestSetupInPlace(t *testing.T) {
+	for _, tc := range []struct {
+		name, reason   string
+		change         func(*release.Release)
+		stable, canary string
+		updated        []string
+	}{
+		{"Batch", "", unchanged, "old", "new", []string{"vllm-2", "vllm-3"}},
+		{"NoRevisionYet", "No pod may be taken for updated by its label.", func(r *release.Release) { r.UpdateRevision = "" }, "old", unknownRevision, []string{"vllm-2", "vllm-3"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBed(t, routedInPlace(t, tc.change))
+			b.showGroups("old", "old", "new", "new")
+			got := b.look().setup
+			if got == nil || !got.InPlace() {
+				t.Fatalf("%s setup %+v", tc.reason, got)
+			}
+			pins := map[string]string{lws.SetNameLabelKey: "vllm", lws.RevisionKey: tc.stable}
+			if diff := cmp.Diff(pins, got.StablePin); diff != "" {
+				t.Errorf("%s stable (-want +got):\n%s", tc.reason, diff)
+			}
+			pins[lws.RevisionKey], pins[release.ServingLabel] = tc.canary, release.Serving
+			if diff := cmp.Diff(pins, got.CanaryPin); diff != "" {
+				t.Errorf("%s canary (-want +got):\n%s", tc.reason, diff)
+			}
+			if diff := cmp.Diff(tc.updated, got.Updated); diff != "" {
+				t.Errorf("%s updated (-want +got):\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// In place nothing is added that could carry the policy, so the driver that saw it knows how to give everything back.
+func TestPolicyInPlaceOutlivesRecord(t *testing.T) {
+	b := newBed(t, routedInPlace(t, unchanged))
+	b.showGroups("old", "new")
+	if s := b.look(); s.Traffic == nil {
+		t.Fatal("the release routes nothing")
+	}
+	b.cache(unrecorded())
+	s := b.look()
+	if s.setup == nil || s.setup.Policy.StableService != "vllm" || !s.setup.InPlace() {
+		t.Errorf("the record is removed: setup %+v", s.setup)
+	}
+	if d := plan.Requests(s.Observation); !cmp.Equal(d, traffic.Desired{}) {
+		t.Errorf("requests without a record: %+v", d)
+	}
+	if kept := b.observer.policyOf(vllm); kept == nil || kept.of != "stable" {
+		t.Errorf("kept for a workload that goes: %+v", kept)
+	}
+	b.cache(inPhase(t, release.Progressing))
+	if b.look(); b.observer.policyOf(vllm) != nil {
+		t.Error("the policy of an earlier release is kept beside the next")
+	}
+
+	another := newBed(t, unrecorded())
+	if s := another.look(); s.setup != nil {
+		t.Errorf("a driver that never saw it: %+v", s.setup)
+	}
+}
+
+func TestPolicyInPlaceIsForgotten(t *testing.T) {
+	b := newBed(t, routedInPlace(t, unchanged))
+	if b.look(); b.observer.policyOf(vllm) == nil {
+		t.Fatal("the policy is not kept")
+	}
+	b.observer.forget(vllm)
+	if b.observer.policyOf(vllm) != nil {
+		t.Error("the policy of a workload that is gone is kept for ever")
+	}
+}
+
+// Where requests follow the groups, all of them is the only weight to be had, once it is so.
+func TestVerdictFollowsGroups(t *testing.T) {
+	b := newBed(t, routedInPlace(t, func(r *release.Release) {
+		r.Open, r.Target = true, &release.Target{Groups: "100%", At: noon}
+	}))
+	b.showGroups("old", "new", "new", "new")
+	s := b.look()
+	for _, tc := range []struct {
+		name          string
+		weight        int
+		all           bool
+		reason, want  string
+		verified, end bool // end: no waiting helps
+	}{
+		{name: "all of them", weight: 100, all: true, verified: true},
+		{name: "not everything is taken", weight: 100, all: true, reason: traffic.ReasonRouteNotObserved, want: traffic.ReasonRouteNotObserved},
+		{name: "some are stable", weight: 100, want: plan.ReasonGroupsNotReady},
+		{name: "another weight", weight: 40, want: ReasonFollowsGroups, end: true},
+		{name: "another weight, all updated", weight: 40, all: true, want: ReasonFollowsGroups, end: true},
+		{name: "none", weight: 0, want: ReasonFollowsGroups, end: true},
+	} {
+		v := verdict{reason: tc.reason, message: tc.reason}.following(s, tc.weight, tc.all)
+		if v.verified != tc.verified || v.reason != tc.want || v.blocked != tc.end || v.weight != 75 {
+			t.Errorf("%s: %+v", tc.name, v)
+		}
+		if (v.message == "") != tc.verified {
+			t.Errorf("%s: message %q", tc.name, v.message)
+		}
+	}
+}
