@@ -39,7 +39,7 @@ func (c *cluster) checkLabels(d Decision) {
 	r := c.record.Release
 	for _, s := range append([]*set{c.stable}, c.added...) {
 		for i, g := range s.groups {
-			updated := s != c.stable && d.State == pb.State_STATE_READY ||
+			updated := s != c.stable && d.State == pb.State_STATE_READY && g.revision == s.made ||
 				s == c.stable && r.Phase == release.Promoted && g.revision == r.UpdateRevision && g.ready && !g.since.After(r.PhaseAt)
 			if updated && i < s.replicas && (g.mark.ID != "k" || g.mark.Batch < 1 || g.mark.Batch > 3) {
 				c.fail("at %s group %d of %s is labelled %+v", d.Reason, i, s.name, g.mark)
