@@ -211,8 +211,25 @@ func (c *cluster) harm(how string) {
 		g.ready, g.broken = false, true
 	case "lose":
 		delete(s.groups, i)
+	case "ruin":
+		if s == c.stable {
+			g.ready, s.ruined[i] = false, g.revision
+		}
+		return
 	}
 	if s == c.stable {
+		c.disturbed = true
+	}
+}
+
+// heal repairs groups that are ruined, but for those at a revision that is on its way out: they go without.
+func (c *cluster) heal() {
+	for i, at := range c.stable.ruined {
+		if p := c.phase(); (p == release.Returning || p == release.RollingBack) && at != c.record.Release.StableRevision {
+			continue
+		}
+		c.note("somebody repairs group %d of %s", i, at)
+		delete(c.stable.ruined, i)
 		c.disturbed = true
 	}
 }

@@ -87,7 +87,7 @@ func newCluster(t *rapid.T) *cluster {
 	}
 	c.stable = &set{
 		name: "vllm", uid: "0", template: "A", groups: map[int]*group{},
-		replicas: rapid.IntRange(0, 5).Draw(t, "replicas"),
+		replicas: rapid.IntRange(0, 5).Draw(t, "replicas"), ruined: map[int]string{},
 	}
 	c.stable.rolling = c.drawRolling(rapid.SampledFrom([]int{0, 0, 2}).Draw(t, "partition"), "own")
 	c.wish, c.set, c.disturbed = c.stable.rolling, c.stable.rolling, true
@@ -173,8 +173,8 @@ func (c *cluster) checkCapacity(drift bool) {
 		w := &set{replicas: s.replicas, rolling: Pace(c.wish, s.replicas)}
 		allowed, surge = w.maxUnavailable(), w.maxSurge()
 	}
-	if !c.disturbed && s.ready() < s.replicas-allowed {
-		c.fail("%d of %d stable groups are available, %d may be unavailable", s.ready(), s.replicas, allowed)
+	if !c.disturbed && s.ready()+len(s.ruined) < s.replicas-allowed {
+		c.fail("%d of %d stable groups are available, %v are ruined, %d may be unavailable", s.ready(), s.replicas, s.ruined, allowed)
 	}
 	if !c.disturbed && s.leaders.replicas > s.replicas+surge {
 		c.fail("%d stable groups for %d replicas and a surge of %d", s.leaders.replicas, s.replicas, surge)

@@ -54,9 +54,11 @@ func checkDecision(o Observation, d Decision) error {
 	return nil
 }
 
-// checkRestart: a group is restarted only where it comes back at another revision, and no more than the user allows.
+// checkRestart: a group is restarted only where it comes back at another revision, and no more than the user allows. While
+// LWS rolls to the stable template it sees to those that serve.
 func checkRestart(o Observation, a RestartGroup) error {
-	if !release.SameRolling(o.Stable.Rolling, release.Hold()) {
+	held, r := release.SameRolling(o.Stable.Rolling, release.Hold()), o.Record.Release
+	if !held && (r.Phase != release.Returning || o.Stable.Revision != r.StableRevision) {
 		return errors.New("a group is restarted without the hold")
 	}
 	if o.Traffic != nil {
@@ -67,6 +69,8 @@ func checkRestart(o Observation, a RestartGroup) error {
 	for _, g := range o.strayed() {
 		switch {
 		case g.Leader != a.Leader:
+		case g.Ready && !held:
+			return fmt.Errorf("group %d is restarted while LeaderWorkerSet rolls", g.Index)
 		case g.Ready && o.unavailableBut(g) >= o.mayBeUnavailable():
 			return fmt.Errorf("group %d is restarted while %d others are unavailable", g.Index, o.unavailableBut(g))
 		default:

@@ -35,6 +35,9 @@ type set struct {
 
 	leaders statefulSet
 	groups  map[int]*group
+
+	// ruined are the groups that never get ready at a revision, by index. They stay here until they are so at another one.
+	ruined map[int]string
 }
 
 // statefulSet is what LWS has asked of the leader StatefulSet.
@@ -180,11 +183,12 @@ func (s *set) run(now time.Time, warmUp int, faults bool) (taken []int) {
 		switch {
 		case g == nil:
 			s.groups[i] = &group{revision: l.of(i), warmUp: warmUp}
-		case !g.ready && g.broken && faults:
+		case !g.ready && (g.broken && faults || s.ruined[i] == g.revision):
 		case !g.ready && g.warmUp > 0:
 			g.warmUp--
 		case !g.ready:
 			g.ready, g.since, g.broken = true, now, false
+			delete(s.ruined, i)
 		}
 		if !s.groups[i].ready {
 			unavailable++

@@ -57,10 +57,15 @@ func comeBack(o Observation, s Standing) Decision {
 	if o.Stable.Revision != o.Record.Release.StableRevision {
 		return restartBack(o, s)
 	}
-	return roll(o, s, nativeRoll{
+	d := roll(o, s, nativeRoll{
 		state: pb.State_STATE_ROLLING_BACK, then: release.RollingBack,
 		begin: "release the hold to roll back", done: "every group is back: hold again", participle: "rolled back",
 	})
+	if g := o.inTheWay(d.Reason == ReasonDeadline); d.Action == nil && g != nil {
+		a := RestartGroup{Leader: g.Leader}
+		d.Action, d.Message = a, fmt.Sprintf("%s: %s", a, d.Message)
+	}
+	return d
 }
 
 func returning(o Observation, next release.Record, why string) Decision {

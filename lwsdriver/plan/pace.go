@@ -43,18 +43,24 @@ func (o Observation) pace(saved rolling) rolling {
 	case o.idle():
 		saved = rolling{MaxUnavailable: intstr.FromString("100%"), MaxSurge: intstr.FromInt32(0)}
 	}
-	return Pace(saved, o.Stable.Replicas)
+	return o.around(Pace(saved, o.Stable.Replicas))
 }
 
-// noted returns a with a note of what it sets, for the styles in which phase and saved configuration do not tell that. What
-// somebody changed since is the user's, even where a leaves it as it is.
+// noted returns a with a note of what it sets, where phase and saved configuration do not tell that: in a canary's release
+// only on the way back. What somebody changed since is the user's, even where a leaves it as it is.
 func noted(o Observation, a SetStable) SetStable {
-	if a.Record.Release == nil || o.Policy.Style == pb.Style_STYLE_CANARY {
+	if a.Record.Release == nil {
 		return a
 	}
-	a.Record.Saved = Saved(o)
+	canary, was := o.Policy.Style == pb.Style_STYLE_CANARY, o.release() != nil && o.release().Set != nil
+	if was || !canary {
+		a.Record.Saved = Saved(o)
+	}
 	r, set := *a.Record.Release, a.Rolling
 	r.Set, a.Record.Release = &set, &r
+	if canary && r.Phase != release.Returning {
+		r.Set = nil
+	}
 	return a
 }
 

@@ -97,7 +97,7 @@ func (c *cluster) act() {
 	case n < 96:
 		c.meddle(pick("scale up", "scale to 0", "edit template", "delete", "delete in the foreground"))
 	default:
-		c.harm(pick("flap", "break", "lose", "budget"))
+		c.harm(pick("flap", "break", "lose", "budget", "ruin", "ruin"))
 	}
 }
 
@@ -106,7 +106,8 @@ func (c *cluster) settle() Decision {
 	c.note("faults stop")
 	c.faults, c.pending = false, nil
 	quiet := 0
-	for range 200 {
+	for range 400 {
+		c.heal()
 		c.tick(20*time.Second, 1)
 		c.follow()
 		d := c.drive()
