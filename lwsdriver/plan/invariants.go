@@ -50,6 +50,10 @@ func checkDecision(o Observation, d Decision) error {
 		return errors.Join(checkSetStable(o, a), checkSplit(o, a))
 	case RestartGroup:
 		return checkRestart(o, a)
+	case Forget:
+		if o.needed(a.Revision) {
+			return fmt.Errorf("revision %s would be dropped from the history, and is in use", a.Revision)
+		}
 	}
 	return nil
 }

@@ -34,6 +34,11 @@ type Observation struct {
 	// Budgets are those that drivers made for the workload. Unread: nobody can tell yet.
 	Budgets       []Budget
 	BudgetsUnread bool
+	// History are the templates that the driver keeps, and HistoryLimit how many of them. Unread: nobody can tell yet, or
+	// they can't be written.
+	History       []Entry
+	HistoryLimit  int
+	HistoryUnread bool
 }
 
 // Workload is one LeaderWorkerSet.
@@ -53,6 +58,10 @@ type Workload struct {
 	Observed bool
 	// Groups are the groups wanted or existing, by index: those of a scale-down or surge included, missing ones too.
 	Groups []Group
+	// Recorded are the revisions of which LWS has the template.
+	Recorded []string
+	// ChangedBy is the field manager that wrote the template in the spec last. Empty: not known.
+	ChangedBy string
 
 	// The rest is about added workloads only.
 

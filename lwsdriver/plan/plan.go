@@ -17,7 +17,7 @@ func Plan(o Observation) Decision {
 	if err := checkObservation(o); err != nil {
 		return violation(err, s)
 	}
-	d := label(o, guard(o, decide(o, s)))
+	d := remember(o, label(o, guard(o, decide(o, s))))
 	d.Standing = s
 	if a, ok := d.Action.(SetStable); ok {
 		d.Action = noted(o, a)

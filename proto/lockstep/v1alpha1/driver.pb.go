@@ -1657,9 +1657,11 @@ type ListRevisionsRequest struct {
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
 	// Optional. At most this many, newest first. Zero: all that are kept (10 by default).
-	Limit         int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Optional. True fills Revision.template, at the price of a request to the API server.
+	IncludeTemplates bool `protobuf:"varint,3,opt,name=include_templates,json=includeTemplates,proto3" json:"include_templates,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *ListRevisionsRequest) Reset() {
@@ -1706,11 +1708,20 @@ func (x *ListRevisionsRequest) GetLimit() int32 {
 	return 0
 }
 
+func (x *ListRevisionsRequest) GetIncludeTemplates() bool {
+	if x != nil {
+		return x.IncludeTemplates
+	}
+	return false
+}
+
 // ListRevisionsResponse is the history.
 type ListRevisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. Newest first.
-	Revisions     []*Revision `protobuf:"bytes,1,rep,name=revisions,proto3" json:"revisions,omitempty"`
+	Revisions []*Revision `protobuf:"bytes,1,rep,name=revisions,proto3" json:"revisions,omitempty"`
+	// Optional. What keeps the history from being complete.
+	Warnings      []*Warning `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1752,23 +1763,44 @@ func (x *ListRevisionsResponse) GetRevisions() []*Revision {
 	return nil
 }
 
+func (x *ListRevisionsResponse) GetWarnings() []*Warning {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
 // Revision is one template that the workload has had.
 type Revision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. The template revision hash.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Required. Rises by one with each new revision.
+	// Rises by one with each release: a revision that returns gets a new number. Zero: the template in the workload's spec
+	// while no release has brought it yet.
 	Number int64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
-	// Required.
+	// Optional. When its release began, or when the driver saw it first. Absent with number zero.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// Required. Container images, as "container=image", leader first.
 	Images []string `protobuf:"bytes,4,rep,name=images,proto3" json:"images,omitempty"`
 	// Optional. The release that brought it.
 	ReleaseId string `protobuf:"bytes,5,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
-	// Optional. How that release ended.
+	// Optional. How that release ended: COMPLETED or ROLLED_BACK; its state while it goes on. UNSPECIFIED: there was none,
+	// or nobody saw its end.
 	Outcome State `protobuf:"varint,6,opt,name=outcome,proto3,enum=lockstep.v1alpha1.State" json:"outcome,omitempty"`
 	// True for the revision that the stable groups run.
-	Stable        bool `protobuf:"varint,7,opt,name=stable,proto3" json:"stable,omitempty"`
+	Stable bool `protobuf:"varint,7,opt,name=stable,proto3" json:"stable,omitempty"`
+	// True for the revision that the template in the workload's spec is.
+	Current bool `protobuf:"varint,8,opt,name=current,proto3" json:"current,omitempty"`
+	// Optional. Who drove that release, as given to Initialize.
+	Owner string `protobuf:"bytes,9,opt,name=owner,proto3" json:"owner,omitempty"`
+	// Optional. The field manager that wrote the template into the workload's spec last, for example "kubectl-edit".
+	ChangedBy string `protobuf:"bytes,10,opt,name=changed_by,json=changedBy,proto3" json:"changed_by,omitempty"`
+	// Optional. When that release ended.
+	EndTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	// Optional. The template as JSON, with the fields of the workload's spec that make a revision. Only if asked for.
+	Template string `protobuf:"bytes,12,opt,name=template,proto3" json:"template,omitempty"`
+	// Optional. Why this entry of the history can't be trusted, a sentence for people: somebody edited it. Undo refuses it.
+	Problem       string `protobuf:"bytes,13,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1852,12 +1884,55 @@ func (x *Revision) GetStable() bool {
 	return false
 }
 
+func (x *Revision) GetCurrent() bool {
+	if x != nil {
+		return x.Current
+	}
+	return false
+}
+
+func (x *Revision) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Revision) GetChangedBy() string {
+	if x != nil {
+		return x.ChangedBy
+	}
+	return ""
+}
+
+func (x *Revision) GetEndTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndTime
+	}
+	return nil
+}
+
+func (x *Revision) GetTemplate() string {
+	if x != nil {
+		return x.Template
+	}
+	return ""
+}
+
+func (x *Revision) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 // UndoRequest names the revision to return to.
 type UndoRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// Optional. A Revision.name. Empty: the one before the current.
+	// Optional. A Revision.name. Empty: the newest that served before the current one. Those whose release was rolled back
+	// are passed over.
 	Revision      string `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2067,12 +2142,14 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\bestimate\x18\t \x01(\v2\x19.google.protobuf.DurationR\bestimate\x1aA\n" +
 	"\x13ExtraResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"h\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x95\x01\n" +
 	"\x14ListRevisionsRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x14\n" +
-	"\x05limit\x18\x02 \x01(\x05R\x05limit\"R\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12+\n" +
+	"\x11include_templates\x18\x03 \x01(\bR\x10includeTemplates\"\x8a\x01\n" +
 	"\x15ListRevisionsResponse\x129\n" +
-	"\trevisions\x18\x01 \x03(\v2\x1b.lockstep.v1alpha1.RevisionR\trevisions\"\xf6\x01\n" +
+	"\trevisions\x18\x01 \x03(\v2\x1b.lockstep.v1alpha1.RevisionR\trevisions\x126\n" +
+	"\bwarnings\x18\x02 \x03(\v2\x1a.lockstep.v1alpha1.WarningR\bwarnings\"\xb2\x03\n" +
 	"\bRevision\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x03R\x06number\x12;\n" +
@@ -2082,7 +2159,15 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\n" +
 	"release_id\x18\x05 \x01(\tR\treleaseId\x122\n" +
 	"\aoutcome\x18\x06 \x01(\x0e2\x18.lockstep.v1alpha1.StateR\aoutcome\x12\x16\n" +
-	"\x06stable\x18\a \x01(\bR\x06stable\"e\n" +
+	"\x06stable\x18\a \x01(\bR\x06stable\x12\x18\n" +
+	"\acurrent\x18\b \x01(\bR\acurrent\x12\x14\n" +
+	"\x05owner\x18\t \x01(\tR\x05owner\x12\x1d\n" +
+	"\n" +
+	"changed_by\x18\n" +
+	" \x01(\tR\tchangedBy\x125\n" +
+	"\bend_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12\x1a\n" +
+	"\btemplate\x18\f \x01(\tR\btemplate\x12\x18\n" +
+	"\aproblem\x18\r \x01(\tR\aproblem\"e\n" +
 	"\vUndoRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\tR\brevision\"]\n" +
@@ -2221,37 +2306,39 @@ var file_lockstep_v1alpha1_driver_proto_depIdxs = []int32{
 	35, // 38: lockstep.v1alpha1.PlanStep.estimate:type_name -> google.protobuf.Duration
 	32, // 39: lockstep.v1alpha1.ListRevisionsRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
 	26, // 40: lockstep.v1alpha1.ListRevisionsResponse.revisions:type_name -> lockstep.v1alpha1.Revision
-	36, // 41: lockstep.v1alpha1.Revision.create_time:type_name -> google.protobuf.Timestamp
-	37, // 42: lockstep.v1alpha1.Revision.outcome:type_name -> lockstep.v1alpha1.State
-	32, // 43: lockstep.v1alpha1.UndoRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	1,  // 44: lockstep.v1alpha1.UndoResponse.action:type_name -> lockstep.v1alpha1.Action
-	3,  // 45: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:input_type -> lockstep.v1alpha1.GetDriverInfoRequest
-	7,  // 46: lockstep.v1alpha1.WorkloadDriver.Adopt:input_type -> lockstep.v1alpha1.AdoptRequest
-	9,  // 47: lockstep.v1alpha1.WorkloadDriver.Disown:input_type -> lockstep.v1alpha1.DisownRequest
-	11, // 48: lockstep.v1alpha1.WorkloadDriver.Initialize:input_type -> lockstep.v1alpha1.InitializeRequest
-	13, // 49: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:input_type -> lockstep.v1alpha1.UpgradeBatchRequest
-	15, // 50: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:input_type -> lockstep.v1alpha1.CalculateBatchContextRequest
-	17, // 51: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:input_type -> lockstep.v1alpha1.WatchBatchContextRequest
-	19, // 52: lockstep.v1alpha1.WorkloadDriver.Finalize:input_type -> lockstep.v1alpha1.FinalizeRequest
-	21, // 53: lockstep.v1alpha1.WorkloadDriver.Plan:input_type -> lockstep.v1alpha1.PlanRequest
-	24, // 54: lockstep.v1alpha1.WorkloadDriver.ListRevisions:input_type -> lockstep.v1alpha1.ListRevisionsRequest
-	27, // 55: lockstep.v1alpha1.WorkloadDriver.Undo:input_type -> lockstep.v1alpha1.UndoRequest
-	4,  // 56: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:output_type -> lockstep.v1alpha1.GetDriverInfoResponse
-	8,  // 57: lockstep.v1alpha1.WorkloadDriver.Adopt:output_type -> lockstep.v1alpha1.AdoptResponse
-	10, // 58: lockstep.v1alpha1.WorkloadDriver.Disown:output_type -> lockstep.v1alpha1.DisownResponse
-	12, // 59: lockstep.v1alpha1.WorkloadDriver.Initialize:output_type -> lockstep.v1alpha1.InitializeResponse
-	14, // 60: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:output_type -> lockstep.v1alpha1.UpgradeBatchResponse
-	16, // 61: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:output_type -> lockstep.v1alpha1.CalculateBatchContextResponse
-	18, // 62: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:output_type -> lockstep.v1alpha1.WatchBatchContextResponse
-	20, // 63: lockstep.v1alpha1.WorkloadDriver.Finalize:output_type -> lockstep.v1alpha1.FinalizeResponse
-	22, // 64: lockstep.v1alpha1.WorkloadDriver.Plan:output_type -> lockstep.v1alpha1.PlanResponse
-	25, // 65: lockstep.v1alpha1.WorkloadDriver.ListRevisions:output_type -> lockstep.v1alpha1.ListRevisionsResponse
-	28, // 66: lockstep.v1alpha1.WorkloadDriver.Undo:output_type -> lockstep.v1alpha1.UndoResponse
-	56, // [56:67] is the sub-list for method output_type
-	45, // [45:56] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	6,  // 41: lockstep.v1alpha1.ListRevisionsResponse.warnings:type_name -> lockstep.v1alpha1.Warning
+	36, // 42: lockstep.v1alpha1.Revision.create_time:type_name -> google.protobuf.Timestamp
+	37, // 43: lockstep.v1alpha1.Revision.outcome:type_name -> lockstep.v1alpha1.State
+	36, // 44: lockstep.v1alpha1.Revision.end_time:type_name -> google.protobuf.Timestamp
+	32, // 45: lockstep.v1alpha1.UndoRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	1,  // 46: lockstep.v1alpha1.UndoResponse.action:type_name -> lockstep.v1alpha1.Action
+	3,  // 47: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:input_type -> lockstep.v1alpha1.GetDriverInfoRequest
+	7,  // 48: lockstep.v1alpha1.WorkloadDriver.Adopt:input_type -> lockstep.v1alpha1.AdoptRequest
+	9,  // 49: lockstep.v1alpha1.WorkloadDriver.Disown:input_type -> lockstep.v1alpha1.DisownRequest
+	11, // 50: lockstep.v1alpha1.WorkloadDriver.Initialize:input_type -> lockstep.v1alpha1.InitializeRequest
+	13, // 51: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:input_type -> lockstep.v1alpha1.UpgradeBatchRequest
+	15, // 52: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:input_type -> lockstep.v1alpha1.CalculateBatchContextRequest
+	17, // 53: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:input_type -> lockstep.v1alpha1.WatchBatchContextRequest
+	19, // 54: lockstep.v1alpha1.WorkloadDriver.Finalize:input_type -> lockstep.v1alpha1.FinalizeRequest
+	21, // 55: lockstep.v1alpha1.WorkloadDriver.Plan:input_type -> lockstep.v1alpha1.PlanRequest
+	24, // 56: lockstep.v1alpha1.WorkloadDriver.ListRevisions:input_type -> lockstep.v1alpha1.ListRevisionsRequest
+	27, // 57: lockstep.v1alpha1.WorkloadDriver.Undo:input_type -> lockstep.v1alpha1.UndoRequest
+	4,  // 58: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:output_type -> lockstep.v1alpha1.GetDriverInfoResponse
+	8,  // 59: lockstep.v1alpha1.WorkloadDriver.Adopt:output_type -> lockstep.v1alpha1.AdoptResponse
+	10, // 60: lockstep.v1alpha1.WorkloadDriver.Disown:output_type -> lockstep.v1alpha1.DisownResponse
+	12, // 61: lockstep.v1alpha1.WorkloadDriver.Initialize:output_type -> lockstep.v1alpha1.InitializeResponse
+	14, // 62: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:output_type -> lockstep.v1alpha1.UpgradeBatchResponse
+	16, // 63: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:output_type -> lockstep.v1alpha1.CalculateBatchContextResponse
+	18, // 64: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:output_type -> lockstep.v1alpha1.WatchBatchContextResponse
+	20, // 65: lockstep.v1alpha1.WorkloadDriver.Finalize:output_type -> lockstep.v1alpha1.FinalizeResponse
+	22, // 66: lockstep.v1alpha1.WorkloadDriver.Plan:output_type -> lockstep.v1alpha1.PlanResponse
+	25, // 67: lockstep.v1alpha1.WorkloadDriver.ListRevisions:output_type -> lockstep.v1alpha1.ListRevisionsResponse
+	28, // 68: lockstep.v1alpha1.WorkloadDriver.Undo:output_type -> lockstep.v1alpha1.UndoResponse
+	58, // [58:69] is the sub-list for method output_type
+	47, // [47:58] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1alpha1_driver_proto_init() }

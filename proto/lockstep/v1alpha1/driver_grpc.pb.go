@@ -74,9 +74,11 @@ type WorkloadDriverClient interface {
 	Finalize(ctx context.Context, in *FinalizeRequest, opts ...grpc.CallOption) (*FinalizeResponse, error)
 	// Plan is a dry run: what each step would do, cost and need, and what would block it. It writes nothing.
 	Plan(ctx context.Context, in *PlanRequest, opts ...grpc.CallOption) (*PlanResponse, error)
-	// ListRevisions returns the workload's revision history, newest first.
+	// ListRevisions returns the workload's revision history, newest first. It writes nothing.
 	ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error)
-	// Undo restores the template of an older revision, which the host then releases like any other change.
+	// Undo restores the template of an older revision, which the host then releases like any other change. Restoring the
+	// template that is there changes nothing. Refused with RELEASE_IN_PROGRESS while a release is in flight, and with
+	// REFERENCE_NOT_FOUND where the history does not have that revision any more.
 	Undo(ctx context.Context, in *UndoRequest, opts ...grpc.CallOption) (*UndoResponse, error)
 }
 
@@ -246,9 +248,11 @@ type WorkloadDriverServer interface {
 	Finalize(context.Context, *FinalizeRequest) (*FinalizeResponse, error)
 	// Plan is a dry run: what each step would do, cost and need, and what would block it. It writes nothing.
 	Plan(context.Context, *PlanRequest) (*PlanResponse, error)
-	// ListRevisions returns the workload's revision history, newest first.
+	// ListRevisions returns the workload's revision history, newest first. It writes nothing.
 	ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error)
-	// Undo restores the template of an older revision, which the host then releases like any other change.
+	// Undo restores the template of an older revision, which the host then releases like any other change. Restoring the
+	// template that is there changes nothing. Refused with RELEASE_IN_PROGRESS while a release is in flight, and with
+	// REFERENCE_NOT_FOUND where the history does not have that revision any more.
 	Undo(context.Context, *UndoRequest) (*UndoResponse, error)
 	mustEmbedUnimplementedWorkloadDriverServer()
 }

@@ -1,0 +1,234 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Entry is one template that the workload has had, in the driver's own history: LWS forgets a template as soon as no
+// group runs it.
+type Entry struct {
+	// Revision is the template revision hash. There is one entry for each.
+	Revision string
+	// Number rises with each release. A revision that returns gets a new one.
+	Number int64
+	// At is when its release began, or when it was seen first.
+	At time.Time
+	// By is the field manager that wrote it into the spec. Empty: not known.
+	By string
+	// Release and Owner are the release that brought it. Empty: it was there before the first one.
+	Release, Owner string
+	// Outcome is how that release ended, and Ended when. Empty: it has not, or nobody saw it.
+	Outcome Outcome
+	Ended   time.Time
+	// Template is the digest of the template that is kept.
+	Template string
+	// Problem is why nothing of this can be trusted: somebody edited it. Empty: it can.
+	Problem string
+}
+
+// Outcome is how a release ended.
+type Outcome string
+
+// The ends of a release.
+const (
+	Promoted   Outcome = "Promoted"
+	RolledBack Outcome = "RolledBack"
+)
+
+// Remember writes an entry of the history: a new one with the template, or what is known of one that is there.
+type Remember struct{ Entry Entry }
+
+// Forget removes an entry.
+type Forget struct{ Revision string }
+
+// BringBack puts an older template back into the spec. The workload is held from the same request on.
+type BringBack struct {
+	Revision string
+	Template release.Template
+	Record   release.Record
+}
+
+func (Remember) action()  {}
+func (Forget) action()    {}
+func (BringBack) action() {}
+
+func (a Remember) String() string {
+	e := a.Entry
+	switch {
+	case e.Outcome != "":
+		return fmt.Sprintf("note in the history that revision %s, number %d, was %s", e.Revision, e.Number, e.Outcome.words())
+	case e.Release == "":
+		return fmt.Sprintf("keep the template of revision %s in the history, as number %d", e.Revision, e.Number)
+	}
+	return fmt.Sprintf("keep the template of revision %s in the history, as number %d, of release %s", e.Revision, e.Number, e.Release)
+}
+func (a Forget) String() string    { return "drop revision " + a.Revision + " from the history" }
+func (a BringBack) String() string { return "bring back the template of revision " + a.Revision }
+
+func (o Outcome) words() string {
+	if o == RolledBack {
+		return "rolled back"
+	}
+	return "promoted"
+}
+
+// ReasonRecording is said of a release that is over but for a line in the history.
+const ReasonRecording = "RecordingOutcome"
+
+// remember keeps the history up. It comes after everything else: no group waits for it. But a release is over only once
+// the history says how it ended, since the next one takes its place in the record.
+func remember(o Observation, d Decision) Decision {
+	if d.Action != nil || o.HistoryUnread || o.Record == nil || o.Stable.Deleting || d.Reason == ReasonStyleNotSupported {
+		return d
+	}
+	if e := nextOutcome(o, d.State); e != nil {
+		d.Action = Remember{*e}
+		if busy := tidying(d.State); busy != d.State {
+			d.State, d.Reason = busy, ReasonRecording
+		}
+		return d
+	}
+	if e := nextEntry(o); e != nil {
+		d.Action = Remember{*e}
+	} else if revision := nextForgotten(o); revision != "" {
+		d.Action = Forget{revision}
+	}
+	return d
+}
+
+// nextOutcome is the first entry whose release has ended otherwise than it says.
+func nextOutcome(o Observation, state pb.State) *Entry {
+	for _, e := range o.History {
+		if e.Problem != "" || e.Release == "" || o.HistoryLimit == 0 {
+			continue
+		}
+		if now := o.outcome(e, state); now != e.Outcome {
+			e.Outcome, e.Ended = now, o.Now
+			return &e
+		}
+	}
+	return nil
+}
+
+// outcome is how the release of an entry ended, as far as it can be told now.
+func (o Observation) outcome(e Entry, state pb.State) Outcome {
+	r := o.Record.Release
+	switch {
+	case r == nil || r.ID != e.Release:
+		return e.Outcome
+	case r.UpdateRevision != e.Revision:
+		if e.Outcome == "" {
+			return RolledBack // a newer template took its place in mid-release
+		}
+		return e.Outcome
+	case state == pb.State_STATE_COMPLETED:
+		return Promoted
+	case state == pb.State_STATE_ROLLED_BACK:
+		return RolledBack
+	}
+	return e.Outcome
+}
+
+// nextEntry is the first template that the history lacks: what the groups run, and then what the release brings.
+func nextEntry(o Observation) *Entry {
+	if o.HistoryLimit == 0 {
+		return nil
+	}
+	bringing := o.bringing()
+	for _, revision := range o.Stable.revisions() {
+		if revision != bringing && o.entry(revision) == nil && slices.Contains(o.Stable.Recorded, revision) {
+			return &Entry{Revision: revision, Number: o.nextNumber(), At: o.Now, By: o.changedBy(revision)}
+		}
+	}
+	if bringing == "" {
+		return nil
+	}
+	r, e := o.Record.Release, o.entry(bringing)
+	switch {
+	case e == nil && !slices.Contains(o.Stable.Recorded, bringing):
+		return nil // LWS has forgotten it already
+	case e == nil:
+		e = &Entry{Revision: bringing, Number: o.nextNumber()}
+	case e.Problem != "" || e.Release == r.ID:
+		return nil
+	case e.Number != o.nextNumber()-1:
+		e.Number = o.nextNumber()
+	}
+	e.At, e.By, e.Release, e.Owner = r.StartedAt, o.changedBy(bringing), r.ID, r.Owner
+	e.Outcome, e.Ended = "", time.Time{}
+	return e
+}
+
+// bringing is the revision that the recorded release brings or has brought. Empty: none.
+func (o Observation) bringing() string {
+	r := o.Record.Release
+	if r == nil || r.Phase == release.Nothing || r.UpdateRevision == r.StableRevision {
+		return ""
+	}
+	return r.UpdateRevision
+}
+
+// entry is a copy of the one for a revision, nil if there is none.
+func (o Observation) entry(revision string) *Entry {
+	for _, e := range o.History {
+		if e.Revision == revision {
+			return &e
+		}
+	}
+	return nil
+}
+
+func (o Observation) nextNumber() int64 {
+	var last int64
+	for _, e := range o.History {
+		last = max(last, e.Number)
+	}
+	return last + 1
+}
+
+// changedBy is who wrote the template of a revision, if it is the one in the spec.
+func (o Observation) changedBy(revision string) string {
+	if revision != o.Stable.Revision {
+		return ""
+	}
+	return o.Stable.ChangedBy
+}
+
+// nextForgotten is the oldest entry that is too many. What somebody edited is neither counted nor touched: it is
+// reported, and theirs to remove.
+func nextForgotten(o Observation) string {
+	var oldest *Entry
+	kept := 0
+	for _, e := range o.History {
+		if e.Problem != "" {
+			continue
+		}
+		kept++
+		if (oldest == nil || e.Number < oldest.Number) && !o.needed(e.Revision) {
+			oldest = &e
+		}
+	}
+	if kept <= o.HistoryLimit || oldest == nil {
+		return ""
+	}
+	return oldest.Revision
+}
+
+// needed says whether the entry of a revision has to stay whatever the limit: without a limit of at least one there is
+// no history, and nothing is needed.
+func (o Observation) needed(revision string) bool {
+	if o.HistoryLimit == 0 {
+		return false
+	}
+	r := o.Record.Release
+	return revision == o.Stable.Revision || slices.Contains(o.Stable.revisions(), revision) ||
+		r != nil && (revision == r.StableRevision || revision == r.UpdateRevision)
+}
