@@ -40,6 +40,8 @@ type applier struct {
 	budgets *budgets
 	caches  *caches
 	hub     *hub
+
+	snapshots *snapshots
 }
 
 // apply makes the write that an action stands for. Nothing is written when the object already is as it should be.
@@ -65,6 +67,12 @@ func (a *applier) apply(ctx context.Context, s *seen, action plan.Action) (wrote
 		return a.setBudget(ctx, s, t)
 	case plan.DropBudget:
 		return a.dropBudget(ctx, s, t)
+	case plan.Remember:
+		return a.remember(ctx, s, t)
+	case plan.Forget:
+		return a.forget(ctx, s, t)
+	case plan.BringBack:
+		return a.bringBack(ctx, s, t)
 	case plan.GiveBack:
 		return a.giveBack(ctx, s, t)
 	case plan.CreateCanary:
@@ -189,6 +197,7 @@ func (a *applier) scaleCanary(ctx context.Context, s *seen, t plan.ScaleCanary) 
 // repairCanary replaces the template as a whole: a merge would keep what somebody added.
 func (a *applier) repairCanary(ctx context.Context, s *seen, t plan.RepairCanary) (bool, error) {
 	next := s.added[t.Name].DeepCopy()
+	next.ManagedFields = nil // the cache keeps half of them
 	next.Spec.LeaderWorkerTemplate = canaryTemplate(s.stable, s.Policy)
 	next.Spec.NetworkConfig = s.stable.Spec.NetworkConfig.DeepCopy()
 	got, err := a.client.LeaderworkersetV1().LeaderWorkerSets(s.key.Namespace).
@@ -253,7 +262,7 @@ func (a *applier) patch(ctx context.Context, key types.NamespacedName, p *patch)
 		return false, err
 	}
 	got, err := a.client.LeaderworkersetV1().LeaderWorkerSets(p.base.Namespace).
-		Patch(ctx, p.base.Name, types.JSONPatchType, raw, metav1.PatchOptions{FieldManager: release.FieldManager})
+		Patch(ctx, p.base.Name, types.JSONPatchType, raw, metav1.PatchOptions{FieldManager: p.manager})
 	if testFailed(err) {
 		err = fmt.Errorf("%w: %w", errChanged, err)
 	}
@@ -272,9 +281,14 @@ func (a *applier) catchUp(ctx context.Context, key types.NamespacedName, wrote *
 			// to be let go of: what was just created or patched without being deleted stays.
 			return wrote.DeletionTimestamp != nil
 		}
-		order, err := resourceversion.CompareResourceVersion(now.ResourceVersion, wrote.ResourceVersion)
-		return err != nil || order >= 0
+		return !older(now, wrote)
 	}, key)
+}
+
+// older says whether an object is known to be from before another state of it.
+func older(now, wrote metav1.Object) bool {
+	order, err := resourceversion.CompareResourceVersion(now.GetResourceVersion(), wrote.GetResourceVersion())
+	return err == nil && order < 0
 }
 
 // until waits for what the caches are to show, and looks again after each change of one of the workloads.

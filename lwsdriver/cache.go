@@ -4,7 +4,10 @@
 package lwsdriver
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -125,13 +128,42 @@ func everyEvent(f func(obj any, deleted bool)) cache.ResourceEventHandler {
 // viewWorkload is the LeaderWorkerSet informer's transform: it drops what only other tools read.
 func viewWorkload(obj any) (any, error) {
 	if w, ok := obj.(*lws.LeaderWorkerSet); ok {
-		w.ManagedFields = nil
+		w.ManagedFields = thinManagers(w)
 		if _, ok := w.Annotations[corev1.LastAppliedConfigAnnotation]; ok {
 			// Its key stays: a patch must know whether there is a map to add to.
 			w.Annotations[corev1.LastAppliedConfigAnnotation] = ""
 		}
 	}
 	return obj, nil
+}
+
+// templateField is how a field manager's list says that it owns something of the template.
+var templateField = []byte(`"f:leaderWorkerTemplate"`)
+
+// thinManagers keeps the name of who wrote the template last, and nothing of what they own.
+func thinManagers(w *lws.LeaderWorkerSet) []metav1.ManagedFieldsEntry {
+	var last *metav1.ManagedFieldsEntry
+	for i := range w.ManagedFields {
+		m := &w.ManagedFields[i]
+		if m.FieldsV1 == nil || !bytes.Contains(m.FieldsV1.Raw, templateField) {
+			continue
+		}
+		if last == nil || last.Time == nil || m.Time != nil && !m.Time.Before(last.Time) {
+			last = m
+		}
+	}
+	if last == nil {
+		return nil
+	}
+	return []metav1.ManagedFieldsEntry{{Manager: strings.Clone(last.Manager)}}
+}
+
+// changedBy is the field manager that wrote the template of a cached workload last, "" if nobody knows.
+func changedBy(w *lws.LeaderWorkerSet) string {
+	if len(w.ManagedFields) == 0 {
+		return ""
+	}
+	return w.ManagedFields[0].Manager
 }
 
 func keyOf(o metav1.Object) types.NamespacedName {
@@ -249,6 +281,22 @@ func (c *caches) revisionNamed(w *lws.LeaderWorkerSet, hash string) *revisionVie
 		}
 	}
 	return best
+}
+
+// recorded are the revisions of which LWS has the template, sorted.
+func (c *caches) recorded(w *lws.LeaderWorkerSet) []string {
+	objs, err := c.revisions.GetIndexer().ByIndex(setRevisionIndex, keyOf(w).String())
+	if err != nil {
+		return nil
+	}
+	all := make([]string, 0, len(objs))
+	for _, obj := range objs {
+		if r, ok := obj.(*revisionView); ok && r.owner == w.UID {
+			all = append(all, r.hash)
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 func indexAdded(obj any) ([]string, error) {

@@ -55,6 +55,8 @@ type Driver struct {
 	trouble  troubles
 	startup  startup
 
+	snapshots *snapshots
+
 	stopped chan struct{} // closed by Drain
 	drain   sync.Once
 }
@@ -167,11 +169,17 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dyna
 	if err != nil {
 		return nil, err
 	}
+	d.snapshots, err = newSnapshots(core, o.namespace, d.changed)
+	if err != nil {
+		return nil, err
+	}
 	d.observer = &observer{
 		caches: caches, router: d.router, scalers: d.scalers, budgets: d.budgets, prober: d.prober, now: o.now, asksNobody: o.readOnly,
+		snapshots: d.snapshots,
 	}
 	d.applier = &applier{
 		client: sets, core: core, router: d.router, scalers: d.scalers, budgets: d.budgets, caches: caches, hub: &d.hub,
+		snapshots: d.snapshots,
 	}
 	d.events = newAnnouncer(core, o.log)
 	if o.silent {
@@ -201,6 +209,7 @@ func (d *Driver) gone(key types.NamespacedName) {
 	d.observer.forget(key)
 	d.events.forget(key)
 	d.trouble.set(key, nil)
+	d.snapshots.resume(key)
 }
 
 // Drain ends the waits of calls in flight, which answer with what there is, and the watches, so that a server can stop
@@ -221,6 +230,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	running.Go(func() { d.router.Run(ctx) })
 	running.Go(func() { d.scalers.run(ctx) })
 	running.Go(func() { d.budgets.run(ctx) })
+	running.Go(func() { d.snapshots.run(ctx) })
 	running.Go(func() { d.diagnose(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), d.caches.workloads.HasSynced, d.caches.pods.HasSynced, d.caches.revisions.HasSynced) {
 		return nil

@@ -58,6 +58,7 @@ type observer struct {
 	// asksNobody: no leader is to be warmed up by this driver.
 	asksNobody bool
 	budgets    *budgets
+	snapshots  *snapshots
 
 	mu      sync.Mutex
 	digests map[types.NamespacedName]knownDigest
@@ -98,6 +99,7 @@ func (o *observer) observe(key types.NamespacedName) (*seen, error) {
 		s.Added = append(s.Added, view)
 		s.added[w.Name] = w
 	}
+	o.readHistory(s)
 	o.readAutoscalers(s)
 	return s, o.readTraffic(s)
 }
@@ -149,6 +151,7 @@ func (o *observer) workload(s *seen, w *lws.LeaderWorkerSet) plan.Workload {
 		Deleting: w.DeletionTimestamp != nil,
 		Observed: w.Status.ObservedGeneration >= w.Generation,
 		Groups:   o.caches.groups.of(keyOf(w), replicas, size, s.Now, s.Policy.MinReady),
+		Recorded: o.caches.recorded(w), ChangedBy: changedBy(w),
 	}
 }
 

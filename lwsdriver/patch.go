@@ -21,6 +21,7 @@ import (
 // writes the status of a workload all the time, and each of these would fail our write for nothing.
 type patch struct {
 	base    *lws.LeaderWorkerSet
+	manager string
 	tests   []operation
 	changes []operation
 }
@@ -35,7 +36,7 @@ type operation struct {
 // newPatch is a patch of base that changes nothing yet. The annotation must still have the value that base has, or
 // none if it has none.
 func newPatch(base *lws.LeaderWorkerSet, annotation string) *patch {
-	p := &patch{base: base}
+	p := &patch{base: base, manager: release.FieldManager}
 	p.test(base.UID, "metadata", "uid")
 	p.test(base.Generation, "metadata", "generation")
 	switch value, ok := base.Annotations[annotation]; {

@@ -35,6 +35,7 @@ func (s *seen) writeLimit() int {
 	if s.setup != nil {
 		limit += writesPerObject * len(s.setup.Objects())
 	}
+	limit += len(s.History)
 	for _, w := range append(s.Added, s.Stable) {
 		limit += writesPerGroup * len(w.Groups)
 	}
@@ -116,7 +117,11 @@ func (d *Driver) reconcile(ctx context.Context, key types.NamespacedName) (plan.
 		}
 		if err == nil && decision.Action != nil {
 			d.announce(s, decision)
-			if err = d.do(ctx, s, decision.Action); err == nil && writes >= s.writeLimit() {
+			do := d.do
+			if isHistory(decision.Action) {
+				do = d.recordHistory
+			}
+			if err = do(ctx, s, decision.Action); err == nil && writes >= s.writeLimit() {
 				err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: %d writes in a row and still not settled", key, writes)
 			}
 		}

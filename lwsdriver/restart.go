@@ -5,7 +5,6 @@ package lwsdriver
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -44,24 +43,17 @@ func (a *applier) restartGroup(ctx context.Context, s *seen, t plan.RestartGroup
 // only digests of those: this is once in a release.
 func (a *applier) saveTemplate(ctx context.Context, s *seen, record *release.Record) error {
 	hash := record.Release.StableRevision
-	view := a.caches.revisionNamed(s.stable, hash)
-	if view == nil {
+	if a.caches.revisionNamed(s.stable, hash) == nil {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
 			"there is no ControllerRevision of LeaderWorkerSet %s for revision %s any more, so the last group that runs it can't be replaced "+
 				"without losing the way back: promote the release, or roll it back", s.key, hash)
 	}
-	cr, err := a.core.AppsV1().ControllerRevisions(view.Namespace).Get(ctx, view.Name, metav1.GetOptions{})
+	template, err := a.template(ctx, s, hash)
 	if err != nil {
-		return fmt.Errorf("get ControllerRevision %s/%s: %w", view.Namespace, view.Name, err)
-	}
-	stored := struct {
-		Spec revisioned `json:"spec"`
-	}{}
-	if err := json.Unmarshal(cr.Data.Raw, &stored); err != nil {
-		return fmt.Errorf("read ControllerRevision %s/%s: %w", view.Namespace, view.Name, err)
+		return err
 	}
 	r := *record.Release
-	r.StableTemplate = &release.Template{LeaderWorkerTemplate: stored.Spec.Template, NetworkConfig: stored.Spec.Network}
+	r.StableTemplate = &template
 	record.Release = &r
 	return nil
 }

@@ -9,6 +9,8 @@ import "strconv"
 const (
 	// FieldManager owns the fields that the driver writes.
 	FieldManager = "lockstep"
+	// UndoManager owns a template that Undo brought back, so that the history can say so.
+	UndoManager = "lockstep-undo"
 
 	// RecordAnnotation on the stable workload holds the Record.
 	RecordAnnotation = "lockstep.dev/release"
@@ -21,17 +23,25 @@ const (
 	WantedMaxUnavailable = "lockstep.dev/wanted-max-unavailable"
 	WantedMaxSurge       = "lockstep.dev/wanted-max-surge"
 
-	// RoleLabel marks what a release added: RoleCanary or RoleBudget.
+	// RoleLabel marks what a release added, RoleCanary or RoleBudget, and RoleSnapshot.
 	RoleLabel = "lockstep.dev/role"
 	// RoleCanary is the second workload of a release.
 	RoleCanary = "canary"
 	// RoleBudget is a PodDisruptionBudget of a release.
 	RoleBudget = "budget"
-	// StableLabel on an added workload names the workload it was added to.
+	// RoleSnapshot is a ControllerRevision of the driver's: a template in the workload's history.
+	RoleSnapshot = "snapshot"
+	// StableLabel on an added workload, budget or snapshot names the workload that it was added to.
 	StableLabel = "lockstep.dev/stable"
 	// RevisionLabel on an added workload is the stable workload's update revision that it carries. Its own revision
-	// differs as soon as the policy adds metadata to the leader.
+	// differs as soon as the policy adds metadata to the leader. On a snapshot it is the revision that is kept.
 	RevisionLabel = "lockstep.dev/revision"
+
+	// SnapshotAnnotation on a snapshot says what is known of it beside its template.
+	SnapshotAnnotation = "lockstep.dev/history"
+	// HistoryLimitAnnotation on the stable workload is how many revisions its history keeps. Its user sets it; see
+	// HistoryLimit.
+	HistoryLimitAnnotation = "lockstep.dev/history-limit"
 
 	// TrafficAnnotation on an added workload holds the TrafficPolicy as protobuf JSON: who finds that workload without
 	// its stable one must still be able to give the routes back.

@@ -1,0 +1,201 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package history
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+// noteVersion is the schema of the annotation that this driver reads and writes.
+const noteVersion = 1
+
+// note is the annotation: what is known of a revision beside its template, revision and number.
+type note struct {
+	Version int `json:"version"`
+	// Template is the digest of the template.
+	Template string       `json:"template"`
+	At       time.Time    `json:"at"`
+	By       string       `json:"by,omitempty"`
+	Release  string       `json:"release,omitempty"`
+	Owner    string       `json:"owner,omitempty"`
+	Outcome  plan.Outcome `json:"outcome,omitempty"`
+	Ended    *time.Time   `json:"ended,omitempty"`
+	// Sum is the digest of all the above, of the revision and of its number.
+	Sum string `json:"sum"`
+}
+
+// data is what is kept, in the form in which LWS keeps it.
+type data struct {
+	Spec release.Template `json:"spec"`
+}
+
+// Name is the name of the entry for a revision. A workload that is made again under its old name has another uid, and so
+// never meets the snapshots of the old one.
+func Name(workload string, uid types.UID, revision string) string {
+	short := strings.ReplaceAll(string(uid), "-", "")
+	return fmt.Sprintf("%s-lockstep-%s-%s", workload, short[:min(len(short), 8)], revision)
+}
+
+// Object is the ControllerRevision for an entry that is new.
+func Object(w *lws.LeaderWorkerSet, e plan.Entry, t release.Template) (*appsv1.ControllerRevision, error) {
+	raw, err := json.Marshal(data{t})
+	if err != nil {
+		return nil, fmt.Errorf("encode template: %w", err)
+	}
+	if e.Template, err = digest(raw); err != nil {
+		return nil, err
+	}
+	text, err := annotation(e)
+	if err != nil {
+		return nil, err
+	}
+	owner := metav1.NewControllerRef(w, lws.GroupVersion.WithKind("LeaderWorkerSet"))
+	owner.BlockOwnerDeletion = nil // it holds nobody's deletion up
+	return &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.Namespace, Name: Name(w.Name, w.UID, e.Revision),
+			Labels: map[string]string{
+				release.RoleLabel: release.RoleSnapshot, release.StableLabel: w.Name, release.RevisionLabel: e.Revision,
+			},
+			Annotations:     map[string]string{release.SnapshotAnnotation: text},
+			OwnerReferences: []metav1.OwnerReference{*owner},
+		},
+		Data:     runtime.RawExtension{Raw: raw},
+		Revision: e.Number,
+	}, nil
+}
+
+// Patch is the merge patch that has a snapshot say what an entry says, on condition that it is the one that was seen.
+func Patch(e plan.Entry, seen metav1.Object) ([]byte, error) {
+	text, err := annotation(e)
+	if err != nil {
+		return nil, err
+	}
+	meta := map[string]any{
+		"uid": seen.GetUID(), "annotations": map[string]string{release.SnapshotAnnotation: text},
+	}
+	if version := seen.GetResourceVersion(); version != "" {
+		meta["resourceVersion"] = version
+	}
+	raw, err := json.Marshal(map[string]any{"metadata": meta, "revision": e.Number})
+	if err != nil {
+		return nil, fmt.Errorf("encode patch: %w", err)
+	}
+	return raw, nil
+}
+
+// annotation is the note on an entry whose template's digest is known.
+func annotation(e plan.Entry) (string, error) {
+	n := note{
+		Version: noteVersion, Template: e.Template, At: e.At.UTC(), By: e.By, Release: e.Release, Owner: e.Owner, Outcome: e.Outcome,
+	}
+	if !e.Ended.IsZero() {
+		ended := e.Ended.UTC()
+		n.Ended = &ended
+	}
+	n.Sum = n.sum(e.Revision, e.Number)
+	raw, err := json.Marshal(n)
+	if err != nil {
+		return "", fmt.Errorf("encode history: %w", err)
+	}
+	return string(raw), nil
+}
+
+// sum tells an entry that somebody edited. It is no secret: it keeps nobody from lying who means to.
+func (n note) sum(revision string, number int64) string {
+	n.Sum = ""
+	raw, _ := json.Marshal(n) //nolint:errchkjson // Strings and times.
+	return hexOf(fmt.Appendf(raw, "\n%s\n%d", revision, number))
+}
+
+// Read is the entry that a snapshot stands for. One that can't be trusted has a Problem, and beside it only what tells
+// people which it is.
+func Read(cr *appsv1.ControllerRevision) plan.Entry {
+	e := plan.Entry{Revision: strings.Clone(cr.Labels[release.RevisionLabel]), Number: cr.Revision, At: cr.CreationTimestamp.Time}
+	n, err := read(cr, e)
+	if err != nil {
+		e.Problem = fmt.Sprintf("ControllerRevision %s/%s can't be trusted: %v. Somebody edited it: delete it, and if its revision is still in "+
+			"use, it is made again", cr.Namespace, cr.Name, err)
+		return e
+	}
+	e.At, e.By, e.Release, e.Owner, e.Outcome, e.Template = n.At, n.By, n.Release, n.Owner, n.Outcome, n.Template
+	if n.Ended != nil {
+		e.Ended = *n.Ended
+	}
+	return e
+}
+
+// read trusts nothing: an edited template would be brought back as what had served.
+func read(cr *appsv1.ControllerRevision, e plan.Entry) (note, error) {
+	var n note
+	d := json.NewDecoder(strings.NewReader(cr.Annotations[release.SnapshotAnnotation]))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&n); err != nil {
+		return n, fmt.Errorf("annotation %s: %w", release.SnapshotAnnotation, err)
+	}
+	switch have, err := digest(cr.Data.Raw); {
+	case n.Version != noteVersion:
+		return n, fmt.Errorf("annotation %s has version %d, this driver knows %d", release.SnapshotAnnotation, n.Version, noteVersion)
+	case n.Sum != n.sum(e.Revision, e.Number):
+		return n, fmt.Errorf("its annotation %s, label or revision number is not as the driver wrote it", release.SnapshotAnnotation)
+	case err != nil:
+		return n, err
+	case n.Template != have:
+		return n, errors.New("its template is not the one that the driver kept")
+	}
+	return n, nil
+}
+
+// Template is the template in a snapshot that is trusted.
+func Template(cr *appsv1.ControllerRevision) (release.Template, error) {
+	if problem := Read(cr).Problem; problem != "" {
+		return release.Template{}, errors.New(problem)
+	}
+	return Decode(cr)
+}
+
+// Decode is the template in a ControllerRevision of the driver or of LWS.
+func Decode(cr *appsv1.ControllerRevision) (release.Template, error) {
+	var d data
+	if err := json.Unmarshal(cr.Data.Raw, &d); err != nil {
+		return d.Spec, fmt.Errorf("read ControllerRevision %s/%s: %w", cr.Namespace, cr.Name, err)
+	}
+	return d.Spec, nil
+}
+
+// digest is the same for the same JSON, however it is written.
+func digest(raw []byte) (string, error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var value any
+	if err := d.Decode(&value); err != nil {
+		return "", fmt.Errorf("read template: %w", err)
+	}
+	canonical, err := json.Marshal(value)
+	if err != nil {
+		return "", fmt.Errorf("encode template: %w", err)
+	}
+	return hexOf(canonical), nil
+}
+
+func hexOf(raw []byte) string {
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:])
+}

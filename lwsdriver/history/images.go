@@ -1,0 +1,30 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package history
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+// Images are the images of a template as "container=image": the leader's first, each container's before those that only
+// prepare it. What leader and workers have in common is there once.
+func Images(t release.Template) []string {
+	pods := []corev1.PodSpec{t.LeaderWorkerTemplate.WorkerTemplate.Spec}
+	if leader := t.LeaderWorkerTemplate.LeaderTemplate; leader != nil {
+		pods = slices.Insert(pods, 0, leader.Spec)
+	}
+	var all []string
+	for _, pod := range pods {
+		for _, c := range slices.Concat(pod.Containers, pod.InitContainers) {
+			if image := c.Name + "=" + c.Image; !slices.Contains(all, image) {
+				all = append(all, image)
+			}
+		}
+	}
+	return all
+}
