@@ -21,13 +21,3 @@ func unsupported(rpc string) error {
 func (d *Driver) Plan(context.Context, *pb.PlanRequest) (*pb.PlanResponse, error) {
 	return nil, unsupported("WorkloadDriver.Plan")
 }
-
-// ListRevisions is not served yet.
-func (d *Driver) ListRevisions(context.Context, *pb.ListRevisionsRequest) (*pb.ListRevisionsResponse, error) {
-	return nil, unsupported("WorkloadDriver.ListRevisions")
-}
-
-// Undo is not served yet.
-func (d *Driver) Undo(context.Context, *pb.UndoRequest) (*pb.UndoResponse, error) {
-	return nil, unsupported("WorkloadDriver.Undo")
-}

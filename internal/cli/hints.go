@@ -13,7 +13,7 @@ import (
 
 // hints are command lines that reach the same workload as the one that runs, ready to be pasted.
 type hints struct {
-	again, status, promote, abort string
+	again, status, promote, abort, history string
 	// stay is again, but waiting for a failed release to recover. Empty: the command has no such flag.
 	stay string
 }
@@ -36,6 +36,7 @@ func hintsFor(cmd *cobra.Command, name string) hints {
 		status:  line("status", reach),
 		promote: line("promote", reach),
 		abort:   line("abort", reach),
+		history: line("history", reach),
 	}
 	if cmd.Flags().Lookup("on-failure") != nil {
 		h.stay = line(cmd.Name(), func(flag string) bool { return flag != "on-failure" }) + " --on-failure wait"

@@ -71,6 +71,8 @@ const (
 	OutcomeRolledBack Outcome = "rolled-back"
 	// OutcomeNothing: there was nothing to release.
 	OutcomeNothing Outcome = "nothing-to-release"
+	// OutcomeRestored: an older template is back, and waits for a release.
+	OutcomeRestored Outcome = "template-restored"
 	// OutcomeLastBatch: the last batch is ready and the host was told not to promote.
 	OutcomeLastBatch Outcome = "last-batch-ready"
 	// OutcomeFailed: the release is FAILED and was left where it is.

@@ -54,7 +54,7 @@ func ruleFor(reason pb.ErrorReason) rule {
 	case pb.ErrorReason_ERROR_REASON_UNSUPPORTED_GROUP_IDENTITY:
 		return rule{codes.FailedPrecondition, "Make the workload again with groupIdentity Ordinal."}
 	case pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND:
-		return rule{codes.FailedPrecondition, "Create the object in the message, or correct the policy."}
+		return rule{codes.FailedPrecondition, "Create the object in the message, or correct the policy or the revision asked for."}
 	case pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE:
 		return rule{codes.FailedPrecondition, "Change the object in the message, or name another in the policy."}
 	case pb.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED:
@@ -62,7 +62,7 @@ func ruleFor(reason pb.ErrorReason) rule {
 	case pb.ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT:
 		return rule{codes.FailedPrecondition, "Remove the budget in the message for the time of the release, or leave out policy.group_disruption_budget."}
 	case pb.ErrorReason_ERROR_REASON_RECORD_INVALID:
-		return rule{codes.FailedPrecondition, "Restore the annotation, or use the driver version that wrote it."}
+		return rule{codes.FailedPrecondition, "Restore what the message names, or use the driver version that wrote it."}
 	case pb.ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING:
 		return rule{codes.FailedPrecondition, "Install the workload's API in the cluster."}
 	case pb.ErrorReason_ERROR_REASON_WORKLOAD_API_TOO_OLD:

@@ -53,9 +53,10 @@ const (
 	ErrorReason_ERROR_REASON_MIXED_REVISIONS ErrorReason = 10
 	// The workload's groups are not numbered, so it can't be held.
 	ErrorReason_ERROR_REASON_UNSUPPORTED_GROUP_IDENTITY ErrorReason = 11
-	// An object that the policy names does not exist.
+	// An object that the policy names does not exist, or the history does not have the revision to return to.
 	ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND ErrorReason = 12
-	// The annotation in which the release is recorded can't be trusted: it was edited, or written by a newer version.
+	// What is recorded, of the release or of the revision to return to, can't be trusted: it was edited, or written by a
+	// newer version.
 	ErrorReason_ERROR_REASON_RECORD_INVALID ErrorReason = 13
 	// The workload's API is not installed in the cluster.
 	ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING ErrorReason = 14

@@ -1,0 +1,97 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// History is one row per revision, the newest first as the driver sends them.
+func History(all []*pb.Revision, now time.Time) string {
+	if len(all) == 0 {
+		return "no history yet: it begins when the workload is adopted\n"
+	}
+	rows := [][]string{{"", "REVISION", "HASH", "WHEN", "IMAGES", "CHANGED BY", "RELEASE", "OUTCOME"}}
+	for i, r := range all {
+		number, when := "-", "-"
+		if r.GetNumber() > 0 {
+			number = strconv.FormatInt(r.GetNumber(), 10)
+		}
+		if r.GetCreateTime() != nil {
+			when = age(now.Sub(r.GetCreateTime().AsTime())) + " ago"
+		}
+		var before *pb.Revision
+		if i+1 < len(all) {
+			before = all[i+1]
+		}
+		row := []string{
+			revisionMark(r), number, r.GetName(), when, imageChanges(r, before), orDash(r.GetChangedBy()), releaseWord(r), outcomeWord(r),
+		}
+		for i := range row {
+			row[i] = oneLine(row[i])
+		}
+		rows = append(rows, row)
+	}
+	return columns(rows)
+}
+
+func revisionMark(r *pb.Revision) string {
+	switch {
+	case r.GetStable():
+		return "*"
+	case r.GetCurrent():
+		return ">"
+	default:
+		return ""
+	}
+}
+
+func releaseWord(r *pb.Revision) string {
+	switch {
+	case r.GetReleaseId() == "":
+		return "-"
+	case r.GetOwner() == "":
+		return r.GetReleaseId()
+	default:
+		return r.GetReleaseId() + " by " + r.GetOwner()
+	}
+}
+
+// outcomeWord says how the release of a revision ended.
+func outcomeWord(r *pb.Revision) string {
+	switch {
+	case r.GetProblem() != "":
+		return "can't be trusted: edited"
+	case r.GetOutcome() == pb.State_STATE_COMPLETED:
+		return "promoted"
+	case r.GetOutcome() != pb.State_STATE_UNSPECIFIED:
+		return stateWord(r.GetOutcome())
+	case r.GetNumber() == 0:
+		return "waits for a release"
+	case r.GetReleaseId() != "":
+		return "unknown"
+	default:
+		return "-" // it was there before the first release
+	}
+}
+
+// imageChanges is what is new in the images of a revision: all of them if there is nothing to compare them with, and a dash
+// where something else changed.
+func imageChanges(r, before *pb.Revision) string {
+	if before == nil {
+		return orDash(strings.Join(r.GetImages(), ", "))
+	}
+	var changed []string
+	for _, image := range r.GetImages() {
+		if !slices.Contains(before.GetImages(), image) {
+			changed = append(changed, image)
+		}
+	}
+	return orDash(strings.Join(changed, ", "))
+}

@@ -1,0 +1,146 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/history"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// ListRevisions returns the workload's history, the newest first.
+func (d *Driver) ListRevisions(ctx context.Context, req *pb.ListRevisionsRequest) (*pb.ListRevisionsResponse, error) {
+	key, err := d.keyFor(req.GetWorkload())
+	if err != nil {
+		return nil, err
+	}
+	if req.GetLimit() < 0 {
+		return nil, drivererr.Invalid(drivererr.FieldViolation{Field: "limit", Description: "must not be negative"})
+	}
+	if err := d.awaitHistory(ctx, key); err != nil {
+		return nil, err
+	}
+	c, s, err := d.contextOf(key, false)
+	if err != nil {
+		return nil, err
+	}
+	all := d.revisions(c, s)
+	slices.Reverse(all)
+	if n := int(req.GetLimit()); n > 0 && len(all) > n {
+		all = all[:n]
+	}
+	if req.GetIncludeTemplates() {
+		if err := d.fillTemplates(ctx, s, all); err != nil {
+			return nil, contractError(err)
+		}
+	}
+	return &pb.ListRevisionsResponse{Revisions: all, Warnings: d.historyWarnings(s)}, nil
+}
+
+// awaitHistory returns once the cache of snapshots is filled: commands ask a driver that has just started.
+func (d *Driver) awaitHistory(ctx context.Context, key types.NamespacedName) error {
+	ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
+	defer cancel()
+	if cache.WaitForCacheSync(ctx.Done(), d.snapshots.informer.HasSynced) {
+		return nil
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
+		"the cache of ControllerRevisions is not filled yet, so the history of LeaderWorkerSet %s is not known", key)
+}
+
+// revisions is the history of a workload, the oldest first. A template that waits for a release is the last, without a
+// number.
+func (d *Driver) revisions(c *pb.BatchContext, s *seen) []*pb.Revision {
+	views := d.snapshots.of(s.key, s.stable.UID)
+	all := make([]*pb.Revision, 0, len(views)+1)
+	current := s.Stable.Revision
+	for _, v := range views {
+		r := revisionOf(v.entry)
+		r.Images = v.images
+		r.Stable, r.Current = slices.Contains(s.StableRevisions(), r.GetName()), r.GetName() == current
+		if r.GetOutcome() == pb.State_STATE_UNSPECIFIED && inFlight(s) && c.GetReleaseId() == r.GetReleaseId() && c.GetUpdateRevision() == r.GetName() {
+			r.Outcome = c.GetState()
+		}
+		all = append(all, r)
+	}
+	known := slices.ContainsFunc(views, func(v *snapshotView) bool { return v.entry.Revision == current })
+	if current != "" && !known {
+		all = append(all, &pb.Revision{
+			Name: current, Images: history.Images(specTemplate(s.stable)), Current: true, ChangedBy: s.Stable.ChangedBy,
+			Stable: slices.Contains(s.StableRevisions(), current),
+		})
+	}
+	return all
+}
+
+// revisionOf puts an entry into the contract's words.
+func revisionOf(e plan.Entry) *pb.Revision {
+	r := &pb.Revision{
+		Name: e.Revision, Number: e.Number, CreateTime: stamp(e.At), ReleaseId: e.Release, Owner: e.Owner,
+		ChangedBy: e.By, EndTime: stamp(e.Ended), Problem: e.Problem,
+	}
+	switch e.Outcome {
+	case plan.Promoted:
+		r.Outcome = pb.State_STATE_COMPLETED
+	case plan.RolledBack:
+		r.Outcome = pb.State_STATE_ROLLED_BACK
+	}
+	return r
+}
+
+// fillTemplates asks for all templates of the history at once: the caches don't keep them.
+func (d *Driver) fillTemplates(ctx context.Context, s *seen, all []*pb.Revision) error {
+	list, err := d.core.AppsV1().ControllerRevisions(s.key.Namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: release.RoleLabel + "=" + release.RoleSnapshot + "," + release.StableLabel + "=" + s.key.Name,
+	})
+	if err != nil {
+		return fmt.Errorf("list ControllerRevisions of LeaderWorkerSet %s: %w", s.key, err)
+	}
+	for _, r := range all {
+		i := slices.IndexFunc(list.Items, func(cr appsv1.ControllerRevision) bool {
+			return kept(&cr, s.stable) && cr.Labels[release.RevisionLabel] == r.GetName()
+		})
+		var t release.Template
+		switch {
+		case r.GetNumber() == 0:
+			t = specTemplate(s.stable)
+		case i < 0:
+			continue // it went while we looked
+		default:
+			if t, err = history.Decode(&list.Items[i]); err != nil {
+				continue // its problem is told
+			}
+		}
+		raw, err := json.Marshal(t)
+		if err != nil {
+			return fmt.Errorf("encode template: %w", err)
+		}
+		r.Template = string(raw)
+	}
+	return nil
+}
+
+// historyWarnings say why the history may not be what its user expects.
+func (d *Driver) historyWarnings(s *seen) []*pb.Warning {
+	var all []*pb.Warning
+	if _, err := release.HistoryLimit(s.stable.Annotations); err != nil {
+		all = append(all, &pb.Warning{Code: "HistoryLimitInvalid", Message: fmt.Sprintf("LeaderWorkerSet %s: %v", s.key, err)})
+	}
+	if _, err := d.snapshots.pausing(s.key, s.Now); err != nil {
+		all = append(all, &pb.Warning{Code: "HistoryNotWritten", Message: fmt.Sprintf("the history of %s is not complete: %v", s.key, err)})
+	}
+	return all
+}
