@@ -92,8 +92,8 @@ func (r *run) act(ctx context.Context, m move, out *outcome) (*pb.BatchContext, 
 	}
 	c, err := r.perform(ctx, m, r.step)
 	if err != nil {
-		if m.action == actInitialize && !passing(err) && !overtaken(err) {
-			out.done, out.message = actFail, text(err)
+		if refusal := r.refused(m, err); refusal != "" {
+			out.done, out.message = actFail, refusal
 		}
 		return c, err
 	}
@@ -102,6 +102,20 @@ func (r *run) act(ctx context.Context, m move, out *outcome) (*pb.BatchContext, 
 		return r.look(ctx)
 	}
 	return c, nil
+}
+
+// refused says why a step can't even begin, which no further try changes. Empty: it may.
+func (r *run) refused(m move, err error) string {
+	switch {
+	case passing(err), overtaken(err):
+		return ""
+	case m.action == actInitialize:
+		return text(err)
+	case m.action == actUndo && plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_FORBIDDEN:
+		return fmt.Sprintf("%s can't be undone: %s; and then: kubectl argo rollouts retry rollout %s", r.target.facts.Name, text(err), r.target.facts.Name)
+	default:
+		return ""
+	}
 }
 
 // told notes that the driver knows the wish.

@@ -15,12 +15,13 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
@@ -289,29 +290,87 @@ func TestRevertAfterAbort(t *testing.T) {
 	e.same(before)
 }
 
-// undo brings the template of the revision before back, through all steps. A driver that can't do that says so, and what
-// the workload runs is not touched.
+// undo brings the template of an older revision back, through all steps: LWS has forgotten it by then.
 func TestUndo(t *testing.T) {
 	t.Parallel()
-	d := driver.Start(t, driver.Kubeconfig(t, cluster.Shared(t)), "default")
 	e := newRelease(t, quarters, slow())
+	for _, tag := range []string{"v2", "v3"} {
+		e.edit(tag)
+		e.awaitPause(1)
+		e.argo("promote", "--full", name)
+		e.awaitRest(tag)
+	}
+	e.awaitForgotten()
+	for _, undo := range []struct {
+		args       []string
+		from, back string
+	}{{nil, "v3", "v2"}, {[]string{"--to-revision=1"}, "v2", "v1"}} {
+		e.argo(append([]string{"undo", name}, undo.args...)...)
+		e.awaitPause(1)
+		e.mustHave(undo.from, groups, 0)
+		e.mustHave(undo.back, 0, 1)
+		e.argo("promote", "--full", name)
+		e.awaitRest(undo.back)
+	}
+}
+
+// A template that the history does not have any more: the step says so at once, the groups stay as they are, and the way
+// out that it names is one.
+func TestUndoForgotten(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters)
+	e.annotateWorkload(release.HistoryLimitAnnotation, "1")
 	e.edit("v2")
 	e.awaitPause(1)
 	e.argo("promote", "--full", name)
 	e.awaitRest("v2")
+	e.awaitForgotten()
+	e.eventually("the history has one revision", func(ctx context.Context) error {
+		if n := e.revisions(ctx, release.RoleLabel+"="+release.RoleSnapshot); n != 1 {
+			return fmt.Errorf("it has %d", n)
+		}
+		return nil
+	})
 	before := e.identities()
 	e.argo("undo", name)
-	if !d.Has(pb.Capability_CAPABILITY_UNDO) {
-		e.awaitSaid(name, "restore that template", "retry rollout "+name)
-		e.edit("v1")
-		e.same(before)
-		e.argo("retry", "rollout", name)
-	}
+	e.awaitSaid(name, "can't be undone", "the history of LeaderWorkerSet", "kubectl apply or from Git", "retry rollout "+name)
+	e.same(before)
+	e.edit("v1")
+	e.argo("retry", "rollout", name)
 	e.awaitPause(1)
-	e.mustHave("v2", groups, 0)
 	e.mustHave("v1", 0, 1)
 	e.argo("promote", "--full", name)
 	e.awaitRest("v1")
+}
+
+// awaitForgotten waits until LWS remembers the present template only.
+func (e *env) awaitForgotten() {
+	e.t.Helper()
+	e.eventually("LWS remembers one template", func(ctx context.Context) error {
+		if n := e.revisions(ctx, lws.SetNameLabelKey+"="+name); n != 1 {
+			return fmt.Errorf("it remembers %d", n)
+		}
+		return nil
+	})
+}
+
+// revisions counts ControllerRevisions.
+func (e *env) revisions(ctx context.Context, selector string) int {
+	e.t.Helper()
+	list, err := e.kube.AppsV1().ControllerRevisions(e.namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return len(list.Items)
+}
+
+func (e *env) annotateWorkload(key, value string) {
+	e.t.Helper()
+	patch := asJSON(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})
+	if _, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).
+		Patch(e.t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
 }
 
 // restart makes Argo restart the pods of a Rollout. Here it has none; what is documented is that the groups stay.

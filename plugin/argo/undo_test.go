@@ -1,0 +1,90 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package argo
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/argoproj/argo-rollouts/utils/plugin/types"
+	"google.golang.org/grpc"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// undoer is a driver that brings templates back, as long as nothing keeps it from that.
+type undoer struct {
+	Driver
+
+	bed   *bed
+	err   error
+	asked []string
+}
+
+func (u *undoer) Has(c pb.Capability) bool {
+	return c == pb.Capability_CAPABILITY_UNDO || u.Driver.Has(c)
+}
+
+func (u *undoer) Undo(_ context.Context, req *pb.UndoRequest, _ ...grpc.CallOption) (*pb.UndoResponse, error) {
+	u.asked = append(u.asked, req.GetRevision())
+	if u.err != nil {
+		return nil, u.err
+	}
+	u.bed.fake.SetWorkload(req.GetWorkload().GetNamespace(), req.GetWorkload().GetName(), 4, req.GetRevision())
+	return &pb.UndoResponse{Action: pb.Action_ACTION_CONFIGURED, Revision: req.GetRevision()}, nil
+}
+
+// `kubectl argo rollouts undo` gives the Rollout an older pod template. Its step brings the workload's template back that
+// this one stood for, and releases it; what can't be brought back fails the step at once and says what to do.
+func TestUndoOverTheWire(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		err   error
+		phase types.StepPhase
+		says  []string
+		stays string
+		tries int
+	}{
+		"it is there": {nil, types.PhaseSuccessful, nil, "t0", 1},
+		"it is forgotten": {
+			drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, "the history of ns/w has no revision t0"),
+			types.PhaseFailed, []string{"has no revision t0", "retry rollout ro"}, "t2", 1,
+		},
+		"it was edited": {
+			drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "ControllerRevision ns/x can't be trusted"),
+			types.PhaseFailed, []string{"can't be trusted", "retry rollout ro"}, "t2", 1,
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t)
+			b.edited()
+			driver := &undoer{Driver: b.driver, bed: b, err: test.err}
+			step := &StepPlugin{Driver: driver, Logger: slog.New(slog.DiscardHandler), Waits: make(chan struct{}, 1), Context: t.Context()}
+			ro := b.rollout(0, quarters...)
+			ro.Spec.Template.Annotations[AnnotationRevision] = "t0"
+			ro.Status.CurrentPodHash = "h0"
+			got, err := step.Run(ro, &types.RpcStepContext{PluginName: PluginName})
+			if err.HasError() || got.Phase != test.phase {
+				t.Fatalf("got %+v, %v", got, err)
+			}
+			for _, words := range test.says {
+				if !strings.Contains(got.Message, words) {
+					t.Errorf("message %q does not say %q", got.Message, words)
+				}
+			}
+			if len(driver.asked) != test.tries || driver.asked[0] != "t0" {
+				t.Errorf("asked for %v", driver.asked)
+			}
+			c := b.context()
+			if c.GetTemplateRevision() != test.stays || (c.GetReleaseId() != "") != (test.err == nil) {
+				t.Errorf("stands at %v", c)
+			}
+		})
+	}
+}

@@ -1,0 +1,333 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+)
+
+// What the history is in the cluster, spelled out again.
+const (
+	snapshotSelector  = "lockstep.dev/role=snapshot"
+	historyAnnotation = "lockstep.dev/history"
+	limitAnnotation   = "lockstep.dev/history-limit"
+)
+
+// The history of a workload outlives what LWS remembers and the driver itself, and says who brought what and how it ended.
+// An older template comes back byte for byte, as a new release.
+func TestHistoryUndo(t *testing.T) {
+	e := newEnv(t)
+	w := e.adopt(model("model", 2, 2))
+	first := w.template()
+	w.mustHaveHistory("1 v1 - stable current")
+	w.edit(image("v2"))
+	w.initialize("r2", quarters())
+	w.awaitHistory("2 v2 r2 HOLDING current", "1 v1 - stable")
+	_, err := w.driver.Undo(t.Context(), &pb.UndoRequest{Workload: w.ref()})
+	mustFail(t, err, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "r2", "roll it back")
+	w.finalize("r2", promote)
+	w.mustHaveHistory("2 v2 r2 COMPLETED stable current", "1 v1 -")
+	w.edit(image("v3"))
+	w.initialize("r3", quarters())
+	w.upgrade("r3", 0)
+	w.finalize("r3", rollback)
+	w.mustHaveHistory("3 v3 r3 ROLLED_BACK current", "2 v2 r2 COMPLETED stable", "1 v1 -")
+	w.edit(image("v4"))
+	w.awaitHistory("0 v4 - current", "3 v3 r3 ROLLED_BACK", "2 v2 r2 COMPLETED stable", "1 v1 -")
+	w.initialize("r4", quarters())
+	w.finalize("r4", promote)
+
+	w.eventually("LWS remembers one template only", func(ctx context.Context) error {
+		if n := len(w.revisionsOf(ctx, lws.SetNameLabelKey+"="+w.name)); n != 1 {
+			return fmt.Errorf("it remembers %d", n)
+		}
+		return nil
+	})
+	e.driver.Kill()
+	e.driver.Restart()
+	history := w.mustHaveHistory("4 v4 r4 COMPLETED stable current", "3 v3 r3 ROLLED_BACK", "2 v2 r2 COMPLETED", "1 v1 -")
+	for i, r := range history {
+		if by := r.GetChangedBy(); (by == "e2e-user") != (i < 3) || (r.GetOwner() == "e2e/"+t.Name()) != (i < 3) {
+			t.Errorf("revision %d was changed by %q, released by %q", r.GetNumber(), by, r.GetOwner())
+		}
+	}
+
+	// Without a revision: the newest that served, which is not the one that was rolled back.
+	if name := w.undo("", configured); name != history[2].GetName() {
+		t.Errorf("revision %s is back, want number 2: %v", name, history)
+	}
+	w.awaitHistory("4 v4 r4 COMPLETED stable", "3 v3 r3 ROLLED_BACK", "2 v2 r2 COMPLETED current", "1 v1 -")
+	w.mustRun("v4")
+	w.undo(history[2].GetName(), unchanged)
+	w.undo(history[3].GetName(), configured)
+	if now := w.template(); now != first {
+		t.Errorf("the template is not what it was\n was %s\n now %s", first, now)
+	}
+	w.awaitHistory("4 v4 r4 COMPLETED stable", "3 v3 r3 ROLLED_BACK", "2 v2 r2 COMPLETED", "1 v1 - current")
+	before := w.stablePods()
+	w.initialize("r5", quarters())
+	w.upgrade("r5", 0)
+	w.sameGroups(before)
+	w.finalize("r5", promote)
+	w.mustRun("v1")
+	w.mustRest()
+	again := w.mustHaveHistory("5 v1 r5 COMPLETED stable current", "4 v4 r4 COMPLETED", "3 v3 r3 ROLLED_BACK", "2 v2 r2 COMPLETED")
+	if again[0].GetName() != history[3].GetName() || again[0].GetChangedBy() != "lockstep-undo" {
+		t.Errorf("the newest is %v", again[0])
+	}
+	_, err = w.driver.Undo(t.Context(), &pb.UndoRequest{Workload: w.ref(), Revision: "none"})
+	mustFail(t, err, pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, "none", "4 ("+history[0].GetName()+")")
+
+	// It outlives Disown, too; and a template that is brought back to a workload that nobody holds does not roll.
+	if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
+		t.Fatal(err)
+	}
+	before = w.stablePods()
+	w.undo("", configured)
+	w.await("the template is held", func(c *pb.BatchContext) bool { return c.GetReason() == "NewRevisionWaits" })
+	w.sameGroups(before)
+	w.mustRest()
+}
+
+// The history keeps as many revisions as its user says, and never fewer than those in use.
+func TestHistoryLimit(t *testing.T) {
+	e := newEnv(t)
+	w := e.adopt(model("model", 1, 1))
+	w.annotate(limitAnnotation, "2")
+	for i, tag := range []string{"v2", "v3", "v4"} {
+		w.edit(image(tag))
+		id := fmt.Sprint("r", i)
+		w.initialize(id, policy("100%"))
+		w.finalize(id, promote)
+	}
+	w.awaitHistory("4 v4 r2 COMPLETED stable current", "3 v3 r1 COMPLETED")
+	w.annotate(limitAnnotation, "two")
+	r, err := w.driver.ListRevisions(t.Context(), &pb.ListRevisionsRequest{Workload: w.ref(), Limit: 1})
+	if err != nil || len(r.GetRevisions()) != 1 || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "HistoryLimitInvalid" {
+		t.Errorf("history %v, %v", r, err)
+	}
+	w.annotate(limitAnnotation, "0")
+	w.eventually("no history is left", func(ctx context.Context) error {
+		if n := len(w.revisionsOf(ctx, snapshotSelector)); n > 0 {
+			return fmt.Errorf("%d are", n)
+		}
+		return nil
+	})
+}
+
+// What somebody edited is reported and not brought back, and made again once it is removed.
+func TestHistoryEdited(t *testing.T) {
+	e := newEnv(t)
+	w := e.adopt(model("model", 1, 1))
+	w.edit(image("v2"))
+	w.initialize("r2", policy("100%"))
+	w.finalize("r2", promote)
+	history := w.mustHaveHistory("2 v2 r2 COMPLETED stable current", "1 v1 -")
+	crs := w.kube.AppsV1().ControllerRevisions(w.namespace)
+	byName := map[string]appsv1.ControllerRevision{}
+	for _, cr := range w.revisionsOf(t.Context(), snapshotSelector) {
+		byName[cr.Labels["lockstep.dev/revision"]] = cr
+	}
+	old, now := byName[history[1].GetName()], byName[history[0].GetName()]
+
+	// The API server keeps data from being changed, but not from being made again with another template.
+	forged := old.DeepCopy()
+	forged.ResourceVersion, forged.UID = "", ""
+	forged.Data.Raw = []byte(strings.ReplaceAll(string(old.Data.Raw), "model:v1", "model:evil"))
+	if err := crs.Delete(t.Context(), old.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := crs.Create(t.Context(), forged, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, historyAnnotation,
+		strings.Replace(now.Annotations[historyAnnotation], "Promoted", "RolledBack", 1))
+	if _, err := crs.Patch(t.Context(), now.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("both are reported", func(ctx context.Context) error {
+		r, err := w.driver.ListRevisions(ctx, &pb.ListRevisionsRequest{Workload: w.ref()})
+		if err != nil {
+			return err
+		}
+		for i, words := range []string{"annotation lockstep.dev/history", "its template is not the one"} {
+			if len(r.GetRevisions()) != 2 || !strings.Contains(r.GetRevisions()[i].GetProblem(), words) {
+				return fmt.Errorf("history %v", r.GetRevisions())
+			}
+		}
+		return nil
+	})
+	before := w.template()
+	_, err := w.driver.Undo(t.Context(), &pb.UndoRequest{Workload: w.ref(), Revision: history[1].GetName()})
+	mustFail(t, err, pb.ErrorReason_ERROR_REASON_RECORD_INVALID, old.Name, "delete it")
+	_, err = w.driver.Undo(t.Context(), &pb.UndoRequest{Workload: w.ref()})
+	mustFail(t, err, pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND)
+	if w.template() != before {
+		t.Error("the template was touched")
+	}
+	for _, name := range []string{old.Name, now.Name} {
+		if err := crs.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.awaitHistory("1 v2 r2 COMPLETED stable current")
+}
+
+// A driver that may not keep a history says so, and releases all the same.
+func TestHistoryForbidden(t *testing.T) {
+	e := newEnvIn(t, cluster.Shared(t))
+	e.driver = driver.Start(t, e.grant("no-history", func(resource, verb string) bool {
+		return resource == "controllerrevisions" && verb == "create"
+	}), e.namespace)
+	w := e.adopt(model("model", 1, 1))
+	w.edit(image("v2"))
+	w.release("r2", policy("100%"))
+	r, err := w.driver.ListRevisions(t.Context(), &pb.ListRevisionsRequest{Workload: w.ref()})
+	if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "HistoryNotWritten" ||
+		!strings.Contains(r.GetWarnings()[0].GetMessage(), "create") {
+		t.Errorf("history %v, %v", r, err)
+	}
+}
+
+// The commands, with a driver of their own.
+func TestHistoryCommands(t *testing.T) {
+	e := newEnv(t)
+	w := e.adopt(model("model", 2, 1))
+	w.edit(image("v2"))
+	w.mustPrint([]string{"-  image: example.com/model:v1", "+  image: example.com/model:v2"}, "diff", "model")
+	w.initialize("r2", policy("100%"))
+	w.finalize("r2", promote)
+	w.mustPrint([]string{"REVISION", "server=example.com/model:v2", "e2e-user", "r2 by e2e/" + t.Name(), "promoted"}, "history", "model")
+	w.mustPrint([]string{"--- revision 1", "+++ revision 2", "+  image: example.com/model:v2"}, "diff", "model", "1", "2")
+	w.mustPrint([]string{"waits for a release"}, "undo", "model")
+	w.mustRun("v2")
+	w.mustPrint([]string{"COMPLETED"}, "undo", "model", "--to-revision", "1", "--immediate", "-o", "json", "--final")
+	w.mustRun("v1")
+	w.mustRest()
+	var history struct {
+		Revisions []struct{ Number, Owner string }
+	}
+	out := w.mustPrint(nil, "history", "model", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &history); err != nil || len(history.Revisions) != 2 ||
+		history.Revisions[0].Number != "3" || !strings.HasPrefix(history.Revisions[0].Owner, "lockstep-cli/") {
+		t.Errorf("%v, %s", err, out)
+	}
+}
+
+// mustPrint runs a command, which must succeed and print all words, each in a line of its own or not.
+func (w *workload) mustPrint(words []string, args ...string) string {
+	w.t.Helper()
+	path, err := driver.Binary()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	args = append(args, "--namespace", w.namespace, "--kubeconfig", driver.Kubeconfig(w.t, w.cluster))
+	cmd := exec.CommandContext(w.t.Context(), path, args...)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		w.t.Fatalf("lockstep %v: %v\n%s%s", args, err, out, errs.String())
+	}
+	plain := strings.Join(strings.Fields(string(out)), " ")
+	for _, word := range words {
+		if !strings.Contains(plain, strings.Join(strings.Fields(word), " ")) {
+			w.t.Errorf("lockstep %v does not say %q:\n%s", args, word, out)
+		}
+	}
+	return string(out)
+}
+
+// undo brings a template back and returns its revision.
+func (w *workload) undo(revision string, action pb.Action) string {
+	w.t.Helper()
+	r, err := w.driver.Undo(w.t.Context(), &pb.UndoRequest{Workload: w.ref(), Revision: revision})
+	if err != nil || r.GetAction() != action {
+		w.t.Fatalf("Undo to %q: %v, %v", revision, r, err)
+	}
+	w.await("LWS has recorded the template", func(c *pb.BatchContext) bool { return c.GetTemplateRevision() == r.GetRevision() })
+	return r.GetRevision()
+}
+
+// template is the template in the spec as JSON, as the API server has it.
+func (w *workload) template() string {
+	w.t.Helper()
+	var spec struct {
+		LeaderWorkerTemplate, NetworkConfig any
+	}
+	if err := json.Unmarshal([]byte(w.spec()), &spec); err != nil {
+		w.t.Fatal(err)
+	}
+	return asJSON(spec)
+}
+
+// revisionsOf are ControllerRevisions.
+func (w *workload) revisionsOf(ctx context.Context, selector string) []appsv1.ControllerRevision {
+	w.t.Helper()
+	list, err := w.kube.AppsV1().ControllerRevisions(w.namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return list.Items
+}
+
+// mustHaveHistory fails unless the newest revisions are as asked: number, tag of the image, release, outcome and marks.
+func (w *workload) mustHaveHistory(want ...string) []*pb.Revision {
+	w.t.Helper()
+	all, err := w.hasHistory(w.t.Context(), want)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return all
+}
+
+func (w *workload) awaitHistory(want ...string) {
+	w.t.Helper()
+	w.eventually("the history is written", func(ctx context.Context) error {
+		_, err := w.hasHistory(ctx, want)
+		return err
+	})
+}
+
+func (w *workload) hasHistory(ctx context.Context, want []string) ([]*pb.Revision, error) {
+	r, err := w.driver.ListRevisions(ctx, &pb.ListRevisionsRequest{Workload: w.ref()})
+	if err != nil {
+		return nil, err
+	}
+	got := make([]string, 0, len(want))
+	for _, r := range r.GetRevisions() {
+		_, tag, _ := strings.Cut(strings.Join(r.GetImages(), ","), "model:")
+		words := []string{fmt.Sprint(r.GetNumber()), tag, "-"}
+		if r.GetReleaseId() != "" {
+			words[2] = r.GetReleaseId() + " " + strings.TrimPrefix(r.GetOutcome().String(), "STATE_")
+		}
+		if r.GetStable() {
+			words = append(words, "stable")
+		}
+		if r.GetCurrent() {
+			words = append(words, "current")
+		}
+		got = append(got, strings.Join(words, " "))
+	}
+	if g, w := strings.Join(got, "\n"), strings.Join(want, "\n"); g != w {
+		return nil, fmt.Errorf("the history is\n%s\nwant\n%s\nwarnings %v", g, w, r.GetWarnings())
+	}
+	return r.GetRevisions(), nil
+}
