@@ -23,7 +23,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
-	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
 // quarters is a release in three batches with a pause after each of the first two. Steps 0, 2, 4 and 5 are the plugin's.
