@@ -29,10 +29,13 @@ type cluster struct {
 	policy release.Policy
 	road   *road // nil: no traffic policy
 	budget []Budget
-	seen   map[string]time.Time
-	lost   map[string]time.Time
-	log    []string
-	born   int // objects created so far
+
+	history      []Entry
+	historyLimit int
+	seen         map[string]time.Time
+	lost         map[string]time.Time
+	log          []string
+	born         int // objects created so far
 
 	scaler scaler
 
@@ -78,6 +81,7 @@ func newCluster(t *rapid.T) *cluster {
 		c.policy.RolloutID = "k"
 		c.policy.Batches = []release.Quantity{quantity("25%"), quantity("50%"), quantity("100%")}
 	}
+	c.historyLimit = rapid.SampledFrom([]int{0, 2, 10}).Draw(t, "history")
 	c.policy.GroupBudget = rapid.Bool().Draw(t, "budget")
 	if rapid.Bool().Draw(t, "traffic") {
 		c.road = &road{}
@@ -211,6 +215,7 @@ func (c *cluster) rolls() bool {
 
 func (c *cluster) observe() Observation {
 	o := Observation{Now: c.now, Record: c.record, Policy: c.policy, Stable: c.observeSet(c.stable), Budgets: c.budget}
+	o.History, o.HistoryLimit, o.Stable.Recorded = c.history, c.historyLimit, c.recorded()
 	for _, s := range c.added {
 		o.Added = append(o.Added, c.observeSet(s))
 	}

@@ -166,6 +166,7 @@ func (c *cluster) checkRest(d Decision) {
 	waits := d.State == pb.State_STATE_HOLDING || d.State == pb.State_STATE_READY || d.Reason == ReasonMixedRevisions
 	c.checkLabels(d)
 	c.checkBudgets(d)
+	c.checkHistory(c.observe(), d)
 	if len(c.added) > 0 && !waits {
 		c.fail("%s with %s left", d.State, c.added[0].name)
 	}

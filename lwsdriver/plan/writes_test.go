@@ -32,6 +32,8 @@ func (c *cluster) apply(d decided) bool {
 		return c.applyLabel(a)
 	case SetBudget, DropBudget:
 		return c.applyBudget(a)
+	case Remember, Forget:
+		return c.applyHistory(a)
 	case CreateCanary:
 		taken := slices.ContainsFunc(c.added, func(s *set) bool { return s.name == a.Name })
 		if taken || d.versions[c.stable.name] != c.stable.version {

@@ -1,0 +1,219 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// held is a workload at rest: its groups run one revision, and its template is another or the same.
+func held(template string, runs string, change ...func(*Observation)) Observation {
+	o := Observation{
+		Now: noon, Record: &release.Record{Saved: release.Native(release.Hold())}, HistoryLimit: 3,
+		Stable: Workload{
+			Name: "vllm", Replicas: 1, Size: 1, Revision: template, ChangedBy: "kubectl-edit", Rolling: release.Hold(), Observed: true,
+			Recorded: []string{runs, template},
+			Groups:   []Group{{Index: 0, Leader: "vllm-0", Revision: runs, Ready: true, ReadySince: noon, FirstReady: noon}},
+		},
+	}
+	slices.Sort(o.Stable.Recorded)
+	o.Stable.Recorded = slices.Compact(o.Stable.Recorded)
+	for _, f := range change {
+		f(&o)
+	}
+	return o
+}
+
+func released(id string, phase release.Phase, from, to string) func(*Observation) {
+	return func(o *Observation) {
+		o.Policy.Style = pb.Style_STYLE_PARTITION
+		o.Record.Release = &release.Release{
+			ID: id, Owner: "jo", Phase: phase, StableRevision: from, UpdateRevision: to, StartedAt: ago("1h"), PhaseAt: noon,
+		}
+	}
+}
+
+func remembered(entries ...Entry) func(*Observation) {
+	return func(o *Observation) { o.History = entries }
+}
+
+// What is written next, and what a host is told meanwhile.
+func TestHistory(t *testing.T) {
+	base := Entry{Revision: "a", Number: 1, At: ago("2h")}
+	second := Entry{Revision: "b", Number: 2, At: ago("1h"), By: "kubectl-edit", Release: "r1", Owner: "jo"}
+	with := func(e Entry, f func(*Entry)) Entry { f(&e); return e }
+	promoted := with(second, func(e *Entry) { e.Outcome, e.Ended = Promoted, noon })
+	for _, tt := range []struct {
+		reason string
+		look   Observation
+		want   Action
+		state  pb.State
+	}{
+		{"what the groups run comes first", held("a", "a"), Remember{Entry{Revision: "a", Number: 1, At: noon, By: "kubectl-edit"}}, pb.State_STATE_HOLDING},
+		{
+			"who wrote a template that is not in the spec, nobody knows", held("b", "a"),
+			Remember{Entry{Revision: "a", Number: 1, At: noon}}, pb.State_STATE_HOLDING,
+		},
+		{"a template that waits is none that the workload has had", held("b", "a", remembered(base)), nil, pb.State_STATE_HOLDING},
+		{
+			"a release brings one", held("b", "a", remembered(base), released("r1", release.Progressing, "a", "b")),
+			Remember{second}, pb.State_STATE_HOLDING,
+		},
+		{
+			"once", held("b", "a", remembered(base, second), released("r1", release.Progressing, "a", "b")), nil, pb.State_STATE_HOLDING,
+		},
+		{
+			"a release of nothing brings none", held("a", "a", remembered(base), released("r1", release.Nothing, "a", "a")),
+			nil, pb.State_STATE_NOTHING_TO_RELEASE,
+		},
+		{
+			"it is over once its end is written", held("b", "b", remembered(base, second), released("r1", release.Promoted, "a", "b")),
+			Remember{promoted}, pb.State_STATE_PROMOTING,
+		},
+		{
+			"and not before", held("b", "b", remembered(base, promoted), released("r1", release.Promoted, "a", "b")),
+			nil, pb.State_STATE_COMPLETED,
+		},
+		{
+			"back again", held("b", "a", remembered(base, second), released("r1", release.RollingBack, "a", "b")),
+			Remember{with(second, func(e *Entry) { e.Outcome, e.Ended = RolledBack, noon })}, pb.State_STATE_ROLLING_BACK,
+		},
+		{
+			"a history that can't be written holds nobody up",
+			held("b", "b", remembered(base, second), released("r1", release.Promoted, "a", "b"), func(o *Observation) { o.HistoryUnread = true }),
+			nil, pb.State_STATE_COMPLETED,
+		},
+		{
+			"an older revision comes back under a new number", held("a", "b", remembered(base, promoted), released("r2", release.Progressing, "b", "a")),
+			Remember{Entry{Revision: "a", Number: 3, At: ago("1h"), By: "kubectl-edit", Release: "r2", Owner: "jo"}}, pb.State_STATE_HOLDING,
+		},
+		{
+			"a second try keeps the number", held("b", "a", remembered(base, with(promoted, func(e *Entry) { e.Outcome = RolledBack })), released("r2", release.Progressing, "a", "b")),
+			Remember{with(second, func(e *Entry) { e.Release = "r2" })}, pb.State_STATE_HOLDING,
+		},
+		{
+			"one that another took the place of in mid-release was rolled back",
+			held("c", "a", remembered(base, second), released("r1", release.Progressing, "a", "c")),
+			Remember{with(second, func(e *Entry) { e.Outcome, e.Ended = RolledBack, noon })}, pb.State_STATE_HOLDING,
+		},
+		{
+			"one whose end nobody saw stays so", held("c", "a", remembered(base, second), released("r9", release.Nothing, "a", "c")),
+			nil, pb.State_STATE_NOTHING_TO_RELEASE,
+		},
+		{
+			"what LWS has forgotten can't be kept",
+			held("c", "a", remembered(base), released("r1", release.RollingBack, "a", "b")), nil, pb.State_STATE_ROLLED_BACK,
+		},
+		{
+			"what somebody edited is not written over",
+			held("b", "b", remembered(base, with(second, func(e *Entry) { e.Problem = "edited" })), released("r1", release.Promoted, "a", "b")),
+			nil, pb.State_STATE_COMPLETED,
+		},
+		{
+			"the oldest goes when there are too many", held("d", "d", remembered(
+				Entry{Revision: "x", Number: 5, Problem: "edited"}, Entry{Revision: "b", Number: 2}, Entry{Revision: "c", Number: 3},
+				Entry{Revision: "a", Number: 1}, Entry{Revision: "d", Number: 4})),
+			Forget{"a"}, pb.State_STATE_HOLDING,
+		},
+		{
+			"but nothing that is in use", held("a", "b", func(o *Observation) { o.HistoryLimit = 1 }, remembered(
+				Entry{Revision: "a", Number: 1}, Entry{Revision: "b", Number: 2}, Entry{Revision: "c", Number: 3})),
+			Forget{"c"}, pb.State_STATE_HOLDING,
+		},
+		{"no history", held("a", "a", func(o *Observation) { o.HistoryLimit = 0 }), nil, pb.State_STATE_HOLDING},
+		{
+			"none any more", held("a", "a", remembered(base), func(o *Observation) { o.HistoryLimit = 0 }),
+			Forget{"a"}, pb.State_STATE_HOLDING,
+		},
+		{"who is not adopted has none", held("a", "a", func(o *Observation) { o.Record = nil }), nil, pb.State_STATE_UNMANAGED},
+	} {
+		d := Plan(tt.look)
+		if diff := cmp.Diff(tt.want, d.Action); diff != "" || d.State != tt.state {
+			t.Errorf("%s: state %v (%s), want %v; action (-want +got):\n%s", tt.reason, d.State, d.Reason, tt.state, diff)
+		}
+	}
+}
+
+// What is in use is never dropped, whoever decides so.
+func TestForgetInvariant(t *testing.T) {
+	o := held("a", "b", released("r1", release.Progressing, "b", "a"))
+	for _, revision := range []string{"a", "b"} {
+		if checkDecision(o, Decision{Action: Forget{revision}}) == nil {
+			t.Errorf("revision %s may be dropped", revision)
+		}
+	}
+	if err := checkDecision(o, Decision{Action: Forget{"c"}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// applyHistory is the API server, for the model.
+func (c *cluster) applyHistory(a Action) bool {
+	before := slices.Clone(c.history)
+	at := func(revision string) int {
+		return slices.IndexFunc(c.history, func(e Entry) bool { return e.Revision == revision })
+	}
+	c.history = slices.Clone(c.history)
+	switch a := a.(type) {
+	case Remember:
+		if i := at(a.Entry.Revision); i >= 0 {
+			c.history[i] = a.Entry
+		} else {
+			c.history = append(c.history, a.Entry)
+		}
+	case Forget:
+		if i := at(a.Revision); i >= 0 {
+			c.history = slices.Delete(c.history, i, i+1)
+		}
+	}
+	return !cmp.Equal(before, c.history)
+}
+
+// recorded is what LWS may not have forgotten.
+func (c *cluster) recorded() []string {
+	all := c.stable.revisions()
+	if r := c.stable.revision(); r != "" && !slices.Contains(all, r) {
+		all = append(all, r)
+	}
+	return all
+}
+
+// checkHistory: at rest the history has what the groups run, no more than its limit and what is in use, and the end of
+// the last release if it is one of a revision that was ever recorded.
+func (c *cluster) checkHistory(o Observation, d Decision) {
+	if c.historyLimit == 0 {
+		if len(c.history) > 0 {
+			c.fail("a history of %d without any", len(c.history))
+		}
+		return
+	}
+	in := 0
+	for _, e := range c.history {
+		if o.needed(e.Revision) {
+			in++
+		}
+	}
+	if len(c.history) > max(c.historyLimit, in) {
+		c.fail("a history of %d, of which %d are in use", len(c.history), in)
+	}
+	for _, revision := range c.stable.revisions() {
+		if o.entry(revision) == nil && slices.Contains(o.Stable.Recorded, revision) {
+			c.fail("%s runs and is not in the history", revision)
+		}
+	}
+	e := o.entry(o.bringing())
+	switch {
+	case e == nil:
+	case d.State == pb.State_STATE_COMPLETED && e.Outcome != Promoted, d.State == pb.State_STATE_ROLLED_BACK && e.Outcome != RolledBack:
+		c.fail("%s, and the history says %+v", d.State, *e)
+	case e.Release != c.record.Release.ID:
+		c.fail("release %s is not in the history: %+v", c.record.Release.ID, *e)
+	}
+}
