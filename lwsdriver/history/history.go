@@ -150,6 +150,9 @@ func read(cr *appsv1.ControllerRevision, e plan.Entry) (note, error) {
 	if err := d.Decode(&n); err != nil {
 		return n, fmt.Errorf("annotation %s: %w", release.SnapshotAnnotation, err)
 	}
+	if d.More() {
+		return n, fmt.Errorf("annotation %s: something follows the value", release.SnapshotAnnotation)
+	}
 	switch have, err := digest(cr.Data.Raw); {
 	case n.Version != noteVersion:
 		return n, fmt.Errorf("annotation %s has version %d, this driver knows %d", release.SnapshotAnnotation, n.Version, noteVersion)

@@ -1,0 +1,206 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package history
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+var (
+	noon     = time.Date(2026, 5, 4, 12, 0, 0, 123456789, time.UTC)
+	workload = &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "vllm", UID: "12345678-9abc"}}
+	entry    = plan.Entry{Revision: "abc", Number: 3, At: noon, By: "kubectl-edit", Release: "r1", Owner: "jo"}
+)
+
+func template() release.Template {
+	return release.Template{
+		LeaderWorkerTemplate: lws.LeaderWorkerTemplate{
+			Size: ptr.To[int32](2),
+			LeaderTemplate: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				InitContainers: []corev1.Container{{Name: "load", Image: "load:1"}},
+				Containers:     []corev1.Container{{Name: "server", Image: "leader:1"}, {Name: "log", Image: "log:1"}},
+			}},
+			WorkerTemplate: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				Containers: []corev1.Container{{Name: "server", Image: "vllm:1"}, {Name: "log", Image: "log:1"}},
+			}},
+		},
+		NetworkConfig: &lws.NetworkConfig{SubdomainPolicy: ptr.To(lws.SubdomainShared)},
+	}
+}
+
+func object(t *testing.T) *appsv1.ControllerRevision {
+	t.Helper()
+	cr, err := Object(workload, entry, template())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cr
+}
+
+// What is kept is read as what was written; and LWS and the StatefulSet controller, who list by labels, never find it.
+func TestObject(t *testing.T) {
+	cr := object(t)
+	got := Read(cr)
+	if got.Template == "" {
+		t.Error("no digest of the template")
+	}
+	want := entry
+	want.Template = got.Template
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("read (-want +got):\n%s", diff)
+	}
+	back, err := Template(cr)
+	if diff := cmp.Diff(template(), back); diff != "" || err != nil {
+		t.Errorf("template: %v (-want +got):\n%s", err, diff)
+	}
+	owner := metav1.GetControllerOf(cr)
+	if owner == nil || owner.UID != workload.UID || owner.BlockOwnerDeletion != nil || cr.Name != "vllm-lockstep-12345678-abc" {
+		t.Errorf("%s is owned by %+v", cr.Name, owner)
+	}
+	for _, selector := range []string{lws.SetNameLabelKey, lws.RevisionKey, lws.WorkerIndexLabelKey, lws.GroupIndexLabelKey} {
+		s, err := labels.Parse(selector)
+		if err != nil || s.Matches(labels.Set(cr.Labels)) {
+			t.Errorf("%s selects it: %v (%v)", selector, cr.Labels, err)
+		}
+	}
+}
+
+// A patch has it say something else about the same template, and is refused once somebody else changed it.
+func TestPatch(t *testing.T) {
+	cr := object(t)
+	cr.UID, cr.ResourceVersion = "u", "7"
+	next := Read(cr)
+	next.Number, next.Release, next.Outcome, next.Ended = 5, "r2", plan.Promoted, noon.Add(time.Hour)
+	patch, err := Patch(next, cr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := json.Marshal(cr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := jsonpatch.MergePatch(before, patch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := &appsv1.ControllerRevision{}
+	if err := json.Unmarshal(raw, after); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(next, Read(after)); diff != "" {
+		t.Errorf("after the patch (-want +got):\n%s", diff)
+	}
+	for _, precondition := range []string{`"resourceVersion":"7"`, `"uid":"u"`} {
+		if !strings.Contains(string(patch), precondition) {
+			t.Errorf("%s has no %s", patch, precondition)
+		}
+	}
+}
+
+// Whatever somebody edits is noticed, and neither trusted nor brought back.
+func TestEdited(t *testing.T) {
+	for name, tt := range map[string]struct {
+		edit func(*appsv1.ControllerRevision)
+		says string
+	}{
+		"nothing": {func(*appsv1.ControllerRevision) {}, ""},
+		"written otherwise": {func(cr *appsv1.ControllerRevision) {
+			var v any
+			if json.Unmarshal(cr.Data.Raw, &v) != nil {
+				panic("no JSON")
+			}
+			cr.Data.Raw, _ = json.MarshalIndent(v, "", "  ")
+		}, ""},
+		"template":   {func(cr *appsv1.ControllerRevision) { replace(&cr.Data.Raw, "vllm:1", "vllm:9") }, "template is not the one"},
+		"no JSON":    {func(cr *appsv1.ControllerRevision) { cr.Data.Raw = []byte("{") }, "read template"},
+		"number":     {func(cr *appsv1.ControllerRevision) { cr.Revision++ }, "revision number"},
+		"revision":   {func(cr *appsv1.ControllerRevision) { cr.Labels[release.RevisionLabel] = "def" }, "label"},
+		"annotation": {func(cr *appsv1.ControllerRevision) { renote(cr, `"jo"`, `"al"`) }, "not as the driver wrote it"},
+		"field":      {func(cr *appsv1.ControllerRevision) { renote(cr, `"by"`, `"from"`) }, "unknown field"},
+		"version":    {func(cr *appsv1.ControllerRevision) { renote(cr, `"version":1`, `"version":2`) }, "version 2"},
+		"more":       {func(cr *appsv1.ControllerRevision) { cr.Annotations[release.SnapshotAnnotation] += "{}" }, "something follows"},
+		"removed":    {func(cr *appsv1.ControllerRevision) { cr.Annotations = nil }, release.SnapshotAnnotation},
+	} {
+		cr := object(t)
+		cr.CreationTimestamp = metav1.NewTime(noon)
+		tt.edit(cr)
+		e := Read(cr)
+		if (e.Problem == "") != (tt.says == "") || !strings.Contains(e.Problem, tt.says) {
+			t.Errorf("%s: problem %q, want %q", name, e.Problem, tt.says)
+		}
+		_, err := Template(cr)
+		if (err == nil) != (tt.says == "") {
+			t.Errorf("%s: the template is given away: %v", name, err)
+		}
+		if tt.says != "" && (e.Release != "" || e.Template != "" || !strings.Contains(e.Problem, "delete it") || !strings.Contains(e.Problem, cr.Name)) {
+			t.Errorf("%s: read as %+v", name, e)
+		}
+	}
+}
+
+func renote(cr *appsv1.ControllerRevision, from, to string) {
+	raw := []byte(cr.Annotations[release.SnapshotAnnotation])
+	replace(&raw, from, to)
+	cr.Annotations[release.SnapshotAnnotation] = string(raw)
+}
+
+func replace(raw *[]byte, from, to string) {
+	text := strings.Replace(string(*raw), from, to, 1)
+	if text == string(*raw) {
+		panic(from + " is not in " + text)
+	}
+	*raw = []byte(text)
+}
+
+func TestImages(t *testing.T) {
+	want := []string{"server=leader:1", "log=log:1", "load=load:1", "server=vllm:1"}
+	if diff := cmp.Diff(want, Images(template())); diff != "" {
+		t.Errorf("images (-want +got):\n%s", diff)
+	}
+}
+
+// FuzzRead: whatever somebody writes into the annotation, it is read or reported, and what is trusted is what the driver
+// would write.
+func FuzzRead(f *testing.F) {
+	cr, err := Object(workload, entry, template())
+	if err != nil {
+		f.Fatal(err)
+	}
+	good := cr.Annotations[release.SnapshotAnnotation]
+	for _, seed := range []string{good, "", "{}", strings.Replace(good, "r1", "r2", 1), good + good, "null"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		c := cr.DeepCopy()
+		c.Annotations[release.SnapshotAnnotation] = text
+		e := Read(c)
+		if e.Problem != "" {
+			return
+		}
+		again, err := annotation(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Annotations[release.SnapshotAnnotation] = again
+		if diff := cmp.Diff(e, Read(c)); diff != "" {
+			t.Errorf("read, written and read again:\n%s", diff)
+		}
+	})
+}
