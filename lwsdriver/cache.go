@@ -140,7 +140,8 @@ func viewWorkload(obj any) (any, error) {
 // templateField is how a field manager's list says that it owns something of the template.
 var templateField = []byte(`"f:leaderWorkerTemplate"`)
 
-// thinManagers keeps the name of who wrote the template last, and nothing of what they own.
+// thinManagers keeps the name of who wrote the template last, and nothing of what they own. In one second it is who owns
+// less of it: whoever changed a part came after whoever made the whole.
 func thinManagers(w *lws.LeaderWorkerSet) []metav1.ManagedFieldsEntry {
 	var last *metav1.ManagedFieldsEntry
 	for i := range w.ManagedFields {
@@ -148,7 +149,8 @@ func thinManagers(w *lws.LeaderWorkerSet) []metav1.ManagedFieldsEntry {
 		if m.FieldsV1 == nil || !bytes.Contains(m.FieldsV1.Raw, templateField) {
 			continue
 		}
-		if last == nil || last.Time == nil || m.Time != nil && !m.Time.Before(last.Time) {
+		if last == nil || last.Time == nil || m.Time != nil && (last.Time.Before(m.Time) ||
+			m.Time.Equal(last.Time) && len(m.FieldsV1.Raw) < len(last.FieldsV1.Raw)) {
 			last = m
 		}
 	}

@@ -54,12 +54,16 @@ func TestHistoryUndo(t *testing.T) {
 	w.initialize("r4", quarters())
 	w.finalize("r4", promote)
 
+	// LWS forgets once nothing holds it.
+	if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
+		t.Fatal(err)
+	}
 	w.eventually("LWS remembers one template only", func(ctx context.Context) error {
-		if n := len(w.revisionsOf(ctx, lws.SetNameLabelKey+"="+w.name)); n != 1 {
-			return fmt.Errorf("it remembers %d", n)
-		}
-		return nil
+		return w.counts(ctx, lws.SetNameLabelKey+"="+w.name, 1)
 	})
+	if _, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()}); err != nil {
+		t.Fatal(err)
+	}
 	e.driver.Kill()
 	e.driver.Restart()
 	history := w.mustHaveHistory("4 v4 r4 COMPLETED stable current", "3 v3 r3 ROLLED_BACK", "2 v2 r2 COMPLETED", "1 v1 -")
@@ -125,10 +129,7 @@ func TestHistoryLimit(t *testing.T) {
 	}
 	w.annotate(limitAnnotation, "0")
 	w.eventually("no history is left", func(ctx context.Context) error {
-		if n := len(w.revisionsOf(ctx, snapshotSelector)); n > 0 {
-			return fmt.Errorf("%d are", n)
-		}
-		return nil
+		return w.counts(ctx, snapshotSelector, 0)
 	})
 }
 
@@ -142,7 +143,7 @@ func TestHistoryEdited(t *testing.T) {
 	history := w.mustHaveHistory("2 v2 r2 COMPLETED stable current", "1 v1 -")
 	crs := w.kube.AppsV1().ControllerRevisions(w.namespace)
 	byName := map[string]appsv1.ControllerRevision{}
-	for _, cr := range w.revisionsOf(t.Context(), snapshotSelector) {
+	for _, cr := range w.snapshots() {
 		byName[cr.Labels["lockstep.dev/revision"]] = cr
 	}
 	old, now := byName[history[1].GetName()], byName[history[0].GetName()]
@@ -211,11 +212,11 @@ func TestHistoryCommands(t *testing.T) {
 	e := newEnv(t)
 	w := e.adopt(model("model", 2, 1))
 	w.edit(image("v2"))
-	w.mustPrint([]string{"-  image: example.com/model:v1", "+  image: example.com/model:v2"}, "diff", "model")
+	w.mustPrint([]string{"- - image: example.com/model:v1", "+ - image: example.com/model:v2"}, "diff", "model")
 	w.initialize("r2", policy("100%"))
 	w.finalize("r2", promote)
 	w.mustPrint([]string{"REVISION", "server=example.com/model:v2", "e2e-user", "r2 by e2e/" + t.Name(), "promoted"}, "history", "model")
-	w.mustPrint([]string{"--- revision 1", "+++ revision 2", "+  image: example.com/model:v2"}, "diff", "model", "1", "2")
+	w.mustPrint([]string{"--- revision 1", "+++ revision 2", "+ - image: example.com/model:v2"}, "diff", "model", "1", "2")
 	w.mustPrint([]string{"waits for a release"}, "undo", "model")
 	w.mustRun("v2")
 	w.mustPrint([]string{"COMPLETED"}, "undo", "model", "--to-revision", "1", "--immediate", "-o", "json", "--final")
@@ -278,10 +279,19 @@ func (w *workload) template() string {
 	return asJSON(spec)
 }
 
-// revisionsOf are ControllerRevisions.
-func (w *workload) revisionsOf(ctx context.Context, selector string) []appsv1.ControllerRevision {
-	w.t.Helper()
+// counts fails unless there are n ControllerRevisions.
+func (w *workload) counts(ctx context.Context, selector string, n int) error {
 	list, err := w.kube.AppsV1().ControllerRevisions(w.namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err == nil && len(list.Items) != n {
+		err = fmt.Errorf("there are %d, not %d", len(list.Items), n)
+	}
+	return err
+}
+
+// snapshots are the driver's ControllerRevisions.
+func (w *workload) snapshots() []appsv1.ControllerRevision {
+	w.t.Helper()
+	list, err := w.kube.AppsV1().ControllerRevisions(w.namespace).List(w.t.Context(), metav1.ListOptions{LabelSelector: snapshotSelector})
 	if err != nil {
 		w.t.Fatal(err)
 	}
