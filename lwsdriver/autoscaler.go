@@ -35,7 +35,7 @@ import (
 const (
 	// scalerIndex finds autoscalers by the workload that they scale or are held for.
 	scalerIndex = "workload"
-	// kedaPeriod is how often KEDA is looked for in a cluster that does not have it.
+	// kedaPeriod is how often KEDA is looked for while it can't be told whether the cluster has it.
 	kedaPeriod = 10 * time.Second
 )
 
@@ -59,7 +59,7 @@ func newAutoscalers(
 		informer: autoscalinginformers.NewHorizontalPodAutoscalerInformer(core, namespace, 0, cache.Indexers{scalerIndex: indexScaler}),
 	}
 	a.scaled = &scalerCache{
-		resource: autoscaler.ScaledObjects.Resource, changed: changed, settled: settled, optional: core.Discovery(),
+		resource: autoscaler.ScaledObjects.Resource, changed: changed, settled: settled, optional: core.Discovery(), wake: make(chan struct{}, 1),
 		informer: dynamicinformer.NewFilteredDynamicInformer(client, autoscaler.ScaledObjects, namespace, 0,
 			cache.Indexers{scalerIndex: indexScaler}, nil).Informer(),
 	}
@@ -254,8 +254,10 @@ type scalerCache struct {
 	changed  func(types.NamespacedName)
 	// settled is called when it becomes known, or unknown, what there is.
 	settled func()
-	// optional is asked whether the API is installed. Nil for what every cluster has.
+	// optional is asked whether the API is installed: at the start, and when look is called. Nil for what every cluster has.
 	optional discovery.ServerResourcesInterface
+	// wake says that the API has been installed since.
+	wake chan struct{}
 
 	mu      sync.Mutex
 	started bool
@@ -320,7 +322,7 @@ func (c *scalerCache) run(ctx context.Context) {
 	c.informer.RunWithContext(ctx)
 }
 
-// awaitAPI returns true once the API is installed.
+// awaitAPI returns true once the API is installed, as it finds at the start or look later.
 func (c *scalerCache) awaitAPI(ctx context.Context) bool {
 	if c.optional == nil {
 		return true
@@ -330,15 +332,38 @@ func (c *scalerCache) awaitAPI(ctx context.Context) bool {
 	for {
 		select {
 		case <-timer.C:
+		case <-c.wake:
+			return true
 		case <-ctx.Done():
 			return false
 		}
 		installed, err := c.installed()
 		c.set(!installed && err == nil, err)
-		if installed {
+		switch {
+		case installed:
 			return true
+		case err != nil:
+			timer.Reset(kedaPeriod)
 		}
-		timer.Reset(kedaPeriod)
+	}
+}
+
+// look asks again for an API that was not installed, before a release that has to know.
+func (c *scalerCache) look() {
+	c.mu.Lock()
+	absent := c.absent
+	c.mu.Unlock()
+	if !absent {
+		return
+	}
+	installed, err := c.installed()
+	if err != nil || !installed {
+		return // as far as anybody knows it is still so
+	}
+	c.set(false, nil)
+	select {
+	case c.wake <- struct{}{}:
+	default:
 	}
 }
 

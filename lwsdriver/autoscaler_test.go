@@ -192,3 +192,24 @@ func TestViewScaler(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// KEDA may be installed while the driver runs: a release that begins then knows of it.
+func TestKEDAInstalledLater(t *testing.T) {
+	core := fake.NewClientset()
+	client := kedaServed(core, scaledObjectOf("vllm", nil))
+	installed := core.Resources
+	core.Resources = nil
+	b := newBedOn(t, core, client)
+	b.run()
+	known := func() bool { return b.scalers.scaled.why() == nil && b.scalers.hpas.why() == nil }
+	b.eventually("it is known that there is none", known)
+	if found, err := b.scalers.of(vllm); err != nil || len(found) > 0 {
+		t.Fatalf("without KEDA: %v, %v", found, err)
+	}
+	core.Resources = installed
+	b.scalers.scaled.look()
+	b.eventually("its objects are known", func() bool {
+		found, err := b.scalers.of(vllm)
+		return err == nil && len(found) == 1
+	})
+}

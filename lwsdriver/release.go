@@ -28,6 +28,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 	if err := checkInitialize(req); err != nil {
 		return nil, err
 	}
+	d.scalers.scaled.look()
 	d.awaitRead(ctx, key)
 	var warnings []*pb.Warning
 	action, err := d.mutate(ctx, key, func(s *seen) (plan.Action, error) {
