@@ -1401,10 +1401,19 @@ type PlanRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// Required.
+	// Required, unless `native` is true.
 	Policy *ReleasePolicy `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
-	// Optional. Start-up time of one group. Zero: measured from the workload's own groups.
-	Startup       *durationpb.Duration `protobuf:"bytes,3,opt,name=startup,proto3" json:"startup,omitempty"`
+	// Optional. Start-up time of one group, from its creation until it is ready. Zero: measured from the workload's own
+	// groups.
+	Startup *durationpb.Duration `protobuf:"bytes,3,opt,name=startup,proto3" json:"startup,omitempty"`
+	// Optional. True plans what the workload's own controller does without a release, by the user's own rolling update
+	// configuration. `policy` is ignored.
+	Native bool `protobuf:"varint,4,opt,name=native,proto3" json:"native,omitempty"`
+	// Optional. True: the cluster has Kubernetes' feature gate MaxUnavailableStatefulSet, which is off by default. Without
+	// it a StatefulSet updates one group at a time, whatever maxUnavailable says.
+	StatefulSetMaxUnavailable bool `protobuf:"varint,5,opt,name=stateful_set_max_unavailable,json=statefulSetMaxUnavailable,proto3" json:"stateful_set_max_unavailable,omitempty"`
+	// Optional. True fills PlanResponse.frames.
+	IncludeFrames bool `protobuf:"varint,6,opt,name=include_frames,json=includeFrames,proto3" json:"include_frames,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1460,6 +1469,27 @@ func (x *PlanRequest) GetStartup() *durationpb.Duration {
 	return nil
 }
 
+func (x *PlanRequest) GetNative() bool {
+	if x != nil {
+		return x.Native
+	}
+	return false
+}
+
+func (x *PlanRequest) GetStatefulSetMaxUnavailable() bool {
+	if x != nil {
+		return x.StatefulSetMaxUnavailable
+	}
+	return false
+}
+
+func (x *PlanRequest) GetIncludeFrames() bool {
+	if x != nil {
+		return x.IncludeFrames
+	}
+	return false
+}
+
 // PlanResponse is what the release would do.
 type PlanResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1469,8 +1499,23 @@ type PlanResponse struct {
 	Blockers []*Warning `protobuf:"bytes,2,rep,name=blockers,proto3" json:"blockers,omitempty"`
 	// Optional.
 	Warnings []*Warning `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	// Optional. Expected time of the whole release without pauses. Zero: unknown.
-	Estimate      *durationpb.Duration `protobuf:"bytes,4,opt,name=estimate,proto3" json:"estimate,omitempty"`
+	// Optional. Expected time of the whole release without pauses, drain and warm-up. Zero: unknown.
+	Estimate *durationpb.Duration `protobuf:"bytes,4,opt,name=estimate,proto3" json:"estimate,omitempty"`
+	// Optional. The continuous bound of `estimate`: groups / (groups at once) x (start-up + minReady) of each step, as if
+	// updates did not come in whole waves. Zero: unknown.
+	ContinuousEstimate *durationpb.Duration `protobuf:"bytes,5,opt,name=continuous_estimate,json=continuousEstimate,proto3" json:"continuous_estimate,omitempty"`
+	// Optional. The start-up time that `estimate` is made of. Zero: unknown.
+	Startup *durationpb.Duration `protobuf:"bytes,6,opt,name=startup,proto3" json:"startup,omitempty"`
+	// Optional. The groups on which `startup` was measured, of which it is the longest. Zero: it was given, or is unknown.
+	StartupGroups int32 `protobuf:"varint,7,opt,name=startup_groups,json=startupGroups,proto3" json:"startup_groups,omitempty"`
+	// Required. Groups that the workload is to have.
+	Replicas int32 `protobuf:"varint,8,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	// Required. Pods of a group.
+	Size int32 `protobuf:"varint,9,opt,name=size,proto3" json:"size,omitempty"`
+	// Optional. The style that was planned. Unspecified: the workload's own rolling update.
+	Style Style `protobuf:"varint,10,opt,name=style,proto3,enum=lockstep.v1alpha1.Style" json:"style,omitempty"`
+	// Optional. How the groups are at each moment at which something changes, if asked for.
+	Frames        []*PlanFrame `protobuf:"bytes,11,rep,name=frames,proto3" json:"frames,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1533,6 +1578,55 @@ func (x *PlanResponse) GetEstimate() *durationpb.Duration {
 	return nil
 }
 
+func (x *PlanResponse) GetContinuousEstimate() *durationpb.Duration {
+	if x != nil {
+		return x.ContinuousEstimate
+	}
+	return nil
+}
+
+func (x *PlanResponse) GetStartup() *durationpb.Duration {
+	if x != nil {
+		return x.Startup
+	}
+	return nil
+}
+
+func (x *PlanResponse) GetStartupGroups() int32 {
+	if x != nil {
+		return x.StartupGroups
+	}
+	return 0
+}
+
+func (x *PlanResponse) GetReplicas() int32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+func (x *PlanResponse) GetSize() int32 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *PlanResponse) GetStyle() Style {
+	if x != nil {
+		return x.Style
+	}
+	return Style_STYLE_UNSPECIFIED
+}
+
+func (x *PlanResponse) GetFrames() []*PlanFrame {
+	if x != nil {
+		return x.Frames
+	}
+	return nil
+}
+
 // PlanStep is one step of a dry run.
 type PlanStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1544,7 +1638,7 @@ type PlanStep struct {
 	CanaryGroups int32 `protobuf:"varint,3,opt,name=canary_groups,json=canaryGroups,proto3" json:"canary_groups,omitempty"`
 	// Groups above `replicas` at the step's peak.
 	ExtraGroups int32 `protobuf:"varint,4,opt,name=extra_groups,json=extraGroups,proto3" json:"extra_groups,omitempty"`
-	// Pods above replicas x size at the step's peak.
+	// Pods above `replicas` x size at the step's peak.
 	ExtraPods int32 `protobuf:"varint,5,opt,name=extra_pods,json=extraPods,proto3" json:"extra_pods,omitempty"`
 	// Resources requested above today's at the step's peak, by resource name, for example {"nvidia.com/gpu": "16"}.
 	ExtraResources map[string]string `protobuf:"bytes,6,rep,name=extra_resources,json=extraResources,proto3" json:"extra_resources,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -1553,7 +1647,17 @@ type PlanStep struct {
 	// Most groups during the step.
 	MaxGroups int32 `protobuf:"varint,8,opt,name=max_groups,json=maxGroups,proto3" json:"max_groups,omitempty"`
 	// Expected time of the step. Zero: unknown.
-	Estimate      *durationpb.Duration `protobuf:"bytes,9,opt,name=estimate,proto3" json:"estimate,omitempty"`
+	Estimate *durationpb.Duration `protobuf:"bytes,9,opt,name=estimate,proto3" json:"estimate,omitempty"`
+	// Ready groups after the step, at either revision.
+	ReadyGroups int32 `protobuf:"varint,10,opt,name=ready_groups,json=readyGroups,proto3" json:"ready_groups,omitempty"`
+	// The least share of `replicas` that is available during the step, (N-u)/N for u unavailable groups of N.
+	MinCapacity float64 `protobuf:"fixed64,11,opt,name=min_capacity,json=minCapacity,proto3" json:"min_capacity,omitempty"`
+	// The greatest share of `replicas` that exists during the step, (N+s)/N for s extra groups of N.
+	MaxCapacity float64 `protobuf:"fixed64,12,opt,name=max_capacity,json=maxCapacity,proto3" json:"max_capacity,omitempty"`
+	// Percentage of requests that go to the update revision after the step.
+	TrafficWeight int32 `protobuf:"varint,13,opt,name=traffic_weight,json=trafficWeight,proto3" json:"traffic_weight,omitempty"`
+	// How many times new groups have to become ready, one after the other, until the step is done.
+	Waves         int32 `protobuf:"varint,14,opt,name=waves,proto3" json:"waves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1651,6 +1755,214 @@ func (x *PlanStep) GetEstimate() *durationpb.Duration {
 	return nil
 }
 
+func (x *PlanStep) GetReadyGroups() int32 {
+	if x != nil {
+		return x.ReadyGroups
+	}
+	return 0
+}
+
+func (x *PlanStep) GetMinCapacity() float64 {
+	if x != nil {
+		return x.MinCapacity
+	}
+	return 0
+}
+
+func (x *PlanStep) GetMaxCapacity() float64 {
+	if x != nil {
+		return x.MaxCapacity
+	}
+	return 0
+}
+
+func (x *PlanStep) GetTrafficWeight() int32 {
+	if x != nil {
+		return x.TrafficWeight
+	}
+	return 0
+}
+
+func (x *PlanStep) GetWaves() int32 {
+	if x != nil {
+		return x.Waves
+	}
+	return 0
+}
+
+// PlanFrame is a moment of a dry run at which something has changed.
+type PlanFrame struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required. Time since the release began, in start-up times of 1 minute each where the start-up time is unknown.
+	At *durationpb.Duration `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// Required. The step that it belongs to, an index into PlanResponse.steps.
+	Step int32 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
+	// Required. The groups that exist.
+	Groups []*PlanGroup `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"`
+	// Ready groups, at either revision.
+	Available int32 `protobuf:"varint,4,opt,name=available,proto3" json:"available,omitempty"`
+	// Percentage of requests that go to the update revision.
+	TrafficWeight int32 `protobuf:"varint,5,opt,name=traffic_weight,json=trafficWeight,proto3" json:"traffic_weight,omitempty"`
+	// The partition that LWS has set on the leader StatefulSet of the user's workload.
+	Partition int32 `protobuf:"varint,6,opt,name=partition,proto3" json:"partition,omitempty"`
+	// The replicas that LWS has set on it: those of the workload, and the surge.
+	LeaderReplicas int32 `protobuf:"varint,7,opt,name=leader_replicas,json=leaderReplicas,proto3" json:"leader_replicas,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *PlanFrame) Reset() {
+	*x = PlanFrame{}
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanFrame) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanFrame) ProtoMessage() {}
+
+func (x *PlanFrame) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanFrame.ProtoReflect.Descriptor instead.
+func (*PlanFrame) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *PlanFrame) GetAt() *durationpb.Duration {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *PlanFrame) GetStep() int32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *PlanFrame) GetGroups() []*PlanGroup {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *PlanFrame) GetAvailable() int32 {
+	if x != nil {
+		return x.Available
+	}
+	return 0
+}
+
+func (x *PlanFrame) GetTrafficWeight() int32 {
+	if x != nil {
+		return x.TrafficWeight
+	}
+	return 0
+}
+
+func (x *PlanFrame) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *PlanFrame) GetLeaderReplicas() int32 {
+	if x != nil {
+		return x.LeaderReplicas
+	}
+	return 0
+}
+
+// PlanGroup is a group at one moment.
+type PlanGroup struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required. STABLE: of the user's workload, whatever its revision; CANARY: of the one that the release adds.
+	Role GroupRole `protobuf:"varint,1,opt,name=role,proto3,enum=lockstep.v1alpha1.GroupRole" json:"role,omitempty"`
+	// The group's index within its workload.
+	Index int32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// True at the update revision.
+	Updated bool `protobuf:"varint,3,opt,name=updated,proto3" json:"updated,omitempty"`
+	// True once it is ready.
+	Ready         bool `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanGroup) Reset() {
+	*x = PlanGroup{}
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanGroup) ProtoMessage() {}
+
+func (x *PlanGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanGroup.ProtoReflect.Descriptor instead.
+func (*PlanGroup) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *PlanGroup) GetRole() GroupRole {
+	if x != nil {
+		return x.Role
+	}
+	return GroupRole_GROUP_ROLE_UNSPECIFIED
+}
+
+func (x *PlanGroup) GetIndex() int32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *PlanGroup) GetUpdated() bool {
+	if x != nil {
+		return x.Updated
+	}
+	return false
+}
+
+func (x *PlanGroup) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
 // ListRevisionsRequest asks for the history.
 type ListRevisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1666,7 +1978,7 @@ type ListRevisionsRequest struct {
 
 func (x *ListRevisionsRequest) Reset() {
 	*x = ListRevisionsRequest{}
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[21]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1678,7 +1990,7 @@ func (x *ListRevisionsRequest) String() string {
 func (*ListRevisionsRequest) ProtoMessage() {}
 
 func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[21]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1691,7 +2003,7 @@ func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListRevisionsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListRevisionsRequest) GetWorkload() *WorkloadRef {
@@ -1728,7 +2040,7 @@ type ListRevisionsResponse struct {
 
 func (x *ListRevisionsResponse) Reset() {
 	*x = ListRevisionsResponse{}
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[22]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1740,7 +2052,7 @@ func (x *ListRevisionsResponse) String() string {
 func (*ListRevisionsResponse) ProtoMessage() {}
 
 func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[22]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1753,7 +2065,7 @@ func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListRevisionsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListRevisionsResponse) GetRevisions() []*Revision {
@@ -1807,7 +2119,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[23]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1819,7 +2131,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[23]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1832,7 +2144,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Revision) GetName() string {
@@ -1940,7 +2252,7 @@ type UndoRequest struct {
 
 func (x *UndoRequest) Reset() {
 	*x = UndoRequest{}
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[24]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2264,7 @@ func (x *UndoRequest) String() string {
 func (*UndoRequest) ProtoMessage() {}
 
 func (x *UndoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[24]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2277,7 @@ func (x *UndoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndoRequest.ProtoReflect.Descriptor instead.
 func (*UndoRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *UndoRequest) GetWorkload() *WorkloadRef {
@@ -1995,7 +2307,7 @@ type UndoResponse struct {
 
 func (x *UndoResponse) Reset() {
 	*x = UndoResponse{}
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[25]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2007,7 +2319,7 @@ func (x *UndoResponse) String() string {
 func (*UndoResponse) ProtoMessage() {}
 
 func (x *UndoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[25]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2020,7 +2332,7 @@ func (x *UndoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndoResponse.ProtoReflect.Descriptor instead.
 func (*UndoResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *UndoResponse) GetAction() Action {
@@ -2118,16 +2430,27 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\x10FinalizeResponse\x121\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x19.lockstep.v1alpha1.ActionR\x06action\x129\n" +
 	"\acontext\x18\x02 \x01(\v2\x1f.lockstep.v1alpha1.BatchContextR\acontext\x12\x12\n" +
-	"\x04done\x18\x03 \x01(\bR\x04done\"\xb8\x01\n" +
+	"\x04done\x18\x03 \x01(\bR\x04done\"\xb8\x02\n" +
 	"\vPlanRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x128\n" +
 	"\x06policy\x18\x02 \x01(\v2 .lockstep.v1alpha1.ReleasePolicyR\x06policy\x123\n" +
-	"\astartup\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\astartup\"\xe8\x01\n" +
+	"\astartup\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\astartup\x12\x16\n" +
+	"\x06native\x18\x04 \x01(\bR\x06native\x12?\n" +
+	"\x1cstateful_set_max_unavailable\x18\x05 \x01(\bR\x19statefulSetMaxUnavailable\x12%\n" +
+	"\x0einclude_frames\x18\x06 \x01(\bR\rincludeFrames\"\xa6\x04\n" +
 	"\fPlanResponse\x121\n" +
 	"\x05steps\x18\x01 \x03(\v2\x1b.lockstep.v1alpha1.PlanStepR\x05steps\x126\n" +
 	"\bblockers\x18\x02 \x03(\v2\x1a.lockstep.v1alpha1.WarningR\bblockers\x126\n" +
 	"\bwarnings\x18\x03 \x03(\v2\x1a.lockstep.v1alpha1.WarningR\bwarnings\x125\n" +
-	"\bestimate\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bestimate\"\xcf\x03\n" +
+	"\bestimate\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bestimate\x12J\n" +
+	"\x13continuous_estimate\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x12continuousEstimate\x123\n" +
+	"\astartup\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\astartup\x12%\n" +
+	"\x0estartup_groups\x18\a \x01(\x05R\rstartupGroups\x12\x1a\n" +
+	"\breplicas\x18\b \x01(\x05R\breplicas\x12\x12\n" +
+	"\x04size\x18\t \x01(\x05R\x04size\x12.\n" +
+	"\x05style\x18\n" +
+	" \x01(\x0e2\x18.lockstep.v1alpha1.StyleR\x05style\x124\n" +
+	"\x06frames\x18\v \x03(\v2\x1c.lockstep.v1alpha1.PlanFrameR\x06frames\"\xf5\x04\n" +
 	"\bPlanStep\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\rstable_groups\x18\x02 \x01(\x05R\fstableGroups\x12#\n" +
@@ -2139,10 +2462,29 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\x14min_available_groups\x18\a \x01(\x05R\x12minAvailableGroups\x12\x1d\n" +
 	"\n" +
 	"max_groups\x18\b \x01(\x05R\tmaxGroups\x125\n" +
-	"\bestimate\x18\t \x01(\v2\x19.google.protobuf.DurationR\bestimate\x1aA\n" +
+	"\bestimate\x18\t \x01(\v2\x19.google.protobuf.DurationR\bestimate\x12!\n" +
+	"\fready_groups\x18\n" +
+	" \x01(\x05R\vreadyGroups\x12!\n" +
+	"\fmin_capacity\x18\v \x01(\x01R\vminCapacity\x12!\n" +
+	"\fmax_capacity\x18\f \x01(\x01R\vmaxCapacity\x12%\n" +
+	"\x0etraffic_weight\x18\r \x01(\x05R\rtrafficWeight\x12\x14\n" +
+	"\x05waves\x18\x0e \x01(\x05R\x05waves\x1aA\n" +
 	"\x13ExtraResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x95\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8c\x02\n" +
+	"\tPlanFrame\x12)\n" +
+	"\x02at\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x02at\x12\x12\n" +
+	"\x04step\x18\x02 \x01(\x05R\x04step\x124\n" +
+	"\x06groups\x18\x03 \x03(\v2\x1c.lockstep.v1alpha1.PlanGroupR\x06groups\x12\x1c\n" +
+	"\tavailable\x18\x04 \x01(\x05R\tavailable\x12%\n" +
+	"\x0etraffic_weight\x18\x05 \x01(\x05R\rtrafficWeight\x12\x1c\n" +
+	"\tpartition\x18\x06 \x01(\x05R\tpartition\x12'\n" +
+	"\x0fleader_replicas\x18\a \x01(\x05R\x0eleaderReplicas\"\x83\x01\n" +
+	"\tPlanGroup\x120\n" +
+	"\x04role\x18\x01 \x01(\x0e2\x1c.lockstep.v1alpha1.GroupRoleR\x04role\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x05R\x05index\x12\x18\n" +
+	"\aupdated\x18\x03 \x01(\bR\aupdated\x12\x14\n" +
+	"\x05ready\x18\x04 \x01(\bR\x05ready\"\x95\x01\n" +
 	"\x14ListRevisionsRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12+\n" +
@@ -2223,7 +2565,7 @@ func file_lockstep_v1alpha1_driver_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1alpha1_driver_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lockstep_v1alpha1_driver_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_lockstep_v1alpha1_driver_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_lockstep_v1alpha1_driver_proto_goTypes = []any{
 	(Capability)(0),                       // 0: lockstep.v1alpha1.Capability
 	(Action)(0),                           // 1: lockstep.v1alpha1.Action
@@ -2249,96 +2591,106 @@ var file_lockstep_v1alpha1_driver_proto_goTypes = []any{
 	(*PlanRequest)(nil),                   // 21: lockstep.v1alpha1.PlanRequest
 	(*PlanResponse)(nil),                  // 22: lockstep.v1alpha1.PlanResponse
 	(*PlanStep)(nil),                      // 23: lockstep.v1alpha1.PlanStep
-	(*ListRevisionsRequest)(nil),          // 24: lockstep.v1alpha1.ListRevisionsRequest
-	(*ListRevisionsResponse)(nil),         // 25: lockstep.v1alpha1.ListRevisionsResponse
-	(*Revision)(nil),                      // 26: lockstep.v1alpha1.Revision
-	(*UndoRequest)(nil),                   // 27: lockstep.v1alpha1.UndoRequest
-	(*UndoResponse)(nil),                  // 28: lockstep.v1alpha1.UndoResponse
-	nil,                                   // 29: lockstep.v1alpha1.PlanStep.ExtraResourcesEntry
-	(Style)(0),                            // 30: lockstep.v1alpha1.Style
-	(TrafficProvider)(0),                  // 31: lockstep.v1alpha1.TrafficProvider
-	(*WorkloadRef)(nil),                   // 32: lockstep.v1alpha1.WorkloadRef
-	(*BatchContext)(nil),                  // 33: lockstep.v1alpha1.BatchContext
-	(*ReleasePolicy)(nil),                 // 34: lockstep.v1alpha1.ReleasePolicy
-	(*durationpb.Duration)(nil),           // 35: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),         // 36: google.protobuf.Timestamp
-	(State)(0),                            // 37: lockstep.v1alpha1.State
+	(*PlanFrame)(nil),                     // 24: lockstep.v1alpha1.PlanFrame
+	(*PlanGroup)(nil),                     // 25: lockstep.v1alpha1.PlanGroup
+	(*ListRevisionsRequest)(nil),          // 26: lockstep.v1alpha1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),         // 27: lockstep.v1alpha1.ListRevisionsResponse
+	(*Revision)(nil),                      // 28: lockstep.v1alpha1.Revision
+	(*UndoRequest)(nil),                   // 29: lockstep.v1alpha1.UndoRequest
+	(*UndoResponse)(nil),                  // 30: lockstep.v1alpha1.UndoResponse
+	nil,                                   // 31: lockstep.v1alpha1.PlanStep.ExtraResourcesEntry
+	(Style)(0),                            // 32: lockstep.v1alpha1.Style
+	(TrafficProvider)(0),                  // 33: lockstep.v1alpha1.TrafficProvider
+	(*WorkloadRef)(nil),                   // 34: lockstep.v1alpha1.WorkloadRef
+	(*BatchContext)(nil),                  // 35: lockstep.v1alpha1.BatchContext
+	(*ReleasePolicy)(nil),                 // 36: lockstep.v1alpha1.ReleasePolicy
+	(*durationpb.Duration)(nil),           // 37: google.protobuf.Duration
+	(GroupRole)(0),                        // 38: lockstep.v1alpha1.GroupRole
+	(*timestamppb.Timestamp)(nil),         // 39: google.protobuf.Timestamp
+	(State)(0),                            // 40: lockstep.v1alpha1.State
 }
 var file_lockstep_v1alpha1_driver_proto_depIdxs = []int32{
 	5,  // 0: lockstep.v1alpha1.GetDriverInfoResponse.kinds:type_name -> lockstep.v1alpha1.WorkloadKind
-	30, // 1: lockstep.v1alpha1.GetDriverInfoResponse.styles:type_name -> lockstep.v1alpha1.Style
-	31, // 2: lockstep.v1alpha1.GetDriverInfoResponse.traffic_providers:type_name -> lockstep.v1alpha1.TrafficProvider
+	32, // 1: lockstep.v1alpha1.GetDriverInfoResponse.styles:type_name -> lockstep.v1alpha1.Style
+	33, // 2: lockstep.v1alpha1.GetDriverInfoResponse.traffic_providers:type_name -> lockstep.v1alpha1.TrafficProvider
 	0,  // 3: lockstep.v1alpha1.GetDriverInfoResponse.capabilities:type_name -> lockstep.v1alpha1.Capability
-	32, // 4: lockstep.v1alpha1.AdoptRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	34, // 4: lockstep.v1alpha1.AdoptRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
 	1,  // 5: lockstep.v1alpha1.AdoptResponse.action:type_name -> lockstep.v1alpha1.Action
-	33, // 6: lockstep.v1alpha1.AdoptResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	35, // 6: lockstep.v1alpha1.AdoptResponse.context:type_name -> lockstep.v1alpha1.BatchContext
 	6,  // 7: lockstep.v1alpha1.AdoptResponse.warnings:type_name -> lockstep.v1alpha1.Warning
-	32, // 8: lockstep.v1alpha1.DisownRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	34, // 8: lockstep.v1alpha1.DisownRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
 	1,  // 9: lockstep.v1alpha1.DisownResponse.action:type_name -> lockstep.v1alpha1.Action
 	6,  // 10: lockstep.v1alpha1.DisownResponse.warnings:type_name -> lockstep.v1alpha1.Warning
-	32, // 11: lockstep.v1alpha1.InitializeRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	34, // 12: lockstep.v1alpha1.InitializeRequest.policy:type_name -> lockstep.v1alpha1.ReleasePolicy
-	35, // 13: lockstep.v1alpha1.InitializeRequest.wait:type_name -> google.protobuf.Duration
+	34, // 11: lockstep.v1alpha1.InitializeRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	36, // 12: lockstep.v1alpha1.InitializeRequest.policy:type_name -> lockstep.v1alpha1.ReleasePolicy
+	37, // 13: lockstep.v1alpha1.InitializeRequest.wait:type_name -> google.protobuf.Duration
 	1,  // 14: lockstep.v1alpha1.InitializeResponse.action:type_name -> lockstep.v1alpha1.Action
-	33, // 15: lockstep.v1alpha1.InitializeResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	35, // 15: lockstep.v1alpha1.InitializeResponse.context:type_name -> lockstep.v1alpha1.BatchContext
 	6,  // 16: lockstep.v1alpha1.InitializeResponse.warnings:type_name -> lockstep.v1alpha1.Warning
-	32, // 17: lockstep.v1alpha1.UpgradeBatchRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	35, // 18: lockstep.v1alpha1.UpgradeBatchRequest.wait:type_name -> google.protobuf.Duration
+	34, // 17: lockstep.v1alpha1.UpgradeBatchRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	37, // 18: lockstep.v1alpha1.UpgradeBatchRequest.wait:type_name -> google.protobuf.Duration
 	1,  // 19: lockstep.v1alpha1.UpgradeBatchResponse.action:type_name -> lockstep.v1alpha1.Action
-	33, // 20: lockstep.v1alpha1.UpgradeBatchResponse.context:type_name -> lockstep.v1alpha1.BatchContext
-	32, // 21: lockstep.v1alpha1.CalculateBatchContextRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	33, // 22: lockstep.v1alpha1.CalculateBatchContextResponse.context:type_name -> lockstep.v1alpha1.BatchContext
-	32, // 23: lockstep.v1alpha1.WatchBatchContextRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	33, // 24: lockstep.v1alpha1.WatchBatchContextResponse.context:type_name -> lockstep.v1alpha1.BatchContext
-	32, // 25: lockstep.v1alpha1.FinalizeRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	35, // 20: lockstep.v1alpha1.UpgradeBatchResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	34, // 21: lockstep.v1alpha1.CalculateBatchContextRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	35, // 22: lockstep.v1alpha1.CalculateBatchContextResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	34, // 23: lockstep.v1alpha1.WatchBatchContextRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	35, // 24: lockstep.v1alpha1.WatchBatchContextResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	34, // 25: lockstep.v1alpha1.FinalizeRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
 	2,  // 26: lockstep.v1alpha1.FinalizeRequest.intent:type_name -> lockstep.v1alpha1.FinalizeIntent
-	35, // 27: lockstep.v1alpha1.FinalizeRequest.wait:type_name -> google.protobuf.Duration
+	37, // 27: lockstep.v1alpha1.FinalizeRequest.wait:type_name -> google.protobuf.Duration
 	1,  // 28: lockstep.v1alpha1.FinalizeResponse.action:type_name -> lockstep.v1alpha1.Action
-	33, // 29: lockstep.v1alpha1.FinalizeResponse.context:type_name -> lockstep.v1alpha1.BatchContext
-	32, // 30: lockstep.v1alpha1.PlanRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	34, // 31: lockstep.v1alpha1.PlanRequest.policy:type_name -> lockstep.v1alpha1.ReleasePolicy
-	35, // 32: lockstep.v1alpha1.PlanRequest.startup:type_name -> google.protobuf.Duration
+	35, // 29: lockstep.v1alpha1.FinalizeResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	34, // 30: lockstep.v1alpha1.PlanRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	36, // 31: lockstep.v1alpha1.PlanRequest.policy:type_name -> lockstep.v1alpha1.ReleasePolicy
+	37, // 32: lockstep.v1alpha1.PlanRequest.startup:type_name -> google.protobuf.Duration
 	23, // 33: lockstep.v1alpha1.PlanResponse.steps:type_name -> lockstep.v1alpha1.PlanStep
 	6,  // 34: lockstep.v1alpha1.PlanResponse.blockers:type_name -> lockstep.v1alpha1.Warning
 	6,  // 35: lockstep.v1alpha1.PlanResponse.warnings:type_name -> lockstep.v1alpha1.Warning
-	35, // 36: lockstep.v1alpha1.PlanResponse.estimate:type_name -> google.protobuf.Duration
-	29, // 37: lockstep.v1alpha1.PlanStep.extra_resources:type_name -> lockstep.v1alpha1.PlanStep.ExtraResourcesEntry
-	35, // 38: lockstep.v1alpha1.PlanStep.estimate:type_name -> google.protobuf.Duration
-	32, // 39: lockstep.v1alpha1.ListRevisionsRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	26, // 40: lockstep.v1alpha1.ListRevisionsResponse.revisions:type_name -> lockstep.v1alpha1.Revision
-	6,  // 41: lockstep.v1alpha1.ListRevisionsResponse.warnings:type_name -> lockstep.v1alpha1.Warning
-	36, // 42: lockstep.v1alpha1.Revision.create_time:type_name -> google.protobuf.Timestamp
-	37, // 43: lockstep.v1alpha1.Revision.outcome:type_name -> lockstep.v1alpha1.State
-	36, // 44: lockstep.v1alpha1.Revision.end_time:type_name -> google.protobuf.Timestamp
-	32, // 45: lockstep.v1alpha1.UndoRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	1,  // 46: lockstep.v1alpha1.UndoResponse.action:type_name -> lockstep.v1alpha1.Action
-	3,  // 47: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:input_type -> lockstep.v1alpha1.GetDriverInfoRequest
-	7,  // 48: lockstep.v1alpha1.WorkloadDriver.Adopt:input_type -> lockstep.v1alpha1.AdoptRequest
-	9,  // 49: lockstep.v1alpha1.WorkloadDriver.Disown:input_type -> lockstep.v1alpha1.DisownRequest
-	11, // 50: lockstep.v1alpha1.WorkloadDriver.Initialize:input_type -> lockstep.v1alpha1.InitializeRequest
-	13, // 51: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:input_type -> lockstep.v1alpha1.UpgradeBatchRequest
-	15, // 52: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:input_type -> lockstep.v1alpha1.CalculateBatchContextRequest
-	17, // 53: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:input_type -> lockstep.v1alpha1.WatchBatchContextRequest
-	19, // 54: lockstep.v1alpha1.WorkloadDriver.Finalize:input_type -> lockstep.v1alpha1.FinalizeRequest
-	21, // 55: lockstep.v1alpha1.WorkloadDriver.Plan:input_type -> lockstep.v1alpha1.PlanRequest
-	24, // 56: lockstep.v1alpha1.WorkloadDriver.ListRevisions:input_type -> lockstep.v1alpha1.ListRevisionsRequest
-	27, // 57: lockstep.v1alpha1.WorkloadDriver.Undo:input_type -> lockstep.v1alpha1.UndoRequest
-	4,  // 58: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:output_type -> lockstep.v1alpha1.GetDriverInfoResponse
-	8,  // 59: lockstep.v1alpha1.WorkloadDriver.Adopt:output_type -> lockstep.v1alpha1.AdoptResponse
-	10, // 60: lockstep.v1alpha1.WorkloadDriver.Disown:output_type -> lockstep.v1alpha1.DisownResponse
-	12, // 61: lockstep.v1alpha1.WorkloadDriver.Initialize:output_type -> lockstep.v1alpha1.InitializeResponse
-	14, // 62: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:output_type -> lockstep.v1alpha1.UpgradeBatchResponse
-	16, // 63: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:output_type -> lockstep.v1alpha1.CalculateBatchContextResponse
-	18, // 64: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:output_type -> lockstep.v1alpha1.WatchBatchContextResponse
-	20, // 65: lockstep.v1alpha1.WorkloadDriver.Finalize:output_type -> lockstep.v1alpha1.FinalizeResponse
-	22, // 66: lockstep.v1alpha1.WorkloadDriver.Plan:output_type -> lockstep.v1alpha1.PlanResponse
-	25, // 67: lockstep.v1alpha1.WorkloadDriver.ListRevisions:output_type -> lockstep.v1alpha1.ListRevisionsResponse
-	28, // 68: lockstep.v1alpha1.WorkloadDriver.Undo:output_type -> lockstep.v1alpha1.UndoResponse
-	58, // [58:69] is the sub-list for method output_type
-	47, // [47:58] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	37, // 36: lockstep.v1alpha1.PlanResponse.estimate:type_name -> google.protobuf.Duration
+	37, // 37: lockstep.v1alpha1.PlanResponse.continuous_estimate:type_name -> google.protobuf.Duration
+	37, // 38: lockstep.v1alpha1.PlanResponse.startup:type_name -> google.protobuf.Duration
+	32, // 39: lockstep.v1alpha1.PlanResponse.style:type_name -> lockstep.v1alpha1.Style
+	24, // 40: lockstep.v1alpha1.PlanResponse.frames:type_name -> lockstep.v1alpha1.PlanFrame
+	31, // 41: lockstep.v1alpha1.PlanStep.extra_resources:type_name -> lockstep.v1alpha1.PlanStep.ExtraResourcesEntry
+	37, // 42: lockstep.v1alpha1.PlanStep.estimate:type_name -> google.protobuf.Duration
+	37, // 43: lockstep.v1alpha1.PlanFrame.at:type_name -> google.protobuf.Duration
+	25, // 44: lockstep.v1alpha1.PlanFrame.groups:type_name -> lockstep.v1alpha1.PlanGroup
+	38, // 45: lockstep.v1alpha1.PlanGroup.role:type_name -> lockstep.v1alpha1.GroupRole
+	34, // 46: lockstep.v1alpha1.ListRevisionsRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	28, // 47: lockstep.v1alpha1.ListRevisionsResponse.revisions:type_name -> lockstep.v1alpha1.Revision
+	6,  // 48: lockstep.v1alpha1.ListRevisionsResponse.warnings:type_name -> lockstep.v1alpha1.Warning
+	39, // 49: lockstep.v1alpha1.Revision.create_time:type_name -> google.protobuf.Timestamp
+	40, // 50: lockstep.v1alpha1.Revision.outcome:type_name -> lockstep.v1alpha1.State
+	39, // 51: lockstep.v1alpha1.Revision.end_time:type_name -> google.protobuf.Timestamp
+	34, // 52: lockstep.v1alpha1.UndoRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	1,  // 53: lockstep.v1alpha1.UndoResponse.action:type_name -> lockstep.v1alpha1.Action
+	3,  // 54: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:input_type -> lockstep.v1alpha1.GetDriverInfoRequest
+	7,  // 55: lockstep.v1alpha1.WorkloadDriver.Adopt:input_type -> lockstep.v1alpha1.AdoptRequest
+	9,  // 56: lockstep.v1alpha1.WorkloadDriver.Disown:input_type -> lockstep.v1alpha1.DisownRequest
+	11, // 57: lockstep.v1alpha1.WorkloadDriver.Initialize:input_type -> lockstep.v1alpha1.InitializeRequest
+	13, // 58: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:input_type -> lockstep.v1alpha1.UpgradeBatchRequest
+	15, // 59: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:input_type -> lockstep.v1alpha1.CalculateBatchContextRequest
+	17, // 60: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:input_type -> lockstep.v1alpha1.WatchBatchContextRequest
+	19, // 61: lockstep.v1alpha1.WorkloadDriver.Finalize:input_type -> lockstep.v1alpha1.FinalizeRequest
+	21, // 62: lockstep.v1alpha1.WorkloadDriver.Plan:input_type -> lockstep.v1alpha1.PlanRequest
+	26, // 63: lockstep.v1alpha1.WorkloadDriver.ListRevisions:input_type -> lockstep.v1alpha1.ListRevisionsRequest
+	29, // 64: lockstep.v1alpha1.WorkloadDriver.Undo:input_type -> lockstep.v1alpha1.UndoRequest
+	4,  // 65: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:output_type -> lockstep.v1alpha1.GetDriverInfoResponse
+	8,  // 66: lockstep.v1alpha1.WorkloadDriver.Adopt:output_type -> lockstep.v1alpha1.AdoptResponse
+	10, // 67: lockstep.v1alpha1.WorkloadDriver.Disown:output_type -> lockstep.v1alpha1.DisownResponse
+	12, // 68: lockstep.v1alpha1.WorkloadDriver.Initialize:output_type -> lockstep.v1alpha1.InitializeResponse
+	14, // 69: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:output_type -> lockstep.v1alpha1.UpgradeBatchResponse
+	16, // 70: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:output_type -> lockstep.v1alpha1.CalculateBatchContextResponse
+	18, // 71: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:output_type -> lockstep.v1alpha1.WatchBatchContextResponse
+	20, // 72: lockstep.v1alpha1.WorkloadDriver.Finalize:output_type -> lockstep.v1alpha1.FinalizeResponse
+	22, // 73: lockstep.v1alpha1.WorkloadDriver.Plan:output_type -> lockstep.v1alpha1.PlanResponse
+	27, // 74: lockstep.v1alpha1.WorkloadDriver.ListRevisions:output_type -> lockstep.v1alpha1.ListRevisionsResponse
+	30, // 75: lockstep.v1alpha1.WorkloadDriver.Undo:output_type -> lockstep.v1alpha1.UndoResponse
+	65, // [65:76] is the sub-list for method output_type
+	54, // [54:65] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1alpha1_driver_proto_init() }
@@ -2358,7 +2710,7 @@ func file_lockstep_v1alpha1_driver_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1alpha1_driver_proto_rawDesc), len(file_lockstep_v1alpha1_driver_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

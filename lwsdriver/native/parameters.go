@@ -1,0 +1,132 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package native
+
+import (
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+)
+
+// Limits are a rolling update configuration as LWS applies it to a number of replicas.
+type Limits struct {
+	Replicas, Partition, MaxUnavailable, MaxSurge int
+}
+
+// LimitsOf scales percentages as LWS does: surge up, unavailable down, and no more surge than replicas. What is no
+// number counts as 0; LWS's webhook lets none through.
+func LimitsOf(r lws.RollingUpdateConfiguration, replicas int) Limits {
+	return Limits{
+		Replicas: replicas, Partition: int(ptr.Deref(r.Partition, 0)),
+		MaxUnavailable: scaled(r.MaxUnavailable, replicas, false),
+		MaxSurge:       min(scaled(r.MaxSurge, replicas, true), replicas),
+	}
+}
+
+func scaled(v intstr.IntOrString, replicas int, up bool) int {
+	n, err := intstr.GetScaledValueFromIntOrPercent(&v, replicas, up)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// Batch is how many groups may be on their way at once.
+func (l Limits) Batch() int { return l.MaxUnavailable + l.MaxSurge }
+
+// Iterations is how many batches the replicas are. What LWS does can take more waves, see [Rollout.Waves]: surge groups are
+// updated ones too, and use up room.
+func (l Limits) Iterations() int {
+	return (l.Replicas + l.Batch() - 1) / max(l.Batch(), 1)
+}
+
+// Reclaim is a rule for when LWS gives surge groups back.
+type Reclaim int
+
+const (
+	// ReclaimToBudget is LWS v0.9.0's: surge groups go once what is not updated and ready fits into maxUnavailable.
+	ReclaimToBudget Reclaim = iota
+	// ReclaimGradually is that of LWS's published example, and of earlier versions: one group is given back for each that
+	// is ready, all but one of them early.
+	ReclaimGradually
+)
+
+// wanted is LWS's calculateRollingUpdateReplicas.
+func (l Limits) wanted(unready int, rule Reclaim) int {
+	keep := l.MaxUnavailable
+	if rule == ReclaimGradually {
+		keep = 1
+	}
+	if unready <= l.MaxSurge {
+		return l.Replicas + max(unready-keep, 0)
+	}
+	return l.Replicas + l.MaxSurge
+}
+
+// state is what LWS knows of a group: LWS's replicaState.
+type state struct{ ready, updated bool }
+
+// leaders is what LWS has asked of the leader StatefulSet.
+type leaders struct {
+	replicas, partition int
+	unavailable         int    // of its groups, at most
+	noted               int    // LWS's annotation of the replicas it was made for
+	update, current     string // revisions
+}
+
+// parameters is LWS's rollingUpdateParameters, case by case, for a StatefulSet that exists.
+func (l Limits) parameters(sts leaders, states []state, updated bool, rule Reclaim) (partition, replicas int) {
+	if updated {
+		partition = min(l.Replicas, sts.replicas)
+		if sts.replicas < l.Replicas {
+			return partition, l.Replicas
+		}
+		return partition, l.wanted(l.Replicas, rule)
+	}
+	if sts.partition == 0 && sts.replicas == l.Replicas {
+		return 0, l.Replicas
+	}
+	if sts.replicas < l.Replicas {
+		return sts.partition, l.Replicas
+	}
+	burst, replicas := l.Replicas+l.MaxSurge, l.wanted(unready(states, l.Replicas), rule)
+	if sts.noted != l.Replicas {
+		return min(sts.partition, burst), replicas
+	}
+	step := l.MaxUnavailable + l.MaxSurge - (burst - sts.replicas)
+	return rollingUpdatePartition(states, sts.replicas, step, sts.partition), replicas
+}
+
+// unready is LWS's calculateLWSUnreadyReplicas: the wanted groups that are not updated and ready.
+func unready(states []state, replicas int) int {
+	n := 0
+	for i := range replicas {
+		if i >= len(states) || !states[i].ready || !states[i].updated {
+			n++
+		}
+	}
+	return n
+}
+
+// rollingUpdatePartition is LWS's function of this name.
+func rollingUpdatePartition(states []state, replicas, step, current int) int {
+	done := 0
+	for i := len(states) - 1; i >= 0 && states[i].ready && states[i].updated; i-- {
+		done++
+	}
+	floor := max(replicas-done-step, 0)
+	partition := floor
+	for i := range floor {
+		if !states[i].ready {
+			partition++ // it is unavailable already, and counts
+		}
+	}
+	for i := min(partition, replicas-1); i >= floor; i-- {
+		if states[i].ready && !states[i].updated {
+			break
+		}
+		partition = i
+	}
+	return min(partition, current)
+}
