@@ -1,0 +1,230 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/native"
+	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// pollNative is how often the cluster is looked at.
+const pollNative = 20 * time.Millisecond
+
+// The model behind `lockstep plan --native` says at each moment what the real controllers do: after each group that becomes
+// ready, the same partition and replicas of the leader StatefulSet, and the same groups at the same revisions.
+func TestPlanNative(t *testing.T) {
+	t.Parallel()
+	e := newEnvIn(t, cluster.Shared(t))
+	paces := [][2]string{{"1", "0"}, {"0", "1"}, {"2", "0"}, {"1", "1"}, {"2", "2"}, {"0", "3"}, {"25%", "50%"}, {"100%", "0"}}
+	orders := [][]int{{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {9, 8, 7, 6, 5, 4, 3, 2, 1, 0}, {4, 5, 3, 1, 0, 2, 7, 6}}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	slots := make(chan struct{}, 8)
+	updates, stages := 0, 0
+	for _, replicas := range []int32{1, 2, 4, 5} {
+		for i, pace := range paces {
+			for j, order := range orders {
+				size := int32(1 + j%2) // groups with and without workers
+				object := model(fmt.Sprintf("n%d-%d-%d", replicas, i, j), replicas, size, rolling(pace[0], pace[1], 0))
+				wg.Go(func() {
+					slots <- struct{}{}
+					defer func() { <-slots }()
+					n, err := (&nativeUpdate{env: e, object: object, order: order}).run(t.Context())
+					mu.Lock()
+					defer mu.Unlock()
+					updates, stages = updates+1, stages+n
+					if err != nil {
+						t.Errorf("%s: %d replicas of %d pods, maxUnavailable %s, maxSurge %s, order %v: %v", object.Name, replicas, size, pace[0], pace[1], order, err)
+					}
+				})
+			}
+		}
+	}
+	wg.Wait()
+	t.Logf("figures: %d native updates, %d stages compared with the model", updates, stages)
+}
+
+// nativeUpdate is one LeaderWorkerSet that rolls by itself, and its model beside it.
+type nativeUpdate struct {
+	*env
+	object *lws.LeaderWorkerSet
+	order  []int
+
+	set *native.Set
+	old string // the revision that it has first
+}
+
+// run takes both through an update and returns how many stages were the same.
+func (u *nativeUpdate) run(ctx context.Context) (stages int, err error) {
+	replicas := int(ptr.Deref(u.object.Spec.Replicas, 0))
+	config := *u.object.Spec.RolloutStrategy.RollingUpdateConfiguration
+	if native.LimitsOf(config, replicas).Batch() == 0 {
+		return 0, nil // LWS's webhook refuses it
+	}
+	if _, err := u.lws.LeaderworkersetV1().LeaderWorkerSets(u.namespace).Create(ctx, u.object, metav1.CreateOptions{}); err != nil {
+		return 0, err
+	}
+	u.set = native.NewSet(replicas, config, "old")
+	if err := u.agree(ctx); err != nil {
+		return 0, fmt.Errorf("at rest: %w", err)
+	}
+	patch := []byte(`{"spec":{"leaderWorkerTemplate":{"workerTemplate":{"metadata":{"annotations":{"` + cluster.AnnotationBehavior + `":"` + cluster.BehaviorNeverReady + `"}}}}}}`)
+	if _, err := u.lws.LeaderworkersetV1().LeaderWorkerSets(u.namespace).Patch(ctx, u.object.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return 0, err
+	}
+	u.set.Template = "new"
+	for u.set.Settle(); ; u.set.Settle() {
+		if err := u.agree(ctx); err != nil {
+			return stages, fmt.Errorf("stage %d: %w", stages, err)
+		}
+		stages++
+		unready := u.set.Unready()
+		if len(unready) == 0 {
+			break
+		}
+		next := native.Next(unready, u.order)
+		if err := u.makeReady(ctx, next); err != nil {
+			return stages, err
+		}
+		u.set.Groups[next].Ready = true
+	}
+	if !u.set.Updated() {
+		return stages, fmt.Errorf("the update ended as %q", u.expected())
+	}
+	return stages, u.lws.LeaderworkersetV1().LeaderWorkerSets(u.namespace).Delete(ctx, u.object.Name, metav1.DeleteOptions{})
+}
+
+// agree waits until the cluster is as the model says.
+func (u *nativeUpdate) agree(ctx context.Context) error {
+	want, got := u.expected(), ""
+	err := wait.PollUntilContextTimeout(ctx, pollNative, await.Patience, true, func(ctx context.Context) (bool, error) {
+		var err error
+		got, err = u.actual(ctx)
+		return err == nil && got == want, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w; (-model +cluster) %s", err, cmp.Diff(want, got))
+	}
+	return nil
+}
+
+// expected is the model in one line.
+func (u *nativeUpdate) expected() string {
+	groups := make([]string, 0, len(u.set.Groups))
+	for i, g := range u.set.Groups {
+		groups = append(groups, describeGroup(i, g.Revision, g.Ready))
+	}
+	return describeUpdate(u.set.Partition(), u.set.LeaderReplicas(), groups)
+}
+
+func describeGroup(index int, revision string, ready bool) string {
+	return fmt.Sprintf("%d:%s:%t", index, revision, ready)
+}
+
+func describeUpdate(partition, replicas int, groups []string) string {
+	slices.Sort(groups)
+	return fmt.Sprintf("partition %d replicas %d groups %s", partition, replicas, strings.Join(groups, " "))
+}
+
+// actual is the same of the cluster. A group counts once all its pods are there and none is on its way out.
+func (u *nativeUpdate) actual(ctx context.Context) (string, error) {
+	leaders, err := u.kube.AppsV1().StatefulSets(u.namespace).Get(ctx, u.object.Name, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	pods, err := u.pods(ctx)
+	if err != nil {
+		return "", err
+	}
+	size := int(ptr.Deref(u.object.Spec.LeaderWorkerTemplate.Size, 1))
+	var groups []string
+	for index, members := range pods {
+		ready, revisions := true, map[string]bool{}
+		for _, p := range members {
+			if p.DeletionTimestamp != nil {
+				return "", fmt.Errorf("%s is being deleted", p.Name)
+			}
+			if u.old == "" {
+				u.old = revisionOf(p)
+			}
+			ready = ready && podReady(p)
+			revisions[revisionOf(p)] = true
+		}
+		if len(members) != size || len(revisions) != 1 {
+			return "", fmt.Errorf("group %d has %d pods at %d revisions", index, len(members), len(revisions))
+		}
+		revision := "new"
+		if revisions[u.old] {
+			revision = "old"
+		}
+		groups = append(groups, describeGroup(index, revision, ready))
+	}
+	return describeUpdate(int(*leaders.Spec.UpdateStrategy.RollingUpdate.Partition), int(*leaders.Spec.Replicas), groups), nil
+}
+
+// pods are the set's, by group, leaders last.
+func (u *nativeUpdate) pods(ctx context.Context) (map[int][]*corev1.Pod, error) {
+	list, err := u.kube.CoreV1().Pods(u.namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + u.object.Name})
+	if err != nil {
+		return nil, err
+	}
+	groups := map[int][]*corev1.Pod{}
+	slices.SortFunc(list.Items, func(a, b corev1.Pod) int {
+		return strings.Compare(b.Labels[lws.WorkerIndexLabelKey], a.Labels[lws.WorkerIndexLabelKey])
+	})
+	for i := range list.Items {
+		p := &list.Items[i]
+		index, err := strconv.Atoi(p.Labels[lws.GroupIndexLabelKey])
+		if err != nil {
+			return nil, err
+		}
+		groups[index] = append(groups[index], p)
+	}
+	return groups, nil
+}
+
+// makeReady lets a group become ready, its leader last: a StatefulSet goes on once the leader is.
+func (u *nativeUpdate) makeReady(ctx context.Context, index int) error {
+	pods, err := u.pods(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range pods[index] {
+		patch := []byte(`{"metadata":{"annotations":{"` + cluster.AnnotationBehavior + `":null}}}`)
+		if _, err := u.kube.CoreV1().Pods(u.namespace).Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			return err
+		}
+		if p.Labels[lws.WorkerIndexLabelKey] == "0" {
+			continue // what follows may be its end at once
+		}
+		err := wait.PollUntilContextTimeout(ctx, pollNative, await.Patience, true, func(ctx context.Context) (bool, error) {
+			now, err := u.kube.CoreV1().Pods(u.namespace).Get(ctx, p.Name, metav1.GetOptions{})
+			return err == nil && podReady(now), nil
+		})
+		if err != nil {
+			return fmt.Errorf("worker %s does not become ready: %w", p.Name, err)
+		}
+	}
+	return nil
+}
