@@ -1,0 +1,219 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package forecast
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/native"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Input is all that a forecast depends on.
+type Input struct {
+	// Replicas is the number of groups.
+	Replicas int
+	// Rolling is the user's own rolling update configuration.
+	Rolling lws.RollingUpdateConfiguration
+	// Old and New are the templates of the groups before and after.
+	Old, New lws.LeaderWorkerTemplate
+	// Policy is the release's. Not used by [Native].
+	Policy release.Policy
+	// Startup is how long a group takes from its creation until it is ready. Zero: nobody knows.
+	Startup time.Duration
+	// StatefulSetMaxUnavailable: the cluster has the feature gate MaxUnavailableStatefulSet.
+	StatefulSetMaxUnavailable bool
+	// Rollback: the release is rolled back after its last batch instead of promoted.
+	Rollback bool
+	// Frames: the answer has them.
+	Frames bool
+}
+
+// Size is the number of pods of a group.
+func (in Input) Size() int { return int(ptr.Deref(in.New.Size, 1)) }
+
+// startup is the time that the world works with.
+func (in Input) startup() time.Duration {
+	if in.Startup > 0 {
+		return in.Startup
+	}
+	return time.Minute
+}
+
+// maxWrites is more than any step takes: what takes more does not end.
+const maxWrites = 1000
+
+// Release forecasts a release by the policy. An error means that the planner does not bring it to its end, and is a defect
+// of the forecast or of the planner.
+func Release(in Input) (*pb.PlanResponse, error) {
+	w := newWorld(in)
+	t := newTape(in, w)
+	w.changed = t.note
+	had := 0
+	for i, batch := range in.Policy.Batches {
+		groups := batch.Up(in.Replicas)
+		t.begin(fmt.Sprintf("batch %d of %d (%s)", i+1, len(in.Policy.Batches), batch), w.upgradeTime(groups-had))
+		if err := w.upgrade(t, i); err != nil {
+			return nil, fmt.Errorf("forecast batch %d: %w", i+1, err)
+		}
+		had = groups
+	}
+	name, end := "promote", pb.State_STATE_COMPLETED
+	if in.Rollback {
+		name, end = "roll back", pb.State_STATE_ROLLED_BACK
+	}
+	t.begin(name, w.finishTime(in.Replicas-had))
+	if err := w.finish(); err != nil {
+		return nil, fmt.Errorf("forecast: %w", err)
+	}
+	if err := w.until(t, end); err != nil {
+		return nil, fmt.Errorf("forecast: %s: %w", name, err)
+	}
+	return t.response(in.Policy.Style), nil
+}
+
+// upgrade is what a host does for one batch.
+func (w *world) upgrade(t *tape, batch int) error {
+	if batch == 0 {
+		if _, err := w.drive(t); err != nil { // what Initialize does
+			return err
+		}
+	}
+	q := w.policy.Batches[batch]
+	planned := q.Up(w.in.Replicas)
+	target := &release.Target{Groups: q.String(), Batch: &batch, At: w.time()}
+	var action plan.Action
+	if w.canary != nil {
+		action = plan.ScaleCanary{Name: canaryName, Replicas: planned, Target: target}
+	} else {
+		action = w.rewritten(func(r *release.Release) { r.Target = target })
+	}
+	if err := w.apply(action); err != nil {
+		return err
+	}
+	if err := w.until(t, pb.State_STATE_READY); err != nil || w.policy.Traffic == nil {
+		return err
+	}
+	weight := 0
+	if planned == w.in.Replicas || w.policy.Style != pb.Style_STYLE_BLUE_GREEN {
+		weight = min((100*planned+w.in.Replicas-1)/max(w.in.Replicas, 1), 100)
+	}
+	err := w.apply(w.rewritten(func(r *release.Release) {
+		r.Traffic = r.Traffic.With(func(t *release.Traffic) { t.Weight = weight })
+	}))
+	if err != nil {
+		return err
+	}
+	return w.until(t, pb.State_STATE_READY)
+}
+
+// rewritten is the write of a record that a host's request changes.
+func (w *world) rewritten(change func(*release.Release)) plan.SetStable {
+	record, r := w.record, *w.record.Release
+	change(&r)
+	record.Release = &r
+	return plan.SetStable{Record: record, Rolling: w.stable.Rolling, Why: "the host asks"}
+}
+
+// finish asks for the end of the release.
+func (w *world) finish() error {
+	if w.in.Rollback {
+		return w.apply(plan.BeginRollback(w.observe()))
+	}
+	return w.apply(plan.BeginPromotion(w.observe()))
+}
+
+// drive decides and writes until there is nothing to write.
+func (w *world) drive(t *tape) (plan.Decision, error) {
+	for range maxWrites {
+		d := plan.Plan(w.observe())
+		t.decided(d)
+		if d.Reason == plan.ReasonInvariantViolation {
+			return d, fmt.Errorf("%s", d.Message)
+		}
+		if d.Action == nil {
+			return d, nil
+		}
+		if err := w.apply(d.Action); err != nil {
+			return d, err
+		}
+	}
+	return plan.Decision{}, fmt.Errorf("%d writes and no end", maxWrites)
+}
+
+// until lets the driver and time go on until the release is in a state.
+func (w *world) until(t *tape, state pb.State) error {
+	for range maxWrites {
+		d, err := w.drive(t)
+		if err != nil {
+			return err
+		}
+		if d.State == state {
+			return nil
+		}
+		if !w.pass(d.Recheck) {
+			return fmt.Errorf("nothing more happens in state %s (%s): %s", d.State, d.Reason, d.Message)
+		}
+	}
+	return fmt.Errorf("it is not in state %s after %d changes", state, maxWrites)
+}
+
+// continuous is the time for so many groups, so many at once, as if they did not come in whole waves.
+func (w *world) continuous(groups, atOnce int) time.Duration {
+	if groups <= 0 || w.in.Startup == 0 {
+		return 0
+	}
+	ready := w.policy.MinReady
+	return time.Duration(float64(w.in.Startup)*float64(groups)/float64(max(min(atOnce, groups), 1))) + ready
+}
+
+// upgradeTime is that of a batch with so many new groups: beside the stable ones all come at once, in place by the user's
+// maxUnavailable.
+func (w *world) upgradeTime(groups int) time.Duration {
+	if plan.InPlace(w.policy.Style) {
+		return w.continuous(groups, max(native.LimitsOf(w.in.Rolling, w.in.Replicas).MaxUnavailable, 1))
+	}
+	return w.continuous(groups, groups)
+}
+
+// finishTime is that of the promotion of the user's own groups, of which left are to be updated in place.
+func (w *world) finishTime(left int) time.Duration {
+	limits := native.LimitsOf(plan.Pace(w.in.Rolling, w.in.Replicas), w.in.Replicas)
+	switch {
+	case plan.InPlace(w.policy.Style) && w.in.Rollback:
+		return w.continuous(w.in.Replicas-left, max(limits.MaxUnavailable, 1))
+	case plan.InPlace(w.policy.Style):
+		return w.continuous(left, max(limits.MaxUnavailable, 1))
+	case w.in.Rollback:
+		return 0
+	case w.policy.Style == pb.Style_STYLE_BLUE_GREEN && w.policy.Traffic != nil:
+		return w.continuous(w.in.Replicas, w.in.Replicas)
+	}
+	return w.continuous(w.in.Replicas, limits.Batch())
+}
+
+// Native forecasts what LeaderWorkerSet does by itself. An error says what is wrong with the configuration.
+func Native(in Input) (*pb.PlanResponse, error) {
+	rollout, err := native.Roll(native.Settings{
+		Replicas: in.Replicas, Rolling: in.Rolling, Startup: in.startup(), Parallel: in.StatefulSetMaxUnavailable,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("forecast the rolling update: %w", err)
+	}
+	w := newWorld(in)
+	w.policy.MinReady = 0 // LWS has no such thing
+	t := newTape(in, w)
+	t.begin("rolling update", w.continuous(max(in.Replicas-rollout.Partition, 0), rollout.Batch()))
+	for _, s := range rollout.Stages {
+		t.stage(s)
+	}
+	w.waves = rollout.Waves
+	return t.response(pb.Style_STYLE_UNSPECIFIED), nil
+}

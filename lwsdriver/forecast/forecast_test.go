@@ -1,0 +1,265 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package forecast
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// template has pods with so many GPUs each, two in a group.
+func template(gpus string) lws.LeaderWorkerTemplate {
+	return lws.LeaderWorkerTemplate{Size: ptr.To[int32](2), WorkerTemplate: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(gpus)},
+		}}},
+	}}}
+}
+
+func rolling(unavailable, surge string) lws.RollingUpdateConfiguration {
+	return lws.RollingUpdateConfiguration{MaxUnavailable: intstr.Parse(unavailable), MaxSurge: intstr.Parse(surge), Partition: ptr.To[int32](0)}
+}
+
+// input is a release of 4 groups that start in 10 minutes.
+func input(t *testing.T, p *pb.ReleasePolicy) Input {
+	t.Helper()
+	policy, bad := release.ParsePolicy(p)
+	if len(bad) > 0 {
+		t.Fatal(bad)
+	}
+	return Input{
+		Replicas: 4, Rolling: rolling("1", "1"), Old: template("8"), New: template("8"), Policy: policy,
+		Startup: 10 * time.Minute, StatefulSetMaxUnavailable: true, Frames: true,
+	}
+}
+
+func routes() *pb.TrafficPolicy {
+	return &pb.TrafficPolicy{StableService: "vllm", HttpRoutes: []string{"vllm"}}
+}
+
+// lines are the steps: groups old/new/ready after it, extra groups, fewest available, GPUs, weight, waves, time.
+func lines(r *pb.PlanResponse) []string {
+	out := make([]string, 0, len(r.GetSteps()))
+	for _, s := range r.GetSteps() {
+		out = append(out, fmt.Sprintf("%s: %d/%d/%d +%d >=%d gpu %q %d%% %dx %s", s.GetName(), s.GetStableGroups(), s.GetCanaryGroups(), s.GetReadyGroups(),
+			s.GetExtraGroups(), s.GetMinAvailableGroups(), s.GetExtraResources()["nvidia.com/gpu"], s.GetTrafficWeight(), s.GetWaves(), s.GetEstimate().AsDuration()))
+	}
+	return out
+}
+
+func TestRelease(t *testing.T) {
+	for _, tt := range []struct {
+		name, reason string
+		policy       *pb.ReleasePolicy
+		change       func(*Input)
+		want         []string
+	}{
+		{
+			"canary", "the canary stays while the user's own roll by 1/1: 5 groups and the surge on top",
+			&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}}, nil,
+			[]string{
+				"batch 1 of 2 (25%): 4/1/5 +1 >=4 gpu \"16\" 20% 1x 10m0s",
+				"batch 2 of 2 (100%): 4/4/8 +4 >=4 gpu \"64\" 50% 1x 10m0s",
+				"promote: 0/4/4 +5 >=4 gpu \"80\" 100% 3x 30m0s",
+			},
+		},
+		{
+			"routed", "requests follow the batches",
+			&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}, Traffic: routes(), MinReady: durationpb.New(time.Minute)}, nil,
+			[]string{
+				"batch 1 of 2 (25%): 4/1/5 +1 >=4 gpu \"16\" 25% 1x 11m0s",
+				"batch 2 of 2 (100%): 4/4/8 +4 >=4 gpu \"64\" 100% 1x 11m0s",
+				"promote: 0/4/4 +5 >=4 gpu \"80\" 100% 3x 31m0s",
+			},
+		},
+		{
+			"blue-green", "one switch, and blue is rolled at once while it has nothing to do",
+			&pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"100%"}, Traffic: routes()}, nil,
+			[]string{
+				"batch 1 of 1 (100%): 4/4/8 +4 >=4 gpu \"64\" 100% 1x 10m0s",
+				"promote: 0/4/4 +4 >=4 gpu \"64\" 100% 1x 10m0s",
+			},
+		},
+		{
+			"blue-green without the gate", "blue is rolled group by group all the same",
+			&pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"100%"}, Traffic: routes()},
+			func(in *Input) { in.StatefulSetMaxUnavailable = false },
+			[]string{
+				"batch 1 of 1 (100%): 4/4/8 +4 >=4 gpu \"64\" 100% 1x 10m0s",
+				"promote: 0/4/4 +4 >=4 gpu \"64\" 100% 4x 40m0s",
+			},
+		},
+		{
+			"partition", "nothing on top, maxUnavailable at once",
+			&pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"25%", "100%"}}, nil,
+			[]string{
+				"batch 1 of 2 (25%): 3/1/4 +0 >=3 gpu \"\" 25% 1x 10m0s",
+				"batch 2 of 2 (100%): 0/4/4 +0 >=3 gpu \"\" 100% 3x 30m0s",
+				"promote: 0/4/4 +0 >=4 gpu \"\" 100% 0x 0s",
+			},
+		},
+		{
+			"partition, larger pods", "in place groups take more when the new template does",
+			&pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"2"}}, func(in *Input) { in.New = template("10") },
+			[]string{
+				"batch 1 of 1 (2): 2/2/4 +0 >=3 gpu \"8\" 50% 2x 20m0s",
+				"promote: 0/4/4 +0 >=3 gpu \"16\" 100% 2x 20m0s",
+			},
+		},
+		{
+			"rollback", "of a canary takes no time",
+			&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"50%"}}, func(in *Input) { in.Rollback = true },
+			[]string{
+				"batch 1 of 1 (50%): 4/2/6 +2 >=4 gpu \"32\" 33% 1x 10m0s",
+				"roll back: 4/0/4 +2 >=4 gpu \"32\" 0% 0x 0s",
+			},
+		},
+		{
+			"rollback in place", "takes as long as the batches did",
+			&pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"50%"}}, func(in *Input) { in.Rollback = true },
+			[]string{
+				"batch 1 of 1 (50%): 2/2/4 +0 >=3 gpu \"\" 50% 2x 20m0s",
+				"roll back: 4/0/4 +0 >=3 gpu \"\" 0% 2x 20m0s",
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			in := input(t, tt.policy)
+			if tt.change != nil {
+				tt.change(&in)
+			}
+			r, err := Release(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, lines(r)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tt.reason, diff)
+			}
+			checkSums(t, in, r)
+		})
+	}
+}
+
+// checkSums: what is said of the whole follows from its parts.
+func checkSums(t *testing.T, in Input, r *pb.PlanResponse) {
+	t.Helper()
+	sum := time.Duration(0)
+	for _, s := range r.GetSteps() {
+		sum += s.GetEstimate().AsDuration()
+		if s.GetExtraPods() != s.GetExtraGroups()*int32(in.Size()) {
+			t.Errorf("%s: %d pods of %d groups", s.GetName(), s.GetExtraPods(), s.GetExtraGroups())
+		}
+	}
+	if r.GetEstimate().AsDuration() != sum {
+		t.Errorf("%s in all, the steps are %s", r.GetEstimate().AsDuration(), sum)
+	}
+	if bound := r.GetContinuousEstimate().AsDuration(); bound > sum {
+		t.Errorf("the continuous bound %s is above %s", bound, sum)
+	}
+	last := time.Duration(-1)
+	for i, f := range r.GetFrames() {
+		if at := f.GetAt().AsDuration(); at < last || int(f.GetStep()) >= len(r.GetSteps()) {
+			t.Errorf("frame %d at %s after %s, step %d", i, at, last, f.GetStep())
+		}
+		last = f.GetAt().AsDuration()
+	}
+}
+
+// Every policy that is accepted is brought to its end, whatever the workload; and what the steps say holds for it.
+func TestReleaseEnds(t *testing.T) {
+	n := 0
+	for _, style := range []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION} {
+		for _, batches := range [][]string{{"0%", "10%", "100%"}, {"1", "2"}, {"0"}} {
+			for _, pace := range [][2]string{{"1", "0"}, {"0", "1"}, {"25%", "25%"}, {"10%", "0%"}, {"100%", "100%"}} {
+				for _, replicas := range []int{1, 4} {
+					for mode := range 8 {
+						p := &pb.ReleasePolicy{Style: style, Batches: batches, MinReady: durationpb.New(time.Duration(mode%2) * time.Minute)}
+						if style != pb.Style_STYLE_PARTITION && mode&1 != 0 {
+							p.Traffic = routes()
+						}
+						in := input(t, p)
+						in.Replicas, in.Rolling, in.Rollback, in.StatefulSetMaxUnavailable = replicas, rolling(pace[0], pace[1]), mode&2 != 0, mode&4 != 0
+						r, err := Release(in)
+						if err != nil {
+							t.Errorf("%+v: %v", in, err)
+							continue
+						}
+						n++
+						checkSums(t, in, r)
+						checkEnd(t, in, r)
+					}
+				}
+			}
+		}
+	}
+	t.Logf("%d releases", n)
+}
+
+func checkEnd(t *testing.T, in Input, r *pb.PlanResponse) {
+	t.Helper()
+	last := r.GetSteps()[len(r.GetSteps())-1]
+	stable, updated := int32(0), int32(in.Replicas)
+	if in.Rollback {
+		stable, updated = updated, stable
+	}
+	if last.GetStableGroups() != stable || last.GetCanaryGroups() != updated || last.GetReadyGroups() != int32(in.Replicas) {
+		t.Errorf("%v %v ends as %v", in.Policy.Style, in.Rolling, lines(r))
+	}
+	for _, s := range r.GetSteps() {
+		if in.Policy.Style == pb.Style_STYLE_PARTITION && s.GetExtraGroups() > 0 {
+			t.Errorf("in place, and %v", lines(r))
+		}
+	}
+}
+
+// A start-up beyond the progress deadline is seen before anything moves.
+func TestDeadlineBlocks(t *testing.T) {
+	in := input(t, &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}})
+	in.Startup = 40 * time.Minute
+	r, err := Release(in)
+	if err != nil || len(r.GetBlockers()) != 1 || r.GetBlockers()[0].GetCode() != "ProgressDeadlineExceeded" {
+		t.Errorf("blockers %v, error %v", r.GetBlockers(), err)
+	}
+}
+
+func TestUnknownStartup(t *testing.T) {
+	in := input(t, &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}})
+	in.Startup, in.Frames = 0, false
+	r, err := Release(in)
+	if err != nil || r.GetEstimate() != nil || r.GetSteps()[0].GetEstimate() != nil || r.GetContinuousEstimate() != nil || r.GetFrames() != nil {
+		t.Errorf("%v, error %v", r, err)
+	}
+}
+
+func TestNative(t *testing.T) {
+	in := Input{Replicas: 4, Rolling: rolling("2", "2"), Old: template("8"), New: template("8"), Startup: time.Minute, StatefulSetMaxUnavailable: true, Frames: true}
+	r, err := Native(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"rolling update: 0/4/4 +2 >=2 gpu \"32\" 100% 2x 2m0s"}
+	if diff := cmp.Diff(want, lines(r)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if n := len(r.GetFrames()); n != 4 || r.GetFrames()[1].GetPartition() != 2 || r.GetFrames()[1].GetLeaderReplicas() != 6 {
+		t.Errorf("%d frames: %v", n, r.GetFrames())
+	}
+	checkSums(t, in, r)
+	in.Rolling = rolling("0", "0")
+	if _, err := Native(in); err == nil {
+		t.Error("both 0 is refused by LWS, not by the forecast")
+	}
+}

@@ -1,0 +1,213 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package forecast
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/native"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+// The revisions, and the names of the two workloads. Any would do.
+const (
+	oldRevision, newRevision = "old", "new"
+	stableName, canaryName   = "stable", "canary"
+)
+
+// world is the cluster, as far as it matters to the planner.
+type world struct {
+	in     Input
+	policy release.Policy
+
+	// now is the time since the release began.
+	now time.Duration
+	// waves is how many times groups have become ready.
+	waves  int
+	stable *native.Set
+	record release.Record
+	road   road
+
+	// canary is the workload that the release added. Nil: there is none.
+	canary         *native.Set
+	target         *release.Target
+	held, deleting bool
+
+	// due is when a group becomes ready, since when it has been.
+	due, since map[*native.Group]time.Duration
+	serving    map[*native.Group]bool
+	// changed is called whenever groups may have changed.
+	changed func()
+}
+
+// epoch is when the release begins: long after the groups that are there became ready.
+var epoch = time.Unix(1<<30, 0).UTC()
+
+func newWorld(in Input) *world {
+	w := &world{
+		in: in, policy: in.Policy, due: map[*native.Group]time.Duration{}, since: map[*native.Group]time.Duration{},
+		serving: map[*native.Group]bool{}, stable: native.NewSet(in.Replicas, release.Hold(), oldRevision),
+	}
+	w.policy.RolloutID, w.policy.GroupBudget = "", false // neither moves a group
+	w.stable.Parallel = in.StatefulSetMaxUnavailable
+	for _, g := range w.stable.Groups {
+		w.since[g] = -24 * time.Hour
+	}
+	w.stable.Template = newRevision
+	w.record = release.Record{Version: 1, Saved: in.Rolling, Release: &release.Release{
+		ID: "plan", StableRevision: oldRevision, UpdateRevision: newRevision, Phase: release.Progressing, StartedAt: w.time(), PhaseAt: w.time(),
+	}}
+	return w
+}
+
+func (w *world) time() time.Time { return epoch.Add(w.now) }
+
+// sets are those that are there.
+func (w *world) sets() []*native.Set {
+	if w.canary == nil {
+		return []*native.Set{w.stable}
+	}
+	return []*native.Set{w.stable, w.canary}
+}
+
+// settle has LWS and the StatefulSet controller work.
+func (w *world) settle() {
+	for _, s := range w.sets() {
+		for _, i := range s.Settle() {
+			w.due[s.Groups[i]] = w.now + w.in.startup()
+		}
+	}
+	w.changed()
+}
+
+// pass lets time go on until groups become ready, or for recheck if that is earlier. False: nothing will ever happen.
+func (w *world) pass(recheck time.Duration) bool {
+	next, any := w.now+recheck, recheck > 0
+	for _, s := range w.sets() {
+		for _, i := range s.Unready() {
+			if at := w.due[s.Groups[i]]; !any || at < next {
+				next, any = at, true
+			}
+		}
+	}
+	if !any {
+		return false
+	}
+	w.now = next
+	before := w.ready()
+	for _, s := range w.sets() {
+		for _, i := range s.Unready() {
+			if g := s.Groups[i]; w.due[g] <= w.now {
+				g.Ready, w.since[g] = true, w.now
+			}
+		}
+	}
+	if w.ready() > before {
+		w.waves++
+	}
+	w.settle()
+	return true
+}
+
+// ready is how many groups are.
+func (w *world) ready() int {
+	n := 0
+	for _, s := range w.sets() {
+		n += s.Ready()
+	}
+	return n
+}
+
+// observe describes the world as the driver's observer does.
+func (w *world) observe() plan.Observation {
+	o := plan.Observation{Now: w.time(), Record: &w.record, Policy: w.policy, Stable: w.workload(stableName, w.stable)}
+	if w.canary != nil {
+		c := w.workload(canaryName, w.canary)
+		c.Carries, c.Held, c.Deleting, c.Target = newRevision, w.held, w.deleting, w.target
+		o.Added = []plan.Workload{c}
+	}
+	if w.policy.Traffic != nil {
+		o.Traffic = w.look()
+	}
+	return o
+}
+
+func (w *world) workload(name string, s *native.Set) plan.Workload {
+	out := plan.Workload{Name: name, Replicas: s.Replicas, Size: w.in.Size(), Revision: s.Template, Rolling: s.Rolling, Observed: true}
+	for i := range max(s.LeaderReplicas(), s.Replicas) {
+		view := plan.Group{Index: i, Leader: leader(name, i), Pods: w.in.Size(), Reason: "PodMissing", Message: "is missing"}
+		if g := s.Groups[i]; g != nil {
+			view.Revision, view.Serving = g.Revision, w.serving[g]
+			view.Reason, view.Message = "Starting", "is starting"
+			if g.Ready {
+				view.Ready, view.ReadySince, view.ReadyPods = true, epoch.Add(w.since[g]), view.Pods
+				view.Reason, view.Message = "", ""
+				if w.now-w.since[g] >= w.policy.MinReady {
+					view.FirstReady = view.ReadySince.Add(w.policy.MinReady)
+				}
+			}
+		}
+		out.Groups = append(out.Groups, view)
+	}
+	return out
+}
+
+func leader(name string, index int) string { return fmt.Sprintf("%s-%d", name, index) }
+
+// apply makes the write that the planner has decided on.
+func (w *world) apply(action plan.Action) error {
+	switch a := action.(type) {
+	case plan.SetStable:
+		w.applyStable(a)
+	case plan.CreateCanary:
+		w.canary = native.NewSet(0, release.Native(release.Hold()), newRevision)
+		w.canary.Replicas, w.held, w.deleting, w.target = a.Replicas, true, false, a.Target
+	case plan.ScaleCanary:
+		w.canary.Replicas = a.Replicas
+		if a.Target != nil {
+			w.target = a.Target
+		}
+	case plan.LetGo:
+		w.held = false
+	case plan.DeleteCanary:
+		w.deleting = true
+	case plan.RestartGroup:
+		for i, g := range w.stable.Groups {
+			if leader(stableName, i) == a.Leader && g.Revision != oldRevision {
+				delete(w.stable.Groups, i)
+			}
+		}
+	case plan.SetTraffic:
+		w.road.set(a.Desired)
+	case plan.MarkLeader:
+		for i, g := range w.canary.Groups {
+			if leader(canaryName, i) == a.Leader {
+				w.serving[g] = a.Serves
+			}
+		}
+	default:
+		return fmt.Errorf("the forecast does not know the action %q", action)
+	}
+	if w.deleting && !w.held {
+		w.canary, w.target, w.deleting = nil, nil, false
+	}
+	w.settle()
+	return nil
+}
+
+func (w *world) applyStable(a plan.SetStable) {
+	w.record = a.Record
+	w.stable.Rolling = a.Rolling
+	w.stable.Rolling.Partition = ptr.To(ptr.Deref(a.Rolling.Partition, 0))
+	if a.SaveTemplate {
+		w.record.Release.StableTemplate = &release.Template{}
+	}
+	if a.RestoreTemplate {
+		w.stable.Template = oldRevision
+	}
+}
