@@ -25,11 +25,21 @@ const previewTimeout = 5 * time.Second
 // preview says what a release that is about to begin costs at its peak, and refuses a second set of groups that a quota
 // does not hold. It is asked once: what a running release needs is there, or on its way.
 func (d *Driver) preview(ctx context.Context, s *seen, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
-	warnings := fewReplicas(s, p.GetStyle())
-	now := s.StableRevisions()
-	if s.Stable.Replicas == 0 || len(now) == 1 && now[0] == s.Stable.Revision {
-		return warnings, nil // nothing to release
+	if nothingWaits(s) {
+		return fewReplicas(s, p.GetStyle()), nil
 	}
+	return d.costs(ctx, s, p)
+}
+
+// nothingWaits says whether there is nothing to release.
+func nothingWaits(s *seen) bool {
+	now := s.StableRevisions()
+	return s.Stable.Replicas == 0 || len(now) == 1 && now[0] == s.Stable.Revision
+}
+
+// costs is preview for a release that has something to bring.
+func (d *Driver) costs(ctx context.Context, s *seen, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
+	warnings := fewReplicas(s, p.GetStyle())
 	budgets, err := d.judgeBudgets(ctx, s, p)
 	if err != nil {
 		return nil, err

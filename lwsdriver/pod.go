@@ -57,6 +57,7 @@ func viewPod(obj any) (any, error) {
 		leader:     pod.Labels[lws.WorkerIndexLabelKey] == "0",
 		serving:    pod.Labels[release.ServingLabel] == release.Serving,
 	}
+	v.CreationTimestamp = pod.CreationTimestamp // how long groups take to start
 	v.terminating = pod.DeletionTimestamp != nil
 	v.labelled = markOf(pod.Labels)
 	if v.leader {

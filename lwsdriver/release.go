@@ -70,15 +70,20 @@ func checkInitialize(req *pb.InitializeRequest) error {
 	if len(req.GetOwner()) > maxOwner {
 		bad = append(bad, drivererr.FieldViolation{Field: "owner", Description: fmt.Sprintf("is longer than %d bytes", maxOwner)})
 	}
-	_, violations := release.ParsePolicy(req.GetPolicy())
+	return checkPolicy(req.GetPolicy(), bad...)
+}
+
+// checkPolicy refuses a policy that is wrong, with what else is, or that is not served.
+func checkPolicy(p *pb.ReleasePolicy, bad ...drivererr.FieldViolation) error {
+	_, violations := release.ParsePolicy(p)
 	for _, v := range violations {
 		bad = append(bad, drivererr.FieldViolation(v))
 	}
-	bad = append(bad, unknownFields("policy", req.GetPolicy().ProtoReflect())...)
+	bad = append(bad, unknownFields("policy", p.ProtoReflect())...)
 	if err := drivererr.Invalid(bad...); err != nil {
 		return err
 	}
-	return checkServed(req.GetPolicy())
+	return checkServed(p)
 }
 
 // checkServed refuses what is well said, and not served.

@@ -39,8 +39,7 @@ func (a *applier) restartGroup(ctx context.Context, s *seen, t plan.RestartGroup
 	}, s.key)
 }
 
-// saveTemplate reads the stable revision's template from LWS's own ControllerRevision into the record. The caches keep
-// only digests of those: this is once in a release.
+// saveTemplate reads the stable revision's template into the record.
 func (a *applier) saveTemplate(ctx context.Context, s *seen, record *release.Record) error {
 	hash := record.Release.StableRevision
 	if a.caches.revisionNamed(s.stable, hash) == nil {

@@ -50,6 +50,7 @@ func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.G
 			pb.Capability_CAPABILITY_WAIT,
 			pb.Capability_CAPABILITY_LIST_REVISIONS,
 			pb.Capability_CAPABILITY_UNDO,
+			pb.Capability_CAPABILITY_PLAN,
 			pb.Capability_CAPABILITY_TRAFFIC_WEIGHT,
 			pb.Capability_CAPABILITY_TRAFFIC_HEADER_ROUTE,
 			pb.Capability_CAPABILITY_TRAFFIC_MIRROR,

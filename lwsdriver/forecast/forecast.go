@@ -55,6 +55,9 @@ const maxWrites = 1000
 func Release(in Input) (*pb.PlanResponse, error) {
 	w := newWorld(in)
 	t := newTape(in, w)
+	if in.Replicas == 0 {
+		return t.response(in.Policy.Style), nil // there is nothing to release
+	}
 	w.changed = t.note
 	had := 0
 	for i, batch := range in.Policy.Batches {

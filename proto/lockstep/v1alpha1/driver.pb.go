@@ -1506,7 +1506,7 @@ type PlanResponse struct {
 	ContinuousEstimate *durationpb.Duration `protobuf:"bytes,5,opt,name=continuous_estimate,json=continuousEstimate,proto3" json:"continuous_estimate,omitempty"`
 	// Optional. The start-up time that `estimate` is made of. Zero: unknown.
 	Startup *durationpb.Duration `protobuf:"bytes,6,opt,name=startup,proto3" json:"startup,omitempty"`
-	// Optional. The groups on which `startup` was measured, of which it is the longest. Zero: it was given, or is unknown.
+	// Optional. The groups on which `startup` was measured, of which it is the median. Zero: it was given, or is unknown.
 	StartupGroups int32 `protobuf:"varint,7,opt,name=startup_groups,json=startupGroups,proto3" json:"startup_groups,omitempty"`
 	// Required. Groups that the workload is to have.
 	Replicas int32 `protobuf:"varint,8,opt,name=replicas,proto3" json:"replicas,omitempty"`

@@ -1,0 +1,193 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/forecast"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Plan says what a release would do. It writes nothing: a driver that only looks serves it too.
+func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanResponse, error) {
+	key, err := d.keyFor(req.GetWorkload())
+	if err != nil {
+		return nil, err
+	}
+	if err := checkPlan(req); err != nil {
+		return nil, err
+	}
+	d.awaitRead(ctx, key)
+	s, err := d.observeNew(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	in, warnings := d.forecastInput(ctx, s, req)
+	var r *pb.PlanResponse
+	var blockers []*pb.Warning
+	if req.GetNative() {
+		r, err = forecast.Native(in)
+	} else {
+		var more []*pb.Warning
+		if blockers, more, err = d.obstacles(ctx, s, req.GetPolicy()); err != nil {
+			return nil, err
+		}
+		warnings = append(warnings, more...)
+		r, err = forecast.Release(in)
+	}
+	if err != nil {
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "LeaderWorkerSet %s: %v", key, err)
+	}
+	r.Blockers, r.Warnings = append(blockers, r.GetBlockers()...), warnings
+	if startup, groups := d.caches.groups.startup(key, s.Stable.Replicas); req.GetStartup().AsDuration() == 0 && startup > 0 {
+		r.StartupGroups = int32(groups) //nolint:gosec // a number of groups
+	}
+	return r, nil
+}
+
+func checkPlan(req *pb.PlanRequest) error {
+	var bad []drivererr.FieldViolation
+	if s := req.GetStartup(); s != nil && (s.CheckValid() != nil || s.AsDuration() < 0) {
+		bad = append(bad, drivererr.FieldViolation{Field: "startup", Description: "must be a valid duration, not negative"})
+	}
+	if req.GetNative() {
+		return drivererr.Invalid(bad...)
+	}
+	return checkPolicy(req.GetPolicy(), bad...)
+}
+
+// forecastInput is what the forecast depends on, and warnings about what of it is not known.
+func (d *Driver) forecastInput(ctx context.Context, s *seen, req *pb.PlanRequest) (forecast.Input, []*pb.Warning) {
+	var warnings []*pb.Warning
+	policy, _ := release.ParsePolicy(req.GetPolicy())
+	in := forecast.Input{
+		Replicas: s.Stable.Replicas, Rolling: adopted(s).Saved, Policy: policy,
+		New: s.stable.Spec.LeaderWorkerTemplate, Old: s.stable.Spec.LeaderWorkerTemplate,
+		Startup: req.GetStartup().AsDuration(), StatefulSetMaxUnavailable: req.GetStatefulSetMaxUnavailable(), Frames: req.GetIncludeFrames(),
+	}
+	if in.Startup == 0 {
+		in.Startup, _ = d.caches.groups.startup(s.key, s.Stable.Replicas)
+	}
+	if in.Startup == 0 && in.Replicas > 0 {
+		warnings = append(warnings, &pb.Warning{Code: "StartupUnknown", Message: fmt.Sprintf(
+			"no group of %s has become ready yet, so nobody knows how long one takes: give a start-up time", s.key)})
+	}
+	if nothingWaits(s) {
+		return in, append(warnings, &pb.Warning{Code: "NothingToRelease", Message: fmt.Sprintf(
+			"the groups of %s run its template already: this is what the release of another one would do", s.key)})
+	}
+	old, err := d.runningTemplate(ctx, s)
+	if old == nil {
+		return in, append(warnings, &pb.Warning{Code: "StableTemplateUnknown", Message: fmt.Sprintf(
+			"what the groups of %s run now could not be read, so they are taken to request what the new ones do: %v", s.key, err)})
+	}
+	in.Old = *old
+	return in, warnings
+}
+
+// runningTemplate is what the groups run now. Nil: it can't be told, with the reason.
+func (d *Driver) runningTemplate(ctx context.Context, s *seen) (*lws.LeaderWorkerTemplate, error) {
+	now := s.StableRevisions()
+	if len(now) != 1 {
+		return nil, fmt.Errorf("they are at %d revisions", len(now))
+	}
+	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
+	defer cancel()
+	t, err := d.applier.template(ctx, s, now[0])
+	if err != nil {
+		return nil, err
+	}
+	return &t.LeaderWorkerTemplate, nil
+}
+
+// obstacles are what Initialize would refuse, and what it would warn of. An error is one that says nothing about the release.
+func (d *Driver) obstacles(ctx context.Context, s *seen, p *pb.ReleasePolicy) (blockers, warnings []*pb.Warning, err error) {
+	warnings = append(foundHeld(s), scaledBy(s, p.GetStyle())...)
+	for _, check := range []func() error{
+		func() error { return checkWorkload(s) },
+		func() error { _, err := sameRelease(s, &pb.InitializeRequest{Policy: p}); return err },
+		func() error { return d.checkRoom(s, p.GetStyle()) },
+		func() error { return d.checkTraffic(ctx, s, p) },
+		func() error { return d.checkAutoscalers(s, p.GetStyle()) },
+		func() error {
+			more, err := d.costs(ctx, s, p)
+			warnings = append(warnings, more...)
+			return err
+		},
+	} {
+		err := contractError(check())
+		switch status.Code(err) {
+		case codes.OK:
+		case codes.Unavailable, codes.Aborted, codes.Internal:
+			return nil, nil, err
+		default:
+			blockers = append(blockers, &pb.Warning{Code: reasonCode(drivererr.Reason(err)), Message: status.Convert(err).Message()})
+		}
+	}
+	return blockers, warnings, nil
+}
+
+// reasonCode is a reason as warnings spell theirs: "QuotaExceeded".
+func reasonCode(r pb.ErrorReason) string {
+	var b strings.Builder
+	for _, word := range strings.Split(strings.TrimPrefix(r.String(), "ERROR_REASON_"), "_") {
+		b.WriteString(word[:1] + strings.ToLower(word[1:]))
+	}
+	return b.String()
+}
+
+// startup is how long groups of a workload took from the creation of their first pod until all were ready: the median, so
+// that one that a node kept waiting does not speak for all, and of how many groups. Zero: none is ready.
+func (g *groups) startup(set types.NamespacedName, replicas int) (time.Duration, int) {
+	var all []time.Duration
+	for i := range replicas {
+		if took := g.started(set, strconv.Itoa(i)); took > 0 {
+			all = append(all, took)
+		}
+	}
+	if len(all) == 0 {
+		return 0, 0
+	}
+	slices.Sort(all)
+	return all[(len(all)-1)/2], len(all)
+}
+
+// started is how long one group took. Zero: it is not ready, or there is none.
+func (g *groups) started(set types.NamespacedName, label string) time.Duration {
+	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(set, label))
+	if err != nil {
+		return 0
+	}
+	var created, ready time.Time
+	for _, obj := range objs {
+		pod, ok := obj.(*podView)
+		if !ok || !pod.ready {
+			return 0
+		}
+		if at := pod.CreationTimestamp.Time; created.IsZero() || at.Before(created) {
+			created = at
+		}
+		if pod.since.After(ready) {
+			ready = pod.since
+		}
+	}
+	if len(objs) == 0 {
+		return 0
+	}
+	// The API's times are whole seconds.
+	return max(ready.Sub(created), time.Second)
+}
