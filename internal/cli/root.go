@@ -59,6 +59,7 @@ func commands() []func(*options) *cobra.Command {
 	return []func(*options) *cobra.Command{
 		newServeCommand,
 		newReleaseCommand,
+		newPlanCommand,
 		newStatusCommand,
 		newHistoryCommand,
 		newDiffCommand,

@@ -30,6 +30,9 @@ func everyday(reason string) bool {
 // EventStatus is a context that was looked at, not one of a release that this process drives.
 const EventStatus host.EventKind = "status"
 
+// EventPlan is a dry run.
+const EventPlan host.EventKind = "plan"
+
 // diary remembers what was said, so that each line is news.
 type diary struct {
 	// standing is that of the last line of Progress.

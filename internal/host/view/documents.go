@@ -6,11 +6,13 @@ package view
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
@@ -29,6 +31,8 @@ type Document struct {
 	Outcome string `json:"outcome,omitempty"`
 	// Context is a lockstep.v1alpha1.BatchContext in ProtoJSON, with zero values.
 	Context json.RawMessage `json:"context,omitempty"`
+	// Plan is a lockstep.v1alpha1.PlanResponse in ProtoJSON, with the event "plan" only.
+	Plan json.RawMessage `json:"plan,omitempty"`
 }
 
 // Format is how documents are written.
@@ -70,6 +74,16 @@ func (d *Documents) Status(c *pb.BatchContext, now time.Time) {
 	d.write(Document{Event: string(EventStatus), Time: now.UTC(), Message: c.GetMessage()}, c)
 }
 
+// Plan writes a dry run.
+func (d *Documents) Plan(r *pb.PlanResponse, now time.Time) {
+	plan, err := protoJSON(r)
+	if err != nil {
+		d.err = errors.Join(d.err, err)
+		return
+	}
+	d.write(Document{Event: string(EventPlan), Time: now.UTC(), Plan: plan}, nil)
+}
+
 // Err is the first error of a write, after which nothing was written.
 func (d *Documents) Err() error {
 	return d.err
@@ -90,16 +104,11 @@ func (d *Documents) write(document Document, c *pb.BatchContext) {
 
 func encode(format Format, document Document, c *pb.BatchContext) ([]byte, error) {
 	if c != nil {
-		raw, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(c)
+		raw, err := protoJSON(c)
 		if err != nil {
-			return nil, fmt.Errorf("encode context: %w", err)
+			return nil, err
 		}
-		// ProtoJSON varies its spaces on purpose.
-		var compact bytes.Buffer
-		if err := json.Compact(&compact, raw); err != nil {
-			return nil, fmt.Errorf("compact context: %w", err)
-		}
-		document.Context = compact.Bytes()
+		document.Context = raw
 	}
 	text, err := json.Marshal(document)
 	if err != nil {
@@ -110,4 +119,18 @@ func encode(format Format, document Document, c *pb.BatchContext) ([]byte, error
 	}
 	body, err := yaml.JSONToYAML(text)
 	return append([]byte("---\n"), body...), err
+}
+
+// protoJSON is a message with its zero values.
+func protoJSON(m proto.Message) (json.RawMessage, error) {
+	raw, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", m.ProtoReflect().Descriptor().Name(), err)
+	}
+	// ProtoJSON varies its spaces on purpose.
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, raw); err != nil {
+		return nil, fmt.Errorf("compact %s: %w", m.ProtoReflect().Descriptor().Name(), err)
+	}
+	return compact.Bytes(), nil
 }

@@ -1,0 +1,179 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	"github.com/lockstep-rollouts/lockstep/internal/picture"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/forecast"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+const planAbout = `Say what a release would do before it does it: for each step the groups at the old and the new revision, what it takes on
+top of what the workload has, the least and the most capacity, and the time. Nothing is written.
+
+With NAME it plans the workload in the cluster, asks for what would refuse the release or should be known before it, and
+measures how long a group takes to start on the workload's own groups. With --filename it needs no cluster: the
+manifest says what is to come, and --from, if given, what runs now.
+
+With --native it plans LeaderWorkerSet's own rolling update instead, without a release: each stage, with the partition and
+replicas of the leader StatefulSet and every group.
+
+-o svg draws it: groups as rows, the revision as colour, capacity and the share of requests as lines.`
+
+const planExample = `  lockstep plan vllm --batches 25%,50%,100%
+  lockstep plan vllm --style blue-green --batches 100% --service vllm-leader --http-route vllm
+  lockstep plan --filename new.yaml --from old.yaml --batches 1,4 --startup 10m
+  lockstep plan vllm --native
+  lockstep plan --native --replicas 4 --max-unavailable 2 --max-surge 2 -o svg > plan.svg`
+
+// formatSVG is a picture. Only a plan has one.
+const formatSVG = "svg"
+
+// planFlags are the flags of `lockstep plan`.
+type planFlags struct {
+	target
+
+	policy   policyFlags
+	manifest manifestFlags
+	native   bool
+	startup  time.Duration
+	parallel bool
+	frames   bool
+	format   string
+}
+
+// newPlanCommand makes lockstep plan.
+func newPlanCommand(o *options) *cobra.Command {
+	f := planFlags{target: target{patience: shortPatience, readOnly: true}}
+	cmd := &cobra.Command{
+		Use:               "plan [NAME]",
+		Short:             "Say what a release would do, cost and take, without doing it",
+		Long:              planAbout,
+		Example:           planExample,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, args []string) error { return f.plan(cmd, o, args) },
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&f.native, "native", false, "plan LeaderWorkerSet's own rolling update, without a release")
+	flags.DurationVar(&f.startup, "startup", 0,
+		"time from a group's creation until it is ready (default: measured on the workload's own groups)")
+	flags.BoolVar(&f.parallel, "stateful-set-max-unavailable", false,
+		"the cluster has Kubernetes' feature gate MaxUnavailableStatefulSet: without it groups are updated one after the other")
+	flags.BoolVar(&f.frames, "frames", false, "with -o json or yaml: also every moment at which something changes")
+	f.policy.add(cmd)
+	f.manifest.add(cmd)
+	f.dial.add(cmd)
+	flags.StringVarP(&f.format, "output", "o", "", "write a json or yaml document, or draw an svg picture, to stdout")
+	complete(cmd, "output", string(view.FormatJSON), string(view.FormatYAML), formatSVG)
+	return cmd
+}
+
+func (f *planFlags) plan(cmd *cobra.Command, o *options, args []string) error {
+	if f.format != formatSVG {
+		f.output.format = f.format
+	}
+	if err := f.output.check(); err != nil {
+		return usageErrorf("--output %q: want json, yaml or svg", f.format)
+	}
+	if f.startup < 0 {
+		return usageErrorf("--startup %s: want 0 or more", f.startup)
+	}
+	policy := &pb.ReleasePolicy{}
+	if !f.native {
+		var err error
+		if policy, err = f.policy.policy(); err != nil {
+			return err
+		}
+	}
+	if f.manifest.given() {
+		return f.planFile(o, args, policy)
+	}
+	if err := oneName(cmd, args); err != nil {
+		return err
+	}
+	return f.run(cmd, o, args[0], func(s *session) error { return f.planWorkload(o, s, policy) })
+}
+
+// planWorkload asks a driver.
+func (f *planFlags) planWorkload(o *options, s *session, policy *pb.ReleasePolicy) error {
+	request := &pb.PlanRequest{
+		Workload: s.ref, Policy: policy, Native: f.native, StatefulSetMaxUnavailable: f.parallel, IncludeFrames: f.needsFrames(),
+	}
+	if f.startup > 0 {
+		request.Startup = durationpb.New(f.startup)
+	}
+	var r *pb.PlanResponse
+	err := s.host.Retry(s.ctx, func(ctx context.Context) (err error) {
+		r, err = s.Plan(ctx, request)
+		return err
+	})
+	if err != nil {
+		return s.explain(err, "plan the release of")
+	}
+	return f.show(o, s.name, r)
+}
+
+// planFile needs no cluster.
+func (f *planFlags) planFile(o *options, args []string, policy *pb.ReleasePolicy) error {
+	m, err := f.manifest.read(args)
+	if err != nil {
+		return err
+	}
+	in := m.input
+	in.Startup, in.StatefulSetMaxUnavailable, in.Frames = f.startup, f.parallel, f.needsFrames()
+	var r *pb.PlanResponse
+	if f.native {
+		if r, err = forecast.Native(in); err != nil {
+			return usageErrorf("%s: %w", m.name, err)
+		}
+	} else {
+		parsed, bad := release.ParsePolicy(policy)
+		if len(bad) > 0 {
+			return usageErrorf("%s: %s", bad[0].Field, bad[0].Description)
+		}
+		in.Policy = parsed
+		if r, err = forecast.Release(in); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+	}
+	r.Warnings = m.warnings
+	if f.startup == 0 {
+		r.Warnings = append(r.Warnings, &pb.Warning{Code: "StartupUnknown", Message: "nobody knows how long a group takes to start: give --startup"})
+	}
+	return f.show(o, m.name, r)
+}
+
+// needsFrames says whether every moment is wanted.
+func (f *planFlags) needsFrames() bool { return f.frames || f.native || f.format == formatSVG }
+
+// show writes the plan as it is wanted.
+func (f *planFlags) show(o *options, name string, r *pb.PlanResponse) error {
+	var err error
+	switch f.format {
+	case formatSVG:
+		_, err = o.stdout.Write(picture.Plan(name+": "+view.PlanStyle(r), r))
+	case "":
+		_, err = fmt.Fprint(o.stdout, view.Plan(name, r))
+	default:
+		if !f.frames {
+			r.Frames = nil
+		}
+		documents := view.NewDocuments(o.stdout, view.Format(f.format), false)
+		documents.Plan(r, time.Now())
+		return documents.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("write the plan: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Plan is a dry run of a workload's release, as `lockstep plan` prints it.
+func Plan(name string, r *pb.PlanResponse) string {
+	rows := [][]string{
+		{"Workload", fmt.Sprintf("%s (%s of %s)", name, count(r.GetReplicas(), "group"), count(r.GetSize(), "pod"))},
+		{"Plan", PlanStyle(r)},
+		{"Start-up", startup(r)},
+	}
+	if r.GetEstimate() != nil {
+		rows = append(rows, []string{"Time", fmt.Sprintf("%s without pauses (%s if groups did not come in waves)",
+			r.GetEstimate().AsDuration().Round(time.Second), r.GetContinuousEstimate().AsDuration().Round(time.Second))})
+	}
+	text := columns(rows)
+	if len(r.GetSteps()) > 0 {
+		text += "\n" + steps(r)
+	}
+	if r.GetStyle() == pb.Style_STYLE_UNSPECIFIED && len(r.GetFrames()) > 0 {
+		text += "\n" + stages(r)
+	}
+	var notes strings.Builder
+	for _, w := range r.GetBlockers() {
+		fmt.Fprintf(&notes, "blocked: %s [%s]\n", w.GetMessage(), w.GetCode())
+	}
+	for _, w := range r.GetWarnings() {
+		fmt.Fprintf(&notes, "warning: %s [%s]\n", w.GetMessage(), w.GetCode())
+	}
+	if notes.Len() > 0 {
+		text += "\n" + notes.String()
+	}
+	return text
+}
+
+// PlanStyle says what was planned.
+func PlanStyle(r *pb.PlanResponse) string {
+	if r.GetStyle() == pb.Style_STYLE_UNSPECIFIED {
+		return "LeaderWorkerSet's own rolling update"
+	}
+	return styleWord(r.GetStyle()) + " release"
+}
+
+func startup(r *pb.PlanResponse) string {
+	switch took := r.GetStartup().AsDuration(); {
+	case took == 0:
+		return "unknown"
+	case r.GetStartupGroups() > 0:
+		return fmt.Sprintf("%s a group, the median of %s", took, count(r.GetStartupGroups(), "group"))
+	default:
+		return took.String() + " a group"
+	}
+}
+
+// steps is one row per step.
+func steps(r *pb.PlanResponse) string {
+	rows := [][]string{{"STEP", "OLD", "NEW", "READY", "EXTRA", "PODS", "CAPACITY", "NEW REQUESTS", "WAVES", "TIME", "ALSO REQUESTED"}}
+	for _, s := range r.GetSteps() {
+		rows = append(rows, []string{
+			s.GetName(), fmt.Sprint(s.GetStableGroups()), fmt.Sprint(s.GetCanaryGroups()), fmt.Sprint(s.GetReadyGroups()),
+			fmt.Sprintf("+%d", s.GetExtraGroups()), fmt.Sprintf("+%d", s.GetExtraPods()), capacity(s), fmt.Sprintf("%d%%", s.GetTrafficWeight()),
+			fmt.Sprint(s.GetWaves()), estimate(s.GetEstimate()), resources(s.GetExtraResources()),
+		})
+	}
+	return columns(rows)
+}
+
+// capacity is the least that is available and the most that exists, in percent.
+func capacity(s *pb.PlanStep) string {
+	return fmt.Sprintf("%.0f..%.0f%%", math.Floor(100*s.GetMinCapacity()), 100*s.GetMaxCapacity())
+}
+
+func estimate(d *durationpb.Duration) string {
+	if d == nil {
+		return "-"
+	}
+	return d.AsDuration().Round(time.Second).String()
+}
+
+// resources lists devices first, as they are what is scarce.
+func resources(all map[string]string) string {
+	names := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
+		if x, y := strings.Contains(a, "/"), strings.Contains(b, "/"); x != y {
+			if x {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a, b)
+	})
+	parts := make([]string, 0, len(names))
+	for _, name := range names {
+		parts = append(parts, name+" "+all[name])
+	}
+	return orDash(strings.Join(parts, ", "))
+}
+
+// stages is one row per stage of LWS's own rolling update, and one column per group.
+func stages(r *pb.PlanResponse) string {
+	groups := int32(0)
+	for _, f := range r.GetFrames() {
+		groups = max(groups, f.GetLeaderReplicas())
+	}
+	header := []string{"TIME", "PARTITION", "REPLICAS", "READY"}
+	for i := range groups {
+		header = append(header, fmt.Sprintf("R-%d", i))
+	}
+	rows := [][]string{header}
+	for _, f := range r.GetFrames() {
+		at := "-"
+		if r.GetEstimate() != nil {
+			at = estimate(f.GetAt())
+		}
+		row := []string{at, fmt.Sprint(f.GetPartition()), fmt.Sprint(f.GetLeaderReplicas()), fmt.Sprint(f.GetAvailable())}
+		cells := slices.Repeat([]string{"."}, int(groups))
+		for _, g := range f.GetGroups() {
+			cells[g.GetIndex()] = groupWord(g)
+		}
+		rows = append(rows, append(row, cells...))
+	}
+	return columns(rows)
+}
+
+func groupWord(g *pb.PlanGroup) string {
+	switch {
+	case !g.GetReady():
+		return "..."
+	case g.GetUpdated():
+		return "new"
+	default:
+		return "old"
+	}
+}

@@ -1,0 +1,6 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package picture draws releases as SVG: groups as rows over time, the revision as colour, and below them the capacity and
+// the share of requests. It does no I/O.
+package picture

@@ -1,0 +1,312 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package picture
+
+import (
+	"fmt"
+	"html"
+	"slices"
+	"strings"
+	"time"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// The measures of a picture, in pixels.
+const (
+	width       = 960
+	left, right = 104, 52
+	plot        = width - left - right
+	top         = 124 // of the first row
+	rowHeight   = 16
+	rowStep     = 20
+	setGap      = 12 // between the workload's own groups and those that are added
+	chartGap    = 40
+	chartHeight = 130
+	bottom      = 48
+	// letter is about the width of a character of the labels.
+	letter = 6.3
+)
+
+// style has colours that people who see few of them can tell apart, in light and, where the viewer knows of it, in dark. It
+// has no variables: not every viewer knows them.
+const style = `<style>
+text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; font-size: 11.5px; fill: #1f2933 }
+.h { font-size: 16px; font-weight: 600 } .s { fill: #6b7785 } .m { text-anchor: middle } .e { text-anchor: end }
+.bg { fill: #ffffff } .band { fill: #f3f6f9 } .old { fill: #8fa3bf } .starting { fill: #f2c14e } .new { fill: #1b998b }
+.grid { stroke: #dfe5ec; stroke-width: 1 } .edge { stroke: #aab4c0; stroke-width: 1; stroke-dasharray: 2 3 }
+.cap, .req { fill: none; stroke-width: 2.25; stroke-linejoin: round } .cap { stroke: #3d5a80 } .req { stroke: #d1495b; stroke-dasharray: 6 4 }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6eaef } .s { fill: #97a3b1 } .bg { fill: #14181d } .band { fill: #1c232b } .old { fill: #5f7593 } .starting { fill: #d9a62e }
+  .new { fill: #2bb8a7 } .grid { stroke: #2b333d } .edge { stroke: #4a5663 } .cap { stroke: #8fb4e0 } .req { stroke: #ef7a87 }
+}
+</style>
+`
+
+// canvas is a picture that is being drawn.
+type canvas struct {
+	strings.Builder
+
+	r     *pb.PlanResponse
+	rows  []row
+	total time.Duration // all that is shown
+	end   time.Duration // of the release
+}
+
+// row is one group over time.
+type row struct {
+	role  pb.GroupRole
+	index int32
+	y     float64
+}
+
+// Plan draws a dry run with its frames.
+func Plan(title string, r *pb.PlanResponse) []byte {
+	c := &canvas{r: r}
+	if n := len(r.GetFrames()); n > 0 {
+		c.end = r.GetFrames()[n-1].GetAt().AsDuration()
+	}
+	// A little of what comes after the end is shown, since the end itself has no width.
+	c.total = max(c.end+c.end/20, time.Second)
+	height := c.layout()
+	fmt.Fprintf(c, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %.0f" width="%d" height="%.0f" role="img">`+"\n", width, height, width, height)
+	fmt.Fprintf(c, "<title>%s</title>\n%s", html.EscapeString(title), style)
+	fmt.Fprintf(c, `<rect class="bg" width="%d" height="%.0f"/>`+"\n", width, height)
+	c.header(title)
+	chart := height - bottom - chartHeight
+	c.bands(chart + chartHeight)
+	for _, row := range c.rows {
+		c.group(row)
+	}
+	c.chart(chart)
+	c.axis(chart + chartHeight)
+	c.WriteString("</svg>\n")
+	return []byte(c.String())
+}
+
+// layout places the rows and returns the picture's height.
+func (c *canvas) layout() float64 {
+	for _, f := range c.r.GetFrames() {
+		for _, g := range f.GetGroups() {
+			known := func(r row) bool { return r.role == g.GetRole() && r.index == g.GetIndex() }
+			if !slices.ContainsFunc(c.rows, known) {
+				c.rows = append(c.rows, row{role: g.GetRole(), index: g.GetIndex()})
+			}
+		}
+	}
+	slices.SortFunc(c.rows, func(a, b row) int {
+		if a.role != b.role {
+			return int(a.role - b.role)
+		}
+		return int(a.index - b.index)
+	})
+	y := float64(top)
+	for i := range c.rows {
+		if i > 0 && c.rows[i].role != c.rows[i-1].role {
+			y += setGap
+		}
+		c.rows[i].y = y
+		y += rowStep
+	}
+	return y + chartGap + chartHeight + bottom
+}
+
+func (c *canvas) x(at time.Duration) float64 {
+	return left + plot*float64(min(at, c.total))/float64(c.total)
+}
+
+func (c *canvas) header(title string) {
+	fmt.Fprintf(c, `<text class="h" x="16" y="28">%s</text>`+"\n", html.EscapeString(title))
+	about := fmt.Sprintf("%s of %s", count(c.r.GetReplicas(), "group"), count(c.r.GetSize(), "pod"))
+	if c.r.GetEstimate() != nil {
+		about += fmt.Sprintf(" · %s in all · %s to start a group", short(c.r.GetEstimate().AsDuration()), short(c.r.GetStartup().AsDuration()))
+	} else {
+		about += " · time in start-ups of a group, which nobody knows"
+	}
+	fmt.Fprintf(c, `<text class="s" x="16" y="47">%s</text>`+"\n", about)
+	x := float64(14)
+	for _, key := range []struct{ class, text string }{
+		{"old", "old, ready"}, {"starting", "starting"}, {"new", "new, ready"}, {"cap", "capacity"}, {"req", "requests to new"},
+	} {
+		if key.class == "req" || key.class == "cap" {
+			fmt.Fprintf(c, `<path class="%s" d="M%.1f 64h18"/>`, key.class, x)
+		} else {
+			fmt.Fprintf(c, `<rect class="%s" x="%.1f" y="58" width="14" height="11" rx="2"/>`, key.class, x+2)
+		}
+		fmt.Fprintf(c, `<text x="%.1f" y="68">%s</text>`+"\n", x+22, key.text)
+		x += letter*float64(len(key.text)) + 44
+	}
+}
+
+func count(n int32, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// bands are the steps.
+func (c *canvas) bands(floor float64) {
+	for i, s := range c.r.GetSteps() {
+		from, to := c.span(int32(i)) //nolint:gosec // few
+		a, b := c.x(from), c.x(to)
+		if to == c.end && i == len(c.r.GetSteps())-1 {
+			b = c.x(c.total)
+		}
+		if i%2 == 0 {
+			fmt.Fprintf(c, `<rect class="band" x="%.1f" y="%d" width="%.1f" height="%.1f"/>`+"\n", a, top-28, b-a, floor-top+28)
+		}
+		if i > 0 {
+			fmt.Fprintf(c, `<path class="edge" d="M%.1f %dV%.1f"/>`+"\n", a, top-28, floor)
+		}
+		label := s.GetName()
+		for _, shorter := range []string{strings.SplitN(label, " (", 2)[0], strings.TrimPrefix(strings.SplitN(label, " of ", 2)[0], "batch "), ""} {
+			if letter*float64(len(label)) < b-a-4 {
+				break
+			}
+			label = shorter
+		}
+		fmt.Fprintf(c, `<text class="m s" x="%.1f" y="%d">%s<title>%s</title></text>`+"\n", (a+b)/2, top-14, html.EscapeString(label), html.EscapeString(s.GetName()))
+	}
+}
+
+// span is when a step begins and ends.
+func (c *canvas) span(step int32) (from, to time.Duration) {
+	from, to = c.end, c.end
+	for _, f := range slices.Backward(c.r.GetFrames()) {
+		switch at := f.GetAt().AsDuration(); {
+		case f.GetStep() == step:
+			from = at
+		case f.GetStep() > step:
+			to = at
+		}
+	}
+	return min(from, to), to
+}
+
+// group draws one row: a bar for each time that the group is in one state.
+func (c *canvas) group(r row) {
+	name := "group"
+	if r.role == pb.GroupRole_GROUP_ROLE_CANARY {
+		name = "added"
+	}
+	fmt.Fprintf(c, `<text class="e s" x="%d" y="%.1f">%s %d</text>`+"\n", left-10, r.y+12, name, r.index)
+	was, since := "", time.Duration(0)
+	for _, f := range c.r.GetFrames() {
+		at, now := f.GetAt().AsDuration(), stateIn(f, r)
+		if now != was {
+			c.bar(r, was, since, at)
+			was, since = now, at
+		}
+	}
+	c.bar(r, was, since, c.total)
+}
+
+// stateIn is the class of a group at a moment, empty if it does not exist.
+func stateIn(f *pb.PlanFrame, r row) string {
+	for _, g := range f.GetGroups() {
+		switch {
+		case g.GetRole() != r.role || g.GetIndex() != r.index:
+		case !g.GetReady():
+			return "starting"
+		case g.GetUpdated():
+			return "new"
+		default:
+			return "old"
+		}
+	}
+	return ""
+}
+
+func (c *canvas) bar(r row, class string, from, to time.Duration) {
+	a, b := c.x(from), c.x(to)
+	if class == "" || b-a < 0.5 {
+		return
+	}
+	fmt.Fprintf(c, `<rect class="%s" x="%.1f" y="%.1f" width="%.1f" height="%d" rx="3"><title>%s, %s to %s</title></rect>`+"\n",
+		class, a+0.75, r.y, max(b-a-1.5, 0.5), rowHeight, class, c.label(from), c.label(min(to, c.end)))
+}
+
+// chart draws capacity and the share of requests, in percent.
+func (c *canvas) chart(y float64) {
+	most := 100.0
+	for _, f := range c.r.GetFrames() {
+		most = max(most, c.capacity(f))
+	}
+	scale := func(percent float64) float64 { return y + chartHeight*(1-percent/(most*1.06)) }
+	step := 25.0
+	if most > 100 {
+		step = 50
+	}
+	for p := 0.0; p <= most; p += step {
+		fmt.Fprintf(c, `<path class="grid" d="M%d %.1fH%d"/><text class="e s" x="%d" y="%.1f">%.0f%%</text>`+"\n", left, scale(p), width-right, left-10, scale(p)+4, p)
+	}
+	c.line("cap", scale, c.capacity)
+	c.line("req", scale, func(f *pb.PlanFrame) float64 { return float64(f.GetTrafficWeight()) })
+}
+
+// capacity is what is available of what the workload is to have.
+func (c *canvas) capacity(f *pb.PlanFrame) float64 {
+	return 100 * float64(f.GetAvailable()) / float64(max(c.r.GetReplicas(), 1))
+}
+
+// line draws a value that changes in steps; of several at one moment the last.
+func (c *canvas) line(class string, scale func(float64) float64, value func(*pb.PlanFrame) float64) {
+	var path strings.Builder
+	frames := c.r.GetFrames()
+	for i, f := range frames {
+		if i+1 < len(frames) && frames[i+1].GetAt().AsDuration() == f.GetAt().AsDuration() && i > 0 {
+			continue
+		}
+		if y := scale(value(f)); path.Len() == 0 {
+			fmt.Fprintf(&path, "M%d %.1f", left, y)
+		} else {
+			fmt.Fprintf(&path, "H%.1fV%.1f", c.x(f.GetAt().AsDuration()), y)
+		}
+	}
+	if path.Len() > 0 {
+		fmt.Fprintf(c, `<path class="%s" d="%sH%.1f"/>`+"\n", class, path.String(), c.x(c.total))
+	}
+}
+
+// axis draws the time.
+func (c *canvas) axis(y float64) {
+	step := tick(c.total)
+	for at := time.Duration(0); at <= c.total; at += step {
+		fmt.Fprintf(c, `<path class="grid" d="M%.1f %.1fv5"/><text class="m s" x="%.1f" y="%.1f">%s</text>`+"\n", c.x(at), y, c.x(at), y+19, c.label(at))
+	}
+}
+
+// tick is a round time of which about eight are shown.
+func tick(total time.Duration) time.Duration {
+	for _, round := range []time.Duration{
+		time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute,
+		10 * time.Minute, 15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 4 * time.Hour, 8 * time.Hour,
+	} {
+		if total/round <= 9 {
+			return round
+		}
+	}
+	return max((total / 8).Round(time.Hour), time.Hour)
+}
+
+// label is a time, or a number of start-ups where nobody knows how long one takes.
+func (c *canvas) label(at time.Duration) string {
+	if c.r.GetEstimate() == nil {
+		return fmt.Sprintf("%g×", at.Minutes())
+	}
+	return short(at)
+}
+
+// short is a duration without zeros that say nothing: "1h30m", "45s".
+func short(d time.Duration) string {
+	s := d.Round(time.Second).String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
