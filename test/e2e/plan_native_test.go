@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -103,11 +104,7 @@ func (u *nativeUpdate) run(ctx context.Context) (stages int, err error) {
 		if len(unready) == 0 {
 			break
 		}
-		next := native.Next(unready, u.order)
-		if err := u.makeReady(ctx, next); err != nil {
-			return stages, err
-		}
-		u.set.Groups[next].Ready = true
+		u.set.Groups[native.Next(unready, u.order)].Ready = true
 	}
 	if !u.set.Updated() {
 		return stages, fmt.Errorf("the update ended as %q", u.expected())
@@ -120,8 +117,10 @@ func (u *nativeUpdate) agree(ctx context.Context) error {
 	want, got := u.expected(), ""
 	err := wait.PollUntilContextTimeout(ctx, pollNative, await.Patience, true, func(ctx context.Context) (bool, error) {
 		var err error
-		got, err = u.actual(ctx)
-		return err == nil && got == want, nil
+		if got, err = u.actual(ctx); err == nil && got == want {
+			return true, nil
+		}
+		return false, u.nurse(ctx)
 	})
 	if err != nil {
 		return fmt.Errorf("%w; (-model +cluster) %s", err, cmp.Diff(want, got))
@@ -204,26 +203,24 @@ func (u *nativeUpdate) pods(ctx context.Context) (map[int][]*corev1.Pod, error) 
 	return groups, nil
 }
 
-// makeReady lets a group become ready, its leader last: a StatefulSet goes on once the leader is.
-func (u *nativeUpdate) makeReady(ctx context.Context, index int) error {
+// nurse lets the groups become ready that are so in the model, leaders last: a StatefulSet goes on once the leader is.
+// LWS now and then takes a new group down once more for the end of the pod before it, so this is done until it has effect.
+func (u *nativeUpdate) nurse(ctx context.Context) error {
 	pods, err := u.pods(ctx)
 	if err != nil {
 		return err
 	}
-	for _, p := range pods[index] {
-		patch := []byte(`{"metadata":{"annotations":{"` + cluster.AnnotationBehavior + `":null}}}`)
-		if _, err := u.kube.CoreV1().Pods(u.namespace).Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-			return err
-		}
-		if p.Labels[lws.WorkerIndexLabelKey] == "0" {
-			continue // what follows may be its end at once
-		}
-		err := wait.PollUntilContextTimeout(ctx, pollNative, await.Patience, true, func(ctx context.Context) (bool, error) {
-			now, err := u.kube.CoreV1().Pods(u.namespace).Get(ctx, p.Name, metav1.GetOptions{})
-			return err == nil && podReady(now), nil
-		})
-		if err != nil {
-			return fmt.Errorf("worker %s does not become ready: %w", p.Name, err)
+	for index, g := range u.set.Groups {
+		for _, p := range pods[index] {
+			if !g.Ready || podReady(p) {
+				continue
+			}
+			patch := []byte(`{"metadata":{"annotations":{"` + cluster.AnnotationBehavior + `":null}}}`)
+			_, err := u.kube.CoreV1().Pods(u.namespace).Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				return err
+			}
+			break // the next one once this one is ready
 		}
 	}
 	return nil
