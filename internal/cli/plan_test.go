@@ -1,0 +1,139 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host/hosttest"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// groups is a manifest of a LeaderWorkerSet, after another object as templates of charts have them.
+func groups(t *testing.T, name, image string, more string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name+".yaml")
+	text := `apiVersion: v1
+kind: Service
+metadata: {name: vllm-leader}
+---
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: ` + name + `}
+spec:
+  replicas: 4
+  rolloutStrategy:
+    type: RollingUpdate
+    rollingUpdateConfiguration: {maxUnavailable: 2, maxSurge: 25%}
+  leaderWorkerTemplate:
+    size: 3
+    workerTemplate:
+      spec:
+        containers:
+        - {name: server, image: "` + image + `", resources: {requests: {"nvidia.com/gpu": 8}}}
+` + more
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestPlanFiles(t *testing.T) {
+	before, after := groups(t, "vllm", "v1", ""), groups(t, "vllm", "v2", "")
+	for name, tc := range map[string]struct {
+		reason         string
+		args           []string
+		code           int
+		stdout, stderr string
+	}{
+		"Release": {
+			reason: "two manifests, and nothing else", args: []string{"--filename", after, "--from", before, "--batches", "50%", "--startup", "10m"},
+			stdout: "batch 1 of 1 (50%)  4    2    6      +2     +6    100..150%  33%           1      10m0s  nvidia.com/gpu 48\n",
+		},
+		"Native": {
+			reason: "the file's own pace", args: []string{"--filename", after, "--native", "--startup", "1m", "--stateful-set-max-unavailable"},
+			stdout: "rolling update  0    4    4      +1     +3    50..125%  100%          2      2m0s  nvidia.com/gpu 24\n",
+		},
+		"Flags": {
+			reason: "no file is needed", args: []string{"--native", "--replicas", "2", "--max-unavailable", "99%"},
+			stdout: "-     1          2         1      old  ...\n",
+		},
+		"FlagsOverFile": {
+			reason: "flags overrule it", args: []string{"vllm", "--filename", after, "--native", "--max-surge", "0", "--replicas", "3"},
+			stdout: "Workload  vllm (3 groups of 3 pods)",
+		},
+		"NothingNew": {
+			reason: "one template twice", args: []string{"--filename", before, "--from", before, "--batches", "1", "--startup", "1m"},
+			stdout: "[NothingToRelease]",
+		},
+		"UnknownStartup": {reason: "no cluster measures it", args: []string{"--filename", after, "--batches", "1"}, stdout: "[StartupUnknown]"},
+		"Picture":        {reason: "of the release", args: []string{"--filename", after, "--batches", "1", "-o", "svg"}, stdout: "<title>vllm: Canary release</title>"},
+		"Both0": {
+			reason: "LWS refuses it", args: []string{"--native", "--replicas", "4", "--max-unavailable", "0"}, code: exitUsage, stderr: "both come to 0 of 4 replicas",
+		},
+		"OtherName": {
+			reason: "another workload", args: []string{"other", "--filename", after, "--batches", "1"}, code: exitUsage, stderr: `has no LeaderWorkerSet "other"`,
+		},
+		"NoName":     {reason: "neither a name nor a file", args: []string{"--batches", "1"}, code: exitUsage, stderr: "needs the name of one LeaderWorkerSet"},
+		"NoBatches":  {reason: "a release has batches", args: []string{"--filename", after}, code: exitUsage, stderr: "--batches"},
+		"BadBatches": {reason: "as the driver refuses them", args: []string{"--filename", after, "--batches", "2,1"}, code: exitUsage, stderr: "policy.batches[1]"},
+		"BadSurge": {
+			reason: "no number", args: []string{"--native", "--replicas", "4", "--max-surge", "few"}, code: exitUsage, stderr: `--max-surge "few"`,
+		},
+		"BadFormat":  {reason: "no such format", args: []string{"vllm", "--batches", "1", "-o", "png"}, code: exitUsage, stderr: "want json, yaml or svg"},
+		"BadStartup": {reason: "time goes one way", args: []string{"vllm", "--native", "--startup", "-1s"}, code: exitUsage, stderr: "--startup"},
+		"BadField": {
+			reason: "a field that is not there is no wish that can be met", args: []string{"--filename", groups(t, "x", "v1", "  replica: 3\n"), "--native"},
+			code: exitUsage, stderr: "replica",
+		},
+		"OnlyFrom": {reason: "what is to come is not said", args: []string{"--from", before, "--native"}, code: exitUsage, stderr: "--filename"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := runProgram(deadline(t), t, "", append([]string{"plan"}, tc.args...)...)
+			if got.code != tc.code || !strings.Contains(got.stdout, tc.stdout) || !strings.Contains(got.stderr, tc.stderr) {
+				t.Errorf("%s: lockstep plan %q exits with %d, want %d\nstdout, want %q:\n%s\nstderr, want %q:\n%s",
+					tc.reason, tc.args, got.code, tc.code, tc.stdout, got.stdout, tc.stderr, got.stderr)
+			}
+		})
+	}
+}
+
+func TestPlanJSON(t *testing.T) {
+	for _, frames := range []bool{false, true} {
+		args := []string{"plan", "--native", "--replicas", "4", "--startup", "1m", "-o", "json"}
+		if frames {
+			args = append(args, "--frames")
+		}
+		got := runProgram(deadline(t), t, "", args...)
+		var document struct {
+			Event string          `json:"event"`
+			Plan  json.RawMessage `json:"plan"`
+		}
+		if err := json.Unmarshal([]byte(got.stdout), &document); err != nil {
+			t.Fatalf("%v: %s", err, got.stdout)
+		}
+		r := &pb.PlanResponse{}
+		if err := protojson.Unmarshal(document.Plan, r); err != nil {
+			t.Fatal(err)
+		}
+		if document.Event != "plan" || len(r.GetSteps()) != 1 || (len(r.GetFrames()) > 0) != frames {
+			t.Errorf("frames %t: %s", frames, got.stdout)
+		}
+	}
+}
+
+// A driver that does not plan says so.
+func TestPlanUnsupported(t *testing.T) {
+	got := runProgram(deadline(t), t, hosttest.Serve(t, hosttest.New()).Address, "plan", "vllm", "--batches", "1")
+	if got.code != exitError || !strings.Contains(got.stderr, "does not serve Plan") {
+		t.Errorf("exit code %d:\n%s", got.code, got.stderr)
+	}
+}

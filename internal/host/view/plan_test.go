@@ -1,0 +1,120 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/forecast"
+	engine "github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// planned is the release of docs/plan.md: 4 groups of 2 pods with 8 GPUs each.
+func planned(t *testing.T) *pb.PlanResponse {
+	t.Helper()
+	policy, bad := engine.ParsePolicy(&pb.ReleasePolicy{
+		Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "50%", "100%"},
+		Traffic: &pb.TrafficPolicy{StableService: "vllm-leader", HttpRoutes: []string{"vllm"}},
+	})
+	if len(bad) > 0 {
+		t.Fatal(bad)
+	}
+	template := lws.LeaderWorkerTemplate{Size: ptr.To[int32](2), WorkerTemplate: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		Containers: []corev1.Container{{Name: "server", Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
+		}}},
+	}}}
+	r, err := forecast.Release(forecast.Input{
+		Replicas: 4, Rolling: lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1)}, Old: template, New: template,
+		Policy: policy, Startup: 10 * time.Minute,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.StartupGroups = 4
+	return r
+}
+
+func mustDocument(t *testing.T, block string) {
+	t.Helper()
+	document, err := os.ReadFile("../../../docs/plan.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(document), "```\n"+block+"```\n") {
+		t.Errorf("docs/plan.md lacks this block:\n%s", block)
+	}
+}
+
+// What the documentation shows is what the command prints.
+func TestPlanDocument(t *testing.T) {
+	mustDocument(t, Plan("default/vllm", planned(t)))
+	r, err := forecast.Native(forecast.Input{
+		Replicas: 5, Rolling: lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromString("25%"), MaxSurge: intstr.FromInt32(1)},
+		Startup: time.Minute, StatefulSetMaxUnavailable: true, Frames: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := Plan("workload", r)
+	mustDocument(t, text[strings.Index(text, "TIME  PARTITION"):])
+}
+
+func TestPlanNotes(t *testing.T) {
+	r := planned(t)
+	r.Startup, r.Estimate = nil, nil
+	for _, s := range r.GetSteps() {
+		s.Estimate = nil
+	}
+	r.Blockers = []*pb.Warning{{Code: "QuotaExceeded", Message: "no room"}}
+	r.Warnings = []*pb.Warning{{Code: "FewReplicas", Message: "one group"}}
+	text := Plan("default/vllm", r)
+	for _, want := range []string{"Start-up  unknown\n", "\nblocked: no room [QuotaExceeded]\nwarning: one group [FewReplicas]\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the plan lacks %q:\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "Time ") || strings.Contains(text, "10m") {
+		t.Errorf("a time that nobody knows:\n%s", text)
+	}
+}
+
+func TestPlanDocuments(t *testing.T) {
+	want := planned(t)
+	for _, format := range []Format{FormatJSON, FormatYAML} {
+		var b bytes.Buffer
+		d := NewDocuments(&b, format, false)
+		d.Plan(want, noon)
+		if d.Err() != nil {
+			t.Fatal(d.Err())
+		}
+		text, err := yaml.YAMLToJSON(bytes.TrimPrefix(b.Bytes(), []byte("---\n")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var document Document
+		if err := json.Unmarshal(text, &document); err != nil {
+			t.Fatal(err)
+		}
+		got := &pb.PlanResponse{}
+		if err := protojson.Unmarshal(document.Plan, got); err != nil || document.Event != "plan" || !proto.Equal(got, want) {
+			t.Errorf("%s: event %q, %v:\n%s", format, document.Event, err, text)
+		}
+	}
+}

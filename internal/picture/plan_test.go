@@ -1,0 +1,137 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package picture
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/forecast"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func planned(t *testing.T, style pb.Style, startup time.Duration, batches ...string) *pb.PlanResponse {
+	t.Helper()
+	p := &pb.ReleasePolicy{Style: style, Batches: batches}
+	if style != pb.Style_STYLE_PARTITION {
+		p.Traffic = &pb.TrafficPolicy{StableService: "vllm-leader", HttpRoutes: []string{"vllm"}}
+	}
+	policy, bad := release.ParsePolicy(p)
+	if len(bad) > 0 {
+		t.Fatal(bad)
+	}
+	r, err := forecast.Release(forecast.Input{
+		Replicas: 4, Rolling: lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1)}, Policy: policy, Startup: startup, Frames: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// shape is one element of a picture.
+type shape struct {
+	name  string
+	attrs map[string]string
+}
+
+// parse reads a picture as XML, and fails if it is none.
+func parse(t *testing.T, svg []byte) []shape {
+	t.Helper()
+	var all []shape
+	for d := xml.NewDecoder(bytes.NewReader(svg)); ; {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatalf("the picture is no XML: %v\n%s", err, svg)
+		}
+		if e, ok := token.(xml.StartElement); ok {
+			s := shape{name: e.Name.Local, attrs: map[string]string{}}
+			for _, a := range e.Attr {
+				s.attrs[a.Name.Local] = a.Value
+			}
+			all = append(all, s)
+		}
+	}
+}
+
+// bars are the widths of all bars of a class, one after the other.
+func bars(t *testing.T, all []shape, class string) (widths []float64) {
+	t.Helper()
+	for _, s := range all {
+		if s.name != "rect" || s.attrs["class"] != class || s.attrs["height"] != strconv.Itoa(rowHeight) {
+			continue
+		}
+		x, errX := strconv.ParseFloat(s.attrs["x"], 64)
+		w, errW := strconv.ParseFloat(s.attrs["width"], 64)
+		if errX != nil || errW != nil || w <= 0 || x < left || x+w > width-right+1 {
+			t.Errorf("a bar from %q, %q wide", s.attrs["x"], s.attrs["width"])
+		}
+		widths = append(widths, w)
+	}
+	return widths
+}
+
+func TestPlanPicture(t *testing.T) {
+	all := parse(t, Plan(`a <"&> title`, planned(t, pb.Style_STYLE_CANARY, 10*time.Minute, "25%", "100%")))
+	// Each of 4 groups is old, starts and is new; each of 4 added ones starts and is new.
+	if o, s, n := bars(t, all, "old"), bars(t, all, "starting"), bars(t, all, "new"); len(o) != 4 || len(s) != 8 || len(n) != 8 {
+		t.Errorf("%d bars old, %d starting, %d new", len(o), len(s), len(n))
+	}
+	starting := bars(t, all, "starting")
+	for _, w := range starting {
+		if w < starting[0]-0.11 || w > starting[0]+0.11 {
+			t.Errorf("start-ups are alike, the bars are not: %v", starting)
+		}
+	}
+	lines := 0
+	for _, s := range all {
+		if c := s.attrs["class"]; s.name == "path" && (c == "cap" || c == "req") {
+			lines++
+		}
+	}
+	if lines != 4 { // two in the legend
+		t.Errorf("%d lines", lines)
+	}
+}
+
+// Pictures of anything are drawn, and say in which unit the time is.
+func TestPlanPictures(t *testing.T) {
+	for _, style := range []pb.Style{pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION} {
+		for _, startup := range []time.Duration{0, time.Second, 100 * time.Hour} {
+			svg := Plan("x", planned(t, style, startup, "0%", "100%"))
+			parse(t, svg)
+			if unknown := strings.Contains(string(svg), "1×<"); unknown != (startup == 0) {
+				t.Errorf("%v, start-up %s: counts in start-ups: %t", style, startup, unknown)
+			}
+		}
+	}
+	parse(t, Plan("empty", &pb.PlanResponse{}))
+}
+
+// The picture in the documentation is one that the command draws.
+func TestPlanPictureDocument(t *testing.T) {
+	const path = "../../docs/images/plan-canary.svg"
+	want := Plan("vllm: Canary release", planned(t, pb.Style_STYLE_CANARY, 10*time.Minute, "25%", "50%", "100%"))
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s is another picture: draw it again, as docs/plan.md says", path)
+	}
+}

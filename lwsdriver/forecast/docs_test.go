@@ -1,0 +1,86 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package forecast
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+const (
+	canary    = pb.Style_STYLE_CANARY
+	blueGreen = pb.Style_STYLE_BLUE_GREEN
+	partition = pb.Style_STYLE_PARTITION
+	nobody    = pb.Style_STYLE_UNSPECIFIED // LWS's own rolling update
+)
+
+// strategies are the rows of docs/strategies.md: 4 groups of 2 pods with 8 GPUs each, 10 minutes to start a group.
+var strategies = []struct {
+	name               string
+	style              pb.Style
+	batches            []string
+	unavailable, surge string
+	routed             bool
+}{
+	{name: "Rolling, 1 unavailable", style: nobody, unavailable: "1", surge: "0"},
+	{name: "Rolling, surge 1", style: nobody, unavailable: "0", surge: "1"},
+	{name: "Recreate", style: nobody, unavailable: "100%", surge: "0"},
+	{name: "Partition 25%, 50%, 100%", style: partition, batches: []string{"25%", "50%", "100%"}, unavailable: "1", surge: "0"},
+	{name: "Approval per group", style: partition, batches: []string{"1", "2", "3", "4"}, unavailable: "1", surge: "0"},
+	{name: "Canary 25%, 50%, 100%", style: canary, batches: []string{"25%", "50%", "100%"}, unavailable: "1", surge: "0", routed: true},
+	{name: "Canary of 1 group", style: canary, batches: []string{"1"}, unavailable: "1", surge: "0", routed: true},
+	{name: "Blue-green", style: blueGreen, batches: []string{"100%"}, unavailable: "1", surge: "0", routed: true},
+}
+
+// The figures in the documentation are the planner's.
+func TestStrategiesDocument(t *testing.T) {
+	document, err := os.ReadFile("../../docs/strategies.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range strategies {
+		var in Input
+		plan := func(parallel, rollback bool) *pb.PlanResponse {
+			policy := &pb.ReleasePolicy{Style: s.style, Batches: s.batches}
+			if s.style == nobody {
+				policy = &pb.ReleasePolicy{Style: canary, Batches: []string{"0"}} // not looked at
+			}
+			if s.routed {
+				policy.Traffic = routes()
+			}
+			in = input(t, policy)
+			in.Rolling, in.StatefulSetMaxUnavailable, in.Rollback = rolling(s.unavailable, s.surge), parallel, rollback
+			forecast := Release
+			if s.style == nobody {
+				forecast = Native
+			}
+			r, err := forecast(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		r, fast, back := plan(false, false), plan(true, false), "a second update"
+		if s.style != nobody {
+			steps := plan(false, true).GetSteps()
+			back = fmt.Sprintf("%.0f min", steps[len(steps)-1].GetEstimate().AsDuration().Minutes())
+		}
+		least, extra, gpus := 1.0, int32(0), "0"
+		for _, step := range append(r.GetSteps(), fast.GetSteps()...) {
+			least = min(least, step.GetMinCapacity())
+			if step.GetExtraGroups() > extra {
+				extra, gpus = step.GetExtraGroups(), step.GetExtraResources()["nvidia.com/gpu"]
+			}
+		}
+		row := fmt.Sprintf("| %s | %.0f %% | %d | %s | %.0f min | %.0f min | %s |", s.name, 100*least, extra, gpus,
+			r.GetEstimate().AsDuration().Minutes(), fast.GetEstimate().AsDuration().Minutes(), back)
+		if !strings.Contains(string(document), row+"\n") {
+			t.Errorf("docs/strategies.md lacks this row:\n%s", row)
+		}
+	}
+}
