@@ -1,0 +1,107 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// What the plan says of each step is what the release then does; and the plan itself writes nothing.
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	for name, policy := range map[string]*pb.ReleasePolicy{
+		"canary": policy("25%", "50%", "100%"), "partition": inPlace("25%", "50%", "100%"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t)
+			w := e.adopt(model("model", 4, 2, gpus("1"), annotated(cluster.AnnotationWarmup, "2s"), rolling("1", "0", -1)))
+			w.edit(image("v2"), gpus("2"))
+			before := w.get().ResourceVersion
+			r := w.plan(policy)
+			if after := w.get().ResourceVersion; after != before {
+				t.Errorf("the plan wrote: resourceVersion %s, then %s", before, after)
+			}
+			if took := r.GetStartup().AsDuration(); took < time.Second || took > 30*time.Second || r.GetStartupGroups() != 4 {
+				t.Errorf("start-up %s of %d groups, want 2s and what the machine adds, of 4", took, r.GetStartupGroups())
+			}
+			if len(r.GetSteps()) != 4 || len(r.GetBlockers()) > 0 {
+				t.Fatalf("steps %v, blockers %v", r.GetSteps(), r.GetBlockers())
+			}
+			w.initialize("r1", policy)
+			for batch, step := range r.GetSteps()[:3] {
+				w.upgrade("r1", int32(batch))
+				w.mustBe(step, w.awaitState(pb.State_STATE_READY))
+			}
+			if codes := warningCodes(w.plan(policy).GetBlockers()); !slices.Contains(codes, "ReleaseInProgress") {
+				t.Errorf("blockers in mid-release: %v", codes)
+			}
+			w.finalize("r1", promote)
+			w.mustBe(r.GetSteps()[3], w.awaitState(pb.State_STATE_COMPLETED))
+			mustRequest(t, name, r)
+		})
+	}
+}
+
+// mustRequest: 8 pods of 1 GPU each run, the new ones want 2.
+func mustRequest(t *testing.T, style string, r *pb.PlanResponse) {
+	t.Helper()
+	want := map[string][]string{"canary": {"4", "8", "16", "24"}, "partition": {"2", "4", "8", "8"}}[style]
+	for i, step := range r.GetSteps() {
+		if got := step.GetExtraResources()["nvidia.com/gpu"]; got != want[i] {
+			t.Errorf("%s: %s GPUs more, want %s", step.GetName(), got, want[i])
+		}
+	}
+}
+
+// plan asks for a plan.
+func (w *workload) plan(policy *pb.ReleasePolicy) *pb.PlanResponse {
+	w.t.Helper()
+	r, err := w.driver.Plan(w.t.Context(), &pb.PlanRequest{Workload: w.ref(), Policy: policy})
+	if err != nil {
+		w.t.Fatalf("Plan: %v", err)
+	}
+	return r
+}
+
+func warningCodes(warnings []*pb.Warning) []string {
+	codes := make([]string, 0, len(warnings))
+	for _, w := range warnings {
+		codes = append(codes, w.GetCode())
+	}
+	return codes
+}
+
+// mustBe compares a step with what has come of it.
+func (w *workload) mustBe(step *pb.PlanStep, c *pb.BatchContext) {
+	w.t.Helper()
+	if c.GetStableReady() != step.GetStableGroups() || c.GetUpdatedReady() != step.GetCanaryGroups() || c.GetTotal() != step.GetReadyGroups() {
+		w.t.Errorf("%s: stable %d, updated %d of %d groups; planned %d, %d of %d", step.GetName(),
+			c.GetStableReady(), c.GetUpdatedReady(), c.GetTotal(), step.GetStableGroups(), step.GetCanaryGroups(), step.GetReadyGroups())
+	}
+}
+
+// The workload's own rolling update is planned by its own settings, held or not.
+func TestPlanOwnUpdate(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	w := e.adopt(model("model", 4, 1, rolling("0", "1", -1)))
+	r, err := w.driver.Plan(t.Context(), &pb.PlanRequest{Workload: w.ref(), Native: true, IncludeFrames: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.GetSteps()) != 1 || r.GetSteps()[0].GetExtraGroups() != 1 || r.GetSteps()[0].GetMinAvailableGroups() != 4 || len(r.GetFrames()) != 7 {
+		t.Errorf("a surge of 1 for 4 groups: %v", r)
+	}
+	if codes := warningCodes(r.GetWarnings()); !slices.Equal(codes, []string{"NothingToRelease"}) {
+		t.Errorf("warnings %v", codes)
+	}
+}
