@@ -1,0 +1,169 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// memberPod is a pod of default/vllm that was created at noon and became ready so much later; never if it is zero.
+func memberPod(group, worker int, ready time.Duration) *corev1.Pod {
+	name := fmt.Sprintf("vllm-%d", group)
+	if worker > 0 {
+		name += fmt.Sprintf("-%d", worker)
+	}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: vllm.Namespace, Name: name, CreationTimestamp: metav1.NewTime(noon),
+			Labels: map[string]string{
+				lws.SetNameLabelKey: vllm.Name, lws.GroupIndexLabelKey: fmt.Sprint(group), lws.WorkerIndexLabelKey: fmt.Sprint(worker), lws.RevisionKey: "old",
+			},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+	condition := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(noon)}
+	if ready > 0 {
+		condition.Status, condition.LastTransitionTime = corev1.ConditionTrue, metav1.NewTime(noon.Add(ready))
+	}
+	p.Status.Conditions = []corev1.PodCondition{condition}
+	return p
+}
+
+// Start-up is that of whole groups, their slowest pod, and what one group waited for does not speak for all.
+func TestStartupMeasured(t *testing.T) {
+	b := newBed(t, inPhase(t, release.Promoted))
+	defer b.queue.ShutDown()
+	defer b.events.broadcaster.Shutdown()
+	if took, n := b.caches.groups.startup(vllm, 4); took != 0 || n != 0 {
+		t.Errorf("%s of %d groups, and there is none", took, n)
+	}
+	for group, ready := range [][2]time.Duration{{time.Minute, 90 * time.Second}, {time.Minute, time.Minute}, {10 * time.Minute, time.Hour}, {time.Minute, 0}} {
+		b.showPod(memberPod(group, 0, ready[0]))
+		b.showPod(memberPod(group, 1, ready[1]))
+	}
+	if took, n := b.caches.groups.startup(vllm, 4); took != 90*time.Second || n != 3 {
+		t.Errorf("%s of %d groups, want 1m30s, the median of the 3 that are whole", took, n)
+	}
+	s := b.look()
+	in, warnings := b.forecastInput(t.Context(), s, &pb.PlanRequest{Policy: inBatches(pb.Style_STYLE_CANARY, "1")})
+	if in.Startup != 90*time.Second || in.Replicas != 4 || in.Size() != 2 {
+		t.Errorf("the forecast goes by %s for %d groups of %d", in.Startup, in.Replicas, in.Size())
+	}
+	if got := codesOf(warnings); got != "StableTemplateUnknown" {
+		t.Errorf("warnings %q: LWS's revision can't be read", got)
+	}
+	given := &pb.PlanRequest{Policy: inBatches(pb.Style_STYLE_CANARY, "1"), Startup: durationpb.New(time.Minute)}
+	if in, _ := b.forecastInput(t.Context(), s, given); in.Startup != time.Minute {
+		t.Errorf("start-up %s, and it was given", in.Startup)
+	}
+}
+
+// What Initialize refuses blocks, what it warns of is warned of, and what says nothing about the release is an error.
+func TestObstacles(t *testing.T) {
+	for _, tt := range []struct {
+		name, reason     string
+		policy           *pb.ReleasePolicy
+		quota            bool
+		change           func(*seen)
+		blocks, warnings string
+	}{
+		{name: "canary", reason: "what it costs", policy: inBatches(pb.Style_STYLE_CANARY, "25%"), warnings: "ExtraCapacity"},
+		{name: "partition", reason: "costs nothing", policy: inBatches(pb.Style_STYLE_PARTITION, "25%")},
+		{name: "no room", reason: "a second set is refused", policy: blueGreen(false), quota: true, blocks: "QuotaExceeded"},
+		{name: "forced", reason: "unless forced", policy: blueGreen(true), quota: true, warnings: "ExtraCapacity QuotaExceeded"},
+		{
+			name: "in flight", reason: "another release", policy: inBatches(pb.Style_STYLE_PARTITION, "1"),
+			change: func(s *seen) {
+				s.Record = &release.Record{Release: &release.Release{ID: "r1", Phase: release.Progressing}}
+			},
+			blocks: "ReleaseInProgress",
+		},
+		{
+			name: "mixed", reason: "and more than one obstacle", policy: inBatches(pb.Style_STYLE_PARTITION, "1"),
+			change: func(s *seen) {
+				s.Stable.Groups = append(s.Stable.Groups, s.Stable.Groups[0])
+				s.Stable.Groups[1].Revision, s.unnumbered = "older", "x7f"
+			},
+			blocks: "UnsupportedGroupIdentity MixedRevisions",
+		},
+		{
+			name: "nothing", reason: "costs are said although nothing waits", policy: inBatches(pb.Style_STYLE_CANARY, "100%"),
+			change: func(s *seen) { s.Stable.Revision = "old" }, warnings: "ExtraCapacity",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var objects []runtime.Object
+			if tt.quota {
+				objects = append(objects, gpuQuota("100", "64"))
+			}
+			b := newBedOn(t, fake.NewClientset(objects...), noRoutes())
+			defer b.queue.ShutDown()
+			defer b.events.broadcaster.Shutdown()
+			_, s, _ := aboutToRelease()
+			s.Added, s.added = nil, nil
+			if tt.change != nil {
+				tt.change(s)
+			}
+			blockers, warnings, err := b.obstacles(t.Context(), s, tt.policy)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := codesOf(blockers); got != tt.blocks {
+				t.Errorf("%s: blocked by %q, want %q: %v", tt.reason, got, tt.blocks, textOf(blockers))
+			}
+			if got := codesOf(warnings); got != tt.warnings {
+				t.Errorf("%s: warnings %q, want %q: %v", tt.reason, got, tt.warnings, textOf(warnings))
+			}
+		})
+	}
+}
+
+func TestObstaclesUnknown(t *testing.T) {
+	b := newBedOn(t, fake.NewClientset(), noRoutes())
+	defer b.queue.ShutDown()
+	defer b.events.broadcaster.Shutdown()
+	b.core.PrependReactor("list", "resourcequotas", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("boom")
+	})
+	_, s, _ := aboutToRelease()
+	if _, _, err := b.obstacles(t.Context(), s, blueGreen(false)); status.Code(err) != codes.Internal {
+		t.Errorf("a quota that can't be read: %v", err)
+	}
+}
+
+func TestCheckPlan(t *testing.T) {
+	for name, tt := range map[string]struct {
+		request *pb.PlanRequest
+		want    pb.ErrorReason
+	}{
+		"native":            {&pb.PlanRequest{Native: true}, 0},
+		"policy":            {&pb.PlanRequest{Policy: inBatches(pb.Style_STYLE_CANARY, "1")}, 0},
+		"no policy":         {&pb.PlanRequest{}, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST},
+		"negative start-up": {&pb.PlanRequest{Native: true, Startup: durationpb.New(-time.Second)}, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST},
+		"not served": {&pb.PlanRequest{Policy: &pb.ReleasePolicy{
+			Style: pb.Style_STYLE_PARTITION, Batches: []string{"1"}, Traffic: &pb.TrafficPolicy{StableService: "a", HttpRoutes: []string{"b"}},
+		}}, pb.ErrorReason_ERROR_REASON_UNSUPPORTED},
+	} {
+		if err := checkPlan(tt.request); drivererr.Reason(err) != tt.want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
