@@ -213,7 +213,7 @@ func (c *cluster) harm(how string) {
 		delete(s.groups, i)
 	case "ruin":
 		if s == c.stable {
-			g.ready, s.ruined[i] = false, g.revision
+			g.ready, s.ruined[i] = false, ruin{at: g.revision, leader: rapid.Bool().Draw(c.t, "leader")}
 		}
 		return
 	}
@@ -224,11 +224,11 @@ func (c *cluster) harm(how string) {
 
 // heal repairs groups that are ruined, but for those at a revision that is on its way out: they go without.
 func (c *cluster) heal() {
-	for i, at := range c.stable.ruined {
-		if p := c.phase(); (p == release.Returning || p == release.RollingBack) && at != c.record.Release.StableRevision {
+	for i, r := range c.stable.ruined {
+		if p := c.phase(); (p == release.Returning || p == release.RollingBack) && r.at != c.record.Release.StableRevision {
 			continue
 		}
-		c.note("somebody repairs group %d of %s", i, at)
+		c.note("somebody repairs group %d at %s", i, r.at)
 		delete(c.stable.ruined, i)
 		c.disturbed = true
 	}

@@ -91,7 +91,7 @@ func newCluster(t *rapid.T) *cluster {
 	}
 	c.stable = &set{
 		name: "vllm", uid: "0", template: "A", groups: map[int]*group{},
-		replicas: rapid.IntRange(0, 5).Draw(t, "replicas"), ruined: map[int]string{},
+		replicas: rapid.IntRange(0, 5).Draw(t, "replicas"), ruined: map[int]ruin{},
 	}
 	c.stable.rolling = c.drawRolling(rapid.SampledFrom([]int{0, 0, 2}).Draw(t, "partition"), "own")
 	c.wish, c.set, c.disturbed = c.stable.rolling, c.stable.rolling, true

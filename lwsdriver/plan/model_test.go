@@ -37,7 +37,13 @@ type set struct {
 	groups  map[int]*group
 
 	// ruined are the groups that never get ready at a revision, by index. They stay here until they are so at another one.
-	ruined map[int]string
+	ruined map[int]ruin
+}
+
+// ruin is why a group never gets ready at a revision: its leader does not, or its workers only.
+type ruin struct {
+	at     string
+	leader bool
 }
 
 // statefulSet is what LWS has asked of the leader StatefulSet.
@@ -183,25 +189,27 @@ func (s *set) run(now time.Time, warmUp int, faults bool) (taken []int) {
 		switch {
 		case g == nil:
 			s.groups[i] = &group{revision: l.of(i), warmUp: warmUp}
-		case !g.ready && (g.broken && faults || s.ruined[i] == g.revision):
+		case !g.ready && (g.broken && faults || s.ruined[i].at == g.revision):
 		case !g.ready && g.warmUp > 0:
 			g.warmUp--
 		case !g.ready:
 			g.ready, g.since, g.broken = true, now, false
 			delete(s.ruined, i)
 		}
-		if !s.groups[i].ready {
+		if !s.leads(i) {
 			unavailable++
 		}
 	}
 	for i := l.replicas - 1; i >= l.partition; i-- {
 		switch g := s.groups[i]; {
 		case g.revision == l.update:
-		case !g.ready:
+		case !s.leads(i):
 			delete(s.groups, i)
 		case unavailable < l.unavailable:
 			unavailable++
-			taken = append(taken, i)
+			if g.ready {
+				taken = append(taken, i)
+			}
 			delete(s.groups, i)
 		}
 	}
@@ -217,10 +225,16 @@ func (l *statefulSet) of(ordinal int) string {
 	return l.update
 }
 
+// leads says whether a group's leader is ready, which is all that the StatefulSet sees of it.
+func (s *set) leads(i int) bool {
+	g := s.groups[i]
+	return g != nil && (g.ready || s.ruined[i].at == g.revision && !s.ruined[i].leader)
+}
+
 // complete: once every replica is updated and ready the update revision is the current one, whatever the partition.
 func (s *set) complete() {
 	for i := range s.leaders.replicas {
-		if g := s.groups[i]; g == nil || !g.ready || g.revision != s.leaders.update {
+		if g := s.groups[i]; !s.leads(i) || g.revision != s.leaders.update {
 			return
 		}
 	}
