@@ -122,7 +122,7 @@ func (r *replay) standingDown(s *lws.LeaderWorkerSet, rec *record, ready map[int
 		}
 		return revision == rec.Release.UpdateRevision
 	}
-	most := max(1, scaled(rec.Saved.MaxUnavailable, replicas, false), scaled(rec.Saved.MaxUnavailable, r.before[s.Name], false))
+	most := max(1, scaled(rec.Saved.MaxUnavailable, replicas, false), scaled(rec.Saved.MaxUnavailable, r.before[s.Name], false), rec.back(s))
 	stage := rec.phase() + rec.Release.UpdateRevision + strconv.FormatBool(edited)
 	fresh := g.stage != stage
 	if fresh {

@@ -160,6 +160,8 @@ func TestReplayNoticesEachBreachInPlace(t *testing.T) {
 		"scaled up":            {"", more},
 		"recreated by LWS":     {"", append(half[:7:7], set("Progressing", 0, "100%"), going(1, "new"), going(0, "old"))},
 		"broken when it began": {"", append(half[:6:6], set("Returning", holdPartition, "50%"), going(1, "new"), pod(1, "old", true))},
+		"led around":           {"", append(all[:10:10], set("Returning", 1, "100%", faster), going(1, "new"), pod(1, "old", true))},
+		"around nothing":       {ruleHold, append(all[:11:11], set("Returning", 1, "100%", faster))},
 		"too low a partition":  {ruleHold, append(begun[:3:3], set("Progressing", 0, "50%"))},
 		"too fast":             {ruleHold, append(begun[:3:3], set("Progressing", 1, "50%", faster))},
 		"a surge":              {ruleHold, append(begun[:3:3], set("Progressing", 1, "50%", surging))},

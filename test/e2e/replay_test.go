@@ -235,7 +235,8 @@ func (r *replay) hold(old, s *lws.LeaderWorkerSet, rec *record) {
 		// Groups are restarted, one after the other.
 	case rec.moves():
 		what = "rolls faster than its user lets it"
-		ok = atPace(c, rec, replicas) && ptr.Deref(c.Partition, 0) == 0 || rec.blueGreen() && allAtOnce(c) && r.idle(s, rec)
+		ok = atPace(c, rec, replicas) && ptr.Deref(c.Partition, 0) == 0 || rec.blueGreen() && allAtOnce(c) && r.idle(s, rec) ||
+			r.around(s, rec)
 	case rec.inPlace() && rec.phase() == "Progressing" && !ok:
 		what = "has a partition that its batch does not mean"
 		// It is the driver's if it changed: a scale-up leaves it as it was.
@@ -408,6 +409,7 @@ func (r *replay) standing(s *lws.LeaderWorkerSet) {
 	if unavailable == 0 && surge == 0 {
 		unavailable = 1
 	}
+	unavailable = max(unavailable, rec.back(s))
 	if r.whole[s.Name] {
 		own, added := r.available(s), 0
 		for _, name := range canaries {
@@ -452,6 +454,30 @@ func atPace(c *lws.RollingUpdateConfiguration, rec *record, replicas int) bool {
 	}
 	nothing := scaled(saved.MaxUnavailable, replicas, false) == 0 && scaled(saved.MaxSurge, replicas, true) == 0
 	return c.MaxUnavailable == saved.MaxUnavailable || (nothing && c.MaxUnavailable == intstr.FromInt32(1))
+}
+
+// around says whether LWS is led around groups that are broken at the revision that a rollback leaves: by the user's settings,
+// but for as many groups more as those are.
+func (r *replay) around(s *lws.LeaderWorkerSet, rec *record) bool {
+	broken, ready, replicas := r.strayed(s, rec), r.ready(s), int(replicasOf(s))
+	for index, revision := range ready {
+		if index < replicas && revision != rec.Release.StableRevision {
+			broken--
+		}
+	}
+	c := *s.Spec.RolloutStrategy.RollingUpdateConfiguration
+	allowed := max(scaled(rec.Saved.MaxUnavailable, replicas, false), 1) + broken
+	fast := scaled(c.MaxUnavailable, replicas, false) > allowed
+	c.MaxUnavailable = rec.Saved.MaxUnavailable
+	return rec.phase() == "Returning" && broken > 0 && !fast && atPace(&c, rec, replicas)
+}
+
+// back is how many groups may be down on a rollback, as far as the configuration tells; ruleHold says whether it may.
+func (r *record) back(s *lws.LeaderWorkerSet) int {
+	if r.phase() != "Returning" || isHeld(s) {
+		return 0
+	}
+	return scaled(s.Spec.RolloutStrategy.RollingUpdateConfiguration.MaxUnavailable, int(replicasOf(s)), false)
 }
 
 // allAtOnce says whether LWS is set to replace all groups at the same time.
