@@ -172,7 +172,7 @@ func (c *cluster) checkCapacity(drift bool) {
 			surge = w.maxSurge()
 		}
 	case c.rolls() && c.stable.rolling.MaxUnavailable == all:
-		allowed = s.replicas // applyStable has checked that the second set does the work
+		allowed = s.replicas // checkIdle has seen that the second set does the work
 	case c.rolls():
 		w := &set{replicas: s.replicas, rolling: Pace(c.wish, s.replicas)}
 		allowed, surge = w.maxUnavailable(), w.maxSurge()
@@ -255,6 +255,7 @@ func (c *cluster) decide() Decision {
 	}
 	c.checkRetire(d.Action)
 	c.checkRoad(d.Action)
+	c.checkIdle(d.Action)
 	c.checkScaler(o, d.Action)
 	c.checkLabel(d.Action)
 	return d

@@ -72,26 +72,28 @@ func (c *cluster) act() {
 	switch n := rapid.IntRange(0, 99).Draw(c.t, "act"); {
 	case n < 30:
 		c.pass()
-	case n < 62:
+	case n < 60:
 		c.step(pick("write", "write", "write", "write", "twice", "delay", "late", "lose"))
-	case n < 74:
+	case n < 72:
 		c.upgrade(pick("0%", "25%", "50%", "100%", "1", "3", "9"))
-	case n < 78:
-		c.finalize(release.Promoting)
-	case n < 80:
-		c.finalize(release.RollingBack)
-	case n < 83:
-		c.initialize()
-	case n < 86:
-		c.scale(rapid.IntRange(0, 6).Draw(c.t, "to"))
-	case n < 89:
-		c.edit(pick("A", "B", "C", "D"))
-	case n < 92:
-		c.pace()
-	case n < 93 && rapid.Bool().Draw(c.t, "tune"):
-		c.tune()
-	case n < 93:
+	case n < 76:
 		c.setWeight(rapid.SampledFrom([]int{0, 10, 50, 100}).Draw(c.t, "weight"))
+	case n < 80:
+		c.finalize(release.Promoting)
+	case n < 82:
+		c.finalize(release.RollingBack)
+	case n < 84:
+		c.initialize()
+	case n < 87:
+		c.scale(rapid.IntRange(0, 6).Draw(c.t, "to"))
+	case n < 90:
+		c.edit(pick("A", "B", "C", "D"))
+	case n < 93:
+		if rapid.Bool().Draw(c.t, "tune") {
+			c.tune()
+		} else {
+			c.pace()
+		}
 	case n < 94:
 		c.route(pick("apply the route again", "take the fence off"))
 	case n < 96:

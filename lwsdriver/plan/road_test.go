@@ -242,7 +242,7 @@ func (c *cluster) checkRoad(a Action) {
 			c.fail("%s while the gateway has weight %d", a, c.road.seen)
 		}
 	case RestartGroup:
-		if c.road.weight > 0 || c.road.seen > 0 {
+		if c.inPlace() && (c.road.weight > 0 || c.road.seen > 0) {
 			c.fail("%s while the route has %d and the gateway %d %%", a, c.road.weight, c.road.seen)
 		}
 	case ScaleCanary, CreateCanary:

@@ -165,13 +165,19 @@ func (c *cluster) checkIntent(a SetStable) {
 	if !release.SameRolling(a.Rolling, release.Hold()) && after != release.Promoting && after != release.Returning && !batch {
 		c.fail("the hold goes in phase %q", after)
 	}
-	if a.Rolling.MaxUnavailable == all && !release.SameRolling(a.Rolling, Pace(a.Record.Saved, c.stable.replicas)) {
-		if w := c.canary(); w == nil || w.ready() < c.stable.replicas-c.policy.Threshold(c.stable.replicas) || c.road.seen != 100 {
-			c.fail("all stable groups go at once, and the second set does not have the requests")
-		}
-	}
 	if before == release.Promoting && after == release.Promoted && !c.stable.at(a.Record.Release.UpdateRevision) {
 		c.fail("promoted, but the groups are at %v", c.stable.revisions())
+	}
+}
+
+// checkIdle: all stable groups go at once only where the second set had the requests when that was decided.
+func (c *cluster) checkIdle(action Action) {
+	a, ok := action.(SetStable)
+	if !ok || a.Rolling.MaxUnavailable != all || release.SameRolling(a.Rolling, Pace(a.Record.Saved, c.stable.replicas)) {
+		return
+	}
+	if w := c.canary(); w == nil || w.ready() < c.stable.replicas-c.policy.Threshold(c.stable.replicas) || c.road.seen != 100 {
+		c.fail("all stable groups go at once, and the second set does not have the requests")
 	}
 }
 
