@@ -319,16 +319,18 @@ func TestUndoForgotten(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
 	e.annotateWorkload(release.HistoryLimitAnnotation, "1")
-	e.edit("v2")
-	e.awaitPause(1)
-	e.argo("promote", "--full", name)
-	e.awaitRest("v2")
+	for _, tag := range []string{"v2", "v3"} {
+		e.edit(tag)
+		e.awaitPause(1)
+		e.argo("promote", "--full", name)
+		e.awaitRest(tag)
+	}
 	e.forget()
-	e.eventually("the history has one revision", func(ctx context.Context) error {
-		return e.snapshots(ctx, 1)
+	e.eventually("the history has what the last release was about", func(ctx context.Context) error {
+		return e.snapshots(ctx, 2)
 	})
 	before := e.identities()
-	e.argo("undo", name)
+	e.argo("undo", name, "--to-revision=1")
 	e.awaitSaid(name, "can't be undone", "the history of LeaderWorkerSet", "kubectl apply or from Git", "retry rollout "+name)
 	e.same(before)
 	e.edit("v1")
