@@ -38,12 +38,12 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 	}
 	in, warnings := d.forecastInput(ctx, s, req)
 	var r *pb.PlanResponse
-	var blockers []*pb.Warning
+	var refused []*pb.Warning
 	if req.GetNative() {
 		r, err = forecast.Native(in)
 	} else {
 		var more []*pb.Warning
-		if blockers, more, err = d.obstacles(ctx, s, req.GetPolicy()); err != nil {
+		if refused, more, err = d.obstacles(ctx, s, req.GetPolicy()); err != nil {
 			return nil, err
 		}
 		warnings = append(warnings, more...)
@@ -52,7 +52,7 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 	if err != nil {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "LeaderWorkerSet %s: %v", key, err)
 	}
-	r.Blockers, r.Warnings = append(blockers, r.GetBlockers()...), warnings
+	r.Blockers, r.Warnings = slices.Concat(refused, r.GetBlockers()), warnings
 	if startup, groups := d.caches.groups.startup(key, s.Stable.Replicas); req.GetStartup().AsDuration() == 0 && startup > 0 {
 		r.StartupGroups = int32(groups) //nolint:gosec // a number of groups
 	}

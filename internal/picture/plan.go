@@ -81,7 +81,7 @@ func Plan(title string, r *pb.PlanResponse) []byte {
 	}
 	c.chart(chart)
 	c.axis(chart + chartHeight)
-	c.WriteString("</svg>\n")
+	fmt.Fprintln(c, "</svg>")
 	return []byte(c.String())
 }
 
@@ -149,7 +149,7 @@ func count(n int32, noun string) string {
 // bands are the steps.
 func (c *canvas) bands(floor float64) {
 	for i, s := range c.r.GetSteps() {
-		from, to := c.span(int32(i)) //nolint:gosec // few
+		from, to := c.span(int32(i))
 		a, b := c.x(from), c.x(to)
 		if to == c.end && i == len(c.r.GetSteps())-1 {
 			b = c.x(c.total)

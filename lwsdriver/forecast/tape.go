@@ -141,7 +141,7 @@ func (t *tape) add(f *pb.PlanFrame) {
 			old++
 		}
 	}
-	step.StableGroups, step.CanaryGroups = int32(old), int32(updated) //nolint:gosec // numbers of groups
+	step.StableGroups, step.CanaryGroups = int32(old), int32(updated)
 	step.ReadyGroups, step.TrafficWeight = f.GetAvailable(), t.weight
 	step.MinAvailableGroups = min(step.GetMinAvailableGroups(), f.GetAvailable())
 	step.MaxGroups = max(step.GetMaxGroups(), int32(len(f.GetGroups()))) //nolint:gosec // a number of groups

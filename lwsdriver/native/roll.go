@@ -15,13 +15,13 @@ import (
 type State int
 
 const (
-	// Absent: there is no such group.
+	// Absent groups do not exist.
 	Absent State = iota
-	// Old: it is ready at the old revision.
+	// Old groups are ready at the old revision.
 	Old
-	// Updating: it is not ready.
+	// Updating groups are not ready.
 	Updating
-	// Updated: it is ready at the new revision.
+	// Updated groups are ready at the new revision.
 	Updated
 )
 

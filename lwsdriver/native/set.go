@@ -49,8 +49,10 @@ func NewSet(replicas int, rolling lws.RollingUpdateConfiguration, template strin
 
 func (s *Set) limits() Limits { return LimitsOf(s.Rolling, s.Replicas) }
 
-// Partition and LeaderReplicas are what LWS has asked of the leader StatefulSet.
-func (s *Set) Partition() int      { return s.leaders.partition }
+// Partition is what LWS has set on the leader StatefulSet.
+func (s *Set) Partition() int { return s.leaders.partition }
+
+// LeaderReplicas are the replicas that LWS has set on the leader StatefulSet: the wanted ones, and the surge.
 func (s *Set) LeaderReplicas() int { return s.leaders.replicas }
 
 // Settle has both controllers work until they wait for a group or for a change of the spec. It returns the indices of groups

@@ -68,7 +68,8 @@ func startup(r *pb.PlanResponse) string {
 
 // steps is one row per step.
 func steps(r *pb.PlanResponse) string {
-	rows := [][]string{{"STEP", "OLD", "NEW", "READY", "EXTRA", "PODS", "CAPACITY", "NEW REQUESTS", "WAVES", "TIME", "ALSO REQUESTED"}}
+	rows := make([][]string, 0, 1+len(r.GetSteps()))
+	rows = append(rows, []string{"STEP", "OLD", "NEW", "READY", "EXTRA", "PODS", "CAPACITY", "NEW REQUESTS", "WAVES", "TIME", "ALSO REQUESTED"})
 	for _, s := range r.GetSteps() {
 		rows = append(rows, []string{
 			s.GetName(), fmt.Sprint(s.GetStableGroups()), fmt.Sprint(s.GetCanaryGroups()), fmt.Sprint(s.GetReadyGroups()),
@@ -115,11 +116,12 @@ func stages(r *pb.PlanResponse) string {
 	for _, f := range r.GetFrames() {
 		groups = max(groups, f.GetLeaderReplicas())
 	}
-	header := []string{"TIME", "PARTITION", "REPLICAS", "READY"}
+	names := make([]string, 0, groups)
 	for i := range groups {
-		header = append(header, fmt.Sprintf("R-%d", i))
+		names = append(names, fmt.Sprintf("R-%d", i))
 	}
-	rows := [][]string{header}
+	rows := make([][]string, 0, 1+len(r.GetFrames()))
+	rows = append(rows, slices.Concat([]string{"TIME", "PARTITION", "REPLICAS", "READY"}, names))
 	for _, f := range r.GetFrames() {
 		at := "-"
 		if r.GetEstimate() != nil {
@@ -130,7 +132,7 @@ func stages(r *pb.PlanResponse) string {
 		for _, g := range f.GetGroups() {
 			cells[g.GetIndex()] = groupWord(g)
 		}
-		rows = append(rows, append(row, cells...))
+		rows = append(rows, slices.Concat(row, cells))
 	}
 	return columns(rows)
 }
