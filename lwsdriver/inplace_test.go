@@ -105,6 +105,28 @@ func TestPolicyInPlaceOutlivesRecord(t *testing.T) {
 	}
 }
 
+// The workload is gone, and its release had added none: the driver that saw it gives back what it had borrowed.
+func TestOrphansGiveBackInPlace(t *testing.T) {
+	stable := routedInPlace(t, unchanged)
+	policy, bad := traffic.ParsePolicy(routedPolicy)
+	if len(bad) > 0 {
+		t.Fatal(bad)
+	}
+	core, routes := routedObjects(t, newSetupInPlace(stable, [2]string{"old", "new"}, policy, nil), 30, "vllm-1")
+	b := &routedBed{bed: newBedOn(t, core, routes, stable), routes: routes}
+	b.mirrorServices()
+	b.look()
+	if err := b.sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), "default", "vllm"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.caches.workloads.GetIndexer().Delete(stable); err != nil {
+		t.Fatal(err)
+	}
+	b.run()
+	b.queue.Add(vllm) // as its deletion does
+	b.mustGiveBack()
+}
+
 func TestPolicyInPlaceIsForgotten(t *testing.T) {
 	b := newBed(t, routedInPlace(t, unchanged))
 	if b.look(); b.observer.policyOf(vllm) == nil {

@@ -59,7 +59,18 @@ func routedPhase(t *testing.T, phase release.Phase, wish *release.Traffic) *lws.
 func newRoutedBed(t *testing.T, stable *lws.LeaderWorkerSet, weight int) *routedBed {
 	t.Helper()
 	canary := routedCanary(t, stable)
-	setup := routedSetup(t, stable, canary)
+	core, routes := routedObjects(t, routedSetup(t, stable, canary), weight, canary.Name+"-0")
+	for _, worker := range []string{"0", "0-1"} {
+		if err := core.Tracker().Add(canaryPod(canary.Name, worker)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &routedBed{bed: newBedOn(t, core, routes, stable, canary), routes: routes, canary: canary}
+}
+
+// routedObjects are the objects of a release that routes requests, one of whose canary's leaders serves.
+func routedObjects(t *testing.T, setup traffic.Setup, weight int, leader string) (*fake.Clientset, *dynamicfake.FakeDynamicClient) {
+	t.Helper()
 	user := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "vllm", ResourceVersion: "1"},
 		Spec: corev1.ServiceSpec{
@@ -74,24 +85,17 @@ func newRoutedBed(t *testing.T, stable *lws.LeaderWorkerSet, weight int) *routed
 	if err != nil {
 		t.Fatal(err)
 	}
-	core := fake.NewClientset(fenced, second,
-		endpoints("vllm", "vllm-0", "vllm-1"), endpoints("vllm-canary", canary.Name+"-0"))
+	core := fake.NewClientset(fenced, second, endpoints("vllm", "vllm-0", "vllm-1"), endpoints("vllm-canary", leader))
 	if d, ok := core.Discovery().(*fakediscovery.FakeDiscovery); ok {
 		d.Resources = append(d.Resources, &metav1.APIResourceList{
 			GroupVersion: gatewayAPI.String(), APIResources: []metav1.APIResource{{Name: "httproutes"}},
 		})
 	}
-	for _, worker := range []string{"0", "0-1"} {
-		if err := core.Tracker().Add(canaryPod(canary.Name, worker)); err != nil {
-			t.Fatal(err)
-		}
-	}
 	scheme := runtime.NewScheme()
 	_ = corev1.AddToScheme(scheme)
-	routes := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(scheme, map[schema.GroupVersionResource]string{
+	return core, dynamicfake.NewSimpleDynamicClientWithCustomListKinds(scheme, map[schema.GroupVersionResource]string{
 		gatewayAPI.WithResource("httproutes"): "HTTPRouteList",
 	}, routeOf(t, setup, weight), fenced, second)
-	return &routedBed{bed: newBedOn(t, core, routes, stable, canary), routes: routes, canary: canary}
 }
 
 func routedCanary(t *testing.T, stable *lws.LeaderWorkerSet) *lws.LeaderWorkerSet {
@@ -297,24 +301,31 @@ func TestOrphansGiveBack(t *testing.T) {
 			}
 			b.mirrorServices()
 			b.run()
-			b.eventually("the route leads to the stable Service alone", func() bool {
-				got, err := b.routes.Resource(gatewayAPI.WithResource("httproutes")).Namespace("default").Get(t.Context(), "llm", metav1.GetOptions{})
-				if err != nil {
-					return false
-				}
-				raw, _ := json.Marshal(got.Object["spec"])
-				return !strings.Contains(string(raw), "vllm-canary")
-			})
-			b.eventually("the fence is lifted", func() bool {
-				got, err := b.core.CoreV1().Services("default").Get(t.Context(), "vllm", metav1.GetOptions{})
-				return err == nil && got.Spec.Selector[lws.SetNameLabelKey] == "" && got.Annotations[traffic.FenceAnnotation] == ""
-			})
-			b.eventually("the canary Service is gone", func() bool {
-				_, err := b.core.CoreV1().Services("default").Get(t.Context(), "vllm-canary", metav1.GetOptions{})
-				return err != nil
-			})
+			b.mustGiveBack()
 		})
 	}
+}
+
+// mustGiveBack waits until nothing of the release is left on the user's objects.
+func (b *routedBed) mustGiveBack() {
+	b.t.Helper()
+	b.eventually("the route leads to the stable Service alone", func() bool {
+		got, err := b.routes.Resource(gatewayAPI.WithResource("httproutes")).Namespace("default").Get(b.t.Context(), "llm", metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		raw, _ := json.Marshal(got.Object["spec"])
+		return !strings.Contains(string(raw), "vllm-canary")
+	})
+	b.eventually("the fence is lifted", func() bool {
+		got, err := b.core.CoreV1().Services("default").Get(b.t.Context(), "vllm", metav1.GetOptions{})
+		return err == nil && got.Spec.Selector[lws.SetNameLabelKey] == "" && got.Spec.Selector[lws.RevisionKey] == "" &&
+			got.Annotations[traffic.FenceAnnotation] == ""
+	})
+	b.eventually("the canary Service is gone", func() bool {
+		_, err := b.core.CoreV1().Services("default").Get(b.t.Context(), "vllm-canary", metav1.GetOptions{})
+		return err != nil
+	})
 }
 
 // mirrorServices has writes of Services, which the generic client makes, show up in the cache, which the typed one fills.
