@@ -4,7 +4,6 @@
 package lwsdriver
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -138,7 +137,7 @@ func viewWorkload(obj any) (any, error) {
 }
 
 // templateField is how a field manager's list says that it owns something of the template.
-var templateField = []byte(`"f:leaderWorkerTemplate"`)
+const templateField = `"f:leaderWorkerTemplate"`
 
 // thinManagers keeps the name of who wrote the template last, and nothing of what they own. In one second it is who owns
 // less of it: whoever changed a part came after whoever made the whole.
@@ -146,11 +145,11 @@ func thinManagers(w *lws.LeaderWorkerSet) []metav1.ManagedFieldsEntry {
 	var last *metav1.ManagedFieldsEntry
 	for i := range w.ManagedFields {
 		m := &w.ManagedFields[i]
-		if m.FieldsV1 == nil || !bytes.Contains(m.FieldsV1.Raw, templateField) {
+		if m.FieldsV1 == nil || !strings.Contains(m.FieldsV1.GetRawString(), templateField) {
 			continue
 		}
 		if last == nil || last.Time == nil || m.Time != nil && (last.Time.Before(m.Time) ||
-			m.Time.Equal(last.Time) && len(m.FieldsV1.Raw) < len(last.FieldsV1.Raw)) {
+			m.Time.Equal(last.Time) && len(m.FieldsV1.GetRawString()) < len(last.FieldsV1.GetRawString())) {
 			last = m
 		}
 	}

@@ -72,17 +72,6 @@ func snapshotOf(t *testing.T, e plan.Entry, image string) *appsv1.ControllerRevi
 	return cr
 }
 
-// coreWrites are the driver's writes of ControllerRevisions.
-func (b *bed) coreWrites() []string {
-	var all []string
-	for _, a := range b.core.Actions() {
-		if a.GetResource().Resource == "controllerrevisions" && !slices.Contains([]string{"get", "list", "watch"}, a.GetVerb()) {
-			all = append(all, a.GetVerb())
-		}
-	}
-	return all
-}
-
 // Each entry is one write that the caches show when it returns; a template that is not in the spec comes from LWS.
 func TestHistoryWrites(t *testing.T) {
 	b := keptBed(t)

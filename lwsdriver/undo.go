@@ -125,8 +125,9 @@ func (d *Driver) oldTemplate(ctx context.Context, s *seen, revision string) (rel
 
 // kept says which revisions there are, for people who asked for another.
 func (d *Driver) kept(s *seen) string {
-	var names []string
-	for _, v := range d.snapshots.of(s.key, s.stable.UID) {
+	all := d.snapshots.of(s.key, s.stable.UID)
+	names := make([]string, 0, len(all))
+	for _, v := range all {
 		names = append(names, fmt.Sprintf("%d (%s)", v.entry.Number, v.entry.Revision))
 	}
 	if len(names) == 0 {
