@@ -12,9 +12,9 @@ LINT    := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 # The commit that `buf breaking` compares with; on a branch, where it left main.
 BASE    ?= main
 
-# Which end-to-end tests `make e2e` runs: one of these (kruise and plan come with their parts).
+# Which end-to-end tests `make e2e` runs: one of these (kruise comes with its part).
 SUITE   ?=
-SUITES  := canary partition blueGreen admission traffic argo
+SUITES  := canary partition blueGreen admission traffic argo plan
 STYLE   ?= canary
 # How long `make fuzz` runs each target: a time, or a number of inputs such as 10000x.
 FUZZTIME ?= 10s
