@@ -159,7 +159,7 @@ func TestCheckPlan(t *testing.T) {
 		"no policy":         {&pb.PlanRequest{}, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST},
 		"negative start-up": {&pb.PlanRequest{Native: true, Startup: durationpb.New(-time.Second)}, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST},
 		"not served": {&pb.PlanRequest{Policy: &pb.ReleasePolicy{
-			Style: pb.Style_STYLE_PARTITION, Batches: []string{"1"}, Traffic: &pb.TrafficPolicy{StableService: "a", HttpRoutes: []string{"b"}},
+			Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"1"}, BlueGreen: &pb.BlueGreenPolicy{Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT},
 		}}, pb.ErrorReason_ERROR_REASON_UNSUPPORTED},
 	} {
 		if err := checkPlan(tt.request); drivererr.Reason(err) != tt.want {
