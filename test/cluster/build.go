@@ -31,10 +31,16 @@ func (o options) modules() []module {
 	if o.argo {
 		modules = append(modules, argoModule)
 	}
+	if o.kruise != "" {
+		modules = append(modules, kruiseModules[o.kruise])
+	}
 	return modules
 }
 
 func (o options) build(ctx context.Context, log io.Writer) error {
+	if _, known := kruiseModules[o.kruise]; o.kruise != "" && !known {
+		return fmt.Errorf("build Kruise Rollouts %s: there are %s and %s", o.kruise, Kruise062, Kruise063)
+	}
 	for _, m := range o.modules() {
 		if _, err := m.build(ctx, log); err != nil {
 			return err

@@ -111,7 +111,8 @@ func TestCacheKey(t *testing.T) {
 }
 
 func TestModulesAreFound(t *testing.T) {
-	for _, m := range []module{kubernetesModule, lwsModule, kwokModule, gatewayAPIModule, traefikModule, argoModule} {
+	for _, m := range []module{kubernetesModule, lwsModule, kwokModule, gatewayAPIModule, traefikModule, argoModule,
+		kruiseModules[Kruise062], kruiseModules[Kruise063]} {
 		if dir, err := m.folder(t.Context()); err != nil || !isModule(dir) {
 			t.Errorf("module %s: %q, %v", m.name, dir, err)
 		}

@@ -142,6 +142,9 @@ func (c *Cluster) boot(ctx context.Context) error {
 		if c.options.argo {
 			g.Go(func() error { return c.bootArgo(ctx) })
 		}
+		if c.options.kruise != "" {
+			g.Go(func() error { return c.bootKruise(ctx) })
+		}
 		return c.start(ctx, controllerManagerComponent)
 	})
 	return g.Wait()
@@ -158,6 +161,9 @@ func (c *Cluster) installKinds(ctx context.Context) error {
 	}
 	if c.options.argo {
 		g.Go(func() error { return c.installArgoKinds(together) })
+	}
+	if c.options.kruise != "" {
+		g.Go(func() error { return c.installKruiseKinds(together) })
 	}
 	if err := g.Wait(); err != nil || !c.options.traefik {
 		return err

@@ -37,6 +37,7 @@ const (
 	KWOK              = "kwok"
 	Traefik           = "traefik"
 	Argo              = "argo-rollouts"
+	Kruise            = "kruise-rollouts"
 )
 
 const (
@@ -47,7 +48,7 @@ const (
 )
 
 // stopOrder has the clients before the API server and etcd last: an API server whose etcd is gone hangs for a minute.
-var stopOrder = [][]string{{Argo}, {Traefik, LWS, KWOK, Scheduler, ControllerManager}, {APIServer}, {Etcd}}
+var stopOrder = [][]string{{Argo, Kruise}, {Traefik, LWS, KWOK, Scheduler, ControllerManager}, {APIServer}, {Etcd}}
 
 // start installs and starts a component and waits until it is ready.
 func (c *Cluster) start(ctx context.Context, comp component) error {

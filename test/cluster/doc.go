@@ -1,6 +1,6 @@
 // Package cluster runs a real Kubernetes control plane on this machine: etcd, kube-apiserver, kube-controller-manager,
 // kube-scheduler, the LeaderWorkerSet manager with its webhooks, KWOK for nodes and pods without containers and, on request,
-// the Gateway API with Traefik ([WithTraefik]) and Argo Rollouts ([WithArgo]).
+// the Gateway API with Traefik ([WithTraefik]), Argo Rollouts ([WithArgo]) and Kruise Rollouts ([WithKruise]).
 //
 // Every program is built from a pinned nested Go module under modules/ and kept in the user's cache folder, so nothing is
 // downloaded but Go modules and nothing runs but what those modules contain. A cluster listens on 127.0.0.1 only, has its

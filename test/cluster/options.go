@@ -28,7 +28,11 @@ type options struct {
 	argo        bool
 	// argoPrepare is called before Argo's controller starts for the first time.
 	argoPrepare []func(context.Context, *Cluster) error
-	keepDir     bool
+	// kruise is the version of Kruise Rollouts, "" without it.
+	kruise string
+	// kruisePrepare is called before Kruise's manager starts for the first time.
+	kruisePrepare []func(context.Context, *Cluster) error
+	keepDir       bool
 }
 
 func newOptions(opts []Option) options {
@@ -110,5 +114,15 @@ func WithArgo(prepare ...func(context.Context, *Cluster) error) Option {
 	return func(o *options) {
 		o.argo = true
 		o.argoPrepare = append(o.argoPrepare, prepare...)
+	}
+}
+
+// WithKruise installs Kruise Rollouts in the given version ([Kruise062] or [Kruise063]) as its own kustomization does, and
+// starts its manager, unmodified and with its webhooks, with a token of its service account and with --filter-workload-type=false,
+// so that it takes any kind that looks like a StatefulSet. Before it starts, prepare may add kinds and the rights to them.
+func WithKruise(version string, prepare ...func(context.Context, *Cluster) error) Option {
+	return func(o *options) {
+		o.kruise = version
+		o.kruisePrepare = append(o.kruisePrepare, prepare...)
 	}
 }
