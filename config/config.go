@@ -19,7 +19,7 @@ const (
 	ServiceAccount = "lockstep-driver"
 )
 
-//go:embed rbac/*.yaml admission/*.yaml argo/*.yaml argo/plugin/*.yaml
+//go:embed rbac/*.yaml admission/*.yaml argo/*.yaml argo/plugin/*.yaml kruise/*.yaml kruise/crd/*.yaml
 var files embed.FS
 
 // RBAC is the driver's namespace, service account, role and binding, as one YAML stream.
@@ -29,6 +29,16 @@ func RBAC() ([]byte, error) {
 
 // Admission is the admission policy that keeps the hold, and its binding, as one YAML stream.
 func Admission() ([]byte, error) { return stream("admission/policy", "admission/binding") }
+
+// KruiseServiceAccount is the account of `lockstep kruise`.
+const KruiseServiceAccount = "lockstep-kruise"
+
+// Kruise is the CRD of RolloutTarget, the account and rights of `lockstep kruise` with a driver inside, and what Kruise's own
+// account needs, as one YAML stream.
+func Kruise() ([]byte, error) {
+	return stream("kruise/crd/lockstep.dev_rollouttargets", "rbac/namespace", "rbac/role",
+		"kruise/rbac", "kruise/driver-binding", "kruise/kruise-rights")
+}
 
 // ArgoRBAC is what lets Argo Rollouts' service account be the driver's too, for a driver inside the plugin, as one YAML
 // stream.

@@ -19,3 +19,21 @@ func Settled(state pb.State) bool {
 		return false
 	}
 }
+
+// InFlight says whether the context tells of a release that has begun and not ended. HOLDING with a release is one that
+// waits for its first batch.
+func InFlight(c *pb.BatchContext) bool {
+	if c.GetReleaseId() == "" {
+		return false
+	}
+	switch c.GetState() {
+	case pb.State_STATE_UNSPECIFIED, pb.State_STATE_UNMANAGED, pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK,
+		pb.State_STATE_NOTHING_TO_RELEASE:
+		return false
+	case pb.State_STATE_HOLDING, pb.State_STATE_PREPARING, pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING,
+		pb.State_STATE_READY, pb.State_STATE_PROMOTING, pb.State_STATE_ROLLING_BACK, pb.State_STATE_FAILED:
+		return true
+	default:
+		return true
+	}
+}

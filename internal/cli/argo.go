@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,9 +23,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/argo"
 )
 
-// dialRetry is the pause between two attempts to reach a driver at an address.
-const dialRetry = 2 * time.Second
-
 // argoFlags are what Argo's plugins have beside the flags of all.
 type argoFlags struct {
 	dial  dialFlags
@@ -34,11 +30,7 @@ type argoFlags struct {
 }
 
 func (f *argoFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.dial.address, "driver", "",
-		"driver to use: unix:///path, host:port or dns:///host:port (default: one inside this process)")
-	flags.StringVar(&f.dial.tlsCert, "tls-cert", "", "with --driver: PEM file with the client's certificate chain")
-	flags.StringVar(&f.dial.tlsKey, "tls-key", "", "with --driver: PEM file with its key")
-	flags.StringVar(&f.dial.tlsCA, "tls-ca", "", "with --driver: PEM file with the CA that the server's certificate must come from")
+	f.dial.addAsDriver(flags)
 	flags.IntVar(&f.waits, "step-waits", argo.DefaultStepWaits,
 		"steps that may wait inside the controller at once; each takes one of its workers (--rollout-threads, 10 by default)")
 }
@@ -50,8 +42,8 @@ func serveArgo(ctx context.Context, o *options, args []string) error {
 	if err := o.parsePluginArgs(args, flags.add); err != nil {
 		return err
 	}
-	if err := flags.dial.check(); err != nil {
-		return fmt.Errorf("%w (--address is --driver here)", err)
+	if err := flags.dial.checkAsDriver(); err != nil {
+		return err
 	}
 	if flags.waits < 0 {
 		return usageErrorf("--step-waits %d: want 0 or more", flags.waits)
@@ -94,19 +86,8 @@ func (f *argoFlags) reach(ctx context.Context, o *options) (argo.Driver, context
 
 // dialLater reaches the driver as soon as it is there. The connection lasts as long as the process.
 func (f *argoFlags) dialLater(ctx context.Context, logger *slog.Logger, driver *argo.Late) {
-	for ctx.Err() == nil {
-		link, err := f.dial.connect(ctx, nil)
-		if err == nil {
-			logger.Info("driver reached", "address", f.dial.address, "name", link.Info().GetName(), "version", link.Info().GetVersion())
-			driver.Set(link)
-			return
-		}
-		driver.Failed(err)
-		logger.Warn("driver not reached, trying again", "address", f.dial.address, "error", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(dialRetry):
-		}
+	if link := f.dial.dialUntilReached(ctx, logger, driver.Failed); link != nil {
+		driver.Set(link)
 	}
 }
 

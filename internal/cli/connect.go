@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -21,6 +23,9 @@ import (
 
 // stopTimeout bounds the wait for a driver inside this process to stop. All that it must not lose is in the cluster.
 const stopTimeout = 2 * time.Second
+
+// dialRetry is the pause between two attempts to reach a driver at an address.
+const dialRetry = 2 * time.Second
 
 // dialFlags say which driver a command talks to.
 type dialFlags struct {
@@ -35,6 +40,23 @@ func (f *dialFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.tlsCert, "tls-cert", "", "with --address: PEM file with the client's certificate chain")
 	flags.StringVar(&f.tlsKey, "tls-key", "", "with --address: PEM file with its key")
 	flags.StringVar(&f.tlsCA, "tls-ca", "", "with --address: PEM file with the CA that the server's certificate must come from")
+}
+
+// addAsDriver adds the flags under the names that hosts have for them.
+func (f *dialFlags) addAsDriver(flags *pflag.FlagSet) {
+	flags.StringVar(&f.address, "driver", "",
+		"driver to use: unix:///path, host:port or dns:///host:port (default: one inside this process)")
+	flags.StringVar(&f.tlsCert, "tls-cert", "", "with --driver: PEM file with the client's certificate chain")
+	flags.StringVar(&f.tlsKey, "tls-key", "", "with --driver: PEM file with its key")
+	flags.StringVar(&f.tlsCA, "tls-ca", "", "with --driver: PEM file with the CA that the server's certificate must come from")
+}
+
+// checkAsDriver is check for a host, which says --driver for --address.
+func (f *dialFlags) checkAsDriver() error {
+	if err := f.check(); err != nil {
+		return fmt.Errorf("%w (--address is --driver here)", err)
+	}
+	return nil
 }
 
 // check refuses combinations that can't work.
@@ -79,6 +101,24 @@ func (f *dialFlags) connect(ctx context.Context, o *options) (*link, error) {
 		return nil, err
 	}
 	return &link{Client: client, ctx: ctx, close: client.Close}, nil
+}
+
+// dialUntilReached dials until the driver is there, and tells of each failure. Nil: ctx ended first.
+func (f *dialFlags) dialUntilReached(ctx context.Context, logger *slog.Logger, failed func(error)) *link {
+	for ctx.Err() == nil {
+		link, err := f.connect(ctx, nil)
+		if err == nil {
+			logger.Info("driver reached", "address", f.address, "name", link.Info().GetName(), "version", link.Info().GetVersion())
+			return link
+		}
+		failed(err)
+		logger.Warn("driver not reached, trying again", "address", f.address, "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(dialRetry):
+		}
+	}
+	return nil
 }
 
 // connectInside runs the driver behind a socket that only this user can reach, so that a command behaves the same with

@@ -10,10 +10,12 @@ import (
 )
 
 const about = `Lockstep rolls out LeaderWorkerSet workloads in whole groups of pods, batch by batch.
-A host decides when: a person, a pipeline or a controller. Lockstep decides how. The program runs in three ways:
+A host decides when: a person, a pipeline or a controller. Lockstep decides how. The program runs in four ways:
 
   As a plugin      Argo Rollouts, or a host that is written with Lockstep's Go SDK, starts this binary by itself; there is
                    nothing to run by hand.
+  As a controller  lockstep kruise
+                   Kruise Rollouts releases LeaderWorkerSets through RolloutTargets.
   As a server      lockstep serve
                    Hosts connect to a unix socket or to loopback, or from elsewhere with mutual TLS.
   As a command     lockstep release, status, promote, abort ...
@@ -68,6 +70,7 @@ func commands() []func(*options) *cobra.Command {
 		newUndoCommand,
 		newAdoptCommand,
 		newDisownCommand,
+		newKruiseCommand,
 		newInstallCommand,
 		newChecksumCommand,
 		newExitCodesTopic,

@@ -1,0 +1,75 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise"
+)
+
+const kruiseAbout = `Keep RolloutTargets, through which Kruise Rollouts, unmodified, releases LeaderWorkerSets.
+
+It runs beside Kruise's manager (with --filter-workload-type=false) until SIGINT or SIGTERM. The driver is inside this
+process, or at the address of a "lockstep serve". With --namespace it looks at one namespace only.
+`
+
+const kruiseExample = `  lockstep kruise
+  lockstep kruise --leader-elect --health-address :8081
+  lockstep kruise --driver dns:///lockstep.lockstep-system:7443 --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`
+
+// newKruiseCommand makes `lockstep kruise`.
+func newKruiseCommand(o *options) *cobra.Command {
+	var dial dialFlags
+	var run kruise.Options
+	cmd := &cobra.Command{
+		Use:     "kruise",
+		Short:   "Let Kruise Rollouts release LeaderWorkerSets through RolloutTargets",
+		Long:    kruiseAbout,
+		Example: kruiseExample,
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runKruise(cmd.Context(), o, &dial, run)
+		},
+	}
+	flags := cmd.Flags()
+	dial.addAsDriver(flags)
+	flags.BoolVar(&run.LeaderElection, "leader-elect", false, "work only while holding a Lease, so that several replicas can stand by")
+	flags.StringVar(&run.LeaderElectionNamespace, "leader-elect-namespace", "", "namespace of the Lease (default: the pod's own)")
+	flags.StringVar(&run.MetricsAddress, "metrics-address", "", "host:port of plain HTTP with /metrics (default: off)")
+	flags.StringVar(&run.HealthAddress, "health-address", "", "host:port of plain HTTP with /healthz and /readyz (default: off)")
+	return cmd
+}
+
+// runKruise runs the controller until ctx has ended or a driver inside this process has failed.
+func runKruise(ctx context.Context, o *options, dial *dialFlags, run kruise.Options) error {
+	if err := dial.checkAsDriver(); err != nil {
+		return err
+	}
+	logger, err := o.logger()
+	if err != nil {
+		return err
+	}
+	config, err := o.restConfig()
+	if err != nil {
+		return err
+	}
+	var driver *link
+	if dial.address == "" {
+		if driver, err = connectInside(ctx, o); err != nil {
+			return err
+		}
+	} else if driver = dial.dialUntilReached(ctx, logger, func(error) {}); driver == nil {
+		return nil
+	}
+	run.Driver, run.Logger, run.Namespace = driver, logger, o.namespace
+	err = kruise.Run(driver.ctx, config, run)
+	if err == nil && ctx.Err() == nil {
+		err = context.Cause(driver.ctx)
+	}
+	return errors.Join(err, driver.close())
+}

@@ -1,0 +1,112 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kruise
+
+import (
+	"context"
+	"fmt"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// fieldManager is who this controller is in managedFields.
+const fieldManager = client.FieldOwner("lockstep-kruise")
+
+// apply does one thing. What it writes to the target has the resourceVersion of the look as its precondition, and shows in
+// v.Target afterwards.
+func (r *Reconciler) apply(ctx context.Context, v View, m move) error {
+	t := v.Target
+	switch m.action {
+	case actNone:
+		return r.writeStatus(ctx, t, m.status)
+	case actAddFinalizer:
+		return r.patch(ctx, t, func(t *v1alpha1.RolloutTarget) { controllerutil.AddFinalizer(t, Finalizer) })
+	case actRemoveFinalizer:
+		return client.IgnoreNotFound(r.patch(ctx, t, func(t *v1alpha1.RolloutTarget) { controllerutil.RemoveFinalizer(t, Finalizer) }))
+	case actMirror:
+		return r.patch(ctx, t, func(t *v1alpha1.RolloutTarget) { mirror(v, t) })
+	case actScale:
+		return r.scale(ctx, t, m.groups)
+	default:
+		return r.drive(ctx, v, m)
+	}
+}
+
+// drive makes one call of the driver.
+func (r *Reconciler) drive(ctx context.Context, v View, m move) error {
+	t, c := v.Target, v.Context
+	ref := refOf(t)
+	var err error
+	switch m.action { //nolint:exhaustive // The others are apply's.
+	case actAdopt:
+		_, err = r.Driver.Adopt(ctx, &pb.AdoptRequest{Workload: ref})
+	case actDisown:
+		_, err = r.Driver.Disown(ctx, &pb.DisownRequest{Workload: ref})
+	case actInitialize:
+		var plan *ReleasePlan
+		if plan, err = r.releasePlan(ctx, t); err == nil {
+			_, err = r.Driver.Initialize(ctx, &pb.InitializeRequest{
+				Workload: ref, ReleaseId: m.release, Owner: owner(t), Policy: policy(plan),
+			})
+		}
+	case actUpgrade:
+		_, err = r.Driver.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{
+			Workload: ref, ReleaseId: c.GetReleaseId(), UpdateRevision: c.GetTemplateRevision(),
+			Target: &pb.UpgradeBatchRequest_Groups{Groups: fmt.Sprint(m.groups)},
+		})
+	case actPromote:
+		// A target that goes leaves nothing behind whatever the template is by then.
+		revision := c.GetTemplateRevision()
+		if t.DeletionTimestamp != nil {
+			revision = ""
+		}
+		_, err = r.Driver.Finalize(ctx, &pb.FinalizeRequest{
+			Workload: ref, ReleaseId: c.GetReleaseId(), Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE, UpdateRevision: revision,
+		})
+	}
+	return err
+}
+
+// patch writes a change of the target.
+func (r *Reconciler) patch(ctx context.Context, t *v1alpha1.RolloutTarget, change func(*v1alpha1.RolloutTarget)) error {
+	before := t.DeepCopy()
+	change(t)
+	// What the API server answers replaces t, status and all.
+	err := r.Client.Patch(ctx, t, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), fieldManager)
+	if err != nil {
+		return fmt.Errorf("write RolloutTarget %s/%s: %w", t.Namespace, t.Name, err)
+	}
+	return nil
+}
+
+// writeStatus writes the status if it is another.
+func (r *Reconciler) writeStatus(ctx context.Context, t *v1alpha1.RolloutTarget, status v1alpha1.RolloutTargetStatus) error {
+	if same(t.Status, status) {
+		return nil
+	}
+	t.Status = status
+	if err := r.Client.Status().Update(ctx, t, fieldManager); err != nil {
+		return fmt.Errorf("write status of RolloutTarget %s/%s: %w", t.Namespace, t.Name, err)
+	}
+	return nil
+}
+
+// scale writes the workload's replicas through its own scale subresource.
+func (r *Reconciler) scale(ctx context.Context, t *v1alpha1.RolloutTarget, groups int32) error {
+	w := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name}}
+	w.SetGroupVersionKind(workloadKind)
+	body := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, groups)
+	err := r.Client.SubResource("scale").Patch(ctx, w, client.RawPatch("application/merge-patch+json", body), fieldManager,
+		client.WithSubResourceBody(&autoscalingv1.Scale{}))
+	if err != nil {
+		return fmt.Errorf("scale LeaderWorkerSet %s/%s to %d groups: %w", w.Namespace, w.Name, groups, err)
+	}
+	return nil
+}

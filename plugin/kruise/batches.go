@@ -1,0 +1,56 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kruise
+
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// ReleasePlan is what is read of a BatchRelease's spec.releasePlan.
+type ReleasePlan struct {
+	// Batches are the groups to be updated after each batch.
+	Batches []struct {
+		CanaryReplicas intstr.IntOrString `json:"canaryReplicas"`
+	} `json:"batches"`
+	// RolloutID goes on pods.
+	RolloutID string `json:"rolloutID"`
+}
+
+// policy is the driver's for a plan; nil if nobody planned. Kruise lowers the partition whatever the plan says, so one
+// that the driver would not accept is one batch to it.
+func policy(p *ReleasePlan) *pb.ReleasePolicy {
+	out := &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"100%"}}
+	if p == nil {
+		return out
+	}
+	if batches, ok := p.batches(); ok {
+		out.Batches = batches
+	}
+	if p.RolloutID != "" && len(validation.IsValidLabelValue(p.RolloutID)) == 0 {
+		out.RolloutId = p.RolloutID
+	}
+	return out
+}
+
+// batches are the plan's, if they never decrease and are all of one kind.
+func (p *ReleasePlan) batches() ([]string, bool) {
+	var out []string
+	last := 0
+	for _, b := range p.Batches {
+		groups := b.CanaryReplicas
+		n, err := intstr.GetScaledValueFromIntOrPercent(&groups, 100, true)
+		if err != nil || n < last || groups.Type != p.Batches[0].CanaryReplicas.Type ||
+			groups.Type == intstr.String && (n > 100 || !strings.HasSuffix(groups.StrVal, "%")) {
+			return nil, false
+		}
+		last = n
+		out = append(out, groups.String())
+	}
+	return out, len(out) > 0
+}

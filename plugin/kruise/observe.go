@@ -1,0 +1,151 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kruise
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Kinds of others.
+var (
+	workloadKind     = schema.GroupVersionKind{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: "LeaderWorkerSet"}
+	revisionKind     = schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ControllerRevision"}
+	batchReleaseKind = schema.GroupVersionKind{Group: "rollouts.kruise.io", Version: "v1beta1", Kind: "BatchRelease"}
+)
+
+// byWorkload indexes targets.
+const byWorkload = "spec.workloadRef.name"
+
+// observe looks at everything that a decision needs. It writes nothing.
+func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.RolloutTarget) (View, error) {
+	v := View{Target: t}
+	others := &v1alpha1.RolloutTargetList{}
+	name := t.Spec.WorkloadRef.Name
+	if err := r.Client.List(ctx, others, client.InNamespace(t.Namespace), client.MatchingFields{byWorkload: name}); err != nil {
+		return v, fmt.Errorf("list RolloutTargets of %s: %w", name, err)
+	}
+	v.Rival, v.Successor = rivals(t, others.Items)
+	if v.Rival != "" {
+		return v, nil
+	}
+	var err error
+	if v.Workload, err = r.workload(ctx, t); err != nil || v.Workload == nil {
+		return v, err
+	}
+	answer, err := r.Driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: refOf(t), IncludeGroups: true})
+	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
+		v.Workload = nil
+		return v, nil
+	}
+	if err != nil {
+		return v, err
+	}
+	v.Context = answer.GetContext()
+	v.Revisions, err = r.revisions(ctx, t)
+	return v, err
+}
+
+// rivals finds the target that comes before t, and whether one comes after it. The older one comes first.
+func rivals(t *v1alpha1.RolloutTarget, all []v1alpha1.RolloutTarget) (before string, after bool) {
+	for i := range all {
+		o := &all[i]
+		switch {
+		case o.Name == t.Name, o.DeletionTimestamp != nil:
+		case t.DeletionTimestamp == nil && older(o, t):
+			before = o.Name
+		default:
+			after = true
+		}
+	}
+	return before, after
+}
+
+func older(a, b *v1alpha1.RolloutTarget) bool {
+	if a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.Name < b.Name
+	}
+	return a.CreationTimestamp.Before(&b.CreationTimestamp)
+}
+
+// workload reads the LeaderWorkerSet's metadata. Nil: there is none.
+func (r *Reconciler) workload(ctx context.Context, t *v1alpha1.RolloutTarget) (*Workload, error) {
+	w := &metav1.PartialObjectMetadata{}
+	w.SetGroupVersionKind(workloadKind)
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name}, w)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // There is none.
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read LeaderWorkerSet %s/%s: %w", t.Namespace, t.Spec.WorkloadRef.Name, err)
+	}
+	return &Workload{Deleting: w.DeletionTimestamp != nil, RolloutID: w.Labels[labelRolloutID]}, nil
+}
+
+// revisions reads the leader StatefulSet's ControllerRevisions, which carry the labels of the pods' template. Where the StatefulSet
+// has several for one template, as after an upgrade of LWS, the newest is the one that new pods get.
+func (r *Reconciler) revisions(ctx context.Context, t *v1alpha1.RolloutTarget) (map[string]string, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(revisionKind)
+	name := t.Spec.WorkloadRef.Name
+	if err := r.Client.List(ctx, list, client.InNamespace(t.Namespace),
+		client.MatchingLabels{labelName: name, labelWorkerIndex: "0"}); err != nil {
+		return nil, fmt.Errorf("list ControllerRevisions of %s/%s: %w", t.Namespace, name, err)
+	}
+	out, at := map[string]string{}, map[string]metav1.Time{}
+	for i := range list.Items {
+		o := &list.Items[i]
+		if c := metav1.GetControllerOf(o); c == nil || c.Kind != "StatefulSet" || c.Name != name {
+			continue
+		}
+		revision, last := o.Labels[labelRevision], at[o.Labels[labelRevision]]
+		if out[revision] == "" || last.Before(&o.CreationTimestamp) {
+			out[revision], at[revision] = o.Name, o.CreationTimestamp
+		}
+	}
+	return out, nil
+}
+
+// releasePlan reads the BatchRelease that is at work on the target. Nil: none, or Kruise is not installed.
+func (r *Reconciler) releasePlan(ctx context.Context, t *v1alpha1.RolloutTarget) (*ReleasePlan, error) {
+	var ref metav1.OwnerReference
+	if raw := t.Annotations[annotationControl]; raw == "" || json.Unmarshal([]byte(raw), &ref) != nil || ref.Kind != batchReleaseKind.Kind {
+		return nil, nil //nolint:nilnil // None that we know of.
+	}
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(batchReleaseKind)
+	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: ref.Name}, o)
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return nil, nil //nolint:nilnil // None.
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read BatchRelease %s/%s: %w", t.Namespace, ref.Name, err)
+	}
+	var plan struct {
+		Spec struct {
+			ReleasePlan ReleasePlan `json:"releasePlan"`
+		} `json:"spec"`
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &plan); err != nil {
+		return nil, fmt.Errorf("decode BatchRelease %s/%s: %w", t.Namespace, ref.Name, err)
+	}
+	return &plan.Spec.ReleasePlan, nil
+}
+
+func refOf(t *v1alpha1.RolloutTarget) *pb.WorkloadRef {
+	return &pb.WorkloadRef{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name}
+}

@@ -1,0 +1,124 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kruise
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+const (
+	// maxMoves bounds what is done for one target before others have their turn. A whole release begins in 3.
+	maxMoves = 8
+	// soon is when something is tried again that needs nobody.
+	soon = 500 * time.Millisecond
+	// later is when something is tried again that a person must mend.
+	later = 30 * time.Second
+)
+
+// Reconciler keeps RolloutTargets.
+type Reconciler struct {
+	// Client reads from caches, Reader from the API server.
+	Client client.Client
+	Reader client.Reader
+	// Driver does what targets ask for.
+	Driver Driver
+	// Logger is required.
+	Logger *slog.Logger
+	// Follow is told which workload to watch. Nil: none.
+	Follow func(workload client.ObjectKey)
+}
+
+// Reconcile brings one target nearer to where it should be, and says when to look again if nothing happens.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	t := &v1alpha1.RolloutTarget{}
+	if err := r.Client.Get(ctx, req.NamespacedName, t); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err) //nolint:wrapcheck // It says verb and object.
+	}
+	if r.Follow != nil && t.DeletionTimestamp == nil {
+		r.Follow(client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name})
+	}
+	for range maxMoves {
+		v, err := r.observe(ctx, t)
+		m := move{}
+		if err == nil {
+			m = plan(v)
+			if m.action != actNone {
+				r.Logger.Info(m.why, "target", req.String(), "workload", t.Spec.WorkloadRef.Name)
+			}
+			err = r.apply(ctx, v, m)
+		}
+		if err != nil {
+			return r.failed(ctx, v, err)
+		}
+		if m.action == actNone || m.action == actRemoveFinalizer {
+			return reconcile.Result{}, nil
+		}
+	}
+	return reconcile.Result{RequeueAfter: soon}, nil
+}
+
+// failed says what becomes of an error: what passes is tried again soon, what a person must mend is said in the condition.
+func (r *Reconciler) failed(ctx context.Context, v View, err error) (reconcile.Result, error) {
+	switch {
+	case ctx.Err() != nil, apierrors.IsNotFound(err):
+		return reconcile.Result{}, nil
+	case apierrors.IsConflict(err), plugin.Retryable(err), plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED:
+		return reconcile.Result{RequeueAfter: soon}, nil
+	}
+	reason := camel(plugin.Reason(err).String()[len("ERROR_REASON_"):])
+	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
+		reason = "NotWritten"
+	}
+	r.Logger.Warn("RolloutTarget does not follow its workload", "target", client.ObjectKeyFromObject(v.Target).String(), "error", err)
+	// A write that failed has left its change in v.Target.
+	fresh := &v1alpha1.RolloutTarget{}
+	if getErr := r.Client.Get(ctx, client.ObjectKeyFromObject(v.Target), fresh); getErr != nil {
+		return reconcile.Result{RequeueAfter: later}, client.IgnoreNotFound(errors.Join(err, getErr))
+	}
+	m := notReady(View{Target: fresh, Context: v.Context}, reason, text(err))
+	if err := r.writeStatus(ctx, fresh, m.status); err != nil && !apierrors.IsConflict(err) {
+		return reconcile.Result{}, err
+	}
+	if reason == "NotWritten" {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: later}, nil
+}
+
+// text is an error without what gRPC adds to it.
+func text(err error) string {
+	if s, ok := status.FromError(err); ok && s.Code() != codes.Unknown {
+		return s.Message()
+	}
+	return err.Error()
+}
+
+// same compares what was read with what is to be written, in which times are the only thing that differs for nothing.
+func same(a, b v1alpha1.RolloutTargetStatus) bool {
+	ignoreTimes := func(conditions []metav1.Condition) []metav1.Condition {
+		out := make([]metav1.Condition, 0, len(conditions))
+		for _, c := range conditions {
+			c.LastTransitionTime = metav1.Time{}
+			out = append(out, c)
+		}
+		return out
+	}
+	a.Conditions, b.Conditions = ignoreTimes(a.Conditions), ignoreTimes(b.Conditions)
+	return equality.Semantic.DeepEqual(a, b)
+}

@@ -1,0 +1,116 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kruise
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// ConditionReady is the type of the one condition.
+const ConditionReady = "Ready"
+
+// notReady leaves the status as it is, but for the condition: Kruise, which sees observedGeneration stay behind or the
+// counts stay the same, waits.
+func notReady(v View, reason, message string) move {
+	s := v.Target.Status.DeepCopy()
+	s.State = stateOf(v.Context)
+	setReady(s, v.Target, metav1.ConditionFalse, reason, message)
+	return move{status: *s}
+}
+
+// statusOf counts groups as Kruise counts the pods of a StatefulSet.
+func statusOf(v View) v1alpha1.RolloutTargetStatus {
+	t, c := v.Target, v.Context
+	current, known := v.Revisions[serving(c)]
+	update, also := v.Revisions[c.GetTemplateRevision()]
+	if !known || !also {
+		return notReady(v, "WaitingForRevision", fmt.Sprintf("the leader StatefulSet of %s has no revision yet for %s or %s",
+			t.Spec.WorkloadRef.Name, serving(c), c.GetTemplateRevision())).status
+	}
+	s := t.Status.DeepCopy()
+	s.ObservedGeneration = t.Generation
+	s.CurrentRevision, s.UpdateRevision = current, update
+	s.Selector = metav1.FormatLabelSelector(t.Spec.Selector)
+	s.WorkloadReplicas = ptr.To(c.GetReplicas())
+	s.State = stateOf(c)
+	count(s, c)
+	if returning(v, s) {
+		s.UpdatedReplicas = s.Replicas - 1
+		s.UpdatedReadyReplicas = min(s.UpdatedReadyReplicas, s.UpdatedReplicas)
+	}
+	ready := metav1.ConditionTrue
+	if c.GetState() == pb.State_STATE_FAILED {
+		ready = metav1.ConditionFalse
+	}
+	setReady(s, t, ready, c.GetReason(), c.GetMessage())
+	return *s
+}
+
+// count counts the workload's own groups.
+func count(s *v1alpha1.RolloutTargetStatus, c *pb.BatchContext) {
+	s.Replicas, s.ReadyReplicas, s.UpdatedReplicas, s.UpdatedReadyReplicas = 0, 0, 0, 0
+	for _, g := range c.GetGroups() {
+		if g.GetRole() != pb.GroupRole_GROUP_ROLE_STABLE || g.GetRevision() == "" {
+			continue
+		}
+		updated := g.GetRevision() == c.GetTemplateRevision()
+		s.Replicas++
+		if updated {
+			s.UpdatedReplicas++
+		}
+		if g.GetReady() {
+			s.ReadyReplicas++
+		}
+		if updated && g.GetReady() {
+			s.UpdatedReadyReplicas++
+		}
+	}
+	s.AvailableReplicas = s.ReadyReplicas
+}
+
+// returning says whether Kruise has yet to notice that the stable template is back. It tells a rollback from a new
+// release by groups that are not back yet, and looks every 2 seconds; the driver may be done before. So one group is kept
+// from the count until Kruise, which then takes the hold away, has seen it.
+func returning(v View, s *v1alpha1.RolloutTargetStatus) bool {
+	groups, over := wanted(v)
+	return v.Target.Annotations[annotationProgressing] != "" && groups == 0 && !over && s.CurrentRevision == s.UpdateRevision &&
+		s.UpdatedReplicas > 0 && s.UpdatedReplicas == s.Replicas
+}
+
+// stateOf is the driver's state as people write it: RollingBack.
+func stateOf(c *pb.BatchContext) string {
+	if c == nil {
+		return ""
+	}
+	return camel(strings.TrimPrefix(c.GetState().String(), "STATE_"))
+}
+
+// camel turns ROLLING_BACK into RollingBack.
+func camel(s string) string {
+	var b strings.Builder
+	for word := range strings.SplitSeq(strings.ToLower(s), "_") {
+		if word != "" {
+			b.WriteString(strings.ToUpper(word[:1]) + word[1:])
+		}
+	}
+	return b.String()
+}
+
+// setReady sets the condition. Its reason is an API's, which is not everything that a driver may say.
+func setReady(s *v1alpha1.RolloutTargetStatus, t *v1alpha1.RolloutTarget, status metav1.ConditionStatus, reason, message string) {
+	if reason == "" {
+		reason = "Unknown"
+	}
+	meta.SetStatusCondition(&s.Conditions, metav1.Condition{
+		Type: ConditionReady, Status: status, Reason: reason, Message: message, ObservedGeneration: t.Generation,
+	})
+}

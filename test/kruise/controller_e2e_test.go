@@ -1,0 +1,95 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package kruise
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/test/child"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+)
+
+// controller is the one `lockstep kruise` of this test binary, with exactly the rights of config/kruise.
+var controller struct {
+	sync.Mutex
+	cmd    *exec.Cmd
+	exited chan struct{}
+	log    string
+}
+
+// startController starts it, unless it runs.
+func startController(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	controller.Lock()
+	defer controller.Unlock()
+	if controller.cmd != nil {
+		return
+	}
+	binary, err := driver.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := driver.AccountKubeconfig(c, config.Namespace, config.KruiseServiceAccount)
+	if err != nil {
+		t.Fatal(err)
+	}
+	controller.log = filepath.Join(c.Dir(), "log", "lockstep-kruise.log")
+	log, err := os.OpenFile(controller.log, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(binary, "kruise", "--kubeconfig", kubeconfig, "--leader-elect", "--leader-elect-namespace", config.Namespace)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := child.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	controller.cmd, controller.exited = cmd, make(chan struct{})
+	go func(exited chan struct{}) {
+		_ = cmd.Wait()
+		_ = log.Close()
+		close(exited)
+	}(controller.exited)
+}
+
+// stopController ends it as Kubernetes would.
+func stopController() { endController(syscall.SIGTERM) }
+
+func endController(signal syscall.Signal) {
+	controller.Lock()
+	defer controller.Unlock()
+	if controller.cmd == nil {
+		return
+	}
+	_ = controller.cmd.Process.Signal(signal)
+	select {
+	case <-controller.exited:
+	case <-time.After(20 * time.Second):
+		_ = controller.cmd.Process.Kill()
+		<-controller.exited
+	}
+	controller.cmd = nil
+}
+
+// controllerLog is what it said about a namespace.
+func controllerLog(namespace string) string {
+	raw, _ := os.ReadFile(controller.log)
+	var out []string
+	for line := range strings.Lines(string(raw)) {
+		if strings.Contains(line, namespace) || strings.Contains(line, "level=ERROR") {
+			out = append(out, line)
+		}
+	}
+	return strings.Join(out, "")
+}

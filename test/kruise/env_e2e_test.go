@@ -1,0 +1,349 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package kruise
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+const (
+	// name is the LeaderWorkerSet's, the RolloutTarget's and the Rollout's.
+	name   = "vllm"
+	groups = 4
+	size   = 2
+
+	// patience is how long a condition may take. Kruise steps every 2 seconds.
+	patience = 2 * time.Minute
+)
+
+var (
+	rollouts = schema.GroupVersionResource{Group: "rollouts.kruise.io", Version: "v1beta1", Resource: "rollouts"}
+	targets  = schema.GroupVersionResource{Group: "lockstep.dev", Version: "v1alpha1", Resource: "rollouttargets"}
+)
+
+// env is one test's namespace.
+type env struct {
+	t         *testing.T
+	cluster   *cluster.Cluster
+	namespace string
+	kube      kubernetes.Interface
+	lws       lwsclient.Interface
+	dynamic   dynamic.Interface
+}
+
+func newEnv(t *testing.T) *env {
+	t.Helper()
+	c := cluster.Shared(t)
+	startController(t, c)
+	e := &env{
+		t: t, cluster: c, namespace: c.Namespace(t),
+		kube: kubernetes.NewForConfigOrDie(c.RESTConfig()), lws: lwsclient.NewForConfigOrDie(c.RESTConfig()),
+		dynamic: dynamic.NewForConfigOrDie(c.RESTConfig()),
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			e.dump()
+		}
+	})
+	return e
+}
+
+// newRelease deploys workload, target and Rollout with these steps, and returns when all rest.
+func newRelease(t *testing.T, steps string) *env {
+	t.Helper()
+	e := newEnv(t)
+	e.deploy()
+	e.apply(target(name))
+	e.apply(rollout(steps))
+	e.awaitPhase("Healthy")
+	e.mustRest("v1")
+	return e
+}
+
+func (e *env) eventually(what string, check func(context.Context) error) {
+	e.t.Helper()
+	await.NilWithin(e.t, patience, what, check)
+}
+
+func (e *env) apply(manifest string) {
+	e.t.Helper()
+	if err := e.cluster.Apply(e.t.Context(), e.namespace, []byte(manifest)); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// deploy creates the workload with image v1.
+func (e *env) deploy() {
+	e.t.Helper()
+	e.apply(fmt.Sprintf(`
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: %s}
+spec:
+  replicas: %d
+  leaderWorkerTemplate:
+    size: %d
+    workerTemplate:
+      spec:
+        terminationGracePeriodSeconds: 1
+        containers: [{name: server, image: "example.com/vllm:v1"}]
+`, name, groups, size))
+}
+
+func target(of string) string {
+	return fmt.Sprintf(`
+apiVersion: lockstep.dev/v1alpha1
+kind: RolloutTarget
+metadata: {name: %s}
+spec: {workloadRef: {name: %s}}
+`, of, name)
+}
+
+// rollout is Kruise's, with steps that are YAML lines.
+func rollout(steps string, more ...string) string {
+	return fmt.Sprintf(`
+apiVersion: rollouts.kruise.io/v1beta1
+kind: Rollout
+metadata: {name: %s}
+spec:
+  workloadRef: {apiVersion: lockstep.dev/v1alpha1, kind: RolloutTarget, name: %s}
+  strategy:
+    canary:
+      steps:
+%s
+%s`, name, name, indent(steps, 6), indent(strings.Join(more, "\n"), 6))
+}
+
+func indent(text string, by int) string {
+	if text = strings.Trim(text, "\n"); text == "" {
+		return ""
+	}
+	margin := strings.Repeat(" ", by)
+	return margin + strings.ReplaceAll(text, "\n", "\n"+margin)
+}
+
+// edit gives the workload another image, as GitOps would, and perhaps labels.
+func (e *env) edit(tag string, labels ...string) {
+	e.t.Helper()
+	e.eventually("the template is changed", func(ctx context.Context) error {
+		w := e.workload(ctx)
+		w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image = "example.com/vllm:" + tag
+		for i := 0; i+1 < len(labels); i += 2 {
+			metav1.SetMetaDataLabel(&w.ObjectMeta, labels[i], labels[i+1])
+		}
+		_, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Update(ctx, w, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+func (e *env) workload(ctx context.Context) *lws.LeaderWorkerSet {
+	e.t.Helper()
+	w, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return w
+}
+
+// target reads a RolloutTarget.
+func (e *env) target(ctx context.Context, of string) *v1alpha1.RolloutTarget {
+	e.t.Helper()
+	o, err := e.dynamic.Resource(targets).Namespace(e.namespace).Get(ctx, of, metav1.GetOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	out := &v1alpha1.RolloutTarget{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, out); err != nil {
+		e.t.Fatal(err)
+	}
+	return out
+}
+
+// patch is a JSON merge patch of an object of the test's name.
+func (e *env) patch(resource schema.GroupVersionResource, raw string, subresources ...string) {
+	e.t.Helper()
+	if _, err := e.dynamic.Resource(resource).Namespace(e.namespace).
+		Patch(e.t.Context(), name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}, subresources...); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e *env) remove(resource schema.GroupVersionResource) {
+	e.t.Helper()
+	if err := e.dynamic.Resource(resource).Namespace(e.namespace).Delete(e.t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// awaitRollout waits for a state of Kruise's Rollout.
+func (e *env) awaitRollout(what string, check func(*unstructured.Unstructured) bool) {
+	e.t.Helper()
+	e.eventually(what, func(ctx context.Context) error {
+		r, err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if observed, _, _ := unstructured.NestedInt64(r.Object, "status", "observedGeneration"); observed == r.GetGeneration() && check(r) {
+			return nil
+		}
+		return fmt.Errorf("the Rollout's status is %s", asJSON(r.Object["status"]))
+	})
+}
+
+func field(o *unstructured.Unstructured, path ...string) string {
+	v, _, _ := unstructured.NestedFieldNoCopy(o.Object, path...)
+	if v == nil {
+		return ""
+	}
+	return fmt.Sprint(v)
+}
+
+func (e *env) awaitPhase(phase string) {
+	e.t.Helper()
+	e.awaitRollout("phase "+phase, func(r *unstructured.Unstructured) bool { return field(r, "status", "phase") == phase })
+}
+
+// awaitPause waits until the Rollout waits for an approval after step i.
+func (e *env) awaitPause(i int) {
+	e.t.Helper()
+	e.awaitRollout(fmt.Sprintf("the pause after step %d", i), func(r *unstructured.Unstructured) bool {
+		return field(r, "status", "canaryStatus", "currentStepIndex") == fmt.Sprint(i) &&
+			field(r, "status", "canaryStatus", "currentStepState") == "StepPaused"
+	})
+}
+
+// approve is `kubectl kruise rollout approve`.
+func (e *env) approve() {
+	e.t.Helper()
+	e.patch(rollouts, `{"status":{"currentStepState":"StepReady","canaryStatus":{"currentStepState":"StepReady"}}}`, "status")
+}
+
+// awaitDone waits until Kruise has seen a release through, whose end is the template now in the target.
+func (e *env) awaitDone() {
+	e.t.Helper()
+	e.awaitRollout("the end of the release", func(r *unstructured.Unstructured) bool {
+		return field(r, "status", "phase") == "Healthy" && field(r, "status", "canaryStatus", "currentStepState") == "Completed" ||
+			field(r, "status", "phase") == "Healthy" && strings.Contains(asJSON(r.Object["status"]), "\"type\":\"Succeeded\"")
+	})
+}
+
+// tags counts whole groups that are ready by their image tag, in the order of their indices: "v1 v1 v1 v2". What is not
+// ready is "-".
+func (e *env) tags(ctx context.Context) (string, error) {
+	pods, err := e.kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return "", err
+	}
+	byGroup := map[string][]corev1.Pod{}
+	for _, p := range pods.Items {
+		index := p.Labels[lws.GroupIndexLabelKey]
+		byGroup[index] = append(byGroup[index], p)
+	}
+	out := make([]string, 0, groups)
+	for i := range len(byGroup) {
+		out = append(out, tagOf(byGroup[fmt.Sprint(i)]))
+	}
+	return strings.Join(out, " "), nil
+}
+
+func tagOf(pods []corev1.Pod) string {
+	tag := ""
+	for _, p := range pods {
+		_, this, _ := strings.Cut(p.Spec.Containers[0].Image, ":")
+		ready := false
+		for _, c := range p.Status.Conditions {
+			ready = ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		}
+		if !ready || p.DeletionTimestamp != nil || tag != "" && tag != this || len(pods) != size {
+			return "-"
+		}
+		tag = this
+	}
+	return tag
+}
+
+// mustHave waits until the groups are at these tags.
+func (e *env) mustHave(want string) {
+	e.t.Helper()
+	e.eventually("groups at "+want, func(ctx context.Context) error {
+		got, err := e.tags(ctx)
+		if err == nil && got != want {
+			err = fmt.Errorf("they are at %s", got)
+		}
+		return err
+	})
+}
+
+// mustRest waits until every group is at the tag, under hold.
+func (e *env) mustRest(tag string) {
+	e.t.Helper()
+	e.mustHave(strings.TrimSpace(strings.Repeat(tag+" ", groups)))
+	e.eventually("the hold", func(ctx context.Context) error {
+		w := e.workload(ctx)
+		if rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration; rolling == nil || !release.SameRolling(*rolling, release.Hold()) {
+			return fmt.Errorf("no hold: %s", asJSON(rolling))
+		}
+		return nil
+	})
+}
+
+// awaitReady waits for the target's condition.
+func (e *env) awaitReady(of string, status metav1.ConditionStatus, reason string) {
+	e.t.Helper()
+	e.eventually(fmt.Sprintf("condition Ready %s %s", status, reason), func(ctx context.Context) error {
+		t := e.target(ctx, of)
+		for _, c := range t.Status.Conditions {
+			if c.Status == status && (reason == "" || c.Reason == reason) {
+				return nil
+			}
+		}
+		return fmt.Errorf("it is %s", asJSON(t.Status))
+	})
+}
+
+func asJSON(v any) string {
+	raw, _ := json.Marshal(v)
+	return string(raw)
+}
+
+// dump logs what there is.
+func (e *env) dump() {
+	ctx := context.Background()
+	for _, r := range []schema.GroupVersionResource{rollouts, targets, {Group: "rollouts.kruise.io", Version: "v1beta1", Resource: "batchreleases"}} {
+		list, err := e.dynamic.Resource(r).Namespace(e.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			e.t.Logf("%s: %v", r.Resource, err)
+			continue
+		}
+		for _, o := range list.Items {
+			o.SetManagedFields(nil)
+			e.t.Logf("%s: %s", r.Resource, asJSON(o.Object))
+		}
+	}
+	tags, _ := e.tags(ctx)
+	e.t.Logf("groups: %s\ncontroller:\n%s", tags, controllerLog(e.namespace))
+}

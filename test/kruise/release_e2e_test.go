@@ -1,0 +1,120 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package kruise
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// quarters are the steps of most tests. The last is not waited at.
+const quarters = `
+- {replicas: 25%, pause: {}}
+- {replicas: 50%, pause: {}}
+- {replicas: 100%, pause: {}}
+`
+
+func TestSteps(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters)
+	e.edit("v2")
+	e.awaitPause(1)
+	e.mustHave("v1 v1 v1 v2")
+	e.approve()
+	e.awaitPause(2)
+	e.mustHave("v1 v1 v2 v2")
+	e.approve()
+	e.awaitDone()
+	e.mustRest("v2")
+	e.eventually("the target is at rest", func(ctx context.Context) error {
+		s := e.target(ctx, name).Status
+		if s.UpdatedReadyReplicas != groups || s.CurrentRevision != s.UpdateRevision || s.State != "Completed" {
+			return fmt.Errorf("its status is %s", asJSON(s))
+		}
+		return nil
+	})
+}
+
+func TestRollbackByEdit(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters)
+	before := e.leaders()
+	e.edit("v2")
+	e.awaitPause(1)
+	e.mustHave("v1 v1 v1 v2")
+	e.edit("v1")
+	e.awaitDone()
+	e.mustRest("v1")
+	after := e.leaders()
+	for i := range groups - 1 {
+		if leader := fmt.Sprintf("%s-%d", name, i); before[leader] != after[leader] {
+			t.Errorf("%s was restarted, although no batch had reached it", leader)
+		}
+	}
+}
+
+// leaders tells the uid of each leader pod.
+func (e *env) leaders() map[string]string {
+	e.t.Helper()
+	pods, err := e.kube.CoreV1().Pods(e.namespace).List(e.t.Context(), metav1.ListOptions{
+		LabelSelector: "leaderworkerset.sigs.k8s.io/worker-index=0",
+	})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, p := range pods.Items {
+		out[p.Name] = string(p.UID)
+	}
+	return out
+}
+
+func TestContinuousRelease(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters)
+	e.edit("v2")
+	e.awaitPause(1)
+	e.mustHave("v1 v1 v1 v2")
+	e.edit("v3")
+	e.mustHave("v1 v1 v1 v3")
+	e.awaitPause(1)
+	e.approve()
+	e.awaitPause(2)
+	e.mustHave("v1 v1 v3 v3")
+	e.approve()
+	e.awaitDone()
+	e.mustRest("v3")
+}
+
+func TestDisabledInMidRelease(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters)
+	e.edit("v2")
+	e.awaitPause(1)
+	e.patch(rollouts, `{"spec":{"disabled":true}}`)
+	e.awaitPhase("Disabled")
+	// Kruise lets go of the workload, which completes what it has begun.
+	e.mustRest("v2")
+	e.edit("v3")
+	e.mustRest("v3")
+	e.patch(rollouts, `{"spec":{"disabled":false}}`)
+	e.awaitPhase("Healthy")
+	e.edit("v4")
+	e.awaitPause(1)
+	e.mustHave("v3 v3 v3 v4")
+}
+
+func TestRolloutDeletedInMidRelease(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters)
+	e.edit("v2")
+	e.awaitPause(1)
+	e.remove(rollouts)
+	e.mustRest("v2")
+}
