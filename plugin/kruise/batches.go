@@ -15,11 +15,15 @@ import (
 // ReleasePlan is what is read of a BatchRelease's spec.releasePlan.
 type ReleasePlan struct {
 	// Batches are the groups to be updated after each batch.
-	Batches []struct {
-		CanaryReplicas intstr.IntOrString `json:"canaryReplicas"`
-	} `json:"batches"`
+	Batches []ReleaseBatch `json:"batches"`
 	// RolloutID goes on pods.
 	RolloutID string `json:"rolloutID"`
+}
+
+// ReleaseBatch is one of them.
+type ReleaseBatch struct {
+	// CanaryReplicas is a number of groups or a percentage of them.
+	CanaryReplicas intstr.IntOrString `json:"canaryReplicas"`
 }
 
 // policy is the driver's for a plan; nil if nobody planned. Kruise lowers the partition whatever the plan says, so one

@@ -1,0 +1,273 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kruise
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// view is a workload of four groups at rest at revision one, bound and mirrored, and what changes make of it.
+func view(changes ...func(*View)) View {
+	v := View{
+		Target: &v1alpha1.RolloutTarget{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: "vllm", UID: types.UID("01234567-89ab"), Generation: 3, Finalizers: []string{Finalizer},
+			},
+			Spec: v1alpha1.RolloutTargetSpec{WorkloadRef: v1alpha1.WorkloadReference{Name: "vllm"}},
+		},
+		Workload:  &Workload{},
+		Context:   &pb.BatchContext{State: pb.State_STATE_HOLDING, Reason: "Held", StableRevision: "one", UpdateRevision: "one", TemplateRevision: "one"},
+		Revisions: map[string]string{"one": "vllm-1", "two": "vllm-2", "three": "vllm-3"},
+	}
+	at("one one one one")(&v)
+	mirror(v, v.Target)
+	v.Target.Status.WorkloadReplicas = ptr.To(int32(4))
+	for _, change := range changes {
+		change(&v)
+	}
+	return v
+}
+
+// at says at which revisions the groups are; "two!" is not ready, "-" has no leader.
+func at(revisions string) func(*View) {
+	return func(v *View) {
+		c := v.Context
+		c.Groups, c.Total = nil, 0
+		for i, r := range strings.Fields(revisions) {
+			name, unready := strings.CutSuffix(r, "!")
+			name = strings.TrimPrefix(name, "-")
+			c.Groups = append(c.Groups, &pb.Group{
+				Index: int32(i), Role: pb.GroupRole_GROUP_ROLE_STABLE, Revision: name, Ready: !unready && name != "",
+			})
+			if name != "" {
+				c.Total++
+			}
+		}
+		c.Replicas = int32(len(c.Groups))
+	}
+}
+
+// template is the workload's, of which the target knows.
+func template(revision string) func(*View) {
+	return func(v *View) {
+		v.Context.TemplateRevision = revision
+		v.Target.Spec.Template.Metadata.Annotations[AnnotationRevision] = revision
+	}
+}
+
+// edited is a template of which the target does not know yet.
+func edited(revision string) func(*View) {
+	return func(v *View) { v.Context.TemplateRevision = revision }
+}
+
+func partition(p int32) func(*View) {
+	return func(v *View) { v.Target.Spec.UpdateStrategy.RollingUpdate = &v1alpha1.RollingUpdate{Partition: &p} }
+}
+
+func pausedUpdate(v *View) {
+	v.Target.Spec.UpdateStrategy.RollingUpdate = &v1alpha1.RollingUpdate{Paused: true}
+}
+
+// led is a target that a Rollout is at work on.
+func led(v *View) { metav1.SetMetaDataAnnotation(&v.Target.ObjectMeta, annotationProgressing, "{}") }
+
+// release is ours, in a state and with so many groups asked for.
+func releasing(state pb.State, planned int32) func(*View) {
+	return func(v *View) {
+		c := v.Context
+		c.State, c.Planned, c.ReleaseId, c.Owner = state, planned, "r", owner(v.Target)
+		c.StableRevision, c.UpdateRevision = "one", "two"
+	}
+}
+
+func foreign(v *View)  { v.Context.Owner = "argo-rollouts/default/vllm" }
+func rival(v *View)    { v.Rival = "older" }
+func deleted(v *View)  { v.Target.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }
+func missing(v *View)  { v.Workload, v.Context = nil, nil }
+func going(v *View)    { v.Workload.Deleting = true }
+func unheld(v *View)   { v.Context.State = pb.State_STATE_UNMANAGED }
+func followed(v *View) { v.Successor = true }
+func unbound(v *View)  { v.Target.Finalizers = nil }
+func last(v *View)     { v.Context.ReleaseId = releaseID(v.Target) }
+
+func TestPlan(t *testing.T) {
+	for _, test := range []struct {
+		name, why string
+		v         View
+		want      action
+		groups    int32
+		reason    string // of the condition, with actNone
+	}{
+		{"at rest", "nothing is to be done", view(), actNone, 0, "Held"},
+		{"no workload", "it is said, and nothing is touched", view(missing, unbound), actNone, 0, "WorkloadNotFound"},
+		{"workload goes", "there is nothing to release", view(going), actNone, 0, "WorkloadDeleting"},
+		{"second target", "one workload has one master", view(rival), actNone, 0, "WorkloadTaken"},
+		{"new target", "the workload must be given back some day", view(unbound, unheld), actAddFinalizer, 0, ""},
+		{"not held", "no template may roll by itself", view(unheld), actAdopt, 0, ""},
+		{"another's release", "it is not ours to steer", view(releasing(pb.State_STATE_READY, 1), foreign), actNone, 0, "ReleaseOfAnother"},
+		{"another's release is over", "the workload is free", view(releasing(pb.State_STATE_ROLLED_BACK, 0), foreign), actNone, 0, "Held"},
+		{"no revision yet", "LWS has not got to the template", view(edited("")), actNone, 0, "WaitingForLWS"},
+		{"edited", "Kruise's webhook must see it before anything moves", view(edited("two")), actMirror, 0, ""},
+		{"edited in mid-release", "the same", view(edited("three"), partition(3), led, releasing(pb.State_STATE_READY, 1)), actMirror, 0, ""},
+		{"workload scaled", "the target follows", view(at("one one one one one")), actMirror, 0, ""},
+		{
+			"target scaled", "the workload follows",
+			view(func(v *View) { v.Target.Spec.Replicas = ptr.To(int32(6)) }), actScale, 6, "",
+		},
+		{
+			"both scaled", "the workload is the truth",
+			view(at("one one one"), func(v *View) { v.Target.Spec.Replicas = ptr.To(int32(6)) }), actMirror, 0, "",
+		},
+		{"rollout id", "it goes with the template", view(func(v *View) { v.Workload.RolloutID = "7" }), actMirror, 0, ""},
+		{"held by Kruise", "no batch yet", view(template("two"), partition(32767), led), actNone, 0, "Held"},
+		{"first batch", "a release is begun", view(template("two"), partition(3), led), actInitialize, 0, ""},
+		{"first batch, begun", "its target is set", view(template("two"), partition(3), led, releasing(pb.State_STATE_HOLDING, 0)), actUpgrade, 1, ""},
+		{"batch under way", "asking again changes nothing", view(template("two"), partition(3), led, releasing(pb.State_STATE_UPGRADING, 1)), actNone, 0, "Held"},
+		{"next batch", "the target grows", view(template("two"), partition(1), led, releasing(pb.State_STATE_READY, 1)), actUpgrade, 3, ""},
+		{"partition raised", "updated groups stay, as with a StatefulSet", view(template("two"), partition(3), led, releasing(pb.State_STATE_READY, 2)), actNone, 0, "Held"},
+		{"all updated", "Kruise may still roll back", view(template("two"), partition(0), led, releasing(pb.State_STATE_READY, 4)), actNone, 0, "Held"},
+		{"Kruise lets go", "the release is completed", view(template("two"), releasing(pb.State_STATE_READY, 4)), actPromote, 0, ""},
+		{"partition 0, nobody leads", "the same as no partition", view(template("two"), partition(0), releasing(pb.State_STATE_READY, 4)), actPromote, 0, ""},
+		{"no Kruise", "a StatefulSet would roll, too", view(template("two")), actInitialize, 0, ""},
+		{"paused", "nothing moves", view(template("two"), pausedUpdate), actNone, 0, "Held"},
+		{"promoting", "the driver is at work", view(template("two"), releasing(pb.State_STATE_PROMOTING, 4)), actNone, 0, "Held"},
+		{"template returns", "the driver rolls back by itself", view(template("one"), partition(32767), led, releasing(pb.State_STATE_ROLLING_BACK, 1)), actNone, 0, "Held"},
+		{"template returns, let go", "what rolls back is not promoted", view(template("one"), releasing(pb.State_STATE_ROLLING_BACK, 1)), actNone, 0, "Held"},
+		{"newer template", "the driver has not got to it", view(template("three"), partition(3), led, releasing(pb.State_STATE_PREPARING, 1)), actNone, 0, "Held"},
+		{
+			"rolled back by hand", "a person's word stands until the spec changes",
+			view(template("two"), partition(3), led, releasing(pb.State_STATE_ROLLED_BACK, 0), last), actNone, 0, "Held",
+		},
+		{"rolled back by hand, spec changed", "somebody asks again", view(template("two"), partition(2), led, releasing(pb.State_STATE_ROLLED_BACK, 0)), actInitialize, 0, ""},
+		{"completed", "the new revision serves", view(template("two"), releasing(pb.State_STATE_COMPLETED, 4), at("two two two two")), actNone, 0, "Held"},
+		{"no groups yet", "there is nothing to release from", view(at("-"), func(v *View) {
+			v.Context.StableRevision, v.Target.Spec.Replicas = "", ptr.To(int32(1))
+		}), actNone, 0, "WaitingForRevision"},
+
+		{"deleted at rest", "the workload is given back", view(deleted), actDisown, 0, ""},
+		{"deleted in mid-release", "as when Kruise lets go", view(deleted, template("two"), partition(3), releasing(pb.State_STATE_READY, 1)), actPromote, 0, ""},
+		{"deleted, promoting", "it ends first", view(deleted, template("two"), releasing(pb.State_STATE_PROMOTING, 4)), actNone, 0, "Deleting"},
+		{"deleted, given back", "nothing holds the target", view(deleted, unheld), actRemoveFinalizer, 0, ""},
+		{"deleted, workload gone", "there is nothing to give back", view(deleted, missing), actRemoveFinalizer, 0, ""},
+		{"deleted, another's release", "it is not ours to end", view(deleted, releasing(pb.State_STATE_READY, 1), foreign), actRemoveFinalizer, 0, ""},
+		{"deleted, another target", "it takes the workload over as it is", view(deleted, followed), actRemoveFinalizer, 0, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := plan(test.v)
+			if m.action != test.want || m.groups != test.groups {
+				t.Fatalf("%s: action %d for %d groups (%s), want %d for %d", test.why, m.action, m.groups, m.why, test.want, test.groups)
+			}
+			if m.action != actNone {
+				return
+			}
+			if c := m.status.Conditions; len(c) != 1 || c[0].Reason != test.reason {
+				t.Errorf("%s: conditions %v, want reason %s", test.why, c, test.reason)
+			}
+		})
+	}
+}
+
+func TestStatusCountsGroups(t *testing.T) {
+	type counts struct {
+		Observed                               int64
+		Replicas, Ready, Updated, UpdatedReady int32
+		Current, Update                        string
+	}
+	for _, test := range []struct {
+		name, why string
+		v         View
+		want      counts
+	}{
+		{"at rest", "all are at the template", view(), counts{3, 4, 4, 4, 4, "vllm-1", "vllm-1"}},
+		{
+			"held", "none is updated", view(template("two"), partition(32767), led), counts{3, 4, 4, 0, 0, "vllm-1", "vllm-2"},
+		},
+		{
+			"batch", "a group counts whole", view(template("two"), partition(2), led, releasing(pb.State_STATE_UPGRADING, 2), at("one one two! two")),
+			counts{3, 4, 3, 2, 1, "vllm-1", "vllm-2"},
+		},
+		{
+			"group restarts", "it does not exist", view(template("two"), partition(2), led, releasing(pb.State_STATE_UPGRADING, 2), at("one one - two")),
+			counts{3, 3, 3, 1, 1, "vllm-1", "vllm-2"},
+		},
+		{
+			"completed", "the template serves", view(template("two"), releasing(pb.State_STATE_COMPLETED, 4), at("two two two two")),
+			counts{3, 4, 4, 4, 4, "vllm-2", "vllm-2"},
+		},
+		{
+			"back before Kruise has looked", "it must be seen as a rollback",
+			view(template("one"), partition(32767), led, releasing(pb.State_STATE_ROLLED_BACK, 1)), counts{3, 4, 4, 3, 3, "vllm-1", "vllm-1"},
+		},
+		{
+			"back, and Kruise has seen it", "the count is the truth",
+			view(template("one"), partition(32767), releasing(pb.State_STATE_ROLLED_BACK, 1)), counts{3, 4, 4, 4, 4, "vllm-1", "vllm-1"},
+		},
+		{
+			"no controller revision", "Kruise waits", view(template("four"), partition(32767), led), counts{},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := plan(test.v)
+			s := m.status
+			got := counts{
+				s.ObservedGeneration, s.Replicas, s.ReadyReplicas, s.UpdatedReplicas, s.UpdatedReadyReplicas, s.CurrentRevision, s.UpdateRevision,
+			}
+			if diff := cmp.Diff(test.want, got); m.action != actNone || diff != "" {
+				t.Errorf("%s: action %d (%s), -want +got:\n%s", test.why, m.action, m.why, diff)
+			}
+		})
+	}
+}
+
+// planOf reads a plan from words.
+func planOf(batches, rolloutID string) *ReleasePlan {
+	p := &ReleasePlan{RolloutID: rolloutID}
+	for _, b := range strings.Fields(batches) {
+		p.Batches = append(p.Batches, ReleaseBatch{CanaryReplicas: intstr.Parse(b)})
+	}
+	return p
+}
+
+func TestPolicy(t *testing.T) {
+	for _, test := range []struct {
+		name, why string
+		plan      string
+		batches   []string
+		rolloutID string
+	}{
+		{"percentages", "as Kruise has them", "25% 50% 100%", []string{"25%", "50%", "100%"}, "7"},
+		{"counts", "as Kruise has them", "1 2 4", []string{"1", "2", "4"}, "7"},
+		{"mixed", "the driver does not mix them", "1 50%", []string{"100%"}, "7"},
+		{"decreasing", "the driver refuses them", "2 1", []string{"100%"}, "7"},
+		{"too many", "the driver refuses them", "50% 200%", []string{"100%"}, "7"},
+		{"no number", "the driver refuses them", "half", []string{"100%"}, "7"},
+		{"no batches", "Kruise steers all the same", "", []string{"100%"}, "7"},
+		{"unusable id", "a label has 63 characters", "1", []string{"1"}, strings.Repeat("x", 64)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := policy(planOf(test.plan, test.rolloutID))
+			want := &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: test.batches}
+			if len(test.rolloutID) < 64 {
+				want.RolloutId = test.rolloutID
+			}
+			if got.String() != want.String() {
+				t.Errorf("%s: %v, want %v", test.why, got, want)
+			}
+		})
+	}
+	if got := policy(nil).GetBatches(); len(got) != 1 || got[0] != "100%" {
+		t.Errorf("without a plan the batches are %v", got)
+	}
+}
