@@ -9,13 +9,18 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LDFLAGS := -s -w -X github.com/lockstep-rollouts/lockstep/internal/cli.buildVersion=$(VERSION)
 BUF     := $(GO) tool -modfile=tools/go.mod buf
 LINT    := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
+# CRD and deep copies of a package: $(call CRD,PACKAGE,FOLDER OF THE CRD).
+CRD     = $(GO) tool -modfile=tools/crd/go.mod controller-gen paths=./plugin/kruise/v1alpha1 \
+	object:headerFile=tools/crd/header.txt output:object:dir=$(1) crd output:crd:dir=$(2)
 # The commit that `buf breaking` compares with; on a branch, where it left main.
 BASE    ?= main
 
-# Which end-to-end tests `make e2e` runs: one of these (kruise comes with its part).
+# Which end-to-end tests `make e2e` runs: one of these.
 SUITE   ?=
-SUITES  := canary partition blueGreen admission traffic argo plan
+SUITES  := canary partition blueGreen admission traffic argo kruise plan
 STYLE   ?= canary
+# Which Kruise Rollouts SUITE=kruise runs on: v0.6.2 or v0.6.3.
+KRUISE  ?= v0.6.2
 # How long `make fuzz` runs each target: a time, or a number of inputs such as 10000x.
 FUZZTIME ?= 10s
 # 1: `make demo` routes real requests through a gateway.
@@ -61,13 +66,15 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s); what fails is kept under test
 
 .PHONY: e2e
 e2e: ## Run the end-to-end tests on the real control plane; SUITE=canary runs one part.
-	$(GO) run ./test/cluster/cmd/cluster -prebuild -traefik$(if $(filter argo,$(or $(SUITE),argo)), -argo)
+	$(GO) run ./test/cluster/cmd/cluster -prebuild -traefik$(if $(filter argo,$(or $(SUITE),argo)), -argo)$(if $(filter kruise,$(or $(SUITE),kruise)), -kruise $(KRUISE))
 ifeq ($(SUITE),)
 	$(GO) test -tags e2e -timeout 90m -count 1 -v -p 1 ./test/... ./examples/... ./traffic/...
 else ifeq ($(SUITE),traffic)
 	$(GO) test -tags e2e -timeout 60m -count 1 -v -p 1 ./test/traffic/... ./traffic/...
 else ifeq ($(SUITE),argo)
 	$(GO) test -tags e2e -timeout 60m -count 1 -v ./test/argo/...
+else ifeq ($(SUITE),kruise)
+	LOCKSTEP_KRUISE_VERSION=$(KRUISE) $(GO) test -tags e2e -timeout 60m -count 1 -v ./test/kruise/...
 else ifeq ($(filter $(SUITE),$(SUITES)),)
 	@echo "there is no suite '$(SUITE)'; there are: $(SUITES)" >&2; exit 2
 else
@@ -80,8 +87,9 @@ bench: bin/lockstep ## Measure, side by side with LWS's own rolling update, and 
 	$(GO) run ./test/bench -lockstep bin/lockstep
 
 .PHONY: generate
-generate: ## Generate Go from proto/.
+generate: ## Generate Go from proto/, and the CRD.
 	$(BUF) generate
+	$(call CRD,plugin/kruise/v1alpha1,config/kruise/crd)
 
 .PHONY: lint
 lint: ## Lint Go and protobuf.
@@ -107,6 +115,11 @@ verify-generated:
 	  for f in $$(cd "$$tmp/proto" && find . -name '*.go'); do \
 	    diff -u "proto/$$f" "$$tmp/proto/$$f" || { echo "generated code is stale: run make generate" >&2; exit 1; }; \
 	  done
+	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	  $(call CRD,"$$tmp","$$tmp") && \
+	  diff -u plugin/kruise/v1alpha1/zz_generated.deepcopy.go "$$tmp/zz_generated.deepcopy.go" && \
+	  diff -u config/kruise/crd/lockstep.dev_rollouttargets.yaml "$$tmp/lockstep.dev_rollouttargets.yaml" || \
+	  { echo "generated code is stale: run make generate" >&2; exit 1; }
 
 .PHONY: verify-tidy
 verify-tidy:

@@ -161,7 +161,7 @@ func leave(v View) move {
 		return move{status: v.Target.Status}
 	}
 	switch {
-	case v.Workload == nil, v.Workload.Deleting, v.Rival != "", v.Successor, c.GetState() == pb.State_STATE_UNMANAGED:
+	case v.Workload == nil, v.Workload.Deleting, v.Rival != "", c.GetState() == pb.State_STATE_UNMANAGED:
 		return done
 	case plugin.InFlight(c) && !ours(v):
 		return done
@@ -169,8 +169,12 @@ func leave(v View) move {
 		return notReady(v, "Deleting", "the release is completed before the workload is given back: "+c.GetMessage())
 	case plugin.InFlight(c):
 		return move{action: actPromote, why: "the target is being deleted: completing its release"}
+	case v.Successor:
+		done.why = "another target takes the workload over, under hold"
+		return done
+	default:
+		return move{action: actDisown, why: "the target is being deleted: giving the workload back"}
 	}
-	return move{action: actDisown, why: "the target is being deleted: giving the workload back"}
 }
 
 // ending says whether the release in flight is on its way to an end already.

@@ -162,6 +162,7 @@ func TestPlan(t *testing.T) {
 		{"deleted, given back", "nothing holds the target", view(deleted, unheld), actRemoveFinalizer, 0, ""},
 		{"deleted, workload gone", "there is nothing to give back", view(deleted, missing), actRemoveFinalizer, 0, ""},
 		{"deleted, another's release", "it is not ours to end", view(deleted, releasing(pb.State_STATE_READY, 1), foreign), actRemoveFinalizer, 0, ""},
+		{"deleted in mid-release, another target", "it would find a release that is not its own", view(deleted, followed, template("two"), releasing(pb.State_STATE_READY, 1)), actPromote, 0, ""},
 		{"deleted, another target", "it takes the workload over as it is", view(deleted, followed), actRemoveFinalizer, 0, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {

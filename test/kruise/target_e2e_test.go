@@ -1,0 +1,173 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package kruise
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+func TestRolloutIDLabels(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters)
+	e.edit("v2", "rollouts.kruise.io/rollout-id", "r7")
+	e.awaitPause(1)
+	e.mustLabel("r7", map[string]string{"3": "1"})
+	e.approve()
+	e.awaitPause(2)
+	e.mustLabel("r7", map[string]string{"2": "2", "3": "1"})
+}
+
+// mustLabel waits until exactly the pods of these groups carry the rollout-id, each with the number of its group's batch.
+func (e *env) mustLabel(id string, batches map[string]string) {
+	e.t.Helper()
+	e.eventually(fmt.Sprintf("batch labels %v", batches), func(ctx context.Context) error {
+		pods, err := e.kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, p := range pods.Items {
+			want, labelled := batches[p.Labels["leaderworkerset.sigs.k8s.io/group-index"]]
+			if labelled != (p.Labels["rollouts.kruise.io/rollout-id"] == id) || p.Labels["rollouts.kruise.io/rollout-batch-id"] != want {
+				return fmt.Errorf("pod %s has labels %v", p.Name, p.Labels)
+			}
+		}
+		return nil
+	})
+}
+
+func TestTargetDeleted(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters)
+	e.remove(targets)
+	e.mustBeGivenBack()
+	e.edit("v2")
+	e.mustHave("v2 v2 v2 v2")
+}
+
+func TestTargetDeletedInMidRelease(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters)
+	e.edit("v2")
+	e.awaitPause(1)
+	e.remove(targets)
+	e.mustHave("v2 v2 v2 v2")
+	e.mustBeGivenBack()
+}
+
+// mustBeGivenBack waits until the target is gone and the workload as if there had been none.
+func (e *env) mustBeGivenBack() {
+	e.t.Helper()
+	e.eventually("the target is gone", func(ctx context.Context) error {
+		_, err := e.dynamic.Resource(targets).Namespace(e.namespace).Get(ctx, name, metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is there: %v", err)
+		}
+		return nil
+	})
+	w := e.workload(e.t.Context())
+	if rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration; rolling != nil && release.SameRolling(*rolling, release.Hold()) {
+		e.t.Errorf("the hold is left: %s", asJSON(rolling))
+	}
+	for key := range w.Annotations {
+		if strings.HasPrefix(key, "lockstep.dev/") {
+			e.t.Errorf("annotation %s is left", key)
+		}
+	}
+}
+
+func TestWorkloadAppearsLater(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.apply(target(name))
+	e.apply(rollout(quarters))
+	e.awaitReady(name, metav1.ConditionFalse, "WorkloadNotFound")
+	e.deploy()
+	e.awaitReady(name, metav1.ConditionTrue, "")
+	e.awaitPhase("Healthy")
+	e.mustRest("v1")
+	e.edit("v2")
+	e.awaitPause(1)
+	e.mustHave("v1 v1 v1 v2")
+}
+
+func TestSecondTarget(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.deploy()
+	e.apply(target(name))
+	e.awaitReady(name, metav1.ConditionTrue, "")
+	// Times of creation count seconds, and of two in one second the name decides.
+	e.apply(target("zweite"))
+	e.awaitReady("zweite", metav1.ConditionFalse, "WorkloadTaken")
+	e.remove(targets)
+	e.awaitReady("zweite", metav1.ConditionTrue, "")
+	e.mustRest("v1")
+}
+
+func TestScale(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.deploy()
+	e.apply(target(name))
+	e.awaitReady(name, metav1.ConditionTrue, "")
+	e.patch(targets, `{"spec":{"replicas":6}}`, "scale")
+	e.mustHave("v1 v1 v1 v1 v1 v1")
+	if _, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).
+		Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec":{"replicas":3}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	e.mustHave("v1 v1 v1")
+	e.eventually("the target follows", func(ctx context.Context) error {
+		o := e.target(ctx, name)
+		if *o.Spec.Replicas != 3 || o.Status.Replicas != 3 || o.Status.ReadyReplicas != 3 {
+			return fmt.Errorf("it has %d replicas, status %s", *o.Spec.Replicas, asJSON(o.Status))
+		}
+		return nil
+	})
+}
+
+func TestSpecIsValidated(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.apply(target(name))
+	for what, patch := range map[string]string{
+		"a partition above Kruise's hold": `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":32768}}}}`,
+		"a negative partition":            `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":-1}}}}`,
+		"another workload":                `{"spec":{"workloadRef":{"name":"other"}}}`,
+		"OnDelete":                        `{"spec":{"updateStrategy":{"type":"OnDelete"}}}`,
+	} {
+		_, err := e.dynamic.Resource(targets).Namespace(e.namespace).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		if !apierrors.IsInvalid(err) {
+			t.Errorf("%s: %v, want it refused as invalid", what, err)
+		}
+	}
+}
+
+// Other tests run on meanwhile, and must not notice but by the clock.
+func TestControllerKilled(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters)
+	e.edit("v2")
+	e.awaitPause(1)
+	endController(syscall.SIGKILL)
+	e.approve()
+	startController(t, e.cluster)
+	e.awaitPause(2)
+	e.mustHave("v1 v1 v2 v2")
+	e.approve()
+	e.awaitDone()
+	e.mustRest("v2")
+}
