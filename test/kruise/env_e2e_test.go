@@ -151,7 +151,11 @@ func (e *env) edit(tag string, labels ...string) {
 	e.t.Helper()
 	e.eventually("the template is changed", func(ctx context.Context) error {
 		w := e.workload(ctx)
-		w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image = "example.com/vllm:" + tag
+		for _, template := range []*corev1.PodTemplateSpec{&w.Spec.LeaderWorkerTemplate.WorkerTemplate, w.Spec.LeaderWorkerTemplate.LeaderTemplate} {
+			if template != nil {
+				template.Spec.Containers[0].Image = "example.com/vllm:" + tag
+			}
+		}
 		for i := 0; i+1 < len(labels); i += 2 {
 			metav1.SetMetaDataLabel(&w.ObjectMeta, labels[i], labels[i+1])
 		}

@@ -171,3 +171,16 @@ func TestControllerKilled(t *testing.T) {
 	e.awaitDone()
 	e.mustRest("v2")
 }
+
+// What the documentation says of it: Kruise takes the LeaderWorkerSet for a StatefulSet, and sees no template change.
+func TestRolloutOfTheWorkloadItselfReleasesNothing(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.deploy()
+	e.apply(strings.NewReplacer("lockstep.dev/v1alpha1", "leaderworkerset.x-k8s.io/v1", "RolloutTarget", "LeaderWorkerSet").Replace(rollout(quarters)))
+	e.mustHave("v1 v1 v1 v1")
+	e.awaitPhase("Healthy")
+	e.edit("v2")
+	e.mustHave("v2 v2 v2 v2")
+	e.awaitPhase("Healthy")
+}

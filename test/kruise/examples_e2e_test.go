@@ -1,0 +1,52 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package kruise
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestExample(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.example("workload.yaml", "kruise/rollouttarget.yaml", "kruise/rollout.yaml")
+	e.awaitPhase("Healthy")
+	e.mustRest("v1")
+	e.edit("v2")
+	for i, want := range []string{"v1 v1 v1 v2", "v1 v1 v2 v2"} {
+		e.awaitPause(i + 1)
+		e.mustHave(want)
+		e.approve()
+	}
+	e.awaitDone()
+	e.mustRest("v2")
+}
+
+func TestExampleWithTraffic(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.example("workload.yaml", "kruise/service.yaml", "kruise/rollouttarget.yaml", "kruise/rollout-traffic.yaml")
+	e.awaitPhase("Healthy")
+	e.mustRest("v1")
+	e.edit("v2")
+	e.awaitPause(1)
+	e.mustHave("v1 v1 v1 v2")
+	e.mustRoute("vllm-leader 80, vllm-leader-canary 20")
+}
+
+// example applies files of examples/.
+func (e *env) example(paths ...string) {
+	e.t.Helper()
+	for _, path := range paths {
+		manifest, err := os.ReadFile(filepath.Join("..", "..", "examples", path))
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		e.apply(string(manifest))
+	}
+}
