@@ -1,0 +1,215 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kruise
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// scripted is a driver of one workload that fails as told and notes what it is asked for.
+type scripted struct {
+	context *pb.BatchContext
+	err     error
+	calls   []string
+}
+
+var _ Driver = (*scripted)(nil)
+
+func (s *scripted) Adopt(context.Context, *pb.AdoptRequest, ...grpc.CallOption) (*pb.AdoptResponse, error) {
+	s.calls = append(s.calls, "Adopt")
+	if s.err == nil {
+		s.context.State = pb.State_STATE_HOLDING
+	}
+	return &pb.AdoptResponse{}, s.err
+}
+
+func (s *scripted) Disown(context.Context, *pb.DisownRequest, ...grpc.CallOption) (*pb.DisownResponse, error) {
+	s.calls = append(s.calls, "Disown")
+	if s.err == nil {
+		s.context.State = pb.State_STATE_UNMANAGED
+	}
+	return &pb.DisownResponse{}, s.err
+}
+
+func (s *scripted) Initialize(_ context.Context, req *pb.InitializeRequest, _ ...grpc.CallOption) (*pb.InitializeResponse, error) {
+	s.calls = append(s.calls, "Initialize "+strings.Join(req.GetPolicy().GetBatches(), " "))
+	if s.err == nil {
+		s.context.State, s.context.ReleaseId, s.context.Owner = pb.State_STATE_HOLDING, req.GetReleaseId(), req.GetOwner()
+		s.context.UpdateRevision = s.context.GetTemplateRevision()
+	}
+	return &pb.InitializeResponse{}, s.err
+}
+
+func (s *scripted) UpgradeBatch(_ context.Context, req *pb.UpgradeBatchRequest, _ ...grpc.CallOption) (*pb.UpgradeBatchResponse, error) {
+	s.calls = append(s.calls, "UpgradeBatch "+req.GetGroups())
+	if s.err == nil {
+		s.context.State, s.context.Planned = pb.State_STATE_UPGRADING, int32(len(req.GetGroups()))
+	}
+	return &pb.UpgradeBatchResponse{}, s.err
+}
+
+func (s *scripted) CalculateBatchContext(
+	context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption,
+) (*pb.CalculateBatchContextResponse, error) {
+	return &pb.CalculateBatchContextResponse{Context: s.context}, nil
+}
+
+func (s *scripted) WatchBatchContext(
+	context.Context, *pb.WatchBatchContextRequest, ...grpc.CallOption,
+) iter.Seq2[*pb.BatchContext, error] {
+	return func(func(*pb.BatchContext, error) bool) {}
+}
+
+func (s *scripted) Finalize(_ context.Context, req *pb.FinalizeRequest, _ ...grpc.CallOption) (*pb.FinalizeResponse, error) {
+	s.calls = append(s.calls, req.GetIntent().String())
+	if s.err == nil {
+		s.context.State = pb.State_STATE_PROMOTING
+	}
+	return &pb.FinalizeResponse{}, s.err
+}
+
+// bench is a Reconciler on an API server in memory, with the target of v, its workload and two controller revisions.
+func bench(t *testing.T, v View, hooks interceptor.Funcs) (*Reconciler, *scripted) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	metav1.AddMetaToScheme(scheme) //nolint:errcheck // A scheme of the test's own.
+	objects := []client.Object{v.Target}
+	workload := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "vllm"}}
+	workload.SetGroupVersionKind(workloadKind)
+	objects = append(objects, workload)
+	controller := true
+	for revision, name := range map[string]string{"one": "vllm-1", "two": "vllm-2"} {
+		o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: name, Labels: map[string]string{labelName: "vllm", labelWorkerIndex: "0", labelRevision: revision},
+			OwnerReferences: []metav1.OwnerReference{{Kind: "StatefulSet", Name: "vllm", Controller: &controller}},
+		}}
+		o.SetGroupVersionKind(revisionKind)
+		objects = append(objects, o)
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.RolloutTarget{}).
+		WithIndex(&v1alpha1.RolloutTarget{}, byWorkload, func(o client.Object) []string {
+			return []string{o.(*v1alpha1.RolloutTarget).Spec.WorkloadRef.Name}
+		}).WithInterceptorFuncs(hooks).Build()
+	d := &scripted{context: v.Context}
+	return &Reconciler{Client: c, Reader: c, Driver: d, Logger: slog.New(slog.DiscardHandler)}, d
+}
+
+func reconcileOnce(t *testing.T, r *Reconciler) (reconcile.Result, *v1alpha1.RolloutTarget) {
+	t.Helper()
+	key := client.ObjectKey{Namespace: "default", Name: "vllm"}
+	result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &v1alpha1.RolloutTarget{}
+	if err := r.Client.Get(t.Context(), key, out); client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+	return result, out
+}
+
+func TestNewTargetIsBoundAtOnce(t *testing.T) {
+	v := view(unheld, unbound)
+	v.Target.Spec = v1alpha1.RolloutTargetSpec{WorkloadRef: v.Target.Spec.WorkloadRef}
+	v.Target.Status = v1alpha1.RolloutTargetStatus{}
+	r, d := bench(t, v, interceptor.Funcs{})
+	_, out := reconcileOnce(t, r)
+	if len(d.calls) != 1 || d.calls[0] != "Adopt" || !hasFinalizer(out) || out.Labels[labelWorkloadType] != "statefulset" {
+		t.Errorf("calls %v, finalizers %v, labels %v", d.calls, out.Finalizers, out.Labels)
+	}
+	if out.Status.ObservedGeneration != out.Generation || out.Status.Replicas != 4 || out.Status.UpdateRevision != "vllm-1" {
+		t.Errorf("status %+v of generation %d", out.Status, out.Generation)
+	}
+	version := out.ResourceVersion
+	if _, out = reconcileOnce(t, r); out.ResourceVersion != version || len(d.calls) != 1 {
+		t.Errorf("the second look writes: calls %v", d.calls)
+	}
+}
+
+func TestBatchIsBegunInOneGo(t *testing.T) {
+	r, d := bench(t, view(template("two"), partition(3), led), interceptor.Funcs{})
+	reconcileOnce(t, r)
+	if got := strings.Join(d.calls, ", "); got != "Initialize 100%, UpgradeBatch 1" {
+		t.Errorf("calls: %s", got)
+	}
+}
+
+func TestDeletedTargetGivesBack(t *testing.T) {
+	v := view()
+	r, d := bench(t, v, interceptor.Funcs{})
+	if err := r.Client.Delete(t.Context(), v.Target.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	_, out := reconcileOnce(t, r)
+	if got := strings.Join(d.calls, ", "); got != "Disown" || out.Name != "" {
+		t.Errorf("calls: %s; what is left: %+v", got, out)
+	}
+}
+
+func TestErrorsAreSaid(t *testing.T) {
+	refused := drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER, "vllm belongs to KServe")
+	away := drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "nobody answers")
+	for _, test := range []struct {
+		name, why string
+		err       error
+		reason    string
+	}{
+		{"a person must act", "the condition says what about", refused, "ForeignOwner"},
+		{"it passes", "it is tried again, and nobody is told", away, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r, d := bench(t, view(unheld), interceptor.Funcs{})
+			d.err = test.err
+			result, out := reconcileOnce(t, r)
+			if result.RequeueAfter == 0 {
+				t.Errorf("%s: it is not tried again", test.why)
+			}
+			if c := out.Status.Conditions; test.reason == "" && len(c) != 0 ||
+				test.reason != "" && (len(c) != 1 || c[0].Reason != test.reason || !strings.Contains(c[0].Message, "KServe")) {
+				t.Errorf("%s: conditions %v", test.why, c)
+			}
+		})
+	}
+}
+
+// Kruise's webhook refuses what it can't judge, as while its manager is away.
+func TestRefusedMirrorIsSaid(t *testing.T) {
+	down := errors.New("failed calling webhook: connection refused")
+	r, d := bench(t, view(edited("two")), interceptor.Funcs{
+		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+			return down
+		},
+	})
+	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "default", Name: "vllm"}})
+	if !errors.Is(err, down) || len(d.calls) != 0 {
+		t.Errorf("error %v, calls %v: want the error, for another try, and nothing released", err, d.calls)
+	}
+	out := &v1alpha1.RolloutTarget{}
+	if err := r.Client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "vllm"}, out); err != nil {
+		t.Fatal(err)
+	}
+	if c := out.Status.Conditions; len(c) != 1 || c[0].Reason != "NotWritten" {
+		t.Errorf("conditions %v", c)
+	}
+}
