@@ -1,0 +1,39 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kruise
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+)
+
+func TestRunSaysWhatIsNotInstalled(t *testing.T) {
+	for _, test := range []struct{ name, serves, want string }{
+		{"neither", "", "kubectl apply -k config/kruise"},
+		{"no LeaderWorkerSet", "/apis/lockstep.dev/v1alpha1", "install LWS v0.9.0"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				if req.URL.Path == test.serves {
+					fmt.Fprint(w, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"lockstep.dev/v1alpha1","resources":[]}`)
+					return
+				}
+				w.WriteHeader(http.StatusNotFound)
+				fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
+			}))
+			defer server.Close()
+			err := Run(t.Context(), &rest.Config{Host: server.URL}, Options{Driver: &scripted{}, Logger: slog.New(slog.DiscardHandler)})
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want one that says %q", err, test.want)
+			}
+		})
+	}
+}
