@@ -29,7 +29,7 @@ func (r *Reconciler) apply(ctx context.Context, v View, m move) error {
 	case actAddFinalizer:
 		return r.patch(ctx, t, func(t *v1alpha1.RolloutTarget) { controllerutil.AddFinalizer(t, Finalizer) })
 	case actRemoveFinalizer:
-		return client.IgnoreNotFound(r.patch(ctx, t, func(t *v1alpha1.RolloutTarget) { controllerutil.RemoveFinalizer(t, Finalizer) }))
+		return r.patch(ctx, t, func(t *v1alpha1.RolloutTarget) { controllerutil.RemoveFinalizer(t, Finalizer) })
 	case actMirror:
 		return r.patch(ctx, t, func(t *v1alpha1.RolloutTarget) { mirror(v, t) })
 	case actScale:

@@ -93,7 +93,9 @@ func bench(t *testing.T, v View, hooks interceptor.Funcs) (*Reconciler, *scripte
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	metav1.AddMetaToScheme(scheme) //nolint:errcheck // A scheme of the test's own.
+	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
 	objects := []client.Object{v.Target}
 	workload := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "vllm"}}
 	workload.SetGroupVersionKind(workloadKind)
