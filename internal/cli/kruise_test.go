@@ -1,0 +1,60 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-rollouts/lockstep/config"
+)
+
+// The command takes the manifest's arguments, and its ports are those that the manifest names.
+func TestKruiseDeployment(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../config/kruise/deployment.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d appsv1.Deployment
+	if err := yaml.UnmarshalStrict(text, &d); err != nil {
+		t.Fatal(err)
+	}
+	pod := d.Spec.Template
+	if d.Namespace != config.Namespace || pod.Spec.ServiceAccountName != config.KruiseServiceAccount {
+		t.Errorf("it runs as %s/%s, which is not the account of config/kruise", d.Namespace, pod.Spec.ServiceAccountName)
+	}
+	container := pod.Spec.Containers[0]
+	root := newRootCommand(&options{stdout: &buffer{}, stderr: &buffer{}})
+	cmd, args, err := root.Find(container.Args)
+	if err != nil || cmd.Name() != "kruise" {
+		t.Fatalf("%v is command %s, %v", container.Args, cmd.Name(), err)
+	}
+	if err := cmd.ParseFlags(args); err != nil {
+		t.Fatal(err)
+	}
+	for _, port := range container.Ports {
+		flag := cmd.Flag(port.Name + "-address")
+		if flag == nil || !strings.HasSuffix(flag.Value.String(), ":"+strconv.Itoa(int(port.ContainerPort))) {
+			t.Errorf("port %s %d is not the one of --%[1]s-address", port.Name, port.ContainerPort)
+		}
+	}
+	if *d.Spec.Replicas > 1 && cmd.Flag("leader-elect").Value.String() != "true" {
+		t.Error("several replicas, and no leader")
+	}
+}
+
+func TestKruiseSaysWhatIsWrongWithItsFlags(t *testing.T) {
+	t.Parallel()
+	var stderr buffer
+	p := Program{Args: []string{"kruise", "--tls-cert", "a"}, Stdout: &buffer{}, Stderr: &stderr}
+	if code := p.Run(t.Context()); code != exitUsage || !strings.Contains(stderr.String(), "--driver") {
+		t.Errorf("exit code %d: %s", code, stderr.String())
+	}
+}
