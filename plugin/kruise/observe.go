@@ -120,20 +120,30 @@ func (r *Reconciler) revisions(ctx context.Context, t *v1alpha1.RolloutTarget) (
 	return out, nil
 }
 
+// batchReleaseOf is the name of the BatchRelease that is at work on the target. Empty: none that can be read.
+func batchReleaseOf(t *v1alpha1.RolloutTarget) string {
+	var ref metav1.OwnerReference
+	raw := t.Annotations[annotationControl]
+	if raw == "" || json.Unmarshal([]byte(raw), &ref) != nil || ref.Kind != batchReleaseKind.Kind {
+		return ""
+	}
+	return ref.Name
+}
+
 // releasePlan reads the BatchRelease that is at work on the target. Nil: none, or Kruise is not installed.
 func (r *Reconciler) releasePlan(ctx context.Context, t *v1alpha1.RolloutTarget) (*ReleasePlan, error) {
-	var ref metav1.OwnerReference
-	if raw := t.Annotations[annotationControl]; raw == "" || json.Unmarshal([]byte(raw), &ref) != nil || ref.Kind != batchReleaseKind.Kind {
-		return nil, nil //nolint:nilnil // None that we know of.
+	name := batchReleaseOf(t)
+	if name == "" {
+		return nil, nil //nolint:nilnil // None.
 	}
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(batchReleaseKind)
-	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: ref.Name}, o)
+	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: name}, o)
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
 		return nil, nil //nolint:nilnil // None.
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read BatchRelease %s/%s: %w", t.Namespace, ref.Name, err)
+		return nil, fmt.Errorf("read BatchRelease %s/%s: %w", t.Namespace, name, err)
 	}
 	var plan struct {
 		Spec struct {
@@ -141,7 +151,7 @@ func (r *Reconciler) releasePlan(ctx context.Context, t *v1alpha1.RolloutTarget)
 		} `json:"spec"`
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &plan); err != nil {
-		return nil, fmt.Errorf("decode BatchRelease %s/%s: %w", t.Namespace, ref.Name, err)
+		return nil, fmt.Errorf("decode BatchRelease %s/%s: %w", t.Namespace, name, err)
 	}
 	return &plan.Spec.ReleasePlan, nil
 }

@@ -19,7 +19,7 @@ import (
 // Finalizer keeps a RolloutTarget until its workload is given back.
 const Finalizer = "lockstep.dev/kruise"
 
-// AnnotationRevision, on the target's template, is the revision that LeaderWorkerSet gave the workload's template. A new
+// AnnotationRevision is, on the target's template, the revision that LeaderWorkerSet gave the workload's template. A new
 // value is what Kruise's webhook notices.
 const AnnotationRevision = "lockstep.dev/template-revision"
 

@@ -88,9 +88,8 @@ func (r *Reconciler) failed(ctx context.Context, v View, err error) (reconcile.R
 	r.Logger.Warn("RolloutTarget does not follow its workload", "target", client.ObjectKeyFromObject(v.Target).String(), "error", err)
 	// A write that failed has left its change in v.Target.
 	fresh := &v1alpha1.RolloutTarget{}
-	if getErr := r.Client.Get(ctx, client.ObjectKeyFromObject(v.Target), fresh); apierrors.IsNotFound(getErr) {
-		return reconcile.Result{}, nil
-	} else if getErr != nil {
+	if getErr := r.Client.Get(ctx, client.ObjectKeyFromObject(v.Target), fresh); getErr != nil {
+		// That it is gone shows once more when it is looked at.
 		return reconcile.Result{}, errors.Join(err, getErr)
 	}
 	m := notReady(View{Target: fresh, Context: v.Context}, reason, text(err))

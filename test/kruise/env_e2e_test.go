@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -327,6 +328,14 @@ func (e *env) awaitReady(of string, status metav1.ConditionStatus, reason string
 		}
 		return fmt.Errorf("it is %s", asJSON(t.Status))
 	})
+}
+
+// ignoreNotFound is nil if what was looked for is gone.
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 func asJSON(v any) string {

@@ -7,6 +7,7 @@ package kruise
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -72,10 +73,10 @@ func (e *env) mustBeGivenBack() {
 	e.t.Helper()
 	e.eventually("the target is gone", func(ctx context.Context) error {
 		_, err := e.dynamic.Resource(targets).Namespace(e.namespace).Get(ctx, name, metav1.GetOptions{})
-		if !apierrors.IsNotFound(err) {
-			return fmt.Errorf("it is there: %v", err)
+		if err == nil {
+			return errors.New("it is there")
 		}
-		return nil
+		return ignoreNotFound(err)
 	})
 	w := e.workload(e.t.Context())
 	if rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration; rolling != nil && release.SameRolling(*rolling, release.Hold()) {

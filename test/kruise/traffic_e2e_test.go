@@ -7,13 +7,13 @@ package kruise
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -68,10 +68,10 @@ func TestKruiseRoutesTraffic(t *testing.T) {
 	e.mustSelect("vllm", "vllm-0 v1, vllm-1 v1, vllm-2 v1, vllm-3 v1")
 	e.eventually("the canary Service is gone", func(ctx context.Context) error {
 		_, err := e.kube.CoreV1().Services(e.namespace).Get(ctx, "vllm-canary", metav1.GetOptions{})
-		if !apierrors.IsNotFound(err) {
-			return fmt.Errorf("it is there: %v", err)
+		if err == nil {
+			return errors.New("it is there")
 		}
-		return nil
+		return ignoreNotFound(err)
 	})
 }
 
