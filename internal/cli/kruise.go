@@ -67,9 +67,9 @@ func runKruise(ctx context.Context, o *options, dial *dialFlags, run kruise.Opti
 		return nil
 	}
 	run.Driver, run.Logger, run.Namespace = driver, logger, o.namespace
-	err = kruise.Run(driver.ctx, config, run)
+	err = kruise.Run(driver.ctx, config, run) //nolint:contextcheck // The link's context is made from ctx.
 	if err == nil && ctx.Err() == nil {
-		err = context.Cause(driver.ctx)
+		err = context.Cause(driver.ctx) //nolint:contextcheck // As above.
 	}
 	return errors.Join(err, driver.close())
 }
