@@ -33,12 +33,14 @@ func Admission() ([]byte, error) { return stream("admission/policy", "admission/
 // KruiseServiceAccount is the account of `lockstep kruise`.
 const KruiseServiceAccount = "lockstep-kruise"
 
-// Kruise is the CRD of RolloutTarget, the account and rights of `lockstep kruise` with a driver inside, and what Kruise's own
-// account needs, as one YAML stream.
+// Kruise is the CRD of RolloutTarget, the account and rights of `lockstep kruise`, and what Kruise's own account needs, as one
+// YAML stream.
 func Kruise() ([]byte, error) {
-	return stream("kruise/crd/lockstep.dev_rollouttargets", "rbac/namespace", "rbac/role",
-		"kruise/rbac", "kruise/driver-binding", "kruise/kruise-rights")
+	return stream("kruise/crd/lockstep.dev_rollouttargets", "rbac/namespace", "kruise/rbac", "kruise/kruise-rights")
 }
+
+// KruiseDriver is what `lockstep kruise` needs beside that for a driver inside it, as one YAML stream.
+func KruiseDriver() ([]byte, error) { return stream("rbac/role", "kruise/driver-binding") }
 
 // ArgoRBAC is what lets Argo Rollouts' service account be the driver's too, for a driver inside the plugin, as one YAML
 // stream.

@@ -50,7 +50,11 @@ func startController(t *testing.T, c *cluster.Cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(binary, "kruise", "--kubeconfig", kubeconfig, "--leader-elect", "--leader-elect-namespace", config.Namespace)
+	args := []string{"kruise", "--kubeconfig", kubeconfig, "--leader-elect", "--leader-elect-namespace", config.Namespace}
+	if apart() {
+		args = append(args, "--driver", startServer(t, c, binary))
+	}
+	cmd := exec.Command(binary, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := child.Start(cmd); err != nil {
 		t.Fatal(err)
@@ -61,6 +65,38 @@ func startController(t *testing.T, c *cluster.Cluster) {
 		_ = log.Close()
 		close(exited)
 	}(controller.exited)
+}
+
+// server is the driver of its own, with exactly the rights of config/rbac.
+var server struct {
+	cmd *exec.Cmd
+	dir string
+}
+
+// startServer starts it, unless it runs, and returns its address.
+func startServer(t *testing.T, c *cluster.Cluster, binary string) string {
+	t.Helper()
+	if server.cmd == nil {
+		var err error
+		if server.dir, err = os.MkdirTemp("", "ls"); err != nil { // short: a socket's path has a hundred characters
+			t.Fatal(err)
+		}
+		server.cmd = exec.Command(binary, "serve", "--kubeconfig", driver.Kubeconfig(t, c), "--listen", "unix://"+filepath.Join(server.dir, "s"))
+		if err := child.Start(server.cmd); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return "unix://" + filepath.Join(server.dir, "s")
+}
+
+// stopServer ends it.
+func stopServer() {
+	if server.cmd == nil {
+		return
+	}
+	_ = server.cmd.Process.Kill()
+	_ = server.cmd.Wait()
+	_ = os.RemoveAll(server.dir)
 }
 
 // stopController ends it as Kubernetes would.

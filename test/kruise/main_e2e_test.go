@@ -29,17 +29,28 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", parallel); err != nil {
 		panic(err)
 	}
-	version := cmp.Or(os.Getenv(versionVariable), cluster.Kruise062)
-	code := cluster.Main(m, cluster.WithGatewayAPI(), cluster.WithKruise(version, install))
+	code := cluster.Main(m, cluster.WithGatewayAPI(), cluster.WithKruise(version(), install))
 	stopController()
+	stopServer()
 	driver.Cleanup()
 	os.Exit(code)
 }
+
+func version() string { return cmp.Or(os.Getenv(versionVariable), cluster.Kruise062) }
+
+// apart says whether the driver is a `lockstep serve` of its own. Both ways are tested, one with each version of Kruise.
+func apart() bool { return version() == cluster.Kruise063 }
 
 // install is what config/kruise has, but for the Deployment: a child process runs instead.
 func install(ctx context.Context, c *cluster.Cluster) error {
 	manifest, err := config.Kruise()
 	if err != nil {
+		return err
+	}
+	if err := c.Apply(ctx, "", manifest); err != nil || apart() {
+		return err
+	}
+	if manifest, err = config.KruiseDriver(); err != nil {
 		return err
 	}
 	return c.Apply(ctx, "", manifest)
