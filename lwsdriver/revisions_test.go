@@ -52,15 +52,26 @@ func asLWSKeeps(t *testing.T, w *lws.LeaderWorkerSet, hash string) *appsv1.Contr
 	}
 }
 
-// keptBed is a driver that runs, of a workload whose template is revision "new" and whose LWS remembers "old" as well.
+// keptBed is restingBed that runs.
 func keptBed(t *testing.T, snapshots ...runtime.Object) *bed {
+	t.Helper()
+	b := restingBed(t, snapshots...)
+	b.runSynced()
+	return b
+}
+
+func (b *bed) runSynced() {
+	b.t.Helper()
+	b.run()
+	b.eventually("caches are filled", func() bool { return b.Synced() && b.snapshots.informer.HasSynced() })
+}
+
+// restingBed is a driver of a workload whose template is revision "new" and whose LWS remembers "old" as well.
+func restingBed(t *testing.T, snapshots ...runtime.Object) *bed {
 	t.Helper()
 	w := withRecord(t, stableWorkload(), release.Record{UID: "stable", Saved: release.Native(release.Hold())})
 	core := fake.NewClientset(append(snapshots, asLWSKeeps(t, w, "new"), asLWSKeeps(t, imaged("vllm:1"), "old"))...)
-	b := newBedOn(t, core, noRoutes(), w)
-	b.run()
-	b.eventually("caches are filled", func() bool { return b.Synced() && b.snapshots.informer.HasSynced() })
-	return b
+	return newBedOn(t, core, noRoutes(), w)
 }
 
 func snapshotOf(t *testing.T, e plan.Entry, image string) *appsv1.ControllerRevision {
@@ -115,7 +126,7 @@ func (b *bed) kept() []string {
 func TestHistoryMade(t *testing.T) {
 	e := plan.Entry{Revision: "new", Number: 1, At: noon}
 	for _, foreign := range []bool{false, true} {
-		b := keptBed(t)
+		b := restingBed(t)
 		there := snapshotOf(t, e, "vllm:2")
 		if foreign {
 			there.Labels = nil
@@ -126,6 +137,7 @@ func TestHistoryMade(t *testing.T) {
 			}
 			return true, nil, apierrors.NewAlreadyExists(appsv1.Resource("controllerrevisions"), there.Name)
 		})
+		b.runSynced()
 		_, err := b.applier.apply(t.Context(), b.look(), plan.Remember{Entry: e})
 		if got := drivererr.Reason(err); foreign != (got == pb.ErrorReason_ERROR_REASON_NAME_TAKEN) || !foreign && err != nil {
 			t.Errorf("foreign %t: %v", foreign, err)
@@ -186,8 +198,14 @@ func TestUndo(t *testing.T) {
 	rolledBack.Outcome = plan.RolledBack
 	edited := snapshotOf(t, promoted("edited", 4), "vllm:4")
 	edited.Revision = 9
-	b := keptBed(t, snapshotOf(t, promoted("first", 1), "vllm:0"), snapshotOf(t, rolledBack, "vllm:bad"),
+	b := restingBed(t, snapshotOf(t, promoted("first", 1), "vllm:0"), snapshotOf(t, rolledBack, "vllm:bad"),
 		snapshotOf(t, promoted("new", 3), "vllm:2"), edited)
+	var patched []clienttesting.PatchActionImpl // by Undo itself: the workers have nothing to write
+	b.sets.PrependReactor("patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		patched = append(patched, a.(clienttesting.PatchActionImpl))
+		return true, b.caches.workload(vllm), nil // as if somebody had put the template back at once
+	})
+	b.runSynced()
 	for _, tt := range []struct {
 		revision string
 		reason   pb.ErrorReason
@@ -202,11 +220,7 @@ func TestUndo(t *testing.T) {
 		{"edited", pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "", 0, ""},
 		{"none", pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, "", 0, ""},
 	} {
-		var patched []clienttesting.PatchActionImpl
-		b.sets.PrependReactor("patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
-			patched = append(patched, a.(clienttesting.PatchActionImpl))
-			return true, b.caches.workload(vllm), nil // as if somebody had put the template back at once
-		})
+		patched = nil
 		r, err := b.Undo(t.Context(), &pb.UndoRequest{Workload: vllmRef, Revision: tt.revision})
 		if drivererr.Reason(err) != tt.reason || r.GetRevision() != tt.want || r.GetAction() != tt.action {
 			t.Errorf("%q: %v, %v", tt.revision, r, err)
