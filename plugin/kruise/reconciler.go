@@ -77,7 +77,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 func (r *Reconciler) failed(ctx context.Context, v View, err error) (reconcile.Result, error) {
 	switch {
 	case ctx.Err() != nil, apierrors.IsNotFound(err):
-		return reconcile.Result{}, nil
+		return reconcile.Result{}, nil //nolint:nilerr // There is nobody left to tell.
 	case apierrors.IsConflict(err), plugin.Retryable(err), plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED:
 		return reconcile.Result{RequeueAfter: soon}, nil
 	}
