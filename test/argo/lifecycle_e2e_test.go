@@ -473,7 +473,12 @@ func TestScaledInMidRelease(t *testing.T) {
 	e.argo("promote", name)
 	e.awaitPause(3)
 	e.mustHave("v2", 0, groups)
-	e.mustHave("v1", groups+4, 0)
+	e.eventually("the groups that were added are ready, at the stable revision", func(ctx context.Context) error {
+		if stable, canary, err := e.counts(ctx, "v1"); err != nil || stable != groups+4 || canary != 0 {
+			return fmt.Errorf("v1: %d, %d, %w", stable, canary, err)
+		}
+		return nil
+	})
 	e.argo("abort", name)
 	e.await("the abort", func(r *v1alpha1.Rollout) bool { return r.Status.Abort })
 	e.eventually("no canary group is left", func(ctx context.Context) error {
