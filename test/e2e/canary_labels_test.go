@@ -129,7 +129,10 @@ func TestCanaryBatchLabels(t *testing.T) {
 	w.await("the batch is ready at 8 groups", func(c *pb.BatchContext) bool {
 		return c.GetState() == pb.State_STATE_READY && c.GetUpdatedReady() == 8
 	})
-	w.mustBatches(canary, "rollout-7", "1 2 3 3 3 3 3 3")
+	// LWS may recreate group 1 once more, and what its pods were labelled goes with all of them.
+	if got := w.batchesOf(canary, "rollout-7"); got != "1 2 3 3 3 3 3 3" && got != "1 1 3 3 3 3 3 3" {
+		t.Errorf("the pods of %s are labelled %s", canary, got)
+	}
 	if n := w.podWrites(canary) - before; n < 4*3 || n > 2*4*3 { // LWS recreates some groups that it has just made
 		t.Errorf("%d writes for 12 new pods", n)
 	}

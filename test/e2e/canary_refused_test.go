@@ -167,18 +167,10 @@ func TestCanaryRefused(t *testing.T) {
 	})
 	t.Run("styles", func(t *testing.T) {
 		w := e.in(t).deploy(model("style", 2, 1))
-		for want, p := range map[string]*pb.ReleasePolicy{
-			"policy.traffic": {
-				Style: pb.Style_STYLE_PARTITION, Traffic: &pb.TrafficPolicy{StableService: "model", HttpRoutes: []string{"model"}},
-			},
-			"BLUE_PROMOTION_ADOPT": {
-				Style: pb.Style_STYLE_BLUE_GREEN, BlueGreen: &pb.BlueGreenPolicy{Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT},
-			},
-		} {
-			p.Batches = []string{"100%"}
-			_, err := w.tryInitialize("r1", p)
-			mustFail(t, err, pb.ErrorReason_ERROR_REASON_UNSUPPORTED, want)
-		}
+		p := policy("100%")
+		p.Style, p.BlueGreen = pb.Style_STYLE_BLUE_GREEN, &pb.BlueGreenPolicy{Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT}
+		_, err := w.tryInitialize("r1", p)
+		mustFail(t, err, pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "BLUE_PROMOTION_ADOPT")
 		w.mustBeUntouched()
 	})
 	t.Run("mixed revisions", func(t *testing.T) {
@@ -220,7 +212,7 @@ func (w *workload) mustBeUntouched() {
 	}
 }
 
-// RPCs of later versions say so.
+// The driver says who it is and what it serves.
 func TestCanaryCapabilities(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -228,9 +220,9 @@ func TestCanaryCapabilities(t *testing.T) {
 	if info.GetName() != "lws.lockstep.dev" || info.GetVersion() == "" || len(info.GetKinds()) != 1 || len(info.GetStyles()) == 0 {
 		t.Errorf("GetDriverInfo: %v", info)
 	}
-	if e.driver.Has(pb.Capability_CAPABILITY_PLAN) || e.driver.Has(pb.Capability_CAPABILITY_TRAFFIC_WEIGHT) {
-		t.Skip("this version serves more; its suites cover that")
+	for number, name := range pb.Capability_name {
+		if c := pb.Capability(number); c != pb.Capability_CAPABILITY_UNSPECIFIED && !e.driver.Has(c) {
+			t.Errorf("it does not serve %s", name)
+		}
 	}
-	_, err := e.driver.Plan(t.Context(), &pb.PlanRequest{})
-	mustFail(t, err, pb.ErrorReason_ERROR_REASON_UNSUPPORTED)
 }

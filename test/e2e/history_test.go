@@ -124,10 +124,13 @@ func TestHistoryLimit(t *testing.T) {
 	}
 	w.awaitHistory("4 v4 r2 COMPLETED stable current", "3 v3 r1 COMPLETED")
 	w.annotate(limitAnnotation, "two")
-	r, err := w.driver.ListRevisions(t.Context(), &pb.ListRevisionsRequest{Workload: w.ref(), Limit: 1})
-	if err != nil || len(r.GetRevisions()) != 1 || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "HistoryLimitInvalid" {
-		t.Errorf("history %v, %v", r, err)
-	}
+	w.eventually("the limit is said to be wrong", func(ctx context.Context) error {
+		r, err := w.driver.ListRevisions(ctx, &pb.ListRevisionsRequest{Workload: w.ref(), Limit: 1})
+		if err != nil || len(r.GetRevisions()) != 1 || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "HistoryLimitInvalid" {
+			return fmt.Errorf("history %v, %w", r, err)
+		}
+		return nil
+	})
 	w.annotate(limitAnnotation, "0")
 	w.eventually("no history is left", func(ctx context.Context) error {
 		return w.counts(ctx, snapshotSelector, 0)

@@ -26,6 +26,8 @@ type ownGroups struct {
 	// up are the groups that have ever been available, arrived those that were so at the revision of this stage, and
 	// restarted those that were taken back to the stable revision; by index.
 	up, arrived, restarted map[int]bool
+	// added are the groups of a scale-up in this release: LWS may recreate one that it has just made.
+	added map[int]bool
 }
 
 func (r *replay) group(name string) *ownGroups {
@@ -37,7 +39,9 @@ func (r *replay) group(name string) *ownGroups {
 }
 
 func (g *ownGroups) reset(release string) {
-	*g = ownGroups{release: release, lowest: holdPartition, up: g.up, arrived: map[int]bool{}, restarted: map[int]bool{}}
+	*g = ownGroups{
+		release: release, lowest: holdPartition, up: g.up, arrived: map[int]bool{}, restarted: map[int]bool{}, added: map[int]bool{},
+	}
 	if g.up == nil {
 		g.up = map[int]bool{}
 	}
@@ -67,7 +71,12 @@ func (g *ownGroups) change(old, s *lws.LeaderWorkerSet) {
 		// Above the partition LWS makes new groups at the new revision, and takes those first.
 		g.allowed = max(planned, min(g.allowed+grown, replicas))
 	}
-	for _, known := range []map[int]bool{g.up, g.arrived, g.restarted} {
+	if old != nil {
+		for index := int(replicasOf(old)); index < replicas; index++ {
+			g.added[index] = true
+		}
+	}
+	for _, known := range []map[int]bool{g.up, g.arrived, g.restarted, g.added} {
 		for index := range known {
 			if index >= replicas {
 				delete(known, index)

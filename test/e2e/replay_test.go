@@ -373,7 +373,7 @@ func (r *replay) stepPod(p *corev1.Pod, h happening) {
 	stays := leader == p || leader != nil && leader.DeletionTimestamp == nil && !own.restarted[index]
 	if stays && index < min(int(replicasOf(s)), lowest) && !h.gone && old != nil && old.DeletionTimestamp == nil &&
 		(revisionOf(p) == rec.Release.StableRevision || !rec.inPlace() && rec.phase() != "Returning") {
-		r.check(ruleStableKept, p.DeletionTimestamp == nil || own.restarted[index], "pod %s goes in phase %s", p.Name, rec.phase())
+		r.check(ruleStableKept, p.DeletionTimestamp == nil || own.restarted[index] || own.added[index], "pod %s goes in phase %s", p.Name, rec.phase())
 	}
 	if rec.inPlace() || rec.phase() == "Returning" {
 		own.restarts(p, rec)
