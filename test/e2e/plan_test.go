@@ -6,6 +6,7 @@
 package e2e
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -25,10 +26,11 @@ func TestPlan(t *testing.T) {
 			e := newEnv(t)
 			w := e.adopt(model("model", 4, 2, gpus("1"), annotated(cluster.AnnotationWarmup, "2s"), rolling("1", "0", -1)))
 			w.edit(image("v2"), gpus("2"))
-			before := w.get().ResourceVersion
+			before := w.get()
 			r := w.plan(policy)
-			if after := w.get().ResourceVersion; after != before {
-				t.Errorf("the plan wrote: resourceVersion %s, then %s", before, after)
+			// LWS writes the status meanwhile.
+			if after := w.get(); after.Generation != before.Generation || !maps.Equal(after.Annotations, before.Annotations) {
+				t.Errorf("the plan wrote: %s, then %s", asJSON(before.ObjectMeta), asJSON(after.ObjectMeta))
 			}
 			if took := r.GetStartup().AsDuration(); took < time.Second || took > 30*time.Second || r.GetStartupGroups() != 4 {
 				t.Errorf("start-up %s of %d groups, want 2s and what the machine adds, of 4", took, r.GetStartupGroups())
