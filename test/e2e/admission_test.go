@@ -432,7 +432,8 @@ func TestAdmissionReleases(t *testing.T) {
 func TestAdmissionOldTemplateInPromotion(t *testing.T) {
 	t.Parallel()
 	e := newAdmissionEnv(t)
-	e.observer.waive(ruleHold) // The policy's hold is there before the driver knows.
+	// The policy's hold is there before the driver knows, and LWS may have asked for the next group just before.
+	e.observer.waive(ruleHold, ruleStableKept)
 	starting := annotated("test.lockstep.dev/startup", "300ms")
 	w := e.applied(model("model", 4, 2, rolling("1", "0", 0), starting))
 	serverSide(w, model("model", 4, 2, rolling("1", "0", 0), starting, image("v2")))
