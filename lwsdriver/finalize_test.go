@@ -42,6 +42,10 @@ func TestFinalizePromotesWhatWasMeant(t *testing.T) {
 		{"done", "a later template waits for the next release", promote, release.Promoted, "b", "c", "b", none, false},
 		{"done with another", "it was not this one that was promoted", promote, release.Promoted, "c", "c", "b", changed, false},
 		{"rolled back", "the end was chosen", promote, release.RollingBack, "c", "c", "b", ended, false},
+		{"taken back", "a promotion is, until it is over", rollback, release.Promoting, "b", "b", "", none, true},
+		{"taken back, changed", "whatever the template says", rollback, release.Promoting, "b", "c", "b", none, true},
+		{"back again", "the same request again changes nothing", rollback, release.Returning, "b", "b", "", none, false},
+		{"too late", "every group serves what was promoted", rollback, release.Promoted, "b", "b", "", ended, false},
 		{"way back", "the stable revision is the same whatever the template says", rollback, release.Progressing, "c", "c", "b", none, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -258,9 +258,11 @@ func finalize(s *seen, req *pb.FinalizeRequest) (plan.Action, error) {
 		if promote {
 			return nil, checkMeant(s, r, req.GetUpdateRevision()) // no action: as asked, if it is what was asked for
 		}
-		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
-			"release %q of %s is being promoted: groups already run revision %s. To go back, restore the old template; its groups are rolled back natively",
-			r.ID, s.key, r.UpdateRevision)
+		if r.Phase == release.Promoted {
+			return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
+				"release %q of %s is promoted: every group runs revision %s. To go back, release the old template: `lockstep undo` restores it",
+				r.ID, s.key, r.UpdateRevision)
+		}
 	case release.RollingBack, release.Returning:
 		if !promote {
 			return nil, nil //nolint:nilnil // as asked

@@ -44,7 +44,8 @@ func newAbortCommand(o *options) *cobra.Command {
 		verb:  "abort",
 		short: "Roll a workload's release back",
 		long: `Roll the unfinished release of a workload back to the stable revision, and follow it until nothing of the release is
-left but the hold. The template is not changed: it waits under the hold for the next release.`,
+left but the hold. A promotion is taken back, too, until it is over. The template waits under the hold for the next release;
+only where every group had been updated already, the stable one is put back in its place.`,
 		intent:  pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
 		outcome: host.OutcomeRolledBack,
 		state:   pb.State_STATE_ROLLED_BACK,

@@ -104,7 +104,11 @@ func leads(result host.Result, commands hints) []string {
 		}
 		return append(lines, "  to abort: "+commands.abort)
 	case pb.State_STATE_PROMOTING, pb.State_STATE_ROLLING_BACK:
-		return append(lines, "  the end of the release is recorded: any running driver finishes it")
+		lines = append(lines, "  the end of the release is recorded: any running driver finishes it")
+		if result.Context.GetState() == pb.State_STATE_PROMOTING {
+			lines = append(lines, "  to abort:   "+commands.abort)
+		}
+		return lines
 	default:
 		return append(lines, "  to promote: "+commands.promote, "  to abort:   "+commands.abort)
 	}

@@ -284,6 +284,12 @@ func TestNext(t *testing.T) {
 			context: at(pb.State_STATE_PROMOTING, 2, "b"),
 			want:    step{action: actPromote},
 		},
+		"PromotingTakenBack": {
+			reason:  "a promotion may be taken back until it is over",
+			machine: func(m *machine) { m.intent = pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK },
+			context: at(pb.State_STATE_PROMOTING, 2, "b"),
+			want:    step{action: actRollback},
+		},
 		"Completed": {
 			reason:  "the same command again finds its work done",
 			context: at(pb.State_STATE_COMPLETED, 2, "b"),

@@ -84,7 +84,8 @@ func (c *cluster) rewrite(r release.Release) {
 }
 
 func (c *cluster) finalize(intent release.Phase) {
-	if c.phase() != release.Progressing || c.record.Release.UpdateRevision == "" {
+	back := c.phase() == release.Promoting && intent == release.RollingBack
+	if c.phase() != release.Progressing && !back || c.record.Release.UpdateRevision == "" {
 		return
 	}
 	if !release.SameRolling(c.stable.rolling, c.set) {

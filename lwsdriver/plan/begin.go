@@ -3,7 +3,11 @@
 
 package plan
 
-import "github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+import (
+	"slices"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
 
 // What a host asks for, as one write: the intent together with its first effect. Plan takes it from there.
 
@@ -19,17 +23,22 @@ func BeginPromotion(o Observation) SetStable {
 	case o.Traffic != nil || o.switches():
 		pace = release.Hold()
 	}
-	return noted(o, SetStable{Record: next, Rolling: pace, Why: "promote release " + next.Release.ID})
+	// Once every group is updated, only the stable template leads back.
+	save := next.Release.StableTemplate == nil && slices.Contains(o.Stable.Recorded, next.Release.StableRevision)
+	return noted(o, SetStable{Record: next, Rolling: pace, SaveTemplate: save, Why: "promote release " + next.Release.ID})
 }
 
-// BeginRollback records the intent to roll back. The release must be Progressing.
+// BeginRollback records the intent to roll back, and puts the hold on. The release must be Progressing or Promoting.
 func BeginRollback(o Observation) SetStable {
-	phase := release.RollingBack
-	if o.inPlace() {
-		phase = release.Returning // batches have reached the user's own groups
+	phase, promoting := release.RollingBack, o.Record.Release.Phase == release.Promoting
+	if o.inPlace() || promoting {
+		phase = release.Returning // batches or the promotion have reached the user's own groups
 	}
 	next := moved(o, func(r *release.Release) { r.Phase = phase })
 	next.Saved = Saved(o)
+	if promoting {
+		next.Saved = absorbPace(o)
+	}
 	return noted(o, SetStable{Record: next, Rolling: release.Hold(), Why: "roll back release " + next.Release.ID})
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // Blue-green is a canary whose requests move once it is complete. What differs is here.
@@ -53,6 +54,29 @@ func (o Observation) idle() bool {
 	want := o.wanted(o.capacity())
 	v := o.Traffic.Look(want)
 	return want.Weight == 100 && v.Weight == 100 && v.Taken
+}
+
+// awaitsFirst says whether requests stay with the second set on the way back from a promotion, since the user's own groups,
+// which it was free to replace all at once, are not complete again.
+func (o Observation) awaitsFirst() bool {
+	if !o.switched() || !o.switches() || o.Record.Release.Phase != release.Returning || o.canary() == nil {
+		return false
+	}
+	serving := 0
+	for _, g := range o.Stable.above(0) {
+		if g.Ready && g.at(o.Record.Release.StableRevision) {
+			serving++
+		}
+	}
+	v := o.Traffic.Look(prepared())
+	return v.CanaryEndpoints > 0 && serving < o.Stable.Replicas-o.Policy.Threshold(o.Stable.Replicas)
+}
+
+// unswitched is where requests go until then: where they are.
+func (o Observation) unswitched() traffic.Desired {
+	d := prepared()
+	d.Weight = o.Traffic.Look(d).Weight
+	return d
 }
 
 // prepareSwitch completes the second set and moves the requests to it, at the beginning of a promotion. Nil: that is so.

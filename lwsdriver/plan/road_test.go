@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -193,8 +194,20 @@ func (c *cluster) applyTraffic(a SetTraffic, versions map[string]int) bool {
 	return true
 }
 
-// checkStep: in place, requests are never left to a few groups while the others serve, too.
+// checkStep: requests are never left to a few groups while others serve, too: in place, those that the stable Service is
+// not pinned to; in blue-green, the second set while the user's own groups are on their way back from a promotion.
 func (c *cluster) checkStep(what string, a SetTraffic) {
+	if what == "retreat" && c.phase() == release.Returning && c.policy.Style == pb.Style_STYLE_BLUE_GREEN && c.road.canServe(c) {
+		back := 0
+		for i, g := range c.stable.groups {
+			if i < c.stable.replicas && g.ready && g.revision == c.record.Release.StableRevision {
+				back++
+			}
+		}
+		if back < c.stable.replicas-c.policy.Threshold(c.stable.replicas) {
+			c.fail("all requests go to %d of %d groups", back, c.stable.replicas)
+		}
+	}
 	if !c.inPlace() || c.record == nil || c.record.Release == nil || c.stable.deleting {
 		return
 	}

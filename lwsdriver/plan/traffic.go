@@ -81,6 +81,8 @@ func Requests(o Observation) traffic.Desired {
 		return o.wanted(o.Stable.Replicas)
 	case o.Record.Release.Phase == release.Promoting:
 		return o.wanted(o.capacity())
+	case o.awaitsFirst():
+		return o.unswitched()
 	}
 	if len(o.Added) > 0 {
 		return prepared()

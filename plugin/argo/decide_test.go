@@ -259,9 +259,10 @@ func TestSettle(t *testing.T) {
 		"aborted and failed": {
 			"A failed release is what aborts are for.", facts(abort), nil, standing(pb.State_STATE_FAILED, mine1), actRollback, mine1,
 		},
-		"aborted, going back": {"Once is enough.", facts(abort), nil, standing(pb.State_STATE_ROLLING_BACK, mine1), actWait, ""},
-		"aborted, promoting":  {"The driver does not take that back.", facts(abort), nil, standing(pb.State_STATE_PROMOTING, mine1), actWait, ""},
-		"aborted, over":       {"Nothing to roll back.", facts(abort), nil, standing(pb.State_STATE_ROLLED_BACK, mine1), actWait, ""},
+		"aborted, going back":        {"Once is enough.", facts(abort), nil, standing(pb.State_STATE_ROLLING_BACK, mine1), actWait, ""},
+		"aborted, promoting":         {"A promotion is taken back until it is over.", facts(abort), nil, standing(pb.State_STATE_PROMOTING, mine1), actRollback, mine1},
+		"aborted, promoting in full": {"Argo has taken the template for stable.", facts(abort, promoted), nil, standing(pb.State_STATE_PROMOTING, mine1), actWait, ""},
+		"aborted, over":              {"Nothing to roll back.", facts(abort), nil, standing(pb.State_STATE_ROLLED_BACK, mine1), actWait, ""},
 		"aborted, someone else's": {
 			"It is not ours to end.", facts(abort), nil, standing(pb.State_STATE_READY, "x", owner("lockstep-cli/jo")), actWait, "",
 		},

@@ -167,6 +167,9 @@ func (f Facts) promoted() bool {
 	return f.Current && f.Stable != "" && f.Stable == f.Hash
 }
 
+// aborted says whether an abort takes the release back: one that comes once Argo has taken the template for stable does not.
+func (f Facts) aborted() bool { return f.Abort && !f.promoted() }
+
 // firstDeployment says whether the Rollout never had another template. What its workload runs then is none of its
 // releases.
 func (f Facts) firstDeployment() bool {

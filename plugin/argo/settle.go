@@ -20,7 +20,7 @@ import (
 func settle(f Facts, config *Config, c *pb.BatchContext) move {
 	id, own := ours(f, c)
 	if inFlight(c) {
-		if !own || c.GetState() == pb.State_STATE_ROLLING_BACK || c.GetState() == pb.State_STATE_PROMOTING {
+		if !own || c.GetState() == pb.State_STATE_ROLLING_BACK || c.GetState() == pb.State_STATE_PROMOTING && !f.aborted() {
 			return move{}
 		}
 		return end(f, c, id)

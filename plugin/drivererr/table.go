@@ -42,7 +42,7 @@ func ruleFor(reason pb.ErrorReason) rule {
 	case pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS:
 		return rule{codes.FailedPrecondition, "Wait until the release named in the metadata has ended, or finalize it."}
 	case pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED:
-		return rule{codes.FailedPrecondition, "Follow the end that was chosen first; begin a new release to go the other way."}
+		return rule{codes.FailedPrecondition, "Follow the end that was chosen; begin a new release to go the other way."}
 	case pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER:
 		return rule{codes.FailedPrecondition, "Release the object that owns the workload with its own tool."}
 	case pb.ErrorReason_ERROR_REASON_NAME_TAKEN:

@@ -208,7 +208,7 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// A promotion that has begun goes on: the abort says so, and that the old template is the way back.
+// A promotion that has begun is taken back.
 func TestAbortWhilePromoting(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, step("upgrade: 100%")+step("promote: true"), podsWith(cluster.AnnotationStartup, "2s"))
@@ -221,8 +221,7 @@ func TestAbortWhilePromoting(t *testing.T) {
 		return nil
 	})
 	e.argo("abort", name)
-	e.awaitSaid(name, "restore the old template")
-	e.mustRest("v2")
+	e.awaitAborted("v1")
 }
 
 // A canary that never gets ready: the step says why, and an abort ends it.

@@ -147,6 +147,35 @@ func TestStylesTemplateChanges(t *testing.T) {
 	})
 }
 
+// A promotion is taken back when it has reached some of the groups, and when it has reached all of them.
+func TestStylesPromotionTakenBack(t *testing.T) {
+	in(t, allStyles, func(t *testing.T, s style) {
+		e := newEnv(t)
+		for name, updated := range map[string]int{"some": 1, "all": 4} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				w := e.in(t).adopt(model(name, 4, 2, annotated(cluster.AnnotationStartup, "300ms")))
+				before := w.get().Spec.LeaderWorkerTemplate
+				w.edit(image("v2"))
+				p := s.policy(quarters())
+				p.MinReady = seconds(3) // nothing is promoted before
+				w.initialize("r1", p)
+				w.end("r1", promote)
+				w.awaitObject("the promotion reaches groups", func() bool { return w.groupsWith("v2") >= updated })
+				w.end("r1", rollback)
+				w.awaitState(rolledBack)
+				w.mustRun("v1")
+				w.mustRest()
+				if now := w.get().Spec.LeaderWorkerTemplate; updated == 4 && asJSON(now) != asJSON(before) {
+					t.Errorf("LeaderWorkerSet had forgotten the old template, and the new one is still there: %s", asJSON(now))
+				}
+				_, err := w.tryFinalize("r1", promote, nil)
+				mustFail(t, err, pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED)
+			})
+		}
+	})
+}
+
 // Groups of the new template never get ready: the deadline passes, the host is told, and rolls back.
 func TestStylesRollbackOfBroken(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {

@@ -25,13 +25,19 @@ type course struct {
 	name    string
 	batches []int32
 	intent  pb.FinalizeIntent
+	// takenBack: the release is promoted first, and its groups never get ready, so that the promotion is never over.
+	takenBack bool
 }
 
 // courses are those of a style. In place the way back from the last batch is another one than before it.
 func courses(s style) []course {
-	all := []course{{"promote", []int32{0, 1}, promote}, {"rollback", []int32{0}, rollback}}
+	all := []course{
+		{name: "promote", batches: []int32{0, 1}, intent: promote},
+		{name: "rollback", batches: []int32{0}, intent: rollback},
+		{name: "taken-back", intent: rollback, takenBack: true},
+	}
 	if s.inPlace() {
-		all = append(all, course{"rollback-of-all", []int32{0, 1}, rollback})
+		all = append(all, course{name: "rollback-of-all", batches: []int32{0, 1}, intent: rollback})
 	}
 	return all
 }
@@ -117,7 +123,7 @@ func (d *disturbed) run() {
 		_, err := w.driver.Adopt(ctx, &pb.AdoptRequest{Workload: w.ref()})
 		return err
 	})
-	w.edit(image("v2"))
+	w.edit(image("v2"), d.course.edit)
 	d.call("Initialize", func(context.Context) error { return settled(w.tryInitialize("r1", p)) })
 	for _, batch := range d.course.batches {
 		d.call("UpgradeBatch", func(context.Context) error {
@@ -128,12 +134,38 @@ func (d *disturbed) run() {
 			return err
 		})
 	}
+	if d.course.takenBack {
+		d.beginPromotion()
+	}
 	d.call("Finalize", func(context.Context) error {
 		r, err := w.tryFinalize("r1", d.course.intent, long)
 		if err == nil && !r.GetDone() {
 			return fmt.Errorf("%w: %s", errNotYet, show(r.GetContext()))
 		}
 		return err
+	})
+}
+
+// edit is what the course does to the template besides.
+func (c course) edit(s *lws.LeaderWorkerSet) {
+	if c.takenBack {
+		behaves(cluster.BehaviorNeverReady)(s)
+	}
+}
+
+// beginPromotion has the release promoted until that reaches a group of the user's own. In blue-green it does not: the
+// second set has to be complete before, and never is.
+func (d *disturbed) beginPromotion() {
+	d.t.Helper()
+	d.call("Finalize", func(context.Context) error {
+		_, err := d.w.tryFinalize("r1", promote, nil)
+		return err
+	})
+	d.call("the promotion's first group", func(context.Context) error {
+		if d.style != blueGreenStyle && d.w.groupsWith("v2") == 0 {
+			return errNotYet
+		}
+		return nil
 	})
 }
 

@@ -39,8 +39,15 @@ func (s style) policy(p *pb.ReleasePolicy) *pb.ReleasePolicy {
 
 // inStyles runs a test for each style but canary, whose tests have their own names.
 func inStyles(t *testing.T, run func(*testing.T, style)) {
+	t.Helper()
+	in(t, newStyles, run)
+}
+
+// in runs a test for each of some styles.
+func in(t *testing.T, styles []style, run func(*testing.T, style)) {
+	t.Helper()
 	t.Parallel()
-	for _, s := range newStyles {
+	for _, s := range styles {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			run(t, s)

@@ -362,6 +362,18 @@ func (w *workload) stablePods() map[string]corev1.Pod {
 	return w.podsOf(w.name)
 }
 
+// groupsWith is how many of the workload's own groups have an image.
+func (w *workload) groupsWith(tag string) int {
+	w.t.Helper()
+	n := 0
+	for _, p := range w.stablePods() {
+		if p.Labels[lws.WorkerIndexLabelKey] == "0" && strings.HasSuffix(p.Spec.Containers[0].Image, ":"+tag) {
+			n++
+		}
+	}
+	return n
+}
+
 func (w *workload) podsOf(set string) map[string]corev1.Pod {
 	w.t.Helper()
 	list, err := w.kube.CoreV1().Pods(w.namespace).List(w.t.Context(), metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + set})

@@ -6,12 +6,18 @@
 package traffic
 
 import (
+	"context"
+	"errors"
 	"net/http"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/load"
 )
 
@@ -95,6 +101,39 @@ func TestTrafficBlueGreenShortcuts(t *testing.T) {
 		s.await(g, 2000)
 		g.Begin(load.Phase{Name: "rolled back", Want: blue})
 		s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+		s.await(g, 2000)
+		s.passes(g)
+		s.mustBeGivenBack()
+	})
+	t.Run("rolled back in mid-promotion", func(t *testing.T) {
+		s := serve(t)
+		g := s.load(load.Options{Rate: 400, LongEvery: 100, LongFor: longest})
+		policy := blueGreen("100%")
+		policy.MinReady = durationpb.New(longest) // it is not over before
+		name := s.beginBy(policy)
+		s.upgrade(0)
+		g.Begin(load.Phase{Name: "switched", Want: load.Shares{name: 100}})
+		s.weight(100)
+		if _, err := s.Finalize(t.Context(), &pb.FinalizeRequest{
+			Workload: s.ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
+		}); err != nil {
+			t.Fatal(err)
+		}
+		await.Nil(t, "blue is replaced while green has the requests", func(ctx context.Context) error {
+			pods, err := s.kube.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + s.name})
+			if err != nil {
+				return err
+			}
+			for i := range pods.Items {
+				if strings.HasSuffix(pods.Items[i].Spec.Containers[0].Image, ":v2") {
+					return nil
+				}
+			}
+			return errors.New("no pod has the new image")
+		})
+		g.Begin(load.Phase{Name: "to blue again"})
+		s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+		g.Begin(load.Phase{Name: "rolled back", Want: blue})
 		s.await(g, 2000)
 		s.passes(g)
 		s.mustBeGivenBack()

@@ -288,7 +288,8 @@ func (d *Driver) end(request *pb.FinalizeRequest) error {
 	if d.context.GetState() == other {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, "the release has ended the other way")
 	}
-	if d.finalizing() {
+	takenBack := d.context.GetState() == pb.State_STATE_PROMOTING && state == pb.State_STATE_ROLLED_BACK
+	if d.finalizing() && !takenBack {
 		return nil
 	}
 	want := request.GetUpdateRevision()
