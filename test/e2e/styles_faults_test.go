@@ -34,7 +34,6 @@ func courses(s style) []course {
 	all := []course{
 		{name: "promote", batches: []int32{0, 1}, intent: promote},
 		{name: "rollback", batches: []int32{0}, intent: rollback},
-		{name: "taken-back", intent: rollback, takenBack: true},
 	}
 	if s.inPlace() {
 		all = append(all, course{name: "rollback-of-all", batches: []int32{0, 1}, intent: rollback})
@@ -42,10 +41,15 @@ func courses(s style) []course {
 	return all
 }
 
+// moreCourses are courses, and a promotion that is taken back.
+func moreCourses(s style) []course {
+	return append(courses(s), course{name: "taken-back", intent: rollback, takenBack: true})
+}
+
 // The driver is killed after every single write of a release: before the answer gets to it, or right after that.
 func TestStylesKilledAtEveryWrite(t *testing.T) {
 	t.Parallel()
-	eachCourse(t, func(t *testing.T, s style, c course, want string) {
+	eachCourse(t, moreCourses, func(t *testing.T, s style, c course, want string) {
 		for _, late := range []bool{false, true} {
 			t.Run(fmt.Sprintf("answered=%t", late), func(t *testing.T) {
 				t.Parallel()
@@ -69,7 +73,7 @@ func TestStylesKilledAtEveryWrite(t *testing.T) {
 // of it in time.
 func TestStylesFaultyTransport(t *testing.T) {
 	t.Parallel()
-	eachCourse(t, func(t *testing.T, s style, c course, want string) {
+	eachCourse(t, courses, func(t *testing.T, s style, c course, want string) {
 		for _, h := range append(slices.Clone(harms), anyHarm(1), anyHarm(2)) {
 			t.Run(h.name, func(t *testing.T) {
 				t.Parallel()
@@ -82,7 +86,7 @@ func TestStylesFaultyTransport(t *testing.T) {
 }
 
 // eachCourse runs a test for each style and course. want is where it ends when nothing happens.
-func eachCourse(t *testing.T, test func(t *testing.T, s style, c course, want string)) {
+func eachCourse(t *testing.T, courses func(style) []course, test func(t *testing.T, s style, c course, want string)) {
 	t.Helper()
 	for _, s := range allStyles {
 		for _, c := range courses(s) {
