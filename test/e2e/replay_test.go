@@ -368,9 +368,10 @@ func (r *replay) stepPod(p *corev1.Pod, h happening) {
 		r.check(ruleStableKept, revisionOf(p) == rec.Release.StableRevision, "pod %s came at revision %s, stable is %s",
 			p.Name, revisionOf(p), rec.Release.StableRevision)
 	}
-	// The workers of a group that a scale-down or a restart took go after their leader, which may be there again by then.
+	// The workers of a group that a scale-down, a restart or the promotion took go after their leader, which may be there
+	// again by then, also at another revision.
 	leader := r.pods[s.Name+"-"+p.Labels[lws.GroupIndexLabelKey]]
-	stays := leader == p || leader != nil && leader.DeletionTimestamp == nil && !own.restarted[index]
+	stays := leader == p || leader != nil && leader.DeletionTimestamp == nil && revisionOf(leader) == revisionOf(p) && !own.restarted[index]
 	if stays && index < min(int(replicasOf(s)), lowest) && !h.gone && old != nil && old.DeletionTimestamp == nil &&
 		(revisionOf(p) == rec.Release.StableRevision || !rec.inPlace() && rec.phase() != "Returning") {
 		r.check(ruleStableKept, p.DeletionTimestamp == nil || own.restarted[index] || own.added[index], "pod %s goes in phase %s", p.Name, rec.phase())
