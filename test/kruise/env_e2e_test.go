@@ -192,7 +192,7 @@ func (e *env) target(ctx context.Context, of string) *v1alpha1.RolloutTarget {
 func (e *env) patch(resource schema.GroupVersionResource, raw string, subresources ...string) {
 	e.t.Helper()
 	if _, err := e.dynamic.Resource(resource).Namespace(e.namespace).
-		Patch(e.t.Context(), name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}, subresources...); err != nil {
+		Patch(e.t.Context(), name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}, subresources...); err != nil && !apierrors.IsConflict(err) {
 		e.t.Fatal(err)
 	}
 }
@@ -241,10 +241,26 @@ func (e *env) awaitPause(i int) {
 	})
 }
 
-// approve is `kubectl kruise rollout approve`.
+// approve is `kubectl kruise rollout approve`, again until Kruise has taken it: it writes the status that it computed over
+// whatever is there, and an approval that comes meanwhile is gone.
 func (e *env) approve() {
 	e.t.Helper()
-	e.patch(rollouts, `{"status":{"currentStepState":"StepReady","canaryStatus":{"currentStepState":"StepReady"}}}`, "status")
+	var step string
+	at := func(r *unstructured.Unstructured, state string) bool {
+		index := field(r, "status", "canaryStatus", "currentStepIndex")
+		if step == "" {
+			step = index
+		}
+		return index == step && field(r, "status", "canaryStatus", "currentStepState") == state
+	}
+	e.awaitRollout("the approval is taken", func(r *unstructured.Unstructured) bool {
+		if !at(r, "StepPaused") {
+			return !at(r, "StepReady")
+		}
+		e.patch(rollouts, `{"metadata":{"resourceVersion":"`+r.GetResourceVersion()+
+			`"},"status":{"currentStepState":"StepReady","canaryStatus":{"currentStepState":"StepReady"}}}`, "status")
+		return false
+	})
 }
 
 // awaitDone waits until Kruise has seen a release through, whose end is the template now in the target.
