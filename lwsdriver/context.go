@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -100,6 +101,11 @@ func explain(c *pb.BatchContext, err error) {
 		c.Message = fmt.Sprintf("%s (last write failed and will be tried again: %v)", c.GetMessage(), err)
 		return
 	}
+	fail(c, err)
+}
+
+// fail says that an error is where the workload stands.
+func fail(c *pb.BatchContext, err error) {
 	c.State = pb.State_STATE_FAILED
 	c.Reason = camel(result(err))
 	c.Message = err.Error()
@@ -143,7 +149,11 @@ func describe(s *seen, decision plan.Decision) *pb.BatchContext {
 	c.ReleaseId, c.Owner, c.Style = r.ID, r.Owner, s.Policy.Style
 	c.Batches = int32of(len(s.Policy.Batches))
 	c.StableRevision, c.UpdateRevision = r.StableRevision, r.UpdateRevision
-	c.StartTime, c.ProgressTime = stamp(r.StartedAt), stamp(n.ProgressAt)
+	c.StartTime, c.ProgressTime, c.Deadline = stamp(r.StartedAt), stamp(n.ProgressAt), stamp(decision.Deadline)
+	c.BatchPlan = batchPlan(s)
+	if n.Routed && r.Phase == release.Progressing {
+		c.WantedWeight = ptr.To(int32of(r.Traffic.Asked()))
+	}
 	if t := s.Target(); t != nil {
 		c.Target = t.Groups
 		if t.Batch != nil {
@@ -154,6 +164,15 @@ func describe(s *seen, decision plan.Decision) *pb.BatchContext {
 		c.CanaryWorkload = w.Name
 	}
 	return c
+}
+
+// batchPlan is what each of the policy's batches means at today's replicas.
+func batchPlan(s *seen) []*pb.Batch {
+	all := make([]*pb.Batch, 0, len(s.Policy.Batches))
+	for _, q := range s.Policy.Batches {
+		all = append(all, &pb.Batch{Target: q.String(), Groups: int32of(q.Up(s.Stable.Replicas))})
+	}
+	return all
 }
 
 // groupRows are the groups, stable ones first.

@@ -64,7 +64,7 @@ var rpcs = []rpc{
 		name:    "WatchBatchContext",
 		request: func() proto.Message { return &pb.WatchBatchContextRequest{} },
 		call: func(ctx context.Context, d *Driver, m proto.Message) error {
-			return d.WatchBatchContext(m.(*pb.WatchBatchContextRequest), sink{ctx: ctx})
+			return d.WatchBatchContext(m.(*pb.WatchBatchContextRequest), sink[pb.WatchBatchContextResponse]{ctx: ctx})
 		},
 	},
 	unary("Adopt", (*Driver).Adopt, nil),
@@ -85,17 +85,24 @@ var rpcs = []rpc{
 	unary("VerifyWeight", (*Driver).VerifyWeight, nil),
 	unary("Reset", (*Driver).Reset, nil),
 	unary("GetDriverInfo", (*Driver).GetDriverInfo, nil),
+	{
+		name:    "WatchWorkloads",
+		request: func() proto.Message { return &pb.WatchWorkloadsRequest{} },
+		call: func(ctx context.Context, d *Driver, m proto.Message) error {
+			return d.WatchWorkloads(m.(*pb.WatchWorkloadsRequest), sink[pb.WatchWorkloadsResponse]{ctx: ctx})
+		},
+	},
 }
 
-// sink is a stream whose client has gone once it has the first context.
-type sink struct {
-	grpc.ServerStreamingServer[pb.WatchBatchContextResponse]
+// sink is a stream whose client has gone once it has the first answer.
+type sink[T any] struct {
+	grpc.ServerStreamingServer[T]
 
 	ctx context.Context //nolint:containedctx // it is a stream
 }
 
-func (s sink) Context() context.Context                 { return s.ctx }
-func (s sink) Send(*pb.WatchBatchContextResponse) error { return status.Error(codes.Canceled, "gone") }
+func (s sink[T]) Context() context.Context { return s.ctx }
+func (s sink[T]) Send(*T) error            { return status.Error(codes.Canceled, "gone") }
 
 // FuzzRequests: whatever bytes come, no RPC panics; what is invalid is refused as the contract says, with the fields that
 // are; and what the service does with the rest is something that the next driver can read.

@@ -6,6 +6,8 @@ package lwsdriver
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -16,6 +18,42 @@ import (
 type hub struct {
 	mu      sync.Mutex
 	waiters map[types.NamespacedName]map[chan struct{}]struct{}
+	// lists are of those who wait for every workload.
+	lists map[*changes]struct{}
+}
+
+// changes are the workloads about which something changed since they were taken.
+type changes struct {
+	// signal gets one when there is something to take.
+	signal chan struct{}
+
+	hub  *hub
+	keys map[types.NamespacedName]struct{} // under the hub's lock
+}
+
+// subscribeAll is subscribe for all workloads, those included that are not there yet.
+func (h *hub) subscribeAll() (c *changes, stop func()) {
+	c = &changes{signal: make(chan struct{}, 1), hub: h, keys: map[types.NamespacedName]struct{}{}}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.lists == nil {
+		h.lists = map[*changes]struct{}{}
+	}
+	h.lists[c] = struct{}{}
+	return c, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.lists, c)
+	}
+}
+
+// take returns the workloads and forgets them.
+func (c *changes) take() []types.NamespacedName {
+	c.hub.mu.Lock()
+	defer c.hub.mu.Unlock()
+	keys := slices.Collect(maps.Keys(c.keys))
+	clear(c.keys)
+	return keys
 }
 
 // subscribe returns a channel that gets a signal after every change of one of the workloads, until stop is called.
@@ -50,10 +88,19 @@ func (h *hub) notify(key types.NamespacedName) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for ch := range h.waiters[key] {
-		select {
-		case ch <- struct{}{}:
-		default:
-		}
+		signal(ch)
+	}
+	for c := range h.lists {
+		c.keys[key] = struct{}{}
+		signal(c.signal)
+	}
+}
+
+// signal merges with one that nobody has taken yet.
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
 	}
 }
 

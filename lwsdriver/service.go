@@ -54,6 +54,7 @@ func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.G
 			pb.Capability_CAPABILITY_TRAFFIC_WEIGHT,
 			pb.Capability_CAPABILITY_TRAFFIC_HEADER_ROUTE,
 			pb.Capability_CAPABILITY_TRAFFIC_MIRROR,
+			pb.Capability_CAPABILITY_WATCH_WORKLOADS,
 		},
 		TrafficProviders: []pb.TrafficProvider{
 			pb.TrafficProvider_TRAFFIC_PROVIDER_GATEWAY_API,

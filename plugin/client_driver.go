@@ -94,15 +94,52 @@ func (c *Client) CalculateBatchContext(
 func (c *Client) WatchBatchContext(
 	ctx context.Context, req *pb.WatchBatchContextRequest, opts ...grpc.CallOption,
 ) iter.Seq2[*pb.BatchContext, error] {
-	const name = "WatchBatchContext"
+	items := streaming[*pb.WatchBatchContextRequest, pb.WatchBatchContextResponse]{
+		name:       "WatchBatchContext",
+		capability: pb.Capability_CAPABILITY_WATCH,
+		call:       c.driver.WatchBatchContext,
+		check:      func(r *pb.WatchBatchContextResponse) error { return checkContext(r.GetContext()) },
+	}.items(ctx, c, req, opts)
 	return func(yield func(*pb.BatchContext, error) bool) {
-		if !c.Has(pb.Capability_CAPABILITY_WATCH) {
-			yield(nil, unsupported(c.info.GetName(), name, pb.Capability_CAPABILITY_WATCH))
+		for r, err := range items {
+			if !yield(r.GetContext(), err) {
+				return
+			}
+		}
+	}
+}
+
+// WatchWorkloads yields every workload under hold, then a response with Synced, and then what changes. It ends as
+// WatchBatchContext does.
+func (c *Client) WatchWorkloads(
+	ctx context.Context, req *pb.WatchWorkloadsRequest, opts ...grpc.CallOption,
+) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
+	return streaming[*pb.WatchWorkloadsRequest, pb.WatchWorkloadsResponse]{
+		name:       "WatchWorkloads",
+		capability: pb.Capability_CAPABILITY_WATCH_WORKLOADS,
+		call:       c.driver.WatchWorkloads,
+		check:      checkWorkloads,
+	}.items(ctx, c, req, opts)
+}
+
+// streaming is one RPC that answers with a stream, as the facade makes it.
+type streaming[Req, Resp any] struct {
+	name       string
+	capability pb.Capability
+	call       func(context.Context, Req, ...grpc.CallOption) (grpc.ServerStreamingClient[Resp], error)
+	check      func(*Resp) error
+}
+
+// items asks for the capability, calls, and yields each answer once it is checked. Leaving the loop ends the stream.
+func (s streaming[Req, Resp]) items(ctx context.Context, c *Client, req Req, opts []grpc.CallOption) iter.Seq2[*Resp, error] {
+	return func(yield func(*Resp, error) bool) {
+		if !c.Has(s.capability) {
+			yield(nil, unsupported(c.info.GetName(), s.name, s.capability))
 			return
 		}
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		stream, err := c.driver.WatchBatchContext(ctx, req, opts...)
+		stream, err := s.call(ctx, req, opts...)
 		if err != nil {
 			yield(nil, prefixed(c.info.GetName(), err))
 			return
@@ -116,11 +153,11 @@ func (c *Client) WatchBatchContext(
 				yield(nil, prefixed(c.info.GetName(), err))
 				return
 			}
-			if err := checkContext(resp.GetContext()); err != nil {
-				yield(nil, broken(c.info.GetName(), name, err))
+			if err := s.check(resp); err != nil {
+				yield(nil, broken(c.info.GetName(), s.name, err))
 				return
 			}
-			if !yield(resp.GetContext(), nil) {
+			if !yield(resp, nil) {
 				return
 			}
 		}

@@ -64,6 +64,19 @@ func checkContext(c *pb.BatchContext) error {
 	return nil
 }
 
+// checkWorkloads checks a change. One of a kind that this version does not know is passed on.
+func checkWorkloads(r *pb.WatchWorkloadsResponse) error {
+	switch change := r.GetChange().(type) {
+	case *pb.WatchWorkloadsResponse_Context:
+		return checkContext(change.Context)
+	case *pb.WatchWorkloadsResponse_Gone:
+		if change.Gone.GetNamespace() == "" || change.Gone.GetName() == "" {
+			return errors.New("gone is incomplete")
+		}
+	}
+	return nil
+}
+
 func checkCounts(c *pb.BatchContext) error {
 	err := nonNegative(map[string]int32{
 		"replicas": c.GetReplicas(), "size": c.GetSize(), "batches": c.GetBatches(),

@@ -18,6 +18,8 @@ type Decision struct {
 	Reason, Message string
 	// Recheck is when time alone will change the decision. Zero: never.
 	Recheck time.Duration
+	// Deadline is when the release fails unless it comes nearer to its goal. Zero: it waits for no group.
+	Deadline time.Time
 	// Standing is what was counted.
 	Standing Standing
 }

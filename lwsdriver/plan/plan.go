@@ -347,7 +347,8 @@ func underDeadline(o Observation, s Standing, d Decision, tolerated int) Decisio
 		d.Recheck = s.nextReady
 	}
 	since := s.stuckSince(tolerated)
-	left := o.Policy.ProgressDeadline - o.Now.Sub(since)
+	d.Deadline = since.Add(o.Policy.ProgressDeadline)
+	left := d.Deadline.Sub(o.Now)
 	if left > 0 {
 		if d.Recheck == 0 || left < d.Recheck {
 			d.Recheck = left

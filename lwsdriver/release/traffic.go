@@ -36,6 +36,14 @@ type HeaderMatch struct {
 	Cookie bool `json:"cookie,omitempty"`
 }
 
+// Asked is the canary's share that the host asked for. Nil asks for nothing.
+func (t *Traffic) Asked() int {
+	if t == nil {
+		return 0
+	}
+	return t.Weight
+}
+
 // With returns t with another weight. Nil counts as nothing wished for; t is not changed.
 func (t *Traffic) With(change func(*Traffic)) *Traffic {
 	next := Traffic{}

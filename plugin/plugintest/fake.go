@@ -6,6 +6,7 @@ package plugintest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -18,7 +19,8 @@ import (
 )
 
 // FakeDriver is a driver in memory. It keeps the promises of SPEC.md for Adopt, Disown, Initialize, UpgradeBatch,
-// CalculateBatchContext, WatchBatchContext and Finalize, and lists no other capability. Its groups are ready at once.
+// CalculateBatchContext, WatchBatchContext, WatchWorkloads and Finalize, and lists no other capability. Its groups are ready
+// at once.
 // It is safe for concurrent use.
 type FakeDriver struct {
 	pb.UnimplementedWorkloadDriverServer
@@ -137,6 +139,7 @@ func (*FakeDriver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb
 		Styles:  []pb.Style{pb.Style_STYLE_PARTITION, pb.Style_STYLE_CANARY},
 		Capabilities: []pb.Capability{
 			pb.Capability_CAPABILITY_ADOPT, pb.Capability_CAPABILITY_RELEASE, pb.Capability_CAPABILITY_WATCH,
+			pb.Capability_CAPABILITY_WATCH_WORKLOADS,
 		},
 	}, nil
 }
@@ -300,6 +303,51 @@ func (d *FakeDriver) WatchBatchContext(
 		case <-changed:
 		}
 	}
+}
+
+// WatchWorkloads implements the contract.
+func (d *FakeDriver) WatchWorkloads(
+	req *pb.WatchWorkloadsRequest, stream grpc.ServerStreamingServer[pb.WatchWorkloadsResponse],
+) error {
+	sent := map[string]*pb.BatchContext{}
+	for first := true; ; first = false {
+		changes, changed := d.news(req.GetNamespace(), sent)
+		if first {
+			changes = append(changes, &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Synced{Synced: true}})
+		}
+		for _, change := range changes {
+			if err := stream.Send(change); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		case <-changed:
+		}
+	}
+}
+
+// news is what is not in sent yet, by name, and a channel that is closed at the next change.
+func (d *FakeDriver) news(namespace string, sent map[string]*pb.BatchContext) ([]*pb.WatchWorkloadsResponse, <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var changes []*pb.WatchWorkloadsResponse
+	for _, key := range slices.Sorted(maps.Keys(d.workloads)) {
+		w := d.workloads[key]
+		if namespace != "" && namespace != w.ref.GetNamespace() {
+			continue
+		}
+		switch state := w.context(); {
+		case w.adopted && !proto.Equal(sent[key], state):
+			sent[key] = state
+			changes = append(changes, &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Context{Context: state}})
+		case !w.adopted && sent[key] != nil:
+			delete(sent, key)
+			changes = append(changes, &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Gone{Gone: proto.CloneOf(w.ref)}})
+		}
+	}
+	return changes, d.changed
 }
 
 // look returns where the workload stands, and a channel that is closed at the next change.

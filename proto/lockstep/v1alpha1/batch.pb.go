@@ -292,8 +292,16 @@ type BatchContext struct {
 	// Template revision hash of the workload's template as it is now. Empty until its controller has recorded it. Another
 	// than update_revision, once the release has ended: a newer template waits for the next one.
 	TemplateRevision string `protobuf:"bytes,29,opt,name=template_revision,json=templateRevision,proto3" json:"template_revision,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The policy's batches, in order, with what each means at today's replicas. Empty without a release.
+	BatchPlan []*Batch `protobuf:"bytes,30,rep,name=batch_plan,json=batchPlan,proto3" json:"batch_plan,omitempty"`
+	// Percentage of requests that the host asked for last with SetWeight. traffic_weight gets there once groups are ready
+	// and the routes are written. Unset: the release routes nothing, or its end was asked for and the driver decides.
+	WantedWeight *int32 `protobuf:"varint,31,opt,name=wanted_weight,json=wantedWeight,proto3,oneof" json:"wanted_weight,omitempty"`
+	// When the release fails unless it comes nearer to its goal before. In the past: it has failed for that. Unset: it waits
+	// for no group.
+	Deadline      *timestamppb.Timestamp `protobuf:"bytes,32,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BatchContext) Reset() {
@@ -529,6 +537,82 @@ func (x *BatchContext) GetTemplateRevision() string {
 	return ""
 }
 
+func (x *BatchContext) GetBatchPlan() []*Batch {
+	if x != nil {
+		return x.BatchPlan
+	}
+	return nil
+}
+
+func (x *BatchContext) GetWantedWeight() int32 {
+	if x != nil && x.WantedWeight != nil {
+		return *x.WantedWeight
+	}
+	return 0
+}
+
+func (x *BatchContext) GetDeadline() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Deadline
+	}
+	return nil
+}
+
+// Batch is one of the policy's batches.
+type Batch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required. As given: "25%" or "3".
+	Target string `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
+	// Groups to be at the update revision, at today's replicas.
+	Groups        int32 `protobuf:"varint,2,opt,name=groups,proto3" json:"groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Batch) Reset() {
+	*x = Batch{}
+	mi := &file_lockstep_v1alpha1_batch_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Batch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Batch) ProtoMessage() {}
+
+func (x *Batch) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1alpha1_batch_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Batch.ProtoReflect.Descriptor instead.
+func (*Batch) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1alpha1_batch_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Batch) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *Batch) GetGroups() int32 {
+	if x != nil {
+		return x.Groups
+	}
+	return 0
+}
+
 // Group is one leader pod and its workers.
 type Group struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -562,7 +646,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_lockstep_v1alpha1_batch_proto_msgTypes[1]
+	mi := &file_lockstep_v1alpha1_batch_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -574,7 +658,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_batch_proto_msgTypes[1]
+	mi := &file_lockstep_v1alpha1_batch_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -587,7 +671,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_batch_proto_rawDescGZIP(), []int{1}
+	return file_lockstep_v1alpha1_batch_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Group) GetIndex() int32 {
@@ -678,7 +762,8 @@ var File_lockstep_v1alpha1_batch_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/v1alpha1/batch.proto\x12\x11lockstep.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\xe9\b\n" +
+	"\x1dlockstep/v1alpha1/batch.proto\x12\x11lockstep.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\x96\n" +
+	"\n" +
 	"\fBatchContext\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1d\n" +
 	"\n" +
@@ -711,8 +796,16 @@ const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"start_time\x18\x1a \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12?\n" +
 	"\rprogress_time\x18\x1b \x01(\v2\x1a.google.protobuf.TimestampR\fprogressTime\x120\n" +
 	"\x06groups\x18\x1c \x03(\v2\x18.lockstep.v1alpha1.GroupR\x06groups\x12+\n" +
-	"\x11template_revision\x18\x1d \x01(\tR\x10templateRevisionB\x10\n" +
-	"\x0e_current_batch\"\xdc\x02\n" +
+	"\x11template_revision\x18\x1d \x01(\tR\x10templateRevision\x127\n" +
+	"\n" +
+	"batch_plan\x18\x1e \x03(\v2\x18.lockstep.v1alpha1.BatchR\tbatchPlan\x12(\n" +
+	"\rwanted_weight\x18\x1f \x01(\x05H\x01R\fwantedWeight\x88\x01\x01\x126\n" +
+	"\bdeadline\x18  \x01(\v2\x1a.google.protobuf.TimestampR\bdeadlineB\x10\n" +
+	"\x0e_current_batchB\x10\n" +
+	"\x0e_wanted_weight\"7\n" +
+	"\x05Batch\x12\x16\n" +
+	"\x06target\x18\x01 \x01(\tR\x06target\x12\x16\n" +
+	"\x06groups\x18\x02 \x01(\x05R\x06groups\"\xdc\x02\n" +
 	"\x05Group\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x120\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x1c.lockstep.v1alpha1.GroupRoleR\x04role\x12\x16\n" +
@@ -765,32 +858,35 @@ func file_lockstep_v1alpha1_batch_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1alpha1_batch_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lockstep_v1alpha1_batch_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_lockstep_v1alpha1_batch_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_lockstep_v1alpha1_batch_proto_goTypes = []any{
 	(State)(0),                    // 0: lockstep.v1alpha1.State
 	(TrafficBasis)(0),             // 1: lockstep.v1alpha1.TrafficBasis
 	(GroupRole)(0),                // 2: lockstep.v1alpha1.GroupRole
 	(*BatchContext)(nil),          // 3: lockstep.v1alpha1.BatchContext
-	(*Group)(nil),                 // 4: lockstep.v1alpha1.Group
-	(*WorkloadRef)(nil),           // 5: lockstep.v1alpha1.WorkloadRef
-	(Style)(0),                    // 6: lockstep.v1alpha1.Style
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*Batch)(nil),                 // 4: lockstep.v1alpha1.Batch
+	(*Group)(nil),                 // 5: lockstep.v1alpha1.Group
+	(*WorkloadRef)(nil),           // 6: lockstep.v1alpha1.WorkloadRef
+	(Style)(0),                    // 7: lockstep.v1alpha1.Style
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
 }
 var file_lockstep_v1alpha1_batch_proto_depIdxs = []int32{
-	5, // 0: lockstep.v1alpha1.BatchContext.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	6, // 1: lockstep.v1alpha1.BatchContext.style:type_name -> lockstep.v1alpha1.Style
-	0, // 2: lockstep.v1alpha1.BatchContext.state:type_name -> lockstep.v1alpha1.State
-	1, // 3: lockstep.v1alpha1.BatchContext.traffic_basis:type_name -> lockstep.v1alpha1.TrafficBasis
-	7, // 4: lockstep.v1alpha1.BatchContext.start_time:type_name -> google.protobuf.Timestamp
-	7, // 5: lockstep.v1alpha1.BatchContext.progress_time:type_name -> google.protobuf.Timestamp
-	4, // 6: lockstep.v1alpha1.BatchContext.groups:type_name -> lockstep.v1alpha1.Group
-	2, // 7: lockstep.v1alpha1.Group.role:type_name -> lockstep.v1alpha1.GroupRole
-	7, // 8: lockstep.v1alpha1.Group.since:type_name -> google.protobuf.Timestamp
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	6,  // 0: lockstep.v1alpha1.BatchContext.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	7,  // 1: lockstep.v1alpha1.BatchContext.style:type_name -> lockstep.v1alpha1.Style
+	0,  // 2: lockstep.v1alpha1.BatchContext.state:type_name -> lockstep.v1alpha1.State
+	1,  // 3: lockstep.v1alpha1.BatchContext.traffic_basis:type_name -> lockstep.v1alpha1.TrafficBasis
+	8,  // 4: lockstep.v1alpha1.BatchContext.start_time:type_name -> google.protobuf.Timestamp
+	8,  // 5: lockstep.v1alpha1.BatchContext.progress_time:type_name -> google.protobuf.Timestamp
+	5,  // 6: lockstep.v1alpha1.BatchContext.groups:type_name -> lockstep.v1alpha1.Group
+	4,  // 7: lockstep.v1alpha1.BatchContext.batch_plan:type_name -> lockstep.v1alpha1.Batch
+	8,  // 8: lockstep.v1alpha1.BatchContext.deadline:type_name -> google.protobuf.Timestamp
+	2,  // 9: lockstep.v1alpha1.Group.role:type_name -> lockstep.v1alpha1.GroupRole
+	8,  // 10: lockstep.v1alpha1.Group.since:type_name -> google.protobuf.Timestamp
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1alpha1_batch_proto_init() }
@@ -806,7 +902,7 @@ func file_lockstep_v1alpha1_batch_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1alpha1_batch_proto_rawDesc), len(file_lockstep_v1alpha1_batch_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   2,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

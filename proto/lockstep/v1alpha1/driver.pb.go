@@ -52,6 +52,8 @@ const (
 	Capability_CAPABILITY_TRAFFIC_HEADER_ROUTE Capability = 9
 	// TrafficRouter.SetMirror.
 	Capability_CAPABILITY_TRAFFIC_MIRROR Capability = 10
+	// WatchWorkloads.
+	Capability_CAPABILITY_WATCH_WORKLOADS Capability = 11
 )
 
 // Enum value maps for Capability.
@@ -68,6 +70,7 @@ var (
 		8:  "CAPABILITY_TRAFFIC_WEIGHT",
 		9:  "CAPABILITY_TRAFFIC_HEADER_ROUTE",
 		10: "CAPABILITY_TRAFFIC_MIRROR",
+		11: "CAPABILITY_WATCH_WORKLOADS",
 	}
 	Capability_value = map[string]int32{
 		"CAPABILITY_UNSPECIFIED":          0,
@@ -81,6 +84,7 @@ var (
 		"CAPABILITY_TRAFFIC_WEIGHT":       8,
 		"CAPABILITY_TRAFFIC_HEADER_ROUTE": 9,
 		"CAPABILITY_TRAFFIC_MIRROR":       10,
+		"CAPABILITY_WATCH_WORKLOADS":      11,
 	}
 )
 
@@ -1238,6 +1242,166 @@ func (x *WatchBatchContextResponse) GetContext() *BatchContext {
 	return nil
 }
 
+// WatchWorkloadsRequest says which workloads to follow.
+type WatchWorkloadsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Optional. Only workloads of this namespace. Empty: all that the driver serves.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Optional. True fills BatchContext.groups.
+	IncludeGroups bool `protobuf:"varint,2,opt,name=include_groups,json=includeGroups,proto3" json:"include_groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchWorkloadsRequest) Reset() {
+	*x = WatchWorkloadsRequest{}
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchWorkloadsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchWorkloadsRequest) ProtoMessage() {}
+
+func (x *WatchWorkloadsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchWorkloadsRequest.ProtoReflect.Descriptor instead.
+func (*WatchWorkloadsRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *WatchWorkloadsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *WatchWorkloadsRequest) GetIncludeGroups() bool {
+	if x != nil {
+		return x.IncludeGroups
+	}
+	return false
+}
+
+// WatchWorkloadsResponse is one change.
+type WatchWorkloadsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required.
+	//
+	// Types that are valid to be assigned to Change:
+	//
+	//	*WatchWorkloadsResponse_Context
+	//	*WatchWorkloadsResponse_Gone
+	//	*WatchWorkloadsResponse_Synced
+	Change        isWatchWorkloadsResponse_Change `protobuf_oneof:"change"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchWorkloadsResponse) Reset() {
+	*x = WatchWorkloadsResponse{}
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchWorkloadsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchWorkloadsResponse) ProtoMessage() {}
+
+func (x *WatchWorkloadsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchWorkloadsResponse.ProtoReflect.Descriptor instead.
+func (*WatchWorkloadsResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *WatchWorkloadsResponse) GetChange() isWatchWorkloadsResponse_Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+func (x *WatchWorkloadsResponse) GetContext() *BatchContext {
+	if x != nil {
+		if x, ok := x.Change.(*WatchWorkloadsResponse_Context); ok {
+			return x.Context
+		}
+	}
+	return nil
+}
+
+func (x *WatchWorkloadsResponse) GetGone() *WorkloadRef {
+	if x != nil {
+		if x, ok := x.Change.(*WatchWorkloadsResponse_Gone); ok {
+			return x.Gone
+		}
+	}
+	return nil
+}
+
+func (x *WatchWorkloadsResponse) GetSynced() bool {
+	if x != nil {
+		if x, ok := x.Change.(*WatchWorkloadsResponse_Synced); ok {
+			return x.Synced
+		}
+	}
+	return false
+}
+
+type isWatchWorkloadsResponse_Change interface {
+	isWatchWorkloadsResponse_Change()
+}
+
+type WatchWorkloadsResponse_Context struct {
+	// Where a workload under hold stands. One that can't be told, because its record can't be read for example, is FAILED
+	// with that as its reason.
+	Context *BatchContext `protobuf:"bytes,1,opt,name=context,proto3,oneof"`
+}
+
+type WatchWorkloadsResponse_Gone struct {
+	// The workload is under hold no more: it was given back, or is gone.
+	Gone *WorkloadRef `protobuf:"bytes,2,opt,name=gone,proto3,oneof"`
+}
+
+type WatchWorkloadsResponse_Synced struct {
+	// True, once per stream: every workload that was under hold at its beginning has been sent.
+	Synced bool `protobuf:"varint,3,opt,name=synced,proto3,oneof"`
+}
+
+func (*WatchWorkloadsResponse_Context) isWatchWorkloadsResponse_Change() {}
+
+func (*WatchWorkloadsResponse_Gone) isWatchWorkloadsResponse_Change() {}
+
+func (*WatchWorkloadsResponse_Synced) isWatchWorkloadsResponse_Change() {}
+
 // FinalizeRequest ends a release.
 type FinalizeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1262,7 +1426,7 @@ type FinalizeRequest struct {
 
 func (x *FinalizeRequest) Reset() {
 	*x = FinalizeRequest{}
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[16]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1438,7 @@ func (x *FinalizeRequest) String() string {
 func (*FinalizeRequest) ProtoMessage() {}
 
 func (x *FinalizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[16]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1451,7 @@ func (x *FinalizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinalizeRequest.ProtoReflect.Descriptor instead.
 func (*FinalizeRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FinalizeRequest) GetWorkload() *WorkloadRef {
@@ -1347,7 +1511,7 @@ type FinalizeResponse struct {
 
 func (x *FinalizeResponse) Reset() {
 	*x = FinalizeResponse{}
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[17]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1359,7 +1523,7 @@ func (x *FinalizeResponse) String() string {
 func (*FinalizeResponse) ProtoMessage() {}
 
 func (x *FinalizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[17]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1372,7 +1536,7 @@ func (x *FinalizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinalizeResponse.ProtoReflect.Descriptor instead.
 func (*FinalizeResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *FinalizeResponse) GetAction() Action {
@@ -1420,7 +1584,7 @@ type PlanRequest struct {
 
 func (x *PlanRequest) Reset() {
 	*x = PlanRequest{}
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[18]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1432,7 +1596,7 @@ func (x *PlanRequest) String() string {
 func (*PlanRequest) ProtoMessage() {}
 
 func (x *PlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[18]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1445,7 +1609,7 @@ func (x *PlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRequest.ProtoReflect.Descriptor instead.
 func (*PlanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PlanRequest) GetWorkload() *WorkloadRef {
@@ -1522,7 +1686,7 @@ type PlanResponse struct {
 
 func (x *PlanResponse) Reset() {
 	*x = PlanResponse{}
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[19]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1534,7 +1698,7 @@ func (x *PlanResponse) String() string {
 func (*PlanResponse) ProtoMessage() {}
 
 func (x *PlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[19]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1547,7 +1711,7 @@ func (x *PlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanResponse.ProtoReflect.Descriptor instead.
 func (*PlanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PlanResponse) GetSteps() []*PlanStep {
@@ -1664,7 +1828,7 @@ type PlanStep struct {
 
 func (x *PlanStep) Reset() {
 	*x = PlanStep{}
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[20]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1676,7 +1840,7 @@ func (x *PlanStep) String() string {
 func (*PlanStep) ProtoMessage() {}
 
 func (x *PlanStep) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[20]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1689,7 +1853,7 @@ func (x *PlanStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanStep.ProtoReflect.Descriptor instead.
 func (*PlanStep) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PlanStep) GetName() string {
@@ -1813,7 +1977,7 @@ type PlanFrame struct {
 
 func (x *PlanFrame) Reset() {
 	*x = PlanFrame{}
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[21]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1825,7 +1989,7 @@ func (x *PlanFrame) String() string {
 func (*PlanFrame) ProtoMessage() {}
 
 func (x *PlanFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[21]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1838,7 +2002,7 @@ func (x *PlanFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanFrame.ProtoReflect.Descriptor instead.
 func (*PlanFrame) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PlanFrame) GetAt() *durationpb.Duration {
@@ -1907,7 +2071,7 @@ type PlanGroup struct {
 
 func (x *PlanGroup) Reset() {
 	*x = PlanGroup{}
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[22]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1919,7 +2083,7 @@ func (x *PlanGroup) String() string {
 func (*PlanGroup) ProtoMessage() {}
 
 func (x *PlanGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[22]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1932,7 +2096,7 @@ func (x *PlanGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanGroup.ProtoReflect.Descriptor instead.
 func (*PlanGroup) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PlanGroup) GetRole() GroupRole {
@@ -1978,7 +2142,7 @@ type ListRevisionsRequest struct {
 
 func (x *ListRevisionsRequest) Reset() {
 	*x = ListRevisionsRequest{}
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[23]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1990,7 +2154,7 @@ func (x *ListRevisionsRequest) String() string {
 func (*ListRevisionsRequest) ProtoMessage() {}
 
 func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[23]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2003,7 +2167,7 @@ func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListRevisionsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListRevisionsRequest) GetWorkload() *WorkloadRef {
@@ -2040,7 +2204,7 @@ type ListRevisionsResponse struct {
 
 func (x *ListRevisionsResponse) Reset() {
 	*x = ListRevisionsResponse{}
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[24]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2052,7 +2216,7 @@ func (x *ListRevisionsResponse) String() string {
 func (*ListRevisionsResponse) ProtoMessage() {}
 
 func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[24]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2065,7 +2229,7 @@ func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListRevisionsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListRevisionsResponse) GetRevisions() []*Revision {
@@ -2119,7 +2283,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[25]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2131,7 +2295,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[25]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2144,7 +2308,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Revision) GetName() string {
@@ -2252,7 +2416,7 @@ type UndoRequest struct {
 
 func (x *UndoRequest) Reset() {
 	*x = UndoRequest{}
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[26]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2264,7 +2428,7 @@ func (x *UndoRequest) String() string {
 func (*UndoRequest) ProtoMessage() {}
 
 func (x *UndoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[26]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2277,7 +2441,7 @@ func (x *UndoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndoRequest.ProtoReflect.Descriptor instead.
 func (*UndoRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *UndoRequest) GetWorkload() *WorkloadRef {
@@ -2307,7 +2471,7 @@ type UndoResponse struct {
 
 func (x *UndoResponse) Reset() {
 	*x = UndoResponse{}
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[27]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2319,7 +2483,7 @@ func (x *UndoResponse) String() string {
 func (*UndoResponse) ProtoMessage() {}
 
 func (x *UndoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[27]
+	mi := &file_lockstep_v1alpha1_driver_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2332,7 +2496,7 @@ func (x *UndoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndoResponse.ProtoReflect.Descriptor instead.
 func (*UndoResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *UndoResponse) GetAction() Action {
@@ -2418,7 +2582,15 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"release_id\x18\x02 \x01(\tR\treleaseId\x12%\n" +
 	"\x0einclude_groups\x18\x03 \x01(\bR\rincludeGroups\"V\n" +
 	"\x19WatchBatchContextResponse\x129\n" +
-	"\acontext\x18\x01 \x01(\v2\x1f.lockstep.v1alpha1.BatchContextR\acontext\"\xa6\x02\n" +
+	"\acontext\x18\x01 \x01(\v2\x1f.lockstep.v1alpha1.BatchContextR\acontext\"\\\n" +
+	"\x15WatchWorkloadsRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12%\n" +
+	"\x0einclude_groups\x18\x02 \x01(\bR\rincludeGroups\"\xaf\x01\n" +
+	"\x16WatchWorkloadsResponse\x12;\n" +
+	"\acontext\x18\x01 \x01(\v2\x1f.lockstep.v1alpha1.BatchContextH\x00R\acontext\x124\n" +
+	"\x04gone\x18\x02 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefH\x00R\x04gone\x12\x18\n" +
+	"\x06synced\x18\x03 \x01(\bH\x00R\x06syncedB\b\n" +
+	"\x06change\"\xa6\x02\n" +
 	"\x0fFinalizeRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1d\n" +
 	"\n" +
@@ -2515,7 +2687,7 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\tR\brevision\"]\n" +
 	"\fUndoResponse\x121\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x19.lockstep.v1alpha1.ActionR\x06action\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\tR\brevision*\xad\x02\n" +
+	"\brevision\x18\x02 \x01(\tR\brevision*\xcd\x02\n" +
 	"\n" +
 	"Capability\x12\x1a\n" +
 	"\x16CAPABILITY_UNSPECIFIED\x10\x00\x12\x14\n" +
@@ -2529,7 +2701,8 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\x19CAPABILITY_TRAFFIC_WEIGHT\x10\b\x12#\n" +
 	"\x1fCAPABILITY_TRAFFIC_HEADER_ROUTE\x10\t\x12\x1d\n" +
 	"\x19CAPABILITY_TRAFFIC_MIRROR\x10\n" +
-	"*M\n" +
+	"\x12\x1e\n" +
+	"\x1aCAPABILITY_WATCH_WORKLOADS\x10\v*M\n" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10ACTION_UNCHANGED\x10\x01\x12\x15\n" +
@@ -2537,7 +2710,7 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\x0eFinalizeIntent\x12\x1f\n" +
 	"\x1bFINALIZE_INTENT_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17FINALIZE_INTENT_PROMOTE\x10\x01\x12\x1c\n" +
-	"\x18FINALIZE_INTENT_ROLLBACK\x10\x022\x84\b\n" +
+	"\x18FINALIZE_INTENT_ROLLBACK\x10\x022\xed\b\n" +
 	"\x0eWorkloadDriver\x12b\n" +
 	"\rGetDriverInfo\x12'.lockstep.v1alpha1.GetDriverInfoRequest\x1a(.lockstep.v1alpha1.GetDriverInfoResponse\x12J\n" +
 	"\x05Adopt\x12\x1f.lockstep.v1alpha1.AdoptRequest\x1a .lockstep.v1alpha1.AdoptResponse\x12M\n" +
@@ -2546,7 +2719,8 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"Initialize\x12$.lockstep.v1alpha1.InitializeRequest\x1a%.lockstep.v1alpha1.InitializeResponse\x12_\n" +
 	"\fUpgradeBatch\x12&.lockstep.v1alpha1.UpgradeBatchRequest\x1a'.lockstep.v1alpha1.UpgradeBatchResponse\x12z\n" +
 	"\x15CalculateBatchContext\x12/.lockstep.v1alpha1.CalculateBatchContextRequest\x1a0.lockstep.v1alpha1.CalculateBatchContextResponse\x12p\n" +
-	"\x11WatchBatchContext\x12+.lockstep.v1alpha1.WatchBatchContextRequest\x1a,.lockstep.v1alpha1.WatchBatchContextResponse0\x01\x12S\n" +
+	"\x11WatchBatchContext\x12+.lockstep.v1alpha1.WatchBatchContextRequest\x1a,.lockstep.v1alpha1.WatchBatchContextResponse0\x01\x12g\n" +
+	"\x0eWatchWorkloads\x12(.lockstep.v1alpha1.WatchWorkloadsRequest\x1a).lockstep.v1alpha1.WatchWorkloadsResponse0\x01\x12S\n" +
 	"\bFinalize\x12\".lockstep.v1alpha1.FinalizeRequest\x1a#.lockstep.v1alpha1.FinalizeResponse\x12G\n" +
 	"\x04Plan\x12\x1e.lockstep.v1alpha1.PlanRequest\x1a\x1f.lockstep.v1alpha1.PlanResponse\x12b\n" +
 	"\rListRevisions\x12'.lockstep.v1alpha1.ListRevisionsRequest\x1a(.lockstep.v1alpha1.ListRevisionsResponse\x12G\n" +
@@ -2565,7 +2739,7 @@ func file_lockstep_v1alpha1_driver_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1alpha1_driver_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lockstep_v1alpha1_driver_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_lockstep_v1alpha1_driver_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_lockstep_v1alpha1_driver_proto_goTypes = []any{
 	(Capability)(0),                       // 0: lockstep.v1alpha1.Capability
 	(Action)(0),                           // 1: lockstep.v1alpha1.Action
@@ -2586,111 +2760,117 @@ var file_lockstep_v1alpha1_driver_proto_goTypes = []any{
 	(*CalculateBatchContextResponse)(nil), // 16: lockstep.v1alpha1.CalculateBatchContextResponse
 	(*WatchBatchContextRequest)(nil),      // 17: lockstep.v1alpha1.WatchBatchContextRequest
 	(*WatchBatchContextResponse)(nil),     // 18: lockstep.v1alpha1.WatchBatchContextResponse
-	(*FinalizeRequest)(nil),               // 19: lockstep.v1alpha1.FinalizeRequest
-	(*FinalizeResponse)(nil),              // 20: lockstep.v1alpha1.FinalizeResponse
-	(*PlanRequest)(nil),                   // 21: lockstep.v1alpha1.PlanRequest
-	(*PlanResponse)(nil),                  // 22: lockstep.v1alpha1.PlanResponse
-	(*PlanStep)(nil),                      // 23: lockstep.v1alpha1.PlanStep
-	(*PlanFrame)(nil),                     // 24: lockstep.v1alpha1.PlanFrame
-	(*PlanGroup)(nil),                     // 25: lockstep.v1alpha1.PlanGroup
-	(*ListRevisionsRequest)(nil),          // 26: lockstep.v1alpha1.ListRevisionsRequest
-	(*ListRevisionsResponse)(nil),         // 27: lockstep.v1alpha1.ListRevisionsResponse
-	(*Revision)(nil),                      // 28: lockstep.v1alpha1.Revision
-	(*UndoRequest)(nil),                   // 29: lockstep.v1alpha1.UndoRequest
-	(*UndoResponse)(nil),                  // 30: lockstep.v1alpha1.UndoResponse
-	nil,                                   // 31: lockstep.v1alpha1.PlanStep.ExtraResourcesEntry
-	(Style)(0),                            // 32: lockstep.v1alpha1.Style
-	(TrafficProvider)(0),                  // 33: lockstep.v1alpha1.TrafficProvider
-	(*WorkloadRef)(nil),                   // 34: lockstep.v1alpha1.WorkloadRef
-	(*BatchContext)(nil),                  // 35: lockstep.v1alpha1.BatchContext
-	(*ReleasePolicy)(nil),                 // 36: lockstep.v1alpha1.ReleasePolicy
-	(*durationpb.Duration)(nil),           // 37: google.protobuf.Duration
-	(GroupRole)(0),                        // 38: lockstep.v1alpha1.GroupRole
-	(*timestamppb.Timestamp)(nil),         // 39: google.protobuf.Timestamp
-	(State)(0),                            // 40: lockstep.v1alpha1.State
+	(*WatchWorkloadsRequest)(nil),         // 19: lockstep.v1alpha1.WatchWorkloadsRequest
+	(*WatchWorkloadsResponse)(nil),        // 20: lockstep.v1alpha1.WatchWorkloadsResponse
+	(*FinalizeRequest)(nil),               // 21: lockstep.v1alpha1.FinalizeRequest
+	(*FinalizeResponse)(nil),              // 22: lockstep.v1alpha1.FinalizeResponse
+	(*PlanRequest)(nil),                   // 23: lockstep.v1alpha1.PlanRequest
+	(*PlanResponse)(nil),                  // 24: lockstep.v1alpha1.PlanResponse
+	(*PlanStep)(nil),                      // 25: lockstep.v1alpha1.PlanStep
+	(*PlanFrame)(nil),                     // 26: lockstep.v1alpha1.PlanFrame
+	(*PlanGroup)(nil),                     // 27: lockstep.v1alpha1.PlanGroup
+	(*ListRevisionsRequest)(nil),          // 28: lockstep.v1alpha1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),         // 29: lockstep.v1alpha1.ListRevisionsResponse
+	(*Revision)(nil),                      // 30: lockstep.v1alpha1.Revision
+	(*UndoRequest)(nil),                   // 31: lockstep.v1alpha1.UndoRequest
+	(*UndoResponse)(nil),                  // 32: lockstep.v1alpha1.UndoResponse
+	nil,                                   // 33: lockstep.v1alpha1.PlanStep.ExtraResourcesEntry
+	(Style)(0),                            // 34: lockstep.v1alpha1.Style
+	(TrafficProvider)(0),                  // 35: lockstep.v1alpha1.TrafficProvider
+	(*WorkloadRef)(nil),                   // 36: lockstep.v1alpha1.WorkloadRef
+	(*BatchContext)(nil),                  // 37: lockstep.v1alpha1.BatchContext
+	(*ReleasePolicy)(nil),                 // 38: lockstep.v1alpha1.ReleasePolicy
+	(*durationpb.Duration)(nil),           // 39: google.protobuf.Duration
+	(GroupRole)(0),                        // 40: lockstep.v1alpha1.GroupRole
+	(*timestamppb.Timestamp)(nil),         // 41: google.protobuf.Timestamp
+	(State)(0),                            // 42: lockstep.v1alpha1.State
 }
 var file_lockstep_v1alpha1_driver_proto_depIdxs = []int32{
 	5,  // 0: lockstep.v1alpha1.GetDriverInfoResponse.kinds:type_name -> lockstep.v1alpha1.WorkloadKind
-	32, // 1: lockstep.v1alpha1.GetDriverInfoResponse.styles:type_name -> lockstep.v1alpha1.Style
-	33, // 2: lockstep.v1alpha1.GetDriverInfoResponse.traffic_providers:type_name -> lockstep.v1alpha1.TrafficProvider
+	34, // 1: lockstep.v1alpha1.GetDriverInfoResponse.styles:type_name -> lockstep.v1alpha1.Style
+	35, // 2: lockstep.v1alpha1.GetDriverInfoResponse.traffic_providers:type_name -> lockstep.v1alpha1.TrafficProvider
 	0,  // 3: lockstep.v1alpha1.GetDriverInfoResponse.capabilities:type_name -> lockstep.v1alpha1.Capability
-	34, // 4: lockstep.v1alpha1.AdoptRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	36, // 4: lockstep.v1alpha1.AdoptRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
 	1,  // 5: lockstep.v1alpha1.AdoptResponse.action:type_name -> lockstep.v1alpha1.Action
-	35, // 6: lockstep.v1alpha1.AdoptResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	37, // 6: lockstep.v1alpha1.AdoptResponse.context:type_name -> lockstep.v1alpha1.BatchContext
 	6,  // 7: lockstep.v1alpha1.AdoptResponse.warnings:type_name -> lockstep.v1alpha1.Warning
-	34, // 8: lockstep.v1alpha1.DisownRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	36, // 8: lockstep.v1alpha1.DisownRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
 	1,  // 9: lockstep.v1alpha1.DisownResponse.action:type_name -> lockstep.v1alpha1.Action
 	6,  // 10: lockstep.v1alpha1.DisownResponse.warnings:type_name -> lockstep.v1alpha1.Warning
-	34, // 11: lockstep.v1alpha1.InitializeRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	36, // 12: lockstep.v1alpha1.InitializeRequest.policy:type_name -> lockstep.v1alpha1.ReleasePolicy
-	37, // 13: lockstep.v1alpha1.InitializeRequest.wait:type_name -> google.protobuf.Duration
+	36, // 11: lockstep.v1alpha1.InitializeRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	38, // 12: lockstep.v1alpha1.InitializeRequest.policy:type_name -> lockstep.v1alpha1.ReleasePolicy
+	39, // 13: lockstep.v1alpha1.InitializeRequest.wait:type_name -> google.protobuf.Duration
 	1,  // 14: lockstep.v1alpha1.InitializeResponse.action:type_name -> lockstep.v1alpha1.Action
-	35, // 15: lockstep.v1alpha1.InitializeResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	37, // 15: lockstep.v1alpha1.InitializeResponse.context:type_name -> lockstep.v1alpha1.BatchContext
 	6,  // 16: lockstep.v1alpha1.InitializeResponse.warnings:type_name -> lockstep.v1alpha1.Warning
-	34, // 17: lockstep.v1alpha1.UpgradeBatchRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	37, // 18: lockstep.v1alpha1.UpgradeBatchRequest.wait:type_name -> google.protobuf.Duration
+	36, // 17: lockstep.v1alpha1.UpgradeBatchRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	39, // 18: lockstep.v1alpha1.UpgradeBatchRequest.wait:type_name -> google.protobuf.Duration
 	1,  // 19: lockstep.v1alpha1.UpgradeBatchResponse.action:type_name -> lockstep.v1alpha1.Action
-	35, // 20: lockstep.v1alpha1.UpgradeBatchResponse.context:type_name -> lockstep.v1alpha1.BatchContext
-	34, // 21: lockstep.v1alpha1.CalculateBatchContextRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	35, // 22: lockstep.v1alpha1.CalculateBatchContextResponse.context:type_name -> lockstep.v1alpha1.BatchContext
-	34, // 23: lockstep.v1alpha1.WatchBatchContextRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	35, // 24: lockstep.v1alpha1.WatchBatchContextResponse.context:type_name -> lockstep.v1alpha1.BatchContext
-	34, // 25: lockstep.v1alpha1.FinalizeRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	2,  // 26: lockstep.v1alpha1.FinalizeRequest.intent:type_name -> lockstep.v1alpha1.FinalizeIntent
-	37, // 27: lockstep.v1alpha1.FinalizeRequest.wait:type_name -> google.protobuf.Duration
-	1,  // 28: lockstep.v1alpha1.FinalizeResponse.action:type_name -> lockstep.v1alpha1.Action
-	35, // 29: lockstep.v1alpha1.FinalizeResponse.context:type_name -> lockstep.v1alpha1.BatchContext
-	34, // 30: lockstep.v1alpha1.PlanRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	36, // 31: lockstep.v1alpha1.PlanRequest.policy:type_name -> lockstep.v1alpha1.ReleasePolicy
-	37, // 32: lockstep.v1alpha1.PlanRequest.startup:type_name -> google.protobuf.Duration
-	23, // 33: lockstep.v1alpha1.PlanResponse.steps:type_name -> lockstep.v1alpha1.PlanStep
-	6,  // 34: lockstep.v1alpha1.PlanResponse.blockers:type_name -> lockstep.v1alpha1.Warning
-	6,  // 35: lockstep.v1alpha1.PlanResponse.warnings:type_name -> lockstep.v1alpha1.Warning
-	37, // 36: lockstep.v1alpha1.PlanResponse.estimate:type_name -> google.protobuf.Duration
-	37, // 37: lockstep.v1alpha1.PlanResponse.continuous_estimate:type_name -> google.protobuf.Duration
-	37, // 38: lockstep.v1alpha1.PlanResponse.startup:type_name -> google.protobuf.Duration
-	32, // 39: lockstep.v1alpha1.PlanResponse.style:type_name -> lockstep.v1alpha1.Style
-	24, // 40: lockstep.v1alpha1.PlanResponse.frames:type_name -> lockstep.v1alpha1.PlanFrame
-	31, // 41: lockstep.v1alpha1.PlanStep.extra_resources:type_name -> lockstep.v1alpha1.PlanStep.ExtraResourcesEntry
-	37, // 42: lockstep.v1alpha1.PlanStep.estimate:type_name -> google.protobuf.Duration
-	37, // 43: lockstep.v1alpha1.PlanFrame.at:type_name -> google.protobuf.Duration
-	25, // 44: lockstep.v1alpha1.PlanFrame.groups:type_name -> lockstep.v1alpha1.PlanGroup
-	38, // 45: lockstep.v1alpha1.PlanGroup.role:type_name -> lockstep.v1alpha1.GroupRole
-	34, // 46: lockstep.v1alpha1.ListRevisionsRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	28, // 47: lockstep.v1alpha1.ListRevisionsResponse.revisions:type_name -> lockstep.v1alpha1.Revision
-	6,  // 48: lockstep.v1alpha1.ListRevisionsResponse.warnings:type_name -> lockstep.v1alpha1.Warning
-	39, // 49: lockstep.v1alpha1.Revision.create_time:type_name -> google.protobuf.Timestamp
-	40, // 50: lockstep.v1alpha1.Revision.outcome:type_name -> lockstep.v1alpha1.State
-	39, // 51: lockstep.v1alpha1.Revision.end_time:type_name -> google.protobuf.Timestamp
-	34, // 52: lockstep.v1alpha1.UndoRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	1,  // 53: lockstep.v1alpha1.UndoResponse.action:type_name -> lockstep.v1alpha1.Action
-	3,  // 54: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:input_type -> lockstep.v1alpha1.GetDriverInfoRequest
-	7,  // 55: lockstep.v1alpha1.WorkloadDriver.Adopt:input_type -> lockstep.v1alpha1.AdoptRequest
-	9,  // 56: lockstep.v1alpha1.WorkloadDriver.Disown:input_type -> lockstep.v1alpha1.DisownRequest
-	11, // 57: lockstep.v1alpha1.WorkloadDriver.Initialize:input_type -> lockstep.v1alpha1.InitializeRequest
-	13, // 58: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:input_type -> lockstep.v1alpha1.UpgradeBatchRequest
-	15, // 59: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:input_type -> lockstep.v1alpha1.CalculateBatchContextRequest
-	17, // 60: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:input_type -> lockstep.v1alpha1.WatchBatchContextRequest
-	19, // 61: lockstep.v1alpha1.WorkloadDriver.Finalize:input_type -> lockstep.v1alpha1.FinalizeRequest
-	21, // 62: lockstep.v1alpha1.WorkloadDriver.Plan:input_type -> lockstep.v1alpha1.PlanRequest
-	26, // 63: lockstep.v1alpha1.WorkloadDriver.ListRevisions:input_type -> lockstep.v1alpha1.ListRevisionsRequest
-	29, // 64: lockstep.v1alpha1.WorkloadDriver.Undo:input_type -> lockstep.v1alpha1.UndoRequest
-	4,  // 65: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:output_type -> lockstep.v1alpha1.GetDriverInfoResponse
-	8,  // 66: lockstep.v1alpha1.WorkloadDriver.Adopt:output_type -> lockstep.v1alpha1.AdoptResponse
-	10, // 67: lockstep.v1alpha1.WorkloadDriver.Disown:output_type -> lockstep.v1alpha1.DisownResponse
-	12, // 68: lockstep.v1alpha1.WorkloadDriver.Initialize:output_type -> lockstep.v1alpha1.InitializeResponse
-	14, // 69: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:output_type -> lockstep.v1alpha1.UpgradeBatchResponse
-	16, // 70: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:output_type -> lockstep.v1alpha1.CalculateBatchContextResponse
-	18, // 71: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:output_type -> lockstep.v1alpha1.WatchBatchContextResponse
-	20, // 72: lockstep.v1alpha1.WorkloadDriver.Finalize:output_type -> lockstep.v1alpha1.FinalizeResponse
-	22, // 73: lockstep.v1alpha1.WorkloadDriver.Plan:output_type -> lockstep.v1alpha1.PlanResponse
-	27, // 74: lockstep.v1alpha1.WorkloadDriver.ListRevisions:output_type -> lockstep.v1alpha1.ListRevisionsResponse
-	30, // 75: lockstep.v1alpha1.WorkloadDriver.Undo:output_type -> lockstep.v1alpha1.UndoResponse
-	65, // [65:76] is the sub-list for method output_type
-	54, // [54:65] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	37, // 20: lockstep.v1alpha1.UpgradeBatchResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	36, // 21: lockstep.v1alpha1.CalculateBatchContextRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	37, // 22: lockstep.v1alpha1.CalculateBatchContextResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	36, // 23: lockstep.v1alpha1.WatchBatchContextRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	37, // 24: lockstep.v1alpha1.WatchBatchContextResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	37, // 25: lockstep.v1alpha1.WatchWorkloadsResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	36, // 26: lockstep.v1alpha1.WatchWorkloadsResponse.gone:type_name -> lockstep.v1alpha1.WorkloadRef
+	36, // 27: lockstep.v1alpha1.FinalizeRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	2,  // 28: lockstep.v1alpha1.FinalizeRequest.intent:type_name -> lockstep.v1alpha1.FinalizeIntent
+	39, // 29: lockstep.v1alpha1.FinalizeRequest.wait:type_name -> google.protobuf.Duration
+	1,  // 30: lockstep.v1alpha1.FinalizeResponse.action:type_name -> lockstep.v1alpha1.Action
+	37, // 31: lockstep.v1alpha1.FinalizeResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	36, // 32: lockstep.v1alpha1.PlanRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	38, // 33: lockstep.v1alpha1.PlanRequest.policy:type_name -> lockstep.v1alpha1.ReleasePolicy
+	39, // 34: lockstep.v1alpha1.PlanRequest.startup:type_name -> google.protobuf.Duration
+	25, // 35: lockstep.v1alpha1.PlanResponse.steps:type_name -> lockstep.v1alpha1.PlanStep
+	6,  // 36: lockstep.v1alpha1.PlanResponse.blockers:type_name -> lockstep.v1alpha1.Warning
+	6,  // 37: lockstep.v1alpha1.PlanResponse.warnings:type_name -> lockstep.v1alpha1.Warning
+	39, // 38: lockstep.v1alpha1.PlanResponse.estimate:type_name -> google.protobuf.Duration
+	39, // 39: lockstep.v1alpha1.PlanResponse.continuous_estimate:type_name -> google.protobuf.Duration
+	39, // 40: lockstep.v1alpha1.PlanResponse.startup:type_name -> google.protobuf.Duration
+	34, // 41: lockstep.v1alpha1.PlanResponse.style:type_name -> lockstep.v1alpha1.Style
+	26, // 42: lockstep.v1alpha1.PlanResponse.frames:type_name -> lockstep.v1alpha1.PlanFrame
+	33, // 43: lockstep.v1alpha1.PlanStep.extra_resources:type_name -> lockstep.v1alpha1.PlanStep.ExtraResourcesEntry
+	39, // 44: lockstep.v1alpha1.PlanStep.estimate:type_name -> google.protobuf.Duration
+	39, // 45: lockstep.v1alpha1.PlanFrame.at:type_name -> google.protobuf.Duration
+	27, // 46: lockstep.v1alpha1.PlanFrame.groups:type_name -> lockstep.v1alpha1.PlanGroup
+	40, // 47: lockstep.v1alpha1.PlanGroup.role:type_name -> lockstep.v1alpha1.GroupRole
+	36, // 48: lockstep.v1alpha1.ListRevisionsRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	30, // 49: lockstep.v1alpha1.ListRevisionsResponse.revisions:type_name -> lockstep.v1alpha1.Revision
+	6,  // 50: lockstep.v1alpha1.ListRevisionsResponse.warnings:type_name -> lockstep.v1alpha1.Warning
+	41, // 51: lockstep.v1alpha1.Revision.create_time:type_name -> google.protobuf.Timestamp
+	42, // 52: lockstep.v1alpha1.Revision.outcome:type_name -> lockstep.v1alpha1.State
+	41, // 53: lockstep.v1alpha1.Revision.end_time:type_name -> google.protobuf.Timestamp
+	36, // 54: lockstep.v1alpha1.UndoRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	1,  // 55: lockstep.v1alpha1.UndoResponse.action:type_name -> lockstep.v1alpha1.Action
+	3,  // 56: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:input_type -> lockstep.v1alpha1.GetDriverInfoRequest
+	7,  // 57: lockstep.v1alpha1.WorkloadDriver.Adopt:input_type -> lockstep.v1alpha1.AdoptRequest
+	9,  // 58: lockstep.v1alpha1.WorkloadDriver.Disown:input_type -> lockstep.v1alpha1.DisownRequest
+	11, // 59: lockstep.v1alpha1.WorkloadDriver.Initialize:input_type -> lockstep.v1alpha1.InitializeRequest
+	13, // 60: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:input_type -> lockstep.v1alpha1.UpgradeBatchRequest
+	15, // 61: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:input_type -> lockstep.v1alpha1.CalculateBatchContextRequest
+	17, // 62: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:input_type -> lockstep.v1alpha1.WatchBatchContextRequest
+	19, // 63: lockstep.v1alpha1.WorkloadDriver.WatchWorkloads:input_type -> lockstep.v1alpha1.WatchWorkloadsRequest
+	21, // 64: lockstep.v1alpha1.WorkloadDriver.Finalize:input_type -> lockstep.v1alpha1.FinalizeRequest
+	23, // 65: lockstep.v1alpha1.WorkloadDriver.Plan:input_type -> lockstep.v1alpha1.PlanRequest
+	28, // 66: lockstep.v1alpha1.WorkloadDriver.ListRevisions:input_type -> lockstep.v1alpha1.ListRevisionsRequest
+	31, // 67: lockstep.v1alpha1.WorkloadDriver.Undo:input_type -> lockstep.v1alpha1.UndoRequest
+	4,  // 68: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:output_type -> lockstep.v1alpha1.GetDriverInfoResponse
+	8,  // 69: lockstep.v1alpha1.WorkloadDriver.Adopt:output_type -> lockstep.v1alpha1.AdoptResponse
+	10, // 70: lockstep.v1alpha1.WorkloadDriver.Disown:output_type -> lockstep.v1alpha1.DisownResponse
+	12, // 71: lockstep.v1alpha1.WorkloadDriver.Initialize:output_type -> lockstep.v1alpha1.InitializeResponse
+	14, // 72: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:output_type -> lockstep.v1alpha1.UpgradeBatchResponse
+	16, // 73: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:output_type -> lockstep.v1alpha1.CalculateBatchContextResponse
+	18, // 74: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:output_type -> lockstep.v1alpha1.WatchBatchContextResponse
+	20, // 75: lockstep.v1alpha1.WorkloadDriver.WatchWorkloads:output_type -> lockstep.v1alpha1.WatchWorkloadsResponse
+	22, // 76: lockstep.v1alpha1.WorkloadDriver.Finalize:output_type -> lockstep.v1alpha1.FinalizeResponse
+	24, // 77: lockstep.v1alpha1.WorkloadDriver.Plan:output_type -> lockstep.v1alpha1.PlanResponse
+	29, // 78: lockstep.v1alpha1.WorkloadDriver.ListRevisions:output_type -> lockstep.v1alpha1.ListRevisionsResponse
+	32, // 79: lockstep.v1alpha1.WorkloadDriver.Undo:output_type -> lockstep.v1alpha1.UndoResponse
+	68, // [68:80] is the sub-list for method output_type
+	56, // [56:68] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1alpha1_driver_proto_init() }
@@ -2704,13 +2884,18 @@ func file_lockstep_v1alpha1_driver_proto_init() {
 		(*UpgradeBatchRequest_Batch)(nil),
 		(*UpgradeBatchRequest_Groups)(nil),
 	}
+	file_lockstep_v1alpha1_driver_proto_msgTypes[17].OneofWrappers = []any{
+		(*WatchWorkloadsResponse_Context)(nil),
+		(*WatchWorkloadsResponse_Gone)(nil),
+		(*WatchWorkloadsResponse_Synced)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1alpha1_driver_proto_rawDesc), len(file_lockstep_v1alpha1_driver_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   29,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,7 @@ const (
 	WorkloadDriver_UpgradeBatch_FullMethodName          = "/lockstep.v1alpha1.WorkloadDriver/UpgradeBatch"
 	WorkloadDriver_CalculateBatchContext_FullMethodName = "/lockstep.v1alpha1.WorkloadDriver/CalculateBatchContext"
 	WorkloadDriver_WatchBatchContext_FullMethodName     = "/lockstep.v1alpha1.WorkloadDriver/WatchBatchContext"
+	WorkloadDriver_WatchWorkloads_FullMethodName        = "/lockstep.v1alpha1.WorkloadDriver/WatchWorkloads"
 	WorkloadDriver_Finalize_FullMethodName              = "/lockstep.v1alpha1.WorkloadDriver/Finalize"
 	WorkloadDriver_Plan_FullMethodName                  = "/lockstep.v1alpha1.WorkloadDriver/Plan"
 	WorkloadDriver_ListRevisions_FullMethodName         = "/lockstep.v1alpha1.WorkloadDriver/ListRevisions"
@@ -69,6 +70,9 @@ type WorkloadDriverClient interface {
 	// WatchBatchContext sends the context at once and then whenever it changes, until the caller ends the stream.
 	// Changes in quick succession may be merged into one message; the last state is always sent.
 	WatchBatchContext(ctx context.Context, in *WatchBatchContextRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchBatchContextResponse], error)
+	// WatchWorkloads sends the context of every workload under hold, then `synced`, and then what changes: contexts, and
+	// workloads that are under hold no more. Merging as in WatchBatchContext.
+	WatchWorkloads(ctx context.Context, in *WatchWorkloadsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchWorkloadsResponse], error)
 	// Finalize ends the release, forwards or backwards. The intent is durable from the first call: the driver finishes
 	// it even if nobody calls again and across its own restarts. Call again until `done`.
 	Finalize(ctx context.Context, in *FinalizeRequest, opts ...grpc.CallOption) (*FinalizeResponse, error)
@@ -169,6 +173,25 @@ func (c *workloadDriverClient) WatchBatchContext(ctx context.Context, in *WatchB
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WorkloadDriver_WatchBatchContextClient = grpc.ServerStreamingClient[WatchBatchContextResponse]
 
+func (c *workloadDriverClient) WatchWorkloads(ctx context.Context, in *WatchWorkloadsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchWorkloadsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &WorkloadDriver_ServiceDesc.Streams[1], WorkloadDriver_WatchWorkloads_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchWorkloadsRequest, WatchWorkloadsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type WorkloadDriver_WatchWorkloadsClient = grpc.ServerStreamingClient[WatchWorkloadsResponse]
+
 func (c *workloadDriverClient) Finalize(ctx context.Context, in *FinalizeRequest, opts ...grpc.CallOption) (*FinalizeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(FinalizeResponse)
@@ -243,6 +266,9 @@ type WorkloadDriverServer interface {
 	// WatchBatchContext sends the context at once and then whenever it changes, until the caller ends the stream.
 	// Changes in quick succession may be merged into one message; the last state is always sent.
 	WatchBatchContext(*WatchBatchContextRequest, grpc.ServerStreamingServer[WatchBatchContextResponse]) error
+	// WatchWorkloads sends the context of every workload under hold, then `synced`, and then what changes: contexts, and
+	// workloads that are under hold no more. Merging as in WatchBatchContext.
+	WatchWorkloads(*WatchWorkloadsRequest, grpc.ServerStreamingServer[WatchWorkloadsResponse]) error
 	// Finalize ends the release, forwards or backwards. The intent is durable from the first call: the driver finishes
 	// it even if nobody calls again and across its own restarts. Call again until `done`.
 	Finalize(context.Context, *FinalizeRequest) (*FinalizeResponse, error)
@@ -284,6 +310,9 @@ func (UnimplementedWorkloadDriverServer) CalculateBatchContext(context.Context, 
 }
 func (UnimplementedWorkloadDriverServer) WatchBatchContext(*WatchBatchContextRequest, grpc.ServerStreamingServer[WatchBatchContextResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchBatchContext not implemented")
+}
+func (UnimplementedWorkloadDriverServer) WatchWorkloads(*WatchWorkloadsRequest, grpc.ServerStreamingServer[WatchWorkloadsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchWorkloads not implemented")
 }
 func (UnimplementedWorkloadDriverServer) Finalize(context.Context, *FinalizeRequest) (*FinalizeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Finalize not implemented")
@@ -437,6 +466,17 @@ func _WorkloadDriver_WatchBatchContext_Handler(srv interface{}, stream grpc.Serv
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WorkloadDriver_WatchBatchContextServer = grpc.ServerStreamingServer[WatchBatchContextResponse]
 
+func _WorkloadDriver_WatchWorkloads_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchWorkloadsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(WorkloadDriverServer).WatchWorkloads(m, &grpc.GenericServerStream[WatchWorkloadsRequest, WatchWorkloadsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type WorkloadDriver_WatchWorkloadsServer = grpc.ServerStreamingServer[WatchWorkloadsResponse]
+
 func _WorkloadDriver_Finalize_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(FinalizeRequest)
 	if err := dec(in); err != nil {
@@ -561,6 +601,11 @@ var WorkloadDriver_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchBatchContext",
 			Handler:       _WorkloadDriver_WatchBatchContext_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchWorkloads",
+			Handler:       _WorkloadDriver_WatchWorkloads_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -1,0 +1,123 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// WatchWorkloads sends every workload under hold, and what changes about which there are and where they stand.
+func (d *Driver) WatchWorkloads(req *pb.WatchWorkloadsRequest, stream grpc.ServerStreamingServer[pb.WatchWorkloadsResponse]) error {
+	if err := d.serves(req.GetNamespace()); err != nil {
+		return err
+	}
+	changed, stop := d.hub.subscribeAll()
+	defer stop()
+	w := workloadsWatch{driver: d, request: req, send: stream.Send, sent: map[types.NamespacedName]*pb.BatchContext{}}
+	if err := w.tell(d.heldWorkloads()); err != nil {
+		return err
+	}
+	if err := stream.Send(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Synced{Synced: true}}); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-changed.signal:
+			if err := w.tell(changed.take()); err != nil {
+				return err
+			}
+		case <-stream.Context().Done():
+			return nil
+		case <-d.stopped:
+			return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the driver is stopping: watch again, at another one")
+		}
+	}
+}
+
+// serves says whether the driver can answer for a namespace. Empty: for all that it serves.
+func (d *Driver) serves(namespace string) error {
+	if own := d.options.namespace; own != "" && namespace != "" && own != namespace {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "this driver serves namespace %q only, not %q", own, namespace)
+	}
+	return d.notServing()
+}
+
+// heldWorkloads are those with a record, sorted.
+func (d *Driver) heldWorkloads() []types.NamespacedName {
+	var keys []types.NamespacedName
+	for _, obj := range d.caches.workloads.GetIndexer().List() {
+		if w, ok := obj.(*workload); ok && underHold(w) {
+			keys = append(keys, keyOf(w))
+		}
+	}
+	slices.SortFunc(keys, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
+	return keys
+}
+
+// underHold says whether the user's workload w is adopted. Nil: it is not there.
+func underHold(w *workload) bool {
+	if w == nil {
+		return false
+	}
+	_, recorded := w.Annotations[release.RecordAnnotation]
+	_, added := addedTo(w)
+	return recorded && !added
+}
+
+// workloadsWatch is one stream.
+type workloadsWatch struct {
+	driver  *Driver
+	request *pb.WatchWorkloadsRequest
+	send    func(*pb.WatchWorkloadsResponse) error
+	// sent is what the receiver knows.
+	sent map[types.NamespacedName]*pb.BatchContext
+}
+
+// tell sends what is new about some workloads.
+func (w *workloadsWatch) tell(keys []types.NamespacedName) error {
+	for _, key := range keys {
+		if ns := w.request.GetNamespace(); ns != "" && ns != key.Namespace || !w.driver.locks.covers(key) {
+			continue
+		}
+		change := w.look(key)
+		if change == nil {
+			continue
+		}
+		if err := w.send(change); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// look says what is new about a workload. Nil: nothing.
+func (w *workloadsWatch) look(key types.NamespacedName) *pb.WatchWorkloadsResponse {
+	last, known := w.sent[key]
+	if !underHold(w.driver.caches.workload(key)) {
+		if !known {
+			return nil
+		}
+		delete(w.sent, key)
+		return &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Gone{Gone: last.GetWorkload()}}
+	}
+	c, _, err := w.driver.contextOf(key, w.request.GetIncludeGroups())
+	if err != nil {
+		c = &pb.BatchContext{Workload: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name, Kind: kind}}
+		fail(c, err)
+	}
+	if proto.Equal(c, last) {
+		return nil
+	}
+	w.sent[key] = c
+	return &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Context{Context: c}}
+}

@@ -1,0 +1,144 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// workloadsStream is the receiving end of a WatchWorkloads.
+type workloadsStream struct {
+	grpc.ServerStreamingServer[pb.WatchWorkloadsResponse]
+
+	t       *testing.T
+	ctx     context.Context //nolint:containedctx // it is a stream
+	changes chan *pb.WatchWorkloadsResponse
+}
+
+func (s workloadsStream) Context() context.Context { return s.ctx }
+
+func (s workloadsStream) Send(r *pb.WatchWorkloadsResponse) error {
+	select {
+	case s.changes <- r:
+		return nil
+	case <-s.ctx.Done():
+		return s.ctx.Err()
+	}
+}
+
+// next is the next change in a word: "here", "here failed (RecordInvalid)", "here gone" or "synced".
+func (s workloadsStream) next() string {
+	s.t.Helper()
+	select {
+	case r := <-s.changes:
+		switch change := r.GetChange().(type) {
+		case *pb.WatchWorkloadsResponse_Gone:
+			return change.Gone.GetName() + " gone"
+		case *pb.WatchWorkloadsResponse_Synced:
+			return "synced"
+		}
+		c := r.GetContext()
+		if c.GetState() == pb.State_STATE_FAILED {
+			return c.GetWorkload().GetName() + " failed (" + c.GetReason() + ")"
+		}
+		return c.GetWorkload().GetName()
+	case <-time.After(20 * time.Second):
+		s.t.Fatal("no change came in time")
+		return ""
+	}
+}
+
+func (s scoped) watchWorkloads(t *testing.T, req *pb.WatchWorkloadsRequest) workloadsStream {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	stream := workloadsStream{t: t, ctx: ctx, changes: make(chan *pb.WatchWorkloadsResponse)}
+	ended := make(chan error, 1)
+	go func() { ended <- s.WatchWorkloads(req, stream) }()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return stream
+}
+
+func TestWatchWorkloads(t *testing.T) {
+	t.Parallel()
+	s := newScoped(t, WithReadOnly())
+	t.Cleanup(s.stop)
+	s.eventually(t, "the queue is empty", func() bool { return s.queue.Len() == 0 })
+	stream := s.watchWorkloads(t, &pb.WatchWorkloadsRequest{Namespace: "ns"})
+	sets := s.sets.LeaderworkersetV1().LeaderWorkerSets("ns")
+	step := func(reason string, change func() error, want ...string) {
+		t.Helper()
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range want {
+			if got := stream.next(); got != w {
+				t.Fatalf("%s: got %q, want %q", reason, got, w)
+			}
+		}
+	}
+	edit := func(name string, change func(*workload)) func() error {
+		return func() error {
+			w, err := sets.Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			change(w)
+			_, err = sets.Update(t.Context(), w, metav1.UpdateOptions{})
+			return err
+		}
+	}
+	step("what is held comes first", func() error { return nil }, "here", "there", "synced")
+	step("a record that can't be read is shown, not left out", edit("there", func(w *workload) {
+		w.Annotations[release.RecordAnnotation] = "{"
+	}), "there failed (RecordInvalid)")
+	step("what was given back is not held", edit("here", func(w *workload) { w.Annotations = nil }), "here gone")
+	step("what was never held is nobody's business", func() error {
+		plain := drifted(t, "plain")
+		plain.Annotations = nil
+		return s.sets.Tracker().Add(plain)
+	})
+	step("a new one appears", func() error {
+		return s.sets.Tracker().Add(drifted(t, "late"))
+	}, "late")
+	step("one that is deleted goes", func() error {
+		return sets.Delete(t.Context(), "late", metav1.DeleteOptions{})
+	}, "late gone")
+	if got, own := s.written(), []string{"delete leaderworkersets", "update leaderworkersets"}; !slices.Equal(got, own) {
+		t.Errorf("the watch wrote: %q, beside the test's %q", got, own)
+	}
+}
+
+func TestWatchWorkloadsOfOneNamespace(t *testing.T) {
+	t.Parallel()
+	s := newScoped(t, WithReadOnly())
+	t.Cleanup(s.stop)
+	if got := s.watchWorkloads(t, &pb.WatchWorkloadsRequest{Namespace: "other"}).next(); got != "synced" {
+		t.Errorf("another namespace has %q", got)
+	}
+	own := newScoped(t, WithReadOnly(), WithNamespace("ns"))
+	t.Cleanup(own.stop)
+	err := own.WatchWorkloads(&pb.WatchWorkloadsRequest{Namespace: "other"}, workloadsStream{t: t, ctx: t.Context()})
+	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED {
+		t.Errorf("a driver of another namespace: %v, want UNSUPPORTED", err)
+	}
+	one := newScoped(t, WithReadOnly(), WithWorkload(here))
+	t.Cleanup(one.stop)
+	stream := one.watchWorkloads(t, &pb.WatchWorkloadsRequest{})
+	if first, second := stream.next(), stream.next(); first != "here" || second != "synced" {
+		t.Errorf("a driver of one workload sends %q, %q", first, second)
+	}
+}
