@@ -63,6 +63,7 @@ func commands() []func(*options) *cobra.Command {
 		newReleaseCommand,
 		newPlanCommand,
 		newStatusCommand,
+		newWatchCommand,
 		newHistoryCommand,
 		newDiffCommand,
 		newPromoteCommand,

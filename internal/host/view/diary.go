@@ -78,9 +78,9 @@ func announced(c *pb.BatchContext) bool {
 // told is an event's own message.
 func told(e host.Event) string {
 	if e.Kind == host.EventWarning || e.Kind == host.EventFailed {
-		return string(e.Kind) + ": " + oneLine(e.Message)
+		return string(e.Kind) + ": " + OneLine(e.Message)
 	}
-	return oneLine(e.Message)
+	return OneLine(e.Message)
 }
 
 // turn takes the groups in, and says which became ready. What the first context finds ready is no news.
@@ -138,7 +138,7 @@ func (d *diary) overdue(now time.Time) []string {
 			continue
 		}
 		p.told = append(p.told, reason)
-		lines = append(lines, fmt.Sprintf("%s group %d: %s", roleWord(p.GetRole()), p.GetIndex(), problem(p.Group)))
+		lines = append(lines, fmt.Sprintf("%s group %d: %s", RoleWord(p.GetRole()), p.GetIndex(), Problem(p.Group)))
 	}
 	return lines
 }

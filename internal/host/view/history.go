@@ -24,7 +24,7 @@ func History(all []*pb.Revision, now time.Time) string {
 			number = strconv.FormatInt(r.GetNumber(), 10)
 		}
 		if r.GetCreateTime() != nil {
-			when = age(now.Sub(r.GetCreateTime().AsTime())) + " ago"
+			when = Age(now.Sub(r.GetCreateTime().AsTime())) + " ago"
 		}
 		var before *pb.Revision
 		if i+1 < len(all) {
@@ -34,7 +34,7 @@ func History(all []*pb.Revision, now time.Time) string {
 			revisionMark(r), number, r.GetName(), when, imageChanges(r, before), orDash(r.GetChangedBy()), releaseWord(r), outcomeWord(r),
 		}
 		for i := range row {
-			row[i] = oneLine(row[i])
+			row[i] = OneLine(row[i])
 		}
 		rows = append(rows, row)
 	}
@@ -71,7 +71,7 @@ func outcomeWord(r *pb.Revision) string {
 	case r.GetOutcome() == pb.State_STATE_COMPLETED:
 		return "promoted"
 	case r.GetOutcome() != pb.State_STATE_UNSPECIFIED:
-		return stateWord(r.GetOutcome())
+		return StateWord(r.GetOutcome())
 	case r.GetNumber() == 0:
 		return "waits for a release"
 	case r.GetReleaseId() != "":

@@ -53,5 +53,5 @@ func (l *Lines) print(now time.Time, lines []string) {
 
 // stamped puts the time before a line.
 func stamped(elapsed time.Duration, line string) string {
-	return fmt.Sprintf("%6s  %s", age(elapsed), line)
+	return fmt.Sprintf("%6s  %s", Age(elapsed), line)
 }

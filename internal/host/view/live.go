@@ -96,7 +96,7 @@ func (l *Live) frame(now time.Time, width, height int) string {
 	if l.footer == nil {
 		return Frame(l.context, now, width, height)
 	}
-	line := oneLine(l.footer())
+	line := OneLine(l.footer())
 	if width > 0 {
 		line = ansi.Truncate(line, width, "…")
 	}

@@ -52,7 +52,7 @@ func PlanStyle(r *pb.PlanResponse) string {
 	if r.GetStyle() == pb.Style_STYLE_UNSPECIFIED {
 		return "LeaderWorkerSet's own rolling update"
 	}
-	return styleWord(r.GetStyle()) + " release"
+	return StyleWord(r.GetStyle()) + " release"
 }
 
 func startup(r *pb.PlanResponse) string {

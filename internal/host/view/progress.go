@@ -11,11 +11,11 @@ import (
 
 // Progress is the context in one line.
 func Progress(c *pb.BatchContext) string {
-	state := stateWord(c.GetState())
+	state := StateWord(c.GetState())
 	switch c.GetState() {
 	case pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING, pb.State_STATE_READY:
 		return fmt.Sprintf("%s: batch %s, %d/%d groups ready, stable %d/%d ready, %s",
-			state, batchWord(c), c.GetUpdatedReady(), c.GetPlanned(), c.GetStableReady(), c.GetReplicas(), weight(c))
+			state, BatchWord(c), c.GetUpdatedReady(), c.GetPlanned(), c.GetStableReady(), c.GetReplicas(), weight(c))
 	case pb.State_STATE_PROMOTING:
 		text := fmt.Sprintf("%s: groups %s", state, promoted(c))
 		if routed(c) {
@@ -23,9 +23,9 @@ func Progress(c *pb.BatchContext) string {
 		}
 		return text
 	case pb.State_STATE_FAILED:
-		return oneLine(fmt.Sprintf("%s (%s): %s", state, c.GetReason(), c.GetMessage()))
+		return OneLine(fmt.Sprintf("%s (%s): %s", state, c.GetReason(), c.GetMessage()))
 	default:
-		return oneLine(fmt.Sprintf("%s: %s", state, c.GetMessage()))
+		return OneLine(fmt.Sprintf("%s: %s", state, c.GetMessage()))
 	}
 }
 
@@ -41,7 +41,7 @@ func weight(c *pb.BatchContext) string {
 // are the same. The message of a failed release goes on about groups, which have lines of their own.
 func standing(c *pb.BatchContext) string {
 	if c.GetState() == pb.State_STATE_FAILED {
-		return fmt.Sprint(c.GetState(), c.GetReason(), batchWord(c), c.GetUpdatedReady(), c.GetPlanned())
+		return fmt.Sprint(c.GetState(), c.GetReason(), BatchWord(c), c.GetUpdatedReady(), c.GetPlanned())
 	}
 	return Progress(c)
 }
@@ -51,8 +51,8 @@ func promoted(c *pb.BatchContext) string {
 	return fmt.Sprintf("%d/%d ready at %s", c.GetUpdatedReady(), c.GetReplicas(), orDash(c.GetUpdateRevision()))
 }
 
-// problem says why the group is not ready, and which pod is to blame.
-func problem(g *pb.Group) string {
+// Problem says why the group is not ready, and which pod is to blame.
+func Problem(g *pb.Group) string {
 	text := g.GetReason()
 	if text == "" {
 		return ""
@@ -63,5 +63,5 @@ func problem(g *pb.Group) string {
 	if g.GetMessage() != "" {
 		text += ": " + g.GetMessage()
 	}
-	return oneLine(text)
+	return OneLine(text)
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/charmbracelet/lipgloss"
+	"charm.land/lipgloss/v2"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -25,17 +25,17 @@ func Header(c *pb.BatchContext, now time.Time) string {
 	if c.GetReleaseId() != "" {
 		rows = append(rows, []string{"Release", release(c, now)})
 	}
-	rows = append(rows, []string{"State", oneLine(fmt.Sprintf("%s (%s) %s",
-		stateWord(c.GetState()), c.GetReason(), c.GetMessage()))})
-	if inFlight(c) && batchWord(c) != "-" && c.GetState() != pb.State_STATE_PROMOTING {
-		rows = append(rows, []string{"Batch", fmt.Sprintf("%s: %d/%d groups ready", batchWord(c),
+	rows = append(rows, []string{"State", OneLine(fmt.Sprintf("%s (%s) %s",
+		StateWord(c.GetState()), c.GetReason(), c.GetMessage()))})
+	if InFlight(c) && BatchWord(c) != "-" && c.GetState() != pb.State_STATE_PROMOTING {
+		rows = append(rows, []string{"Batch", fmt.Sprintf("%s: %d/%d groups ready", BatchWord(c),
 			c.GetUpdatedReady(), c.GetPlanned())})
 	}
 	rows = append(rows,
 		ownGroups(c),
 		[]string{"Revision", revisions(c)},
 	)
-	if inFlight(c) && c.GetTrafficBasis() != pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED {
+	if InFlight(c) && c.GetTrafficBasis() != pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED {
 		rows = append(rows, []string{"Traffic", traffic(c)})
 	}
 	return columns(rows)
@@ -52,8 +52,8 @@ func ownGroups(c *pb.BatchContext) []string {
 	}
 }
 
-// inFlight says whether batch and traffic mean something.
-func inFlight(c *pb.BatchContext) bool {
+// InFlight says whether batch and traffic mean something.
+func InFlight(c *pb.BatchContext) bool {
 	switch c.GetState() {
 	case pb.State_STATE_UNMANAGED, pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK,
 		pb.State_STATE_NOTHING_TO_RELEASE:
@@ -64,14 +64,14 @@ func inFlight(c *pb.BatchContext) bool {
 }
 
 func release(c *pb.BatchContext, now time.Time) string {
-	text := c.GetReleaseId() + ", " + styleWord(c.GetStyle())
+	text := c.GetReleaseId() + ", " + StyleWord(c.GetStyle())
 	if c.GetOwner() != "" {
 		text += ", by " + c.GetOwner()
 	}
 	if c.GetStartTime() != nil {
-		text += ", began " + age(now.Sub(c.GetStartTime().AsTime())) + " ago"
+		text += ", began " + Age(now.Sub(c.GetStartTime().AsTime())) + " ago"
 	}
-	return oneLine(text)
+	return OneLine(text)
 }
 
 func revisions(c *pb.BatchContext) string {
@@ -104,10 +104,10 @@ func Groups(groups []*pb.Group, now time.Time) string {
 	for _, g := range groups {
 		since := "-"
 		if g.GetSince() != nil {
-			since = age(now.Sub(g.GetSince().AsTime()))
+			since = Age(now.Sub(g.GetSince().AsTime()))
 		}
 		rows = append(rows, []string{
-			roleWord(g.GetRole()), fmt.Sprint(g.GetIndex()), g.GetLeader(), orDash(g.GetRevision()),
+			RoleWord(g.GetRole()), fmt.Sprint(g.GetIndex()), g.GetLeader(), orDash(g.GetRevision()),
 			fmt.Sprintf("%d/%d", g.GetReadyPods(), g.GetPods()), since, groupStatus(g),
 		})
 	}
@@ -118,7 +118,7 @@ func groupStatus(g *pb.Group) string {
 	if g.GetReady() {
 		return "ready"
 	}
-	if p := problem(g); p != "" {
+	if p := Problem(g); p != "" {
 		return p
 	}
 	return "not ready"

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/charmbracelet/lipgloss"
+	"charm.land/lipgloss/v2"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -200,8 +200,8 @@ func TestAge(t *testing.T) {
 		-time.Second: "0s", 0: "0s", 59 * time.Second: "59s", 60 * time.Second: "1m", 192 * time.Second: "3m12s",
 		2*time.Hour + 5*time.Second: "2h", 125 * time.Minute: "2h5m", 76 * time.Hour: "3d4h",
 	} {
-		if got := age(d); got != want {
-			t.Errorf("age(%s) = %q, want %q", d, got, want)
+		if got := Age(d); got != want {
+			t.Errorf("Age(%s) = %q, want %q", d, got, want)
 		}
 	}
 }

@@ -11,14 +11,14 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// stateWord is the state as people write it: "rolling back".
-func stateWord(state pb.State) string {
+// StateWord is the state as people write it: "rolling back".
+func StateWord(state pb.State) string {
 	word := strings.TrimPrefix(state.String(), "STATE_")
 	return strings.ToLower(strings.ReplaceAll(word, "_", " "))
 }
 
-// styleWord is the style as the documentation spells it.
-func styleWord(style pb.Style) string {
+// StyleWord is the style as the documentation spells it.
+func StyleWord(style pb.Style) string {
 	switch style {
 	case pb.Style_STYLE_CANARY:
 		return "Canary"
@@ -31,8 +31,8 @@ func styleWord(style pb.Style) string {
 	}
 }
 
-// roleWord is the group's side.
-func roleWord(role pb.GroupRole) string {
+// RoleWord is the group's side.
+func RoleWord(role pb.GroupRole) string {
 	return strings.ToLower(strings.TrimPrefix(role.String(), "GROUP_ROLE_"))
 }
 
@@ -41,8 +41,8 @@ func workload(c *pb.BatchContext) string {
 	return c.GetWorkload().GetNamespace() + "/" + c.GetWorkload().GetName()
 }
 
-// batchWord says which batch: "2/3 (50%)". An absolute target is "50%", none is "-".
-func batchWord(c *pb.BatchContext) string {
+// BatchWord says which batch: "2/3 (50%)". An absolute target is "50%", none is "-".
+func BatchWord(c *pb.BatchContext) string {
 	switch {
 	case c.CurrentBatch != nil:
 		return fmt.Sprintf("%d/%d (%s)", c.GetCurrentBatch()+1, c.GetBatches(), c.GetTarget())
@@ -61,9 +61,9 @@ func count(n int32, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// age is d with the two largest units that matter: "45s", "3m12s", "2h5m", "3d4h". Negative ones, which clocks that
+// Age is d with the two largest units that matter: "45s", "3m12s", "2h5m", "3d4h". Negative ones, which clocks that
 // differ make, are "0s".
-func age(d time.Duration) string {
+func Age(d time.Duration) string {
 	seconds := int64(max(d, 0) / time.Second)
 	units := []struct {
 		name    string
@@ -82,8 +82,8 @@ func age(d time.Duration) string {
 	return "0s"
 }
 
-// oneLine keeps what the cluster wrote from breaking lines and terminals: control characters become spaces.
-func oneLine(s string) string {
+// OneLine keeps what the cluster wrote from breaking lines and terminals: control characters become spaces.
+func OneLine(s string) string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r < 0xa0 {
 			return ' '

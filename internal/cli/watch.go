@@ -1,0 +1,122 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host/screen"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+const watchAbout = `Show running releases on the whole terminal, as they change: a list, and for one of them its groups, batches, traffic,
+deadline, what is in the way, and its latest events. A release that ends stays on the screen until you leave.
+
+Without NAME it shows every workload under hold that has a running release, in one namespace or with -A in all of them.
+It only looks: releases go on without it, and nothing acts on them from here.
+
+Where stdout is no terminal, or with --plain, it prints one line per change instead.`
+
+const watchExample = `  lockstep watch
+  lockstep watch vllm
+  lockstep watch -A
+  lockstep watch --plain`
+
+// watchFlags are the flags of `lockstep watch`.
+type watchFlags struct {
+	dial   dialFlags
+	all    bool
+	plain  bool
+	ascii  bool
+	getenv func(string) string
+}
+
+// newWatchCommand makes `lockstep watch`.
+func newWatchCommand(o *options) *cobra.Command {
+	f := watchFlags{getenv: os.Getenv}
+	cmd := &cobra.Command{
+		Use:               "watch [NAME]",
+		Short:             "Show running releases on the whole terminal, as they change",
+		Long:              watchAbout,
+		Example:           watchExample,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, args []string) error { return f.run(cmd, o, args) },
+	}
+	flags := cmd.Flags()
+	flags.BoolVarP(&f.all, "all-namespaces", "A", false, "all namespaces that the driver serves")
+	flags.BoolVar(&f.plain, "plain", false, "one line per change, as where stdout is no terminal")
+	flags.BoolVar(&f.ascii, "ascii", false, "draw with ASCII only (default: where LC_ALL, LC_CTYPE or LANG name no UTF-8)")
+	f.dial.add(cmd)
+	return cmd
+}
+
+func (f *watchFlags) run(cmd *cobra.Command, o *options, args []string) error {
+	if err := f.check(cmd, o, args); err != nil {
+		return err
+	}
+	w := &watching{hints: hintsFor(cmd, "NAME")}
+	if !f.all {
+		var err error
+		if w.namespace, err = o.workloadNamespace(); err != nil {
+			return err
+		}
+	}
+	inside := *o
+	inside.namespace, inside.readOnly, inside.silent = w.namespace, true, true
+	if len(args) > 0 {
+		w.only = &pb.WorkloadRef{Namespace: w.namespace, Name: args[0]}
+		w.hints = hintsFor(cmd, args[0])
+		inside.workload = types.NamespacedName{Namespace: w.namespace, Name: args[0]}
+	}
+	if !cmd.Flags().Changed("log-level") {
+		inside.logLevel = "warn"
+	}
+	show, logs := f.display(o, w)
+	inside.stderr = logs
+	var err error
+	if w.link, err = f.dial.connect(cmd.Context(), &inside); err != nil {
+		return explain(err, "reach the driver", w.hints)
+	}
+	w.events, w.noEvents = f.eventsOf(cmd, &inside)
+	err = w.explain(show(w.ctx))
+	return errors.Join(err, w.close())
+}
+
+func (f *watchFlags) check(cmd *cobra.Command, o *options, args []string) error {
+	switch {
+	case len(args) > 1 || len(args) == 1 && args[0] == "":
+		return usageErrorf("%s takes the name of one LeaderWorkerSet, or none, got %q", cmd.CommandPath(), args)
+	case f.all && len(args) > 0:
+		return usageErrorf("%s %s -A: a name is of one namespace", cmd.CommandPath(), args[0])
+	case f.all && o.namespace != "":
+		return usageErrorf("--all-namespaces and --namespace %s exclude each other", o.namespace)
+	}
+	return f.dial.check()
+}
+
+// display chooses how to show it, and where the driver's log goes meanwhile.
+func (f *watchFlags) display(o *options, w *watching) (show func(context.Context) error, logs io.Writer) {
+	out, ok := terminal(o.stdout)
+	if term := f.getenv("TERM"); !ok || f.plain || term == "" || term == "dumb" {
+		return func(ctx context.Context) error { return w.lines(ctx, o.stdout) }, o.stderr
+	}
+	w.logs = &relay{}
+	logs = w.logs
+	if _, ok := terminal(o.stderr); !ok {
+		logs = o.stderr
+	}
+	return func(ctx context.Context) error {
+		s := screen.New(screen.Options{
+			Only: w.only, Namespace: w.namespace, Unicode: !f.ascii && screen.Unicode(f.getenv), NoEvents: w.noEvents,
+		}, time.Now())
+		return w.screen(ctx, s, screen.Terminal{Out: out, Env: os.Environ()}, o.stdout)
+	}, logs
+}

@@ -1,0 +1,236 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package screen
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// label is how wide the names of the detail's lines are.
+const label = 10
+
+// detail is everything about one workload, the most important first.
+func (s *Screen) detail(k key) []string {
+	r := s.rows[k]
+	if r == nil {
+		return []string{"", "  waiting for the driver"}
+	}
+	c := r.context
+	lines := []string{s.heading(c)}
+	lines = append(lines, s.state(r)...)
+	if r.gone == "" {
+		lines = append(lines, s.progress(c)...)
+		lines = append(lines, s.batches(c)...)
+		lines = append(lines, s.traffic(c)...)
+		lines = append(lines, s.deadline(c)...)
+	}
+	lines = append(lines, s.revisions(c, r.groups))
+	lines = append(lines, s.cells(c, r.groups)...)
+	lines = append(lines, s.obstacles(r.groups)...)
+	return append(lines, s.happened(c)...)
+}
+
+// named is a line of the detail.
+func named(name, text string) string { return faint.Render(pad(name, label)) + text }
+
+// wrapped is text in at most n lines below a name.
+func (s *Screen) wrapped(name, text string, n int, style interface{ Render(...string) string }) []string {
+	width := max(s.width-label, 1)
+	all := strings.Split(ansi.Wrap(text, width, ""), "\n")
+	if len(all) > n {
+		all = append(all[:n-1], s.fit(strings.Join(all[n-1:], " "), width))
+	}
+	lines := make([]string, len(all))
+	for i, line := range all {
+		lines[i] = named(name, style.Render(strings.TrimRight(line, " ")))
+		name = ""
+	}
+	return lines
+}
+
+func (s *Screen) heading(c *pb.BatchContext) string {
+	k := keyOf(c.GetWorkload())
+	parts := []string{strong.Render(k.String()), fmt.Sprintf("%d x %d pods", c.GetReplicas(), c.GetSize())}
+	if c.GetReleaseId() != "" {
+		parts = append(parts, view.StyleWord(c.GetStyle()), "began "+s.ago(c)+" ago", view.OneLine(c.GetReleaseId()))
+		if c.GetOwner() != "" {
+			parts = append(parts, "by "+view.OneLine(c.GetOwner()))
+		}
+	}
+	return strings.Join(parts, "  ")
+}
+
+func (s *Screen) state(r *row) []string {
+	c := r.context
+	if r.gone != "" {
+		return s.wrapped("State", r.gone+"; it was "+view.StateWord(c.GetState()), 3, plain)
+	}
+	word := view.StateWord(c.GetState())
+	if c.GetState() == pb.State_STATE_FAILED {
+		word = s.glyphs.failed + " " + word
+	}
+	lines := []string{named("State", stateStyle(c.GetState()).Render(word)+" ("+view.OneLine(c.GetReason())+")"+s.ended(r))}
+	if message := view.OneLine(c.GetMessage()); message != "" {
+		lines = append(lines, s.wrapped("", message, 3, plain)...)
+	}
+	return lines
+}
+
+func (s *Screen) ended(r *row) string {
+	if r.ended.IsZero() {
+		return ""
+	}
+	return ", ended " + view.Age(s.now.Sub(r.ended)) + " ago"
+}
+
+// progress is the bar over all groups, with the ends of the batches.
+func (s *Screen) progress(c *pb.BatchContext) []string {
+	if !view.InFlight(c) || c.GetReplicas() == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("%d of %d groups ready", c.GetUpdatedReady(), c.GetPlanned())
+	var marks []int
+	if inBatches(c) {
+		if word := view.BatchWord(c); word != "-" {
+			text = "batch " + word + ": " + text
+		}
+		for _, b := range c.GetBatchPlan() {
+			marks = append(marks, int(b.GetGroups()))
+		}
+	}
+	done, begun := int(c.GetUpdatedReady()), int(c.GetUpdated())
+	return s.barred("Progress", done, begun, int(c.GetReplicas()), marks, text)
+}
+
+// barred is a bar with a text behind it, or below where there is no room.
+func (s *Screen) barred(name string, done, begun, total int, marks []int, text string) []string {
+	room := s.width - label
+	bar := func(width int) string { return s.bar(min(width, 40), done, begun, total, marks) }
+	if left := room - ansi.StringWidth(text) - 2; left >= 12 {
+		return []string{named(name, bar(left)+"  "+text)}
+	}
+	return []string{named(name, bar(max(room, 4))), named("", text)}
+}
+
+// inBatches says whether batches mean something: before the end of the release was asked for.
+func inBatches(c *pb.BatchContext) bool {
+	return view.InFlight(c) && c.GetState() != pb.State_STATE_PROMOTING && c.GetState() != pb.State_STATE_ROLLING_BACK
+}
+
+func (s *Screen) batches(c *pb.BatchContext) []string {
+	if !inBatches(c) || len(c.GetBatchPlan()) == 0 {
+		return nil
+	}
+	var words []string
+	for i, b := range c.GetBatchPlan() {
+		mark, style := s.glyphs.future, faint
+		switch at := int(c.GetCurrentBatch()); {
+		case c.CurrentBatch != nil && i < at:
+			mark, style = s.glyphs.past, plain
+		case c.CurrentBatch != nil && i == at:
+			mark, style = s.glyphs.present, strong
+		}
+		words = append(words, style.Render(fmt.Sprintf("%s%s: %d", mark, b.GetTarget(), b.GetGroups())))
+	}
+	return s.wrapped("Batches", strings.Join(words, "  "), 3, plain)
+}
+
+// traffic says what is wanted and what is reached, and of what.
+func (s *Screen) traffic(c *pb.BatchContext) []string {
+	if !view.InFlight(c) || c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED {
+		return nil
+	}
+	text := fmt.Sprintf("%d%% of ready groups are new (not routed)", c.GetTrafficWeight())
+	var marks []int
+	if c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED {
+		text = fmt.Sprintf("%d%% of requests", c.GetTrafficWeight())
+		if c.WantedWeight != nil {
+			text += fmt.Sprintf(", %d%% wanted", c.GetWantedWeight())
+			marks = []int{int(c.GetWantedWeight())}
+		}
+	}
+	return s.barred("Traffic", int(c.GetTrafficWeight()), 0, 100, marks, text)
+}
+
+func (s *Screen) deadline(c *pb.BatchContext) []string {
+	if c.GetDeadline() == nil {
+		return nil
+	}
+	at := c.GetDeadline().AsTime().In(s.now.Location())
+	if left := at.Sub(s.now); left > 0 {
+		return []string{named("Deadline", fmt.Sprintf("in %s without another group ready (%s)", view.Age(left), at.Format("15:04:05")))}
+	}
+	return []string{named("Deadline", trouble.Render(fmt.Sprintf("passed %s ago (%s)", view.Age(s.now.Sub(at)), at.Format("15:04:05"))))}
+}
+
+// problems is how many groups that are not ready have a line each.
+const problems = 5
+
+func (s *Screen) obstacles(groups []*pb.Group) []string {
+	var lines []string
+	more := 0
+	for _, g := range groups {
+		switch {
+		case g.GetReady():
+		case len(lines) == problems:
+			more++
+		default:
+			since := "-"
+			if g.GetSince() != nil {
+				since = view.Age(s.now.Sub(g.GetSince().AsTime()))
+			}
+			text := fmt.Sprintf("%s %d", view.RoleWord(g.GetRole()), g.GetIndex())
+			why := view.Problem(g)
+			if why == "" {
+				why = "not ready"
+			}
+			lines = append(lines, trouble.Render(s.glyphs.failed)+" "+pad(text, label)+
+				fmt.Sprintf("%d/%d pods  %s  %s", g.GetReadyPods(), g.GetPods(), pad(since, 4), why))
+		}
+	}
+	if more > 0 {
+		lines = append(lines, fmt.Sprintf("  and %d more not ready", more))
+	}
+	return lines
+}
+
+// happened are the events of the workload and of its canary, the newest first.
+func (s *Screen) happened(c *pb.BatchContext) []string {
+	k := keyOf(c.GetWorkload())
+	all := slices.Clone(s.events[k])
+	if name := c.GetCanaryWorkload(); name != "" && name != k.name {
+		all = append(all, s.events[key{k.namespace, name}]...)
+	}
+	slices.SortStableFunc(all, newestFirst)
+	lines := []string{"", faint.Render("Events")}
+	switch {
+	case s.options.NoEvents != "":
+		return append(lines, "  "+s.options.NoEvents)
+	case len(all) == 0:
+		return append(lines, "  none")
+	}
+	width := 0
+	for _, e := range all {
+		width = max(width, min(len(e.Reason), 24))
+	}
+	for _, e := range all {
+		mark, style, who := " ", plain, ""
+		if e.Type == "Warning" {
+			mark, style = s.glyphs.failed, trouble
+		}
+		if e.Name != k.name {
+			who = e.Name + ": "
+		}
+		lines = append(lines, pad(view.Age(s.now.Sub(e.At)), 7)+
+			style.Render(mark+" "+pad(view.OneLine(e.Reason), width))+"  "+view.OneLine(who+e.Message))
+	}
+	return lines
+}

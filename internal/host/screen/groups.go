@@ -1,0 +1,141 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package screen
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// letters name revisions: A is the one before the release, B the one that it brings, others follow by name.
+type letters struct {
+	stable, update string
+	others         []string
+}
+
+func lettersOf(c *pb.BatchContext, groups []*pb.Group) letters {
+	l := letters{stable: c.GetStableRevision(), update: c.GetUpdateRevision()}
+	others := map[string]bool{}
+	for _, g := range groups {
+		if r := g.GetRevision(); r != "" && !g.GetUpdated() && r != l.stable {
+			others[r] = true
+		}
+	}
+	l.others = slices.Sorted(maps.Keys(others))
+	return l
+}
+
+// of is a group's letter. A group knows itself that it is updated: what a release adds may have a revision of its own.
+func (l letters) of(g *pb.Group) rune {
+	switch {
+	case g.GetRevision() == "":
+		return 0
+	case g.GetRevision() == l.stable:
+		return 'A'
+	case g.GetUpdated():
+		return 'B'
+	default:
+		return 'C' + rune(min(max(slices.Index(l.others, g.GetRevision()), 0), 'Z'-'C'))
+	}
+}
+
+// revisions says which letter and colour is which revision.
+func (s *Screen) revisions(c *pb.BatchContext, groups []*pb.Group) string {
+	l := lettersOf(c, groups)
+	text := letterStyle('A').Render("A " + orDash(l.stable))
+	if l.update != "" && l.update != l.stable {
+		text += " " + s.glyphs.arrow + " " + letterStyle('B').Render("B "+l.update)
+	}
+	for i, other := range l.others {
+		letter := 'C' + rune(min(i, 'Z'-'C')) //nolint:gosec // It is not above 'Z'.
+		text += "  " + letterStyle(letter).Render(string(letter)+" "+other)
+	}
+	return named("Revision", text)
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// cells are the groups, one cell each, in rows that begin with the index of their first: the letter says the revision, its
+// case and what surrounds it whether the group is ready.
+func (s *Screen) cells(c *pb.BatchContext, groups []*pb.Group) []string {
+	l := lettersOf(c, groups)
+	cell := len(s.glyphs.missing) + 1
+	if s.options.Unicode {
+		cell = 3
+	}
+	index := len(fmt.Sprint(len(groups))) + 1
+	each := max((s.width-label-index)/cell, 1)
+	if each > 10 {
+		each -= each % 10
+	}
+	var lines []string
+	for _, role := range []pb.GroupRole{pb.GroupRole_GROUP_ROLE_STABLE, pb.GroupRole_GROUP_ROLE_CANARY} {
+		name := view.RoleWord(role)
+		side := slices.DeleteFunc(slices.Clone(groups), func(g *pb.Group) bool { return g.GetRole() != role })
+		for some := range slices.Chunk(side, each) {
+			var b strings.Builder
+			for _, g := range some {
+				b.WriteString(s.cell(l.of(g), g.GetReady()) + " ")
+			}
+			lines = append(lines, named(name, pad(fmt.Sprint(some[0].GetIndex()), index)+strings.TrimRight(b.String(), " ")))
+			name = ""
+		}
+	}
+	return lines
+}
+
+// look is how a group is to be drawn.
+type look struct {
+	letter rune
+	ready  bool
+}
+
+// cell is drawn once for each look: there are many groups, and few looks.
+func (s *Screen) cell(letter rune, ready bool) string {
+	if letter == 0 {
+		return s.glyphs.missing
+	}
+	l := look{letter, ready}
+	if _, ok := s.cellsDrawn[l]; !ok {
+		around, text := s.glyphs.unready, string(unicode.ToLower(letter))
+		if ready {
+			around, text = s.glyphs.ready, string(letter)
+		}
+		s.cellsDrawn[l] = letterStyle(letter).Render(around[0] + text + around[1])
+	}
+	return s.cellsDrawn[l]
+}
+
+// bar is width wide: what is done, what has begun, what is to come, and marks.
+func (s *Screen) bar(width, done, begun, total int, marks []int) string {
+	width = max(width-len(s.glyphs.bar[0])-len(s.glyphs.bar[1]), 1)
+	at := func(n int) int { return min(max(n, 0), total) * width / max(total, 1) }
+	var b strings.Builder
+	b.WriteString(s.glyphs.bar[0])
+	for i := range width {
+		marked := slices.ContainsFunc(marks, func(m int) bool { return m > 0 && m < total && at(m) == i })
+		switch {
+		case i < at(done):
+			b.WriteString(s.glyphs.full)
+		case marked:
+			b.WriteString(s.glyphs.mark)
+		case i < at(begun):
+			b.WriteString(s.glyphs.begun)
+		default:
+			b.WriteString(s.glyphs.empty)
+		}
+	}
+	return b.String() + s.glyphs.bar[1]
+}
