@@ -117,6 +117,15 @@ func (f *watchFlags) display(o *options, w *watching) (show func(context.Context
 		s := screen.New(screen.Options{
 			Only: w.only, Namespace: w.namespace, Unicode: !f.ascii && screen.Unicode(f.getenv), NoEvents: w.noEvents,
 		}, time.Now())
-		return w.screen(ctx, s, screen.Terminal{Out: out, Env: os.Environ()}, o.stdout)
+		return w.screen(ctx, s, screen.Terminal{Out: out, Env: f.environment()}, o.stdout)
 	}, logs
+}
+
+// environment is the process's own, in which NO_COLOR means what it says with any value: the library wants a true one.
+func (f *watchFlags) environment() []string {
+	env := os.Environ()
+	if f.getenv("NO_COLOR") != "" {
+		env = append(env, "NO_COLOR=1")
+	}
+	return env
 }

@@ -7,7 +7,6 @@ package eventwatch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -41,8 +40,8 @@ func Follow(ctx context.Context, client typedcorev1.EventsGetter, namespace stri
 		case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
 			return err
 		case err == nil:
+			// API servers end watches from time to time.
 			delay = 0
-			continue
 		case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
 			f.version = ""
 		default:
@@ -87,7 +86,6 @@ func (f *follower) once(ctx context.Context) error {
 	}
 	defer w.Stop()
 	f.to.Found()
-	opened := time.Now()
 	for change := range w.ResultChan() {
 		if change.Type == watch.Error {
 			return fmt.Errorf("watch events: %w", apierrors.FromObject(change.Object))
@@ -98,9 +96,6 @@ func (f *follower) once(ctx context.Context) error {
 				f.to.Event(event, change.Type == watch.Deleted)
 			}
 		}
-	}
-	if time.Since(opened) < time.Second {
-		return errors.New("watch events: the API server ended the watch at once")
 	}
 	return nil
 }

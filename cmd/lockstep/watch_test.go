@@ -1,0 +1,251 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main_test
+
+import (
+	"bufio"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host/hosttest"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/terminal"
+)
+
+// watch is `lockstep watch vllm` on a terminal, of a driver that only looks like one.
+func watch(t *testing.T, width, height int, env ...string) (*terminal.Terminal, *hosttest.Driver, *hosttest.Server) {
+	t.Helper()
+	fake := hosttest.New()
+	fake.Set(func(c *pb.BatchContext) {
+		c.ReleaseId, c.Style, c.State, c.Reason, c.Message = "r1", pb.Style_STYLE_CANARY, pb.State_STATE_UPGRADING, "GroupsNotReady", "1 of 2"
+		c.Batches, c.Planned, c.Updated, c.UpdatedReady, c.Total = 1, 2, 2, 1, 6
+		c.Groups = []*pb.Group{
+			{Index: 0, Role: pb.GroupRole_GROUP_ROLE_STABLE, Leader: "vllm-0", Revision: "aaaa", Ready: true, ReadyPods: 2, Pods: 2},
+			{Index: 0, Role: pb.GroupRole_GROUP_ROLE_CANARY, Leader: "vllm-b-0", Revision: "bbbb", Updated: true, ReadyPods: 1, Pods: 2, Reason: "Starting"},
+		}
+	})
+	server := hosttest.Serve(t, fake)
+	cmd := exec.CommandContext(t.Context(), binary, "watch", "vllm", "-n", "default", "--address", server.Address)
+	cmd.Env = env
+	return terminal.Start(t, cmd, width, height), fake, server
+}
+
+func TestWatchGivesTheTerminalBack(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(*terminal.Terminal){
+		"q":       func(p *terminal.Terminal) { p.Press("q") },
+		"Ctrl-C":  func(p *terminal.Terminal) { p.Press("\x03") },
+		"SIGTERM": func(p *terminal.Terminal) { p.Signal(syscall.SIGTERM) },
+		"SIGINT":  func(p *terminal.Terminal) { p.Signal(syscall.SIGINT) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, _, _ := watch(t, 80, 24)
+			p.AwaitWords("upgrading", "■A", "□b")
+			leave(p)
+			code, text := p.Exit()
+			if code != 0 || !strings.Contains(text, "default/vllm  upgrading") {
+				t.Errorf("exit code %d; what stays on the terminal:\n%s", code, text)
+			}
+		})
+	}
+}
+
+func TestWatchFollowsTheTerminal(t *testing.T) {
+	t.Parallel()
+	p, fake, _ := watch(t, 80, 24)
+	p.AwaitWords("Progress", "j/k scroll")
+	p.Resize(40, 10)
+	p.Await("40x10", func(text string) bool {
+		lines := strings.Split(text, "\n")
+		return len(lines) == 10 && strings.Contains(lines[9], "j/k scroll")
+	})
+	p.Resize(100, 30)
+	fake.Set(func(c *pb.BatchContext) { c.State, c.UpdatedReady, c.Groups[1].Ready = pb.State_STATE_READY, 2, true })
+	p.AwaitWords("ready (GroupsNotReady)", "■B")
+	p.Press("?")
+	p.AwaitWords("leave; releases go on")
+	p.Press("?")
+	p.AwaitWords("Progress")
+}
+
+func TestWatchWithoutColourAndUnicode(t *testing.T) {
+	t.Parallel()
+	p, _, _ := watch(t, 80, 24, "LANG=C", "NO_COLOR=please")
+	text := p.AwaitWords("[A]", "(b)", "Progress")
+	if strings.ContainsFunc(text, func(r rune) bool { return r > '~' }) {
+		t.Errorf("LANG=C, and yet:\n%s", text)
+	}
+	for _, colour := range []string{"\x1b[94m", "\x1b[93m", "\x1b[36m", "38;5;", "38;2;"} {
+		if strings.Contains(p.Raw(), colour) {
+			t.Errorf("NO_COLOR, and yet %q is written", colour)
+		}
+	}
+	coloured, _, _ := watch(t, 80, 24)
+	coloured.AwaitWords("■A")
+	if raw := coloured.Raw(); !strings.Contains(raw, "\x1b[94m") || !strings.Contains(raw, "\x1b[93m") {
+		t.Errorf("a terminal with colours gets none: %q", raw)
+	}
+}
+
+func TestWatchFindsTheDriverAgain(t *testing.T) {
+	t.Parallel()
+	p, fake, server := watch(t, 100, 24)
+	p.AwaitWords("upgrading (GroupsNotReady)")
+	server.Stop()
+	p.AwaitWords("the driver lost", "trying again", "upgrading (GroupsNotReady)")
+	fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_READY })
+	server.Start()
+	text := p.AwaitWords("ready (GroupsNotReady)")
+	if strings.Contains(text, "the driver lost") {
+		t.Errorf("it is back:\n%s", text)
+	}
+}
+
+func TestWatchWithoutAScreen(t *testing.T) {
+	t.Parallel()
+	dumb, _, _ := watch(t, 100, 24, "TERM=dumb")
+	dumb.AwaitWords("upgrading: batch")
+	dumb.Signal(syscall.SIGTERM)
+	if code, _ := dumb.Exit(); code != 0 || strings.Contains(dumb.Raw(), "\x1b") {
+		t.Errorf("TERM=dumb: exit code %d, output %q", code, dumb.Raw())
+	}
+}
+
+// fleet is a driver in memory of three workloads: a release of "aya" runs, "bert" rests, and "other/cohere" is of another
+// namespace.
+func fleet(t *testing.T) (client *plugin.Client, address string) {
+	t.Helper()
+	fake := plugintest.NewFakeDriver()
+	fake.SetWorkload("default", "aya", 4, "old")
+	fake.SetWorkload("default", "bert", 2, "old")
+	fake.SetWorkload("other", "cohere", 2, "old")
+	server := hosttest.Serve(t, fake)
+	client, err := plugin.Dial(t.Context(), server.Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	for _, ref := range []*pb.WorkloadRef{ref("default", "aya"), ref("default", "bert"), ref("other", "cohere")} {
+		if _, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: ref}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fake.SetWorkload("default", "aya", 4, "new")
+	fake.SetWorkload("other", "cohere", 2, "new")
+	begin(t, client, ref("default", "aya"))
+	return client, server.Address
+}
+
+func ref(namespace, name string) *pb.WorkloadRef {
+	return &pb.WorkloadRef{Namespace: namespace, Name: name}
+}
+
+func begin(t *testing.T, client *plugin.Client, ref *pb.WorkloadRef) {
+	t.Helper()
+	_, err := client.Initialize(t.Context(), &pb.InitializeRequest{
+		Workload: ref, ReleaseId: "r1", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"50%", "100%"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.UpgradeBatch(t.Context(), &pb.UpgradeBatchRequest{Workload: ref, ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Batch{Batch: 0}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func promote(t *testing.T, client *plugin.Client, ref *pb.WorkloadRef) {
+	t.Helper()
+	_, err := client.Finalize(t.Context(), &pb.FinalizeRequest{
+		Workload: ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWatchListsWhatRuns(t *testing.T) {
+	t.Parallel()
+	client, address := fleet(t)
+	p := terminal.Start(t, exec.CommandContext(t.Context(), binary, "watch", "-A", "--address", address), 100, 30)
+	text := p.AwaitWords("1 running, 3 under hold", "default/aya", "2/2", "batch 1/2 (50%)")
+	if strings.Contains(text, "bert") {
+		t.Errorf("what is at rest is on the screen:\n%s", text)
+	}
+	p.Press("a")
+	p.AwaitWords("default/bert", "other/cohere")
+	p.Press("a")
+	begin(t, client, ref("other", "cohere"))
+	p.AwaitWords("2 running, 3 under hold", "other/cohere")
+	promote(t, client, ref("default", "aya"))
+	p.AwaitWords("1 running, 3 under hold", "completed (", "ended 0s ago")
+	p.Press("j")
+	p.AwaitWords("other/cohere  2 x")
+	p.Press("\r")
+	p.Await("the detail alone", func(text string) bool { return !strings.Contains(text, "default/aya") })
+	p.Press("q")
+	if code, text := p.Exit(); code != 0 || !strings.Contains(text, "default/aya  completed") || !strings.Contains(text, "other/cohere  ready") {
+		t.Errorf("exit code %d; what stays on the terminal:\n%s", code, text)
+	}
+}
+
+func TestWatchPrintsLines(t *testing.T) {
+	t.Parallel()
+	client, address := fleet(t)
+	cmd := exec.CommandContext(t.Context(), binary, "watch", "-n", "default", "--address", address)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	next := func(want string) {
+		t.Helper()
+		if !lines.Scan() || !strings.Contains(lines.Text(), want) || strings.Contains(lines.Text(), "\x1b") {
+			t.Fatalf("got %q, want %q", lines.Text(), want)
+		}
+	}
+	next("default/aya  ready: batch 1/2 (50%), 2/2 groups ready, stable 2/4 ready, 50% of ready groups are new")
+	begin(t, client, ref("other", "cohere")) // of another namespace
+	promote(t, client, ref("default", "aya"))
+	next("default/aya  completed: ")
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after SIGTERM: %v", err)
+	}
+}
+
+func TestWatchRefuses(t *testing.T) {
+	t.Parallel()
+	_, address := fleet(t)
+	for name, tc := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"TwoNames":  {[]string{"a", "b"}, 2, "takes the name of one LeaderWorkerSet, or none"},
+		"AllOfOne":  {[]string{"a", "-A"}, 2, "a name is of one namespace"},
+		"AllAndOne": {[]string{"-A", "-n", "x"}, 2, "exclude each other"},
+		"Unknown":   {[]string{"nobody", "-n", "default", "--address", address}, 1, "[WORKLOAD_NOT_FOUND]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{"watch"}, tc.args...)
+			cmd := exec.CommandContext(t.Context(), binary, args...)
+			if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != tc.code || !strings.Contains(string(out), tc.want) {
+				t.Errorf("lockstep %q: exit code %d, want %d and %q:\n%s", args, cmd.ProcessState.ExitCode(), tc.code, tc.want, out)
+			}
+			p := terminal.Start(t, exec.CommandContext(t.Context(), binary, args...), 160, 24)
+			if code, text := p.Exit(); code != tc.code || !strings.Contains(text, tc.want) {
+				t.Errorf("on a terminal: exit code %d, want %d and %q:\n%s", code, tc.code, tc.want, text)
+			}
+		})
+	}
+}
