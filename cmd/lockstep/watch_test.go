@@ -215,7 +215,7 @@ func TestWatchPrintsLines(t *testing.T) {
 	next("default/aya  ready: batch 1/2 (50%), 2/2 groups ready, stable 2/4 ready, 50% of ready groups are new")
 	begin(t, client, ref("other", "cohere")) // of another namespace
 	promote(t, client, ref("default", "aya"))
-	next("default/aya  completed: ")
+	next("default/aya  completed:")
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("after SIGTERM: %v", err)

@@ -16,6 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -26,6 +28,13 @@ const stopTimeout = 2 * time.Second
 
 // dialRetry is the pause between two attempts to reach a driver at an address.
 const dialRetry = 2 * time.Second
+
+const (
+	// longestRedial is the longest pause between two attempts to find again a driver that was lost.
+	longestRedial = 5 * time.Second
+	// connectTimeout is how long one of them may take.
+	connectTimeout = 20 * time.Second
+)
 
 // dialFlags say which driver a command talks to.
 type dialFlags struct {
@@ -92,7 +101,12 @@ func (f *dialFlags) connect(ctx context.Context, o *options) (*link, error) {
 	if f.address == "" {
 		return connectInside(ctx, o)
 	}
-	var opts []plugin.Option
+	// What restarts is looked for more often than every two minutes, gRPC's own limit.
+	backoffs := backoff.DefaultConfig
+	backoffs.MaxDelay = longestRedial
+	opts := []plugin.Option{plugin.WithDialOptions(grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff: backoffs, MinConnectTimeout: connectTimeout,
+	}))}
 	if f.tlsCert != "" {
 		opts = append(opts, plugin.WithTLS(f.tlsCert, f.tlsKey, f.tlsCA))
 	}

@@ -1,0 +1,146 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/terminal"
+)
+
+// viewer makes an account that may look at everything in this namespace and do nothing, and returns its kubeconfig.
+func (e *env) viewer() string {
+	e.t.Helper()
+	ctx, meta := e.t.Context(), metav1.ObjectMeta{Name: "viewer"}
+	if _, err := e.kube.CoreV1().ServiceAccounts(e.namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+	_, err := e.kube.RbacV1().Roles(e.namespace).Create(ctx, &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"get", "list", "watch"}},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	_, err = e.kube.RbacV1().RoleBindings(e.namespace).Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: meta,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: meta.Name, Namespace: e.namespace}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	path, err := driver.AccountKubeconfig(e.cluster, e.namespace, meta.Name)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return path
+}
+
+// screen is `lockstep watch` on a terminal.
+func (e *env) screen(args ...string) *terminal.Terminal {
+	e.t.Helper()
+	path, err := driver.Binary()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return terminal.Start(e.t, exec.CommandContext(e.t.Context(), path, append([]string{"watch"}, args...)...), 120, 36)
+}
+
+// Somebody who may only look sees a release with its obstacle, its traffic and its end, and the next one.
+func TestWatchScreen(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	w := e.adopt(model("vllm", 4, 2))
+	w.serve()
+	viewer := e.viewer()
+	p := e.screen("--namespace", e.namespace, "--kubeconfig", viewer)
+	p.AwaitWords("namespace "+e.namespace, "0 running, 1 under hold", "no release is running")
+
+	w.edit(image("v2"), behaves(cluster.BehaviorImagePull))
+	routed := quarters()
+	routed.Traffic = &pb.TrafficPolicy{StableService: "vllm-http", Ingresses: []string{"vllm"}}
+	w.initialize("r1", routed)
+	p.AwaitWords("1 running, 1 under hold", w.name, "Canary", "25%: 1", "50%: 2", "100%: 4")
+	if _, err := w.tryUpgrade("r1", 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.driver.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: w.ref(), ReleaseId: "r1", Weight: 25}); err != nil {
+		t.Fatal(err)
+	}
+	p.AwaitWords("batch 1/3 (25%): 0 of 1 groups ready", "■A ■A ■A ■A", "□b", "ImagePullBackOff", "0% of requests, 25% wanted",
+		"Deadline  in ", "ReleasePrepared")
+	w.patchPods(w.context().GetCanaryWorkload(), heal, 0)
+	p.AwaitWords("batch 1/3 (25%): 1 of 1 groups ready", "■B", "25% of requests, 25% wanted", "BatchReady")
+	w.finalize("r1", rollback)
+	p.AwaitWords("0 running, 1 under hold", "rolled back (", "ended", "ReleaseRolledBack")
+
+	w.edit(image("v3"), func(s *lws.LeaderWorkerSet) {
+		delete(s.Spec.LeaderWorkerTemplate.WorkerTemplate.Annotations, cluster.AnnotationBehavior)
+	})
+	w.initialize("r2", policy("50%", "100%"))
+	w.upgrade("r2", 0)
+	p.AwaitWords("1 running", "batch 1/2 (50%): 2 of 2 groups ready", "■B ■B", "r2")
+	p.Resize(40, 10)
+	p.Await("a tiny list", func(text string) bool {
+		return len(strings.Split(text, "\n")) == 10 && strings.Contains(text, "NAME") && strings.Contains(text, "2/2")
+	})
+	p.Resize(120, 36)
+	w.finalize("r2", promote)
+	p.AwaitWords("0 running", "completed (", "■B ■B ■B ■B", "ReleaseCompleted")
+	p.Press("q")
+	if code, text := p.Exit(); code != 0 || !strings.Contains(text, "vllm  completed: ") {
+		t.Errorf("exit code %d; what stays on the terminal:\n%s", code, text)
+	}
+	w.mustRest()
+
+	everywhere := e.screen("-A", "--kubeconfig", e.cluster.Kubeconfig())
+	everywhere.Press("a")
+	everywhere.AwaitWords("all namespaces", e.namespace+"/vllm")
+	everywhere.Signal(syscall.SIGTERM)
+	if code, text := everywhere.Exit(); code != 0 {
+		t.Errorf("exit code %d after SIGTERM:\n%s", code, text)
+	}
+	refused := e.screen("-A", "--kubeconfig", viewer)
+	if code, text := refused.Exit(); code != 1 || !strings.Contains(text, "[FORBIDDEN]") {
+		t.Errorf("all namespaces with the rights of one: exit code %d:\n%s", code, text)
+	}
+}
+
+// A driver that is away is said to be, and what it did meanwhile is seen once it is back.
+func TestWatchDriver(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	w := e.adopt(model("vllm", 2, 1))
+	w.edit(image("v2"))
+	w.initialize("r1", policy("50%", "100%"))
+	p := e.screen("vllm", "--namespace", e.namespace, "--address", e.driver.Address())
+	p.AwaitWords("holding (")
+	e.driver.Kill()
+	p.AwaitWords("the driver lost", "trying again")
+	e.driver.Restart()
+	w.upgrade("r1", 0)
+	text := p.AwaitWords("batch 1/2 (50%): 1 of 1 groups ready")
+	if strings.Contains(text, "the driver lost") {
+		t.Errorf("it is back:\n%s", text)
+	}
+	p.Press("\x03")
+	if code, text := p.Exit(); code != 0 {
+		t.Errorf("exit code %d after Ctrl-C:\n%s", code, text)
+	}
+	w.finalize("r1", rollback)
+	w.mustRest()
+}
