@@ -109,7 +109,7 @@ func (w *watching) feed(ctx context.Context, chosen *choice, send func(any)) err
 			return nil
 		})
 	}
-	return running.Wait()
+	return running.Wait() //nolint:wrapcheck // The errors are those of the functions above.
 }
 
 // details follows the chosen workload, one at a time.

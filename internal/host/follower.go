@@ -92,7 +92,7 @@ func keep[T any](ctx context.Context, f *Follower, open func() iter.Seq2[T, erro
 		}
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // The end of ctx is how a caller stops.
 		case !passing(err):
 			return err
 		}

@@ -194,7 +194,6 @@ func (p *Terminal) Resize(width, height int) {
 	p.mu.Lock()
 	p.screen.Resize(width, height)
 	p.mu.Unlock()
-	//nolint:gosec // Terminals are small.
 	if err := pty.Setsize(p.master, &pty.Winsize{Cols: uint16(width), Rows: uint16(height)}); err != nil {
 		p.t.Fatalf("resize: %v", err)
 	}

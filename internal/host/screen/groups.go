@@ -42,9 +42,12 @@ func (l letters) of(g *pb.Group) rune {
 	case g.GetUpdated():
 		return 'B'
 	default:
-		return 'C' + rune(min(max(slices.Index(l.others, g.GetRevision()), 0), 'Z'-'C'))
+		return other(max(slices.Index(l.others, g.GetRevision()), 0))
 	}
 }
+
+// other is the letter of the nth other revision. There are hardly ever two.
+func other(n int) rune { return 'C' + rune(min(n, 'Z'-'C')) }
 
 // revisions says which letter and colour is which revision.
 func (s *Screen) revisions(c *pb.BatchContext, groups []*pb.Group) string {
@@ -53,9 +56,8 @@ func (s *Screen) revisions(c *pb.BatchContext, groups []*pb.Group) string {
 	if l.update != "" && l.update != l.stable {
 		text += " " + s.glyphs.arrow + " " + letterStyle('B').Render("B "+l.update)
 	}
-	for i, other := range l.others {
-		letter := 'C' + rune(min(i, 'Z'-'C')) //nolint:gosec // It is not above 'Z'.
-		text += "  " + letterStyle(letter).Render(string(letter)+" "+other)
+	for i, revision := range l.others {
+		text += "  " + letterStyle(other(i)).Render(string(other(i))+" "+revision)
 	}
 	return named("Revision", text)
 }

@@ -109,9 +109,10 @@ func (s *Screen) Selected() *pb.WorkloadRef {
 // Last is where everything stood that is on the screen, a line each: for the terminal that is there again when the screen
 // has gone.
 func (s *Screen) Last() []string {
-	var lines []string
-	for _, k := range s.visible() {
-		lines = append(lines, k.String()+"  "+s.rows[k].outcome())
+	keys := s.visible()
+	lines := make([]string, len(keys))
+	for i, k := range keys {
+		lines[i] = k.String() + "  " + s.rows[k].outcome()
 	}
 	return lines
 }

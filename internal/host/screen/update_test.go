@@ -158,11 +158,11 @@ func TestWhatIsShown(t *testing.T) {
 	}{
 		"Running":  {"a release that runs", []any{run, synced()}, []string{upgrade}},
 		"Ended":    {"stays when it ends", []any{run, done}, []string{complete}},
-		"Over":     {"one that was over before is no news", []any{done, listed(resting("bert")), synced()}, nil},
+		"Over":     {"one that was over before is no news", []any{done, listed(resting("bert")), synced()}, []string{}},
 		"Asked":    {"unless asked for", []any{done, synced(), Key("a")}, []string{complete}},
 		"Gone":     {"a workload that goes stays with that", []any{run, gone("vllm")}, []string{"default/vllm  no longer under hold"}},
 		"Returned": {"and is there again when it is", []any{run, gone("vllm"), run}, []string{upgrade}},
-		"Unseen":   {"one at rest that goes just goes", []any{listed(resting("bert")), Key("a"), gone("bert")}, nil},
+		"Unseen":   {"one at rest that goes just goes", []any{listed(resting("bert")), Key("a"), gone("bert")}, []string{}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
