@@ -97,6 +97,5 @@ func (s *shell) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 func (s *shell) View() tea.View {
 	v := tea.NewView(s.screen.View())
 	v.AltScreen = true
-	v.WindowTitle = "lockstep watch"
 	return v
 }

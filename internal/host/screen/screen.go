@@ -136,9 +136,7 @@ func (s *Screen) Update(news any) {
 	case Change:
 		s.change(n)
 	case Detail:
-		s.take(n.BatchContext).groups = n.GetGroups()
-		s.synced = true
-		delete(s.lost, FromDriver)
+		s.detailed(n)
 	case Missing:
 		if r := s.rows[s.selected]; r != nil {
 			s.end(r, view.OneLine(n.Err.Error()))
@@ -171,6 +169,17 @@ func (s *Screen) change(n Change) {
 	case *pb.WatchWorkloadsResponse_Synced:
 		s.synced = true
 	}
+}
+
+// detailed takes what is known of the workload that is looked at. Which ones there are is for the other stream to say: this
+// one goes on for a workload that is under hold no more.
+func (s *Screen) detailed(n Detail) {
+	delete(s.lost, FromDriver)
+	if r := s.rows[keyOf(n.GetWorkload())]; s.options.Only == nil && (r == nil || r.gone != "") {
+		return
+	}
+	s.take(n.BatchContext).groups = n.GetGroups()
+	s.synced = true
 }
 
 // notHeld is what is known of a workload that the driver has no more news of.

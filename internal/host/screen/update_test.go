@@ -162,6 +162,7 @@ func TestWhatIsShown(t *testing.T) {
 		"Asked":    {"unless asked for", []any{done, synced(), Key("a")}, []string{complete}},
 		"Gone":     {"a workload that goes stays with that", []any{run, gone("vllm")}, []string{"default/vllm  no longer under hold"}},
 		"Returned": {"and is there again when it is", []any{run, gone("vllm"), run}, []string{upgrade}},
+		"Late":     {"but only the list says so", []any{run, gone("vllm"), Detail{upgrading("vllm")}}, []string{"default/vllm  no longer under hold"}},
 		"Unseen":   {"one at rest that goes just goes", []any{listed(resting("bert")), Key("a"), gone("bert")}, []string{}},
 	}
 	for name, tc := range cases {
