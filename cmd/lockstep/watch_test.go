@@ -47,6 +47,9 @@ func TestWatchGivesTheTerminalBack(t *testing.T) {
 			t.Parallel()
 			p, _, _ := watch(t, 80, 24)
 			p.AwaitWords("upgrading", "■A", "□b")
+			if !p.OwnScreen() {
+				t.Error("the screen is over what was on the terminal before")
+			}
 			leave(p)
 			code, text := p.Exit()
 			if code != 0 || !strings.Contains(text, "default/vllm  upgrading") {

@@ -137,6 +137,13 @@ func (p *Terminal) Raw() string {
 	return p.raw.String()
 }
 
+// OwnScreen says whether the program has a screen of its own up, from under which the old one comes back.
+func (p *Terminal) OwnScreen() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.screen.Mode()&vt10x.ModeAltScreen != 0
+}
+
 // Await waits until the screen satisfies a condition, and returns what it shows.
 func (p *Terminal) Await(what string, condition func(text string) bool) string {
 	p.t.Helper()
@@ -217,7 +224,7 @@ func (p *Terminal) Exit() (code int, text string) {
 	if *modes != *p.before {
 		p.t.Errorf("the terminal's modes are not as they were: %+v, were %+v", modes, p.before)
 	}
-	if p.screen.Mode()&vt10x.ModeAltScreen != 0 {
+	if p.OwnScreen() {
 		p.t.Error("the program left its own screen up")
 	}
 	if !p.screen.CursorVisible() {

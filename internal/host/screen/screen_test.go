@@ -149,7 +149,7 @@ func busy() []any {
 		Detail{promoting()}, Detail{upgrading("vllm")},
 		happening("vllm", "1", "Normal", "ReleasePrepared", "release cli-20260102-115647-k3x9: prepared", 3*time.Minute),
 		happening("vllm", "2", "Normal", "BatchReady", "release cli-20260102-115647-k3x9: batch 1/3 (25%) is ready", time.Minute),
-		happening("vllm-7d4f", "3", "Warning", "FailedCreate", "create Pod failed\nquota", 30*time.Second),
+		happening("vllm-7d4f", "3", "Warning", "FailedCreate", "create Pod failed\nquota «GPU» 模型", 30*time.Second),
 		happening("other", "4", "Normal", "BatchReady", "of another", time.Second),
 	}
 }
