@@ -25,7 +25,7 @@ func TestViewFitsEveryTerminal(t *testing.T) {
 		for name, last := range map[string][]any{"list": nil, "detail": keys("enter", "G"), "help": keys("?"), "lost": {lost, lost}} {
 			s := a(options, 80, 24, append(busy(), last...)...)
 			for _, height := range []int{0, 1, 2, 3, 4, 5, 9, 10, 15, 16, 17, 24, 31} {
-				for width := 0; width < 130; width += 1 + width/20 {
+				for width := 0; width < 130; width += 1 + width/5 {
 					s.Update(Size{width, height})
 					fits(t, fmt.Sprintf("%s at %dx%d", name, width, height), s)
 				}
