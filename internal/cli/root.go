@@ -62,6 +62,7 @@ func commands() []func(*options) *cobra.Command {
 		newServeCommand,
 		newReleaseCommand,
 		newPlanCommand,
+		newPreflightCommand,
 		newStatusCommand,
 		newHistoryCommand,
 		newDiffCommand,

@@ -15,7 +15,7 @@ func ownerRules() []Rule {
 		{
 			ID: "ForeignOwner", Severity: grave,
 			Title: "Another controller owns the LeaderWorkerSet",
-			Why:   "It rewrites what Lockstep writes: the hold would not last, and groups would roll by themselves. Lockstep refuses it",
+			Why:   "That controller rewrites what Lockstep writes: the hold would not last, and groups would roll by themselves. Lockstep refuses it",
 			Fix:   "Release it through the object that owns it",
 			Check: func(s *Snapshot) []Hit {
 				owner := metav1.GetControllerOf(s.Workload)
@@ -28,7 +28,7 @@ func ownerRules() []Rule {
 		{
 			ID: "WorkloadApiTooOld", Severity: grave, Needs: Status,
 			Title: "The LeaderWorkerSet controller is older than v0.9.0",
-			Why:   "It counts groups as ready while their workers are not, and does not say which spec it has acted on. Lockstep refuses it",
+			Why:   "An older one counts groups as ready while their workers are not, and does not say which spec it has acted on. Lockstep refuses it",
 			Fix:   "Upgrade LWS and its CRDs to v0.9.0 or later",
 			Check: func(s *Snapshot) []Hit {
 				if !TooOld(s.Workload) {

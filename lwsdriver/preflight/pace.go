@@ -15,7 +15,8 @@ func paceRules() []Rule {
 		{
 			ID: "NoRoomToRoll", Severity: grave,
 			Title: "maxUnavailable and maxSurge both come to 0",
-			Why:   "No group may go before another comes, and none may come: LeaderWorkerSet's webhook refuses it, and a release could never be promoted",
+			Why: "No group may go before another comes, and none may come, so LeaderWorkerSet's webhook refuses it. Where a scale-down under hold has " +
+				"brought it about, Lockstep promotes with maxUnavailable 1, which nobody asked for",
 			Fix:   "Set maxSurge to 1 or more, or maxUnavailable where there are no spare nodes",
 			Check: noRoomToRoll,
 		},

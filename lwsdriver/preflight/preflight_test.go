@@ -155,7 +155,7 @@ func TestRulesAreWhole(t *testing.T) {
 				t.Errorf("%s: its %s is %q: want a sentence without its full stop", rule.ID, what, s)
 			}
 		}
-		word := strings.ToLower(strings.TrimPrefix(rule.Severity.String(), "SEVERITY_"))
+		word := map[pb.Severity]string{pb.Severity_SEVERITY_INFO: "note", pb.Severity_SEVERITY_WARNING: "warning", pb.Severity_SEVERITY_ERROR: "error"}[rule.Severity]
 		if !strings.Contains(string(text), fmt.Sprintf("\n### %s\n", rule.ID)) || !strings.Contains(string(text), fmt.Sprintf("| [`%s`](#%s) | %s |", rule.ID, strings.ToLower(rule.ID), word)) {
 			t.Errorf("docs/preflight.md has no section for %s, or no row in its table as %q", rule.ID, word)
 		}

@@ -17,7 +17,7 @@ func probeRules() []Rule {
 		{
 			ID: "ReadinessProbeMissing", Severity: warning,
 			Title: "The leader has no readiness probe",
-			Why: "A group counts as ready as soon as its processes run, which is long before the model is loaded: batches complete at once, " +
+			Why: "A leader counts as ready as soon as its process runs, which is long before the model is loaded: batches complete at once, " +
 				"requests go to leaders that cannot answer, and a promotion takes groups that serve down for groups that do not",
 			Fix:   "Give the container that serves a readinessProbe that succeeds once the model is loaded, for example httpGet /health",
 			Check: readinessMissing,
