@@ -80,7 +80,6 @@ func aroundNeedy(t *testing.T, refuse ...string) *bed {
 	return b
 }
 
-
 func TestPreflight(t *testing.T) {
 	const everything = "BudgetBlocksEviction GitOpsTracked NodesLackRoom PreStopMissing QuotaExceeded ReadinessProbeMissing ServiceSelectsWorkers VolumeReadWriteOnce"
 	for _, tt := range []struct {

@@ -64,6 +64,7 @@ func commands() []func(*options) *cobra.Command {
 		newPlanCommand,
 		newPreflightCommand,
 		newStatusCommand,
+		newPictureCommand,
 		newHistoryCommand,
 		newDiffCommand,
 		newPromoteCommand,

@@ -250,7 +250,9 @@ func (n *node) holds(want corev1.ResourceList) bool {
 	return true
 }
 
-func (n *node) take(d corev1.ResourceList) { n.change(d, func(left *resource.Quantity, q resource.Quantity) { left.Sub(q) }) }
+func (n *node) take(d corev1.ResourceList) {
+	n.change(d, func(left *resource.Quantity, q resource.Quantity) { left.Sub(q) })
+}
 
 func (n *node) giveBack(d corev1.ResourceList) {
 	n.change(d, func(left *resource.Quantity, q resource.Quantity) { left.Add(q) })

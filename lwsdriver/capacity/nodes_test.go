@@ -34,14 +34,18 @@ func on(node, gpus string) *corev1.Pod {
 }
 
 func TestPlace(t *testing.T) {
-	gpus := func(n string) corev1.PodSpec { return corev1.PodSpec{Containers: []corev1.Container{limited("nvidia.com/gpu", n, "cpu", "1")}} }
+	gpus := func(n string) corev1.PodSpec {
+		return corev1.PodSpec{Containers: []corev1.Container{limited("nvidia.com/gpu", n, "cpu", "1")}}
+	}
 	pinned := gpus("8")
 	pinned.NodeSelector = map[string]string{"rack": "a"}
 	tolerant := gpus("8")
 	tolerant.Tolerations = []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}}
 	small := need(2, 2, gpus("8"))
 	small.Template.LeaderTemplate = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{requesting("cpu", "1")}}}
-	tainted := func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}} }
+	tainted := func(n *corev1.Node) {
+		n.Spec.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
+	}
 	full := on("n1", "8")
 	done := on("n1", "8")
 	done.Status.Phase = corev1.PodSucceeded
