@@ -78,7 +78,7 @@ func level(s pb.Severity) string {
 }
 
 func notifications(unchecked []*pb.Unchecked) []notification {
-	var out []notification
+	out := make([]notification, 0, len(unchecked))
 	for _, u := range unchecked {
 		out = append(out, notification{"note", message{fmt.Sprintf("%s: not looked at, %s: %s", strings.Join(u.GetRules(), ", "), u.GetSubject(), u.GetReason())}})
 	}

@@ -104,7 +104,7 @@ func (r Room) Place(n Need, exclusive string) Placement {
 func (n Need) group() []*corev1.Pod {
 	one := n
 	one.Groups = 1
-	var all []*corev1.Pod
+	all := make([]*corev1.Pod, 0, n.Size())
 	for _, a := range one.pods() {
 		all = append(all, slices.Repeat([]*corev1.Pod{a.pod}, a.count)...)
 	}

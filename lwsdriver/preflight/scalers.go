@@ -17,7 +17,7 @@ func scalerRules() []Rule {
 			"release holds it, so no load adds groups meanwhile",
 		Fix: "Nothing, if that is what you want. Otherwise release when load is low, or pause it meanwhile",
 		Check: func(s *Snapshot) []Hit {
-			var hits []Hit
+			hits := make([]Hit, 0, len(s.Autoscalers))
 			for _, a := range s.Autoscalers {
 				text := "it scales the workload, also during " + s.style()
 				if plan.HoldsAutoscalers(s.Policy.Style) {

@@ -115,7 +115,10 @@ func strictly(fields map[string]any, into any) error {
 	if err != nil {
 		return fmt.Errorf("encode: %w", err)
 	}
-	return yaml.UnmarshalStrict(text, into)
+	if err := yaml.UnmarshalStrict(text, into); err != nil {
+		return fmt.Errorf("decode: %w", err)
+	}
+	return nil
 }
 
 // of are the objects of a kind in a namespace, read as T. Empty namespace: wherever.
