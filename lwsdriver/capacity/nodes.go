@@ -10,7 +10,6 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -75,6 +74,7 @@ type Placement struct {
 // between pods, ports, volumes, preemption nor what a cluster autoscaler would add. So a group that finds no room here will
 // not be scheduled as things are but for luck in packing; and one that does may still wait.
 func (r Room) Place(n Need, exclusive string) Placement {
+	r = r.clone()
 	pods := n.group()
 	suited := make([][]*node, len(pods))
 	out, names := Placement{}, map[string]bool{}
@@ -96,6 +96,15 @@ func (r Room) Place(n Need, exclusive string) Placement {
 			free = slices.DeleteFunc(free, func(value string) bool { return value == domain })
 		}
 		out.Placed++
+	}
+	return out
+}
+
+// clone is a Room of its own, to be filled.
+func (r Room) clone() Room {
+	out := Room{nodes: make([]*node, 0, len(r.nodes))}
+	for _, n := range r.nodes {
+		out.nodes = append(out.nodes, &node{Node: n.Node, left: n.left.DeepCopy(), taken: n.taken})
 	}
 	return out
 }
@@ -176,7 +185,7 @@ func (r Room) free(key string) []string {
 	return slices.Sorted(maps.Keys(values))
 }
 
-// settle places one group, all of it or nothing: anywhere, or in one of the domains that are free.
+// settle places one group: anywhere, or in one of the domains that are free.
 func settle(pods []*corev1.Pod, suited [][]*node, exclusive string, free []string) (domain string, short []corev1.ResourceName, ok bool) {
 	if exclusive == "" {
 		short, ok = fill(pods, suited, func(*node) bool { return true })
@@ -190,21 +199,16 @@ func settle(pods []*corev1.Pod, suited [][]*node, exclusive string, free []strin
 	return "", short, false
 }
 
-// fill places the pods of a group, and gives back what it took if one finds no room.
+// fill places the pods of a group. If one finds no room, what the others took stays taken: groups are alike, so where one has
+// no room no other has.
 func fill(pods []*corev1.Pod, suited [][]*node, in func(*node) bool) (short []corev1.ResourceName, ok bool) {
-	var undo []func()
 	for i, p := range pods {
 		want := demand(p)
 		best := tightest(want, suited[i], in)
 		if best == nil {
-			short = missing(want, suited[i], in)
-			for _, f := range undo {
-				f()
-			}
-			return short, false
+			return missing(want, suited[i], in), false
 		}
 		best.take(want)
-		undo = append(undo, func() { best.giveBack(want) })
 	}
 	return nil, true
 }
@@ -251,20 +255,12 @@ func (n *node) holds(want corev1.ResourceList) bool {
 }
 
 func (n *node) take(d corev1.ResourceList) {
-	n.change(d, func(left *resource.Quantity, q resource.Quantity) { left.Sub(q) })
-}
-
-func (n *node) giveBack(d corev1.ResourceList) {
-	n.change(d, func(left *resource.Quantity, q resource.Quantity) { left.Add(q) })
-}
-
-func (n *node) change(d corev1.ResourceList, f func(*resource.Quantity, resource.Quantity)) {
 	if n.left == nil {
 		n.left = corev1.ResourceList{}
 	}
 	for name, q := range d {
 		left := n.left[name]
-		f(&left, q)
+		left.Sub(q)
 		n.left[name] = left
 	}
 }
