@@ -61,6 +61,8 @@ func TestRecording(t *testing.T) {
 	all := parse(t, svg)
 	if o, s, n := bars(t, all, "old"), bars(t, all, "starting"), bars(t, all, "new"); len(o) != 2 || len(s) != 2 || len(n) != 3 {
 		t.Errorf("%d bars old, %d not ready, %d new", len(o), len(s), len(n))
+	} else if s[0] != n[2] {
+		t.Errorf("the second group was not ready from the moment on at which the added one was, but they have bars of %g and %g", s[0], n[2])
 	}
 	for _, words := range []string{
 		"2 groups of 4 pods · 2026-01-02 12:00:00 UTC · 10m in all · promoted to new1", ">not ready<", "<title>batch 1 of 2 (50%)</title>", "<title>promote</title>",
