@@ -203,6 +203,9 @@ func (f *preflightFlags) show(o *options, all []checked, set *manifests.Set) err
 		}
 	default:
 		for _, c := range all {
+			if f.format == string(view.FormatYAML) && len(all) > 1 {
+				_, _ = fmt.Fprintln(o.stdout, "---")
+			}
 			if err = writeMessage(o.stdout, c.PreflightResponse, view.Format(f.format)); err != nil {
 				break
 			}

@@ -83,6 +83,10 @@ func TestPreflightDocuments(t *testing.T) {
 	if err := protojson.Unmarshal([]byte(got.stdout), r); err != nil || len(r.GetFindings()) != 2 || r.GetFindings()[0].GetRule() != "ReadinessSameAsLiveness" {
 		t.Errorf("%v: %s", err, got.stdout)
 	}
+	two := runProgram(deadline(t), t, "", "preflight", "-f", file, "-f", file, "-o", "yaml")
+	if n := strings.Count(two.stdout, "\n  name: vllm\n"); n != 2 || strings.Count(two.stdout, "---\n") != 2 {
+		t.Errorf("two workloads are two documents, each with its name:\n%s", two.stdout)
+	}
 	got = runProgram(deadline(t), t, "", "preflight", "-f", file, "-o", "sarif")
 	var log struct {
 		Runs []struct {

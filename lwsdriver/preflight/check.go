@@ -13,7 +13,7 @@ import (
 
 // Check runs every rule. The answer is never nil; findings are ordered by severity, then as the rules are.
 func Check(s *Snapshot) *pb.PreflightResponse {
-	r := &pb.PreflightResponse{}
+	r := &pb.PreflightResponse{Workload: &pb.WorkloadRef{Namespace: s.Workload.Namespace, Name: s.Workload.Name, Kind: kind}}
 	blind := map[Source][]string{}
 	for _, rule := range Rules() {
 		if rule.Applies != nil && !rule.Applies(s) {
@@ -40,7 +40,7 @@ func (rule Rule) finding(s *Snapshot, h Hit) *pb.Finding {
 		Rule: rule.ID, Severity: rule.Severity, Object: h.Object, Field: h.Field, Message: h.Message, Why: rule.Why, Fix: rule.Fix,
 	}
 	if f.Object == nil {
-		f.Object = &pb.ObjectRef{Kind: "LeaderWorkerSet", Namespace: s.Workload.Namespace, Name: s.Workload.Name}
+		f.Object = &pb.ObjectRef{Kind: kind, Namespace: s.Workload.Namespace, Name: s.Workload.Name}
 	}
 	if h.Severity != pb.Severity_SEVERITY_UNSPECIFIED {
 		f.Severity = h.Severity

@@ -47,6 +47,6 @@ func selectsWorkers(s *Snapshot) []Hit {
 
 func ofLWS(o *corev1.Service) bool {
 	return slices.ContainsFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool {
-		return r.Kind == "LeaderWorkerSet" || r.Kind == "StatefulSet" || r.Kind == "Pod"
+		return r.Kind == kind || r.Kind == "StatefulSet" || r.Kind == "Pod"
 	})
 }

@@ -11,6 +11,9 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
+// kind is the workload's.
+const kind = "LeaderWorkerSet"
+
 // Where things are in a LeaderWorkerSet.
 const (
 	templateField = "spec.leaderWorkerTemplate"

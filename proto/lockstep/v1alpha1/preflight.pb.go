@@ -225,7 +225,9 @@ type PreflightResponse struct {
 	// Optional. The gravest first. Empty: nothing, of what was looked at.
 	Findings []*Finding `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`
 	// Optional. What could not be looked at, or was not to be: nothing is said about it.
-	Unchecked     []*Unchecked `protobuf:"bytes,2,rep,name=unchecked,proto3" json:"unchecked,omitempty"`
+	Unchecked []*Unchecked `protobuf:"bytes,2,rep,name=unchecked,proto3" json:"unchecked,omitempty"`
+	// Required. The workload that was looked at.
+	Workload      *WorkloadRef `protobuf:"bytes,3,opt,name=workload,proto3" json:"workload,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -270,6 +272,13 @@ func (x *PreflightResponse) GetFindings() []*Finding {
 func (x *PreflightResponse) GetUnchecked() []*Unchecked {
 	if x != nil {
 		return x.Unchecked
+	}
+	return nil
+}
+
+func (x *PreflightResponse) GetWorkload() *WorkloadRef {
+	if x != nil {
+		return x.Workload
 	}
 	return nil
 }
@@ -516,10 +525,11 @@ const file_lockstep_v1alpha1_preflight_proto_rawDesc = "" +
 	"\x15PreflightExpectations\x12B\n" +
 	"\x0flongest_request\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x0elongestRequest\x12L\n" +
 	"\x14endpoint_propagation\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x13endpointPropagation\x12#\n" +
-	"\rtopology_keys\x18\x03 \x03(\tR\ftopologyKeys\"\x87\x01\n" +
+	"\rtopology_keys\x18\x03 \x03(\tR\ftopologyKeys\"\xc3\x01\n" +
 	"\x11PreflightResponse\x126\n" +
 	"\bfindings\x18\x01 \x03(\v2\x1a.lockstep.v1alpha1.FindingR\bfindings\x12:\n" +
-	"\tunchecked\x18\x02 \x03(\v2\x1c.lockstep.v1alpha1.UncheckedR\tunchecked\"\xe0\x01\n" +
+	"\tunchecked\x18\x02 \x03(\v2\x1c.lockstep.v1alpha1.UncheckedR\tunchecked\x12:\n" +
+	"\bworkload\x18\x03 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\"\xe0\x01\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x127\n" +
 	"\bseverity\x18\x02 \x01(\x0e2\x1b.lockstep.v1alpha1.SeverityR\bseverity\x124\n" +
@@ -569,20 +579,21 @@ var file_lockstep_v1alpha1_preflight_proto_goTypes = []any{
 	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
 }
 var file_lockstep_v1alpha1_preflight_proto_depIdxs = []int32{
-	7, // 0: lockstep.v1alpha1.PreflightRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	8, // 1: lockstep.v1alpha1.PreflightRequest.policy:type_name -> lockstep.v1alpha1.ReleasePolicy
-	2, // 2: lockstep.v1alpha1.PreflightRequest.expectations:type_name -> lockstep.v1alpha1.PreflightExpectations
-	9, // 3: lockstep.v1alpha1.PreflightExpectations.longest_request:type_name -> google.protobuf.Duration
-	9, // 4: lockstep.v1alpha1.PreflightExpectations.endpoint_propagation:type_name -> google.protobuf.Duration
-	4, // 5: lockstep.v1alpha1.PreflightResponse.findings:type_name -> lockstep.v1alpha1.Finding
-	6, // 6: lockstep.v1alpha1.PreflightResponse.unchecked:type_name -> lockstep.v1alpha1.Unchecked
-	0, // 7: lockstep.v1alpha1.Finding.severity:type_name -> lockstep.v1alpha1.Severity
-	5, // 8: lockstep.v1alpha1.Finding.object:type_name -> lockstep.v1alpha1.ObjectRef
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	7,  // 0: lockstep.v1alpha1.PreflightRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	8,  // 1: lockstep.v1alpha1.PreflightRequest.policy:type_name -> lockstep.v1alpha1.ReleasePolicy
+	2,  // 2: lockstep.v1alpha1.PreflightRequest.expectations:type_name -> lockstep.v1alpha1.PreflightExpectations
+	9,  // 3: lockstep.v1alpha1.PreflightExpectations.longest_request:type_name -> google.protobuf.Duration
+	9,  // 4: lockstep.v1alpha1.PreflightExpectations.endpoint_propagation:type_name -> google.protobuf.Duration
+	4,  // 5: lockstep.v1alpha1.PreflightResponse.findings:type_name -> lockstep.v1alpha1.Finding
+	6,  // 6: lockstep.v1alpha1.PreflightResponse.unchecked:type_name -> lockstep.v1alpha1.Unchecked
+	7,  // 7: lockstep.v1alpha1.PreflightResponse.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	0,  // 8: lockstep.v1alpha1.Finding.severity:type_name -> lockstep.v1alpha1.Severity
+	5,  // 9: lockstep.v1alpha1.Finding.object:type_name -> lockstep.v1alpha1.ObjectRef
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1alpha1_preflight_proto_init() }
