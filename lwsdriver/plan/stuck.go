@@ -46,11 +46,9 @@ func wayOut(r *release.Release) string {
 	switch {
 	case r == nil:
 		return ""
-	case r.Phase == release.Progressing:
+	case r.Phase == release.Progressing || r.Phase == release.Promoting:
 		return recovers + "; otherwise abort"
-	case r.Phase == release.Promoting:
-		return recovers + "; otherwise put the old template back"
-	default:
+	default: // it is on its way back already
 		return recovers
 	}
 }
