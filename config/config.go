@@ -19,13 +19,16 @@ const (
 	ServiceAccount = "lockstep-driver"
 )
 
-//go:embed rbac/*.yaml admission/*.yaml argo/*.yaml argo/plugin/*.yaml kruise/*.yaml kruise/crd/*.yaml
+//go:embed rbac/*.yaml admission/*.yaml preflight/*.yaml argo/*.yaml argo/plugin/*.yaml kruise/*.yaml kruise/crd/*.yaml
 var files embed.FS
 
 // RBAC is the driver's namespace, service account, role and binding, as one YAML stream.
 func RBAC() ([]byte, error) {
 	return stream("rbac/namespace", "rbac/serviceaccount", "rbac/role", "rbac/clusterrolebinding")
 }
+
+// Preflight is what lets the driver look at nodes and volumes before a release, and its binding, as one YAML stream.
+func Preflight() ([]byte, error) { return stream("preflight/role", "preflight/clusterrolebinding") }
 
 // Admission is the admission policy that keeps the hold, and its binding, as one YAML stream.
 func Admission() ([]byte, error) { return stream("admission/policy", "admission/binding") }

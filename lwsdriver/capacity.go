@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
@@ -92,33 +91,22 @@ func fewReplicas(s *seen, style pb.Style) []*pb.Warning {
 	return []*pb.Warning{{Code: "FewReplicas", Message: fmt.Sprintf(text, s.key)}}
 }
 
-// peakOf is what the release needs on top of what the workload has, when it needs most; in words, too. Promotion is the
-// peak: the added groups stay while the workload's own roll, by the user's maxSurge.
+// peakOf is what the release needs on top of what the workload has, when it needs most; in words, too.
 func peakOf(s *seen, p *pb.ReleasePolicy) (capacity.Need, string) {
 	policy, _ := release.ParsePolicy(p)
-	replicas := s.Stable.Replicas
-	added, surge, what := 0, surgeOf(s), ""
-	switch policy.Style {
-	case pb.Style_STYLE_CANARY:
-		added, what = policy.Batches[len(policy.Batches)-1].Up(replicas), "in its canary at the largest batch"
-	case pb.Style_STYLE_BLUE_GREEN:
-		added, what = replicas, "in the second set"
-		if policy.Traffic != nil {
-			surge = 0 // the first set is replaced while it serves nobody, without a surge
-		}
-	default:
-		return capacity.Need{}, "" // in place nothing comes on top
+	peak := capacity.PeakOf(policy, adopted(s).Saved, s.Stable.Replicas)
+	what := "in its canary at the largest batch"
+	if policy.Style == pb.Style_STYLE_BLUE_GREEN {
+		what = "in the second set"
 	}
-	need := capacity.Need{
-		Template: canaryTemplate(s.stable, policy), Network: s.stable.Spec.NetworkConfig, Groups: added + surge, Sets: 1,
-	}
-	if policy.Traffic != nil {
-		need.Services = 1
+	need := needOf(s, policy, peak)
+	if need.Groups == 0 {
+		return need, ""
 	}
 	text := fmt.Sprintf("the release needs up to %d groups (%d pods) on top of the %d groups of %s: %d %s",
-		need.Groups, need.Pods(), replicas, s.key, added, what)
-	if surge > 0 {
-		text += fmt.Sprintf(", %d for its own maxSurge during promotion", surge)
+		need.Groups, need.Pods(), s.Stable.Replicas, s.key, peak.Added, what)
+	if peak.Surge > 0 {
+		text += fmt.Sprintf(", %d for its own maxSurge during promotion", peak.Surge)
 	}
 	if list := capacity.Text(need.Requests()); list != "" {
 		text += ". They request " + list
@@ -126,14 +114,14 @@ func peakOf(s *seen, p *pb.ReleasePolicy) (capacity.Need, string) {
 	return need, text
 }
 
-// surgeOf is how many groups LWS may add of its own accord once the hold is off.
-func surgeOf(s *seen) int {
-	saved := adopted(s).Saved.MaxSurge
-	n, err := intstr.GetScaledValueFromIntOrPercent(&saved, s.Stable.Replicas, true)
-	if err != nil {
-		return 0
+func needOf(s *seen, policy release.Policy, peak capacity.Peak) capacity.Need {
+	need := capacity.Need{
+		Template: canaryTemplate(s.stable, policy), Network: s.stable.Spec.NetworkConfig, Groups: peak.Groups(), Sets: 1,
 	}
-	return min(n, s.Stable.Replicas)
+	if policy.Traffic != nil {
+		need.Services = 1
+	}
+	return need
 }
 
 // shortage is what quotas lack.
@@ -145,11 +133,9 @@ type shortage struct {
 // shortage asks for the namespace's quotas. It is one request per release that adds groups: a cache would keep every
 // quota of the cluster, and want the right to watch them, for a question that is asked some times a day.
 func (d *Driver) shortage(ctx context.Context, s *seen, need capacity.Need) (shortage, error) {
-	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
-	defer cancel()
-	quotas, err := d.core.CoreV1().ResourceQuotas(s.key.Namespace).List(ctx, metav1.ListOptions{})
+	quotas, err := d.listQuotas(ctx, s.key.Namespace)
 	if err != nil {
-		return shortage{}, fmt.Errorf("list resourcequotas in %s: %w", s.key.Namespace, err)
+		return shortage{}, err
 	}
 	var out shortage
 	var parts []string
@@ -164,6 +150,16 @@ func (d *Driver) shortage(ctx context.Context, s *seen, need capacity.Need) (sho
 	}
 	out.text = strings.Join(parts, "; ")
 	return out, nil
+}
+
+func (d *Driver) listQuotas(ctx context.Context, namespace string) (*corev1.ResourceQuotaList, error) {
+	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
+	defer cancel()
+	list, err := d.core.CoreV1().ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list resourcequotas in %s: %w", namespace, err)
+	}
+	return list, nil
 }
 
 func quotaRef(q *corev1.ResourceQuota) string { return "ResourceQuota " + q.Namespace + "/" + q.Name }

@@ -194,9 +194,13 @@ func groupRows(s *seen) []*pb.Group {
 }
 
 func groupRow(g plan.Group, role pb.GroupRole, updated bool) *pb.Group {
+	since := g.ReadySince
+	if !g.Ready {
+		since = g.LostAt
+	}
 	return &pb.Group{
 		Index: int32of(g.Index), Role: role, Leader: g.Leader, Revision: g.Revision, Updated: updated,
-		Ready: g.Ready, ReadyPods: int32of(g.ReadyPods), Pods: int32of(g.Pods), Since: stamp(g.ReadySince),
+		Ready: g.Ready, ReadyPods: int32of(g.ReadyPods), Pods: int32of(g.Pods), Since: stamp(since),
 		Reason: g.Reason, Pod: g.Pod, Message: g.Message,
 	}
 }

@@ -20,9 +20,7 @@ import (
 // judgeBudgets warns of PodDisruptionBudgets that do not do what people expect of them for groups, and refuses to keep
 // some beside those that select the same pods. Like quotas they are asked for once per release, and not watched.
 func (d *Driver) judgeBudgets(ctx context.Context, s *seen, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
-	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
-	defer cancel()
-	list, err := d.core.PolicyV1().PodDisruptionBudgets(s.key.Namespace).List(ctx, metav1.ListOptions{})
+	list, err := d.listBudgets(ctx, s.key.Namespace)
 	switch {
 	case err != nil && p.GetGroupDisruptionBudget():
 		return nil, fmt.Errorf("read the PodDisruptionBudgets of %s, beside which policy.group_disruption_budget keeps others: %w",
@@ -48,6 +46,16 @@ func (d *Driver) judgeBudgets(ctx context.Context, s *seen, p *pb.ReleasePolicy)
 		}
 	}
 	return warnings, nil
+}
+
+func (d *Driver) listBudgets(ctx context.Context, namespace string) (*policyv1.PodDisruptionBudgetList, error) {
+	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
+	defer cancel()
+	list, err := d.core.PolicyV1().PodDisruptionBudgets(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list poddisruptionbudgets in %s: %w", namespace, err)
+	}
+	return list, nil
 }
 
 // checkBudget refuses a release that is to keep budgets beside one of others that would get in their way.

@@ -17,6 +17,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/forecast"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -53,10 +54,19 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "LeaderWorkerSet %s: %v", key, err)
 	}
 	r.Blockers, r.Warnings = slices.Concat(refused, r.GetBlockers()), warnings
+	r.Findings = preflight.Untold(d.nearby(ctx, s, policyOf(req)), slices.Concat(r.Blockers, r.Warnings)...)
 	if startup, groups := d.caches.groups.startup(key, s.Stable.Replicas); req.GetStartup().AsDuration() == 0 && startup > 0 {
 		r.StartupGroups = int32(groups) //nolint:gosec // a number of groups
 	}
 	return r, nil
+}
+
+// policyOf is the policy of what is planned. Nil: the workload's own rolling update.
+func policyOf(req *pb.PlanRequest) *pb.ReleasePolicy {
+	if req.GetNative() {
+		return nil
+	}
+	return req.GetPolicy()
 }
 
 func checkPlan(req *pb.PlanRequest) error {

@@ -15,6 +15,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 var vllm = types.NamespacedName{Namespace: "default", Name: "vllm"}
@@ -340,5 +341,24 @@ func TestGroupsThatLWSDoesNotNumber(t *testing.T) {
 	b.of(vllm, 3, 1, noon, 0)
 	if n := len(b.sets[vllm].entries); n != 1 {
 		t.Errorf("%d groups are kept: one without a number never comes back", n)
+	}
+}
+
+// A row says since when its group has been as it is: ready, or not.
+func TestGroupRowSince(t *testing.T) {
+	ready, lost := noon.Add(-time.Minute), noon.Add(-time.Hour)
+	for name, tt := range map[string]struct {
+		group plan.Group
+		want  time.Time
+	}{
+		"ready":         {plan.Group{Ready: true, ReadySince: ready}, ready},
+		"ready anew":    {plan.Group{Ready: true, ReadySince: ready, LostAt: lost}, ready},
+		"lost":          {plan.Group{LostAt: lost}, lost},
+		"never started": {plan.Group{}, time.Time{}},
+	} {
+		since := groupRow(tt.group, pb.GroupRole_GROUP_ROLE_STABLE, false).GetSince()
+		if since == nil != tt.want.IsZero() || since != nil && !since.AsTime().Equal(tt.want) {
+			t.Errorf("%s: since %v, want %v", name, since, tt.want)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -53,6 +54,9 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 			return nil, err
 		}
 		warnings = append(warnings, costs...)
+		if !nothingWaits(s) {
+			warnings = append(warnings, preflight.Warnings(d.nearby(ctx, s, req.GetPolicy()), warnings...)...)
+		}
 		return begin(s, req)
 	})
 	if err != nil {

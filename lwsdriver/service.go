@@ -17,6 +17,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -51,6 +52,7 @@ func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.G
 			pb.Capability_CAPABILITY_LIST_REVISIONS,
 			pb.Capability_CAPABILITY_UNDO,
 			pb.Capability_CAPABILITY_PLAN,
+			pb.Capability_CAPABILITY_PREFLIGHT,
 			pb.Capability_CAPABILITY_TRAFFIC_WEIGHT,
 			pb.Capability_CAPABILITY_TRAFFIC_HEADER_ROUTE,
 			pb.Capability_CAPABILITY_TRAFFIC_MIRROR,
@@ -241,7 +243,7 @@ func checkWorkload(s *seen) error {
 			"LeaderWorkerSet %s does not number its groups (one has the group-index %q, so groupIdentity is not Ordinal): it knows "+
 				"no partition then, which is how Lockstep holds a workload. Make it again with groupIdentity Ordinal", s.key, s.unnumbered)
 	}
-	if w.Status.ObservedGeneration == 0 && len(w.Status.Conditions) > 0 {
+	if preflight.TooOld(w) {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_API_TOO_OLD,
 			"the LeaderWorkerSet controller does not report observedGeneration for %s, so it is older than v0.9.0, and counts "+
 				"groups as ready while their workers are not: upgrade LWS and its CRDs to v0.9.0 or later", s.key)

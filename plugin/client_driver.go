@@ -186,6 +186,18 @@ func (c *Client) Plan(ctx context.Context, req *pb.PlanRequest, opts ...grpc.Cal
 	}.do(ctx, c, req, opts)
 }
 
+// Preflight says what will hurt before it does.
+func (c *Client) Preflight(
+	ctx context.Context, req *pb.PreflightRequest, opts ...grpc.CallOption,
+) (*pb.PreflightResponse, error) {
+	return rpc[*pb.PreflightRequest, *pb.PreflightResponse]{
+		name:       "Preflight",
+		capability: pb.Capability_CAPABILITY_PREFLIGHT,
+		call:       c.driver.Preflight,
+		check:      func(r *pb.PreflightResponse) error { return checkFindings(r.GetFindings()) },
+	}.do(ctx, c, req, opts)
+}
+
 // ListRevisions returns the workload's history, newest first.
 func (c *Client) ListRevisions(
 	ctx context.Context, req *pb.ListRevisionsRequest, opts ...grpc.CallOption,

@@ -30,6 +30,7 @@ type scripted struct {
 	context  *pb.BatchContext
 	finalize *pb.FinalizeResponse
 	weight   *pb.SetWeightResponse
+	findings []*pb.Finding
 	err      error
 	calls    int
 }
@@ -58,6 +59,10 @@ func (s *scripted) WatchBatchContext(
 		}
 	}
 	return s.err
+}
+
+func (s *scripted) Preflight(context.Context, *pb.PreflightRequest) (*pb.PreflightResponse, error) {
+	return &pb.PreflightResponse{Findings: s.findings}, s.err
 }
 
 func (s *scripted) Finalize(context.Context, *pb.FinalizeRequest) (*pb.FinalizeResponse, error) {
@@ -259,5 +264,32 @@ func TestInfoIsACopy(t *testing.T) {
 	client.Info().Capabilities = nil
 	if diff := cmp.Diff(want, client.Info(), protocmp.Transform()); diff != "" {
 		t.Errorf("a caller changed the client's info (-want +got):\n%s", diff)
+	}
+}
+
+// A finding that says nothing is the driver's fault, and not shown to people.
+func TestClientRefusesBrokenFindings(t *testing.T) {
+	good := func() *pb.Finding {
+		return &pb.Finding{Rule: "R", Severity: pb.Severity_SEVERITY_INFO, Object: &pb.ObjectRef{Kind: "Node", Name: "n1"}, Message: "m"}
+	}
+	for name, tt := range map[string]struct {
+		mutate func(*pb.Finding)
+		want   codes.Code
+	}{
+		"good":          {func(*pb.Finding) {}, codes.OK},
+		"newer":         {func(f *pb.Finding) { f.Severity = 99 }, codes.OK},
+		"no rule":       {func(f *pb.Finding) { f.Rule = "" }, codes.Internal},
+		"no severity":   {func(f *pb.Finding) { f.Severity = 0 }, codes.Internal},
+		"no object":     {func(f *pb.Finding) { f.Object = nil }, codes.Internal},
+		"nameless":      {func(f *pb.Finding) { f.Object.Name = "" }, codes.Internal},
+		"says nothing":  {func(f *pb.Finding) { f.Message = "" }, codes.Internal},
+		"not a finding": {func(f *pb.Finding) { proto.Reset(f) }, codes.Internal},
+	} {
+		f := good()
+		tt.mutate(f)
+		client := plugintest.Connect(t, &scripted{info: infoWith(pb.Capability_CAPABILITY_PREFLIGHT), findings: []*pb.Finding{good(), f}}, nil)
+		if _, err := client.Preflight(t.Context(), &pb.PreflightRequest{}); status.Code(err) != tt.want {
+			t.Errorf("%s: %v, want %v", name, err, tt.want)
+		}
 	}
 }

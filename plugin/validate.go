@@ -169,6 +169,22 @@ func checkPlan(r *pb.PlanResponse) error {
 			return fmt.Errorf("steps[%d].%w", i, err)
 		}
 	}
+	return checkFindings(r.GetFindings())
+}
+
+func checkFindings(findings []*pb.Finding) error {
+	for i, f := range findings {
+		switch {
+		case f.GetRule() == "":
+			return fmt.Errorf("findings[%d].rule is empty", i)
+		case f.GetSeverity() == pb.Severity_SEVERITY_UNSPECIFIED:
+			return fmt.Errorf("findings[%d].severity is unspecified", i)
+		case f.GetObject().GetKind() == "" || f.GetObject().GetName() == "":
+			return fmt.Errorf("findings[%d].object is incomplete", i)
+		case f.GetMessage() == "":
+			return fmt.Errorf("findings[%d].message is empty", i)
+		}
+	}
 	return nil
 }
 

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
-	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -40,7 +38,7 @@ release has no number.
 					return err
 				}
 				if t.output.format != "" {
-					return s.document(o, response, view.Format(t.output.format))
+					return writeMessage(o.stdout, response, view.Format(t.output.format))
 				}
 				_, err = fmt.Fprint(o.stdout, view.History(response.GetRevisions(), time.Now()))
 				return err
@@ -71,23 +69,6 @@ func (s *session) revisions(o *options, templates bool) (*pb.ListRevisionsRespon
 		}
 	}
 	return response, nil
-}
-
-// document writes the history for programs: the response of the contract, as it is.
-func (s *session) document(o *options, response *pb.ListRevisionsResponse, format view.Format) error {
-	text, err := protojson.Marshal(response)
-	if err != nil {
-		return fmt.Errorf("encode the history of %s: %w", s.name, err)
-	}
-	if format == view.FormatYAML {
-		if text, err = yaml.JSONToYAML(text); err != nil {
-			return fmt.Errorf("encode the history of %s: %w", s.name, err)
-		}
-	} else {
-		text = append(text, '\n')
-	}
-	_, err = o.stdout.Write(text)
-	return err //nolint:wrapcheck // the caller's own stream
 }
 
 // pick finds the revision that a person names by its number or its hash.

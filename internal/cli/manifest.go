@@ -4,23 +4,21 @@
 package cli
 
 import (
-	"bufio"
-	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/forecast"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight/manifests"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -50,10 +48,12 @@ type manifest struct {
 	name     string
 	input    forecast.Input
 	warnings []*pb.Warning
+	// snapshot is what the file says. Nil: there is none.
+	snapshot *preflight.Snapshot
 }
 
 // read reads the files, and lays the flags over them. At most one name chooses among several LeaderWorkerSets of a file.
-func (f *manifestFlags) read(args []string) (manifest, error) {
+func (f *manifestFlags) read(o *options, args []string) (manifest, error) {
 	name := ""
 	if len(args) > 1 {
 		return manifest{}, usageErrorf("want the name of one LeaderWorkerSet at most, got %q", args)
@@ -65,20 +65,37 @@ func (f *manifestFlags) read(args []string) (manifest, error) {
 		return manifest{}, usageErrorf("--from, --max-unavailable and --max-surge need --filename, or --replicas alone")
 	}
 	next := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	var set *manifests.Set
 	if f.file != "" {
 		var err error
-		if next, err = readWorkload(f.file, name); err != nil {
+		if next, set, err = readWorkload(o, f.file, name); err != nil {
 			return manifest{}, err
 		}
 	}
 	now := next
 	if f.from != "" {
 		var err error
-		if now, err = readWorkload(f.from, next.Name); err != nil {
+		if now, _, err = readWorkload(o, f.from, next.Name); err != nil {
 			return manifest{}, err
 		}
 	}
-	return f.manifest(next, now)
+	m, err := f.manifest(next, now)
+	if err != nil || set == nil {
+		return m, err
+	}
+	return m, m.look(set, next)
+}
+
+// look takes a snapshot of what the file says about the workload, with the flags laid over it.
+func (m *manifest) look(set *manifests.Set, w *lws.LeaderWorkerSet) (err error) {
+	if m.snapshot, err = set.Snapshot(w); err != nil {
+		return usageErrorf("%w", err)
+	}
+	m.snapshot.Workload = w.DeepCopy()
+	m.snapshot.Workload.Spec.Replicas = ptr.To(int32(m.input.Replicas)) //nolint:gosec // a number of groups
+	m.snapshot.Rolling = m.input.Rolling
+	m.snapshot.Unseen[preflight.LongestRequests] = preflight.LongestRequestUnknown
+	return nil
 }
 
 func (f *manifestFlags) manifest(next, now *lws.LeaderWorkerSet) (manifest, error) {
@@ -91,11 +108,7 @@ func (f *manifestFlags) manifest(next, now *lws.LeaderWorkerSet) (manifest, erro
 	if f.replicas >= 0 {
 		m.input.Replicas = f.replicas
 	}
-	// What LWS's webhook sets where there is none.
-	m.input.Rolling = lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1), Partition: ptr.To[int32](0)}
-	if own := next.Spec.RolloutStrategy.RollingUpdateConfiguration; own != nil {
-		m.input.Rolling = *own
-	}
+	m.input.Rolling = manifests.Rolling(next)
 	for flag, v := range map[string]struct {
 		text string
 		to   *intstr.IntOrString
@@ -122,38 +135,25 @@ func (f *manifestFlags) manifest(next, now *lws.LeaderWorkerSet) (manifest, erro
 }
 
 // readWorkload reads the LeaderWorkerSet of a file that may have other objects, the one of a name unless that is empty.
-func readWorkload(path, name string) (*lws.LeaderWorkerSet, error) {
-	text, err := readAll(path)
+func readWorkload(o *options, path, name string) (*lws.LeaderWorkerSet, *manifests.Set, error) {
+	set, err := readManifests(o, path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var found []*lws.LeaderWorkerSet
-	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
-	for {
-		document, err := reader.Read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, usageErrorf("%s: %w", path, err)
-		}
-		w, err := workloadOf(document)
-		if err != nil {
-			return nil, usageErrorf("%s: %w", path, err)
-		}
-		if w != nil && (name == "" || w.Name == name) {
-			found = append(found, w)
-		}
+	found, err := set.Workloads()
+	if err != nil {
+		return nil, nil, usageErrorf("%w", err)
 	}
+	found = slices.DeleteFunc(found, func(w *lws.LeaderWorkerSet) bool { return name != "" && w.Name != name })
 	switch {
 	case len(found) == 1:
-		return found[0], nil
+		return found[0], set, nil
 	case len(found) > 1:
-		return nil, usageErrorf("%s has %d LeaderWorkerSets: name one of them", path, len(found))
+		return nil, nil, usageErrorf("%s has %d LeaderWorkerSets: name one of them", path, len(found))
 	case name != "":
-		return nil, usageErrorf("%s has no LeaderWorkerSet %q", path, name)
+		return nil, nil, usageErrorf("%s has no LeaderWorkerSet %q", path, name)
 	default:
-		return nil, usageErrorf("%s has no LeaderWorkerSet", path)
+		return nil, nil, usageErrorf("%s has no LeaderWorkerSet", path)
 	}
 }
 
@@ -166,26 +166,4 @@ func readAll(path string) ([]byte, error) {
 		return text, nil
 	}
 	return os.ReadFile(path)
-}
-
-// workloadOf is the LeaderWorkerSet in a document, nil if that is another object.
-func workloadOf(document []byte) (*lws.LeaderWorkerSet, error) {
-	var kind metav1.TypeMeta
-	if err := yaml.Unmarshal(document, &kind); err != nil {
-		return nil, fmt.Errorf("read an object: %w", err)
-	}
-	if kind.Kind != "LeaderWorkerSet" {
-		return nil, nil //nolint:nilnil // it is another object
-	}
-	if kind.APIVersion != lws.GroupVersion.String() {
-		return nil, fmt.Errorf("the LeaderWorkerSet has apiVersion %q, want %q", kind.APIVersion, lws.GroupVersion)
-	}
-	w := &lws.LeaderWorkerSet{}
-	if err := yaml.UnmarshalStrict(document, w); err != nil {
-		return nil, fmt.Errorf("read the LeaderWorkerSet: %w", err)
-	}
-	if n := ptr.Deref(w.Spec.Replicas, 1); n < 0 {
-		return nil, fmt.Errorf("LeaderWorkerSet %s has %d replicas", w.Name, n)
-	}
-	return w, nil
 }

@@ -18,6 +18,7 @@ import (
 const (
 	exitFailed      = 3
 	exitRolledBack  = 4
+	exitFound       = 5
 	exitInterrupted = 130
 )
 
@@ -35,6 +36,7 @@ func exitCodes() []exitMeaning {
 		{exitUsage, "the command line is wrong"},
 		{exitFailed, "the release is FAILED, for example past its progress deadline, and was left where it is"},
 		{exitRolledBack, "the release was rolled back, and this command was not to do that"},
+		{exitFound, "preflight found what --fail-on does not let pass"},
 		{exitInterrupted, "interrupted with Ctrl-C or SIGTERM: the release stands where it stood"},
 	}
 }

@@ -4,12 +4,16 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
@@ -117,4 +121,21 @@ func terminalSize(file *os.File) (width, height int) {
 		return 0, 0
 	}
 	return width, height
+}
+
+// writeMessage writes an answer of the contract for programs, as it is.
+func writeMessage(w io.Writer, m proto.Message, format view.Format) error {
+	text, err := protojson.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", m.ProtoReflect().Descriptor().Name(), err)
+	}
+	if format == view.FormatYAML {
+		if text, err = yaml.JSONToYAML(text); err != nil {
+			return fmt.Errorf("encode %s: %w", m.ProtoReflect().Descriptor().Name(), err)
+		}
+	} else {
+		text = append(text, '\n')
+	}
+	_, err = w.Write(text)
+	return err //nolint:wrapcheck // the caller's own stream
 }

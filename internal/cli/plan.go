@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/internal/picture"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/forecast"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -125,7 +126,7 @@ func (f *planFlags) planWorkload(o *options, s *session, policy *pb.ReleasePolic
 
 // planFile needs no cluster.
 func (f *planFlags) planFile(o *options, args []string, policy *pb.ReleasePolicy) error {
-	m, err := f.manifest.read(args)
+	m, err := f.manifest.read(o, args)
 	if err != nil {
 		return err
 	}
@@ -147,6 +148,10 @@ func (f *planFlags) planFile(o *options, args []string, policy *pb.ReleasePolicy
 		}
 	}
 	r.Warnings = m.warnings
+	if m.snapshot != nil {
+		m.snapshot.Policy = in.Policy
+		r.Findings = preflight.Check(m.snapshot).GetFindings()
+	}
 	if f.startup == 0 {
 		r.Warnings = append(r.Warnings, &pb.Warning{Code: "StartupUnknown", Message: "nobody knows how long a group takes to start: give --startup"})
 	}

@@ -48,7 +48,10 @@ text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans",
 type canvas struct {
 	strings.Builder
 
-	r     *pb.PlanResponse
+	r *pb.PlanResponse
+	// about is the line below the title, unready what a group that is not ready is called.
+	about, unready string
+
 	rows  []row
 	total time.Duration // all that is shown
 	end   time.Duration // of the release
@@ -63,7 +66,16 @@ type row struct {
 
 // Plan draws a dry run with its frames.
 func Plan(title string, r *pb.PlanResponse) []byte {
-	c := &canvas{r: r}
+	about := " · time in start-ups of a group, which nobody knows"
+	if r.GetEstimate() != nil {
+		about = fmt.Sprintf(" · %s in all · %s to start a group", short(r.GetEstimate().AsDuration()), short(r.GetStartup().AsDuration()))
+	}
+	return (&canvas{r: r, about: about, unready: "starting"}).draw(title)
+}
+
+// draw draws the whole picture.
+func (c *canvas) draw(title string) []byte {
+	r := c.r
 	if n := len(r.GetFrames()); n > 0 {
 		c.end = r.GetFrames()[n-1].GetAt().AsDuration()
 	}
@@ -118,16 +130,11 @@ func (c *canvas) x(at time.Duration) float64 {
 
 func (c *canvas) header(title string) {
 	fmt.Fprintf(c, `<text class="h" x="16" y="28">%s</text>`+"\n", html.EscapeString(title))
-	about := fmt.Sprintf("%s of %s", count(c.r.GetReplicas(), "group"), count(c.r.GetSize(), "pod"))
-	if c.r.GetEstimate() != nil {
-		about += fmt.Sprintf(" · %s in all · %s to start a group", short(c.r.GetEstimate().AsDuration()), short(c.r.GetStartup().AsDuration()))
-	} else {
-		about += " · time in start-ups of a group, which nobody knows"
-	}
-	fmt.Fprintf(c, `<text class="s" x="16" y="47">%s</text>`+"\n", about)
+	about := fmt.Sprintf("%s of %s%s", count(c.r.GetReplicas(), "group"), count(c.r.GetSize(), "pod"), c.about)
+	fmt.Fprintf(c, `<text class="s" x="16" y="47">%s</text>`+"\n", html.EscapeString(about))
 	x := float64(14)
 	for _, key := range []struct{ class, text string }{
-		{"old", "old, ready"}, {"starting", "starting"}, {"new", "new, ready"}, {"cap", "capacity"}, {"req", "requests to new"},
+		{"old", "old, ready"}, {"starting", c.unready}, {"new", "new, ready"}, {"cap", "capacity"}, {"req", "requests to new"},
 	} {
 		if key.class == "req" || key.class == "cap" {
 			fmt.Fprintf(c, `<path class="%s" d="M%.1f 64h18"/>`, key.class, x)

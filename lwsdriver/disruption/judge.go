@@ -73,6 +73,11 @@ func (w Workload) Caught(b *policyv1.PodDisruptionBudget) (leaders, workers int)
 	if err != nil || b.Namespace != w.Namespace {
 		return 0, 0 // the API server would not have taken it
 	}
+	return w.Selected(selector)
+}
+
+// Selected is how many of the workload's pods a selector selects.
+func (w Workload) Selected(selector labels.Selector) (leaders, workers int) {
 	for group := range w.Groups {
 		for index := range w.Size {
 			switch {

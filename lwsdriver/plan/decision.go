@@ -50,6 +50,8 @@ type Standing struct {
 	ready, available int
 	// lost is when each of the others was lost, the earliest first; zero for one that was never there.
 	lost []time.Time
+	// stuck is the one of them that is at fault if nothing else becomes ready. Nil: none.
+	stuck *Group
 	// nextReady is when the next group will have been ready for minReady. Zero: none is on its way.
 	nextReady time.Duration
 }

@@ -162,6 +162,9 @@ func (s *Standing) pursue(o Observation) {
 		}
 		if !g.at(revision) {
 			s.lost = append(s.lost, g.LostAt)
+			if !g.Ready { // one that serves at another revision waits for its turn
+				s.suspect(g)
+			}
 			continue
 		}
 		if g.FirstReady.After(s.ProgressAt) {
@@ -175,6 +178,7 @@ func (s *Standing) pursue(o Observation) {
 			continue
 		}
 		s.lost = append(s.lost, g.LostAt)
+		s.suspect(g)
 		if left := g.ReadySince.Add(o.Policy.MinReady).Sub(o.Now); g.Ready && (s.nextReady == 0 || left < s.nextReady) {
 			s.nextReady = max(left, time.Millisecond)
 		}

@@ -356,6 +356,6 @@ func underDeadline(o Observation, s Standing, d Decision, tolerated int) Decisio
 		return d
 	}
 	d.State, d.Reason = pb.State_STATE_FAILED, ReasonDeadline
-	d.Message = fmt.Sprintf("no progress for %s (since %s): %s", o.Policy.ProgressDeadline, since.UTC().Format("15:04:05 MST"), d.Message)
+	d.Message = fmt.Sprintf("no progress for %s (since %s): %s%s", o.Policy.ProgressDeadline, clock(since), d.Message, s.verdict(o))
 	return d
 }

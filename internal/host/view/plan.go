@@ -41,6 +41,9 @@ func Plan(name string, r *pb.PlanResponse) string {
 	for _, w := range r.GetWarnings() {
 		fmt.Fprintf(&notes, "warning: %s [%s]\n", w.GetMessage(), w.GetCode())
 	}
+	for _, f := range r.GetFindings() {
+		fmt.Fprintf(&notes, "preflight %s: %s. %s [%s]\n", SeverityWord(f.GetSeverity()), OneLine(f.GetMessage()), OneLine(f.GetFix()), f.GetRule())
+	}
 	if notes.Len() > 0 {
 		text += "\n" + notes.String()
 	}

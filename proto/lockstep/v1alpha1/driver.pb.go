@@ -54,6 +54,8 @@ const (
 	Capability_CAPABILITY_TRAFFIC_MIRROR Capability = 10
 	// WatchWorkloads.
 	Capability_CAPABILITY_WATCH_WORKLOADS Capability = 11
+	// Preflight.
+	Capability_CAPABILITY_PREFLIGHT Capability = 12
 )
 
 // Enum value maps for Capability.
@@ -71,6 +73,7 @@ var (
 		9:  "CAPABILITY_TRAFFIC_HEADER_ROUTE",
 		10: "CAPABILITY_TRAFFIC_MIRROR",
 		11: "CAPABILITY_WATCH_WORKLOADS",
+		12: "CAPABILITY_PREFLIGHT",
 	}
 	Capability_value = map[string]int32{
 		"CAPABILITY_UNSPECIFIED":          0,
@@ -85,6 +88,7 @@ var (
 		"CAPABILITY_TRAFFIC_HEADER_ROUTE": 9,
 		"CAPABILITY_TRAFFIC_MIRROR":       10,
 		"CAPABILITY_WATCH_WORKLOADS":      11,
+		"CAPABILITY_PREFLIGHT":            12,
 	}
 )
 
@@ -1679,7 +1683,10 @@ type PlanResponse struct {
 	// Optional. The style that was planned. Unspecified: the workload's own rolling update.
 	Style Style `protobuf:"varint,10,opt,name=style,proto3,enum=lockstep.v1alpha1.Style" json:"style,omitempty"`
 	// Optional. How the groups are at each moment at which something changes, if asked for.
-	Frames        []*PlanFrame `protobuf:"bytes,11,rep,name=frames,proto3" json:"frames,omitempty"`
+	Frames []*PlanFrame `protobuf:"bytes,11,rep,name=frames,proto3" json:"frames,omitempty"`
+	// Optional. What Preflight finds, the gravest first, but for nodes, which a plan does not look at, and for what is among
+	// `blockers` and `warnings`.
+	Findings      []*Finding `protobuf:"bytes,12,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1787,6 +1794,13 @@ func (x *PlanResponse) GetStyle() Style {
 func (x *PlanResponse) GetFrames() []*PlanFrame {
 	if x != nil {
 		return x.Frames
+	}
+	return nil
+}
+
+func (x *PlanResponse) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
 	}
 	return nil
 }
@@ -2517,7 +2531,7 @@ var File_lockstep_v1alpha1_driver_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\n" +
-	"\x1elockstep/v1alpha1/driver.proto\x12\x11lockstep.v1alpha1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dlockstep/v1alpha1/batch.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\x16\n" +
+	"\x1elockstep/v1alpha1/driver.proto\x12\x11lockstep.v1alpha1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dlockstep/v1alpha1/batch.proto\x1a\x1elockstep/v1alpha1/policy.proto\x1a!lockstep/v1alpha1/preflight.proto\"\x16\n" +
 	"\x14GetDriverInfoRequest\"\xc2\x02\n" +
 	"\x15GetDriverInfoResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
@@ -2609,7 +2623,7 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\astartup\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\astartup\x12\x16\n" +
 	"\x06native\x18\x04 \x01(\bR\x06native\x12?\n" +
 	"\x1cstateful_set_max_unavailable\x18\x05 \x01(\bR\x19statefulSetMaxUnavailable\x12%\n" +
-	"\x0einclude_frames\x18\x06 \x01(\bR\rincludeFrames\"\xa6\x04\n" +
+	"\x0einclude_frames\x18\x06 \x01(\bR\rincludeFrames\"\xde\x04\n" +
 	"\fPlanResponse\x121\n" +
 	"\x05steps\x18\x01 \x03(\v2\x1b.lockstep.v1alpha1.PlanStepR\x05steps\x126\n" +
 	"\bblockers\x18\x02 \x03(\v2\x1a.lockstep.v1alpha1.WarningR\bblockers\x126\n" +
@@ -2622,7 +2636,8 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\x04size\x18\t \x01(\x05R\x04size\x12.\n" +
 	"\x05style\x18\n" +
 	" \x01(\x0e2\x18.lockstep.v1alpha1.StyleR\x05style\x124\n" +
-	"\x06frames\x18\v \x03(\v2\x1c.lockstep.v1alpha1.PlanFrameR\x06frames\"\xf5\x04\n" +
+	"\x06frames\x18\v \x03(\v2\x1c.lockstep.v1alpha1.PlanFrameR\x06frames\x126\n" +
+	"\bfindings\x18\f \x03(\v2\x1a.lockstep.v1alpha1.FindingR\bfindings\"\xf5\x04\n" +
 	"\bPlanStep\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\rstable_groups\x18\x02 \x01(\x05R\fstableGroups\x12#\n" +
@@ -2687,7 +2702,7 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\tR\brevision\"]\n" +
 	"\fUndoResponse\x121\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x19.lockstep.v1alpha1.ActionR\x06action\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\tR\brevision*\xcd\x02\n" +
+	"\brevision\x18\x02 \x01(\tR\brevision*\xe7\x02\n" +
 	"\n" +
 	"Capability\x12\x1a\n" +
 	"\x16CAPABILITY_UNSPECIFIED\x10\x00\x12\x14\n" +
@@ -2702,7 +2717,8 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\x1fCAPABILITY_TRAFFIC_HEADER_ROUTE\x10\t\x12\x1d\n" +
 	"\x19CAPABILITY_TRAFFIC_MIRROR\x10\n" +
 	"\x12\x1e\n" +
-	"\x1aCAPABILITY_WATCH_WORKLOADS\x10\v*M\n" +
+	"\x1aCAPABILITY_WATCH_WORKLOADS\x10\v\x12\x18\n" +
+	"\x14CAPABILITY_PREFLIGHT\x10\f*M\n" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10ACTION_UNCHANGED\x10\x01\x12\x15\n" +
@@ -2710,7 +2726,7 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\x0eFinalizeIntent\x12\x1f\n" +
 	"\x1bFINALIZE_INTENT_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17FINALIZE_INTENT_PROMOTE\x10\x01\x12\x1c\n" +
-	"\x18FINALIZE_INTENT_ROLLBACK\x10\x022\xed\b\n" +
+	"\x18FINALIZE_INTENT_ROLLBACK\x10\x022\xc5\t\n" +
 	"\x0eWorkloadDriver\x12b\n" +
 	"\rGetDriverInfo\x12'.lockstep.v1alpha1.GetDriverInfoRequest\x1a(.lockstep.v1alpha1.GetDriverInfoResponse\x12J\n" +
 	"\x05Adopt\x12\x1f.lockstep.v1alpha1.AdoptRequest\x1a .lockstep.v1alpha1.AdoptResponse\x12M\n" +
@@ -2722,7 +2738,8 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\x11WatchBatchContext\x12+.lockstep.v1alpha1.WatchBatchContextRequest\x1a,.lockstep.v1alpha1.WatchBatchContextResponse0\x01\x12g\n" +
 	"\x0eWatchWorkloads\x12(.lockstep.v1alpha1.WatchWorkloadsRequest\x1a).lockstep.v1alpha1.WatchWorkloadsResponse0\x01\x12S\n" +
 	"\bFinalize\x12\".lockstep.v1alpha1.FinalizeRequest\x1a#.lockstep.v1alpha1.FinalizeResponse\x12G\n" +
-	"\x04Plan\x12\x1e.lockstep.v1alpha1.PlanRequest\x1a\x1f.lockstep.v1alpha1.PlanResponse\x12b\n" +
+	"\x04Plan\x12\x1e.lockstep.v1alpha1.PlanRequest\x1a\x1f.lockstep.v1alpha1.PlanResponse\x12V\n" +
+	"\tPreflight\x12#.lockstep.v1alpha1.PreflightRequest\x1a$.lockstep.v1alpha1.PreflightResponse\x12b\n" +
 	"\rListRevisions\x12'.lockstep.v1alpha1.ListRevisionsRequest\x1a(.lockstep.v1alpha1.ListRevisionsResponse\x12G\n" +
 	"\x04Undo\x12\x1e.lockstep.v1alpha1.UndoRequest\x1a\x1f.lockstep.v1alpha1.UndoResponseBPZNgithub.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1;lockstepv1alpha1b\x06proto3"
 
@@ -2781,9 +2798,12 @@ var file_lockstep_v1alpha1_driver_proto_goTypes = []any{
 	(*BatchContext)(nil),                  // 37: lockstep.v1alpha1.BatchContext
 	(*ReleasePolicy)(nil),                 // 38: lockstep.v1alpha1.ReleasePolicy
 	(*durationpb.Duration)(nil),           // 39: google.protobuf.Duration
-	(GroupRole)(0),                        // 40: lockstep.v1alpha1.GroupRole
-	(*timestamppb.Timestamp)(nil),         // 41: google.protobuf.Timestamp
-	(State)(0),                            // 42: lockstep.v1alpha1.State
+	(*Finding)(nil),                       // 40: lockstep.v1alpha1.Finding
+	(GroupRole)(0),                        // 41: lockstep.v1alpha1.GroupRole
+	(*timestamppb.Timestamp)(nil),         // 42: google.protobuf.Timestamp
+	(State)(0),                            // 43: lockstep.v1alpha1.State
+	(*PreflightRequest)(nil),              // 44: lockstep.v1alpha1.PreflightRequest
+	(*PreflightResponse)(nil),             // 45: lockstep.v1alpha1.PreflightResponse
 }
 var file_lockstep_v1alpha1_driver_proto_depIdxs = []int32{
 	5,  // 0: lockstep.v1alpha1.GetDriverInfoResponse.kinds:type_name -> lockstep.v1alpha1.WorkloadKind
@@ -2829,48 +2849,51 @@ var file_lockstep_v1alpha1_driver_proto_depIdxs = []int32{
 	39, // 40: lockstep.v1alpha1.PlanResponse.startup:type_name -> google.protobuf.Duration
 	34, // 41: lockstep.v1alpha1.PlanResponse.style:type_name -> lockstep.v1alpha1.Style
 	26, // 42: lockstep.v1alpha1.PlanResponse.frames:type_name -> lockstep.v1alpha1.PlanFrame
-	33, // 43: lockstep.v1alpha1.PlanStep.extra_resources:type_name -> lockstep.v1alpha1.PlanStep.ExtraResourcesEntry
-	39, // 44: lockstep.v1alpha1.PlanStep.estimate:type_name -> google.protobuf.Duration
-	39, // 45: lockstep.v1alpha1.PlanFrame.at:type_name -> google.protobuf.Duration
-	27, // 46: lockstep.v1alpha1.PlanFrame.groups:type_name -> lockstep.v1alpha1.PlanGroup
-	40, // 47: lockstep.v1alpha1.PlanGroup.role:type_name -> lockstep.v1alpha1.GroupRole
-	36, // 48: lockstep.v1alpha1.ListRevisionsRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	30, // 49: lockstep.v1alpha1.ListRevisionsResponse.revisions:type_name -> lockstep.v1alpha1.Revision
-	6,  // 50: lockstep.v1alpha1.ListRevisionsResponse.warnings:type_name -> lockstep.v1alpha1.Warning
-	41, // 51: lockstep.v1alpha1.Revision.create_time:type_name -> google.protobuf.Timestamp
-	42, // 52: lockstep.v1alpha1.Revision.outcome:type_name -> lockstep.v1alpha1.State
-	41, // 53: lockstep.v1alpha1.Revision.end_time:type_name -> google.protobuf.Timestamp
-	36, // 54: lockstep.v1alpha1.UndoRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	1,  // 55: lockstep.v1alpha1.UndoResponse.action:type_name -> lockstep.v1alpha1.Action
-	3,  // 56: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:input_type -> lockstep.v1alpha1.GetDriverInfoRequest
-	7,  // 57: lockstep.v1alpha1.WorkloadDriver.Adopt:input_type -> lockstep.v1alpha1.AdoptRequest
-	9,  // 58: lockstep.v1alpha1.WorkloadDriver.Disown:input_type -> lockstep.v1alpha1.DisownRequest
-	11, // 59: lockstep.v1alpha1.WorkloadDriver.Initialize:input_type -> lockstep.v1alpha1.InitializeRequest
-	13, // 60: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:input_type -> lockstep.v1alpha1.UpgradeBatchRequest
-	15, // 61: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:input_type -> lockstep.v1alpha1.CalculateBatchContextRequest
-	17, // 62: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:input_type -> lockstep.v1alpha1.WatchBatchContextRequest
-	19, // 63: lockstep.v1alpha1.WorkloadDriver.WatchWorkloads:input_type -> lockstep.v1alpha1.WatchWorkloadsRequest
-	21, // 64: lockstep.v1alpha1.WorkloadDriver.Finalize:input_type -> lockstep.v1alpha1.FinalizeRequest
-	23, // 65: lockstep.v1alpha1.WorkloadDriver.Plan:input_type -> lockstep.v1alpha1.PlanRequest
-	28, // 66: lockstep.v1alpha1.WorkloadDriver.ListRevisions:input_type -> lockstep.v1alpha1.ListRevisionsRequest
-	31, // 67: lockstep.v1alpha1.WorkloadDriver.Undo:input_type -> lockstep.v1alpha1.UndoRequest
-	4,  // 68: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:output_type -> lockstep.v1alpha1.GetDriverInfoResponse
-	8,  // 69: lockstep.v1alpha1.WorkloadDriver.Adopt:output_type -> lockstep.v1alpha1.AdoptResponse
-	10, // 70: lockstep.v1alpha1.WorkloadDriver.Disown:output_type -> lockstep.v1alpha1.DisownResponse
-	12, // 71: lockstep.v1alpha1.WorkloadDriver.Initialize:output_type -> lockstep.v1alpha1.InitializeResponse
-	14, // 72: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:output_type -> lockstep.v1alpha1.UpgradeBatchResponse
-	16, // 73: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:output_type -> lockstep.v1alpha1.CalculateBatchContextResponse
-	18, // 74: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:output_type -> lockstep.v1alpha1.WatchBatchContextResponse
-	20, // 75: lockstep.v1alpha1.WorkloadDriver.WatchWorkloads:output_type -> lockstep.v1alpha1.WatchWorkloadsResponse
-	22, // 76: lockstep.v1alpha1.WorkloadDriver.Finalize:output_type -> lockstep.v1alpha1.FinalizeResponse
-	24, // 77: lockstep.v1alpha1.WorkloadDriver.Plan:output_type -> lockstep.v1alpha1.PlanResponse
-	29, // 78: lockstep.v1alpha1.WorkloadDriver.ListRevisions:output_type -> lockstep.v1alpha1.ListRevisionsResponse
-	32, // 79: lockstep.v1alpha1.WorkloadDriver.Undo:output_type -> lockstep.v1alpha1.UndoResponse
-	68, // [68:80] is the sub-list for method output_type
-	56, // [56:68] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	40, // 43: lockstep.v1alpha1.PlanResponse.findings:type_name -> lockstep.v1alpha1.Finding
+	33, // 44: lockstep.v1alpha1.PlanStep.extra_resources:type_name -> lockstep.v1alpha1.PlanStep.ExtraResourcesEntry
+	39, // 45: lockstep.v1alpha1.PlanStep.estimate:type_name -> google.protobuf.Duration
+	39, // 46: lockstep.v1alpha1.PlanFrame.at:type_name -> google.protobuf.Duration
+	27, // 47: lockstep.v1alpha1.PlanFrame.groups:type_name -> lockstep.v1alpha1.PlanGroup
+	41, // 48: lockstep.v1alpha1.PlanGroup.role:type_name -> lockstep.v1alpha1.GroupRole
+	36, // 49: lockstep.v1alpha1.ListRevisionsRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	30, // 50: lockstep.v1alpha1.ListRevisionsResponse.revisions:type_name -> lockstep.v1alpha1.Revision
+	6,  // 51: lockstep.v1alpha1.ListRevisionsResponse.warnings:type_name -> lockstep.v1alpha1.Warning
+	42, // 52: lockstep.v1alpha1.Revision.create_time:type_name -> google.protobuf.Timestamp
+	43, // 53: lockstep.v1alpha1.Revision.outcome:type_name -> lockstep.v1alpha1.State
+	42, // 54: lockstep.v1alpha1.Revision.end_time:type_name -> google.protobuf.Timestamp
+	36, // 55: lockstep.v1alpha1.UndoRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	1,  // 56: lockstep.v1alpha1.UndoResponse.action:type_name -> lockstep.v1alpha1.Action
+	3,  // 57: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:input_type -> lockstep.v1alpha1.GetDriverInfoRequest
+	7,  // 58: lockstep.v1alpha1.WorkloadDriver.Adopt:input_type -> lockstep.v1alpha1.AdoptRequest
+	9,  // 59: lockstep.v1alpha1.WorkloadDriver.Disown:input_type -> lockstep.v1alpha1.DisownRequest
+	11, // 60: lockstep.v1alpha1.WorkloadDriver.Initialize:input_type -> lockstep.v1alpha1.InitializeRequest
+	13, // 61: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:input_type -> lockstep.v1alpha1.UpgradeBatchRequest
+	15, // 62: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:input_type -> lockstep.v1alpha1.CalculateBatchContextRequest
+	17, // 63: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:input_type -> lockstep.v1alpha1.WatchBatchContextRequest
+	19, // 64: lockstep.v1alpha1.WorkloadDriver.WatchWorkloads:input_type -> lockstep.v1alpha1.WatchWorkloadsRequest
+	21, // 65: lockstep.v1alpha1.WorkloadDriver.Finalize:input_type -> lockstep.v1alpha1.FinalizeRequest
+	23, // 66: lockstep.v1alpha1.WorkloadDriver.Plan:input_type -> lockstep.v1alpha1.PlanRequest
+	44, // 67: lockstep.v1alpha1.WorkloadDriver.Preflight:input_type -> lockstep.v1alpha1.PreflightRequest
+	28, // 68: lockstep.v1alpha1.WorkloadDriver.ListRevisions:input_type -> lockstep.v1alpha1.ListRevisionsRequest
+	31, // 69: lockstep.v1alpha1.WorkloadDriver.Undo:input_type -> lockstep.v1alpha1.UndoRequest
+	4,  // 70: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:output_type -> lockstep.v1alpha1.GetDriverInfoResponse
+	8,  // 71: lockstep.v1alpha1.WorkloadDriver.Adopt:output_type -> lockstep.v1alpha1.AdoptResponse
+	10, // 72: lockstep.v1alpha1.WorkloadDriver.Disown:output_type -> lockstep.v1alpha1.DisownResponse
+	12, // 73: lockstep.v1alpha1.WorkloadDriver.Initialize:output_type -> lockstep.v1alpha1.InitializeResponse
+	14, // 74: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:output_type -> lockstep.v1alpha1.UpgradeBatchResponse
+	16, // 75: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:output_type -> lockstep.v1alpha1.CalculateBatchContextResponse
+	18, // 76: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:output_type -> lockstep.v1alpha1.WatchBatchContextResponse
+	20, // 77: lockstep.v1alpha1.WorkloadDriver.WatchWorkloads:output_type -> lockstep.v1alpha1.WatchWorkloadsResponse
+	22, // 78: lockstep.v1alpha1.WorkloadDriver.Finalize:output_type -> lockstep.v1alpha1.FinalizeResponse
+	24, // 79: lockstep.v1alpha1.WorkloadDriver.Plan:output_type -> lockstep.v1alpha1.PlanResponse
+	45, // 80: lockstep.v1alpha1.WorkloadDriver.Preflight:output_type -> lockstep.v1alpha1.PreflightResponse
+	29, // 81: lockstep.v1alpha1.WorkloadDriver.ListRevisions:output_type -> lockstep.v1alpha1.ListRevisionsResponse
+	32, // 82: lockstep.v1alpha1.WorkloadDriver.Undo:output_type -> lockstep.v1alpha1.UndoResponse
+	70, // [70:83] is the sub-list for method output_type
+	57, // [57:70] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1alpha1_driver_proto_init() }
@@ -2880,6 +2903,7 @@ func file_lockstep_v1alpha1_driver_proto_init() {
 	}
 	file_lockstep_v1alpha1_batch_proto_init()
 	file_lockstep_v1alpha1_policy_proto_init()
+	file_lockstep_v1alpha1_preflight_proto_init()
 	file_lockstep_v1alpha1_driver_proto_msgTypes[10].OneofWrappers = []any{
 		(*UpgradeBatchRequest_Batch)(nil),
 		(*UpgradeBatchRequest_Groups)(nil),

@@ -32,6 +32,7 @@ const (
 	WorkloadDriver_WatchWorkloads_FullMethodName        = "/lockstep.v1alpha1.WorkloadDriver/WatchWorkloads"
 	WorkloadDriver_Finalize_FullMethodName              = "/lockstep.v1alpha1.WorkloadDriver/Finalize"
 	WorkloadDriver_Plan_FullMethodName                  = "/lockstep.v1alpha1.WorkloadDriver/Plan"
+	WorkloadDriver_Preflight_FullMethodName             = "/lockstep.v1alpha1.WorkloadDriver/Preflight"
 	WorkloadDriver_ListRevisions_FullMethodName         = "/lockstep.v1alpha1.WorkloadDriver/ListRevisions"
 	WorkloadDriver_Undo_FullMethodName                  = "/lockstep.v1alpha1.WorkloadDriver/Undo"
 )
@@ -78,6 +79,9 @@ type WorkloadDriverClient interface {
 	Finalize(ctx context.Context, in *FinalizeRequest, opts ...grpc.CallOption) (*FinalizeResponse, error)
 	// Plan is a dry run: what each step would do, cost and need, and what would block it. It writes nothing.
 	Plan(ctx context.Context, in *PlanRequest, opts ...grpc.CallOption) (*PlanResponse, error)
+	// Preflight says what will hurt before it does: each finding with its severity, object and field, why, and what to do.
+	// It writes nothing.
+	Preflight(ctx context.Context, in *PreflightRequest, opts ...grpc.CallOption) (*PreflightResponse, error)
 	// ListRevisions returns the workload's revision history, newest first. It writes nothing.
 	ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error)
 	// Undo restores the template of an older revision, which the host then releases like any other change. Restoring the
@@ -212,6 +216,16 @@ func (c *workloadDriverClient) Plan(ctx context.Context, in *PlanRequest, opts .
 	return out, nil
 }
 
+func (c *workloadDriverClient) Preflight(ctx context.Context, in *PreflightRequest, opts ...grpc.CallOption) (*PreflightResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PreflightResponse)
+	err := c.cc.Invoke(ctx, WorkloadDriver_Preflight_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *workloadDriverClient) ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListRevisionsResponse)
@@ -274,6 +288,9 @@ type WorkloadDriverServer interface {
 	Finalize(context.Context, *FinalizeRequest) (*FinalizeResponse, error)
 	// Plan is a dry run: what each step would do, cost and need, and what would block it. It writes nothing.
 	Plan(context.Context, *PlanRequest) (*PlanResponse, error)
+	// Preflight says what will hurt before it does: each finding with its severity, object and field, why, and what to do.
+	// It writes nothing.
+	Preflight(context.Context, *PreflightRequest) (*PreflightResponse, error)
 	// ListRevisions returns the workload's revision history, newest first. It writes nothing.
 	ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error)
 	// Undo restores the template of an older revision, which the host then releases like any other change. Restoring the
@@ -319,6 +336,9 @@ func (UnimplementedWorkloadDriverServer) Finalize(context.Context, *FinalizeRequ
 }
 func (UnimplementedWorkloadDriverServer) Plan(context.Context, *PlanRequest) (*PlanResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Plan not implemented")
+}
+func (UnimplementedWorkloadDriverServer) Preflight(context.Context, *PreflightRequest) (*PreflightResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Preflight not implemented")
 }
 func (UnimplementedWorkloadDriverServer) ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRevisions not implemented")
@@ -513,6 +533,24 @@ func _WorkloadDriver_Plan_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _WorkloadDriver_Preflight_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PreflightRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkloadDriverServer).Preflight(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkloadDriver_Preflight_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkloadDriverServer).Preflight(ctx, req.(*PreflightRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _WorkloadDriver_ListRevisions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListRevisionsRequest)
 	if err := dec(in); err != nil {
@@ -587,6 +625,10 @@ var WorkloadDriver_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Plan",
 			Handler:    _WorkloadDriver_Plan_Handler,
+		},
+		{
+			MethodName: "Preflight",
+			Handler:    _WorkloadDriver_Preflight_Handler,
 		},
 		{
 			MethodName: "ListRevisions",

@@ -1,0 +1,127 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host/hosttest"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func TestPreflightFiles(t *testing.T) {
+	const rules = "../../lwsdriver/preflight/testdata/"
+	fail := func(rule string) string { return rules + rule + "/fail.yaml" }
+	for name, tc := range map[string]struct {
+		reason         string
+		args           []string
+		code           int
+		stdout, stderr []string
+	}{
+		"Warning": {
+			reason: "a warning does not fail by default", args: []string{"-f", fail("PreStopMissing")},
+			stdout: []string{
+				"Workload  default/vllm\n", "\nwarning   no container of the leader has a preStop hook [PreStopMissing]\n          " + fail("PreStopMissing") + ":16: ",
+				"\n     why  A pod", "\n     fix  Give", "not looked at: Services, so nothing is said of ServiceSelectsWorkers: there are none in the files\n", "\n0 errors, 1 warning, 1 note\n",
+			},
+		},
+		"FailOnWarning": {reason: "it does if it is to", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "warning"}, code: exitFound, stderr: []string{"1 found that --fail-on warning does not let pass"}},
+		"FailOnNote":    {reason: "notes, too", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "note"}, code: exitFound, stderr: []string{"2 found"}},
+		"Error":         {reason: "an error fails by default", args: []string{"-f", fail("NoRoomToRoll")}, code: exitFound, stdout: []string{"error "}, stderr: []string{"1 found"}},
+		"Never":         {reason: "unless nothing is to fail", args: []string{"-f", fail("NoRoomToRoll"), "--fail-on", "never"}, stdout: []string{"[NoRoomToRoll]"}},
+		"OtherFiles": {
+			reason: "all files are one whole", args: []string{"-f", fail("PreStopMissing"), "-f", rules + "../../../config/rbac/role.yaml", "--fail-on", "never"},
+			stdout: []string{"[PreStopMissing]"},
+		},
+		"Policy": {
+			reason: "the release's flags count", args: []string{"-f", fail("QuotaExceeded"), "--batches", "50%"},
+			stdout: []string{"2 groups (4 pods) more do not fit"},
+		},
+		"StyleAlone": {reason: "whatever the batches", args: []string{"-f", fail("QuotaExceeded"), "--style", "canary"}, stdout: []string{"4 groups (8 pods) more do not fit"}},
+		"OwnUpdate":  {reason: "without flags nothing comes on top here", args: []string{"-f", fail("QuotaExceeded")}, stdout: []string{"\n0 errors, 0 warnings, 1 note\n"}},
+		"Expectations": {
+			reason: "what no manifest says", args: []string{"-f", fail("PreStopMissing"), "--longest-request", "5m", "--topology", "rack"},
+			stdout: []string{"[GracePeriodBelowLongestRequest]", "[TopologyNotSpread]"},
+		},
+		"NoSuchWorkload": {reason: "another name", args: []string{"other", "-f", fail("PreStopMissing")}, code: exitUsage, stderr: []string{"no LeaderWorkerSet other"}},
+		"NoFile":         {reason: "it is not there", args: []string{"-f", "nowhere.yaml"}, code: exitError, stderr: []string{"nowhere.yaml"}},
+		"NoName":         {reason: "neither name nor file", code: exitUsage, stderr: []string{"needs the name of one LeaderWorkerSet"}},
+		"BadFailOn":      {reason: "no such severity", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "fatal"}, code: exitUsage, stderr: []string{"--fail-on"}},
+		"BadFormat":      {reason: "no such format", args: []string{"vllm", "-o", "xml"}, code: exitUsage, stderr: []string{"want json, yaml or sarif"}},
+		"BadPolicy":      {reason: "as the driver refuses it", args: []string{"-f", fail("PreStopMissing"), "--batches", "2,1"}, code: exitUsage, stderr: []string{"policy.batches[1]"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := runProgram(deadline(t), t, "", append([]string{"preflight"}, tc.args...)...)
+			if got.code != tc.code {
+				t.Errorf("%s: exit code %d, want %d\n%s%s", tc.reason, got.code, tc.code, got.stdout, got.stderr)
+			}
+			for _, words := range tc.stdout {
+				if !strings.Contains(got.stdout, words) {
+					t.Errorf("%s: stdout has no %q:\n%s", tc.reason, words, got.stdout)
+				}
+			}
+			for _, words := range tc.stderr {
+				if !strings.Contains(got.stderr, words) {
+					t.Errorf("%s: stderr has no %q:\n%s", tc.reason, words, got.stderr)
+				}
+			}
+		})
+	}
+}
+
+// Programs get the answer of the contract, or SARIF with the line of each field.
+func TestPreflightDocuments(t *testing.T) {
+	const file = "../../lwsdriver/preflight/testdata/ReadinessSameAsLiveness/fail.yaml"
+	got := runProgram(deadline(t), t, "", "preflight", "-f", file, "-o", "json")
+	r := &pb.PreflightResponse{}
+	if err := protojson.Unmarshal([]byte(got.stdout), r); err != nil || len(r.GetFindings()) != 2 || r.GetFindings()[0].GetRule() != "ReadinessSameAsLiveness" {
+		t.Errorf("%v: %s", err, got.stdout)
+	}
+	two := runProgram(deadline(t), t, "", "preflight", "-f", file, "-f", file, "-o", "yaml")
+	if n := strings.Count(two.stdout, "\n  name: vllm\n"); n != 2 || strings.Count(two.stdout, "---\n") != 2 {
+		t.Errorf("two workloads are two documents, each with its name:\n%s", two.stdout)
+	}
+	got = runProgram(deadline(t), t, "", "preflight", "-f", file, "-o", "sarif")
+	var log struct {
+		Runs []struct {
+			Results []struct {
+				RuleID    string
+				Locations []struct {
+					PhysicalLocation struct {
+						ArtifactLocation struct{ URI string }
+						Region           struct{ StartLine int }
+					}
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(got.stdout), &log); err != nil || len(log.Runs) != 1 || len(log.Runs[0].Results) != 2 {
+		t.Fatalf("%v: %s", err, got.stdout)
+	}
+	first := log.Runs[0].Results[0]
+	if at := first.Locations[0].PhysicalLocation; first.RuleID != "ReadinessSameAsLiveness" || at.ArtifactLocation.URI != file || at.Region.StartLine != 20 {
+		t.Errorf("%+v", first)
+	}
+}
+
+// A plan of manifests has the findings, too.
+func TestPlanFindings(t *testing.T) {
+	got := runProgram(deadline(t), t, "", "plan", "--filename", "../../lwsdriver/preflight/testdata/PreStopMissing/fail.yaml", "--batches", "1")
+	if got.code != exitOK || !strings.Contains(got.stdout, "\npreflight warning: no container of the leader has a preStop hook. Give ") {
+		t.Errorf("exit code %d:\n%s%s", got.code, got.stdout, got.stderr)
+	}
+}
+
+// A driver that knows no preflight says so.
+func TestPreflightUnsupported(t *testing.T) {
+	got := runProgram(deadline(t), t, hosttest.Serve(t, hosttest.New()).Address, "preflight", "vllm")
+	if got.code != exitError || !strings.Contains(got.stderr, "does not serve Preflight") {
+		t.Errorf("exit code %d:\n%s", got.code, got.stderr)
+	}
+}

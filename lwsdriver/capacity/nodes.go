@@ -1,0 +1,266 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+)
+
+// Room is what the nodes of a cluster have left.
+type Room struct{ nodes []*node }
+
+// node is one node and what it has left.
+type node struct {
+	*corev1.Node
+
+	left corev1.ResourceList
+	// taken says that a group of a LeaderWorkerSet is on it.
+	taken bool
+}
+
+// RoomOf is what pods leave of nodes. Nodes that take no pods are left out.
+func RoomOf(nodes []*corev1.Node, pods []*corev1.Pod) Room {
+	r, byName := Room{}, map[string]*node{}
+	for _, n := range nodes {
+		if n.Spec.Unschedulable || !isReady(n) {
+			continue
+		}
+		own := &node{Node: n, left: n.Status.Allocatable.DeepCopy()}
+		r.nodes, byName[n.Name] = append(r.nodes, own), own
+	}
+	for _, p := range pods {
+		own := byName[p.Spec.NodeName]
+		if own == nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		own.take(demand(p))
+		own.taken = own.taken || p.Labels[lws.GroupUniqueHashLabelKey] != ""
+	}
+	return r
+}
+
+func isReady(n *corev1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return len(n.Status.Conditions) == 0 // a manifest, which has no status but what it was given
+}
+
+// Placement is how many groups found room, and what the first one that did not was short of.
+type Placement struct {
+	Placed int
+	// Suited is how many nodes the pods may run on at all: by labels, affinity and taints.
+	Suited int
+	// Short are the resources of which no suited node had enough for the next pod. Empty although not all were placed: each
+	// is short of something else.
+	Short []corev1.ResourceName
+}
+
+// Place puts groups on nodes, one after the other, larger pods first, each pod on the suited node that has least left of
+// what it asks for. exclusive is the node label of which each group needs a value for itself; empty: none.
+//
+// It is no scheduler: it knows requests, node selectors, required node affinity and taints, and neither spreading, affinity
+// between pods, ports, volumes, preemption nor what a cluster autoscaler would add. So a group that finds no room here will
+// not be scheduled as things are but for luck in packing; and one that does may still wait.
+func (r Room) Place(n Need, exclusive string) Placement {
+	r = r.clone()
+	pods := n.group()
+	suited := make([][]*node, len(pods))
+	out, names := Placement{}, map[string]bool{}
+	for i, p := range pods {
+		suited[i] = r.suited(p)
+		for _, s := range suited[i] {
+			names[s.Name] = true
+		}
+	}
+	out.Suited = len(names)
+	free := r.free(exclusive)
+	for range n.Groups {
+		domain, short, ok := settle(pods, suited, exclusive, free)
+		if !ok {
+			out.Short = short
+			return out
+		}
+		if exclusive != "" {
+			free = slices.DeleteFunc(free, func(value string) bool { return value == domain })
+		}
+		out.Placed++
+	}
+	return out
+}
+
+// clone is a Room of its own, to be filled.
+func (r Room) clone() Room {
+	out := Room{nodes: make([]*node, 0, len(r.nodes))}
+	for _, n := range r.nodes {
+		out.nodes = append(out.nodes, &node{Node: n.Node, left: n.left.DeepCopy(), taken: n.taken})
+	}
+	return out
+}
+
+// group are the pods of one group, the largest first.
+func (n Need) group() []*corev1.Pod {
+	one := n
+	one.Groups = 1
+	all := make([]*corev1.Pod, 0, n.Size())
+	for _, a := range one.pods() {
+		all = append(all, slices.Repeat([]*corev1.Pod{a.pod}, a.count)...)
+	}
+	slices.SortStableFunc(all, func(a, b *corev1.Pod) int { return -weigh(demand(a), demand(b)) })
+	return all
+}
+
+// weigh compares two demands, devices first: they are what is scarce.
+func weigh(a, b corev1.ResourceList) int {
+	names := slices.Sorted(maps.Keys(a))
+	for name := range b {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(x, y corev1.ResourceName) int {
+		if extended(x) != extended(y) {
+			if extended(x) {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(x, y)
+	})
+	for _, name := range names {
+		x, y := a[name], b[name]
+		if c := x.Cmp(y); c != 0 {
+			return c
+		}
+	}
+	return 0
+}
+
+// demand is what a pod takes of a node.
+func demand(p *corev1.Pod) corev1.ResourceList {
+	d := requests(p)
+	d[corev1.ResourcePods] = count(1)
+	return d
+}
+
+// suited are the nodes that a pod may run on, whatever is left of them.
+func (r Room) suited(p *corev1.Pod) []*node {
+	required := nodeaffinity.GetRequiredNodeAffinity(p)
+	var out []*node
+	for _, n := range r.nodes {
+		match, err := required.Match(n.Node)
+		_, tainted := schedulinghelper.FindMatchingUntoleratedTaint(logr.Discard(), n.Spec.Taints, p.Spec.Tolerations, keepsOut, true)
+		if err == nil && match && !tainted {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+func keepsOut(t *corev1.Taint) bool {
+	return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
+}
+
+// free are the values of a node label that no group has yet, sorted.
+func (r Room) free(key string) []string {
+	values := map[string]bool{}
+	for _, n := range r.nodes {
+		if value, ok := n.Labels[key]; ok {
+			was, seen := values[value]
+			values[value] = !n.taken && (was || !seen)
+		}
+	}
+	maps.DeleteFunc(values, func(_ string, free bool) bool { return !free })
+	return slices.Sorted(maps.Keys(values))
+}
+
+// settle places one group: anywhere, or in one of the domains that are free.
+func settle(pods []*corev1.Pod, suited [][]*node, exclusive string, free []string) (domain string, short []corev1.ResourceName, ok bool) {
+	if exclusive == "" {
+		short, ok = fill(pods, suited, func(*node) bool { return true })
+		return "", short, ok
+	}
+	for _, value := range free {
+		if short, ok = fill(pods, suited, func(n *node) bool { return n.Labels[exclusive] == value }); ok {
+			return value, nil, true
+		}
+	}
+	return "", short, false
+}
+
+// fill places the pods of a group. If one finds no room, what the others took stays taken: groups are alike, so where one has
+// no room no other has.
+func fill(pods []*corev1.Pod, suited [][]*node, in func(*node) bool) (short []corev1.ResourceName, ok bool) {
+	for i, p := range pods {
+		want := demand(p)
+		best := tightest(want, suited[i], in)
+		if best == nil {
+			return missing(want, suited[i], in), false
+		}
+		best.take(want)
+	}
+	return nil, true
+}
+
+// tightest is the node with room that has least left of what matters most. Nil: none has room.
+func tightest(want corev1.ResourceList, nodes []*node, in func(*node) bool) *node {
+	var best *node
+	for _, n := range nodes {
+		if in(n) && n.holds(want) && (best == nil || weigh(pick(n.left, want), pick(best.left, want)) < 0) {
+			best = n
+		}
+	}
+	return best
+}
+
+// pick is what is left of what is wanted.
+func pick(left, want corev1.ResourceList) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	for name := range want {
+		out[name] = left[name]
+	}
+	return out
+}
+
+// missing are the resources of which no node has enough.
+func missing(want corev1.ResourceList, nodes []*node, in func(*node) bool) []corev1.ResourceName {
+	var out []corev1.ResourceName
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		enough := slices.ContainsFunc(nodes, func(n *node) bool { return in(n) && n.holds(corev1.ResourceList{name: want[name]}) })
+		if !enough {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+func (n *node) holds(want corev1.ResourceList) bool {
+	for name, q := range want {
+		if left := n.left[name]; !q.IsZero() && q.Cmp(left) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (n *node) take(d corev1.ResourceList) {
+	if n.left == nil {
+		n.left = corev1.ResourceList{}
+	}
+	for name, q := range d {
+		left := n.left[name]
+		left.Sub(q)
+		n.left[name] = left
+	}
+}

@@ -1,0 +1,40 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/native"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Peak is how many groups there are on top of the workload's own when a release needs most. That is while it is promoted:
+// the added groups stay while the workload's own roll, by the user's maxSurge.
+type Peak struct {
+	// Added are the groups of the second workload, Surge those that LWS adds of its own accord.
+	Added, Surge int
+}
+
+// PeakOf is the peak of a release of so many replicas under the user's own rolling update configuration.
+func PeakOf(policy release.Policy, own lws.RollingUpdateConfiguration, replicas int) Peak {
+	p := Peak{Surge: native.LimitsOf(own, replicas).MaxSurge}
+	switch policy.Style {
+	case pb.Style_STYLE_CANARY:
+		p.Added = policy.Batches[len(policy.Batches)-1].Up(replicas)
+	case pb.Style_STYLE_BLUE_GREEN:
+		p.Added = replicas
+		if policy.Traffic != nil {
+			p.Surge = 0 // the first set is replaced while it serves nobody, without a surge
+		}
+	case pb.Style_STYLE_PARTITION:
+		p.Surge = 0 // in place nothing comes on top
+	default: // the workload's own rolling update
+	}
+	return p
+}
+
+// Groups is how many there are in all.
+func (p Peak) Groups() int { return p.Added + p.Surge }

@@ -1,0 +1,207 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Preflight says what of the workload, and of what is around it, will hurt. It writes nothing: a driver that only looks
+// serves it too.
+func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.PreflightResponse, error) {
+	key, err := d.keyFor(req.GetWorkload())
+	if err != nil {
+		return nil, err
+	}
+	if err := checkPreflight(req); err != nil {
+		return nil, err
+	}
+	d.scalers.scaled.look()
+	d.awaitRead(ctx, key)
+	s, err := d.observeNew(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	snapshot := preflightOf(s, req.GetPolicy())
+	e := req.GetExpectations()
+	snapshot.Expect = preflight.Expectations{
+		LongestRequest: e.GetLongestRequest().AsDuration(), EndpointPropagation: e.GetEndpointPropagation().AsDuration(), TopologyKeys: e.GetTopologyKeys(),
+	}
+	if snapshot.Expect.LongestRequest == 0 {
+		snapshot.Unseen[preflight.LongestRequests] = preflight.LongestRequestUnknown
+	}
+	for source, look := range d.sources(s, snapshot, req.GetSkipNodes()) {
+		if err := look(ctx); err != nil {
+			snapshot.Unseen[source] = err.Error()
+		}
+	}
+	return preflight.Check(snapshot), nil
+}
+
+func checkPreflight(req *pb.PreflightRequest) error {
+	var bad []drivererr.FieldViolation
+	e := req.GetExpectations()
+	for _, f := range []struct {
+		field string
+		value *durationpb.Duration
+	}{
+		{"expectations.longest_request", e.GetLongestRequest()}, {"expectations.endpoint_propagation", e.GetEndpointPropagation()},
+	} {
+		if f.value != nil && (f.value.CheckValid() != nil || f.value.AsDuration() < 0) {
+			bad = append(bad, drivererr.FieldViolation{Field: f.field, Description: "must be a valid duration, not negative"})
+		}
+	}
+	for i, key := range e.GetTopologyKeys() {
+		for _, text := range validation.IsQualifiedName(key) {
+			bad = append(bad, drivererr.FieldViolation{
+				Field: fmt.Sprintf("expectations.topology_keys[%d]", i), Description: fmt.Sprintf("%q is the name of a node label: %s", key, text),
+			})
+		}
+	}
+	if req.GetPolicy() == nil {
+		return drivererr.Invalid(bad...)
+	}
+	return checkPolicy(req.GetPolicy(), bad...)
+}
+
+// preflightOf is what the caches know, for a release or, without a policy, the workload's own rolling update. What is asked of
+// the API server is left to sources.
+func preflightOf(s *seen, p *pb.ReleasePolicy) *preflight.Snapshot {
+	out := &preflight.Snapshot{Workload: s.stable, Rolling: adopted(s).Saved, Force: p.GetBlueGreen().GetForce(), Unseen: map[preflight.Source]string{}}
+	if p != nil {
+		out.Policy, _ = release.ParsePolicy(p)
+	}
+	if now := s.StableRevisions(); len(now) > 0 {
+		out.Revision = now[0]
+	}
+	for _, a := range s.Autoscalers {
+		if a.Targets {
+			out.Autoscalers = append(out.Autoscalers, &pb.ObjectRef{Kind: a.Kind, Namespace: s.key.Namespace, Name: a.Name})
+		}
+	}
+	if s.Unscanned != "" {
+		out.Unseen[preflight.Autoscalers] = s.Unscanned
+	}
+	return out
+}
+
+// nearby is what Plan and Initialize look at for preflight: the workload, and the Services of its namespace. Quotas, budgets
+// and autoscalers they judge themselves, and nodes would be a list over the whole cluster. What can't be read is passed over.
+func (d *Driver) nearby(ctx context.Context, s *seen, p *pb.ReleasePolicy) []*pb.Finding {
+	snapshot := preflightOf(s, p)
+	for source, look := range d.sources(s, snapshot, true) {
+		if source != preflight.Services {
+			snapshot.Unseen[source] = "judged elsewhere"
+		} else if err := look(ctx); err != nil {
+			snapshot.Unseen[source] = err.Error()
+		}
+	}
+	for _, elsewhere := range []preflight.Source{preflight.Autoscalers, preflight.LongestRequests} {
+		snapshot.Unseen[elsewhere] = "judged elsewhere"
+	}
+	return preflight.Check(snapshot).GetFindings()
+}
+
+// sources are what is asked of the API server, once per question, and never watched.
+func (d *Driver) sources(s *seen, into *preflight.Snapshot, skipNodes bool) map[preflight.Source]func(context.Context) error {
+	return map[preflight.Source]func(context.Context) error{
+		preflight.Services: func(ctx context.Context) error { return d.readServices(ctx, s, into) },
+		preflight.Budgets: func(ctx context.Context) error {
+			list, err := d.listBudgets(ctx, s.key.Namespace)
+			if err == nil {
+				into.Budgets = pointers(list.Items)
+			}
+			return unseen(err)
+		},
+		preflight.Quotas: func(ctx context.Context) error {
+			list, err := d.listQuotas(ctx, s.key.Namespace)
+			if err == nil {
+				into.Quotas = pointers(list.Items)
+			}
+			return unseen(err)
+		},
+		preflight.Claims: func(ctx context.Context) error { return d.readClaims(ctx, s, into) },
+		preflight.Nodes: func(ctx context.Context) error {
+			if skipNodes {
+				return errors.New("they were not to be looked at")
+			}
+			return d.readNodes(ctx, into)
+		},
+	}
+}
+
+func (d *Driver) readServices(ctx context.Context, s *seen, into *preflight.Snapshot) error {
+	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
+	defer cancel()
+	list, err := d.core.CoreV1().Services(s.key.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return unseen(fmt.Errorf("list services in %s: %w", s.key.Namespace, err))
+	}
+	into.Services = pointers(list.Items)
+	return nil
+}
+
+// readClaims gets those that the templates name. One that does not exist is no finding of its own: its pods say so.
+func (d *Driver) readClaims(ctx context.Context, s *seen, into *preflight.Snapshot) error {
+	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
+	defer cancel()
+	for _, name := range preflight.ClaimNames(into) {
+		c, err := d.core.CoreV1().PersistentVolumeClaims(s.key.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return unseen(fmt.Errorf("get persistentvolumeclaim %s/%s: %w", s.key.Namespace, name, err))
+		}
+		if err == nil {
+			into.Claims = append(into.Claims, c)
+		}
+	}
+	return nil
+}
+
+// readNodes lists nodes, and what runs on them, as the API server has them in its cache.
+func (d *Driver) readNodes(ctx context.Context, into *preflight.Snapshot) error {
+	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
+	defer cancel()
+	nodes, err := d.core.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return unseen(fmt.Errorf("list nodes: %w", err))
+	}
+	pods, err := d.core.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		ResourceVersion: "0", FieldSelector: fmt.Sprintf("spec.nodeName!=,status.phase!=%s,status.phase!=%s", corev1.PodSucceeded, corev1.PodFailed),
+	})
+	if err != nil {
+		return unseen(fmt.Errorf("list pods of all namespaces: %w", err))
+	}
+	into.Room = capacity.RoomOf(pointers(nodes.Items), pointers(pods.Items))
+	return nil
+}
+
+// unseen says what to do where the driver may not look.
+func unseen(err error) error {
+	if apierrors.IsForbidden(err) {
+		return fmt.Errorf("%w (config/preflight has the right, for who wants to give it)", err)
+	}
+	return err
+}
+
+func pointers[T any](items []T) []*T {
+	out := make([]*T, 0, len(items))
+	for i := range items {
+		out = append(out, &items[i])
+	}
+	return out
+}

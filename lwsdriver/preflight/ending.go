@@ -1,0 +1,147 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package preflight
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+)
+
+func endingRules() []Rule {
+	return []Rule{
+		{
+			ID: "PreStopMissing", Severity: warning,
+			Title: "The leader has no preStop hook",
+			Why: "A pod that is deleted is asked to end at once, while proxies and gateways still send it requests until they hear that it goes: " +
+				"those fail, at every group that a release replaces",
+			Fix:   "Give the container that serves lifecycle.preStop.sleep of as many seconds as endpoints take to propagate",
+			Check: preStopMissing,
+		},
+		{
+			ID: "PreStopTooShort", Severity: warning,
+			Title: "The leader's preStop hook is shorter than endpoints take to propagate",
+			Why:   "Requests still come to a pod that has begun to end, and fail",
+			Fix:   "Let it wait longer, or say how long endpoints take in your cluster (--endpoint-propagation)",
+			Check: preStopTooShort,
+		},
+		{
+			ID: "GracePeriodBelowPreStop", Severity: warning,
+			Title: "The grace period ends before the preStop hook does",
+			Why:   "The hook runs within terminationGracePeriodSeconds: the process is killed without ever having been asked to end, and every request in flight with it",
+			Fix:   "Set terminationGracePeriodSeconds to the hook's time and that of the longest request",
+			Check: graceBelowPreStop,
+		},
+		{
+			ID: "GracePeriodBelowLongestRequest", Severity: warning, Needs: LongestRequests,
+			Title: "The grace period ends before the longest request does",
+			Why:   "Requests that are still running when the grace period is over are cut off",
+			Fix:   "Set terminationGracePeriodSeconds to the preStop hook's time and that of the longest request",
+			Check: graceBelowRequests,
+		},
+	}
+}
+
+// hook is the longest preStop hook of a pod.
+type hook struct {
+	container
+
+	took time.Duration
+	// known is false if nobody can tell how long it takes.
+	known bool
+}
+
+// preStop finds the longest hook. Nil: there is none.
+func preStop(t template) *hook {
+	var longest *hook
+	for _, c := range t.containers() {
+		if c.Lifecycle == nil || c.Lifecycle.PreStop == nil {
+			continue
+		}
+		took, known := lasts(c.Lifecycle.PreStop)
+		if longest == nil || longest.known && (!known || took > longest.took) {
+			longest = &hook{c, took, known}
+		}
+	}
+	return longest
+}
+
+// sleeps is a call of sleep in a shell command.
+var sleeps = regexp.MustCompile(`\bsleep\s+([0-9]+)([smh]?)\b`)
+
+// lasts is how long a hook takes. Not known: it asks somebody, or runs a program.
+func lasts(h *corev1.LifecycleHandler) (time.Duration, bool) {
+	switch {
+	case h.Sleep != nil:
+		return time.Duration(h.Sleep.Seconds) * time.Second, true
+	case h.Exec == nil:
+		return 0, false
+	}
+	var sum time.Duration
+	found := sleeps.FindAllStringSubmatch(strings.Join(h.Exec.Command, " "), -1)
+	for _, m := range found {
+		n, err := strconv.Atoi(m[1])
+		if err != nil {
+			return 0, false
+		}
+		sum += time.Duration(n) * map[string]time.Duration{"": time.Second, "s": time.Second, "m": time.Minute, "h": time.Hour}[m[2]]
+	}
+	return sum, len(found) > 0
+}
+
+func grace(t template) time.Duration {
+	return time.Duration(ptr.Deref(t.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)) * time.Second
+}
+
+func preStopMissing(s *Snapshot) []Hit {
+	if preStop(s.leader()) != nil {
+		return nil
+	}
+	return one(Hit{Field: s.leader().first("lifecycle.preStop"), Message: "no container of the leader has a preStop hook"})
+}
+
+func preStopTooShort(s *Snapshot) []Hit {
+	want := s.Expect.EndpointPropagation
+	if want == 0 {
+		want = DefaultPropagation
+	}
+	h := preStop(s.leader())
+	if h == nil || !h.known || h.took >= want {
+		return nil
+	}
+	return one(Hit{Field: h.field + ".lifecycle.preStop", Message: fmt.Sprintf("the leader waits %s before it ends, and endpoints take %s to propagate", h.took, want)})
+}
+
+func graceBelowPreStop(s *Snapshot) []Hit {
+	var hits []Hit
+	for _, t := range s.templates() {
+		if h := preStop(t); h != nil && h.known && h.took > 0 && grace(t) <= h.took {
+			hits = append(hits, Hit{Field: t.field + ".spec.terminationGracePeriodSeconds", Message: fmt.Sprintf(
+				"the grace period is %s, and the preStop hook of container %s takes %s of it", grace(t), h.Name, h.took)})
+		}
+	}
+	return hits
+}
+
+func graceBelowRequests(s *Snapshot) []Hit {
+	t, need := s.leader(), s.Expect.LongestRequest
+	text := fmt.Sprintf("the longest request takes %s", need)
+	if h := preStop(t); h != nil && h.known {
+		need += h.took
+		text += fmt.Sprintf(" and the preStop hook before it %s", h.took)
+	}
+	if grace(t) >= need {
+		return nil
+	}
+	return one(Hit{
+		Field:   t.field + ".spec.terminationGracePeriodSeconds",
+		Message: fmt.Sprintf("the leader's grace period is %s, and %s", grace(t), text),
+		Fix:     fmt.Sprintf("Set terminationGracePeriodSeconds to %d or more", int(need.Seconds())),
+	})
+}

@@ -1,0 +1,98 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package preflight
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+func gateRules() []Rule {
+	return []Rule{
+		{
+			ID: "QueueGatesGroups", Severity: warning,
+			Title: "Kueue admits the groups",
+			Why: "Each new group is a workload of its own that waits for the quota of its queue, also one that takes the place of another: " +
+				"somebody else may get what the old group gave back, and the progress deadline counts meanwhile",
+			Fix:   "See that the ClusterQueue (its nominalQuota, or what it may borrow) holds the groups that come on top, and that nothing there preempts them",
+			Check: queueGates,
+		},
+		{
+			ID: "GangSpansGroups", Severity: warning,
+			Title: "All groups are in one gang",
+			Why: "The templates name one PodGroup, so the pods of a release join the gang of those that run: its minimum is met by old groups while a " +
+				"new one is half there, or new ones wait for pods that never come",
+			Fix:   "Remove it from the templates, and let LeaderWorkerSet make one PodGroup per group (gangSchedulingManagement in its configuration)",
+			Check: gangSpans,
+		},
+		{
+			ID: "SchedulingGated", Severity: warning,
+			Title: "The templates have scheduling gates",
+			Why:   "Pods stay SchedulingGated until somebody removes the gates from each of them, at every group that a release brings",
+			Fix:   "Remove schedulingGates from the templates, unless a controller lifts them, and that soon enough for the progress deadline",
+			Check: func(s *Snapshot) []Hit {
+				var hits []Hit
+				for _, t := range s.templates() {
+					if n := len(t.Spec.SchedulingGates); n > 0 {
+						hits = append(hits, Hit{Field: t.field + ".spec.schedulingGates", Message: fmt.Sprintf("its pods wait for %q to be removed", t.Spec.SchedulingGates[0].Name)})
+					}
+				}
+				return hits
+			},
+		},
+	}
+}
+
+// queueLabel says in which of Kueue's queues something waits.
+const queueLabel = "kueue.x-k8s.io/queue-name"
+
+func queueGates(s *Snapshot) []Hit {
+	message := func(queue string) string {
+		text := fmt.Sprintf("its groups wait for admission by queue %s", queue)
+		if n := s.peak().Groups(); n > 0 {
+			text += fmt.Sprintf(", %d more than now at the peak of %s", n, s.style())
+		}
+		return text
+	}
+	if queue := s.Workload.Labels[queueLabel]; queue != "" {
+		return one(Hit{Field: field("metadata.labels", queueLabel), Message: message(queue)})
+	}
+	var hits []Hit
+	for _, t := range s.templates() {
+		if queue := t.Labels[queueLabel]; queue != "" {
+			hits = append(hits, Hit{Field: field(t.field+".metadata.labels", queueLabel), Message: message(queue)})
+		}
+	}
+	return hits
+}
+
+// gangMarks are the labels and annotations by which gang schedulers know the gang of a pod.
+var gangMarks = []string{"scheduling.k8s.io/group-name", "scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io", "pod-group.scheduling.sigs.k8s.io/name"}
+
+func gangSpans(s *Snapshot) []Hit {
+	var hits []Hit
+	for _, t := range s.templates() {
+		for _, m := range []meta{{"labels", t.Labels}, {"annotations", t.Annotations}} {
+			for _, key := range slices.Sorted(maps.Keys(m.values)) {
+				if slices.Contains(gangMarks, key) {
+					hits = append(hits, Hit{Field: field(t.field+".metadata."+m.name, key), Message: fmt.Sprintf("every pod of every group is in PodGroup %s", m.values[key])})
+				}
+			}
+		}
+		if g := t.Spec.SchedulingGroup; g != nil && g.PodGroupName != nil {
+			hits = append(hits, Hit{Field: t.field + ".spec.schedulingGroup.podGroupName", Message: fmt.Sprintf("every pod of every group is in PodGroup %s", *g.PodGroupName)})
+		}
+	}
+	return hits
+}
+
+// meta is the labels or the annotations of an object.
+type meta struct {
+	name   string
+	values map[string]string
+}
+
+// field is a key of a map as a path.
+func field(path, key string) string { return fmt.Sprintf("%s[%q]", path, key) }

@@ -1,0 +1,153 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package manifests reads objects from YAML and JSON, for what can be said of a workload without a cluster.
+package manifests
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+
+	yamlv3 "go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// Set is the objects of some files.
+type Set struct {
+	objects []object
+	// namespace is that of objects that say none.
+	namespace string
+}
+
+// object is one of them, and where it is.
+type object struct {
+	*unstructured.Unstructured
+
+	file string
+	node *yamlv3.Node
+}
+
+// NewSet is an empty set. namespace is that of objects that say none.
+func NewSet(namespace string) *Set { return &Set{namespace: namespace} }
+
+// Add adds the objects of a file; those of a List one by one.
+func (s *Set) Add(file string, text []byte) error {
+	for d := yamlv3.NewDecoder(bytes.NewReader(text)); ; {
+		var document yamlv3.Node
+		err := d.Decode(&document)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read %s: %w", file, err)
+		}
+		if len(document.Content) == 1 {
+			if err := s.add(file, document.Content[0]); err != nil {
+				return fmt.Errorf("read %s: %w", file, err)
+			}
+		}
+	}
+}
+
+func (s *Set) add(file string, node *yamlv3.Node) error {
+	if node.Kind != yamlv3.MappingNode {
+		return nil // an empty document, or only a comment
+	}
+	text, err := yamlv3.Marshal(node)
+	if err != nil {
+		return fmt.Errorf("line %d: %w", node.Line, err)
+	}
+	fields := map[string]any{}
+	if err := yaml.Unmarshal(text, &fields); err != nil {
+		return fmt.Errorf("line %d: %w", node.Line, err)
+	}
+	u := &unstructured.Unstructured{Object: fields}
+	if items := child(node, "items"); u.IsList() && items != nil {
+		for _, item := range items.Content {
+			if err := s.add(file, item); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if u.GetNamespace() == "" && !clusterScoped[u.GetKind()] && u.GetName() != "" {
+		u.SetNamespace(s.namespace)
+	}
+	s.objects = append(s.objects, object{u, file, node})
+	return nil
+}
+
+// clusterScoped are the kinds without a namespace that matter here.
+var clusterScoped = map[string]bool{"Node": true}
+
+// Workloads are the LeaderWorkerSets, in the order of the files.
+func (s *Set) Workloads() ([]*lws.LeaderWorkerSet, error) {
+	var all []*lws.LeaderWorkerSet
+	for _, o := range s.objects {
+		if o.GetKind() != "LeaderWorkerSet" {
+			continue
+		}
+		if o.GetAPIVersion() != lws.GroupVersion.String() {
+			return nil, fmt.Errorf("%s: the LeaderWorkerSet has apiVersion %q, want %q", o.file, o.GetAPIVersion(), lws.GroupVersion)
+		}
+		w := &lws.LeaderWorkerSet{}
+		if err := strictly(o.Object, w); err != nil {
+			return nil, fmt.Errorf("%s: read the LeaderWorkerSet: %w", o.file, err)
+		}
+		if n := ptr.Deref(w.Spec.Replicas, 1); n < 0 {
+			return nil, fmt.Errorf("%s: LeaderWorkerSet %s has %d replicas", o.file, w.Name, n)
+		}
+		all = append(all, w)
+	}
+	return all, nil
+}
+
+// strictly reads an object, and refuses fields that it does not have.
+func strictly(fields map[string]any, into any) error {
+	text, err := yaml.Marshal(fields)
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	if err := yaml.UnmarshalStrict(text, into); err != nil {
+		return fmt.Errorf("decode: %w", err)
+	}
+	return nil
+}
+
+// of are the objects of a kind in a namespace, read as T. Empty namespace: wherever.
+func of[T metav1.Object](s *Set, kind, namespace string, empty func() T) ([]T, error) {
+	var all []T
+	for _, o := range s.objects {
+		if o.GetKind() != kind || namespace != "" && o.GetNamespace() != namespace {
+			continue
+		}
+		into := empty()
+		text, err := yaml.Marshal(o.Object)
+		if err == nil {
+			err = yaml.Unmarshal(text, into)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: read %s %s: %w", o.file, kind, o.GetName(), err)
+		}
+		all = append(all, into)
+	}
+	return all, nil
+}
+
+// running are the pods that are on a node.
+func running(pods []*corev1.Pod) []*corev1.Pod {
+	var out []*corev1.Pod
+	for _, p := range pods {
+		if p.Spec.NodeName != "" {
+			out = append(out, p)
+		}
+	}
+	return out
+}

@@ -1,0 +1,108 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package manifests
+
+import (
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Rolling is the user's own rolling update configuration: what LWS's webhook makes of the manifest, or what the record of a
+// workload that is held says.
+func Rolling(w *lws.LeaderWorkerSet) lws.RollingUpdateConfiguration {
+	if record, err := release.DecodeRecord(w.Annotations[release.RecordAnnotation]); err == nil {
+		return record.Saved
+	}
+	return ptr.Deref(w.Spec.RolloutStrategy.RollingUpdateConfiguration,
+		lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1), Partition: ptr.To[int32](0)})
+}
+
+// Snapshot is what the set says about one of its workloads. What it has none of counts as not looked at: nobody can tell
+// whether the cluster has one.
+func (s *Set) Snapshot(w *lws.LeaderWorkerSet) (*preflight.Snapshot, error) {
+	out := &preflight.Snapshot{Workload: w, Rolling: Rolling(w), Unseen: map[preflight.Source]string{}}
+	r := &reader{set: s, snapshot: out, namespace: w.Namespace}
+	out.Services = read(r, preflight.Services, "Service", func() *corev1.Service { return &corev1.Service{} })
+	out.Budgets = read(r, preflight.Budgets, "PodDisruptionBudget", func() *policyv1.PodDisruptionBudget { return &policyv1.PodDisruptionBudget{} })
+	out.Quotas = read(r, preflight.Quotas, "ResourceQuota", func() *corev1.ResourceQuota { return &corev1.ResourceQuota{} })
+	out.Claims = read(r, preflight.Claims, "PersistentVolumeClaim", func() *corev1.PersistentVolumeClaim { return &corev1.PersistentVolumeClaim{} })
+	r.autoscalers()
+	r.namespace = "" // nodes have none, and pods of all namespaces are on them
+	nodes := read(r, preflight.Nodes, "Node", func() *corev1.Node { return &corev1.Node{} })
+	pods, err := of(s, "Pod", "", func() *corev1.Pod { return &corev1.Pod{} })
+	if r.err == nil {
+		r.err = err
+	}
+	out.Room = capacity.RoomOf(nodes, running(pods))
+	if len(w.Status.Conditions) == 0 {
+		out.Unseen[preflight.Status] = "the manifest has none"
+	}
+	return out, r.err
+}
+
+// reader reads objects for a snapshot and keeps the first error.
+type reader struct {
+	set       *Set
+	snapshot  *preflight.Snapshot
+	namespace string
+	err       error
+}
+
+// none says that there is nothing of a source.
+func (r *reader) none(source preflight.Source) {
+	r.snapshot.Unseen[source] = "there are none in the files"
+}
+
+func read[T metav1.Object](r *reader, source preflight.Source, kind string, empty func() T) []T {
+	all, err := of(r.set, kind, r.namespace, empty)
+	if err != nil && r.err == nil {
+		r.err = err
+	}
+	if len(all) == 0 {
+		r.none(source)
+	}
+	return all
+}
+
+// autoscalers finds what scales the workload.
+func (r *reader) autoscalers() {
+	r.none(preflight.Autoscalers)
+	for _, o := range r.set.objects {
+		if o.GetNamespace() != r.namespace {
+			continue
+		}
+		var a autoscaler.Autoscaler
+		switch o.GetKind() {
+		case autoscaler.KindScaledObject:
+			a = autoscaler.ScaledObject{Unstructured: o.Unstructured}
+		case autoscaler.KindHPA:
+			// The reference is the same in every version.
+			hpa := &autoscalingv2.HorizontalPodAutoscaler{}
+			ref, _, _ := unstructured.NestedMap(o.Object, "spec", "scaleTargetRef")
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(ref, &hpa.Spec.ScaleTargetRef); err != nil {
+				continue
+			}
+			a = autoscaler.HPA{HorizontalPodAutoscaler: hpa}
+		default:
+			continue
+		}
+		delete(r.snapshot.Unseen, preflight.Autoscalers)
+		if a.Workload() == r.snapshot.Workload.Name {
+			r.snapshot.Autoscalers = append(r.snapshot.Autoscalers, &pb.ObjectRef{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()})
+		}
+	}
+}

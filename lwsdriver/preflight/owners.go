@@ -1,0 +1,46 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package preflight
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+)
+
+func ownerRules() []Rule {
+	return []Rule{
+		{
+			ID: "ForeignOwner", Severity: grave,
+			Title: "Another controller owns the LeaderWorkerSet",
+			Why:   "That controller rewrites what Lockstep writes: the hold would not last, and groups would roll by themselves. Lockstep refuses it",
+			Fix:   "Release it through the object that owns it",
+			Check: func(s *Snapshot) []Hit {
+				owner := metav1.GetControllerOf(s.Workload)
+				if owner == nil {
+					return nil
+				}
+				return one(Hit{Field: "metadata.ownerReferences", Message: fmt.Sprintf("%s %s controls it", owner.Kind, owner.Name)})
+			},
+		},
+		{
+			ID: "WorkloadApiTooOld", Severity: grave, Needs: Status,
+			Title: "The LeaderWorkerSet controller is older than v0.9.0",
+			Why:   "An older one counts groups as ready while their workers are not, and does not say which spec it has acted on. Lockstep refuses it",
+			Fix:   "Upgrade LWS and its CRDs to v0.9.0 or later",
+			Check: func(s *Snapshot) []Hit {
+				if !TooOld(s.Workload) {
+					return nil
+				}
+				return one(Hit{Field: "status.observedGeneration", Message: "its controller does not report observedGeneration"})
+			},
+		},
+	}
+}
+
+// TooOld says whether the controller that keeps the workload's status is older than v0.9.0.
+func TooOld(w *lws.LeaderWorkerSet) bool {
+	return w.Status.ObservedGeneration == 0 && len(w.Status.Conditions) > 0
+}

@@ -1,0 +1,214 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package preflight_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight/manifests"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// snapshotOf reads an example. Its first line may say, behind a #, what release is to come and what is expected:
+// style=canary batches=50%,100% service=vllm min-ready=1m deadline=5m longest-request=1m propagation=10s topology=KEY.
+func snapshotOf(t *testing.T, path string) (*preflight.Snapshot, *manifests.Set) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := manifests.NewSet("default")
+	if err := set.Add(filepath.Base(path), text); err != nil {
+		t.Fatal(err)
+	}
+	workloads, err := set.Workloads()
+	if err != nil || len(workloads) != 1 {
+		t.Fatalf("%s: %d workloads, %v", path, len(workloads), err)
+	}
+	s, err := set.Snapshot(workloads[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	if words, ok := strings.CutPrefix(first, "# "); ok {
+		expect(t, s, strings.Fields(words))
+	}
+	return s, set
+}
+
+func expect(t *testing.T, s *preflight.Snapshot, words []string) {
+	t.Helper()
+	p := &pb.ReleasePolicy{}
+	for _, word := range words {
+		key, value, _ := strings.Cut(word, "=")
+		took, _ := time.ParseDuration(value)
+		switch key {
+		case "style":
+			p.Style = pb.Style(pb.Style_value["STYLE_"+strings.ToUpper(strings.ReplaceAll(value, "-", "_"))])
+		case "batches":
+			p.Batches = strings.Split(value, ",")
+		case "service":
+			p.Traffic = &pb.TrafficPolicy{StableService: value, HttpRoutes: []string{value}}
+		case "min-ready":
+			p.MinReady = durationpb.New(took)
+		case "deadline":
+			p.ProgressDeadline = durationpb.New(took)
+		case "longest-request":
+			s.Expect.LongestRequest = took
+		case "propagation":
+			s.Expect.EndpointPropagation = took
+		case "topology":
+			s.Expect.TopologyKeys = append(s.Expect.TopologyKeys, value)
+		default:
+			t.Fatalf("what is %q?", word)
+		}
+	}
+	if p.GetStyle() == pb.Style_STYLE_UNSPECIFIED {
+		return
+	}
+	policy, bad := release.ParsePolicy(p)
+	if len(bad) > 0 {
+		t.Fatal(bad)
+	}
+	s.Policy = policy
+}
+
+// Each rule has an example that breaks it, whose findings are as they were, and one that does not, in which it did look.
+func TestRules(t *testing.T) {
+	for _, rule := range preflight.Rules() {
+		t.Run(rule.ID, func(t *testing.T) {
+			dir := filepath.Join("testdata", rule.ID)
+			failing, set := snapshotOf(t, filepath.Join(dir, "fail.yaml"))
+			got := describe(set, found(preflight.Check(failing), rule.ID))
+			golden := filepath.Join(dir, "fail.txt")
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got == "" || got != string(want) {
+				t.Errorf("fail.yaml: got\n%s\nwant\n%s", got, want)
+			}
+			passing, set := snapshotOf(t, filepath.Join(dir, "pass.yaml"))
+			r := preflight.Check(passing)
+			if all := found(r, rule.ID); len(all) > 0 {
+				t.Errorf("pass.yaml: %s", describe(set, all))
+			}
+			if rule.Applies != nil && !rule.Applies(passing) {
+				t.Error("pass.yaml: the rule does not apply, so that it passes says nothing")
+			}
+			for _, u := range r.GetUnchecked() {
+				if slices.Contains(u.GetRules(), rule.ID) {
+					t.Errorf("pass.yaml: the rule did not look: %s: %s", u.GetSubject(), u.GetReason())
+				}
+			}
+		})
+	}
+}
+
+func found(r *pb.PreflightResponse, rule string) []*pb.Finding {
+	return slices.DeleteFunc(slices.Clone(r.GetFindings()), func(f *pb.Finding) bool { return f.GetRule() != rule })
+}
+
+func describe(set *manifests.Set, findings []*pb.Finding) string {
+	var b strings.Builder
+	for _, f := range findings {
+		file, line := set.Locate(f.GetObject(), f.GetField())
+		fmt.Fprintf(&b, "%s:%d: %s: %s: %s\n  %s\n", file, line, f.GetSeverity(), preflight.Text(f.GetObject()), f.GetField(), f.GetMessage())
+	}
+	return b.String()
+}
+
+// Rules are whole, have ids of their own, and stand in the documentation; and there are no examples of others.
+func TestRulesAreWhole(t *testing.T) {
+	text, err := os.ReadFile("../../docs/preflight.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, rule := range preflight.Rules() {
+		if !regexp.MustCompile(`^([A-Z][a-z]+)+$`).MatchString(rule.ID) || slices.Contains(ids, rule.ID) {
+			t.Errorf("id %q", rule.ID)
+		}
+		ids = append(ids, rule.ID)
+		for what, s := range map[string]string{"title": rule.Title, "why": rule.Why, "fix": rule.Fix} {
+			if s == "" || strings.HasSuffix(s, ".") {
+				t.Errorf("%s: its %s is %q: want a sentence without its full stop", rule.ID, what, s)
+			}
+		}
+		word := map[pb.Severity]string{pb.Severity_SEVERITY_INFO: "note", pb.Severity_SEVERITY_WARNING: "warning", pb.Severity_SEVERITY_ERROR: "error"}[rule.Severity]
+		if !strings.Contains(string(text), fmt.Sprintf("\n### %s\n", rule.ID)) || !strings.Contains(string(text), fmt.Sprintf("| [`%s`](#%s) | %s |", rule.ID, strings.ToLower(rule.ID), word)) {
+			t.Errorf("docs/preflight.md has no section for %s, or no row in its table as %q", rule.ID, word)
+		}
+	}
+	examples, err := os.ReadDir("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range examples {
+		if !slices.Contains(ids, e.Name()) {
+			t.Errorf("testdata/%s is of no rule", e.Name())
+		}
+	}
+}
+
+// What was not looked at is said, with the rules that did not run; those that don't apply are left out.
+func TestUnchecked(t *testing.T) {
+	s, _ := snapshotOf(t, "testdata/ReadinessProbeMissing/pass.yaml")
+	s.Unseen[preflight.LongestRequests] = "nobody said"
+	var got []string
+	for _, u := range preflight.Check(s).GetUnchecked() {
+		got = append(got, fmt.Sprintf("%s: %s %v", u.GetSubject(), u.GetReason(), u.GetRules()))
+	}
+	want := []string{
+		"PodDisruptionBudgets: there are none in the files [BudgetBlocksEviction BudgetCountsPods]",
+		"Services: there are none in the files [ServiceSelectsWorkers]",
+		"autoscalers: there are none in the files [AutoscalerPresent]",
+		"the longest request: nobody said [GracePeriodBelowLongestRequest]",
+		"the workload's status: the manifest has none [WorkloadApiTooOld]",
+	}
+	if !slices.Equal(got, want) { // no quotas, nodes and claims: nothing comes on top, nothing is mounted
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// The gravest come first, and what is told elsewhere, or is only worth knowing, is no warning.
+func TestWarnings(t *testing.T) {
+	s, _ := snapshotOf(t, "testdata/AllUnavailable/fail.yaml")
+	s.Workload.Annotations = map[string]string{"argocd.argoproj.io/tracking-id": "x"}
+	s.Workload.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].ReadinessProbe = nil
+	s.Workload.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Lifecycle = nil
+	findings := preflight.Check(s).GetFindings()
+	var rules, warned []string
+	for _, f := range findings {
+		rules = append(rules, f.GetRule())
+	}
+	for _, w := range preflight.Warnings(findings, &pb.Warning{Code: "PreStopMissing"}) {
+		warned = append(warned, w.GetCode())
+		if !strings.Contains(w.GetMessage(), ". ") {
+			t.Errorf("%s does not say what to do: %s", w.GetCode(), w.GetMessage())
+		}
+	}
+	if got := fmt.Sprint(rules, warned); got != "[AllUnavailable ReadinessProbeMissing PreStopMissing LeadersNotSpread GitOpsTracked] [AllUnavailable ReadinessProbeMissing]" {
+		t.Error(got)
+	}
+}

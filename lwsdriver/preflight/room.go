@@ -1,0 +1,88 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package preflight
+
+import (
+	"fmt"
+	"strings"
+
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func roomRules() []Rule {
+	return []Rule{
+		{
+			ID: "QuotaExceeded", Severity: warning, Needs: Quotas, Applies: grows,
+			Title: "A ResourceQuota does not hold the groups that come on top",
+			Why:   "Pods beyond the quota are not created: batches stop half way, and a group that lacks one pod serves nobody while it keeps its GPUs",
+			Fix:   "Raise the quota, free what uses it, or release with STYLE_PARTITION, which needs nothing extra",
+			Check: quotaExceeded,
+		},
+		{
+			ID: "NodesLackRoom", Severity: warning, Needs: Nodes, Applies: grows,
+			Title: "The nodes have no room for the groups that come on top",
+			Why:   "Their pods stay Pending, and the release waits until its deadline. A group of which some pods found a node keeps those GPUs and serves nobody",
+			Fix:   "Add nodes, free some, or release with smaller batches or STYLE_PARTITION. If a cluster autoscaler adds nodes, see that its limit allows these",
+			Check: nodesLackRoom,
+		},
+	}
+}
+
+func grows(s *Snapshot) bool { return s.peak().Groups() > 0 }
+
+// size is how many groups and pods there are to be.
+func size(n capacity.Need) string {
+	groups := "1 group"
+	if n.Groups != 1 {
+		groups = fmt.Sprintf("%d groups", n.Groups)
+	}
+	return fmt.Sprintf("%s (%d pods)", groups, n.Pods())
+}
+
+func quotaExceeded(s *Snapshot) []Hit {
+	var hits []Hit
+	need := s.need()
+	severity := warning
+	if s.Policy.Style == pb.Style_STYLE_BLUE_GREEN && !s.Force {
+		severity = grave // Initialize refuses it
+	}
+	for _, q := range s.Quotas {
+		for _, short := range need.Shortages(q) {
+			hits = append(hits, Hit{
+				Object: &pb.ObjectRef{Kind: "ResourceQuota", Namespace: q.Namespace, Name: q.Name}, Field: field("spec.hard", string(short.Resource)),
+				Message: fmt.Sprintf("%s more do not fit: %s", size(need), short), Severity: severity,
+			})
+		}
+	}
+	return hits
+}
+
+func nodesLackRoom(s *Snapshot) []Hit {
+	need := s.need()
+	exclusive := s.Workload.Annotations[lws.ExclusiveKeyAnnotationKey]
+	p := s.Room.Place(need, exclusive)
+	if p.Placed >= need.Groups {
+		return nil
+	}
+	text := fmt.Sprintf("%s come on top, and the nodes that they may run on (%d) have room for %d of them", size(need), p.Suited, p.Placed)
+	names := make([]string, 0, len(p.Short))
+	for _, name := range p.Short {
+		names = append(names, string(name))
+	}
+	switch {
+	case p.Suited == 0:
+		text += ": no node matches their selectors, affinity and tolerations"
+	case len(names) > 0:
+		text += ": the next one is short of " + strings.Join(names, ", ")
+	case exclusive != "":
+		text += fmt.Sprintf(": each needs a value of %s for itself", exclusive)
+	}
+	if list := capacity.Text(need.Requests()); list != "" {
+		text += ". In all they request " + list
+	}
+	return one(Hit{Field: templateField, Message: text})
+}

@@ -1,0 +1,52 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package preflight
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func serviceRules() []Rule {
+	return []Rule{{
+		ID: "ServiceSelectsWorkers", Severity: warning, Needs: Services,
+		Title: "A Service selects workers",
+		Why:   "Only leaders answer requests: those that reach a worker fail, and the share of a release is counted in pods that do not serve",
+		Fix:   fmt.Sprintf("Add %s: \"0\" to its selector", lws.WorkerIndexLabelKey),
+		Check: selectsWorkers,
+	}}
+}
+
+// selectsWorkers passes over Services that have no address of their own: they are for names, such as those that LWS makes.
+func selectsWorkers(s *Snapshot) []Hit {
+	w := s.disruptable()
+	var hits []Hit
+	for _, o := range s.Services {
+		if len(o.Spec.Selector) == 0 || o.Namespace != w.Namespace || o.Spec.ClusterIP == corev1.ClusterIPNone || ofLWS(o) {
+			continue
+		}
+		leaders, workers := w.Selected(labels.SelectorFromSet(o.Spec.Selector))
+		if workers == 0 {
+			continue
+		}
+		hits = append(hits, Hit{
+			Object: &pb.ObjectRef{Kind: "Service", Namespace: o.Namespace, Name: o.Name}, Field: "spec.selector",
+			Message: fmt.Sprintf("%d of the %d pods of %s/%s that it selects are workers", workers, leaders+workers, w.Namespace, w.Name),
+		})
+	}
+	return hits
+}
+
+func ofLWS(o *corev1.Service) bool {
+	return slices.ContainsFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool {
+		return r.Kind == kind || r.Kind == "StatefulSet" || r.Kind == "Pod"
+	})
+}

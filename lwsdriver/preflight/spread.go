@@ -1,0 +1,75 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package preflight
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+)
+
+func spreadRules() []Rule {
+	return []Rule{
+		{
+			ID: "TopologyNotSpread", Severity: warning, Applies: func(s *Snapshot) bool { return len(s.Expect.TopologyKeys) > 0 && s.replicas() > 1 },
+			Title: "Leaders are not spread over the topology that is declared",
+			Why:   "All groups may end up in one zone or rack, and go with it; a release, which places every group anew, may bring that about",
+			Fix:   "Give the leader's template a topologySpreadConstraint of that key, or the workload LWS's exclusive-topology annotation",
+			Check: notSpread,
+		},
+		{
+			ID: "LeadersNotSpread", Severity: note, Applies: func(s *Snapshot) bool { return len(s.Expect.TopologyKeys) == 0 && s.replicas() > 1 },
+			Title: "Nothing spreads the groups",
+			Why:   "All groups may end up in one zone or rack, and go with it; a release, which places every group anew, may bring that about",
+			Fix:   "Give the leader's template a topologySpreadConstraint, for example over topology.kubernetes.io/zone, and declare it (--topology)",
+			Check: func(s *Snapshot) []Hit {
+				if len(spreadOver(s)) > 0 {
+					return nil
+				}
+				return one(Hit{Field: s.leader().field + ".spec.topologySpreadConstraints", Message: "leaders have no topology spread constraint, no anti-affinity and no exclusive topology"})
+			},
+		},
+	}
+}
+
+// spreadOver are the node labels over whose values something spreads the groups.
+func spreadOver(s *Snapshot) []string {
+	var keys []string
+	t := s.leader()
+	for _, c := range t.Spec.TopologySpreadConstraints {
+		keys = append(keys, c.TopologyKey)
+	}
+	if a := t.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
+		terms := slices.Clone(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
+		for _, w := range a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
+			terms = append(terms, w.PodAffinityTerm)
+		}
+		keys = append(keys, topologies(terms)...)
+	}
+	if key := s.Workload.Annotations[lws.ExclusiveKeyAnnotationKey]; key != "" {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+func topologies(terms []corev1.PodAffinityTerm) []string {
+	keys := make([]string, 0, len(terms))
+	for i := range terms {
+		keys = append(keys, terms[i].TopologyKey)
+	}
+	return keys
+}
+
+func notSpread(s *Snapshot) []Hit {
+	have := spreadOver(s)
+	var hits []Hit
+	for _, key := range s.Expect.TopologyKeys {
+		if !slices.Contains(have, key) {
+			hits = append(hits, Hit{Field: s.leader().field + ".spec.topologySpreadConstraints", Message: fmt.Sprintf("nothing spreads the leaders over %s", key)})
+		}
+	}
+	return hits
+}

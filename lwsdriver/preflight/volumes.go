@@ -1,0 +1,60 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package preflight
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func volumeRules() []Rule {
+	return []Rule{{
+		ID: "VolumeReadWriteOnce", Severity: warning, Needs: Claims, Applies: func(s *Snapshot) bool { return len(ClaimNames(s)) > 0 },
+		Title: "Groups share a volume that one node at a time can have",
+		Why: "A ReadWriteOnce volume is attached to one node, a ReadWriteOncePod one used by one pod: new groups on other nodes hang in " +
+			"ContainerCreating for as long as the old ones are there",
+		Fix:   "Share a volume that many can read (ReadOnlyMany, ReadWriteMany), or give each pod its own by volumeClaimTemplates",
+		Check: sharedClaims,
+	}}
+}
+
+// ClaimNames are the PersistentVolumeClaims that the templates name, sorted.
+func ClaimNames(s *Snapshot) []string {
+	var names []string
+	for _, t := range s.templates() {
+		for _, v := range t.Spec.Volumes {
+			if v.PersistentVolumeClaim != nil {
+				names = append(names, v.PersistentVolumeClaim.ClaimName)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func sharedClaims(s *Snapshot) []Hit {
+	if s.replicas()*int(ptr.Deref(s.Workload.Spec.LeaderWorkerTemplate.Size, 1)) < 2 && s.peak().Groups() == 0 {
+		return nil // one pod has it for itself
+	}
+	names := ClaimNames(s)
+	var hits []Hit
+	for _, c := range s.Claims {
+		shared := slices.ContainsFunc(c.Spec.AccessModes, func(m corev1.PersistentVolumeAccessMode) bool {
+			return m == corev1.ReadWriteMany || m == corev1.ReadOnlyMany
+		})
+		if shared || len(c.Spec.AccessModes) == 0 || !slices.Contains(names, c.Name) || c.Namespace != s.Workload.Namespace {
+			continue
+		}
+		hits = append(hits, Hit{
+			Object: &pb.ObjectRef{Kind: "PersistentVolumeClaim", Namespace: c.Namespace, Name: c.Name}, Field: "spec.accessModes",
+			Message: fmt.Sprintf("the pods of every group mount it, and it is %s", c.Spec.AccessModes[0]),
+		})
+	}
+	return hits
+}

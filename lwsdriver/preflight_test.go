@@ -1,0 +1,179 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// surroundings break one rule of each source.
+func surroundings() []runtime.Object {
+	in := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "default", Name: name} }
+	of := map[string]string{lws.SetNameLabelKey: "vllm"}
+	return []runtime.Object{
+		&corev1.Service{ObjectMeta: in("vllm"), Spec: corev1.ServiceSpec{Selector: of}},
+		&policyv1.PodDisruptionBudget{ObjectMeta: in("vllm"), Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: ptr.To(intstr.FromInt32(0)), Selector: &metav1.LabelSelector{MatchLabels: of},
+		}},
+		gpuQuota("64", "64"),
+		&corev1.PersistentVolumeClaim{ObjectMeta: in("weights"), Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}},
+	}
+}
+
+// needy is unrecorded with GPUs and a shared volume, about to surge.
+func needy() *lws.LeaderWorkerSet {
+	w := unrecorded()
+	w.Spec.Replicas, w.Spec.LeaderWorkerTemplate.Size = ptr.To[int32](4), ptr.To[int32](2)
+	w.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1), MaxSurge: intstr.FromInt32(1)}
+	spec := &w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec
+	spec.Containers[0].Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": *ptr.To(gpuQuota("8", "0").Spec.Hard["requests.nvidia.com/gpu"])}
+	spec.Volumes = []corev1.Volume{{Name: "weights", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "weights"},
+	}}}
+	return w
+}
+
+func rulesOf(findings []*pb.Finding) []string {
+	var all []string
+	for _, f := range findings {
+		all = append(all, f.GetRule())
+	}
+	slices.Sort(all)
+	return all
+}
+
+// aroundNeedy is a running driver with needy, what is around it, and the rights that refuse does not take.
+func aroundNeedy(t *testing.T, refuse ...string) *bed {
+	t.Helper()
+	core := fake.NewClientset(surroundings()...)
+	for _, resource := range refuse {
+		core.PrependReactor("*", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("no such right"))
+		})
+	}
+	b := newBedOn(t, core, noRoutes(), needy())
+	b.run()
+	b.eventually("caches are filled", b.Synced)
+	return b
+}
+
+func TestPreflight(t *testing.T) {
+	const everything = "BudgetBlocksEviction GitOpsTracked NodesLackRoom PreStopMissing QuotaExceeded ReadinessProbeMissing ServiceSelectsWorkers VolumeReadWriteOnce"
+	for _, tt := range []struct {
+		name, reason string
+		request      *pb.PreflightRequest
+		refuse       []string
+		rules        string
+		unchecked    []string
+	}{
+		{
+			"own update", "LWS surges, too", &pb.PreflightRequest{}, nil, everything,
+			[]string{"the longest request [GracePeriodBelowLongestRequest]: nobody said"},
+		},
+		{
+			"in place", "nothing comes on top, so nothing has to fit", &pb.PreflightRequest{Policy: inBatches(pb.Style_STYLE_PARTITION, "100%")}, nil,
+			"BudgetBlocksEviction GitOpsTracked PreStopMissing ReadinessProbeMissing ServiceSelectsWorkers VolumeReadWriteOnce",
+			[]string{"the longest request [GracePeriodBelowLongestRequest]: nobody said"},
+		},
+		{
+			"without rights", "what can't be read is said, and not claimed to be well", &pb.PreflightRequest{Policy: inBatches(pb.Style_STYLE_CANARY, "1")},
+			[]string{"nodes", "persistentvolumeclaims", "services", "resourcequotas", "poddisruptionbudgets"}, "GitOpsTracked PreStopMissing ReadinessProbeMissing",
+			[]string{
+				"PersistentVolumeClaims [VolumeReadWriteOnce]: get persistentvolumeclaim default/weights: persistentvolumeclaims is forbidden: no such right (config/preflight",
+				"PodDisruptionBudgets [BudgetBlocksEviction BudgetCountsPods]: list poddisruptionbudgets", "ResourceQuotas [QuotaExceeded]: list resourcequotas",
+				"Services [ServiceSelectsWorkers]: list services", "nodes [NodesLackRoom]: list nodes: nodes is forbidden",
+				"the longest request [GracePeriodBelowLongestRequest]: nobody said",
+			},
+		},
+		{
+			"pods refused", "nodes alone tell nothing", &pb.PreflightRequest{Policy: inBatches(pb.Style_STYLE_CANARY, "1"), Expectations: &pb.PreflightExpectations{
+				LongestRequest: durationpb.New(time.Second), TopologyKeys: []string{"rack", "zone"},
+			}, SkipNodes: true}, nil, strings.NewReplacer("NodesLackRoom ", "", "VolumeRead", "TopologyNotSpread VolumeRead").Replace(everything),
+			[]string{"nodes [NodesLackRoom]: they were not to be looked at"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := aroundNeedy(t, tt.refuse...)
+			tt.request.Workload = vllmRef
+			r, err := b.Preflight(t.Context(), tt.request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(rulesOf(r.GetFindings()), " "); got != tt.rules {
+				t.Errorf("%s: found %s, want %s", tt.reason, got, tt.rules)
+			}
+			var got []string
+			for _, u := range r.GetUnchecked() {
+				got = append(got, fmt.Sprintf("%s %v: %s", u.GetSubject(), u.GetRules(), u.GetReason()))
+			}
+			if !slices.EqualFunc(got, tt.unchecked, strings.HasPrefix) {
+				t.Errorf("%s: not looked at:\n%s\nwant\n%s", tt.reason, strings.Join(got, "\n"), strings.Join(tt.unchecked, "\n"))
+			}
+			if writes := b.writes(); len(writes) > 0 {
+				t.Errorf("it wrote: %v", writes)
+			}
+		})
+	}
+}
+
+// A request that makes no sense is refused, with the field.
+func TestPreflightRefuses(t *testing.T) {
+	b := aroundNeedy(t)
+	for field, request := range map[string]*pb.PreflightRequest{
+		"policy.batches":                    {Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY}},
+		"expectations.longest_request":      {Expectations: &pb.PreflightExpectations{LongestRequest: durationpb.New(-1)}},
+		"expectations.endpoint_propagation": {Expectations: &pb.PreflightExpectations{EndpointPropagation: durationpb.New(-1)}},
+		"expectations.topology_keys[0]":     {Expectations: &pb.PreflightExpectations{TopologyKeys: []string{"a zone"}}},
+	} {
+		request.Workload = vllmRef
+		_, err := b.Preflight(t.Context(), request)
+		if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_INVALID_REQUEST {
+			t.Errorf("%s: %v", field, err)
+		}
+		says(t, err, field)
+	}
+}
+
+// Plan and Initialize say what preflight finds nearby, nothing twice, and never list nodes for it.
+func TestNearby(t *testing.T) {
+	b := aroundNeedy(t)
+	b.core.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		t.Error("nodes were listed")
+		return false, nil, nil
+	})
+	r, err := b.Plan(t.Context(), &pb.PlanRequest{Workload: vllmRef, Native: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(rulesOf(r.GetFindings()), " "); got != "GitOpsTracked PreStopMissing ReadinessProbeMissing ServiceSelectsWorkers" {
+		t.Errorf("the plan finds %s", got)
+	}
+	s := b.look()
+	s.Stable.Groups, s.Stable.Revision = nil, "new"
+	if got := b.nearby(t.Context(), s, inBatches(pb.Style_STYLE_CANARY, "1")); len(got) != 4 {
+		t.Errorf("%v", got)
+	}
+}

@@ -1,0 +1,230 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/config"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+)
+
+// surround puts what preflight complains of beside a workload of 8 pods.
+func (e *env) surround(name string) {
+	e.t.Helper()
+	meta, pods := metav1.ObjectMeta{Name: name}, map[string]string{lws.SetNameLabelKey: name}
+	_, errService := e.kube.CoreV1().Services(e.namespace).Create(e.t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "front"}, Spec: corev1.ServiceSpec{
+		Selector: pods, Ports: []corev1.ServicePort{{Port: 80}},
+	}}, metav1.CreateOptions{})
+	_, errBudget := e.kube.PolicyV1().PodDisruptionBudgets(e.namespace).Create(e.t.Context(), &policyv1.PodDisruptionBudget{ObjectMeta: meta, Spec: policyv1.PodDisruptionBudgetSpec{
+		MaxUnavailable: ptr.To(intstr.FromInt32(0)), Selector: &metav1.LabelSelector{MatchLabels: pods},
+	}}, metav1.CreateOptions{})
+	_, errScaler := e.kube.AutoscalingV2().HorizontalPodAutoscalers(e.namespace).Create(e.t.Context(), &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: meta, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			MinReplicas: ptr.To[int32](4), MaxReplicas: 4,
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: lws.GroupVersion.String(), Kind: "LeaderWorkerSet", Name: name},
+		},
+	}, metav1.CreateOptions{})
+	_, errClaim := e.kube.CoreV1().PersistentVolumeClaims(e.namespace).Create(e.t.Context(), &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "weights"}, Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		},
+	}, metav1.CreateOptions{})
+	if err := errors.Join(errService, errBudget, errScaler, errClaim); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// weights mounts the shared volume.
+func weights(w *lws.LeaderWorkerSet) {
+	for _, t := range templates(w) {
+		t.Spec.Volumes = []corev1.Volume{{Name: "weights", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "weights"},
+		}}}
+	}
+}
+
+// careful has probes and a preStop hook, and spreads its leaders.
+func careful(w *lws.LeaderWorkerSet) {
+	spec := &w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec
+	spec.TerminationGracePeriodSeconds = ptr.To[int64](40)
+	spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/health", Port: intstr.FromInt32(8000)}}}
+	spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 10}}}
+	spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.ScheduleAnyway}}
+	spec.Volumes = nil
+}
+
+// preflight asks, and returns the rules that found something and the subjects that were not looked at.
+func (w *workload) preflight(request *pb.PreflightRequest) (r *pb.PreflightResponse, rules, unchecked string) {
+	w.t.Helper()
+	request.Workload = w.ref()
+	r, err := w.driver.Preflight(w.t.Context(), request)
+	if err != nil {
+		w.t.Fatalf("Preflight: %v", err)
+	}
+	found, blind := []string{}, []string{}
+	for _, f := range r.GetFindings() {
+		found = append(found, f.GetRule())
+	}
+	for _, u := range r.GetUnchecked() {
+		blind = append(blind, u.GetSubject())
+	}
+	slices.Sort(found)
+	return r, strings.Join(slices.Compact(found), " "), strings.Join(blind, ", ")
+}
+
+// Under the rights of config/rbac preflight finds what hurts, says what it may not look at, and writes nothing; with those of
+// config/preflight it sees nodes and volumes, too. Plan and Initialize tell of the same.
+func TestPreflight(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	w := e.adopt(model("model", 4, 2, rolling("100%", "0", -1)))
+	e.surround("model")
+	e.limitTo("2", "0")
+	w.edit(image("v2"), gpus("100"), weights) // no node has 100
+	request := func() *pb.PreflightRequest { return &pb.PreflightRequest{Policy: policy("25%", "50%")} }
+	before := w.writes()
+	r, rules, unchecked := w.preflight(request())
+	if want := "AllUnavailable AutoscalerPresent BudgetBlocksEviction LeadersNotSpread PreStopMissing QuotaExceeded ReadinessProbeMissing ServiceSelectsWorkers"; rules != want {
+		t.Errorf("found\n%s\nwant\n%s", rules, want)
+	}
+	if want := "PersistentVolumeClaims, nodes, the longest request"; unchecked != want {
+		t.Errorf("not looked at: %s, want %s", unchecked, want)
+	}
+	for _, u := range r.GetUnchecked()[:2] {
+		w.mustSay(u.GetReason(), "forbidden", driver.User, "config/preflight")
+	}
+	if first := r.GetFindings()[0]; first.GetRule() != "AllUnavailable" || first.GetObject().GetName() != "model" || !strings.HasSuffix(first.GetField(), ".maxUnavailable") {
+		t.Errorf("first finding: %v", first)
+	}
+	if after := w.writes(); !slices.Equal(before, after) {
+		t.Errorf("preflight wrote: %v, before %v", after, before)
+	}
+	w.mustTellOf(policy("25%", "50%"))
+	w.preflightCommand()
+
+	seeing := w.through(driver.Start(t, e.seeing(), e.namespace))
+	if r, rules, unchecked = seeing.preflight(request()); !strings.Contains(rules, "NodesLackRoom") || !strings.Contains(rules, "VolumeReadWriteOnce") || unchecked != "the longest request" {
+		t.Errorf("with the right to look: %s; not looked at: %s", rules, unchecked)
+	}
+	i := slices.IndexFunc(r.GetFindings(), func(f *pb.Finding) bool { return f.GetRule() == "NodesLackRoom" })
+	w.mustSay(r.GetFindings()[max(i, 0)].GetMessage(), "2 groups (4 pods)", "room for 0", "nvidia.com/gpu")
+	w.edit(gpus("1"), careful)
+	if _, rules, _ = seeing.preflight(request()); rules != "AllUnavailable AutoscalerPresent BudgetBlocksEviction QuotaExceeded ServiceSelectsWorkers" {
+		t.Errorf("once the template is mended: %s", rules)
+	}
+}
+
+// mustTellOf: Plan has the findings besides its warnings, and Initialize warns of them, each once.
+func (w *workload) mustTellOf(p *pb.ReleasePolicy) {
+	w.t.Helper()
+	r := w.plan(p)
+	var rules []string
+	for _, f := range r.GetFindings() {
+		rules = append(rules, f.GetRule())
+	}
+	slices.Sort(rules)
+	if got := strings.Join(rules, " "); got != "AllUnavailable LeadersNotSpread PreStopMissing ReadinessProbeMissing ServiceSelectsWorkers" {
+		w.t.Errorf("the plan finds %s", got)
+	}
+	begun := w.initialize("r1", p)
+	codes := warningCodes(begun.GetWarnings())
+	slices.Sort(codes)
+	if got := strings.Join(codes, " "); got != "AllUnavailable AutoscalerPresent BudgetBlocksEviction ExtraCapacity PreStopMissing QuotaExceeded ReadinessProbeMissing ServiceSelectsWorkers" {
+		w.t.Errorf("Initialize warns of %s", got)
+	}
+	w.mustSay(warning(begun, "ServiceSelectsWorkers"), "4 of the 8 pods", "worker-index")
+	w.finalize("r1", rollback)
+}
+
+// preflightCommand: the command fails from the severity on that it is told.
+func (w *workload) preflightCommand() {
+	w.t.Helper()
+	for failOn, want := range map[string]int{"error": 5, "never": 0} {
+		out, code := w.lockstep(w.asking("preflight", "model", "--batches", "50%", "--fail-on", failOn)...)
+		if code != want {
+			w.t.Errorf("--fail-on %s: exit code %d, want %d\n%s", failOn, code, want, out)
+		}
+		w.mustSay(out, "[AllUnavailable]", "LeaderWorkerSet "+w.namespace+"/model, spec.", "not looked at: nodes")
+	}
+	out, _ := w.lockstep(w.asking("preflight", "model", "-o", "sarif", "--fail-on", "never")...)
+	w.mustSay(out, `"version": "2.1.0"`, `"ruleId": "PreStopMissing"`)
+}
+
+// asking has a command ask the test's driver.
+func (w *workload) asking(args ...string) []string {
+	return append(args, "--address", w.driver.Address(), "--namespace", w.namespace)
+}
+
+// lockstep runs a command.
+func (w *workload) lockstep(args ...string) (stdout string, code int) {
+	w.t.Helper()
+	binary, err := driver.Binary()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var out, stderr bytes.Buffer
+	cmd := exec.CommandContext(w.t.Context(), binary, args...)
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	if err := cmd.Run(); err != nil {
+		if _, ended := errors.AsType[*exec.ExitError](err); !ended {
+			w.t.Fatal(err)
+		}
+	}
+	if stderr.Len() > 0 {
+		w.t.Logf("lockstep %s: %s", args[0], &stderr)
+	}
+	return out.String(), cmd.ProcessState.ExitCode()
+}
+
+// seeing is the kubeconfig of an account of its own with the rights of config/rbac and config/preflight.
+func (e *env) seeing() string {
+	e.t.Helper()
+	manifest, err := config.Preflight()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	role, _, _ := bytes.Cut(manifest, []byte("---\n"))
+	if err := e.cluster.Apply(e.t.Context(), e.namespace, role); err != nil {
+		e.t.Fatal(err)
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "seeing"}}
+	if _, err := e.kube.CoreV1().ServiceAccounts(e.namespace).Create(e.t.Context(), account, metav1.CreateOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+	for _, name := range []string{"lockstep-driver", "lockstep-preflight"} {
+		binding := &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: e.namespace + "-" + name},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: e.namespace, Name: "seeing"}},
+		}
+		if _, err := e.kube.RbacV1().ClusterRoleBindings().Create(e.t.Context(), binding, metav1.CreateOptions{}); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+	path, err := driver.AccountKubeconfig(e.cluster, e.namespace, "seeing")
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return path
+}

@@ -1,0 +1,97 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// A release that is stuck says which group keeps it, since when, and what to do; once that one is ready it is the next one's
+// turn, with a deadline of its own, and then the release goes on.
+func TestStuck(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	noRestart := func(w *lws.LeaderWorkerSet) { w.Spec.LeaderWorkerTemplate.RestartPolicy = lws.NoneRestartPolicy }
+	w := e.adopt(model("model", 4, 2, noRestart))
+	w.edit(image("v2"), behaves(cluster.BehaviorImagePull))
+	p := policy("50%", "100%")
+	p.ProgressDeadline = seconds(5)
+	w.initialize("r1", p)
+	canary := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
+	for _, group := range []string{"0", "1"} {
+		c := w.await("group "+group+" is at fault", func(c *pb.BatchContext) bool {
+			return c.GetState() == pb.State_STATE_FAILED && strings.Contains(c.GetMessage(), "Group "+group+" (")
+		})
+		var row *pb.Group
+		for _, g := range c.GetGroups() {
+			if g.GetLeader() == canary+"-"+group {
+				row = g
+			}
+		}
+		if c.GetReason() != "ProgressDeadlineExceeded" || row.GetReady() || row.GetSince() == nil {
+			t.Fatalf("%s\nrow %v", show(c), row)
+		}
+		w.mustSay(c.GetMessage(), "no progress for 5s", "ImagePullBackOff",
+			"Group "+group+" ("+canary+"-"+group+") has not been ready since "+row.GetSince().AsTime().Format("15:04:05 MST")+": mend the image", "otherwise abort")
+		if group == "0" { // Kubernetes counts further events of the reason, and keeps the note of the first
+			e.eventually("the event says so", func(ctx context.Context) error { return e.told(ctx, "model", "Group 0 (") })
+		}
+		w.patchPods(canary, heal, map[string]int{"0": 0, "1": 1}[group])
+	}
+	w.awaitState(pb.State_STATE_READY)
+	w.finalize("r1", rollback)
+	w.mustRest()
+}
+
+// told says whether an event of a failed release has the words.
+func (e *env) told(ctx context.Context, name, words string) error {
+	events, err := e.events(ctx, name)
+	if err != nil {
+		return err
+	}
+	for i := range events {
+		if events[i].Reason == "ReleaseFailed" && strings.Contains(events[i].Note, words) {
+			return nil
+		}
+	}
+	return errors.New("no event says " + words)
+}
+
+// What a release writes down is enough to draw it.
+func TestPicture(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 2, 2))
+	w.edit(image("v2"))
+	recorded, code := w.lockstep(w.asking("release", "model", "--batches", "50%,100%", "--release-id", "r1", "-o", "json")...)
+	if code != 0 {
+		t.Fatalf("exit code %d\n%s", code, recorded)
+	}
+	path := filepath.Join(t.TempDir(), "r1.json")
+	if err := os.WriteFile(path, []byte(recorded), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	svg, code := w.lockstep("picture", path)
+	if code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	w.mustSay(svg, "<title>"+w.namespace+"/model: r1</title>", "2 groups of 2 pods", "promoted to ", "<title>batch 1 of 2 (50%)</title>", "<title>promote</title>", ">added 1<")
+	for class, atLeast := range map[string]int{"old": 2, "new": 4} { // two groups were old; two were added, and two promoted
+		if n := strings.Count(svg, `<rect class="`+class+`"`) - 1; n < atLeast { // one is in the legend
+			t.Errorf("%d bars %s, want %d", n, class, atLeast)
+		}
+	}
+	w.mustRest()
+}
