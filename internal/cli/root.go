@@ -71,6 +71,7 @@ func commands() []func(*options) *cobra.Command {
 		newAdoptCommand,
 		newDisownCommand,
 		newKruiseCommand,
+		newBatchReleaseCommand,
 		newInstallCommand,
 		newChecksumCommand,
 		newExitCodesTopic,
