@@ -17,7 +17,7 @@ BASE    ?= main
 
 # Which end-to-end tests `make e2e` runs: one of these.
 SUITE   ?=
-SUITES  := canary partition blueGreen admission traffic argo kruise plan
+SUITES  := canary partition blueGreen admission traffic argo kruise batchrelease plan
 STYLE   ?= canary
 # Which Kruise Rollouts SUITE=kruise runs on: v0.6.2 or v0.6.3.
 KRUISE  ?= v0.6.2
@@ -76,6 +76,8 @@ else ifeq ($(SUITE),argo)
 	$(GO) test -tags e2e -timeout 60m -count 1 -v ./test/argo/...
 else ifeq ($(SUITE),kruise)
 	LOCKSTEP_KRUISE_VERSION=$(KRUISE) $(GO) test -tags e2e -timeout 60m -count 1 -v ./test/kruise/...
+else ifeq ($(SUITE),batchrelease)
+	$(GO) test -tags e2e -timeout 30m -count 1 -v ./test/batchrelease/...
 else ifeq ($(filter $(SUITE),$(SUITES)),)
 	@echo "there is no suite '$(SUITE)'; there are: $(SUITES)" >&2; exit 2
 else
