@@ -49,7 +49,9 @@ const BatchReleaseServiceAccount = "lockstep-batchrelease"
 func BatchRelease() ([]byte, error) { return stream("rbac/namespace", "kruise/batchrelease/rbac") }
 
 // BatchReleaseDriver is what `lockstep batchrelease` needs beside that for a driver that it starts, as one YAML stream.
-func BatchReleaseDriver() ([]byte, error) { return stream("rbac/role", "kruise/batchrelease/driver-binding") }
+func BatchReleaseDriver() ([]byte, error) {
+	return stream("rbac/role", "kruise/batchrelease/driver-binding")
+}
 
 // ArgoRBAC is what lets Argo Rollouts' service account be the driver's too, for a driver inside the plugin, as one YAML
 // stream.

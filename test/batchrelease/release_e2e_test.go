@@ -8,6 +8,8 @@ package batchrelease
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -352,4 +354,26 @@ func TestNoTicks(t *testing.T) {
 	e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
 	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
 	t.Logf("figures: 4 batches of 4 groups ready after %s, promoted after %s", batches.Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
+}
+
+func TestExample(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	for _, path := range []string{"workload.yaml", "kruise/batchrelease.yaml"} {
+		manifest, err := os.ReadFile(filepath.Join("..", "..", "examples", path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.apply(string(manifest))
+	}
+	e.awaitHeld()
+	e.mustRest("v1 v1 v1 v1")
+	e.edit("v2")
+	e.awaitBatch(0)
+	e.mustHaveIn(e.added(), "v2")
+	e.patch(`{"batchPartition":2}`)
+	e.awaitBatch(2)
+	e.patch(`{"batchPartition":null}`)
+	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
+	e.mustRest("v2 v2 v2 v2")
 }

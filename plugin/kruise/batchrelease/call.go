@@ -51,5 +51,5 @@ func (c Call) Do(ctx context.Context, d Driver) error {
 	default:
 		err = fmt.Errorf("make a call: %T is none of this package's", r)
 	}
-	return err //nolint:wrapcheck // The driver's errors have its name and their code.
+	return err
 }

@@ -28,7 +28,6 @@ var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 // model is a workload with a driver, in memory. Groups become ready, and ends are reached, when tick is called.
 type model struct {
 	exists    bool
-	adopted   bool
 	replicas  int32
 	groups    []string // the revision of each group in place
 	canary    int32    // groups beside them
@@ -171,7 +170,7 @@ func (d *model) Initialize(_ context.Context, r *pb.InitializeRequest, _ ...grpc
 	d.stable = serving(d.context())
 	d.id, d.owner, d.style, d.update = r.GetReleaseId(), r.GetOwner(), r.GetPolicy().GetStyle(), d.template
 	d.state, d.target, d.ready = pb.State_STATE_PREPARING, "", 0
-	return nil, nil
+	return &pb.InitializeResponse{}, nil
 }
 
 func (d *model) UpgradeBatch(_ context.Context, r *pb.UpgradeBatchRequest, _ ...grpc.CallOption) (*pb.UpgradeBatchResponse, error) {
@@ -188,7 +187,7 @@ func (d *model) UpgradeBatch(_ context.Context, r *pb.UpgradeBatchRequest, _ ...
 	if d.target == "" || planned(v1beta1.ReleaseBatch{CanaryReplicas: intstr.Parse(r.GetGroups())}, d.replicas) > before {
 		d.target, d.state = r.GetGroups(), pb.State_STATE_UPGRADING
 	}
-	return nil, nil
+	return &pb.UpgradeBatchResponse{}, nil
 }
 
 func (d *model) Finalize(_ context.Context, r *pb.FinalizeRequest, _ ...grpc.CallOption) (*pb.FinalizeResponse, error) {
@@ -203,7 +202,7 @@ func (d *model) Finalize(_ context.Context, r *pb.FinalizeRequest, _ ...grpc.Cal
 	default:
 		d.state = pb.State_STATE_PROMOTING
 	}
-	return nil, nil
+	return &pb.FinalizeResponse{}, nil
 }
 
 // batchRelease is of 4 quarters, at a partition. -1: none.

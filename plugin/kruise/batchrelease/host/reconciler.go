@@ -199,7 +199,7 @@ func (r *Reconciler) failed(ctx context.Context, release *v1beta1.BatchRelease, 
 
 // overtaken says whether the driver refused because something has changed since the look.
 func overtaken(reason pb.ErrorReason) bool {
-	switch reason { //nolint:exhaustive // The others are not about time.
+	switch reason {
 	case pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND,
 		pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
 		return true

@@ -20,9 +20,9 @@ import (
 const rivalName = "kruise-rollout-mutating-webhook-configuration"
 
 // errRival is why this host does not run.
-var errRival = errors.New("Kruise Rollouts' own manager is installed here (MutatingWebhookConfiguration " + rivalName + "), and it panics when " + //nolint:revive,staticcheck // A name begins it.
-	"it meets a BatchRelease for a LeaderWorkerSet, so this host does not run beside it. Either release through a RolloutTarget (lockstep kruise), " +
-	"or remove Kruise's Deployment and its webhook configurations; its CRDs are all that this host needs")
+var errRival = errors.New("MutatingWebhookConfiguration " + rivalName + " says that Kruise Rollouts' own manager is installed here. " +
+	"It panics when it meets a BatchRelease for a LeaderWorkerSet, so this host does not run beside it. Either release through a RolloutTarget " +
+	"(lockstep kruise), or remove Kruise's Deployment and its webhook configurations; its CRDs are all that this host needs")
 
 func rival() *metav1.PartialObjectMetadata {
 	o := &metav1.PartialObjectMetadata{}
