@@ -16,7 +16,7 @@
 //	// Again, until there is neither a new status nor a call.
 //
 // The status is written before the call is made, so that no step is taken that is not on record. What a call is refused for goes into
-// the status with [Refused]. A host also keeps [Finalizer] on the BatchRelease until its phase is Completed. Package host beside
+// the status with [Refused]. A host also keeps [Finalizer] on the BatchRelease until it is [Released]. Package host beside
 // this one is such a host, for a cluster without Kruise's own manager.
 //
 // # The state machine
@@ -26,5 +26,6 @@
 //     last batch keeps it there), for one batch after the other.
 //   - Finalizing: batchPartition is gone, so the release is promoted; or the BatchRelease is deleted, so it is rolled
 //     back; or somebody else has ended it.
-//   - Completed: nothing more is done, whatever changes.
+//   - Completed: no other phase follows, whatever changes. With finalizingPolicy Immediate the driver may still be at
+//     work, which is seen to its end.
 package batchrelease

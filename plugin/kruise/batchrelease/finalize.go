@@ -6,7 +6,6 @@ package batchrelease
 import (
 	"github.com/openkruise/rollouts/api/v1beta1"
 
-	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -19,15 +18,13 @@ func (m *machine) finalize() {
 		m.complete("the workload is gone")
 	case c == nil:
 		m.prepare() // batchPartition is not there, and neither is the workload yet.
-	case m.inState(pb.State_STATE_COMPLETED):
-		m.complete("promoted: every group is at revision " + c.GetUpdateRevision())
-	case m.inState(pb.State_STATE_ROLLED_BACK):
-		m.complete("rolled back: every group is at revision " + c.GetStableRevision())
+	case m.ended():
+		m.complete(m.outcome())
 	case m.leaving() && m.immediate():
 		m.complete("the driver goes on with what was asked for: " + c.GetMessage())
 	case m.leaving():
 		m.say(c.GetMessage())
-	case m.ours() && plugin.InFlight(c):
+	case m.flying():
 		m.end()
 	case m.deleted():
 		m.complete("there was no release")
@@ -45,6 +42,41 @@ func (m *machine) deleted() bool { return m.release.DeletionTimestamp != nil }
 // being deleted waits, as one does that others have ended: nobody has asked them not to.
 func (m *machine) immediate() bool {
 	return !m.deleted() && m.plan().BatchPartition == nil && m.plan().FinalizingPolicy != v1beta1.WaitResumeFinalizingPolicyType
+}
+
+// outcome is how a release of ours has ended.
+func (m *machine) outcome() string {
+	if m.inState(pb.State_STATE_COMPLETED) {
+		return "promoted: every group is at revision " + m.context.GetUpdateRevision()
+	}
+	return "rolled back: every group is at revision " + m.context.GetStableRevision()
+}
+
+// afterwards is what is left to be done once the phase is Completed: the release that Immediate did not wait for is seen
+// to its end. A new template in mid-promotion has the driver start over, and is promoted like the one before.
+func (m *machine) afterwards() {
+	switch {
+	case m.flying():
+		m.observe()
+		if !m.leaving() && (m.deleted() || m.plan().BatchPartition == nil) {
+			m.end()
+		}
+	case m.ended() && m.status.Message != m.outcome():
+		m.observe()
+		m.complete(m.outcome())
+	}
+}
+
+// Over says whether nothing is to be done for a BatchRelease any more, whatever becomes of its workload.
+func Over(r *v1beta1.BatchRelease) bool {
+	waited := r.Spec.ReleasePlan.BatchPartition != nil || r.Spec.ReleasePlan.FinalizingPolicy == v1beta1.WaitResumeFinalizingPolicyType
+	return r.Status.Phase == v1beta1.RolloutPhaseCompleted && r.DeletionTimestamp == nil && waited
+}
+
+// Released says whether a BatchRelease that is being deleted has nothing left that its finalizer guards.
+func Released(r *v1beta1.BatchRelease, c *pb.BatchContext) bool {
+	m := machine{release: r, context: c}
+	return r.Status.Phase == v1beta1.RolloutPhaseCompleted && !m.flying()
 }
 
 func (m *machine) complete(message string) {

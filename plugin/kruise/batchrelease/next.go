@@ -25,7 +25,9 @@ func Next(r *v1beta1.BatchRelease, c *pb.BatchContext, now time.Time) (v1beta1.B
 		m.status = reset()
 	}
 	m.status.ObservedGeneration = r.Generation
-	if m.status.Phase != v1beta1.RolloutPhaseCompleted {
+	if m.status.Phase == v1beta1.RolloutPhaseCompleted {
+		m.afterwards()
+	} else {
 		m.observe()
 		m.step()
 	}
@@ -98,6 +100,9 @@ func (m *machine) inState(states ...pb.State) bool {
 	return false
 }
 
+// flying says whether a release of ours is in flight.
+func (m *machine) flying() bool { return m.ours() && plugin.InFlight(m.context) }
+
 // ending says whether the release is on its way to an end, or there: somebody else has decided.
 func (m *machine) ending() bool { return m.leaving() || m.ended() }
 
@@ -113,7 +118,7 @@ func (m *machine) ended() bool {
 
 // unfinished says whether a release that was to be finalized goes on after all: batchPartition is back, and the driver was
 // told nothing yet.
-func (m *machine) unfinished() bool { return m.ours() && plugin.InFlight(m.context) && !m.leaving() }
+func (m *machine) unfinished() bool { return m.flying() && !m.leaving() }
 
 // observe copies what the status shows of every release.
 func (m *machine) observe() {

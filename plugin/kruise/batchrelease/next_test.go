@@ -93,6 +93,30 @@ func TestImmediateDoesNotWait(t *testing.T) {
 	}
 }
 
+// Completed or not, what was asked for is done to the end.
+func TestNewTemplateInAnImmediatePromotion(t *testing.T) {
+	t.Parallel()
+	for _, deleted := range []bool{false, true} {
+		r := batchRelease(0)
+		d := released(t, r)
+		r.Spec.ReleasePlan.BatchPartition = nil
+		play(t, r, d)
+		if deleted {
+			r.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
+		}
+		d.template = "v3"
+		d.tick() // The driver starts over.
+		if c := d.context(); Released(r, c) || Over(r) || c.GetState() != pb.State_STATE_HOLDING {
+			t.Fatalf("released %v, over %v, the driver at %v", Released(r, c), Over(r), c)
+		}
+		run(t, r, d)
+		if s := r.Status; s.Phase != v1beta1.RolloutPhaseCompleted || !strings.HasSuffix(s.Message, "at revision v3") ||
+			s.CanaryStatus.UpdatedReadyReplicas != 4 || !Released(r, d.context()) {
+			t.Errorf("deleted %v: %+v, the driver at %v", deleted, s, d.context())
+		}
+	}
+}
+
 func TestPlanChanges(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

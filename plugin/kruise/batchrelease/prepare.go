@@ -22,7 +22,7 @@ func (m *machine) prepare() {
 	case !m.valid():
 	case m.inState(pb.State_STATE_PREPARING):
 		m.say(m.context.GetMessage())
-	case m.ours() && plugin.InFlight(m.context):
+	case m.flying():
 		m.start()
 		m.progress()
 	default:

@@ -23,7 +23,9 @@ type schedule struct {
 	*rapid.T
 	release *v1beta1.BatchRelease
 	driver  *model
-	over    *v1beta1.BatchReleaseStatus
+	// completed is whether the phase has been Completed, and over the status since it is for good.
+	completed bool
+	over      *v1beta1.BatchReleaseStatus
 }
 
 func TestRandomSchedules(t *testing.T) {
@@ -78,7 +80,8 @@ func (s *schedule) judge(call Call) {
 		}
 	case *pb.FinalizeRequest:
 		promote := r.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
-		if s.release.Status.Phase != v1beta1.RolloutPhaseFinalizing || promote != (plan.BatchPartition == nil) || !promote && !deleted {
+		phase := s.release.Status.Phase
+		if phase != v1beta1.RolloutPhaseFinalizing && phase != v1beta1.RolloutPhaseCompleted || promote != (plan.BatchPartition == nil) || !promote && !deleted {
 			s.Fatalf("%v, batchPartition %v, deleted %v, phase %s", r.GetIntent(), plan.BatchPartition, deleted, s.release.Status.Phase)
 		}
 		if promote && r.GetUpdateRevision() == "" {
@@ -101,15 +104,19 @@ func (s *schedule) check(t *rapid.T) {
 	if status.Phase == v1beta1.RolloutPhaseProgressing && int(status.CanaryStatus.CurrentBatch) >= 4 {
 		t.Fatalf("batch %d", status.CanaryStatus.CurrentBatch)
 	}
-	if status.Phase == v1beta1.RolloutPhaseCompleted {
-		if s.over == nil {
-			s.over = status.DeepCopy()
+	if s.completed && status.Phase != v1beta1.RolloutPhaseCompleted {
+		t.Fatalf("it was completed, and is %s", status.Phase)
+	}
+	s.completed = status.Phase == v1beta1.RolloutPhaseCompleted
+	if s.over != nil {
+		now := status.DeepCopy()
+		now.ObservedGeneration = s.over.ObservedGeneration
+		if diff := cmp.Diff(s.over, now); diff != "" {
+			t.Fatalf("it was over, and is not any more: %s", diff)
 		}
-		now, was := status.DeepCopy(), s.over.DeepCopy()
-		now.ObservedGeneration, was.ObservedGeneration = 0, 0
-		if diff := cmp.Diff(was, now); diff != "" {
-			t.Fatalf("it was completed, and is not any more: %s", diff)
-		}
+	}
+	if s.over == nil && Over(s.release) {
+		s.over = status.DeepCopy()
 	}
 }
 
@@ -152,6 +159,9 @@ func (s *schedule) end(t *rapid.T) {
 	plan := &s.release.Spec.ReleasePlan
 	switch rapid.IntRange(0, 12).Draw(t, "end") {
 	case 0:
+		if plan.BatchPartition == nil {
+			return
+		}
 		plan.BatchPartition = nil
 		plan.FinalizingPolicy = rapid.SampledFrom([]v1beta1.FinalizingPolicyType{
 			v1beta1.WaitResumeFinalizingPolicyType, v1beta1.ImmediateFinalizingPolicyType,

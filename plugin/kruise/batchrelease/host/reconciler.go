@@ -79,69 +79,60 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 // run looks and acts until there is nothing left to be done, and says whether it stopped before.
 func (r *Reconciler) run(ctx context.Context, release *v1beta1.BatchRelease) (again bool, err error) {
-	done, err := r.keepFinalizer(ctx, release)
-	if done || err != nil {
-		return false, err
+	switch has := controllerutil.ContainsFinalizer(release, batchrelease.Finalizer); {
+	case batchrelease.Over(release), release.DeletionTimestamp != nil && !has:
+		return false, nil
+	case !has:
+		if err := r.patch(ctx, release, controllerutil.AddFinalizer); err != nil {
+			return false, err
+		}
 	}
 	if r.Follow != nil {
 		r.Follow(client.ObjectKey{Namespace: release.Namespace, Name: release.Spec.WorkloadRef.Name})
 	}
 	for range maxLooks {
-		quiet, err := r.look(ctx, release)
-		if err != nil {
+		quiet, released, err := r.look(ctx, release)
+		switch {
+		case err != nil:
 			return false, err
-		}
-		if release.Status.Phase == v1beta1.RolloutPhaseCompleted {
-			_, err := r.keepFinalizer(ctx, release)
-			return false, err
-		}
-		if quiet {
+		case quiet && released && release.DeletionTimestamp != nil:
+			return false, r.patch(ctx, release, controllerutil.RemoveFinalizer)
+		case quiet:
 			return false, nil
 		}
 	}
 	return true, nil
 }
 
-// keepFinalizer keeps the finalizer as long as it is needed, and says whether the BatchRelease needs nothing more.
-func (r *Reconciler) keepFinalizer(ctx context.Context, release *v1beta1.BatchRelease) (done bool, err error) {
-	has := controllerutil.ContainsFinalizer(release, batchrelease.Finalizer)
-	over, deleted := release.Status.Phase == v1beta1.RolloutPhaseCompleted, release.DeletionTimestamp != nil
-	change := controllerutil.AddFinalizer
-	switch {
-	case deleted && !has, over && !deleted:
-		return true, nil
-	case deleted && over:
-		change = controllerutil.RemoveFinalizer
-	case has:
-		return false, nil
-	}
+// patch adds or removes the finalizer.
+func (r *Reconciler) patch(ctx context.Context, release *v1beta1.BatchRelease, change func(client.Object, string) bool) error {
 	before := release.DeepCopy()
 	change(release, batchrelease.Finalizer)
-	err = r.Client.Patch(ctx, release, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), fieldManager)
+	err := r.Client.Patch(ctx, release, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), fieldManager)
 	if err != nil {
-		return false, fmt.Errorf("write the finalizer of BatchRelease %s/%s: %w", release.Namespace, release.Name, err)
+		return fmt.Errorf("write the finalizer of BatchRelease %s/%s: %w", release.Namespace, release.Name, err)
 	}
-	return over, nil
+	return nil
 }
 
-// look makes one decision and carries it out: first the status, then the call.
-func (r *Reconciler) look(ctx context.Context, release *v1beta1.BatchRelease) (quiet bool, err error) {
+// look makes one decision and carries it out: first the status, then the call. It is quiet if there was neither.
+func (r *Reconciler) look(ctx context.Context, release *v1beta1.BatchRelease) (quiet, released bool, err error) {
 	c, err := r.context(ctx, release)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	status, call := batchrelease.Next(release, c, time.Now())
 	wrote, err := r.writeStatus(ctx, release, status)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	if !call.None() {
 		r.Logger.Info(call.Why, "batchrelease", client.ObjectKeyFromObject(release).String(), "workload", release.Spec.WorkloadRef.Name)
 	}
 	if err := call.Do(ctx, r.Driver); err != nil {
-		return false, err
+		return false, false, err
 	}
-	return !wrote && call.None(), nil
+	return !wrote && call.None(), batchrelease.Released(release, c), nil
 }
 
 // context is where the workload stands. Nil: there is none.

@@ -136,9 +136,12 @@ func TestReleaseInOneGo(t *testing.T) {
 	if r = b.get(); r.Status.Phase != v1beta1.RolloutPhaseCompleted {
 		t.Errorf("%+v", r.Status)
 	}
+	b.change(func(r *v1beta1.BatchRelease) {
+		r.Spec.ReleasePlan.FinalizingPolicy = v1beta1.WaitResumeFinalizingPolicyType
+	})
 	followed := len(b.followed)
 	if b.once(); len(b.followed) != followed {
-		t.Error("what is completed is followed")
+		t.Error("what is over is followed")
 	}
 	if err := b.Client.Delete(t.Context(), b.get()); err != nil {
 		t.Fatal(err)

@@ -147,7 +147,7 @@ func (r *Reconciler) of(ctx context.Context, workload client.ObjectKey) []reconc
 	}
 	var out []reconcile.Request
 	for i := range list.Items {
-		if list.Items[i].Status.Phase != v1beta1.RolloutPhaseCompleted {
+		if !batchrelease.Over(&list.Items[i]) {
 			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
 		}
 	}
