@@ -150,7 +150,11 @@ func (e *env) edit(tag string) {
 	e.t.Helper()
 	e.eventually("the template is changed", func(ctx context.Context) error {
 		w := e.workload(ctx)
-		w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image = "example.com/vllm:" + tag
+		for _, template := range []*corev1.PodTemplateSpec{&w.Spec.LeaderWorkerTemplate.WorkerTemplate, w.Spec.LeaderWorkerTemplate.LeaderTemplate} {
+			if template != nil {
+				template.Spec.Containers[0].Image = "example.com/vllm:" + tag
+			}
+		}
 		_, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Update(ctx, w, metav1.UpdateOptions{})
 		return err
 	})

@@ -115,6 +115,9 @@ func TestPartition(t *testing.T) {
 	}
 	e.patch(`{"batchPartition":null}`)
 	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
+	e.await(name, "the driver's end", func(s status) bool {
+		return strings.HasPrefix(s.Message, "promoted") && s.CanaryStatus.UpdatedReadyReplicas == groups && len(s.Conditions) == 0
+	})
 	e.mustRest("v2 v2 v2 v2")
 	// What is completed stays so, and the workload stays held.
 	e.edit("v3")

@@ -16,7 +16,7 @@
 //	// Again, until there is neither a new status nor a call.
 //
 // The status is written before the call is made, so that no step is taken that is not on record. What a call is refused for goes into
-// the status with [Refused]. A host also keeps [Finalizer] on the BatchRelease until it is [Released]. Package host beside
+// the status with [Refused]. A host also keeps [Finalizer] on the BatchRelease until it is [Over]. Package host beside
 // this one is such a host, for a cluster without Kruise's own manager.
 //
 // # The state machine

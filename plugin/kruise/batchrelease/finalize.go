@@ -4,7 +4,10 @@
 package batchrelease
 
 import (
+	"slices"
+
 	"github.com/openkruise/rollouts/api/v1beta1"
+	corev1 "k8s.io/api/core/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -21,7 +24,8 @@ func (m *machine) finalize() {
 	case m.ended():
 		m.complete(m.outcome())
 	case m.leaving() && m.immediate():
-		m.complete("the driver goes on with what was asked for: " + c.GetMessage())
+		m.status.Phase = v1beta1.RolloutPhaseCompleted
+		m.condition(conditionGoesOn, corev1.ConditionTrue, "Immediate", "the driver goes on with what was asked for")
 	case m.leaving():
 		m.say(c.GetMessage())
 	case m.flying():
@@ -52,51 +56,65 @@ func (m *machine) outcome() string {
 	return "rolled back: every group is at revision " + m.context.GetStableRevision()
 }
 
-// afterwards is what is left to be done once the phase is Completed: the release that Immediate did not wait for is seen
-// to its end. A new template in mid-promotion has the driver start over, and is promoted like the one before.
+// afterwards is what is left to be done once the phase is Completed: a release that Immediate did not wait for is seen to its
+// end. A new template in mid-promotion has the driver start over, and is promoted like the one before.
 func (m *machine) afterwards() {
 	switch {
+	case Over(m.release):
+	case m.context == nil:
+		m.complete("the workload is gone")
 	case m.flying():
 		m.observe()
-		if !m.leaving() && (m.deleted() || m.plan().BatchPartition == nil) {
-			m.end()
+		if !m.leaving() {
+			m.promote()
 		}
-	case m.ended() && m.status.Message != m.outcome():
+	case m.ended():
 		m.observe()
 		m.complete(m.outcome())
+	default:
+		m.complete("another release has taken this one's place")
 	}
 }
 
-// Over says whether nothing is to be done for a BatchRelease any more, whatever becomes of its workload.
-func Over(r *v1beta1.BatchRelease) bool {
-	waited := r.Spec.ReleasePlan.BatchPartition != nil || r.Spec.ReleasePlan.FinalizingPolicy == v1beta1.WaitResumeFinalizingPolicyType
-	return r.Status.Phase == v1beta1.RolloutPhaseCompleted && r.DeletionTimestamp == nil && waited
-}
+// conditionGoesOn is the type of the condition that Immediate leaves while the driver is still at work.
+const conditionGoesOn v1beta1.RolloutConditionType = "DriverGoesOn"
 
-// Released says whether a BatchRelease that is being deleted has nothing left that its finalizer guards.
-func Released(r *v1beta1.BatchRelease, c *pb.BatchContext) bool {
-	m := machine{release: r, context: c}
-	return r.Status.Phase == v1beta1.RolloutPhaseCompleted && !m.flying()
+// Over says whether a BatchRelease is completed, and so is all that it had the driver do. Nothing is done for it any more,
+// whatever becomes of it and its workload.
+func Over(r *v1beta1.BatchRelease) bool {
+	return r.Status.Phase == v1beta1.RolloutPhaseCompleted &&
+		!slices.ContainsFunc(r.Status.Conditions, func(c v1beta1.RolloutCondition) bool { return c.Type == conditionGoesOn })
 }
 
 func (m *machine) complete(message string) {
 	m.status.Phase = v1beta1.RolloutPhaseCompleted
+	m.drop(conditionGoesOn)
 	m.say(message)
 }
 
 // end tells the driver. Without batchPartition all groups are to follow; a BatchRelease that is deleted before leaves the
 // stable groups as they were.
 func (m *machine) end() {
-	c := m.context
-	request := &pb.FinalizeRequest{Workload: Workload(m.release), ReleaseId: c.GetReleaseId()}
-	switch {
-	case m.plan().BatchPartition != nil:
-		request.Intent = pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
-		m.call = Call{request, "the BatchRelease is being deleted in mid-release: rolling back"}
-	case c.GetTemplateRevision() != c.GetUpdateRevision():
-		m.say("the template has changed; waiting until the driver is at it")
-	default:
-		request.Intent, request.UpdateRevision = pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE, c.GetUpdateRevision()
-		m.call = Call{request, "batchPartition is gone: promoting revision " + c.GetUpdateRevision()}
+	if m.plan().BatchPartition == nil {
+		m.promote()
+		return
 	}
+	m.call = Call{&pb.FinalizeRequest{
+		Workload: Workload(m.release), ReleaseId: m.context.GetReleaseId(), Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
+	}, "the BatchRelease is being deleted in mid-release: rolling back"}
+}
+
+// promote has all groups follow to the template as it is.
+func (m *machine) promote() {
+	c := m.context
+	if c.GetTemplateRevision() != c.GetUpdateRevision() {
+		if m.status.Phase == v1beta1.RolloutPhaseFinalizing {
+			m.say("the template has changed; waiting until the driver is at it")
+		}
+		return
+	}
+	m.call = Call{&pb.FinalizeRequest{
+		Workload: Workload(m.release), ReleaseId: c.GetReleaseId(), Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
+		UpdateRevision: c.GetUpdateRevision(),
+	}, "batchPartition is gone: promoting revision " + c.GetUpdateRevision()}
 }

@@ -87,8 +87,11 @@ func TestImmediateDoesNotWait(t *testing.T) {
 		r := batchRelease(0)
 		d := released(t, r)
 		r.Spec.ReleasePlan.BatchPartition, r.Spec.ReleasePlan.FinalizingPolicy = nil, policy
-		if play(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseCompleted || d.state != pb.State_STATE_PROMOTING {
+		if play(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseCompleted || d.state != pb.State_STATE_PROMOTING || Over(r) {
 			t.Errorf("policy %q: %s while the driver is %s", policy, r.Status.Phase, d.state)
+		}
+		if run(t, r, d); !Over(r) || r.Status.CanaryStatus.UpdatedReadyReplicas != 4 || !strings.HasPrefix(r.Status.Message, "promoted") {
+			t.Errorf("policy %q: %+v once the driver is %s", policy, r.Status, d.state)
 		}
 	}
 }
@@ -106,12 +109,13 @@ func TestNewTemplateInAnImmediatePromotion(t *testing.T) {
 		}
 		d.template = "v3"
 		d.tick() // The driver starts over.
-		if c := d.context(); Released(r, c) || Over(r) || c.GetState() != pb.State_STATE_HOLDING {
-			t.Fatalf("released %v, over %v, the driver at %v", Released(r, c), Over(r), c)
+		if c := d.context(); Over(r) || c.GetState() != pb.State_STATE_HOLDING {
+			t.Fatalf("over %v, the driver at %v", Over(r), c)
 		}
+		r.Spec.ReleasePlan.BatchPartition = ptr.To[int32](0) // Too late.
 		run(t, r, d)
 		if s := r.Status; s.Phase != v1beta1.RolloutPhaseCompleted || !strings.HasSuffix(s.Message, "at revision v3") ||
-			s.CanaryStatus.UpdatedReadyReplicas != 4 || !Released(r, d.context()) {
+			s.CanaryStatus.UpdatedReadyReplicas != 4 || !Over(r) || len(s.Conditions) != 0 {
 			t.Errorf("deleted %v: %+v, the driver at %v", deleted, s, d.context())
 		}
 	}
@@ -327,6 +331,10 @@ func TestOthersEndIt(t *testing.T) {
 		if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseCompleted || len(d.calls) != 0 || !strings.HasPrefix(r.Status.Message, end) {
 			t.Errorf("%s: %+v, %v", state, r.Status, d.calls)
 		}
+		// The template is still the new one: no group has nothing to be updated to.
+		if s := r.Status; s.CanaryStatus.NoNeedUpdateReplicas != nil || s.UpdateRevision != "v2" {
+			t.Errorf("%s: %+v", state, s)
+		}
 	}
 }
 
@@ -430,6 +438,14 @@ func TestRefused(t *testing.T) {
 	d.fail = nil
 	if run(t, r, d); brief(r.Status) != "0 Ready" || len(r.Status.Conditions) != 0 {
 		t.Errorf("%+v", r.Status)
+	}
+	r.Spec.ReleasePlan.BatchPartition = ptr.To[int32](1)
+	d.fail = drivererr.New(pb.ErrorReason_ERROR_REASON_FORBIDDEN, "no right to scale")
+	if play(t, r, d); brief(r.Status) != "1 Upgrading" || r.Status.Message != "no right to scale" {
+		t.Errorf("in mid-release: %+v", r.Status)
+	}
+	if story := play(t, r, d); len(story) != 0 {
+		t.Errorf("refused the same way again in mid-release, it writes %v", story)
 	}
 	if s := Refused(r, errors.New("x"), noon.Add(time.Hour)); s.Message != "x" {
 		t.Errorf("an error of no driver: %+v", s)

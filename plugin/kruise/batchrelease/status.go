@@ -48,9 +48,12 @@ func reset() v1beta1.BatchReleaseStatus {
 // say sets the message, and takes the condition of a trouble that is over away.
 func (m *machine) say(message string) {
 	m.status.Message = message
-	m.status.Conditions = slices.DeleteFunc(m.status.Conditions, func(c v1beta1.RolloutCondition) bool {
-		return c.Type == v1beta1.RolloutConditionProgressing
-	})
+	m.drop(v1beta1.RolloutConditionProgressing)
+}
+
+// drop takes a condition away.
+func (m *machine) drop(kind v1beta1.RolloutConditionType) {
+	m.status.Conditions = slices.DeleteFunc(m.status.Conditions, func(c v1beta1.RolloutCondition) bool { return c.Type == kind })
 	if len(m.status.Conditions) == 0 {
 		m.status.Conditions = nil
 	}
@@ -58,10 +61,14 @@ func (m *machine) say(message string) {
 
 // stuck says in message and condition what keeps the release where it is, until somebody does something about it.
 func (m *machine) stuck(reason, message string) {
+	m.condition(v1beta1.RolloutConditionProgressing, corev1.ConditionFalse, reason, message)
+}
+
+// condition sets message and condition.
+func (m *machine) condition(kind v1beta1.RolloutConditionType, status corev1.ConditionStatus, reason, message string) {
 	m.status.Message = message
 	want := v1beta1.RolloutCondition{
-		Type: v1beta1.RolloutConditionProgressing, Status: corev1.ConditionFalse, Reason: reason, Message: message,
-		LastUpdateTime: m.now, LastTransitionTime: m.now,
+		Type: kind, Status: status, Reason: reason, Message: message, LastUpdateTime: m.now, LastTransitionTime: m.now,
 	}
 	for i, c := range m.status.Conditions {
 		if c.Type != want.Type {

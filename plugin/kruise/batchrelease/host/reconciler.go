@@ -79,26 +79,28 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 // run looks and acts until there is nothing left to be done, and says whether it stopped before.
 func (r *Reconciler) run(ctx context.Context, release *v1beta1.BatchRelease) (again bool, err error) {
-	switch has := controllerutil.ContainsFinalizer(release, batchrelease.Finalizer); {
-	case batchrelease.Over(release), release.DeletionTimestamp != nil && !has:
+	has, deleted := controllerutil.ContainsFinalizer(release, batchrelease.Finalizer), release.DeletionTimestamp != nil
+	if deleted && !has {
 		return false, nil
-	case !has:
+	}
+	if !has && !batchrelease.Over(release) {
 		if err := r.patch(ctx, release, controllerutil.AddFinalizer); err != nil {
 			return false, err
 		}
 	}
-	if r.Follow != nil {
+	if r.Follow != nil && !batchrelease.Over(release) {
 		r.Follow(client.ObjectKey{Namespace: release.Namespace, Name: release.Spec.WorkloadRef.Name})
 	}
 	for range maxLooks {
-		quiet, released, err := r.look(ctx, release)
-		switch {
-		case err != nil:
+		quiet, err := r.look(ctx, release)
+		if err != nil {
 			return false, err
-		case quiet && released && release.DeletionTimestamp != nil:
-			return false, r.patch(ctx, release, controllerutil.RemoveFinalizer)
-		case quiet:
-			return false, nil
+		}
+		if quiet {
+			if deleted && batchrelease.Over(release) {
+				err = r.patch(ctx, release, controllerutil.RemoveFinalizer)
+			}
+			return false, err
 		}
 	}
 	return true, nil
@@ -116,27 +118,30 @@ func (r *Reconciler) patch(ctx context.Context, release *v1beta1.BatchRelease, c
 }
 
 // look makes one decision and carries it out: first the status, then the call. It is quiet if there was neither.
-func (r *Reconciler) look(ctx context.Context, release *v1beta1.BatchRelease) (quiet, released bool, err error) {
+func (r *Reconciler) look(ctx context.Context, release *v1beta1.BatchRelease) (quiet bool, err error) {
 	c, err := r.context(ctx, release)
 	if err != nil {
-		return false, false, err
+		return false, err
 	}
 	status, call := batchrelease.Next(release, c, time.Now())
 	wrote, err := r.writeStatus(ctx, release, status)
 	if err != nil {
-		return false, false, err
+		return false, err
 	}
 	if !call.None() {
 		r.Logger.Info(call.Why, "batchrelease", client.ObjectKeyFromObject(release).String(), "workload", release.Spec.WorkloadRef.Name)
 	}
 	if err := call.Do(ctx, r.Driver); err != nil {
-		return false, false, err
+		return false, err
 	}
-	return !wrote && call.None(), batchrelease.Released(release, c), nil
+	return !wrote && call.None(), nil
 }
 
-// context is where the workload stands. Nil: there is none.
+// context is where the workload stands. Nil: there is none, or it does not matter any more.
 func (r *Reconciler) context(ctx context.Context, release *v1beta1.BatchRelease) (*pb.BatchContext, error) {
+	if batchrelease.Over(release) {
+		return nil, nil //nolint:nilnil // It does not matter.
+	}
 	answer, err := r.Driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: batchrelease.Workload(release)})
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
 		return nil, nil //nolint:nilnil // There is none.
