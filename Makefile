@@ -54,6 +54,7 @@ test: test-unit e2e ## Run all tests.
 .PHONY: test-unit
 test-unit: ## Run the tests that need no control plane.
 	$(GO) test -race -timeout 15m ./...
+	cd test/kruise/controlplane && $(GO) test -timeout 15m ./...
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (10s); what fails is kept under testdata/fuzz.
@@ -127,4 +128,5 @@ verify-generated:
 .PHONY: verify-tidy
 verify-tidy:
 	$(GO) mod tidy -diff
+	cd test/kruise/controlplane && $(GO) mod tidy -diff
 	$(GO) mod verify >/dev/null

@@ -50,8 +50,13 @@ func idOf(r *v1beta1.BatchRelease) string {
 	return idPrefix + strings.ReplaceAll(string(r.UID), "-", "") + "-"
 }
 
-// releaseID is the id under which a BatchRelease begins to release a revision.
-func releaseID(r *v1beta1.BatchRelease, revision string) string {
+// Began says whether the last release of a workload is one that this BatchRelease has begun.
+func Began(r *v1beta1.BatchRelease, c *pb.BatchContext) bool {
+	return strings.HasPrefix(c.GetReleaseId(), idOf(r))
+}
+
+// ReleaseID is the id under which a BatchRelease begins to release a revision.
+func ReleaseID(r *v1beta1.BatchRelease, revision string) string {
 	id := idOf(r) + revision
 	return id[:min(len(id), maxID)]
 }

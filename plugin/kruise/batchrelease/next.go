@@ -82,7 +82,7 @@ func (m *machine) valid() bool {
 }
 
 // ours says whether the release in the context is one that this BatchRelease has begun.
-func (m *machine) ours() bool { return strings.HasPrefix(m.context.GetReleaseId(), idOf(m.release)) }
+func (m *machine) ours() bool { return Began(m.release, m.context) }
 
 // begun says whether this BatchRelease has ever begun a release.
 func (m *machine) begun() bool { return m.status.UpdateRevision != "" }

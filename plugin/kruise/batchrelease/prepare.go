@@ -60,7 +60,7 @@ func (m *machine) initialize() {
 		return
 	}
 	m.call = Call{&pb.InitializeRequest{
-		Workload: Workload(m.release), ReleaseId: releaseID(m.release, revision), Owner: Owner(m.release), Policy: policy,
+		Workload: Workload(m.release), ReleaseId: ReleaseID(m.release, revision), Owner: Owner(m.release), Policy: policy,
 	}, "releasing revision " + revision}
 }
 
