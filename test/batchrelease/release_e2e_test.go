@@ -7,6 +7,7 @@ package batchrelease
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
 )
 
@@ -357,6 +359,45 @@ func TestNoTicks(t *testing.T) {
 	e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
 	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
 	t.Logf("figures: 4 batches of 4 groups ready after %s, promoted after %s", batches.Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
+	// Host and driver have one account. What waits asks for nothing: there are writes, and of reads the few that informers can't serve.
+	requests := e.requests()
+	t.Logf("figures: %d requests of host and driver: %v", len(requests), requests)
+	reads, statuses := 0, 0
+	for _, r := range requests {
+		if verb, _, _ := strings.Cut(r, " "); verb == "get" || verb == "list" {
+			reads++
+		}
+		if r == "update batchreleases/status" {
+			statuses++
+		}
+	}
+	if reads > 8 || statuses > 40 {
+		t.Errorf("%d reads, %d writes of the status: %v", reads, statuses, requests)
+	}
+}
+
+// requests are those of host and driver in this namespace so far, events and watches aside, as the API server's audit log has them.
+func (e *env) requests() []string {
+	e.t.Helper()
+	raw, err := os.ReadFile(e.cluster.AuditLog())
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	var out []string
+	for line := range strings.Lines(string(raw)) {
+		var a struct {
+			Stage, Verb string
+			User        struct{ Username string }
+			ObjectRef   struct{ Resource, Subresource, Namespace string }
+		}
+		if json.Unmarshal([]byte(line), &a) != nil || a.Stage != "ResponseComplete" || a.ObjectRef.Namespace != e.namespace ||
+			a.User.Username != "system:serviceaccount:"+config.Namespace+":"+config.BatchReleaseServiceAccount ||
+			a.Verb == "watch" || a.ObjectRef.Resource == "events" {
+			continue
+		}
+		out = append(out, strings.TrimSuffix(a.Verb+" "+a.ObjectRef.Resource+"/"+a.ObjectRef.Subresource, "/"))
+	}
+	return out
 }
 
 func TestExample(t *testing.T) {
