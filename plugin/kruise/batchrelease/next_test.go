@@ -253,6 +253,25 @@ func TestRollbackInBatches(t *testing.T) {
 	}
 }
 
+func TestNewTemplateInARollback(t *testing.T) {
+	t.Parallel()
+	for _, annotation := range []string{"", "true"} {
+		r := batchRelease(1)
+		r.Annotations = map[string]string{RollbackInBatchAnnotation: annotation}
+		d := released(t, r)
+		d.template = "v1"
+		d.tick()
+		if play(t, r, d); r.Status.CanaryStatus.NoNeedUpdateReplicas == nil || d.state != pb.State_STATE_ROLLING_BACK {
+			t.Fatalf("%+v, the driver is %s", r.Status, d.state)
+		}
+		d.template, d.update, d.target, d.state = "v3", "v3", "", pb.State_STATE_HOLDING // The driver starts over.
+		run(t, r, d)
+		if s := r.Status; brief(s) != "1 Ready" || s.UpdateRevision != "v3" || s.CanaryStatus.NoNeedUpdateReplicas != nil {
+			t.Errorf("annotation %q: %+v", annotation, s)
+		}
+	}
+}
+
 func TestDeletion(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -102,6 +102,9 @@ func batchesOf(plan *v1beta1.ReleasePlan, replicas int32) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("batches[%d]: %w", i, err)
 		}
+		if mixed {
+			n = max(n, last) // Which of the two is more depends on the number of groups.
+		}
 		if n < last {
 			return nil, fmt.Errorf("batches[%d]: %s is less than the batch before it: batches never decrease", i, b.CanaryReplicas.String())
 		}

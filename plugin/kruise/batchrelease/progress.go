@@ -54,6 +54,7 @@ func (m *machine) follow() {
 	}
 	if s.UpdateRevision != c.GetUpdateRevision() {
 		s.StableRevision, s.UpdateRevision = c.GetStableRevision(), c.GetUpdateRevision()
+		s.CanaryStatus.NoNeedUpdateReplicas = nil // A rollback that a newer template has overtaken is none any more.
 		m.enter(0)
 	}
 }
