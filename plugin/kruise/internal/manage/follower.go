@@ -14,11 +14,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// absent is how often a workload is looked for that does not exist, or whose driver is away, while nobody asks for it.
-const absent = 2 * time.Second
+const (
+	// away is how often a driver is tried again that does not answer.
+	away = 2 * time.Second
+	// absent is how often a workload is looked for that does not exist. Who sees it appear calls Watch before that.
+	absent = time.Minute
+)
 
 // Watcher is the part of a driver that a Follower needs.
 type Watcher interface {
@@ -83,10 +88,18 @@ func (f *Follower) Watch(workload client.ObjectKey) {
 // follow tells of each change of one workload, until nobody needs it any more.
 func (f *Follower) follow(ctx context.Context, workload client.ObjectKey, again <-chan struct{}) {
 	for ctx.Err() == nil {
-		f.stream(ctx, workload)
+		seen, err := f.stream(ctx, workload)
+		if seen {
+			// That a workload is gone, or a driver, is a change too.
+			f.tell(ctx, workload)
+		}
+		pause := away
+		if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
+			pause = absent
+		}
 		select {
 		case <-again:
-		case <-time.After(absent):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return
 		}
@@ -96,19 +109,25 @@ func (f *Follower) follow(ctx context.Context, workload client.ObjectKey, again 
 	}
 }
 
-// stream tells of changes while the driver does and somebody needs them.
-func (f *Follower) stream(ctx context.Context, workload client.ObjectKey) {
-	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: workload.Namespace, Name: workload.Name}}
+// stream tells of changes while the driver does and somebody needs them, and says whether there were any, and why it ended.
+func (f *Follower) stream(ctx context.Context, workload client.ObjectKey) (seen bool, err error) {
 	ref := &pb.WorkloadRef{Namespace: workload.Namespace, Name: workload.Name}
 	for _, err := range f.driver.WatchBatchContext(ctx, &pb.WatchBatchContextRequest{Workload: ref, IncludeGroups: f.groups}) {
 		if err != nil || !f.needed(ctx, workload) {
-			return
+			return seen, err
 		}
-		select {
-		case f.Events <- event.TypedGenericEvent[*metav1.PartialObjectMetadata]{Object: o}:
-		case <-ctx.Done():
-			return
-		}
+		seen = true
+		f.tell(ctx, workload)
+	}
+	return seen, nil
+}
+
+// tell sends an event.
+func (f *Follower) tell(ctx context.Context, workload client.ObjectKey) {
+	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: workload.Namespace, Name: workload.Name}}
+	select {
+	case f.Events <- event.TypedGenericEvent[*metav1.PartialObjectMetadata]{Object: o}:
+	case <-ctx.Done():
 	}
 }
 

@@ -33,12 +33,22 @@ type Settings struct {
 	MetricsAddress, HealthAddress string
 }
 
+// A host writes a few times per batch, for all workloads at once. client-go's default of 5 a second would be felt.
+const (
+	queriesPerSecond = 50
+	burst            = 100
+)
+
 // New makes the manager of a host. lease names the Lease of the leader; only narrows what is cached of some kinds.
 func New(
 	config *rest.Config, s Settings, lease string, scheme *runtime.Scheme, only map[client.Object]cache.ByObject,
 ) (manager.Manager, error) {
 	logger := logr.FromSlogHandler(s.Logger.Handler())
 	log.SetLogger(logger)
+	config = rest.CopyConfig(config)
+	if config.QPS == 0 {
+		config.QPS, config.Burst = queriesPerSecond, burst
+	}
 	options := manager.Options{
 		Scheme:                        scheme,
 		Logger:                        logger,
