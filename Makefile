@@ -17,7 +17,7 @@ BASE    ?= main
 
 # Which end-to-end tests `make e2e` runs: one of these.
 SUITE   ?=
-SUITES  := canary partition blueGreen admission traffic argo kruise plan
+SUITES  := canary partition blueGreen admission traffic argo kruise batchrelease plan
 STYLE   ?= canary
 # Which Kruise Rollouts SUITE=kruise runs on: v0.6.2 or v0.6.3.
 KRUISE  ?= v0.6.2
@@ -54,6 +54,7 @@ test: test-unit e2e ## Run all tests.
 .PHONY: test-unit
 test-unit: ## Run the tests that need no control plane.
 	$(GO) test -race -timeout 15m ./...
+	cd test/kruise/controlplane && $(GO) test -timeout 15m ./...
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (10s); what fails is kept under testdata/fuzz.
@@ -76,6 +77,8 @@ else ifeq ($(SUITE),argo)
 	$(GO) test -tags e2e -timeout 60m -count 1 -v ./test/argo/...
 else ifeq ($(SUITE),kruise)
 	LOCKSTEP_KRUISE_VERSION=$(KRUISE) $(GO) test -tags e2e -timeout 60m -count 1 -v ./test/kruise/...
+else ifeq ($(SUITE),batchrelease)
+	$(GO) test -tags e2e -timeout 30m -count 1 -v ./test/batchrelease/...
 else ifeq ($(filter $(SUITE),$(SUITES)),)
 	@echo "there is no suite '$(SUITE)'; there are: $(SUITES)" >&2; exit 2
 else
@@ -125,4 +128,5 @@ verify-generated:
 .PHONY: verify-tidy
 verify-tidy:
 	$(GO) mod tidy -diff
+	cd test/kruise/controlplane && $(GO) mod tidy -diff
 	$(GO) mod verify >/dev/null

@@ -19,7 +19,7 @@ const (
 	ServiceAccount = "lockstep-driver"
 )
 
-//go:embed rbac/*.yaml admission/*.yaml preflight/*.yaml argo/*.yaml argo/plugin/*.yaml kruise/*.yaml kruise/crd/*.yaml
+//go:embed rbac/*.yaml admission/*.yaml preflight/*.yaml argo/*.yaml argo/plugin/*.yaml kruise/*.yaml kruise/crd/*.yaml kruise/batchrelease/*.yaml
 var files embed.FS
 
 // RBAC is the driver's namespace, service account, role and binding, as one YAML stream.
@@ -44,6 +44,17 @@ func Kruise() ([]byte, error) {
 
 // KruiseDriver is what `lockstep kruise` needs beside that for a driver inside it, as one YAML stream.
 func KruiseDriver() ([]byte, error) { return stream("rbac/role", "kruise/driver-binding") }
+
+// BatchReleaseServiceAccount is the account of `lockstep batchrelease`.
+const BatchReleaseServiceAccount = "lockstep-batchrelease"
+
+// BatchRelease is the account and rights of `lockstep batchrelease`, as one YAML stream.
+func BatchRelease() ([]byte, error) { return stream("rbac/namespace", "kruise/batchrelease/rbac") }
+
+// BatchReleaseDriver is what `lockstep batchrelease` needs beside that for a driver that it starts, as one YAML stream.
+func BatchReleaseDriver() ([]byte, error) {
+	return stream("rbac/role", "kruise/batchrelease/driver-binding")
+}
 
 // ArgoRBAC is what lets Argo Rollouts' service account be the driver's too, for a driver inside the plugin, as one YAML
 // stream.

@@ -25,6 +25,7 @@ type Client struct {
 	router pb.TrafficRouterClient
 	info   *pb.GetDriverInfoResponse
 	close  func() error
+	exited <-chan struct{}
 }
 
 // newClient negotiates on conn, within the time that ctx leaves. end ends what carries the connection.
@@ -51,6 +52,10 @@ func newClient(
 func (c *Client) Close() error {
 	return c.close()
 }
+
+// Exited is closed once the process that Launch started has ended, whoever ended it. It is nil, so that nothing is ever
+// received from it, after Dial.
+func (c *Client) Exited() <-chan struct{} { return c.exited }
 
 // Info returns what the driver said about itself when the client connected.
 func (c *Client) Info() *pb.GetDriverInfoResponse {

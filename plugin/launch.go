@@ -23,6 +23,9 @@ import (
 // killDelay is how long a plugin may take to end after ctx was cancelled and it was asked to.
 const killDelay = 3 * time.Second
 
+// exitPoll is how often go-plugin is asked whether the process still runs: it tells nobody by itself.
+const exitPoll = 250 * time.Millisecond
+
 var (
 	// ErrChecksum is wrapped by Launch's error for a binary with another checksum than WithSHA256 gave.
 	ErrChecksum = errors.New("checksum mismatch")
@@ -101,7 +104,22 @@ func (p *process) connect(ctx context.Context, path string, timeout time.Duratio
 		stop()
 		return nil, err
 	}
+	c.exited = p.exited()
 	return c, nil
+}
+
+// exited is closed once the process has ended.
+func (p *process) exited() <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		poll := time.NewTicker(exitPoll)
+		defer poll.Stop()
+		for !p.plugin.Exited() {
+			<-poll.C
+		}
+	}()
+	return done
 }
 
 // start runs the binary, reads its handshake and returns the connection.

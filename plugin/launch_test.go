@@ -275,3 +275,25 @@ func (b *syncBuffer) String() string {
 	defer b.mu.Unlock()
 	return b.buf.String()
 }
+
+func TestExitedTellsWhenThePluginIsGone(t *testing.T) {
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	client, err := plugin.Launch(t.Context(), self(t), plugin.WithEnv(pidFileKey+"="+pidFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	select {
+	case <-client.Exited():
+		t.Fatal("it says that the plugin is gone")
+	default:
+	}
+	if err := syscall.Kill(readPID(t, pidFile), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-client.Exited():
+	case <-time.After(testTimeout):
+		t.Error("the plugin was killed, and nobody is told")
+	}
+}

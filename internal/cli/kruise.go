@@ -8,6 +8,7 @@ import (
 	"errors"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise"
 )
@@ -38,11 +39,16 @@ func newKruiseCommand(o *options) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	dial.addAsDriver(flags)
-	flags.BoolVar(&run.LeaderElection, "leader-elect", false, "work only while holding a Lease, so that several replicas can stand by")
-	flags.StringVar(&run.LeaderElectionNamespace, "leader-elect-namespace", "", "namespace of the Lease (default: the pod's own)")
-	flags.StringVar(&run.MetricsAddress, "metrics-address", "", "host:port of plain HTTP with /metrics (default: off)")
-	flags.StringVar(&run.HealthAddress, "health-address", "", "host:port of plain HTTP with /healthz and /readyz (default: off)")
+	addHostFlags(flags, &run.Settings)
 	return cmd
+}
+
+// addHostFlags adds the flags of hosts that run in a cluster.
+func addHostFlags(flags *pflag.FlagSet, s *kruise.Settings) {
+	flags.BoolVar(&s.LeaderElection, "leader-elect", false, "work only while holding a Lease, so that several replicas can stand by")
+	flags.StringVar(&s.LeaderElectionNamespace, "leader-elect-namespace", "", "namespace of the Lease (default: the pod's own)")
+	flags.StringVar(&s.MetricsAddress, "metrics-address", "", "host:port of plain HTTP with /metrics (default: off)")
+	flags.StringVar(&s.HealthAddress, "health-address", "", "host:port of plain HTTP with /healthz and /readyz (default: off)")
 }
 
 // runKruise runs the controller until ctx has ended or a driver inside this process has failed.

@@ -16,9 +16,22 @@ import (
 )
 
 // The command takes the manifest's arguments, and its ports are those that the manifest names.
-func TestKruiseDeployment(t *testing.T) {
+func TestHostDeployments(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../config/kruise/deployment.yaml")
+	for _, test := range []struct{ command, account, path string }{
+		{"kruise", config.KruiseServiceAccount, "../../config/kruise/deployment.yaml"},
+		{"batchrelease", config.BatchReleaseServiceAccount, "../../config/kruise/batchrelease/deployment.yaml"},
+	} {
+		t.Run(test.command, func(t *testing.T) {
+			t.Parallel()
+			checkHostDeployment(t, test.command, test.account, test.path)
+		})
+	}
+}
+
+func checkHostDeployment(t *testing.T, command, account, path string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,13 +40,13 @@ func TestKruiseDeployment(t *testing.T) {
 		t.Fatal(err)
 	}
 	pod := d.Spec.Template
-	if d.Namespace != config.Namespace || pod.Spec.ServiceAccountName != config.KruiseServiceAccount {
+	if d.Namespace != config.Namespace || pod.Spec.ServiceAccountName != account {
 		t.Errorf("it runs as %s/%s, which is not the account of config/kruise", d.Namespace, pod.Spec.ServiceAccountName)
 	}
 	container := pod.Spec.Containers[0]
 	root := newRootCommand(&options{stdout: &buffer{}, stderr: &buffer{}})
 	cmd, args, err := root.Find(container.Args)
-	if err != nil || cmd.Name() != "kruise" {
+	if err != nil || cmd.Name() != command {
 		t.Fatalf("%v is command %s, %v", container.Args, cmd.Name(), err)
 	}
 	if err := cmd.ParseFlags(args); err != nil {
@@ -56,5 +69,18 @@ func TestKruiseSaysWhatIsWrongWithItsFlags(t *testing.T) {
 	p := Program{Args: []string{"kruise", "--tls-cert", "a"}, Stdout: &buffer{}, Stderr: &stderr}
 	if code := p.Run(t.Context()); code != exitUsage || !strings.Contains(stderr.String(), "--driver") {
 		t.Errorf("exit code %d: %s", code, stderr.String())
+	}
+}
+
+func TestBatchReleaseSaysWhatIsWrongWithItsFlags(t *testing.T) {
+	t.Parallel()
+	for flags, want := range map[string]string{
+		"--tls-cert a": "--driver", "--driver unix:///a --driver-program b": "exclude", "--driver-sha256 a": "--driver-program", "now": "argument",
+	} {
+		var stderr buffer
+		p := Program{Args: append([]string{"batchrelease"}, strings.Fields(flags)...), Stdout: &buffer{}, Stderr: &stderr}
+		if code := p.Run(t.Context()); code != exitUsage || !strings.Contains(stderr.String(), want) {
+			t.Errorf("%s: exit code %d: %s", flags, code, stderr.String())
+		}
 	}
 }

@@ -105,3 +105,16 @@ func within(grace time.Duration, run func(context.Context) error) func(context.C
 		}
 	}
 }
+
+// pluginArgs are the flags of this process for a driver that it starts as a plugin, whose log is this process's too.
+func (o *options) pluginArgs() []string {
+	args := []string{"--log-level", o.logLevel}
+	for _, flag := range []struct{ name, value string }{
+		{"--kubeconfig", o.kubeconfig}, {"--context", o.kubeContext}, {"--namespace", o.namespace},
+	} {
+		if flag.value != "" {
+			args = append(args, flag.name, flag.value)
+		}
+	}
+	return args
+}

@@ -74,6 +74,7 @@ func commands() []func(*options) *cobra.Command {
 		newAdoptCommand,
 		newDisownCommand,
 		newKruiseCommand,
+		newBatchReleaseCommand,
 		newInstallCommand,
 		newChecksumCommand,
 		newExitCodesTopic,

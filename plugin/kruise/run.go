@@ -6,44 +6,32 @@ package kruise
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"net/http"
 
-	"github.com/go-logr/logr"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/internal/manage"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 )
 
-// Options say how the controller runs.
+// Settings say how the controller runs.
+type Settings = manage.Settings
+
+// Options are what the controller runs with.
 type Options struct {
-	// Driver and Logger are required.
+	Settings
+	// Driver is required.
 	Driver Driver
-	Logger *slog.Logger
-	// Namespace is the only one to look at. Empty: all.
-	Namespace string
-	// LeaderElection has one of several processes work, the one that holds a Lease in LeaderElectionNamespace (empty: the
-	// pod's own).
-	LeaderElection          bool
-	LeaderElectionNamespace string
-	// MetricsAddress and HealthAddress are host:port. Empty: not served.
-	MetricsAddress, HealthAddress string
 }
 
 // leaseName is the Lease of the leader.
@@ -51,7 +39,10 @@ const leaseName = "lockstep-kruise"
 
 // Run keeps the RolloutTargets of the cluster that config reaches until ctx has ended.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
-	if err := installed(config); err != nil {
+	targets := manage.API{
+		Kind: v1alpha1.GroupVersion.WithKind("RolloutTarget"), Fix: "the CRD of RolloutTarget is not installed: kubectl apply -k config/kruise",
+	}
+	if err := manage.Installed(config, targets, manage.Workloads()); err != nil {
 		return err
 	}
 	m, err := newManager(config, o)
@@ -68,8 +59,8 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		return fmt.Errorf("index RolloutTargets: %w", err)
 	}
 	r := &Reconciler{Client: m.GetClient(), Reader: m.GetAPIReader(), Driver: o.Driver, Logger: o.Logger}
-	f := newFollower(o.Driver, func(ctx context.Context, workload client.ObjectKey) bool { return len(r.targets(ctx, workload)) > 0 })
-	r.Follow = f.watch
+	f := manage.NewFollower(o.Driver, true, func(ctx context.Context, workload client.ObjectKey) bool { return len(r.targets(ctx, workload)) > 0 })
+	r.Follow = f.Watch
 	if err := m.Add(f); err != nil {
 		return fmt.Errorf("add the watch of workloads: %w", err)
 	}
@@ -83,59 +74,19 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 }
 
 func newManager(config *rest.Config, o Options) (manager.Manager, error) {
-	logger := logr.FromSlogHandler(o.Logger.Handler())
-	log.SetLogger(logger)
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register kinds: %w", err)
 	}
 	revisions := &metav1.PartialObjectMetadata{}
 	revisions.SetGroupVersionKind(revisionKind)
-	options := manager.Options{
-		Scheme: scheme,
-		Logger: logger,
-		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			revisions: {Label: labels.SelectorFromSet(labels.Set{labelWorkerIndex: "0"})},
-		}},
-		Metrics:                       metricsserver.Options{BindAddress: orOff(o.MetricsAddress)},
-		HealthProbeBindAddress:        orOff(o.HealthAddress),
-		LeaderElection:                o.LeaderElection,
-		LeaderElectionID:              leaseName,
-		LeaderElectionNamespace:       o.LeaderElectionNamespace,
-		LeaderElectionReleaseOnCancel: true,
-	}
-	if o.Namespace != "" {
-		options.Cache.DefaultNamespaces = map[string]cache.Config{o.Namespace: {}}
-	}
-	m, err := manager.New(config, options)
-	if err != nil {
-		return nil, fmt.Errorf("make the controller's manager: %w", err)
-	}
-	if err := m.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return nil, fmt.Errorf("add health check: %w", err)
-	}
-	synced := func(req *http.Request) error {
-		if !m.GetCache().WaitForCacheSync(req.Context()) {
-			return fmt.Errorf("caches are not filled")
-		}
-		return nil
-	}
-	if err := m.AddReadyzCheck("caches", synced); err != nil {
-		return nil, fmt.Errorf("add readiness check: %w", err)
-	}
-	return m, nil
-}
-
-// orOff is an address as controller-runtime takes it.
-func orOff(address string) string {
-	if address == "" {
-		return "0"
-	}
-	return address
+	return manage.New(config, o.Settings, leaseName, scheme, map[client.Object]cache.ByObject{
+		revisions: {Label: labels.SelectorFromSet(labels.Set{labelWorkerIndex: "0"})},
+	})
 }
 
 // register says which changes are looked at.
-func (r *Reconciler) register(m manager.Manager, f *follower) error {
+func (r *Reconciler) register(m manager.Manager, f *manage.Follower) error {
 	workloads, revisions := &metav1.PartialObjectMetadata{}, &metav1.PartialObjectMetadata{}
 	workloads.SetGroupVersionKind(workloadKind)
 	revisions.SetGroupVersionKind(revisionKind)
@@ -159,7 +110,7 @@ func (r *Reconciler) register(m manager.Manager, f *follower) error {
 		WatchesMetadata(revisions, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return requests(ctx, o.GetNamespace(), o.GetLabels()[labelName])
 		})).
-		WatchesRawSource(source.TypedChannel(f.events, handler.TypedEnqueueRequestsFromMapFunc(
+		WatchesRawSource(source.TypedChannel(f.Events, handler.TypedEnqueueRequestsFromMapFunc(
 			func(ctx context.Context, o *metav1.PartialObjectMetadata) []reconcile.Request {
 				return requests(ctx, o.Namespace, o.Name)
 			}))).
@@ -183,25 +134,4 @@ func (r *Reconciler) targets(ctx context.Context, workload client.ObjectKey) []r
 		out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
 	}
 	return out
-}
-
-// installed says what is missing in the cluster, in words that help.
-func installed(config *rest.Config) error {
-	d, err := discovery.NewDiscoveryClientForConfig(config)
-	if err != nil {
-		return fmt.Errorf("make client: %w", err)
-	}
-	for _, api := range []struct{ groupVersion, fix string }{
-		{v1alpha1.GroupVersion.String(), "the CRD of RolloutTarget is not installed: kubectl apply -k config/kruise"},
-		{workloadKind.GroupVersion().String(), "LeaderWorkerSet is not installed: install LWS v0.9.0 or later"},
-	} {
-		_, err := d.ServerResourcesForGroupVersion(api.groupVersion)
-		if apierrors.IsNotFound(err) {
-			return fmt.Errorf("the cluster does not serve %s: %s", api.groupVersion, api.fix)
-		}
-		if err != nil {
-			return fmt.Errorf("ask the cluster for %s: %w", api.groupVersion, err)
-		}
-	}
-	return nil
 }

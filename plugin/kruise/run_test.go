@@ -23,14 +23,16 @@ func TestRunSaysWhatIsNotInstalled(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 				w.Header().Set("Content-Type", "application/json")
 				if req.URL.Path == test.serves {
-					fmt.Fprint(w, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"lockstep.dev/v1alpha1","resources":[]}`)
+					fmt.Fprint(w, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"lockstep.dev/v1alpha1","resources":[{"name":"rollouttargets","kind":"RolloutTarget"}]}`)
 					return
 				}
 				w.WriteHeader(http.StatusNotFound)
 				fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
 			}))
 			defer server.Close()
-			err := Run(t.Context(), &rest.Config{Host: server.URL}, Options{Driver: &scripted{}, Logger: slog.New(slog.DiscardHandler)})
+			err := Run(t.Context(), &rest.Config{Host: server.URL}, Options{
+				Driver: &scripted{}, Settings: Settings{Logger: slog.New(slog.DiscardHandler)},
+			})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want one that says %q", err, test.want)
 			}

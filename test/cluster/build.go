@@ -21,7 +21,7 @@ func Build(ctx context.Context, log io.Writer, opts ...Option) error {
 
 // modules are those that the cluster needs. LWS and the CRD of KEDA may be added to one that starts without them.
 func (o options) modules() []module {
-	modules := []module{kubernetesModule, lwsModule, kwokModule, kedaModule}
+	modules := []module{kubernetesModule, lwsModule, kwokModule, kedaModule, batchReleaseModule}
 	if o.gateway {
 		modules = append(modules, gatewayAPIModule)
 	}

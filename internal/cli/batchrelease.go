@@ -1,0 +1,138 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease/host"
+)
+
+const batchReleaseAbout = `Run Kruise Rollouts' BatchRelease objects whose workload is a LeaderWorkerSet, where Kruise's own manager is absent.
+
+It needs the CRD of BatchRelease, and refuses to start beside Kruise's manager, which panics when it meets such an object.
+The driver is started as a plugin, this very program unless --driver-program names another, or is at the address of a
+"lockstep serve". With --namespace it looks at one namespace only.
+`
+
+const batchReleaseExample = `  lockstep batchrelease
+  lockstep batchrelease --leader-elect --health-address :8081
+  lockstep batchrelease --driver dns:///lockstep.lockstep-system:7443 --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`
+
+// errDriverGone is why a host ends whose driver has.
+var errDriverGone = errors.New("the driver that was started as a plugin has ended")
+
+// driverFlags say where a host's driver is: at an address, or a program to start.
+type driverFlags struct {
+	dialFlags
+	program, sha256 string
+}
+
+func (f *driverFlags) addFlags(flags *pflag.FlagSet) {
+	f.addAsDriver(flags)
+	flags.Lookup("driver").Usage = "driver to use: unix:///path, host:port or dns:///host:port (default: one that is started as a plugin)"
+	flags.StringVar(&f.program, "driver-program", "", "driver to start as a plugin (default: this program)")
+	flags.StringVar(&f.sha256, "driver-sha256", "", "with --driver-program: the checksum that the file must have")
+}
+
+func (f *driverFlags) checkFlags() error {
+	switch {
+	case f.address != "" && f.program != "":
+		return usageErrorf("--driver and --driver-program exclude each other")
+	case f.sha256 != "" && f.program == "":
+		return usageErrorf("--driver-sha256 needs --driver-program")
+	default:
+		return f.checkAsDriver()
+	}
+}
+
+// newBatchReleaseCommand makes `lockstep batchrelease`.
+func newBatchReleaseCommand(o *options) *cobra.Command {
+	var driver driverFlags
+	var run host.Options
+	cmd := &cobra.Command{
+		Use:     "batchrelease",
+		Short:   "Run Kruise Rollouts' BatchRelease objects without Kruise's manager",
+		Long:    batchReleaseAbout,
+		Example: batchReleaseExample,
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runBatchRelease(cmd.Context(), o, &driver, run)
+		},
+	}
+	driver.addFlags(cmd.Flags())
+	addHostFlags(cmd.Flags(), &run.Settings)
+	return cmd
+}
+
+// runBatchRelease runs the host until ctx has ended or its driver has.
+func runBatchRelease(ctx context.Context, o *options, flags *driverFlags, run host.Options) error {
+	if err := flags.checkFlags(); err != nil {
+		return err
+	}
+	logger, err := o.logger()
+	if err != nil {
+		return err
+	}
+	config, err := o.restConfig()
+	if err != nil {
+		return err
+	}
+	var driver *link
+	if flags.address == "" {
+		if driver, err = flags.launch(ctx, o, logger); err != nil {
+			return err
+		}
+	} else if driver = flags.dialUntilReached(ctx, logger, func(error) {}); driver == nil {
+		return nil
+	}
+	run.Driver, run.Logger, run.Namespace = driver, logger, o.namespace
+	err = host.Run(driver.ctx, config, run) //nolint:contextcheck // The link's context is made from ctx.
+	if err == nil && ctx.Err() == nil {
+		err = context.Cause(driver.ctx) //nolint:contextcheck // As above.
+	}
+	return errors.Join(err, driver.close())
+}
+
+// launch starts the driver as a plugin, with the flags of this process.
+func (f *driverFlags) launch(ctx context.Context, o *options, logger *slog.Logger) (*link, error) {
+	program := f.program
+	if program == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("find this program, to start it as the driver: %w", err)
+		}
+		program = self
+	}
+	opts := []plugin.Option{plugin.WithLogger(logger), plugin.WithArgs(o.pluginArgs()...)}
+	if f.sha256 != "" {
+		opts = append(opts, plugin.WithSHA256(f.sha256))
+	}
+	// The plugin outlives ctx until close, so that calls in flight end first.
+	client, err := plugin.Launch(context.WithoutCancel(ctx), program, opts...)
+	if err != nil {
+		return nil, err
+	}
+	logger.Info("driver started", "program", program, "name", client.Info().GetName(), "version", client.Info().GetVersion())
+	running, stop := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-client.Exited():
+			stop(errDriverGone)
+		case <-running.Done():
+		}
+	}()
+	return &link{Client: client, ctx: running, close: func() error {
+		stop(nil)
+		return client.Close()
+	}}, nil
+}

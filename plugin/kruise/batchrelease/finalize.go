@@ -1,0 +1,120 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package batchrelease
+
+import (
+	"slices"
+
+	"github.com/openkruise/rollouts/api/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// finalize ends the release, the way that was asked for first.
+func (m *machine) finalize() {
+	c := m.context
+	m.status.Phase = v1beta1.RolloutPhaseFinalizing
+	switch {
+	case c == nil && (m.begun() || m.deleted()):
+		m.complete("the workload is gone")
+	case c == nil:
+		m.prepare() // batchPartition is not there, and neither is the workload yet.
+	case m.ended():
+		m.complete(m.outcome())
+	case m.leaving() && m.immediate():
+		m.status.Phase = v1beta1.RolloutPhaseCompleted
+		m.condition(conditionGoesOn, corev1.ConditionTrue, "Immediate", "the driver goes on with what was asked for")
+	case m.leaving():
+		m.say(c.GetMessage())
+	case m.flying():
+		m.end()
+	case m.deleted():
+		m.complete("there was no release")
+	case m.begun():
+		m.complete("another release has taken this one's place")
+	case !m.valid():
+	case !m.begin():
+		m.complete("there was nothing to release")
+	}
+}
+
+func (m *machine) deleted() bool { return m.release.DeletionTimestamp != nil }
+
+// immediate says whether the end is not waited for. The driver finishes what it was told, host or no host. A BatchRelease that is
+// being deleted waits, as one does that others have ended: nobody has asked them not to.
+func (m *machine) immediate() bool {
+	return !m.deleted() && m.plan().BatchPartition == nil && m.plan().FinalizingPolicy != v1beta1.WaitResumeFinalizingPolicyType
+}
+
+// outcome is how a release of ours has ended.
+func (m *machine) outcome() string {
+	if m.inState(pb.State_STATE_COMPLETED) {
+		return "promoted: every group is at revision " + m.context.GetUpdateRevision()
+	}
+	return "rolled back: every group is at revision " + m.context.GetStableRevision()
+}
+
+// afterwards is what is left to be done once the phase is Completed: a release that Immediate did not wait for is seen to its
+// end. A new template in mid-promotion has the driver start over, and is promoted like the one before.
+func (m *machine) afterwards() {
+	switch {
+	case Over(m.release):
+	case m.context == nil:
+		m.complete("the workload is gone")
+	case m.flying():
+		m.observe()
+		if !m.leaving() {
+			m.promote()
+		}
+	case m.ended():
+		m.observe()
+		m.complete(m.outcome())
+	default:
+		m.complete("another release has taken this one's place")
+	}
+}
+
+// conditionGoesOn is the type of the condition that Immediate leaves while the driver is still at work.
+const conditionGoesOn v1beta1.RolloutConditionType = "DriverGoesOn"
+
+// Over says whether a BatchRelease is completed, and so is all that it had the driver do. Nothing is done for it any more,
+// whatever becomes of it and its workload.
+func Over(r *v1beta1.BatchRelease) bool {
+	return r.Status.Phase == v1beta1.RolloutPhaseCompleted &&
+		!slices.ContainsFunc(r.Status.Conditions, func(c v1beta1.RolloutCondition) bool { return c.Type == conditionGoesOn })
+}
+
+func (m *machine) complete(message string) {
+	m.status.Phase = v1beta1.RolloutPhaseCompleted
+	m.drop(conditionGoesOn)
+	m.say(message)
+}
+
+// end tells the driver. Without batchPartition all groups are to follow; a BatchRelease that is deleted before leaves the
+// stable groups as they were.
+func (m *machine) end() {
+	if m.plan().BatchPartition == nil {
+		m.promote()
+		return
+	}
+	m.call = Call{&pb.FinalizeRequest{
+		Workload: Workload(m.release), ReleaseId: m.context.GetReleaseId(), Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
+	}, "the BatchRelease is being deleted in mid-release: rolling back"}
+}
+
+// promote has all groups follow to the template as it is.
+func (m *machine) promote() {
+	c := m.context
+	if c.GetTemplateRevision() != c.GetUpdateRevision() {
+		if m.status.Phase == v1beta1.RolloutPhaseFinalizing {
+			m.say("the template has changed; waiting until the driver is at it")
+		}
+		return
+	}
+	m.call = Call{&pb.FinalizeRequest{
+		Workload: Workload(m.release), ReleaseId: c.GetReleaseId(), Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
+		UpdateRevision: c.GetUpdateRevision(),
+	}, "batchPartition is gone: promoting revision " + c.GetUpdateRevision()}
+}

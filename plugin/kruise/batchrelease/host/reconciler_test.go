@@ -1,0 +1,265 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+
+	"github.com/openkruise/rollouts/api/v1beta1"
+	"google.golang.org/grpc"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// failing is a driver whose Initialize fails as told.
+type failing struct {
+	Driver
+
+	err error
+}
+
+func (f *failing) Initialize(ctx context.Context, req *pb.InitializeRequest, opts ...grpc.CallOption) (*pb.InitializeResponse, error) {
+	if f.err != nil {
+		return nil, f.err
+	}
+	return f.Driver.Initialize(ctx, req, opts...)
+}
+
+// bench is a Reconciler on an API server in memory, with a driver of the contract over the wire. Its BatchRelease waits after the
+// first of two batches; the workload runs v1 and is held.
+type bench struct {
+	*testing.T
+	*Reconciler
+	fake     *plugintest.FakeDriver
+	failing  *failing
+	followed []client.ObjectKey
+}
+
+var key = client.ObjectKey{Namespace: "default", Name: "vllm"}
+
+func newBench(t *testing.T, change func(*v1beta1.BatchRelease), hooks interceptor.Funcs) *bench {
+	t.Helper()
+	r := &v1beta1.BatchRelease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: "0123", Generation: 1},
+		Spec: v1beta1.BatchReleaseSpec{
+			WorkloadRef: v1beta1.ObjectRef{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet", Name: key.Name},
+			ReleasePlan: v1beta1.ReleasePlan{BatchPartition: ptr.To[int32](0), Batches: []v1beta1.ReleaseBatch{
+				{CanaryReplicas: intstr.FromString("50%")}, {CanaryReplicas: intstr.FromString("100%")},
+			}},
+		},
+	}
+	if change != nil {
+		change(r)
+	}
+	scheme := runtime.NewScheme()
+	if err := v1beta1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{T: t, fake: plugintest.NewFakeDriver()}
+	b.fake.SetWorkload(key.Namespace, key.Name, 4, "v1")
+	b.failing = &failing{Driver: plugintest.Connect(t, b.fake, b.fake)}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(r).WithStatusSubresource(&v1beta1.BatchRelease{}).
+		WithInterceptorFuncs(hooks).Build()
+	b.Reconciler = &Reconciler{
+		Client: c, Driver: b.failing, Logger: slog.New(slog.DiscardHandler),
+		Follow: func(workload client.ObjectKey) { b.followed = append(b.followed, workload) },
+	}
+	return b
+}
+
+func (b *bench) once() reconcile.Result {
+	b.Helper()
+	result, err := b.Reconcile(b.Context(), reconcile.Request{NamespacedName: key})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return result
+}
+
+func (b *bench) get() *v1beta1.BatchRelease {
+	b.Helper()
+	out := &v1beta1.BatchRelease{}
+	if err := b.Client.Get(b.Context(), key, out); client.IgnoreNotFound(err) != nil {
+		b.Fatal(err)
+	}
+	return out
+}
+
+func (b *bench) change(f func(*v1beta1.BatchRelease)) {
+	b.Helper()
+	r := b.get()
+	f(r)
+	if err := b.Client.Update(b.Context(), r); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func TestReleaseInOneGo(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil, interceptor.Funcs{})
+	if result := b.once(); !result.IsZero() {
+		t.Errorf("it wants to be called again: %+v", result)
+	}
+	r := b.get()
+	if r.Status.Phase != v1beta1.RolloutPhasePreparing || !slices.Contains(r.Finalizers, batchrelease.Finalizer) || !slices.Contains(b.followed, key) {
+		t.Errorf("%+v, finalizers %v, followed %v", r.Status, r.Finalizers, b.followed)
+	}
+	b.fake.SetWorkload(key.Namespace, key.Name, 4, "v2")
+	b.once()
+	r = b.get()
+	if s := r.Status; s.CanaryStatus.CurrentBatchState != v1beta1.ReadyBatchState || s.CanaryStatus.UpdatedReadyReplicas != 2 {
+		t.Errorf("%+v", s)
+	}
+	version := r.ResourceVersion
+	if b.once(); b.get().ResourceVersion != version {
+		t.Error("where nothing has changed, it writes")
+	}
+	b.change(func(r *v1beta1.BatchRelease) { r.Spec.ReleasePlan.BatchPartition = nil })
+	b.once()
+	if r = b.get(); r.Status.Phase != v1beta1.RolloutPhaseCompleted {
+		t.Errorf("%+v", r.Status)
+	}
+	b.change(func(r *v1beta1.BatchRelease) {
+		r.Spec.ReleasePlan.FinalizingPolicy = v1beta1.WaitResumeFinalizingPolicyType
+	})
+	followed := len(b.followed)
+	if b.once(); len(b.followed) != followed {
+		t.Error("what is over is followed")
+	}
+	if err := b.Client.Delete(t.Context(), b.get()); err != nil {
+		t.Fatal(err)
+	}
+	if b.once(); b.get().Name != "" {
+		t.Errorf("its finalizer is still there: %v", b.get().Finalizers)
+	}
+}
+
+func TestDeletedInMidRelease(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil, interceptor.Funcs{})
+	b.once()
+	b.fake.SetWorkload(key.Namespace, key.Name, 4, "v2")
+	b.once()
+	if err := b.Client.Delete(t.Context(), b.get()); err != nil {
+		t.Fatal(err)
+	}
+	b.once()
+	answer, err := b.Driver.CalculateBatchContext(t.Context(), &pb.CalculateBatchContextRequest{
+		Workload: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name},
+	})
+	if err != nil || answer.GetContext().GetState() != pb.State_STATE_ROLLED_BACK || b.get().Name != "" {
+		t.Errorf("%v, %v, %+v", answer, err, b.get())
+	}
+}
+
+func TestForeignKindsAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, func(r *v1beta1.BatchRelease) { r.Spec.WorkloadRef.Kind = "RolloutTarget" }, interceptor.Funcs{})
+	version := b.get().ResourceVersion
+	if b.once(); b.get().ResourceVersion != version || len(b.followed) != 0 {
+		t.Errorf("%+v, %v", b.get(), b.followed)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, reason string
+		err          error
+		says         string
+	}{
+		{"a person must act", "the condition says so", drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER, "vllm belongs to KServe"), "ForeignOwner"},
+		{"it passes", "it is tried again, and nobody is told", drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "nobody answers"), ""},
+		{"somebody was faster", "it is looked at again", drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "another"), ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, nil, interceptor.Funcs{})
+			b.once()
+			b.fake.SetWorkload(key.Namespace, key.Name, 4, "v2")
+			b.failing.err = test.err
+			for range 2 {
+				if result := b.once(); result.RequeueAfter == 0 {
+					t.Errorf("%s: it is not tried again", test.reason)
+				}
+			}
+			c := b.get().Status.Conditions
+			if test.says == "" && len(c) != 0 || test.says != "" && (len(c) != 1 || c[0].Reason != test.says) {
+				t.Errorf("%s: %+v", test.reason, c)
+			}
+			b.failing.err = nil
+			if b.once(); len(b.get().Status.Conditions) != 0 || b.get().Status.Phase != v1beta1.RolloutPhaseProgressing {
+				t.Errorf("once that is over: %+v", b.get().Status)
+			}
+		})
+	}
+}
+
+// No call is made for a status that could not be written.
+func TestStatusComesFirst(t *testing.T) {
+	t.Parallel()
+	down := false
+	away := errors.New("the API server is away")
+	b := newBench(t, nil, interceptor.Funcs{SubResourceUpdate: func(
+		ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption,
+	) error {
+		if down {
+			return away
+		}
+		return c.SubResource(sub).Update(ctx, o, opts...)
+	}})
+	b.once()
+	b.fake.SetWorkload(key.Namespace, key.Name, 4, "v2")
+	b.once()
+	down = true
+	b.change(func(r *v1beta1.BatchRelease) { r.Spec.ReleasePlan.BatchPartition = ptr.To[int32](1) })
+	if _, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); !errors.Is(err, away) {
+		t.Errorf("error %v", err)
+	}
+	answer, err := b.Driver.CalculateBatchContext(t.Context(), &pb.CalculateBatchContextRequest{
+		Workload: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name},
+	})
+	if err != nil || answer.GetContext().GetTarget() != "50%" {
+		t.Errorf("the driver was asked for %s, %v", answer.GetContext().GetTarget(), err)
+	}
+}
+
+func TestOwnWritesAreNoEvents(t *testing.T) {
+	t.Parallel()
+	before := newBench(t, nil, interceptor.Funcs{}).get()
+	for name, test := range map[string]struct {
+		change func(*v1beta1.BatchRelease)
+		want   bool
+	}{
+		"status":    {func(r *v1beta1.BatchRelease) { r.Status.Message = "x" }, false},
+		"finalizer": {func(r *v1beta1.BatchRelease) { r.Finalizers = []string{batchrelease.Finalizer} }, false},
+		"spec":      {func(r *v1beta1.BatchRelease) { r.Generation++ }, true},
+		"deletion":  {func(r *v1beta1.BatchRelease) { r.DeletionTimestamp = &metav1.Time{} }, true},
+		"annotation": {func(r *v1beta1.BatchRelease) {
+			r.Annotations = map[string]string{batchrelease.RollbackInBatchAnnotation: "true"}
+		}, true},
+	} {
+		after := before.DeepCopy()
+		test.change(after)
+		if got := relevant(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != test.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

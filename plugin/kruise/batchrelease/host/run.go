@@ -1,0 +1,155 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/openkruise/rollouts/api/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/internal/manage"
+)
+
+// Settings say how the host runs.
+type Settings = manage.Settings
+
+// Options are what the host runs with.
+type Options struct {
+	Settings
+	// Driver is required.
+	Driver Driver
+}
+
+const (
+	// leaseName is the Lease of the leader.
+	leaseName = "lockstep-batchrelease"
+	// byWorkload indexes BatchReleases.
+	byWorkload = "spec.workloadRef.name"
+)
+
+// Run runs the BatchReleases of the cluster that config reaches until ctx has ended. It refuses to where Kruise's own manager
+// is installed, and ends when that is installed meanwhile.
+func Run(ctx context.Context, config *rest.Config, o Options) error {
+	releases := manage.API{
+		Kind: v1beta1.GroupVersion.WithKind("BatchRelease"),
+		Fix: "the CRD of BatchRelease is not installed: kubectl apply -f config/crd/bases/rollouts.kruise.io_batchreleases.yaml " +
+			"from the sources of Kruise Rollouts v0.6",
+	}
+	if err := manage.Installed(config, releases, manage.Workloads()); err != nil {
+		return err
+	}
+	if err := alone(ctx, config); err != nil {
+		return err
+	}
+	m, err := newManager(config, o.Settings)
+	if err != nil {
+		return err
+	}
+	if err := m.GetFieldIndexer().IndexField(ctx, &v1beta1.BatchRelease{}, byWorkload, workloadOf); err != nil {
+		return fmt.Errorf("index BatchReleases: %w", err)
+	}
+	r := &Reconciler{Client: m.GetClient(), Driver: o.Driver, Logger: o.Logger}
+	f := manage.NewFollower(o.Driver, false, func(ctx context.Context, workload client.ObjectKey) bool { return len(r.of(ctx, workload)) > 0 })
+	r.Follow = f.Watch
+	if err := m.Add(f); err != nil {
+		return fmt.Errorf("add the watch of workloads: %w", err)
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	if err := r.register(m, f, func() { stop(errRival) }); err != nil {
+		return err
+	}
+	if err := m.Start(ctx); err != nil {
+		return fmt.Errorf("run the controller: %w", err)
+	}
+	if err := context.Cause(ctx); errors.Is(err, errRival) {
+		return err
+	}
+	return nil
+}
+
+func newManager(config *rest.Config, s Settings) (manager.Manager, error) {
+	scheme := runtime.NewScheme()
+	if err := v1beta1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register kinds: %w", err)
+	}
+	return manage.New(config, s, leaseName, scheme, map[client.Object]cache.ByObject{
+		rival(): {Field: fields.OneTermEqualSelector("metadata.name", rivalName)},
+	})
+}
+
+// workloadOf is the index's key.
+func workloadOf(o client.Object) []string {
+	r, ok := o.(*v1beta1.BatchRelease)
+	if !ok || !batchrelease.Supports(r) {
+		return nil
+	}
+	return []string{r.Spec.WorkloadRef.Name}
+}
+
+// register says which changes are looked at.
+func (r *Reconciler) register(m manager.Manager, f *manage.Follower, rivalCame func()) error {
+	workloads := &metav1.PartialObjectMetadata{}
+	workloads.SetGroupVersionKind(manage.LeaderWorkerSet)
+	err := builder.ControllerManagedBy(m).Named("batchrelease").
+		For(&v1beta1.BatchRelease{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: relevant})).
+		// The driver tells of all but that a workload is there which was not.
+		WatchesMetadata(workloads, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+			return r.of(ctx, client.ObjectKeyFromObject(o))
+		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }})).
+		WatchesMetadata(rival(), handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+			rivalCame()
+			return nil
+		})).
+		WatchesRawSource(source.TypedChannel(f.Events, handler.TypedEnqueueRequestsFromMapFunc(
+			func(ctx context.Context, o *metav1.PartialObjectMetadata) []reconcile.Request {
+				return r.of(ctx, client.ObjectKeyFromObject(o))
+			}))).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set the controller up: %w", err)
+	}
+	return nil
+}
+
+// relevant leaves out what this host writes itself.
+func relevant(e event.UpdateEvent) bool {
+	before, after := e.ObjectOld, e.ObjectNew
+	return before.GetGeneration() != after.GetGeneration() || after.GetDeletionTimestamp() != nil ||
+		before.GetAnnotations()[batchrelease.RollbackInBatchAnnotation] != after.GetAnnotations()[batchrelease.RollbackInBatchAnnotation]
+}
+
+// of are the BatchReleases of one workload that are not over.
+func (r *Reconciler) of(ctx context.Context, workload client.ObjectKey) []reconcile.Request {
+	list := &v1beta1.BatchReleaseList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(workload.Namespace), client.MatchingFields{byWorkload: workload.Name}); err != nil {
+		r.Logger.Warn("list BatchReleases", "workload", workload.String(), "error", err)
+		return nil
+	}
+	var out []reconcile.Request
+	for i := range list.Items {
+		if !batchrelease.Over(&list.Items[i]) {
+			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return out
+}

@@ -1,0 +1,55 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+)
+
+func TestRunRefuses(t *testing.T) {
+	t.Parallel()
+	const releases, workloads = "/apis/rollouts.kruise.io/v1beta1", "/apis/leaderworkerset.x-k8s.io/v1"
+	const webhook = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kruise-rollout-mutating-webhook-configuration"
+	lists := map[string]string{
+		releases:  `{"kind":"APIResourceList","apiVersion":"v1","resources":[{"name":"batchreleases","kind":"BatchRelease"}]}`,
+		workloads: `{"kind":"APIResourceList","apiVersion":"v1","resources":[{"name":"leaderworkersets","kind":"LeaderWorkerSet"}]}`,
+		webhook:   `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"kruise-rollout-mutating-webhook-configuration"}}`,
+	}
+	for _, test := range []struct {
+		name   string
+		serves []string
+		want   string
+	}{
+		{"no BatchRelease", []string{workloads}, "the CRD of BatchRelease is not installed"},
+		{"no LeaderWorkerSet", []string{releases}, "install LWS v0.9.0"},
+		{"Kruise's manager", []string{releases, workloads, webhook}, "Kruise Rollouts' own manager is installed here"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				for _, path := range test.serves {
+					if req.URL.Path == path {
+						fmt.Fprint(w, lists[path])
+						return
+					}
+				}
+				w.WriteHeader(http.StatusNotFound)
+				fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
+			}))
+			defer server.Close()
+			err := Run(t.Context(), &rest.Config{Host: server.URL}, Options{Settings: Settings{Logger: slog.New(slog.DiscardHandler)}})
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want one that says %q", err, test.want)
+			}
+		})
+	}
+}

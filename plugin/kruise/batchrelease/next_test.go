@@ -1,0 +1,488 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package batchrelease
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/openkruise/rollouts/api/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// released is a BatchRelease whose release of v2 stands at its partition.
+func released(t *testing.T, r *v1beta1.BatchRelease) *model {
+	t.Helper()
+	d := newModel(4)
+	run(t, r, d)
+	d.template = "v2"
+	run(t, r, d)
+	d.calls = nil
+	return d
+}
+
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	r, d := batchRelease(0), newModel(4)
+	if got := join(run(t, r, d)); got != "Preparing, Preparing" {
+		t.Errorf("without a new template: %s", got)
+	}
+	if !strings.Contains(r.Status.Message, "begins when the template changes") {
+		t.Errorf("message %q", r.Status.Message)
+	}
+	d.template = "v2"
+	if got := join(run(t, r, d)); got != "Preparing, 0 Upgrading, 0 Verifying, 0 Ready" {
+		t.Errorf("batch 0: %s", got)
+	}
+	s := r.Status
+	want := v1beta1.BatchReleaseStatus{
+		Phase: v1beta1.RolloutPhaseProgressing, StableRevision: "v1", UpdateRevision: "v2", ObservedGeneration: 1,
+		ObservedWorkloadReplicas: 4, ObservedReleasePlanHash: HashPlan(&r.Spec.ReleasePlan),
+		CanaryStatus: v1beta1.BatchReleaseCanaryStatus{
+			CurrentBatchState: v1beta1.ReadyBatchState, BatchReadyTime: ptr.To(metav1.NewTime(noon)), UpdatedReplicas: 1, UpdatedReadyReplicas: 1,
+		},
+	}
+	if diff := cmp.Diff(want, s); diff != "" {
+		t.Error(diff)
+	}
+	r.Spec.ReleasePlan.BatchPartition = nil
+	r.Spec.ReleasePlan.FinalizingPolicy = v1beta1.WaitResumeFinalizingPolicyType
+	if got := join(play(t, r, d)); got != "Finalizing, Finalizing" {
+		t.Errorf("after batchPartition is gone: %s", got)
+	}
+	if got := join(run(t, r, d)); !strings.HasSuffix(got, "Completed") || r.Status.CanaryStatus.UpdatedReadyReplicas != 4 {
+		t.Errorf("the end: %s, %+v", got, r.Status)
+	}
+	if got := strings.Join(d.calls, ", "); got != "Adopt, Initialize v2, UpgradeBatch 25%, PROMOTE" {
+		t.Errorf("calls: %s", got)
+	}
+}
+
+func TestBatchesAreTakenInTurn(t *testing.T) {
+	t.Parallel()
+	r, d := batchRelease(2), newModel(4)
+	run(t, r, d)
+	d.template = "v2"
+	story := join(run(t, r, d))
+	for _, want := range []string{"0 Upgrading", "0 Verifying", "0 Ready", "1 Upgrading", "1 Verifying", "1 Ready", "2 Upgrading", "2 Verifying", "2 Ready"} {
+		_, rest, found := strings.Cut(story, want)
+		if !found {
+			t.Fatalf("no %s in its turn in %s", want, story)
+		}
+		story = rest
+	}
+}
+
+func TestImmediateDoesNotWait(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []v1beta1.FinalizingPolicyType{"", v1beta1.ImmediateFinalizingPolicyType} {
+		r := batchRelease(0)
+		d := released(t, r)
+		r.Spec.ReleasePlan.BatchPartition, r.Spec.ReleasePlan.FinalizingPolicy = nil, policy
+		if play(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseCompleted || d.state != pb.State_STATE_PROMOTING || Over(r) {
+			t.Errorf("policy %q: %s while the driver is %s", policy, r.Status.Phase, d.state)
+		}
+		if run(t, r, d); !Over(r) || r.Status.CanaryStatus.UpdatedReadyReplicas != 4 || !strings.HasPrefix(r.Status.Message, "promoted") {
+			t.Errorf("policy %q: %+v once the driver is %s", policy, r.Status, d.state)
+		}
+	}
+}
+
+// Completed or not, what was asked for is done to the end.
+func TestNewTemplateInAnImmediatePromotion(t *testing.T) {
+	t.Parallel()
+	for _, deleted := range []bool{false, true} {
+		r := batchRelease(0)
+		d := released(t, r)
+		r.Spec.ReleasePlan.BatchPartition = nil
+		play(t, r, d)
+		if deleted {
+			r.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
+		}
+		d.template = "v3"
+		d.tick() // The driver starts over.
+		if c := d.context(); Over(r) || c.GetState() != pb.State_STATE_HOLDING {
+			t.Fatalf("over %v, the driver at %v", Over(r), c)
+		}
+		r.Spec.ReleasePlan.BatchPartition = ptr.To[int32](0) // Too late.
+		run(t, r, d)
+		if s := r.Status; s.Phase != v1beta1.RolloutPhaseCompleted || !strings.HasSuffix(s.Message, "at revision v3") ||
+			s.CanaryStatus.UpdatedReadyReplicas != 4 || !Over(r) || len(s.Conditions) != 0 {
+			t.Errorf("deleted %v: %+v, the driver at %v", deleted, s, d.context())
+		}
+	}
+}
+
+func TestPlanChanges(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, reason string
+		change       func(*v1beta1.ReleasePlan)
+		batch        int32
+		calls        string
+	}{
+		{"a higher partition", "Kruise is at the named batch at once", func(p *v1beta1.ReleasePlan) { p.BatchPartition = ptr.To[int32](2) }, 2, "UpgradeBatch 100%"},
+		{"a lower partition", "batches never decrease", func(p *v1beta1.ReleasePlan) { p.BatchPartition = ptr.To[int32](0) }, 0, ""},
+		{"a partition above all", "the last batch", func(p *v1beta1.ReleasePlan) { p.BatchPartition = ptr.To[int32](9) }, 2, "UpgradeBatch 100%"},
+		{"another batch", "the batch grows", func(p *v1beta1.ReleasePlan) { p.Batches[1].CanaryReplicas.StrVal = "75%" }, 1, "UpgradeBatch 75%"},
+		{"fewer batches", "the last one of those left", func(p *v1beta1.ReleasePlan) { p.Batches = p.Batches[:1] }, 0, ""},
+		{"another rolloutID", "its labels begin at the first batch", func(p *v1beta1.ReleasePlan) { p.RolloutID = "x" }, 1, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := batchRelease(1)
+			d := released(t, r)
+			c.change(&r.Spec.ReleasePlan)
+			story := run(t, r, d)
+			s := r.Status
+			if s.CanaryStatus.CurrentBatch != c.batch || s.CanaryStatus.CurrentBatchState != v1beta1.ReadyBatchState {
+				t.Errorf("%s: %s", c.reason, join(story))
+			}
+			if got := strings.Join(d.calls, ", "); got != c.calls {
+				t.Errorf("%s: calls %q, want %q", c.reason, got, c.calls)
+			}
+			if s.ObservedReleasePlanHash != HashPlan(&r.Spec.ReleasePlan) || s.ObservedRolloutID != r.Spec.ReleasePlan.RolloutID {
+				t.Errorf("the plan is not on record: %+v", s)
+			}
+			if c.name == "another rolloutID" && story[0] != "0 Upgrading" {
+				t.Errorf("%s: %s", c.reason, join(story))
+			}
+		})
+	}
+}
+
+func TestScaling(t *testing.T) {
+	t.Parallel()
+	r := batchRelease(1)
+	d := released(t, r)
+	d.replicas = 8
+	d.resize()
+	story := run(t, r, d)
+	s := r.Status
+	if s.ObservedWorkloadReplicas != 8 || s.CanaryStatus.UpdatedReadyReplicas != 4 || brief(s) != "1 Ready" || story[0] != "1 Upgrading" {
+		t.Errorf("%s: %+v", join(story), s)
+	}
+}
+
+func TestCountsAreAskedForAgainOnScaling(t *testing.T) {
+	t.Parallel()
+	r := batchRelease(1, "2", "8")
+	d := released(t, r)
+	if d.planned() != 4 {
+		t.Fatalf("planned %d", d.planned())
+	}
+	d.replicas = 10
+	d.resize()
+	run(t, r, d)
+	if d.planned() != 8 || brief(r.Status) != "1 Ready" {
+		t.Errorf("planned %d, %s", d.planned(), brief(r.Status))
+	}
+}
+
+func TestNewTemplateStartsOver(t *testing.T) {
+	t.Parallel()
+	r := batchRelease(1)
+	d := released(t, r)
+	d.template = "v3"
+	if story := play(t, r, d); brief(r.Status) != "1 Upgrading" || r.Status.CanaryStatus.BatchReadyTime != nil {
+		t.Errorf("while the driver is not at it: %s", join(story))
+	}
+	d.tick()
+	if story := play(t, r, d); r.Status.UpdateRevision != "v3" || r.Status.CanaryStatus.CurrentBatch != 0 {
+		t.Errorf("at the new template: %s", join(story))
+	}
+	run(t, r, d)
+	if got := strings.Join(d.calls, ", "); got != "UpgradeBatch 25%, UpgradeBatch 50%" || brief(r.Status) != "1 Ready" {
+		t.Errorf("calls %s; %s", got, brief(r.Status))
+	}
+}
+
+func TestRollbackByTemplate(t *testing.T) {
+	t.Parallel()
+	for style, spared := range map[v1beta1.RollingStyleType]int32{
+		v1beta1.PartitionRollingStyle: 2, v1beta1.CanaryRollingStyle: 4, v1beta1.BlueGreenRollingStyle: 4,
+	} {
+		r := batchRelease(1)
+		r.Spec.ReleasePlan.RollingStyle = style
+		d := released(t, r)
+		d.template = "v1"
+		story := run(t, r, d)
+		s := r.Status
+		if s.Phase != v1beta1.RolloutPhaseCompleted || ptr.Deref(s.CanaryStatus.NoNeedUpdateReplicas, -1) != spared ||
+			s.UpdateRevision != "v1" || s.CanaryStatus.UpdatedReplicas != 4 || len(d.calls) != 0 || !strings.Contains(s.Message, "rolled back") {
+			t.Errorf("%s: %s, %v, %+v", style, join(story), d.calls, s)
+		}
+	}
+}
+
+func TestRollbackInBatches(t *testing.T) {
+	t.Parallel()
+	r := batchRelease(1)
+	r.Annotations = map[string]string{RollbackInBatchAnnotation: "true"}
+	d := released(t, r)
+	d.template = "v1"
+	d.tick()
+	story := join(play(t, r, d))
+	// 2 groups never left; batch 1 is half of the 2 others.
+	if !strings.HasPrefix(story, "Preparing, ") || ptr.Deref(r.Status.CanaryStatus.NoNeedUpdateReplicas, -1) != 2 || brief(r.Status) != "1 Upgrading" {
+		t.Errorf("%s: %+v", story, r.Status)
+	}
+	d.groups[2] = "v1"
+	if play(t, r, d); brief(r.Status) != "1 Ready" || r.Status.CanaryStatus.UpdatedReplicas != 3 {
+		t.Errorf("one of two is back: %s, %+v", brief(r.Status), r.Status)
+	}
+	run(t, r, d)
+	if brief(r.Status) != "1 Ready" || r.Status.CanaryStatus.UpdatedReplicas != 4 {
+		t.Errorf("all are back: %+v", r.Status)
+	}
+	r.Spec.ReleasePlan.BatchPartition = ptr.To[int32](2)
+	if run(t, r, d); brief(r.Status) != "2 Ready" {
+		t.Errorf("the last batch: %s", brief(r.Status))
+	}
+	r.Spec.ReleasePlan.BatchPartition = nil
+	if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseCompleted || len(d.calls) != 0 {
+		t.Errorf("the end: %s, %v", brief(r.Status), d.calls)
+	}
+}
+
+func TestNewTemplateInARollback(t *testing.T) {
+	t.Parallel()
+	for _, annotation := range []string{"", "true"} {
+		r := batchRelease(1)
+		r.Annotations = map[string]string{RollbackInBatchAnnotation: annotation}
+		d := released(t, r)
+		d.template = "v1"
+		d.tick()
+		if play(t, r, d); r.Status.CanaryStatus.NoNeedUpdateReplicas == nil || d.state != pb.State_STATE_ROLLING_BACK {
+			t.Fatalf("%+v, the driver is %s", r.Status, d.state)
+		}
+		d.template, d.update, d.target, d.state = "v3", "v3", "", pb.State_STATE_HOLDING // The driver starts over.
+		run(t, r, d)
+		if s := r.Status; brief(s) != "1 Ready" || s.UpdateRevision != "v3" || s.CanaryStatus.NoNeedUpdateReplicas != nil {
+			t.Errorf("annotation %q: %+v", annotation, s)
+		}
+	}
+}
+
+func TestDeletion(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name      string
+		partition bool
+		policy    v1beta1.FinalizingPolicyType
+		want      string
+	}{
+		{"in mid-release", true, "", "ROLLBACK"},
+		{"whose partition is gone", false, v1beta1.ImmediateFinalizingPolicyType, "PROMOTE"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := batchRelease(0)
+			d := released(t, r)
+			if !c.partition {
+				r.Spec.ReleasePlan.BatchPartition = nil
+			}
+			r.Spec.ReleasePlan.FinalizingPolicy = c.policy
+			r.Spec.ReleasePlan.RollingStyle = "" // A plan that is none keeps nobody from leaving.
+			r.Spec.ReleasePlan.Batches = nil
+			r.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
+			if play(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseFinalizing {
+				t.Errorf("it is %s before the driver is done", r.Status.Phase)
+			}
+			if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseCompleted || strings.Join(d.calls, ", ") != c.want {
+				t.Errorf("%s, %v", r.Status.Phase, d.calls)
+			}
+		})
+	}
+	t.Run("before it has begun", func(t *testing.T) {
+		t.Parallel()
+		for _, partition := range []int32{0, -1} {
+			r, d := batchRelease(partition), newModel(4)
+			d.template = "v2"
+			r.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
+			if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseCompleted || len(d.calls) != 0 {
+				t.Errorf("%s, %v", r.Status.Phase, d.calls)
+			}
+		}
+	})
+}
+
+func TestWithoutPartitionFromTheStart(t *testing.T) {
+	t.Parallel()
+	r, d := batchRelease(-1), newModel(4)
+	if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseCompleted || !strings.Contains(r.Status.Message, "nothing to release") {
+		t.Errorf("with nothing to release: %+v", r.Status)
+	}
+	r.Status = v1beta1.BatchReleaseStatus{}
+	d.template, d.calls = "v2", nil
+	if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseCompleted || strings.Join(d.calls, ", ") != "Initialize v2, PROMOTE" {
+		t.Errorf("%s: %v", r.Status.Phase, d.calls)
+	}
+}
+
+func TestPartitionComesBack(t *testing.T) {
+	t.Parallel()
+	r := batchRelease(0)
+	d := released(t, r)
+	r.Status.Phase = v1beta1.RolloutPhaseFinalizing // Written, and then the host was gone.
+	if run(t, r, d); brief(r.Status) != "0 Ready" || len(d.calls) != 0 {
+		t.Errorf("%s: %v", brief(r.Status), d.calls)
+	}
+}
+
+func TestOthersEndIt(t *testing.T) {
+	t.Parallel()
+	for state, end := range map[pb.State]string{pb.State_STATE_PROMOTING: "promoted", pb.State_STATE_ROLLING_BACK: "rolled back"} {
+		r := batchRelease(0)
+		d := released(t, r)
+		d.state = state
+		if play(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseFinalizing {
+			t.Errorf("%s: %s", state, r.Status.Phase)
+		}
+		if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseCompleted || len(d.calls) != 0 || !strings.HasPrefix(r.Status.Message, end) {
+			t.Errorf("%s: %+v, %v", state, r.Status, d.calls)
+		}
+		// The template is still the new one: no group has nothing to be updated to.
+		if s := r.Status; s.CanaryStatus.NoNeedUpdateReplicas != nil || s.UpdateRevision != "v2" {
+			t.Errorf("%s: %+v", state, s)
+		}
+	}
+}
+
+func TestWorkloadGone(t *testing.T) {
+	t.Parallel()
+	r, d := batchRelease(0), newModel(4)
+	d.exists = false
+	if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhasePreparing || !strings.Contains(r.Status.Message, "taken up when it appears") {
+		t.Errorf("before there was one: %+v", r.Status)
+	}
+	d.exists, d.template = true, "v2"
+	run(t, r, d)
+	if brief(r.Status) != "0 Ready" {
+		t.Fatalf("it is %s", brief(r.Status))
+	}
+	d.exists = false
+	if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseCompleted || r.Status.Message != "the workload is gone" {
+		t.Errorf("in mid-release: %+v", r.Status)
+	}
+}
+
+func TestWorkloadMadeAgain(t *testing.T) {
+	t.Parallel()
+	r := batchRelease(0)
+	released(t, r)
+	d := newModel(3)
+	if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhasePreparing || strings.Join(d.calls, ", ") != "Adopt" || r.Status.UpdateRevision != "" {
+		t.Errorf("%+v: %v", r.Status, d.calls)
+	}
+}
+
+func TestReleaseOfAnother(t *testing.T) {
+	t.Parallel()
+	r, d := batchRelease(0), newModel(4)
+	run(t, r, d)
+	d.template, d.id, d.owner, d.state = "v2", "other", "somebody", pb.State_STATE_UPGRADING
+	d.update = "v2"
+	d.calls = nil
+	run(t, r, d)
+	if len(d.calls) != 0 || len(r.Status.Conditions) != 1 || r.Status.Conditions[0].Reason != "ReleaseOfAnother" {
+		t.Errorf("%v, %+v", d.calls, r.Status)
+	}
+	d.state, d.stable, d.template = pb.State_STATE_COMPLETED, "v1", "v3"
+	if run(t, r, d); brief(r.Status) != "0 Ready" || len(r.Status.Conditions) != 0 {
+		t.Errorf("once that is over: %+v", r.Status)
+	}
+}
+
+func TestCompletedStaysSo(t *testing.T) {
+	t.Parallel()
+	r := batchRelease(-1)
+	d := released(t, r)
+	if r.Status.Phase != v1beta1.RolloutPhaseCompleted {
+		t.Fatalf("it is %s", r.Status.Phase)
+	}
+	r.Spec.ReleasePlan.BatchPartition = ptr.To[int32](0)
+	d.template = "v5"
+	if story := run(t, r, d); len(story) != 0 || len(d.calls) != 0 {
+		t.Errorf("%v, %v", story, d.calls)
+	}
+}
+
+func TestFailureIsSaidAndPasses(t *testing.T) {
+	t.Parallel()
+	r := batchRelease(1)
+	d := released(t, r)
+	d.state = pb.State_STATE_FAILED
+	play(t, r, d)
+	if s := r.Status; brief(s) != "1 Verifying" || len(s.Conditions) != 1 || s.Conditions[0].Message != "message" || s.Message != "message" {
+		t.Errorf("%+v", s)
+	}
+	if run(t, r, d); brief(r.Status) != "1 Ready" || len(r.Status.Conditions) != 0 || r.Status.Message != "" {
+		t.Errorf("%+v", r.Status)
+	}
+}
+
+func TestStyleChangesInMidRelease(t *testing.T) {
+	t.Parallel()
+	r := batchRelease(0)
+	d := released(t, r)
+	r.Spec.ReleasePlan.RollingStyle = v1beta1.CanaryRollingStyle
+	r.Spec.ReleasePlan.BatchPartition = ptr.To[int32](2)
+	if run(t, r, d); len(d.calls) != 0 || r.Status.Conditions[0].Reason != "StyleChanged" {
+		t.Errorf("%v: %+v", d.calls, r.Status)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	r, d := batchRelease(0), newModel(4)
+	run(t, r, d)
+	d.template = "v2"
+	d.fail = drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN, "the name is taken")
+	play(t, r, d)
+	if s := r.Status; len(s.Conditions) != 1 || s.Conditions[0].Reason != "NameTaken" || s.Message != "the name is taken" {
+		t.Errorf("%+v", s)
+	}
+	if story := play(t, r, d); len(story) != 0 {
+		t.Errorf("refused the same way again, it writes %v", story)
+	}
+	d.fail = nil
+	if run(t, r, d); brief(r.Status) != "0 Ready" || len(r.Status.Conditions) != 0 {
+		t.Errorf("%+v", r.Status)
+	}
+	r.Spec.ReleasePlan.BatchPartition = ptr.To[int32](1)
+	d.fail = drivererr.New(pb.ErrorReason_ERROR_REASON_FORBIDDEN, "no right to scale")
+	if play(t, r, d); brief(r.Status) != "1 Upgrading" || r.Status.Message != "no right to scale" {
+		t.Errorf("in mid-release: %+v", r.Status)
+	}
+	if story := play(t, r, d); len(story) != 0 {
+		t.Errorf("refused the same way again in mid-release, it writes %v", story)
+	}
+	if s := Refused(r, errors.New("x"), noon.Add(time.Hour)); s.Message != "x" {
+		t.Errorf("an error of no driver: %+v", s)
+	}
+}
+
+func TestSupports(t *testing.T) {
+	t.Parallel()
+	for ref, want := range map[v1beta1.ObjectRef]bool{
+		{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet", Name: "a"}:   true,
+		{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet"}:              false,
+		{APIVersion: "lockstep.dev/v1alpha1", Kind: "RolloutTarget", Name: "a"}:           false,
+		{APIVersion: "apps/v1", Kind: "Deployment", Name: "a"}:                            false,
+		{APIVersion: "a/b/c", Kind: "LeaderWorkerSet", Name: "a"}:                         false,
+		{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "leaderworkersets", Name: "ab"}: false,
+	} {
+		if got := Supports(&v1beta1.BatchRelease{Spec: v1beta1.BatchReleaseSpec{WorkloadRef: ref}}); got != want {
+			t.Errorf("%+v: %v", ref, got)
+		}
+	}
+}

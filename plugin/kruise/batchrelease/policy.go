@@ -1,0 +1,146 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package batchrelease
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/openkruise/rollouts/api/v1beta1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Policy is the driver's policy for a release plan on a workload of so many groups. An error says what is wrong with the plan, a
+// sentence for people.
+func Policy(plan *v1beta1.ReleasePlan, replicas int32) (*pb.ReleasePolicy, error) {
+	style, err := Style(plan)
+	if err != nil {
+		return nil, err
+	}
+	batches, err := batchesOf(plan, replicas)
+	if err != nil {
+		return nil, err
+	}
+	p := &pb.ReleasePolicy{Style: style, Batches: batches, RolloutId: plan.RolloutID}
+	if f := plan.FailureThreshold; f != nil {
+		if _, err := scaled(*f, 100); err != nil {
+			return nil, fmt.Errorf("failureThreshold: %w", err)
+		}
+		p.FailureThreshold = f.String()
+	}
+	if text := validation.IsValidLabelValue(plan.RolloutID); len(text) > 0 {
+		return nil, fmt.Errorf("rolloutID %q is a label's value: %s", plan.RolloutID, strings.Join(text, ", "))
+	}
+	// As with Kruise, groups that are replaced in place have the workload's own template.
+	if m := plan.PatchPodTemplateMetadata; m != nil && style != pb.Style_STYLE_PARTITION {
+		p.CanaryLeaderMetadata = &pb.PodMetadata{Labels: m.Labels, Annotations: m.Annotations}
+	}
+	return p, nil
+}
+
+// Style is the driver's style for a plan, by Kruise's rules: without rollingStyle it is Partition, or Canary with
+// enableExtraWorkloadForCanary.
+func Style(plan *v1beta1.ReleasePlan) (pb.Style, error) {
+	switch plan.RollingStyle {
+	case v1beta1.CanaryRollingStyle:
+		return pb.Style_STYLE_CANARY, nil
+	case v1beta1.BlueGreenRollingStyle:
+		return pb.Style_STYLE_BLUE_GREEN, nil
+	case v1beta1.PartitionRollingStyle:
+		return pb.Style_STYLE_PARTITION, nil
+	case "":
+		if plan.EnableExtraWorkloadForCanary {
+			return pb.Style_STYLE_CANARY, nil
+		}
+		return pb.Style_STYLE_PARTITION, nil
+	default:
+		return pb.Style_STYLE_UNSPECIFIED, fmt.Errorf("rollingStyle %q is unknown: use %s, %s or %s",
+			plan.RollingStyle, v1beta1.CanaryRollingStyle, v1beta1.BlueGreenRollingStyle, v1beta1.PartitionRollingStyle)
+	}
+}
+
+// check says what is wrong with a plan.
+func check(plan *v1beta1.ReleasePlan, replicas int32) error {
+	if _, err := Policy(plan, replicas); err != nil {
+		return err
+	}
+	switch plan.FinalizingPolicy {
+	case "", v1beta1.WaitResumeFinalizingPolicyType, v1beta1.ImmediateFinalizingPolicyType:
+	default:
+		return fmt.Errorf("finalizingPolicy %q is unknown: use %s or %s",
+			plan.FinalizingPolicy, v1beta1.WaitResumeFinalizingPolicyType, v1beta1.ImmediateFinalizingPolicyType)
+	}
+	if p := plan.BatchPartition; p != nil && *p < 0 {
+		return fmt.Errorf("batchPartition %d is negative: batches count from 0", *p)
+	}
+	return nil
+}
+
+// batchesOf are the plan's batches as the driver takes them: all counts or all percentages. Kruise allows both in one plan; they are
+// counts then, of the groups that there are.
+func batchesOf(plan *v1beta1.ReleasePlan, replicas int32) ([]string, error) {
+	if len(plan.Batches) == 0 {
+		return nil, errors.New("batches: there are none; give at least one count or percentage of groups")
+	}
+	mixed := false
+	for _, b := range plan.Batches {
+		mixed = mixed || b.CanaryReplicas.Type != plan.Batches[0].CanaryReplicas.Type
+	}
+	out := make([]string, 0, len(plan.Batches))
+	last := 0
+	for i, b := range plan.Batches {
+		of := int32(100)
+		if mixed {
+			of = replicas
+		}
+		n, err := scaled(b.CanaryReplicas, of)
+		if err != nil {
+			return nil, fmt.Errorf("batches[%d]: %w", i, err)
+		}
+		if mixed {
+			n = max(n, last) // Which of the two is more depends on the number of groups.
+		}
+		if n < last {
+			return nil, fmt.Errorf("batches[%d]: %s is less than the batch before it: batches never decrease", i, b.CanaryReplicas.String())
+		}
+		last = n
+		if mixed {
+			out = append(out, fmt.Sprint(n))
+		} else {
+			out = append(out, b.CanaryReplicas.String())
+		}
+	}
+	return out, nil
+}
+
+// scaled is a count as it is, or a percentage of a total, rounded up.
+func scaled(q intstr.IntOrString, total int32) (int, error) {
+	if q.Type == intstr.Int {
+		if q.IntVal < 0 {
+			return 0, fmt.Errorf("%d is negative", q.IntVal)
+		}
+		return int(q.IntVal), nil
+	}
+	percent, err := intstr.GetScaledValueFromIntOrPercent(&q, 100, true)
+	if digits, ok := strings.CutSuffix(q.StrVal, "%"); err != nil || !ok || strings.Trim(digits, "0123456789") != "" {
+		return 0, fmt.Errorf("%q is neither a count such as 3 nor a percentage such as 25%%", q.StrVal)
+	}
+	if percent > 100 {
+		return 0, fmt.Errorf("%s is more than 100%%", q.StrVal)
+	}
+	return (percent*int(total) + 99) / 100, nil
+}
+
+// planned is how many of so many groups a batch means.
+func planned(b v1beta1.ReleaseBatch, replicas int32) int32 {
+	n, err := scaled(b.CanaryReplicas, replicas)
+	if err != nil {
+		return 0 // check has refused it.
+	}
+	return int32(min(n, int(replicas))) //nolint:gosec // It is between 0 and replicas.
+}

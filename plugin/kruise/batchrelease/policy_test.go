@@ -1,0 +1,124 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package batchrelease
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/openkruise/rollouts/api/v1beta1"
+	"google.golang.org/protobuf/testing/protocmp"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func TestPolicy(t *testing.T) {
+	t.Parallel()
+	metadata := &v1beta1.PatchPodTemplateMetadata{Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}}
+	leader := &pb.PodMetadata{Labels: metadata.Labels, Annotations: metadata.Annotations}
+	for _, c := range []struct {
+		name string
+		plan func(*v1beta1.ReleasePlan)
+		want *pb.ReleasePolicy
+	}{
+		{"no style", func(*v1beta1.ReleasePlan) {}, &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION}},
+		{
+			"the flag that says canary", func(p *v1beta1.ReleasePlan) { p.EnableExtraWorkloadForCanary = true },
+			&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY},
+		},
+		{"the flag is old", func(p *v1beta1.ReleasePlan) {
+			p.EnableExtraWorkloadForCanary, p.RollingStyle = true, v1beta1.PartitionRollingStyle
+		}, &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION}},
+		{"canary with metadata", func(p *v1beta1.ReleasePlan) {
+			p.RollingStyle, p.PatchPodTemplateMetadata = v1beta1.CanaryRollingStyle, metadata
+		}, &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, CanaryLeaderMetadata: leader}},
+		{"blue-green with metadata", func(p *v1beta1.ReleasePlan) {
+			p.RollingStyle, p.PatchPodTemplateMetadata = v1beta1.BlueGreenRollingStyle, metadata
+		}, &pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, CanaryLeaderMetadata: leader}},
+		{"partition has no canary", func(p *v1beta1.ReleasePlan) { p.PatchPodTemplateMetadata = metadata }, &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION}},
+		{"threshold and id", func(p *v1beta1.ReleasePlan) {
+			p.FailureThreshold, p.RolloutID = ptr.To(intstr.Parse("20%")), "one"
+		}, &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, FailureThreshold: "20%", RolloutId: "one"}},
+		{"counts beside percentages", func(p *v1beta1.ReleasePlan) {
+			p.Batches = []v1beta1.ReleaseBatch{{CanaryReplicas: intstr.Parse("1")}, {CanaryReplicas: intstr.Parse("30%")}, {CanaryReplicas: intstr.Parse("100%")}}
+		}, &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"1", "3", "9"}}},
+		{"a count that is more than the percentage after it", func(p *v1beta1.ReleasePlan) {
+			p.Batches = []v1beta1.ReleaseBatch{{CanaryReplicas: intstr.Parse("6")}, {CanaryReplicas: intstr.Parse("50%")}, {CanaryReplicas: intstr.Parse("100%")}}
+		}, &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"6", "6", "9"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := batchRelease(0)
+			c.plan(&r.Spec.ReleasePlan)
+			got, err := Policy(&r.Spec.ReleasePlan, 9)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.want.Batches == nil {
+				c.want.Batches = []string{"25%", "50%", "100%"}
+			}
+			if diff := cmp.Diff(c.want, got, protocmp.Transform()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestBadPlans(t *testing.T) {
+	t.Parallel()
+	batches := func(all ...string) func(*v1beta1.ReleasePlan) {
+		return func(p *v1beta1.ReleasePlan) {
+			p.Batches = nil
+			for _, b := range all {
+				p.Batches = append(p.Batches, v1beta1.ReleaseBatch{CanaryReplicas: intstr.Parse(b)})
+			}
+		}
+	}
+	for _, c := range []struct {
+		says string
+		plan func(*v1beta1.ReleasePlan)
+	}{
+		{"batches: there are none", batches()},
+		{"batches[1]: 25% is less", batches("50%", "25%")},
+		{"batches[1]: 1 is less", batches("2", "1")},
+		{"batches[0]: \"half\" is neither", batches("half")},
+		{"batches[0]: \"\" is neither", batches("")},
+		{"batches[0]: \"-5%\" is neither", batches("-5%")},
+		{"batches[1]: 101% is more", batches("1%", "101%")},
+		{"batches[0]: -1 is negative", batches("-1")},
+		{"rollingStyle \"Recreate\" is unknown", func(p *v1beta1.ReleasePlan) { p.RollingStyle = "Recreate" }},
+		{"finalizingPolicy \"Never\" is unknown", func(p *v1beta1.ReleasePlan) { p.FinalizingPolicy = "Never" }},
+		{"batchPartition -1 is negative", func(p *v1beta1.ReleasePlan) { p.BatchPartition = ptr.To[int32](-1) }},
+		{"failureThreshold: \"few\"", func(p *v1beta1.ReleasePlan) { p.FailureThreshold = ptr.To(intstr.Parse("few")) }},
+		{"rolloutID \"a b\"", func(p *v1beta1.ReleasePlan) { p.RolloutID = "a b" }},
+	} {
+		t.Run(c.says, func(t *testing.T) {
+			t.Parallel()
+			r, d := batchRelease(0), newModel(4)
+			d.template, d.state = "v2", pb.State_STATE_HOLDING
+			c.plan(&r.Spec.ReleasePlan)
+			run(t, r, d)
+			if s := r.Status; len(d.calls) != 0 || len(s.Conditions) != 1 || s.Conditions[0].Reason != "InvalidPlan" ||
+				!strings.HasPrefix(s.Message, "spec.releasePlan."+c.says) {
+				t.Errorf("before the release: %v, %+v", d.calls, s)
+			}
+			if r = batchRelease(0); c.plan != nil {
+				d = released(t, r)
+				c.plan(&r.Spec.ReleasePlan)
+				run(t, r, d)
+				if s := r.Status; len(d.calls) != 0 || s.Phase != v1beta1.RolloutPhaseProgressing || len(s.Conditions) != 1 {
+					t.Errorf("in mid-release: %v, %+v", d.calls, s)
+				}
+			}
+			good := batchRelease(1).Spec.ReleasePlan
+			r.Spec.ReleasePlan = good
+			if run(t, r, d); brief(r.Status) != "1 Ready" || len(r.Status.Conditions) != 0 {
+				t.Errorf("mended: %+v", r.Status)
+			}
+		})
+	}
+}

@@ -1,0 +1,127 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package batchrelease
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+)
+
+// These tests are not parallel: each has hosts of its own, before the shared one starts.
+
+func TestSaysThatItsKindIsNotInstalled(t *testing.T) {
+	c := cluster.Shared(t)
+	p := begin(t, rights(t, c, true))
+	p.mustEnd(t, "does not serve BatchRelease of rollouts.kruise.io/v1beta1", "kubectl apply")
+	if len(children(t, p.cmd.Process.Pid)) != 0 {
+		t.Error("its driver is still there")
+	}
+}
+
+// Kruise's manager needs this object to start, and comes with it. test/kruise has the manager itself.
+const kruiseComes = `
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingWebhookConfiguration
+metadata: {name: kruise-rollout-mutating-webhook-configuration}
+`
+
+func TestEndsWhenKruiseComes(t *testing.T) {
+	c := cluster.Shared(t)
+	installKind(t, c)
+	p := begin(t, rights(t, c, true))
+	defer p.end(syscall.SIGKILL)
+	e := envOf(t, c)
+	e.deploy()
+	e.apply(manifest(name, quarters("Canary")))
+	e.awaitHeld()
+	e.apply(kruiseComes)
+	defer func() {
+		err := e.kube.AdmissionregistrationV1().MutatingWebhookConfigurations().
+			Delete(context.Background(), "kruise-rollout-mutating-webhook-configuration", deleteNow)
+		if err != nil {
+			t.Error(err)
+		}
+	}()
+	p.mustEnd(t, "Kruise Rollouts' own manager is installed here", "lockstep kruise")
+}
+
+func TestDriverOfItsOwn(t *testing.T) {
+	c := cluster.Shared(t)
+	installKind(t, c)
+	e := envOf(t, c)
+	d := driver.Start(t, driver.Kubeconfig(t, c), e.namespace)
+	p := begin(t, rights(t, c, false), "--driver", d.Address(), "--namespace", e.namespace)
+	defer p.end(syscall.SIGTERM)
+	e.begin(quarters("Partition"))
+	e.awaitBatch(0)
+	e.mustHave("v1 v1 v1 v2")
+	if got := children(t, p.cmd.Process.Pid); len(got) != 0 {
+		t.Errorf("it has started %v", got)
+	}
+	// The driver dies, and comes back; the host goes on.
+	d.Kill()
+	e.patch(`{"batchPartition":1}`)
+	d.Restart()
+	e.awaitBatch(1)
+	e.mustHave("v1 v1 v2 v2")
+}
+
+func TestHostAndDriverAreKilled(t *testing.T) {
+	c := cluster.Shared(t)
+	installKind(t, c)
+	e := envOf(t, c)
+	kubeconfig := rights(t, c, true)
+	p := begin(t, kubeconfig, "--namespace", e.namespace)
+	defer p.end(syscall.SIGKILL)
+	e.begin(quarters("Canary"))
+	e.awaitBatch(0)
+	started := children(t, p.cmd.Process.Pid)
+	if len(started) != 1 {
+		t.Fatalf("it has started %v, want one driver", started)
+	}
+	plugin, err := strconv.Atoi(started[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A host whose driver is gone ends, for its Deployment to start both again.
+	if err := syscall.Kill(plugin, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	p.mustEnd(t, "the driver that was started as a plugin has ended")
+	e.patch(`{"batchPartition":2}`)
+	// A host that is killed leaves no driver behind, and the next one goes on where it was.
+	p = begin(t, kubeconfig, "--namespace", e.namespace)
+	e.await(name, "the last batch", func(s status) bool { return s.CanaryStatus.CurrentBatch == 2 })
+	orphans := children(t, p.cmd.Process.Pid)
+	p.end(syscall.SIGKILL)
+	e.eventually("its driver has gone, too", func(context.Context) error {
+		for _, pid := range orphans {
+			n, err := strconv.Atoi(pid)
+			if err != nil {
+				return err
+			}
+			if syscall.Kill(n, 0) == nil {
+				return fmt.Errorf("process %d is there", n)
+			}
+		}
+		return nil
+	})
+	p = begin(t, kubeconfig, "--namespace", e.namespace)
+	e.awaitBatch(2)
+	e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
+	e.awaitPhase("Completed")
+	e.mustRest("v2 v2 v2 v2")
+	p.end(syscall.SIGTERM)
+	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("asked to end, it ends with %d:\n%s", code, p.log)
+	}
+}

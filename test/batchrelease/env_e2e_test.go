@@ -1,0 +1,457 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package batchrelease
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/openkruise/rollouts/api/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+const (
+	// name is the LeaderWorkerSet's and the BatchRelease's.
+	name   = "vllm"
+	groups = 4
+	size   = 2
+
+	// patience is how long a condition may take.
+	patience = time.Minute
+)
+
+var batchReleases = schema.GroupVersionResource{Group: "rollouts.kruise.io", Version: "v1beta1", Resource: "batchreleases"}
+
+// env is one test's namespace.
+type env struct {
+	t         *testing.T
+	cluster   *cluster.Cluster
+	namespace string
+	kube      kubernetes.Interface
+	lws       lwsclient.Interface
+	dynamic   dynamic.Interface
+}
+
+// newEnv is a namespace that the shared host looks after.
+func newEnv(t *testing.T) *env {
+	t.Helper()
+	c := cluster.Shared(t)
+	startShared(t, c)
+	return envOf(t, c)
+}
+
+func envOf(t *testing.T, c *cluster.Cluster) *env {
+	t.Helper()
+	e := &env{
+		t: t, cluster: c, namespace: c.Namespace(t),
+		kube: kubernetes.NewForConfigOrDie(c.RESTConfig()), lws: lwsclient.NewForConfigOrDie(c.RESTConfig()),
+		dynamic: dynamic.NewForConfigOrDie(c.RESTConfig()),
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			e.dump()
+		}
+	})
+	return e
+}
+
+// newRelease deploys a workload and a BatchRelease with this plan, whose lines are YAML, and changes the template to v2.
+func newRelease(t *testing.T, plan string) *env {
+	t.Helper()
+	e := newEnv(t)
+	e.begin(plan)
+	return e
+}
+
+// begin is newRelease on an env.
+func (e *env) begin(plan string) {
+	e.t.Helper()
+	e.deploy()
+	e.apply(manifest(name, plan))
+	e.awaitHeld()
+	e.edit("v2")
+}
+
+func (e *env) eventually(what string, check func(context.Context) error) {
+	e.t.Helper()
+	await.NilWithin(e.t, patience, what, check)
+}
+
+func (e *env) apply(manifest string) {
+	e.t.Helper()
+	if err := e.cluster.Apply(e.t.Context(), e.namespace, []byte(manifest)); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// deploy creates the workload with image v1, and waits for its groups.
+func (e *env) deploy() {
+	e.t.Helper()
+	e.apply(fmt.Sprintf(`
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: %s}
+spec:
+  replicas: %d
+  leaderWorkerTemplate:
+    size: %d
+    workerTemplate:
+      spec:
+        terminationGracePeriodSeconds: 1
+        containers: [{name: server, image: "example.com/vllm:v1"}]
+`, name, groups, size))
+	e.mustHave("v1 v1 v1 v1")
+}
+
+// manifest is a BatchRelease with this plan.
+func manifest(of, plan string) string {
+	return fmt.Sprintf(`
+apiVersion: rollouts.kruise.io/v1beta1
+kind: BatchRelease
+metadata: {name: %s}
+spec:
+  workloadRef: {apiVersion: leaderworkerset.x-k8s.io/v1, kind: LeaderWorkerSet, name: %s}
+  releasePlan:
+    enableExtraWorkloadForCanary: false
+    %s
+`, of, name, strings.ReplaceAll(strings.TrimSpace(plan), "\n", "\n    "))
+}
+
+// quarters is a plan that waits after each batch.
+func quarters(style string) string {
+	return "rollingStyle: " + style + "\nbatchPartition: 0\nbatches: [{canaryReplicas: 25%}, {canaryReplicas: 50%}, {canaryReplicas: 100%}]"
+}
+
+// edit gives the workload another image, as GitOps would.
+func (e *env) edit(tag string) {
+	e.t.Helper()
+	e.eventually("the template is changed", func(ctx context.Context) error {
+		w := e.workload(ctx)
+		for _, template := range []*corev1.PodTemplateSpec{&w.Spec.LeaderWorkerTemplate.WorkerTemplate, w.Spec.LeaderWorkerTemplate.LeaderTemplate} {
+			if template != nil {
+				template.Spec.Containers[0].Image = "example.com/vllm:" + tag
+			}
+		}
+		_, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Update(ctx, w, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+func (e *env) workload(ctx context.Context) *lws.LeaderWorkerSet {
+	e.t.Helper()
+	w, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return w
+}
+
+func (e *env) workloads(ctx context.Context) int {
+	e.t.Helper()
+	list, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return len(list.Items)
+}
+
+func (e *env) release(ctx context.Context, of string) (*v1beta1.BatchRelease, error) {
+	o, err := e.dynamic.Resource(batchReleases).Namespace(e.namespace).Get(ctx, of, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return typed(o)
+}
+
+func typed(o *unstructured.Unstructured) (*v1beta1.BatchRelease, error) {
+	out := &v1beta1.BatchRelease{}
+	return out, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, out)
+}
+
+func (e *env) mustRelease() *v1beta1.BatchRelease {
+	e.t.Helper()
+	r, err := e.release(e.t.Context(), name)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return r
+}
+
+// patch is a JSON merge patch of the BatchRelease's plan.
+func (e *env) patch(plan string) {
+	e.t.Helper()
+	e.patchAll(`{"spec":{"releasePlan":` + plan + `}}`)
+}
+
+func (e *env) patchAll(raw string) {
+	e.t.Helper()
+	if _, err := e.dynamic.Resource(batchReleases).Namespace(e.namespace).
+		Patch(e.t.Context(), name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e *env) remove() {
+	e.t.Helper()
+	if err := e.dynamic.Resource(batchReleases).Namespace(e.namespace).Delete(e.t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// await waits for a state of a BatchRelease, of its present spec.
+func (e *env) await(of, what string, check func(v1beta1.BatchReleaseStatus) bool) {
+	e.t.Helper()
+	e.eventually(what, func(ctx context.Context) error {
+		r, err := e.release(ctx, of)
+		if err != nil {
+			return err
+		}
+		if r.Status.ObservedGeneration == r.Generation && check(r.Status) {
+			return nil
+		}
+		return fmt.Errorf("generation %d has status %s", r.Generation, asJSON(r.Status))
+	})
+}
+
+// awaitBatch waits until a batch is ready.
+func (e *env) awaitBatch(batch int32) {
+	e.t.Helper()
+	e.await(name, fmt.Sprintf("batch %d is ready", batch), func(s v1beta1.BatchReleaseStatus) bool {
+		return s.Phase == v1beta1.RolloutPhaseProgressing && s.CanaryStatus.CurrentBatch == batch &&
+			s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState && s.CanaryStatus.BatchReadyTime != nil
+	})
+}
+
+func (e *env) awaitPhase(phase v1beta1.RolloutPhase) {
+	e.t.Helper()
+	e.await(name, "phase "+string(phase), func(s v1beta1.BatchReleaseStatus) bool { return s.Phase == phase })
+}
+
+// awaitStuck waits until the condition says why nothing moves.
+func (e *env) awaitStuck(of, reason, words string) {
+	e.t.Helper()
+	e.await(of, "condition "+reason, func(s v1beta1.BatchReleaseStatus) bool {
+		return len(s.Conditions) == 1 && s.Conditions[0].Reason == reason && s.Conditions[0].Status == corev1.ConditionFalse &&
+			strings.Contains(s.Message, words)
+	})
+}
+
+// awaitHeld waits until the host holds the workload and waits for a template.
+func (e *env) awaitHeld() {
+	e.t.Helper()
+	e.await(name, "the workload is held", func(s v1beta1.BatchReleaseStatus) bool {
+		return s.Phase == v1beta1.RolloutPhasePreparing && strings.Contains(s.Message, "begins when the template changes")
+	})
+}
+
+// story notes each state that the BatchRelease goes through, until it is read.
+func (e *env) story() (read func() string) {
+	e.t.Helper()
+	r := e.mustRelease()
+	w, err := e.dynamic.Resource(batchReleases).Namespace(e.namespace).Watch(e.t.Context(), metav1.ListOptions{ResourceVersion: r.ResourceVersion})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	var seen []string
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for event := range w.ResultChan() {
+			o, ok := event.Object.(*unstructured.Unstructured)
+			if !ok {
+				continue
+			}
+			r, err := typed(o)
+			if err != nil {
+				continue
+			}
+			state := string(r.Status.Phase)
+			if r.Status.Phase == v1beta1.RolloutPhaseProgressing {
+				state = fmt.Sprintf("%d %s", r.Status.CanaryStatus.CurrentBatch, r.Status.CanaryStatus.CurrentBatchState)
+			}
+			if len(seen) == 0 || seen[len(seen)-1] != state {
+				seen = append(seen, state)
+			}
+			if r.Status.Phase == v1beta1.RolloutPhaseCompleted {
+				w.Stop()
+			}
+		}
+	}()
+	return sync.OnceValue(func() string {
+		select {
+		case <-done:
+		case <-time.After(patience):
+			w.Stop()
+		}
+		return strings.Join(seen, ", ")
+	})
+}
+
+// tags is the image tags of the whole groups of a workload that are ready, in the order of their indices: "v1 v1 v1 v2". What is
+// not ready is "-".
+func (e *env) tags(ctx context.Context, of string) (string, error) {
+	pods, err := e.kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + of})
+	if err != nil {
+		return "", err
+	}
+	byGroup := map[string][]corev1.Pod{}
+	for _, p := range pods.Items {
+		index := p.Labels[lws.GroupIndexLabelKey]
+		byGroup[index] = append(byGroup[index], p)
+	}
+	out := make([]string, 0, groups)
+	for i := range len(byGroup) {
+		out = append(out, tagOf(byGroup[strconv.Itoa(i)]))
+	}
+	return strings.Join(out, " "), nil
+}
+
+func tagOf(pods []corev1.Pod) string {
+	tag := ""
+	for _, p := range pods {
+		_, this, _ := strings.Cut(p.Spec.Containers[0].Image, ":")
+		ready := false
+		for _, c := range p.Status.Conditions {
+			ready = ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		}
+		if !ready || p.DeletionTimestamp != nil || tag != "" && tag != this || len(pods) != size {
+			return "-"
+		}
+		tag = this
+	}
+	return tag
+}
+
+// mustHave waits until the workload's groups are at these tags.
+func (e *env) mustHave(want string) {
+	e.t.Helper()
+	e.mustHaveIn(name, want)
+}
+
+func (e *env) mustHaveIn(workload, want string) {
+	e.t.Helper()
+	e.eventually(workload+" has groups at "+want, func(ctx context.Context) error {
+		got, err := e.tags(ctx, workload)
+		if err == nil && got != want {
+			err = fmt.Errorf("they are at %s", got)
+		}
+		return err
+	})
+}
+
+// added is the workload that a release has added.
+func (e *env) added() string {
+	e.t.Helper()
+	list, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(e.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	for _, w := range list.Items {
+		if w.Name != name {
+			return w.Name
+		}
+	}
+	e.t.Fatal("there is no added workload")
+	return ""
+}
+
+// mustRest waits until every group is at the tag, under hold, and nothing else is left.
+func (e *env) mustRest(tags string) {
+	e.t.Helper()
+	e.mustHave(tags)
+	e.eventually("the hold, and nothing else", func(ctx context.Context) error {
+		w := e.workload(ctx)
+		rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration
+		if rolling == nil || !release.SameRolling(*rolling, release.Hold()) {
+			return fmt.Errorf("no hold: %s", asJSON(rolling))
+		}
+		if n := e.workloads(ctx); n != 1 {
+			return fmt.Errorf("there are %d workloads", n)
+		}
+		return nil
+	})
+}
+
+// leaders tells the uid of each leader pod of the workload.
+func (e *env) leaders() map[string]types.UID {
+	e.t.Helper()
+	pods, err := e.kube.CoreV1().Pods(e.namespace).List(e.t.Context(), metav1.ListOptions{
+		LabelSelector: lws.SetNameLabelKey + "=" + name + "," + lws.WorkerIndexLabelKey + "=0",
+	})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	out := map[string]types.UID{}
+	for _, p := range pods.Items {
+		out[p.Name] = p.UID
+	}
+	return out
+}
+
+// mustKeep fails if one of these leaders was restarted.
+func (e *env) mustKeep(before map[string]types.UID, indices ...int) {
+	e.t.Helper()
+	after := e.leaders()
+	for _, i := range indices {
+		if leader := fmt.Sprintf("%s-%d", name, i); before[leader] != after[leader] {
+			e.t.Errorf("%s was restarted", leader)
+		}
+	}
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+func asJSON(v any) string {
+	raw, _ := json.Marshal(v)
+	return string(raw)
+}
+
+// isGone is nil if what was looked for is gone.
+func isGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err == nil {
+		return fmt.Errorf("it is there")
+	}
+	return err
+}
+
+// dump logs what there is.
+func (e *env) dump() {
+	ctx := context.Background()
+	list, err := e.dynamic.Resource(batchReleases).Namespace(e.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		e.t.Logf("BatchReleases: %v", err)
+		return
+	}
+	for _, o := range list.Items {
+		o.SetManagedFields(nil)
+		e.t.Logf("BatchRelease: %s", asJSON(o.Object))
+	}
+	tags, _ := e.tags(ctx, name)
+	e.t.Logf("groups: %s\nhost:\n%s", tags, sharedLog(e.namespace))
+}

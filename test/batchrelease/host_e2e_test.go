@@ -1,0 +1,191 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package batchrelease
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/test/child"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+)
+
+// process is a `lockstep batchrelease`.
+type process struct {
+	cmd    *exec.Cmd
+	exited chan struct{}
+	log    *lockedBuffer
+}
+
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// rights gives the host's account what config/kruise/batchrelease says, and returns its kubeconfig.
+func rights(t *testing.T, c *cluster.Cluster, withDriver bool) string {
+	t.Helper()
+	manifests := []func() ([]byte, error){config.BatchRelease}
+	if withDriver {
+		manifests = append(manifests, config.BatchReleaseDriver)
+	}
+	for _, read := range manifests {
+		manifest, err := read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Apply(t.Context(), "", manifest); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kubeconfig, err := driver.AccountKubeconfig(c, config.Namespace, config.BatchReleaseServiceAccount)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kubeconfig
+}
+
+// begin starts a host.
+func begin(t *testing.T, kubeconfig string, args ...string) *process {
+	t.Helper()
+	binary, err := driver.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{log: &lockedBuffer{}, exited: make(chan struct{})}
+	p.cmd = exec.Command(binary, append([]string{"batchrelease", "--kubeconfig", kubeconfig}, args...)...)
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	if err := child.Start(p.cmd); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.exited)
+	}()
+	return p
+}
+
+// end ends it with a signal, and waits.
+func (p *process) end(signal syscall.Signal) {
+	_ = p.cmd.Process.Signal(signal)
+	select {
+	case <-p.exited:
+	case <-time.After(20 * time.Second):
+		_ = p.cmd.Process.Kill()
+		<-p.exited
+	}
+}
+
+// mustEnd waits until the host has ended by itself, with an error that says these words.
+func (p *process) mustEnd(t *testing.T, words ...string) {
+	t.Helper()
+	select {
+	case <-p.exited:
+	case <-time.After(patience):
+		p.end(syscall.SIGKILL)
+		t.Fatalf("the host goes on:\n%s", p.log)
+	}
+	if p.cmd.ProcessState.ExitCode() == 0 {
+		t.Error("it ended with success")
+	}
+	for _, word := range words {
+		if !strings.Contains(p.log.String(), word) {
+			t.Errorf("it does not say %q:\n%s", word, p.log)
+		}
+	}
+}
+
+// shared is the host of all parallel tests.
+var shared struct {
+	sync.Mutex
+	*process
+}
+
+func startShared(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.process == nil {
+		installKind(t, c)
+		shared.process = begin(t, rights(t, c, true), "--leader-elect", "--leader-elect-namespace", config.Namespace)
+	}
+}
+
+func stopShared() {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.process != nil {
+		shared.end(syscall.SIGTERM)
+		shared.process = nil
+	}
+}
+
+// sharedLog is what the shared host said about a namespace.
+func sharedLog(namespace string) string {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.process == nil {
+		return ""
+	}
+	var out []string
+	for line := range strings.Lines(shared.log.String()) {
+		if strings.Contains(line, namespace) || strings.Contains(line, "level=ERROR") {
+			out = append(out, line)
+		}
+	}
+	return strings.Join(out, "")
+}
+
+// installKind installs the CRD of BatchRelease, without Kruise's manager.
+func installKind(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	if err := c.InstallBatchRelease(context.WithoutCancel(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// children are the processes that a process has started.
+func children(t *testing.T, pid int) []string {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, entry := range entries {
+		raw, err := os.ReadFile("/proc/" + entry.Name() + "/stat")
+		if err != nil {
+			continue
+		}
+		// pid (name) state ppid
+		_, rest, _ := strings.Cut(string(raw), ") ")
+		if f := strings.Fields(rest); len(f) > 1 && f[1] == itoa(pid) {
+			out = append(out, entry.Name())
+		}
+	}
+	return out
+}

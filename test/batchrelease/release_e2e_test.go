@@ -1,0 +1,423 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package batchrelease
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/openkruise/rollouts/api/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
+)
+
+type status = v1beta1.BatchReleaseStatus
+
+var deleteNow = metav1.DeleteOptions{}
+
+func TestCanary(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters("Canary")+`
+rolloutID: one
+patchPodTemplateMetadata: {labels: {track: canary}, annotations: {example.com/why: release}}`)
+	before := e.leaders()
+	e.awaitBatch(0)
+	canary := e.added()
+	e.mustHaveIn(canary, "v2")
+	e.mustHave("v1 v1 v1 v1")
+	e.mustBePatched(canary)
+	story := e.story()
+	for batch, want := range []string{"", "v2 v2", "v2 v2 v2 v2"} {
+		if batch == 0 {
+			continue
+		}
+		e.patch(fmt.Sprintf(`{"batchPartition":%d}`, batch))
+		e.awaitBatch(int32(batch))
+		e.mustHaveIn(canary, want)
+	}
+	e.mustKeep(before, 0, 1, 2, 3)
+	s := e.mustRelease().Status
+	if s.StableRevision == s.UpdateRevision || s.ObservedWorkloadReplicas != groups || s.ObservedRolloutID != "one" || s.CanaryStatus.UpdatedReadyReplicas != 4 {
+		t.Errorf("status %s", asJSON(s))
+	}
+	e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
+	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
+	// WaitResume: nothing is left at this very moment.
+	if tags, err := e.tags(t.Context(), name); err != nil || tags != "v2 v2 v2 v2" || e.workloads(t.Context()) != 1 {
+		t.Errorf("completed, and the groups are at %s with %d workloads, %v", tags, e.workloads(t.Context()), err)
+	}
+	e.mustRest("v2 v2 v2 v2")
+	want := "1 Upgrading, 1 Verifying, 1 Ready, 2 Upgrading, 2 Verifying, 2 Ready, Finalizing, Completed"
+	if got := story(); !strings.HasSuffix(got, want) {
+		t.Errorf("it went %s, want %s", got, want)
+	}
+	if r := e.mustRelease(); r.Status.CanaryStatus.UpdatedReadyReplicas != groups || !strings.HasPrefix(r.Status.Message, "promoted") {
+		t.Errorf("status %s", asJSON(r.Status))
+	}
+}
+
+// mustBePatched checks that the leaders of the canary have the plan's metadata and all its pods the rollout's id.
+func (e *env) mustBePatched(canary string) {
+	e.t.Helper()
+	pods, err := e.kube.CoreV1().Pods(e.namespace).List(e.t.Context(), metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + canary})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	for _, p := range pods.Items {
+		leader := p.Labels[lws.WorkerIndexLabelKey] == "0"
+		if (p.Labels["track"] == "canary") != leader || (p.Annotations["example.com/why"] == "release") != leader {
+			e.t.Errorf("pod %s has labels %v, annotations %v", p.Name, p.Labels, p.Annotations)
+		}
+		if p.Labels["rollouts.kruise.io/rollout-id"] != "one" || p.Labels["rollouts.kruise.io/rollout-batch-id"] != "1" {
+			e.t.Errorf("pod %s has labels %v", p.Name, p.Labels)
+		}
+	}
+	if len(pods.Items) != size {
+		e.t.Errorf("the canary has %d pods", len(pods.Items))
+	}
+}
+
+func TestBlueGreen(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, "rollingStyle: BlueGreen\nbatchPartition: 0\nbatches: [{canaryReplicas: 50%}, {canaryReplicas: 100%}]")
+	before := e.leaders()
+	e.awaitBatch(0)
+	green := e.added()
+	e.patch(`{"batchPartition":1}`)
+	e.awaitBatch(1)
+	e.mustHaveIn(green, "v2 v2 v2 v2")
+	e.mustHave("v1 v1 v1 v1")
+	e.mustKeep(before, 0, 1, 2, 3)
+	e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
+	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
+	e.mustRest("v2 v2 v2 v2")
+}
+
+func TestPartition(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, "batchPartition: 1\nbatches: [{canaryReplicas: 1}, {canaryReplicas: 3}, {canaryReplicas: 4}]")
+	e.awaitBatch(1)
+	e.mustHave("v1 v2 v2 v2")
+	if n := e.workloads(t.Context()); n != 1 {
+		t.Errorf("there are %d workloads", n)
+	}
+	e.patch(`{"batchPartition":null}`)
+	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
+	e.await(name, "the driver's end", func(s status) bool {
+		return strings.HasPrefix(s.Message, "promoted") && s.CanaryStatus.UpdatedReadyReplicas == groups && len(s.Conditions) == 0
+	})
+	e.mustRest("v2 v2 v2 v2")
+	// What is completed stays so, and the workload stays held.
+	e.edit("v3")
+	e.patch(`{"batchPartition":0}`)
+	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
+	e.mustRest("v2 v2 v2 v2")
+	e.apply(manifest("next", quarters("Partition")))
+	e.await("next", "its first batch", func(s status) bool { return s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState })
+	e.mustHave("v2 v2 v2 v3")
+}
+
+func TestImmediate(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters("Canary")+"\nfinalizingPolicy: Immediate")
+	e.awaitBatch(0)
+	e.patch(`{"batchPartition":null}`)
+	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
+	e.remove()
+	e.mustRest("v2 v2 v2 v2")
+}
+
+func TestWithoutPartition(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.deploy()
+	e.apply(manifest(name, "batches: [{canaryReplicas: 100%}]\nfinalizingPolicy: WaitResume"))
+	e.await(name, "there is nothing to release", func(s status) bool {
+		return s.Phase == v1beta1.RolloutPhaseCompleted && strings.Contains(s.Message, "nothing to release")
+	})
+	e.edit("v2")
+	e.mustRest("v1 v1 v1 v1")
+	e.apply(manifest("all", "batches: [{canaryReplicas: 100%}]\nfinalizingPolicy: WaitResume"))
+	e.await("all", "it is promoted", func(s status) bool { return s.Phase == v1beta1.RolloutPhaseCompleted })
+	if tags, err := e.tags(t.Context(), name); err != nil || tags != "v2 v2 v2 v2" {
+		t.Errorf("completed, and the groups are at %s, %v", tags, err)
+	}
+}
+
+func TestRollback(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters("Partition"))
+	e.awaitBatch(0)
+	e.mustHave("v1 v1 v1 v2")
+	before := e.leaders()
+	e.edit("v1")
+	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
+	s := e.mustRelease().Status
+	if ptr.Deref(s.CanaryStatus.NoNeedUpdateReplicas, -1) != 3 || s.UpdateRevision != s.StableRevision ||
+		s.CanaryStatus.UpdatedReadyReplicas != groups || !strings.HasPrefix(s.Message, "rolled back") {
+		t.Errorf("status %s", asJSON(s))
+	}
+	e.mustRest("v1 v1 v1 v1")
+	e.mustKeep(before, 0, 1, 2)
+}
+
+func TestRollbackInBatches(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, strings.Replace(quarters("Partition"), "batchPartition: 0", "batchPartition: 1", 1))
+	e.patchAll(`{"metadata":{"annotations":{"` + batchrelease.RollbackInBatchAnnotation + `":"true"}}}`)
+	e.awaitBatch(1)
+	e.mustHave("v1 v1 v2 v2")
+	e.edit("v1")
+	e.await(name, "the rollback is counted", func(s status) bool {
+		return s.Phase == v1beta1.RolloutPhaseProgressing && ptr.Deref(s.CanaryStatus.NoNeedUpdateReplicas, -1) == 2 &&
+			s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState && s.CanaryStatus.UpdatedReadyReplicas == groups
+	})
+	e.patch(`{"batchPartition":2}`)
+	e.awaitBatch(2)
+	e.patch(`{"batchPartition":null}`)
+	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
+	e.mustRest("v1 v1 v1 v1")
+}
+
+func TestContinuousRelease(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters("Canary"))
+	e.awaitBatch(0)
+	first := e.mustRelease().Status.UpdateRevision
+	e.edit("v3")
+	e.await(name, "the new template's first batch", func(s status) bool {
+		return s.UpdateRevision != first && s.CanaryStatus.CurrentBatch == 0 && s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState
+	})
+	e.mustHaveIn(e.added(), "v3")
+	e.mustHave("v1 v1 v1 v1")
+}
+
+func TestScaling(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, strings.Replace(quarters("Canary"), "batchPartition: 0", "batchPartition: 1", 1))
+	e.awaitBatch(1)
+	for _, step := range []struct {
+		replicas int32
+		canary   string
+	}{{6, "v2 v2 v2"}, {2, "v2"}} {
+		e.eventually("the workload is scaled", func(ctx context.Context) error {
+			w := e.workload(ctx)
+			w.Spec.Replicas = &step.replicas
+			_, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Update(ctx, w, metav1.UpdateOptions{})
+			return err
+		})
+		e.await(name, fmt.Sprintf("batch 1 of %d groups", step.replicas), func(s status) bool {
+			return s.ObservedWorkloadReplicas == step.replicas && s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState &&
+				s.CanaryStatus.UpdatedReadyReplicas == (step.replicas+1)/2
+		})
+		e.mustHaveIn(e.added(), step.canary)
+	}
+}
+
+func TestPlanChange(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters("Canary"))
+	e.awaitBatch(0)
+	hash := e.mustRelease().Status.ObservedReleasePlanHash
+	e.patch(`{"batchPartition":1,"batches":[{"canaryReplicas":1},{"canaryReplicas":"75%"}]}`)
+	e.awaitBatch(1)
+	e.mustHaveIn(e.added(), "v2 v2 v2")
+	if got := e.mustRelease(); got.Status.ObservedReleasePlanHash == hash ||
+		got.Status.ObservedReleasePlanHash != batchrelease.HashPlan(&got.Spec.ReleasePlan) {
+		t.Errorf("status %s", asJSON(got.Status))
+	}
+	// Less is asked for: nothing that runs goes.
+	e.patch(`{"batchPartition":0}`)
+	e.awaitBatch(0)
+	e.mustHaveIn(e.added(), "v2 v2 v2")
+	// What no plan can be changes nothing, says why, and is mended.
+	e.patch(`{"batches":[{"canaryReplicas":"75%"},{"canaryReplicas":"25%"}]}`)
+	e.awaitStuck(name, "InvalidPlan", "batches never decrease")
+	e.patch(`{"rollingStyle":"Partition","batches":[{"canaryReplicas":"100%"}]}`)
+	e.awaitStuck(name, "StyleChanged", "begun in style Canary")
+	e.mustHaveIn(e.added(), "v2 v2 v2")
+	e.patch(`{"rollingStyle":"Canary"}`)
+	e.awaitBatch(0)
+	e.mustHaveIn(e.added(), "v2 v2 v2 v2")
+}
+
+func TestDeletion(t *testing.T) {
+	t.Parallel()
+	for _, style := range []string{"Canary", "BlueGreen", "Partition"} {
+		t.Run(style, func(t *testing.T) {
+			t.Parallel()
+			e := newRelease(t, strings.Replace(quarters(style), "batchPartition: 0", "batchPartition: 1", 1))
+			e.awaitBatch(1)
+			if r := e.mustRelease(); !slices.Contains(r.Finalizers, batchrelease.Finalizer) {
+				t.Errorf("finalizers %v", r.Finalizers)
+			}
+			e.remove()
+			e.eventually("the BatchRelease is gone", func(ctx context.Context) error {
+				_, err := e.release(ctx, name)
+				return isGone(err)
+			})
+			// Gone only when nothing of the release is left.
+			if tags, err := e.tags(t.Context(), name); err != nil || tags != "v1 v1 v1 v1" || e.workloads(t.Context()) != 1 {
+				t.Errorf("it is gone, and the groups are at %s with %d workloads, %v", tags, e.workloads(t.Context()), err)
+			}
+			e.mustRest("v1 v1 v1 v1")
+			// The template waits for another one of the same name.
+			e.apply(manifest(name, quarters(style)))
+			e.awaitBatch(0)
+		})
+	}
+}
+
+func TestWorkloadGoes(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.apply(manifest(name, quarters("Canary")))
+	e.await(name, "it waits for its workload", func(s status) bool {
+		return s.Phase == v1beta1.RolloutPhasePreparing && strings.Contains(s.Message, "taken up when it appears")
+	})
+	e.deploy()
+	e.awaitHeld()
+	e.edit("v2")
+	e.awaitBatch(0)
+	if err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Delete(t.Context(), name, deleteNow); err != nil {
+		t.Fatal(err)
+	}
+	e.await(name, "the end", func(s status) bool {
+		return s.Phase == v1beta1.RolloutPhaseCompleted && s.Message == "the workload is gone"
+	})
+	e.eventually("all workloads are gone", func(ctx context.Context) error {
+		if n := e.workloads(ctx); n != 0 {
+			return fmt.Errorf("there are %d", n)
+		}
+		return nil
+	})
+}
+
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.deploy()
+	e.apply(manifest(name, quarters("Canary")))
+	e.awaitHeld()
+	e.remove()
+	e.eventually("it is gone", func(ctx context.Context) error {
+		_, err := e.release(ctx, name)
+		return isGone(err)
+	})
+	e.edit("v2")
+	for of, bad := range map[string]struct{ plan, words string }{
+		"decreasing": {"batchPartition: 0\nbatches: [{canaryReplicas: 50%}, {canaryReplicas: 25%}]", "batches[1]: 25% is less"},
+		"style":      {"rollingStyle: Recreate\nbatchPartition: 0\nbatches: [{canaryReplicas: 50%}]", `rollingStyle "Recreate" is unknown`},
+		"none":       {"batchPartition: 0", "batches: there are none"},
+	} {
+		e.apply(manifest(of, bad.plan))
+		e.awaitStuck(of, "InvalidPlan", bad.words)
+	}
+	// What the driver refuses is said as it says it.
+	e.apply(manifest("reserved", quarters("Canary")+"\npatchPodTemplateMetadata: {labels: {lockstep.dev/role: x}}"))
+	e.awaitStuck("reserved", "InvalidRequest", "belongs to LeaderWorkerSet or Lockstep itself")
+	// A foreign kind is nobody's business here.
+	e.apply(strings.NewReplacer("leaderworkerset.x-k8s.io/v1", "apps/v1", "kind: LeaderWorkerSet", "kind: Deployment").
+		Replace(manifest("foreign", quarters("Canary"))))
+	e.apply(manifest("good", quarters("Canary")))
+	e.await("good", "the good one runs", func(s status) bool { return s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState })
+	e.mustHave("v1 v1 v1 v1")
+	foreign, err := e.release(t.Context(), "foreign")
+	if err != nil || len(foreign.Finalizers) != 0 || foreign.Status.Phase != "" {
+		t.Errorf("the foreign one: %v, %s", err, asJSON(foreign))
+	}
+	e.apply(manifest("second", quarters("Canary")))
+	e.awaitStuck("second", "ReleaseOfAnother", "/good")
+}
+
+// The host has no ticks: each batch begins as soon as the one before is ready. Kruise's own takes 22 s for 4 steps of a Deployment.
+func TestNoTicks(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.deploy()
+	e.apply(manifest(name, "rollingStyle: Canary\nbatchPartition: 3\n"+
+		"batches: [{canaryReplicas: 25%}, {canaryReplicas: 50%}, {canaryReplicas: 75%}, {canaryReplicas: 100%}]"))
+	e.awaitHeld()
+	start := time.Now()
+	e.edit("v2")
+	e.awaitBatch(3)
+	batches := time.Since(start)
+	e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
+	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
+	t.Logf("figures: 4 batches of 4 groups ready after %s, promoted after %s", batches.Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
+	// Host and driver have one account. What waits asks for nothing: there are writes, and of reads the few that informers can't serve.
+	requests := e.requests()
+	t.Logf("figures: %d requests of host and driver: %v", len(requests), requests)
+	reads, statuses := 0, 0
+	for _, r := range requests {
+		if verb, _, _ := strings.Cut(r, " "); verb == "get" || verb == "list" {
+			reads++
+		}
+		if r == "update batchreleases/status" {
+			statuses++
+		}
+	}
+	if reads > 8 || statuses > 40 {
+		t.Errorf("%d reads, %d writes of the status: %v", reads, statuses, requests)
+	}
+}
+
+// requests are those of host and driver in this namespace so far, events and watches aside, as the API server's audit log has them.
+func (e *env) requests() []string {
+	e.t.Helper()
+	raw, err := os.ReadFile(e.cluster.AuditLog())
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	var out []string
+	for line := range strings.Lines(string(raw)) {
+		var a struct {
+			Stage, Verb string
+			User        struct{ Username string }
+			ObjectRef   struct{ Resource, Subresource, Namespace string }
+		}
+		if json.Unmarshal([]byte(line), &a) != nil || a.Stage != "ResponseComplete" || a.ObjectRef.Namespace != e.namespace ||
+			a.User.Username != "system:serviceaccount:"+config.Namespace+":"+config.BatchReleaseServiceAccount ||
+			a.Verb == "watch" || a.ObjectRef.Resource == "events" {
+			continue
+		}
+		out = append(out, strings.TrimSuffix(a.Verb+" "+a.ObjectRef.Resource+"/"+a.ObjectRef.Subresource, "/"))
+	}
+	return out
+}
+
+func TestExample(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	for _, path := range []string{"workload.yaml", "kruise/batchrelease.yaml"} {
+		manifest, err := os.ReadFile(filepath.Join("..", "..", "examples", path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.apply(string(manifest))
+	}
+	e.awaitHeld()
+	e.mustRest("v1 v1 v1 v1")
+	e.edit("v2")
+	e.awaitBatch(0)
+	e.mustHaveIn(e.added(), "v2")
+	e.patch(`{"batchPartition":2}`)
+	e.awaitBatch(2)
+	e.patch(`{"batchPartition":null}`)
+	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
+	e.mustRest("v2 v2 v2 v2")
+}

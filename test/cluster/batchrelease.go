@@ -1,0 +1,42 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// batchReleaseModule is the CRDs of Kruise Rollouts v0.6.2 without its manager.
+var batchReleaseModule = module{
+	name:      "kruise062",
+	manifests: []manifests{{"github.com/openkruise/rollouts", []string{"config/crd/bases"}}},
+}
+
+// InstallBatchRelease installs the CRD of Kruise's BatchRelease as published, and nothing that serves it. It may be called often.
+func (c *Cluster) InstallBatchRelease(ctx context.Context) error {
+	built, err := batchReleaseModule.build(ctx, c.options.log)
+	if err != nil {
+		return err
+	}
+	objects, err := readManifests(built.manifests("config/crd/bases"))
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(objects, func(object *unstructured.Unstructured) bool {
+		return object.GetName() == "batchreleases.rollouts.kruise.io"
+	})
+	if i < 0 {
+		return errors.New("install BatchRelease: Kruise's module has no CRD of it")
+	}
+	unstructured.RemoveNestedField(objects[i].Object, "metadata", "creationTimestamp")
+	if err := c.installCRD(ctx, objects[i]); err != nil {
+		return fmt.Errorf("install BatchRelease: %w", err)
+	}
+	return nil
+}
