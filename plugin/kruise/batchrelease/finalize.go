@@ -26,8 +26,10 @@ func (m *machine) finalize() {
 	case m.leaving() && m.immediate():
 		m.status.Phase = v1beta1.RolloutPhaseCompleted
 		m.condition(conditionGoesOn, corev1.ConditionTrue, "Immediate", "the driver goes on with what was asked for")
+	case m.inState(pb.State_STATE_PROMOTING):
+		m.say("waiting until the driver has promoted all groups")
 	case m.leaving():
-		m.say(c.GetMessage())
+		m.say("waiting until the driver has rolled back")
 	case m.flying():
 		m.end()
 	case m.deleted():

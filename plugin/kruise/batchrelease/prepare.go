@@ -21,7 +21,7 @@ func (m *machine) prepare() {
 			m.release.Spec.WorkloadRef.Name, m.release.Namespace))
 	case !m.valid():
 	case m.inState(pb.State_STATE_PREPARING):
-		m.say(m.context.GetMessage())
+		m.say("the driver prepares the release")
 	case m.flying():
 		m.start()
 		m.progress()

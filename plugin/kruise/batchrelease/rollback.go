@@ -32,7 +32,7 @@ func (m *machine) rollback() bool {
 	if m.release.Annotations[RollbackInBatchAnnotation] == "" || s.Phase == v1beta1.RolloutPhaseFinalizing {
 		return false
 	}
-	m.say("rolling back: " + m.context.GetMessage())
+	m.say("rolling back; the driver does not wait for batches")
 	if first {
 		s.Phase = v1beta1.RolloutPhasePreparing
 		m.restart()

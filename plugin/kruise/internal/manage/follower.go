@@ -21,8 +21,10 @@ import (
 const (
 	// away is how often a driver is tried again that does not answer.
 	away = 2 * time.Second
-	// absent is how often a workload is looked for that does not exist. Who sees it appear calls Watch before that.
-	absent = time.Minute
+	// A workload that does not exist is looked for at growing intervals. Who sees it appear calls Watch, a little before the
+	// driver has seen it, perhaps.
+	absentFirst = 250 * time.Millisecond
+	absentLast  = time.Minute
 )
 
 // Watcher is the part of a driver that a Follower needs.
@@ -87,18 +89,21 @@ func (f *Follower) Watch(workload client.ObjectKey) {
 
 // follow tells of each change of one workload, until nobody needs it any more.
 func (f *Follower) follow(ctx context.Context, workload client.ObjectKey, again <-chan struct{}) {
+	absent := absentFirst
 	for ctx.Err() == nil {
 		seen, err := f.stream(ctx, workload)
 		if seen {
 			// That a workload is gone, or a driver, is a change too.
 			f.tell(ctx, workload)
+			absent = absentFirst
 		}
 		pause := away
 		if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-			pause = absent
+			pause, absent = absent, min(2*absent, absentLast)
 		}
 		select {
 		case <-again:
+			absent = absentFirst
 		case <-time.After(pause):
 		case <-ctx.Done():
 			return
