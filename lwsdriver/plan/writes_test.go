@@ -179,6 +179,10 @@ func (c *cluster) checkIntent(a SetStable) {
 		ok = ok || ((after == release.RollingBack || after == release.Nothing) && renewed)
 	default:
 	}
+	if stood := c.now.Sub(c.record.Release.PhaseAt); after == release.Adopting && before != after && c.policy.ScaleDownDelay > 0 &&
+		(before != release.Standby || stood < c.policy.ScaleDownDelay) {
+		c.fail("adopted from phase %q after %s of %s", before, stood, c.policy.ScaleDownDelay)
+	}
 	if !ok {
 		c.fail("phase %q became %q", before, after)
 	}
