@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
@@ -214,7 +215,11 @@ func settled(r *pb.InitializeResponse, err error) error {
 // call repeats a call until it succeeds, and starts the driver anew where it has been killed.
 func (d *disturbed) call(what string, call func(context.Context) error) {
 	d.t.Helper()
-	d.w.eventually(what+" succeeds", func(ctx context.Context) error {
+	patience := await.Patience
+	if d.style.adopts {
+		patience *= 4 // twice the writes in one call, and a watch that was told that it is too old comes back later each time
+	}
+	await.NilWithin(d.t, patience, what+" succeeds", func(ctx context.Context) error {
 		err := call(ctx)
 		if d.proxy.hasCrashed() {
 			d.w.driver.Kill()
