@@ -86,7 +86,7 @@ func (a *applier) apply(ctx context.Context, s *seen, action plan.Action) (wrote
 	case plan.DeleteCanary:
 		return a.deleteCanary(ctx, s, t)
 	default:
-		return false, fmt.Errorf("apply %T: unknown action", action)
+		return a.applyAdoption(ctx, s, action)
 	}
 }
 
@@ -109,6 +109,9 @@ func (a *applier) setStable(ctx context.Context, s *seen, t plan.SetStable) (boo
 	}
 	if t.RestoreTemplate {
 		p.template(*t.Record.Release.StableTemplate)
+	}
+	if t.Replicas != nil && *t.Replicas != s.Stable.Replicas {
+		p.add(*t.Replicas, "spec", "replicas")
 	}
 	return a.patch(ctx, s.key, p)
 }
@@ -138,6 +141,7 @@ func (a *applier) markLeader(ctx context.Context, s *seen, t plan.MarkLeader) (b
 func (a *applier) giveBack(ctx context.Context, s *seen, t plan.GiveBack) (bool, error) {
 	p := newPatch(s.stable, release.RecordAnnotation)
 	p.annotate(release.RecordAnnotation, "")
+	p.unlabel(release.WorkloadLabel)
 	p.takeNotes()
 	if !release.SameRolling(t.Rolling, s.Stable.Rolling) {
 		p.rolling(t.Rolling)
@@ -282,7 +286,7 @@ func (a *applier) catchUp(ctx context.Context, key types.NamespacedName, wrote *
 			return wrote.DeletionTimestamp != nil
 		}
 		return !older(now, wrote)
-	}, key)
+	}, key, keyOf(wrote)) // it may not be an added one any more
 }
 
 // older says whether an object is known to be from before another state of it.

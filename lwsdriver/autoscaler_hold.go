@@ -46,7 +46,12 @@ func (a *applier) holdAutoscaler(ctx context.Context, s *seen, t plan.HoldAutosc
 }
 
 func (a *applier) releaseAutoscaler(ctx context.Context, key types.NamespacedName, t plan.ReleaseAutoscaler) (bool, error) {
-	return a.writeAutoscaler(ctx, key, t.Kind, t.Name, func(now *scaler) (map[string]any, error) { return now.Release() })
+	return a.writeAutoscaler(ctx, key, t.Kind, t.Name, func(now *scaler) (map[string]any, error) {
+		if t.To != "" {
+			return autoscaler.Follow(now, t.To), nil
+		}
+		return now.Release()
+	})
 }
 
 // writeAutoscaler sends a patch of what the cache has, and returns once the cache has seen it.

@@ -179,7 +179,7 @@ func unrecorded() *lws.LeaderWorkerSet {
 func canaryOf(t testing.TB, stable *lws.LeaderWorkerSet) *lws.LeaderWorkerSet {
 	t.Helper()
 	c, err := newCanary(&seen{key: keyOf(stable), stable: stable}, plan.CreateCanary{
-		Name: release.CanaryName(stable.Name, "new"), Revision: "new", Replicas: 1,
+		Name: release.CanaryName(stable.Name, stable.Name, "new"), Revision: "new", Replicas: 1,
 		Target: &release.Target{Groups: "25%", At: noon},
 	})
 	if err != nil {

@@ -176,7 +176,7 @@ func benchWorkloads(b *testing.B) (sets [2]*workload, revisions []kruntime.Objec
 	s := &seen{stable: stable}
 	s.Record, s.Policy = &record, parsed
 	canary, err := newCanary(s, plan.CreateCanary{
-		Name: release.CanaryName("stable", "new"), Revision: "new", Replicas: benchCanary,
+		Name: release.CanaryName("stable", "stable", "new"), Revision: "new", Replicas: benchCanary,
 		Target: &release.Target{Groups: "25%", Batch: ptr.To(0), At: now},
 	})
 	if err != nil {

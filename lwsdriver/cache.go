@@ -4,6 +4,7 @@
 package lwsdriver
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -43,7 +44,7 @@ const (
 func newCaches(core kubernetes.Interface, sets lwsclient.Interface, namespace string, changed, gone func(types.NamespacedName)) (*caches, error) {
 	ofLWS := func(o *metav1.ListOptions) { o.LabelSelector = lws.SetNameLabelKey }
 	c := &caches{
-		workloads: lwsinformers.NewLeaderWorkerSetInformer(sets, namespace, 0, cache.Indexers{addedIndex: indexAdded, trafficIndex: indexTraffic}),
+		workloads: lwsinformers.NewLeaderWorkerSetInformer(sets, namespace, 0, cache.Indexers{addedIndex: indexAdded, trafficIndex: indexTraffic, knownIndex: indexKnown}),
 		pods: coreinformers.NewFilteredPodInformer(core, namespace, 0,
 			cache.Indexers{podGroupIndex: indexPodByGroup}, ofLWS),
 		revisions: appsinformers.NewFilteredControllerRevisionInformer(core, namespace, 0,
@@ -192,7 +193,8 @@ func addedTo(w *lws.LeaderWorkerSet) (stable string, ok bool) {
 	if err != nil || group.Group != lws.GroupVersion.Group || owner.Kind != kind || owner.Name != stable {
 		return "", false
 	}
-	return stable, w.Name == release.CanaryName(stable, w.Labels[release.RevisionLabel])
+	known := cmp.Or(w.Labels[release.WorkloadLabel], stable)
+	return stable, w.Name == release.CanaryName(known, stable, w.Labels[release.RevisionLabel])
 }
 
 // ourLabels are the labels of an added workload that w carries, sorted.

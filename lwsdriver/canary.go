@@ -33,6 +33,9 @@ func newCanary(s *seen, a plan.CreateCanary) (*lws.LeaderWorkerSet, error) {
 	canary.Labels[release.RoleLabel] = release.RoleCanary
 	canary.Labels[release.StableLabel] = s.stable.Name
 	canary.Labels[release.RevisionLabel] = a.Revision
+	if known := s.Record.KnownAs(s.stable.Name); known != s.stable.Name {
+		canary.Labels[release.WorkloadLabel] = known
+	}
 	if err := noteTraffic(canary, s); err != nil {
 		return nil, err
 	}

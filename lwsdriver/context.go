@@ -50,10 +50,16 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 	if err != nil {
 		return err
 	}
+	on := key
 	changed, stop := d.hub.subscribe(key)
-	defer stop()
+	defer func() { stop() }()
 	var last *pb.BatchContext
 	for {
+		if now := d.caches.named(key); now != on { // another object is the workload
+			stop()
+			on = now
+			changed, stop = d.hub.subscribe(key, on)
+		}
 		c, s, err := d.contextOf(key, req.GetIncludeGroups())
 		if err != nil {
 			return err
@@ -81,6 +87,7 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 
 // contextOf looks at a workload and says where it stands. It writes nothing.
 func (d *Driver) contextOf(key types.NamespacedName, rows bool) (*pb.BatchContext, *seen, error) {
+	key = d.caches.named(key)
 	s, decision, err := d.look(key)
 	if err != nil {
 		return nil, nil, err
@@ -146,6 +153,9 @@ func describe(s *seen, decision plan.Decision) *pb.BatchContext {
 		return c
 	}
 	r := s.Record.Release
+	if r.Phase == release.Adopting {
+		c.Replicas = int32of(r.Groups) // of which some are going, and none is missed
+	}
 	c.ReleaseId, c.Owner, c.Style = r.ID, r.Owner, s.Policy.Style
 	c.Batches = int32of(len(s.Policy.Batches))
 	c.StableRevision, c.UpdateRevision = r.StableRevision, r.UpdateRevision

@@ -71,7 +71,7 @@ func checkBudget(s *seen, p *pb.ReleasePolicy, b *policyv1.PodDisruptionBudget) 
 	policy, _ := release.ParsePolicy(p)
 	own := disruptable(s)
 	added := own
-	added.Name, added.Template = release.CanaryName(s.key.Name, s.Stable.Revision), canaryTemplate(s.stable, policy)
+	added.Name, added.Template = s.canaryName(s.Stable.Revision), canaryTemplate(s.stable, policy)
 	for _, w := range []disruption.Workload{own, added} {
 		if leaders, workers := w.Caught(b); leaders+workers > 0 {
 			return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT,

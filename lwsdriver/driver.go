@@ -156,6 +156,7 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dyna
 		return nil, err
 	}
 	d.caches = caches
+	d.locks.goesBy = caches.goesBy
 	d.router, err = router.New(core, generic, router.WithLogger(o.log), router.WithNamespace(o.namespace), router.OnChange(d.carrierChanged))
 	if err != nil {
 		return nil, fmt.Errorf("make router: %w", err)

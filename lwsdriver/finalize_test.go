@@ -29,24 +29,28 @@ func TestFinalizePromotesWhatWasMeant(t *testing.T) {
 		phase                 release.Phase
 		brings, template, ask string
 		want                  pb.ErrorReason
-		writes                bool
+		writes, adopts        bool
 	}{
-		{"same", "what the host saw serve", promote, release.Progressing, "b", "b", "b", none, true},
-		{"any", "a host that does not say takes what there is", promote, release.Progressing, "b", "b", "", none, true},
-		{"started over", "the release brings what came in between", promote, release.Progressing, "c", "c", "b", changed, false},
-		{"about to start over", "the template is another already", promote, release.Progressing, "b", "c", "b", changed, false},
-		{"about to bring it", "the release is not there yet", promote, release.Progressing, "b", "c", "c", changed, false},
-		{"not recorded", "LWS has not got to the new template", promote, release.Progressing, "b", "", "b", changed, false},
-		{"again", "the same request again changes nothing", promote, release.Promoting, "b", "b", "b", none, false},
-		{"again, changed", "the promotion is about to be given up", promote, release.Promoting, "b", "c", "b", changed, false},
-		{"done", "a later template waits for the next release", promote, release.Promoted, "b", "c", "b", none, false},
-		{"done with another", "it was not this one that was promoted", promote, release.Promoted, "c", "c", "b", changed, false},
-		{"rolled back", "the end was chosen", promote, release.RollingBack, "c", "c", "b", ended, false},
-		{"taken back", "a promotion is, until it is over", rollback, release.Promoting, "b", "b", "", none, true},
-		{"taken back, changed", "whatever the template says", rollback, release.Promoting, "b", "c", "b", none, true},
-		{"back again", "the same request again changes nothing", rollback, release.Returning, "b", "b", "", none, false},
-		{"too late", "every group serves what was promoted", rollback, release.Promoted, "b", "b", "", ended, false},
-		{"way back", "the stable revision is the same whatever the template says", rollback, release.Progressing, "c", "c", "b", none, true},
+		{"same", "what the host saw serve", promote, release.Progressing, "b", "b", "b", none, true, false},
+		{"any", "a host that does not say takes what there is", promote, release.Progressing, "b", "b", "", none, true, false},
+		{"started over", "the release brings what came in between", promote, release.Progressing, "c", "c", "b", changed, false, false},
+		{"about to start over", "the template is another already", promote, release.Progressing, "b", "c", "b", changed, false, false},
+		{"about to bring it", "the release is not there yet", promote, release.Progressing, "b", "c", "c", changed, false, false},
+		{"not recorded", "LWS has not got to the new template", promote, release.Progressing, "b", "", "b", changed, false, false},
+		{"again", "the same request again changes nothing", promote, release.Promoting, "b", "b", "b", none, false, false},
+		{"again, changed", "the promotion is about to be given up", promote, release.Promoting, "b", "c", "b", changed, false, false},
+		{"done", "a later template waits for the next release", promote, release.Promoted, "b", "c", "b", none, false, false},
+		{"done with another", "it was not this one that was promoted", promote, release.Promoted, "c", "c", "b", changed, false, false},
+		{"rolled back", "the end was chosen", promote, release.RollingBack, "c", "c", "b", ended, false, false},
+		{"taken back", "a promotion is, until it is over", rollback, release.Promoting, "b", "b", "", none, true, false},
+		{"taken back, changed", "whatever the template says", rollback, release.Promoting, "b", "c", "b", none, true, false},
+		{"back again", "the same request again changes nothing", rollback, release.Returning, "b", "b", "", none, false, false},
+		{"too late", "every group serves what was promoted", rollback, release.Promoted, "b", "b", "", ended, false, false},
+		{"way back", "the stable revision is the same whatever the template says", rollback, release.Progressing, "c", "c", "b", none, true, false},
+		{"standing by", "it is one write", rollback, release.Standby, "b", "b", "", none, true, true},
+		{"standing by, again", "as asked", promote, release.Standby, "b", "b", "b", none, false, true},
+		{"adopting", "there is no way back", rollback, release.Adopting, "b", "b", "", ended, false, true},
+		{"adopting, again", "the next template waits", promote, release.Adopting, "b", "c", "b", none, false, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -54,6 +58,7 @@ func TestFinalizePromotesWhatWasMeant(t *testing.T) {
 			s.Record = &release.Record{Release: &release.Release{
 				ID: "r1", Phase: test.phase, StableRevision: "a", UpdateRevision: test.brings,
 			}}
+			s.Policy.Style, s.Policy.Adopt = pb.Style_STYLE_BLUE_GREEN, test.adopts
 			s.Stable = plan.Workload{Name: "vllm", Replicas: 4, Revision: test.template, Rolling: release.Hold()}
 			action, err := finalize(s, &pb.FinalizeRequest{ReleaseId: "r1", Intent: test.intent, UpdateRevision: test.ask})
 			if got := drivererr.Reason(err); got != test.want || err != nil && test.want == none {

@@ -126,11 +126,12 @@ func (d *Driver) runningTemplate(ctx context.Context, s *seen) (*lws.LeaderWorke
 
 // obstacles are what Initialize would refuse, and what it would warn of. An error is one that says nothing about the release.
 func (d *Driver) obstacles(ctx context.Context, s *seen, p *pb.ReleasePolicy) (blockers, warnings []*pb.Warning, err error) {
-	warnings = append(foundHeld(s), scaledBy(s, p.GetStyle())...)
+	warnings = slices.Concat(foundHeld(s), scaledBy(s, p.GetStyle()), adoptionOf(s, p))
 	for _, check := range []func() error{
 		func() error { return checkWorkload(s) },
 		func() error { _, err := sameRelease(s, &pb.InitializeRequest{Policy: p}); return err },
 		func() error { return d.checkRoom(s, p.GetStyle()) },
+		func() error { return checkAdopts(s, p) },
 		func() error { return d.checkTraffic(ctx, s, p) },
 		func() error { return d.checkAutoscalers(s, p.GetStyle()) },
 		func() error {

@@ -158,9 +158,12 @@ func TestCheckPlan(t *testing.T) {
 		"policy":            {&pb.PlanRequest{Policy: inBatches(pb.Style_STYLE_CANARY, "1")}, 0},
 		"no policy":         {&pb.PlanRequest{}, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST},
 		"negative start-up": {&pb.PlanRequest{Native: true, Startup: durationpb.New(-time.Second)}, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST},
-		"not served": {&pb.PlanRequest{Policy: &pb.ReleasePolicy{
+		"adopted": {&pb.PlanRequest{Policy: &pb.ReleasePolicy{
 			Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"1"}, BlueGreen: &pb.BlueGreenPolicy{Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT},
-		}}, pb.ErrorReason_ERROR_REASON_UNSUPPORTED},
+		}}, 0},
+		"no promotion of that number": {&pb.PlanRequest{Policy: &pb.ReleasePolicy{
+			Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"1"}, BlueGreen: &pb.BlueGreenPolicy{Promotion: 9},
+		}}, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST},
 	} {
 		if err := checkPlan(tt.request); drivererr.Reason(err) != tt.want {
 			t.Errorf("%s: %v", name, err)

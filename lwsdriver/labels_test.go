@@ -110,7 +110,7 @@ func TestLabelGroup(t *testing.T) {
 	b.options.readOnly = true // the writes are the test's
 	b.run()
 	b.eventually("caches are filled", b.Synced)
-	set := release.CanaryName("vllm", "new")
+	set := release.CanaryName("vllm", "vllm", "new")
 	s := b.look()
 	a := plan.LabelGroup{Name: set, Group: 0, Revision: "new", Mark: plan.RolloutMark{ID: "k1", Batch: 1}}
 	other := a

@@ -99,6 +99,7 @@ func (o *observer) observe(key types.NamespacedName) (*seen, error) {
 		s.Added = append(s.Added, view)
 		s.added[w.Name] = w
 	}
+	s.Succeeded = o.caches.succeeded(s)
 	o.readHistory(s)
 	o.readAutoscalers(s)
 	return s, o.readTraffic(s)
@@ -126,7 +127,7 @@ func (o *observer) readRecord(s *seen) error {
 	if record.UID != "" && record.UID != s.stable.UID {
 		// The manifest was copied, or restored from a backup. The copy is held, as its spec says, and gives back what the
 		// user had; the release is the other workload's.
-		record.Release = nil
+		record.Release, record.Workload, record.Succeeds = nil, "", ""
 	}
 	if record.Release == nil {
 		return nil

@@ -73,6 +73,14 @@ func (p *patch) annotate(key, value string) {
 	}
 }
 
+// unlabel removes a label. One that is not there is no change.
+func (p *patch) unlabel(key string) {
+	if value, ok := p.base.Labels[key]; ok {
+		p.test(value, "metadata", "labels", key)
+		p.changes = append(p.changes, operation{"remove", pointer([]string{"metadata", "labels", key}), nil})
+	}
+}
+
 // takeNotes removes what the admission policy noted of the user's wishes, which the record has by now. A note that came
 // since fails the patch: it would be taken for older than what is written here.
 func (p *patch) takeNotes() {

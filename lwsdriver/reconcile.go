@@ -158,6 +158,7 @@ func (d *Driver) do(ctx context.Context, s *seen, action plan.Action) error {
 	}
 	if wrote {
 		d.tellAutoscaler(s, action)
+		d.tellAdoption(s, action)
 		d.log.Info(action.String(), slog.String("workload", s.key.String()), slog.String("action", actionName(action)))
 	}
 	return nil

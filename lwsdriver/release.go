@@ -43,6 +43,10 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 		if err := d.checkRoom(s, req.GetPolicy().GetStyle()); err != nil {
 			return nil, err
 		}
+		if err := checkAdopts(s, req.GetPolicy()); err != nil {
+			return nil, err
+		}
+		warnings = append(warnings, adoptionOf(s, req.GetPolicy())...)
 		if err := d.checkTraffic(ctx, s, req.GetPolicy()); err != nil {
 			return nil, err
 		}
@@ -92,15 +96,9 @@ func checkPolicy(p *pb.ReleasePolicy, bad ...drivererr.FieldViolation) error {
 
 // checkServed refuses what is well said, and not served.
 func checkServed(p *pb.ReleasePolicy) error {
-	unsupported := func(format string, args ...any) error {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, format, args...)
-	}
-	switch style := p.GetStyle(); {
-	case !plan.Supports(style):
-		return unsupported("this driver does not release in style %s yet, only in: %v", style, served())
-	case p.GetBlueGreen().GetPromotion() == pb.BluePromotion_BLUE_PROMOTION_ADOPT:
-		return unsupported("this driver does not promote by BLUE_PROMOTION_ADOPT yet: leave policy.blue_green.promotion out, and the " +
-			"user's own workload is rolled in place, without requests")
+	if style := p.GetStyle(); !plan.Supports(style) {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+			"this driver does not release in style %s yet, only in: %v", style, served())
 	}
 	return nil
 }
@@ -121,7 +119,8 @@ func (d *Driver) checkTraffic(ctx context.Context, s *seen, p *pb.ReleasePolicy)
 	if policy.Traffic == nil {
 		return nil
 	}
-	setup := newSetup(s.stable, release.CanaryName(s.key.Name, s.Stable.Revision), *policy.Traffic, policy.LeaderLabels)
+	setup := newSetup(s.stable, s.canaryName(s.Stable.Revision), *policy.Traffic, policy.LeaderLabels)
+	setup.Adopts = policy.Adopt
 	if revisions := s.StableRevisions(); plan.InPlace(policy.Style) && len(revisions) == 1 {
 		setup = newSetupInPlace(s.stable, [2]string{revisions[0], s.Stable.Revision}, *policy.Traffic, nil)
 	}
@@ -161,10 +160,10 @@ func sameRelease(s *seen, req *pb.InitializeRequest) (bool, error) {
 // checkRoom refuses a release whose objects could not be made, or that would have no way back.
 func (d *Driver) checkRoom(s *seen, style pb.Style) error {
 	limit := release.MaxStableName(s.Stable.Replicas)
-	if n := len(s.Stable.Name); n > limit && !plan.InPlace(style) {
+	if known := s.Record.KnownAs(s.Stable.Name); len(known) > limit && !plan.InPlace(style) {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TOO_LONG,
 			"the name %q has %d characters, its canary allows %d with %d groups: the canary's name, \"-\" and a hash must fit "+
-				"the 63 characters of StatefulSet's controller-revision-hash label", s.Stable.Name, n, limit, s.Stable.Replicas)
+				"the 63 characters of StatefulSet's controller-revision-hash label", known, len(known), limit, s.Stable.Replicas)
 	}
 	if len(s.StableRevisions()) > 1 {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_MIXED_REVISIONS, "%s", heldTooLate(s)[0].GetMessage())
@@ -177,7 +176,7 @@ func (d *Driver) checkRoom(s *seen, style pb.Style) error {
 	if s.Stable.Revision == "" || plan.InPlace(style) {
 		return nil // the canary has no name yet, or there will be none
 	}
-	name := types.NamespacedName{Namespace: s.key.Namespace, Name: release.CanaryName(s.key.Name, s.Stable.Revision)}
+	name := types.NamespacedName{Namespace: s.key.Namespace, Name: s.canaryName(s.Stable.Revision)}
 	if w := d.caches.workload(name); w != nil && stableKey(w) != s.key {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
 			"the canary would be named %s, but a LeaderWorkerSet that is not Lockstep's has that name: rename or delete it", name)
@@ -258,9 +257,14 @@ func finalize(s *seen, req *pb.FinalizeRequest) (plan.Action, error) {
 	switch r.Phase {
 	case release.Nothing:
 		return nil, nil //nolint:nilnil // no action, no error: done either way
-	case release.Promoting, release.Promoted:
+	case release.Promoting, release.Standby, release.Adopting, release.Promoted:
 		if promote {
 			return nil, checkMeant(s, r, req.GetUpdateRevision()) // no action: as asked, if it is what was asked for
+		}
+		if r.Phase == release.Adopting {
+			return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
+				"release %q of %s is promoted: %s serves in its place. To go back, release the old template: `lockstep undo` restores it",
+				r.ID, s.key, r.Successor)
 		}
 		if r.Phase == release.Promoted {
 			return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
@@ -291,7 +295,7 @@ func finalize(s *seen, req *pb.FinalizeRequest) (plan.Action, error) {
 // checkMeant refuses to promote anything but the revision that the host has decided on; an empty one is whatever the
 // release brings. A template that came once the promotion was over takes nothing back from it.
 func checkMeant(s *seen, r *release.Release, want string) error {
-	if want == "" || want == r.UpdateRevision && (r.Phase == release.Promoted || want == s.Stable.Revision) {
+	if want == "" || want == r.UpdateRevision && (r.Phase == release.Promoted || r.Phase == release.Adopting || want == s.Stable.Revision) {
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,

@@ -180,7 +180,7 @@ func wish(s *seen, req wished, why string, change func(*release.Traffic)) (plan.
 			return nil, err
 		}
 	}
-	over := r.Phase != release.Progressing && r.Phase != release.Promoting
+	over := !serves(r.Phase)
 	switch {
 	case reflect.DeepEqual(next, r.Traffic), over && next == nil: // a release that is over gets no requests
 		return nil, nil //nolint:nilnil // no action, no error
@@ -191,6 +191,11 @@ func wish(s *seen, req wished, why string, change func(*release.Traffic)) (plan.
 	record, with := *s.Record, *r
 	with.Traffic, record.Release = next, &with
 	return plan.SetStable{Record: record, Rolling: s.Stable.Rolling, Why: why}, nil
+}
+
+// serves says whether the canary of a release in this phase may get requests by a share.
+func serves(p release.Phase) bool {
+	return p == release.Progressing || p == release.Promoting || p == release.Standby
 }
 
 // asked is a weight that a host waits for.
@@ -239,7 +244,7 @@ func verify(s *seen, weight int) verdict {
 	}
 	switch {
 	case v.verified || view.Reason != "":
-	case r.Phase != release.Progressing && r.Phase != release.Promoting:
+	case !serves(r.Phase):
 		v.reason = "ReleaseFinalized"
 		v.message = fmt.Sprintf("the release is %s, so its canary gets no requests any more", phaseText(r.Phase))
 	case last != weight:

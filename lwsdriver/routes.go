@@ -122,10 +122,10 @@ func setupOf(s *seen, policy traffic.Policy) traffic.Setup {
 	case len(s.Added) > 0:
 		canary = s.Added[0].Name
 	case s.Record != nil && s.Record.Release != nil && s.Record.Release.UpdateRevision != "":
-		canary = release.CanaryName(s.key.Name, s.Record.Release.UpdateRevision)
+		canary = s.canaryName(s.Record.Release.UpdateRevision)
 	default:
 		// Before LWS has recorded a revision. No pod has this name, and nothing is routed to it.
-		canary = release.CanaryName(s.key.Name, "none")
+		canary = s.canaryName("none")
 	}
 	return newSetup(s.stable, canary, policy, s.Policy.LeaderLabels)
 }

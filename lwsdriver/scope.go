@@ -20,11 +20,13 @@ type scope struct {
 	readOnly bool
 	// workload is the only one that is worked on. Zero: all.
 	workload types.NamespacedName
+	// goesBy says whether hosts know a workload by another name, too. Nil in tests: by none.
+	goesBy func(key, name types.NamespacedName) bool
 }
 
 // covers says whether the workload is one that this driver works on.
 func (s *scope) covers(key types.NamespacedName) bool {
-	return s.workload == types.NamespacedName{} || s.workload == key
+	return s.workload == types.NamespacedName{} || s.workload == key || s.goesBy != nil && s.goesBy(key, s.workload)
 }
 
 // lock is keyLocks.lock for workloads that the driver may write to. The error has an ErrorReason if it may not.

@@ -96,7 +96,10 @@ func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 		return key, drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND,
 			"this driver serves namespace %q only, and %s is not in it", ns, key)
 	}
-	return key, d.notServing()
+	if err := d.notServing(); err != nil {
+		return key, err
+	}
+	return d.caches.named(key), nil
 }
 
 // change is what an RPC wants to write: it looks and returns an action, or none if everything is as asked.
@@ -105,7 +108,7 @@ type change func(*seen) (plan.Action, error)
 // mutate runs a change under the workload's lock, makes up for lost races, and then takes the release as far as it
 // goes without waiting.
 func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, c change) (pb.Action, error) {
-	unlock, err := d.locks.lock(ctx, key)
+	key, unlock, err := d.lockNamed(ctx, key)
 	if err != nil {
 		return pb.Action_ACTION_UNSPECIFIED, contractError(err)
 	}
@@ -120,6 +123,22 @@ func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, c change)
 		d.queue.Add(key)
 	}
 	return action, nil
+}
+
+// lockNamed locks the workload that is known by a name, which may change hands while somebody else has the lock.
+func (d *Driver) lockNamed(ctx context.Context, key types.NamespacedName) (types.NamespacedName, func(), error) {
+	for {
+		unlock, err := d.locks.lock(ctx, key)
+		if err != nil {
+			return key, nil, err
+		}
+		now := d.caches.named(key)
+		if now == key {
+			return key, unlock, nil
+		}
+		unlock()
+		key = now
+	}
 }
 
 func (d *Driver) retryRaces(ctx context.Context, key types.NamespacedName, c change) (pb.Action, error) {
@@ -193,9 +212,15 @@ func (d *Driver) until(ctx context.Context, key types.NamespacedName, wait *dura
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	changed, stop := d.hub.subscribe(key)
-	defer stop()
+	on := d.caches.named(key)
+	changed, stop := d.hub.subscribe(key, on)
+	defer func() { stop() }()
 	for {
+		if now := d.caches.named(key); now != on { // another object is the workload
+			stop()
+			on = now
+			changed, stop = d.hub.subscribe(key, on)
+		}
 		if done, err := look(); done || err != nil {
 			return err
 		}

@@ -148,7 +148,7 @@ func phaseText(p release.Phase) string {
 	switch p {
 	case release.Nothing:
 		return "over: there was nothing to release"
-	case release.Promoting, release.Promoted:
+	case release.Promoting, release.Standby, release.Adopting, release.Promoted:
 		return "being promoted or is"
 	default:
 		return "rolled back or is being so"

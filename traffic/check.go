@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
 // Check says whether a release can begin: whether its objects are there and can do what is needed of them. It is not for
@@ -71,7 +72,11 @@ func (sel selector) check(s Setup) error {
 		return unusable("%s asks for %s in its %s, but policy.canary_leader_metadata gives canary leaders %s: leave these labels out of the policy",
 			sel.of, labels(wrong), field, found(wrong, s.CanaryLeader))
 	}
-	_, _, _, err := sel.fence(s.StablePin)
+	if by := SyncedBy(sel.marked); s.Adopts && by != "" && sel.labels[lws.SetNameLabelKey] == s.Stable {
+		return unusable("%s selects %s=%q and is applied by a tool (it carries %s), which would select the old name again once %s is adopted: "+
+			"select by a label of your own instead, or promote in place", sel.of, lws.SetNameLabelKey, s.Stable, by, s.Canary)
+	}
+	_, _, _, err := sel.fence(s, Desired{})
 	return err
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -20,7 +21,7 @@ func Fenced(svc *corev1.Service, s Setup) bool { return serviceSelector(svc).fen
 // Fence pins the stable Service to stable leaders. A label that its selector had before stays the user's: only what is
 // added is noted, and goes again with [Lift].
 func Fence(svc *corev1.Service, s Setup) (want *corev1.Service, changed bool, err error) {
-	labels, note, changed, err := serviceSelector(svc).fence(s.StablePin)
+	labels, note, changed, err := serviceSelector(svc).fence(s, Desired{})
 	if err != nil || !changed {
 		return svc, false, err
 	}
@@ -29,7 +30,9 @@ func Fence(svc *corev1.Service, s Setup) (want *corev1.Service, changed bool, er
 	if want.Annotations == nil {
 		want.Annotations = map[string]string{}
 	}
-	want.Annotations[FenceAnnotation] = note
+	if want.Annotations[FenceAnnotation] = note; note == "" {
+		delete(want.Annotations, FenceAnnotation)
+	}
 	return want, true, nil
 }
 
@@ -51,10 +54,12 @@ type selector struct {
 	labels map[string]string
 	// notes are the annotations of the object.
 	notes map[string]string
+	// marked is the object itself.
+	marked metav1.Object
 }
 
 func serviceSelector(svc *corev1.Service) selector {
-	return selector{Key{KindService, svc.Name}, svc.Spec.Selector, svc.Annotations}
+	return selector{Key{KindService, svc.Name}, svc.Spec.Selector, svc.Annotations, svc}
 }
 
 func (s selector) fenced(pin map[string]string) bool {
@@ -67,7 +72,8 @@ func (s selector) fenced(pin map[string]string) bool {
 }
 
 // fence returns the labels to select by, and the note about what was added to them.
-func (s selector) fence(pin map[string]string) (labels map[string]string, note string, changed bool, err error) {
+func (s selector) fence(setup Setup, d Desired) (labels map[string]string, note string, changed bool, err error) {
+	pin := setup.pin(d)
 	if s.fenced(pin) {
 		return s.labels, "", false, nil
 	}
@@ -84,11 +90,18 @@ func (s selector) fence(pin map[string]string) (labels map[string]string, note s
 		if has && have == pin[k] {
 			continue
 		}
+		if has && added[k] != have && setup.names(k, have) {
+			labels[k] = pin[k] // the user selects by the workload's name, and it is another object that serves
+			continue
+		}
 		if has && added[k] != have {
 			return nil, "", false, unusable("%s selects %s=%q, but the stable leaders have %q: correct that label in its selector, or remove it",
 				s.of, k, have, pin[k])
 		}
 		labels[k], added[k] = pin[k], pin[k]
+	}
+	if len(added) == 0 {
+		return labels, "", true, nil
 	}
 	raw, err := json.Marshal(added)
 	if err != nil {

@@ -4,9 +4,12 @@
 package traffic
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // toolMarks are the labels and annotations by which tools know what they manage. An object that carried the marks of
@@ -23,6 +26,27 @@ var toolMarks = []string{
 	"applyset.kubernetes.io/",
 	"config.k8s.io/",
 	"lockstep.dev/",
+}
+
+// syncMarks are those of tools that apply their manifests again and again.
+var syncMarks = []string{
+	"argocd.argoproj.io/tracking-id",
+	"argocd.argoproj.io/instance",
+	"kustomize.toolkit.fluxcd.io/",
+	"helm.toolkit.fluxcd.io/",
+	"applyset.kubernetes.io/part-of",
+}
+
+// SyncedBy is the label or annotation that tells that a tool applies an object's manifest again and again, "" if none does.
+func SyncedBy(o metav1.Object) string {
+	for _, marks := range []map[string]string{o.GetLabels(), o.GetAnnotations()} {
+		for _, key := range slices.Sorted(maps.Keys(marks)) {
+			if marked(key, syncMarks) {
+				return key
+			}
+		}
+	}
+	return ""
 }
 
 // serviceMarks are those that belong to one Service alone: a copy would claim its host name or its status.

@@ -34,6 +34,11 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 			return write, err
 		}
 	}
+	if d.Passed {
+		if write, err := pass(s, d, w); write != nil || err != nil || w.behind(s, d) != "" {
+			return write, err
+		}
+	}
 	for _, step := range []func(Setup, Desired, World) (*Write, error){
 		retreat, fence, fencePool, prepare, preparePool, refuse, advance, cleanUp, lift, disown,
 	} {
@@ -52,6 +57,24 @@ func open(s Setup, d Desired, w World) (*Write, error) {
 	return lift(s, d, w)
 }
 
+// pass has the stable Service and pool lead to the canary's leaders, before requests return to them.
+func pass(s Setup, d Desired, w World) (*Write, error) {
+	if w.Stable == nil {
+		if w.shares(s) {
+			return nil, missing(s, Key{KindService, s.Policy.StableService})
+		}
+		return none()
+	}
+	if !d.Prepared && !w.shares(s) {
+		return none() // they did, and the fence may be lifted since
+	}
+	d.Fenced = true
+	if write, err := fence(s, d, w); write != nil || err != nil {
+		return write, err
+	}
+	return fencePool(s, d, w)
+}
+
 // fence pins the stable Service.
 func fence(s Setup, d Desired, w World) (*Write, error) {
 	if !d.Fenced {
@@ -60,7 +83,7 @@ func fence(s Setup, d Desired, w World) (*Write, error) {
 	if w.Stable == nil {
 		return nil, missing(s, Key{KindService, s.Policy.StableService})
 	}
-	return fenceOf(serviceSelector(w.Stable), s, w.Stable, serviceLabels)
+	return fenceOf(serviceSelector(w.Stable), s, d, w.Stable)
 }
 
 // fencePool pins the stable pool.
@@ -71,7 +94,7 @@ func fencePool(s Setup, d Desired, w World) (*Write, error) {
 	if w.StablePool == nil {
 		return nil, missing(s, Key{KindInferencePool, s.Policy.Pool.Stable})
 	}
-	return fenceOf(poolSelector(w.StablePool), s, w.StablePool, poolLabels)
+	return fenceOf(poolSelector(w.StablePool), s, d, w.StablePool)
 }
 
 // lift takes the fences off.
@@ -93,12 +116,19 @@ func lift(_ Setup, d Desired, w World) (*Write, error) {
 // serviceLabels is the path of the labels that a Service selects by.
 var serviceLabels = []string{"spec", "selector"}
 
-func fenceOf(sel selector, s Setup, o metav1.Object, path []string) (*Write, error) {
-	labels, note, changed, err := sel.fence(s.StablePin)
+func fenceOf(sel selector, s Setup, d Desired, o metav1.Object) (*Write, error) {
+	labels, note, changed, err := sel.fence(s, d)
 	if err != nil || !changed {
 		return nil, err
 	}
-	return patchOf(sel.of, o, sel.fencePatch(labels, note, path...), "pin it to the stable leaders"), nil
+	path, why := serviceLabels, "pin it to the stable leaders"
+	if sel.of.Kind == KindInferencePool {
+		path = poolLabels
+	}
+	if d.Passed {
+		why = "have it lead to the leaders of " + s.Canary
+	}
+	return patchOf(sel.of, o, sel.fencePatch(labels, note, path...), why), nil
 }
 
 func liftOf(sel selector, o metav1.Object, path []string) (*Write, error) {

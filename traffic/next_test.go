@@ -150,17 +150,17 @@ func (c *fakeCluster) walk(rt *rapid.T, d Desired) {
 			return
 		}
 		c.apply(write)
-		if grew := c.given(before); grew != "" && (len(before.CanaryReady) == 0 || !before.prepared(c.setup) || !before.fenced(c.setup) || before.lackingPool(c.setup) != "") {
+		if grew := c.given(before); grew != "" && (len(before.CanaryReady) == 0 || !before.prepared(c.setup) || !before.fenced(c.setup, Desired{}) || before.lackingPool(c.setup) != "") {
 			rt.Fatalf("%s: %s gives more to a canary without a fence, an endpoint or a picker", write, grew)
 		}
 		if gone := before.Canary != nil && c.world.Canary == nil || before.CanaryPool != nil && c.world.CanaryPool == nil; gone && c.uses() != "" {
 			rt.Fatalf("%s: %s still leads there", write, c.uses())
 		}
 		came := before.Canary == nil && c.world.Canary != nil || before.CanaryPool == nil && c.world.CanaryPool != nil
-		if came && !before.fenced(c.setup) {
+		if came && !before.fenced(c.setup, Desired{}) {
 			rt.Fatalf("%s: before the fence", write)
 		}
-		if (c.world.Canary != nil || c.world.CanaryPool != nil) && before.fenced(c.setup) && !c.world.fenced(c.setup) {
+		if (c.world.Canary != nil || c.world.CanaryPool != nil) && before.fenced(c.setup, Desired{}) && !c.world.fenced(c.setup, Desired{}) {
 			rt.Fatalf("%s: while the canary Service or pool is there", write)
 		}
 	}

@@ -21,7 +21,7 @@ func poolSelector(pool *unstructured.Unstructured) selector {
 	if err != nil {
 		labels = nil // no selector, as the schema has it
 	}
-	return selector{Key{KindInferencePool, pool.GetName()}, labels, pool.GetAnnotations()}
+	return selector{Key{KindInferencePool, pool.GetName()}, labels, pool.GetAnnotations(), pool}
 }
 
 // CanaryPool generates the canary's InferencePool from the stable one: the same ports, the canary's leaders, and the

@@ -32,6 +32,9 @@ type Setup struct {
 	// StablePin and CanaryPin are the labels that tell stable leaders from canary leaders.
 	StablePin, CanaryPin map[string]string
 
+	// Adopts: the canary is to become the workload.
+	Adopts bool
+
 	// Leader and Worker are the labels that every pod of the stable workload has. Worker is nil if groups have none.
 	Leader, Worker map[string]string
 	// CanaryLeader are the labels in which canary leaders differ from stable ones, the pin aside.
@@ -42,6 +45,19 @@ type Setup struct {
 
 // InPlace says whether the groups of one workload are told apart by their revision.
 func (s Setup) InPlace() bool { return s.Canary == s.Stable }
+
+// pin are the labels by which the stable Service is fenced.
+func (s Setup) pin(d Desired) map[string]string {
+	if d.Passed {
+		return map[string]string{lws.SetNameLabelKey: s.Canary}
+	}
+	return s.StablePin
+}
+
+// names says whether a label that somebody selects by names one of the two workloads.
+func (s Setup) names(key, value string) bool {
+	return key == lws.SetNameLabelKey && (value == s.Stable || value == s.Canary)
+}
 
 // NewSetup returns the Setup of a release whose canary is a second workload. leaderLabels are what the policy adds to
 // its leader template.

@@ -69,11 +69,11 @@ const (
 func Look(s Setup, d Desired, w World) View {
 	d = d.complete(s)
 	v := View{
-		Fenced: w.fenced(s), Prepared: w.prepared(s), Weight: w.weight(s),
+		Fenced: w.fenced(s, d), Prepared: w.prepared(s), Weight: w.weight(s),
 		StableEndpoints: len(w.StableReady), CanaryEndpoints: len(w.CanaryReady), CanaryPods: w.CanaryReady,
 	}
 	write, err := Next(s, d, w)
-	shut := d.Open && w.shut(s, d) != ""
+	shut := d.Open && w.shut(s, d) != "" || d.Passed && w.behind(s, d) != ""
 	switch {
 	case err != nil:
 		v.Drift, v.Err = true, err
@@ -91,9 +91,9 @@ func Look(s Setup, d Desired, w World) View {
 	return v
 }
 
-func (w World) fenced(s Setup) bool {
-	return w.Stable != nil && Fenced(w.Stable, s) &&
-		(s.Policy.Pool == nil || w.StablePool != nil && poolSelector(w.StablePool).fenced(s.StablePin))
+func (w World) fenced(s Setup, d Desired) bool {
+	return w.Stable != nil && serviceSelector(w.Stable).fenced(s.pin(d)) &&
+		(s.Policy.Pool == nil || w.StablePool != nil && poolSelector(w.StablePool).fenced(s.pin(d)))
 }
 
 func (w World) prepared(s Setup) bool {
@@ -160,7 +160,9 @@ func lackingEndpoint(s Setup, d Desired, w World) (reason, message string) {
 		return "", ""
 	case d.Open && w.shut(s, d) != "":
 		return ReasonServiceNotOpen, fmt.Sprintf("Service %s does not lead to pod %s of the update revision yet", w.Stable.Name, w.shut(s, d))
-	case d.Fenced && w.leaked(s) != "":
+	case d.Passed && w.behind(s, d) != "":
+		return ReasonServiceNotOpen, fmt.Sprintf("the endpoints of Service %s do not follow yet: pod %s", w.Stable.Name, w.behind(s, d))
+	case d.Fenced && w.leaked(s) != "" && !d.Passed:
 		return ReasonFenceNotInForce, fmt.Sprintf("Service %s still leads to pod %s of the canary", w.Stable.Name, w.leaked(s))
 	case used && len(w.CanaryReady) == 0:
 		return ReasonNoCanaryEndpoints, fmt.Sprintf("Service %s has no ready endpoint", s.Policy.CanaryService)

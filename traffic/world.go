@@ -47,11 +47,28 @@ func (w World) leaked(s Setup) string {
 	if s.InPlace() {
 		return firstOf(w.StableReady, s.Updated)
 	}
-	leader := regexp.MustCompile("^" + regexp.QuoteMeta(s.Canary) + "-[0-9]+$")
+	return w.leads(s.Canary)
+}
+
+// leads is a leader of a workload that the stable Service leads to, "" if there is none.
+func (w World) leads(to string) string {
+	leader := regexp.MustCompile("^" + regexp.QuoteMeta(to) + "-[0-9]+$")
 	if i := slices.IndexFunc(w.StableReady, leader.MatchString); i >= 0 {
 		return w.StableReady[i]
 	}
 	return ""
+}
+
+// behind is a pod that keeps requests from returning to the stable Service once that selects the canary's leaders: it does
+// not lead to all of them yet, or to others still. "" if there is none.
+func (w World) behind(s Setup, d Desired) string {
+	if !w.shares(s) && !d.Prepared {
+		return "" // requests have returned
+	}
+	if pod := w.shut(s, d); pod != "" {
+		return pod
+	}
+	return w.leads(s.Stable)
 }
 
 // shut is a pod of the update revision that may get requests by a share of its own, but gets none by the stable Service

@@ -29,6 +29,8 @@ type policyFlags struct {
 	progressDeadline time.Duration
 	rolloutID        string
 	groupBudget      bool
+	promotion        string
+	scaleDownDelay   time.Duration
 }
 
 func (f *policyFlags) add(cmd *cobra.Command) {
@@ -48,6 +50,11 @@ func (f *policyFlags) add(cmd *cobra.Command) {
 		"label the pods of updated groups with this rollout id and the number of their batch, as Kruise Rollouts does")
 	flags.BoolVar(&f.groupBudget, "group-disruption-budget", false,
 		"while the release lasts, keep PodDisruptionBudgets that count groups")
+	flags.StringVar(&f.promotion, "promotion", "",
+		"what a blue-green promotion does: in-place rolls the workload's own groups, adopt makes the second set the workload (default: in-place)")
+	flags.DurationVar(&f.scaleDownDelay, "scale-down-delay", 0,
+		"how long the groups that lost the requests stay after a blue-green promotion")
+	complete(cmd, "promotion", "in-place", "adopt")
 	complete(cmd, "style", "canary", "blue-green", "partition")
 	f.traffic.add(cmd)
 }
@@ -81,6 +88,9 @@ func (f *policyFlags) policy() (*pb.ReleasePolicy, error) {
 	if f.groupBudget {
 		policy.GroupDisruptionBudget = true
 	}
+	if err := f.blueGreen(policy); err != nil {
+		return nil, err
+	}
 	if err := f.traffic.overrule(policy); err != nil {
 		return nil, err
 	}
@@ -111,6 +121,29 @@ func (f *policyFlags) readFile() (*pb.ReleasePolicy, error) {
 		return nil, usageErrorf("policy %s: %w", f.file, err)
 	}
 	return policy, nil
+}
+
+// blueGreen overrules what is for blue-green only.
+func (f *policyFlags) blueGreen(policy *pb.ReleasePolicy) error {
+	if f.promotion == "" && f.scaleDownDelay == 0 {
+		return nil
+	}
+	if policy.GetBlueGreen() == nil {
+		policy.BlueGreen = &pb.BlueGreenPolicy{}
+	}
+	switch strings.ReplaceAll(strings.ToLower(f.promotion), "-", "") {
+	case "":
+	case "inplace":
+		policy.BlueGreen.Promotion = pb.BluePromotion_BLUE_PROMOTION_IN_PLACE
+	case "adopt":
+		policy.BlueGreen.Promotion = pb.BluePromotion_BLUE_PROMOTION_ADOPT
+	default:
+		return usageErrorf("--promotion %q: want in-place or adopt", f.promotion)
+	}
+	if f.scaleDownDelay != 0 {
+		policy.BlueGreen.ScaleDownDelay = durationpb.New(f.scaleDownDelay)
+	}
+	return nil
 }
 
 // parseStyle reads "canary", "blue-green", "BlueGreen", "STYLE_BLUE_GREEN".

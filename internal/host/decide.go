@@ -26,8 +26,9 @@ func (m *machine) decide(c *pb.BatchContext, now time.Time) step {
 	case pb.State_STATE_FAILED:
 		return m.failed(c)
 	case pb.State_STATE_PROMOTING:
-		if m.intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
-			return m.end(m.intent) // it may be taken back until it is over
+		if m.intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK && !m.insisted {
+			m.insisted = true // it may be taken back until the driver says that it is too late
+			return m.end(m.intent)
 		}
 		return m.end(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 	case pb.State_STATE_ROLLING_BACK:

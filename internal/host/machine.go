@@ -64,6 +64,8 @@ type machine struct {
 	onFailure OnFailure
 	// endOnly is set for a run that asks for no batch.
 	endOnly bool
+	// insisted is true once a release that is being promoted was asked to roll back.
+	insisted bool
 
 	// intent is the end that was chosen, by this host or by another. UNSPECIFIED: none yet.
 	intent pb.FinalizeIntent

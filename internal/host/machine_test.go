@@ -290,6 +290,12 @@ func TestNext(t *testing.T) {
 			context: at(pb.State_STATE_PROMOTING, 2, "b"),
 			want:    step{action: actRollback},
 		},
+		"PromotingTakenBackTooLate": {
+			reason:  "it can't be any more, so the end that somebody chose is followed",
+			machine: func(m *machine) { m.intent, m.endOnly, m.insisted = rollback, true, true },
+			context: at(pb.State_STATE_PROMOTING, 2, "b"),
+			want:    step{action: actPromote},
+		},
 		"Completed": {
 			reason:  "the same command again finds its work done",
 			context: at(pb.State_STATE_COMPLETED, 2, "b"),

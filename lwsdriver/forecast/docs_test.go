@@ -25,7 +25,7 @@ var strategies = []struct {
 	style              pb.Style
 	batches            []string
 	unavailable, surge string
-	routed             bool
+	routed, adopted    bool
 }{
 	{name: "Rolling, 1 unavailable", style: nobody, unavailable: "1", surge: "0"},
 	{name: "Rolling, surge 1", style: nobody, unavailable: "0", surge: "1"},
@@ -35,6 +35,7 @@ var strategies = []struct {
 	{name: "Canary 25%, 50%, 100%", style: canary, batches: []string{"25%", "50%", "100%"}, unavailable: "1", surge: "0", routed: true},
 	{name: "Canary of 1 group", style: canary, batches: []string{"1"}, unavailable: "1", surge: "0", routed: true},
 	{name: "Blue-green", style: blueGreen, batches: []string{"100%"}, unavailable: "1", surge: "0", routed: true},
+	{name: "Blue-green, adopted", style: blueGreen, batches: []string{"100%"}, unavailable: "1", surge: "0", routed: true, adopted: true},
 }
 
 // The figures in the documentation are the planner's.
@@ -52,6 +53,9 @@ func TestStrategiesDocument(t *testing.T) {
 			}
 			if s.routed {
 				policy.Traffic = routes()
+			}
+			if s.adopted {
+				policy.BlueGreen = &pb.BlueGreenPolicy{Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT}
 			}
 			in = input(t, policy)
 			in.Rolling, in.StatefulSetMaxUnavailable, in.Rollback = rolling(s.unavailable, s.surge), parallel, rollback

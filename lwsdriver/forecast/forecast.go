@@ -196,6 +196,8 @@ func (w *world) finishTime(left int) time.Duration {
 		return w.continuous(left, max(limits.MaxUnavailable, 1))
 	case w.in.Rollback:
 		return 0
+	case w.policy.Adopt:
+		return w.continuous(left, left) // the second set stays
 	case w.policy.Style == pb.Style_STYLE_BLUE_GREEN && w.policy.Traffic != nil:
 		return w.continuous(w.in.Replicas, w.in.Replicas)
 	}

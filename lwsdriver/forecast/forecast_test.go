@@ -60,6 +60,13 @@ func lines(r *pb.PlanResponse) []string {
 	return out
 }
 
+// adopting is blue-green whose second set is adopted 5 minutes after it has the requests.
+func adopting(traffic *pb.TrafficPolicy, batches ...string) *pb.ReleasePolicy {
+	return &pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, Batches: batches, Traffic: traffic, BlueGreen: &pb.BlueGreenPolicy{
+		Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT, ScaleDownDelay: durationpb.New(5 * time.Minute),
+	}}
+}
+
 func TestRelease(t *testing.T) {
 	for _, tt := range []struct {
 		name, reason string
@@ -100,6 +107,14 @@ func TestRelease(t *testing.T) {
 			[]string{
 				"batch 1 of 1 (100%): 4/4/8 +4 >=4 gpu \"64\" 100% 1x 10m0s",
 				"promote: 0/4/4 +4 >=4 gpu \"64\" 100% 4x 40m0s",
+			},
+		},
+		{
+			"blue-green, adopted", "green stays, so nothing is started twice; blue stands by meanwhile",
+			adopting(routes(), "50%"), nil,
+			[]string{
+				"batch 1 of 1 (50%): 4/2/6 +2 >=4 gpu \"32\" 0% 1x 10m0s",
+				"promote: 0/4/4 +4 >=4 gpu \"64\" 100% 1x 15m0s",
 			},
 		},
 		{
@@ -185,8 +200,11 @@ func TestReleaseEnds(t *testing.T) {
 		for _, batches := range [][]string{{"0%", "10%", "100%"}, {"1", "2"}, {"0"}} {
 			for _, pace := range [][2]string{{"1", "0"}, {"0", "1"}, {"25%", "25%"}, {"10%", "0%"}, {"100%", "100%"}} {
 				for _, replicas := range []int{1, 4} {
-					for mode := range 8 {
+					for mode := range 16 {
 						p := &pb.ReleasePolicy{Style: style, Batches: batches, MinReady: durationpb.New(time.Duration(mode%2) * time.Minute)}
+						if style == pb.Style_STYLE_BLUE_GREEN && mode&8 != 0 {
+							p.BlueGreen = adopting(nil).GetBlueGreen()
+						}
 						if style != pb.Style_STYLE_PARTITION && mode&1 != 0 {
 							p.Traffic = routes()
 						}

@@ -47,7 +47,7 @@ func (v roadView) Look(d traffic.Desired) traffic.View {
 		Fenced: v.now.Fenced, Prepared: v.now.Prepared, Weight: v.now.Weight,
 		StableEndpoints: v.stable, CanaryEndpoints: len(v.pods), CanaryPods: v.pods,
 	}
-	same := d.Weight == v.now.Weight && d.Mirror == v.now.Mirror && d.Prepared == v.now.Prepared && d.Fenced == v.now.Fenced
+	same := d.Weight == v.now.Weight && d.Mirror == v.now.Mirror && d.Prepared == v.now.Prepared && d.Fenced == v.now.Fenced && d.Passed == v.now.Passed
 	switch {
 	case !same:
 		out.Drift, out.Next, out.Reason = true, "route requests", traffic.ReasonWriting

@@ -30,6 +30,7 @@ type world struct {
 	// waves is how many times groups have become ready.
 	waves  int
 	stable *native.Set
+	name   string // of stable
 	record release.Record
 	road   road
 
@@ -51,7 +52,7 @@ var epoch = time.Unix(1<<30, 0).UTC()
 func newWorld(in Input) *world {
 	w := &world{
 		in: in, policy: in.Policy, due: map[*native.Group]time.Duration{}, since: map[*native.Group]time.Duration{},
-		serving: map[*native.Group]bool{}, stable: native.NewSet(in.Replicas, release.Hold(), oldRevision),
+		serving: map[*native.Group]bool{}, stable: native.NewSet(in.Replicas, release.Hold(), oldRevision), name: stableName,
 	}
 	w.policy.RolloutID, w.policy.GroupBudget = "", false // neither moves a group
 	w.stable.Parallel = in.StatefulSetMaxUnavailable
@@ -125,7 +126,7 @@ func (w *world) ready() int {
 
 // observe describes the world as the driver's observer does.
 func (w *world) observe() plan.Observation {
-	o := plan.Observation{Now: w.time(), Record: &w.record, Policy: w.policy, Stable: w.workload(stableName, w.stable)}
+	o := plan.Observation{Now: w.time(), Record: &w.record, Policy: w.policy, Stable: w.workload(w.name, w.stable)}
 	if w.canary != nil {
 		c := w.workload(canaryName, w.canary)
 		c.Carries, c.Held, c.Deleting, c.Target = newRevision, w.held, w.deleting, w.target
@@ -185,11 +186,17 @@ func (w *world) apply(action plan.Action) error {
 	case plan.SetTraffic:
 		w.road.set(a.Desired)
 	case plan.MarkLeader:
-		for i, g := range w.canary.Groups {
-			if leader(canaryName, i) == a.Leader {
-				w.serving[g] = a.Serves
+		for _, s := range w.sets() {
+			for i, g := range s.Groups {
+				if leader(a.Name, i) == a.Leader && (s == w.stable) == (a.Name == w.name) {
+					w.serving[g] = a.Serves
+				}
 			}
 		}
+	case plan.HandOver:
+		// The object that it takes the place of has no groups, and is gone at once.
+		w.stable, w.name, w.record, w.canary, w.target = w.canary, a.Name, a.Record, nil, nil
+		w.stable.Rolling = release.Hold()
 	default:
 		return fmt.Errorf("the forecast does not know the action %q", action)
 	}
@@ -209,5 +216,8 @@ func (w *world) applyStable(a plan.SetStable) {
 	}
 	if a.RestoreTemplate {
 		w.stable.Template = oldRevision
+	}
+	if a.Replicas != nil {
+		w.stable.Replicas = *a.Replicas
 	}
 }

@@ -27,6 +27,8 @@ type SetStable struct {
 	SaveTemplate bool
 	// RestoreTemplate puts the template in the record back into the spec.
 	RestoreTemplate bool
+	// Replicas is the number of groups to set. Nil: it stays as it is.
+	Replicas *int
 	// Why says it for events and logs.
 	Why string
 }

@@ -21,7 +21,7 @@ import (
 // initialize begins a release, unless one is in flight or the groups are at more than one revision.
 func (c *cluster) initialize() {
 	switch p := c.phase(); {
-	case p == release.Progressing || c.rolls() || len(c.added) > 0:
+	case p.Unfinished() || len(c.added) > 0:
 		return
 	case len(c.stable.revisions()) > 1 || c.stable.revision() == "":
 		return
@@ -30,7 +30,7 @@ func (c *cluster) initialize() {
 	}
 	record := release.Record{Version: 1, Saved: c.stable.rolling}
 	if c.record != nil {
-		record.Saved = c.record.Saved
+		record.Saved, record.Workload = c.record.Saved, c.record.Workload
 	}
 	from := c.stable.leaders.current
 	if all := c.stable.revisions(); len(all) == 1 {
@@ -84,7 +84,7 @@ func (c *cluster) rewrite(r release.Release) {
 }
 
 func (c *cluster) finalize(intent release.Phase) {
-	back := c.phase() == release.Promoting && intent == release.RollingBack
+	back := intent == release.RollingBack && (c.phase() == release.Promoting || c.phase() == release.Standby)
 	if c.phase() != release.Progressing && !back || c.record.Release.UpdateRevision == "" {
 		return
 	}
@@ -105,7 +105,13 @@ func (c *cluster) finalize(intent release.Phase) {
 // The user.
 
 func (c *cluster) scale(replicas int) {
+	if c.next != nil {
+		return // what is done to an object that is about to go is lost with it
+	}
 	c.note("user: scale to %d", replicas)
+	if c.owed = replicas; c.phase() == release.Adopting {
+		c.owed = -1
+	}
 	c.stable.replicas, c.disturbed = replicas, true
 	c.touch(c.stable)
 }
@@ -113,7 +119,7 @@ func (c *cluster) scale(replicas int) {
 // edit changes the template, and the admission policy puts the hold into the same request.
 func (c *cluster) edit(template string) {
 	known := release.SameRolling(c.stable.rolling, c.set) || release.SameRolling(c.stable.rolling, release.Hold())
-	if template == c.stable.template || (c.admission && !known) {
+	if c.next != nil || template == c.stable.template || (c.admission && !known) {
 		return // The admission policy would overwrite what the user wrote before the driver saw it.
 	}
 	c.note("user: template %s", template)
@@ -137,7 +143,7 @@ func (c *cluster) edit(template string) {
 // happens only where the driver's own is in force, since two edits between two looks can't be told apart.
 func (c *cluster) pace() {
 	s := c.stable
-	if !release.SameRolling(s.rolling, c.set) {
+	if !release.SameRolling(s.rolling, c.set) || c.next != nil {
 		return
 	}
 	next := c.drawRolling(rapid.SampledFrom([]int{0, 0, 2}).Draw(c.t, "partition"), "edited")
@@ -178,8 +184,14 @@ func (c *cluster) meddle(how string) {
 	c.note("user: %s %s", how, s.name)
 	switch how {
 	case "scale up":
+		if c.phase() == release.Adopting {
+			c.owed = -1 // the hand-over may come first
+		}
 		s.replicas += 2
 	case "scale to 0":
+		if c.phase() == release.Adopting {
+			c.owed = -1
+		}
 		s.replicas = 0
 	case "edit template":
 		s.template += "!"

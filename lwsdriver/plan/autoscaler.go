@@ -34,14 +34,23 @@ func (a Autoscaler) String() string { return a.Kind + " " + a.Name }
 // HoldAutoscaler keeps an autoscaler from scaling the workload, and notes what its user had in the same request.
 type HoldAutoscaler struct{ Kind, Name string }
 
-// ReleaseAutoscaler gives an autoscaler back as its user had it.
-type ReleaseAutoscaler struct{ Kind, Name string }
+// ReleaseAutoscaler gives an autoscaler back as its user had it, but that it may be to scale another workload from now on.
+type ReleaseAutoscaler struct {
+	Kind, Name string
+	// To is that workload. Empty: the one that it scaled before.
+	To string
+}
 
 func (HoldAutoscaler) action()    {}
 func (ReleaseAutoscaler) action() {}
 
-func (a HoldAutoscaler) String() string    { return fmt.Sprintf("hold %s %s", a.Kind, a.Name) }
-func (a ReleaseAutoscaler) String() string { return fmt.Sprintf("give %s %s back", a.Kind, a.Name) }
+func (a HoldAutoscaler) String() string { return fmt.Sprintf("hold %s %s", a.Kind, a.Name) }
+func (a ReleaseAutoscaler) String() string {
+	if a.To != "" {
+		return fmt.Sprintf("give %s %s back, to scale %s", a.Kind, a.Name, a.To)
+	}
+	return fmt.Sprintf("give %s %s back", a.Kind, a.Name)
+}
 
 // Reasons of decisions about autoscalers.
 const (
@@ -56,8 +65,7 @@ func (o Observation) holdsAutoscalers() bool {
 	if !o.switches() || o.Stable.Deleting {
 		return false
 	}
-	p := o.Record.Release.Phase
-	return p == release.Progressing || p == release.Promoting || p == release.Returning
+	return o.Record.Release.Phase.Unfinished()
 }
 
 // tendAutoscalers holds the workload's autoscalers, or gives those back that are held and need not be. Nil: they are as they
@@ -149,7 +157,7 @@ func checkAutoscalers(o Observation, action Action) error {
 		}
 	case ReleaseAutoscaler:
 		for _, known := range o.Autoscalers {
-			if known.Kind == a.Kind && known.Name == a.Name && known.Targets && o.holdsAutoscalers() {
+			if known.Kind == a.Kind && known.Name == a.Name && known.Targets && o.holdsAutoscalers() && (!o.adopting() || a.To == "") {
 				return fmt.Errorf("%s is given back in mid-release", known)
 			}
 		}

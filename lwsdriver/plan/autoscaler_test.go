@@ -22,6 +22,7 @@ func parseAutoscaler(l line) Autoscaler {
 // scaler is the model of an autoscaler. Its policy is a word; "off" scales nothing.
 type scaler struct {
 	there, elsewhere bool
+	of               string // the workload that it scales, unless elsewhere
 	policy, noted    string // noted: "" without a note
 	wish             string // the user's, as written last
 	version          int
@@ -35,7 +36,7 @@ func (c *cluster) observeScaler() []Autoscaler {
 	if !s.there {
 		return nil
 	}
-	return []Autoscaler{{Kind: "HorizontalPodAutoscaler", Name: "vllm", Targets: !s.elsewhere, Scales: s.policy != off, Held: s.noted != ""}}
+	return []Autoscaler{{Kind: "HorizontalPodAutoscaler", Name: "vllm", Targets: !s.elsewhere && s.of == c.stable.name, Scales: s.policy != off, Held: s.noted != ""}}
 }
 
 // tune is what people and other tools do to it.
@@ -43,13 +44,16 @@ func (c *cluster) tune() {
 	s := &c.scaler
 	how := rapid.SampledFrom([]string{"edit", "replace", "delete", "point elsewhere", "point back"}).Draw(c.t, "tune")
 	c.note("user: %s the autoscaler", how)
+	if !s.there || s.elsewhere {
+		s.of = c.serving() // somebody makes a new one, or points this one at what there is
+	}
 	switch how {
 	case "edit":
-		*s = scaler{there: true, elsewhere: s.elsewhere, noted: s.noted}
+		*s = scaler{there: true, elsewhere: s.elsewhere, noted: s.noted, of: s.of}
 	case "replace":
-		*s = scaler{there: true, elsewhere: s.elsewhere}
+		*s = scaler{there: true, elsewhere: s.elsewhere, of: s.of}
 	case "delete":
-		*s = scaler{}
+		*s = scaler{of: s.of}
 	case "point elsewhere", "point back":
 		s.elsewhere = how == "point elsewhere"
 	}
@@ -67,7 +71,7 @@ func (c *cluster) applyScaler(a Action, versions map[string]int) bool {
 	if !s.there || versions["autoscaler"] != s.version {
 		return false
 	}
-	switch a.(type) {
+	switch a := a.(type) {
 	case HoldAutoscaler:
 		if s.policy != off {
 			s.noted = s.policy
@@ -77,7 +81,9 @@ func (c *cluster) applyScaler(a Action, versions map[string]int) bool {
 		if s.policy == off {
 			s.policy = s.noted
 		}
-		s.noted = ""
+		if s.noted = ""; a.To != "" {
+			s.of = a.To
+		}
 	}
 	c.born++
 	s.version = c.born
@@ -89,7 +95,7 @@ func (c *cluster) checkScaler(o Observation, a Action) {
 	t, isTraffic := a.(SetTraffic)
 	_, isCanary := a.(CreateCanary)
 	raises := isTraffic && t.Desired.Weight > c.road.weight
-	if (raises || isCanary) && o.switches() && c.phase() != release.Returning && c.scaler.there && !c.scaler.elsewhere && c.scaler.policy != off {
+	if (raises || isCanary) && o.switches() && c.phase() != release.Returning && c.scaler.there && !c.scaler.elsewhere && c.scaler.of == c.stable.name && c.scaler.policy != off {
 		c.fail("%s, and the autoscaler scales", a)
 	}
 }
@@ -99,6 +105,8 @@ func (c *cluster) checkScalerAtRest(o Observation) {
 	s := c.scaler
 	switch {
 	case !s.there:
+	case c.record != nil && c.next == nil && !s.elsewhere && s.of != c.stable.name:
+		c.fail("the autoscaler is %+v, and %s serves", s, c.stable.name)
 	case o.holdsAutoscalers() && !s.elsewhere:
 		if o.release().Phase != release.Returning && s.policy != off {
 			c.fail("the autoscaler scales in mid-release")

@@ -28,9 +28,9 @@ func BeginPromotion(o Observation) SetStable {
 	return noted(o, SetStable{Record: next, Rolling: pace, SaveTemplate: save, Why: "promote release " + next.Release.ID})
 }
 
-// BeginRollback records the intent to roll back, and puts the hold on. The release must be Progressing or Promoting.
+// BeginRollback records the intent to roll back, and puts the hold on. The release must be Progressing, Promoting or Standby.
 func BeginRollback(o Observation) SetStable {
-	phase, promoting := release.RollingBack, o.Record.Release.Phase == release.Promoting
+	phase, promoting := release.RollingBack, o.Record.Release.Phase != release.Progressing && !o.untouched()
 	if o.inPlace() || promoting {
 		phase = release.Returning // batches or the promotion have reached the user's own groups
 	}

@@ -18,8 +18,12 @@ import (
 // growing says whether the promotion is still about the second set: it has to be complete, and to have the requests,
 // before the user's own groups are touched.
 func (o Observation) growing() bool {
+	if !o.switches() {
+		return false
+	}
 	held := ptr.Deref(o.Stable.Rolling.Partition, 0) == ptr.Deref(release.Hold().Partition, 0)
-	return o.switches() && o.Record.Release.Phase == release.Promoting && held
+	p := o.Record.Release.Phase
+	return p == release.Promoting && (held || o.adopts()) || p == release.Standby
 }
 
 // doubled says whether the second set is complete: it can take all of the requests.

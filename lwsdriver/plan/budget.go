@@ -94,6 +94,10 @@ func budgets(o Observation) []Budget {
 		if len(o.Added) == 0 {
 			return nil
 		}
+	case release.Adopting:
+		if o.emptied() {
+			return nil
+		}
 	default:
 	}
 	workloads := []string{o.Stable.Name}

@@ -29,7 +29,7 @@ func advanceCanary(o Observation, s Standing) Decision {
 		return Decision{
 			State: pb.State_STATE_PREPARING, Reason: ReasonCreatingCanary, Message: "the canary is being created",
 			Action: CreateCanary{
-				Name: release.CanaryName(o.Stable.Name, r.UpdateRevision), Revision: r.UpdateRevision,
+				Name: release.CanaryName(o.knownAs(), o.Stable.Name, r.UpdateRevision), Revision: r.UpdateRevision,
 				Replicas: s.Planned, Target: r.Target.Renewed(o.Now),
 			},
 		}

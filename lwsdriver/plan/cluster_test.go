@@ -39,6 +39,12 @@ type cluster struct {
 
 	scaler scaler
 
+	// Of an adoption.
+	next    *successor
+	passed  []Entry
+	adopted int // how many there were
+	owed    int // groups that the user asked for last; -1: that was lost with an object that was about to go
+
 	admission bool // the admission policy is installed
 	faults    bool // groups may fail
 
@@ -77,6 +83,7 @@ func newCluster(t *rapid.T) *cluster {
 		MinReady:         rapid.SampledFrom([]time.Duration{0, time.Minute}).Draw(t, "minReady"),
 		FailureThreshold: quantity(rapid.SampledFrom([]string{"0", "1", "50%"}).Draw(t, "threshold")),
 	}
+	c.policy.Adopt = c.policy.Style == pb.Style_STYLE_BLUE_GREEN && rapid.Bool().Draw(t, "adopt")
 	if rapid.Bool().Draw(t, "labels") {
 		c.policy.RolloutID = "k"
 		c.policy.Batches = []release.Quantity{quantity("25%"), quantity("50%"), quantity("100%")}
@@ -87,13 +94,14 @@ func newCluster(t *rapid.T) *cluster {
 		c.road = &road{}
 	}
 	if rapid.Bool().Draw(t, "autoscaler") {
-		c.scaler = scaler{there: true, policy: "max", wish: "max"}
+		c.scaler = scaler{there: true, policy: "max", wish: "max", of: "vllm"}
 	}
 	c.stable = &set{
 		name: "vllm", uid: "0", template: "A", groups: map[int]*group{},
 		replicas: rapid.IntRange(0, 5).Draw(t, "replicas"), ruined: map[int]ruin{},
 	}
 	c.stable.rolling = c.drawRolling(rapid.SampledFrom([]int{0, 0, 2}).Draw(t, "partition"), "own")
+	c.owed = c.stable.replicas
 	c.wish, c.set, c.disturbed = c.stable.rolling, c.stable.rolling, true
 	for range 8 {
 		c.tick(time.Minute, 0)
@@ -145,7 +153,11 @@ func (c *cluster) tick(d time.Duration, warmUp int) {
 		}
 	}
 	c.mixed = c.mixed || drift || c.record == nil
-	for _, s := range c.added {
+	others := c.added
+	if c.next != nil {
+		others = append(slices.Clone(others), c.next.set)
+	}
+	for _, s := range others {
 		s.reconcile()
 		s.run(c.now, warmUp, c.faults)
 	}
@@ -214,7 +226,7 @@ func (c *cluster) rolls() bool {
 }
 
 func (c *cluster) observe() Observation {
-	o := Observation{Now: c.now, Record: c.record, Policy: c.policy, Stable: c.observeSet(c.stable), Budgets: c.budget}
+	o := Observation{Now: c.now, Record: c.record, Policy: c.policy, Stable: c.observeSet(c.stable), Budgets: c.budget, Succeeded: c.next != nil}
 	o.History, o.HistoryLimit, o.Stable.Recorded = c.history, c.historyLimit, c.recorded()
 	for _, s := range c.added {
 		o.Added = append(o.Added, c.observeSet(s))
@@ -248,7 +260,7 @@ func (c *cluster) decide() Decision {
 		c.fail("a decision without state, reason or message: %+v", d)
 	case d.Reason == ReasonInvariantViolation:
 		c.fail("%s", d.Message)
-	case d.Recheck < 0, s.Planned < 0, s.Planned > o.Stable.Replicas, s.Threshold > s.Planned, s.UpdatedReady > s.Updated, s.Updated > s.Total:
+	case d.Recheck < 0, s.Planned < 0, s.Planned > o.Stable.Replicas && c.phase() != release.Adopting, s.Threshold > s.Planned, s.UpdatedReady > s.Updated, s.Updated > s.Total:
 		c.fail("counts make no sense: %+v", d)
 	case d.Action == nil:
 		c.checkQuiet(o, d)
@@ -280,7 +292,8 @@ func (c *cluster) checkRetire(a Action) {
 	current := w.carries == c.stable.template && w.carries == c.record.Release.UpdateRevision && !w.deleting
 	held := *c.stable.rolling.Partition == *release.Hold().Partition
 	replaced := c.policy.Style == pb.Style_STYLE_BLUE_GREEN && !current && held
-	if c.rolls() && !replaced || c.phase() == release.Progressing && current {
+	stays := c.rolls() || c.phase() == release.Standby || c.phase() == release.Adopting
+	if stays && !replaced || c.phase() == release.Progressing && current {
 		c.fail("%s of the canary that serves in phase %q", a, c.phase())
 	}
 }

@@ -43,7 +43,12 @@ func describeAction(a Action) string {
 		if a.RestoreTemplate {
 			text += "\n         restore the template"
 		}
+		if a.Replicas != nil {
+			text += fmt.Sprintf("\n         %d groups", *a.Replicas)
+		}
 		return text
+	case HandOver:
+		return fmt.Sprintf("%s\n         record %s", a, describeRecord(a.Record))
 	case CreateCanary:
 		return fmt.Sprintf("%s, carrying %s, target %s", a, a.Revision, describeTarget(a.Target))
 	case ScaleCanary:
@@ -71,6 +76,12 @@ func describeRecord(r release.Record) string {
 	}
 	if r.Release != nil && r.Release.Set != nil {
 		s += " set=" + describeRolling(*r.Release.Set)
+	}
+	if r.Release != nil && r.Release.Successor != "" {
+		s += fmt.Sprintf(" successor=%s groups=%d", r.Release.Successor, r.Release.Groups)
+	}
+	if r.Workload != "" {
+		s += " known=" + r.Workload
 	}
 	if r.Release != nil && r.Release.StableTemplate != nil {
 		s += " template"

@@ -86,8 +86,8 @@ const ReasonRecording = "RecordingOutcome"
 // remember keeps the history up. It comes after everything else: no group waits for it. But a release is over only once
 // the history says how it ended, since the next one takes its place in the record.
 func remember(o Observation, d Decision) Decision {
-	if d.Action != nil || o.HistoryUnread || o.Record == nil || o.Stable.Deleting || d.Reason == ReasonStyleNotSupported {
-		return d
+	if d.Action != nil || o.HistoryUnread || o.Record == nil || o.Stable.Deleting || d.Reason == ReasonStyleNotSupported || o.adopting() {
+		return d // in an adoption the history is passed on
 	}
 	if e := nextOutcome(o, d.State); e != nil {
 		d.Action = Remember{*e}

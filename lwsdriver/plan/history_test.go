@@ -163,6 +163,9 @@ func (c *cluster) applyHistory(a Action) bool {
 	c.history = slices.Clone(c.history)
 	switch a := a.(type) {
 	case Remember:
+		if slices.ContainsFunc(c.passed, func(e Entry) bool { return e.Revision == a.Entry.Revision }) {
+			return false // its name is taken by the one that was passed on
+		}
 		if i := at(a.Entry.Revision); i >= 0 {
 			c.history[i] = a.Entry
 		} else {

@@ -27,7 +27,7 @@ func checkObservation(o Observation) error {
 
 // checkDecision is the safety rules, as far as one decision can break them.
 func checkDecision(o Observation, d Decision) error {
-	if err := checkAutoscalers(o, d.Action); err != nil {
+	if err := errors.Join(checkAutoscalers(o, d.Action), checkAdoption(o, d.Action)); err != nil {
 		return err
 	}
 	switch a := d.Action.(type) {
@@ -40,6 +40,9 @@ func checkDecision(o Observation, d Decision) error {
 		}
 		return errors.Join(checkReplicas(o, a.Replicas), checkFence(o))
 	case ScaleCanary:
+		if o.adopting() {
+			return nil // nothing is fenced from it any more, and checkAdoption sees to the number
+		}
 		if c := o.canary(); c != nil && a.Replicas <= c.Replicas {
 			return checkReplicas(o, a.Replicas)
 		}
@@ -118,7 +121,7 @@ func checkRetire(o Observation) error {
 	}
 	r, c := o.Record.Release, o.canary()
 	switch r.Phase {
-	case release.Promoting, release.Returning:
+	case release.Promoting, release.Standby, release.Adopting, release.Returning:
 		if !o.growing() || c != nil && !c.Deleting {
 			return errors.New("canary capacity goes while the stable workload rolls")
 		}
@@ -141,7 +144,7 @@ func checkSetStable(o Observation, a SetStable) error {
 	if r := a.Record.Release; r != nil {
 		after = r.Phase
 	}
-	if after == release.Promoting && before != release.Promoting {
+	if after == release.Promoting && before != release.Promoting && before != release.Adopting {
 		return errors.New("a promotion that nobody asked for")
 	}
 	held := release.SameRolling(a.Rolling, release.Hold())

@@ -57,7 +57,12 @@ func nextLabel(o Observation) *LabelGroup {
 		return nil
 	}
 	r := o.Record.Release
-	if p := r.Phase; p != release.Progressing && p != release.Promoting && p != release.Promoted || r.UpdateRevision == "" {
+	switch r.Phase {
+	case release.Progressing, release.Promoting, release.Standby, release.Promoted:
+	default:
+		return nil
+	}
+	if r.UpdateRevision == "" {
 		return nil
 	}
 	for _, w := range o.Added {

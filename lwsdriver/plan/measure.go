@@ -110,6 +110,13 @@ func (s *Standing) planned(o Observation) {
 		s.Planned, s.Desired = o.Stable.Replicas, o.Stable.Replicas
 		return
 	}
+	if o.adopting() {
+		s.Planned = o.Record.Release.Groups
+		if c := o.canary(); c != nil {
+			s.Desired = c.Replicas
+		}
+		return
+	}
 	// An unreadable target never gets here: observe refuses it.
 	if s.Planned, _ = t.Planned(o.Stable.Replicas); o.growing() {
 		s.Planned = o.Stable.Replicas

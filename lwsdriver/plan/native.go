@@ -16,6 +16,8 @@ func promote(o Observation, s Standing) Decision {
 	switch {
 	case o.Stable.Revision == "":
 		return waitForLWS(o, pb.State_STATE_PROMOTING)
+	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision && o.untouched():
+		return standDown(o)
 	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision:
 		next := moved(o, func(n *release.Release) { n.Phase = release.Returning })
 		next.Saved = absorbPace(o)
@@ -36,8 +38,11 @@ func promote(o Observation, s Standing) Decision {
 	if d == nil {
 		d = evade(o, v)
 	}
-	if d != nil {
+	switch {
+	case d != nil:
 		return *d
+	case o.adopts():
+		return standBy(o)
 	}
 	return roll(o, s, nativeRoll{
 		state: pb.State_STATE_PROMOTING, then: release.Promoted,

@@ -23,6 +23,8 @@ type Observation struct {
 	Record *release.Record
 	// Policy is the recorded release's. Zero without a release.
 	Policy release.Policy
+	// Succeeded is true once the second set that the record names as successor is a workload of its own.
+	Succeeded bool
 	// Traffic tells how the release's requests stand. Nil: it routes none.
 	Traffic Traffic
 	// Drain is how far the leaders of the groups that are Leaving are. Nil: there is nothing to wait for.

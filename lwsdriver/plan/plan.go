@@ -37,6 +37,8 @@ func violation(err error, s Standing) Decision {
 
 func decide(o Observation, s Standing) Decision {
 	switch {
+	case o.adopting() && o.Succeeded:
+		return leave(o)
 	case o.Stable.Deleting:
 		return farewell(o)
 	case o.Record == nil:
@@ -55,8 +57,10 @@ func decide(o Observation, s Standing) Decision {
 	switch r.Phase {
 	case release.Progressing:
 		return progress(o, s, style)
-	case release.Promoting:
+	case release.Promoting, release.Standby:
 		return promote(o, s)
+	case release.Adopting:
+		return adopt(o)
 	case release.Promoted:
 		return cleanUp(o, pb.State_STATE_PROMOTING, ended(o, Decision{
 			State: pb.State_STATE_COMPLETED, Reason: ReasonPromoted,

@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -63,7 +64,11 @@ func (total *tally) release(rt *rapid.T) {
 		c.farewell()
 		return
 	}
-	total.ends["at the end: "+c.end().Reason]++
+	end := "at the end: " + c.end().Reason
+	if c.adopted > 0 {
+		end += fmt.Sprintf(", after %d adoptions", min(c.adopted, 3))
+	}
+	total.ends[end]++
 }
 
 // act is one step of anybody. Time and the driver get most of them.
@@ -83,7 +88,9 @@ func (c *cluster) act() {
 	case n < 82:
 		c.finalize(release.RollingBack)
 	case n < 84:
-		c.initialize()
+		if c.initialize(); c.adopted > 0 && c.phase() == release.Nothing {
+			c.edit(pick("A", "B", "C", "D"))
+		}
 	case n < 87:
 		c.scale(rapid.IntRange(0, 6).Draw(c.t, "to"))
 	case n < 90:
@@ -137,6 +144,7 @@ func (c *cluster) end() Decision {
 	}
 	want := map[release.Phase]pb.State{
 		release.Promoting: pb.State_STATE_COMPLETED, release.Promoted: pb.State_STATE_COMPLETED,
+		release.Standby: pb.State_STATE_COMPLETED, release.Adopting: pb.State_STATE_COMPLETED,
 		release.RollingBack: pb.State_STATE_ROLLED_BACK, release.Returning: pb.State_STATE_ROLLED_BACK,
 		release.Nothing: pb.State_STATE_NOTHING_TO_RELEASE,
 	}[ended]
@@ -163,6 +171,9 @@ func (c *cluster) checkRest(d Decision) {
 	c.checkScalerAtRest(c.observe())
 	if c.record == nil {
 		return
+	}
+	if c.owed >= 0 && c.stable.replicas != c.owed {
+		c.fail("%s with %d groups, and %d were asked for", d.State, c.stable.replicas, c.owed)
 	}
 	c.checkRoadAtRest()
 	waits := d.State == pb.State_STATE_HOLDING || d.State == pb.State_STATE_READY || d.Reason == ReasonMixedRevisions

@@ -39,11 +39,11 @@ type roadView struct {
 }
 
 // isFenced says whether the stable Service leads to stable leaders only.
-func (v roadView) isFenced() bool { return v.fenced && (!v.inPlace || v.pin == v.from) }
+func (v roadView) isFenced() bool { return v.fenced && v.pin == v.from }
 
 // closed says whether the stable Service does not lead yet to leaders that may have a share.
 func (v roadView) closed(d traffic.Desired) bool {
-	return v.inPlace && v.shut && (v.weight > 0 || d.Prepared) && v.canary > 0
+	return (v.inPlace || d.Passed) && v.shut && (v.weight > 0 || d.Prepared) && v.canary > 0
 }
 
 // next is the next step towards d, nil if there is none.
@@ -52,11 +52,13 @@ func (v roadView) next(d traffic.Desired) (step func(*road), what string) {
 	switch {
 	case d.Open && v.fenced:
 		return func(r *road) { r.fenced, r.pin, r.shut, r.leaking = false, "", true, false }, "open"
-	case d.Open && v.closed(d):
+	case d.Passed && (d.Prepared || v.weight > 0) && (!v.fenced || v.pin != passedPin):
+		return func(r *road) { r.fenced, r.pin, r.shut, r.leaking = true, passedPin, true, false }, "pass"
+	case (d.Open || d.Passed) && v.closed(d):
 		return nil, ""
 	case v.weight > d.Weight:
 		return func(r *road) { r.weight = d.Weight }, "retreat"
-	case d.Fenced && !v.isFenced():
+	case d.Fenced && !v.isFenced() && !d.Passed:
 		return func(r *road) { r.fenced, r.leaking, r.shut, r.pin = true, true, false, v.from }, "fence"
 	case d.Prepared && (!v.prepared || v.to != v.update):
 		return func(r *road) { r.prepared, r.to = true, v.update }, "prepare"
@@ -65,7 +67,7 @@ func (v roadView) next(d traffic.Desired) (step func(*road), what string) {
 	case !d.Prepared && v.prepared:
 		return func(r *road) { r.prepared, r.to = false, "" }, "clean up"
 	case !d.Fenced && v.fenced:
-		return func(r *road) { r.fenced = false }, "lift"
+		return func(r *road) { r.fenced, r.pin = false, "" }, "lift"
 	}
 	return nil, ""
 }
@@ -89,7 +91,7 @@ func (v roadView) Look(d traffic.Desired) traffic.View {
 	}
 	step, what := v.next(d)
 	d = v.complete(d)
-	closed := d.Open && v.closed(d)
+	closed := (d.Open || d.Passed) && v.closed(d)
 	blocked := v.blocked || v.gone && what != "retreat" && (d.Fenced || d.Prepared || d.Weight > 0)
 	switch {
 	case step != nil && blocked, v.gone && blocked:
@@ -127,7 +129,15 @@ func (c *cluster) look() *roadView {
 	if v.inPlace && c.record != nil && c.record.Release != nil {
 		v.from, v.update = c.record.Release.StableRevision, c.record.Release.UpdateRevision
 	}
+	if c.road.pin == passedPin {
+		for _, s := range c.added {
+			v.stable += s.ready()
+		}
+	}
 	for i, g := range c.stable.groups {
+		if c.road.pin == passedPin {
+			break
+		}
 		if g.ready && i < c.stable.leaders.replicas && (!v.inPlace || !v.fenced || g.revision == v.pin) {
 			v.stable++
 		}
@@ -186,7 +196,7 @@ func (c *cluster) applyTraffic(a SetTraffic, versions map[string]int) bool {
 	if step == nil || what != a.Why || versions[c.stable.name] != c.stable.version {
 		return false
 	}
-	if what == "lift" && len(c.added) > 0 && !c.stable.deleting {
+	if what == "lift" && len(c.added) > 0 && !c.stable.deleting && !a.Desired.Passed {
 		c.fail("the fence is lifted with %s there", c.added[0].name)
 	}
 	c.checkStep(what, a)
@@ -259,14 +269,14 @@ func (c *cluster) checkRoad(a Action) {
 			c.fail("%s while the route has %d and the gateway %d %%", a, c.road.weight, c.road.seen)
 		}
 	case ScaleCanary, CreateCanary:
-		if !c.road.fenced {
+		if !c.road.fenced && c.phase() != release.Adopting {
 			c.fail("%s without the fence", a)
 		}
 	}
 }
 
 func (c *cluster) checkRoadAtRest() {
-	if c.inPlace() && (c.phase() == release.Progressing || c.rolls()) {
+	if c.inPlace() && (c.phase() == release.Progressing || c.rolls()) || c.next != nil {
 		return // there is nothing added that would tell
 	}
 	if c.road != nil && len(c.added) == 0 && *c.road != (road{}) {

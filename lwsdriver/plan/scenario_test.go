@@ -22,12 +22,15 @@ import (
 // TestScenarios runs testdata/*.txt. Each test is a look at a workload, in these lines, and the planner's answer.
 //
 //	workload NAME replicas=N revision=R [size=N] [hold | rolling=PARTITION/UNAVAILABLE/SURGE] [deleting] [unobserved]
-//	record [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T] [set=hold | set=P/U/S] [template] [open]]
-//	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D] [rollout=ID batches=Q,Q] [budget]
+//	record [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T] [set=hold | set=P/U/S] [template] [open]
+//	  [successor=NAME groups=N]] [known=NAME] [succeeded]
+//	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D] [adopt] [rollout=ID batches=Q,Q] [budget]
 //	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting [lingers]] [loose] [drifted]
 //	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [why=REASON] [serving] [marks=ID/BATCH,-]
 //	  [terminating] [restarts=N]
-//	traffic [asked=N] [fenced] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [shut] [gone | blocked | unread]
+//	traffic [asked=N] [fenced] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [shut] [passed]
+//	  [gone | blocked | unread]
+//	history REVISION | history unread
 //	budget NAME [workers] [of=NAME,NAME] [max=N] | budget unread
 //	drain [done] [message=TEXT] [recheck=AGE]
 //	autoscaler KIND/NAME [scales] [held] [elsewhere] [lingers=NAME] [unreadable=WHY]
@@ -42,6 +45,9 @@ import (
 // the stable Service has, and which of the canary's leaders the canary Service has; pods of the canary are still endpoints of
 // the stable Service; or, in place, it is open and its endpoints do not follow yet (shut). The stable Service may be gone, the
 // next write refused, the caches empty. drain is how far the leaders are that leave.
+//
+// In an adoption the stable Service may have passed to the canary's leaders, and the successor may have succeeded: it is a
+// workload of its own. known is the name that hosts know the workload by.
 //
 // autoscaler scales the workload, or something elsewhere; held, it carries a note of what its user had. Something that its
 // controller made for it may linger. unscanned is why it can't be told which there are.
@@ -171,7 +177,7 @@ func parseObservation(text string) (o Observation, err error) {
 			o.Added = append(o.Added, parseWorkload(l))
 			last = &o.Added[len(o.Added)-1]
 		case "record":
-			o.Record = parseRecord(l)
+			o.Record, o.Succeeded = parseRecord(l), l.has("succeeded")
 		case "policy":
 			parsePolicy(l, &o.Policy)
 		case "traffic":
@@ -185,6 +191,12 @@ func parseObservation(text string) (o Observation, err error) {
 				continue
 			}
 			o.Budgets = append(o.Budgets, parseBudget(l))
+		case "history":
+			if o.HistoryLimit = 10; l.name == "unread" {
+				o.HistoryUnread = true
+				continue
+			}
+			o.History = append(o.History, Entry{Revision: l.name, Number: int64(len(o.History) + 1), At: ago("1h"), Release: "r-1"})
 		case "drain":
 			o.Drain = &Drain{Done: l.has("done"), Message: l.attrs["message"], Recheck: l.duration("recheck", 0)}
 		case "autoscaler":
@@ -240,7 +252,7 @@ func parsePace(pace string) rolling {
 }
 
 func parseRecord(l line) *release.Record {
-	r := &release.Record{Version: 1, Saved: parsePace("1/0")}
+	r := &release.Record{Version: 1, Saved: parsePace("1/0"), Workload: l.attrs["known"]}
 	if saved, ok := l.attrs["saved"]; ok {
 		r.Saved = parsePace(saved)
 	}
@@ -256,6 +268,7 @@ func parseRecord(l line) *release.Record {
 			r.Release.Set = ptr.To(parseRolling(l.attrs["set"]))
 		}
 		r.Release.Open = l.has("open")
+		r.Release.Successor, r.Release.Groups = l.attrs["successor"], l.number("groups", 0)
 		if l.has("template") {
 			r.Release.StableTemplate = &release.Template{}
 		}
@@ -296,6 +309,9 @@ func parseRoad(l line, o Observation) roadView {
 		},
 		stable: l.number("stable", o.Stable.Replicas),
 	}
+	if l.has("passed") {
+		v.pin = passedPin
+	}
 	v.seen, v.shut = l.number("seen", v.weight), l.has("shut")
 	of := o.Stable.Name
 	if v.inPlace && o.Record != nil && o.Record.Release != nil {
@@ -329,6 +345,7 @@ func parsePolicy(l line, p *release.Policy) {
 		}
 		p.FailureThreshold = threshold
 	}
+	p.Adopt = l.has("adopt")
 	p.RolloutID, p.GroupBudget = l.attrs["rollout"], l.has("budget")
 	for q := range strings.SplitSeq(l.attrs["batches"], ",") {
 		if q != "" {

@@ -38,7 +38,8 @@ func (o Observation) wanted(planned int) traffic.Desired {
 	}
 	d := prepared()
 	c, wish := o.canary(), o.Record.Release.Traffic
-	promotes := o.switches() && o.Record.Release.Phase == release.Promoting
+	p := o.Record.Release.Phase
+	promotes := o.switches() && (p == release.Promoting || p == release.Standby)
 	if c == nil || c.Deleting || wish == nil && !promotes || c.serving(planned) == 0 {
 		return d
 	}
@@ -73,6 +74,8 @@ func Requests(o Observation) traffic.Desired {
 	switch {
 	case o.splits():
 		return o.requestsInPlace()
+	case o.adopting() && !o.Stable.Deleting:
+		return o.passedOn()
 	case Retires(o):
 		return prepared()
 	case o.Record.Release.Phase == release.Progressing:
@@ -102,7 +105,7 @@ func Retires(o Observation) bool {
 	switch {
 	case o.growing():
 		return c == nil || c.Deleting
-	case r.Phase == release.Promoting, r.Phase == release.Returning:
+	case r.Phase == release.Promoting, r.Phase == release.Returning, r.Phase == release.Adopting:
 		return false
 	case r.Phase == release.Progressing:
 		// The next template is there, or is on its way; or somebody deleted the canary.
@@ -114,7 +117,7 @@ func Retires(o Observation) bool {
 
 // evades says whether the user's workload is about to be rolled while all requests go to the canary.
 func (o Observation) evades() bool {
-	if o.Record == nil || o.Record.Release == nil || o.Record.Release.Phase != release.Promoting {
+	if o.release() == nil || o.Record.Release.Phase != release.Promoting && o.Record.Release.Phase != release.Standby {
 		return false
 	}
 	return release.SameRolling(o.Stable.Rolling, release.Hold()) && o.wanted(o.capacity()).Weight == 100
@@ -143,6 +146,12 @@ func Leaving(o Observation) []Group {
 	}
 	if o.evades() {
 		if !o.Traffic.Look(o.wanted(o.capacity())).Taken {
+			return nil
+		}
+		return o.Stable.from(0)
+	}
+	if o.adopting() {
+		if v := o.Traffic.Look(o.passedOn()); o.emptied() || !v.Withdrawn || v.Weight > 0 {
 			return nil
 		}
 		return o.Stable.from(0)
@@ -312,8 +321,13 @@ func (s *Standing) share(o Observation) {
 	if o.Traffic == nil || o.Record == nil || o.Record.Release == nil || o.open() {
 		return
 	}
-	if p := o.Record.Release.Phase; p == release.Promoted || p == release.Nothing {
+	switch o.Record.Release.Phase {
+	case release.Promoted, release.Nothing:
 		return // both sides run the update revision
+	case release.Adopting:
+		s.Weight, s.Routed = 100, true // by whichever Service
+		return
+	default:
 	}
 	if v := o.Traffic.Look(prepared()); !unknown(v) {
 		s.Weight, s.Routed = v.Weight, true

@@ -34,6 +34,8 @@ func (c *cluster) apply(d decided) bool {
 		return c.applyBudget(a)
 	case Remember, Forget:
 		return c.applyHistory(a)
+	case PassHistory, HandOver, DeleteStable:
+		return c.applyAdoption(a, d.versions)
 	case CreateCanary:
 		taken := slices.ContainsFunc(c.added, func(s *set) bool { return s.name == a.Name })
 		if taken || d.versions[c.stable.name] != c.stable.version {
@@ -43,9 +45,13 @@ func (c *cluster) apply(d decided) bool {
 			c.fail("a canary for %s of template %s", a.Revision, c.stable.template)
 		}
 		s := &set{
-			name: a.Name, replicas: a.Replicas, template: a.Revision + "+", made: a.Revision + "+", carries: a.Revision,
-			rolling: rollingOf(0, "1", "0"), held: true, target: a.Target, groups: map[int]*group{},
+			name: a.Name, replicas: a.Replicas, template: a.Revision + "+", carries: a.Revision,
+			rolling: rollingOf(0, "1", "0"), held: true, target: a.Target, groups: map[int]*group{}, ruined: map[int]ruin{},
 		}
+		if c.adopts() {
+			s.template = a.Revision // there is no metadata on its leaders
+		}
+		s.made = s.template
 		c.touch(s)
 		s.uid = fmt.Sprint(s.version)
 		c.added = append(c.added, s)
@@ -105,11 +111,18 @@ func (c *cluster) applyStable(a SetStable, versions map[string]int) bool {
 
 // write is what a write of the record, which is not refused, has for effects.
 func (c *cluster) write(a SetStable) {
-	if !acceptable(a.Rolling, c.stable.replicas) {
+	if a.Replicas == nil && !acceptable(a.Rolling, c.stable.replicas) {
 		c.fail("LWS refuses %v for %d replicas", a.Rolling, c.stable.replicas)
 	}
 	c.checkBatch(a)
+	c.checkEmptied(a)
+	if a.Replicas != nil {
+		c.stable.replicas, c.disturbed = *a.Replicas, true
+	}
 	record := a.Record
+	if c.phase() == release.Adopting && record.Release.Phase != release.Adopting {
+		c.passed = nil // garbage collection takes it with the second set
+	}
 	c.applyTemplate(a, record.Release)
 	if old, next := c.record.Release, record.Release; old != nil && next != nil && old.UpdateRevision != next.UpdateRevision {
 		if old.UpdateRevision != "" {
@@ -149,7 +162,15 @@ func (c *cluster) checkIntent(a SetStable) {
 	}
 	switch before {
 	case release.Promoting:
+		if c.adopts() {
+			ok = ok || after == release.Standby || after == release.Adopting || (after == release.RollingBack || after == release.Progressing) && renewed
+			break
+		}
 		ok = ok || after == release.Promoted || ((after == release.Progressing || after == release.Returning) && renewed)
+	case release.Standby:
+		ok = ok || after == release.Adopting || (after == release.Progressing || after == release.RollingBack) && renewed
+	case release.Adopting:
+		ok = ok || after == release.Promoting && (c.canary() == nil || c.canary().deleting)
 	case release.RollingBack:
 		ok = ok || after == release.Returning
 	case release.Returning:
@@ -158,10 +179,17 @@ func (c *cluster) checkIntent(a SetStable) {
 		ok = ok || ((after == release.RollingBack || after == release.Nothing) && renewed)
 	default:
 	}
+	if stood := c.now.Sub(c.record.Release.PhaseAt); after == release.Adopting && before != after && c.policy.ScaleDownDelay > 0 &&
+		(before != release.Standby || stood < c.policy.ScaleDownDelay) {
+		c.fail("adopted from phase %q after %s of %s", before, stood, c.policy.ScaleDownDelay)
+	}
 	if !ok {
 		c.fail("phase %q became %q", before, after)
 	}
 	batch := c.inPlace() && after == release.Progressing && !renewed
+	if c.adopts() && after != release.Returning && !release.SameRolling(a.Rolling, release.Hold()) {
+		c.fail("the hold goes in an adoption, in phase %q", after)
+	}
 	if !release.SameRolling(a.Rolling, release.Hold()) && after != release.Promoting && after != release.Returning && !batch {
 		c.fail("the hold goes in phase %q", after)
 	}

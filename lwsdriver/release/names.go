@@ -3,7 +3,10 @@
 
 package release
 
-import "strconv"
+import (
+	"strconv"
+	"strings"
+)
 
 // What Lockstep writes on objects. Nothing else of it is ever found in a cluster, but for events.
 const (
@@ -37,6 +40,10 @@ const (
 	// differs as soon as the policy adds metadata to the leader. On a snapshot it is the revision that is kept.
 	RevisionLabel = "lockstep.dev/revision"
 
+	// WorkloadLabel on a workload that was adopted is the name that hosts know it by. A release of it copies the label to
+	// what it adds, whose name follows from it.
+	WorkloadLabel = "lockstep.dev/workload"
+
 	// SnapshotAnnotation on a snapshot says what is known of it beside its template.
 	SnapshotAnnotation = "lockstep.dev/history"
 	// HistoryLimitAnnotation on the stable workload is how many revisions its history keeps. Its user sets it; see
@@ -69,12 +76,23 @@ const (
 	maxStatefulSetName = 52
 )
 
-// CanaryName is the name of the second workload that carries revision for the workload named stable.
-func CanaryName(stable, revision string) string {
+// CanaryName is the name of the second workload that carries revision for the workload that hosts know by a name. It does
+// not depend on what the workload's object is called, so that names do not grow with each second set that is adopted; but
+// for this: it is never that object's own.
+func CanaryName(workload, object, revision string) string {
 	if len(revision) > revisionPrefix {
 		revision = revision[:revisionPrefix]
 	}
-	return stable + "-" + revision
+	name := workload + "-" + revision
+	if name != object || revision == "" {
+		return name
+	}
+	// Two revisions that begin alike, and the object has the name of one: another last character keeps them apart.
+	last := "x"
+	if strings.HasSuffix(name, last) {
+		last = "z"
+	}
+	return name[:len(name)-1] + last
 }
 
 // BudgetName is the name of the PodDisruptionBudget that a release keeps over leaders, or over workers.

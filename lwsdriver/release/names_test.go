@@ -14,15 +14,18 @@ import (
 )
 
 func TestCanaryName(t *testing.T) {
-	tests := []struct{ name, reason, stable, revision, want string }{
-		{"Hash", "A prefix of the hash tells releases apart.", "vllm", "5d9f8c7b66", "vllm-5d9f8c"},
-		{"ShortHash", "LWS's hash has no fixed length.", "vllm", "5d9", "vllm-5d9"},
-		{"Exact", "Nothing to cut.", "vllm", "5d9f8c", "vllm-5d9f8c"},
+	tests := []struct{ name, reason, workload, object, revision, want string }{
+		{"Hash", "A prefix of the hash tells releases apart.", "vllm", "vllm", "5d9f8c7b66", "vllm-5d9f8c"},
+		{"ShortHash", "LWS's hash has no fixed length.", "vllm", "vllm", "5d9", "vllm-5d9"},
+		{"Exact", "Nothing to cut.", "vllm", "vllm", "5d9f8c", "vllm-5d9f8c"},
+		{"Adopted", "Names do not grow with each release.", "vllm", "vllm-77c4b6", "5d9f8c7b66", "vllm-5d9f8c"},
+		{"Alike", "Two objects can't have one name.", "vllm", "vllm-5d9f8c", "5d9f8c7b66", "vllm-5d9f8x"},
+		{"AlikeAgain", "Whatever the name ends with.", "vllm", "vllm-5d9f8x", "5d9f8x7b66", "vllm-5d9f8z"},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := CanaryName(tc.stable, tc.revision); got != tc.want {
-				t.Errorf("%s\nCanaryName(%q, %q) = %q, want %q", tc.reason, tc.stable, tc.revision, got, tc.want)
+			if got := CanaryName(tc.workload, tc.object, tc.revision); got != tc.want {
+				t.Errorf("%s\nCanaryName(%q, %q, %q) = %q, want %q", tc.reason, tc.workload, tc.object, tc.revision, got, tc.want)
 			}
 		})
 	}
@@ -38,7 +41,7 @@ func TestMaxStableName(t *testing.T) {
 		replicas := rapid.OneOf(rapid.IntRange(0, 101), rapid.IntRange(0, 1_000_000)).Draw(t, "replicas")
 		size := rapid.IntRange(1, math.MaxInt32/max(replicas, 1)).Draw(t, "size")
 		stable := "v" + strings.Repeat("x", MaxStableName(replicas)-1)
-		canary := CanaryName(stable, "0123456789")
+		canary := CanaryName(stable, stable, "0123456789")
 		check := func(what, name string, problems []string) {
 			if len(problems) > 0 {
 				t.Errorf("%s %q of %d characters: %v", what, name, len(name), problems)
@@ -59,7 +62,7 @@ func TestMaxStableName(t *testing.T) {
 func TestMaxStableNameIsTight(t *testing.T) {
 	for _, replicas := range []int{0, 1, 10, 11, 1000} {
 		stable := "v" + strings.Repeat("x", MaxStableName(replicas))
-		label := fmt.Sprintf("%s-%d-%s", CanaryName(stable, "0123456789"), max(replicas-1, 0), statefulSetHash)
+		label := fmt.Sprintf("%s-%d-%s", CanaryName(stable, stable, "0123456789"), max(replicas-1, 0), statefulSetHash)
 		if len(validation.IsValidLabelValue(label)) == 0 {
 			t.Errorf("%d replicas: one character more than MaxStableName would still do", replicas)
 		}

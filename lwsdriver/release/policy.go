@@ -33,6 +33,8 @@ type Policy struct {
 
 	// ScaleDownDelay is how long the groups that lost the requests stay after a blue-green promotion.
 	ScaleDownDelay time.Duration
+	// Adopt: a blue-green promotion makes the second set the workload, and the user's own object goes.
+	Adopt bool
 
 	// Traffic names the objects that carry the requests. Nil: nothing is routed.
 	Traffic *traffic.Policy
@@ -81,6 +83,7 @@ func ParsePolicy(p *pb.ReleasePolicy) (Policy, []Violation) {
 		v.add("policy.blue_green", "is for STYLE_BLUE_GREEN only: leave it out")
 	}
 	policy.ScaleDownDelay = v.duration("policy.blue_green.scale_down_delay", p.GetBlueGreen().GetScaleDownDelay(), 0)
+	v.promotion(&policy, p.GetBlueGreen().GetPromotion())
 	v.traffic(&policy, p.GetTraffic())
 	return policy, v.list
 }
@@ -108,6 +111,17 @@ func (v *violations) traffic(policy *Policy, p *pb.TrafficPolicy) {
 		v.list = append(v.list, Violation(b))
 	}
 	policy.Traffic, policy.WarmUp, policy.Drain = &parsed, warmUp, drain
+}
+
+func (v *violations) promotion(policy *Policy, p pb.BluePromotion) {
+	if _, known := pb.BluePromotion_name[int32(p)]; !known {
+		v.add("policy.blue_green.promotion", "%d is none of BLUE_PROMOTION_IN_PLACE and BLUE_PROMOTION_ADOPT", p)
+	}
+	policy.Adopt = p == pb.BluePromotion_BLUE_PROMOTION_ADOPT
+	if policy.Adopt && len(policy.LeaderLabels)+len(policy.LeaderAnnotations) > 0 {
+		v.add("policy.canary_leader_metadata",
+			"would stay on the leaders for good, since BLUE_PROMOTION_ADOPT makes them the workload's own: leave it out")
+	}
 }
 
 func (v *violations) style(s pb.Style) {

@@ -33,8 +33,21 @@ type Record struct {
 	UID types.UID `json:"uid,omitempty"`
 	// Saved is the user's own rolling update configuration, given back by Disown and used by promotion.
 	Saved lws.RollingUpdateConfiguration `json:"saved"`
+	// Workload is the name that hosts know the workload by, where it is not the object's own: the object was a release's
+	// second set once, and was adopted. See WorkloadLabel.
+	Workload string `json:"workload,omitempty"`
+	// Succeeds is the name of the object that this one took the place of: hosts that were told of it may go on to name it.
+	Succeeds string `json:"succeeds,omitempty"`
 	// Release is the one in flight or the last one that ended. Nil: none since the workload was adopted.
 	Release *Release `json:"release,omitempty"`
+}
+
+// KnownAs is the name that hosts know the workload by whose object has this name.
+func (r *Record) KnownAs(object string) string {
+	if r == nil || r.Workload == "" {
+		return object
+	}
+	return r.Workload
 }
 
 // Release is one attempt to move a workload from its stable revision to its update revision.
@@ -64,6 +77,9 @@ type Release struct {
 	Open bool `json:"open,omitempty"`
 	// Traffic is where the host wants the requests to go. Nil: to the stable leaders.
 	Traffic *Traffic `json:"traffic,omitempty"`
+	// Successor names the second set while it is being adopted, and Groups is how many groups the workload had before.
+	Successor string `json:"successor,omitempty"`
+	Groups    int    `json:"groups,omitempty"`
 }
 
 // Template is the part of a LeaderWorkerSet's spec of which LWS makes revisions.
@@ -81,6 +97,11 @@ const (
 	Progressing Phase = "Progressing"
 	// Promoting: the stable workload is released to roll natively to the update revision.
 	Promoting Phase = "Promoting"
+	// Standby: the second set has the requests and is to be adopted; the stable groups stand by for the policy's
+	// ScaleDownDelay, so that one write of the routes returns the requests to them.
+	Standby Phase = "Standby"
+	// Adopting: the second set becomes the workload, and the object that the record is on goes. There is no way back.
+	Adopting Phase = "Adopting"
 	// Promoted: every stable group is at the update revision and the hold is back; what the release added goes.
 	Promoted Phase = "Promoted"
 	// Returning: groups of the user's own workload are at another revision than the stable one, and come back to it: LWS
@@ -93,7 +114,9 @@ const (
 )
 
 // Unfinished says whether the release still changes the workload, whatever is left of what it added.
-func (p Phase) Unfinished() bool { return p == Progressing || p == Promoting || p == Returning }
+func (p Phase) Unfinished() bool {
+	return p == Progressing || p == Promoting || p == Standby || p == Adopting || p == Returning
+}
 
 // Target is the batch that a host asked for last.
 type Target struct {
@@ -242,7 +265,11 @@ func (r *Release) validate() error {
 		return fmt.Errorf("release id %q is invalid", r.ID)
 	}
 	switch r.Phase {
-	case Progressing, Promoting, Promoted, Returning, RollingBack, Nothing:
+	case Progressing, Promoting, Standby, Promoted, Returning, RollingBack, Nothing:
+	case Adopting:
+		if r.Successor == "" || r.Groups < 0 {
+			return fmt.Errorf("phase %q with successor %q and %d groups", r.Phase, r.Successor, r.Groups)
+		}
 	default:
 		return fmt.Errorf("phase %q is unknown", r.Phase)
 	}

@@ -165,14 +165,6 @@ func TestCanaryRefused(t *testing.T) {
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, "nothing-there")
 		w.mustBeUntouched()
 	})
-	t.Run("styles", func(t *testing.T) {
-		w := e.in(t).deploy(model("style", 2, 1))
-		p := policy("100%")
-		p.Style, p.BlueGreen = pb.Style_STYLE_BLUE_GREEN, &pb.BlueGreenPolicy{Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT}
-		_, err := w.tryInitialize("r1", p)
-		mustFail(t, err, pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "BLUE_PROMOTION_ADOPT")
-		w.mustBeUntouched()
-	})
 	t.Run("mixed revisions", func(t *testing.T) {
 		w := e.in(t).deploy(model("mixed", 4, 1, rolling("1", "0", 2)))
 		w.edit(image("v2"))

@@ -218,9 +218,31 @@ func (r *replay) stable(old, s *lws.LeaderWorkerSet) {
 	if now.phase() == "Promoted" && then.phase() != "Promoted" {
 		r.completed++
 	}
+	r.adopting(old, s, now, then)
 	if now.phase() == "RollingBack" && then.phase() != "RollingBack" {
 		r.rolledBack++
 	}
+}
+
+// adopting checks that the groups of a workload whose second set is adopted stand by for as long as the policy says, and go
+// only while that set is whole.
+func (r *replay) adopting(old, s *lws.LeaderWorkerSet, now, then *record) {
+	if now.phase() != "Adopting" {
+		return
+	}
+	if then.phase() != "Adopting" {
+		delay, err := time.ParseDuration(cmp.Or(now.Release.Policy.BlueGreen.ScaleDownDelay, "0s"))
+		stood := then.phase() == "Standby" && now.Release.PhaseAt.Sub(then.Release.PhaseAt) >= delay
+		r.check(ruleDelay, err == nil && (delay == 0 && then.phase() == "Promoting" || stood), "%s is adopted away from phase %q", s.Name, then.phase())
+	}
+	if old == nil || replicasOf(s) >= replicasOf(old) {
+		return
+	}
+	whole := false
+	for _, c := range r.sets {
+		whole = whole || c.Labels[stableLabel] == s.Name && r.available(c) >= int(replicasOf(old))
+	}
+	r.check(ruleAvailable, whole, "the groups of %s go, and its second set is not whole", s.Name)
 }
 
 // hold checks the configuration of the user's workload against what the release is about.

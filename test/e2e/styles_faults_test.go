@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
@@ -26,7 +27,8 @@ type course struct {
 	batches []int32
 	intent  pb.FinalizeIntent
 	// takenBack: the release is promoted first, and its groups never get ready, so that the promotion is never over.
-	takenBack bool
+	// stoodBy: it is, and taken back while the groups that it leaves stand by.
+	takenBack, stoodBy bool
 }
 
 // courses are those of a style. In place the way back from the last batch is another one than before it.
@@ -35,8 +37,11 @@ func courses(s style) []course {
 		{name: "promote", batches: []int32{0, 1}, intent: promote},
 		{name: "rollback", batches: []int32{0}, intent: rollback},
 	}
-	if s.inPlace() {
+	switch {
+	case s.inPlace():
 		all = append(all, course{name: "rollback-of-all", batches: []int32{0, 1}, intent: rollback})
+	case s.adopts:
+		all[1] = course{name: "stood-by", batches: []int32{0, 1}, intent: rollback, stoodBy: true}
 	}
 	return all
 }
@@ -49,7 +54,7 @@ func moreCourses(s style) []course {
 // The driver is killed after every single write of a release: before the answer gets to it, or right after that.
 func TestStylesKilledAtEveryWrite(t *testing.T) {
 	t.Parallel()
-	eachCourse(t, moreCourses, func(t *testing.T, s style, c course, want string) {
+	eachCourse(t, ladenAdoptStyle, moreCourses, func(t *testing.T, s style, c course, want string) {
 		for _, late := range []bool{false, true} {
 			t.Run(fmt.Sprintf("answered=%t", late), func(t *testing.T) {
 				t.Parallel()
@@ -73,7 +78,7 @@ func TestStylesKilledAtEveryWrite(t *testing.T) {
 // of it in time.
 func TestStylesFaultyTransport(t *testing.T) {
 	t.Parallel()
-	eachCourse(t, courses, func(t *testing.T, s style, c course, want string) {
+	eachCourse(t, adoptStyle, courses, func(t *testing.T, s style, c course, want string) {
 		for _, h := range append(slices.Clone(harms), anyHarm(1), anyHarm(2)) {
 			t.Run(h.name, func(t *testing.T) {
 				t.Parallel()
@@ -85,10 +90,10 @@ func TestStylesFaultyTransport(t *testing.T) {
 	})
 }
 
-// eachCourse runs a test for each style and course. want is where it ends when nothing happens.
-func eachCourse(t *testing.T, courses func(style) []course, test func(t *testing.T, s style, c course, want string)) {
+// eachCourse runs a test for each style, one more of them, and each course. want is where it ends when nothing happens.
+func eachCourse(t *testing.T, more style, courses func(style) []course, test func(t *testing.T, s style, c course, want string)) {
 	t.Helper()
-	for _, s := range allStyles {
+	for _, s := range append(slices.Clone(allStyles), more) {
 		for _, c := range courses(s) {
 			t.Run(s.name+"/"+c.name, func(t *testing.T) {
 				d := disturb(t, s, c, harm{})
@@ -116,13 +121,31 @@ func disturb(t *testing.T, s style, c course, h harm) *disturbed {
 	e.driver = driver.Prepare(t, p.kubeconfig, e.namespace)
 	e.driver.Begin()
 	p.open()
-	return &disturbed{t, e.deploy(model("model", 3, 2)), p, s, c}
+	w := e.deploy(model("model", 3, 2))
+	if s.laden {
+		w.serve()
+		w.autoscale(3, 3, selectPolicies(maxChange, minChange))
+	}
+	return &disturbed{t, w, p, s, c}
+}
+
+// policy is that of the release.
+func (d *disturbed) policy() *pb.ReleasePolicy {
+	p := d.style.policy(policy("50%", "100%"))
+	if d.style.laden {
+		p.GroupDisruptionBudget = true
+		p = d.w.routed(p)
+	}
+	if d.style.adopts {
+		p = adopting(p, map[bool]float64{true: -1}[d.course.stoodBy])
+	}
+	return p
 }
 
 // run takes the release through its course.
 func (d *disturbed) run() {
 	d.t.Helper()
-	w, p := d.w, d.style.policy(policy("50%", "100%"))
+	w, p := d.w, d.policy()
 	d.call("Adopt", func(ctx context.Context) error {
 		_, err := w.driver.Adopt(ctx, &pb.AdoptRequest{Workload: w.ref()})
 		return err
@@ -140,6 +163,15 @@ func (d *disturbed) run() {
 	}
 	if d.course.takenBack {
 		d.beginPromotion()
+	}
+	if d.course.stoodBy {
+		d.call("Finalize", func(context.Context) error {
+			r, err := w.tryFinalize("r1", promote, seconds(0.1))
+			if err == nil && r.GetContext().GetReason() != "WaitingForScaleDownDelay" {
+				return fmt.Errorf("%w: %s", errNotYet, show(r.GetContext()))
+			}
+			return err
+		})
 	}
 	d.call("Finalize", func(context.Context) error {
 		r, err := w.tryFinalize("r1", d.course.intent, long)
@@ -166,7 +198,7 @@ func (d *disturbed) beginPromotion() {
 		return err
 	})
 	d.call("the promotion's first group", func(context.Context) error {
-		if d.style != blueGreenStyle && d.w.groupsWith("v2") == 0 {
+		if d.style.pb != pb.Style_STYLE_BLUE_GREEN && d.w.groupsWith("v2") == 0 {
 			return errNotYet
 		}
 		return nil
@@ -183,7 +215,11 @@ func settled(r *pb.InitializeResponse, err error) error {
 // call repeats a call until it succeeds, and starts the driver anew where it has been killed.
 func (d *disturbed) call(what string, call func(context.Context) error) {
 	d.t.Helper()
-	d.w.eventually(what+" succeeds", func(ctx context.Context) error {
+	patience := await.Patience
+	if d.style.adopts {
+		patience *= 4 // twice the writes in one call, and a watch that was told that it is too old comes back later each time
+	}
+	await.NilWithin(d.t, patience, what+" succeeds", func(ctx context.Context) error {
 		err := call(ctx)
 		if d.proxy.hasCrashed() {
 			d.w.driver.Kill()
@@ -209,7 +245,15 @@ func (d *disturbed) mustEnd(want string) {
 // end is all that a release leaves behind, but for its times.
 func (d *disturbed) end() string {
 	d.t.Helper()
-	w := d.w
+	w, more := d.w, ""
+	if d.style.adopts && d.course.intent == promote {
+		w = w.mustBeAdopted()
+	}
+	if d.style.laden {
+		d.w.mustServe(w.name)
+		d.w.awaitGivenBack()
+		more = fmt.Sprintf("autoscaler %s\n", asJSON(d.w.hpa().Spec))
+	}
 	w.mustRest()
 	w.awaitReady()
 	if tag := map[pb.FinalizeIntent]string{promote: "v2", rollback: "v1"}[d.course.intent]; tag != "" {
@@ -220,6 +264,6 @@ func (d *disturbed) end() string {
 	for name, p := range w.stablePods() {
 		groups[name] = fmt.Sprint(p.Spec.Containers[0].Image, " ", p.Labels[lws.RevisionKey])
 	}
-	return fmt.Sprintf("spec %s\nsaved %s phase %s from %s to %s\ngroups %s", w.spec(), asJSON(r.Saved), r.phase(),
+	return more + fmt.Sprintf("spec %s\nsaved %s phase %s from %s to %s\ngroups %s", w.spec(), asJSON(r.Saved), r.phase(),
 		r.Release.StableRevision, r.Release.UpdateRevision, asJSON(groups))
 }

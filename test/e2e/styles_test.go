@@ -17,12 +17,17 @@ import (
 type style struct {
 	name string
 	pb   pb.Style
+	// adopts: the promotion makes the second set the workload. laden: it has requests, an autoscaler and budgets to pass on.
+	adopts, laden bool
 }
 
 var (
-	canaryStyle    = style{"canary", pb.Style_STYLE_CANARY}
-	blueGreenStyle = style{"blue-green", pb.Style_STYLE_BLUE_GREEN}
-	partitionStyle = style{"partition", pb.Style_STYLE_PARTITION}
+	canaryStyle    = style{name: "canary", pb: pb.Style_STYLE_CANARY}
+	blueGreenStyle = style{name: "blue-green", pb: pb.Style_STYLE_BLUE_GREEN}
+	partitionStyle = style{name: "partition", pb: pb.Style_STYLE_PARTITION}
+
+	adoptStyle      = style{name: "adopt", pb: pb.Style_STYLE_BLUE_GREEN, adopts: true}
+	ladenAdoptStyle = style{name: "adopt", pb: pb.Style_STYLE_BLUE_GREEN, adopts: true, laden: true}
 
 	allStyles = []style{canaryStyle, blueGreenStyle, partitionStyle}
 	newStyles = allStyles[1:]

@@ -8,12 +8,16 @@ package traffic
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -138,4 +142,78 @@ func TestTrafficBlueGreenShortcuts(t *testing.T) {
 		s.passes(g)
 		s.mustBeGivenBack()
 	})
+}
+
+// The second set is adopted: requests go to green by the canary's Service first, and by the user's own in the end, with or
+// without a selector that names the workload. In the delay before that they go back to blue. No request is lost.
+func TestTrafficBlueGreenAdopt(t *testing.T) {
+	blue := load.Shares{"model": 100}
+	adopt := func(delay time.Duration) *pb.ReleasePolicy {
+		p := blueGreen("100%")
+		p.BlueGreen = &pb.BlueGreenPolicy{Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT, ScaleDownDelay: durationpb.New(delay)}
+		return p
+	}
+	for _, pinned := range []bool{false, true} {
+		t.Run(fmt.Sprintf("adopted, named by the Service %t", pinned), func(t *testing.T) {
+			s := serve(t)
+			if pinned {
+				s.pin("model")
+			}
+			g := s.load(load.Options{Rate: 600, LongEvery: 100, LongFor: longest})
+			g.Begin(load.Phase{Name: "blue alone", Want: blue})
+			s.await(g, 1000)
+			name := s.beginBy(adopt(longest))
+			green := load.Shares{name: 100}
+			s.upgrade(0)
+			g.Begin(load.Phase{Name: "to green"})
+			s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+			g.Begin(load.Phase{Name: "adopted", Want: green})
+			s.await(g, 3000)
+			s.passes(g)
+			if pinned {
+				s.user["Service"] = strings.ReplaceAll(s.user["Service"], `"leaderworkerset.sigs.k8s.io/name":"model"`,
+					`"leaderworkerset.sigs.k8s.io/name":"`+name+`"`)
+			}
+			s.mustBeGivenBackBut(name)
+			if _, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Get(t.Context(), s.name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				t.Errorf("blue is still there (%v)", err)
+			}
+		})
+	}
+	t.Run("taken back in the delay", func(t *testing.T) {
+		s := serve(t)
+		g := s.load(load.Options{Rate: 600, LongEvery: 100, LongFor: longest})
+		g.Begin(load.Phase{Name: "blue alone", Want: blue})
+		s.await(g, 1000)
+		name := s.beginBy(adopt(time.Hour))
+		s.upgrade(0)
+		g.Begin(load.Phase{Name: "to green"})
+		if _, err := s.Finalize(t.Context(), &pb.FinalizeRequest{Workload: s.ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE}); err != nil {
+			t.Fatal(err)
+		}
+		await.Nil(t, "blue stands by", func(ctx context.Context) error {
+			r, err := s.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: s.ref})
+			if err == nil && r.GetContext().GetReason() != "WaitingForScaleDownDelay" {
+				err = fmt.Errorf("the context is %v", r.GetContext())
+			}
+			return err
+		})
+		g.Begin(load.Phase{Name: "blue stands by", Want: load.Shares{name: 100}})
+		s.await(g, 3000)
+		g.Begin(load.Phase{Name: "taken back", Want: blue})
+		s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+		s.await(g, 3000)
+		s.passes(g)
+		s.mustBeGivenBack()
+	})
+}
+
+// pin has the user's Service name the workload.
+func (s *served) pin(name string) {
+	s.t.Helper()
+	patch := fmt.Appendf(nil, `{"spec": {"selector": {"leaderworkerset.sigs.k8s.io/name": %q}}}`, name)
+	if _, err := s.kube.CoreV1().Services(s.namespace).Patch(s.t.Context(), "stable", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+	s.user = s.carriers()
 }

@@ -90,7 +90,8 @@ const (
 	BluePromotion_BLUE_PROMOTION_UNSPECIFIED BluePromotion = 0
 	// The user's object is rolled to the update revision without traffic, takes the traffic back, and green goes.
 	BluePromotion_BLUE_PROMOTION_IN_PLACE BluePromotion = 1
-	// Green is the workload from then on; blue goes after `scale_down_delay`.
+	// Green is the workload from then on, and goes by blue's name; blue stands by for `scale_down_delay`, in which a rollback
+	// returns the traffic to it, and is deleted.
 	BluePromotion_BLUE_PROMOTION_ADOPT BluePromotion = 2
 )
 
@@ -452,7 +453,8 @@ type BlueGreenPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Optional.
 	Promotion BluePromotion `protobuf:"varint,1,opt,name=promotion,proto3,enum=lockstep.v1alpha1.BluePromotion" json:"promotion,omitempty"`
-	// Optional. How long the set of groups that lost the traffic stays after the promotion.
+	// Optional. How long the set of groups that lost the traffic stays, with all its groups: in place after the promotion, with
+	// ADOPT before it is over.
 	ScaleDownDelay *durationpb.Duration `protobuf:"bytes,2,opt,name=scale_down_delay,json=scaleDownDelay,proto3" json:"scale_down_delay,omitempty"`
 	// Optional. True goes on although a quota or the nodes cannot hold the second set.
 	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`

@@ -1,0 +1,204 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// adoptedIn is what the driver added to default/vllm, once it is a workload of its own.
+func adoptedIn(t *testing.T, change ...func(*lws.LeaderWorkerSet, *release.Record)) *lws.LeaderWorkerSet {
+	t.Helper()
+	w := inPhase(t, release.Promoted)
+	w.Name, w.UID = "vllm-new", "successor"
+	record, err := release.DecodeRecord(w.Annotations[release.RecordAnnotation])
+	if err != nil {
+		t.Fatal(err)
+	}
+	record.UID, record.Workload = w.UID, "vllm"
+	w.Labels = map[string]string{release.WorkloadLabel: "vllm"}
+	for _, f := range change {
+		f(w, record)
+	}
+	return withRecord(t, w, *record)
+}
+
+// A name means the object of that name, or else the one that was adopted in its place, as label and record say.
+func TestNamed(t *testing.T) {
+	other := types.NamespacedName{Namespace: vllm.Namespace, Name: "vllm-new"}
+	for _, tt := range []struct {
+		name, reason string
+		objects      []*lws.LeaderWorkerSet
+		want         types.NamespacedName
+	}{
+		{"nobody", "there is none", nil, vllm},
+		{"itself", "an object of that name comes first", []*lws.LeaderWorkerSet{inPhase(t, release.Promoted), adoptedIn(t)}, vllm},
+		{"adopted", "it goes by the old name", []*lws.LeaderWorkerSet{adoptedIn(t)}, other},
+		{"adopted twice", "and so it does the second time", []*lws.LeaderWorkerSet{
+			adoptedIn(t, func(_ *lws.LeaderWorkerSet, r *release.Record) { r.Succeeds = "vllm-old" }),
+		}, other},
+		{"one after the other", "the first has not gone yet", []*lws.LeaderWorkerSet{
+			adoptedIn(t, func(w *lws.LeaderWorkerSet, r *release.Record) { w.Name, w.UID, r.UID = "vllm-newer", "newer", "newer" }),
+			adoptedIn(t, func(_ *lws.LeaderWorkerSet, r *release.Record) {
+				r.Release.Phase, r.Release.Successor = release.Adopting, "vllm-newer"
+			}),
+		}, other},
+		{"two", "nobody knows which is meant", []*lws.LeaderWorkerSet{
+			adoptedIn(t), adoptedIn(t, func(w *lws.LeaderWorkerSet, r *release.Record) { w.Name, w.UID, r.UID = "vllm-newer", "newer", "newer" }),
+		}, vllm},
+		{"copied", "the record is another object's", []*lws.LeaderWorkerSet{
+			adoptedIn(t, func(w *lws.LeaderWorkerSet, _ *release.Record) { w.UID = "copy" }),
+		}, vllm},
+		{"label alone", "labels are copied", []*lws.LeaderWorkerSet{
+			adoptedIn(t, func(_ *lws.LeaderWorkerSet, r *release.Record) { r.Workload = "" }),
+		}, vllm},
+		{"record alone", "who takes the label off gives the name up", []*lws.LeaderWorkerSet{
+			adoptedIn(t, func(w *lws.LeaderWorkerSet, _ *release.Record) { w.Labels = nil }),
+		}, vllm},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t, tt.objects...)
+			if got := b.caches.named(vllm); got != tt.want {
+				t.Errorf("%s: default/vllm means %s, not %s", tt.reason, got, tt.want)
+			}
+			if got := b.caches.named(other); got != other {
+				t.Errorf("its own name means %s", got)
+			}
+		})
+	}
+	b := newBed(t, adoptedIn(t, func(_ *lws.LeaderWorkerSet, r *release.Record) { r.Succeeds = "vllm-old" }))
+	before := types.NamespacedName{Namespace: vllm.Namespace, Name: "vllm-old"}
+	if got := b.caches.named(before); got != other {
+		t.Errorf("the name of the object before means %s", got)
+	}
+	if b.locks.workload = before; !b.locks.covers(other) {
+		t.Error("a driver of the object before does not work on its successor")
+	}
+	b.locks.workload = vllm
+	if !b.locks.covers(other) || b.locks.covers(types.NamespacedName{Namespace: vllm.Namespace, Name: "another"}) {
+		t.Error("a driver of default/vllm does not work on what goes by that name, or on others")
+	}
+}
+
+// What a release adds to an adopted workload is found as ever, and what only looks like it is not.
+func TestAddedToSuccessor(t *testing.T) {
+	w := adoptedIn(t)
+	s := &seen{key: keyOf(w), stable: w}
+	s.Record, _ = release.DecodeRecord(w.Annotations[release.RecordAnnotation])
+	c, err := newCanary(s, plan.CreateCanary{Name: s.canaryName("newer"), Revision: "newer", Replicas: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stable, added := addedTo(c); c.Name != "vllm-newer" || !added || stable != w.Name || len(otherNames(c)) > 0 {
+		t.Errorf("%s is added to %q (%t)", c.Name, stable, added)
+	}
+	if c.Name = "copy"; len(otherNames(c)) > 0 {
+		t.Error("a copy takes the name")
+	}
+	if _, added := addedTo(c); added {
+		t.Error("a copy is taken for an added one")
+	}
+}
+
+// One request makes the second set a workload: nothing ties it to the other any more, and the template that was edited
+// meanwhile comes with the hold.
+func TestHandOver(t *testing.T) {
+	for _, edited := range []bool{false, true} {
+		stable := inPhase(t, release.Adopting)
+		record, err := release.DecodeRecord(inPhase(t, release.Promoting).Annotations[release.RecordAnnotation])
+		if err != nil {
+			t.Fatal(err)
+		}
+		record.Release.Phase, record.Release.Successor, record.Release.Groups = release.Adopting, "vllm-new", 4
+		stable = withRecord(t, stable, *record)
+		stable.Annotations[release.HistoryLimitAnnotation] = "3"
+		green := canaryOf(t, stable)
+		if edited {
+			stable.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels = map[string]string{"edited": "true"}
+		}
+		b := newBed(t, stable, green)
+		var sent []operation
+		b.failPatches(func() error { return errBehind })
+		s := b.look()
+		_, _ = b.applier.apply(t.Context(), s, plan.HandOver{Name: green.Name, Record: release.Record{Saved: record.Saved, Workload: "vllm"}})
+		for _, a := range b.sets.Actions() {
+			if p, ok := a.(interface{ GetPatch() []byte }); ok {
+				if err := json.Unmarshal(p.GetPatch(), &sent); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		done := map[string]any{}
+		for _, o := range sent {
+			if o.Op != "test" {
+				done[o.Op+" "+o.Path] = o.Value
+			}
+		}
+		want := []string{
+			"add /metadata/annotations/lockstep.dev~1release", "remove /metadata/annotations/lockstep.dev~1target",
+			"add /metadata/annotations/lockstep.dev~1history-limit", "add /metadata/labels/lockstep.dev~1workload",
+			"remove /metadata/labels/lockstep.dev~1role", "remove /metadata/labels/lockstep.dev~1stable", "remove /metadata/labels/lockstep.dev~1revision",
+			"add /metadata/finalizers", "add /metadata/ownerReferences", "add /spec/rolloutStrategy/rollingUpdateConfiguration",
+		}
+		if edited {
+			want = append(want, "add /spec/leaderWorkerTemplate")
+		}
+		for _, w := range want {
+			if _, ok := done[w]; !ok {
+				t.Errorf("edited %t: no %s", edited, w)
+			}
+		}
+		if len(done) != len(want) {
+			t.Errorf("edited %t: more than that is written: %v", edited, done)
+		}
+		if o, ok := done["add /metadata/ownerReferences"].([]any); !ok || len(o) > 0 {
+			t.Errorf("owners %v are left", done["add /metadata/ownerReferences"])
+		}
+		tests := slices.DeleteFunc(sent, func(o operation) bool { return o.Op != "test" })
+		if len(tests) < 5 {
+			t.Errorf("it is written whatever has changed: %v", tests)
+		}
+	}
+}
+
+// What an adoption would lose is refused.
+func TestCheckAdopts(t *testing.T) {
+	adopt := &pb.ReleasePolicy{BlueGreen: &pb.BlueGreenPolicy{Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT}}
+	for name, tt := range map[string]struct {
+		policy *pb.ReleasePolicy
+		change func(*lws.LeaderWorkerSet)
+		want   pb.ErrorReason
+	}{
+		"nothing":  {adopt, func(*lws.LeaderWorkerSet) {}, 0},
+		"in place": {&pb.ReleasePolicy{}, func(w *lws.LeaderWorkerSet) { w.Labels = map[string]string{"kustomize.toolkit.fluxcd.io/name": "a"} }, 0},
+		"Flux": {
+			adopt, func(w *lws.LeaderWorkerSet) { w.Labels = map[string]string{"kustomize.toolkit.fluxcd.io/name": "a"} },
+			pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER,
+		},
+		"Argo CD": {
+			adopt, func(w *lws.LeaderWorkerSet) { w.Annotations["argocd.argoproj.io/tracking-id"] = "a" }, pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER,
+		},
+		"volumes": {adopt, func(w *lws.LeaderWorkerSet) {
+			w.Spec.LeaderWorkerTemplate.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{}}
+		}, pb.ErrorReason_ERROR_REASON_UNSUPPORTED},
+	} {
+		w := unrecorded()
+		w.Labels, w.Annotations = nil, map[string]string{}
+		tt.change(w)
+		if err := checkAdopts(&seen{key: keyOf(w), stable: w}, tt.policy); drivererr.Reason(err) != tt.want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+)
+
+// A workload that adopted a second set goes by its old name, though its object has another one. Hosts may use either, and
+// that of the object before, which a release under way was begun with. An object of that very name comes first: somebody made
+// a new one, and means it.
+
+// knownIndex finds workloads by the names that hosts know them by, but their own.
+const knownIndex = "known"
+
+func indexKnown(obj any) ([]string, error) {
+	w, ok := obj.(*lws.LeaderWorkerSet)
+	if !ok {
+		return nil, nil
+	}
+	var keys []string
+	for _, name := range otherNames(w) {
+		keys = append(keys, types.NamespacedName{Namespace: w.Namespace, Name: name}.String())
+	}
+	return keys, nil
+}
+
+// otherNames are the names that hosts know a workload by, but its own; the lasting one comes first. The label alone is not
+// trusted, since manifests are copied with all their labels: the record says so, too, and is the workload's own.
+func otherNames(w *workload) []string {
+	label := w.Labels[release.WorkloadLabel]
+	if _, added := addedTo(w); added || label == "" {
+		return nil
+	}
+	record, err := release.DecodeRecord(w.Annotations[release.RecordAnnotation])
+	if err != nil || record.UID != w.UID || record.Workload != label {
+		return nil
+	}
+	names := []string{label}
+	if before := record.Succeeds; before != "" && before != label {
+		names = append(names, before)
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return name == w.Name })
+}
+
+// named is the workload that is known by a name: of two, of which one is about to go, that one, as long as it is there. It is
+// the key itself if there is none, or more than one.
+func (c *caches) named(key types.NamespacedName) types.NamespacedName {
+	if c.workload(key) != nil {
+		return key
+	}
+	objs, err := c.workloads.GetIndexer().ByIndex(knownIndex, key.String())
+	if err != nil {
+		return key
+	}
+	var all []*workload
+	for _, obj := range objs {
+		if w, ok := obj.(*lws.LeaderWorkerSet); ok {
+			all = append(all, w)
+		}
+	}
+	for _, w := range all {
+		next := successorOf(w)
+		if len(all) == 1 || len(all) == 2 && slices.ContainsFunc(all, func(other *workload) bool { return other.Name == next }) {
+			return keyOf(w)
+		}
+	}
+	return key
+}
+
+// successorOf names the second set that is being adopted in the place of a workload. Empty: there is none.
+func successorOf(w *workload) string {
+	record, err := release.DecodeRecord(w.Annotations[release.RecordAnnotation])
+	if err != nil || record.Release == nil {
+		return ""
+	}
+	return record.Release.Successor
+}
+
+// goesBy says whether hosts know the workload by a name that is not its own.
+func (c *caches) goesBy(key, name types.NamespacedName) bool {
+	w := c.workload(key)
+	return w != nil && key.Namespace == name.Namespace && slices.Contains(otherNames(w), name.Name)
+}
+
+// succeeded says whether the second set that a record names as successor is a workload of its own.
+func (c *caches) succeeded(s *seen) bool {
+	if s.Record == nil || s.Record.Release == nil || s.Record.Release.Successor == "" {
+		return false
+	}
+	w := c.workload(types.NamespacedName{Namespace: s.key.Namespace, Name: s.Record.Release.Successor})
+	return w != nil && stableKey(w) != s.key
+}
+
+// canaryName is the name of what a release of the workload adds for a revision.
+func (s *seen) canaryName(revision string) string {
+	return release.CanaryName(s.Record.KnownAs(s.key.Name), s.key.Name, revision)
+}

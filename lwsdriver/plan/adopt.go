@@ -1,0 +1,325 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// A blue-green promotion may adopt the second set instead of rolling the user's own groups. Requests move as for any other;
+// then those groups stand by for the policy's ScaleDownDelay, so that one write returns the requests to them. After that
+// everything that is the workload's passes on, a write at a time and in an order in which the stable Service leads to a
+// whole set at any instant, and the user's object goes. What is next is told by what has passed on already.
+
+// HandOver makes an added workload a held one of its own: nothing of the release is left on it but the record. If the
+// template in the spec of the user's workload was edited since, it gets that one too, which waits under the hold.
+type HandOver struct {
+	Name   string
+	Record release.Record
+}
+
+// DeleteStable asks for the deletion of the user's workload, which has no groups any more and nothing that is its own.
+type DeleteStable struct{ Name string }
+
+// PassHistory makes an entry of the history the successor's.
+type PassHistory struct{ Revision, To string }
+
+func (HandOver) action()     {}
+func (DeleteStable) action() {}
+func (PassHistory) action()  {}
+
+func (a HandOver) String() string {
+	return fmt.Sprintf("make %s the workload that is known as %s", a.Name, a.Record.Workload)
+}
+func (a DeleteStable) String() string { return "delete " + a.Name + ", which has passed everything on" }
+func (a PassHistory) String() string {
+	return fmt.Sprintf("pass revision %s of the history on to %s", a.Revision, a.To)
+}
+
+// Reasons of decisions about an adoption.
+const (
+	ReasonScalingDown   = "StableScalingDown"
+	ReasonHandingOver   = "HandingOver"
+	ReasonSuccessorGone = "SuccessorGone"
+	ReasonHistoryUnread = "HistoryNotSynced"
+)
+
+// adopts says whether the release's promotion adopts the second set.
+func (o Observation) adopts() bool { return o.switches() && o.Policy.Adopt }
+
+// adopting says whether there is no way back any more.
+func (o Observation) adopting() bool {
+	return o.release() != nil && o.Record.Release.Phase == release.Adopting
+}
+
+// emptied says whether nothing is left of the user's own groups.
+func (o Observation) emptied() bool { return o.Stable.Replicas == 0 && o.Stable.existing() == 0 }
+
+// returned is where requests go in an adoption while the user's own groups are there: by the stable Service, which leads to
+// the second set.
+func returned() traffic.Desired { return traffic.Desired{Passed: true, Prepared: true} }
+
+// passedOn is where requests go in an adoption: nothing is left of the release on the user's objects once they have returned
+// and the groups that had them are gone.
+func (o Observation) passedOn() traffic.Desired {
+	d := returned()
+	if !o.emptied() || o.Traffic == nil {
+		return d
+	}
+	if v := o.Traffic.Look(d); v.Weight > 0 || v.Prepared && !v.Withdrawn {
+		return d
+	}
+	return traffic.Desired{Passed: true}
+}
+
+// untouched says whether a promotion that adopts has left the user's own groups as they were. It has not where they had to
+// be brought back.
+func (o Observation) untouched() bool { return o.adopts() && len(o.strayed()) == 0 }
+
+// standDown is the way back of a promotion that has not touched the user's own groups, when their template is back.
+func standDown(o Observation) Decision {
+	const why = "the stable template is back while its groups stand by: roll back"
+	next := moved(o, func(r *release.Release) { r.Phase = release.RollingBack })
+	next.Saved = Saved(o)
+	return Decision{
+		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateReturned, Message: why,
+		Action: SetStable{Record: next, Rolling: release.Hold(), Why: why},
+	}
+}
+
+// standBy keeps the user's own groups, which have no requests, for as long as the policy says.
+func standBy(o Observation) Decision {
+	r, c := o.Record.Release, o.canary()
+	d := Decision{State: pb.State_STATE_PROMOTING, Reason: ReasonScaleDownDelay}
+	until := r.PhaseAt.Add(o.Policy.ScaleDownDelay)
+	switch left := until.Sub(o.Now); {
+	case r.Phase == release.Promoting && o.Policy.ScaleDownDelay > 0:
+		d.Message = fmt.Sprintf("%s has the requests; the groups of %s stand by for %s", c.Name, o.Stable.Name, o.Policy.ScaleDownDelay)
+		next := moved(o, func(r *release.Release) { r.Phase = release.Standby })
+		d.Action = SetStable{Record: next, Rolling: release.Hold(), Why: d.Message}
+	case r.Phase == release.Standby && left > 0:
+		d.Recheck = left
+		d.Message = fmt.Sprintf("%s has the requests; the groups of %s stand by until %s, and a rollback returns the requests to them",
+			c.Name, o.Stable.Name, until.UTC().Format("15:04:05 MST"))
+	case c.mixed():
+		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(*c)
+	default:
+		d.Reason, d.Message = ReasonHandingOver, "adopt "+c.Name
+		next := moved(o, func(r *release.Release) {
+			r.Phase, r.Successor, r.Groups = release.Adopting, c.Name, o.Stable.Replicas
+		})
+		d.Action = SetStable{Record: next, Rolling: release.Hold(), Why: d.Message}
+	}
+	return d
+}
+
+// mixed says whether a group is not at the workload's revision: somebody edited its template, and LWS takes them back.
+func (w Workload) mixed() bool {
+	return slices.ContainsFunc(w.Groups, func(g Group) bool { return g.Revision != "" && !g.at(w.Revision) })
+}
+
+func mixedMessage(w Workload) string {
+	return fmt.Sprintf("the groups of %s are at revisions %s, since its template was edited; LeaderWorkerSet takes them back",
+		w.Name, strings.Join(w.revisions(), ", "))
+}
+
+// adopt passes on what is the user's workload's, and takes it away.
+func adopt(o Observation) Decision {
+	const state = pb.State_STATE_PROMOTING
+	c := o.canary()
+	if o.Succeeded {
+		return leave(o)
+	}
+	if c == nil || c.Deleting {
+		return recall(o)
+	}
+	if a := repairHold(o); a != nil {
+		return Decision{Action: *a, State: state, Reason: ReasonHoldDrifted, Message: drifted}
+	}
+	if c.Drifted {
+		return Decision{
+			Action: RepairCanary{Name: c.Name}, State: state, Reason: ReasonCanaryDrifted,
+			Message: fmt.Sprintf("somebody edited %s; it is being put back", c.Name),
+		}
+	}
+	if n := o.Record.Release.Groups; c.Replicas != n {
+		return Decision{
+			Action: ScaleCanary{Name: c.Name, Replicas: n, Target: c.Target}, State: state, Reason: ReasonScaling,
+			Message: fmt.Sprintf("somebody scaled %s; it is being put back to %d groups", c.Name, n),
+		}
+	}
+	want := o.passedOn()
+	v, d := steer(o, want, state)
+	switch {
+	case d != nil:
+		return *d
+	case v.Err != nil || unknown(v), want.Prepared && (!v.Withdrawn || v.Weight > 0):
+		return *awaitTraffic(v, state)
+	case !o.emptied():
+		return empty(o)
+	}
+	if d := passAutoscalers(o, *c, state); d != nil {
+		return *d
+	}
+	return handOver(o, *c, state)
+}
+
+// leave: another object is the workload. This one goes.
+func leave(o Observation) Decision {
+	d := Decision{
+		State: pb.State_STATE_PROMOTING, Reason: ReasonHandingOver,
+		Message: fmt.Sprintf("%s serves as %s, and %s is going", o.Record.Release.Successor, o.knownAs(), o.Stable.Name),
+	}
+	if !o.Stable.Deleting {
+		d.Action = DeleteStable{Name: o.Stable.Name}
+	}
+	return d
+}
+
+// recall: somebody deleted the second set before it could be adopted. The user's own groups come back, and serve until there
+// is another one.
+func recall(o Observation) Decision {
+	why := fmt.Sprintf("%s is gone or going, and was to be adopted: bring the groups of %s back", o.Record.Release.Successor, o.Stable.Name)
+	next := moved(o, func(r *release.Release) { r.Phase, r.Successor, r.Groups = release.Promoting, "", 0 })
+	next.Saved = Saved(o)
+	a := SetStable{Record: next, Rolling: release.Hold(), Why: why}
+	if o.Stable.Replicas == 0 {
+		a.Replicas = ptr.To(o.Record.Release.Groups)
+	}
+	return Decision{Action: a, State: pb.State_STATE_PROMOTING, Reason: ReasonSuccessorGone, Message: why}
+}
+
+// empty takes the user's own groups away, once their leaders have finished their requests.
+func empty(o Observation) Decision {
+	const state = pb.State_STATE_PROMOTING
+	if d := drained(o, state); d != nil {
+		return *d
+	}
+	d := Decision{State: state, Reason: ReasonScalingDown, Message: fmt.Sprintf("%d groups of %s are going", o.Stable.existing(), o.Stable.Name)}
+	if o.Stable.Replicas > 0 {
+		a := SetStable{Record: *o.Record, Rolling: release.Hold(), Replicas: ptr.To(0), Why: "scale " + o.Stable.Name + " to 0 groups"}
+		a.Record.Saved = Saved(o)
+		d.Action = a
+	}
+	return d
+}
+
+// passAutoscalers has what scaled the workload scale its successor, as its user set it. Nil: that is so.
+func passAutoscalers(o Observation, c Workload, state pb.State) *Decision {
+	for _, a := range o.Autoscalers {
+		if a.Targets {
+			return &Decision{
+				Action: ReleaseAutoscaler{Kind: a.Kind, Name: a.Name, To: c.Name}, State: state, Reason: ReasonReleasingAutoscaler,
+				Message: fmt.Sprintf("%s is to scale %s", a, c.Name),
+			}
+		}
+	}
+	return giveBackAutoscalers(o, state)
+}
+
+// handOver is the last of what the successor gets: the history, and the record.
+func handOver(o Observation, c Workload, state pb.State) Decision {
+	d := Decision{State: state, Reason: ReasonHandingOver, Message: fmt.Sprintf("%s becomes the workload that is known as %s", c.Name, o.knownAs())}
+	switch {
+	case len(o.Budgets) > 0 || o.BudgetsUnread: // guard sees to them
+		d.Reason, d.Message = ReasonBudgetGoing, "the disruption budgets of the release are going"
+	case c.mixed():
+		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(c) // under the hold they would stay so
+	case o.HistoryUnread:
+		d.Reason, d.Message = ReasonHistoryUnread, "the caches do not tell yet what the history of "+o.Stable.Name+" has"
+	case len(o.History) > 0:
+		d.Action = PassHistory{Revision: o.History[0].Revision, To: c.Name}
+	default:
+		d.Action = HandOver{Name: c.Name, Record: successorRecord(o)}
+	}
+	return d
+}
+
+// successorRecord is what the successor remembers: that this release was promoted, and what is its user's.
+func successorRecord(o Observation) release.Record {
+	next := moved(o, func(r *release.Release) {
+		r.Phase, r.Successor, r.Groups = release.Promoted, "", 0
+		r.Target, r.Traffic, r.StableTemplate = nil, nil, nil
+		r.Set = ptr.To(release.Hold())
+	})
+	next.Saved, next.Workload, next.Succeeds, next.UID = Saved(o), o.knownAs(), o.Stable.Name, ""
+	return next
+}
+
+// knownAs is the name that hosts know the workload by.
+func (o Observation) knownAs() string { return o.Record.KnownAs(o.Stable.Name) }
+
+// checkAdoption: requests and groups are where each step of an adoption presumes them.
+func checkAdoption(o Observation, action Action) error {
+	switch a := action.(type) {
+	case SetStable:
+		return checkAdoptionStep(o, a)
+	case HandOver:
+		c := o.canary()
+		switch {
+		case !o.adopting() || c == nil || c.Deleting || c.Name != a.Name:
+			return errors.New("a workload is handed over that is not being adopted")
+		case c.mixed():
+			return errors.New("a workload is handed over whose groups are at several revisions")
+		case !o.emptied() || len(o.Budgets) > 0 || len(o.History) > 0:
+			return errors.New("the workload is handed over before all that is its own")
+		case o.Traffic != nil && o.Traffic.Look(prepared()).Weight > 0:
+			return errors.New("a workload is handed over whose requests come by a share")
+		case slices.ContainsFunc(o.Autoscalers, func(a Autoscaler) bool { return a.Targets }):
+			return errors.New("the workload is handed over before what scales it")
+		}
+	case ScaleCanary:
+		if o.adopting() && a.Replicas != o.Record.Release.Groups {
+			return fmt.Errorf("a workload that is being adopted is scaled to %d groups", a.Replicas)
+		}
+	case DeleteStable:
+		if !o.adopting() || !o.Succeeded {
+			return errors.New("the user's workload goes, and no other serves in its place")
+		}
+	case PassHistory:
+		if !o.adopting() {
+			return errors.New("the history is passed on, and nothing is adopted")
+		}
+	}
+	return nil
+}
+
+// checkAdoptionStep: the user's own groups go only once requests come to the second set without them.
+func checkAdoptionStep(o Observation, a SetStable) error {
+	r := a.Record.Release
+	if r == nil || o.release() == nil {
+		return nil
+	}
+	before := o.Record.Release.Phase
+	switch r.Phase {
+	case release.Standby, release.Adopting:
+		if !o.adopts() || before != r.Phase && before != release.Promoting && before != release.Standby {
+			return fmt.Errorf("an adoption begins in phase %q", before)
+		}
+	default:
+	}
+	switch {
+	case r.Phase == release.Adopting && before != release.Adopting && o.Traffic != nil && o.Stable.Replicas > 0:
+		if v := o.Traffic.Look(prepared()); v.Weight != 100 {
+			return fmt.Errorf("a second set is adopted that gets %d %% of the requests", v.Weight)
+		}
+	case a.Replicas == nil:
+	case before != release.Adopting || *a.Replicas != 0 && r.Phase != release.Promoting:
+		return fmt.Errorf("the workload is scaled to %d groups in phase %q", *a.Replicas, r.Phase)
+	case *a.Replicas == 0 && o.Traffic != nil:
+		if v := o.Traffic.Look(returned()); v.Drift || !v.Withdrawn || v.Weight > 0 {
+			return errors.New("groups go before the stable Service leads to their successors")
+		}
+	}
+	return nil
+}

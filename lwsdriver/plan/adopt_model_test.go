@@ -1,0 +1,157 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// passedPin is that of a stable Service which leads to the second set.
+const passedPin = "passed"
+
+// successor is a second set that was handed over, while the object that it takes the place of is still there.
+type successor struct {
+	set     *set
+	record  *release.Record
+	history []Entry
+}
+
+func (c *cluster) adopts() bool { return c.policy.Adopt }
+
+// serving is the name of the object that is the workload.
+func (c *cluster) serving() string {
+	if c.next != nil {
+		return c.next.set.name
+	}
+	return c.stable.name
+}
+
+// applyAdoption is the API server: what makes the second set the workload.
+func (c *cluster) applyAdoption(action Action, versions map[string]int) bool {
+	switch a := action.(type) {
+	case PassHistory:
+		i := slices.IndexFunc(c.history, func(e Entry) bool { return e.Revision == a.Revision })
+		if i < 0 || c.phase() != release.Adopting || c.next != nil {
+			return false // it has another owner since
+		}
+		c.passed = append(c.passed, c.history[i])
+		c.history = slices.Delete(slices.Clone(c.history), i, i+1)
+		return true
+	case HandOver:
+		i := slices.IndexFunc(c.added, func(s *set) bool { return s.name == a.Name })
+		if i < 0 || versions[a.Name] != c.added[i].version {
+			return false
+		}
+		s := c.added[i]
+		c.checkHandOver(s)
+		record := a.Record
+		s.carries, s.made, s.held, s.target, s.rolling, s.template = "", "", false, nil, release.Hold(), c.stable.template
+		c.touch(s)
+		c.added = slices.Delete(c.added, i, i+1)
+		c.next = &successor{set: s, record: &record, history: c.passed}
+		c.passed = nil
+		return true
+	case DeleteStable:
+		if c.next == nil || c.stable.name != a.Name {
+			return false
+		}
+		c.stable, c.record, c.history, c.set, c.next = c.next.set, c.next.record, c.next.history, release.Hold(), nil
+		c.disturbed, c.mixed, c.restarts, c.adopted = true, false, map[int]restarts{}, c.adopted+1
+		c.pending = nil // it was about the object that is gone, or an entry that has changed since
+		return true
+	}
+	return false
+}
+
+// checkHandOver: nothing needs the old object any more.
+func (c *cluster) checkHandOver(s *set) {
+	switch {
+	case s.deleting:
+		c.fail("%s is handed over, and is going", s.name)
+	case len(c.stable.groups) > 0 || c.stable.replicas > 0:
+		c.fail("%s is handed over with %d groups of %s left", s.name, len(c.stable.groups), c.stable.name)
+	case c.road != nil && (c.road.weight > 0 || c.road.seen > 0 || c.road.prepared || c.road.fenced):
+		c.fail("%s is handed over with %+v", s.name, *c.road)
+	case len(c.history) > 0 || len(c.budget) > 0:
+		c.fail("%s is handed over with a history of %d and %d budgets left", s.name, len(c.history), len(c.budget))
+	case c.scaler.there && !c.scaler.elsewhere && c.scaler.of != s.name:
+		c.fail("%s is handed over, and the autoscaler scales %s", s.name, c.scaler.of)
+	}
+}
+
+// checkEmptied: the groups that had the requests go once these come to the second set through the stable Service.
+func (c *cluster) checkEmptied(a SetStable) {
+	if a.Replicas == nil || *a.Replicas > 0 || c.stable.deleting {
+		return
+	}
+	if r := c.road; r != nil && (r.weight > 0 || r.seen > 0 || r.pin != passedPin || r.shut && r.canServe(c)) {
+		c.fail("the groups go, and requests stand at %+v", *r)
+	}
+}
+
+// TestAdoptions drives several releases in a row whose second sets are adopted, by random schedules: each ends, and nothing
+// of it is left but the workload, which has another object.
+func TestAdoptions(t *testing.T) {
+	total := tally{ends: map[string]int{}}
+	rounds := 10
+	if testing.Short() {
+		rounds = 1
+	}
+	for range rounds {
+		rapid.Check(t, func(rt *rapid.T) {
+			c := newCluster(rt)
+			c.policy.Style, c.policy.Adopt = pb.Style_STYLE_BLUE_GREEN, true
+			for i := range 3 {
+				total.adoption(c, []string{"B", "C", "D"}[i])
+			}
+			total.ends[fmt.Sprintf("%d adoptions", c.adopted)]++
+			if n := len(c.stable.name); n > len("vllm-B") {
+				c.fail("names grow: %s", c.stable.name)
+			}
+		})
+	}
+	for _, end := range slices.Sorted(maps.Keys(total.ends)) {
+		t.Logf("%6d %s", total.ends[end], end)
+	}
+}
+
+// adoption is one release, which is most likely promoted, and disturbed meanwhile.
+func (total *tally) adoption(c *cluster, template string) {
+	c.initialize()
+	c.edit(template)
+	c.tick(time.Second, 0)
+	c.initialize()
+	c.upgrade("100%")
+	promoted := rapid.IntRange(0, 12).Draw(c.t, "promoted after")
+	for i := range rapid.IntRange(0, 60).Draw(c.t, "steps") {
+		if i == promoted {
+			c.finalize(release.Promoting)
+		}
+		if rapid.IntRange(0, 9).Draw(c.t, "calm") < 8 {
+			c.pass()
+			c.step(rapid.SampledFrom([]string{"write", "write", "write", "twice", "delay", "late", "lose"}).Draw(c.t, "how"))
+			continue
+		}
+		c.act()
+	}
+	phase := c.phase()
+	total.ends["left in "+string(phase)]++
+	c.settle()
+	c.finalize(rapid.SampledFrom([]release.Phase{release.Promoting, release.Promoting, release.RollingBack}).Draw(c.t, "end"))
+	d := c.settle()
+	if d.Reason == ReasonMixedRevisions {
+		c.edit(c.record.Release.StableRevision)
+		d = c.settle()
+	}
+	total.ends["at the end: "+d.Reason]++
+}

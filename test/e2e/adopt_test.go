@@ -1,0 +1,384 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+const (
+	knownLabel   = "lockstep.dev/workload"
+	servingLabel = "lockstep.dev/serving"
+)
+
+// adopting is blue-green whose promotion makes the second set the workload. delay < 0: longer than any test.
+func adopting(p *pb.ReleasePolicy, delay float64) *pb.ReleasePolicy {
+	p.Style, p.BlueGreen = pb.Style_STYLE_BLUE_GREEN, &pb.BlueGreenPolicy{Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT}
+	switch {
+	case delay < 0:
+		p.BlueGreen.ScaleDownDelay = seconds(3600)
+	case delay > 0:
+		p.BlueGreen.ScaleDownDelay = seconds(delay)
+	}
+	return p
+}
+
+// routed has the requests go by what serve makes.
+func (w *workload) routed(p *pb.ReleasePolicy) *pb.ReleasePolicy {
+	p.Traffic = &pb.TrafficPolicy{StableService: w.name + "-http", Ingresses: []string{w.name}}
+	return p
+}
+
+// serving is the workload that goes by this name.
+func (w *workload) serving() *workload {
+	w.t.Helper()
+	list, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).List(w.t.Context(), metav1.ListOptions{LabelSelector: knownLabel + "=" + w.name})
+	if err != nil || len(list.Items) != 1 {
+		w.t.Fatalf("%d workloads are known as %s (%v)", len(list.Items), w.name, err)
+	}
+	return &workload{env: w.env, driver: w.driver, name: list.Items[0].Name}
+}
+
+// mustBeAdopted fails unless another object is the workload and nothing is left of the first one, nor of the release.
+func (w *workload) mustBeAdopted() *workload {
+	w.t.Helper()
+	s := w.serving()
+	if _, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Get(w.t.Context(), w.name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		w.t.Errorf("%s is still there (%v)", w.name, err)
+	}
+	s.mustRest()
+	w.eventually("nothing is left of "+w.name, w.leftovers)
+	o := s.get()
+	for _, label := range []string{roleLabel, stableLabel, "lockstep.dev/revision"} {
+		if v := o.Labels[label]; v != "" {
+			w.t.Errorf("%s has label %s=%s", s.name, label, v)
+		}
+	}
+	if len(o.OwnerReferences) > 0 || o.Annotations[targetAnnotation] != "" || o.Annotations["lockstep.dev/traffic"] != "" {
+		w.t.Errorf("left on %s: owners %v, annotations %v", s.name, o.OwnerReferences, o.Annotations)
+	}
+	for name, p := range s.stablePods() {
+		if p.Labels[servingLabel] != "" {
+			w.t.Errorf("the mark on pod %s is left", name)
+		}
+	}
+	return s
+}
+
+// service is the user's Service.
+func (w *workload) service() *corev1.Service {
+	w.t.Helper()
+	s, err := w.kube.CoreV1().Services(w.namespace).Get(w.t.Context(), w.name+"-http", metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return s
+}
+
+// mustServe fails unless the user's Service selects the leaders of a workload, and nothing is left beside it.
+func (w *workload) mustServe(name string) {
+	w.t.Helper()
+	s := w.service()
+	if got := s.Spec.Selector[lws.SetNameLabelKey]; got != name || len(s.Spec.Selector) != 2 {
+		w.t.Errorf("the Service selects %v, not %s", s.Spec.Selector, name)
+	}
+	if note := s.Annotations["lockstep.dev/fence"]; note != "" {
+		w.t.Errorf("a note is left on the Service: %s", note)
+	}
+	for what, err := range map[string]error{
+		"canary Service": func() error {
+			_, err := w.kube.CoreV1().Services(w.namespace).Get(w.t.Context(), s.Name+"-canary", metav1.GetOptions{})
+			return err
+		}(),
+		"canary Ingress": func() error {
+			_, err := w.kube.NetworkingV1().Ingresses(w.namespace).Get(w.t.Context(), w.name+"-canary", metav1.GetOptions{})
+			return err
+		}(),
+	} {
+		if !apierrors.IsNotFound(err) {
+			w.t.Errorf("the %s is left (%v)", what, err)
+		}
+	}
+}
+
+// A second set is adopted: it is the workload from then on, by the old name and by its own, with its history, its Service and
+// its autoscaler; and so is the second set of the release after that.
+func TestAdopt(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 3, 2))
+	w.serve()
+	w.autoscale(3, 3, selectPolicies(maxChange, minChange))
+	before := w.hpa()
+	w.edit(image("v2"))
+	p := adopting(w.routed(policy("34%", "100%")), 2)
+	p.GroupDisruptionBudget = true
+	mustWarn(t, w.initialize("r1", p).GetWarnings(), "AdoptReplacesObject", "model")
+	green := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
+	w.upgrade("r1", 1)
+	groups := w.podsOf(green)
+	c := w.finalize("r1", promote).GetContext()
+	if c.GetState() != pb.State_STATE_COMPLETED || c.GetReplicas() != 3 || c.GetUpdatedReady() != 3 || c.GetTotal() != 3 || c.GetWorkload().GetName() != green {
+		t.Errorf("promoted: %s", show(c))
+	}
+	s := w.mustBeAdopted()
+	if s.name != green {
+		t.Errorf("%s serves, not %s", s.name, green)
+	}
+	s.sameGroups(groups)
+	w.mustServe(green)
+	h := w.hpa()
+	if h.Spec.ScaleTargetRef.Name != green || h.Annotations[heldAnnotation] != "" || asJSON(h.Spec.Behavior) != asJSON(before.Spec.Behavior) {
+		t.Errorf("the autoscaler is %v %s", h.Annotations, asJSON(h.Spec))
+	}
+	w.mustHaveHistory("2 v2 r1 COMPLETED stable current", "1 v1 -")
+	s.mustHaveHistory("2 v2 r1 COMPLETED stable current", "1 v1 -")
+	w.still("Finalize", func() (pb.Action, error) {
+		r, err := w.tryFinalize("r1", promote, long)
+		if err == nil && !r.GetDone() {
+			err = fmt.Errorf("not done: %s", show(r.GetContext()))
+		}
+		return r.GetAction(), err
+	})
+	_, err := w.tryFinalize("r1", rollback, long)
+	mustFail(t, err, pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED)
+
+	// The next one, by the old name. An older template comes back, the driver dies before the promotion.
+	w.undo("", configured)
+	w.initialize("r2", adopting(w.routed(policy("100%")), 0))
+	third := w.upgrade("r2", 0).GetContext().GetCanaryWorkload()
+	if len(third) > len(green) || third == green {
+		t.Errorf("the names are model, %s and %s", green, third)
+	}
+	w.driver.Kill()
+	w.driver.Restart()
+	w.finalize("r2", promote)
+	if s = w.mustBeAdopted(); s.name != third {
+		t.Errorf("%s serves, not %s", s.name, third)
+	}
+	s.mustRun("v1")
+	w.mustServe(third)
+	if to := w.hpa().Spec.ScaleTargetRef.Name; to != third {
+		t.Errorf("the autoscaler scales %s", to)
+	}
+	w.mustHaveHistory("3 v1 r2 COMPLETED stable current", "2 v2 r1 COMPLETED")
+
+	// Other styles work as before, and Disown leaves nothing.
+	s.edit(image("v3"))
+	w.initialize("r3", w.routed(policy("50%", "100%")))
+	w.upgrade("r3", 0)
+	w.finalize("r3", promote)
+	s.mustRun("v3")
+	s.mustRest()
+	w.mustServe(third)
+	if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
+		t.Fatal(err)
+	}
+	if o := s.get(); o.Labels[knownLabel] != "" || o.Annotations[recordAnnotation] != "" {
+		t.Errorf("after Disown: labels %v, annotations %v", o.Labels, o.Annotations)
+	}
+	_, err = w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
+	mustFail(t, err, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, "model")
+}
+
+// While the workload's own groups stand by, one write returns the requests to them, whoever asks for it and whatever happens
+// meanwhile.
+func TestAdoptTakenBack(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	for _, test := range []struct {
+		name string
+		back func(*workload)
+	}{
+		{"finalize", func(w *workload) { w.finalize("r1", rollback) }},
+		{"finalize-killed", func(w *workload) {
+			w.driver.Kill()
+			w.driver.Restart()
+			w.await("the groups still stand by", func(c *pb.BatchContext) bool { return c.GetReason() == "WaitingForScaleDownDelay" })
+			w.finalize("r1", rollback)
+		}},
+		{"template", func(w *workload) {
+			w.edit(image("v1"))
+			w.awaitState(rolledBack)
+		}},
+		{"third-template", func(w *workload) {
+			w.edit(image("v3"))
+			w.await("the release starts over", func(c *pb.BatchContext) bool {
+				return c.GetState() == pb.State_STATE_HOLDING && c.GetTarget() == ""
+			})
+			w.finalize("r1", rollback)
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := e.in(t).adopt(model(test.name, 2, 2, annotated(cluster.AnnotationStartup, "200ms")))
+			w.serve()
+			w.autoscale(2, 2, selectPolicies(maxChange, minChange))
+			before, groups := w.hpa(), w.stablePods()
+			w.edit(image("v2"))
+			w.initialize("r1", adopting(w.routed(policy("100%")), -1))
+			w.end("r1", promote)
+			c := w.await("the groups stand by", func(c *pb.BatchContext) bool { return c.GetReason() == "WaitingForScaleDownDelay" })
+			if c.GetState() != pb.State_STATE_PROMOTING || c.GetTrafficWeight() != 100 || c.GetTrafficBasis() != pb.TrafficBasis_TRAFFIC_BASIS_ROUTED ||
+				c.GetStableReady() != 2 || c.GetUpdatedReady() != 2 {
+				t.Errorf("standing by: %s", show(c))
+			}
+			w.mustHoldAutoscaler()
+			w.sameGroups(groups)
+			test.back(w)
+			w.sameGroups(groups)
+			w.mustRest()
+			w.mustServe(w.name)
+			w.awaitGivenBack()
+			w.mustBeGivenBack(before)
+		})
+	}
+}
+
+// Somebody deletes the second set when the workload's own groups are on their way out: they come back, and then there is
+// another second set, which is adopted.
+func TestAdoptSuccessorDeleted(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 2, 2, annotated(cluster.AnnotationTermination, "3s")))
+	w.edit(image("v2"))
+	w.initialize("r1", adopting(policy("100%"), 0))
+	green := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
+	w.end("r1", promote)
+	w.await("the groups are going", func(c *pb.BatchContext) bool { return c.GetReason() == "StableScalingDown" })
+	w.observer.waive(ruleIntent) // of the test's own deletion
+	w.remove(green, metav1.DeletePropagationBackground)
+	w.finalize("r1", promote)
+	s := w.mustBeAdopted()
+	s.awaitReady()
+	s.mustRun("v2")
+}
+
+// What an adoption would lose, or what would undo it, is refused before anything is written.
+func TestAdoptRefused(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	p := func() *pb.ReleasePolicy { return adopting(policy("100%"), 0) }
+	for _, test := range []struct {
+		name    string
+		object  func(*lws.LeaderWorkerSet)
+		service func(*corev1.Service)
+		policy  func(*workload) *pb.ReleasePolicy
+		reason  pb.ErrorReason
+		words   []string
+	}{
+		{
+			"gitops", func(o *lws.LeaderWorkerSet) {
+				o.Annotations = map[string]string{"argocd.argoproj.io/tracking-id": "serving:leaderworkerset.x-k8s.io/LeaderWorkerSet:a/b"}
+			}, nil, func(*workload) *pb.ReleasePolicy { return p() },
+			pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER, []string{"argocd.argoproj.io/tracking-id", "BLUE_PROMOTION_IN_PLACE"},
+		},
+		{
+			"volumes", func(o *lws.LeaderWorkerSet) {
+				o.Spec.LeaderWorkerTemplate.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{
+					ObjectMeta: metav1.ObjectMeta{Name: "cache"}, Spec: corev1.PersistentVolumeClaimSpec{
+						AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+						Resources: corev1.VolumeResourceRequirements{
+							Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+						},
+					},
+				}}
+				o.Spec.Replicas = new(int32)
+			}, nil, func(*workload) *pb.ReleasePolicy { return p() },
+			pb.ErrorReason_ERROR_REASON_UNSUPPORTED, []string{"volumeClaimTemplates", "BLUE_PROMOTION_IN_PLACE"},
+		},
+		{
+			"metadata", func(*lws.LeaderWorkerSet) {}, nil, func(*workload) *pb.ReleasePolicy {
+				p := p()
+				p.CanaryLeaderMetadata = &pb.PodMetadata{Labels: map[string]string{"track": "canary"}}
+				return p
+			}, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, []string{"policy.canary_leader_metadata", "BLUE_PROMOTION_ADOPT"},
+		},
+		{
+			"service", func(*lws.LeaderWorkerSet) {}, func(s *corev1.Service) {
+				s.Labels = map[string]string{"kustomize.toolkit.fluxcd.io/name": "serving"}
+			}, func(w *workload) *pb.ReleasePolicy { return w.routed(p()) },
+			pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE, []string{"kustomize.toolkit.fluxcd.io/name", "service-http"},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := e.in(t).deploy(model(test.name, 2, 1, test.object))
+			if test.service != nil {
+				w.serve()
+				s := w.service()
+				test.service(s)
+				if _, err := w.kube.CoreV1().Services(w.namespace).Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, err := w.tryInitialize("r1", test.policy(w))
+			mustFail(t, err, test.reason, test.words...)
+			w.mustBeUntouched()
+		})
+	}
+}
+
+// A copy of an adopted workload's manifest, labels and all, does not take its name.
+func TestAdoptCopied(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	w := e.adopt(model("model", 1, 1))
+	w.edit(image("v2"))
+	w.initialize("r1", adopting(policy("100%"), 0))
+	w.finalize("r1", promote)
+	s := w.serving()
+	copied := s.get()
+	copied.ObjectMeta = metav1.ObjectMeta{Name: "copy", Labels: copied.Labels, Annotations: copied.Annotations}
+	e.deploy(copied)
+	if c := w.context(); c.GetWorkload().GetName() != s.name || c.GetState() != completed {
+		t.Errorf("by the old name: %s", show(c))
+	}
+	// Somebody makes the workload again under its old name, and means that one from now on.
+	e.deploy(model("model", 1, 1))
+	w.await("the new object is found by its name", func(c *pb.BatchContext) bool {
+		return c.GetWorkload().GetName() == "model" && c.GetState() == pb.State_STATE_UNMANAGED
+	})
+	w.eventually("the adopted one is found by its own", func(ctx context.Context) error {
+		c, err := s.look(ctx)
+		if err == nil && c.GetState() != completed {
+			err = fmt.Errorf("the context is %s", show(c))
+		}
+		return err
+	})
+}
+
+// A ScaledObject follows, too, in the write that lets it scale again.
+func TestAdoptScaledObject(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	if err := e.cluster.InstallKEDA(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w := e.adopt(model("model", 2, 1))
+	w.keda(nil)
+	w.edit(image("v2"))
+	w.initialize("r1", adopting(policy("100%"), 0))
+	w.awaitPaused("true", true)
+	w.finalize("r1", promote)
+	s := w.mustBeAdopted()
+	w.awaitPaused("", false)
+	object, err := w.scaledObjects().Get(t.Context(), w.name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if to, _, _ := unstructured.NestedString(object.Object, "spec", "scaleTargetRef", "name"); to != s.name {
+		t.Errorf("it scales %q, not %s", to, s.name)
+	}
+}

@@ -1,0 +1,89 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// TestOrderPassed walks through the end of a release whose canary becomes the workload: requests return to the stable
+// Service once it leads to the canary's leaders, to all of them and to no others.
+func TestOrderPassed(t *testing.T) {
+	blue, green := []string{"vllm-0", "vllm-1"}, []string{"vllm-abc123-0", "vllm-abc123-1"}
+	both := []string{"vllm-abc123-0", "vllm-abc123-1", "vllm-1"}
+	const stable, canary, http, grpc = "patch Service vllm", "Service vllm-canary", "patch HTTPRoute llm", "patch GRPCRoute llm"
+	passed := Desired{Prepared: true, Passed: true}
+	for name, pinned := range map[string]bool{"a fence of ours": false, "pinned by its user": true} {
+		t.Run(name, func(t *testing.T) {
+			c := newFakeCluster(t)
+			c.world.Stable = c.world.Stable.DeepCopy()
+			if delete(c.world.Stable.Spec.Selector, lws.SetNameLabelKey); pinned {
+				c.world.Stable.Spec.Selector[lws.SetNameLabelKey] = "vllm"
+			}
+			want := c.world.Stable.DeepCopy().Spec.Selector
+			if pinned {
+				want[lws.SetNameLabelKey] = "vllm-abc123"
+			}
+			prepare, lift := []string{stable, "create " + canary}, []string{"delete " + canary, stable}
+			if pinned {
+				prepare, lift = prepare[1:], lift[:1]
+			}
+			c.through([]stage{
+				{"prepare", "as ever", func() { c.world.StableReady = blue }, Desired{Prepared: true}, prepare, ""},
+				{"up", "as ever", func() { c.world.CanaryReady = green }, Desired{Weight: 100}, []string{http, grpc}, ReasonRouteNotObserved},
+				{"pass", "the Service, and no share before its endpoints follow", c.acceptAll, passed, []string{stable}, ReasonServiceNotOpen},
+				{"some", "nor before all of the new ones are there", func() { c.world.StableReady = green[:1] }, passed, nil, ReasonServiceNotOpen},
+				{"too many", "nor before all of the old ones have gone", func() { c.world.StableReady = both }, passed, nil, ReasonServiceNotOpen},
+				{"return", "now the shares", func() { c.world.StableReady = green }, passed, []string{http, grpc}, ReasonRouteNotObserved},
+				{"returned", "the gateways have taken it", c.acceptAll, passed, nil, ""},
+				{"clean up", "the canary Service, then what the fence added", nil, Desired{Passed: true}, lift, ""},
+			})
+			if diff := cmp.Diff(want, c.world.Stable.Spec.Selector); diff != "" {
+				t.Errorf("the stable Service selects otherwise than it should:\n%s", diff)
+			}
+			if note := c.world.Stable.Annotations[FenceAnnotation]; note != "" {
+				t.Errorf("a note is left: %s", note)
+			}
+			if _, err := Next(c.setup, Desired{Passed: true, Weight: 10}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_INTERNAL {
+				t.Errorf("passed, with a share: %v", err)
+			}
+		})
+	}
+}
+
+// TestPassedBack: where the canary is lost in between, the Service is pinned to the stable leaders again.
+func TestPassedBack(t *testing.T) {
+	for name, pinned := range map[string]bool{"a fence of ours": false, "pinned by its user": true} {
+		c := newFakeCluster(t)
+		c.world.Stable = c.world.Stable.DeepCopy()
+		if delete(c.world.Stable.Spec.Selector, lws.SetNameLabelKey); pinned {
+			c.world.Stable.Spec.Selector[lws.SetNameLabelKey] = "vllm"
+		}
+		user := c.world.Stable
+		for _, d := range []Desired{{Prepared: true}, {Prepared: true, Passed: true}, {Prepared: true}, {}} {
+			for range 5 {
+				write, err := Next(c.setup, d, c.world)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if write == nil {
+					break
+				}
+				c.apply(write)
+			}
+			if v := Look(c.setup, d, c.world); d.Prepared && !v.Fenced {
+				t.Errorf("%s: %+v is %+v", name, d, v)
+			}
+		}
+		if diff := cmp.Diff(user.Spec.Selector, c.world.Stable.Spec.Selector); diff != "" {
+			t.Errorf("%s: the Service selects otherwise than before:\n%s", name, diff)
+		}
+	}
+}
