@@ -6,6 +6,8 @@
 package e2e
 
 import (
+	"context"
+	"fmt"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -83,7 +85,14 @@ func TestWatchScreen(t *testing.T) {
 	}
 	p.AwaitWords("batch 1/3 (25%): 0 of 1 groups ready", "■A ■A ■A ■A", "□b", "ImagePullBackOff", "0% of requests, 25% wanted",
 		"Deadline  in ", "ReleasePrepared")
-	w.patchPods(w.context().GetCanaryWorkload(), heal, 0)
+	canary := w.context().GetCanaryWorkload()
+	e.eventually("the worker is there, too", func(context.Context) error {
+		if pods := len(w.podsOf(canary)); pods != 2 {
+			return fmt.Errorf("%d pods", pods)
+		}
+		return nil
+	})
+	w.patchPods(canary, heal, 0)
 	p.AwaitWords("batch 1/3 (25%): 1 of 1 groups ready", "■B", "25% of requests, 25% wanted", "BatchReady")
 	w.finalize("r1", rollback)
 	p.AwaitWords("0 running, 1 under hold", "rolled back (", "ended", "ReleaseRolledBack")

@@ -47,7 +47,7 @@ func (l letters) of(g *pb.Group) rune {
 }
 
 // other is the letter of the nth other revision. There are hardly ever two.
-func other(n int) rune { return 'C' + rune(min(n, 'Z'-'C')) }
+func other(n int) rune { return rune("CDEFGHIJKLMNOPQRSTUVWXYZ"[min(n, 'Z'-'C')]) }
 
 // revisions says which letter and colour is which revision.
 func (s *Screen) revisions(c *pb.BatchContext, groups []*pb.Group) string {
