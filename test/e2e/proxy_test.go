@@ -59,6 +59,9 @@ type harm struct {
 	do    func(p *proxy, pass func() *http.Response, w http.ResponseWriter)
 }
 
+// slow says whether most of the time goes by in client-go, which waits longer before each new list.
+func (h harm) slow() bool { return h.name == "watches too old" || strings.HasPrefix(h.name, "any ") }
+
 // newProxy starts a proxy that acts in the driver's name.
 func newProxy(t *testing.T, e *env, h harm) *proxy {
 	t.Helper()
