@@ -160,7 +160,7 @@ func clientSide(w *workload, manifest *lws.LeaderWorkerSet) {
 // replaced is kubectl replace, and Argo CD's Replace=true.
 func replaced(w *workload, manifest *lws.LeaderWorkerSet) {
 	w.t.Helper()
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	err := retry.RetryOnConflict(persistent, func() error {
 		object := &unstructured.Unstructured{Object: plain(manifest)}
 		object.SetResourceVersion(w.get().ResourceVersion)
 		_, err := w.dynamicSets().Update(w.t.Context(), object, metav1.UpdateOptions{FieldManager: "kubectl-replace"})

@@ -74,7 +74,7 @@ func (w *workload) hpa() *autoscalingv2.HorizontalPodAutoscaler {
 // tune edits the HorizontalPodAutoscaler as its user would.
 func (w *workload) tune(change func(*autoscalingv2.HorizontalPodAutoscaler)) {
 	w.t.Helper()
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	err := retry.RetryOnConflict(persistent, func() error {
 		h := w.hpa()
 		change(h)
 		_, err := w.kube.AutoscalingV2().HorizontalPodAutoscalers(w.namespace).Update(w.t.Context(), h, metav1.UpdateOptions{FieldManager: "e2e-user"})

@@ -7,7 +7,9 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"os/exec"
 	"slices"
 	"strings"
@@ -74,6 +76,20 @@ func careful(w *lws.LeaderWorkerSet) {
 	spec.Volumes = nil
 }
 
+// awaitPreflight asks until exactly these rules find something, and nobody looks at these subjects: caches follow.
+func (w *workload) awaitPreflight(request *pb.PreflightRequest, wantRules, wantUnchecked string) *pb.PreflightResponse {
+	w.t.Helper()
+	var r *pb.PreflightResponse
+	w.eventually("preflight finds what there is", func(context.Context) error {
+		var rules, unchecked string
+		if r, rules, unchecked = w.preflight(request); rules != wantRules || unchecked != wantUnchecked {
+			return fmt.Errorf("found\n%s\nwant\n%s\nnot looked at: %s, want %s", rules, wantRules, unchecked, wantUnchecked)
+		}
+		return nil
+	})
+	return r
+}
+
 // preflight asks, and returns the rules that found something and the subjects that were not looked at.
 func (w *workload) preflight(request *pb.PreflightRequest) (r *pb.PreflightResponse, rules, unchecked string) {
 	w.t.Helper()
@@ -104,13 +120,8 @@ func TestPreflight(t *testing.T) {
 	w.edit(image("v2"), gpus("100"), weights) // no node has 100
 	request := func() *pb.PreflightRequest { return &pb.PreflightRequest{Policy: policy("25%", "50%")} }
 	before := w.writes()
-	r, rules, unchecked := w.preflight(request())
-	if want := "AllUnavailable AutoscalerPresent BudgetBlocksEviction LeadersNotSpread PreStopMissing QuotaExceeded ReadinessProbeMissing ServiceSelectsWorkers"; rules != want {
-		t.Errorf("found\n%s\nwant\n%s", rules, want)
-	}
-	if want := "PersistentVolumeClaims, nodes, the longest request"; unchecked != want {
-		t.Errorf("not looked at: %s, want %s", unchecked, want)
-	}
+	r := w.awaitPreflight(request(), "AllUnavailable AutoscalerPresent BudgetBlocksEviction LeadersNotSpread PreStopMissing QuotaExceeded "+
+		"ReadinessProbeMissing ServiceSelectsWorkers", "PersistentVolumeClaims, nodes, the longest request")
 	for _, u := range r.GetUnchecked()[:2] {
 		w.mustSay(u.GetReason(), "forbidden", driver.User, "config/preflight")
 	}
@@ -124,15 +135,12 @@ func TestPreflight(t *testing.T) {
 	w.preflightCommand()
 
 	seeing := w.through(driver.Start(t, e.seeing(), e.namespace))
-	if r, rules, unchecked = seeing.preflight(request()); !strings.Contains(rules, "NodesLackRoom") || !strings.Contains(rules, "VolumeReadWriteOnce") || unchecked != "the longest request" {
-		t.Errorf("with the right to look: %s; not looked at: %s", rules, unchecked)
-	}
+	r = seeing.awaitPreflight(request(), "AllUnavailable AutoscalerPresent BudgetBlocksEviction LeadersNotSpread NodesLackRoom PreStopMissing "+
+		"QuotaExceeded ReadinessProbeMissing ServiceSelectsWorkers VolumeReadWriteOnce", "the longest request")
 	i := slices.IndexFunc(r.GetFindings(), func(f *pb.Finding) bool { return f.GetRule() == "NodesLackRoom" })
 	w.mustSay(r.GetFindings()[max(i, 0)].GetMessage(), "2 groups (4 pods)", "room for 0", "nvidia.com/gpu")
 	w.edit(gpus("1"), careful)
-	if _, rules, _ = seeing.preflight(request()); rules != "AllUnavailable AutoscalerPresent BudgetBlocksEviction QuotaExceeded ServiceSelectsWorkers" {
-		t.Errorf("once the template is mended: %s", rules)
-	}
+	seeing.awaitPreflight(request(), "AllUnavailable AutoscalerPresent BudgetBlocksEviction QuotaExceeded ServiceSelectsWorkers", "the longest request")
 }
 
 // mustTellOf: Plan has the findings besides its warnings, and Initialize warns of them, each once.

@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -204,10 +205,13 @@ func (w *workload) edit(changes ...func(*lws.LeaderWorkerSet)) {
 	w.editNamed(w.name, changes...)
 }
 
+// persistent is for objects of which others write the status many times a second.
+var persistent = wait.Backoff{Steps: 30, Duration: 10 * time.Millisecond, Factor: 1.2, Jitter: 0.5}
+
 func (w *workload) editNamed(name string, changes ...func(*lws.LeaderWorkerSet)) {
 	w.t.Helper()
 	sets := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace)
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	err := retry.RetryOnConflict(persistent, func() error {
 		object, err := sets.Get(w.t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err
