@@ -221,10 +221,8 @@ func settled(r *pb.InitializeResponse, err error) error {
 // call repeats a call until it succeeds, and starts the driver anew where it has been killed.
 func (d *disturbed) call(what string, call func(context.Context) error) {
 	d.t.Helper()
-	patience := await.Patience
-	if d.style.adopts {
-		patience *= 4 // twice the writes in one call, and a watch that was told that it is too old comes back later each time
-	}
+	// A watch that was told that it is too old comes back later each time, up to half a minute.
+	const patience = 4 * await.Patience
 	await.NilWithin(d.t, patience, what+" succeeds", func(ctx context.Context) error {
 		err := call(ctx)
 		if d.proxy.hasCrashed() {
