@@ -40,7 +40,7 @@ bin/lockstep:
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/lockstep
 
 .PHONY: demo
-demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, HOST=argo by Argo Rollouts.
+demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, HOST=argo or kruise by those.
 	$(GO) run ./test/demo -lockstep bin/lockstep -style '$(STYLE)' -host '$(HOST)' $(if $(filter 1,$(TRAFFIC)),-traffic)
 
 .PHONY: cluster

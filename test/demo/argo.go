@@ -6,26 +6,15 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
-	"regexp"
 	"strings"
-	"time"
 
-	"charm.land/lipgloss/v2"
-	"golang.org/x/term"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/test/argo/install"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
-
-// redraw is how often the picture is made anew.
-const redraw = 500 * time.Millisecond
 
 // rollout is the Rollout of the demo. Its steps are the script's batches.
 const rollout = `
@@ -55,7 +44,7 @@ func (s *stage) argoScenes() []scene {
 		{"A LeaderWorkerSet: 4 groups of 2 pods, 1 GPU each", s.deploy},
 		{"A Rollout with 0 replicas, which names it. From now on a change of the template moves no group by itself", s.compose},
 		{"A new model image, as GitOps would bring it: it starts the Rollout", s.edit},
-		{"The release: kubectl argo rollouts get rollout " + name + ", and the groups", s.follow},
+		{"The release: kubectl argo rollouts get rollout " + name + ", and the groups", func(ctx context.Context) error { return s.follow(ctx, s.argo()) }},
 		{"What is left: every group at the new revision, no canary", s.remains},
 	}
 }
@@ -78,16 +67,7 @@ func (s *stage) compose(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprint(s.out, steps.String())
-	return s.watch(ctx, func(r *unstructured.Unstructured) bool { return healthy(r) })
-}
-
-// follow shows the release until the Rollout is healthy at another revision.
-func (s *stage) follow(ctx context.Context) error {
-	begun := false
-	return s.watch(ctx, func(r *unstructured.Unstructured) bool {
-		begun = begun || !healthy(r)
-		return begun && healthy(r)
-	})
+	return s.watch(ctx, s.argo(), healthy)
 }
 
 // healthy says whether Argo has seen all that was written to the Rollout, and has nothing to do.
@@ -99,46 +79,11 @@ func healthy(r *unstructured.Unstructured) bool {
 
 var rolloutResource = schema.GroupVersionResource{Group: "argoproj.io", Version: "v1alpha1", Resource: "rollouts"}
 
-// watch shows what Argo's kubectl plugin says, beside the groups, whenever something has changed, until done.
-func (s *stage) watch(ctx context.Context, done func(*unstructured.Unstructured) bool) error {
-	client, err := dynamic.NewForConfig(s.cluster.RESTConfig())
-	if err != nil {
-		return fmt.Errorf("create client: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*patience)
-	defer cancel()
-	for last, lines := "", 0; ; {
-		r, err := client.Resource(rolloutResource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return fmt.Errorf("get Rollout: %w", err)
-		}
-		picture, err := s.picture(ctx)
-		if err != nil {
-			return err
-		}
-		if now := ages.ReplaceAllString(picture, ""); now != last {
-			if last != "" && s.live() {
-				fmt.Fprintf(s.out, "\x1b[%dA\x1b[J", lines)
-			}
-			fmt.Fprintln(s.out, picture)
-			last, lines = now, strings.Count(picture, "\n")+1
-		}
-		if done(r) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(redraw):
-		}
-	}
-}
+// argo is how the demo watches Argo.
+func (s *stage) argo() rollouts { return rollouts{rolloutResource, s.argoSays, healthy} }
 
-// ages change all the time and mean nothing here.
-var ages = regexp.MustCompile(`\b\d+(s|m|m\d+s)\b`)
-
-// picture is Argo's view of the Rollout beside ours of the groups.
-func (s *stage) picture(ctx context.Context) (string, error) {
+// argoSays is what Argo's kubectl plugin says.
+func (s *stage) argoSays(ctx context.Context, _ *unstructured.Unstructured) (string, error) {
 	kubectl, err := cluster.KubectlArgo(ctx)
 	if err != nil {
 		return "", err
@@ -148,36 +93,5 @@ func (s *stage) picture(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("kubectl argo rollouts get rollout: %w: %s", err, text)
 	}
-	both := lipgloss.JoinHorizontal(lipgloss.Top, strings.TrimSpace(string(text)), "     ", s.groups(ctx))
-	lines := strings.Split(both, "\n")
-	for i := range lines {
-		lines[i] = strings.TrimRight(lines[i], " ")
-	}
-	return strings.Join(lines, "\n") + "\n", nil
-}
-
-// groups are the pods of the workload and of its canary.
-func (s *stage) groups(ctx context.Context) string {
-	list, err := s.core.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey})
-	if err != nil {
-		return err.Error()
-	}
-	lines := []string{"POD", ""}
-	for i := range list.Items {
-		p := &list.Items[i]
-		_, tag, _ := strings.Cut(p.Spec.Containers[0].Image, ":")
-		lines = append(lines, fmt.Sprintf("%-22s %-12s %s", p.Name, tag, phase(p)))
-	}
-	return strings.Join(lines, "\n")
-}
-
-// live says whether a picture can be drawn over.
-func (s *stage) live() bool {
-	file, ok := s.out.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
-}
-
-func (s *stage) remains(ctx context.Context) error {
-	fmt.Fprint(s.out, s.pods(ctx))
-	return s.alone(ctx)
+	return string(text), nil
 }

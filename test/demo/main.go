@@ -4,7 +4,7 @@
 // Command demo shows Lockstep's main job on a real control plane on this machine: it deploys a LeaderWorkerSet of four
 // groups, changes its model image, and has `lockstep release` take it through a whole canary release over gRPC. With
 // -traffic it does so under real requests, through a gateway, and says what became of each. With -host argo it is Argo
-// Rollouts that decides when, and its own kubectl plugin that shows how it goes.
+// Rollouts that decides when, and its own kubectl plugin that shows how it goes; with -host kruise it is Kruise Rollouts.
 package main
 
 import (
@@ -24,8 +24,8 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	c := parse(os.Args[1:])
-	if c.host != "grpc" && (c.host != "argo" || c.traffic) {
-		fmt.Fprintf(os.Stderr, "demo: the host is grpc, or argo without traffic, not %q\n", c.host)
+	if c.host != "grpc" && (c.host != "argo" && c.host != "kruise" || c.traffic) {
+		fmt.Fprintf(os.Stderr, "demo: the host is grpc, or argo or kruise without traffic, not %q\n", c.host)
 		os.Exit(2)
 	}
 	code := start(ctx, c)
@@ -64,7 +64,7 @@ func parse(args []string) script {
 	var c script
 	flags := flag.NewFlagSet("demo", flag.ExitOnError)
 	flags.StringVar(&c.lockstep, "lockstep", "bin/lockstep", "the lockstep binary")
-	flags.StringVar(&c.host, "host", "grpc", "who decides when: grpc (lockstep release) or argo (Argo Rollouts)")
+	flags.StringVar(&c.host, "host", "grpc", "who decides when: grpc (lockstep release), argo (Argo Rollouts) or kruise (Kruise Rollouts)")
 	flags.StringVar(&c.style, "style", "canary", "how to release")
 	flags.StringVar(&c.batches, "batches", "25%,50%,100%", "the batches")
 	flags.StringVar(&c.pause, "pause", "", "pause between batches (default: 2s, and 5s with traffic)")
@@ -89,8 +89,11 @@ type scene struct {
 
 // scenes are the story. With traffic, it has a gateway, and an end that counts.
 func (s *stage) scenes() []scene {
-	if s.script.host == "argo" {
+	switch s.script.host {
+	case "argo":
 		return s.argoScenes()
+	case "kruise":
+		return s.kruiseScenes()
 	}
 	story := []scene{
 		{"A real control plane: etcd, API server, controllers, LeaderWorkerSet, and nodes without containers (KWOK)", s.raise},

@@ -26,7 +26,9 @@ import (
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/kruise/install"
 )
 
 //go:embed workload.yaml
@@ -57,8 +59,11 @@ func (s *stage) raise(ctx context.Context) error {
 	if s.script.traffic {
 		options = append(options, cluster.WithTraefik())
 	}
-	if s.script.host == "argo" {
+	switch s.script.host {
+	case "argo":
 		options = append(options, cluster.WithArgo(s.plugin))
+	case "kruise":
+		options = append(options, cluster.WithGatewayAPI(), cluster.WithKruise(cluster.Kruise063, install.DriverInside))
 	}
 	c, err := cluster.Start(ctx, options...)
 	if err != nil {
@@ -100,25 +105,10 @@ func (s *stage) serve(ctx context.Context) error {
 	if err := s.cluster.Apply(ctx, config.Namespace, manifest); err != nil {
 		return err
 	}
-	account, err := s.cluster.ServiceAccountConfig(ctx, config.Namespace, config.ServiceAccount)
-	if err != nil {
-		return err
-	}
-	kubeconfig := filepath.Join(s.cluster.Dir(), "driver.kubeconfig")
-	if err := cluster.WriteKubeconfig(account, kubeconfig); err != nil {
-		return err
-	}
-	log, err := os.Create(filepath.Join(s.cluster.Dir(), "driver.log"))
-	if err != nil {
-		return err
-	}
-	defer log.Close()
 	socket := filepath.Join(s.cluster.Dir(), "lockstep.sock")
 	s.address = "unix://" + socket
-	s.driver = exec.Command(s.script.lockstep, "serve", "--listen", s.address, "--kubeconfig", kubeconfig)
-	s.driver.Stderr = log
-	s.driver.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := s.driver.Start(); err != nil {
+	log, err := s.start(ctx, config.ServiceAccount, "serve", "--listen", s.address)
+	if err != nil {
 		return err
 	}
 	err = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, patience, true, func(context.Context) (bool, error) {
@@ -126,10 +116,30 @@ func (s *stage) serve(ctx context.Context) error {
 		return err == nil, nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait for the driver (its log is %s): %w", log.Name(), err)
+		return fmt.Errorf("wait for the driver (its log is %s): %w", log, err)
 	}
 	fmt.Fprintf(s.out, "lockstep serve --listen %s\n", s.address)
 	return nil
+}
+
+// start starts Lockstep with the rights of one of its service accounts, and tells where its log is.
+func (s *stage) start(ctx context.Context, account string, args ...string) (log string, err error) {
+	cfg, err := s.cluster.ServiceAccountConfig(ctx, config.Namespace, account)
+	if err != nil {
+		return "", err
+	}
+	kubeconfig := filepath.Join(s.cluster.Dir(), "driver.kubeconfig")
+	if err := cluster.WriteKubeconfig(cfg, kubeconfig); err != nil {
+		return "", err
+	}
+	file, err := os.Create(filepath.Join(s.cluster.Dir(), "driver.log"))
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	s.driver = exec.Command(s.script.lockstep, append(args, "--kubeconfig", kubeconfig)...)
+	s.driver.Stderr = file
+	return file.Name(), child.Start(s.driver)
 }
 
 func (s *stage) adopt(ctx context.Context) error { return s.lockstep(ctx, "adopt", name) }

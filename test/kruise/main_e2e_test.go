@@ -12,9 +12,9 @@ import (
 	"os"
 	"testing"
 
-	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/kruise/install"
 )
 
 const (
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", parallel); err != nil {
 		panic(err)
 	}
-	code := cluster.Main(m, cluster.WithGatewayAPI(), cluster.WithKruise(version(), install))
+	code := cluster.Main(m, cluster.WithGatewayAPI(), cluster.WithKruise(version(), rights))
 	stopController()
 	stopServer()
 	driver.Cleanup()
@@ -41,17 +41,10 @@ func version() string { return cmp.Or(os.Getenv(versionVariable), cluster.Kruise
 // apart says whether the driver is a `lockstep serve` of its own. Both ways are tested, one with each version of Kruise.
 func apart() bool { return version() == cluster.Kruise063 }
 
-// install is what config/kruise has, but for the Deployment: a child process runs instead.
-func install(ctx context.Context, c *cluster.Cluster) error {
-	manifest, err := config.Kruise()
-	if err != nil {
-		return err
+// rights are those of config/kruise.
+func rights(ctx context.Context, c *cluster.Cluster) error {
+	if apart() {
+		return install.Rights(ctx, c)
 	}
-	if err := c.Apply(ctx, "", manifest); err != nil || apart() {
-		return err
-	}
-	if manifest, err = config.KruiseDriver(); err != nil {
-		return err
-	}
-	return c.Apply(ctx, "", manifest)
+	return install.DriverInside(ctx, c)
 }

@@ -1,0 +1,116 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"charm.land/lipgloss/v2"
+	"golang.org/x/term"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+)
+
+// redraw is how often the picture is made anew.
+const redraw = 500 * time.Millisecond
+
+// rollouts are a host's own objects, one of which the demo watches.
+type rollouts struct {
+	resource schema.GroupVersionResource
+	// says is what the host says about it.
+	says func(context.Context, *unstructured.Unstructured) (string, error)
+	// rests says whether the host has seen all that was written to it, and has nothing to do.
+	rests func(*unstructured.Unstructured) bool
+}
+
+// follow shows the release until the host rests again.
+func (s *stage) follow(ctx context.Context, host rollouts) error {
+	begun := false
+	return s.watch(ctx, host, func(r *unstructured.Unstructured) bool {
+		begun = begun || !host.rests(r)
+		return begun && host.rests(r)
+	})
+}
+
+// watch shows what the host says beside the groups, whenever something has changed, until done.
+func (s *stage) watch(ctx context.Context, host rollouts, done func(*unstructured.Unstructured) bool) error {
+	client, err := dynamic.NewForConfig(s.cluster.RESTConfig())
+	if err != nil {
+		return fmt.Errorf("create client: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*patience)
+	defer cancel()
+	for last, lines := "", 0; ; {
+		r, err := client.Resource(host.resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("get Rollout: %w", err)
+		}
+		text, err := host.says(ctx, r)
+		if err != nil {
+			return err
+		}
+		picture := beside(text, s.groups(ctx))
+		if now := ages.ReplaceAllString(picture, ""); now != last {
+			if last != "" && s.live() {
+				fmt.Fprintf(s.out, "\x1b[%dA\x1b[J", lines)
+			}
+			fmt.Fprintln(s.out, picture)
+			last, lines = now, strings.Count(picture, "\n")+1
+		}
+		if done(r) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(redraw):
+		}
+	}
+}
+
+// ages change all the time and mean nothing here.
+var ages = regexp.MustCompile(`\b\d+(s|m|m\d+s)\b`)
+
+// beside is two texts side by side.
+func beside(left, right string) string {
+	lines := strings.Split(lipgloss.JoinHorizontal(lipgloss.Top, strings.TrimSpace(left), "     ", right), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// groups are the pods of the workload and of its canary.
+func (s *stage) groups(ctx context.Context) string {
+	list, err := s.core.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey})
+	if err != nil {
+		return err.Error()
+	}
+	lines := []string{"POD", ""}
+	for i := range list.Items {
+		p := &list.Items[i]
+		_, tag, _ := strings.Cut(p.Spec.Containers[0].Image, ":")
+		lines = append(lines, fmt.Sprintf("%-22s %-12s %s", p.Name, tag, phase(p)))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// live says whether a picture can be drawn over.
+func (s *stage) live() bool {
+	file, ok := s.out.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+func (s *stage) remains(ctx context.Context) error {
+	fmt.Fprint(s.out, s.pods(ctx))
+	return s.alone(ctx)
+}
