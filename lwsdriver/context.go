@@ -6,7 +6,6 @@ package lwsdriver
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -114,19 +114,8 @@ func explain(c *pb.BatchContext, err error) {
 // fail says that an error is where the workload stands.
 func fail(c *pb.BatchContext, err error) {
 	c.State = pb.State_STATE_FAILED
-	c.Reason = camel(result(err))
+	c.Reason = plugin.CamelCase(result(err))
 	c.Message = err.Error()
-}
-
-// camel turns NAME_TAKEN into NameTaken.
-func camel(s string) string {
-	var b strings.Builder
-	for word := range strings.SplitSeq(strings.ToLower(s), "_") {
-		if word != "" {
-			b.WriteString(strings.ToUpper(word[:1]) + word[1:])
-		}
-	}
-	return b.String()
 }
 
 // describe puts an observation and its decision into the contract's words.

@@ -3,7 +3,11 @@
 
 package plugin
 
-import pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+import (
+	"strings"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
 
 // Settled says whether a state stays as it is until the host, a person or the cluster does something; while it is
 // false the driver is working and the host waits. A state that this version does not know is not settled.
@@ -36,4 +40,23 @@ func InFlight(c *pb.BatchContext) bool {
 	default:
 		return true
 	}
+}
+
+// Serving is the revision that the groups run while no release updates them.
+func Serving(c *pb.BatchContext) string {
+	if c.GetState() == pb.State_STATE_COMPLETED {
+		return c.GetUpdateRevision()
+	}
+	return c.GetStableRevision()
+}
+
+// CamelCase turns a name of the contract into what conditions and people use: NAME_TAKEN into NameTaken.
+func CamelCase(name string) string {
+	var b strings.Builder
+	for word := range strings.SplitSeq(strings.ToLower(name), "_") {
+		if word != "" {
+			b.WriteString(strings.ToUpper(word[:1]) + word[1:])
+		}
+	}
+	return b.String()
 }

@@ -40,12 +40,8 @@ func inFlight(c *pb.BatchContext) bool { return plugin.InFlight(c) }
 // serving is the revision that the groups run while nothing changes them: what a release would start from. Empty: none,
 // or several.
 func serving(c *pb.BatchContext) string {
-	switch c.GetState() { // Everywhere else the stable groups are as they were before the release.
-	case pb.State_STATE_COMPLETED:
-		return c.GetUpdateRevision()
-	case pb.State_STATE_PROMOTING:
+	if c.GetState() == pb.State_STATE_PROMOTING {
 		return ""
-	default:
-		return c.GetStableRevision()
 	}
+	return plugin.Serving(c) // everywhere else the stable groups are as they were before the release
 }

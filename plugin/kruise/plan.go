@@ -269,7 +269,7 @@ func pursue(v View) move {
 	switch {
 	case paused(v.Target), groups == 0 && !over:
 		return move{}
-	case !flying && (template == serving(c) || c.GetTotal() == 0):
+	case !flying && (template == plugin.Serving(c) || c.GetTotal() == 0):
 		return move{} // Nothing to release, or nothing to release it from yet.
 	case !flying:
 		return begin(v)
@@ -298,12 +298,4 @@ func begin(v View) move {
 func releaseID(t *v1alpha1.RolloutTarget) string {
 	uid := strings.ReplaceAll(string(t.UID), "-", "")
 	return fmt.Sprintf("kruise-%s-%d", uid[:min(8, len(uid))], t.Generation)
-}
-
-// serving is the revision that the groups have while nothing updates them.
-func serving(c *pb.BatchContext) string {
-	if c.GetState() == pb.State_STATE_COMPLETED {
-		return c.GetUpdateRevision()
-	}
-	return c.GetStableRevision()
 }

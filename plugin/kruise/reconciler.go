@@ -81,7 +81,7 @@ func (r *Reconciler) failed(ctx context.Context, v View, err error) (reconcile.R
 	case apierrors.IsConflict(err), plugin.Retryable(err), plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED:
 		return reconcile.Result{RequeueAfter: soon}, nil
 	}
-	reason := camel(plugin.Reason(err).String()[len("ERROR_REASON_"):])
+	reason := plugin.CamelCase(plugin.Reason(err).String()[len("ERROR_REASON_"):])
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
 		reason = "NotWritten"
 	}

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -30,11 +31,11 @@ func notReady(v View, reason, message string) move {
 // statusOf counts groups as Kruise counts the pods of a StatefulSet.
 func statusOf(v View) v1alpha1.RolloutTargetStatus {
 	t, c := v.Target, v.Context
-	current, known := v.Revisions[serving(c)]
+	current, known := v.Revisions[plugin.Serving(c)]
 	update, also := v.Revisions[c.GetTemplateRevision()]
 	if !known || !also {
 		return notReady(v, "WaitingForRevision", fmt.Sprintf("the leader StatefulSet of %s has no revision yet for %s or %s",
-			t.Spec.WorkloadRef.Name, serving(c), c.GetTemplateRevision())).status
+			t.Spec.WorkloadRef.Name, plugin.Serving(c), c.GetTemplateRevision())).status
 	}
 	s := t.Status.DeepCopy()
 	s.ObservedGeneration = t.Generation
@@ -91,18 +92,7 @@ func stateOf(c *pb.BatchContext) string {
 	if c == nil {
 		return ""
 	}
-	return camel(strings.TrimPrefix(c.GetState().String(), "STATE_"))
-}
-
-// camel turns ROLLING_BACK into RollingBack.
-func camel(s string) string {
-	var b strings.Builder
-	for word := range strings.SplitSeq(strings.ToLower(s), "_") {
-		if word != "" {
-			b.WriteString(strings.ToUpper(word[:1]) + word[1:])
-		}
-	}
-	return b.String()
+	return plugin.CamelCase(strings.TrimPrefix(c.GetState().String(), "STATE_"))
 }
 
 // setReady sets the condition. Its reason is an API's, which is not everything that a driver may say.

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -167,7 +168,7 @@ func (d *model) Initialize(_ context.Context, r *pb.InitializeRequest, _ ...grpc
 	if d.flying() && d.id != r.GetReleaseId() {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "in progress")
 	}
-	d.stable = serving(d.context())
+	d.stable = plugin.Serving(d.context())
 	d.id, d.owner, d.style, d.update = r.GetReleaseId(), r.GetOwner(), r.GetPolicy().GetStyle(), d.template
 	d.state, d.target, d.ready = pb.State_STATE_PREPARING, "", 0
 	return &pb.InitializeResponse{}, nil

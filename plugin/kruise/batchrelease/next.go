@@ -4,7 +4,6 @@
 package batchrelease
 
 import (
-	"strings"
 	"time"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
@@ -133,23 +132,4 @@ func (m *machine) observe() {
 	if m.returned() {
 		s.CanaryStatus.UpdatedReplicas, s.CanaryStatus.UpdatedReadyReplicas = m.back()
 	}
-}
-
-// serving is the revision that the groups have while nothing updates them.
-func serving(c *pb.BatchContext) string {
-	if c.GetState() == pb.State_STATE_COMPLETED {
-		return c.GetUpdateRevision()
-	}
-	return c.GetStableRevision()
-}
-
-// camel turns ERROR_REASON_NAME_TAKEN into NameTaken.
-func camel(s, prefix string) string {
-	var b strings.Builder
-	for word := range strings.SplitSeq(strings.ToLower(strings.TrimPrefix(s, prefix)), "_") {
-		if word != "" {
-			b.WriteString(strings.ToUpper(word[:1]) + word[1:])
-		}
-	}
-	return b.String()
 }

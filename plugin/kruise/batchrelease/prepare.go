@@ -43,7 +43,7 @@ func (m *machine) begin() bool {
 			c.GetReleaseId(), c.GetOwner(), name))
 	case c.GetTemplateRevision() == "", c.GetTotal() == 0:
 		m.say(fmt.Sprintf("LeaderWorkerSet %s has no group, or no revision of its template, yet", name))
-	case c.GetTemplateRevision() == serving(c):
+	case c.GetTemplateRevision() == plugin.Serving(c):
 		m.say(fmt.Sprintf("LeaderWorkerSet %s is held and runs its template; the release begins when the template changes", name))
 		return false
 	default:

@@ -5,9 +5,11 @@ package batchrelease
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -30,7 +32,7 @@ func (m *machine) progress() {
 	switch {
 	case err != nil, style != c.GetStyle():
 		m.stuck("StyleChanged", fmt.Sprintf("the release was begun in style %s, which can't change: set it back, or delete the BatchRelease, "+
-			"which rolls back, and make another", camel(c.GetStyle().String(), "STYLE_")))
+			"which rolls back, and make another", plugin.CamelCase(strings.TrimPrefix(c.GetStyle().String(), "STYLE_"))))
 		return
 	case c.GetTemplateRevision() != c.GetUpdateRevision():
 		m.restart()

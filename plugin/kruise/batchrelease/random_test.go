@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -196,7 +197,7 @@ func (s *schedule) mustArrive() {
 			s.Fatalf("completed, and the driver is %s", d.state)
 		}
 	case v1beta1.RolloutPhasePreparing:
-		if s.release.DeletionTimestamp != nil || plan.BatchPartition == nil || d.flying() || d.template != serving(d.context()) {
+		if s.release.DeletionTimestamp != nil || plan.BatchPartition == nil || d.flying() || d.template != plugin.Serving(d.context()) {
 			s.Fatalf("it waits in Preparing, deleted %v, %+v, the driver at %v", s.release.DeletionTimestamp, plan, d.context())
 		}
 	default:

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
@@ -36,7 +37,7 @@ func Refused(r *v1beta1.BatchRelease, err error, now time.Time) v1beta1.BatchRel
 	if s, ok := grpcstatus.FromError(err); ok && s.Code() != codes.Unknown {
 		text = s.Message()
 	}
-	m.stuck(camel(plugin.Reason(err).String(), "ERROR_REASON_"), text)
+	m.stuck(plugin.CamelCase(strings.TrimPrefix(plugin.Reason(err).String(), "ERROR_REASON_")), text)
 	return m.status
 }
 
