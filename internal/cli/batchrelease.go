@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease/host"
@@ -79,28 +80,11 @@ func runBatchRelease(ctx context.Context, o *options, flags *driverFlags, run ho
 	if err := flags.checkFlags(); err != nil {
 		return err
 	}
-	logger, err := o.logger()
-	if err != nil {
-		return err
-	}
-	config, err := o.restConfig()
-	if err != nil {
-		return err
-	}
-	var driver *link
-	if flags.address == "" {
-		if driver, err = flags.launch(ctx, o, logger); err != nil {
-			return err
-		}
-	} else if driver = flags.dialUntilReached(ctx, logger, func(error) {}); driver == nil {
-		return nil
-	}
-	run.Driver, run.Logger, run.Namespace = driver, logger, o.namespace
-	err = host.Run(driver.ctx, config, run) //nolint:contextcheck // The link's context is made from ctx.
-	if err == nil && ctx.Err() == nil {
-		err = context.Cause(driver.ctx) //nolint:contextcheck // As above.
-	}
-	return errors.Join(err, driver.close())
+	start := func(logger *slog.Logger) (*link, error) { return flags.launch(ctx, o, logger) }
+	return runHost(ctx, o, &flags.dialFlags, &run.Settings, start, func(ctx context.Context, config *rest.Config, driver *link) error {
+		run.Driver = driver
+		return host.Run(ctx, config, run)
+	})
 }
 
 // launch starts the driver as a plugin, with the flags of this process.

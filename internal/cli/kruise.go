@@ -6,9 +6,11 @@ package cli
 import (
 	"context"
 	"errors"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise"
 )
@@ -56,6 +58,18 @@ func runKruise(ctx context.Context, o *options, dial *dialFlags, run kruise.Opti
 	if err := dial.checkAsDriver(); err != nil {
 		return err
 	}
+	inside := func(*slog.Logger) (*link, error) { return connectInside(ctx, o) }
+	return runHost(ctx, o, dial, &run.Settings, inside, func(ctx context.Context, config *rest.Config, driver *link) error {
+		run.Driver = driver
+		return kruise.Run(ctx, config, run)
+	})
+}
+
+// runHost runs a host in a cluster until ctx has ended or its driver has: the one at the flags' address, or one that it starts.
+func runHost(
+	ctx context.Context, o *options, dial *dialFlags, settings *kruise.Settings,
+	start func(*slog.Logger) (*link, error), run func(context.Context, *rest.Config, *link) error,
+) error {
 	logger, err := o.logger()
 	if err != nil {
 		return err
@@ -66,14 +80,14 @@ func runKruise(ctx context.Context, o *options, dial *dialFlags, run kruise.Opti
 	}
 	var driver *link
 	if dial.address == "" {
-		if driver, err = connectInside(ctx, o); err != nil {
+		if driver, err = start(logger); err != nil {
 			return err
 		}
 	} else if driver = dial.dialUntilReached(ctx, logger, func(error) {}); driver == nil {
 		return nil
 	}
-	run.Driver, run.Logger, run.Namespace = driver, logger, o.namespace
-	err = kruise.Run(driver.ctx, config, run) //nolint:contextcheck // The link's context is made from ctx.
+	settings.Logger, settings.Namespace = logger, o.namespace
+	err = run(driver.ctx, config, driver) //nolint:contextcheck // The link's context is made from ctx.
 	if err == nil && ctx.Err() == nil {
 		err = context.Cause(driver.ctx) //nolint:contextcheck // As above.
 	}
