@@ -31,6 +31,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/grouptags"
 )
 
 const (
@@ -310,39 +311,9 @@ func (e *env) story() (read func() string) {
 	})
 }
 
-// tags is the image tags of the whole groups of a workload that are ready, in the order of their indices: "v1 v1 v1 v2". What is
-// not ready is "-".
+// tags are those of a workload's groups.
 func (e *env) tags(ctx context.Context, of string) (string, error) {
-	pods, err := e.kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + of})
-	if err != nil {
-		return "", err
-	}
-	byGroup := map[string][]corev1.Pod{}
-	for _, p := range pods.Items {
-		index := p.Labels[lws.GroupIndexLabelKey]
-		byGroup[index] = append(byGroup[index], p)
-	}
-	out := make([]string, 0, groups)
-	for i := range len(byGroup) {
-		out = append(out, tagOf(byGroup[strconv.Itoa(i)]))
-	}
-	return strings.Join(out, " "), nil
-}
-
-func tagOf(pods []corev1.Pod) string {
-	tag := ""
-	for _, p := range pods {
-		_, this, _ := strings.Cut(p.Spec.Containers[0].Image, ":")
-		ready := false
-		for _, c := range p.Status.Conditions {
-			ready = ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-		}
-		if !ready || p.DeletionTimestamp != nil || tag != "" && tag != this || len(pods) != size {
-			return "-"
-		}
-		tag = this
-	}
-	return tag
+	return grouptags.Of(ctx, e.kube, e.namespace, lws.SetNameLabelKey+"="+of, size)
 }
 
 // mustHave waits until the workload's groups are at these tags.

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/lockstep-rollouts/lockstep/test/grouptags"
 )
 
 var httpRoutes = schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "httproutes"}
@@ -113,7 +115,7 @@ func (e *env) mustSelect(service, want string) {
 		}
 		got := make([]string, 0, len(pods.Items))
 		for _, p := range pods.Items {
-			got = append(got, p.Name+" "+tagOf([]corev1.Pod{p, p}))
+			got = append(got, p.Name+" "+grouptags.OfGroup([]corev1.Pod{p}, 1))
 		}
 		slices.Sort(got)
 		if strings.Join(got, ", ") != want {
