@@ -23,6 +23,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/fakes"
 )
 
 // bed is a driver of a cluster that is not real. It does not run unless a test runs it; until then its caches hold what
@@ -44,6 +45,10 @@ func newBed(t testing.TB, objects ...*lws.LeaderWorkerSet) *bed {
 func newBedOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *bed {
 	t.Helper()
 	b := &bed{t: t, core: core, sets: lwsfake.NewClientset()}
+	fakes.CopyWatched(&b.core.Fake, &b.sets.Fake)
+	if routes, ok := generic.(*dynamicfake.FakeDynamicClient); ok {
+		fakes.CopyWatched(&routes.Fake)
+	}
 	b.answerReviews(func() bool { return true })
 	for _, w := range objects {
 		if err := b.sets.Tracker().Add(w.DeepCopy()); err != nil {

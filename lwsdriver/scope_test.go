@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/fakes"
 )
 
 // drifted is an adopted workload whose hold somebody took off: a driver that may write puts it back.
@@ -50,6 +51,7 @@ type scoped struct {
 func newScoped(t *testing.T, opts ...Option) scoped {
 	t.Helper()
 	s := scoped{core: fake.NewClientset(), sets: lwsfake.NewClientset(drifted(t, "here"), drifted(t, "there"))}
+	fakes.CopyWatched(&s.core.Fake, &s.sets.Fake)
 	o := options{log: slog.New(slog.DiscardHandler), now: time.Now}
 	for _, opt := range opts {
 		opt(&o)

@@ -25,6 +25,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/test/fakes"
 )
 
 // Every address of 127.0.0.0/8 is local on Linux, which is what a namespace makes of the pod range.
@@ -61,6 +63,7 @@ func member(name, address, index string, is bool) *corev1.Pod {
 func serve(t *testing.T, pods ...*corev1.Pod) (*Server, kubernetes.Interface, string) {
 	t.Helper()
 	client := fake.NewClientset()
+	fakes.CopyWatched(&client.Fake)
 	for _, pod := range pods {
 		if _, err := client.CoreV1().Pods(pod.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)

@@ -31,6 +31,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/fakes"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -106,6 +107,7 @@ func newWorld(t *testing.T, gateway []string, objects ...runtime.Object) *world 
 		inferencepools:                        "InferencePoolList",
 		{Version: "v1", Resource: "services"}: "ServiceList",
 	}, routes...)
+	fakes.CopyWatched(&w.core.Fake, &w.dynamic.Fake)
 	discovered, _ := w.core.Discovery().(*fakediscovery.FakeDiscovery)
 	if len(gateway) > 0 {
 		list := &metav1.APIResourceList{GroupVersion: gatewayVersion.String()}
