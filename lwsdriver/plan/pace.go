@@ -75,8 +75,8 @@ func lastSet(o Observation) rolling {
 	case r != nil && r.Set != nil && held:
 		set := *r.Set
 		set.Partition, set.MaxSurge = hold.Partition, hold.MaxSurge
-		floor := set.MaxUnavailable.Type == intstr.String && found.MaxUnavailable == hold.MaxUnavailable
-		if floor || scaled(set.MaxUnavailable, o.Stable.Replicas, false) == 0 {
+		floor := set.MaxUnavailable.Type == intstr.String || scaled(set.MaxUnavailable, o.Stable.Replicas, false) == 0
+		if floor && found.MaxUnavailable == hold.MaxUnavailable {
 			set.MaxUnavailable = hold.MaxUnavailable // as LWS wants it, and the admission policy sets it
 		}
 		return set

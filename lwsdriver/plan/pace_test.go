@@ -24,6 +24,7 @@ func TestSaved(t *testing.T) {
 		{"held", rollingOf(0, "25%", "1"), rollingOf(hold, "25%", "0"), rollingOf(0, "25%", "1"), 8},
 		{"held with one group", rollingOf(0, "25%", "1"), rollingOf(hold, "1", "0"), rollingOf(0, "25%", "1"), 1},
 		{"held with one group, then scaled", rollingOf(0, "25%", "1"), rollingOf(hold, "1", "0"), rollingOf(0, "25%", "1"), 8},
+		{"held as it was, then scaled to none", rollingOf(0, "100%", "0"), rollingOf(hold, "100%", "0"), rollingOf(0, "25%", "1"), 0},
 		{"held and edited", rollingOf(0, "25%", "1"), rollingOf(hold, "2", "0"), rollingOf(0, "2", "1"), 8},
 	} {
 		o := Observation{
