@@ -17,7 +17,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// restartGroup deletes a leader pod, on condition that it is the one that was seen. Its workers go with it.
+// restartGroup deletes a leader pod, on condition that it is as it was seen: a request that arrives late must not take down
+// a group that serves by then. Its workers go with it.
 func (a *applier) restartGroup(ctx context.Context, s *seen, t plan.RestartGroup) (bool, error) {
 	key := types.NamespacedName{Namespace: s.key.Namespace, Name: t.Leader}
 	pod := a.caches.pod(key)
@@ -25,7 +26,7 @@ func (a *applier) restartGroup(ctx context.Context, s *seen, t plan.RestartGroup
 		return false, nil // the next look tells
 	}
 	err := a.core.CoreV1().Pods(key.Namespace).Delete(ctx, key.Name, metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: &pod.UID},
+		Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion},
 	})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return false, fmt.Errorf("delete Pod %s: %w", key, err)
@@ -35,7 +36,7 @@ func (a *applier) restartGroup(ctx context.Context, s *seen, t plan.RestartGroup
 	}
 	return err == nil, a.until(ctx, func() bool {
 		now := a.caches.pod(key)
-		return now == nil || now.UID != pod.UID || now.terminating
+		return now == nil || now.UID != pod.UID || now.terminating || err != nil && now.ResourceVersion != pod.ResourceVersion
 	}, s.key)
 }
 

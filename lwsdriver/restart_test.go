@@ -5,12 +5,15 @@ package lwsdriver
 
 import (
 	"encoding/json"
+	"errors"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -57,15 +60,17 @@ func TestRestartGroup(t *testing.T) {
 	defer b.queue.ShutDown()
 	defer b.events.broadcaster.Shutdown()
 	const leader = "vllm-3"
-	var preconditions []types.UID
+	var preconditions []metav1.Preconditions
 	b.core.PrependReactor("delete", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		d, _ := a.(clienttesting.DeleteActionImpl)
-		preconditions = append(preconditions, *d.DeleteOptions.Preconditions.UID)
+		preconditions = append(preconditions, *d.DeleteOptions.Preconditions)
 		b.losePod(leader)
 		return true, nil, nil
 	})
 	for i, uid := range []types.UID{"first", "second"} {
-		b.showPod(leaderOf3("new", uid))
+		pod := leaderOf3("new", uid)
+		pod.ResourceVersion = "7" + string(uid)
+		b.showPod(pod)
 		if got := b.group3().Restarts; got != i {
 			t.Errorf("restarts are %d, want %d", got, i)
 		}
@@ -73,8 +78,8 @@ func TestRestartGroup(t *testing.T) {
 		if !wrote || err != nil {
 			t.Fatalf("restart: wrote %t, %v", wrote, err)
 		}
-		if preconditions[i] != uid {
-			t.Errorf("pod %s was to be deleted, want %s", preconditions[i], uid)
+		if p := preconditions[i]; *p.UID != uid || *p.ResourceVersion != pod.ResourceVersion {
+			t.Errorf("pod %s at %s was to be deleted, want %s at %s", *p.UID, *p.ResourceVersion, uid, pod.ResourceVersion)
 		}
 	}
 	b.showPod(leaderOf3("old", "third"))
@@ -84,6 +89,29 @@ func TestRestartGroup(t *testing.T) {
 	b.showPod(leaderOf3("new", "fourth"))
 	if got := b.group3().Restarts; got != 0 {
 		t.Errorf("%d restarts of an earlier time count", got)
+	}
+}
+
+// A leader that changed meanwhile stays: the next look tells whether it is to go.
+func TestRestartGroupLate(t *testing.T) {
+	b := newBed(t, inPhase(t, release.Returning))
+	defer b.queue.ShutDown()
+	defer b.events.broadcaster.Shutdown()
+	pod := leaderOf3("new", "first")
+	pod.ResourceVersion = "7"
+	b.showPod(pod)
+	b.core.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		now := leaderOf3("new", "first")
+		now.ResourceVersion = "8"
+		b.showPod(now)
+		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, pod.Name, errors.New("it is at 8"))
+	})
+	wrote, err := b.applier.apply(t.Context(), b.look(), plan.RestartGroup{Leader: pod.Name})
+	if wrote || err != nil {
+		t.Errorf("wrote %t, %v", wrote, err)
+	}
+	if n := b.group3().Restarts; n != 0 {
+		t.Errorf("%d restarts are counted", n)
 	}
 }
 

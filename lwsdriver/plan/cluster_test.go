@@ -356,6 +356,9 @@ func (c *cluster) versions() map[string]int {
 	for _, s := range c.added {
 		v[s.name] = s.version
 	}
+	for i, g := range c.stable.groups {
+		v[leaderName(c.stable, i)] = g.version()
+	}
 	return v
 }
 

@@ -66,6 +66,17 @@ type group struct {
 	mark     RolloutMark
 }
 
+// version changes with what the leader's status says.
+func (g *group) version() int {
+	v := 2 * int(g.since.Unix())
+	if g.ready {
+		v++
+	}
+	return v
+}
+
+func leaderName(s *set, i int) string { return fmt.Sprintf("%s-%d", s.name, i) }
+
 // revision is what observe finds: the hash once LWS has recorded the template.
 func (s *set) revision() string {
 	if s.leaders.exists && s.leaders.update == s.template {

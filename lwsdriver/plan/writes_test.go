@@ -27,7 +27,7 @@ func (c *cluster) apply(d decided) bool {
 			return c.applyMark(a)
 		}
 	case RestartGroup:
-		return c.applyRestart(a)
+		return c.applyRestart(a, d.versions)
 	case LabelGroup:
 		return c.applyLabel(a)
 	case SetBudget, DropBudget:
@@ -156,6 +156,8 @@ func (c *cluster) checkIntent(a SetStable) {
 		after = a.Record.Release.Phase
 	}
 	renewed := c.record.Release != nil && c.stable.template != c.record.Release.UpdateRevision
+	// Somebody had LWS roll groups that an adoption leaves alone, or they came at the new template in a scale-up from none.
+	strayed := renewed && (c.mixed || c.disturbed || !c.stable.at(c.record.Release.StableRevision))
 	ok := before == after
 	if c.inPlace() && before == release.Progressing && after == release.Returning {
 		ok = c.stable.template == c.record.Release.StableRevision
@@ -164,11 +166,12 @@ func (c *cluster) checkIntent(a SetStable) {
 	case release.Promoting:
 		if c.adopts() {
 			ok = ok || after == release.Standby || after == release.Adopting || (after == release.RollingBack || after == release.Progressing) && renewed
+			ok = ok || after == release.Returning && strayed
 			break
 		}
 		ok = ok || after == release.Promoted || ((after == release.Progressing || after == release.Returning) && renewed)
 	case release.Standby:
-		ok = ok || after == release.Adopting || (after == release.Progressing || after == release.RollingBack) && renewed
+		ok = ok || after == release.Adopting || (after == release.Progressing || after == release.RollingBack) && renewed || after == release.Returning && strayed
 	case release.Adopting:
 		ok = ok || after == release.Promoting && (c.canary() == nil || c.canary().deleting)
 	case release.RollingBack:
@@ -230,10 +233,10 @@ func (s *set) at(revision string) bool {
 	return true
 }
 
-// applyRestart deletes a leader. A pod that came in its place meanwhile is another one.
-func (c *cluster) applyRestart(a RestartGroup) bool {
+// applyRestart deletes a leader that is as it was seen. A pod that came in its place meanwhile is another one.
+func (c *cluster) applyRestart(a RestartGroup, versions map[string]int) bool {
 	for i, g := range c.stable.groups {
-		if fmt.Sprintf("%s-%d", c.stable.name, i) != a.Leader || g.revision == c.record.Release.StableRevision {
+		if leaderName(c.stable, i) != a.Leader || g.version() != versions[a.Leader] || g.revision == c.record.Release.StableRevision {
 			continue
 		}
 		r := c.restarts[i]
@@ -251,7 +254,7 @@ func (c *cluster) applyRestart(a RestartGroup) bool {
 // applyMark labels a leader of the user's own workload.
 func (c *cluster) applyMark(a MarkLeader) bool {
 	for i, g := range c.stable.groups {
-		if fmt.Sprintf("%s-%d", c.stable.name, i) == a.Leader {
+		if leaderName(c.stable, i) == a.Leader {
 			changed := g.serving != a.Serves && (g.ready || !a.Serves) // another pod by now
 			if changed {
 				g.serving = a.Serves
