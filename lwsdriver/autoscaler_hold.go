@@ -6,6 +6,7 @@ package lwsdriver
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,7 +22,7 @@ import (
 
 // How autoscalers are held and given back. What there is of them is in autoscaler.go.
 
-// readAutoscalers looks for what scales the workload.
+// readAutoscalers looks for what scales the workload, or the one that it is about to be succeeded by.
 func (o *observer) readAutoscalers(s *seen) {
 	if o.scalers == nil {
 		return
@@ -30,6 +31,19 @@ func (o *observer) readAutoscalers(s *seen) {
 	if s.Autoscalers, err = o.scalers.of(s.key); err != nil {
 		s.Unscanned = err.Error()
 	}
+	if s.Record == nil || s.Record.Release == nil || s.Record.Release.Successor == "" {
+		return
+	}
+	successors, _ := o.scalers.of(types.NamespacedName{Namespace: s.key.Namespace, Name: s.Record.Release.Successor})
+	for _, a := range successors {
+		if !a.Targets {
+			continue
+		}
+		a.Targets, a.Passed = false, true
+		s.Autoscalers = slices.DeleteFunc(s.Autoscalers, func(b plan.Autoscaler) bool { return a.Kind == b.Kind && a.Name == b.Name })
+		s.Autoscalers = append(s.Autoscalers, a)
+	}
+	slices.SortFunc(s.Autoscalers, func(a, b plan.Autoscaler) int { return strings.Compare(a.String(), b.String()) })
 }
 
 // scalersSettled is called when it becomes known, or unknown, which autoscalers there are.

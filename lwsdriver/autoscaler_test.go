@@ -170,6 +170,22 @@ func TestAutoscalersLeftHeld(t *testing.T) {
 	}
 }
 
+// What scales the successor of a workload that was to be adopted scales that workload again once somebody deleted the successor.
+func TestAutoscalersRecalled(t *testing.T) {
+	record, err := release.DecodeRecord(inPhase(t, release.Promoting).Annotations[release.RecordAnnotation])
+	if err != nil {
+		t.Fatal(err)
+	}
+	record.Release.Phase, record.Release.Successor, record.Release.Groups = release.Adopting, "vllm-new", 2
+	core := fake.NewClientset(hpaOf("vllm-new"))
+	b := newBedOn(t, core, noRoutes(), withRecord(t, inPhase(t, release.Adopting), *record))
+	b.run()
+	b.eventually("it scales the user's workload", func() bool {
+		h, err := core.AutoscalingV2().HorizontalPodAutoscalers(vllm.Namespace).Get(t.Context(), "scale", metav1.GetOptions{})
+		return err == nil && h.Spec.ScaleTargetRef.Name == "vllm"
+	})
+}
+
 // The informer's transform keeps what a hold needs, and no more.
 func TestViewScaler(t *testing.T) {
 	h := hpaOf("vllm", heldFor("vllm"), ofKEDA)

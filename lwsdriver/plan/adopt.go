@@ -187,23 +187,38 @@ func leave(o Observation) Decision {
 }
 
 // recall: somebody deleted the second set before it could be adopted. The user's own groups come back, and serve until there
-// is another one.
+// is another one. What scales them is told before, since the record forgets the successor.
 func recall(o Observation) Decision {
+	for _, a := range o.Autoscalers {
+		if a.Passed {
+			return Decision{
+				Action: ReleaseAutoscaler{Kind: a.Kind, Name: a.Name, To: o.Stable.Name},
+				State:  pb.State_STATE_PROMOTING, Reason: ReasonSuccessorGone, Message: fmt.Sprintf("%s is to scale %s again", a, o.Stable.Name),
+			}
+		}
+	}
 	why := fmt.Sprintf("%s is gone or going, and was to be adopted: bring the groups of %s back", o.Record.Release.Successor, o.Stable.Name)
 	next := moved(o, func(r *release.Release) { r.Phase, r.Successor, r.Groups = release.Promoting, "", 0 })
 	next.Saved = Saved(o)
 	a := SetStable{Record: next, Rolling: release.Hold(), Why: why}
-	if o.Stable.Replicas == 0 {
-		a.Replicas = ptr.To(o.Record.Release.Groups)
+	if n := o.Record.Release.Groups; o.Stable.Replicas == 0 && n > 0 {
+		a.Replicas = &n
 	}
 	return Decision{Action: a, State: pb.State_STATE_PROMOTING, Reason: ReasonSuccessorGone, Message: why}
 }
 
-// empty takes the user's own groups away, once their leaders have finished their requests.
+// empty takes the user's own groups away, once their leaders have finished their requests, and not while their successors are
+// not ready.
 func empty(o Observation) Decision {
 	const state = pb.State_STATE_PROMOTING
 	if d := drained(o, state); d != nil {
 		return *d
+	}
+	if c := o.canary(); o.Stable.Replicas > 0 && !o.carries(*c) {
+		return Decision{
+			State: state, Reason: ReasonGroupsNotReady,
+			Message: fmt.Sprintf("the groups of %s stay until those of %s are ready again%s", o.Stable.Name, c.Name, obstacles(c.Groups)),
+		}
 	}
 	d := Decision{State: state, Reason: ReasonScalingDown, Message: fmt.Sprintf("%d groups of %s are going", o.Stable.existing(), o.Stable.Name)}
 	if o.Stable.Replicas > 0 {
@@ -227,6 +242,18 @@ func passAutoscalers(o Observation, c Workload, state pb.State) *Decision {
 	return giveBackAutoscalers(o, state)
 }
 
+// carries says whether the second set can do without the user's own groups. One group must be ready, whatever the policy's
+// failure threshold.
+func (o Observation) carries(c Workload) bool {
+	n, ready := o.Record.Release.Groups, 0
+	for _, g := range c.Groups {
+		if g.mayServe(n) {
+			ready++
+		}
+	}
+	return ready >= max(n-o.Policy.Threshold(n), min(n, 1))
+}
+
 // handOver is the last of what the successor gets: the history, and the record.
 func handOver(o Observation, c Workload, state pb.State) Decision {
 	d := Decision{State: state, Reason: ReasonHandingOver, Message: fmt.Sprintf("%s becomes the workload that is known as %s", c.Name, o.knownAs())}
@@ -235,6 +262,9 @@ func handOver(o Observation, c Workload, state pb.State) Decision {
 		d.Reason, d.Message = ReasonBudgetGoing, "the disruption budgets of the release are going"
 	case c.mixed():
 		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(c) // under the hold they would stay so
+	case c.existing() < c.Replicas:
+		d.Reason = ReasonGroupsNotReady // under the hold one may come back as it was before
+		d.Message = fmt.Sprintf("%d of %d groups of %s exist%s", c.existing(), c.Replicas, c.Name, obstacles(c.Groups))
 	case o.HistoryUnread:
 		d.Reason, d.Message = ReasonHistoryUnread, "the caches do not tell yet what the history of "+o.Stable.Name+" has"
 	case len(o.History) > 0:
@@ -271,6 +301,8 @@ func checkAdoption(o Observation, action Action) error {
 			return errors.New("a workload is handed over that is not being adopted")
 		case c.mixed():
 			return errors.New("a workload is handed over whose groups are at several revisions")
+		case c.existing() < c.Replicas:
+			return errors.New("a workload is handed over that lacks groups")
 		case !o.emptied() || len(o.Budgets) > 0 || len(o.History) > 0:
 			return errors.New("the workload is handed over before all that is its own")
 		case o.Traffic != nil && o.Traffic.Look(prepared()).Weight > 0:
@@ -314,6 +346,8 @@ func checkAdoptionStep(o Observation, a SetStable) error {
 			return fmt.Errorf("a second set is adopted that gets %d %% of the requests", v.Weight)
 		}
 	case a.Replicas == nil:
+	case *a.Replicas == 0 && !o.carries(ptr.Deref(o.canary(), Workload{})):
+		return errors.New("groups go while their successors are not ready")
 	case before != release.Adopting || *a.Replicas != 0 && r.Phase != release.Promoting:
 		return fmt.Errorf("the workload is scaled to %d groups in phase %q", *a.Replicas, r.Phase)
 	case *a.Replicas == 0 && o.Traffic != nil:

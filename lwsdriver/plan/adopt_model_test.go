@@ -24,6 +24,7 @@ type successor struct {
 	set     *set
 	record  *release.Record
 	history []Entry
+	edited  bool // somebody edited its template when nothing was left to compare it with
 }
 
 func (c *cluster) adopts() bool { return c.policy.Adopt }
@@ -54,19 +55,19 @@ func (c *cluster) applyAdoption(action Action, versions map[string]int) bool {
 		}
 		s := c.added[i]
 		c.checkHandOver(s)
-		record := a.Record
+		record, edited := a.Record, s.template != s.made && s.carries != c.stable.template
 		s.carries, s.made, s.held, s.target, s.rolling, s.template = "", "", false, nil, release.Hold(), c.stable.template
 		c.touch(s)
 		c.added = slices.Delete(c.added, i, i+1)
-		c.next = &successor{set: s, record: &record, history: c.passed}
+		c.next = &successor{set: s, record: &record, history: c.passed, edited: edited}
 		c.passed = nil
 		return true
 	case DeleteStable:
 		if c.next == nil || c.stable.name != a.Name {
 			return false
 		}
+		c.disturbed, c.mixed, c.restarts, c.adopted = true, c.next.edited, map[int]restarts{}, c.adopted+1
 		c.stable, c.record, c.history, c.set, c.next = c.next.set, c.next.record, c.next.history, release.Hold(), nil
-		c.disturbed, c.mixed, c.restarts, c.adopted = true, false, map[int]restarts{}, c.adopted+1
 		c.pending = nil // it was about the object that is gone, or an entry that has changed since
 		return true
 	}
@@ -78,7 +79,7 @@ func (c *cluster) checkHandOver(s *set) {
 	switch {
 	case s.deleting:
 		c.fail("%s is handed over, and is going", s.name)
-	case len(c.stable.groups) > 0 || c.stable.replicas > 0:
+	case (len(c.stable.groups) > 0 || c.stable.replicas > 0) && c.owed >= 0: // unless somebody scaled it while the request was on its way
 		c.fail("%s is handed over with %d groups of %s left", s.name, len(c.stable.groups), c.stable.name)
 	case c.road != nil && (c.road.weight > 0 || c.road.seen > 0 || c.road.prepared || c.road.fenced):
 		c.fail("%s is handed over with %+v", s.name, *c.road)

@@ -19,6 +19,8 @@ type Autoscaler struct {
 	Kind, Name string
 	// Targets is true while it is the workload that it scales. One that somebody pointed elsewhere may still be held.
 	Targets bool
+	// Passed is true while it scales the successor of a workload that is being adopted.
+	Passed bool
 	// Scales is true while it may change replicas, in one direction at least.
 	Scales bool
 	// Held is true while it carries a note of what its user had.
@@ -122,6 +124,16 @@ func giveBack(a Autoscaler, state pb.State) *Decision {
 		Action: ReleaseAutoscaler{Kind: a.Kind, Name: a.Name}, State: state, Reason: ReasonReleasingAutoscaler,
 		Message: fmt.Sprintf("%s is being given back", a),
 	}
+}
+
+// giveBackElsewhere gives back what somebody pointed at another workload since it was held. Nil: nothing.
+func giveBackElsewhere(o Observation, state pb.State) *Decision {
+	for _, a := range o.Autoscalers {
+		if a.Held && !a.Targets {
+			return giveBack(a, state)
+		}
+	}
+	return nil
 }
 
 // giveBackAutoscalers is the last effect of a release. Nil: none is held, as far as can be told from their notes.

@@ -14,7 +14,7 @@ import (
 func parseAutoscaler(l line) Autoscaler {
 	kind, name, _ := strings.Cut(l.name, "/")
 	return Autoscaler{
-		Kind: kind, Name: name, Targets: !l.has("elsewhere"), Scales: l.has("scales"), Held: l.has("held"),
+		Kind: kind, Name: name, Targets: !l.has("elsewhere") && !l.has("passed"), Passed: l.has("passed"), Scales: l.has("scales"), Held: l.has("held"),
 		Lingers: l.attrs["lingers"], Unreadable: l.attrs["unreadable"],
 	}
 }
@@ -36,7 +36,12 @@ func (c *cluster) observeScaler() []Autoscaler {
 	if !s.there {
 		return nil
 	}
-	return []Autoscaler{{Kind: "HorizontalPodAutoscaler", Name: "vllm", Targets: !s.elsewhere && s.of == c.stable.name, Scales: s.policy != off, Held: s.noted != ""}}
+	r := c.record
+	passed := !s.elsewhere && r != nil && r.Release != nil && r.Release.Successor != "" && s.of == r.Release.Successor
+	return []Autoscaler{{
+		Kind: "HorizontalPodAutoscaler", Name: "vllm", Targets: !s.elsewhere && s.of == c.stable.name, Passed: passed,
+		Scales: s.policy != off, Held: s.noted != "",
+	}}
 }
 
 // tune is what people and other tools do to it.

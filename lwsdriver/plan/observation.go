@@ -29,7 +29,7 @@ type Observation struct {
 	Traffic Traffic
 	// Drain is how far the leaders of the groups that are Leaving are. Nil: there is nothing to wait for.
 	Drain *Drain
-	// Autoscalers are those that scale the workload, or are held for it, by kind and name.
+	// Autoscalers are those that scale the workload or its successor, or are held for it, by kind and name.
 	Autoscalers []Autoscaler
 	// Unscanned is why it can't be told which there are. Empty: it can.
 	Unscanned string

@@ -82,6 +82,9 @@ func restartBack(o Observation, s Standing) Decision {
 		d.Action = a
 		return d
 	case inVain:
+		if d := giveBackElsewhere(o, pb.State_STATE_ROLLING_BACK); d != nil {
+			return *d
+		}
 		return Decision{
 			State: pb.State_STATE_FAILED, Reason: ReasonMixedRevisions,
 			Message: fmt.Sprintf("the groups of %s are at %s, where only %s should be, and come back as they are when restarted: restore "+

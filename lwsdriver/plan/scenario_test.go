@@ -33,7 +33,7 @@ import (
 //	history REVISION | history unread
 //	budget NAME [workers] [of=NAME,NAME] [max=N] | budget unread
 //	drain [done] [message=TEXT] [recheck=AGE]
-//	autoscaler KIND/NAME [scales] [held] [elsewhere] [lingers=NAME] [unreadable=WHY]
+//	autoscaler KIND/NAME [scales] [held] [elsewhere | passed] [lingers=NAME] [unreadable=WHY]
 //	unscanned WHY
 //
 // groups belong to the workload or canary above them; without ready= they are not ready, without revision= their pods
@@ -49,7 +49,7 @@ import (
 // In an adoption the stable Service may have passed to the canary's leaders, and the successor may have succeeded: it is a
 // workload of its own. known is the name that hosts know the workload by.
 //
-// autoscaler scales the workload, or something elsewhere; held, it carries a note of what its user had. Something that its
+// autoscaler scales the workload, its successor, or something elsewhere; held, it carries a note of what its user had. Something that its
 // controller made for it may linger. unscanned is why it can't be told which there are.
 //
 // It is 12:00 UTC. In the answer a time is an age again, and recheck says when time alone will change the answer.
