@@ -21,6 +21,9 @@ SUITES  := canary partition blueGreen admission traffic argo kruise batchrelease
 STYLE   ?= canary
 # Which Kruise Rollouts SUITE=kruise runs on: v0.6.2 or v0.6.3.
 KRUISE  ?= v0.6.2
+# Where `make test` begins to draw random schedules and inputs. 0: somewhere else each time.
+SEED    ?= 1
+CHECKS  ?= 2000
 # How long `make fuzz` runs each target: a time, or a number of inputs such as 10000x.
 FUZZTIME ?= 10s
 # 1: `make demo` routes real requests through a gateway.
@@ -53,8 +56,12 @@ test: test-unit e2e ## Run all tests.
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need no control plane.
-	$(GO) test -race -timeout 15m ./...
+	RAPID_SEED=$(SEED) $(GO) test -race -timeout 15m ./...
 	cd test/kruise/controlplane && $(GO) test -timeout 15m ./...
+
+.PHONY: explore
+explore: ## Drive CHECKS (2000) new random releases per round through the model, 30 rounds: what `make test` does with the same ones each time.
+	$(GO) test ./lwsdriver/plan -run '^Test(Releases|Adoptions)$$' -count 1 -v -timeout 2h -rapid.checks=$(CHECKS)
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (10s); what fails is kept under testdata/fuzz.

@@ -59,6 +59,8 @@ type cluster struct {
 	disturbed bool            // somebody but the driver took stable capacity, and it has not come back
 	mixed     bool            // somebody other than the driver had LWS roll since the release began
 	restarts  map[int]restarts
+	restarted int    // how many groups drivers restarted
+	opened    int    // how often somebody took the fence off
 	template  string // what the record has saved of the stable template
 }
 
@@ -180,6 +182,9 @@ func (c *cluster) checkCapacity(drift bool) {
 	case c.inPlace() || c.phase() == release.Returning:
 		w := &set{replicas: s.replicas, rolling: c.wish}
 		allowed = max(w.maxUnavailable(), 1)
+		if c.phase() == release.Returning && c.stubborn() {
+			allowed = max(allowed, s.maxUnavailable()) // LWS is led around a group that became ready a moment too late
+		}
 		if c.phase() == release.Returning && !c.inPlace() {
 			surge = w.maxSurge()
 		}
@@ -198,6 +203,16 @@ func (c *cluster) checkCapacity(drift bool) {
 	if len(c.added) > 1 {
 		c.fail("%d canaries", len(c.added))
 	}
+}
+
+// stubborn says whether a group came back as it was however often it was restarted.
+func (c *cluster) stubborn() bool {
+	for _, r := range c.restarts {
+		if r.n >= maxRestarts {
+			return true
+		}
+	}
+	return false
 }
 
 func (c *cluster) phase() release.Phase {
@@ -352,7 +367,7 @@ func waitsForTraffic(d Decision) bool {
 }
 
 func (c *cluster) versions() map[string]int {
-	v := map[string]int{c.stable.name: c.stable.version, "autoscaler": c.scaler.version}
+	v := map[string]int{c.stable.name: c.stable.version, "autoscaler": c.scaler.version, "fence": c.opened, "restarted": c.restarted}
 	for _, s := range c.added {
 		v[s.name] = s.version
 	}

@@ -4,9 +4,11 @@
 package plan
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -36,12 +38,33 @@ func TestReleases(t *testing.T) {
 	if testing.Short() {
 		rounds = 2
 	}
-	for range rounds {
-		rapid.Check(t, func(rt *rapid.T) { total.release(rt) })
-	}
+	repeat(t, rounds, total.release)
 	t.Logf("%d runs of %d steps", total.runs, total.steps)
 	for _, end := range slices.Sorted(maps.Keys(total.ends)) {
 		t.Logf("%6d %s", total.ends[end], end)
+	}
+}
+
+// repeat checks a property over and over. A seed that is given, as `make test` does so that a change is judged by the same
+// schedules as the one before it, is that of the first round, and the next ones follow from it. Without one all are new.
+func repeat(t *testing.T, rounds int, property func(*rapid.T)) {
+	t.Helper()
+	seed := flag.Lookup("rapid.seed").Value
+	first, err := strconv.ParseUint(seed.String(), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(to uint64) {
+		if err := seed.Set(strconv.FormatUint(to, 10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer set(first)
+	for round := range rounds {
+		if first != 0 {
+			set(first + uint64(round)<<32) //nolint:gosec // a small number
+		}
+		rapid.Check(t, property)
 	}
 }
 

@@ -175,6 +175,7 @@ func (c *cluster) route(how string) {
 		c.road.weight = 0
 	case "take the fence off":
 		c.road.fenced, c.road.pin = false, ""
+		c.opened++
 	}
 }
 

@@ -105,6 +105,7 @@ func (c *cluster) applyStable(a SetStable, versions map[string]int) bool {
 		return false
 	}
 	c.checkIntent(a)
+	c.checkEmptied(a, versions)
 	c.write(a)
 	return true
 }
@@ -115,7 +116,6 @@ func (c *cluster) write(a SetStable) {
 		c.fail("LWS refuses %v for %d replicas", a.Rolling, c.stable.replicas)
 	}
 	c.checkBatch(a)
-	c.checkEmptied(a)
 	if a.Replicas != nil {
 		c.stable.replicas, c.disturbed = *a.Replicas, true
 	}
@@ -245,6 +245,10 @@ func (c *cluster) applyRestart(a RestartGroup, versions map[string]int) bool {
 		}
 		r.n++
 		c.restarts[i] = r
+		if versions["restarted"] != c.restarted {
+			c.disturbed = true // Two drivers were at work, and each took one.
+		}
+		c.restarted++
 		delete(c.stable.groups, i)
 		return true
 	}
