@@ -97,6 +97,12 @@ func restartBack(o Observation, s Standing) Decision {
 
 // awaitBack: nothing strays any more; the release is over when every group is available again.
 func awaitBack(o Observation, s Standing) Decision {
+	if !o.Stable.Observed {
+		return Decision{
+			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting,
+			Message: fmt.Sprintf("waiting for the LeaderWorkerSet controller to see the hold on %s: it may take a group until then", o.Stable.Name),
+		}
+	}
 	if s.available >= o.Stable.Replicas {
 		const why = "every group is back"
 		return Decision{

@@ -14,7 +14,7 @@ import (
 
 const (
 	// Patience is how long a condition may take on a busy machine. No test waits that long when all is well.
-	Patience = 60 * time.Second
+	Patience = 3 * time.Minute
 
 	poll = 20 * time.Millisecond
 )

@@ -28,6 +28,8 @@ type ownGroups struct {
 	up, arrived, restarted map[int]bool
 	// added are the groups of a scale-up in this release: LWS may recreate one that it has just made.
 	added map[int]bool
+	// rolled is true once the hold was off in a promotion: LWS may take what it was asked for before a rollback put it back.
+	rolled bool
 }
 
 func (r *replay) group(name string) *ownGroups {
@@ -56,6 +58,7 @@ func (g *ownGroups) change(old, s *lws.LeaderWorkerSet) {
 	if rec.Release.ID != g.release {
 		g.reset(rec.Release.ID)
 	}
+	g.rolled = g.rolled || rec.phase() == "Promoting" && rec.rolls(s)
 	replicas, partition := int(replicasOf(s)), partitionOf(s)
 	planned := rec.Release.Target.planned(replicas)
 	g.floor = replicas - planned

@@ -386,6 +386,10 @@ func (r *replay) stepPod(p *corev1.Pod, h happening) {
 	if err != nil || rec.phase() == "Promoted" || rec.phase() == "Nothing" {
 		return
 	}
+	if own.rolled && !rec.inPlace() && (rec.phase() == "Returning" || rec.phase() == "RollingBack") {
+		own.restarts(p, rec)
+		return // ruleDown counts them
+	}
 	if old == nil && !h.gone && !rec.inPlace() && rec.phase() != "Returning" {
 		r.check(ruleStableKept, revisionOf(p) == rec.Release.StableRevision, "pod %s came at revision %s, stable is %s",
 			p.Name, revisionOf(p), rec.Release.StableRevision)
