@@ -41,7 +41,7 @@ const (
 	size   = 2
 
 	// patience is how long a condition may take.
-	patience = time.Minute
+	patience = 3 * time.Minute
 )
 
 var batchReleases = schema.GroupVersionResource{Group: "rollouts.kruise.io", Version: "v1beta1", Resource: "batchreleases"}

@@ -6,6 +6,7 @@
 package kruise
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
@@ -117,4 +119,72 @@ func TestStepsChanged(t *testing.T) {
 	e.approve()
 	e.awaitDone()
 	e.mustRest("v2")
+}
+
+// A step may be ready though as many groups as the Rollout's threshold allows are not; with one more it is not.
+func TestFailureThreshold(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.deploy()
+	e.apply(target(name))
+	e.apply(strings.Replace(rollout("- {replicas: 100%}"), "canary:\n", "canary:\n      failureThreshold: 25%\n", 1))
+	e.awaitPhase("Healthy")
+	e.editTo("v2", cluster.BehaviorNeverReady)
+	// LWS goes on to the next group once one is ready.
+	for n, group := range []int{3, 2, 1} {
+		e.eventually(fmt.Sprintf("%d groups are ready", n+1), func(ctx context.Context) error {
+			if state := e.stepState(ctx); n > 0 && state == "Completed" { // before, it may be of the release that there was not
+				t.Fatalf("the step is over with %d of 4 groups", n)
+			}
+			if err := e.heal(ctx, group); err != nil {
+				return err
+			}
+			return e.updatedReady(ctx, n+1)
+		})
+	}
+	e.awaitDone()
+	if err := e.updatedReady(t.Context(), 3); err != nil {
+		t.Error(err)
+	}
+}
+
+func (e *env) stepState(ctx context.Context) string {
+	e.t.Helper()
+	r, err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	state, _, _ := unstructured.NestedString(r.Object, "status", "canaryStatus", "currentStepState")
+	return state
+}
+
+// updatedReady is nil if so many groups are updated and ready.
+func (e *env) updatedReady(ctx context.Context, want int) error {
+	o, err := e.dynamic.Resource(targets).Namespace(e.namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if got, _, _ := unstructured.NestedInt64(o.Object, "status", "updatedReadyReplicas"); got != int64(want) {
+		return fmt.Errorf("%d are", got)
+	}
+	return nil
+}
+
+// heal makes the pods of a group good that run the new image.
+func (e *env) heal(ctx context.Context, group int) error {
+	selector := fmt.Sprintf("%s=%s,%s=%d", lws.SetNameLabelKey, name, lws.GroupIndexLabelKey, group)
+	pods, err := e.kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return err
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, cluster.AnnotationBehavior)
+	for _, p := range pods.Items {
+		if p.Annotations[cluster.AnnotationBehavior] == "" {
+			continue
+		}
+		if _, err := e.kube.CoreV1().Pods(e.namespace).Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -34,9 +34,14 @@ func startController(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	controller.Lock()
 	defer controller.Unlock()
-	if controller.cmd != nil {
-		return
+	if controller.cmd == nil {
+		controller.cmd, controller.exited = launch(t, c)
 	}
+}
+
+// launch starts a `lockstep kruise`, which works once it holds the Lease.
+func launch(t *testing.T, c *cluster.Cluster) (*exec.Cmd, chan struct{}) {
+	t.Helper()
 	binary, err := driver.Binary()
 	if err != nil {
 		t.Fatal(err)
@@ -59,12 +64,23 @@ func startController(t *testing.T, c *cluster.Cluster) {
 	if err := child.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
-	controller.cmd, controller.exited = cmd, make(chan struct{})
-	go func(exited chan struct{}) {
+	exited := make(chan struct{})
+	go func() {
 		_ = cmd.Wait()
 		_ = log.Close()
 		close(exited)
-	}(controller.exited)
+	}()
+	return cmd, exited
+}
+
+// replaceController kills the one that works, beside which another one stands by.
+func replaceController(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	cmd, exited := launch(t, c)
+	endController(syscall.SIGKILL)
+	controller.Lock()
+	defer controller.Unlock()
+	controller.cmd, controller.exited = cmd, exited
 }
 
 // server is the driver of its own, with exactly the rights of config/rbac.

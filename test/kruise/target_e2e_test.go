@@ -157,7 +157,7 @@ func TestSpecIsValidated(t *testing.T) {
 	}
 }
 
-// Other tests run on meanwhile, and must not notice but by the clock.
+// Other tests run on meanwhile, and must not notice but by the clock. The second time another replica stands by, and takes over.
 func TestControllerKilled(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -168,6 +168,7 @@ func TestControllerKilled(t *testing.T) {
 	startController(t, e.cluster)
 	e.awaitPause(2)
 	e.mustHave("v1 v1 v2 v2")
+	replaceController(t, e.cluster)
 	e.approve()
 	e.awaitDone()
 	e.mustRest("v2")

@@ -1,0 +1,262 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package batchrelease
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/openkruise/rollouts/api/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// What follows are cases of Kruise's own end-to-end tests, restated for whole groups; docs/kruise-cases.md has them all.
+
+// patchWorkload is a JSON merge patch of the LeaderWorkerSet.
+func (e *env) patchWorkload(raw string) {
+	e.t.Helper()
+	if _, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).
+		Patch(e.t.Context(), name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// editTo is edit with groups that behave in some way.
+func (e *env) editTo(tag, behavior string) {
+	e.t.Helper()
+	value := "null"
+	if behavior != "" {
+		value = strconv.Quote(behavior)
+	}
+	e.patchWorkload(fmt.Sprintf(`{"spec":{"leaderWorkerTemplate":{"workerTemplate":{"metadata":{"annotations":{%q:%s}},"spec":{"containers":[
+		{"name":"server","image":"example.com/vllm:%s"}]}}}}}`, cluster.AnnotationBehavior, value, tag))
+}
+
+// heal makes the pods of a group good.
+func (e *env) heal(workload string, group int) error {
+	selector := fmt.Sprintf("%s=%s,%s=%d", lws.SetNameLabelKey, workload, lws.GroupIndexLabelKey, group)
+	pods, err := e.kube.CoreV1().Pods(e.namespace).List(e.t.Context(), metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return err
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, cluster.AnnotationBehavior)
+	for _, p := range pods.Items {
+		if _, err := e.kube.CoreV1().Pods(e.namespace).Patch(e.t.Context(), p.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// batchIDs counts the pods with the rollout's id by batch, as in "1:2 2:4"; what has another id or none does not count.
+func (e *env) batchIDs(workload, rolloutID string) (string, error) {
+	pods, err := e.kube.CoreV1().Pods(e.namespace).List(e.t.Context(), metav1.ListOptions{
+		LabelSelector: lws.SetNameLabelKey + "=" + workload + ",rollouts.kruise.io/rollout-id=" + rolloutID,
+	})
+	if err != nil {
+		return "", err
+	}
+	count := map[int]int{}
+	for _, p := range pods.Items {
+		batch, err := strconv.Atoi(p.Labels["rollouts.kruise.io/rollout-batch-id"])
+		if err != nil {
+			return "", fmt.Errorf("pod %s: %w", p.Name, err)
+		}
+		count[batch]++
+	}
+	var out []string
+	for batch := 1; batch <= 9; batch++ {
+		if count[batch] > 0 {
+			out = append(out, fmt.Sprintf("%d:%d", batch, count[batch]))
+		}
+	}
+	return strings.Join(out, " "), nil
+}
+
+func (e *env) mustBeLabelled(workload, rolloutID, want string) {
+	e.t.Helper()
+	e.eventually(fmt.Sprintf("pods of %s have id %s and batches %q", workload, rolloutID, want), func(context.Context) error {
+		got, err := e.batchIDs(workload, rolloutID)
+		if err == nil && got != want {
+			err = fmt.Errorf("they have %q", got)
+		}
+		return err
+	})
+}
+
+func TestBlueGreenRollback(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, strings.Replace(quarters("BlueGreen"), "batchPartition: 0", "batchPartition: 2", 1))
+	before := e.leaders()
+	e.awaitBatch(2)
+	e.mustHaveIn(e.added(), "v2 v2 v2 v2")
+	e.edit("v1")
+	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
+	if s := e.mustRelease().Status; s.UpdateRevision != s.StableRevision || !strings.HasPrefix(s.Message, "rolled back") {
+		t.Errorf("status %s", asJSON(s))
+	}
+	e.mustRest("v1 v1 v1 v1")
+	e.mustKeep(before, 0, 1, 2, 3)
+}
+
+func TestBlueGreenContinuousRelease(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, strings.Replace(quarters("BlueGreen"), "batchPartition: 0", "batchPartition: 2", 1))
+	before := e.leaders()
+	e.awaitBatch(2)
+	first := e.mustRelease().Status.UpdateRevision
+	e.edit("v3")
+	e.await(name, "the new template's batches", func(s status) bool {
+		return s.UpdateRevision != first && s.CanaryStatus.CurrentBatch == 2 && s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState
+	})
+	e.mustHaveIn(e.added(), "v3 v3 v3 v3")
+	e.mustHave("v1 v1 v1 v1")
+	e.mustKeep(before, 0, 1, 2, 3)
+	e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
+	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
+	e.mustRest("v3 v3 v3 v3")
+}
+
+func TestBlueGreenScaling(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, strings.Replace(quarters("BlueGreen"), "batchPartition: 0", "batchPartition: 2", 1))
+	e.awaitBatch(2)
+	for _, replicas := range []int{6, 2} {
+		e.patchWorkload(fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
+		e.await(name, fmt.Sprintf("green of %d groups", replicas), func(s status) bool {
+			return s.ObservedWorkloadReplicas == int32(replicas) && s.CanaryStatus.UpdatedReadyReplicas == int32(replicas) &&
+				s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState
+		})
+		e.mustHaveIn(e.added(), strings.TrimSuffix(strings.Repeat("v2 ", replicas), " "))
+		e.mustHave(strings.TrimSuffix(strings.Repeat("v1 ", replicas), " "))
+	}
+}
+
+// A template whose groups never start is followed by one that does.
+func TestBrokenTemplateThenAnother(t *testing.T) {
+	t.Parallel()
+	for _, style := range []string{"Canary", "BlueGreen", "Partition"} {
+		t.Run(style, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t)
+			e.deploy()
+			e.apply(manifest(name, quarters(style)))
+			e.awaitHeld()
+			e.editTo("v2", cluster.BehaviorNeverReady)
+			e.await(name, "it waits for its first group", func(s status) bool {
+				return s.CanaryStatus.CurrentBatchState == v1beta1.VerifyingBatchState && s.CanaryStatus.UpdatedReplicas == 1 &&
+					s.CanaryStatus.UpdatedReadyReplicas == 0
+			})
+			first := e.mustRelease().Status.UpdateRevision
+			e.editTo("v3", "")
+			e.await(name, "the other one's first batch", func(s status) bool {
+				return s.UpdateRevision != first && s.CanaryStatus.CurrentBatch == 0 && s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState
+			})
+			e.patch(`{"batchPartition":2}`)
+			e.awaitBatch(2)
+			e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
+			e.awaitPhase(v1beta1.RolloutPhaseCompleted)
+			e.mustRest("v3 v3 v3 v3")
+		})
+	}
+}
+
+// A batch may be ready though as many groups as the threshold allows are not; with one more it is not.
+func TestFailureThreshold(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.deploy()
+	e.apply(manifest(name, "rollingStyle: Canary\nbatchPartition: 0\nbatches: [{canaryReplicas: 100%}]\nfailureThreshold: 25%"))
+	e.awaitHeld()
+	e.editTo("v2", cluster.BehaviorNeverReady)
+	e.await(name, "all four are there", func(s status) bool { return s.CanaryStatus.UpdatedReplicas == groups })
+	canary := e.added()
+	for ready := range 3 {
+		e.eventually(fmt.Sprintf("%d groups are ready", ready+1), func(ctx context.Context) error {
+			r, err := e.release(ctx, name)
+			if err != nil {
+				return err
+			}
+			if got := r.Status.CanaryStatus.UpdatedReadyReplicas; got != int32(ready)+1 {
+				if r.Status.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState {
+					t.Fatalf("the batch is ready with %d of 4 groups", got)
+				}
+				// LWS may make a group anew, and then its pods are others.
+				return fmt.Errorf("there are %d, %w", got, e.heal(canary, ready))
+			}
+			return nil
+		})
+	}
+	e.awaitBatch(0)
+	if s := e.mustRelease().Status; s.CanaryStatus.UpdatedReadyReplicas != 3 {
+		t.Errorf("status %s", asJSON(s))
+	}
+}
+
+// Pods carry the rollout's id and their batch, also where the workload was scaled meanwhile. An id that changes in mid-release is
+// for the next one, and moves nothing.
+func TestBatchIDs(t *testing.T) {
+	t.Parallel()
+	t.Run("scaled", func(t *testing.T) {
+		t.Parallel()
+		e := newRelease(t, strings.Replace(quarters("Partition"), "batchPartition: 0", "batchPartition: 1", 1)+"\nrolloutID: one")
+		e.awaitBatch(1)
+		e.mustBeLabelled(name, "one", "1:2 2:2")
+		e.patchWorkload(`{"spec":{"replicas":8}}`)
+		e.await(name, "half of 8 groups", func(s status) bool {
+			return s.ObservedWorkloadReplicas == 8 && s.CanaryStatus.UpdatedReadyReplicas >= 4 && s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState
+		})
+		e.patch(`{"batchPartition":2}`)
+		e.awaitBatch(2)
+		e.eventually("every pod has the id", func(context.Context) error {
+			got, err := e.batchIDs(name, "one")
+			if err != nil {
+				return err
+			}
+			n := 0
+			for _, part := range strings.Fields(got) {
+				_, pods, _ := strings.Cut(part, ":")
+				count, _ := strconv.Atoi(pods)
+				n += count
+			}
+			if n != 8*size {
+				return fmt.Errorf("%d pods have it: %s", n, got)
+			}
+			return nil
+		})
+	})
+	t.Run("rolled-back", func(t *testing.T) {
+		t.Parallel()
+		e := newRelease(t, strings.Replace(quarters("Partition"), "batchPartition: 0", "batchPartition: 1", 1)+"\nrolloutID: one")
+		e.awaitBatch(1)
+		e.mustBeLabelled(name, "one", "1:2 2:2")
+		e.edit("v1")
+		e.awaitPhase(v1beta1.RolloutPhaseCompleted)
+		e.mustRest("v1 v1 v1 v1")
+		e.mustBeLabelled(name, "one", "") // the pods that were updated are gone
+	})
+	t.Run("another-id", func(t *testing.T) {
+		t.Parallel()
+		e := newRelease(t, strings.Replace(quarters("Partition"), "batchPartition: 0", "batchPartition: 1", 1)+"\nrolloutID: one")
+		e.awaitBatch(1)
+		before := e.leaders()
+		e.patch(`{"rolloutID":"two","batchPartition":1}`)
+		e.await(name, "the batches are gone through again", func(s status) bool {
+			return s.ObservedRolloutID == "two" && s.CanaryStatus.CurrentBatch == 1 && s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState
+		})
+		// The driver was told the first one when the release began.
+		e.mustBeLabelled(name, "one", "1:2 2:2")
+		e.mustHave("v1 v1 v2 v2")
+		e.mustKeep(before, 0, 1, 2, 3)
+	})
+}
