@@ -26,6 +26,8 @@ SEED    ?= 1
 CHECKS  ?= 2000
 # How long `make fuzz` runs each target: a time, or a number of inputs such as 10000x.
 FUZZTIME ?= 10s
+# What `make bench` measures; hosts beside it compares with stock Kruise Rollouts.
+PARTS   ?= start,release,scale
 # 1: `make demo` routes real requests through a gateway.
 TRAFFIC ?=
 # Who decides in `make demo`: grpc (lockstep release) or argo (Argo Rollouts).
@@ -93,9 +95,9 @@ else
 endif
 
 .PHONY: bench
-bench: bin/lockstep ## Measure, side by side with LWS's own rolling update, and print a table.
-	$(GO) run ./test/cluster/cmd/cluster -prebuild
-	$(GO) run ./test/bench -lockstep bin/lockstep
+bench: ## Measure, side by side with LWS's own rolling update, and print a table.
+	$(GO) run ./test/cluster/cmd/cluster -prebuild$(if $(findstring hosts,$(PARTS)), -kruise v0.6.3)
+	$(GO) run ./test/bench -parts '$(PARTS)'
 
 .PHONY: generate
 generate: ## Generate Go from proto/, and the CRD.

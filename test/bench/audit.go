@@ -62,9 +62,9 @@ func (r request) isWrite() bool {
 
 func (r request) isRead() bool { return r.Verb == "get" || r.Verb == "list" }
 
-// driverRequests reads what the driver's user has asked for since then, each request once. The API server writes a line
-// before it answers, so nothing is missing.
-func (b *bench) driverRequests(since time.Time) ([]request, error) {
+// requests reads what these users have asked for since then, each request once. The API server writes a line before it
+// answers, so nothing is missing.
+func (b *bench) requests(since time.Time, users ...string) ([]request, error) {
 	f, err := os.Open(b.cluster.AuditLog())
 	if err != nil {
 		return nil, fmt.Errorf("read audit log: %w", err)
@@ -79,7 +79,7 @@ func (b *bench) driverRequests(since time.Time) ([]request, error) {
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			return nil, fmt.Errorf("read audit log: %w", err)
 		}
-		if r.User.Username != driverUser || r.At.Before(since) || seen[r.AuditID] {
+		if !slices.Contains(users, r.User.Username) || r.At.Before(since) || seen[r.AuditID] {
 			continue
 		}
 		seen[r.AuditID] = true
@@ -93,7 +93,7 @@ func (b *bench) driverRequests(since time.Time) ([]request, error) {
 
 // countRequests counts per release, and all reads since the driver served.
 func (b *bench) countRequests(serving time.Time, releases []window, still window) (*requestFigures, error) {
-	all, err := b.driverRequests(serving)
+	all, err := b.requests(serving, driverUser)
 	if err != nil {
 		return nil, err
 	}
@@ -131,4 +131,27 @@ func (b *bench) countRequests(serving time.Time, releases []window, still window
 	}
 	slices.SortFunc(f.ByKind, func(a, b perRelease) int { return compare(b.PerRelease, a.PerRelease, a.Request, b.Request) })
 	return f, nil
+}
+
+// count counts what hosts asked for in their releases.
+func (f *hostFigures) count(b *bench, users []string, releases []window) error {
+	all, err := b.requests(releases[0].from, users...)
+	if err != nil {
+		return err
+	}
+	writes, reads, events := make([]int, len(releases)), make([]int, len(releases)), make([]int, len(releases))
+	for _, r := range all {
+		i := slices.IndexFunc(releases, func(w window) bool { return w.holds(r.At) })
+		switch {
+		case i < 0:
+		case r.isWrite() && r.ObjectRef.Resource == "events":
+			events[i]++
+		case r.isWrite():
+			writes[i]++
+		case r.isRead():
+			reads[i]++
+		}
+	}
+	f.Writes, f.Reads, f.Events = medianOf(writes), medianOf(reads), medianOf(events)
+	return nil
 }

@@ -64,7 +64,22 @@ func (b *bench) prepare(ctx context.Context) error {
 	if err := command(ctx, b.root, "go", "build", "-o", b.binary, "./cmd/lockstep"); err != nil {
 		return err
 	}
-	if b.cluster, err = cluster.Start(ctx, cluster.WithAudit(), cluster.WithLog(b.log)); err != nil {
+	if len(b.parts) == 1 && b.parts[partHosts] {
+		return nil // it has a control plane of its own
+	}
+	if err := b.raise(ctx); err != nil {
+		return err
+	}
+	if err := b.grant(ctx); err != nil {
+		return err
+	}
+	return b.cluster.Settle(ctx)
+}
+
+// raise starts a control plane.
+func (b *bench) raise(ctx context.Context, options ...cluster.Option) error {
+	var err error
+	if b.cluster, err = cluster.Start(ctx, append(options, cluster.WithAudit(), cluster.WithLog(b.log))...); err != nil {
 		return err
 	}
 	admin := b.cluster.RESTConfig()
@@ -74,10 +89,15 @@ func (b *bench) prepare(ctx context.Context) error {
 	if b.sets, err = lwsclient.NewForConfig(admin); err != nil {
 		return fmt.Errorf("make LeaderWorkerSet client: %w", err)
 	}
-	if err := b.grant(ctx); err != nil {
-		return err
+	return nil
+}
+
+// lower ends the control plane, if there is one.
+func (b *bench) lower() {
+	if b.cluster != nil {
+		b.cluster.Stop()
+		b.cluster = nil
 	}
-	return b.cluster.Settle(ctx)
 }
 
 // grant gives the driver's service account its rights and writes its kubeconfig.
@@ -106,9 +126,7 @@ func (b *bench) grant(ctx context.Context) error {
 }
 
 func (b *bench) stop() {
-	if b.cluster != nil {
-		b.cluster.Stop()
-	}
+	b.lower()
 	_ = os.RemoveAll(b.dir)
 }
 

@@ -22,6 +22,7 @@ type report struct {
 	Requests *requestFigures  `json:"requests,omitempty"`
 	Removals []removalFigures `json:"removals,omitempty"`
 	Scale    *scaleFigures    `json:"scale,omitempty"`
+	Hosts    []hostFigures    `json:"hosts,omitempty"`
 	Aims     []aim            `json:"aims,omitempty"`
 }
 
@@ -152,6 +153,17 @@ type callFigures struct {
 	CPUP99 float64 `json:"cpuP99ms,omitempty"`
 }
 
+// hostFigures are about one host's release, from the change of the image until the host says that it is over.
+type hostFigures struct {
+	Way  string `json:"way"`
+	Reps int    `json:"reps"`
+	Took spread `json:"took"`
+	// Writes, Reads and Events are requests per release, until all is at rest; events do not count as writes.
+	Writes float64 `json:"writes"`
+	Reads  float64 `json:"reads"`
+	Events float64 `json:"events"`
+}
+
 // aim is what was hoped for, and whether this run met it. It decides nothing.
 type aim struct {
 	What   string `json:"what"`
@@ -183,9 +195,18 @@ func (r *report) judge() {
 		add(s.LiveMB < 100, fmt.Sprintf("live heap at %d pods", s.Pods), "below 100 MB", "%.0f MB", s.LiveMB)
 		add(s.ResidentMB < 100, fmt.Sprintf("resident memory at %d pods", s.Pods), "below 100 MB", "%.0f MB", s.ResidentMB)
 	}
+	if len(r.Hosts) > 0 {
+		faster := r.Hosts[0].Took.Median / r.ours().Took.Median
+		add(faster >= 5, "lockstep batchrelease (canary) beside stock Kruise and a Deployment", "at least 5x faster", "%.1fx", faster)
+	}
 	if s := r.Start; s != nil {
 		add(s.Answers.Median < 0.150, "exec until health answers, median", "below 150 ms", "%.0f ms", 1000*s.Answers.Median)
 	}
+}
+
+// ours is the canary of our own host.
+func (r *report) ours() hostFigures {
+	return r.Hosts[slices.IndexFunc(r.Hosts, func(f hostFigures) bool { return strings.HasPrefix(f.Way, ownHost+", Canary") })]
 }
 
 // worstP99 is the longer of at rest and while pods change.

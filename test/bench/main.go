@@ -4,7 +4,7 @@
 // Command bench measures Lockstep on a real control plane on this machine, beside LeaderWorkerSet's own rolling update of
 // the same workload, and prints one table. Times depend on the machine: compare only figures of one run.
 //
-//	go run ./test/bench [-reps 9] [-parts start,release,scale] [-o json]
+//	go run ./test/bench [-reps 9] [-parts start,release,removal,scale,hosts] [-o json]
 //
 // docs/benchmarks.md says what each figure means.
 package main
@@ -41,14 +41,18 @@ type config struct {
 	output string
 }
 
-// parts are what can be measured, in the order in which it is. Removal is for finding out, not for every run.
-var parts = []string{"start", "release", "removal", "scale"}
+// partHosts is the comparison with Kruise Rollouts.
+const partHosts = "hosts"
+
+// parts are what can be measured, in the order in which it is. Removal is for finding out, not for every run; hosts needs
+// Kruise Rollouts, and takes as long as all the others.
+var parts = []string{"start", "release", "removal", "scale", partHosts}
 
 func parse(args []string, stderr io.Writer) (config, error) {
 	c := config{parts: map[string]bool{}}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.IntVar(&c.reps, "reps", 9, "releases with instantly ready pods, each beside a native rolling update; a third as many with a start-up time")
+	flags.IntVar(&c.reps, "reps", 9, "releases with instantly ready pods, each beside a native rolling update; a third as many with a start-up time, and of each host")
 	flags.IntVar(&c.starts, "starts", 11, "starts of the process")
 	flags.IntVar(&c.groups, "groups", 1000, "groups of 8 pods at scale; a fifth of them is the canary's")
 	flags.IntVar(&c.churn, "churn", 100, "pod changes per second at scale")
@@ -96,6 +100,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		{"release", b.measureRelease},
 		{"removal", b.measureRemoval},
 		{"scale", b.measureScale},
+		{partHosts, b.measureHosts},
 	} {
 		if !c.parts[part.name] {
 			continue

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -62,7 +63,7 @@ func watchPods(ctx context.Context, kube kubernetes.Interface) (*pods, error) {
 }
 
 func (p *pods) set(o *corev1.Pod) {
-	now := pod{set: o.Labels[lws.SetNameLabelKey], image: o.Spec.Containers[0].Image, ends: o.DeletionTimestamp != nil}
+	now := pod{set: cmp.Or(o.Labels[lws.SetNameLabelKey], o.Labels["app"]), image: o.Spec.Containers[0].Image, ends: o.DeletionTimestamp != nil}
 	for _, c := range o.Status.Conditions {
 		if c.Type == corev1.PodReady {
 			now.ready = c.Status == corev1.ConditionTrue
@@ -109,6 +110,13 @@ func (p *pods) gone(set string) bool {
 		}
 	}
 	return true
+}
+
+// now says whether a condition holds.
+func (p *pods) now(holds func() bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return holds()
 }
 
 // until returns the moment at which a condition holds.

@@ -26,6 +26,7 @@ func (r *report) writeText(w io.Writer) error {
 	r.requestText(line)
 	r.removalText(line)
 	r.scaleText(line)
+	r.hostText(line)
 	if len(r.Aims) > 0 {
 		line("\nAIM\tWANTED\tMEASURED\t")
 		for _, a := range r.Aims {
@@ -125,6 +126,17 @@ func (r *report) scaleText(line printer) {
 	line("CalculateBatchContext over the socket\tp50\tp99\tCPU of the process, mean")
 	for _, c := range s.Calls {
 		line("%s\t%.2f ms\t%.2f ms\t%.2f ms", c, c.P50, c.P99, c.CPU)
+	}
+}
+
+func (r *report) hostText(line printer) {
+	if len(r.Hosts) == 0 {
+		return
+	}
+	line("\nHOSTS: %d steps, %d groups of %d or %d pods, %d times\ttook\tof the first\twrites\treads\tevents",
+		len(batches), groups, groupSize, groups, r.Hosts[0].Reps)
+	for _, f := range r.Hosts {
+		line("%s\t%s\t%.2fx\t%.0f\t%.0f\t%.0f", f.Way, f.Took.secs(), f.Took.Median/r.Hosts[0].Took.Median, f.Writes, f.Reads, f.Events)
 	}
 }
 

@@ -1,0 +1,127 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/test/child"
+)
+
+// process is one `lockstep`.
+type process struct {
+	cmd    *exec.Cmd
+	exited chan struct{}
+	stderr *tail
+}
+
+// spawn starts the program that is measured.
+func (b *bench) spawn(args ...string) (*process, error) {
+	p := &process{cmd: exec.Command(b.binary, args...), exited: make(chan struct{}), stderr: &tail{}}
+	// The garbage collector's own trace is the only way to learn the live heap of another process exactly.
+	p.cmd.Env = append(os.Environ(), "GODEBUG=gctrace=1")
+	p.cmd.Stderr = p.stderr
+	if err := child.Start(p.cmd); err != nil {
+		return nil, err
+	}
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.exited)
+	}()
+	return p, nil
+}
+
+// stop ends the process and returns when it is gone. Calling it again does nothing.
+func (p *process) stop() {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.exited:
+	case <-time.After(10 * time.Second):
+		_ = p.cmd.Process.Kill()
+		<-p.exited
+	}
+}
+
+// memory is the process's, in bytes, as the kernel counts it: what is resident, the most that ever was, and the part of
+// the former that is not its own binary's file.
+func (p *process) memory() (resident, peak, private int64, err error) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, 0, 0, fmt.Errorf("read memory of lockstep: %w", err)
+	}
+	return statusBytes(raw, "VmRSS"), statusBytes(raw, "VmHWM"), statusBytes(raw, "RssAnon"), nil
+}
+
+func statusBytes(raw []byte, key string) int64 {
+	match := regexp.MustCompile(`(?m)^` + key + `:\s+(\d+) kB$`).FindSubmatch(raw)
+	if match == nil {
+		return 0
+	}
+	n, _ := strconv.ParseInt(string(match[1]), 10, 64)
+	return n << 10
+}
+
+// busy is the CPU time that the process has used.
+func (p *process) busy() (time.Duration, error) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, fmt.Errorf("read CPU time of lockstep: %w", err)
+	}
+	// The fields after the name, which is in parentheses: utime and stime are the 12th and 13th, in hundredths of a second.
+	_, rest, _ := bytes.Cut(raw, []byte(") "))
+	fields := bytes.Fields(rest)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("read CPU time of lockstep: unexpected %q", raw)
+	}
+	user, _ := strconv.ParseInt(string(fields[11]), 10, 64)
+	system, _ := strconv.ParseInt(string(fields[12]), 10, 64)
+	return time.Duration(user+system) * 10 * time.Millisecond, nil
+}
+
+// gcLine is one collection: its number and the heap before, after and live, in MB.
+var gcLine = regexp.MustCompile(`(?m)^gc (\d+) @.* (\d+)->(\d+)->(\d+) MB`)
+
+// collections is how many times the process has collected garbage, and what was live at the last one, in bytes.
+func (p *process) collections() (n int, live int64) {
+	all := gcLine.FindAllStringSubmatch(p.stderr.String(), -1)
+	if len(all) == 0 {
+		return 0, 0
+	}
+	last := all[len(all)-1]
+	n, _ = strconv.Atoi(last[1])
+	mb, _ := strconv.ParseInt(last[4], 10, 64)
+	return n, mb << 20
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+const tailSize = 64 << 10
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf.Write(p)
+	if n := t.buf.Len() - tailSize; n > 0 {
+		t.buf.Next(n)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.buf.String()
+}
