@@ -259,7 +259,7 @@ func (h *hosts) throughTarget(ctx context.Context) (*way, error) {
 		change: func(ctx context.Context) error { return h.change(ctx, w) },
 		follow: func(ctx context.Context) error { return h.untilHealthy(ctx, w.name, done) },
 		done:   done,
-		rest:   func(ctx context.Context) error { return h.bench.rest(ctx, w) },
+		rest:   func(ctx context.Context) error { return h.rest(ctx, w) },
 	}, h.untilHealthy(ctx, w.name, done)
 }
 
@@ -302,7 +302,7 @@ func (h *hosts) ourHost(ctx context.Context, style string) (*way, error) {
 			return h.until(ctx, batchReleaseResource, w.name, func(o *unstructured.Unstructured) bool { return field(o, "status", "phase") == "Completed" })
 		},
 		done: func() bool { return h.pods.serves(w.name, w.image(), groups*groupSize) },
-		rest: func(ctx context.Context) error { return h.bench.rest(ctx, w) },
+		rest: func(ctx context.Context) error { return h.rest(ctx, w) },
 	}, nil
 }
 
