@@ -1,0 +1,80 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package argo
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+)
+
+// A promotion that adopts the second set: the workload has another object each time, and the Rollout goes by the old name. An
+// abort while the old set stands by returns to it.
+func TestAdoption(t *testing.T) {
+	t.Parallel()
+	adopting := withConfig(`style: BlueGreen, blueGreen: {promotion: Adopt, scaleDownDelay: 2s}`)
+	e := newRelease(t, step("upgrade: 100%")+step("promote: true"), adopting)
+	now := name
+	for _, tag := range []string{"v2", "v3"} {
+		e.editNamed(now, tag)
+		next := e.awaitSuccessor(now, tag)
+		if next == name {
+			t.Errorf("it is %s again", next)
+		}
+		now = next
+	}
+}
+
+func TestAbortOfAnAdoption(t *testing.T) {
+	t.Parallel()
+	adopting := withConfig(`style: BlueGreen, blueGreen: {promotion: Adopt, scaleDownDelay: 1h}`)
+	e := newRelease(t, step("upgrade: 100%")+step("promote: true"), adopting)
+	before := e.identities()
+	e.edit("v2")
+	e.await("the old set stands by", func(r *v1alpha1.Rollout) bool {
+		stable, canary, err := e.counts(t.Context(), "v2")
+		return err == nil && index(r) == 1 && stable == 0 && canary == groups && r.Status.Phase == v1alpha1.RolloutPhaseProgressing
+	})
+	e.argo("abort", name)
+	e.awaitAborted("v1")
+	e.same(before)
+}
+
+// editNamed gives a LeaderWorkerSet another image.
+func (e *env) editNamed(workload, tag string) {
+	e.t.Helper()
+	patch := fmt.Appendf(nil, `[{"op":"replace","path":"/spec/leaderWorkerTemplate/workerTemplate/spec/containers/0/image","value":"example.com/vllm:%s"}]`, tag)
+	if _, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).
+		Patch(e.t.Context(), workload, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// awaitSuccessor waits until the Rollout is healthy and the workload is another object, whose groups are all at the tag.
+func (e *env) awaitSuccessor(of, tag string) (successor string) {
+	e.t.Helper()
+	e.eventually("the successor of "+of, func(ctx context.Context) error {
+		sets, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		if len(sets.Items) != 1 || sets.Items[0].Name == of {
+			return fmt.Errorf("there are %d, the first is %s", len(sets.Items), sets.Items[0].Name)
+		}
+		successor = sets.Items[0].Name
+		if known := sets.Items[0].Labels["lockstep.dev/workload"]; known != name {
+			return fmt.Errorf("it is known as %q", known)
+		}
+		return e.only(ctx, tag)
+	})
+	e.awaitPhase(v1alpha1.RolloutPhaseHealthy)
+	return successor
+}
