@@ -349,17 +349,19 @@ func (k *Keeper) Rival(f Facts, workload string) string {
 	if !k.store.HasSynced() {
 		return ""
 	}
-	first, created := f.Name, f.Created
+	first := f
+	if known := k.get(types.NamespacedName{Namespace: f.Namespace, Name: f.Name}); known != nil {
+		first = ReadFacts(known)
+	}
 	for _, ro := range k.rollouts(types.NamespacedName{Namespace: f.Namespace, Name: workload}) {
-		at := ro.CreationTimestamp.Time
-		if at.Before(created) || at.Equal(created) && ro.Name < first {
-			first, created = ro.Name, at
+		if other := ReadFacts(ro); other.before(first) {
+			first = other
 		}
 	}
-	if first == f.Name {
+	if first.Name == f.Name {
 		return ""
 	}
-	return first
+	return first.Name
 }
 
 // rollouts are those that name the workload and are not being deleted.

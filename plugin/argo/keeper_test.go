@@ -217,6 +217,24 @@ func TestKeeperRival(t *testing.T) {
 	h.eventually("the second inherits", func() bool { return h.workload().GetOwner() == "argo-rollouts/ns/b" })
 }
 
+// Of two Rollouts that were made in the same second the one that has the workload keeps it.
+func TestKeeperRivalOfTheSameSecond(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.fake.SetWorkload("ns", "w", 4, "t1")
+	at := time.Now().Truncate(time.Second)
+	h.create("b", "{workload: w}", at)
+	h.start()
+	h.eventually("the first has it", func() bool {
+		return h.workload().GetOwner() == "argo-rollouts/ns/b" && h.read("b").Annotations[AnnotationFirst] != ""
+	})
+	h.create("a", "{workload: w}", at)
+	h.eventually("the second is told", func() bool { return h.told.have("a WorkloadTaken") && h.told.have("released by Rollout b") })
+	if owner := h.workload().GetOwner(); owner != "argo-rollouts/ns/b" {
+		t.Errorf("the workload is of %s", owner)
+	}
+}
+
 func TestKeeperGivesBack(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
