@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/test/behavior"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -29,33 +30,6 @@ func (e *env) patchWorkload(raw string) {
 		Patch(e.t.Context(), name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}); err != nil {
 		e.t.Fatal(err)
 	}
-}
-
-// editTo is edit with groups that behave in some way.
-func (e *env) editTo(tag, behavior string) {
-	e.t.Helper()
-	value := "null"
-	if behavior != "" {
-		value = strconv.Quote(behavior)
-	}
-	e.patchWorkload(fmt.Sprintf(`{"spec":{"leaderWorkerTemplate":{"workerTemplate":{"metadata":{"annotations":{%q:%s}},"spec":{"containers":[
-		{"name":"server","image":"example.com/vllm:%s"}]}}}}}`, cluster.AnnotationBehavior, value, tag))
-}
-
-// heal makes the pods of a group good.
-func (e *env) heal(workload string, group int) error {
-	selector := fmt.Sprintf("%s=%s,%s=%d", lws.SetNameLabelKey, workload, lws.GroupIndexLabelKey, group)
-	pods, err := e.kube.CoreV1().Pods(e.namespace).List(e.t.Context(), metav1.ListOptions{LabelSelector: selector})
-	if err != nil {
-		return err
-	}
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, cluster.AnnotationBehavior)
-	for _, p := range pods.Items {
-		if _, err := e.kube.CoreV1().Pods(e.namespace).Patch(e.t.Context(), p.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // batchIDs counts the pods with the rollout's id by batch, as in "1:2 2:4"; what has another id or none does not count.
@@ -152,13 +126,13 @@ func TestBrokenTemplateThenAnother(t *testing.T) {
 			e.deploy()
 			e.apply(manifest(name, quarters(style)))
 			e.awaitHeld()
-			e.editTo("v2", cluster.BehaviorNeverReady)
+			e.patchWorkload(behavior.Edit("v2", cluster.BehaviorNeverReady))
 			e.await(name, "it waits for its first group", func(s status) bool {
 				return s.CanaryStatus.CurrentBatchState == v1beta1.VerifyingBatchState && s.CanaryStatus.UpdatedReplicas == 1 &&
 					s.CanaryStatus.UpdatedReadyReplicas == 0
 			})
 			first := e.mustRelease().Status.UpdateRevision
-			e.editTo("v3", "")
+			e.patchWorkload(behavior.Edit("v3", ""))
 			e.await(name, "the other one's first batch", func(s status) bool {
 				return s.UpdateRevision != first && s.CanaryStatus.CurrentBatch == 0 && s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState
 			})
@@ -178,7 +152,7 @@ func TestFailureThreshold(t *testing.T) {
 	e.deploy()
 	e.apply(manifest(name, "rollingStyle: Canary\nbatchPartition: 0\nbatches: [{canaryReplicas: 100%}]\nfailureThreshold: 25%"))
 	e.awaitHeld()
-	e.editTo("v2", cluster.BehaviorNeverReady)
+	e.patchWorkload(behavior.Edit("v2", cluster.BehaviorNeverReady))
 	e.await(name, "all four are there", func(s status) bool { return s.CanaryStatus.UpdatedReplicas == groups })
 	canary := e.added()
 	for ready := range 3 {
@@ -192,7 +166,7 @@ func TestFailureThreshold(t *testing.T) {
 					t.Fatalf("the batch is ready with %d of 4 groups", got)
 				}
 				// LWS may make a group anew, and then its pods are others.
-				return fmt.Errorf("there are %d, %w", got, e.heal(canary, ready))
+				return fmt.Errorf("there are %d, %w", got, behavior.Heal(ctx, e.kube, e.namespace, canary, ready))
 			}
 			return nil
 		})

@@ -8,15 +8,14 @@ package kruise
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/test/behavior"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -28,17 +27,6 @@ func (e *env) patchWorkload(raw string) {
 		Patch(e.t.Context(), name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}); err != nil {
 		e.t.Fatal(err)
 	}
-}
-
-// editTo is edit with groups that behave in some way.
-func (e *env) editTo(tag, behavior string) {
-	e.t.Helper()
-	value := "null"
-	if behavior != "" {
-		value = strconv.Quote(behavior)
-	}
-	e.patchWorkload(fmt.Sprintf(`{"spec":{"leaderWorkerTemplate":{"workerTemplate":{"metadata":{"annotations":{%q:%s}},"spec":{"containers":[
-		{"name":"server","image":"example.com/vllm:%s"}]}}}}}`, cluster.AnnotationBehavior, value, tag))
 }
 
 // Percentages are of the number of groups that there are by now.
@@ -79,9 +67,9 @@ func TestPausedAndResumed(t *testing.T) {
 func TestBrokenTemplateThenAnother(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
-	e.editTo("v2", cluster.BehaviorNeverReady)
+	e.patchWorkload(behavior.Edit("v2", cluster.BehaviorNeverReady))
 	e.mustHave("v1 v1 v1 -")
-	e.editTo("v3", "")
+	e.patchWorkload(behavior.Edit("v3", ""))
 	e.mustHave("v1 v1 v1 v3")
 	e.awaitPause(1)
 	e.approve()
@@ -127,14 +115,14 @@ func TestFailureThreshold(t *testing.T) {
 	e.apply(target(name))
 	e.apply(strings.Replace(rollout("- {replicas: 100%}"), "canary:\n", "canary:\n      failureThreshold: 25%\n", 1))
 	e.awaitPhase("Healthy")
-	e.editTo("v2", cluster.BehaviorNeverReady)
+	e.patchWorkload(behavior.Edit("v2", cluster.BehaviorNeverReady))
 	// LWS goes on to the next group once one is ready.
 	for n, group := range []int{3, 2, 1} {
 		e.eventually(fmt.Sprintf("%d groups are ready", n+1), func(ctx context.Context) error {
 			if state := e.stepState(ctx); n > 0 && state == "Completed" { // before, it may be of the release that there was not
 				t.Fatalf("the step is over with %d of 4 groups", n)
 			}
-			if err := e.heal(ctx, group); err != nil {
+			if err := behavior.Heal(ctx, e.kube, e.namespace, name, group); err != nil {
 				return err
 			}
 			return e.updatedReady(ctx, n+1)
@@ -152,8 +140,7 @@ func (e *env) stepState(ctx context.Context) string {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	state, _, _ := unstructured.NestedString(r.Object, "status", "canaryStatus", "currentStepState")
-	return state
+	return field(r, "status", "canaryStatus", "currentStepState")
 }
 
 // updatedReady is nil if so many groups are updated and ready.
@@ -164,25 +151,6 @@ func (e *env) updatedReady(ctx context.Context, want int) error {
 	}
 	if got, _, _ := unstructured.NestedInt64(o.Object, "status", "updatedReadyReplicas"); got != int64(want) {
 		return fmt.Errorf("%d are", got)
-	}
-	return nil
-}
-
-// heal makes the pods of a group good that run the new image.
-func (e *env) heal(ctx context.Context, group int) error {
-	selector := fmt.Sprintf("%s=%s,%s=%d", lws.SetNameLabelKey, name, lws.GroupIndexLabelKey, group)
-	pods, err := e.kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
-	if err != nil {
-		return err
-	}
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, cluster.AnnotationBehavior)
-	for _, p := range pods.Items {
-		if p.Annotations[cluster.AnnotationBehavior] == "" {
-			continue
-		}
-		if _, err := e.kube.CoreV1().Pods(e.namespace).Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-			return err
-		}
 	}
 	return nil
 }
