@@ -98,18 +98,6 @@ func ReadFacts(ro *v1alpha1.Rollout) Facts {
 	return f
 }
 
-// before says whether a Rollout came to its workload before another one. Of two that were made in the same second it is the one
-// that this plugin has written on, or else the one whose name is first.
-func (f Facts) before(other Facts) bool {
-	if !f.Created.Equal(other.Created) {
-		return f.Created.Before(other.Created)
-	}
-	if ours := f.First != ""; ours != (other.First != "") {
-		return ours
-	}
-	return f.Name < other.Name
-}
-
 // stepStatus is what a step leaves in the Rollout's status. It only ever tells who ended a release: the cluster says
 // where it stands.
 type stepStatus struct {

@@ -349,19 +349,33 @@ func (k *Keeper) Rival(f Facts, workload string) string {
 	if !k.store.HasSynced() {
 		return ""
 	}
-	first := f
-	if known := k.get(types.NamespacedName{Namespace: f.Namespace, Name: f.Name}); known != nil {
-		first = ReadFacts(known)
+	first := k.get(types.NamespacedName{Namespace: f.Namespace, Name: f.Name})
+	if first == nil { // not seen yet
+		first = &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{
+			Name: f.Name, CreationTimestamp: metav1.NewTime(f.Created), Annotations: map[string]string{AnnotationFirst: f.First},
+		}}
 	}
 	for _, ro := range k.rollouts(types.NamespacedName{Namespace: f.Namespace, Name: workload}) {
-		if other := ReadFacts(ro); other.before(first) {
-			first = other
+		if before(ro, first) {
+			first = ro
 		}
 	}
 	if first.Name == f.Name {
 		return ""
 	}
 	return first.Name
+}
+
+// before says whether a Rollout came to its workload before another one. Of two that were made in the same second it is the one
+// that this plugin has written on, or else the one whose name is first.
+func before(a, b *v1alpha1.Rollout) bool {
+	if !a.CreationTimestamp.Time.Equal(b.CreationTimestamp.Time) {
+		return a.CreationTimestamp.Time.Before(b.CreationTimestamp.Time)
+	}
+	if ours := a.Annotations[AnnotationFirst] != ""; ours != (b.Annotations[AnnotationFirst] != "") {
+		return ours
+	}
+	return a.Name < b.Name
 }
 
 // rollouts are those that name the workload and are not being deleted.
