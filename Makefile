@@ -9,6 +9,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LDFLAGS := -s -w -X github.com/lockstep-rollouts/lockstep/internal/cli.buildVersion=$(VERSION)
 BUF     := $(GO) tool -modfile=tools/go.mod buf
 LINT    := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
+# go test, and at the end once more what failed.
+TESTSUM := $(GO) tool -modfile=$(CURDIR)/tools/test/go.mod gotestsum
 # CRD and deep copies of a package: $(call CRD,PACKAGE,FOLDER OF THE CRD).
 CRD     = $(GO) tool -modfile=tools/crd/go.mod controller-gen paths=./plugin/kruise/v1alpha1 \
 	object:headerFile=tools/crd/header.txt output:object:dir=$(1) crd output:crd:dir=$(2)
@@ -17,10 +19,12 @@ BASE    ?= main
 
 # Which end-to-end tests `make e2e` runs: one of these.
 SUITE   ?=
-SUITES  := canary partition blueGreen admission traffic argo kruise batchrelease plan
+SUITES  := canary partition blueGreen styles admission traffic argo kruise batchrelease plan
 STYLE   ?= canary
 # Which Kruise Rollouts SUITE=kruise runs on: v0.6.2 or v0.6.3.
 KRUISE  ?= v0.6.2
+# Which faults meet the releases of test/e2e: some (each kind of fault in each style) or all (in each course as well).
+FAULTS  ?= some
 # Where `make test` begins to draw random schedules and inputs. 0: somewhere else each time.
 SEED    ?= 1
 CHECKS  ?= 2000
@@ -58,7 +62,7 @@ test: test-unit e2e ## Run all tests.
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need no control plane.
-	RAPID_SEED=$(SEED) $(GO) test -race -timeout 15m ./...
+	RAPID_SEED=$(SEED) $(TESTSUM) --format standard-quiet -- -race -timeout 15m ./...
 	cd test/kruise/controlplane && $(GO) test -timeout 15m ./...
 
 .PHONY: explore
@@ -75,23 +79,24 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s); what fails is kept under test
 	done
 
 .PHONY: e2e
+e2e: export LOCKSTEP_E2E_FAULTS = $(FAULTS)
 e2e: ## Run the end-to-end tests on the real control plane; SUITE=canary runs one part.
 	$(GO) run ./test/cluster/cmd/cluster -prebuild -traefik$(if $(filter argo,$(or $(SUITE),argo)), -argo)$(if $(filter kruise,$(or $(SUITE),kruise)), -kruise $(KRUISE))
 ifeq ($(SUITE),)
-	$(GO) test -tags e2e -timeout 90m -count 1 -v -p 1 ./test/... ./examples/... ./traffic/...
-	LOCKSTEP_KRUISE_VERSION=v0.6.3 $(GO) test -tags e2e -timeout 60m -count 1 -v ./test/kruise/...
+	test/run.sh './test/... ./examples/... ./traffic/...' -timeout 90m -p 1
+	LOCKSTEP_KRUISE_VERSION=v0.6.3 test/run.sh './test/kruise/...' -timeout 60m
 else ifeq ($(SUITE),traffic)
-	$(GO) test -tags e2e -timeout 60m -count 1 -v -p 1 ./test/traffic/... ./traffic/...
+	test/run.sh './test/traffic/... ./traffic/...' -timeout 60m -p 1
 else ifeq ($(SUITE),argo)
-	$(GO) test -tags e2e -timeout 60m -count 1 -v ./test/argo/...
+	test/run.sh './test/argo/...' -timeout 60m
 else ifeq ($(SUITE),kruise)
-	LOCKSTEP_KRUISE_VERSION=$(KRUISE) $(GO) test -tags e2e -timeout 60m -count 1 -v ./test/kruise/...
+	LOCKSTEP_KRUISE_VERSION=$(KRUISE) test/run.sh './test/kruise/...' -timeout 60m
 else ifeq ($(SUITE),batchrelease)
-	$(GO) test -tags e2e -timeout 30m -count 1 -v ./test/batchrelease/...
+	test/run.sh './test/batchrelease/...' -timeout 30m
 else ifeq ($(filter $(SUITE),$(SUITES)),)
 	@echo "there is no suite '$(SUITE)'; there are: $(SUITES)" >&2; exit 2
 else
-	$(GO) test -tags e2e -timeout 60m -count 1 -v -run '^Test$(shell s='$(SUITE)'; echo "$${s^}")' ./test/e2e/...
+	test/run.sh './test/e2e/...' -timeout 60m -run '^Test$(shell s='$(SUITE)'; echo "$${s^}")'
 endif
 
 .PHONY: bench

@@ -182,11 +182,11 @@ func (o *observer) finish() {
 	figures.completed.Add(int64(r.completed))
 	figures.rolledBack.Add(int64(r.rolledBack))
 	figures.violations.Add(int64(len(r.violations)))
-	for _, v := range r.violations[:min(len(r.violations), 10)] {
-		o.env.t.Errorf("rule broken: %s", v)
-	}
 	if len(r.violations) > 0 {
 		o.env.t.Logf("history:\n%s", r.history())
+	}
+	for _, v := range r.violations[:min(len(r.violations), 10)] {
+		o.env.t.Errorf("rule broken: %s", v)
 	}
 }
 

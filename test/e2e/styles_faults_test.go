@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"testing"
 
@@ -51,13 +52,32 @@ func moreCourses(s style) []course {
 	return append(courses(s), course{name: "taken-back", intent: rollback, takenBack: true})
 }
 
+// faultsEnv says which faults releases meet: "all" in each course, or each kind in one of a style's courses.
+const faultsEnv = "LOCKSTEP_E2E_FAULTS"
+
+// meets says whether the nth of a style's courses meets a fault: all do, or they take turns.
+func meets(n, fault, courses int) bool {
+	switch which := os.Getenv(faultsEnv); which {
+	case "all":
+		return true
+	case "", "some":
+		return fault%courses == n%courses
+	default:
+		panic(fmt.Sprintf("%s is %q; it is some or all", faultsEnv, which))
+	}
+}
+
 // The driver is killed after every single write of a release: before the answer gets to it, or right after that.
 func TestStylesKilledAtEveryWrite(t *testing.T) {
 	t.Parallel()
-	eachCourse(t, ladenAdoptStyle, moreCourses, func(t *testing.T, s style, c course, want string) {
-		for _, late := range []bool{false, true} {
-			if s.adopts && c.intent == rollback && !late {
-				continue // so many writes take their time
+	eachCourse(t, ladenAdoptStyle, moreCourses, func(t *testing.T, s style, c course, n int, want string) {
+		for i, late := range []bool{false, true} {
+			if s.adopts && c.intent == rollback {
+				if !late {
+					continue // so many writes take their time
+				}
+			} else if !meets(n, i, 2) {
+				continue
 			}
 			t.Run(fmt.Sprintf("answered=%t", late), func(t *testing.T) {
 				t.Parallel()
@@ -81,10 +101,14 @@ func TestStylesKilledAtEveryWrite(t *testing.T) {
 // of it in time.
 func TestStylesFaultyTransport(t *testing.T) {
 	t.Parallel()
-	eachCourse(t, adoptStyle, courses, func(t *testing.T, s style, c course, want string) {
-		for _, h := range append(slices.Clone(harms), anyHarm(1), anyHarm(2)) {
-			if s.adopts && (c.intent == rollback || h.slow()) {
-				continue // so many writes take their time
+	eachCourse(t, adoptStyle, courses, func(t *testing.T, s style, c course, n int, want string) {
+		for i, h := range append(slices.Clone(harms), anyHarm(1), anyHarm(2)) {
+			if s.adopts {
+				if c.intent == rollback || h.slow() {
+					continue // so many writes take their time
+				}
+			} else if !meets(n, i, len(courses(s))) {
+				continue
 			}
 			t.Run(h.name, func(t *testing.T) {
 				t.Parallel()
@@ -96,16 +120,17 @@ func TestStylesFaultyTransport(t *testing.T) {
 	})
 }
 
-// eachCourse runs a test for each style, one more of them, and each course. want is where it ends when nothing happens.
-func eachCourse(t *testing.T, more style, courses func(style) []course, test func(t *testing.T, s style, c course, want string)) {
+// eachCourse runs a test for each style, one more of them, and each course, its nth. want is where it ends when nothing
+// happens.
+func eachCourse(t *testing.T, more style, courses func(style) []course, test func(t *testing.T, s style, c course, n int, want string)) {
 	t.Helper()
 	for _, s := range append(slices.Clone(allStyles), more) {
-		for _, c := range courses(s) {
+		for n, c := range courses(s) {
 			t.Run(s.name+"/"+c.name, func(t *testing.T) {
 				d := disturb(t, s, c, harm{})
 				d.run()
 				t.Logf("undisturbed: %d writes", d.proxy.writes)
-				test(t, s, c, d.end())
+				test(t, s, c, n, d.end())
 			})
 		}
 	}

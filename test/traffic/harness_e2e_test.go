@@ -182,7 +182,7 @@ func (e *env) passes(g *load.Generator) load.Report {
 	report := g.End()
 	report.Write(e.t.Output())
 	for _, problem := range report.Problems() {
-		e.t.Error(problem)
+		e.t.Errorf("rule broken: %s", problem)
 	}
 	return report
 }
