@@ -243,7 +243,7 @@ func TestKeeperGivesBack(t *testing.T) {
 	h.start()
 	h.eventually("the workload is held", h.owned)
 	h.fake.SetWorkload("ns", "w", 4, "t2")
-	h.begin("w", "x.1.h.t2.1", "argo-rollouts/ns/a")
+	h.eventually("the Keeper has begun its release", func() bool { return h.workload().GetReleaseId() != "" })
 	h.delete("a")
 	h.eventually("it is given back", func() bool { return h.workload().GetState() == pb.State_STATE_UNMANAGED })
 }

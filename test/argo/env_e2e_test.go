@@ -39,9 +39,6 @@ const (
 	// name is the LeaderWorkerSet's and the Rollout's.
 	name   = "vllm"
 	groups = 4
-
-	// patience is how long a condition may take. A step that was interrupted is called again by Argo after half a minute at the earliest.
-	patience = 2 * time.Minute
 )
 
 var (
@@ -90,7 +87,7 @@ func newRelease(t *testing.T, steps string, changes ...change) *env {
 // eventually waits until check returns nil.
 func (e *env) eventually(what string, check func(context.Context) error) {
 	e.t.Helper()
-	await.NilWithin(e.t, patience, what, check)
+	await.Nil(e.t, what, check)
 }
 
 // apply writes a manifest to the test's namespace.
@@ -257,7 +254,7 @@ func (e *env) argo(args ...string) string {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(e.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(e.t.Context(), await.Patience)
 	defer cancel()
 	args = append(args, "--namespace", e.namespace, "--kubeconfig", e.cluster.Kubeconfig())
 	out, err := exec.CommandContext(ctx, path, args...).CombinedOutput()

@@ -21,6 +21,7 @@ import (
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -75,7 +76,7 @@ func (e *env) stopwatch() func(steps int) []time.Duration {
 		known, took := map[string]bool{}, []time.Duration{}
 		for len(took) < steps {
 			select {
-			case <-time.After(patience):
+			case <-time.After(await.Patience):
 				e.t.Errorf("%d of %d steps are done", len(took), steps)
 				return took
 			case event := <-pods.ResultChan():

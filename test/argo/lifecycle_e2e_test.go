@@ -37,11 +37,7 @@ func TestFirstDeployment(t *testing.T) {
 	start := time.Now()
 	e.rollout(quarters)
 	e.awaitPhase(v1alpha1.RolloutPhaseHealthy)
-	took := time.Since(start)
-	t.Logf("healthy after %s", took.Round(10*time.Millisecond))
-	if limit := 20 * time.Second; took > limit {
-		t.Errorf("the first deployment was healthy after %s, want at most %s", took, limit)
-	}
+	t.Logf("healthy after %s", time.Since(start).Round(10*time.Millisecond))
 	e.mustRest("v1")
 	e.same(before)
 }

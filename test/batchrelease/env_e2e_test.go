@@ -39,9 +39,6 @@ const (
 	name   = "vllm"
 	groups = 4
 	size   = 2
-
-	// patience is how long a condition may take.
-	patience = 3 * time.Minute
 )
 
 var batchReleases = schema.GroupVersionResource{Group: "rollouts.kruise.io", Version: "v1beta1", Resource: "batchreleases"}
@@ -98,7 +95,7 @@ func (e *env) begin(plan string) {
 
 func (e *env) eventually(what string, check func(context.Context) error) {
 	e.t.Helper()
-	await.NilWithin(e.t, patience, what, check)
+	await.Nil(e.t, what, check)
 }
 
 func (e *env) apply(manifest string) {
@@ -304,7 +301,7 @@ func (e *env) story() (read func() string) {
 	return sync.OnceValue(func() string {
 		select {
 		case <-done:
-		case <-time.After(patience):
+		case <-time.After(await.Patience):
 			w.Stop()
 		}
 		return strings.Join(seen, ", ")

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -105,7 +106,7 @@ func (p *process) mustEnd(t *testing.T, words ...string) {
 	t.Helper()
 	select {
 	case <-p.exited:
-	case <-time.After(patience):
+	case <-time.After(await.Patience):
 		p.end(syscall.SIGKILL)
 		t.Fatalf("the host goes on:\n%s", p.log)
 	}

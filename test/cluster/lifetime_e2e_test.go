@@ -18,6 +18,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
 // helperEnv makes the test binary start a cluster in the folder it names and wait, in place of running tests.
@@ -167,7 +169,7 @@ func TestDeathIsNoticed(t *testing.T) {
 	}
 	select {
 	case <-c.Done():
-	case <-time.After(patience):
+	case <-time.After(await.Patience):
 		t.Fatal("nobody noticed")
 	}
 	if err := c.Err(); err == nil || !strings.Contains(err.Error(), Scheduler) || !strings.Contains(err.Error(), p.logPath) {

@@ -115,10 +115,8 @@ func TestCanaryFlapping(t *testing.T) {
 	p := policy("50%", "100%")
 	p.ProgressDeadline, p.MinReady = seconds(4), seconds(2)
 	w.initialize("r1", p)
-	start := time.Now()
-	c := w.upgrade("r1", 0).GetContext()
-	if took := time.Since(start); c.GetState() != pb.State_STATE_FAILED || took > 20*time.Second {
-		t.Errorf("after %s: %s", took, show(c))
+	if c := w.upgrade("r1", 0).GetContext(); c.GetState() != pb.State_STATE_FAILED || c.GetReason() != "ProgressDeadlineExceeded" {
+		t.Error(show(c))
 	}
 	w.finalize("r1", rollback)
 	w.mustRest()
@@ -169,7 +167,7 @@ func TestCanaryMinReady(t *testing.T) {
 	}
 	c = w.upgrade("r1", 0).GetContext()
 	// Pods say since when they are ready in whole seconds.
-	if took := time.Since(start); c.GetState() != pb.State_STATE_READY || took < time.Second || took > 15*time.Second {
+	if took := time.Since(start); c.GetState() != pb.State_STATE_READY || took < time.Second {
 		t.Errorf("after %s: %s", took, show(c))
 	}
 	w.upgrade("r1", 1)

@@ -392,7 +392,7 @@ func TestTrafficSharedRoute(t *testing.T) {
 	g.Begin(load.Phase{Name: "100 %", Want: load.Shares{canary: 100}})
 	s.upgrade(2)
 	s.weight(100)
-	time.Sleep(longest) // what the stable leaders have, LeaderWorkerSet does not wait for
+	s.await(g, 1500) // longer than what the stable leaders have: LeaderWorkerSet does not wait for that
 	g.Begin(load.Phase{Name: "promoted", Want: load.Shares{"model": 100}})
 	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 	s.await(g, 1000)

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -25,9 +24,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/load"
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
 )
-
-// patience is how long a condition may take on a busy machine.
-const patience = 30 * time.Second
 
 // pods is the one server of all pods: there is one port.
 var pods struct {
@@ -66,7 +62,7 @@ func (e *env) apply(format string, args ...any) {
 
 func (e *env) eventually(what string, check func(context.Context) error) {
 	e.t.Helper()
-	await.NilWithin(e.t, patience, what, check)
+	await.Nil(e.t, what, check)
 }
 
 // deploy makes a LeaderWorkerSet of groups of two and returns when all its pods are ready.
@@ -193,7 +189,7 @@ func (e *env) load(options load.Options) *load.Generator {
 // await fails the test if the current phase does not come true.
 func (e *env) await(g *load.Generator, n int) {
 	e.t.Helper()
-	ctx, cancel := context.WithTimeout(e.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(e.t.Context(), await.Patience)
 	defer cancel()
 	if err := g.Await(ctx, n); err != nil {
 		e.t.Error(err)
