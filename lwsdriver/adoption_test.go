@@ -112,6 +112,38 @@ func TestAddedToSuccessor(t *testing.T) {
 	}
 }
 
+// Labels that somebody takes off the second set do not make it a workload of its own: the user's would be deleted for it.
+func TestSucceeded(t *testing.T) {
+	stable := inPhase(t, release.Promoting)
+	record, err := release.DecodeRecord(stable.Annotations[release.RecordAnnotation])
+	if err != nil {
+		t.Fatal(err)
+	}
+	green := canaryOf(t, stable)
+	record.Release.Phase, record.Release.Successor, record.Release.Groups = release.Adopting, green.Name, 4
+	stable = withRecord(t, stable, *record)
+	for _, tt := range []struct {
+		name   string
+		change func(*lws.LeaderWorkerSet)
+		want   bool
+	}{
+		{"as it was added", func(*lws.LeaderWorkerSet) {}, false},
+		{"without one label", func(w *lws.LeaderWorkerSet) { delete(w.Labels, release.RoleLabel) }, false},
+		{"without labels", func(w *lws.LeaderWorkerSet) { w.Labels = nil }, false},
+		{"handed over", func(w *lws.LeaderWorkerSet) { w.Labels, w.OwnerReferences = nil, nil }, true},
+	} {
+		set := green.DeepCopy()
+		tt.change(set)
+		s := newBed(t, stable, set).look()
+		if s.Succeeded != tt.want {
+			t.Errorf("%s: succeeded %t", tt.name, s.Succeeded)
+		}
+		if _, deletes := plan.Plan(s.Observation).Action.(plan.DeleteStable); deletes != tt.want {
+			t.Errorf("%s: the user's workload goes: %t", tt.name, deletes)
+		}
+	}
+}
+
 // One request makes the second set a workload: nothing ties it to the other any more, and the template that was edited
 // meanwhile comes with the hold.
 func TestHandOver(t *testing.T) {

@@ -49,8 +49,12 @@ func (o *observer) readAutoscalers(s *seen) {
 // scalersSettled is called when it becomes known, or unknown, which autoscalers there are.
 func (d *Driver) scalersSettled() {
 	for _, obj := range d.caches.workloads.GetIndexer().List() {
-		if w, ok := obj.(*lws.LeaderWorkerSet); ok && w.Annotations[release.RecordAnnotation] != "" {
+		switch w, ok := obj.(*lws.LeaderWorkerSet); {
+		case !ok:
+		case w.Annotations[release.RecordAnnotation] != "":
 			d.changed(stableKey(w))
+		default:
+			d.hub.notify(stableKey(w)) // a call may wait for it; there is no work
 		}
 	}
 }

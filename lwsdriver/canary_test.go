@@ -5,6 +5,7 @@ package lwsdriver
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 func stableWorkload() *lws.LeaderWorkerSet {
@@ -96,6 +98,44 @@ func TestNewCanary(t *testing.T) {
 	}
 	if _, ok := c.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels["canary"]; ok {
 		t.Error("workers got the leader's label")
+	}
+}
+
+// An annotation that somebody edited is told of and not believed; the release can be ended all the same.
+func TestTargetIsNotTrusted(t *testing.T) {
+	for value, want := range map[string]string{
+		`{"groups":"50%","at":"2026-11-20T12:00:00Z"}`:           "50%",
+		`{"groups":"50%","batch":2,"at":"2026-11-20T12:00:00Z"}`: "50%",
+		`{"groups":"50%","batch":3,"at":"2026-11-20T12:00:00Z"}`: "",
+		`{"groups":"many"}`: "",
+		`half`:              "",
+	} {
+		stable := inPhase(t, release.Progressing)
+		c := canaryOf(t, stable)
+		c.Annotations[release.TargetAnnotation] = value
+		b := newBed(t, stable, c)
+		s := b.look()
+		trusted := want != ""
+		if !trusted {
+			want = "1" // what it is scaled to
+		}
+		if got := s.Added[0].Target; got == nil || got.Groups != want {
+			t.Errorf("%s: target %+v, want %s", value, got, want)
+		}
+		d := describe(s, plan.Plan(s.Observation))
+		if told := strings.Contains(d.GetMessage(), "can't be trusted"); told == trusted {
+			t.Errorf("%s: the message is %q", value, d.GetMessage())
+		}
+		if d.CurrentBatch != nil && d.GetCurrentBatch() >= d.GetBatches() {
+			t.Errorf("%s: batch %d of %d", value, d.GetCurrentBatch(), d.GetBatches())
+		}
+	}
+}
+
+// A pod that was copied, labels and all, is one more than its group can have. Hosts would refuse the whole answer.
+func TestGroupRowCountsNoMoreThanThereAre(t *testing.T) {
+	if row := groupRow(plan.Group{Pods: 2, ReadyPods: 3, Ready: true}, pb.GroupRole_GROUP_ROLE_STABLE, true); row.GetReadyPods() != 2 {
+		t.Errorf("%d of %d pods are ready", row.GetReadyPods(), row.GetPods())
 	}
 }
 

@@ -6,6 +6,7 @@ package lwsdriver
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -121,6 +122,9 @@ func fail(c *pb.BatchContext, err error) {
 // describe puts an observation and its decision into the contract's words.
 func describe(s *seen, decision plan.Decision) *pb.BatchContext {
 	n := decision.Standing
+	if s.distrusted != "" {
+		decision.Message = strings.TrimPrefix(decision.Message+"; "+s.distrusted, "; ")
+	}
 	c := &pb.BatchContext{
 		Workload: &pb.WorkloadRef{Namespace: s.key.Namespace, Name: s.key.Name, Kind: kind},
 		State:    decision.State, Reason: decision.Reason, Message: decision.Message,
@@ -155,7 +159,7 @@ func describe(s *seen, decision plan.Decision) *pb.BatchContext {
 	}
 	if t := s.Target(); t != nil {
 		c.Target = t.Groups
-		if t.Batch != nil {
+		if t.Batch != nil && *t.Batch < len(s.Policy.Batches) {
 			c.CurrentBatch = ptr.To(int32of(*t.Batch))
 		}
 	}
@@ -199,7 +203,8 @@ func groupRow(g plan.Group, role pb.GroupRole, updated bool) *pb.Group {
 	}
 	return &pb.Group{
 		Index: int32of(g.Index), Role: role, Leader: g.Leader, Revision: g.Revision, Updated: updated,
-		Ready: g.Ready, ReadyPods: int32of(g.ReadyPods), Pods: int32of(g.Pods), Since: stamp(since),
+		// A pod that somebody copied, labels and all, counts as one of the group's, and is one more than it can have.
+		Ready: g.Ready, ReadyPods: int32of(min(g.ReadyPods, g.Pods)), Pods: int32of(g.Pods), Since: stamp(since),
 		Reason: g.Reason, Pod: g.Pod, Message: g.Message,
 	}
 }

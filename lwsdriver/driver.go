@@ -208,6 +208,9 @@ func (d *Driver) probed(owner string) {
 func (d *Driver) gone(key types.NamespacedName) {
 	d.caches.groups.forget(key)
 	d.observer.forget(key)
+	if d.locks.readOnly || !d.locks.covers(key) {
+		d.observer.forgetPolicy(key) // nobody here gives anything back
+	}
 	d.events.forget(key)
 	d.trouble.set(key, nil)
 	d.snapshots.resume(key)

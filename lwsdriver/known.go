@@ -6,6 +6,7 @@ package lwsdriver
 import (
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -89,13 +90,14 @@ func (c *caches) goesBy(key, name types.NamespacedName) bool {
 	return w != nil && key.Namespace == name.Namespace && slices.Contains(otherNames(w), name.Name)
 }
 
-// succeeded says whether the second set that a record names as successor is a workload of its own.
+// succeeded says whether the second set that a record names as successor is a workload of its own: nothing says any more
+// that a release added it, neither its labels, which anybody may take off, nor its owner.
 func (c *caches) succeeded(s *seen) bool {
 	if s.Record == nil || s.Record.Release == nil || s.Record.Release.Successor == "" {
 		return false
 	}
 	w := c.workload(types.NamespacedName{Namespace: s.key.Namespace, Name: s.Record.Release.Successor})
-	return w != nil && stableKey(w) != s.key
+	return w != nil && stableKey(w) != s.key && !metav1.IsControlledBy(w, s.stable)
 }
 
 // canaryName is the name of what a release of the workload adds for a revision.

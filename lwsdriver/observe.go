@@ -4,7 +4,9 @@
 package lwsdriver
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -35,6 +37,8 @@ type seen struct {
 
 	// unnumbered is the group-index label of a group of the stable workload that is no number. Empty: there is none.
 	unnumbered string
+	// distrusted says what was edited by hand and is not believed. Empty: nothing.
+	distrusted string
 }
 
 // without says whether an added workload is known to have no pod.
@@ -92,11 +96,7 @@ func (o *observer) observe(key types.NamespacedName) (*seen, error) {
 	added := o.caches.added(key)
 	slices.SortFunc(added, func(a, b *lws.LeaderWorkerSet) int { return strings.Compare(a.Name, b.Name) })
 	for _, w := range added {
-		view, err := o.addedWorkload(s, w)
-		if err != nil {
-			return nil, err
-		}
-		s.Added = append(s.Added, view)
+		s.Added = append(s.Added, o.addedWorkload(s, w))
 		s.added[w.Name] = w
 	}
 	s.Succeeded = o.caches.succeeded(s)
@@ -157,24 +157,33 @@ func (o *observer) workload(s *seen, w *lws.LeaderWorkerSet) plan.Workload {
 }
 
 // addedWorkload describes one that a release added.
-func (o *observer) addedWorkload(s *seen, w *lws.LeaderWorkerSet) (plan.Workload, error) {
+func (o *observer) addedWorkload(s *seen, w *lws.LeaderWorkerSet) plan.Workload {
 	view := o.workload(s, w)
 	view.Carries = w.Labels[release.RevisionLabel]
 	view.Held, view.Lingers = holds(w), lingers(w)
-	target, err := release.DecodeTarget(w.Annotations[release.TargetAnnotation])
-	if err != nil {
-		return view, drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
-			"annotation %s of LeaderWorkerSet %s can't be trusted: %v. Restore it, or delete that LeaderWorkerSet to have it made again",
-			release.TargetAnnotation, keyOf(w), err)
-	}
-	view.Target = target
+	view.Target = o.target(s, w, view.Replicas)
 	// The template it should have can be told only while the user's workload still has the one it was made from.
 	if s.Record != nil && s.Record.Release != nil && view.Carries == s.Stable.Revision {
 		want, errWant := digestOf(canaryTemplate(s.stable, s.Policy), s.stable.Spec.NetworkConfig)
 		have, errHave := o.digest(w)
 		view.Drifted = errWant == nil && errHave == nil && want != have
 	}
-	return view, nil
+	return view
+}
+
+// target is what was asked for of what a release added. Where the annotation was edited by hand, it is what that has been
+// scaled to, so that the release can still be ended either way.
+func (o *observer) target(s *seen, w *lws.LeaderWorkerSet, replicas int) *release.Target {
+	target, err := release.DecodeTarget(w.Annotations[release.TargetAnnotation])
+	if err == nil && target != nil && target.Batch != nil && s.Record != nil && s.Record.Release != nil && *target.Batch >= len(s.Policy.Batches) {
+		err = fmt.Errorf("batch %d is not one of %d", *target.Batch, len(s.Policy.Batches))
+	}
+	if err == nil {
+		return target
+	}
+	s.distrusted = fmt.Sprintf("annotation %s of LeaderWorkerSet %s can't be trusted: %v; until the next batch, its %d groups count as asked for",
+		release.TargetAnnotation, keyOf(w), err, replicas)
+	return &release.Target{Groups: strconv.Itoa(replicas), At: w.CreationTimestamp.Time}
 }
 
 // rollingOf is the rolling update configuration in the spec; LWS's webhook always sets one.
@@ -219,12 +228,12 @@ func (o *observer) remember(key types.NamespacedName, d knownDigest) {
 	o.digests[key] = d
 }
 
-// forget drops what is remembered of a workload that is gone.
+// forget drops what is remembered of a workload that is gone, but for its policy, which is needed to give back what the
+// workload had borrowed.
 func (o *observer) forget(key types.NamespacedName) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.digests, key)
 	delete(o.drains, key)
-	delete(o.policies, key)
 	o.prober.Forget(key.String())
 }

@@ -104,6 +104,7 @@ func (d *Driver) pass(ctx context.Context, key types.NamespacedName) (recheck ti
 		return 0, err
 	}
 	d.gone(key)
+	d.observer.forgetPolicy(key)
 	return 0, nil
 }
 
@@ -121,7 +122,10 @@ func (d *Driver) reconcile(ctx context.Context, key types.NamespacedName) (plan.
 			if isHistory(decision.Action) {
 				do = d.recordHistory
 			}
-			if err = do(ctx, s, decision.Action); err == nil && writes >= s.writeLimit() {
+			if err = do(ctx, s, decision.Action); err != nil && s.stable.DeletionTimestamp != nil && !drivererr.Retryable(err) {
+				d.letGoOfAll(ctx, s) // a person must act, and may never come: the deletion must not wait for that
+			}
+			if err == nil && writes >= s.writeLimit() {
 				err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: %d writes in a row and still not settled", key, writes)
 			}
 		}
@@ -133,6 +137,18 @@ func (d *Driver) reconcile(ctx context.Context, key types.NamespacedName) (plan.
 			d.announce(s, decision)
 			d.trouble.set(key, nil)
 			return decision, nil
+		}
+	}
+}
+
+// letGoOfAll takes our finalizers off all that a release added to a workload that is being deleted.
+func (d *Driver) letGoOfAll(ctx context.Context, s *seen) {
+	for _, w := range s.Added {
+		if !w.Held {
+			continue
+		}
+		if err := d.do(ctx, s, plan.LetGo{Name: w.Name}); err != nil {
+			d.log.Warn("can't let go", slog.String("workload", s.key.String()), slog.String("name", w.Name), slog.Any("error", err))
 		}
 	}
 }

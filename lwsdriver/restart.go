@@ -22,8 +22,13 @@ import (
 func (a *applier) restartGroup(ctx context.Context, s *seen, t plan.RestartGroup) (bool, error) {
 	key := types.NamespacedName{Namespace: s.key.Namespace, Name: t.Leader}
 	pod := a.caches.pod(key)
-	if pod == nil || pod.terminating {
+	if pod == nil {
 		return false, nil // the next look tells
+	}
+	// The pod may be there already of which the counts are told in a moment: the next look must not ask for the same again.
+	defer a.caches.groups.mark(s.key, pod.group)
+	if pod.terminating {
+		return false, nil
 	}
 	err := a.core.CoreV1().Pods(key.Namespace).Delete(ctx, key.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion},

@@ -14,8 +14,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/history"
@@ -250,6 +252,24 @@ func TestUndoHolds(t *testing.T) {
 	_, err := b.applier.apply(t.Context(), s, plan.BringBack{Revision: "old", Template: specTemplate(imaged("vllm:1")), Record: adopted(s)})
 	says(t, err, "seen")
 	says(t, fmt.Errorf("%s", patch), "vllm:1", "1000000", `\"saved\":{`)
+}
+
+// The hold of a workload that is adopted may have been overwritten a moment ago.
+func TestUndoHoldsWhatDrifted(t *testing.T) {
+	drifted := inPhase(t, release.Promoted)
+	drifted.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{
+		Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromInt32(0),
+	}
+	b := newBed(t, drifted)
+	var patch string
+	b.sets.PrependReactor("patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		patch = string(a.(clienttesting.PatchAction).GetPatch())
+		return true, nil, apierrors.NewServiceUnavailable("seen")
+	})
+	s := b.look()
+	_, err := b.applier.apply(t.Context(), s, plan.BringBack{Revision: "old", Template: specTemplate(imaged("vllm:1")), Record: adopted(s)})
+	says(t, err, "seen")
+	says(t, fmt.Errorf("%s", patch), "vllm:1", "1000000", `\"maxUnavailable\":2`)
 }
 
 // Who changed a template is the last of those that own something of it.

@@ -5,6 +5,7 @@ package lwsdriver
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -304,6 +306,23 @@ func TestOrphansGiveBack(t *testing.T) {
 			b.mustGiveBack()
 		})
 	}
+}
+
+// The workload is being deleted in the foreground, and a write on its routes is refused: a person must act, and the deletion
+// does not wait for that.
+func TestDeletionDoesNotWaitForRoutes(t *testing.T) {
+	stable := routedPhase(t, release.Progressing, nil)
+	stable.DeletionTimestamp = &metav1.Time{Time: noon}
+	b := newRoutedBed(t, stable, 30)
+	b.routes.PrependReactor("patch", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{}, "llm", errors.New("a policy says no"))
+	})
+	b.run()
+	b.queue.Add(vllm)
+	b.eventually("what it added is let go of", func() bool {
+		c, err := b.sets.LeaderworkersetV1().LeaderWorkerSets("default").Get(t.Context(), b.canary.Name, metav1.GetOptions{})
+		return err == nil && !holds(c)
+	})
 }
 
 // mustGiveBack waits until nothing of the release is left on the user's objects.

@@ -67,6 +67,13 @@ type keptPolicy struct {
 	of     types.UID
 }
 
+// forgetPolicy drops what policyOf tells.
+func (o *observer) forgetPolicy(key types.NamespacedName) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.policies, key)
+}
+
 // policyOf is what is kept of a workload that is gone, nil if nothing is.
 func (o *observer) policyOf(key types.NamespacedName) *keptPolicy {
 	o.mu.Lock()

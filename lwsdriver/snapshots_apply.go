@@ -142,7 +142,10 @@ func specTemplate(w *workload) release.Template {
 func (a *applier) bringBack(ctx context.Context, s *seen, t plan.BringBack) (bool, error) {
 	p := newPatch(s.stable, release.RecordAnnotation)
 	p.manager = release.UndoManager
-	if s.Record == nil {
+	if hold := release.Hold(); s.Record == nil || !release.SameRolling(hold, s.Stable.Rolling) {
+		if s.Record != nil {
+			t.Record.Saved = plan.Saved(s.Observation)
+		}
 		t.Record.UID = s.stable.UID
 		value, err := t.Record.Encode()
 		if err != nil {
@@ -150,7 +153,7 @@ func (a *applier) bringBack(ctx context.Context, s *seen, t plan.BringBack) (boo
 		}
 		p.annotate(release.RecordAnnotation, value)
 		p.takeNotes()
-		if hold := release.Hold(); !release.SameRolling(hold, s.Stable.Rolling) {
+		if !release.SameRolling(hold, s.Stable.Rolling) {
 			p.rolling(hold)
 		}
 	}
