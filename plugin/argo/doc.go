@@ -19,8 +19,8 @@
 //	            workload: vllm                # required: the LeaderWorkerSet, in the Rollout's namespace
 //	            style: Canary                 # Canary (default), BlueGreen or Partition
 //	            traffic:                      # optional: without it, shares follow group counts
-//	              stableService: vllm         # required within traffic
-//	              canaryService: vllm-canary
+//	              stableService: vllm-leader  # required within traffic; not the Service that LWS makes
+//	              canaryService: vllm-leader-canary # default: the stable Service's name with -canary
 //	              httpRoutes: [vllm]
 //	              grpcRoutes: []
 //	              ingresses: []
@@ -32,7 +32,7 @@
 //	            progressDeadline: 30m         # time without a new ready group
 //	            minReady: 0s
 //	            canaryLeaderMetadata: {labels: {}, annotations: {}}
-//	            blueGreen: {promotion: InPlace, scaleDownDelay: 0s, force: false}
+//	            blueGreen: {promotion: InPlace, scaleDownDelay: 0s, force: false} # only with style BlueGreen
 //	            trigger: Auto                 # Auto: an edit of the LeaderWorkerSet starts the Rollout; Manual: it does not
 //	            onFailure: Abort              # Abort: a release that fails aborts the Rollout; Wait: it waits for a person
 //	            wait: 20s                     # how long a step waits inside one call of the controller

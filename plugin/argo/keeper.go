@@ -72,6 +72,7 @@ type Keeper struct {
 	queue workqueue.TypedRateLimitingInterface[item]
 
 	mu      sync.Mutex
+	names   map[types.UID]types.NamespacedName // the workload of each Rollout, as it was last said
 	watches map[types.NamespacedName]context.CancelFunc
 	warned  map[types.UID]string
 }
@@ -89,6 +90,7 @@ const byWorkload = "workload"
 
 func (k *Keeper) init() {
 	k.setup.Do(func() {
+		k.names = map[types.UID]types.NamespacedName{}
 		k.watches = map[types.NamespacedName]context.CancelFunc{}
 		k.warned = map[types.UID]string{}
 		k.queue = workqueue.NewTypedRateLimitingQueue(
@@ -125,13 +127,30 @@ func (k *Keeper) Run(ctx context.Context) error {
 
 // changed is told of Rollouts that came or changed.
 func (k *Keeper) changed(before, after any) {
-	if ro, ok := after.(*v1alpha1.Rollout); ok {
-		k.queue.Add(item{NamespacedName: keyOf(ro)})
-		if was, ok := before.(*v1alpha1.Rollout); ok {
-			if old := workloadOf(was); old.Name != "" && old != workloadOf(ro) {
-				k.queue.Add(item{workload: true, NamespacedName: old})
-			}
-		}
+	ro, ok := after.(*v1alpha1.Rollout)
+	if !ok {
+		return
+	}
+	if was, ok := before.(*v1alpha1.Rollout); ok && was.UID != ro.UID {
+		k.deleted(was)
+	}
+	k.queue.Add(item{NamespacedName: keyOf(ro)})
+	if unreadable(ro) {
+		return // a mistake lets go of nothing
+	}
+	k.leaves(ro.UID, workloadOf(ro))
+}
+
+// leaves notes which workload a Rollout names from now on, and has the one looked at that it named before.
+func (k *Keeper) leaves(rollout types.UID, now types.NamespacedName) {
+	k.mu.Lock()
+	old := k.names[rollout]
+	if k.names[rollout] = now; now.Name == "" {
+		delete(k.names, rollout)
+	}
+	k.mu.Unlock()
+	if old.Name != "" && old != now {
+		k.queue.Add(item{workload: true, NamespacedName: old})
 	}
 }
 
@@ -140,13 +159,11 @@ func (k *Keeper) deleted(o any) {
 	if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
 		o = gone.Obj
 	}
-	if ro, ok := o.(*v1alpha1.Rollout); ok {
+	if ro, ok := o.(metav1.Object); ok {
 		k.mu.Lock()
-		delete(k.warned, ro.UID)
+		delete(k.warned, ro.GetUID())
 		k.mu.Unlock()
-		if workload := workloadOf(ro); workload.Name != "" {
-			k.queue.Add(item{workload: true, NamespacedName: workload})
-		}
+		k.leaves(ro.GetUID(), types.NamespacedName{})
 	}
 }
 
@@ -244,6 +261,9 @@ func (k *Keeper) keepRollout(ctx context.Context, key types.NamespacedName) (tim
 	if m.action == actWait {
 		return 0, nil
 	}
+	if sure, err := k.confirmed(ctx, key, c, m); !sure || err != nil {
+		return soon, err
+	}
 	k.Logger.Info(m.why, "rollout", key.String(), "workload", workload.String(), "release", m.release, "revision", m.revision)
 	if m.action == actStamp {
 		err = k.stamp(ctx, f, m)
@@ -255,6 +275,36 @@ func (k *Keeper) keepRollout(ctx context.Context, key types.NamespacedName) (tim
 	}
 	// What is done shows in the workload or in the Rollout, and there may be more to do.
 	return soon, err
+}
+
+// confirmed says whether a move follows from the Rollout as the API server has it now. The cache may be behind, and say of a
+// release that Argo has just begun that it is over; a release that was ended can't be gone on with.
+func (k *Keeper) confirmed(ctx context.Context, key types.NamespacedName, c *pb.BatchContext, m move) (bool, error) {
+	switch m.action { //nolint:exhaustive // The others begin and end nothing, or carry a resourceVersion.
+	case actInitialize, actUndo, actRollback, actPromote:
+	default:
+		return true, nil
+	}
+	u, err := k.Client.Resource(rolloutResource).Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("get Rollout %s: %w", key, err)
+	}
+	o, err := readRollout(u)
+	ro, ok := o.(*v1alpha1.Rollout)
+	if err != nil || !ok {
+		return false, err
+	}
+	config, _ := ReadAnyway(ro) // the mistake has been told
+	if config == nil {
+		return false, nil
+	}
+	f := ReadFacts(ro)
+	f.Rival = k.Rival(f, config.Workload)
+	now := keep(f, config, c, k.Driver.Has(pb.Capability_CAPABILITY_UNDO))
+	return now.action == m.action && now.release == m.release && now.revision == m.revision, nil
 }
 
 // minds says whether the Rollout is this process's to keep.
@@ -340,6 +390,9 @@ func (k *Keeper) owner(c *pb.BatchContext, others []*v1alpha1.Rollout) ownership
 			return ownerAlive
 		}
 	}
+	if k.unclear(types.NamespacedName{Namespace: namespace, Name: name}) {
+		return ownerAlive
+	}
 	return ownerGone
 }
 
@@ -394,6 +447,13 @@ func (k *Keeper) get(key types.NamespacedName) *v1alpha1.Rollout {
 	o, _, _ := k.store.GetIndexer().GetByKey(key.String()) // A map in memory.
 	ro, _ := o.(*v1alpha1.Rollout)
 	return ro
+}
+
+// unclear says whether there is a Rollout of which nobody can tell what it names: it must be mended, or deleted.
+func (k *Keeper) unclear(key types.NamespacedName) bool {
+	o, exists, _ := k.store.GetIndexer().GetByKey(key.String()) // A map in memory.
+	ro, ok := o.(*v1alpha1.Rollout)
+	return exists && (!ok || ro.DeletionTimestamp == nil && unreadable(ro))
 }
 
 func (k *Keeper) lookAt(ctx context.Context, key types.NamespacedName) (*pb.BatchContext, error) {
@@ -465,6 +525,12 @@ func (k *Keeper) warn(ro *v1alpha1.Rollout, reason, message string) {
 
 func keyOf(ro *v1alpha1.Rollout) types.NamespacedName {
 	return types.NamespacedName{Namespace: ro.Namespace, Name: ro.Name}
+}
+
+// unreadable says whether a mistake hides which workload a Rollout names, if any.
+func unreadable(ro *v1alpha1.Rollout) bool {
+	config, err := ReadAnyway(ro)
+	return config == nil && err != nil
 }
 
 // workloadOf is the workload that a Rollout names; zero for one that is not ours or does not say.

@@ -20,8 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -51,7 +51,7 @@ type house struct {
 	t      *testing.T
 	fake   *plugintest.FakeDriver
 	driver Driver
-	client dynamic.Interface
+	client *dynamicfake.FakeDynamicClient
 	told   *warnings
 	keeper *Keeper
 }
@@ -77,6 +77,10 @@ func (h *house) start() {
 		if err := <-done; err != nil {
 			h.t.Error(err)
 		}
+	})
+	// The client in memory loses what is created between an informer's list and its watch.
+	h.eventually("the Keeper watches", func() bool {
+		return slices.ContainsFunc(h.client.Actions(), func(a clienttesting.Action) bool { return a.GetVerb() == "watch" })
 	})
 }
 
@@ -116,6 +120,20 @@ func (h *house) read(name string) *v1alpha1.Rollout {
 		h.t.Fatalf("got %T", o)
 	}
 	return ro
+}
+
+// edit changes it.
+func (h *house) edit(name string, change func(map[string]any)) {
+	h.t.Helper()
+	client := h.client.Resource(rolloutResource).Namespace("ns")
+	u, err := client.Get(h.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	change(u.Object)
+	if _, err := client.Update(h.t.Context(), u, metav1.UpdateOptions{}); err != nil {
+		h.t.Fatal(err)
+	}
 }
 
 func (h *house) delete(name string) {
@@ -199,6 +217,68 @@ func TestKeeperMistake(t *testing.T) {
 	h.eventually("the mistake is named", func() bool { return h.told.have(`a InvalidConfig`) && h.told.have(`"stile"`) })
 	h.fake.SetWorkload("ns", "w", 4, "t2")
 	h.eventually("the step is to say it too", func() bool { return h.read("a").Spec.Template.Annotations[AnnotationRevision] == "t2" })
+}
+
+// A mistake that hides which workload it is does not let go of it either: that would roll what nobody released.
+func TestKeeperMistakeInTheName(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.fake.SetWorkload("ns", "w", 4, "t1")
+	h.create("a", "{workload: w}", time.Now())
+	h.start()
+	h.eventually("the workload is held", h.owned)
+	h.edit("a", func(ro map[string]any) {
+		_ = unstructured.SetNestedMap(ro, map[string]any{"workloads": "w"}, "spec", "strategy", "canary", "trafficRouting", "plugins", PluginName)
+	})
+	h.eventually("the mistake is named", func() bool { return h.told.have("a InvalidConfig") })
+	// What comes later has been written to by then.
+	h.fake.SetWorkload("ns", "v", 4, "t1")
+	h.create("b", "{workload: v}", time.Now())
+	h.eventually("another Rollout is kept", func() bool { return h.read("b").Annotations[AnnotationSeen] != "" })
+	if !h.owned() || h.workload().GetState() == pb.State_STATE_UNMANAGED {
+		t.Errorf("the workload was let go of: %v", h.workload())
+	}
+	h.delete("a")
+	h.eventually("it is given back", func() bool { return h.workload().GetState() == pb.State_STATE_UNMANAGED })
+}
+
+// What ends a release must follow from the Rollout as it is, not as it was when the cache heard of it.
+func TestKeeperConfirms(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.fake.SetWorkload("ns", "w", 4, "t1")
+	h.create("a", "{workload: w}", time.Now())
+	h.keeper.init()
+	if _, err := h.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"}}); err != nil {
+		t.Fatal(err)
+	}
+	h.fake.SetWorkload("ns", "w", 4, "t2")
+	h.edit("a", func(ro map[string]any) { _ = unstructured.SetNestedField(ro, "h2", "status", "currentPodHash") })
+	h.begin("w", "a0123456.1.h2.t2.1", "argo-rollouts/ns/a")
+	abort := func(yes bool) {
+		h.edit("a", func(ro map[string]any) { _ = unstructured.SetNestedField(ro, yes, "status", "abort") })
+	}
+	abort(true)
+	ro, c := h.read("a"), h.workload()
+	config, err := ReadConfig(ro)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := keep(ReadFacts(ro), config, c, false)
+	if m.action != actRollback {
+		t.Fatalf("an abort asks for %v (%s): %v", m.action, m.why, c)
+	}
+	if sure, err := h.keeper.confirmed(t.Context(), keyOf(ro), c, m); !sure || err != nil {
+		t.Errorf("it is aborted: %t, %v", sure, err)
+	}
+	abort(false)
+	if sure, err := h.keeper.confirmed(t.Context(), keyOf(ro), c, m); sure || err != nil {
+		t.Errorf("it was aborted, and is not any more: %t, %v", sure, err)
+	}
+	h.delete("a")
+	if sure, err := h.keeper.confirmed(t.Context(), keyOf(ro), c, m); sure || err != nil {
+		t.Errorf("it is gone: %t, %v", sure, err)
+	}
 }
 
 func TestKeeperRival(t *testing.T) {
