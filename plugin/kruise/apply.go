@@ -9,6 +9,7 @@ import (
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -33,7 +34,7 @@ func (r *Reconciler) apply(ctx context.Context, v View, m move) error {
 	case actMirror:
 		return r.patch(ctx, t, func(t *v1alpha1.RolloutTarget) { mirror(v, t) })
 	case actScale:
-		return r.scale(ctx, t, m.groups)
+		return r.scale(ctx, t, v.Context.GetReplicas(), m.groups)
 	default:
 		return r.drive(ctx, v, m)
 	}
@@ -98,12 +99,13 @@ func (r *Reconciler) writeStatus(ctx context.Context, t *v1alpha1.RolloutTarget,
 	return nil
 }
 
-// scale writes the workload's replicas through its own scale subresource.
-func (r *Reconciler) scale(ctx context.Context, t *v1alpha1.RolloutTarget, groups int32) error {
+// scale writes the workload's replicas through its own scale subresource, if they are still as they were seen: an autoscaler
+// may have written others.
+func (r *Reconciler) scale(ctx context.Context, t *v1alpha1.RolloutTarget, seen, groups int32) error {
 	w := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name}}
 	w.SetGroupVersionKind(workloadKind)
-	body := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, groups)
-	err := r.Client.SubResource("scale").Patch(ctx, w, client.RawPatch("application/merge-patch+json", body), fieldManager,
+	body := fmt.Appendf(nil, `[{"op":"test","path":"/spec/replicas","value":%d},{"op":"replace","path":"/spec/replicas","value":%d}]`, seen, groups)
+	err := r.Client.SubResource("scale").Patch(ctx, w, client.RawPatch(types.JSONPatchType, body), fieldManager,
 		client.WithSubResourceBody(&autoscalingv1.Scale{}))
 	if err != nil {
 		return fmt.Errorf("scale LeaderWorkerSet %s/%s to %d groups: %w", w.Namespace, w.Name, groups, err)

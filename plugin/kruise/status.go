@@ -34,8 +34,10 @@ func statusOf(v View) v1alpha1.RolloutTargetStatus {
 	current, known := v.Revisions[plugin.Serving(c)]
 	update, also := v.Revisions[c.GetTemplateRevision()]
 	if !known || !also {
-		return notReady(v, "WaitingForRevision", fmt.Sprintf("the leader StatefulSet of %s has no revision yet for %s or %s",
+		s := notReady(v, "WaitingForRevision", fmt.Sprintf("the leader StatefulSet of %s has no revision yet for %s or %s",
 			t.Spec.WorkloadRef.Name, plugin.Serving(c), c.GetTemplateRevision())).status
+		s.WorkloadReplicas = ptr.To(c.GetReplicas()) // else the mirror's next change would be taken for a person's
+		return s
 	}
 	s := t.Status.DeepCopy()
 	s.ObservedGeneration = t.Generation
