@@ -89,8 +89,7 @@ func mutual(config *tls.Config) bool {
 type tlsFiles struct{ cert, key, ca string }
 
 func (f *tlsFiles) load() (*tls.Config, error) {
-	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
-	if err != nil {
+	if _, err := tls.LoadX509KeyPair(f.cert, f.key); err != nil { // now, where somebody reads the error
 		return nil, fmt.Errorf("load client certificate: %w", err)
 	}
 	ca, err := os.ReadFile(f.ca)
@@ -101,5 +100,15 @@ func (f *tlsFiles) load() (*tls.Config, error) {
 	if !roots.AppendCertsFromPEM(ca) {
 		return nil, fmt.Errorf("read CA: %s holds no PEM certificate", f.ca)
 	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots, MinVersion: tls.VersionTLS13}, nil
+	return &tls.Config{
+		RootCAs: roots, MinVersion: tls.VersionTLS13,
+		// Read again for each connection: certificates are renewed while hosts run.
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+			if err != nil {
+				return nil, fmt.Errorf("load client certificate: %w", err)
+			}
+			return &pair, nil
+		},
+	}, nil
 }

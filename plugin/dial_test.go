@@ -13,21 +13,26 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
 // serveTCP serves the fake driver on loopback until the test ends.
@@ -143,6 +148,52 @@ func TestDialMutualTLS(t *testing.T) {
 			t.Errorf("%s: connected", name)
 		}
 	}
+}
+
+// Certificates are renewed while hosts run: each connection presents the one that is there.
+func TestDialRenewedCertificate(t *testing.T) {
+	pki := newPKI(t)
+	server := pki.issue(t, "server")
+	pair, err := tls.LoadX509KeyPair(server.cert, server.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var presented atomic.Value
+	address := serveTCP(t, "127.0.0.1:0", grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 50 * time.Millisecond}),
+		grpc.Creds(credentials.NewTLS(&tls.Config{
+			Certificates: []tls.Certificate{pair}, ClientCAs: pki.pool,
+			ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
+			VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error {
+				presented.Store(string(raw[0]))
+				return nil
+			},
+		})))
+	files := pki.issue(t, "client")
+	client, err := plugin.Dial(t.Context(), address, plugin.WithTLS(files.cert, files.key, pki.caFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	pki.issue(t, "client")
+	block, _ := pem.Decode(read(t, files.cert))
+	await.Nil(t, "the renewed certificate is presented", func(ctx context.Context) error {
+		if _, err := client.GetDriverInfo(ctx, &pb.GetDriverInfoRequest{}); err != nil {
+			return fmt.Errorf("call: %w", err)
+		}
+		if presented.Load() != string(block.Bytes) {
+			return errors.New("it is the old one")
+		}
+		return nil
+	})
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
 }
 
 func TestDialNobodyListens(t *testing.T) {
