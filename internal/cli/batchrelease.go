@@ -27,7 +27,7 @@ The driver is started as a plugin, this very program unless --driver-program nam
 
 const batchReleaseExample = `  lockstep batchrelease
   lockstep batchrelease --leader-elect --health-address :8081
-  lockstep batchrelease --driver dns:///lockstep.lockstep-system:7443 --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`
+  lockstep batchrelease --driver dns:///lockstep.lockstep-system.svc:9443 --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`
 
 // errDriverGone is why a host ends whose driver has.
 var errDriverGone = errors.New("the driver that was started as a plugin has ended")

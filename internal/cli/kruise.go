@@ -23,7 +23,7 @@ process, or at the address of a "lockstep serve". With --namespace it looks at o
 
 const kruiseExample = `  lockstep kruise
   lockstep kruise --leader-elect --health-address :8081
-  lockstep kruise --driver dns:///lockstep.lockstep-system:7443 --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`
+  lockstep kruise --driver dns:///lockstep.lockstep-system.svc:9443 --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`
 
 // newKruiseCommand makes `lockstep kruise`.
 func newKruiseCommand(o *options) *cobra.Command {

@@ -31,7 +31,7 @@ The flags of the release that is to come say which style and batches; without an
 update. With -f no cluster is asked: the files are all that there is, and what they have none of counts as not looked at.`
 
 const preflightExample = `  lockstep preflight vllm --batches 25%,50%,100%
-  lockstep preflight vllm --style blue-green --service vllm --http-route vllm --longest-request 10m
+  lockstep preflight vllm --style blue-green --service vllm-leader --http-route vllm --longest-request 10m
   lockstep preflight -f manifests.yaml --batches 50%,100% --fail-on warning
   kustomize build . | lockstep preflight -f - -o sarif > preflight.sarif`
 

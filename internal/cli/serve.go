@@ -26,8 +26,8 @@ so they can be renewed in place.
 
 const serveExample = `  lockstep serve
   grpcurl -plaintext -unix "$XDG_RUNTIME_DIR/lockstep/lockstep.sock" list
-  lockstep serve --listen 127.0.0.1:7443
-  lockstep serve --listen :7443 --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt --metrics-address :9090`
+  lockstep serve --listen 127.0.0.1:9443
+  lockstep serve --listen :9443 --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt --metrics-address :9090`
 
 // newServeCommand makes `lockstep serve`.
 func newServeCommand(o *options) *cobra.Command {

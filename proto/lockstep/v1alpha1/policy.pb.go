@@ -456,7 +456,7 @@ type BlueGreenPolicy struct {
 	// Optional. How long the set of groups that lost the traffic stays, with all its groups: in place after the promotion, with
 	// ADOPT before it is over.
 	ScaleDownDelay *durationpb.Duration `protobuf:"bytes,2,opt,name=scale_down_delay,json=scaleDownDelay,proto3" json:"scale_down_delay,omitempty"`
-	// Optional. True goes on although a quota or the nodes cannot hold the second set.
+	// Optional. True begins although a quota does not hold the second set, or the quotas can't be read.
 	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
