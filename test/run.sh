@@ -11,7 +11,7 @@ sum() { "${GO:-go}" tool -modfile="$PWD/tools/test/go.mod" gotestsum "$@"; }
 events=$(mktemp)
 trap 'rm -f "$events"' EXIT
 status=0
-sum --format standard-verbose --jsonfile "$events" --rerun-fails=1 --rerun-fails-max-failures=3 --packages="$1" \
+sum --format standard-verbose --jsonfile "$events" --rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-run-root-test --packages="$1" \
   -- -tags e2e -count 1 "${@:2}" || status=$?
 if grep -q 'rule broken: ' "$events"; then
   grep -o 'rule broken: [^"]*' "$events" | cut -c -200 | head -3

@@ -186,7 +186,7 @@ func TestWatchListsWhatRuns(t *testing.T) {
 	begin(t, client, ref("other", "cohere"))
 	p.AwaitWords("2 running, 3 under hold", "other/cohere")
 	promote(t, client, ref("default", "aya"))
-	p.AwaitWords("1 running, 3 under hold", "completed (", "ended 0s ago")
+	p.AwaitWords("1 running, 3 under hold", "completed (", "ended ", "s ago")
 	p.Press("j")
 	p.AwaitWords("other/cohere  2 x")
 	p.Press("\r")

@@ -406,16 +406,16 @@ func (e *env) counts(ctx context.Context, tag string) (stable, canary int, err e
 	return stable, canary, nil
 }
 
-// mustHave fails the test unless there are as many whole groups at a tag.
+// mustHave waits until there are as many whole groups at a tag: LWS may make one again that it has just made.
 func (e *env) mustHave(tag string, stable, canary int) {
 	e.t.Helper()
-	s, c, err := e.counts(e.t.Context(), tag)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	if s != stable || c != canary {
-		e.t.Errorf("at %s: %d groups of the workload and %d of its canary are ready, want %d and %d", tag, s, c, stable, canary)
-	}
+	e.eventually(fmt.Sprintf("at %s %d groups of the workload and %d of its canary are ready", tag, stable, canary), func(ctx context.Context) error {
+		s, c, err := e.counts(ctx, tag)
+		if err == nil && (s != stable || c != canary) {
+			err = fmt.Errorf("there are %d and %d", s, c)
+		}
+		return err
+	})
 }
 
 // awaitCanary waits until some canary group is there, ready or not.

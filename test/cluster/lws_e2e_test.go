@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -138,10 +139,27 @@ func TestAPIServerRestart(t *testing.T) {
 	if err := c.Settle(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.kube.CoreV1().Pods(namespace).Delete(t.Context(), "group-0", metav1.DeleteOptions{}); err != nil {
+	pods := c.kube.CoreV1().Pods(namespace)
+	old, err := pods.Get(t.Context(), "group-0", metav1.GetOptions{})
+	if err != nil {
 		t.Fatal(err)
 	}
-	waitGroups(t, c, namespace, "group", 0)
+	if err := pods.Delete(t.Context(), "group-0", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "group-0 is another pod, and ready", func(ctx context.Context) error {
+		p, err := pods.Get(ctx, "group-0", metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("get it: %w", err)
+		}
+		ready := slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
+		if p.UID == old.UID || !ready {
+			return errors.New("it is not")
+		}
+		return nil
+	})
 	waitGroups(t, c, namespace, "group", 1)
 	if err := c.Err(); err != nil {
 		t.Errorf("a component died meanwhile: %v", err)

@@ -198,8 +198,8 @@ func (d *Driver) end(sig syscall.Signal) {
 	_ = d.cmd.Process.Signal(sig)
 	select {
 	case <-d.exited:
-	case <-time.After(20 * time.Second):
-		d.t.Errorf("the driver did not end within 20 s of %v", sig)
+	case <-time.After(await.Patience):
+		d.t.Errorf("the driver did not end within %s of %v", await.Patience, sig)
 		_ = d.cmd.Process.Kill()
 		<-d.exited
 	}

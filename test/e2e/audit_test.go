@@ -11,6 +11,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"os"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,12 +24,14 @@ import (
 type audited struct {
 	Stage, Verb string
 	User        struct{ Username string }
-	ObjectRef   struct{ Resource, Subresource, Namespace, Name string }
+	// ResponseStatus has the HTTP status code.
+	ResponseStatus struct{ Code int }
+	ObjectRef      struct{ Resource, Subresource, Namespace, Name string }
 }
 
 func (a audited) String() string { return a.Verb + " " + a.ObjectRef.Resource + "/" + a.ObjectRef.Name }
 
-// writes are the writes of drivers in this namespace so far, events aside, as the API server's audit log has them. The
+// writes are the writes of drivers in this namespace that succeeded so far, events aside, as the API server's audit log has them. The
 // log is read up to a request of our own, so that nothing that came before is missing.
 func (e *env) writes() []string {
 	e.t.Helper()
@@ -58,7 +61,7 @@ func (e *env) writes() []string {
 			case "get", "list", "watch":
 				continue
 			}
-			if a.User.Username == driver.User && a.ObjectRef.Resource != "events" {
+			if a.User.Username == driver.User && a.ObjectRef.Resource != "events" && a.ResponseStatus.Code < http.StatusBadRequest {
 				found = append(found, a.String())
 			}
 		}

@@ -25,7 +25,7 @@ func TestBlueGreenScaleDownDelay(t *testing.T) {
 	w := newEnv(t).adopt(model("model", 3, 2))
 	w.edit(image("v2"))
 	p := blueGreenStyle.policy(policy("34%", "100%"))
-	p.BlueGreen = &pb.BlueGreenPolicy{ScaleDownDelay: seconds(3)}
+	p.BlueGreen = &pb.BlueGreenPolicy{ScaleDownDelay: seconds(10)}
 	w.initialize("r1", p)
 	green := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
 	w.end("r1", promote)
@@ -35,7 +35,7 @@ func TestBlueGreenScaleDownDelay(t *testing.T) {
 	}
 	begun := w.record().Release.PhaseAt
 	w.awaitState(completed)
-	if took := time.Since(begun); took < 3*time.Second {
+	if took := time.Since(begun); took < 10*time.Second {
 		t.Errorf("the second set was gone after %s", took)
 	}
 	w.mustRest()

@@ -69,7 +69,9 @@ func TestCanaryTwoDrivers(t *testing.T) {
 		one.initialize("r1", quarters())
 		one.upgrade("r1", 2)
 		intents := []pb.FinalizeIntent{promote, rollback}
-		errs := parallel(both, func(i int, w *workload) error { _, err := w.tryFinalize("r1", intents[i], nil); return err })
+		errs := parallel(both, func(i int, w *workload) error {
+			return retryAborted(func() error { _, err := w.tryFinalize("r1", intents[i], nil); return err })
+		})
 		// A promotion may be taken back, a rollback may not.
 		if errs[0] != nil {
 			mustFail(t, errs[0], pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED)

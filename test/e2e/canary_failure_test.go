@@ -6,6 +6,7 @@
 package e2e
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -61,13 +62,12 @@ func TestCanaryFailures(t *testing.T) {
 			if took := time.Since(start); c.GetState() != pb.State_STATE_FAILED || c.GetReason() != "ProgressDeadlineExceeded" || took < 2900*time.Millisecond {
 				t.Errorf("after %s: %s", took, show(c))
 			}
-			leader := c.GetCanaryWorkload() + "-0"
-			for _, word := range append(test.words, "group 0", "pod "+leader) {
-				if !strings.Contains(c.GetMessage(), word) {
-					t.Errorf("the message does not say %q: %s", word, c.GetMessage())
-				}
-			}
-			rows := w.context().GetGroups()
+			words := append(test.words, "group 0", "pod "+c.GetCanaryWorkload()+"-0")
+			c = w.await(fmt.Sprintf("the message says %q", words), func(c *pb.BatchContext) bool {
+				return c.GetState() == pb.State_STATE_FAILED &&
+					!slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(c.GetMessage(), word) })
+			})
+			rows := c.GetGroups()
 			i := slices.IndexFunc(rows, func(g *pb.Group) bool { return g.GetRole() == pb.GroupRole_GROUP_ROLE_CANARY })
 			if i < 0 || rows[i].GetReady() || rows[i].GetPod() == "" || (test.reason != "" && rows[i].GetReason() != test.reason) {
 				t.Errorf("rows %v", rows)
@@ -92,6 +92,7 @@ func TestCanaryRecovers(t *testing.T) {
 	if c.GetState() != pb.State_STATE_FAILED {
 		t.Fatalf("not failed: %s", show(c))
 	}
+	w.await("4 pods exist", func(*pb.BatchContext) bool { return len(w.podsOf(c.GetCanaryWorkload())) == 4 })
 	w.patchPods(c.GetCanaryWorkload(), heal, 0, 1)
 	w.awaitState(pb.State_STATE_READY)
 	w.edit(func(s *lws.LeaderWorkerSet) {
@@ -113,7 +114,7 @@ func TestCanaryFlapping(t *testing.T) {
 	w := newEnv(t).adopt(model("model", 2, 1))
 	w.edit(image("v2"), behaves(cluster.BehaviorFlap), annotated(cluster.AnnotationPeriod, "500ms"))
 	p := policy("50%", "100%")
-	p.ProgressDeadline, p.MinReady = seconds(4), seconds(2)
+	p.ProgressDeadline, p.MinReady = seconds(4), seconds(30)
 	w.initialize("r1", p)
 	if c := w.upgrade("r1", 0).GetContext(); c.GetState() != pb.State_STATE_FAILED || c.GetReason() != "ProgressDeadlineExceeded" {
 		t.Error(show(c))
@@ -155,7 +156,7 @@ func TestCanaryMinReady(t *testing.T) {
 	w := newEnv(t).adopt(model("model", 2, 2))
 	w.edit(image("v2"))
 	p := policy("50%", "100%")
-	p.MinReady = seconds(2)
+	p.MinReady = seconds(5)
 	w.initialize("r1", p)
 	start := time.Now()
 	if _, err := w.tryUpgrade("r1", 0, nil); err != nil {

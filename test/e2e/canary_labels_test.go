@@ -101,9 +101,9 @@ func TestCanaryBatchLabels(t *testing.T) {
 		if canary = c.GetCanaryWorkload(); c.GetState() != pb.State_STATE_READY {
 			t.Fatalf("batch %d: %s", batch, show(c))
 		}
-		w.mustBatches(canary, "rollout-7", want)
+		w.awaitBatches(canary, "rollout-7", want)
 	}
-	if n := w.podWrites(canary); n != 4*3 {
+	if n := w.podWrites(canary); n < 4*3 || n > 2*4*3 { // LWS recreates some groups that it has just made
 		t.Errorf("%d writes for 12 pods", n)
 	}
 	w.mustBatches(w.name, "rollout-7", "- - - -")
@@ -133,12 +133,12 @@ func TestCanaryBatchLabels(t *testing.T) {
 	if got := w.batchesOf(canary, "rollout-7"); got != "1 2 3 3 3 3 3 3" && got != "1 1 3 3 3 3 3 3" {
 		t.Errorf("the pods of %s are labelled %s", canary, got)
 	}
-	if n := w.podWrites(canary) - before; n < 4*3 || n > 2*4*3 { // LWS recreates some groups that it has just made
+	if n := w.podWrites(canary) - before; n < 4*3 || n > 2*4*3 { // as above
 		t.Errorf("%d writes for 12 new pods", n)
 	}
 
 	w.finalize("r1", promote)
-	w.mustBatches(w.name, "rollout-7", "3 3 3 3 2 2 1 1")
+	w.awaitBatches(w.name, "rollout-7", "3 3 3 3 2 2 1 1")
 	if n := w.podWrites(w.name); n < 8*3 || n > 2*8*3 { // as above
 		t.Errorf("%d writes for 24 promoted pods", n)
 	}

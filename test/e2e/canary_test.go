@@ -65,8 +65,8 @@ func TestCanaryPromote(t *testing.T) {
 			r, err := w.tryUpgrade("r1", int32(batch), long)
 			return r.GetAction(), err
 		})
+		w.awaitStand(want)
 		c := w.context()
-		w.mustStand(c, want)
 		if c.GetCurrentBatch() != int32(batch) || c.CurrentBatch == nil || c.GetTarget() != quarters().GetBatches()[batch] {
 			t.Errorf("batch %d: %s", batch, show(c))
 		}
@@ -87,7 +87,7 @@ func TestCanaryPromote(t *testing.T) {
 		}
 		return r.GetAction(), err
 	})
-	w.mustStand(w.context(), want{pb.State_STATE_COMPLETED, 4, 4, 4, 0, 4, 100})
+	w.awaitStand(want{pb.State_STATE_COMPLETED, 4, 4, 4, 0, 4, 100})
 	w.mustRest()
 	w.mustRun("v2")
 	w.mustTell("ReleasePrepared", "BatchReady", "Promoting", "ReleaseCompleted")

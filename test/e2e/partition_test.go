@@ -27,13 +27,13 @@ func TestPartitionPromote(t *testing.T) {
 		{pb.State_STATE_READY, 4, 4, 4, 0, 4, 100},
 	} {
 		w.upgrade("r1", int32(batch))
-		w.mustStand(w.awaitState(pb.State_STATE_READY), want)
+		w.awaitStand(want)
 		if batch == 0 {
 			w.sameGroupsBelow(before, 3)
 		}
 	}
 	w.finalize("r1", promote)
-	w.mustStand(w.awaitState(pb.State_STATE_COMPLETED), want{pb.State_STATE_COMPLETED, 4, 4, 4, 0, 4, 100})
+	w.awaitStand(want{pb.State_STATE_COMPLETED, 4, 4, 4, 0, 4, 100})
 	w.mustRun("v2")
 	w.mustRest()
 }

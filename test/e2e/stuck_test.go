@@ -31,6 +31,7 @@ func TestStuck(t *testing.T) {
 	p.ProgressDeadline = seconds(5)
 	w.initialize("r1", p)
 	canary := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
+	w.await("4 pods exist", func(*pb.BatchContext) bool { return len(w.podsOf(canary)) == 4 })
 	for _, group := range []string{"0", "1"} {
 		c := w.await("group "+group+" is at fault", func(c *pb.BatchContext) bool {
 			return c.GetState() == pb.State_STATE_FAILED && strings.Contains(c.GetMessage(), "Group "+group+" (")

@@ -210,7 +210,7 @@ func TestStylesReadiness(t *testing.T) {
 			w := e.in(t).adopt(model("min-ready", 3, 2))
 			w.edit(image("v2"))
 			p := s.policy(policy("34%", "100%"))
-			p.MinReady = seconds(2)
+			p.MinReady = seconds(5)
 			w.initialize("r1", p)
 			w.begin("r1", 0)
 			c := w.awaitState(pb.State_STATE_VERIFYING, pb.State_STATE_READY)

@@ -85,7 +85,15 @@ func TestStepJump(t *testing.T) {
 	e := newRelease(t, quarters)
 	e.edit("v2")
 	e.awaitPause(1)
-	e.patch(rollouts, `{"status":{"canaryStatus":{"nextStepIndex":3}}}`, "status")
+	e.awaitRollout("the jump is taken", func(r *unstructured.Unstructured) bool {
+		if field(r, "status", "canaryStatus", "currentStepIndex") == "3" || field(r, "status", "phase") == "Healthy" {
+			return true
+		}
+		if field(r, "status", "canaryStatus", "nextStepIndex") != "3" { // Kruise may write the status that it read before
+			e.patch(rollouts, fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"canaryStatus":{"nextStepIndex":3}}}`, r.GetResourceVersion()), "status")
+		}
+		return false
+	})
 	e.mustHave("v2 v2 v2 v2")
 	e.awaitDone()
 	e.mustRest("v2")
@@ -116,10 +124,16 @@ func TestFailureThreshold(t *testing.T) {
 	e.apply(strings.Replace(rollout("- {replicas: 100%}"), "canary:\n", "canary:\n      failureThreshold: 25%\n", 1))
 	e.awaitPhase("Healthy")
 	e.patchWorkload(behavior.Edit("v2", cluster.BehaviorNeverReady))
+	e.awaitRollout("the release has begun", func(r *unstructured.Unstructured) bool {
+		return field(r, "status", "phase") == "Progressing" && field(r, "status", "canaryStatus", "currentStepState") == "StepUpgrade"
+	})
 	// LWS goes on to the next group once one is ready.
 	for n, group := range []int{3, 2, 1} {
 		e.eventually(fmt.Sprintf("%d groups are ready", n+1), func(ctx context.Context) error {
-			if state := e.stepState(ctx); n > 0 && state == "Completed" { // before, it may be of the release that there was not
+			if e.updatedReady(ctx, n+1) == nil {
+				return nil
+			}
+			if e.stepState(ctx) == "Completed" {
 				t.Fatalf("the step is over with %d of 4 groups", n)
 			}
 			if err := behavior.Heal(ctx, e.kube, e.namespace, name, group); err != nil {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -118,9 +119,16 @@ func TestClassification(t *testing.T) {
 		{failedGateway, func(w http.ResponseWriter, _ *http.Request) { pod(w, 500, podserver.Answer{Pod: "p"}) }},
 		{failedGateway, func(http.ResponseWriter, *http.Request) {}},
 		{failedRequest, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
-		{failedTimeout, func(http.ResponseWriter, *http.Request) { time.Sleep(300 * time.Millisecond) }},
+		{failedTimeout, func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body) // only then the server hears of a client that is gone
+			<-r.Context().Done()
+		}},
 	} {
-		g := Start(t.Context(), Options{URL: gateway(t, test.answer), Requests: 1, Timeout: 100 * time.Millisecond})
+		o := Options{URL: gateway(t, test.answer), Requests: 1}
+		if test.kind == failedTimeout {
+			o.Timeout = 100 * time.Millisecond
+		}
+		g := Start(t.Context(), o)
 		_ = g.Await(limited(t), 2)
 		row := g.End().Rows[0]
 		if test.kind == "" && row.Failed > 0 || test.kind != "" && row.Failures[test.kind] != 1 {

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/fakes"
 )
 
@@ -221,7 +222,10 @@ func TestLongRequest(t *testing.T) {
 			if code, got := ask(t, leaderAddress, port, "/?duration=50ms"); code != 200 || time.Since(begin) < 50*time.Millisecond {
 				t.Errorf("after %s: %d, %+v", time.Since(begin), code, got)
 			}
-			time.AfterFunc(50*time.Millisecond, func() { test.spoil(t, client) })
+			go func() {
+				awaitRunning(t, port, 1)
+				test.spoil(t, client)
+			}()
 			if code, got := ask(t, leaderAddress, port, "/?duration=1m"); code != 503 || got.Violation != Cut {
 				t.Errorf("after %s: %d, %+v", time.Since(begin), code, got)
 			}
@@ -232,30 +236,37 @@ func TestLongRequest(t *testing.T) {
 // The gauge that drains are made by.
 func TestMetrics(t *testing.T) {
 	_, _, port := serve(t, member("vllm-0", leaderAddress, "0", true), member("vllm-0-1", workerAddress, "1", true))
-	read := func() string {
-		response, err := http.Get("http://" + leaderAddress + ":" + port + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = response.Body.Close() }()
-		body, _ := io.ReadAll(response.Body)
-		return string(body)
-	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		ask(t, leaderAddress, port, "/?duration=300ms")
+		ask(t, leaderAddress, port, "/?duration=3s")
 	}()
 	for want := 1; want >= 0; want-- {
-		line, deadline := fmt.Sprintf("vllm:num_requests_running{model_name=\"model\"} %d\n", want), time.Now().Add(10*time.Second)
-		for !strings.Contains(read(), line) {
-			if time.Now().After(deadline) {
-				t.Fatalf("no %q in %q", line, read())
-			}
-			time.Sleep(time.Millisecond)
-		}
+		awaitRunning(t, port, want)
 	}
 	<-done
+}
+
+// awaitRunning waits until the leader's gauge says that so many requests are on their way.
+func awaitRunning(t *testing.T, port string, want int) {
+	t.Helper()
+	line := fmt.Sprintf("vllm:num_requests_running{model_name=\"model\"} %d\n", want)
+	for deadline := time.Now().Add(await.Patience); ; time.Sleep(time.Millisecond) {
+		response, err := http.Get("http://" + leaderAddress + ":" + port + "/metrics")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		body, _ := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if strings.Contains(string(body), line) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("no %q in %q", line, body)
+			return
+		}
+	}
 }
 
 func TestBadDuration(t *testing.T) {

@@ -116,7 +116,7 @@ func TestTrafficOnlyToWholeGroups(t *testing.T) {
 	g.Begin(load.Phase{Name: "a worker breaks", MayFail: true})
 	s.behave(canary+"-0-1", cluster.BehaviorNeverReady)
 	s.eventually("one leader is marked", func(ctx context.Context) error { return s.hasEndpoints(ctx, "stable-canary", 1) })
-	s.await(g, 300)
+	s.settled(g)
 	before := s.pods.Counts()[s.namespace+"/"+canary+"-0"].Requests
 	g.Begin(load.Phase{Name: "the other group", Want: half})
 	s.await(g, 2000)
@@ -392,7 +392,8 @@ func TestTrafficSharedRoute(t *testing.T) {
 	g.Begin(load.Phase{Name: "100 %", Want: load.Shares{canary: 100}})
 	s.upgrade(2)
 	s.weight(100)
-	s.await(g, 1500) // longer than what the stable leaders have: LeaderWorkerSet does not wait for that
+	s.await(g, 100)
+	time.Sleep(longest + time.Second) // what the stable leaders have, LeaderWorkerSet does not wait for
 	g.Begin(load.Phase{Name: "promoted", Want: load.Shares{"model": 100}})
 	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 	s.await(g, 1000)

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -210,6 +211,19 @@ func (e *env) served() {
 		}
 		if problems := report.Problems(); len(problems) > 0 {
 			return errors.New(problems[0])
+		}
+		return nil
+	})
+}
+
+// settled waits until no request has failed for a second.
+func (e *env) settled(g *load.Generator) {
+	e.t.Helper()
+	e.eventually("no request fails any more", func(context.Context) error {
+		_, before := g.Totals()
+		time.Sleep(time.Second)
+		if _, failed := g.Totals(); failed > before {
+			return fmt.Errorf("%d more have", failed-before)
 		}
 		return nil
 	})

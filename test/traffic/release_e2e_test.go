@@ -136,7 +136,7 @@ func (s *served) beginBy(policy *pb.ReleasePolicy) string {
 // byRoute splits the requests at the route. Nothing takes longer than the drain.
 func byRoute() *pb.TrafficPolicy {
 	return &pb.TrafficPolicy{
-		StableService: "stable", HttpRoutes: []string{"model"}, Drain: &pb.DrainPolicy{Period: durationpb.New(longest + time.Second)},
+		StableService: "stable", HttpRoutes: []string{"model"}, Drain: &pb.DrainPolicy{Period: durationpb.New(longest + 3*time.Second)},
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -141,6 +142,23 @@ func (e *env) in(t *testing.T) *env {
 	}
 }
 
+// caughtUp waits until the caches show objects as they are.
+func (e *env) caughtUp(keys ...traffic.Key) {
+	e.Helper()
+	eventually(e.T, "the caches show it", func(context.Context) error {
+		for _, key := range keys {
+			seen, err := apimeta.Accessor(e.router.sources[key.Kind].get(e.namespace, key.Name))
+			if err != nil {
+				return fmt.Errorf("%s: %w", key, err)
+			}
+			if seen.GetResourceVersion() != e.get(key).GetResourceVersion() {
+				return fmt.Errorf("%s is not seen", key)
+			}
+		}
+		return nil
+	})
+}
+
 // reapply has tools apply the user's manifests in mid-release, in each way that they have.
 func (e *env) reapply(d traffic.Desired) {
 	if err := e.applyError("argocd", httpManifest, false); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), traffic.FieldManager) {
@@ -149,6 +167,7 @@ func (e *env) reapply(d traffic.Desired) {
 	e.applyRoutes("argocd")
 	e.apply("someone", serviceManifest)
 	e.view(d, traffic.ReasonWriting)
+	e.caughtUp(traffic.Key{Kind: traffic.KindService, Name: "vllm"}, httpRoute, grpcRoute)
 	for _, key := range []traffic.Key{httpRoute, grpcRoute} {
 		e.onlyStable(key)
 	}
@@ -216,6 +235,8 @@ func TestPrecondition(t *testing.T) {
 	if wrote, err := e.router.write(t.Context(), e.namespace, stale); wrote || !apierrors.IsConflict(err) {
 		t.Errorf("wrote %t, %v, want a conflict", wrote, err)
 	}
+
+	e.caughtUp(traffic.Key{Kind: traffic.KindService, Name: "vllm"})
 
 	// Two drivers make the canary Service: one does, the other sees it.
 	e.settle(traffic.Desired{Fenced: true})

@@ -203,7 +203,7 @@ func TestJustWritten(t *testing.T) {
 		t.Fatalf("Check: %v, want that the route is missing", err)
 	}
 	made := make(chan error, 1)
-	time.AfterFunc(lateness/5, func() {
+	time.AfterFunc(lateness/50, func() {
 		_, err := w.dynamic.Resource(gatewayVersion.WithResource("httproutes")).Namespace("default").
 			Create(context.Background(), route(http.Kind, http.Name), metav1.CreateOptions{})
 		made <- err
