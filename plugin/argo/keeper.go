@@ -280,10 +280,10 @@ func (k *Keeper) keepRollout(ctx context.Context, key types.NamespacedName) (tim
 // confirmed says whether a move follows from the Rollout as the API server has it now. The cache may be behind, and say of a
 // release that Argo has just begun that it is over; a release that was ended can't be gone on with.
 func (k *Keeper) confirmed(ctx context.Context, key types.NamespacedName, c *pb.BatchContext, m move) (bool, error) {
-	switch m.action { //nolint:exhaustive // The others begin and end nothing, or carry a resourceVersion.
+	switch m.action {
 	case actInitialize, actUndo, actRollback, actPromote:
 	default:
-		return true, nil
+		return true, nil // they begin and end nothing, or carry a resourceVersion
 	}
 	u, err := k.Client.Resource(rolloutResource).Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

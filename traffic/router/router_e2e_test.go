@@ -145,18 +145,19 @@ func (e *env) in(t *testing.T) *env {
 // caughtUp waits until the caches show objects as they are.
 func (e *env) caughtUp(keys ...traffic.Key) {
 	e.Helper()
-	eventually(e.T, "the caches show it", func(context.Context) error {
-		for _, key := range keys {
+	for _, key := range keys {
+		version := e.get(key).GetResourceVersion()
+		eventually(e.T, "the cache shows "+key.String(), func(context.Context) error {
 			seen, err := apimeta.Accessor(e.router.sources[key.Kind].get(e.namespace, key.Name))
 			if err != nil {
-				return fmt.Errorf("%s: %w", key, err)
+				return fmt.Errorf("read it: %w", err)
 			}
-			if seen.GetResourceVersion() != e.get(key).GetResourceVersion() {
-				return fmt.Errorf("%s is not seen", key)
+			if got := seen.GetResourceVersion(); got != version {
+				return fmt.Errorf("it has version %s, not %s", got, version)
 			}
-		}
-		return nil
-	})
+			return nil
+		})
+	}
 }
 
 // reapply has tools apply the user's manifests in mid-release, in each way that they have.
