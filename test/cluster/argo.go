@@ -102,6 +102,14 @@ func (c *Cluster) bootArgo(ctx context.Context) error {
 func (c *Cluster) argoKubeconfig() string { return c.path(Argo + ".kubeconfig") }
 
 func argoCommand(c *Cluster) (command, error) {
+	// A container that is killed takes the plugins with it. Here they end a moment after the controller, and the next one could
+	// not write over a program that runs.
+	earlier, _ := filepath.Glob(filepath.Join(c.path("plugin-bin"), "*")) // the pattern is one
+	for _, folder := range earlier {
+		if err := os.RemoveAll(folder); err != nil {
+			return command{}, fmt.Errorf("remove plugins of an earlier controller: %w", err)
+		}
+	}
 	kubeconfig := c.argoKubeconfig()
 	return command{
 		args: []string{

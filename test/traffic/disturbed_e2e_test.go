@@ -133,25 +133,40 @@ func TestTrafficOnlyToWholeGroups(t *testing.T) {
 }
 
 // The workload is deleted in mid-release, in either way: its route and its Service are the user's again, and what comes to
-// stand under its name serves.
+// stand under its name serves. In place nothing that the release adds tells what it had borrowed.
 func TestTrafficWorkloadDeleted(t *testing.T) {
-	for _, way := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground} {
-		t.Run(string(way), func(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		style pb.Style
+		way   metav1.DeletionPropagation
+	}{
+		{"background", pb.Style_STYLE_CANARY, metav1.DeletePropagationBackground},
+		{"foreground", pb.Style_STYLE_CANARY, metav1.DeletePropagationForeground},
+		{"in place", pb.Style_STYLE_PARTITION, metav1.DeletePropagationBackground},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
 			s := serve(t)
-			canary := s.begin(byRoute())
+			canary := s.beginBy(&pb.ReleasePolicy{Style: tc.style, Batches: []string{"25%", "50%", "100%"}, Traffic: byRoute()})
 			s.upgrade(0)
 			s.weight(10)
 			sets := s.sets.LeaderworkersetV1().LeaderWorkerSets(s.namespace)
-			if err := sets.Delete(t.Context(), s.name, metav1.DeleteOptions{PropagationPolicy: &way}); err != nil {
+			if err := sets.Delete(t.Context(), s.name, metav1.DeleteOptions{PropagationPolicy: &tc.way}); err != nil {
 				t.Fatal(err)
 			}
-			s.eventually("both workloads are gone", func(ctx context.Context) error {
-				for _, name := range []string{s.name, canary} {
+			names := []string{s.name}
+			if tc.style != pb.Style_STYLE_PARTITION {
+				names = append(names, canary)
+			}
+			s.eventually("all of it is gone", func(ctx context.Context) error {
+				for _, name := range names {
 					if _, err := sets.Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 						return fmt.Errorf("%s: %w", name, err)
 					}
+					if err := s.noPods(ctx, name); err != nil {
+						return err
+					}
 				}
-				return errors.Join(s.noPods(ctx, s.name), s.noPods(ctx, canary), s.given(ctx))
+				return s.given(ctx)
 			})
 			s.mustBeGivenBack()
 			s.deploy("model", 1)
