@@ -32,7 +32,7 @@ func indexByWorkload(o any) ([]string, error) {
 	if !ok {
 		return nil, nil
 	}
-	if workload := workloadOf(ro); workload.Name != "" {
+	if workload, _ := workloadOf(ro); workload.Name != "" { // whoever acts on it says what is wrong
 		return []string{workload.String()}, nil
 	}
 	return nil, nil

@@ -135,18 +135,19 @@ func (k *Keeper) changed(before, after any) {
 		k.deleted(was)
 	}
 	k.queue.Add(item{NamespacedName: keyOf(ro)})
-	if unreadable(ro) {
-		return // a mistake lets go of nothing
+	if workload, err := workloadOf(ro); err == nil { // a mistake lets go of nothing
+		k.leaves(ro.UID, workload)
 	}
-	k.leaves(ro.UID, workloadOf(ro))
 }
 
 // leaves notes which workload a Rollout names from now on, and has the one looked at that it named before.
 func (k *Keeper) leaves(rollout types.UID, now types.NamespacedName) {
 	k.mu.Lock()
 	old := k.names[rollout]
-	if k.names[rollout] = now; now.Name == "" {
+	if now.Name == "" {
 		delete(k.names, rollout)
+	} else {
+		k.names[rollout] = now
 	}
 	k.mu.Unlock()
 	if old.Name != "" && old != now {
@@ -453,7 +454,11 @@ func (k *Keeper) get(key types.NamespacedName) *v1alpha1.Rollout {
 func (k *Keeper) unclear(key types.NamespacedName) bool {
 	o, exists, _ := k.store.GetIndexer().GetByKey(key.String()) // A map in memory.
 	ro, ok := o.(*v1alpha1.Rollout)
-	return exists && (!ok || ro.DeletionTimestamp == nil && unreadable(ro))
+	if !ok {
+		return exists
+	}
+	_, err := workloadOf(ro)
+	return err != nil && ro.DeletionTimestamp == nil
 }
 
 func (k *Keeper) lookAt(ctx context.Context, key types.NamespacedName) (*pb.BatchContext, error) {
@@ -527,17 +532,12 @@ func keyOf(ro *v1alpha1.Rollout) types.NamespacedName {
 	return types.NamespacedName{Namespace: ro.Namespace, Name: ro.Name}
 }
 
-// unreadable says whether a mistake hides which workload a Rollout names, if any.
-func unreadable(ro *v1alpha1.Rollout) bool {
+// workloadOf is the workload that a Rollout names; zero for one that is not ours. The error is a mistake that hides which one
+// it is.
+func workloadOf(ro *v1alpha1.Rollout) (types.NamespacedName, error) {
 	config, err := ReadAnyway(ro)
-	return config == nil && err != nil
-}
-
-// workloadOf is the workload that a Rollout names; zero for one that is not ours or does not say.
-func workloadOf(ro *v1alpha1.Rollout) types.NamespacedName {
-	config, _ := ReadAnyway(ro) // Whoever acts on the rest of it says what is wrong.
 	if config == nil {
-		return types.NamespacedName{}
+		return types.NamespacedName{}, err
 	}
-	return types.NamespacedName{Namespace: ro.Namespace, Name: config.Workload}
+	return types.NamespacedName{Namespace: ro.Namespace, Name: config.Workload}, nil
 }

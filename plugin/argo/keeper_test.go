@@ -143,6 +143,14 @@ func (h *house) delete(name string) {
 	}
 }
 
+// caughtUp waits until the Keeper has looked at all that is there: another Rollout, which comes later, has been written to by then.
+func (h *house) caughtUp() {
+	h.t.Helper()
+	h.fake.SetWorkload("ns", "v", 4, "t1")
+	h.create("b", "{workload: v}", time.Now())
+	h.eventually("another Rollout is stamped", func() bool { return h.read("b").Annotations[AnnotationSeen] != "" })
+}
+
 func (h *house) workload() *pb.BatchContext { return h.workloadOf("w") }
 
 func (h *house) workloadOf(name string) *pb.BatchContext {
@@ -197,10 +205,7 @@ func TestKeeperManual(t *testing.T) {
 	h.start()
 	h.eventually("the workload is held", h.owned)
 	h.fake.SetWorkload("ns", "w", 4, "t2")
-	// One that is not manual, and comes later, has been written to by then.
-	h.fake.SetWorkload("ns", "v", 4, "t1")
-	h.create("b", "{workload: v}", time.Now())
-	h.eventually("another Rollout is stamped", func() bool { return h.read("b").Annotations[AnnotationSeen] != "" })
+	h.caughtUp()
 	if ro := h.read("a"); ro.Annotations[AnnotationSeen] != "" || len(ro.Spec.Template.Annotations) > 0 {
 		t.Errorf("a manual Rollout was written to: %v", ro)
 	}
@@ -231,10 +236,7 @@ func TestKeeperMistakeInTheName(t *testing.T) {
 		_ = unstructured.SetNestedMap(ro, map[string]any{"workloads": "w"}, "spec", "strategy", "canary", "trafficRouting", "plugins", PluginName)
 	})
 	h.eventually("the mistake is named", func() bool { return h.told.have("a InvalidConfig") })
-	// What comes later has been written to by then.
-	h.fake.SetWorkload("ns", "v", 4, "t1")
-	h.create("b", "{workload: v}", time.Now())
-	h.eventually("another Rollout is kept", func() bool { return h.read("b").Annotations[AnnotationSeen] != "" })
+	h.caughtUp()
 	if !h.owned() || h.workload().GetState() == pb.State_STATE_UNMANAGED {
 		t.Errorf("the workload was let go of: %v", h.workload())
 	}
