@@ -89,8 +89,8 @@ func mutual(config *tls.Config) bool {
 type tlsFiles struct{ cert, key, ca string }
 
 func (f *tlsFiles) load() (*tls.Config, error) {
-	if _, err := tls.LoadX509KeyPair(f.cert, f.key); err != nil { // now, where somebody reads the error
-		return nil, fmt.Errorf("load client certificate: %w", err)
+	if _, err := f.certificate(nil); err != nil { // now, where somebody reads the error
+		return nil, err
 	}
 	ca, err := os.ReadFile(f.ca)
 	if err != nil {
@@ -103,12 +103,14 @@ func (f *tlsFiles) load() (*tls.Config, error) {
 	return &tls.Config{
 		RootCAs: roots, MinVersion: tls.VersionTLS13,
 		// Read again for each connection: certificates are renewed while hosts run.
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(f.cert, f.key)
-			if err != nil {
-				return nil, fmt.Errorf("load client certificate: %w", err)
-			}
-			return &pair, nil
-		},
+		GetClientCertificate: f.certificate,
 	}, nil
+}
+
+func (f *tlsFiles) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+	if err != nil {
+		return nil, fmt.Errorf("load client certificate: %w", err)
+	}
+	return &pair, nil
 }

@@ -123,15 +123,7 @@ func TestDialNeedsTLS(t *testing.T) {
 
 func TestDialMutualTLS(t *testing.T) {
 	pki := newPKI(t)
-	server := pki.issue(t, "server")
-	pair, err := tls.LoadX509KeyPair(server.cert, server.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := serveTCP(t, "127.0.0.1:0", grpc.Creds(credentials.NewTLS(&tls.Config{
-		Certificates: []tls.Certificate{pair}, ClientCAs: pki.pool,
-		ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
-	})))
+	address := serveTCP(t, "127.0.0.1:0", grpc.Creds(credentials.NewTLS(pki.server(t))))
 	client := pki.issue(t, "client")
 	dialAndClose(t, address, plugin.WithTLS(client.cert, client.key, pki.caFile))
 
@@ -153,21 +145,14 @@ func TestDialMutualTLS(t *testing.T) {
 // Certificates are renewed while hosts run: each connection presents the one that is there.
 func TestDialRenewedCertificate(t *testing.T) {
 	pki := newPKI(t)
-	server := pki.issue(t, "server")
-	pair, err := tls.LoadX509KeyPair(server.cert, server.key)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var presented atomic.Value
-	address := serveTCP(t, "127.0.0.1:0", grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 50 * time.Millisecond}),
-		grpc.Creds(credentials.NewTLS(&tls.Config{
-			Certificates: []tls.Certificate{pair}, ClientCAs: pki.pool,
-			ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
-			VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error {
-				presented.Store(string(raw[0]))
-				return nil
-			},
-		})))
+	config := pki.server(t)
+	config.VerifyPeerCertificate = func(raw [][]byte, _ [][]*x509.Certificate) error {
+		presented.Store(string(raw[0]))
+		return nil
+	}
+	address := serveTCP(t, "127.0.0.1:0", grpc.Creds(credentials.NewTLS(config)),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 50 * time.Millisecond}))
 	files := pki.issue(t, "client")
 	client, err := plugin.Dial(t.Context(), address, plugin.WithTLS(files.cert, files.key, pki.caFile))
 	if err != nil {
@@ -281,6 +266,19 @@ func (p *pki) issue(t *testing.T, name string) pair {
 	return pair{
 		cert: writePEM(t, p.dir, name+".crt", "CERTIFICATE", der),
 		key:  writePEM(t, p.dir, name+".key", "EC PRIVATE KEY", keyDER),
+	}
+}
+
+// server is the configuration of a server that asks its clients for certificates.
+func (p *pki) server(t *testing.T) *tls.Config {
+	t.Helper()
+	files := p.issue(t, "server")
+	pair, err := tls.LoadX509KeyPair(files.cert, files.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Config{
+		Certificates: []tls.Certificate{pair}, ClientCAs: p.pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
 	}
 }
 
