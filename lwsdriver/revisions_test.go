@@ -5,6 +5,7 @@ package lwsdriver
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -242,7 +243,13 @@ func TestUndo(t *testing.T) {
 
 // Who is not adopted would roll at once: the same request holds it, and saves what its user had.
 func TestUndoHolds(t *testing.T) {
-	b := newBed(t, unrecorded())
+	says(t, bringBackOf(t, unrecorded()), "vllm:1", "1000000", `\"saved\":{`)
+}
+
+// bringBackOf is the patch, as an error for says, that brings an older template of a workload back.
+func bringBackOf(t *testing.T, w *lws.LeaderWorkerSet) error {
+	t.Helper()
+	b := newBed(t, w)
 	var patch string
 	b.sets.PrependReactor("patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patch = string(a.(clienttesting.PatchAction).GetPatch())
@@ -251,7 +258,7 @@ func TestUndoHolds(t *testing.T) {
 	s := b.look()
 	_, err := b.applier.apply(t.Context(), s, plan.BringBack{Revision: "old", Template: specTemplate(imaged("vllm:1")), Record: adopted(s)})
 	says(t, err, "seen")
-	says(t, fmt.Errorf("%s", patch), "vllm:1", "1000000", `\"saved\":{`)
+	return errors.New(patch)
 }
 
 // The hold of a workload that is adopted may have been overwritten a moment ago.
@@ -260,16 +267,7 @@ func TestUndoHoldsWhatDrifted(t *testing.T) {
 	drifted.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{
 		Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromInt32(0),
 	}
-	b := newBed(t, drifted)
-	var patch string
-	b.sets.PrependReactor("patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		patch = string(a.(clienttesting.PatchAction).GetPatch())
-		return true, nil, apierrors.NewServiceUnavailable("seen")
-	})
-	s := b.look()
-	_, err := b.applier.apply(t.Context(), s, plan.BringBack{Revision: "old", Template: specTemplate(imaged("vllm:1")), Record: adopted(s)})
-	says(t, err, "seen")
-	says(t, fmt.Errorf("%s", patch), "vllm:1", "1000000", `\"maxUnavailable\":2`)
+	says(t, bringBackOf(t, drifted), "vllm:1", "1000000", `\"maxUnavailable\":2`)
 }
 
 // Who changed a template is the last of those that own something of it.
