@@ -64,22 +64,6 @@ spec:
       steps: [%[3]s]
 `
 
-const targetRollout = `
-apiVersion: lockstep.dev/v1alpha1
-kind: RolloutTarget
-metadata: {name: %[1]s}
-spec: {workloadRef: {name: %[1]s}}
----
-apiVersion: rollouts.kruise.io/v1beta1
-kind: Rollout
-metadata: {name: %[1]s}
-spec:
-  workloadRef: {apiVersion: lockstep.dev/v1alpha1, kind: RolloutTarget, name: %[1]s}
-  strategy:
-    canary:
-      steps: [%[2]s]
-`
-
 const batchRelease = `
 apiVersion: rollouts.kruise.io/v1beta1
 kind: BatchRelease
@@ -250,7 +234,7 @@ func (h *hosts) throughTarget(ctx context.Context) (*way, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := h.cluster.Apply(ctx, namespace, fmt.Appendf(nil, targetRollout, w.name, steps(kruiseStep))); err != nil {
+	if err := h.cluster.Apply(ctx, namespace, install.Rollout(w.name, steps(kruiseStep))); err != nil {
 		return nil, err
 	}
 	done := func() bool { return h.pods.serves(w.name, w.image(), groups*groupSize) }

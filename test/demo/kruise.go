@@ -16,24 +16,8 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/test/kruise/install"
 )
-
-// kruiseRollout is the target and the Rollout of the demo. Its steps are the script's batches.
-const kruiseRollout = `
-apiVersion: lockstep.dev/v1alpha1
-kind: RolloutTarget
-metadata: {name: %[1]s}
-spec: {workloadRef: {name: %[1]s}}
----
-apiVersion: rollouts.kruise.io/v1beta1
-kind: Rollout
-metadata: {name: %[1]s}
-spec:
-  workloadRef: {apiVersion: lockstep.dev/v1alpha1, kind: RolloutTarget, name: %[1]s}
-  strategy:
-    canary:
-      steps:
-%[2]s`
 
 var (
 	kruiseRollouts = schema.GroupVersionResource{Group: "rollouts.kruise.io", Version: "v1beta1", Resource: "rollouts"}
@@ -69,14 +53,16 @@ func (s *stage) target(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("pause: %w", err)
 	}
-	var steps strings.Builder
+	var steps []string // the script's batches
 	for _, batch := range strings.Split(s.script.batches, ",") {
-		fmt.Fprintf(&steps, "      - {replicas: %s, pause: {duration: %d}}\n", batch, int(pause.Seconds()))
+		steps = append(steps, fmt.Sprintf("{replicas: %s, pause: {duration: %d}}", batch, int(pause.Seconds())))
 	}
-	if err := s.cluster.Apply(ctx, namespace, fmt.Appendf(nil, kruiseRollout, name, steps.String())); err != nil {
+	if err := s.cluster.Apply(ctx, namespace, install.Rollout(name, steps...)); err != nil {
 		return err
 	}
-	fmt.Fprint(s.out, steps.String())
+	for _, step := range steps {
+		fmt.Fprintf(s.out, "      - %s\n", step)
+	}
 	host := s.kruise()
 	return s.watch(ctx, host, host.rests)
 }
