@@ -312,14 +312,7 @@ func (c *scalerCache) run(ctx context.Context) {
 	if !c.awaitAPI(ctx) {
 		return
 	}
-	filled, stop := context.WithCancel(ctx)
-	defer stop()
-	go func() {
-		if cache.WaitForCacheSync(filled.Done(), c.informer.HasSynced) {
-			c.settled() // an empty cache has no event of its own
-		}
-	}()
-	c.informer.RunWithContext(ctx)
+	runCache(ctx, c.informer, c.settled)
 }
 
 // awaitAPI returns true once the API is installed, as it finds at the start or look later.

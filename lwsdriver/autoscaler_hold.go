@@ -12,11 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -44,19 +42,6 @@ func (o *observer) readAutoscalers(s *seen) {
 		s.Autoscalers = append(s.Autoscalers, a)
 	}
 	slices.SortFunc(s.Autoscalers, func(a, b plan.Autoscaler) int { return strings.Compare(a.String(), b.String()) })
-}
-
-// scalersSettled is called when it becomes known, or unknown, which autoscalers there are.
-func (d *Driver) scalersSettled() {
-	for _, obj := range d.caches.workloads.GetIndexer().List() {
-		switch w, ok := obj.(*lws.LeaderWorkerSet); {
-		case !ok:
-		case w.Annotations[release.RecordAnnotation] != "":
-			d.changed(stableKey(w))
-		default:
-			d.hub.notify(stableKey(w)) // a call may wait for it; there is no work
-		}
-	}
 }
 
 func (a *applier) holdAutoscaler(ctx context.Context, s *seen, t plan.HoldAutoscaler) (bool, error) {

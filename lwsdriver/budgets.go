@@ -28,13 +28,16 @@ import (
 // a driver whose releases want none needs no right to.
 type budgets struct {
 	informer cache.SharedIndexInformer
-	wanted   chan struct{}
-	once     sync.Once
+	// filled is called when it becomes known which there are.
+	filled func()
+	wanted chan struct{}
+	once   sync.Once
 }
 
-func newBudgets(core kubernetes.Interface, namespace string, changed func(types.NamespacedName)) (*budgets, error) {
+func newBudgets(core kubernetes.Interface, namespace string, changed func(types.NamespacedName), filled func()) (*budgets, error) {
 	ours := func(o *metav1.ListOptions) { o.LabelSelector = release.RoleLabel + "=" + release.RoleBudget }
 	b := &budgets{
+		filled: filled,
 		wanted: make(chan struct{}),
 		informer: policyinformers.NewFilteredPodDisruptionBudgetInformer(core, namespace, 0,
 			cache.Indexers{addedIndex: indexBudget}, ours),
@@ -70,7 +73,7 @@ func (b *budgets) want() { b.once.Do(func() { close(b.wanted) }) }
 func (b *budgets) run(ctx context.Context) {
 	select {
 	case <-b.wanted:
-		b.informer.RunWithContext(ctx)
+		runCache(ctx, b.informer, b.filled)
 	case <-ctx.Done():
 	}
 }

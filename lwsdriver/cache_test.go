@@ -4,12 +4,20 @@
 package lwsdriver
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
@@ -170,5 +178,40 @@ func TestCopiedRecord(t *testing.T) {
 		if s.Record == nil || (s.Record.Release != nil) != want || !release.SameRolling(s.Record.Saved, record.Saved) {
 			t.Errorf("with UID %q the record is %+v", uid, s.Record)
 		}
+	}
+}
+
+// A cache that is filled late and has nothing in it brings no event; who waits for it looks again all the same.
+func TestEmptyCacheFilledLate(t *testing.T) {
+	for resource, role := range map[string]string{"poddisruptionbudgets": release.RoleBudget, "controllerrevisions": release.RoleSnapshot} {
+		t.Run(resource, func(t *testing.T) {
+			b := newBed(t, unrecorded())
+			var readable atomic.Bool
+			b.core.PrependReactor("list", resource, func(action clienttesting.Action) (bool, runtime.Object, error) {
+				list, ok := action.(clienttesting.ListAction)
+				if ok && !readable.Load() && strings.Contains(list.GetListRestrictions().Labels.String(), role) {
+					return true, nil, errors.New("not now")
+				}
+				return false, nil, nil
+			})
+			b.budgets.want()
+			b.run()
+			b.eventually("the other caches are filled", b.Synced)
+			ctx, cancel := context.WithCancel(t.Context())
+			known, waiting := make(chan bool, 1), sync.WaitGroup{}
+			defer waiting.Wait()
+			defer cancel()
+			waiting.Go(func() {
+				_ = b.until(ctx, vllm, durationpb.New(time.Minute), func() (bool, error) {
+					all := b.budgets.informer.HasSynced() && b.snapshots.informer.HasSynced()
+					if all {
+						known <- true
+					}
+					return all, nil
+				})
+			})
+			readable.Store(true)
+			b.eventually("who waits is told", func() bool { return len(known) > 0 })
+		})
 	}
 }

@@ -161,16 +161,16 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dyna
 	if err != nil {
 		return nil, fmt.Errorf("make router: %w", err)
 	}
-	d.scalers, err = newAutoscalers(core, generic, o.namespace, d.changed, d.scalersSettled)
+	d.scalers, err = newAutoscalers(core, generic, o.namespace, d.changed, d.lookAgain)
 	if err != nil {
 		return nil, err
 	}
 	d.prober = probe.New(probe.WithLogger(o.log), probe.OnChange(d.probed))
-	d.budgets, err = newBudgets(core, o.namespace, d.changed)
+	d.budgets, err = newBudgets(core, o.namespace, d.changed, d.lookAgain)
 	if err != nil {
 		return nil, err
 	}
-	d.snapshots, err = newSnapshots(core, o.namespace, d.changed)
+	d.snapshots, err = newSnapshots(core, o.namespace, d.changed, d.lookAgain)
 	if err != nil {
 		return nil, err
 	}
@@ -195,6 +195,20 @@ func (d *Driver) changed(key types.NamespacedName) {
 		d.queue.Add(key)
 	}
 	d.hub.notify(key)
+}
+
+// lookAgain is called when it becomes known, or unknown, what a cache holds that any workload may need: which autoscalers,
+// budgets and snapshots there are.
+func (d *Driver) lookAgain() {
+	for _, obj := range d.caches.workloads.GetIndexer().List() {
+		switch w, ok := obj.(*lws.LeaderWorkerSet); {
+		case !ok:
+		case w.Annotations[release.RecordAnnotation] != "":
+			d.changed(stableKey(w))
+		default:
+			d.hub.notify(stableKey(w)) // a call may wait for it; there is no work
+		}
+	}
 }
 
 // probed is called when a leader has answered, or has not.

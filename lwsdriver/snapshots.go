@@ -56,6 +56,8 @@ func viewSnapshot(obj any) (any, error) {
 // snapshots know the histories of workloads.
 type snapshots struct {
 	informer cache.SharedIndexInformer
+	// filled is called when it becomes known which there are.
+	filled func()
 
 	mu     sync.Mutex
 	paused map[types.NamespacedName]pause
@@ -67,10 +69,11 @@ type pause struct {
 	until time.Time
 }
 
-func newSnapshots(core kubernetes.Interface, namespace string, changed func(types.NamespacedName)) (*snapshots, error) {
+func newSnapshots(core kubernetes.Interface, namespace string, changed func(types.NamespacedName), filled func()) (*snapshots, error) {
 	ours := func(o *metav1.ListOptions) { o.LabelSelector = release.RoleLabel + "=" + release.RoleSnapshot }
 	n := &snapshots{
 		informer: appsinformers.NewFilteredControllerRevisionInformer(core, namespace, 0, cache.Indexers{addedIndex: indexSnapshot}, ours),
+		filled:   filled,
 		paused:   map[types.NamespacedName]pause{},
 	}
 	if err := n.informer.SetTransform(viewSnapshot); err != nil {
@@ -152,7 +155,7 @@ func (n *snapshots) resume(key types.NamespacedName) {
 }
 
 // run fills the cache until ctx ends.
-func (n *snapshots) run(ctx context.Context) { n.informer.RunWithContext(ctx) }
+func (n *snapshots) run(ctx context.Context) { runCache(ctx, n.informer, n.filled) }
 
 // readHistory reads the workload's. A driver that only looks keeps none.
 func (o *observer) readHistory(s *seen) {
