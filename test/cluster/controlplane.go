@@ -98,6 +98,11 @@ var controllerManagerComponent = component{
 			"--root-ca-file="+c.path("ca.crt"),
 			"--kube-api-qps=1000", "--kube-api-burst=2000",
 			"--concurrent-statefulset-syncs=20",
+			// With it, a StatefulSet whose own write the cache has not seen yet is put off, ten of all in a second at most: tests
+			// that run side by side have more, and their pods would come later and later.
+			"--feature-gates=StaleControllerConsistencyStatefulSet=false",
+			// Nothing here reads Endpoints, and they are written as often as the EndpointSlices.
+			"--controllers=*,-endpoints-controller,-endpointslice-mirroring-controller",
 			"--horizontal-pod-autoscaler-sync-period=1s",
 			// Nodes report rarely, and a test that pauses KWOK or the API server wants its pods left alone.
 			"--node-monitor-grace-period=10m",
