@@ -11,8 +11,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"maps"
 	"net/http"
 	"os"
+	"slices"
+	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
@@ -23,6 +29,8 @@ import (
 // audited is one request that the API server has answered.
 type audited struct {
 	Stage, Verb string
+	// At is when the request came.
+	At time.Time `json:"requestReceivedTimestamp"`
 	User        struct{ Username string }
 	// ResponseStatus has the HTTP status code.
 	ResponseStatus struct{ Code int }
@@ -68,4 +76,41 @@ func (e *env) writes() []string {
 		return errors.New("it has not")
 	})
 	return found
+}
+
+// busiest says who wrote most in the last minute, all tests together: a controller that goes round in circles keeps all others waiting.
+func (e *env) busiest() string {
+	if e.cluster.AuditLog() == "" {
+		return ""
+	}
+	f, err := os.Open(e.cluster.AuditLog())
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = f.Close() }()
+	if info, err := f.Stat(); err == nil {
+		_, _ = f.Seek(max(0, info.Size()-64<<20), io.SeekStart)
+	}
+	since, total, counts := time.Now().Add(-time.Minute), 0, map[string]int{}
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var a audited
+		if json.Unmarshal(lines.Bytes(), &a) != nil || a.At.Before(since) || slices.Contains([]string{"get", "list", "watch"}, a.Verb) {
+			continue
+		}
+		total++
+		o := a.ObjectRef
+		if o.Subresource != "" {
+			o.Resource += "/" + o.Subresource
+		}
+		counts[fmt.Sprintf("%s %s %s in %s: %d", a.User.Username, a.Verb, o.Resource, o.Namespace, a.ResponseStatus.Code)]++
+	}
+	who := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return counts[b] - counts[a] })
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d writes in the last minute, all tests together; most of them:\n", total)
+	for _, w := range who[:min(8, len(who))] {
+		fmt.Fprintf(&b, "%d times %s\n", counts[w], w)
+	}
+	return b.String()
 }

@@ -144,5 +144,6 @@ func (e *env) dump() {
 			}
 		}
 	}
+	b.WriteString(e.busiest())
 	e.t.Logf("state at the end:\n%s", b.String())
 }
