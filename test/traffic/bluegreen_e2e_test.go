@@ -83,6 +83,7 @@ func TestTrafficBlueGreen(t *testing.T) {
 func TestTrafficBlueGreenShortcuts(t *testing.T) {
 	blue := load.Shares{"model": 100}
 	t.Run("promoted before any batch", func(t *testing.T) {
+		t.Parallel()
 		s := serve(t)
 		g := s.load(load.Options{Rate: 400, LongEvery: 100, LongFor: longest})
 		g.Begin(load.Phase{Name: "blue alone", Want: blue})
@@ -96,6 +97,7 @@ func TestTrafficBlueGreenShortcuts(t *testing.T) {
 		s.mustBeGivenBack()
 	})
 	t.Run("rolled back after the switch", func(t *testing.T) {
+		t.Parallel()
 		s := serve(t)
 		g := s.load(load.Options{Rate: 400, LongEvery: 100, LongFor: longest})
 		name := s.beginBy(blueGreen("100%"))
@@ -110,6 +112,7 @@ func TestTrafficBlueGreenShortcuts(t *testing.T) {
 		s.mustBeGivenBack()
 	})
 	t.Run("rolled back in mid-promotion", func(t *testing.T) {
+		t.Parallel()
 		s := serve(t)
 		g := s.load(load.Options{Rate: 400, LongEvery: 100, LongFor: longest})
 		policy := blueGreen("100%")
@@ -155,6 +158,7 @@ func TestTrafficBlueGreenAdopt(t *testing.T) {
 	}
 	for _, pinned := range []bool{false, true} {
 		t.Run(fmt.Sprintf("adopted, named by the Service %t", pinned), func(t *testing.T) {
+			t.Parallel()
 			s := serve(t)
 			if pinned {
 				s.pin("model")
@@ -181,6 +185,7 @@ func TestTrafficBlueGreenAdopt(t *testing.T) {
 		})
 	}
 	t.Run("taken back in the delay", func(t *testing.T) {
+		t.Parallel()
 		s := serve(t)
 		g := s.load(load.Options{Rate: 600, LongEvery: 100, LongFor: longest})
 		g.Begin(load.Phase{Name: "blue alone", Want: blue})

@@ -158,6 +158,7 @@ func TestTrafficPartition(t *testing.T) {
 // Promoted while half of the groups are stable: they keep their share until the Service leads to all leaders, and then LWS
 // replaces them, whether or not a driver is there at each moment.
 func TestTrafficPartitionPromotedEarly(t *testing.T) {
+	t.Parallel() // most of it is waiting for groups that end slowly
 	p := partition(t)
 	g := p.load(load.Options{Rate: 400})
 	p.upgrade(0)
@@ -184,11 +185,13 @@ func TestTrafficPartitionPromotedEarly(t *testing.T) {
 // Rolled back with half of the groups updated: requests leave these before they are restarted. With all of them updated:
 // LWS takes them back as it took them there.
 func TestTrafficPartitionRollback(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name    string
 		batches int32
 	}{{"half", 2}, {"all", 3}} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			p := partition(t)
 			g := p.load(load.Options{Rate: 400})
 			for batch := range tc.batches {
