@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"regexp"
@@ -10,8 +11,11 @@ import (
 	"syscall"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // shared is the one cluster of a test binary.
@@ -85,9 +89,21 @@ func (c *Cluster) Namespace(tb testing.TB) string {
 		if tb.Failed() {
 			return
 		}
-		if err := c.kube.CoreV1().Namespaces().Delete(context.Background(), created.Name, metav1.DeleteOptions{}); err != nil {
+		if err := c.deleteNamespace(context.Background(), created.Name); err != nil {
 			tb.Logf("delete namespace %s: %v", created.Name, err)
 		}
 	})
 	return created.Name
+}
+
+// deleteNamespace has a namespace deleted, and first what makes pods: until it is gone it would make them again, be refused, and
+// keep its controller, which serves all tests, from other work.
+func (c *Cluster) deleteNamespace(ctx context.Context, name string) error {
+	for _, resource := range []schema.GroupVersionResource{lwsResource, appsv1.SchemeGroupVersion.WithResource("statefulsets")} {
+		err := c.applier.client.Resource(resource).Namespace(name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete its %s: %w", resource.Resource, err)
+		}
+	}
+	return c.kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
 }

@@ -30,8 +30,8 @@ import (
 type audited struct {
 	Stage, Verb string
 	// At is when the request came.
-	At time.Time `json:"requestReceivedTimestamp"`
-	User        struct{ Username string }
+	At   time.Time `json:"requestReceivedTimestamp"`
+	User struct{ Username string }
 	// ResponseStatus has the HTTP status code.
 	ResponseStatus struct{ Code int }
 	ObjectRef      struct{ Resource, Subresource, Namespace, Name string }
