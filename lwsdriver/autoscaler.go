@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
@@ -312,7 +313,7 @@ func (c *scalerCache) run(ctx context.Context) {
 	if !c.awaitAPI(ctx) {
 		return
 	}
-	runCache(ctx, c.informer, c.settled)
+	informer.Run(ctx, c.informer, c.settled)
 }
 
 // awaitAPI returns true once the API is installed, as it finds at the start or look later.

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
@@ -28,16 +29,13 @@ import (
 // a driver whose releases want none needs no right to.
 type budgets struct {
 	informer cache.SharedIndexInformer
-	// filled is called when it becomes known which there are.
-	filled func()
-	wanted chan struct{}
-	once   sync.Once
+	wanted   chan struct{}
+	once     sync.Once
 }
 
-func newBudgets(core kubernetes.Interface, namespace string, changed func(types.NamespacedName), filled func()) (*budgets, error) {
+func newBudgets(core kubernetes.Interface, namespace string, changed func(types.NamespacedName)) (*budgets, error) {
 	ours := func(o *metav1.ListOptions) { o.LabelSelector = release.RoleLabel + "=" + release.RoleBudget }
 	b := &budgets{
-		filled: filled,
 		wanted: make(chan struct{}),
 		informer: policyinformers.NewFilteredPodDisruptionBudgetInformer(core, namespace, 0,
 			cache.Indexers{addedIndex: indexBudget}, ours),
@@ -69,11 +67,11 @@ func indexBudget(obj any) ([]string, error) {
 // want has the budgets watched from now on.
 func (b *budgets) want() { b.once.Do(func() { close(b.wanted) }) }
 
-// run fills the cache once it is wanted, until ctx ends.
-func (b *budgets) run(ctx context.Context) {
+// run fills the cache once it is wanted, until ctx ends, and calls filled when it is.
+func (b *budgets) run(ctx context.Context, filled func()) {
 	select {
 	case <-b.wanted:
-		runCache(ctx, b.informer, b.filled)
+		informer.Run(ctx, b.informer, filled)
 	case <-ctx.Done():
 	}
 }

@@ -5,7 +5,6 @@ package lwsdriver
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -320,19 +319,6 @@ func indexRevisionBySet(obj any) ([]string, error) {
 		return nil, nil
 	}
 	return []string{r.Namespace + "/" + r.set}, nil
-}
-
-// runCache runs an informer until ctx ends, and calls filled once its cache is: an empty one has no event of its own, and
-// somebody may wait for it.
-func runCache(ctx context.Context, informer cache.SharedIndexInformer, filled func()) {
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	go func() {
-		if cache.WaitForCacheSync(running.Done(), informer.HasSynced) {
-			filled()
-		}
-	}()
-	informer.RunWithContext(ctx)
 }
 
 // synced says whether every cache has been filled.

@@ -198,20 +198,18 @@ func TestEmptyCacheFilledLate(t *testing.T) {
 			b.run()
 			b.eventually("the other caches are filled", b.Synced)
 			ctx, cancel := context.WithCancel(t.Context())
-			known, waiting := make(chan bool, 1), sync.WaitGroup{}
+			var known atomic.Bool
+			var waiting sync.WaitGroup
 			defer waiting.Wait()
 			defer cancel()
 			waiting.Go(func() {
 				_ = b.until(ctx, vllm, durationpb.New(time.Minute), func() (bool, error) {
-					all := b.budgets.informer.HasSynced() && b.snapshots.informer.HasSynced()
-					if all {
-						known <- true
-					}
-					return all, nil
+					known.Store(b.budgets.informer.HasSynced() && b.snapshots.informer.HasSynced())
+					return known.Load(), nil
 				})
 			})
 			readable.Store(true)
-			b.eventually("who waits is told", func() bool { return len(known) > 0 })
+			b.eventually("who waits is told", known.Load)
 		})
 	}
 }

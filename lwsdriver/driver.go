@@ -166,11 +166,11 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dyna
 		return nil, err
 	}
 	d.prober = probe.New(probe.WithLogger(o.log), probe.OnChange(d.probed))
-	d.budgets, err = newBudgets(core, o.namespace, d.changed, d.lookAgain)
+	d.budgets, err = newBudgets(core, o.namespace, d.changed)
 	if err != nil {
 		return nil, err
 	}
-	d.snapshots, err = newSnapshots(core, o.namespace, d.changed, d.lookAgain)
+	d.snapshots, err = newSnapshots(core, o.namespace, d.changed)
 	if err != nil {
 		return nil, err
 	}
@@ -247,8 +247,8 @@ func (d *Driver) Run(ctx context.Context) error {
 	running.Go(func() { d.events.run(ctx) })
 	running.Go(func() { d.router.Run(ctx) })
 	running.Go(func() { d.scalers.run(ctx) })
-	running.Go(func() { d.budgets.run(ctx) })
-	running.Go(func() { d.snapshots.run(ctx) })
+	running.Go(func() { d.budgets.run(ctx, d.lookAgain) })
+	running.Go(func() { d.snapshots.run(ctx, d.lookAgain) })
 	running.Go(func() { d.diagnose(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), d.caches.workloads.HasSynced, d.caches.pods.HasSynced, d.caches.revisions.HasSynced) {
 		return nil

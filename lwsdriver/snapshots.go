@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/history"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
@@ -56,8 +57,6 @@ func viewSnapshot(obj any) (any, error) {
 // snapshots know the histories of workloads.
 type snapshots struct {
 	informer cache.SharedIndexInformer
-	// filled is called when it becomes known which there are.
-	filled func()
 
 	mu     sync.Mutex
 	paused map[types.NamespacedName]pause
@@ -69,11 +68,10 @@ type pause struct {
 	until time.Time
 }
 
-func newSnapshots(core kubernetes.Interface, namespace string, changed func(types.NamespacedName), filled func()) (*snapshots, error) {
+func newSnapshots(core kubernetes.Interface, namespace string, changed func(types.NamespacedName)) (*snapshots, error) {
 	ours := func(o *metav1.ListOptions) { o.LabelSelector = release.RoleLabel + "=" + release.RoleSnapshot }
 	n := &snapshots{
 		informer: appsinformers.NewFilteredControllerRevisionInformer(core, namespace, 0, cache.Indexers{addedIndex: indexSnapshot}, ours),
-		filled:   filled,
 		paused:   map[types.NamespacedName]pause{},
 	}
 	if err := n.informer.SetTransform(viewSnapshot); err != nil {
@@ -154,8 +152,8 @@ func (n *snapshots) resume(key types.NamespacedName) {
 	delete(n.paused, key)
 }
 
-// run fills the cache until ctx ends.
-func (n *snapshots) run(ctx context.Context) { runCache(ctx, n.informer, n.filled) }
+// run fills the cache until ctx ends, and calls filled when it is.
+func (n *snapshots) run(ctx context.Context, filled func()) { informer.Run(ctx, n.informer, filled) }
 
 // readHistory reads the workload's. A driver that only looks keeps none.
 func (o *observer) readHistory(s *seen) {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -109,14 +110,7 @@ func (s *source) run(ctx context.Context) {
 	if !s.awaitAPI(ctx) {
 		return
 	}
-	filled, stop := context.WithCancel(ctx)
-	defer stop()
-	go func() {
-		if cache.WaitForCacheSync(filled.Done(), s.informer.HasSynced) {
-			s.told() // an empty cache has no event of its own
-		}
-	}()
-	s.informer.RunWithContext(ctx)
+	informer.Run(ctx, s.informer, s.told)
 }
 
 // awaitAPI returns true once the API is installed.
