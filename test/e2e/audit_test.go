@@ -39,6 +39,8 @@ type audited struct {
 
 func (a audited) String() string { return a.Verb + " " + a.ObjectRef.Resource + "/" + a.ObjectRef.Name }
 
+func (a audited) isWrite() bool { return !slices.Contains([]string{"get", "list", "watch"}, a.Verb) }
+
 // writes are the writes of drivers in this namespace that succeeded so far, events aside, as the API server's audit log has them. The
 // log is read up to a request of our own, so that nothing that came before is missing.
 func (e *env) writes() []string {
@@ -65,11 +67,7 @@ func (e *env) writes() []string {
 			if a.ObjectRef.Name == marker {
 				return nil
 			}
-			switch a.Verb {
-			case "get", "list", "watch":
-				continue
-			}
-			if a.User.Username == driver.User && a.ObjectRef.Resource != "events" && a.ResponseStatus.Code < http.StatusBadRequest {
+			if a.isWrite() && a.User.Username == driver.User && a.ObjectRef.Resource != "events" && a.ResponseStatus.Code < http.StatusBadRequest {
 				found = append(found, a.String())
 			}
 		}
@@ -96,7 +94,7 @@ func (e *env) busiest() string {
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var a audited
-		if json.Unmarshal(lines.Bytes(), &a) != nil || a.At.Before(since) || slices.Contains([]string{"get", "list", "watch"}, a.Verb) {
+		if json.Unmarshal(lines.Bytes(), &a) != nil || a.At.Before(since) || !a.isWrite() {
 			continue
 		}
 		total++
