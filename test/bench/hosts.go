@@ -98,7 +98,7 @@ func (b *bench) measureHosts(ctx context.Context, r *report) error {
 	b.lower()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := b.raise(ctx, cluster.WithKruise(cluster.Kruise063, install.DriverInside)); err != nil {
+	if err := b.raise(ctx, cluster.WithKruise(install.DriverInside)); err != nil {
 		return err
 	}
 	if err := b.cluster.Apply(ctx, "", fmt.Appendf(nil, "{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", namespace)); err != nil {

@@ -36,7 +36,7 @@ var argoComponent = component{
 // installArgo applies what Argo's own cluster-wide installation has, without its Deployment: namespace, service account, its
 // ClusterRole as it is published, and the binding. The CRDs come with the other kinds.
 func installArgo(ctx context.Context, c *Cluster) error {
-	built, err := argoModule.build(ctx, c.options.log)
+	built, err := c.build(ctx, argoModule)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func installArgo(ctx context.Context, c *Cluster) error {
 
 // installArgoKinds applies Argo's CRDs.
 func (c *Cluster) installArgoKinds(ctx context.Context) error {
-	built, err := argoModule.build(ctx, c.options.log)
+	built, err := c.build(ctx, argoModule)
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,11 @@ func (c *Cluster) ArgoMetrics() string {
 
 // KubectlArgo builds Argo's kubectl plugin, if it is not built yet, and returns its path.
 func KubectlArgo(ctx context.Context, opts ...Option) (string, error) {
-	built, err := argoModule.build(ctx, newOptions(opts).log)
+	o, err := newOptions(opts)
+	if err != nil {
+		return "", err
+	}
+	built, err := argoModule(o.versions).build(ctx, o.log)
 	if err != nil {
 		return "", err
 	}

@@ -12,15 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// batchReleaseModule is the CRDs of Kruise Rollouts v0.6.2 without its manager.
-var batchReleaseModule = module{
-	name:      "kruise062",
-	manifests: []manifests{{"github.com/openkruise/rollouts", []string{"config/crd/bases"}}},
-}
-
 // InstallBatchRelease installs the CRD of Kruise's BatchRelease as published, and nothing that serves it. It may be called often.
 func (c *Cluster) InstallBatchRelease(ctx context.Context) error {
-	built, err := batchReleaseModule.build(ctx, c.options.log)
+	built, err := c.build(ctx, batchReleaseModule)
 	if err != nil {
 		return err
 	}

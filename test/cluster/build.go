@@ -7,46 +7,76 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Build makes sure that the programs of a cluster with these options are in the cache. It takes minutes the first time and
 // is called by [Start]; call it before to keep the build out of a test's time limit, or where the network cannot be reached
 // later. Progress goes to log. Processes that build at the same time wait for one of them.
 func Build(ctx context.Context, log io.Writer, opts ...Option) error {
-	return newOptions(opts).build(ctx, log)
+	o, err := newOptions(opts)
+	if err != nil {
+		return err
+	}
+	return o.build(ctx, log)
 }
 
 // modules are those that the cluster needs. LWS and the CRD of KEDA may be added to one that starts without them.
 func (o options) modules() []module {
-	modules := []module{kubernetesModule, lwsModule, kwokModule, kedaModule, batchReleaseModule}
+	wanted := []func(Versions) module{kubernetesModule, lwsModule, kwokModule, kedaModule, batchReleaseModule}
 	if o.gateway {
-		modules = append(modules, gatewayAPIModule)
+		wanted = append(wanted, gatewayAPIModule)
 	}
 	if o.traefik {
-		modules = append(modules, traefikModule)
+		wanted = append(wanted, traefikModule)
 	}
 	if o.argo {
-		modules = append(modules, argoModule)
+		wanted = append(wanted, argoModule)
 	}
-	if o.kruise != "" {
-		modules = append(modules, kruiseModules[o.kruise])
+	if o.kruise {
+		wanted = append(wanted, kruiseModule)
+	}
+	modules := make([]module, 0, len(wanted))
+	for _, m := range wanted {
+		modules = append(modules, m(o.versions))
 	}
 	return modules
 }
 
+// build builds two modules at a time: the compiler uses all processors, but a module's downloads and its links do not.
 func (o options) build(ctx context.Context, log io.Writer) error {
-	if _, known := kruiseModules[o.kruise]; o.kruise != "" && !known {
-		return fmt.Errorf("build Kruise Rollouts %s: there are %s and %s", o.kruise, Kruise062, Kruise063)
-	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(sideBySide())
 	for _, m := range o.modules() {
-		if _, err := m.build(ctx, log); err != nil {
+		g.Go(func() error {
+			_, err := m.build(ctx, log)
 			return err
-		}
+		})
 	}
-	return nil
+	return g.Wait()
+}
+
+// linkMemory is what the largest program, the API server, takes while it is linked.
+const linkMemory = 4 << 30
+
+// sideBySide returns how many modules to build at a time: two, or one where the memory is short.
+func sideBySide() int {
+	if memoryAvailable() < 2*linkMemory {
+		return 1
+	}
+	return 2
+}
+
+// build returns the programs of one of the cluster's modules.
+func (c *Cluster) build(ctx context.Context, of func(Versions) module) (build, error) {
+	return of(c.options.versions).build(ctx, c.options.log)
 }
 
 // build returns the module's programs, from the cache if they are there.
@@ -85,21 +115,60 @@ func (m module) buildInto(ctx context.Context, source, destination string, log i
 		return fmt.Errorf("create build folder: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(temporary) }()
-	for i, p := range m.programs {
-		what := fmt.Sprintf("build %s (%s, %d of %d)", p.name, m.name, i+1, len(m.programs))
-		args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w " + m.ldflags, "-o", filepath.Join(temporary, "bin", p.name), p.pkg}
-		if _, err := runGo(ctx, source, what, log, args...); err != nil {
-			return err
-		}
+	if err := m.compile(ctx, source, filepath.Join(temporary, "bin"), log); err != nil {
+		return err
 	}
 	if err := m.copyManifests(ctx, source, filepath.Join(temporary, "manifests"), log); err != nil {
 		return err
 	}
 	if err := os.Rename(temporary, destination); err != nil {
-		return fmt.Errorf("keep build of %s: %w", m.name, err)
+		return fmt.Errorf("keep build of %s: %w", m, err)
 	}
 	return nil
 }
+
+// compile builds all programs with one call of the go command, which links one while it compiles the next.
+func (m module) compile(ctx context.Context, source, bin string, log io.Writer) error {
+	if len(m.programs) == 0 {
+		return nil
+	}
+	packages := make([]string, 0, len(m.programs))
+	for _, p := range m.programs {
+		packages = append(packages, p.pkg)
+	}
+	all, err := runGo(ctx, source, fmt.Sprintf("download what %s needs", m), log, append([]string{"list", "-deps"}, packages...)...)
+	if err != nil {
+		return err
+	}
+	compiled := &compileLog{}
+	total := strings.Count(all, "\n") + 1
+	what := func() string {
+		return fmt.Sprintf("build %s: %d of at most %d packages", m, compiled.packages(), total)
+	}
+	args := append([]string{"build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w " + m.ldflags, "-o", bin + "/"}, packages...)
+	if _, err := goCommand(ctx, source, what, log, compiled, args...); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", m, err, compiled.problems())
+	}
+	for _, p := range m.programs {
+		if err := os.Rename(filepath.Join(bin, executable(p.pkg)), filepath.Join(bin, p.name)); err != nil {
+			return fmt.Errorf("name program %s of %s: %w", p.name, m, err)
+		}
+	}
+	return nil
+}
+
+// majorVersion is the last element of an import path that only names a major version.
+var majorVersion = regexp.MustCompile(`^v[0-9]+$`)
+
+// executable is how the go command calls the program of a package.
+func executable(pkg string) string {
+	if majorVersion.MatchString(path.Base(pkg)) {
+		pkg = path.Dir(pkg)
+	}
+	return path.Base(pkg)
+}
+
+func (m module) String() string { return m.name + " " + m.version }
 
 // copyManifests copies the folders the module names out of the module cache, which may be cleaned after the build.
 func (m module) copyManifests(ctx context.Context, source, destination string, log io.Writer) error {
@@ -145,15 +214,25 @@ func copyFolder(from, to string) error {
 	return nil
 }
 
-// runGo runs the go command in a module's folder and returns what it prints. A thread stays with it to the end, because
-// the command is killed when the thread that started it ends.
+// runGo runs the go command in a module's folder and returns what it prints.
 func runGo(ctx context.Context, dir, what string, log io.Writer, args ...string) (string, error) {
+	var problems strings.Builder
+	out, err := goCommand(ctx, dir, func() string { return what }, log, &problems, args...)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", what, err, problems.String())
+	}
+	return out, nil
+}
+
+// goCommand is runGo with a description that changes and a writer for standard error. A thread stays with the command to the
+// end, because it is killed when the thread that started it ends.
+func goCommand(ctx context.Context, dir string, what func() string, log, stderr io.Writer, args ...string) (string, error) {
 	defer reportProgress(log, what)()
-	var out, problems strings.Builder
+	var out strings.Builder
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "CGO_ENABLED=0")
-	cmd.Stdout, cmd.Stderr = &out, &problems
+	cmd.Stdout, cmd.Stderr = &out, stderr
 	cmd.SysProcAttr = processAttributes()
 	cmd.Cancel = func() error { return killGroup(cmd.Process.Pid) }
 	result := make(chan error)
@@ -162,9 +241,43 @@ func runGo(ctx context.Context, dir, what string, log io.Writer, args ...string)
 		result <- cmd.Run()
 	}()
 	if err := <-result; err != nil {
-		return "", fmt.Errorf("%s: %w\n%s", what, errors.Join(ctx.Err(), err), problems.String())
+		return "", errors.Join(ctx.Err(), err)
 	}
 	return strings.TrimSpace(out.String()), nil
+}
+
+// compileLog is what `go build -v` writes to standard error: a line per package that it compiles, and problems.
+type compileLog struct {
+	mu    sync.Mutex
+	count int
+	other strings.Builder
+}
+
+// Write takes whole lines: the go command writes no others.
+func (l *compileLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(string(p)) {
+		// An import path is a word; a problem, or a download, is a sentence.
+		if strings.ContainsAny(line, " \t") {
+			l.other.WriteString(line)
+		} else {
+			l.count++
+		}
+	}
+	return len(p), nil
+}
+
+func (l *compileLog) packages() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.count
+}
+
+func (l *compileLog) problems() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.other.String()
 }
 
 func exists(path string) bool {

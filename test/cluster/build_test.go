@@ -111,11 +111,20 @@ func TestCacheKey(t *testing.T) {
 }
 
 func TestModulesAreFound(t *testing.T) {
-	for _, m := range []module{kubernetesModule, lwsModule, kwokModule, gatewayAPIModule, traefikModule, argoModule,
-		kruiseModules[Kruise062], kruiseModules[Kruise063]} {
-		if dir, err := m.folder(t.Context()); err != nil || !isModule(dir) {
-			t.Errorf("module %s: %q, %v", m.name, dir, err)
+	for _, s := range selectable {
+		for _, version := range s.known {
+			t.Setenv(s.env, version)
+			o, err := newOptions([]Option{WithTraefik(), WithArgo(), WithKruise()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range o.modules() {
+				if dir, err := m.folder(t.Context()); err != nil || !isModule(dir) {
+					t.Errorf("module %s: %q, %v", m, dir, err)
+				}
+			}
 		}
+		t.Setenv(s.env, "")
 	}
 }
 
@@ -140,7 +149,7 @@ func TestLockIsExclusive(t *testing.T) {
 
 func TestProgressIsQuietAboutWhatIsQuick(t *testing.T) {
 	var log bytes.Buffer
-	reportProgress(&log, "something")()
+	reportProgress(&log, func() string { return "something" })()
 	if log.Len() > 0 {
 		t.Errorf("it says %q", log.String())
 	}

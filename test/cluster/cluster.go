@@ -47,7 +47,10 @@ type Cluster struct {
 // it ends. When a component dies or is not ready in time, the error holds the end of its log and the folder is kept; when ctx ends
 // meanwhile, nothing is left.
 func Start(ctx context.Context, opts ...Option) (*Cluster, error) {
-	o := newOptions(opts)
+	o, err := newOptions(opts)
+	if err != nil {
+		return nil, err
+	}
 	if err := o.build(ctx, o.log); err != nil {
 		return nil, err
 	}
@@ -142,7 +145,7 @@ func (c *Cluster) boot(ctx context.Context) error {
 		if c.options.argo {
 			g.Go(func() error { return c.bootArgo(ctx) })
 		}
-		if c.options.kruise != "" {
+		if c.options.kruise {
 			g.Go(func() error { return c.bootKruise(ctx) })
 		}
 		return c.start(ctx, controllerManagerComponent)
@@ -162,7 +165,7 @@ func (c *Cluster) installKinds(ctx context.Context) error {
 	if c.options.argo {
 		g.Go(func() error { return c.installArgoKinds(together) })
 	}
-	if c.options.kruise != "" {
+	if c.options.kruise {
 		g.Go(func() error { return c.installKruiseKinds(together) })
 	}
 	if err := g.Wait(); err != nil || !c.options.traefik {
@@ -170,6 +173,9 @@ func (c *Cluster) installKinds(ctx context.Context) error {
 	}
 	return c.install(ctx, traefikComponent)
 }
+
+// Versions are those of the programs that the cluster runs, and would run if they were added.
+func (c *Cluster) Versions() Versions { return c.options.versions }
 
 // Done is closed when the cluster is stopped or one of its components has died.
 func (c *Cluster) Done() <-chan struct{} { return c.done }

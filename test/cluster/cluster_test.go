@@ -106,7 +106,10 @@ func TestWriteKubeconfigRoundTrip(t *testing.T) {
 }
 
 func TestNode(t *testing.T) {
-	o := newOptions([]Option{WithNodes(6, corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("4")})})
+	o, err := newOptions([]Option{WithNodes(6, corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("4")})})
+	if err != nil {
+		t.Fatal(err)
+	}
 	n := node(5, o.resources)
 	if n.Name != "node-5" || n.Labels[LabelRack] != "rack-1" || n.Labels[corev1.LabelTopologyZone] != "zone-1" {
 		t.Errorf("node 5 is %s with labels %v", n.Name, n.Labels)

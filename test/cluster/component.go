@@ -12,7 +12,7 @@ import (
 type component struct {
 	name string
 	// module and the program's name in it say what is built.
-	module  module
+	module  func(Versions) module
 	program string
 	// install puts into the API server what the program needs. Optional. It runs before the program starts and may run
 	// again when the component is started again.
@@ -73,7 +73,7 @@ func (c *Cluster) install(ctx context.Context, comp component) error {
 
 // run starts a component that is installed and waits until it is ready.
 func (c *Cluster) run(ctx context.Context, comp component) error {
-	built, err := comp.module.build(ctx, c.options.log)
+	built, err := c.build(ctx, comp.module)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -91,6 +92,11 @@ var controllerManagerComponent = component{
 	name: ControllerManager, module: kubernetesModule, program: "kube-controller-manager",
 	command: func(c *Cluster) (command, error) {
 		args := c.controllerArgs(ControllerManager, c.port.controllerManager)
+		if !c.older(36) {
+			// With it, a StatefulSet whose own write the cache has not seen yet is put off, ten of all in a second at most: tests
+			// that run side by side have more, and their pods would come later and later.
+			args = append(args, "--feature-gates=StaleControllerConsistencyStatefulSet=false")
+		}
 		return command{args: append(args,
 			"--kubeconfig="+c.path(ControllerManager+".kubeconfig"),
 			"--leader-elect=false",
@@ -98,9 +104,6 @@ var controllerManagerComponent = component{
 			"--root-ca-file="+c.path("ca.crt"),
 			"--kube-api-qps=1000", "--kube-api-burst=2000",
 			"--concurrent-statefulset-syncs=20",
-			// With it, a StatefulSet whose own write the cache has not seen yet is put off, ten of all in a second at most: tests
-			// that run side by side have more, and their pods would come later and later.
-			"--feature-gates=StaleControllerConsistencyStatefulSet=false",
 			// Nothing here reads Endpoints, and they are written as often as the EndpointSlices.
 			"--controllers=*,-endpoints-controller,-endpointslice-mirroring-controller",
 			"--horizontal-pod-autoscaler-sync-period=1s",
@@ -109,6 +112,12 @@ var controllerManagerComponent = component{
 		)}, nil
 	},
 	ready: controllersReady,
+}
+
+// older reports whether the cluster's Kubernetes is older than v1.minor.
+func (c *Cluster) older(than int) bool {
+	number, err := strconv.Atoi(minor(c.options.versions.Kubernetes))
+	return err == nil && number < than
 }
 
 // controllersReady waits for what the service account controller makes in a new cluster.

@@ -15,7 +15,7 @@ const crdKind = "CustomResourceDefinition"
 // installGatewayAPI applies the standard channel, its admission policy too, and InferencePool v1 without the experimental
 // kinds (groups with an x) that the Inference Extension keeps beside it.
 func (c *Cluster) installGatewayAPI(ctx context.Context) error {
-	built, err := gatewayAPIModule.build(ctx, c.options.log)
+	built, err := c.build(ctx, gatewayAPIModule)
 	if err != nil {
 		return err
 	}

@@ -9,15 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// kedaModule has no program: the tests check what is written to a ScaledObject, which needs nobody who reads it.
-var kedaModule = module{
-	name:      "keda",
-	manifests: []manifests{{"github.com/kedacore/keda/v2", []string{"config/crd/bases"}}},
-}
-
 // InstallKEDA installs the CRD of KEDA's ScaledObject, and nothing that serves it. It may be called often.
 func (c *Cluster) InstallKEDA(ctx context.Context) error {
-	built, err := kedaModule.build(ctx, c.options.log)
+	built, err := c.build(ctx, kedaModule)
 	if err != nil {
 		return err
 	}

@@ -26,41 +26,17 @@ const (
 	kruisePrefix = "kruise-rollout-"
 )
 
-// Versions of Kruise Rollouts that can be built.
-const (
-	Kruise062 = "v0.6.2"
-	Kruise063 = "v0.6.3"
-)
-
-// kruiseModules are the modules that pin them, each in a folder of its own.
-var kruiseModules = map[string]module{
-	Kruise062: kruiseModule("kruise062"),
-	Kruise063: kruiseModule("kruise063"),
-}
-
-func kruiseModule(name string) module {
-	return module{
-		name:     name,
-		programs: []program{{"kruise-rollouts", "github.com/openkruise/rollouts"}},
-		manifests: []manifests{{"github.com/openkruise/rollouts", []string{
-			"config/crd/bases", "config/rbac", "config/webhook",
-		}}},
-	}
-}
-
-func (o options) kruiseComponent() component {
-	return component{
-		name: Kruise, module: kruiseModules[o.kruise], program: "kruise-rollouts",
-		install: installKruise,
-		command: kruiseCommand,
-		ready:   kruiseReady,
-	}
+var kruiseComponent = component{
+	name: Kruise, module: kruiseModule, program: "kruise-rollouts",
+	install: installKruise,
+	command: kruiseCommand,
+	ready:   kruiseReady,
 }
 
 // installKruise applies what Kruise's own kustomization has, without its Deployment: namespace, service account, its roles
 // as they are published, the webhook configurations. The CRDs come with the other kinds.
 func installKruise(ctx context.Context, c *Cluster) error {
-	built, err := kruiseModules[c.options.kruise].build(ctx, c.options.log)
+	built, err := c.build(ctx, kruiseModule)
 	if err != nil {
 		return err
 	}
@@ -178,7 +154,7 @@ func withSelectors(object *unstructured.Unstructured, patches []*unstructured.Un
 
 // installKruiseKinds applies Kruise's CRDs, those of two versions with the manager's conversion webhook.
 func (c *Cluster) installKruiseKinds(ctx context.Context) error {
-	built, err := kruiseModules[c.options.kruise].build(ctx, c.options.log)
+	built, err := c.build(ctx, kruiseModule)
 	if err != nil {
 		return err
 	}
@@ -208,8 +184,7 @@ func (c *Cluster) installKruiseKinds(ctx context.Context) error {
 
 // bootKruise starts the manager, after the caller has had its turn.
 func (c *Cluster) bootKruise(ctx context.Context) error {
-	component := c.options.kruiseComponent()
-	if err := c.install(ctx, component); err != nil {
+	if err := c.install(ctx, kruiseComponent); err != nil {
 		return err
 	}
 	for _, prepare := range c.options.kruisePrepare {
@@ -217,7 +192,7 @@ func (c *Cluster) bootKruise(ctx context.Context) error {
 			return fmt.Errorf("prepare %s: %w", Kruise, err)
 		}
 	}
-	return c.run(ctx, component)
+	return c.run(ctx, kruiseComponent)
 }
 
 // kruiseKubeconfig has the token of Kruise's service account.

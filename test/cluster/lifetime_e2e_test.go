@@ -179,7 +179,11 @@ func TestDeathIsNoticed(t *testing.T) {
 
 // A cluster does not start on a program that fails, and says what the program said.
 func TestStartFails(t *testing.T) {
-	c, err := newCluster(t.Context(), newOptions([]Option{WithDir(t.TempDir()), WithLog(t.Output())}))
+	o, err := newOptions([]Option{WithDir(t.TempDir()), WithLog(t.Output())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := newCluster(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

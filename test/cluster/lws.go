@@ -28,7 +28,7 @@ var lwsResource = schema.GroupVersionResource{Group: "leaderworkerset.x-k8s.io",
 
 // installLWS applies the CRDs and, with our address and certificate in them, the webhook configurations.
 func installLWS(ctx context.Context, c *Cluster) error {
-	built, err := lwsModule.build(ctx, c.options.log)
+	built, err := c.build(ctx, lwsModule)
 	if err != nil {
 		return err
 	}

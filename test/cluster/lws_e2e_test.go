@@ -23,9 +23,9 @@ import (
 )
 
 // sample is what the LWS project ships: 3 groups of a leader and 3 workers.
-func sample(t *testing.T) []byte {
+func sample(t *testing.T, c *Cluster) []byte {
 	t.Helper()
-	built, err := lwsModule.build(t.Context(), t.Output())
+	built, err := c.build(t.Context(), lwsModule)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func waitGroups(t *testing.T, c *Cluster, namespace, name string, want int64) {
 func TestSampleBecomesReady(t *testing.T) {
 	c := Shared(t)
 	namespace := c.Namespace(t)
-	if err := c.Apply(t.Context(), namespace, sample(t)); err != nil {
+	if err := c.Apply(t.Context(), namespace, sample(t, c)); err != nil {
 		t.Fatal(err)
 	}
 	waitGroups(t, c, namespace, sampleName, 3)

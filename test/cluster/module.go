@@ -12,11 +12,11 @@ import (
 
 // module is a nested Go module that pins a set of programs whose dependencies agree with each other.
 type module struct {
-	// name is the folder below modules/.
-	name string
+	// name and version are its folder below modules/.
+	name, version string
 	// source is where the module lies instead, in tests.
 	source string
-	// programs are built from it, in this order.
+	// programs are built from it, in one call of the go command.
 	programs []program
 	// ldflags are linker flags beyond those that strip symbols.
 	ldflags string
@@ -35,56 +35,96 @@ type manifests struct {
 	folders    []string
 }
 
-var kubernetesModule = module{
-	name: "kubernetes",
-	programs: []program{
-		{"etcd", "go.etcd.io/etcd/server/v3"},
-		{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"},
-		{"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"},
-		{"kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"},
-	},
-	ldflags: "-X k8s.io/component-base/version.gitVersion=v1.36.3" +
-		" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" +
-		" -X k8s.io/component-base/version.gitTreeState=clean",
+// A pinned module for each set of versions. Those that cannot be chosen have one version, and ignore the argument.
+
+func kubernetesModule(v Versions) module {
+	const version = "-X k8s.io/component-base/version."
+	return module{
+		name: "kubernetes", version: v.Kubernetes,
+		programs: []program{
+			{"etcd", "go.etcd.io/etcd/server/v3"},
+			{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"},
+			{"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"},
+			{"kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"},
+		},
+		ldflags: version + "gitVersion=" + v.Kubernetes + " " + version + "gitMajor=1 " +
+			version + "gitMinor=" + minor(v.Kubernetes) + " " + version + "gitTreeState=clean",
+	}
 }
 
-var lwsModule = module{
-	name:      "lws",
-	programs:  []program{{"lws", "sigs.k8s.io/lws/cmd"}},
-	ldflags:   "-X sigs.k8s.io/lws/pkg/version.GitVersion=v0.9.0",
-	manifests: []manifests{{"sigs.k8s.io/lws", []string{"config/crd/bases", "config/webhook", "config/samples"}}},
+func lwsModule(v Versions) module {
+	return module{
+		name: "lws", version: v.LWS,
+		programs:  []program{{"lws", "sigs.k8s.io/lws/cmd"}},
+		ldflags:   "-X sigs.k8s.io/lws/pkg/version.GitVersion=" + v.LWS,
+		manifests: []manifests{{"sigs.k8s.io/lws", []string{"config/crd/bases", "config/webhook", "config/samples"}}},
+	}
 }
 
-var kwokModule = module{
-	name:     "kwok",
-	programs: []program{{"kwok", "sigs.k8s.io/kwok/cmd/kwok"}},
+func kwokModule(Versions) module {
+	return module{
+		name: "kwok", version: "v0.8.0",
+		programs: []program{{"kwok", "sigs.k8s.io/kwok/cmd/kwok"}},
+	}
 }
 
 // gatewayAPIModule has no program: the Gateway API and the Inference Extension are CRDs.
-var gatewayAPIModule = module{
-	name: "gatewayapi",
-	manifests: []manifests{
-		{"sigs.k8s.io/gateway-api", []string{"config/crd/standard"}},
-		{"sigs.k8s.io/gateway-api-inference-extension", []string{"config/crd/bases"}},
-	},
+func gatewayAPIModule(v Versions) module {
+	return module{
+		name: "gatewayapi", version: v.GatewayAPI,
+		manifests: []manifests{
+			{"sigs.k8s.io/gateway-api", []string{"config/crd/standard"}},
+			{"sigs.k8s.io/gateway-api-inference-extension", []string{"config/crd/bases"}},
+		},
+	}
 }
 
-var traefikModule = module{
-	name:     "traefik",
-	programs: []program{{"traefik", "github.com/traefik/traefik/v3/cmd/traefik"}},
-	ldflags:  "-X github.com/traefik/traefik/v3/pkg/version.Version=v3.6.7",
+func argoModule(v Versions) module {
+	return module{
+		name: "argo", version: v.Argo,
+		programs: []program{
+			{"rollouts-controller", "github.com/argoproj/argo-rollouts/cmd/rollouts-controller"},
+			{"kubectl-argo-rollouts", "github.com/argoproj/argo-rollouts/cmd/kubectl-argo-rollouts"},
+		},
+		ldflags: "-X github.com/argoproj/argo-rollouts/utils/version.version=" + v.Argo,
+		manifests: []manifests{{"github.com/argoproj/argo-rollouts", []string{
+			"manifests/crds", "manifests/base", "manifests/role", "manifests/cluster-install",
+		}}},
+	}
 }
 
-var argoModule = module{
-	name: "argo",
-	programs: []program{
-		{"rollouts-controller", "github.com/argoproj/argo-rollouts/cmd/rollouts-controller"},
-		{"kubectl-argo-rollouts", "github.com/argoproj/argo-rollouts/cmd/kubectl-argo-rollouts"},
-	},
-	ldflags: "-X github.com/argoproj/argo-rollouts/utils/version.version=v1.10.1",
-	manifests: []manifests{{"github.com/argoproj/argo-rollouts", []string{
-		"manifests/crds", "manifests/base", "manifests/role", "manifests/cluster-install",
-	}}},
+func kruiseModule(v Versions) module {
+	return module{
+		name: "kruise", version: v.Kruise,
+		programs: []program{{"kruise-rollouts", "github.com/openkruise/rollouts"}},
+		manifests: []manifests{{"github.com/openkruise/rollouts", []string{
+			"config/crd/bases", "config/rbac", "config/webhook",
+		}}},
+	}
+}
+
+// batchReleaseModule is the CRDs of Kruise Rollouts without its manager.
+func batchReleaseModule(v Versions) module {
+	m := kruiseModule(v)
+	m.programs, m.manifests = nil, []manifests{{"github.com/openkruise/rollouts", []string{"config/crd/bases"}}}
+	return m
+}
+
+// kedaModule has no program: the tests check what is written to a ScaledObject, which needs no controller.
+func kedaModule(Versions) module {
+	return module{
+		name: "keda", version: "v2.19.0",
+		manifests: []manifests{{"github.com/kedacore/keda/v2", []string{"config/crd/bases"}}},
+	}
+}
+
+// traefikModule is Traefik without its providers for platforms that no test has; see modules/traefik/README.md.
+func traefikModule(Versions) module {
+	return module{
+		name: "traefik", version: "v3.6.7",
+		programs: []program{{"traefik", "github.com/traefik/traefik/v3/cmd/traefik"}},
+		ldflags:  "-X github.com/traefik/traefik/v3/pkg/version.Version=v3.6.7",
+	}
 }
 
 // packagePath is where this package lives; its modules/ folder lies beside its source.
@@ -97,7 +137,7 @@ func (m module) folder(ctx context.Context) (string, error) {
 		return m.source, nil
 	}
 	_, file, _, _ := runtime.Caller(0)
-	dir := filepath.Join(filepath.Dir(file), "modules", m.name)
+	dir := filepath.Join(filepath.Dir(file), "modules", m.name, m.version)
 	if isModule(dir) {
 		return dir, nil
 	}
@@ -105,7 +145,7 @@ func (m module) folder(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find the source of %s (run inside the repository): %w", packagePath, err)
 	}
-	dir = filepath.Join(strings.TrimSpace(string(out)), "modules", m.name)
+	dir = filepath.Join(strings.TrimSpace(string(out)), "modules", m.name, m.version)
 	if !isModule(dir) {
 		return "", fmt.Errorf("find module %s: %s has no go.mod", m.name, dir)
 	}

@@ -25,23 +25,25 @@ type options struct {
 	traefik   bool
 	// traefikArgs come after our own, so that they win.
 	traefikArgs []string
+	versions    Versions
 	argo        bool
 	// argoPrepare is called before Argo's controller starts for the first time.
 	argoPrepare []func(context.Context, *Cluster) error
-	// kruise is the version of Kruise Rollouts, "" without it.
-	kruise string
+	kruise      bool
 	// kruisePrepare is called before Kruise's manager starts for the first time.
 	kruisePrepare []func(context.Context, *Cluster) error
 	keepDir       bool
 }
 
-func newOptions(opts []Option) options {
+func newOptions(opts []Option) (options, error) {
 	o := options{nodes: 8, resources: defaultResources(), log: os.Stderr, lws: true}
 	for _, opt := range opts {
 		opt(&o)
 	}
 	o.log = &lockedWriter{w: o.log}
-	return o
+	var err error
+	o.versions, err = o.versions.resolve()
+	return o, err
 }
 
 // lockedWriter lets components that start side by side share a writer.
@@ -117,12 +119,16 @@ func WithArgo(prepare ...func(context.Context, *Cluster) error) Option {
 	}
 }
 
-// WithKruise installs Kruise Rollouts in the given version ([Kruise062] or [Kruise063]) as its own kustomization does, and
-// starts its manager, unmodified and with its webhooks, with a token of its service account and with --filter-workload-type=false,
-// so that it takes any kind that looks like a StatefulSet. Before it starts, prepare may add kinds and the rights to them.
-func WithKruise(version string, prepare ...func(context.Context, *Cluster) error) Option {
+// WithKruise installs Kruise Rollouts as its own kustomization does, and starts its manager, unmodified and with its webhooks,
+// with a token of its service account and with --filter-workload-type=false, so that it takes any kind that looks like a
+// StatefulSet. Before it starts, prepare may add kinds and the rights to them.
+func WithKruise(prepare ...func(context.Context, *Cluster) error) Option {
 	return func(o *options) {
-		o.kruise = version
+		o.kruise = true
 		o.kruisePrepare = append(o.kruisePrepare, prepare...)
 	}
 }
+
+// WithVersions chooses the versions of programs. What it leaves empty is chosen by the environment (LOCKSTEP_TEST_KUBERNETES,
+// LOCKSTEP_TEST_LWS, LOCKSTEP_TEST_ARGO, LOCKSTEP_TEST_KRUISE, LOCKSTEP_TEST_GATEWAY_API) or is the default.
+func WithVersions(v Versions) Option { return func(o *options) { o.versions = v } }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 )
 
@@ -39,4 +40,19 @@ func tryLock(f *os.File) (bool, error) {
 // lives. An abstract socket leaves no file and, like the port, belongs to the network namespace.
 func claimPort(ctx context.Context, port int) (net.Listener, error) {
 	return (&net.ListenConfig{}).Listen(ctx, "unix", fmt.Sprintf("@lockstep-cluster-port-%d", port))
+}
+
+// memoryAvailable returns how many bytes new programs can use without swapping, or 0 if the kernel does not say.
+func memoryAvailable() int {
+	content, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(content)) {
+		var kilobytes int
+		if n, _ := fmt.Sscanf(line, "MemAvailable: %d kB", &kilobytes); n == 1 {
+			return kilobytes << 10
+		}
+	}
+	return 0
 }

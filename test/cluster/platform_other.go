@@ -19,3 +19,5 @@ func killGroup(int) error { return errPlatform }
 func tryLock(*os.File) (bool, error) { return false, errPlatform }
 
 func claimPort(context.Context, int) (net.Listener, error) { return nil, errPlatform }
+
+func memoryAvailable() int { return 0 }

@@ -10,7 +10,7 @@ import (
 )
 
 // reportProgress writes a line every few seconds until the result is called, and nothing for what is done at once.
-func reportProgress(log io.Writer, what string) (done func()) {
+func reportProgress(log io.Writer, what func() string) (done func()) {
 	start, stop, stopped := time.Now(), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -19,11 +19,11 @@ func reportProgress(log io.Writer, what string) (done func()) {
 			select {
 			case <-stop:
 				if wait > 2*time.Second {
-					_, _ = fmt.Fprintf(log, "cluster: %s: done in %s\n", what, time.Since(start).Round(time.Second))
+					_, _ = fmt.Fprintf(log, "cluster: %s: done in %s\n", what(), time.Since(start).Round(time.Second))
 				}
 				return
 			case <-time.After(wait):
-				_, _ = fmt.Fprintf(log, "cluster: %s: %s\n", what, time.Since(start).Round(time.Second))
+				_, _ = fmt.Fprintf(log, "cluster: %s: %s\n", what(), time.Since(start).Round(time.Second))
 				wait = 15 * time.Second
 			}
 		}
@@ -43,7 +43,7 @@ func lockFile(ctx context.Context, path string, log io.Writer) (unlock func(), e
 	if err != nil {
 		return nil, fmt.Errorf("open lock: %w", err)
 	}
-	defer reportProgress(log, "wait for another process that builds (lock "+path+")")()
+	defer reportProgress(log, func() string { return "wait for another process that builds (lock " + path + ")" })()
 	for {
 		if locked, err := tryLock(f); locked {
 			return func() { _ = f.Close() }, nil

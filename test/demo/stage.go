@@ -63,7 +63,7 @@ func (s *stage) raise(ctx context.Context) error {
 	case "argo":
 		options = append(options, cluster.WithArgo(s.plugin))
 	case "kruise":
-		options = append(options, cluster.WithGatewayAPI(), cluster.WithKruise(cluster.Kruise063, install.DriverInside))
+		options = append(options, cluster.WithGatewayAPI(), cluster.WithKruise(install.DriverInside))
 	}
 	c, err := cluster.Start(ctx, options...)
 	if err != nil {

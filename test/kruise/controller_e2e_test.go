@@ -56,7 +56,7 @@ func launch(t *testing.T, c *cluster.Cluster) (*exec.Cmd, chan struct{}) {
 		t.Fatal(err)
 	}
 	args := []string{"kruise", "--kubeconfig", kubeconfig, "--leader-elect", "--leader-elect-namespace", config.Namespace}
-	if apart() {
+	if apart(c) {
 		args = append(args, "--driver", startServer(t, c, binary))
 	}
 	cmd := exec.Command(binary, args...)

@@ -37,7 +37,7 @@ type config struct {
 	gatewayAPI bool
 	traefik    bool
 	argo       bool
-	kruise     string
+	kruise     bool
 }
 
 func parse(args []string, stderr io.Writer) (config, error) {
@@ -53,7 +53,7 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	flags.BoolVar(&c.gatewayAPI, "gateway-api", false, "install the CRDs of the Gateway API and InferencePool")
 	flags.BoolVar(&c.traefik, "traefik", false, "run Traefik as Gateway controller, with the Gateway API")
 	flags.BoolVar(&c.argo, "argo", false, "run the Argo Rollouts controller, without plugins")
-	flags.StringVar(&c.kruise, "kruise", "", "run the manager of Kruise Rollouts in this version: v0.6.2 or v0.6.3")
+	flags.BoolVar(&c.kruise, "kruise", false, "run the manager of Kruise Rollouts")
 	return c, flags.Parse(args)
 }
 
@@ -111,8 +111,8 @@ func (c config) options(log io.Writer) []cluster.Option {
 	if c.argo {
 		options = append(options, cluster.WithArgo())
 	}
-	if c.kruise != "" {
-		options = append(options, cluster.WithKruise(c.kruise))
+	if c.kruise {
+		options = append(options, cluster.WithKruise())
 	}
 	return options
 }
