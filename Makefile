@@ -11,18 +11,29 @@ BUF     := $(GO) tool -modfile=tools/go.mod buf
 LINT    := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 # go test, and at the end once more what failed.
 TESTSUM := $(GO) tool -modfile=$(CURDIR)/tools/test/go.mod gotestsum
+# The end-to-end suites.
+SUITES  := $(GO) run ./test/run
 # CRD and deep copies of a package: $(call CRD,PACKAGE,FOLDER OF THE CRD).
 CRD     = $(GO) tool -modfile=tools/crd/go.mod controller-gen paths=./plugin/kruise/v1alpha1 \
 	object:headerFile=tools/crd/header.txt output:object:dir=$(1) crd output:crd:dir=$(2)
 # The commit that `buf breaking` compares with; on a branch, where it left main.
 BASE    ?= main
 
-# Which end-to-end tests `make e2e` runs: one of these.
+# Static binaries with the same flags everywhere, so that a package is compiled once for all of them.
+export CGO_ENABLED := 0
+export GOFLAGS := $(strip $(shell $(GO) env GOFLAGS) -trimpath)
+
+# Which end-to-end tests `make e2e` runs: one suite or several; see test/run.
 SUITE   ?=
-SUITES  := canary partition blueGreen styles admission traffic argo kruise batchrelease plan
+# How often `make e2e` runs each test.
+COUNT   ?= 1
 STYLE   ?= canary
-# Which Kruise Rollouts SUITE=kruise runs on: v0.6.2 or v0.6.3.
-KRUISE  ?= v0.6.2
+# The versions that `make e2e` runs on, e.g. KUBERNETES=1.35; docs/compatibility.md lists them. Empty: the defaults.
+KUBERNETES  ?=
+LWS         ?=
+ARGO        ?=
+KRUISE      ?=
+GATEWAY_API ?=
 # Which faults meet the releases of test/e2e: some (each kind of fault in each style) or all (in each course as well).
 FAULTS  ?= some
 # Where `make test` begins to draw random schedules and inputs. 0: somewhere else each time.
@@ -46,7 +57,7 @@ build: bin/lockstep ## Build the one binary, bin/lockstep.
 
 .PHONY: bin/lockstep
 bin/lockstep:
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/lockstep
+	$(GO) build -ldflags '$(LDFLAGS)' -o $@ ./cmd/lockstep
 
 .PHONY: demo
 demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, HOST=argo or kruise by those.
@@ -58,12 +69,17 @@ cluster: ## Start the real control plane, print its KUBECONFIG, stay up until Ct
 	exec bin/cluster
 
 .PHONY: test
-test: test-unit e2e ## Run all tests.
+test: test-unit ## Run the unit tests, and the end-to-end tests that test/README.md marks for it: fifteen minutes.
+	$(SUITES) -level test -side-by-side 3
+
+.PHONY: test-all
+test-all: test-unit ## Run every test, and a smoke course on each other version of Kubernetes, LWS, Argo, Kruise and the Gateway API.
+	$(SUITES) -matrix
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need no control plane.
-	RAPID_SEED=$(SEED) $(TESTSUM) --format standard-quiet -- -race -timeout 15m ./...
-	cd test/kruise/controlplane && $(GO) test -timeout 15m ./...
+	CGO_ENABLED=1 RAPID_SEED=$(SEED) $(TESTSUM) --format standard-quiet -- -race -vet off -timeout 15m ./...
+	cd test/kruise/controlplane && $(GO) test -vet off -timeout 15m ./...
 
 .PHONY: explore
 explore: ## Drive CHECKS (2000) new random releases per round through the model, 30 rounds: what `make test` does with the same ones each time.
@@ -79,29 +95,13 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s); what fails is kept under test
 	done
 
 .PHONY: e2e
-e2e: export LOCKSTEP_E2E_FAULTS = $(FAULTS)
-e2e: ## Run the end-to-end tests on the real control plane; SUITE=canary runs one part.
-	$(GO) run ./test/cluster/cmd/cluster -prebuild -traefik$(if $(filter argo,$(or $(SUITE),argo)), -argo)$(if $(filter kruise,$(or $(SUITE),kruise)), -kruise $(KRUISE))
-ifeq ($(SUITE),)
-	test/run.sh './test/... ./examples/... ./traffic/...' -timeout 90m -p 1
-	LOCKSTEP_KRUISE_VERSION=v0.6.3 test/run.sh './test/kruise/...' -timeout 60m
-else ifeq ($(SUITE),traffic)
-	test/run.sh './test/traffic/... ./traffic/...' -timeout 60m -p 1
-else ifeq ($(SUITE),argo)
-	test/run.sh './test/argo/...' -timeout 60m
-else ifeq ($(SUITE),kruise)
-	LOCKSTEP_KRUISE_VERSION=$(KRUISE) test/run.sh './test/kruise/...' -timeout 60m
-else ifeq ($(SUITE),batchrelease)
-	test/run.sh './test/batchrelease/...' -timeout 30m
-else ifeq ($(filter $(SUITE),$(SUITES)),)
-	@echo "there is no suite '$(SUITE)'; there are: $(SUITES)" >&2; exit 2
-else
-	test/run.sh './test/e2e/...' -timeout 60m -run '^Test$(shell s='$(SUITE)'; echo "$${s^}")'
-endif
+e2e: ## Run every end-to-end test, or those of SUITE, COUNT times; on other versions with KUBERNETES=, LWS=, ARGO=, KRUISE=, GATEWAY_API=.
+	LOCKSTEP_TEST_KUBERNETES='$(KUBERNETES)' LOCKSTEP_TEST_LWS='$(LWS)' LOCKSTEP_TEST_ARGO='$(ARGO)' LOCKSTEP_TEST_KRUISE='$(KRUISE)' \
+	  LOCKSTEP_TEST_GATEWAY_API='$(GATEWAY_API)' LOCKSTEP_E2E_FAULTS='$(FAULTS)' $(SUITES) -count $(COUNT) $(SUITE)
 
 .PHONY: bench
 bench: ## Measure, side by side with LWS's own rolling update, and print a table.
-	$(GO) run ./test/cluster/cmd/cluster -prebuild$(if $(findstring hosts,$(PARTS)), -kruise v0.6.3)
+	$(GO) run ./test/cluster/cmd/cluster -prebuild$(if $(findstring hosts,$(PARTS)), -kruise)
 	$(GO) run ./test/bench -parts '$(PARTS)'
 
 .PHONY: generate

@@ -115,7 +115,7 @@ func (m module) buildInto(ctx context.Context, source, destination string, log i
 		return fmt.Errorf("create build folder: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(temporary) }()
-	if err := m.compile(ctx, source, filepath.Join(temporary, "bin"), log); err != nil {
+	if err := m.compile(ctx, source, temporary, log); err != nil {
 		return err
 	}
 	if err := m.copyManifests(ctx, source, filepath.Join(temporary, "manifests"), log); err != nil {
@@ -127,25 +127,35 @@ func (m module) buildInto(ctx context.Context, source, destination string, log i
 	return nil
 }
 
-// compile builds all programs with one call of the go command, which links one while it compiles the next.
-func (m module) compile(ctx context.Context, source, bin string, log io.Writer) error {
+// compile builds all programs into the folder bin below work, with one call of the go command, which links one while it
+// compiles the next.
+func (m module) compile(ctx context.Context, source, work string, log io.Writer) error {
 	if len(m.programs) == 0 {
 		return nil
+	}
+	sources, err := os.MkdirTemp(work, "sources-")
+	if err != nil {
+		return fmt.Errorf("create folder for sources: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(sources) }()
+	modFile, err := m.trimmed(ctx, source, sources, log)
+	if err != nil {
+		return err
 	}
 	packages := make([]string, 0, len(m.programs))
 	for _, p := range m.programs {
 		packages = append(packages, p.pkg)
 	}
-	all, err := runGo(ctx, source, fmt.Sprintf("download what %s needs", m), log, append([]string{"list", "-deps"}, packages...)...)
+	all, err := runGo(ctx, source, fmt.Sprintf("download what %s needs", m), log, append([]string{"list", "-modfile=" + modFile, "-deps"}, packages...)...)
 	if err != nil {
 		return err
 	}
-	compiled := &compileLog{}
+	bin, compiled := filepath.Join(work, "bin"), &compileLog{}
 	total := strings.Count(all, "\n") + 1
 	what := func() string {
 		return fmt.Sprintf("build %s: %d of at most %d packages", m, compiled.packages(), total)
 	}
-	args := append([]string{"build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w " + m.ldflags, "-o", bin + "/"}, packages...)
+	args := append([]string{"build", "-v", "-modfile=" + modFile, "-trimpath", "-buildvcs=false", "-ldflags", "-s -w " + m.ldflags, "-o", bin + "/"}, packages...)
 	if _, err := goCommand(ctx, source, what, log, compiled, args...); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", m, err, compiled.problems())
 	}
@@ -173,11 +183,7 @@ func (m module) String() string { return m.name + " " + m.version }
 // copyManifests copies the folders the module names out of the module cache, which may be cleaned after the build.
 func (m module) copyManifests(ctx context.Context, source, destination string, log io.Writer) error {
 	for _, from := range m.manifests {
-		// A module that is not built has not been downloaded either.
-		if _, err := runGo(ctx, source, "download "+from.dependency, log, "mod", "download", from.dependency); err != nil {
-			return err
-		}
-		dir, err := runGo(ctx, source, "find "+from.dependency, log, "list", "-m", "-f", "{{.Dir}}", from.dependency)
+		dir, err := moduleDir(ctx, source, from.dependency, log)
 		if err != nil {
 			return err
 		}
@@ -231,7 +237,9 @@ func goCommand(ctx context.Context, dir string, what func() string, log, stderr 
 	var out strings.Builder
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "CGO_ENABLED=0",
+		// Some versions want a newer Go than the machine has: the go command gets it as it gets modules.
+		"GOTOOLCHAIN=auto")
 	cmd.Stdout, cmd.Stderr = &out, stderr
 	cmd.SysProcAttr = processAttributes()
 	cmd.Cancel = func() error { return killGroup(cmd.Process.Pid) }

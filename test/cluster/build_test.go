@@ -21,7 +21,7 @@ func writeModule(t *testing.T, main string) module {
 			t.Fatal(err)
 		}
 	}
-	return module{name: "m", source: dir, programs: []program{{"hello", "example.com/m"}}, ldflags: "-X main.who=world"}
+	return module{name: "m", version: "v1", source: dir, programs: []program{{"hello", "example.com/m"}}, ldflags: "-X main.who=world"}
 }
 
 const helloMain = `package main
@@ -65,8 +65,8 @@ func TestBuildFailureIsNotKept(t *testing.T) {
 	t.Setenv(CacheEnv, t.TempDir())
 	m := writeModule(t, "package main\n\nfunc main() { undefined() }\n")
 	_, err := m.build(t.Context(), t.Output())
-	if err == nil || !strings.Contains(err.Error(), "undefined") || !strings.Contains(err.Error(), "hello") {
-		t.Errorf("the error names neither program nor cause: %v", err)
+	if err == nil || !strings.Contains(err.Error(), "undefined") || !strings.Contains(err.Error(), "build m v1") {
+		t.Errorf("the error names neither module nor cause: %v", err)
 	}
 	entries, err := os.ReadDir(filepath.Join(os.Getenv(CacheEnv), "m"))
 	if err != nil || len(entries) != 1 {
@@ -111,8 +111,8 @@ func TestCacheKey(t *testing.T) {
 }
 
 func TestModulesAreFound(t *testing.T) {
-	for _, s := range selectable {
-		for _, version := range s.known {
+	for _, s := range selectables {
+		for _, version := range s.Versions {
 			t.Setenv(s.env, version)
 			o, err := newOptions([]Option{WithTraefik(), WithArgo(), WithKruise()})
 			if err != nil {
@@ -152,5 +152,15 @@ func TestProgressIsQuietAboutWhatIsQuick(t *testing.T) {
 	reportProgress(&log, func() string { return "something" })()
 	if log.Len() > 0 {
 		t.Errorf("it says %q", log.String())
+	}
+}
+
+func TestExecutable(t *testing.T) {
+	for pkg, want := range map[string]string{
+		"k8s.io/kubernetes/cmd/kube-apiserver": "kube-apiserver", "go.etcd.io/etcd/server/v3": "server", "sigs.k8s.io/lws/cmd": "cmd",
+	} {
+		if got := executable(pkg); got != want {
+			t.Errorf("the program of %s is called %s, want %s", pkg, got, want)
+		}
 	}
 }

@@ -33,18 +33,18 @@ func hostPlatform() platform {
 	return platform{goVersion: runtime.Version(), goos: runtime.GOOS, goarch: runtime.GOARCH}
 }
 
-// cacheKey identifies a build: the same key means the same programs. It changes with the module's go.mod and go.sum, the
+// cacheKey identifies a build: the same key means the same programs. It changes with the module's files, the
 // platform and the way we build.
 func (m module) cacheKey(dir string, p platform) (string, error) {
 	h := sha256.New()
-	for _, name := range []string{"go.mod", "go.sum"} {
+	for _, name := range m.sources() {
 		content, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			return "", fmt.Errorf("read %s of module %s: %w", name, m.name, err)
 		}
 		_, _ = fmt.Fprintf(h, "%s %d\n%s", name, len(content), content)
 	}
-	_, _ = fmt.Fprintf(h, "%q %q %q %q\n", p, m.programs, m.ldflags, m.manifests)
+	_, _ = fmt.Fprintf(h, "%q %q %q %q %q\n", p, m.programs, m.ldflags, m.manifests, m.trims)
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 

@@ -42,7 +42,7 @@ func newOptions(opts []Option) (options, error) {
 	}
 	o.log = &lockedWriter{w: o.log}
 	var err error
-	o.versions, err = o.versions.resolve()
+	o.versions, err = o.versions.Resolve()
 	return o, err
 }
 

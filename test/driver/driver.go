@@ -52,8 +52,14 @@ func Cleanup() {
 	}
 }
 
-// Binary builds lockstep once per test binary, and returns its path.
+// BinaryEnv names the environment variable with the path of a lockstep that is built already.
+const BinaryEnv = "LOCKSTEP_TEST_BINARY"
+
+// Binary returns the path of the lockstep that [BinaryEnv] names, or builds it once per test binary.
 var Binary = sync.OnceValues(func() (string, error) {
+	if path := os.Getenv(BinaryEnv); path != "" {
+		return path, nil
+	}
 	var err error
 	if binaryDir, err = os.MkdirTemp("", "lockstep-e2e-"); err != nil {
 		return "", err

@@ -1,0 +1,101 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// trim is a package of a dependency that is compiled from one file of ours instead of its own: a package that only pulls in
+// what no test uses, and takes minutes to compile. The rest of the dependency is what its module has.
+type trim struct {
+	// dependency is the module's path, folder the package's folder in it.
+	dependency, folder string
+	// file is the replacement, in the folder trim beside the module's go.mod.
+	file string
+}
+
+// trimmed writes a go.mod that replaces the trimmed dependencies by copies in work, and returns its path; "" without trims.
+func (m module) trimmed(ctx context.Context, source, work string, log io.Writer) (string, error) {
+	if len(m.trims) == 0 {
+		return "", nil
+	}
+	modFile := filepath.Join(work, "go.mod")
+	for from, to := range map[string]string{"go.mod": modFile, "go.sum": filepath.Join(work, "go.sum")} {
+		content, err := os.ReadFile(filepath.Join(source, from))
+		if err != nil {
+			return "", fmt.Errorf("trim %s: %w", m, err)
+		}
+		if err := os.WriteFile(to, content, 0o600); err != nil {
+			return "", fmt.Errorf("trim %s: %w", m, err)
+		}
+	}
+	copies := map[string]string{}
+	for i, t := range m.trims {
+		if copies[t.dependency] == "" {
+			dir, err := moduleDir(ctx, source, t.dependency, log)
+			if err != nil {
+				return "", err
+			}
+			to := filepath.Join(work, fmt.Sprintf("copy-%d", i))
+			if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
+				return "", fmt.Errorf("copy %s: %w", t.dependency, err)
+			}
+			replace := "-replace=" + t.dependency + "=" + to
+			if _, err := runGo(ctx, source, "replace "+t.dependency, log, "mod", "edit", replace, modFile); err != nil {
+				return "", err
+			}
+			copies[t.dependency] = to
+		}
+		if err := t.apply(filepath.Join(source, "trim"), copies[t.dependency]); err != nil {
+			return "", fmt.Errorf("trim %s: %w", t.dependency, err)
+		}
+	}
+	return modFile, nil
+}
+
+// apply puts the replacement in place of the package's files in a copy of the dependency.
+func (t trim) apply(replacements, dependency string) error {
+	content, err := os.ReadFile(filepath.Join(replacements, t.file))
+	if err != nil {
+		return err
+	}
+	folder := filepath.Join(dependency, t.folder)
+	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+	if err != nil || len(files) == 0 {
+		return fmt.Errorf("package %s has no files to replace (%w)", t.folder, err)
+	}
+	for _, file := range files {
+		if err := os.Remove(file); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(folder, "trimmed.go"), content, 0o600)
+}
+
+// moduleDir downloads a dependency and returns its folder in the module cache.
+func moduleDir(ctx context.Context, source, dependency string, log io.Writer) (string, error) {
+	out, err := runGo(ctx, source, "download "+dependency, log, "mod", "download", "-json", dependency)
+	if err != nil {
+		return "", err
+	}
+	var found struct{ Dir string }
+	if err := json.NewDecoder(strings.NewReader(out)).Decode(&found); err != nil {
+		return "", fmt.Errorf("find %s: %w", dependency, err)
+	}
+	return found.Dir, nil
+}
+
+// sources are the files of the module's folder that decide what is built.
+func (m module) sources() []string {
+	files := []string{"go.mod", "go.sum"}
+	for _, t := range m.trims {
+		files = append(files, filepath.Join("trim", t.file))
+	}
+	return slices.Clip(files)
+}

@@ -1,0 +1,132 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+	case errors.Is(err, errUsage):
+		fmt.Fprintln(os.Stderr, "run:", err)
+		os.Exit(2)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "run:", err)
+		os.Exit(1)
+	}
+}
+
+// errUsage wraps what is wrong with the command line.
+var errUsage = errors.New("usage")
+
+// config is the command line.
+type config struct {
+	level  level
+	count  int
+	run    string
+	side   int
+	matrix bool
+	suites []suite
+}
+
+func parse(args []string, stderr io.Writer) (config, error) {
+	c := config{level: levelAll}
+	flags := flag.NewFlagSet("run", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Func("level", "which tests of the requirement table: smoke, test or test-all (default: test-all)", func(name string) error {
+		found, known := levels[name]
+		if !known {
+			return errors.New("it is smoke, test or test-all")
+		}
+		c.level = found
+		return nil
+	})
+	flags.IntVar(&c.count, "count", 1, "how often each test runs")
+	flags.StringVar(&c.run, "run", "", "only tests whose names match")
+	flags.IntVar(&c.side, "side-by-side", 2, "how many suites run at once")
+	flags.BoolVar(&c.matrix, "matrix", false, "then run the courses on other versions")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return c, err
+		}
+		return c, fmt.Errorf("%w: %w", errUsage, err)
+	}
+	var err error
+	if c.suites, err = find(flags.Args()); err != nil {
+		return c, fmt.Errorf("%w: %w", errUsage, err)
+	}
+	if c.run != "" {
+		if c.level != levelAll {
+			return c, fmt.Errorf("%w: -run chooses tests, and so does -level: give one", errUsage)
+		}
+		for i := range c.suites {
+			c.suites[i].run = c.run
+		}
+	}
+	return c, nil
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	c, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	table, err := readTable(tableFile)
+	if err != nil {
+		return err
+	}
+	jobs := jobsOf(c, table)
+	r, err := newRunner(ctx, c, stdout, stderr)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	if err := r.build(ctx, jobs); err != nil {
+		return err
+	}
+	results := r.runAll(ctx, jobs)
+	return report(stdout, results)
+}
+
+// jobsOf lists what to run: the suites at the chosen level, then the courses of the matrix.
+func jobsOf(c config, table []requirement) []job {
+	var jobs []job
+	for _, s := range restrict(c.suites, table, c.level) {
+		jobs = append(jobs, job{suite: s, must: mustRun(s, table, c)})
+	}
+	if !c.matrix {
+		return jobs
+	}
+	for _, course := range matrix {
+		suites, err := find(course.suites)
+		if err != nil {
+			panic(err) // The matrix is ours.
+		}
+		for _, s := range restrict(suites, table, course.level) {
+			jobs = append(jobs, job{suite: s, versions: course.versions, must: s.tests(table, course.level)})
+		}
+	}
+	return jobs
+}
+
+// mustRun are the tests whose absence is a failure: all of the table that a whole suite has at the level.
+func mustRun(s suite, table []requirement, c config) []string {
+	if c.run != "" || slices.Contains(parts, s.name) {
+		return nil
+	}
+	return s.tests(table, c.level)
+}

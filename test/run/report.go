@@ -1,0 +1,97 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// result is what became of a job.
+type result struct {
+	job  job
+	took time.Duration
+	// passed and failed are tests and subtests, skipped only tests.
+	passed, failed int
+	failures       []string
+	// missing are tests that the requirement table names and that did not run to their end.
+	missing []string
+	err     error
+}
+
+// read counts the tests of a record that `go test -json` wrote.
+func (r *result) read(events string) {
+	f, err := os.Open(events)
+	if err != nil {
+		r.err = errors.Join(r.err, err)
+		return
+	}
+	defer func() { _ = f.Close() }()
+	passed := map[string]bool{}
+	for decoder := json.NewDecoder(f); ; {
+		var event struct{ Action, Package, Test string }
+		if err := decoder.Decode(&event); err != nil {
+			if !errors.Is(err, io.EOF) {
+				r.err = errors.Join(r.err, fmt.Errorf("read the record of %s: %w", r.job, err))
+			}
+			break
+		}
+		switch {
+		case event.Test == "":
+		case event.Action == "pass":
+			r.passed++
+			passed[event.Test] = true
+		case event.Action == "fail":
+			r.failed++
+			r.failures = append(r.failures, event.Package[strings.LastIndex(event.Package, "/")+1:]+"."+event.Test)
+			passed[event.Test] = true
+		}
+	}
+	for _, name := range r.job.must {
+		if !passed[name] {
+			r.missing = append(r.missing, name)
+		}
+	}
+}
+
+// report prints a row per job, names what failed, and returns an error if anything did. Its last line counts all tests.
+func report(out io.Writer, results []result) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "\nsuite\ttime\tpassed\tfailed\tresult")
+	passed, failed, bad := 0, 0, []string{}
+	for _, r := range results {
+		verdict := "ok"
+		if r.err != nil || r.failed > 0 || len(r.missing) > 0 {
+			verdict = "FAILED"
+			bad = append(bad, r.job.String())
+		}
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%s\n", r.job, r.took.Round(time.Second), r.passed, r.failed, verdict)
+		passed, failed = passed+r.passed, failed+r.failed
+	}
+	_ = table.Flush()
+	for _, r := range results {
+		slices.Sort(r.failures)
+		for _, name := range r.failures {
+			fmt.Fprintf(out, "%s: failed: %s\n", r.job, name)
+		}
+		for _, name := range r.missing {
+			fmt.Fprintf(out, "%s: did not run, and the table of %s says it does: %s\n", r.job, tableFile, name)
+		}
+		if r.err != nil && r.failed == 0 {
+			fmt.Fprintf(out, "%s: %v\n", r.job, r.err)
+		}
+	}
+	fmt.Fprintf(out, "%d passed, %d failed\n", passed, failed)
+	if len(bad) > 0 {
+		return fmt.Errorf("failed: %s", strings.Join(bad, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
+)
+
+const root = "../.."
+
+func readRepositoryTable(t *testing.T) []requirement {
+	t.Helper()
+	table, err := readTable(filepath.Join(root, tableFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+// testFunction is the declaration of a test.
+var testFunction = regexp.MustCompile(`(?m)^func (Test[A-Z][A-Za-z0-9]*)\(`)
+
+// declared returns the end-to-end tests of a suite's packages, as package.Test.
+func declared(t *testing.T, s suite) []string {
+	t.Helper()
+	var names []string
+	for _, folder := range s.packages {
+		files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			content, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, match := range testFunction.FindAllSubmatch(content, -1) {
+				names = append(names, filepath.Base(folder)+"."+string(match[1]))
+			}
+		}
+	}
+	return names
+}
+
+func TestTableNamesTestsThatExist(t *testing.T) {
+	var all []string
+	for _, s := range whole {
+		names := declared(t, s)
+		if len(names) == 0 {
+			t.Errorf("suite %s has no tests in %v", s.name, s.packages)
+		}
+		all = append(all, names...)
+	}
+	for _, row := range readRepositoryTable(t) {
+		for _, test := range row.tests {
+			function, _, _ := strings.Cut(test.name, "/")
+			if !slices.Contains(all, test.pkg+"."+function) {
+				t.Errorf("%q is proven by %s.%s, which no suite has", row.text, test.pkg, function)
+			}
+		}
+	}
+}
+
+func TestEverySuiteIsInTheTestRun(t *testing.T) {
+	table := readRepositoryTable(t)
+	for _, s := range whole {
+		if len(s.tests(table, levelAll)) == 0 {
+			t.Errorf("the table names no test of suite %s", s.name)
+		}
+	}
+	for _, name := range []string{"e2e", "traffic", "argo", "kruise", "batchrelease"} {
+		s, err := find([]string{name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if smoke, test := s[0].tests(table, levelSmoke), s[0].tests(table, levelTest); len(smoke) == 0 || len(test) <= len(smoke) {
+			t.Errorf("suite %s has %d smoke tests and %d in make test", name, len(smoke), len(test))
+		}
+	}
+}
+
+func TestMatrixHasEveryOtherVersion(t *testing.T) {
+	run := map[string]bool{}
+	for _, course := range matrix {
+		resolved, err := course.versions.Resolve()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, version := range []string{"Kubernetes " + resolved.Kubernetes, "LeaderWorkerSet " + resolved.LWS, "Argo Rollouts " + resolved.Argo,
+			"Kruise Rollouts " + resolved.Kruise, "Gateway API " + resolved.GatewayAPI} {
+			run[version] = true
+		}
+	}
+	for _, c := range compatibility.All() {
+		for _, version := range c.Versions {
+			if !run[c.Name+" "+version] {
+				t.Errorf("no course of the matrix runs on %s %s, which docs/compatibility.md calls tested", c.Name, version)
+			}
+		}
+	}
+}
+
+func TestRows(t *testing.T) {
+	for _, test := range []struct {
+		name, row, fail string
+		want            requirement
+	}{
+		{
+			name: "two tests, one of them a subtest",
+			row:  "| a rule | `e2e.TestPlan`, `argo.TestKilled/in-step=2` | test |",
+			want: requirement{"a rule", []testName{{"e2e", "TestPlan"}, {"argo", "TestKilled/in-step=2"}}, levelTest},
+		},
+		{name: "no such level", row: "| a rule | `e2e.TestPlan` | sometimes |", fail: "test-all"},
+		{name: "no package", row: "| a rule | `TestPlan` | test |", fail: "TestPlan"},
+		{name: "two cells", row: "| a rule | `e2e.TestPlan` |", fail: "2 cells"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := readRow(test.row)
+			if test.fail != "" {
+				if err == nil || !strings.Contains(err.Error(), test.fail) {
+					t.Errorf("want an error with %q, got %v", test.fail, err)
+				}
+				return
+			}
+			if err != nil || got.text != test.want.text || got.level != test.want.level || !slices.Equal(got.tests, test.want.tests) {
+				t.Errorf("got %+v, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestPatternMatchesWholeNames(t *testing.T) {
+	if got, want := pattern([]string{"TestPlan", "TestEnds/canary/promote"}), "^TestPlan$|^TestEnds$/^canary$/^promote$"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// A record of go test in which one test passes, one fails, and one that the table names is missing.
+func TestReportFails(t *testing.T) {
+	events := filepath.Join(t.TempDir(), "events")
+	record := `{"Action":"pass","Package":"x/argo","Test":"TestUndo"}
+{"Action":"fail","Package":"x/argo","Test":"TestAbort"}
+{"Action":"pass","Package":"x/argo"}
+`
+	if err := os.WriteFile(events, []byte(record), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	failed := result{job: job{suite: suite{name: "argo"}}}
+	failed.read(events)
+	missing := result{job: job{suite: suite{name: "kruise"}, must: []string{"TestUndo", "TestSteps"}}}
+	missing.read(events)
+	missing.failed, missing.failures = 0, nil
+	skipped := result{job: job{suite: suite{name: "traffic"}}, err: errors.New("exit status 2")}
+	var out bytes.Buffer
+	err := report(&out, []result{failed, missing, skipped, {job: job{suite: suite{name: "e2e"}}, passed: 3}})
+	if err == nil || err.Error() != "failed: argo, kruise, traffic" {
+		t.Errorf("got %v", err)
+	}
+	for _, want := range []string{"argo: failed: argo.TestAbort", "kruise: did not run", "TestSteps", "traffic: exit status 2", "5 passed, 1 failed\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the report lacks %q:\n%s", want, out.String())
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for _, args := range [][]string{{"-level", "sometimes"}, {"no-such-suite"}, {"-level", "test", "-run", "X"}} {
+		var stderr bytes.Buffer
+		if _, err := parse(args, &stderr); !errors.Is(err, errUsage) {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	c, err := parse([]string{"-count", "5", "argo", "blueGreen"}, &bytes.Buffer{})
+	if err != nil || c.count != 5 || len(c.suites) != 2 || c.suites[1].run != "^TestBlueGreen" {
+		t.Errorf("got %+v, %v", c, err)
+	}
+}
