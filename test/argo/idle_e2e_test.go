@@ -6,25 +6,19 @@
 package argo
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/rand"
-
+	"github.com/lockstep-rollouts/lockstep/test/audit"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -61,7 +55,7 @@ func TestIdle(t *testing.T) {
 // touched has Argo look at the Rollout again and again, and returns what the plugins ask the API server for meanwhile.
 func (e *env) touched(when string, times int) []string {
 	e.t.Helper()
-	begin, done := e.marker(), e.reconciles()
+	begin, done := audit.Mark(e.t, e.kube, e.namespace), e.reconciles()
 	for i := range times {
 		e.patch(fmt.Sprintf(`{"metadata": {"annotations": {"example.com/touched": "%s-%d-%s"}}}`, when, i, begin))
 		e.eventually("Argo has looked again", func(context.Context) error {
@@ -72,7 +66,7 @@ func (e *env) touched(when string, times int) []string {
 		})
 		done = e.reconciles()
 	}
-	return e.requests(begin, e.marker())
+	return e.requests(begin)
 }
 
 var reconcileCount = regexp.MustCompile(`(?m)^rollout_reconcile_count\{(.*)\} ([0-9.e+]+)$`)
@@ -103,57 +97,20 @@ func (e *env) reconciles() int {
 	return int(total)
 }
 
-// audited is one request that the API server has answered.
-type audited struct {
-	Stage, Verb, UserAgent, RequestURI string
-	User                               struct{ Username string }
-	ObjectRef                          struct{ Resource, Subresource, Namespace, Name string }
-}
-
-func (a audited) String() string {
-	return strings.TrimSuffix(a.Verb+" "+a.ObjectRef.Resource+"/"+a.ObjectRef.Subresource, "/")
-}
-
-// marker makes a request that can be found in the audit log.
-func (e *env) marker() string {
-	e.t.Helper()
-	marker := "marker-" + rand.String(10)
-	_, _ = e.kube.CoreV1().ConfigMaps(e.namespace).Get(e.t.Context(), marker, metav1.GetOptions{})
-	return marker
-}
-
-// requests are those that the plugins made for this namespace, and those for none, between two markers. Plugin and
-// controller have the same account, and tell themselves apart as user agents.
-func (e *env) requests(begin, end string) []string {
+// requests are those that the plugins made for this namespace, and those for none, since a mark in the audit log. Plugin and
+// controller have the same account and differ in their user agents.
+func (e *env) requests(since string) []string {
 	e.t.Helper()
 	user := "system:serviceaccount:" + cluster.ArgoNamespace + ":" + cluster.ArgoServiceAccount
 	var found []string
-	e.eventually("the audit log has the marker", func(context.Context) error {
-		raw, err := os.ReadFile(e.cluster.AuditLog())
-		if err != nil {
-			return err
+	for _, r := range audit.Between(e.t, e.cluster.AuditLog(), since, audit.Mark(e.t, e.kube, e.namespace), user) {
+		if r.User.Username != user || strings.Contains(r.UserAgent, "rollouts-controller") || r.Verb == "watch" {
+			continue
 		}
-		_, raw, _ = bytes.Cut(raw, []byte(begin))
-		found = nil
-		lines := bufio.NewScanner(bytes.NewReader(raw))
-		lines.Buffer(nil, 1<<20)
-		for lines.Scan() {
-			if bytes.Contains(lines.Bytes(), []byte(end)) {
-				return nil
-			}
-			var a audited
-			if json.Unmarshal(lines.Bytes(), &a) != nil || a.Stage != "ResponseComplete" || a.User.Username != user {
-				continue
-			}
-			if strings.Contains(a.UserAgent, "rollouts-controller") || a.Verb == "watch" {
-				continue
-			}
-			if a.ObjectRef.Namespace == e.namespace || a.ObjectRef.Namespace == "" {
-				found = append(found, a.String())
-			}
+		if r.ObjectRef.Namespace == e.namespace || r.ObjectRef.Namespace == "" {
+			found = append(found, r.String())
 		}
-		return errors.New("it has not")
-	})
+	}
 	return found
 }
 

@@ -7,7 +7,6 @@ package batchrelease
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
+	"github.com/lockstep-rollouts/lockstep/test/audit"
 )
 
 type status = v1beta1.BatchReleaseStatus
@@ -379,25 +379,14 @@ func TestNoTicks(t *testing.T) {
 // requests are those of host and driver in this namespace so far, events and watches aside, as the API server's audit log has them.
 func (e *env) requests() []string {
 	e.t.Helper()
-	raw, err := os.ReadFile(e.cluster.AuditLog())
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	var out []string
-	for line := range strings.Lines(string(raw)) {
-		var a struct {
-			Stage, Verb string
-			User        struct{ Username string }
-			ObjectRef   struct{ Resource, Subresource, Namespace string }
+	user := "system:serviceaccount:" + config.Namespace + ":" + config.BatchReleaseServiceAccount
+	var found []string
+	for _, r := range audit.Between(e.t, e.cluster.AuditLog(), "", audit.Mark(e.t, e.kube, e.namespace), e.namespace) {
+		if r.User.Username == user && r.ObjectRef.Namespace == e.namespace && r.Verb != "watch" && r.ObjectRef.Resource != "events" {
+			found = append(found, r.String())
 		}
-		if json.Unmarshal([]byte(line), &a) != nil || a.Stage != "ResponseComplete" || a.ObjectRef.Namespace != e.namespace ||
-			a.User.Username != "system:serviceaccount:"+config.Namespace+":"+config.BatchReleaseServiceAccount ||
-			a.Verb == "watch" || a.ObjectRef.Resource == "events" {
-			continue
-		}
-		out = append(out, strings.TrimSuffix(a.Verb+" "+a.ObjectRef.Resource+"/"+a.ObjectRef.Subresource, "/"))
 	}
-	return out
+	return found
 }
 
 func TestExample(t *testing.T) {

@@ -4,13 +4,12 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"time"
+
+	"github.com/lockstep-rollouts/lockstep/test/audit"
 )
 
 // window is a span of time.
@@ -26,69 +25,12 @@ func windowsOf(all []took) []window {
 	return out
 }
 
-// request is one line of the audit log, as far as it matters.
-type request struct {
-	AuditID    string    `json:"auditID"`
-	Stage      string    `json:"stage"`
-	Verb       string    `json:"verb"`
-	RequestURI string    `json:"requestURI"`
-	At         time.Time `json:"requestReceivedTimestamp"`
-	User       struct {
-		Username string `json:"username"`
-	} `json:"user"`
-	Response struct {
-		Code int `json:"code"`
-	} `json:"responseStatus"`
-	ObjectRef struct {
-		Resource    string `json:"resource"`
-		Subresource string `json:"subresource"`
-	} `json:"objectRef"`
-}
-
-func (r request) resource() string {
-	switch {
-	case r.ObjectRef.Resource == "":
-		return r.RequestURI
-	case r.ObjectRef.Subresource != "":
-		return r.ObjectRef.Resource + "/" + r.ObjectRef.Subresource
-	default:
-		return r.ObjectRef.Resource
-	}
-}
-
-func (r request) isWrite() bool {
-	return slices.Contains([]string{"create", "update", "patch", "delete", "deletecollection"}, r.Verb)
-}
-
-func (r request) isRead() bool { return r.Verb == "get" || r.Verb == "list" }
-
-// requests reads what these users have asked for since then, each request once. The API server writes a line before it
-// answers, so nothing is missing.
-func (b *bench) requests(since time.Time, users ...string) ([]request, error) {
-	f, err := os.Open(b.cluster.AuditLog())
-	if err != nil {
-		return nil, fmt.Errorf("read audit log: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	var found []request
-	seen := map[string]bool{}
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 16<<20)
-	for lines.Scan() {
-		var r request
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			return nil, fmt.Errorf("read audit log: %w", err)
-		}
-		if !slices.Contains(users, r.User.Username) || r.At.Before(since) || seen[r.AuditID] {
-			continue
-		}
-		seen[r.AuditID] = true
-		found = append(found, r)
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read audit log: %w", err)
-	}
-	return found, nil
+// requests are those of some users since then. The API server writes a line before it answers, so nothing is missing.
+func (b *bench) requests(since time.Time, users ...string) ([]audit.Event, error) {
+	all, err := audit.ReadFile(b.cluster.AuditLog(), "")
+	return slices.DeleteFunc(all, func(r audit.Event) bool {
+		return !slices.Contains(users, r.User.Username) || r.ReceivedAt.Before(since)
+	}), err
 }
 
 // countRequests counts per release, and all reads since the driver served.
@@ -101,26 +43,26 @@ func (b *bench) countRequests(serving time.Time, releases []window, still window
 	writes, events := make([]int, len(releases)), make([]int, len(releases))
 	byKind := map[string]int{}
 	for _, r := range all {
-		if r.isRead() {
+		if r.IsRead() {
 			f.Reads++
 			f.ReadsOf = append(f.ReadsOf, r.Verb+" "+r.RequestURI)
 		}
-		if still.holds(r.At) {
+		if still.holds(r.ReceivedAt) {
 			f.Idle++
 		}
-		i := slices.IndexFunc(releases, func(w window) bool { return w.holds(r.At) })
+		i := slices.IndexFunc(releases, func(w window) bool { return w.holds(r.ReceivedAt) })
 		if i < 0 {
 			continue
 		}
-		kind := r.Verb + " " + r.resource()
-		if r.Response.Code >= http.StatusBadRequest {
-			kind += fmt.Sprintf(", answered %d", r.Response.Code)
+		kind := r.String()
+		if r.ResponseStatus.Code >= http.StatusBadRequest {
+			kind += fmt.Sprintf(", answered %d", r.ResponseStatus.Code)
 		}
 		byKind[kind]++
 		switch {
-		case r.isWrite() && r.ObjectRef.Resource == "events":
+		case r.IsWrite() && r.ObjectRef.Resource == "events":
 			events[i]++
-		case r.isWrite():
+		case r.IsWrite():
 			writes[i]++
 		}
 	}
@@ -141,14 +83,14 @@ func (f *hostFigures) count(b *bench, users []string, releases []window) error {
 	}
 	writes, reads, events := make([]int, len(releases)), make([]int, len(releases)), make([]int, len(releases))
 	for _, r := range all {
-		i := slices.IndexFunc(releases, func(w window) bool { return w.holds(r.At) })
+		i := slices.IndexFunc(releases, func(w window) bool { return w.holds(r.ReceivedAt) })
 		switch {
 		case i < 0, r.ObjectRef.Resource == "leases": // who leads is asked for by the clock
-		case r.isWrite() && r.ObjectRef.Resource == "events":
+		case r.IsWrite() && r.ObjectRef.Resource == "events":
 			events[i]++
-		case r.isWrite():
+		case r.IsWrite():
 			writes[i]++
-		case r.isRead():
+		case r.IsRead():
 			reads[i]++
 		}
 	}

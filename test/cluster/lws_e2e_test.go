@@ -3,9 +3,7 @@
 package cluster
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -20,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/lockstep-rollouts/lockstep/test/audit"
 )
 
 // sample is what the LWS project ships: 3 groups of a leader and 3 workers.
@@ -234,10 +234,11 @@ func TestServiceAccount(t *testing.T) {
 	}
 	user := "system:serviceaccount:" + namespace + ":reader"
 	eventually(t, "the audit log has the request", func(context.Context) error {
-		if !audited(t, c.AuditLog(), user, "list", "secrets") {
-			return errors.New("it has not")
+		requests, err := audit.ReadFile(c.AuditLog(), user)
+		if err == nil && !slices.ContainsFunc(requests, func(r audit.Event) bool { return r.User.Username == user && r.String() == "list secrets" }) {
+			err = errors.New("it has not")
 		}
-		return nil
+		return err
 	})
 }
 
@@ -256,30 +257,6 @@ func grantPodReader(t *testing.T, c *Cluster, namespace string) {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func audited(t *testing.T, path, user, verb, resource string) bool {
-	t.Helper()
-	log, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = log.Close() }()
-	lines := bufio.NewScanner(log)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var event struct {
-			Verb      string
-			User      struct{ Username string }
-			ObjectRef struct{ Resource string }
-		}
-		// The last line may still be incomplete.
-		if json.Unmarshal(lines.Bytes(), &event) == nil &&
-			event.User.Username == user && event.Verb == verb && event.ObjectRef.Resource == resource {
-			return true
-		}
-	}
-	return false
 }
 
 // A kubeconfig written from a config leads back to the same cluster.
