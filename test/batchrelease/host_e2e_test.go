@@ -25,9 +25,9 @@ import (
 
 // process is a `lockstep batchrelease`.
 type process struct {
-	cmd    *exec.Cmd
-	exited chan struct{}
-	log    *lockedBuffer
+	child *child.Process
+	cmd   *exec.Cmd
+	log   *lockedBuffer
 }
 
 type lockedBuffer struct {
@@ -77,35 +77,22 @@ func begin(t *testing.T, kubeconfig string, args ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{log: &lockedBuffer{}, exited: make(chan struct{})}
-	p.cmd = exec.Command(binary, append([]string{"batchrelease", "--kubeconfig", kubeconfig}, args...)...)
+	p := &process{cmd: exec.Command(binary, append([]string{"batchrelease", "--kubeconfig", kubeconfig}, args...)...), log: &lockedBuffer{}}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	if err := child.Start(p.cmd); err != nil {
+	if p.child, err = child.Run(p.cmd); err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		_ = p.cmd.Wait()
-		close(p.exited)
-	}()
 	return p
 }
 
 // end ends it with a signal, and waits.
-func (p *process) end(signal syscall.Signal) {
-	_ = p.cmd.Process.Signal(signal)
-	select {
-	case <-p.exited:
-	case <-time.After(20 * time.Second):
-		_ = p.cmd.Process.Kill()
-		<-p.exited
-	}
-}
+func (p *process) end(signal syscall.Signal) { p.child.End(signal, 20*time.Second) }
 
 // mustEnd waits until the host has ended by itself, with an error that says these words.
 func (p *process) mustEnd(t *testing.T, words ...string) {
 	t.Helper()
 	select {
-	case <-p.exited:
+	case <-p.child.Exited:
 	case <-time.After(await.Patience):
 		p.end(syscall.SIGKILL)
 		t.Fatalf("the host goes on:\n%s", p.log)

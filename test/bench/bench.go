@@ -14,19 +14,14 @@ import (
 	"strings"
 
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
+	lockstepconfig "github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-const (
-	driverNamespace = "lockstep-system"
-	driverAccount   = "lockstep-driver"
-	driverUser      = "system:serviceaccount:" + driverNamespace + ":" + driverAccount
-	// namespace holds all workloads.
-	namespace = "bench"
-)
+// namespace holds all workloads.
+const namespace = "bench"
 
 // bench is one run: a control plane, the binary, and a kubeconfig with the rights that config/rbac gives the driver.
 type bench struct {
@@ -102,27 +97,20 @@ func (b *bench) lower() {
 
 // grant gives the driver's service account its rights and writes its kubeconfig.
 func (b *bench) grant(ctx context.Context) error {
-	for _, name := range []string{driverNamespace, namespace} {
-		manifest := fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", name)
-		if err := b.cluster.Apply(ctx, "", []byte(manifest)); err != nil {
-			return err
-		}
+	manifest, err := lockstepconfig.RBAC()
+	if err != nil {
+		return err
 	}
-	for _, name := range []string{"serviceaccount", "role", "clusterrolebinding"} {
-		manifest, err := os.ReadFile(filepath.Join(b.root, "config", "rbac", name+".yaml"))
-		if err != nil {
-			return fmt.Errorf("read RBAC: %w", err)
-		}
-		if err := b.cluster.Apply(ctx, driverNamespace, manifest); err != nil {
-			return err
-		}
+	manifest = fmt.Appendf(manifest, "\n---\n{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", namespace)
+	if err := b.cluster.Apply(ctx, lockstepconfig.Namespace, manifest); err != nil {
+		return err
 	}
-	account, err := b.cluster.ServiceAccountConfig(ctx, driverNamespace, driverAccount)
+	account, err := b.cluster.ServiceAccountConfig(ctx, lockstepconfig.Namespace, lockstepconfig.ServiceAccount)
 	if err != nil {
 		return err
 	}
 	b.kubeconfig = filepath.Join(b.dir, "driver.kubeconfig")
-	return cluster.WriteKubeconfig(rest.CopyConfig(account), b.kubeconfig)
+	return cluster.WriteKubeconfig(account, b.kubeconfig)
 }
 
 func (b *bench) stop() {

@@ -85,7 +85,7 @@ func (d *driver) awaitSocket(ctx context.Context, socket string) error {
 			return conn.Close()
 		}
 		select {
-		case <-d.exited:
+		case <-d.process.Exited:
 			return errors.New("it ended")
 		case <-ctx.Done():
 			return fmt.Errorf("connect: %w", err)

@@ -35,6 +35,7 @@ var (
 
 // Users whose requests are counted.
 const (
+	driverUser       = "system:serviceaccount:" + lockstepconfig.Namespace + ":" + lockstepconfig.ServiceAccount
 	kruiseUser       = "system:serviceaccount:" + cluster.KruiseNamespace + ":" + cluster.KruiseServiceAccount
 	targetUser       = "system:serviceaccount:" + lockstepconfig.Namespace + ":" + lockstepconfig.KruiseServiceAccount
 	batchReleaseUser = "system:serviceaccount:" + lockstepconfig.Namespace + ":" + lockstepconfig.BatchReleaseServiceAccount

@@ -19,42 +19,27 @@ import (
 
 // process is one `lockstep`.
 type process struct {
-	cmd    *exec.Cmd
-	exited chan struct{}
+	*child.Process
 	stderr *tail
 }
 
 // spawn starts the program that is measured.
 func (b *bench) spawn(args ...string) (*process, error) {
-	p := &process{cmd: exec.Command(b.binary, args...), exited: make(chan struct{}), stderr: &tail{}}
+	cmd, stderr := exec.Command(b.binary, args...), &tail{}
 	// The garbage collector's own trace is the only way to learn the live heap of another process exactly.
-	p.cmd.Env = append(os.Environ(), "GODEBUG=gctrace=1")
-	p.cmd.Stderr = p.stderr
-	if err := child.Start(p.cmd); err != nil {
-		return nil, err
-	}
-	go func() {
-		_ = p.cmd.Wait()
-		close(p.exited)
-	}()
-	return p, nil
+	cmd.Env = append(os.Environ(), "GODEBUG=gctrace=1")
+	cmd.Stderr = stderr
+	p, err := child.Run(cmd)
+	return &process{p, stderr}, err
 }
 
 // stop ends the process and returns when it is gone. Calling it again does nothing.
-func (p *process) stop() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-p.exited:
-	case <-time.After(10 * time.Second):
-		_ = p.cmd.Process.Kill()
-		<-p.exited
-	}
-}
+func (p *process) stop() { p.End(syscall.SIGTERM, 10*time.Second) }
 
 // memory is the process's, in bytes, as the kernel counts it: what is resident, the most that ever was, and the part of
 // the former that is not its own binary's file.
 func (p *process) memory() (resident, peak, private int64, err error) {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Cmd.Process.Pid))
 	if err != nil {
 		return 0, 0, 0, fmt.Errorf("read memory of lockstep: %w", err)
 	}
@@ -72,7 +57,7 @@ func statusBytes(raw []byte, key string) int64 {
 
 // busy is the CPU time that the process has used.
 func (p *process) busy() (time.Duration, error) {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Cmd.Process.Pid))
 	if err != nil {
 		return 0, fmt.Errorf("read CPU time of lockstep: %w", err)
 	}

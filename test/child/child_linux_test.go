@@ -6,7 +6,9 @@ package child
 import (
 	"os/exec"
 	"runtime"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // A child outlives the thread of whoever had it started.
@@ -37,5 +39,41 @@ func TestChildOutlivesThreads(t *testing.T) {
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("the child ended with %v", err)
+	}
+}
+
+func TestEnd(t *testing.T) {
+	for _, test := range []struct {
+		name, command string
+		inTime        bool
+	}{
+		{"ends on the signal", "echo; read -r _", true},
+		{"ignores the signal", "trap '' TERM; echo; read -r _; read -r _", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cmd := exec.Command("sh", "-c", test.command)
+			if _, err := cmd.StdinPipe(); err != nil { // it stays open
+				t.Fatal(err)
+			}
+			stdout, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := Run(cmd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := stdout.Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+			grace := time.Minute
+			if !test.inTime {
+				grace = 10 * time.Millisecond
+			}
+			if got := p.End(syscall.SIGTERM, grace); got != test.inTime || p.Err == nil {
+				t.Errorf("in time: %t, %v", got, p.Err)
+			}
+			p.End(syscall.SIGTERM, grace)
+		})
 	}
 }

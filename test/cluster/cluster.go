@@ -26,7 +26,6 @@ type Cluster struct {
 	owned   io.Closer
 	ports   ports
 	port    portMap
-	spawner *spawner
 	admin   *rest.Config
 	kube    kubernetes.Interface
 	applier *applier
@@ -91,7 +90,6 @@ func newCluster(ctx context.Context, o options) (*Cluster, error) {
 		_ = os.RemoveAll(c.dir)
 		return nil, fmt.Errorf("prepare cluster: %w", err)
 	}
-	c.spawner = newSpawner()
 	return c, nil
 }
 
@@ -228,7 +226,6 @@ func (c *Cluster) Stop() {
 			}
 			_ = g.Wait()
 		}
-		c.spawner.close()
 		c.ports.release()
 		c.removeDir()
 		_ = c.owned.Close()

@@ -103,10 +103,10 @@ func (c *Cluster) launch(comp component, built build) (*process, error) {
 		return nil, fmt.Errorf("start %s: %w", comp.name, ErrStopped)
 	}
 	if p, ok := c.running[comp.name]; ok {
-		return nil, fmt.Errorf("start %s: it runs already (process %d)", comp.name, p.cmd.Process.Pid)
+		return nil, fmt.Errorf("start %s: it runs already (process %d)", comp.name, p.Cmd.Process.Pid)
 	}
 	logPath := filepath.Join(c.dir, "log", comp.name+".log")
-	p, err := c.spawner.spawn(comp.name, logPath, c.dir, built.program(comp.program), cmd.args, cmd.env)
+	p, err := spawn(comp.name, logPath, c.dir, built.program(comp.program), cmd.args, cmd.env)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (c *Cluster) launch(comp component, built build) (*process, error) {
 
 // watch notices a component that ends by itself.
 func (c *Cluster) watch(p *process) {
-	<-p.exited
+	<-p.Exited
 	if !p.stopping.Load() {
 		c.fail(p.death())
 	}

@@ -25,8 +25,8 @@ func (c *Cluster) KillComponent(name string) error {
 		return fmt.Errorf("kill %s: it does not run", name)
 	}
 	p.stopping.Store(true)
-	_ = p.cmd.Process.Kill()
-	<-p.exited
+	_ = p.Cmd.Process.Kill()
+	<-p.Exited
 	return nil
 }
 

@@ -164,7 +164,7 @@ func TestDeathIsNoticed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.cmd.Process.Kill(); err != nil {
+	if err := p.Cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	select {

@@ -6,54 +6,25 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/lockstep-rollouts/lockstep/test/child"
 )
-
-// spawner starts children from one thread that ends only with the spawner. The kernel ties a child's life to the thread
-// that started it, not to the process; any other thread may end while the process lives, and take the child with it.
-type spawner struct {
-	work chan func()
-}
-
-func newSpawner() *spawner {
-	s := &spawner{work: make(chan func())}
-	go func() {
-		runtime.LockOSThread()
-		for f := range s.work {
-			f()
-		}
-	}()
-	return s
-}
-
-// start starts the command on the spawner's thread.
-func (s *spawner) start(cmd *exec.Cmd) error {
-	result := make(chan error)
-	s.work <- func() { result <- cmd.Start() }
-	return <-result
-}
-
-// close ends the thread, and with it every child that is still there.
-func (s *spawner) close() { close(s.work) }
 
 // process is a running child.
 type process struct {
+	*child.Process
 	name    string
 	logPath string
-	cmd     *exec.Cmd
 	// stopping is set before we end the child ourselves.
 	stopping atomic.Bool
-	// exited is closed when the child is gone and err says how it ended.
-	exited chan struct{}
-	err    error
 }
 
 // spawn starts a child whose output is added to the file at logPath. The child runs in dir.
-func (s *spawner) spawn(name, logPath, dir, path string, args, env []string) (*process, error) {
+func spawn(name, logPath, dir, path string, args, env []string) (*process, error) {
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open log of %s: %w", name, err)
@@ -65,40 +36,33 @@ func (s *spawner) spawn(name, logPath, dir, path string, args, env []string) (*p
 	cmd.Env = append(append(os.Environ(), "GOGC=300"), env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = processAttributes()
-	if err := s.start(cmd); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
-	p := &process{name: name, logPath: logPath, cmd: cmd, exited: make(chan struct{})}
-	go func() {
-		p.err = cmd.Wait()
-		close(p.exited)
-	}()
-	return p, nil
+	p, err := child.Run(cmd)
+	return &process{Process: p, name: name, logPath: logPath}, err
 }
 
 // stop asks the child to end, kills it when that takes too long or hurry is closed, and returns when it is gone.
 func (p *process) stop(hurry <-chan struct{}) {
 	p.stopping.Store(true)
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
 	select {
-	case <-p.exited:
+	case <-p.Exited:
 		return
 	case <-hurry:
 	case <-time.After(stopGrace):
 	}
-	_ = p.cmd.Process.Kill()
-	<-p.exited
+	_ = p.Cmd.Process.Kill()
+	<-p.Exited
 }
 
 // pause and resume stop the child's clock without ending it: connections stay open and are not answered.
-func (p *process) pause() error  { return p.cmd.Process.Signal(syscall.SIGSTOP) }
-func (p *process) resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
+func (p *process) pause() error  { return p.Cmd.Process.Signal(syscall.SIGSTOP) }
+func (p *process) resume() error { return p.Cmd.Process.Signal(syscall.SIGCONT) }
 
 // death describes a child that ended without being asked to.
 func (p *process) death() error {
 	how := "exit status 0"
-	if p.err != nil {
-		how = p.err.Error()
+	if p.Err != nil {
+		how = p.Err.Error()
 	}
 	return fmt.Errorf("%s ended unexpectedly (%s); log %s ends with:\n%s", p.name, how, p.logPath, tail(p.logPath))
 }
@@ -111,7 +75,7 @@ func (p *process) await(ctx context.Context, probe func(context.Context) error) 
 			return nil
 		}
 		select {
-		case <-p.exited:
+		case <-p.Exited:
 			return p.death()
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready: %w; log %s ends with:\n%s", p.name, errors.Join(ctx.Err(), last), p.logPath, tail(p.logPath))

@@ -16,10 +16,10 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 
+	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/await"
@@ -27,13 +27,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-const (
-	systemNamespace = "lockstep-system"
-	systemAccount   = "lockstep-driver"
-
-	// User is the driver's name in audit logs.
-	User = "system:serviceaccount:" + systemNamespace + ":" + systemAccount
-)
+// User is the driver's name in audit logs.
+const User = "system:serviceaccount:" + config.Namespace + ":" + config.ServiceAccount
 
 // What the drivers of this test binary did: starts, kills and RPCs.
 var (
@@ -83,9 +78,8 @@ type Driver struct {
 
 	*plugin.Client
 
-	cmd    *exec.Cmd
-	exited chan struct{}
-	log    *os.File
+	process *child.Process // nil unless it runs
+	log     *os.File
 }
 
 // Start starts a driver for one namespace, or for all if it is empty, and returns once its caches are filled.
@@ -135,15 +129,12 @@ func (d *Driver) Begin() {
 	if d.namespace != "" {
 		args = append(args, "--namespace", d.namespace)
 	}
-	d.cmd = exec.Command(path, append(args, d.Args...)...)
-	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
-	if err := child.Start(d.cmd); err != nil {
+	cmd := exec.Command(path, append(args, d.Args...)...)
+	cmd.Stdout, cmd.Stderr = d.log, d.log
+	if d.process, err = child.Run(cmd); err != nil {
 		d.t.Fatal(err)
 	}
 	Starts.Add(1)
-	exited, cmd := make(chan struct{}), d.cmd
-	d.exited = exited
-	go func() { _ = cmd.Wait(); close(exited) }()
 	// gRPC waits for a second before it tries again.
 	await.Nil(d.t, "the driver listens", func(context.Context) error {
 		_, err := os.Stat(filepath.Join(d.dir, "s"))
@@ -182,7 +173,7 @@ func (d *Driver) AwaitSync() {
 }
 
 // Running says whether the process has been started and not ended.
-func (d *Driver) Running() bool { return d.cmd != nil }
+func (d *Driver) Running() bool { return d.process != nil }
 
 // Kill ends the process the hard way.
 func (d *Driver) Kill() {
@@ -192,28 +183,23 @@ func (d *Driver) Kill() {
 }
 
 // Crash sends SIGKILL and returns at once; it may be called while others make calls. Kill must follow, which counts it.
-func (d *Driver) Crash() { _ = d.cmd.Process.Kill() }
+func (d *Driver) Crash() { _ = d.process.Cmd.Process.Kill() }
 
 // Stop ends the process as systemd would.
 func (d *Driver) Stop() { d.end(syscall.SIGTERM) }
 
 func (d *Driver) end(sig syscall.Signal) {
-	if d.cmd == nil {
+	if d.process == nil {
 		return
 	}
-	_ = d.cmd.Process.Signal(sig)
-	select {
-	case <-d.exited:
-	case <-time.After(await.Patience):
+	if !d.process.End(sig, await.Patience) {
 		d.t.Errorf("the driver did not end within %s of %v", await.Patience, sig)
-		_ = d.cmd.Process.Kill()
-		<-d.exited
 	}
 	if d.Client != nil {
 		_ = d.Close()
 	}
 	_ = os.Remove(filepath.Join(d.dir, "s"))
-	d.cmd = nil
+	d.process = nil
 }
 
 // Restart starts it again, with the same address.
@@ -225,21 +211,14 @@ func (d *Driver) Restart() {
 
 // permissions gives the driver's service account exactly what config/rbac says, and returns its kubeconfig.
 func permissions(c *cluster.Cluster) (string, error) {
-	ctx := context.Background()
-	namespace := fmt.Appendf(nil, "{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", systemNamespace)
-	if err := c.Apply(ctx, "", namespace); err != nil {
+	manifest, err := config.RBAC()
+	if err != nil {
 		return "", err
 	}
-	for _, file := range []string{"serviceaccount.yaml", "role.yaml", "clusterrolebinding.yaml"} {
-		manifest, err := os.ReadFile(filepath.Join("..", "..", "config", "rbac", file))
-		if err != nil {
-			return "", err
-		}
-		if err := c.Apply(ctx, systemNamespace, manifest); err != nil {
-			return "", err
-		}
+	if err := c.Apply(context.Background(), config.Namespace, manifest); err != nil {
+		return "", err
 	}
-	return AccountKubeconfig(c, systemNamespace, systemAccount)
+	return AccountKubeconfig(c, config.Namespace, config.ServiceAccount)
 }
 
 // AccountKubeconfig writes a kubeconfig with the rights of a service account.

@@ -24,9 +24,8 @@ import (
 // controller is the one `lockstep kruise` of this test binary, with exactly the rights of config/kruise.
 var controller struct {
 	sync.Mutex
-	cmd    *exec.Cmd
-	exited chan struct{}
-	log    string
+	*child.Process
+	log string
 }
 
 // startController starts it, unless it runs.
@@ -34,13 +33,13 @@ func startController(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	controller.Lock()
 	defer controller.Unlock()
-	if controller.cmd == nil {
-		controller.cmd, controller.exited = launch(t, c)
+	if controller.Process == nil {
+		controller.Process = launch(t, c)
 	}
 }
 
 // launch starts a `lockstep kruise`, which works once it holds the Lease.
-func launch(t *testing.T, c *cluster.Cluster) (*exec.Cmd, chan struct{}) {
+func launch(t *testing.T, c *cluster.Cluster) *child.Process {
 	t.Helper()
 	binary, err := driver.Binary()
 	if err != nil {
@@ -55,50 +54,46 @@ func launch(t *testing.T, c *cluster.Cluster) (*exec.Cmd, chan struct{}) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() { _ = log.Close() }()
 	args := []string{"kruise", "--kubeconfig", kubeconfig, "--leader-elect", "--leader-elect-namespace", config.Namespace}
 	if apart(c) {
 		args = append(args, "--driver", startServer(t, c, binary))
 	}
 	cmd := exec.Command(binary, args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := child.Start(cmd); err != nil {
+	p, err := child.Run(cmd)
+	if err != nil {
 		t.Fatal(err)
 	}
-	exited := make(chan struct{})
-	go func() {
-		_ = cmd.Wait()
-		_ = log.Close()
-		close(exited)
-	}()
-	return cmd, exited
+	return p
 }
 
 // replaceController kills the one that works, beside which another one stands by.
 func replaceController(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
-	cmd, exited := launch(t, c)
+	p := launch(t, c)
 	endController(syscall.SIGKILL)
 	controller.Lock()
 	defer controller.Unlock()
-	controller.cmd, controller.exited = cmd, exited
+	controller.Process = p
 }
 
 // server is the driver of its own, with exactly the rights of config/rbac.
 var server struct {
-	cmd *exec.Cmd
+	*child.Process
 	dir string
 }
 
 // startServer starts it, unless it runs, and returns its address.
 func startServer(t *testing.T, c *cluster.Cluster, binary string) string {
 	t.Helper()
-	if server.cmd == nil {
+	if server.Process == nil {
 		var err error
 		if server.dir, err = os.MkdirTemp("", "ls"); err != nil { // short: a socket's path has a hundred characters
 			t.Fatal(err)
 		}
-		server.cmd = exec.Command(binary, "serve", "--kubeconfig", driver.Kubeconfig(t, c), "--listen", "unix://"+filepath.Join(server.dir, "s"))
-		if err := child.Start(server.cmd); err != nil {
+		cmd := exec.Command(binary, "serve", "--kubeconfig", driver.Kubeconfig(t, c), "--listen", "unix://"+filepath.Join(server.dir, "s"))
+		if server.Process, err = child.Run(cmd); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -107,11 +102,10 @@ func startServer(t *testing.T, c *cluster.Cluster, binary string) string {
 
 // stopServer ends it.
 func stopServer() {
-	if server.cmd == nil {
+	if server.Process == nil {
 		return
 	}
-	_ = server.cmd.Process.Kill()
-	_ = server.cmd.Wait()
+	server.End(syscall.SIGKILL, 0)
 	_ = os.RemoveAll(server.dir)
 }
 
@@ -121,17 +115,11 @@ func stopController() { endController(syscall.SIGTERM) }
 func endController(signal syscall.Signal) {
 	controller.Lock()
 	defer controller.Unlock()
-	if controller.cmd == nil {
+	if controller.Process == nil {
 		return
 	}
-	_ = controller.cmd.Process.Signal(signal)
-	select {
-	case <-controller.exited:
-	case <-time.After(20 * time.Second):
-		_ = controller.cmd.Process.Kill()
-		<-controller.exited
-	}
-	controller.cmd = nil
+	controller.End(signal, 20*time.Second)
+	controller.Process = nil
 }
 
 // controllerLog is what it said about a namespace.
