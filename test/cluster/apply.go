@@ -9,15 +9,11 @@ import (
 	"os"
 	"path/filepath"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/restmapper"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // fieldManager is who we are in managedFields.
@@ -25,54 +21,38 @@ const fieldManager = "lockstep-test-cluster"
 
 // applier writes objects of any kind with server-side apply.
 type applier struct {
-	client dynamic.Interface
-	mapper *restmapper.DeferredDiscoveryRESTMapper
+	client  dynamic.Interface
+	objects client.Client
 }
 
 func newApplier(cfg *rest.Config) (*applier, error) {
-	client, err := dynamic.NewForConfig(cfg)
+	dynamic, err := dynamic.NewForConfig(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("create dynamic client: %w", err)
 	}
-	discovery, err := discovery.NewDiscoveryClientForConfig(cfg)
+	cfg = rest.CopyConfig(cfg)
+	cfg.WarningHandler = rest.WarningLogger{} // controller-runtime's own wants a logger that is set up
+	objects, err := client.New(cfg, client.Options{})
 	if err != nil {
-		return nil, fmt.Errorf("create discovery client: %w", err)
+		return nil, fmt.Errorf("create client: %w", err)
 	}
-	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discovery))
-	return &applier{client: client, mapper: mapper}, nil
+	return &applier{client: dynamic, objects: objects}, nil
 }
 
 // apply writes one object. A namespaced object goes to its own namespace, or to fallback if it names none.
 func (a *applier) apply(ctx context.Context, object *unstructured.Unstructured, fallback string) error {
-	resource, err := a.resource(object, fallback)
+	object = object.DeepCopy() // it becomes what the API server answers
+	namespaced, err := a.objects.IsObjectNamespaced(object)
 	if err == nil {
-		_, err = resource.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+		if namespaced && object.GetNamespace() == "" {
+			object.SetNamespace(fallback)
+		}
+		err = a.objects.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(fieldManager), client.ForceOwnership)
 	}
 	if err != nil {
 		return fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
 	}
 	return nil
-}
-
-func (a *applier) resource(object *unstructured.Unstructured, fallback string) (dynamic.ResourceInterface, error) {
-	kind := object.GroupVersionKind()
-	mapping, err := a.mapper.RESTMapping(kind.GroupKind(), kind.Version)
-	if meta.IsNoMatchError(err) {
-		// The kind may be newer than what we know of the API server.
-		a.mapper.Reset()
-		mapping, err = a.mapper.RESTMapping(kind.GroupKind(), kind.Version)
-	}
-	if err != nil {
-		return nil, err
-	}
-	resource := a.client.Resource(mapping.Resource)
-	if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
-		return resource, nil
-	}
-	if namespace := object.GetNamespace(); namespace != "" {
-		return resource.Namespace(namespace), nil
-	}
-	return resource.Namespace(fallback), nil
 }
 
 // Apply writes the objects of a YAML stream with server-side apply, in their order. Objects that name no namespace go to

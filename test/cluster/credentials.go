@@ -69,10 +69,7 @@ func writeServiceAccountKey(path string) error {
 	if err != nil {
 		return fmt.Errorf("encode service account key: %w", err)
 	}
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		return fmt.Errorf("write service account key: %w", err)
-	}
-	return nil
+	return keyutil.WriteKey(path, content)
 }
 
 // clientConfig is how the owner of a key pair reaches the API server. It trusts this cluster only.

@@ -10,10 +10,10 @@ import (
 	"fmt"
 	"math/big"
 	"net"
-	"os"
 	"path/filepath"
 	"time"
 
+	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 )
 
@@ -30,27 +30,23 @@ type keyPair struct {
 	certificate, key []byte
 }
 
-// validity covers every test run and clocks that are a little apart.
-const validity = 30 * 24 * time.Hour
+const (
+	// validity covers every test run.
+	validity = 30 * 24 * time.Hour
+	// clockSkew lets a certificate be valid on a clock that is slow.
+	clockSkew = time.Hour
+)
 
 func newAuthority() (*authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("generate CA key: %w", err)
 	}
-	template := certificateTemplate(pkix.Name{CommonName: "lockstep test cluster"})
-	template.IsCA = true
-	template.BasicConstraintsValid = true
-	template.KeyUsage |= x509.KeyUsageCertSign
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	certificate, err := cert.NewSelfSignedCACert(cert.Config{CommonName: "lockstep-test-cluster", NotBefore: time.Now().Add(-clockSkew)}, key)
 	if err != nil {
 		return nil, fmt.Errorf("create CA certificate: %w", err)
 	}
-	certificate, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, fmt.Errorf("parse CA certificate: %w", err)
-	}
-	return &authority{certificate: certificate, key: key, pem: encodeCertificate(der)}, nil
+	return &authority{certificate: certificate, key: key, pem: encodeCertificate(certificate.Raw)}, nil
 }
 
 // issue makes a certificate that serves on 127.0.0.1 and also identifies a client: user is the user name and groups are the
@@ -60,10 +56,17 @@ func (a *authority) issue(user string, groups ...string) (keyPair, error) {
 	if err != nil {
 		return keyPair{}, fmt.Errorf("generate key of %s: %w", user, err)
 	}
-	template := certificateTemplate(pkix.Name{CommonName: user, Organization: groups})
-	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
-	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
-	template.DNSNames = []string{"localhost"}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()),
+		Subject:      pkix.Name{CommonName: user, Organization: groups},
+		NotBefore:    now.Add(-clockSkew),
+		NotAfter:     now.Add(validity),
+		KeyUsage:     x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+		DNSNames:     []string{"localhost"},
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, key.Public(), a.key)
 	if err != nil {
 		return keyPair{}, fmt.Errorf("create certificate of %s: %w", user, err)
@@ -77,26 +80,12 @@ func (a *authority) issue(user string, groups ...string) (keyPair, error) {
 
 // write stores the pair as tls.crt and tls.key in dir, the names webhook servers expect.
 func (p keyPair) write(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+	if err := keyutil.WriteKey(filepath.Join(dir, "tls.key"), p.key); err != nil {
+		return fmt.Errorf("write key: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "tls.crt"), p.certificate, 0o600); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, "tls.key"), p.key, 0o600)
-}
-
-func certificateTemplate(subject pkix.Name) *x509.Certificate {
-	now := time.Now()
-	return &x509.Certificate{
-		SerialNumber: big.NewInt(now.UnixNano()),
-		Subject:      subject,
-		NotBefore:    now.Add(-time.Hour),
-		NotAfter:     now.Add(validity),
-		KeyUsage:     x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment,
-	}
+	return cert.WriteCert(filepath.Join(dir, "tls.crt"), p.certificate)
 }
 
 func encodeCertificate(der []byte) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der})
 }
