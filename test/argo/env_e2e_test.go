@@ -7,7 +7,6 @@ package argo
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -30,9 +29,11 @@ import (
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/grouptags"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
+	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 const (
@@ -59,11 +60,8 @@ type env struct {
 func newEnv(t *testing.T) *env {
 	t.Helper()
 	c := cluster.Shared(t)
-	e := &env{
-		t: t, cluster: c, namespace: c.Namespace(t),
-		kube: kubernetes.NewForConfigOrDie(c.RESTConfig()), lws: lwsclient.NewForConfigOrDie(c.RESTConfig()),
-		dynamic: dynamic.NewForConfigOrDie(c.RESTConfig()),
-	}
+	e := &env{t: t, cluster: c, namespace: c.Namespace(t)}
+	e.kube, e.lws, e.dynamic = suite.Clients(c)
 	t.Cleanup(func() {
 		if t.Failed() {
 			e.dump()
@@ -93,9 +91,7 @@ func (e *env) eventually(what string, check func(context.Context) error) {
 // apply writes a manifest to the test's namespace.
 func (e *env) apply(manifest string) {
 	e.t.Helper()
-	if err := e.cluster.Apply(e.t.Context(), e.namespace, []byte(manifest)); err != nil {
-		e.t.Fatal(err)
-	}
+	suite.Apply(e.t, e.cluster, e.namespace, manifest)
 }
 
 // change makes the workload or the Rollout of one test different.
@@ -121,20 +117,7 @@ func (e *env) deploy(changes ...change) {
 	for _, c := range changes {
 		maps.Copy(annotations, c.annotations)
 	}
-	e.apply(fmt.Sprintf(`
-apiVersion: leaderworkerset.x-k8s.io/v1
-kind: LeaderWorkerSet
-metadata: {name: %s}
-spec:
-  replicas: %d
-  leaderWorkerTemplate:
-    size: 2
-    workerTemplate:
-      metadata: {annotations: %s}
-      spec:
-        terminationGracePeriodSeconds: 1
-        containers: [{name: server, image: "example.com/vllm:v1"}]
-`, name, groups, asJSON(annotations)))
+	e.apply(suite.Workload(name, groups, annotations))
 	e.eventually("all groups are ready", func(ctx context.Context) error {
 		if w := e.workload(ctx); w.Status.ReadyReplicas != groups {
 			return fmt.Errorf("%d of %d are", w.Status.ReadyReplicas, groups)
@@ -192,31 +175,20 @@ const pause = "- pause: {}\n"
 // edit gives the workload another image, as GitOps would.
 func (e *env) edit(tag string, changes ...change) {
 	e.t.Helper()
-	e.eventually("the template is changed", func(ctx context.Context) error {
-		w := e.workload(ctx)
-		for _, template := range []*corev1.PodTemplateSpec{&w.Spec.LeaderWorkerTemplate.WorkerTemplate, w.Spec.LeaderWorkerTemplate.LeaderTemplate} {
-			if template == nil {
-				continue
-			}
-			template.Spec.Containers[0].Image = "example.com/vllm:" + tag
+	suite.SetImage(e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), name, tag, func(w *lws.LeaderWorkerSet) {
+		for _, template := range suite.Templates(w) {
 			for _, c := range changes {
 				for key, value := range c.annotations {
 					metav1.SetMetaDataAnnotation(&template.ObjectMeta, key, value)
 				}
 			}
 		}
-		_, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Update(ctx, w, metav1.UpdateOptions{})
-		return err
 	})
 }
 
 func (e *env) workload(ctx context.Context) *lws.LeaderWorkerSet {
 	e.t.Helper()
-	w, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	return w
+	return suite.Get(ctx, e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), name)
 }
 
 // get reads the Rollout.
@@ -241,10 +213,7 @@ func (e *env) tryGet(ctx context.Context, rollout string) (*v1alpha1.Rollout, er
 // patch is a JSON merge patch of the Rollout.
 func (e *env) patch(raw string) {
 	e.t.Helper()
-	if _, err := e.dynamic.Resource(rollouts).Namespace(e.namespace).
-		Patch(e.t.Context(), name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}); err != nil {
-		e.t.Fatal(err)
-	}
+	suite.Patch(e.t, e.dynamic.Resource(rollouts).Namespace(e.namespace), name, raw)
 }
 
 // argo runs Argo's own kubectl plugin and returns what it prints.
@@ -318,9 +287,8 @@ func (e *env) awaitAborted(tag string) {
 func (e *env) mustRest(tag string) {
 	e.t.Helper()
 	e.eventually("only the workload's groups, at "+tag+", under hold", func(ctx context.Context) error {
-		w := e.workload(ctx)
-		if rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration; rolling == nil || !release.SameRolling(*rolling, release.Hold()) {
-			return fmt.Errorf("no hold: %s", asJSON(rolling))
+		if err := suite.Held(e.workload(ctx)); err != nil {
+			return err
 		}
 		return e.only(ctx, tag)
 	})
@@ -343,8 +311,8 @@ func (e *env) only(ctx context.Context, tag string) error {
 		return fmt.Errorf("%d pods", len(pods))
 	}
 	for i := range pods {
-		if p := &pods[i]; tagOf(p) != tag || !ready(p) {
-			return fmt.Errorf("pod %s: %s, ready %t", p.Name, tagOf(p), ready(p))
+		if p := &pods[i]; grouptags.OfPod(p) != tag || !grouptags.Ready(p) {
+			return fmt.Errorf("pod %s: %s, ready %t", p.Name, grouptags.OfPod(p), grouptags.Ready(p))
 		}
 	}
 	return nil
@@ -390,7 +358,7 @@ func (e *env) counts(ctx context.Context, tag string) (stable, canary int, err e
 	}
 	whole := map[string]int{}
 	for i := range pods {
-		if p := &pods[i]; tagOf(p) == tag && ready(p) {
+		if p := &pods[i]; grouptags.OfPod(p) == tag && grouptags.Ready(p) {
 			whole[p.Labels[lws.SetNameLabelKey]+"/"+p.Labels[lws.GroupIndexLabelKey]]++
 		}
 	}
@@ -436,9 +404,7 @@ func (e *env) awaitCanary() {
 // delete deletes a Rollout.
 func (e *env) delete(rollout string) {
 	e.t.Helper()
-	if err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Delete(e.t.Context(), rollout, metav1.DeleteOptions{}); err != nil {
-		e.t.Fatal(err)
-	}
+	suite.Delete(e.t, e.dynamic.Resource(rollouts).Namespace(e.namespace), rollout)
 }
 
 // said is all that a person would read about a Rollout: its conditions, what its steps say, and its events.
@@ -507,7 +473,7 @@ func (e *env) dump() {
 	}
 	if pods, err := e.pods(ctx); err == nil {
 		for i := range pods {
-			fmt.Fprintf(&b, "pod %s: %s, ready %t\n", pods[i].Name, tagOf(&pods[i]), ready(&pods[i]))
+			fmt.Fprintf(&b, "pod %s: %s, ready %t\n", pods[i].Name, grouptags.OfPod(&pods[i]), grouptags.Ready(&pods[i]))
 		}
 	}
 	if events, err := e.kube.EventsV1().Events(e.namespace).List(ctx, metav1.ListOptions{}); err == nil {
@@ -546,24 +512,4 @@ func ran(r *v1alpha1.Rollout, i int32) v1alpha1.StepPluginStatus {
 	return v1alpha1.StepPluginStatus{}
 }
 
-func tagOf(p *corev1.Pod) string {
-	_, tag, _ := strings.Cut(p.Spec.Containers[0].Image, ":")
-	return tag
-}
-
-func ready(p *corev1.Pod) bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue && p.DeletionTimestamp == nil
-		}
-	}
-	return false
-}
-
-func asJSON(v any) string {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		return err.Error()
-	}
-	return string(raw)
-}
+func asJSON(v any) string { return text.JSON(v) }

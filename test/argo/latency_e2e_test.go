@@ -23,6 +23,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/grouptags"
 )
 
 // How long a step takes once its last group is ready: as shipped, and with steps that return at once and are called
@@ -81,7 +82,7 @@ func (e *env) stopwatch() func(steps int) []time.Duration {
 				return took
 			case event := <-pods.ResultChan():
 				p, ok := event.Object.(*corev1.Pod)
-				if ok && p.Labels[lws.SetNameLabelKey] != name && ready(p) && !known[p.Name] {
+				if ok && p.Labels[lws.SetNameLabelKey] != name && grouptags.Ready(p) && !known[p.Name] {
 					known[p.Name], last = true, time.Now()
 				}
 			case event := <-releases.ResultChan():

@@ -7,9 +7,7 @@ package batchrelease
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -28,10 +26,11 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/grouptags"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
+	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 const (
@@ -63,11 +62,8 @@ func newEnv(t *testing.T) *env {
 
 func envOf(t *testing.T, c *cluster.Cluster) *env {
 	t.Helper()
-	e := &env{
-		t: t, cluster: c, namespace: c.Namespace(t),
-		kube: kubernetes.NewForConfigOrDie(c.RESTConfig()), lws: lwsclient.NewForConfigOrDie(c.RESTConfig()),
-		dynamic: dynamic.NewForConfigOrDie(c.RESTConfig()),
-	}
+	e := &env{t: t, cluster: c, namespace: c.Namespace(t)}
+	e.kube, e.lws, e.dynamic = suite.Clients(c)
 	t.Cleanup(func() {
 		if t.Failed() {
 			e.dump()
@@ -100,27 +96,13 @@ func (e *env) eventually(what string, check func(context.Context) error) {
 
 func (e *env) apply(manifest string) {
 	e.t.Helper()
-	if err := e.cluster.Apply(e.t.Context(), e.namespace, []byte(manifest)); err != nil {
-		e.t.Fatal(err)
-	}
+	suite.Apply(e.t, e.cluster, e.namespace, manifest)
 }
 
 // deploy creates the workload with image v1, and waits for its groups.
 func (e *env) deploy() {
 	e.t.Helper()
-	e.apply(fmt.Sprintf(`
-apiVersion: leaderworkerset.x-k8s.io/v1
-kind: LeaderWorkerSet
-metadata: {name: %s}
-spec:
-  replicas: %d
-  leaderWorkerTemplate:
-    size: %d
-    workerTemplate:
-      spec:
-        terminationGracePeriodSeconds: 1
-        containers: [{name: server, image: "example.com/vllm:v1"}]
-`, name, groups, size))
+	e.apply(suite.Workload(name, groups, nil))
 	e.mustHave("v1 v1 v1 v1")
 }
 
@@ -146,25 +128,12 @@ func quarters(style string) string {
 // edit gives the workload another image, as GitOps would.
 func (e *env) edit(tag string) {
 	e.t.Helper()
-	e.eventually("the template is changed", func(ctx context.Context) error {
-		w := e.workload(ctx)
-		for _, template := range []*corev1.PodTemplateSpec{&w.Spec.LeaderWorkerTemplate.WorkerTemplate, w.Spec.LeaderWorkerTemplate.LeaderTemplate} {
-			if template != nil {
-				template.Spec.Containers[0].Image = "example.com/vllm:" + tag
-			}
-		}
-		_, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Update(ctx, w, metav1.UpdateOptions{})
-		return err
-	})
+	suite.SetImage(e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), name, tag)
 }
 
 func (e *env) workload(ctx context.Context) *lws.LeaderWorkerSet {
 	e.t.Helper()
-	w, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	return w
+	return suite.Get(ctx, e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), name)
 }
 
 func (e *env) workloads(ctx context.Context) int {
@@ -206,17 +175,12 @@ func (e *env) patch(plan string) {
 
 func (e *env) patchAll(raw string) {
 	e.t.Helper()
-	if _, err := e.dynamic.Resource(batchReleases).Namespace(e.namespace).
-		Patch(e.t.Context(), name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}); err != nil {
-		e.t.Fatal(err)
-	}
+	suite.Patch(e.t, e.dynamic.Resource(batchReleases).Namespace(e.namespace), name, raw)
 }
 
 func (e *env) remove() {
 	e.t.Helper()
-	if err := e.dynamic.Resource(batchReleases).Namespace(e.namespace).Delete(e.t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		e.t.Fatal(err)
-	}
+	suite.Delete(e.t, e.dynamic.Resource(batchReleases).Namespace(e.namespace), name)
 }
 
 // await waits for a state of a BatchRelease, of its present spec.
@@ -321,13 +285,7 @@ func (e *env) mustHave(want string) {
 
 func (e *env) mustHaveIn(workload, want string) {
 	e.t.Helper()
-	e.eventually(workload+" has groups at "+want, func(ctx context.Context) error {
-		got, err := e.tags(ctx, workload)
-		if err == nil && got != want {
-			err = fmt.Errorf("they are at %s", got)
-		}
-		return err
-	})
+	grouptags.Await(e.t, e.kube, e.namespace, lws.SetNameLabelKey+"="+workload, size, want)
 }
 
 // added is the workload that a release has added.
@@ -351,10 +309,8 @@ func (e *env) mustRest(tags string) {
 	e.t.Helper()
 	e.mustHave(tags)
 	e.eventually("the hold, and nothing else", func(ctx context.Context) error {
-		w := e.workload(ctx)
-		rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration
-		if rolling == nil || !release.SameRolling(*rolling, release.Hold()) {
-			return fmt.Errorf("no hold: %s", asJSON(rolling))
+		if err := suite.Held(e.workload(ctx)); err != nil {
+			return err
 		}
 		if n := e.workloads(ctx); n != 1 {
 			return fmt.Errorf("there are %d workloads", n)
@@ -390,12 +346,7 @@ func (e *env) mustKeep(before map[string]types.UID, indices ...int) {
 	}
 }
 
-func itoa(n int) string { return strconv.Itoa(n) }
-
-func asJSON(v any) string {
-	raw, _ := json.Marshal(v)
-	return string(raw)
-}
+func asJSON(v any) string { return text.JSON(v) }
 
 // isGone is nil if what was looked for is gone.
 func isGone(err error) error {
@@ -411,15 +362,7 @@ func isGone(err error) error {
 // dump logs what there is.
 func (e *env) dump() {
 	ctx := context.Background()
-	list, err := e.dynamic.Resource(batchReleases).Namespace(e.namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		e.t.Logf("BatchReleases: %v", err)
-		return
-	}
-	for _, o := range list.Items {
-		o.SetManagedFields(nil)
-		e.t.Logf("BatchRelease: %s", asJSON(o.Object))
-	}
+	suite.Dump(ctx, e.t, e.dynamic, e.namespace, batchReleases)
 	tags, _ := e.tags(ctx, name)
 	e.t.Logf("groups: %s\nhost:\n%s", tags, sharedLog(e.namespace))
 }

@@ -10,6 +10,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,6 +22,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 // process is a `lockstep batchrelease`.
@@ -139,13 +141,7 @@ func sharedLog(namespace string) string {
 	if shared.process == nil {
 		return ""
 	}
-	var out []string
-	for line := range strings.Lines(shared.log.String()) {
-		if strings.Contains(line, namespace) || strings.Contains(line, "level=ERROR") {
-			out = append(out, line)
-		}
-	}
-	return strings.Join(out, "")
+	return text.LinesAbout(namespace, shared.log.String())
 }
 
 // installKind installs the CRD of BatchRelease, without Kruise's manager.
@@ -171,7 +167,7 @@ func children(t *testing.T, pid int) []string {
 		}
 		// pid (name) state ppid
 		_, rest, _ := strings.Cut(string(raw), ") ")
-		if f := strings.Fields(rest); len(f) > 1 && f[1] == itoa(pid) {
+		if f := strings.Fields(rest); len(f) > 1 && f[1] == strconv.Itoa(pid) {
 			out = append(out, entry.Name())
 		}
 	}

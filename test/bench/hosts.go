@@ -18,10 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
+	runtimeclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	lockstepconfig "github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/kruise/install"
+	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 // The same release by three hosts: 4 steps without pauses, of 4 groups or of a Deployment with 4 pods, whose pods are ready at
@@ -156,8 +158,8 @@ func (h *hosts) withoutKruise(ctx context.Context) ([]hostFigures, error) {
 	admission := h.kube.AdmissionregistrationV1()
 	for _, name := range []string{"kruise-rollout-mutating-webhook-configuration", "kruise-rollout-validating-webhook-configuration"} {
 		err := errors.Join(
-			notMissing(admission.MutatingWebhookConfigurations().Delete(ctx, name, metav1.DeleteOptions{})),
-			notMissing(admission.ValidatingWebhookConfigurations().Delete(ctx, name, metav1.DeleteOptions{})),
+			runtimeclient.IgnoreNotFound(admission.MutatingWebhookConfigurations().Delete(ctx, name, metav1.DeleteOptions{})),
+			runtimeclient.IgnoreNotFound(admission.ValidatingWebhookConfigurations().Delete(ctx, name, metav1.DeleteOptions{})),
 		)
 		if err != nil {
 			return nil, fmt.Errorf("remove Kruise: %w", err)
@@ -186,13 +188,6 @@ func (h *hosts) withoutKruise(ctx context.Context) ([]hostFigures, error) {
 		return nil, err
 	}
 	return h.measure(ctx, canary, partition)
-}
-
-func notMissing(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }
 
 // steps are the four, with what is told of each.
@@ -258,7 +253,7 @@ func (h *hosts) ourHost(ctx context.Context, style string) (*way, error) {
 	return &way{
 		name: ownHost + ", " + style + " of a LeaderWorkerSet", users: []string{batchReleaseUser},
 		begin: func(ctx context.Context) error {
-			if err := notMissing(releases.Delete(ctx, w.name, metav1.DeleteOptions{})); err != nil {
+			if err := runtimeclient.IgnoreNotFound(releases.Delete(ctx, w.name, metav1.DeleteOptions{})); err != nil {
 				return err
 			}
 			if err := h.untilGone(ctx, w.name); err != nil {
@@ -269,14 +264,14 @@ func (h *hosts) ourHost(ctx context.Context, style string) (*way, error) {
 				return err
 			}
 			return h.until(ctx, batchReleaseResource, w.name, func(o *unstructured.Unstructured) bool {
-				return strings.Contains(field(o, "status", "message"), "begins when the template changes")
+				return strings.Contains(text.Field(o, "status", "message"), "begins when the template changes")
 			})
 		},
 		change: func(ctx context.Context) error { return h.change(ctx, w) },
 		follow: func(ctx context.Context) error {
 			last := fmt.Sprint(len(batches) - 1)
 			if err := h.until(ctx, batchReleaseResource, w.name, func(o *unstructured.Unstructured) bool {
-				return field(o, "status", "canaryStatus", "currentBatch") == last && field(o, "status", "canaryStatus", "batchState") == "Ready"
+				return text.Field(o, "status", "canaryStatus", "currentBatch") == last && text.Field(o, "status", "canaryStatus", "batchState") == "Ready"
 			}); err != nil {
 				return err
 			}
@@ -284,7 +279,7 @@ func (h *hosts) ourHost(ctx context.Context, style string) (*way, error) {
 			if err != nil {
 				return err
 			}
-			return h.until(ctx, batchReleaseResource, w.name, func(o *unstructured.Unstructured) bool { return field(o, "status", "phase") == "Completed" })
+			return h.until(ctx, batchReleaseResource, w.name, func(o *unstructured.Unstructured) bool { return text.Field(o, "status", "phase") == "Completed" })
 		},
 		done: func() bool { return h.pods.serves(w.name, w.image(), groups*groupSize) },
 		rest: func(ctx context.Context) error { return h.rest(ctx, w) },
@@ -349,7 +344,7 @@ func (h *hosts) once(ctx context.Context, w *way) (used window, took time.Durati
 // untilHealthy waits until Kruise says that a Rollout is over, with the pods as they should be: it says so before it begins, too.
 func (h *hosts) untilHealthy(ctx context.Context, name string, done func() bool) error {
 	return h.until(ctx, rolloutResource, name, func(o *unstructured.Unstructured) bool {
-		return field(o, "status", "phase") == "Healthy" && field(o, "status", "observedGeneration") == fmt.Sprint(o.GetGeneration()) && h.pods.now(done)
+		return text.Field(o, "status", "phase") == "Healthy" && text.Field(o, "status", "observedGeneration") == fmt.Sprint(o.GetGeneration()) && h.pods.now(done)
 	})
 }
 
@@ -378,15 +373,6 @@ func (h *hosts) untilGone(ctx context.Context, name string) error {
 		}
 		return false, err
 	})
-}
-
-// field is a field of an object as text; empty if there is none.
-func field(o *unstructured.Unstructured, path ...string) string {
-	v, found, err := unstructured.NestedFieldNoCopy(o.Object, path...)
-	if !found || err != nil {
-		return ""
-	}
-	return fmt.Sprint(v)
 }
 
 // startHost starts a host as its service account. It is not waited for: the first release is, and does not count.

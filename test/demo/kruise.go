@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/test/kruise/install"
+	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 var (
@@ -100,10 +101,4 @@ func (s *stage) kruiseSays(ctx context.Context, r *unstructured.Unstructured) (s
 }
 
 // at is a field of an object as text; empty if there is none.
-func at(o *unstructured.Unstructured, path ...string) string {
-	v, found, err := unstructured.NestedFieldNoCopy(o.Object, path...)
-	if !found || err != nil {
-		return ""
-	}
-	return fmt.Sprint(v)
-}
+func at(o *unstructured.Unstructured, path ...string) string { return text.Field(o, path...) }

@@ -23,6 +23,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // nodeResources holds what the samples of LWS ask for: 8 GPUs and 4 TPU chips a node.
@@ -63,9 +64,7 @@ func newEnv(t *testing.T) *env {
 func newEnvIn(t *testing.T, c *cluster.Cluster) *env {
 	t.Helper()
 	e := &env{t: t, cluster: c, namespace: c.Namespace(t)}
-	e.kube = kubernetes.NewForConfigOrDie(c.RESTConfig())
-	e.lws = lwsclient.NewForConfigOrDie(c.RESTConfig())
-	e.dynamic = dynamic.NewForConfigOrDie(c.RESTConfig())
+	e.kube, e.lws, e.dynamic = suite.Clients(c)
 	e.observer = observe(e)
 	t.Cleanup(func() {
 		e.observer.finish()

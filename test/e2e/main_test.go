@@ -6,7 +6,6 @@
 package e2e
 
 import (
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -16,21 +15,18 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // figuresEnv names a file that gets the figures as well, for whoever does not run go test with -v.
 const figuresEnv = "LOCKSTEP_E2E_FIGURES"
 
 // atOnce is how many tests run at once: a third of the time they wait, for backoffs, deadlines and groups that start slowly.
-const atOnce = "3"
+const atOnce = 3
 
 func TestMain(m *testing.M) {
 	start := time.Now()
-	flag.Parse()
-	if err := flag.Set("test.parallel", atOnce); err != nil {
-		panic(err)
-	}
-	code := cluster.Main(m, cluster.WithAudit(), cluster.WithNodes(16, nodeResources()))
+	code := suite.Main(m, atOnce, cluster.WithAudit(), cluster.WithNodes(16, nodeResources()))
 	driver.Cleanup()
 	figures.write(os.Stdout, time.Since(start))
 	if path := os.Getenv(figuresEnv); path != "" {

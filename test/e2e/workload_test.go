@@ -7,7 +7,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -32,6 +31,9 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/grouptags"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
+	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 // What Lockstep writes, spelled out again: a change of these is a change of the contract.
@@ -101,13 +103,7 @@ func annotated(key, value string) func(*lws.LeaderWorkerSet) {
 	}
 }
 
-func templates(w *lws.LeaderWorkerSet) []*corev1.PodTemplateSpec {
-	all := []*corev1.PodTemplateSpec{&w.Spec.LeaderWorkerTemplate.WorkerTemplate}
-	if t := w.Spec.LeaderWorkerTemplate.LeaderTemplate; t != nil {
-		all = append(all, t)
-	}
-	return all
-}
+func templates(w *lws.LeaderWorkerSet) []*corev1.PodTemplateSpec { return suite.Templates(w) }
 
 // rolling sets the user's own rolling update configuration. partition < 0: none.
 func rolling(maxUnavailable, maxSurge string, partition int32) func(*lws.LeaderWorkerSet) {
@@ -515,25 +511,9 @@ func replicasOf(w *lws.LeaderWorkerSet) int32 {
 
 func revisionOf(p *corev1.Pod) string { return p.Labels[lws.RevisionKey] }
 
-func podReady(p *corev1.Pod) bool {
-	if p.DeletionTimestamp != nil {
-		return false
-	}
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
-}
+func podReady(p *corev1.Pod) bool { return grouptags.Ready(p) }
 
-func asJSON(v any) string {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		return err.Error()
-	}
-	return string(raw)
-}
+func asJSON(v any) string { return text.JSON(v) }
 
 func show(c *pb.BatchContext) string { return prototext.MarshalOptions{}.Format(c) }
 

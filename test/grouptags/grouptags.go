@@ -6,13 +6,18 @@ package grouptags
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
 // Of is the image tags of the whole groups of this size that are ready, in the order of their indices: "v1 v1 v1 v2". What is
@@ -37,16 +42,37 @@ func Of(ctx context.Context, kube kubernetes.Interface, namespace, selector stri
 // OfGroup is the tag of the pods of one group, "-" if they are not all of them, ready, and at one.
 func OfGroup(pods []corev1.Pod, size int) string {
 	tag := ""
-	for _, p := range pods {
-		_, this, _ := strings.Cut(p.Spec.Containers[0].Image, ":")
-		ready := false
-		for _, c := range p.Status.Conditions {
-			ready = ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-		}
-		if !ready || p.DeletionTimestamp != nil || tag != "" && tag != this || len(pods) != size {
+	for i := range pods {
+		this := OfPod(&pods[i])
+		if !Ready(&pods[i]) || tag != "" && tag != this || len(pods) != size {
 			return "-"
 		}
 		tag = this
 	}
 	return tag
+}
+
+// OfPod is the tag of a pod.
+func OfPod(p *corev1.Pod) string {
+	_, tag, _ := strings.Cut(p.Spec.Containers[0].Image, ":")
+	return tag
+}
+
+// Ready reports whether a pod is ready and not being deleted.
+func Ready(p *corev1.Pod) bool {
+	return p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// Await waits until [Of] is as wanted.
+func Await(t testing.TB, kube kubernetes.Interface, namespace, selector string, size int, want string) {
+	t.Helper()
+	await.Nil(t, "groups at "+want, func(ctx context.Context) error {
+		got, err := Of(ctx, kube, namespace, selector, size)
+		if err == nil && got != want {
+			err = fmt.Errorf("they are at %s", got)
+		}
+		return err
+	})
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -19,6 +18,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 // controller is the one `lockstep kruise` of this test binary, with exactly the rights of config/kruise.
@@ -125,11 +125,5 @@ func endController(signal syscall.Signal) {
 // controllerLog is what it said about a namespace.
 func controllerLog(namespace string) string {
 	raw, _ := os.ReadFile(controller.log)
-	var out []string
-	for line := range strings.Lines(string(raw)) {
-		if strings.Contains(line, namespace) || strings.Contains(line, "level=ERROR") {
-			out = append(out, line)
-		}
-	}
-	return strings.Join(out, "")
+	return text.LinesAbout(namespace, string(raw))
 }

@@ -7,12 +7,10 @@ package kruise
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -24,11 +22,12 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/grouptags"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
+	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 const (
@@ -57,11 +56,8 @@ func newEnv(t *testing.T) *env {
 	t.Helper()
 	c := cluster.Shared(t)
 	startController(t, c)
-	e := &env{
-		t: t, cluster: c, namespace: c.Namespace(t),
-		kube: kubernetes.NewForConfigOrDie(c.RESTConfig()), lws: lwsclient.NewForConfigOrDie(c.RESTConfig()),
-		dynamic: dynamic.NewForConfigOrDie(c.RESTConfig()),
-	}
+	e := &env{t: t, cluster: c, namespace: c.Namespace(t)}
+	e.kube, e.lws, e.dynamic = suite.Clients(c)
 	t.Cleanup(func() {
 		if t.Failed() {
 			e.dump()
@@ -89,27 +85,13 @@ func (e *env) eventually(what string, check func(context.Context) error) {
 
 func (e *env) apply(manifest string) {
 	e.t.Helper()
-	if err := e.cluster.Apply(e.t.Context(), e.namespace, []byte(manifest)); err != nil {
-		e.t.Fatal(err)
-	}
+	suite.Apply(e.t, e.cluster, e.namespace, manifest)
 }
 
 // deploy creates the workload with image v1.
 func (e *env) deploy() {
 	e.t.Helper()
-	e.apply(fmt.Sprintf(`
-apiVersion: leaderworkerset.x-k8s.io/v1
-kind: LeaderWorkerSet
-metadata: {name: %s}
-spec:
-  replicas: %d
-  leaderWorkerTemplate:
-    size: %d
-    workerTemplate:
-      spec:
-        terminationGracePeriodSeconds: 1
-        containers: [{name: server, image: "example.com/vllm:v1"}]
-`, name, groups, size))
+	e.apply(suite.Workload(name, groups, nil))
 }
 
 func target(of string) string {
@@ -147,28 +129,16 @@ func indent(text string, by int) string {
 // edit gives the workload another image, as GitOps would, and perhaps labels.
 func (e *env) edit(tag string, labels ...string) {
 	e.t.Helper()
-	e.eventually("the template is changed", func(ctx context.Context) error {
-		w := e.workload(ctx)
-		for _, template := range []*corev1.PodTemplateSpec{&w.Spec.LeaderWorkerTemplate.WorkerTemplate, w.Spec.LeaderWorkerTemplate.LeaderTemplate} {
-			if template != nil {
-				template.Spec.Containers[0].Image = "example.com/vllm:" + tag
-			}
-		}
+	suite.SetImage(e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), name, tag, func(w *lws.LeaderWorkerSet) {
 		for i := 0; i+1 < len(labels); i += 2 {
 			metav1.SetMetaDataLabel(&w.ObjectMeta, labels[i], labels[i+1])
 		}
-		_, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Update(ctx, w, metav1.UpdateOptions{})
-		return err
 	})
 }
 
 func (e *env) workload(ctx context.Context) *lws.LeaderWorkerSet {
 	e.t.Helper()
-	w, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	return w
+	return suite.Get(ctx, e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), name)
 }
 
 // target reads a RolloutTarget.
@@ -196,9 +166,7 @@ func (e *env) patch(resource schema.GroupVersionResource, raw string, subresourc
 
 func (e *env) remove(resource schema.GroupVersionResource) {
 	e.t.Helper()
-	if err := e.dynamic.Resource(resource).Namespace(e.namespace).Delete(e.t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		e.t.Fatal(err)
-	}
+	suite.Delete(e.t, e.dynamic.Resource(resource).Namespace(e.namespace), name)
 }
 
 // awaitRollout waits for a state of Kruise's Rollout.
@@ -216,13 +184,7 @@ func (e *env) awaitRollout(what string, check func(*unstructured.Unstructured) b
 	})
 }
 
-func field(o *unstructured.Unstructured, path ...string) string {
-	v, _, _ := unstructured.NestedFieldNoCopy(o.Object, path...)
-	if v == nil {
-		return ""
-	}
-	return fmt.Sprint(v)
-}
+func field(o *unstructured.Unstructured, path ...string) string { return text.Field(o, path...) }
 
 func (e *env) awaitPhase(phase string) {
 	e.t.Helper()
@@ -269,21 +231,10 @@ func (e *env) awaitDone() {
 	})
 }
 
-// tags are those of the workload's groups.
-func (e *env) tags(ctx context.Context) (string, error) {
-	return grouptags.Of(ctx, e.kube, e.namespace, "", size)
-}
-
 // mustHave waits until the groups are at these tags.
 func (e *env) mustHave(want string) {
 	e.t.Helper()
-	e.eventually("groups at "+want, func(ctx context.Context) error {
-		got, err := e.tags(ctx)
-		if err == nil && got != want {
-			err = fmt.Errorf("they are at %s", got)
-		}
-		return err
-	})
+	grouptags.Await(e.t, e.kube, e.namespace, "", size, want)
 }
 
 // mustRest waits until every group is at the tag, under hold.
@@ -291,11 +242,7 @@ func (e *env) mustRest(tag string) {
 	e.t.Helper()
 	e.mustHave(strings.TrimSpace(strings.Repeat(tag+" ", groups)))
 	e.eventually("the hold", func(ctx context.Context) error {
-		w := e.workload(ctx)
-		if rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration; rolling == nil || !release.SameRolling(*rolling, release.Hold()) {
-			return fmt.Errorf("no hold: %s", asJSON(rolling))
-		}
-		return nil
+		return suite.Held(e.workload(ctx))
 	})
 }
 
@@ -313,33 +260,12 @@ func (e *env) awaitReady(of string, status metav1.ConditionStatus, reason string
 	})
 }
 
-// ignoreNotFound is nil if what was looked for is gone.
-func ignoreNotFound(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
-}
-
-func asJSON(v any) string {
-	raw, _ := json.Marshal(v)
-	return string(raw)
-}
+func asJSON(v any) string { return text.JSON(v) }
 
 // dump logs what there is.
 func (e *env) dump() {
 	ctx := context.Background()
-	for _, r := range []schema.GroupVersionResource{rollouts, targets, {Group: "rollouts.kruise.io", Version: "v1beta1", Resource: "batchreleases"}} {
-		list, err := e.dynamic.Resource(r).Namespace(e.namespace).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			e.t.Logf("%s: %v", r.Resource, err)
-			continue
-		}
-		for _, o := range list.Items {
-			o.SetManagedFields(nil)
-			e.t.Logf("%s: %s", r.Resource, asJSON(o.Object))
-		}
-	}
-	tags, _ := e.tags(ctx)
+	suite.Dump(ctx, e.t, e.dynamic, e.namespace, rollouts, targets, rollouts.GroupVersion().WithResource("batchreleases"))
+	tags, _ := grouptags.Of(ctx, e.kube, e.namespace, "", size)
 	e.t.Logf("groups: %s\ncontroller:\n%s", tags, controllerLog(e.namespace))
 }

@@ -7,24 +7,20 @@ package kruise
 
 import (
 	"context"
-	"flag"
 	"os"
 	"testing"
 
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/kruise/install"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
-// parallel is how many tests run at once. They wait for most of their time.
-const parallel = "6"
+// parallel is how many tests run at once.
+const parallel = 6
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	if err := flag.Set("test.parallel", parallel); err != nil {
-		panic(err)
-	}
-	code := cluster.Main(m, cluster.WithGatewayAPI(), cluster.WithKruise(rights))
+	code := suite.Main(m, parallel, cluster.WithGatewayAPI(), cluster.WithKruise(rights))
 	stopController()
 	stopServer()
 	driver.Cleanup()

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 )
@@ -76,7 +77,7 @@ func (e *env) mustBeGivenBack() {
 		if err == nil {
 			return errors.New("it is there")
 		}
-		return ignoreNotFound(err)
+		return client.IgnoreNotFound(err)
 	})
 	w := e.workload(e.t.Context())
 	if rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration; rolling != nil && release.SameRolling(*rolling, release.Hold()) {

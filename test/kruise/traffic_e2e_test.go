@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-rollouts/lockstep/test/grouptags"
 )
@@ -73,7 +74,7 @@ func TestKruiseRoutesTraffic(t *testing.T) {
 		if err == nil {
 			return errors.New("it is there")
 		}
-		return ignoreNotFound(err)
+		return client.IgnoreNotFound(err)
 	})
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/load"
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // pods is the one server of all pods: there is one port.
@@ -56,9 +57,7 @@ func newEnv(t *testing.T) *env {
 
 func (e *env) apply(format string, args ...any) {
 	e.t.Helper()
-	if err := e.cluster.Apply(e.t.Context(), e.namespace, fmt.Appendf(nil, format, args...)); err != nil {
-		e.t.Fatal(err)
-	}
+	suite.Apply(e.t, e.cluster, e.namespace, fmt.Sprintf(format, args...))
 }
 
 func (e *env) eventually(what string, check func(context.Context) error) {

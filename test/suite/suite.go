@@ -1,0 +1,151 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package suite is what the end-to-end suites share: their TestMain, clients, the workload vllm and what its user does to it.
+package suite
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"strconv"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
+	lwsv1 "sigs.k8s.io/lws/client-go/clientset/versioned/typed/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/text"
+)
+
+// Main is [cluster.Main] with so many tests at once. They wait most of their time, so there can be more than processors.
+func Main(m *testing.M, parallel int, opts ...cluster.Option) int {
+	flag.Parse()
+	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
+		panic(err)
+	}
+	return cluster.Main(m, opts...)
+}
+
+// Clients returns clients with the rights of the cluster's administrator.
+func Clients(c *cluster.Cluster) (kubernetes.Interface, lwsclient.Interface, dynamic.Interface) {
+	cfg := c.RESTConfig()
+	return kubernetes.NewForConfigOrDie(cfg), lwsclient.NewForConfigOrDie(cfg), dynamic.NewForConfigOrDie(cfg)
+}
+
+// Apply writes a manifest to a namespace.
+func Apply(t testing.TB, c *cluster.Cluster, namespace, manifest string) {
+	t.Helper()
+	if err := c.Apply(t.Context(), namespace, []byte(manifest)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Workload is the manifest of a LeaderWorkerSet of groups of two pods with these annotations and the image example.com/vllm:v1.
+func Workload(name string, groups int, annotations map[string]string) string {
+	if annotations == nil {
+		annotations = map[string]string{} // the API server refuses null
+	}
+	return fmt.Sprintf(`
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: %s}
+spec:
+  replicas: %d
+  leaderWorkerTemplate:
+    size: 2
+    workerTemplate:
+      metadata: {annotations: %s}
+      spec:
+        terminationGracePeriodSeconds: 1
+        containers: [{name: server, image: "example.com/vllm:v1"}]
+`, name, groups, text.JSON(annotations))
+}
+
+// Templates are the pod templates of a LeaderWorkerSet: the workers', and the leader's if it has one.
+func Templates(w *lws.LeaderWorkerSet) []*corev1.PodTemplateSpec {
+	all := []*corev1.PodTemplateSpec{&w.Spec.LeaderWorkerTemplate.WorkerTemplate}
+	if leader := w.Spec.LeaderWorkerTemplate.LeaderTemplate; leader != nil {
+		all = append(all, leader)
+	}
+	return all
+}
+
+// SetImage changes a LeaderWorkerSet to the image example.com/vllm with this tag, as GitOps would, and in other ways in the same write.
+func SetImage(t testing.TB, sets lwsv1.LeaderWorkerSetInterface, name, tag string, changes ...func(*lws.LeaderWorkerSet)) {
+	t.Helper()
+	await.Nil(t, "the template is changed", func(ctx context.Context) error {
+		w, err := sets.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, template := range Templates(w) {
+			template.Spec.Containers[0].Image = "example.com/vllm:" + tag
+		}
+		for _, change := range changes {
+			change(w)
+		}
+		_, err = sets.Update(ctx, w, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+// Get reads a LeaderWorkerSet.
+func Get(ctx context.Context, t testing.TB, sets lwsv1.LeaderWorkerSetInterface, name string) *lws.LeaderWorkerSet {
+	t.Helper()
+	w, err := sets.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// Held returns an error that shows the rolling update configuration of a LeaderWorkerSet that is not held.
+func Held(w *lws.LeaderWorkerSet) error {
+	rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration
+	if rolling == nil || !release.SameRolling(*rolling, release.Hold()) {
+		return fmt.Errorf("no hold: %s", text.JSON(rolling))
+	}
+	return nil
+}
+
+// Patch is a JSON merge patch of an object.
+func Patch(t testing.TB, objects dynamic.ResourceInterface, name, raw string) {
+	t.Helper()
+	if _, err := objects.Patch(t.Context(), name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Delete deletes an object, and does not wait until it is gone.
+func Delete(t testing.TB, objects dynamic.ResourceInterface, name string) {
+	t.Helper()
+	if err := objects.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Dump logs all objects of some kinds in a namespace, without managedFields.
+func Dump(ctx context.Context, t testing.TB, client dynamic.Interface, namespace string, kinds ...schema.GroupVersionResource) {
+	t.Helper()
+	for _, kind := range kinds {
+		list, err := client.Resource(kind).Namespace(namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			t.Logf("%s: %v", kind.Resource, err)
+			continue
+		}
+		for _, o := range list.Items {
+			o.SetManagedFields(nil)
+			t.Logf("%s: %s", kind.Resource, text.JSON(o.Object))
+		}
+	}
+}
