@@ -9,9 +9,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +22,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
 const (
@@ -32,7 +31,9 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(cluster.Main(m))
+	code := cluster.Main(m)
+	driver.Cleanup()
+	os.Exit(code)
 }
 
 // env is one test's namespace with the examples' workload in it.
@@ -97,25 +98,14 @@ func (e *env) permit(c *cluster.Cluster) {
 	})
 }
 
-var built struct {
-	sync.Once
-	path string
-	err  error
-}
-
-// binary builds lockstep once for all tests.
+// binary returns the path of the lockstep under test.
 func binary(t *testing.T) string {
 	t.Helper()
-	built.Do(func() {
-		built.path = filepath.Join(cluster.Shared(t).Dir(), "lockstep")
-		cmd := exec.Command("go", "build", "-o", built.path, "../cmd/lockstep")
-		cmd.Stderr = os.Stderr
-		built.err = cmd.Run()
-	})
-	if built.err != nil {
-		t.Fatalf("build lockstep: %v", built.err)
+	path, err := driver.Binary()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return built.path
+	return path
 }
 
 // eventually waits until check returns nil and fails with its last error otherwise.
