@@ -9,13 +9,17 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
 
+	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
@@ -111,6 +115,39 @@ func TestVersionOfTheBuild(t *testing.T) {
 	}
 }
 
+func TestVersionCommand(t *testing.T) {
+	l := runLockstep(t.Context(), t, nil, "version")
+	for _, want := range []string{version(), runtime.Version(), "lockstep.v1alpha1", "LeaderWorkerSet  " + compatibility.LWS.Default() + ", "} {
+		if !strings.Contains(l.stdout, want) {
+			t.Errorf("lockstep version lacks %q:\n%s", want, l.stdout)
+		}
+	}
+	if l.code != 0 || l.stderr != "" || l.config != nil {
+		t.Errorf("code %d, stderr %q, config %v; want success without a cluster", l.code, l.stderr, l.config)
+	}
+}
+
+func TestVersionDocument(t *testing.T) {
+	want := versionDocument{Version: version(), GoVersion: runtime.Version(), Contract: "lockstep.v1alpha1", Tested: map[string][]string{
+		"kubernetes": compatibility.Kubernetes.Versions, "lws": compatibility.LWS.Versions,
+		"argoRollouts": compatibility.ArgoRollouts.Versions, "kruiseRollouts": compatibility.KruiseRollouts.Versions,
+		"gatewayAPI": compatibility.GatewayAPI.Versions,
+	}}
+	for _, format := range []string{"json", "yaml"} {
+		l := runLockstep(t.Context(), t, nil, "version", "-o", format)
+		var got versionDocument
+		if err := yaml.UnmarshalStrict([]byte(l.stdout), &got); err != nil || l.code != 0 {
+			t.Fatalf("-o %s: code %d, %v\n%s%s", format, l.code, err, l.stdout, l.stderr)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("-o %s: (-want +got)\n%s", format, diff)
+		}
+		if lines := strings.Count(l.stdout, "\n"); format == "json" && lines != 1 {
+			t.Errorf("-o json wrote %d lines, want 1", lines)
+		}
+	}
+}
+
 func TestWrongCommandLine(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -121,6 +158,7 @@ func TestWrongCommandLine(t *testing.T) {
 		{"flag", "a typo must not be ignored", []string{"--kubeconfg=x"}, "--kubeconfg"},
 		{"flag of a command", "a typo must not be ignored", []string{"serve", "--lissten=x"}, "--lissten"},
 		{"command", "a typo must not print an explanation and succeed", []string{"sevre"}, "sevre"},
+		{"format of a document", "a typo must not print text for people", []string{"version", "-o", "xml"}, "xml"},
 		{"argument", "serve takes none", []string{"serve", "x"}, `"x"`},
 		{"log level", "logs are not lost to a typo", []string{"serve", "--log-level=loud"}, "loud"},
 		{"log format", "logs are not garbled by a typo", []string{"serve", "--log-format=xml"}, "xml"},

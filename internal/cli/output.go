@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -129,9 +130,23 @@ func writeMessage(w io.Writer, m proto.Message, format view.Format) error {
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", m.ProtoReflect().Descriptor().Name(), err)
 	}
+	return writeJSON(w, text, format)
+}
+
+// writeDocument writes a document of the program's own for programs.
+func writeDocument(w io.Writer, document any, format view.Format) error {
+	text, err := json.Marshal(document)
+	if err != nil {
+		return fmt.Errorf("encode %T: %w", document, err)
+	}
+	return writeJSON(w, text, format)
+}
+
+// writeJSON writes one JSON document as a line, or as YAML.
+func writeJSON(w io.Writer, text []byte, format view.Format) (err error) {
 	if format == view.FormatYAML {
 		if text, err = yaml.JSONToYAML(text); err != nil {
-			return fmt.Errorf("encode %s: %w", m.ProtoReflect().Descriptor().Name(), err)
+			return fmt.Errorf("encode YAML: %w", err)
 		}
 	} else {
 		text = append(text, '\n')

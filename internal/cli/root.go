@@ -77,6 +77,7 @@ func commands() []func(*options) *cobra.Command {
 		newBatchReleaseCommand,
 		newInstallCommand,
 		newChecksumCommand,
+		newVersionCommand,
 		newExitCodesTopic,
 	}
 }

@@ -3,7 +3,19 @@
 
 package cli
 
-import "runtime/debug"
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
 
 // buildVersion is set by the linker, see the Makefile: what `git describe` said. Empty: it was built without.
 var buildVersion string
@@ -19,4 +31,60 @@ func version() string {
 		return "(devel)"
 	}
 	return info.Main.Version
+}
+
+// versionDocument is what `lockstep version` writes for programs.
+type versionDocument struct {
+	Version   string `json:"version"`
+	GoVersion string `json:"goVersion"`
+	// Contract is the protobuf package of the driver contract.
+	Contract string `json:"contract"`
+	// Tested has the tested versions of each component by its key, the default first.
+	Tested map[string][]string `json:"tested"`
+}
+
+func newVersionDocument() versionDocument {
+	d := versionDocument{Version: version(), GoVersion: runtime.Version(), Contract: contract(), Tested: map[string][]string{}}
+	for _, c := range compatibility.All() {
+		d.Tested[c.Key] = c.Versions
+	}
+	return d
+}
+
+// contract returns the protobuf package of the contract that the program serves.
+func contract() string { return string(pb.File_lockstep_v1alpha1_driver_proto.Package()) }
+
+// newVersionCommand makes `lockstep version`.
+func newVersionCommand(o *options) *cobra.Command {
+	var output outputFlags
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the program's version, the contract's, and those of Kubernetes, LWS and the hosts that are tested",
+		Long: `Print the version of the program, the Go version that built it, the version of the contract, and the versions of Kubernetes,
+LeaderWorkerSet, the hosts and the Gateway API that Lockstep is tested with. The first version of each is the default of the
+tests. The command does not contact a cluster or a driver.`,
+		Example: "  lockstep version\n  lockstep version -o json | jq -r .tested.lws[]",
+		Args:    noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if err := output.check(); err != nil {
+				return err
+			}
+			if output.format != "" {
+				return writeDocument(o.stdout, newVersionDocument(), view.Format(output.format))
+			}
+			return writeVersions(o)
+		},
+	}
+	output.add(cmd, false)
+	return cmd
+}
+
+// writeVersions writes the versions for people.
+func writeVersions(o *options) error {
+	w := tabwriter.NewWriter(o.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "lockstep\t%s\nGo\t%s\ncontract\t%s\n\ntested with\n", version(), runtime.Version(), contract())
+	for _, c := range compatibility.All() {
+		fmt.Fprintf(w, "%s\t%s\n", c.Name, strings.Join(c.Versions, ", "))
+	}
+	return w.Flush() //nolint:wrapcheck // the caller's own stream
 }
