@@ -45,8 +45,13 @@ FUZZTIME ?= 10s
 PARTS   ?= start,release,scale
 # 1: `make demo` routes real requests through a gateway.
 TRAFFIC ?=
-# Who decides in `make demo`: grpc (lockstep release) or argo (Argo Rollouts).
+# Who decides in `make demo`: grpc (lockstep release), argo (Argo Rollouts) or kruise (Kruise Rollouts).
 HOST    ?= grpc
+# `make demo` runs on an existing cluster when make's command line has KUBECONFIG=FILE; CONTEXT, YES=1, IMAGE and NEW_IMAGE are taken
+# from there too, and never from the environment: $(call given,VARIABLE,FLAG).
+given   = $(if $(filter command,$(origin $(1))),$(2) '$($(1))')
+EXISTING = $(strip $(call given,KUBECONFIG,-kubeconfig) $(call given,CONTEXT,-context) $(call given,IMAGE,-image) \
+	$(call given,NEW_IMAGE,-new-image) $(if $(call given,YES,),$(if $(filter 1,$(YES)),-yes)))
 
 .PHONY: help
 help: ## Show this list.
@@ -60,8 +65,8 @@ bin/lockstep:
 	$(GO) build -ldflags '$(LDFLAGS)' -o $@ ./cmd/lockstep
 
 .PHONY: demo
-demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, HOST=argo or kruise by those.
-	$(GO) run ./test/demo -lockstep bin/lockstep -style '$(STYLE)' -host '$(HOST)' $(if $(filter 1,$(TRAFFIC)),-traffic)
+demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, HOST=argo or kruise by those, KUBECONFIG=FILE on your cluster.
+	$(GO) run ./test/demo -lockstep bin/lockstep -style '$(STYLE)' -host '$(HOST)' $(if $(filter 1,$(TRAFFIC)),-traffic) $(EXISTING)
 
 .PHONY: cluster
 cluster: ## Start the real control plane, print its KUBECONFIG, stay up until Ctrl-C.

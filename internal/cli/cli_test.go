@@ -158,7 +158,7 @@ func TestWrongCommandLine(t *testing.T) {
 		{"flag", "a typo must not be ignored", []string{"--kubeconfg=x"}, "--kubeconfg"},
 		{"flag of a command", "a typo must not be ignored", []string{"serve", "--lissten=x"}, "--lissten"},
 		{"command", "a typo must not print an explanation and succeed", []string{"sevre"}, "sevre"},
-		{"format of a document", "a typo must not print text for people", []string{"version", "-o", "xml"}, "xml"},
+		{"format of a document", "a typo must not print plain text", []string{"version", "-o", "xml"}, "xml"},
 		{"argument", "serve takes none", []string{"serve", "x"}, `"x"`},
 		{"log level", "logs are not lost to a typo", []string{"serve", "--log-level=loud"}, "loud"},
 		{"log format", "logs are not garbled by a typo", []string{"serve", "--log-format=xml"}, "xml"},

@@ -79,7 +79,7 @@ tests. The command does not contact a cluster or a driver.`,
 	return cmd
 }
 
-// writeVersions writes the versions for people.
+// writeVersions writes the versions as a table.
 func writeVersions(o *options) error {
 	w := tabwriter.NewWriter(o.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "lockstep\t%s\nGo\t%s\ncontract\t%s\n\ntested with\n", version(), runtime.Version(), contract())

@@ -63,7 +63,7 @@ func (s *stage) compose(ctx context.Context) error {
 			fmt.Fprintf(&steps, "      - pause: {duration: %s}\n", s.script.pause)
 		}
 	}
-	if err := s.cluster.Apply(ctx, namespace, fmt.Appendf(nil, rollout, name, steps.String())); err != nil {
+	if err := s.cluster.Apply(ctx, s.namespace, fmt.Appendf(nil, rollout, name, steps.String())); err != nil {
 		return err
 	}
 	fmt.Fprint(s.out, steps.String())
@@ -88,7 +88,7 @@ func (s *stage) argoSays(ctx context.Context, _ *unstructured.Unstructured) (str
 	if err != nil {
 		return "", err
 	}
-	get := exec.CommandContext(ctx, kubectl, "get", "rollout", name, "--no-color", "--namespace", namespace, "--kubeconfig", s.cluster.Kubeconfig())
+	get := exec.CommandContext(ctx, kubectl, "get", "rollout", name, "--no-color", "--namespace", s.namespace, "--kubeconfig", s.cluster.Kubeconfig())
 	text, err := get.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("kubectl argo rollouts get rollout: %w: %s", err, text)

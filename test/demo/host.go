@@ -50,7 +50,7 @@ func (s *stage) watch(ctx context.Context, host rollouts, done func(*unstructure
 	ctx, cancel := context.WithTimeout(ctx, 10*patience)
 	defer cancel()
 	for last, lines := "", 0; ; {
-		r, err := client.Resource(host.resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+		r, err := client.Resource(host.resource).Namespace(s.namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("get Rollout: %w", err)
 		}
@@ -91,7 +91,7 @@ func beside(left, right string) string {
 
 // groups are the pods of the workload and of its canary.
 func (s *stage) groups(ctx context.Context) string {
-	list, err := s.core.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey})
+	list, err := s.core.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey})
 	if err != nil {
 		return err.Error()
 	}

@@ -58,7 +58,7 @@ func (s *stage) target(ctx context.Context) error {
 	for _, batch := range strings.Split(s.script.batches, ",") {
 		steps = append(steps, fmt.Sprintf("{replicas: %s, pause: {duration: %d}}", batch, int(pause.Seconds())))
 	}
-	if err := s.cluster.Apply(ctx, namespace, install.Rollout(name, steps...)); err != nil {
+	if err := s.cluster.Apply(ctx, s.namespace, install.Rollout(name, steps...)); err != nil {
 		return err
 	}
 	for _, step := range steps {
@@ -83,7 +83,7 @@ func (s *stage) kruiseSays(ctx context.Context, r *unstructured.Unstructured) (s
 	if err != nil {
 		return "", fmt.Errorf("create client: %w", err)
 	}
-	t, err := client.Resource(rolloutTargets).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	t, err := client.Resource(rolloutTargets).Namespace(s.namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("get RolloutTarget: %w", err)
 	}

@@ -5,10 +5,14 @@
 // groups, changes its model image, and has `lockstep release` take it through a whole canary release over gRPC. With
 // -traffic it does so under real requests, through a gateway, and says what became of each. With -host argo it is Argo
 // Rollouts that decides when, and its own kubectl plugin that shows how it goes; with -host kruise it is Kruise Rollouts.
+//
+// With -kubeconfig it runs on an existing cluster that has LeaderWorkerSet: it says what it will create, asks, and deletes that at its
+// end. It never reads $KUBECONFIG.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -17,15 +21,21 @@ import (
 	"slices"
 	"syscall"
 
+	"k8s.io/client-go/tools/clientcmd"
+
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/netns"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	c := parse(os.Args[1:])
-	if c.host != "grpc" && (c.host != "argo" && c.host != "kruise" || c.traffic) {
-		fmt.Fprintf(os.Stderr, "demo: the host is grpc, or argo or kruise without traffic, not %q\n", c.host)
+	// What the demo starts finds the cluster by a flag, and never another one by the environment.
+	_ = os.Unsetenv(clientcmd.RecommendedConfigPathEnvVar)
+	// A reader of the output that ends, as in `make demo | head`, must not end the demo before it has deleted what it created.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), signals()...)
+	c, err := parse(os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(2)
 	}
 	code := start(ctx, c)
@@ -33,10 +43,13 @@ func main() {
 	os.Exit(code)
 }
 
+// signals are those that end the demo.
+func signals() []os.Signal { return []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} }
+
 // start plays the demo: with traffic in a network namespace, where every pod has an address that answers.
 func start(ctx context.Context, c script) int {
 	play := func() int {
-		if err := run(ctx, c, os.Stdout); err != nil && ctx.Err() == nil {
+		if err := run(ctx, c, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, "demo:", err)
 			return 1
 		}
@@ -58,9 +71,14 @@ type script struct {
 	pause    string
 	keep     bool
 	traffic  bool
+	// existing: the demo runs on the cluster of kubeconfig and context. yes: without asking.
+	existing            bool
+	kubeconfig, context string
+	yes                 bool
+	image, newImage     string
 }
 
-func parse(args []string) script {
+func parse(args []string) (script, error) {
 	var c script
 	flags := flag.NewFlagSet("demo", flag.ExitOnError)
 	flags.StringVar(&c.lockstep, "lockstep", "bin/lockstep", "the lockstep binary")
@@ -70,7 +88,15 @@ func parse(args []string) script {
 	flags.StringVar(&c.pause, "pause", "", "pause between batches (default: 2s, and 5s with traffic)")
 	flags.BoolVar(&c.keep, "keep", false, "leave the control plane up afterwards, until Ctrl-C")
 	flags.BoolVar(&c.traffic, "traffic", false, "route real requests through a gateway, and count them")
+	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "run on the existing cluster of this kubeconfig, which must have LeaderWorkerSet")
+	flags.StringVar(&c.context, "context", "", "with -kubeconfig: its context (default: the current one)")
+	flags.BoolVar(&c.yes, "yes", false, "with -kubeconfig: create without asking")
+	flags.StringVar(&c.image, "image", "registry.k8s.io/pause:3.10", "with -kubeconfig: the image that the pods run first")
+	flags.StringVar(&c.newImage, "new-image", "registry.k8s.io/pause:3.10.1", "with -kubeconfig: the image that is released")
 	_ = flags.Parse(args) // ExitOnError
+	given := map[string]bool{}
+	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	c.existing = given["kubeconfig"]
 	if c.pause == "" {
 		c.pause = "2s"
 		if c.traffic {
@@ -78,7 +104,37 @@ func parse(args []string) script {
 			c.pause = "5s"
 		}
 	}
-	return c
+	return c, c.check(given)
+}
+
+// check refuses flags that do not fit together.
+func (c script) check(given map[string]bool) error {
+	if c.host != "grpc" && (c.host != "argo" && c.host != "kruise" || c.traffic) {
+		return fmt.Errorf("the host is grpc, or argo or kruise without traffic, not %q", c.host)
+	}
+	if !c.existing {
+		for _, flag := range []string{"context", "image", "new-image"} {
+			if given[flag] {
+				return fmt.Errorf("-%s needs -kubeconfig (with make: KUBECONFIG=FILE on its command line); "+
+					"without it the demo runs on a control plane of its own", flag)
+			}
+		}
+		return nil
+	}
+	const alone = "leave out -kubeconfig (KUBECONFIG=), so that the demo starts a control plane of its own"
+	switch {
+	case c.kubeconfig == "":
+		return errors.New("-kubeconfig (KUBECONFIG=) is empty: give the path of a kubeconfig, or leave it out")
+	case c.host != "grpc":
+		return fmt.Errorf("-host %s (HOST=%s) would change the installation of its controller in an existing cluster: %s", c.host, c.host, alone)
+	case c.traffic:
+		return fmt.Errorf("-traffic (TRAFFIC=1) needs a gateway whose network the demo controls: %s", alone)
+	case c.keep:
+		return fmt.Errorf("-keep keeps a control plane, and of an existing cluster the demo keeps nothing: %s", alone)
+	case c.image == "" || c.newImage == "" || c.image == c.newImage:
+		return fmt.Errorf("-image %q and -new-image %q must be two different images", c.image, c.newImage)
+	}
+	return nil
 }
 
 // scene is a part of the story.
@@ -89,6 +145,9 @@ type scene struct {
 
 // scenes are the story. With traffic, it has a gateway, and an end that counts.
 func (s *stage) scenes() []scene {
+	if s.script.existing {
+		return s.existingScenes()
+	}
 	switch s.script.host {
 	case "argo":
 		return s.argoScenes()
@@ -112,10 +171,29 @@ func (s *stage) scenes() []scene {
 	return append(story, scene{"What became of the requests", s.reckon})
 }
 
-// run is the story, told as it happens.
-func run(ctx context.Context, c script, out io.Writer) error {
+// existingScenes are the story on an existing cluster.
+func (s *stage) existingScenes() []scene {
+	return []scene{
+		{"An existing cluster", s.inspect},
+		{"A namespace for the demo, and the driver's rights in it", s.prepare},
+		{"A LeaderWorkerSet: 4 groups of 2 pods", s.deploy},
+		{"The Lockstep driver, on a unix socket of this machine", s.serve},
+		{"Adopt: from now on a change of the template moves no group by itself", s.adopt},
+		{"A new image, as GitOps would bring it. Nothing moves", s.edit},
+		{"The release: batch by batch, over gRPC", s.release},
+		{"What is left: every group at the new revision, no canary, the hold", s.summary},
+	}
+}
+
+// run is the story, told as it happens. That it was interrupted is no error; that something of it is left is one.
+func run(ctx context.Context, c script, out io.Writer) (err error) {
 	s := &stage{script: c, out: out}
-	defer s.close()
+	defer func() {
+		if ctx.Err() != nil {
+			err = nil
+		}
+		err = errors.Join(err, s.close())
+	}()
 	for _, scene := range s.scenes() {
 		fmt.Fprintf(out, "\n== %s\n", scene.title)
 		if err := scene.play(ctx); err != nil {

@@ -68,7 +68,7 @@ type requests struct {
 // open lets requests flow.
 func (s *stage) open(ctx context.Context) error {
 	manifest := fmt.Appendf(nil, route, name, podserver.Port, cluster.GatewayName, cluster.GatewayNamespace, hostname)
-	if err := s.cluster.Apply(ctx, namespace, manifest); err != nil {
+	if err := s.cluster.Apply(ctx, s.namespace, manifest); err != nil {
 		return err
 	}
 	pods, err := podserver.Start(ctx, s.cluster.RESTConfig())

@@ -12,12 +12,14 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -26,6 +28,7 @@ import (
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/kruise/install"
@@ -35,9 +38,8 @@ import (
 var workload []byte
 
 const (
-	namespace = "default"
-	name      = "vllm"
-	patience  = 2 * time.Minute
+	name     = "vllm"
+	patience = 2 * time.Minute
 )
 
 // stage is what the scenes share.
@@ -45,7 +47,13 @@ type stage struct {
 	script script
 	out    io.Writer
 
+	// cluster is the demo's own control plane; nil on an existing cluster, and until it runs.
 	cluster *cluster.Cluster
+	// existing is the cluster that the user named; nil without one.
+	existing *existing
+	// namespace is the workload's; dir has the driver's socket, kubeconfig and log.
+	namespace, dir string
+
 	core    kubernetes.Interface
 	sets    lwsclient.Interface
 	address string
@@ -69,7 +77,7 @@ func (s *stage) raise(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.cluster = c
+	s.cluster, s.namespace, s.dir = c, metav1.NamespaceDefault, c.Dir()
 	if s.core, err = kubernetes.NewForConfig(c.RESTConfig()); err != nil {
 		return err
 	}
@@ -78,36 +86,80 @@ func (s *stage) raise(ctx context.Context) error {
 }
 
 func (s *stage) deploy(ctx context.Context) error {
-	manifest := workload
-	if s.script.traffic {
-		manifest = graceful(manifest)
-	}
-	if err := s.cluster.Apply(ctx, namespace, manifest); err != nil {
+	if err := s.create(ctx); err != nil {
 		return err
 	}
+	limit := patience
+	if s.existing != nil {
+		limit = 5 * time.Minute // its kubelets pull the image
+	}
 	start := time.Now()
-	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		w, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).Get(ctx, name, metav1.GetOptions{})
-		return err == nil && w.Status.ReadyReplicas == *w.Spec.Replicas, nil
+	var tooOld error
+	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, limit, true, func(ctx context.Context) (bool, error) {
+		w, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Get(ctx, name, metav1.GetOptions{})
+		if err == nil && preflight.TooOld(w) {
+			tooOld = errTooOld
+		}
+		return err == nil && w.Status.ReadyReplicas == *w.Spec.Replicas, tooOld
 	})
+	if tooOld != nil {
+		return tooOld
+	}
 	if err != nil {
-		return fmt.Errorf("wait for the groups of %s: %w", name, err)
+		return fmt.Errorf("wait for the groups of %s: %w%s", name, err, s.unready())
 	}
 	fmt.Fprintf(s.out, "all groups ready after %s\n", time.Since(start).Round(100*time.Millisecond))
 	return nil
 }
 
-func (s *stage) serve(ctx context.Context) error {
-	manifest, err := config.RBAC()
+// create creates the workload.
+func (s *stage) create(ctx context.Context) error {
+	if s.existing != nil {
+		return s.existing.createWorkload(ctx, s.script.image)
+	}
+	manifest := workload
+	if s.script.traffic {
+		manifest = graceful(manifest)
+	}
+	return s.cluster.Apply(ctx, s.namespace, manifest)
+}
+
+// unready says why pods are not ready, as the cluster reports it; empty if it reports nothing.
+func (s *stage) unready() string {
+	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+	defer cancel()
+	list, err := s.core.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + name})
 	if err != nil {
-		return err
+		return ""
 	}
-	if err := s.cluster.Apply(ctx, config.Namespace, manifest); err != nil {
-		return err
+	var b strings.Builder
+	for i := range list.Items {
+		p := &list.Items[i]
+		for _, c := range p.Status.ContainerStatuses {
+			if waiting := c.State.Waiting; waiting != nil {
+				fmt.Fprintf(&b, "\n  pod %s: %s: %s", p.Name, waiting.Reason, waiting.Message)
+			}
+		}
+		for _, c := range p.Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+				fmt.Fprintf(&b, "\n  pod %s: %s: %s", p.Name, c.Reason, c.Message)
+			}
+		}
 	}
-	socket := filepath.Join(s.cluster.Dir(), "lockstep.sock")
+	return b.String()
+}
+
+func (s *stage) serve(ctx context.Context) error {
+	socket := filepath.Join(s.dir, "lockstep.sock")
 	s.address = "unix://" + socket
-	log, err := s.start(ctx, config.ServiceAccount, "serve", "--listen", s.address)
+	args := []string{"serve", "--listen", s.address}
+	var log string
+	var err error
+	if s.existing != nil {
+		log, err = s.startOnExisting(ctx, append(args, "--namespace", s.namespace)...)
+	} else {
+		log, err = s.startWithRBAC(ctx, args...)
+	}
 	if err != nil {
 		return err
 	}
@@ -122,23 +174,55 @@ func (s *stage) serve(ctx context.Context) error {
 	return nil
 }
 
+// startWithRBAC installs config/rbac in the demo's control plane, and starts Lockstep with its rights.
+func (s *stage) startWithRBAC(ctx context.Context, args ...string) (log string, err error) {
+	manifest, err := config.RBAC()
+	if err != nil {
+		return "", err
+	}
+	if err := s.cluster.Apply(ctx, config.Namespace, manifest); err != nil {
+		return "", err
+	}
+	return s.start(ctx, config.ServiceAccount, args...)
+}
+
 // start starts Lockstep with the rights of one of its service accounts, and tells where its log is.
 func (s *stage) start(ctx context.Context, account string, args ...string) (log string, err error) {
 	cfg, err := s.cluster.ServiceAccountConfig(ctx, config.Namespace, account)
 	if err != nil {
 		return "", err
 	}
-	kubeconfig := filepath.Join(s.cluster.Dir(), "driver.kubeconfig")
+	kubeconfig := s.driverKubeconfig()
 	if err := cluster.WriteKubeconfig(cfg, kubeconfig); err != nil {
 		return "", err
 	}
-	file, err := os.Create(filepath.Join(s.cluster.Dir(), "driver.log"))
+	return s.startWith(kubeconfig, args...)
+}
+
+// startOnExisting starts Lockstep with its account in the demo's namespace, or with the user's rights.
+func (s *stage) startOnExisting(ctx context.Context, args ...string) (log string, err error) {
+	kubeconfig := s.driverKubeconfig()
+	if err := s.existing.driverKubeconfig(ctx, kubeconfig); err != nil {
+		return "", err
+	}
+	return s.startWith(kubeconfig, args...)
+}
+
+func (s *stage) driverKubeconfig() string { return filepath.Join(s.dir, "driver.kubeconfig") }
+
+func (s *stage) driverLog() string { return filepath.Join(s.dir, "driver.log") }
+
+// startWith starts Lockstep with a kubeconfig, and tells where its log is.
+func (s *stage) startWith(kubeconfig string, args ...string) (log string, err error) {
+	file, err := os.Create(s.driverLog())
 	if err != nil {
 		return "", err
 	}
 	defer file.Close()
 	s.driver = exec.Command(s.script.lockstep, append(args, "--kubeconfig", kubeconfig)...)
 	s.driver.Stderr = file
+	// Ctrl-C on the terminal does not reach it: it is needed while the demo deletes what it created.
+	s.driver.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return file.Name(), child.Start(s.driver)
 }
 
@@ -146,16 +230,22 @@ func (s *stage) adopt(ctx context.Context) error { return s.lockstep(ctx, "adopt
 
 func (s *stage) edit(ctx context.Context) error {
 	old := s.pods(ctx)
-	patch := []byte(`[
-	  {"op":"replace","path":"/spec/leaderWorkerTemplate/leaderTemplate/spec/containers/0/image","value":"registry.example/vllm-server:llama-4-70b"},
-	  {"op":"replace","path":"/spec/leaderWorkerTemplate/workerTemplate/spec/containers/0/image","value":"registry.example/vllm-worker:llama-4-70b"}]`)
-	w, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).
+	from, to := "llama-3-70b", "llama-4-70b"
+	leader, worker := "registry.example/vllm-server:"+to, "registry.example/vllm-worker:"+to
+	if s.existing != nil {
+		from, to = s.script.image, s.script.newImage
+		leader, worker = to, to
+	}
+	patch := fmt.Appendf(nil, `[
+	  {"op":"replace","path":"/spec/leaderWorkerTemplate/leaderTemplate/spec/containers/0/image","value":%q},
+	  {"op":"replace","path":"/spec/leaderWorkerTemplate/workerTemplate/spec/containers/0/image","value":%q}]`, leader, worker)
+	w, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(s.namespace).
 		Patch(ctx, name, types.JSONPatchType, patch, metav1.PatchOptions{})
 	if err != nil {
 		return err
 	}
 	err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		now, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).Get(ctx, name, metav1.GetOptions{})
+		now, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Get(ctx, name, metav1.GetOptions{})
 		return err == nil && now.Status.ObservedGeneration >= w.Generation, nil
 	})
 	if err != nil {
@@ -164,13 +254,13 @@ func (s *stage) edit(ctx context.Context) error {
 	if s.pods(ctx) != old {
 		return errors.New("groups moved although they are held")
 	}
-	fmt.Fprintf(s.out, "%s -> %s; pods unchanged\n", "llama-3-70b", "llama-4-70b")
+	fmt.Fprintf(s.out, "%s -> %s; pods unchanged\n", from, to)
 	return nil
 }
 
 // pods are the workload's pods and images, as text.
 func (s *stage) pods(ctx context.Context) string {
-	list, err := s.core.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + name})
+	list, err := s.core.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + name})
 	if err != nil {
 		return err.Error()
 	}
@@ -209,7 +299,7 @@ func (s *stage) summary(ctx context.Context) error {
 
 // alone says whether there is a LeaderWorkerSet beside the user's.
 func (s *stage) alone(ctx context.Context) error {
-	all, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).List(ctx, metav1.ListOptions{})
+	all, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(s.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
 	}
@@ -229,28 +319,51 @@ func (s *stage) lockstep(ctx context.Context, args ...string) error {
 // command says which command it is, and prepares it. It is interrupted when ctx ends.
 func (s *stage) command(ctx context.Context, args ...string) *exec.Cmd {
 	fmt.Fprintf(s.out, "$ lockstep %s\n", strings.Join(args, " "))
-	cmd := exec.CommandContext(ctx, s.script.lockstep, append(args, "--namespace", namespace, "--address", s.address)...)
+	cmd := exec.CommandContext(ctx, s.script.lockstep, append(args, "--namespace", s.namespace, "--address", s.address)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
 }
 
-// close ends the requests, the driver, and then the control plane.
-func (s *stage) close() {
+// close ends the requests, the driver, and then the control plane. On an existing cluster it deletes what the demo created.
+func (s *stage) close() error {
 	s.requests.close()
-	if s.driver != nil && s.driver.Process != nil {
-		_ = s.driver.Process.Signal(syscall.SIGTERM)
-		_ = s.driver.Wait()
-		s.explain()
+	if s.existing != nil {
+		return s.leave()
 	}
+	s.stopDriver()
 	if s.cluster != nil {
 		s.cluster.Stop()
 	}
+	return nil
+}
+
+// leave deletes what the demo created on an existing cluster. Another Ctrl-C ends the wait for it.
+func (s *stage) leave() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	ctx, stop := signal.NotifyContext(ctx, signals()...)
+	defer stop()
+	defer os.RemoveAll(s.dir)
+	if s.existing.attempted {
+		fmt.Fprintf(s.out, "\n== Delete what the demo created\n")
+	}
+	return s.existing.remove(ctx, s.out, s.stopDriver)
+}
+
+// stopDriver ends the driver and shows what its log complains about. Once it has, it does nothing.
+func (s *stage) stopDriver() {
+	if s.driver == nil || s.driver.Process == nil || s.driver.ProcessState != nil {
+		return
+	}
+	_ = s.driver.Process.Signal(syscall.SIGTERM)
+	_ = s.driver.Wait()
+	s.explain()
 }
 
 // explain shows the end of the driver's log if it has anything to complain about.
 func (s *stage) explain() {
-	f, err := os.Open(filepath.Join(s.cluster.Dir(), "driver.log"))
+	f, err := os.Open(s.driverLog())
 	if err != nil {
 		return
 	}
@@ -260,4 +373,46 @@ func (s *stage) explain() {
 			fmt.Fprintln(s.out, "driver:", line)
 		}
 	}
+}
+
+// inspect checks the existing cluster, says what the demo creates on it, and asks.
+func (s *stage) inspect(ctx context.Context) error {
+	e, err := openExisting(s.script.kubeconfig, s.script.context)
+	if err != nil {
+		return err
+	}
+	version, err := e.check(ctx)
+	if err != nil {
+		return err
+	}
+	e.describe(s.out, version, s.script)
+	if err := onTerminal(s.out, s.script.yes).confirm(ctx, "Create this on "+e.target()+"?"); err != nil {
+		return err
+	}
+	if s.dir, err = os.MkdirTemp("", "lockstep-demo-"); err != nil {
+		return err
+	}
+	s.existing, s.namespace, s.core, s.sets = e, e.namespace, e.core, e.sets
+	return nil
+}
+
+// prepare creates the demo's namespace on the existing cluster, and the driver's rights in it.
+func (s *stage) prepare(ctx context.Context) error {
+	e := s.existing
+	if err := e.createNamespace(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(s.out, "namespace %s\n", e.namespace)
+	if e.ownRights {
+		fmt.Fprintln(s.out, "the driver runs with your own rights")
+		return nil
+	}
+	err := e.createAccess(ctx)
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	fmt.Fprintf(s.out, "the driver runs with your own rights: %v\n", err)
+	e.ownRights = true
+	_, err = checkRights(ctx, e.core.AuthorizationV1(), e.namespace)
+	return err
 }

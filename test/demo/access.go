@@ -1,0 +1,249 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/config"
+)
+
+// accessName is the name of the driver's ServiceAccount, Role and RoleBinding.
+const accessName = config.ServiceAccount
+
+// right is one verb on one resource.
+type right struct {
+	verb, group, resource, subresource string
+	// cluster: on objects that are in no namespace.
+	cluster bool
+}
+
+func (r right) String() string {
+	resource := r.resource
+	if r.group != "" {
+		resource += "." + r.group
+	}
+	if r.subresource != "" {
+		resource += "/" + r.subresource
+	}
+	return r.verb + " " + resource
+}
+
+// demoRights are what the demo itself needs.
+func demoRights() []right {
+	const group, sets = "leaderworkerset.x-k8s.io", "leaderworkersets"
+	return []right{
+		{verb: "create", resource: "namespaces", cluster: true},
+		{verb: "get", resource: "namespaces", cluster: true},
+		{verb: "delete", resource: "namespaces", cluster: true},
+		{verb: "create", group: group, resource: sets},
+		{verb: "get", group: group, resource: sets},
+		{verb: "list", group: group, resource: sets},
+		{verb: "patch", group: group, resource: sets},
+		{verb: "delete", group: group, resource: sets},
+		{verb: "list", resource: "pods"},
+	}
+}
+
+// accessRights are needed to give the driver an account of its own.
+func accessRights() []right {
+	return []right{
+		{verb: "create", resource: "serviceaccounts"},
+		{verb: "create", resource: "serviceaccounts", subresource: "token"},
+		{verb: "create", group: rbacv1.GroupName, resource: "roles"},
+		{verb: "create", group: rbacv1.GroupName, resource: "rolebindings"},
+	}
+}
+
+// driverRights are the rules of config/rbac that every release needs: without them the driver does not serve.
+func driverRights() ([]right, error) {
+	rules, err := driverRules()
+	if err != nil {
+		return nil, err
+	}
+	var rights []right
+	for _, rule := range rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				if !slices.Contains([]string{"leaderworkersets", "leaderworkersets/finalizers", "pods", "controllerrevisions", "events"}, resource) {
+					continue
+				}
+				main, sub, _ := strings.Cut(resource, "/")
+				for _, verb := range rule.Verbs {
+					rights = append(rights, right{verb: verb, group: group, resource: main, subresource: sub})
+				}
+			}
+		}
+	}
+	return rights, nil
+}
+
+// driverRules returns the rules of the ClusterRole in config/rbac.
+func driverRules() ([]rbacv1.PolicyRule, error) {
+	manifest, err := config.RBAC()
+	if err != nil {
+		return nil, err
+	}
+	for d := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), 4096); ; {
+		var role rbacv1.ClusterRole
+		if err := d.Decode(&role); errors.Is(err, io.EOF) {
+			return nil, errors.New("config/rbac has no ClusterRole")
+		} else if err != nil {
+			return nil, fmt.Errorf("read config/rbac: %w", err)
+		}
+		if role.Kind == "ClusterRole" {
+			return role.Rules, nil
+		}
+	}
+}
+
+// checkRights asks the API server what the user may do. ownRights: the driver must run with the user's rights.
+func checkRights(ctx context.Context, reviews authorizationclient.SelfSubjectAccessReviewsGetter, namespace string) (ownRights bool, err error) {
+	needed := demoRights()
+	missing, err := missingRights(ctx, reviews, namespace, accessRights())
+	if err != nil {
+		return false, err
+	}
+	if ownRights = len(missing) > 0; ownRights {
+		driver, err := driverRights()
+		if err != nil {
+			return false, err
+		}
+		needed = append(needed, driver...)
+	}
+	if missing, err = missingRights(ctx, reviews, namespace, needed); err != nil || len(missing) == 0 {
+		return ownRights, err
+	}
+	return false, fmt.Errorf("you may not %s on this cluster: use a context whose user may", strings.Join(missing, ", "))
+}
+
+// missingRights returns those of the rights that the user lacks.
+func missingRights(
+	ctx context.Context, reviews authorizationclient.SelfSubjectAccessReviewsGetter, namespace string, rights []right,
+) ([]string, error) {
+	var missing []string
+	for _, r := range rights {
+		attributes := &authorizationv1.ResourceAttributes{
+			Namespace: namespace, Verb: r.verb, Group: r.group, Resource: r.resource, Subresource: r.subresource,
+		}
+		if r.cluster {
+			attributes.Namespace = ""
+		}
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes}}
+		answer, err := reviews.SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("ask the API server whether you may %s: %w", r, err)
+		}
+		if !answer.Status.Allowed && !slices.Contains(missing, r.String()) {
+			missing = append(missing, r.String())
+		}
+	}
+	return missing, nil
+}
+
+// createAccess creates the driver's account and its rights in the demo's namespace.
+func (e *existing) createAccess(ctx context.Context) error {
+	rules, err := driverRules()
+	if err != nil {
+		return err
+	}
+	named := metav1.ObjectMeta{Name: accessName}
+	rbac := e.core.RbacV1()
+	if _, err := rbac.Roles(e.namespace).Create(ctx, &rbacv1.Role{ObjectMeta: named, Rules: rules}, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create Role %s/%s: %w", e.namespace, accessName, err)
+	}
+	_, err = e.core.CoreV1().ServiceAccounts(e.namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: named}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("create ServiceAccount %s/%s: %w", e.namespace, accessName, err)
+	}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: named,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: accessName},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: accessName, Namespace: e.namespace}},
+	}
+	if _, err := rbac.RoleBindings(e.namespace).Create(ctx, binding, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create RoleBinding %s/%s: %w", e.namespace, accessName, err)
+	}
+	return nil
+}
+
+// driverKubeconfig writes the driver's kubeconfig: the user's context, with a token of the driver's account unless the driver runs
+// with the user's rights.
+func (e *existing) driverKubeconfig(ctx context.Context, path string) error {
+	raw := e.raw.DeepCopy()
+	if !e.ownRights {
+		token, err := e.token(ctx)
+		if err != nil {
+			return err
+		}
+		raw.AuthInfos = map[string]*clientcmdapi.AuthInfo{accessName: {Token: token}}
+		raw.Contexts[raw.CurrentContext].AuthInfo = accessName
+	}
+	if err := clientcmd.WriteToFile(*raw, path); err != nil {
+		return fmt.Errorf("write kubeconfig: %w", err)
+	}
+	if e.ownRights {
+		return nil
+	}
+	return awaitAccess(ctx, path, e.namespace)
+}
+
+// token returns a token of the driver's account that outlives the demo.
+func (e *existing) token(ctx context.Context) (string, error) {
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(3600))}}
+	answer, err := e.core.CoreV1().ServiceAccounts(e.namespace).CreateToken(ctx, accessName, request, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("request token of ServiceAccount %s/%s: %w", e.namespace, accessName, err)
+	}
+	return answer.Status.Token, nil
+}
+
+// awaitAccess waits until the API server's authorizer knows the driver's rights.
+func awaitAccess(ctx context.Context, kubeconfig, namespace string) error {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return fmt.Errorf("read kubeconfig: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("create client: %w", err)
+	}
+	rights, err := driverRights()
+	if err != nil {
+		return err
+	}
+	var missing []string
+	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, 2*answerTime, true, func(ctx context.Context) (bool, error) {
+		missing, err = missingRights(ctx, client.AuthorizationV1(), namespace, rights)
+		if apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) {
+			return false, nil // not every API server knows the account yet
+		}
+		return len(missing) == 0, err
+	})
+	if err != nil {
+		return fmt.Errorf("wait until ServiceAccount %s/%s may %s: %w", namespace, accessName, strings.Join(missing, ", "), err)
+	}
+	return nil
+}
