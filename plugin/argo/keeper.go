@@ -183,10 +183,11 @@ func (k *Keeper) findOrphans(ctx context.Context) {
 		}
 		for _, workload := range workloads {
 			c, err := k.lookAt(ctx, workload)
+			for ; passing(err) && ctx.Err() == nil; c, err = k.lookAt(ctx, workload) {
+				sleep(ctx, soon) // the driver fills its caches, or is away
+			}
 			if _, _, ours := ownerOf(c.GetOwner()); err == nil && ours {
 				k.queue.Add(item{workload: true, NamespacedName: workload})
-			} else if passing(err) {
-				sleep(ctx, soon)
 			}
 		}
 		return
@@ -328,17 +329,16 @@ func (k *Keeper) stamp(ctx context.Context, f Facts, m move) error {
 // freeWorkload gives a workload back whose Rollout is gone: first the release in flight is rolled back, then the hold
 // goes. A workload that another Rollout names keeps its hold.
 func (k *Keeper) freeWorkload(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
+	others := k.rollouts(key)
+	if len(others) == 0 {
+		k.unwatch(key) // else they are told when it appears
+	}
 	c, err := k.lookAt(ctx, key)
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-		k.unwatch(key)
 		return 0, nil
 	}
 	if err != nil {
 		return 0, err
-	}
-	others := k.rollouts(key)
-	if len(others) == 0 {
-		k.unwatch(key)
 	}
 	owner := k.owner(c, others)
 	ref := &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"google.golang.org/grpc"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,6 +24,7 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/await"
@@ -146,9 +148,14 @@ func (h *house) delete(name string) {
 // caughtUp waits until the Keeper has looked at all that is there: another Rollout, which comes later, has been written to by then.
 func (h *house) caughtUp() {
 	h.t.Helper()
-	h.fake.SetWorkload("ns", "v", 4, "t1")
-	h.create("b", "{workload: v}", time.Now())
-	h.eventually("another Rollout is stamped", func() bool { return h.read("b").Annotations[AnnotationSeen] != "" })
+	h.caughtUpWith("v", "b")
+}
+
+func (h *house) caughtUpWith(workload, rollout string) {
+	h.t.Helper()
+	h.fake.SetWorkload("ns", workload, 4, "t1")
+	h.create(rollout, "{workload: "+workload+"}", time.Now())
+	h.eventually("another Rollout is stamped", func() bool { return h.read(rollout).Annotations[AnnotationSeen] != "" })
 }
 
 func (h *house) workload() *pb.BatchContext { return h.workloadOf("w") }
@@ -370,4 +377,52 @@ func TestKeeperFindsOrphans(t *testing.T) {
 			h.eventually("it is as it should be", func() bool { return h.workload().GetState() == test.want })
 		})
 	}
+}
+
+// awaiting is a driver that does not answer before it is told to.
+type awaiting struct {
+	Driver
+
+	mu      sync.Mutex
+	refused int
+}
+
+func (a *awaiting) CalculateBatchContext(
+	ctx context.Context, req *pb.CalculateBatchContextRequest, opts ...grpc.CallOption,
+) (*pb.CalculateBatchContextResponse, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.refused > 0 {
+		a.refused--
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the caches are not filled yet")
+	}
+	return a.Driver.CalculateBatchContext(ctx, req, opts...)
+}
+
+// Keeper and driver start together: an orphan is not passed over because the driver's caches are not filled yet.
+func TestKeeperFindsOrphansOnceTheDriverAnswers(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.fake.SetWorkload("ns", "w", 4, "t1")
+	h.begin("w", "x.1.h.t1.1", "argo-rollouts/ns/gone")
+	h.keeper.Driver = &awaiting{Driver: h.driver, refused: 1}
+	h.keeper.Adopted = func(context.Context) ([]types.NamespacedName, error) {
+		return []types.NamespacedName{{Namespace: "ns", Name: "w"}}, nil
+	}
+	h.start()
+	h.eventually("it is given back", func() bool { return h.workload().GetState() == pb.State_STATE_UNMANAGED })
+}
+
+// One of two Rollouts of a workload that does not exist is deleted: the other one is still told when the workload appears.
+func TestKeeperWaitsForTheWorkloadOfAnotherRollout(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.create("b", "{workload: w}", time.Now().Add(-time.Hour))
+	h.create("a", "{workload: w}", time.Now())
+	h.start()
+	h.eventually("the second is told", func() bool { return h.told.have("a WorkloadTaken") })
+	h.delete("b")
+	h.caughtUpWith("v", "c")
+	h.fake.SetWorkload("ns", "w", 4, "t1")
+	h.eventually("the workload is held", h.owned)
 }
