@@ -22,14 +22,18 @@ type watcher struct {
 }
 
 // run calls observe for each context until ctx ends, the driver refuses, or errors that may pass have lasted for
-// Timing.Patience. It returns why.
+// Timing.Patience. It returns why. A stream on which nothing changes is no error, however long that lasts.
 func (w *watcher) run(ctx context.Context, observe func(*pb.BatchContext)) error {
-	alive, delay := time.Now(), w.timing.Backoff
+	lost, delay := time.Now(), w.timing.Backoff
 	for {
+		served := false
 		err := w.stream(ctx, func(c *pb.BatchContext) {
-			alive, delay = time.Now(), w.timing.Backoff
+			served = true
 			observe(c)
 		})
+		if served {
+			lost, delay = time.Now(), w.timing.Backoff
+		}
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -37,7 +41,7 @@ func (w *watcher) run(ctx context.Context, observe func(*pb.BatchContext)) error
 			return w.poll(ctx, observe)
 		case !passing(err):
 			return err
-		case time.Since(alive) > w.timing.Patience:
+		case time.Since(lost) > w.timing.Patience:
 			return gaveUp(w.timing.Patience, err)
 		}
 		sleep(ctx, delay)
