@@ -50,7 +50,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.Client.Get(ctx, req.NamespacedName, t); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err) //nolint:wrapcheck // It says verb and object.
 	}
-	if r.Follow != nil && t.DeletionTimestamp == nil {
+	if r.Follow != nil {
 		r.Follow(client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name})
 	}
 	for range maxMoves {

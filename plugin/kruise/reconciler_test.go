@@ -169,6 +169,25 @@ func TestDeletedTargetGivesBack(t *testing.T) {
 	}
 }
 
+// A controller that starts while a target is being deleted has no watch of its workload from before.
+func TestDeletedTargetFollowsItsWorkload(t *testing.T) {
+	v := view()
+	v.Context.State, v.Context.ReleaseId, v.Context.Owner = pb.State_STATE_PROMOTING, "kruise-1", owner(v.Target)
+	r, d := bench(t, v, interceptor.Funcs{})
+	var followed []client.ObjectKey
+	r.Follow = func(workload client.ObjectKey) { followed = append(followed, workload) }
+	if err := r.Client.Delete(t.Context(), v.Target.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	if _, out := reconcileOnce(t, r); out.Name == "" || len(d.calls) != 0 || len(followed) != 1 {
+		t.Errorf("the release is being promoted: target %q, calls %v, followed %v", out.Name, d.calls, followed)
+	}
+	v.Context.State = pb.State_STATE_COMPLETED
+	if _, out := reconcileOnce(t, r); out.Name != "" || strings.Join(d.calls, ", ") != "Disown" {
+		t.Errorf("it is promoted: target %q, calls %v", out.Name, d.calls)
+	}
+}
+
 func TestErrorsAreSaid(t *testing.T) {
 	refused := drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER, "vllm belongs to KServe")
 	away := drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "nobody answers")
