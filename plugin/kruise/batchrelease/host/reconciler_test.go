@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -54,9 +53,8 @@ type bench struct {
 
 var key = client.ObjectKey{Namespace: "default", Name: "vllm"}
 
-func newBench(t *testing.T, change func(*v1beta1.BatchRelease), hooks interceptor.Funcs) *bench {
-	t.Helper()
-	r := &v1beta1.BatchRelease{
+func newRelease() *v1beta1.BatchRelease {
+	return &v1beta1.BatchRelease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: "0123", Generation: 1},
 		Spec: v1beta1.BatchReleaseSpec{
 			WorkloadRef: v1beta1.ObjectRef{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet", Name: key.Name},
@@ -65,6 +63,11 @@ func newBench(t *testing.T, change func(*v1beta1.BatchRelease), hooks intercepto
 			}},
 		},
 	}
+}
+
+func newBench(t *testing.T, change func(*v1beta1.BatchRelease), hooks interceptor.Funcs) *bench {
+	t.Helper()
+	r := newRelease()
 	if change != nil {
 		change(r)
 	}
@@ -238,28 +241,5 @@ func TestStatusComesFirst(t *testing.T) {
 	})
 	if err != nil || answer.GetContext().GetTarget() != "50%" {
 		t.Errorf("the driver was asked for %s, %v", answer.GetContext().GetTarget(), err)
-	}
-}
-
-func TestOwnWritesAreNoEvents(t *testing.T) {
-	t.Parallel()
-	before := newBench(t, nil, interceptor.Funcs{}).get()
-	for name, test := range map[string]struct {
-		change func(*v1beta1.BatchRelease)
-		want   bool
-	}{
-		"status":    {func(r *v1beta1.BatchRelease) { r.Status.Message = "x" }, false},
-		"finalizer": {func(r *v1beta1.BatchRelease) { r.Finalizers = []string{batchrelease.Finalizer} }, false},
-		"spec":      {func(r *v1beta1.BatchRelease) { r.Generation++ }, true},
-		"deletion":  {func(r *v1beta1.BatchRelease) { r.DeletionTimestamp = &metav1.Time{} }, true},
-		"annotation": {func(r *v1beta1.BatchRelease) {
-			r.Annotations = map[string]string{batchrelease.RollbackInBatchAnnotation: "true"}
-		}, true},
-	} {
-		after := before.DeepCopy()
-		test.change(after)
-		if got := relevant(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != test.want {
-			t.Errorf("%s: %v", name, got)
-		}
 	}
 }

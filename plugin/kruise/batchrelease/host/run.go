@@ -110,7 +110,8 @@ func (r *Reconciler) register(m manager.Manager, f *manage.Follower, rivalCame f
 	workloads := &metav1.PartialObjectMetadata{}
 	workloads.SetGroupVersionKind(manage.LeaderWorkerSet)
 	err := builder.ControllerManagedBy(m).Named("batchrelease").
-		For(&v1beta1.BatchRelease{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: relevant})).
+		// Its own writes too: a decision that an older status in the cache led to is made again on the newest.
+		For(&v1beta1.BatchRelease{}).
 		// The driver tells of all but that a workload is there which was not.
 		WatchesMetadata(workloads, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.of(ctx, client.ObjectKeyFromObject(o))
@@ -129,13 +130,6 @@ func (r *Reconciler) register(m manager.Manager, f *manage.Follower, rivalCame f
 		return fmt.Errorf("set the controller up: %w", err)
 	}
 	return nil
-}
-
-// relevant leaves out what this host writes itself.
-func relevant(e event.UpdateEvent) bool {
-	before, after := e.ObjectOld, e.ObjectNew
-	return before.GetGeneration() != after.GetGeneration() || after.GetDeletionTimestamp() != nil ||
-		before.GetAnnotations()[batchrelease.RollbackInBatchAnnotation] != after.GetAnnotations()[batchrelease.RollbackInBatchAnnotation]
 }
 
 // of are the BatchReleases of one workload that are not over.
