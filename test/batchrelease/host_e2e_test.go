@@ -88,7 +88,7 @@ func begin(t *testing.T, kubeconfig string, args ...string) *process {
 }
 
 // end ends it with a signal, and waits.
-func (p *process) end(signal syscall.Signal) { p.child.End(signal, 20*time.Second) }
+func (p *process) end(signal syscall.Signal) { p.child.End(signal, await.Patience) }
 
 // mustEnd waits until the host has ended by itself, with an error that says these words.
 func (p *process) mustEnd(t *testing.T, words ...string) {

@@ -70,25 +70,27 @@ patchPodTemplateMetadata: {labels: {track: canary}, annotations: {example.com/wh
 	}
 }
 
-// mustBePatched checks that the leaders of the canary have the plan's metadata and all its pods the rollout's id.
+// mustBePatched waits until the leaders of the canary have the plan's metadata and all its pods the rollout's id: the driver labels
+// pods after everything else, perhaps after the batch is ready.
 func (e *env) mustBePatched(canary string) {
 	e.t.Helper()
-	pods, err := e.kube.CoreV1().Pods(e.namespace).List(e.t.Context(), metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + canary})
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	for _, p := range pods.Items {
-		leader := p.Labels[lws.WorkerIndexLabelKey] == "0"
-		if (p.Labels["track"] == "canary") != leader || (p.Annotations["example.com/why"] == "release") != leader {
-			e.t.Errorf("pod %s has labels %v, annotations %v", p.Name, p.Labels, p.Annotations)
+	e.eventually("the pods of "+canary+" have the plan's metadata", func(ctx context.Context) error {
+		pods, err := e.kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + canary})
+		if err != nil {
+			return err
 		}
-		if p.Labels["rollouts.kruise.io/rollout-id"] != "one" || p.Labels["rollouts.kruise.io/rollout-batch-id"] != "1" {
-			e.t.Errorf("pod %s has labels %v", p.Name, p.Labels)
+		for _, p := range pods.Items {
+			leader := p.Labels[lws.WorkerIndexLabelKey] == "0"
+			if (p.Labels["track"] == "canary") != leader || (p.Annotations["example.com/why"] == "release") != leader ||
+				p.Labels["rollouts.kruise.io/rollout-id"] != "one" || p.Labels["rollouts.kruise.io/rollout-batch-id"] != "1" {
+				return fmt.Errorf("pod %s has labels %v, annotations %v", p.Name, p.Labels, p.Annotations)
+			}
 		}
-	}
-	if len(pods.Items) != size {
-		e.t.Errorf("the canary has %d pods", len(pods.Items))
-	}
+		if len(pods.Items) != size {
+			return fmt.Errorf("there are %d pods", len(pods.Items))
+		}
+		return nil
+	})
 }
 
 func TestBlueGreen(t *testing.T) {
