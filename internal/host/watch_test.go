@@ -28,7 +28,7 @@ type quiet struct {
 }
 
 func (d *quiet) WatchBatchContext(
-	context.Context, *pb.WatchBatchContextRequest, ...grpc.CallOption,
+	ctx context.Context, _ *pb.WatchBatchContextRequest, _ ...grpc.CallOption,
 ) iter.Seq2[*pb.BatchContext, error] {
 	d.streams++
 	stream := d.streams
@@ -38,7 +38,10 @@ func (d *quiet) WatchBatchContext(
 			if !yield(&pb.BatchContext{State: pb.State_STATE_PROMOTING}, nil) {
 				return
 			}
-			time.Sleep(time.Hour)
+			select {
+			case <-time.After(time.Hour):
+			case <-ctx.Done():
+			}
 		case 3:
 			yield(&pb.BatchContext{State: pb.State_STATE_COMPLETED}, nil)
 			return

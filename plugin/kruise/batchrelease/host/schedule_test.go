@@ -53,7 +53,7 @@ func newSchedule(t *rapid.T) *schedule {
 		State: pb.State_STATE_UNMANAGED, Style: pb.Style_STYLE_PARTITION, Replicas: 4, Total: 4, StableRevision: "v1", TemplateRevision: "v2",
 	}}
 	s.server = fake.NewClientBuilder().WithScheme(scheme).WithObjects(newRelease()).WithStatusSubresource(&v1beta1.BatchRelease{}).Build()
-	s.record()
+	s.record(context.Background())
 	s.Reconciler = &Reconciler{
 		Client: interceptor.NewClient(s.server, interceptor.Funcs{
 			Get: func(_ context.Context, _ client.WithWatch, _ client.ObjectKey, o client.Object, _ ...client.GetOption) error {
@@ -61,11 +61,11 @@ func newSchedule(t *rapid.T) *schedule {
 				return nil
 			},
 			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-				defer s.record()
+				defer s.record(ctx)
 				return c.Patch(ctx, o, p, opts...)
 			},
 			SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
-				defer s.record()
+				defer s.record(ctx)
 				return c.SubResource(sub).Update(ctx, o, opts...)
 			},
 		}),
@@ -75,16 +75,16 @@ func newSchedule(t *rapid.T) *schedule {
 }
 
 // live is the BatchRelease as the API server has it.
-func (s *schedule) live() *v1beta1.BatchRelease {
+func (s *schedule) live(ctx context.Context) *v1beta1.BatchRelease {
 	r := &v1beta1.BatchRelease{}
-	if err := s.server.Get(context.Background(), key, r); err != nil {
+	if err := s.server.Get(ctx, key, r); err != nil {
 		s.Fatal(err)
 	}
 	return r
 }
 
-func (s *schedule) record() {
-	r := s.live()
+func (s *schedule) record(ctx context.Context) {
+	r := s.live(ctx)
 	if n := len(s.versions); n == 0 || s.versions[n-1].ResourceVersion != r.ResourceVersion {
 		s.versions = append(s.versions, r)
 	}
@@ -92,13 +92,13 @@ func (s *schedule) record() {
 
 // edit is a user's change of the spec.
 func (s *schedule) edit(partition *int32) {
-	r := s.live()
+	r := s.live(context.Background())
 	r.Spec.ReleasePlan.BatchPartition = partition
 	r.Generation++
 	if err := s.server.Update(context.Background(), r); err != nil {
 		s.Fatal(err)
 	}
-	s.record()
+	s.record(context.Background())
 }
 
 // syncCache delivers the next version to the cache.
@@ -216,7 +216,7 @@ func (s *schedule) drain() {
 
 // mustBeCurrent checks that the status is what the driver's context leads to.
 func (s *schedule) mustBeCurrent() {
-	r := s.live()
+	r := s.live(context.Background())
 	want, call := batchrelease.Next(r, s.context, time.Now())
 	if diff := cmp.Diff(want, r.Status); diff != "" || !call.None() {
 		s.Fatalf("no event is under way, and the status is not that of %v, call %q: %s", s.context, call.Why, diff)
@@ -243,7 +243,7 @@ func TestStatusFollowsToTheEnd(t *testing.T) {
 			s.drain()
 			s.mustBeCurrent()
 		}
-		if r := s.live(); !batchrelease.Over(r) || !strings.HasPrefix(r.Status.Message, "promoted") || r.Status.CanaryStatus.UpdatedReadyReplicas != 4 {
+		if r := s.live(context.Background()); !batchrelease.Over(r) || !strings.HasPrefix(r.Status.Message, "promoted") || r.Status.CanaryStatus.UpdatedReadyReplicas != 4 {
 			t.Fatalf("the driver has ended, and the status is %+v", r.Status)
 		}
 	})
