@@ -212,6 +212,15 @@ func (e *env) awaitPhase(phase v1beta1.RolloutPhase) {
 	e.await(name, "phase "+string(phase), func(s v1beta1.BatchReleaseStatus) bool { return s.Phase == phase })
 }
 
+// awaitEnd waits until the status has the end: how it ended, every group ready, and nothing that the host still waits for.
+func (e *env) awaitEnd(how string) {
+	e.t.Helper()
+	e.await(name, how+", every group ready", func(s v1beta1.BatchReleaseStatus) bool {
+		return s.Phase == v1beta1.RolloutPhaseCompleted && strings.HasPrefix(s.Message, how) &&
+			s.CanaryStatus.UpdatedReadyReplicas == groups && len(s.Conditions) == 0
+	})
+}
+
 // awaitStuck waits until the condition says why nothing moves.
 func (e *env) awaitStuck(of, reason, words string) {
 	e.t.Helper()

@@ -4,6 +4,7 @@
 package batchrelease
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
@@ -22,16 +23,15 @@ func (m *machine) finalize() {
 	case c == nil:
 		m.prepare() // batchPartition is not there, and neither is the workload yet.
 	case m.ended():
-		m.complete(m.outcome())
+		m.end()
 	case m.leaving() && m.immediate():
-		m.status.Phase = v1beta1.RolloutPhaseCompleted
-		m.condition(conditionGoesOn, corev1.ConditionTrue, "Immediate", "the driver goes on with what was asked for")
+		m.keepFollowing("Immediate", "the driver finishes what was requested")
 	case m.inState(pb.State_STATE_PROMOTING):
 		m.say("waiting until the driver has promoted all groups")
 	case m.leaving():
 		m.say("waiting until the driver has rolled back")
 	case m.flying():
-		m.end()
+		m.tell()
 	case m.deleted():
 		m.complete("there was no release")
 	case m.begun():
@@ -72,31 +72,49 @@ func (m *machine) afterwards() {
 		}
 	case m.ended():
 		m.observe()
-		m.complete(m.outcome())
+		m.end()
 	default:
 		m.complete("another release has taken this one's place")
 	}
 }
 
-// conditionGoesOn is the type of the condition that Immediate leaves while the driver is still at work.
-const conditionGoesOn v1beta1.RolloutConditionType = "DriverGoesOn"
+// conditionFollowing is the type of the condition of a completed BatchRelease whose workload the host still follows.
+const conditionFollowing v1beta1.RolloutConditionType = "Following"
 
 // Over says whether a BatchRelease is completed, and so is all that it had the driver do. Nothing is done for it any more,
 // whatever becomes of it and its workload.
 func Over(r *v1beta1.BatchRelease) bool {
 	return r.Status.Phase == v1beta1.RolloutPhaseCompleted &&
-		!slices.ContainsFunc(r.Status.Conditions, func(c v1beta1.RolloutCondition) bool { return c.Type == conditionGoesOn })
+		!slices.ContainsFunc(r.Status.Conditions, func(c v1beta1.RolloutCondition) bool { return c.Type == conditionFollowing })
 }
 
 func (m *machine) complete(message string) {
 	m.status.Phase = v1beta1.RolloutPhaseCompleted
-	m.drop(conditionGoesOn)
+	m.drop(conditionFollowing)
 	m.say(message)
 }
 
-// end tells the driver. Without batchPartition all groups are to follow; a BatchRelease that is deleted before leaves the
-// stable groups as they were.
+// end completes a release that is over. A group that stops being ready at that moment, as when LWS recreates one, would be missing
+// from the status for good: the host follows the workload until every group is ready again.
 func (m *machine) end() {
+	ready, all := m.status.CanaryStatus.UpdatedReadyReplicas, m.context.GetReplicas()
+	counted := m.inState(pb.State_STATE_COMPLETED) || m.returned()
+	if counted && ready < all && !m.deleted() {
+		m.keepFollowing("GroupsNotReady", fmt.Sprintf("%s; %d of %d are ready", m.outcome(), ready, all))
+		return
+	}
+	m.complete(m.outcome())
+}
+
+// keepFollowing completes the BatchRelease for all who wait for it, and has the host follow its workload.
+func (m *machine) keepFollowing(reason, message string) {
+	m.status.Phase = v1beta1.RolloutPhaseCompleted
+	m.condition(conditionFollowing, corev1.ConditionTrue, reason, message)
+}
+
+// tell tells the driver. Without batchPartition all groups are to follow; a BatchRelease that is deleted before leaves the
+// stable groups as they were.
+func (m *machine) tell() {
 	if m.plan().BatchPartition == nil {
 		m.promote()
 		return

@@ -96,6 +96,54 @@ func TestImmediateDoesNotWait(t *testing.T) {
 	}
 }
 
+// LWS may recreate a group at the moment of the end: the driver is done, one group is not ready, and then it is.
+func TestGroupNotReadyAtTheEnd(t *testing.T) {
+	t.Parallel()
+	r := batchRelease(0)
+	d := released(t, r)
+	r.Spec.ReleasePlan.BatchPartition = nil
+	for play(t, r, d); d.state != pb.State_STATE_COMPLETED; d.tick() {
+	}
+	look := func(ready int32, now time.Time) v1beta1.BatchReleaseStatus {
+		c := d.context()
+		c.UpdatedReady = ready
+		status, call := Next(r, c, now)
+		if !call.None() {
+			t.Errorf("with %d groups ready it calls the driver: %s", ready, call.Why)
+		}
+		return status
+	}
+	r.Status = look(3, noon)
+	if r.Status.Phase != v1beta1.RolloutPhaseCompleted || Over(r) || !strings.HasSuffix(r.Status.Message, "3 of 4 are ready") {
+		t.Errorf("with 3 of 4 ready: over %t, %+v", Over(r), r.Status)
+	}
+	if again := look(3, noon.Add(time.Minute)); cmp.Diff(again, r.Status) != "" {
+		t.Errorf("nothing has changed, and the status is %+v, was %+v", again, r.Status)
+	}
+	r.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
+	if r.Status = look(3, noon); !Over(r) {
+		t.Errorf("a BatchRelease that is being deleted waits for a group: %+v", r.Status)
+	}
+}
+
+// The status has the end even if the last group is ready after it.
+func TestGroupReadyAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	r := batchRelease(0)
+	d := released(t, r)
+	r.Spec.ReleasePlan.BatchPartition = nil
+	for play(t, r, d); d.state != pb.State_STATE_COMPLETED; d.tick() {
+	}
+	for ready := int32(3); ready <= 4; ready++ {
+		c := d.context()
+		c.UpdatedReady = ready
+		r.Status, _ = Next(r, c, noon)
+	}
+	if !Over(r) || r.Status.CanaryStatus.UpdatedReadyReplicas != 4 || len(r.Status.Conditions) != 0 {
+		t.Errorf("with all groups ready: %+v", r.Status)
+	}
+}
+
 // Completed or not, what was asked for is done to the end.
 func TestNewTemplateInAnImmediatePromotion(t *testing.T) {
 	t.Parallel()
