@@ -43,6 +43,7 @@ func (r *release) describe(c *pb.BatchContext, w *workload) {
 	switch {
 	case r.intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE:
 		c.State, c.Reason = pb.State_STATE_COMPLETED, "Promoted"
+		c.Updated, c.UpdatedReady, c.StableReady = w.replicas, w.replicas, 0
 	case r.intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK:
 		c.State, c.Reason = pb.State_STATE_ROLLED_BACK, "RolledBack"
 	case r.update == w.stable:

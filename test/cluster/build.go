@@ -81,7 +81,7 @@ func (c *Cluster) build(ctx context.Context, of func(Versions) module) (build, e
 
 // build returns the module's programs, from the cache if they are there.
 func (m module) build(ctx context.Context, log io.Writer) (build, error) {
-	source, err := m.folder(ctx)
+	source, err := m.folder()
 	if err != nil {
 		return build{}, err
 	}

@@ -2,7 +2,11 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
@@ -11,6 +15,22 @@ import (
 
 // crdKind is the kind of a CRD itself.
 const crdKind = "CustomResourceDefinition"
+
+// GatewayCRD returns the manifest of a CRD of the Gateway API's standard channel or of the Inference Extension, in the versions that
+// the cluster would install, for tests that install it themselves.
+func (c *Cluster) GatewayCRD(ctx context.Context, group, plural string) ([]byte, error) {
+	built, err := c.build(ctx, gatewayAPIModule)
+	if err != nil {
+		return nil, err
+	}
+	for _, folder := range []string{"config/crd/standard", "config/crd/bases"} {
+		manifest, err := os.ReadFile(filepath.Join(built.manifests(folder), group+"_"+plural+".yaml"))
+		if !errors.Is(err, fs.ErrNotExist) {
+			return manifest, err
+		}
+	}
+	return nil, fmt.Errorf("the Gateway API %s has no CRD of %s.%s", c.Versions().GatewayAPI, plural, group)
+}
 
 // installGatewayAPI applies the standard channel, its admission policy too, and InferencePool v1 without the experimental
 // kinds (groups with an x) that the Inference Extension keeps beside it.

@@ -3,11 +3,11 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 )
 
 // module is a nested Go module that pins a set of programs whose dependencies agree with each other.
@@ -137,29 +137,32 @@ func traefikModule(Versions) module {
 // packagePath is where this package lives; its modules/ folder lies beside its source.
 const packagePath = "github.com/lockstep-rollouts/lockstep/test/cluster"
 
-// folder finds the module's source. The path that the compiler recorded is right unless the caller was built with
-// -trimpath; then the go command knows, if we run inside the repository.
-func (m module) folder(ctx context.Context) (string, error) {
-	if m.source != "" {
-		return m.source, nil
-	}
+// packageDir is the folder of this package's source. The path that the compiler recorded is right unless the caller was built
+// with -trimpath; then the go command knows, if we run inside the repository.
+var packageDir = sync.OnceValues(func() (string, error) {
 	_, file, _, _ := runtime.Caller(0)
-	dir := filepath.Join(filepath.Dir(file), "modules", m.name, m.version)
-	if isModule(dir) {
+	if dir := filepath.Dir(file); exists(filepath.Join(dir, "modules")) {
 		return dir, nil
 	}
-	out, err := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", packagePath).Output()
+	out, err := exec.CommandContext(context.Background(), "go", "list", "-f", "{{.Dir}}", packagePath).Output()
 	if err != nil {
 		return "", fmt.Errorf("find the source of %s (run inside the repository): %w", packagePath, err)
 	}
-	dir = filepath.Join(strings.TrimSpace(string(out)), "modules", m.name, m.version)
-	if !isModule(dir) {
-		return "", fmt.Errorf("find module %s: %s has no go.mod", m.name, dir)
+	return strings.TrimSpace(string(out)), nil
+})
+
+// folder finds the module's source.
+func (m module) folder() (string, error) {
+	if m.source != "" {
+		return m.source, nil
+	}
+	dir, err := packageDir()
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Join(dir, "modules", m.name, m.version)
+	if !exists(filepath.Join(dir, "go.mod")) {
+		return "", fmt.Errorf("find module %s: %s has no go.mod", m, dir)
 	}
 	return dir, nil
-}
-
-func isModule(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, "go.mod"))
-	return err == nil
 }

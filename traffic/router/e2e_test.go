@@ -10,8 +10,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -298,7 +296,7 @@ func installGateway(t *testing.T) {
 		return
 	}
 	for _, plural := range []string{"httproutes", "grpcroutes"} {
-		if err := cluster.Shared(t).Apply(t.Context(), "", crd(t, plural)); err != nil {
+		if err := cluster.Shared(t).Apply(t.Context(), "", crd(t, traffic.GatewayGroup, plural)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -332,13 +330,9 @@ func (e *env) uninstallGateway() {
 	gatewayInstalled = false
 }
 
-func crd(t *testing.T, plural string) []byte {
+func crd(t *testing.T, group, plural string) []byte {
 	t.Helper()
-	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "config/crd/standard", traffic.GatewayGroup+"_"+plural+".yaml"))
+	raw, err := cluster.Shared(t).GatewayCRD(t.Context(), group, plural)
 	if err != nil {
 		t.Fatal(err)
 	}

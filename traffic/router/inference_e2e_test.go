@@ -7,11 +7,7 @@ package router
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -59,20 +55,7 @@ spec:
 // installInference adds the InferencePool of the Inference Extension that the test cluster pins.
 func installInference(t *testing.T) {
 	t.Helper()
-	download := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "sigs.k8s.io/gateway-api-inference-extension")
-	download.Dir = filepath.Join("..", "..", "test", "cluster", "modules", "gatewayapi")
-	out, err := download.Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	var module struct{ Dir string }
-	if err := json.Unmarshal(out, &module); err != nil {
-		t.Fatal(err)
-	}
-	manifest, err := os.ReadFile(filepath.Join(module.Dir, "config/crd/bases", traffic.InferenceGroup+"_inferencepools.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	manifest := crd(t, traffic.InferenceGroup, "inferencepools")
 	if err := cluster.Shared(t).Apply(t.Context(), "", manifest); err != nil {
 		t.Fatal(err)
 	}
