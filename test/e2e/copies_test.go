@@ -1,0 +1,105 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// LWS v0.10.0 copies labels and annotations of a LeaderWorkerSet to its StatefulSets, the record too. That costs at most one write of
+// the leader StatefulSet per write of the record, and none of worker StatefulSets that exist: nothing that grows with the groups.
+func TestCanaryCopiesOfTheRecord(t *testing.T) {
+	t.Parallel()
+	driverWrites := map[int32]int{}
+	for _, groups := range []int32{2, 8} {
+		t.Run(fmt.Sprintf("%d-groups", groups), func(t *testing.T) {
+			e := newEnv(t)
+			w := e.deploy(model("model", groups, 2))
+			copies := e.countCopies("model")
+			if _, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()}); err != nil {
+				t.Fatal(err)
+			}
+			w.edit(image("v2"))
+			w.initialize("r1", policy("1", "2"))
+			w.upgrade("r1", 0)
+			w.upgrade("r1", 1)
+			w.finalize("r1", rollback)
+			for _, write := range e.writes() {
+				if write == "patch leaderworkersets/model" {
+					driverWrites[groups]++
+				}
+			}
+			leader, workers := copies()
+			t.Logf("LWS %s, %d groups: %d writes of the record, copied %d times to the leader StatefulSet, %d times to worker StatefulSets",
+				e.cluster.Versions().LWS, groups, driverWrites[groups], leader, workers)
+			if leader > driverWrites[groups] || workers > 0 {
+				t.Errorf("want at most %d copies to the leader StatefulSet and none to worker StatefulSets, got %d and %d", driverWrites[groups], leader, workers)
+			}
+		})
+	}
+	if driverWrites[2] == 0 || driverWrites[2] != driverWrites[8] {
+		t.Errorf("writes of the record by number of groups: %v; want the same number, and some", driverWrites)
+	}
+}
+
+// countCopies counts from now on how often labels or annotations of a workload's StatefulSets change, until the result is called.
+func (e *env) countCopies(name string) func() (leader, workers int) {
+	e.t.Helper()
+	sets := e.kube.AppsV1().StatefulSets(e.namespace)
+	list, err := sets.List(e.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	last := map[string]*appsv1.StatefulSet{}
+	for i := range list.Items {
+		last[list.Items[i].Name] = &list.Items[i]
+	}
+	if last[name] == nil || last[name+"-0"] == nil {
+		e.t.Fatalf("%s has no leader StatefulSet, or none of workers", name)
+	}
+	ctx, cancel := context.WithTimeout(e.t.Context(), 10*time.Minute)
+	w, err := sets.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	if err != nil {
+		cancel()
+		e.t.Fatal(err)
+	}
+	leader, workers := 0, 0
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for event := range w.ResultChan() {
+			now, ok := event.Object.(*appsv1.StatefulSet)
+			if !ok || last[now.Name] == nil {
+				continue // made meanwhile: the canary's
+			}
+			before := last[now.Name]
+			last[now.Name] = now
+			switch {
+			case maps.Equal(before.Annotations, now.Annotations) && maps.Equal(before.Labels, now.Labels):
+			case now.Name == name:
+				leader++
+			case strings.HasPrefix(now.Name, name+"-"):
+				workers++
+			}
+		}
+	}()
+	return func() (int, int) {
+		w.Stop()
+		cancel()
+		<-done
+		return leader, workers
+	}
+}
