@@ -39,6 +39,8 @@ FAULTS  ?= some
 # Where `make test` begins to draw random schedules and inputs. 0: somewhere else each time.
 SEED    ?= 1
 CHECKS  ?= 2000
+# 1: unit tests run with the race detector, for which a new machine compiles all libraries once more.
+RACE    ?=
 # How long `make fuzz` runs each target: a time, or a number of inputs such as 10000x.
 FUZZTIME ?= 10s
 # What `make bench` measures; hosts beside it compares with stock Kruise Rollouts.
@@ -78,12 +80,13 @@ test: test-unit ## Run the unit tests, and the end-to-end tests that test/README
 	$(SUITES) -level test -side-by-side 3
 
 .PHONY: test-all
+test-all: RACE := 1
 test-all: test-unit ## Run every test, and a smoke course on each other version of Kubernetes, LWS, Argo, Kruise and the Gateway API.
 	$(SUITES) -matrix
 
 .PHONY: test-unit
-test-unit: ## Run the tests that need no control plane.
-	CGO_ENABLED=1 RAPID_SEED=$(SEED) $(TESTSUM) --format standard-quiet -- -race -vet off -timeout 15m ./...
+test-unit: ## Run the tests that need no control plane; RACE=1 with the race detector.
+	$(if $(filter 1,$(RACE)),CGO_ENABLED=1) RAPID_SEED=$(SEED) $(TESTSUM) --format standard-quiet -- $(if $(filter 1,$(RACE)),-race) -vet off -timeout 15m ./...
 	cd test/kruise/controlplane && $(GO) test -vet off -timeout 15m ./...
 
 .PHONY: explore
