@@ -127,6 +127,10 @@ func (m module) buildInto(ctx context.Context, source, destination string, log i
 	return nil
 }
 
+// noDebugInformation saves the compiler a quarter of its time (measured: 48 instead of 64 s for the API's types and what they need). The
+// linker would strip it. The Makefile has the same flag: what Lockstep and these programs share is compiled once.
+const noDebugInformation = "-gcflags=all=-dwarf=false"
+
 // compile builds all programs into the folder bin below work, with one call of the go command, which links one while it
 // compiles the next.
 func (m module) compile(ctx context.Context, source, work string, log io.Writer) error {
@@ -155,7 +159,8 @@ func (m module) compile(ctx context.Context, source, work string, log io.Writer)
 	what := func() string {
 		return fmt.Sprintf("build %s: %d of at most %d packages", m, compiled.packages(), total)
 	}
-	args := append([]string{"build", "-v", "-modfile=" + modFile, "-trimpath", "-buildvcs=false", "-ldflags", "-s -w " + m.ldflags, "-o", bin + "/"}, packages...)
+	args := append([]string{"build", "-v", "-modfile=" + modFile, "-trimpath", "-buildvcs=false", noDebugInformation,
+		"-ldflags", "-s -w " + m.ldflags, "-o", bin + "/"}, packages...)
 	if _, err := goCommand(ctx, source, what, log, compiled, args...); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", m, err, compiled.problems())
 	}
