@@ -118,8 +118,8 @@ func argoCommand(c *Cluster) (command, error) {
 			"--healthzPort=" + strconv.Itoa(c.port.argoHealth),
 			"--metricsPort=" + strconv.Itoa(c.port.argoMetrics),
 		},
-		// Plugins inherit the environment. In a pod they would find the mounted token.
-		env: []string{"ARGO_ROLLOUTS_NAMESPACE=" + ArgoNamespace, "KUBECONFIG=" + kubeconfig, "KUBERNETES_SERVICE_HOST="},
+		// Plugins inherit the environment. In a pod they would find the mounted token, and what a killed one leaves would go with the pod.
+		env: []string{"ARGO_ROLLOUTS_NAMESPACE=" + ArgoNamespace, "KUBECONFIG=" + kubeconfig, "KUBERNETES_SERVICE_HOST=", "TMPDIR=" + c.dir},
 	}, nil
 }
 
