@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 )
 
@@ -93,9 +92,10 @@ func moduleDir(ctx context.Context, source, dependency string, log io.Writer) (s
 
 // sources are the files of the module's folder that decide what is built.
 func (m module) sources() []string {
-	files := []string{"go.mod", "go.sum"}
+	files := make([]string, 0, 2+len(m.trims))
+	files = append(files, "go.mod", "go.sum")
 	for _, t := range m.trims {
 		files = append(files, filepath.Join("trim", t.file))
 	}
-	return slices.Clip(files)
+	return files
 }

@@ -148,7 +148,7 @@ type lockedWriter struct {
 func (l *lockedWriter) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.w.Write(p) //nolint:wrapcheck // It is a writer.
+	return l.w.Write(p)
 }
 
 // lineWriter writes whole lines, each with a prefix.
@@ -169,7 +169,7 @@ func (l *lineWriter) Write(p []byte) (int, error) {
 			return len(p), nil
 		}
 		if _, err := fmt.Fprintf(l.w, "%s%s\n", l.prefix, line); err != nil {
-			return 0, err //nolint:wrapcheck // It is a writer.
+			return 0, err
 		}
 		l.partial = append([]byte(nil), rest...)
 	}
