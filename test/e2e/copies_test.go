@@ -23,7 +23,8 @@ import (
 // the leader StatefulSet per write of the record, and none of worker StatefulSets that exist: nothing that grows with the groups.
 func TestCanaryCopiesOfTheRecord(t *testing.T) {
 	t.Parallel()
-	driverWrites := map[int32]int{}
+	// Adopt, begin, roll back, end. The driver may find the new template when it adopts, and write once less.
+	const most = 4
 	for _, groups := range []int32{2, 8} {
 		t.Run(fmt.Sprintf("%d-groups", groups), func(t *testing.T) {
 			e := newEnv(t)
@@ -37,25 +38,34 @@ func TestCanaryCopiesOfTheRecord(t *testing.T) {
 			w.upgrade("r1", 0)
 			w.upgrade("r1", 1)
 			w.finalize("r1", rollback)
+			writes := 0
 			for _, write := range e.writes() {
 				if write == "patch leaderworkersets/model" {
-					driverWrites[groups]++
+					writes++
 				}
 			}
 			leader, workers := copies()
 			t.Logf("LWS %s, %d groups: %d writes of the record, copied %d times to the leader StatefulSet, %d times to worker StatefulSets",
-				e.cluster.Versions().LWS, groups, driverWrites[groups], leader, workers)
-			if leader > driverWrites[groups] || workers > 0 {
-				t.Errorf("want at most %d copies to the leader StatefulSet and none to worker StatefulSets, got %d and %d", driverWrites[groups], leader, workers)
+				e.cluster.Versions().LWS, groups, writes, leader, workers)
+			if writes == 0 || writes > most {
+				t.Errorf("the driver wrote the record %d times, want 1 to %d, however many groups there are", writes, most)
+			}
+			if leader > writes || workers > 0 {
+				t.Errorf("want at most %d copies to the leader StatefulSet and none to worker StatefulSets, got %d and %d", writes, leader, workers)
 			}
 		})
 	}
-	if driverWrites[2] == 0 || driverWrites[2] != driverWrites[8] {
-		t.Errorf("writes of the record by number of groups: %v; want the same number, and some", driverWrites)
-	}
 }
 
-// countCopies counts from now on how often labels or annotations of a workload's StatefulSets change, until the result is called.
+// ours returns the labels or annotations that LWS copies from us.
+func ours(all map[string]string) map[string]string {
+	copied := maps.Clone(all)
+	maps.DeleteFunc(copied, func(key, _ string) bool { return !strings.HasPrefix(key, "lockstep.dev/") })
+	return copied
+}
+
+// countCopies counts from now on how often labels or annotations of ours change on a workload's StatefulSets, until the result is
+// called.
 func (e *env) countCopies(name string) func() (leader, workers int) {
 	e.t.Helper()
 	sets := e.kube.AppsV1().StatefulSets(e.namespace)
@@ -88,7 +98,7 @@ func (e *env) countCopies(name string) func() (leader, workers int) {
 			before := last[now.Name]
 			last[now.Name] = now
 			switch {
-			case maps.Equal(before.Annotations, now.Annotations) && maps.Equal(before.Labels, now.Labels):
+			case maps.Equal(ours(before.Annotations), ours(now.Annotations)) && maps.Equal(ours(before.Labels), ours(now.Labels)):
 			case now.Name == name:
 				leader++
 			case strings.HasPrefix(now.Name, name+"-"):
