@@ -109,7 +109,7 @@ func (r *runner) run(ctx context.Context, j job, beside bool) result {
 		return res
 	}
 	_ = events.Close()
-	format, out := "standard-verbose", io.Writer(&lockedWriter{mu: &r.mu, w: r.out})
+	format, out := "standard-verbose", r.out
 	if beside {
 		format, out = "testname", &lineWriter{mu: &r.mu, w: r.out, prefix: j.String() + ": "}
 	}
@@ -137,18 +137,6 @@ func (r *runner) arguments(j job, format, events string) []string {
 		args = append(args, "-run", j.suite.run)
 	}
 	return args
-}
-
-// lockedWriter is one of several writers to the same stream.
-type lockedWriter struct {
-	mu *sync.Mutex
-	w  io.Writer
-}
-
-func (l *lockedWriter) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
 }
 
 // lineWriter writes whole lines, each with a prefix.

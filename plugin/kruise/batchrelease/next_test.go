@@ -96,14 +96,21 @@ func TestImmediateDoesNotWait(t *testing.T) {
 	}
 }
 
-// LWS may recreate a group at the moment of the end: the driver is done, one group is not ready, and then it is.
-func TestGroupNotReadyAtTheEnd(t *testing.T) {
-	t.Parallel()
+// promoted returns a BatchRelease whose host has not seen yet that the driver is done.
+func promoted(t *testing.T) (*v1beta1.BatchRelease, *model) {
+	t.Helper()
 	r := batchRelease(0)
 	d := released(t, r)
 	r.Spec.ReleasePlan.BatchPartition = nil
 	for play(t, r, d); d.state != pb.State_STATE_COMPLETED; d.tick() {
 	}
+	return r, d
+}
+
+// LWS may recreate a group at the moment of the end: the driver is done, one group is not ready, and then it is.
+func TestGroupNotReadyAtTheEnd(t *testing.T) {
+	t.Parallel()
+	r, d := promoted(t)
 	look := func(ready int32, now time.Time) v1beta1.BatchReleaseStatus {
 		c := d.context()
 		c.UpdatedReady = ready
@@ -129,11 +136,7 @@ func TestGroupNotReadyAtTheEnd(t *testing.T) {
 // The status has the end even if the last group is ready after it.
 func TestGroupReadyAfterTheEnd(t *testing.T) {
 	t.Parallel()
-	r := batchRelease(0)
-	d := released(t, r)
-	r.Spec.ReleasePlan.BatchPartition = nil
-	for play(t, r, d); d.state != pb.State_STATE_COMPLETED; d.tick() {
-	}
+	r, d := promoted(t)
 	for ready := int32(3); ready <= 4; ready++ {
 		c := d.context()
 		c.UpdatedReady = ready
