@@ -55,6 +55,9 @@ func (r *result) read(events string) {
 			passed[event.Test] = true
 		}
 	}
+	if r.err == nil && r.passed+r.failed == 0 {
+		r.err = errors.New("no test ran")
+	}
 	for _, name := range r.job.must {
 		if !passed[name] {
 			r.missing = append(r.missing, name)

@@ -173,6 +173,17 @@ func TestReportFails(t *testing.T) {
 	}
 }
 
+func TestRunOfNothingFails(t *testing.T) {
+	events := filepath.Join(t.TempDir(), "events")
+	if err := os.WriteFile(events, []byte(`{"Action":"pass","Package":"x/argo"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := result{job: job{suite: suite{name: "argo"}}}
+	if r.read(events); report(&bytes.Buffer{}, []result{r}) == nil {
+		t.Error("a pattern that matches no test passes")
+	}
+}
+
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{{"-level", "sometimes"}, {"no-such-suite"}, {"-level", "test", "-run", "X"}} {
 		var stderr bytes.Buffer
