@@ -8,7 +8,8 @@ GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -s -w -X github.com/lockstep-rollouts/lockstep/internal/cli.buildVersion=$(VERSION)
 BUF     := $(GO) tool -modfile=tools/go.mod buf
-LINT    := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
+# Findings are cached with the path of the checkout they were found in, which the exclusions look at: a cache for each checkout.
+LINT    := GOLANGCI_LINT_CACHE='$(CURDIR)/.cache/golangci-lint' $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 # go test, and at the end once more what failed.
 TESTSUM := $(GO) tool -modfile=$(CURDIR)/tools/test/go.mod gotestsum
 # The end-to-end suites.
