@@ -14,14 +14,14 @@ import (
 	"testing"
 
 	"github.com/lockstep-rollouts/lockstep/config"
-	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-// These tests are not parallel: each has hosts of its own, before the shared one starts.
+// These tests are not parallel: each has hosts of its own, without the shared one.
 
 func TestSaysThatItsKindIsNotInstalled(t *testing.T) {
-	c := cluster.Shared(t)
+	c := alone(t)
+	uninstallKind(t, c)
 	p := begin(t, rights(t, c, true))
 	p.mustEnd(t, "does not serve BatchRelease of rollouts.kruise.io/v1beta1", "kubectl apply")
 	if len(children(t, p.cmd.Process.Pid)) != 0 {
@@ -37,7 +37,7 @@ metadata: {name: kruise-rollout-mutating-webhook-configuration}
 `
 
 func TestEndsWhenKruiseComes(t *testing.T) {
-	c := cluster.Shared(t)
+	c := alone(t)
 	installKind(t, c)
 	p := begin(t, rights(t, c, true))
 	defer p.end(syscall.SIGKILL)
@@ -57,7 +57,7 @@ func TestEndsWhenKruiseComes(t *testing.T) {
 }
 
 func TestDriverOfItsOwn(t *testing.T) {
-	c := cluster.Shared(t)
+	c := alone(t)
 	installKind(t, c)
 	e := envOf(t, c)
 	d := driver.Start(t, driver.Kubeconfig(t, c), e.namespace)
@@ -78,7 +78,7 @@ func TestDriverOfItsOwn(t *testing.T) {
 }
 
 func TestHostAndDriverAreKilled(t *testing.T) {
-	c := cluster.Shared(t)
+	c := alone(t)
 	installKind(t, c)
 	e := envOf(t, c)
 	kubeconfig := rights(t, c, true)
@@ -130,7 +130,7 @@ func TestHostAndDriverAreKilled(t *testing.T) {
 
 // Two replicas stand by for each other: one works, and when it dies the other goes on where it was.
 func TestTwoReplicas(t *testing.T) {
-	c := cluster.Shared(t)
+	c := alone(t)
 	installKind(t, c)
 	e := envOf(t, c)
 	kubeconfig := rights(t, c, true)

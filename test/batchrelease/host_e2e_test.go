@@ -8,6 +8,7 @@ package batchrelease
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"strconv"
@@ -17,11 +18,17 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
@@ -125,6 +132,13 @@ func startShared(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
+// alone is the cluster without the shared host, which an earlier run of the same tests may have left.
+func alone(t *testing.T) *cluster.Cluster {
+	t.Helper()
+	stopShared()
+	return cluster.Shared(t)
+}
+
 func stopShared() {
 	shared.Lock()
 	defer shared.Unlock()
@@ -150,6 +164,40 @@ func installKind(t *testing.T, c *cluster.Cluster) {
 	if err := c.InstallBatchRelease(context.WithoutCancel(t.Context())); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// uninstallKind takes BatchRelease off the cluster, which an earlier run of the same tests may have left there.
+func uninstallKind(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	_, _, client := suite.Clients(c)
+	left, err := client.Resource(batchReleases).List(t.Context(), metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range left.Items { // of namespaces that are being deleted, and whose host is gone
+		_, err := client.Resource(batchReleases).Namespace(o.GetNamespace()).
+			Patch(t.Context(), o.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+	}
+	crds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	if err := crds.Delete(t.Context(), batchReleases.GroupResource().String(), metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await.Nil(t, "BatchRelease is served no more", func(ctx context.Context) error {
+		_, err := client.Resource(batchReleases).List(ctx, metav1.ListOptions{})
+		if err == nil {
+			return errors.New("it is")
+		}
+		if !apierrors.IsNotFound(err) {
+			return err
+		}
+		return nil
+	})
 }
 
 // children are the processes that a process has started.
