@@ -147,7 +147,10 @@ func TestLabelsYield(t *testing.T) {
 	b := labelledBed(t, size)
 	b.options.readOnly = true // the passes are the test's
 	b.run()
-	b.eventually("caches are filled", b.Synced)
+	b.eventually("the group is seen", func() bool {
+		added := b.look().Added
+		return b.Synced() && len(added) == 1 && len(added[0].Groups) == 1 && added[0].Groups[0].ReadyPods == size
+	})
 	for pass, want := range []int{labelsAtOnce, 2 * labelsAtOnce, size, size} {
 		d, err := b.reconcile(t.Context(), vllm)
 		if err != nil {
