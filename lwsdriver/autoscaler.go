@@ -72,6 +72,15 @@ func newAutoscalers(
 	return a, nil
 }
 
+// begin notes that the caches are about to be filled: before calls are served, which would take them for unread otherwise.
+func (a *autoscalers) begin() {
+	for _, c := range []*scalerCache{a.hpas, a.scaled} {
+		c.mu.Lock()
+		c.started = true
+		c.mu.Unlock()
+	}
+}
+
 // run fills the caches until ctx ends, and returns once everything it started has stopped.
 func (a *autoscalers) run(ctx context.Context) {
 	var running sync.WaitGroup
@@ -307,9 +316,6 @@ func (c *scalerCache) tell(s *scaler) {
 }
 
 func (c *scalerCache) run(ctx context.Context) {
-	c.mu.Lock()
-	c.started = true
-	c.mu.Unlock()
 	if !c.awaitAPI(ctx) {
 		return
 	}

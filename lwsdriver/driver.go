@@ -246,6 +246,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	}
 	running.Go(func() { d.events.run(ctx) })
 	running.Go(func() { d.router.Run(ctx) })
+	d.scalers.begin()
 	running.Go(func() { d.scalers.run(ctx) })
 	running.Go(func() { d.budgets.run(ctx, d.lookAgain) })
 	running.Go(func() { d.snapshots.run(ctx, d.lookAgain) })
