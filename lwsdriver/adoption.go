@@ -18,52 +18,10 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
-	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // How a second set becomes the workload. Which name it is known by then is in known.go.
-
-// checkAdopts refuses an adoption whose end would be undone, or would lose something.
-func checkAdopts(s *seen, p *pb.ReleasePolicy) error {
-	if p.GetBlueGreen().GetPromotion() != pb.BluePromotion_BLUE_PROMOTION_ADOPT {
-		return nil
-	}
-	if by := traffic.SyncedBy(s.stable); by != "" {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER,
-			"LeaderWorkerSet %s is applied by a tool (it carries %s), which would make it again once BLUE_PROMOTION_ADOPT has deleted it: "+
-				"promote with BLUE_PROMOTION_IN_PLACE, which keeps the object", s.key, by)
-	}
-	if n := len(s.stable.Spec.LeaderWorkerTemplate.VolumeClaimTemplates); n > 0 {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"LeaderWorkerSet %s has %d volumeClaimTemplates, and what is in its volumes would go with it, since another object has volumes of "+
-				"its own: promote with BLUE_PROMOTION_IN_PLACE", s.key, n)
-	}
-	return nil
-}
-
-// adoptionOf warns of what people may not expect of an adoption.
-func adoptionOf(s *seen, p *pb.ReleasePolicy) []*pb.Warning {
-	if p.GetBlueGreen().GetPromotion() != pb.BluePromotion_BLUE_PROMOTION_ADOPT {
-		return nil
-	}
-	text := fmt.Sprintf("promotion deletes LeaderWorkerSet %s, and %s serves in its place: requests of hosts may go on to name %s, but what "+
-		"selects pods or an object by the old name has to be changed by whoever made it, but for the policy's Service and pool and for autoscalers",
-		s.key, s.successorName(), s.Record.KnownAs(s.key.Name))
-	if p.GetTraffic() == nil {
-		text += ". The policy names no Service, so none is changed: use one that selects by a label of your own"
-	}
-	return []*pb.Warning{{Code: "AdoptReplacesObject", Message: text}}
-}
-
-// successorName is the name of the second set, as far as it is known.
-func (s *seen) successorName() string {
-	if s.Stable.Revision == "" {
-		return "another one"
-	}
-	return s.canaryName(s.Stable.Revision)
-}
 
 // applyAdoption is apply for what an adoption alone writes.
 func (a *applier) applyAdoption(ctx context.Context, s *seen, action plan.Action) (wrote bool, err error) {

@@ -138,7 +138,7 @@ func TestSucceeded(t *testing.T) {
 		if s.Succeeded != tt.want {
 			t.Errorf("%s: succeeded %t", tt.name, s.Succeeded)
 		}
-		if _, deletes := plan.Plan(s.Observation).Action.(plan.DeleteStable); deletes != tt.want {
+		if _, deletes := next(t, s).Action.(plan.DeleteStable); deletes != tt.want {
 			t.Errorf("%s: the user's workload goes: %t", tt.name, deletes)
 		}
 	}
@@ -229,8 +229,15 @@ func TestCheckAdopts(t *testing.T) {
 		w := unrecorded()
 		w.Labels, w.Annotations = nil, map[string]string{}
 		tt.change(w)
-		if err := checkAdopts(&seen{key: keyOf(w), stable: w}, tt.policy); drivererr.Reason(err) != tt.want {
-			t.Errorf("%s: %v", name, err)
+		o := plan.Observation{Key: keyOf(w), Identity: newBed(t).caches.identity(w)}
+		refused := pb.ErrorReason_ERROR_REASON_UNSPECIFIED
+		for _, err := range (plan.Begin{Policy: tt.policy}).Obstacles(o) {
+			if reason := drivererr.Reason(err); reason == pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER || reason == pb.ErrorReason_ERROR_REASON_UNSUPPORTED {
+				refused = reason
+			}
+		}
+		if refused != tt.want {
+			t.Errorf("%s: %v", name, refused)
 		}
 	}
 }

@@ -5,7 +5,6 @@ package lwsdriver
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -15,7 +14,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 )
 
 // How autoscalers are held and given back. What there is of them is in autoscaler.go.
@@ -26,9 +25,8 @@ func (o *observer) readAutoscalers(s *seen) {
 		return
 	}
 	var err error
-	if s.Autoscalers, err = o.scalers.of(s.key); err != nil {
-		s.Unscanned = err.Error()
-	}
+	s.Autoscalers, err = o.scalers.of(s.key)
+	s.Unscanned = drivererr.ProblemOf(err)
 	if s.Record == nil || s.Record.Release == nil || s.Record.Release.Successor == "" {
 		return
 	}
@@ -89,47 +87,11 @@ func (d *Driver) giveBackAutoscalers(ctx context.Context, s *seen) error {
 		if !a.Held {
 			continue
 		}
-		if err := d.do(ctx, s, plan.ReleaseAutoscaler{Kind: a.Kind, Name: a.Name}); err != nil {
+		if _, err := d.do(ctx, s, plan.ReleaseAutoscaler{Kind: a.Kind, Name: a.Name}); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// checkAutoscalers refuses a release that would hold autoscalers while it can't be told which there are.
-func (d *Driver) checkAutoscalers(s *seen, style pb.Style) error {
-	if s.Unscanned == "" || !plan.HoldsAutoscalers(style) {
-		return nil
-	}
-	if _, err := d.scalers.of(s.key); err != nil {
-		return contractError(fmt.Errorf("%v holds the workload's autoscalers: %w", style, err))
-	}
-	return nil
-}
-
-// scaledBy warns of what scales the workload: some styles hold it, with the others its load decides as always.
-func scaledBy(s *seen, style pb.Style) []*pb.Warning {
-	var names []string
-	for _, a := range s.Autoscalers {
-		if a.Targets {
-			names = append(names, a.String())
-		}
-	}
-	switch all := strings.Join(names, ", "); {
-	case len(names) == 0:
-		return nil
-	case plan.HoldsAutoscalers(style):
-		return []*pb.Warning{{
-			Code: "AutoscalerHeld",
-			Message: fmt.Sprintf("%s scales %s and is held until the release is over: no load changes the number of groups meanwhile. "+
-				"What it had is noted in its annotation %s and given back", all, s.key, autoscaler.NoteAnnotation),
-		}}
-	default:
-		return []*pb.Warning{{
-			Code:    "AutoscalerPresent",
-			Message: fmt.Sprintf("%s scales %s, also during the release: percentages are taken again of each new number of groups", all, s.key),
-		}}
-	}
 }
 
 // tellAutoscaler tells people that their autoscaler was changed, as an event on the workload.

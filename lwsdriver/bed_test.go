@@ -150,6 +150,16 @@ func (b *bed) look() *seen {
 	return s
 }
 
+// next is what follows from a look.
+func next(t testing.TB, s *seen) plan.Decision {
+	t.Helper()
+	d, err := plan.Decide(s.Observation, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
 // inPhase is stableWorkload with a release from revision "old" to "new".
 func inPhase(t testing.TB, phase release.Phase) *lws.LeaderWorkerSet {
 	t.Helper()

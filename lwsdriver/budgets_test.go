@@ -38,7 +38,7 @@ func TestBudgetWrites(t *testing.T) {
 			t.Errorf("budgets (-want +got):\n%s", diff)
 		}
 	}
-	if s := b.look(); !inFlight(s) {
+	if s := b.look(); !plan.InFlight(s.Observation) {
 		t.Error("a release with a budget left is over")
 	}
 	for _, want := range []bool{true, false} {

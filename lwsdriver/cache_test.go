@@ -20,6 +20,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -147,7 +148,7 @@ func TestCheckWorkload(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := canaryOf(t, stableWorkload())
 			tt.change(w)
-			err := checkWorkload(&seen{key: keyOf(w), stable: w})
+			err := plan.CheckWorkload(plan.Observation{Key: keyOf(w), Identity: newBed(t).caches.identity(w)})
 			if got := drivererr.Reason(err); got != tt.want {
 				t.Errorf("reason %s, want %s", got, tt.want)
 			}
@@ -157,7 +158,7 @@ func TestCheckWorkload(t *testing.T) {
 }
 
 func TestCheckWorkloadTakesTheUsersOwn(t *testing.T) {
-	if err := checkWorkload(&seen{key: vllm, stable: stableWorkload()}); err != nil {
+	if err := plan.CheckWorkload(plan.Observation{Key: vllm, Identity: newBed(t).caches.identity(stableWorkload())}); err != nil {
 		t.Error(err)
 	}
 }

@@ -122,7 +122,7 @@ func TestTargetIsNotTrusted(t *testing.T) {
 		if got := s.Added[0].Target; got == nil || got.Groups != want {
 			t.Errorf("%s: target %+v, want %s", value, got, want)
 		}
-		d := describe(s, plan.Plan(s.Observation))
+		d := describe(s, next(t, s))
 		if told := strings.Contains(d.GetMessage(), "can't be trusted"); told == trusted {
 			t.Errorf("%s: the message is %q", value, d.GetMessage())
 		}

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -24,16 +25,10 @@ const previewTimeout = 5 * time.Second
 // preview says what a release that is about to begin costs at its peak, and refuses a second set of groups that a quota
 // does not hold. It is asked once: what a running release needs is there, or on its way.
 func (d *Driver) preview(ctx context.Context, s *seen, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
-	if nothingWaits(s) {
+	if plan.NothingWaits(s.Observation) {
 		return fewReplicas(s, p.GetStyle()), nil
 	}
 	return d.costs(ctx, s, p)
-}
-
-// nothingWaits says whether there is nothing to release.
-func nothingWaits(s *seen) bool {
-	now := s.StableRevisions()
-	return s.Stable.Replicas == 0 || len(now) == 1 && now[0] == s.Stable.Revision
 }
 
 // costs is preview for a release that has something to bring.
@@ -94,7 +89,7 @@ func fewReplicas(s *seen, style pb.Style) []*pb.Warning {
 // peakOf is what the release needs on top of what the workload has, when it needs most; in words, too.
 func peakOf(s *seen, p *pb.ReleasePolicy) (capacity.Need, string) {
 	policy, _ := release.ParsePolicy(p)
-	peak := capacity.PeakOf(policy, adopted(s).Saved, s.Stable.Replicas)
+	peak := capacity.PeakOf(policy, plan.NewRecord(s.Observation).Saved, s.Stable.Replicas)
 	what := "in its canary at the largest batch"
 	if policy.Style == pb.Style_STYLE_BLUE_GREEN {
 		what = "in the second set"

@@ -29,7 +29,7 @@ func (d *Driver) CalculateBatchContext(ctx context.Context, req *pb.CalculateBat
 		return nil, err
 	}
 	c, s, err := d.contextOf(key, req.GetIncludeGroups())
-	if err == nil && (unread(s) || d.scalers.pending()) {
+	if err == nil && (plan.Unread(s.Observation) || d.scalers.pending()) {
 		// Commands ask a driver that has just started, and once.
 		d.awaitRead(ctx, key)
 		c, s, err = d.contextOf(key, req.GetIncludeGroups())
@@ -38,7 +38,7 @@ func (d *Driver) CalculateBatchContext(ctx context.Context, req *pb.CalculateBat
 		return nil, err
 	}
 	if id := req.GetReleaseId(); id != "" {
-		if _, err := current(s, id); err != nil {
+		if _, err := plan.CurrentRelease(s.Observation, id); err != nil {
 			return nil, err
 		}
 	}
@@ -66,7 +66,7 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 			return err
 		}
 		if id := req.GetReleaseId(); id != "" {
-			if _, err := current(s, id); err != nil {
+			if _, err := plan.CurrentRelease(s.Observation, id); err != nil {
 				return err
 			}
 		}

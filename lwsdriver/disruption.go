@@ -87,7 +87,7 @@ func disruptable(s *seen) disruption.Workload {
 	w := disruption.Workload{
 		Namespace: s.key.Namespace, Name: s.key.Name, Template: s.stable.Spec.LeaderWorkerTemplate,
 		Groups: s.Stable.Replicas, Size: s.Stable.Size,
-		MaxUnavailable: plan.Tolerated(adopted(s).Saved, s.Stable.Replicas),
+		MaxUnavailable: plan.Tolerated(plan.NewRecord(s.Observation).Saved, s.Stable.Replicas),
 	}
 	if now := s.StableRevisions(); len(now) > 0 {
 		w.Revision = now[0]

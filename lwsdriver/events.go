@@ -93,7 +93,7 @@ func (d *Driver) announce(s *seen, decision plan.Decision) {
 	if t := s.Target(); t != nil {
 		now.target = t.Groups
 	}
-	if before, first := d.events.exchange(s.key, now); before == now || (first && !inFlight(s)) {
+	if before, first := d.events.exchange(s.key, now); before == now || (first && !plan.InFlight(s.Observation)) {
 		return
 	}
 	d.metrics.entered(decision.State)

@@ -17,6 +17,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/forecast"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -85,7 +86,7 @@ func (d *Driver) forecastInput(ctx context.Context, s *seen, req *pb.PlanRequest
 	var warnings []*pb.Warning
 	policy, _ := release.ParsePolicy(req.GetPolicy())
 	in := forecast.Input{
-		Replicas: s.Stable.Replicas, Rolling: adopted(s).Saved, Policy: policy,
+		Replicas: s.Stable.Replicas, Rolling: plan.NewRecord(s.Observation).Saved, Policy: policy,
 		New: s.stable.Spec.LeaderWorkerTemplate, Old: s.stable.Spec.LeaderWorkerTemplate,
 		Startup: req.GetStartup().AsDuration(), StatefulSetMaxUnavailable: req.GetStatefulSetMaxUnavailable(), Frames: req.GetIncludeFrames(),
 	}
@@ -96,7 +97,7 @@ func (d *Driver) forecastInput(ctx context.Context, s *seen, req *pb.PlanRequest
 		warnings = append(warnings, &pb.Warning{Code: "StartupUnknown", Message: fmt.Sprintf(
 			"no group of %s has become ready yet, so nobody knows how long one takes: give a start-up time", s.key)})
 	}
-	if nothingWaits(s) {
+	if plan.NothingWaits(s.Observation) {
 		return in, append(warnings, &pb.Warning{Code: "NothingToRelease", Message: fmt.Sprintf(
 			"the groups of %s run its template already: this is what the release of another one would do", s.key)})
 	}
@@ -126,21 +127,12 @@ func (d *Driver) runningTemplate(ctx context.Context, s *seen) (*lws.LeaderWorke
 
 // obstacles are what Initialize would refuse, and what it would warn of. An error is one that says nothing about the release.
 func (d *Driver) obstacles(ctx context.Context, s *seen, p *pb.ReleasePolicy) (blockers, warnings []*pb.Warning, err error) {
-	warnings = slices.Concat(foundHeld(s), scaledBy(s, p.GetStyle()), adoptionOf(s, p))
-	for _, check := range []func() error{
-		func() error { return checkWorkload(s) },
-		func() error { _, err := sameRelease(s, &pb.InitializeRequest{Policy: p}); return err },
-		func() error { return d.checkRoom(s, p.GetStyle()) },
-		func() error { return checkAdopts(s, p) },
-		func() error { return d.checkTraffic(ctx, s, p) },
-		func() error { return d.checkAutoscalers(s, p.GetStyle()) },
-		func() error {
-			more, err := d.costs(ctx, s, p)
-			warnings = append(warnings, more...)
-			return err
-		},
-	} {
-		err := contractError(check())
+	begin := plan.Begin{Policy: p}
+	warnings = begin.Warnings(s.Observation)
+	costs, errCosts := d.costs(ctx, s, p)
+	warnings = append(warnings, costs...)
+	for _, err := range append(begin.Obstacles(s.Observation), d.checkTraffic(ctx, s, p), errCosts) {
+		err = contractError(err)
 		switch status.Code(err) {
 		case codes.OK:
 		case codes.Unavailable, codes.Aborted, codes.Internal:

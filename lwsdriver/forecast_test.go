@@ -100,7 +100,7 @@ func TestObstacles(t *testing.T) {
 			name: "mixed", reason: "and more than one obstacle", policy: inBatches(pb.Style_STYLE_PARTITION, "1"),
 			change: func(s *seen) {
 				s.Stable.Groups = append(s.Stable.Groups, s.Stable.Groups[0])
-				s.Stable.Groups[1].Revision, s.unnumbered = "older", "x7f"
+				s.Stable.Groups[1].Revision, s.Identity.UnnumberedGroup = "older", "x7f"
 			},
 			blocks: "UnsupportedGroupIdentity MixedRevisions",
 		},

@@ -18,7 +18,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // rpc is one of the contract, from the bytes of its request.
@@ -26,15 +25,15 @@ type rpc struct {
 	name    string
 	request func() proto.Message
 	call    func(context.Context, *Driver, proto.Message) error
-	// act is what the service does with a request that was found valid. Nil: it writes nothing.
-	act func(*seen, proto.Message) (plan.Action, error)
+	// intent is what a request that was found valid asks of the planner. Nil: it writes nothing.
+	intent func(proto.Message) plan.Intent
 }
 
 // unary makes an rpc of a method.
 func unary[Req any, P interface {
 	*Req
 	proto.Message
-}, Res any](name string, method func(*Driver, context.Context, P) (Res, error), act func(*seen, P) (plan.Action, error)) rpc {
+}, Res any](name string, method func(*Driver, context.Context, P) (Res, error), intent func(P) plan.Intent) rpc {
 	r := rpc{
 		name:    name,
 		request: func() proto.Message { return P(new(Req)) },
@@ -43,22 +42,17 @@ func unary[Req any, P interface {
 			return err
 		},
 	}
-	if act != nil {
-		r.act = func(s *seen, m proto.Message) (plan.Action, error) { return act(s, m.(P)) }
+	if intent != nil {
+		r.intent = func(m proto.Message) plan.Intent { return intent(m.(P)) }
 	}
 	return r
 }
 
 // rpcs are all of both services, in a fixed order: the corpus names them by index.
 var rpcs = []rpc{
-	unary("Initialize", (*Driver).Initialize, func(s *seen, r *pb.InitializeRequest) (plan.Action, error) {
-		if begun, err := sameRelease(s, r); begun || err != nil {
-			return nil, err
-		}
-		return begin(s, r)
-	}),
-	unary("UpgradeBatch", (*Driver).UpgradeBatch, upgrade),
-	unary("Finalize", (*Driver).Finalize, finalize),
+	unary("Initialize", (*Driver).Initialize, beginOf),
+	unary("UpgradeBatch", (*Driver).UpgradeBatch, targetOf),
+	unary("Finalize", (*Driver).Finalize, finishOf),
 	unary("CalculateBatchContext", (*Driver).CalculateBatchContext, nil),
 	{
 		name:    "WatchBatchContext",
@@ -67,23 +61,16 @@ var rpcs = []rpc{
 			return d.WatchBatchContext(m.(*pb.WatchBatchContextRequest), sink[pb.WatchBatchContextResponse]{ctx: ctx})
 		},
 	},
-	unary("Adopt", (*Driver).Adopt, nil),
-	unary("Disown", (*Driver).Disown, nil),
+	unary("Adopt", (*Driver).Adopt, func(*pb.AdoptRequest) plan.Intent { return plan.Adopt{} }),
+	unary("Disown", (*Driver).Disown, func(*pb.DisownRequest) plan.Intent { return plan.Disown{} }),
 	unary("Plan", (*Driver).Plan, nil),
 	unary("ListRevisions", (*Driver).ListRevisions, nil),
-	unary("Undo", (*Driver).Undo, nil),
-	unary("SetWeight", (*Driver).SetWeight, func(s *seen, r *pb.SetWeightRequest) (plan.Action, error) {
-		return wish(s, r, "fuzz", func(t *release.Traffic) { t.Weight = int(r.GetWeight()) })
-	}),
-	unary("SetHeaderRoute", (*Driver).SetHeaderRoute, func(s *seen, r *pb.SetHeaderRouteRequest) (plan.Action, error) {
-		route, _ := traffic.ParseHeaderRoute(r.GetName(), r.GetMatches())
-		return wish(s, r, "fuzz", func(t *release.Traffic) { t.SetHeaderRoute(route) })
-	}),
-	unary("SetMirror", (*Driver).SetMirror, func(s *seen, r *pb.SetMirrorRequest) (plan.Action, error) {
-		return wish(s, r, "fuzz", func(t *release.Traffic) { t.Mirror = int(r.GetPercentage()) })
-	}),
+	unary("Undo", (*Driver).Undo, func(r *pb.UndoRequest) plan.Intent { return plan.Undo{Revision: r.GetRevision()} }),
+	unary("SetWeight", (*Driver).SetWeight, weightOf),
+	unary("SetHeaderRoute", (*Driver).SetHeaderRoute, headerRouteOf),
+	unary("SetMirror", (*Driver).SetMirror, mirrorOf),
 	unary("VerifyWeight", (*Driver).VerifyWeight, nil),
-	unary("Reset", (*Driver).Reset, nil),
+	unary("Reset", (*Driver).Reset, resetOf),
 	unary("GetDriverInfo", (*Driver).GetDriverInfo, nil),
 	{
 		name:    "WatchWorkloads",
@@ -159,16 +146,16 @@ func FuzzRequests(f *testing.F) {
 		defer cancel()
 		err := r.call(ctx, b.Driver, m)
 		checkRefusal(t, r, m, err)
-		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_INVALID_REQUEST || r.act == nil {
+		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_INVALID_REQUEST || r.intent == nil {
 			return
 		}
 		for _, s := range states {
-			action, err := r.act(s, m)
+			d, err := plan.Decide(s.Observation, r.intent(m))
 			if err != nil {
 				checkError(t, r, err)
 				continue
 			}
-			checkRecorded(t, r, s, action)
+			checkRecorded(t, r, s, d.Action)
 		}
 	})
 }
@@ -188,10 +175,10 @@ func checkRefusal(t *testing.T, r rpc, m proto.Message, err error) {
 			wrong = bad[0].Field
 		}
 	}
-	if q, ok := m.(interface{ GetReleaseId() string }); ok && r.act != nil && !release.ValidID(q.GetReleaseId()) {
+	if q, ok := m.(interface{ GetReleaseId() string }); ok && r.intent != nil && !release.ValidID(q.GetReleaseId()) {
 		wrong = "the id"
 	}
-	if q, ok := m.(interface{ GetWait() *durationpb.Duration }); ok && r.act != nil && q.GetWait().AsDuration() < 0 {
+	if q, ok := m.(interface{ GetWait() *durationpb.Duration }); ok && r.intent != nil && q.GetWait().AsDuration() < 0 {
 		wrong = "the wait"
 	}
 	if q, ok := m.(interface{ GetWeight() int32 }); ok && (q.GetWeight() < 0 || q.GetWeight() > 100) {

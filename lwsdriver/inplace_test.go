@@ -141,34 +141,3 @@ func TestPolicyInPlaceIsForgotten(t *testing.T) {
 		t.Error("the policy of a workload that is gone is kept for ever")
 	}
 }
-
-// Where requests follow the groups, all of them is the only weight to be had, once it is so.
-func TestVerdictFollowsGroups(t *testing.T) {
-	b := newBed(t, routedInPlace(t, func(r *release.Release) {
-		r.Open, r.Target = true, &release.Target{Groups: "100%", At: noon}
-	}))
-	b.showGroups("old", "new", "new", "new")
-	s := b.look()
-	for _, tc := range []struct {
-		name          string
-		weight        int
-		all           bool
-		reason, want  string
-		verified, end bool // end: no waiting helps
-	}{
-		{name: "all of them", weight: 100, all: true, verified: true},
-		{name: "not everything is taken", weight: 100, all: true, reason: traffic.ReasonRouteNotObserved, want: traffic.ReasonRouteNotObserved},
-		{name: "some are stable", weight: 100, want: plan.ReasonGroupsNotReady},
-		{name: "another weight", weight: 40, want: ReasonFollowsGroups, end: true},
-		{name: "another weight, all updated", weight: 40, all: true, want: ReasonFollowsGroups, end: true},
-		{name: "none", weight: 0, want: ReasonFollowsGroups, end: true},
-	} {
-		v := verdict{reason: tc.reason, message: tc.reason}.following(s, tc.weight, tc.all)
-		if v.verified != tc.verified || v.reason != tc.want || v.blocked != tc.end || v.weight != 75 {
-			t.Errorf("%s: %+v", tc.name, v)
-		}
-		if (v.message == "") != tc.verified {
-			t.Errorf("%s: message %q", tc.name, v.message)
-		}
-	}
-}

@@ -11,11 +11,13 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -35,8 +37,6 @@ type seen struct {
 	recheck time.Duration
 	added   map[string]*lws.LeaderWorkerSet // by name
 
-	// unnumbered is the group-index label of a group of the stable workload that is no number. Empty: there is none.
-	unnumbered string
 	// distrusted says what was edited by hand and is not believed. Empty: nothing.
 	distrusted string
 }
@@ -86,13 +86,14 @@ func (o *observer) observe(key types.NamespacedName) (*seen, error) {
 			"there is no LeaderWorkerSet %s: check name and namespace", key)
 	}
 	s := &seen{key: key, stable: stable, added: map[string]*lws.LeaderWorkerSet{}}
-	s.Now = o.now()
+	s.Now, s.Key = o.now(), key
 	if err := o.readRecord(s); err != nil {
 		return nil, err
 	}
 	o.readBudgets(s)
 	s.Stable = o.workload(s, stable)
-	s.unnumbered = o.caches.groups.unnumbered(key)
+	s.Identity = o.caches.identity(stable)
+	s.CanaryNameTaken = o.caches.canaryNameTaken(s)
 	added := o.caches.added(key)
 	slices.SortFunc(added, func(a, b *lws.LeaderWorkerSet) int { return strings.Compare(a.Name, b.Name) })
 	for _, w := range added {
@@ -103,6 +104,34 @@ func (o *observer) observe(key types.NamespacedName) (*seen, error) {
 	o.readHistory(s)
 	o.readAutoscalers(s)
 	return s, o.readTraffic(s)
+}
+
+// identity tells whether Lockstep may drive a workload.
+func (c *caches) identity(w *lws.LeaderWorkerSet) plan.Identity {
+	i := plan.Identity{
+		CopiedLabels: ourLabels(w), UnnumberedGroup: c.groups.unnumbered(keyOf(w)), Unobserved: preflight.TooOld(w),
+		AppliedBy: traffic.SyncedBy(w), VolumeClaims: len(w.Spec.LeaderWorkerTemplate.VolumeClaimTemplates),
+	}
+	if stable, ok := addedTo(w); ok {
+		i.AddedTo = stable
+	}
+	if owner := metav1.GetControllerOf(w); owner != nil {
+		i.ControllerKind, i.ControllerName = owner.Kind, owner.Name
+	}
+	return i
+}
+
+// canaryNameTaken is the name of the canary that the template in the spec would get, if an object that no release of the
+// workload added has it.
+func (c *caches) canaryNameTaken(s *seen) string {
+	if s.Stable.Revision == "" {
+		return "" // the canary has no name yet
+	}
+	name := types.NamespacedName{Namespace: s.key.Namespace, Name: s.canaryName(s.Stable.Revision)}
+	if w := c.workload(name); w == nil || stableKey(w) == s.key {
+		return ""
+	}
+	return name.Name
 }
 
 // readRecord reads the release record and its policy.

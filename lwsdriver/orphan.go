@@ -38,7 +38,7 @@ func (d *Driver) sweepOrphans(ctx context.Context, key types.NamespacedName) err
 			if _, isDelete := action.(plan.DeleteCanary); isDelete && w.DeletionTimestamp != nil {
 				continue
 			}
-			if err := d.do(ctx, s, action); err != nil {
+			if _, err := d.do(ctx, s, action); err != nil {
 				return err
 			}
 			if fresh := d.caches.workload(keyOf(w)); fresh != nil {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -82,7 +83,7 @@ func checkPreflight(req *pb.PreflightRequest) error {
 // preflightOf is what the caches know, for a release or, without a policy, the workload's own rolling update. What is asked of
 // the API server is left to sources.
 func preflightOf(s *seen, p *pb.ReleasePolicy) *preflight.Snapshot {
-	out := &preflight.Snapshot{Workload: s.stable, Rolling: adopted(s).Saved, Force: p.GetBlueGreen().GetForce(), Unseen: map[preflight.Source]string{}}
+	out := &preflight.Snapshot{Workload: s.stable, Rolling: plan.NewRecord(s.Observation).Saved, Force: p.GetBlueGreen().GetForce(), Unseen: map[preflight.Source]string{}}
 	if p != nil {
 		out.Policy, _ = release.ParsePolicy(p)
 	}
@@ -94,8 +95,8 @@ func preflightOf(s *seen, p *pb.ReleasePolicy) *preflight.Snapshot {
 			out.Autoscalers = append(out.Autoscalers, &pb.ObjectRef{Kind: a.Kind, Namespace: s.key.Namespace, Name: a.Name})
 		}
 	}
-	if s.Unscanned != "" {
-		out.Unseen[preflight.Autoscalers] = s.Unscanned
+	if s.Unscanned != nil {
+		out.Unseen[preflight.Autoscalers] = s.Unscanned.Message
 	}
 	return out
 }

@@ -223,7 +223,7 @@ func TestAnnounceNothingUnread(t *testing.T) {
 	b := newRoutedBed(t, routedPhase(t, release.RollingBack, nil), 0)
 	defer b.queue.ShutDown()
 	s := b.look()
-	d := plan.Plan(s.Observation)
+	d := next(t, s)
 	if d.Reason != traffic.ReasonNotSynced {
 		t.Fatalf("%+v", d)
 	}

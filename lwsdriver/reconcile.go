@@ -17,7 +17,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 const (
@@ -122,7 +121,7 @@ func (d *Driver) reconcile(ctx context.Context, key types.NamespacedName) (plan.
 			if isHistory(decision.Action) {
 				do = d.recordHistory
 			}
-			if err = do(ctx, s, decision.Action); err != nil && s.stable.DeletionTimestamp != nil && !drivererr.Retryable(err) {
+			if _, err = do(ctx, s, decision.Action); err != nil && s.stable.DeletionTimestamp != nil && !drivererr.Retryable(err) {
 				d.letGoOfAll(ctx, s) // a person must act, and may never come: the deletion must not wait for that
 			}
 			if err == nil && writes >= s.writeLimit() {
@@ -147,7 +146,7 @@ func (d *Driver) letGoOfAll(ctx context.Context, s *seen) {
 		if !w.Held {
 			continue
 		}
-		if err := d.do(ctx, s, plan.LetGo{Name: w.Name}); err != nil {
+		if _, err := d.do(ctx, s, plan.LetGo{Name: w.Name}); err != nil {
 			d.log.Warn("can't let go", slog.String("workload", s.key.String()), slog.String("name", w.Name), slog.Any("error", err))
 		}
 	}
@@ -159,48 +158,28 @@ func (d *Driver) look(key types.NamespacedName) (*seen, plan.Decision, error) {
 	if err != nil {
 		return nil, plan.Decision{}, err
 	}
-	decision := plan.Plan(s.Observation)
+	decision, err := plan.Decide(s.Observation, nil)
+	if err != nil {
+		return nil, decision, contractError(err)
+	}
 	s.recheckAfter(decision.Recheck)
 	decision.Recheck = s.recheck
 	return s, decision, nil
 }
 
 // do applies one action and tells people and metrics of it.
-func (d *Driver) do(ctx context.Context, s *seen, action plan.Action) error {
-	wrote, err := d.applier.apply(ctx, s, action)
+func (d *Driver) do(ctx context.Context, s *seen, action plan.Action) (wrote bool, err error) {
+	wrote, err = d.applier.apply(ctx, s, action)
 	d.metrics.applied(action, wrote, err)
 	if err != nil {
-		return contractError(fmt.Errorf("%s: %w", action, err))
+		return false, contractError(fmt.Errorf("%s: %w", action, err))
 	}
 	if wrote {
 		d.tellAutoscaler(s, action)
 		d.tellAdoption(s, action)
 		d.log.Info(action.String(), slog.String("workload", s.key.String()), slog.String("action", actionName(action)))
 	}
-	return nil
-}
-
-// inFlight says whether a release is not over: its effects are not all undone or made permanent.
-func inFlight(s *seen) bool {
-	if s.Record == nil || s.Record.Release == nil {
-		return false
-	}
-	return s.Record.Release.Phase.Unfinished() || len(s.Added) > 0 || len(s.Budgets) > 0 || borrows(s)
-}
-
-// borrows says whether the user's routes and Services are not as they were, as far as that can be put right, or whether
-// nobody can tell yet.
-func borrows(s *seen) bool {
-	if s.Traffic == nil {
-		return false
-	}
-	v := s.Traffic.Look(traffic.Desired{})
-	return unread(s) || v.Drift && v.Err == nil
-}
-
-// unread says whether the caches can't tell yet how the requests stand, or whether budgets are left.
-func unread(s *seen) bool {
-	return s.BudgetsUnread || s.Traffic != nil && s.Traffic.Look(traffic.Desired{}).Reason == traffic.ReasonNotSynced
+	return wrote, nil
 }
 
 // awaitRead returns once the caches tell how the workload's requests stand. A driver that has just started fills those that
@@ -211,20 +190,8 @@ func (d *Driver) awaitRead(ctx context.Context, key types.NamespacedName) {
 		if err != nil {
 			return false, err // whoever looks next is told
 		}
-		return !unread(s) && !d.scalers.pending(), nil
+		return !plan.Unread(s.Observation) && !d.scalers.pending(), nil
 	})
-}
-
-// checkRead refuses, for the moment, what can't be told to be over.
-func checkRead(s *seen) error {
-	if s.Record == nil || s.Record.Release == nil || len(s.Added) > 0 {
-		return nil
-	}
-	if !s.Record.Release.Phase.Unfinished() && unread(s) {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-			"the caches do not tell yet whether release %q of LeaderWorkerSet %s has given its routes and Services back", s.Record.Release.ID, s.key)
-	}
-	return nil
 }
 
 // isConflict says whether the write lost a race, so that a fresh look may succeed.

@@ -71,7 +71,7 @@ func (d *Driver) revisions(c *pb.BatchContext, s *seen) []*pb.Revision {
 		r := revisionOf(v.entry)
 		r.Images = v.images
 		r.Stable, r.Current = slices.Contains(s.StableRevisions(), r.GetName()), r.GetName() == current
-		if r.GetOutcome() == pb.State_STATE_UNSPECIFIED && inFlight(s) && c.GetReleaseId() == r.GetReleaseId() && c.GetUpdateRevision() == r.GetName() {
+		if r.GetOutcome() == pb.State_STATE_UNSPECIFIED && plan.InFlight(s.Observation) && c.GetReleaseId() == r.GetReleaseId() && c.GetUpdateRevision() == r.GetName() {
 			r.Outcome = c.GetState()
 		}
 		all = append(all, r)

@@ -158,7 +158,7 @@ func TestHistoryForbidden(t *testing.T) {
 	s := &seen{key: vllm, stable: w}
 	s.Now, s.Stable.Revision = noon, "new"
 	action := plan.Remember{Entry: plan.Entry{Revision: "new", Number: 1}}
-	if err := b.recordHistory(t.Context(), s, action); err != nil {
+	if _, err := b.recordHistory(t.Context(), s, action); err != nil {
 		t.Errorf("it stands in the way: %v", err)
 	}
 	if left, err := b.snapshots.pausing(vllm, noon); left != historyPause || err == nil {
@@ -249,14 +249,26 @@ func TestUndoHolds(t *testing.T) {
 // bringBackOf is the patch, as an error for says, that brings an older template of a workload back.
 func bringBackOf(t *testing.T, w *lws.LeaderWorkerSet) error {
 	t.Helper()
-	b := newBed(t, w)
+	old := asLWSKeeps(t, imaged("vllm:1"), "old")
+	b := newBedOn(t, fake.NewClientset(old), noRoutes(), w)
+	view, err := viewRevision(old.DeepCopy())
+	if err == nil {
+		err = b.caches.revisions.GetIndexer().Add(view)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	var patch string
 	b.sets.PrependReactor("patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patch = string(a.(clienttesting.PatchAction).GetPatch())
 		return true, nil, apierrors.NewServiceUnavailable("seen")
 	})
 	s := b.look()
-	_, err := b.applier.apply(t.Context(), s, plan.BringBack{Revision: "old", Template: specTemplate(imaged("vllm:1")), Record: adopted(s)})
+	d, err := plan.Decide(s.Observation, plan.Undo{Revision: "old"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.applier.apply(t.Context(), s, d.Action)
 	says(t, err, "seen")
 	return errors.New(patch)
 }

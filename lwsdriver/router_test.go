@@ -201,58 +201,13 @@ func TestWaitOutlivesRelease(t *testing.T) {
 	}
 }
 
-// A release of which something is left on the user's objects is not over, nor one of which nobody can tell.
-func TestInFlightWhileItBorrows(t *testing.T) {
-	at := func(v traffic.View, phase release.Phase) *seen {
-		s := &seen{key: vllm}
-		s.Record = &release.Record{Release: &release.Release{ID: "r1", Phase: phase}}
-		s.Traffic = snapshot(func(traffic.Desired) traffic.View { return v })
-		return s
-	}
-	for _, tc := range []struct {
-		name string
-		view traffic.View
-		want bool
-	}{
-		{"given back", traffic.View{Verified: true}, false},
-		{"a fence is left", traffic.View{Drift: true, Reason: traffic.ReasonWriting}, true},
-		{"nobody knows yet", traffic.View{Reason: traffic.ReasonNotSynced}, true},
-		{"it can't be given back", traffic.View{Drift: true, Err: context.Canceled, Reason: traffic.ReasonBlocked}, false},
-	} {
-		for _, phase := range []release.Phase{release.Promoted, release.RollingBack, release.Nothing} {
-			if got := inFlight(at(tc.view, phase)); got != tc.want {
-				t.Errorf("%s, %s: %t", tc.name, phase, got)
-			}
-		}
-	}
-}
-
-// While nobody can tell whether a release is over, the host of the next one is asked to come again; it is not told that
-// there is another one in its way.
+// A call that depends on whether the last release is over waits for the caches to tell.
 func TestNextReleaseWaitsForCaches(t *testing.T) {
-	blind := snapshot(func(traffic.Desired) traffic.View { return traffic.View{Reason: traffic.ReasonNotSynced} })
-	for _, tc := range []struct {
-		phase release.Phase
-		added int
-		want  pb.ErrorReason
-	}{
-		{release.Promoted, 0, pb.ErrorReason_ERROR_REASON_NOT_SYNCED},
-		{release.RollingBack, 0, pb.ErrorReason_ERROR_REASON_NOT_SYNCED},
-		{release.RollingBack, 1, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS},
-		{release.Progressing, 0, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS},
-	} {
-		s := &seen{key: vllm}
-		s.Record = &release.Record{Release: &release.Release{ID: "r1", Phase: tc.phase}}
-		s.Traffic, s.Added = blind, make([]plan.Workload, tc.added)
-		if _, err := sameRelease(s, &pb.InitializeRequest{ReleaseId: "r2"}); drivererr.Reason(err) != tc.want {
-			t.Errorf("%s with %d added: %v", tc.phase, tc.added, err)
-		}
-	}
 	b := newRoutedBed(t, routedPhase(t, release.RollingBack, nil), 0)
 	b.run()
 	b.eventually("the driver serves", b.Synced)
 	b.awaitRead(t.Context(), vllm)
-	if unread(b.look()) {
+	if plan.Unread(b.look().Observation) {
 		t.Error("it did not wait")
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -17,7 +16,6 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -102,27 +100,35 @@ func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 	return d.caches.named(key), nil
 }
 
-// change is what an RPC wants to write: it looks and returns an action, or none if everything is as asked.
-type change func(*seen) (plan.Action, error)
+// admission refuses, for a reason that takes I/O to find, a write that was decided on. It may add warnings to the decision.
+type admission func(context.Context, *seen, *plan.Decision) error
 
-// mutate runs a change under the workload's lock, makes up for lost races, and then takes the release as far as it
-// goes without waiting.
-func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, c change) (pb.Action, error) {
+// mutation is what an intent came to.
+type mutation struct {
+	action pb.Action
+	// seen is the look that the decision was made from.
+	seen     *seen
+	decision plan.Decision
+}
+
+// mutate carries an intent out under the workload's lock, makes up for lost races, and then takes the release as far as
+// it goes without waiting. A write that was decided on passes the admissions first.
+func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, i plan.Intent, admissions ...admission) (mutation, error) {
 	key, unlock, err := d.lockNamed(ctx, key)
 	if err != nil {
-		return pb.Action_ACTION_UNSPECIFIED, contractError(err)
+		return mutation{}, contractError(err)
 	}
 	defer unlock()
-	action, err := d.retryRaces(ctx, key, c)
+	m, err := d.retryRaces(ctx, key, i, admissions)
 	if err != nil {
-		return pb.Action_ACTION_UNSPECIFIED, err
+		return mutation{}, err
 	}
-	// The change is made. What follows from it is the driver's own business: if a write fails now, the queue tries
+	// The intent is recorded. What follows from it is the driver's own business: if a write fails now, the queue tries
 	// again, and the context says what is in the way.
 	if decision, err := d.reconcile(ctx, key); err != nil || decision.Recheck > 0 {
 		d.queue.Add(key)
 	}
-	return action, nil
+	return m, nil
 }
 
 // lockNamed locks the workload that is known by a name, which may change hands while somebody else has the lock.
@@ -141,35 +147,43 @@ func (d *Driver) lockNamed(ctx context.Context, key types.NamespacedName) (types
 	}
 }
 
-func (d *Driver) retryRaces(ctx context.Context, key types.NamespacedName, c change) (pb.Action, error) {
+func (d *Driver) retryRaces(ctx context.Context, key types.NamespacedName, i plan.Intent, admissions []admission) (mutation, error) {
 	changed, stop := d.hub.subscribe(key)
 	defer stop()
 	for races := 0; ; races++ {
-		s, err := d.observeNew(ctx, key)
-		if err != nil {
-			return 0, err
-		}
-		action, err := c(s)
-		if err != nil {
-			return 0, contractError(err)
-		}
-		if action == nil {
-			return pb.Action_ACTION_UNCHANGED, nil
-		}
-		err = d.do(ctx, s, action)
-		if err == nil {
-			return pb.Action_ACTION_CONFIGURED, nil
-		}
-		if !isConflict(err) || races == maxRaces {
-			return 0, err
+		m, err := d.carryOut(ctx, key, i, admissions)
+		if err == nil || !isConflict(err) || races == maxRaces {
+			return m, err
 		}
 		select {
 		case <-changed:
 		case <-time.After(raceTimeout):
 		case <-ctx.Done():
-			return 0, contractError(context.Cause(ctx))
+			return m, contractError(context.Cause(ctx))
 		}
 	}
+}
+
+// carryOut looks, decides and writes once.
+func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.Intent, admissions []admission) (mutation, error) {
+	s, err := d.observeNew(ctx, key)
+	if err != nil {
+		return mutation{}, err
+	}
+	m := mutation{action: pb.Action_ACTION_UNCHANGED, seen: s}
+	if m.decision, err = plan.Decide(s.Observation, i); err != nil || m.decision.Action == nil {
+		return m, contractError(err)
+	}
+	for _, admit := range admissions {
+		if err := admit(ctx, s, &m.decision); err != nil {
+			return m, contractError(err)
+		}
+	}
+	wrote, err := d.do(ctx, s, m.decision.Action)
+	if wrote {
+		m.action = pb.Action_ACTION_CONFIGURED
+	}
+	return m, err
 }
 
 // observeNew is observe for a workload that may have been created a moment ago: people create one and release it at
@@ -238,40 +252,6 @@ func (d *Driver) until(ctx context.Context, key types.NamespacedName, wait *dura
 func checkWait(wait *durationpb.Duration) []drivererr.FieldViolation {
 	if wait != nil && (wait.CheckValid() != nil || wait.AsDuration() < 0) {
 		return []drivererr.FieldViolation{{Field: "wait", Description: "must be a valid duration, not negative"}}
-	}
-	return nil
-}
-
-// checkWorkload refuses a workload that Lockstep must not drive.
-func checkWorkload(s *seen) error {
-	w := s.stable
-	if stable, added := addedTo(w); added {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
-			"LeaderWorkerSet %s was added by the release of %q: name that workload instead", s.key, stable)
-	}
-	if copied := ourLabels(w); len(copied) > 0 {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
-			"LeaderWorkerSet %s carries labels of what a release adds (%s), but no release added it; they were probably copied "+
-				"with a manifest: remove them, and ownerReferences and finalizers that came along",
-			s.key, strings.Join(copied, ", "))
-	}
-	if owner := metav1.GetControllerOf(w); owner != nil {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER,
-			"LeaderWorkerSet %s is controlled by %s %q, which would rewrite what Lockstep writes: release it through that object",
-			s.key, owner.Kind, owner.Name)
-	}
-	if w.DeletionTimestamp != nil {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, "LeaderWorkerSet %s is being deleted", s.key)
-	}
-	if s.unnumbered != "" {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED_GROUP_IDENTITY,
-			"LeaderWorkerSet %s does not number its groups (one has the group-index %q, so groupIdentity is not Ordinal): it knows "+
-				"no partition then, which is how Lockstep holds a workload. Make it again with groupIdentity Ordinal", s.key, s.unnumbered)
-	}
-	if preflight.TooOld(w) {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_API_TOO_OLD,
-			"the LeaderWorkerSet controller does not report observedGeneration for %s, so it is older than v0.9.0, and counts "+
-				"groups as ready while their workers are not: upgrade LWS and its CRDs to v0.9.0 or later", s.key)
 	}
 	return nil
 }

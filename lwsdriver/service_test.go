@@ -67,7 +67,7 @@ func TestUnnumberedGroupsAreRefused(t *testing.T) {
 	if _, err := b.core.CoreV1().Pods(vllm.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	b.eventually("the pod is seen", func() bool { return len(b.look().Stable.Groups) > 0 && b.look().unnumbered != "" })
+	b.eventually("the pod is seen", func() bool { return len(b.look().Stable.Groups) > 0 && b.look().Identity.UnnumberedGroup != "" })
 	ref := &pb.WorkloadRef{Namespace: vllm.Namespace, Name: vllm.Name}
 	_, errAdopt := b.Adopt(t.Context(), &pb.AdoptRequest{Workload: ref})
 	_, errInitialize := b.Initialize(t.Context(), &pb.InitializeRequest{

@@ -161,7 +161,6 @@ func (o *observer) readHistory(s *seen) {
 	left, _ := o.snapshots.pausing(s.key, s.Now)
 	if s.HistoryUnread = o.asksNobody || left > 0 || !o.snapshots.informer.HasSynced(); s.HistoryUnread {
 		s.recheckAfter(left)
-		return
 	}
 	for _, v := range o.snapshots.of(s.key, s.stable.UID) {
 		s.History = append(s.History, v.entry)

@@ -32,20 +32,20 @@ func isHistory(action plan.Action) bool {
 
 // recordHistory is do for what nobody must wait for: a write that is refused, as without the right to it, keeps no release
 // from going on. What may pass by itself is an error like any other.
-func (d *Driver) recordHistory(ctx context.Context, s *seen, action plan.Action) error {
-	err := d.do(ctx, s, action)
+func (d *Driver) recordHistory(ctx context.Context, s *seen, action plan.Action) (bool, error) {
+	wrote, err := d.do(ctx, s, action)
 	if err == nil {
 		d.snapshots.resume(s.key)
-		return nil
+		return wrote, nil
 	}
 	if drivererr.Retryable(err) {
-		return err
+		return false, err
 	}
 	if _, before := d.snapshots.pausing(s.key, s.Now); before == nil || before.Error() != err.Error() {
 		d.log.Warn("history can't be written, the release goes on without", slog.String("workload", s.key.String()), slog.Any("error", err))
 	}
 	d.snapshots.pause(s.key, err, d.options.now())
-	return nil
+	return false, nil
 }
 
 // remember writes an entry of the history.
@@ -140,23 +140,49 @@ func specTemplate(w *workload) release.Template {
 // bringBack puts an older template into the spec. A workload that is not held would roll at once, so the same request holds
 // it.
 func (a *applier) bringBack(ctx context.Context, s *seen, t plan.BringBack) (bool, error) {
+	old, err := a.oldTemplate(ctx, s, t.Revision)
+	if err != nil {
+		return false, err
+	}
+	if sameTemplate(old, specTemplate(s.stable)) {
+		return false, nil // it is there, and LWS is about to record it
+	}
 	p := newPatch(s.stable, release.RecordAnnotation)
 	p.manager = release.UndoManager
-	if hold := release.Hold(); s.Record == nil || !release.SameRolling(hold, s.Stable.Rolling) {
-		if s.Record != nil {
-			t.Record.Saved = plan.Saved(s.Observation)
-		}
-		t.Record.UID = s.stable.UID
-		value, err := t.Record.Encode()
+	if t.Record != nil {
+		record := *t.Record
+		record.UID = s.stable.UID
+		value, err := record.Encode()
 		if err != nil {
 			return false, err
 		}
 		p.annotate(release.RecordAnnotation, value)
 		p.takeNotes()
-		if !release.SameRolling(hold, s.Stable.Rolling) {
+		if hold := release.Hold(); !release.SameRolling(hold, s.Stable.Rolling) {
 			p.rolling(hold)
 		}
 	}
-	p.template(t.Template)
+	p.template(old)
 	return a.patch(ctx, s.key, p)
+}
+
+// oldTemplate is the template of a revision from the history, or from LWS as long as that has it.
+func (a *applier) oldTemplate(ctx context.Context, s *seen, revision string) (release.Template, error) {
+	v := a.snapshots.find(s.stable, revision)
+	if v == nil {
+		return a.template(ctx, s, revision)
+	}
+	cr, err := a.core.AppsV1().ControllerRevisions(v.Namespace).Get(ctx, v.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return release.Template{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
+			"ControllerRevision %s/%s with revision %s of LeaderWorkerSet %s was deleted a moment ago", v.Namespace, v.Name, revision, s.key)
+	}
+	if err != nil {
+		return release.Template{}, fmt.Errorf("get ControllerRevision %s/%s: %w", v.Namespace, v.Name, err)
+	}
+	t, err := history.Template(cr)
+	if err != nil {
+		return t, drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "%v", err)
+	}
+	return t, nil
 }

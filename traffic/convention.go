@@ -41,12 +41,12 @@ var (
 
 // Supported says whether the objects of the policy can express what is desired. Routes can; an Ingress knows weights,
 // one header and one cookie only.
-func Supported(s Setup, d Desired) error {
-	if len(s.Policy.Ingresses) == 0 {
+func Supported(p Policy, d Desired) error {
+	if len(p.Ingresses) == 0 {
 		return nil
 	}
 	if _, err := shareFor(d); err != nil {
-		return unsupported("Ingress %s: %v, or use routes of the Gateway API in place of Ingresses", s.Policy.Ingresses[0], err)
+		return unsupported("Ingress %s: %v, or use routes of the Gateway API in place of Ingresses", p.Ingresses[0], err)
 	}
 	return nil
 }

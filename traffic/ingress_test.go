@@ -134,7 +134,7 @@ func TestSupported(t *testing.T) {
 			if tt.says != nil {
 				want = pb.ErrorReason_ERROR_REASON_UNSUPPORTED
 			}
-			checkSays(t, tt.name, Supported(c.setup, tt.desired), want, tt.says)
+			checkSays(t, tt.name, Supported(c.setup.Policy, tt.desired), want, tt.says)
 			c.settle(Desired{Prepared: true})
 			c.ready()
 			c.settle(Desired{Weight: 60})
@@ -152,7 +152,7 @@ func TestSupported(t *testing.T) {
 			if v := Look(c.setup, tt.desired, c.world); (v.Err == nil) != (tt.says == nil) {
 				t.Errorf("view %+v", v)
 			}
-			if err := Supported(setupOf("vllm"), tt.desired); err != nil {
+			if err := Supported(setupOf("vllm").Policy, tt.desired); err != nil {
 				t.Errorf("routes: %v", err)
 			}
 		})

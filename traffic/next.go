@@ -195,7 +195,7 @@ func preparePool(s Setup, d Desired, w World) (*Write, error) {
 }
 
 // refuse stops at what can't be expressed. It comes after what takes from the canary and what keeps both sides apart.
-func refuse(s Setup, d Desired, _ World) (*Write, error) { return nil, Supported(s, d) }
+func refuse(s Setup, d Desired, _ World) (*Write, error) { return nil, Supported(s.Policy, d) }
 
 // retreat takes from the canary what it should no longer get.
 func retreat(s Setup, d Desired, w World) (*Write, error) {

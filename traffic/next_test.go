@@ -80,7 +80,7 @@ func driveSafely(t *testing.T, rt *rapid.T, c *fakeCluster) {
 		}).Draw(rt, "event")()
 		d := drawDesired(rt)
 		d.Prepared, d.Fenced = rapid.Bool().Draw(rt, "prepared"), rapid.Bool().Draw(rt, "fenced")
-		if c.walk(rt, d); Supported(c.setup, d) != nil {
+		if c.walk(rt, d); Supported(c.setup.Policy, d) != nil {
 			d = supported(d)
 			c.walk(rt, d)
 		}
@@ -140,7 +140,7 @@ func (c *fakeCluster) walk(rt *rapid.T, d Desired) {
 	for range 20 {
 		before := c.world
 		write, err := Next(c.setup, d, before)
-		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSUPPORTED && Supported(c.setup, d) != nil {
+		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSUPPORTED && Supported(c.setup.Policy, d) != nil {
 			return
 		}
 		if err != nil {

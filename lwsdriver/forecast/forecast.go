@@ -89,16 +89,8 @@ func (w *world) upgrade(t *tape, batch int) error {
 			return err
 		}
 	}
-	q := w.policy.Batches[batch]
-	planned := q.Up(w.in.Replicas)
-	target := &release.Target{Groups: q.String(), Batch: &batch, At: w.time()}
-	var action plan.Action
-	if w.canary != nil {
-		action = plan.ScaleCanary{Name: canaryName, Replicas: planned, Target: target}
-	} else {
-		action = w.rewritten(func(r *release.Release) { r.Target = target })
-	}
-	if err := w.apply(action); err != nil {
+	planned := w.policy.Batches[batch].Up(w.in.Replicas)
+	if err := w.request(plan.SetTarget{ReleaseID: releaseID, Batch: &batch}); err != nil {
 		return err
 	}
 	if err := w.until(t, pb.State_STATE_READY); err != nil || w.policy.Traffic == nil {
@@ -108,35 +100,36 @@ func (w *world) upgrade(t *tape, batch int) error {
 	if planned == w.in.Replicas || w.policy.Style != pb.Style_STYLE_BLUE_GREEN {
 		weight = min((100*planned+w.in.Replicas-1)/max(w.in.Replicas, 1), 100)
 	}
-	err := w.apply(w.rewritten(func(r *release.Release) {
-		r.Traffic = r.Traffic.With(func(t *release.Traffic) { t.Weight = weight })
-	}))
-	if err != nil {
+	if err := w.request(plan.Route{ReleaseID: releaseID, Weight: &weight}); err != nil {
 		return err
 	}
 	return w.until(t, pb.State_STATE_READY)
 }
 
-// rewritten is the write of a record that a host's request changes.
-func (w *world) rewritten(change func(*release.Release)) plan.SetStable {
-	record, r := w.record, *w.record.Release
-	change(&r)
-	record.Release = &r
-	return plan.SetStable{Record: record, Rolling: w.stable.Rolling, Why: "the host asks"}
+// request is one RPC of a host.
+func (w *world) request(i plan.Intent) error {
+	d, err := plan.Decide(w.observe(), i)
+	if err != nil || d.Action == nil {
+		return err //nolint:wrapcheck // of the contract
+	}
+	return w.apply(d.Action)
 }
 
 // finish asks for the end of the release.
 func (w *world) finish() error {
 	if w.in.Rollback {
-		return w.apply(plan.BeginRollback(w.observe()))
+		return w.request(plan.RollBack{ReleaseID: releaseID})
 	}
-	return w.apply(plan.BeginPromotion(w.observe()))
+	return w.request(plan.Promote{ReleaseID: releaseID})
 }
 
 // drive decides and writes until there is nothing to write.
 func (w *world) drive(t *tape) (plan.Decision, error) {
 	for range maxWrites {
-		d := plan.Plan(w.observe())
+		d, err := plan.Decide(w.observe(), nil)
+		if err != nil {
+			return d, err //nolint:wrapcheck // of the contract
+		}
 		t.decided(d)
 		if d.Reason == plan.ReasonInvariantViolation {
 			return d, fmt.Errorf("%s", d.Message)

@@ -18,6 +18,7 @@ import (
 const (
 	oldRevision, newRevision = "old", "new"
 	stableName, canaryName   = "stable", "canary"
+	releaseID                = "plan"
 )
 
 // world is the cluster, as far as it matters to the planner.
@@ -61,7 +62,7 @@ func newWorld(in Input) *world {
 	}
 	w.stable.Template = newRevision
 	w.record = release.Record{Version: 1, Saved: in.Rolling, Release: &release.Release{
-		ID: "plan", StableRevision: oldRevision, UpdateRevision: newRevision, Phase: release.Progressing, StartedAt: w.time(), PhaseAt: w.time(),
+		ID: releaseID, StableRevision: oldRevision, UpdateRevision: newRevision, Phase: release.Progressing, StartedAt: w.time(), PhaseAt: w.time(),
 	}}
 	return w
 }

@@ -66,21 +66,22 @@ func (c *cluster) upgrade(groups string) {
 	}
 	c.note("host: upgrade to %s (%d)", groups, planned)
 	c.asked, c.retired = next, false
-	if w := c.canary(); w != nil && !w.deleting {
-		w.target, w.replicas = next, planned
-		c.touch(w)
-		return
-	}
-	r := *c.record.Release
-	r.Target = next
-	c.rewrite(r)
+	c.request(SetTarget{ReleaseID: c.record.Release.ID, Groups: groups})
 }
 
-func (c *cluster) rewrite(r release.Release) {
-	record := *c.record
-	record.Release = &r
-	c.record = &record
-	c.touch(c.stable)
+// request is an RPC: the driver's own decision, and its write.
+func (c *cluster) request(i Intent) {
+	d, err := Decide(c.observe(), i)
+	if err != nil {
+		c.fail("%+v: %v", i, err)
+	}
+	switch a := d.Action.(type) {
+	case nil:
+	case SetStable:
+		c.write(a)
+	default:
+		c.apply(decided{action: a, versions: c.versions()})
+	}
 }
 
 func (c *cluster) finalize(intent release.Phase) {
@@ -91,15 +92,15 @@ func (c *cluster) finalize(intent release.Phase) {
 	if !release.SameRolling(c.stable.rolling, c.set) {
 		return // The hold is repaired first, or what the user wrote could not be told from what the driver set.
 	}
-	begin := BeginRollback
+	var i Intent = RollBack{ReleaseID: c.record.Release.ID}
 	if intent == release.Promoting {
 		if c.record.Release.UpdateRevision != c.stable.revision() {
 			return
 		}
-		begin = BeginPromotion
+		i = Promote{ReleaseID: c.record.Release.ID}
 	}
 	c.note("host: finalize %s", intent)
-	c.write(begin(c.observe()))
+	c.request(i)
 }
 
 // The user.

@@ -101,7 +101,7 @@ func (o Observation) busy() pb.State {
 
 // awaitAutoscalers waits until it is known that nothing scales the workload, before requests move. Nil: that is so.
 func awaitAutoscalers(o Observation, state pb.State) *Decision {
-	if o.Unscanned != "" {
+	if o.Unscanned != nil {
 		return unscanned(o, state)
 	}
 	for _, a := range o.Autoscalers {
@@ -116,7 +116,7 @@ func awaitAutoscalers(o Observation, state pb.State) *Decision {
 }
 
 func unscanned(o Observation, state pb.State) *Decision {
-	return &Decision{State: state, Reason: ReasonAutoscalersNotSynced, Message: "what scales " + o.Stable.Name + " is not known: " + o.Unscanned}
+	return &Decision{State: state, Reason: ReasonAutoscalersNotSynced, Message: "what scales " + o.Stable.Name + " is not known: " + o.Unscanned.Message}
 }
 
 func giveBack(a Autoscaler, state pb.State) *Decision {
@@ -143,7 +143,7 @@ func giveBackAutoscalers(o Observation, state pb.State) *Decision {
 			return giveBack(a, state)
 		}
 	}
-	if o.switches() && o.Unscanned != "" {
+	if o.switches() && o.Unscanned != nil {
 		return unscanned(o, state)
 	}
 	return nil

@@ -41,8 +41,8 @@ func (o Observation) doubled() bool {
 	return serving >= n-o.Policy.Threshold(n)
 }
 
-// AwaitsDouble says whether requests stay where they are until the second set is complete.
-func AwaitsDouble(o Observation) bool { return o.switches() && !o.switched() && !o.doubled() }
+// awaitsDouble reports whether requests stay where they are until the second set is complete.
+func (o Observation) awaitsDouble() bool { return o.switches() && !o.switched() && !o.doubled() }
 
 // switched says whether requests go to the second set already. A group that it loses from then on does not move them back.
 func (o Observation) switched() bool {

@@ -93,7 +93,7 @@ func newCluster(t *rapid.T) *cluster {
 	c.historyLimit = rapid.SampledFrom([]int{0, 2, 10}).Draw(t, "history")
 	c.policy.GroupBudget = rapid.Bool().Draw(t, "budget")
 	if rapid.Bool().Draw(t, "traffic") {
-		c.road = &road{}
+		c.road, c.policy.Traffic = &road{}, &traffic.Policy{}
 	}
 	if rapid.Bool().Draw(t, "autoscaler") {
 		c.scaler = scaler{there: true, policy: "max", wish: "max", of: "vllm"}
@@ -265,8 +265,8 @@ func (c *cluster) canary() *set {
 // decide is one look and one decision, with the checks that hold for each.
 func (c *cluster) decide() Decision {
 	o := c.observe()
-	d := Plan(o)
-	if again := Plan(o); !cmp.Equal(d, again, cmp.AllowUnexported(Standing{})) {
+	d := carryOn(o)
+	if again := carryOn(o); !cmp.Equal(d, again, cmp.AllowUnexported(Standing{})) {
 		c.fail("two decisions on one look:\n%s", cmp.Diff(d, again, cmp.AllowUnexported(Standing{})))
 	}
 	s := d.Standing
@@ -339,7 +339,7 @@ func (c *cluster) checkQuiet(o Observation, d Decision) {
 	if d.Recheck > 0 {
 		later.Now = o.Now.Add(d.Recheck - 1)
 	}
-	if then := Plan(later); then.State != d.State || then.Reason != d.Reason || then.Action != nil {
+	if then := carryOn(later); then.State != d.State || then.Reason != d.Reason || then.Action != nil {
 		c.fail("at %s, recheck %s, but %s later it is %s, %s, action %v", d.Reason, d.Recheck, later.Now.Sub(o.Now), then.State, then.Reason, then.Action)
 	}
 }

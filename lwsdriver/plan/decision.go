@@ -22,6 +22,8 @@ type Decision struct {
 	Deadline time.Time
 	// Standing is what was counted.
 	Standing Standing
+	// Warnings are for the caller whose intent was decided on. They refuse nothing.
+	Warnings []*pb.Warning
 }
 
 // Standing is how many groups are where. All counts are groups.

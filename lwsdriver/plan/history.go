@@ -52,8 +52,8 @@ type Forget struct{ Revision string }
 // BringBack puts an older template back into the spec. The workload is held from the same request on.
 type BringBack struct {
 	Revision string
-	Template release.Template
-	Record   release.Record
+	// Record is written in the same request, with the hold. Nil: it is there already.
+	Record *release.Record
 }
 
 func (Remember) action()  {}

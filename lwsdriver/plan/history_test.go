@@ -134,7 +134,7 @@ func TestHistory(t *testing.T) {
 		},
 		{"who is not adopted has none", held("a", "a", func(o *Observation) { o.Record = nil }), nil, pb.State_STATE_UNMANAGED},
 	} {
-		d := Plan(tt.look)
+		d := carryOn(tt.look)
 		if diff := cmp.Diff(tt.want, d.Action); diff != "" || d.State != tt.state {
 			t.Errorf("%s: state %v (%s), want %v; action (-want +got):\n%s", tt.reason, d.State, d.Reason, tt.state, diff)
 		}
@@ -145,11 +145,11 @@ func TestHistory(t *testing.T) {
 func TestForgetInvariant(t *testing.T) {
 	o := held("a", "b", released("r1", release.Progressing, "b", "a"))
 	for _, revision := range []string{"a", "b"} {
-		if checkDecision(o, Decision{Action: Forget{revision}}) == nil {
+		if checkDecision(o, nil, Decision{Action: Forget{revision}}) == nil {
 			t.Errorf("revision %s may be dropped", revision)
 		}
 	}
-	if err := checkDecision(o, Decision{Action: Forget{"c"}}); err != nil {
+	if err := checkDecision(o, nil, Decision{Action: Forget{"c"}}); err != nil {
 		t.Error(err)
 	}
 }

@@ -26,8 +26,8 @@ func checkObservation(o Observation) error {
 }
 
 // checkDecision is the safety rules, as far as one decision can break them.
-func checkDecision(o Observation, d Decision) error {
-	if err := errors.Join(checkAutoscalers(o, d.Action), checkAdoption(o, d.Action)); err != nil {
+func checkDecision(o Observation, i Intent, d Decision) error {
+	if err := errors.Join(checkRequested(i, d.Action), checkAutoscalers(o, d.Action), checkAdoption(o, d.Action)); err != nil {
 		return err
 	}
 	switch a := d.Action.(type) {
@@ -50,12 +50,27 @@ func checkDecision(o Observation, d Decision) error {
 	case DeleteCanary, LetGo:
 		return errors.Join(checkRetire(o), checkWithdrawn(o))
 	case SetStable:
-		return errors.Join(checkSetStable(o, a), checkSplit(o, a))
+		return errors.Join(checkSetStable(o, i, a), checkSplit(o, a))
 	case RestartGroup:
 		return checkRestart(o, a)
 	case Forget:
 		if o.needed(a.Revision) {
 			return fmt.Errorf("revision %s would be dropped from the history, and is in use", a.Revision)
+		}
+	}
+	return nil
+}
+
+// checkRequested: what only a caller may cause has a request for it.
+func checkRequested(i Intent, action Action) error {
+	switch a := action.(type) {
+	case GiveBack:
+		if _, ok := i.(Disown); !ok {
+			return errors.New("a workload is given back that nothing disowned")
+		}
+	case BringBack:
+		if _, ok := i.(Undo); !ok {
+			return fmt.Errorf("the template of revision %s comes back without a request for it", a.Revision)
 		}
 	}
 	return nil
@@ -136,15 +151,16 @@ func checkRetire(o Observation) error {
 
 // checkSetStable: only a promotion and the way back from one release the hold, and batches in place as far as they go; and
 // only Finalize begins a promotion.
-func checkSetStable(o Observation, a SetStable) error {
+func checkSetStable(o Observation, i Intent, a SetStable) error {
 	var before, after release.Phase
-	if r := o.Record.Release; r != nil {
+	if r := o.release(); r != nil {
 		before = r.Phase
 	}
 	if r := a.Record.Release; r != nil {
 		after = r.Phase
 	}
-	if after == release.Promoting && before != release.Promoting && before != release.Adopting {
+	_, asked := i.(Promote)
+	if after == release.Promoting && before != release.Promoting && before != release.Adopting && !asked {
 		return errors.New("a promotion that nobody asked for")
 	}
 	held := release.SameRolling(a.Rolling, release.Hold())
@@ -153,6 +169,8 @@ func checkSetStable(o Observation, a SetStable) error {
 		return errors.New("a template is restored that is not the stable one")
 	case held, a.RestoreTemplate:
 		return nil
+	case release.SameRolling(a.Rolling, o.Stable.Rolling):
+		return nil // what LWS does stays as it is; if somebody changed it, the loop puts it right
 	case after == release.Returning && o.Stable.Revision != o.Record.Release.StableRevision:
 		return errors.New("a rollback to a template that is not the stable one")
 	case after == release.Progressing && o.inPlace():

@@ -76,7 +76,7 @@ func TestCheckDecision(t *testing.T) {
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
-			if err := checkDecision(tc.o, Decision{Action: tc.a}); (err != nil) != tc.bad {
+			if err := checkDecision(tc.o, nil, Decision{Action: tc.a}); (err != nil) != tc.bad {
 				t.Errorf("%s\nerror %v, want one: %t", tc.reason, err, tc.bad)
 			}
 		})
@@ -89,7 +89,7 @@ func TestImpossibleObservation(t *testing.T) {
 		"no size":           {Stable: Workload{Name: "vllm", Replicas: 1}},
 		"added to itself":   {Stable: Workload{Name: "vllm", Size: 1}, Added: []Workload{{Name: "vllm"}}},
 	} {
-		d := Plan(o)
+		d := carryOn(o)
 		if d.Action != nil || d.State != pb.State_STATE_FAILED || d.Reason != ReasonInvariantViolation {
 			t.Errorf("%s: %+v", name, d)
 		}

@@ -6,15 +6,23 @@ package plan
 import (
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 )
 
 // Observation is one look at a workload: everything that a decision depends on.
 type Observation struct {
 	// Now is the time of the look.
 	Now time.Time
+	// Key names the user's workload.
+	Key types.NamespacedName
+	// Identity tells whether Lockstep may drive the user's workload.
+	Identity Identity
+	// CanaryNameTaken is the name that the canary of the template in the spec would have, if another object has it.
+	CanaryNameTaken string
 	// Stable is the user's workload.
 	Stable Workload
 	// Added are the workloads that a release added to it, by name. Normally none or one.
@@ -31,8 +39,8 @@ type Observation struct {
 	Drain *Drain
 	// Autoscalers are those that scale the workload or its successor, or are held for it, by kind and name.
 	Autoscalers []Autoscaler
-	// Unscanned is why it can't be told which there are. Empty: it can.
-	Unscanned string
+	// Unscanned is why it can't be told which there are. Nil: it can.
+	Unscanned *drivererr.Problem
 	// Budgets are those that drivers made for the workload. Unread: nobody can tell yet.
 	Budgets       []Budget
 	BudgetsUnread bool

@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// Plan decides. A decision that would break an invariant is a defect; it is reported and never acted on.
-func Plan(o Observation) Decision {
+// carryOn decides what follows from what was requested before.
+func carryOn(o Observation) Decision {
 	s := measure(o)
 	if err := checkObservation(o); err != nil {
 		return violation(err, s)
@@ -22,7 +22,7 @@ func Plan(o Observation) Decision {
 	if a, ok := d.Action.(SetStable); ok {
 		d.Action = noted(o, a)
 	}
-	if err := checkDecision(o, d); err != nil {
+	if err := checkDecision(o, nil, d); err != nil {
 		return violation(err, s)
 	}
 	return d
@@ -31,7 +31,7 @@ func Plan(o Observation) Decision {
 func violation(err error, s Standing) Decision {
 	return Decision{
 		State: pb.State_STATE_FAILED, Reason: ReasonInvariantViolation, Standing: s,
-		Message: fmt.Sprintf("Lockstep stopped before a step that would break a safety rule: %v. This is a defect, please report it", err),
+		Message: defect(err),
 	}
 }
 

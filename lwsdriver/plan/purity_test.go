@@ -19,13 +19,18 @@ import (
 var allowedImports = []string{
 	"errors",
 	"fmt",
+	"reflect",
 	"slices",
 	"strings",
 	"time",
+	"google.golang.org/protobuf/proto",
+	"k8s.io/apimachinery/pkg/types",
 	"k8s.io/apimachinery/pkg/util/intstr",
 	"k8s.io/utils/ptr",
 	"sigs.k8s.io/lws/api/leaderworkerset/v1",
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler", // as pure as this package
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release",
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr",
 	"github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1",
 	"github.com/lockstep-rollouts/lockstep/traffic", // as pure as this package
 }

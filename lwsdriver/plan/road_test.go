@@ -185,9 +185,7 @@ func (c *cluster) setWeight(weight int) {
 		return
 	}
 	c.note("host: weight %d", weight)
-	r := *c.record.Release
-	r.Traffic = r.Traffic.With(func(t *release.Traffic) { t.Weight = weight })
-	c.rewrite(r)
+	c.request(Route{ReleaseID: c.record.Release.ID, Weight: &weight})
 }
 
 // applyTraffic is one write of the router, made from what it sees. A look that is as old as a write of others is only

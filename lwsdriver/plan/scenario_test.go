@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -72,8 +73,8 @@ func runScenarios(t *testing.T, path string) {
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}
-		first := Plan(o)
-		if second := Plan(o); !reflect.DeepEqual(first, second) {
+		first := carryOn(o)
+		if second := carryOn(o); !reflect.DeepEqual(first, second) {
 			d.Fatalf(t, "the same observation gave two answers:\n%s%s", describe(o, first), describe(o, second))
 		}
 		return describe(o, first)
@@ -202,7 +203,7 @@ func parseObservation(text string) (o Observation, err error) {
 		case "autoscaler":
 			o.Autoscalers = append(o.Autoscalers, parseAutoscaler(l))
 		case "unscanned":
-			o.Unscanned = l.name
+			o.Unscanned = &drivererr.Problem{Message: l.name}
 		case "groups":
 			last.Groups = append(last.Groups, parseGroups(l, last, o.Policy.MinReady)...)
 		default:

@@ -41,13 +41,9 @@ func (o Observation) open() bool {
 	return o.splits() && r.Open && (r.Phase != release.Progressing || o.wide() || len(o.strayed()) > 0)
 }
 
-// FollowsGroups says whether the release's share can't be had by weight, since it follows the groups; and whether every
-// group is at the update revision, so that all requests go there.
-func FollowsGroups(o Observation) (follows, all bool) {
-	if !o.open() {
-		return false, false
-	}
-	return true, !slices.ContainsFunc(o.Stable.above(0), func(g Group) bool { return !g.at(o.Record.Release.UpdateRevision) })
+// allUpdated reports whether every group is at the update revision.
+func (o Observation) allUpdated() bool {
+	return !slices.ContainsFunc(o.Stable.above(0), func(g Group) bool { return !g.at(o.Record.Release.UpdateRevision) })
 }
 
 // WarmsUp says whether a group of the user's own workload gets requests by a mark only, so that it may be warmed up before.

@@ -147,6 +147,7 @@ func TestWarmsUp(t *testing.T) {
 	}
 }
 
+// Requests follow the groups once the split has ended.
 func TestFollowsGroups(t *testing.T) {
 	updated := func(o *Observation) { o.Stable.Groups[0].Revision, o.Stable.Groups[1].Revision = "B", "B" }
 	for name, tc := range map[string]struct {
@@ -158,8 +159,8 @@ func TestFollowsGroups(t *testing.T) {
 		"all":       {replacing(release.Progressing, declared, updated), true, true},
 		"no record": {replacing(release.Progressing, func(o *Observation) { o.Record = nil }), false, false},
 	} {
-		if follows, all := FollowsGroups(tc.o); follows != tc.follows || all != tc.all {
-			t.Errorf("%s: %t, %t", name, follows, all)
+		if follows := tc.o.open(); follows != tc.follows || follows && tc.o.allUpdated() != tc.all {
+			t.Errorf("%s: %t", name, follows)
 		}
 	}
 }
@@ -183,7 +184,7 @@ func TestBeginPromotionInPlace(t *testing.T) {
 		{"NeverSet", "There was no batch.", func(*Observation) {}, release.Hold()},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			a := BeginPromotion(replacing(release.Progressing, tc.o))
+			a := promoteNow(replacing(release.Progressing, tc.o))
 			if !a.Record.Release.Open || !release.SameRolling(a.Rolling, tc.want) || a.Record.Release.Phase != release.Promoting {
 				t.Errorf("%s %s, want %s; record %+v", tc.reason, describeRolling(a.Rolling), describeRolling(tc.want), a.Record.Release)
 			}
@@ -224,7 +225,7 @@ func TestCheckDecisionInPlace(t *testing.T) {
 		{"RestartSplit", "It has a share.", replacing(release.Returning, hold, by(split)), RestartGroup{Leader: "vllm-3"}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if err := checkDecision(tc.o, Decision{Action: tc.a}); (err != nil) != tc.bad {
+			if err := checkDecision(tc.o, nil, Decision{Action: tc.a}); (err != nil) != tc.bad {
 				t.Errorf("%s\nerror %v, want one: %t", tc.reason, err, tc.bad)
 			}
 		})

@@ -1,14 +1,13 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package lwsdriver
+package plan
 
 import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -16,16 +15,16 @@ import (
 
 func TestFinalizePromotesWhatWasMeant(t *testing.T) {
 	t.Parallel()
+	promote := func(revision string) Intent { return Promote{ReleaseID: "r1", Revision: revision} }
+	rollback := func(string) Intent { return RollBack{ReleaseID: "r1"} }
 	const (
-		promote  = pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
-		rollback = pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
-		changed  = pb.ErrorReason_ERROR_REASON_REVISION_CHANGED
-		ended    = pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED
-		none     = pb.ErrorReason_ERROR_REASON_UNSPECIFIED
+		changed = pb.ErrorReason_ERROR_REASON_REVISION_CHANGED
+		ended   = pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED
+		none    = pb.ErrorReason_ERROR_REASON_UNSPECIFIED
 	)
 	for _, test := range []struct {
 		name, reason          string
-		intent                pb.FinalizeIntent
+		intent                func(revision string) Intent
 		phase                 release.Phase
 		brings, template, ask string
 		want                  pb.ErrorReason
@@ -54,18 +53,18 @@ func TestFinalizePromotesWhatWasMeant(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			s := &seen{key: types.NamespacedName{Namespace: "ns", Name: "vllm"}}
-			s.Record = &release.Record{Release: &release.Release{
+			o := Observation{Key: types.NamespacedName{Namespace: "ns", Name: "vllm"}}
+			o.Record = &release.Record{Release: &release.Release{
 				ID: "r1", Phase: test.phase, StableRevision: "a", UpdateRevision: test.brings,
 			}}
-			s.Policy.Style, s.Policy.Adopt = pb.Style_STYLE_BLUE_GREEN, test.adopts
-			s.Stable = plan.Workload{Name: "vllm", Replicas: 4, Revision: test.template, Rolling: release.Hold()}
-			action, err := finalize(s, &pb.FinalizeRequest{ReleaseId: "r1", Intent: test.intent, UpdateRevision: test.ask})
+			o.Policy.Style, o.Policy.Adopt = pb.Style_STYLE_BLUE_GREEN, test.adopts
+			o.Stable = Workload{Name: "vllm", Replicas: 4, Size: 2, Revision: test.template, Rolling: release.Hold()}
+			d, err := Decide(o, test.intent(test.ask))
 			if got := drivererr.Reason(err); got != test.want || err != nil && test.want == none {
 				t.Errorf("%s: error is %v, want reason %v", test.reason, err, test.want)
 			}
-			if (action != nil) != test.writes {
-				t.Errorf("%s: action is %v, want one: %t", test.reason, action, test.writes)
+			if (d.Action != nil) != test.writes {
+				t.Errorf("%s: action is %v, want one: %t", test.reason, d.Action, test.writes)
 			}
 		})
 	}

@@ -1,0 +1,51 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// What valid requests ask of the planner.
+
+func beginOf(r *pb.InitializeRequest) plan.Intent {
+	return plan.Begin{ReleaseID: r.GetReleaseId(), Owner: r.GetOwner(), Policy: r.GetPolicy()}
+}
+
+func targetOf(r *pb.UpgradeBatchRequest) plan.Intent {
+	t := plan.SetTarget{ReleaseID: r.GetReleaseId(), Revision: r.GetUpdateRevision(), Groups: r.GetGroups()}
+	if batch, ok := r.GetTarget().(*pb.UpgradeBatchRequest_Batch); ok {
+		t.Batch = ptr.To(int(batch.Batch))
+	}
+	return t
+}
+
+func finishOf(r *pb.FinalizeRequest) plan.Intent {
+	if r.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE {
+		return plan.Promote{ReleaseID: r.GetReleaseId(), Revision: r.GetUpdateRevision()}
+	}
+	return plan.RollBack{ReleaseID: r.GetReleaseId()}
+}
+
+func weightOf(r *pb.SetWeightRequest) plan.Intent {
+	return plan.Route{ReleaseID: r.GetReleaseId(), Revision: r.GetUpdateRevision(), Weight: ptr.To(int(r.GetWeight()))}
+}
+
+func mirrorOf(r *pb.SetMirrorRequest) plan.Intent {
+	return plan.Route{ReleaseID: r.GetReleaseId(), Revision: r.GetUpdateRevision(), Mirror: ptr.To(int(r.GetPercentage()))}
+}
+
+func headerRouteOf(r *pb.SetHeaderRouteRequest) plan.Intent {
+	route, _ := traffic.ParseHeaderRoute(r.GetName(), r.GetMatches())
+	return plan.Route{ReleaseID: r.GetReleaseId(), Revision: r.GetUpdateRevision(), HeaderRoute: &route}
+}
+
+// resetOf is for any revision: no template makes returning all requests wrong.
+func resetOf(r *pb.ResetRequest) plan.Intent {
+	return plan.Route{ReleaseID: r.GetReleaseId(), Reset: true}
+}

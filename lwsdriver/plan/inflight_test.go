@@ -1,0 +1,66 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"context"
+	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// always is the same view whatever is desired.
+type always traffic.View
+
+func (v always) Look(traffic.Desired) traffic.View { return traffic.View(v) }
+
+// A release of which something is left on the user's objects is not over, nor one of which nobody can tell.
+func TestInFlightWhileItBorrows(t *testing.T) {
+	at := func(v traffic.View, phase release.Phase) Observation {
+		return Observation{Record: &release.Record{Release: &release.Release{ID: "r1", Phase: phase}}, Traffic: always(v)}
+	}
+	for _, tc := range []struct {
+		name string
+		view traffic.View
+		want bool
+	}{
+		{"given back", traffic.View{Verified: true}, false},
+		{"a fence is left", traffic.View{Drift: true, Reason: traffic.ReasonWriting}, true},
+		{"nobody knows yet", traffic.View{Reason: traffic.ReasonNotSynced}, true},
+		{"it can't be given back", traffic.View{Drift: true, Err: context.Canceled, Reason: traffic.ReasonBlocked}, false},
+	} {
+		for _, phase := range []release.Phase{release.Promoted, release.RollingBack, release.Nothing} {
+			if got := InFlight(at(tc.view, phase)); got != tc.want {
+				t.Errorf("%s, %s: %t", tc.name, phase, got)
+			}
+		}
+	}
+}
+
+// While nobody can tell whether a release is over, the host of the next one is asked to come again; it is not told that
+// there is another one in its way.
+func TestNextReleaseWaitsForCaches(t *testing.T) {
+	blind := always{Reason: traffic.ReasonNotSynced}
+	for _, tc := range []struct {
+		phase release.Phase
+		added int
+		want  pb.ErrorReason
+	}{
+		{release.Promoted, 0, pb.ErrorReason_ERROR_REASON_NOT_SYNCED},
+		{release.RollingBack, 0, pb.ErrorReason_ERROR_REASON_NOT_SYNCED},
+		{release.RollingBack, 1, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS},
+		{release.Progressing, 0, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS},
+	} {
+		o := Observation{
+			Record:  &release.Record{Release: &release.Release{ID: "r1", Phase: tc.phase}},
+			Traffic: blind, Added: make([]Workload, tc.added),
+		}
+		if _, err := (Begin{ReleaseID: "r2"}).begun(o); drivererr.Reason(err) != tc.want {
+			t.Errorf("%s with %d added: %v", tc.phase, tc.added, err)
+		}
+	}
+}

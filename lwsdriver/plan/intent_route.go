@@ -1,0 +1,162 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// Route requests where a release's requests go. Exactly one of the changes is set.
+type Route struct {
+	ReleaseID string
+	// Revision is the update revision that the caller means. Empty: any.
+	Revision string
+	// Weight is the canary's share, and Mirror the share copied to it, in percent.
+	Weight, Mirror *int
+	// HeaderRoute sends the requests that match it to the canary. Without matches, it is removed.
+	HeaderRoute *traffic.HeaderRoute
+	// Reset returns all requests to the stable leaders.
+	Reset bool
+}
+
+func (t Route) change(w *release.Traffic) {
+	switch {
+	case t.Weight != nil:
+		w.Weight = *t.Weight
+	case t.Mirror != nil:
+		w.Mirror = *t.Mirror
+	case t.HeaderRoute != nil:
+		w.SetHeaderRoute(*t.HeaderRoute)
+	case t.Reset:
+		*w = release.Traffic{}
+	}
+}
+
+func (t Route) why() string {
+	switch {
+	case t.Weight != nil:
+		return fmt.Sprintf("send %d %% of the requests to the canary", *t.Weight)
+	case t.Mirror != nil:
+		return fmt.Sprintf("copy %d %% of the requests to the canary", *t.Mirror)
+	case t.HeaderRoute != nil && len(t.HeaderRoute.Matches) == 0:
+		return "remove header route " + t.HeaderRoute.Name
+	case t.HeaderRoute != nil:
+		return fmt.Sprintf("send what matches header route %s to the canary", t.HeaderRoute.Name)
+	}
+	return "send all requests to the stable leaders"
+}
+
+// decide records the requested routing; the loop brings it about.
+func (t Route) decide(o Observation) (Decision, error) {
+	r, err := RoutedRelease(o, t.ReleaseID)
+	if err != nil {
+		return Decision{}, err
+	}
+	if err := checkRevision(o, r, t.Revision); err != nil {
+		return Decision{}, err
+	}
+	next := r.Traffic.With(t.change)
+	if next != nil {
+		d := traffic.Desired{Weight: next.Weight, Mirror: next.Mirror, HeaderRoutes: next.Routes()}
+		if err := traffic.Supported(*o.Policy.Traffic, d); err != nil {
+			return Decision{}, err
+		}
+	}
+	over := !takesShare(r.Phase)
+	switch {
+	case reflect.DeepEqual(next, r.Traffic), over && next == nil: // a release that is over gets no requests
+		return Decision{}, nil
+	case over:
+		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
+			"release %q of %s is %s, so its canary gets no requests any more", r.ID, o.Key, phaseText(r.Phase))
+	}
+	record, with := *o.Record, *r
+	with.Traffic, record.Release = next, &with
+	return Decision{Action: SetStable{Record: record, Rolling: o.Stable.Rolling, Why: t.why()}}, nil
+}
+
+// RoutedRelease returns the release that a request names, if it routes requests. The error has an ErrorReason.
+func RoutedRelease(o Observation, id string) (*release.Release, error) {
+	r, err := CurrentRelease(o, id)
+	if err != nil {
+		return nil, err
+	}
+	if o.Policy.Traffic == nil {
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+			"release %q of LeaderWorkerSet %s has no policy.traffic, so nothing splits its requests and shares follow group counts: "+
+				"begin a release whose policy names a Service and routes", r.ID, o.Key)
+	}
+	return r, nil
+}
+
+// takesShare reports whether the canary of a release in this phase may get requests by a share.
+func takesShare(p release.Phase) bool {
+	return p == release.Progressing || p == release.Promoting || p == release.Standby
+}
+
+// Verification tells whether a weight is in force.
+type Verification struct {
+	// Verified: it is. Blocked: it can't be, so that waiting for it is in vain.
+	Verified, Blocked bool
+	// Weight is the one in force.
+	Weight int
+	// Reason and Message say what is missing. Empty if Verified.
+	Reason, Message string
+}
+
+// ReasonFollowsGroups is why a weight can't be had: every group of the workload is to be updated in place.
+const ReasonFollowsGroups = "ShareFollowsGroups"
+
+// VerifyWeight compares a weight with what is desired now, and that with the data plane. The release must route requests.
+func VerifyWeight(o Observation, weight int) Verification {
+	d := Requests(o)
+	view := o.Traffic.Look(d)
+	v := Verification{
+		Verified: view.Verified && d.Weight == weight, Blocked: view.Err != nil,
+		Weight: view.Weight, Reason: view.Reason, Message: view.Message,
+	}
+	r := o.Record.Release
+	if o.open() && (r.Phase == release.Progressing || r.Phase == release.Promoting) {
+		return v.following(o, weight)
+	}
+	last := r.Traffic.Asked()
+	switch {
+	case v.Verified || view.Reason != "":
+	case !takesShare(r.Phase):
+		v.Reason = "ReleaseFinalized"
+		v.Message = fmt.Sprintf("the release is %s, so its canary gets no requests any more", phaseText(r.Phase))
+	case last != weight:
+		v.Reason, v.Message = "OtherWeight", fmt.Sprintf("the weight that was asked for last is %d", last)
+	case Retires(o):
+		v.Reason, v.Message = ReasonNewRevision, "the canary is going, so all requests go to the stable leaders"
+	case o.awaitsDouble():
+		v.Reason = ReasonGroupsNotReady
+		v.Message = "requests move once every group that the workload has is there a second time, and ready"
+	default:
+		v.Reason, v.Message = traffic.ReasonNoCanaryEndpoints, "no group of the canary is whole, so all requests go to the stable leaders"
+	}
+	return v
+}
+
+// following is the answer where the share follows the groups: the last stable ones are being replaced, or may be.
+func (v Verification) following(o Observation, weight int) Verification {
+	share, all, settled := measure(o).Weight, o.allUpdated(), v.Reason == ""
+	v.Verified, v.Weight = weight == 100 && all && settled, share
+	switch {
+	case v.Verified || weight == 100 && all:
+	case weight == 100:
+		v.Reason, v.Message = ReasonGroupsNotReady, "the last stable groups are being replaced, and requests follow the groups"
+	default:
+		v.Blocked, v.Reason = true, ReasonFollowsGroups
+		v.Message = fmt.Sprintf("the batch leaves no stable group, so requests follow the groups: %d %% go to the update revision, and all of them will; "+
+			"no other weight can be had", share)
+	}
+	return v
+}

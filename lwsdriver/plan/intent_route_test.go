@@ -1,0 +1,41 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// Where requests follow the groups, all of them is the only weight to be had, once it is so.
+func TestVerificationFollowsGroups(t *testing.T) {
+	some := replacing(release.Progressing, declared)
+	all := replacing(release.Progressing, declared, func(o *Observation) {
+		o.Stable.Groups[0].Revision, o.Stable.Groups[1].Revision = "B", "B"
+	})
+	for _, tc := range []struct {
+		name              string
+		o                 Observation
+		weight, share     int
+		reason, want      string
+		verified, blocked bool
+	}{
+		{name: "all of them", o: all, weight: 100, share: 100, verified: true},
+		{name: "not everything is taken", o: all, weight: 100, share: 100, reason: traffic.ReasonRouteNotObserved, want: traffic.ReasonRouteNotObserved},
+		{name: "some are stable", o: some, weight: 100, share: 50, want: ReasonGroupsNotReady},
+		{name: "another weight", o: some, weight: 40, share: 50, want: ReasonFollowsGroups, blocked: true},
+		{name: "another weight, all updated", o: all, weight: 40, share: 100, want: ReasonFollowsGroups, blocked: true},
+		{name: "none", o: some, weight: 0, share: 50, want: ReasonFollowsGroups, blocked: true},
+	} {
+		v := Verification{Reason: tc.reason, Message: tc.reason}.following(tc.o, tc.weight)
+		if v.Verified != tc.verified || v.Reason != tc.want || v.Blocked != tc.blocked || v.Weight != tc.share {
+			t.Errorf("%s: %+v", tc.name, v)
+		}
+		if (v.Message == "") != tc.verified {
+			t.Errorf("%s: message %q", tc.name, v.Message)
+		}
+	}
+}
