@@ -213,6 +213,9 @@ func (a *applier) repairCanary(ctx context.Context, s *seen, t plan.RepairCanary
 }
 
 func (a *applier) letGo(ctx context.Context, s *seen, t plan.LetGo) (bool, error) {
+	if t.Name == s.key.Name {
+		return a.unhold(ctx, s.key, s.stable)
+	}
 	canary := s.added[t.Name]
 	if lingers(canary) && !s.without(t.Name) {
 		// Somebody else deleted it, in the background. Without this its groups would outlive it, and one made again under

@@ -80,20 +80,6 @@ func (a *applier) writeAutoscaler(ctx context.Context, key types.NamespacedName,
 	}, key)
 }
 
-// giveBackAutoscalers gives back what is held for a workload that is gone.
-func (d *Driver) giveBackAutoscalers(ctx context.Context, s *seen) error {
-	found, _ := d.scalers.of(s.key)
-	for _, a := range found {
-		if !a.Held {
-			continue
-		}
-		if _, err := d.do(ctx, s, plan.ReleaseAutoscaler{Kind: a.Kind, Name: a.Name}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // tellAutoscaler tells people that their autoscaler was changed, as an event on the workload.
 func (d *Driver) tellAutoscaler(s *seen, action plan.Action) {
 	if s.stable == nil {

@@ -25,6 +25,7 @@ import (
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic/probe"
 	"github.com/lockstep-rollouts/lockstep/traffic/router"
@@ -287,7 +288,9 @@ type troubles struct {
 }
 
 type trouble struct {
-	err       error
+	err error
+	// write: it was a write that was refused for good.
+	write     bool
 	conflicts int // how many there were in a row, this one included
 }
 
@@ -309,6 +312,26 @@ func (t *troubles) set(key types.NamespacedName, err error) {
 		now.conflicts = t.all[key].conflicts + 1
 	}
 	t.all[key] = now
+}
+
+// refuse is set for a write that was refused for good.
+func (t *troubles) refuse(key types.NamespacedName, err error) {
+	t.set(key, err)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.all[key]
+	now.write = true
+	t.all[key] = now
+}
+
+// refused is why the last write was refused for good, nil if it was not.
+func (t *troubles) refused(key types.NamespacedName) *drivererr.Problem {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now := t.all[key]; now.write {
+		return drivererr.ProblemOf(now.err)
+	}
+	return nil
 }
 
 // get returns what people should know. A lost race is none of it: the next look is on its way.

@@ -88,22 +88,39 @@ func (o *observer) observe(key types.NamespacedName) (*seen, error) {
 	s := &seen{key: key, stable: stable, added: map[string]*lws.LeaderWorkerSet{}}
 	s.Now, s.Key = o.now(), key
 	if err := o.readRecord(s); err != nil {
-		return nil, err
+		if stable.DeletionTimestamp == nil {
+			return nil, err
+		}
+		s.Record = nil // the deletion must not wait for a person
 	}
 	o.readBudgets(s)
 	s.Stable = o.workload(s, stable)
 	s.Identity = o.caches.identity(stable)
 	s.CanaryNameTaken = o.caches.canaryNameTaken(s)
-	added := o.caches.added(key)
+	o.readAdded(s)
+	s.Succeeded = o.caches.succeeded(s)
+	o.readHistory(s)
+	o.readAutoscalers(s)
+	return s, o.readTraffic(s)
+}
+
+// observeGone is observe for a workload that no longer exists: what its release left.
+func (o *observer) observeGone(key types.NamespacedName) (*seen, error) {
+	s := &seen{key: key, added: map[string]*lws.LeaderWorkerSet{}}
+	s.Now, s.Key, s.Gone, s.Stable.Name = o.now(), key, true, key.Name
+	o.readAdded(s)
+	o.readAutoscalers(s)
+	return s, o.readTrafficLeft(s)
+}
+
+// readAdded reads the workloads that a release added.
+func (o *observer) readAdded(s *seen) {
+	added := o.caches.added(s.key)
 	slices.SortFunc(added, func(a, b *lws.LeaderWorkerSet) int { return strings.Compare(a.Name, b.Name) })
 	for _, w := range added {
 		s.Added = append(s.Added, o.addedWorkload(s, w))
 		s.added[w.Name] = w
 	}
-	s.Succeeded = o.caches.succeeded(s)
-	o.readHistory(s)
-	o.readAutoscalers(s)
-	return s, o.readTraffic(s)
 }
 
 // identity tells whether Lockstep may drive a workload.
@@ -181,6 +198,7 @@ func (o *observer) workload(s *seen, w *lws.LeaderWorkerSet) plan.Workload {
 		Deleting: w.DeletionTimestamp != nil,
 		Observed: w.Status.ObservedGeneration >= w.Generation,
 		Groups:   o.caches.groups.of(keyOf(w), replicas, size, s.Now, s.Policy.MinReady),
+		Held:     holds(w),
 		Recorded: o.caches.recorded(w), ChangedBy: changedBy(w),
 	}
 }
@@ -189,7 +207,7 @@ func (o *observer) workload(s *seen, w *lws.LeaderWorkerSet) plan.Workload {
 func (o *observer) addedWorkload(s *seen, w *lws.LeaderWorkerSet) plan.Workload {
 	view := o.workload(s, w)
 	view.Carries = w.Labels[release.RevisionLabel]
-	view.Held, view.Lingers = holds(w), lingers(w)
+	view.Lingers = lingers(w)
 	view.Target = o.target(s, w, view.Replicas)
 	// The template it should have can be told only while the user's workload still has the one it was made from.
 	if s.Record != nil && s.Record.Release != nil && view.Carries == s.Stable.Revision {

@@ -90,27 +90,21 @@ func (d *Driver) pass(ctx context.Context, key types.NamespacedName) (recheck ti
 			d.trouble.set(key, err)
 		}
 	}()
-	if err := d.freeCopy(ctx, key); err != nil {
-		d.trouble.set(key, err)
-		return 0, err
-	}
 	decision, err := d.reconcile(ctx, key)
-	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-		return decision.Recheck, err
+	if err == nil && decision.Recheck == 0 && d.caches.workload(key) == nil {
+		d.gone(key)
+		d.observer.forgetPolicy(key)
 	}
-	if err := d.sweepOrphans(ctx, key); err != nil {
-		d.trouble.set(key, err)
-		return 0, err
-	}
-	d.gone(key)
-	d.observer.forgetPolicy(key)
-	return 0, nil
+	return decision.Recheck, err
 }
 
 // reconcile observes, plans and applies until there is nothing to write. The caller holds the workload's lock.
 func (d *Driver) reconcile(ctx context.Context, key types.NamespacedName) (plan.Decision, error) {
 	for writes, labels := 0, 0; ; writes++ {
 		s, decision, err := d.look(key)
+		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
+			s, decision, err = d.decide(d.observer.observeGone(key))
+		}
 		if labels += labelWrites(decision.Action); labels > labelsAtOnce {
 			d.queue.Add(key) // whoever waits for the workload goes first
 			return decision, err
@@ -121,8 +115,9 @@ func (d *Driver) reconcile(ctx context.Context, key types.NamespacedName) (plan.
 			if isHistory(decision.Action) {
 				do = d.recordHistory
 			}
-			if _, err = do(ctx, s, decision.Action); err != nil && s.stable.DeletionTimestamp != nil && !drivererr.Retryable(err) {
-				d.letGoOfAll(ctx, s) // a person must act, and may never come: the deletion must not wait for that
+			if _, err = do(ctx, s, decision.Action); err != nil && !drivererr.Retryable(err) {
+				d.trouble.refuse(key, err)
+				return decision, err
 			}
 			if err == nil && writes >= s.writeLimit() {
 				err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: %d writes in a row and still not settled", key, writes)
@@ -140,24 +135,17 @@ func (d *Driver) reconcile(ctx context.Context, key types.NamespacedName) (plan.
 	}
 }
 
-// letGoOfAll takes our finalizers off all that a release added to a workload that is being deleted.
-func (d *Driver) letGoOfAll(ctx context.Context, s *seen) {
-	for _, w := range s.Added {
-		if !w.Held {
-			continue
-		}
-		if _, err := d.do(ctx, s, plan.LetGo{Name: w.Name}); err != nil {
-			d.log.Warn("can't let go", slog.String("workload", s.key.String()), slog.String("name", w.Name), slog.Any("error", err))
-		}
-	}
-}
-
 // look observes and plans.
 func (d *Driver) look(key types.NamespacedName) (*seen, plan.Decision, error) {
-	s, err := d.observer.observe(key)
+	return d.decide(d.observer.observe(key))
+}
+
+// decide plans what follows from a look.
+func (d *Driver) decide(s *seen, err error) (*seen, plan.Decision, error) {
 	if err != nil {
 		return nil, plan.Decision{}, err
 	}
+	s.Refused = d.trouble.refused(s.key)
 	decision, err := plan.Decide(s.Observation, nil)
 	if err != nil {
 		return nil, decision, contractError(err)

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -39,6 +40,39 @@ func (o *observer) readTraffic(s *seen) error {
 	s.setup, s.Traffic = &setup, snapshot(o.router.Snapshot(setup))
 	o.probe(s)
 	return nil
+}
+
+// readTrafficLeft takes the look for a workload that no longer exists.
+func (o *observer) readTrafficLeft(s *seen) error {
+	var setup traffic.Setup
+	switch kept := o.policyOf(s.key); {
+	case kept != nil:
+		setup = newSetup(gone(s.key, kept.of), unknownRevision, *kept.policy, nil)
+	default:
+		for name, w := range s.added {
+			policy, _, err := trafficPolicyOn(w)
+			if err != nil {
+				return err
+			}
+			if policy == nil {
+				continue
+			}
+			var uid types.UID
+			if owner := metav1.GetControllerOf(w); owner != nil {
+				uid = owner.UID
+			}
+			setup = newSetup(gone(s.key, uid), name, *policy, nil)
+		}
+	}
+	if setup.Stable != "" {
+		s.setup, s.Traffic = &setup, snapshot(o.router.Snapshot(setup))
+	}
+	return nil
+}
+
+// gone is a workload of which no more is known.
+func gone(key types.NamespacedName, uid types.UID) *workload {
+	return &workload{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: uid}}
 }
 
 // keepPolicy remembers the policy of a release that routes requests in place, and gives it back to one whose record was

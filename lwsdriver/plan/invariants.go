@@ -14,6 +14,9 @@ import (
 
 // checkObservation holds for everything that observe returns.
 func checkObservation(o Observation) error {
+	if o.Gone {
+		return nil
+	}
 	if o.Stable.Replicas < 0 || o.Stable.Size < 1 {
 		return fmt.Errorf("%s has %d replicas of size %d", o.Stable.Name, o.Stable.Replicas, o.Stable.Size)
 	}
@@ -43,7 +46,10 @@ func checkDecision(o Observation, i Intent, d Decision) error {
 		if o.adopting() {
 			return nil // nothing is fenced from it any more, and checkAdoption sees to the number
 		}
-		if c := o.canary(); c != nil && a.Replicas <= c.Replicas {
+		switch c := o.canary(); {
+		case c != nil && a.Replicas == c.Replicas:
+			return nil // it only notes the target; if somebody scaled it, the loop puts it right
+		case c != nil && a.Replicas < c.Replicas:
 			return checkReplicas(o, a.Replicas)
 		}
 		return errors.Join(checkReplicas(o, a.Replicas), checkFence(o))
@@ -119,7 +125,7 @@ func checkFence(o Observation) error {
 
 // checkWithdrawn: no canary capacity goes while a route sends requests to it.
 func checkWithdrawn(o Observation) error {
-	if o.Traffic == nil || o.Stable.Deleting {
+	if o.Traffic == nil || o.Stable.Deleting || o.Gone {
 		return nil
 	}
 	if weight := o.Traffic.Look(prepared()).Weight; weight > 0 {

@@ -23,6 +23,10 @@ type Observation struct {
 	Identity Identity
 	// CanaryNameTaken is the name that the canary of the template in the spec would have, if another object has it.
 	CanaryNameTaken string
+	// Gone: the user's workload no longer exists. Only its name, and what its release left, are known.
+	Gone bool
+	// Refused is why the last write was refused for good. Nil: it was not.
+	Refused *drivererr.Problem
 	// Stable is the user's workload.
 	Stable Workload
 	// Added are the workloads that a release added to it, by name. Normally none or one.
@@ -73,14 +77,15 @@ type Workload struct {
 	// ChangedBy is the field manager that wrote the template in the spec last. Empty: not known.
 	ChangedBy string
 
+	// Held is true while our finalizer is on it: on an added workload, or on a copy of one's manifest.
+	Held bool
+
 	// The rest is about added workloads only.
 
 	// Carries is the stable workload's update revision that this one was made for.
 	Carries string
 	// Drifted is true when its template is no longer the one it was made with.
 	Drifted bool
-	// Held is true while our finalizer is on it.
-	Held bool
 	// Lingers is true while it is being deleted in such a way that its groups would outlive it.
 	Lingers bool
 	// Target is the batch it was last scaled for. Nil: none yet.

@@ -5,6 +5,7 @@ package plan
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -39,7 +40,7 @@ func decide(o Observation, s Standing) Decision {
 	switch {
 	case o.adopting() && o.Succeeded:
 		return leave(o)
-	case o.Stable.Deleting:
+	case o.Stable.Deleting, o.Gone:
 		return farewell(o)
 	case o.Record == nil:
 		return unmanaged(o)
@@ -104,30 +105,43 @@ func rolledBack(o Observation) Decision {
 	return ended(o, d)
 }
 
-// farewell: the user's workload is going. Garbage collection takes what the release added, once we let go of it.
+// farewell: the user's workload is going, or gone. Garbage collection takes what the release added, once our finalizers are
+// off.
 func farewell(o Observation) Decision {
 	d := Decision{
 		State: pb.State_STATE_FAILED, Reason: ReasonDeleting,
 		Message: fmt.Sprintf("%s is being deleted; so is what its release added", o.Stable.Name),
 	}
-	// Routes and Services first, as far as they can be written: nobody knows of them later, and they may be there for the
-	// next workload. That the fence goes with them loses nobody: the stable leaders are going, too.
+	// Routes and Services first, as far as they can be written: nothing tells of them later, and they may be there for the
+	// next workload. That the fence goes with them loses no request: the stable leaders are going, too. Where a person must
+	// act, who may never come, no deletion waits for that.
 	v, write := steer(o, traffic.Desired{}, d.State)
 	switch {
+	case o.Refused != nil:
 	case write != nil:
 		d.Action = write.Action
 		return d
 	case unknown(v):
+		if o.Gone {
+			d.Recheck = time.Second // no event may tell
+		}
 		return d
 	}
-	for _, w := range o.Added {
-		if w.Held {
+	for _, w := range append(o.Added, o.Stable) {
+		switch {
+		case !w.Held:
+		case o.Gone && !w.Deleting:
+			d.Action = DeleteCanary{Name: w.Name}
+			return d
+		default:
 			d.Action = LetGo{Name: w.Name}
 			return d
 		}
 	}
-	if last := giveBackAutoscalers(o, d.State); last != nil {
-		d.Action = last.Action
+	if o.Refused == nil {
+		if last := giveBackAutoscalers(o, d.State); last != nil {
+			d.Action = last.Action
+		}
 	}
 	return d
 }
