@@ -21,12 +21,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic/probe"
 )
 
-// snapshot is one look at the objects that carry a release's requests.
-type snapshot func(traffic.Desired) traffic.View
-
-// Look says how the requests stand against where they should go.
-func (s snapshot) Look(d traffic.Desired) traffic.View { return s(d) }
-
 // readTraffic takes the look, if the release routes requests.
 func (o *observer) readTraffic(s *seen) error {
 	o.keepPolicy(s)
@@ -37,7 +31,7 @@ func (o *observer) readTraffic(s *seen) error {
 	}
 	setup := setupOf(s, *s.Policy.Traffic)
 	setup.Shared = o.caches.shared(s.key, setup.Policy.Routes)
-	s.setup, s.Traffic = &setup, snapshot(o.router.Snapshot(setup))
+	s.setup, s.Traffic = &setup, o.router.Snapshot(setup)
 	o.probe(s)
 	return nil
 }
@@ -65,7 +59,7 @@ func (o *observer) readTrafficLeft(s *seen) error {
 		}
 	}
 	if setup.Stable != "" {
-		s.setup, s.Traffic = &setup, snapshot(o.router.Snapshot(setup))
+		s.setup, s.Traffic = &setup, o.router.Snapshot(setup)
 	}
 	return nil
 }

@@ -149,7 +149,7 @@ func TestSupported(t *testing.T) {
 				}
 			}
 			checkSays(t, tt.name, err, want, tt.says)
-			if v := Look(c.setup, tt.desired, c.world); (v.Err == nil) != (tt.says == nil) {
+			if v := Look(c.setup, tt.desired, c.world); v.Blocked != (tt.says != nil) {
 				t.Errorf("view %+v", v)
 			}
 			if err := Supported(setupOf("vllm").Policy, tt.desired); err != nil {

@@ -77,10 +77,13 @@ func TestOpenInPlace(t *testing.T) {
 	}
 	c.world.Stable, c.world.StableReady = nil, nil
 	v := Look(c.setup, Desired{Open: true, Prepared: true}, c.world)
-	if drivererr.Reason(v.Err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND || v.Verified {
+	if _, err := Next(c.setup, Desired{Open: true, Prepared: true}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND {
+		t.Errorf("without the stable Service: %v", err)
+	}
+	if !v.Blocked || v.Verified {
 		t.Errorf("without the stable Service: %+v", v)
 	}
-	if v := Look(c.setup, Desired{}, c.world); v.Err != nil || v.Drift {
+	if v := Look(c.setup, Desired{}, c.world); v.Blocked || v.Drift {
 		t.Errorf("nothing is left to do: %+v", v)
 	}
 }

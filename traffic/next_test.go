@@ -348,7 +348,7 @@ func TestTroubles(t *testing.T) {
 			if got := drivererr.Reason(err); got != tt.want {
 				t.Errorf("%s: error %v, want reason %v", tt.reason, err, tt.want)
 			}
-			if v := Look(c.setup, tt.desired, c.world); v.Err == nil || v.Verified || v.Reason != ReasonBlocked {
+			if v := Look(c.setup, tt.desired, c.world); !v.Blocked || v.Verified || v.Reason != ReasonBlocked {
 				t.Errorf("%s: view %+v", tt.reason, v)
 			}
 		})

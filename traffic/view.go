@@ -15,7 +15,7 @@ type View struct {
 	Fenced, Prepared bool
 	// Weight is the canary's share in the routes and Ingresses now, in percent: the largest of all.
 	Weight int
-	// Drift: a write is due now. Next says which; it is empty if the write can't be made, see Err.
+	// Drift: a write is due now. Next says which; it is empty if the write is Blocked.
 	Drift bool
 	Next  string
 	// Taken: there is no drift, and every gateway has taken the routes and pools.
@@ -29,8 +29,8 @@ type View struct {
 	Verified bool
 	// Reason (CamelCase) and Message (a sentence) say what is missing. Empty if Verified.
 	Reason, Message string
-	// Err is why the next write can't be made; a person must act. Nil otherwise.
-	Err error
+	// Blocked: the next write can't be made, and a person must act. Message says why.
+	Blocked bool
 	// StableEndpoints and CanaryEndpoints are the ready endpoints of the two Services.
 	StableEndpoints, CanaryEndpoints int
 	// CanaryPods are the pods behind CanaryEndpoints.
@@ -76,7 +76,7 @@ func Look(s Setup, d Desired, w World) View {
 	shut := d.Open && w.shut(s, d) != "" || d.Passed && w.behind(s, d) != ""
 	switch {
 	case err != nil:
-		v.Drift, v.Err = true, err
+		v.Drift, v.Blocked = true, true
 		v.Reason, v.Message = ReasonBlocked, status.Convert(err).Message()
 		less, bad := retreat(s, d, w)
 		v.Withdrawn = less == nil && bad == nil && known(s, d, w) && !shut

@@ -163,7 +163,7 @@ func adopt(o Observation) Decision {
 	switch {
 	case d != nil:
 		return *d
-	case v.Err != nil || unknown(v), want.Prepared && (!v.Withdrawn || v.Weight > 0):
+	case v.Blocked || unknown(v), want.Prepared && (!v.Withdrawn || v.Weight > 0):
 		return *awaitTraffic(v, state)
 	case !o.emptied():
 		return empty(o)

@@ -22,7 +22,7 @@ func (o Observation) borrows() bool {
 		return false
 	}
 	v := o.Traffic.Look(traffic.Desired{})
-	return Unread(o) || v.Drift && v.Err == nil
+	return Unread(o) || v.Drift && !v.Blocked
 }
 
 // Unread reports whether the caches do not tell yet how the requests are routed, or whether budgets are left.

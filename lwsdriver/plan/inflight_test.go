@@ -4,7 +4,6 @@
 package plan
 
 import (
-	"context"
 	"testing"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
@@ -31,7 +30,7 @@ func TestInFlightWhileItBorrows(t *testing.T) {
 		{"given back", traffic.View{Verified: true}, false},
 		{"a fence is left", traffic.View{Drift: true, Reason: traffic.ReasonWriting}, true},
 		{"nobody knows yet", traffic.View{Reason: traffic.ReasonNotSynced}, true},
-		{"it can't be given back", traffic.View{Drift: true, Err: context.Canceled, Reason: traffic.ReasonBlocked}, false},
+		{"it can't be given back", traffic.View{Drift: true, Blocked: true, Reason: traffic.ReasonBlocked}, false},
 	} {
 		for _, phase := range []release.Phase{release.Promoted, release.RollingBack, release.Nothing} {
 			if got := InFlight(at(tc.view, phase)); got != tc.want {

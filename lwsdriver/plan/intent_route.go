@@ -119,7 +119,7 @@ func VerifyWeight(o Observation, weight int) Verification {
 	d := Requests(o)
 	view := o.Traffic.Look(d)
 	v := Verification{
-		Verified: view.Verified && d.Weight == weight, Blocked: view.Err != nil,
+		Verified: view.Verified && d.Weight == weight, Blocked: view.Blocked,
 		Weight: view.Weight, Reason: view.Reason, Message: view.Message,
 	}
 	r := o.Record.Release

@@ -4,7 +4,6 @@
 package plan
 
 import (
-	"errors"
 	"fmt"
 
 	"k8s.io/utils/ptr"
@@ -95,7 +94,7 @@ func (v roadView) Look(d traffic.Desired) traffic.View {
 	blocked := v.blocked || v.gone && what != "retreat" && (d.Fenced || d.Prepared || d.Weight > 0)
 	switch {
 	case step != nil && blocked, v.gone && blocked:
-		out.Drift, out.Err, out.Reason = true, errors.New("somebody must act"), traffic.ReasonBlocked
+		out.Drift, out.Blocked, out.Reason = true, true, traffic.ReasonBlocked
 		out.Message, out.Withdrawn = "somebody must act", what != "retreat" && v.weight == v.seen && !closed
 		return out
 	case step != nil:

@@ -13,9 +13,9 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// Traffic is how the release's requests stand, at one look: it answers alike however often it is asked.
+// Traffic is one look at how the release's requests are routed. A driver's is a [traffic.Observed], which is plain data.
 type Traffic interface {
-	// Look says how they stand against where they should go.
+	// Look returns how they are routed, against where they should go. It answers alike however often it is asked.
 	Look(d traffic.Desired) traffic.View
 }
 
@@ -127,7 +127,7 @@ func (o Observation) evades() bool {
 // LWS rolls them. Nil: that is so; or they go on getting requests, as the host wants it.
 func evade(o Observation, v traffic.View) *Decision {
 	switch {
-	case o.Traffic == nil || v.Err != nil || !o.evades():
+	case o.Traffic == nil || v.Blocked || !o.evades():
 		return nil
 	case !v.Taken:
 		return awaitTraffic(v, pb.State_STATE_PROMOTING)
@@ -207,7 +207,7 @@ func steer(o Observation, want traffic.Desired, state pb.State) (traffic.View, *
 		return traffic.View{Fenced: true, Prepared: true, Taken: true, Withdrawn: true, Verified: true}, nil
 	}
 	v := o.Traffic.Look(want)
-	if !v.Drift || v.Err != nil {
+	if !v.Drift || v.Blocked {
 		return v, nil
 	}
 	return v, &Decision{
@@ -224,7 +224,7 @@ func follows(v traffic.View) bool {
 
 // fenced says whether canary leaders may become ready without getting requests through the stable Service.
 func fenced(v traffic.View) bool {
-	return v.Fenced && v.Err == nil && v.Reason != traffic.ReasonFenceNotInForce
+	return v.Fenced && !v.Blocked && v.Reason != traffic.ReasonFenceNotInForce
 }
 
 func awaitTraffic(v traffic.View, state pb.State) *Decision {
@@ -260,7 +260,7 @@ func drained(o Observation, state pb.State) *Decision {
 // servesAlone says whether requests are better off with the canary: the stable Service has nobody to send them to, and
 // the canary has.
 func servesAlone(o Observation, v traffic.View) bool {
-	return o.Stable.Replicas > 0 && v.Weight > 0 && v.StableEndpoints == 0 && v.CanaryEndpoints > 0 && v.Err == nil
+	return o.Stable.Replicas > 0 && v.Weight > 0 && v.StableEndpoints == 0 && v.CanaryEndpoints > 0 && !v.Blocked
 }
 
 // giveBackTraffic leaves nothing of the release on the user's Services and routes. Nil: that is so.
@@ -273,7 +273,7 @@ func giveBackTraffic(o Observation, state pb.State) *Decision {
 		d = awaitTraffic(v, state)
 		d.Recheck = time.Second // without a record nobody knows whose endpoints these are
 		return d
-	case v.Err != nil || unknown(v):
+	case v.Blocked || unknown(v):
 		return awaitTraffic(v, state)
 	}
 	if d = markLeaders(o, o.Stable, 0, true, state); d != nil {

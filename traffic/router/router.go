@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/status"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
@@ -133,20 +132,8 @@ func (r *Router) check(s traffic.Setup) error {
 	return traffic.Check(s, w)
 }
 
-// Observe says how the traffic of a release stands against what is desired. It reads caches only; a cache that nobody
-// needed before begins to be filled.
-func (r *Router) Observe(s traffic.Setup, d traffic.Desired) traffic.View {
-	return r.Snapshot(s)(d)
-}
-
-// blind is how requests stand when the caches can't tell.
-func blind(why error) traffic.View {
-	v := traffic.View{Reason: traffic.ReasonNotSynced, Message: status.Convert(why).Message()}
-	if drivererr.Reason(why) != pb.ErrorReason_ERROR_REASON_NOT_SYNCED {
-		v.Reason, v.Err = traffic.ReasonBlocked, why
-	}
-	return v
-}
+// Observe is one answer of [Router.Snapshot].
+func (r *Router) Observe(s traffic.Setup, d traffic.Desired) traffic.View { return r.Snapshot(s).Look(d) }
 
 // Apply makes the next write that leads to what is desired, and says what it was. Nothing is written when none is due.
 func (r *Router) Apply(ctx context.Context, s traffic.Setup, d traffic.Desired) (wrote bool, what string, err error) {

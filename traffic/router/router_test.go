@@ -219,14 +219,14 @@ func TestJustWritten(t *testing.T) {
 func TestNotSynced(t *testing.T) {
 	w := newWorld(t, nil, stableService())
 	s := setup(traffic.Key{Kind: traffic.KindGRPCRoute, Name: "llm"})
-	if v := w.Observe(s, traffic.Desired{}); v.Reason != traffic.ReasonNotSynced || v.Err != nil || v.Verified {
+	if v := w.Observe(s, traffic.Desired{}); v.Reason != traffic.ReasonNotSynced || v.Blocked || v.Verified {
 		t.Errorf("view %+v", v)
 	}
 	err := w.Check(t.Context(), s)
 	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND || !strings.Contains(err.Error(), "grpcroutes") {
 		t.Errorf("Check: %v, want that the API is missing", err)
 	}
-	if v := w.Observe(s, traffic.Desired{}); v.Reason != traffic.ReasonBlocked || v.Err == nil {
+	if v := w.Observe(s, traffic.Desired{}); v.Reason != traffic.ReasonBlocked || !v.Blocked {
 		t.Errorf("view %+v", v)
 	}
 	if _, _, err := w.Apply(t.Context(), s, traffic.Desired{Fenced: true}); err == nil {

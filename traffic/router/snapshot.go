@@ -3,15 +3,16 @@
 
 package router
 
-import "github.com/lockstep-rollouts/lockstep/traffic"
+import (
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
 
-// Snapshot is [Router.Observe] for several questions about one look: the answers are about the caches as they are now.
-func (r *Router) Snapshot(s traffic.Setup) func(traffic.Desired) traffic.View {
-	w, why := r.look(s)
-	return func(d traffic.Desired) traffic.View {
-		if why != nil {
-			return blind(why)
-		}
-		return traffic.Look(s, d, w)
+// Snapshot is one look at a release's traffic, from caches only. A cache that no release needed before begins to be filled.
+func (r *Router) Snapshot(s traffic.Setup) *traffic.Observed {
+	w, err := r.look(s)
+	if err != nil {
+		return &traffic.Observed{Setup: s, Unread: drivererr.ProblemOf(err)}
 	}
+	return &traffic.Observed{Setup: s, World: w}
 }
