@@ -4,6 +4,7 @@
 package lwsdriver
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"strings"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/fakes"
 )
@@ -55,7 +57,9 @@ func newBedOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, obj
 			t.Fatal(err)
 		}
 	}
-	d, err := newDriver(b.core, b.sets, generic, options{log: slog.New(slog.DiscardHandler), now: func() time.Time { return noon }})
+	d, err := newDriver(b.core, b.sets, generic, options{
+		log: slog.New(slog.DiscardHandler), now: func() time.Time { return noon }, decided: replayed(t),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,6 +68,29 @@ func newBedOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, obj
 		b.cache(w)
 	}
 	return b
+}
+
+// replayed is for WithDecisions: at the end of the test, each decision is made again from what a recording has of it.
+func replayed(t testing.TB) func(plan.Observation, plan.Intent, plan.Decision, error) {
+	t.Helper()
+	var recording bytes.Buffer
+	r := &replay.Recorder{To: &recording}
+	t.Cleanup(func() {
+		if err := r.Err(); err != nil {
+			t.Error(err)
+		}
+		err := replay.Read(&recording, func(line int, e replay.Entry) error {
+			differences, err := e.Replay()
+			for _, d := range differences {
+				t.Errorf("decision %d is another one when it is replayed: %s", line, d)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	return r.Record
 }
 
 // noRoutes is a client of a cluster without routes.

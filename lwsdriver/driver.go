@@ -24,6 +24,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -75,6 +76,7 @@ type options struct {
 	version   string
 	silent    bool
 	registry  prometheus.Registerer
+	decided   func(plan.Observation, plan.Intent, plan.Decision, error)
 	now       func() time.Time
 }
 
@@ -102,6 +104,13 @@ func WithoutEvents() Option { return func(o *options) { o.silent = true } }
 
 // WithVersion sets the version that GetDriverInfo returns.
 func WithVersion(v string) Option { return func(o *options) { o.version = v } }
+
+// WithDecisions calls f with each decision, the observation it was made from, the intent it carries out (nil: what was
+// requested before), and why that was refused (nil: it was not). f must not block, and may be called concurrently. See
+// package replay.
+func WithDecisions(f func(plan.Observation, plan.Intent, plan.Decision, error)) Option {
+	return func(o *options) { o.decided = f }
+}
 
 // WithMetrics registers the driver's metrics. The default registers none.
 func WithMetrics(r prometheus.Registerer) Option { return func(o *options) { o.registry = r } }

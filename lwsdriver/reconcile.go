@@ -146,13 +146,22 @@ func (d *Driver) decide(s *seen, err error) (*seen, plan.Decision, error) {
 		return nil, plan.Decision{}, err
 	}
 	s.Refused = d.trouble.refused(s.key)
-	decision, err := plan.Decide(s.Observation, nil)
+	decision, err := d.plan(s, nil)
 	if err != nil {
-		return nil, decision, contractError(err)
+		return nil, decision, err
 	}
 	s.recheckAfter(decision.Recheck)
 	decision.Recheck = s.recheck
 	return s, decision, nil
+}
+
+// plan has the planner decide.
+func (d *Driver) plan(s *seen, i plan.Intent) (plan.Decision, error) {
+	decision, err := plan.Decide(s.Observation, i)
+	if d.options.decided != nil {
+		d.options.decided(s.Observation, i, decision, err)
+	}
+	return decision, contractError(err)
 }
 
 // do applies one action and tells people and metrics of it.

@@ -171,8 +171,8 @@ func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.
 		return mutation{}, err
 	}
 	m := mutation{action: pb.Action_ACTION_UNCHANGED, seen: s}
-	if m.decision, err = plan.Decide(s.Observation, i); err != nil || m.decision.Action == nil {
-		return m, contractError(err)
+	if m.decision, err = d.plan(s, i); err != nil || m.decision.Action == nil {
+		return m, err
 	}
 	for _, admit := range admissions {
 		if err := admit(ctx, s, &m.decision); err != nil {

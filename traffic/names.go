@@ -6,6 +6,7 @@ package traffic
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -56,6 +57,19 @@ const (
 type Key struct{ Kind, Name string }
 
 func (k Key) String() string { return k.Kind + " " + k.Name }
+
+// MarshalText returns the key as it is written down: "HTTPRoute/llm".
+func (k Key) MarshalText() ([]byte, error) { return []byte(k.Kind + "/" + k.Name), nil }
+
+// UnmarshalText reads what MarshalText returned.
+func (k *Key) UnmarshalText(text []byte) error {
+	kind, name, ok := strings.Cut(string(text), "/")
+	if !ok {
+		return fmt.Errorf("%q is not KIND/NAME", text)
+	}
+	k.Kind, k.Name = kind, name
+	return nil
+}
 
 // canarySuffix ends the names of generated objects.
 const canarySuffix = "-canary"

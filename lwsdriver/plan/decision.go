@@ -29,24 +29,25 @@ type Decision struct {
 // Standing is how many groups are where. All counts are groups.
 type Standing struct {
 	// Planned is what the target means at today's replicas.
-	Planned int
+	Planned int `json:"planned,omitzero"`
 	// Desired is what the cluster is asked for at this moment.
-	Desired int
+	Desired int `json:"desired,omitzero"`
 	// Updated exist at the update revision; UpdatedReady of them are ready, for minReady. While batches run these are
 	// the added groups, in place and from promotion on the workload's own.
-	Updated, UpdatedReady int
+	Updated      int `json:"updated,omitzero"`
+	UpdatedReady int `json:"updatedReady,omitzero"`
 	// StableReady are ready at the stable revision.
-	StableReady int
+	StableReady int `json:"stableReady,omitzero"`
 	// Total exist, at any revision.
-	Total int
+	Total int `json:"total,omitzero"`
 	// Threshold of the planned groups may be unready.
-	Threshold int
+	Threshold int `json:"threshold,omitzero"`
 	// Weight is the percentage of requests that go to the update revision: what the routes ask for if Routed, or else
 	// the share of ready leaders that run it.
-	Weight int
-	Routed bool
+	Weight int  `json:"weight,omitzero"`
+	Routed bool `json:"routed,omitzero"`
 	// ProgressAt is when the last new group became ready, or the target or phase changed.
-	ProgressAt time.Time
+	ProgressAt time.Time `json:"progressAt,omitzero"`
 
 	// ready are the groups of the goal that are ready, however shortly; available those that are for minReady.
 	ready, available int

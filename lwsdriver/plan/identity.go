@@ -13,19 +13,20 @@ import (
 // Identity is what tells whether Lockstep may drive an object.
 type Identity struct {
 	// AddedTo names the workload whose release added the object. Empty: none did.
-	AddedTo string
+	AddedTo string `json:"addedTo,omitzero"`
 	// CopiedLabels are labels of added workloads on an object that no release added.
-	CopiedLabels []string
+	CopiedLabels []string `json:"copiedLabels,omitzero"`
 	// ControllerKind and ControllerName are of the object that controls it. Empty: none does.
-	ControllerKind, ControllerName string
+	ControllerKind string `json:"controllerKind,omitzero"`
+	ControllerName string `json:"controllerName,omitzero"`
 	// UnnumberedGroup is a group-index label that is no number. Empty: there is none.
-	UnnumberedGroup string
+	UnnumberedGroup string `json:"unnumberedGroup,omitzero"`
 	// Unobserved: LWS does not report observedGeneration, so it is older than v0.9.0.
-	Unobserved bool
+	Unobserved bool `json:"unobserved,omitzero"`
 	// AppliedBy is the mark of a tool that applies the object from Git. Empty: there is none.
-	AppliedBy string
+	AppliedBy string `json:"appliedBy,omitzero"`
 	// VolumeClaims is how many volumeClaimTemplates the template has.
-	VolumeClaims int
+	VolumeClaims int `json:"volumeClaims,omitzero"`
 }
 
 // CheckWorkload refuses a workload that Lockstep must not drive. The error has an ErrorReason.

@@ -16,112 +16,115 @@ import (
 // Observation is one look at a workload: everything that a decision depends on.
 type Observation struct {
 	// Now is the time of the look.
-	Now time.Time
+	Now time.Time `json:"now,omitzero"`
 	// Key names the user's workload.
-	Key types.NamespacedName
+	Key types.NamespacedName `json:"key,omitzero"`
 	// Identity tells whether Lockstep may drive the user's workload.
-	Identity Identity
+	Identity Identity `json:"identity,omitzero"`
 	// CanaryNameTaken is the name that the canary of the template in the spec would have, if another object has it.
-	CanaryNameTaken string
+	CanaryNameTaken string `json:"canaryNameTaken,omitzero"`
 	// Gone: the user's workload no longer exists. Only its name, and what its release left, are known.
-	Gone bool
+	Gone bool `json:"gone,omitzero"`
 	// Refused is why the last write was refused for good. Nil: it was not.
-	Refused *drivererr.Problem
+	Refused *drivererr.Problem `json:"refused,omitzero"`
 	// Stable is the user's workload.
-	Stable Workload
+	Stable Workload `json:"stable,omitzero"`
 	// Added are the workloads that a release added to it, by name. Normally none or one.
-	Added []Workload
+	Added []Workload `json:"added,omitzero"`
 	// Record is the release record. Nil: the workload is not adopted.
-	Record *release.Record
+	Record *release.Record `json:"record,omitzero"`
 	// Policy is the recorded release's. Zero without a release.
-	Policy release.Policy
+	Policy release.Policy `json:"policy,omitzero"`
 	// Succeeded is true once the second set that the record names as successor is a workload of its own.
-	Succeeded bool
+	Succeeded bool `json:"succeeded,omitzero"`
 	// Traffic tells how the release's requests stand. Nil: it routes none.
-	Traffic Traffic
+	Traffic Traffic `json:"-"`
 	// Drain is how far the leaders of the groups that are Leaving are. Nil: there is nothing to wait for.
-	Drain *Drain
+	Drain *Drain `json:"drain,omitzero"`
 	// Autoscalers are those that scale the workload or its successor, or are held for it, by kind and name.
-	Autoscalers []Autoscaler
+	Autoscalers []Autoscaler `json:"autoscalers,omitzero"`
 	// Unscanned is why it can't be told which there are. Nil: it can.
-	Unscanned *drivererr.Problem
+	Unscanned *drivererr.Problem `json:"unscanned,omitzero"`
 	// Budgets are those that drivers made for the workload. Unread: nobody can tell yet.
-	Budgets       []Budget
-	BudgetsUnread bool
+	Budgets       []Budget `json:"budgets,omitzero"`
+	BudgetsUnread bool     `json:"budgetsUnread,omitzero"`
 	// History are the templates that the driver keeps, and HistoryLimit how many of them. Unread: nobody can tell yet, or
 	// they can't be written.
-	History       []Entry
-	HistoryLimit  int
-	HistoryUnread bool
+	History       []Entry `json:"history,omitzero"`
+	HistoryLimit  int     `json:"historyLimit,omitzero"`
+	HistoryUnread bool    `json:"historyUnread,omitzero"`
 }
 
 // Workload is one LeaderWorkerSet.
 type Workload struct {
-	Name string
+	Name string `json:"name,omitzero"`
 	// Replicas is the number of groups wanted, from the spec.
-	Replicas int
+	Replicas int `json:"replicas,omitzero"`
 	// Size is the number of pods of a group, leader included, from the spec.
-	Size int
+	Size int `json:"size,omitzero"`
 	// Revision is the hash that LWS has recorded for the template in the spec. Empty: LWS has not got to it yet.
-	Revision string
+	Revision string `json:"revision,omitzero"`
 	// Rolling is the rolling update configuration in the spec.
-	Rolling lws.RollingUpdateConfiguration
+	Rolling lws.RollingUpdateConfiguration `json:"rolling,omitzero"`
 	// Deleting is true once somebody has asked for the workload's deletion.
-	Deleting bool
+	Deleting bool `json:"deleting,omitzero"`
 	// Observed is true once LWS has acted on the spec as it is.
-	Observed bool
+	Observed bool `json:"observed,omitzero"`
 	// Groups are the groups wanted or existing, by index: those of a scale-down or surge included, missing ones too.
-	Groups []Group
+	Groups []Group `json:"groups,omitzero"`
 	// Recorded are the revisions of which LWS has the template.
-	Recorded []string
+	Recorded []string `json:"recorded,omitzero"`
 	// ChangedBy is the field manager that wrote the template in the spec last. Empty: not known.
-	ChangedBy string
+	ChangedBy string `json:"changedBy,omitzero"`
 
 	// Held is true while our finalizer is on it: on an added workload, or on a copy of one's manifest.
-	Held bool
+	Held bool `json:"held,omitzero"`
 
 	// The rest is about added workloads only.
 
 	// Carries is the stable workload's update revision that this one was made for.
-	Carries string
+	Carries string `json:"carries,omitzero"`
 	// Drifted is true when its template is no longer the one it was made with.
-	Drifted bool
+	Drifted bool `json:"drifted,omitzero"`
 	// Lingers is true while it is being deleted in such a way that its groups would outlive it.
-	Lingers bool
+	Lingers bool `json:"lingers,omitzero"`
 	// Target is the batch it was last scaled for. Nil: none yet.
-	Target *release.Target
+	Target *release.Target `json:"target,omitzero"`
 }
 
 // Group is one leader pod and its workers.
 type Group struct {
-	Index int
+	Index int `json:"index,omitzero"`
 	// Leader is the leader pod's name, also while the pod is missing.
-	Leader string
+	Leader string `json:"leader,omitzero"`
 	// Revision is the leader's. Empty: there is no leader.
-	Revision string
+	Revision string `json:"revision,omitzero"`
 	// Ready is true when the leader and every worker are ready at one revision.
-	Ready bool
+	Ready bool `json:"ready,omitzero"`
 	// ReadySince is when the last of its pods became ready. Zero unless Ready.
-	ReadySince time.Time
+	ReadySince time.Time `json:"readySince,omitzero"`
 	// FirstReady is when the group had first been ready for the policy's minReady at this revision; flapping does not
 	// move it. Zero: never.
-	FirstReady time.Time
+	FirstReady time.Time `json:"firstReady,omitzero"`
 	// LostAt is since when the group has not been ready: when it stopped being so, or when its pods came to be if the
 	// driver never saw it ready. It stays while the group is recreated or flaps, and so also while it is ready again for
 	// less than minReady or 10 seconds. Zero: the group is ready, or the driver never saw a pod of it.
-	LostAt time.Time
+	LostAt time.Time `json:"lostAt,omitzero"`
 	// Serving is true while the leader is marked as one that requests may go to.
-	Serving bool
+	Serving bool `json:"serving,omitzero"`
 	// Terminating is true while the leader is being deleted.
-	Terminating bool
+	Terminating bool `json:"terminating,omitzero"`
 	// Restarts is how often the driver has restarted the group, and it came back at the same revision.
-	Restarts int
+	Restarts int `json:"restarts,omitzero"`
 	// Marks are the different rollout labels of its pods, those that are being deleted left out. Nil: none has any.
-	Marks []RolloutMark
+	Marks []RolloutMark `json:"marks,omitzero"`
 	// ReadyPods of Pods that make the group whole.
-	ReadyPods, Pods int
+	ReadyPods int `json:"readyPods,omitzero"`
+	Pods      int `json:"pods,omitzero"`
 	// Reason, Pod and Message say why the group is not ready: the first pod in the way. Empty when Ready.
-	Reason, Pod, Message string
+	Reason  string `json:"reason,omitzero"`
+	Pod     string `json:"pod,omitzero"`
+	Message string `json:"message,omitzero"`
 }
 
 // at says whether the group exists at a revision.

@@ -55,3 +55,12 @@ func (q Quantity) String() string {
 	}
 	return strconv.Itoa(q.value)
 }
+
+// MarshalText returns the form that ParseQuantity reads.
+func (q Quantity) MarshalText() ([]byte, error) { return []byte(q.String()), nil }
+
+// UnmarshalText reads what MarshalText returned.
+func (q *Quantity) UnmarshalText(text []byte) (err error) {
+	*q, err = ParseQuantity(string(text))
+	return err
+}

@@ -133,7 +133,9 @@ func (r *Router) check(s traffic.Setup) error {
 }
 
 // Observe is one answer of [Router.Snapshot].
-func (r *Router) Observe(s traffic.Setup, d traffic.Desired) traffic.View { return r.Snapshot(s).Look(d) }
+func (r *Router) Observe(s traffic.Setup, d traffic.Desired) traffic.View {
+	return r.Snapshot(s).Look(d)
+}
 
 // Apply makes the next write that leads to what is desired, and says what it was. Nothing is written when none is due.
 func (r *Router) Apply(ctx context.Context, s traffic.Setup, d traffic.Desired) (wrote bool, what string, err error) {

@@ -1,0 +1,198 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package replay
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// version is the schema of the entries that this package writes and reads.
+const version = 1
+
+// Entry is one decision.
+type Entry struct {
+	// Observation is what it was made from.
+	Observation plan.Observation
+	// Intent is what a caller requested. Nil: the driver carried on.
+	Intent plan.Intent
+	// Decision is the one that was made.
+	Decision Decision
+	// Refusal is why the intent was refused. Empty: it was not.
+	Refusal string
+}
+
+// Decision is a [plan.Decision] as it is written down.
+type Decision struct {
+	// Action is the kind of the write, and Write its content. Empty: there was none.
+	Action string          `json:"action,omitempty"`
+	Write  json.RawMessage `json:"write,omitempty"`
+	State  string          `json:"state,omitempty"`
+	Reason string          `json:"reason,omitempty"`
+	// Message is for people, and not compared.
+	Message  string        `json:"message,omitempty"`
+	Recheck  time.Duration `json:"recheck,omitempty"`
+	Deadline time.Time     `json:"deadline,omitzero"`
+	Standing plan.Standing `json:"standing"`
+}
+
+// line is an Entry on its line.
+type line struct {
+	Version     int         `json:"version"`
+	Observation observation `json:"observation"`
+	Intent      *intent     `json:"intent,omitempty"`
+	Decision    Decision    `json:"decision,omitzero"`
+	Refusal     string      `json:"refusal,omitempty"`
+}
+
+// observation gives the traffic of a [plan.Observation] its type.
+type observation struct {
+	plan.Observation
+
+	Traffic *traffic.Observed `json:"traffic,omitzero"`
+}
+
+// intent is a [plan.Intent] with its kind.
+type intent struct {
+	Kind  string          `json:"kind"`
+	Value json.RawMessage `json:"value"`
+}
+
+// begin is a [plan.Begin] whose policy is protobuf JSON.
+type begin struct {
+	ReleaseID, Owner string
+	Policy           json.RawMessage
+}
+
+// newEntry writes a decision about an observation down.
+func newEntry(o plan.Observation, i plan.Intent, d plan.Decision, refusal error) (Entry, error) {
+	e := Entry{Observation: o, Intent: i}
+	if refusal != nil {
+		e.Refusal = refusal.Error()
+		return e, nil
+	}
+	e.Decision = Decision{
+		State: d.State.String(), Reason: d.Reason, Message: d.Message,
+		Recheck: d.Recheck, Deadline: d.Deadline, Standing: d.Standing,
+	}
+	if d.Action == nil {
+		return e, nil
+	}
+	raw, err := json.Marshal(d.Action)
+	if err != nil {
+		return e, fmt.Errorf("encode %T: %w", d.Action, err)
+	}
+	e.Decision.Action, e.Decision.Write = kindOf(d.Action), raw
+	return e, nil
+}
+
+func kindOf(v any) string { return reflect.TypeOf(v).Name() }
+
+// MarshalJSON returns the entry's line.
+func (e Entry) MarshalJSON() ([]byte, error) {
+	l := line{Version: version, Observation: observation{Observation: e.Observation}, Decision: e.Decision, Refusal: e.Refusal}
+	if observed, ok := e.Observation.Traffic.(*traffic.Observed); ok {
+		l.Observation.Traffic = observed
+	}
+	if e.Intent != nil {
+		value, err := encodeIntent(e.Intent)
+		if err != nil {
+			return nil, err
+		}
+		l.Intent = &intent{kindOf(e.Intent), value}
+	}
+	raw, err := json.Marshal(l)
+	if err != nil {
+		return nil, fmt.Errorf("encode decision: %w", err)
+	}
+	return raw, nil
+}
+
+// UnmarshalJSON reads a line.
+func (e *Entry) UnmarshalJSON(raw []byte) error {
+	var l line
+	if err := json.Unmarshal(raw, &l); err != nil {
+		return fmt.Errorf("read decision: %w", err)
+	}
+	if l.Version != version {
+		return fmt.Errorf("read decision: version %d, this program reads %d: use the version of lockstep that wrote it", l.Version, version)
+	}
+	*e = Entry{Observation: l.Observation.Observation, Decision: l.Decision, Refusal: l.Refusal}
+	if l.Observation.Traffic != nil {
+		e.Observation.Traffic = l.Observation.Traffic
+	}
+	if l.Intent == nil {
+		return nil
+	}
+	var err error
+	e.Intent, err = decodeIntent(*l.Intent)
+	return err
+}
+
+func encodeIntent(i plan.Intent) (json.RawMessage, error) {
+	value := any(i)
+	if b, ok := i.(plan.Begin); ok {
+		policy, err := protojson.Marshal(b.Policy)
+		if err != nil {
+			return nil, fmt.Errorf("encode policy: %w", err)
+		}
+		value = begin{b.ReleaseID, b.Owner, policy}
+	}
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return nil, fmt.Errorf("encode %T: %w", i, err)
+	}
+	return raw, nil
+}
+
+// intents are all kinds of them but Begin.
+var intents = map[string]func() any{
+	"Adopt":     func() any { return &plan.Adopt{} },
+	"Disown":    func() any { return &plan.Disown{} },
+	"SetTarget": func() any { return &plan.SetTarget{} },
+	"Promote":   func() any { return &plan.Promote{} },
+	"RollBack":  func() any { return &plan.RollBack{} },
+	"Route":     func() any { return &plan.Route{} },
+	"Undo":      func() any { return &plan.Undo{} },
+}
+
+func decodeIntent(i intent) (plan.Intent, error) {
+	if i.Kind == "Begin" {
+		return decodeBegin(i.Value)
+	}
+	make, known := intents[i.Kind]
+	if !known {
+		return nil, fmt.Errorf("read intent: kind %q is not known to this version", i.Kind)
+	}
+	into := make()
+	if err := json.Unmarshal(i.Value, into); err != nil {
+		return nil, fmt.Errorf("read intent %s: %w", i.Kind, err)
+	}
+	value, ok := reflect.ValueOf(into).Elem().Interface().(plan.Intent)
+	if !ok {
+		return nil, fmt.Errorf("read intent: %s is none", i.Kind)
+	}
+	return value, nil
+}
+
+func decodeBegin(raw json.RawMessage) (plan.Intent, error) {
+	var b begin
+	policy := &pb.ReleasePolicy{}
+	err := json.Unmarshal(raw, &b)
+	if err == nil {
+		err = protojson.Unmarshal(b.Policy, policy)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read intent Begin: %w", err)
+	}
+	return plan.Begin{ReleaseID: b.ReleaseID, Owner: b.Owner, Policy: policy}, nil
+}

@@ -1,0 +1,110 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package replay
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// redacted returns an observation without pod templates, and with annotations of others as digests. It decides alike: the
+// planner asks whether there is a template, and whether annotations are equal.
+func redacted(o plan.Observation) plan.Observation {
+	if o.Record != nil {
+		record := withoutTemplate(*o.Record)
+		o.Record = &record
+	}
+	if observed, ok := o.Traffic.(*traffic.Observed); ok {
+		o.Traffic = redactedTraffic(observed)
+	}
+	return o
+}
+
+// redactedAction is the same for a write.
+func redactedAction(action plan.Action) plan.Action {
+	switch a := action.(type) {
+	case plan.SetStable:
+		a.Record = withoutTemplate(a.Record)
+		return a
+	case plan.HandOver:
+		a.Record = withoutTemplate(a.Record)
+		return a
+	case plan.BringBack:
+		if a.Record != nil {
+			record := withoutTemplate(*a.Record)
+			a.Record = &record
+		}
+		return a
+	}
+	return action
+}
+
+func withoutTemplate(r release.Record) release.Record {
+	if r.Release != nil && r.Release.StableTemplate != nil {
+		next := *r.Release
+		next.StableTemplate, r.Release = &release.Template{}, &next
+	}
+	return r
+}
+
+func redactedTraffic(o *traffic.Observed) *traffic.Observed {
+	out := &traffic.Observed{Setup: o.Setup, World: o.World, Unread: o.Unread}
+	w := &out.World
+	for _, s := range []**corev1.Service{&w.Stable, &w.Canary, &w.Picker} {
+		if *s != nil {
+			*s = (*s).DeepCopy()
+			redactMeta(*s)
+		}
+	}
+	for _, p := range []**unstructured.Unstructured{&w.StablePool, &w.CanaryPool} {
+		if *p != nil {
+			*p = (*p).DeepCopy()
+			redactMeta(*p)
+		}
+	}
+	w.Routes = maps.Clone(w.Routes)
+	for key, r := range w.Routes {
+		w.Routes[key] = r.DeepCopy()
+		redactMeta(w.Routes[key])
+	}
+	w.Ingresses = maps.Clone(w.Ingresses)
+	for name, i := range w.Ingresses {
+		var next *networkingv1.Ingress
+		if i != nil {
+			next = i.DeepCopy()
+			redactMeta(next)
+		}
+		w.Ingresses[name] = next
+	}
+	return out
+}
+
+// redactMeta replaces the values of annotations that may hold anything, and drops what managers own: who they are is
+// enough.
+func redactMeta(o metav1.Object) {
+	annotations := maps.Clone(o.GetAnnotations())
+	for key, value := range annotations {
+		if !strings.HasPrefix(key, "lockstep.dev/") && !strings.HasPrefix(key, traffic.IngressPrefix) {
+			sum := sha256.Sum256([]byte(value))
+			annotations[key] = "sha256:" + hex.EncodeToString(sum[:8])
+		}
+	}
+	o.SetAnnotations(annotations)
+	fields := o.GetManagedFields()
+	for i := range fields {
+		fields[i].FieldsV1 = nil
+	}
+	o.SetManagedFields(fields)
+}

@@ -1,0 +1,132 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package replay
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+)
+
+// Difference is one field in which a decision is another one today.
+type Difference struct {
+	// Field is the path in the entry, for example "decision.write.Replicas".
+	Field string `json:"field"`
+	// Recorded and Now are JSON. Empty: there is no such field.
+	Recorded string `json:"recorded,omitempty"`
+	Now      string `json:"now,omitempty"`
+}
+
+func (d Difference) String() string {
+	none := func(s string) string {
+		if s == "" {
+			return "nothing"
+		}
+		return s
+	}
+	return fmt.Sprintf("%s: recorded %s, now %s", d.Field, none(d.Recorded), none(d.Now))
+}
+
+// worded are fields for people. What they say may change although the decision is the same.
+var worded = []string{"message", "Why", "refusal"}
+
+// Replay decides again, and returns where the decision differs from the recorded one. Messages are not compared.
+func (e Entry) Replay() ([]Difference, error) {
+	d, refusal := plan.Decide(e.Observation, e.Intent)
+	d.Action = redactedAction(d.Action)
+	again, err := newEntry(e.Observation, e.Intent, d, refusal)
+	if err != nil {
+		return nil, err
+	}
+	recorded, err := tree(e)
+	if err != nil {
+		return nil, err
+	}
+	now, err := tree(again)
+	if err != nil {
+		return nil, err
+	}
+	var out []Difference
+	compare(&out, "refused", recorded["refusal"] != nil, now["refusal"] != nil)
+	compare(&out, "decision", recorded["decision"], now["decision"])
+	return out, nil
+}
+
+// tree is an entry as generic JSON.
+func tree(e Entry) (map[string]any, error) {
+	raw, err := json.Marshal(e)
+	if err != nil {
+		return nil, fmt.Errorf("encode decision: %w", err)
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	out := map[string]any{}
+	if err := d.Decode(&out); err != nil {
+		return nil, fmt.Errorf("read back what was encoded: %w", err)
+	}
+	return out, nil
+}
+
+// compare collects the leaves in which two trees differ.
+func compare(into *[]Difference, field string, recorded, now any) {
+	if reflect.DeepEqual(recorded, now) {
+		return
+	}
+	was, isMap := recorded.(map[string]any)
+	is, areMaps := now.(map[string]any)
+	if isMap && areMaps {
+		keys := maps.Clone(was)
+		maps.Copy(keys, is)
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			if !slices.Contains(worded, key) {
+				compare(into, field+"."+key, was[key], is[key])
+			}
+		}
+		return
+	}
+	wasList, isList := recorded.([]any)
+	list, areLists := now.([]any)
+	if isList && areLists && len(wasList) == len(list) {
+		for i := range list {
+			compare(into, field+"["+strconv.Itoa(i)+"]", wasList[i], list[i])
+		}
+		return
+	}
+	*into = append(*into, Difference{Field: field, Recorded: text(recorded), Now: text(now)})
+}
+
+func text(value any) string {
+	if value == nil {
+		return ""
+	}
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Sprint(value)
+	}
+	return string(raw)
+}
+
+// Read calls f for each entry of a recording, with the number of its line, until f returns an error.
+func Read(from io.Reader, f func(line int, e Entry) error) error {
+	d := json.NewDecoder(from)
+	for line := 1; ; line++ {
+		var e Entry
+		switch err := d.Decode(&e); {
+		case err == io.EOF: //nolint:errorlint // Decode returns it as it is
+			return nil
+		case err != nil:
+			return fmt.Errorf("entry %d: %w", line, err)
+		}
+		if err := f(line, e); err != nil {
+			return err
+		}
+	}
+}
