@@ -40,5 +40,8 @@ func newDriver(config *rest.Config, settings cli.DriverSettings) (server.Driver,
 	if settings.Metrics != nil {
 		opts = append(opts, lwsdriver.WithMetrics(settings.Metrics))
 	}
+	if settings.Recorder != nil {
+		opts = append(opts, lwsdriver.WithDecisions(settings.Recorder.Record))
+	}
 	return lwsdriver.New(config, opts...)
 }

@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
 )
 
 // Log formats.
@@ -30,6 +32,8 @@ type options struct {
 	namespace   string
 	logFormat   string
 	logLevel    string
+	// record is the file to which the driver's decisions are appended. Empty: none.
+	record string
 
 	stdout    io.Writer
 	stderr    io.Writer
@@ -38,6 +42,8 @@ type options struct {
 	// workload and readOnly keep the driver inside a command to that command's business. Zero: it serves hosts.
 	workload types.NamespacedName
 	readOnly bool
+	// recorder gets the driver's decisions instead.
+	recorder *replay.Recorder
 	// silent keeps the driver from writing events that another one writes.
 	silent bool
 
@@ -54,6 +60,7 @@ func (o *options) addFlags(flags *pflag.FlagSet) {
 		"namespace of the workload (default: the context's); with serve, the only one to serve (default: all)")
 	flags.StringVar(&o.logFormat, "log-format", logText, "log format on stderr: text or json")
 	flags.StringVar(&o.logLevel, "log-level", "info", "lowest level to log: debug, info, warn or error")
+	flags.StringVar(&o.record, "record", "", "file to append every decision of the driver to, for lockstep debug replay (default: none)")
 }
 
 // level reads --log-level.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-rollouts/lockstep/internal/server"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/argo"
 )
@@ -38,6 +39,8 @@ type DriverSettings struct {
 	Silent bool
 	// Version is the program's version.
 	Version string
+	// Recorder gets the engine's decisions. Nil: they are not recorded.
+	Recorder *replay.Recorder
 	// Metrics is where the engine registers its metrics. Nil: nowhere.
 	Metrics prometheus.Registerer
 }

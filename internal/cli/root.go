@@ -66,6 +66,7 @@ func commands() []func(*options) *cobra.Command {
 		newStatusCommand,
 		newWatchCommand,
 		newPictureCommand,
+		newDebugCommand,
 		newHistoryCommand,
 		newDiffCommand,
 		newPromoteCommand,

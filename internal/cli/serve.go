@@ -79,8 +79,12 @@ func (o *options) driver(logger *slog.Logger, metrics prometheus.Registerer) (se
 	if err != nil {
 		return nil, err
 	}
+	recorder, err := o.openRecorder()
+	if err != nil {
+		return nil, err
+	}
 	driver, err := o.newDriver(config, DriverSettings{
-		Logger: logger, Namespace: o.namespace, Workload: o.workload, ReadOnly: o.readOnly,
+		Recorder: recorder, Logger: logger, Namespace: o.namespace, Workload: o.workload, ReadOnly: o.readOnly,
 		Silent: o.silent, Version: version(), Metrics: metrics,
 	})
 	if err != nil {

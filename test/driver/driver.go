@@ -104,6 +104,7 @@ func Prepare(t testing.TB, kubeconfig, namespace string) *Driver {
 	}
 	t.Cleanup(func() {
 		d.Stop()
+		d.replay()
 		if t.Failed() {
 			raw, _ := os.ReadFile(d.log.Name())
 			t.Logf("log of the driver:\n%s", tail(raw, 200))
@@ -125,7 +126,7 @@ func (d *Driver) Begin() {
 		d.t.Fatal(err)
 	}
 	address := d.Address()
-	args := []string{"serve", "--listen", address, "--kubeconfig", d.kubeconfig}
+	args := []string{"serve", "--listen", address, "--kubeconfig", d.kubeconfig, "--record", d.recording()}
 	if d.namespace != "" {
 		args = append(args, "--namespace", d.namespace)
 	}

@@ -1,0 +1,172 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+const recordAbout = `Write down what a driver observes of a workload and what it decides, as JSON lines on stdout, until its release is over or
+Ctrl-C. Nothing is changed: the driver inside this process only looks, and decides what the driver at work decides from the
+same observation.
+
+A recording shows why a release stands still, and lockstep debug replay decides it again, with another version too. It has
+no pod templates, and other annotations than Lockstep's as digests; --templates keeps both. To record the driver at work
+itself, with what callers request, start that with --record FILE.`
+
+const replayAbout = `Decide a recording again, and show where this version of lockstep decides otherwise. It needs no cluster.
+
+Messages are not compared. The exit code is 1 if a decision differs.`
+
+// newDebugCommand makes `lockstep debug`.
+func newDebugCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "debug",
+		Short: "Record what a driver decides, and replay it",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return usageErrorf("lockstep debug needs record or replay, got %q; see lockstep debug --help", args)
+		},
+	}
+	cmd.AddCommand(newRecordCommand(o), newReplayCommand(o))
+	return cmd
+}
+
+func newRecordCommand(o *options) *cobra.Command {
+	t := target{patience: shortPatience, readOnly: true}
+	recorder := &replay.Recorder{To: o.stdout}
+	var limit string
+	cmd := &cobra.Command{
+		Use:               "record NAME",
+		Short:             "Write down what a driver observes of a workload and decides",
+		Long:              recordAbout,
+		Example:           "  lockstep debug record vllm > vllm.jsonl",
+		Args:              oneName,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			most, err := resource.ParseQuantity(limit)
+			if recorder.Limit = most.Value(); err != nil || recorder.Limit <= 0 {
+				return usageErrorf("--limit %q: want a number of bytes such as 64Mi", limit)
+			}
+			inside := *o
+			inside.recorder = recorder
+			return t.run(cmd, &inside, args[0], func(s *session) error { return s.record(recorder) })
+		},
+	}
+	cmd.Flags().BoolVar(&recorder.Templates, "templates", false, "keep pod templates and annotations, which may hold secrets")
+	cmd.Flags().StringVar(&limit, "limit", "64Mi", "most bytes to write")
+	return cmd
+}
+
+// record follows the workload until a release that is in flight is over.
+func (s *session) record(r *replay.Recorder) error {
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	inFlight := false
+	err := s.host.Follow(ctx, s.ref, func(c *pb.BatchContext) {
+		over := plugin.Settled(c.GetState()) && ended(c.GetState())
+		if inFlight && over || r.Err() != nil {
+			cancel()
+		}
+		inFlight = c.GetReleaseId() != "" && !over
+	})
+	if err == nil {
+		err = r.Err()
+	}
+	if err != nil {
+		return s.explain(err, "record")
+	}
+	return nil
+}
+
+// ended reports whether a state is the end of a release, or none.
+func ended(s pb.State) bool {
+	switch s {
+	case pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK, pb.State_STATE_NOTHING_TO_RELEASE:
+		return true
+	default:
+		return false
+	}
+}
+
+func newReplayCommand(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:     "replay FILE",
+		Short:   "Decide a recording again, and show where this version decides otherwise",
+		Long:    replayAbout,
+		Example: "  lockstep debug replay vllm.jsonl",
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageErrorf("lockstep debug replay needs one file, or - for stdin, got %q", args)
+			}
+			text, err := readAll(args[0])
+			if err != nil {
+				return err
+			}
+			return replayAll(o.stdout, args[0], bytes.NewReader(text))
+		},
+	}
+}
+
+// replayAll decides every entry of a recording again.
+func replayAll(out io.Writer, path string, recording io.Reader) error {
+	all, differ := 0, 0
+	err := replay.Read(recording, func(line int, e replay.Entry) error {
+		all++
+		differences, err := e.Replay()
+		if err != nil {
+			return fmt.Errorf("decision %d: %w", line, err)
+		}
+		if len(differences) == 0 {
+			return nil
+		}
+		differ++
+		at := e.Observation.Now.UTC().Format(time.RFC3339)
+		if _, err := fmt.Fprintf(out, "decision %d, %s at %s\n", line, e.Observation.Key, at); err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+		for _, d := range differences {
+			if _, err := fmt.Fprintf(out, "  %s\n", d); err != nil {
+				return fmt.Errorf("write: %w", err)
+			}
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return usageErrorf("%s: %w", path, err)
+	case all == 0:
+		return usageErrorf("%s: there is no decision in it: it takes what lockstep debug record writes", path)
+	case differ > 0:
+		return fmt.Errorf("%d of %d decisions are others in this version", differ, all)
+	}
+	_, err = fmt.Fprintf(out, "%d decisions, all as recorded\n", all)
+	if err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	return nil
+}
+
+// openRecorder is for --record: it appends to a file that only its user may read.
+func (o *options) openRecorder() (*replay.Recorder, error) {
+	if o.recorder != nil || o.record == "" {
+		return o.recorder, nil
+	}
+	file, err := os.OpenFile(o.record, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open --record: %w", err)
+	}
+	return &replay.Recorder{To: file}, nil // closed when the process ends, like the driver
+}

@@ -1,0 +1,47 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
+)
+
+// RecordingsEnv names a directory in which the decisions of each test's drivers are kept. A recording of a failure becomes
+// a test of the planner by being copied to lwsdriver/replay/testdata.
+const RecordingsEnv = "LOCKSTEP_TEST_RECORDINGS"
+
+// recording is the file of the driver's decisions.
+func (d *Driver) recording() string { return filepath.Join(d.dir, "decisions.jsonl") }
+
+// replay makes each decision of the driver again, from what its recording has of it.
+func (d *Driver) replay() {
+	d.t.Helper()
+	raw, err := os.ReadFile(d.recording())
+	if os.IsNotExist(err) {
+		return // it was never started
+	}
+	if err == nil {
+		err = replay.Read(bytes.NewReader(raw), func(line int, e replay.Entry) error {
+			differences, err := e.Replay()
+			for _, difference := range differences {
+				d.t.Errorf("decision %d is another one when it is replayed: %s", line, difference)
+			}
+			return err
+		})
+	}
+	if err != nil {
+		d.t.Errorf("the recording of the driver's decisions: %v", err)
+	}
+	if dir := os.Getenv(RecordingsEnv); dir != "" {
+		name := strings.NewReplacer("/", "-", " ", "-").Replace(d.t.Name())
+		if err := os.WriteFile(filepath.Join(dir, name+".jsonl"), raw, 0o600); err != nil {
+			d.t.Error(err)
+		}
+	}
+}
