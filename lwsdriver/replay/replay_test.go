@@ -1,0 +1,262 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package replay
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+var update = flag.Bool("update", false, "write the decisions of this version into the recordings under testdata")
+
+// TestRecordings: real releases, as the end-to-end suites recorded them (see test/driver), are decided as they were.
+func TestRecordings(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.jsonl*")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no recordings: %v", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			raw := unpacked(t, file)
+			var again bytes.Buffer
+			err := Read(bytes.NewReader(raw), func(line int, e Entry) error {
+				differences, err := e.Replay()
+				for _, d := range differences {
+					if !*update {
+						t.Errorf("decision %d: %s", line, d)
+					}
+				}
+				d, refusal := plan.Decide(e.Observation, e.Intent)
+				r := Recorder{To: &again}
+				r.Record(e.Observation, e.Intent, d, refusal)
+				return errors.Join(err, r.Err())
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if *update {
+				pack(t, file, again.Bytes())
+			}
+		})
+	}
+}
+
+func unpacked(t *testing.T, file string) []byte {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	if err == nil && strings.HasSuffix(file, ".gz") {
+		var zipped *gzip.Reader
+		if zipped, err = gzip.NewReader(bytes.NewReader(raw)); err == nil {
+			raw, err = io.ReadAll(zipped)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func pack(t *testing.T, file string, raw []byte) {
+	t.Helper()
+	var out bytes.Buffer
+	if !strings.HasSuffix(file, ".gz") {
+		out.Write(raw)
+	} else {
+		zipped := gzip.NewWriter(&out)
+		_, err := zipped.Write(raw)
+		if err = errors.Join(err, zipped.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(file, out.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+// resting is a workload under hold whose template waits for a release.
+func resting() plan.Observation {
+	o := plan.Observation{
+		Now:    noon,
+		Stable: plan.Workload{Name: "vllm", Replicas: 2, Size: 2, Revision: "b", Rolling: release.Hold(), Observed: true},
+		Record: &release.Record{Saved: release.Native(release.Hold())},
+	}
+	o.Key.Namespace, o.Key.Name = "default", "vllm"
+	for i := range 2 {
+		o.Stable.Groups = append(o.Stable.Groups, plan.Group{Index: i, Leader: "vllm-" + string(rune('0'+i)), Revision: "a", Ready: true})
+	}
+	return o
+}
+
+// record writes decisions about an observation, the last one about each intent.
+func record(t *testing.T, r *Recorder, o plan.Observation, intents ...plan.Intent) {
+	t.Helper()
+	for _, i := range intents {
+		d, err := plan.Decide(o, i)
+		r.Record(o, i, d, err)
+	}
+}
+
+func TestReplayShowsWhatDiffers(t *testing.T) {
+	var recording bytes.Buffer
+	r := &Recorder{To: &recording}
+	record(t, r, resting(), nil, plan.SetTarget{ReleaseID: "r1", Batch: ptr.To(0)})
+	if err := r.Err(); err != nil {
+		t.Fatal(err)
+	}
+	edited := strings.Replace(recording.String(), `"reason":"NewRevisionWaits"`, `"reason":"Held"`, 1)
+	edited = strings.Replace(edited, `"refusal":`, `"was":`, 1)
+	var got []string
+	err := Read(strings.NewReader(edited), func(_ int, e Entry) error {
+		differences, err := e.Replay()
+		for _, d := range differences {
+			got = append(got, d.String())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		`decision.reason: recorded "Held", now "NewRevisionWaits"`,
+		`refused: recorded false, now true`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("differences (-want +got):\n%s", diff)
+	}
+}
+
+func TestReadRefusesOtherVersions(t *testing.T) {
+	err := Read(strings.NewReader(`{"version":99}`), func(int, Entry) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), "version 99") || !strings.Contains(err.Error(), "entry 1") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+// Every intent is read back as it was written. The list of them is the planner's own.
+func TestIntentsRoundTrip(t *testing.T) {
+	policy := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}}
+	all := map[string]plan.Intent{
+		"Adopt": plan.Adopt{}, "Disown": plan.Disown{}, "Begin": plan.Begin{ReleaseID: "r1", Owner: "jo", Policy: policy},
+		"SetTarget": plan.SetTarget{ReleaseID: "r1", Batch: ptr.To(0)}, "Promote": plan.Promote{ReleaseID: "r1", Revision: "b"},
+		"RollBack": plan.RollBack{ReleaseID: "r1"}, "Route": plan.Route{ReleaseID: "r1", Weight: ptr.To(0)}, "Undo": plan.Undo{Revision: "a"},
+	}
+	for name, i := range all {
+		raw, err := json.Marshal(Entry{Observation: resting(), Intent: i})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back Entry
+		if err := json.Unmarshal(raw, &back); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(i, back.Intent, protocmp.Transform()); diff != "" {
+			t.Errorf("%s (-wrote +read):\n%s", name, diff)
+		}
+	}
+	files, err := filepath.Glob("../plan/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`func \((?:\w+ )?(\w+)\) decide\(o Observation\)`).FindAllSubmatch(raw, -1) {
+			if found++; all[string(m[1])] == nil {
+				t.Errorf("intent %s of the planner is not recorded", m[1])
+			}
+		}
+	}
+	if found != len(all) {
+		t.Errorf("the planner has %d intents, this test %d", found, len(all))
+	}
+}
+
+// Secrets of templates and of others' annotations are not in a recording, unless they are wanted there.
+func TestRecordingsAreRedacted(t *testing.T) {
+	o := resting()
+	template := release.Template{}
+	template.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{{Name: "TOKEN", Value: "secret-1"}}}}
+	o.Record.Release = &release.Release{
+		ID: "r1", Phase: release.Returning, StableRevision: "a", UpdateRevision: "b", Policy: []byte(`{}`), StableTemplate: &template,
+	}
+	o.Policy.Style = pb.Style_STYLE_CANARY
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "vllm", Annotations: map[string]string{
+		"example.com/key": "secret-2", "lockstep.dev/fence": "{}",
+	}}}
+	w := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Name: "vllm", Namespace: "default"}}
+	o.Traffic = &traffic.Observed{
+		Setup: traffic.NewSetup(w, "vllm-b", traffic.Policy{StableService: "vllm", CanaryService: "vllm-canary"}, nil),
+		World: traffic.World{Stable: service},
+	}
+	for _, keep := range []bool{false, true} {
+		var recording bytes.Buffer
+		r := &Recorder{To: &recording, Templates: keep}
+		record(t, r, o, nil)
+		if err := r.Err(); err != nil {
+			t.Fatal(err)
+		}
+		for _, secret := range []string{"secret-1", "secret-2"} {
+			if got := strings.Contains(recording.String(), secret); got != keep {
+				t.Errorf("kept is %t: %s is there: %t\n%s", keep, secret, got, &recording)
+			}
+		}
+		if !strings.Contains(recording.String(), "lockstep.dev/fence") {
+			t.Error("Lockstep's own annotations are missing")
+		}
+	}
+	if service.Annotations["example.com/key"] != "secret-2" || len(template.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers) != 1 {
+		t.Error("the cached objects were changed")
+	}
+}
+
+// A state that lasts is written down once, and no more is written than may be.
+func TestRecorderIsBounded(t *testing.T) {
+	var recording bytes.Buffer
+	r := &Recorder{To: &recording}
+	for i := range 5 {
+		o := resting()
+		o.Now = noon.Add(time.Duration(i) * time.Second)
+		record(t, r, o, nil)
+	}
+	if lines := strings.Count(recording.String(), "\n"); lines != 1 {
+		t.Errorf("%d lines of one state", lines)
+	}
+	size := int64(recording.Len())
+	recording.Reset()
+	r = &Recorder{To: &recording, Limit: size}
+	record(t, r, resting(), nil, plan.Adopt{}, plan.Disown{})
+	if err := r.Err(); !errors.Is(err, ErrLimit) {
+		t.Errorf("error is %v", err)
+	}
+	if got := int64(recording.Len()); got > size {
+		t.Errorf("%d bytes, at most %d may be written", got, size)
+	}
+}
