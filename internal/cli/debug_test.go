@@ -1,0 +1,78 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
+)
+
+func TestDebugReplay(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	o := plan.Observation{
+		Now:    time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC),
+		Stable: plan.Workload{Name: "vllm", Replicas: 1, Size: 1, Rolling: release.Hold()}, Record: &release.Record{Saved: release.Native(release.Hold())},
+	}
+	o.Key.Namespace, o.Key.Name = "default", "vllm"
+	var recording bytes.Buffer
+	d, err := plan.Decide(o, nil)
+	(&replay.Recorder{To: &recording}).Record(o, nil, d, err)
+	same := recording.String()
+	other := strings.Replace(same, `"reason":"Held"`, `"reason":"Other"`, 1)
+	for name, tc := range map[string]struct {
+		args []string
+		code int
+		says []string
+	}{
+		"same":      {[]string{write("same", same)}, exitOK, []string{"1 decisions, all as recorded"}},
+		"other":     {[]string{write("other", same+other)}, exitError, []string{"decision 2, default/vllm at 2026-01-02T12:00:00Z", `decision.reason: recorded "Other", now "Held"`, "1 of 2 decisions"}},
+		"no file":   {nil, exitUsage, []string{"one file"}},
+		"not there": {[]string{filepath.Join(dir, "x")}, exitError, []string{"no such file"}},
+		"empty":     {[]string{write("empty", "")}, exitUsage, []string{"no decision", "lockstep debug record"}},
+		"not JSON":  {[]string{write("text", "hello")}, exitUsage, []string{"entry 1"}},
+		"newer":     {[]string{write("newer", `{"version":2}`)}, exitUsage, []string{"version 2", "wrote it"}},
+	} {
+		got := runProgram(deadline(t), t, "", append([]string{"debug", "replay"}, tc.args...)...)
+		if got.code != tc.code {
+			t.Errorf("%s: exit code %d, want %d: %s", name, got.code, tc.code, got.stderr)
+		}
+		for _, words := range tc.says {
+			if !strings.Contains(got.stdout+got.stderr, words) {
+				t.Errorf("%s: it does not say %q: %s%s", name, words, got.stdout, got.stderr)
+			}
+		}
+	}
+}
+
+func TestDebugRefuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string
+		says string
+	}{
+		"no command": {nil, "record or replay"},
+		"no limit":   {[]string{"record", "vllm", "--limit", "0"}, "such as 64Mi"},
+		"bad limit":  {[]string{"record", "vllm", "--limit", "much"}, "such as 64Mi"},
+		"no name":    {[]string{"record"}, "name of one LeaderWorkerSet"},
+	} {
+		got := runProgram(deadline(t), t, "", append([]string{"debug"}, tc.args...)...)
+		if got.code != exitUsage || !strings.Contains(got.stderr, tc.says) {
+			t.Errorf("%s: exit code %d: %s", name, got.code, got.stderr)
+		}
+	}
+}
