@@ -1,0 +1,82 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/child"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+)
+
+// A release is recorded from outside until it is over, and every decision in it is made again.
+func TestDebugRecord(t *testing.T) {
+	e := newEnv(t)
+	w := e.adopt(model("model", 2, 1))
+	w.edit(image("v2"))
+	w.initialize("r1", policy("50%", "100%"))
+	path, err := driver.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	recording, err := os.Create(filepath.Join(t.TempDir(), "recording.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer recording.Close()
+	cmd := exec.Command(path, "debug", "record", "model", "--namespace", w.namespace, "--kubeconfig", driver.Kubeconfig(t, w.cluster))
+	cmd.Stdout, cmd.Stderr = recording, os.Stderr
+	recorder, err := child.Run(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer recorder.End(syscall.SIGKILL, await.Patience)
+	read := func() string {
+		raw, err := os.ReadFile(recording.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	await.Nil(t, "the first decision is recorded", func(context.Context) error {
+		if read() == "" {
+			return errors.New("none is")
+		}
+		return nil
+	})
+	w.upgrade("r1", 0)
+	w.awaitState(pb.State_STATE_READY)
+	w.finalize("r1", promote)
+	select {
+	case <-recorder.Exited:
+	case <-t.Context().Done():
+		t.Fatal("the recording does not end with the release")
+	}
+	if code := cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("it ends with %d", code)
+	}
+	for _, words := range []string{`"STATE_HOLDING"`, `"STATE_READY"`, `"STATE_COMPLETED"`} {
+		if !strings.Contains(read(), words) {
+			t.Errorf("the recording has no %s", words)
+		}
+	}
+	if strings.Contains(read(), "example.com/model:v2") {
+		t.Error("it has the image, and so the template")
+	}
+	out, err := exec.CommandContext(t.Context(), path, "debug", "replay", recording.Name()).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "all as recorded") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
