@@ -11,7 +11,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // The policy knows by what the driver writes what is managed, held and by whom. test/e2e has it decide.
@@ -32,7 +32,7 @@ func TestAdmissionSpeaksOfWhatTheDriverWrites(t *testing.T) {
 	if binding.Spec.PolicyName != policy.Name {
 		t.Errorf("the binding is of %s, the policy is %s", binding.Spec.PolicyName, policy.Name)
 	}
-	for _, word := range append(release.WantedAnnotations(), release.RecordAnnotation, `!= "`+release.FieldManager+`"`) {
+	for _, word := range append(record.WantedAnnotations(), record.RecordAnnotation, `!= "`+record.FieldManager+`"`) {
 		if !strings.Contains(parts[0], word) {
 			t.Errorf("the policy does not say %s", word)
 		}
@@ -45,7 +45,7 @@ func TestAdmissionSpeaksOfWhatTheDriverWrites(t *testing.T) {
 			}
 		}
 	}
-	raw, err := json.Marshal(release.Hold())
+	raw, err := json.Marshal(record.Hold())
 	if err != nil {
 		t.Fatal(err)
 	}

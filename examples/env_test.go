@@ -19,7 +19,7 @@ import (
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/config"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -163,7 +163,7 @@ func (e *env) mustRest(tag string) {
 		e.t.Errorf("%d LeaderWorkerSets are left, want the user's only", len(all.Items))
 	}
 	w := e.get(e.t.Context())
-	if got := *w.Spec.RolloutStrategy.RollingUpdateConfiguration; !release.SameRolling(got, release.Hold()) {
+	if got := *w.Spec.RolloutStrategy.RollingUpdateConfiguration; !record.SameRolling(got, record.Hold()) {
 		e.t.Errorf("the hold is not in force: %+v", got)
 	}
 	// LWS's garbage collection takes the canary's pods a little after the canary.

@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -24,7 +24,7 @@ func settings(partition int32, maxUnavailable, maxSurge string) lws.RollingUpdat
 
 // What is in the way of a give-back is told by Disown itself, and nothing is written.
 func TestDisownOfPercentagesThatCountToNothing(t *testing.T) {
-	w := withRecord(t, stableWorkload(), release.Record{Saved: settings(0, "10%", "0%")})
+	w := withRecord(t, stableWorkload(), record.Record{Saved: settings(0, "10%", "0%")})
 	b := newBed(t, w)
 	b.run()
 	b.eventually("the driver serves", b.Synced)
@@ -45,18 +45,18 @@ func TestInvalidRecordSaysTheWayOut(t *testing.T) {
 	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
 		t.Errorf("reason %s, want RECORD_INVALID", got)
 	}
-	says(t, err, release.RecordAnnotation, "Restore", "remove", "partition 1000000", "Adopt", "Disown")
+	says(t, err, record.RecordAnnotation, "Restore", "remove", "partition 1000000", "Adopt", "Disown")
 }
 
 // What the admission policy noted counts as saved, and Disown gives it back and leaves no note; a note that somebody
 // edited is reported.
 func TestWantedIsGivenBack(t *testing.T) {
-	w := withRecord(t, stableWorkload(), release.Record{Saved: settings(0, "1", "0")})
-	w.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(release.Hold())
-	w.Annotations[release.WantedMaxSurge] = "50%"
+	w := withRecord(t, stableWorkload(), record.Record{Saved: settings(0, "1", "0")})
+	w.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Hold())
+	w.Annotations[record.WantedMaxSurge] = "50%"
 	b := newBed(t, w)
 	s := b.look()
-	if want := settings(0, "1", "50%"); !release.SameRolling(s.Record.Saved, want) {
+	if want := settings(0, "1", "50%"); !record.SameRolling(s.Record.Saved, want) {
 		t.Errorf("saved is %+v, want %+v", s.Record.Saved, want)
 	}
 	b.run()
@@ -68,17 +68,17 @@ func TestWantedIsGivenBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Annotations[release.WantedMaxSurge]+got.Annotations[release.RecordAnnotation] != "" {
+	if got.Annotations[record.WantedMaxSurge]+got.Annotations[record.RecordAnnotation] != "" {
 		t.Errorf("Disown leaves %v", got.Annotations)
 	}
-	if c := rollingOf(got); !release.SameRolling(c, settings(0, "1", "50%")) {
+	if c := rollingOf(got); !record.SameRolling(c, settings(0, "1", "50%")) {
 		t.Errorf("Disown gives %+v back", c)
 	}
-	w.Annotations[release.WantedMaxSurge] = "plenty"
+	w.Annotations[record.WantedMaxSurge] = "plenty"
 	b = newBed(t, w)
 	_, err = b.observer.observe(vllm)
 	if reason := drivererr.Reason(err); reason != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
 		t.Errorf("reason %s, want RECORD_INVALID", reason)
 	}
-	says(t, err, release.WantedMaxSurge, "plenty", "Remove it")
+	says(t, err, record.WantedMaxSurge, "plenty", "Remove it")
 }

@@ -17,7 +17,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -47,14 +47,14 @@ func (a *applier) passHistory(ctx context.Context, s *seen, t plan.PassHistory) 
 	owner.BlockOwnerDeletion = nil // it holds nobody's deletion up
 	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": have.UID, "resourceVersion": have.ResourceVersion,
-		"labels":          map[string]string{release.StableLabel: to.Name},
+		"labels":          map[string]string{record.StableLabel: to.Name},
 		"ownerReferences": []metav1.OwnerReference{*owner},
 	}})
 	if err != nil {
 		return false, fmt.Errorf("encode patch: %w", err)
 	}
 	got, err := a.core.AppsV1().ControllerRevisions(have.Namespace).
-		Patch(ctx, have.Name, types.MergePatchType, raw, metav1.PatchOptions{FieldManager: release.FieldManager})
+		Patch(ctx, have.Name, types.MergePatchType, raw, metav1.PatchOptions{FieldManager: record.FieldManager})
 	if err != nil {
 		return false, fmt.Errorf("patch ControllerRevision %s/%s: %w", have.Namespace, have.Name, err)
 	}
@@ -77,23 +77,23 @@ func (a *applier) handOver(ctx context.Context, s *seen, t plan.HandOver) (bool,
 	if err != nil {
 		return false, err
 	}
-	p := newPatch(w, release.RecordAnnotation)
-	p.annotate(release.RecordAnnotation, value)
-	p.annotate(release.TargetAnnotation, "")
-	p.annotate(release.TrafficAnnotation, "")
-	if limit, ok := s.stable.Annotations[release.HistoryLimitAnnotation]; ok {
-		p.add(limit, "metadata", "annotations", release.HistoryLimitAnnotation)
+	p := newPatch(w, record.RecordAnnotation)
+	p.annotate(record.RecordAnnotation, value)
+	p.annotate(record.TargetAnnotation, "")
+	p.annotate(record.TrafficAnnotation, "")
+	if limit, ok := s.stable.Annotations[record.HistoryLimitAnnotation]; ok {
+		p.add(limit, "metadata", "annotations", record.HistoryLimitAnnotation)
 	}
 	for _, label := range ourLabels(w) {
 		p.unlabel(label)
 	}
-	p.add(t.Record.Workload, "metadata", "labels", release.WorkloadLabel)
+	p.add(t.Record.Workload, "metadata", "labels", record.WorkloadLabel)
 	p.test(w.Finalizers, "metadata", "finalizers")
-	p.add(slices.DeleteFunc(slices.Clone(w.Finalizers), func(f string) bool { return f == release.Finalizer }), "metadata", "finalizers")
+	p.add(slices.DeleteFunc(slices.Clone(w.Finalizers), func(f string) bool { return f == record.Finalizer }), "metadata", "finalizers")
 	p.test(w.OwnerReferences, "metadata", "ownerReferences")
 	p.add(slices.DeleteFunc(slices.Clone(w.OwnerReferences), func(o metav1.OwnerReference) bool { return o.UID == s.stable.UID }),
 		"metadata", "ownerReferences")
-	p.rolling(release.Hold())
+	p.rolling(record.Hold())
 	if have, want := specTemplate(w), specTemplate(s.stable); !sameTemplate(have, want) {
 		p.template(want)
 	}
@@ -101,7 +101,7 @@ func (a *applier) handOver(ctx context.Context, s *seen, t plan.HandOver) (bool,
 }
 
 // sameTemplate says whether LWS makes one revision of both.
-func sameTemplate(a, b release.Template) bool {
+func sameTemplate(a, b record.Template) bool {
 	one, errOne := digestOf(a.LeaderWorkerTemplate, a.NetworkConfig)
 	two, errTwo := digestOf(b.LeaderWorkerTemplate, b.NetworkConfig)
 	return errOne == nil && errTwo == nil && one == two

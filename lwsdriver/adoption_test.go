@@ -13,26 +13,26 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // adoptedIn is what the driver added to default/vllm, once it is a workload of its own.
-func adoptedIn(t *testing.T, change ...func(*lws.LeaderWorkerSet, *release.Record)) *lws.LeaderWorkerSet {
+func adoptedIn(t *testing.T, change ...func(*lws.LeaderWorkerSet, *record.Record)) *lws.LeaderWorkerSet {
 	t.Helper()
-	w := inPhase(t, release.Promoted)
+	w := inPhase(t, record.Promoted)
 	w.Name, w.UID = "vllm-new", "successor"
-	record, err := release.DecodeRecord(w.Annotations[release.RecordAnnotation])
+	rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation])
 	if err != nil {
 		t.Fatal(err)
 	}
-	record.UID, record.Workload = w.UID, "vllm"
-	w.Labels = map[string]string{release.WorkloadLabel: "vllm"}
+	rec.UID, rec.Workload = w.UID, "vllm"
+	w.Labels = map[string]string{record.WorkloadLabel: "vllm"}
 	for _, f := range change {
-		f(w, record)
+		f(w, rec)
 	}
-	return withRecord(t, w, *record)
+	return withRecord(t, w, *rec)
 }
 
 // A name means the object of that name, or else the one that was adopted in its place, as label and record say.
@@ -44,28 +44,28 @@ func TestNamed(t *testing.T) {
 		want         types.NamespacedName
 	}{
 		{"nobody", "there is none", nil, vllm},
-		{"itself", "an object of that name comes first", []*lws.LeaderWorkerSet{inPhase(t, release.Promoted), adoptedIn(t)}, vllm},
+		{"itself", "an object of that name comes first", []*lws.LeaderWorkerSet{inPhase(t, record.Promoted), adoptedIn(t)}, vllm},
 		{"adopted", "it goes by the old name", []*lws.LeaderWorkerSet{adoptedIn(t)}, other},
 		{"adopted twice", "and so it does the second time", []*lws.LeaderWorkerSet{
-			adoptedIn(t, func(_ *lws.LeaderWorkerSet, r *release.Record) { r.Succeeds = "vllm-old" }),
+			adoptedIn(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Succeeds = "vllm-old" }),
 		}, other},
 		{"one after the other", "the first has not gone yet", []*lws.LeaderWorkerSet{
-			adoptedIn(t, func(w *lws.LeaderWorkerSet, r *release.Record) { w.Name, w.UID, r.UID = "vllm-newer", "newer", "newer" }),
-			adoptedIn(t, func(_ *lws.LeaderWorkerSet, r *release.Record) {
-				r.Release.Phase, r.Release.Successor = release.Adopting, "vllm-newer"
+			adoptedIn(t, func(w *lws.LeaderWorkerSet, r *record.Record) { w.Name, w.UID, r.UID = "vllm-newer", "newer", "newer" }),
+			adoptedIn(t, func(_ *lws.LeaderWorkerSet, r *record.Record) {
+				r.Release.Phase, r.Release.Successor = record.Adopting, "vllm-newer"
 			}),
 		}, other},
 		{"two", "nobody knows which is meant", []*lws.LeaderWorkerSet{
-			adoptedIn(t), adoptedIn(t, func(w *lws.LeaderWorkerSet, r *release.Record) { w.Name, w.UID, r.UID = "vllm-newer", "newer", "newer" }),
+			adoptedIn(t), adoptedIn(t, func(w *lws.LeaderWorkerSet, r *record.Record) { w.Name, w.UID, r.UID = "vllm-newer", "newer", "newer" }),
 		}, vllm},
 		{"copied", "the record is another object's", []*lws.LeaderWorkerSet{
-			adoptedIn(t, func(w *lws.LeaderWorkerSet, _ *release.Record) { w.UID = "copy" }),
+			adoptedIn(t, func(w *lws.LeaderWorkerSet, _ *record.Record) { w.UID = "copy" }),
 		}, vllm},
 		{"label alone", "labels are copied", []*lws.LeaderWorkerSet{
-			adoptedIn(t, func(_ *lws.LeaderWorkerSet, r *release.Record) { r.Workload = "" }),
+			adoptedIn(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Workload = "" }),
 		}, vllm},
 		{"record alone", "who takes the label off gives the name up", []*lws.LeaderWorkerSet{
-			adoptedIn(t, func(w *lws.LeaderWorkerSet, _ *release.Record) { w.Labels = nil }),
+			adoptedIn(t, func(w *lws.LeaderWorkerSet, _ *record.Record) { w.Labels = nil }),
 		}, vllm},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestNamed(t *testing.T) {
 			}
 		})
 	}
-	b := newBed(t, adoptedIn(t, func(_ *lws.LeaderWorkerSet, r *release.Record) { r.Succeeds = "vllm-old" }))
+	b := newBed(t, adoptedIn(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Succeeds = "vllm-old" }))
 	before := types.NamespacedName{Namespace: vllm.Namespace, Name: "vllm-old"}
 	if got := b.caches.named(before); got != other {
 		t.Errorf("the name of the object before means %s", got)
@@ -96,7 +96,7 @@ func TestNamed(t *testing.T) {
 func TestAddedToSuccessor(t *testing.T) {
 	w := adoptedIn(t)
 	s := &seen{key: keyOf(w), stable: w}
-	s.Record, _ = release.DecodeRecord(w.Annotations[release.RecordAnnotation])
+	s.Record, _ = record.DecodeRecord(w.Annotations[record.RecordAnnotation])
 	c, err := newCanary(s, plan.CreateCanary{Name: s.canaryName("newer"), Revision: "newer", Replicas: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -114,21 +114,21 @@ func TestAddedToSuccessor(t *testing.T) {
 
 // Labels that somebody takes off the second set do not make it a workload of its own: the user's would be deleted for it.
 func TestSucceeded(t *testing.T) {
-	stable := inPhase(t, release.Promoting)
-	record, err := release.DecodeRecord(stable.Annotations[release.RecordAnnotation])
+	stable := inPhase(t, record.Promoting)
+	rec, err := record.DecodeRecord(stable.Annotations[record.RecordAnnotation])
 	if err != nil {
 		t.Fatal(err)
 	}
 	green := canaryOf(t, stable)
-	record.Release.Phase, record.Release.Successor, record.Release.Groups = release.Adopting, green.Name, 4
-	stable = withRecord(t, stable, *record)
+	rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.Adopting, green.Name, 4
+	stable = withRecord(t, stable, *rec)
 	for _, tt := range []struct {
 		name   string
 		change func(*lws.LeaderWorkerSet)
 		want   bool
 	}{
 		{"as it was added", func(*lws.LeaderWorkerSet) {}, false},
-		{"without one label", func(w *lws.LeaderWorkerSet) { delete(w.Labels, release.RoleLabel) }, false},
+		{"without one label", func(w *lws.LeaderWorkerSet) { delete(w.Labels, record.RoleLabel) }, false},
 		{"without labels", func(w *lws.LeaderWorkerSet) { w.Labels = nil }, false},
 		{"handed over", func(w *lws.LeaderWorkerSet) { w.Labels, w.OwnerReferences = nil, nil }, true},
 	} {
@@ -148,14 +148,14 @@ func TestSucceeded(t *testing.T) {
 // meanwhile comes with the hold.
 func TestHandOver(t *testing.T) {
 	for _, edited := range []bool{false, true} {
-		stable := inPhase(t, release.Adopting)
-		record, err := release.DecodeRecord(inPhase(t, release.Promoting).Annotations[release.RecordAnnotation])
+		stable := inPhase(t, record.Adopting)
+		rec, err := record.DecodeRecord(inPhase(t, record.Promoting).Annotations[record.RecordAnnotation])
 		if err != nil {
 			t.Fatal(err)
 		}
-		record.Release.Phase, record.Release.Successor, record.Release.Groups = release.Adopting, "vllm-new", 4
-		stable = withRecord(t, stable, *record)
-		stable.Annotations[release.HistoryLimitAnnotation] = "3"
+		rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.Adopting, "vllm-new", 4
+		stable = withRecord(t, stable, *rec)
+		stable.Annotations[record.HistoryLimitAnnotation] = "3"
 		green := canaryOf(t, stable)
 		if edited {
 			stable.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels = map[string]string{"edited": "true"}
@@ -164,7 +164,7 @@ func TestHandOver(t *testing.T) {
 		var sent []operation
 		b.failPatches(func() error { return errBehind })
 		s := b.look()
-		_, _ = b.applier.apply(t.Context(), s, plan.HandOver{Name: green.Name, Record: release.Record{Saved: record.Saved, Workload: "vllm"}})
+		_, _ = b.applier.apply(t.Context(), s, plan.HandOver{Name: green.Name, Record: record.Record{Saved: rec.Saved, Workload: "vllm"}})
 		for _, a := range b.sets.Actions() {
 			if p, ok := a.(interface{ GetPatch() []byte }); ok {
 				if err := json.Unmarshal(p.GetPatch(), &sent); err != nil {

@@ -19,7 +19,7 @@ import (
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/traffic/router"
 )
 
@@ -101,10 +101,10 @@ func (a *applier) setStable(ctx context.Context, s *seen, t plan.SetStable) (boo
 	if err != nil {
 		return false, err
 	}
-	p := newPatch(s.stable, release.RecordAnnotation)
-	p.annotate(release.RecordAnnotation, value)
+	p := newPatch(s.stable, record.RecordAnnotation)
+	p.annotate(record.RecordAnnotation, value)
 	p.takeNotes()
-	if !release.SameRolling(t.Rolling, s.Stable.Rolling) {
+	if !record.SameRolling(t.Rolling, s.Stable.Rolling) {
 		p.rolling(t.Rolling)
 	}
 	if t.RestoreTemplate {
@@ -131,19 +131,19 @@ func (a *applier) markLeader(ctx context.Context, s *seen, t plan.MarkLeader) (b
 	}
 	var value any
 	if t.Serves {
-		value = release.Serving
+		value = record.Serving
 	}
-	return a.labelPod(ctx, s.key, seen, map[string]any{release.ServingLabel: value},
+	return a.labelPod(ctx, s.key, seen, map[string]any{record.ServingLabel: value},
 		func(now *podView) bool { return now.serving == t.Serves })
 }
 
 // giveBack leaves nothing of Lockstep on the workload.
 func (a *applier) giveBack(ctx context.Context, s *seen, t plan.GiveBack) (bool, error) {
-	p := newPatch(s.stable, release.RecordAnnotation)
-	p.annotate(release.RecordAnnotation, "")
-	p.unlabel(release.WorkloadLabel)
+	p := newPatch(s.stable, record.RecordAnnotation)
+	p.annotate(record.RecordAnnotation, "")
+	p.unlabel(record.WorkloadLabel)
 	p.takeNotes()
-	if !release.SameRolling(t.Rolling, s.Stable.Rolling) {
+	if !record.SameRolling(t.Rolling, s.Stable.Rolling) {
 		p.rolling(t.Rolling)
 	}
 	return a.patch(ctx, s.key, p)
@@ -155,7 +155,7 @@ func (a *applier) createCanary(ctx context.Context, s *seen, t plan.CreateCanary
 		return false, err
 	}
 	got, err := a.client.LeaderworkersetV1().LeaderWorkerSets(s.key.Namespace).
-		Create(ctx, canary, metav1.CreateOptions{FieldManager: release.FieldManager})
+		Create(ctx, canary, metav1.CreateOptions{FieldManager: record.FieldManager})
 	if apierrors.IsAlreadyExists(err) {
 		made, errMade := a.made(ctx, s.key, keyOf(canary))
 		if made || errMade != nil {
@@ -184,7 +184,7 @@ func (a *applier) made(ctx context.Context, key, canary types.NamespacedName) (b
 
 func (a *applier) scaleCanary(ctx context.Context, s *seen, t plan.ScaleCanary) (bool, error) {
 	canary := s.added[t.Name]
-	p := newPatch(canary, release.TargetAnnotation)
+	p := newPatch(canary, record.TargetAnnotation)
 	if int(ptr.Deref(canary.Spec.Replicas, 1)) != t.Replicas {
 		p.add(t.Replicas, "spec", "replicas")
 	}
@@ -193,7 +193,7 @@ func (a *applier) scaleCanary(ctx context.Context, s *seen, t plan.ScaleCanary) 
 		if err != nil {
 			return false, err
 		}
-		p.annotate(release.TargetAnnotation, value)
+		p.annotate(record.TargetAnnotation, value)
 	}
 	return a.patch(ctx, s.key, p)
 }
@@ -205,7 +205,7 @@ func (a *applier) repairCanary(ctx context.Context, s *seen, t plan.RepairCanary
 	next.Spec.LeaderWorkerTemplate = canaryTemplate(s.stable, s.Policy)
 	next.Spec.NetworkConfig = s.stable.Spec.NetworkConfig.DeepCopy()
 	got, err := a.client.LeaderworkersetV1().LeaderWorkerSets(s.key.Namespace).
-		Update(ctx, next, metav1.UpdateOptions{FieldManager: release.FieldManager})
+		Update(ctx, next, metav1.UpdateOptions{FieldManager: record.FieldManager})
 	if err != nil {
 		return false, fmt.Errorf("update LeaderWorkerSet %s/%s: %w", next.Namespace, next.Name, err)
 	}
@@ -232,9 +232,9 @@ func lingers(w *lws.LeaderWorkerSet) bool {
 
 // unhold takes our finalizer off.
 func (a *applier) unhold(ctx context.Context, key types.NamespacedName, w *lws.LeaderWorkerSet) (bool, error) {
-	p := newPatch(w, release.TargetAnnotation)
+	p := newPatch(w, record.TargetAnnotation)
 	p.test(w.Finalizers, "metadata", "finalizers")
-	p.add(slices.DeleteFunc(slices.Clone(w.Finalizers), func(f string) bool { return f == release.Finalizer }),
+	p.add(slices.DeleteFunc(slices.Clone(w.Finalizers), func(f string) bool { return f == record.Finalizer }),
 		"metadata", "finalizers")
 	return a.patch(ctx, key, p)
 }

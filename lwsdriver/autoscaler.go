@@ -28,7 +28,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -148,7 +148,7 @@ func (a *autoscalers) write(ctx context.Context, s *scaler, patch map[string]any
 	if err != nil {
 		return "", fmt.Errorf("encode patch: %w", err)
 	}
-	namespace, options := s.meta.GetNamespace(), metav1.PatchOptions{FieldManager: release.FieldManager}
+	namespace, options := s.meta.GetNamespace(), metav1.PatchOptions{FieldManager: record.FieldManager}
 	var got metav1.Object
 	if s.kind == autoscaler.KindHPA {
 		got, err = a.core.AutoscalingV2().HorizontalPodAutoscalers(namespace).Patch(ctx, s.name(), types.MergePatchType, raw, options)

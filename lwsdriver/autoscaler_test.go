@@ -22,7 +22,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -164,7 +164,7 @@ func TestAutoscalersUnread(t *testing.T) {
 func TestAutoscalersLeftHeld(t *testing.T) {
 	for name, objects := range map[string][]*workload{
 		"workload-gone": nil,
-		"at-rest":       {withRecord(t, stableWorkload(), release.Record{Saved: release.Native(release.Hold())})},
+		"at-rest":       {withRecord(t, stableWorkload(), record.Record{Saved: record.Native(record.Hold())})},
 		"unmanaged":     {unrecorded()},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -181,13 +181,13 @@ func TestAutoscalersLeftHeld(t *testing.T) {
 
 // What scales the successor of a workload that was to be adopted scales that workload again once somebody deleted the successor.
 func TestAutoscalersRecalled(t *testing.T) {
-	record, err := release.DecodeRecord(inPhase(t, release.Promoting).Annotations[release.RecordAnnotation])
+	rec, err := record.DecodeRecord(inPhase(t, record.Promoting).Annotations[record.RecordAnnotation])
 	if err != nil {
 		t.Fatal(err)
 	}
-	record.Release.Phase, record.Release.Successor, record.Release.Groups = release.Adopting, "vllm-new", 2
+	rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.Adopting, "vllm-new", 2
 	core := fake.NewClientset(hpaOf("vllm-new"))
-	b := newBedOn(t, core, noRoutes(), withRecord(t, inPhase(t, release.Adopting), *record))
+	b := newBedOn(t, core, noRoutes(), withRecord(t, inPhase(t, record.Adopting), *rec))
 	b.run()
 	b.eventually("it scales the user's workload", func() bool {
 		h, err := core.AutoscalingV2().HorizontalPodAutoscalers(vllm.Namespace).Get(t.Context(), "scale", metav1.GetOptions{})

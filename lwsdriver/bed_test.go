@@ -22,7 +22,7 @@ import (
 	lwsfake "sigs.k8s.io/lws/client-go/clientset/versioned/fake"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/fakes"
@@ -188,32 +188,32 @@ func next(t testing.TB, s *seen) plan.Decision {
 }
 
 // inPhase is stableWorkload with a release from revision "old" to "new".
-func inPhase(t testing.TB, phase release.Phase) *lws.LeaderWorkerSet {
+func inPhase(t testing.TB, phase record.Phase) *lws.LeaderWorkerSet {
 	t.Helper()
-	policy, err := release.EncodePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "50%", "100%"}})
+	policy, err := record.EncodePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "50%", "100%"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return withRecord(t, stableWorkload(), release.Record{Saved: release.Native(release.Hold()), Release: &release.Release{
+	return withRecord(t, stableWorkload(), record.Record{Saved: record.Native(record.Hold()), Release: &record.Release{
 		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: phase, StartedAt: noon, PhaseAt: noon,
 	}})
 }
 
-func withRecord(t testing.TB, w *lws.LeaderWorkerSet, r release.Record) *lws.LeaderWorkerSet {
+func withRecord(t testing.TB, w *lws.LeaderWorkerSet, r record.Record) *lws.LeaderWorkerSet {
 	t.Helper()
 	value, err := r.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.Annotations[release.RecordAnnotation] = value
+	w.Annotations[record.RecordAnnotation] = value
 	return w
 }
 
 // unrecorded is stableWorkload as its user made it: Lockstep has not been near it.
 func unrecorded() *lws.LeaderWorkerSet {
 	w := stableWorkload()
-	delete(w.Annotations, release.RecordAnnotation)
-	w.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(release.Native(release.Hold()))
+	delete(w.Annotations, record.RecordAnnotation)
+	w.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Native(record.Hold()))
 	return w
 }
 
@@ -221,8 +221,8 @@ func unrecorded() *lws.LeaderWorkerSet {
 func canaryOf(t testing.TB, stable *lws.LeaderWorkerSet) *lws.LeaderWorkerSet {
 	t.Helper()
 	c, err := newCanary(&seen{key: keyOf(stable), stable: stable}, plan.CreateCanary{
-		Name: release.CanaryName(stable.Name, stable.Name, "new"), Revision: "new", Replicas: 1,
-		Target: &release.Target{Groups: "25%", At: noon},
+		Name: record.CanaryName(stable.Name, stable.Name, "new"), Revision: "new", Replicas: 1,
+		Target: &record.Target{Groups: "25%", At: noon},
 	})
 	if err != nil {
 		t.Fatal(err)

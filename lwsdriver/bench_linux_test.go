@@ -26,7 +26,7 @@ import (
 	lwsfake "sigs.k8s.io/lws/client-go/clientset/versioned/fake"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -154,30 +154,30 @@ func newBenchFixture(b *testing.B) *benchFixture {
 // benchWorkloads are a workload in its first batch, its canary, and the revisions that LWS has of both.
 func benchWorkloads(b *testing.B) (sets [2]*workload, revisions []kruntime.Object) {
 	policyMessage := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}}
-	policy, err := release.EncodePolicy(policyMessage)
+	policy, err := record.EncodePolicy(policyMessage)
 	if err != nil {
 		b.Fatal(err)
 	}
 	now := time.Now().UTC()
-	record := release.Record{Saved: release.Native(release.Hold()), Release: &release.Release{
-		ID: benchID, Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: release.Progressing, StartedAt: now, PhaseAt: now,
+	rec := record.Record{Saved: record.Native(record.Hold()), Release: &record.Release{
+		ID: benchID, Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: record.Progressing, StartedAt: now, PhaseAt: now,
 	}}
-	value, err := record.Encode()
+	value, err := rec.Encode()
 	if err != nil {
 		b.Fatal(err)
 	}
 	stable := &workload{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: "stable", UID: "stable", Generation: 2, Annotations: map[string]string{release.RecordAnnotation: value},
+		Namespace: "ns", Name: "stable", UID: "stable", Generation: 2, Annotations: map[string]string{record.RecordAnnotation: value},
 	}}
 	stable.Spec.Replicas = ptr.To[int32](benchStable)
 	stable.Spec.LeaderWorkerTemplate.Size = ptr.To[int32](benchSize)
-	stable.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(release.Hold())
-	parsed, _ := release.ParsePolicy(policyMessage)
+	stable.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Hold())
+	parsed, _ := record.ParsePolicy(policyMessage)
 	s := &seen{stable: stable}
-	s.Record, s.Policy = &record, parsed
+	s.Record, s.Policy = &rec, parsed
 	canary, err := newCanary(s, plan.CreateCanary{
-		Name: release.CanaryName("stable", "stable", "new"), Revision: "new", Replicas: benchCanary,
-		Target: &release.Target{Groups: "25%", Batch: ptr.To(0), At: now},
+		Name: record.CanaryName("stable", "stable", "new"), Revision: "new", Replicas: benchCanary,
+		Target: &record.Target{Groups: "25%", Batch: ptr.To(0), At: now},
 	})
 	if err != nil {
 		b.Fatal(err)

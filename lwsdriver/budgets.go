@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // budgets knows the PodDisruptionBudgets that drivers made. They are watched from the first release on that wants some:
@@ -34,7 +34,7 @@ type budgets struct {
 }
 
 func newBudgets(core kubernetes.Interface, namespace string, changed func(types.NamespacedName)) (*budgets, error) {
-	ours := func(o *metav1.ListOptions) { o.LabelSelector = release.RoleLabel + "=" + release.RoleBudget }
+	ours := func(o *metav1.ListOptions) { o.LabelSelector = record.RoleLabel + "=" + record.RoleBudget }
 	b := &budgets{
 		wanted: make(chan struct{}),
 		informer: policyinformers.NewFilteredPodDisruptionBudgetInformer(core, namespace, 0,
@@ -53,7 +53,7 @@ func newBudgets(core kubernetes.Interface, namespace string, changed func(types.
 
 // budgetFor is the workload that a budget of ours is for.
 func budgetFor(o *policyv1.PodDisruptionBudget) types.NamespacedName {
-	return types.NamespacedName{Namespace: o.Namespace, Name: o.Labels[release.StableLabel]}
+	return types.NamespacedName{Namespace: o.Namespace, Name: o.Labels[record.StableLabel]}
 }
 
 func indexBudget(obj any) ([]string, error) {
@@ -132,9 +132,9 @@ func (a *applier) setBudget(ctx context.Context, s *seen, t plan.SetBudget) (boo
 	var err error
 	if have := a.budgets.object(key); have != nil {
 		next.ResourceVersion = have.ResourceVersion
-		next, err = client.Update(ctx, next, metav1.UpdateOptions{FieldManager: release.FieldManager})
+		next, err = client.Update(ctx, next, metav1.UpdateOptions{FieldManager: record.FieldManager})
 	} else {
-		next, err = client.Create(ctx, next, metav1.CreateOptions{FieldManager: release.FieldManager})
+		next, err = client.Create(ctx, next, metav1.CreateOptions{FieldManager: record.FieldManager})
 	}
 	if err != nil {
 		return false, fmt.Errorf("write PodDisruptionBudget %s: %w", key, err)

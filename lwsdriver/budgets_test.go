@@ -12,12 +12,12 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // A budget is made, put right and removed, each with one write that the caches show when it returns.
 func TestBudgetWrites(t *testing.T) {
-	b := newBed(t, inPhase(t, release.Progressing))
+	b := newBed(t, inPhase(t, record.Progressing))
 	b.options.readOnly = true // the writes are the test's
 	b.run()
 	b.eventually("caches are filled", b.Synced)
@@ -53,16 +53,16 @@ func TestBudgetWrites(t *testing.T) {
 
 // A budget of a workload that is gone, or that is not as the driver makes them, is none that is wanted.
 func TestBudgetsOfOthers(t *testing.T) {
-	b := newBed(t, inPhase(t, release.Progressing))
+	b := newBed(t, inPhase(t, record.Progressing))
 	b.options.readOnly = true
 	b.budgets.want()
 	b.run()
 	b.eventually("caches are filled", func() bool { return b.Synced() && b.budgets.informer.HasSynced() })
-	labels := map[string]string{release.RoleLabel: release.RoleBudget, release.StableLabel: "vllm"}
+	labels := map[string]string{record.RoleLabel: record.RoleBudget, record.StableLabel: "vllm"}
 	for _, o := range []*policyv1.PodDisruptionBudget{
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "b", Labels: labels}},
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", Labels: labels, OwnerReferences: []metav1.OwnerReference{{UID: "older", Controller: ptr.To(true)}}}},
-		{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", Labels: map[string]string{release.RoleLabel: release.RoleBudget, release.StableLabel: "other"}}},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", Labels: map[string]string{record.RoleLabel: record.RoleBudget, record.StableLabel: "other"}}},
 	} {
 		if err := b.budgets.informer.GetIndexer().Add(o); err != nil {
 			t.Fatal(err)

@@ -22,7 +22,7 @@ import (
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 	lwsinformers "sigs.k8s.io/lws/client-go/informers/externalversions/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // caches hold all that the driver reads: LeaderWorkerSets, and of their pods and ControllerRevisions the little that
@@ -185,22 +185,22 @@ func stableKey(w *lws.LeaderWorkerSet) types.NamespacedName {
 // manifests with all their labels. So beside the labels, the workload they name must own w, and w must have the name
 // that the driver gives: a copy of all that has another one, since it is in the same namespace.
 func addedTo(w *lws.LeaderWorkerSet) (stable string, ok bool) {
-	stable, owner := w.Labels[release.StableLabel], metav1.GetControllerOf(w)
-	if w.Labels[release.RoleLabel] == "" || stable == "" || owner == nil {
+	stable, owner := w.Labels[record.StableLabel], metav1.GetControllerOf(w)
+	if w.Labels[record.RoleLabel] == "" || stable == "" || owner == nil {
 		return "", false
 	}
 	group, err := schema.ParseGroupVersion(owner.APIVersion)
 	if err != nil || group.Group != lws.GroupVersion.Group || owner.Kind != kind || owner.Name != stable {
 		return "", false
 	}
-	known := cmp.Or(w.Labels[release.WorkloadLabel], stable)
-	return stable, w.Name == release.CanaryName(known, stable, w.Labels[release.RevisionLabel])
+	known := cmp.Or(w.Labels[record.WorkloadLabel], stable)
+	return stable, w.Name == record.CanaryName(known, stable, w.Labels[record.RevisionLabel])
 }
 
 // ourLabels are the labels of an added workload that w carries, sorted.
 func ourLabels(w *lws.LeaderWorkerSet) []string {
 	var found []string
-	for _, label := range []string{release.RevisionLabel, release.RoleLabel, release.StableLabel} {
+	for _, label := range []string{record.RevisionLabel, record.RoleLabel, record.StableLabel} {
 		if _, ok := w.Labels[label]; ok {
 			found = append(found, label)
 		}

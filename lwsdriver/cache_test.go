@@ -21,7 +21,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -39,13 +39,13 @@ var foreign = []struct {
 	{"other kind", "owned by another kind", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].Kind = "DisaggregatedSet" }},
 	{"other group", "of another API", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].APIVersion = "apps/v1" }},
 	{"bad group", "of no API", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].APIVersion = "a/b/c" }},
-	{"no role", "somebody took the label off", func(w *lws.LeaderWorkerSet) { delete(w.Labels, release.RoleLabel) }},
-	{"other revision", "somebody changed the label", func(w *lws.LeaderWorkerSet) { w.Labels[release.RevisionLabel] = "other" }},
+	{"no role", "somebody took the label off", func(w *lws.LeaderWorkerSet) { delete(w.Labels, record.RoleLabel) }},
+	{"other revision", "somebody changed the label", func(w *lws.LeaderWorkerSet) { w.Labels[record.RevisionLabel] = "other" }},
 }
 
 // A LeaderWorkerSet that no release added is never scaled, deleted or let go of, whatever its labels say.
 func TestForeignIsNotAdded(t *testing.T) {
-	for _, phase := range []release.Phase{release.Progressing, release.RollingBack, release.Promoted} {
+	for _, phase := range []record.Phase{record.Progressing, record.RollingBack, record.Promoted} {
 		for _, tt := range foreign {
 			t.Run(string(phase)+"/"+tt.name, func(t *testing.T) {
 				stable := inPhase(t, phase)
@@ -67,7 +67,7 @@ func TestForeignIsNotAdded(t *testing.T) {
 }
 
 func TestAddedIsRetired(t *testing.T) {
-	stable := inPhase(t, release.RollingBack)
+	stable := inPhase(t, record.RollingBack)
 	b := newBed(t, stable, canaryOf(t, stable))
 	if got := b.look().Added; len(got) != 1 || got[0].Name != "vllm-new" || got[0].Carries != "new" || !got[0].Held {
 		t.Fatalf("added are %+v", got)
@@ -124,7 +124,7 @@ func TestCheckWorkload(t *testing.T) {
 	}{
 		{
 			"copied labels", func(w *lws.LeaderWorkerSet) { w.Name, w.OwnerReferences = "mine", nil },
-			pb.ErrorReason_ERROR_REASON_NAME_TAKEN, []string{"remove", release.RoleLabel, release.StableLabel, release.RevisionLabel},
+			pb.ErrorReason_ERROR_REASON_NAME_TAKEN, []string{"remove", record.RoleLabel, record.StableLabel, record.RevisionLabel},
 		},
 		{
 			"copied owner", func(w *lws.LeaderWorkerSet) { w.Name = "mine" },
@@ -132,9 +132,9 @@ func TestCheckWorkload(t *testing.T) {
 		},
 		{
 			"one label", func(w *lws.LeaderWorkerSet) {
-				w.OwnerReferences, w.Labels = nil, map[string]string{release.RoleLabel: ""}
+				w.OwnerReferences, w.Labels = nil, map[string]string{record.RoleLabel: ""}
 			},
-			pb.ErrorReason_ERROR_REASON_NAME_TAKEN, []string{"remove", release.RoleLabel},
+			pb.ErrorReason_ERROR_REASON_NAME_TAKEN, []string{"remove", record.RoleLabel},
 		},
 		{
 			"added", func(*lws.LeaderWorkerSet) {},
@@ -165,18 +165,18 @@ func TestCheckWorkloadTakesTheUsersOwn(t *testing.T) {
 
 // A record that came with a copied manifest holds the copy, and releases nothing.
 func TestCopiedRecord(t *testing.T) {
-	stable := inPhase(t, release.RollingBack)
-	record, err := release.DecodeRecord(stable.Annotations[release.RecordAnnotation])
+	stable := inPhase(t, record.RollingBack)
+	rec, err := record.DecodeRecord(stable.Annotations[record.RecordAnnotation])
 	if err != nil {
 		t.Fatal(err)
 	}
 	for uid, want := range map[types.UID]bool{stable.UID: true, "": true, "other": false} {
-		record.UID = uid
-		if stable.Annotations[release.RecordAnnotation], err = record.Encode(); err != nil {
+		rec.UID = uid
+		if stable.Annotations[record.RecordAnnotation], err = rec.Encode(); err != nil {
 			t.Fatal(err)
 		}
 		s := newBed(t, stable).look()
-		if s.Record == nil || (s.Record.Release != nil) != want || !release.SameRolling(s.Record.Saved, record.Saved) {
+		if s.Record == nil || (s.Record.Release != nil) != want || !record.SameRolling(s.Record.Saved, rec.Saved) {
 			t.Errorf("with UID %q the record is %+v", uid, s.Record)
 		}
 	}
@@ -184,7 +184,7 @@ func TestCopiedRecord(t *testing.T) {
 
 // A cache that is filled late and has nothing in it brings no event; who waits for it looks again all the same.
 func TestEmptyCacheFilledLate(t *testing.T) {
-	for resource, role := range map[string]string{"poddisruptionbudgets": release.RoleBudget, "controllerrevisions": release.RoleSnapshot} {
+	for resource, role := range map[string]string{"poddisruptionbudgets": record.RoleBudget, "controllerrevisions": record.RoleSnapshot} {
 		t.Run(resource, func(t *testing.T) {
 			b := newBed(t, unrecorded())
 			var readable atomic.Bool

@@ -12,7 +12,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -23,18 +23,18 @@ func newCanary(s *seen, a plan.CreateCanary) (*lws.LeaderWorkerSet, error) {
 			Name: a.Name, Namespace: s.stable.Namespace,
 			Labels:      traffic.WithoutToolMarks(s.stable.Labels),
 			Annotations: traffic.WithoutToolMarks(s.stable.Annotations),
-			Finalizers:  []string{release.Finalizer},
+			Finalizers:  []string{record.Finalizer},
 			OwnerReferences: []metav1.OwnerReference{
 				*metav1.NewControllerRef(s.stable, lws.GroupVersion.WithKind("LeaderWorkerSet")),
 			},
 		},
 		Spec: *s.stable.Spec.DeepCopy(),
 	}
-	canary.Labels[release.RoleLabel] = release.RoleCanary
-	canary.Labels[release.StableLabel] = s.stable.Name
-	canary.Labels[release.RevisionLabel] = a.Revision
+	canary.Labels[record.RoleLabel] = record.RoleCanary
+	canary.Labels[record.StableLabel] = s.stable.Name
+	canary.Labels[record.RevisionLabel] = a.Revision
 	if known := s.Record.KnownAs(s.stable.Name); known != s.stable.Name {
-		canary.Labels[release.WorkloadLabel] = known
+		canary.Labels[record.WorkloadLabel] = known
 	}
 	if err := noteTraffic(canary, s); err != nil {
 		return nil, err
@@ -44,17 +44,17 @@ func newCanary(s *seen, a plan.CreateCanary) (*lws.LeaderWorkerSet, error) {
 		if err != nil {
 			return nil, err
 		}
-		canary.Annotations[release.TargetAnnotation] = target
+		canary.Annotations[record.TargetAnnotation] = target
 	}
 	canary.Spec.Replicas = ptr.To(int32(a.Replicas)) //nolint:gosec // clamped to the stable workload's replicas
 	canary.Spec.LeaderWorkerTemplate = canaryTemplate(s.stable, s.Policy)
 	// It has no old groups, so it never rolls, unless somebody edits its template; and the user's own percentages could
 	// round to 0 for the few groups of a canary, which LWS refuses.
-	canary.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(release.Native(release.Hold()))
+	canary.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Native(record.Hold()))
 	return canary, nil
 }
 
-// noteTraffic notes on the canary where the release's requests go; see release.TrafficAnnotation.
+// noteTraffic notes on the canary where the release's requests go; see record.TrafficAnnotation.
 func noteTraffic(canary *lws.LeaderWorkerSet, s *seen) error {
 	if s.Policy.Traffic == nil {
 		return nil
@@ -63,17 +63,17 @@ func noteTraffic(canary *lws.LeaderWorkerSet, s *seen) error {
 	if err != nil {
 		return err
 	}
-	value, err := release.EncodeTraffic(policy.GetTraffic())
+	value, err := record.EncodeTraffic(policy.GetTraffic())
 	if err != nil {
 		return err
 	}
-	canary.Annotations[release.TrafficAnnotation] = value
+	canary.Annotations[record.TrafficAnnotation] = value
 	return nil
 }
 
 // canaryTemplate is the stable workload's template with the policy's metadata on the leader. Its volume claims go with
 // it: they would be left behind for good otherwise, since the next canary has another name.
-func canaryTemplate(stable *lws.LeaderWorkerSet, p release.Policy) lws.LeaderWorkerTemplate {
+func canaryTemplate(stable *lws.LeaderWorkerSet, p record.Policy) lws.LeaderWorkerTemplate {
 	t := *stable.Spec.LeaderWorkerTemplate.DeepCopy()
 	if len(t.VolumeClaimTemplates) > 0 {
 		t.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{

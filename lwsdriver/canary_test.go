@@ -18,7 +18,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -35,7 +35,7 @@ func stableWorkload() *lws.LeaderWorkerSet {
 				corev1.LastAppliedConfigAnnotation:               "{}",
 				"argocd.argoproj.io/tracking-id":                 "x",
 				"meta.helm.sh/release-name":                      "x",
-				release.RecordAnnotation:                         "{}",
+				record.RecordAnnotation:                          "{}",
 				"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack",
 			},
 			Finalizers: []string{"others.example/keep"},
@@ -50,7 +50,7 @@ func stableWorkload() *lws.LeaderWorkerSet {
 				},
 			},
 			RolloutStrategy: lws.RolloutStrategy{
-				Type: lws.RollingUpdateStrategyType, RollingUpdateConfiguration: ptr.To(release.Hold()),
+				Type: lws.RollingUpdateStrategyType, RollingUpdateConfiguration: ptr.To(record.Hold()),
 			},
 		},
 	}
@@ -58,13 +58,13 @@ func stableWorkload() *lws.LeaderWorkerSet {
 
 func TestNewCanary(t *testing.T) {
 	s := &seen{key: vllm, stable: stableWorkload()}
-	s.Record = &release.Record{Saved: lws.RollingUpdateConfiguration{
+	s.Record = &record.Record{Saved: lws.RollingUpdateConfiguration{
 		Partition: ptr.To[int32](3), MaxUnavailable: intstr.FromString("50%"), MaxSurge: intstr.FromInt32(1),
 	}}
-	s.Policy = release.Policy{LeaderLabels: map[string]string{"canary": "true"}}
+	s.Policy = record.Policy{LeaderLabels: map[string]string{"canary": "true"}}
 	before := s.stable.DeepCopy()
 	c, err := newCanary(s, plan.CreateCanary{
-		Name: "vllm-abc123", Revision: "abc12345", Replicas: 1, Target: &release.Target{Groups: "25%", At: noon},
+		Name: "vllm-abc123", Revision: "abc12345", Replicas: 1, Target: &record.Target{Groups: "25%", At: noon},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -73,13 +73,13 @@ func TestNewCanary(t *testing.T) {
 		t.Errorf("the cached object was modified:\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]string{
-		"team": "serving", release.RoleLabel: release.RoleCanary, release.StableLabel: "vllm", release.RevisionLabel: "abc12345",
+		"team": "serving", record.RoleLabel: record.RoleCanary, record.StableLabel: "vllm", record.RevisionLabel: "abc12345",
 	}, c.Labels); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]string{
 		"owner": "ml", "leaderworkerset.sigs.k8s.io/exclusive-topology": "rack",
-		release.TargetAnnotation: `{"groups":"25%","at":"2026-11-20T12:00:00Z"}`,
+		record.TargetAnnotation: `{"groups":"25%","at":"2026-11-20T12:00:00Z"}`,
 	}, c.Annotations); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
@@ -110,9 +110,9 @@ func TestTargetIsNotTrusted(t *testing.T) {
 		`{"groups":"many"}`: "",
 		`half`:              "",
 	} {
-		stable := inPhase(t, release.Progressing)
+		stable := inPhase(t, record.Progressing)
 		c := canaryOf(t, stable)
-		c.Annotations[release.TargetAnnotation] = value
+		c.Annotations[record.TargetAnnotation] = value
 		b := newBed(t, stable, c)
 		s := b.look()
 		trusted := want != ""
@@ -141,11 +141,11 @@ func TestGroupRowCountsNoMoreThanThereAre(t *testing.T) {
 
 func TestCanaryClaimsGoWithIt(t *testing.T) {
 	w := stableWorkload()
-	if canaryTemplate(w, release.Policy{}).PersistentVolumeClaimRetentionPolicy != nil {
+	if canaryTemplate(w, record.Policy{}).PersistentVolumeClaimRetentionPolicy != nil {
 		t.Error("a template without claims got a retention policy, and so a revision of its own")
 	}
 	w.Spec.LeaderWorkerTemplate.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "cache"}}}
-	got := canaryTemplate(w, release.Policy{}).PersistentVolumeClaimRetentionPolicy
+	got := canaryTemplate(w, record.Policy{}).PersistentVolumeClaimRetentionPolicy
 	if got == nil || got.WhenDeleted != appsv1.DeletePersistentVolumeClaimRetentionPolicyType {
 		t.Errorf("retention policy %+v: the canary's claims would be left behind", got)
 	}

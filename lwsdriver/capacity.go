@@ -14,7 +14,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -88,7 +88,7 @@ func fewReplicas(s *seen, style pb.Style) []*pb.Warning {
 
 // peakOf is what the release needs on top of what the workload has, when it needs most; in words, too.
 func peakOf(s *seen, p *pb.ReleasePolicy) (capacity.Need, string) {
-	policy, _ := release.ParsePolicy(p)
+	policy, _ := record.ParsePolicy(p)
 	peak := capacity.PeakOf(policy, plan.NewRecord(s.Observation).Saved, s.Stable.Replicas)
 	what := "in its canary at the largest batch"
 	if policy.Style == pb.Style_STYLE_BLUE_GREEN {
@@ -109,7 +109,7 @@ func peakOf(s *seen, p *pb.ReleasePolicy) (capacity.Need, string) {
 	return need, text
 }
 
-func needOf(s *seen, policy release.Policy, peak capacity.Peak) capacity.Need {
+func needOf(s *seen, policy record.Policy, peak capacity.Peak) capacity.Need {
 	need := capacity.Need{
 		Template: canaryTemplate(s.stable, policy), Network: s.stable.Spec.NetworkConfig, Groups: peak.Groups(), Sets: 1,
 	}

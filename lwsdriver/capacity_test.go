@@ -21,7 +21,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -95,7 +95,7 @@ func TestPreview(t *testing.T) {
 		{
 			name: "saved surge", reason: "under hold the user's own is in the record", policy: inBatches(pb.Style_STYLE_CANARY, "1"),
 			change: func(s *seen) {
-				s.Stable.Rolling, s.Record = release.Hold(), &release.Record{Saved: settings(0, "1", "2")}
+				s.Stable.Rolling, s.Record = record.Hold(), &record.Record{Saved: settings(0, "1", "2")}
 			},
 			warns: "ExtraCapacity", says: []string{"up to 3 groups"},
 		},
@@ -198,7 +198,7 @@ func TestPreviewWithoutQuotas(t *testing.T) {
 
 // The request for a release that runs is not refused for a quota that its own groups have filled.
 func TestPreviewIsForBeginnings(t *testing.T) {
-	b := newBed(t, inPhase(t, release.Progressing))
+	b := newBed(t, inPhase(t, record.Progressing))
 	s := b.look()
 	policy, err := s.Record.Release.PolicyMessage()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -146,7 +146,7 @@ func describe(s *seen, decision plan.Decision) *pb.BatchContext {
 		return c
 	}
 	r := s.Record.Release
-	if r.Phase == release.Adopting {
+	if r.Phase == record.Adopting {
 		c.Replicas = int32of(r.Groups) // of which some are going, and none is missed
 	}
 	c.ReleaseId, c.Owner, c.Style = r.ID, r.Owner, s.Policy.Style
@@ -154,7 +154,7 @@ func describe(s *seen, decision plan.Decision) *pb.BatchContext {
 	c.StableRevision, c.UpdateRevision = r.StableRevision, r.UpdateRevision
 	c.StartTime, c.ProgressTime, c.Deadline = stamp(r.StartedAt), stamp(n.ProgressAt), stamp(decision.Deadline)
 	c.BatchPlan = batchPlan(s)
-	if n.Routed && r.Phase == release.Progressing {
+	if n.Routed && r.Phase == record.Progressing {
 		c.WantedWeight = ptr.To(int32of(r.Traffic.Asked()))
 	}
 	if t := s.Target(); t != nil {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -64,11 +64,11 @@ func checkBudget(s *seen, p *pb.ReleasePolicy, b *policyv1.PodDisruptionBudget) 
 		return nil
 	}
 	object := fmt.Sprintf("PodDisruptionBudget %s/%s", b.Namespace, b.Name)
-	if b.Name == release.BudgetName(s.key.Name, false) || b.Name == release.BudgetName(s.key.Name, true) {
+	if b.Name == record.BudgetName(s.key.Name, false) || b.Name == record.BudgetName(s.key.Name, true) {
 		return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
 			"%s has the name of one that the release is to keep, and is not Lockstep's: rename or delete it", object), "object", object)
 	}
-	policy, _ := release.ParsePolicy(p)
+	policy, _ := record.ParsePolicy(p)
 	own := disruptable(s)
 	added := own
 	added.Name, added.Template = s.canaryName(s.Stable.Revision), canaryTemplate(s.stable, policy)

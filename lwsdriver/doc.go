@@ -9,5 +9,5 @@
 // does every change in the cluster, which is how a release is finished although its host or an earlier driver is gone.
 //
 // The driver remembers nothing that it could not lose: what a release is stands in one annotation on the workload
-// (see package release), all else is derived. Two drivers on one workload do no harm; one of them wins each write.
+// (see package record), all else is derived. Two drivers on one workload do no harm; one of them wins each write.
 package lwsdriver

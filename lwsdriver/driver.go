@@ -25,7 +25,7 @@ import (
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic/probe"
@@ -213,7 +213,7 @@ func (d *Driver) lookAgain() {
 	for _, obj := range d.caches.workloads.GetIndexer().List() {
 		switch w, ok := obj.(*lws.LeaderWorkerSet); {
 		case !ok:
-		case w.Annotations[release.RecordAnnotation] != "":
+		case w.Annotations[record.RecordAnnotation] != "":
 			d.changed(stableKey(w))
 		default:
 			d.hub.notify(stableKey(w)) // a call may wait for it; there is no work
@@ -280,7 +280,7 @@ func (d *Driver) Run(ctx context.Context) error {
 // Synced says whether calls can be answered: the caches are filled, and the driver may keep them so.
 func (d *Driver) Synced() bool { return d.notServing() == nil }
 
-func holds(w *workload) bool { return slices.Contains(w.Finalizers, release.Finalizer) }
+func holds(w *workload) bool { return slices.Contains(w.Finalizers, record.Finalizer) }
 
 // reference is how events name a workload; the cache holds objects without their kind.
 func reference(w *workload) *corev1.ObjectReference {

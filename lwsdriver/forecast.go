@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/forecast"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -84,7 +84,7 @@ func checkPlan(req *pb.PlanRequest) error {
 // forecastInput is what the forecast depends on, and warnings about what of it is not known.
 func (d *Driver) forecastInput(ctx context.Context, s *seen, req *pb.PlanRequest) (forecast.Input, []*pb.Warning) {
 	var warnings []*pb.Warning
-	policy, _ := release.ParsePolicy(req.GetPolicy())
+	policy, _ := record.ParsePolicy(req.GetPolicy())
 	in := forecast.Input{
 		Replicas: s.Stable.Replicas, Rolling: plan.NewRecord(s.Observation).Saved, Policy: policy,
 		New: s.stable.Spec.LeaderWorkerTemplate, Old: s.stable.Spec.LeaderWorkerTemplate,

@@ -19,7 +19,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -49,7 +49,7 @@ func memberPod(group, worker int, ready time.Duration) *corev1.Pod {
 
 // Start-up is that of whole groups, their slowest pod, and what one group waited for does not speak for all.
 func TestStartupMeasured(t *testing.T) {
-	b := newBed(t, inPhase(t, release.Promoted))
+	b := newBed(t, inPhase(t, record.Promoted))
 	defer b.queue.ShutDown()
 	defer b.events.broadcaster.Shutdown()
 	if took, n := b.caches.groups.startup(vllm, 4); took != 0 || n != 0 {
@@ -92,7 +92,7 @@ func TestObstacles(t *testing.T) {
 		{
 			name: "in flight", reason: "another release", policy: inBatches(pb.Style_STYLE_PARTITION, "1"),
 			change: func(s *seen) {
-				s.Record = &release.Record{Release: &release.Release{ID: "r1", Phase: release.Progressing}}
+				s.Record = &record.Record{Release: &record.Release{ID: "r1", Phase: record.Progressing}}
 			},
 			blocks: "ReleaseInProgress",
 		},

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -120,17 +120,17 @@ func FuzzRequests(f *testing.F) {
 		}
 	}
 	// Nothing is written: what comes after the checks is looked at by itself, and no call waits for it.
-	b := newBed(f, inPhase(f, release.Progressing))
+	b := newBed(f, inPhase(f, record.Progressing))
 	b.locks.readOnly = true
 	b.run()
 	b.eventually("the driver serves", b.Synced)
 	var states []*seen
-	for _, phase := range []release.Phase{
-		release.Progressing, release.Promoting, release.Promoted, release.Returning, release.RollingBack, release.Nothing,
+	for _, phase := range []record.Phase{
+		record.Progressing, record.Promoting, record.Promoted, record.Returning, record.RollingBack, record.Nothing,
 	} {
 		states = append(states, newBed(f, inPhase(f, phase)).look())
 		with := newBed(f, inPhase(f, phase)).look()
-		with.Policy, _ = release.ParsePolicy(routed)
+		with.Policy, _ = record.ParsePolicy(routed)
 		setup := setupOf(with, *with.Policy.Traffic)
 		with.setup = &setup
 		states = append(states, with)
@@ -171,11 +171,11 @@ func checkRefusal(t *testing.T, r rpc, m proto.Message, err error) {
 		wrong = "no workload"
 	}
 	if q, ok := m.(*pb.InitializeRequest); ok {
-		if _, bad := release.ParsePolicy(q.GetPolicy()); len(bad) > 0 {
+		if _, bad := record.ParsePolicy(q.GetPolicy()); len(bad) > 0 {
 			wrong = bad[0].Field
 		}
 	}
-	if q, ok := m.(interface{ GetReleaseId() string }); ok && r.intent != nil && !release.ValidID(q.GetReleaseId()) {
+	if q, ok := m.(interface{ GetReleaseId() string }); ok && r.intent != nil && !record.ValidID(q.GetReleaseId()) {
 		wrong = "the id"
 	}
 	if q, ok := m.(interface{ GetWait() *durationpb.Duration }); ok && r.intent != nil && q.GetWait().AsDuration() < 0 {
@@ -220,7 +220,7 @@ func checkRecorded(t *testing.T, r rpc, s *seen, action plan.Action) {
 		if err != nil {
 			t.Fatalf("%s: %v", r.name, err)
 		}
-		if _, err := release.DecodeRecord(value); err != nil {
+		if _, err := record.DecodeRecord(value); err != nil {
 			t.Errorf("%s of a release that is %s records what no driver reads: %v\n%s", r.name, s.Record.Release.Phase, err, value)
 		}
 	case plan.ScaleCanary:
@@ -234,7 +234,7 @@ func checkRecorded(t *testing.T, r rpc, s *seen, action plan.Action) {
 func FuzzTrafficAnnotation(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value string) {
 		w := &workload{}
-		w.Annotations = map[string]string{release.TrafficAnnotation: value}
+		w.Annotations = map[string]string{record.TrafficAnnotation: value}
 		policy, drain, err := trafficPolicyOn(w)
 		if err != nil {
 			if policy != nil || drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
@@ -252,7 +252,7 @@ func FuzzTrafficAnnotation(f *testing.F) {
 		if err := protojson.Unmarshal([]byte(value), message); err != nil {
 			t.Fatal(err)
 		}
-		w.Annotations[release.TrafficAnnotation], err = release.EncodeTraffic(message)
+		w.Annotations[record.TrafficAnnotation], err = record.EncodeTraffic(message)
 		if err != nil {
 			t.Fatalf("what was read can't be written: %v", err)
 		}

@@ -11,26 +11,26 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // routedInPlace is stableWorkload with a release that replaces its groups and routes their requests.
-func routedInPlace(t *testing.T, change func(*release.Release)) *lws.LeaderWorkerSet {
+func routedInPlace(t *testing.T, change func(*record.Release)) *lws.LeaderWorkerSet {
 	t.Helper()
-	policy, err := release.EncodePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"50%", "100%"}, Traffic: routedPolicy})
+	policy, err := record.EncodePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"50%", "100%"}, Traffic: routedPolicy})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &release.Release{
-		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: release.Progressing, StartedAt: noon, PhaseAt: noon,
+	r := &record.Release{
+		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: record.Progressing, StartedAt: noon, PhaseAt: noon,
 	}
 	change(r)
-	return withRecord(t, stableWorkload(), release.Record{Saved: release.Native(release.Hold()), Release: r})
+	return withRecord(t, stableWorkload(), record.Record{Saved: record.Native(record.Hold()), Release: r})
 }
 
-func unchanged(*release.Release) {}
+func unchanged(*record.Release) {}
 
 // showGroups shows a leader for each revision, as groups 0, 1 and so on.
 func (b *bed) showGroups(revisions ...string) {
@@ -47,12 +47,12 @@ func (b *bed) showGroups(revisions ...string) {
 func TestSetupInPlace(t *testing.T) {
 	for _, tc := range []struct {
 		name, reason   string
-		change         func(*release.Release)
+		change         func(*record.Release)
 		stable, canary string
 		updated        []string
 	}{
 		{"Batch", "", unchanged, "old", "new", []string{"vllm-2", "vllm-3"}},
-		{"NoRevisionYet", "No pod may be taken for updated by its label.", func(r *release.Release) { r.UpdateRevision = "" }, "old", unknownRevision, []string{"vllm-2", "vllm-3"}},
+		{"NoRevisionYet", "No pod may be taken for updated by its label.", func(r *record.Release) { r.UpdateRevision = "" }, "old", unknownRevision, []string{"vllm-2", "vllm-3"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newBed(t, routedInPlace(t, tc.change))
@@ -65,7 +65,7 @@ func TestSetupInPlace(t *testing.T) {
 			if diff := cmp.Diff(pins, got.StablePin); diff != "" {
 				t.Errorf("%s stable (-want +got):\n%s", tc.reason, diff)
 			}
-			pins[lws.RevisionKey], pins[release.ServingLabel] = tc.canary, release.Serving
+			pins[lws.RevisionKey], pins[record.ServingLabel] = tc.canary, record.Serving
 			if diff := cmp.Diff(pins, got.CanaryPin); diff != "" {
 				t.Errorf("%s canary (-want +got):\n%s", tc.reason, diff)
 			}
@@ -94,7 +94,7 @@ func TestPolicyInPlaceOutlivesRecord(t *testing.T) {
 	if kept := b.observer.policyOf(vllm); kept == nil || kept.of != "stable" {
 		t.Errorf("kept for a workload that goes: %+v", kept)
 	}
-	b.cache(inPhase(t, release.Progressing))
+	b.cache(inPhase(t, record.Progressing))
 	if b.look(); b.observer.policyOf(vllm) != nil {
 		t.Error("the policy of an earlier release is kept beside the next")
 	}

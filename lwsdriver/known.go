@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // A workload that adopted a second set goes by its old name, though its object has another one. Hosts may use either, and
@@ -35,16 +35,16 @@ func indexKnown(obj any) ([]string, error) {
 // otherNames are the names that hosts know a workload by, but its own; the lasting one comes first. The label alone is not
 // trusted, since manifests are copied with all their labels: the record says so, too, and is the workload's own.
 func otherNames(w *workload) []string {
-	label := w.Labels[release.WorkloadLabel]
+	label := w.Labels[record.WorkloadLabel]
 	if _, added := addedTo(w); added || label == "" {
 		return nil
 	}
-	record, err := release.DecodeRecord(w.Annotations[release.RecordAnnotation])
-	if err != nil || record.UID != w.UID || record.Workload != label {
+	rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation])
+	if err != nil || rec.UID != w.UID || rec.Workload != label {
 		return nil
 	}
 	names := []string{label}
-	if before := record.Succeeds; before != "" && before != label {
+	if before := rec.Succeeds; before != "" && before != label {
 		names = append(names, before)
 	}
 	return slices.DeleteFunc(names, func(name string) bool { return name == w.Name })
@@ -77,11 +77,11 @@ func (c *caches) named(key types.NamespacedName) types.NamespacedName {
 
 // successorOf names the second set that is being adopted in the place of a workload. Empty: there is none.
 func successorOf(w *workload) string {
-	record, err := release.DecodeRecord(w.Annotations[release.RecordAnnotation])
-	if err != nil || record.Release == nil {
+	rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation])
+	if err != nil || rec.Release == nil {
 		return ""
 	}
-	return record.Release.Successor
+	return rec.Release.Successor
 }
 
 // goesBy says whether hosts know the workload by a name that is not its own.
@@ -102,5 +102,5 @@ func (c *caches) succeeded(s *seen) bool {
 
 // canaryName is the name of what a release of the workload adds for a revision.
 func (s *seen) canaryName(revision string) string {
-	return release.CanaryName(s.Record.KnownAs(s.key.Name), s.key.Name, revision)
+	return record.CanaryName(s.Record.KnownAs(s.key.Name), s.key.Name, revision)
 }

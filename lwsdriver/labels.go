@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // labelsAtOnce is how many pods a pass labels before it lets others at the workload: a batch may have thousands, and a
@@ -43,7 +43,7 @@ func labelWrites(a plan.Action) int {
 
 // markOf is what a pod's labels say of its rollout.
 func markOf(labels map[string]string) (none unique.Handle[plan.RolloutMark]) {
-	id, batch := labels[release.RolloutIDLabel], labels[release.RolloutBatchLabel]
+	id, batch := labels[record.RolloutIDLabel], labels[record.RolloutBatchLabel]
 	if id == "" && batch == "" {
 		return none
 	}
@@ -98,7 +98,7 @@ func (a *applier) labelGroup(ctx context.Context, s *seen, t plan.LabelGroup) (b
 		return false, nil
 	}
 	return a.labelPod(ctx, s.key, pod, map[string]any{
-		release.RolloutIDLabel: t.Mark.ID, release.RolloutBatchLabel: strconv.Itoa(t.Mark.Batch),
+		record.RolloutIDLabel: t.Mark.ID, record.RolloutBatchLabel: strconv.Itoa(t.Mark.Batch),
 	}, func(now *podView) bool { return now.mark() == t.Mark })
 }
 
@@ -129,7 +129,7 @@ func (a *applier) labelPod(ctx context.Context, key types.NamespacedName, seen *
 	// What follows goes by the groups, which are told by events that may come after the cache shows them.
 	defer a.caches.groups.mark(seen.setKey(), seen.group)
 	got, err := a.core.CoreV1().Pods(pod.Namespace).
-		Patch(ctx, pod.Name, types.MergePatchType, raw, metav1.PatchOptions{FieldManager: release.FieldManager})
+		Patch(ctx, pod.Name, types.MergePatchType, raw, metav1.PatchOptions{FieldManager: record.FieldManager})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		// It is another pod by now, or none. Whoever looks before the cache shows it would ask for the same again.
 		return false, a.until(ctx, func() bool {

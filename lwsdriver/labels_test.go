@@ -18,13 +18,13 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 func rollout(id, batch string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Labels[release.RolloutIDLabel], p.Labels[release.RolloutBatchLabel] = id, batch
+		p.Labels[record.RolloutIDLabel], p.Labels[record.RolloutBatchLabel] = id, batch
 	}
 }
 
@@ -74,12 +74,12 @@ func TestGroupMarks(t *testing.T) {
 // labelledBed is a driver in mid-release of a rollout whose canary has one group, of size pods, that is ready.
 func labelledBed(t *testing.T, size int) *bed {
 	t.Helper()
-	policy, err := release.EncodePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}, RolloutId: "k1"})
+	policy, err := record.EncodePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}, RolloutId: "k1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	stable := withRecord(t, stableWorkload(), release.Record{Saved: release.Native(release.Hold()), Release: &release.Release{
-		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: release.Progressing, StartedAt: noon, PhaseAt: noon,
+	stable := withRecord(t, stableWorkload(), record.Record{Saved: record.Native(record.Hold()), Release: &record.Release{
+		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: record.Progressing, StartedAt: noon, PhaseAt: noon,
 	}})
 	canary := canaryOf(t, stable)
 	core := fake.NewClientset(recorded(t, stable, "new"), recorded(t, canary, "new"))
@@ -110,7 +110,7 @@ func TestLabelGroup(t *testing.T) {
 	b.options.readOnly = true // the writes are the test's
 	b.run()
 	b.eventually("caches are filled", b.Synced)
-	set := release.CanaryName("vllm", "vllm", "new")
+	set := record.CanaryName("vllm", "vllm", "new")
 	s := b.look()
 	a := plan.LabelGroup{Name: set, Group: 0, Revision: "new", Mark: plan.RolloutMark{ID: "k1", Batch: 1}}
 	other := a
@@ -132,7 +132,7 @@ func TestLabelGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range pods.Items {
-		if p.Labels[release.RolloutIDLabel] != "k1" || p.Labels[release.RolloutBatchLabel] != "1" {
+		if p.Labels[record.RolloutIDLabel] != "k1" || p.Labels[record.RolloutBatchLabel] != "1" {
 			t.Errorf("%s has labels %v", p.Name, p.Labels)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -153,37 +153,37 @@ func (c *caches) canaryNameTaken(s *seen) string {
 
 // readRecord reads the release record and its policy.
 func (o *observer) readRecord(s *seen) error {
-	value, ok := s.stable.Annotations[release.RecordAnnotation]
+	value, ok := s.stable.Annotations[record.RecordAnnotation]
 	if !ok {
 		return nil
 	}
-	record, err := release.DecodeRecord(value)
+	rec, err := record.DecodeRecord(value)
 	if err != nil {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
 			"annotation %s of LeaderWorkerSet %s can't be trusted: %v. Restore it. Or remove it, and the release is dropped; the "+
 				"hold then stays in the spec (partition %d) until you Adopt the workload again, and Disown it if it is to roll by itself",
-			release.RecordAnnotation, s.key, err, ptr.Deref(release.Hold().Partition, 0))
+			record.RecordAnnotation, s.key, err, ptr.Deref(record.Hold().Partition, 0))
 	}
-	s.Record = record
-	record.Saved, err = release.Wanted(record.Saved, s.stable.Annotations)
+	s.Record = rec
+	rec.Saved, err = record.Wanted(rec.Saved, s.stable.Annotations)
 	if err != nil {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
 			"an annotation of LeaderWorkerSet %s can't be trusted: %v. Remove it, and set what you want in the spec again", s.key, err)
 	}
-	if record.UID != "" && record.UID != s.stable.UID {
+	if rec.UID != "" && rec.UID != s.stable.UID {
 		// The manifest was copied, or restored from a backup. The copy is held, as its spec says, and gives back what the
 		// user had; the release is the other workload's.
-		record.Release, record.Workload, record.Succeeds = nil, "", ""
+		rec.Release, rec.Workload, rec.Succeeds = nil, "", ""
 	}
-	if record.Release == nil {
+	if rec.Release == nil {
 		return nil
 	}
 	// DecodeRecord has checked both.
-	message, err := record.Release.PolicyMessage()
+	message, err := rec.Release.PolicyMessage()
 	if err != nil {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "LeaderWorkerSet %s: %v", s.key, err)
 	}
-	s.Policy, _ = release.ParsePolicy(message)
+	s.Policy, _ = record.ParsePolicy(message)
 	return nil
 }
 
@@ -206,7 +206,7 @@ func (o *observer) workload(s *seen, w *lws.LeaderWorkerSet) plan.Workload {
 // addedWorkload describes one that a release added.
 func (o *observer) addedWorkload(s *seen, w *lws.LeaderWorkerSet) plan.Workload {
 	view := o.workload(s, w)
-	view.Carries = w.Labels[release.RevisionLabel]
+	view.Carries = w.Labels[record.RevisionLabel]
 	view.Lingers = lingers(w)
 	view.Target = o.target(s, w, view.Replicas)
 	// The template it should have can be told only while the user's workload still has the one it was made from.
@@ -220,8 +220,8 @@ func (o *observer) addedWorkload(s *seen, w *lws.LeaderWorkerSet) plan.Workload 
 
 // target is what was asked for of what a release added. Where the annotation was edited by hand, it is what that has been
 // scaled to, so that the release can still be ended either way.
-func (o *observer) target(s *seen, w *lws.LeaderWorkerSet, replicas int) *release.Target {
-	target, err := release.DecodeTarget(w.Annotations[release.TargetAnnotation])
+func (o *observer) target(s *seen, w *lws.LeaderWorkerSet, replicas int) *record.Target {
+	target, err := record.DecodeTarget(w.Annotations[record.TargetAnnotation])
 	if err == nil && target != nil && target.Batch != nil && s.Record != nil && s.Record.Release != nil && *target.Batch >= len(s.Policy.Batches) {
 		err = fmt.Errorf("batch %d is not one of %d", *target.Batch, len(s.Policy.Batches))
 	}
@@ -229,8 +229,8 @@ func (o *observer) target(s *seen, w *lws.LeaderWorkerSet, replicas int) *releas
 		return target
 	}
 	s.distrusted = fmt.Sprintf("annotation %s of LeaderWorkerSet %s can't be trusted: %v; until the next batch, its %d groups count as asked for",
-		release.TargetAnnotation, keyOf(w), err, replicas)
-	return &release.Target{Groups: strconv.Itoa(replicas), At: w.CreationTimestamp.Time}
+		record.TargetAnnotation, keyOf(w), err, replicas)
+	return &record.Target{Groups: strconv.Itoa(replicas), At: w.CreationTimestamp.Time}
 }
 
 // rollingOf is the rolling update configuration in the spec; LWS's webhook always sets one.

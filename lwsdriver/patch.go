@@ -13,7 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // patch is a JSON patch that holds only while what it is based on has not changed: the spec (by generation, which the
@@ -36,7 +36,7 @@ type operation struct {
 // newPatch is a patch of base that changes nothing yet. The annotation must still have the value that base has, or
 // none if it has none.
 func newPatch(base *lws.LeaderWorkerSet, annotation string) *patch {
-	p := &patch{base: base, manager: release.FieldManager}
+	p := &patch{base: base, manager: record.FieldManager}
 	p.test(base.UID, "metadata", "uid")
 	p.test(base.Generation, "metadata", "generation")
 	switch value, ok := base.Annotations[annotation]; {
@@ -87,7 +87,7 @@ func (p *patch) takeNotes() {
 	if len(p.base.Annotations) == 0 {
 		return // the resourceVersion is tested
 	}
-	for _, name := range release.WantedAnnotations() {
+	for _, name := range record.WantedAnnotations() {
 		if value, ok := p.base.Annotations[name]; ok {
 			p.test(value, "metadata", "annotations", name)
 			p.annotate(name, "")
@@ -102,7 +102,7 @@ func (p *patch) rolling(r lws.RollingUpdateConfiguration) {
 }
 
 // template replaces the template as a whole: a merge would keep what somebody added.
-func (p *patch) template(t release.Template) {
+func (p *patch) template(t record.Template) {
 	p.add(t.LeaderWorkerTemplate, "spec", "leaderWorkerTemplate")
 	if t.NetworkConfig != nil {
 		p.add(t.NetworkConfig, "spec", "networkConfig")

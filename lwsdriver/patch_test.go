@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -114,7 +114,7 @@ func TestPatchHoldsOnlyForWhatItIsBasedOn(t *testing.T) {
 			live := stableWorkload()
 			live.Generation = 4
 			p := newPatch(cached(t, live), noted)
-			p.rolling(release.Native(release.Hold()))
+			p.rolling(record.Native(record.Hold()))
 			tt.change(live)
 			if _, err := applied(t, p, live); (err == nil) != tt.ok {
 				t.Errorf("applied after a change of %s: %v; %s", tt.name, err, tt.reason)
@@ -145,13 +145,13 @@ func TestPatchTakesNotes(t *testing.T) {
 		ok           bool
 	}{
 		{"as seen", "the record has it", func(map[string]string) {}, true},
-		{"changed", "the user asked for something else since", func(a map[string]string) { a[release.WantedMaxSurge] = "2" }, false},
-		{"more", "the user asked for more since", func(a map[string]string) { a[release.WantedPartition] = "0" }, false},
-		{"gone", "another driver was faster", func(a map[string]string) { delete(a, release.WantedMaxSurge) }, false},
+		{"changed", "the user asked for something else since", func(a map[string]string) { a[record.WantedMaxSurge] = "2" }, false},
+		{"more", "the user asked for more since", func(a map[string]string) { a[record.WantedPartition] = "0" }, false},
+		{"gone", "another driver was faster", func(a map[string]string) { delete(a, record.WantedMaxSurge) }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			live := stableWorkload()
-			live.Annotations[release.WantedMaxSurge] = "1"
+			live.Annotations[record.WantedMaxSurge] = "1"
 			p := newPatch(cached(t, live), noted)
 			p.annotate(noted, "x")
 			p.takeNotes()
@@ -160,7 +160,7 @@ func TestPatchTakesNotes(t *testing.T) {
 			if (err == nil) != tt.ok {
 				t.Fatalf("%v; %s", err, tt.reason)
 			}
-			if err == nil && got.Annotations[release.WantedMaxSurge] != "" {
+			if err == nil && got.Annotations[record.WantedMaxSurge] != "" {
 				t.Errorf("the note is left: %v", got.Annotations)
 			}
 		})

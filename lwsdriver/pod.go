@@ -16,7 +16,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // maxPodMessage is how many bytes of a message about a pod are kept. There may be thousands of pods.
@@ -55,7 +55,7 @@ func viewPod(obj any) (any, error) {
 		group:      strings.Clone(pod.Labels[lws.GroupIndexLabelKey]),
 		revision:   strings.Clone(pod.Labels[lws.RevisionKey]),
 		leader:     pod.Labels[lws.WorkerIndexLabelKey] == "0",
-		serving:    pod.Labels[release.ServingLabel] == release.Serving,
+		serving:    pod.Labels[record.ServingLabel] == record.Serving,
 	}
 	v.CreationTimestamp = pod.CreationTimestamp // how long groups take to start
 	v.terminating = pod.DeletionTimestamp != nil

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -85,7 +85,7 @@ func checkPreflight(req *pb.PreflightRequest) error {
 func preflightOf(s *seen, p *pb.ReleasePolicy) *preflight.Snapshot {
 	out := &preflight.Snapshot{Workload: s.stable, Rolling: plan.NewRecord(s.Observation).Saved, Force: p.GetBlueGreen().GetForce(), Unseen: map[preflight.Source]string{}}
 	if p != nil {
-		out.Policy, _ = release.ParsePolicy(p)
+		out.Policy, _ = record.ParsePolicy(p)
 	}
 	if now := s.StableRevisions(); len(now) > 0 {
 		out.Revision = now[0]

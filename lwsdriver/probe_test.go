@@ -22,7 +22,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 	"github.com/lockstep-rollouts/lockstep/traffic/probe"
 )
@@ -50,7 +50,7 @@ func (b *bed) showPod(p *corev1.Pod) {
 
 // A whole group whose leader has not answered its first request is not ready; one that may get requests already had.
 func TestWarmUp(t *testing.T) {
-	stable := routedPhase(t, release.Progressing, nil)
+	stable := routedPhase(t, record.Progressing, nil)
 	b := newRoutedBed(t, stable, 0)
 	http := &leaders{}
 	http.answer.Store(503)
@@ -58,7 +58,7 @@ func TestWarmUp(t *testing.T) {
 	t.Cleanup(prober.Close)
 	b.observer.prober = prober
 	leader, worker := canaryPod(b.canary.Name, "0"), canaryPod(b.canary.Name, "0-1")
-	delete(leader.Labels, release.ServingLabel)
+	delete(leader.Labels, record.ServingLabel)
 	leader.Status.PodIP = "10.0.0.1"
 	b.showPod(leader)
 	b.showPod(worker)
@@ -91,7 +91,7 @@ func TestWarmUp(t *testing.T) {
 	b.observer.prober = probe.New(probe.WithTransport(http))
 	t.Cleanup(prober.Close)
 	asked := http.asked.Load()
-	leader.Labels[release.ServingLabel] = release.Serving
+	leader.Labels[record.ServingLabel] = record.Serving
 	b.showPod(leader)
 	if s, _ := look(); !s.Added[0].Groups[0].Ready {
 		t.Error("a leader in service is taken for cold")
@@ -100,7 +100,7 @@ func TestWarmUp(t *testing.T) {
 		t.Error("a leader in service is asked again")
 	}
 	// A driver that only looks makes no leader work.
-	delete(leader.Labels, release.ServingLabel)
+	delete(leader.Labels, record.ServingLabel)
 	b.showPod(leader)
 	b.observer.asksNobody = true
 	if s, _ := look(); s.Added[0].Groups[0].Ready || http.asked.Load() != asked {
@@ -108,7 +108,7 @@ func TestWarmUp(t *testing.T) {
 	}
 	b.observer.asksNobody = false
 	// The mark is this pod's: the next one of the name starts cold.
-	delete(leader.Labels, release.ServingLabel)
+	delete(leader.Labels, record.ServingLabel)
 	leader.UID = "next"
 	b.showPod(leader)
 	if s, _ := look(); s.Added[0].Groups[0].Ready {
@@ -168,7 +168,7 @@ func TestDrainSince(t *testing.T) {
 
 // Only the pod that was seen is marked, and whoever lost a race waits for the cache before it looks again.
 func TestMarkLeader(t *testing.T) {
-	stable := routedPhase(t, release.Progressing, nil)
+	stable := routedPhase(t, record.Progressing, nil)
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "x", errors.New("uid"))
 	for _, tc := range []struct {
 		name    string
@@ -185,14 +185,14 @@ func TestMarkLeader(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newRoutedBed(t, stable, 0)
 			leader := canaryPod(b.canary.Name, "0")
-			delete(leader.Labels, release.ServingLabel)
+			delete(leader.Labels, record.ServingLabel)
 			b.showPod(leader)
 			var sent string
 			b.core.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 				sent = string(a.(clienttesting.PatchAction).GetPatch()) //nolint:forcetypeassert // a patch
 				next := leader.DeepCopy()
 				next.ResourceVersion = "8"
-				next.Labels[release.ServingLabel] = release.Serving
+				next.Labels[record.ServingLabel] = record.Serving
 				if tc.answer != nil {
 					next.UID = "next"
 				}
@@ -209,7 +209,7 @@ func TestMarkLeader(t *testing.T) {
 			if tc.shows && time.Since(began) < 50*time.Millisecond {
 				t.Error("did not wait for the cache")
 			}
-			for _, part := range []string{`"uid":"` + string(leader.UID) + `"`, release.ServingLabel, release.Serving} {
+			for _, part := range []string{`"uid":"` + string(leader.UID) + `"`, record.ServingLabel, record.Serving} {
 				if !strings.Contains(sent, part) {
 					t.Errorf("%s does not say %s", sent, part)
 				}
@@ -220,7 +220,7 @@ func TestMarkLeader(t *testing.T) {
 
 // What a driver sees before it has read the routes is no news: each start would tell of every release that ever ended.
 func TestAnnounceNothingUnread(t *testing.T) {
-	b := newRoutedBed(t, routedPhase(t, release.RollingBack, nil), 0)
+	b := newRoutedBed(t, routedPhase(t, record.RollingBack, nil), 0)
 	defer b.queue.ShutDown()
 	s := b.look()
 	d := next(t, s)
@@ -238,14 +238,14 @@ func TestAnnounceNothingUnread(t *testing.T) {
 
 // Two workloads share a route: while the release of one is under way, the other does not give up the fields of both.
 func TestSharedRoutes(t *testing.T) {
-	stable, routes := routedPhase(t, release.RollingBack, nil), []traffic.Key{{Kind: traffic.KindHTTPRoute, Name: "llm"}}
-	other := routedPhase(t, release.Progressing, nil)
+	stable, routes := routedPhase(t, record.RollingBack, nil), []traffic.Key{{Kind: traffic.KindHTTPRoute, Name: "llm"}}
+	other := routedPhase(t, record.Progressing, nil)
 	other.Name, other.UID = "other", "other"
 	b := newBed(t, stable, other)
 	if got := b.caches.shared(vllm, routes); !slices.Equal(got, routes) {
 		t.Errorf("shared %v", got)
 	}
-	for _, phase := range []release.Phase{release.Promoted, release.RollingBack, release.Nothing} {
+	for _, phase := range []record.Phase{record.Promoted, record.RollingBack, record.Nothing} {
 		ended := routedPhase(t, phase, nil)
 		ended.Name, ended.UID = "other", "other"
 		b.cache(ended)

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -31,7 +31,7 @@ func withoutWaiting(t *testing.T) (context.Context, context.CancelFunc) {
 // driftedHold is an adopted workload that the driver has something to write to.
 func driftedHold(t *testing.T) *lws.LeaderWorkerSet {
 	t.Helper()
-	return withRecord(t, unrecorded(), release.Record{Saved: release.Native(release.Hold())})
+	return withRecord(t, unrecorded(), record.Record{Saved: record.Native(record.Hold())})
 }
 
 // A sweep that fails is tried again, later each time.
@@ -118,7 +118,7 @@ func TestNothingIsRemembered(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			stable := inPhase(t, release.Progressing)
+			stable := inPhase(t, record.Progressing)
 			b := newBed(t, stable, canaryOf(t, stable))
 			tt.limit(&b.locks)
 			b.run()

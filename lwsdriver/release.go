@@ -9,7 +9,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -63,7 +63,7 @@ func checkInitialize(req *pb.InitializeRequest) error {
 
 // checkPolicy refuses a policy that is wrong, with what else is, or that is not served.
 func checkPolicy(p *pb.ReleasePolicy, bad ...drivererr.FieldViolation) error {
-	_, violations := release.ParsePolicy(p)
+	_, violations := record.ParsePolicy(p)
 	for _, v := range violations {
 		bad = append(bad, drivererr.FieldViolation(v))
 	}
@@ -84,7 +84,7 @@ func checkServed(p *pb.ReleasePolicy) error {
 }
 
 func checkID(id string) []drivererr.FieldViolation {
-	if release.ValidID(id) {
+	if record.ValidID(id) {
 		return nil
 	}
 	return []drivererr.FieldViolation{{
@@ -95,7 +95,7 @@ func checkID(id string) []drivererr.FieldViolation {
 
 // checkTraffic refuses a release whose requests could not be routed.
 func (d *Driver) checkTraffic(ctx context.Context, s *seen, p *pb.ReleasePolicy) error {
-	policy, _ := release.ParsePolicy(p)
+	policy, _ := record.ParsePolicy(p)
 	if policy.Traffic == nil {
 		return nil
 	}

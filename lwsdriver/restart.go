@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -46,8 +46,8 @@ func (a *applier) restartGroup(ctx context.Context, s *seen, t plan.RestartGroup
 }
 
 // saveTemplate reads the stable revision's template into the record.
-func (a *applier) saveTemplate(ctx context.Context, s *seen, record *release.Record) error {
-	hash := record.Release.StableRevision
+func (a *applier) saveTemplate(ctx context.Context, s *seen, rec *record.Record) error {
+	hash := rec.Release.StableRevision
 	if a.caches.revisionNamed(s.stable, hash) == nil {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
 			"there is no ControllerRevision of LeaderWorkerSet %s for revision %s any more, so the last group that runs it can't be replaced "+
@@ -57,8 +57,8 @@ func (a *applier) saveTemplate(ctx context.Context, s *seen, record *release.Rec
 	if err != nil {
 		return err
 	}
-	r := *record.Release
+	r := *rec.Release
 	r.StableTemplate = &template
-	record.Release = &r
+	rec.Release = &r
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // leaderOf3 is the leader pod of group 3.
@@ -56,7 +56,7 @@ func (b *bed) group3() plan.Group {
 
 // A group is restarted by the deletion of the very leader that was seen, and what comes back as it was is counted.
 func TestRestartGroup(t *testing.T) {
-	b := newBed(t, inPhase(t, release.Returning))
+	b := newBed(t, inPhase(t, record.Returning))
 	defer b.queue.ShutDown()
 	defer b.events.broadcaster.Shutdown()
 	const leader = "vllm-3"
@@ -94,7 +94,7 @@ func TestRestartGroup(t *testing.T) {
 
 // A leader that changed meanwhile stays: the next look tells whether it is to go.
 func TestRestartGroupLate(t *testing.T) {
-	b := newBed(t, inPhase(t, release.Returning))
+	b := newBed(t, inPhase(t, record.Returning))
 	defer b.queue.ShutDown()
 	defer b.events.broadcaster.Shutdown()
 	pod := leaderOf3("new", "first")
@@ -117,7 +117,7 @@ func TestRestartGroupLate(t *testing.T) {
 
 // A leader that is going already is not deleted again.
 func TestRestartGroupOnce(t *testing.T) {
-	b := newBed(t, inPhase(t, release.Returning))
+	b := newBed(t, inPhase(t, record.Returning))
 	defer b.queue.ShutDown()
 	defer b.events.broadcaster.Shutdown()
 	pod := leaderOf3("new", "first")
@@ -138,7 +138,7 @@ func TestRestartGroupOnce(t *testing.T) {
 
 // The stable template is saved from LWS's own revision in the very write that needs it, and put back as it was.
 func TestStableTemplateSavedAndRestored(t *testing.T) {
-	stable := inPhase(t, release.Progressing)
+	stable := inPhase(t, record.Progressing)
 	old := *stable.Spec.LeaderWorkerTemplate.DeepCopy()
 	old.WorkerTemplate.Spec.Containers[0].Image = "example.com/model:old"
 	data, err := json.Marshal(map[string]any{"spec": revisioned{Template: old, Network: stable.Spec.NetworkConfig}})
@@ -157,7 +157,7 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 	defer b.queue.ShutDown()
 	defer b.events.broadcaster.Shutdown()
 	s := b.look()
-	save := plan.SetStable{Record: *s.Record, Rolling: release.Native(release.Hold()), SaveTemplate: true}
+	save := plan.SetStable{Record: *s.Record, Rolling: record.Native(record.Hold()), SaveTemplate: true}
 	if _, err := b.applier.apply(t.Context(), s, save); err == nil {
 		t.Error("the last stable group goes, and its template is nowhere")
 	} else {
@@ -176,22 +176,22 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	record := *s.Record
-	if err := b.applier.saveTemplate(t.Context(), s, &record); err != nil {
+	rec := *s.Record
+	if err := b.applier.saveTemplate(t.Context(), s, &rec); err != nil {
 		t.Fatal(err)
 	}
 	if s.Record.Release.StableTemplate != nil {
 		t.Error("what was observed has changed")
 	}
-	value, err := record.Encode()
+	value, err := rec.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	read, err := release.DecodeRecord(value)
+	read, err := record.DecodeRecord(value)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newPatch(stable, release.RecordAnnotation)
+	p := newPatch(stable, record.RecordAnnotation)
 	p.template(*read.Release.StableTemplate)
 	want, _ := digestOf(old, stable.Spec.NetworkConfig)
 	got, _ := digestOf(read.Release.StableTemplate.LeaderWorkerTemplate, read.Release.StableTemplate.NetworkConfig)

@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/history"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -104,16 +104,16 @@ func revisionOf(e plan.Entry) *pb.Revision {
 // fillTemplates asks for all templates of the history at once: the caches don't keep them.
 func (d *Driver) fillTemplates(ctx context.Context, s *seen, all []*pb.Revision) error {
 	list, err := d.core.AppsV1().ControllerRevisions(s.key.Namespace).List(ctx, metav1.ListOptions{
-		LabelSelector: release.RoleLabel + "=" + release.RoleSnapshot + "," + release.StableLabel + "=" + s.key.Name,
+		LabelSelector: record.RoleLabel + "=" + record.RoleSnapshot + "," + record.StableLabel + "=" + s.key.Name,
 	})
 	if err != nil {
 		return fmt.Errorf("list ControllerRevisions of LeaderWorkerSet %s: %w", s.key, err)
 	}
 	for _, r := range all {
 		i := slices.IndexFunc(list.Items, func(cr appsv1.ControllerRevision) bool {
-			return kept(&cr, s.stable) && cr.Labels[release.RevisionLabel] == r.GetName()
+			return kept(&cr, s.stable) && cr.Labels[record.RevisionLabel] == r.GetName()
 		})
-		var t release.Template
+		var t record.Template
 		switch {
 		case r.GetNumber() == 0:
 			t = specTemplate(s.stable)
@@ -136,7 +136,7 @@ func (d *Driver) fillTemplates(ctx context.Context, s *seen, all []*pb.Revision)
 // historyWarnings say why the history may not be what its user expects.
 func (d *Driver) historyWarnings(s *seen) []*pb.Warning {
 	var all []*pb.Warning
-	if _, err := release.HistoryLimit(s.stable.Annotations); err != nil {
+	if _, err := record.HistoryLimit(s.stable.Annotations); err != nil {
 		all = append(all, &pb.Warning{Code: "HistoryLimitInvalid", Message: fmt.Sprintf("LeaderWorkerSet %s: %v", s.key, err)})
 	}
 	if _, err := d.snapshots.pausing(s.key, s.Now); err != nil {

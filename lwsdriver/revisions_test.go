@@ -21,9 +21,9 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/history"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -72,7 +72,7 @@ func (b *bed) runSynced() {
 // restingBed is a driver of a workload whose template is revision "new" and whose LWS remembers "old" as well.
 func restingBed(t *testing.T, snapshots ...runtime.Object) *bed {
 	t.Helper()
-	w := withRecord(t, stableWorkload(), release.Record{UID: "stable", Saved: release.Native(release.Hold())})
+	w := withRecord(t, stableWorkload(), record.Record{UID: "stable", Saved: record.Native(record.Hold())})
 	core := fake.NewClientset(append(snapshots, asLWSKeeps(t, w, "new"), asLWSKeeps(t, imaged("vllm:1"), "old"))...)
 	return newBedOn(t, core, noRoutes(), w)
 }
@@ -150,7 +150,7 @@ func TestHistoryMade(t *testing.T) {
 
 // A driver that may not write the history does everything else, says what it lacks, and does not try all the time.
 func TestHistoryForbidden(t *testing.T) {
-	w := withRecord(t, stableWorkload(), release.Record{UID: "stable", Saved: release.Native(release.Hold())})
+	w := withRecord(t, stableWorkload(), record.Record{UID: "stable", Saved: record.Native(record.Hold())})
 	b := newBedOn(t, fake.NewClientset(asLWSKeeps(t, w, "new")), noRoutes(), w)
 	b.core.PrependReactor("create", "controllerrevisions", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(appsv1.Resource("controllerrevisions"), "x", fmt.Errorf(`User "u" cannot create resource`))
@@ -184,7 +184,7 @@ func TestHistoryOfOthers(t *testing.T) {
 	orphan := snapshotOf(t, plan.Entry{Revision: "y", Number: 1}, "vllm:2")
 	orphan.Name, orphan.OwnerReferences = "orphan", nil
 	other := snapshotOf(t, plan.Entry{Revision: "z", Number: 1}, "vllm:2")
-	other.Name, other.Labels[release.StableLabel] = "other", "sglang"
+	other.Name, other.Labels[record.StableLabel] = "other", "sglang"
 	b := keptBed(t, stranger, orphan, other, snapshotOf(t, plan.Entry{Revision: "new", Number: 1}, "vllm:2"))
 	if got := b.kept(); !slices.Equal(got, []string{"1 new vllm:2 "}) {
 		t.Errorf("the history is %q", got)
@@ -234,7 +234,7 @@ func TestUndo(t *testing.T) {
 		}
 		for _, p := range patched {
 			says(t, fmt.Errorf("%s", p.Patch), `"value":"stable"`, "/metadata/generation", tt.image)
-			if p.PatchOptions.FieldManager != release.UndoManager {
+			if p.PatchOptions.FieldManager != record.UndoManager {
 				t.Errorf("%q: field manager %q", tt.revision, p.PatchOptions.FieldManager)
 			}
 		}
@@ -275,7 +275,7 @@ func bringBackOf(t *testing.T, w *lws.LeaderWorkerSet) error {
 
 // The hold of a workload that is adopted may have been overwritten a moment ago.
 func TestUndoHoldsWhatDrifted(t *testing.T) {
-	drifted := inPhase(t, release.Promoted)
+	drifted := inPhase(t, record.Promoted)
 	drifted.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{
 		Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromInt32(0),
 	}

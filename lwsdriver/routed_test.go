@@ -26,7 +26,7 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -46,13 +46,13 @@ var (
 )
 
 // routedPhase is inPhase with a policy that routes requests.
-func routedPhase(t *testing.T, phase release.Phase, wish *release.Traffic) *lws.LeaderWorkerSet {
+func routedPhase(t *testing.T, phase record.Phase, wish *record.Traffic) *lws.LeaderWorkerSet {
 	t.Helper()
-	policy, err := release.EncodePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%"}, Traffic: routedPolicy})
+	policy, err := record.EncodePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%"}, Traffic: routedPolicy})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return withRecord(t, stableWorkload(), release.Record{Saved: release.Native(release.Hold()), Release: &release.Release{
+	return withRecord(t, stableWorkload(), record.Record{Saved: record.Native(record.Hold()), Release: &record.Release{
 		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: phase, StartedAt: noon, PhaseAt: noon, Traffic: wish,
 	}})
 }
@@ -104,11 +104,11 @@ func routedCanary(t *testing.T, stable *lws.LeaderWorkerSet) *lws.LeaderWorkerSe
 	t.Helper()
 	c := canaryOf(t, stable)
 	c.OwnerReferences[0].UID = stable.UID
-	value, err := release.EncodeTraffic(routedPolicy)
+	value, err := record.EncodeTraffic(routedPolicy)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Annotations[release.TrafficAnnotation] = value
+	c.Annotations[record.TrafficAnnotation] = value
 	return c
 }
 
@@ -169,7 +169,7 @@ func canaryPod(canary, pod string) *corev1.Pod {
 		lws.SetNameLabelKey: canary, lws.GroupIndexLabelKey: "0", lws.WorkerIndexLabelKey: "1", lws.RevisionKey: "new+",
 	}
 	if pod == "0" {
-		p.Labels[lws.WorkerIndexLabelKey], p.Labels[release.ServingLabel] = "0", release.Serving
+		p.Labels[lws.WorkerIndexLabelKey], p.Labels[record.ServingLabel] = "0", record.Serving
 	}
 	return p
 }
@@ -192,19 +192,19 @@ func (b *routedBed) caughtUp() {
 	b.eventually("the record is seen", func() bool {
 		live, err := b.sets.LeaderworkersetV1().LeaderWorkerSets("default").Get(b.t.Context(), "vllm", metav1.GetOptions{})
 		seen := b.caches.workload(vllm)
-		return err == nil && seen != nil && live.Annotations[release.RecordAnnotation] == seen.Annotations[release.RecordAnnotation]
+		return err == nil && seen != nil && live.Annotations[record.RecordAnnotation] == seen.Annotations[record.RecordAnnotation]
 	})
 }
 
 // wish is what the record of default/vllm asks for.
-func (b *routedBed) wish() *release.Traffic {
+func (b *routedBed) wish() *record.Traffic {
 	b.t.Helper()
 	return b.look().Record.Release.Traffic
 }
 
 // Where the requests go is found by their objects: by the record's policy, and by the canary's where the record is gone.
 func TestCarried(t *testing.T) {
-	stable := routedPhase(t, release.Progressing, nil)
+	stable := routedPhase(t, record.Progressing, nil)
 	other := stable.DeepCopy()
 	other.Namespace = "other"
 	b := newRoutedBed(t, stable, 0)
@@ -252,8 +252,8 @@ func TestAddedPolicy(t *testing.T) {
 		want         string // the stable Service; empty: no traffic
 		bad          bool
 	}{
-		{"record", "what the record says holds", routedPhase(t, release.Progressing, nil), `{"stableService": "another", "httpRoutes": ["x"]}`, "vllm", false},
-		{"record without", "a release that routes nothing", inPhase(t, release.Progressing), withDrain, "", false},
+		{"record", "what the record says holds", routedPhase(t, record.Progressing, nil), `{"stableService": "another", "httpRoutes": ["x"]}`, "vllm", false},
+		{"record without", "a release that routes nothing", inPhase(t, record.Progressing), withDrain, "", false},
 		{"no record", "somebody removed it", unrecorded(), withDrain, "vllm", false},
 		{"neither", "a canary that was never routed to", unrecorded(), "", "", false},
 		{"edited", "what can't be read must not be guessed", unrecorded(), "{", "", true},
@@ -261,14 +261,14 @@ func TestAddedPolicy(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			canary := routedCanary(t, tc.stable)
-			canary.Annotations[release.TrafficAnnotation] = tc.annotation
+			canary.Annotations[record.TrafficAnnotation] = tc.annotation
 			b := newBed(t, tc.stable, canary)
 			s, err := b.observer.observe(vllm)
 			if (err != nil) != tc.bad {
 				t.Fatalf("%s: %v", tc.reason, err)
 			}
 			if tc.bad {
-				says(t, err, release.TrafficAnnotation, canary.Name)
+				says(t, err, record.TrafficAnnotation, canary.Name)
 				return
 			}
 			got := ""
@@ -289,7 +289,7 @@ func TestAddedPolicy(t *testing.T) {
 func TestOrphansGiveBack(t *testing.T) {
 	for _, held := range []bool{true, false} {
 		t.Run(fmt.Sprintf("held %t", held), func(t *testing.T) {
-			stable := routedPhase(t, release.Progressing, nil)
+			stable := routedPhase(t, record.Progressing, nil)
 			b := newRoutedBed(t, stable, 30)
 			if !held {
 				b.canary.Finalizers = nil
@@ -311,7 +311,7 @@ func TestOrphansGiveBack(t *testing.T) {
 // The workload is being deleted in the foreground, and a write on its routes is refused: a person must act, and the deletion
 // does not wait for that.
 func TestDeletionDoesNotWaitForRoutes(t *testing.T) {
-	stable := routedPhase(t, release.Progressing, nil)
+	stable := routedPhase(t, record.Progressing, nil)
 	stable.DeletionTimestamp = &metav1.Time{Time: noon}
 	b := newRoutedBed(t, stable, 30)
 	b.routes.PrependReactor("patch", "*", func(clienttesting.Action) (bool, runtime.Object, error) {

@@ -13,7 +13,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -58,13 +58,13 @@ func TestRouterRefuses(t *testing.T) {
 		want     pb.ErrorReason
 		but      []string // RPCs that have nothing against it
 	}{
-		{"no traffic policy", "r1", inPhase(t, release.Progressing), pb.ErrorReason_ERROR_REASON_UNSUPPORTED, nil},
-		{"another release", "r2", routedPhase(t, release.Progressing, nil), pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND, nil},
+		{"no traffic policy", "r1", inPhase(t, record.Progressing), pb.ErrorReason_ERROR_REASON_UNSUPPORTED, nil},
+		{"another release", "r2", routedPhase(t, record.Progressing, nil), pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND, nil},
 		{"no release", "r1", unrecorded(), pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND, nil},
-		{"no id", "", routedPhase(t, release.Progressing, nil), pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, nil},
+		{"no id", "", routedPhase(t, record.Progressing, nil), pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, nil},
 		// A host that cleans up, or that looks, is answered at any time.
-		{"rolled back", "r1", routedPhase(t, release.RollingBack, nil), pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, []string{"VerifyWeight", "Reset"}},
-		{"promoted", "r1", routedPhase(t, release.Promoted, nil), pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, []string{"VerifyWeight", "Reset"}},
+		{"rolled back", "r1", routedPhase(t, record.RollingBack, nil), pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, []string{"VerifyWeight", "Reset"}},
+		{"promoted", "r1", routedPhase(t, record.Promoted, nil), pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, []string{"VerifyWeight", "Reset"}},
 	} {
 		b := newBed(t, tc.workload)
 		b.run()
@@ -88,7 +88,7 @@ func TestRouterRefuses(t *testing.T) {
 }
 
 func TestRouterChecksRequests(t *testing.T) {
-	b := newBed(t, routedPhase(t, release.Progressing, nil))
+	b := newBed(t, routedPhase(t, record.Progressing, nil))
 	b.run()
 	b.eventually("the driver serves", b.Synced)
 	for _, share := range []int32{-1, 101} {
@@ -110,7 +110,7 @@ func TestRouterChecksRequests(t *testing.T) {
 
 // A wish is recorded once; the same again changes nothing.
 func TestRouterRecordsWishes(t *testing.T) {
-	b := newRoutedBed(t, routedPhase(t, release.Progressing, nil), 0).synced()
+	b := newRoutedBed(t, routedPhase(t, record.Progressing, nil), 0).synced()
 	both := func(call string) {
 		t.Helper()
 		before := len(b.writes())
@@ -144,22 +144,22 @@ func TestRouterRecordsWishes(t *testing.T) {
 func TestVerifyWeight(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
-		phase    release.Phase
+		phase    record.Phase
 		weight   int // in the route
 		ask      int32
 		verified bool
 		reason   string
 	}{
-		{"in force", release.Promoting, 30, 30, true, ""},
-		{"another", release.Promoting, 30, 50, false, "OtherWeight"},
-		{"none", release.Promoting, 30, 0, false, "OtherWeight"},
-		{"not there yet", release.Promoting, 10, 30, false, traffic.ReasonWriting},
-		{"on its way back", release.RollingBack, 30, 30, false, traffic.ReasonWriting},
-		{"back", release.RollingBack, 0, 0, true, ""},
-		{"back, asked for the old one", release.RollingBack, 0, 30, false, "ReleaseFinalized"},
+		{"in force", record.Promoting, 30, 30, true, ""},
+		{"another", record.Promoting, 30, 50, false, "OtherWeight"},
+		{"none", record.Promoting, 30, 0, false, "OtherWeight"},
+		{"not there yet", record.Promoting, 10, 30, false, traffic.ReasonWriting},
+		{"on its way back", record.RollingBack, 30, 30, false, traffic.ReasonWriting},
+		{"back", record.RollingBack, 0, 0, true, ""},
+		{"back, asked for the old one", record.RollingBack, 0, 30, false, "ReleaseFinalized"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			b := newRoutedBed(t, routedPhase(t, tc.phase, &release.Traffic{Weight: 30}), tc.weight)
+			b := newRoutedBed(t, routedPhase(t, tc.phase, &record.Traffic{Weight: 30}), tc.weight)
 			b.locks.readOnly = true // the loop would make it true
 			b.queue.ShutDown()
 			b.synced()
@@ -177,7 +177,7 @@ func TestVerifyWeight(t *testing.T) {
 // While a host waits for its weight, the release ends and another one begins that routes nothing: the wait ends with the
 // reason, and nobody looks for routes that there are none of.
 func TestWaitOutlivesRelease(t *testing.T) {
-	stable := routedPhase(t, release.Progressing, nil)
+	stable := routedPhase(t, record.Progressing, nil)
 	b := newRoutedBed(t, stable, 0).synced()
 	answer := make(chan error, 1)
 	go func() {
@@ -187,7 +187,7 @@ func TestWaitOutlivesRelease(t *testing.T) {
 		answer <- err
 	}()
 	b.eventually("the wish is recorded", func() bool { return b.wish() != nil })
-	next := inPhase(t, release.Progressing)
+	next := inPhase(t, record.Progressing)
 	if _, err := b.sets.LeaderworkersetV1().LeaderWorkerSets("default").Update(t.Context(), next, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func TestWaitOutlivesRelease(t *testing.T) {
 
 // A call that depends on whether the last release is over waits for the caches to tell.
 func TestNextReleaseWaitsForCaches(t *testing.T) {
-	b := newRoutedBed(t, routedPhase(t, release.RollingBack, nil), 0)
+	b := newRoutedBed(t, routedPhase(t, record.RollingBack, nil), 0)
 	b.run()
 	b.eventually("the driver serves", b.Synced)
 	b.awaitRead(t.Context(), vllm)
@@ -227,7 +227,7 @@ func TestWriteLimit(t *testing.T) {
 
 // Requests that were meant for one revision do not reach another.
 func TestRouterWantsTheRevision(t *testing.T) {
-	b := newRoutedBed(t, routedPhase(t, release.Progressing, nil), 0).synced()
+	b := newRoutedBed(t, routedPhase(t, record.Progressing, nil), 0).synced()
 	for call, do := range map[string]func() error{
 		"SetWeight": func() error {
 			_, err := b.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: vllmRef, ReleaseId: "r1", Weight: 50, UpdateRevision: "old"})

@@ -14,7 +14,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -129,7 +129,7 @@ func readAddedPolicy(s *seen) error {
 
 // trafficPolicyOn reads the traffic policy on an added workload, nil if there is none.
 func trafficPolicyOn(w *workload) (*traffic.Policy, probe.Drain, error) {
-	value := w.Annotations[release.TrafficAnnotation]
+	value := w.Annotations[record.TrafficAnnotation]
 	if value == "" {
 		return nil, probe.Drain{}, nil
 	}
@@ -145,7 +145,7 @@ func trafficPolicyOn(w *workload) (*traffic.Policy, probe.Drain, error) {
 	}
 	return nil, probe.Drain{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
 		"annotation %s of LeaderWorkerSet %s can't be trusted: %v. Restore it, or remove it once no route leads to that workload",
-		release.TrafficAnnotation, keyOf(w), err)
+		record.TrafficAnnotation, keyOf(w), err)
 }
 
 // setupOf describes the traffic of a release. The canary is the one that is there, or else the one that comes.
@@ -186,14 +186,14 @@ const unknownRevision = "none"
 
 func newSetupInPlace(stable *lws.LeaderWorkerSet, revisions [2]string, policy traffic.Policy, updated []string) traffic.Setup {
 	setup := traffic.NewSetupInPlace(stable, revisions[0], revisions[1], policy, updated)
-	setup.CanaryPin[release.ServingLabel] = release.Serving
+	setup.CanaryPin[record.ServingLabel] = record.Serving
 	return setup
 }
 
 func newSetup(stable *lws.LeaderWorkerSet, canary string, policy traffic.Policy, leaderLabels map[string]string) traffic.Setup {
 	setup := traffic.NewSetup(stable, canary, policy, leaderLabels)
 	// Leaders of groups that are not whole may be ready; only the driver knows.
-	setup.CanaryPin[release.ServingLabel] = release.Serving
+	setup.CanaryPin[record.ServingLabel] = record.Serving
 	return setup
 }
 
@@ -225,19 +225,19 @@ func indexTraffic(obj any) ([]string, error) {
 
 // recordedTraffic is the traffic policy in a workload's record, nil if there is none that can be read.
 func recordedTraffic(w *workload) *traffic.Policy {
-	value, ok := w.Annotations[release.RecordAnnotation]
+	value, ok := w.Annotations[record.RecordAnnotation]
 	if !ok {
 		return nil
 	}
-	record, err := release.DecodeRecord(value)
-	if err != nil || record.Release == nil {
+	rec, err := record.DecodeRecord(value)
+	if err != nil || rec.Release == nil {
 		return nil
 	}
-	message, err := record.Release.PolicyMessage()
+	message, err := rec.Release.PolicyMessage()
 	if err != nil || message.GetTraffic() == nil {
 		return nil
 	}
-	policy, _ := release.ParsePolicy(message)
+	policy, _ := record.ParsePolicy(message)
 	return policy.Traffic
 }
 
@@ -277,11 +277,11 @@ func (c *caches) releases(key types.NamespacedName) bool {
 	if w == nil {
 		return false
 	}
-	record, err := release.DecodeRecord(w.Annotations[release.RecordAnnotation])
-	if err != nil || record.Release == nil {
+	rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation])
+	if err != nil || rec.Release == nil {
 		return false
 	}
-	return record.Release.Phase.Unfinished() || len(c.added(key)) > 0
+	return rec.Release.Phase.Unfinished() || len(c.added(key)) > 0
 }
 
 // carrierChanged is called for every change of an object that may carry requests.

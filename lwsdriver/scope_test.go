@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 	lwsfake "sigs.k8s.io/lws/client-go/clientset/versioned/fake"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/fakes"
@@ -26,16 +26,16 @@ import (
 // drifted is an adopted workload whose hold somebody took off: a driver that may write puts it back.
 func drifted(t *testing.T, name string) *workload {
 	t.Helper()
-	value, err := (&release.Record{Saved: release.Native(release.Hold())}).Encode()
+	value, err := (&record.Record{Saved: record.Native(record.Hold())}).Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := &workload{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: "1",
-		Annotations: map[string]string{release.RecordAnnotation: value},
+		Annotations: map[string]string{record.RecordAnnotation: value},
 	}}
 	w.Spec.Replicas = ptr.To[int32](2)
-	w.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(release.Native(release.Hold()))
+	w.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Native(record.Hold()))
 	return w
 }
 

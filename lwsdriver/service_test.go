@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -36,7 +36,7 @@ func TestAwaitAnswersInTime(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				// LWS has recorded no revision of the template, so the state never settles.
-				b := newBed(t, inPhase(t, release.Progressing))
+				b := newBed(t, inPhase(t, record.Progressing))
 				defer b.queue.ShutDown()
 				defer b.events.broadcaster.Shutdown()
 				ctx := t.Context()

@@ -20,9 +20,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/lockstep-rollouts/lockstep/internal/informer"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/history"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
 )
 
 // historyPause is how long a history that can't be written is left alone. No release waits for it.
@@ -44,7 +44,7 @@ func viewSnapshot(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
-	v := &snapshotView{ObjectMeta: thinMeta(&cr.ObjectMeta), set: strings.Clone(cr.Labels[release.StableLabel]), entry: history.Read(cr)}
+	v := &snapshotView{ObjectMeta: thinMeta(&cr.ObjectMeta), set: strings.Clone(cr.Labels[record.StableLabel]), entry: history.Read(cr)}
 	if owner := metav1.GetControllerOf(cr); owner != nil {
 		v.owner = owner.UID
 	}
@@ -69,7 +69,7 @@ type pause struct {
 }
 
 func newSnapshots(core kubernetes.Interface, namespace string, changed func(types.NamespacedName)) (*snapshots, error) {
-	ours := func(o *metav1.ListOptions) { o.LabelSelector = release.RoleLabel + "=" + release.RoleSnapshot }
+	ours := func(o *metav1.ListOptions) { o.LabelSelector = record.RoleLabel + "=" + record.RoleSnapshot }
 	n := &snapshots{
 		informer: appsinformers.NewFilteredControllerRevisionInformer(core, namespace, 0, cache.Indexers{addedIndex: indexSnapshot}, ours),
 		paused:   map[types.NamespacedName]pause{},
@@ -157,7 +157,7 @@ func (n *snapshots) run(ctx context.Context, filled func()) { informer.Run(ctx, 
 
 // readHistory reads the workload's. A driver that only looks keeps none.
 func (o *observer) readHistory(s *seen) {
-	s.HistoryLimit, _ = release.HistoryLimit(s.stable.Annotations)
+	s.HistoryLimit, _ = record.HistoryLimit(s.stable.Annotations)
 	left, _ := o.snapshots.pausing(s.key, s.Now)
 	if s.HistoryUnread = o.asksNobody || left > 0 || !o.snapshots.informer.HasSynced(); s.HistoryUnread {
 		s.recheckAfter(left)

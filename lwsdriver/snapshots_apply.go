@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/history"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -56,7 +56,7 @@ func (a *applier) remember(ctx context.Context, s *seen, t plan.Remember) (bool,
 		if err != nil {
 			return false, err
 		}
-		got, err := client.Patch(ctx, have.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: release.FieldManager})
+		got, err := client.Patch(ctx, have.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: record.FieldManager})
 		if err != nil {
 			return false, fmt.Errorf("patch ControllerRevision %s/%s: %w", have.Namespace, have.Name, err)
 		}
@@ -70,7 +70,7 @@ func (a *applier) remember(ctx context.Context, s *seen, t plan.Remember) (bool,
 	if err != nil {
 		return false, err
 	}
-	got, err := client.Create(ctx, object, metav1.CreateOptions{FieldManager: release.FieldManager})
+	got, err := client.Create(ctx, object, metav1.CreateOptions{FieldManager: record.FieldManager})
 	if apierrors.IsAlreadyExists(err) {
 		// Another driver made it, or a request whose answer was lost.
 		if got, err = client.Get(ctx, object.Name, metav1.GetOptions{}); err == nil && !kept(got, s.stable) {
@@ -86,7 +86,7 @@ func (a *applier) remember(ctx context.Context, s *seen, t plan.Remember) (bool,
 
 // kept says whether a ControllerRevision is in the history of a workload.
 func kept(cr *appsv1.ControllerRevision, w *workload) bool {
-	return cr.Labels[release.RoleLabel] == release.RoleSnapshot && cr.Labels[release.StableLabel] == w.Name && metav1.IsControlledBy(cr, w)
+	return cr.Labels[record.RoleLabel] == record.RoleSnapshot && cr.Labels[record.StableLabel] == w.Name && metav1.IsControlledBy(cr, w)
 }
 
 // sawSnapshot waits until the cache has what was written, or something newer.
@@ -116,25 +116,25 @@ func (a *applier) forget(ctx context.Context, s *seen, t plan.Forget) (bool, err
 }
 
 // template is the one of a revision that is in the spec, or that LWS has.
-func (a *applier) template(ctx context.Context, s *seen, revision string) (release.Template, error) {
+func (a *applier) template(ctx context.Context, s *seen, revision string) (record.Template, error) {
 	if revision == s.Stable.Revision {
 		return specTemplate(s.stable), nil
 	}
 	view := a.caches.revisionNamed(s.stable, revision)
 	if view == nil {
-		return release.Template{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
+		return record.Template{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
 			"there is no ControllerRevision of LeaderWorkerSet %s for revision %s any more", s.key, revision)
 	}
 	cr, err := a.core.AppsV1().ControllerRevisions(view.Namespace).Get(ctx, view.Name, metav1.GetOptions{})
 	if err != nil {
-		return release.Template{}, fmt.Errorf("get ControllerRevision %s/%s: %w", view.Namespace, view.Name, err)
+		return record.Template{}, fmt.Errorf("get ControllerRevision %s/%s: %w", view.Namespace, view.Name, err)
 	}
 	return history.Decode(cr)
 }
 
 // specTemplate is the template in the spec.
-func specTemplate(w *workload) release.Template {
-	return release.Template{LeaderWorkerTemplate: w.Spec.LeaderWorkerTemplate, NetworkConfig: w.Spec.NetworkConfig}
+func specTemplate(w *workload) record.Template {
+	return record.Template{LeaderWorkerTemplate: w.Spec.LeaderWorkerTemplate, NetworkConfig: w.Spec.NetworkConfig}
 }
 
 // bringBack puts an older template into the spec. A workload that is not held would roll at once, so the same request holds
@@ -147,18 +147,18 @@ func (a *applier) bringBack(ctx context.Context, s *seen, t plan.BringBack) (boo
 	if sameTemplate(old, specTemplate(s.stable)) {
 		return false, nil // it is there, and LWS is about to record it
 	}
-	p := newPatch(s.stable, release.RecordAnnotation)
-	p.manager = release.UndoManager
+	p := newPatch(s.stable, record.RecordAnnotation)
+	p.manager = record.UndoManager
 	if t.Record != nil {
-		record := *t.Record
-		record.UID = s.stable.UID
-		value, err := record.Encode()
+		rec := *t.Record
+		rec.UID = s.stable.UID
+		value, err := rec.Encode()
 		if err != nil {
 			return false, err
 		}
-		p.annotate(release.RecordAnnotation, value)
+		p.annotate(record.RecordAnnotation, value)
 		p.takeNotes()
-		if hold := release.Hold(); !release.SameRolling(hold, s.Stable.Rolling) {
+		if hold := record.Hold(); !record.SameRolling(hold, s.Stable.Rolling) {
 			p.rolling(hold)
 		}
 	}
@@ -167,18 +167,18 @@ func (a *applier) bringBack(ctx context.Context, s *seen, t plan.BringBack) (boo
 }
 
 // oldTemplate is the template of a revision from the history, or from LWS as long as that has it.
-func (a *applier) oldTemplate(ctx context.Context, s *seen, revision string) (release.Template, error) {
+func (a *applier) oldTemplate(ctx context.Context, s *seen, revision string) (record.Template, error) {
 	v := a.snapshots.find(s.stable, revision)
 	if v == nil {
 		return a.template(ctx, s, revision)
 	}
 	cr, err := a.core.AppsV1().ControllerRevisions(v.Namespace).Get(ctx, v.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return release.Template{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
+		return record.Template{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
 			"ControllerRevision %s/%s with revision %s of LeaderWorkerSet %s was deleted a moment ago", v.Namespace, v.Name, revision, s.key)
 	}
 	if err != nil {
-		return release.Template{}, fmt.Errorf("get ControllerRevision %s/%s: %w", v.Namespace, v.Name, err)
+		return record.Template{}, fmt.Errorf("get ControllerRevision %s/%s: %w", v.Namespace, v.Name, err)
 	}
 	t, err := history.Template(cr)
 	if err != nil {

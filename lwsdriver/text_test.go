@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -38,7 +38,7 @@ func TestShorten(t *testing.T) {
 
 // The API server refuses an event whose note is too long, and nobody would hear of it.
 func TestNoteFitsAnEvent(t *testing.T) {
-	b := newBed(t, inPhase(t, release.Progressing))
+	b := newBed(t, inPhase(t, record.Progressing))
 	recorder := events.NewFakeRecorder(1)
 	b.events.recorder = recorder
 	b.announce(b.look(), plan.Decision{State: pb.State_STATE_FAILED, Message: strings.Repeat("é", 2000)})

@@ -7,7 +7,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -40,7 +40,7 @@ func checkUpgrade(req *pb.UpgradeBatchRequest) error {
 			bad = append(bad, drivererr.FieldViolation{Field: "batch", Description: fmt.Sprintf("%d is negative; batches count from 0", t.Batch)})
 		}
 	case *pb.UpgradeBatchRequest_Groups:
-		if _, err := release.ParseQuantity(t.Groups); err != nil {
+		if _, err := record.ParseQuantity(t.Groups); err != nil {
 			bad = append(bad, drivererr.FieldViolation{Field: "groups", Description: err.Error()})
 		}
 	default:

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -69,7 +69,7 @@ func underHold(w *workload) bool {
 	if w == nil {
 		return false
 	}
-	_, recorded := w.Annotations[release.RecordAnnotation]
+	_, recorded := w.Annotations[record.RecordAnnotation]
 	_, added := addedTo(w)
 	return recorded && !added
 }

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -103,7 +103,7 @@ func TestWatchWorkloads(t *testing.T) {
 	}
 	step("what is held comes first", func() error { return nil }, "here", "there", "synced")
 	step("a record that can't be read is shown, not left out", edit("there", func(w *workload) {
-		w.Annotations[release.RecordAnnotation] = "{"
+		w.Annotations[record.RecordAnnotation] = "{"
 	}), "there failed (RecordInvalid)")
 	step("what was given back is not held", edit("here", func(w *workload) { w.Annotations = nil }), "here gone")
 	step("what was never held is nobody's business", func() error {

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/argo"
 )
@@ -142,7 +142,7 @@ func adoptedWorkloads(ctx context.Context, client metadata.Interface, namespace 
 	}
 	var keys []types.NamespacedName
 	for i := range list.Items {
-		if _, ok := list.Items[i].Annotations[release.RecordAnnotation]; ok {
+		if _, ok := list.Items[i].Annotations[record.RecordAnnotation]; ok {
 			keys = append(keys, types.NamespacedName{Namespace: list.Items[i].Namespace, Name: list.Items[i].Name})
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
 )
 
@@ -27,7 +27,7 @@ func TestDebugReplay(t *testing.T) {
 	}
 	o := plan.Observation{
 		Now:    time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC),
-		Stable: plan.Workload{Name: "vllm", Replicas: 1, Size: 1, Rolling: release.Hold()}, Record: &release.Record{Saved: release.Native(release.Hold())},
+		Stable: plan.Workload{Name: "vllm", Replicas: 1, Size: 1, Rolling: record.Hold()}, Record: &record.Record{Saved: record.Native(record.Hold())},
 	}
 	o.Key.Namespace, o.Key.Name = "default", "vllm"
 	var recording bytes.Buffer

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/picture"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/forecast"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -138,7 +138,7 @@ func (f *planFlags) planFile(o *options, args []string, policy *pb.ReleasePolicy
 			return usageErrorf("%s: %w", m.name, err)
 		}
 	} else {
-		parsed, bad := release.ParsePolicy(policy)
+		parsed, bad := record.ParsePolicy(policy)
 		if len(bad) > 0 {
 			return usageErrorf("%s: %s", bad[0].Field, bad[0].Description)
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/sarif"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight/manifests"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -153,10 +153,10 @@ func (f *preflightFlags) inFiles(o *options, args []string, policy *pb.ReleasePo
 	if err != nil {
 		return usageErrorf("%w", err)
 	}
-	var parsed release.Policy
+	var parsed record.Policy
 	if policy != nil {
-		var bad []release.Violation
-		if parsed, bad = release.ParsePolicy(policy); len(bad) > 0 {
+		var bad []record.Violation
+		if parsed, bad = record.ParsePolicy(policy); len(bad) > 0 {
 			return usageErrorf("%s: %s", bad[0].Field, bad[0].Description)
 		}
 	}

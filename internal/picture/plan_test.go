@@ -18,7 +18,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/forecast"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -28,7 +28,7 @@ func planned(t *testing.T, style pb.Style, startup time.Duration, batches ...str
 	if style != pb.Style_STYLE_PARTITION {
 		p.Traffic = &pb.TrafficPolicy{StableService: "vllm-leader", HttpRoutes: []string{"vllm"}}
 	}
-	policy, bad := release.ParsePolicy(p)
+	policy, bad := record.ParsePolicy(p)
 	if len(bad) > 0 {
 		t.Fatal(bad)
 	}

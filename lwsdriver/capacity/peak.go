@@ -7,7 +7,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/native"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -19,7 +19,7 @@ type Peak struct {
 }
 
 // PeakOf is the peak of a release of so many replicas under the user's own rolling update configuration.
-func PeakOf(policy release.Policy, own lws.RollingUpdateConfiguration, replicas int) Peak {
+func PeakOf(policy record.Policy, own lws.RollingUpdateConfiguration, replicas int) Peak {
 	p := Peak{Surge: native.LimitsOf(own, replicas).MaxSurge}
 	switch policy.Style {
 	case pb.Style_STYLE_CANARY:

@@ -14,7 +14,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // Object is the PodDisruptionBudget that the planner wants for a workload.
@@ -24,7 +24,7 @@ func Object(stable *lws.LeaderWorkerSet, b plan.Budget) *policyv1.PodDisruptionB
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: stable.Namespace, Name: b.Name,
-			Labels:          map[string]string{release.RoleLabel: release.RoleBudget, release.StableLabel: stable.Name},
+			Labels:          map[string]string{record.RoleLabel: record.RoleBudget, record.StableLabel: stable.Name},
 			OwnerReferences: []metav1.OwnerReference{*owner},
 		},
 		Spec: specOf(b),
@@ -72,5 +72,5 @@ func Read(o *policyv1.PodDisruptionBudget) plan.Budget {
 
 // Ours says whether the driver made the budget.
 func Ours(o *policyv1.PodDisruptionBudget) bool {
-	return o.Labels[release.RoleLabel] == release.RoleBudget
+	return o.Labels[record.RoleLabel] == record.RoleBudget
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/native"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -25,7 +25,7 @@ type Input struct {
 	// Old and New are the templates of the groups before and after.
 	Old, New lws.LeaderWorkerTemplate
 	// Policy is the release's. Not used by [Native].
-	Policy release.Policy
+	Policy record.Policy
 	// Startup is how long a group takes from its creation until it is ready. Zero: nobody knows.
 	Startup time.Duration
 	// StatefulSetMaxUnavailable: the cluster has the feature gate MaxUnavailableStatefulSet.

@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -36,7 +36,7 @@ func rolling(unavailable, surge string) lws.RollingUpdateConfiguration {
 // input is a release of 4 groups that start in 10 minutes.
 func input(t *testing.T, p *pb.ReleasePolicy) Input {
 	t.Helper()
-	policy, bad := release.ParsePolicy(p)
+	policy, bad := record.ParsePolicy(p)
 	if len(bad) > 0 {
 		t.Fatal(bad)
 	}

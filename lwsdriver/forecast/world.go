@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/native"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // The revisions, and the names of the two workloads. Any would do.
@@ -24,7 +24,7 @@ const (
 // world is the cluster, as far as it matters to the planner.
 type world struct {
 	in     Input
-	policy release.Policy
+	policy record.Policy
 
 	// now is the time since the release began.
 	now time.Duration
@@ -32,12 +32,12 @@ type world struct {
 	waves  int
 	stable *native.Set
 	name   string // of stable
-	record release.Record
+	record record.Record
 	road   road
 
 	// canary is the workload that the release added. Nil: there is none.
 	canary         *native.Set
-	target         *release.Target
+	target         *record.Target
 	held, deleting bool
 
 	// due is when a group becomes ready, since when it has been.
@@ -53,7 +53,7 @@ var epoch = time.Unix(1<<30, 0).UTC()
 func newWorld(in Input) *world {
 	w := &world{
 		in: in, policy: in.Policy, due: map[*native.Group]time.Duration{}, since: map[*native.Group]time.Duration{},
-		serving: map[*native.Group]bool{}, stable: native.NewSet(in.Replicas, release.Hold(), oldRevision), name: stableName,
+		serving: map[*native.Group]bool{}, stable: native.NewSet(in.Replicas, record.Hold(), oldRevision), name: stableName,
 	}
 	w.policy.RolloutID, w.policy.GroupBudget = "", false // neither moves a group
 	w.stable.Parallel = in.StatefulSetMaxUnavailable
@@ -61,8 +61,8 @@ func newWorld(in Input) *world {
 		w.since[g] = -24 * time.Hour
 	}
 	w.stable.Template = newRevision
-	w.record = release.Record{Version: 1, Saved: in.Rolling, Release: &release.Release{
-		ID: releaseID, StableRevision: oldRevision, UpdateRevision: newRevision, Phase: release.Progressing, StartedAt: w.time(), PhaseAt: w.time(),
+	w.record = record.Record{Version: 1, Saved: in.Rolling, Release: &record.Release{
+		ID: releaseID, StableRevision: oldRevision, UpdateRevision: newRevision, Phase: record.Progressing, StartedAt: w.time(), PhaseAt: w.time(),
 	}}
 	return w
 }
@@ -167,7 +167,7 @@ func (w *world) apply(action plan.Action) error {
 	case plan.SetStable:
 		w.applyStable(a)
 	case plan.CreateCanary:
-		w.canary = native.NewSet(0, release.Native(release.Hold()), newRevision)
+		w.canary = native.NewSet(0, record.Native(record.Hold()), newRevision)
 		w.canary.Replicas, w.held, w.deleting, w.target = a.Replicas, true, false, a.Target
 	case plan.ScaleCanary:
 		w.canary.Replicas = a.Replicas
@@ -197,7 +197,7 @@ func (w *world) apply(action plan.Action) error {
 	case plan.HandOver:
 		// The object that it takes the place of has no groups, and is gone at once.
 		w.stable, w.name, w.record, w.canary, w.target = w.canary, a.Name, a.Record, nil, nil
-		w.stable.Rolling = release.Hold()
+		w.stable.Rolling = record.Hold()
 	default:
 		return fmt.Errorf("the forecast does not know the action %q", action)
 	}
@@ -213,7 +213,7 @@ func (w *world) applyStable(a plan.SetStable) {
 	w.stable.Rolling = a.Rolling
 	w.stable.Rolling.Partition = ptr.To(ptr.Deref(a.Rolling.Partition, 0))
 	if a.SaveTemplate {
-		w.record.Release.StableTemplate = &release.Template{}
+		w.record.Release.StableTemplate = &record.Template{}
 	}
 	if a.RestoreTemplate {
 		w.stable.Template = oldRevision

@@ -8,7 +8,7 @@ import (
 
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -21,7 +21,7 @@ type Action interface {
 // SetStable writes the record and the rolling update configuration of the user's workload in one request, so that the
 // intent and its first effect can't be torn apart.
 type SetStable struct {
-	Record  release.Record
+	Record  record.Record
 	Rolling lws.RollingUpdateConfiguration
 	// SaveTemplate adds the stable revision's template to the record, in the same request.
 	SaveTemplate bool
@@ -46,7 +46,7 @@ type CreateCanary struct {
 	Name     string
 	Revision string
 	Replicas int
-	Target   *release.Target
+	Target   *record.Target
 }
 
 // RepairCanary puts back the template of an added workload that somebody edited.
@@ -56,7 +56,7 @@ type RepairCanary struct{ Name string }
 type ScaleCanary struct {
 	Name     string
 	Replicas int
-	Target   *release.Target
+	Target   *record.Target
 }
 
 // LetGo removes our finalizer from an added workload.

@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // The host. Each is one RPC, by the rules of SPEC.md; what the service would refuse does nothing.
@@ -25,37 +25,37 @@ func (c *cluster) initialize() {
 		return
 	case len(c.stable.revisions()) > 1 || c.stable.revision() == "":
 		return
-	case !release.SameRolling(c.stable.rolling, c.set):
+	case !record.SameRolling(c.stable.rolling, c.set):
 		return // Adopt repairs the hold first.
 	}
-	record := release.Record{Version: 1, Saved: c.stable.rolling}
+	rec := record.Record{Version: 1, Saved: c.stable.rolling}
 	if c.record != nil {
-		record.Saved, record.Workload = c.record.Saved, c.record.Workload
+		rec.Saved, rec.Workload = c.record.Saved, c.record.Workload
 	}
 	from := c.stable.leaders.current
 	if all := c.stable.revisions(); len(all) == 1 {
 		from = all[0]
 	}
-	record.Release = &release.Release{
-		ID: "r", Phase: release.Progressing, StableRevision: from, UpdateRevision: c.stable.revision(),
+	rec.Release = &record.Release{
+		ID: "r", Phase: record.Progressing, StableRevision: from, UpdateRevision: c.stable.revision(),
 		StartedAt: c.now, PhaseAt: c.now,
 	}
 	if from == c.stable.template {
-		record.Release.Phase = release.Nothing
+		rec.Release.Phase = record.Nothing
 	}
 	c.note("host: initialize %s -> %s", from, c.stable.template)
-	c.record, c.asked, c.mixed = &record, nil, false
-	c.stable.rolling, c.set = release.Hold(), release.Hold()
+	c.record, c.asked, c.mixed = &rec, nil, false
+	c.stable.rolling, c.set = record.Hold(), record.Hold()
 	c.touch(c.stable)
 }
 
 // upgrade asks for a batch. A target that would not raise what is planned changes nothing.
 func (c *cluster) upgrade(groups string) {
-	if c.phase() != release.Progressing || c.record.Release.UpdateRevision != c.stable.template {
+	if c.phase() != record.Progressing || c.record.Release.UpdateRevision != c.stable.template {
 		return
 	}
 	c.now = c.now.Add(time.Millisecond) // No two requests come at one instant.
-	next := &release.Target{Groups: groups, At: c.now}
+	next := &record.Target{Groups: groups, At: c.now}
 	planned, err := next.Planned(c.stable.replicas)
 	if err != nil {
 		c.fail("%v", err)
@@ -78,7 +78,7 @@ func (c *cluster) request(i Intent) {
 	switch a := d.Action.(type) {
 	case nil:
 	case SetStable:
-		if release.SameRolling(a.Rolling, c.stable.rolling) && a.Record.Release.Phase == c.phase() {
+		if record.SameRolling(a.Rolling, c.stable.rolling) && a.Record.Release.Phase == c.phase() {
 			c.record = &a.Record // nothing else is written
 			c.touch(c.stable)
 			return
@@ -89,16 +89,16 @@ func (c *cluster) request(i Intent) {
 	}
 }
 
-func (c *cluster) finalize(intent release.Phase) {
-	back := intent == release.RollingBack && (c.phase() == release.Promoting || c.phase() == release.Standby)
-	if c.phase() != release.Progressing && !back || c.record.Release.UpdateRevision == "" {
+func (c *cluster) finalize(intent record.Phase) {
+	back := intent == record.RollingBack && (c.phase() == record.Promoting || c.phase() == record.Standby)
+	if c.phase() != record.Progressing && !back || c.record.Release.UpdateRevision == "" {
 		return
 	}
-	if !release.SameRolling(c.stable.rolling, c.set) {
+	if !record.SameRolling(c.stable.rolling, c.set) {
 		return // The hold is repaired first, or what the user wrote could not be told from what the driver set.
 	}
 	var i Intent = RollBack{ReleaseID: c.record.Release.ID}
-	if intent == release.Promoting {
+	if intent == record.Promoting {
 		if c.record.Release.UpdateRevision != c.stable.revision() {
 			return
 		}
@@ -115,7 +115,7 @@ func (c *cluster) scale(replicas int) {
 		return // what is done to an object that is about to go is lost with it
 	}
 	c.note("user: scale to %d", replicas)
-	if c.owed = replicas; c.phase() == release.Adopting {
+	if c.owed = replicas; c.phase() == record.Adopting {
 		c.owed = -1
 	}
 	c.stable.replicas, c.disturbed = replicas, true
@@ -124,14 +124,14 @@ func (c *cluster) scale(replicas int) {
 
 // edit changes the template, and the admission policy puts the hold into the same request.
 func (c *cluster) edit(template string) {
-	known := release.SameRolling(c.stable.rolling, c.set) || release.SameRolling(c.stable.rolling, release.Hold())
+	known := record.SameRolling(c.stable.rolling, c.set) || record.SameRolling(c.stable.rolling, record.Hold())
 	if c.next != nil || template == c.stable.template || (c.admission && !known) {
 		return // The admission policy would overwrite what the user wrote before the driver saw it.
 	}
 	c.note("user: template %s", template)
 	c.stable.template = template
 	if c.record != nil && c.admission {
-		c.stable.rolling.Partition, c.stable.rolling.MaxSurge = release.Hold().Partition, intstr.FromInt32(0)
+		c.stable.rolling.Partition, c.stable.rolling.MaxSurge = record.Hold().Partition, intstr.FromInt32(0)
 		if c.stable.maxUnavailable() == 0 {
 			c.stable.rolling.MaxUnavailable = one()
 		}
@@ -149,14 +149,14 @@ func (c *cluster) edit(template string) {
 // happens only where the driver's own is in force, since two edits between two looks can't be told apart.
 func (c *cluster) pace() {
 	s := c.stable
-	if !release.SameRolling(s.rolling, c.set) || c.next != nil {
+	if !record.SameRolling(s.rolling, c.set) || c.next != nil {
 		return
 	}
 	next := c.drawRolling(rapid.SampledFrom([]int{0, 0, 2}).Draw(c.t, "partition"), "edited")
 	if whole := rapid.Bool().Draw(c.t, "whole manifest"); !whole {
 		next.Partition, next.MaxSurge = s.rolling.Partition, s.rolling.MaxSurge
 	}
-	if c.rolls() && ptr.Deref(s.rolling.Partition, 0) == *release.Hold().Partition {
+	if c.rolls() && ptr.Deref(s.rolling.Partition, 0) == *record.Hold().Partition {
 		// Before the promotion's first write nothing but the partition tells what had been set.
 		next.Partition = s.rolling.Partition
 	}
@@ -190,12 +190,12 @@ func (c *cluster) meddle(how string) {
 	c.note("user: %s %s", how, s.name)
 	switch how {
 	case "scale up":
-		if c.phase() == release.Adopting {
+		if c.phase() == record.Adopting {
 			c.owed = -1 // the hand-over may come first
 		}
 		s.replicas += 2
 	case "scale to 0":
-		if c.phase() == release.Adopting {
+		if c.phase() == record.Adopting {
 			c.owed = -1
 		}
 		s.replicas = 0
@@ -244,7 +244,7 @@ func (c *cluster) harm(how string) {
 // heal repairs groups that are ruined, but for those at a revision that is on its way out: they go without.
 func (c *cluster) heal() {
 	for i, r := range c.stable.ruined {
-		if p := c.phase(); (p == release.Returning || p == release.RollingBack) && r.at != c.record.Release.StableRevision {
+		if p := c.phase(); (p == record.Returning || p == record.RollingBack) && r.at != c.record.Release.StableRevision {
 			continue
 		}
 		c.note("somebody repairs group %d at %s", i, r.at)

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -25,7 +25,7 @@ import (
 // template in the spec of the user's workload was edited since, it gets that one too, which waits under the hold.
 type HandOver struct {
 	Name   string
-	Record release.Record
+	Record record.Record
 }
 
 // DeleteStable asks for the deletion of the user's workload, which has no groups any more and nothing that is its own.
@@ -59,7 +59,7 @@ func (o Observation) adopts() bool { return o.switches() && o.Policy.Adopt }
 
 // adopting says whether there is no way back any more.
 func (o Observation) adopting() bool {
-	return o.release() != nil && o.Record.Release.Phase == release.Adopting
+	return o.release() != nil && o.Record.Release.Phase == record.Adopting
 }
 
 // emptied says whether nothing is left of the user's own groups.
@@ -89,11 +89,11 @@ func (o Observation) untouched() bool { return o.adopts() && len(o.strayed()) ==
 // standDown is the way back of a promotion that has not touched the user's own groups, when their template is back.
 func standDown(o Observation) Decision {
 	const why = "the stable template is back while its groups stand by: roll back"
-	next := moved(o, func(r *release.Release) { r.Phase = release.RollingBack })
+	next := moved(o, func(r *record.Release) { r.Phase = record.RollingBack })
 	next.Saved = Saved(o)
 	return Decision{
 		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateReturned, Message: why,
-		Action: SetStable{Record: next, Rolling: release.Hold(), Why: why},
+		Action: SetStable{Record: next, Rolling: record.Hold(), Why: why},
 	}
 }
 
@@ -103,11 +103,11 @@ func standBy(o Observation) Decision {
 	d := Decision{State: pb.State_STATE_PROMOTING, Reason: ReasonScaleDownDelay}
 	until := r.PhaseAt.Add(o.Policy.ScaleDownDelay)
 	switch left := until.Sub(o.Now); {
-	case r.Phase == release.Promoting && o.Policy.ScaleDownDelay > 0:
+	case r.Phase == record.Promoting && o.Policy.ScaleDownDelay > 0:
 		d.Message = fmt.Sprintf("%s has the requests; the groups of %s stand by for %s", c.Name, o.Stable.Name, o.Policy.ScaleDownDelay)
-		next := moved(o, func(r *release.Release) { r.Phase = release.Standby })
-		d.Action = SetStable{Record: next, Rolling: release.Hold(), Why: d.Message}
-	case r.Phase == release.Standby && left > 0:
+		next := moved(o, func(r *record.Release) { r.Phase = record.Standby })
+		d.Action = SetStable{Record: next, Rolling: record.Hold(), Why: d.Message}
+	case r.Phase == record.Standby && left > 0:
 		d.Recheck = left
 		d.Message = fmt.Sprintf("%s has the requests; the groups of %s stand by until %s, and a rollback returns the requests to them",
 			c.Name, o.Stable.Name, until.UTC().Format("15:04:05 MST"))
@@ -115,10 +115,10 @@ func standBy(o Observation) Decision {
 		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(*c)
 	default:
 		d.Reason, d.Message = ReasonHandingOver, "adopt "+c.Name
-		next := moved(o, func(r *release.Release) {
-			r.Phase, r.Successor, r.Groups = release.Adopting, c.Name, o.Stable.Replicas
+		next := moved(o, func(r *record.Release) {
+			r.Phase, r.Successor, r.Groups = record.Adopting, c.Name, o.Stable.Replicas
 		})
-		d.Action = SetStable{Record: next, Rolling: release.Hold(), Why: d.Message}
+		d.Action = SetStable{Record: next, Rolling: record.Hold(), Why: d.Message}
 	}
 	return d
 }
@@ -198,9 +198,9 @@ func recall(o Observation) Decision {
 		}
 	}
 	why := fmt.Sprintf("%s is gone or going, and was to be adopted: bring the groups of %s back", o.Record.Release.Successor, o.Stable.Name)
-	next := moved(o, func(r *release.Release) { r.Phase, r.Successor, r.Groups = release.Promoting, "", 0 })
+	next := moved(o, func(r *record.Release) { r.Phase, r.Successor, r.Groups = record.Promoting, "", 0 })
 	next.Saved = Saved(o)
-	a := SetStable{Record: next, Rolling: release.Hold(), Why: why}
+	a := SetStable{Record: next, Rolling: record.Hold(), Why: why}
 	if n := o.Record.Release.Groups; o.Stable.Replicas == 0 && n > 0 {
 		a.Replicas = &n
 	}
@@ -222,7 +222,7 @@ func empty(o Observation) Decision {
 	}
 	d := Decision{State: state, Reason: ReasonScalingDown, Message: fmt.Sprintf("%d groups of %s are going", o.Stable.existing(), o.Stable.Name)}
 	if o.Stable.Replicas > 0 {
-		a := SetStable{Record: *o.Record, Rolling: release.Hold(), Replicas: ptr.To(0), Why: "scale " + o.Stable.Name + " to 0 groups"}
+		a := SetStable{Record: *o.Record, Rolling: record.Hold(), Replicas: ptr.To(0), Why: "scale " + o.Stable.Name + " to 0 groups"}
 		a.Record.Saved = Saved(o)
 		d.Action = a
 	}
@@ -276,11 +276,11 @@ func handOver(o Observation, c Workload, state pb.State) Decision {
 }
 
 // successorRecord is what the successor remembers: that this release was promoted, and what is its user's.
-func successorRecord(o Observation) release.Record {
-	next := moved(o, func(r *release.Release) {
-		r.Phase, r.Successor, r.Groups = release.Promoted, "", 0
+func successorRecord(o Observation) record.Record {
+	next := moved(o, func(r *record.Release) {
+		r.Phase, r.Successor, r.Groups = record.Promoted, "", 0
 		r.Target, r.Traffic, r.StableTemplate = nil, nil, nil
-		r.Set = ptr.To(release.Hold())
+		r.Set = ptr.To(record.Hold())
 	})
 	next.Saved, next.Workload, next.Succeeds, next.UID = Saved(o), o.knownAs(), o.Stable.Name, ""
 	return next
@@ -334,21 +334,21 @@ func checkAdoptionStep(o Observation, a SetStable) error {
 	}
 	before := o.Record.Release.Phase
 	switch r.Phase {
-	case release.Standby, release.Adopting:
-		if !o.adopts() || before != r.Phase && before != release.Promoting && before != release.Standby {
+	case record.Standby, record.Adopting:
+		if !o.adopts() || before != r.Phase && before != record.Promoting && before != record.Standby {
 			return fmt.Errorf("an adoption begins in phase %q", before)
 		}
 	default:
 	}
 	switch {
-	case r.Phase == release.Adopting && before != release.Adopting && o.Traffic != nil && o.Stable.Replicas > 0:
+	case r.Phase == record.Adopting && before != record.Adopting && o.Traffic != nil && o.Stable.Replicas > 0:
 		if v := o.Traffic.Look(prepared()); v.Weight != 100 {
 			return fmt.Errorf("a second set is adopted that gets %d %% of the requests", v.Weight)
 		}
 	case a.Replicas == nil:
 	case *a.Replicas == 0 && !o.carries(ptr.Deref(o.canary(), Workload{})):
 		return errors.New("groups go while their successors are not ready")
-	case before != release.Adopting || *a.Replicas != 0 && r.Phase != release.Promoting:
+	case before != record.Adopting || *a.Replicas != 0 && r.Phase != record.Promoting:
 		return fmt.Errorf("the workload is scaled to %d groups in phase %q", *a.Replicas, r.Phase)
 	case *a.Replicas == 0 && o.Traffic != nil:
 		if v := o.Traffic.Look(returned()); v.Drift || !v.Withdrawn || v.Weight > 0 {

@@ -12,7 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -22,7 +22,7 @@ const passedPin = "passed"
 // successor is a second set that was handed over, while the object that it takes the place of is still there.
 type successor struct {
 	set     *set
-	record  *release.Record
+	record  *record.Record
 	history []Entry
 	edited  bool // somebody edited its template when nothing was left to compare it with
 }
@@ -42,7 +42,7 @@ func (c *cluster) applyAdoption(action Action, versions map[string]int) bool {
 	switch a := action.(type) {
 	case PassHistory:
 		i := slices.IndexFunc(c.history, func(e Entry) bool { return e.Revision == a.Revision })
-		if i < 0 || c.phase() != release.Adopting || c.next != nil {
+		if i < 0 || c.phase() != record.Adopting || c.next != nil {
 			return false // it has another owner since
 		}
 		c.passed = append(c.passed, c.history[i])
@@ -55,11 +55,11 @@ func (c *cluster) applyAdoption(action Action, versions map[string]int) bool {
 		}
 		s := c.added[i]
 		c.checkHandOver(s)
-		record, edited := a.Record, s.template != s.made && s.carries != c.stable.template
-		s.carries, s.made, s.held, s.target, s.rolling, s.template = "", "", false, nil, release.Hold(), c.stable.template
+		rec, edited := a.Record, s.template != s.made && s.carries != c.stable.template
+		s.carries, s.made, s.held, s.target, s.rolling, s.template = "", "", false, nil, record.Hold(), c.stable.template
 		c.touch(s)
 		c.added = slices.Delete(c.added, i, i+1)
-		c.next = &successor{set: s, record: &record, history: c.passed, edited: edited}
+		c.next = &successor{set: s, record: &rec, history: c.passed, edited: edited}
 		c.passed = nil
 		if versions[c.stable.name] != c.stable.version {
 			c.wish, c.owed = a.Record.Saved, -1 // what is done to the old object while the request is on its way is lost with it
@@ -70,7 +70,7 @@ func (c *cluster) applyAdoption(action Action, versions map[string]int) bool {
 			return false
 		}
 		c.disturbed, c.mixed, c.restarts, c.adopted = true, c.next.edited, map[int]restarts{}, c.adopted+1
-		c.stable, c.record, c.history, c.set, c.next = c.next.set, c.next.record, c.next.history, release.Hold(), nil
+		c.stable, c.record, c.history, c.set, c.next = c.next.set, c.next.record, c.next.history, record.Hold(), nil
 		c.pending = nil // it was about the object that is gone, or an entry that has changed since
 		return true
 	}
@@ -138,7 +138,7 @@ func (total *tally) adoption(c *cluster, template string) {
 	promoted := rapid.IntRange(0, 12).Draw(c.t, "promoted after")
 	for i := range rapid.IntRange(0, 60).Draw(c.t, "steps") {
 		if i == promoted {
-			c.finalize(release.Promoting)
+			c.finalize(record.Promoting)
 		}
 		if rapid.IntRange(0, 9).Draw(c.t, "calm") < 8 {
 			c.pass()
@@ -150,7 +150,7 @@ func (total *tally) adoption(c *cluster, template string) {
 	phase := c.phase()
 	total.ends["left in "+string(phase)]++
 	c.settle()
-	c.finalize(rapid.SampledFrom([]release.Phase{release.Promoting, release.Promoting, release.RollingBack}).Draw(c.t, "end"))
+	c.finalize(rapid.SampledFrom([]record.Phase{record.Promoting, record.Promoting, record.RollingBack}).Draw(c.t, "end"))
 	d := c.settle()
 	if d.Reason == ReasonMixedRevisions {
 		c.edit(c.record.Release.StableRevision)

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // On the way back natively LWS counts a group that is broken at the revision it leaves against maxUnavailable, and takes no
@@ -34,7 +34,7 @@ func (o Observation) inTheWay(stuck bool) *Group {
 // user's, where there are none.
 func (o Observation) around(pace rolling) rolling {
 	r := o.release()
-	if r.Phase != release.Returning || o.Stable.Revision != r.StableRevision {
+	if r.Phase != record.Returning || o.Stable.Revision != r.StableRevision {
 		return pace
 	}
 	broken, serving := 0, make([]bool, o.Stable.Replicas)
@@ -53,7 +53,7 @@ func (o Observation) around(pace rolling) rolling {
 	switch {
 	case broken == 0:
 		return pace
-	case moves && r.Set != nil && !release.SameRolling(*r.Set, release.Hold()):
+	case moves && r.Set != nil && !record.SameRolling(*r.Set, record.Hold()):
 		return *r.Set // no further, until what was taken is back
 	case moves:
 		return pace

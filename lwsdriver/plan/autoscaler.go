@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -85,7 +85,7 @@ func tendAutoscalers(o Observation, state pb.State) *Decision {
 			}
 		}
 	}
-	if before := o.release().Phase == release.Progressing || o.growing(); !hold || !before {
+	if before := o.release().Phase == record.Progressing || o.growing(); !hold || !before {
 		return nil
 	}
 	return awaitAutoscalers(o, state)
@@ -185,7 +185,7 @@ func checkAutoscalers(o Observation, action Action) error {
 
 // checkQuiet: there is no second set, and no request for it, while something scales the first by its load.
 func checkQuiet(o Observation) error {
-	if !o.holdsAutoscalers() || o.Record.Release.Phase == release.Returning {
+	if !o.holdsAutoscalers() || o.Record.Release.Phase == record.Returning {
 		return nil
 	}
 	for _, a := range o.Autoscalers {

@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -21,9 +21,9 @@ func (o Observation) growing() bool {
 	if !o.switches() {
 		return false
 	}
-	held := ptr.Deref(o.Stable.Rolling.Partition, 0) == ptr.Deref(release.Hold().Partition, 0)
+	held := ptr.Deref(o.Stable.Rolling.Partition, 0) == ptr.Deref(record.Hold().Partition, 0)
 	p := o.Record.Release.Phase
-	return p == release.Promoting && (held || o.adopts()) || p == release.Standby
+	return p == record.Promoting && (held || o.adopts()) || p == record.Standby
 }
 
 // doubled says whether the second set is complete: it can take all of the requests.
@@ -52,7 +52,7 @@ func (o Observation) switched() bool {
 // idle says whether the user's own groups have nothing to do, so that they may all be replaced at once.
 func (o Observation) idle() bool {
 	r := o.release()
-	if !o.switches() || o.Traffic == nil || r.Phase != release.Promoting || o.Stable.Revision != r.UpdateRevision || !o.doubled() {
+	if !o.switches() || o.Traffic == nil || r.Phase != record.Promoting || o.Stable.Revision != r.UpdateRevision || !o.doubled() {
 		return false
 	}
 	want := o.wanted(o.capacity())
@@ -63,7 +63,7 @@ func (o Observation) idle() bool {
 // awaitsFirst says whether requests stay with the second set on the way back from a promotion, since the user's own groups,
 // which it was free to replace all at once, are not complete again.
 func (o Observation) awaitsFirst() bool {
-	if !o.switched() || !o.switches() || o.Record.Release.Phase != release.Returning || o.canary() == nil {
+	if !o.switched() || !o.switches() || o.Record.Release.Phase != record.Returning || o.canary() == nil {
 		return false
 	}
 	serving := 0
@@ -114,7 +114,7 @@ func advanceDouble(o Observation, s Standing) Decision {
 
 // scaleDownIn is how long the second set stays after a promotion, though it has no requests any more.
 func (o Observation) scaleDownIn() time.Duration {
-	if !o.switches() || o.Record.Release.Phase != release.Promoted {
+	if !o.switches() || o.Record.Release.Phase != record.Promoted {
 		return 0
 	}
 	return o.Record.Release.PhaseAt.Add(o.Policy.ScaleDownDelay).Sub(o.Now)

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // Budget is a PodDisruptionBudget that counts groups, over the user's workload and what the release adds to it.
@@ -88,13 +88,13 @@ func budgets(o Observation) []Budget {
 		return nil
 	}
 	switch o.Record.Release.Phase {
-	case release.Nothing:
+	case record.Nothing:
 		return nil
-	case release.Promoted, release.RollingBack:
+	case record.Promoted, record.RollingBack:
 		if len(o.Added) == 0 {
 			return nil
 		}
-	case release.Adopting:
+	case record.Adopting:
 		if o.emptied() {
 			return nil
 		}
@@ -106,11 +106,11 @@ func budgets(o Observation) []Budget {
 	}
 	slices.Sort(workloads)
 	all := []Budget{{
-		Name: release.BudgetName(o.Stable.Name, false), Workloads: workloads,
+		Name: record.BudgetName(o.Stable.Name, false), Workloads: workloads,
 		MaxUnavailable: Tolerated(o.Record.Saved, o.Stable.Replicas),
 	}}
 	if o.Stable.Size > 1 {
-		all = append(all, Budget{Name: release.BudgetName(o.Stable.Name, true), Workers: true, Workloads: workloads, MaxUnavailable: 1})
+		all = append(all, Budget{Name: record.BudgetName(o.Stable.Name, true), Workers: true, Workloads: workloads, MaxUnavailable: 1})
 	}
 	return all
 }

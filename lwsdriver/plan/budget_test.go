@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 func (c *cluster) applyBudget(a Action) bool {
@@ -30,7 +30,7 @@ func (c *cluster) applyBudget(a Action) bool {
 
 // checkBudgets: at rest a release that goes on has its budgets, over all that is there; nothing is left of one that ended.
 func (c *cluster) checkBudgets(d Decision) {
-	inForce := c.policy.GroupBudget && c.record.Release != nil && (c.phase() == release.Progressing || c.rolls())
+	inForce := c.policy.GroupBudget && c.record.Release != nil && (c.phase() == record.Progressing || c.rolls())
 	if !inForce {
 		if len(c.budget) > 0 {
 			c.fail("%s with %d budgets left", d.State, len(c.budget))

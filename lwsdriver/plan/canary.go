@@ -6,7 +6,7 @@ package plan
 import (
 	"fmt"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -29,7 +29,7 @@ func advanceCanary(o Observation, s Standing) Decision {
 		return Decision{
 			State: pb.State_STATE_PREPARING, Reason: ReasonCreatingCanary, Message: "the canary is being created",
 			Action: CreateCanary{
-				Name: release.CanaryName(o.knownAs(), o.Stable.Name, r.UpdateRevision), Revision: r.UpdateRevision,
+				Name: record.CanaryName(o.knownAs(), o.Stable.Name, r.UpdateRevision), Revision: r.UpdateRevision,
 				Replicas: s.Planned, Target: r.Target.Renewed(o.Now),
 			},
 		}
@@ -92,7 +92,7 @@ func replaceCanary(o Observation, c Workload) Decision {
 	withdrawn := withdraw(o, pb.State_STATE_PREPARING)
 	switch {
 	case target != nil && (saved == nil || saved.Groups != target.Groups || !saved.At.Equal(target.At)):
-		next := moved(o, func(r *release.Release) { r.Target = target })
+		next := moved(o, func(r *record.Release) { r.Target = target })
 		next.Release.PhaseAt = o.Record.Release.PhaseAt
 		d.Action = SetStable{Record: next, Rolling: o.Stable.Rolling, Why: "save the target of the deleted canary"}
 	case c.Held && withdrawn != nil:

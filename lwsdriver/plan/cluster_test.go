@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -25,8 +25,8 @@ type cluster struct {
 	now    time.Time
 	stable *set
 	added  []*set
-	record *release.Record
-	policy release.Policy
+	record *record.Record
+	policy record.Policy
 	road   *road // nil: no traffic policy
 	budget []Budget
 
@@ -52,12 +52,12 @@ type cluster struct {
 	pending *decided
 
 	// What is owed.
-	wish      rolling         // the user's own configuration, as written last
-	set       rolling         // what the driver, or nobody, last set on stable
-	asked     *release.Target // what the host asked for last, for the record's update revision
-	retired   bool            // since then the canary was retired for another template, so the host must ask again
-	disturbed bool            // somebody but the driver took stable capacity, and it has not come back
-	mixed     bool            // somebody other than the driver had LWS roll since the release began
+	wish      rolling        // the user's own configuration, as written last
+	set       rolling        // what the driver, or nobody, last set on stable
+	asked     *record.Target // what the host asked for last, for the record's update revision
+	retired   bool           // since then the canary was retired for another template, so the host must ask again
+	disturbed bool           // somebody but the driver took stable capacity, and it has not come back
+	mixed     bool           // somebody other than the driver had LWS roll since the release began
 	restarts  map[int]restarts
 	restarted int    // how many groups drivers restarted
 	opened    int    // how often somebody took the fence off
@@ -78,9 +78,9 @@ type decided struct {
 func newCluster(t *rapid.T) *cluster {
 	c := &cluster{t: t, now: noon, seen: map[string]time.Time{}, lost: map[string]time.Time{}, restarts: map[int]restarts{}, faults: true}
 	c.admission = rapid.Bool().Draw(t, "admission policy")
-	c.policy = release.Policy{
+	c.policy = record.Policy{
 		Style:            rapid.SampledFrom([]pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION}).Draw(t, "style"),
-		ProgressDeadline: release.DefaultProgressDeadline,
+		ProgressDeadline: record.DefaultProgressDeadline,
 		ScaleDownDelay:   rapid.SampledFrom([]time.Duration{0, 2 * time.Minute}).Draw(t, "scaleDownDelay"),
 		MinReady:         rapid.SampledFrom([]time.Duration{0, time.Minute}).Draw(t, "minReady"),
 		FailureThreshold: quantity(rapid.SampledFrom([]string{"0", "1", "50%"}).Draw(t, "threshold")),
@@ -88,7 +88,7 @@ func newCluster(t *rapid.T) *cluster {
 	c.policy.Adopt = c.policy.Style == pb.Style_STYLE_BLUE_GREEN && rapid.Bool().Draw(t, "adopt")
 	if rapid.Bool().Draw(t, "labels") {
 		c.policy.RolloutID = "k"
-		c.policy.Batches = []release.Quantity{quantity("25%"), quantity("50%"), quantity("100%")}
+		c.policy.Batches = []record.Quantity{quantity("25%"), quantity("50%"), quantity("100%")}
 	}
 	c.historyLimit = rapid.SampledFrom([]int{0, 2, 10}).Draw(t, "history")
 	c.policy.GroupBudget = rapid.Bool().Draw(t, "budget")
@@ -111,8 +111,8 @@ func newCluster(t *rapid.T) *cluster {
 	return c
 }
 
-func quantity(s string) release.Quantity {
-	q, err := release.ParseQuantity(s)
+func quantity(s string) record.Quantity {
+	q, err := record.ParseQuantity(s)
 	if err != nil {
 		panic(err)
 	}
@@ -145,7 +145,7 @@ func (c *cluster) touch(s *set) { c.born++; s.version = c.born }
 // tick lets time pass, and LWS and the kubelets work.
 func (c *cluster) tick(d time.Duration, warmUp int) {
 	c.now = c.now.Add(d)
-	drift := !release.SameRolling(c.stable.rolling, c.set)
+	drift := !record.SameRolling(c.stable.rolling, c.set)
 	c.stable.reconcile()
 	taken := c.stable.run(c.now, warmUp, c.faults)
 	if len(taken) > 0 {
@@ -179,13 +179,13 @@ func (c *cluster) checkCapacity(drift bool) {
 	switch {
 	case c.record == nil || drift: // It is as somebody wrote it.
 		allowed, surge = s.maxUnavailable(), s.maxSurge()
-	case c.inPlace() || c.phase() == release.Returning:
+	case c.inPlace() || c.phase() == record.Returning:
 		w := &set{replicas: s.replicas, rolling: c.wish}
 		allowed = max(w.maxUnavailable(), 1)
-		if c.phase() == release.Returning && c.stubborn() {
+		if c.phase() == record.Returning && c.stubborn() {
 			allowed = max(allowed, s.maxUnavailable()) // LWS is led around a group that became ready a moment too late
 		}
-		if c.phase() == release.Returning && !c.inPlace() {
+		if c.phase() == record.Returning && !c.inPlace() {
 			surge = w.maxSurge()
 		}
 	case c.rolls() && c.stable.rolling.MaxUnavailable == all:
@@ -215,7 +215,7 @@ func (c *cluster) stubborn() bool {
 	return false
 }
 
-func (c *cluster) phase() release.Phase {
+func (c *cluster) phase() record.Phase {
 	if c.record == nil || c.record.Release == nil {
 		return ""
 	}
@@ -229,7 +229,7 @@ func (c *cluster) inPlace() bool { return InPlace(c.policy.Style) }
 
 // floor is the index from which on LWS may update groups in place.
 func (c *cluster) floor() int {
-	if !c.inPlace() || c.phase() != release.Progressing {
+	if !c.inPlace() || c.phase() != record.Progressing {
 		return c.stable.replicas
 	}
 	return int(ptr.Deref(c.set.Partition, 0))
@@ -237,7 +237,7 @@ func (c *cluster) floor() int {
 
 // rolls says whether LWS may roll the user's workload at the moment.
 func (c *cluster) rolls() bool {
-	return c.phase() == release.Promoting || c.phase() == release.Returning
+	return c.phase() == record.Promoting || c.phase() == record.Returning
 }
 
 func (c *cluster) observe() Observation {
@@ -275,7 +275,7 @@ func (c *cluster) decide() Decision {
 		c.fail("a decision without state, reason or message: %+v", d)
 	case d.Reason == ReasonInvariantViolation:
 		c.fail("%s", d.Message)
-	case d.Recheck < 0, s.Planned < 0, s.Planned > o.Stable.Replicas && c.phase() != release.Adopting, s.Threshold > s.Planned, s.UpdatedReady > s.Updated, s.Updated > s.Total:
+	case d.Recheck < 0, s.Planned < 0, s.Planned > o.Stable.Replicas && c.phase() != record.Adopting, s.Threshold > s.Planned, s.UpdatedReady > s.Updated, s.Updated > s.Total:
 		c.fail("counts make no sense: %+v", d)
 	case d.Action == nil:
 		c.checkQuiet(o, d)
@@ -305,21 +305,21 @@ func (c *cluster) checkRetire(a Action) {
 	}
 	w := c.added[i]
 	current := w.carries == c.stable.template && w.carries == c.record.Release.UpdateRevision && !w.deleting
-	held := *c.stable.rolling.Partition == *release.Hold().Partition
+	held := *c.stable.rolling.Partition == *record.Hold().Partition
 	replaced := c.policy.Style == pb.Style_STYLE_BLUE_GREEN && !current && held
-	stays := c.rolls() || c.phase() == release.Standby || c.phase() == release.Adopting
-	if stays && !replaced || c.phase() == release.Progressing && current {
+	stays := c.rolls() || c.phase() == record.Standby || c.phase() == record.Adopting
+	if stays && !replaced || c.phase() == record.Progressing && current {
 		c.fail("%s of the canary that serves in phase %q", a, c.phase())
 	}
 }
 
 // checkQuiet: where nothing is to be written, what was asked for is in force, and only Recheck changes the answer.
 func (c *cluster) checkQuiet(o Observation, d Decision) {
-	batch := c.inPlace() && c.phase() == release.Progressing && c.floor() >= o.Stable.Replicas-d.Standing.Planned
-	if c.record != nil && !c.rolls() && !batch && !o.Stable.Deleting && !release.SameRolling(o.Stable.Rolling, release.Hold()) {
+	batch := c.inPlace() && c.phase() == record.Progressing && c.floor() >= o.Stable.Replicas-d.Standing.Planned
+	if c.record != nil && !c.rolls() && !batch && !o.Stable.Deleting && !record.SameRolling(o.Stable.Rolling, record.Hold()) {
 		c.fail("%s leaves %v in phase %q", d.Reason, o.Stable.Rolling, c.phase())
 	}
-	if w := c.canary(); w != nil && !c.stable.deleting && c.phase() == release.Progressing && w.carries == c.stable.revision() && !w.deleting {
+	if w := c.canary(); w != nil && !c.stable.deleting && c.phase() == record.Progressing && w.carries == c.stable.revision() && !w.deleting {
 		if !w.held {
 			c.fail("%s leaves a canary whose groups nothing protects", d.Reason)
 		}

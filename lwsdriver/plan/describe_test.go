@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // describe is a decision as the scenario files have it.
@@ -59,13 +59,13 @@ func describeAction(a Action) string {
 }
 
 func describeRolling(r rolling) string {
-	if release.SameRolling(r, release.Hold()) {
+	if record.SameRolling(r, record.Hold()) {
 		return "hold"
 	}
 	return fmt.Sprintf("%d/%s/%s", ptr.Deref(r.Partition, 0), r.MaxUnavailable.String(), r.MaxSurge.String())
 }
 
-func describeRecord(r release.Record) string {
+func describeRecord(r record.Record) string {
 	s := fmt.Sprintf("saved=%s/%s", r.Saved.MaxUnavailable.String(), r.Saved.MaxSurge.String())
 	if p := ptr.Deref(r.Saved.Partition, 0); p != 0 {
 		s += fmt.Sprintf(" saved-partition=%d", p)
@@ -92,7 +92,7 @@ func describeRecord(r release.Record) string {
 	return s
 }
 
-func describeTarget(t *release.Target) string {
+func describeTarget(t *record.Target) string {
 	switch {
 	case t == nil:
 		return "none"

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -53,7 +53,7 @@ type Forget struct{ Revision string }
 type BringBack struct {
 	Revision string
 	// Record is written in the same request, with the hold. Nil: it is there already.
-	Record *release.Record
+	Record *record.Record
 }
 
 func (Remember) action()  {}
@@ -170,7 +170,7 @@ func nextEntry(o Observation) *Entry {
 // bringing is the revision that the recorded release brings or has brought. Empty: none.
 func (o Observation) bringing() string {
 	r := o.Record.Release
-	if r == nil || r.Phase == release.Nothing || r.UpdateRevision == r.StableRevision {
+	if r == nil || r.Phase == record.Nothing || r.UpdateRevision == r.StableRevision {
 		return ""
 	}
 	return r.UpdateRevision

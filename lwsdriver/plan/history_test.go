@@ -9,16 +9,16 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // held is a workload at rest: its groups run one revision, and its template is another or the same.
 func held(template string, runs string, change ...func(*Observation)) Observation {
 	o := Observation{
-		Now: noon, Record: &release.Record{Saved: release.Native(release.Hold())}, HistoryLimit: 3,
+		Now: noon, Record: &record.Record{Saved: record.Native(record.Hold())}, HistoryLimit: 3,
 		Stable: Workload{
-			Name: "vllm", Replicas: 1, Size: 1, Revision: template, ChangedBy: "kubectl-edit", Rolling: release.Hold(), Observed: true,
+			Name: "vllm", Replicas: 1, Size: 1, Revision: template, ChangedBy: "kubectl-edit", Rolling: record.Hold(), Observed: true,
 			Recorded: []string{runs, template},
 			Groups:   []Group{{Index: 0, Leader: "vllm-0", Revision: runs, Ready: true, ReadySince: noon, FirstReady: noon}},
 		},
@@ -31,10 +31,10 @@ func held(template string, runs string, change ...func(*Observation)) Observatio
 	return o
 }
 
-func released(id string, phase release.Phase, from, to string) func(*Observation) {
+func released(id string, phase record.Phase, from, to string) func(*Observation) {
 	return func(o *Observation) {
 		o.Policy.Style = pb.Style_STYLE_PARTITION
-		o.Record.Release = &release.Release{
+		o.Record.Release = &record.Release{
 			ID: id, Owner: "jo", Phase: phase, StableRevision: from, UpdateRevision: to, StartedAt: ago("1h"), PhaseAt: noon,
 		}
 	}
@@ -63,57 +63,57 @@ func TestHistory(t *testing.T) {
 		},
 		{"a template that waits is none that the workload has had", held("b", "a", remembered(base)), nil, pb.State_STATE_HOLDING},
 		{
-			"a release brings one", held("b", "a", remembered(base), released("r1", release.Progressing, "a", "b")),
+			"a release brings one", held("b", "a", remembered(base), released("r1", record.Progressing, "a", "b")),
 			Remember{second}, pb.State_STATE_HOLDING,
 		},
 		{
-			"once", held("b", "a", remembered(base, second), released("r1", release.Progressing, "a", "b")), nil, pb.State_STATE_HOLDING,
+			"once", held("b", "a", remembered(base, second), released("r1", record.Progressing, "a", "b")), nil, pb.State_STATE_HOLDING,
 		},
 		{
-			"a release of nothing brings none", held("a", "a", remembered(base), released("r1", release.Nothing, "a", "a")),
+			"a release of nothing brings none", held("a", "a", remembered(base), released("r1", record.Nothing, "a", "a")),
 			nil, pb.State_STATE_NOTHING_TO_RELEASE,
 		},
 		{
-			"it is over once its end is written", held("b", "b", remembered(base, second), released("r1", release.Promoted, "a", "b")),
+			"it is over once its end is written", held("b", "b", remembered(base, second), released("r1", record.Promoted, "a", "b")),
 			Remember{promoted}, pb.State_STATE_PROMOTING,
 		},
 		{
-			"and not before", held("b", "b", remembered(base, promoted), released("r1", release.Promoted, "a", "b")),
+			"and not before", held("b", "b", remembered(base, promoted), released("r1", record.Promoted, "a", "b")),
 			nil, pb.State_STATE_COMPLETED,
 		},
 		{
-			"back again", held("b", "a", remembered(base, second), released("r1", release.RollingBack, "a", "b")),
+			"back again", held("b", "a", remembered(base, second), released("r1", record.RollingBack, "a", "b")),
 			Remember{with(second, func(e *Entry) { e.Outcome, e.Ended = RolledBack, noon })}, pb.State_STATE_ROLLING_BACK,
 		},
 		{
 			"a history that can't be written holds nobody up",
-			held("b", "b", remembered(base, second), released("r1", release.Promoted, "a", "b"), func(o *Observation) { o.HistoryUnread = true }),
+			held("b", "b", remembered(base, second), released("r1", record.Promoted, "a", "b"), func(o *Observation) { o.HistoryUnread = true }),
 			nil, pb.State_STATE_COMPLETED,
 		},
 		{
-			"an older revision comes back under a new number", held("a", "b", remembered(base, promoted), released("r2", release.Progressing, "b", "a")),
+			"an older revision comes back under a new number", held("a", "b", remembered(base, promoted), released("r2", record.Progressing, "b", "a")),
 			Remember{Entry{Revision: "a", Number: 3, At: ago("1h"), By: "kubectl-edit", Release: "r2", Owner: "jo"}}, pb.State_STATE_HOLDING,
 		},
 		{
-			"a second try keeps the number", held("b", "a", remembered(base, with(promoted, func(e *Entry) { e.Outcome = RolledBack })), released("r2", release.Progressing, "a", "b")),
+			"a second try keeps the number", held("b", "a", remembered(base, with(promoted, func(e *Entry) { e.Outcome = RolledBack })), released("r2", record.Progressing, "a", "b")),
 			Remember{with(second, func(e *Entry) { e.Release = "r2" })}, pb.State_STATE_HOLDING,
 		},
 		{
 			"one that another took the place of in mid-release was rolled back",
-			held("c", "a", remembered(base, second), released("r1", release.Progressing, "a", "c")),
+			held("c", "a", remembered(base, second), released("r1", record.Progressing, "a", "c")),
 			Remember{with(second, func(e *Entry) { e.Outcome, e.Ended = RolledBack, noon })}, pb.State_STATE_HOLDING,
 		},
 		{
-			"one whose end nobody saw stays so", held("c", "a", remembered(base, second), released("r9", release.Nothing, "a", "c")),
+			"one whose end nobody saw stays so", held("c", "a", remembered(base, second), released("r9", record.Nothing, "a", "c")),
 			nil, pb.State_STATE_NOTHING_TO_RELEASE,
 		},
 		{
 			"what LWS has forgotten can't be kept",
-			held("c", "a", remembered(base), released("r1", release.RollingBack, "a", "b")), nil, pb.State_STATE_ROLLED_BACK,
+			held("c", "a", remembered(base), released("r1", record.RollingBack, "a", "b")), nil, pb.State_STATE_ROLLED_BACK,
 		},
 		{
 			"what somebody edited is not written over",
-			held("b", "b", remembered(base, with(second, func(e *Entry) { e.Problem = "edited" })), released("r1", release.Promoted, "a", "b")),
+			held("b", "b", remembered(base, with(second, func(e *Entry) { e.Problem = "edited" })), released("r1", record.Promoted, "a", "b")),
 			nil, pb.State_STATE_COMPLETED,
 		},
 		{
@@ -143,7 +143,7 @@ func TestHistory(t *testing.T) {
 
 // What is in use is never dropped, whoever decides so.
 func TestForgetInvariant(t *testing.T) {
-	o := held("a", "b", released("r1", release.Progressing, "b", "a"))
+	o := held("a", "b", released("r1", record.Progressing, "b", "a"))
 	for _, revision := range []string{"a", "b"} {
 		if checkDecision(o, nil, Decision{Action: Forget{revision}}) == nil {
 			t.Errorf("revision %s may be dropped", revision)

@@ -6,7 +6,7 @@ package plan
 import (
 	"testing"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -19,8 +19,8 @@ func (v always) Look(traffic.Desired) traffic.View { return traffic.View(v) }
 
 // A release of which something is left on the user's objects is not over, nor one of which nobody can tell.
 func TestInFlightWhileItBorrows(t *testing.T) {
-	at := func(v traffic.View, phase release.Phase) Observation {
-		return Observation{Record: &release.Record{Release: &release.Release{ID: "r1", Phase: phase}}, Traffic: always(v)}
+	at := func(v traffic.View, phase record.Phase) Observation {
+		return Observation{Record: &record.Record{Release: &record.Release{ID: "r1", Phase: phase}}, Traffic: always(v)}
 	}
 	for _, tc := range []struct {
 		name string
@@ -32,7 +32,7 @@ func TestInFlightWhileItBorrows(t *testing.T) {
 		{"nobody knows yet", traffic.View{Reason: traffic.ReasonNotSynced}, true},
 		{"it can't be given back", traffic.View{Drift: true, Blocked: true, Reason: traffic.ReasonBlocked}, false},
 	} {
-		for _, phase := range []release.Phase{release.Promoted, release.RollingBack, release.Nothing} {
+		for _, phase := range []record.Phase{record.Promoted, record.RollingBack, record.Nothing} {
 			if got := InFlight(at(tc.view, phase)); got != tc.want {
 				t.Errorf("%s, %s: %t", tc.name, phase, got)
 			}
@@ -45,17 +45,17 @@ func TestInFlightWhileItBorrows(t *testing.T) {
 func TestNextReleaseWaitsForCaches(t *testing.T) {
 	blind := always{Reason: traffic.ReasonNotSynced}
 	for _, tc := range []struct {
-		phase release.Phase
+		phase record.Phase
 		added int
 		want  pb.ErrorReason
 	}{
-		{release.Promoted, 0, pb.ErrorReason_ERROR_REASON_NOT_SYNCED},
-		{release.RollingBack, 0, pb.ErrorReason_ERROR_REASON_NOT_SYNCED},
-		{release.RollingBack, 1, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS},
-		{release.Progressing, 0, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS},
+		{record.Promoted, 0, pb.ErrorReason_ERROR_REASON_NOT_SYNCED},
+		{record.RollingBack, 0, pb.ErrorReason_ERROR_REASON_NOT_SYNCED},
+		{record.RollingBack, 1, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS},
+		{record.Progressing, 0, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS},
 	} {
 		o := Observation{
-			Record:  &release.Record{Release: &release.Release{ID: "r1", Phase: tc.phase}},
+			Record:  &record.Record{Release: &record.Release{ID: "r1", Phase: tc.phase}},
 			Traffic: blind, Added: make([]Workload, tc.added),
 		}
 		if _, err := (Begin{ReleaseID: "r2"}).begun(o); drivererr.Reason(err) != tc.want {

@@ -6,7 +6,7 @@ package plan
 import (
 	"fmt"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -46,7 +46,7 @@ func defect(err error) string {
 }
 
 // CurrentRelease returns the release that a request names. The error has an ErrorReason.
-func CurrentRelease(o Observation, id string) (*release.Release, error) {
+func CurrentRelease(o Observation, id string) (*record.Release, error) {
 	r := o.release()
 	switch {
 	case r == nil:
@@ -60,7 +60,7 @@ func CurrentRelease(o Observation, id string) (*release.Release, error) {
 }
 
 // checkRevision refuses a request for another revision than the one that is being released. Empty: any revision.
-func checkRevision(o Observation, r *release.Release, want string) error {
+func checkRevision(o Observation, r *record.Release, want string) error {
 	if want == "" || r.UpdateRevision == want && o.Stable.Revision == want {
 		return nil
 	}
@@ -69,11 +69,11 @@ func checkRevision(o Observation, r *release.Release, want string) error {
 }
 
 // phaseText describes a phase in which a release takes no further batch.
-func phaseText(p release.Phase) string {
+func phaseText(p record.Phase) string {
 	switch p {
-	case release.Nothing:
+	case record.Nothing:
 		return "over: there was nothing to release"
-	case release.Promoting, release.Standby, release.Adopting, release.Promoted:
+	case record.Promoting, record.Standby, record.Adopting, record.Promoted:
 		return "being promoted or is"
 	default:
 		return "rolled back or is being so"

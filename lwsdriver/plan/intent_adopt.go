@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -26,7 +26,7 @@ func (Adopt) decide(o Observation) (Decision, error) {
 	}
 	d := Decision{Warnings: append(heldTooLate(o), foundHeld(o)...)}
 	if o.Record == nil { // a hold that drifted is repaired without being asked
-		d.Action = SetStable{Record: NewRecord(o), Rolling: release.Hold(), Why: "adopt: hold at rest"}
+		d.Action = SetStable{Record: NewRecord(o), Rolling: record.Hold(), Why: "adopt: hold at rest"}
 	}
 	return d, nil
 }
@@ -59,7 +59,7 @@ func (Disown) decide(o Observation) (Decision, error) {
 // checkGiveBack refuses what LWS's webhook would refuse with a less helpful message: a scale-down under the hold can make
 // both of the user's percentages round to 0.
 func checkGiveBack(o Observation, saved rolling) error {
-	if release.SameRolling(Pace(saved, o.Stable.Replicas), release.Native(saved)) {
+	if record.SameRolling(Pace(saved, o.Stable.Replicas), record.Native(saved)) {
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_REJECTED,
@@ -73,19 +73,19 @@ func checkGiveBack(o Observation, saved rolling) error {
 // force without a record is left over from one that was removed: saving it as the user's own would keep the workload from
 // ever rolling again. Fields that differ from the hold were set since and are the user's; for the rest LWS's defaults are
 // saved.
-func NewRecord(o Observation) release.Record {
+func NewRecord(o Observation) record.Record {
 	switch {
 	case o.Record != nil:
 		return *o.Record
 	case leftHeld(o):
-		return release.Record{Saved: release.Absorb(release.Native(release.Hold()), release.Hold(), o.Stable.Rolling)}
+		return record.Record{Saved: record.Absorb(record.Native(record.Hold()), record.Hold(), o.Stable.Rolling)}
 	}
-	return release.Record{Saved: o.Stable.Rolling}
+	return record.Record{Saved: o.Stable.Rolling}
 }
 
 // leftHeld reports whether the hold is in force without a record. Its partition tells: no user has one so high.
 func leftHeld(o Observation) bool {
-	return o.Record == nil && ptr.Deref(o.Stable.Rolling.Partition, 0) == ptr.Deref(release.Hold().Partition, 0)
+	return o.Record == nil && ptr.Deref(o.Stable.Rolling.Partition, 0) == ptr.Deref(record.Hold().Partition, 0)
 }
 
 // foundHeld warns of settings that can't be given back because they were removed with the record.
@@ -98,7 +98,7 @@ func foundHeld(o Observation) []*pb.Warning {
 		Code: "FoundHeld",
 		Message: fmt.Sprintf("%s was under hold without a record of its own rolling update settings, as after the annotation %s was "+
 			"removed: partition %d, maxUnavailable %s and maxSurge %s are taken for them. Set others, if those are not right",
-			o.Key, release.RecordAnnotation, ptr.Deref(saved.Partition, 0), saved.MaxUnavailable.String(), saved.MaxSurge.String()),
+			o.Key, record.RecordAnnotation, ptr.Deref(saved.Partition, 0), saved.MaxUnavailable.String(), saved.MaxSurge.String()),
 	}}
 }
 

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -26,7 +26,7 @@ func holding(r rolling) Observation {
 
 // The hold is never saved as what the user wants: after Disown the workload would not roll any more.
 func TestAdoptedSavesNoHold(t *testing.T) {
-	hold := *release.Hold().Partition
+	hold := *record.Hold().Partition
 	for _, tt := range []struct {
 		name, reason string
 		found, want  rolling
@@ -34,12 +34,12 @@ func TestAdoptedSavesNoHold(t *testing.T) {
 	}{
 		{"user's", "as it is", settings(3, "25%", "1"), settings(3, "25%", "1"), false},
 		{"LWS's defaults", "as they are", settings(0, "1", "0"), settings(0, "1", "0"), false},
-		{"hold", "somebody removed the record", release.Hold(), settings(0, "1", "0"), true},
+		{"hold", "somebody removed the record", record.Hold(), settings(0, "1", "0"), true},
 		{"edited hold", "what was set since is the user's", settings(hold, "2", "10%"), settings(0, "2", "10%"), true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := holding(tt.found)
-			if got := NewRecord(o).Saved; !release.SameRolling(got, tt.want) {
+			if got := NewRecord(o).Saved; !record.SameRolling(got, tt.want) {
 				t.Errorf("%s: saved %+v, want %+v", tt.reason, got, tt.want)
 			}
 			if got := foundHeld(o); (len(got) > 0) != tt.warns {
@@ -47,9 +47,9 @@ func TestAdoptedSavesNoHold(t *testing.T) {
 			}
 		})
 	}
-	o := holding(release.Hold())
-	o.Record = &release.Record{Saved: settings(2, "2", "2")}
-	if got := NewRecord(o); !release.SameRolling(got.Saved, o.Record.Saved) || len(foundHeld(o)) > 0 {
+	o := holding(record.Hold())
+	o.Record = &record.Record{Saved: settings(2, "2", "2")}
+	if got := NewRecord(o); !record.SameRolling(got.Saved, o.Record.Saved) || len(foundHeld(o)) > 0 {
 		t.Errorf("a record that is there became %+v", got)
 	}
 }
@@ -61,19 +61,19 @@ func TestCheckGiveBack(t *testing.T) {
 		replicas     int
 		ok           bool
 	}{
-		{"counts", "never 0", settings(0, "1", "0"), release.Hold(), 1, true},
-		{"enough groups", "25% of 4", settings(0, "25%", "0"), release.Hold(), 4, true},
-		{"scaled down", "25% of 3", settings(0, "25%", "0"), release.Hold(), 3, false},
-		{"surges", "rounds up", settings(0, "25%", "10%"), release.Hold(), 3, true},
-		{"no groups", "LWS does not mind", settings(0, "25%", "0%"), release.Hold(), 0, true},
-		{"set meanwhile", "as the error advises", settings(0, "25%", "0"), settings(*release.Hold().Partition, "2", "0"), 3, true},
-		{"surge set meanwhile", "as well", settings(0, "25%", "0"), settings(*release.Hold().Partition, "1", "1"), 3, true},
-		{"partition kept", "it is the user's", settings(2, "1", "0"), release.Hold(), 3, true},
+		{"counts", "never 0", settings(0, "1", "0"), record.Hold(), 1, true},
+		{"enough groups", "25% of 4", settings(0, "25%", "0"), record.Hold(), 4, true},
+		{"scaled down", "25% of 3", settings(0, "25%", "0"), record.Hold(), 3, false},
+		{"surges", "rounds up", settings(0, "25%", "10%"), record.Hold(), 3, true},
+		{"no groups", "LWS does not mind", settings(0, "25%", "0%"), record.Hold(), 0, true},
+		{"set meanwhile", "as the error advises", settings(0, "25%", "0"), settings(*record.Hold().Partition, "2", "0"), 3, true},
+		{"surge set meanwhile", "as well", settings(0, "25%", "0"), settings(*record.Hold().Partition, "1", "1"), 3, true},
+		{"partition kept", "it is the user's", settings(2, "1", "0"), record.Hold(), 3, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := holding(tt.found)
 			o.Stable.Replicas = tt.replicas
-			o.Record = &release.Record{Saved: tt.saved}
+			o.Record = &record.Record{Saved: tt.saved}
 			err := checkGiveBack(o, Saved(o))
 			if (err == nil) != tt.ok {
 				t.Fatalf("%s: %v", tt.reason, err)

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -36,23 +36,23 @@ func (b Begin) decide(o Observation) (Decision, error) {
 			return Decision{}, err
 		}
 	}
-	policy, err := release.EncodePolicy(b.Policy)
+	policy, err := record.EncodePolicy(b.Policy)
 	if err != nil {
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", err)
 	}
-	r := &release.Release{
+	r := &record.Release{
 		ID: b.ReleaseID, Owner: b.Owner, Policy: policy,
-		UpdateRevision: o.Stable.Revision, Phase: release.Progressing, StartedAt: o.Now.UTC(), PhaseAt: o.Now.UTC(),
+		UpdateRevision: o.Stable.Revision, Phase: record.Progressing, StartedAt: o.Now.UTC(), PhaseAt: o.Now.UTC(),
 	}
 	if now := o.Stable.revisions(); len(now) == 1 {
 		r.StableRevision = now[0]
 	}
 	if o.Stable.Replicas == 0 || r.UpdateRevision != "" && r.UpdateRevision == r.StableRevision {
-		r.Phase = release.Nothing
+		r.Phase = record.Nothing
 	}
-	record := NewRecord(o)
-	record.Release = r
-	d.Action = SetStable{Record: record, Rolling: release.Hold(), Why: fmt.Sprintf("begin release %s", r.ID)}
+	rec := NewRecord(o)
+	rec.Release = r
+	d.Action = SetStable{Record: rec, Rolling: record.Hold(), Why: fmt.Sprintf("begin release %s", r.ID)}
 	return d, nil
 }
 
@@ -96,7 +96,7 @@ func (b Begin) obstacles(o Observation) []error {
 }
 
 func (b Begin) checkName(o Observation) error {
-	limit, known := release.MaxStableName(o.Stable.Replicas), o.knownAs()
+	limit, known := record.MaxStableName(o.Stable.Replicas), o.knownAs()
 	if len(known) <= limit || InPlace(b.Policy.GetStyle()) {
 		return nil
 	}
@@ -192,7 +192,7 @@ func (b Begin) handover(o Observation) []*pb.Warning {
 	}
 	successor := "another one"
 	if o.Stable.Revision != "" {
-		successor = release.CanaryName(o.knownAs(), o.Stable.Name, o.Stable.Revision)
+		successor = record.CanaryName(o.knownAs(), o.Stable.Name, o.Stable.Revision)
 	}
 	text := fmt.Sprintf("promotion deletes LeaderWorkerSet %s, and %s serves in its place: requests of hosts may go on to name %s, but what "+
 		"selects pods or an object by the old name has to be changed by whoever made it, but for the policy's Service and pool and for autoscalers",

@@ -6,7 +6,7 @@ package plan
 import (
 	"slices"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -27,14 +27,14 @@ func (p Promote) decide(o Observation) (Decision, error) {
 		return Decision{}, err
 	}
 	switch r.Phase {
-	case release.Nothing:
+	case record.Nothing:
 		return Decision{}, nil
-	case release.RollingBack, release.Returning:
+	case record.RollingBack, record.Returning:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
 			"release %q of %s was rolled back: begin a new release to promote", r.ID, o.Key)
-	case release.Promoting, release.Standby, release.Adopting, release.Promoted:
+	case record.Promoting, record.Standby, record.Adopting, record.Promoted:
 		return Decision{}, p.checkRevision(o, r)
-	case release.Progressing:
+	case record.Progressing:
 	}
 	if err := p.checkRevision(o, r); err != nil {
 		return Decision{}, err
@@ -48,8 +48,8 @@ func (p Promote) decide(o Observation) (Decision, error) {
 
 // checkRevision refuses to promote another revision than the host has decided on. A template that came once the
 // promotion was over takes nothing back from it.
-func (p Promote) checkRevision(o Observation, r *release.Release) error {
-	over := r.Phase == release.Promoted || r.Phase == release.Adopting
+func (p Promote) checkRevision(o Observation, r *record.Release) error {
+	over := r.Phase == record.Promoted || r.Phase == record.Adopting
 	if p.Revision == "" || p.Revision == r.UpdateRevision && (over || p.Revision == o.Stable.Revision) {
 		return nil
 	}
@@ -60,14 +60,14 @@ func (p Promote) checkRevision(o Observation, r *release.Release) error {
 
 // promoteNow records the intent to promote and takes the hold off, unless requests come first.
 func promoteNow(o Observation) SetStable {
-	next := moved(o, func(r *release.Release) { r.Phase, r.Open = release.Promoting, o.splits() })
+	next := moved(o, func(r *record.Release) { r.Phase, r.Open = record.Promoting, o.splits() })
 	next.Saved = Saved(o)
 	pace := o.pace(next.Saved)
 	switch {
 	case o.splits():
 		pace = o.unmoved() // the batch stays as it is until its share has gone
 	case o.Traffic != nil || o.switches():
-		pace = release.Hold()
+		pace = record.Hold()
 	}
 	// Once every group is updated, only the stable template leads back.
 	save := next.Release.StableTemplate == nil && slices.Contains(o.Stable.Recorded, next.Release.StableRevision)
@@ -80,31 +80,31 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 		return Decision{}, err
 	}
 	switch r.Phase {
-	case release.Nothing, release.RollingBack, release.Returning:
+	case record.Nothing, record.RollingBack, record.Returning:
 		return Decision{}, nil
-	case release.Adopting:
+	case record.Adopting:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
 			"release %q of %s is promoted: %s serves in its place. To go back, release the old template: `lockstep undo` restores it",
 			r.ID, o.Key, r.Successor)
-	case release.Promoted:
+	case record.Promoted:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
 			"release %q of %s is promoted: every group runs revision %s. To go back, release the old template: `lockstep undo` restores it",
 			r.ID, o.Key, r.UpdateRevision)
-	case release.Progressing, release.Promoting, release.Standby:
+	case record.Progressing, record.Promoting, record.Standby:
 	}
 	return Decision{Action: rollBackNow(o)}, nil
 }
 
 // rollBackNow records the intent to roll back, and puts the hold on.
 func rollBackNow(o Observation) SetStable {
-	phase, promoting := release.RollingBack, o.Record.Release.Phase != release.Progressing && !o.untouched()
+	phase, promoting := record.RollingBack, o.Record.Release.Phase != record.Progressing && !o.untouched()
 	if o.inPlace() || promoting {
-		phase = release.Returning // batches or the promotion have reached the user's own groups
+		phase = record.Returning // batches or the promotion have reached the user's own groups
 	}
-	next := moved(o, func(r *release.Release) { r.Phase = phase })
+	next := moved(o, func(r *record.Release) { r.Phase = phase })
 	next.Saved = Saved(o)
 	if promoting {
 		next.Saved = absorbPace(o)
 	}
-	return noted(o, SetStable{Record: next, Rolling: release.Hold(), Why: "roll back release " + next.Release.ID})
+	return noted(o, SetStable{Record: next, Rolling: record.Hold(), Why: "roll back release " + next.Release.ID})
 }

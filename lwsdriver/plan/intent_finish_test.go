@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -25,40 +25,40 @@ func TestFinalizePromotesWhatWasMeant(t *testing.T) {
 	for _, test := range []struct {
 		name, reason          string
 		intent                func(revision string) Intent
-		phase                 release.Phase
+		phase                 record.Phase
 		brings, template, ask string
 		want                  pb.ErrorReason
 		writes, adopts        bool
 	}{
-		{"same", "what the host saw serve", promote, release.Progressing, "b", "b", "b", none, true, false},
-		{"any", "a host that does not say takes what there is", promote, release.Progressing, "b", "b", "", none, true, false},
-		{"started over", "the release brings what came in between", promote, release.Progressing, "c", "c", "b", changed, false, false},
-		{"about to start over", "the template is another already", promote, release.Progressing, "b", "c", "b", changed, false, false},
-		{"about to bring it", "the release is not there yet", promote, release.Progressing, "b", "c", "c", changed, false, false},
-		{"not recorded", "LWS has not got to the new template", promote, release.Progressing, "b", "", "b", changed, false, false},
-		{"again", "the same request again changes nothing", promote, release.Promoting, "b", "b", "b", none, false, false},
-		{"again, changed", "the promotion is about to be given up", promote, release.Promoting, "b", "c", "b", changed, false, false},
-		{"done", "a later template waits for the next release", promote, release.Promoted, "b", "c", "b", none, false, false},
-		{"done with another", "it was not this one that was promoted", promote, release.Promoted, "c", "c", "b", changed, false, false},
-		{"rolled back", "the end was chosen", promote, release.RollingBack, "c", "c", "b", ended, false, false},
-		{"taken back", "a promotion is, until it is over", rollback, release.Promoting, "b", "b", "", none, true, false},
-		{"taken back, changed", "whatever the template says", rollback, release.Promoting, "b", "c", "b", none, true, false},
-		{"back again", "the same request again changes nothing", rollback, release.Returning, "b", "b", "", none, false, false},
-		{"too late", "every group serves what was promoted", rollback, release.Promoted, "b", "b", "", ended, false, false},
-		{"way back", "the stable revision is the same whatever the template says", rollback, release.Progressing, "c", "c", "b", none, true, false},
-		{"standing by", "it is one write", rollback, release.Standby, "b", "b", "", none, true, true},
-		{"standing by, again", "as asked", promote, release.Standby, "b", "b", "b", none, false, true},
-		{"adopting", "there is no way back", rollback, release.Adopting, "b", "b", "", ended, false, true},
-		{"adopting, again", "the next template waits", promote, release.Adopting, "b", "c", "b", none, false, true},
+		{"same", "what the host saw serve", promote, record.Progressing, "b", "b", "b", none, true, false},
+		{"any", "a host that does not say takes what there is", promote, record.Progressing, "b", "b", "", none, true, false},
+		{"started over", "the release brings what came in between", promote, record.Progressing, "c", "c", "b", changed, false, false},
+		{"about to start over", "the template is another already", promote, record.Progressing, "b", "c", "b", changed, false, false},
+		{"about to bring it", "the release is not there yet", promote, record.Progressing, "b", "c", "c", changed, false, false},
+		{"not recorded", "LWS has not got to the new template", promote, record.Progressing, "b", "", "b", changed, false, false},
+		{"again", "the same request again changes nothing", promote, record.Promoting, "b", "b", "b", none, false, false},
+		{"again, changed", "the promotion is about to be given up", promote, record.Promoting, "b", "c", "b", changed, false, false},
+		{"done", "a later template waits for the next release", promote, record.Promoted, "b", "c", "b", none, false, false},
+		{"done with another", "it was not this one that was promoted", promote, record.Promoted, "c", "c", "b", changed, false, false},
+		{"rolled back", "the end was chosen", promote, record.RollingBack, "c", "c", "b", ended, false, false},
+		{"taken back", "a promotion is, until it is over", rollback, record.Promoting, "b", "b", "", none, true, false},
+		{"taken back, changed", "whatever the template says", rollback, record.Promoting, "b", "c", "b", none, true, false},
+		{"back again", "the same request again changes nothing", rollback, record.Returning, "b", "b", "", none, false, false},
+		{"too late", "every group serves what was promoted", rollback, record.Promoted, "b", "b", "", ended, false, false},
+		{"way back", "the stable revision is the same whatever the template says", rollback, record.Progressing, "c", "c", "b", none, true, false},
+		{"standing by", "it is one write", rollback, record.Standby, "b", "b", "", none, true, true},
+		{"standing by, again", "as asked", promote, record.Standby, "b", "b", "b", none, false, true},
+		{"adopting", "there is no way back", rollback, record.Adopting, "b", "b", "", ended, false, true},
+		{"adopting, again", "the next template waits", promote, record.Adopting, "b", "c", "b", none, false, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			o := Observation{Key: types.NamespacedName{Namespace: "ns", Name: "vllm"}}
-			o.Record = &release.Record{Release: &release.Release{
+			o.Record = &record.Record{Release: &record.Release{
 				ID: "r1", Phase: test.phase, StableRevision: "a", UpdateRevision: test.brings,
 			}}
 			o.Policy.Style, o.Policy.Adopt = pb.Style_STYLE_BLUE_GREEN, test.adopts
-			o.Stable = Workload{Name: "vllm", Replicas: 4, Size: 2, Revision: test.template, Rolling: release.Hold()}
+			o.Stable = Workload{Name: "vllm", Replicas: 4, Size: 2, Revision: test.template, Rolling: record.Hold()}
 			d, err := Decide(o, test.intent(test.ask))
 			if got := drivererr.Reason(err); got != test.want || err != nil && test.want == none {
 				t.Errorf("%s: error is %v, want reason %v", test.reason, err, test.want)

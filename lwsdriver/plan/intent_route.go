@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"reflect"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -26,7 +26,7 @@ type Route struct {
 	Reset bool
 }
 
-func (t Route) change(w *release.Traffic) {
+func (t Route) change(w *record.Traffic) {
 	switch {
 	case t.Weight != nil:
 		w.Weight = *t.Weight
@@ -35,7 +35,7 @@ func (t Route) change(w *release.Traffic) {
 	case t.HeaderRoute != nil:
 		w.SetHeaderRoute(*t.HeaderRoute)
 	case t.Reset:
-		*w = release.Traffic{}
+		*w = record.Traffic{}
 	}
 }
 
@@ -83,7 +83,7 @@ func (t Route) decide(o Observation) (Decision, error) {
 }
 
 // RoutedRelease returns the release that a request names, if it routes requests. The error has an ErrorReason.
-func RoutedRelease(o Observation, id string) (*release.Release, error) {
+func RoutedRelease(o Observation, id string) (*record.Release, error) {
 	r, err := CurrentRelease(o, id)
 	if err != nil {
 		return nil, err
@@ -97,8 +97,8 @@ func RoutedRelease(o Observation, id string) (*release.Release, error) {
 }
 
 // takesShare reports whether the canary of a release in this phase may get requests by a share.
-func takesShare(p release.Phase) bool {
-	return p == release.Progressing || p == release.Promoting || p == release.Standby
+func takesShare(p record.Phase) bool {
+	return p == record.Progressing || p == record.Promoting || p == record.Standby
 }
 
 // Verification tells whether a weight is in force.
@@ -123,7 +123,7 @@ func VerifyWeight(o Observation, weight int) Verification {
 		Weight: view.Weight, Reason: view.Reason, Message: view.Message,
 	}
 	r := o.Record.Release
-	if o.open() && (r.Phase == release.Progressing || r.Phase == release.Promoting) {
+	if o.open() && (r.Phase == record.Progressing || r.Phase == record.Promoting) {
 		return v.following(o, weight)
 	}
 	last := r.Traffic.Asked()

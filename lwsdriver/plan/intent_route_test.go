@@ -6,14 +6,14 @@ package plan
 import (
 	"testing"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // Where requests follow the groups, all of them is the only weight to be had, once it is so.
 func TestVerificationFollowsGroups(t *testing.T) {
-	some := replacing(release.Progressing, declared)
-	all := replacing(release.Progressing, declared, func(o *Observation) {
+	some := replacing(record.Progressing, declared)
+	all := replacing(record.Progressing, declared, func(o *Observation) {
 		o.Stable.Groups[0].Revision, o.Stable.Groups[1].Revision = "B", "B"
 	})
 	for _, tc := range []struct {

@@ -6,7 +6,7 @@ package plan
 import (
 	"fmt"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -28,9 +28,9 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 		return Decision{}, err
 	}
 	switch r.Phase {
-	case release.Nothing:
+	case record.Nothing:
 		return Decision{}, nil // every batch of nothing is done
-	case release.Progressing:
+	case record.Progressing:
 	default:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
 			"release %q of %s is %s, so it has no further batch", r.ID, o.Key, phaseText(r.Phase))
@@ -70,7 +70,7 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 
 // covers reports whether one target asks for as much as the next, which means planned of replicas. Equal groups in a later
 // batch are news: hosts are told which batch they are at.
-func covers(now, next *release.Target, planned, replicas int) bool {
+func covers(now, next *record.Target, planned, replicas int) bool {
 	already, err := now.Planned(replicas)
 	if err != nil {
 		return false
@@ -81,8 +81,8 @@ func covers(now, next *release.Target, planned, replicas int) bool {
 	return now.Batch == nil || next.Batch == nil || *now.Batch >= *next.Batch
 }
 
-func (t SetTarget) target(o Observation) (*release.Target, error) {
-	next := &release.Target{At: o.Now.UTC(), Groups: t.Groups, Batch: t.Batch}
+func (t SetTarget) target(o Observation) (*record.Target, error) {
+	next := &record.Target{At: o.Now.UTC(), Groups: t.Groups, Batch: t.Batch}
 	if t.Batch == nil {
 		return next, nil
 	}

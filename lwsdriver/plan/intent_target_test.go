@@ -7,19 +7,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // midRelease is a look at a release whose canary was scaled for 25% of eight groups.
 func midRelease() Observation {
 	return Observation{
-		Now: noon, Stable: Workload{Name: "vllm", Replicas: 8, Size: 2, Revision: "new", Rolling: release.Hold()},
-		Record: &release.Record{Release: &release.Release{
-			ID: "r1", Phase: release.Progressing, StableRevision: "old", UpdateRevision: "new",
+		Now: noon, Stable: Workload{Name: "vllm", Replicas: 8, Size: 2, Revision: "new", Rolling: record.Hold()},
+		Record: &record.Record{Release: &record.Release{
+			ID: "r1", Phase: record.Progressing, StableRevision: "old", UpdateRevision: "new",
 		}},
 		Added: []Workload{{
 			Name: "vllm-new", Replicas: 2, Revision: "new", Carries: "new", Held: true,
-			Target: &release.Target{Groups: "25%", At: noon},
+			Target: &record.Target{Groups: "25%", At: noon},
 		}},
 	}
 }
@@ -76,7 +76,7 @@ func TestUpgradeOnce(t *testing.T) {
 // A wish that was only recorded while LWS had not got to the template does not pass for done once it can be.
 func TestRecordedWishIsNotTheCanarys(t *testing.T) {
 	o := midRelease()
-	o.Record.Release.Target = &release.Target{Groups: "50%", At: noon.Add(time.Second)}
+	o.Record.Release.Target = &record.Target{Groups: "50%", At: noon.Add(time.Second)}
 	action := write(t, o, "50%")
 	if scale, ok := action.(ScaleCanary); !ok || scale.Replicas != 4 {
 		t.Errorf("writes %v; want 4 groups", action)

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -36,7 +36,7 @@ func (u Undo) decide(o Observation) (Decision, error) {
 		return Decision{}, err
 	}
 	a := BringBack{Revision: revision}
-	if o.Record == nil || !release.SameRolling(release.Hold(), o.Stable.Rolling) {
+	if o.Record == nil || !record.SameRolling(record.Hold(), o.Stable.Rolling) {
 		record := NewRecord(o)
 		if o.Record != nil {
 			record.Saved = Saved(o)

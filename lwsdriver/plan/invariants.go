@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // checkObservation holds for everything that observe returns.
@@ -85,8 +85,8 @@ func checkRequested(i Intent, action Action) error {
 // checkRestart: a group is restarted only where it comes back at another revision, and no more than the user allows. While
 // LWS rolls to the stable template it sees to those that serve.
 func checkRestart(o Observation, a RestartGroup) error {
-	held, r := release.SameRolling(o.Stable.Rolling, release.Hold()), o.Record.Release
-	if !held && (r.Phase != release.Returning || o.Stable.Revision != r.StableRevision) {
+	held, r := record.SameRolling(o.Stable.Rolling, record.Hold()), o.Record.Release
+	if !held && (r.Phase != record.Returning || o.Stable.Revision != r.StableRevision) {
 		return errors.New("a group is restarted without the hold")
 	}
 	if o.Traffic != nil {
@@ -142,11 +142,11 @@ func checkRetire(o Observation) error {
 	}
 	r, c := o.Record.Release, o.canary()
 	switch r.Phase {
-	case release.Promoting, release.Standby, release.Adopting, release.Returning:
+	case record.Promoting, record.Standby, record.Adopting, record.Returning:
 		if !o.growing() || c != nil && !c.Deleting {
 			return errors.New("canary capacity goes while the stable workload rolls")
 		}
-	case release.Progressing:
+	case record.Progressing:
 		if c != nil && !c.Deleting && r.UpdateRevision == o.Stable.Revision && len(o.Added) == 1 {
 			return errors.New("canary capacity goes in mid-release")
 		}
@@ -158,7 +158,7 @@ func checkRetire(o Observation) error {
 // checkSetStable: only a promotion and the way back from one release the hold, and batches in place as far as they go; and
 // only Finalize begins a promotion.
 func checkSetStable(o Observation, i Intent, a SetStable) error {
-	var before, after release.Phase
+	var before, after record.Phase
 	if r := o.release(); r != nil {
 		before = r.Phase
 	}
@@ -166,22 +166,22 @@ func checkSetStable(o Observation, i Intent, a SetStable) error {
 		after = r.Phase
 	}
 	_, asked := i.(Promote)
-	if after == release.Promoting && before != release.Promoting && before != release.Adopting && !asked {
+	if after == record.Promoting && before != record.Promoting && before != record.Adopting && !asked {
 		return errors.New("a promotion that nobody asked for")
 	}
-	held := release.SameRolling(a.Rolling, release.Hold())
+	held := record.SameRolling(a.Rolling, record.Hold())
 	switch {
-	case a.RestoreTemplate && (after != release.Returning || a.Record.Release.StableTemplate == nil):
+	case a.RestoreTemplate && (after != record.Returning || a.Record.Release.StableTemplate == nil):
 		return errors.New("a template is restored that is not the stable one")
 	case held, a.RestoreTemplate:
 		return nil
-	case release.SameRolling(a.Rolling, o.Stable.Rolling):
+	case record.SameRolling(a.Rolling, o.Stable.Rolling):
 		return nil // what LWS does stays as it is; if somebody changed it, the loop puts it right
-	case after == release.Returning && o.Stable.Revision != o.Record.Release.StableRevision:
+	case after == record.Returning && o.Stable.Revision != o.Record.Release.StableRevision:
 		return errors.New("a rollback to a template that is not the stable one")
-	case after == release.Progressing && o.inPlace():
+	case after == record.Progressing && o.inPlace():
 		return checkPartition(o, a)
-	case after != release.Promoting && after != release.Returning:
+	case after != record.Promoting && after != record.Returning:
 		return fmt.Errorf("the hold is released in phase %q", after)
 	}
 	return nil

@@ -6,26 +6,26 @@ package plan
 import (
 	"testing"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 func TestCheckDecision(t *testing.T) {
-	at := func(phase release.Phase, added ...Workload) Observation {
+	at := func(phase record.Phase, added ...Workload) Observation {
 		return Observation{
-			Stable: Workload{Name: "vllm", Replicas: 4, Size: 2, Revision: "B", Rolling: release.Hold()}, Added: added,
-			Record: &release.Record{Release: &release.Release{Phase: phase, StableRevision: "A", UpdateRevision: "B"}},
+			Stable: Workload{Name: "vllm", Replicas: 4, Size: 2, Revision: "B", Rolling: record.Hold()}, Added: added,
+			Record: &record.Record{Release: &record.Release{Phase: phase, StableRevision: "A", UpdateRevision: "B"}},
 		}
 	}
-	set := func(phase release.Phase, r rolling) SetStable {
-		return SetStable{Record: release.Record{Release: &release.Release{Phase: phase}}, Rolling: r}
+	set := func(phase record.Phase, r rolling) SetStable {
+		return SetStable{Record: record.Record{Release: &record.Release{Phase: phase}}, Rolling: r}
 	}
-	returned := func(phase release.Phase) Observation {
+	returned := func(phase record.Phase) Observation {
 		o := at(phase)
 		o.Stable.Revision = "A"
 		return o
 	}
-	routed := func(phase release.Phase, v roadView, added ...Workload) Observation {
+	routed := func(phase record.Phase, v roadView, added ...Workload) Observation {
 		o := at(phase, added...)
 		o.Traffic = v
 		return o
@@ -44,35 +44,35 @@ func TestCheckDecision(t *testing.T) {
 		a      Action
 		bad    bool
 	}{
-		{"None", "Doing nothing is safe.", at(release.Progressing), nil, false},
-		{"SecondCanary", "Never two canaries.", at(release.Progressing, old), CreateCanary{Replicas: 1}, true},
-		{"CanaryAboveReplicas", "A canary is at most as large as the workload.", at(release.Progressing), CreateCanary{Replicas: 5}, true},
-		{"CanaryOfAll", "A canary may be as large as the workload.", at(release.Progressing), CreateCanary{Replicas: 4}, false},
-		{"ScaleAboveReplicas", "A canary is at most as large as the workload.", at(release.Progressing, canary), ScaleCanary{Replicas: 5}, true},
-		{"ScaleBelowZero", "There are no negative groups.", at(release.Progressing, canary), ScaleCanary{Replicas: -1}, true},
-		{"DeleteInBatches", "Canary capacity stays while batches of it run.", at(release.Progressing, canary), DeleteCanary{}, true},
-		{"LetGoInBatches", "Canary capacity stays while batches of it run.", at(release.Progressing, canary), LetGo{}, true},
-		{"DeleteOldInBatches", "A canary of another template goes.", at(release.Progressing, old), DeleteCanary{}, false},
-		{"DeleteInPromotion", "Stable is not promoted yet.", at(release.Promoting, canary), DeleteCanary{}, true},
-		{"DeleteAfterPromotion", "Nothing added is left.", at(release.Promoted, canary), DeleteCanary{}, false},
-		{"DeleteInRollback", "Nothing added is left.", at(release.RollingBack, canary), DeleteCanary{}, false},
-		{"PromoteUnasked", "Only Finalize begins a promotion.", at(release.Progressing), set(release.Promoting, native), true},
-		{"ReleaseHoldInBatches", "Stable capacity is not touched before the host says promote.", at(release.Progressing), set(release.Progressing, native), true},
-		{"ReleaseHoldInRollback", "Stable capacity is not touched by a rollback.", at(release.RollingBack), set(release.RollingBack, native), true},
-		{"ReleaseHoldAtTheEnd", "The hold is back in the write that ends a promotion.", at(release.Promoting), set(release.Promoted, native), true},
-		{"DeleteInReturn", "Stable is not back yet.", at(release.Returning, canary), DeleteCanary{}, true},
-		{"ReleaseHoldToReturn", "The template is the one to go back to.", returned(release.RollingBack), set(release.Returning, native), false},
-		{"ReturnToAnother", "A rollback never rolls forward.", at(release.RollingBack), set(release.Returning, native), true},
-		{"CreateUnfenced", "Canary leaders would get requests through the stable Service.", routed(release.Progressing, roadView{}), CreateCanary{Replicas: 1}, true},
-		{"CreateFenced", "They do not.", routed(release.Progressing, fenced), CreateCanary{Replicas: 1}, false},
-		{"GrowUnfenced", "So would those that come later.", routed(release.Progressing, roadView{}, canary), ScaleCanary{Replicas: 1}, true},
-		{"GrowFenced", "They do not.", routed(release.Progressing, fenced, canary), ScaleCanary{Replicas: 1}, false},
-		{"ShrinkUnfenced", "Fewer leaders get fewer requests.", routed(release.Progressing, roadView{}, canary), ScaleCanary{Replicas: 0}, false},
-		{"DeleteWithShare", "Requests are on their way to it.", routed(release.RollingBack, split, canary), DeleteCanary{}, true},
-		{"LetGoWithShare", "Requests are on their way to it.", routed(release.RollingBack, split, canary), LetGo{}, true},
-		{"DeleteWithoutShare", "No request is.", routed(release.RollingBack, fenced, canary), DeleteCanary{}, false},
-		{"LetGoOfAll", "The stable leaders are going, too.", gone(routed(release.RollingBack, split, canary)), LetGo{}, false},
-		{"ReleaseHoldToPromote", "Promotion is what releases it.", at(release.Promoting), set(release.Promoting, native), false},
+		{"None", "Doing nothing is safe.", at(record.Progressing), nil, false},
+		{"SecondCanary", "Never two canaries.", at(record.Progressing, old), CreateCanary{Replicas: 1}, true},
+		{"CanaryAboveReplicas", "A canary is at most as large as the workload.", at(record.Progressing), CreateCanary{Replicas: 5}, true},
+		{"CanaryOfAll", "A canary may be as large as the workload.", at(record.Progressing), CreateCanary{Replicas: 4}, false},
+		{"ScaleAboveReplicas", "A canary is at most as large as the workload.", at(record.Progressing, canary), ScaleCanary{Replicas: 5}, true},
+		{"ScaleBelowZero", "There are no negative groups.", at(record.Progressing, canary), ScaleCanary{Replicas: -1}, true},
+		{"DeleteInBatches", "Canary capacity stays while batches of it run.", at(record.Progressing, canary), DeleteCanary{}, true},
+		{"LetGoInBatches", "Canary capacity stays while batches of it run.", at(record.Progressing, canary), LetGo{}, true},
+		{"DeleteOldInBatches", "A canary of another template goes.", at(record.Progressing, old), DeleteCanary{}, false},
+		{"DeleteInPromotion", "Stable is not promoted yet.", at(record.Promoting, canary), DeleteCanary{}, true},
+		{"DeleteAfterPromotion", "Nothing added is left.", at(record.Promoted, canary), DeleteCanary{}, false},
+		{"DeleteInRollback", "Nothing added is left.", at(record.RollingBack, canary), DeleteCanary{}, false},
+		{"PromoteUnasked", "Only Finalize begins a promotion.", at(record.Progressing), set(record.Promoting, native), true},
+		{"ReleaseHoldInBatches", "Stable capacity is not touched before the host says promote.", at(record.Progressing), set(record.Progressing, native), true},
+		{"ReleaseHoldInRollback", "Stable capacity is not touched by a rollback.", at(record.RollingBack), set(record.RollingBack, native), true},
+		{"ReleaseHoldAtTheEnd", "The hold is back in the write that ends a promotion.", at(record.Promoting), set(record.Promoted, native), true},
+		{"DeleteInReturn", "Stable is not back yet.", at(record.Returning, canary), DeleteCanary{}, true},
+		{"ReleaseHoldToReturn", "The template is the one to go back to.", returned(record.RollingBack), set(record.Returning, native), false},
+		{"ReturnToAnother", "A rollback never rolls forward.", at(record.RollingBack), set(record.Returning, native), true},
+		{"CreateUnfenced", "Canary leaders would get requests through the stable Service.", routed(record.Progressing, roadView{}), CreateCanary{Replicas: 1}, true},
+		{"CreateFenced", "They do not.", routed(record.Progressing, fenced), CreateCanary{Replicas: 1}, false},
+		{"GrowUnfenced", "So would those that come later.", routed(record.Progressing, roadView{}, canary), ScaleCanary{Replicas: 1}, true},
+		{"GrowFenced", "They do not.", routed(record.Progressing, fenced, canary), ScaleCanary{Replicas: 1}, false},
+		{"ShrinkUnfenced", "Fewer leaders get fewer requests.", routed(record.Progressing, roadView{}, canary), ScaleCanary{Replicas: 0}, false},
+		{"DeleteWithShare", "Requests are on their way to it.", routed(record.RollingBack, split, canary), DeleteCanary{}, true},
+		{"LetGoWithShare", "Requests are on their way to it.", routed(record.RollingBack, split, canary), LetGo{}, true},
+		{"DeleteWithoutShare", "No request is.", routed(record.RollingBack, fenced, canary), DeleteCanary{}, false},
+		{"LetGoOfAll", "The stable leaders are going, too.", gone(routed(record.RollingBack, split, canary)), LetGo{}, false},
+		{"ReleaseHoldToPromote", "Promotion is what releases it.", at(record.Promoting), set(record.Promoting, native), false},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {

@@ -6,7 +6,7 @@ package plan
 import (
 	"fmt"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -58,7 +58,7 @@ func nextLabel(o Observation) *LabelGroup {
 	}
 	r := o.Record.Release
 	switch r.Phase {
-	case release.Progressing, release.Promoting, release.Standby, release.Promoted:
+	case record.Progressing, record.Promoting, record.Standby, record.Promoted:
 	default:
 		return nil
 	}
@@ -76,7 +76,7 @@ func nextLabel(o Observation) *LabelGroup {
 		}
 	}
 	for _, g := range o.Stable.Groups {
-		if r.Phase == release.Promoted && (!g.Ready || g.ReadySince.After(r.PhaseAt)) {
+		if r.Phase == record.Promoted && (!g.Ready || g.ReadySince.After(r.PhaseAt)) {
 			continue // the release was over when it came: a scale-up or a restart at rest is none of it
 		}
 		// The highest index is updated first.

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -40,7 +40,7 @@ func (c *cluster) checkLabels(d Decision) {
 	for _, s := range append([]*set{c.stable}, c.added...) {
 		for i, g := range s.groups {
 			updated := s != c.stable && d.State == pb.State_STATE_READY && g.revision == s.made ||
-				s == c.stable && r.Phase == release.Promoted && g.revision == r.UpdateRevision && g.ready && !g.since.After(r.PhaseAt)
+				s == c.stable && r.Phase == record.Promoted && g.revision == r.UpdateRevision && g.ready && !g.since.After(r.PhaseAt)
 			if updated && i < s.replicas && (g.mark.ID != "k" || g.mark.Batch < 1 || g.mark.Batch > 3) {
 				c.fail("at %s group %d of %s is labelled %+v", d.Reason, i, s.name, g.mark)
 			}
@@ -64,7 +64,7 @@ func TestMark(t *testing.T) {
 		{1, []string{"25%", "100%"}, "[1]"},
 		{4, []string{"2", "3"}, "[1 1 2 2]"},
 	} {
-		o := Observation{Stable: Workload{Replicas: tt.replicas}, Policy: release.Policy{RolloutID: "k"}}
+		o := Observation{Stable: Workload{Replicas: tt.replicas}, Policy: record.Policy{RolloutID: "k"}}
 		for _, b := range tt.batches {
 			o.Policy.Batches = append(o.Policy.Batches, quantity(b))
 		}

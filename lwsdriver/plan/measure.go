@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 type rolling = lws.RollingUpdateConfiguration
@@ -98,7 +98,7 @@ func ownsUpdate(o Observation) bool {
 		return false
 	}
 	p := o.Record.Release.Phase
-	return p == release.Promoting || p == release.Promoted || p == release.Nothing
+	return p == record.Promoting || p == record.Promoted || p == record.Nothing
 }
 
 func (s *Standing) planned(o Observation) {
@@ -143,7 +143,7 @@ func (s *Standing) count(o Observation, of Workload, g Group) {
 // must have. Nil: it is not there yet.
 func (o Observation) goal(planned int) (w *Workload, from int, revision string) {
 	switch c := o.canary(); {
-	case o.Record.Release.Phase == release.Returning:
+	case o.Record.Release.Phase == record.Returning:
 		return &o.Stable, 0, o.Record.Release.StableRevision
 	case ownsUpdate(o):
 		return &o.Stable, 0, o.Record.Release.UpdateRevision

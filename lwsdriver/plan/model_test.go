@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // set is one LeaderWorkerSet of the model, with its leader StatefulSet and its groups. A template is a letter, and its
@@ -31,7 +31,7 @@ type set struct {
 	carries, made string
 	held          bool
 	foreground    bool
-	target        *release.Target
+	target        *record.Target
 
 	leaders statefulSet
 	groups  map[int]*group

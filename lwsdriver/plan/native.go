@@ -6,7 +6,7 @@ package plan
 import (
 	"fmt"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -19,7 +19,7 @@ func promote(o Observation, s Standing) Decision {
 	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision && o.untouched():
 		return standDown(o)
 	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision:
-		next := moved(o, func(n *release.Release) { n.Phase = release.Returning })
+		next := moved(o, func(n *record.Release) { n.Phase = record.Returning })
 		next.Saved = absorbPace(o)
 		return returning(o, next, "the stable template is back in mid-promotion: roll back natively")
 	case o.Stable.Revision != r.UpdateRevision:
@@ -45,7 +45,7 @@ func promote(o Observation, s Standing) Decision {
 		return standBy(o)
 	}
 	return roll(o, s, nativeRoll{
-		state: pb.State_STATE_PROMOTING, then: release.Promoted,
+		state: pb.State_STATE_PROMOTING, then: record.Promoted,
 		begin: "release the hold to promote", done: "every group is promoted: hold again", participle: "promoted",
 	})
 }
@@ -63,7 +63,7 @@ func comeBack(o Observation, s Standing) Decision {
 		return restartBack(o, s)
 	}
 	d := roll(o, s, nativeRoll{
-		state: pb.State_STATE_ROLLING_BACK, then: release.RollingBack,
+		state: pb.State_STATE_ROLLING_BACK, then: record.RollingBack,
 		begin: "release the hold to roll back", done: "every group is back: hold again", participle: "rolled back",
 	})
 	if g := o.inTheWay(d.Reason == ReasonDeadline); d.Action == nil && g != nil {
@@ -73,7 +73,7 @@ func comeBack(o Observation, s Standing) Decision {
 	return d
 }
 
-func returning(o Observation, next release.Record, why string) Decision {
+func returning(o Observation, next record.Record, why string) Decision {
 	return Decision{
 		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateReturned, Message: why,
 		Action: SetStable{Record: next, Rolling: o.returnPace(next.Saved), Why: why},
@@ -84,7 +84,7 @@ func returning(o Observation, next release.Record, why string) Decision {
 type nativeRoll struct {
 	state pb.State
 	// then is the phase that follows once every group is at the revision.
-	then release.Phase
+	then record.Phase
 	// begin and done say what is written, participle what happened to a group.
 	begin, done, participle string
 }
@@ -104,13 +104,13 @@ func roll(o Observation, s Standing, n nativeRoll) Decision {
 		return Decision{
 			State: n.state, Reason: ReasonCleaningUp, Message: n.done,
 			Action: SetStable{
-				Record: moved(o, func(r *release.Release) {
+				Record: moved(o, func(r *record.Release) {
 					r.Phase = n.then
-					if n.then == release.Promoted {
+					if n.then == record.Promoted {
 						r.StableTemplate = nil
 					}
 				}),
-				Rolling: release.Hold(), Why: n.done,
+				Rolling: record.Hold(), Why: n.done,
 			},
 		}
 	}

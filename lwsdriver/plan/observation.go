@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 )
 
@@ -32,9 +32,9 @@ type Observation struct {
 	// Added are the workloads that a release added to it, by name. Normally none or one.
 	Added []Workload `json:"added,omitzero"`
 	// Record is the release record. Nil: the workload is not adopted.
-	Record *release.Record `json:"record,omitzero"`
+	Record *record.Record `json:"record,omitzero"`
 	// Policy is the recorded release's. Zero without a release.
-	Policy release.Policy `json:"policy,omitzero"`
+	Policy record.Policy `json:"policy,omitzero"`
 	// Succeeded is true once the second set that the record names as successor is a workload of its own.
 	Succeeded bool `json:"succeeded,omitzero"`
 	// Traffic tells how the release's requests stand. Nil: it routes none.
@@ -89,7 +89,7 @@ type Workload struct {
 	// Lingers is true while it is being deleted in such a way that its groups would outlive it.
 	Lingers bool `json:"lingers,omitzero"`
 	// Target is the batch it was last scaled for. Nil: none yet.
-	Target *release.Target `json:"target,omitzero"`
+	Target *record.Target `json:"target,omitzero"`
 }
 
 // Group is one leader pod and its workers.
@@ -136,7 +136,7 @@ func (g Group) available(now time.Time, minReady time.Duration) bool {
 }
 
 // release is the one that is recorded, nil if there is none.
-func (o Observation) release() *release.Release {
+func (o Observation) release() *record.Release {
 	if o.Record == nil {
 		return nil
 	}
@@ -155,7 +155,7 @@ func (o Observation) canary() *Workload {
 
 // Target is the batch asked for last: kept on the workload that grows, or on the record while there is none. While the
 // canary is going, a host may have written either, and the later one counts.
-func (o Observation) Target() *release.Target {
+func (o Observation) Target() *record.Target {
 	if o.Record == nil || o.Record.Release == nil {
 		return nil
 	}

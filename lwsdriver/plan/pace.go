@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -17,12 +17,12 @@ func Pace(saved rolling, replicas int) rolling {
 	if scaled(saved.MaxUnavailable, replicas, false) == 0 && scaled(saved.MaxSurge, replicas, true) == 0 && replicas > 0 {
 		return floored(saved)
 	}
-	return release.Native(saved)
+	return record.Native(saved)
 }
 
 func floored(saved rolling) rolling {
 	saved.MaxUnavailable = intstr.FromInt32(1)
-	return release.Native(saved)
+	return record.Native(saved)
 }
 
 // scaled is v of replicas as LWS computes it. What LWS could not read counts as set: the API server will say so.
@@ -58,7 +58,7 @@ func noted(o Observation, a SetStable) SetStable {
 	}
 	r, set := *a.Record.Release, a.Rolling
 	r.Set, a.Record.Release = &set, &r
-	if canary && r.Phase != release.Returning {
+	if canary && r.Phase != record.Returning {
 		r.Set = nil
 	}
 	return a
@@ -68,7 +68,7 @@ func noted(o Observation, a SetStable) SetStable {
 // the hold, which is in force until the promotion's first write, and again when admission put it back with a new template.
 // The floor stays when a scale-up makes the user's percentage count again: taking it for a wish would lose the percentage.
 func lastSet(o Observation) rolling {
-	saved, found, hold := o.Record.Saved, o.Stable.Rolling, release.Hold()
+	saved, found, hold := o.Record.Saved, o.Stable.Rolling, record.Hold()
 	held := ptr.Deref(found.Partition, 0) == ptr.Deref(hold.Partition, 0)
 	r := o.release()
 	switch {
@@ -93,23 +93,23 @@ func lastSet(o Observation) rolling {
 
 // Saved is what to save of the user's under hold, with what somebody changed since the driver last looked.
 func Saved(o Observation) rolling {
-	set := release.Hold()
+	set := record.Hold()
 	if r := o.release(); r != nil && r.Set != nil {
 		set = lastSet(o)
 	}
-	return release.Absorb(o.Record.Saved, set, o.Stable.Rolling)
+	return record.Absorb(o.Record.Saved, set, o.Stable.Rolling)
 }
 
 // absorbPace returns what to save of the user's while a promotion is under way.
 func absorbPace(o Observation) rolling {
-	return release.Absorb(o.Record.Saved, lastSet(o), o.Stable.Rolling)
+	return record.Absorb(o.Record.Saved, lastSet(o), o.Stable.Rolling)
 }
 
 // paced says whether the promotion's configuration is in force.
 func paced(o Observation) bool {
 	set := lastSet(o)
-	if release.SameRolling(set, release.Hold()) || !release.SameRolling(o.Stable.Rolling, set) {
+	if record.SameRolling(set, record.Hold()) || !record.SameRolling(o.Stable.Rolling, set) {
 		return false
 	}
-	return o.release().Set == nil || release.SameRolling(set, o.pace(o.Record.Saved))
+	return o.release().Set == nil || record.SameRolling(set, o.pace(o.Record.Saved))
 }

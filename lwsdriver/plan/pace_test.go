@@ -6,7 +6,7 @@ package plan
 import (
 	"testing"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -28,11 +28,11 @@ func TestSaved(t *testing.T) {
 		{"held and edited", rollingOf(0, "25%", "1"), rollingOf(hold, "2", "0"), rollingOf(0, "2", "1"), 8},
 	} {
 		o := Observation{
-			Policy: release.Policy{Style: pb.Style_STYLE_BLUE_GREEN},
+			Policy: record.Policy{Style: pb.Style_STYLE_BLUE_GREEN},
 			Stable: Workload{Replicas: tc.replicas, Rolling: tc.found},
-			Record: &release.Record{Saved: rollingOf(0, "25%", "1"), Release: &release.Release{Phase: release.Promoting, Set: &tc.set}},
+			Record: &record.Record{Saved: rollingOf(0, "25%", "1"), Release: &record.Release{Phase: record.Promoting, Set: &tc.set}},
 		}
-		if got := Saved(o); !release.SameRolling(got, tc.want) {
+		if got := Saved(o); !record.SameRolling(got, tc.want) {
 			t.Errorf("%s: saved %s, want %s", tc.name, describeRolling(got), describeRolling(tc.want))
 		}
 	}

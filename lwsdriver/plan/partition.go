@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -26,7 +26,7 @@ func advancePartition(o Observation, s Standing) Decision {
 	// Once every group is updated, LWS forgets the revision before, and the StatefulSet makes no group of it any more.
 	last := s.Planned > 0 && s.Planned == o.Stable.Replicas && r.StableTemplate == nil
 	want := o.partitioned(next.Saved, s.Planned)
-	due := last || !release.SameRolling(o.Stable.Rolling, want) || !release.SameRolling(lastSet(o), want)
+	due := last || !record.SameRolling(o.Stable.Rolling, want) || !record.SameRolling(lastSet(o), want)
 	state := pb.State_STATE_UPGRADING
 	if o.Target() == nil {
 		state = pb.State_STATE_PREPARING
@@ -77,14 +77,14 @@ func retireInPlace(o Observation, s Standing) *Decision {
 	}
 	if i := slices.IndexFunc(strays, stubborn); i >= 0 {
 		why := fmt.Sprintf("groups of revision %s come back as they are: they stay until a batch reaches them", strays[i].Revision)
-		next := moved(o, func(r *release.Release) { r.Stubborn, r.Open = strays[i].Revision, o.splits() })
+		next := moved(o, func(r *record.Release) { r.Stubborn, r.Open = strays[i].Revision, o.splits() })
 		if len(o.Stable.revisions()) == 1 {
 			why = fmt.Sprintf("every group serves revision %s: it is the stable one", strays[i].Revision)
 			next.Release.StableRevision, next.Release.StableTemplate = strays[i].Revision, nil
 		}
 		return &Decision{
 			State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: why,
-			Action: SetStable{Record: next, Rolling: release.Hold(), Why: why},
+			Action: SetStable{Record: next, Rolling: record.Hold(), Why: why},
 		}
 	}
 	if a := repairHold(o); a != nil {
@@ -107,7 +107,7 @@ func (o Observation) abandoned() []Group {
 // the user's pace and without a surge. No group: the hold, so that a scale-up makes stable groups.
 func (o Observation) partitioned(saved rolling, groups int) rolling {
 	if groups <= 0 {
-		return release.Hold()
+		return record.Hold()
 	}
 	next := o.pace(saved)
 	next.Partition = ptr.To(int32(max(o.Stable.Replicas-groups, 0))) //nolint:gosec // a number of groups

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -56,20 +56,20 @@ func decide(o Observation, s Standing) Decision {
 		}
 	}
 	switch r.Phase {
-	case release.Progressing:
+	case record.Progressing:
 		return progress(o, s, style)
-	case release.Promoting, release.Standby:
+	case record.Promoting, record.Standby:
 		return promote(o, s)
-	case release.Adopting:
+	case record.Adopting:
 		return adopt(o)
-	case release.Promoted:
+	case record.Promoted:
 		return cleanUp(o, pb.State_STATE_PROMOTING, ended(o, Decision{
 			State: pb.State_STATE_COMPLETED, Reason: ReasonPromoted,
 			Message: fmt.Sprintf("%d groups run revision %s", o.Stable.Replicas, r.UpdateRevision),
 		}))
-	case release.Returning:
+	case record.Returning:
 		return comeBack(o, s)
-	case release.RollingBack:
+	case record.RollingBack:
 		return cleanUp(o, pb.State_STATE_ROLLING_BACK, rolledBack(o))
 	default:
 		return cleanUp(o, pb.State_STATE_NOTHING_TO_RELEASE, ended(o, Decision{
@@ -151,7 +151,7 @@ func unmanaged(o Observation) Decision {
 		State: pb.State_STATE_UNMANAGED, Reason: ReasonNotAdopted,
 		Message: fmt.Sprintf("%s is not adopted: LeaderWorkerSet rolls it by itself as soon as its template changes", o.Stable.Name),
 	}
-	if release.SameRolling(o.Stable.Rolling, release.Hold()) {
+	if record.SameRolling(o.Stable.Rolling, record.Hold()) {
 		d.Reason = ReasonHeldUnmanaged
 		d.Message = fmt.Sprintf("%s is not adopted, and yet held by a partition that Lockstep once set: "+
 			"adopt it to have that managed, and then disown it to have LeaderWorkerSet roll it by itself", o.Stable.Name)
@@ -242,8 +242,8 @@ const drifted = "the hold was overwritten, and LeaderWorkerSet may roll until a 
 
 // repairHold returns the write that puts the hold back, or nil if it is in force.
 func repairHold(o Observation) *SetStable {
-	hold := release.Hold()
-	if release.SameRolling(o.Stable.Rolling, hold) {
+	hold := record.Hold()
+	if record.SameRolling(o.Stable.Rolling, hold) {
 		return nil
 	}
 	next := *o.Record
@@ -252,7 +252,7 @@ func repairHold(o Observation) *SetStable {
 }
 
 // moved returns the record with its release changed by f, as of now.
-func moved(o Observation, f func(*release.Release)) release.Record {
+func moved(o Observation, f func(*record.Release)) record.Record {
 	next := *o.Record
 	r := *o.Record.Release
 	r.PhaseAt = o.Now
@@ -299,18 +299,18 @@ func waitForLWS(o Observation, state pb.State) Decision {
 func followTemplate(o Observation) Decision {
 	r := o.Record.Release
 	if o.Stable.Revision == r.StableRevision {
-		phase, why := release.RollingBack, "the stable template is back: roll back"
+		phase, why := record.RollingBack, "the stable template is back: roll back"
 		switch {
 		case r.UpdateRevision == "":
-			phase, why = release.Nothing, "nothing to release after all"
+			phase, why = record.Nothing, "nothing to release after all"
 		case o.inPlace():
-			next := moved(o, func(r *release.Release) { r.Phase = release.Returning })
+			next := moved(o, func(r *record.Release) { r.Phase = record.Returning })
 			next.Saved = Saved(o)
 			return returning(o, next, why)
 		}
 		return Decision{
 			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateReturned, Message: why,
-			Action: SetStable{Record: moved(o, func(r *release.Release) { r.Phase = phase }), Rolling: o.Stable.Rolling, Why: why},
+			Action: SetStable{Record: moved(o, func(r *record.Release) { r.Phase = phase }), Rolling: o.Stable.Rolling, Why: why},
 		}
 	}
 	if len(o.Added) > 0 {
@@ -331,21 +331,21 @@ func startOver(o Observation) Decision {
 	if o.Record.Release.UpdateRevision != "" {
 		why = fmt.Sprintf("start over with the new revision %s", o.Stable.Revision)
 	}
-	next := moved(o, func(r *release.Release) {
+	next := moved(o, func(r *record.Release) {
 		if r.UpdateRevision != "" {
 			r.Target, r.Traffic = nil, nil
 		}
 		if o.promotedAll() {
 			r.StableRevision, r.StableTemplate, r.Open = r.UpdateRevision, nil, false
 		}
-		r.Phase, r.UpdateRevision, r.Stubborn = release.Progressing, o.Stable.Revision, ""
+		r.Phase, r.UpdateRevision, r.Stubborn = record.Progressing, o.Stable.Revision, ""
 	})
-	if o.Record.Release.Phase == release.Promoting {
+	if o.Record.Release.Phase == record.Promoting {
 		next.Saved = absorbPace(o)
 	}
 	return Decision{
 		State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: why,
-		Action: SetStable{Record: next, Rolling: release.Hold(), Why: why},
+		Action: SetStable{Record: next, Rolling: record.Hold(), Why: why},
 	}
 }
 
@@ -354,7 +354,7 @@ func startOver(o Observation) Decision {
 func (o Observation) promotedAll() bool {
 	r := o.Record.Release
 	all := o.Stable.revisions()
-	return (r.Phase == release.Promoting || o.inPlace()) &&
+	return (r.Phase == record.Promoting || o.inPlace()) &&
 		len(all) == 1 && all[0] == r.UpdateRevision && o.Stable.existing() >= o.Stable.Replicas
 }
 

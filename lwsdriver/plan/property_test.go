@@ -14,7 +14,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -107,11 +107,11 @@ func (c *cluster) act() {
 	case n < 76:
 		c.setWeight(rapid.SampledFrom([]int{0, 10, 50, 100}).Draw(c.t, "weight"))
 	case n < 80:
-		c.finalize(release.Promoting)
+		c.finalize(record.Promoting)
 	case n < 82:
-		c.finalize(release.RollingBack)
+		c.finalize(record.RollingBack)
 	case n < 84:
-		if c.initialize(); c.adopted > 0 && c.phase() == release.Nothing {
+		if c.initialize(); c.adopted > 0 && c.phase() == record.Nothing {
 			c.edit(pick("A", "B", "C", "D"))
 		}
 	case n < 87:
@@ -158,18 +158,18 @@ func (c *cluster) settle() Decision {
 
 // end has the host end the release, if nobody has.
 func (c *cluster) end() Decision {
-	c.finalize(rapid.SampledFrom([]release.Phase{release.Promoting, release.RollingBack}).Draw(c.t, "end"))
+	c.finalize(rapid.SampledFrom([]record.Phase{record.Promoting, record.RollingBack}).Draw(c.t, "end"))
 	ended := c.phase()
 	d := c.settle()
 	if d.Reason == ReasonMixedRevisions {
 		c.edit(c.record.Release.StableRevision)
 		d = c.settle()
 	}
-	want := map[release.Phase]pb.State{
-		release.Promoting: pb.State_STATE_COMPLETED, release.Promoted: pb.State_STATE_COMPLETED,
-		release.Standby: pb.State_STATE_COMPLETED, release.Adopting: pb.State_STATE_COMPLETED,
-		release.RollingBack: pb.State_STATE_ROLLED_BACK, release.Returning: pb.State_STATE_ROLLED_BACK,
-		release.Nothing: pb.State_STATE_NOTHING_TO_RELEASE,
+	want := map[record.Phase]pb.State{
+		record.Promoting: pb.State_STATE_COMPLETED, record.Promoted: pb.State_STATE_COMPLETED,
+		record.Standby: pb.State_STATE_COMPLETED, record.Adopting: pb.State_STATE_COMPLETED,
+		record.RollingBack: pb.State_STATE_ROLLED_BACK, record.Returning: pb.State_STATE_ROLLED_BACK,
+		record.Nothing: pb.State_STATE_NOTHING_TO_RELEASE,
 	}[ended]
 	if want != 0 && d.State != want {
 		c.fail("the release was ended as %s and is %s, %s", ended, d.State, d.Reason)
@@ -207,10 +207,10 @@ func (c *cluster) checkRest(d Decision) {
 		c.fail("%s with %s left", d.State, c.added[0].name)
 	}
 	batch := c.inPlace() && (d.State == pb.State_STATE_READY || d.State == pb.State_STATE_HOLDING)
-	if !batch && !release.SameRolling(c.stable.rolling, release.Hold()) {
+	if !batch && !record.SameRolling(c.stable.rolling, record.Hold()) {
 		c.fail("%s with %v", d.State, c.stable.rolling)
 	}
-	if !release.SameRolling(c.record.Saved, c.wish) {
+	if !record.SameRolling(c.record.Saved, c.wish) {
 		c.fail("the user's %s was saved as %s", describeRolling(c.wish), describeRolling(c.record.Saved))
 	}
 	switch d.State {

@@ -29,7 +29,7 @@ var allowedImports = []string{
 	"k8s.io/utils/ptr",
 	"sigs.k8s.io/lws/api/leaderworkerset/v1",
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler", // as pure as this package
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release",
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record",
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr",
 	"github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1",
 	"github.com/lockstep-rollouts/lockstep/traffic", // as pure as this package

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -39,7 +39,7 @@ func strayed(o Observation) Decision {
 	case "":
 		return waitForLWS(o, pb.State_STATE_ROLLING_BACK)
 	case o.Record.Release.StableRevision:
-		next := moved(o, func(n *release.Release) { n.Phase = release.Returning })
+		next := moved(o, func(n *record.Release) { n.Phase = record.Returning })
 		next.Saved = Saved(o)
 		return returning(o, next, "the stable template is back: roll back natively")
 	}
@@ -49,11 +49,11 @@ func strayed(o Observation) Decision {
 // beginRestarts puts the hold in force, or renews it, for the groups to be restarted under it.
 func beginRestarts(o Observation) Decision {
 	const why = "hold, and bring groups back to the stable revision one after the other"
-	next := moved(o, func(n *release.Release) { n.Phase = release.Returning })
+	next := moved(o, func(n *record.Release) { n.Phase = record.Returning })
 	next.Saved = absorbPace(o)
 	return Decision{
 		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting, Message: why,
-		Action: SetStable{Record: next, Rolling: release.Hold(), Why: why},
+		Action: SetStable{Record: next, Rolling: record.Hold(), Why: why},
 	}
 }
 
@@ -62,8 +62,8 @@ func beginRestarts(o Observation) Decision {
 // template helps, if the release has saved it.
 func restartBack(o Observation, s Standing) Decision {
 	r := o.Record.Release
-	hold := release.Hold()
-	if !release.SameRolling(o.Stable.Rolling, hold) || r.Set != nil && !release.SameRolling(*r.Set, hold) {
+	hold := record.Hold()
+	if !record.SameRolling(o.Stable.Rolling, hold) || r.Set != nil && !record.SameRolling(*r.Set, hold) {
 		return beginRestarts(o)
 	}
 	strays := o.strayed()
@@ -74,7 +74,7 @@ func restartBack(o Observation, s Standing) Decision {
 	inVain := slices.ContainsFunc(strays, stubborn)
 	switch {
 	case ours && (inVain || len(strays) == o.Stable.existing()):
-		next := moved(o, func(*release.Release) {})
+		next := moved(o, func(*record.Release) {})
 		next.Saved = absorbPace(o)
 		d := returning(o, next, "put the stable template back, since every group had been updated, and roll back natively")
 		a, _ := d.Action.(SetStable)
@@ -108,7 +108,7 @@ func awaitBack(o Observation, s Standing) Decision {
 		return Decision{
 			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting, Message: why,
 			Action: SetStable{
-				Record: moved(o, func(n *release.Release) { n.Phase = release.RollingBack }), Rolling: release.Hold(), Why: why,
+				Record: moved(o, func(n *record.Release) { n.Phase = record.RollingBack }), Rolling: record.Hold(), Why: why,
 			},
 		}
 	}

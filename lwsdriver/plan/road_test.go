@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -180,7 +180,7 @@ func (c *cluster) route(how string) {
 
 // setWeight is the RPC.
 func (c *cluster) setWeight(weight int) {
-	if c.road == nil || c.phase() != release.Progressing || c.record.Release.UpdateRevision != c.stable.template {
+	if c.road == nil || c.phase() != record.Progressing || c.record.Release.UpdateRevision != c.stable.template {
 		return
 	}
 	c.note("host: weight %d", weight)
@@ -205,7 +205,7 @@ func (c *cluster) applyTraffic(a SetTraffic, versions map[string]int) bool {
 // checkStep: requests are never left to a few groups while others serve, too: in place, those that the stable Service is
 // not pinned to; in blue-green, the second set while the user's own groups are on their way back from a promotion.
 func (c *cluster) checkStep(what string, a SetTraffic) {
-	if what == "retreat" && c.phase() == release.Returning && c.policy.Style == pb.Style_STYLE_BLUE_GREEN && c.road.canServe(c) {
+	if what == "retreat" && c.phase() == record.Returning && c.policy.Style == pb.Style_STYLE_BLUE_GREEN && c.road.canServe(c) {
 		back := 0
 		for i, g := range c.stable.groups {
 			if i < c.stable.replicas && g.ready && g.revision == c.record.Release.StableRevision {
@@ -239,9 +239,9 @@ func (c *cluster) checkBatch(a SetStable) {
 	}
 	r, shares := a.Record.Release, c.road.weight > 0 || c.road.seen > 0
 	switch {
-	case r.Phase == release.Returning && shares:
+	case r.Phase == record.Returning && shares:
 		c.fail("groups return while the route has %d and the gateway %d %%", c.road.weight, c.road.seen)
-	case r.Phase == release.Returning:
+	case r.Phase == record.Returning:
 	case next == 0 && (shares || c.road.fenced || c.road.shut && c.road.canServe(c)):
 		c.fail("every group may be updated, and requests are split: %+v", *c.road)
 	case next > 0 && !r.Open && (!c.road.fenced || c.road.leaking || c.road.pin != r.StableRevision):
@@ -267,20 +267,20 @@ func (c *cluster) checkRoad(a Action) {
 			c.fail("%s while the route has %d and the gateway %d %%", a, c.road.weight, c.road.seen)
 		}
 	case ScaleCanary, CreateCanary:
-		if !c.road.fenced && c.phase() != release.Adopting {
+		if !c.road.fenced && c.phase() != record.Adopting {
 			c.fail("%s without the fence", a)
 		}
 	}
 }
 
 func (c *cluster) checkRoadAtRest() {
-	if c.inPlace() && (c.phase() == release.Progressing || c.rolls()) || c.next != nil {
+	if c.inPlace() && (c.phase() == record.Progressing || c.rolls()) || c.next != nil {
 		return // there is nothing added that would tell
 	}
 	if c.road != nil && len(c.added) == 0 && *c.road != (road{}) {
 		c.fail("%s is left of the traffic", fmt.Sprintf("%+v", *c.road))
 	}
-	if c.adopted > 0 && c.phase() == release.Progressing {
+	if c.adopted > 0 && c.phase() == record.Progressing {
 		return // the marks of the last release go at the end of this one, if it began so soon
 	}
 	for i, g := range c.stable.groups {

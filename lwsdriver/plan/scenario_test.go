@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -148,14 +148,14 @@ func ago(age string) time.Time {
 	return noon.Add(-d)
 }
 
-func (l line) target() *release.Target {
+func (l line) target() *record.Target {
 	value, ok := l.attrs["target"]
 	if !ok {
 		return nil
 	}
 	groups, age, _ := strings.Cut(value, "@")
 	groups, batch, inBatch := strings.Cut(groups, "#")
-	t := &release.Target{Groups: groups, At: ago(age)}
+	t := &record.Target{Groups: groups, At: ago(age)}
 	if inBatch {
 		t.Batch = ptr.To(line{attrs: map[string]string{"batch": batch}}.number("batch", 0))
 	}
@@ -168,7 +168,7 @@ func parseObservation(text string) (o Observation, err error) {
 			err = fmt.Errorf("%v", p)
 		}
 	}()
-	o = Observation{Now: noon, Policy: release.Policy{Style: pb.Style_STYLE_CANARY, ProgressDeadline: release.DefaultProgressDeadline}}
+	o = Observation{Now: noon, Policy: record.Policy{Style: pb.Style_STYLE_CANARY, ProgressDeadline: record.DefaultProgressDeadline}}
 	last := &o.Stable
 	for _, raw := range strings.Split(text, "\n") {
 		switch l := parseLine(raw); l.word {
@@ -184,7 +184,7 @@ func parseObservation(text string) (o Observation, err error) {
 		case "traffic":
 			o.Traffic = parseRoad(l, o)
 			if o.Record != nil && o.Record.Release != nil && l.has("asked") {
-				o.Record.Release.Traffic = &release.Traffic{Weight: l.number("asked", 0)}
+				o.Record.Release.Traffic = &record.Traffic{Weight: l.number("asked", 0)}
 			}
 		case "budget":
 			if l.name == "unread" {
@@ -226,7 +226,7 @@ func parseWorkload(l line) Workload {
 		}
 	}
 	if l.has("hold") {
-		w.Rolling = release.Hold()
+		w.Rolling = record.Hold()
 	}
 	w.Observed = !l.has("unobserved")
 	if r, ok := l.attrs["rolling"]; ok {
@@ -237,7 +237,7 @@ func parseWorkload(l line) Workload {
 
 func parseRolling(text string) rolling {
 	if text == "hold" {
-		return release.Hold()
+		return record.Hold()
 	}
 	partition, pace, _ := strings.Cut(text, "/")
 	r := parsePace(pace)
@@ -252,14 +252,14 @@ func parsePace(pace string) rolling {
 	}
 }
 
-func parseRecord(l line) *release.Record {
-	r := &release.Record{Version: 1, Saved: parsePace("1/0"), Workload: l.attrs["known"]}
+func parseRecord(l line) *record.Record {
+	r := &record.Record{Version: 1, Saved: parsePace("1/0"), Workload: l.attrs["known"]}
 	if saved, ok := l.attrs["saved"]; ok {
 		r.Saved = parsePace(saved)
 	}
 	if l.has("phase") {
-		r.Release = &release.Release{
-			ID: "r-1", Phase: release.Phase(l.attrs["phase"]), StableRevision: l.attrs["stable"],
+		r.Release = &record.Release{
+			ID: "r-1", Phase: record.Phase(l.attrs["phase"]), StableRevision: l.attrs["stable"],
 			UpdateRevision: l.attrs["update"], StartedAt: ago("1h"), PhaseAt: l.age("since"), Target: l.target(),
 		}
 		if !l.has("since") {
@@ -271,7 +271,7 @@ func parseRecord(l line) *release.Record {
 		r.Release.Open = l.has("open")
 		r.Release.Successor, r.Release.Groups = l.attrs["successor"], l.number("groups", 0)
 		if l.has("template") {
-			r.Release.StableTemplate = &release.Template{}
+			r.Release.StableTemplate = &record.Template{}
 		}
 	}
 	return r
@@ -335,12 +335,12 @@ func parseRoad(l line, o Observation) roadView {
 	return v
 }
 
-func parsePolicy(l line, p *release.Policy) {
+func parsePolicy(l line, p *record.Policy) {
 	if l.has("style") {
 		p.Style = pb.Style(pb.Style_value["STYLE_"+l.attrs["style"]])
 	}
 	if q, ok := l.attrs["threshold"]; ok {
-		threshold, err := release.ParseQuantity(q)
+		threshold, err := record.ParseQuantity(q)
 		if err != nil {
 			panic(err)
 		}

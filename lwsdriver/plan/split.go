@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -38,7 +38,7 @@ func (o Observation) wide() bool {
 // when every group is at the stable revision: to be pinned to a few of them would leave the others without requests.
 func (o Observation) open() bool {
 	r := o.release()
-	return o.splits() && r.Open && (r.Phase != release.Progressing || o.wide() || len(o.strayed()) > 0)
+	return o.splits() && r.Open && (r.Phase != record.Progressing || o.wide() || len(o.strayed()) > 0)
 }
 
 // allUpdated reports whether every group is at the update revision.
@@ -48,7 +48,7 @@ func (o Observation) allUpdated() bool {
 
 // WarmsUp says whether a group of the user's own workload gets requests by a mark only, so that it may be warmed up before.
 func WarmsUp(o Observation, g Group) bool {
-	return o.splits() && !o.open() && o.Record.Release.Phase == release.Progressing && g.at(o.Record.Release.UpdateRevision)
+	return o.splits() && !o.open() && o.Record.Release.Phase == record.Progressing && g.at(o.Record.Release.UpdateRevision)
 }
 
 // Stays says whether a group is, in place, one that the stable Service may lead to while it is pinned.
@@ -83,11 +83,11 @@ func (o Observation) requestsInPlace() traffic.Desired {
 	switch {
 	case r.UpdateRevision == "":
 		return traffic.Desired{}
-	case r.Phase == release.Promoting:
+	case r.Phase == record.Promoting:
 		return opened()
-	case r.Phase == release.Progressing && r.UpdateRevision == o.Stable.Revision && len(o.abandoned()) == 0:
+	case r.Phase == record.Progressing && r.UpdateRevision == o.Stable.Revision && len(o.abandoned()) == 0:
 		return o.wantedInPlace()
-	case r.Phase == release.Progressing, r.Phase == release.Returning:
+	case r.Phase == record.Progressing, r.Phase == record.Returning:
 		return o.keptInPlace()
 	}
 	return traffic.Desired{}
@@ -101,8 +101,8 @@ func declare(o Observation, open bool, state pb.State) *Decision {
 	}
 	next, r := *o.Record, *o.Record.Release
 	r.Open, next.Release = open, &r
-	a := SetStable{Record: next, Rolling: release.Hold(), Why: why}
-	if r.Phase != release.Returning {
+	a := SetStable{Record: next, Rolling: record.Hold(), Why: why}
+	if r.Phase != record.Returning {
 		a.Rolling = o.unmoved()
 	}
 	return &Decision{Action: a, State: state, Reason: ReasonOpening, Message: why}
@@ -112,8 +112,8 @@ func declare(o Observation, open bool, state pb.State) *Decision {
 // numbers round to 0. It is the hold if somebody changed it.
 func (o Observation) unmoved() rolling {
 	set := o.Record.Release.Set
-	if set == nil || !release.SameRolling(*set, o.Stable.Rolling) {
-		return release.Hold()
+	if set == nil || !record.SameRolling(*set, o.Stable.Rolling) {
+		return record.Hold()
 	}
 	same := *set
 	if o.Stable.Replicas > 0 && scaled(same.MaxUnavailable, o.Stable.Replicas, false) == 0 {
@@ -184,10 +184,10 @@ func withdrawInPlace(o Observation, state pb.State) *Decision {
 func (o Observation) leavingInPlace() []Group {
 	r := o.Record.Release
 	groups := o.strayed()
-	if r.Phase == release.Progressing && o.Stable.Revision == r.UpdateRevision {
+	if r.Phase == record.Progressing && o.Stable.Revision == r.UpdateRevision {
 		groups = o.abandoned()
 	}
-	batches := r.Phase == release.Progressing || r.Phase == release.Returning
+	batches := r.Phase == record.Progressing || r.Phase == record.Returning
 	if !batches || o.open() || o.Stable.Revision == "" || len(groups) == 0 {
 		return nil
 	}
@@ -214,7 +214,7 @@ func (o Observation) allows(v traffic.View) *Decision {
 // those that go.
 func (o Observation) returnPace(saved rolling) rolling {
 	if withdrawInPlace(o, pb.State_STATE_ROLLING_BACK) != nil {
-		return release.Hold()
+		return record.Hold()
 	}
 	return o.pace(saved)
 }
@@ -226,7 +226,7 @@ func checkSplit(o Observation, a SetStable) error {
 		return nil
 	}
 	v := o.Traffic.Look(prepared())
-	switch back, all := r.Phase == release.Returning, ptr.Deref(a.Rolling.Partition, 0) == 0; {
+	switch back, all := r.Phase == record.Returning, ptr.Deref(a.Rolling.Partition, 0) == 0; {
 	case (back || all) && v.Weight > 0:
 		return fmt.Errorf("groups go while they get %d %% of the requests", v.Weight)
 	case !back && all && v.Fenced:

@@ -8,20 +8,20 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // replacing is a release in place in a phase: two groups are stable, two are updated, and the host wants half of the requests
 // at these.
-func replacing(phase release.Phase, change ...func(*Observation)) Observation {
+func replacing(phase record.Phase, change ...func(*Observation)) Observation {
 	o := Observation{
-		Now: noon, Policy: release.Policy{Style: pb.Style_STYLE_PARTITION},
+		Now: noon, Policy: record.Policy{Style: pb.Style_STYLE_PARTITION},
 		Stable: Workload{Name: "vllm", Replicas: 4, Size: 2, Revision: "B", Rolling: rollingOf(2, "1", "0"), Observed: true},
-		Record: &release.Record{Release: &release.Release{
-			Phase: phase, StableRevision: "A", UpdateRevision: "B", Traffic: &release.Traffic{Weight: 50},
-			Target: &release.Target{Groups: "50%", At: noon},
+		Record: &record.Record{Release: &record.Release{
+			Phase: phase, StableRevision: "A", UpdateRevision: "B", Traffic: &record.Traffic{Weight: 50},
+			Target: &record.Target{Groups: "50%", At: noon},
 		}},
 	}
 	for i, revision := range []string{"A", "A", "B", "B"} {
@@ -64,18 +64,18 @@ func TestLeavingInPlace(t *testing.T) {
 		o            Observation
 		want         []int
 	}{
-		{"batch", "all of them stay", replacing(release.Progressing), nil},
-		{"rollback", "they are restarted", replacing(release.Returning), []int{2, 3}},
-		{"rollback, split", "requests come to them", replacing(release.Returning, split), nil},
-		{"rollback, gateway behind", "nobody knows", replacing(release.Returning, behind), nil},
-		{"rollback, open", "requests come to all leaders that are ready", replacing(release.Returning, declared), nil},
-		{"rolled back", "nothing is restarted any more", replacing(release.RollingBack), nil},
-		{"new template", "they are restarted", replacing(release.Progressing, template("C")), []int{2, 3}},
-		{"new template, not recorded", "nobody knows which it is", replacing(release.Progressing, template("")), nil},
-		{"started over", "they are of no release any more", replacing(release.Progressing, template("C"), func(o *Observation) {
+		{"batch", "all of them stay", replacing(record.Progressing), nil},
+		{"rollback", "they are restarted", replacing(record.Returning), []int{2, 3}},
+		{"rollback, split", "requests come to them", replacing(record.Returning, split), nil},
+		{"rollback, gateway behind", "nobody knows", replacing(record.Returning, behind), nil},
+		{"rollback, open", "requests come to all leaders that are ready", replacing(record.Returning, declared), nil},
+		{"rolled back", "nothing is restarted any more", replacing(record.RollingBack), nil},
+		{"new template", "they are restarted", replacing(record.Progressing, template("C")), []int{2, 3}},
+		{"new template, not recorded", "nobody knows which it is", replacing(record.Progressing, template("")), nil},
+		{"started over", "they are of no release any more", replacing(record.Progressing, template("C"), func(o *Observation) {
 			o.Record.Release.UpdateRevision, o.Record.Release.Target = "C", nil
 		}), []int{2, 3}},
-		{"promoting", "LWS replaces the others", replacing(release.Promoting, declared), nil},
+		{"promoting", "LWS replaces the others", replacing(record.Promoting, declared), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, indices(Leaving(tc.o))); diff != "" {
@@ -100,22 +100,22 @@ func TestRequestsInPlace(t *testing.T) {
 		o    Observation
 		want traffic.Desired
 	}{
-		{"batch", replacing(release.Progressing), half},
-		{"no updated group is whole", replacing(release.Progressing, func(o *Observation) {
+		{"batch", replacing(record.Progressing), half},
+		{"no updated group is whole", replacing(record.Progressing, func(o *Observation) {
 			o.Stable.Groups[2].Ready, o.Stable.Groups[3].Ready = false, false
 		}), prepared()},
-		{"last batch, not recorded as such", replacing(release.Progressing, target("100%")), half},
-		{"last batch", replacing(release.Progressing, target("100%"), declared), opened()},
-		{"groups came later", replacing(release.Progressing, declared), opened()},
-		{"all of them are stable again", replacing(release.Progressing, declared, stable), prepared()},
-		{"new template", replacing(release.Progressing, func(o *Observation) { o.Stable.Revision = "C" }), prepared()},
-		{"new template, open", replacing(release.Progressing, declared, func(o *Observation) { o.Stable.Revision = "C" }), opened()},
-		{"no revision yet", replacing(release.Progressing, func(o *Observation) { o.Record.Release.UpdateRevision = "" }), traffic.Desired{}},
-		{"promoting", replacing(release.Promoting, declared), opened()},
-		{"promoted", replacing(release.Promoted, declared), traffic.Desired{}},
-		{"returning", replacing(release.Returning), prepared()},
-		{"returning, open", replacing(release.Returning, declared), opened()},
-		{"rolled back", replacing(release.RollingBack), traffic.Desired{}},
+		{"last batch, not recorded as such", replacing(record.Progressing, target("100%")), half},
+		{"last batch", replacing(record.Progressing, target("100%"), declared), opened()},
+		{"groups came later", replacing(record.Progressing, declared), opened()},
+		{"all of them are stable again", replacing(record.Progressing, declared, stable), prepared()},
+		{"new template", replacing(record.Progressing, func(o *Observation) { o.Stable.Revision = "C" }), prepared()},
+		{"new template, open", replacing(record.Progressing, declared, func(o *Observation) { o.Stable.Revision = "C" }), opened()},
+		{"no revision yet", replacing(record.Progressing, func(o *Observation) { o.Record.Release.UpdateRevision = "" }), traffic.Desired{}},
+		{"promoting", replacing(record.Promoting, declared), opened()},
+		{"promoted", replacing(record.Promoted, declared), traffic.Desired{}},
+		{"returning", replacing(record.Returning), prepared()},
+		{"returning, open", replacing(record.Returning, declared), opened()},
+		{"rolled back", replacing(record.RollingBack), traffic.Desired{}},
 	} {
 		if diff := cmp.Diff(tc.want, Requests(tc.o)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
@@ -130,10 +130,10 @@ func TestWarmsUp(t *testing.T) {
 		o    Observation
 		want []int
 	}{
-		{"batch", replacing(release.Progressing), []int{2, 3}},
-		{"open", replacing(release.Progressing, declared), nil},
-		{"promoting", replacing(release.Promoting), nil},
-		{"nothing routed", replacing(release.Progressing, func(o *Observation) { o.Traffic = nil }), nil},
+		{"batch", replacing(record.Progressing), []int{2, 3}},
+		{"open", replacing(record.Progressing, declared), nil},
+		{"promoting", replacing(record.Promoting), nil},
+		{"nothing routed", replacing(record.Progressing, func(o *Observation) { o.Traffic = nil }), nil},
 	} {
 		var got []Group
 		for _, g := range tc.o.Stable.Groups {
@@ -154,10 +154,10 @@ func TestFollowsGroups(t *testing.T) {
 		o            Observation
 		follows, all bool
 	}{
-		"split":     {replacing(release.Progressing), false, false},
-		"open":      {replacing(release.Progressing, declared), true, false},
-		"all":       {replacing(release.Progressing, declared, updated), true, true},
-		"no record": {replacing(release.Progressing, func(o *Observation) { o.Record = nil }), false, false},
+		"split":     {replacing(record.Progressing), false, false},
+		"open":      {replacing(record.Progressing, declared), true, false},
+		"all":       {replacing(record.Progressing, declared, updated), true, true},
+		"no record": {replacing(record.Progressing, func(o *Observation) { o.Record = nil }), false, false},
 	} {
 		if follows := tc.o.open(); follows != tc.follows || follows && tc.o.allUpdated() != tc.all {
 			t.Errorf("%s: %t", name, follows)
@@ -180,12 +180,12 @@ func TestBeginPromotionInPlace(t *testing.T) {
 		{"Batch", "", batch(rollingOf(2, "1", "0"), rollingOf(2, "1", "0"), 4), rollingOf(2, "1", "0")},
 		{"ScaledDown", "LWS refuses 25 % of one group.", batch(rollingOf(2, "25%", "0"), rollingOf(2, "25%", "0"), 1), rollingOf(2, "1", "0")},
 		{"ScaledToNone", "LWS takes anything.", batch(rollingOf(2, "25%", "0"), rollingOf(2, "25%", "0"), 0), rollingOf(2, "25%", "0")},
-		{"Overwritten", "Somebody's pace may have LWS go on.", batch(rollingOf(2, "1", "0"), rollingOf(0, "1", "0"), 4), release.Hold()},
-		{"NeverSet", "There was no batch.", func(*Observation) {}, release.Hold()},
+		{"Overwritten", "Somebody's pace may have LWS go on.", batch(rollingOf(2, "1", "0"), rollingOf(0, "1", "0"), 4), record.Hold()},
+		{"NeverSet", "There was no batch.", func(*Observation) {}, record.Hold()},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			a := promoteNow(replacing(release.Progressing, tc.o))
-			if !a.Record.Release.Open || !release.SameRolling(a.Rolling, tc.want) || a.Record.Release.Phase != release.Promoting {
+			a := promoteNow(replacing(record.Progressing, tc.o))
+			if !a.Record.Release.Open || !record.SameRolling(a.Rolling, tc.want) || a.Record.Release.Phase != record.Promoting {
 				t.Errorf("%s %s, want %s; record %+v", tc.reason, describeRolling(a.Rolling), describeRolling(tc.want), a.Record.Release)
 			}
 		})
@@ -196,14 +196,14 @@ func TestCheckDecisionInPlace(t *testing.T) {
 	fenced := road{fenced: true, pin: "A", prepared: true, to: "B"}
 	split, open := fenced, road{prepared: true, to: "B"}
 	split.weight, split.seen = 50, 50
-	set := func(phase release.Phase, partition int, open bool) SetStable {
+	set := func(phase record.Phase, partition int, open bool) SetStable {
 		return SetStable{
-			Record:  release.Record{Release: &release.Release{Phase: phase, StableRevision: "A", UpdateRevision: "B", Open: open, StableTemplate: &release.Template{}}},
+			Record:  record.Record{Release: &record.Release{Phase: phase, StableRevision: "A", UpdateRevision: "B", Open: open, StableTemplate: &record.Template{}}},
 			Rolling: rollingOf(partition, "1", "0"),
 		}
 	}
 	all := func(o *Observation) { o.Record.Release.Target.Groups = "100%" }
-	hold := func(o *Observation) { o.Stable.Rolling = release.Hold() }
+	hold := func(o *Observation) { o.Stable.Rolling = record.Hold() }
 	old := func(o *Observation) { o.Stable.Revision = "A" }
 	for _, tc := range []struct {
 		name, reason string
@@ -211,18 +211,18 @@ func TestCheckDecisionInPlace(t *testing.T) {
 		a            Action
 		bad          bool
 	}{
-		{"Batch", "The fence is there.", replacing(release.Progressing, hold, by(split)), set(release.Progressing, 2, false), false},
-		{"BatchUnfenced", "Updated leaders would get requests through the stable Service.", replacing(release.Progressing, hold, by(open)), set(release.Progressing, 2, false), true},
-		{"LastBatch", "Requests follow the groups.", replacing(release.Progressing, all, by(open)), set(release.Progressing, 0, true), false},
-		{"LastBatchFenced", "The Service would lead to nobody.", replacing(release.Progressing, all, by(fenced)), set(release.Progressing, 0, true), true},
-		{"LastBatchSplit", "The stable side of the routes would lead to nobody.", replacing(release.Progressing, all, by(road{weight: 50, seen: 50})), set(release.Progressing, 0, true), true},
-		{"Promotion", "Requests follow the groups.", replacing(release.Promoting, by(open)), set(release.Promoting, 0, true), false},
-		{"PromotionFenced", "The Service would lead to nobody.", replacing(release.Promoting, by(fenced)), set(release.Promoting, 0, true), true},
-		{"PutBack", "A partition that is raised moves no group.", replacing(release.Progressing, func(o *Observation) { o.Stable.Rolling = rollingOf(0, "1", "0") }, by(split)), set(release.Progressing, 2, false), false},
-		{"Return", "No share is left.", replacing(release.Returning, old, by(fenced)), set(release.Returning, 0, false), false},
-		{"ReturnSplit", "LWS would take groups that have a share.", replacing(release.Returning, old, by(split)), set(release.Returning, 0, false), true},
-		{"Restart", "No share is left.", replacing(release.Returning, hold, by(fenced)), RestartGroup{Leader: "vllm-3"}, false},
-		{"RestartSplit", "It has a share.", replacing(release.Returning, hold, by(split)), RestartGroup{Leader: "vllm-3"}, true},
+		{"Batch", "The fence is there.", replacing(record.Progressing, hold, by(split)), set(record.Progressing, 2, false), false},
+		{"BatchUnfenced", "Updated leaders would get requests through the stable Service.", replacing(record.Progressing, hold, by(open)), set(record.Progressing, 2, false), true},
+		{"LastBatch", "Requests follow the groups.", replacing(record.Progressing, all, by(open)), set(record.Progressing, 0, true), false},
+		{"LastBatchFenced", "The Service would lead to nobody.", replacing(record.Progressing, all, by(fenced)), set(record.Progressing, 0, true), true},
+		{"LastBatchSplit", "The stable side of the routes would lead to nobody.", replacing(record.Progressing, all, by(road{weight: 50, seen: 50})), set(record.Progressing, 0, true), true},
+		{"Promotion", "Requests follow the groups.", replacing(record.Promoting, by(open)), set(record.Promoting, 0, true), false},
+		{"PromotionFenced", "The Service would lead to nobody.", replacing(record.Promoting, by(fenced)), set(record.Promoting, 0, true), true},
+		{"PutBack", "A partition that is raised moves no group.", replacing(record.Progressing, func(o *Observation) { o.Stable.Rolling = rollingOf(0, "1", "0") }, by(split)), set(record.Progressing, 2, false), false},
+		{"Return", "No share is left.", replacing(record.Returning, old, by(fenced)), set(record.Returning, 0, false), false},
+		{"ReturnSplit", "LWS would take groups that have a share.", replacing(record.Returning, old, by(split)), set(record.Returning, 0, false), true},
+		{"Restart", "No share is left.", replacing(record.Returning, hold, by(fenced)), RestartGroup{Leader: "vllm-3"}, false},
+		{"RestartSplit", "It has a share.", replacing(record.Returning, hold, by(split)), RestartGroup{Leader: "vllm-3"}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if err := checkDecision(tc.o, nil, Decision{Action: tc.a}); (err != nil) != tc.bad {

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // suspect takes in a group that is not where it should be. The one that has been so for longest is at fault; one of which no
@@ -41,12 +41,12 @@ func (s Standing) verdict(o Observation) string {
 }
 
 // wayOut is what else can be done, where there is something.
-func wayOut(r *release.Release) string {
+func wayOut(r *record.Release) string {
 	const recovers = " The release goes on by itself once it is ready"
 	switch {
 	case r == nil:
 		return ""
-	case r.Phase == release.Progressing || r.Phase == release.Promoting:
+	case r.Phase == record.Progressing || r.Phase == record.Promoting:
 		return recovers + "; otherwise abort"
 	default: // it is on its way back already
 		return recovers

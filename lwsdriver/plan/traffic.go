@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -39,7 +39,7 @@ func (o Observation) wanted(planned int) traffic.Desired {
 	d := prepared()
 	c, wish := o.canary(), o.Record.Release.Traffic
 	p := o.Record.Release.Phase
-	promotes := o.switches() && (p == release.Promoting || p == release.Standby)
+	promotes := o.switches() && (p == record.Promoting || p == record.Standby)
 	if c == nil || c.Deleting || wish == nil && !promotes || c.serving(planned) == 0 {
 		return d
 	}
@@ -78,11 +78,11 @@ func Requests(o Observation) traffic.Desired {
 		return o.passedOn()
 	case Retires(o):
 		return prepared()
-	case o.Record.Release.Phase == release.Progressing:
+	case o.Record.Release.Phase == record.Progressing:
 		return o.wanted(measure(o).Planned)
 	case o.growing():
 		return o.wanted(o.Stable.Replicas)
-	case o.Record.Release.Phase == release.Promoting:
+	case o.Record.Release.Phase == record.Promoting:
 		return o.wanted(o.capacity())
 	case o.awaitsFirst():
 		return o.unswitched()
@@ -105,9 +105,9 @@ func Retires(o Observation) bool {
 	switch {
 	case o.growing():
 		return c == nil || c.Deleting
-	case r.Phase == release.Promoting, r.Phase == release.Returning, r.Phase == release.Adopting:
+	case r.Phase == record.Promoting, r.Phase == record.Returning, r.Phase == record.Adopting:
 		return false
-	case r.Phase == release.Progressing:
+	case r.Phase == record.Progressing:
 		// The next template is there, or is on its way; or somebody deleted the canary.
 		return c == nil || c.Deleting || (o.Stable.Revision != "" && o.Stable.Revision != r.UpdateRevision)
 	default:
@@ -117,10 +117,10 @@ func Retires(o Observation) bool {
 
 // evades says whether the user's workload is about to be rolled while all requests go to the canary.
 func (o Observation) evades() bool {
-	if o.release() == nil || o.Record.Release.Phase != release.Promoting && o.Record.Release.Phase != release.Standby {
+	if o.release() == nil || o.Record.Release.Phase != record.Promoting && o.Record.Release.Phase != record.Standby {
 		return false
 	}
-	return release.SameRolling(o.Stable.Rolling, release.Hold()) && o.wanted(o.capacity()).Weight == 100
+	return record.SameRolling(o.Stable.Rolling, record.Hold()) && o.wanted(o.capacity()).Weight == 100
 }
 
 // evade waits until the leaders of the user's workload get no requests and have finished those that they have, before
@@ -163,7 +163,7 @@ func Leaving(o Observation) []Group {
 		return o.Added[0].from(0)
 	}
 	c := o.canary()
-	if c == nil || o.Record.Release.Phase != release.Progressing && !o.growing() {
+	if c == nil || o.Record.Release.Phase != record.Progressing && !o.growing() {
 		return nil
 	}
 	planned := measure(o).Planned
@@ -322,9 +322,9 @@ func (s *Standing) share(o Observation) {
 		return
 	}
 	switch o.Record.Release.Phase {
-	case release.Promoted, release.Nothing:
+	case record.Promoted, record.Nothing:
 		return // both sides run the update revision
-	case release.Adopting:
+	case record.Adopting:
 		s.Weight, s.Routed = 100, true // by whichever Service
 		return
 	default:

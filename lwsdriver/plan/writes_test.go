@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // apply is the API server: a write whose object changed since the look is refused.
@@ -119,12 +119,12 @@ func (c *cluster) write(a SetStable) {
 	if a.Replicas != nil {
 		c.stable.replicas, c.disturbed = *a.Replicas, true
 	}
-	record := a.Record
-	if c.phase() == release.Adopting && record.Release.Phase != release.Adopting {
+	rec := a.Record
+	if c.phase() == record.Adopting && rec.Release.Phase != record.Adopting {
 		c.passed = nil // garbage collection takes it with the second set
 	}
-	c.applyTemplate(a, record.Release)
-	if old, next := c.record.Release, record.Release; old != nil && next != nil && old.UpdateRevision != next.UpdateRevision {
+	c.applyTemplate(a, rec.Release)
+	if old, next := c.record.Release, rec.Release; old != nil && next != nil && old.UpdateRevision != next.UpdateRevision {
 		if old.UpdateRevision != "" {
 			c.asked = nil
 			for _, s := range c.added {
@@ -134,16 +134,16 @@ func (c *cluster) write(a SetStable) {
 			}
 		}
 	}
-	if c.rolls() && release.SameRolling(a.Rolling, release.Hold()) && !c.stable.whole() {
+	if c.rolls() && record.SameRolling(a.Rolling, record.Hold()) && !c.stable.whole() {
 		c.disturbed = true // The hold reclaims LWS's surge, and what LWS was updating comes back at the old revision.
 	}
 	if c.stable.rolling.MaxUnavailable == all && !c.stable.whole() {
 		c.disturbed = true // They had nothing to do; the second set did.
 	}
-	if !release.SameRolling(c.stable.rolling, c.set) {
+	if !record.SameRolling(c.stable.rolling, c.set) {
 		c.disturbed = true // Somebody had LWS roll; what it took down comes back, and the hold reclaims its surge.
 	}
-	c.record = &record
+	c.record = &rec
 	c.stable.rolling, c.set = a.Rolling, a.Rolling
 	c.stable.rolling.Partition = ptr.To(ptr.Deref(a.Rolling.Partition, 0))
 	c.touch(c.stable)
@@ -151,7 +151,7 @@ func (c *cluster) write(a SetStable) {
 
 // checkIntent: a release never changes its way, but for a new template.
 func (c *cluster) checkIntent(a SetStable) {
-	before, after := c.phase(), release.Phase("")
+	before, after := c.phase(), record.Phase("")
 	if a.Record.Release != nil {
 		after = a.Record.Release.Phase
 	}
@@ -159,44 +159,44 @@ func (c *cluster) checkIntent(a SetStable) {
 	// Somebody had LWS roll groups that an adoption leaves alone, or they came at the new template in a scale-up from none.
 	strayed := renewed && (c.mixed || c.disturbed || !c.stable.at(c.record.Release.StableRevision))
 	ok := before == after
-	if c.inPlace() && before == release.Progressing && after == release.Returning {
+	if c.inPlace() && before == record.Progressing && after == record.Returning {
 		ok = c.stable.template == c.record.Release.StableRevision
 	}
 	switch before {
-	case release.Promoting:
+	case record.Promoting:
 		if c.adopts() {
-			ok = ok || after == release.Standby || after == release.Adopting || (after == release.RollingBack || after == release.Progressing) && renewed
-			ok = ok || after == release.Returning && strayed
+			ok = ok || after == record.Standby || after == record.Adopting || (after == record.RollingBack || after == record.Progressing) && renewed
+			ok = ok || after == record.Returning && strayed
 			break
 		}
-		ok = ok || after == release.Promoted || ((after == release.Progressing || after == release.Returning) && renewed)
-	case release.Standby:
-		ok = ok || after == release.Adopting || (after == release.Progressing || after == release.RollingBack) && renewed || after == release.Returning && strayed
-	case release.Adopting:
-		ok = ok || after == release.Promoting && (c.canary() == nil || c.canary().deleting)
-	case release.RollingBack:
-		ok = ok || after == release.Returning
-	case release.Returning:
-		ok = ok || after == release.RollingBack
-	case release.Progressing:
-		ok = ok || ((after == release.RollingBack || after == release.Nothing) && renewed)
+		ok = ok || after == record.Promoted || ((after == record.Progressing || after == record.Returning) && renewed)
+	case record.Standby:
+		ok = ok || after == record.Adopting || (after == record.Progressing || after == record.RollingBack) && renewed || after == record.Returning && strayed
+	case record.Adopting:
+		ok = ok || after == record.Promoting && (c.canary() == nil || c.canary().deleting)
+	case record.RollingBack:
+		ok = ok || after == record.Returning
+	case record.Returning:
+		ok = ok || after == record.RollingBack
+	case record.Progressing:
+		ok = ok || ((after == record.RollingBack || after == record.Nothing) && renewed)
 	default:
 	}
-	if stood := c.now.Sub(c.record.Release.PhaseAt); after == release.Adopting && before != after && c.policy.ScaleDownDelay > 0 &&
-		(before != release.Standby || stood < c.policy.ScaleDownDelay) {
+	if stood := c.now.Sub(c.record.Release.PhaseAt); after == record.Adopting && before != after && c.policy.ScaleDownDelay > 0 &&
+		(before != record.Standby || stood < c.policy.ScaleDownDelay) {
 		c.fail("adopted from phase %q after %s of %s", before, stood, c.policy.ScaleDownDelay)
 	}
 	if !ok {
 		c.fail("phase %q became %q", before, after)
 	}
-	batch := c.inPlace() && after == release.Progressing && !renewed
-	if c.adopts() && after != release.Returning && !release.SameRolling(a.Rolling, release.Hold()) {
+	batch := c.inPlace() && after == record.Progressing && !renewed
+	if c.adopts() && after != record.Returning && !record.SameRolling(a.Rolling, record.Hold()) {
 		c.fail("the hold goes in an adoption, in phase %q", after)
 	}
-	if !release.SameRolling(a.Rolling, release.Hold()) && after != release.Promoting && after != release.Returning && !batch {
+	if !record.SameRolling(a.Rolling, record.Hold()) && after != record.Promoting && after != record.Returning && !batch {
 		c.fail("the hold goes in phase %q", after)
 	}
-	if before == release.Promoting && after == release.Promoted && !c.stable.at(a.Record.Release.UpdateRevision) {
+	if before == record.Promoting && after == record.Promoted && !c.stable.at(a.Record.Release.UpdateRevision) {
 		c.fail("promoted, but the groups are at %v", c.stable.revisions())
 	}
 }
@@ -204,7 +204,7 @@ func (c *cluster) checkIntent(a SetStable) {
 // checkIdle: all stable groups go at once only where the second set had the requests when that was decided.
 func (c *cluster) checkIdle(action Action) {
 	a, ok := action.(SetStable)
-	if !ok || a.Rolling.MaxUnavailable != all || release.SameRolling(a.Rolling, Pace(a.Record.Saved, c.stable.replicas)) {
+	if !ok || a.Rolling.MaxUnavailable != all || record.SameRolling(a.Rolling, Pace(a.Record.Saved, c.stable.replicas)) {
 		return
 	}
 	if w := c.canary(); w == nil || w.ready() < c.stable.replicas-c.policy.Threshold(c.stable.replicas) || c.road.seen != 100 {
@@ -270,11 +270,11 @@ func (c *cluster) applyMark(a MarkLeader) bool {
 }
 
 // applyTemplate is what a write of the record does with the stable template.
-func (c *cluster) applyTemplate(a SetStable, r *release.Release) {
+func (c *cluster) applyTemplate(a SetStable, r *record.Release) {
 	switch {
 	case a.SaveTemplate:
 		c.template = r.StableRevision
-		r.StableTemplate = &release.Template{}
+		r.StableTemplate = &record.Template{}
 	case a.RestoreTemplate:
 		if c.template != r.StableRevision {
 			c.fail("the template of %s is restored for that of %s", c.template, r.StableRevision)

@@ -18,7 +18,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight/manifests"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -81,7 +81,7 @@ func expect(t *testing.T, s *preflight.Snapshot, words []string) {
 	if p.GetStyle() == pb.Style_STYLE_UNSPECIFIED {
 		return
 	}
-	policy, bad := release.ParsePolicy(p)
+	policy, bad := record.ParsePolicy(p)
 	if len(bad) > 0 {
 		t.Fatal(bad)
 	}

@@ -11,7 +11,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -24,7 +24,7 @@ type Snapshot struct {
 	// Revision is what its groups run. Empty: not known.
 	Revision string
 	// Policy is the release that is to come. Its style is unspecified for the workload's own rolling update.
-	Policy release.Policy
+	Policy record.Policy
 	// Force begins a blue-green release although a quota does not hold it.
 	Force bool
 	// Expect is what no object says.

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -23,8 +23,8 @@ import (
 // planner asks whether there is a template, and whether annotations are equal.
 func redacted(o plan.Observation) plan.Observation {
 	if o.Record != nil {
-		record := withoutTemplate(*o.Record)
-		o.Record = &record
+		next := withoutTemplate(*o.Record)
+		o.Record = &next
 	}
 	if observed, ok := o.Traffic.(*traffic.Observed); ok {
 		o.Traffic = redactedTraffic(observed)
@@ -43,18 +43,18 @@ func redactedAction(action plan.Action) plan.Action {
 		return a
 	case plan.BringBack:
 		if a.Record != nil {
-			record := withoutTemplate(*a.Record)
-			a.Record = &record
+			next := withoutTemplate(*a.Record)
+			a.Record = &next
 		}
 		return a
 	}
 	return action
 }
 
-func withoutTemplate(r release.Record) release.Record {
+func withoutTemplate(r record.Record) record.Record {
 	if r.Release != nil && r.Release.StableTemplate != nil {
 		next := *r.Release
-		next.StableTemplate, r.Release = &release.Template{}, &next
+		next.StableTemplate, r.Release = &record.Template{}, &next
 	}
 	return r
 }

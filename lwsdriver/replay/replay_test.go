@@ -25,7 +25,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -102,8 +102,8 @@ var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 func resting() plan.Observation {
 	o := plan.Observation{
 		Now:    noon,
-		Stable: plan.Workload{Name: "vllm", Replicas: 2, Size: 2, Revision: "b", Rolling: release.Hold(), Observed: true},
-		Record: &release.Record{Saved: release.Native(release.Hold())},
+		Stable: plan.Workload{Name: "vllm", Replicas: 2, Size: 2, Revision: "b", Rolling: record.Hold(), Observed: true},
+		Record: &record.Record{Saved: record.Native(record.Hold())},
 	}
 	o.Key.Namespace, o.Key.Name = "default", "vllm"
 	for i := range 2 {
@@ -112,8 +112,8 @@ func resting() plan.Observation {
 	return o
 }
 
-// record writes decisions about an observation, the last one about each intent.
-func record(t *testing.T, r *Recorder, o plan.Observation, intents ...plan.Intent) {
+// write writes decisions about an observation, the last one about each intent.
+func write(t *testing.T, r *Recorder, o plan.Observation, intents ...plan.Intent) {
 	t.Helper()
 	for _, i := range intents {
 		d, err := plan.Decide(o, i)
@@ -124,7 +124,7 @@ func record(t *testing.T, r *Recorder, o plan.Observation, intents ...plan.Inten
 func TestReplayShowsWhatDiffers(t *testing.T) {
 	var recording bytes.Buffer
 	r := &Recorder{To: &recording}
-	record(t, r, resting(), nil, plan.SetTarget{ReleaseID: "r1", Batch: ptr.To(0)})
+	write(t, r, resting(), nil, plan.SetTarget{ReleaseID: "r1", Batch: ptr.To(0)})
 	if err := r.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -202,10 +202,10 @@ func TestIntentsRoundTrip(t *testing.T) {
 // Secrets of templates and of others' annotations are not in a recording, unless they are wanted there.
 func TestRecordingsAreRedacted(t *testing.T) {
 	o := resting()
-	template := release.Template{}
+	template := record.Template{}
 	template.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{{Name: "TOKEN", Value: "secret-1"}}}}
-	o.Record.Release = &release.Release{
-		ID: "r1", Phase: release.Returning, StableRevision: "a", UpdateRevision: "b", Policy: []byte(`{}`), StableTemplate: &template,
+	o.Record.Release = &record.Release{
+		ID: "r1", Phase: record.Returning, StableRevision: "a", UpdateRevision: "b", Policy: []byte(`{}`), StableTemplate: &template,
 	}
 	o.Policy.Style = pb.Style_STYLE_CANARY
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "vllm", Annotations: map[string]string{
@@ -219,7 +219,7 @@ func TestRecordingsAreRedacted(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		var recording bytes.Buffer
 		r := &Recorder{To: &recording, Templates: keep}
-		record(t, r, o, nil)
+		write(t, r, o, nil)
 		if err := r.Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -244,7 +244,7 @@ func TestRecorderIsBounded(t *testing.T) {
 	for i := range 5 {
 		o := resting()
 		o.Now = noon.Add(time.Duration(i) * time.Second)
-		record(t, r, o, nil)
+		write(t, r, o, nil)
 	}
 	if lines := strings.Count(recording.String(), "\n"); lines != 1 {
 		t.Errorf("%d lines of one state", lines)
@@ -252,7 +252,7 @@ func TestRecorderIsBounded(t *testing.T) {
 	size := int64(recording.Len())
 	recording.Reset()
 	r = &Recorder{To: &recording, Limit: size}
-	record(t, r, resting(), nil, plan.Adopt{}, plan.Disown{})
+	write(t, r, resting(), nil, plan.Adopt{}, plan.Disown{})
 	if err := r.Err(); !errors.Is(err, ErrLimit) {
 		t.Errorf("error is %v", err)
 	}

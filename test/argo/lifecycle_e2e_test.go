@@ -21,7 +21,7 @@ import (
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -313,7 +313,7 @@ func TestUndo(t *testing.T) {
 func TestUndoForgotten(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
-	e.annotateWorkload(release.HistoryLimitAnnotation, "1")
+	e.annotateWorkload(record.HistoryLimitAnnotation, "1")
 	for _, tag := range []string{"v2", "v3"} {
 		e.edit(tag)
 		e.awaitPause(1)
@@ -355,7 +355,7 @@ func (e *env) forget() {
 // snapshots fails unless the history has n revisions.
 func (e *env) snapshots(ctx context.Context, n int) error {
 	list, err := e.kube.AppsV1().ControllerRevisions(e.namespace).
-		List(ctx, metav1.ListOptions{LabelSelector: release.RoleLabel + "=" + release.RoleSnapshot})
+		List(ctx, metav1.ListOptions{LabelSelector: record.RoleLabel + "=" + record.RoleSnapshot})
 	if err == nil && len(list.Items) != n {
 		err = fmt.Errorf("it has %d, not %d", len(list.Items), n)
 	}
@@ -420,7 +420,7 @@ func TestRolloutDeleted(t *testing.T) {
 // disowned says what is left of us at the workload.
 func (e *env) disowned(ctx context.Context, tag string) error {
 	w := e.workload(ctx)
-	if rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration; rolling != nil && release.SameRolling(*rolling, release.Hold()) {
+	if rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration; rolling != nil && record.SameRolling(*rolling, record.Hold()) {
 		return errors.New("the hold is there")
 	}
 	for key := range w.Annotations {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -70,7 +70,7 @@ spec:
 		}
 		for i := range sets.Items {
 			rolling := sets.Items[i].Spec.RolloutStrategy.RollingUpdateConfiguration
-			if sets.Items[i].Status.ReadyReplicas == 0 || rolling == nil || !release.SameRolling(*rolling, release.Hold()) {
+			if sets.Items[i].Status.ReadyReplicas == 0 || rolling == nil || !record.SameRolling(*rolling, record.Hold()) {
 				return fmt.Errorf("%s is not", sets.Items[i].Name)
 			}
 		}

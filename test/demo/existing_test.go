@@ -31,7 +31,7 @@ import (
 	lwsfake "sigs.k8s.io/lws/client-go/clientset/versioned/fake"
 	"sigs.k8s.io/yaml"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 func TestFlagsThatDoNotFit(t *testing.T) {
@@ -475,7 +475,7 @@ func TestRemoveSaysWhatRemains(t *testing.T) {
 func TestRemoveFinalizer(t *testing.T) {
 	t.Parallel()
 	w := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{
-		Name: "vllm-abcdef", Namespace: "ns", UID: "u2", ResourceVersion: "7", Finalizers: []string{"example.com/hold", release.Finalizer},
+		Name: "vllm-abcdef", Namespace: "ns", UID: "u2", ResourceVersion: "7", Finalizers: []string{"example.com/hold", record.Finalizer},
 	}}
 	client := lwsfake.NewSimpleClientset()
 	var sent struct {

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 const (
@@ -85,7 +85,7 @@ func (e *existing) removeWorkloads(ctx context.Context) error {
 			case w.DeletionTimestamp == nil && (w.Name == name || late):
 				// The garbage collector deletes the canary, whose owner this one is.
 				last = client.Delete(ctx, w.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(w.UID))})
-			case w.DeletionTimestamp != nil && late && slices.Contains(w.Finalizers, release.Finalizer):
+			case w.DeletionTimestamp != nil && late && slices.Contains(w.Finalizers, record.Finalizer):
 				last = e.removeFinalizer(ctx, w)
 			}
 		}
@@ -99,7 +99,7 @@ func (e *existing) removeWorkloads(ctx context.Context) error {
 
 // removeFinalizer removes Lockstep's finalizer from a LeaderWorkerSet of the demo.
 func (e *existing) removeFinalizer(ctx context.Context, w *lws.LeaderWorkerSet) error {
-	finalizers := slices.DeleteFunc(slices.Clone(w.Finalizers), func(f string) bool { return f == release.Finalizer })
+	finalizers := slices.DeleteFunc(slices.Clone(w.Finalizers), func(f string) bool { return f == record.Finalizer })
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": w.UID, "resourceVersion": w.ResourceVersion, "finalizers": finalizers,
 	}})

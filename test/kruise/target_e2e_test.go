@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 func TestRolloutIDLabels(t *testing.T) {
@@ -80,7 +80,7 @@ func (e *env) mustBeGivenBack() {
 		return client.IgnoreNotFound(err)
 	})
 	w := e.workload(e.t.Context())
-	if rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration; rolling != nil && release.SameRolling(*rolling, release.Hold()) {
+	if rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration; rolling != nil && record.SameRolling(*rolling, record.Hold()) {
 		e.t.Errorf("the hold is left: %s", asJSON(rolling))
 	}
 	for key := range w.Annotations {

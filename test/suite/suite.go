@@ -21,7 +21,7 @@ import (
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 	lwsv1 "sigs.k8s.io/lws/client-go/clientset/versioned/typed/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/text"
@@ -112,7 +112,7 @@ func Get(ctx context.Context, t testing.TB, sets lwsv1.LeaderWorkerSetInterface,
 // Held returns an error that shows the rolling update configuration of a LeaderWorkerSet that is not held.
 func Held(w *lws.LeaderWorkerSet) error {
 	rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration
-	if rolling == nil || !release.SameRolling(*rolling, release.Hold()) {
+	if rolling == nil || !record.SameRolling(*rolling, record.Hold()) {
 		return fmt.Errorf("no hold: %s", text.JSON(rolling))
 	}
 	return nil

@@ -21,14 +21,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/forecast"
-	engine "github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // planned is the release of docs/plan.md: 4 groups of 2 pods with 8 GPUs each.
 func planned(t *testing.T) *pb.PlanResponse {
 	t.Helper()
-	policy, bad := engine.ParsePolicy(&pb.ReleasePolicy{
+	policy, bad := record.ParsePolicy(&pb.ReleasePolicy{
 		Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "50%", "100%"},
 		Traffic: &pb.TrafficPolicy{StableService: "vllm-leader", HttpRoutes: []string{"vllm"}},
 	})

@@ -17,15 +17,15 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Rolling is the user's own rolling update configuration: what LWS's webhook makes of the manifest, or what the record of a
 // workload that is held says.
 func Rolling(w *lws.LeaderWorkerSet) lws.RollingUpdateConfiguration {
-	if record, err := release.DecodeRecord(w.Annotations[release.RecordAnnotation]); err == nil {
-		return record.Saved
+	if rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation]); err == nil {
+		return rec.Saved
 	}
 	return ptr.Deref(w.Spec.RolloutStrategy.RollingUpdateConfiguration,
 		lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1), Partition: ptr.To[int32](0)})

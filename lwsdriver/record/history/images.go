@@ -8,12 +8,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // Images are the images of a template as "container=image": the leader's first, each container's before those that only
 // prepare it. What leader and workers have in common is there once.
-func Images(t release.Template) []string {
+func Images(t record.Template) []string {
 	pods := []corev1.PodSpec{t.LeaderWorkerTemplate.WorkerTemplate.Spec}
 	if leader := t.LeaderWorkerTemplate.LeaderTemplate; leader != nil {
 		pods = slices.Insert(pods, 0, leader.Spec)

@@ -20,7 +20,7 @@ import (
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 var (
@@ -29,8 +29,8 @@ var (
 	entry    = plan.Entry{Revision: "abc", Number: 3, At: noon, By: "kubectl-edit", Release: "r1", Owner: "jo"}
 )
 
-func template() release.Template {
-	return release.Template{
+func template() record.Template {
+	return record.Template{
 		LeaderWorkerTemplate: lws.LeaderWorkerTemplate{
 			Size: ptr.To[int32](2),
 			LeaderTemplate: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
@@ -131,12 +131,12 @@ func TestEdited(t *testing.T) {
 		"template":   {func(cr *appsv1.ControllerRevision) { replace(&cr.Data.Raw, "vllm:1", "vllm:9") }, "template is not the one"},
 		"no JSON":    {func(cr *appsv1.ControllerRevision) { cr.Data.Raw = []byte("{") }, "read template"},
 		"number":     {func(cr *appsv1.ControllerRevision) { cr.Revision++ }, "revision number"},
-		"revision":   {func(cr *appsv1.ControllerRevision) { cr.Labels[release.RevisionLabel] = "def" }, "label"},
+		"revision":   {func(cr *appsv1.ControllerRevision) { cr.Labels[record.RevisionLabel] = "def" }, "label"},
 		"annotation": {func(cr *appsv1.ControllerRevision) { renote(cr, `"jo"`, `"al"`) }, "not as the driver wrote it"},
 		"field":      {func(cr *appsv1.ControllerRevision) { renote(cr, `"by"`, `"from"`) }, "unknown field"},
 		"version":    {func(cr *appsv1.ControllerRevision) { renote(cr, `"version":1`, `"version":2`) }, "version 2"},
-		"more":       {func(cr *appsv1.ControllerRevision) { cr.Annotations[release.SnapshotAnnotation] += "{}" }, "something follows"},
-		"removed":    {func(cr *appsv1.ControllerRevision) { cr.Annotations = nil }, release.SnapshotAnnotation},
+		"more":       {func(cr *appsv1.ControllerRevision) { cr.Annotations[record.SnapshotAnnotation] += "{}" }, "something follows"},
+		"removed":    {func(cr *appsv1.ControllerRevision) { cr.Annotations = nil }, record.SnapshotAnnotation},
 	} {
 		cr := object(t)
 		cr.CreationTimestamp = metav1.NewTime(noon)
@@ -156,9 +156,9 @@ func TestEdited(t *testing.T) {
 }
 
 func renote(cr *appsv1.ControllerRevision, from, to string) {
-	raw := []byte(cr.Annotations[release.SnapshotAnnotation])
+	raw := []byte(cr.Annotations[record.SnapshotAnnotation])
 	replace(&raw, from, to)
-	cr.Annotations[release.SnapshotAnnotation] = string(raw)
+	cr.Annotations[record.SnapshotAnnotation] = string(raw)
 }
 
 func replace(raw *[]byte, from, to string) {
@@ -183,13 +183,13 @@ func FuzzRead(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	good := cr.Annotations[release.SnapshotAnnotation]
+	good := cr.Annotations[record.SnapshotAnnotation]
 	for _, seed := range []string{good, "", "{}", strings.Replace(good, "r1", "r2", 1), good + good, "null"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		c := cr.DeepCopy()
-		c.Annotations[release.SnapshotAnnotation] = text
+		c.Annotations[record.SnapshotAnnotation] = text
 		e := Read(c)
 		if e.Problem != "" {
 			return
@@ -198,7 +198,7 @@ func FuzzRead(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Annotations[release.SnapshotAnnotation] = again
+		c.Annotations[record.SnapshotAnnotation] = again
 		if diff := cmp.Diff(e, Read(c)); diff != "" {
 			t.Errorf("read, written and read again:\n%s", diff)
 		}

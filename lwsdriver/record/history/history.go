@@ -20,7 +20,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/release"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // noteVersion is the schema of the annotation that this driver reads and writes.
@@ -43,7 +43,7 @@ type note struct {
 
 // data is what is kept, in the form in which LWS keeps it.
 type data struct {
-	Spec release.Template `json:"spec"`
+	Spec record.Template `json:"spec"`
 }
 
 // Name is the name of the entry for a revision. A workload that is made again under its old name has another uid, and so
@@ -54,7 +54,7 @@ func Name(workload string, uid types.UID, revision string) string {
 }
 
 // Object is the ControllerRevision for an entry that is new.
-func Object(w *lws.LeaderWorkerSet, e plan.Entry, t release.Template) (*appsv1.ControllerRevision, error) {
+func Object(w *lws.LeaderWorkerSet, e plan.Entry, t record.Template) (*appsv1.ControllerRevision, error) {
 	raw, err := json.Marshal(data{t})
 	if err != nil {
 		return nil, fmt.Errorf("encode template: %w", err)
@@ -72,9 +72,9 @@ func Object(w *lws.LeaderWorkerSet, e plan.Entry, t release.Template) (*appsv1.C
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: w.Namespace, Name: Name(w.Name, w.UID, e.Revision),
 			Labels: map[string]string{
-				release.RoleLabel: release.RoleSnapshot, release.StableLabel: w.Name, release.RevisionLabel: e.Revision,
+				record.RoleLabel: record.RoleSnapshot, record.StableLabel: w.Name, record.RevisionLabel: e.Revision,
 			},
-			Annotations:     map[string]string{release.SnapshotAnnotation: text},
+			Annotations:     map[string]string{record.SnapshotAnnotation: text},
 			OwnerReferences: []metav1.OwnerReference{*owner},
 		},
 		Data:     runtime.RawExtension{Raw: raw},
@@ -89,7 +89,7 @@ func Patch(e plan.Entry, seen metav1.Object) ([]byte, error) {
 		return nil, err
 	}
 	meta := map[string]any{
-		"uid": seen.GetUID(), "annotations": map[string]string{release.SnapshotAnnotation: text},
+		"uid": seen.GetUID(), "annotations": map[string]string{record.SnapshotAnnotation: text},
 	}
 	if version := seen.GetResourceVersion(); version != "" {
 		meta["resourceVersion"] = version
@@ -128,7 +128,7 @@ func (n note) sum(revision string, number int64) string {
 // Read is the entry that a snapshot stands for. One that can't be trusted has a Problem, and beside it only what tells
 // people which it is.
 func Read(cr *appsv1.ControllerRevision) plan.Entry {
-	e := plan.Entry{Revision: strings.Clone(cr.Labels[release.RevisionLabel]), Number: cr.Revision, At: cr.CreationTimestamp.Time}
+	e := plan.Entry{Revision: strings.Clone(cr.Labels[record.RevisionLabel]), Number: cr.Revision, At: cr.CreationTimestamp.Time}
 	n, err := read(cr, e)
 	if err != nil {
 		e.Problem = fmt.Sprintf("ControllerRevision %s/%s can't be trusted: %v. Somebody edited it: delete it, and if its revision is still in "+
@@ -145,19 +145,19 @@ func Read(cr *appsv1.ControllerRevision) plan.Entry {
 // read trusts nothing: an edited template would be brought back as what had served.
 func read(cr *appsv1.ControllerRevision, e plan.Entry) (note, error) {
 	var n note
-	d := json.NewDecoder(strings.NewReader(cr.Annotations[release.SnapshotAnnotation]))
+	d := json.NewDecoder(strings.NewReader(cr.Annotations[record.SnapshotAnnotation]))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&n); err != nil {
-		return n, fmt.Errorf("annotation %s: %w", release.SnapshotAnnotation, err)
+		return n, fmt.Errorf("annotation %s: %w", record.SnapshotAnnotation, err)
 	}
 	if d.More() {
-		return n, fmt.Errorf("annotation %s: something follows the value", release.SnapshotAnnotation)
+		return n, fmt.Errorf("annotation %s: something follows the value", record.SnapshotAnnotation)
 	}
 	switch have, err := digest(cr.Data.Raw); {
 	case n.Version != noteVersion:
-		return n, fmt.Errorf("annotation %s has version %d, this driver knows %d", release.SnapshotAnnotation, n.Version, noteVersion)
+		return n, fmt.Errorf("annotation %s has version %d, this driver knows %d", record.SnapshotAnnotation, n.Version, noteVersion)
 	case n.Sum != n.sum(e.Revision, e.Number):
-		return n, fmt.Errorf("its annotation %s, label or revision number is not as the driver wrote it", release.SnapshotAnnotation)
+		return n, fmt.Errorf("its annotation %s, label or revision number is not as the driver wrote it", record.SnapshotAnnotation)
 	case err != nil:
 		return n, err
 	case n.Template != have:
@@ -167,15 +167,15 @@ func read(cr *appsv1.ControllerRevision, e plan.Entry) (note, error) {
 }
 
 // Template is the template in a snapshot that is trusted.
-func Template(cr *appsv1.ControllerRevision) (release.Template, error) {
+func Template(cr *appsv1.ControllerRevision) (record.Template, error) {
 	if problem := Read(cr).Problem; problem != "" {
-		return release.Template{}, errors.New(problem)
+		return record.Template{}, errors.New(problem)
 	}
 	return Decode(cr)
 }
 
 // Decode is the template in a ControllerRevision of the driver or of LWS.
-func Decode(cr *appsv1.ControllerRevision) (release.Template, error) {
+func Decode(cr *appsv1.ControllerRevision) (record.Template, error) {
 	var d data
 	if err := json.Unmarshal(cr.Data.Raw, &d); err != nil {
 		return d.Spec, fmt.Errorf("read ControllerRevision %s/%s: %w", cr.Namespace, cr.Name, err)
