@@ -104,8 +104,8 @@ func (a *applier) setStable(ctx context.Context, s *seen, t plan.SetStable) (boo
 	p := newPatch(s.stable, record.RecordAnnotation)
 	p.annotate(record.RecordAnnotation, value)
 	p.takeNotes()
-	if !record.SameRolling(t.Rolling, s.Stable.Rolling) {
-		p.rolling(t.Rolling)
+	if t.Rolling != nil && !record.SameRolling(*t.Rolling, s.Stable.Rolling) {
+		p.rolling(*t.Rolling)
 	}
 	if t.RestoreTemplate {
 		p.template(*t.Record.Release.StableTemplate)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -157,7 +158,7 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 	defer b.queue.ShutDown()
 	defer b.events.broadcaster.Shutdown()
 	s := b.look()
-	save := plan.SetStable{Record: *s.Record, Rolling: record.Native(record.Hold()), SaveTemplate: true}
+	save := plan.SetStable{Record: *s.Record, Rolling: ptr.To(record.Native(record.Hold())), SaveTemplate: true}
 	if _, err := b.applier.apply(t.Context(), s, save); err == nil {
 		t.Error("the last stable group goes, and its template is nowhere")
 	} else {

@@ -210,8 +210,10 @@ func (w *world) apply(action plan.Action) error {
 
 func (w *world) applyStable(a plan.SetStable) {
 	w.record = a.Record
-	w.stable.Rolling = a.Rolling
-	w.stable.Rolling.Partition = ptr.To(ptr.Deref(a.Rolling.Partition, 0))
+	if a.Rolling != nil {
+		w.stable.Rolling = *a.Rolling
+		w.stable.Rolling.Partition = ptr.To(ptr.Deref(a.Rolling.Partition, 0))
+	}
 	if a.SaveTemplate {
 		w.record.Release.StableTemplate = &record.Template{}
 	}

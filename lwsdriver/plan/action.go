@@ -21,8 +21,9 @@ type Action interface {
 // SetStable writes the record and the rolling update configuration of the user's workload in one request, so that the
 // intent and its first effect can't be torn apart.
 type SetStable struct {
-	Record  record.Record
-	Rolling lws.RollingUpdateConfiguration
+	Record record.Record
+	// Rolling is the configuration to set. Nil: it stays as it is.
+	Rolling *lws.RollingUpdateConfiguration
 	// SaveTemplate adds the stable revision's template to the record, in the same request.
 	SaveTemplate bool
 	// RestoreTemplate puts the template in the record back into the spec.

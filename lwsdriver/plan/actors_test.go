@@ -78,11 +78,6 @@ func (c *cluster) request(i Intent) {
 	switch a := d.Action.(type) {
 	case nil:
 	case SetStable:
-		if record.SameRolling(a.Rolling, c.stable.rolling) && a.Record.Release.Phase == c.phase() {
-			c.record = &a.Record // nothing else is written
-			c.touch(c.stable)
-			return
-		}
 		c.write(a)
 	default:
 		c.apply(decided{action: a, versions: c.versions()})

@@ -90,10 +90,9 @@ func (o Observation) untouched() bool { return o.adopts() && len(o.strayed()) ==
 func standDown(o Observation) Decision {
 	const why = "the stable template is back while its groups stand by: roll back"
 	next := moved(o, func(r *record.Release) { r.Phase = record.RollingBack })
-	next.Saved = Saved(o)
 	return Decision{
 		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateReturned, Message: why,
-		Action: SetStable{Record: next, Rolling: record.Hold(), Why: why},
+		Action: SetStable{Record: next, Rolling: hold(), Why: why},
 	}
 }
 
@@ -106,7 +105,7 @@ func standBy(o Observation) Decision {
 	case r.Phase == record.Promoting && o.Policy.ScaleDownDelay > 0:
 		d.Message = fmt.Sprintf("%s has the requests; the groups of %s stand by for %s", c.Name, o.Stable.Name, o.Policy.ScaleDownDelay)
 		next := moved(o, func(r *record.Release) { r.Phase = record.Standby })
-		d.Action = SetStable{Record: next, Rolling: record.Hold(), Why: d.Message}
+		d.Action = SetStable{Record: next, Rolling: hold(), Why: d.Message}
 	case r.Phase == record.Standby && left > 0:
 		d.Recheck = left
 		d.Message = fmt.Sprintf("%s has the requests; the groups of %s stand by until %s, and a rollback returns the requests to them",
@@ -118,7 +117,7 @@ func standBy(o Observation) Decision {
 		next := moved(o, func(r *record.Release) {
 			r.Phase, r.Successor, r.Groups = record.Adopting, c.Name, o.Stable.Replicas
 		})
-		d.Action = SetStable{Record: next, Rolling: record.Hold(), Why: d.Message}
+		d.Action = SetStable{Record: next, Rolling: hold(), Why: d.Message}
 	}
 	return d
 }
@@ -199,8 +198,7 @@ func recall(o Observation) Decision {
 	}
 	why := fmt.Sprintf("%s is gone or going, and was to be adopted: bring the groups of %s back", o.Record.Release.Successor, o.Stable.Name)
 	next := moved(o, func(r *record.Release) { r.Phase, r.Successor, r.Groups = record.Promoting, "", 0 })
-	next.Saved = Saved(o)
-	a := SetStable{Record: next, Rolling: record.Hold(), Why: why}
+	a := SetStable{Record: next, Rolling: hold(), Why: why}
 	if n := o.Record.Release.Groups; o.Stable.Replicas == 0 && n > 0 {
 		a.Replicas = &n
 	}
@@ -222,8 +220,7 @@ func empty(o Observation) Decision {
 	}
 	d := Decision{State: state, Reason: ReasonScalingDown, Message: fmt.Sprintf("%d groups of %s are going", o.Stable.existing(), o.Stable.Name)}
 	if o.Stable.Replicas > 0 {
-		a := SetStable{Record: *o.Record, Rolling: record.Hold(), Replicas: ptr.To(0), Why: "scale " + o.Stable.Name + " to 0 groups"}
-		a.Record.Saved = Saved(o)
+		a := SetStable{Record: *o.Record, Rolling: hold(), Replicas: ptr.To(0), Why: "scale " + o.Stable.Name + " to 0 groups"}
 		d.Action = a
 	}
 	return d
@@ -280,10 +277,9 @@ func successorRecord(o Observation) record.Record {
 	next := moved(o, func(r *record.Release) {
 		r.Phase, r.Successor, r.Groups = record.Promoted, "", 0
 		r.Target, r.Traffic, r.StableTemplate = nil, nil, nil
-		r.Set = ptr.To(record.Hold())
 	})
 	next.Saved, next.Workload, next.Succeeds, next.UID = Saved(o), o.knownAs(), o.Stable.Name, ""
-	return next
+	return next.WithSet(record.Hold())
 }
 
 // knownAs is the name that hosts know the workload by.

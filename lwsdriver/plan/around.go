@@ -53,8 +53,8 @@ func (o Observation) around(pace rolling) rolling {
 	switch {
 	case broken == 0:
 		return pace
-	case moves && r.Set != nil && !record.SameRolling(*r.Set, record.Hold()):
-		return *r.Set // no further, until what was taken is back
+	case moves && !record.SameRolling(o.Record.LastSet(), record.Hold()):
+		return o.Record.LastSet() // no further, until what was taken is back
 	case moves:
 		return pace
 	}

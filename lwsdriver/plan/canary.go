@@ -94,7 +94,7 @@ func replaceCanary(o Observation, c Workload) Decision {
 	case target != nil && (saved == nil || saved.Groups != target.Groups || !saved.At.Equal(target.At)):
 		next := moved(o, func(r *record.Release) { r.Target = target })
 		next.Release.PhaseAt = o.Record.Release.PhaseAt
-		d.Action = SetStable{Record: next, Rolling: o.Stable.Rolling, Why: "save the target of the deleted canary"}
+		d.Action = SetStable{Record: next, Why: "save the target of the deleted canary"}
 	case c.Held && withdrawn != nil:
 		return *withdrawn
 	case c.Held:

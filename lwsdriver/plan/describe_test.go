@@ -36,7 +36,7 @@ func describeAction(a Action) string {
 	case nil:
 		return "none"
 	case SetStable:
-		text := fmt.Sprintf("%s\n         rolling %s\n         record %s", a, describeRolling(a.Rolling), describeRecord(a.Record))
+		text := fmt.Sprintf("%s\n         rolling %s\n         record %s", a, describeSet(a.Rolling), describeRecord(a.Record))
 		if a.SaveTemplate {
 			text += "\n         save the template"
 		}
@@ -58,6 +58,13 @@ func describeAction(a Action) string {
 	}
 }
 
+func describeSet(r *rolling) string {
+	if r == nil {
+		return "unchanged"
+	}
+	return describeRolling(*r)
+}
+
 func describeRolling(r rolling) string {
 	if record.SameRolling(r, record.Hold()) {
 		return "hold"
@@ -74,8 +81,8 @@ func describeRecord(r record.Record) string {
 		s += fmt.Sprintf(" phase=%s stable=%s update=%s since=%s target=%s", r.Release.Phase, r.Release.StableRevision,
 			r.Release.UpdateRevision, noon.Sub(r.Release.PhaseAt), describeTarget(r.Release.Target))
 	}
-	if r.Release != nil && r.Release.Set != nil {
-		s += " set=" + describeRolling(*r.Release.Set)
+	if r.Set != nil {
+		s += " set=" + describeRolling(*r.Set)
 	}
 	if r.Release != nil && r.Release.Successor != "" {
 		s += fmt.Sprintf(" successor=%s groups=%d", r.Release.Successor, r.Release.Groups)

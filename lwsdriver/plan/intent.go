@@ -30,6 +30,9 @@ func Decide(o Observation, i Intent) (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
+	if a, ok := d.Action.(SetStable); ok {
+		d.Action = noted(o, a)
+	}
 	err = checkObservation(o)
 	if err == nil {
 		err = checkDecision(o, i, d)

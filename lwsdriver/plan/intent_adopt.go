@@ -26,7 +26,7 @@ func (Adopt) decide(o Observation) (Decision, error) {
 	}
 	d := Decision{Warnings: append(heldTooLate(o), foundHeld(o)...)}
 	if o.Record == nil { // a hold that drifted is repaired without being asked
-		d.Action = SetStable{Record: NewRecord(o), Rolling: record.Hold(), Why: "adopt: hold at rest"}
+		d.Action = SetStable{Record: NewRecord(o), Rolling: hold(), Why: "adopt: hold at rest"}
 	}
 	return d, nil
 }

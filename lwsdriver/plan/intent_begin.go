@@ -52,7 +52,7 @@ func (b Begin) decide(o Observation) (Decision, error) {
 	}
 	rec := NewRecord(o)
 	rec.Release = r
-	d.Action = SetStable{Record: rec, Rolling: record.Hold(), Why: fmt.Sprintf("begin release %s", r.ID)}
+	d.Action = SetStable{Record: rec, Rolling: hold(), Why: fmt.Sprintf("begin release %s", r.ID)}
 	return d, nil
 }
 

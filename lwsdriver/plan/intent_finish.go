@@ -61,8 +61,7 @@ func (p Promote) checkRevision(o Observation, r *record.Release) error {
 // promoteNow records the intent to promote and takes the hold off, unless requests come first.
 func promoteNow(o Observation) SetStable {
 	next := moved(o, func(r *record.Release) { r.Phase, r.Open = record.Promoting, o.splits() })
-	next.Saved = Saved(o)
-	pace := o.pace(next.Saved)
+	pace := o.pace(Saved(o))
 	switch {
 	case o.splits():
 		pace = o.unmoved() // the batch stays as it is until its share has gone
@@ -71,7 +70,7 @@ func promoteNow(o Observation) SetStable {
 	}
 	// Once every group is updated, only the stable template leads back.
 	save := next.Release.StableTemplate == nil && slices.Contains(o.Stable.Recorded, next.Release.StableRevision)
-	return noted(o, SetStable{Record: next, Rolling: pace, SaveTemplate: save, Why: "promote release " + next.Release.ID})
+	return SetStable{Record: next, Rolling: &pace, SaveTemplate: save, Why: "promote release " + next.Release.ID}
 }
 
 func (b RollBack) decide(o Observation) (Decision, error) {
@@ -102,9 +101,7 @@ func rollBackNow(o Observation) SetStable {
 		phase = record.Returning // batches or the promotion have reached the user's own groups
 	}
 	next := moved(o, func(r *record.Release) { r.Phase = phase })
-	next.Saved = Saved(o)
 	if promoting {
-		next.Saved = absorbPace(o)
 	}
-	return noted(o, SetStable{Record: next, Rolling: record.Hold(), Why: "roll back release " + next.Release.ID})
+	return SetStable{Record: next, Rolling: hold(), Why: "roll back release " + next.Release.ID}
 }

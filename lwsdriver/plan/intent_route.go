@@ -79,7 +79,7 @@ func (t Route) decide(o Observation) (Decision, error) {
 	}
 	record, with := *o.Record, *r
 	with.Traffic, record.Release = next, &with
-	return Decision{Action: SetStable{Record: record, Rolling: o.Stable.Rolling, Why: t.why()}}, nil
+	return Decision{Action: SetStable{Record: record, Why: t.why()}}, nil
 }
 
 // RoutedRelease returns the release that a request names, if it routes requests. The error has an ErrorReason.

@@ -65,7 +65,7 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 	}
 	record, with := *o.Record, *r
 	with.Target, record.Release = next, &with
-	return Decision{Action: SetStable{Record: record, Rolling: o.Stable.Rolling, Why: "set the target to " + next.Groups}}, nil
+	return Decision{Action: SetStable{Record: record, Why: "set the target to " + next.Groups}}, nil
 }
 
 // covers reports whether one target asks for as much as the next, which means planned of replicas. Equal groups in a later

@@ -169,14 +169,11 @@ func checkSetStable(o Observation, i Intent, a SetStable) error {
 	if after == record.Promoting && before != record.Promoting && before != record.Adopting && !asked {
 		return errors.New("a promotion that nobody asked for")
 	}
-	held := record.SameRolling(a.Rolling, record.Hold())
-	switch {
+	switch held := a.Rolling != nil && record.SameRolling(*a.Rolling, record.Hold()); {
 	case a.RestoreTemplate && (after != record.Returning || a.Record.Release.StableTemplate == nil):
 		return errors.New("a template is restored that is not the stable one")
-	case held, a.RestoreTemplate:
+	case held, a.RestoreTemplate, a.Rolling == nil:
 		return nil
-	case record.SameRolling(a.Rolling, o.Stable.Rolling):
-		return nil // what LWS does stays as it is; if somebody changed it, the loop puts it right
 	case after == record.Returning && o.Stable.Revision != o.Record.Release.StableRevision:
 		return errors.New("a rollback to a template that is not the stable one")
 	case after == record.Progressing && o.inPlace():

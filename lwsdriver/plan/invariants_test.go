@@ -18,7 +18,7 @@ func TestCheckDecision(t *testing.T) {
 		}
 	}
 	set := func(phase record.Phase, r rolling) SetStable {
-		return SetStable{Record: record.Record{Release: &record.Release{Phase: phase}}, Rolling: r}
+		return SetStable{Record: record.Record{Release: &record.Release{Phase: phase}}, Rolling: &r}
 	}
 	returned := func(phase record.Phase) Observation {
 		o := at(phase)

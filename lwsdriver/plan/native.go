@@ -6,6 +6,8 @@ package plan
 import (
 	"fmt"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -20,7 +22,6 @@ func promote(o Observation, s Standing) Decision {
 		return standDown(o)
 	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision:
 		next := moved(o, func(n *record.Release) { n.Phase = record.Returning })
-		next.Saved = absorbPace(o)
 		return returning(o, next, "the stable template is back in mid-promotion: roll back natively")
 	case o.Stable.Revision != r.UpdateRevision:
 		return startOver(o)
@@ -76,7 +77,7 @@ func comeBack(o Observation, s Standing) Decision {
 func returning(o Observation, next record.Record, why string) Decision {
 	return Decision{
 		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateReturned, Message: why,
-		Action: SetStable{Record: next, Rolling: o.returnPace(next.Saved), Why: why},
+		Action: SetStable{Record: next, Rolling: ptr.To(o.returnPace(Saved(o))), Why: why},
 	}
 }
 
@@ -93,11 +94,9 @@ type nativeRoll struct {
 func roll(o Observation, s Standing, n nativeRoll) Decision {
 	if !paced(o) {
 		// The hold goes, or somebody changed the user's pace in mid-roll.
-		next := *o.Record
-		next.Saved = absorbPace(o)
 		return Decision{
 			State: n.state, Reason: ReasonRolling, Message: n.begin,
-			Action: SetStable{Record: next, Rolling: o.pace(next.Saved), Why: n.begin},
+			Action: SetStable{Record: *o.Record, Rolling: ptr.To(o.pace(Saved(o))), Why: n.begin},
 		}
 	}
 	if s.available >= o.Stable.Replicas && len(o.Stable.Groups) == o.Stable.Replicas {
@@ -110,7 +109,7 @@ func roll(o Observation, s Standing, n nativeRoll) Decision {
 						r.StableTemplate = nil
 					}
 				}),
-				Rolling: record.Hold(), Why: n.done,
+				Rolling: hold(), Why: n.done,
 			},
 		}
 	}

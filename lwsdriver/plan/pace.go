@@ -8,7 +8,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Pace is the configuration under which LWS promotes: the user's own. Where a scale-down under the hold made both of the
@@ -46,70 +45,43 @@ func (o Observation) pace(saved rolling) rolling {
 	return o.around(Pace(saved, o.Stable.Replicas))
 }
 
-// noted returns a with a note of what it sets, where phase and saved configuration do not tell that: in a canary's release
-// only on the way back. What somebody changed since is the user's, even where a leaves it as it is.
+// hold is the configuration under which LWS rolls nothing by itself, to be set.
+func hold() *rolling { return ptr.To(record.Hold()) }
+
+// noted returns the write with a note of the configuration that it sets, and with what somebody else changed since the last
+// one: that is the user's.
 func noted(o Observation, a SetStable) SetStable {
-	if a.Record.Release == nil {
+	if a.Rolling == nil {
 		return a
 	}
-	canary, was := o.Policy.Style == pb.Style_STYLE_CANARY, o.release() != nil && o.release().Set != nil
-	if was || !canary {
+	if o.Record != nil {
 		a.Record.Saved = Saved(o)
 	}
-	r, set := *a.Record.Release, a.Rolling
-	r.Set, a.Record.Release = &set, &r
-	if canary && r.Phase != record.Returning {
-		r.Set = nil
-	}
+	a.Record = a.Record.WithSet(*a.Rolling)
 	return a
 }
 
-// lastSet is the configuration that the driver had set: as it noted, or as the one that is found tells. The partition tells
-// the hold, which is in force until the promotion's first write, and again when admission put it back with a new template.
-// The floor stays when a scale-up makes the user's percentage count again: taking it for a wish would lose the percentage.
+// lastSet is the configuration that the driver has set last. Where that was not the hold and the hold is found all the same,
+// the admission policy has put it there with a new template: its partition tells, since no user has one so high.
 func lastSet(o Observation) rolling {
-	saved, found, hold := o.Record.Saved, o.Stable.Rolling, record.Hold()
-	held := ptr.Deref(found.Partition, 0) == ptr.Deref(hold.Partition, 0)
-	r := o.release()
-	switch {
-	case r != nil && r.Set != nil && held:
-		set := *r.Set
-		set.Partition, set.MaxSurge = hold.Partition, hold.MaxSurge
-		floor := set.MaxUnavailable.Type == intstr.String || scaled(set.MaxUnavailable, o.Stable.Replicas, false) == 0
-		if floor && found.MaxUnavailable == hold.MaxUnavailable {
-			set.MaxUnavailable = hold.MaxUnavailable // as LWS wants it, and the admission policy sets it
-		}
+	set, found, hold := o.Record.LastSet(), o.Stable.Rolling, record.Hold()
+	if ptr.Deref(found.Partition, 0) != ptr.Deref(hold.Partition, 0) {
 		return set
-	case r != nil && r.Set != nil:
-		return *r.Set
-	case held:
-		return hold
-	case saved.MaxUnavailable.Type == intstr.String && scaled(saved.MaxSurge, o.Stable.Replicas, true) == 0 &&
-		found.MaxUnavailable == floored(saved).MaxUnavailable:
-		return floored(saved)
 	}
-	return Pace(saved, o.Stable.Replicas)
-}
-
-// Saved is what to save of the user's under hold, with what somebody changed since the driver last looked.
-func Saved(o Observation) rolling {
-	set := record.Hold()
-	if r := o.release(); r != nil && r.Set != nil {
-		set = lastSet(o)
+	set.Partition, set.MaxSurge = hold.Partition, hold.MaxSurge
+	none := set.MaxUnavailable.Type == intstr.String || scaled(set.MaxUnavailable, o.Stable.Replicas, false) == 0
+	if none && found.MaxUnavailable == hold.MaxUnavailable {
+		set.MaxUnavailable = hold.MaxUnavailable // as LWS wants it, and the admission policy sets it
 	}
-	return record.Absorb(o.Record.Saved, set, o.Stable.Rolling)
+	return set
 }
 
-// absorbPace returns what to save of the user's while a promotion is under way.
-func absorbPace(o Observation) rolling {
-	return record.Absorb(o.Record.Saved, lastSet(o), o.Stable.Rolling)
-}
+// Saved is what to save of the user's own configuration, with what somebody else changed since the driver's last write.
+func Saved(o Observation) rolling { return record.Absorb(o.Record.Saved, lastSet(o), o.Stable.Rolling) }
 
-// paced says whether the promotion's configuration is in force.
+// paced reports whether LWS rolls at the pace of this release.
 func paced(o Observation) bool {
 	set := lastSet(o)
-	if record.SameRolling(set, record.Hold()) || !record.SameRolling(o.Stable.Rolling, set) {
-		return false
-	}
-	return o.release().Set == nil || record.SameRolling(set, o.pace(o.Record.Saved))
+	return !record.SameRolling(set, record.Hold()) && record.SameRolling(o.Stable.Rolling, set) &&
+		record.SameRolling(set, o.pace(o.Record.Saved))
 }

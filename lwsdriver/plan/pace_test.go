@@ -30,7 +30,7 @@ func TestSaved(t *testing.T) {
 		o := Observation{
 			Policy: record.Policy{Style: pb.Style_STYLE_BLUE_GREEN},
 			Stable: Workload{Replicas: tc.replicas, Rolling: tc.found},
-			Record: &record.Record{Saved: rollingOf(0, "25%", "1"), Release: &record.Release{Phase: record.Promoting, Set: &tc.set}},
+			Record: &record.Record{Saved: rollingOf(0, "25%", "1"), Set: &tc.set, Release: &record.Release{Phase: record.Promoting}},
 		}
 		if got := Saved(o); !record.SameRolling(got, tc.want) {
 			t.Errorf("%s: saved %s, want %s", tc.name, describeRolling(got), describeRolling(tc.want))

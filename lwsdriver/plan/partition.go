@@ -21,11 +21,9 @@ func advancePartition(o Observation, s Standing) Decision {
 	if d := retireInPlace(o, s); d != nil {
 		return *d
 	}
-	next := *o.Record
-	next.Saved = Saved(o)
 	// Once every group is updated, LWS forgets the revision before, and the StatefulSet makes no group of it any more.
 	last := s.Planned > 0 && s.Planned == o.Stable.Replicas && r.StableTemplate == nil
-	want := o.partitioned(next.Saved, s.Planned)
+	want := o.partitioned(Saved(o), s.Planned)
 	due := last || !record.SameRolling(o.Stable.Rolling, want) || !record.SameRolling(lastSet(o), want)
 	state := pb.State_STATE_UPGRADING
 	if o.Target() == nil {
@@ -39,7 +37,7 @@ func advancePartition(o Observation, s Standing) Decision {
 		why := fmt.Sprintf("have LeaderWorkerSet update %d of %d groups", s.Planned, o.Stable.Replicas)
 		return Decision{
 			State: pb.State_STATE_UPGRADING, Reason: ReasonScaling, Message: why,
-			Action: SetStable{Record: next, Rolling: want, SaveTemplate: last, Why: why},
+			Action: SetStable{Record: *o.Record, Rolling: &want, SaveTemplate: last, Why: why},
 		}
 	}
 	if d != nil {
@@ -84,7 +82,7 @@ func retireInPlace(o Observation, s Standing) *Decision {
 		}
 		return &Decision{
 			State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: why,
-			Action: SetStable{Record: next, Rolling: record.Hold(), Why: why},
+			Action: SetStable{Record: next, Rolling: hold(), Why: why},
 		}
 	}
 	if a := repairHold(o); a != nil {

@@ -242,13 +242,10 @@ const drifted = "the hold was overwritten, and LeaderWorkerSet may roll until a 
 
 // repairHold returns the write that puts the hold back, or nil if it is in force.
 func repairHold(o Observation) *SetStable {
-	hold := record.Hold()
-	if record.SameRolling(o.Stable.Rolling, hold) {
+	if record.SameRolling(o.Stable.Rolling, record.Hold()) {
 		return nil
 	}
-	next := *o.Record
-	next.Saved = Saved(o)
-	return &SetStable{Record: next, Rolling: hold, Why: "put the hold back, which somebody changed"}
+	return &SetStable{Record: *o.Record, Rolling: hold(), Why: "put the hold back, which somebody changed"}
 }
 
 // moved returns the record with its release changed by f, as of now.
@@ -305,12 +302,11 @@ func followTemplate(o Observation) Decision {
 			phase, why = record.Nothing, "nothing to release after all"
 		case o.inPlace():
 			next := moved(o, func(r *record.Release) { r.Phase = record.Returning })
-			next.Saved = Saved(o)
 			return returning(o, next, why)
 		}
 		return Decision{
 			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateReturned, Message: why,
-			Action: SetStable{Record: moved(o, func(r *record.Release) { r.Phase = phase }), Rolling: o.Stable.Rolling, Why: why},
+			Action: SetStable{Record: moved(o, func(r *record.Release) { r.Phase = phase }), Why: why},
 		}
 	}
 	if len(o.Added) > 0 {
@@ -341,11 +337,10 @@ func startOver(o Observation) Decision {
 		r.Phase, r.UpdateRevision, r.Stubborn = record.Progressing, o.Stable.Revision, ""
 	})
 	if o.Record.Release.Phase == record.Promoting {
-		next.Saved = absorbPace(o)
 	}
 	return Decision{
 		State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: why,
-		Action: SetStable{Record: next, Rolling: record.Hold(), Why: why},
+		Action: SetStable{Record: next, Rolling: hold(), Why: why},
 	}
 }
 

@@ -40,7 +40,6 @@ func strayed(o Observation) Decision {
 		return waitForLWS(o, pb.State_STATE_ROLLING_BACK)
 	case o.Record.Release.StableRevision:
 		next := moved(o, func(n *record.Release) { n.Phase = record.Returning })
-		next.Saved = Saved(o)
 		return returning(o, next, "the stable template is back: roll back natively")
 	}
 	return beginRestarts(o)
@@ -50,10 +49,9 @@ func strayed(o Observation) Decision {
 func beginRestarts(o Observation) Decision {
 	const why = "hold, and bring groups back to the stable revision one after the other"
 	next := moved(o, func(n *record.Release) { n.Phase = record.Returning })
-	next.Saved = absorbPace(o)
 	return Decision{
 		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting, Message: why,
-		Action: SetStable{Record: next, Rolling: record.Hold(), Why: why},
+		Action: SetStable{Record: next, Rolling: hold(), Why: why},
 	}
 }
 
@@ -62,8 +60,7 @@ func beginRestarts(o Observation) Decision {
 // template helps, if the release has saved it.
 func restartBack(o Observation, s Standing) Decision {
 	r := o.Record.Release
-	hold := record.Hold()
-	if !record.SameRolling(o.Stable.Rolling, hold) || r.Set != nil && !record.SameRolling(*r.Set, hold) {
+	if held := record.Hold(); !record.SameRolling(o.Stable.Rolling, held) || !record.SameRolling(o.Record.LastSet(), held) {
 		return beginRestarts(o)
 	}
 	strays := o.strayed()
@@ -75,7 +72,6 @@ func restartBack(o Observation, s Standing) Decision {
 	switch {
 	case ours && (inVain || len(strays) == o.Stable.existing()):
 		next := moved(o, func(*record.Release) {})
-		next.Saved = absorbPace(o)
 		d := returning(o, next, "put the stable template back, since every group had been updated, and roll back natively")
 		a, _ := d.Action.(SetStable)
 		a.RestoreTemplate = true
@@ -108,7 +104,7 @@ func awaitBack(o Observation, s Standing) Decision {
 		return Decision{
 			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting, Message: why,
 			Action: SetStable{
-				Record: moved(o, func(n *record.Release) { n.Phase = record.RollingBack }), Rolling: record.Hold(), Why: why,
+				Record: moved(o, func(n *record.Release) { n.Phase = record.RollingBack }), Rolling: hold(), Why: why,
 			},
 		}
 	}

@@ -233,6 +233,9 @@ func (r *road) canServe(c *cluster) bool { return c.look().canary > 0 }
 
 // checkBatch: before LWS updates groups in place, requests are where that harms none.
 func (c *cluster) checkBatch(a SetStable) {
+	if a.Rolling == nil {
+		return
+	}
 	next, was := ptr.Deref(a.Rolling.Partition, 0), ptr.Deref(c.stable.rolling.Partition, 0)
 	if c.road == nil || !c.inPlace() || next >= was || c.stable.deleting {
 		return

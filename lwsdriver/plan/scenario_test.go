@@ -257,6 +257,9 @@ func parseRecord(l line) *record.Record {
 	if saved, ok := l.attrs["saved"]; ok {
 		r.Saved = parsePace(saved)
 	}
+	if l.has("set") {
+		*r = r.WithSet(parseRolling(l.attrs["set"]))
+	}
 	if l.has("phase") {
 		r.Release = &record.Release{
 			ID: "r-1", Phase: record.Phase(l.attrs["phase"]), StableRevision: l.attrs["stable"],
@@ -264,9 +267,6 @@ func parseRecord(l line) *record.Record {
 		}
 		if !l.has("since") {
 			r.Release.PhaseAt = ago("1h")
-		}
-		if l.has("set") {
-			r.Release.Set = ptr.To(parseRolling(l.attrs["set"]))
 		}
 		r.Release.Open = l.has("open")
 		r.Release.Successor, r.Release.Groups = l.attrs["successor"], l.number("groups", 0)

@@ -101,9 +101,9 @@ func declare(o Observation, open bool, state pb.State) *Decision {
 	}
 	next, r := *o.Record, *o.Record.Release
 	r.Open, next.Release = open, &r
-	a := SetStable{Record: next, Rolling: record.Hold(), Why: why}
+	a := SetStable{Record: next, Rolling: hold(), Why: why}
 	if r.Phase != record.Returning {
-		a.Rolling = o.unmoved()
+		a.Rolling = ptr.To(o.unmoved())
 	}
 	return &Decision{Action: a, State: state, Reason: ReasonOpening, Message: why}
 }
@@ -111,11 +111,10 @@ func declare(o Observation, open bool, state pb.State) *Decision {
 // unmoved is the configuration of the batch as it is, as far as LWS takes it again: a scale-down may have made both of its
 // numbers round to 0. It is the hold if somebody changed it.
 func (o Observation) unmoved() rolling {
-	set := o.Record.Release.Set
-	if set == nil || !record.SameRolling(*set, o.Stable.Rolling) {
+	same := o.Record.LastSet()
+	if !record.SameRolling(same, o.Stable.Rolling) {
 		return record.Hold()
 	}
-	same := *set
 	if o.Stable.Replicas > 0 && scaled(same.MaxUnavailable, o.Stable.Replicas, false) == 0 {
 		same.MaxUnavailable = intstr.FromInt32(1) // there is no surge in place
 	}
@@ -222,7 +221,7 @@ func (o Observation) returnPace(saved rolling) rolling {
 // checkSplit: no group goes while a share of the requests comes to it, nor one that nobody else could serve for.
 func checkSplit(o Observation, a SetStable) error {
 	r := a.Record.Release
-	if !o.splits() || r == nil || !o.lowers(a.Rolling) {
+	if !o.splits() || r == nil || a.Rolling == nil || !o.lowers(*a.Rolling) {
 		return nil
 	}
 	v := o.Traffic.Look(prepared())

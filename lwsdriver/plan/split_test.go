@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -169,7 +170,7 @@ func TestFollowsGroups(t *testing.T) {
 func TestBeginPromotionInPlace(t *testing.T) {
 	batch := func(set, found rolling, replicas int) func(*Observation) {
 		return func(o *Observation) {
-			o.Record.Release.Set, o.Stable.Rolling, o.Stable.Replicas = &set, found, replicas
+			o.Record.Set, o.Stable.Rolling, o.Stable.Replicas = &set, found, replicas
 		}
 	}
 	for _, tc := range []struct {
@@ -185,8 +186,8 @@ func TestBeginPromotionInPlace(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			a := promoteNow(replacing(record.Progressing, tc.o))
-			if !a.Record.Release.Open || !record.SameRolling(a.Rolling, tc.want) || a.Record.Release.Phase != record.Promoting {
-				t.Errorf("%s %s, want %s; record %+v", tc.reason, describeRolling(a.Rolling), describeRolling(tc.want), a.Record.Release)
+			if !a.Record.Release.Open || !record.SameRolling(*a.Rolling, tc.want) || a.Record.Release.Phase != record.Promoting {
+				t.Errorf("%s %s, want %s; record %+v", tc.reason, describeSet(a.Rolling), describeRolling(tc.want), a.Record.Release)
 			}
 		})
 	}
@@ -199,7 +200,7 @@ func TestCheckDecisionInPlace(t *testing.T) {
 	set := func(phase record.Phase, partition int, open bool) SetStable {
 		return SetStable{
 			Record:  record.Record{Release: &record.Release{Phase: phase, StableRevision: "A", UpdateRevision: "B", Open: open, StableTemplate: &record.Template{}}},
-			Rolling: rollingOf(partition, "1", "0"),
+			Rolling: ptr.To(rollingOf(partition, "1", "0")),
 		}
 	}
 	all := func(o *Observation) { o.Record.Release.Target.Groups = "100%" }

@@ -112,8 +112,14 @@ func (c *cluster) applyStable(a SetStable, versions map[string]int) bool {
 
 // write is what a write of the record, which is not refused, has for effects.
 func (c *cluster) write(a SetStable) {
-	if a.Replicas == nil && !acceptable(a.Rolling, c.stable.replicas) {
-		c.fail("LWS refuses %v for %d replicas", a.Rolling, c.stable.replicas)
+	found, set := c.stable.rolling, c.set
+	switch {
+	case a.Rolling == nil:
+		a.Rolling = &found
+	case a.Replicas == nil && !acceptable(*a.Rolling, c.stable.replicas):
+		c.fail("LWS refuses %v for %d replicas", *a.Rolling, c.stable.replicas)
+	default:
+		set = *a.Rolling
 	}
 	c.checkBatch(a)
 	if a.Replicas != nil {
@@ -134,7 +140,7 @@ func (c *cluster) write(a SetStable) {
 			}
 		}
 	}
-	if c.rolls() && record.SameRolling(a.Rolling, record.Hold()) && !c.stable.whole() {
+	if c.rolls() && record.SameRolling(*a.Rolling, record.Hold()) && !c.stable.whole() {
 		c.disturbed = true // The hold reclaims LWS's surge, and what LWS was updating comes back at the old revision.
 	}
 	if c.stable.rolling.MaxUnavailable == all && !c.stable.whole() {
@@ -144,7 +150,7 @@ func (c *cluster) write(a SetStable) {
 		c.disturbed = true // Somebody had LWS roll; what it took down comes back, and the hold reclaims its surge.
 	}
 	c.record = &rec
-	c.stable.rolling, c.set = a.Rolling, a.Rolling
+	c.stable.rolling, c.set = *a.Rolling, set
 	c.stable.rolling.Partition = ptr.To(ptr.Deref(a.Rolling.Partition, 0))
 	c.touch(c.stable)
 }
@@ -190,10 +196,13 @@ func (c *cluster) checkIntent(a SetStable) {
 		c.fail("phase %q became %q", before, after)
 	}
 	batch := c.inPlace() && after == record.Progressing && !renewed
-	if c.adopts() && after != record.Returning && !record.SameRolling(a.Rolling, record.Hold()) {
+	if a.Rolling == nil {
+		return
+	}
+	if c.adopts() && after != record.Returning && !record.SameRolling(*a.Rolling, record.Hold()) {
 		c.fail("the hold goes in an adoption, in phase %q", after)
 	}
-	if !record.SameRolling(a.Rolling, record.Hold()) && after != record.Promoting && after != record.Returning && !batch {
+	if !record.SameRolling(*a.Rolling, record.Hold()) && after != record.Promoting && after != record.Returning && !batch {
 		c.fail("the hold goes in phase %q", after)
 	}
 	if before == record.Promoting && after == record.Promoted && !c.stable.at(a.Record.Release.UpdateRevision) {
@@ -204,7 +213,7 @@ func (c *cluster) checkIntent(a SetStable) {
 // checkIdle: all stable groups go at once only where the second set had the requests when that was decided.
 func (c *cluster) checkIdle(action Action) {
 	a, ok := action.(SetStable)
-	if !ok || a.Rolling.MaxUnavailable != all || record.SameRolling(a.Rolling, Pace(a.Record.Saved, c.stable.replicas)) {
+	if !ok || a.Rolling == nil || a.Rolling.MaxUnavailable != all || record.SameRolling(*a.Rolling, Pace(a.Record.Saved, c.stable.replicas)) {
 		return
 	}
 	if w := c.canary(); w == nil || w.ready() < c.stable.replicas-c.policy.Threshold(c.stable.replicas) || c.road.seen != 100 {

@@ -33,6 +33,9 @@ type Record struct {
 	UID types.UID `json:"uid,omitempty"`
 	// Saved is the user's own rolling update configuration, given back by Disown and used by promotion.
 	Saved lws.RollingUpdateConfiguration `json:"saved"`
+	// Set is the rolling update configuration that the driver has set last, in the request that wrote this. Nil: the hold. What
+	// differs from it in the spec was set by somebody else.
+	Set *lws.RollingUpdateConfiguration `json:"set,omitempty"`
 	// Workload is the name that hosts know the workload by, where it is not the object's own: the object was a release's
 	// second set once, and was adopted. See WorkloadLabel.
 	Workload string `json:"workload,omitempty"`
@@ -48,6 +51,22 @@ func (r *Record) KnownAs(object string) string {
 		return object
 	}
 	return r.Workload
+}
+
+// LastSet is the rolling update configuration that the driver has set last.
+func (r *Record) LastSet() lws.RollingUpdateConfiguration {
+	if r.Set == nil {
+		return Hold()
+	}
+	return *r.Set
+}
+
+// WithSet returns the record of a request that sets a rolling update configuration.
+func (r Record) WithSet(set lws.RollingUpdateConfiguration) Record {
+	if r.Set = &set; SameRolling(set, Hold()) {
+		r.Set = nil
+	}
+	return r
 }
 
 // Release is one attempt to move a workload from its stable revision to its update revision.
@@ -67,8 +86,6 @@ type Release struct {
 	PhaseAt time.Time `json:"phaseAt"`
 	// Target is set only while no workload exists that could carry it; see TargetAnnotation.
 	Target *Target `json:"target,omitempty"`
-	// Set is the rolling update configuration that the driver has set last, where the phase does not tell it.
-	Set *lws.RollingUpdateConfiguration `json:"set,omitempty"`
 	// StableTemplate is the stable revision's template, saved before the last group that runs it is replaced in place.
 	StableTemplate *Template `json:"stableTemplate,omitempty"`
 	// Stubborn is a revision, released before, whose groups come back as they are when they are restarted. In place only.
@@ -212,6 +229,9 @@ func DecodeRecord(value string) (*Record, error) {
 	}
 	if err := checkRolling(r.Saved); err != nil {
 		return nil, fmt.Errorf("saved: %w", err)
+	}
+	if err := checkRolling(r.LastSet()); err != nil {
+		return nil, fmt.Errorf("set: %w", err)
 	}
 	if r.Release != nil {
 		if err := r.Release.validate(); err != nil {
