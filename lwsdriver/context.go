@@ -121,7 +121,7 @@ func fail(c *pb.BatchContext, err error) {
 
 // describe puts an observation and its decision into the contract's words.
 func describe(s *seen, decision plan.Decision) *pb.BatchContext {
-	n := decision.Standing
+	n := decision.Progress
 	if s.distrusted != "" {
 		decision.Message = strings.TrimPrefix(decision.Message+"; "+s.distrusted, "; ")
 	}

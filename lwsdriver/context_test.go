@@ -18,7 +18,7 @@ import (
 func TestDescribeSaysWhatIsWanted(t *testing.T) {
 	t.Parallel()
 	s := newBed(t, inPhase(t, record.Progressing)).look()
-	routed := plan.Decision{Deadline: noon.Add(time.Hour), Standing: plan.Standing{Weight: 10, Routed: true}}
+	routed := plan.Decision{Deadline: noon.Add(time.Hour), Progress: plan.Progress{Weight: 10, Routed: true}}
 	c := describe(s, routed)
 	batches := []*pb.Batch{{Target: "25%", Groups: 1}, {Target: "50%", Groups: 2}, {Target: "100%", Groups: 4}}
 	if diff := cmp.Diff(batches, c.GetBatchPlan(), protocmp.Transform()); diff != "" {

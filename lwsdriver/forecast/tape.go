@@ -71,7 +71,7 @@ func (t *tape) end() {
 
 // decided hears of each decision of the planner.
 func (t *tape) decided(d plan.Decision) {
-	t.weight = int32(d.Standing.Weight) //nolint:gosec // 0 to 100
+	t.weight = int32(d.Progress.Weight) //nolint:gosec // 0 to 100
 	if n := len(t.frames); n > 0 {
 		t.frames[n-1].TrafficWeight = t.weight
 		t.steps[len(t.steps)-1].TrafficWeight = t.weight

@@ -84,7 +84,7 @@ func (o Observation) unswitched() traffic.Desired {
 }
 
 // prepareSwitch completes the second set and moves the requests to it, at the beginning of a promotion. Nil: that is so.
-func prepareSwitch(o Observation, s Standing) *Decision {
+func prepareSwitch(o Observation, s Progress) *Decision {
 	if !o.growing() {
 		return nil
 	}
@@ -103,7 +103,7 @@ func prepareSwitch(o Observation, s Standing) *Decision {
 }
 
 // advanceDouble is advanceCanary, once nothing is left of a set for another template.
-func advanceDouble(o Observation, s Standing) Decision {
+func advanceDouble(o Observation, s Progress) Decision {
 	for _, w := range o.Added {
 		if w.Carries != o.Record.Release.UpdateRevision {
 			return retire(o, w, pb.State_STATE_PROMOTING, ReasonNewRevision)

@@ -12,7 +12,7 @@ import (
 )
 
 // advanceCanary grows a second workload to the target. The user's workload is not touched.
-func advanceCanary(o Observation, s Standing) Decision {
+func advanceCanary(o Observation, s Progress) Decision {
 	r := o.Record.Release
 	c := o.canary()
 	state := pb.State_STATE_UPGRADING
@@ -104,7 +104,7 @@ func replaceCanary(o Observation, c Workload) Decision {
 }
 
 // judgeBatch says how far the batch is, once the cluster has been asked for it; groups are those that it is about.
-func judgeBatch(o Observation, s Standing, v traffic.View, groups []Group) Decision {
+func judgeBatch(o Observation, s Progress, v traffic.View, groups []Group) Decision {
 	need := s.Planned - s.Threshold
 	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s", s.available, s.Planned, obstacles(groups))}
 	switch {

@@ -266,10 +266,10 @@ func (c *cluster) canary() *set {
 func (c *cluster) decide() Decision {
 	o := c.observe()
 	d := carryOn(o)
-	if again := carryOn(o); !cmp.Equal(d, again, cmp.AllowUnexported(Standing{})) {
-		c.fail("two decisions on one look:\n%s", cmp.Diff(d, again, cmp.AllowUnexported(Standing{})))
+	if again := carryOn(o); !cmp.Equal(d, again, cmp.AllowUnexported(Progress{})) {
+		c.fail("two decisions on one look:\n%s", cmp.Diff(d, again, cmp.AllowUnexported(Progress{})))
 	}
-	s := d.Standing
+	s := d.Progress
 	switch {
 	case d.State == 0 || d.Reason == "" || d.Message == "":
 		c.fail("a decision without state, reason or message: %+v", d)
@@ -315,7 +315,7 @@ func (c *cluster) checkRetire(a Action) {
 
 // checkQuiet: where nothing is to be written, what was asked for is in force, and only Recheck changes the answer.
 func (c *cluster) checkQuiet(o Observation, d Decision) {
-	batch := c.inPlace() && c.phase() == record.Progressing && c.floor() >= o.Stable.Replicas-d.Standing.Planned
+	batch := c.inPlace() && c.phase() == record.Progressing && c.floor() >= o.Stable.Replicas-d.Progress.Planned
 	if c.record != nil && !c.rolls() && !batch && !o.Stable.Deleting && !record.SameRolling(o.Stable.Rolling, record.Hold()) {
 		c.fail("%s leaves %v in phase %q", d.Reason, o.Stable.Rolling, c.phase())
 	}
@@ -323,15 +323,15 @@ func (c *cluster) checkQuiet(o Observation, d Decision) {
 		if !w.held {
 			c.fail("%s leaves a canary whose groups nothing protects", d.Reason)
 		}
-		if w.replicas != d.Standing.Planned && !waitsForTraffic(d) {
-			c.fail("%s leaves a canary of %d groups where %d are planned", d.Reason, w.replicas, d.Standing.Planned)
+		if w.replicas != d.Progress.Planned && !waitsForTraffic(d) {
+			c.fail("%s leaves a canary of %d groups where %d are planned", d.Reason, w.replicas, d.Progress.Planned)
 		}
 		want, _ := c.asked.Planned(c.stable.replicas)
-		if want < d.Standing.Planned || (want > d.Standing.Planned && !c.retired) {
-			c.fail("the host asked for %d groups, %d are planned", want, d.Standing.Planned)
+		if want < d.Progress.Planned || (want > d.Progress.Planned && !c.retired) {
+			c.fail("the host asked for %d groups, %d are planned", want, d.Progress.Planned)
 		}
 	}
-	if d.State == pb.State_STATE_READY && c.batchServes(d.Standing.Planned) < d.Standing.Planned-d.Standing.Threshold {
+	if d.State == pb.State_STATE_READY && c.batchServes(d.Progress.Planned) < d.Progress.Planned-d.Progress.Threshold {
 		c.fail("ready without its groups: %+v", d)
 	}
 	later := o

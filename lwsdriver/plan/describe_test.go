@@ -19,7 +19,7 @@ func describe(o Observation, d Decision) string {
 	fmt.Fprintf(&b, "action:  %s\n", describeAction(d.Action))
 	fmt.Fprintf(&b, "state:   %s, %s\n", strings.TrimPrefix(d.State.String(), "STATE_"), d.Reason)
 	fmt.Fprintf(&b, "message: %s\n", d.Message)
-	s := d.Standing
+	s := d.Progress
 	fmt.Fprintf(&b, "counts:  planned=%d desired=%d updated=%d updated-ready=%d stable-ready=%d total=%d threshold=%d weight=%d%%\n",
 		s.Planned, s.Desired, s.Updated, s.UpdatedReady, s.StableReady, s.Total, s.Threshold, s.Weight)
 	if !s.ProgressAt.IsZero() {

@@ -147,7 +147,7 @@ func VerifyWeight(o Observation, weight int) Verification {
 
 // following is the answer where the share follows the groups: the last stable ones are being replaced, or may be.
 func (v Verification) following(o Observation, weight int) Verification {
-	share, all, settled := measure(o).Weight, o.allUpdated(), v.Reason == ""
+	share, all, settled := measureProgress(o).Weight, o.allUpdated(), v.Reason == ""
 	v.Verified, v.Weight = weight == 100 && all && settled, share
 	switch {
 	case v.Verified || weight == 100 && all:

@@ -187,7 +187,7 @@ func checkSetStable(o Observation, i Intent, a SetStable) error {
 // checkPartition: LWS may update the groups of the batch and no other, and add none.
 func checkPartition(o Observation, a SetStable) error {
 	groups := o.Stable.Replicas - int(ptr.Deref(a.Rolling.Partition, 0))
-	switch planned := measure(o).Planned; {
+	switch planned := measureProgress(o).Planned; {
 	case groups > planned:
 		return fmt.Errorf("%d groups would be updated, %d are planned", groups, planned)
 	case groups == o.Stable.Replicas && !a.SaveTemplate && a.Record.Release.StableTemplate == nil:

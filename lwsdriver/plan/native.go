@@ -13,7 +13,7 @@ import (
 )
 
 // promote lets LWS roll the user's workload, by the user's own maxUnavailable and maxSurge, and puts the hold back.
-func promote(o Observation, s Standing) Decision {
+func promote(o Observation, s Progress) Decision {
 	r := o.Record.Release
 	switch {
 	case o.Stable.Revision == "":
@@ -53,7 +53,7 @@ func promote(o Observation, s Standing) Decision {
 
 // comeBack is promote in the other direction: the groups that a promotion or a batch had reached return to the stable
 // revision. LWS takes groups to the template in the spec and to no other; if that is another one, they are restarted.
-func comeBack(o Observation, s Standing) Decision {
+func comeBack(o Observation, s Progress) Decision {
 	if d := withdrawInPlace(o, pb.State_STATE_ROLLING_BACK); d != nil {
 		return *d
 	}
@@ -91,7 +91,7 @@ type nativeRoll struct {
 }
 
 // roll has LWS take every group to the template in the spec, at the user's own pace.
-func roll(o Observation, s Standing, n nativeRoll) Decision {
+func roll(o Observation, s Progress, n nativeRoll) Decision {
 	if !paced(o) {
 		// The hold goes, or somebody changed the user's pace in mid-roll.
 		return Decision{

@@ -16,7 +16,7 @@ import (
 
 // advancePartition lowers the partition to the target: LWS replaces the user's own groups from the highest index down, no
 // more at a time than the user's maxUnavailable says.
-func advancePartition(o Observation, s Standing) Decision {
+func advancePartition(o Observation, s Progress) Decision {
 	r := o.Record.Release
 	if d := retireInPlace(o, s); d != nil {
 		return *d
@@ -68,7 +68,7 @@ func stopBatch(o Observation) *Decision {
 // retireInPlace brings the groups of a revision that is no longer released back to the stable one, before the release
 // starts over. Nil: there are none. Those that come back as they are stay until a batch reaches them; if there are no
 // others, theirs is the stable revision by now.
-func retireInPlace(o Observation, s Standing) *Decision {
+func retireInPlace(o Observation, s Progress) *Decision {
 	strays := o.abandoned()
 	if len(strays) == 0 {
 		return nil

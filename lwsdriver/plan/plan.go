@@ -14,12 +14,12 @@ import (
 
 // carryOn decides what follows from what was requested before.
 func carryOn(o Observation) Decision {
-	s := measure(o)
+	s := measureProgress(o)
 	if err := checkObservation(o); err != nil {
 		return violation(err, s)
 	}
 	d := remember(o, label(o, guard(o, decide(o, s))))
-	d.Standing = s
+	d.Progress = s
 	if a, ok := d.Action.(SetStable); ok {
 		d.Action = noted(o, a)
 	}
@@ -29,14 +29,14 @@ func carryOn(o Observation) Decision {
 	return d
 }
 
-func violation(err error, s Standing) Decision {
+func violation(err error, s Progress) Decision {
 	return Decision{
-		State: pb.State_STATE_FAILED, Reason: ReasonInvariantViolation, Standing: s,
+		State: pb.State_STATE_FAILED, Reason: ReasonInvariantViolation, Progress: s,
 		Message: defect(err),
 	}
 }
 
-func decide(o Observation, s Standing) Decision {
+func decide(o Observation, s Progress) Decision {
 	switch {
 	case o.adopting() && o.Succeeded:
 		return leave(o)
@@ -258,7 +258,7 @@ func moved(o Observation, f func(*record.Release)) record.Record {
 	return next
 }
 
-func progress(o Observation, s Standing, style style) Decision {
+func progress(o Observation, s Progress, style style) Decision {
 	r := o.Record.Release
 	if style.inPlace {
 		if d := stopBatch(o); d != nil {
@@ -351,24 +351,4 @@ func (o Observation) promotedAll() bool {
 	all := o.Stable.revisions()
 	return (r.Phase == record.Promoting || o.inPlace()) &&
 		len(all) == 1 && all[0] == r.UpdateRevision && o.Stable.existing() >= o.Stable.Replicas
-}
-
-// underDeadline fails d when its goal, of which some groups may be missing, has not come nearer for too long, and
-// otherwise says when that would be.
-func underDeadline(o Observation, s Standing, d Decision, tolerated int) Decision {
-	if s.nextReady > 0 {
-		d.Recheck = s.nextReady
-	}
-	since := s.stuckSince(tolerated)
-	d.Deadline = since.Add(o.Policy.ProgressDeadline)
-	left := d.Deadline.Sub(o.Now)
-	if left > 0 {
-		if d.Recheck == 0 || left < d.Recheck {
-			d.Recheck = left
-		}
-		return d
-	}
-	d.State, d.Reason = pb.State_STATE_FAILED, ReasonDeadline
-	d.Message = fmt.Sprintf("no progress for %s (since %s): %s%s", o.Policy.ProgressDeadline, clock(since), d.Message, s.verdict(o))
-	return d
 }

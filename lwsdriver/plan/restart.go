@@ -58,7 +58,7 @@ func beginRestarts(o Observation) Decision {
 // restartBack brings groups back to the stable revision while the template is another one. Under the hold a group comes
 // back at the revision that the StatefulSet completed last. Once that is no longer the stable one, only the stable
 // template helps, if the release has saved it.
-func restartBack(o Observation, s Standing) Decision {
+func restartBack(o Observation, s Progress) Decision {
 	r := o.Record.Release
 	if held := record.Hold(); !record.SameRolling(o.Stable.Rolling, held) || !record.SameRolling(o.Record.LastSet(), held) {
 		return beginRestarts(o)
@@ -92,7 +92,7 @@ func restartBack(o Observation, s Standing) Decision {
 }
 
 // awaitBack: nothing strays any more; the release is over when every group is available again.
-func awaitBack(o Observation, s Standing) Decision {
+func awaitBack(o Observation, s Progress) Decision {
 	if !o.Stable.Observed {
 		return Decision{
 			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting,
@@ -116,7 +116,7 @@ func awaitBack(o Observation, s Standing) Decision {
 
 // restart takes the next of the groups that stray down, so that it comes back under the hold: those that do not serve first,
 // and of those that do no more than the user's maxUnavailable allows.
-func restart(o Observation, s Standing, strays []Group, state pb.State, reason string) Decision {
+func restart(o Observation, s Progress, strays []Group, state pb.State, reason string) Decision {
 	d := Decision{State: state, Reason: reason, Message: fmt.Sprintf(
 		"%d groups of %s are to come back at revision %s%s", len(strays), o.Stable.Name, o.Record.Release.StableRevision, obstacles(o.Stable.Groups))}
 	if !o.Stable.Observed {

@@ -29,7 +29,7 @@ func (o Observation) splits() bool { return o.Traffic != nil && o.inPlace() }
 
 // wide says whether the batch leaves no stable group.
 func (o Observation) wide() bool {
-	s := Standing{}
+	s := Progress{}
 	s.planned(o)
 	return s.Planned > 0 && s.Planned >= o.Stable.Replicas
 }

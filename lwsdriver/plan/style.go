@@ -10,7 +10,7 @@ import (
 // style is what distinguishes one way of releasing from another: a value, not a controller.
 type style struct {
 	// advance takes the workload towards the target.
-	advance func(Observation, Standing) Decision
+	advance func(Observation, Progress) Decision
 	// inPlace: the groups of the user's own workload are replaced. Otherwise the new ones come up beside them.
 	inPlace bool
 	// switches: requests move once every group that the workload has is there a second time, and promotion moves them.

@@ -79,7 +79,7 @@ func Requests(o Observation) traffic.Desired {
 	case Retires(o):
 		return prepared()
 	case o.Record.Release.Phase == record.Progressing:
-		return o.wanted(measure(o).Planned)
+		return o.wanted(measureProgress(o).Planned)
 	case o.growing():
 		return o.wanted(o.Stable.Replicas)
 	case o.Record.Release.Phase == record.Promoting:
@@ -166,7 +166,7 @@ func Leaving(o Observation) []Group {
 	if c == nil || o.Record.Release.Phase != record.Progressing && !o.growing() {
 		return nil
 	}
-	planned := measure(o).Planned
+	planned := measureProgress(o).Planned
 	if v := o.Traffic.Look(o.wanted(planned)); planned >= c.Replicas || !follows(v) || c.reached(v, planned) {
 		return nil
 	}
@@ -317,7 +317,7 @@ func routeCanary(o Observation, planned int, state pb.State) (traffic.View, *Dec
 
 // share is the percentage of requests that go to the update revision: what the routes say, or else what follows from
 // group counts.
-func (s *Standing) share(o Observation) {
+func (s *Progress) share(o Observation) {
 	if o.Traffic == nil || o.Record == nil || o.Record.Release == nil || o.open() {
 		return
 	}

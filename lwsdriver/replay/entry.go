@@ -42,7 +42,7 @@ type Decision struct {
 	Message  string        `json:"message,omitempty"`
 	Recheck  time.Duration `json:"recheck,omitempty"`
 	Deadline time.Time     `json:"deadline,omitzero"`
-	Standing plan.Standing `json:"standing"`
+	Progress plan.Progress `json:"standing"`
 }
 
 // line is an Entry on its line.
@@ -82,7 +82,7 @@ func newEntry(o plan.Observation, i plan.Intent, d plan.Decision, refusal error)
 	}
 	e.Decision = Decision{
 		State: d.State.String(), Reason: d.Reason, Message: d.Message,
-		Recheck: d.Recheck, Deadline: d.Deadline, Standing: d.Standing,
+		Recheck: d.Recheck, Deadline: d.Deadline, Progress: d.Progress,
 	}
 	if d.Action == nil {
 		return e, nil
