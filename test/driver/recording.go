@@ -5,6 +5,7 @@ package driver
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,8 +41,18 @@ func (d *Driver) replay() {
 	}
 	if dir := os.Getenv(RecordingsEnv); dir != "" {
 		name := strings.NewReplacer("/", "-", " ", "-").Replace(d.t.Name())
-		if err := os.WriteFile(filepath.Join(dir, name+".jsonl"), raw, 0o600); err != nil {
+		if err := add(filepath.Join(dir, name+".jsonl"), raw); err != nil {
 			d.t.Error(err)
 		}
 	}
+}
+
+// add appends to a file: a test may have several drivers.
+func add(path string, raw []byte) error {
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(raw)
+	return errors.Join(err, file.Close())
 }
