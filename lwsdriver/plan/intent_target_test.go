@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // midRelease is a look at a release whose canary was scaled for 25% of eight groups.
@@ -73,12 +74,16 @@ func TestUpgradeOnce(t *testing.T) {
 	}
 }
 
-// A wish that was only recorded while LWS had not got to the template does not pass for done once it can be.
-func TestRecordedWishIsNotTheCanarys(t *testing.T) {
+// A target that was recorded while LWS had not got to the template takes effect once it has, without being requested again.
+func TestRecordedTargetTakesEffect(t *testing.T) {
 	o := midRelease()
+	o.Policy.Style, o.Policy.ProgressDeadline = pb.Style_STYLE_CANARY, time.Hour
 	o.Record.Release.Target = &record.Target{Groups: "50%", At: noon.Add(time.Second)}
-	action := write(t, o, "50%")
-	if scale, ok := action.(ScaleCanary); !ok || scale.Replicas != 4 {
-		t.Errorf("writes %v; want 4 groups", action)
+	if a := write(t, o, "50%"); a != nil {
+		t.Errorf("it is written again: %v", a)
+	}
+	d, err := Decide(o, nil)
+	if scale, ok := d.Action.(ScaleCanary); err != nil || !ok || scale.Replicas != 4 {
+		t.Errorf("writes %v, %v; want 4 groups", d.Action, err)
 	}
 }

@@ -153,8 +153,8 @@ func (o Observation) canary() *Workload {
 	return nil
 }
 
-// Target is the batch asked for last: kept on the workload that grows, or on the record while there is none. While the
-// canary is going, a host may have written either, and the later one counts.
+// Target is the batch that was requested last: kept on the workload that grows, or on the record while there is none, or
+// none that may be scaled. Of two the later one counts.
 func (o Observation) Target() *record.Target {
 	if o.Record == nil || o.Record.Release == nil {
 		return nil
@@ -163,7 +163,7 @@ func (o Observation) Target() *record.Target {
 	switch {
 	case c == nil || c.Target == nil:
 		return recorded
-	case c.Deleting && recorded != nil && recorded.At.After(c.Target.At):
+	case recorded != nil && recorded.At.After(c.Target.At):
 		return recorded
 	}
 	return c.Target
