@@ -7,122 +7,49 @@ import (
 	"context"
 	"log/slog"
 	"runtime/debug"
-	"strings"
-	"time"
 
+	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
-
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Interceptors are what every way of serving puts around each RPC: metrics, a log line, and panics as INTERNAL errors.
 // They never log a request's content. A nil registerer means no metrics.
 func Interceptors(logger *slog.Logger, registerer prometheus.Registerer) []grpc.ServerOption {
-	o := observer{logger: logger, metrics: newMetrics(registerer)}
-	return []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(o.unary),
-		grpc.ChainStreamInterceptor(o.stream),
-	}
-}
-
-// observer sees each RPC begin and end.
-type observer struct {
-	logger  *slog.Logger
-	metrics *metrics
-}
-
-func (o observer) unary(
-	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
-) (any, error) {
-	var resp any
-	err := o.observe(ctx, info.FullMethod, "unary", func() (err error) {
-		resp, err = handler(ctx, req)
-		return err
+	log := logging.LoggerFunc(func(ctx context.Context, level logging.Level, msg string, fields ...any) {
+		logger.Log(ctx, slog.Level(level), msg, fields...)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return resp, nil
-}
-
-func (o observer) stream(
-	srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
-) error {
-	return o.observe(stream.Context(), info.FullMethod, streamType(info), func() error {
-		return handler(srv, stream)
+	logged := []logging.Option{logging.WithLogOnEvents(logging.FinishCall), logging.WithLevels(levelOf)}
+	recovered := recovery.WithRecoveryHandlerContext(func(ctx context.Context, cause any) error {
+		// One bad request must not end the releases of everybody else.
+		method, _ := grpc.Method(ctx)
+		logger.ErrorContext(ctx, "panic in request", "method", method, "panic", cause, "stack", string(debug.Stack()))
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "defect in %s; the driver's log has the details", method)
 	})
+	unary := []grpc.UnaryServerInterceptor{logging.UnaryServerInterceptor(log, logged...), recovery.UnaryServerInterceptor(recovered)}
+	stream := []grpc.StreamServerInterceptor{logging.StreamServerInterceptor(log, logged...), recovery.StreamServerInterceptor(recovered)}
+	if registerer != nil {
+		metrics := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(
+			// Requests may carry a long poll, so the scale goes to minutes.
+			grpcprom.WithHistogramBuckets([]float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300}),
+		))
+		registerer.MustRegister(metrics)
+		unary = append([]grpc.UnaryServerInterceptor{metrics.UnaryServerInterceptor()}, unary...)
+		stream = append([]grpc.StreamServerInterceptor{metrics.StreamServerInterceptor()}, stream...)
+	}
+	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(unary...), grpc.ChainStreamInterceptor(stream...)}
 }
 
-// observe calls handle and reports how it went.
-func (o observer) observe(ctx context.Context, method, kind string, handle func() error) error {
-	begin := time.Now()
-	o.metrics.started(kind, method)
-	err := o.withoutPanic(ctx, method, handle)
-	took := time.Since(begin)
-	code := codeOf(err)
-	o.metrics.handled(kind, method, code, took)
-	o.log(ctx, method, code, took, err)
-	return err
-}
-
-// withoutPanic turns a panic into an error: one bad request must not end the releases of everybody else.
-func (o observer) withoutPanic(ctx context.Context, method string, handle func() error) (err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			o.logger.ErrorContext(ctx, "panic in request", "method", method, "panic", cause, "stack", string(debug.Stack()))
-			err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "defect in %s; the driver's log has the details", method)
-		}
-	}()
-	return handle()
-}
-
-// log writes one line per RPC: debug when it went well or the client left, warn otherwise.
-func (o observer) log(ctx context.Context, method string, code codes.Code, took time.Duration, err error) {
-	level := slog.LevelWarn
+// levelOf is debug where an RPC went well or its client left, and warning otherwise.
+func levelOf(code codes.Code) logging.Level {
 	if code == codes.OK || code == codes.Canceled {
-		level = slog.LevelDebug
+		return logging.LevelDebug
 	}
-	if !o.logger.Enabled(ctx, level) {
-		return
-	}
-	attrs := []slog.Attr{slog.String("method", method), slog.String("code", code.String()), slog.Duration("took", took)}
-	// A unix socket's peer has no name.
-	if p, ok := peer.FromContext(ctx); ok && p.Addr.Network() != "unix" {
-		attrs = append(attrs, slog.String("peer", p.Addr.String()))
-	}
-	if err != nil {
-		attrs = append(attrs, slog.String("error", status.Convert(err).Message()))
-	}
-	o.logger.LogAttrs(ctx, level, "request", attrs...)
-}
-
-// codeOf is the code that the client will see: gRPC itself turns a bare context error into its code.
-func codeOf(err error) codes.Code {
-	if code := status.Code(err); code != codes.Unknown {
-		return code
-	}
-	return status.FromContextError(err).Code()
-}
-
-func streamType(info *grpc.StreamServerInfo) string {
-	switch {
-	case info.IsClientStream && info.IsServerStream:
-		return "bidi_stream"
-	case info.IsClientStream:
-		return "client_stream"
-	default:
-		return "server_stream"
-	}
-}
-
-// splitMethod splits "/service/method".
-func splitMethod(full string) (service, method string) {
-	service, method, _ = strings.Cut(strings.TrimPrefix(full, "/"), "/")
-	return service, method
+	return logging.LevelWarn
 }

@@ -520,7 +520,7 @@ func TestRequestLog(t *testing.T) {
 			}
 			var line string
 			for l := range strings.Lines(logs.String()) {
-				if strings.Contains(l, "WorkloadDriver/Adopt") {
+				if strings.Contains(l, "grpc.method=Adopt") {
 					line = l
 				}
 			}
