@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -96,7 +97,7 @@ func (e ending) run(s *session, f endFlags) error {
 		s.say(host.Event{Kind: host.EventFinished, Context: c, Outcome: e.outcome,
 			Message: fmt.Sprintf("nothing to do: release %s is %s", c.GetReleaseId(), stateName(c))})
 		return nil
-	case !host.Unfinished(c):
+	case !plugin.InFlight(c):
 		return fmt.Errorf("cannot %s %s: it has no unfinished release, its state is %s\n  to see it: %s",
 			e.verb, s.name, stateName(c), s.hints.status)
 	case !f.force && c.GetOwner() != "" && !strings.HasPrefix(c.GetOwner(), ownerPrefix):

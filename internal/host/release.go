@@ -80,24 +80,6 @@ func (t Timing) withDefaults() Timing {
 	return t
 }
 
-// Unfinished says whether the context tells of a release that has begun and not ended. HOLDING counts when it names a
-// release: it is either initialised and waits for its first batch, or has ended, which Initialize tells apart.
-func Unfinished(c *pb.BatchContext) bool {
-	if c.GetReleaseId() == "" {
-		return false
-	}
-	switch c.GetState() {
-	case pb.State_STATE_UNSPECIFIED, pb.State_STATE_UNMANAGED, pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK,
-		pb.State_STATE_NOTHING_TO_RELEASE:
-		return false
-	case pb.State_STATE_HOLDING, pb.State_STATE_PREPARING, pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING,
-		pb.State_STATE_READY, pb.State_STATE_PROMOTING, pb.State_STATE_ROLLING_BACK, pb.State_STATE_FAILED:
-		return true
-	default:
-		return false
-	}
-}
-
 // ended says whether the release of the context is over.
 func ended(c *pb.BatchContext) bool {
 	return c.GetState() == pb.State_STATE_COMPLETED || c.GetState() == pb.State_STATE_ROLLED_BACK

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -41,7 +42,7 @@ func (r *run) begin(ctx context.Context) (step, error) {
 		return step{}, err
 	}
 	c := a.context
-	if Unfinished(c) && c.GetOwner() == r.release.Owner {
+	if plugin.InFlight(c) && c.GetOwner() == r.release.Owner {
 		r.release.ID = c.GetReleaseId()
 		r.guessed = c.GetState() == pb.State_STATE_HOLDING
 		r.found = true

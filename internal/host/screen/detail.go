@@ -11,6 +11,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -93,7 +94,7 @@ func (s *Screen) ended(r *row) string {
 
 // progress is the bar over all groups, with the ends of the batches.
 func (s *Screen) progress(c *pb.BatchContext) []string {
-	if !view.InFlight(c) || c.GetReplicas() == 0 {
+	if !plugin.InFlight(c) || c.GetReplicas() == 0 {
 		return nil
 	}
 	text := fmt.Sprintf("%d of %d groups ready", c.GetUpdatedReady(), c.GetPlanned())
@@ -122,7 +123,7 @@ func (s *Screen) barred(name string, done, begun, total int, marks []int, text s
 
 // inBatches says whether batches mean something: before the end of the release was asked for.
 func inBatches(c *pb.BatchContext) bool {
-	return view.InFlight(c) && c.GetState() != pb.State_STATE_PROMOTING && c.GetState() != pb.State_STATE_ROLLING_BACK
+	return plugin.InFlight(c) && c.GetState() != pb.State_STATE_PROMOTING && c.GetState() != pb.State_STATE_ROLLING_BACK
 }
 
 func (s *Screen) batches(c *pb.BatchContext) []string {
@@ -145,7 +146,7 @@ func (s *Screen) batches(c *pb.BatchContext) []string {
 
 // traffic says what is wanted and what is reached, and of what.
 func (s *Screen) traffic(c *pb.BatchContext) []string {
-	if !view.InFlight(c) || c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED {
+	if !plugin.InFlight(c) || c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED {
 		return nil
 	}
 	text := fmt.Sprintf("%d%% of ready groups are new (not routed)", c.GetTrafficWeight())

@@ -12,6 +12,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -86,7 +87,7 @@ func ready(c *pb.BatchContext) string {
 
 // share is what the update revision gets of the requests, or of the ready groups.
 func share(c *pb.BatchContext) string {
-	if !view.InFlight(c) {
+	if !plugin.InFlight(c) {
 		return "-"
 	}
 	text := fmt.Sprintf("%d%%", c.GetTrafficWeight())

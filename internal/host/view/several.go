@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Running says whether a release is under way, or the workload needs somebody.
 func Running(c *pb.BatchContext) bool {
-	return InFlight(c) || c.GetState() == pb.State_STATE_FAILED
+	return plugin.InFlight(c) || c.GetState() == pb.State_STATE_FAILED
 }
 
 // Several prints the lines of several workloads, each with its name, as Lines does for one. What is at rest has no line.

@@ -11,6 +11,7 @@ import (
 
 	"charm.land/lipgloss/v2"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -27,7 +28,7 @@ func Header(c *pb.BatchContext, now time.Time) string {
 	}
 	rows = append(rows, []string{"State", OneLine(fmt.Sprintf("%s (%s) %s",
 		StateWord(c.GetState()), c.GetReason(), c.GetMessage()))})
-	if InFlight(c) && BatchWord(c) != "-" && c.GetState() != pb.State_STATE_PROMOTING {
+	if plugin.InFlight(c) && BatchWord(c) != "-" && c.GetState() != pb.State_STATE_PROMOTING {
 		rows = append(rows, []string{"Batch", fmt.Sprintf("%s: %d/%d groups ready", BatchWord(c),
 			c.GetUpdatedReady(), c.GetPlanned())})
 	}
@@ -35,7 +36,7 @@ func Header(c *pb.BatchContext, now time.Time) string {
 		ownGroups(c),
 		[]string{"Revision", revisions(c)},
 	)
-	if InFlight(c) && c.GetTrafficBasis() != pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED {
+	if plugin.InFlight(c) && c.GetTrafficBasis() != pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED {
 		rows = append(rows, []string{"Traffic", traffic(c)})
 	}
 	return columns(rows)
@@ -49,17 +50,6 @@ func ownGroups(c *pb.BatchContext) []string {
 		return []string{"Groups", promoted(c)}
 	default:
 		return []string{"Stable", fmt.Sprintf("%d/%d groups ready", c.GetStableReady(), c.GetReplicas())}
-	}
-}
-
-// InFlight says whether batch and traffic mean something.
-func InFlight(c *pb.BatchContext) bool {
-	switch c.GetState() {
-	case pb.State_STATE_UNMANAGED, pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK,
-		pb.State_STATE_NOTHING_TO_RELEASE:
-		return false
-	default:
-		return c.GetReleaseId() != ""
 	}
 }
 
