@@ -16,10 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/forecast"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -42,14 +42,14 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 	var r *pb.PlanResponse
 	var refused []*pb.Warning
 	if req.GetNative() {
-		r, err = forecast.Native(in)
+		r, err = simulate.Native(in)
 	} else {
 		var more []*pb.Warning
 		if refused, more, err = d.obstacles(ctx, s, req.GetPolicy()); err != nil {
 			return nil, err
 		}
 		warnings = append(warnings, more...)
-		r, err = forecast.Release(in)
+		r, err = simulate.Release(in)
 	}
 	if err != nil {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "LeaderWorkerSet %s: %v", key, err)
@@ -82,10 +82,10 @@ func checkPlan(req *pb.PlanRequest) error {
 }
 
 // forecastInput is what the forecast depends on, and warnings about what of it is not known.
-func (d *Driver) forecastInput(ctx context.Context, s *seen, req *pb.PlanRequest) (forecast.Input, []*pb.Warning) {
+func (d *Driver) forecastInput(ctx context.Context, s *seen, req *pb.PlanRequest) (simulate.Input, []*pb.Warning) {
 	var warnings []*pb.Warning
 	policy, _ := record.ParsePolicy(req.GetPolicy())
-	in := forecast.Input{
+	in := simulate.Input{
 		Replicas: s.Stable.Replicas, Rolling: plan.NewRecord(s.Observation).Saved, Policy: policy,
 		New: s.stable.Spec.LeaderWorkerTemplate, Old: s.stable.Spec.LeaderWorkerTemplate,
 		Startup: req.GetStartup().AsDuration(), StatefulSetMaxUnavailable: req.GetStatefulSetMaxUnavailable(), Frames: req.GetIncludeFrames(),

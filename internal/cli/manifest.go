@@ -16,9 +16,9 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/forecast"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight/manifests"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -46,7 +46,7 @@ func (f *manifestFlags) given() bool {
 // manifest is what was read.
 type manifest struct {
 	name     string
-	input    forecast.Input
+	input    simulate.Input
 	warnings []*pb.Warning
 	// snapshot is what the file says. Nil: there is none.
 	snapshot *preflight.Snapshot
@@ -99,7 +99,7 @@ func (m *manifest) look(set *manifests.Set, w *lws.LeaderWorkerSet) (err error) 
 }
 
 func (f *manifestFlags) manifest(next, now *lws.LeaderWorkerSet) (manifest, error) {
-	m := manifest{name: next.Name, input: forecast.Input{
+	m := manifest{name: next.Name, input: simulate.Input{
 		Replicas: int(ptr.Deref(next.Spec.Replicas, 1)), New: next.Spec.LeaderWorkerTemplate, Old: now.Spec.LeaderWorkerTemplate,
 	}}
 	if m.name == "" {

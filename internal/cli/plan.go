@@ -13,9 +13,9 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/internal/picture"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/forecast"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -134,7 +134,7 @@ func (f *planFlags) planFile(o *options, args []string, policy *pb.ReleasePolicy
 	in.Startup, in.StatefulSetMaxUnavailable, in.Frames = f.startup, f.parallel, f.needsFrames()
 	var r *pb.PlanResponse
 	if f.native {
-		if r, err = forecast.Native(in); err != nil {
+		if r, err = simulate.Native(in); err != nil {
 			return usageErrorf("%s: %w", m.name, err)
 		}
 	} else {
@@ -143,7 +143,7 @@ func (f *planFlags) planFile(o *options, args []string, policy *pb.ReleasePolicy
 			return usageErrorf("%s: %s", bad[0].Field, bad[0].Description)
 		}
 		in.Policy = parsed
-		if r, err = forecast.Release(in); err != nil {
+		if r, err = simulate.Release(in); err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
 	}

@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/forecast"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -32,7 +32,7 @@ func planned(t *testing.T, style pb.Style, startup time.Duration, batches ...str
 	if len(bad) > 0 {
 		t.Fatal(bad)
 	}
-	r, err := forecast.Release(forecast.Input{
+	r, err := simulate.Release(simulate.Input{
 		Replicas: 4, Rolling: lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1)}, Policy: policy, Startup: startup, Frames: true,
 	})
 	if err != nil {

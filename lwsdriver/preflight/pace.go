@@ -6,7 +6,7 @@ package preflight
 import (
 	"fmt"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/native"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 

@@ -28,7 +28,7 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/native"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )

@@ -20,8 +20,8 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/forecast"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -40,7 +40,7 @@ func planned(t *testing.T) *pb.PlanResponse {
 			Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
 		}}},
 	}}}
-	r, err := forecast.Release(forecast.Input{
+	r, err := simulate.Release(simulate.Input{
 		Replicas: 4, Rolling: lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1)}, Old: template, New: template,
 		Policy: policy, Startup: 10 * time.Minute,
 	})
@@ -65,7 +65,7 @@ func mustDocument(t *testing.T, block string) {
 // What the documentation shows is what the command prints.
 func TestPlanDocument(t *testing.T) {
 	mustDocument(t, Plan("default/vllm", planned(t)))
-	r, err := forecast.Native(forecast.Input{
+	r, err := simulate.Native(simulate.Input{
 		Replicas: 5, Rolling: lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromString("25%"), MaxSurge: intstr.FromInt32(1)},
 		Startup: time.Minute, StatefulSetMaxUnavailable: true, Frames: true,
 	})

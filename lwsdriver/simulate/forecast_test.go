@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package forecast
+package simulate
 
 import (
 	"fmt"

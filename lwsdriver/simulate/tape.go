@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package forecast
+package simulate
 
 import (
 	"maps"
@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/native"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package forecast
+package simulate
 
 import (
 	"fmt"
@@ -9,9 +9,9 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/native"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
 )
 
 // The revisions, and the names of the two workloads. Any would do.
