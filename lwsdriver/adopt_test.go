@@ -41,7 +41,7 @@ func TestDisownOfPercentagesThatCountToNothing(t *testing.T) {
 // A record that can't be read is not the end: its error says how to get out, hold included.
 func TestInvalidRecordSaysTheWayOut(t *testing.T) {
 	b := newBed(t, stableWorkload()) // its record is "{}"
-	_, err := b.observer.observe(vllm)
+	_, err := b.engine.Observer.Observe(vllm)
 	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
 		t.Errorf("reason %s, want RECORD_INVALID", got)
 	}
@@ -76,7 +76,7 @@ func TestWantedIsGivenBack(t *testing.T) {
 	}
 	w.Annotations[record.WantedMaxSurge] = "plenty"
 	b = newBed(t, w)
-	_, err = b.observer.observe(vllm)
+	_, err = b.engine.Observer.Observe(vllm)
 	if reason := drivererr.Reason(err); reason != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
 		t.Errorf("reason %s, want RECORD_INVALID", reason)
 	}

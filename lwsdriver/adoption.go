@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,13 +17,12 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // How a second set becomes the workload. Which name it is known by then is in known.go.
 
 // applyAdoption is apply for what an adoption alone writes.
-func (a *applier) applyAdoption(ctx context.Context, s *seen, action plan.Action) (wrote bool, err error) {
+func (a *Applier) applyAdoption(ctx context.Context, s *Snapshot, action plan.Action) (wrote bool, err error) {
 	switch t := action.(type) {
 	case plan.PassHistory:
 		return a.passHistory(ctx, s, t)
@@ -38,12 +36,12 @@ func (a *applier) applyAdoption(ctx context.Context, s *seen, action plan.Action
 }
 
 // passHistory makes a snapshot the successor's: its history, and garbage collection's.
-func (a *applier) passHistory(ctx context.Context, s *seen, t plan.PassHistory) (bool, error) {
-	have, to := a.snapshots.find(s.stable, t.Revision), s.added[t.To]
+func (a *Applier) passHistory(ctx context.Context, s *Snapshot, t plan.PassHistory) (bool, error) {
+	have, to := a.observer.History.Find(s.StableObject, t.Revision), s.AddedObjects[t.To]
 	if have == nil || to == nil {
 		return false, nil // the next look tells
 	}
-	owner := metav1.NewControllerRef(to, lws.GroupVersion.WithKind(kind))
+	owner := metav1.NewControllerRef(to, lws.GroupVersion.WithKind(Kind))
 	owner.BlockOwnerDeletion = nil // it holds nobody's deletion up
 	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": have.UID, "resourceVersion": have.ResourceVersion,
@@ -59,16 +57,15 @@ func (a *applier) passHistory(ctx context.Context, s *seen, t plan.PassHistory) 
 		return false, fmt.Errorf("patch ControllerRevision %s/%s: %w", have.Namespace, have.Name, err)
 	}
 	return true, a.until(ctx, func() bool {
-		obj, there, err := a.snapshots.informer.GetIndexer().GetByKey(keyOf(got).String())
-		v, ok := obj.(*snapshotView)
-		return err == nil && (!there || ok && !older(v, got))
-	}, s.key, keyOf(to))
+		now := a.observer.History.Get(KeyOf(got))
+		return now == nil || !older(now, got)
+	}, s.Key, KeyOf(to))
 }
 
 // handOver makes the second set a held workload, in one request: what protected it and tied it to the other one goes, and
 // the record comes.
-func (a *applier) handOver(ctx context.Context, s *seen, t plan.HandOver) (bool, error) {
-	w := s.added[t.Name]
+func (a *Applier) handOver(ctx context.Context, s *Snapshot, t plan.HandOver) (bool, error) {
+	w := s.AddedObjects[t.Name]
 	if w == nil {
 		return false, nil // the next look tells
 	}
@@ -81,56 +78,37 @@ func (a *applier) handOver(ctx context.Context, s *seen, t plan.HandOver) (bool,
 	p.annotate(record.RecordAnnotation, value)
 	p.annotate(record.TargetAnnotation, "")
 	p.annotate(record.TrafficAnnotation, "")
-	if limit, ok := s.stable.Annotations[record.HistoryLimitAnnotation]; ok {
+	if limit, ok := s.StableObject.Annotations[record.HistoryLimitAnnotation]; ok {
 		p.add(limit, "metadata", "annotations", record.HistoryLimitAnnotation)
 	}
-	for _, label := range ourLabels(w) {
+	for _, label := range OurLabels(w) {
 		p.unlabel(label)
 	}
 	p.add(t.Record.Workload, "metadata", "labels", record.WorkloadLabel)
 	p.test(w.Finalizers, "metadata", "finalizers")
 	p.add(slices.DeleteFunc(slices.Clone(w.Finalizers), func(f string) bool { return f == record.Finalizer }), "metadata", "finalizers")
 	p.test(w.OwnerReferences, "metadata", "ownerReferences")
-	p.add(slices.DeleteFunc(slices.Clone(w.OwnerReferences), func(o metav1.OwnerReference) bool { return o.UID == s.stable.UID }),
+	p.add(slices.DeleteFunc(slices.Clone(w.OwnerReferences), func(o metav1.OwnerReference) bool { return o.UID == s.StableObject.UID }),
 		"metadata", "ownerReferences")
 	p.rolling(record.Hold())
-	if have, want := specTemplate(w), specTemplate(s.stable); !sameTemplate(have, want) {
+	if have, want := record.TemplateOf(w), record.TemplateOf(s.StableObject); !SameTemplate(have, want) {
 		p.template(want)
 	}
-	return a.patch(ctx, s.key, p)
-}
-
-// sameTemplate says whether LWS makes one revision of both.
-func sameTemplate(a, b record.Template) bool {
-	one, errOne := digestOf(a.LeaderWorkerTemplate, a.NetworkConfig)
-	two, errTwo := digestOf(b.LeaderWorkerTemplate, b.NetworkConfig)
-	return errOne == nil && errTwo == nil && one == two
-}
-
-// tellAdoption tells people, on the object that is the workload from now on, and that its release is about to be over.
-func (d *Driver) tellAdoption(s *seen, action plan.Action) {
-	a, ok := action.(plan.HandOver)
-	if !ok || s.added[a.Name] == nil {
-		return
-	}
-	w, r := s.added[a.Name], a.Record.Release
-	d.events.exchange(keyOf(w), announced{uid: w.UID, release: r.ID, revision: r.UpdateRevision, state: pb.State_STATE_PROMOTING})
-	d.events.recorder.Eventf(reference(w), nil, corev1.EventTypeNormal, "Adopted", "Release",
-		"release %s: %s serves in place of %s, which goes; requests may go on to name %s", r.ID, a.Name, s.key.Name, a.Record.Workload)
+	return a.patch(ctx, s.Key, p)
 }
 
 // deleteStable deletes the user's own object, which has passed everything on.
-func (a *applier) deleteStable(ctx context.Context, s *seen) (bool, error) {
-	w := s.stable
-	err := a.client.LeaderworkersetV1().LeaderWorkerSets(w.Namespace).Delete(ctx, w.Name, metav1.DeleteOptions{
+func (a *Applier) deleteStable(ctx context.Context, s *Snapshot) (bool, error) {
+	w := s.StableObject
+	err := a.sets.LeaderworkersetV1().LeaderWorkerSets(w.Namespace).Delete(ctx, w.Name, metav1.DeleteOptions{
 		PropagationPolicy: ptr.To(metav1.DeletePropagationForeground),
 		Preconditions:     &metav1.Preconditions{UID: &w.UID},
 	})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("delete LeaderWorkerSet %s: %w", s.key, err)
+		return false, fmt.Errorf("delete LeaderWorkerSet %s: %w", s.Key, err)
 	}
 	return err == nil, a.until(ctx, func() bool {
-		now := a.caches.workload(s.key)
+		now := a.observer.Caches.Workload(s.Key)
 		return now == nil || now.UID != w.UID || now.DeletionTimestamp != nil
-	}, s.key)
+	}, s.Key)
 }

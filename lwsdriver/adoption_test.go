@@ -70,24 +70,24 @@ func TestNamed(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBed(t, tt.objects...)
-			if got := b.caches.named(vllm); got != tt.want {
+			if got := b.engine.Observer.Caches.Named(vllm); got != tt.want {
 				t.Errorf("%s: default/vllm means %s, not %s", tt.reason, got, tt.want)
 			}
-			if got := b.caches.named(other); got != other {
+			if got := b.engine.Observer.Caches.Named(other); got != other {
 				t.Errorf("its own name means %s", got)
 			}
 		})
 	}
 	b := newBed(t, adoptedIn(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Succeeds = "vllm-old" }))
 	before := types.NamespacedName{Namespace: vllm.Namespace, Name: "vllm-old"}
-	if got := b.caches.named(before); got != other {
+	if got := b.engine.Observer.Caches.Named(before); got != other {
 		t.Errorf("the name of the object before means %s", got)
 	}
-	if b.locks.workload = before; !b.locks.covers(other) {
+	if b.engine.locks.workload = before; !b.engine.locks.covers(other) {
 		t.Error("a driver of the object before does not work on its successor")
 	}
-	b.locks.workload = vllm
-	if !b.locks.covers(other) || b.locks.covers(types.NamespacedName{Namespace: vllm.Namespace, Name: "another"}) {
+	b.engine.locks.workload = vllm
+	if !b.engine.locks.covers(other) || b.engine.locks.covers(types.NamespacedName{Namespace: vllm.Namespace, Name: "another"}) {
 		t.Error("a driver of default/vllm does not work on what goes by that name, or on others")
 	}
 }
@@ -95,19 +95,19 @@ func TestNamed(t *testing.T) {
 // What a release adds to an adopted workload is found as ever, and what only looks like it is not.
 func TestAddedToSuccessor(t *testing.T) {
 	w := adoptedIn(t)
-	s := &seen{key: keyOf(w), stable: w}
+	s := &Snapshot{Observation: plan.Observation{Key: KeyOf(w)}, StableObject: w}
 	s.Record, _ = record.DecodeRecord(w.Annotations[record.RecordAnnotation])
-	c, err := newCanary(s, plan.CreateCanary{Name: s.canaryName("newer"), Revision: "newer", Replicas: 1})
+	c, err := newCanary(s, plan.CreateCanary{Name: s.CanaryName("newer"), Revision: "newer", Replicas: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if stable, added := addedTo(c); c.Name != "vllm-newer" || !added || stable != w.Name || len(otherNames(c)) > 0 {
+	if stable, added := AddedTo(c); c.Name != "vllm-newer" || !added || stable != w.Name || len(otherNames(c)) > 0 {
 		t.Errorf("%s is added to %q (%t)", c.Name, stable, added)
 	}
 	if c.Name = "copy"; len(otherNames(c)) > 0 {
 		t.Error("a copy takes the name")
 	}
-	if _, added := addedTo(c); added {
+	if _, added := AddedTo(c); added {
 		t.Error("a copy is taken for an added one")
 	}
 }
@@ -162,9 +162,9 @@ func TestHandOver(t *testing.T) {
 		}
 		b := newBed(t, stable, green)
 		var sent []operation
-		b.failPatches(func() error { return errBehind })
+		b.failPatches(func() error { return ErrBehind })
 		s := b.look()
-		_, _ = b.applier.apply(t.Context(), s, plan.HandOver{Name: green.Name, Record: record.Record{Saved: rec.Saved, Workload: "vllm"}})
+		_, _ = b.engine.Applier.Apply(t.Context(), s, plan.HandOver{Name: green.Name, Record: record.Record{Saved: rec.Saved, Workload: "vllm"}})
 		for _, a := range b.sets.Actions() {
 			if p, ok := a.(interface{ GetPatch() []byte }); ok {
 				if err := json.Unmarshal(p.GetPatch(), &sent); err != nil {
@@ -229,7 +229,7 @@ func TestCheckAdopts(t *testing.T) {
 		w := unrecorded()
 		w.Labels, w.Annotations = nil, map[string]string{}
 		tt.change(w)
-		o := plan.Observation{Key: keyOf(w), Identity: newBed(t).caches.identity(w)}
+		o := plan.Observation{Key: KeyOf(w), Identity: newBed(t).engine.Observer.Caches.identity(w)}
 		refused := pb.ErrorReason_ERROR_REASON_UNSPECIFIED
 		for _, err := range (plan.Begin{Policy: tt.policy}).Obstacles(o) {
 			if reason := drivererr.Reason(err); reason == pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER || reason == pb.ErrorReason_ERROR_REASON_UNSUPPORTED {

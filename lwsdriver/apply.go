@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -20,7 +21,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
-	"github.com/lockstep-rollouts/lockstep/traffic/router"
 )
 
 const (
@@ -30,22 +30,22 @@ const (
 	catchUpTimeout = 10 * time.Second
 )
 
-// applier makes the writes. Each is one request with a precondition, and returns once the caches have seen it, so that
-// the next look is never older than the last write.
-type applier struct {
-	client  lwsclient.Interface
-	core    kubernetes.Interface
-	router  *router.Router
-	scalers *autoscalers
-	budgets *budgets
-	caches  *caches
-	hub     *hub
-
-	snapshots *snapshots
+// Applier makes the writes. Each is one request with a precondition, and returns once the caches have seen it, so that
+// the next observation is never older than the last write.
+type Applier struct {
+	core     kubernetes.Interface
+	sets     lwsclient.Interface
+	dynamic  dynamic.Interface
+	observer *Observer
 }
 
-// apply makes the write that an action stands for. Nothing is written when the object already is as it should be.
-func (a *applier) apply(ctx context.Context, s *seen, action plan.Action) (wrote bool, err error) {
+// NewApplier returns an Applier that waits for the caches of the observer.
+func NewApplier(core kubernetes.Interface, sets lwsclient.Interface, dynamic dynamic.Interface, observer *Observer) *Applier {
+	return &Applier{core: core, sets: sets, dynamic: dynamic, observer: observer}
+}
+
+// Apply makes the write that an action stands for. Nothing is written when the object already is as it should be.
+func (a *Applier) Apply(ctx context.Context, s *Snapshot, action plan.Action) (wrote bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	switch t := action.(type) {
@@ -62,7 +62,7 @@ func (a *applier) apply(ctx context.Context, s *seen, action plan.Action) (wrote
 	case plan.HoldAutoscaler:
 		return a.holdAutoscaler(ctx, s, t)
 	case plan.ReleaseAutoscaler:
-		return a.releaseAutoscaler(ctx, s.key, t)
+		return a.releaseAutoscaler(ctx, s.Key, t)
 	case plan.SetBudget:
 		return a.setBudget(ctx, s, t)
 	case plan.DropBudget:
@@ -90,8 +90,8 @@ func (a *applier) apply(ctx context.Context, s *seen, action plan.Action) (wrote
 	}
 }
 
-func (a *applier) setStable(ctx context.Context, s *seen, t plan.SetStable) (bool, error) {
-	t.Record.UID = s.stable.UID
+func (a *Applier) setStable(ctx context.Context, s *Snapshot, t plan.SetStable) (bool, error) {
+	t.Record.UID = s.StableObject.UID
 	if t.SaveTemplate {
 		if err := a.saveTemplate(ctx, s, &t.Record); err != nil {
 			return false, err
@@ -101,7 +101,7 @@ func (a *applier) setStable(ctx context.Context, s *seen, t plan.SetStable) (boo
 	if err != nil {
 		return false, err
 	}
-	p := newPatch(s.stable, record.RecordAnnotation)
+	p := newPatch(s.StableObject, record.RecordAnnotation)
 	p.annotate(record.RecordAnnotation, value)
 	p.takeNotes()
 	if t.Rolling != nil && !record.SameRolling(*t.Rolling, s.Stable.Rolling) {
@@ -113,19 +113,19 @@ func (a *applier) setStable(ctx context.Context, s *seen, t plan.SetStable) (boo
 	if t.Replicas != nil && *t.Replicas != s.Stable.Replicas {
 		p.add(*t.Replicas, "spec", "replicas")
 	}
-	return a.patch(ctx, s.key, p)
+	return a.patch(ctx, s.Key, p)
 }
 
 // setTraffic makes the router's next write. It reads the routes anew, so that it may be another one than was announced.
-func (a *applier) setTraffic(ctx context.Context, s *seen, t plan.SetTraffic) (bool, error) {
-	wrote, _, err := a.router.Apply(ctx, *s.setup, t.Desired)
+func (a *Applier) setTraffic(ctx context.Context, s *Snapshot, t plan.SetTraffic) (bool, error) {
+	wrote, _, err := a.observer.Router.Apply(ctx, *s.Setup, t.Desired)
 	return wrote, err
 }
 
 // markLeader labels a leader pod, on condition that it is the one that was seen.
-func (a *applier) markLeader(ctx context.Context, s *seen, t plan.MarkLeader) (bool, error) {
-	pod := types.NamespacedName{Namespace: s.key.Namespace, Name: t.Leader}
-	seen := a.caches.pod(pod)
+func (a *Applier) markLeader(ctx context.Context, s *Snapshot, t plan.MarkLeader) (bool, error) {
+	pod := types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Leader}
+	seen := a.observer.Caches.Pod(pod)
 	if seen == nil {
 		return false, nil // the next look tells
 	}
@@ -133,31 +133,31 @@ func (a *applier) markLeader(ctx context.Context, s *seen, t plan.MarkLeader) (b
 	if t.Serves {
 		value = record.Serving
 	}
-	return a.labelPod(ctx, s.key, seen, map[string]any{record.ServingLabel: value},
-		func(now *podView) bool { return now.serving == t.Serves })
+	return a.labelPod(ctx, s.Key, seen, map[string]any{record.ServingLabel: value},
+		func(now *Pod) bool { return now.Serving == t.Serves })
 }
 
 // giveBack leaves nothing of Lockstep on the workload.
-func (a *applier) giveBack(ctx context.Context, s *seen, t plan.GiveBack) (bool, error) {
-	p := newPatch(s.stable, record.RecordAnnotation)
+func (a *Applier) giveBack(ctx context.Context, s *Snapshot, t plan.GiveBack) (bool, error) {
+	p := newPatch(s.StableObject, record.RecordAnnotation)
 	p.annotate(record.RecordAnnotation, "")
 	p.unlabel(record.WorkloadLabel)
 	p.takeNotes()
 	if !record.SameRolling(t.Rolling, s.Stable.Rolling) {
 		p.rolling(t.Rolling)
 	}
-	return a.patch(ctx, s.key, p)
+	return a.patch(ctx, s.Key, p)
 }
 
-func (a *applier) createCanary(ctx context.Context, s *seen, t plan.CreateCanary) (bool, error) {
+func (a *Applier) createCanary(ctx context.Context, s *Snapshot, t plan.CreateCanary) (bool, error) {
 	canary, err := newCanary(s, t)
 	if err != nil {
 		return false, err
 	}
-	got, err := a.client.LeaderworkersetV1().LeaderWorkerSets(s.key.Namespace).
+	got, err := a.sets.LeaderworkersetV1().LeaderWorkerSets(s.Key.Namespace).
 		Create(ctx, canary, metav1.CreateOptions{FieldManager: record.FieldManager})
 	if apierrors.IsAlreadyExists(err) {
-		made, errMade := a.made(ctx, s.key, keyOf(canary))
+		made, errMade := a.made(ctx, s.Key, KeyOf(canary))
 		if made || errMade != nil {
 			return false, errMade
 		}
@@ -165,25 +165,25 @@ func (a *applier) createCanary(ctx context.Context, s *seen, t plan.CreateCanary
 	if err != nil {
 		return false, fmt.Errorf("create LeaderWorkerSet %s/%s: %w", canary.Namespace, canary.Name, err)
 	}
-	return true, a.catchUp(ctx, s.key, got)
+	return true, a.CatchUp(ctx, s.Key, got)
 }
 
 // made says whether the object that is in the way is the canary itself, made by another driver or by a request whose
 // answer was lost. The caches may be about to see it; while they don't, nobody can say.
-func (a *applier) made(ctx context.Context, key, canary types.NamespacedName) (bool, error) {
+func (a *Applier) made(ctx context.Context, key, canary types.NamespacedName) (bool, error) {
 	var there *lws.LeaderWorkerSet
 	err := a.until(ctx, func() bool {
-		there = a.caches.workload(canary)
+		there = a.observer.Caches.Workload(canary)
 		return there != nil
 	}, key, canary) // an event about somebody else's object is not about the workload
 	if err != nil {
 		return false, fmt.Errorf("look at the LeaderWorkerSet %s that exists already: %w", canary, err)
 	}
-	return stableKey(there) == key, nil
+	return StableKey(there) == key, nil
 }
 
-func (a *applier) scaleCanary(ctx context.Context, s *seen, t plan.ScaleCanary) (bool, error) {
-	canary := s.added[t.Name]
+func (a *Applier) scaleCanary(ctx context.Context, s *Snapshot, t plan.ScaleCanary) (bool, error) {
+	canary := s.AddedObjects[t.Name]
 	p := newPatch(canary, record.TargetAnnotation)
 	if int(ptr.Deref(canary.Spec.Replicas, 1)) != t.Replicas {
 		p.add(t.Replicas, "spec", "replicas")
@@ -195,43 +195,48 @@ func (a *applier) scaleCanary(ctx context.Context, s *seen, t plan.ScaleCanary) 
 		}
 		p.annotate(record.TargetAnnotation, value)
 	}
-	return a.patch(ctx, s.key, p)
+	return a.patch(ctx, s.Key, p)
 }
 
 // repairCanary replaces the template as a whole: a merge would keep what somebody added.
-func (a *applier) repairCanary(ctx context.Context, s *seen, t plan.RepairCanary) (bool, error) {
-	next := s.added[t.Name].DeepCopy()
+func (a *Applier) repairCanary(ctx context.Context, s *Snapshot, t plan.RepairCanary) (bool, error) {
+	next := s.AddedObjects[t.Name].DeepCopy()
 	next.ManagedFields = nil // the cache keeps half of them
-	next.Spec.LeaderWorkerTemplate = canaryTemplate(s.stable, s.Policy)
-	next.Spec.NetworkConfig = s.stable.Spec.NetworkConfig.DeepCopy()
-	got, err := a.client.LeaderworkersetV1().LeaderWorkerSets(s.key.Namespace).
+	next.Spec.LeaderWorkerTemplate = CanaryTemplate(s.StableObject, s.Policy)
+	next.Spec.NetworkConfig = s.StableObject.Spec.NetworkConfig.DeepCopy()
+	got, err := a.sets.LeaderworkersetV1().LeaderWorkerSets(s.Key.Namespace).
 		Update(ctx, next, metav1.UpdateOptions{FieldManager: record.FieldManager})
 	if err != nil {
 		return false, fmt.Errorf("update LeaderWorkerSet %s/%s: %w", next.Namespace, next.Name, err)
 	}
-	return true, a.catchUp(ctx, s.key, got)
+	return true, a.CatchUp(ctx, s.Key, got)
 }
 
-func (a *applier) letGo(ctx context.Context, s *seen, t plan.LetGo) (bool, error) {
-	if t.Name == s.key.Name {
-		return a.unhold(ctx, s.key, s.stable)
+func (a *Applier) letGo(ctx context.Context, s *Snapshot, t plan.LetGo) (bool, error) {
+	if t.Name == s.Key.Name {
+		return a.unhold(ctx, s.Key, s.StableObject)
 	}
-	canary := s.added[t.Name]
-	if lingers(canary) && !s.without(t.Name) {
+	canary := s.AddedObjects[t.Name]
+	if Lingers(canary) && !podless(s, t.Name) {
 		// Somebody else deleted it, in the background. Without this its groups would outlive it, and one made again under
 		// the same name would wait for ever for the workers that are still there.
 		return a.deleteCanary(ctx, s, plan.DeleteCanary(t))
 	}
-	return a.unhold(ctx, s.key, canary)
+	return a.unhold(ctx, s.Key, canary)
 }
 
-// lingers says whether a workload is being deleted in such a way that its groups would outlive it.
-func lingers(w *lws.LeaderWorkerSet) bool {
-	return w.DeletionTimestamp != nil && !slices.Contains(w.Finalizers, metav1.FinalizerDeleteDependents)
+// podless reports whether an added workload is known to have no pod.
+func podless(s *Snapshot, name string) bool {
+	for _, w := range s.Added {
+		if w.Name == name {
+			return !slices.ContainsFunc(w.Groups, func(g plan.Group) bool { return g.Revision != "" || g.ReadyPods > 0 })
+		}
+	}
+	return false
 }
 
 // unhold takes our finalizer off.
-func (a *applier) unhold(ctx context.Context, key types.NamespacedName, w *lws.LeaderWorkerSet) (bool, error) {
+func (a *Applier) unhold(ctx context.Context, key types.NamespacedName, w *lws.LeaderWorkerSet) (bool, error) {
 	p := newPatch(w, record.TargetAnnotation)
 	p.test(w.Finalizers, "metadata", "finalizers")
 	p.add(slices.DeleteFunc(slices.Clone(w.Finalizers), func(f string) bool { return f == record.Finalizer }),
@@ -240,9 +245,9 @@ func (a *applier) unhold(ctx context.Context, key types.NamespacedName, w *lws.L
 }
 
 // deleteCanary deletes in the foreground: the object goes last, so that its absence says that its groups are gone.
-func (a *applier) deleteCanary(ctx context.Context, s *seen, t plan.DeleteCanary) (bool, error) {
-	canary := s.added[t.Name]
-	err := a.client.LeaderworkersetV1().LeaderWorkerSets(s.key.Namespace).Delete(ctx, canary.Name, metav1.DeleteOptions{
+func (a *Applier) deleteCanary(ctx context.Context, s *Snapshot, t plan.DeleteCanary) (bool, error) {
+	canary := s.AddedObjects[t.Name]
+	err := a.sets.LeaderworkersetV1().LeaderWorkerSets(s.Key.Namespace).Delete(ctx, canary.Name, metav1.DeleteOptions{
 		PropagationPolicy: ptr.To(metav1.DeletePropagationForeground),
 		Preconditions:     &metav1.Preconditions{UID: &canary.UID},
 	})
@@ -253,14 +258,14 @@ func (a *applier) deleteCanary(ctx context.Context, s *seen, t plan.DeleteCanary
 		return false, fmt.Errorf("delete LeaderWorkerSet %s/%s: %w", canary.Namespace, canary.Name, err)
 	}
 	return true, a.until(ctx, func() bool {
-		now := a.caches.workload(keyOf(canary))
+		now := a.observer.Caches.Workload(KeyOf(canary))
 		return now == nil || now.UID != canary.UID ||
 			(now.DeletionTimestamp != nil && now.ResourceVersion != canary.ResourceVersion)
-	}, s.key)
+	}, s.Key)
 }
 
 // patch sends what changed, on condition that what it is based on is still so.
-func (a *applier) patch(ctx context.Context, key types.NamespacedName, p *patch) (bool, error) {
+func (a *Applier) patch(ctx context.Context, key types.NamespacedName, p *patch) (bool, error) {
 	if len(p.changes) == 0 {
 		return false, nil
 	}
@@ -268,28 +273,28 @@ func (a *applier) patch(ctx context.Context, key types.NamespacedName, p *patch)
 	if err != nil {
 		return false, err
 	}
-	got, err := a.client.LeaderworkersetV1().LeaderWorkerSets(p.base.Namespace).
+	got, err := a.sets.LeaderworkersetV1().LeaderWorkerSets(p.base.Namespace).
 		Patch(ctx, p.base.Name, types.JSONPatchType, raw, metav1.PatchOptions{FieldManager: p.manager})
 	if testFailed(err) {
-		err = fmt.Errorf("%w: %w", errChanged, err)
+		err = fmt.Errorf("%w: %w", ErrChanged, err)
 	}
 	if err != nil {
-		return false, fmt.Errorf("patch LeaderWorkerSet %s: %w", keyOf(p.base), err)
+		return false, fmt.Errorf("patch LeaderWorkerSet %s: %w", KeyOf(p.base), err)
 	}
-	return true, a.catchUp(ctx, key, got)
+	return true, a.CatchUp(ctx, key, got)
 }
 
-// catchUp waits until the cache has the object as written, or something newer.
-func (a *applier) catchUp(ctx context.Context, key types.NamespacedName, wrote *lws.LeaderWorkerSet) error {
+// CatchUp waits until the cache has the object as written, or something newer. It is written for the workload of the key.
+func (a *Applier) CatchUp(ctx context.Context, key types.NamespacedName, wrote *lws.LeaderWorkerSet) error {
 	return a.until(ctx, func() bool {
-		now := a.caches.workload(keyOf(wrote))
+		now := a.observer.Caches.Workload(KeyOf(wrote))
 		if now == nil || now.UID != wrote.UID {
 			// Gone, or gone and made again. A new object not being there yet looks the same, but it has no finalizer
 			// to be let go of: what was just created or patched without being deleted stays.
 			return wrote.DeletionTimestamp != nil
 		}
 		return !older(now, wrote)
-	}, key, keyOf(wrote)) // it may not be an added one any more
+	}, key, KeyOf(wrote)) // it may not be an added one any more
 }
 
 // older says whether an object is known to be from before another state of it.
@@ -299,10 +304,10 @@ func older(now, wrote metav1.Object) bool {
 }
 
 // until waits for what the caches are to show, and looks again after each change of one of the workloads.
-func (a *applier) until(ctx context.Context, done func() bool, keys ...types.NamespacedName) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, errBehind)
+func (a *Applier) until(ctx context.Context, done func() bool, keys ...types.NamespacedName) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, ErrBehind)
 	defer cancel()
-	changed, stop := a.hub.subscribe(keys...)
+	changed, stop := a.observer.Changes.Subscribe(keys...)
 	defer stop()
 	for !done() {
 		select {

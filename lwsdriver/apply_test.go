@@ -39,19 +39,19 @@ func TestCanaryExistsAlready(t *testing.T) {
 				there := canaryOf(t, stable)
 				tt.change(there)
 				b := newBed(t, stable)
-				defer b.queue.ShutDown()
-				defer b.events.broadcaster.Shutdown()
+				defer b.engine.queue.ShutDown()
+				defer b.engine.events.broadcaster.Shutdown()
 				if err := b.sets.Tracker().Add(there); err != nil {
 					t.Fatal(err)
 				}
 				if tt.shown >= 0 {
-					time.AfterFunc(tt.shown, func() { b.cache(there); b.changed(stableKey(there)) })
+					time.AfterFunc(tt.shown, func() { b.cache(there); b.engine.Observer.changed(StableKey(there)) })
 				}
-				wrote, err := b.applier.apply(context.Background(), b.look(), plan.CreateCanary{Name: there.Name, Revision: "new"})
-				if got := drivererr.Reason(contractError(err)); wrote || got != tt.want {
+				wrote, err := b.engine.Applier.Apply(context.Background(), b.look(), plan.CreateCanary{Name: there.Name, Revision: "new"})
+				if got := drivererr.Reason(ContractError(err)); wrote || got != tt.want {
 					t.Errorf("wrote %t, %v; want reason %s", wrote, err, tt.want)
 				}
-				if behind := errors.Is(err, errBehind); behind != (tt.shown < 0) {
+				if behind := errors.Is(err, ErrBehind); behind != (tt.shown < 0) {
 					t.Errorf("%v is about the caches: %t", err, behind)
 				}
 			})
@@ -60,11 +60,11 @@ func TestCanaryExistsAlready(t *testing.T) {
 }
 
 func TestHubTellsOfSeveral(t *testing.T) {
-	var h hub
+	var h Broadcaster
 	other := types.NamespacedName{Namespace: "default", Name: "other"}
-	ch, stop := h.subscribe(vllm, other)
+	ch, stop := h.Subscribe(vllm, other)
 	for _, key := range []types.NamespacedName{vllm, other} {
-		h.notify(key)
+		h.Notify(key)
 		<-ch
 	}
 	stop()

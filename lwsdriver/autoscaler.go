@@ -5,7 +5,6 @@ package lwsdriver
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -28,7 +27,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -40,21 +38,19 @@ const (
 	kedaPeriod = 10 * time.Second
 )
 
-// autoscalers are the caches of what scales workloads. They are filled from the start, and not only once a release needs
+// Autoscalers are the caches of what scales workloads. They are filled from the start, and not only once a release needs
 // them: a driver may have died between the end of a release and giving them back, or the workload may be gone since. They
 // hold a few hundred bytes of each object. Nothing but blue-green releases waits for them, so a driver that may not read
 // them serves all else.
-type autoscalers struct {
-	core    kubernetes.Interface
-	dynamic dynamic.Interface
-	hpas    *scalerCache
-	scaled  *scalerCache
+type Autoscalers struct {
+	hpas   *scalerCache
+	scaled *scalerCache
 }
 
 func newAutoscalers(
 	core kubernetes.Interface, client dynamic.Interface, namespace string, changed func(types.NamespacedName), settled func(),
-) (*autoscalers, error) {
-	a := &autoscalers{core: core, dynamic: client}
+) (*Autoscalers, error) {
+	a := &Autoscalers{}
 	a.hpas = &scalerCache{
 		resource: "horizontalpodautoscalers", changed: changed, settled: settled,
 		informer: autoscalinginformers.NewHorizontalPodAutoscalerInformer(core, namespace, 0, cache.Indexers{scalerIndex: indexScaler}),
@@ -73,7 +69,7 @@ func newAutoscalers(
 }
 
 // begin notes that the caches are about to be filled: before calls are served, which would take them for unread otherwise.
-func (a *autoscalers) begin() {
+func (a *Autoscalers) begin() {
 	for _, c := range []*scalerCache{a.hpas, a.scaled} {
 		c.mu.Lock()
 		c.started = true
@@ -82,7 +78,7 @@ func (a *autoscalers) begin() {
 }
 
 // run fills the caches until ctx ends, and returns once everything it started has stopped.
-func (a *autoscalers) run(ctx context.Context) {
+func (a *Autoscalers) run(ctx context.Context) {
 	var running sync.WaitGroup
 	for _, c := range []*scalerCache{a.hpas, a.scaled} {
 		running.Go(func() { c.run(ctx) })
@@ -91,7 +87,7 @@ func (a *autoscalers) run(ctx context.Context) {
 }
 
 // of are the autoscalers of a workload, and why there may be others, nil if there are none.
-func (a *autoscalers) of(key types.NamespacedName) (found []plan.Autoscaler, unscanned error) {
+func (a *Autoscalers) of(key types.NamespacedName) (found []plan.Autoscaler, unscanned error) {
 	for _, c := range []*scalerCache{a.scaled, a.hpas} {
 		if err := c.why(); err != nil {
 			unscanned = err
@@ -100,7 +96,7 @@ func (a *autoscalers) of(key types.NamespacedName) (found []plan.Autoscaler, uns
 	ours := map[string]int{} // ScaledObjects that were found, by name
 	for _, obj := range a.scaled.of(key) {
 		s := scalerOf(obj)
-		ours[s.name()] = len(found)
+		ours[s.Name()] = len(found)
 		found = append(found, s.describe(key))
 	}
 	for _, obj := range a.hpas.of(key) {
@@ -115,20 +111,23 @@ func (a *autoscalers) of(key types.NamespacedName) (found []plan.Autoscaler, uns
 		switch {
 		case !known && unscanned == nil:
 			unscanned = drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-				"HorizontalPodAutoscaler %s is of ScaledObject %s, which has not been seen", s.name(), owner)
+				"HorizontalPodAutoscaler %s is of ScaledObject %s, which has not been seen", s.Name(), owner)
 		case known && !found[i].Scales:
-			found[i].Lingers = fmt.Sprintf("%s %s, which KEDA made for it,", autoscaler.KindHPA, s.name())
+			found[i].Lingers = fmt.Sprintf("%s %s, which KEDA made for it,", autoscaler.KindHPA, s.Name())
 		}
 	}
 	slices.SortFunc(found, func(a, b plan.Autoscaler) int { return strings.Compare(a.String(), b.String()) })
 	return found, unscanned
 }
 
-// pending says whether it is only early: the caches are being filled.
-func (a *autoscalers) pending() bool { return a.hpas.pending() || a.scaled.pending() }
+// Pending reports whether the caches are still being filled.
+func (a *Autoscalers) Pending() bool { return a.hpas.pending() || a.scaled.pending() }
 
-// get returns one from its cache, nil if there is none.
-func (a *autoscalers) get(kind string, key types.NamespacedName) *scaler {
+// LookForKEDA asks again whether KEDA is installed, if it was not. A release has to know before it begins.
+func (a *Autoscalers) LookForKEDA() { a.scaled.look() }
+
+// Get returns an autoscaler of a kind from its cache, nil if there is none.
+func (a *Autoscalers) Get(kind string, key types.NamespacedName) *Scaler {
 	c := a.hpas
 	if kind == autoscaler.KindScaledObject {
 		c = a.scaled
@@ -140,50 +139,32 @@ func (a *autoscalers) get(kind string, key types.NamespacedName) *scaler {
 	return scalerOf(obj)
 }
 
-// write patches one, on condition that it is as it was seen.
-func (a *autoscalers) write(ctx context.Context, s *scaler, patch map[string]any) (resourceVersion string, err error) {
-	meta, _ := patch["metadata"].(map[string]any)
-	meta["uid"], meta["resourceVersion"] = s.meta.GetUID(), s.meta.GetResourceVersion()
-	raw, err := json.Marshal(patch)
-	if err != nil {
-		return "", fmt.Errorf("encode patch: %w", err)
-	}
-	namespace, options := s.meta.GetNamespace(), metav1.PatchOptions{FieldManager: record.FieldManager}
-	var got metav1.Object
-	if s.kind == autoscaler.KindHPA {
-		got, err = a.core.AutoscalingV2().HorizontalPodAutoscalers(namespace).Patch(ctx, s.name(), types.MergePatchType, raw, options)
-	} else {
-		got, err = a.dynamic.Resource(autoscaler.ScaledObjects).Namespace(namespace).Patch(ctx, s.name(), types.MergePatchType, raw, options)
-	}
-	if err != nil {
-		return "", fmt.Errorf("patch %s %s/%s: %w", s.kind, namespace, s.name(), err)
-	}
-	return got.GetResourceVersion(), nil
-}
-
-// scaler is an autoscaler in the cache.
-type scaler struct {
+// Scaler is an autoscaler in the cache.
+type Scaler struct {
 	autoscaler.Autoscaler
 
-	kind string
-	meta metav1.Object
+	// Kind is autoscaler.KindHPA or autoscaler.KindScaledObject.
+	Kind string
+	// Meta is the object's metadata.
+	Meta metav1.Object
 }
 
-func scalerOf(obj any) *scaler {
+func scalerOf(obj any) *Scaler {
 	switch o := obj.(type) {
 	case *autoscalingv2.HorizontalPodAutoscaler:
-		return &scaler{autoscaler.HPA{HorizontalPodAutoscaler: o}, autoscaler.KindHPA, o}
+		return &Scaler{autoscaler.HPA{HorizontalPodAutoscaler: o}, autoscaler.KindHPA, o}
 	case *unstructured.Unstructured:
-		return &scaler{autoscaler.ScaledObject{Unstructured: o}, autoscaler.KindScaledObject, o}
+		return &Scaler{autoscaler.ScaledObject{Unstructured: o}, autoscaler.KindScaledObject, o}
 	}
 	return nil
 }
 
-func (s *scaler) name() string { return s.meta.GetName() }
+// Name returns the object's name.
+func (s *Scaler) Name() string { return s.Meta.GetName() }
 
 // scaledObject names the ScaledObject that controls it, if one does.
-func (s *scaler) scaledObject() string {
-	owner := metav1.GetControllerOf(s.meta)
+func (s *Scaler) scaledObject() string {
+	owner := metav1.GetControllerOf(s.Meta)
 	if owner == nil || owner.Kind != autoscaler.KindScaledObject ||
 		!strings.HasPrefix(owner.APIVersion, autoscaler.ScaledObjects.Group+"/") {
 		return ""
@@ -191,9 +172,9 @@ func (s *scaler) scaledObject() string {
 	return owner.Name
 }
 
-func (s *scaler) describe(key types.NamespacedName) plan.Autoscaler {
-	v := plan.Autoscaler{Kind: s.kind, Name: s.name(), Targets: s.Workload() == key.Name, Scales: s.Scales()}
-	note, err := autoscaler.ReadNote(s.meta.GetAnnotations())
+func (s *Scaler) describe(key types.NamespacedName) plan.Autoscaler {
+	v := plan.Autoscaler{Kind: s.Kind, Name: s.Name(), Targets: s.Workload() == key.Name, Scales: s.Scales()}
+	note, err := autoscaler.ReadNote(s.Meta.GetAnnotations())
 	if err != nil {
 		v.Unreadable = err.Error()
 	}
@@ -202,16 +183,16 @@ func (s *scaler) describe(key types.NamespacedName) plan.Autoscaler {
 }
 
 // workloads are those that it scales or is held for.
-func (s *scaler) workloads() []types.NamespacedName {
+func (s *Scaler) workloads() []types.NamespacedName {
 	var all []types.NamespacedName
 	add := func(name string) {
-		key := types.NamespacedName{Namespace: s.meta.GetNamespace(), Name: name}
+		key := types.NamespacedName{Namespace: s.Meta.GetNamespace(), Name: name}
 		if name != "" && !slices.Contains(all, key) {
 			all = append(all, key)
 		}
 	}
 	add(s.Workload())
-	if note, err := autoscaler.ReadNote(s.meta.GetAnnotations()); err == nil && note != nil {
+	if note, err := autoscaler.ReadNote(s.Meta.GetAnnotations()); err == nil && note != nil {
 		add(note.Workload)
 	}
 	return all
@@ -228,17 +209,17 @@ func indexScaler(obj any) ([]string, error) {
 }
 
 // viewScaler is the transform: metrics and status are most of an autoscaler, and change all the time.
-func viewScaler(obj any) (any, error) {
+func stripScaler(obj any) (any, error) {
 	s := scalerOf(obj)
 	if s == nil {
 		return obj, nil
 	}
-	s.meta.SetManagedFields(nil)
-	annotations := maps.Clone(s.meta.GetAnnotations())
+	s.Meta.SetManagedFields(nil)
+	annotations := maps.Clone(s.Meta.GetAnnotations())
 	maps.DeleteFunc(annotations, func(key, _ string) bool {
 		return key != autoscaler.NoteAnnotation && !strings.HasPrefix(key, "autoscaling.keda.sh/")
 	})
-	s.meta.SetAnnotations(annotations)
+	s.Meta.SetAnnotations(annotations)
 	switch o := obj.(type) {
 	case *autoscalingv2.HorizontalPodAutoscaler:
 		o.Spec.Metrics, o.Status = nil, autoscalingv2.HorizontalPodAutoscalerStatus{}
@@ -251,10 +232,30 @@ func viewScaler(obj any) (any, error) {
 }
 
 // sameScaler says whether nothing changed that a release cares about.
-func sameScaler(before, after *scaler) bool {
-	return before.meta.GetUID() == after.meta.GetUID() && before.Scales() == after.Scales() &&
+func sameScaler(before, after *Scaler) bool {
+	return before.Meta.GetUID() == after.Meta.GetUID() && before.Scales() == after.Scales() &&
 		before.scaledObject() == after.scaledObject() && slices.Equal(before.workloads(), after.workloads()) &&
-		before.meta.GetAnnotations()[autoscaler.NoteAnnotation] == after.meta.GetAnnotations()[autoscaler.NoteAnnotation]
+		before.Meta.GetAnnotations()[autoscaler.NoteAnnotation] == after.Meta.GetAnnotations()[autoscaler.NoteAnnotation]
+}
+
+// readAutoscalers looks for what scales the workload, or the one that it is about to be succeeded by.
+func (o *Observer) readAutoscalers(s *Snapshot) {
+	var err error
+	s.Autoscalers, err = o.Autoscalers.of(s.Key)
+	s.Unscanned = drivererr.ProblemOf(err)
+	if s.Record == nil || s.Record.Release == nil || s.Record.Release.Successor == "" {
+		return
+	}
+	successors, _ := o.Autoscalers.of(types.NamespacedName{Namespace: s.Key.Namespace, Name: s.Record.Release.Successor})
+	for _, a := range successors {
+		if !a.Targets {
+			continue
+		}
+		a.Targets, a.Passed = false, true
+		s.Autoscalers = slices.DeleteFunc(s.Autoscalers, func(b plan.Autoscaler) bool { return a.Kind == b.Kind && a.Name == b.Name })
+		s.Autoscalers = append(s.Autoscalers, a)
+	}
+	slices.SortFunc(s.Autoscalers, func(a, b plan.Autoscaler) int { return strings.Compare(a.String(), b.String()) })
 }
 
 // scalerCache is the cache of one kind.
@@ -276,7 +277,7 @@ type scalerCache struct {
 }
 
 func (c *scalerCache) prepare() error {
-	if err := c.informer.SetTransform(viewScaler); err != nil {
+	if err := c.informer.SetTransform(stripScaler); err != nil {
 		return fmt.Errorf("set transform: %w", err)
 	}
 	if err := c.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
@@ -306,7 +307,7 @@ func (c *scalerCache) prepare() error {
 	return nil
 }
 
-func (c *scalerCache) tell(s *scaler) {
+func (c *scalerCache) tell(s *Scaler) {
 	if s == nil {
 		return
 	}
@@ -399,7 +400,7 @@ func (c *scalerCache) why() error {
 	case c.absent || c.informer.HasSynced():
 		return nil
 	case c.err != nil:
-		return contractError(fmt.Errorf("fill the cache of %s: %w", c.resource, c.err))
+		return ContractError(fmt.Errorf("fill the cache of %s: %w", c.resource, c.err))
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the cache of %s is not filled yet", c.resource)
 }

@@ -5,49 +5,26 @@ package lwsdriver
 
 import (
 	"context"
-	"slices"
-	"strings"
+	"encoding/json"
+	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // How autoscalers are held and given back. What there is of them is in autoscaler.go.
 
-// readAutoscalers looks for what scales the workload, or the one that it is about to be succeeded by.
-func (o *observer) readAutoscalers(s *seen) {
-	if o.scalers == nil {
-		return
-	}
-	var err error
-	s.Autoscalers, err = o.scalers.of(s.key)
-	s.Unscanned = drivererr.ProblemOf(err)
-	if s.Record == nil || s.Record.Release == nil || s.Record.Release.Successor == "" {
-		return
-	}
-	successors, _ := o.scalers.of(types.NamespacedName{Namespace: s.key.Namespace, Name: s.Record.Release.Successor})
-	for _, a := range successors {
-		if !a.Targets {
-			continue
-		}
-		a.Targets, a.Passed = false, true
-		s.Autoscalers = slices.DeleteFunc(s.Autoscalers, func(b plan.Autoscaler) bool { return a.Kind == b.Kind && a.Name == b.Name })
-		s.Autoscalers = append(s.Autoscalers, a)
-	}
-	slices.SortFunc(s.Autoscalers, func(a, b plan.Autoscaler) int { return strings.Compare(a.String(), b.String()) })
+func (a *Applier) holdAutoscaler(ctx context.Context, s *Snapshot, t plan.HoldAutoscaler) (bool, error) {
+	return a.writeAutoscaler(ctx, s.Key, t.Kind, t.Name, func(now *Scaler) (map[string]any, error) { return now.Hold(s.Key.Name) })
 }
 
-func (a *applier) holdAutoscaler(ctx context.Context, s *seen, t plan.HoldAutoscaler) (bool, error) {
-	return a.writeAutoscaler(ctx, s.key, t.Kind, t.Name, func(now *scaler) (map[string]any, error) { return now.Hold(s.key.Name) })
-}
-
-func (a *applier) releaseAutoscaler(ctx context.Context, key types.NamespacedName, t plan.ReleaseAutoscaler) (bool, error) {
-	return a.writeAutoscaler(ctx, key, t.Kind, t.Name, func(now *scaler) (map[string]any, error) {
+func (a *Applier) releaseAutoscaler(ctx context.Context, key types.NamespacedName, t plan.ReleaseAutoscaler) (bool, error) {
+	return a.writeAutoscaler(ctx, key, t.Kind, t.Name, func(now *Scaler) (map[string]any, error) {
 		if t.To != "" {
 			return autoscaler.Follow(now, t.To), nil
 		}
@@ -56,9 +33,9 @@ func (a *applier) releaseAutoscaler(ctx context.Context, key types.NamespacedNam
 }
 
 // writeAutoscaler sends a patch of what the cache has, and returns once the cache has seen it.
-func (a *applier) writeAutoscaler(ctx context.Context, key types.NamespacedName, kind, name string, patch func(*scaler) (map[string]any, error)) (bool, error) {
+func (a *Applier) writeAutoscaler(ctx context.Context, key types.NamespacedName, kind, name string, patch func(*Scaler) (map[string]any, error)) (bool, error) {
 	object := types.NamespacedName{Namespace: key.Namespace, Name: name}
-	before := a.scalers.get(kind, object)
+	before := a.observer.Autoscalers.Get(kind, object)
 	if before == nil {
 		return false, nil // the next look tells
 	}
@@ -66,31 +43,37 @@ func (a *applier) writeAutoscaler(ctx context.Context, key types.NamespacedName,
 	if err != nil || p == nil {
 		return false, err
 	}
-	wrote, err := a.scalers.write(ctx, before, p)
+	wrote, err := a.patchAutoscaler(ctx, before, p)
 	if err != nil {
 		return false, err
 	}
 	return true, a.until(ctx, func() bool {
-		now := a.scalers.get(kind, object)
-		if now == nil || now.meta.GetUID() != before.meta.GetUID() {
+		now := a.observer.Autoscalers.Get(kind, object)
+		if now == nil || now.Meta.GetUID() != before.Meta.GetUID() {
 			return true
 		}
-		order, err := resourceversion.CompareResourceVersion(now.meta.GetResourceVersion(), wrote)
+		order, err := resourceversion.CompareResourceVersion(now.Meta.GetResourceVersion(), wrote)
 		return err != nil || order >= 0
 	}, key)
 }
 
-// tellAutoscaler tells people that their autoscaler was changed, as an event on the workload.
-func (d *Driver) tellAutoscaler(s *seen, action plan.Action) {
-	if s.stable == nil {
-		return
+// patchAutoscaler sends a patch, on condition that the object is as it was seen.
+func (a *Applier) patchAutoscaler(ctx context.Context, s *Scaler, patch map[string]any) (resourceVersion string, err error) {
+	meta, _ := patch["metadata"].(map[string]any)
+	meta["uid"], meta["resourceVersion"] = s.Meta.GetUID(), s.Meta.GetResourceVersion()
+	raw, err := json.Marshal(patch)
+	if err != nil {
+		return "", fmt.Errorf("encode patch: %w", err)
 	}
-	switch a := action.(type) {
-	case plan.HoldAutoscaler:
-		d.events.recorder.Eventf(reference(s.stable), nil, corev1.EventTypeNormal, "AutoscalerHeld", "Release",
-			"%s %s is held until the release is over", a.Kind, a.Name)
-	case plan.ReleaseAutoscaler:
-		d.events.recorder.Eventf(reference(s.stable), nil, corev1.EventTypeNormal, "AutoscalerReleased", "Release",
-			"%s %s scales again as its user set it", a.Kind, a.Name)
+	namespace, options := s.Meta.GetNamespace(), metav1.PatchOptions{FieldManager: record.FieldManager}
+	var got metav1.Object
+	if s.Kind == autoscaler.KindHPA {
+		got, err = a.core.AutoscalingV2().HorizontalPodAutoscalers(namespace).Patch(ctx, s.Name(), types.MergePatchType, raw, options)
+	} else {
+		got, err = a.dynamic.Resource(autoscaler.ScaledObjects).Namespace(namespace).Patch(ctx, s.Name(), types.MergePatchType, raw, options)
 	}
+	if err != nil {
+		return "", fmt.Errorf("patch %s %s/%s: %w", s.Kind, namespace, s.Name(), err)
+	}
+	return got.GetResourceVersion(), nil
 }

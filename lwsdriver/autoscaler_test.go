@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -121,8 +122,10 @@ func TestAutoscalersOf(t *testing.T) {
 			keda.PrependReactor("patch", "scaledobjects", refuse)
 			b := newBedOn(t, core, keda)
 			b.run()
-			b.eventually("the caches are filled", func() bool { return b.scalers.hpas.informer.HasSynced() && b.scalers.scaled.informer.HasSynced() })
-			got, err := b.scalers.of(vllm)
+			b.eventually("the caches are filled", func() bool {
+				return b.engine.Observer.Autoscalers.hpas.informer.HasSynced() && b.engine.Observer.Autoscalers.scaled.informer.HasSynced()
+			})
+			got, err := b.engine.Observer.Autoscalers.of(vllm)
 			if (err != nil) != test.unscanned {
 				t.Errorf("unscanned: %v", err)
 			}
@@ -144,7 +147,7 @@ func TestAutoscalersUnread(t *testing.T) {
 	b := newBedOn(t, core, noRoutes(), unrecorded())
 	b.run()
 	b.eventually("it is known why", func() bool {
-		return drivererr.Reason(b.scalers.hpas.why()) == pb.ErrorReason_ERROR_REASON_FORBIDDEN
+		return drivererr.Reason(b.engine.Observer.Autoscalers.hpas.why()) == pb.ErrorReason_ERROR_REASON_FORBIDDEN
 	})
 	s := b.look()
 	says(t, s.Unscanned, "cannot list resource", "horizontalpodautoscalers")
@@ -162,7 +165,7 @@ func TestAutoscalersUnread(t *testing.T) {
 
 // A driver finds one that is held for a workload that is gone, and one of a release that is over.
 func TestAutoscalersLeftHeld(t *testing.T) {
-	for name, objects := range map[string][]*workload{
+	for name, objects := range map[string][]*lws.LeaderWorkerSet{
 		"workload-gone": nil,
 		"at-rest":       {withRecord(t, stableWorkload(), record.Record{Saved: record.Native(record.Hold())})},
 		"unmanaged":     {unrecorded()},
@@ -202,7 +205,7 @@ func TestViewScaler(t *testing.T) {
 	h.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
 	h.Spec.Metrics, h.Status.CurrentReplicas = []autoscalingv2.MetricSpec{{}}, 3
 	want := hpaOf("vllm", heldFor("vllm"), ofKEDA)
-	if _, err := viewScaler(h); err != nil || cmp.Diff(want, h) != "" {
+	if _, err := stripScaler(h); err != nil || cmp.Diff(want, h) != "" {
 		t.Errorf("%v, %s", err, cmp.Diff(want, h))
 	}
 	o := scaledObjectOf("vllm", map[string]any{"autoscaling.keda.sh/paused": "true", "example.com/other": "x"})
@@ -210,7 +213,7 @@ func TestViewScaler(t *testing.T) {
 	if err := unstructured.SetNestedSlice(o.Object, []any{map[string]any{}}, "spec", "triggers"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := viewScaler(o); err != nil {
+	if _, err := stripScaler(o); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(scaledObjectOf("vllm", map[string]any{"autoscaling.keda.sh/paused": "true"}), o); diff != "" {
@@ -226,15 +229,17 @@ func TestKEDAInstalledLater(t *testing.T) {
 	core.Resources = nil
 	b := newBedOn(t, core, client)
 	b.run()
-	known := func() bool { return b.scalers.scaled.why() == nil && b.scalers.hpas.why() == nil }
+	known := func() bool {
+		return b.engine.Observer.Autoscalers.scaled.why() == nil && b.engine.Observer.Autoscalers.hpas.why() == nil
+	}
 	b.eventually("it is known that there is none", known)
-	if found, err := b.scalers.of(vllm); err != nil || len(found) > 0 {
+	if found, err := b.engine.Observer.Autoscalers.of(vllm); err != nil || len(found) > 0 {
 		t.Fatalf("without KEDA: %v, %v", found, err)
 	}
 	core.Resources = installed
-	b.scalers.scaled.look()
+	b.engine.Observer.Autoscalers.scaled.look()
 	b.eventually("its objects are known", func() bool {
-		found, err := b.scalers.of(vllm)
+		found, err := b.engine.Observer.Autoscalers.of(vllm)
 		return err == nil && len(found) == 1
 	})
 }

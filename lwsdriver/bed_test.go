@@ -110,7 +110,7 @@ func answerReviews(core *fake.Clientset, allowed func() bool) {
 // cache shows an object to the driver as its informer would.
 func (b *bed) cache(w *lws.LeaderWorkerSet) {
 	b.t.Helper()
-	if err := b.caches.workloads.GetIndexer().Update(w); err != nil {
+	if err := b.engine.Observer.Caches.Workloads.GetIndexer().Update(w); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -168,9 +168,9 @@ func (b *bed) writes() []string {
 }
 
 // look is what the driver sees of default/vllm.
-func (b *bed) look() *seen {
+func (b *bed) look() *Snapshot {
 	b.t.Helper()
-	s, err := b.observer.observe(vllm)
+	s, err := b.engine.Observer.Observe(vllm)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func (b *bed) look() *seen {
 }
 
 // next is what follows from a look.
-func next(t testing.TB, s *seen) plan.Decision {
+func next(t testing.TB, s *Snapshot) plan.Decision {
 	t.Helper()
 	d, err := plan.Decide(s.Observation, nil)
 	if err != nil {
@@ -220,7 +220,7 @@ func unrecorded() *lws.LeaderWorkerSet {
 // canaryOf is what the driver adds to a workload for revision "new".
 func canaryOf(t testing.TB, stable *lws.LeaderWorkerSet) *lws.LeaderWorkerSet {
 	t.Helper()
-	c, err := newCanary(&seen{key: keyOf(stable), stable: stable}, plan.CreateCanary{
+	c, err := newCanary(&Snapshot{Observation: plan.Observation{Key: KeyOf(stable)}, StableObject: stable}, plan.CreateCanary{
 		Name: record.CanaryName(stable.Name, stable.Name, "new"), Revision: "new", Replicas: 1,
 		Target: &record.Target{Groups: "25%", At: noon},
 	})

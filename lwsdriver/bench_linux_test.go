@@ -145,14 +145,14 @@ func newBenchFixture(b *testing.B) *benchFixture {
 	go func() { _ = d.Run(b.Context()) }()
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()
-	for !d.Synced() || d.queue.Len() > 0 {
+	for !d.Synced() || d.engine.queue.Len() > 0 {
 		<-ticks.C
 	}
 	return f
 }
 
 // benchWorkloads are a workload in its first batch, its canary, and the revisions that LWS has of both.
-func benchWorkloads(b *testing.B) (sets [2]*workload, revisions []kruntime.Object) {
+func benchWorkloads(b *testing.B) (sets [2]*lws.LeaderWorkerSet, revisions []kruntime.Object) {
 	policyMessage := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}}
 	policy, err := record.EncodePolicy(policyMessage)
 	if err != nil {
@@ -166,14 +166,14 @@ func benchWorkloads(b *testing.B) (sets [2]*workload, revisions []kruntime.Objec
 	if err != nil {
 		b.Fatal(err)
 	}
-	stable := &workload{ObjectMeta: metav1.ObjectMeta{
+	stable := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: "stable", UID: "stable", Generation: 2, Annotations: map[string]string{record.RecordAnnotation: value},
 	}}
 	stable.Spec.Replicas = ptr.To[int32](benchStable)
 	stable.Spec.LeaderWorkerTemplate.Size = ptr.To[int32](benchSize)
 	stable.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Hold())
 	parsed, _ := record.ParsePolicy(policyMessage)
-	s := &seen{stable: stable}
+	s := &Snapshot{StableObject: stable}
 	s.Record, s.Policy = &rec, parsed
 	canary, err := newCanary(s, plan.CreateCanary{
 		Name: record.CanaryName("stable", "stable", "new"), Revision: "new", Replicas: benchCanary,
@@ -183,13 +183,13 @@ func benchWorkloads(b *testing.B) (sets [2]*workload, revisions []kruntime.Objec
 		b.Fatal(err)
 	}
 	canary.UID, canary.Generation = "canary", 1
-	for _, w := range []*workload{stable, canary} {
+	for _, w := range []*lws.LeaderWorkerSet{stable, canary} {
 		revisions = append(revisions, benchRevision(b, w))
 	}
-	return [2]*workload{stable, canary}, revisions
+	return [2]*lws.LeaderWorkerSet{stable, canary}, revisions
 }
 
-func benchRevision(b *testing.B, w *workload) *appsv1.ControllerRevision {
+func benchRevision(b *testing.B, w *lws.LeaderWorkerSet) *appsv1.ControllerRevision {
 	raw, err := json.Marshal(map[string]any{"spec": revisioned{w.Spec.LeaderWorkerTemplate, w.Spec.NetworkConfig}})
 	if err != nil {
 		b.Fatal(err)

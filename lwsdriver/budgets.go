@@ -11,8 +11,6 @@ import (
 	"sync"
 
 	policyv1 "k8s.io/api/policy/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	policyinformers "k8s.io/client-go/informers/policy/v1"
@@ -25,22 +23,22 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// budgets knows the PodDisruptionBudgets that drivers made. They are watched from the first release on that wants some:
+// Budgets holds the PodDisruptionBudgets that drivers made. They are watched from the first release on that wants some:
 // a driver whose releases want none needs no right to.
-type budgets struct {
+type Budgets struct {
 	informer cache.SharedIndexInformer
 	wanted   chan struct{}
 	once     sync.Once
 }
 
-func newBudgets(core kubernetes.Interface, namespace string, changed func(types.NamespacedName)) (*budgets, error) {
+func newBudgets(core kubernetes.Interface, namespace string, changed func(types.NamespacedName)) (*Budgets, error) {
 	ours := func(o *metav1.ListOptions) { o.LabelSelector = record.RoleLabel + "=" + record.RoleBudget }
-	b := &budgets{
+	b := &Budgets{
 		wanted: make(chan struct{}),
 		informer: policyinformers.NewFilteredPodDisruptionBudgetInformer(core, namespace, 0,
 			cache.Indexers{addedIndex: indexBudget}, ours),
 	}
-	_, err := b.informer.AddEventHandler(everyEvent(func(obj any, _ bool) {
+	_, err := b.informer.AddEventHandler(onEveryEvent(func(obj any, _ bool) {
 		if o, ok := obj.(*policyv1.PodDisruptionBudget); ok {
 			changed(budgetFor(o))
 		}
@@ -65,10 +63,10 @@ func indexBudget(obj any) ([]string, error) {
 }
 
 // want has the budgets watched from now on.
-func (b *budgets) want() { b.once.Do(func() { close(b.wanted) }) }
+func (b *Budgets) want() { b.once.Do(func() { close(b.wanted) }) }
 
 // run fills the cache once it is wanted, until ctx ends, and calls filled when it is.
-func (b *budgets) run(ctx context.Context, filled func()) {
+func (b *Budgets) run(ctx context.Context, filled func()) {
 	select {
 	case <-b.wanted:
 		informer.Run(ctx, b.informer, filled)
@@ -77,7 +75,7 @@ func (b *budgets) run(ctx context.Context, filled func()) {
 }
 
 // of returns a workload's budgets, in the order of their names. Unread: nobody can tell yet.
-func (b *budgets) of(key types.NamespacedName, uid types.UID) (all []plan.Budget, unread bool) {
+func (b *Budgets) of(key types.NamespacedName, uid types.UID) (all []plan.Budget, unread bool) {
 	select {
 	case <-b.wanted:
 	default:
@@ -107,58 +105,20 @@ func (b *budgets) of(key types.NamespacedName, uid types.UID) (all []plan.Budget
 }
 
 // readBudgets reads those of the workload, and has them watched if its release wants some.
-func (o *observer) readBudgets(s *seen) {
+func (o *Observer) readBudgets(s *Snapshot) {
 	if s.Policy.GroupBudget {
-		o.budgets.want()
+		o.Budgets.want()
 	}
-	s.Budgets, s.BudgetsUnread = o.budgets.of(s.key, s.stable.UID)
+	s.Budgets, s.BudgetsUnread = o.Budgets.of(s.Key, s.StableObject.UID)
 	s.BudgetsUnread = s.BudgetsUnread && s.Policy.GroupBudget
 }
 
-// object returns a budget from the cache, nil if there is none.
-func (b *budgets) object(key types.NamespacedName) *policyv1.PodDisruptionBudget {
+// Get returns a budget from the cache, nil if there is none.
+func (b *Budgets) Get(key types.NamespacedName) *policyv1.PodDisruptionBudget {
 	obj, ok, err := b.informer.GetIndexer().GetByKey(key.String())
 	if err != nil || !ok {
 		return nil
 	}
 	o, _ := obj.(*policyv1.PodDisruptionBudget)
 	return o
-}
-
-// setBudget makes a budget, or replaces what somebody made of it.
-func (a *applier) setBudget(ctx context.Context, s *seen, t plan.SetBudget) (bool, error) {
-	next := disruption.Object(s.stable, t.Budget)
-	client, key := a.core.PolicyV1().PodDisruptionBudgets(next.Namespace), keyOf(next)
-	var err error
-	if have := a.budgets.object(key); have != nil {
-		next.ResourceVersion = have.ResourceVersion
-		next, err = client.Update(ctx, next, metav1.UpdateOptions{FieldManager: record.FieldManager})
-	} else {
-		next, err = client.Create(ctx, next, metav1.CreateOptions{FieldManager: record.FieldManager})
-	}
-	if err != nil {
-		return false, fmt.Errorf("write PodDisruptionBudget %s: %w", key, err)
-	}
-	return true, a.until(ctx, func() bool {
-		now := a.budgets.object(key)
-		return now != nil && (now.UID != next.UID || apiequality.Semantic.DeepEqual(now.Spec, next.Spec))
-	}, s.key)
-}
-
-// dropBudget removes a budget, on condition that it is the one that was seen.
-func (a *applier) dropBudget(ctx context.Context, s *seen, t plan.DropBudget) (bool, error) {
-	key := types.NamespacedName{Namespace: s.key.Namespace, Name: t.Name}
-	have := a.budgets.object(key)
-	if have == nil {
-		return false, nil
-	}
-	err := a.core.PolicyV1().PodDisruptionBudgets(key.Namespace).
-		Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("delete PodDisruptionBudget %s: %w", key, err)
-	}
-	return err == nil, a.until(ctx, func() bool {
-		now := a.budgets.object(key)
-		return now == nil || now.UID != have.UID || now.DeletionTimestamp != nil
-	}, s.key)
 }

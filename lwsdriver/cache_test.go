@@ -55,7 +55,7 @@ func TestForeignIsNotAdded(t *testing.T) {
 				if added := b.look().Added; len(added) > 0 {
 					t.Errorf("%s: %s counts as added", tt.reason, w.Name)
 				}
-				b.workOn(t.Context(), vllm)
+				b.engine.workOn(t.Context(), vllm)
 				for _, write := range b.writes() {
 					if strings.HasSuffix(write, " "+w.Name) {
 						t.Errorf("%s: %s", tt.reason, write)
@@ -74,7 +74,7 @@ func TestAddedIsRetired(t *testing.T) {
 	}
 	ctx, cancel := withoutWaiting(t)
 	defer cancel()
-	b.workOn(ctx, vllm)
+	b.engine.workOn(ctx, vllm)
 	if got := b.writes(); !slices.Equal(got, []string{"delete vllm-new"}) {
 		t.Errorf("writes %q", got)
 	}
@@ -87,7 +87,7 @@ func TestForeignIsNoOrphan(t *testing.T) {
 			w := canaryOf(t, stableWorkload())
 			tt.change(w)
 			b := newBed(t, w)
-			b.workOn(t.Context(), vllm)
+			b.engine.workOn(t.Context(), vllm)
 			if got := b.writes(); len(got) > 0 {
 				t.Errorf("%s: writes %q", tt.reason, got)
 			}
@@ -103,12 +103,12 @@ func TestForeignCanBeDeleted(t *testing.T) {
 			tt.change(w)
 			w.DeletionTimestamp = &metav1.Time{Time: noon}
 			b := newBed(t, w)
-			b.workOn(t.Context(), keyOf(w))
+			b.engine.workOn(t.Context(), KeyOf(w))
 			if got := slices.Compact(b.writes()); !slices.Equal(got, []string{"patch " + w.Name}) { // its cache stands still
 				t.Fatalf("%s: writes %q", tt.reason, got)
 			}
 			now, err := b.sets.LeaderworkersetV1().LeaderWorkerSets(w.Namespace).Get(t.Context(), w.Name, metav1.GetOptions{})
-			if err == nil && holds(now) {
+			if err == nil && HasFinalizer(now) {
 				t.Errorf("%s: the finalizer is still there", tt.reason)
 			}
 		})
@@ -148,7 +148,7 @@ func TestCheckWorkload(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := canaryOf(t, stableWorkload())
 			tt.change(w)
-			err := plan.CheckWorkload(plan.Observation{Key: keyOf(w), Identity: newBed(t).caches.identity(w)})
+			err := plan.CheckWorkload(plan.Observation{Key: KeyOf(w), Identity: newBed(t).engine.Observer.Caches.identity(w)})
 			if got := drivererr.Reason(err); got != tt.want {
 				t.Errorf("reason %s, want %s", got, tt.want)
 			}
@@ -158,7 +158,7 @@ func TestCheckWorkload(t *testing.T) {
 }
 
 func TestCheckWorkloadTakesTheUsersOwn(t *testing.T) {
-	if err := plan.CheckWorkload(plan.Observation{Key: vllm, Identity: newBed(t).caches.identity(stableWorkload())}); err != nil {
+	if err := plan.CheckWorkload(plan.Observation{Key: vllm, Identity: newBed(t).engine.Observer.Caches.identity(stableWorkload())}); err != nil {
 		t.Error(err)
 	}
 }
@@ -195,7 +195,7 @@ func TestEmptyCacheFilledLate(t *testing.T) {
 				}
 				return false, nil, nil
 			})
-			b.budgets.want()
+			b.engine.Observer.Budgets.want()
 			b.run()
 			b.eventually("the other caches are filled", b.Synced)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -205,7 +205,7 @@ func TestEmptyCacheFilledLate(t *testing.T) {
 			defer cancel()
 			waiting.Go(func() {
 				_ = b.until(ctx, vllm, durationpb.New(time.Minute), func() (bool, error) {
-					known.Store(b.budgets.informer.HasSynced() && b.snapshots.informer.HasSynced())
+					known.Store(b.engine.Observer.Budgets.informer.HasSynced() && b.engine.Observer.History.informer.HasSynced())
 					return known.Load(), nil
 				})
 			})

@@ -57,19 +57,19 @@ func stableWorkload() *lws.LeaderWorkerSet {
 }
 
 func TestNewCanary(t *testing.T) {
-	s := &seen{key: vllm, stable: stableWorkload()}
+	s := &Snapshot{Observation: plan.Observation{Key: vllm}, StableObject: stableWorkload()}
 	s.Record = &record.Record{Saved: lws.RollingUpdateConfiguration{
 		Partition: ptr.To[int32](3), MaxUnavailable: intstr.FromString("50%"), MaxSurge: intstr.FromInt32(1),
 	}}
 	s.Policy = record.Policy{LeaderLabels: map[string]string{"canary": "true"}}
-	before := s.stable.DeepCopy()
+	before := s.StableObject.DeepCopy()
 	c, err := newCanary(s, plan.CreateCanary{
 		Name: "vllm-abc123", Revision: "abc12345", Replicas: 1, Target: &record.Target{Groups: "25%", At: noon},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(before, s.stable); diff != "" {
+	if diff := cmp.Diff(before, s.StableObject); diff != "" {
 		t.Errorf("the cached object was modified:\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]string{
@@ -83,7 +83,7 @@ func TestNewCanary(t *testing.T) {
 	}, c.Annotations); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
-	if len(c.Finalizers) != 1 || !holds(c) || metav1.GetControllerOf(c).UID != "stable" {
+	if len(c.Finalizers) != 1 || !HasFinalizer(c) || metav1.GetControllerOf(c).UID != "stable" {
 		t.Errorf("finalizers %v, owners %v", c.Finalizers, c.OwnerReferences)
 	}
 	want := lws.RollingUpdateConfiguration{
@@ -141,11 +141,11 @@ func TestGroupRowCountsNoMoreThanThereAre(t *testing.T) {
 
 func TestCanaryClaimsGoWithIt(t *testing.T) {
 	w := stableWorkload()
-	if canaryTemplate(w, record.Policy{}).PersistentVolumeClaimRetentionPolicy != nil {
+	if CanaryTemplate(w, record.Policy{}).PersistentVolumeClaimRetentionPolicy != nil {
 		t.Error("a template without claims got a retention policy, and so a revision of its own")
 	}
 	w.Spec.LeaderWorkerTemplate.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "cache"}}}
-	got := canaryTemplate(w, record.Policy{}).PersistentVolumeClaimRetentionPolicy
+	got := CanaryTemplate(w, record.Policy{}).PersistentVolumeClaimRetentionPolicy
 	if got == nil || got.WhenDeleted != appsv1.DeletePersistentVolumeClaimRetentionPolicyType {
 		t.Errorf("retention policy %+v: the canary's claims would be left behind", got)
 	}
@@ -162,7 +162,7 @@ func TestRevisionMatchesTemplate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := viewRevision(&appsv1.ControllerRevision{
+	got, err := stripRevision(&appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "vllm-abc-1", Namespace: "default",
 			Labels:          map[string]string{lws.SetNameLabelKey: "vllm", lws.RevisionKey: "abc"},

@@ -24,7 +24,7 @@ const previewTimeout = 5 * time.Second
 
 // preview says what a release that is about to begin costs at its peak, and refuses a second set of groups that a quota
 // does not hold. It is asked once: what a running release needs is there, or on its way.
-func (d *Driver) preview(ctx context.Context, s *seen, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
+func (d *Driver) preview(ctx context.Context, s *Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
 	if plan.NothingWaits(s.Observation) {
 		return fewReplicas(s, p.GetStyle()), nil
 	}
@@ -32,7 +32,7 @@ func (d *Driver) preview(ctx context.Context, s *seen, p *pb.ReleasePolicy) ([]*
 }
 
 // costs is preview for a release that has something to bring.
-func (d *Driver) costs(ctx context.Context, s *seen, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
+func (d *Driver) costs(ctx context.Context, s *Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
 	warnings := fewReplicas(s, p.GetStyle())
 	budgets, err := d.judgeBudgets(ctx, s, p)
 	if err != nil {
@@ -49,16 +49,16 @@ func (d *Driver) costs(ctx context.Context, s *seen, p *pb.ReleasePolicy) ([]*pb
 	switch {
 	case err != nil && must:
 		return nil, fmt.Errorf("read the ResourceQuotas of %s, which a second set of groups must fit (policy.blue_green.force begins without): %w",
-			s.key.Namespace, contractError(err))
+			s.Key.Namespace, ContractError(err))
 	case err != nil:
 		warnings = append(warnings, &pb.Warning{
-			Code: "QuotaUnknown", Message: fmt.Sprintf("the ResourceQuotas of %s could not be read, so nobody knows whether they hold that: %v", s.key.Namespace, err),
+			Code: "QuotaUnknown", Message: fmt.Sprintf("the ResourceQuotas of %s could not be read, so nobody knows whether they hold that: %v", s.Key.Namespace, err),
 		})
 	case shortage.text == "":
 	case must:
 		return nil, drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED,
 			"%s. That does not fit: %s. Raise the quota, free what uses it or scale %s down; release in STYLE_PARTITION, which needs nothing extra, or in "+
-				"STYLE_CANARY, whose batches need less; or set policy.blue_green.force to begin all the same", peak, shortage.text, s.key),
+				"STYLE_CANARY, whose batches need less; or set policy.blue_green.force to begin all the same", peak, shortage.text, s.Key),
 			"object", shortage.object)
 	default:
 		warnings = append(warnings, &pb.Warning{
@@ -70,7 +70,7 @@ func (d *Driver) costs(ctx context.Context, s *seen, p *pb.ReleasePolicy) ([]*pb
 }
 
 // fewReplicas warns where a workload is too small to be released in steps.
-func fewReplicas(s *seen, style pb.Style) []*pb.Warning {
+func fewReplicas(s *Snapshot, style pb.Style) []*pb.Warning {
 	text := ""
 	switch {
 	case s.Stable.Replicas > 1:
@@ -83,11 +83,11 @@ func fewReplicas(s *seen, style pb.Style) []*pb.Warning {
 	default:
 		text = "%s has 1 group, so every batch but an empty one is all of it: a second whole group beside it"
 	}
-	return []*pb.Warning{{Code: "FewReplicas", Message: fmt.Sprintf(text, s.key)}}
+	return []*pb.Warning{{Code: "FewReplicas", Message: fmt.Sprintf(text, s.Key)}}
 }
 
 // peakOf is what the release needs on top of what the workload has, when it needs most; in words, too.
-func peakOf(s *seen, p *pb.ReleasePolicy) (capacity.Need, string) {
+func peakOf(s *Snapshot, p *pb.ReleasePolicy) (capacity.Need, string) {
 	policy, _ := record.ParsePolicy(p)
 	peak := capacity.PeakOf(policy, plan.NewRecord(s.Observation).Saved, s.Stable.Replicas)
 	what := "in its canary at the largest batch"
@@ -99,7 +99,7 @@ func peakOf(s *seen, p *pb.ReleasePolicy) (capacity.Need, string) {
 		return need, ""
 	}
 	text := fmt.Sprintf("the release needs up to %d groups (%d pods) on top of the %d groups of %s: %d %s",
-		need.Groups, need.Pods(), s.Stable.Replicas, s.key, peak.Added, what)
+		need.Groups, need.Pods(), s.Stable.Replicas, s.Key, peak.Added, what)
 	if peak.Surge > 0 {
 		text += fmt.Sprintf(", %d for its own maxSurge during promotion", peak.Surge)
 	}
@@ -109,9 +109,9 @@ func peakOf(s *seen, p *pb.ReleasePolicy) (capacity.Need, string) {
 	return need, text
 }
 
-func needOf(s *seen, policy record.Policy, peak capacity.Peak) capacity.Need {
+func needOf(s *Snapshot, policy record.Policy, peak capacity.Peak) capacity.Need {
 	need := capacity.Need{
-		Template: canaryTemplate(s.stable, policy), Network: s.stable.Spec.NetworkConfig, Groups: peak.Groups(), Sets: 1,
+		Template: CanaryTemplate(s.StableObject, policy), Network: s.StableObject.Spec.NetworkConfig, Groups: peak.Groups(), Sets: 1,
 	}
 	if policy.Traffic != nil {
 		need.Services = 1
@@ -127,8 +127,8 @@ type shortage struct {
 
 // shortage asks for the namespace's quotas. It is one request per release that adds groups: a cache would keep every
 // quota of the cluster, and want the right to watch them, for a question that is asked some times a day.
-func (d *Driver) shortage(ctx context.Context, s *seen, need capacity.Need) (shortage, error) {
-	quotas, err := d.listQuotas(ctx, s.key.Namespace)
+func (d *Driver) shortage(ctx context.Context, s *Snapshot, need capacity.Need) (shortage, error) {
+	quotas, err := d.listQuotas(ctx, s.Key.Namespace)
 	if err != nil {
 		return shortage{}, err
 	}

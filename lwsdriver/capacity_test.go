@@ -27,12 +27,12 @@ import (
 )
 
 // aboutToRelease is a workload of 4 groups of 2 pods with 8 GPUs each, whose template is not the one that runs.
-func aboutToRelease(objects ...runtime.Object) (b *Driver, s *seen, core *fake.Clientset) {
+func aboutToRelease(objects ...runtime.Object) (b *Driver, s *Snapshot, core *fake.Clientset) {
 	core = fake.NewClientset(objects...)
 	w := stableWorkload()
 	c := &w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0]
 	c.Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
-	s = &seen{key: vllm, stable: w}
+	s = &Snapshot{Observation: plan.Observation{Key: vllm}, StableObject: w}
 	s.Stable = plan.Workload{Name: "vllm", Replicas: 4, Size: 2, Revision: "new", Rolling: settings(0, "1", "0")}
 	s.Stable.Groups = []plan.Group{{Index: 0, Revision: "old"}}
 	return &Driver{core: core}, s, core
@@ -78,7 +78,7 @@ func TestPreview(t *testing.T) {
 	for _, tt := range []struct {
 		name, reason string
 		policy       *pb.ReleasePolicy
-		change       func(*seen)
+		change       func(*Snapshot)
 		quotas       []runtime.Object
 		warns        string
 		says         []string
@@ -89,12 +89,12 @@ func TestPreview(t *testing.T) {
 		},
 		{
 			name: "surge", reason: "LWS surges while the canary is there", policy: inBatches(pb.Style_STYLE_CANARY, "50%"),
-			change: func(s *seen) { s.Stable.Rolling = settings(0, "0", "25%") },
+			change: func(s *Snapshot) { s.Stable.Rolling = settings(0, "0", "25%") },
 			warns:  "ExtraCapacity", says: []string{"up to 3 groups (6 pods)", "2 in its canary", "1 for its own maxSurge", "nvidia.com/gpu 48"},
 		},
 		{
 			name: "saved surge", reason: "under hold the user's own is in the record", policy: inBatches(pb.Style_STYLE_CANARY, "1"),
-			change: func(s *seen) {
+			change: func(s *Snapshot) {
 				s.Stable.Rolling, s.Record = record.Hold(), &record.Record{Saved: settings(0, "1", "2")}
 			},
 			warns: "ExtraCapacity", says: []string{"up to 3 groups"},
@@ -106,7 +106,7 @@ func TestPreview(t *testing.T) {
 		{name: "partition", reason: "nothing on top", policy: inBatches(pb.Style_STYLE_PARTITION, "25%", "100%"), warns: ""},
 		{
 			name: "nothing to release", reason: "the template runs already", policy: inBatches(pb.Style_STYLE_CANARY, "100%"),
-			change: func(s *seen) { s.Stable.Revision = "old" }, warns: "",
+			change: func(s *Snapshot) { s.Stable.Revision = "old" }, warns: "",
 		},
 		{
 			name: "no batch", reason: "a canary that stays empty", policy: inBatches(pb.Style_STYLE_CANARY, "0%"), warns: "",
@@ -126,15 +126,15 @@ func TestPreview(t *testing.T) {
 		},
 		{
 			name: "one group", reason: "no small step", policy: inBatches(pb.Style_STYLE_CANARY, "100%"),
-			change: func(s *seen) { s.Stable.Replicas = 1 }, warns: "FewReplicas ExtraCapacity", says: []string{"1 group", "beside it"},
+			change: func(s *Snapshot) { s.Stable.Replicas = 1 }, warns: "FewReplicas ExtraCapacity", says: []string{"1 group", "beside it"},
 		},
 		{
 			name: "one group in place", reason: "nothing serves meanwhile", policy: inBatches(pb.Style_STYLE_PARTITION, "100%"),
-			change: func(s *seen) { s.Stable.Replicas = 1 }, warns: "FewReplicas", says: []string{"taken down", "nothing serves", "STYLE_CANARY"},
+			change: func(s *Snapshot) { s.Stable.Replicas = 1 }, warns: "FewReplicas", says: []string{"taken down", "nothing serves", "STYLE_CANARY"},
 		},
 		{
 			name: "no group", reason: "nothing to release", policy: blueGreen(false), quotas: []runtime.Object{gpuQuota("0", "0")},
-			change: func(s *seen) { s.Stable.Replicas, s.Stable.Groups = 0, nil }, warns: "FewReplicas", says: []string{"no group"},
+			change: func(s *Snapshot) { s.Stable.Replicas, s.Stable.Groups = 0, nil }, warns: "FewReplicas", says: []string{"no group"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

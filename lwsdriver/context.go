@@ -17,7 +17,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
-	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -29,7 +28,7 @@ func (d *Driver) CalculateBatchContext(ctx context.Context, req *pb.CalculateBat
 		return nil, err
 	}
 	c, s, err := d.contextOf(key, req.GetIncludeGroups())
-	if err == nil && (plan.Unread(s.Observation) || d.scalers.pending()) {
+	if err == nil && (plan.Unread(s.Observation) || d.engine.Observer.Autoscalers.Pending()) {
 		// Commands ask a driver that has just started, and once.
 		d.awaitRead(ctx, key)
 		c, s, err = d.contextOf(key, req.GetIncludeGroups())
@@ -52,14 +51,14 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 		return err
 	}
 	on := key
-	changed, stop := d.hub.subscribe(key)
+	changed, stop := d.engine.Observer.Changes.Subscribe(key)
 	defer func() { stop() }()
 	var last *pb.BatchContext
 	for {
-		if now := d.caches.named(key); now != on { // another object is the workload
+		if now := d.engine.Observer.Caches.Named(key); now != on { // another object is the workload
 			stop()
 			on = now
-			changed, stop = d.hub.subscribe(key, on)
+			changed, stop = d.engine.Observer.Changes.Subscribe(key, on)
 		}
 		c, s, err := d.contextOf(key, req.GetIncludeGroups())
 		if err != nil {
@@ -87,14 +86,14 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 }
 
 // contextOf looks at a workload and says where it stands. It writes nothing.
-func (d *Driver) contextOf(key types.NamespacedName, rows bool) (*pb.BatchContext, *seen, error) {
-	key = d.caches.named(key)
-	s, decision, err := d.look(key)
+func (d *Driver) contextOf(key types.NamespacedName, rows bool) (*pb.BatchContext, *Snapshot, error) {
+	key = d.engine.Observer.Caches.Named(key)
+	s, decision, err := d.engine.Look(key)
 	if err != nil {
 		return nil, nil, err
 	}
 	c := describe(s, decision)
-	if err := d.trouble.get(key); err != nil {
+	if err := d.engine.LastError(key); err != nil {
 		explain(c, err)
 	}
 	if rows {
@@ -115,18 +114,18 @@ func explain(c *pb.BatchContext, err error) {
 // fail says that an error is where the workload stands.
 func fail(c *pb.BatchContext, err error) {
 	c.State = pb.State_STATE_FAILED
-	c.Reason = plugin.CamelCase(result(err))
+	c.Reason = reasonCode(drivererr.Reason(err))
 	c.Message = err.Error()
 }
 
 // describe puts an observation and its decision into the contract's words.
-func describe(s *seen, decision plan.Decision) *pb.BatchContext {
+func describe(s *Snapshot, decision plan.Decision) *pb.BatchContext {
 	n := decision.Progress
-	if s.distrusted != "" {
-		decision.Message = strings.TrimPrefix(decision.Message+"; "+s.distrusted, "; ")
+	if s.Distrusted != "" {
+		decision.Message = strings.TrimPrefix(decision.Message+"; "+s.Distrusted, "; ")
 	}
 	c := &pb.BatchContext{
-		Workload: &pb.WorkloadRef{Namespace: s.key.Namespace, Name: s.key.Name, Kind: kind},
+		Workload: &pb.WorkloadRef{Namespace: s.Key.Namespace, Name: s.Key.Name, Kind: Kind},
 		State:    decision.State, Reason: decision.Reason, Message: decision.Message,
 		Replicas: int32of(s.Stable.Replicas), Size: int32of(s.Stable.Size),
 		Planned: int32of(n.Planned), Desired: int32of(n.Desired),
@@ -170,7 +169,7 @@ func describe(s *seen, decision plan.Decision) *pb.BatchContext {
 }
 
 // batchPlan is what each of the policy's batches means at today's replicas.
-func batchPlan(s *seen) []*pb.Batch {
+func batchPlan(s *Snapshot) []*pb.Batch {
 	all := make([]*pb.Batch, 0, len(s.Policy.Batches))
 	for _, q := range s.Policy.Batches {
 		all = append(all, &pb.Batch{Target: q.String(), Groups: int32of(q.Up(s.Stable.Replicas))})
@@ -179,7 +178,7 @@ func batchPlan(s *seen) []*pb.Batch {
 }
 
 // groupRows are the groups, stable ones first.
-func groupRows(s *seen) []*pb.Group {
+func groupRows(s *Snapshot) []*pb.Group {
 	update := s.Stable.Revision
 	if s.Record != nil && s.Record.Release != nil {
 		update = s.Record.Release.UpdateRevision

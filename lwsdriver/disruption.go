@@ -19,16 +19,16 @@ import (
 
 // judgeBudgets warns of PodDisruptionBudgets that do not do what people expect of them for groups, and refuses to keep
 // some beside those that select the same pods. Like quotas they are asked for once per release, and not watched.
-func (d *Driver) judgeBudgets(ctx context.Context, s *seen, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
-	list, err := d.listBudgets(ctx, s.key.Namespace)
+func (d *Driver) judgeBudgets(ctx context.Context, s *Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
+	list, err := d.listBudgets(ctx, s.Key.Namespace)
 	switch {
 	case err != nil && p.GetGroupDisruptionBudget():
 		return nil, fmt.Errorf("read the PodDisruptionBudgets of %s, beside which policy.group_disruption_budget keeps others: %w",
-			s.key.Namespace, contractError(err))
+			s.Key.Namespace, ContractError(err))
 	case err != nil:
 		return []*pb.Warning{{
 			Code: "BudgetsUnknown", Message: fmt.Sprintf("the PodDisruptionBudgets of %s could not be read, so nobody knows what they mean for %s: %v",
-				s.key.Namespace, s.key.Name, err),
+				s.Key.Namespace, s.Key.Name, err),
 		}}, nil
 	}
 	var warnings []*pb.Warning
@@ -59,19 +59,19 @@ func (d *Driver) listBudgets(ctx context.Context, namespace string) (*policyv1.P
 }
 
 // checkBudget refuses a release that is to keep budgets beside one of others that would get in their way.
-func checkBudget(s *seen, p *pb.ReleasePolicy, b *policyv1.PodDisruptionBudget) error {
+func checkBudget(s *Snapshot, p *pb.ReleasePolicy, b *policyv1.PodDisruptionBudget) error {
 	if !p.GetGroupDisruptionBudget() {
 		return nil
 	}
 	object := fmt.Sprintf("PodDisruptionBudget %s/%s", b.Namespace, b.Name)
-	if b.Name == record.BudgetName(s.key.Name, false) || b.Name == record.BudgetName(s.key.Name, true) {
+	if b.Name == record.BudgetName(s.Key.Name, false) || b.Name == record.BudgetName(s.Key.Name, true) {
 		return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
 			"%s has the name of one that the release is to keep, and is not Lockstep's: rename or delete it", object), "object", object)
 	}
 	policy, _ := record.ParsePolicy(p)
 	own := disruptable(s)
 	added := own
-	added.Name, added.Template = s.canaryName(s.Stable.Revision), canaryTemplate(s.stable, policy)
+	added.Name, added.Template = s.CanaryName(s.Stable.Revision), CanaryTemplate(s.StableObject, policy)
 	for _, w := range []disruption.Workload{own, added} {
 		if leaders, workers := w.Caught(b); leaders+workers > 0 {
 			return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT,
@@ -83,9 +83,9 @@ func checkBudget(s *seen, p *pb.ReleasePolicy, b *policyv1.PodDisruptionBudget) 
 }
 
 // disruptable is the user's workload as budgets see it.
-func disruptable(s *seen) disruption.Workload {
+func disruptable(s *Snapshot) disruption.Workload {
 	w := disruption.Workload{
-		Namespace: s.key.Namespace, Name: s.key.Name, Template: s.stable.Spec.LeaderWorkerTemplate,
+		Namespace: s.Key.Namespace, Name: s.Key.Name, Template: s.StableObject.Spec.LeaderWorkerTemplate,
 		Groups: s.Stable.Replicas, Size: s.Stable.Size,
 		MaxUnavailable: plan.Tolerated(plan.NewRecord(s.Observation).Saved, s.Stable.Replicas),
 	}

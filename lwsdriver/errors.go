@@ -17,18 +17,18 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// errBehind: a write succeeded but its event has not come; the watch is slow or broken.
-var errBehind = errors.New("the API server's watch is behind its writes")
+// ErrBehind: a write succeeded but its event has not come; the watch is slow or broken.
+var ErrBehind = errors.New("the API server's watch is behind its writes")
 
-// errChanged: what a patch is based on changed in the meantime.
-var errChanged = errors.New("somebody else changed the object at the same time")
+// ErrChanged: what a patch is based on changed in the meantime.
+var ErrChanged = errors.New("somebody else changed the object at the same time")
 
 // lacksPermission is how the API server words that the driver may not do something. It answers 403 for what webhooks,
 // admission policies and quotas refuse as well; no permission would change that.
 var lacksPermission = regexp.MustCompile(`forbidden: User ".*" cannot `)
 
-// contractError turns whatever stopped an RPC into an error of the contract. What has a reason already keeps it.
-func contractError(err error) error {
+// ContractError turns whatever stopped a call into an error of the contract. What has a reason already keeps it.
+func ContractError(err error) error {
 	if err == nil || drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
 		return err
 	}
@@ -44,9 +44,9 @@ func contractError(err error) error {
 func reasonOf(err error) pb.ErrorReason {
 	var network net.Error
 	switch {
-	case errors.Is(err, errBehind):
+	case errors.Is(err, ErrBehind):
 		return pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE
-	case errors.Is(err, errChanged):
+	case errors.Is(err, ErrChanged):
 		return pb.ErrorReason_ERROR_REASON_CONFLICT
 	case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err) && lacksPermission.MatchString(err.Error()):
 		return pb.ErrorReason_ERROR_REASON_FORBIDDEN

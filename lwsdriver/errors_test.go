@@ -47,7 +47,7 @@ func TestContractError(t *testing.T) {
 		{"etcd has no leader", apierrors.NewInternalError(errors.New("no leader")), pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
 		{"nobody listens", &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
 		{"connection cut", io.ErrUnexpectedEOF, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
-		{"caches behind", errBehind, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
+		{"caches behind", ErrBehind, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
 		{"caller's deadline", context.DeadlineExceeded, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
 		{"name taken", apierrors.NewAlreadyExists(gr, "vllm"), pb.ErrorReason_ERROR_REASON_NAME_TAKEN},
 		{"anything else", errors.New("?"), pb.ErrorReason_ERROR_REASON_INTERNAL},
@@ -57,12 +57,12 @@ func TestContractError(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := drivererr.Reason(contractError(fmt.Errorf("patch vllm: %w", tt.err))); got != tt.want {
+			if got := drivererr.Reason(ContractError(fmt.Errorf("patch vllm: %w", tt.err))); got != tt.want {
 				t.Errorf("reason %s, want %s", got, tt.want)
 			}
 		})
 	}
-	if contractError(nil) != nil {
+	if ContractError(nil) != nil {
 		t.Error("no error became one")
 	}
 }
@@ -76,7 +76,7 @@ func answer403(message string) error {
 
 // What the API server objects to is told in its own words.
 func TestRefusalKeepsItsWords(t *testing.T) {
-	says(t, contractError(fmt.Errorf("patch vllm: %w", answer403("exceeded quota: gpus"))), "patch vllm", "exceeded quota: gpus")
+	says(t, ContractError(fmt.Errorf("patch vllm: %w", answer403("exceeded quota: gpus"))), "patch vllm", "exceeded quota: gpus")
 }
 
 func TestKeyLocks(t *testing.T) {
@@ -107,10 +107,10 @@ func TestKeyLocks(t *testing.T) {
 }
 
 func TestHubMergesSignals(t *testing.T) {
-	var h hub
-	ch, stop := h.subscribe(vllm)
-	h.notify(vllm)
-	h.notify(vllm)
+	var h Broadcaster
+	ch, stop := h.Subscribe(vllm)
+	h.Notify(vllm)
+	h.Notify(vllm)
 	<-ch
 	select {
 	case <-ch:
@@ -118,7 +118,7 @@ func TestHubMergesSignals(t *testing.T) {
 	default:
 	}
 	stop()
-	h.notify(vllm)
+	h.Notify(vllm)
 	if len(h.waiters) != 0 {
 		t.Error("waiters are kept after they stopped")
 	}

@@ -15,24 +15,25 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// announcer tells people, as events on the user's workload, when a release enters a state that they care about.
-type announcer struct {
+// eventRecorder records Kubernetes events on the user's workload when its release enters a state worth one.
+type eventRecorder struct {
 	broadcaster events.EventBroadcaster
 	recorder    events.EventRecorder
 	log         *slog.Logger
 
 	mu   sync.Mutex
-	last map[types.NamespacedName]announced
+	last map[types.NamespacedName]lastEvent
 }
 
-// announced is what was last told of a workload; the same again is not news.
-type announced struct {
+// lastEvent is what the last event on a workload was about; the same again is not recorded.
+type lastEvent struct {
 	uid      types.UID
 	release  string
 	revision string
@@ -40,12 +41,12 @@ type announced struct {
 	state    pb.State
 }
 
-func newAnnouncer(core kubernetes.Interface, log *slog.Logger) *announcer {
+func newEventRecorder(core kubernetes.Interface, log *slog.Logger) *eventRecorder {
 	b := events.NewBroadcaster(&events.EventSinkImpl{Interface: core.EventsV1()})
-	return &announcer{
+	return &eventRecorder{
 		broadcaster: b, log: log,
 		recorder: b.NewRecorder(scheme.Scheme, "lockstep"),
-		last:     map[types.NamespacedName]announced{},
+		last:     map[types.NamespacedName]lastEvent{},
 	}
 }
 
@@ -55,21 +56,21 @@ const maxNote = 1024
 // lastEvents is how long events that are on their way when the driver ends may take. The broadcaster can't be asked.
 const lastEvents = 200 * time.Millisecond
 
-func (a *announcer) run(ctx context.Context) {
+func (r *eventRecorder) run(ctx context.Context) {
 	recording, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	if err := a.broadcaster.StartRecordingToSinkWithContext(recording); err != nil {
-		a.log.Warn("events will be missing", slog.Any("error", err))
+	if err := r.broadcaster.StartRecordingToSinkWithContext(recording); err != nil {
+		r.log.Warn("events will be missing", slog.Any("error", err))
 	}
 	<-ctx.Done()
 	grace, stop := context.WithTimeout(recording, lastEvents)
 	defer stop()
 	<-grace.Done()
-	a.broadcaster.Shutdown()
+	r.broadcaster.Shutdown()
 }
 
-// news are the states worth an event; the value is its reason. Others are steps on the way to one of them.
-var news = map[pb.State]string{
+// eventReasons are the states worth an event, with its reason. Others are steps on the way to one of them.
+var eventReasons = map[pb.State]string{
 	pb.State_STATE_HOLDING:            "ReleasePrepared",
 	pb.State_STATE_READY:              "BatchReady",
 	pb.State_STATE_PROMOTING:          "Promoting",
@@ -80,24 +81,25 @@ var news = map[pb.State]string{
 	pb.State_STATE_NOTHING_TO_RELEASE: "NothingToRelease",
 }
 
-// announce tells of a decision if its state is news. The first look at a workload that is not being released, after
-// the driver started, is none; nor is one at a time when nobody can tell yet how the requests stand.
-func (d *Driver) announce(s *seen, decision plan.Decision) {
+// announce records an event about a decision whose state is another one than before. The first decision about a workload
+// that is not being released, after the driver started, gets none; nor does one that was made before the caches of routes
+// and autoscalers were filled.
+func (e *Engine) announce(s *Snapshot, decision plan.Decision) {
 	if s.Record == nil || s.Record.Release == nil || decision.Reason == traffic.ReasonNotSynced ||
 		decision.Reason == plan.ReasonAutoscalersNotSynced {
 		return
 	}
-	now := announced{
-		uid: s.stable.UID, release: s.Record.Release.ID, revision: s.Record.Release.UpdateRevision, state: decision.State,
+	now := lastEvent{
+		uid: s.StableObject.UID, release: s.Record.Release.ID, revision: s.Record.Release.UpdateRevision, state: decision.State,
 	}
 	if t := s.Target(); t != nil {
 		now.target = t.Groups
 	}
-	if before, first := d.events.exchange(s.key, now); before == now || (first && !plan.InFlight(s.Observation)) {
+	if before, first := e.events.exchange(s.Key, now); before == now || (first && !plan.InFlight(s.Observation)) {
 		return
 	}
-	d.metrics.entered(decision.State)
-	reason, ok := news[decision.State]
+	e.metrics.entered(decision.State)
+	reason, ok := eventReasons[decision.State]
 	if !ok {
 		return
 	}
@@ -105,22 +107,57 @@ func (d *Driver) announce(s *seen, decision plan.Decision) {
 	if decision.State == pb.State_STATE_FAILED {
 		kind = corev1.EventTypeWarning
 	}
-	note := shorten(fmt.Sprintf("release %s: %s", s.Record.Release.ID, decision.Message), maxNote)
-	d.events.recorder.Eventf(reference(s.stable), nil, kind, reason, "Release", "%s", note)
+	note := Shorten(fmt.Sprintf("release %s: %s", s.Record.Release.ID, decision.Message), maxNote)
+	e.events.recorder.Eventf(reference(s.StableObject), nil, kind, reason, "Release", "%s", note)
 }
 
-// forget drops what was told of a workload that is gone.
-func (a *announcer) forget(key types.NamespacedName) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.last, key)
+// forget drops what is remembered of a workload that no longer exists.
+func (r *eventRecorder) forget(key types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.last, key)
 }
 
 // exchange remembers now and returns what was remembered before.
-func (a *announcer) exchange(key types.NamespacedName, now announced) (before announced, first bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	before, ok := a.last[key]
-	a.last[key] = now
+func (r *eventRecorder) exchange(key types.NamespacedName, now lastEvent) (before lastEvent, first bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, ok := r.last[key]
+	r.last[key] = now
 	return before, !ok
+}
+
+// tellAdoption records the event of a hand-over, on the object that is the workload from now on.
+func (e *Engine) tellAdoption(s *Snapshot, action plan.Action) {
+	a, ok := action.(plan.HandOver)
+	if !ok || s.AddedObjects[a.Name] == nil {
+		return
+	}
+	w, r := s.AddedObjects[a.Name], a.Record.Release
+	e.events.exchange(KeyOf(w), lastEvent{uid: w.UID, release: r.ID, revision: r.UpdateRevision, state: pb.State_STATE_PROMOTING})
+	e.events.recorder.Eventf(reference(w), nil, corev1.EventTypeNormal, "Adopted", "Release",
+		"release %s: %s serves in place of %s, which goes; requests may go on to name %s", r.ID, a.Name, s.Key.Name, a.Record.Workload)
+}
+
+// tellAutoscaler records an event about a change of an autoscaler, on the workload.
+func (e *Engine) tellAutoscaler(s *Snapshot, action plan.Action) {
+	if s.StableObject == nil {
+		return
+	}
+	switch a := action.(type) {
+	case plan.HoldAutoscaler:
+		e.events.recorder.Eventf(reference(s.StableObject), nil, corev1.EventTypeNormal, "AutoscalerHeld", "Release",
+			"%s %s is held until the release is over", a.Kind, a.Name)
+	case plan.ReleaseAutoscaler:
+		e.events.recorder.Eventf(reference(s.StableObject), nil, corev1.EventTypeNormal, "AutoscalerReleased", "Release",
+			"%s %s scales again as its user set it", a.Kind, a.Name)
+	}
+}
+
+// reference is how events name a workload; the cache holds objects without their kind.
+func reference(w *lws.LeaderWorkerSet) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: lws.GroupVersion.String(), Kind: "LeaderWorkerSet",
+		Namespace: w.Namespace, Name: w.Name, UID: w.UID, ResourceVersion: w.ResourceVersion,
+	}
 }

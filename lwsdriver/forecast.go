@@ -7,19 +7,17 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -56,7 +54,7 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 	}
 	r.Blockers, r.Warnings = slices.Concat(refused, r.GetBlockers()), warnings
 	r.Findings = preflight.Untold(d.nearby(ctx, s, policyOf(req)), slices.Concat(r.Blockers, r.Warnings)...)
-	if startup, groups := d.caches.groups.startup(key, s.Stable.Replicas); req.GetStartup().AsDuration() == 0 && startup > 0 {
+	if startup, groups := d.engine.Observer.Caches.Groups.Startup(key, s.Stable.Replicas); req.GetStartup().AsDuration() == 0 && startup > 0 {
 		r.StartupGroups = int32(groups) //nolint:gosec // a number of groups
 	}
 	return r, nil
@@ -82,43 +80,43 @@ func checkPlan(req *pb.PlanRequest) error {
 }
 
 // forecastInput is what the forecast depends on, and warnings about what of it is not known.
-func (d *Driver) forecastInput(ctx context.Context, s *seen, req *pb.PlanRequest) (simulate.Input, []*pb.Warning) {
+func (d *Driver) forecastInput(ctx context.Context, s *Snapshot, req *pb.PlanRequest) (simulate.Input, []*pb.Warning) {
 	var warnings []*pb.Warning
 	policy, _ := record.ParsePolicy(req.GetPolicy())
 	in := simulate.Input{
 		Replicas: s.Stable.Replicas, Rolling: plan.NewRecord(s.Observation).Saved, Policy: policy,
-		New: s.stable.Spec.LeaderWorkerTemplate, Old: s.stable.Spec.LeaderWorkerTemplate,
+		New: s.StableObject.Spec.LeaderWorkerTemplate, Old: s.StableObject.Spec.LeaderWorkerTemplate,
 		Startup: req.GetStartup().AsDuration(), StatefulSetMaxUnavailable: req.GetStatefulSetMaxUnavailable(), Frames: req.GetIncludeFrames(),
 	}
 	if in.Startup == 0 {
-		in.Startup, _ = d.caches.groups.startup(s.key, s.Stable.Replicas)
+		in.Startup, _ = d.engine.Observer.Caches.Groups.Startup(s.Key, s.Stable.Replicas)
 	}
 	if in.Startup == 0 && in.Replicas > 0 {
 		warnings = append(warnings, &pb.Warning{Code: "StartupUnknown", Message: fmt.Sprintf(
-			"no group of %s has become ready yet, so nobody knows how long one takes: give a start-up time", s.key)})
+			"no group of %s has become ready yet, so nobody knows how long one takes: give a start-up time", s.Key)})
 	}
 	if plan.NothingWaits(s.Observation) {
 		return in, append(warnings, &pb.Warning{Code: "NothingToRelease", Message: fmt.Sprintf(
-			"the groups of %s run its template already: this is what the release of another one would do", s.key)})
+			"the groups of %s run its template already: this is what the release of another one would do", s.Key)})
 	}
 	old, err := d.runningTemplate(ctx, s)
 	if old == nil {
 		return in, append(warnings, &pb.Warning{Code: "StableTemplateUnknown", Message: fmt.Sprintf(
-			"what the groups of %s run now could not be read, so they are taken to request what the new ones do: %v", s.key, err)})
+			"what the groups of %s run now could not be read, so they are taken to request what the new ones do: %v", s.Key, err)})
 	}
 	in.Old = *old
 	return in, warnings
 }
 
 // runningTemplate is what the groups run now. Nil: it can't be told, with the reason.
-func (d *Driver) runningTemplate(ctx context.Context, s *seen) (*lws.LeaderWorkerTemplate, error) {
+func (d *Driver) runningTemplate(ctx context.Context, s *Snapshot) (*lws.LeaderWorkerTemplate, error) {
 	now := s.StableRevisions()
 	if len(now) != 1 {
 		return nil, fmt.Errorf("they are at %d revisions", len(now))
 	}
 	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
 	defer cancel()
-	t, err := d.applier.template(ctx, s, now[0])
+	t, err := d.engine.Applier.Template(ctx, s, now[0])
 	if err != nil {
 		return nil, err
 	}
@@ -126,13 +124,13 @@ func (d *Driver) runningTemplate(ctx context.Context, s *seen) (*lws.LeaderWorke
 }
 
 // obstacles are what Initialize would refuse, and what it would warn of. An error is one that says nothing about the release.
-func (d *Driver) obstacles(ctx context.Context, s *seen, p *pb.ReleasePolicy) (blockers, warnings []*pb.Warning, err error) {
+func (d *Driver) obstacles(ctx context.Context, s *Snapshot, p *pb.ReleasePolicy) (blockers, warnings []*pb.Warning, err error) {
 	begin := plan.Begin{Policy: p}
 	warnings = begin.Warnings(s.Observation)
 	costs, errCosts := d.costs(ctx, s, p)
 	warnings = append(warnings, costs...)
 	for _, err := range append(begin.Obstacles(s.Observation), d.checkTraffic(ctx, s, p), errCosts) {
-		err = contractError(err)
+		err = ContractError(err)
 		switch status.Code(err) {
 		case codes.OK:
 		case codes.Unavailable, codes.Aborted, codes.Internal:
@@ -146,51 +144,5 @@ func (d *Driver) obstacles(ctx context.Context, s *seen, p *pb.ReleasePolicy) (b
 
 // reasonCode is a reason as warnings spell theirs: "QuotaExceeded".
 func reasonCode(r pb.ErrorReason) string {
-	var b strings.Builder
-	for _, word := range strings.Split(strings.TrimPrefix(r.String(), "ERROR_REASON_"), "_") {
-		b.WriteString(word[:1] + strings.ToLower(word[1:]))
-	}
-	return b.String()
-}
-
-// startup is how long groups of a workload took from the creation of their first pod until all were ready: the median, so
-// that one that a node kept waiting does not speak for all, and of how many groups. Zero: none is ready.
-func (g *groups) startup(set types.NamespacedName, replicas int) (time.Duration, int) {
-	var all []time.Duration
-	for i := range replicas {
-		if took := g.started(set, strconv.Itoa(i)); took > 0 {
-			all = append(all, took)
-		}
-	}
-	if len(all) == 0 {
-		return 0, 0
-	}
-	slices.Sort(all)
-	return all[(len(all)-1)/2], len(all)
-}
-
-// started is how long one group took. Zero: it is not ready, or there is none.
-func (g *groups) started(set types.NamespacedName, label string) time.Duration {
-	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(set, label))
-	if err != nil {
-		return 0
-	}
-	var created, ready time.Time
-	for _, obj := range objs {
-		pod, ok := obj.(*podView)
-		if !ok || !pod.ready {
-			return 0
-		}
-		if at := pod.CreationTimestamp.Time; created.IsZero() || at.Before(created) {
-			created = at
-		}
-		if pod.since.After(ready) {
-			ready = pod.since
-		}
-	}
-	if len(objs) == 0 {
-		return 0
-	}
-	// The API's times are whole seconds.
-	return max(ready.Sub(created), time.Second)
+	return plugin.CamelCase(strings.TrimPrefix(r.String(), "ERROR_REASON_"))
 }

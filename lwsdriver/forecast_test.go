@@ -50,16 +50,16 @@ func memberPod(group, worker int, ready time.Duration) *corev1.Pod {
 // Start-up is that of whole groups, their slowest pod, and what one group waited for does not speak for all.
 func TestStartupMeasured(t *testing.T) {
 	b := newBed(t, inPhase(t, record.Promoted))
-	defer b.queue.ShutDown()
-	defer b.events.broadcaster.Shutdown()
-	if took, n := b.caches.groups.startup(vllm, 4); took != 0 || n != 0 {
+	defer b.engine.queue.ShutDown()
+	defer b.engine.events.broadcaster.Shutdown()
+	if took, n := b.engine.Observer.Caches.Groups.Startup(vllm, 4); took != 0 || n != 0 {
 		t.Errorf("%s of %d groups, and there is none", took, n)
 	}
 	for group, ready := range [][2]time.Duration{{time.Minute, 90 * time.Second}, {time.Minute, time.Minute}, {10 * time.Minute, time.Hour}, {time.Minute, 0}} {
 		b.showPod(memberPod(group, 0, ready[0]))
 		b.showPod(memberPod(group, 1, ready[1]))
 	}
-	if took, n := b.caches.groups.startup(vllm, 4); took != 90*time.Second || n != 3 {
+	if took, n := b.engine.Observer.Caches.Groups.Startup(vllm, 4); took != 90*time.Second || n != 3 {
 		t.Errorf("%s of %d groups, want 1m30s, the median of the 3 that are whole", took, n)
 	}
 	s := b.look()
@@ -82,7 +82,7 @@ func TestObstacles(t *testing.T) {
 		name, reason     string
 		policy           *pb.ReleasePolicy
 		quota            bool
-		change           func(*seen)
+		change           func(*Snapshot)
 		blocks, warnings string
 	}{
 		{name: "canary", reason: "what it costs", policy: inBatches(pb.Style_STYLE_CANARY, "25%"), warnings: "ExtraCapacity"},
@@ -91,14 +91,14 @@ func TestObstacles(t *testing.T) {
 		{name: "forced", reason: "unless forced", policy: blueGreen(true), quota: true, warnings: "ExtraCapacity QuotaExceeded"},
 		{
 			name: "in flight", reason: "another release", policy: inBatches(pb.Style_STYLE_PARTITION, "1"),
-			change: func(s *seen) {
+			change: func(s *Snapshot) {
 				s.Record = &record.Record{Release: &record.Release{ID: "r1", Phase: record.Progressing}}
 			},
 			blocks: "ReleaseInProgress",
 		},
 		{
 			name: "mixed", reason: "and more than one obstacle", policy: inBatches(pb.Style_STYLE_PARTITION, "1"),
-			change: func(s *seen) {
+			change: func(s *Snapshot) {
 				s.Stable.Groups = append(s.Stable.Groups, s.Stable.Groups[0])
 				s.Stable.Groups[1].Revision, s.Identity.UnnumberedGroup = "older", "x7f"
 			},
@@ -106,7 +106,7 @@ func TestObstacles(t *testing.T) {
 		},
 		{
 			name: "nothing", reason: "costs are said although nothing waits", policy: inBatches(pb.Style_STYLE_CANARY, "100%"),
-			change: func(s *seen) { s.Stable.Revision = "old" }, warnings: "ExtraCapacity",
+			change: func(s *Snapshot) { s.Stable.Revision = "old" }, warnings: "ExtraCapacity",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -115,10 +115,10 @@ func TestObstacles(t *testing.T) {
 				objects = append(objects, gpuQuota("100", "64"))
 			}
 			b := newBedOn(t, fake.NewClientset(objects...), noRoutes())
-			defer b.queue.ShutDown()
-			defer b.events.broadcaster.Shutdown()
+			defer b.engine.queue.ShutDown()
+			defer b.engine.events.broadcaster.Shutdown()
 			_, s, _ := aboutToRelease()
-			s.Added, s.added = nil, nil
+			s.Added, s.AddedObjects = nil, nil
 			if tt.change != nil {
 				tt.change(s)
 			}
@@ -138,8 +138,8 @@ func TestObstacles(t *testing.T) {
 
 func TestObstaclesUnknown(t *testing.T) {
 	b := newBedOn(t, fake.NewClientset(), noRoutes())
-	defer b.queue.ShutDown()
-	defer b.events.broadcaster.Shutdown()
+	defer b.engine.queue.ShutDown()
+	defer b.engine.events.broadcaster.Shutdown()
 	b.core.PrependReactor("list", "resourcequotas", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("boom")
 	})

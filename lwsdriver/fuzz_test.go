@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -121,10 +122,10 @@ func FuzzRequests(f *testing.F) {
 	}
 	// Nothing is written: what comes after the checks is looked at by itself, and no call waits for it.
 	b := newBed(f, inPhase(f, record.Progressing))
-	b.locks.readOnly = true
+	b.engine.locks.readOnly = true
 	b.run()
 	b.eventually("the driver serves", b.Synced)
-	var states []*seen
+	var states []*Snapshot
 	for _, phase := range []record.Phase{
 		record.Progressing, record.Promoting, record.Promoted, record.Returning, record.RollingBack, record.Nothing,
 	} {
@@ -132,7 +133,7 @@ func FuzzRequests(f *testing.F) {
 		with := newBed(f, inPhase(f, phase)).look()
 		with.Policy, _ = record.ParsePolicy(routed)
 		setup := setupOf(with, *with.Policy.Traffic)
-		with.setup = &setup
+		with.Setup = &setup
 		states = append(states, with)
 	}
 
@@ -212,7 +213,7 @@ func checkError(t *testing.T, r rpc, err error) {
 }
 
 // checkRecorded: what is written is read again as it was meant.
-func checkRecorded(t *testing.T, r rpc, s *seen, action plan.Action) {
+func checkRecorded(t *testing.T, r rpc, s *Snapshot, action plan.Action) {
 	t.Helper()
 	switch a := action.(type) {
 	case plan.SetStable:
@@ -233,7 +234,7 @@ func checkRecorded(t *testing.T, r rpc, s *seen, action plan.Action) {
 // FuzzTrafficAnnotation: the annotation on a canary is read as it was written, or reported.
 func FuzzTrafficAnnotation(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value string) {
-		w := &workload{}
+		w := &lws.LeaderWorkerSet{}
 		w.Annotations = map[string]string{record.TrafficAnnotation: value}
 		policy, drain, err := trafficPolicyOn(w)
 		if err != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 )
 
-// groups keeps each workload's groups as they follow from its pods. A pod event marks its group; only marked groups
+// Groups keeps each workload's groups as they follow from its pods. A pod event marks its group; only marked groups
 // are computed again, when somebody looks. So a look costs by what changed, and little at a thousand groups.
-type groups struct {
+type Groups struct {
 	pods cache.Indexer // by podGroupIndex
 
 	mu   sync.Mutex
@@ -59,23 +59,24 @@ func podGroupKey(set types.NamespacedName, group string) string {
 }
 
 func indexPodByGroup(obj any) ([]string, error) {
-	v, ok := obj.(*podView)
+	v, ok := obj.(*Pod)
 	if !ok || !v.inGroup() {
 		return nil, nil
 	}
-	return []string{podGroupKey(v.setKey(), v.group)}, nil
+	return []string{podGroupKey(v.Workload(), v.Group)}, nil
 }
 
-// inGroup says whether the pod is part of a group. One that somebody gave LWS's name label, for whatever purpose of
+// inGroup reports whether the pod is part of a group. One that somebody gave LWS's name label, for whatever purpose of
 // theirs, is not.
-func (v *podView) inGroup() bool { return v.group != "" }
+func (v *Pod) inGroup() bool { return v.Group != "" }
 
-func (v *podView) setKey() types.NamespacedName {
+// Workload returns the key of the LeaderWorkerSet that the pod belongs to.
+func (v *Pod) Workload() types.NamespacedName {
 	return types.NamespacedName{Namespace: v.Namespace, Name: v.set}
 }
 
-// mark notes that a pod of the group changed.
-func (g *groups) mark(set types.NamespacedName, group string) {
+// Invalidate notes that a pod of the group changed, so that it is computed again.
+func (g *Groups) Invalidate(set types.NamespacedName, group string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.sets == nil {
@@ -94,8 +95,8 @@ func (g *groups) mark(set types.NamespacedName, group string) {
 	e.dirty, s.last = true, nil
 }
 
-// restarted notes that the driver has restarted a group, to bring it to another revision than this one.
-func (g *groups) restarted(set types.NamespacedName, group, revision string) {
+// CountRestart notes that the driver has restarted a group to get it off this revision.
+func (g *Groups) CountRestart(set types.NamespacedName, group, revision string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if s := g.sets[set]; s != nil && s.entries[group] != nil {
@@ -105,7 +106,7 @@ func (g *groups) restarted(set types.NamespacedName, group, revision string) {
 }
 
 // forget drops what is remembered of a workload that is gone. Groups whose pods are still there stay until those go.
-func (g *groups) forget(set types.NamespacedName) {
+func (g *Groups) forget(set types.NamespacedName) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := g.sets[set]
@@ -130,7 +131,7 @@ func (g *groups) forget(set types.NamespacedName) {
 // of returns a workload's groups by index: those that exist, and a placeholder for each of the wanted ones that does
 // not. A group that has been ready for minReady by now is remembered as having been ready once. The answer is shared
 // and must not be modified.
-func (g *groups) of(set types.NamespacedName, replicas, size int, now time.Time, minReady time.Duration) []plan.Group {
+func (g *Groups) of(set types.NamespacedName, replicas, size int, now time.Time, minReady time.Duration) []plan.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := g.sets[set]
@@ -179,7 +180,7 @@ func (g *groups) of(set types.NamespacedName, replicas, size int, now time.Time,
 
 // unnumbered is the group-index label of a group of the workload that LWS does not number, as of the last look. Empty:
 // there is none.
-func (g *groups) unnumbered(set types.NamespacedName) string {
+func (g *Groups) unnumbered(set types.NamespacedName) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if s := g.sets[set]; s != nil {
@@ -232,7 +233,7 @@ func missing(set string, index, size int) plan.Group {
 }
 
 // recompute derives a group from its pods.
-func (g *groups) recompute(set types.NamespacedName, label string, e *groupEntry) {
+func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry) {
 	e.dirty = false
 	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(set, label))
 	if err != nil || len(objs) == 0 {
@@ -240,12 +241,12 @@ func (g *groups) recompute(set types.NamespacedName, label string, e *groupEntry
 		return
 	}
 	next := plan.Group{Index: groupIndex(label), Leader: set.Name + "-" + label}
-	var leader *podView
+	var leader *Pod
 	size, ready := 0, 0
 	agree := true
 	var since, broken time.Time
 	for _, obj := range objs {
-		pod, ok := obj.(*podView)
+		pod, ok := obj.(*Pod)
 		if !ok {
 			continue
 		}
@@ -261,13 +262,13 @@ func (g *groups) recompute(set types.NamespacedName, label string, e *groupEntry
 		} else if broken.IsZero() || pod.since.Before(broken) {
 			broken = pod.since
 		}
-		agree = agree && pod.revision == objs[0].(*podView).revision //nolint:forcetypeassert // the transform's type
+		agree = agree && pod.Revision == objs[0].(*Pod).Revision //nolint:forcetypeassert // the transform's type
 	}
 	next.ReadyPods = ready
 	next.ReadySince = since
 	if leader != nil {
-		next.Revision, next.Leader, next.Serving = leader.revision, leader.Name, leader.serving
-		next.Terminating = leader.terminating
+		next.Revision, next.Leader, next.Serving = leader.Revision, leader.Name, leader.Serving
+		next.Terminating = leader.Terminating
 	}
 	next.Marks = marksOf(objs, next.Revision)
 	e.exists, e.size, e.group, e.broken = true, size, next, broken
@@ -297,7 +298,7 @@ func groupIndex(label string) int {
 
 // obstacle names the pod that keeps the group from being ready: the leader first, since workers may wait for it, then
 // the one with the lowest name. All empty: every pod that exists is ready.
-func obstacle(objs []any, leader *podView, agree bool) (pod, reason, message string) {
+func obstacle(objs []any, leader *Pod, agree bool) (pod, reason, message string) {
 	if leader == nil {
 		return "", "LeaderMissing", "the leader pod has not been created yet"
 	}
@@ -305,7 +306,7 @@ func obstacle(objs []any, leader *podView, agree bool) (pod, reason, message str
 	if leader.ready {
 		worst = nil
 		for _, obj := range objs {
-			p, ok := obj.(*podView)
+			p, ok := obj.(*Pod)
 			if ok && !p.ready && (worst == nil || p.Name < worst.Name) {
 				worst = p
 			}
@@ -318,4 +319,46 @@ func obstacle(objs []any, leader *podView, agree bool) (pod, reason, message str
 		return leader.Name, "MixedRevisions", "its pods are at different revisions; the group is being replaced"
 	}
 	return "", "", ""
+}
+
+// Startup returns how long groups of a workload took from the creation of their first pod until all were ready: the median, so
+// that one that a node kept waiting does not speak for all, and of how many groups. Zero: none is ready.
+func (g *Groups) Startup(set types.NamespacedName, replicas int) (time.Duration, int) {
+	var all []time.Duration
+	for i := range replicas {
+		if took := g.started(set, strconv.Itoa(i)); took > 0 {
+			all = append(all, took)
+		}
+	}
+	if len(all) == 0 {
+		return 0, 0
+	}
+	slices.Sort(all)
+	return all[(len(all)-1)/2], len(all)
+}
+
+// started is how long one group took. Zero: it is not ready, or there is none.
+func (g *Groups) started(set types.NamespacedName, label string) time.Duration {
+	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(set, label))
+	if err != nil {
+		return 0
+	}
+	var created, ready time.Time
+	for _, obj := range objs {
+		pod, ok := obj.(*Pod)
+		if !ok || !pod.ready {
+			return 0
+		}
+		if at := pod.CreationTimestamp.Time; created.IsZero() || at.Before(created) {
+			created = at
+		}
+		if pod.since.After(ready) {
+			ready = pod.since
+		}
+	}
+	if len(objs) == 0 {
+		return 0
+	}
+	// The API's times are whole seconds.
+	return max(ready.Sub(created), time.Second)
 }

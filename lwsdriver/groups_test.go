@@ -23,7 +23,7 @@ var vllm = types.NamespacedName{Namespace: "default", Name: "vllm"}
 // groupBed feeds pods to groups as the informer would.
 type groupBed struct {
 	t *testing.T
-	groups
+	Groups
 }
 
 func newGroupBed(t *testing.T) *groupBed {
@@ -39,7 +39,7 @@ func (b *groupBed) put(p *corev1.Pod) {
 	if err := b.pods.Update(v); err != nil {
 		b.t.Fatal(err)
 	}
-	b.mark(v.setKey(), v.group)
+	b.Invalidate(v.Workload(), v.Group)
 }
 
 func (b *groupBed) drop(p *corev1.Pod) {
@@ -48,7 +48,7 @@ func (b *groupBed) drop(p *corev1.Pod) {
 	if err := b.pods.Delete(v); err != nil {
 		b.t.Fatal(err)
 	}
-	b.mark(v.setKey(), v.group)
+	b.Invalidate(v.Workload(), v.Group)
 }
 
 // group1 is group 1 of two, as seen after a while, for a workload whose spec says size 9: the pods say 3.

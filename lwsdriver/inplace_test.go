@@ -57,7 +57,7 @@ func TestSetupInPlace(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newBed(t, routedInPlace(t, tc.change))
 			b.showGroups("old", "old", "new", "new")
-			got := b.look().setup
+			got := b.look().Setup
 			if got == nil || !got.InPlace() {
 				t.Fatalf("%s setup %+v", tc.reason, got)
 			}
@@ -85,23 +85,23 @@ func TestPolicyInPlaceOutlivesRecord(t *testing.T) {
 	}
 	b.cache(unrecorded())
 	s := b.look()
-	if s.setup == nil || s.setup.Policy.StableService != "vllm" || !s.setup.InPlace() {
-		t.Errorf("the record is removed: setup %+v", s.setup)
+	if s.Setup == nil || s.Setup.Policy.StableService != "vllm" || !s.Setup.InPlace() {
+		t.Errorf("the record is removed: setup %+v", s.Setup)
 	}
 	if d := plan.Requests(s.Observation); !cmp.Equal(d, traffic.Desired{}) {
 		t.Errorf("requests without a record: %+v", d)
 	}
-	if kept := b.observer.policyOf(vllm); kept == nil || kept.of != "stable" {
+	if kept := b.engine.Observer.policyOf(vllm); kept == nil || kept.of != "stable" {
 		t.Errorf("kept for a workload that goes: %+v", kept)
 	}
 	b.cache(inPhase(t, record.Progressing))
-	if b.look(); b.observer.policyOf(vllm) != nil {
+	if b.look(); b.engine.Observer.policyOf(vllm) != nil {
 		t.Error("the policy of an earlier release is kept beside the next")
 	}
 
 	another := newBed(t, unrecorded())
-	if s := another.look(); s.setup != nil {
-		t.Errorf("a driver that never saw it: %+v", s.setup)
+	if s := another.look(); s.Setup != nil {
+		t.Errorf("a driver that never saw it: %+v", s.Setup)
 	}
 }
 
@@ -119,25 +119,25 @@ func TestOrphansGiveBackInPlace(t *testing.T) {
 	if err := b.sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), "default", "vllm"); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.caches.workloads.GetIndexer().Delete(stable); err != nil {
+	if err := b.engine.Observer.Caches.Workloads.GetIndexer().Delete(stable); err != nil {
 		t.Fatal(err)
 	}
 	// What its deletion does: what is needed to give back is not forgotten before.
-	b.gone(vllm)
+	b.engine.Observer.deleted(vllm)
 	b.run()
-	b.queue.Add(vllm)
+	b.engine.queue.Add(vllm)
 	b.mustGiveBack()
-	b.eventually("the policy is forgotten", func() bool { return b.observer.policyOf(vllm) == nil })
+	b.eventually("the policy is forgotten", func() bool { return b.engine.Observer.policyOf(vllm) == nil })
 }
 
 // A driver that only looks gives nothing back, and keeps nothing of it.
 func TestPolicyInPlaceIsForgotten(t *testing.T) {
 	b := newBed(t, routedInPlace(t, unchanged))
-	b.locks.readOnly = true
-	if b.look(); b.observer.policyOf(vllm) == nil {
+	b.engine.locks.readOnly = true
+	if b.look(); b.engine.Observer.policyOf(vllm) == nil {
 		t.Fatal("the policy is not kept")
 	}
-	if b.gone(vllm); b.observer.policyOf(vllm) != nil {
+	if b.engine.Observer.deleted(vllm); b.engine.Observer.policyOf(vllm) != nil {
 		t.Error("the policy of a workload that is gone is kept for ever")
 	}
 }

@@ -34,9 +34,9 @@ func indexKnown(obj any) ([]string, error) {
 
 // otherNames are the names that hosts know a workload by, but its own; the lasting one comes first. The label alone is not
 // trusted, since manifests are copied with all their labels: the record says so, too, and is the workload's own.
-func otherNames(w *workload) []string {
+func otherNames(w *lws.LeaderWorkerSet) []string {
 	label := w.Labels[record.WorkloadLabel]
-	if _, added := addedTo(w); added || label == "" {
+	if _, added := AddedTo(w); added || label == "" {
 		return nil
 	}
 	rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation])
@@ -50,17 +50,17 @@ func otherNames(w *workload) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return name == w.Name })
 }
 
-// named is the workload that is known by a name: of two, of which one is about to go, that one, as long as it is there. It is
-// the key itself if there is none, or more than one.
-func (c *caches) named(key types.NamespacedName) types.NamespacedName {
-	if c.workload(key) != nil {
+// Named returns the key of the workload that is known by a name: of two, of which one is about to be deleted, that one, as
+// long as it exists. It is the key itself if there is none, or more than one.
+func (c *Caches) Named(key types.NamespacedName) types.NamespacedName {
+	if c.Workload(key) != nil {
 		return key
 	}
-	objs, err := c.workloads.GetIndexer().ByIndex(knownIndex, key.String())
+	objs, err := c.Workloads.GetIndexer().ByIndex(knownIndex, key.String())
 	if err != nil {
 		return key
 	}
-	var all []*workload
+	var all []*lws.LeaderWorkerSet
 	for _, obj := range objs {
 		if w, ok := obj.(*lws.LeaderWorkerSet); ok {
 			all = append(all, w)
@@ -68,15 +68,15 @@ func (c *caches) named(key types.NamespacedName) types.NamespacedName {
 	}
 	for _, w := range all {
 		next := successorOf(w)
-		if len(all) == 1 || len(all) == 2 && slices.ContainsFunc(all, func(other *workload) bool { return other.Name == next }) {
-			return keyOf(w)
+		if len(all) == 1 || len(all) == 2 && slices.ContainsFunc(all, func(other *lws.LeaderWorkerSet) bool { return other.Name == next }) {
+			return KeyOf(w)
 		}
 	}
 	return key
 }
 
 // successorOf names the second set that is being adopted in the place of a workload. Empty: there is none.
-func successorOf(w *workload) string {
+func successorOf(w *lws.LeaderWorkerSet) string {
 	rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation])
 	if err != nil || rec.Release == nil {
 		return ""
@@ -84,23 +84,18 @@ func successorOf(w *workload) string {
 	return rec.Release.Successor
 }
 
-// goesBy says whether hosts know the workload by a name that is not its own.
-func (c *caches) goesBy(key, name types.NamespacedName) bool {
-	w := c.workload(key)
+// GoesBy reports whether hosts know the workload by a name that is not its own.
+func (c *Caches) GoesBy(key, name types.NamespacedName) bool {
+	w := c.Workload(key)
 	return w != nil && key.Namespace == name.Namespace && slices.Contains(otherNames(w), name.Name)
 }
 
 // succeeded says whether the second set that a record names as successor is a workload of its own: nothing says any more
 // that a release added it, neither its labels, which anybody may take off, nor its owner.
-func (c *caches) succeeded(s *seen) bool {
+func (c *Caches) succeeded(s *Snapshot) bool {
 	if s.Record == nil || s.Record.Release == nil || s.Record.Release.Successor == "" {
 		return false
 	}
-	w := c.workload(types.NamespacedName{Namespace: s.key.Namespace, Name: s.Record.Release.Successor})
-	return w != nil && stableKey(w) != s.key && !metav1.IsControlledBy(w, s.stable)
-}
-
-// canaryName is the name of what a release of the workload adds for a revision.
-func (s *seen) canaryName(revision string) string {
-	return record.CanaryName(s.Record.KnownAs(s.key.Name), s.key.Name, revision)
+	w := c.Workload(types.NamespacedName{Namespace: s.Key.Namespace, Name: s.Record.Release.Successor})
+	return w != nil && StableKey(w) != s.Key && !metav1.IsControlledBy(w, s.StableObject)
 }

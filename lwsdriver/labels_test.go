@@ -107,7 +107,7 @@ func canaryGroupPod(set, name string, worker, size int) *corev1.Pod {
 // another revision by now is left alone.
 func TestLabelGroup(t *testing.T) {
 	b := labelledBed(t, 3)
-	b.options.readOnly = true // the writes are the test's
+	b.engine.config.ReadOnly = true // the writes are the test's
 	b.run()
 	b.eventually("caches are filled", b.Synced)
 	set := record.CanaryName("vllm", "vllm", "new")
@@ -115,15 +115,15 @@ func TestLabelGroup(t *testing.T) {
 	a := plan.LabelGroup{Name: set, Group: 0, Revision: "new", Mark: plan.RolloutMark{ID: "k1", Batch: 1}}
 	other := a
 	other.Revision = "newer"
-	if wrote, err := b.applier.apply(t.Context(), s, other); wrote || err != nil {
+	if wrote, err := b.engine.Applier.Apply(t.Context(), s, other); wrote || err != nil {
 		t.Errorf("labelled a group that has moved on: %t, %v", wrote, err)
 	}
 	for i, want := range []bool{true, true, true, false} {
-		wrote, err := b.applier.apply(t.Context(), s, a)
+		wrote, err := b.engine.Applier.Apply(t.Context(), s, a)
 		if wrote != want || err != nil {
 			t.Fatalf("write %d: %t, %v", i, wrote, err)
 		}
-		if i == 0 && b.caches.pod(keyOf(&metav1.ObjectMeta{Namespace: "default", Name: set + "-0"})).mark() != a.Mark {
+		if i == 0 && b.engine.Observer.Caches.Pod(KeyOf(&metav1.ObjectMeta{Namespace: "default", Name: set + "-0"})).Mark() != a.Mark {
 			t.Error("the leader was not the first")
 		}
 	}
@@ -145,14 +145,14 @@ func TestLabelGroup(t *testing.T) {
 func TestLabelsYield(t *testing.T) {
 	const size = 2*labelsAtOnce + 10
 	b := labelledBed(t, size)
-	b.options.readOnly = true // the passes are the test's
+	b.engine.config.ReadOnly = true // the passes are the test's
 	b.run()
 	b.eventually("the group is seen", func() bool {
 		added := b.look().Added
 		return b.Synced() && len(added) == 1 && len(added[0].Groups) == 1 && added[0].Groups[0].ReadyPods == size
 	})
 	for pass, want := range []int{labelsAtOnce, 2 * labelsAtOnce, size, size} {
-		d, err := b.reconcile(t.Context(), vllm)
+		d, err := b.engine.Reconcile(t.Context(), vllm)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -46,7 +46,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 
 func (m *metrics) applied(a plan.Action, wrote bool, err error) {
 	if wrote || err != nil {
-		m.writes.WithLabelValues(actionName(a), result(contractError(err))).Inc()
+		m.writes.WithLabelValues(actionName(a), result(ContractError(err))).Inc()
 	}
 }
 

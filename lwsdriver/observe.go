@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,54 +20,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
-	"github.com/lockstep-rollouts/lockstep/traffic/router"
 )
-
-// seen is one look at a workload: what plan needs, and the cached objects that a write is based on.
-type seen struct {
-	plan.Observation
-
-	key    types.NamespacedName
-	stable *lws.LeaderWorkerSet
-	// setup is what the release's traffic consists of. Nil: it routes none.
-	setup *traffic.Setup
-	// recheck is when a request to a leader may have changed something. Zero: never.
-	recheck time.Duration
-	added   map[string]*lws.LeaderWorkerSet // by name
-
-	// distrusted says what was edited by hand and is not believed. Empty: nothing.
-	distrusted string
-}
-
-// without says whether an added workload is known to have no pod.
-func (s *seen) without(name string) bool {
-	for _, w := range s.Added {
-		if w.Name == name {
-			return !slices.ContainsFunc(w.Groups, func(g plan.Group) bool { return g.Revision != "" || g.ReadyPods > 0 })
-		}
-	}
-	return false
-}
-
-// observer reads the caches, and what leaders have told. It never writes.
-type observer struct {
-	caches *caches
-	router *router.Router
-	// scalers are nil in tests that have none.
-	scalers *autoscalers
-	prober  prober
-	now     func() time.Time
-	// asksNobody: no leader is to be warmed up by this driver.
-	asksNobody bool
-	budgets    *budgets
-	snapshots  *snapshots
-
-	mu      sync.Mutex
-	digests map[types.NamespacedName]knownDigest
-	drains  map[types.NamespacedName]drainBegun
-	// policies are those of releases that route requests in place.
-	policies map[types.NamespacedName]keptPolicy
-}
 
 // knownDigest spares encoding a template that has not changed since.
 type knownDigest struct {
@@ -78,15 +29,15 @@ type knownDigest struct {
 	digest     digest
 }
 
-// observe returns the workload as it stands. The error has an ErrorReason.
-func (o *observer) observe(key types.NamespacedName) (*seen, error) {
-	stable := o.caches.workload(key)
+// Observe returns the workload as it stands. The error has an ErrorReason.
+func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
+	stable := o.Caches.Workload(key)
 	if stable == nil {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND,
 			"there is no LeaderWorkerSet %s: check name and namespace", key)
 	}
-	s := &seen{key: key, stable: stable, added: map[string]*lws.LeaderWorkerSet{}}
-	s.Now, s.Key = o.now(), key
+	s := &Snapshot{StableObject: stable, AddedObjects: map[string]*lws.LeaderWorkerSet{}}
+	s.Now, s.Key = o.config.Now(), key
 	if err := o.readRecord(s); err != nil {
 		if stable.DeletionTimestamp == nil {
 			return nil, err
@@ -95,41 +46,41 @@ func (o *observer) observe(key types.NamespacedName) (*seen, error) {
 	}
 	o.readBudgets(s)
 	s.Stable = o.workload(s, stable)
-	s.Identity = o.caches.identity(stable)
-	s.CanaryNameTaken = o.caches.canaryNameTaken(s)
+	s.Identity = o.Caches.identity(stable)
+	s.CanaryNameTaken = o.Caches.canaryNameTaken(s)
 	o.readAdded(s)
-	s.Succeeded = o.caches.succeeded(s)
+	s.Succeeded = o.Caches.succeeded(s)
 	o.readHistory(s)
 	o.readAutoscalers(s)
 	return s, o.readTraffic(s)
 }
 
-// observeGone is observe for a workload that no longer exists: what its release left.
-func (o *observer) observeGone(key types.NamespacedName) (*seen, error) {
-	s := &seen{key: key, added: map[string]*lws.LeaderWorkerSet{}}
-	s.Now, s.Key, s.Gone, s.Stable.Name = o.now(), key, true, key.Name
+// ObserveGone returns what the release of a workload that no longer exists left.
+func (o *Observer) ObserveGone(key types.NamespacedName) (*Snapshot, error) {
+	s := &Snapshot{AddedObjects: map[string]*lws.LeaderWorkerSet{}}
+	s.Now, s.Key, s.Gone, s.Stable.Name = o.config.Now(), key, true, key.Name
 	o.readAdded(s)
 	o.readAutoscalers(s)
 	return s, o.readTrafficLeft(s)
 }
 
 // readAdded reads the workloads that a release added.
-func (o *observer) readAdded(s *seen) {
-	added := o.caches.added(s.key)
+func (o *Observer) readAdded(s *Snapshot) {
+	added := o.Caches.added(s.Key)
 	slices.SortFunc(added, func(a, b *lws.LeaderWorkerSet) int { return strings.Compare(a.Name, b.Name) })
 	for _, w := range added {
 		s.Added = append(s.Added, o.addedWorkload(s, w))
-		s.added[w.Name] = w
+		s.AddedObjects[w.Name] = w
 	}
 }
 
 // identity tells whether Lockstep may drive a workload.
-func (c *caches) identity(w *lws.LeaderWorkerSet) plan.Identity {
+func (c *Caches) identity(w *lws.LeaderWorkerSet) plan.Identity {
 	i := plan.Identity{
-		CopiedLabels: ourLabels(w), UnnumberedGroup: c.groups.unnumbered(keyOf(w)), Unobserved: preflight.TooOld(w),
+		CopiedLabels: OurLabels(w), UnnumberedGroup: c.Groups.unnumbered(KeyOf(w)), Unobserved: preflight.TooOld(w),
 		AppliedBy: traffic.SyncedBy(w), VolumeClaims: len(w.Spec.LeaderWorkerTemplate.VolumeClaimTemplates),
 	}
-	if stable, ok := addedTo(w); ok {
+	if stable, ok := AddedTo(w); ok {
 		i.AddedTo = stable
 	}
 	if owner := metav1.GetControllerOf(w); owner != nil {
@@ -140,20 +91,20 @@ func (c *caches) identity(w *lws.LeaderWorkerSet) plan.Identity {
 
 // canaryNameTaken is the name of the canary that the template in the spec would get, if an object that no release of the
 // workload added has it.
-func (c *caches) canaryNameTaken(s *seen) string {
+func (c *Caches) canaryNameTaken(s *Snapshot) string {
 	if s.Stable.Revision == "" {
 		return "" // the canary has no name yet
 	}
-	name := types.NamespacedName{Namespace: s.key.Namespace, Name: s.canaryName(s.Stable.Revision)}
-	if w := c.workload(name); w == nil || stableKey(w) == s.key {
+	name := types.NamespacedName{Namespace: s.Key.Namespace, Name: s.CanaryName(s.Stable.Revision)}
+	if w := c.Workload(name); w == nil || StableKey(w) == s.Key {
 		return ""
 	}
 	return name.Name
 }
 
 // readRecord reads the release record and its policy.
-func (o *observer) readRecord(s *seen) error {
-	value, ok := s.stable.Annotations[record.RecordAnnotation]
+func (o *Observer) readRecord(s *Snapshot) error {
+	value, ok := s.StableObject.Annotations[record.RecordAnnotation]
 	if !ok {
 		return nil
 	}
@@ -162,15 +113,15 @@ func (o *observer) readRecord(s *seen) error {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
 			"annotation %s of LeaderWorkerSet %s can't be trusted: %v. Restore it. Or remove it, and the release is dropped; the "+
 				"hold then stays in the spec (partition %d) until you Adopt the workload again, and Disown it if it is to roll by itself",
-			record.RecordAnnotation, s.key, err, ptr.Deref(record.Hold().Partition, 0))
+			record.RecordAnnotation, s.Key, err, ptr.Deref(record.Hold().Partition, 0))
 	}
 	s.Record = rec
-	rec.Saved, err = record.Wanted(rec.Saved, s.stable.Annotations)
+	rec.Saved, err = record.Wanted(rec.Saved, s.StableObject.Annotations)
 	if err != nil {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
-			"an annotation of LeaderWorkerSet %s can't be trusted: %v. Remove it, and set what you want in the spec again", s.key, err)
+			"an annotation of LeaderWorkerSet %s can't be trusted: %v. Remove it, and set what you want in the spec again", s.Key, err)
 	}
-	if rec.UID != "" && rec.UID != s.stable.UID {
+	if rec.UID != "" && rec.UID != s.StableObject.UID {
 		// The manifest was copied, or restored from a backup. The copy is held, as its spec says, and gives back what the
 		// user had; the release is the other workload's.
 		rec.Release, rec.Workload, rec.Succeeds = nil, "", ""
@@ -181,14 +132,14 @@ func (o *observer) readRecord(s *seen) error {
 	// DecodeRecord has checked both.
 	message, err := rec.Release.PolicyMessage()
 	if err != nil {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "LeaderWorkerSet %s: %v", s.key, err)
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "LeaderWorkerSet %s: %v", s.Key, err)
 	}
 	s.Policy, _ = record.ParsePolicy(message)
 	return nil
 }
 
 // workload describes a LeaderWorkerSet and its groups.
-func (o *observer) workload(s *seen, w *lws.LeaderWorkerSet) plan.Workload {
+func (o *Observer) workload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
 	replicas := int(ptr.Deref(w.Spec.Replicas, 1))
 	size := int(ptr.Deref(w.Spec.LeaderWorkerTemplate.Size, 1))
 	return plan.Workload{
@@ -197,21 +148,21 @@ func (o *observer) workload(s *seen, w *lws.LeaderWorkerSet) plan.Workload {
 		Rolling:  rollingOf(w),
 		Deleting: w.DeletionTimestamp != nil,
 		Observed: w.Status.ObservedGeneration >= w.Generation,
-		Groups:   o.caches.groups.of(keyOf(w), replicas, size, s.Now, s.Policy.MinReady),
-		Held:     holds(w),
-		Recorded: o.caches.recorded(w), ChangedBy: changedBy(w),
+		Groups:   o.Caches.Groups.of(KeyOf(w), replicas, size, s.Now, s.Policy.MinReady),
+		Held:     HasFinalizer(w),
+		Recorded: o.Caches.recorded(w), ChangedBy: changedBy(w),
 	}
 }
 
 // addedWorkload describes one that a release added.
-func (o *observer) addedWorkload(s *seen, w *lws.LeaderWorkerSet) plan.Workload {
+func (o *Observer) addedWorkload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
 	view := o.workload(s, w)
 	view.Carries = w.Labels[record.RevisionLabel]
-	view.Lingers = lingers(w)
+	view.Lingers = Lingers(w)
 	view.Target = o.target(s, w, view.Replicas)
 	// The template it should have can be told only while the user's workload still has the one it was made from.
 	if s.Record != nil && s.Record.Release != nil && view.Carries == s.Stable.Revision {
-		want, errWant := digestOf(canaryTemplate(s.stable, s.Policy), s.stable.Spec.NetworkConfig)
+		want, errWant := digestOf(CanaryTemplate(s.StableObject, s.Policy), s.StableObject.Spec.NetworkConfig)
 		have, errHave := o.digest(w)
 		view.Drifted = errWant == nil && errHave == nil && want != have
 	}
@@ -220,7 +171,7 @@ func (o *observer) addedWorkload(s *seen, w *lws.LeaderWorkerSet) plan.Workload 
 
 // target is what was asked for of what a release added. Where the annotation was edited by hand, it is what that has been
 // scaled to, so that the release can still be ended either way.
-func (o *observer) target(s *seen, w *lws.LeaderWorkerSet, replicas int) *record.Target {
+func (o *Observer) target(s *Snapshot, w *lws.LeaderWorkerSet, replicas int) *record.Target {
 	target, err := record.DecodeTarget(w.Annotations[record.TargetAnnotation])
 	if err == nil && target != nil && target.Batch != nil && s.Record != nil && s.Record.Release != nil && *target.Batch >= len(s.Policy.Batches) {
 		err = fmt.Errorf("batch %d is not one of %d", *target.Batch, len(s.Policy.Batches))
@@ -228,27 +179,22 @@ func (o *observer) target(s *seen, w *lws.LeaderWorkerSet, replicas int) *record
 	if err == nil {
 		return target
 	}
-	s.distrusted = fmt.Sprintf("annotation %s of LeaderWorkerSet %s can't be trusted: %v; until the next batch, its %d groups count as asked for",
-		record.TargetAnnotation, keyOf(w), err, replicas)
+	s.Distrusted = fmt.Sprintf("annotation %s of LeaderWorkerSet %s can't be trusted: %v; until the next batch, its %d groups count as asked for",
+		record.TargetAnnotation, KeyOf(w), err, replicas)
 	return &record.Target{Groups: strconv.Itoa(replicas), At: w.CreationTimestamp.Time}
 }
 
-// rollingOf is the rolling update configuration in the spec; LWS's webhook always sets one.
-func rollingOf(w *lws.LeaderWorkerSet) lws.RollingUpdateConfiguration {
-	return ptr.Deref(w.Spec.RolloutStrategy.RollingUpdateConfiguration, lws.RollingUpdateConfiguration{})
-}
-
 // revision is the hash that LWS has recorded for the template in the spec, "" while it has not.
-func (o *observer) revision(w *lws.LeaderWorkerSet) string {
+func (o *Observer) revision(w *lws.LeaderWorkerSet) string {
 	d, err := o.digest(w)
 	if err != nil {
 		return ""
 	}
-	return o.caches.revisionOf(w, d)
+	return o.Caches.revisionOf(w, d)
 }
 
-func (o *observer) digest(w *lws.LeaderWorkerSet) (digest, error) {
-	key := keyOf(w)
+func (o *Observer) digest(w *lws.LeaderWorkerSet) (digest, error) {
+	key := KeyOf(w)
 	o.mu.Lock()
 	known := o.digests[key]
 	o.mu.Unlock()
@@ -260,13 +206,13 @@ func (o *observer) digest(w *lws.LeaderWorkerSet) (digest, error) {
 		return d, err
 	}
 	o.remember(key, knownDigest{w.UID, w.Generation, d})
-	if o.caches.workload(key) == nil {
+	if o.Caches.Workload(key) == nil {
 		o.forget(key) // it went while we looked
 	}
 	return d, nil
 }
 
-func (o *observer) remember(key types.NamespacedName, d knownDigest) {
+func (o *Observer) remember(key types.NamespacedName, d knownDigest) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.digests == nil {
@@ -277,7 +223,7 @@ func (o *observer) remember(key types.NamespacedName, d knownDigest) {
 
 // forget drops what is remembered of a workload that is gone, but for its policy, which is needed to give back what the
 // workload had borrowed.
-func (o *observer) forget(key types.NamespacedName) {
+func (o *Observer) forget(key types.NamespacedName) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.digests, key)

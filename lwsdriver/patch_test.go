@@ -49,7 +49,7 @@ func applied(t *testing.T, p *patch, live *lws.LeaderWorkerSet) (*lws.LeaderWork
 // cached is the object as the informer keeps it.
 func cached(t *testing.T, live *lws.LeaderWorkerSet) *lws.LeaderWorkerSet {
 	t.Helper()
-	obj, err := viewWorkload(live.DeepCopy())
+	obj, err := StripWorkload(live.DeepCopy())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestFailedTestIsConflict(t *testing.T) {
 			t.Errorf("%v is seen as a failed test", err)
 		}
 	}
-	if got := reasonOf(fmt.Errorf("%w: %w", errChanged, failed)); got != pb.ErrorReason_ERROR_REASON_CONFLICT {
+	if got := reasonOf(fmt.Errorf("%w: %w", ErrChanged, failed)); got != pb.ErrorReason_ERROR_REASON_CONFLICT {
 		t.Errorf("reason %s, want CONFLICT", got)
 	}
 }

@@ -22,19 +22,23 @@ import (
 // maxPodMessage is how many bytes of a message about a pod are kept. There may be thousands of pods.
 const maxPodMessage = 256
 
-// podView is what the driver keeps of a pod: a few hundred bytes instead of several thousand.
-type podView struct {
+// Pod is what the cache keeps of a pod of a group: a few hundred bytes instead of several thousand.
+type Pod struct {
 	metav1.ObjectMeta
 
-	set      string // the LeaderWorkerSet's name
-	group    string // group-index label
-	revision string
-	leader   bool
-	serving  bool // requests may go to it
-	// terminating is true once somebody has asked for its deletion.
-	terminating bool
-	address     string // a leader's IP
-	size        int    // pods of its group, as LWS noted on the pod; 0: not noted
+	// Group is its group-index label.
+	Group string
+	// Revision is its template-revision-hash label.
+	Revision string
+	// Serving is true while requests may go to it.
+	Serving bool
+	// Terminating is true once its deletion was requested.
+	Terminating bool
+
+	set     string // the LeaderWorkerSet's name
+	leader  bool
+	address string // a leader's IP
+	size    int    // pods of its group, as LWS noted on the pod; 0: not noted
 	// labelled is what its labels say of a rollout, one copy for all pods that say the same. Zero: nothing.
 	labelled unique.Handle[plan.RolloutMark]
 
@@ -43,22 +47,22 @@ type podView struct {
 	reason, message string    // why it is not ready
 }
 
-// viewPod is the pod informer's transform. What comes in a second time is returned as it is.
-func viewPod(obj any) (any, error) {
+// StripPod is the pod informer's transform: it returns a *Pod. What was transformed before is returned as it is.
+func StripPod(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
 		return obj, nil
 	}
-	v := &podView{
+	v := &Pod{
 		ObjectMeta: thinMeta(&pod.ObjectMeta),
 		set:        strings.Clone(pod.Labels[lws.SetNameLabelKey]),
-		group:      strings.Clone(pod.Labels[lws.GroupIndexLabelKey]),
-		revision:   strings.Clone(pod.Labels[lws.RevisionKey]),
+		Group:      strings.Clone(pod.Labels[lws.GroupIndexLabelKey]),
+		Revision:   strings.Clone(pod.Labels[lws.RevisionKey]),
 		leader:     pod.Labels[lws.WorkerIndexLabelKey] == "0",
-		serving:    pod.Labels[record.ServingLabel] == record.Serving,
+		Serving:    pod.Labels[record.ServingLabel] == record.Serving,
 	}
 	v.CreationTimestamp = pod.CreationTimestamp // how long groups take to start
-	v.terminating = pod.DeletionTimestamp != nil
+	v.Terminating = pod.DeletionTimestamp != nil
 	v.labelled = markOf(pod.Labels)
 	if v.leader {
 		v.address = strings.Clone(pod.Status.PodIP)
@@ -68,7 +72,7 @@ func viewPod(obj any) (any, error) {
 	v.ready, v.since = podReady(pod)
 	if !v.ready {
 		v.reason, v.message = podObstacle(pod)
-		v.reason, v.message = strings.Clone(v.reason), strings.Clone(shorten(v.message, maxPodMessage))
+		v.reason, v.message = strings.Clone(v.reason), strings.Clone(Shorten(v.message, maxPodMessage))
 	}
 	return v, nil
 }

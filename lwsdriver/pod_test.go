@@ -55,13 +55,13 @@ func waiting(reason, message string) func(*corev1.Pod) {
 	}
 }
 
-func view(t testing.TB, p *corev1.Pod) *podView {
+func view(t testing.TB, p *corev1.Pod) *Pod {
 	t.Helper()
-	got, err := viewPod(p)
+	got, err := StripPod(p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, ok := got.(*podView)
+	v, ok := got.(*Pod)
 	if !ok {
 		t.Fatalf("viewPod returned %T", got)
 	}
@@ -70,7 +70,7 @@ func view(t testing.TB, p *corev1.Pod) *podView {
 
 func TestViewPod(t *testing.T) {
 	v := view(t, testPod("vllm-1"))
-	if !v.ready || !v.since.Equal(noon) || !v.leader || v.set != "vllm" || v.group != "1" || v.revision != "r1" || v.size != 3 {
+	if !v.ready || !v.since.Equal(noon) || !v.leader || v.set != "vllm" || v.Group != "1" || v.Revision != "r1" || v.size != 3 {
 		t.Errorf("leader seen as %+v", v)
 	}
 	if v.Labels != nil || v.ResourceVersion != "7" {
@@ -79,7 +79,7 @@ func TestViewPod(t *testing.T) {
 	if view(t, testPod("vllm-1-2")).leader {
 		t.Error("a worker is seen as leader")
 	}
-	again, err := viewPod(v)
+	again, err := StripPod(v)
 	if err != nil || again != any(v) {
 		t.Errorf("a view seen twice is %v, %v; informers may do that", again, err)
 	}

@@ -32,7 +32,7 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 	if err := checkPreflight(req); err != nil {
 		return nil, err
 	}
-	d.scalers.scaled.look()
+	d.engine.Observer.Autoscalers.LookForKEDA()
 	d.awaitRead(ctx, key)
 	s, err := d.observeNew(ctx, key)
 	if err != nil {
@@ -82,8 +82,8 @@ func checkPreflight(req *pb.PreflightRequest) error {
 
 // preflightOf is what the caches know, for a release or, without a policy, the workload's own rolling update. What is asked of
 // the API server is left to sources.
-func preflightOf(s *seen, p *pb.ReleasePolicy) *preflight.Snapshot {
-	out := &preflight.Snapshot{Workload: s.stable, Rolling: plan.NewRecord(s.Observation).Saved, Force: p.GetBlueGreen().GetForce(), Unseen: map[preflight.Source]string{}}
+func preflightOf(s *Snapshot, p *pb.ReleasePolicy) *preflight.Snapshot {
+	out := &preflight.Snapshot{Workload: s.StableObject, Rolling: plan.NewRecord(s.Observation).Saved, Force: p.GetBlueGreen().GetForce(), Unseen: map[preflight.Source]string{}}
 	if p != nil {
 		out.Policy, _ = record.ParsePolicy(p)
 	}
@@ -92,7 +92,7 @@ func preflightOf(s *seen, p *pb.ReleasePolicy) *preflight.Snapshot {
 	}
 	for _, a := range s.Autoscalers {
 		if a.Targets {
-			out.Autoscalers = append(out.Autoscalers, &pb.ObjectRef{Kind: a.Kind, Namespace: s.key.Namespace, Name: a.Name})
+			out.Autoscalers = append(out.Autoscalers, &pb.ObjectRef{Kind: a.Kind, Namespace: s.Key.Namespace, Name: a.Name})
 		}
 	}
 	if s.Unscanned != nil {
@@ -103,7 +103,7 @@ func preflightOf(s *seen, p *pb.ReleasePolicy) *preflight.Snapshot {
 
 // nearby is what Plan and Initialize look at for preflight: the workload, and the Services of its namespace. Quotas, budgets
 // and autoscalers they judge themselves, and nodes would be a list over the whole cluster. What can't be read is passed over.
-func (d *Driver) nearby(ctx context.Context, s *seen, p *pb.ReleasePolicy) []*pb.Finding {
+func (d *Driver) nearby(ctx context.Context, s *Snapshot, p *pb.ReleasePolicy) []*pb.Finding {
 	snapshot := preflightOf(s, p)
 	for source, look := range d.sources(s, snapshot, true) {
 		if source != preflight.Services {
@@ -119,18 +119,18 @@ func (d *Driver) nearby(ctx context.Context, s *seen, p *pb.ReleasePolicy) []*pb
 }
 
 // sources are what is asked of the API server, once per question, and never watched.
-func (d *Driver) sources(s *seen, into *preflight.Snapshot, skipNodes bool) map[preflight.Source]func(context.Context) error {
+func (d *Driver) sources(s *Snapshot, into *preflight.Snapshot, skipNodes bool) map[preflight.Source]func(context.Context) error {
 	return map[preflight.Source]func(context.Context) error{
 		preflight.Services: func(ctx context.Context) error { return d.readServices(ctx, s, into) },
 		preflight.Budgets: func(ctx context.Context) error {
-			list, err := d.listBudgets(ctx, s.key.Namespace)
+			list, err := d.listBudgets(ctx, s.Key.Namespace)
 			if err == nil {
 				into.Budgets = pointers(list.Items)
 			}
 			return unseen(err)
 		},
 		preflight.Quotas: func(ctx context.Context) error {
-			list, err := d.listQuotas(ctx, s.key.Namespace)
+			list, err := d.listQuotas(ctx, s.Key.Namespace)
 			if err == nil {
 				into.Quotas = pointers(list.Items)
 			}
@@ -146,25 +146,25 @@ func (d *Driver) sources(s *seen, into *preflight.Snapshot, skipNodes bool) map[
 	}
 }
 
-func (d *Driver) readServices(ctx context.Context, s *seen, into *preflight.Snapshot) error {
+func (d *Driver) readServices(ctx context.Context, s *Snapshot, into *preflight.Snapshot) error {
 	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
 	defer cancel()
-	list, err := d.core.CoreV1().Services(s.key.Namespace).List(ctx, metav1.ListOptions{})
+	list, err := d.core.CoreV1().Services(s.Key.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return unseen(fmt.Errorf("list services in %s: %w", s.key.Namespace, err))
+		return unseen(fmt.Errorf("list services in %s: %w", s.Key.Namespace, err))
 	}
 	into.Services = pointers(list.Items)
 	return nil
 }
 
 // readClaims gets those that the templates name. One that does not exist is no finding of its own: its pods say so.
-func (d *Driver) readClaims(ctx context.Context, s *seen, into *preflight.Snapshot) error {
+func (d *Driver) readClaims(ctx context.Context, s *Snapshot, into *preflight.Snapshot) error {
 	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
 	defer cancel()
 	for _, name := range preflight.ClaimNames(into) {
-		c, err := d.core.CoreV1().PersistentVolumeClaims(s.key.Namespace).Get(ctx, name, metav1.GetOptions{})
+		c, err := d.core.CoreV1().PersistentVolumeClaims(s.Key.Namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
-			return unseen(fmt.Errorf("get persistentvolumeclaim %s/%s: %w", s.key.Namespace, name, err))
+			return unseen(fmt.Errorf("get persistentvolumeclaim %s/%s: %w", s.Key.Namespace, name, err))
 		}
 		if err == nil {
 			into.Claims = append(into.Claims, c)

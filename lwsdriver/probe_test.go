@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -42,10 +43,10 @@ func (l *leaders) RoundTrip(*http.Request) (*http.Response, error) {
 func (b *bed) showPod(p *corev1.Pod) {
 	b.t.Helper()
 	v := view(b.t, p)
-	if err := b.caches.pods.GetIndexer().Update(v); err != nil {
+	if err := b.engine.Observer.Caches.Pods.GetIndexer().Update(v); err != nil {
 		b.t.Fatal(err)
 	}
-	b.caches.groups.mark(v.setKey(), v.group)
+	b.engine.Observer.Caches.Groups.Invalidate(v.Workload(), v.Group)
 }
 
 // A whole group whose leader has not answered its first request is not ready; one that may get requests already had.
@@ -56,20 +57,20 @@ func TestWarmUp(t *testing.T) {
 	http.answer.Store(503)
 	prober := probe.New(probe.WithTransport(http), probe.OnChange(func(string) {}))
 	t.Cleanup(prober.Close)
-	b.observer.prober = prober
+	b.engine.Observer.prober = prober
 	leader, worker := canaryPod(b.canary.Name, "0"), canaryPod(b.canary.Name, "0-1")
 	delete(leader.Labels, record.ServingLabel)
 	leader.Status.PodIP = "10.0.0.1"
 	b.showPod(leader)
 	b.showPod(worker)
 
-	look := func() (*seen, []plan.Group) {
-		s := &seen{key: vllm, stable: stable}
+	look := func() (*Snapshot, []plan.Group) {
+		s := &Snapshot{Observation: plan.Observation{Key: vllm}, StableObject: stable}
 		s.Now = noon.Add(time.Hour)
-		s.Added = []plan.Workload{b.observer.workload(s, b.canary)}
+		s.Added = []plan.Workload{b.engine.Observer.workload(s, b.canary)}
 		s.Policy.WarmUp = probe.WarmUp{Endpoint: probe.Endpoint{Port: 8080, Path: "/"}}
 		shared := s.Added[0].Groups
-		b.observer.warmUp(s)
+		b.engine.Observer.warmUp(s)
 		return s, shared
 	}
 	s, shared := look()
@@ -80,7 +81,7 @@ func TestWarmUp(t *testing.T) {
 	if g.Ready || !g.FirstReady.IsZero() || g.Reason != ReasonWarmUp || g.Pod != leader.Name || g.Message == "" {
 		t.Errorf("a cold group: %+v", g)
 	}
-	if s.recheck == 0 {
+	if s.Recheck == 0 {
 		t.Error("nobody looks again")
 	}
 	http.answer.Store(200)
@@ -88,7 +89,7 @@ func TestWarmUp(t *testing.T) {
 
 	// Another driver knows of no answer, but of the mark.
 	http.answer.Store(503)
-	b.observer.prober = probe.New(probe.WithTransport(http))
+	b.engine.Observer.prober = probe.New(probe.WithTransport(http))
 	t.Cleanup(prober.Close)
 	asked := http.asked.Load()
 	leader.Labels[record.ServingLabel] = record.Serving
@@ -102,11 +103,11 @@ func TestWarmUp(t *testing.T) {
 	// A driver that only looks makes no leader work.
 	delete(leader.Labels, record.ServingLabel)
 	b.showPod(leader)
-	b.observer.asksNobody = true
+	b.engine.Observer.config.ReadOnly = true
 	if s, _ := look(); s.Added[0].Groups[0].Ready || http.asked.Load() != asked {
 		t.Error("a driver that only looks has asked, or knows without asking")
 	}
-	b.observer.asksNobody = false
+	b.engine.Observer.config.ReadOnly = false
 	// The mark is this pod's: the next one of the name starts cold.
 	delete(leader.Labels, record.ServingLabel)
 	leader.UID = "next"
@@ -119,13 +120,13 @@ func TestWarmUp(t *testing.T) {
 // A drain begins when groups leave that get no more requests. It begins once, anew when there are more, and not at all when
 // the release goes on.
 func TestDrainSince(t *testing.T) {
-	o := &observer{}
+	o := &Observer{}
 	// Groups of a canary, or of the workload itself: "stable".
-	canary := func(uid types.UID, now time.Time) *seen {
-		s := &seen{key: vllm, stable: &workload{ObjectMeta: metav1.ObjectMeta{UID: "stable"}}}
+	canary := func(uid types.UID, now time.Time) *Snapshot {
+		s := &Snapshot{Observation: plan.Observation{Key: vllm}, StableObject: &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{UID: "stable"}}}
 		s.Now = now
 		if uid != "stable" {
-			s.added = map[string]*workload{"c": {ObjectMeta: metav1.ObjectMeta{UID: uid}}}
+			s.AddedObjects = map[string]*lws.LeaderWorkerSet{"c": {ObjectMeta: metav1.ObjectMeta{UID: uid}}}
 			s.Added = []plan.Workload{{Name: "c"}}
 		}
 		return s
@@ -197,12 +198,12 @@ func TestMarkLeader(t *testing.T) {
 					next.UID = "next"
 				}
 				if tc.shows {
-					time.AfterFunc(50*time.Millisecond, func() { b.showPod(next); b.changed(vllm) })
+					time.AfterFunc(50*time.Millisecond, func() { b.showPod(next); b.engine.Observer.changed(vllm) })
 				}
 				return true, next, tc.answer
 			})
 			began := time.Now()
-			wrote, err := b.applier.apply(t.Context(), &seen{key: vllm}, plan.MarkLeader{Name: b.canary.Name, Leader: leader.Name, Serves: true})
+			wrote, err := b.engine.Applier.Apply(t.Context(), &Snapshot{Observation: plan.Observation{Key: vllm}}, plan.MarkLeader{Name: b.canary.Name, Leader: leader.Name, Serves: true})
 			if wrote != tc.wrote || (err != nil) != tc.problem {
 				t.Errorf("wrote %t, %v", wrote, err)
 			}
@@ -221,15 +222,15 @@ func TestMarkLeader(t *testing.T) {
 // What a driver sees before it has read the routes is no news: each start would tell of every release that ever ended.
 func TestAnnounceNothingUnread(t *testing.T) {
 	b := newRoutedBed(t, routedPhase(t, record.RollingBack, nil), 0)
-	defer b.queue.ShutDown()
+	defer b.engine.queue.ShutDown()
 	s := b.look()
 	d := next(t, s)
 	if d.Reason != traffic.ReasonNotSynced {
 		t.Fatalf("%+v", d)
 	}
-	b.announce(s, d)
-	if len(b.events.last) > 0 {
-		t.Errorf("remembered %v", b.events.last)
+	b.engine.announce(s, d)
+	if len(b.engine.events.last) > 0 {
+		t.Errorf("remembered %v", b.engine.events.last)
 	}
 	if state := describe(s, d); state.GetTrafficBasis() != 0 && state.GetTrafficWeight() != 0 {
 		t.Errorf("a share is told that nobody knows: %v", state)
@@ -242,14 +243,14 @@ func TestSharedRoutes(t *testing.T) {
 	other := routedPhase(t, record.Progressing, nil)
 	other.Name, other.UID = "other", "other"
 	b := newBed(t, stable, other)
-	if got := b.caches.shared(vllm, routes); !slices.Equal(got, routes) {
+	if got := b.engine.Observer.Caches.shared(vllm, routes); !slices.Equal(got, routes) {
 		t.Errorf("shared %v", got)
 	}
 	for _, phase := range []record.Phase{record.Promoted, record.RollingBack, record.Nothing} {
 		ended := routedPhase(t, phase, nil)
 		ended.Name, ended.UID = "other", "other"
 		b.cache(ended)
-		if got := b.caches.shared(vllm, routes); len(got) > 0 {
+		if got := b.engine.Observer.Caches.shared(vllm, routes); len(got) > 0 {
 			t.Errorf("%s: shared %v", phase, got)
 		}
 	}

@@ -39,18 +39,18 @@ func TestSweepSlowsDown(t *testing.T) {
 	b := newBed(t, canaryOf(t, stableWorkload()))
 	b.failPatches(func() error { return apierrors.NewInternalError(errors.New("no leader")) })
 	for want := 1; want <= 3; want++ {
-		b.workOn(t.Context(), vllm)
-		if got := b.queue.NumRequeues(vllm); got != want {
+		b.engine.workOn(t.Context(), vllm)
+		if got := b.engine.queue.NumRequeues(vllm); got != want {
 			t.Fatalf("%d tries are counted after %d failed: the next one does not wait longer", got, want)
 		}
 	}
 	b.failPatches(func() error { return apierrors.NewNotFound(lws.Resource("leaderworkersets"), "vllm-new") })
-	if err := b.caches.workloads.GetIndexer().Delete(canaryOf(t, stableWorkload())); err != nil {
+	if err := b.engine.Observer.Caches.Workloads.GetIndexer().Delete(canaryOf(t, stableWorkload())); err != nil {
 		t.Fatal(err)
 	}
-	b.workOn(t.Context(), vllm)
-	if got := b.queue.NumRequeues(vllm); got != 0 || b.trouble.get(vllm) != nil {
-		t.Errorf("%d tries and %v are remembered of a workload that is gone", got, b.trouble.get(vllm))
+	b.engine.workOn(t.Context(), vllm)
+	if got := b.engine.queue.NumRequeues(vllm); got != 0 || b.engine.errors.get(vllm) != nil {
+		t.Errorf("%d tries and %v are remembered of a workload that is gone", got, b.engine.errors.get(vllm))
 	}
 }
 
@@ -59,19 +59,19 @@ func TestPanicIsOneWorkloads(t *testing.T) {
 	b := newBed(t, driftedHold(t))
 	b.failPatches(func() error { panic("a defect") })
 	for range 2 {
-		b.workOn(t.Context(), vllm)
+		b.engine.workOn(t.Context(), vllm)
 	}
-	if got := b.queue.NumRequeues(vllm); got != 2 {
+	if got := b.engine.queue.NumRequeues(vllm); got != 2 {
 		t.Errorf("%d tries are counted, want 2", got)
 	}
-	if got := drivererr.Reason(b.trouble.get(vllm)); got != pb.ErrorReason_ERROR_REASON_INTERNAL {
-		t.Errorf("trouble is %v, want INTERNAL", b.trouble.get(vllm))
+	if got := drivererr.Reason(b.engine.errors.get(vllm)); got != pb.ErrorReason_ERROR_REASON_INTERNAL {
+		t.Errorf("trouble is %v, want INTERNAL", b.engine.errors.get(vllm))
 	}
 	c, _, err := b.contextOf(vllm, false)
 	if err != nil || c.GetState() != pb.State_STATE_FAILED || c.GetReason() != "Internal" {
 		t.Errorf("the context is %v, %v", c, err)
 	}
-	if unlock, err := b.locks.lock(t.Context(), vllm); err != nil {
+	if unlock, err := b.engine.locks.lock(t.Context(), vllm); err != nil {
 		t.Error(err)
 	} else {
 		unlock()
@@ -90,14 +90,14 @@ func TestConflictsInARow(t *testing.T) {
 		}
 		return c.GetMessage()
 	}
-	for try := 1; try <= stubborn+1; try++ {
-		b.workOn(t.Context(), vllm)
-		if told := strings.Contains(message(), "will be tried again"); told != (try >= stubborn) {
+	for try := 1; try <= conflictReportThreshold+1; try++ {
+		b.engine.workOn(t.Context(), vllm)
+		if told := strings.Contains(message(), "will be tried again"); told != (try >= conflictReportThreshold) {
 			t.Errorf("after %d conflicts in a row the context says %q", try, message())
 		}
 	}
-	b.trouble.set(vllm, nil)
-	b.workOn(t.Context(), vllm)
+	b.engine.errors.set(vllm, nil)
+	b.engine.workOn(t.Context(), vllm)
 	if strings.Contains(message(), "will be tried again") {
 		t.Error("a first conflict after a success counts as one more")
 	}
@@ -120,7 +120,7 @@ func TestNothingIsRemembered(t *testing.T) {
 			t.Parallel()
 			stable := inPhase(t, record.Progressing)
 			b := newBed(t, stable, canaryOf(t, stable))
-			tt.limit(&b.locks)
+			tt.limit(&b.engine.locks)
 			b.run()
 			b.eventually("the driver serves", b.Synced)
 			pods := b.core.CoreV1().Pods(vllm.Namespace)
@@ -135,12 +135,12 @@ func TestNothingIsRemembered(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			b.eventually("the pods are seen", func() bool { return len(b.caches.pods.GetIndexer().List()) == len(names) })
+			b.eventually("the pods are seen", func() bool { return len(b.engine.Observer.Caches.Pods.GetIndexer().List()) == len(names) })
 			if _, _, err := b.contextOf(vllm, true); err != nil {
 				t.Fatal(err)
 			}
-			b.trouble.set(vllm, errors.New("something"))
-			b.events.exchange(vllm, announced{release: "r1"})
+			b.engine.errors.set(vllm, errors.New("something"))
+			b.engine.events.exchange(vllm, lastEvent{release: "r1"})
 			steps := []func(){
 				func() {
 					for _, name := range []string{"vllm", "vllm-new"} {
@@ -149,7 +149,7 @@ func TestNothingIsRemembered(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					b.eventually("the workloads are gone", func() bool { return len(b.caches.workloads.GetIndexer().List()) == 0 })
+					b.eventually("the workloads are gone", func() bool { return len(b.engine.Observer.Caches.Workloads.GetIndexer().List()) == 0 })
 				},
 				func() {
 					for _, name := range names {
@@ -157,7 +157,7 @@ func TestNothingIsRemembered(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					b.eventually("the pods are gone", func() bool { return len(b.caches.pods.GetIndexer().List()) == 0 })
+					b.eventually("the pods are gone", func() bool { return len(b.engine.Observer.Caches.Pods.GetIndexer().List()) == 0 })
 				},
 			}
 			if tt.podsFirst {
@@ -173,23 +173,23 @@ func TestNothingIsRemembered(t *testing.T) {
 
 // remembered counts what the driver keeps per workload.
 func (b *bed) remembered() int {
-	b.caches.groups.mu.Lock()
-	defer b.caches.groups.mu.Unlock()
-	b.observer.mu.Lock()
-	defer b.observer.mu.Unlock()
-	b.events.mu.Lock()
-	defer b.events.mu.Unlock()
-	b.trouble.mu.Lock()
-	defer b.trouble.mu.Unlock()
-	b.hub.mu.Lock()
-	defer b.hub.mu.Unlock()
-	return len(b.caches.groups.sets) + len(b.observer.digests) + len(b.events.last) + len(b.trouble.all) + len(b.hub.waiters)
+	b.engine.Observer.Caches.Groups.mu.Lock()
+	defer b.engine.Observer.Caches.Groups.mu.Unlock()
+	b.engine.Observer.mu.Lock()
+	defer b.engine.Observer.mu.Unlock()
+	b.engine.events.mu.Lock()
+	defer b.engine.events.mu.Unlock()
+	b.engine.errors.mu.Lock()
+	defer b.engine.errors.mu.Unlock()
+	b.engine.Observer.Changes.mu.Lock()
+	defer b.engine.Observer.Changes.mu.Unlock()
+	return len(b.engine.Observer.Caches.Groups.sets) + len(b.engine.Observer.digests) + len(b.engine.events.last) + len(b.engine.errors.all) + len(b.engine.Observer.Changes.waiters)
 }
 
 // A look that was under way while the workload went keeps nothing either.
 func TestLateDigestIsForgotten(t *testing.T) {
 	b := newBed(t)
-	if _, err := b.observer.digest(stableWorkload()); err != nil {
+	if _, err := b.engine.Observer.digest(stableWorkload()); err != nil {
 		t.Fatal(err)
 	}
 	if b.remembered() != 0 {

@@ -26,9 +26,9 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 	if err := checkInitialize(req); err != nil {
 		return nil, err
 	}
-	d.scalers.scaled.look()
+	d.engine.Observer.Autoscalers.LookForKEDA()
 	d.awaitRead(ctx, key)
-	m, err := d.mutate(ctx, key, beginOf(req), func(ctx context.Context, s *seen, decision *plan.Decision) error {
+	m, err := d.mutate(ctx, key, beginOf(req), func(ctx context.Context, s *Snapshot, decision *plan.Decision) error {
 		if err := d.checkTraffic(ctx, s, req.GetPolicy()); err != nil {
 			return err
 		}
@@ -94,18 +94,13 @@ func checkID(id string) []drivererr.FieldViolation {
 }
 
 // checkTraffic refuses a release whose requests could not be routed.
-func (d *Driver) checkTraffic(ctx context.Context, s *seen, p *pb.ReleasePolicy) error {
+func (d *Driver) checkTraffic(ctx context.Context, s *Snapshot, p *pb.ReleasePolicy) error {
 	policy, _ := record.ParsePolicy(p)
 	if policy.Traffic == nil {
 		return nil
 	}
-	setup := newSetup(s.stable, s.canaryName(s.Stable.Revision), *policy.Traffic, policy.LeaderLabels)
-	setup.Adopts = policy.Adopt
-	if revisions := s.StableRevisions(); plan.InPlace(policy.Style) && len(revisions) == 1 {
-		setup = newSetupInPlace(s.stable, [2]string{revisions[0], s.Stable.Revision}, *policy.Traffic, nil)
-	}
-	if err := d.router.Check(ctx, setup); err != nil {
-		return contractError(err)
+	if err := d.engine.Observer.Router.Check(ctx, s.SetupFor(policy)); err != nil {
+		return ContractError(err)
 	}
 	return nil
 }

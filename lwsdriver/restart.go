@@ -19,15 +19,15 @@ import (
 
 // restartGroup deletes a leader pod, on condition that it is as it was seen: a request that arrives late must not take down
 // a group that serves by then. Its workers go with it.
-func (a *applier) restartGroup(ctx context.Context, s *seen, t plan.RestartGroup) (bool, error) {
-	key := types.NamespacedName{Namespace: s.key.Namespace, Name: t.Leader}
-	pod := a.caches.pod(key)
+func (a *Applier) restartGroup(ctx context.Context, s *Snapshot, t plan.RestartGroup) (bool, error) {
+	key := types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Leader}
+	pod := a.observer.Caches.Pod(key)
 	if pod == nil {
 		return false, nil // the next look tells
 	}
 	// The pod may be there already of which the counts are told in a moment: the next look must not ask for the same again.
-	defer a.caches.groups.mark(s.key, pod.group)
-	if pod.terminating {
+	defer a.observer.Caches.Groups.Invalidate(s.Key, pod.Group)
+	if pod.Terminating {
 		return false, nil
 	}
 	err := a.core.CoreV1().Pods(key.Namespace).Delete(ctx, key.Name, metav1.DeleteOptions{
@@ -37,23 +37,23 @@ func (a *applier) restartGroup(ctx context.Context, s *seen, t plan.RestartGroup
 		return false, fmt.Errorf("delete Pod %s: %w", key, err)
 	}
 	if err == nil {
-		a.caches.groups.restarted(s.key, pod.group, pod.revision)
+		a.observer.Caches.Groups.CountRestart(s.Key, pod.Group, pod.Revision)
 	}
 	return err == nil, a.until(ctx, func() bool {
-		now := a.caches.pod(key)
-		return now == nil || now.UID != pod.UID || now.terminating || err != nil && now.ResourceVersion != pod.ResourceVersion
-	}, s.key)
+		now := a.observer.Caches.Pod(key)
+		return now == nil || now.UID != pod.UID || now.Terminating || err != nil && now.ResourceVersion != pod.ResourceVersion
+	}, s.Key)
 }
 
 // saveTemplate reads the stable revision's template into the record.
-func (a *applier) saveTemplate(ctx context.Context, s *seen, rec *record.Record) error {
+func (a *Applier) saveTemplate(ctx context.Context, s *Snapshot, rec *record.Record) error {
 	hash := rec.Release.StableRevision
-	if a.caches.revisionNamed(s.stable, hash) == nil {
+	if _, ok := a.observer.Caches.RevisionNamed(s.StableObject, hash); !ok {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
 			"there is no ControllerRevision of LeaderWorkerSet %s for revision %s any more, so the last group that runs it can't be replaced "+
-				"without losing the way back: promote the release, or roll it back", s.key, hash)
+				"without losing the way back: promote the release, or roll it back", s.Key, hash)
 	}
-	template, err := a.template(ctx, s, hash)
+	template, err := a.Template(ctx, s, hash)
 	if err != nil {
 		return err
 	}

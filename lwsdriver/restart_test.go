@@ -36,11 +36,11 @@ func leaderOf3(revision string, uid types.UID) *corev1.Pod {
 // losePod takes it away again.
 func (b *bed) losePod(name string) {
 	b.t.Helper()
-	if err := b.caches.pods.GetIndexer().Delete(b.caches.pod(types.NamespacedName{Namespace: vllm.Namespace, Name: name})); err != nil {
+	if err := b.engine.Observer.Caches.Pods.GetIndexer().Delete(b.engine.Observer.Caches.Pod(types.NamespacedName{Namespace: vllm.Namespace, Name: name})); err != nil {
 		b.t.Fatal(err)
 	}
-	b.caches.groups.mark(vllm, "3")
-	b.changed(vllm)
+	b.engine.Observer.Caches.Groups.Invalidate(vllm, "3")
+	b.engine.Observer.changed(vllm)
 }
 
 // group3 is what the planner is told of the group.
@@ -58,8 +58,8 @@ func (b *bed) group3() plan.Group {
 // A group is restarted by the deletion of the very leader that was seen, and what comes back as it was is counted.
 func TestRestartGroup(t *testing.T) {
 	b := newBed(t, inPhase(t, record.Returning))
-	defer b.queue.ShutDown()
-	defer b.events.broadcaster.Shutdown()
+	defer b.engine.queue.ShutDown()
+	defer b.engine.events.broadcaster.Shutdown()
 	const leader = "vllm-3"
 	var preconditions []metav1.Preconditions
 	b.core.PrependReactor("delete", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -75,7 +75,7 @@ func TestRestartGroup(t *testing.T) {
 		if got := b.group3().Restarts; got != i {
 			t.Errorf("restarts are %d, want %d", got, i)
 		}
-		wrote, err := b.applier.apply(t.Context(), b.look(), plan.RestartGroup{Leader: leader})
+		wrote, err := b.engine.Applier.Apply(t.Context(), b.look(), plan.RestartGroup{Leader: leader})
 		if !wrote || err != nil {
 			t.Fatalf("restart: wrote %t, %v", wrote, err)
 		}
@@ -96,8 +96,8 @@ func TestRestartGroup(t *testing.T) {
 // A leader that changed meanwhile stays: the next look tells whether it is to go.
 func TestRestartGroupLate(t *testing.T) {
 	b := newBed(t, inPhase(t, record.Returning))
-	defer b.queue.ShutDown()
-	defer b.events.broadcaster.Shutdown()
+	defer b.engine.queue.ShutDown()
+	defer b.engine.events.broadcaster.Shutdown()
 	pod := leaderOf3("new", "first")
 	pod.ResourceVersion = "7"
 	b.showPod(pod)
@@ -107,7 +107,7 @@ func TestRestartGroupLate(t *testing.T) {
 		b.showPod(now)
 		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, pod.Name, errors.New("it is at 8"))
 	})
-	wrote, err := b.applier.apply(t.Context(), b.look(), plan.RestartGroup{Leader: pod.Name})
+	wrote, err := b.engine.Applier.Apply(t.Context(), b.look(), plan.RestartGroup{Leader: pod.Name})
 	if wrote || err != nil {
 		t.Errorf("wrote %t, %v", wrote, err)
 	}
@@ -119,8 +119,8 @@ func TestRestartGroupLate(t *testing.T) {
 // A leader that is going already is not deleted again.
 func TestRestartGroupOnce(t *testing.T) {
 	b := newBed(t, inPhase(t, record.Returning))
-	defer b.queue.ShutDown()
-	defer b.events.broadcaster.Shutdown()
+	defer b.engine.queue.ShutDown()
+	defer b.engine.events.broadcaster.Shutdown()
 	pod := leaderOf3("new", "first")
 	pod.DeletionTimestamp = &metav1.Time{Time: noon}
 	b.showPod(pod)
@@ -128,7 +128,7 @@ func TestRestartGroupOnce(t *testing.T) {
 		t.Error("a leader that is being deleted does not look so")
 	}
 	for _, name := range []string{pod.Name, "vllm-7"} {
-		if wrote, err := b.applier.apply(t.Context(), b.look(), plan.RestartGroup{Leader: name}); wrote || err != nil {
+		if wrote, err := b.engine.Applier.Apply(t.Context(), b.look(), plan.RestartGroup{Leader: name}); wrote || err != nil {
 			t.Errorf("%s: wrote %t, %v", name, wrote, err)
 		}
 	}
@@ -155,21 +155,21 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 		Data: runtime.RawExtension{Raw: data}, Revision: 1,
 	}
 	b := newBed(t, stable)
-	defer b.queue.ShutDown()
-	defer b.events.broadcaster.Shutdown()
+	defer b.engine.queue.ShutDown()
+	defer b.engine.events.broadcaster.Shutdown()
 	s := b.look()
 	save := plan.SetStable{Record: *s.Record, Rolling: ptr.To(record.Native(record.Hold())), SaveTemplate: true}
-	if _, err := b.applier.apply(t.Context(), s, save); err == nil {
+	if _, err := b.engine.Applier.Apply(t.Context(), s, save); err == nil {
 		t.Error("the last stable group goes, and its template is nowhere")
 	} else {
-		says(t, contractError(err), "ControllerRevision", "old", "way back")
+		says(t, ContractError(err), "ControllerRevision", "old", "way back")
 	}
 	if len(b.writes()) > 0 {
 		t.Errorf("writes: %v", b.writes())
 	}
-	view, err := viewRevision(cr)
+	view, err := stripRevision(cr)
 	if err == nil {
-		err = b.caches.revisions.GetIndexer().Add(view)
+		err = b.engine.Observer.Caches.Revisions.GetIndexer().Add(view)
 	}
 	if err == nil {
 		err = b.core.Tracker().Add(cr)
@@ -178,7 +178,7 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	rec := *s.Record
-	if err := b.applier.saveTemplate(t.Context(), s, &rec); err != nil {
+	if err := b.engine.Applier.saveTemplate(t.Context(), s, &rec); err != nil {
 		t.Fatal(err)
 	}
 	if s.Record.Release.StableTemplate != nil {

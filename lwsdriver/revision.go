@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // digest identifies the part of a LeaderWorkerSet's spec of which LWS makes revisions.
@@ -37,6 +39,13 @@ func digestOf(template lws.LeaderWorkerTemplate, network *lws.NetworkConfig) (di
 	return sha256.Sum256(raw), nil
 }
 
+// SameTemplate reports whether LWS makes one revision of both.
+func SameTemplate(a, b record.Template) bool {
+	one, errOne := digestOf(a.LeaderWorkerTemplate, a.NetworkConfig)
+	two, errTwo := digestOf(b.LeaderWorkerTemplate, b.NetworkConfig)
+	return errOne == nil && errTwo == nil && one == two
+}
+
 // revisionView is what the driver keeps of a ControllerRevision of LWS. Matching a template against them tells the
 // template's revision hash without waiting for, or trusting the order of, anything else that LWS writes.
 type revisionView struct {
@@ -49,8 +58,8 @@ type revisionView struct {
 	digest digest
 }
 
-// viewRevision is the ControllerRevision informer's transform.
-func viewRevision(obj any) (any, error) {
+// stripRevision is the ControllerRevision informer's transform.
+func stripRevision(obj any) (any, error) {
 	cr, ok := obj.(*appsv1.ControllerRevision)
 	if !ok {
 		return obj, nil

@@ -44,7 +44,7 @@ func (d *Driver) ListRevisions(ctx context.Context, req *pb.ListRevisionsRequest
 	}
 	if req.GetIncludeTemplates() {
 		if err := d.fillTemplates(ctx, s, all); err != nil {
-			return nil, contractError(err)
+			return nil, ContractError(err)
 		}
 	}
 	return &pb.ListRevisionsResponse{Revisions: all, Warnings: d.historyWarnings(s)}, nil
@@ -52,9 +52,9 @@ func (d *Driver) ListRevisions(ctx context.Context, req *pb.ListRevisionsRequest
 
 // awaitHistory returns once the cache of snapshots is filled: commands ask a driver that has just started.
 func (d *Driver) awaitHistory(ctx context.Context, key types.NamespacedName) error {
-	ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if cache.WaitForCacheSync(ctx.Done(), d.snapshots.informer.HasSynced) {
+	if cache.WaitForCacheSync(ctx.Done(), d.engine.Observer.History.Synced) {
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
@@ -63,23 +63,23 @@ func (d *Driver) awaitHistory(ctx context.Context, key types.NamespacedName) err
 
 // revisions is the history of a workload, the oldest first. A template that waits for a release is the last, without a
 // number.
-func (d *Driver) revisions(c *pb.BatchContext, s *seen) []*pb.Revision {
-	views := d.snapshots.of(s.key, s.stable.UID)
+func (d *Driver) revisions(c *pb.BatchContext, s *Snapshot) []*pb.Revision {
+	views := d.engine.Observer.History.Of(s.Key, s.StableObject.UID)
 	all := make([]*pb.Revision, 0, len(views)+1)
 	current := s.Stable.Revision
 	for _, v := range views {
-		r := revisionOf(v.entry)
-		r.Images = v.images
+		r := revisionOf(v.Entry)
+		r.Images = v.Images
 		r.Stable, r.Current = slices.Contains(s.StableRevisions(), r.GetName()), r.GetName() == current
 		if r.GetOutcome() == pb.State_STATE_UNSPECIFIED && plan.InFlight(s.Observation) && c.GetReleaseId() == r.GetReleaseId() && c.GetUpdateRevision() == r.GetName() {
 			r.Outcome = c.GetState()
 		}
 		all = append(all, r)
 	}
-	known := slices.ContainsFunc(views, func(v *snapshotView) bool { return v.entry.Revision == current })
+	known := slices.ContainsFunc(views, func(v *HistoryRevision) bool { return v.Entry.Revision == current })
 	if current != "" && !known {
 		all = append(all, &pb.Revision{
-			Name: current, Images: history.Images(specTemplate(s.stable)), Current: true, ChangedBy: s.Stable.ChangedBy,
+			Name: current, Images: history.Images(record.TemplateOf(s.StableObject)), Current: true, ChangedBy: s.Stable.ChangedBy,
 			Stable: slices.Contains(s.StableRevisions(), current),
 		})
 	}
@@ -102,21 +102,21 @@ func revisionOf(e plan.Entry) *pb.Revision {
 }
 
 // fillTemplates asks for all templates of the history at once: the caches don't keep them.
-func (d *Driver) fillTemplates(ctx context.Context, s *seen, all []*pb.Revision) error {
-	list, err := d.core.AppsV1().ControllerRevisions(s.key.Namespace).List(ctx, metav1.ListOptions{
-		LabelSelector: record.RoleLabel + "=" + record.RoleSnapshot + "," + record.StableLabel + "=" + s.key.Name,
+func (d *Driver) fillTemplates(ctx context.Context, s *Snapshot, all []*pb.Revision) error {
+	list, err := d.core.AppsV1().ControllerRevisions(s.Key.Namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: record.RoleLabel + "=" + record.RoleSnapshot + "," + record.StableLabel + "=" + s.Key.Name,
 	})
 	if err != nil {
-		return fmt.Errorf("list ControllerRevisions of LeaderWorkerSet %s: %w", s.key, err)
+		return fmt.Errorf("list ControllerRevisions of LeaderWorkerSet %s: %w", s.Key, err)
 	}
 	for _, r := range all {
 		i := slices.IndexFunc(list.Items, func(cr appsv1.ControllerRevision) bool {
-			return kept(&cr, s.stable) && cr.Labels[record.RevisionLabel] == r.GetName()
+			return history.Kept(&cr, s.StableObject) && cr.Labels[record.RevisionLabel] == r.GetName()
 		})
 		var t record.Template
 		switch {
 		case r.GetNumber() == 0:
-			t = specTemplate(s.stable)
+			t = record.TemplateOf(s.StableObject)
 		case i < 0:
 			continue // it went while we looked
 		default:
@@ -134,13 +134,13 @@ func (d *Driver) fillTemplates(ctx context.Context, s *seen, all []*pb.Revision)
 }
 
 // historyWarnings say why the history may not be what its user expects.
-func (d *Driver) historyWarnings(s *seen) []*pb.Warning {
+func (d *Driver) historyWarnings(s *Snapshot) []*pb.Warning {
 	var all []*pb.Warning
-	if _, err := record.HistoryLimit(s.stable.Annotations); err != nil {
-		all = append(all, &pb.Warning{Code: "HistoryLimitInvalid", Message: fmt.Sprintf("LeaderWorkerSet %s: %v", s.key, err)})
+	if _, err := record.HistoryLimit(s.StableObject.Annotations); err != nil {
+		all = append(all, &pb.Warning{Code: "HistoryLimitInvalid", Message: fmt.Sprintf("LeaderWorkerSet %s: %v", s.Key, err)})
 	}
-	if _, err := d.snapshots.pausing(s.key, s.Now); err != nil {
-		all = append(all, &pb.Warning{Code: "HistoryNotWritten", Message: fmt.Sprintf("the history of %s is not complete: %v", s.key, err)})
+	if _, err := d.engine.Observer.History.Paused(s.Key, s.Now); err != nil {
+		all = append(all, &pb.Warning{Code: "HistoryNotWritten", Message: fmt.Sprintf("the history of %s is not complete: %v", s.Key, err)})
 	}
 	return all
 }

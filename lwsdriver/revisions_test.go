@@ -66,7 +66,7 @@ func keptBed(t *testing.T, snapshots ...runtime.Object) *bed {
 func (b *bed) runSynced() {
 	b.t.Helper()
 	b.run()
-	b.eventually("caches are filled", func() bool { return b.Synced() && b.snapshots.informer.HasSynced() })
+	b.eventually("caches are filled", func() bool { return b.Synced() && b.engine.Observer.History.informer.HasSynced() })
 }
 
 // restingBed is a driver of a workload whose template is revision "new" and whose LWS remembers "old" as well.
@@ -79,7 +79,7 @@ func restingBed(t *testing.T, snapshots ...runtime.Object) *bed {
 
 func snapshotOf(t *testing.T, e plan.Entry, image string) *appsv1.ControllerRevision {
 	t.Helper()
-	cr, err := history.Object(stableWorkload(), e, specTemplate(imaged(image)))
+	cr, err := history.Object(stableWorkload(), e, record.TemplateOf(imaged(image)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,16 +100,16 @@ func TestHistoryWrites(t *testing.T) {
 		{plan.Forget{Revision: "old"}, true, []string{"2 new vllm:2 "}},
 		{plan.Forget{Revision: "old"}, false, []string{"2 new vllm:2 "}},
 	} {
-		if wrote, err := b.applier.apply(t.Context(), s, step.action); wrote != step.wrote || err != nil {
+		if wrote, err := b.engine.Applier.Apply(t.Context(), s, step.action); wrote != step.wrote || err != nil {
 			t.Fatalf("%v: %t, %v", step.action, wrote, err)
 		}
 		if got := b.kept(); !slices.Equal(got, step.want) {
 			t.Errorf("%v: the history is %q, want %q", step.action, got, step.want)
 		}
 	}
-	e := b.snapshots.find(s.stable, "new").entry
+	e := b.engine.Observer.History.Find(s.StableObject, "new").Entry
 	e.Outcome, e.Ended = plan.Promoted, noon
-	if wrote, err := b.applier.apply(t.Context(), s, plan.Remember{Entry: e}); !wrote || err != nil {
+	if wrote, err := b.engine.Applier.Apply(t.Context(), s, plan.Remember{Entry: e}); !wrote || err != nil {
 		t.Fatalf("the end: %t, %v", wrote, err)
 	}
 	b.eventually("the end is noted", func() bool { return slices.Equal(b.kept(), []string{"2 new vllm:2 Promoted"}) })
@@ -118,8 +118,8 @@ func TestHistoryWrites(t *testing.T) {
 // kept is the history, from the caches.
 func (b *bed) kept() []string {
 	var all []string
-	for _, v := range b.snapshots.of(vllm, "stable") {
-		all = append(all, fmt.Sprintf("%d %s %s %s%s", v.entry.Number, v.entry.Revision, v.images[0][len("server="):], v.entry.Outcome, v.entry.Problem))
+	for _, v := range b.engine.Observer.History.Of(vllm, "stable") {
+		all = append(all, fmt.Sprintf("%d %s %s %s%s", v.Entry.Number, v.Entry.Revision, v.Images[0][len("server="):], v.Entry.Outcome, v.Entry.Problem))
 	}
 	return all
 }
@@ -141,7 +141,7 @@ func TestHistoryMade(t *testing.T) {
 			return true, nil, apierrors.NewAlreadyExists(appsv1.Resource("controllerrevisions"), there.Name)
 		})
 		b.runSynced()
-		_, err := b.applier.apply(t.Context(), b.look(), plan.Remember{Entry: e})
+		_, err := b.engine.Applier.Apply(t.Context(), b.look(), plan.Remember{Entry: e})
 		if got := drivererr.Reason(err); foreign != (got == pb.ErrorReason_ERROR_REASON_NAME_TAKEN) || !foreign && err != nil {
 			t.Errorf("foreign %t: %v", foreign, err)
 		}
@@ -155,24 +155,24 @@ func TestHistoryForbidden(t *testing.T) {
 	b.core.PrependReactor("create", "controllerrevisions", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(appsv1.Resource("controllerrevisions"), "x", fmt.Errorf(`User "u" cannot create resource`))
 	})
-	s := &seen{key: vllm, stable: w}
+	s := &Snapshot{Observation: plan.Observation{Key: vllm}, StableObject: w}
 	s.Now, s.Stable.Revision = noon, "new"
 	action := plan.Remember{Entry: plan.Entry{Revision: "new", Number: 1}}
-	if _, err := b.recordHistory(t.Context(), s, action); err != nil {
+	if _, err := b.engine.recordHistory(t.Context(), s, action); err != nil {
 		t.Errorf("it stands in the way: %v", err)
 	}
-	if left, err := b.snapshots.pausing(vllm, noon); left != historyPause || err == nil {
+	if left, err := b.engine.Observer.History.Paused(vllm, noon); left != historyPause || err == nil {
 		t.Errorf("it is tried again in %s: %v", left, err)
 	}
 	if warnings := b.historyWarnings(s); len(warnings) != 1 || warnings[0].GetCode() != "HistoryNotWritten" {
 		t.Errorf("warnings %v", warnings)
 	}
-	b.observer.readHistory(s)
-	if !s.HistoryUnread || s.recheck != historyPause {
+	b.engine.Observer.readHistory(s)
+	if !s.HistoryUnread || s.Recheck != historyPause {
 		t.Errorf("the planner would ask again: %+v", s.Observation)
 	}
-	b.gone(vllm)
-	if left, err := b.snapshots.pausing(vllm, noon); left > 0 || err != nil {
+	b.engine.Observer.deleted(vllm)
+	if left, err := b.engine.Observer.History.Paused(vllm, noon); left > 0 || err != nil {
 		t.Errorf("%s, %v are remembered of a workload that is gone", left, err)
 	}
 }
@@ -206,7 +206,7 @@ func TestUndo(t *testing.T) {
 	var patched []clienttesting.PatchActionImpl // by Undo itself: the workers have nothing to write
 	b.sets.PrependReactor("patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patched = append(patched, a.(clienttesting.PatchActionImpl))
-		return true, b.caches.workload(vllm), nil // as if somebody had put the template back at once
+		return true, b.engine.Observer.Caches.Workload(vllm), nil // as if somebody had put the template back at once
 	})
 	b.runSynced()
 	for _, tt := range []struct {
@@ -251,9 +251,9 @@ func bringBackOf(t *testing.T, w *lws.LeaderWorkerSet) error {
 	t.Helper()
 	old := asLWSKeeps(t, imaged("vllm:1"), "old")
 	b := newBedOn(t, fake.NewClientset(old), noRoutes(), w)
-	view, err := viewRevision(old.DeepCopy())
+	view, err := stripRevision(old.DeepCopy())
 	if err == nil {
-		err = b.caches.revisions.GetIndexer().Add(view)
+		err = b.engine.Observer.Caches.Revisions.GetIndexer().Add(view)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -268,7 +268,7 @@ func bringBackOf(t *testing.T, w *lws.LeaderWorkerSet) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.applier.apply(t.Context(), s, d.Action)
+	_, err = b.engine.Applier.Apply(t.Context(), s, d.Action)
 	says(t, err, "seen")
 	return errors.New(patch)
 }
@@ -296,7 +296,7 @@ func TestChangedBy(t *testing.T) {
 		{Manager: "lockstep", Time: at(1), FieldsV1: fields(`{"f:spec":{"f:rolloutStrategy":{}}}`)},
 		{Manager: "nobody", Time: at(0)},
 	}
-	view, err := viewWorkload(w)
+	view, err := StripWorkload(w)
 	if err != nil {
 		t.Fatal(err)
 	}

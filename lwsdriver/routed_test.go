@@ -180,7 +180,7 @@ func (b *routedBed) synced() *routedBed {
 	b.run()
 	b.eventually("the driver serves", b.Synced)
 	b.eventually("the routes are seen", func() bool {
-		s, err := b.observer.observe(vllm)
+		s, err := b.engine.Observer.Observe(vllm)
 		return err == nil && s.Traffic != nil && s.Traffic.Look(traffic.Desired{}).Reason != traffic.ReasonNotSynced
 	})
 	return b
@@ -191,7 +191,7 @@ func (b *routedBed) caughtUp() {
 	b.t.Helper()
 	b.eventually("the record is seen", func() bool {
 		live, err := b.sets.LeaderworkersetV1().LeaderWorkerSets("default").Get(b.t.Context(), "vllm", metav1.GetOptions{})
-		seen := b.caches.workload(vllm)
+		seen := b.engine.Observer.Caches.Workload(vllm)
 		return err == nil && seen != nil && live.Annotations[record.RecordAnnotation] == seen.Annotations[record.RecordAnnotation]
 	})
 }
@@ -212,7 +212,7 @@ func TestCarried(t *testing.T) {
 	is := func(what string, want ...string) {
 		t.Helper()
 		var got []string
-		for _, key := range b.caches.carried("default", traffic.KindHTTPRoute, "llm") {
+		for _, key := range b.engine.Observer.Caches.carried("default", traffic.KindHTTPRoute, "llm") {
 			got = append(got, key.String())
 		}
 		slices.Sort(got)
@@ -221,22 +221,22 @@ func TestCarried(t *testing.T) {
 		}
 	}
 	is("record and canary", "default/vllm")
-	if n := len(b.caches.carried("default", traffic.KindService, "vllm-canary")); n == 0 {
+	if n := len(b.engine.Observer.Caches.carried("default", traffic.KindService, "vllm-canary")); n == 0 {
 		t.Error("nobody is told of the canary Service")
 	}
-	if n := len(b.caches.carried("default", traffic.KindService, "another")); n > 0 {
+	if n := len(b.engine.Observer.Caches.carried("default", traffic.KindService, "another")); n > 0 {
 		t.Error("somebody is told of another's Service")
 	}
-	if n := len(b.caches.carried("", traffic.KindHTTPRoute, "")); n < 2 {
+	if n := len(b.engine.Observer.Caches.carried("", traffic.KindHTTPRoute, "")); n < 2 {
 		t.Errorf("%d are told that the cache of routes was filled, want all", n)
 	}
 	b.cache(unrecorded())
 	is("canary alone", "default/vllm")
-	if err := b.caches.workloads.GetIndexer().Delete(stable); err != nil {
+	if err := b.engine.Observer.Caches.Workloads.GetIndexer().Delete(stable); err != nil {
 		t.Fatal(err)
 	}
 	is("orphan", "default/vllm")
-	if err := b.caches.workloads.GetIndexer().Delete(b.canary); err != nil {
+	if err := b.engine.Observer.Caches.Workloads.GetIndexer().Delete(b.canary); err != nil {
 		t.Fatal(err)
 	}
 	is("nothing")
@@ -263,7 +263,7 @@ func TestAddedPolicy(t *testing.T) {
 			canary := routedCanary(t, tc.stable)
 			canary.Annotations[record.TrafficAnnotation] = tc.annotation
 			b := newBed(t, tc.stable, canary)
-			s, err := b.observer.observe(vllm)
+			s, err := b.engine.Observer.Observe(vllm)
 			if (err != nil) != tc.bad {
 				t.Fatalf("%s: %v", tc.reason, err)
 			}
@@ -272,8 +272,8 @@ func TestAddedPolicy(t *testing.T) {
 				return
 			}
 			got := ""
-			if s.setup != nil {
-				got = s.setup.Policy.StableService
+			if s.Setup != nil {
+				got = s.Setup.Policy.StableService
 			}
 			if got != tc.want || (s.Traffic != nil) != (tc.want != "") {
 				t.Errorf("%s: Service %q, want %q", tc.reason, got, tc.want)
@@ -318,10 +318,10 @@ func TestDeletionDoesNotWaitForRoutes(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{}, "llm", errors.New("a policy says no"))
 	})
 	b.run()
-	b.queue.Add(vllm)
+	b.engine.queue.Add(vllm)
 	b.eventually("what it added is let go of", func() bool {
 		c, err := b.sets.LeaderworkersetV1().LeaderWorkerSets("default").Get(t.Context(), b.canary.Name, metav1.GetOptions{})
-		return err == nil && !holds(c)
+		return err == nil && !HasFinalizer(c)
 	})
 }
 

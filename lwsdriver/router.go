@@ -102,7 +102,7 @@ func (d *Driver) VerifyWeight(_ context.Context, req *pb.VerifyWeightRequest) (*
 	if err := drivererr.Invalid(append(checkID(req.GetReleaseId()), checkPercent("weight", req.GetWeight())...)...); err != nil {
 		return nil, err
 	}
-	s, err := d.observer.observe(key)
+	s, err := d.engine.Observer.Observe(key)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +131,7 @@ type asked struct {
 // may begin, while it waits.
 func (d *Driver) awaitWeight(ctx context.Context, key types.NamespacedName, a asked) (v plan.Verification, err error) {
 	err = d.until(ctx, key, a.wait, func() (bool, error) {
-		s, err := d.observer.observe(key)
+		s, err := d.engine.Observer.Observe(key)
 		if err != nil {
 			return false, err
 		}

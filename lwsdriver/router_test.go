@@ -160,8 +160,8 @@ func TestVerifyWeight(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newRoutedBed(t, routedPhase(t, tc.phase, &record.Traffic{Weight: 30}), tc.weight)
-			b.locks.readOnly = true // the loop would make it true
-			b.queue.ShutDown()
+			b.engine.locks.readOnly = true // the loop would make it true
+			b.engine.queue.ShutDown()
 			b.synced()
 			v, err := b.VerifyWeight(t.Context(), &pb.VerifyWeightRequest{Workload: vllmRef, ReleaseId: "r1", Weight: tc.ask})
 			if err != nil || v.GetVerified() != tc.verified || v.GetReason() != tc.reason || v.GetWeight() != int32(tc.weight) {
@@ -214,13 +214,13 @@ func TestNextReleaseWaitsForCaches(t *testing.T) {
 
 // The writes of one pass are bounded by how much there is to write.
 func TestWriteLimit(t *testing.T) {
-	s := &seen{}
-	if got := s.writeLimit(); got != maxWrites {
+	s := &Snapshot{}
+	if got := writeLimit(s); got != maxWrites {
 		t.Errorf("%d without traffic", got)
 	}
 	s.Added = []plan.Workload{{Groups: make([]plan.Group, 100)}}
-	s.setup = &traffic.Setup{Policy: traffic.Policy{StableService: "a", CanaryService: "b", Routes: make([]traffic.Key, 40)}}
-	if got := s.writeLimit(); got < maxWrites+100+2*40 {
+	s.Setup = &traffic.Setup{Policy: traffic.Policy{StableService: "a", CanaryService: "b", Routes: make([]traffic.Key, 40)}}
+	if got := writeLimit(s); got < maxWrites+100+2*40 {
 		t.Errorf("%d for 100 leaders and 40 routes", got)
 	}
 }

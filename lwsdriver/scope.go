@@ -5,6 +5,8 @@ package lwsdriver
 
 import (
 	"context"
+	"fmt"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -42,18 +44,43 @@ func (s *scope) lock(ctx context.Context, key types.NamespacedName) (unlock func
 	return s.keyLocks.lock(ctx, key)
 }
 
-// watch is work for a driver that writes nothing: it looks at what changed and tells those who wait, also when time
-// alone changes what there is to say, such as at a progress deadline.
-func (d *Driver) watch(context.Context) {
-	for {
-		key, quit := d.queue.Get()
-		if quit {
-			return
+// keyLocks lets one goroutine at a time work on a workload. Waiting for it honours the context.
+type keyLocks struct {
+	mu    sync.Mutex
+	locks map[types.NamespacedName]*keyLock
+}
+
+type keyLock struct {
+	held  chan struct{} // holds one token while locked
+	users int
+}
+
+// lock returns the function that unlocks, or the context's error.
+func (l *keyLocks) lock(ctx context.Context, key types.NamespacedName) (unlock func(), err error) {
+	l.mu.Lock()
+	if l.locks == nil {
+		l.locks = map[types.NamespacedName]*keyLock{}
+	}
+	k := l.locks[key]
+	if k == nil {
+		k = &keyLock{held: make(chan struct{}, 1)}
+		l.locks[key] = k
+	}
+	k.users++
+	l.mu.Unlock()
+
+	leave := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if k.users--; k.users == 0 {
+			delete(l.locks, key)
 		}
-		if _, decision, err := d.look(key); err == nil && decision.Recheck > 0 {
-			d.queue.AddAfter(key, decision.Recheck)
-		}
-		d.hub.notify(key)
-		d.queue.Done(key)
+	}
+	select {
+	case k.held <- struct{}{}:
+		return func() { <-k.held; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, fmt.Errorf("wait for other work on %s: %w", key, context.Cause(ctx))
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsfake "sigs.k8s.io/lws/client-go/clientset/versioned/fake"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -24,13 +25,13 @@ import (
 )
 
 // drifted is an adopted workload whose hold somebody took off: a driver that may write puts it back.
-func drifted(t *testing.T, name string) *workload {
+func drifted(t *testing.T, name string) *lws.LeaderWorkerSet {
 	t.Helper()
 	value, err := (&record.Record{Saved: record.Native(record.Hold())}).Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &workload{ObjectMeta: metav1.ObjectMeta{
+	w := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: "1",
 		Annotations: map[string]string{record.RecordAnnotation: value},
 	}}
@@ -120,7 +121,7 @@ func TestScope(t *testing.T) {
 			t.Parallel()
 			s := newScoped(t, test.options...)
 			s.eventually(t, "what is to be written is", func() bool { return len(s.written()) >= len(test.want) })
-			s.eventually(t, "the queue is empty", func() bool { return s.queue.Len() == 0 })
+			s.eventually(t, "the queue is empty", func() bool { return s.engine.queue.Len() == 0 })
 			for _, name := range []string{"here", "there"} {
 				answer, err := s.CalculateBatchContext(t.Context(), &pb.CalculateBatchContextRequest{Workload: ref(name)})
 				if err != nil || answer.GetContext().GetReplicas() != 2 {

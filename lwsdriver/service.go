@@ -25,8 +25,6 @@ const (
 	// Name is the driver's, as GetDriverInfo returns it.
 	Name = "lws.lockstep.dev"
 
-	kind = "LeaderWorkerSet"
-
 	// maxWait bounds the long poll of mutating RPCs.
 	maxWait = 10 * time.Minute
 	// answerTime is how long an answer may take to its caller.
@@ -35,13 +33,15 @@ const (
 	maxRaces = 5
 	// raceTimeout is how long one of them waits for the cache to see the winner.
 	raceTimeout = 2 * time.Second
+	// readTimeout is how long a call waits for caches that are being filled.
+	readTimeout = 10 * time.Second
 )
 
 // GetDriverInfo says what this driver is and can do.
 func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.GetDriverInfoResponse, error) {
 	info := &pb.GetDriverInfoResponse{
 		Name: Name, Version: d.options.version,
-		Kinds: []*pb.WorkloadKind{{Group: lws.GroupVersion.Group, Version: lws.GroupVersion.Version, Kind: kind}},
+		Kinds: []*pb.WorkloadKind{{Group: lws.GroupVersion.Group, Version: lws.GroupVersion.Version, Kind: Kind}},
 		Capabilities: []pb.Capability{
 			pb.Capability_CAPABILITY_ADOPT,
 			pb.Capability_CAPABILITY_RELEASE,
@@ -81,9 +81,9 @@ func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 	if ref.GetName() == "" {
 		bad = append(bad, drivererr.FieldViolation{Field: "workload.name", Description: "is required"})
 	}
-	if k := ref.GetKind(); k != "" && k != kind {
+	if k := ref.GetKind(); k != "" && k != Kind {
 		bad = append(bad, drivererr.FieldViolation{
-			Field: "workload.kind", Description: fmt.Sprintf("is %q; this driver releases %s only", k, kind),
+			Field: "workload.kind", Description: fmt.Sprintf("is %q; this driver releases %s only", k, Kind),
 		})
 	}
 	key := types.NamespacedName{Namespace: ref.GetNamespace(), Name: ref.GetName()}
@@ -94,20 +94,20 @@ func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 		return key, drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND,
 			"this driver serves namespace %q only, and %s is not in it", ns, key)
 	}
-	if err := d.notServing(); err != nil {
+	if err := d.engine.Ready(); err != nil {
 		return key, err
 	}
-	return d.caches.named(key), nil
+	return d.engine.Observer.Caches.Named(key), nil
 }
 
 // admission refuses, for a reason that takes I/O to find, a write that was decided on. It may add warnings to the decision.
-type admission func(context.Context, *seen, *plan.Decision) error
+type admission func(context.Context, *Snapshot, *plan.Decision) error
 
 // mutation is what an intent came to.
 type mutation struct {
 	action pb.Action
 	// seen is the look that the decision was made from.
-	seen     *seen
+	seen     *Snapshot
 	decision plan.Decision
 }
 
@@ -116,7 +116,7 @@ type mutation struct {
 func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, i plan.Intent, admissions ...admission) (mutation, error) {
 	key, unlock, err := d.lockNamed(ctx, key)
 	if err != nil {
-		return mutation{}, contractError(err)
+		return mutation{}, ContractError(err)
 	}
 	defer unlock()
 	m, err := d.retryRaces(ctx, key, i, admissions)
@@ -125,8 +125,8 @@ func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, i plan.In
 	}
 	// The intent is recorded. What follows from it is the driver's own business: if a write fails now, the queue tries
 	// again, and the context says what is in the way.
-	if decision, err := d.reconcile(ctx, key); err != nil || decision.Recheck > 0 {
-		d.queue.Add(key)
+	if decision, err := d.engine.Reconcile(ctx, key); err != nil || decision.Recheck > 0 {
+		d.engine.Enqueue(key)
 	}
 	return m, nil
 }
@@ -134,11 +134,11 @@ func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, i plan.In
 // lockNamed locks the workload that is known by a name, which may change hands while somebody else has the lock.
 func (d *Driver) lockNamed(ctx context.Context, key types.NamespacedName) (types.NamespacedName, func(), error) {
 	for {
-		unlock, err := d.locks.lock(ctx, key)
+		unlock, err := d.engine.Lock(ctx, key)
 		if err != nil {
 			return key, nil, err
 		}
-		now := d.caches.named(key)
+		now := d.engine.Observer.Caches.Named(key)
 		if now == key {
 			return key, unlock, nil
 		}
@@ -148,18 +148,18 @@ func (d *Driver) lockNamed(ctx context.Context, key types.NamespacedName) (types
 }
 
 func (d *Driver) retryRaces(ctx context.Context, key types.NamespacedName, i plan.Intent, admissions []admission) (mutation, error) {
-	changed, stop := d.hub.subscribe(key)
+	changed, stop := d.engine.Observer.Changes.Subscribe(key)
 	defer stop()
 	for races := 0; ; races++ {
 		m, err := d.carryOut(ctx, key, i, admissions)
-		if err == nil || !isConflict(err) || races == maxRaces {
+		if err == nil || !IsConflict(err) || races == maxRaces {
 			return m, err
 		}
 		select {
 		case <-changed:
 		case <-time.After(raceTimeout):
 		case <-ctx.Done():
-			return m, contractError(context.Cause(ctx))
+			return m, ContractError(context.Cause(ctx))
 		}
 	}
 }
@@ -171,15 +171,15 @@ func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.
 		return mutation{}, err
 	}
 	m := mutation{action: pb.Action_ACTION_UNCHANGED, seen: s}
-	if m.decision, err = d.plan(s, i); err != nil || m.decision.Action == nil {
+	if m.decision, err = d.engine.Decide(s, i); err != nil || m.decision.Action == nil {
 		return m, err
 	}
 	for _, admit := range admissions {
 		if err := admit(ctx, s, &m.decision); err != nil {
-			return m, contractError(err)
+			return m, ContractError(err)
 		}
 	}
-	wrote, err := d.do(ctx, s, m.decision.Action)
+	wrote, err := d.engine.Do(ctx, s, m.decision.Action)
 	if wrote {
 		m.action = pb.Action_ACTION_CONFIGURED
 	}
@@ -188,22 +188,22 @@ func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.
 
 // observeNew is observe for a workload that may have been created a moment ago: people create one and release it at
 // once. So a request is made before it is said not to exist, and only then.
-func (d *Driver) observeNew(ctx context.Context, key types.NamespacedName) (*seen, error) {
-	s, err := d.observer.observe(key)
+func (d *Driver) observeNew(ctx context.Context, key types.NamespacedName) (*Snapshot, error) {
+	s, err := d.engine.Observer.Observe(key)
 	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
 		return s, err
 	}
-	live, errLive := d.applier.client.LeaderworkersetV1().LeaderWorkerSets(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	live, errLive := d.sets.LeaderworkersetV1().LeaderWorkerSets(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(errLive) {
 		return nil, err
 	}
 	if errLive != nil {
-		return nil, contractError(fmt.Errorf("get LeaderWorkerSet %s: %w", key, errLive))
+		return nil, ContractError(fmt.Errorf("get LeaderWorkerSet %s: %w", key, errLive))
 	}
-	if err := d.applier.catchUp(ctx, key, live); err != nil {
-		return nil, contractError(err)
+	if err := d.engine.Applier.CatchUp(ctx, key, live); err != nil {
+		return nil, ContractError(err)
 	}
-	return d.observer.observe(key)
+	return d.engine.Observer.Observe(key)
 }
 
 // await returns the workload's context once it is settled, at the latest after wait, and in time for the answer to get
@@ -226,14 +226,14 @@ func (d *Driver) until(ctx context.Context, key types.NamespacedName, wait *dura
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	on := d.caches.named(key)
-	changed, stop := d.hub.subscribe(key, on)
+	on := d.engine.Observer.Caches.Named(key)
+	changed, stop := d.engine.Observer.Changes.Subscribe(key, on)
 	defer func() { stop() }()
 	for {
-		if now := d.caches.named(key); now != on { // another object is the workload
+		if now := d.engine.Observer.Caches.Named(key); now != on { // another object is the workload
 			stop()
 			on = now
-			changed, stop = d.hub.subscribe(key, on)
+			changed, stop = d.engine.Observer.Changes.Subscribe(key, on)
 		}
 		if done, err := look(); done || err != nil {
 			return err
@@ -254,4 +254,16 @@ func checkWait(wait *durationpb.Duration) []drivererr.FieldViolation {
 		return []drivererr.FieldViolation{{Field: "wait", Description: "must be a valid duration, not negative"}}
 	}
 	return nil
+}
+
+// awaitRead returns once the caches tell how the workload's requests stand. A driver that has just started fills those that
+// a release before needed, and its host may be about to begin the next one.
+func (d *Driver) awaitRead(ctx context.Context, key types.NamespacedName) {
+	_ = d.until(ctx, key, durationpb.New(readTimeout), func() (bool, error) {
+		s, err := d.engine.Observer.Observe(key)
+		if err != nil {
+			return false, err // whoever looks next is told
+		}
+		return !plan.Unread(s.Observation) && !d.engine.Observer.Autoscalers.Pending(), nil
+	})
 }

@@ -37,8 +37,8 @@ func TestAwaitAnswersInTime(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				// LWS has recorded no revision of the template, so the state never settles.
 				b := newBed(t, inPhase(t, record.Progressing))
-				defer b.queue.ShutDown()
-				defer b.events.broadcaster.Shutdown()
+				defer b.engine.queue.ShutDown()
+				defer b.engine.events.broadcaster.Shutdown()
 				ctx := t.Context()
 				if tt.deadline != never {
 					limited, cancel := context.WithTimeout(ctx, tt.deadline)

@@ -28,6 +28,8 @@ const (
 	diagnosePeriod = 2 * time.Second
 	// firstProbeTimeout bounds the one question that every start waits for.
 	firstProbeTimeout = 5 * time.Second
+	// probeTimeout bounds the later ones.
+	probeTimeout = 30 * time.Second
 )
 
 // startup is why the caches are not filled. Informers retry in silence, or tell their log only; callers should know.
@@ -55,16 +57,16 @@ func (s *startup) set(err error) (news bool) {
 
 // diagnose looks for what is in the way until the caches are filled and can be kept so. Nobody is served before it has
 // asked whether they can be kept; what fills them is only looked into where they stay empty.
-func (d *Driver) diagnose(ctx context.Context) {
-	ask, limit := d.probeWatches, firstProbeTimeout
+func (e *Engine) diagnose(ctx context.Context) {
+	ask, limit := e.probeWatches, firstProbeTimeout
 	timer := time.NewTimer(diagnoseAfter)
 	defer timer.Stop()
 	for {
 		err := inquire(ctx, ask, limit)
-		if d.startup.set(err) && d.notServing() != nil && ctx.Err() == nil {
-			d.log.Warn("not ready", slog.Any("error", err))
+		if e.startup.set(err) && e.Ready() != nil && ctx.Err() == nil {
+			e.config.Log.Warn("not ready", slog.Any("error", err))
 		}
-		if err == nil && d.caches.synced() {
+		if err == nil && e.Observer.Caches.Synced() {
 			return
 		}
 		select {
@@ -72,7 +74,7 @@ func (d *Driver) diagnose(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		ask, limit = d.probeAll, writeTimeout
+		ask, limit = e.probeAll, probeTimeout
 		timer.Reset(diagnosePeriod)
 	}
 }
@@ -81,33 +83,33 @@ func (d *Driver) diagnose(ctx context.Context) {
 func inquire(ctx context.Context, ask func(context.Context) error, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return contractError(ask(ctx))
+	return ContractError(ask(ctx))
 }
 
 // probeAll returns why the caches can't be filled or kept up; nil if nothing is in the way.
-func (d *Driver) probeAll(ctx context.Context) error {
-	if err := d.probeLists(ctx); err != nil {
+func (e *Engine) probeAll(ctx context.Context) error {
+	if err := e.probeLists(ctx); err != nil {
 		return err
 	}
-	return d.probeWatches(ctx)
+	return e.probeWatches(ctx)
 }
 
 // probeLists asks for one object of each kind, as the informers do for all, while they have not got them.
-func (d *Driver) probeLists(ctx context.Context) error {
-	if d.caches.synced() {
+func (e *Engine) probeLists(ctx context.Context) error {
+	if e.Observer.Caches.Synced() {
 		return nil
 	}
-	namespace, one := d.options.namespace, metav1.ListOptions{Limit: 1}
-	_, err := d.applier.client.LeaderworkersetV1().LeaderWorkerSets(namespace).List(ctx, one)
+	namespace, one := e.config.Namespace, metav1.ListOptions{Limit: 1}
+	_, err := e.config.Sets.LeaderworkersetV1().LeaderWorkerSets(namespace).List(ctx, one)
 	if apierrors.IsNotFound(err) {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING,
 			"LeaderWorkerSet (%s) is not installed in this cluster: install LWS v0.9.0 or later", lws.GroupVersion)
 	}
 	if err == nil {
-		_, err = d.core.CoreV1().Pods(namespace).List(ctx, one)
+		_, err = e.config.Core.CoreV1().Pods(namespace).List(ctx, one)
 	}
 	if err == nil {
-		_, err = d.core.AppsV1().ControllerRevisions(namespace).List(ctx, one)
+		_, err = e.config.Core.AppsV1().ControllerRevisions(namespace).List(ctx, one)
 	}
 	if err != nil {
 		return fmt.Errorf("the driver can't fill its caches: %w", err)
@@ -117,17 +119,17 @@ func (d *Driver) probeLists(ctx context.Context) error {
 
 // probeWatches asks whether the driver may watch. Without, informers list once and then look alive while they are
 // not; nothing else would tell.
-func (d *Driver) probeWatches(ctx context.Context) error {
+func (e *Engine) probeWatches(ctx context.Context) error {
 	for _, resource := range []schema.GroupResource{
 		{Group: lws.GroupVersion.Group, Resource: "leaderworkersets"}, {Resource: "pods"},
 		{Group: appsv1.GroupName, Resource: "controllerrevisions"},
 	} {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 			ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Namespace: d.options.namespace, Verb: "watch", Group: resource.Group, Resource: resource.Resource,
+				Namespace: e.config.Namespace, Verb: "watch", Group: resource.Group, Resource: resource.Resource,
 			},
 		}}
-		answer, err := d.core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		answer, err := e.config.Core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 		if apierrors.IsForbidden(err) {
 			return nil // everybody may ask, unless the cluster's administrator thinks otherwise
 		}
@@ -142,10 +144,10 @@ func (d *Driver) probeWatches(ctx context.Context) error {
 	return nil
 }
 
-// notServing returns why calls can't be answered yet, nil if they can.
-func (d *Driver) notServing() error {
-	asked, err := d.startup.why()
-	switch synced := d.caches.synced(); {
+// Ready returns nil once calls can be answered, and why they can't be until then.
+func (e *Engine) Ready() error {
+	asked, err := e.startup.why()
+	switch synced := e.Observer.Caches.Synced(); {
 	case err != nil && !synced, drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_FORBIDDEN:
 		return err
 	case synced && asked: // once the caches are filled, that something could not be asked is no reason to refuse calls

@@ -32,17 +32,17 @@ func TestSyncedIsHonest(t *testing.T) {
 		if b.Synced() {
 			t.Fatal("synced although it may not watch")
 		}
-		return b.caches.synced() && asked.Load()
+		return b.engine.Observer.Caches.Synced() && asked.Load()
 	})
 	b.eventually("the driver says what it lacks", func() bool {
-		return drivererr.Reason(b.notServing()) == pb.ErrorReason_ERROR_REASON_FORBIDDEN
+		return drivererr.Reason(b.engine.Ready()) == pb.ErrorReason_ERROR_REASON_FORBIDDEN
 	})
 	if b.Synced() {
 		t.Error("synced although it may not watch")
 	}
 	allowed.Store(true)
 	b.eventually("it may watch now", b.Synced)
-	if err := b.notServing(); err != nil {
+	if err := b.engine.Ready(); err != nil {
 		t.Errorf("synced, and does not serve: %v", err)
 	}
 }
@@ -54,16 +54,16 @@ func TestNobodyIsServedBeforeTheDriverAsked(t *testing.T) {
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	for _, informer := range []cache.SharedIndexInformer{b.caches.workloads, b.caches.pods, b.caches.revisions} {
+	for _, informer := range []cache.SharedIndexInformer{b.engine.Observer.Caches.Workloads, b.engine.Observer.Caches.Pods, b.engine.Observer.Caches.Revisions} {
 		running.Go(func() { informer.RunWithContext(ctx) })
 	}
-	b.eventually("the caches are filled", b.caches.synced)
-	if got := drivererr.Reason(b.notServing()); b.Synced() || got != pb.ErrorReason_ERROR_REASON_NOT_SYNCED {
+	b.eventually("the caches are filled", b.engine.Observer.Caches.Synced)
+	if got := drivererr.Reason(b.engine.Ready()); b.Synced() || got != pb.ErrorReason_ERROR_REASON_NOT_SYNCED {
 		t.Errorf("synced %t, %s; want NOT_SYNCED", b.Synced(), got)
 	}
-	b.startup.set(nil)
+	b.engine.startup.set(nil)
 	if !b.Synced() {
-		t.Errorf("asked, and not synced: %v", b.notServing())
+		t.Errorf("asked, and not synced: %v", b.engine.Ready())
 	}
 }
 

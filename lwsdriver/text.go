@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// shorten returns s as valid UTF-8 of at most limit bytes, with "…" at its end where something was cut off. What
+// Shorten returns s as valid UTF-8 of at most limit bytes, with "…" at its end where something was cut off. What
 // containers write at their end may be anything, and protobuf refuses text that is not valid.
-func shorten(s string, limit int) string {
+func Shorten(s string, limit int) string {
 	const more = "…"
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= limit {

@@ -28,7 +28,7 @@ func TestShorten(t *testing.T) {
 		{"empty", "", "", 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := shorten(tt.in, tt.limit)
+			got := Shorten(tt.in, tt.limit)
 			if got != tt.want || len(got) > tt.limit || !utf8.ValidString(got) {
 				t.Errorf("%q, want %q in %d bytes", got, tt.want, tt.limit)
 			}
@@ -40,8 +40,8 @@ func TestShorten(t *testing.T) {
 func TestNoteFitsAnEvent(t *testing.T) {
 	b := newBed(t, inPhase(t, record.Progressing))
 	recorder := events.NewFakeRecorder(1)
-	b.events.recorder = recorder
-	b.announce(b.look(), plan.Decision{State: pb.State_STATE_FAILED, Message: strings.Repeat("é", 2000)})
+	b.engine.events.recorder = recorder
+	b.engine.announce(b.look(), plan.Decision{State: pb.State_STATE_FAILED, Message: strings.Repeat("é", 2000)})
 	// The recorder puts type and reason before the note.
 	_, note, ok := strings.Cut(<-recorder.Events, "ReleaseFailed ")
 	if !ok || len(note) > maxNote || !utf8.ValidString(note) || !strings.HasPrefix(note, "release r1: éé") {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -21,7 +22,7 @@ func (d *Driver) WatchWorkloads(req *pb.WatchWorkloadsRequest, stream grpc.Serve
 	if err := d.serves(req.GetNamespace()); err != nil {
 		return err
 	}
-	changed, stop := d.hub.subscribeAll()
+	changed, stop := d.engine.Observer.Changes.SubscribeAll()
 	defer stop()
 	w := workloadsWatch{driver: d, request: req, send: stream.Send, sent: map[types.NamespacedName]*pb.BatchContext{}}
 	if err := w.tell(d.heldWorkloads()); err != nil {
@@ -32,8 +33,8 @@ func (d *Driver) WatchWorkloads(req *pb.WatchWorkloadsRequest, stream grpc.Serve
 	}
 	for {
 		select {
-		case <-changed.signal:
-			if err := w.tell(changed.take()); err != nil {
+		case <-changed.Signal:
+			if err := w.tell(changed.Take()); err != nil {
 				return err
 			}
 		case <-stream.Context().Done():
@@ -49,15 +50,15 @@ func (d *Driver) serves(namespace string) error {
 	if own := d.options.namespace; own != "" && namespace != "" && own != namespace {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "this driver serves namespace %q only, not %q", own, namespace)
 	}
-	return d.notServing()
+	return d.engine.Ready()
 }
 
 // heldWorkloads are those with a record, sorted.
 func (d *Driver) heldWorkloads() []types.NamespacedName {
 	var keys []types.NamespacedName
-	for _, obj := range d.caches.workloads.GetIndexer().List() {
-		if w, ok := obj.(*workload); ok && underHold(w) {
-			keys = append(keys, keyOf(w))
+	for _, obj := range d.engine.Observer.Caches.Workloads.GetIndexer().List() {
+		if w, ok := obj.(*lws.LeaderWorkerSet); ok && underHold(w) {
+			keys = append(keys, KeyOf(w))
 		}
 	}
 	slices.SortFunc(keys, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
@@ -65,12 +66,12 @@ func (d *Driver) heldWorkloads() []types.NamespacedName {
 }
 
 // underHold says whether the user's workload w is adopted. Nil: it is not there.
-func underHold(w *workload) bool {
+func underHold(w *lws.LeaderWorkerSet) bool {
 	if w == nil {
 		return false
 	}
 	_, recorded := w.Annotations[record.RecordAnnotation]
-	_, added := addedTo(w)
+	_, added := AddedTo(w)
 	return recorded && !added
 }
 
@@ -86,7 +87,7 @@ type workloadsWatch struct {
 // tell sends what is new about some workloads.
 func (w *workloadsWatch) tell(keys []types.NamespacedName) error {
 	for _, key := range keys {
-		if ns := w.request.GetNamespace(); ns != "" && ns != key.Namespace || !w.driver.locks.covers(key) {
+		if ns := w.request.GetNamespace(); ns != "" && ns != key.Namespace || !w.driver.engine.Covers(key) {
 			continue
 		}
 		change := w.look(key)
@@ -103,7 +104,7 @@ func (w *workloadsWatch) tell(keys []types.NamespacedName) error {
 // look says what is new about a workload. Nil: nothing.
 func (w *workloadsWatch) look(key types.NamespacedName) *pb.WatchWorkloadsResponse {
 	last, known := w.sent[key]
-	if !underHold(w.driver.caches.workload(key)) {
+	if !underHold(w.driver.engine.Observer.Caches.Workload(key)) {
 		if !known {
 			return nil
 		}
@@ -112,7 +113,7 @@ func (w *workloadsWatch) look(key types.NamespacedName) *pb.WatchWorkloadsRespon
 	}
 	c, _, err := w.driver.contextOf(key, w.request.GetIncludeGroups())
 	if err != nil {
-		c = &pb.BatchContext{Workload: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name, Kind: kind}}
+		c = &pb.BatchContext{Workload: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name, Kind: Kind}}
 		fail(c, err)
 	}
 	if proto.Equal(c, last) {

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -76,7 +77,7 @@ func TestWatchWorkloads(t *testing.T) {
 	t.Parallel()
 	s := newScoped(t, WithReadOnly())
 	t.Cleanup(s.stop)
-	s.eventually(t, "the queue is empty", func() bool { return s.queue.Len() == 0 })
+	s.eventually(t, "the queue is empty", func() bool { return s.engine.queue.Len() == 0 })
 	stream := s.watchWorkloads(t, &pb.WatchWorkloadsRequest{Namespace: "ns"})
 	sets := s.sets.LeaderworkersetV1().LeaderWorkerSets("ns")
 	step := func(reason string, change func() error, want ...string) {
@@ -90,7 +91,7 @@ func TestWatchWorkloads(t *testing.T) {
 			}
 		}
 	}
-	edit := func(name string, change func(*workload)) func() error {
+	edit := func(name string, change func(*lws.LeaderWorkerSet)) func() error {
 		return func() error {
 			w, err := sets.Get(t.Context(), name, metav1.GetOptions{})
 			if err != nil {
@@ -102,10 +103,10 @@ func TestWatchWorkloads(t *testing.T) {
 		}
 	}
 	step("what is held comes first", func() error { return nil }, "here", "there", "synced")
-	step("a record that can't be read is shown, not left out", edit("there", func(w *workload) {
+	step("a record that can't be read is shown, not left out", edit("there", func(w *lws.LeaderWorkerSet) {
 		w.Annotations[record.RecordAnnotation] = "{"
 	}), "there failed (RecordInvalid)")
-	step("what was given back is not held", edit("here", func(w *workload) { w.Annotations = nil }), "here gone")
+	step("what was given back is not held", edit("here", func(w *lws.LeaderWorkerSet) { w.Annotations = nil }), "here gone")
 	step("what was never held is nobody's business", func() error {
 		plain := drifted(t, "plain")
 		plain.Annotations = nil

@@ -105,6 +105,11 @@ type Template struct {
 	NetworkConfig        *lws.NetworkConfig       `json:"networkConfig,omitempty"`
 }
 
+// TemplateOf returns the template in the spec of a workload.
+func TemplateOf(w *lws.LeaderWorkerSet) Template {
+	return Template{LeaderWorkerTemplate: w.Spec.LeaderWorkerTemplate, NetworkConfig: w.Spec.NetworkConfig}
+}
+
 // Phase is the durable intent of a release. Whether it is reached is derived from the cluster.
 type Phase string
 

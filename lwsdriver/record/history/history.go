@@ -53,6 +53,11 @@ func Name(workload string, uid types.UID, revision string) string {
 	return fmt.Sprintf("%s-lockstep-%s-%s", workload, short[:min(len(short), 8)], revision)
 }
 
+// Kept reports whether a ControllerRevision is in the history of a workload.
+func Kept(cr *appsv1.ControllerRevision, w *lws.LeaderWorkerSet) bool {
+	return cr.Labels[record.RoleLabel] == record.RoleSnapshot && cr.Labels[record.StableLabel] == w.Name && metav1.IsControlledBy(cr, w)
+}
+
 // Object is the ControllerRevision for an entry that is new.
 func Object(w *lws.LeaderWorkerSet, e plan.Entry, t record.Template) (*appsv1.ControllerRevision, error) {
 	raw, err := json.Marshal(data{t})

@@ -22,7 +22,7 @@ import (
 )
 
 // readTraffic takes the look, if the release routes requests.
-func (o *observer) readTraffic(s *seen) error {
+func (o *Observer) readTraffic(s *Snapshot) error {
 	o.keepPolicy(s)
 	if s.Policy.Traffic == nil {
 		if err := readAddedPolicy(s); s.Policy.Traffic == nil {
@@ -30,20 +30,20 @@ func (o *observer) readTraffic(s *seen) error {
 		}
 	}
 	setup := setupOf(s, *s.Policy.Traffic)
-	setup.Shared = o.caches.shared(s.key, setup.Policy.Routes)
-	s.setup, s.Traffic = &setup, o.router.Snapshot(setup)
+	setup.Shared = o.Caches.shared(s.Key, setup.Policy.Routes)
+	s.Setup, s.Traffic = &setup, o.Router.Snapshot(setup)
 	o.probe(s)
 	return nil
 }
 
 // readTrafficLeft takes the look for a workload that no longer exists.
-func (o *observer) readTrafficLeft(s *seen) error {
+func (o *Observer) readTrafficLeft(s *Snapshot) error {
 	var setup traffic.Setup
-	switch kept := o.policyOf(s.key); {
+	switch kept := o.policyOf(s.Key); {
 	case kept != nil:
-		setup = newSetup(gone(s.key, kept.of), unknownRevision, *kept.policy, nil)
+		setup = newSetup(gone(s.Key, kept.of), unknownRevision, *kept.policy, nil)
 	default:
-		for name, w := range s.added {
+		for name, w := range s.AddedObjects {
 			policy, _, err := trafficPolicyOn(w)
 			if err != nil {
 				return err
@@ -55,35 +55,35 @@ func (o *observer) readTrafficLeft(s *seen) error {
 			if owner := metav1.GetControllerOf(w); owner != nil {
 				uid = owner.UID
 			}
-			setup = newSetup(gone(s.key, uid), name, *policy, nil)
+			setup = newSetup(gone(s.Key, uid), name, *policy, nil)
 		}
 	}
 	if setup.Stable != "" {
-		s.setup, s.Traffic = &setup, o.router.Snapshot(setup)
+		s.Setup, s.Traffic = &setup, o.Router.Snapshot(setup)
 	}
 	return nil
 }
 
 // gone is a workload of which no more is known.
-func gone(key types.NamespacedName, uid types.UID) *workload {
-	return &workload{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: uid}}
+func gone(key types.NamespacedName, uid types.UID) *lws.LeaderWorkerSet {
+	return &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: uid}}
 }
 
 // keepPolicy remembers the policy of a release that routes requests in place, and gives it back to one whose record was
 // removed: nothing that such a release adds could tell it. In memory only: a driver that starts later does not know it.
-func (o *observer) keepPolicy(s *seen) {
+func (o *Observer) keepPolicy(s *Snapshot) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch kept, ok := o.policies[s.key]; {
+	switch kept, ok := o.policies[s.Key]; {
 	case s.Record != nil && s.Record.Release != nil:
-		delete(o.policies, s.key)
+		delete(o.policies, s.Key)
 		if s.Policy.Traffic == nil || !plan.InPlace(s.Policy.Style) {
 			return
 		}
 		if o.policies == nil {
 			o.policies = map[types.NamespacedName]keptPolicy{}
 		}
-		o.policies[s.key] = keptPolicy{s.Policy.Traffic, s.stable.UID}
+		o.policies[s.Key] = keptPolicy{s.Policy.Traffic, s.StableObject.UID}
 	case ok && len(s.Added) == 0:
 		s.Policy.Traffic, s.Policy.Style = kept.policy, pb.Style_STYLE_PARTITION
 	}
@@ -96,14 +96,14 @@ type keptPolicy struct {
 }
 
 // forgetPolicy drops what policyOf tells.
-func (o *observer) forgetPolicy(key types.NamespacedName) {
+func (o *Observer) ForgetPolicy(key types.NamespacedName) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.policies, key)
 }
 
 // policyOf is what is kept of a workload that is gone, nil if nothing is.
-func (o *observer) policyOf(key types.NamespacedName) *keptPolicy {
+func (o *Observer) policyOf(key types.NamespacedName) *keptPolicy {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if kept, ok := o.policies[key]; ok {
@@ -113,12 +113,12 @@ func (o *observer) policyOf(key types.NamespacedName) *keptPolicy {
 }
 
 // readAddedPolicy reads the traffic policy from what a release added, where the record does not tell it: it is gone.
-func readAddedPolicy(s *seen) error {
+func readAddedPolicy(s *Snapshot) error {
 	if s.Record != nil && s.Record.Release != nil {
 		return nil
 	}
 	for _, w := range s.Added {
-		policy, drain, err := trafficPolicyOn(s.added[w.Name])
+		policy, drain, err := trafficPolicyOn(s.AddedObjects[w.Name])
 		if policy != nil || err != nil {
 			s.Policy.Traffic, s.Policy.Drain = policy, drain
 			return err
@@ -128,7 +128,7 @@ func readAddedPolicy(s *seen) error {
 }
 
 // trafficPolicyOn reads the traffic policy on an added workload, nil if there is none.
-func trafficPolicyOn(w *workload) (*traffic.Policy, probe.Drain, error) {
+func trafficPolicyOn(w *lws.LeaderWorkerSet) (*traffic.Policy, probe.Drain, error) {
 	value := w.Annotations[record.TrafficAnnotation]
 	if value == "" {
 		return nil, probe.Drain{}, nil
@@ -145,11 +145,11 @@ func trafficPolicyOn(w *workload) (*traffic.Policy, probe.Drain, error) {
 	}
 	return nil, probe.Drain{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
 		"annotation %s of LeaderWorkerSet %s can't be trusted: %v. Restore it, or remove it once no route leads to that workload",
-		record.TrafficAnnotation, keyOf(w), err)
+		record.TrafficAnnotation, KeyOf(w), err)
 }
 
 // setupOf describes the traffic of a release. The canary is the one that is there, or else the one that comes.
-func setupOf(s *seen, policy traffic.Policy) traffic.Setup {
+func setupOf(s *Snapshot, policy traffic.Policy) traffic.Setup {
 	canary := ""
 	switch {
 	case plan.InPlace(s.Policy.Style):
@@ -157,16 +157,16 @@ func setupOf(s *seen, policy traffic.Policy) traffic.Setup {
 	case len(s.Added) > 0:
 		canary = s.Added[0].Name
 	case s.Record != nil && s.Record.Release != nil && s.Record.Release.UpdateRevision != "":
-		canary = s.canaryName(s.Record.Release.UpdateRevision)
+		canary = s.CanaryName(s.Record.Release.UpdateRevision)
 	default:
 		// Before LWS has recorded a revision. No pod has this name, and nothing is routed to it.
-		canary = s.canaryName("none")
+		canary = s.CanaryName("none")
 	}
-	return newSetup(s.stable, canary, policy, s.Policy.LeaderLabels)
+	return newSetup(s.StableObject, canary, policy, s.Policy.LeaderLabels)
 }
 
 // setupInPlace describes the traffic of a release that replaces the workload's own groups.
-func setupInPlace(s *seen, policy traffic.Policy) traffic.Setup {
+func setupInPlace(s *Snapshot, policy traffic.Policy) traffic.Setup {
 	stable, update := unknownRevision, unknownRevision
 	var updated []string
 	if s.Record != nil && s.Record.Release != nil {
@@ -178,7 +178,7 @@ func setupInPlace(s *seen, policy traffic.Policy) traffic.Setup {
 			}
 		}
 	}
-	return newSetupInPlace(s.stable, [2]string{stable, update}, policy, updated)
+	return newSetupInPlace(s.StableObject, [2]string{stable, update}, policy, updated)
 }
 
 // unknownRevision is that of no pod.
@@ -210,7 +210,7 @@ func indexTraffic(obj any) ([]string, error) {
 		return nil, nil
 	}
 	policy := recordedTraffic(w)
-	if _, added := addedTo(w); added {
+	if _, added := AddedTo(w); added {
 		policy, _, _ = trafficPolicyOn(w) // whoever looks at the workload is told
 	}
 	if policy == nil {
@@ -224,7 +224,7 @@ func indexTraffic(obj any) ([]string, error) {
 }
 
 // recordedTraffic is the traffic policy in a workload's record, nil if there is none that can be read.
-func recordedTraffic(w *workload) *traffic.Policy {
+func recordedTraffic(w *lws.LeaderWorkerSet) *traffic.Policy {
 	value, ok := w.Annotations[record.RecordAnnotation]
 	if !ok {
 		return nil
@@ -242,20 +242,20 @@ func recordedTraffic(w *workload) *traffic.Policy {
 }
 
 // carried returns the user's workloads whose requests an object carries; all that route requests without a name.
-func (c *caches) carried(namespace, kind, name string) []types.NamespacedName {
+func (c *Caches) carried(namespace, kind, name string) []types.NamespacedName {
 	keys := []string{trafficKey(namespace, kind, name)}
 	if name == "" {
-		keys = c.workloads.GetIndexer().ListIndexFuncValues(trafficIndex)
+		keys = c.Workloads.GetIndexer().ListIndexFuncValues(trafficIndex)
 	}
 	var out []types.NamespacedName
 	for _, key := range keys {
-		objs, err := c.workloads.GetIndexer().ByIndex(trafficIndex, key)
+		objs, err := c.Workloads.GetIndexer().ByIndex(trafficIndex, key)
 		if err != nil {
 			return nil
 		}
 		for _, obj := range objs {
 			if w, ok := obj.(*lws.LeaderWorkerSet); ok {
-				out = append(out, stableKey(w))
+				out = append(out, StableKey(w))
 			}
 		}
 	}
@@ -263,7 +263,7 @@ func (c *caches) carried(namespace, kind, name string) []types.NamespacedName {
 }
 
 // shared are the routes that a release of another workload writes at present, too.
-func (c *caches) shared(key types.NamespacedName, routes []traffic.Key) []traffic.Key {
+func (c *Caches) shared(key types.NamespacedName, routes []traffic.Key) []traffic.Key {
 	return slices.DeleteFunc(slices.Clone(routes), func(route traffic.Key) bool {
 		return !slices.ContainsFunc(c.carried(key.Namespace, route.Kind, route.Name), func(other types.NamespacedName) bool {
 			return other != key && c.releases(other)
@@ -272,8 +272,8 @@ func (c *caches) shared(key types.NamespacedName, routes []traffic.Key) []traffi
 }
 
 // releases says whether a release of the workload is under way, as far as its record tells.
-func (c *caches) releases(key types.NamespacedName) bool {
-	w := c.workload(key)
+func (c *Caches) releases(key types.NamespacedName) bool {
+	w := c.Workload(key)
 	if w == nil {
 		return false
 	}
@@ -282,11 +282,4 @@ func (c *caches) releases(key types.NamespacedName) bool {
 		return false
 	}
 	return rec.Release.Phase.Unfinished() || len(c.added(key)) > 0
-}
-
-// carrierChanged is called for every change of an object that may carry requests.
-func (d *Driver) carrierChanged(namespace, kind, name string) {
-	for _, key := range d.caches.carried(namespace, kind, name) {
-		d.changed(key)
-	}
 }

@@ -1,0 +1,143 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+)
+
+// workers is how many workloads are worked on at once. They mostly wait for the API server.
+const workers = 8
+
+// Engine runs the loop of every workload: observe, plan, apply, until there is nothing to write.
+type Engine struct {
+	Observer *Observer
+	Applier  *Applier
+
+	config  EngineConfig
+	queue   workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	locks   scope
+	errors  lastErrors
+	events  *eventRecorder
+	metrics *metrics
+	startup startup
+}
+
+// EngineConfig is what an Engine needs.
+type EngineConfig struct {
+	Core    kubernetes.Interface
+	Sets    lwsclient.Interface
+	Dynamic dynamic.Interface
+	Log     *slog.Logger
+	// Namespace is the only one that is worked on. Empty: all are.
+	Namespace string
+	// Workload is the only one that is worked on. Zero: all are.
+	Workload types.NamespacedName
+	// ReadOnly: nothing is written.
+	ReadOnly bool
+	// Silent: no events are recorded.
+	Silent bool
+	// Registry gets the metrics. Nil: they are not registered.
+	Registry prometheus.Registerer
+	// Decided is called with each decision, as WithDecisions says. Nil: nobody is told.
+	Decided func(plan.Observation, plan.Intent, plan.Decision, error)
+	// Now is the clock of all decisions.
+	Now func() time.Time
+}
+
+// NewEngine returns an Engine that has begun nothing. It makes no request.
+func NewEngine(c EngineConfig) (*Engine, error) {
+	e := &Engine{
+		config: c, metrics: newMetrics(c.Registry), locks: scope{readOnly: c.ReadOnly, workload: c.Workload},
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 30*time.Second)),
+	}
+	var err error
+	e.Observer, err = NewObserver(ObserverConfig{
+		Core: c.Core, Sets: c.Sets, Dynamic: c.Dynamic, Log: c.Log, Namespace: c.Namespace, ReadOnly: c.ReadOnly, Now: c.Now,
+		Changed: e.changed, Deleted: e.forget,
+	})
+	if err != nil {
+		return nil, err
+	}
+	e.locks.goesBy = e.Observer.Caches.GoesBy
+	e.Applier = NewApplier(c.Core, c.Sets, c.Dynamic, e.Observer)
+	e.events = newEventRecorder(c.Core, c.Log)
+	if c.Silent {
+		e.events.recorder = &events.FakeRecorder{}
+	}
+	return e, nil
+}
+
+// Run fills the caches, finishes the releases that an earlier driver left unfinished, and works until ctx ends. It returns
+// once everything it started has stopped, and must be called once.
+func (e *Engine) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer e.queue.ShutDown()
+	running.Go(func() { e.Observer.Run(ctx) })
+	running.Go(func() { e.events.run(ctx) })
+	running.Go(func() { e.diagnose(ctx) })
+	if !cache.WaitForCacheSync(ctx.Done(), e.Observer.Caches.Synced) {
+		return
+	}
+	e.config.Log.Info("caches are filled")
+	work := e.work
+	if e.config.ReadOnly {
+		work = e.watch
+	}
+	for range workers {
+		running.Go(func() { work(ctx) })
+	}
+	<-ctx.Done()
+}
+
+// Enqueue has a workload worked on soon.
+func (e *Engine) Enqueue(key types.NamespacedName) { e.queue.Add(key) }
+
+// Idle reports whether no workload waits to be worked on. Tests and benchmarks begin then.
+func (e *Engine) Idle() bool { return e.queue.Len() == 0 }
+
+// Covers reports whether the workload is one that the engine works on.
+func (e *Engine) Covers(key types.NamespacedName) bool { return e.locks.covers(key) }
+
+// Lock waits until no other goroutine works on the workload. The error has an ErrorReason if the engine may not work on it.
+func (e *Engine) Lock(ctx context.Context, key types.NamespacedName) (unlock func(), err error) {
+	return e.locks.lock(ctx, key)
+}
+
+// LastError returns the error that blocks the workload's release, nil if none does. A lost race is none: another pass
+// follows.
+func (e *Engine) LastError(key types.NamespacedName) error { return e.errors.get(key) }
+
+// changed is called for every event in the cluster that is about a workload.
+func (e *Engine) changed(key types.NamespacedName) {
+	if e.locks.covers(key) {
+		e.queue.Add(key)
+	}
+}
+
+// forget is called for every LeaderWorkerSet that was deleted, and again after the last work on it: nothing is remembered
+// of what does not exist.
+func (e *Engine) forget(key types.NamespacedName) {
+	if e.locks.readOnly || !e.locks.covers(key) {
+		e.Observer.ForgetPolicy(key) // this engine gives nothing back
+	}
+	e.events.forget(key)
+	e.errors.set(key, nil)
+}

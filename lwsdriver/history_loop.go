@@ -1,0 +1,44 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+)
+
+// historyPause is how long a history that can't be written is left alone. No release waits for it.
+const historyPause = time.Minute
+
+// isHistory reports whether an action writes the history and nothing else.
+func isHistory(action plan.Action) bool {
+	switch action.(type) {
+	case plan.Remember, plan.Forget:
+		return true
+	default:
+		return false
+	}
+}
+
+// recordHistory is Do for what nobody must wait for: a write that is refused, as without the right to it, keeps no release
+// from going on. What may pass by itself is an error like any other.
+func (e *Engine) recordHistory(ctx context.Context, s *Snapshot, action plan.Action) (bool, error) {
+	wrote, err := e.Do(ctx, s, action)
+	if err == nil {
+		e.Observer.History.Resume(s.Key)
+		return wrote, nil
+	}
+	if drivererr.Retryable(err) {
+		return false, err
+	}
+	if _, before := e.Observer.History.Paused(s.Key, s.Now); before == nil || before.Error() != err.Error() {
+		e.config.Log.Warn("history can't be written, the release goes on without", slog.String("workload", s.Key.String()), slog.Any("error", err))
+	}
+	e.Observer.History.Pause(s.Key, err, e.config.Now().Add(historyPause))
+	return false, nil
+}

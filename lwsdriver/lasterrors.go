@@ -1,0 +1,84 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// lastErrors hold, per workload, the error that blocks its release.
+type lastErrors struct {
+	mu  sync.Mutex
+	all map[types.NamespacedName]lastError
+}
+
+type lastError struct {
+	err error
+	// refused: it answered a write, and no retry would succeed.
+	refused   bool
+	conflicts int // how many there were in a row, this one included
+}
+
+// conflictReportThreshold is from how many conflicts in a row on they are reported: then every write is answered with one.
+const conflictReportThreshold = 5
+
+func (l *lastErrors) set(key types.NamespacedName, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil {
+		delete(l.all, key)
+		return
+	}
+	if l.all == nil {
+		l.all = map[types.NamespacedName]lastError{}
+	}
+	now := lastError{err: err}
+	if IsConflict(err) {
+		now.conflicts = l.all[key].conflicts + 1
+	}
+	l.all[key] = now
+}
+
+// refuse is set for the answer to a write that no retry would change.
+func (l *lastErrors) refuse(key types.NamespacedName, err error) {
+	l.set(key, err)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.all[key]
+	now.refused = true
+	l.all[key] = now
+}
+
+// refused returns why the last write was refused for good, nil if it was not.
+func (l *lastErrors) refused(key types.NamespacedName) *drivererr.Problem {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := l.all[key]; now.refused {
+		return drivererr.ProblemOf(now.err)
+	}
+	return nil
+}
+
+// get returns the error to report. A lost race is not reported: another pass follows.
+func (l *lastErrors) get(key types.NamespacedName) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.all[key]
+	if now.conflicts > 0 && now.conflicts < conflictReportThreshold {
+		return nil
+	}
+	return now.err
+}
+
+// IsConflict reports whether a write lost a race, so that it may succeed after another observation.
+func IsConflict(err error) bool {
+	return drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_CONFLICT && !errors.Is(err, context.Canceled)
+}
