@@ -25,6 +25,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsfake "sigs.k8s.io/lws/client-go/clientset/versioned/fake"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -136,8 +137,8 @@ func newBenchFixture(b *testing.B) *benchFixture {
 		}
 	}
 	f := &benchFixture{core: fake.NewClientset(objects...)}
-	answerReviews(f.core, func() bool { return true })
-	d, err := newDriver(f.core, lwsfake.NewClientset(sets[0], sets[1]), noRoutes(), options{log: slog.New(slog.DiscardHandler), now: time.Now})
+	lwstest.AnswerReviews(f.core, func() bool { return true })
+	d, err := newDriver(f.core, lwsfake.NewClientset(sets[0], sets[1]), lwstest.NoRoutes(), options{log: slog.New(slog.DiscardHandler), now: time.Now})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -29,11 +30,11 @@ import (
 // aboutToRelease is a workload of 4 groups of 2 pods with 8 GPUs each, whose template is not the one that runs.
 func aboutToRelease(objects ...runtime.Object) (b *Driver, s *Snapshot, core *fake.Clientset) {
 	core = fake.NewClientset(objects...)
-	w := stableWorkload()
+	w := lwstest.StableWorkload()
 	c := &w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0]
 	c.Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
-	s = &Snapshot{Observation: plan.Observation{Key: vllm}, StableObject: w}
-	s.Stable = plan.Workload{Name: "vllm", Replicas: 4, Size: 2, Revision: "new", Rolling: settings(0, "1", "0")}
+	s = &Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: w}
+	s.Stable = plan.Workload{Name: "vllm", Replicas: 4, Size: 2, Revision: "new", Rolling: lwstest.Rolling(0, "1", "0")}
 	s.Stable.Groups = []plan.Group{{Index: 0, Revision: "old"}}
 	return &Driver{core: core}, s, core
 }
@@ -89,13 +90,13 @@ func TestPreview(t *testing.T) {
 		},
 		{
 			name: "surge", reason: "LWS surges while the canary is there", policy: inBatches(pb.Style_STYLE_CANARY, "50%"),
-			change: func(s *Snapshot) { s.Stable.Rolling = settings(0, "0", "25%") },
+			change: func(s *Snapshot) { s.Stable.Rolling = lwstest.Rolling(0, "0", "25%") },
 			warns:  "ExtraCapacity", says: []string{"up to 3 groups (6 pods)", "2 in its canary", "1 for its own maxSurge", "nvidia.com/gpu 48"},
 		},
 		{
 			name: "saved surge", reason: "under hold the user's own is in the record", policy: inBatches(pb.Style_STYLE_CANARY, "1"),
 			change: func(s *Snapshot) {
-				s.Stable.Rolling, s.Record = record.Hold(), &record.Record{Saved: settings(0, "1", "2")}
+				s.Stable.Rolling, s.Record = record.Hold(), &record.Record{Saved: lwstest.Rolling(0, "1", "2")}
 			},
 			warns: "ExtraCapacity", says: []string{"up to 3 groups"},
 		},
@@ -146,7 +147,7 @@ func TestPreview(t *testing.T) {
 			if err != nil || codesOf(got) != tt.warns {
 				t.Fatalf("%s: warnings %q, %v, want %q", tt.reason, codesOf(got), err, tt.warns)
 			}
-			says(t, textOf(got), tt.says...)
+			lwstest.Says(t, textOf(got), tt.says...)
 			quotas := slices.DeleteFunc(core.Actions(), func(a clienttesting.Action) bool { return !a.Matches("list", "resourcequotas") })
 			if n := len(quotas); n > 1 || n == 1 && !strings.Contains(tt.warns, "ExtraCapacity") {
 				t.Errorf("%d requests: %v", n, quotas)
@@ -165,7 +166,7 @@ func TestPreviewRefuses(t *testing.T) {
 	if got := drivererr.Metadata(err)["object"]; got != "ResourceQuota default/gpus" {
 		t.Errorf("object %q", got)
 	}
-	says(t, err, "default/vllm", "ResourceQuota gpus", "requests.nvidia.com/gpu", "64", "36", "STYLE_PARTITION", "STYLE_CANARY", "policy.blue_green.force")
+	lwstest.Says(t, err, "default/vllm", "ResourceQuota gpus", "requests.nvidia.com/gpu", "64", "36", "STYLE_PARTITION", "STYLE_CANARY", "policy.blue_green.force")
 }
 
 // A driver that may not read quotas, or can't at the moment, releases in every style but the one that must know.
@@ -185,7 +186,7 @@ func TestPreviewWithoutQuotas(t *testing.T) {
 			if _, err := d.preview(t.Context(), s, blueGreen(false)); drivererr.Reason(err) != tt.want {
 				t.Errorf("blue-green: %v, want %v", err, tt.want)
 			} else {
-				says(t, err, "ResourceQuotas of default", "policy.blue_green.force")
+				lwstest.Says(t, err, "ResourceQuotas of default", "policy.blue_green.force")
 			}
 			for _, p := range []*pb.ReleasePolicy{blueGreen(true), inBatches(pb.Style_STYLE_CANARY, "1")} {
 				if got, err := d.preview(t.Context(), s, p); err != nil || codesOf(got) != "ExtraCapacity QuotaUnknown" {
@@ -198,13 +199,13 @@ func TestPreviewWithoutQuotas(t *testing.T) {
 
 // The request for a release that runs is not refused for a quota that its own groups have filled.
 func TestPreviewIsForBeginnings(t *testing.T) {
-	b := newBed(t, inPhase(t, record.Progressing))
+	b := newBed(t, lwstest.InPhase(t, record.Progressing))
 	s := b.look()
 	policy, err := s.Record.Release.PolicyMessage()
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.core.PrependReactor("list", "resourcequotas", func(clienttesting.Action) (bool, runtime.Object, error) {
+	b.Core.PrependReactor("list", "resourcequotas", func(clienttesting.Action) (bool, runtime.Object, error) {
 		t.Error("quotas were read")
 		return true, &corev1.ResourceQuotaList{}, nil
 	})

@@ -4,12 +4,14 @@
 package lwsdriver
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -17,14 +19,14 @@ import (
 
 func TestDescribeSaysWhatIsWanted(t *testing.T) {
 	t.Parallel()
-	s := newBed(t, inPhase(t, record.Progressing)).look()
-	routed := plan.Decision{Deadline: noon.Add(time.Hour), Progress: plan.Progress{Weight: 10, Routed: true}}
+	s := newBed(t, lwstest.InPhase(t, record.Progressing)).look()
+	routed := plan.Decision{Deadline: lwstest.Noon.Add(time.Hour), Progress: plan.Progress{Weight: 10, Routed: true}}
 	c := describe(s, routed)
 	batches := []*pb.Batch{{Target: "25%", Groups: 1}, {Target: "50%", Groups: 2}, {Target: "100%", Groups: 4}}
 	if diff := cmp.Diff(batches, c.GetBatchPlan(), protocmp.Transform()); diff != "" {
 		t.Errorf("batches at %d replicas: -want, +got:\n%s", c.GetReplicas(), diff)
 	}
-	if !c.GetDeadline().AsTime().Equal(noon.Add(time.Hour)) {
+	if !c.GetDeadline().AsTime().Equal(lwstest.Noon.Add(time.Hour)) {
 		t.Errorf("deadline %v", c.GetDeadline())
 	}
 	if c.WantedWeight == nil || c.GetWantedWeight() != 0 {
@@ -40,5 +42,62 @@ func TestDescribeSaysWhatIsWanted(t *testing.T) {
 	s.Record.Release.Phase = record.Promoting
 	if c = describe(s, routed); c.WantedWeight != nil {
 		t.Errorf("from Finalize on the driver decides, and yet %d is wanted", c.GetWantedWeight())
+	}
+}
+
+// An annotation that somebody edited is told of and not believed; the release can be ended all the same.
+func TestTargetIsNotTrusted(t *testing.T) {
+	for value, want := range map[string]string{
+		`{"groups":"50%","at":"2026-11-20T12:00:00Z"}`:           "50%",
+		`{"groups":"50%","batch":2,"at":"2026-11-20T12:00:00Z"}`: "50%",
+		`{"groups":"50%","batch":3,"at":"2026-11-20T12:00:00Z"}`: "",
+		`{"groups":"many"}`: "",
+		`half`:              "",
+	} {
+		stable := lwstest.InPhase(t, record.Progressing)
+		c := lwstest.Canary(t, stable)
+		c.Annotations[record.TargetAnnotation] = value
+		b := newBed(t, stable, c)
+		s := b.look()
+		trusted := want != ""
+		if !trusted {
+			want = "1" // what it is scaled to
+		}
+		if got := s.Added[0].Target; got == nil || got.Groups != want {
+			t.Errorf("%s: target %+v, want %s", value, got, want)
+		}
+		d := describe(s, next(t, s))
+		if told := strings.Contains(d.GetMessage(), "can't be trusted"); told == trusted {
+			t.Errorf("%s: the message is %q", value, d.GetMessage())
+		}
+		if d.CurrentBatch != nil && d.GetCurrentBatch() >= d.GetBatches() {
+			t.Errorf("%s: batch %d of %d", value, d.GetCurrentBatch(), d.GetBatches())
+		}
+	}
+}
+
+// A pod that was copied, labels and all, is one more than its group can have. Hosts would refuse the whole answer.
+func TestGroupRowCountsNoMoreThanThereAre(t *testing.T) {
+	if row := groupRow(plan.Group{Pods: 2, ReadyPods: 3, Ready: true}, pb.GroupRole_GROUP_ROLE_STABLE, true); row.GetReadyPods() != 2 {
+		t.Errorf("%d of %d pods are ready", row.GetReadyPods(), row.GetPods())
+	}
+}
+
+// A row says since when its group has been as it is: ready, or not.
+func TestGroupRowSince(t *testing.T) {
+	ready, lost := lwstest.Noon.Add(-time.Minute), lwstest.Noon.Add(-time.Hour)
+	for name, tt := range map[string]struct {
+		group plan.Group
+		want  time.Time
+	}{
+		"ready":         {plan.Group{Ready: true, ReadySince: ready}, ready},
+		"ready anew":    {plan.Group{Ready: true, ReadySince: ready, LostAt: lost}, ready},
+		"lost":          {plan.Group{LostAt: lost}, lost},
+		"never started": {plan.Group{}, time.Time{}},
+	} {
+		since := groupRow(tt.group, pb.GroupRole_GROUP_ROLE_STABLE, false).GetSince()
+		if since == nil != tt.want.IsZero() || since != nil && !since.AsTime().Equal(tt.want) {
+			t.Errorf("%s: since %v, want %v", name, since, tt.want)
+		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -43,8 +44,8 @@ func TestPreviewOfBudgets(t *testing.T) {
 	if err != nil || codesOf(got) != "BudgetBlocksEviction BudgetCountsPods" {
 		t.Fatalf("warnings %q, %v", codesOf(got), err)
 	}
-	says(t, textOf(got), "PodDisruptionBudget default/none", "PodDisruptionBudget default/pods", "maxUnavailable: 1", "group of 2")
-	s.Stable.Rolling = settings(0, "50%", "0")
+	lwstest.Says(t, textOf(got), "PodDisruptionBudget default/none", "PodDisruptionBudget default/pods", "maxUnavailable: 1", "group of 2")
+	s.Stable.Rolling = lwstest.Rolling(0, "50%", "0")
 	if got, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "50%")); err != nil || codesOf(got) != "BudgetBlocksEviction" {
 		t.Errorf("with two groups that may be away: %q, %v", codesOf(got), err)
 	}
@@ -71,7 +72,7 @@ func TestPreviewOfBudgetConflicts(t *testing.T) {
 	p.CanaryLeaderMetadata = &pb.PodMetadata{Labels: map[string]string{"app": "vllm", "track": "canary"}}
 	canaries := budgetOf("default", "canaries", "1", "vllm")
 	canaries.Spec.Selector.MatchLabels["track"] = "canary"
-	ours := disruption.Object(stableWorkload(), plan.Budget{Name: "vllm-lockstep-leaders", Workloads: []string{"vllm"}, MaxUnavailable: 1})
+	ours := disruption.Object(lwstest.StableWorkload(), plan.Budget{Name: "vllm-lockstep-leaders", Workloads: []string{"vllm"}, MaxUnavailable: 1})
 	for _, tt := range []struct {
 		name, reason string
 		object       runtime.Object
@@ -88,7 +89,7 @@ func TestPreviewOfBudgetConflicts(t *testing.T) {
 			if _, err := d.preview(t.Context(), s, p); drivererr.Reason(err) != tt.want {
 				t.Errorf("%s: %v, want %v", tt.reason, err, tt.want)
 			} else if tt.want != 0 {
-				says(t, err, "PodDisruptionBudget default/")
+				lwstest.Says(t, err, "PodDisruptionBudget default/")
 			}
 		})
 	}

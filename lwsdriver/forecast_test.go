@@ -19,6 +19,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -32,16 +33,16 @@ func memberPod(group, worker int, ready time.Duration) *corev1.Pod {
 	}
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: vllm.Namespace, Name: name, CreationTimestamp: metav1.NewTime(noon),
+			Namespace: lwstest.VLLM.Namespace, Name: name, CreationTimestamp: metav1.NewTime(lwstest.Noon),
 			Labels: map[string]string{
-				lws.SetNameLabelKey: vllm.Name, lws.GroupIndexLabelKey: fmt.Sprint(group), lws.WorkerIndexLabelKey: fmt.Sprint(worker), lws.RevisionKey: "old",
+				lws.SetNameLabelKey: lwstest.VLLM.Name, lws.GroupIndexLabelKey: fmt.Sprint(group), lws.WorkerIndexLabelKey: fmt.Sprint(worker), lws.RevisionKey: "old",
 			},
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
-	condition := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(noon)}
+	condition := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(lwstest.Noon)}
 	if ready > 0 {
-		condition.Status, condition.LastTransitionTime = corev1.ConditionTrue, metav1.NewTime(noon.Add(ready))
+		condition.Status, condition.LastTransitionTime = corev1.ConditionTrue, metav1.NewTime(lwstest.Noon.Add(ready))
 	}
 	p.Status.Conditions = []corev1.PodCondition{condition}
 	return p
@@ -49,17 +50,17 @@ func memberPod(group, worker int, ready time.Duration) *corev1.Pod {
 
 // Start-up is that of whole groups, their slowest pod, and what one group waited for does not speak for all.
 func TestStartupMeasured(t *testing.T) {
-	b := newBed(t, inPhase(t, record.Promoted))
+	b := newBed(t, lwstest.InPhase(t, record.Promoted))
 	defer b.engine.queue.ShutDown()
 	defer b.engine.events.broadcaster.Shutdown()
-	if took, n := b.engine.Observer.Caches.Groups.Startup(vllm, 4); took != 0 || n != 0 {
+	if took, n := b.engine.Observer.Caches.Groups.Startup(lwstest.VLLM, 4); took != 0 || n != 0 {
 		t.Errorf("%s of %d groups, and there is none", took, n)
 	}
 	for group, ready := range [][2]time.Duration{{time.Minute, 90 * time.Second}, {time.Minute, time.Minute}, {10 * time.Minute, time.Hour}, {time.Minute, 0}} {
 		b.showPod(memberPod(group, 0, ready[0]))
 		b.showPod(memberPod(group, 1, ready[1]))
 	}
-	if took, n := b.engine.Observer.Caches.Groups.Startup(vllm, 4); took != 90*time.Second || n != 3 {
+	if took, n := b.engine.Observer.Caches.Groups.Startup(lwstest.VLLM, 4); took != 90*time.Second || n != 3 {
 		t.Errorf("%s of %d groups, want 1m30s, the median of the 3 that are whole", took, n)
 	}
 	s := b.look()
@@ -114,7 +115,7 @@ func TestObstacles(t *testing.T) {
 			if tt.quota {
 				objects = append(objects, gpuQuota("100", "64"))
 			}
-			b := newBedOn(t, fake.NewClientset(objects...), noRoutes())
+			b := newBedOn(t, fake.NewClientset(objects...), lwstest.NoRoutes())
 			defer b.engine.queue.ShutDown()
 			defer b.engine.events.broadcaster.Shutdown()
 			_, s, _ := aboutToRelease()
@@ -137,10 +138,10 @@ func TestObstacles(t *testing.T) {
 }
 
 func TestObstaclesUnknown(t *testing.T) {
-	b := newBedOn(t, fake.NewClientset(), noRoutes())
+	b := newBedOn(t, fake.NewClientset(), lwstest.NoRoutes())
 	defer b.engine.queue.ShutDown()
 	defer b.engine.events.broadcaster.Shutdown()
-	b.core.PrependReactor("list", "resourcequotas", func(clienttesting.Action) (bool, runtime.Object, error) {
+	b.Core.PrependReactor("list", "resourcequotas", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("boom")
 	})
 	_, s, _ := aboutToRelease()

@@ -10,11 +10,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -121,7 +120,7 @@ func FuzzRequests(f *testing.F) {
 		}
 	}
 	// Nothing is written: what comes after the checks is looked at by itself, and no call waits for it.
-	b := newBed(f, inPhase(f, record.Progressing))
+	b := newBed(f, lwstest.InPhase(f, record.Progressing))
 	b.engine.locks.readOnly = true
 	b.run()
 	b.eventually("the driver serves", b.Synced)
@@ -129,8 +128,8 @@ func FuzzRequests(f *testing.F) {
 	for _, phase := range []record.Phase{
 		record.Progressing, record.Promoting, record.Promoted, record.Returning, record.RollingBack, record.Nothing,
 	} {
-		states = append(states, newBed(f, inPhase(f, phase)).look())
-		with := newBed(f, inPhase(f, phase)).look()
+		states = append(states, newBed(f, lwstest.InPhase(f, phase)).look())
+		with := newBed(f, lwstest.InPhase(f, phase)).look()
 		with.Policy, _ = record.ParsePolicy(routed)
 		setup := setupOf(with, *with.Policy.Traffic)
 		with.Setup = &setup
@@ -229,37 +228,4 @@ func checkRecorded(t *testing.T, r rpc, s *Snapshot, action plan.Action) {
 			t.Errorf("%s scales the canary to %d of %d", r.name, a.Replicas, s.Stable.Replicas)
 		}
 	}
-}
-
-// FuzzTrafficAnnotation: the annotation on a canary is read as it was written, or reported.
-func FuzzTrafficAnnotation(f *testing.F) {
-	f.Fuzz(func(t *testing.T, value string) {
-		w := &lws.LeaderWorkerSet{}
-		w.Annotations = map[string]string{record.TrafficAnnotation: value}
-		policy, drain, err := trafficPolicyOn(w)
-		if err != nil {
-			if policy != nil || drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
-				t.Errorf("a policy %v beside %v", policy, err)
-			}
-			return
-		}
-		if policy == nil {
-			if value != "" {
-				t.Errorf("%q is no policy, and nobody is told", value)
-			}
-			return
-		}
-		message := &pb.TrafficPolicy{}
-		if err := protojson.Unmarshal([]byte(value), message); err != nil {
-			t.Fatal(err)
-		}
-		w.Annotations[record.TrafficAnnotation], err = record.EncodeTraffic(message)
-		if err != nil {
-			t.Fatalf("what was read can't be written: %v", err)
-		}
-		again, drainAgain, err := trafficPolicyOn(w)
-		if err != nil || again == nil || again.StableService != policy.StableService || len(again.Routes) != len(policy.Routes) || drainAgain != drain {
-			t.Errorf("%q reads as %v, and what is written then as %v, %v", value, policy, again, err)
-		}
-	})
 }

@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -45,7 +46,7 @@ func surroundings() []runtime.Object {
 
 // needy is unrecorded with GPUs and a shared volume, about to surge.
 func needy() *lws.LeaderWorkerSet {
-	w := unrecorded()
+	w := lwstest.Unrecorded()
 	w.Spec.Replicas, w.Spec.LeaderWorkerTemplate.Size = ptr.To[int32](4), ptr.To[int32](2)
 	w.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1), MaxSurge: intstr.FromInt32(1)}
 	spec := &w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec
@@ -74,7 +75,7 @@ func aroundNeedy(t *testing.T, refuse ...string) *bed {
 			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("no such right"))
 		})
 	}
-	b := newBedOn(t, core, noRoutes(), needy())
+	b := newBedOn(t, core, lwstest.NoRoutes(), needy())
 	b.run()
 	b.eventually("caches are filled", b.Synced)
 	return b
@@ -132,7 +133,7 @@ func TestPreflight(t *testing.T) {
 			if !slices.EqualFunc(got, tt.unchecked, strings.HasPrefix) {
 				t.Errorf("%s: not looked at:\n%s\nwant\n%s", tt.reason, strings.Join(got, "\n"), strings.Join(tt.unchecked, "\n"))
 			}
-			if writes := b.writes(); len(writes) > 0 {
+			if writes := b.Writes(); len(writes) > 0 {
 				t.Errorf("it wrote: %v", writes)
 			}
 		})
@@ -153,7 +154,7 @@ func TestPreflightRefuses(t *testing.T) {
 		if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_INVALID_REQUEST {
 			t.Errorf("%s: %v", field, err)
 		}
-		says(t, err, field)
+		lwstest.Says(t, err, field)
 	}
 }
 
@@ -172,7 +173,7 @@ func TestNearby(t *testing.T) {
 	if got := b.nearby(t.Context(), s, inBatches(pb.Style_STYLE_CANARY, "1")); len(got) != 4 {
 		t.Errorf("%v", got)
 	}
-	for _, a := range b.core.Actions() {
+	for _, a := range b.Core.Actions() {
 		if a.Matches("list", "nodes") {
 			t.Error("nodes were listed")
 		}

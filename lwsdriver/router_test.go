@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -58,13 +59,13 @@ func TestRouterRefuses(t *testing.T) {
 		want     pb.ErrorReason
 		but      []string // RPCs that have nothing against it
 	}{
-		{"no traffic policy", "r1", inPhase(t, record.Progressing), pb.ErrorReason_ERROR_REASON_UNSUPPORTED, nil},
-		{"another release", "r2", routedPhase(t, record.Progressing, nil), pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND, nil},
-		{"no release", "r1", unrecorded(), pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND, nil},
-		{"no id", "", routedPhase(t, record.Progressing, nil), pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, nil},
+		{"no traffic policy", "r1", lwstest.InPhase(t, record.Progressing), pb.ErrorReason_ERROR_REASON_UNSUPPORTED, nil},
+		{"another release", "r2", lwstest.RoutedPhase(t, record.Progressing, nil), pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND, nil},
+		{"no release", "r1", lwstest.Unrecorded(), pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND, nil},
+		{"no id", "", lwstest.RoutedPhase(t, record.Progressing, nil), pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, nil},
 		// A host that cleans up, or that looks, is answered at any time.
-		{"rolled back", "r1", routedPhase(t, record.RollingBack, nil), pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, []string{"VerifyWeight", "Reset"}},
-		{"promoted", "r1", routedPhase(t, record.Promoted, nil), pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, []string{"VerifyWeight", "Reset"}},
+		{"rolled back", "r1", lwstest.RoutedPhase(t, record.RollingBack, nil), pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, []string{"VerifyWeight", "Reset"}},
+		{"promoted", "r1", lwstest.RoutedPhase(t, record.Promoted, nil), pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, []string{"VerifyWeight", "Reset"}},
 	} {
 		b := newBed(t, tc.workload)
 		b.run()
@@ -76,11 +77,11 @@ func TestRouterRefuses(t *testing.T) {
 					want = pb.ErrorReason_ERROR_REASON_UNSPECIFIED
 				}
 			}
-			before := len(b.writes())
+			before := len(b.Writes())
 			if err := do(t.Context()); drivererr.Reason(err) != want || (err == nil) != (want == 0) {
 				t.Errorf("%s: %s: %v, want %v", tc.name, call, err, want)
 			}
-			if got := b.writes()[before:]; len(got) > 0 {
+			if got := b.Writes()[before:]; len(got) > 0 {
 				t.Errorf("%s: %s wrote %v", tc.name, call, got)
 			}
 		}
@@ -88,38 +89,38 @@ func TestRouterRefuses(t *testing.T) {
 }
 
 func TestRouterChecksRequests(t *testing.T) {
-	b := newBed(t, routedPhase(t, record.Progressing, nil))
+	b := newBed(t, lwstest.RoutedPhase(t, record.Progressing, nil))
 	b.run()
 	b.eventually("the driver serves", b.Synced)
 	for _, share := range []int32{-1, 101} {
 		_, err := b.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: vllmRef, ReleaseId: "r1", Weight: share})
-		says(t, err, "weight")
+		lwstest.Says(t, err, "weight")
 		_, err = b.VerifyWeight(t.Context(), &pb.VerifyWeightRequest{Workload: vllmRef, ReleaseId: "r1", Weight: share})
-		says(t, err, "weight")
+		lwstest.Says(t, err, "weight")
 		_, err = b.SetMirror(t.Context(), &pb.SetMirrorRequest{Workload: vllmRef, ReleaseId: "r1", Percentage: share})
-		says(t, err, "percentage")
+		lwstest.Says(t, err, "percentage")
 	}
 	_, err := b.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: vllmRef, ReleaseId: "r1", Name: "Not A Name"})
-	says(t, err, "name")
+	lwstest.Says(t, err, "name")
 	_, err = b.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: vllmRef, ReleaseId: "r1", Wait: durationpb.New(-time.Second)})
-	says(t, err, "wait")
-	if got := b.writes(); len(got) > 0 {
+	lwstest.Says(t, err, "wait")
+	if got := b.Writes(); len(got) > 0 {
 		t.Errorf("wrote %v", got)
 	}
 }
 
 // A wish is recorded once; the same again changes nothing.
 func TestRouterRecordsWishes(t *testing.T) {
-	b := newRoutedBed(t, routedPhase(t, record.Progressing, nil), 0).synced()
+	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.Progressing, nil), 0).synced()
 	both := func(call string) {
 		t.Helper()
-		before := len(b.writes())
+		before := len(b.Writes())
 		for _, want := range []int{1, 1} {
 			if err := routerCalls(b.Driver, "r1")[call](t.Context()); err != nil {
 				t.Fatalf("%s: %v", call, err)
 			}
 			b.caughtUp()
-			if got := b.writes()[before:]; len(got) != want {
+			if got := b.Writes()[before:]; len(got) != want {
 				t.Errorf("%s: wrote %v, want %d", call, got, want)
 			}
 		}
@@ -159,7 +160,7 @@ func TestVerifyWeight(t *testing.T) {
 		{"back, asked for the old one", record.RollingBack, 0, 30, false, "ReleaseFinalized"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			b := newRoutedBed(t, routedPhase(t, tc.phase, &record.Traffic{Weight: 30}), tc.weight)
+			b := newRoutedBed(t, lwstest.RoutedPhase(t, tc.phase, &record.Traffic{Weight: 30}), tc.weight)
 			b.engine.locks.readOnly = true // the loop would make it true
 			b.engine.queue.ShutDown()
 			b.synced()
@@ -177,7 +178,7 @@ func TestVerifyWeight(t *testing.T) {
 // While a host waits for its weight, the release ends and another one begins that routes nothing: the wait ends with the
 // reason, and nobody looks for routes that there are none of.
 func TestWaitOutlivesRelease(t *testing.T) {
-	stable := routedPhase(t, record.Progressing, nil)
+	stable := lwstest.RoutedPhase(t, record.Progressing, nil)
 	b := newRoutedBed(t, stable, 0).synced()
 	answer := make(chan error, 1)
 	go func() {
@@ -187,8 +188,8 @@ func TestWaitOutlivesRelease(t *testing.T) {
 		answer <- err
 	}()
 	b.eventually("the wish is recorded", func() bool { return b.wish() != nil })
-	next := inPhase(t, record.Progressing)
-	if _, err := b.sets.LeaderworkersetV1().LeaderWorkerSets("default").Update(t.Context(), next, metav1.UpdateOptions{}); err != nil {
+	next := lwstest.InPhase(t, record.Progressing)
+	if _, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets("default").Update(t.Context(), next, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -203,31 +204,18 @@ func TestWaitOutlivesRelease(t *testing.T) {
 
 // A call that depends on whether the last release is over waits for the caches to tell.
 func TestNextReleaseWaitsForCaches(t *testing.T) {
-	b := newRoutedBed(t, routedPhase(t, record.RollingBack, nil), 0)
+	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.RollingBack, nil), 0)
 	b.run()
 	b.eventually("the driver serves", b.Synced)
-	b.awaitRead(t.Context(), vllm)
+	b.awaitRead(t.Context(), lwstest.VLLM)
 	if plan.Unread(b.look().Observation) {
 		t.Error("it did not wait")
 	}
 }
 
-// The writes of one pass are bounded by how much there is to write.
-func TestWriteLimit(t *testing.T) {
-	s := &Snapshot{}
-	if got := writeLimit(s); got != maxWrites {
-		t.Errorf("%d without traffic", got)
-	}
-	s.Added = []plan.Workload{{Groups: make([]plan.Group, 100)}}
-	s.Setup = &traffic.Setup{Policy: traffic.Policy{StableService: "a", CanaryService: "b", Routes: make([]traffic.Key, 40)}}
-	if got := writeLimit(s); got < maxWrites+100+2*40 {
-		t.Errorf("%d for 100 leaders and 40 routes", got)
-	}
-}
-
 // Requests that were meant for one revision do not reach another.
 func TestRouterWantsTheRevision(t *testing.T) {
-	b := newRoutedBed(t, routedPhase(t, record.Progressing, nil), 0).synced()
+	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.Progressing, nil), 0).synced()
 	for call, do := range map[string]func() error{
 		"SetWeight": func() error {
 			_, err := b.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: vllmRef, ReleaseId: "r1", Weight: 50, UpdateRevision: "old"})

@@ -18,6 +18,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsfake "sigs.k8s.io/lws/client-go/clientset/versioned/fake"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -57,7 +58,7 @@ func newScoped(t *testing.T, opts ...Option) scoped {
 	for _, opt := range opts {
 		opt(&o)
 	}
-	d, err := newDriver(s.core, s.sets, noRoutes(), o)
+	d, err := newDriver(s.core, s.sets, lwstest.NoRoutes(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,16 +77,7 @@ func newScoped(t *testing.T, opts ...Option) scoped {
 
 func (s scoped) eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	timeout, ticks := time.NewTimer(20*time.Second), time.NewTicker(time.Millisecond)
-	defer timeout.Stop()
-	defer ticks.Stop()
-	for !condition() {
-		select {
-		case <-timeout.C:
-			t.Fatalf("not in time: %s", what)
-		case <-ticks.C:
-		}
-	}
+	lwstest.Eventually(t, what, condition)
 }
 
 // written are the names of the workloads that were written to, and everything else that was not read.

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -36,7 +37,7 @@ func TestAwaitAnswersInTime(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				// LWS has recorded no revision of the template, so the state never settles.
-				b := newBed(t, inPhase(t, record.Progressing))
+				b := newBed(t, lwstest.InPhase(t, record.Progressing))
 				defer b.engine.queue.ShutDown()
 				defer b.engine.events.broadcaster.Shutdown()
 				ctx := t.Context()
@@ -46,7 +47,7 @@ func TestAwaitAnswersInTime(t *testing.T) {
 					ctx = limited
 				}
 				start := time.Now()
-				c, err := b.await(ctx, vllm, durationpb.New(tt.wait), false)
+				c, err := b.await(ctx, lwstest.VLLM, durationpb.New(tt.wait), false)
 				if err != nil || c.GetState() != pb.State_STATE_PREPARING {
 					t.Errorf("answer %v, %v", c, err)
 				}
@@ -60,15 +61,15 @@ func TestAwaitAnswersInTime(t *testing.T) {
 
 // Groups without numbers know no partition, so there is no hold.
 func TestUnnumberedGroupsAreRefused(t *testing.T) {
-	b := newBed(t, unrecorded())
+	b := newBed(t, lwstest.Unrecorded())
 	b.run()
 	b.eventually("the driver serves", b.Synced)
-	pod := testPod("vllm-x7f", func(p *corev1.Pod) { p.Labels[lws.GroupIndexLabelKey] = "x7f" })
-	if _, err := b.core.CoreV1().Pods(vllm.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+	pod := lwstest.Pod("vllm-x7f", func(p *corev1.Pod) { p.Labels[lws.GroupIndexLabelKey] = "x7f" })
+	if _, err := b.Core.CoreV1().Pods(lwstest.VLLM.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	b.eventually("the pod is seen", func() bool { return len(b.look().Stable.Groups) > 0 && b.look().Identity.UnnumberedGroup != "" })
-	ref := &pb.WorkloadRef{Namespace: vllm.Namespace, Name: vllm.Name}
+	ref := &pb.WorkloadRef{Namespace: lwstest.VLLM.Namespace, Name: lwstest.VLLM.Name}
 	_, errAdopt := b.Adopt(t.Context(), &pb.AdoptRequest{Workload: ref})
 	_, errInitialize := b.Initialize(t.Context(), &pb.InitializeRequest{
 		Workload: ref, ReleaseId: "r1", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}},
@@ -77,9 +78,9 @@ func TestUnnumberedGroupsAreRefused(t *testing.T) {
 		if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_UNSUPPORTED_GROUP_IDENTITY {
 			t.Errorf("%v, want UNSUPPORTED_GROUP_IDENTITY", err)
 		}
-		says(t, err, "x7f", "groupIdentity")
+		lwstest.Says(t, err, "x7f", "groupIdentity")
 	}
-	if got := b.writes(); len(got) > 0 {
+	if got := b.Writes(); len(got) > 0 {
 		t.Errorf("writes %q", got)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -35,13 +35,13 @@ func TestCanaryExistsAlready(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				stable := inPhase(t, record.Progressing)
-				there := canaryOf(t, stable)
+				stable := lwstest.InPhase(t, record.Progressing)
+				there := lwstest.Canary(t, stable)
 				tt.change(there)
 				b := newBed(t, stable)
 				defer b.engine.queue.ShutDown()
 				defer b.engine.events.broadcaster.Shutdown()
-				if err := b.sets.Tracker().Add(there); err != nil {
+				if err := b.Sets.Tracker().Add(there); err != nil {
 					t.Fatal(err)
 				}
 				if tt.shown >= 0 {
@@ -56,19 +56,5 @@ func TestCanaryExistsAlready(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func TestHubTellsOfSeveral(t *testing.T) {
-	var h Broadcaster
-	other := types.NamespacedName{Namespace: "default", Name: "other"}
-	ch, stop := h.Subscribe(vllm, other)
-	for _, key := range []types.NamespacedName{vllm, other} {
-		h.Notify(key)
-		<-ch
-	}
-	stop()
-	if len(h.waiters) != 0 {
-		t.Error("waiters are kept after they stopped")
 	}
 }

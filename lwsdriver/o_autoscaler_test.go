@@ -19,36 +19,13 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
-
-func hpaOf(target string, change ...func(*autoscalingv2.HorizontalPodAutoscaler)) *autoscalingv2.HorizontalPodAutoscaler {
-	h := &autoscalingv2.HorizontalPodAutoscaler{
-		ObjectMeta: metav1.ObjectMeta{Namespace: vllm.Namespace, Name: "scale", UID: "hpa", ResourceVersion: "1"},
-		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet", Name: target},
-			MaxReplicas:    4,
-		},
-	}
-	for _, c := range change {
-		c(h)
-	}
-	return h
-}
-
-func heldFor(workload string) func(*autoscalingv2.HorizontalPodAutoscaler) {
-	return func(h *autoscalingv2.HorizontalPodAutoscaler) {
-		off := &autoscalingv2.HPAScalingRules{SelectPolicy: ptr.To(autoscalingv2.DisabledPolicySelect)}
-		h.Annotations = map[string]string{autoscaler.NoteAnnotation: `{"workload":"` + workload + `","scaleUp":"Max"}`}
-		h.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: off, ScaleDown: off}
-	}
-}
 
 func ofKEDA(h *autoscalingv2.HorizontalPodAutoscaler) {
 	h.OwnerReferences = []metav1.OwnerReference{{APIVersion: "keda.sh/v1alpha1", Kind: "ScaledObject", Name: "keda", Controller: ptr.To(true)}}
@@ -57,7 +34,7 @@ func ofKEDA(h *autoscalingv2.HorizontalPodAutoscaler) {
 func scaledObjectOf(target string, annotations map[string]any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
-		"metadata": map[string]any{"namespace": vllm.Namespace, "name": "keda", "uid": "keda", "resourceVersion": "1", "annotations": annotations},
+		"metadata": map[string]any{"namespace": lwstest.VLLM.Namespace, "name": "keda", "uid": "keda", "resourceVersion": "1", "annotations": annotations},
 		"spec":     map[string]any{"scaleTargetRef": map[string]any{"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": target}},
 	}}
 }
@@ -79,19 +56,19 @@ func TestAutoscalersOf(t *testing.T) {
 		want         []plan.Autoscaler
 		unscanned    bool
 	}{
-		{name: "own", hpa: hpaOf("vllm"), want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Targets: true, Scales: true}}},
-		{name: "other", hpa: hpaOf("another")},
-		{name: "held", hpa: hpaOf("vllm", heldFor("vllm")), want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Targets: true, Held: true}}},
+		{name: "own", hpa: lwstest.HPA("vllm"), want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Targets: true, Scales: true}}},
+		{name: "other", hpa: lwstest.HPA("another")},
+		{name: "held", hpa: lwstest.HPA("vllm", lwstest.HeldFor("vllm")), want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Targets: true, Held: true}}},
 		{
-			name: "pointed-elsewhere", reason: "the note finds it", hpa: hpaOf("another", heldFor("vllm")),
+			name: "pointed-elsewhere", reason: "the note finds it", hpa: lwstest.HPA("another", lwstest.HeldFor("vllm")),
 			want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Held: true}},
 		},
 		{
-			name: "keda", hpa: hpaOf("vllm", ofKEDA), scaledObject: scaledObjectOf("vllm", nil), reason: "KEDA's own is the ScaledObject's",
+			name: "keda", hpa: lwstest.HPA("vllm", ofKEDA), scaledObject: scaledObjectOf("vllm", nil), reason: "KEDA's own is the ScaledObject's",
 			want: []plan.Autoscaler{{Kind: autoscaler.KindScaledObject, Name: "keda", Targets: true, Scales: true}},
 		},
 		{
-			name: "keda-lingers", hpa: hpaOf("vllm", ofKEDA), scaledObject: scaledObjectOf("vllm", paused), reason: "KEDA has not deleted its own yet",
+			name: "keda-lingers", hpa: lwstest.HPA("vllm", ofKEDA), scaledObject: scaledObjectOf("vllm", paused), reason: "KEDA has not deleted its own yet",
 			want: []plan.Autoscaler{{
 				Kind: autoscaler.KindScaledObject, Name: "keda", Targets: true, Held: true, Lingers: "HorizontalPodAutoscaler scale, which KEDA made for it,",
 			}},
@@ -100,7 +77,7 @@ func TestAutoscalersOf(t *testing.T) {
 			name: "keda-paused", scaledObject: scaledObjectOf("vllm", paused),
 			want: []plan.Autoscaler{{Kind: autoscaler.KindScaledObject, Name: "keda", Targets: true, Held: true}},
 		},
-		{name: "keda-unseen", hpa: hpaOf("vllm", ofKEDA), unscanned: true, reason: "its ScaledObject must be somewhere"},
+		{name: "keda-unseen", hpa: lwstest.HPA("vllm", ofKEDA), unscanned: true, reason: "its ScaledObject must be somewhere"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			core := fake.NewClientset()
@@ -125,7 +102,7 @@ func TestAutoscalersOf(t *testing.T) {
 			b.eventually("the caches are filled", func() bool {
 				return b.engine.Observer.Autoscalers.hpas.informer.HasSynced() && b.engine.Observer.Autoscalers.scaled.informer.HasSynced()
 			})
-			got, err := b.engine.Observer.Autoscalers.of(vllm)
+			got, err := b.engine.Observer.Autoscalers.of(lwstest.VLLM)
 			if (err != nil) != test.unscanned {
 				t.Errorf("unscanned: %v", err)
 			}
@@ -144,13 +121,13 @@ func TestAutoscalersUnread(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Group: "autoscaling", Resource: "horizontalpodautoscalers"}, "",
 			errors.New(`User "lockstep" cannot list resource "horizontalpodautoscalers"`))
 	})
-	b := newBedOn(t, core, noRoutes(), unrecorded())
+	b := newBedOn(t, core, lwstest.NoRoutes(), lwstest.Unrecorded())
 	b.run()
 	b.eventually("it is known why", func() bool {
 		return drivererr.Reason(b.engine.Observer.Autoscalers.hpas.why()) == pb.ErrorReason_ERROR_REASON_FORBIDDEN
 	})
 	s := b.look()
-	says(t, s.Unscanned, "cannot list resource", "horizontalpodautoscalers")
+	lwstest.Says(t, s.Unscanned, "cannot list resource", "horizontalpodautoscalers")
 	for style, want := range map[pb.Style]bool{
 		pb.Style_STYLE_BLUE_GREEN: true, pb.Style_STYLE_CANARY: false, pb.Style_STYLE_PARTITION: false,
 	} {
@@ -163,48 +140,13 @@ func TestAutoscalersUnread(t *testing.T) {
 	}
 }
 
-// A driver finds one that is held for a workload that is gone, and one of a release that is over.
-func TestAutoscalersLeftHeld(t *testing.T) {
-	for name, objects := range map[string][]*lws.LeaderWorkerSet{
-		"workload-gone": nil,
-		"at-rest":       {withRecord(t, stableWorkload(), record.Record{Saved: record.Native(record.Hold())})},
-		"unmanaged":     {unrecorded()},
-	} {
-		t.Run(name, func(t *testing.T) {
-			core := fake.NewClientset(hpaOf("vllm", heldFor("vllm")))
-			b := newBedOn(t, core, noRoutes(), objects...)
-			b.run()
-			b.eventually("it is given back", func() bool {
-				h, err := core.AutoscalingV2().HorizontalPodAutoscalers(vllm.Namespace).Get(t.Context(), "scale", metav1.GetOptions{})
-				return err == nil && h.Annotations[autoscaler.NoteAnnotation] == "" && *h.Spec.Behavior.ScaleUp.SelectPolicy == autoscalingv2.MaxChangePolicySelect
-			})
-		})
-	}
-}
-
-// What scales the successor of a workload that was to be adopted scales that workload again once somebody deleted the successor.
-func TestAutoscalersRecalled(t *testing.T) {
-	rec, err := record.DecodeRecord(inPhase(t, record.Promoting).Annotations[record.RecordAnnotation])
-	if err != nil {
-		t.Fatal(err)
-	}
-	rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.Adopting, "vllm-new", 2
-	core := fake.NewClientset(hpaOf("vllm-new"))
-	b := newBedOn(t, core, noRoutes(), withRecord(t, inPhase(t, record.Adopting), *rec))
-	b.run()
-	b.eventually("it scales the user's workload", func() bool {
-		h, err := core.AutoscalingV2().HorizontalPodAutoscalers(vllm.Namespace).Get(t.Context(), "scale", metav1.GetOptions{})
-		return err == nil && h.Spec.ScaleTargetRef.Name == "vllm"
-	})
-}
-
 // The informer's transform keeps what a hold needs, and no more.
 func TestViewScaler(t *testing.T) {
-	h := hpaOf("vllm", heldFor("vllm"), ofKEDA)
+	h := lwstest.HPA("vllm", lwstest.HeldFor("vllm"), ofKEDA)
 	h.Annotations["example.com/other"] = "x"
 	h.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
 	h.Spec.Metrics, h.Status.CurrentReplicas = []autoscalingv2.MetricSpec{{}}, 3
-	want := hpaOf("vllm", heldFor("vllm"), ofKEDA)
+	want := lwstest.HPA("vllm", lwstest.HeldFor("vllm"), ofKEDA)
 	if _, err := stripScaler(h); err != nil || cmp.Diff(want, h) != "" {
 		t.Errorf("%v, %s", err, cmp.Diff(want, h))
 	}
@@ -233,13 +175,13 @@ func TestKEDAInstalledLater(t *testing.T) {
 		return b.engine.Observer.Autoscalers.scaled.why() == nil && b.engine.Observer.Autoscalers.hpas.why() == nil
 	}
 	b.eventually("it is known that there is none", known)
-	if found, err := b.engine.Observer.Autoscalers.of(vllm); err != nil || len(found) > 0 {
+	if found, err := b.engine.Observer.Autoscalers.of(lwstest.VLLM); err != nil || len(found) > 0 {
 		t.Fatalf("without KEDA: %v, %v", found, err)
 	}
 	core.Resources = installed
 	b.engine.Observer.Autoscalers.scaled.look()
 	b.eventually("its objects are known", func() bool {
-		found, err := b.engine.Observer.Autoscalers.of(vllm)
+		found, err := b.engine.Observer.Autoscalers.of(lwstest.VLLM)
 		return err == nil && len(found) == 1
 	})
 }

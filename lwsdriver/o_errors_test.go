@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -76,50 +77,5 @@ func answer403(message string) error {
 
 // What the API server objects to is told in its own words.
 func TestRefusalKeepsItsWords(t *testing.T) {
-	says(t, ContractError(fmt.Errorf("patch vllm: %w", answer403("exceeded quota: gpus"))), "patch vllm", "exceeded quota: gpus")
-}
-
-func TestKeyLocks(t *testing.T) {
-	var l keyLocks
-	unlock, err := l.lock(t.Context(), vllm)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := l.lock(ctx, vllm); !errors.Is(err, context.Canceled) {
-		t.Errorf("a second lock with an ended context: %v", err)
-	}
-	second := make(chan struct{})
-	go func() {
-		defer close(second)
-		if unlock, err := l.lock(context.Background(), vllm); err == nil {
-			unlock()
-		}
-	}()
-	unlock()
-	<-second
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.locks) != 0 {
-		t.Errorf("%d locks are kept although nobody uses them", len(l.locks))
-	}
-}
-
-func TestHubMergesSignals(t *testing.T) {
-	var h Broadcaster
-	ch, stop := h.Subscribe(vllm)
-	h.Notify(vllm)
-	h.Notify(vllm)
-	<-ch
-	select {
-	case <-ch:
-		t.Error("two changes made two signals for a waiter that had not looked")
-	default:
-	}
-	stop()
-	h.Notify(vllm)
-	if len(h.waiters) != 0 {
-		t.Error("waiters are kept after they stopped")
-	}
+	lwstest.Says(t, ContractError(fmt.Errorf("patch vllm: %w", answer403("exceeded quota: gpus"))), "patch vllm", "exceeded quota: gpus")
 }

@@ -10,35 +10,16 @@ import (
 
 	"k8s.io/client-go/tools/events"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
-
-func TestShorten(t *testing.T) {
-	for _, tt := range []struct {
-		name, in, want string
-		limit          int
-	}{
-		{"short", "ready", "ready", 5},
-		{"long", "not ready", "not…", 6},
-		{"between runes", "éééé", "é…", 6},
-		{"not cut in a rune", "aé", "aé", 3},
-		{"no text", "a\xffb", "a\uFFFDb", 10},
-		{"empty", "", "", 3},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			got := Shorten(tt.in, tt.limit)
-			if got != tt.want || len(got) > tt.limit || !utf8.ValidString(got) {
-				t.Errorf("%q, want %q in %d bytes", got, tt.want, tt.limit)
-			}
-		})
-	}
-}
 
 // The API server refuses an event whose note is too long, and nobody would hear of it.
 func TestNoteFitsAnEvent(t *testing.T) {
-	b := newBed(t, inPhase(t, record.Progressing))
+	b := newBed(t, lwstest.InPhase(t, record.Progressing))
 	recorder := events.NewFakeRecorder(1)
 	b.engine.events.recorder = recorder
 	b.engine.announce(b.look(), plan.Decision{State: pb.State_STATE_FAILED, Message: strings.Repeat("é", 2000)})
@@ -49,9 +30,20 @@ func TestNoteFitsAnEvent(t *testing.T) {
 	}
 }
 
-func TestPodMessageIsShort(t *testing.T) {
-	v := view(t, testPod("vllm-1", waiting("ImagePullBackOff", strings.Repeat("é\xff", 1000))))
-	if len(v.message) > maxPodMessage || !utf8.ValidString(v.message) || !strings.HasPrefix(v.message, "container server: ImagePullBackOff") {
-		t.Errorf("the message has %d bytes: %q", len(v.message), v.message)
+// What a driver sees before it has read the routes is no news: each start would tell of every release that ever ended.
+func TestAnnounceNothingUnread(t *testing.T) {
+	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.RollingBack, nil), 0)
+	defer b.engine.queue.ShutDown()
+	s := b.look()
+	d := next(t, s)
+	if d.Reason != traffic.ReasonNotSynced {
+		t.Fatalf("%+v", d)
+	}
+	b.engine.announce(s, d)
+	if len(b.engine.events.last) > 0 {
+		t.Errorf("remembered %v", b.engine.events.last)
+	}
+	if state := describe(s, d); state.GetTrafficBasis() != 0 && state.GetTrafficWeight() != 0 {
+		t.Errorf("a share is told that nobody knows: %v", state)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -21,9 +22,9 @@ import (
 // A driver that may not watch is not healthy, at no moment, until it may. It would list once and look alive.
 func TestSyncedIsHonest(t *testing.T) {
 	t.Parallel()
-	b := newBed(t, unrecorded())
+	b := newBed(t, lwstest.Unrecorded())
 	var allowed, asked atomic.Bool
-	b.answerReviews(func() bool { asked.Store(true); return allowed.Load() })
+	lwstest.AnswerReviews(b.Core, func() bool { asked.Store(true); return allowed.Load() })
 	if b.Synced() {
 		t.Error("synced before it runs")
 	}
@@ -49,7 +50,7 @@ func TestSyncedIsHonest(t *testing.T) {
 
 // Filled caches are not enough: whether they can be kept is asked first.
 func TestNobodyIsServedBeforeTheDriverAsked(t *testing.T) {
-	b := newBed(t, unrecorded())
+	b := newBed(t, lwstest.Unrecorded())
 	var running sync.WaitGroup
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -69,8 +70,8 @@ func TestNobodyIsServedBeforeTheDriverAsked(t *testing.T) {
 
 // Once the caches are filled, a question that can't be asked keeps nobody from being served.
 func TestUnanswerableQuestionIsNoReason(t *testing.T) {
-	b := newBed(t, unrecorded())
-	b.core.PrependReactor("create", "selfsubjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+	b := newBed(t, lwstest.Unrecorded())
+	b.Core.PrependReactor("create", "selfsubjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("no such API")
 	})
 	b.run()

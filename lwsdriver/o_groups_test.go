@@ -9,16 +9,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
-
-var vllm = types.NamespacedName{Namespace: "default", Name: "vllm"}
 
 // groupBed feeds pods to groups as the informer would.
 type groupBed struct {
@@ -54,7 +51,7 @@ func (b *groupBed) drop(p *corev1.Pod) {
 // group1 is group 1 of two, as seen after a while, for a workload whose spec says size 9: the pods say 3.
 func (b *groupBed) group1(after, minReady time.Duration) plan.Group {
 	b.t.Helper()
-	all := b.of(vllm, 2, 9, noon.Add(after), minReady)
+	all := b.of(lwstest.VLLM, 2, 9, lwstest.Noon.Add(after), minReady)
 	if len(all) != 2 || all[0].Index != 0 || all[1].Index != 1 {
 		b.t.Fatalf("groups %+v, want 0 and 1", all)
 	}
@@ -66,25 +63,25 @@ func TestGroupIsReadyAsAWhole(t *testing.T) {
 	if g := b.group1(0, 0); g.Ready || g.Revision != "" || g.Reason != "PodMissing" || g.Pod != "vllm-1" {
 		t.Errorf("a group without pods is %+v", g)
 	}
-	b.put(testPod("vllm-1"))
-	b.put(testPod("vllm-1-1"))
+	b.put(lwstest.Pod("vllm-1"))
+	b.put(lwstest.Pod("vllm-1-1"))
 	if g := b.group1(0, 0); g.Ready || g.Reason != "PodMissing" || g.ReadyPods != 2 || g.Pods != 3 {
 		t.Errorf("a group with a worker missing is %+v", g)
 	}
-	b.put(testPod("vllm-1-2", unready))
+	b.put(lwstest.Pod("vllm-1-2", lwstest.Unready))
 	if g := b.group1(0, 0); g.Ready || g.Pod != "vllm-1-2" || g.Reason != "NotReady" {
 		t.Errorf("a group with an unready worker is %+v", g)
 	}
-	later := metav1.NewTime(noon.Add(5 * time.Second))
-	b.put(testPod("vllm-1-2", func(p *corev1.Pod) { p.Status.Conditions[1].LastTransitionTime = later }))
+	later := metav1.NewTime(lwstest.Noon.Add(5 * time.Second))
+	b.put(lwstest.Pod("vllm-1-2", func(p *corev1.Pod) { p.Status.Conditions[1].LastTransitionTime = later }))
 	if g := b.group1(time.Minute, 0); !g.Ready || g.Revision != "r1" || !g.ReadySince.Equal(later.Time) || g.Reason != "" {
 		t.Errorf("a whole group is %+v, want ready since the last of its pods", g)
 	}
-	b.put(testPod("vllm-1-2", func(p *corev1.Pod) { p.Labels[lws.RevisionKey] = "r2" }))
+	b.put(lwstest.Pod("vllm-1-2", func(p *corev1.Pod) { p.Labels[lws.RevisionKey] = "r2" }))
 	if g := b.group1(time.Minute, 0); g.Ready || g.Reason != "MixedRevisions" {
 		t.Errorf("a group at two revisions is %+v", g)
 	}
-	b.drop(testPod("vllm-1"))
+	b.drop(lwstest.Pod("vllm-1"))
 	if g := b.group1(time.Minute, 0); g.Ready || g.Revision != "" || g.Reason != "LeaderMissing" {
 		t.Errorf("a group without its leader is %+v", g)
 	}
@@ -94,7 +91,9 @@ func TestFlappingDoesNotLookNew(t *testing.T) {
 	b := newGroupBed(t)
 	whole := func(since time.Duration) {
 		for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
-			b.put(testPod(name, func(p *corev1.Pod) { p.Status.Conditions[1].LastTransitionTime = metav1.NewTime(noon.Add(since)) }))
+			b.put(lwstest.Pod(name, func(p *corev1.Pod) {
+				p.Status.Conditions[1].LastTransitionTime = metav1.NewTime(lwstest.Noon.Add(since))
+			}))
 		}
 	}
 	const minReady = 10 * time.Second
@@ -102,28 +101,28 @@ func TestFlappingDoesNotLookNew(t *testing.T) {
 	if g := b.group1(9*time.Second, minReady); !g.FirstReady.IsZero() {
 		t.Errorf("first ready at %s before minReady had passed", g.FirstReady)
 	}
-	want := noon.Add(minReady)
+	want := lwstest.Noon.Add(minReady)
 	if g := b.group1(11*time.Second, minReady); !g.FirstReady.Equal(want) {
 		t.Errorf("first ready at %s, want %s", g.FirstReady, want)
 	}
-	b.put(testPod("vllm-1-1", unready))
-	b.drop(testPod("vllm-1"))
+	b.put(lwstest.Pod("vllm-1-1", lwstest.Unready))
+	b.drop(lwstest.Pod("vllm-1"))
 	b.group1(20*time.Second, minReady)
 	whole(30 * time.Second)
 	if g := b.group1(time.Minute, minReady); !g.FirstReady.Equal(want) {
 		t.Errorf("first ready at %s after flapping and losing its leader, want %s", g.FirstReady, want)
 	}
 	for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
-		b.put(testPod(name, func(p *corev1.Pod) {
+		b.put(lwstest.Pod(name, func(p *corev1.Pod) {
 			p.Labels[lws.RevisionKey] = "r2"
-			p.Status.Conditions[1].LastTransitionTime = metav1.NewTime(noon.Add(time.Minute))
+			p.Status.Conditions[1].LastTransitionTime = metav1.NewTime(lwstest.Noon.Add(time.Minute))
 		}))
 	}
-	if g := b.group1(2*time.Minute, minReady); g.Revision != "r2" || !g.FirstReady.Equal(noon.Add(70*time.Second)) {
+	if g := b.group1(2*time.Minute, minReady); g.Revision != "r2" || !g.FirstReady.Equal(lwstest.Noon.Add(70*time.Second)) {
 		t.Errorf("at a new revision: %+v, want a first time of its own", g)
 	}
-	b.forget(vllm)
-	b.put(testPod("vllm-1", unready))
+	b.forget(lwstest.VLLM)
+	b.put(lwstest.Pod("vllm-1", lwstest.Unready))
 	if g := b.group1(3*time.Minute, minReady); !g.FirstReady.IsZero() {
 		t.Errorf("first ready at %s although the workload was deleted meanwhile", g.FirstReady)
 	}
@@ -133,15 +132,17 @@ func TestFlappingDoesNotLookNew(t *testing.T) {
 func (b *groupBed) whole(since time.Duration) {
 	b.t.Helper()
 	for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
-		b.put(testPod(name, func(p *corev1.Pod) { p.Status.Conditions[1].LastTransitionTime = metav1.NewTime(noon.Add(since)) }))
+		b.put(lwstest.Pod(name, func(p *corev1.Pod) {
+			p.Status.Conditions[1].LastTransitionTime = metav1.NewTime(lwstest.Noon.Add(since))
+		}))
 	}
 }
 
 // unreadySince is the condition of a pod that stopped being ready.
 func unreadySince(after time.Duration) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		unready(p)
-		p.Status.Conditions[1].LastTransitionTime = metav1.NewTime(noon.Add(after))
+		lwstest.Unready(p)
+		p.Status.Conditions[1].LastTransitionTime = metav1.NewTime(lwstest.Noon.Add(after))
 	}
 }
 
@@ -149,26 +150,26 @@ func unreadySince(after time.Duration) func(*corev1.Pod) {
 func TestScaledDownGroupIsNew(t *testing.T) {
 	b := newGroupBed(t)
 	b.whole(0)
-	if g := b.group1(time.Minute, 0); !g.FirstReady.Equal(noon) {
+	if g := b.group1(time.Minute, 0); !g.FirstReady.Equal(lwstest.Noon) {
 		t.Fatalf("first ready at %s", g.FirstReady)
 	}
-	all := b.of(vllm, 1, 3, noon.Add(time.Minute), 0)
+	all := b.of(lwstest.VLLM, 1, 3, lwstest.Noon.Add(time.Minute), 0)
 	if len(all) != 2 || !all[1].Ready || !all[1].FirstReady.IsZero() {
 		t.Errorf("a group that is about to go is %+v", all)
 	}
 	for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
-		b.drop(testPod(name))
+		b.drop(lwstest.Pod(name))
 	}
-	if all := b.of(vllm, 1, 3, noon.Add(time.Minute), 0); len(all) != 1 {
+	if all := b.of(lwstest.VLLM, 1, 3, lwstest.Noon.Add(time.Minute), 0); len(all) != 1 {
 		t.Errorf("groups %+v, want one", all)
 	}
-	if n := len(b.sets[vllm].entries); n != 0 {
+	if n := len(b.sets[lwstest.VLLM].entries); n != 0 {
 		t.Errorf("%d groups are remembered that do not exist and are not wanted", n)
 	}
 	if g := b.group1(2*time.Minute, 0); !g.LostAt.IsZero() {
 		t.Errorf("a group that is wanted again was lost at %s", g.LostAt)
 	}
-	b.put(testPod("vllm-1", unready))
+	b.put(lwstest.Pod("vllm-1", lwstest.Unready))
 	if g := b.group1(3*time.Minute, 0); !g.FirstReady.IsZero() {
 		t.Errorf("a group that came back with a scale-up was ready at %s", g.FirstReady)
 	}
@@ -179,8 +180,8 @@ func TestGoingGroupIsNew(t *testing.T) {
 	b := newGroupBed(t)
 	b.whole(0)
 	b.group1(time.Minute, 0)
-	b.of(vllm, 1, 3, noon.Add(time.Minute), 0)
-	b.put(testPod("vllm-1", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: noon.Add(time.Minute)} }))
+	b.of(lwstest.VLLM, 1, 3, lwstest.Noon.Add(time.Minute), 0)
+	b.put(lwstest.Pod("vllm-1", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon.Add(time.Minute)} }))
 	if g := b.group1(2*time.Minute, 0); !g.FirstReady.IsZero() {
 		t.Errorf("a group that goes although it is wanted again was ready at %s", g.FirstReady)
 	}
@@ -197,55 +198,55 @@ func TestGroupIsLost(t *testing.T) {
 		{"ready", "zero while it is", 0, func(*groupBed) {}, time.Hour, -1},
 		{
 			"worker fails", "the pod tells since when", 0,
-			func(b *groupBed) { b.put(testPod("vllm-1-1", unreadySince(3*time.Minute))) }, 4 * time.Minute, 3 * time.Minute,
+			func(b *groupBed) { b.put(lwstest.Pod("vllm-1-1", unreadySince(3*time.Minute))) }, 4 * time.Minute, 3 * time.Minute,
 		},
 		{
 			"two workers fail", "the first counts", 0, func(b *groupBed) {
-				b.put(testPod("vllm-1-1", unreadySince(3*time.Minute)))
-				b.put(testPod("vllm-1-2", unreadySince(2*time.Minute)))
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(3*time.Minute)))
+				b.put(lwstest.Pod("vllm-1-2", unreadySince(2*time.Minute)))
 			}, 4 * time.Minute, 2 * time.Minute,
 		},
 		{
 			"worker gone", "no pod tells, so it is when it was noticed", 0,
-			func(b *groupBed) { b.drop(testPod("vllm-1-1")) }, 4 * time.Minute, 4 * time.Minute,
+			func(b *groupBed) { b.drop(lwstest.Pod("vllm-1-1")) }, 4 * time.Minute, 4 * time.Minute,
 		},
 		{
 			"all gone", "a group that is missing is lost too", 0, func(b *groupBed) {
 				for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
-					b.drop(testPod(name))
+					b.drop(lwstest.Pod(name))
 				}
 			}, 4 * time.Minute, 4 * time.Minute,
 		},
 		{
 			"recreated", "another pod under the name changes nothing", 0, func(b *groupBed) {
-				b.put(testPod("vllm-1-1", unreadySince(2*time.Minute)))
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
 				b.group1(2*time.Minute, 0)
-				b.drop(testPod("vllm-1-1"))
+				b.drop(lwstest.Pod("vllm-1-1"))
 				b.group1(3*time.Minute, 0)
-				b.put(testPod("vllm-1-1", unreadySince(4*time.Minute)))
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(4*time.Minute)))
 			}, 5 * time.Minute, 2 * time.Minute,
 		},
 		{
 			"flaps", "it was not ready for long", 0, func(b *groupBed) {
-				b.put(testPod("vllm-1-1", unreadySince(2*time.Minute)))
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
 				b.group1(2*time.Minute, 0)
 				b.whole(3 * time.Minute)
 				b.group1(3*time.Minute+9*time.Second, 0)
-				b.put(testPod("vllm-1-1", unreadySince(4*time.Minute)))
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(4*time.Minute)))
 			}, 3*time.Minute + 9*time.Second, 2 * time.Minute,
 		},
 		{
 			"flaps within minReady", "nor for long enough", minReady, func(b *groupBed) {
-				b.put(testPod("vllm-1-1", unreadySince(2*time.Minute)))
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
 				b.group1(2*time.Minute, minReady)
 				b.whole(3 * time.Minute)
 				b.group1(3*time.Minute, minReady)
-				b.put(testPod("vllm-1-1", unreadySince(3*time.Minute+50*time.Second)))
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(3*time.Minute+50*time.Second)))
 			}, 3*time.Minute + 50*time.Second, 2 * time.Minute,
 		},
 		{
 			"ready again, not yet for long", "it may be flapping", 0, func(b *groupBed) {
-				b.put(testPod("vllm-1-1", unreadySince(2*time.Minute)))
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
 				b.group1(2*time.Minute, 0)
 				b.whole(3 * time.Minute)
 				b.group1(3*time.Minute, 0)
@@ -253,7 +254,7 @@ func TestGroupIsLost(t *testing.T) {
 		},
 		{
 			"ready again", "time alone makes it good", 0, func(b *groupBed) {
-				b.put(testPod("vllm-1-1", unreadySince(2*time.Minute)))
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
 				b.group1(2*time.Minute, 0)
 				b.whole(3 * time.Minute)
 				b.group1(3*time.Minute, 0)
@@ -261,21 +262,21 @@ func TestGroupIsLost(t *testing.T) {
 		},
 		{
 			"lost anew", "nobody looked while it was ready for long", 0, func(b *groupBed) {
-				b.put(testPod("vllm-1-1", unreadySince(2*time.Minute)))
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
 				b.group1(2*time.Minute, 0)
 				b.whole(3 * time.Minute)
 				b.group1(3*time.Minute, 0)
-				b.put(testPod("vllm-1-1", unreadySince(time.Hour)))
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(time.Hour)))
 			}, time.Hour + time.Second, time.Hour,
 		},
 		{
 			"clocks differ", "a pod from the future is lost now", 0,
-			func(b *groupBed) { b.put(testPod("vllm-1-1", unreadySince(time.Hour))) }, time.Minute, time.Minute,
+			func(b *groupBed) { b.put(lwstest.Pod("vllm-1-1", unreadySince(time.Hour))) }, time.Minute, time.Minute,
 		},
 		{
 			"terminating", "since somebody asked for it", 0, func(b *groupBed) {
-				b.put(testPod("vllm-1-1", func(p *corev1.Pod) {
-					p.DeletionTimestamp = &metav1.Time{Time: noon.Add(2*time.Minute + 30*time.Second)}
+				b.put(lwstest.Pod("vllm-1-1", func(p *corev1.Pod) {
+					p.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon.Add(2*time.Minute + 30*time.Second)}
 					p.DeletionGracePeriodSeconds = ptr.To[int64](30)
 				}))
 			}, 3 * time.Minute, 2 * time.Minute,
@@ -287,7 +288,7 @@ func TestGroupIsLost(t *testing.T) {
 			b.group1(time.Minute, tt.minReady)
 			tt.then(b)
 			got := b.group1(tt.at, tt.minReady).LostAt
-			if want := noon.Add(tt.want); (tt.want < 0 && !got.IsZero()) || (tt.want >= 0 && !got.Equal(want)) {
+			if want := lwstest.Noon.Add(tt.want); (tt.want < 0 && !got.IsZero()) || (tt.want >= 0 && !got.Equal(want)) {
 				t.Errorf("lost at %s, want %s: %s", got, want, tt.reason)
 			}
 		})
@@ -302,10 +303,10 @@ func TestGroupNeverSeenReady(t *testing.T) {
 	}
 	pending := func(p *corev1.Pod) {
 		p.Status.Phase, p.Status.Conditions = corev1.PodPending, nil
-		p.CreationTimestamp = metav1.NewTime(noon.Add(time.Minute))
+		p.CreationTimestamp = metav1.NewTime(lwstest.Noon.Add(time.Minute))
 	}
-	b.put(testPod("vllm-1", pending))
-	if g := b.group1(time.Hour, 0); !g.LostAt.Equal(noon.Add(time.Minute)) {
+	b.put(lwstest.Pod("vllm-1", pending))
+	if g := b.group1(time.Hour, 0); !g.LostAt.Equal(lwstest.Noon.Add(time.Minute)) {
 		t.Errorf("lost at %s, want when its pods came to be", g.LostAt)
 	}
 }
@@ -314,7 +315,7 @@ func TestGroupNeverSeenReady(t *testing.T) {
 func TestStrayPodIsNoGroup(t *testing.T) {
 	b := newGroupBed(t)
 	b.whole(0)
-	stray := testPod("stray", func(p *corev1.Pod) { delete(p.Labels, lws.GroupIndexLabelKey) })
+	stray := lwstest.Pod("stray", func(p *corev1.Pod) { delete(p.Labels, lws.GroupIndexLabelKey) })
 	if v := view(t, stray); v.inGroup() {
 		t.Error("it is in a group")
 	} else if keys, err := indexPodByGroup(v); err != nil || len(keys) > 0 {
@@ -325,40 +326,21 @@ func TestStrayPodIsNoGroup(t *testing.T) {
 func TestGroupsThatLWSDoesNotNumber(t *testing.T) {
 	b := newGroupBed(t)
 	for _, id := range []string{"x7f", "a3b"} {
-		b.put(testPod("vllm-"+id, func(p *corev1.Pod) {
+		b.put(lwstest.Pod("vllm-"+id, func(p *corev1.Pod) {
 			p.Labels[lws.GroupIndexLabelKey] = id
 			p.Annotations[lws.SizeAnnotationKey] = "1"
 		}))
 	}
-	all := b.of(vllm, 3, 1, noon, 0)
+	all := b.of(lwstest.VLLM, 3, 1, lwstest.Noon, 0)
 	if len(all) != 3 || all[0].Leader != "vllm-a3b" || all[1].Leader != "vllm-x7f" || !all[1].Ready || all[2].Ready {
 		t.Errorf("groups are %+v", all)
 	}
-	if id := b.unnumbered(vllm); id != "x7f" && id != "a3b" {
+	if id := b.unnumbered(lwstest.VLLM); id != "x7f" && id != "a3b" {
 		t.Errorf("%q is told as the group without a number", id)
 	}
-	b.drop(testPod("vllm-x7f", func(p *corev1.Pod) { p.Labels[lws.GroupIndexLabelKey] = "x7f" }))
-	b.of(vllm, 3, 1, noon, 0)
-	if n := len(b.sets[vllm].entries); n != 1 {
+	b.drop(lwstest.Pod("vllm-x7f", func(p *corev1.Pod) { p.Labels[lws.GroupIndexLabelKey] = "x7f" }))
+	b.of(lwstest.VLLM, 3, 1, lwstest.Noon, 0)
+	if n := len(b.sets[lwstest.VLLM].entries); n != 1 {
 		t.Errorf("%d groups are kept: one without a number never comes back", n)
-	}
-}
-
-// A row says since when its group has been as it is: ready, or not.
-func TestGroupRowSince(t *testing.T) {
-	ready, lost := noon.Add(-time.Minute), noon.Add(-time.Hour)
-	for name, tt := range map[string]struct {
-		group plan.Group
-		want  time.Time
-	}{
-		"ready":         {plan.Group{Ready: true, ReadySince: ready}, ready},
-		"ready anew":    {plan.Group{Ready: true, ReadySince: ready, LostAt: lost}, ready},
-		"lost":          {plan.Group{LostAt: lost}, lost},
-		"never started": {plan.Group{}, time.Time{}},
-	} {
-		since := groupRow(tt.group, pb.GroupRole_GROUP_ROLE_STABLE, false).GetSince()
-		if since == nil != tt.want.IsZero() || since != nil && !since.AsTime().Equal(tt.want) {
-			t.Errorf("%s: since %v, want %v", name, since, tt.want)
-		}
 	}
 }

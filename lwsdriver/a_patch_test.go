@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -79,7 +80,7 @@ func TestPatchAnnotations(t *testing.T) {
 		{"removed", "Disown leaves nothing", map[string]string{"a": "b", noted: "x"}, "", map[string]string{"a": "b"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			live := stableWorkload()
+			live := lwstest.StableWorkload()
 			live.ResourceVersion, live.Annotations = "5", tt.before
 			p := newPatch(cached(t, live), noted)
 			p.annotate(noted, tt.value)
@@ -111,7 +112,7 @@ func TestPatchHoldsOnlyForWhatItIsBasedOn(t *testing.T) {
 		{"made again", "the same name is not the same object", func(w *lws.LeaderWorkerSet) { w.UID = "new" }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			live := stableWorkload()
+			live := lwstest.StableWorkload()
 			live.Generation = 4
 			p := newPatch(cached(t, live), noted)
 			p.rolling(record.Native(record.Hold()))
@@ -124,7 +125,7 @@ func TestPatchHoldsOnlyForWhatItIsBasedOn(t *testing.T) {
 }
 
 func TestPatchNeedsNoAnnotationThatWasNot(t *testing.T) {
-	live := stableWorkload()
+	live := lwstest.StableWorkload()
 	delete(live.Annotations, noted)
 	p := newPatch(cached(t, live), noted)
 	p.annotate(noted, "x")
@@ -150,7 +151,7 @@ func TestPatchTakesNotes(t *testing.T) {
 		{"gone", "another driver was faster", func(a map[string]string) { delete(a, record.WantedMaxSurge) }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			live := stableWorkload()
+			live := lwstest.StableWorkload()
 			live.Annotations[record.WantedMaxSurge] = "1"
 			p := newPatch(cached(t, live), noted)
 			p.annotate(noted, "x")

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
@@ -26,9 +27,9 @@ import (
 // leaderOf3 is the leader pod of group 3.
 func leaderOf3(revision string, uid types.UID) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: vllm.Namespace, Name: vllm.Name + "-3", UID: uid, ResourceVersion: "1",
+		Namespace: lwstest.VLLM.Namespace, Name: lwstest.VLLM.Name + "-3", UID: uid, ResourceVersion: "1",
 		Labels: map[string]string{
-			lws.SetNameLabelKey: vllm.Name, lws.GroupIndexLabelKey: "3", lws.WorkerIndexLabelKey: "0", lws.RevisionKey: revision,
+			lws.SetNameLabelKey: lwstest.VLLM.Name, lws.GroupIndexLabelKey: "3", lws.WorkerIndexLabelKey: "0", lws.RevisionKey: revision,
 		},
 	}}
 }
@@ -36,11 +37,11 @@ func leaderOf3(revision string, uid types.UID) *corev1.Pod {
 // losePod takes it away again.
 func (b *bed) losePod(name string) {
 	b.t.Helper()
-	if err := b.engine.Observer.Caches.Pods.GetIndexer().Delete(b.engine.Observer.Caches.Pod(types.NamespacedName{Namespace: vllm.Namespace, Name: name})); err != nil {
+	if err := b.engine.Observer.Caches.Pods.GetIndexer().Delete(b.engine.Observer.Caches.Pod(types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: name})); err != nil {
 		b.t.Fatal(err)
 	}
-	b.engine.Observer.Caches.Groups.Invalidate(vllm, "3")
-	b.engine.Observer.changed(vllm)
+	b.engine.Observer.Caches.Groups.Invalidate(lwstest.VLLM, "3")
+	b.engine.Observer.changed(lwstest.VLLM)
 }
 
 // group3 is what the planner is told of the group.
@@ -57,12 +58,12 @@ func (b *bed) group3() plan.Group {
 
 // A group is restarted by the deletion of the very leader that was seen, and what comes back as it was is counted.
 func TestRestartGroup(t *testing.T) {
-	b := newBed(t, inPhase(t, record.Returning))
+	b := newBed(t, lwstest.InPhase(t, record.Returning))
 	defer b.engine.queue.ShutDown()
 	defer b.engine.events.broadcaster.Shutdown()
 	const leader = "vllm-3"
 	var preconditions []metav1.Preconditions
-	b.core.PrependReactor("delete", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+	b.Core.PrependReactor("delete", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		d, _ := a.(clienttesting.DeleteActionImpl)
 		preconditions = append(preconditions, *d.DeleteOptions.Preconditions)
 		b.losePod(leader)
@@ -95,13 +96,13 @@ func TestRestartGroup(t *testing.T) {
 
 // A leader that changed meanwhile stays: the next look tells whether it is to go.
 func TestRestartGroupLate(t *testing.T) {
-	b := newBed(t, inPhase(t, record.Returning))
+	b := newBed(t, lwstest.InPhase(t, record.Returning))
 	defer b.engine.queue.ShutDown()
 	defer b.engine.events.broadcaster.Shutdown()
 	pod := leaderOf3("new", "first")
 	pod.ResourceVersion = "7"
 	b.showPod(pod)
-	b.core.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+	b.Core.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		now := leaderOf3("new", "first")
 		now.ResourceVersion = "8"
 		b.showPod(now)
@@ -118,11 +119,11 @@ func TestRestartGroupLate(t *testing.T) {
 
 // A leader that is going already is not deleted again.
 func TestRestartGroupOnce(t *testing.T) {
-	b := newBed(t, inPhase(t, record.Returning))
+	b := newBed(t, lwstest.InPhase(t, record.Returning))
 	defer b.engine.queue.ShutDown()
 	defer b.engine.events.broadcaster.Shutdown()
 	pod := leaderOf3("new", "first")
-	pod.DeletionTimestamp = &metav1.Time{Time: noon}
+	pod.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
 	b.showPod(pod)
 	if !b.group3().Terminating {
 		t.Error("a leader that is being deleted does not look so")
@@ -132,14 +133,14 @@ func TestRestartGroupOnce(t *testing.T) {
 			t.Errorf("%s: wrote %t, %v", name, wrote, err)
 		}
 	}
-	if n := len(b.core.Actions()); n > 0 {
-		t.Errorf("%d requests: %v", n, b.core.Actions())
+	if n := len(b.Core.Actions()); n > 0 {
+		t.Errorf("%d requests: %v", n, b.Core.Actions())
 	}
 }
 
 // The stable template is saved from LWS's own revision in the very write that needs it, and put back as it was.
 func TestStableTemplateSavedAndRestored(t *testing.T) {
-	stable := inPhase(t, record.Progressing)
+	stable := lwstest.InPhase(t, record.Progressing)
 	old := *stable.Spec.LeaderWorkerTemplate.DeepCopy()
 	old.WorkerTemplate.Spec.Containers[0].Image = "example.com/model:old"
 	data, err := json.Marshal(map[string]any{"spec": revisioned{Template: old, Network: stable.Spec.NetworkConfig}})
@@ -148,8 +149,8 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 	}
 	cr := &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: vllm.Namespace, Name: "vllm-old-1",
-			Labels:          map[string]string{lws.SetNameLabelKey: vllm.Name, lws.RevisionKey: "old"},
+			Namespace: lwstest.VLLM.Namespace, Name: "vllm-old-1",
+			Labels:          map[string]string{lws.SetNameLabelKey: lwstest.VLLM.Name, lws.RevisionKey: "old"},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(stable, lws.GroupVersion.WithKind("LeaderWorkerSet"))},
 		},
 		Data: runtime.RawExtension{Raw: data}, Revision: 1,
@@ -162,17 +163,17 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 	if _, err := b.engine.Applier.Apply(t.Context(), s, save); err == nil {
 		t.Error("the last stable group goes, and its template is nowhere")
 	} else {
-		says(t, ContractError(err), "ControllerRevision", "old", "way back")
+		lwstest.Says(t, ContractError(err), "ControllerRevision", "old", "way back")
 	}
-	if len(b.writes()) > 0 {
-		t.Errorf("writes: %v", b.writes())
+	if len(b.Writes()) > 0 {
+		t.Errorf("writes: %v", b.Writes())
 	}
 	view, err := stripRevision(cr)
 	if err == nil {
 		err = b.engine.Observer.Caches.Revisions.GetIndexer().Add(view)
 	}
 	if err == nil {
-		err = b.core.Tracker().Add(cr)
+		err = b.Core.Tracker().Add(cr)
 	}
 	if err != nil {
 		t.Fatal(err)

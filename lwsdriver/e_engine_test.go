@@ -17,9 +17,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // withoutWaiting is a context for work whose caches nobody updates: a write goes through and is not waited for.
@@ -31,47 +34,47 @@ func withoutWaiting(t *testing.T) (context.Context, context.CancelFunc) {
 // driftedHold is an adopted workload that the driver has something to write to.
 func driftedHold(t *testing.T) *lws.LeaderWorkerSet {
 	t.Helper()
-	return withRecord(t, unrecorded(), record.Record{Saved: record.Native(record.Hold())})
+	return lwstest.WithRecord(t, lwstest.Unrecorded(), record.Record{Saved: record.Native(record.Hold())})
 }
 
 // A sweep that fails is tried again, later each time.
 func TestSweepSlowsDown(t *testing.T) {
-	b := newBed(t, canaryOf(t, stableWorkload()))
-	b.failPatches(func() error { return apierrors.NewInternalError(errors.New("no leader")) })
+	b := newBed(t, lwstest.Canary(t, lwstest.StableWorkload()))
+	b.FailPatches(func() error { return apierrors.NewInternalError(errors.New("no leader")) })
 	for want := 1; want <= 3; want++ {
-		b.engine.workOn(t.Context(), vllm)
-		if got := b.engine.queue.NumRequeues(vllm); got != want {
+		b.engine.workOn(t.Context(), lwstest.VLLM)
+		if got := b.engine.queue.NumRequeues(lwstest.VLLM); got != want {
 			t.Fatalf("%d tries are counted after %d failed: the next one does not wait longer", got, want)
 		}
 	}
-	b.failPatches(func() error { return apierrors.NewNotFound(lws.Resource("leaderworkersets"), "vllm-new") })
-	if err := b.engine.Observer.Caches.Workloads.GetIndexer().Delete(canaryOf(t, stableWorkload())); err != nil {
+	b.FailPatches(func() error { return apierrors.NewNotFound(lws.Resource("leaderworkersets"), "vllm-new") })
+	if err := b.engine.Observer.Caches.Workloads.GetIndexer().Delete(lwstest.Canary(t, lwstest.StableWorkload())); err != nil {
 		t.Fatal(err)
 	}
-	b.engine.workOn(t.Context(), vllm)
-	if got := b.engine.queue.NumRequeues(vllm); got != 0 || b.engine.errors.get(vllm) != nil {
-		t.Errorf("%d tries and %v are remembered of a workload that is gone", got, b.engine.errors.get(vllm))
+	b.engine.workOn(t.Context(), lwstest.VLLM)
+	if got := b.engine.queue.NumRequeues(lwstest.VLLM); got != 0 || b.engine.errors.get(lwstest.VLLM) != nil {
+		t.Errorf("%d tries and %v are remembered of a workload that is gone", got, b.engine.errors.get(lwstest.VLLM))
 	}
 }
 
 // A defect that one workload meets is that workload's error, and is tried again.
 func TestPanicIsOneWorkloads(t *testing.T) {
 	b := newBed(t, driftedHold(t))
-	b.failPatches(func() error { panic("a defect") })
+	b.FailPatches(func() error { panic("a defect") })
 	for range 2 {
-		b.engine.workOn(t.Context(), vllm)
+		b.engine.workOn(t.Context(), lwstest.VLLM)
 	}
-	if got := b.engine.queue.NumRequeues(vllm); got != 2 {
+	if got := b.engine.queue.NumRequeues(lwstest.VLLM); got != 2 {
 		t.Errorf("%d tries are counted, want 2", got)
 	}
-	if got := drivererr.Reason(b.engine.errors.get(vllm)); got != pb.ErrorReason_ERROR_REASON_INTERNAL {
-		t.Errorf("trouble is %v, want INTERNAL", b.engine.errors.get(vllm))
+	if got := drivererr.Reason(b.engine.errors.get(lwstest.VLLM)); got != pb.ErrorReason_ERROR_REASON_INTERNAL {
+		t.Errorf("trouble is %v, want INTERNAL", b.engine.errors.get(lwstest.VLLM))
 	}
-	c, _, err := b.contextOf(vllm, false)
+	c, _, err := b.contextOf(lwstest.VLLM, false)
 	if err != nil || c.GetState() != pb.State_STATE_FAILED || c.GetReason() != "Internal" {
 		t.Errorf("the context is %v, %v", c, err)
 	}
-	if unlock, err := b.engine.locks.lock(t.Context(), vllm); err != nil {
+	if unlock, err := b.engine.locks.lock(t.Context(), lwstest.VLLM); err != nil {
 		t.Error(err)
 	} else {
 		unlock()
@@ -82,22 +85,22 @@ func TestPanicIsOneWorkloads(t *testing.T) {
 func TestConflictsInARow(t *testing.T) {
 	b := newBed(t, driftedHold(t))
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "leaderworkersets"}, "vllm", errors.New("changed"))
-	b.failPatches(func() error { return conflict })
+	b.FailPatches(func() error { return conflict })
 	message := func() string {
-		c, _, err := b.contextOf(vllm, false)
+		c, _, err := b.contextOf(lwstest.VLLM, false)
 		if err != nil || c.GetState() == pb.State_STATE_FAILED {
 			t.Fatalf("the context is %v, %v", c, err)
 		}
 		return c.GetMessage()
 	}
 	for try := 1; try <= conflictReportThreshold+1; try++ {
-		b.engine.workOn(t.Context(), vllm)
+		b.engine.workOn(t.Context(), lwstest.VLLM)
 		if told := strings.Contains(message(), "will be tried again"); told != (try >= conflictReportThreshold) {
 			t.Errorf("after %d conflicts in a row the context says %q", try, message())
 		}
 	}
-	b.engine.errors.set(vllm, nil)
-	b.engine.workOn(t.Context(), vllm)
+	b.engine.errors.set(lwstest.VLLM, nil)
+	b.engine.workOn(t.Context(), lwstest.VLLM)
 	if strings.Contains(message(), "will be tried again") {
 		t.Error("a first conflict after a success counts as one more")
 	}
@@ -113,20 +116,20 @@ func TestNothingIsRemembered(t *testing.T) {
 	}{
 		{"pods last", false, func(*scope) {}},
 		{"pods first", true, func(*scope) {}},
-		{"pods last, one workload", false, func(s *scope) { s.workload = vllm }},
-		{"pods first, one workload", true, func(s *scope) { s.workload = vllm }},
+		{"pods last, one workload", false, func(s *scope) { s.workload = lwstest.VLLM }},
+		{"pods first, one workload", true, func(s *scope) { s.workload = lwstest.VLLM }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			stable := inPhase(t, record.Progressing)
-			b := newBed(t, stable, canaryOf(t, stable))
+			stable := lwstest.InPhase(t, record.Progressing)
+			b := newBed(t, stable, lwstest.Canary(t, stable))
 			tt.limit(&b.engine.locks)
 			b.run()
 			b.eventually("the driver serves", b.Synced)
-			pods := b.core.CoreV1().Pods(vllm.Namespace)
+			pods := b.Core.CoreV1().Pods(lwstest.VLLM.Namespace)
 			names := []string{"vllm-1", "vllm-1-1", "vllm-new-1"}
 			for _, name := range names {
-				pod := testPod(name, func(p *corev1.Pod) {
+				pod := lwstest.Pod(name, func(p *corev1.Pod) {
 					if strings.HasPrefix(name, "vllm-new") {
 						p.Labels[lws.SetNameLabelKey] = "vllm-new"
 					}
@@ -136,15 +139,15 @@ func TestNothingIsRemembered(t *testing.T) {
 				}
 			}
 			b.eventually("the pods are seen", func() bool { return len(b.engine.Observer.Caches.Pods.GetIndexer().List()) == len(names) })
-			if _, _, err := b.contextOf(vllm, true); err != nil {
+			if _, _, err := b.contextOf(lwstest.VLLM, true); err != nil {
 				t.Fatal(err)
 			}
-			b.engine.errors.set(vllm, errors.New("something"))
-			b.engine.events.exchange(vllm, lastEvent{release: "r1"})
+			b.engine.errors.set(lwstest.VLLM, errors.New("something"))
+			b.engine.events.exchange(lwstest.VLLM, lastEvent{release: "r1"})
 			steps := []func(){
 				func() {
 					for _, name := range []string{"vllm", "vllm-new"} {
-						err := b.sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), vllm.Namespace, name)
+						err := b.Sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), lwstest.VLLM.Namespace, name)
 						if err != nil && !apierrors.IsNotFound(err) {
 							t.Fatal(err)
 						}
@@ -186,13 +189,47 @@ func (b *bed) remembered() int {
 	return len(b.engine.Observer.Caches.Groups.sets) + len(b.engine.Observer.digests) + len(b.engine.events.last) + len(b.engine.errors.all) + len(b.engine.Observer.Changes.waiters)
 }
 
-// A look that was under way while the workload went keeps nothing either.
-func TestLateDigestIsForgotten(t *testing.T) {
-	b := newBed(t)
-	if _, err := b.engine.Observer.digest(stableWorkload()); err != nil {
-		t.Fatal(err)
+// The writes of one pass are bounded by how much there is to write.
+func TestWriteLimit(t *testing.T) {
+	s := &Snapshot{}
+	if got := writeLimit(s); got != maxWrites {
+		t.Errorf("%d without traffic", got)
 	}
-	if b.remembered() != 0 {
-		t.Error("the digest of a workload that is not there is kept")
+	s.Added = []plan.Workload{{Groups: make([]plan.Group, 100)}}
+	s.Setup = &traffic.Setup{Policy: traffic.Policy{StableService: "a", CanaryService: "b", Routes: make([]traffic.Key, 40)}}
+	if got := writeLimit(s); got < maxWrites+100+2*40 {
+		t.Errorf("%d for 100 leaders and 40 routes", got)
+	}
+}
+
+// A batch of very many pods is labelled in several passes, between which others may have the workload, and no pod twice.
+func TestLabelsYield(t *testing.T) {
+	const size = 2*labelsAtOnce + 10
+	core, stable, canary := lwstest.LabelledRelease(t, size)
+	b := newBedOn(t, core, lwstest.NoRoutes(), stable, canary)
+	b.engine.config.ReadOnly = true // the passes are the test's
+	b.run()
+	b.eventually("the group is seen", func() bool {
+		added := b.look().Added
+		return b.Synced() && len(added) == 1 && len(added[0].Groups) == 1 && added[0].Groups[0].ReadyPods == size
+	})
+	for pass, want := range []int{labelsAtOnce, 2 * labelsAtOnce, size, size} {
+		d, err := b.engine.Reconcile(t.Context(), lwstest.VLLM)
+		if err != nil {
+			t.Fatal(err)
+		}
+		patches := 0
+		for _, a := range b.Core.Actions() {
+			if a.Matches("patch", "pods") {
+				patches++
+			}
+		}
+		state := pb.State_STATE_VERIFYING
+		if want == size {
+			state = pb.State_STATE_READY
+		}
+		if patches != want || d.State != state {
+			t.Fatalf("pass %d: %d pods are labelled, want %d; %s, %s", pass, patches, want, d.State, d.Message)
+		}
 	}
 }

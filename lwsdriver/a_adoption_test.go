@@ -1,0 +1,75 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+// One request makes the second set a workload: nothing ties it to the other any more, and the template that was edited
+// meanwhile comes with the hold.
+func TestHandOver(t *testing.T) {
+	for _, edited := range []bool{false, true} {
+		stable := lwstest.InPhase(t, record.Adopting)
+		rec, err := record.DecodeRecord(lwstest.InPhase(t, record.Promoting).Annotations[record.RecordAnnotation])
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.Adopting, "vllm-new", 4
+		stable = lwstest.WithRecord(t, stable, *rec)
+		stable.Annotations[record.HistoryLimitAnnotation] = "3"
+		green := lwstest.Canary(t, stable)
+		if edited {
+			stable.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels = map[string]string{"edited": "true"}
+		}
+		b := newBed(t, stable, green)
+		var sent []operation
+		b.FailPatches(func() error { return ErrBehind })
+		s := b.look()
+		_, _ = b.engine.Applier.Apply(t.Context(), s, plan.HandOver{Name: green.Name, Record: record.Record{Saved: rec.Saved, Workload: "vllm"}})
+		for _, a := range b.Sets.Actions() {
+			if p, ok := a.(interface{ GetPatch() []byte }); ok {
+				if err := json.Unmarshal(p.GetPatch(), &sent); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		done := map[string]any{}
+		for _, o := range sent {
+			if o.Op != "test" {
+				done[o.Op+" "+o.Path] = o.Value
+			}
+		}
+		want := []string{
+			"add /metadata/annotations/lockstep.dev~1release", "remove /metadata/annotations/lockstep.dev~1target",
+			"add /metadata/annotations/lockstep.dev~1history-limit", "add /metadata/labels/lockstep.dev~1workload",
+			"remove /metadata/labels/lockstep.dev~1role", "remove /metadata/labels/lockstep.dev~1stable", "remove /metadata/labels/lockstep.dev~1revision",
+			"add /metadata/finalizers", "add /metadata/ownerReferences", "add /spec/rolloutStrategy/rollingUpdateConfiguration",
+		}
+		if edited {
+			want = append(want, "add /spec/leaderWorkerTemplate")
+		}
+		for _, w := range want {
+			if _, ok := done[w]; !ok {
+				t.Errorf("edited %t: no %s", edited, w)
+			}
+		}
+		if len(done) != len(want) {
+			t.Errorf("edited %t: more than that is written: %v", edited, done)
+		}
+		if o, ok := done["add /metadata/ownerReferences"].([]any); !ok || len(o) > 0 {
+			t.Errorf("owners %v are left", done["add /metadata/ownerReferences"])
+		}
+		tests := slices.DeleteFunc(sent, func(o operation) bool { return o.Op != "test" })
+		if len(tests) < 5 {
+			t.Errorf("it is written whatever has changed: %v", tests)
+		}
+	}
+}

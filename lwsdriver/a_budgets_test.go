@@ -1,0 +1,50 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+// A budget is made, put right and removed, each with one write that the caches show when it returns.
+func TestBudgetWrites(t *testing.T) {
+	b := newBed(t, lwstest.InPhase(t, record.Progressing))
+	b.engine.config.ReadOnly = true // the writes are the test's
+	b.run()
+	b.eventually("caches are filled", b.Synced)
+	if all, unread := b.engine.Observer.Budgets.of(lwstest.VLLM, "stable"); all != nil || unread {
+		t.Errorf("budgets that nobody wants: %v, %t", all, unread)
+	}
+	b.engine.Observer.Budgets.want()
+	b.eventually("budgets are read", func() bool { _, unread := b.engine.Observer.Budgets.of(lwstest.VLLM, "stable"); return !unread })
+	s := b.look()
+	one := plan.Budget{Name: "vllm-lockstep-leaders", Workloads: []string{"vllm"}, MaxUnavailable: 1}
+	two := one
+	two.Workloads, two.MaxUnavailable = []string{"vllm", "vllm-new"}, 2
+	for _, want := range []plan.Budget{one, two} {
+		if wrote, err := b.engine.Applier.Apply(t.Context(), s, plan.SetBudget{Budget: want}); !wrote || err != nil {
+			t.Fatalf("set: %t, %v", wrote, err)
+		}
+		if diff := cmp.Diff([]plan.Budget{want}, b.look().Budgets); diff != "" {
+			t.Errorf("budgets (-want +got):\n%s", diff)
+		}
+	}
+	if s := b.look(); !plan.InFlight(s.Observation) {
+		t.Error("a release with a budget left is over")
+	}
+	for _, want := range []bool{true, false} {
+		if wrote, err := b.engine.Applier.Apply(t.Context(), s, plan.DropBudget{Name: one.Name}); wrote != want || err != nil {
+			t.Errorf("drop: %t, %v", wrote, err)
+		}
+	}
+	if left := b.look().Budgets; len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}

@@ -1,0 +1,83 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+func TestNewCanary(t *testing.T) {
+	s := &Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: lwstest.StableWorkload()}
+	s.Record = &record.Record{Saved: lws.RollingUpdateConfiguration{
+		Partition: ptr.To[int32](3), MaxUnavailable: intstr.FromString("50%"), MaxSurge: intstr.FromInt32(1),
+	}}
+	s.Policy = record.Policy{LeaderLabels: map[string]string{"canary": "true"}}
+	before := s.StableObject.DeepCopy()
+	c, err := newCanary(s, plan.CreateCanary{
+		Name: "vllm-abc123", Revision: "abc12345", Replicas: 1, Target: &record.Target{Groups: "25%", At: lwstest.Noon},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, s.StableObject); diff != "" {
+		t.Errorf("the cached object was modified:\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{
+		"team": "serving", record.RoleLabel: record.RoleCanary, record.StableLabel: "vllm", record.RevisionLabel: "abc12345",
+	}, c.Labels); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{
+		"owner": "ml", "leaderworkerset.sigs.k8s.io/exclusive-topology": "rack",
+		record.TargetAnnotation: `{"groups":"25%","at":"2026-11-20T12:00:00Z"}`,
+	}, c.Annotations); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+	if len(c.Finalizers) != 1 || !HasFinalizer(c) || metav1.GetControllerOf(c).UID != "stable" {
+		t.Errorf("finalizers %v, owners %v", c.Finalizers, c.OwnerReferences)
+	}
+	want := lws.RollingUpdateConfiguration{
+		Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(1), MaxSurge: intstr.FromInt32(0),
+	}
+	if diff := cmp.Diff(&want, c.Spec.RolloutStrategy.RollingUpdateConfiguration); diff != "" {
+		t.Errorf("rolling update configuration (-want +got):\n%s", diff)
+	}
+	leader := c.Spec.LeaderWorkerTemplate.LeaderTemplate
+	if leader == nil || leader.Labels["canary"] != "true" || leader.Labels["app"] != "vllm" || leader.Spec.Containers[0].Image != "vllm:2" {
+		t.Errorf("leader template %+v, want the workers' with the policy's label", leader)
+	}
+	if _, ok := c.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels["canary"]; ok {
+		t.Error("workers got the leader's label")
+	}
+}
+
+// What a release adds to an adopted workload is found as ever, and what only looks like it is not.
+func TestAddedToSuccessor(t *testing.T) {
+	w := lwstest.Adopted(t)
+	s := &Snapshot{Observation: plan.Observation{Key: KeyOf(w)}, StableObject: w}
+	s.Record, _ = record.DecodeRecord(w.Annotations[record.RecordAnnotation])
+	c, err := newCanary(s, plan.CreateCanary{Name: s.CanaryName("newer"), Revision: "newer", Replicas: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stable, added := AddedTo(c); c.Name != "vllm-newer" || !added || stable != w.Name || len(otherNames(c)) > 0 {
+		t.Errorf("%s is added to %q (%t)", c.Name, stable, added)
+	}
+	if c.Name = "copy"; len(otherNames(c)) > 0 {
+		t.Error("a copy takes the name")
+	}
+	if _, added := AddedTo(c); added {
+		t.Error("a copy is taken for an added one")
+	}
+}

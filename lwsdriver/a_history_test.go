@@ -1,0 +1,119 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Each entry is one write that the caches show when it returns; a template that is not in the spec comes from LWS.
+func TestHistoryWrites(t *testing.T) {
+	b := keptBed(t)
+	s := b.look()
+	for _, step := range []struct {
+		action plan.Action
+		wrote  bool
+		want   []string
+	}{
+		{plan.Remember{Entry: plan.Entry{Revision: "old", Number: 1, At: lwstest.Noon}}, true, []string{"1 old vllm:1 "}},
+		{plan.Remember{Entry: plan.Entry{Revision: "new", Number: 2, At: lwstest.Noon, Release: "r1"}}, true, []string{"1 old vllm:1 ", "2 new vllm:2 "}},
+		{plan.Forget{Revision: "old"}, true, []string{"2 new vllm:2 "}},
+		{plan.Forget{Revision: "old"}, false, []string{"2 new vllm:2 "}},
+	} {
+		if wrote, err := b.engine.Applier.Apply(t.Context(), s, step.action); wrote != step.wrote || err != nil {
+			t.Fatalf("%v: %t, %v", step.action, wrote, err)
+		}
+		if got := b.kept(); !slices.Equal(got, step.want) {
+			t.Errorf("%v: the history is %q, want %q", step.action, got, step.want)
+		}
+	}
+	e := b.engine.Observer.History.Find(s.StableObject, "new").Entry
+	e.Outcome, e.Ended = plan.Promoted, lwstest.Noon
+	if wrote, err := b.engine.Applier.Apply(t.Context(), s, plan.Remember{Entry: e}); !wrote || err != nil {
+		t.Fatalf("the end: %t, %v", wrote, err)
+	}
+	b.eventually("the end is noted", func() bool { return slices.Equal(b.kept(), []string{"2 new vllm:2 Promoted"}) })
+}
+
+// An entry that another driver made meanwhile, or that is there although the answer was lost, is taken for made. What is
+// not Lockstep's is not.
+func TestHistoryMade(t *testing.T) {
+	e := plan.Entry{Revision: "new", Number: 1, At: lwstest.Noon}
+	for _, foreign := range []bool{false, true} {
+		b := restingBed(t)
+		there := lwstest.HistoryRevision(t, e, "vllm:2")
+		if foreign {
+			there.Labels = nil
+		}
+		b.Core.PrependReactor("create", "controllerrevisions", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if err := b.Core.Tracker().Add(there); err != nil {
+				t.Error(err)
+			}
+			return true, nil, apierrors.NewAlreadyExists(appsv1.Resource("controllerrevisions"), there.Name)
+		})
+		b.runSynced()
+		_, err := b.engine.Applier.Apply(t.Context(), b.look(), plan.Remember{Entry: e})
+		if got := drivererr.Reason(err); foreign != (got == pb.ErrorReason_ERROR_REASON_NAME_TAKEN) || !foreign && err != nil {
+			t.Errorf("foreign %t: %v", foreign, err)
+		}
+	}
+}
+
+// Who is not adopted would roll at once: the same request holds it, and saves what its user had.
+func TestUndoHolds(t *testing.T) {
+	lwstest.Says(t, bringBackOf(t, lwstest.Unrecorded()), "vllm:1", "1000000", `\"saved\":{`)
+}
+
+// bringBackOf is the patch, as an error for says, that brings an older template of a workload back.
+func bringBackOf(t *testing.T, w *lws.LeaderWorkerSet) error {
+	t.Helper()
+	old := lwstest.Revision(t, lwstest.Imaged("vllm:1"), "old")
+	b := newBedOn(t, fake.NewClientset(old), lwstest.NoRoutes(), w)
+	view, err := stripRevision(old.DeepCopy())
+	if err == nil {
+		err = b.engine.Observer.Caches.Revisions.GetIndexer().Add(view)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var patch string
+	b.Sets.PrependReactor("patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		patch = string(a.(clienttesting.PatchAction).GetPatch())
+		return true, nil, apierrors.NewServiceUnavailable("seen")
+	})
+	s := b.look()
+	d, err := plan.Decide(s.Observation, plan.Undo{Revision: "old"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.engine.Applier.Apply(t.Context(), s, d.Action)
+	lwstest.Says(t, err, "seen")
+	return errors.New(patch)
+}
+
+// The hold of a workload that is adopted may have been overwritten a moment ago.
+func TestUndoHoldsWhatDrifted(t *testing.T) {
+	drifted := lwstest.InPhase(t, record.Promoted)
+	drifted.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{
+		Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromInt32(0),
+	}
+	lwstest.Says(t, bringBackOf(t, drifted), "vllm:1", "1000000", `\"maxUnavailable\":2`)
+}

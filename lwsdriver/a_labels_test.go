@@ -1,0 +1,114 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+// One action labels one pod, the leader first, and the action is asked for until all are; the pod of a group that is at
+// another revision by now is left alone.
+func TestLabelGroup(t *testing.T) {
+	core, stable, canary := lwstest.LabelledRelease(t, 3)
+	b := newBedOn(t, core, lwstest.NoRoutes(), stable, canary)
+	b.engine.config.ReadOnly = true // the writes are the test's
+	b.run()
+	b.eventually("caches are filled", b.Synced)
+	set := record.CanaryName("vllm", "vllm", "new")
+	s := b.look()
+	a := plan.LabelGroup{Name: set, Group: 0, Revision: "new", Mark: plan.RolloutMark{ID: "k1", Batch: 1}}
+	other := a
+	other.Revision = "newer"
+	if wrote, err := b.engine.Applier.Apply(t.Context(), s, other); wrote || err != nil {
+		t.Errorf("labelled a group that has moved on: %t, %v", wrote, err)
+	}
+	for i, want := range []bool{true, true, true, false} {
+		wrote, err := b.engine.Applier.Apply(t.Context(), s, a)
+		if wrote != want || err != nil {
+			t.Fatalf("write %d: %t, %v", i, wrote, err)
+		}
+		if i == 0 && b.engine.Observer.Caches.Pod(KeyOf(&metav1.ObjectMeta{Namespace: "default", Name: set + "-0"})).Mark() != a.Mark {
+			t.Error("the leader was not the first")
+		}
+	}
+	pods, err := b.Core.CoreV1().Pods("default").List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pods.Items {
+		if p.Labels[record.RolloutIDLabel] != "k1" || p.Labels[record.RolloutBatchLabel] != "1" {
+			t.Errorf("%s has labels %v", p.Name, p.Labels)
+		}
+	}
+	if marks := b.look().Added[0].Groups[0].Marks; !cmp.Equal(marks, []plan.RolloutMark{a.Mark}) {
+		t.Errorf("the group is seen as %v", marks)
+	}
+}
+
+// Only the pod that was seen is marked, and whoever lost a race waits for the cache before it looks again.
+func TestMarkLeader(t *testing.T) {
+	stable := lwstest.RoutedPhase(t, record.Progressing, nil)
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "x", errors.New("uid"))
+	for _, tc := range []struct {
+		name    string
+		answer  error
+		shows   bool // the cache, what happened
+		wrote   bool
+		problem bool
+	}{
+		{"marked", nil, true, true, false},
+		{"another pod", conflict, true, false, false},
+		{"gone", apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "x"), true, false, false},
+		{"refused", apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "x", nil), false, false, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newRoutedBed(t, stable, 0)
+			leader := lwstest.CanaryPod(b.canary.Name, "0")
+			delete(leader.Labels, record.ServingLabel)
+			b.showPod(leader)
+			var sent string
+			b.Core.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				sent = string(a.(clienttesting.PatchAction).GetPatch()) //nolint:forcetypeassert // a patch
+				next := leader.DeepCopy()
+				next.ResourceVersion = "8"
+				next.Labels[record.ServingLabel] = record.Serving
+				if tc.answer != nil {
+					next.UID = "next"
+				}
+				if tc.shows {
+					time.AfterFunc(50*time.Millisecond, func() { b.showPod(next); b.engine.Observer.changed(lwstest.VLLM) })
+				}
+				return true, next, tc.answer
+			})
+			began := time.Now()
+			wrote, err := b.engine.Applier.Apply(t.Context(), &Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}}, plan.MarkLeader{Name: b.canary.Name, Leader: leader.Name, Serves: true})
+			if wrote != tc.wrote || (err != nil) != tc.problem {
+				t.Errorf("wrote %t, %v", wrote, err)
+			}
+			if tc.shows && time.Since(began) < 50*time.Millisecond {
+				t.Error("did not wait for the cache")
+			}
+			for _, part := range []string{`"uid":"` + string(leader.UID) + `"`, record.ServingLabel, record.Serving} {
+				if !strings.Contains(sent, part) {
+					t.Errorf("%s does not say %s", sent, part)
+				}
+			}
+		})
+	}
+}

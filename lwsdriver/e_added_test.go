@@ -1,0 +1,105 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+// foreign are LeaderWorkerSets that look as if a release had added them to vllm.
+var foreign = []struct {
+	name, reason string
+	change       func(*lws.LeaderWorkerSet)
+}{
+	{"copy", "with everything but the name", func(w *lws.LeaderWorkerSet) { w.Name = "mine" }},
+	{"labels", "without an owner", func(w *lws.LeaderWorkerSet) { w.Name, w.OwnerReferences = "mine", nil }},
+	{"labels and name", "the name alone is no proof either", func(w *lws.LeaderWorkerSet) { w.OwnerReferences = nil }},
+	{"not controlled", "an owner that is no controller", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].Controller = nil }},
+	{"other owner", "owned by another workload", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].Name = "other" }},
+	{"other kind", "owned by another kind", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].Kind = "DisaggregatedSet" }},
+	{"other group", "of another API", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].APIVersion = "apps/v1" }},
+	{"bad group", "of no API", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].APIVersion = "a/b/c" }},
+	{"no role", "somebody took the label off", func(w *lws.LeaderWorkerSet) { delete(w.Labels, record.RoleLabel) }},
+	{"other revision", "somebody changed the label", func(w *lws.LeaderWorkerSet) { w.Labels[record.RevisionLabel] = "other" }},
+}
+
+// A LeaderWorkerSet that no release added is never scaled, deleted or let go of, whatever its labels say.
+func TestForeignIsNotAdded(t *testing.T) {
+	for _, phase := range []record.Phase{record.Progressing, record.RollingBack, record.Promoted} {
+		for _, tt := range foreign {
+			t.Run(string(phase)+"/"+tt.name, func(t *testing.T) {
+				stable := lwstest.InPhase(t, phase)
+				w := lwstest.Canary(t, stable)
+				tt.change(w)
+				b := newBed(t, stable, w)
+				if added := b.look().Added; len(added) > 0 {
+					t.Errorf("%s: %s counts as added", tt.reason, w.Name)
+				}
+				b.engine.workOn(t.Context(), lwstest.VLLM)
+				for _, write := range b.Writes() {
+					if strings.HasSuffix(write, " "+w.Name) {
+						t.Errorf("%s: %s", tt.reason, write)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestAddedIsRetired(t *testing.T) {
+	stable := lwstest.InPhase(t, record.RollingBack)
+	b := newBed(t, stable, lwstest.Canary(t, stable))
+	if got := b.look().Added; len(got) != 1 || got[0].Name != "vllm-new" || got[0].Carries != "new" || !got[0].Held {
+		t.Fatalf("added are %+v", got)
+	}
+	ctx, cancel := withoutWaiting(t)
+	defer cancel()
+	b.engine.workOn(ctx, lwstest.VLLM)
+	if got := b.Writes(); !slices.Equal(got, []string{"delete vllm-new"}) {
+		t.Errorf("writes %q", got)
+	}
+}
+
+// The same workload gone: what its release added is let go of, and nothing else.
+func TestForeignIsNoOrphan(t *testing.T) {
+	for _, tt := range foreign {
+		t.Run(tt.name, func(t *testing.T) {
+			w := lwstest.Canary(t, lwstest.StableWorkload())
+			tt.change(w)
+			b := newBed(t, w)
+			b.engine.workOn(t.Context(), lwstest.VLLM)
+			if got := b.Writes(); len(got) > 0 {
+				t.Errorf("%s: writes %q", tt.reason, got)
+			}
+		})
+	}
+}
+
+// Its deletion must not hang on a finalizer that came with the copied manifest.
+func TestForeignCanBeDeleted(t *testing.T) {
+	for _, tt := range foreign {
+		t.Run(tt.name, func(t *testing.T) {
+			w := lwstest.Canary(t, lwstest.StableWorkload())
+			tt.change(w)
+			w.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
+			b := newBed(t, w)
+			b.engine.workOn(t.Context(), KeyOf(w))
+			if got := slices.Compact(b.Writes()); !slices.Equal(got, []string{"patch " + w.Name}) { // its cache stands still
+				t.Fatalf("%s: writes %q", tt.reason, got)
+			}
+			now, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets(w.Namespace).Get(t.Context(), w.Name, metav1.GetOptions{})
+			if err == nil && HasFinalizer(now) {
+				t.Errorf("%s: the finalizer is still there", tt.reason)
+			}
+		})
+	}
+}

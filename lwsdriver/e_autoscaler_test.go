@@ -1,0 +1,52 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"testing"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+// A driver finds one that is held for a workload that is gone, and one of a release that is over.
+func TestAutoscalersLeftHeld(t *testing.T) {
+	for name, objects := range map[string][]*lws.LeaderWorkerSet{
+		"workload-gone": nil,
+		"at-rest":       {lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: record.Native(record.Hold())})},
+		"unmanaged":     {lwstest.Unrecorded()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			core := fake.NewClientset(lwstest.HPA("vllm", lwstest.HeldFor("vllm")))
+			b := newBedOn(t, core, lwstest.NoRoutes(), objects...)
+			b.run()
+			b.eventually("it is given back", func() bool {
+				h, err := core.AutoscalingV2().HorizontalPodAutoscalers(lwstest.VLLM.Namespace).Get(t.Context(), "scale", metav1.GetOptions{})
+				return err == nil && h.Annotations[autoscaler.NoteAnnotation] == "" && *h.Spec.Behavior.ScaleUp.SelectPolicy == autoscalingv2.MaxChangePolicySelect
+			})
+		})
+	}
+}
+
+// What scales the successor of a workload that was to be adopted scales that workload again once somebody deleted the successor.
+func TestAutoscalersRecalled(t *testing.T) {
+	rec, err := record.DecodeRecord(lwstest.InPhase(t, record.Promoting).Annotations[record.RecordAnnotation])
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.Adopting, "vllm-new", 2
+	core := fake.NewClientset(lwstest.HPA("vllm-new"))
+	b := newBedOn(t, core, lwstest.NoRoutes(), lwstest.WithRecord(t, lwstest.InPhase(t, record.Adopting), *rec))
+	b.run()
+	b.eventually("it scales the user's workload", func() bool {
+		h, err := core.AutoscalingV2().HorizontalPodAutoscalers(lwstest.VLLM.Namespace).Get(t.Context(), "scale", metav1.GetOptions{})
+		return err == nil && h.Spec.ScaleTargetRef.Name == "vllm"
+	})
+}

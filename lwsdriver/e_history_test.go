@@ -1,0 +1,48 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"fmt"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+// A driver that may not write the history does everything else, says what it lacks, and does not try all the time.
+func TestHistoryForbidden(t *testing.T) {
+	w := lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{UID: "stable", Saved: record.Native(record.Hold())})
+	b := newBedOn(t, fake.NewClientset(lwstest.Revision(t, w, "new")), lwstest.NoRoutes(), w)
+	b.Core.PrependReactor("create", "controllerrevisions", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(appsv1.Resource("controllerrevisions"), "x", fmt.Errorf(`User "u" cannot create resource`))
+	})
+	s := &Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: w}
+	s.Now, s.Stable.Revision = lwstest.Noon, "new"
+	action := plan.Remember{Entry: plan.Entry{Revision: "new", Number: 1}}
+	if _, err := b.engine.recordHistory(t.Context(), s, action); err != nil {
+		t.Errorf("it stands in the way: %v", err)
+	}
+	if left, err := b.engine.Observer.History.Paused(lwstest.VLLM, lwstest.Noon); left != historyPause || err == nil {
+		t.Errorf("it is tried again in %s: %v", left, err)
+	}
+	if warnings := b.historyWarnings(s); len(warnings) != 1 || warnings[0].GetCode() != "HistoryNotWritten" {
+		t.Errorf("warnings %v", warnings)
+	}
+	b.engine.Observer.readHistory(s)
+	if !s.HistoryUnread || s.Recheck != historyPause {
+		t.Errorf("the planner would ask again: %+v", s.Observation)
+	}
+	b.engine.Observer.deleted(lwstest.VLLM)
+	if left, err := b.engine.Observer.History.Paused(lwstest.VLLM, lwstest.Noon); left > 0 || err != nil {
+		t.Errorf("%s, %v are remembered of a workload that is gone", left, err)
+	}
+}

@@ -1,0 +1,100 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+func TestKeyLocks(t *testing.T) {
+	var l keyLocks
+	unlock, err := l.lock(t.Context(), lwstest.VLLM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.lock(ctx, lwstest.VLLM); !errors.Is(err, context.Canceled) {
+		t.Errorf("a second lock with an ended context: %v", err)
+	}
+	second := make(chan struct{})
+	go func() {
+		defer close(second)
+		if unlock, err := l.lock(context.Background(), lwstest.VLLM); err == nil {
+			unlock()
+		}
+	}()
+	unlock()
+	<-second
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.locks) != 0 {
+		t.Errorf("%d locks are kept although nobody uses them", len(l.locks))
+	}
+}
+
+// A name means the object of that name, or else the one that was adopted in its place, as label and record say.
+func TestNamed(t *testing.T) {
+	other := types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "vllm-new"}
+	for _, tt := range []struct {
+		name, reason string
+		objects      []*lws.LeaderWorkerSet
+		want         types.NamespacedName
+	}{
+		{"nobody", "there is none", nil, lwstest.VLLM},
+		{"itself", "an object of that name comes first", []*lws.LeaderWorkerSet{lwstest.InPhase(t, record.Promoted), lwstest.Adopted(t)}, lwstest.VLLM},
+		{"adopted", "it goes by the old name", []*lws.LeaderWorkerSet{lwstest.Adopted(t)}, other},
+		{"adopted twice", "and so it does the second time", []*lws.LeaderWorkerSet{
+			lwstest.Adopted(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Succeeds = "vllm-old" }),
+		}, other},
+		{"one after the other", "the first has not gone yet", []*lws.LeaderWorkerSet{
+			lwstest.Adopted(t, func(w *lws.LeaderWorkerSet, r *record.Record) { w.Name, w.UID, r.UID = "vllm-newer", "newer", "newer" }),
+			lwstest.Adopted(t, func(_ *lws.LeaderWorkerSet, r *record.Record) {
+				r.Release.Phase, r.Release.Successor = record.Adopting, "vllm-newer"
+			}),
+		}, other},
+		{"two", "nobody knows which is meant", []*lws.LeaderWorkerSet{
+			lwstest.Adopted(t), lwstest.Adopted(t, func(w *lws.LeaderWorkerSet, r *record.Record) { w.Name, w.UID, r.UID = "vllm-newer", "newer", "newer" }),
+		}, lwstest.VLLM},
+		{"copied", "the record is another object's", []*lws.LeaderWorkerSet{
+			lwstest.Adopted(t, func(w *lws.LeaderWorkerSet, _ *record.Record) { w.UID = "copy" }),
+		}, lwstest.VLLM},
+		{"label alone", "labels are copied", []*lws.LeaderWorkerSet{
+			lwstest.Adopted(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Workload = "" }),
+		}, lwstest.VLLM},
+		{"record alone", "who takes the label off gives the name up", []*lws.LeaderWorkerSet{
+			lwstest.Adopted(t, func(w *lws.LeaderWorkerSet, _ *record.Record) { w.Labels = nil }),
+		}, lwstest.VLLM},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t, tt.objects...)
+			if got := b.engine.Observer.Caches.Named(lwstest.VLLM); got != tt.want {
+				t.Errorf("%s: default/vllm means %s, not %s", tt.reason, got, tt.want)
+			}
+			if got := b.engine.Observer.Caches.Named(other); got != other {
+				t.Errorf("its own name means %s", got)
+			}
+		})
+	}
+	b := newBed(t, lwstest.Adopted(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Succeeds = "vllm-old" }))
+	before := types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "vllm-old"}
+	if got := b.engine.Observer.Caches.Named(before); got != other {
+		t.Errorf("the name of the object before means %s", got)
+	}
+	if b.engine.locks.workload = before; !b.engine.locks.covers(other) {
+		t.Error("a driver of the object before does not work on its successor")
+	}
+	b.engine.locks.workload = lwstest.VLLM
+	if !b.engine.locks.covers(other) || b.engine.locks.covers(types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "another"}) {
+		t.Error("a driver of default/vllm does not work on what goes by that name, or on others")
+	}
+}

@@ -1,0 +1,141 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clienttesting "k8s.io/client-go/testing"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// The workload is gone, and its release had added none: the driver that saw it gives back what it had borrowed.
+func TestOrphansGiveBackInPlace(t *testing.T) {
+	stable := lwstest.RoutedInPlace(t, lwstest.Unchanged)
+	policy, bad := traffic.ParsePolicy(lwstest.TrafficPolicy)
+	if len(bad) > 0 {
+		t.Fatal(bad)
+	}
+	core, routes := lwstest.RoutedObjects(t, newSetupInPlace(stable, [2]string{"old", "new"}, policy, nil), 30, "vllm-1")
+	b := &routedBed{bed: newBedOn(t, core, routes, stable), routes: routes}
+	b.mirrorServices()
+	b.look()
+	if err := b.Sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), "default", "vllm"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.engine.Observer.Caches.Workloads.GetIndexer().Delete(stable); err != nil {
+		t.Fatal(err)
+	}
+	// What its deletion does: what is needed to give back is not forgotten before.
+	b.engine.Observer.deleted(lwstest.VLLM)
+	b.run()
+	b.engine.queue.Add(lwstest.VLLM)
+	b.mustGiveBack()
+	b.eventually("the policy is forgotten", func() bool { return b.engine.Observer.policyOf(lwstest.VLLM) == nil })
+}
+
+// A driver that only looks gives nothing back, and keeps nothing of it.
+func TestPolicyInPlaceIsForgotten(t *testing.T) {
+	b := newBed(t, lwstest.RoutedInPlace(t, lwstest.Unchanged))
+	b.engine.locks.readOnly = true
+	if b.look(); b.engine.Observer.policyOf(lwstest.VLLM) == nil {
+		t.Fatal("the policy is not kept")
+	}
+	if b.engine.Observer.deleted(lwstest.VLLM); b.engine.Observer.policyOf(lwstest.VLLM) != nil {
+		t.Error("the policy of a workload that is gone is kept for ever")
+	}
+}
+
+// The workload is gone: what it had borrowed is given back, then what its release added goes, held or not.
+func TestOrphansGiveBack(t *testing.T) {
+	for _, held := range []bool{true, false} {
+		t.Run(fmt.Sprintf("held %t", held), func(t *testing.T) {
+			stable := lwstest.RoutedPhase(t, record.Progressing, nil)
+			b := newRoutedBed(t, stable, 30)
+			if !held {
+				b.canary.Finalizers = nil
+				b.canary.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
+			}
+			if err := b.Sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), "default", "vllm"); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.Sets.Tracker().Update(lws.GroupVersion.WithResource("leaderworkersets"), b.canary, "default"); err != nil {
+				t.Fatal(err)
+			}
+			b.mirrorServices()
+			b.run()
+			b.mustGiveBack()
+		})
+	}
+}
+
+// The workload is being deleted in the foreground, and a write on its routes is refused: a person must act, and the deletion
+// does not wait for that.
+func TestDeletionDoesNotWaitForRoutes(t *testing.T) {
+	stable := lwstest.RoutedPhase(t, record.Progressing, nil)
+	stable.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
+	b := newRoutedBed(t, stable, 30)
+	b.routes.PrependReactor("patch", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{}, "llm", errors.New("a policy says no"))
+	})
+	b.run()
+	b.engine.queue.Add(lwstest.VLLM)
+	b.eventually("what it added is let go of", func() bool {
+		c, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets("default").Get(t.Context(), b.canary.Name, metav1.GetOptions{})
+		return err == nil && !HasFinalizer(c)
+	})
+}
+
+// mustGiveBack waits until nothing of the release is left on the user's objects.
+func (b *routedBed) mustGiveBack() {
+	b.t.Helper()
+	b.eventually("the route leads to the stable Service alone", func() bool {
+		got, err := b.routes.Resource(lwstest.GatewayAPI.WithResource("httproutes")).Namespace("default").Get(b.t.Context(), "llm", metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		raw, _ := json.Marshal(got.Object["spec"])
+		return !strings.Contains(string(raw), "vllm-canary")
+	})
+	b.eventually("the fence is lifted", func() bool {
+		got, err := b.Core.CoreV1().Services("default").Get(b.t.Context(), "vllm", metav1.GetOptions{})
+		return err == nil && got.Spec.Selector[lws.SetNameLabelKey] == "" && got.Spec.Selector[lws.RevisionKey] == "" &&
+			got.Annotations[traffic.FenceAnnotation] == ""
+	})
+	b.eventually("the canary Service is gone", func() bool {
+		_, err := b.Core.CoreV1().Services("default").Get(b.t.Context(), "vllm-canary", metav1.GetOptions{})
+		return err != nil
+	})
+}
+
+// mirrorServices has writes of Services, which the generic client makes, show up in the cache, which the typed one fills.
+func (b *routedBed) mirrorServices() {
+	b.routes.PrependReactor("*", "services", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		switch t := a.(type) {
+		case clienttesting.PatchAction:
+			got, err := b.Core.CoreV1().Services("default").Patch(b.t.Context(), t.GetName(), t.GetPatchType(), t.GetPatch(), metav1.PatchOptions{})
+			if err != nil {
+				return true, nil, err
+			}
+			raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(got)
+			return true, &unstructured.Unstructured{Object: raw}, err
+		case clienttesting.DeleteAction:
+			return true, nil, b.Core.CoreV1().Services("default").Delete(b.t.Context(), t.GetName(), metav1.DeleteOptions{})
+		}
+		return false, nil, nil
+	})
+}

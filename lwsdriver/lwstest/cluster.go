@@ -1,0 +1,114 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwstest
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	lwsfake "sigs.k8s.io/lws/client-go/clientset/versioned/fake"
+
+	"github.com/lockstep-rollouts/lockstep/test/fakes"
+)
+
+// NoRoutes returns a client of a cluster without routes.
+func NoRoutes() dynamic.Interface { return dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()) }
+
+// AnswerReviews answers whether the driver may watch.
+func AnswerReviews(core *fake.Clientset, allowed func() bool) {
+	core.PrependReactor("create", "selfsubjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &authorizationv1.SelfSubjectAccessReview{
+			Status: authorizationv1.SubjectAccessReviewStatus{Allowed: allowed()},
+		}, nil
+	})
+}
+
+// Says fails the test unless the error has all words.
+func Says(t testing.TB, err error, words ...string) {
+	t.Helper()
+	for _, word := range words {
+		if err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%v does not say %q", err, word)
+		}
+	}
+}
+
+// Cluster is a cluster of fake clients.
+type Cluster struct {
+	Core    *fake.Clientset
+	Sets    *lwsfake.Clientset
+	Dynamic dynamic.Interface
+}
+
+// NewCluster returns a cluster that has the workloads beside the objects of the other clients. It lets the driver watch.
+func NewCluster(t testing.TB, core *fake.Clientset, generic dynamic.Interface, workloads ...*lws.LeaderWorkerSet) *Cluster {
+	t.Helper()
+	c := &Cluster{Core: core, Sets: lwsfake.NewClientset(), Dynamic: generic}
+	fakes.CopyWatched(&c.Core.Fake, &c.Sets.Fake)
+	if routes, ok := generic.(*dynamicfake.FakeDynamicClient); ok {
+		fakes.CopyWatched(&routes.Fake)
+	}
+	AnswerReviews(core, func() bool { return true })
+	for _, w := range workloads {
+		if err := c.Sets.Tracker().Add(w.DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// FailPatches answers every patch of a LeaderWorkerSet with what f returns.
+func (c *Cluster) FailPatches(f func() error) {
+	c.Sets.PrependReactor("patch", "leaderworkersets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, f()
+	})
+}
+
+// Writes returns the requests about LeaderWorkerSets that were no reads, such as "patch vllm".
+func (c *Cluster) Writes() []string {
+	var all []string
+	for _, a := range c.Sets.Actions() {
+		switch t := a.(type) {
+		case clienttesting.PatchAction:
+			all = append(all, "patch "+t.GetName())
+		case clienttesting.DeleteAction:
+			all = append(all, "delete "+t.GetName())
+		case clienttesting.CreateAction:
+			all = append(all, "create")
+		}
+	}
+	return all
+}
+
+// Show puts an object into a cache, as the informer does with what its transform made of a watch event.
+func Show(t testing.TB, informer cache.SharedIndexInformer, object any) {
+	t.Helper()
+	if err := informer.GetIndexer().Update(object); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Eventually waits for a condition that other goroutines bring about.
+func Eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	timeout, ticks := time.NewTimer(20*time.Second), time.NewTicker(time.Millisecond)
+	defer timeout.Stop()
+	defer ticks.Stop()
+	for !condition() {
+		select {
+		case <-timeout.C:
+			t.Fatalf("not in time: %s", what)
+		case <-ticks.C:
+		}
+	}
+}
