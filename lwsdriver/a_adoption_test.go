@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
@@ -31,7 +32,7 @@ func TestHandOver(t *testing.T) {
 		}
 		b := newBed(t, stable, green)
 		var sent []operation
-		b.FailPatches(func() error { return ErrBehind })
+		b.FailPatches(func() error { return observe.ErrBehind })
 		s := b.look()
 		_, _ = b.engine.Applier.Apply(t.Context(), s, plan.HandOver{Name: green.Name, Record: record.Record{Saved: rec.Saved, Workload: "vllm"}})
 		for _, a := range b.Sets.Actions() {

@@ -13,6 +13,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -45,13 +46,13 @@ func TestCanaryExistsAlready(t *testing.T) {
 					t.Fatal(err)
 				}
 				if tt.shown >= 0 {
-					time.AfterFunc(tt.shown, func() { b.cache(there); b.engine.Observer.changed(StableKey(there)) })
+					time.AfterFunc(tt.shown, func() { b.cache(there); b.engine.Observer.Changes.Notify(observe.StableKey(there)) })
 				}
 				wrote, err := b.engine.Applier.Apply(context.Background(), b.look(), plan.CreateCanary{Name: there.Name, Revision: "new"})
-				if got := drivererr.Reason(ContractError(err)); wrote || got != tt.want {
+				if got := drivererr.Reason(observe.ContractError(err)); wrote || got != tt.want {
 					t.Errorf("wrote %t, %v; want reason %s", wrote, err, tt.want)
 				}
-				if behind := errors.Is(err, ErrBehind); behind != (tt.shown < 0) {
+				if behind := errors.Is(err, observe.ErrBehind); behind != (tt.shown < 0) {
 					t.Errorf("%v is about the caches: %t", err, behind)
 				}
 			})

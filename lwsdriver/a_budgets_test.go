@@ -11,19 +11,24 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // A budget is made, put right and removed, each with one write that the caches show when it returns.
 func TestBudgetWrites(t *testing.T) {
-	b := newBed(t, lwstest.InPhase(t, record.Progressing))
+	policy, err := record.EncodePolicy(&pb.ReleasePolicy{
+		Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "50%", "100%"}, GroupDisruptionBudget: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBed(t, lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: record.Native(record.Hold()), Release: &record.Release{
+		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: record.Progressing, StartedAt: lwstest.Noon, PhaseAt: lwstest.Noon,
+	}}))
 	b.engine.config.ReadOnly = true // the writes are the test's
 	b.run()
 	b.eventually("caches are filled", b.Synced)
-	if all, unread := b.engine.Observer.Budgets.of(lwstest.VLLM, "stable"); all != nil || unread {
-		t.Errorf("budgets that nobody wants: %v, %t", all, unread)
-	}
-	b.engine.Observer.Budgets.want()
-	b.eventually("budgets are read", func() bool { _, unread := b.engine.Observer.Budgets.of(lwstest.VLLM, "stable"); return !unread })
+	b.eventually("budgets are read", func() bool { return !b.look().BudgetsUnread })
 	s := b.look()
 	one := plan.Budget{Name: "vllm-lockstep-leaders", Workloads: []string{"vllm"}, MaxUnavailable: 1}
 	two := one

@@ -13,12 +13,13 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 func TestNewCanary(t *testing.T) {
-	s := &Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: lwstest.StableWorkload()}
+	s := &observe.Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: lwstest.StableWorkload()}
 	s.Record = &record.Record{Saved: lws.RollingUpdateConfiguration{
 		Partition: ptr.To[int32](3), MaxUnavailable: intstr.FromString("50%"), MaxSurge: intstr.FromInt32(1),
 	}}
@@ -44,7 +45,7 @@ func TestNewCanary(t *testing.T) {
 	}, c.Annotations); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
-	if len(c.Finalizers) != 1 || !HasFinalizer(c) || metav1.GetControllerOf(c).UID != "stable" {
+	if len(c.Finalizers) != 1 || !observe.HasFinalizer(c) || metav1.GetControllerOf(c).UID != "stable" {
 		t.Errorf("finalizers %v, owners %v", c.Finalizers, c.OwnerReferences)
 	}
 	want := lws.RollingUpdateConfiguration{
@@ -65,19 +66,22 @@ func TestNewCanary(t *testing.T) {
 // What a release adds to an adopted workload is found as ever, and what only looks like it is not.
 func TestAddedToSuccessor(t *testing.T) {
 	w := lwstest.Adopted(t)
-	s := &Snapshot{Observation: plan.Observation{Key: KeyOf(w)}, StableObject: w}
+	s := &observe.Snapshot{Observation: plan.Observation{Key: observe.KeyOf(w)}, StableObject: w}
 	s.Record, _ = record.DecodeRecord(w.Annotations[record.RecordAnnotation])
 	c, err := newCanary(s, plan.CreateCanary{Name: s.CanaryName("newer"), Revision: "newer", Replicas: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if stable, added := AddedTo(c); c.Name != "vllm-newer" || !added || stable != w.Name || len(otherNames(c)) > 0 {
+	b := newBed(t, w, c)
+	if stable, added := observe.AddedTo(c); c.Name != "vllm-newer" || !added || stable != w.Name || b.engine.Observer.Caches.GoesBy(observe.KeyOf(c), lwstest.VLLM) {
 		t.Errorf("%s is added to %q (%t)", c.Name, stable, added)
 	}
-	if c.Name = "copy"; len(otherNames(c)) > 0 {
+	c = c.DeepCopy()
+	c.Name = "copy"
+	if b.cache(c); b.engine.Observer.Caches.GoesBy(observe.KeyOf(c), lwstest.VLLM) || !b.engine.Observer.Caches.GoesBy(observe.KeyOf(w), lwstest.VLLM) {
 		t.Error("a copy takes the name")
 	}
-	if _, added := AddedTo(c); added {
+	if _, added := observe.AddedTo(c); added {
 		t.Error("a copy is taken for an added one")
 	}
 }

@@ -5,6 +5,7 @@ package lwsdriver
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -87,13 +88,8 @@ func bringBackOf(t *testing.T, w *lws.LeaderWorkerSet) error {
 	t.Helper()
 	old := lwstest.Revision(t, lwstest.Imaged("vllm:1"), "old")
 	b := newBedOn(t, fake.NewClientset(old), lwstest.NoRoutes(), w)
-	view, err := stripRevision(old.DeepCopy())
-	if err == nil {
-		err = b.engine.Observer.Caches.Revisions.GetIndexer().Add(view)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	b.run()
+	b.eventually("the revision is seen", func() bool { _, ok := b.engine.Observer.Caches.RevisionNamed(w, "old"); return ok })
 	var patch string
 	b.Sets.PrependReactor("patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patch = string(a.(clienttesting.PatchAction).GetPatch())
@@ -116,4 +112,21 @@ func TestUndoHoldsWhatDrifted(t *testing.T) {
 		Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromInt32(0),
 	}
 	lwstest.Says(t, bringBackOf(t, drifted), "vllm:1", "1000000", `\"maxUnavailable\":2`)
+}
+
+// keptBed is restingBed that runs.
+func keptBed(t *testing.T, snapshots ...runtime.Object) *bed {
+	t.Helper()
+	b := restingBed(t, snapshots...)
+	b.runSynced()
+	return b
+}
+
+// kept is the history, from the caches.
+func (b *bed) kept() []string {
+	var all []string
+	for _, v := range b.engine.Observer.History.Of(lwstest.VLLM, "stable") {
+		all = append(all, fmt.Sprintf("%d %s %s %s%s", v.Entry.Number, v.Entry.Revision, v.Images[0][len("server="):], v.Entry.Outcome, v.Entry.Problem))
+	}
+	return all
 }

@@ -18,6 +18,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
@@ -43,7 +44,7 @@ func TestLabelGroup(t *testing.T) {
 		if wrote != want || err != nil {
 			t.Fatalf("write %d: %t, %v", i, wrote, err)
 		}
-		if i == 0 && b.engine.Observer.Caches.Pod(KeyOf(&metav1.ObjectMeta{Namespace: "default", Name: set + "-0"})).Mark() != a.Mark {
+		if i == 0 && b.engine.Observer.Caches.Pod(observe.KeyOf(&metav1.ObjectMeta{Namespace: "default", Name: set + "-0"})).Mark() != a.Mark {
 			t.Error("the leader was not the first")
 		}
 	}
@@ -92,12 +93,12 @@ func TestMarkLeader(t *testing.T) {
 					next.UID = "next"
 				}
 				if tc.shows {
-					time.AfterFunc(50*time.Millisecond, func() { b.showPod(next); b.engine.Observer.changed(lwstest.VLLM) })
+					time.AfterFunc(50*time.Millisecond, func() { b.showPod(next); b.engine.Observer.Changes.Notify(lwstest.VLLM) })
 				}
 				return true, next, tc.answer
 			})
 			began := time.Now()
-			wrote, err := b.engine.Applier.Apply(t.Context(), &Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}}, plan.MarkLeader{Name: b.canary.Name, Leader: leader.Name, Serves: true})
+			wrote, err := b.engine.Applier.Apply(t.Context(), &observe.Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}}, plan.MarkLeader{Name: b.canary.Name, Leader: leader.Name, Serves: true})
 			if wrote != tc.wrote || (err != nil) != tc.problem {
 				t.Errorf("wrote %t, %v", wrote, err)
 			}

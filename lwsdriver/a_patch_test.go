@@ -18,7 +18,9 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -50,7 +52,7 @@ func applied(t *testing.T, p *patch, live *lws.LeaderWorkerSet) (*lws.LeaderWork
 // cached is the object as the informer keeps it.
 func cached(t *testing.T, live *lws.LeaderWorkerSet) *lws.LeaderWorkerSet {
 	t.Helper()
-	obj, err := StripWorkload(live.DeepCopy())
+	obj, err := observe.StripWorkload(live.DeepCopy())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +182,7 @@ func TestFailedTestIsConflict(t *testing.T) {
 			t.Errorf("%v is seen as a failed test", err)
 		}
 	}
-	if got := reasonOf(fmt.Errorf("%w: %w", ErrChanged, failed)); got != pb.ErrorReason_ERROR_REASON_CONFLICT {
+	if got := drivererr.Reason(observe.ContractError(fmt.Errorf("%w: %w", observe.ErrChanged, failed))); got != pb.ErrorReason_ERROR_REASON_CONFLICT {
 		t.Errorf("reason %s, want CONFLICT", got)
 	}
 }

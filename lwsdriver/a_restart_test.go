@@ -20,6 +20,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
@@ -41,7 +42,7 @@ func (b *bed) losePod(name string) {
 		b.t.Fatal(err)
 	}
 	b.engine.Observer.Caches.Groups.Invalidate(lwstest.VLLM, "3")
-	b.engine.Observer.changed(lwstest.VLLM)
+	b.engine.Observer.Changes.Notify(lwstest.VLLM)
 }
 
 // group3 is what the planner is told of the group.
@@ -143,7 +144,7 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 	stable := lwstest.InPhase(t, record.Progressing)
 	old := *stable.Spec.LeaderWorkerTemplate.DeepCopy()
 	old.WorkerTemplate.Spec.Containers[0].Image = "example.com/model:old"
-	data, err := json.Marshal(map[string]any{"spec": revisioned{Template: old, Network: stable.Spec.NetworkConfig}})
+	data, err := json.Marshal(map[string]any{"spec": record.Template{LeaderWorkerTemplate: old, NetworkConfig: stable.Spec.NetworkConfig}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,21 +164,16 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 	if _, err := b.engine.Applier.Apply(t.Context(), s, save); err == nil {
 		t.Error("the last stable group goes, and its template is nowhere")
 	} else {
-		lwstest.Says(t, ContractError(err), "ControllerRevision", "old", "way back")
+		lwstest.Says(t, observe.ContractError(err), "ControllerRevision", "old", "way back")
 	}
 	if len(b.Writes()) > 0 {
 		t.Errorf("writes: %v", b.Writes())
 	}
-	view, err := stripRevision(cr)
-	if err == nil {
-		err = b.engine.Observer.Caches.Revisions.GetIndexer().Add(view)
-	}
-	if err == nil {
-		err = b.Core.Tracker().Add(cr)
-	}
-	if err != nil {
+	if err := b.Core.Tracker().Add(cr); err != nil {
 		t.Fatal(err)
 	}
+	b.run()
+	b.eventually("the revision is seen", func() bool { _, ok := b.engine.Observer.Caches.RevisionNamed(stable, "old"); return ok })
 	rec := *s.Record
 	if err := b.engine.Applier.saveTemplate(t.Context(), s, &rec); err != nil {
 		t.Fatal(err)
@@ -195,9 +191,8 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 	}
 	p := newPatch(stable, record.RecordAnnotation)
 	p.template(*read.Release.StableTemplate)
-	want, _ := digestOf(old, stable.Spec.NetworkConfig)
-	got, _ := digestOf(read.Release.StableTemplate.LeaderWorkerTemplate, read.Release.StableTemplate.NetworkConfig)
-	if want != got || len(p.changes) == 0 || p.changes[0].Path != "/spec/leaderWorkerTemplate" {
+	want := record.Template{LeaderWorkerTemplate: old, NetworkConfig: stable.Spec.NetworkConfig}
+	if !observe.SameTemplate(want, *read.Release.StableTemplate) || len(p.changes) == 0 || p.changes[0].Path != "/spec/leaderWorkerTemplate" {
 		t.Errorf("restored is another template, by %+v", p.changes)
 	}
 }

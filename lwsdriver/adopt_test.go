@@ -54,7 +54,7 @@ func TestWantedIsGivenBack(t *testing.T) {
 	if got.Annotations[record.WantedMaxSurge]+got.Annotations[record.RecordAnnotation] != "" {
 		t.Errorf("Disown leaves %v", got.Annotations)
 	}
-	if c := rollingOf(got); !record.SameRolling(c, lwstest.Rolling(0, "1", "50%")) {
+	if c := *got.Spec.RolloutStrategy.RollingUpdateConfiguration; !record.SameRolling(c, lwstest.Rolling(0, "1", "50%")) {
 		t.Errorf("Disown gives %+v back", c)
 	}
 	w.Annotations[record.WantedMaxSurge] = "plenty"

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
@@ -22,7 +23,7 @@ import (
 // How a second set becomes the workload. Which name it is known by then is in known.go.
 
 // applyAdoption is apply for what an adoption alone writes.
-func (a *Applier) applyAdoption(ctx context.Context, s *Snapshot, action plan.Action) (wrote bool, err error) {
+func (a *Applier) applyAdoption(ctx context.Context, s *observe.Snapshot, action plan.Action) (wrote bool, err error) {
 	switch t := action.(type) {
 	case plan.PassHistory:
 		return a.passHistory(ctx, s, t)
@@ -36,12 +37,12 @@ func (a *Applier) applyAdoption(ctx context.Context, s *Snapshot, action plan.Ac
 }
 
 // passHistory makes a snapshot the successor's: its history, and garbage collection's.
-func (a *Applier) passHistory(ctx context.Context, s *Snapshot, t plan.PassHistory) (bool, error) {
+func (a *Applier) passHistory(ctx context.Context, s *observe.Snapshot, t plan.PassHistory) (bool, error) {
 	have, to := a.observer.History.Find(s.StableObject, t.Revision), s.AddedObjects[t.To]
 	if have == nil || to == nil {
 		return false, nil // the next look tells
 	}
-	owner := metav1.NewControllerRef(to, lws.GroupVersion.WithKind(Kind))
+	owner := metav1.NewControllerRef(to, lws.GroupVersion.WithKind(observe.Kind))
 	owner.BlockOwnerDeletion = nil // it holds nobody's deletion up
 	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": have.UID, "resourceVersion": have.ResourceVersion,
@@ -57,14 +58,14 @@ func (a *Applier) passHistory(ctx context.Context, s *Snapshot, t plan.PassHisto
 		return false, fmt.Errorf("patch ControllerRevision %s/%s: %w", have.Namespace, have.Name, err)
 	}
 	return true, a.until(ctx, func() bool {
-		now := a.observer.History.Get(KeyOf(got))
+		now := a.observer.History.Get(observe.KeyOf(got))
 		return now == nil || !older(now, got)
-	}, s.Key, KeyOf(to))
+	}, s.Key, observe.KeyOf(to))
 }
 
 // handOver makes the second set a held workload, in one request: what protected it and tied it to the other one goes, and
 // the record comes.
-func (a *Applier) handOver(ctx context.Context, s *Snapshot, t plan.HandOver) (bool, error) {
+func (a *Applier) handOver(ctx context.Context, s *observe.Snapshot, t plan.HandOver) (bool, error) {
 	w := s.AddedObjects[t.Name]
 	if w == nil {
 		return false, nil // the next look tells
@@ -81,7 +82,7 @@ func (a *Applier) handOver(ctx context.Context, s *Snapshot, t plan.HandOver) (b
 	if limit, ok := s.StableObject.Annotations[record.HistoryLimitAnnotation]; ok {
 		p.add(limit, "metadata", "annotations", record.HistoryLimitAnnotation)
 	}
-	for _, label := range OurLabels(w) {
+	for _, label := range observe.OurLabels(w) {
 		p.unlabel(label)
 	}
 	p.add(t.Record.Workload, "metadata", "labels", record.WorkloadLabel)
@@ -91,14 +92,14 @@ func (a *Applier) handOver(ctx context.Context, s *Snapshot, t plan.HandOver) (b
 	p.add(slices.DeleteFunc(slices.Clone(w.OwnerReferences), func(o metav1.OwnerReference) bool { return o.UID == s.StableObject.UID }),
 		"metadata", "ownerReferences")
 	p.rolling(record.Hold())
-	if have, want := record.TemplateOf(w), record.TemplateOf(s.StableObject); !SameTemplate(have, want) {
+	if have, want := record.TemplateOf(w), record.TemplateOf(s.StableObject); !observe.SameTemplate(have, want) {
 		p.template(want)
 	}
 	return a.patch(ctx, s.Key, p)
 }
 
 // deleteStable deletes the user's own object, which has passed everything on.
-func (a *Applier) deleteStable(ctx context.Context, s *Snapshot) (bool, error) {
+func (a *Applier) deleteStable(ctx context.Context, s *observe.Snapshot) (bool, error) {
 	w := s.StableObject
 	err := a.sets.LeaderworkersetV1().LeaderWorkerSets(w.Namespace).Delete(ctx, w.Name, metav1.DeleteOptions{
 		PropagationPolicy: ptr.To(metav1.DeletePropagationForeground),

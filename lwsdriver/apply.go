@@ -19,6 +19,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
@@ -36,16 +37,16 @@ type Applier struct {
 	core     kubernetes.Interface
 	sets     lwsclient.Interface
 	dynamic  dynamic.Interface
-	observer *Observer
+	observer *observe.Observer
 }
 
 // NewApplier returns an Applier that waits for the caches of the observer.
-func NewApplier(core kubernetes.Interface, sets lwsclient.Interface, dynamic dynamic.Interface, observer *Observer) *Applier {
+func NewApplier(core kubernetes.Interface, sets lwsclient.Interface, dynamic dynamic.Interface, observer *observe.Observer) *Applier {
 	return &Applier{core: core, sets: sets, dynamic: dynamic, observer: observer}
 }
 
 // Apply makes the write that an action stands for. Nothing is written when the object already is as it should be.
-func (a *Applier) Apply(ctx context.Context, s *Snapshot, action plan.Action) (wrote bool, err error) {
+func (a *Applier) Apply(ctx context.Context, s *observe.Snapshot, action plan.Action) (wrote bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	switch t := action.(type) {
@@ -90,7 +91,7 @@ func (a *Applier) Apply(ctx context.Context, s *Snapshot, action plan.Action) (w
 	}
 }
 
-func (a *Applier) setStable(ctx context.Context, s *Snapshot, t plan.SetStable) (bool, error) {
+func (a *Applier) setStable(ctx context.Context, s *observe.Snapshot, t plan.SetStable) (bool, error) {
 	t.Record.UID = s.StableObject.UID
 	if t.SaveTemplate {
 		if err := a.saveTemplate(ctx, s, &t.Record); err != nil {
@@ -117,13 +118,13 @@ func (a *Applier) setStable(ctx context.Context, s *Snapshot, t plan.SetStable) 
 }
 
 // setTraffic makes the router's next write. It reads the routes anew, so that it may be another one than was announced.
-func (a *Applier) setTraffic(ctx context.Context, s *Snapshot, t plan.SetTraffic) (bool, error) {
+func (a *Applier) setTraffic(ctx context.Context, s *observe.Snapshot, t plan.SetTraffic) (bool, error) {
 	wrote, _, err := a.observer.Router.Apply(ctx, *s.Setup, t.Desired)
 	return wrote, err
 }
 
 // markLeader labels a leader pod, on condition that it is the one that was seen.
-func (a *Applier) markLeader(ctx context.Context, s *Snapshot, t plan.MarkLeader) (bool, error) {
+func (a *Applier) markLeader(ctx context.Context, s *observe.Snapshot, t plan.MarkLeader) (bool, error) {
 	pod := types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Leader}
 	seen := a.observer.Caches.Pod(pod)
 	if seen == nil {
@@ -134,11 +135,11 @@ func (a *Applier) markLeader(ctx context.Context, s *Snapshot, t plan.MarkLeader
 		value = record.Serving
 	}
 	return a.labelPod(ctx, s.Key, seen, map[string]any{record.ServingLabel: value},
-		func(now *Pod) bool { return now.Serving == t.Serves })
+		func(now *observe.Pod) bool { return now.Serving == t.Serves })
 }
 
 // giveBack leaves nothing of Lockstep on the workload.
-func (a *Applier) giveBack(ctx context.Context, s *Snapshot, t plan.GiveBack) (bool, error) {
+func (a *Applier) giveBack(ctx context.Context, s *observe.Snapshot, t plan.GiveBack) (bool, error) {
 	p := newPatch(s.StableObject, record.RecordAnnotation)
 	p.annotate(record.RecordAnnotation, "")
 	p.unlabel(record.WorkloadLabel)
@@ -149,7 +150,7 @@ func (a *Applier) giveBack(ctx context.Context, s *Snapshot, t plan.GiveBack) (b
 	return a.patch(ctx, s.Key, p)
 }
 
-func (a *Applier) createCanary(ctx context.Context, s *Snapshot, t plan.CreateCanary) (bool, error) {
+func (a *Applier) createCanary(ctx context.Context, s *observe.Snapshot, t plan.CreateCanary) (bool, error) {
 	canary, err := newCanary(s, t)
 	if err != nil {
 		return false, err
@@ -157,7 +158,7 @@ func (a *Applier) createCanary(ctx context.Context, s *Snapshot, t plan.CreateCa
 	got, err := a.sets.LeaderworkersetV1().LeaderWorkerSets(s.Key.Namespace).
 		Create(ctx, canary, metav1.CreateOptions{FieldManager: record.FieldManager})
 	if apierrors.IsAlreadyExists(err) {
-		made, errMade := a.made(ctx, s.Key, KeyOf(canary))
+		made, errMade := a.made(ctx, s.Key, observe.KeyOf(canary))
 		if made || errMade != nil {
 			return false, errMade
 		}
@@ -179,10 +180,10 @@ func (a *Applier) made(ctx context.Context, key, canary types.NamespacedName) (b
 	if err != nil {
 		return false, fmt.Errorf("look at the LeaderWorkerSet %s that exists already: %w", canary, err)
 	}
-	return StableKey(there) == key, nil
+	return observe.StableKey(there) == key, nil
 }
 
-func (a *Applier) scaleCanary(ctx context.Context, s *Snapshot, t plan.ScaleCanary) (bool, error) {
+func (a *Applier) scaleCanary(ctx context.Context, s *observe.Snapshot, t plan.ScaleCanary) (bool, error) {
 	canary := s.AddedObjects[t.Name]
 	p := newPatch(canary, record.TargetAnnotation)
 	if int(ptr.Deref(canary.Spec.Replicas, 1)) != t.Replicas {
@@ -199,10 +200,10 @@ func (a *Applier) scaleCanary(ctx context.Context, s *Snapshot, t plan.ScaleCana
 }
 
 // repairCanary replaces the template as a whole: a merge would keep what somebody added.
-func (a *Applier) repairCanary(ctx context.Context, s *Snapshot, t plan.RepairCanary) (bool, error) {
+func (a *Applier) repairCanary(ctx context.Context, s *observe.Snapshot, t plan.RepairCanary) (bool, error) {
 	next := s.AddedObjects[t.Name].DeepCopy()
 	next.ManagedFields = nil // the cache keeps half of them
-	next.Spec.LeaderWorkerTemplate = CanaryTemplate(s.StableObject, s.Policy)
+	next.Spec.LeaderWorkerTemplate = observe.CanaryTemplate(s.StableObject, s.Policy)
 	next.Spec.NetworkConfig = s.StableObject.Spec.NetworkConfig.DeepCopy()
 	got, err := a.sets.LeaderworkersetV1().LeaderWorkerSets(s.Key.Namespace).
 		Update(ctx, next, metav1.UpdateOptions{FieldManager: record.FieldManager})
@@ -212,12 +213,12 @@ func (a *Applier) repairCanary(ctx context.Context, s *Snapshot, t plan.RepairCa
 	return true, a.CatchUp(ctx, s.Key, got)
 }
 
-func (a *Applier) letGo(ctx context.Context, s *Snapshot, t plan.LetGo) (bool, error) {
+func (a *Applier) letGo(ctx context.Context, s *observe.Snapshot, t plan.LetGo) (bool, error) {
 	if t.Name == s.Key.Name {
 		return a.unhold(ctx, s.Key, s.StableObject)
 	}
 	canary := s.AddedObjects[t.Name]
-	if Lingers(canary) && !podless(s, t.Name) {
+	if observe.Lingers(canary) && !podless(s, t.Name) {
 		// Somebody else deleted it, in the background. Without this its groups would outlive it, and one made again under
 		// the same name would wait for ever for the workers that are still there.
 		return a.deleteCanary(ctx, s, plan.DeleteCanary(t))
@@ -226,7 +227,7 @@ func (a *Applier) letGo(ctx context.Context, s *Snapshot, t plan.LetGo) (bool, e
 }
 
 // podless reports whether an added workload is known to have no pod.
-func podless(s *Snapshot, name string) bool {
+func podless(s *observe.Snapshot, name string) bool {
 	for _, w := range s.Added {
 		if w.Name == name {
 			return !slices.ContainsFunc(w.Groups, func(g plan.Group) bool { return g.Revision != "" || g.ReadyPods > 0 })
@@ -245,7 +246,7 @@ func (a *Applier) unhold(ctx context.Context, key types.NamespacedName, w *lws.L
 }
 
 // deleteCanary deletes in the foreground: the object goes last, so that its absence says that its groups are gone.
-func (a *Applier) deleteCanary(ctx context.Context, s *Snapshot, t plan.DeleteCanary) (bool, error) {
+func (a *Applier) deleteCanary(ctx context.Context, s *observe.Snapshot, t plan.DeleteCanary) (bool, error) {
 	canary := s.AddedObjects[t.Name]
 	err := a.sets.LeaderworkersetV1().LeaderWorkerSets(s.Key.Namespace).Delete(ctx, canary.Name, metav1.DeleteOptions{
 		PropagationPolicy: ptr.To(metav1.DeletePropagationForeground),
@@ -258,7 +259,7 @@ func (a *Applier) deleteCanary(ctx context.Context, s *Snapshot, t plan.DeleteCa
 		return false, fmt.Errorf("delete LeaderWorkerSet %s/%s: %w", canary.Namespace, canary.Name, err)
 	}
 	return true, a.until(ctx, func() bool {
-		now := a.observer.Caches.Workload(KeyOf(canary))
+		now := a.observer.Caches.Workload(observe.KeyOf(canary))
 		return now == nil || now.UID != canary.UID ||
 			(now.DeletionTimestamp != nil && now.ResourceVersion != canary.ResourceVersion)
 	}, s.Key)
@@ -276,10 +277,10 @@ func (a *Applier) patch(ctx context.Context, key types.NamespacedName, p *patch)
 	got, err := a.sets.LeaderworkersetV1().LeaderWorkerSets(p.base.Namespace).
 		Patch(ctx, p.base.Name, types.JSONPatchType, raw, metav1.PatchOptions{FieldManager: p.manager})
 	if testFailed(err) {
-		err = fmt.Errorf("%w: %w", ErrChanged, err)
+		err = fmt.Errorf("%w: %w", observe.ErrChanged, err)
 	}
 	if err != nil {
-		return false, fmt.Errorf("patch LeaderWorkerSet %s: %w", KeyOf(p.base), err)
+		return false, fmt.Errorf("patch LeaderWorkerSet %s: %w", observe.KeyOf(p.base), err)
 	}
 	return true, a.CatchUp(ctx, key, got)
 }
@@ -287,14 +288,14 @@ func (a *Applier) patch(ctx context.Context, key types.NamespacedName, p *patch)
 // CatchUp waits until the cache has the object as written, or something newer. It is written for the workload of the key.
 func (a *Applier) CatchUp(ctx context.Context, key types.NamespacedName, wrote *lws.LeaderWorkerSet) error {
 	return a.until(ctx, func() bool {
-		now := a.observer.Caches.Workload(KeyOf(wrote))
+		now := a.observer.Caches.Workload(observe.KeyOf(wrote))
 		if now == nil || now.UID != wrote.UID {
 			// Gone, or gone and made again. A new object not being there yet looks the same, but it has no finalizer
 			// to be let go of: what was just created or patched without being deleted stays.
 			return wrote.DeletionTimestamp != nil
 		}
 		return !older(now, wrote)
-	}, key, KeyOf(wrote)) // it may not be an added one any more
+	}, key, observe.KeyOf(wrote)) // it may not be an added one any more
 }
 
 // older says whether an object is known to be from before another state of it.
@@ -305,7 +306,7 @@ func older(now, wrote metav1.Object) bool {
 
 // until waits for what the caches are to show, and looks again after each change of one of the workloads.
 func (a *Applier) until(ctx context.Context, done func() bool, keys ...types.NamespacedName) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, ErrBehind)
+	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, observe.ErrBehind)
 	defer cancel()
 	changed, stop := a.observer.Changes.Subscribe(keys...)
 	defer stop()

@@ -13,18 +13,19 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // How autoscalers are held and given back. What there is of them is in autoscaler.go.
 
-func (a *Applier) holdAutoscaler(ctx context.Context, s *Snapshot, t plan.HoldAutoscaler) (bool, error) {
-	return a.writeAutoscaler(ctx, s.Key, t.Kind, t.Name, func(now *Scaler) (map[string]any, error) { return now.Hold(s.Key.Name) })
+func (a *Applier) holdAutoscaler(ctx context.Context, s *observe.Snapshot, t plan.HoldAutoscaler) (bool, error) {
+	return a.writeAutoscaler(ctx, s.Key, t.Kind, t.Name, func(now *observe.Scaler) (map[string]any, error) { return now.Hold(s.Key.Name) })
 }
 
 func (a *Applier) releaseAutoscaler(ctx context.Context, key types.NamespacedName, t plan.ReleaseAutoscaler) (bool, error) {
-	return a.writeAutoscaler(ctx, key, t.Kind, t.Name, func(now *Scaler) (map[string]any, error) {
+	return a.writeAutoscaler(ctx, key, t.Kind, t.Name, func(now *observe.Scaler) (map[string]any, error) {
 		if t.To != "" {
 			return autoscaler.Follow(now, t.To), nil
 		}
@@ -33,7 +34,7 @@ func (a *Applier) releaseAutoscaler(ctx context.Context, key types.NamespacedNam
 }
 
 // writeAutoscaler sends a patch of what the cache has, and returns once the cache has seen it.
-func (a *Applier) writeAutoscaler(ctx context.Context, key types.NamespacedName, kind, name string, patch func(*Scaler) (map[string]any, error)) (bool, error) {
+func (a *Applier) writeAutoscaler(ctx context.Context, key types.NamespacedName, kind, name string, patch func(*observe.Scaler) (map[string]any, error)) (bool, error) {
 	object := types.NamespacedName{Namespace: key.Namespace, Name: name}
 	before := a.observer.Autoscalers.Get(kind, object)
 	if before == nil {
@@ -58,7 +59,7 @@ func (a *Applier) writeAutoscaler(ctx context.Context, key types.NamespacedName,
 }
 
 // patchAutoscaler sends a patch, on condition that the object is as it was seen.
-func (a *Applier) patchAutoscaler(ctx context.Context, s *Scaler, patch map[string]any) (resourceVersion string, err error) {
+func (a *Applier) patchAutoscaler(ctx context.Context, s *observe.Scaler, patch map[string]any) (resourceVersion string, err error) {
 	meta, _ := patch["metadata"].(map[string]any)
 	meta["uid"], meta["resourceVersion"] = s.Meta.GetUID(), s.Meta.GetResourceVersion()
 	raw, err := json.Marshal(patch)

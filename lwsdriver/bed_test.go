@@ -18,6 +18,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -78,7 +79,7 @@ func (b *bed) eventually(what string, condition func() bool) {
 }
 
 // look is what the driver sees of default/vllm.
-func (b *bed) look() *Snapshot {
+func (b *bed) look() *observe.Snapshot {
 	b.t.Helper()
 	s, err := b.engine.Observer.Observe(lwstest.VLLM)
 	if err != nil {
@@ -88,7 +89,7 @@ func (b *bed) look() *Snapshot {
 }
 
 // next is what follows from a look.
-func next(t testing.TB, s *Snapshot) plan.Decision {
+func next(t testing.TB, s *observe.Snapshot) plan.Decision {
 	t.Helper()
 	d, err := plan.Decide(s.Observation, nil)
 	if err != nil {
@@ -100,7 +101,11 @@ func next(t testing.TB, s *Snapshot) plan.Decision {
 // showPod shows a pod to the driver as its informer would.
 func (b *bed) showPod(p *corev1.Pod) {
 	b.t.Helper()
-	v := view(b.t, p)
+	object, err := observe.StripPod(p)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	v := object.(*observe.Pod)
 	lwstest.Show(b.t, b.engine.Observer.Caches.Pods, v)
 	b.engine.Observer.Caches.Groups.Invalidate(v.Workload(), v.Group)
 }
@@ -152,7 +157,7 @@ func (b *routedBed) wish() *record.Traffic {
 func (b *bed) runSynced() {
 	b.t.Helper()
 	b.run()
-	b.eventually("caches are filled", func() bool { return b.Synced() && b.engine.Observer.History.informer.HasSynced() })
+	b.eventually("caches are filled", func() bool { return b.Synced() && b.engine.Observer.History.Synced() })
 }
 
 // restingBed is a driver of a workload at rest.

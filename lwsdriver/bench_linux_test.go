@@ -26,6 +26,7 @@ import (
 	lwsfake "sigs.k8s.io/lws/client-go/clientset/versioned/fake"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -174,7 +175,7 @@ func benchWorkloads(b *testing.B) (sets [2]*lws.LeaderWorkerSet, revisions []kru
 	stable.Spec.LeaderWorkerTemplate.Size = ptr.To[int32](benchSize)
 	stable.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Hold())
 	parsed, _ := record.ParsePolicy(policyMessage)
-	s := &Snapshot{StableObject: stable}
+	s := &observe.Snapshot{StableObject: stable}
 	s.Record, s.Policy = &rec, parsed
 	canary, err := newCanary(s, plan.CreateCanary{
 		Name: record.CanaryName("stable", "stable", "new"), Revision: "new", Replicas: benchCanary,
@@ -191,7 +192,7 @@ func benchWorkloads(b *testing.B) (sets [2]*lws.LeaderWorkerSet, revisions []kru
 }
 
 func benchRevision(b *testing.B, w *lws.LeaderWorkerSet) *appsv1.ControllerRevision {
-	raw, err := json.Marshal(map[string]any{"spec": revisioned{w.Spec.LeaderWorkerTemplate, w.Spec.NetworkConfig}})
+	raw, err := json.Marshal(map[string]any{"spec": record.TemplateOf(w)})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -13,14 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // setBudget makes a budget, or replaces what somebody made of it.
-func (a *Applier) setBudget(ctx context.Context, s *Snapshot, t plan.SetBudget) (bool, error) {
+func (a *Applier) setBudget(ctx context.Context, s *observe.Snapshot, t plan.SetBudget) (bool, error) {
 	next := disruption.Object(s.StableObject, t.Budget)
-	client, key := a.core.PolicyV1().PodDisruptionBudgets(next.Namespace), KeyOf(next)
+	client, key := a.core.PolicyV1().PodDisruptionBudgets(next.Namespace), observe.KeyOf(next)
 	var err error
 	if have := a.observer.Budgets.Get(key); have != nil {
 		next.ResourceVersion = have.ResourceVersion
@@ -38,7 +39,7 @@ func (a *Applier) setBudget(ctx context.Context, s *Snapshot, t plan.SetBudget) 
 }
 
 // dropBudget removes a budget, on condition that it is the one that was seen.
-func (a *Applier) dropBudget(ctx context.Context, s *Snapshot, t plan.DropBudget) (bool, error) {
+func (a *Applier) dropBudget(ctx context.Context, s *observe.Snapshot, t plan.DropBudget) (bool, error) {
 	key := types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Name}
 	have := a.observer.Budgets.Get(key)
 	if have == nil {

@@ -8,13 +8,14 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // newCanary builds the second workload: the stable one's spec, labels and annotations, but no tool's marks.
-func newCanary(s *Snapshot, a plan.CreateCanary) (*lws.LeaderWorkerSet, error) {
+func newCanary(s *observe.Snapshot, a plan.CreateCanary) (*lws.LeaderWorkerSet, error) {
 	canary := &lws.LeaderWorkerSet{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: a.Name, Namespace: s.StableObject.Namespace,
@@ -44,7 +45,7 @@ func newCanary(s *Snapshot, a plan.CreateCanary) (*lws.LeaderWorkerSet, error) {
 		canary.Annotations[record.TargetAnnotation] = target
 	}
 	canary.Spec.Replicas = ptr.To(int32(a.Replicas)) //nolint:gosec // clamped to the stable workload's replicas
-	canary.Spec.LeaderWorkerTemplate = CanaryTemplate(s.StableObject, s.Policy)
+	canary.Spec.LeaderWorkerTemplate = observe.CanaryTemplate(s.StableObject, s.Policy)
 	// It has no old groups, so it never rolls, unless somebody edits its template; and the user's own percentages could
 	// round to 0 for the few groups of a canary, which LWS refuses.
 	canary.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Native(record.Hold()))
@@ -52,7 +53,7 @@ func newCanary(s *Snapshot, a plan.CreateCanary) (*lws.LeaderWorkerSet, error) {
 }
 
 // noteTraffic notes on the canary where the release's requests go; see record.TrafficAnnotation.
-func noteTraffic(canary *lws.LeaderWorkerSet, s *Snapshot) error {
+func noteTraffic(canary *lws.LeaderWorkerSet, s *observe.Snapshot) error {
 	if s.Policy.Traffic == nil {
 		return nil
 	}

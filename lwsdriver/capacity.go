@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -24,7 +25,7 @@ const previewTimeout = 5 * time.Second
 
 // preview says what a release that is about to begin costs at its peak, and refuses a second set of groups that a quota
 // does not hold. It is asked once: what a running release needs is there, or on its way.
-func (d *Driver) preview(ctx context.Context, s *Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
+func (d *Driver) preview(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
 	if plan.NothingWaits(s.Observation) {
 		return fewReplicas(s, p.GetStyle()), nil
 	}
@@ -32,7 +33,7 @@ func (d *Driver) preview(ctx context.Context, s *Snapshot, p *pb.ReleasePolicy) 
 }
 
 // costs is preview for a release that has something to bring.
-func (d *Driver) costs(ctx context.Context, s *Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
+func (d *Driver) costs(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
 	warnings := fewReplicas(s, p.GetStyle())
 	budgets, err := d.judgeBudgets(ctx, s, p)
 	if err != nil {
@@ -49,7 +50,7 @@ func (d *Driver) costs(ctx context.Context, s *Snapshot, p *pb.ReleasePolicy) ([
 	switch {
 	case err != nil && must:
 		return nil, fmt.Errorf("read the ResourceQuotas of %s, which a second set of groups must fit (policy.blue_green.force begins without): %w",
-			s.Key.Namespace, ContractError(err))
+			s.Key.Namespace, observe.ContractError(err))
 	case err != nil:
 		warnings = append(warnings, &pb.Warning{
 			Code: "QuotaUnknown", Message: fmt.Sprintf("the ResourceQuotas of %s could not be read, so nobody knows whether they hold that: %v", s.Key.Namespace, err),
@@ -70,7 +71,7 @@ func (d *Driver) costs(ctx context.Context, s *Snapshot, p *pb.ReleasePolicy) ([
 }
 
 // fewReplicas warns where a workload is too small to be released in steps.
-func fewReplicas(s *Snapshot, style pb.Style) []*pb.Warning {
+func fewReplicas(s *observe.Snapshot, style pb.Style) []*pb.Warning {
 	text := ""
 	switch {
 	case s.Stable.Replicas > 1:
@@ -87,7 +88,7 @@ func fewReplicas(s *Snapshot, style pb.Style) []*pb.Warning {
 }
 
 // peakOf is what the release needs on top of what the workload has, when it needs most; in words, too.
-func peakOf(s *Snapshot, p *pb.ReleasePolicy) (capacity.Need, string) {
+func peakOf(s *observe.Snapshot, p *pb.ReleasePolicy) (capacity.Need, string) {
 	policy, _ := record.ParsePolicy(p)
 	peak := capacity.PeakOf(policy, plan.NewRecord(s.Observation).Saved, s.Stable.Replicas)
 	what := "in its canary at the largest batch"
@@ -109,9 +110,9 @@ func peakOf(s *Snapshot, p *pb.ReleasePolicy) (capacity.Need, string) {
 	return need, text
 }
 
-func needOf(s *Snapshot, policy record.Policy, peak capacity.Peak) capacity.Need {
+func needOf(s *observe.Snapshot, policy record.Policy, peak capacity.Peak) capacity.Need {
 	need := capacity.Need{
-		Template: CanaryTemplate(s.StableObject, policy), Network: s.StableObject.Spec.NetworkConfig, Groups: peak.Groups(), Sets: 1,
+		Template: observe.CanaryTemplate(s.StableObject, policy), Network: s.StableObject.Spec.NetworkConfig, Groups: peak.Groups(), Sets: 1,
 	}
 	if policy.Traffic != nil {
 		need.Services = 1
@@ -127,7 +128,7 @@ type shortage struct {
 
 // shortage asks for the namespace's quotas. It is one request per release that adds groups: a cache would keep every
 // quota of the cluster, and want the right to watch them, for a question that is asked some times a day.
-func (d *Driver) shortage(ctx context.Context, s *Snapshot, need capacity.Need) (shortage, error) {
+func (d *Driver) shortage(ctx context.Context, s *observe.Snapshot, need capacity.Need) (shortage, error) {
 	quotas, err := d.listQuotas(ctx, s.Key.Namespace)
 	if err != nil {
 		return shortage{}, err

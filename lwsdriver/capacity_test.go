@@ -21,6 +21,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -28,12 +29,12 @@ import (
 )
 
 // aboutToRelease is a workload of 4 groups of 2 pods with 8 GPUs each, whose template is not the one that runs.
-func aboutToRelease(objects ...runtime.Object) (b *Driver, s *Snapshot, core *fake.Clientset) {
+func aboutToRelease(objects ...runtime.Object) (b *Driver, s *observe.Snapshot, core *fake.Clientset) {
 	core = fake.NewClientset(objects...)
 	w := lwstest.StableWorkload()
 	c := &w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0]
 	c.Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
-	s = &Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: w}
+	s = &observe.Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: w}
 	s.Stable = plan.Workload{Name: "vllm", Replicas: 4, Size: 2, Revision: "new", Rolling: lwstest.Rolling(0, "1", "0")}
 	s.Stable.Groups = []plan.Group{{Index: 0, Revision: "old"}}
 	return &Driver{core: core}, s, core
@@ -79,7 +80,7 @@ func TestPreview(t *testing.T) {
 	for _, tt := range []struct {
 		name, reason string
 		policy       *pb.ReleasePolicy
-		change       func(*Snapshot)
+		change       func(*observe.Snapshot)
 		quotas       []runtime.Object
 		warns        string
 		says         []string
@@ -90,12 +91,12 @@ func TestPreview(t *testing.T) {
 		},
 		{
 			name: "surge", reason: "LWS surges while the canary is there", policy: inBatches(pb.Style_STYLE_CANARY, "50%"),
-			change: func(s *Snapshot) { s.Stable.Rolling = lwstest.Rolling(0, "0", "25%") },
+			change: func(s *observe.Snapshot) { s.Stable.Rolling = lwstest.Rolling(0, "0", "25%") },
 			warns:  "ExtraCapacity", says: []string{"up to 3 groups (6 pods)", "2 in its canary", "1 for its own maxSurge", "nvidia.com/gpu 48"},
 		},
 		{
 			name: "saved surge", reason: "under hold the user's own is in the record", policy: inBatches(pb.Style_STYLE_CANARY, "1"),
-			change: func(s *Snapshot) {
+			change: func(s *observe.Snapshot) {
 				s.Stable.Rolling, s.Record = record.Hold(), &record.Record{Saved: lwstest.Rolling(0, "1", "2")}
 			},
 			warns: "ExtraCapacity", says: []string{"up to 3 groups"},
@@ -107,7 +108,7 @@ func TestPreview(t *testing.T) {
 		{name: "partition", reason: "nothing on top", policy: inBatches(pb.Style_STYLE_PARTITION, "25%", "100%"), warns: ""},
 		{
 			name: "nothing to release", reason: "the template runs already", policy: inBatches(pb.Style_STYLE_CANARY, "100%"),
-			change: func(s *Snapshot) { s.Stable.Revision = "old" }, warns: "",
+			change: func(s *observe.Snapshot) { s.Stable.Revision = "old" }, warns: "",
 		},
 		{
 			name: "no batch", reason: "a canary that stays empty", policy: inBatches(pb.Style_STYLE_CANARY, "0%"), warns: "",
@@ -127,15 +128,15 @@ func TestPreview(t *testing.T) {
 		},
 		{
 			name: "one group", reason: "no small step", policy: inBatches(pb.Style_STYLE_CANARY, "100%"),
-			change: func(s *Snapshot) { s.Stable.Replicas = 1 }, warns: "FewReplicas ExtraCapacity", says: []string{"1 group", "beside it"},
+			change: func(s *observe.Snapshot) { s.Stable.Replicas = 1 }, warns: "FewReplicas ExtraCapacity", says: []string{"1 group", "beside it"},
 		},
 		{
 			name: "one group in place", reason: "nothing serves meanwhile", policy: inBatches(pb.Style_STYLE_PARTITION, "100%"),
-			change: func(s *Snapshot) { s.Stable.Replicas = 1 }, warns: "FewReplicas", says: []string{"taken down", "nothing serves", "STYLE_CANARY"},
+			change: func(s *observe.Snapshot) { s.Stable.Replicas = 1 }, warns: "FewReplicas", says: []string{"taken down", "nothing serves", "STYLE_CANARY"},
 		},
 		{
 			name: "no group", reason: "nothing to release", policy: blueGreen(false), quotas: []runtime.Object{gpuQuota("0", "0")},
-			change: func(s *Snapshot) { s.Stable.Replicas, s.Stable.Groups = 0, nil }, warns: "FewReplicas", says: []string{"no group"},
+			change: func(s *observe.Snapshot) { s.Stable.Replicas, s.Stable.Groups = 0, nil }, warns: "FewReplicas", says: []string{"no group"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

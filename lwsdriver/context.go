@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -86,7 +87,7 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 }
 
 // contextOf looks at a workload and says where it stands. It writes nothing.
-func (d *Driver) contextOf(key types.NamespacedName, rows bool) (*pb.BatchContext, *Snapshot, error) {
+func (d *Driver) contextOf(key types.NamespacedName, rows bool) (*pb.BatchContext, *observe.Snapshot, error) {
 	key = d.engine.Observer.Caches.Named(key)
 	s, decision, err := d.engine.Look(key)
 	if err != nil {
@@ -119,13 +120,13 @@ func fail(c *pb.BatchContext, err error) {
 }
 
 // describe puts an observation and its decision into the contract's words.
-func describe(s *Snapshot, decision plan.Decision) *pb.BatchContext {
+func describe(s *observe.Snapshot, decision plan.Decision) *pb.BatchContext {
 	n := decision.Progress
 	if s.Distrusted != "" {
 		decision.Message = strings.TrimPrefix(decision.Message+"; "+s.Distrusted, "; ")
 	}
 	c := &pb.BatchContext{
-		Workload: &pb.WorkloadRef{Namespace: s.Key.Namespace, Name: s.Key.Name, Kind: Kind},
+		Workload: &pb.WorkloadRef{Namespace: s.Key.Namespace, Name: s.Key.Name, Kind: observe.Kind},
 		State:    decision.State, Reason: decision.Reason, Message: decision.Message,
 		Replicas: int32of(s.Stable.Replicas), Size: int32of(s.Stable.Size),
 		Planned: int32of(n.Planned), Desired: int32of(n.Desired),
@@ -169,7 +170,7 @@ func describe(s *Snapshot, decision plan.Decision) *pb.BatchContext {
 }
 
 // batchPlan is what each of the policy's batches means at today's replicas.
-func batchPlan(s *Snapshot) []*pb.Batch {
+func batchPlan(s *observe.Snapshot) []*pb.Batch {
 	all := make([]*pb.Batch, 0, len(s.Policy.Batches))
 	for _, q := range s.Policy.Batches {
 		all = append(all, &pb.Batch{Target: q.String(), Groups: int32of(q.Up(s.Stable.Replicas))})
@@ -178,7 +179,7 @@ func batchPlan(s *Snapshot) []*pb.Batch {
 }
 
 // groupRows are the groups, stable ones first.
-func groupRows(s *Snapshot) []*pb.Group {
+func groupRows(s *observe.Snapshot) []*pb.Group {
 	update := s.Stable.Revision
 	if s.Record != nil && s.Record.Release != nil {
 		update = s.Record.Release.UpdateRevision

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -19,12 +20,12 @@ import (
 
 // judgeBudgets warns of PodDisruptionBudgets that do not do what people expect of them for groups, and refuses to keep
 // some beside those that select the same pods. Like quotas they are asked for once per release, and not watched.
-func (d *Driver) judgeBudgets(ctx context.Context, s *Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
+func (d *Driver) judgeBudgets(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
 	list, err := d.listBudgets(ctx, s.Key.Namespace)
 	switch {
 	case err != nil && p.GetGroupDisruptionBudget():
 		return nil, fmt.Errorf("read the PodDisruptionBudgets of %s, beside which policy.group_disruption_budget keeps others: %w",
-			s.Key.Namespace, ContractError(err))
+			s.Key.Namespace, observe.ContractError(err))
 	case err != nil:
 		return []*pb.Warning{{
 			Code: "BudgetsUnknown", Message: fmt.Sprintf("the PodDisruptionBudgets of %s could not be read, so nobody knows what they mean for %s: %v",
@@ -59,7 +60,7 @@ func (d *Driver) listBudgets(ctx context.Context, namespace string) (*policyv1.P
 }
 
 // checkBudget refuses a release that is to keep budgets beside one of others that would get in their way.
-func checkBudget(s *Snapshot, p *pb.ReleasePolicy, b *policyv1.PodDisruptionBudget) error {
+func checkBudget(s *observe.Snapshot, p *pb.ReleasePolicy, b *policyv1.PodDisruptionBudget) error {
 	if !p.GetGroupDisruptionBudget() {
 		return nil
 	}
@@ -71,7 +72,7 @@ func checkBudget(s *Snapshot, p *pb.ReleasePolicy, b *policyv1.PodDisruptionBudg
 	policy, _ := record.ParsePolicy(p)
 	own := disruptable(s)
 	added := own
-	added.Name, added.Template = s.CanaryName(s.Stable.Revision), CanaryTemplate(s.StableObject, policy)
+	added.Name, added.Template = s.CanaryName(s.Stable.Revision), observe.CanaryTemplate(s.StableObject, policy)
 	for _, w := range []disruption.Workload{own, added} {
 		if leaders, workers := w.Caught(b); leaders+workers > 0 {
 			return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT,
@@ -83,7 +84,7 @@ func checkBudget(s *Snapshot, p *pb.ReleasePolicy, b *policyv1.PodDisruptionBudg
 }
 
 // disruptable is the user's workload as budgets see it.
-func disruptable(s *Snapshot) disruption.Workload {
+func disruptable(s *observe.Snapshot) disruption.Workload {
 	w := disruption.Workload{
 		Namespace: s.Key.Namespace, Name: s.Key.Name, Template: s.StableObject.Spec.LeaderWorkerTemplate,
 		Groups: s.Stable.Replicas, Size: s.Stable.Size,

@@ -12,6 +12,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
@@ -92,12 +93,12 @@ func TestForeignCanBeDeleted(t *testing.T) {
 			tt.change(w)
 			w.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
 			b := newBed(t, w)
-			b.engine.workOn(t.Context(), KeyOf(w))
+			b.engine.workOn(t.Context(), observe.KeyOf(w))
 			if got := slices.Compact(b.Writes()); !slices.Equal(got, []string{"patch " + w.Name}) { // its cache stands still
 				t.Fatalf("%s: writes %q", tt.reason, got)
 			}
 			now, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets(w.Namespace).Get(t.Context(), w.Name, metav1.GetOptions{})
-			if err == nil && HasFinalizer(now) {
+			if err == nil && observe.HasFinalizer(now) {
 				t.Errorf("%s: the finalizer is still there", tt.reason)
 			}
 		})

@@ -18,6 +18,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -139,7 +140,7 @@ func TestNothingIsRemembered(t *testing.T) {
 				}
 			}
 			b.eventually("the pods are seen", func() bool { return len(b.engine.Observer.Caches.Pods.GetIndexer().List()) == len(names) })
-			if _, _, err := b.contextOf(lwstest.VLLM, true); err != nil {
+			if _, _, err := b.engine.Look(lwstest.VLLM); err != nil {
 				t.Fatal(err)
 			}
 			b.engine.errors.set(lwstest.VLLM, errors.New("something"))
@@ -174,24 +175,18 @@ func TestNothingIsRemembered(t *testing.T) {
 	}
 }
 
-// remembered counts what the driver keeps per workload.
+// remembered counts what the engine keeps per workload; what the observer keeps is its own test.
 func (b *bed) remembered() int {
-	b.engine.Observer.Caches.Groups.mu.Lock()
-	defer b.engine.Observer.Caches.Groups.mu.Unlock()
-	b.engine.Observer.mu.Lock()
-	defer b.engine.Observer.mu.Unlock()
 	b.engine.events.mu.Lock()
 	defer b.engine.events.mu.Unlock()
 	b.engine.errors.mu.Lock()
 	defer b.engine.errors.mu.Unlock()
-	b.engine.Observer.Changes.mu.Lock()
-	defer b.engine.Observer.Changes.mu.Unlock()
-	return len(b.engine.Observer.Caches.Groups.sets) + len(b.engine.Observer.digests) + len(b.engine.events.last) + len(b.engine.errors.all) + len(b.engine.Observer.Changes.waiters)
+	return len(b.engine.events.last) + len(b.engine.errors.all)
 }
 
 // The writes of one pass are bounded by how much there is to write.
 func TestWriteLimit(t *testing.T) {
-	s := &Snapshot{}
+	s := &observe.Snapshot{}
 	if got := writeLimit(s); got != maxWrites {
 		t.Errorf("%d without traffic", got)
 	}

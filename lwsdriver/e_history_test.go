@@ -14,6 +14,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
@@ -25,7 +26,7 @@ func TestHistoryForbidden(t *testing.T) {
 	b.Core.PrependReactor("create", "controllerrevisions", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(appsv1.Resource("controllerrevisions"), "x", fmt.Errorf(`User "u" cannot create resource`))
 	})
-	s := &Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: w}
+	s := &observe.Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: w}
 	s.Now, s.Stable.Revision = lwstest.Noon, "new"
 	action := plan.Remember{Entry: plan.Entry{Revision: "new", Number: 1}}
 	if _, err := b.engine.recordHistory(t.Context(), s, action); err != nil {
@@ -37,11 +38,11 @@ func TestHistoryForbidden(t *testing.T) {
 	if warnings := b.historyWarnings(s); len(warnings) != 1 || warnings[0].GetCode() != "HistoryNotWritten" {
 		t.Errorf("warnings %v", warnings)
 	}
-	b.engine.Observer.readHistory(s)
+	s = b.look()
 	if !s.HistoryUnread || s.Recheck != historyPause {
 		t.Errorf("the planner would ask again: %+v", s.Observation)
 	}
-	b.engine.Observer.deleted(lwstest.VLLM)
+	b.engine.Observer.Forget(lwstest.VLLM)
 	if left, err := b.engine.Observer.History.Paused(lwstest.VLLM, lwstest.Noon); left > 0 || err != nil {
 		t.Errorf("%s, %v are remembered of a workload that is gone", left, err)
 	}

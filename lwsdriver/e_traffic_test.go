@@ -19,6 +19,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -26,11 +27,7 @@ import (
 // The workload is gone, and its release had added none: the driver that saw it gives back what it had borrowed.
 func TestOrphansGiveBackInPlace(t *testing.T) {
 	stable := lwstest.RoutedInPlace(t, lwstest.Unchanged)
-	policy, bad := traffic.ParsePolicy(lwstest.TrafficPolicy)
-	if len(bad) > 0 {
-		t.Fatal(bad)
-	}
-	core, routes := lwstest.RoutedObjects(t, newSetupInPlace(stable, [2]string{"old", "new"}, policy, nil), 30, "vllm-1")
+	core, routes := lwstest.RoutedObjects(t, lwstest.RoutedSetupInPlace(t, stable), 30, "vllm-1")
 	b := &routedBed{bed: newBedOn(t, core, routes, stable), routes: routes}
 	b.mirrorServices()
 	b.look()
@@ -41,21 +38,21 @@ func TestOrphansGiveBackInPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What its deletion does: what is needed to give back is not forgotten before.
-	b.engine.Observer.deleted(lwstest.VLLM)
+	b.lose()
 	b.run()
 	b.engine.queue.Add(lwstest.VLLM)
 	b.mustGiveBack()
-	b.eventually("the policy is forgotten", func() bool { return b.engine.Observer.policyOf(lwstest.VLLM) == nil })
+	b.eventually("the policy is forgotten", func() bool { return !b.policyKept() })
 }
 
 // A driver that only looks gives nothing back, and keeps nothing of it.
 func TestPolicyInPlaceIsForgotten(t *testing.T) {
 	b := newBed(t, lwstest.RoutedInPlace(t, lwstest.Unchanged))
 	b.engine.locks.readOnly = true
-	if b.look(); b.engine.Observer.policyOf(lwstest.VLLM) == nil {
+	if b.look(); !b.policyKept() {
 		t.Fatal("the policy is not kept")
 	}
-	if b.engine.Observer.deleted(lwstest.VLLM); b.engine.Observer.policyOf(lwstest.VLLM) != nil {
+	if b.lose(); b.policyKept() {
 		t.Error("the policy of a workload that is gone is kept for ever")
 	}
 }
@@ -96,7 +93,7 @@ func TestDeletionDoesNotWaitForRoutes(t *testing.T) {
 	b.engine.queue.Add(lwstest.VLLM)
 	b.eventually("what it added is let go of", func() bool {
 		c, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets("default").Get(t.Context(), b.canary.Name, metav1.GetOptions{})
-		return err == nil && !HasFinalizer(c)
+		return err == nil && !observe.HasFinalizer(c)
 	})
 }
 
@@ -138,4 +135,20 @@ func (b *routedBed) mirrorServices() {
 		}
 		return false, nil, nil
 	})
+}
+
+// lose is what the deletion of default/vllm does.
+func (b *bed) lose() {
+	b.engine.Observer.Forget(lwstest.VLLM)
+	b.engine.forget(lwstest.VLLM)
+}
+
+// policyKept says whether the driver knows what default/vllm, which is gone, had borrowed.
+func (b *bed) policyKept() bool {
+	b.t.Helper()
+	s, err := b.engine.Observer.ObserveGone(lwstest.VLLM)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s.Setup != nil
 }

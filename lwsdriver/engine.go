@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 )
 
@@ -26,7 +27,7 @@ const workers = 8
 
 // Engine runs the loop of every workload: observe, plan, apply, until there is nothing to write.
 type Engine struct {
-	Observer *Observer
+	Observer *observe.Observer
 	Applier  *Applier
 
 	config  EngineConfig
@@ -68,7 +69,7 @@ func NewEngine(c EngineConfig) (*Engine, error) {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 30*time.Second)),
 	}
 	var err error
-	e.Observer, err = NewObserver(ObserverConfig{
+	e.Observer, err = observe.New(observe.Config{
 		Core: c.Core, Sets: c.Sets, Dynamic: c.Dynamic, Log: c.Log, Namespace: c.Namespace, ReadOnly: c.ReadOnly, Now: c.Now,
 		Changed: e.changed, Deleted: e.forget,
 	})

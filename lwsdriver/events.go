@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -84,7 +85,7 @@ var eventReasons = map[pb.State]string{
 // announce records an event about a decision whose state is another one than before. The first decision about a workload
 // that is not being released, after the driver started, gets none; nor does one that was made before the caches of routes
 // and autoscalers were filled.
-func (e *Engine) announce(s *Snapshot, decision plan.Decision) {
+func (e *Engine) announce(s *observe.Snapshot, decision plan.Decision) {
 	if s.Record == nil || s.Record.Release == nil || decision.Reason == traffic.ReasonNotSynced ||
 		decision.Reason == plan.ReasonAutoscalersNotSynced {
 		return
@@ -107,7 +108,7 @@ func (e *Engine) announce(s *Snapshot, decision plan.Decision) {
 	if decision.State == pb.State_STATE_FAILED {
 		kind = corev1.EventTypeWarning
 	}
-	note := Shorten(fmt.Sprintf("release %s: %s", s.Record.Release.ID, decision.Message), maxNote)
+	note := observe.Shorten(fmt.Sprintf("release %s: %s", s.Record.Release.ID, decision.Message), maxNote)
 	e.events.recorder.Eventf(reference(s.StableObject), nil, kind, reason, "Release", "%s", note)
 }
 
@@ -128,19 +129,19 @@ func (r *eventRecorder) exchange(key types.NamespacedName, now lastEvent) (befor
 }
 
 // tellAdoption records the event of a hand-over, on the object that is the workload from now on.
-func (e *Engine) tellAdoption(s *Snapshot, action plan.Action) {
+func (e *Engine) tellAdoption(s *observe.Snapshot, action plan.Action) {
 	a, ok := action.(plan.HandOver)
 	if !ok || s.AddedObjects[a.Name] == nil {
 		return
 	}
 	w, r := s.AddedObjects[a.Name], a.Record.Release
-	e.events.exchange(KeyOf(w), lastEvent{uid: w.UID, release: r.ID, revision: r.UpdateRevision, state: pb.State_STATE_PROMOTING})
+	e.events.exchange(observe.KeyOf(w), lastEvent{uid: w.UID, release: r.ID, revision: r.UpdateRevision, state: pb.State_STATE_PROMOTING})
 	e.events.recorder.Eventf(reference(w), nil, corev1.EventTypeNormal, "Adopted", "Release",
 		"release %s: %s serves in place of %s, which goes; requests may go on to name %s", r.ID, a.Name, s.Key.Name, a.Record.Workload)
 }
 
 // tellAutoscaler records an event about a change of an autoscaler, on the workload.
-func (e *Engine) tellAutoscaler(s *Snapshot, action plan.Action) {
+func (e *Engine) tellAutoscaler(s *observe.Snapshot, action plan.Action) {
 	if s.StableObject == nil {
 		return
 	}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -80,7 +81,7 @@ func checkPlan(req *pb.PlanRequest) error {
 }
 
 // forecastInput is what the forecast depends on, and warnings about what of it is not known.
-func (d *Driver) forecastInput(ctx context.Context, s *Snapshot, req *pb.PlanRequest) (simulate.Input, []*pb.Warning) {
+func (d *Driver) forecastInput(ctx context.Context, s *observe.Snapshot, req *pb.PlanRequest) (simulate.Input, []*pb.Warning) {
 	var warnings []*pb.Warning
 	policy, _ := record.ParsePolicy(req.GetPolicy())
 	in := simulate.Input{
@@ -109,7 +110,7 @@ func (d *Driver) forecastInput(ctx context.Context, s *Snapshot, req *pb.PlanReq
 }
 
 // runningTemplate is what the groups run now. Nil: it can't be told, with the reason.
-func (d *Driver) runningTemplate(ctx context.Context, s *Snapshot) (*lws.LeaderWorkerTemplate, error) {
+func (d *Driver) runningTemplate(ctx context.Context, s *observe.Snapshot) (*lws.LeaderWorkerTemplate, error) {
 	now := s.StableRevisions()
 	if len(now) != 1 {
 		return nil, fmt.Errorf("they are at %d revisions", len(now))
@@ -124,13 +125,13 @@ func (d *Driver) runningTemplate(ctx context.Context, s *Snapshot) (*lws.LeaderW
 }
 
 // obstacles are what Initialize would refuse, and what it would warn of. An error is one that says nothing about the release.
-func (d *Driver) obstacles(ctx context.Context, s *Snapshot, p *pb.ReleasePolicy) (blockers, warnings []*pb.Warning, err error) {
+func (d *Driver) obstacles(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) (blockers, warnings []*pb.Warning, err error) {
 	begin := plan.Begin{Policy: p}
 	warnings = begin.Warnings(s.Observation)
 	costs, errCosts := d.costs(ctx, s, p)
 	warnings = append(warnings, costs...)
 	for _, err := range append(begin.Obstacles(s.Observation), d.checkTraffic(ctx, s, p), errCosts) {
-		err = ContractError(err)
+		err = observe.ContractError(err)
 		switch status.Code(err) {
 		case codes.OK:
 		case codes.Unavailable, codes.Aborted, codes.Internal:

@@ -20,6 +20,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -83,7 +84,7 @@ func TestObstacles(t *testing.T) {
 		name, reason     string
 		policy           *pb.ReleasePolicy
 		quota            bool
-		change           func(*Snapshot)
+		change           func(*observe.Snapshot)
 		blocks, warnings string
 	}{
 		{name: "canary", reason: "what it costs", policy: inBatches(pb.Style_STYLE_CANARY, "25%"), warnings: "ExtraCapacity"},
@@ -92,14 +93,14 @@ func TestObstacles(t *testing.T) {
 		{name: "forced", reason: "unless forced", policy: blueGreen(true), quota: true, warnings: "ExtraCapacity QuotaExceeded"},
 		{
 			name: "in flight", reason: "another release", policy: inBatches(pb.Style_STYLE_PARTITION, "1"),
-			change: func(s *Snapshot) {
+			change: func(s *observe.Snapshot) {
 				s.Record = &record.Record{Release: &record.Release{ID: "r1", Phase: record.Progressing}}
 			},
 			blocks: "ReleaseInProgress",
 		},
 		{
 			name: "mixed", reason: "and more than one obstacle", policy: inBatches(pb.Style_STYLE_PARTITION, "1"),
-			change: func(s *Snapshot) {
+			change: func(s *observe.Snapshot) {
 				s.Stable.Groups = append(s.Stable.Groups, s.Stable.Groups[0])
 				s.Stable.Groups[1].Revision, s.Identity.UnnumberedGroup = "older", "x7f"
 			},
@@ -107,7 +108,7 @@ func TestObstacles(t *testing.T) {
 		},
 		{
 			name: "nothing", reason: "costs are said although nothing waits", policy: inBatches(pb.Style_STYLE_CANARY, "100%"),
-			change: func(s *Snapshot) { s.Stable.Revision = "old" }, warnings: "ExtraCapacity",
+			change: func(s *observe.Snapshot) { s.Stable.Revision = "old" }, warnings: "ExtraCapacity",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

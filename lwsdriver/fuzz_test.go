@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -124,14 +125,14 @@ func FuzzRequests(f *testing.F) {
 	b.engine.locks.readOnly = true
 	b.run()
 	b.eventually("the driver serves", b.Synced)
-	var states []*Snapshot
+	var states []*observe.Snapshot
 	for _, phase := range []record.Phase{
 		record.Progressing, record.Promoting, record.Promoted, record.Returning, record.RollingBack, record.Nothing,
 	} {
 		states = append(states, newBed(f, lwstest.InPhase(f, phase)).look())
 		with := newBed(f, lwstest.InPhase(f, phase)).look()
 		with.Policy, _ = record.ParsePolicy(routed)
-		setup := setupOf(with, *with.Policy.Traffic)
+		setup := with.SetupFor(with.Policy)
 		with.Setup = &setup
 		states = append(states, with)
 	}
@@ -212,7 +213,7 @@ func checkError(t *testing.T, r rpc, err error) {
 }
 
 // checkRecorded: what is written is read again as it was meant.
-func checkRecorded(t *testing.T, r rpc, s *Snapshot, action plan.Action) {
+func checkRecorded(t *testing.T, r rpc, s *observe.Snapshot, action plan.Action) {
 	t.Helper()
 	switch a := action.(type) {
 	case plan.SetStable:

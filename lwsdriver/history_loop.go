@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 )
@@ -27,7 +28,7 @@ func isHistory(action plan.Action) bool {
 
 // recordHistory is Do for what nobody must wait for: a write that is refused, as without the right to it, keeps no release
 // from going on. What may pass by itself is an error like any other.
-func (e *Engine) recordHistory(ctx context.Context, s *Snapshot, action plan.Action) (bool, error) {
+func (e *Engine) recordHistory(ctx context.Context, s *observe.Snapshot, action plan.Action) (bool, error) {
 	wrote, err := e.Do(ctx, s, action)
 	if err == nil {
 		e.Observer.History.Resume(s.Key)

@@ -13,12 +13,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // labelGroup labels the group's next pod that lacks the mark, in the order of their names, so the leader first.
-func (a *Applier) labelGroup(ctx context.Context, s *Snapshot, t plan.LabelGroup) (bool, error) {
+func (a *Applier) labelGroup(ctx context.Context, s *observe.Snapshot, t plan.LabelGroup) (bool, error) {
 	set, group := types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Name}, strconv.Itoa(t.Group)
 	pod := a.observer.Caches.Groups.UnmarkedPod(set, group, t)
 	if pod == nil {
@@ -27,12 +28,12 @@ func (a *Applier) labelGroup(ctx context.Context, s *Snapshot, t plan.LabelGroup
 	}
 	return a.labelPod(ctx, s.Key, pod, map[string]any{
 		record.RolloutIDLabel: t.Mark.ID, record.RolloutBatchLabel: strconv.Itoa(t.Mark.Batch),
-	}, func(now *Pod) bool { return now.Mark() == t.Mark })
+	}, func(now *observe.Pod) bool { return now.Mark() == t.Mark })
 }
 
 // labelPod sets labels of a pod, or removes those whose value is nil, on condition that it is the one that was seen. It
 // returns once the cache shows that, as done tells.
-func (a *Applier) labelPod(ctx context.Context, key types.NamespacedName, seen *Pod, labels map[string]any, done func(*Pod) bool) (bool, error) {
+func (a *Applier) labelPod(ctx context.Context, key types.NamespacedName, seen *observe.Pod, labels map[string]any, done func(*observe.Pod) bool) (bool, error) {
 	pod := types.NamespacedName{Namespace: seen.Namespace, Name: seen.Name}
 	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": seen.UID, "labels": labels}})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -46,7 +47,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 
 func (m *metrics) applied(a plan.Action, wrote bool, err error) {
 	if wrote || err != nil {
-		m.writes.WithLabelValues(actionName(a), result(ContractError(err))).Inc()
+		m.writes.WithLabelValues(actionName(a), result(observe.ContractError(err))).Inc()
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -82,7 +83,7 @@ func checkPreflight(req *pb.PreflightRequest) error {
 
 // preflightOf is what the caches know, for a release or, without a policy, the workload's own rolling update. What is asked of
 // the API server is left to sources.
-func preflightOf(s *Snapshot, p *pb.ReleasePolicy) *preflight.Snapshot {
+func preflightOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Snapshot {
 	out := &preflight.Snapshot{Workload: s.StableObject, Rolling: plan.NewRecord(s.Observation).Saved, Force: p.GetBlueGreen().GetForce(), Unseen: map[preflight.Source]string{}}
 	if p != nil {
 		out.Policy, _ = record.ParsePolicy(p)
@@ -103,7 +104,7 @@ func preflightOf(s *Snapshot, p *pb.ReleasePolicy) *preflight.Snapshot {
 
 // nearby is what Plan and Initialize look at for preflight: the workload, and the Services of its namespace. Quotas, budgets
 // and autoscalers they judge themselves, and nodes would be a list over the whole cluster. What can't be read is passed over.
-func (d *Driver) nearby(ctx context.Context, s *Snapshot, p *pb.ReleasePolicy) []*pb.Finding {
+func (d *Driver) nearby(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) []*pb.Finding {
 	snapshot := preflightOf(s, p)
 	for source, look := range d.sources(s, snapshot, true) {
 		if source != preflight.Services {
@@ -119,7 +120,7 @@ func (d *Driver) nearby(ctx context.Context, s *Snapshot, p *pb.ReleasePolicy) [
 }
 
 // sources are what is asked of the API server, once per question, and never watched.
-func (d *Driver) sources(s *Snapshot, into *preflight.Snapshot, skipNodes bool) map[preflight.Source]func(context.Context) error {
+func (d *Driver) sources(s *observe.Snapshot, into *preflight.Snapshot, skipNodes bool) map[preflight.Source]func(context.Context) error {
 	return map[preflight.Source]func(context.Context) error{
 		preflight.Services: func(ctx context.Context) error { return d.readServices(ctx, s, into) },
 		preflight.Budgets: func(ctx context.Context) error {
@@ -146,7 +147,7 @@ func (d *Driver) sources(s *Snapshot, into *preflight.Snapshot, skipNodes bool) 
 	}
 }
 
-func (d *Driver) readServices(ctx context.Context, s *Snapshot, into *preflight.Snapshot) error {
+func (d *Driver) readServices(ctx context.Context, s *observe.Snapshot, into *preflight.Snapshot) error {
 	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
 	defer cancel()
 	list, err := d.core.CoreV1().Services(s.Key.Namespace).List(ctx, metav1.ListOptions{})
@@ -158,7 +159,7 @@ func (d *Driver) readServices(ctx context.Context, s *Snapshot, into *preflight.
 }
 
 // readClaims gets those that the templates name. One that does not exist is no finding of its own: its pods say so.
-func (d *Driver) readClaims(ctx context.Context, s *Snapshot, into *preflight.Snapshot) error {
+func (d *Driver) readClaims(ctx context.Context, s *observe.Snapshot, into *preflight.Snapshot) error {
 	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
 	defer cancel()
 	for _, name := range preflight.ClaimNames(into) {

@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -31,7 +32,7 @@ const (
 const labelsAtOnce = 64
 
 // labelLimit is how many pods a pass over the workload may label.
-func labelLimit(s *Snapshot) int {
+func labelLimit(s *observe.Snapshot) int {
 	if s.Policy.RolloutID == "" {
 		return 0
 	}
@@ -47,7 +48,7 @@ func labelWrites(a plan.Action) int {
 }
 
 // writeLimit bounds the writes of one pass over the workload.
-func writeLimit(s *Snapshot) int {
+func writeLimit(s *observe.Snapshot) int {
 	limit := maxWrites + labelLimit(s)
 	if s.Setup != nil {
 		limit += writesPerObject * len(s.Setup.Objects())
@@ -171,12 +172,12 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (plan.
 }
 
 // Look observes a workload and plans what follows.
-func (e *Engine) Look(key types.NamespacedName) (*Snapshot, plan.Decision, error) {
+func (e *Engine) Look(key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
 	return e.decide(e.Observer.Observe(key))
 }
 
 // decide plans what follows from an observation.
-func (e *Engine) decide(s *Snapshot, err error) (*Snapshot, plan.Decision, error) {
+func (e *Engine) decide(s *observe.Snapshot, err error) (*observe.Snapshot, plan.Decision, error) {
 	if err != nil {
 		return nil, plan.Decision{}, err
 	}
@@ -192,20 +193,20 @@ func (e *Engine) decide(s *Snapshot, err error) (*Snapshot, plan.Decision, error
 
 // Decide has the planner decide. A nil intent asks what is left to do of what was requested before. The error has an
 // ErrorReason.
-func (e *Engine) Decide(s *Snapshot, i plan.Intent) (plan.Decision, error) {
+func (e *Engine) Decide(s *observe.Snapshot, i plan.Intent) (plan.Decision, error) {
 	decision, err := plan.Decide(s.Observation, i)
 	if e.config.Decided != nil {
 		e.config.Decided(s.Observation, i, decision, err)
 	}
-	return decision, ContractError(err)
+	return decision, observe.ContractError(err)
 }
 
 // Do applies one action, and records it in events and metrics. The caller holds the workload's lock.
-func (e *Engine) Do(ctx context.Context, s *Snapshot, action plan.Action) (wrote bool, err error) {
+func (e *Engine) Do(ctx context.Context, s *observe.Snapshot, action plan.Action) (wrote bool, err error) {
 	wrote, err = e.Applier.Apply(ctx, s, action)
 	e.metrics.applied(action, wrote, err)
 	if err != nil {
-		return false, ContractError(fmt.Errorf("%s: %w", action, err))
+		return false, observe.ContractError(fmt.Errorf("%s: %w", action, err))
 	}
 	if wrote {
 		e.tellAutoscaler(s, action)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -28,7 +29,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 	}
 	d.engine.Observer.Autoscalers.LookForKEDA()
 	d.awaitRead(ctx, key)
-	m, err := d.mutate(ctx, key, beginOf(req), func(ctx context.Context, s *Snapshot, decision *plan.Decision) error {
+	m, err := d.mutate(ctx, key, beginOf(req), func(ctx context.Context, s *observe.Snapshot, decision *plan.Decision) error {
 		if err := d.checkTraffic(ctx, s, req.GetPolicy()); err != nil {
 			return err
 		}
@@ -94,13 +95,13 @@ func checkID(id string) []drivererr.FieldViolation {
 }
 
 // checkTraffic refuses a release whose requests could not be routed.
-func (d *Driver) checkTraffic(ctx context.Context, s *Snapshot, p *pb.ReleasePolicy) error {
+func (d *Driver) checkTraffic(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) error {
 	policy, _ := record.ParsePolicy(p)
 	if policy.Traffic == nil {
 		return nil
 	}
 	if err := d.engine.Observer.Router.Check(ctx, s.SetupFor(policy)); err != nil {
-		return ContractError(err)
+		return observe.ContractError(err)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -19,7 +20,7 @@ import (
 
 // restartGroup deletes a leader pod, on condition that it is as it was seen: a request that arrives late must not take down
 // a group that serves by then. Its workers go with it.
-func (a *Applier) restartGroup(ctx context.Context, s *Snapshot, t plan.RestartGroup) (bool, error) {
+func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.RestartGroup) (bool, error) {
 	key := types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Leader}
 	pod := a.observer.Caches.Pod(key)
 	if pod == nil {
@@ -46,7 +47,7 @@ func (a *Applier) restartGroup(ctx context.Context, s *Snapshot, t plan.RestartG
 }
 
 // saveTemplate reads the stable revision's template into the record.
-func (a *Applier) saveTemplate(ctx context.Context, s *Snapshot, rec *record.Record) error {
+func (a *Applier) saveTemplate(ctx context.Context, s *observe.Snapshot, rec *record.Record) error {
 	hash := rec.Release.StableRevision
 	if _, ok := a.observer.Caches.RevisionNamed(s.StableObject, hash); !ok {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
@@ -44,7 +45,7 @@ func (d *Driver) ListRevisions(ctx context.Context, req *pb.ListRevisionsRequest
 	}
 	if req.GetIncludeTemplates() {
 		if err := d.fillTemplates(ctx, s, all); err != nil {
-			return nil, ContractError(err)
+			return nil, observe.ContractError(err)
 		}
 	}
 	return &pb.ListRevisionsResponse{Revisions: all, Warnings: d.historyWarnings(s)}, nil
@@ -63,7 +64,7 @@ func (d *Driver) awaitHistory(ctx context.Context, key types.NamespacedName) err
 
 // revisions is the history of a workload, the oldest first. A template that waits for a release is the last, without a
 // number.
-func (d *Driver) revisions(c *pb.BatchContext, s *Snapshot) []*pb.Revision {
+func (d *Driver) revisions(c *pb.BatchContext, s *observe.Snapshot) []*pb.Revision {
 	views := d.engine.Observer.History.Of(s.Key, s.StableObject.UID)
 	all := make([]*pb.Revision, 0, len(views)+1)
 	current := s.Stable.Revision
@@ -76,7 +77,7 @@ func (d *Driver) revisions(c *pb.BatchContext, s *Snapshot) []*pb.Revision {
 		}
 		all = append(all, r)
 	}
-	known := slices.ContainsFunc(views, func(v *HistoryRevision) bool { return v.Entry.Revision == current })
+	known := slices.ContainsFunc(views, func(v *observe.HistoryRevision) bool { return v.Entry.Revision == current })
 	if current != "" && !known {
 		all = append(all, &pb.Revision{
 			Name: current, Images: history.Images(record.TemplateOf(s.StableObject)), Current: true, ChangedBy: s.Stable.ChangedBy,
@@ -102,7 +103,7 @@ func revisionOf(e plan.Entry) *pb.Revision {
 }
 
 // fillTemplates asks for all templates of the history at once: the caches don't keep them.
-func (d *Driver) fillTemplates(ctx context.Context, s *Snapshot, all []*pb.Revision) error {
+func (d *Driver) fillTemplates(ctx context.Context, s *observe.Snapshot, all []*pb.Revision) error {
 	list, err := d.core.AppsV1().ControllerRevisions(s.Key.Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: record.RoleLabel + "=" + record.RoleSnapshot + "," + record.StableLabel + "=" + s.Key.Name,
 	})
@@ -134,7 +135,7 @@ func (d *Driver) fillTemplates(ctx context.Context, s *Snapshot, all []*pb.Revis
 }
 
 // historyWarnings say why the history may not be what its user expects.
-func (d *Driver) historyWarnings(s *Snapshot) []*pb.Warning {
+func (d *Driver) historyWarnings(s *observe.Snapshot) []*pb.Warning {
 	var all []*pb.Warning
 	if _, err := record.HistoryLimit(s.StableObject.Annotations); err != nil {
 		all = append(all, &pb.Warning{Code: "HistoryLimitInvalid", Message: fmt.Sprintf("LeaderWorkerSet %s: %v", s.Key, err)})

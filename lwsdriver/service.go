@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -41,7 +42,7 @@ const (
 func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.GetDriverInfoResponse, error) {
 	info := &pb.GetDriverInfoResponse{
 		Name: Name, Version: d.options.version,
-		Kinds: []*pb.WorkloadKind{{Group: lws.GroupVersion.Group, Version: lws.GroupVersion.Version, Kind: Kind}},
+		Kinds: []*pb.WorkloadKind{{Group: lws.GroupVersion.Group, Version: lws.GroupVersion.Version, Kind: observe.Kind}},
 		Capabilities: []pb.Capability{
 			pb.Capability_CAPABILITY_ADOPT,
 			pb.Capability_CAPABILITY_RELEASE,
@@ -81,9 +82,9 @@ func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 	if ref.GetName() == "" {
 		bad = append(bad, drivererr.FieldViolation{Field: "workload.name", Description: "is required"})
 	}
-	if k := ref.GetKind(); k != "" && k != Kind {
+	if k := ref.GetKind(); k != "" && k != observe.Kind {
 		bad = append(bad, drivererr.FieldViolation{
-			Field: "workload.kind", Description: fmt.Sprintf("is %q; this driver releases %s only", k, Kind),
+			Field: "workload.kind", Description: fmt.Sprintf("is %q; this driver releases %s only", k, observe.Kind),
 		})
 	}
 	key := types.NamespacedName{Namespace: ref.GetNamespace(), Name: ref.GetName()}
@@ -101,13 +102,13 @@ func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 }
 
 // admission refuses, for a reason that takes I/O to find, a write that was decided on. It may add warnings to the decision.
-type admission func(context.Context, *Snapshot, *plan.Decision) error
+type admission func(context.Context, *observe.Snapshot, *plan.Decision) error
 
 // mutation is what an intent came to.
 type mutation struct {
 	action pb.Action
 	// seen is the look that the decision was made from.
-	seen     *Snapshot
+	seen     *observe.Snapshot
 	decision plan.Decision
 }
 
@@ -116,7 +117,7 @@ type mutation struct {
 func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, i plan.Intent, admissions ...admission) (mutation, error) {
 	key, unlock, err := d.lockNamed(ctx, key)
 	if err != nil {
-		return mutation{}, ContractError(err)
+		return mutation{}, observe.ContractError(err)
 	}
 	defer unlock()
 	m, err := d.retryRaces(ctx, key, i, admissions)
@@ -159,7 +160,7 @@ func (d *Driver) retryRaces(ctx context.Context, key types.NamespacedName, i pla
 		case <-changed:
 		case <-time.After(raceTimeout):
 		case <-ctx.Done():
-			return m, ContractError(context.Cause(ctx))
+			return m, observe.ContractError(context.Cause(ctx))
 		}
 	}
 }
@@ -176,7 +177,7 @@ func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.
 	}
 	for _, admit := range admissions {
 		if err := admit(ctx, s, &m.decision); err != nil {
-			return m, ContractError(err)
+			return m, observe.ContractError(err)
 		}
 	}
 	wrote, err := d.engine.Do(ctx, s, m.decision.Action)
@@ -188,7 +189,7 @@ func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.
 
 // observeNew is observe for a workload that may have been created a moment ago: people create one and release it at
 // once. So a request is made before it is said not to exist, and only then.
-func (d *Driver) observeNew(ctx context.Context, key types.NamespacedName) (*Snapshot, error) {
+func (d *Driver) observeNew(ctx context.Context, key types.NamespacedName) (*observe.Snapshot, error) {
 	s, err := d.engine.Observer.Observe(key)
 	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
 		return s, err
@@ -198,10 +199,10 @@ func (d *Driver) observeNew(ctx context.Context, key types.NamespacedName) (*Sna
 		return nil, err
 	}
 	if errLive != nil {
-		return nil, ContractError(fmt.Errorf("get LeaderWorkerSet %s: %w", key, errLive))
+		return nil, observe.ContractError(fmt.Errorf("get LeaderWorkerSet %s: %w", key, errLive))
 	}
 	if err := d.engine.Applier.CatchUp(ctx, key, live); err != nil {
-		return nil, ContractError(err)
+		return nil, observe.ContractError(err)
 	}
 	return d.engine.Observer.Observe(key)
 }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
@@ -20,7 +21,7 @@ import (
 )
 
 // remember writes an entry of the history.
-func (a *Applier) remember(ctx context.Context, s *Snapshot, t plan.Remember) (bool, error) {
+func (a *Applier) remember(ctx context.Context, s *observe.Snapshot, t plan.Remember) (bool, error) {
 	client := a.core.AppsV1().ControllerRevisions(s.Key.Namespace)
 	if have := a.observer.History.Find(s.StableObject, t.Entry.Revision); have != nil {
 		patch, err := history.Patch(t.Entry, have)
@@ -56,15 +57,15 @@ func (a *Applier) remember(ctx context.Context, s *Snapshot, t plan.Remember) (b
 }
 
 // sawSnapshot waits until the cache has what was written, or something newer.
-func (a *Applier) sawSnapshot(ctx context.Context, s *Snapshot, wrote *appsv1.ControllerRevision) error {
+func (a *Applier) sawSnapshot(ctx context.Context, s *observe.Snapshot, wrote *appsv1.ControllerRevision) error {
 	return a.until(ctx, func() bool {
-		now := a.observer.History.Get(KeyOf(wrote))
+		now := a.observer.History.Get(observe.KeyOf(wrote))
 		return now != nil && !older(now, wrote)
 	}, s.Key)
 }
 
 // forget deletes an entry, on condition that it is the one that was seen.
-func (a *Applier) forget(ctx context.Context, s *Snapshot, t plan.Forget) (bool, error) {
+func (a *Applier) forget(ctx context.Context, s *observe.Snapshot, t plan.Forget) (bool, error) {
 	have := a.observer.History.Find(s.StableObject, t.Revision)
 	if have == nil {
 		return false, nil
@@ -81,7 +82,7 @@ func (a *Applier) forget(ctx context.Context, s *Snapshot, t plan.Forget) (bool,
 }
 
 // Template returns the template of a revision: from the spec, or else from LWS's ControllerRevision.
-func (a *Applier) Template(ctx context.Context, s *Snapshot, revision string) (record.Template, error) {
+func (a *Applier) Template(ctx context.Context, s *observe.Snapshot, revision string) (record.Template, error) {
 	if revision == s.Stable.Revision {
 		return record.TemplateOf(s.StableObject), nil
 	}
@@ -99,12 +100,12 @@ func (a *Applier) Template(ctx context.Context, s *Snapshot, revision string) (r
 
 // bringBack puts an older template into the spec. A workload that is not held would roll at once, so the same request holds
 // it.
-func (a *Applier) bringBack(ctx context.Context, s *Snapshot, t plan.BringBack) (bool, error) {
+func (a *Applier) bringBack(ctx context.Context, s *observe.Snapshot, t plan.BringBack) (bool, error) {
 	old, err := a.oldTemplate(ctx, s, t.Revision)
 	if err != nil {
 		return false, err
 	}
-	if SameTemplate(old, record.TemplateOf(s.StableObject)) {
+	if observe.SameTemplate(old, record.TemplateOf(s.StableObject)) {
 		return false, nil // it is there, and LWS is about to record it
 	}
 	p := newPatch(s.StableObject, record.RecordAnnotation)
@@ -127,7 +128,7 @@ func (a *Applier) bringBack(ctx context.Context, s *Snapshot, t plan.BringBack) 
 }
 
 // oldTemplate is the template of a revision from the history, or from LWS as long as that has it.
-func (a *Applier) oldTemplate(ctx context.Context, s *Snapshot, revision string) (record.Template, error) {
+func (a *Applier) oldTemplate(ctx context.Context, s *observe.Snapshot, revision string) (record.Template, error) {
 	v := a.observer.History.Find(s.StableObject, revision)
 	if v == nil {
 		return a.Template(ctx, s, revision)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -83,7 +84,7 @@ func (e *Engine) diagnose(ctx context.Context) {
 func inquire(ctx context.Context, ask func(context.Context) error, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return ContractError(ask(ctx))
+	return observe.ContractError(ask(ctx))
 }
 
 // probeAll returns why the caches can't be filled or kept up; nil if nothing is in the way.

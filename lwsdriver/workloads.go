@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -58,7 +59,7 @@ func (d *Driver) heldWorkloads() []types.NamespacedName {
 	var keys []types.NamespacedName
 	for _, obj := range d.engine.Observer.Caches.Workloads.GetIndexer().List() {
 		if w, ok := obj.(*lws.LeaderWorkerSet); ok && underHold(w) {
-			keys = append(keys, KeyOf(w))
+			keys = append(keys, observe.KeyOf(w))
 		}
 	}
 	slices.SortFunc(keys, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
@@ -71,7 +72,7 @@ func underHold(w *lws.LeaderWorkerSet) bool {
 		return false
 	}
 	_, recorded := w.Annotations[record.RecordAnnotation]
-	_, added := AddedTo(w)
+	_, added := observe.AddedTo(w)
 	return recorded && !added
 }
 
@@ -113,7 +114,7 @@ func (w *workloadsWatch) look(key types.NamespacedName) *pb.WatchWorkloadsRespon
 	}
 	c, _, err := w.driver.contextOf(key, w.request.GetIncludeGroups())
 	if err != nil {
-		c = &pb.BatchContext{Workload: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name, Kind: Kind}}
+		c = &pb.BatchContext{Workload: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name, Kind: observe.Kind}}
 		fail(c, err)
 	}
 	if proto.Equal(c, last) {

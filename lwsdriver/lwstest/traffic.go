@@ -166,3 +166,15 @@ func RoutedRelease(t testing.TB, stable *lws.LeaderWorkerSet, weight int) (core 
 	}
 	return core, routes, canary
 }
+
+// RoutedSetupInPlace returns the traffic of a release by TrafficPolicy that replaces the workload's groups.
+func RoutedSetupInPlace(t testing.TB, stable *lws.LeaderWorkerSet) traffic.Setup {
+	t.Helper()
+	policy, bad := traffic.ParsePolicy(TrafficPolicy)
+	if len(bad) > 0 {
+		t.Fatal(bad)
+	}
+	setup := traffic.NewSetupInPlace(stable, "old", "new", policy, nil)
+	setup.CanaryPin[record.ServingLabel] = record.Serving
+	return setup
+}

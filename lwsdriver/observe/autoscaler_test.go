@@ -1,0 +1,181 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func ofKEDA(h *autoscalingv2.HorizontalPodAutoscaler) {
+	h.OwnerReferences = []metav1.OwnerReference{{APIVersion: "keda.sh/v1alpha1", Kind: "ScaledObject", Name: "keda", Controller: ptr.To(true)}}
+}
+
+func scaledObjectOf(target string, annotations map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
+		"metadata": map[string]any{"namespace": lwstest.VLLM.Namespace, "name": "keda", "uid": "keda", "resourceVersion": "1", "annotations": annotations},
+		"spec":     map[string]any{"scaleTargetRef": map[string]any{"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": target}},
+	}}
+}
+
+// kedaServed is discovery and a client of a cluster with KEDA.
+func kedaServed(core *fake.Clientset, objects ...runtime.Object) *dynamicfake.FakeDynamicClient {
+	core.Resources = []*metav1.APIResourceList{{GroupVersion: "keda.sh/v1alpha1", APIResources: []metav1.APIResource{{Name: "scaledobjects"}}}}
+	return dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{autoscaler.ScaledObjects: "ScaledObjectList"}, objects...)
+}
+
+// What is found, in a cluster with KEDA.
+func TestAutoscalersOf(t *testing.T) {
+	paused := map[string]any{"autoscaling.keda.sh/paused": "true", autoscaler.NoteAnnotation: `{"workload":"vllm"}`}
+	for _, test := range []struct {
+		name, reason string
+		hpa          *autoscalingv2.HorizontalPodAutoscaler
+		scaledObject *unstructured.Unstructured
+		want         []plan.Autoscaler
+		unscanned    bool
+	}{
+		{name: "own", hpa: lwstest.HPA("vllm"), want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Targets: true, Scales: true}}},
+		{name: "other", hpa: lwstest.HPA("another")},
+		{name: "held", hpa: lwstest.HPA("vllm", lwstest.HeldFor("vllm")), want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Targets: true, Held: true}}},
+		{
+			name: "pointed-elsewhere", reason: "the note finds it", hpa: lwstest.HPA("another", lwstest.HeldFor("vllm")),
+			want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Held: true}},
+		},
+		{
+			name: "keda", hpa: lwstest.HPA("vllm", ofKEDA), scaledObject: scaledObjectOf("vllm", nil), reason: "KEDA's own is the ScaledObject's",
+			want: []plan.Autoscaler{{Kind: autoscaler.KindScaledObject, Name: "keda", Targets: true, Scales: true}},
+		},
+		{
+			name: "keda-lingers", hpa: lwstest.HPA("vllm", ofKEDA), scaledObject: scaledObjectOf("vllm", paused), reason: "KEDA has not deleted its own yet",
+			want: []plan.Autoscaler{{
+				Kind: autoscaler.KindScaledObject, Name: "keda", Targets: true, Held: true, Lingers: "HorizontalPodAutoscaler scale, which KEDA made for it,",
+			}},
+		},
+		{
+			name: "keda-paused", scaledObject: scaledObjectOf("vllm", paused),
+			want: []plan.Autoscaler{{Kind: autoscaler.KindScaledObject, Name: "keda", Targets: true, Held: true}},
+		},
+		{name: "keda-unseen", hpa: lwstest.HPA("vllm", ofKEDA), unscanned: true, reason: "its ScaledObject must be somewhere"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			core := fake.NewClientset()
+			var scaled []runtime.Object
+			if test.hpa != nil {
+				if err := core.Tracker().Add(test.hpa); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if test.scaledObject != nil {
+				scaled = append(scaled, test.scaledObject)
+			}
+			keda := kedaServed(core, scaled...)
+			b := newBedOn(t, core, keda)
+			b.run()
+			b.eventually("the caches are filled", func() bool {
+				return b.Autoscalers.hpas.informer.HasSynced() && b.Autoscalers.scaled.informer.HasSynced()
+			})
+			got, err := b.Autoscalers.of(lwstest.VLLM)
+			if (err != nil) != test.unscanned {
+				t.Errorf("unscanned: %v", err)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", test.reason, diff)
+			}
+		})
+	}
+}
+
+// Without KEDA nothing is missing; without the right to read what every cluster has, that is said, and only to releases that
+// need it.
+func TestAutoscalersUnread(t *testing.T) {
+	core := fake.NewClientset()
+	core.PrependReactor("list", "horizontalpodautoscalers", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Group: "autoscaling", Resource: "horizontalpodautoscalers"}, "",
+			errors.New(`User "lockstep" cannot list resource "horizontalpodautoscalers"`))
+	})
+	b := newBedOn(t, core, lwstest.NoRoutes(), lwstest.Unrecorded())
+	b.run()
+	b.eventually("it is known why", func() bool {
+		return drivererr.Reason(b.Autoscalers.hpas.why()) == pb.ErrorReason_ERROR_REASON_FORBIDDEN
+	})
+	s := b.look()
+	lwstest.Says(t, s.Unscanned, "cannot list resource", "horizontalpodautoscalers")
+	for style, want := range map[pb.Style]bool{
+		pb.Style_STYLE_BLUE_GREEN: true, pb.Style_STYLE_CANARY: false, pb.Style_STYLE_PARTITION: false,
+	} {
+		refused := slices.ContainsFunc(plan.Begin{Policy: &pb.ReleasePolicy{Style: style}}.Obstacles(s.Observation), func(err error) bool {
+			return drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_FORBIDDEN
+		})
+		if refused != want {
+			t.Errorf("%v: refused is %t", style, refused)
+		}
+	}
+}
+
+// The informer's transform keeps what a hold needs, and no more.
+func TestViewScaler(t *testing.T) {
+	h := lwstest.HPA("vllm", lwstest.HeldFor("vllm"), ofKEDA)
+	h.Annotations["example.com/other"] = "x"
+	h.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
+	h.Spec.Metrics, h.Status.CurrentReplicas = []autoscalingv2.MetricSpec{{}}, 3
+	want := lwstest.HPA("vllm", lwstest.HeldFor("vllm"), ofKEDA)
+	if _, err := stripScaler(h); err != nil || cmp.Diff(want, h) != "" {
+		t.Errorf("%v, %s", err, cmp.Diff(want, h))
+	}
+	o := scaledObjectOf("vllm", map[string]any{"autoscaling.keda.sh/paused": "true", "example.com/other": "x"})
+	o.Object["status"] = map[string]any{"conditions": []any{}}
+	if err := unstructured.SetNestedSlice(o.Object, []any{map[string]any{}}, "spec", "triggers"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stripScaler(o); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(scaledObjectOf("vllm", map[string]any{"autoscaling.keda.sh/paused": "true"}), o); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// KEDA may be installed while the driver runs: a release that begins then knows of it.
+func TestKEDAInstalledLater(t *testing.T) {
+	core := fake.NewClientset()
+	client := kedaServed(core, scaledObjectOf("vllm", nil))
+	installed := core.Resources
+	core.Resources = nil
+	b := newBedOn(t, core, client)
+	b.run()
+	known := func() bool {
+		return b.Autoscalers.scaled.why() == nil && b.Autoscalers.hpas.why() == nil
+	}
+	b.eventually("it is known that there is none", known)
+	if found, err := b.Autoscalers.of(lwstest.VLLM); err != nil || len(found) > 0 {
+		t.Fatalf("without KEDA: %v, %v", found, err)
+	}
+	core.Resources = installed
+	b.Autoscalers.scaled.look()
+	b.eventually("its objects are known", func() bool {
+		found, err := b.Autoscalers.of(lwstest.VLLM)
+		return err == nil && len(found) == 1
+	})
+}

@@ -1,0 +1,67 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"regexp"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// ErrBehind: a write succeeded but its event has not come; the watch is slow or broken.
+var ErrBehind = errors.New("the API server's watch is behind its writes")
+
+// ErrChanged: what a patch is based on changed in the meantime.
+var ErrChanged = errors.New("somebody else changed the object at the same time")
+
+// lacksPermission is how the API server words that the driver may not do something. It answers 403 for what webhooks,
+// admission policies and quotas refuse as well; no permission would change that.
+var lacksPermission = regexp.MustCompile(`forbidden: User ".*" cannot `)
+
+// ContractError turns whatever stopped a call into an error of the contract. What has a reason already keeps it.
+func ContractError(err error) error {
+	if err == nil || drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
+		return err
+	}
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the call ended before the API server answered: %v", err)
+	default:
+		return drivererr.New(reasonOf(err), "%v", err)
+	}
+}
+
+// reasonOf is the one place where errors of Kubernetes get their reason.
+func reasonOf(err error) pb.ErrorReason {
+	var network net.Error
+	switch {
+	case errors.Is(err, ErrBehind):
+		return pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE
+	case errors.Is(err, ErrChanged):
+		return pb.ErrorReason_ERROR_REASON_CONFLICT
+	case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err) && lacksPermission.MatchString(err.Error()):
+		return pb.ErrorReason_ERROR_REASON_FORBIDDEN
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return pb.ErrorReason_ERROR_REASON_CONFLICT
+	case apierrors.IsAlreadyExists(err):
+		return pb.ErrorReason_ERROR_REASON_NAME_TAKEN
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
+		return pb.ErrorReason_ERROR_REASON_REJECTED
+	case apierrors.IsTooManyRequests(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err),
+		apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err), apierrors.IsUnexpectedServerError(err),
+		utilnet.IsConnectionRefused(err), utilnet.IsConnectionReset(err),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+		errors.As(err, &network):
+		return pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE
+	}
+	return pb.ErrorReason_ERROR_REASON_INTERNAL
+}

@@ -1,0 +1,81 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func TestContractError(t *testing.T) {
+	gr := schema.GroupResource{Group: "leaderworkerset.x-k8s.io", Resource: "leaderworkersets"}
+	for _, tt := range []struct {
+		name string
+		err  error
+		want pb.ErrorReason
+	}{
+		{"conflict", apierrors.NewConflict(gr, "vllm", errors.New("changed")), pb.ErrorReason_ERROR_REASON_CONFLICT},
+		{"gone meanwhile", apierrors.NewNotFound(gr, "vllm"), pb.ErrorReason_ERROR_REASON_CONFLICT},
+		{"may not", apierrors.NewForbidden(gr, "vllm", errors.New(
+			`User "system:serviceaccount:a:b" cannot patch resource "leaderworkersets" in API group "leaderworkerset.x-k8s.io" in the namespace "x"`)),
+			pb.ErrorReason_ERROR_REASON_FORBIDDEN},
+		{"may not read a path", apierrors.NewForbidden(schema.GroupResource{}, "", errors.New(`User "x" cannot get path "/"`)),
+			pb.ErrorReason_ERROR_REASON_FORBIDDEN},
+		{"nobody", apierrors.NewUnauthorized("who are you"), pb.ErrorReason_ERROR_REASON_FORBIDDEN},
+		{"webhook forbids", answer403(`admission webhook "v.example.com" denied the request: you cannot do that`),
+			pb.ErrorReason_ERROR_REASON_REJECTED},
+		{"policy forbids", apierrors.NewForbidden(gr, "vllm", errors.New("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: a user cannot")),
+			pb.ErrorReason_ERROR_REASON_REJECTED},
+		{"quota", apierrors.NewForbidden(gr, "vllm", errors.New("exceeded quota: q, requested: count/leaderworkersets=1")),
+			pb.ErrorReason_ERROR_REASON_REJECTED},
+		{"webhook refuses", apierrors.NewBadRequest("admission webhook denied"), pb.ErrorReason_ERROR_REASON_REJECTED},
+		{"throttled", apierrors.NewTooManyRequests("slow down", 1), pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
+		{"etcd has no leader", apierrors.NewInternalError(errors.New("no leader")), pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
+		{"nobody listens", &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
+		{"connection cut", io.ErrUnexpectedEOF, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
+		{"caches behind", ErrBehind, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
+		{"caller's deadline", context.DeadlineExceeded, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
+		{"name taken", apierrors.NewAlreadyExists(gr, "vllm"), pb.ErrorReason_ERROR_REASON_NAME_TAKEN},
+		{"anything else", errors.New("?"), pb.ErrorReason_ERROR_REASON_INTERNAL},
+		{
+			"has a reason", drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER, "x"),
+			pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := drivererr.Reason(ContractError(fmt.Errorf("patch vllm: %w", tt.err))); got != tt.want {
+				t.Errorf("reason %s, want %s", got, tt.want)
+			}
+		})
+	}
+	if ContractError(nil) != nil {
+		t.Error("no error became one")
+	}
+}
+
+// answer403 is what the API server makes of a webhook's 403.
+func answer403(message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: message,
+	}}
+}
+
+// What the API server objects to is told in its own words.
+func TestRefusalKeepsItsWords(t *testing.T) {
+	lwstest.Says(t, ContractError(fmt.Errorf("patch vllm: %w", answer403("exceeded quota: gpus"))), "patch vllm", "exceeded quota: gpus")
+}

@@ -1,0 +1,48 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// FuzzTrafficAnnotation: the annotation on a canary is read as it was written, or reported.
+func FuzzTrafficAnnotation(f *testing.F) {
+	f.Fuzz(func(t *testing.T, value string) {
+		w := &lws.LeaderWorkerSet{}
+		w.Annotations = map[string]string{record.TrafficAnnotation: value}
+		policy, drain, err := trafficPolicyOn(w)
+		if err != nil {
+			if policy != nil || drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
+				t.Errorf("a policy %v beside %v", policy, err)
+			}
+			return
+		}
+		if policy == nil {
+			if value != "" {
+				t.Errorf("%q is no policy, and nobody is told", value)
+			}
+			return
+		}
+		message := &pb.TrafficPolicy{}
+		if err := protojson.Unmarshal([]byte(value), message); err != nil {
+			t.Fatal(err)
+		}
+		w.Annotations[record.TrafficAnnotation], err = record.EncodeTraffic(message)
+		if err != nil {
+			t.Fatalf("what was read can't be written: %v", err)
+		}
+		again, drainAgain, err := trafficPolicyOn(w)
+		if err != nil || again == nil || again.StableService != policy.StableService || len(again.Routes) != len(policy.Routes) || drainAgain != drain {
+			t.Errorf("%q reads as %v, and what is written then as %v, %v", value, policy, again, err)
+		}
+	})
+}

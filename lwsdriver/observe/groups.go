@@ -1,0 +1,364 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+)
+
+// Groups keeps each workload's groups as they follow from its pods. A pod event marks its group; only marked groups
+// are computed again, when somebody looks. So a look costs by what changed, and little at a thousand groups.
+type Groups struct {
+	pods cache.Indexer // by podGroupIndex
+
+	mu   sync.Mutex
+	sets map[types.NamespacedName]*groupSet
+}
+
+// groupSet is the groups of one workload.
+type groupSet struct {
+	entries map[string]*groupEntry // by group-index label
+
+	// last is what was answered last, for so many replicas of such a size. Nil: something may have changed since.
+	last           []plan.Group
+	replicas, size int
+
+	// unnumbered is the group-index label of a group that LWS does not number, as of the last look. Empty: there is none.
+	unnumbered string
+}
+
+// groupEntry outlives its pods, so that a group that is recreated again and again does not look new each time.
+type groupEntry struct {
+	dirty  bool
+	exists bool // it has pods
+	group  plan.Group
+	size   int // as LWS noted on its pods; 0: not noted
+	// broken is since when the first of its pods that are not ready has not been so, as they tell it. Zero: they don't.
+	broken time.Time
+
+	memory groupMemory
+}
+
+// podGroupIndex finds the pods of one group.
+const podGroupIndex = "group"
+
+func podGroupKey(set types.NamespacedName, group string) string {
+	return set.Namespace + "/" + set.Name + "/" + group
+}
+
+func indexPodByGroup(obj any) ([]string, error) {
+	v, ok := obj.(*Pod)
+	if !ok || !v.inGroup() {
+		return nil, nil
+	}
+	return []string{podGroupKey(v.Workload(), v.Group)}, nil
+}
+
+// inGroup reports whether the pod is part of a group. One that somebody gave LWS's name label, for whatever purpose of
+// theirs, is not.
+func (v *Pod) inGroup() bool { return v.Group != "" }
+
+// Workload returns the key of the LeaderWorkerSet that the pod belongs to.
+func (v *Pod) Workload() types.NamespacedName {
+	return types.NamespacedName{Namespace: v.Namespace, Name: v.set}
+}
+
+// Invalidate notes that a pod of the group changed, so that it is computed again.
+func (g *Groups) Invalidate(set types.NamespacedName, group string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.sets == nil {
+		g.sets = map[types.NamespacedName]*groupSet{}
+	}
+	s := g.sets[set]
+	if s == nil {
+		s = &groupSet{entries: map[string]*groupEntry{}}
+		g.sets[set] = s
+	}
+	e := s.entries[group]
+	if e == nil {
+		e = &groupEntry{}
+		s.entries[group] = e
+	}
+	e.dirty, s.last = true, nil
+}
+
+// CountRestart notes that the driver has restarted a group to get it off this revision.
+func (g *Groups) CountRestart(set types.NamespacedName, group, revision string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s := g.sets[set]; s != nil && s.entries[group] != nil {
+		s.entries[group].memory.restarted(revision)
+		s.last = nil
+	}
+}
+
+// forget drops what is remembered of a workload that is gone. Groups whose pods are still there stay until those go.
+func (g *Groups) forget(set types.NamespacedName) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.sets[set]
+	if s == nil {
+		return
+	}
+	s.last = nil
+	for label, e := range s.entries {
+		e.memory = groupMemory{}
+		if e.dirty {
+			g.recompute(set, label, e)
+		}
+		if !e.exists {
+			delete(s.entries, label)
+		}
+	}
+	if len(s.entries) == 0 {
+		delete(g.sets, set)
+	}
+}
+
+// of returns a workload's groups by index: those that exist, and a placeholder for each of the wanted ones that does
+// not. A group that has been ready for minReady by now is remembered as having been ready once. The answer is shared
+// and must not be modified.
+func (g *Groups) of(set types.NamespacedName, replicas, size int, now time.Time, minReady time.Duration) []plan.Group {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.sets[set]
+	if s == nil {
+		return fill(set.Name, nil, replicas, size)
+	}
+	if s.last != nil && s.replicas == replicas && s.size == size {
+		return s.last
+	}
+	all := make([]plan.Group, 0, max(replicas, len(s.entries)))
+	final := true
+	s.unnumbered = ""
+	for label, e := range s.entries {
+		if e.dirty {
+			g.recompute(set, label, e)
+		}
+		index := groupIndex(label)
+		if index >= replicas || (index < 0 && !e.exists) {
+			// A scale-down or the end of a surge takes it, or it has no number to come back under: what comes later is new.
+			e.memory = groupMemory{}
+		}
+		switch {
+		case e.exists:
+			out := e.whole(size)
+			if index < replicas {
+				final = e.memory.update(&out, e.broken, now, minReady) && final
+			}
+			if index < 0 {
+				s.unnumbered = label
+			}
+			all = append(all, out)
+		case index >= 0 && index < replicas:
+			out := missing(set.Name, index, size)
+			e.memory.update(&out, e.broken, now, minReady)
+			all = append(all, out)
+		default:
+			delete(s.entries, label)
+		}
+	}
+	all = fill(set.Name, all, replicas, size)
+	if final {
+		s.last, s.replicas, s.size = all, replicas, size
+	}
+	return all
+}
+
+// unnumbered is the group-index label of a group of the workload that LWS does not number, as of the last look. Empty:
+// there is none.
+func (g *Groups) unnumbered(set types.NamespacedName) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s := g.sets[set]; s != nil {
+		return s.unnumbered
+	}
+	return ""
+}
+
+// whole is the group as it is, for a workload whose spec asks for groups of size.
+func (e *groupEntry) whole(size int) plan.Group {
+	out := e.group
+	if out.Pods = e.size; out.Pods == 0 {
+		out.Pods = size
+	}
+	settle(&out)
+	return out
+}
+
+// fill orders groups by index and adds a placeholder for each missing one. Groups that LWS does not index by number
+// (groupIdentity Hash) are numbered in the order of their leaders' names.
+func fill(set string, all []plan.Group, replicas, size int) []plan.Group {
+	slices.SortFunc(all, func(a, b plan.Group) int {
+		return cmp.Or(cmp.Compare(a.Index, b.Index), strings.Compare(a.Leader, b.Leader))
+	})
+	if len(all) > 0 && all[0].Index < 0 {
+		for i := range all {
+			all[i].Index = i
+		}
+	}
+	full := make([]plan.Group, 0, max(replicas, len(all)))
+	for _, g := range all {
+		for i := len(full); i < min(g.Index, replicas); i++ {
+			full = append(full, missing(set, i, size))
+		}
+		full = append(full, g)
+	}
+	for i := len(full); i < replicas; i++ {
+		full = append(full, missing(set, i, size))
+	}
+	return full
+}
+
+// missing stands for a group of which there is no pod.
+func missing(set string, index, size int) plan.Group {
+	leader := fmt.Sprintf("%s-%d", set, index)
+	return plan.Group{
+		Index: index, Leader: leader, Pods: size, Pod: leader,
+		Reason: "PodMissing", Message: "has not been created yet",
+	}
+}
+
+// recompute derives a group from its pods.
+func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry) {
+	e.dirty = false
+	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(set, label))
+	if err != nil || len(objs) == 0 {
+		e.exists, e.broken = false, time.Time{}
+		return
+	}
+	next := plan.Group{Index: groupIndex(label), Leader: set.Name + "-" + label}
+	var leader *Pod
+	size, ready := 0, 0
+	agree := true
+	var since, broken time.Time
+	for _, obj := range objs {
+		pod, ok := obj.(*Pod)
+		if !ok {
+			continue
+		}
+		if pod.leader {
+			leader = pod
+		}
+		size = max(size, pod.size)
+		if pod.ready {
+			ready++
+			if pod.since.After(since) {
+				since = pod.since
+			}
+		} else if broken.IsZero() || pod.since.Before(broken) {
+			broken = pod.since
+		}
+		agree = agree && pod.Revision == objs[0].(*Pod).Revision //nolint:forcetypeassert // the transform's type
+	}
+	next.ReadyPods = ready
+	next.ReadySince = since
+	if leader != nil {
+		next.Revision, next.Leader, next.Serving = leader.Revision, leader.Name, leader.Serving
+		next.Terminating = leader.Terminating
+	}
+	next.Marks = marksOf(objs, next.Revision)
+	e.exists, e.size, e.group, e.broken = true, size, next, broken
+	e.group.Pod, e.group.Reason, e.group.Message = obstacle(objs, leader, agree)
+}
+
+// settle decides whether the group is whole, now that its size is known.
+func settle(g *plan.Group) {
+	whole := g.Reason == "" && g.ReadyPods >= g.Pods
+	if g.Reason == "" && !whole {
+		g.Reason, g.Pod = "PodMissing", g.Leader
+		g.Message = fmt.Sprintf("only %d of the group's %d pods exist", g.ReadyPods, g.Pods)
+	}
+	g.Ready = whole
+	if !whole {
+		g.ReadySince = time.Time{}
+	}
+}
+
+func groupIndex(label string) int {
+	i, err := strconv.Atoi(label)
+	if err != nil || i < 0 {
+		return -1
+	}
+	return i
+}
+
+// obstacle names the pod that keeps the group from being ready: the leader first, since workers may wait for it, then
+// the one with the lowest name. All empty: every pod that exists is ready.
+func obstacle(objs []any, leader *Pod, agree bool) (pod, reason, message string) {
+	if leader == nil {
+		return "", "LeaderMissing", "the leader pod has not been created yet"
+	}
+	worst := leader
+	if leader.ready {
+		worst = nil
+		for _, obj := range objs {
+			p, ok := obj.(*Pod)
+			if ok && !p.ready && (worst == nil || p.Name < worst.Name) {
+				worst = p
+			}
+		}
+	}
+	switch {
+	case worst != nil:
+		return worst.Name, worst.reason, worst.message
+	case !agree:
+		return leader.Name, "MixedRevisions", "its pods are at different revisions; the group is being replaced"
+	}
+	return "", "", ""
+}
+
+// Startup returns how long groups of a workload took from the creation of their first pod until all were ready: the median, so
+// that one that a node kept waiting does not speak for all, and of how many groups. Zero: none is ready.
+func (g *Groups) Startup(set types.NamespacedName, replicas int) (time.Duration, int) {
+	var all []time.Duration
+	for i := range replicas {
+		if took := g.started(set, strconv.Itoa(i)); took > 0 {
+			all = append(all, took)
+		}
+	}
+	if len(all) == 0 {
+		return 0, 0
+	}
+	slices.Sort(all)
+	return all[(len(all)-1)/2], len(all)
+}
+
+// started is how long one group took. Zero: it is not ready, or there is none.
+func (g *Groups) started(set types.NamespacedName, label string) time.Duration {
+	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(set, label))
+	if err != nil {
+		return 0
+	}
+	var created, ready time.Time
+	for _, obj := range objs {
+		pod, ok := obj.(*Pod)
+		if !ok || !pod.ready {
+			return 0
+		}
+		if at := pod.CreationTimestamp.Time; created.IsZero() || at.Before(created) {
+			created = at
+		}
+		if pod.since.After(ready) {
+			ready = pod.since
+		}
+	}
+	if len(objs) == 0 {
+		return 0
+	}
+	// The API's times are whole seconds.
+	return max(ready.Sub(created), time.Second)
+}

@@ -1,0 +1,346 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+)
+
+// groupBed feeds pods to groups as the informer would.
+type groupBed struct {
+	t *testing.T
+	Groups
+}
+
+func newGroupBed(t *testing.T) *groupBed {
+	t.Helper()
+	b := &groupBed{t: t}
+	b.pods = cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{podGroupIndex: indexPodByGroup})
+	return b
+}
+
+func (b *groupBed) put(p *corev1.Pod) {
+	b.t.Helper()
+	v := view(b.t, p)
+	if err := b.pods.Update(v); err != nil {
+		b.t.Fatal(err)
+	}
+	b.Invalidate(v.Workload(), v.Group)
+}
+
+func (b *groupBed) drop(p *corev1.Pod) {
+	b.t.Helper()
+	v := view(b.t, p)
+	if err := b.pods.Delete(v); err != nil {
+		b.t.Fatal(err)
+	}
+	b.Invalidate(v.Workload(), v.Group)
+}
+
+// group1 is group 1 of two, as seen after a while, for a workload whose spec says size 9: the pods say 3.
+func (b *groupBed) group1(after, minReady time.Duration) plan.Group {
+	b.t.Helper()
+	all := b.of(lwstest.VLLM, 2, 9, lwstest.Noon.Add(after), minReady)
+	if len(all) != 2 || all[0].Index != 0 || all[1].Index != 1 {
+		b.t.Fatalf("groups %+v, want 0 and 1", all)
+	}
+	return all[1]
+}
+
+func TestGroupIsReadyAsAWhole(t *testing.T) {
+	b := newGroupBed(t)
+	if g := b.group1(0, 0); g.Ready || g.Revision != "" || g.Reason != "PodMissing" || g.Pod != "vllm-1" {
+		t.Errorf("a group without pods is %+v", g)
+	}
+	b.put(lwstest.Pod("vllm-1"))
+	b.put(lwstest.Pod("vllm-1-1"))
+	if g := b.group1(0, 0); g.Ready || g.Reason != "PodMissing" || g.ReadyPods != 2 || g.Pods != 3 {
+		t.Errorf("a group with a worker missing is %+v", g)
+	}
+	b.put(lwstest.Pod("vllm-1-2", lwstest.Unready))
+	if g := b.group1(0, 0); g.Ready || g.Pod != "vllm-1-2" || g.Reason != "NotReady" {
+		t.Errorf("a group with an unready worker is %+v", g)
+	}
+	later := metav1.NewTime(lwstest.Noon.Add(5 * time.Second))
+	b.put(lwstest.Pod("vllm-1-2", func(p *corev1.Pod) { p.Status.Conditions[1].LastTransitionTime = later }))
+	if g := b.group1(time.Minute, 0); !g.Ready || g.Revision != "r1" || !g.ReadySince.Equal(later.Time) || g.Reason != "" {
+		t.Errorf("a whole group is %+v, want ready since the last of its pods", g)
+	}
+	b.put(lwstest.Pod("vllm-1-2", func(p *corev1.Pod) { p.Labels[lws.RevisionKey] = "r2" }))
+	if g := b.group1(time.Minute, 0); g.Ready || g.Reason != "MixedRevisions" {
+		t.Errorf("a group at two revisions is %+v", g)
+	}
+	b.drop(lwstest.Pod("vllm-1"))
+	if g := b.group1(time.Minute, 0); g.Ready || g.Revision != "" || g.Reason != "LeaderMissing" {
+		t.Errorf("a group without its leader is %+v", g)
+	}
+}
+
+func TestFlappingDoesNotLookNew(t *testing.T) {
+	b := newGroupBed(t)
+	whole := func(since time.Duration) {
+		for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
+			b.put(lwstest.Pod(name, func(p *corev1.Pod) {
+				p.Status.Conditions[1].LastTransitionTime = metav1.NewTime(lwstest.Noon.Add(since))
+			}))
+		}
+	}
+	const minReady = 10 * time.Second
+	whole(0)
+	if g := b.group1(9*time.Second, minReady); !g.FirstReady.IsZero() {
+		t.Errorf("first ready at %s before minReady had passed", g.FirstReady)
+	}
+	want := lwstest.Noon.Add(minReady)
+	if g := b.group1(11*time.Second, minReady); !g.FirstReady.Equal(want) {
+		t.Errorf("first ready at %s, want %s", g.FirstReady, want)
+	}
+	b.put(lwstest.Pod("vllm-1-1", lwstest.Unready))
+	b.drop(lwstest.Pod("vllm-1"))
+	b.group1(20*time.Second, minReady)
+	whole(30 * time.Second)
+	if g := b.group1(time.Minute, minReady); !g.FirstReady.Equal(want) {
+		t.Errorf("first ready at %s after flapping and losing its leader, want %s", g.FirstReady, want)
+	}
+	for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
+		b.put(lwstest.Pod(name, func(p *corev1.Pod) {
+			p.Labels[lws.RevisionKey] = "r2"
+			p.Status.Conditions[1].LastTransitionTime = metav1.NewTime(lwstest.Noon.Add(time.Minute))
+		}))
+	}
+	if g := b.group1(2*time.Minute, minReady); g.Revision != "r2" || !g.FirstReady.Equal(lwstest.Noon.Add(70*time.Second)) {
+		t.Errorf("at a new revision: %+v, want a first time of its own", g)
+	}
+	b.forget(lwstest.VLLM)
+	b.put(lwstest.Pod("vllm-1", lwstest.Unready))
+	if g := b.group1(3*time.Minute, minReady); !g.FirstReady.IsZero() {
+		t.Errorf("first ready at %s although the workload was deleted meanwhile", g.FirstReady)
+	}
+}
+
+// whole makes group 1 ready since a moment after noon, at revision r1.
+func (b *groupBed) whole(since time.Duration) {
+	b.t.Helper()
+	for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
+		b.put(lwstest.Pod(name, func(p *corev1.Pod) {
+			p.Status.Conditions[1].LastTransitionTime = metav1.NewTime(lwstest.Noon.Add(since))
+		}))
+	}
+}
+
+// unreadySince is the condition of a pod that stopped being ready.
+func unreadySince(after time.Duration) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		lwstest.Unready(p)
+		p.Status.Conditions[1].LastTransitionTime = metav1.NewTime(lwstest.Noon.Add(after))
+	}
+}
+
+// What a scale-down takes is new when a scale-up brings it back.
+func TestScaledDownGroupIsNew(t *testing.T) {
+	b := newGroupBed(t)
+	b.whole(0)
+	if g := b.group1(time.Minute, 0); !g.FirstReady.Equal(lwstest.Noon) {
+		t.Fatalf("first ready at %s", g.FirstReady)
+	}
+	all := b.of(lwstest.VLLM, 1, 3, lwstest.Noon.Add(time.Minute), 0)
+	if len(all) != 2 || !all[1].Ready || !all[1].FirstReady.IsZero() {
+		t.Errorf("a group that is about to go is %+v", all)
+	}
+	for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
+		b.drop(lwstest.Pod(name))
+	}
+	if all := b.of(lwstest.VLLM, 1, 3, lwstest.Noon.Add(time.Minute), 0); len(all) != 1 {
+		t.Errorf("groups %+v, want one", all)
+	}
+	if n := len(b.sets[lwstest.VLLM].entries); n != 0 {
+		t.Errorf("%d groups are remembered that do not exist and are not wanted", n)
+	}
+	if g := b.group1(2*time.Minute, 0); !g.LostAt.IsZero() {
+		t.Errorf("a group that is wanted again was lost at %s", g.LostAt)
+	}
+	b.put(lwstest.Pod("vllm-1", lwstest.Unready))
+	if g := b.group1(3*time.Minute, 0); !g.FirstReady.IsZero() {
+		t.Errorf("a group that came back with a scale-up was ready at %s", g.FirstReady)
+	}
+}
+
+// So it is when the scale-up comes before the group has gone.
+func TestGoingGroupIsNew(t *testing.T) {
+	b := newGroupBed(t)
+	b.whole(0)
+	b.group1(time.Minute, 0)
+	b.of(lwstest.VLLM, 1, 3, lwstest.Noon.Add(time.Minute), 0)
+	b.put(lwstest.Pod("vllm-1", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon.Add(time.Minute)} }))
+	if g := b.group1(2*time.Minute, 0); !g.FirstReady.IsZero() {
+		t.Errorf("a group that goes although it is wanted again was ready at %s", g.FirstReady)
+	}
+}
+
+func TestGroupIsLost(t *testing.T) {
+	const minReady = time.Minute
+	for _, tt := range []struct {
+		name, reason string
+		minReady     time.Duration
+		then         func(b *groupBed)
+		at, want     time.Duration
+	}{
+		{"ready", "zero while it is", 0, func(*groupBed) {}, time.Hour, -1},
+		{
+			"worker fails", "the pod tells since when", 0,
+			func(b *groupBed) { b.put(lwstest.Pod("vllm-1-1", unreadySince(3*time.Minute))) }, 4 * time.Minute, 3 * time.Minute,
+		},
+		{
+			"two workers fail", "the first counts", 0, func(b *groupBed) {
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(3*time.Minute)))
+				b.put(lwstest.Pod("vllm-1-2", unreadySince(2*time.Minute)))
+			}, 4 * time.Minute, 2 * time.Minute,
+		},
+		{
+			"worker gone", "no pod tells, so it is when it was noticed", 0,
+			func(b *groupBed) { b.drop(lwstest.Pod("vllm-1-1")) }, 4 * time.Minute, 4 * time.Minute,
+		},
+		{
+			"all gone", "a group that is missing is lost too", 0, func(b *groupBed) {
+				for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
+					b.drop(lwstest.Pod(name))
+				}
+			}, 4 * time.Minute, 4 * time.Minute,
+		},
+		{
+			"recreated", "another pod under the name changes nothing", 0, func(b *groupBed) {
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
+				b.group1(2*time.Minute, 0)
+				b.drop(lwstest.Pod("vllm-1-1"))
+				b.group1(3*time.Minute, 0)
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(4*time.Minute)))
+			}, 5 * time.Minute, 2 * time.Minute,
+		},
+		{
+			"flaps", "it was not ready for long", 0, func(b *groupBed) {
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
+				b.group1(2*time.Minute, 0)
+				b.whole(3 * time.Minute)
+				b.group1(3*time.Minute+9*time.Second, 0)
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(4*time.Minute)))
+			}, 3*time.Minute + 9*time.Second, 2 * time.Minute,
+		},
+		{
+			"flaps within minReady", "nor for long enough", minReady, func(b *groupBed) {
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
+				b.group1(2*time.Minute, minReady)
+				b.whole(3 * time.Minute)
+				b.group1(3*time.Minute, minReady)
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(3*time.Minute+50*time.Second)))
+			}, 3*time.Minute + 50*time.Second, 2 * time.Minute,
+		},
+		{
+			"ready again, not yet for long", "it may be flapping", 0, func(b *groupBed) {
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
+				b.group1(2*time.Minute, 0)
+				b.whole(3 * time.Minute)
+				b.group1(3*time.Minute, 0)
+			}, 3*time.Minute + 9*time.Second, 2 * time.Minute,
+		},
+		{
+			"ready again", "time alone makes it good", 0, func(b *groupBed) {
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
+				b.group1(2*time.Minute, 0)
+				b.whole(3 * time.Minute)
+				b.group1(3*time.Minute, 0)
+			}, 3*time.Minute + 10*time.Second, -1,
+		},
+		{
+			"lost anew", "nobody looked while it was ready for long", 0, func(b *groupBed) {
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
+				b.group1(2*time.Minute, 0)
+				b.whole(3 * time.Minute)
+				b.group1(3*time.Minute, 0)
+				b.put(lwstest.Pod("vllm-1-1", unreadySince(time.Hour)))
+			}, time.Hour + time.Second, time.Hour,
+		},
+		{
+			"clocks differ", "a pod from the future is lost now", 0,
+			func(b *groupBed) { b.put(lwstest.Pod("vllm-1-1", unreadySince(time.Hour))) }, time.Minute, time.Minute,
+		},
+		{
+			"terminating", "since somebody asked for it", 0, func(b *groupBed) {
+				b.put(lwstest.Pod("vllm-1-1", func(p *corev1.Pod) {
+					p.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon.Add(2*time.Minute + 30*time.Second)}
+					p.DeletionGracePeriodSeconds = ptr.To[int64](30)
+				}))
+			}, 3 * time.Minute, 2 * time.Minute,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newGroupBed(t)
+			b.whole(0)
+			b.group1(time.Minute, tt.minReady)
+			tt.then(b)
+			got := b.group1(tt.at, tt.minReady).LostAt
+			if want := lwstest.Noon.Add(tt.want); (tt.want < 0 && !got.IsZero()) || (tt.want >= 0 && !got.Equal(want)) {
+				t.Errorf("lost at %s, want %s: %s", got, want, tt.reason)
+			}
+		})
+	}
+}
+
+// A driver that starts while a group is not ready takes what its pods tell.
+func TestGroupNeverSeenReady(t *testing.T) {
+	b := newGroupBed(t)
+	if g := b.group1(0, 0); !g.LostAt.IsZero() {
+		t.Errorf("a group that never was is lost at %s", g.LostAt)
+	}
+	pending := func(p *corev1.Pod) {
+		p.Status.Phase, p.Status.Conditions = corev1.PodPending, nil
+		p.CreationTimestamp = metav1.NewTime(lwstest.Noon.Add(time.Minute))
+	}
+	b.put(lwstest.Pod("vllm-1", pending))
+	if g := b.group1(time.Hour, 0); !g.LostAt.Equal(lwstest.Noon.Add(time.Minute)) {
+		t.Errorf("lost at %s, want when its pods came to be", g.LostAt)
+	}
+}
+
+// A pod that somebody gave LWS's label is no group, and the groups keep their numbers.
+func TestStrayPodIsNoGroup(t *testing.T) {
+	b := newGroupBed(t)
+	b.whole(0)
+	stray := lwstest.Pod("stray", func(p *corev1.Pod) { delete(p.Labels, lws.GroupIndexLabelKey) })
+	if v := view(t, stray); v.inGroup() {
+		t.Error("it is in a group")
+	} else if keys, err := indexPodByGroup(v); err != nil || len(keys) > 0 {
+		t.Errorf("it is indexed as %q, %v", keys, err)
+	}
+}
+
+func TestGroupsThatLWSDoesNotNumber(t *testing.T) {
+	b := newGroupBed(t)
+	for _, id := range []string{"x7f", "a3b"} {
+		b.put(lwstest.Pod("vllm-"+id, func(p *corev1.Pod) {
+			p.Labels[lws.GroupIndexLabelKey] = id
+			p.Annotations[lws.SizeAnnotationKey] = "1"
+		}))
+	}
+	all := b.of(lwstest.VLLM, 3, 1, lwstest.Noon, 0)
+	if len(all) != 3 || all[0].Leader != "vllm-a3b" || all[1].Leader != "vllm-x7f" || !all[1].Ready || all[2].Ready {
+		t.Errorf("groups are %+v", all)
+	}
+	if id := b.unnumbered(lwstest.VLLM); id != "x7f" && id != "a3b" {
+		t.Errorf("%q is told as the group without a number", id)
+	}
+	b.drop(lwstest.Pod("vllm-x7f", func(p *corev1.Pod) { p.Labels[lws.GroupIndexLabelKey] = "x7f" }))
+	b.of(lwstest.VLLM, 3, 1, lwstest.Noon, 0)
+	if n := len(b.sets[lwstest.VLLM].entries); n != 1 {
+		t.Errorf("%d groups are kept: one without a number never comes back", n)
+	}
+}

@@ -1,0 +1,182 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	appsinformers "k8s.io/client-go/informers/apps/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/internal/informer"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
+)
+
+// HistoryRevision is what the cache keeps of a revision in a workload's history, a ControllerRevision of the driver's own:
+// all but the template.
+type HistoryRevision struct {
+	metav1.ObjectMeta
+
+	Entry plan.Entry
+	// Images are those of the template, as history.Images returns them. Nil: the template can't be read.
+	Images []string
+
+	set   string // the LeaderWorkerSet's name
+	owner types.UID
+}
+
+// stripHistoryRevision is the informer's transform.
+func stripHistoryRevision(obj any) (any, error) {
+	cr, ok := obj.(*appsv1.ControllerRevision)
+	if !ok {
+		return obj, nil
+	}
+	v := &HistoryRevision{ObjectMeta: thinMeta(&cr.ObjectMeta), set: strings.Clone(cr.Labels[record.StableLabel]), Entry: history.Read(cr)}
+	if owner := metav1.GetControllerOf(cr); owner != nil {
+		v.owner = owner.UID
+	}
+	if t, err := history.Decode(cr); err == nil {
+		v.Images = history.Images(t)
+	}
+	return v, nil
+}
+
+// History holds the revisions in the histories of workloads.
+type History struct {
+	informer cache.SharedIndexInformer
+
+	mu     sync.Mutex
+	paused map[types.NamespacedName]pause
+}
+
+// pause is why and until when a history is not written.
+type pause struct {
+	err   error
+	until time.Time
+}
+
+func newHistory(core kubernetes.Interface, namespace string, changed func(types.NamespacedName)) (*History, error) {
+	ours := func(o *metav1.ListOptions) { o.LabelSelector = record.RoleLabel + "=" + record.RoleSnapshot }
+	n := &History{
+		informer: appsinformers.NewFilteredControllerRevisionInformer(core, namespace, 0, cache.Indexers{addedIndex: indexHistory}, ours),
+		paused:   map[types.NamespacedName]pause{},
+	}
+	if err := n.informer.SetTransform(stripHistoryRevision); err != nil {
+		return nil, fmt.Errorf("set transform of the history: %w", err)
+	}
+	_, err := n.informer.AddEventHandler(onEveryEvent(func(obj any, _ bool) {
+		if v, ok := obj.(*HistoryRevision); ok {
+			changed(v.key())
+		}
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("watch the history: %w", err)
+	}
+	return n, nil
+}
+
+// key is the workload whose history it is in.
+func (v *HistoryRevision) key() types.NamespacedName {
+	return types.NamespacedName{Namespace: v.Namespace, Name: v.set}
+}
+
+func indexHistory(obj any) ([]string, error) {
+	v, ok := obj.(*HistoryRevision)
+	if !ok {
+		return nil, nil
+	}
+	return []string{v.key().String()}, nil
+}
+
+// Of returns the history of a workload, the oldest first. What has another owner is of a workload that is gone, or was
+// copied, and is none of it.
+func (n *History) Of(key types.NamespacedName, uid types.UID) []*HistoryRevision {
+	objs, err := n.informer.GetIndexer().ByIndex(addedIndex, key.String())
+	if err != nil {
+		return nil
+	}
+	all := make([]*HistoryRevision, 0, len(objs))
+	for _, obj := range objs {
+		if v, ok := obj.(*HistoryRevision); ok && v.owner == uid {
+			all = append(all, v)
+		}
+	}
+	slices.SortFunc(all, func(a, b *HistoryRevision) int {
+		return cmp.Or(cmp.Compare(a.Entry.Number, b.Entry.Number), cmp.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+// Get returns a revision by the key of its ControllerRevision, nil if there is none.
+func (n *History) Get(key types.NamespacedName) *HistoryRevision {
+	obj, ok, err := n.informer.GetIndexer().GetByKey(key.String())
+	if err != nil || !ok {
+		return nil
+	}
+	v, _ := obj.(*HistoryRevision)
+	return v
+}
+
+// Synced reports whether the cache has been filled.
+func (n *History) Synced() bool { return n.informer.HasSynced() }
+
+// Find returns a revision in the history of a workload, nil if there is none.
+func (n *History) Find(w *lws.LeaderWorkerSet, revision string) *HistoryRevision {
+	for _, v := range n.Of(KeyOf(w), w.UID) {
+		if v.Entry.Revision == revision {
+			return v
+		}
+	}
+	return nil
+}
+
+// Pause has the planner leave a history alone until a time, because of an error.
+func (n *History) Pause(key types.NamespacedName, err error, until time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.paused[key] = pause{err, until}
+}
+
+// Paused returns for how long a history is left alone, and why. The error stays until Resume.
+func (n *History) Paused(key types.NamespacedName, now time.Time) (time.Duration, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.paused[key]
+	return max(p.until.Sub(now), 0), p.err
+}
+
+// Resume ends a pause and drops its error.
+func (n *History) Resume(key types.NamespacedName) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.paused, key)
+}
+
+// run fills the cache until ctx ends, and calls filled when it is.
+func (n *History) run(ctx context.Context, filled func()) { informer.Run(ctx, n.informer, filled) }
+
+// readHistory reads the workload's. A driver that only looks keeps none.
+func (o *Observer) readHistory(s *Snapshot) {
+	s.HistoryLimit, _ = record.HistoryLimit(s.StableObject.Annotations)
+	left, _ := o.History.Paused(s.Key, s.Now)
+	if s.HistoryUnread = o.config.ReadOnly || left > 0 || !o.History.informer.HasSynced(); s.HistoryUnread {
+		s.RecheckAfter(left)
+	}
+	for _, v := range o.History.Of(s.Key, s.StableObject.UID) {
+		s.History = append(s.History, v.Entry)
+	}
+}

@@ -1,0 +1,82 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"unique"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+// markOf is what a pod's labels say of its rollout.
+func markOf(labels map[string]string) (none unique.Handle[plan.RolloutMark]) {
+	id, batch := labels[record.RolloutIDLabel], labels[record.RolloutBatchLabel]
+	if id == "" && batch == "" {
+		return none
+	}
+	n, err := strconv.Atoi(batch)
+	if err != nil || strconv.Itoa(n) != batch {
+		n = -1 // whatever it is, it is put right
+	}
+	return unique.Make(plan.RolloutMark{ID: id, Batch: n})
+}
+
+// Mark returns what its labels say of a rollout.
+func (v *Pod) Mark() plan.RolloutMark {
+	if v.labelled == (unique.Handle[plan.RolloutMark]{}) {
+		return plan.RolloutMark{}
+	}
+	return v.labelled.Value()
+}
+
+// stays says whether the pod belongs to its group as it is at the revision: what is left of others has no say.
+func (v *Pod) stays(revision string) bool { return !v.Terminating && v.Revision == revision }
+
+// marksOf are the different marks of a group's pods that stay at its revision, nil if none of them has any.
+func marksOf(objs []any, revision string) []plan.RolloutMark {
+	var all []plan.RolloutMark
+	bare := false
+	for _, obj := range objs {
+		pod, ok := obj.(*Pod)
+		if !ok || !pod.stays(revision) {
+			continue
+		}
+		switch mark := pod.Mark(); {
+		case mark == plan.RolloutMark{}:
+			bare = true
+		case !slices.Contains(all, mark):
+			all = append(all, mark)
+		}
+	}
+	if bare && all != nil {
+		all = append(all, plan.RolloutMark{})
+	}
+	slices.SortFunc(all, func(a, b plan.RolloutMark) int {
+		return cmp.Or(strings.Compare(a.ID, b.ID), cmp.Compare(a.Batch, b.Batch))
+	})
+	return all
+}
+
+// UnmarkedPod returns the first pod of a group that lacks the mark, nil if all that stay have it.
+func (g *Groups) UnmarkedPod(set types.NamespacedName, group string, t plan.LabelGroup) *Pod {
+	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(set, group))
+	if err != nil {
+		return nil
+	}
+	var first *Pod
+	for _, obj := range objs {
+		pod, ok := obj.(*Pod)
+		if ok && pod.stays(t.Revision) && pod.Mark() != t.Mark && (first == nil || pod.Name < first.Name) {
+			first = pod
+		}
+	}
+	return first
+}

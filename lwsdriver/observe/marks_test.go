@@ -1,0 +1,66 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+func rollout(id, batch string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Labels[record.RolloutIDLabel], p.Labels[record.RolloutBatchLabel] = id, batch
+	}
+}
+
+func terminating(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon} }
+
+func at(revision string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Labels[lws.RevisionKey] = revision }
+}
+
+func TestGroupMarks(t *testing.T) {
+	mark := func(id string, batch int) plan.RolloutMark { return plan.RolloutMark{ID: id, Batch: batch} }
+	for _, tt := range []struct {
+		name, reason string
+		pods         []*corev1.Pod
+		want         []plan.RolloutMark
+	}{
+		{"none", "", []*corev1.Pod{lwstest.Pod("vllm-1"), lwstest.Pod("vllm-1-1")}, nil},
+		{"all", "", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1", rollout("k", "2"))}, []plan.RolloutMark{mark("k", 2)}},
+		{"some", "", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1")}, []plan.RolloutMark{{}, mark("k", 2)}},
+		{
+			"different", "", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1", rollout("j", "2"))},
+			[]plan.RolloutMark{mark("j", 2), mark("k", 2)},
+		},
+		{"no number", "somebody's own value", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "two"))}, []plan.RolloutMark{mark("k", -1)}},
+		{"no plain number", "it must be as we write it", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "02"))}, []plan.RolloutMark{mark("k", -1)}},
+		{
+			"terminating", "a pod that goes has no say", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1", terminating)},
+			[]plan.RolloutMark{mark("k", 2)},
+		},
+		{
+			"left over", "nor has a worker of the group before", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1", at("r0"))},
+			[]plan.RolloutMark{mark("k", 2)},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newGroupBed(t)
+			for _, p := range tt.pods {
+				b.put(p)
+			}
+			if diff := cmp.Diff(tt.want, b.group1(0, 0).Marks); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tt.reason, diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,154 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+// Kind is the kind of the workloads that are observed.
+const Kind = "LeaderWorkerSet"
+
+// StripWorkload is the LeaderWorkerSet informer's transform: it drops what only other tools read.
+func StripWorkload(obj any) (any, error) {
+	if w, ok := obj.(*lws.LeaderWorkerSet); ok {
+		w.ManagedFields = thinManagers(w)
+		if _, ok := w.Annotations[corev1.LastAppliedConfigAnnotation]; ok {
+			// Its key stays: a patch must know whether there is a map to add to.
+			w.Annotations[corev1.LastAppliedConfigAnnotation] = ""
+		}
+	}
+	return obj, nil
+}
+
+// templateField is how a field manager's list says that it owns something of the template.
+const templateField = `"f:leaderWorkerTemplate"`
+
+// thinManagers keeps the name of who wrote the template last, and nothing of what they own. In one second it is who owns
+// less of it: whoever changed a part came after whoever made the whole.
+func thinManagers(w *lws.LeaderWorkerSet) []metav1.ManagedFieldsEntry {
+	var last *metav1.ManagedFieldsEntry
+	for i := range w.ManagedFields {
+		m := &w.ManagedFields[i]
+		if m.FieldsV1 == nil || !strings.Contains(m.FieldsV1.GetRawString(), templateField) {
+			continue
+		}
+		if last == nil || last.Time == nil || m.Time != nil && (last.Time.Before(m.Time) ||
+			m.Time.Equal(last.Time) && len(m.FieldsV1.GetRawString()) < len(last.FieldsV1.GetRawString())) {
+			last = m
+		}
+	}
+	if last == nil {
+		return nil
+	}
+	return []metav1.ManagedFieldsEntry{{Manager: strings.Clone(last.Manager)}}
+}
+
+// changedBy is the field manager that wrote the template of a cached workload last, "" if nobody knows.
+func changedBy(w *lws.LeaderWorkerSet) string {
+	if len(w.ManagedFields) == 0 {
+		return ""
+	}
+	return w.ManagedFields[0].Manager
+}
+
+// KeyOf returns namespace and name of an object.
+func KeyOf(o metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// StableKey returns the key of the user's workload that w belongs to: its own, unless a release added it.
+func StableKey(w *lws.LeaderWorkerSet) types.NamespacedName {
+	key := KeyOf(w)
+	if stable, ok := AddedTo(w); ok {
+		key.Name = stable
+	}
+	return key
+}
+
+// AddedTo returns the name of the workload that a release added w to. What was added is scaled and deleted at will, and people copy
+// manifests with all their labels. So beside the labels, the workload they name must own w, and w must have the name
+// that the driver gives: a copy of all that has another one, since it is in the same namespace.
+func AddedTo(w *lws.LeaderWorkerSet) (stable string, ok bool) {
+	stable, owner := w.Labels[record.StableLabel], metav1.GetControllerOf(w)
+	if w.Labels[record.RoleLabel] == "" || stable == "" || owner == nil {
+		return "", false
+	}
+	group, err := schema.ParseGroupVersion(owner.APIVersion)
+	if err != nil || group.Group != lws.GroupVersion.Group || owner.Kind != Kind || owner.Name != stable {
+		return "", false
+	}
+	known := cmp.Or(w.Labels[record.WorkloadLabel], stable)
+	return stable, w.Name == record.CanaryName(known, stable, w.Labels[record.RevisionLabel])
+}
+
+// OurLabels returns the labels of an added workload that w carries, sorted.
+func OurLabels(w *lws.LeaderWorkerSet) []string {
+	var found []string
+	for _, label := range []string{record.RevisionLabel, record.RoleLabel, record.StableLabel} {
+		if _, ok := w.Labels[label]; ok {
+			found = append(found, label)
+		}
+	}
+	return found
+}
+
+// HasFinalizer reports whether the finalizer of added workloads is on w.
+func HasFinalizer(w *lws.LeaderWorkerSet) bool {
+	return slices.Contains(w.Finalizers, record.Finalizer)
+}
+
+// Lingers reports whether a workload is being deleted in such a way that its groups would outlive it.
+func Lingers(w *lws.LeaderWorkerSet) bool {
+	return w.DeletionTimestamp != nil && !slices.Contains(w.Finalizers, metav1.FinalizerDeleteDependents)
+}
+
+// rollingOf is the rolling update configuration in the spec; LWS's webhook always sets one.
+func rollingOf(w *lws.LeaderWorkerSet) lws.RollingUpdateConfiguration {
+	return ptr.Deref(w.Spec.RolloutStrategy.RollingUpdateConfiguration, lws.RollingUpdateConfiguration{})
+}
+
+// CanaryTemplate returns the stable workload's template with the policy's metadata on the leader. Its volume claims go with
+// it: they would be left behind for good otherwise, since the next canary has another name.
+func CanaryTemplate(stable *lws.LeaderWorkerSet, p record.Policy) lws.LeaderWorkerTemplate {
+	t := *stable.Spec.LeaderWorkerTemplate.DeepCopy()
+	if len(t.VolumeClaimTemplates) > 0 {
+		t.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
+			WhenDeleted: appsv1.DeletePersistentVolumeClaimRetentionPolicyType,
+			WhenScaled:  appsv1.DeletePersistentVolumeClaimRetentionPolicyType,
+		}
+	}
+	if len(p.LeaderLabels) == 0 && len(p.LeaderAnnotations) == 0 {
+		return t
+	}
+	if t.LeaderTemplate == nil {
+		// Without a template of their own leaders use the workers'.
+		t.LeaderTemplate = t.WorkerTemplate.DeepCopy()
+	}
+	t.LeaderTemplate.Labels = merged(t.LeaderTemplate.Labels, p.LeaderLabels)
+	t.LeaderTemplate.Annotations = merged(t.LeaderTemplate.Annotations, p.LeaderAnnotations)
+	return t
+}
+
+func merged(base, more map[string]string) map[string]string {
+	out := maps.Clone(base)
+	if out == nil && len(more) > 0 {
+		out = map[string]string{}
+	}
+	maps.Copy(out, more)
+	return out
+}

@@ -1,0 +1,76 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+func TestCanaryClaimsGoWithIt(t *testing.T) {
+	w := lwstest.StableWorkload()
+	if CanaryTemplate(w, record.Policy{}).PersistentVolumeClaimRetentionPolicy != nil {
+		t.Error("a template without claims got a retention policy, and so a revision of its own")
+	}
+	w.Spec.LeaderWorkerTemplate.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "cache"}}}
+	got := CanaryTemplate(w, record.Policy{}).PersistentVolumeClaimRetentionPolicy
+	if got == nil || got.WhenDeleted != appsv1.DeletePersistentVolumeClaimRetentionPolicyType {
+		t.Errorf("retention policy %+v: the canary's claims would be left behind", got)
+	}
+}
+
+// Who changed a template is the last of those that own something of it.
+func TestChangedBy(t *testing.T) {
+	at := func(minute int) *metav1.Time {
+		return &metav1.Time{Time: lwstest.Noon.Add(-time.Duration(minute) * time.Minute)}
+	}
+	fields := func(text string) *metav1.FieldsV1 { return &metav1.FieldsV1{Raw: []byte(text)} }
+	w := lwstest.StableWorkload()
+	w.ManagedFields = []metav1.ManagedFieldsEntry{
+		{Manager: "helm", Time: at(9), FieldsV1: fields(`{"f:spec":{"f:leaderWorkerTemplate":{}}}`)},
+		{Manager: "kubectl-edit", Time: at(5), FieldsV1: fields(`{"f:spec":{"f:leaderWorkerTemplate":{"f:size":{}}}}`)},
+		{Manager: "creator", Time: at(5), FieldsV1: fields(`{"f:spec":{"f:leaderWorkerTemplate":{"f:size":{},"f:workerTemplate":{}}}}`)},
+		{Manager: "lockstep", Time: at(1), FieldsV1: fields(`{"f:spec":{"f:rolloutStrategy":{}}}`)},
+		{Manager: "nobody", Time: at(0)},
+	}
+	view, err := StripWorkload(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := changedBy(view.(*lws.LeaderWorkerSet)); got != "kubectl-edit" || len(w.ManagedFields) != 1 || w.ManagedFields[0].FieldsV1 != nil {
+		t.Errorf("%q, of %v", got, w.ManagedFields)
+	}
+	if got := changedBy(lwstest.StableWorkload()); got != "" {
+		t.Errorf("%q has changed what nobody has", got)
+	}
+}
+
+// TestRevisionMatchesTemplate: a ControllerRevision written as LWS v0.9.0 writes it (pkg/utils/revision getPatch) has
+// the digest of the spec that it was made from, and of no other.
+func TestRevisionMatchesTemplate(t *testing.T) {
+	w := lwstest.StableWorkload()
+	cr := lwstest.Revision(t, w, "abc")
+	cr.Revision = 3
+	got, err := stripRevision(cr)
+	v, ok := got.(*revisionView)
+	if err != nil || !ok || v.hash != "abc" || v.set != "vllm" || v.owner != w.UID || v.number != 3 {
+		t.Fatalf("view is %+v, %v", got, err)
+	}
+	same, err := digestOf(w.Spec.LeaderWorkerTemplate, nil)
+	if err != nil || v.digest != same {
+		t.Errorf("the revision does not match the template that it was made from (%v)", err)
+	}
+	w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image = "vllm:3"
+	if other, err := digestOf(w.Spec.LeaderWorkerTemplate, nil); err != nil || v.digest == other {
+		t.Errorf("the revision matches another template (%v)", err)
+	}
+}

@@ -1,0 +1,232 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// knownDigest spares encoding a template that has not changed since.
+type knownDigest struct {
+	uid        types.UID
+	generation int64
+	digest     digest
+}
+
+// Observe returns the workload as it stands. The error has an ErrorReason.
+func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
+	stable := o.Caches.Workload(key)
+	if stable == nil {
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND,
+			"there is no LeaderWorkerSet %s: check name and namespace", key)
+	}
+	s := &Snapshot{StableObject: stable, AddedObjects: map[string]*lws.LeaderWorkerSet{}}
+	s.Now, s.Key = o.config.Now(), key
+	if err := o.readRecord(s); err != nil {
+		if stable.DeletionTimestamp == nil {
+			return nil, err
+		}
+		s.Record = nil // the deletion must not wait for a person
+	}
+	o.readBudgets(s)
+	s.Stable = o.workload(s, stable)
+	s.Identity = o.Caches.identity(stable)
+	s.CanaryNameTaken = o.Caches.canaryNameTaken(s)
+	o.readAdded(s)
+	s.Succeeded = o.Caches.succeeded(s)
+	o.readHistory(s)
+	o.readAutoscalers(s)
+	return s, o.readTraffic(s)
+}
+
+// ObserveGone returns what the release of a workload that no longer exists left.
+func (o *Observer) ObserveGone(key types.NamespacedName) (*Snapshot, error) {
+	s := &Snapshot{AddedObjects: map[string]*lws.LeaderWorkerSet{}}
+	s.Now, s.Key, s.Gone, s.Stable.Name = o.config.Now(), key, true, key.Name
+	o.readAdded(s)
+	o.readAutoscalers(s)
+	return s, o.readTrafficLeft(s)
+}
+
+// readAdded reads the workloads that a release added.
+func (o *Observer) readAdded(s *Snapshot) {
+	added := o.Caches.added(s.Key)
+	slices.SortFunc(added, func(a, b *lws.LeaderWorkerSet) int { return strings.Compare(a.Name, b.Name) })
+	for _, w := range added {
+		s.Added = append(s.Added, o.addedWorkload(s, w))
+		s.AddedObjects[w.Name] = w
+	}
+}
+
+// identity tells whether Lockstep may drive a workload.
+func (c *Caches) identity(w *lws.LeaderWorkerSet) plan.Identity {
+	i := plan.Identity{
+		CopiedLabels: OurLabels(w), UnnumberedGroup: c.Groups.unnumbered(KeyOf(w)), Unobserved: preflight.TooOld(w),
+		AppliedBy: traffic.SyncedBy(w), VolumeClaims: len(w.Spec.LeaderWorkerTemplate.VolumeClaimTemplates),
+	}
+	if stable, ok := AddedTo(w); ok {
+		i.AddedTo = stable
+	}
+	if owner := metav1.GetControllerOf(w); owner != nil {
+		i.ControllerKind, i.ControllerName = owner.Kind, owner.Name
+	}
+	return i
+}
+
+// canaryNameTaken is the name of the canary that the template in the spec would get, if an object that no release of the
+// workload added has it.
+func (c *Caches) canaryNameTaken(s *Snapshot) string {
+	if s.Stable.Revision == "" {
+		return "" // the canary has no name yet
+	}
+	name := types.NamespacedName{Namespace: s.Key.Namespace, Name: s.CanaryName(s.Stable.Revision)}
+	if w := c.Workload(name); w == nil || StableKey(w) == s.Key {
+		return ""
+	}
+	return name.Name
+}
+
+// readRecord reads the release record and its policy.
+func (o *Observer) readRecord(s *Snapshot) error {
+	value, ok := s.StableObject.Annotations[record.RecordAnnotation]
+	if !ok {
+		return nil
+	}
+	rec, err := record.DecodeRecord(value)
+	if err != nil {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
+			"annotation %s of LeaderWorkerSet %s can't be trusted: %v. Restore it. Or remove it, and the release is dropped; the "+
+				"hold then stays in the spec (partition %d) until you Adopt the workload again, and Disown it if it is to roll by itself",
+			record.RecordAnnotation, s.Key, err, ptr.Deref(record.Hold().Partition, 0))
+	}
+	s.Record = rec
+	rec.Saved, err = record.Wanted(rec.Saved, s.StableObject.Annotations)
+	if err != nil {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
+			"an annotation of LeaderWorkerSet %s can't be trusted: %v. Remove it, and set what you want in the spec again", s.Key, err)
+	}
+	if rec.UID != "" && rec.UID != s.StableObject.UID {
+		// The manifest was copied, or restored from a backup. The copy is held, as its spec says, and gives back what the
+		// user had; the release is the other workload's.
+		rec.Release, rec.Workload, rec.Succeeds = nil, "", ""
+	}
+	if rec.Release == nil {
+		return nil
+	}
+	// DecodeRecord has checked both.
+	message, err := rec.Release.PolicyMessage()
+	if err != nil {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "LeaderWorkerSet %s: %v", s.Key, err)
+	}
+	s.Policy, _ = record.ParsePolicy(message)
+	return nil
+}
+
+// workload describes a LeaderWorkerSet and its groups.
+func (o *Observer) workload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
+	replicas := int(ptr.Deref(w.Spec.Replicas, 1))
+	size := int(ptr.Deref(w.Spec.LeaderWorkerTemplate.Size, 1))
+	return plan.Workload{
+		Name: w.Name, Replicas: replicas, Size: size,
+		Revision: o.revision(w),
+		Rolling:  rollingOf(w),
+		Deleting: w.DeletionTimestamp != nil,
+		Observed: w.Status.ObservedGeneration >= w.Generation,
+		Groups:   o.Caches.Groups.of(KeyOf(w), replicas, size, s.Now, s.Policy.MinReady),
+		Held:     HasFinalizer(w),
+		Recorded: o.Caches.recorded(w), ChangedBy: changedBy(w),
+	}
+}
+
+// addedWorkload describes one that a release added.
+func (o *Observer) addedWorkload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
+	view := o.workload(s, w)
+	view.Carries = w.Labels[record.RevisionLabel]
+	view.Lingers = Lingers(w)
+	view.Target = o.target(s, w, view.Replicas)
+	// The template it should have can be told only while the user's workload still has the one it was made from.
+	if s.Record != nil && s.Record.Release != nil && view.Carries == s.Stable.Revision {
+		want, errWant := digestOf(CanaryTemplate(s.StableObject, s.Policy), s.StableObject.Spec.NetworkConfig)
+		have, errHave := o.digest(w)
+		view.Drifted = errWant == nil && errHave == nil && want != have
+	}
+	return view
+}
+
+// target is what was asked for of what a release added. Where the annotation was edited by hand, it is what that has been
+// scaled to, so that the release can still be ended either way.
+func (o *Observer) target(s *Snapshot, w *lws.LeaderWorkerSet, replicas int) *record.Target {
+	target, err := record.DecodeTarget(w.Annotations[record.TargetAnnotation])
+	if err == nil && target != nil && target.Batch != nil && s.Record != nil && s.Record.Release != nil && *target.Batch >= len(s.Policy.Batches) {
+		err = fmt.Errorf("batch %d is not one of %d", *target.Batch, len(s.Policy.Batches))
+	}
+	if err == nil {
+		return target
+	}
+	s.Distrusted = fmt.Sprintf("annotation %s of LeaderWorkerSet %s can't be trusted: %v; until the next batch, its %d groups count as asked for",
+		record.TargetAnnotation, KeyOf(w), err, replicas)
+	return &record.Target{Groups: strconv.Itoa(replicas), At: w.CreationTimestamp.Time}
+}
+
+// revision is the hash that LWS has recorded for the template in the spec, "" while it has not.
+func (o *Observer) revision(w *lws.LeaderWorkerSet) string {
+	d, err := o.digest(w)
+	if err != nil {
+		return ""
+	}
+	return o.Caches.revisionOf(w, d)
+}
+
+func (o *Observer) digest(w *lws.LeaderWorkerSet) (digest, error) {
+	key := KeyOf(w)
+	o.mu.Lock()
+	known := o.digests[key]
+	o.mu.Unlock()
+	if known.uid == w.UID && known.generation == w.Generation {
+		return known.digest, nil
+	}
+	d, err := digestOf(w.Spec.LeaderWorkerTemplate, w.Spec.NetworkConfig)
+	if err != nil {
+		return d, err
+	}
+	o.remember(key, knownDigest{w.UID, w.Generation, d})
+	if o.Caches.Workload(key) == nil {
+		o.forget(key) // it went while we looked
+	}
+	return d, nil
+}
+
+func (o *Observer) remember(key types.NamespacedName, d knownDigest) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.digests == nil {
+		o.digests = map[types.NamespacedName]knownDigest{}
+	}
+	o.digests[key] = d
+}
+
+// forget drops what is remembered of a workload that is gone, but for its policy, which is needed to give back what the
+// workload had borrowed.
+func (o *Observer) forget(key types.NamespacedName) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.digests, key)
+	delete(o.drains, key)
+	o.prober.Forget(key.String())
+}

@@ -1,0 +1,149 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/traffic/probe"
+	"github.com/lockstep-rollouts/lockstep/traffic/router"
+)
+
+// Observer reads workloads from caches, and asks leaders whether they are warm or drained. It never writes.
+type Observer struct {
+	Caches      *Caches
+	History     *History
+	Budgets     *Budgets
+	Autoscalers *Autoscalers
+	// Router reads, checks and writes the objects that carry requests.
+	Router *router.Router
+	// Changes are those of the caches, and of what leaders answered.
+	Changes Broadcaster
+
+	prober *probe.Prober
+	config Config
+
+	mu      sync.Mutex
+	digests map[types.NamespacedName]knownDigest
+	drains  map[types.NamespacedName]drainBegun
+	// policies are those of releases that route requests in place.
+	policies map[types.NamespacedName]keptPolicy
+}
+
+// Config is what an Observer needs.
+type Config struct {
+	Core    kubernetes.Interface
+	Sets    lwsclient.Interface
+	Dynamic dynamic.Interface
+	Log     *slog.Logger
+	// Namespace is the only one that is observed. Empty: all are.
+	Namespace string
+	// ReadOnly: no leader is asked to warm up, since that makes it work, and no history is kept.
+	ReadOnly bool
+	// Now is the clock of the observations.
+	Now func() time.Time
+	// Changed is called with the user's workload that a change is about, before Changes signals it.
+	Changed func(types.NamespacedName)
+	// Deleted is called with each LeaderWorkerSet that was deleted, before Changed.
+	Deleted func(types.NamespacedName)
+}
+
+// New returns an Observer whose caches are empty until it runs. It makes no request.
+func New(c Config) (*Observer, error) {
+	o := &Observer{config: c}
+	var err error
+	if o.Caches, err = newCaches(c.Core, c.Sets, c.Namespace, o.changed, o.deleted); err != nil {
+		return nil, err
+	}
+	o.Router, err = router.New(c.Core, c.Dynamic, router.WithLogger(c.Log), router.WithNamespace(c.Namespace), router.OnChange(o.carrierChanged))
+	if err != nil {
+		return nil, fmt.Errorf("make router: %w", err)
+	}
+	if o.Autoscalers, err = newAutoscalers(c.Core, c.Dynamic, c.Namespace, o.changed, o.allChanged); err != nil {
+		return nil, err
+	}
+	o.prober = probe.New(probe.WithLogger(c.Log), probe.OnChange(o.probed))
+	if o.Budgets, err = newBudgets(c.Core, c.Namespace, o.changed); err != nil {
+		return nil, err
+	}
+	if o.History, err = newHistory(c.Core, c.Namespace, o.changed); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// Run fills the caches and keeps them up to date until ctx ends. It returns once everything it started has stopped.
+func (o *Observer) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer o.prober.Close()
+	o.Autoscalers.begin() // before the caches count as synced, and calls are served
+	for _, informer := range []cache.SharedIndexInformer{o.Caches.Workloads, o.Caches.Pods, o.Caches.Revisions} {
+		running.Go(func() { informer.RunWithContext(ctx) })
+	}
+	running.Go(func() { o.Router.Run(ctx) })
+	running.Go(func() { o.Autoscalers.run(ctx) })
+	running.Go(func() { o.Budgets.run(ctx, o.allChanged) })
+	running.Go(func() { o.History.run(ctx, o.allChanged) })
+	<-ctx.Done()
+}
+
+// changed is called for every event in the cluster that is about a workload.
+func (o *Observer) changed(key types.NamespacedName) {
+	o.config.Changed(key)
+	o.Changes.Notify(key)
+}
+
+// allChanged is called when it becomes known, or unknown, what a cache holds that any workload may need: which autoscalers,
+// budgets and revisions of the history there are.
+func (o *Observer) allChanged() {
+	for _, obj := range o.Caches.Workloads.GetIndexer().List() {
+		switch w, ok := obj.(*lws.LeaderWorkerSet); {
+		case !ok:
+		case w.Annotations[record.RecordAnnotation] != "":
+			o.changed(StableKey(w))
+		default:
+			o.Changes.Notify(StableKey(w)) // a call may wait for it; there is no work
+		}
+	}
+}
+
+// probed is called when a leader has answered, or has not.
+func (o *Observer) probed(owner string) {
+	namespace, name, _ := strings.Cut(owner, "/")
+	o.changed(types.NamespacedName{Namespace: namespace, Name: name})
+}
+
+// carrierChanged is called for every change of an object that may carry requests.
+func (o *Observer) carrierChanged(namespace, kind, name string) {
+	for _, key := range o.Caches.carried(namespace, kind, name) {
+		o.changed(key)
+	}
+}
+
+// deleted is called for every LeaderWorkerSet that was deleted.
+func (o *Observer) deleted(key types.NamespacedName) {
+	o.Forget(key)
+	o.config.Deleted(key)
+}
+
+// Forget drops what is remembered of a workload that no longer exists, except for its traffic policy; see ForgetPolicy.
+func (o *Observer) Forget(key types.NamespacedName) {
+	o.Caches.Groups.forget(key)
+	o.forget(key)
+	o.History.Resume(key)
+}

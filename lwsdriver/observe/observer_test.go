@@ -1,0 +1,314 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// A record that can't be read is not the end: its error says how to get out, hold included.
+func TestInvalidRecordSaysTheWayOut(t *testing.T) {
+	b := newBed(t, lwstest.StableWorkload()) // its record is "{}"
+	_, err := b.Observe(lwstest.VLLM)
+	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
+		t.Errorf("reason %s, want RECORD_INVALID", got)
+	}
+	lwstest.Says(t, err, record.RecordAnnotation, "Restore", "remove", "partition 1000000", "Adopt", "Disown")
+}
+
+// A record that came with a copied manifest holds the copy, and releases nothing.
+func TestCopiedRecord(t *testing.T) {
+	stable := lwstest.InPhase(t, record.RollingBack)
+	rec, err := record.DecodeRecord(stable.Annotations[record.RecordAnnotation])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for uid, want := range map[types.UID]bool{stable.UID: true, "": true, "other": false} {
+		rec.UID = uid
+		if stable.Annotations[record.RecordAnnotation], err = rec.Encode(); err != nil {
+			t.Fatal(err)
+		}
+		s := newBed(t, stable).look()
+		if s.Record == nil || (s.Record.Release != nil) != want || !record.SameRolling(s.Record.Saved, rec.Saved) {
+			t.Errorf("with UID %q the record is %+v", uid, s.Record)
+		}
+	}
+}
+
+// Labels that somebody takes off the second set do not make it a workload of its own: the user's would be deleted for it.
+func TestSucceeded(t *testing.T) {
+	stable := lwstest.InPhase(t, record.Promoting)
+	rec, err := record.DecodeRecord(stable.Annotations[record.RecordAnnotation])
+	if err != nil {
+		t.Fatal(err)
+	}
+	green := lwstest.Canary(t, stable)
+	rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.Adopting, green.Name, 4
+	stable = lwstest.WithRecord(t, stable, *rec)
+	for _, tt := range []struct {
+		name   string
+		change func(*lws.LeaderWorkerSet)
+		want   bool
+	}{
+		{"as it was added", func(*lws.LeaderWorkerSet) {}, false},
+		{"without one label", func(w *lws.LeaderWorkerSet) { delete(w.Labels, record.RoleLabel) }, false},
+		{"without labels", func(w *lws.LeaderWorkerSet) { w.Labels = nil }, false},
+		{"handed over", func(w *lws.LeaderWorkerSet) { w.Labels, w.OwnerReferences = nil, nil }, true},
+	} {
+		set := green.DeepCopy()
+		tt.change(set)
+		s := newBed(t, stable, set).look()
+		if s.Succeeded != tt.want {
+			t.Errorf("%s: succeeded %t", tt.name, s.Succeeded)
+		}
+		if _, deletes := next(t, s).Action.(plan.DeleteStable); deletes != tt.want {
+			t.Errorf("%s: the user's workload goes: %t", tt.name, deletes)
+		}
+	}
+}
+
+func TestCheckWorkload(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*lws.LeaderWorkerSet)
+		want   pb.ErrorReason
+		says   []string
+	}{
+		{
+			"copied labels", func(w *lws.LeaderWorkerSet) { w.Name, w.OwnerReferences = "mine", nil },
+			pb.ErrorReason_ERROR_REASON_NAME_TAKEN, []string{"remove", record.RoleLabel, record.StableLabel, record.RevisionLabel},
+		},
+		{
+			"copied owner", func(w *lws.LeaderWorkerSet) { w.Name = "mine" },
+			pb.ErrorReason_ERROR_REASON_NAME_TAKEN, []string{"remove", "ownerReferences"},
+		},
+		{
+			"one label", func(w *lws.LeaderWorkerSet) {
+				w.OwnerReferences, w.Labels = nil, map[string]string{record.RoleLabel: ""}
+			},
+			pb.ErrorReason_ERROR_REASON_NAME_TAKEN, []string{"remove", record.RoleLabel},
+		},
+		{
+			"added", func(*lws.LeaderWorkerSet) {},
+			pb.ErrorReason_ERROR_REASON_NAME_TAKEN, []string{"was added by the release", "vllm"},
+		},
+		{
+			"owned", func(w *lws.LeaderWorkerSet) { w.Labels = nil },
+			pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER, []string{"vllm"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := lwstest.Canary(t, lwstest.StableWorkload())
+			tt.change(w)
+			err := plan.CheckWorkload(plan.Observation{Key: KeyOf(w), Identity: newBed(t).Caches.identity(w)})
+			if got := drivererr.Reason(err); got != tt.want {
+				t.Errorf("reason %s, want %s", got, tt.want)
+			}
+			lwstest.Says(t, err, tt.says...)
+		})
+	}
+}
+
+func TestCheckWorkloadTakesTheUsersOwn(t *testing.T) {
+	if err := plan.CheckWorkload(plan.Observation{Key: lwstest.VLLM, Identity: newBed(t).Caches.identity(lwstest.StableWorkload())}); err != nil {
+		t.Error(err)
+	}
+}
+
+// What an adoption would lose is refused.
+func TestCheckAdopts(t *testing.T) {
+	adopt := &pb.ReleasePolicy{BlueGreen: &pb.BlueGreenPolicy{Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT}}
+	for name, tt := range map[string]struct {
+		policy *pb.ReleasePolicy
+		change func(*lws.LeaderWorkerSet)
+		want   pb.ErrorReason
+	}{
+		"nothing":  {adopt, func(*lws.LeaderWorkerSet) {}, 0},
+		"in place": {&pb.ReleasePolicy{}, func(w *lws.LeaderWorkerSet) { w.Labels = map[string]string{"kustomize.toolkit.fluxcd.io/name": "a"} }, 0},
+		"Flux": {
+			adopt, func(w *lws.LeaderWorkerSet) { w.Labels = map[string]string{"kustomize.toolkit.fluxcd.io/name": "a"} },
+			pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER,
+		},
+		"Argo CD": {
+			adopt, func(w *lws.LeaderWorkerSet) { w.Annotations["argocd.argoproj.io/tracking-id"] = "a" }, pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER,
+		},
+		"volumes": {adopt, func(w *lws.LeaderWorkerSet) {
+			w.Spec.LeaderWorkerTemplate.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{}}
+		}, pb.ErrorReason_ERROR_REASON_UNSUPPORTED},
+	} {
+		w := lwstest.Unrecorded()
+		w.Labels, w.Annotations = nil, map[string]string{}
+		tt.change(w)
+		o := plan.Observation{Key: KeyOf(w), Identity: newBed(t).Caches.identity(w)}
+		refused := pb.ErrorReason_ERROR_REASON_UNSPECIFIED
+		for _, err := range (plan.Begin{Policy: tt.policy}).Obstacles(o) {
+			if reason := drivererr.Reason(err); reason == pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER || reason == pb.ErrorReason_ERROR_REASON_UNSUPPORTED {
+				refused = reason
+			}
+		}
+		if refused != tt.want {
+			t.Errorf("%s: %v", name, refused)
+		}
+	}
+}
+
+// A look that was under way while the workload went keeps nothing either.
+func TestLateDigestIsForgotten(t *testing.T) {
+	b := newBed(t)
+	if _, err := b.digest(lwstest.StableWorkload()); err != nil {
+		t.Fatal(err)
+	}
+	if b.remembered() != 0 {
+		t.Error("the digest of a workload that is not there is kept")
+	}
+}
+
+// A cache that is filled late and has nothing in it brings no event; who waits for it looks again all the same.
+func TestEmptyCacheFilledLate(t *testing.T) {
+	for resource, role := range map[string]string{"poddisruptionbudgets": record.RoleBudget, "controllerrevisions": record.RoleSnapshot} {
+		t.Run(resource, func(t *testing.T) {
+			b := newBed(t, lwstest.Unrecorded())
+			var readable atomic.Bool
+			b.Core.PrependReactor("list", resource, func(action clienttesting.Action) (bool, runtime.Object, error) {
+				list, ok := action.(clienttesting.ListAction)
+				if ok && !readable.Load() && strings.Contains(list.GetListRestrictions().Labels.String(), role) {
+					return true, nil, errors.New("not now")
+				}
+				return false, nil, nil
+			})
+			b.Budgets.want()
+			b.run()
+			b.eventually("the other caches are filled", b.Caches.Synced)
+			ctx, cancel := context.WithCancel(t.Context())
+			var known atomic.Bool
+			var waiting sync.WaitGroup
+			defer waiting.Wait()
+			defer cancel()
+			waiting.Go(func() {
+				changed, stop := b.Changes.Subscribe(lwstest.VLLM)
+				defer stop()
+				for {
+					known.Store(b.Budgets.informer.HasSynced() && b.History.Synced())
+					if known.Load() {
+						return
+					}
+					select {
+					case <-changed:
+					case <-ctx.Done():
+						return
+					}
+				}
+			})
+			readable.Store(true)
+			b.eventually("who waits is told", known.Load)
+		})
+	}
+}
+
+// Nothing is remembered of a workload and of what was added to it once they and their pods are gone, in whatever order
+// they go, and although they are looked at meanwhile.
+func TestNothingIsRemembered(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		podsFirst bool
+	}{{"pods last", false}, {"pods first", true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			stable := lwstest.InPhase(t, record.Progressing)
+			b := newBed(t, stable, lwstest.Canary(t, stable))
+			b.run()
+			b.eventually("the caches are filled", b.Caches.Synced)
+			pods := b.Core.CoreV1().Pods(lwstest.VLLM.Namespace)
+			names := []string{"vllm-1", "vllm-1-1", "vllm-new-1"}
+			for _, name := range names {
+				pod := lwstest.Pod(name, func(p *corev1.Pod) {
+					if strings.HasPrefix(name, "vllm-new") {
+						p.Labels[lws.SetNameLabelKey] = "vllm-new"
+					}
+				})
+				if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.eventually("the pods are seen", func() bool { return len(b.Caches.Pods.GetIndexer().List()) == len(names) })
+			b.look()
+			if b.remembered() == 0 {
+				t.Fatal("nothing is remembered of what exists")
+			}
+			var looking sync.WaitGroup
+			ctx, cancel := context.WithCancel(t.Context())
+			looking.Go(func() {
+				for ctx.Err() == nil {
+					changed, stop := b.Changes.Subscribe(lwstest.VLLM)
+					if _, err := b.Observe(lwstest.VLLM); err != nil {
+						_, _ = b.ObserveGone(lwstest.VLLM)
+					}
+					select {
+					case <-changed:
+					case <-ctx.Done():
+					}
+					stop()
+				}
+			})
+			steps := []func(){
+				func() {
+					for _, name := range []string{"vllm", "vllm-new"} {
+						err := b.Sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), lwstest.VLLM.Namespace, name)
+						if err != nil {
+							t.Fatal(err)
+						}
+					}
+					b.eventually("the workloads are gone", func() bool { return len(b.Caches.Workloads.GetIndexer().List()) == 0 })
+				},
+				func() {
+					for _, name := range names {
+						if err := pods.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+							t.Fatal(err)
+						}
+					}
+					b.eventually("the pods are gone", func() bool { return len(b.Caches.Pods.GetIndexer().List()) == 0 })
+				},
+			}
+			if tt.podsFirst {
+				slices.Reverse(steps)
+			}
+			for _, step := range steps {
+				step()
+			}
+			cancel()
+			looking.Wait()
+			b.eventually("all is forgotten", func() bool { return b.remembered() == 0 })
+		})
+	}
+}
+
+// remembered counts what the observer keeps per workload.
+func (b *bed) remembered() int {
+	b.Caches.Groups.mu.Lock()
+	defer b.Caches.Groups.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.Changes.mu.Lock()
+	defer b.Changes.mu.Unlock()
+	return len(b.Caches.Groups.sets) + len(b.digests) + len(b.Changes.waiters)
+}

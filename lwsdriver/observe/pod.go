@@ -1,0 +1,155 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+// maxPodMessage is how many bytes of a message about a pod are kept. There may be thousands of pods.
+const maxPodMessage = 256
+
+// Pod is what the cache keeps of a pod of a group: a few hundred bytes instead of several thousand.
+type Pod struct {
+	metav1.ObjectMeta
+
+	// Group is its group-index label.
+	Group string
+	// Revision is its template-revision-hash label.
+	Revision string
+	// Serving is true while requests may go to it.
+	Serving bool
+	// Terminating is true once its deletion was requested.
+	Terminating bool
+
+	set     string // the LeaderWorkerSet's name
+	leader  bool
+	address string // a leader's IP
+	size    int    // pods of its group, as LWS noted on the pod; 0: not noted
+	// labelled is what its labels say of a rollout, one copy for all pods that say the same. Zero: nothing.
+	labelled unique.Handle[plan.RolloutMark]
+
+	ready           bool
+	since           time.Time // when it became ready, or when it ceased to be
+	reason, message string    // why it is not ready
+}
+
+// StripPod is the pod informer's transform: it returns a *Pod. What was transformed before is returned as it is.
+func StripPod(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	v := &Pod{
+		ObjectMeta: thinMeta(&pod.ObjectMeta),
+		set:        strings.Clone(pod.Labels[lws.SetNameLabelKey]),
+		Group:      strings.Clone(pod.Labels[lws.GroupIndexLabelKey]),
+		Revision:   strings.Clone(pod.Labels[lws.RevisionKey]),
+		leader:     pod.Labels[lws.WorkerIndexLabelKey] == "0",
+		Serving:    pod.Labels[record.ServingLabel] == record.Serving,
+	}
+	v.CreationTimestamp = pod.CreationTimestamp // how long groups take to start
+	v.Terminating = pod.DeletionTimestamp != nil
+	v.labelled = markOf(pod.Labels)
+	if v.leader {
+		v.address = strings.Clone(pod.Status.PodIP)
+	}
+	// An unreadable size counts as not noted; the workload's own size is used then.
+	v.size, _ = strconv.Atoi(pod.Annotations[lws.SizeAnnotationKey])
+	v.ready, v.since = podReady(pod)
+	if !v.ready {
+		v.reason, v.message = podObstacle(pod)
+		v.reason, v.message = strings.Clone(v.reason), strings.Clone(Shorten(v.message, maxPodMessage))
+	}
+	return v, nil
+}
+
+// thinMeta keeps what the caches themselves need of an object's metadata.
+func thinMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name: strings.Clone(m.Name), Namespace: strings.Clone(m.Namespace), UID: m.UID,
+		ResourceVersion: strings.Clone(m.ResourceVersion),
+	}
+}
+
+// podReady says whether the pod serves, and since when it does or does not. A pod that is being deleted does not: its
+// endpoints go.
+func podReady(pod *corev1.Pod) (bool, time.Time) {
+	if pod.DeletionTimestamp != nil {
+		// The timestamp is when the grace period ends.
+		grace := time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second
+		return false, pod.DeletionTimestamp.Add(-grace)
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue && pod.Status.Phase == corev1.PodRunning, c.LastTransitionTime.Time
+		}
+	}
+	return false, pod.CreationTimestamp.Time
+}
+
+// podObstacle says why a pod is not ready, in Kubernetes' own words where it has some.
+func podObstacle(pod *corev1.Pod) (reason, message string) {
+	if pod.DeletionTimestamp != nil {
+		return "Terminating", "is being deleted"
+	}
+	if pod.Status.Phase == corev1.PodFailed {
+		return orElse(pod.Status.Reason, "PodFailed"), orElse(pod.Status.Message, "has failed")
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return orElse(c.Reason, "Unschedulable"), strings.TrimSpace("unschedulable: " + c.Message)
+		}
+	}
+	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range statuses {
+			if reason, message := containerObstacle(&statuses[i]); reason != "" {
+				return reason, message
+			}
+		}
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady && pod.Status.Phase == corev1.PodRunning {
+			return orElse(c.Reason, "NotReady"), orElse(c.Message, "runs, but its readiness probe does not succeed")
+		}
+	}
+	return "Starting", "is starting (" + strings.ToLower(string(pod.Status.Phase)) + ")"
+}
+
+// containerObstacle says what is wrong with a container. Empty: nothing that it tells itself.
+func containerObstacle(c *corev1.ContainerStatus) (reason, message string) {
+	if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+		text := fmt.Sprintf("container %s: %s", c.Name, orElse(w.Reason, "waiting"))
+		if w.Message != "" {
+			text += ": " + w.Message
+		}
+		if last := c.LastTerminationState.Terminated; last != nil {
+			text += fmt.Sprintf(" (last exit code %d, %s; %d restarts)", last.ExitCode, orElse(last.Reason, "Error"), c.RestartCount)
+		}
+		return orElse(w.Reason, "Waiting"), text
+	}
+	if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
+		return orElse(t.Reason, "Error"), fmt.Sprintf("container %s: exit code %d %s", c.Name, t.ExitCode, t.Message)
+	}
+	return "", ""
+}
+
+func orElse(s, fallback string) string {
+	if s == "" {
+		return fallback
+	}
+	return s
+}

@@ -1,0 +1,89 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+// digest identifies the part of a LeaderWorkerSet's spec of which LWS makes revisions.
+type digest [sha256.Size]byte
+
+// revisioned is that part, as LWS stores it in ControllerRevisions (pkg/utils/revision of LWS v0.9.0).
+type revisioned struct {
+	Template lws.LeaderWorkerTemplate `json:"leaderWorkerTemplate"`
+	Network  *lws.NetworkConfig       `json:"networkConfig"`
+}
+
+// digestOf returns the digest of a spec. It fails only for values that the API server would never return.
+func digestOf(template lws.LeaderWorkerTemplate, network *lws.NetworkConfig) (digest, error) {
+	if network == nil {
+		network = &lws.NetworkConfig{SubdomainPolicy: ptr.To(lws.SubdomainShared)}
+	}
+	raw, err := json.Marshal(revisioned{template, network})
+	if err != nil {
+		return digest{}, fmt.Errorf("encode template: %w", err)
+	}
+	return sha256.Sum256(raw), nil
+}
+
+// SameTemplate reports whether LWS makes one revision of both.
+func SameTemplate(a, b record.Template) bool {
+	one, errOne := digestOf(a.LeaderWorkerTemplate, a.NetworkConfig)
+	two, errTwo := digestOf(b.LeaderWorkerTemplate, b.NetworkConfig)
+	return errOne == nil && errTwo == nil && one == two
+}
+
+// revisionView is what the driver keeps of a ControllerRevision of LWS. Matching a template against them tells the
+// template's revision hash without waiting for, or trusting the order of, anything else that LWS writes.
+type revisionView struct {
+	metav1.ObjectMeta
+
+	set    string // the LeaderWorkerSet's name
+	owner  types.UID
+	hash   string // the value of the template-revision-hash label of its groups
+	number int64
+	digest digest
+}
+
+// stripRevision is the ControllerRevision informer's transform.
+func stripRevision(obj any) (any, error) {
+	cr, ok := obj.(*appsv1.ControllerRevision)
+	if !ok {
+		return obj, nil
+	}
+	v := &revisionView{
+		ObjectMeta: thinMeta(&cr.ObjectMeta),
+		set:        strings.Clone(cr.Labels[lws.SetNameLabelKey]),
+		hash:       strings.Clone(cr.Labels[lws.RevisionKey]),
+		number:     cr.Revision,
+	}
+	if owner := metav1.GetControllerOf(cr); owner != nil {
+		v.owner = owner.UID
+	}
+	stored := struct {
+		Spec revisioned `json:"spec"`
+	}{}
+	// One that can't be read, or is not LWS's, matches no template; the driver then waits for one that does.
+	if err := json.Unmarshal(cr.Data.Raw, &stored); err != nil {
+		return v, nil //nolint:nilerr // see above: a broken revision must not stop the informer
+	}
+	d, err := digestOf(stored.Spec.Template, stored.Spec.Network)
+	if err != nil {
+		return v, nil //nolint:nilerr // as above
+	}
+	v.digest = d
+	return v, nil
+}

@@ -1,0 +1,54 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"time"
+
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// Snapshot is a workload as it was observed: what the planner decides from, and the cached objects that a write is based
+// on, which must not be modified.
+type Snapshot struct {
+	plan.Observation
+
+	// StableObject is the user's workload. Nil: it no longer exists.
+	StableObject *lws.LeaderWorkerSet
+	// AddedObjects are the workloads that a release added to it, by name.
+	AddedObjects map[string]*lws.LeaderWorkerSet
+	// Setup is what the release's traffic consists of. Nil: it routes none.
+	Setup *traffic.Setup
+	// Recheck is after what time the observation may be another one although no object changed. Zero: never.
+	Recheck time.Duration
+	// Distrusted names what was edited by hand and is ignored. Empty: nothing.
+	Distrusted string
+}
+
+// RecheckAfter sets Recheck, unless it is earlier already. Zero sets nothing.
+func (s *Snapshot) RecheckAfter(d time.Duration) {
+	if d > 0 && (s.Recheck == 0 || d < s.Recheck) {
+		s.Recheck = d
+	}
+}
+
+// CanaryName returns the name of the workload that a release adds for a revision.
+func (s *Snapshot) CanaryName(revision string) string {
+	return record.CanaryName(s.Record.KnownAs(s.Key.Name), s.Key.Name, revision)
+}
+
+// SetupFor returns what the traffic of a release by this policy would consist of, for a release that has not begun. The
+// policy must have traffic.
+func (s *Snapshot) SetupFor(policy record.Policy) traffic.Setup {
+	setup := newSetup(s.StableObject, s.CanaryName(s.Stable.Revision), *policy.Traffic, policy.LeaderLabels)
+	setup.Adopts = policy.Adopt
+	if revisions := s.StableRevisions(); plan.InPlace(policy.Style) && len(revisions) == 1 {
+		setup = newSetupInPlace(s.StableObject, [2]string{revisions[0], s.Stable.Revision}, *policy.Traffic, nil)
+	}
+	return setup
+}

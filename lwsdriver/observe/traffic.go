@@ -1,0 +1,285 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+	"github.com/lockstep-rollouts/lockstep/traffic/probe"
+)
+
+// readTraffic takes the look, if the release routes requests.
+func (o *Observer) readTraffic(s *Snapshot) error {
+	o.keepPolicy(s)
+	if s.Policy.Traffic == nil {
+		if err := readAddedPolicy(s); s.Policy.Traffic == nil {
+			return err
+		}
+	}
+	setup := setupOf(s, *s.Policy.Traffic)
+	setup.Shared = o.Caches.shared(s.Key, setup.Policy.Routes)
+	s.Setup, s.Traffic = &setup, o.Router.Snapshot(setup)
+	o.probe(s)
+	return nil
+}
+
+// readTrafficLeft takes the look for a workload that no longer exists.
+func (o *Observer) readTrafficLeft(s *Snapshot) error {
+	var setup traffic.Setup
+	switch kept := o.policyOf(s.Key); {
+	case kept != nil:
+		setup = newSetup(gone(s.Key, kept.of), unknownRevision, *kept.policy, nil)
+	default:
+		for name, w := range s.AddedObjects {
+			policy, _, err := trafficPolicyOn(w)
+			if err != nil {
+				return err
+			}
+			if policy == nil {
+				continue
+			}
+			var uid types.UID
+			if owner := metav1.GetControllerOf(w); owner != nil {
+				uid = owner.UID
+			}
+			setup = newSetup(gone(s.Key, uid), name, *policy, nil)
+		}
+	}
+	if setup.Stable != "" {
+		s.Setup, s.Traffic = &setup, o.Router.Snapshot(setup)
+	}
+	return nil
+}
+
+// gone is a workload of which no more is known.
+func gone(key types.NamespacedName, uid types.UID) *lws.LeaderWorkerSet {
+	return &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: uid}}
+}
+
+// keepPolicy remembers the policy of a release that routes requests in place, and gives it back to one whose record was
+// removed: nothing that such a release adds could tell it. In memory only: a driver that starts later does not know it.
+func (o *Observer) keepPolicy(s *Snapshot) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch kept, ok := o.policies[s.Key]; {
+	case s.Record != nil && s.Record.Release != nil:
+		delete(o.policies, s.Key)
+		if s.Policy.Traffic == nil || !plan.InPlace(s.Policy.Style) {
+			return
+		}
+		if o.policies == nil {
+			o.policies = map[types.NamespacedName]keptPolicy{}
+		}
+		o.policies[s.Key] = keptPolicy{s.Policy.Traffic, s.StableObject.UID}
+	case ok && len(s.Added) == 0:
+		s.Policy.Traffic, s.Policy.Style = kept.policy, pb.Style_STYLE_PARTITION
+	}
+}
+
+// keptPolicy is how the requests of a workload were routed in place.
+type keptPolicy struct {
+	policy *traffic.Policy
+	of     types.UID
+}
+
+// forgetPolicy drops what policyOf tells.
+func (o *Observer) ForgetPolicy(key types.NamespacedName) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.policies, key)
+}
+
+// policyOf is what is kept of a workload that is gone, nil if nothing is.
+func (o *Observer) policyOf(key types.NamespacedName) *keptPolicy {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if kept, ok := o.policies[key]; ok {
+		return &kept
+	}
+	return nil
+}
+
+// readAddedPolicy reads the traffic policy from what a release added, where the record does not tell it: it is gone.
+func readAddedPolicy(s *Snapshot) error {
+	if s.Record != nil && s.Record.Release != nil {
+		return nil
+	}
+	for _, w := range s.Added {
+		policy, drain, err := trafficPolicyOn(s.AddedObjects[w.Name])
+		if policy != nil || err != nil {
+			s.Policy.Traffic, s.Policy.Drain = policy, drain
+			return err
+		}
+	}
+	return nil
+}
+
+// trafficPolicyOn reads the traffic policy on an added workload, nil if there is none.
+func trafficPolicyOn(w *lws.LeaderWorkerSet) (*traffic.Policy, probe.Drain, error) {
+	value := w.Annotations[record.TrafficAnnotation]
+	if value == "" {
+		return nil, probe.Drain{}, nil
+	}
+	message := &pb.TrafficPolicy{}
+	err := protojson.Unmarshal([]byte(value), message)
+	if err == nil {
+		p, bad := traffic.ParsePolicy(message)
+		drain, badDrain := probe.ParseDrain(message.GetDrain())
+		if bad = append(bad, badDrain...); len(bad) == 0 {
+			return &p, drain, nil
+		}
+		err = fmt.Errorf("%s %s", bad[0].Field, bad[0].Description)
+	}
+	return nil, probe.Drain{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
+		"annotation %s of LeaderWorkerSet %s can't be trusted: %v. Restore it, or remove it once no route leads to that workload",
+		record.TrafficAnnotation, KeyOf(w), err)
+}
+
+// setupOf describes the traffic of a release. The canary is the one that is there, or else the one that comes.
+func setupOf(s *Snapshot, policy traffic.Policy) traffic.Setup {
+	canary := ""
+	switch {
+	case plan.InPlace(s.Policy.Style):
+		return setupInPlace(s, policy)
+	case len(s.Added) > 0:
+		canary = s.Added[0].Name
+	case s.Record != nil && s.Record.Release != nil && s.Record.Release.UpdateRevision != "":
+		canary = s.CanaryName(s.Record.Release.UpdateRevision)
+	default:
+		// Before LWS has recorded a revision. No pod has this name, and nothing is routed to it.
+		canary = s.CanaryName("none")
+	}
+	return newSetup(s.StableObject, canary, policy, s.Policy.LeaderLabels)
+}
+
+// setupInPlace describes the traffic of a release that replaces the workload's own groups.
+func setupInPlace(s *Snapshot, policy traffic.Policy) traffic.Setup {
+	stable, update := unknownRevision, unknownRevision
+	var updated []string
+	if s.Record != nil && s.Record.Release != nil {
+		r := s.Record.Release
+		stable, update = cmp.Or(r.StableRevision, stable), cmp.Or(r.UpdateRevision, update)
+		for _, g := range s.Stable.Groups {
+			if !plan.Stays(s.Observation, g) {
+				updated = append(updated, g.Leader)
+			}
+		}
+	}
+	return newSetupInPlace(s.StableObject, [2]string{stable, update}, policy, updated)
+}
+
+// unknownRevision is that of no pod.
+const unknownRevision = "none"
+
+func newSetupInPlace(stable *lws.LeaderWorkerSet, revisions [2]string, policy traffic.Policy, updated []string) traffic.Setup {
+	setup := traffic.NewSetupInPlace(stable, revisions[0], revisions[1], policy, updated)
+	setup.CanaryPin[record.ServingLabel] = record.Serving
+	return setup
+}
+
+func newSetup(stable *lws.LeaderWorkerSet, canary string, policy traffic.Policy, leaderLabels map[string]string) traffic.Setup {
+	setup := traffic.NewSetup(stable, canary, policy, leaderLabels)
+	// Leaders of groups that are not whole may be ready; only the driver knows.
+	setup.CanaryPin[record.ServingLabel] = record.Serving
+	return setup
+}
+
+// trafficIndex finds the user's workloads by the objects that carry their requests.
+const trafficIndex = "traffic"
+
+func trafficKey(namespace, kind, name string) string { return namespace + "/" + kind + "/" + name }
+
+// indexTraffic is by the policy in the record: while a release lasts, and until the next one begins. It is also by the one
+// on what a release added, which may be the only one that is left.
+func indexTraffic(obj any) ([]string, error) {
+	w, ok := obj.(*lws.LeaderWorkerSet)
+	if !ok {
+		return nil, nil
+	}
+	policy := recordedTraffic(w)
+	if _, added := AddedTo(w); added {
+		policy, _, _ = trafficPolicyOn(w) // whoever looks at the workload is told
+	}
+	if policy == nil {
+		return nil, nil
+	}
+	var keys []string
+	for _, o := range (traffic.Setup{Policy: *policy}).Objects() {
+		keys = append(keys, trafficKey(w.Namespace, o.Kind, o.Name))
+	}
+	return keys, nil
+}
+
+// recordedTraffic is the traffic policy in a workload's record, nil if there is none that can be read.
+func recordedTraffic(w *lws.LeaderWorkerSet) *traffic.Policy {
+	value, ok := w.Annotations[record.RecordAnnotation]
+	if !ok {
+		return nil
+	}
+	rec, err := record.DecodeRecord(value)
+	if err != nil || rec.Release == nil {
+		return nil
+	}
+	message, err := rec.Release.PolicyMessage()
+	if err != nil || message.GetTraffic() == nil {
+		return nil
+	}
+	policy, _ := record.ParsePolicy(message)
+	return policy.Traffic
+}
+
+// carried returns the user's workloads whose requests an object carries; all that route requests without a name.
+func (c *Caches) carried(namespace, kind, name string) []types.NamespacedName {
+	keys := []string{trafficKey(namespace, kind, name)}
+	if name == "" {
+		keys = c.Workloads.GetIndexer().ListIndexFuncValues(trafficIndex)
+	}
+	var out []types.NamespacedName
+	for _, key := range keys {
+		objs, err := c.Workloads.GetIndexer().ByIndex(trafficIndex, key)
+		if err != nil {
+			return nil
+		}
+		for _, obj := range objs {
+			if w, ok := obj.(*lws.LeaderWorkerSet); ok {
+				out = append(out, StableKey(w))
+			}
+		}
+	}
+	return out
+}
+
+// shared are the routes that a release of another workload writes at present, too.
+func (c *Caches) shared(key types.NamespacedName, routes []traffic.Key) []traffic.Key {
+	return slices.DeleteFunc(slices.Clone(routes), func(route traffic.Key) bool {
+		return !slices.ContainsFunc(c.carried(key.Namespace, route.Kind, route.Name), func(other types.NamespacedName) bool {
+			return other != key && c.releases(other)
+		})
+	})
+}
+
+// releases says whether a release of the workload is under way, as far as its record tells.
+func (c *Caches) releases(key types.NamespacedName) bool {
+	w := c.Workload(key)
+	if w == nil {
+		return false
+	}
+	rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation])
+	if err != nil || rec.Release == nil {
+		return false
+	}
+	return rec.Release.Phase.Unfinished() || len(c.added(key)) > 0
+}
