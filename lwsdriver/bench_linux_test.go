@@ -26,8 +26,6 @@ import (
 	lwsfake "sigs.k8s.io/lws/client-go/clientset/versioned/fake"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -174,17 +172,12 @@ func benchWorkloads(b *testing.B) (sets [2]*lws.LeaderWorkerSet, revisions []kru
 	stable.Spec.Replicas = ptr.To[int32](benchStable)
 	stable.Spec.LeaderWorkerTemplate.Size = ptr.To[int32](benchSize)
 	stable.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Hold())
-	parsed, _ := record.ParsePolicy(policyMessage)
-	s := &observe.Snapshot{StableObject: stable}
-	s.Record, s.Policy = &rec, parsed
-	canary, err := newCanary(s, plan.CreateCanary{
-		Name: record.CanaryName("stable", "stable", "new"), Revision: "new", Replicas: benchCanary,
-		Target: &record.Target{Groups: "25%", Batch: ptr.To(0), At: now},
-	})
+	target, err := (&record.Target{Groups: "25%", Batch: ptr.To(0), At: now}).Encode()
 	if err != nil {
 		b.Fatal(err)
 	}
-	canary.UID, canary.Generation = "canary", 1
+	canary := lwstest.Canary(b, stable)
+	canary.Spec.Replicas, canary.Annotations[record.TargetAnnotation] = ptr.To[int32](benchCanary), target
 	for _, w := range []*lws.LeaderWorkerSet{stable, canary} {
 		revisions = append(revisions, benchRevision(b, w))
 	}

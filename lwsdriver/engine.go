@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/apply"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 )
@@ -28,7 +29,7 @@ const workers = 8
 // Engine runs the loop of every workload: observe, plan, apply, until there is nothing to write.
 type Engine struct {
 	Observer *observe.Observer
-	Applier  *Applier
+	Applier  *apply.Applier
 
 	config  EngineConfig
 	queue   workqueue.TypedRateLimitingInterface[types.NamespacedName]
@@ -77,7 +78,7 @@ func NewEngine(c EngineConfig) (*Engine, error) {
 		return nil, err
 	}
 	e.locks.goesBy = e.Observer.Caches.GoesBy
-	e.Applier = NewApplier(c.Core, c.Sets, c.Dynamic, e.Observer)
+	e.Applier = apply.New(c.Core, c.Sets, c.Dynamic, e.Observer)
 	e.events = newEventRecorder(c.Core, c.Log)
 	if c.Silent {
 		e.events.recorder = &events.FakeRecorder{}

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package lwsdriver
+package apply
 
 import (
 	"errors"
@@ -39,16 +39,16 @@ func TestHistoryWrites(t *testing.T) {
 		{plan.Forget{Revision: "old"}, true, []string{"2 new vllm:2 "}},
 		{plan.Forget{Revision: "old"}, false, []string{"2 new vllm:2 "}},
 	} {
-		if wrote, err := b.engine.Applier.Apply(t.Context(), s, step.action); wrote != step.wrote || err != nil {
+		if wrote, err := b.Apply(t.Context(), s, step.action); wrote != step.wrote || err != nil {
 			t.Fatalf("%v: %t, %v", step.action, wrote, err)
 		}
 		if got := b.kept(); !slices.Equal(got, step.want) {
 			t.Errorf("%v: the history is %q, want %q", step.action, got, step.want)
 		}
 	}
-	e := b.engine.Observer.History.Find(s.StableObject, "new").Entry
+	e := b.observer.History.Find(s.StableObject, "new").Entry
 	e.Outcome, e.Ended = plan.Promoted, lwstest.Noon
-	if wrote, err := b.engine.Applier.Apply(t.Context(), s, plan.Remember{Entry: e}); !wrote || err != nil {
+	if wrote, err := b.Apply(t.Context(), s, plan.Remember{Entry: e}); !wrote || err != nil {
 		t.Fatalf("the end: %t, %v", wrote, err)
 	}
 	b.eventually("the end is noted", func() bool { return slices.Equal(b.kept(), []string{"2 new vllm:2 Promoted"}) })
@@ -71,7 +71,7 @@ func TestHistoryMade(t *testing.T) {
 			return true, nil, apierrors.NewAlreadyExists(appsv1.Resource("controllerrevisions"), there.Name)
 		})
 		b.runSynced()
-		_, err := b.engine.Applier.Apply(t.Context(), b.look(), plan.Remember{Entry: e})
+		_, err := b.Apply(t.Context(), b.look(), plan.Remember{Entry: e})
 		if got := drivererr.Reason(err); foreign != (got == pb.ErrorReason_ERROR_REASON_NAME_TAKEN) || !foreign && err != nil {
 			t.Errorf("foreign %t: %v", foreign, err)
 		}
@@ -89,7 +89,7 @@ func bringBackOf(t *testing.T, w *lws.LeaderWorkerSet) error {
 	old := lwstest.Revision(t, lwstest.Imaged("vllm:1"), "old")
 	b := newBedOn(t, fake.NewClientset(old), lwstest.NoRoutes(), w)
 	b.run()
-	b.eventually("the revision is seen", func() bool { _, ok := b.engine.Observer.Caches.RevisionNamed(w, "old"); return ok })
+	b.eventually("the revision is seen", func() bool { _, ok := b.observer.Caches.RevisionNamed(w, "old"); return ok })
 	var patch string
 	b.Sets.PrependReactor("patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patch = string(a.(clienttesting.PatchAction).GetPatch())
@@ -100,7 +100,7 @@ func bringBackOf(t *testing.T, w *lws.LeaderWorkerSet) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.engine.Applier.Apply(t.Context(), s, d.Action)
+	_, err = b.Apply(t.Context(), s, d.Action)
 	lwstest.Says(t, err, "seen")
 	return errors.New(patch)
 }
@@ -114,18 +114,10 @@ func TestUndoHoldsWhatDrifted(t *testing.T) {
 	lwstest.Says(t, bringBackOf(t, drifted), "vllm:1", "1000000", `\"maxUnavailable\":2`)
 }
 
-// keptBed is restingBed that runs.
-func keptBed(t *testing.T, snapshots ...runtime.Object) *bed {
-	t.Helper()
-	b := restingBed(t, snapshots...)
-	b.runSynced()
-	return b
-}
-
 // kept is the history, from the caches.
 func (b *bed) kept() []string {
 	var all []string
-	for _, v := range b.engine.Observer.History.Of(lwstest.VLLM, "stable") {
+	for _, v := range b.observer.History.Of(lwstest.VLLM, "stable") {
 		all = append(all, fmt.Sprintf("%d %s %s %s%s", v.Entry.Number, v.Entry.Revision, v.Images[0][len("server="):], v.Entry.Outcome, v.Entry.Problem))
 	}
 	return all

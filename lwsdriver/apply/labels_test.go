@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package lwsdriver
+package apply
 
 import (
 	"context"
@@ -28,23 +28,22 @@ import (
 func TestLabelGroup(t *testing.T) {
 	core, stable, canary := lwstest.LabelledRelease(t, 3)
 	b := newBedOn(t, core, lwstest.NoRoutes(), stable, canary)
-	b.engine.config.ReadOnly = true // the writes are the test's
 	b.run()
-	b.eventually("caches are filled", b.Synced)
+	b.eventually("caches are filled", b.observer.Caches.Synced)
 	set := record.CanaryName("vllm", "vllm", "new")
 	s := b.look()
 	a := plan.LabelGroup{Name: set, Group: 0, Revision: "new", Mark: plan.RolloutMark{ID: "k1", Batch: 1}}
 	other := a
 	other.Revision = "newer"
-	if wrote, err := b.engine.Applier.Apply(t.Context(), s, other); wrote || err != nil {
+	if wrote, err := b.Apply(t.Context(), s, other); wrote || err != nil {
 		t.Errorf("labelled a group that has moved on: %t, %v", wrote, err)
 	}
 	for i, want := range []bool{true, true, true, false} {
-		wrote, err := b.engine.Applier.Apply(t.Context(), s, a)
+		wrote, err := b.Apply(t.Context(), s, a)
 		if wrote != want || err != nil {
 			t.Fatalf("write %d: %t, %v", i, wrote, err)
 		}
-		if i == 0 && b.engine.Observer.Caches.Pod(observe.KeyOf(&metav1.ObjectMeta{Namespace: "default", Name: set + "-0"})).Mark() != a.Mark {
+		if i == 0 && b.observer.Caches.Pod(observe.KeyOf(&metav1.ObjectMeta{Namespace: "default", Name: set + "-0"})).Mark() != a.Mark {
 			t.Error("the leader was not the first")
 		}
 	}
@@ -79,8 +78,9 @@ func TestMarkLeader(t *testing.T) {
 		{"refused", apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "x", nil), false, false, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			b := newRoutedBed(t, stable, 0)
-			leader := lwstest.CanaryPod(b.canary.Name, "0")
+			core, routes, canary := lwstest.RoutedRelease(t, stable, 0)
+			b := newBedOn(t, core, routes, stable, canary)
+			leader := lwstest.CanaryPod(canary.Name, "0")
 			delete(leader.Labels, record.ServingLabel)
 			b.showPod(leader)
 			var sent string
@@ -93,12 +93,12 @@ func TestMarkLeader(t *testing.T) {
 					next.UID = "next"
 				}
 				if tc.shows {
-					time.AfterFunc(50*time.Millisecond, func() { b.showPod(next); b.engine.Observer.Changes.Notify(lwstest.VLLM) })
+					time.AfterFunc(50*time.Millisecond, func() { b.showPod(next); b.observer.Changes.Notify(lwstest.VLLM) })
 				}
 				return true, next, tc.answer
 			})
 			began := time.Now()
-			wrote, err := b.engine.Applier.Apply(t.Context(), &observe.Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}}, plan.MarkLeader{Name: b.canary.Name, Leader: leader.Name, Serves: true})
+			wrote, err := b.Apply(t.Context(), &observe.Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}}, plan.MarkLeader{Name: canary.Name, Leader: leader.Name, Serves: true})
 			if wrote != tc.wrote || (err != nil) != tc.problem {
 				t.Errorf("wrote %t, %v", wrote, err)
 			}

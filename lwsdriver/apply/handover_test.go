@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package lwsdriver
+package apply
 
 import (
 	"encoding/json"
@@ -34,7 +34,7 @@ func TestHandOver(t *testing.T) {
 		var sent []operation
 		b.FailPatches(func() error { return observe.ErrBehind })
 		s := b.look()
-		_, _ = b.engine.Applier.Apply(t.Context(), s, plan.HandOver{Name: green.Name, Record: record.Record{Saved: rec.Saved, Workload: "vllm"}})
+		_, _ = b.Apply(t.Context(), s, plan.HandOver{Name: green.Name, Record: record.Record{Saved: rec.Saved, Workload: "vllm"}})
 		for _, a := range b.Sets.Actions() {
 			if p, ok := a.(interface{ GetPatch() []byte }); ok {
 				if err := json.Unmarshal(p.GetPatch(), &sent); err != nil {

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package lwsdriver
+package apply
 
 import (
 	"testing"
@@ -25,16 +25,15 @@ func TestBudgetWrites(t *testing.T) {
 	b := newBed(t, lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: record.Native(record.Hold()), Release: &record.Release{
 		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: record.Progressing, StartedAt: lwstest.Noon, PhaseAt: lwstest.Noon,
 	}}))
-	b.engine.config.ReadOnly = true // the writes are the test's
 	b.run()
-	b.eventually("caches are filled", b.Synced)
+	b.eventually("caches are filled", b.observer.Caches.Synced)
 	b.eventually("budgets are read", func() bool { return !b.look().BudgetsUnread })
 	s := b.look()
 	one := plan.Budget{Name: "vllm-lockstep-leaders", Workloads: []string{"vllm"}, MaxUnavailable: 1}
 	two := one
 	two.Workloads, two.MaxUnavailable = []string{"vllm", "vllm-new"}, 2
 	for _, want := range []plan.Budget{one, two} {
-		if wrote, err := b.engine.Applier.Apply(t.Context(), s, plan.SetBudget{Budget: want}); !wrote || err != nil {
+		if wrote, err := b.Apply(t.Context(), s, plan.SetBudget{Budget: want}); !wrote || err != nil {
 			t.Fatalf("set: %t, %v", wrote, err)
 		}
 		if diff := cmp.Diff([]plan.Budget{want}, b.look().Budgets); diff != "" {
@@ -45,7 +44,7 @@ func TestBudgetWrites(t *testing.T) {
 		t.Error("a release with a budget left is over")
 	}
 	for _, want := range []bool{true, false} {
-		if wrote, err := b.engine.Applier.Apply(t.Context(), s, plan.DropBudget{Name: one.Name}); wrote != want || err != nil {
+		if wrote, err := b.Apply(t.Context(), s, plan.DropBudget{Name: one.Name}); wrote != want || err != nil {
 			t.Errorf("drop: %t, %v", wrote, err)
 		}
 	}

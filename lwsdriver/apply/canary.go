@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package lwsdriver
+package apply
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"

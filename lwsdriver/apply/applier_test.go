@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package lwsdriver
+package apply
 
 import (
 	"context"
@@ -40,15 +40,13 @@ func TestCanaryExistsAlready(t *testing.T) {
 				there := lwstest.Canary(t, stable)
 				tt.change(there)
 				b := newBed(t, stable)
-				defer b.engine.queue.ShutDown()
-				defer b.engine.events.broadcaster.Shutdown()
 				if err := b.Sets.Tracker().Add(there); err != nil {
 					t.Fatal(err)
 				}
 				if tt.shown >= 0 {
-					time.AfterFunc(tt.shown, func() { b.cache(there); b.engine.Observer.Changes.Notify(observe.StableKey(there)) })
+					time.AfterFunc(tt.shown, func() { b.cache(there); b.observer.Changes.Notify(observe.StableKey(there)) })
 				}
-				wrote, err := b.engine.Applier.Apply(context.Background(), b.look(), plan.CreateCanary{Name: there.Name, Revision: "new"})
+				wrote, err := b.Apply(context.Background(), b.look(), plan.CreateCanary{Name: there.Name, Revision: "new"})
 				if got := drivererr.Reason(observe.ContractError(err)); wrote || got != tt.want {
 					t.Errorf("wrote %t, %v; want reason %s", wrote, err, tt.want)
 				}

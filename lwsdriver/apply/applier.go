@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package lwsdriver
+package apply
 
 import (
 	"context"
@@ -40,9 +40,9 @@ type Applier struct {
 	observer *observe.Observer
 }
 
-// NewApplier returns an Applier that waits for the caches of the observer.
-func NewApplier(core kubernetes.Interface, sets lwsclient.Interface, dynamic dynamic.Interface, observer *observe.Observer) *Applier {
-	return &Applier{core: core, sets: sets, dynamic: dynamic, observer: observer}
+// New returns an Applier that waits for the caches of the observer.
+func New(core kubernetes.Interface, sets lwsclient.Interface, generic dynamic.Interface, observer *observe.Observer) *Applier {
+	return &Applier{core: core, sets: sets, dynamic: generic, observer: observer}
 }
 
 // Apply makes the write that an action stands for. Nothing is written when the object already is as it should be.

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package lwsdriver
+package apply
 
 import (
 	"testing"
@@ -19,6 +19,7 @@ import (
 )
 
 func TestNewCanary(t *testing.T) {
+	checkCanaryOfTests(t)
 	s := &observe.Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: lwstest.StableWorkload()}
 	s.Record = &record.Record{Saved: lws.RollingUpdateConfiguration{
 		Partition: ptr.To[int32](3), MaxUnavailable: intstr.FromString("50%"), MaxSurge: intstr.FromInt32(1),
@@ -63,6 +64,23 @@ func TestNewCanary(t *testing.T) {
 	}
 }
 
+// What other tests take for a canary is one.
+func checkCanaryOfTests(t *testing.T) {
+	t.Helper()
+	stable := lwstest.StableWorkload()
+	want, err := newCanary(&observe.Snapshot{StableObject: stable}, plan.CreateCanary{
+		Name: record.CanaryName(stable.Name, stable.Name, "new"), Revision: "new", Replicas: 1, Target: &record.Target{Groups: "25%", At: lwstest.Noon},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := lwstest.Canary(t, stable)
+	got.UID, got.Generation = "", 0
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("lwstest.Canary (-want +got):\n%s", diff)
+	}
+}
+
 // What a release adds to an adopted workload is found as ever, and what only looks like it is not.
 func TestAddedToSuccessor(t *testing.T) {
 	w := lwstest.Adopted(t)
@@ -73,12 +91,12 @@ func TestAddedToSuccessor(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newBed(t, w, c)
-	if stable, added := observe.AddedTo(c); c.Name != "vllm-newer" || !added || stable != w.Name || b.engine.Observer.Caches.GoesBy(observe.KeyOf(c), lwstest.VLLM) {
+	if stable, added := observe.AddedTo(c); c.Name != "vllm-newer" || !added || stable != w.Name || b.observer.Caches.GoesBy(observe.KeyOf(c), lwstest.VLLM) {
 		t.Errorf("%s is added to %q (%t)", c.Name, stable, added)
 	}
 	c = c.DeepCopy()
 	c.Name = "copy"
-	if b.cache(c); b.engine.Observer.Caches.GoesBy(observe.KeyOf(c), lwstest.VLLM) || !b.engine.Observer.Caches.GoesBy(observe.KeyOf(w), lwstest.VLLM) {
+	if b.cache(c); b.observer.Caches.GoesBy(observe.KeyOf(c), lwstest.VLLM) || !b.observer.Caches.GoesBy(observe.KeyOf(w), lwstest.VLLM) {
 		t.Error("a copy takes the name")
 	}
 	if _, added := observe.AddedTo(c); added {

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package lwsdriver
+package apply
 
 import (
 	"encoding/json"
@@ -38,11 +38,11 @@ func leaderOf3(revision string, uid types.UID) *corev1.Pod {
 // losePod takes it away again.
 func (b *bed) losePod(name string) {
 	b.t.Helper()
-	if err := b.engine.Observer.Caches.Pods.GetIndexer().Delete(b.engine.Observer.Caches.Pod(types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: name})); err != nil {
+	if err := b.observer.Caches.Pods.GetIndexer().Delete(b.observer.Caches.Pod(types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: name})); err != nil {
 		b.t.Fatal(err)
 	}
-	b.engine.Observer.Caches.Groups.Invalidate(lwstest.VLLM, "3")
-	b.engine.Observer.Changes.Notify(lwstest.VLLM)
+	b.observer.Caches.Groups.Invalidate(lwstest.VLLM, "3")
+	b.observer.Changes.Notify(lwstest.VLLM)
 }
 
 // group3 is what the planner is told of the group.
@@ -60,8 +60,6 @@ func (b *bed) group3() plan.Group {
 // A group is restarted by the deletion of the very leader that was seen, and what comes back as it was is counted.
 func TestRestartGroup(t *testing.T) {
 	b := newBed(t, lwstest.InPhase(t, record.Returning))
-	defer b.engine.queue.ShutDown()
-	defer b.engine.events.broadcaster.Shutdown()
 	const leader = "vllm-3"
 	var preconditions []metav1.Preconditions
 	b.Core.PrependReactor("delete", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -77,7 +75,7 @@ func TestRestartGroup(t *testing.T) {
 		if got := b.group3().Restarts; got != i {
 			t.Errorf("restarts are %d, want %d", got, i)
 		}
-		wrote, err := b.engine.Applier.Apply(t.Context(), b.look(), plan.RestartGroup{Leader: leader})
+		wrote, err := b.Apply(t.Context(), b.look(), plan.RestartGroup{Leader: leader})
 		if !wrote || err != nil {
 			t.Fatalf("restart: wrote %t, %v", wrote, err)
 		}
@@ -98,8 +96,6 @@ func TestRestartGroup(t *testing.T) {
 // A leader that changed meanwhile stays: the next look tells whether it is to go.
 func TestRestartGroupLate(t *testing.T) {
 	b := newBed(t, lwstest.InPhase(t, record.Returning))
-	defer b.engine.queue.ShutDown()
-	defer b.engine.events.broadcaster.Shutdown()
 	pod := leaderOf3("new", "first")
 	pod.ResourceVersion = "7"
 	b.showPod(pod)
@@ -109,7 +105,7 @@ func TestRestartGroupLate(t *testing.T) {
 		b.showPod(now)
 		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, pod.Name, errors.New("it is at 8"))
 	})
-	wrote, err := b.engine.Applier.Apply(t.Context(), b.look(), plan.RestartGroup{Leader: pod.Name})
+	wrote, err := b.Apply(t.Context(), b.look(), plan.RestartGroup{Leader: pod.Name})
 	if wrote || err != nil {
 		t.Errorf("wrote %t, %v", wrote, err)
 	}
@@ -121,8 +117,6 @@ func TestRestartGroupLate(t *testing.T) {
 // A leader that is going already is not deleted again.
 func TestRestartGroupOnce(t *testing.T) {
 	b := newBed(t, lwstest.InPhase(t, record.Returning))
-	defer b.engine.queue.ShutDown()
-	defer b.engine.events.broadcaster.Shutdown()
 	pod := leaderOf3("new", "first")
 	pod.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
 	b.showPod(pod)
@@ -130,7 +124,7 @@ func TestRestartGroupOnce(t *testing.T) {
 		t.Error("a leader that is being deleted does not look so")
 	}
 	for _, name := range []string{pod.Name, "vllm-7"} {
-		if wrote, err := b.engine.Applier.Apply(t.Context(), b.look(), plan.RestartGroup{Leader: name}); wrote || err != nil {
+		if wrote, err := b.Apply(t.Context(), b.look(), plan.RestartGroup{Leader: name}); wrote || err != nil {
 			t.Errorf("%s: wrote %t, %v", name, wrote, err)
 		}
 	}
@@ -157,11 +151,9 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 		Data: runtime.RawExtension{Raw: data}, Revision: 1,
 	}
 	b := newBed(t, stable)
-	defer b.engine.queue.ShutDown()
-	defer b.engine.events.broadcaster.Shutdown()
 	s := b.look()
 	save := plan.SetStable{Record: *s.Record, Rolling: ptr.To(record.Native(record.Hold())), SaveTemplate: true}
-	if _, err := b.engine.Applier.Apply(t.Context(), s, save); err == nil {
+	if _, err := b.Apply(t.Context(), s, save); err == nil {
 		t.Error("the last stable group goes, and its template is nowhere")
 	} else {
 		lwstest.Says(t, observe.ContractError(err), "ControllerRevision", "old", "way back")
@@ -173,9 +165,9 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.run()
-	b.eventually("the revision is seen", func() bool { _, ok := b.engine.Observer.Caches.RevisionNamed(stable, "old"); return ok })
+	b.eventually("the revision is seen", func() bool { _, ok := b.observer.Caches.RevisionNamed(stable, "old"); return ok })
 	rec := *s.Record
-	if err := b.engine.Applier.saveTemplate(t.Context(), s, &rec); err != nil {
+	if err := b.saveTemplate(t.Context(), s, &rec); err != nil {
 		t.Fatal(err)
 	}
 	if s.Record.Release.StableTemplate != nil {

@@ -1,0 +1,122 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes/fake"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
+)
+
+// bed is an Applier of a cluster of fake clients. Its observer does not run unless a test runs it; until then its caches hold
+// what it was made with.
+type bed struct {
+	*Applier
+	*lwstest.Cluster
+
+	t testing.TB
+}
+
+func newBed(t testing.TB, objects ...*lws.LeaderWorkerSet) *bed {
+	t.Helper()
+	return newBedOn(t, fake.NewClientset(), lwstest.NoRoutes(), objects...)
+}
+
+// newBedOn is newBed with other objects, too.
+func newBedOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *bed {
+	t.Helper()
+	c := lwstest.NewCluster(t, core, generic, objects...)
+	ignore := func(types.NamespacedName) {}
+	o, err := observe.New(observe.Config{
+		Core: c.Core, Sets: c.Sets, Dynamic: generic, Log: slog.New(slog.DiscardHandler), Changed: ignore, Deleted: ignore,
+		Now: func() time.Time { return lwstest.Noon },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bed{Applier: New(c.Core, c.Sets, generic, o), Cluster: c, t: t}
+	for _, w := range objects {
+		b.cache(w)
+	}
+	return b
+}
+
+// keptBed is a running bed of a workload at rest, with the history that snapshots are.
+func keptBed(t *testing.T, snapshots ...runtime.Object) *bed {
+	t.Helper()
+	b := restingBed(t, snapshots...)
+	b.runSynced()
+	return b
+}
+
+func restingBed(t *testing.T, snapshots ...runtime.Object) *bed {
+	t.Helper()
+	core, w := lwstest.AtRest(t, snapshots...)
+	return newBedOn(t, core, lwstest.NoRoutes(), w)
+}
+
+// cache shows a workload to the observer as its informer would.
+func (b *bed) cache(w *lws.LeaderWorkerSet) {
+	b.t.Helper()
+	lwstest.Show(b.t, b.observer.Caches.Workloads, w)
+}
+
+// showPod shows a pod to the observer as its informer would.
+func (b *bed) showPod(p *corev1.Pod) {
+	b.t.Helper()
+	object, err := observe.StripPod(p)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	v := object.(*observe.Pod)
+	lwstest.Show(b.t, b.observer.Caches.Pods, v)
+	b.observer.Caches.Groups.Invalidate(v.Workload(), v.Group)
+}
+
+// run runs the observer until the test ends.
+func (b *bed) run() {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(b.t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		b.observer.Run(ctx)
+	}()
+	b.t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+}
+
+func (b *bed) runSynced() {
+	b.t.Helper()
+	b.run()
+	b.eventually("caches are filled", func() bool { return b.observer.Caches.Synced() && b.observer.History.Synced() })
+}
+
+func (b *bed) eventually(what string, condition func() bool) {
+	b.t.Helper()
+	lwstest.Eventually(b.t, what, condition)
+}
+
+// look observes default/vllm.
+func (b *bed) look() *observe.Snapshot {
+	b.t.Helper()
+	s, err := b.observer.Observe(lwstest.VLLM)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s
+}
