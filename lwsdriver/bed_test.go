@@ -41,10 +41,15 @@ func newBed(t testing.TB, objects ...*lws.LeaderWorkerSet) *bed {
 // newBedOn is newBed with other objects, too.
 func newBedOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *bed {
 	t.Helper()
+	return newBedWith(t, options{}, core, generic, objects...)
+}
+
+// newBedWith is newBedOn with options.
+func newBedWith(t testing.TB, o options, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *bed {
+	t.Helper()
 	c := lwstest.NewCluster(t, core, generic, objects...)
-	d, err := newDriver(c.Core, c.Sets, generic, options{
-		log: slog.New(slog.DiscardHandler), now: func() time.Time { return lwstest.Noon }, decided: lwstest.Replayed(t),
-	})
+	o.log, o.now, o.decided = slog.New(slog.DiscardHandler), func() time.Time { return lwstest.Noon }, lwstest.Replayed(t)
+	d, err := newDriver(c.Core, c.Sets, generic, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,6 +75,16 @@ func (b *bed) run() {
 			b.t.Errorf("Run: %v", err)
 		}
 	})
+}
+
+// end stops what a driver that does not run has started.
+func (b *bed) end() {
+	b.t.Helper()
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := b.Run(ended); err != nil {
+		b.t.Errorf("Run: %v", err)
+	}
 }
 
 // eventually waits for what other goroutines bring about.
@@ -122,8 +137,14 @@ type routedBed struct {
 // newRoutedBed makes one of a workload and its canary, with a share of weight in the route.
 func newRoutedBed(t *testing.T, stable *lws.LeaderWorkerSet, weight int) *routedBed {
 	t.Helper()
+	return newRoutedBedWith(t, options{}, stable, weight)
+}
+
+// newRoutedBedWith is newRoutedBed with options.
+func newRoutedBedWith(t *testing.T, o options, stable *lws.LeaderWorkerSet, weight int) *routedBed {
+	t.Helper()
 	core, routes, canary := lwstest.RoutedRelease(t, stable, weight)
-	return &routedBed{bed: newBedOn(t, core, routes, stable, canary), routes: routes, canary: canary}
+	return &routedBed{bed: newBedWith(t, o, core, routes, stable, canary), routes: routes, canary: canary}
 }
 
 // synced runs the driver and returns once it sees the route.

@@ -145,7 +145,7 @@ func newBenchFixture(b *testing.B) *benchFixture {
 	go func() { _ = d.Run(b.Context()) }()
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()
-	for !d.Synced() || d.engine.queue.Len() > 0 {
+	for !d.Synced() || !d.engine.Idle() {
 		<-ticks.C
 	}
 	return f

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/engine"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -29,7 +30,7 @@ type Driver struct {
 	options options
 	core    kubernetes.Interface
 	sets    lwsclient.Interface
-	engine  *Engine
+	engine  *engine.Engine
 
 	stopped chan struct{} // closed by Drain
 	drain   sync.Once
@@ -123,7 +124,7 @@ func New(config *rest.Config, opts ...Option) (*Driver, error) {
 }
 
 func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dynamic.Interface, o options) (*Driver, error) {
-	e, err := NewEngine(EngineConfig{
+	e, err := engine.New(engine.Config{
 		Core: core, Sets: sets, Dynamic: generic, Log: o.log, Namespace: o.namespace, Workload: o.workload,
 		ReadOnly: o.readOnly, Silent: o.silent, Registry: o.registry, Decided: o.decided, Now: o.now,
 	})

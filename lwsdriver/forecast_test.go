@@ -52,8 +52,6 @@ func memberPod(group, worker int, ready time.Duration) *corev1.Pod {
 // Start-up is that of whole groups, their slowest pod, and what one group waited for does not speak for all.
 func TestStartupMeasured(t *testing.T) {
 	b := newBed(t, lwstest.InPhase(t, record.Promoted))
-	defer b.engine.queue.ShutDown()
-	defer b.engine.events.broadcaster.Shutdown()
 	if took, n := b.engine.Observer.Caches.Groups.Startup(lwstest.VLLM, 4); took != 0 || n != 0 {
 		t.Errorf("%s of %d groups, and there is none", took, n)
 	}
@@ -117,8 +115,6 @@ func TestObstacles(t *testing.T) {
 				objects = append(objects, gpuQuota("100", "64"))
 			}
 			b := newBedOn(t, fake.NewClientset(objects...), lwstest.NoRoutes())
-			defer b.engine.queue.ShutDown()
-			defer b.engine.events.broadcaster.Shutdown()
 			_, s, _ := aboutToRelease()
 			s.Added, s.AddedObjects = nil, nil
 			if tt.change != nil {
@@ -140,8 +136,6 @@ func TestObstacles(t *testing.T) {
 
 func TestObstaclesUnknown(t *testing.T) {
 	b := newBedOn(t, fake.NewClientset(), lwstest.NoRoutes())
-	defer b.engine.queue.ShutDown()
-	defer b.engine.events.broadcaster.Shutdown()
 	b.Core.PrependReactor("list", "resourcequotas", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("boom")
 	})

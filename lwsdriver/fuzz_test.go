@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
@@ -121,8 +122,7 @@ func FuzzRequests(f *testing.F) {
 		}
 	}
 	// Nothing is written: what comes after the checks is looked at by itself, and no call waits for it.
-	b := newBed(f, lwstest.InPhase(f, record.Progressing))
-	b.engine.locks.readOnly = true
+	b := newBedWith(f, options{readOnly: true}, fake.NewClientset(), lwstest.NoRoutes(), lwstest.InPhase(f, record.Progressing))
 	b.run()
 	b.eventually("the driver serves", b.Synced)
 	var states []*observe.Snapshot

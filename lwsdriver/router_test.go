@@ -160,10 +160,8 @@ func TestVerifyWeight(t *testing.T) {
 		{"back, asked for the old one", record.RollingBack, 0, 30, false, "ReleaseFinalized"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			b := newRoutedBed(t, lwstest.RoutedPhase(t, tc.phase, &record.Traffic{Weight: 30}), tc.weight)
-			b.engine.locks.readOnly = true // the loop would make it true
-			b.engine.queue.ShutDown()
-			b.synced()
+			// The loop would make it true.
+			b := newRoutedBedWith(t, options{readOnly: true}, lwstest.RoutedPhase(t, tc.phase, &record.Traffic{Weight: 30}), tc.weight).synced()
 			v, err := b.VerifyWeight(t.Context(), &pb.VerifyWeightRequest{Workload: vllmRef, ReleaseId: "r1", Weight: tc.ask})
 			if err != nil || v.GetVerified() != tc.verified || v.GetReason() != tc.reason || v.GetWeight() != int32(tc.weight) {
 				t.Errorf("%v, %v; want %t %q", v, err, tc.verified, tc.reason)
@@ -205,6 +203,13 @@ func TestWaitOutlivesRelease(t *testing.T) {
 // A call that depends on whether the last release is over waits for the caches to tell.
 func TestNextReleaseWaitsForCaches(t *testing.T) {
 	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.RollingBack, nil), 0)
+	s, decision, err := b.engine.Look(lwstest.VLLM)
+	if err != nil || decision.Reason != traffic.ReasonNotSynced {
+		t.Fatalf("%+v, %v", decision, err)
+	}
+	if state := describe(s, decision); state.GetTrafficBasis() != 0 && state.GetTrafficWeight() != 0 {
+		t.Errorf("a share is reported that is not known: %v", state)
+	}
 	b.run()
 	b.eventually("the driver serves", b.Synced)
 	b.awaitRead(t.Context(), lwstest.VLLM)

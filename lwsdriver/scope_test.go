@@ -113,7 +113,7 @@ func TestScope(t *testing.T) {
 			t.Parallel()
 			s := newScoped(t, test.options...)
 			s.eventually(t, "what is to be written is", func() bool { return len(s.written()) >= len(test.want) })
-			s.eventually(t, "the queue is empty", func() bool { return s.engine.queue.Len() == 0 })
+			s.eventually(t, "the queue is empty", s.engine.Idle)
 			for _, name := range []string{"here", "there"} {
 				answer, err := s.CalculateBatchContext(t.Context(), &pb.CalculateBatchContextRequest{Workload: ref(name)})
 				if err != nil || answer.GetContext().GetReplicas() != 2 {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/engine"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -153,7 +154,7 @@ func (d *Driver) retryRaces(ctx context.Context, key types.NamespacedName, i pla
 	defer stop()
 	for races := 0; ; races++ {
 		m, err := d.carryOut(ctx, key, i, admissions)
-		if err == nil || !IsConflict(err) || races == maxRaces {
+		if err == nil || !engine.IsConflict(err) || races == maxRaces {
 			return m, err
 		}
 		select {

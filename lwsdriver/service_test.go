@@ -38,8 +38,7 @@ func TestAwaitAnswersInTime(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				// LWS has recorded no revision of the template, so the state never settles.
 				b := newBed(t, lwstest.InPhase(t, record.Progressing))
-				defer b.engine.queue.ShutDown()
-				defer b.engine.events.broadcaster.Shutdown()
+				defer b.end()
 				ctx := t.Context()
 				if tt.deadline != never {
 					limited, cancel := context.WithTimeout(ctx, tt.deadline)

@@ -77,7 +77,7 @@ func TestWatchWorkloads(t *testing.T) {
 	t.Parallel()
 	s := newScoped(t, WithReadOnly())
 	t.Cleanup(s.stop)
-	s.eventually(t, "the queue is empty", func() bool { return s.engine.queue.Len() == 0 })
+	s.eventually(t, "the queue is empty", s.engine.Idle)
 	stream := s.watchWorkloads(t, &pb.WatchWorkloadsRequest{Namespace: "ns"})
 	sets := s.sets.LeaderworkersetV1().LeaderWorkerSets("ns")
 	step := func(reason string, change func() error, want ...string) {

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package lwsdriver
+package engine
 
 import (
 	"context"
@@ -77,24 +77,24 @@ func TestNamed(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBed(t, tt.objects...)
-			if got := b.engine.Observer.Caches.Named(lwstest.VLLM); got != tt.want {
+			if got := b.Observer.Caches.Named(lwstest.VLLM); got != tt.want {
 				t.Errorf("%s: default/vllm means %s, not %s", tt.reason, got, tt.want)
 			}
-			if got := b.engine.Observer.Caches.Named(other); got != other {
+			if got := b.Observer.Caches.Named(other); got != other {
 				t.Errorf("its own name means %s", got)
 			}
 		})
 	}
 	b := newBed(t, lwstest.Adopted(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Succeeds = "vllm-old" }))
 	before := types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "vllm-old"}
-	if got := b.engine.Observer.Caches.Named(before); got != other {
+	if got := b.Observer.Caches.Named(before); got != other {
 		t.Errorf("the name of the object before means %s", got)
 	}
-	if b.engine.locks.workload = before; !b.engine.locks.covers(other) {
+	if b.locks.workload = before; !b.locks.covers(other) {
 		t.Error("a driver of the object before does not work on its successor")
 	}
-	b.engine.locks.workload = lwstest.VLLM
-	if !b.engine.locks.covers(other) || b.engine.locks.covers(types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "another"}) {
+	b.locks.workload = lwstest.VLLM
+	if !b.locks.covers(other) || b.locks.covers(types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "another"}) {
 		t.Error("a driver of default/vllm does not work on what goes by that name, or on others")
 	}
 }

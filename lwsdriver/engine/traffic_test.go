@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package lwsdriver
+package engine
 
 import (
 	"encoding/json"
@@ -34,13 +34,13 @@ func TestOrphansGiveBackInPlace(t *testing.T) {
 	if err := b.Sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), "default", "vllm"); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.engine.Observer.Caches.Workloads.GetIndexer().Delete(stable); err != nil {
+	if err := b.Observer.Caches.Workloads.GetIndexer().Delete(stable); err != nil {
 		t.Fatal(err)
 	}
 	// What its deletion does: what is needed to give back is not forgotten before.
 	b.lose()
 	b.run()
-	b.engine.queue.Add(lwstest.VLLM)
+	b.queue.Add(lwstest.VLLM)
 	b.mustGiveBack()
 	b.eventually("the policy is forgotten", func() bool { return !b.policyKept() })
 }
@@ -48,7 +48,7 @@ func TestOrphansGiveBackInPlace(t *testing.T) {
 // A driver that only looks gives nothing back, and keeps nothing of it.
 func TestPolicyInPlaceIsForgotten(t *testing.T) {
 	b := newBed(t, lwstest.RoutedInPlace(t, lwstest.Unchanged))
-	b.engine.locks.readOnly = true
+	b.locks.readOnly = true
 	if b.look(); !b.policyKept() {
 		t.Fatal("the policy is not kept")
 	}
@@ -90,7 +90,7 @@ func TestDeletionDoesNotWaitForRoutes(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{}, "llm", errors.New("a policy says no"))
 	})
 	b.run()
-	b.engine.queue.Add(lwstest.VLLM)
+	b.queue.Add(lwstest.VLLM)
 	b.eventually("what it added is let go of", func() bool {
 		c, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets("default").Get(t.Context(), b.canary.Name, metav1.GetOptions{})
 		return err == nil && !observe.HasFinalizer(c)
@@ -139,14 +139,14 @@ func (b *routedBed) mirrorServices() {
 
 // lose is what the deletion of default/vllm does.
 func (b *bed) lose() {
-	b.engine.Observer.Forget(lwstest.VLLM)
-	b.engine.forget(lwstest.VLLM)
+	b.Observer.Forget(lwstest.VLLM)
+	b.forget(lwstest.VLLM)
 }
 
 // policyKept says whether the driver knows what default/vllm, which is gone, had borrowed.
 func (b *bed) policyKept() bool {
 	b.t.Helper()
-	s, err := b.engine.Observer.ObserveGone(lwstest.VLLM)
+	s, err := b.Observer.ObserveGone(lwstest.VLLM)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package lwsdriver
+package engine
 
 import (
 	"slices"
@@ -45,7 +45,7 @@ func TestForeignIsNotAdded(t *testing.T) {
 				if added := b.look().Added; len(added) > 0 {
 					t.Errorf("%s: %s counts as added", tt.reason, w.Name)
 				}
-				b.engine.workOn(t.Context(), lwstest.VLLM)
+				b.workOn(t.Context(), lwstest.VLLM)
 				for _, write := range b.Writes() {
 					if strings.HasSuffix(write, " "+w.Name) {
 						t.Errorf("%s: %s", tt.reason, write)
@@ -64,7 +64,7 @@ func TestAddedIsRetired(t *testing.T) {
 	}
 	ctx, cancel := withoutWaiting(t)
 	defer cancel()
-	b.engine.workOn(ctx, lwstest.VLLM)
+	b.workOn(ctx, lwstest.VLLM)
 	if got := b.Writes(); !slices.Equal(got, []string{"delete vllm-new"}) {
 		t.Errorf("writes %q", got)
 	}
@@ -77,7 +77,7 @@ func TestForeignIsNoOrphan(t *testing.T) {
 			w := lwstest.Canary(t, lwstest.StableWorkload())
 			tt.change(w)
 			b := newBed(t, w)
-			b.engine.workOn(t.Context(), lwstest.VLLM)
+			b.workOn(t.Context(), lwstest.VLLM)
 			if got := b.Writes(); len(got) > 0 {
 				t.Errorf("%s: writes %q", tt.reason, got)
 			}
@@ -93,7 +93,7 @@ func TestForeignCanBeDeleted(t *testing.T) {
 			tt.change(w)
 			w.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
 			b := newBed(t, w)
-			b.engine.workOn(t.Context(), observe.KeyOf(w))
+			b.workOn(t.Context(), observe.KeyOf(w))
 			if got := slices.Compact(b.Writes()); !slices.Equal(got, []string{"patch " + w.Name}) { // its cache stands still
 				t.Fatalf("%s: writes %q", tt.reason, got)
 			}

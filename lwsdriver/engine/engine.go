@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package lwsdriver
+package engine
 
 import (
 	"context"
@@ -31,7 +31,7 @@ type Engine struct {
 	Observer *observe.Observer
 	Applier  *apply.Applier
 
-	config  EngineConfig
+	config  Config
 	queue   workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	locks   scope
 	errors  lastErrors
@@ -40,8 +40,8 @@ type Engine struct {
 	startup startup
 }
 
-// EngineConfig is what an Engine needs.
-type EngineConfig struct {
+// Config is what an Engine needs.
+type Config struct {
 	Core    kubernetes.Interface
 	Sets    lwsclient.Interface
 	Dynamic dynamic.Interface
@@ -62,8 +62,8 @@ type EngineConfig struct {
 	Now func() time.Time
 }
 
-// NewEngine returns an Engine that has begun nothing. It makes no request.
-func NewEngine(c EngineConfig) (*Engine, error) {
+// New returns an Engine that has begun nothing. It makes no request.
+func New(c Config) (*Engine, error) {
 	e := &Engine{
 		config: c, metrics: newMetrics(c.Registry), locks: scope{readOnly: c.ReadOnly, workload: c.Workload},
 		queue: workqueue.NewTypedRateLimitingQueue(

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package lwsdriver
+package engine
 
 import (
 	"fmt"
@@ -29,21 +29,18 @@ func TestHistoryForbidden(t *testing.T) {
 	s := &observe.Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: w}
 	s.Now, s.Stable.Revision = lwstest.Noon, "new"
 	action := plan.Remember{Entry: plan.Entry{Revision: "new", Number: 1}}
-	if _, err := b.engine.recordHistory(t.Context(), s, action); err != nil {
+	if _, err := b.recordHistory(t.Context(), s, action); err != nil {
 		t.Errorf("it stands in the way: %v", err)
 	}
-	if left, err := b.engine.Observer.History.Paused(lwstest.VLLM, lwstest.Noon); left != historyPause || err == nil {
+	if left, err := b.Observer.History.Paused(lwstest.VLLM, lwstest.Noon); left != historyPause || err == nil {
 		t.Errorf("it is tried again in %s: %v", left, err)
-	}
-	if warnings := b.historyWarnings(s); len(warnings) != 1 || warnings[0].GetCode() != "HistoryNotWritten" {
-		t.Errorf("warnings %v", warnings)
 	}
 	s = b.look()
 	if !s.HistoryUnread || s.Recheck != historyPause {
 		t.Errorf("the planner would ask again: %+v", s.Observation)
 	}
-	b.engine.Observer.Forget(lwstest.VLLM)
-	if left, err := b.engine.Observer.History.Paused(lwstest.VLLM, lwstest.Noon); left > 0 || err != nil {
+	b.Observer.Forget(lwstest.VLLM)
+	if left, err := b.Observer.History.Paused(lwstest.VLLM, lwstest.Noon); left > 0 || err != nil {
 		t.Errorf("%s, %v are remembered of a workload that is gone", left, err)
 	}
 }

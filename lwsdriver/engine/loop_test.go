@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package lwsdriver
+package engine
 
 import (
 	"context"
@@ -43,18 +43,18 @@ func TestSweepSlowsDown(t *testing.T) {
 	b := newBed(t, lwstest.Canary(t, lwstest.StableWorkload()))
 	b.FailPatches(func() error { return apierrors.NewInternalError(errors.New("no leader")) })
 	for want := 1; want <= 3; want++ {
-		b.engine.workOn(t.Context(), lwstest.VLLM)
-		if got := b.engine.queue.NumRequeues(lwstest.VLLM); got != want {
+		b.workOn(t.Context(), lwstest.VLLM)
+		if got := b.queue.NumRequeues(lwstest.VLLM); got != want {
 			t.Fatalf("%d tries are counted after %d failed: the next one does not wait longer", got, want)
 		}
 	}
 	b.FailPatches(func() error { return apierrors.NewNotFound(lws.Resource("leaderworkersets"), "vllm-new") })
-	if err := b.engine.Observer.Caches.Workloads.GetIndexer().Delete(lwstest.Canary(t, lwstest.StableWorkload())); err != nil {
+	if err := b.Observer.Caches.Workloads.GetIndexer().Delete(lwstest.Canary(t, lwstest.StableWorkload())); err != nil {
 		t.Fatal(err)
 	}
-	b.engine.workOn(t.Context(), lwstest.VLLM)
-	if got := b.engine.queue.NumRequeues(lwstest.VLLM); got != 0 || b.engine.errors.get(lwstest.VLLM) != nil {
-		t.Errorf("%d tries and %v are remembered of a workload that is gone", got, b.engine.errors.get(lwstest.VLLM))
+	b.workOn(t.Context(), lwstest.VLLM)
+	if got := b.queue.NumRequeues(lwstest.VLLM); got != 0 || b.errors.get(lwstest.VLLM) != nil {
+		t.Errorf("%d tries and %v are remembered of a workload that is gone", got, b.errors.get(lwstest.VLLM))
 	}
 }
 
@@ -63,19 +63,15 @@ func TestPanicIsOneWorkloads(t *testing.T) {
 	b := newBed(t, driftedHold(t))
 	b.FailPatches(func() error { panic("a defect") })
 	for range 2 {
-		b.engine.workOn(t.Context(), lwstest.VLLM)
+		b.workOn(t.Context(), lwstest.VLLM)
 	}
-	if got := b.engine.queue.NumRequeues(lwstest.VLLM); got != 2 {
+	if got := b.queue.NumRequeues(lwstest.VLLM); got != 2 {
 		t.Errorf("%d tries are counted, want 2", got)
 	}
-	if got := drivererr.Reason(b.engine.errors.get(lwstest.VLLM)); got != pb.ErrorReason_ERROR_REASON_INTERNAL {
-		t.Errorf("trouble is %v, want INTERNAL", b.engine.errors.get(lwstest.VLLM))
+	if got := drivererr.Reason(b.errors.get(lwstest.VLLM)); got != pb.ErrorReason_ERROR_REASON_INTERNAL {
+		t.Errorf("trouble is %v, want INTERNAL", b.errors.get(lwstest.VLLM))
 	}
-	c, _, err := b.contextOf(lwstest.VLLM, false)
-	if err != nil || c.GetState() != pb.State_STATE_FAILED || c.GetReason() != "Internal" {
-		t.Errorf("the context is %v, %v", c, err)
-	}
-	if unlock, err := b.engine.locks.lock(t.Context(), lwstest.VLLM); err != nil {
+	if unlock, err := b.locks.lock(t.Context(), lwstest.VLLM); err != nil {
 		t.Error(err)
 	} else {
 		unlock()
@@ -87,23 +83,17 @@ func TestConflictsInARow(t *testing.T) {
 	b := newBed(t, driftedHold(t))
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "leaderworkersets"}, "vllm", errors.New("changed"))
 	b.FailPatches(func() error { return conflict })
-	message := func() string {
-		c, _, err := b.contextOf(lwstest.VLLM, false)
-		if err != nil || c.GetState() == pb.State_STATE_FAILED {
-			t.Fatalf("the context is %v, %v", c, err)
-		}
-		return c.GetMessage()
-	}
 	for try := 1; try <= conflictReportThreshold+1; try++ {
-		b.engine.workOn(t.Context(), lwstest.VLLM)
-		if told := strings.Contains(message(), "will be tried again"); told != (try >= conflictReportThreshold) {
-			t.Errorf("after %d conflicts in a row the context says %q", try, message())
+		b.workOn(t.Context(), lwstest.VLLM)
+		err := b.LastError(lwstest.VLLM)
+		if (err != nil) != (try >= conflictReportThreshold) || err != nil && !drivererr.Retryable(err) {
+			t.Errorf("after %d conflicts in a row the error is %v", try, err)
 		}
 	}
-	b.engine.errors.set(lwstest.VLLM, nil)
-	b.engine.workOn(t.Context(), lwstest.VLLM)
-	if strings.Contains(message(), "will be tried again") {
-		t.Error("a first conflict after a success counts as one more")
+	b.errors.set(lwstest.VLLM, nil)
+	b.workOn(t.Context(), lwstest.VLLM)
+	if err := b.LastError(lwstest.VLLM); err != nil {
+		t.Errorf("a first conflict after a success counts as one more: %v", err)
 	}
 }
 
@@ -124,7 +114,7 @@ func TestNothingIsRemembered(t *testing.T) {
 			t.Parallel()
 			stable := lwstest.InPhase(t, record.Progressing)
 			b := newBed(t, stable, lwstest.Canary(t, stable))
-			tt.limit(&b.engine.locks)
+			tt.limit(&b.locks)
 			b.run()
 			b.eventually("the driver serves", b.Synced)
 			pods := b.Core.CoreV1().Pods(lwstest.VLLM.Namespace)
@@ -139,12 +129,12 @@ func TestNothingIsRemembered(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			b.eventually("the pods are seen", func() bool { return len(b.engine.Observer.Caches.Pods.GetIndexer().List()) == len(names) })
-			if _, _, err := b.engine.Look(lwstest.VLLM); err != nil {
+			b.eventually("the pods are seen", func() bool { return len(b.Observer.Caches.Pods.GetIndexer().List()) == len(names) })
+			if _, _, err := b.Look(lwstest.VLLM); err != nil {
 				t.Fatal(err)
 			}
-			b.engine.errors.set(lwstest.VLLM, errors.New("something"))
-			b.engine.events.exchange(lwstest.VLLM, lastEvent{release: "r1"})
+			b.errors.set(lwstest.VLLM, errors.New("something"))
+			b.events.exchange(lwstest.VLLM, lastEvent{release: "r1"})
 			steps := []func(){
 				func() {
 					for _, name := range []string{"vllm", "vllm-new"} {
@@ -153,7 +143,7 @@ func TestNothingIsRemembered(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					b.eventually("the workloads are gone", func() bool { return len(b.engine.Observer.Caches.Workloads.GetIndexer().List()) == 0 })
+					b.eventually("the workloads are gone", func() bool { return len(b.Observer.Caches.Workloads.GetIndexer().List()) == 0 })
 				},
 				func() {
 					for _, name := range names {
@@ -161,7 +151,7 @@ func TestNothingIsRemembered(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					b.eventually("the pods are gone", func() bool { return len(b.engine.Observer.Caches.Pods.GetIndexer().List()) == 0 })
+					b.eventually("the pods are gone", func() bool { return len(b.Observer.Caches.Pods.GetIndexer().List()) == 0 })
 				},
 			}
 			if tt.podsFirst {
@@ -177,11 +167,11 @@ func TestNothingIsRemembered(t *testing.T) {
 
 // remembered counts what the engine keeps per workload; what the observer keeps is its own test.
 func (b *bed) remembered() int {
-	b.engine.events.mu.Lock()
-	defer b.engine.events.mu.Unlock()
-	b.engine.errors.mu.Lock()
-	defer b.engine.errors.mu.Unlock()
-	return len(b.engine.events.last) + len(b.engine.errors.all)
+	b.events.mu.Lock()
+	defer b.events.mu.Unlock()
+	b.errors.mu.Lock()
+	defer b.errors.mu.Unlock()
+	return len(b.events.last) + len(b.errors.all)
 }
 
 // The writes of one pass are bounded by how much there is to write.
@@ -202,14 +192,14 @@ func TestLabelsYield(t *testing.T) {
 	const size = 2*labelsAtOnce + 10
 	core, stable, canary := lwstest.LabelledRelease(t, size)
 	b := newBedOn(t, core, lwstest.NoRoutes(), stable, canary)
-	b.engine.config.ReadOnly = true // the passes are the test's
+	b.config.ReadOnly = true // the passes are the test's
 	b.run()
 	b.eventually("the group is seen", func() bool {
 		added := b.look().Added
 		return b.Synced() && len(added) == 1 && len(added[0].Groups) == 1 && added[0].Groups[0].ReadyPods == size
 	})
 	for pass, want := range []int{labelsAtOnce, 2 * labelsAtOnce, size, size} {
-		d, err := b.engine.Reconcile(t.Context(), lwstest.VLLM)
+		d, err := b.Reconcile(t.Context(), lwstest.VLLM)
 		if err != nil {
 			t.Fatal(err)
 		}

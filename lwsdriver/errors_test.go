@@ -1,0 +1,64 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// A defect that a workload meets is where its release stands.
+func TestPanicIsOneWorkloads(t *testing.T) {
+	b := newBed(t, drifting(t))
+	b.FailPatches(func() error { panic("a defect") })
+	b.run()
+	b.eventually("the context tells of the defect", func() bool {
+		c, _, err := b.contextOf(lwstest.VLLM, false)
+		return err == nil && c.GetState() == pb.State_STATE_FAILED && c.GetReason() == "Internal"
+	})
+}
+
+// Conflicts in a row are told, and are no failure.
+func TestConflictsInARow(t *testing.T) {
+	b := newBed(t, drifting(t))
+	b.FailPatches(func() error {
+		return apierrors.NewConflict(schema.GroupResource{Resource: "leaderworkersets"}, "vllm", errors.New("changed"))
+	})
+	b.run()
+	b.eventually("the context tells of them", func() bool {
+		c, _, err := b.contextOf(lwstest.VLLM, false)
+		if err != nil || c.GetState() == pb.State_STATE_FAILED {
+			t.Fatalf("the context is %v, %v", c, err)
+		}
+		return strings.Contains(c.GetMessage(), "will be tried again")
+	})
+}
+
+// drifting is an adopted workload whose hold somebody took off, so that the driver has something to write.
+func drifting(t *testing.T) *lws.LeaderWorkerSet {
+	t.Helper()
+	return lwstest.WithRecord(t, lwstest.Unrecorded(), record.Record{Saved: record.Native(record.Hold())})
+}
+
+// A driver that may not write the history says what it lacks.
+func TestHistoryForbidden(t *testing.T) {
+	b := restingBed(t)
+	b.runSynced()
+	b.engine.Observer.History.Pause(lwstest.VLLM, errors.New("may not create"), lwstest.Noon.Add(time.Minute))
+	r, err := b.ListRevisions(t.Context(), &pb.ListRevisionsRequest{Workload: vllmRef})
+	if err != nil || codesOf(r.GetWarnings()) != "HistoryNotWritten" {
+		t.Errorf("warnings %v, %v", r.GetWarnings(), err)
+	}
+	lwstest.Says(t, textOf(r.GetWarnings()), "may not create")
+}
