@@ -108,8 +108,8 @@ type admission func(context.Context, *observe.Snapshot, *plan.Decision) error
 // mutation is what an intent came to.
 type mutation struct {
 	action pb.Action
-	// seen is the look that the decision was made from.
-	seen     *observe.Snapshot
+	// snapshot is what the decision was made from.
+	snapshot *observe.Snapshot
 	decision plan.Decision
 }
 
@@ -172,7 +172,7 @@ func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.
 	if err != nil {
 		return mutation{}, err
 	}
-	m := mutation{action: pb.Action_ACTION_UNCHANGED, seen: s}
+	m := mutation{action: pb.Action_ACTION_UNCHANGED, snapshot: s}
 	if m.decision, err = d.engine.Decide(s, i); err != nil || m.decision.Action == nil {
 		return m, err
 	}

@@ -25,7 +25,7 @@ func (d *Driver) Undo(ctx context.Context, req *pb.UndoRequest) (*pb.UndoRespons
 	if err != nil {
 		return nil, err
 	}
-	revision, err := undo.Target(m.seen.Observation)
+	revision, err := undo.Target(m.snapshot.Observation)
 	if err != nil {
 		return nil, err
 	}

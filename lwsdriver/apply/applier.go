@@ -169,7 +169,7 @@ func (a *Applier) createCanary(ctx context.Context, s *observe.Snapshot, t plan.
 	return true, a.CatchUp(ctx, s.Key, got)
 }
 
-// made says whether the object that is in the way is the canary itself, made by another driver or by a request whose
+// made reports whether the object that is in the way is the canary itself, made by another driver or by a request whose
 // answer was lost. The caches may be about to see it; while they don't, nobody can say.
 func (a *Applier) made(ctx context.Context, key, canary types.NamespacedName) (bool, error) {
 	var there *lws.LeaderWorkerSet
@@ -298,7 +298,7 @@ func (a *Applier) CatchUp(ctx context.Context, key types.NamespacedName, wrote *
 	}, key, observe.KeyOf(wrote)) // it may not be an added one any more
 }
 
-// older says whether an object is known to be from before another state of it.
+// older reports whether an object is known to be from before another state of it.
 func older(now, wrote metav1.Object) bool {
 	order, err := resourceversion.CompareResourceVersion(now.GetResourceVersion(), wrote.GetResourceVersion())
 	return err == nil && order < 0

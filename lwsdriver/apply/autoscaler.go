@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// How autoscalers are held and given back. What there is of them is in autoscaler.go.
+// The writes that hold autoscalers and give them back.
 
 func (a *Applier) holdAutoscaler(ctx context.Context, s *observe.Snapshot, t plan.HoldAutoscaler) (bool, error) {
 	return a.writeAutoscaler(ctx, s.Key, t.Kind, t.Name, func(now *observe.Scaler) (map[string]any, error) { return now.Hold(s.Key.Name) })

@@ -4,6 +4,7 @@
 package apply
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -46,7 +47,7 @@ func TestNewCanary(t *testing.T) {
 	}, c.Annotations); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
-	if len(c.Finalizers) != 1 || !observe.HasFinalizer(c) || metav1.GetControllerOf(c).UID != "stable" {
+	if !slices.Equal(c.Finalizers, []string{record.Finalizer}) || metav1.GetControllerOf(c).UID != "stable" {
 		t.Errorf("finalizers %v, owners %v", c.Finalizers, c.OwnerReferences)
 	}
 	want := lws.RollingUpdateConfiguration{

@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// How a second set becomes the workload. Which name it is known by then is in known.go.
+// The writes by which a second set becomes the workload.
 
 // applyAdoption is apply for what an adoption alone writes.
 func (a *Applier) applyAdoption(ctx context.Context, s *observe.Snapshot, action plan.Action) (wrote bool, err error) {

@@ -127,7 +127,7 @@ func pointer(path []string) string {
 	return b.String()
 }
 
-// testFailed says whether the API server refused a JSON patch because one of its tests failed. It answers 422 about no
+// testFailed reports whether the API server refused a JSON patch because one of its tests failed. It answers 422 about no
 // object; what validation or a webhook refuses is about one.
 func testFailed(err error) bool {
 	var refused apierrors.APIStatus

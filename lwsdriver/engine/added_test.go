@@ -98,7 +98,7 @@ func TestForeignCanBeDeleted(t *testing.T) {
 				t.Fatalf("%s: writes %q", tt.reason, got)
 			}
 			now, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets(w.Namespace).Get(t.Context(), w.Name, metav1.GetOptions{})
-			if err == nil && observe.HasFinalizer(now) {
+			if err == nil && slices.Contains(now.Finalizers, record.Finalizer) {
 				t.Errorf("%s: the finalizer is still there", tt.reason)
 			}
 		})

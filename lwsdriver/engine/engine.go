@@ -28,6 +28,7 @@ const workers = 8
 
 // Engine runs the loop of every workload: observe, plan, apply, until there is nothing to write.
 type Engine struct {
+	// Observer reads what the engine decides from, and Applier makes its writes.
 	Observer *observe.Observer
 	Applier  *apply.Applier
 
@@ -42,6 +43,7 @@ type Engine struct {
 
 // Config is what an Engine needs.
 type Config struct {
+	// Core, Sets and Dynamic are the clients for Kubernetes' own kinds, LeaderWorkerSets and routes.
 	Core    kubernetes.Interface
 	Sets    lwsclient.Interface
 	Dynamic dynamic.Interface

@@ -26,7 +26,7 @@ type scope struct {
 	goesBy func(key, name types.NamespacedName) bool
 }
 
-// covers says whether the workload is one that this driver works on.
+// covers reports whether the workload is one that this driver works on.
 func (s *scope) covers(key types.NamespacedName) bool {
 	return s.workload == types.NamespacedName{} || s.workload == key || s.goesBy != nil && s.goesBy(key, s.workload)
 }

@@ -40,14 +40,14 @@ type startup struct {
 	err   error // of the contract; nil: it is only early
 }
 
-// why returns the reason, nil if none is known; asked says whether anybody looked for one.
+// why returns the reason, nil if none is known; asked reports whether anybody looked for one.
 func (s *startup) why() (asked bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.asked, s.err
 }
 
-// set keeps the reason and says whether it is a new one.
+// set keeps the reason and reports whether it is a new one.
 func (s *startup) set(err error) (news bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

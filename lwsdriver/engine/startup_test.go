@@ -11,7 +11,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -25,9 +24,7 @@ func TestNobodyIsServedBeforeTheDriverAsked(t *testing.T) {
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	for _, informer := range []cache.SharedIndexInformer{b.Observer.Caches.Workloads, b.Observer.Caches.Pods, b.Observer.Caches.Revisions} {
-		running.Go(func() { informer.RunWithContext(ctx) })
-	}
+	running.Go(func() { b.Observer.Run(ctx) })
 	b.eventually("the caches are filled", b.Observer.Caches.Synced)
 	if got := drivererr.Reason(b.Ready()); b.Synced() || got != pb.ErrorReason_ERROR_REASON_NOT_SYNCED {
 		t.Errorf("synced %t, %s; want NOT_SYNCED", b.Synced(), got)

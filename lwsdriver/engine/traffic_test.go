@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,7 +20,6 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -93,7 +93,7 @@ func TestDeletionDoesNotWaitForRoutes(t *testing.T) {
 	b.queue.Add(lwstest.VLLM)
 	b.eventually("what it added is let go of", func() bool {
 		c, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets("default").Get(t.Context(), b.canary.Name, metav1.GetOptions{})
-		return err == nil && !observe.HasFinalizer(c)
+		return err == nil && !slices.Contains(c.Finalizers, record.Finalizer)
 	})
 }
 

@@ -38,10 +38,9 @@ const (
 	kedaPeriod = 10 * time.Second
 )
 
-// Autoscalers are the caches of what scales workloads. They are filled from the start, and not only once a release needs
-// them: a driver may have died between the end of a release and giving them back, or the workload may be gone since. They
-// hold a few hundred bytes of each object. Nothing but blue-green releases waits for them, so a driver that may not read
-// them serves all else.
+// Autoscalers are the caches of what scales workloads, a few hundred bytes of each object. They are filled from the start, and
+// not only once a release needs them: an autoscaler may still be held for a release that is over, or for a workload that no
+// longer exists. Only blue-green releases wait for them, so a driver that may not read them serves all other styles.
 type Autoscalers struct {
 	hpas   *scalerCache
 	scaled *scalerCache
@@ -231,7 +230,7 @@ func stripScaler(obj any) (any, error) {
 	return obj, nil
 }
 
-// sameScaler says whether nothing changed that a release cares about.
+// sameScaler reports whether nothing changed that a release cares about.
 func sameScaler(before, after *Scaler) bool {
 	return before.Meta.GetUID() == after.Meta.GetUID() && before.Scales() == after.Scales() &&
 		before.scaledObject() == after.scaledObject() && slices.Equal(before.workloads(), after.workloads()) &&

@@ -25,7 +25,7 @@ type Caches struct {
 	// Workloads holds *lws.LeaderWorkerSet, as StripWorkload leaves them, and Pods holds *Pod.
 	Workloads, Pods cache.SharedIndexInformer
 	// Revisions are LWS's ControllerRevisions.
-	Revisions cache.SharedIndexInformer
+	revisions cache.SharedIndexInformer
 	// Groups are computed from Pods.
 	Groups *Groups
 }
@@ -45,7 +45,7 @@ func newCaches(core kubernetes.Interface, sets lwsclient.Interface, namespace st
 		Workloads: lwsinformers.NewLeaderWorkerSetInformer(sets, namespace, 0, cache.Indexers{addedIndex: indexAdded, trafficIndex: indexTraffic, knownIndex: indexKnown}),
 		Pods: coreinformers.NewFilteredPodInformer(core, namespace, 0,
 			cache.Indexers{podGroupIndex: indexPodByGroup}, ofLWS),
-		Revisions: appsinformers.NewFilteredControllerRevisionInformer(core, namespace, 0,
+		revisions: appsinformers.NewFilteredControllerRevisionInformer(core, namespace, 0,
 			cache.Indexers{setRevisionIndex: indexRevisionBySet}, ofLWS),
 	}
 	c.Groups = &Groups{pods: c.Pods.GetIndexer()}
@@ -63,7 +63,7 @@ func (c *Caches) configure() error {
 	}{
 		{lws.GroupVersion.Group + "/leaderworkersets", c.Workloads, StripWorkload},
 		{"pods", c.Pods, StripPod},
-		{appsv1.GroupName + "/controllerrevisions", c.Revisions, stripRevision},
+		{appsv1.GroupName + "/controllerrevisions", c.revisions, stripRevision},
 	} {
 		if err := i.informer.SetTransform(i.transform); err != nil {
 			return fmt.Errorf("set transform of %s: %w", i.resource, err)
@@ -99,7 +99,7 @@ func (c *Caches) handle(changed, gone func(types.NamespacedName)) error {
 	})); err != nil {
 		return fmt.Errorf("watch pods: %w", err)
 	}
-	if _, err := c.Revisions.AddEventHandler(onEveryEvent(func(obj any, _ bool) {
+	if _, err := c.revisions.AddEventHandler(onEveryEvent(func(obj any, _ bool) {
 		if r, ok := obj.(*revisionView); ok {
 			changed(c.stableOf(types.NamespacedName{Namespace: r.Namespace, Name: r.set}))
 		}
@@ -168,7 +168,7 @@ func (c *Caches) added(stable types.NamespacedName) []*lws.LeaderWorkerSet {
 
 // revisionOf returns the hash of the ControllerRevision that holds the digest, "" while there is none.
 func (c *Caches) revisionOf(w *lws.LeaderWorkerSet, d digest) string {
-	objs, err := c.Revisions.GetIndexer().ByIndex(setRevisionIndex, KeyOf(w).String())
+	objs, err := c.revisions.GetIndexer().ByIndex(setRevisionIndex, KeyOf(w).String())
 	if err != nil {
 		return ""
 	}
@@ -187,7 +187,7 @@ func (c *Caches) revisionOf(w *lws.LeaderWorkerSet, d digest) string {
 
 // RevisionNamed returns the key of LWS's newest ControllerRevision of this hash; ok is false if there is none.
 func (c *Caches) RevisionNamed(w *lws.LeaderWorkerSet, hash string) (key types.NamespacedName, ok bool) {
-	objs, err := c.Revisions.GetIndexer().ByIndex(setRevisionIndex, KeyOf(w).String())
+	objs, err := c.revisions.GetIndexer().ByIndex(setRevisionIndex, KeyOf(w).String())
 	if err != nil {
 		return key, false
 	}
@@ -206,7 +206,7 @@ func (c *Caches) RevisionNamed(w *lws.LeaderWorkerSet, hash string) (key types.N
 
 // recorded are the revisions of which LWS has the template, sorted.
 func (c *Caches) recorded(w *lws.LeaderWorkerSet) []string {
-	objs, err := c.Revisions.GetIndexer().ByIndex(setRevisionIndex, KeyOf(w).String())
+	objs, err := c.revisions.GetIndexer().ByIndex(setRevisionIndex, KeyOf(w).String())
 	if err != nil {
 		return nil
 	}
@@ -241,5 +241,5 @@ func indexRevisionBySet(obj any) ([]string, error) {
 
 // Synced reports whether all three caches have been filled.
 func (c *Caches) Synced() bool {
-	return c.Workloads.HasSynced() && c.Pods.HasSynced() && c.Revisions.HasSynced()
+	return c.Workloads.HasSynced() && c.Pods.HasSynced() && c.revisions.HasSynced()
 }

@@ -17,17 +17,17 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// ErrBehind: a write succeeded but its event has not come; the watch is slow or broken.
+// ErrBehind means that a write succeeded and its event has not arrived: the watch is slow or broken.
 var ErrBehind = errors.New("the API server's watch is behind its writes")
 
-// ErrChanged: what a patch is based on changed in the meantime.
+// ErrChanged means that what a patch is based on has changed since it was observed.
 var ErrChanged = errors.New("somebody else changed the object at the same time")
 
 // lacksPermission is how the API server words that the driver may not do something. It answers 403 for what webhooks,
 // admission policies and quotas refuse as well; no permission would change that.
 var lacksPermission = regexp.MustCompile(`forbidden: User ".*" cannot `)
 
-// ContractError turns whatever stopped a call into an error of the contract. What has a reason already keeps it.
+// ContractError returns an error as one of the contract, with a reason. One that has a reason keeps it.
 func ContractError(err error) error {
 	if err == nil || drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
 		return err

@@ -34,7 +34,7 @@ func (m *groupMemory) restarted(revision string) {
 	m.restarts++
 }
 
-// update takes in how the group is now, broken since its pods say so, and adds to it how it was. It says whether the
+// update takes in how the group is now, broken since its pods say so, and adds to it how it was. It reports whether the
 // answer stays the same until one of the pods changes.
 func (m *groupMemory) update(g *plan.Group, broken, now time.Time, minReady time.Duration) (final bool) {
 	if g.Ready {
@@ -77,7 +77,7 @@ func (m *groupMemory) notReady(broken, now time.Time, minReady time.Duration) {
 	m.readySince = time.Time{}
 }
 
-// steady says whether the group has been ready for so long that, if it is lost again, it is lost anew. Nobody may have
+// steady reports whether the group has been ready for so long that, if it is lost again, it is lost anew. Nobody may have
 // looked in between.
 func (m *groupMemory) steady(now time.Time, minReady time.Duration) bool {
 	return !m.readySince.IsZero() && now.Sub(m.readySince) >= max(minReady, steadyAfter)

@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 )
 
-// Groups keeps each workload's groups as they follow from its pods. A pod event marks its group; only marked groups
-// are computed again, when somebody looks. So a look costs by what changed, and little at a thousand groups.
+// Groups keeps each workload's groups as they follow from its pods. A pod event marks its group, and an observation computes
+// only marked groups again. So its cost grows with what changed, and is small at a thousand groups.
 type Groups struct {
 	pods cache.Indexer // by podGroupIndex
 
@@ -321,8 +321,8 @@ func obstacle(objs []any, leader *Pod, agree bool) (pod, reason, message string)
 	return "", "", ""
 }
 
-// Startup returns how long groups of a workload took from the creation of their first pod until all were ready: the median, so
-// that one that a node kept waiting does not speak for all, and of how many groups. Zero: none is ready.
+// Startup returns how long the groups of a workload took from the creation of their first pod until all were ready, and of how
+// many groups: the median, so that one group that waited for a node does not decide. Zero: none is ready.
 func (g *Groups) Startup(set types.NamespacedName, replicas int) (time.Duration, int) {
 	var all []time.Duration
 	for i := range replicas {

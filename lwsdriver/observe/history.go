@@ -31,6 +31,7 @@ import (
 type HistoryRevision struct {
 	metav1.ObjectMeta
 
+	// Entry is what the planner knows of it.
 	Entry plan.Entry
 	// Images are those of the template, as history.Images returns them. Nil: the template can't be read.
 	Images []string
@@ -102,8 +103,8 @@ func indexHistory(obj any) ([]string, error) {
 	return []string{v.key().String()}, nil
 }
 
-// Of returns the history of a workload, the oldest first. What has another owner is of a workload that is gone, or was
-// copied, and is none of it.
+// Of returns the history of a workload, the oldest revision first. A revision with another owner is left out: it belongs to a
+// workload that no longer exists, or was copied.
 func (n *History) Of(key types.NamespacedName, uid types.UID) []*HistoryRevision {
 	objs, err := n.informer.GetIndexer().ByIndex(addedIndex, key.String())
 	if err != nil {
@@ -144,14 +145,14 @@ func (n *History) Find(w *lws.LeaderWorkerSet, revision string) *HistoryRevision
 	return nil
 }
 
-// Pause has the planner leave a history alone until a time, because of an error.
+// Pause keeps the planner from writing a history until a time, because of an error.
 func (n *History) Pause(key types.NamespacedName, err error, until time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.paused[key] = pause{err, until}
 }
 
-// Paused returns for how long a history is left alone, and why. The error stays until Resume.
+// Paused returns for how long a history is not written, and why. The error stays until Resume.
 func (n *History) Paused(key types.NamespacedName, now time.Time) (time.Duration, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -90,7 +90,7 @@ func (c *Caches) GoesBy(key, name types.NamespacedName) bool {
 	return w != nil && key.Namespace == name.Namespace && slices.Contains(otherNames(w), name.Name)
 }
 
-// succeeded says whether the second set that a record names as successor is a workload of its own: nothing says any more
+// succeeded reports whether the second set that a record names as successor is a workload of its own: nothing says any more
 // that a release added it, neither its labels, which anybody may take off, nor its owner.
 func (c *Caches) succeeded(s *Snapshot) bool {
 	if s.Record == nil || s.Record.Release == nil || s.Record.Release.Successor == "" {

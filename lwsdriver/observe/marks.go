@@ -37,7 +37,7 @@ func (v *Pod) Mark() plan.RolloutMark {
 	return v.labelled.Value()
 }
 
-// stays says whether the pod belongs to its group as it is at the revision: what is left of others has no say.
+// stays reports whether the pod belongs to its group as it is at the revision: what is left of others has no say.
 func (v *Pod) stays(revision string) bool { return !v.Terminating && v.Revision == revision }
 
 // marksOf are the different marks of a group's pods that stay at its revision, nil if none of them has any.

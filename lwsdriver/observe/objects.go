@@ -66,7 +66,7 @@ func changedBy(w *lws.LeaderWorkerSet) string {
 	return w.ManagedFields[0].Manager
 }
 
-// KeyOf returns namespace and name of an object.
+// KeyOf returns the namespace and name of an object.
 func KeyOf(o metav1.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
@@ -80,9 +80,9 @@ func StableKey(w *lws.LeaderWorkerSet) types.NamespacedName {
 	return key
 }
 
-// AddedTo returns the name of the workload that a release added w to. What was added is scaled and deleted at will, and people copy
-// manifests with all their labels. So beside the labels, the workload they name must own w, and w must have the name
-// that the driver gives: a copy of all that has another one, since it is in the same namespace.
+// AddedTo returns the name of the workload that a release added w to; ok is false if none did. What was added is scaled and
+// deleted at will, and manifests are copied with all their labels. So the labels are not enough: the workload that they name
+// must own w, and w must have the name that the driver gives. A copy of all that has another name, in the same namespace.
 func AddedTo(w *lws.LeaderWorkerSet) (stable string, ok bool) {
 	stable, owner := w.Labels[record.StableLabel], metav1.GetControllerOf(w)
 	if w.Labels[record.RoleLabel] == "" || stable == "" || owner == nil {
@@ -107,8 +107,8 @@ func OurLabels(w *lws.LeaderWorkerSet) []string {
 	return found
 }
 
-// HasFinalizer reports whether the finalizer of added workloads is on w.
-func HasFinalizer(w *lws.LeaderWorkerSet) bool {
+// hasFinalizer reports whether the finalizer of added workloads is on w.
+func hasFinalizer(w *lws.LeaderWorkerSet) bool {
 	return slices.Contains(w.Finalizers, record.Finalizer)
 }
 
@@ -122,8 +122,8 @@ func rollingOf(w *lws.LeaderWorkerSet) lws.RollingUpdateConfiguration {
 	return ptr.Deref(w.Spec.RolloutStrategy.RollingUpdateConfiguration, lws.RollingUpdateConfiguration{})
 }
 
-// CanaryTemplate returns the stable workload's template with the policy's metadata on the leader. Its volume claims go with
-// it: they would be left behind for good otherwise, since the next canary has another name.
+// CanaryTemplate returns the template of the workload that a release adds: the stable one's, with the policy's metadata on the
+// leader. Its volume claims are deleted with it. They would stay for good otherwise, since the next canary has another name.
 func CanaryTemplate(stable *lws.LeaderWorkerSet, p record.Policy) lws.LeaderWorkerTemplate {
 	t := *stable.Spec.LeaderWorkerTemplate.DeepCopy()
 	if len(t.VolumeClaimTemplates) > 0 {

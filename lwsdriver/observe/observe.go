@@ -149,7 +149,7 @@ func (o *Observer) workload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
 		Deleting: w.DeletionTimestamp != nil,
 		Observed: w.Status.ObservedGeneration >= w.Generation,
 		Groups:   o.Caches.Groups.of(KeyOf(w), replicas, size, s.Now, s.Policy.MinReady),
-		Held:     HasFinalizer(w),
+		Held:     hasFinalizer(w),
 		Recorded: o.Caches.recorded(w), ChangedBy: changedBy(w),
 	}
 }

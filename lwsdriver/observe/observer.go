@@ -25,16 +25,17 @@ import (
 
 // Observer reads workloads from caches, and asks leaders whether they are warm or drained. It never writes.
 type Observer struct {
+	// Caches, History, Budgets and Autoscalers hold what their informers bring.
 	Caches      *Caches
 	History     *History
 	Budgets     *Budgets
 	Autoscalers *Autoscalers
 	// Router reads, checks and writes the objects that carry requests.
 	Router *router.Router
-	// Changes are those of the caches, and of what leaders answered.
+	// Changes signals changes of the caches, and of what leaders answered.
 	Changes Broadcaster
 
-	prober *probe.Prober
+	prober prober
 	config Config
 
 	mu      sync.Mutex
@@ -46,6 +47,7 @@ type Observer struct {
 
 // Config is what an Observer needs.
 type Config struct {
+	// Core, Sets and Dynamic are the clients for Kubernetes' own kinds, LeaderWorkerSets and routes.
 	Core    kubernetes.Interface
 	Sets    lwsclient.Interface
 	Dynamic dynamic.Interface
@@ -92,7 +94,7 @@ func (o *Observer) Run(ctx context.Context) {
 	defer running.Wait()
 	defer o.prober.Close()
 	o.Autoscalers.begin() // before the caches count as synced, and calls are served
-	for _, informer := range []cache.SharedIndexInformer{o.Caches.Workloads, o.Caches.Pods, o.Caches.Revisions} {
+	for _, informer := range []cache.SharedIndexInformer{o.Caches.Workloads, o.Caches.Pods, o.Caches.revisions} {
 		running.Go(func() { informer.RunWithContext(ctx) })
 	}
 	running.Go(func() { o.Router.Run(ctx) })

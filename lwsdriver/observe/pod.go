@@ -85,7 +85,7 @@ func thinMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	}
 }
 
-// podReady says whether the pod serves, and since when it does or does not. A pod that is being deleted does not: its
+// podReady reports whether the pod serves, and since when it does or does not. A pod that is being deleted does not: its
 // endpoints go.
 func podReady(pod *corev1.Pod) (bool, time.Time) {
 	if pod.DeletionTimestamp != nil {

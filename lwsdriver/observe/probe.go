@@ -14,8 +14,17 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic/probe"
 )
 
-// ReasonWarmUp is the reason of a group that is whole and whose leader has not answered its first request.
-const ReasonWarmUp = "WarmUp"
+// reasonWarmUp is the reason of a group that is whole and whose leader has not answered its first request.
+const reasonWarmUp = "WarmUp"
+
+// prober asks leaders, in the background: its requests outlive the look that begins them.
+type prober interface {
+	Warm(owner string, l probe.Leader, w probe.WarmUp) probe.Progress
+	Drain(owner string, leaders []probe.Leader, d probe.Drain, since time.Time) probe.Progress
+	Keep(owner string, uids []string)
+	Forget(owner string)
+	Close()
+}
 
 // drainBegun is since when groups that leave, from an index on, get no requests, in a release that has this canary. In
 // memory only: a driver that starts anew drains anew.
@@ -100,7 +109,7 @@ func (o *Observer) warmUpSome(s *Snapshot, w *plan.Workload, some func(plan.Grou
 			continue
 		}
 		g.Ready, g.ReadySince, g.FirstReady = false, time.Time{}, time.Time{}
-		g.Pod, g.Reason, g.Message = g.Leader, ReasonWarmUp, p.Message
+		g.Pod, g.Reason, g.Message = g.Leader, reasonWarmUp, p.Message
 		s.RecheckAfter(p.Recheck)
 	}
 	return asked

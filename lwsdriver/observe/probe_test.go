@@ -61,7 +61,7 @@ func TestWarmUp(t *testing.T) {
 		t.Fatalf("the shared groups were changed, or the group was not ready to begin with: %+v", shared[0])
 	}
 	g := s.Added[0].Groups[0]
-	if g.Ready || !g.FirstReady.IsZero() || g.Reason != ReasonWarmUp || g.Pod != leader.Name || g.Message == "" {
+	if g.Ready || !g.FirstReady.IsZero() || g.Reason != reasonWarmUp || g.Pod != leader.Name || g.Message == "" {
 		t.Errorf("a cold group: %+v", g)
 	}
 	if s.Recheck == 0 {

@@ -110,7 +110,7 @@ func (w *world) upgrade(t *tape, batch int) error {
 func (w *world) request(i plan.Intent) error {
 	d, err := plan.Decide(w.observe(), i)
 	if err != nil || d.Action == nil {
-		return err //nolint:wrapcheck // of the contract
+		return err
 	}
 	return w.apply(d.Action)
 }
@@ -128,7 +128,7 @@ func (w *world) drive(t *tape) (plan.Decision, error) {
 	for range maxWrites {
 		d, err := plan.Decide(w.observe(), nil)
 		if err != nil {
-			return d, err //nolint:wrapcheck // of the contract
+			return d, err
 		}
 		t.decided(d)
 		if d.Reason == plan.ReasonInvariantViolation {

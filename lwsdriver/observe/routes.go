@@ -95,7 +95,7 @@ type keptPolicy struct {
 	of     types.UID
 }
 
-// forgetPolicy drops what policyOf tells.
+// ForgetPolicy drops the traffic policy that is remembered of a release in place.
 func (o *Observer) ForgetPolicy(key types.NamespacedName) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -271,7 +271,7 @@ func (c *Caches) shared(key types.NamespacedName, routes []traffic.Key) []traffi
 	})
 }
 
-// releases says whether a release of the workload is under way, as far as its record tells.
+// releases reports whether a release of the workload is under way, as far as its record tells.
 func (c *Caches) releases(key types.NamespacedName) bool {
 	w := c.Workload(key)
 	if w == nil {
