@@ -37,7 +37,7 @@ func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 			"there is no LeaderWorkerSet %s: check name and namespace", key)
 	}
 	s := &Snapshot{StableObject: stable, AddedObjects: map[string]*lws.LeaderWorkerSet{}}
-	s.Now, s.Key = o.config.Now(), key
+	s.Now, s.Key = o.now(), key
 	if err := o.readRecord(s); err != nil {
 		if stable.DeletionTimestamp == nil {
 			return nil, err
@@ -58,7 +58,7 @@ func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 // ObserveGone returns what the release of a workload that no longer exists left.
 func (o *Observer) ObserveGone(key types.NamespacedName) (*Snapshot, error) {
 	s := &Snapshot{AddedObjects: map[string]*lws.LeaderWorkerSet{}}
-	s.Now, s.Key, s.Gone, s.Stable.Name = o.config.Now(), key, true, key.Name
+	s.Now, s.Key, s.Gone, s.Stable.Name = o.now(), key, true, key.Name
 	o.readAdded(s)
 	o.readAutoscalers(s)
 	return s, o.readTrafficLeft(s)

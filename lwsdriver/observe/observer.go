@@ -104,6 +104,10 @@ func (o *Observer) Run(ctx context.Context) {
 	<-ctx.Done()
 }
 
+// now returns the time without the reading of the process's monotonic clock: a recording has the wall clock only, and the
+// same decision must follow from it.
+func (o *Observer) now() time.Time { return o.config.Now().Round(0) }
+
 // changed is called for every event in the cluster that is about a workload.
 func (o *Observer) changed(key types.NamespacedName) {
 	o.config.Changed(key)

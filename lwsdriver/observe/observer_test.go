@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -311,4 +312,13 @@ func (b *bed) remembered() int {
 	b.Changes.mu.Lock()
 	defer b.Changes.mu.Unlock()
 	return len(b.Caches.Groups.sets) + len(b.digests) + len(b.Changes.waiters)
+}
+
+func TestObservationIsOfTheWallClock(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, lwstest.InPhase(t, record.Progressing))
+	b.config.Now = time.Now
+	if s := b.look(); s.Now != s.Now.Round(0) { //nolint:staticcheck // The monotonic reading is what differs.
+		t.Errorf("%v has a reading of the monotonic clock, which is lost in a recording", s.Now)
+	}
 }
