@@ -36,7 +36,7 @@ func newDebugCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "debug",
 		Short: "Record what a driver decides, and replay it",
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: func(_ *cobra.Command, args []string) error {
 			return usageErrorf("lockstep debug needs record or replay, got %q; see lockstep debug --help", args)
 		},
 	}

@@ -318,7 +318,7 @@ func TestObservationIsOfTheWallClock(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, lwstest.InPhase(t, record.Progressing))
 	b.config.Now = time.Now
-	if s := b.look(); s.Now != s.Now.Round(0) { //nolint:staticcheck // The monotonic reading is what differs.
+	if s := b.look(); s.Now != s.Now.Round(0) {
 		t.Errorf("%v has a reading of the monotonic clock, which is lost in a recording", s.Now)
 	}
 }

@@ -58,9 +58,8 @@ func (b Begin) decide(o Observation) (Decision, error) {
 
 // Obstacles are all reasons why the release could not begin now. Each has an ErrorReason.
 func (b Begin) Obstacles(o Observation) []error {
-	all := []error{CheckWorkload(o)}
-	_, err := b.begun(o)
-	return append(append(all, err), b.obstacles(o)...)
+	_, begun := b.begun(o)
+	return append([]error{CheckWorkload(o), begun}, b.obstacles(o)...)
 }
 
 // begun reports whether the release exists already, and refuses what stands in the way of a new one.

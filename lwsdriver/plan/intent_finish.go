@@ -96,12 +96,10 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 
 // rollBackNow records the intent to roll back, and puts the hold on.
 func rollBackNow(o Observation) SetStable {
-	phase, promoting := record.RollingBack, o.Record.Release.Phase != record.Progressing && !o.untouched()
-	if o.inPlace() || promoting {
+	phase := record.RollingBack
+	if o.inPlace() || o.Record.Release.Phase != record.Progressing && !o.untouched() {
 		phase = record.Returning // batches or the promotion have reached the user's own groups
 	}
 	next := moved(o, func(r *record.Release) { r.Phase = phase })
-	if promoting {
-	}
 	return SetStable{Record: next, Rolling: hold(), Why: "roll back release " + next.Release.ID}
 }

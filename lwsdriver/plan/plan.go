@@ -336,8 +336,6 @@ func startOver(o Observation) Decision {
 		}
 		r.Phase, r.UpdateRevision, r.Stubborn = record.Progressing, o.Stable.Revision, ""
 	})
-	if o.Record.Release.Phase == record.Promoting {
-	}
 	return Decision{
 		State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: why,
 		Action: SetStable{Record: next, Rolling: hold(), Why: why},

@@ -78,7 +78,7 @@ func newEntry(o plan.Observation, i plan.Intent, d plan.Decision, refusal error)
 	e := Entry{Observation: o, Intent: i}
 	if refusal != nil {
 		e.Refusal = refusal.Error()
-		return e, nil
+		return e, nil //nolint:nilerr // A refusal is an outcome like others.
 	}
 	e.Decision = Decision{
 		State: d.State.String(), Reason: d.Reason, Message: d.Message,

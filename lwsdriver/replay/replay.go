@@ -6,6 +6,7 @@ package replay
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -120,7 +121,7 @@ func Read(from io.Reader, f func(line int, e Entry) error) error {
 	for line := 1; ; line++ {
 		var e Entry
 		switch err := d.Decode(&e); {
-		case err == io.EOF: //nolint:errorlint // Decode returns it as it is
+		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return fmt.Errorf("entry %d: %w", line, err)
