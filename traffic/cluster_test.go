@@ -318,7 +318,7 @@ func (c *fakeCluster) through(stages []stage) {
 			c.t.Errorf("%s: %s: writes (-want +got):\n%s", stage.name, stage.reason, diff)
 		}
 		v := Look(c.setup, stage.desired, c.world)
-		if v.Reason != stage.lacks || v.Verified != (stage.lacks == "") || v.Drift || v.Blocked || v.Verified && v.Weight != stage.desired.Weight {
+		if v.Reason != stage.lacks || (v.Stage == Verified) != (stage.lacks == "") || v.Stage < Written || v.Stage == Verified && v.Weight != stage.desired.Weight {
 			c.t.Errorf("%s: view is %+v, want reason %q", stage.name, v, stage.lacks)
 		}
 	}

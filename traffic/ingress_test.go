@@ -149,7 +149,7 @@ func TestSupported(t *testing.T) {
 				}
 			}
 			checkSays(t, tt.name, err, want, tt.says)
-			if v := Look(c.setup, tt.desired, c.world); v.Blocked != (tt.says != nil) {
+			if v := Look(c.setup, tt.desired, c.world); (v.Stage == Blocked) != (tt.says != nil) {
 				t.Errorf("view %+v", v)
 			}
 			if err := Supported(setupOf("vllm").Policy, tt.desired); err != nil {
@@ -334,7 +334,7 @@ func TestOthersIngress(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	c.world.Ingresses["llm-canary"].DeletionTimestamp = &metav1.Time{}
-	if v := Look(c.setup, Desired{Prepared: true}, c.world); v.Reason != ReasonIngressDeleting || v.Drift {
+	if v := Look(c.setup, Desired{Prepared: true}, c.world); v.Reason != ReasonIngressDeleting || v.Stage < Written {
 		t.Errorf("going: view %+v", v)
 	}
 	c.world.Ingresses["llm-canary"].DeletionTimestamp = nil

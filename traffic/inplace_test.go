@@ -80,10 +80,10 @@ func TestOpenInPlace(t *testing.T) {
 	if _, err := Next(c.setup, Desired{Open: true, Prepared: true}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND {
 		t.Errorf("without the stable Service: %v", err)
 	}
-	if !v.Blocked || v.Verified {
+	if v.Stage != Blocked {
 		t.Errorf("without the stable Service: %+v", v)
 	}
-	if v := Look(c.setup, Desired{}, c.world); v.Blocked || v.Drift {
+	if v := Look(c.setup, Desired{}, c.world); v.Stage < Written {
 		t.Errorf("nothing is left to do: %+v", v)
 	}
 }

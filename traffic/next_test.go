@@ -84,7 +84,7 @@ func driveSafely(t *testing.T, rt *rapid.T, c *fakeCluster) {
 			d = supported(d)
 			c.walk(rt, d)
 		}
-		if v := Look(c.setup, d, c.world); v.Verified && v.Weight != d.Weight {
+		if v := Look(c.setup, d, c.world); v.Stage == Verified && v.Weight != d.Weight {
 			rt.Fatalf("verified at %d, wanted %d", v.Weight, d.Weight)
 		}
 	}
@@ -293,7 +293,7 @@ func TestLacking(t *testing.T) {
 			c.settle(tt.desired)
 			c.acceptAll()
 			tt.change(c)
-			if v := Look(c.setup, tt.desired, c.world); v.Reason != tt.want || v.Drift || v.Verified != (tt.want == "") {
+			if v := Look(c.setup, tt.desired, c.world); v.Reason != tt.want || v.Stage < Written || (v.Stage == Verified) != (tt.want == "") {
 				t.Errorf("%s: view %+v, want reason %q", tt.reason, v, tt.want)
 			}
 		})
@@ -348,7 +348,7 @@ func TestTroubles(t *testing.T) {
 			if got := drivererr.Reason(err); got != tt.want {
 				t.Errorf("%s: error %v, want reason %v", tt.reason, err, tt.want)
 			}
-			if v := Look(c.setup, tt.desired, c.world); !v.Blocked || v.Verified || v.Reason != ReasonBlocked {
+			if v := Look(c.setup, tt.desired, c.world); v.Stage != Blocked || v.Reason != ReasonBlocked {
 				t.Errorf("%s: view %+v", tt.reason, v)
 			}
 		})
@@ -376,7 +376,7 @@ func TestLeak(t *testing.T) {
 	c := newFakeCluster(t)
 	c.settle(Desired{Prepared: true})
 	c.world.StableReady = []string{"vllm-0", "vllm-abc123-1"}
-	if v := Look(c.setup, Desired{Prepared: true}, c.world); v.Verified || v.Reason != ReasonFenceNotInForce {
+	if v := Look(c.setup, Desired{Prepared: true}, c.world); v.Stage == Verified || v.Reason != ReasonFenceNotInForce {
 		t.Errorf("view %+v", v)
 	}
 }

@@ -18,6 +18,7 @@ type Observed struct {
 	// Unread is why the objects can't be read. Nil: World has them.
 	Unread *drivererr.Problem `json:",omitempty"`
 
+	facts *Facts
 	views []answer
 }
 
@@ -25,6 +26,17 @@ type Observed struct {
 type answer struct {
 	desired Desired
 	view    View
+}
+
+// Facts returns what the requests meet now. It computes them once.
+func (o *Observed) Facts() Facts {
+	if o.facts == nil {
+		o.facts = new(Facts)
+		if o.Unread == nil {
+			*o.facts = FactsOf(o.Setup, o.World)
+		}
+	}
+	return *o.facts
 }
 
 // Look is [Look] on the objects that were observed. It computes each view once.
@@ -49,5 +61,5 @@ func unreadView(why *drivererr.Problem) View {
 	if why.Reason == pb.ErrorReason_ERROR_REASON_NOT_SYNCED {
 		return View{Reason: ReasonNotSynced, Message: why.Message}
 	}
-	return View{Reason: ReasonBlocked, Message: why.Message, Blocked: true}
+	return View{Stage: Blocked, Reason: ReasonBlocked, Message: why.Message}
 }

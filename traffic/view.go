@@ -9,32 +9,57 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// View is how a release's traffic stands against what is desired.
-type View struct {
-	// Fenced: the stable Service and pool select stable leaders only. Prepared: the canary's exist.
-	Fenced, Prepared bool
-	// Weight is the canary's share in the routes and Ingresses now, in percent: the largest of all.
+// Facts are what a release's requests meet now, whatever is desired. They are zero while the objects are unread.
+type Facts struct {
+	// Prepared: the canary's Service and pool exist.
+	Prepared bool
+	// Weight is the canary's share in the routes and Ingresses, in percent: the largest of all.
 	Weight int
-	// Drift: a write is due now. Next says which; it is empty if the write is Blocked.
-	Drift bool
-	Next  string
-	// Taken: there is no drift, and every gateway has taken the routes and pools.
-	Taken bool
-	// Withdrawn: the canary has no more than what is desired, and every gateway knows. It may be so although another write
-	// can't be made, and although a route leads to something else that does not exist: neither sends requests to the canary.
-	Withdrawn bool
-	// Verified: there is no drift, every gateway has taken the routes and pools, and each side that gets requests has
-	// endpoints. An Ingress controller does not say what it has taken: there, Verified is no more than that the objects
-	// are as they should be.
-	Verified bool
-	// Reason (CamelCase) and Message (a sentence) say what is missing. Empty if Verified.
-	Reason, Message string
-	// Blocked: the next write can't be made, and a person must act. Message says why.
-	Blocked bool
 	// StableEndpoints and CanaryEndpoints are the ready endpoints of the two Services.
 	StableEndpoints, CanaryEndpoints int
 	// CanaryPods are the pods behind CanaryEndpoints.
 	CanaryPods []string
+}
+
+// View is how a release's traffic stands against what is desired.
+type View struct {
+	Facts
+
+	// Stage is how far the requests are on their way.
+	Stage Stage
+	// Reason (CamelCase) and Message (a sentence) say what keeps them from the next stage. Empty if Verified.
+	Reason, Message string
+	// Next is the write that is due, in the stage Drifted.
+	Next string
+	// Fenced: the stable Service and pool select the leaders that they are desired to be pinned to, and no others.
+	Fenced bool
+	// Withdrawn: the canary gets no more than what is desired, and every gateway knows. It may be so while another write is
+	// Blocked, and while a route leads to something else that does not exist: neither sends requests to the canary.
+	Withdrawn bool
+}
+
+// Stage is how far requests are on the way to where they are desired. Each stage includes those before it, from Written on.
+type Stage int
+
+// The stages, in their order.
+const (
+	// Unread: the caches do not tell yet.
+	Unread Stage = iota
+	// Blocked: the next write can't be made, and a person must act.
+	Blocked
+	// Drifted: a write is due.
+	Drifted
+	// Written: no write is due.
+	Written
+	// Acknowledged: every gateway has accepted the routes and pools.
+	Acknowledged
+	// Verified: each side that gets requests has endpoints. An Ingress controller reports nothing about what it has accepted:
+	// there, the objects are as desired, and no more is known.
+	Verified
+)
+
+func (s Stage) String() string {
+	return [...]string{"Unread", "Blocked", "Drifted", "Written", "Acknowledged", "Verified"}[s]
 }
 
 // Reasons that a View gives while it is not verified.
@@ -65,29 +90,37 @@ const (
 	ReasonNoPicker            = "NoEndpointPicker"
 )
 
-// Look says how the world stands against what is desired.
-func Look(s Setup, d Desired, w World) View {
-	d = d.complete(s)
-	v := View{
-		Fenced: w.fenced(s, d), Prepared: w.prepared(s), Weight: w.weight(s),
+// FactsOf returns what the release's requests meet in the world.
+func FactsOf(s Setup, w World) Facts {
+	return Facts{
+		Prepared: w.prepared(s), Weight: w.weight(s),
 		StableEndpoints: len(w.StableReady), CanaryEndpoints: len(w.CanaryReady), CanaryPods: w.CanaryReady,
 	}
+}
+
+// Look returns how the world stands against what is desired.
+func Look(s Setup, d Desired, w World) View {
+	d = d.complete(s)
+	v := View{Facts: FactsOf(s, w), Fenced: w.fenced(s, d)}
 	write, err := Next(s, d, w)
 	shut := d.Open && w.shut(s, d) != "" || d.Passed && w.behind(s, d) != ""
 	switch {
 	case err != nil:
-		v.Drift, v.Blocked = true, true
-		v.Reason, v.Message = ReasonBlocked, status.Convert(err).Message()
+		v.Stage, v.Reason, v.Message = Blocked, ReasonBlocked, status.Convert(err).Message()
 		less, bad := retreat(s, d, w)
 		v.Withdrawn = less == nil && bad == nil && known(s, d, w) && !shut
 	case write != nil:
-		v.Drift, v.Next = true, write.String()
-		v.Reason, v.Message = ReasonWriting, v.Next
+		v.Stage, v.Reason, v.Message, v.Next = Drifted, ReasonWriting, write.String(), write.String()
 	default:
+		v.Stage, v.Withdrawn = Written, known(s, d, w) && !shut
 		v.Reason, v.Message = lacking(s, d, w)
-		v.Taken, v.Withdrawn = acknowledged(s, d, w) && !shut, known(s, d, w) && !shut
+		switch {
+		case v.Reason == "":
+			v.Stage = Verified
+		case acknowledged(s, d, w) && !shut:
+			v.Stage = Acknowledged
+		}
 	}
-	v.Verified = v.Reason == ""
 	return v
 }
 
@@ -101,7 +134,7 @@ func (w World) prepared(s Setup) bool {
 		(s.Policy.Pool == nil || w.CanaryPool != nil && madeFor(w.CanaryPool, s) && w.CanaryPool.GetDeletionTimestamp() == nil)
 }
 
-// acknowledged says whether every gateway has taken what was written, whoever is ready to serve.
+// acknowledged reports whether every gateway has accepted what was written, whether or not a pod is ready to serve.
 func acknowledged(s Setup, d Desired, w World) bool {
 	for _, part := range []func(Setup, Desired, World) (string, string){lackingRoute, lackingIngress, lackingPools} {
 		if reason, _ := part(s, d, w); reason != "" {
@@ -111,7 +144,7 @@ func acknowledged(s Setup, d Desired, w World) bool {
 	return true
 }
 
-// known says whether every gateway knows what was written, whether or not it finds everything that the routes lead to.
+// known reports whether every gateway knows what was written, whether or not it finds everything that the routes lead to.
 func known(s Setup, d Desired, w World) bool {
 	for _, r := range w.routes(s) {
 		if ok, _, _ := routeVerified(r, ReasonRefsNotResolved); !ok {
@@ -126,7 +159,7 @@ func known(s Setup, d Desired, w World) bool {
 	return true
 }
 
-// lacking says what is missing although no write is due, "" if nothing is.
+// lacking returns what is missing although no write is due, "" if nothing is.
 func lacking(s Setup, d Desired, w World) (reason, message string) {
 	for _, part := range []func(Setup, Desired, World) (string, string){
 		lackingObject, lackingEndpoint, lackingRoute, lackingIngress, lackingPools,

@@ -28,11 +28,11 @@ func TestWithdrawn(t *testing.T) {
 		}
 	}
 	for _, tt := range []struct {
-		name, reason     string
-		change           func(*fakeCluster)
-		withdrawn, taken bool
+		name, reason            string
+		change                  func(*fakeCluster)
+		withdrawn, acknowledged bool
 	}{
-		{"taken", "the gateways know", (*fakeCluster).acceptAll, true, true},
+		{"acknowledged", "the gateways know", (*fakeCluster).acceptAll, true, true},
 		{"not observed", "they do not know yet", func(*fakeCluster) {}, false, false},
 		{"a ref leads nowhere", "it does not lead to the canary", refs("ResolvedRefs"), true, false},
 		{"not accepted", "a gateway may go on as before", refs("Accepted"), false, false},
@@ -63,7 +63,7 @@ func TestWithdrawn(t *testing.T) {
 				c.world.Routes[key] = next
 			}
 			tt.change(c)
-			if v := Look(c.setup, none, c.world); v.Withdrawn != tt.withdrawn || v.Taken != tt.taken {
+			if v := Look(c.setup, none, c.world); v.Withdrawn != tt.withdrawn || (v.Stage >= Acknowledged) != tt.acknowledged {
 				t.Errorf("%s: %+v", tt.reason, v)
 			}
 		})

@@ -162,7 +162,7 @@ func adopt(o Observation) Decision {
 	switch {
 	case d != nil:
 		return *d
-	case v.Blocked || unknown(v), want.Prepared && (!v.Withdrawn || v.Weight > 0):
+	case v.Stage <= traffic.Blocked, want.Prepared && !withdrawn(v):
 		return *awaitTraffic(v, state)
 	case !o.emptied():
 		return empty(o)
@@ -301,7 +301,7 @@ func checkAdoption(o Observation, action Action) error {
 			return errors.New("a workload is handed over that lacks groups")
 		case !o.emptied() || len(o.Budgets) > 0 || len(o.History) > 0:
 			return errors.New("the workload is handed over before all that is its own")
-		case o.Traffic != nil && o.Traffic.Look(prepared()).Weight > 0:
+		case o.Traffic != nil && o.Traffic.Facts().Weight > 0:
 			return errors.New("a workload is handed over whose requests come by a share")
 		case slices.ContainsFunc(o.Autoscalers, func(a Autoscaler) bool { return a.Targets }):
 			return errors.New("the workload is handed over before what scales it")
@@ -338,7 +338,7 @@ func checkAdoptionStep(o Observation, a SetStable) error {
 	}
 	switch {
 	case r.Phase == record.Adopting && before != record.Adopting && o.Traffic != nil && o.Stable.Replicas > 0:
-		if v := o.Traffic.Look(prepared()); v.Weight != 100 {
+		if v := o.Traffic.Facts(); v.Weight != 100 {
 			return fmt.Errorf("a second set is adopted that gets %d %% of the requests", v.Weight)
 		}
 	case a.Replicas == nil:
@@ -347,7 +347,7 @@ func checkAdoptionStep(o Observation, a SetStable) error {
 	case before != record.Adopting || *a.Replicas != 0 && r.Phase != record.Promoting:
 		return fmt.Errorf("the workload is scaled to %d groups in phase %q", *a.Replicas, r.Phase)
 	case *a.Replicas == 0 && o.Traffic != nil:
-		if v := o.Traffic.Look(returned()); v.Drift || !v.Withdrawn || v.Weight > 0 {
+		if v := o.Traffic.Look(returned()); v.Stage < traffic.Written || !withdrawn(v) {
 			return errors.New("groups go before the stable Service leads to their successors")
 		}
 	}

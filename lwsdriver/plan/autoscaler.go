@@ -174,7 +174,7 @@ func checkAutoscalers(o Observation, action Action) error {
 			}
 		}
 	case SetTraffic:
-		if o.Traffic != nil && a.Desired.Weight > o.Traffic.Look(prepared()).Weight {
+		if o.Traffic != nil && a.Desired.Weight > o.Traffic.Facts().Weight {
 			return checkQuiet(o)
 		}
 	case CreateCanary:

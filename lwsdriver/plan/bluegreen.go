@@ -46,7 +46,7 @@ func (o Observation) awaitsDouble() bool { return o.switches() && !o.switched() 
 
 // switched says whether requests go to the second set already. A group that it loses from then on does not move them back.
 func (o Observation) switched() bool {
-	return o.Traffic != nil && o.Traffic.Look(prepared()).Weight > 0
+	return o.Traffic != nil && o.Traffic.Facts().Weight > 0
 }
 
 // idle says whether the user's own groups have nothing to do, so that they may all be replaced at once.
@@ -57,7 +57,7 @@ func (o Observation) idle() bool {
 	}
 	want := o.wanted(o.capacity())
 	v := o.Traffic.Look(want)
-	return want.Weight == 100 && v.Weight == 100 && v.Taken
+	return want.Weight == 100 && v.Weight == 100 && v.Stage >= traffic.Acknowledged
 }
 
 // awaitsFirst says whether requests stay with the second set on the way back from a promotion, since the user's own groups,
@@ -72,14 +72,13 @@ func (o Observation) awaitsFirst() bool {
 			serving++
 		}
 	}
-	v := o.Traffic.Look(prepared())
-	return v.CanaryEndpoints > 0 && serving < o.Stable.Replicas-o.Policy.Threshold(o.Stable.Replicas)
+	return o.Traffic.Facts().CanaryEndpoints > 0 && serving < o.Stable.Replicas-o.Policy.Threshold(o.Stable.Replicas)
 }
 
 // unswitched is where requests go until then: where they are.
 func (o Observation) unswitched() traffic.Desired {
 	d := prepared()
-	d.Weight = o.Traffic.Look(d).Weight
+	d.Weight = o.Traffic.Facts().Weight
 	return d
 }
 

@@ -21,13 +21,17 @@ func (o Observation) borrows() bool {
 	if o.Traffic == nil {
 		return false
 	}
-	v := o.Traffic.Look(traffic.Desired{})
-	return Unread(o) || v.Drift && !v.Blocked
+	return Unread(o) || o.Traffic.Look(traffic.Desired{}).Stage == traffic.Drifted
 }
 
 // Unread reports whether the caches do not tell yet how the requests are routed, or whether budgets are left.
 func Unread(o Observation) bool {
-	return o.BudgetsUnread || o.Traffic != nil && unknown(o.Traffic.Look(traffic.Desired{}))
+	return o.BudgetsUnread || o.trafficUnread()
+}
+
+// trafficUnread reports whether the caches do not tell yet how the requests are routed.
+func (o Observation) trafficUnread() bool {
+	return o.Traffic != nil && o.Traffic.Look(traffic.Desired{}).Stage == traffic.Unread
 }
 
 // checkRead refuses, for the moment, a request that depends on whether the last release is over.

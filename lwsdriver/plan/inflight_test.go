@@ -13,24 +13,25 @@ import (
 )
 
 // always is the same view whatever is desired.
-type always traffic.View
+type always struct{ view traffic.View }
 
-func (v always) Look(traffic.Desired) traffic.View { return traffic.View(v) }
+func (a always) Facts() traffic.Facts              { return a.view.Facts }
+func (a always) Look(traffic.Desired) traffic.View { return a.view }
 
 // A release of which something is left on the user's objects is not over, nor one of which nobody can tell.
 func TestInFlightWhileItBorrows(t *testing.T) {
 	at := func(v traffic.View, phase record.Phase) Observation {
-		return Observation{Record: &record.Record{Release: &record.Release{ID: "r1", Phase: phase}}, Traffic: always(v)}
+		return Observation{Record: &record.Record{Release: &record.Release{ID: "r1", Phase: phase}}, Traffic: always{v}}
 	}
 	for _, tc := range []struct {
 		name string
 		view traffic.View
 		want bool
 	}{
-		{"given back", traffic.View{Verified: true}, false},
-		{"a fence is left", traffic.View{Drift: true, Reason: traffic.ReasonWriting}, true},
+		{"given back", traffic.View{Stage: traffic.Verified}, false},
+		{"a fence is left", traffic.View{Stage: traffic.Drifted, Reason: traffic.ReasonWriting}, true},
 		{"nobody knows yet", traffic.View{Reason: traffic.ReasonNotSynced}, true},
-		{"it can't be given back", traffic.View{Drift: true, Blocked: true, Reason: traffic.ReasonBlocked}, false},
+		{"it can't be given back", traffic.View{Stage: traffic.Blocked, Reason: traffic.ReasonBlocked}, false},
 	} {
 		for _, phase := range []record.Phase{record.Promoted, record.RollingBack, record.Nothing} {
 			if got := InFlight(at(tc.view, phase)); got != tc.want {
@@ -43,7 +44,7 @@ func TestInFlightWhileItBorrows(t *testing.T) {
 // While nobody can tell whether a release is over, the host of the next one is asked to come again; it is not told that
 // there is another one in its way.
 func TestNextReleaseWaitsForCaches(t *testing.T) {
-	blind := always{Reason: traffic.ReasonNotSynced}
+	blind := always{traffic.View{Reason: traffic.ReasonNotSynced}}
 	for _, tc := range []struct {
 		phase record.Phase
 		added int

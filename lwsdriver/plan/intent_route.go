@@ -119,7 +119,7 @@ func VerifyWeight(o Observation, weight int) Verification {
 	d := Requests(o)
 	view := o.Traffic.Look(d)
 	v := Verification{
-		Verified: view.Verified && d.Weight == weight, Blocked: view.Blocked,
+		Verified: view.Stage == traffic.Verified && d.Weight == weight, Blocked: view.Stage == traffic.Blocked,
 		Weight: view.Weight, Reason: view.Reason, Message: view.Message,
 	}
 	r := o.Record.Release

@@ -90,7 +90,7 @@ func checkRestart(o Observation, a RestartGroup) error {
 		return errors.New("a group is restarted without the hold")
 	}
 	if o.Traffic != nil {
-		if weight := o.Traffic.Look(prepared()).Weight; weight > 0 && o.inPlace() {
+		if weight := o.Traffic.Facts().Weight; weight > 0 && o.inPlace() {
 			return fmt.Errorf("a group is restarted while updated ones get %d %% of the requests", weight)
 		}
 	}
@@ -128,7 +128,7 @@ func checkWithdrawn(o Observation) error {
 	if o.Traffic == nil || o.Stable.Deleting || o.Gone {
 		return nil
 	}
-	if weight := o.Traffic.Look(prepared()).Weight; weight > 0 {
+	if weight := o.Traffic.Facts().Weight; weight > 0 {
 		return fmt.Errorf("canary capacity goes while it gets %d %% of the requests", weight)
 	}
 	return nil

@@ -121,7 +121,7 @@ func farewell(o Observation) Decision {
 	case write != nil:
 		d.Action = write.Action
 		return d
-	case unknown(v):
+	case v.Stage == traffic.Unread:
 		if o.Gone {
 			d.Recheck = time.Second // no event may tell
 		}

@@ -79,26 +79,33 @@ func (v roadView) complete(d traffic.Desired) traffic.Desired {
 	return d
 }
 
+// Facts is what the planner is told of the moment.
+func (v roadView) Facts() traffic.Facts {
+	if v.unread {
+		return traffic.Facts{}
+	}
+	return traffic.Facts{
+		Prepared: v.prepared, Weight: v.weight, StableEndpoints: v.stable, CanaryEndpoints: v.canary, CanaryPods: v.pods,
+	}
+}
+
 // Look is what the planner is told.
 func (v roadView) Look(d traffic.Desired) traffic.View {
 	if v.unread {
 		return traffic.View{Reason: traffic.ReasonNotSynced, Message: "the caches are not filled yet"}
 	}
-	out := traffic.View{
-		Fenced: v.isFenced(), Prepared: v.prepared, Weight: v.weight,
-		StableEndpoints: v.stable, CanaryEndpoints: v.canary, CanaryPods: v.pods,
-	}
+	out := traffic.View{Facts: v.Facts(), Fenced: v.isFenced()}
 	step, what := v.next(d)
 	d = v.complete(d)
 	closed := (d.Open || d.Passed) && v.closed(d)
 	blocked := v.blocked || v.gone && what != "retreat" && (d.Fenced || d.Prepared || d.Weight > 0)
 	switch {
 	case step != nil && blocked, v.gone && blocked:
-		out.Drift, out.Blocked, out.Reason = true, true, traffic.ReasonBlocked
+		out.Stage, out.Reason = traffic.Blocked, traffic.ReasonBlocked
 		out.Message, out.Withdrawn = "somebody must act", what != "retreat" && v.weight == v.seen && !closed
 		return out
 	case step != nil:
-		out.Drift, out.Next, out.Reason = true, what, traffic.ReasonWriting
+		out.Stage, out.Next, out.Reason = traffic.Drifted, what, traffic.ReasonWriting
 	case d.Fenced || d.Prepared || d.Weight > 0 || closed:
 		switch {
 		case closed:
@@ -113,9 +120,16 @@ func (v roadView) Look(d traffic.Desired) traffic.View {
 			out.Reason = traffic.ReasonRouteNotObserved
 		}
 	}
-	out.Taken = step == nil && v.weight == v.seen && !closed
-	out.Withdrawn = out.Taken
-	out.Verified, out.Message = out.Reason == "", out.Reason
+	out.Withdrawn, out.Message = step == nil && v.weight == v.seen && !closed, out.Reason
+	switch {
+	case step != nil:
+	case out.Reason == "":
+		out.Stage = traffic.Verified
+	case out.Withdrawn:
+		out.Stage = traffic.Acknowledged
+	default:
+		out.Stage = traffic.Written
+	}
 	return out
 }
 

@@ -155,7 +155,7 @@ func openInPlace(o Observation, state pb.State) *Decision {
 }
 
 // unsplit says whether requests are not split any more, as far as routes and gateways can tell.
-func unsplit(v traffic.View) bool { return v.Withdrawn && v.Weight == 0 && !v.Fenced }
+func unsplit(v traffic.View) bool { return withdrawn(v) && !v.Fenced }
 
 // withdrawInPlace takes all requests that come by a share from the updated groups, and lets them finish those that they
 // have: before any of them is restarted. Nil: that is so; or the stable Service leads to them as to any other group.
@@ -167,7 +167,7 @@ func withdrawInPlace(o Observation, state pb.State) *Decision {
 	v, d := steer(o, o.keptInPlace(), state)
 	alone := v.StableEndpoints == 0 && slices.ContainsFunc(strays, func(g Group) bool { return g.Ready })
 	switch {
-	case alone && !o.open() && !unknown(v):
+	case alone && !o.open() && v.Stage != traffic.Unread:
 		return declare(o, true, state) // nobody else serves
 	case d != nil:
 		return d
@@ -190,7 +190,7 @@ func (o Observation) leavingInPlace() []Group {
 	if !batches || o.open() || o.Stable.Revision == "" || len(groups) == 0 {
 		return nil
 	}
-	if v := o.Traffic.Look(prepared()); !v.Withdrawn || v.Weight > 0 {
+	if !withdrawn(o.Traffic.Look(prepared())) {
 		return nil
 	}
 	return groups

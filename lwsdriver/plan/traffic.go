@@ -15,7 +15,9 @@ import (
 
 // Traffic is one look at how the release's requests are routed. A driver's is a [traffic.Observed], which is plain data.
 type Traffic interface {
-	// Look returns how they are routed, against where they should go. It answers alike however often it is asked.
+	// Facts returns what they meet now.
+	Facts() traffic.Facts
+	// Look returns how they stand against where they should go. It answers alike however often it is asked.
 	Look(d traffic.Desired) traffic.View
 }
 
@@ -127,9 +129,9 @@ func (o Observation) evades() bool {
 // LWS rolls them. Nil: that is so; or they go on getting requests, as the host wants it.
 func evade(o Observation, v traffic.View) *Decision {
 	switch {
-	case o.Traffic == nil || v.Blocked || !o.evades():
+	case o.Traffic == nil || v.Stage == traffic.Blocked || !o.evades():
 		return nil
-	case !v.Taken:
+	case v.Stage < traffic.Acknowledged:
 		return awaitTraffic(v, pb.State_STATE_PROMOTING)
 	}
 	return drained(o, pb.State_STATE_PROMOTING)
@@ -145,19 +147,19 @@ func Leaving(o Observation) []Group {
 		return o.leavingInPlace()
 	}
 	if o.evades() {
-		if !o.Traffic.Look(o.wanted(o.capacity())).Taken {
+		if o.Traffic.Look(o.wanted(o.capacity())).Stage < traffic.Acknowledged {
 			return nil
 		}
 		return o.Stable.from(0)
 	}
 	if o.adopting() {
-		if v := o.Traffic.Look(o.passedOn()); o.emptied() || !v.Withdrawn || v.Weight > 0 {
+		if o.emptied() || !withdrawn(o.Traffic.Look(o.passedOn())) {
 			return nil
 		}
 		return o.Stable.from(0)
 	}
 	if Retires(o) {
-		if v := o.Traffic.Look(prepared()); !v.Withdrawn || v.Weight > 0 {
+		if !withdrawn(o.Traffic.Look(prepared())) {
 			return nil
 		}
 		return o.Added[0].from(0)
@@ -204,10 +206,10 @@ func (g Group) mayServe(planned int) bool { return g.Ready && g.Index < planned 
 // stand. Without a traffic policy they stand well.
 func steer(o Observation, want traffic.Desired, state pb.State) (traffic.View, *Decision) {
 	if o.Traffic == nil {
-		return traffic.View{Fenced: true, Prepared: true, Taken: true, Withdrawn: true, Verified: true}, nil
+		return traffic.View{Facts: traffic.Facts{Prepared: true}, Fenced: true, Withdrawn: true, Stage: traffic.Verified}, nil
 	}
 	v := o.Traffic.Look(want)
-	if !v.Drift || v.Blocked {
+	if v.Stage != traffic.Drifted {
 		return v, nil
 	}
 	return v, &Decision{
@@ -219,12 +221,12 @@ func steer(o Observation, want traffic.Desired, state pb.State) (traffic.View, *
 // follows says whether requests go where they should, as far as routes and gateways can tell. A stable workload that has
 // no ready leader does not keep the canary from getting its share: that release may be what mends it.
 func follows(v traffic.View) bool {
-	return v.Verified || v.Taken && v.Reason == traffic.ReasonNoStableEndpoints
+	return v.Stage == traffic.Verified || v.Stage == traffic.Acknowledged && v.Reason == traffic.ReasonNoStableEndpoints
 }
 
 // fenced says whether canary leaders may become ready without getting requests through the stable Service.
 func fenced(v traffic.View) bool {
-	return v.Fenced && !v.Blocked && v.Reason != traffic.ReasonFenceNotInForce
+	return v.Fenced && v.Stage != traffic.Blocked && v.Reason != traffic.ReasonFenceNotInForce
 }
 
 func awaitTraffic(v traffic.View, state pb.State) *Decision {
@@ -260,7 +262,7 @@ func drained(o Observation, state pb.State) *Decision {
 // servesAlone says whether requests are better off with the canary: the stable Service has nobody to send them to, and
 // the canary has.
 func servesAlone(o Observation, v traffic.View) bool {
-	return o.Stable.Replicas > 0 && v.Weight > 0 && v.StableEndpoints == 0 && v.CanaryEndpoints > 0 && !v.Blocked
+	return o.Stable.Replicas > 0 && v.Weight > 0 && v.StableEndpoints == 0 && v.CanaryEndpoints > 0 && v.Stage != traffic.Blocked
 }
 
 // giveBackTraffic leaves nothing of the release on the user's Services and routes. Nil: that is so.
@@ -273,7 +275,7 @@ func giveBackTraffic(o Observation, state pb.State) *Decision {
 		d = awaitTraffic(v, state)
 		d.Recheck = time.Second // without a record nobody knows whose endpoints these are
 		return d
-	case v.Blocked || unknown(v):
+	case v.Stage <= traffic.Blocked:
 		return awaitTraffic(v, state)
 	}
 	if d = markLeaders(o, o.Stable, 0, true, state); d != nil {
@@ -282,8 +284,8 @@ func giveBackTraffic(o Observation, state pb.State) *Decision {
 	return d
 }
 
-// unknown says whether nobody can tell yet how the requests stand: the driver has just started.
-func unknown(v traffic.View) bool { return v.Reason == traffic.ReasonNotSynced }
+// withdrawn reports whether no request reaches the update revision by a share, as far as routes and gateways tell.
+func withdrawn(v traffic.View) bool { return v.Withdrawn && v.Weight == 0 }
 
 // markLeaders keeps requests from the leaders of groups that are not whole, although those leaders may be ready. settled
 // says that the routes are as they should be, so that a group which is about to go may lose its mark.
@@ -329,7 +331,7 @@ func (s *Progress) share(o Observation) {
 		return
 	default:
 	}
-	if v := o.Traffic.Look(prepared()); !unknown(v) {
-		s.Weight, s.Routed = v.Weight, true
+	if !o.trafficUnread() {
+		s.Weight, s.Routed = o.Traffic.Facts().Weight, true
 	}
 }

@@ -40,23 +40,29 @@ func (w *world) look() roadView {
 	return v
 }
 
+// Facts is what the planner is told of the moment.
+func (v roadView) Facts() traffic.Facts {
+	return traffic.Facts{
+		Prepared: v.now.Prepared, Weight: v.now.Weight,
+		StableEndpoints: v.stable, CanaryEndpoints: len(v.pods), CanaryPods: v.pods,
+	}
+}
+
 // Look is what the planner is told.
 func (v roadView) Look(d traffic.Desired) traffic.View {
 	d = complete(d)
-	out := traffic.View{
-		Fenced: v.now.Fenced, Prepared: v.now.Prepared, Weight: v.now.Weight,
-		StableEndpoints: v.stable, CanaryEndpoints: len(v.pods), CanaryPods: v.pods,
-	}
+	out := traffic.View{Facts: v.Facts(), Fenced: v.now.Fenced, Stage: traffic.Acknowledged}
 	same := d.Weight == v.now.Weight && d.Mirror == v.now.Mirror && d.Prepared == v.now.Prepared && d.Fenced == v.now.Fenced && d.Passed == v.now.Passed
 	switch {
 	case !same:
-		out.Drift, out.Next, out.Reason = true, "route requests", traffic.ReasonWriting
+		out.Stage, out.Next, out.Reason = traffic.Drifted, "route requests", traffic.ReasonWriting
 	case d.Weight > 0 && len(v.pods) == 0:
 		out.Reason = traffic.ReasonNoCanaryEndpoints
 	case d.Fenced && d.Weight < 100 && v.stable == 0:
 		out.Reason = traffic.ReasonNoStableEndpoints
+	default:
+		out.Stage = traffic.Verified
 	}
-	out.Taken, out.Withdrawn, out.Verified = same, same, out.Reason == ""
-	out.Message = out.Reason
+	out.Withdrawn, out.Message = same, out.Reason
 	return out
 }

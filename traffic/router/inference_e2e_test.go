@@ -125,7 +125,7 @@ func TestPoolRelease(t *testing.T) {
 	e.view(d, traffic.ReasonNoPicker)
 	e.podWith("epp", map[string]string{"app": "epp-canary"})
 	eventually(t, "the picker is ready", func(context.Context) error {
-		if v := e.router.Observe(e.setup, d); !v.Drift {
+		if v := e.router.Observe(e.setup, d); v.Stage != traffic.Drifted {
 			return fmt.Errorf("view %+v", v)
 		}
 		return nil

@@ -43,7 +43,7 @@ func TestAPIComesLater(t *testing.T) {
 	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND || !strings.Contains(err.Error(), "Gateway API") {
 		t.Fatalf("Check: %v, want one about the Gateway API", err)
 	}
-	if v := e.router.Observe(e.setup, traffic.Desired{}); !v.Blocked || v.Verified {
+	if v := e.router.Observe(e.setup, traffic.Desired{}); v.Stage != traffic.Blocked {
 		t.Errorf("view %+v", v)
 	}
 	installGateway(t)
@@ -289,7 +289,7 @@ func TestCatchUp(t *testing.T) {
 		if got := e.settle(d); len(got) != 2 {
 			t.Fatalf("weight %d: writes %v", weight, got)
 		}
-		if v := e.router.Observe(e.setup, d); v.Weight != weight || v.Drift {
+		if v := e.router.Observe(e.setup, d); v.Weight != weight || v.Stage < traffic.Written {
 			t.Fatalf("weight %d: view %+v", weight, v)
 		}
 	}

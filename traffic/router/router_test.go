@@ -145,7 +145,7 @@ func TestObserve(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := w.Observe(setup(http), traffic.Desired{Fenced: true})
-	if v.StableEndpoints != 2 || v.CanaryEndpoints != 0 || v.Fenced || !v.Drift || v.Next == "" {
+	if v.StableEndpoints != 2 || v.CanaryEndpoints != 0 || v.Fenced || v.Stage != traffic.Drifted || v.Next == "" {
 		t.Errorf("view %+v: want the two pods that are ready, each once", v)
 	}
 	for _, action := range append(w.dynamic.Actions(), w.core.Actions()...) {
@@ -219,14 +219,14 @@ func TestJustWritten(t *testing.T) {
 func TestNotSynced(t *testing.T) {
 	w := newWorld(t, nil, stableService())
 	s := setup(traffic.Key{Kind: traffic.KindGRPCRoute, Name: "llm"})
-	if v := w.Observe(s, traffic.Desired{}); v.Reason != traffic.ReasonNotSynced || v.Blocked || v.Verified {
+	if v := w.Observe(s, traffic.Desired{}); v.Reason != traffic.ReasonNotSynced || v.Stage != traffic.Unread {
 		t.Errorf("view %+v", v)
 	}
 	err := w.Check(t.Context(), s)
 	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND || !strings.Contains(err.Error(), "grpcroutes") {
 		t.Errorf("Check: %v, want that the API is missing", err)
 	}
-	if v := w.Observe(s, traffic.Desired{}); v.Reason != traffic.ReasonBlocked || !v.Blocked {
+	if v := w.Observe(s, traffic.Desired{}); v.Reason != traffic.ReasonBlocked || v.Stage != traffic.Blocked {
 		t.Errorf("view %+v", v)
 	}
 	if _, _, err := w.Apply(t.Context(), s, traffic.Desired{Fenced: true}); err == nil {
