@@ -29,18 +29,18 @@ type Desired struct {
 	Fenced bool
 	// Open ends a split in place: the stable Service selects the leaders of both revisions, and no route tells them apart.
 	// It goes with no share, header route or mirror. Where nothing is desired at all, this is how a split in place ends.
-	Open bool
+	Unfenced bool
 	// Passed: the canary is the workload from now on. The stable Service selects its leaders and no others; where its user
 	// selects by the workload's name, that stays so when the fence is lifted. It goes with no share, since requests have come
 	// by the canary's Service until now and return to the stable one, header route or mirror.
-	Passed bool
+	HandedOver bool
 }
 
 // complete returns d with what it implies.
 func (d Desired) complete(s Setup) Desired {
 	d.Prepared = d.Prepared || d.Weight > 0 || len(d.HeaderRoutes) > 0 || d.Mirror > 0
-	d.Fenced = !d.Open && (d.Fenced || d.Prepared)
-	d.Open = d.Open || s.InPlace() && !d.Fenced && !d.Passed
+	d.Fenced = !d.Unfenced && (d.Fenced || d.Prepared)
+	d.Unfenced = d.Unfenced || s.InPlace() && !d.Fenced && !d.HandedOver
 	return d
 }
 
@@ -48,7 +48,7 @@ func (d Desired) check() error {
 	if d.Weight < 0 || d.Weight > 100 || d.Mirror < 0 || d.Mirror > 100 {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "weight %d and mirror %d must be 0 to 100", d.Weight, d.Mirror)
 	}
-	if (d.Open || d.Passed) && (d.Weight > 0 || d.Mirror > 0 || len(d.HeaderRoutes) > 0) {
+	if (d.Unfenced || d.HandedOver) && (d.Weight > 0 || d.Mirror > 0 || len(d.HeaderRoutes) > 0) {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "a Service that leads to both sides, or to the canary, can't be shared by weight")
 	}
 	return nil

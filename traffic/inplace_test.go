@@ -27,7 +27,7 @@ func TestOrderInPlace(t *testing.T) {
 	const stable, canary, http, grpc = "patch Service vllm", "Service vllm-canary", "patch HTTPRoute llm", "patch GRPCRoute llm"
 	half := []string{"vllm-0", "vllm-1"}
 	all := []string{"vllm-0", "vllm-1", "vllm-2", "vllm-3"}
-	open := Desired{Prepared: true, Open: true}
+	open := Desired{Prepared: true, Unfenced: true}
 	c.through([]stage{
 		{"prepare", "the fence first; endpoints of updated leaders are still there", nil, Desired{Prepared: true}, []string{stable, "create " + canary}, ReasonFenceNotInForce},
 		{"up", "as for a canary", func() { c.world.StableReady, c.world.CanaryReady = half, []string{"vllm-2", "vllm-3"} }, Desired{Weight: 50}, []string{http, grpc}, ReasonRouteNotObserved},
@@ -72,12 +72,12 @@ func TestSelectorsInPlace(t *testing.T) {
 // TestOpenInPlace: what can't be opened is said.
 func TestOpenInPlace(t *testing.T) {
 	c := newFakeCluster(t).inPlace()
-	if _, err := Next(c.setup, Desired{Open: true, Weight: 10}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_INTERNAL {
+	if _, err := Next(c.setup, Desired{Unfenced: true, Weight: 10}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_INTERNAL {
 		t.Errorf("open, with a share: %v", err)
 	}
 	c.world.Stable, c.world.StableReady = nil, nil
-	v := Look(c.setup, Desired{Open: true, Prepared: true}, c.world)
-	if _, err := Next(c.setup, Desired{Open: true, Prepared: true}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND {
+	v := Look(c.setup, Desired{Unfenced: true, Prepared: true}, c.world)
+	if _, err := Next(c.setup, Desired{Unfenced: true, Prepared: true}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND {
 		t.Errorf("without the stable Service: %v", err)
 	}
 	if v.Stage != Blocked {

@@ -29,12 +29,12 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 		return nil, err
 	}
 	d = d.complete(s)
-	if d.Open {
+	if d.Unfenced {
 		if write, err := open(s, d, w); write != nil || err != nil || w.shut(s, d) != "" {
 			return write, err
 		}
 	}
-	if d.Passed {
+	if d.HandedOver {
 		if write, err := pass(s, d, w); write != nil || err != nil || w.behind(s, d) != "" {
 			return write, err
 		}
@@ -125,7 +125,7 @@ func fenceOf(sel selector, s Setup, d Desired, o metav1.Object) (*Write, error) 
 	if sel.of.Kind == KindInferencePool {
 		path = poolLabels
 	}
-	if d.Passed {
+	if d.HandedOver {
 		why = "have it lead to the leaders of " + s.Canary
 	}
 	return patchOf(sel.of, o, sel.fencePatch(labels, note, path...), why), nil

@@ -19,7 +19,7 @@ func TestOrderPassed(t *testing.T) {
 	blue, green := []string{"vllm-0", "vllm-1"}, []string{"vllm-abc123-0", "vllm-abc123-1"}
 	both := []string{"vllm-abc123-0", "vllm-abc123-1", "vllm-1"}
 	const stable, canary, http, grpc = "patch Service vllm", "Service vllm-canary", "patch HTTPRoute llm", "patch GRPCRoute llm"
-	passed := Desired{Prepared: true, Passed: true}
+	passed := Desired{Prepared: true, HandedOver: true}
 	for name, pinned := range map[string]bool{"a fence of ours": false, "pinned by its user": true} {
 		t.Run(name, func(t *testing.T) {
 			c := newFakeCluster(t)
@@ -43,7 +43,7 @@ func TestOrderPassed(t *testing.T) {
 				{"too many", "nor before all of the old ones have gone", func() { c.world.StableReady = both }, passed, nil, ReasonServiceNotOpen},
 				{"return", "now the shares", func() { c.world.StableReady = green }, passed, []string{http, grpc}, ReasonRouteNotObserved},
 				{"returned", "the gateways have taken it", c.acceptAll, passed, nil, ""},
-				{"clean up", "the canary Service, then what the fence added", nil, Desired{Passed: true}, lift, ""},
+				{"clean up", "the canary Service, then what the fence added", nil, Desired{HandedOver: true}, lift, ""},
 			})
 			if diff := cmp.Diff(want, c.world.Stable.Spec.Selector); diff != "" {
 				t.Errorf("the stable Service selects otherwise than it should:\n%s", diff)
@@ -51,7 +51,7 @@ func TestOrderPassed(t *testing.T) {
 			if note := c.world.Stable.Annotations[FenceAnnotation]; note != "" {
 				t.Errorf("a note is left: %s", note)
 			}
-			if _, err := Next(c.setup, Desired{Passed: true, Weight: 10}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_INTERNAL {
+			if _, err := Next(c.setup, Desired{HandedOver: true, Weight: 10}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_INTERNAL {
 				t.Errorf("passed, with a share: %v", err)
 			}
 		})
@@ -67,7 +67,7 @@ func TestPassedBack(t *testing.T) {
 			c.world.Stable.Spec.Selector[lws.SetNameLabelKey] = "vllm"
 		}
 		user := c.world.Stable
-		for _, d := range []Desired{{Prepared: true}, {Prepared: true, Passed: true}, {Prepared: true}, {}} {
+		for _, d := range []Desired{{Prepared: true}, {Prepared: true, HandedOver: true}, {Prepared: true}, {}} {
 			for range 5 {
 				write, err := Next(c.setup, d, c.world)
 				if err != nil {

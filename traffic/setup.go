@@ -48,7 +48,7 @@ func (s Setup) InPlace() bool { return s.Canary == s.Stable }
 
 // pin are the labels by which the stable Service is fenced.
 func (s Setup) pin(d Desired) map[string]string {
-	if d.Passed {
+	if d.HandedOver {
 		return map[string]string{lws.SetNameLabelKey: s.Canary}
 	}
 	return s.StablePin

@@ -67,7 +67,7 @@ func (o Observation) emptied() bool { return o.Stable.Replicas == 0 && o.Stable.
 
 // returned is where requests go in an adoption while the user's own groups are there: by the stable Service, which leads to
 // the second set.
-func returned() traffic.Desired { return traffic.Desired{Passed: true, Prepared: true} }
+func returned() traffic.Desired { return traffic.Desired{HandedOver: true, Prepared: true} }
 
 // passedOn is where requests go in an adoption: nothing is left of the release on the user's objects once they have returned
 // and the groups that had them are gone.
@@ -79,7 +79,7 @@ func (o Observation) passedOn() traffic.Desired {
 	if v := o.Traffic.Look(d); v.Weight > 0 || v.Prepared && !v.Withdrawn {
 		return d
 	}
-	return traffic.Desired{Passed: true}
+	return traffic.Desired{HandedOver: true}
 }
 
 // untouched says whether a promotion that adopts has left the user's own groups as they were. It has not where they had to

@@ -93,7 +93,7 @@ func describeRecord(r record.Record) string {
 	if r.Release != nil && r.Release.StableTemplate != nil {
 		s += " template"
 	}
-	if r.Release != nil && r.Release.Open {
+	if r.Release != nil && r.Release.Unfenced {
 		s += " open"
 	}
 	return s

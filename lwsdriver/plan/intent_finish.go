@@ -60,10 +60,10 @@ func (p Promote) checkRevision(o Observation, r *record.Release) error {
 
 // promoteNow records the intent to promote and takes the hold off, unless requests come first.
 func promoteNow(o Observation) SetStable {
-	next := moved(o, func(r *record.Release) { r.Phase, r.Open = record.Promoting, o.splits() })
+	next := moved(o, func(r *record.Release) { r.Phase, r.Unfenced = record.Promoting, o.routesInPlace() })
 	pace := o.pace(Saved(o))
 	switch {
-	case o.splits():
+	case o.routesInPlace():
 		pace = o.unmoved() // the batch stays as it is until its share has gone
 	case o.Traffic != nil || o.switches():
 		pace = record.Hold()

@@ -123,7 +123,7 @@ func VerifyWeight(o Observation, weight int) Verification {
 		Weight: view.Weight, Reason: view.Reason, Message: view.Message,
 	}
 	r := o.Record.Release
-	if o.open() && (r.Phase == record.Progressing || r.Phase == record.Promoting) {
+	if o.unfenced() && (r.Phase == record.Progressing || r.Phase == record.Promoting) {
 		return v.following(o, weight)
 	}
 	last := r.Traffic.Asked()

@@ -75,7 +75,7 @@ func retireInPlace(o Observation, s Progress) *Decision {
 	}
 	if i := slices.IndexFunc(strays, stubborn); i >= 0 {
 		why := fmt.Sprintf("groups of revision %s come back as they are: they stay until a batch reaches them", strays[i].Revision)
-		next := moved(o, func(r *record.Release) { r.Stubborn, r.Open = strays[i].Revision, o.splits() })
+		next := moved(o, func(r *record.Release) { r.Stubborn, r.Unfenced = strays[i].Revision, o.routesInPlace() })
 		if len(o.Stable.revisions()) == 1 {
 			why = fmt.Sprintf("every group serves revision %s: it is the stable one", strays[i].Revision)
 			next.Release.StableRevision, next.Release.StableTemplate = strays[i].Revision, nil

@@ -332,7 +332,7 @@ func startOver(o Observation) Decision {
 			r.Target, r.Traffic = nil, nil
 		}
 		if o.promotedAll() {
-			r.StableRevision, r.StableTemplate, r.Open = r.UpdateRevision, nil, false
+			r.StableRevision, r.StableTemplate, r.Unfenced = r.UpdateRevision, nil, false
 		}
 		r.Phase, r.UpdateRevision, r.Stubborn = record.Progressing, o.Stable.Revision, ""
 	})

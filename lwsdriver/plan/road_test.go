@@ -42,22 +42,22 @@ func (v roadView) isFenced() bool { return v.fenced && v.pin == v.from }
 
 // closed says whether the stable Service does not lead yet to leaders that may have a share.
 func (v roadView) closed(d traffic.Desired) bool {
-	return (v.inPlace || d.Passed) && v.shut && (v.weight > 0 || d.Prepared) && v.canary > 0
+	return (v.inPlace || d.HandedOver) && v.shut && (v.weight > 0 || d.Prepared) && v.canary > 0
 }
 
 // next is the next step towards d, nil if there is none.
 func (v roadView) next(d traffic.Desired) (step func(*road), what string) {
 	d = v.complete(d)
 	switch {
-	case d.Open && v.fenced:
+	case d.Unfenced && v.fenced:
 		return func(r *road) { r.fenced, r.pin, r.shut, r.leaking = false, "", true, false }, "open"
-	case d.Passed && (d.Prepared || v.weight > 0) && (!v.fenced || v.pin != passedPin):
+	case d.HandedOver && (d.Prepared || v.weight > 0) && (!v.fenced || v.pin != passedPin):
 		return func(r *road) { r.fenced, r.pin, r.shut, r.leaking = true, passedPin, true, false }, "pass"
-	case (d.Open || d.Passed) && v.closed(d):
+	case (d.Unfenced || d.HandedOver) && v.closed(d):
 		return nil, ""
 	case v.weight > d.Weight:
 		return func(r *road) { r.weight = d.Weight }, "retreat"
-	case d.Fenced && !v.isFenced() && !d.Passed:
+	case d.Fenced && !v.isFenced() && !d.HandedOver:
 		return func(r *road) { r.fenced, r.leaking, r.shut, r.pin = true, true, false, v.from }, "fence"
 	case d.Prepared && (!v.prepared || v.to != v.update):
 		return func(r *road) { r.prepared, r.to = true, v.update }, "prepare"
@@ -74,8 +74,8 @@ func (v roadView) next(d traffic.Desired) (step func(*road), what string) {
 // complete is d with what it implies.
 func (v roadView) complete(d traffic.Desired) traffic.Desired {
 	d.Prepared = d.Prepared || d.Weight > 0
-	d.Fenced = !d.Open && (d.Fenced || d.Prepared)
-	d.Open = d.Open || v.inPlace && !d.Fenced
+	d.Fenced = !d.Unfenced && (d.Fenced || d.Prepared)
+	d.Unfenced = d.Unfenced || v.inPlace && !d.Fenced
 	return d
 }
 
@@ -97,7 +97,7 @@ func (v roadView) Look(d traffic.Desired) traffic.View {
 	out := traffic.View{Facts: v.Facts(), Fenced: v.isFenced()}
 	step, what := v.next(d)
 	d = v.complete(d)
-	closed := (d.Open || d.Passed) && v.closed(d)
+	closed := (d.Unfenced || d.HandedOver) && v.closed(d)
 	blocked := v.blocked || v.gone && what != "retreat" && (d.Fenced || d.Prepared || d.Weight > 0)
 	switch {
 	case step != nil && blocked, v.gone && blocked:
@@ -208,7 +208,7 @@ func (c *cluster) applyTraffic(a SetTraffic, versions map[string]int) bool {
 	if step == nil || what != a.Why || versions[c.stable.name] != c.stable.version {
 		return false
 	}
-	if what == "lift" && len(c.added) > 0 && !c.stable.deleting && !a.Desired.Passed {
+	if what == "lift" && len(c.added) > 0 && !c.stable.deleting && !a.Desired.HandedOver {
 		c.fail("the fence is lifted with %s there", c.added[0].name)
 	}
 	c.checkStep(what, a)
@@ -235,9 +235,9 @@ func (c *cluster) checkStep(what string, a SetTraffic) {
 	}
 	r := c.record.Release
 	switch others := len(c.observe().strayed()) > 0; {
-	case what == "retreat" && a.Desired.Open && c.road.canServe(c) && (c.road.fenced || c.road.shut):
+	case what == "retreat" && a.Desired.Unfenced && c.road.canServe(c) && (c.road.fenced || c.road.shut):
 		c.fail("the share goes before the stable Service leads to all leaders: %+v", *c.road)
-	case what == "fence" && r.Open && others:
+	case what == "fence" && r.Unfenced && others:
 		c.fail("the stable Service is pinned to few of the groups: %+v", *c.road)
 	}
 }
@@ -261,7 +261,7 @@ func (c *cluster) checkBatch(a SetStable) {
 	case r.Phase == record.Returning:
 	case next == 0 && (shares || c.road.fenced || c.road.shut && c.road.canServe(c)):
 		c.fail("every group may be updated, and requests are split: %+v", *c.road)
-	case next > 0 && !r.Open && (!c.road.fenced || c.road.leaking || c.road.pin != r.StableRevision):
+	case next > 0 && !r.Unfenced && (!c.road.fenced || c.road.leaking || c.road.pin != r.StableRevision):
 		c.fail("groups are updated without the fence: %+v", *c.road)
 	}
 }

@@ -268,7 +268,7 @@ func parseRecord(l line) *record.Record {
 		if !l.has("since") {
 			r.Release.PhaseAt = ago("1h")
 		}
-		r.Release.Open = l.has("open")
+		r.Release.Unfenced = l.has("open")
 		r.Release.Successor, r.Release.Groups = l.attrs["successor"], l.number("groups", 0)
 		if l.has("template") {
 			r.Release.StableTemplate = &record.Template{}

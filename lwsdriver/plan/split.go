@@ -16,29 +16,88 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// In place the two sides are groups of one workload. Requests are split between them while a batch leaves stable groups.
-// Before the last of these may go, the split ends: the stable Service is opened to the leaders of both revisions, then the
-// share goes, and from then on requests follow the groups. That it has ended is recorded first. What differs from the
-// requests of a canary is here.
+// In place, stable and updated groups belong to one workload. Requests are split between them while a batch leaves stable
+// groups. Before the last of these may be replaced, the split ends: the stable Service selects the leaders of both revisions,
+// the routes lose the share, and requests follow the groups. The record says so first, so that a driver which starts in
+// between goes on instead of fencing the few groups that are left.
 
-// opened is where requests go once the split has ended.
-func opened() traffic.Desired { return traffic.Desired{Prepared: true, Open: true} }
+// splitState is where a release in place is with the split of its requests. What the record says is one half of it, what
+// the release needs next the other; [moveSplit] is the only transition.
+type splitState string
 
-// splits says whether the release routes requests between groups of the workload itself.
-func (o Observation) splits() bool { return o.Traffic != nil && o.inPlace() }
+const (
+	// splitNone: no requests are routed in place.
+	splitNone splitState = ""
+	// splitFenced: the stable Service selects stable leaders only, and a share goes to updated ones.
+	splitFenced splitState = "fenced"
+	// splitOpening: the split is to end, and the record does not say so yet.
+	splitOpening splitState = "opening"
+	// splitUnfenced: the stable Service selects the leaders of both revisions, and requests follow the groups.
+	splitUnfenced splitState = "unfenced"
+	// splitClosing: the batch leaves stable groups again and every group is one, so requests may be split again; the record
+	// does not say so yet. To fence the Service earlier would leave the other groups without requests.
+	splitClosing splitState = "closing"
+)
 
-// wide says whether the batch leaves no stable group.
-func (o Observation) wide() bool {
+// split returns the state of the split.
+func (o Observation) split() splitState {
+	if !o.routesInPlace() {
+		return splitNone
+	}
+	r := o.Record.Release
+	progressing := r.Phase == record.Progressing
+	switch {
+	case !r.Unfenced && (r.Phase == record.Promoting || progressing && o.coversAllGroups()):
+		return splitOpening
+	case !r.Unfenced:
+		return splitFenced
+	case progressing && !o.coversAllGroups() && len(o.strayed()) == 0:
+		return splitClosing
+	}
+	return splitUnfenced
+}
+
+// unfenced reports whether requests follow the groups.
+func (o Observation) unfenced() bool { return o.split() == splitUnfenced }
+
+// moveSplit returns the decision that records the next state of the split. Nil: none is due.
+func moveSplit(o Observation, state pb.State) *Decision {
+	switch o.split() {
+	case splitOpening:
+		return recordSplit(o, true, state)
+	case splitClosing:
+		return recordSplit(o, false, state)
+	default:
+		return nil
+	}
+}
+
+// recordSplit records whether the split has ended, before that has an effect.
+func recordSplit(o Observation, unfenced bool, state pb.State) *Decision {
+	why := "split requests by weight again, since every group is at the stable revision"
+	if unfenced {
+		why = "end the split of requests, which follow the groups from now on"
+	}
+	next, r := *o.Record, *o.Record.Release
+	r.Unfenced, next.Release = unfenced, &r
+	a := SetStable{Record: next, Rolling: hold(), Why: why}
+	if r.Phase != record.Returning {
+		a.Rolling = ptr.To(o.unmoved())
+	}
+	return &Decision{Action: a, State: state, Reason: ReasonOpening, Message: why}
+}
+
+// requestsUnfenced is where requests go once the split has ended.
+func requestsUnfenced() traffic.Desired { return traffic.Desired{Prepared: true, Unfenced: true} }
+
+// routesInPlace reports whether the release routes requests between groups of the workload itself.
+func (o Observation) routesInPlace() bool { return o.Traffic != nil && o.inPlace() }
+
+// coversAllGroups reports whether the batch leaves no stable group.
+func (o Observation) coversAllGroups() bool {
 	s := Progress{}
 	s.planned(o)
 	return s.Planned > 0 && s.Planned >= o.Stable.Replicas
-}
-
-// open says whether the stable Service leads to the leaders of both revisions. Once it was recorded that may change only
-// when every group is at the stable revision: to be pinned to a few of them would leave the others without requests.
-func (o Observation) open() bool {
-	r := o.release()
-	return o.splits() && r.Open && (r.Phase != record.Progressing || o.wide() || len(o.strayed()) > 0)
 }
 
 // allUpdated reports whether every group is at the update revision.
@@ -48,7 +107,7 @@ func (o Observation) allUpdated() bool {
 
 // WarmsUp says whether a group of the user's own workload gets requests by a mark only, so that it may be warmed up before.
 func WarmsUp(o Observation, g Group) bool {
-	return o.splits() && !o.open() && o.Record.Release.Phase == record.Progressing && g.at(o.Record.Release.UpdateRevision)
+	return o.routesInPlace() && !o.unfenced() && o.Record.Release.Phase == record.Progressing && g.at(o.Record.Release.UpdateRevision)
 }
 
 // Stays says whether a group is, in place, one that the stable Service may lead to while it is pinned.
@@ -61,8 +120,8 @@ func (o Observation) wantedInPlace() traffic.Desired {
 	d, wish := prepared(), o.Record.Release.Traffic
 	serves := func(g Group) bool { return g.Ready && g.at(o.Record.Release.UpdateRevision) }
 	switch {
-	case o.open():
-		return opened()
+	case o.unfenced():
+		return requestsUnfenced()
 	case wish != nil && slices.ContainsFunc(o.Stable.above(0), serves):
 		d.Weight, d.Mirror, d.HeaderRoutes = wish.Weight, wish.Mirror, wish.Routes()
 	}
@@ -71,8 +130,8 @@ func (o Observation) wantedInPlace() traffic.Desired {
 
 // keptInPlace is where requests go while none goes to the update revision by a share.
 func (o Observation) keptInPlace() traffic.Desired {
-	if o.open() {
-		return opened()
+	if o.unfenced() {
+		return requestsUnfenced()
 	}
 	return prepared()
 }
@@ -84,28 +143,13 @@ func (o Observation) requestsInPlace() traffic.Desired {
 	case r.UpdateRevision == "":
 		return traffic.Desired{}
 	case r.Phase == record.Promoting:
-		return opened()
+		return requestsUnfenced()
 	case r.Phase == record.Progressing && r.UpdateRevision == o.Stable.Revision && len(o.abandoned()) == 0:
 		return o.wantedInPlace()
 	case r.Phase == record.Progressing, r.Phase == record.Returning:
 		return o.keptInPlace()
 	}
 	return traffic.Desired{}
-}
-
-// declare records whether the split has ended, before that has an effect.
-func declare(o Observation, open bool, state pb.State) *Decision {
-	why := "split requests by weight again, since every group is at the stable revision"
-	if open {
-		why = "end the split of requests, which follow the groups from now on"
-	}
-	next, r := *o.Record, *o.Record.Release
-	r.Open, next.Release = open, &r
-	a := SetStable{Record: next, Rolling: hold(), Why: why}
-	if r.Phase != record.Returning {
-		a.Rolling = ptr.To(o.unmoved())
-	}
-	return &Decision{Action: a, State: state, Reason: ReasonOpening, Message: why}
 }
 
 // unmoved is the configuration of the batch as it is, as far as LWS takes it again: a scale-down may have made both of its
@@ -124,16 +168,14 @@ func (o Observation) unmoved() rolling {
 // routeInPlace keeps the requests where the host wants them while batches run: the routes, then the leaders that may get
 // some. It returns how the requests stand, and a decision if there is something to write.
 func routeInPlace(o Observation, state pb.State) (traffic.View, *Decision) {
-	switch {
-	case !o.splits():
+	if !o.routesInPlace() {
 		return steer(o, prepared(), state)
-	case o.wide() && !o.Record.Release.Open:
-		return traffic.View{}, declare(o, true, state)
-	case o.Record.Release.Open && !o.open():
-		return traffic.View{}, declare(o, false, state)
+	}
+	if d := moveSplit(o, state); d != nil {
+		return traffic.View{}, d
 	}
 	v, d := steer(o, o.wantedInPlace(), state)
-	if d == nil && !o.open() {
+	if d == nil && !o.unfenced() {
 		d = markLeaders(o, o.Stable, o.Stable.Replicas, follows(v), state)
 	}
 	return v, d
@@ -141,13 +183,13 @@ func routeInPlace(o Observation, state pb.State) (traffic.View, *Decision) {
 
 // openInPlace ends the split of requests. Nil: that is so, and every group may be replaced.
 func openInPlace(o Observation, state pb.State) *Decision {
-	if !o.splits() {
+	if !o.routesInPlace() {
 		return nil
 	}
-	if !o.Record.Release.Open {
-		return declare(o, true, state)
+	if !o.Record.Release.Unfenced {
+		return recordSplit(o, true, state)
 	}
-	v, d := steer(o, opened(), state)
+	v, d := steer(o, requestsUnfenced(), state)
 	if d == nil && !unsplit(v) {
 		d = awaitTraffic(v, state)
 	}
@@ -160,20 +202,20 @@ func unsplit(v traffic.View) bool { return withdrawn(v) && !v.Fenced }
 // withdrawInPlace takes all requests that come by a share from the updated groups, and lets them finish those that they
 // have: before any of them is restarted. Nil: that is so; or the stable Service leads to them as to any other group.
 func withdrawInPlace(o Observation, state pb.State) *Decision {
-	if !o.splits() || o.Record.Release.UpdateRevision == "" {
+	if !o.routesInPlace() || o.Record.Release.UpdateRevision == "" {
 		return nil
 	}
 	strays := o.strayed()
 	v, d := steer(o, o.keptInPlace(), state)
 	alone := v.StableEndpoints == 0 && slices.ContainsFunc(strays, func(g Group) bool { return g.Ready })
 	switch {
-	case alone && !o.open() && v.Stage != traffic.Unread:
-		return declare(o, true, state) // nobody else serves
+	case alone && !o.unfenced() && v.Stage != traffic.Unread:
+		return recordSplit(o, true, state) // no other group serves
 	case d != nil:
 		return d
 	case !v.Withdrawn:
 		return awaitTraffic(v, state)
-	case o.open() || len(strays) == 0:
+	case o.unfenced() || len(strays) == 0:
 		return nil
 	}
 	return drained(o, state)
@@ -187,7 +229,7 @@ func (o Observation) leavingInPlace() []Group {
 		groups = o.abandoned()
 	}
 	batches := r.Phase == record.Progressing || r.Phase == record.Returning
-	if !batches || o.open() || o.Stable.Revision == "" || len(groups) == 0 {
+	if !batches || o.unfenced() || o.Stable.Revision == "" || len(groups) == 0 {
 		return nil
 	}
 	if !withdrawn(o.Traffic.Look(prepared())) {
@@ -203,7 +245,7 @@ func (o Observation) lowers(next rolling) bool {
 
 // allows says what has to be waited for before LWS updates groups: a fence around the stable ones, or the end of the split.
 func (o Observation) allows(v traffic.View) *Decision {
-	if !o.splits() || fenced(v) && !o.open() || unsplit(v) && o.open() {
+	if !o.routesInPlace() || fenced(v) && !o.unfenced() || unsplit(v) && o.unfenced() {
 		return nil
 	}
 	return awaitTraffic(v, pb.State_STATE_UPGRADING)
@@ -221,7 +263,7 @@ func (o Observation) returnPace(saved rolling) rolling {
 // checkSplit: no group goes while a share of the requests comes to it, nor one that nobody else could serve for.
 func checkSplit(o Observation, a SetStable) error {
 	r := a.Record.Release
-	if !o.splits() || r == nil || a.Rolling == nil || !o.lowers(*a.Rolling) {
+	if !o.routesInPlace() || r == nil || a.Rolling == nil || !o.lowers(*a.Rolling) {
 		return nil
 	}
 	v := o.Traffic.Look(prepared())
@@ -230,7 +272,7 @@ func checkSplit(o Observation, a SetStable) error {
 		return fmt.Errorf("groups go while they get %d %% of the requests", v.Weight)
 	case !back && all && v.Fenced:
 		return errors.New("the last stable group goes while the stable Service leads to no other")
-	case !back && !all && !r.Open && !v.Fenced:
+	case !back && !all && !r.Unfenced && !v.Fenced:
 		return errors.New("groups are updated before the stable Service is fenced")
 	}
 	return nil

@@ -43,7 +43,7 @@ func alongside(r road) roadView {
 
 func by(r road) func(*Observation) { return func(o *Observation) { o.Traffic = alongside(r) } }
 
-func declared(o *Observation) { o.Record.Release.Open = true }
+func declared(o *Observation) { o.Record.Release.Unfenced = true }
 
 func indices(groups []Group) []int {
 	var out []int
@@ -106,16 +106,16 @@ func TestRequestsInPlace(t *testing.T) {
 			o.Stable.Groups[2].Ready, o.Stable.Groups[3].Ready = false, false
 		}), prepared()},
 		{"last batch, not recorded as such", replacing(record.Progressing, target("100%")), half},
-		{"last batch", replacing(record.Progressing, target("100%"), declared), opened()},
-		{"groups came later", replacing(record.Progressing, declared), opened()},
+		{"last batch", replacing(record.Progressing, target("100%"), declared), requestsUnfenced()},
+		{"groups came later", replacing(record.Progressing, declared), requestsUnfenced()},
 		{"all of them are stable again", replacing(record.Progressing, declared, stable), prepared()},
 		{"new template", replacing(record.Progressing, func(o *Observation) { o.Stable.Revision = "C" }), prepared()},
-		{"new template, open", replacing(record.Progressing, declared, func(o *Observation) { o.Stable.Revision = "C" }), opened()},
+		{"new template, open", replacing(record.Progressing, declared, func(o *Observation) { o.Stable.Revision = "C" }), requestsUnfenced()},
 		{"no revision yet", replacing(record.Progressing, func(o *Observation) { o.Record.Release.UpdateRevision = "" }), traffic.Desired{}},
-		{"promoting", replacing(record.Promoting, declared), opened()},
+		{"promoting", replacing(record.Promoting, declared), requestsUnfenced()},
 		{"promoted", replacing(record.Promoted, declared), traffic.Desired{}},
 		{"returning", replacing(record.Returning), prepared()},
-		{"returning, open", replacing(record.Returning, declared), opened()},
+		{"returning, open", replacing(record.Returning, declared), requestsUnfenced()},
 		{"rolled back", replacing(record.RollingBack), traffic.Desired{}},
 	} {
 		if diff := cmp.Diff(tc.want, Requests(tc.o)); diff != "" {
@@ -160,7 +160,7 @@ func TestFollowsGroups(t *testing.T) {
 		"all":       {replacing(record.Progressing, declared, updated), true, true},
 		"no record": {replacing(record.Progressing, func(o *Observation) { o.Record = nil }), false, false},
 	} {
-		if follows := tc.o.open(); follows != tc.follows || follows && tc.o.allUpdated() != tc.all {
+		if follows := tc.o.unfenced(); follows != tc.follows || follows && tc.o.allUpdated() != tc.all {
 			t.Errorf("%s: %t", name, follows)
 		}
 	}
@@ -186,7 +186,7 @@ func TestBeginPromotionInPlace(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			a := promoteNow(replacing(record.Progressing, tc.o))
-			if !a.Record.Release.Open || !record.SameRolling(*a.Rolling, tc.want) || a.Record.Release.Phase != record.Promoting {
+			if !a.Record.Release.Unfenced || !record.SameRolling(*a.Rolling, tc.want) || a.Record.Release.Phase != record.Promoting {
 				t.Errorf("%s %s, want %s; record %+v", tc.reason, describeSet(a.Rolling), describeRolling(tc.want), a.Record.Release)
 			}
 		})
@@ -199,7 +199,7 @@ func TestCheckDecisionInPlace(t *testing.T) {
 	split.weight, split.seen = 50, 50
 	set := func(phase record.Phase, partition int, open bool) SetStable {
 		return SetStable{
-			Record:  record.Record{Release: &record.Release{Phase: phase, StableRevision: "A", UpdateRevision: "B", Open: open, StableTemplate: &record.Template{}}},
+			Record:  record.Record{Release: &record.Release{Phase: phase, StableRevision: "A", UpdateRevision: "B", Unfenced: open, StableTemplate: &record.Template{}}},
 			Rolling: ptr.To(rollingOf(partition, "1", "0")),
 		}
 	}

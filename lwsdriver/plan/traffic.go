@@ -35,7 +35,7 @@ func prepared() traffic.Desired { return traffic.Desired{Prepared: true} }
 
 // wanted is where the host wants the requests to go, as far as there is a canary to send them to.
 func (o Observation) wanted(planned int) traffic.Desired {
-	if o.splits() {
+	if o.routesInPlace() {
 		return o.wantedInPlace()
 	}
 	d := prepared()
@@ -74,7 +74,7 @@ func Requests(o Observation) traffic.Desired {
 		return traffic.Desired{}
 	}
 	switch {
-	case o.splits():
+	case o.routesInPlace():
 		return o.requestsInPlace()
 	case o.adopting() && !o.Stable.Deleting:
 		return o.passedOn()
@@ -143,7 +143,7 @@ func Leaving(o Observation) []Group {
 	switch {
 	case o.Traffic == nil:
 		return nil
-	case o.splits():
+	case o.routesInPlace():
 		return o.leavingInPlace()
 	}
 	if o.evades() {
@@ -320,7 +320,7 @@ func routeCanary(o Observation, planned int, state pb.State) (traffic.View, *Dec
 // share is the percentage of requests that go to the update revision: what the routes say, or else what follows from
 // group counts.
 func (s *Progress) share(o Observation) {
-	if o.Traffic == nil || o.Record == nil || o.Record.Release == nil || o.open() {
+	if o.Traffic == nil || o.Record == nil || o.Record.Release == nil || o.unfenced() {
 		return
 	}
 	switch o.Record.Release.Phase {

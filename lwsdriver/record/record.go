@@ -91,7 +91,7 @@ type Release struct {
 	// Stubborn is a revision, released before, whose groups come back as they are when they are restarted. In place only.
 	Stubborn string `json:"stubborn,omitempty"`
 	// Open: the split of requests in place has ended, and they follow the groups. In place only.
-	Open bool `json:"open,omitempty"`
+	Unfenced bool `json:"open,omitempty"`
 	// Traffic is where the host wants the requests to go. Nil: to the stable leaders.
 	Traffic *Traffic `json:"traffic,omitempty"`
 	// Successor names the second set while it is being adopted, and Groups is how many groups the workload had before.

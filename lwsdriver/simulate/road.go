@@ -52,7 +52,7 @@ func (v roadView) Facts() traffic.Facts {
 func (v roadView) Look(d traffic.Desired) traffic.View {
 	d = complete(d)
 	out := traffic.View{Facts: v.Facts(), Fenced: v.now.Fenced, Stage: traffic.Acknowledged}
-	same := d.Weight == v.now.Weight && d.Mirror == v.now.Mirror && d.Prepared == v.now.Prepared && d.Fenced == v.now.Fenced && d.Passed == v.now.Passed
+	same := d.Weight == v.now.Weight && d.Mirror == v.now.Mirror && d.Prepared == v.now.Prepared && d.Fenced == v.now.Fenced && d.HandedOver == v.now.HandedOver
 	switch {
 	case !same:
 		out.Stage, out.Next, out.Reason = traffic.Drifted, "route requests", traffic.ReasonWriting
