@@ -146,7 +146,7 @@ func describe(s *observe.Snapshot, decision plan.Decision) *pb.BatchContext {
 		return c
 	}
 	r := s.Record.Release
-	if r.Phase == record.Adopting {
+	if r.Phase == record.HandingOver {
 		c.Replicas = int32of(r.Groups) // of which some are going, and none is missed
 	}
 	c.ReleaseId, c.Owner, c.Style = r.ID, r.Owner, s.Policy.Style

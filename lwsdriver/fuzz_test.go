@@ -127,7 +127,7 @@ func FuzzRequests(f *testing.F) {
 	b.eventually("the driver serves", b.Synced)
 	var states []*observe.Snapshot
 	for _, phase := range []record.Phase{
-		record.Progressing, record.Promoting, record.Promoted, record.Returning, record.RollingBack, record.Nothing,
+		record.Progressing, record.Promoting, record.Promoted, record.RollingBack, record.CleaningUp, record.Nothing,
 	} {
 		states = append(states, newBed(f, lwstest.InPhase(f, phase)).look())
 		with := newBed(f, lwstest.InPhase(f, phase)).look()

@@ -64,7 +64,7 @@ func TestRouterRefuses(t *testing.T) {
 		{"no release", "r1", lwstest.Unrecorded(), pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND, nil},
 		{"no id", "", lwstest.RoutedPhase(t, record.Progressing, nil), pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, nil},
 		// A host that cleans up, or that looks, is answered at any time.
-		{"rolled back", "r1", lwstest.RoutedPhase(t, record.RollingBack, nil), pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, []string{"VerifyWeight", "Reset"}},
+		{"rolled back", "r1", lwstest.RoutedPhase(t, record.CleaningUp, nil), pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, []string{"VerifyWeight", "Reset"}},
 		{"promoted", "r1", lwstest.RoutedPhase(t, record.Promoted, nil), pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, []string{"VerifyWeight", "Reset"}},
 	} {
 		b := newBed(t, tc.workload)
@@ -155,9 +155,9 @@ func TestVerifyWeight(t *testing.T) {
 		{"another", record.Promoting, 30, 50, false, "OtherWeight"},
 		{"none", record.Promoting, 30, 0, false, "OtherWeight"},
 		{"not there yet", record.Promoting, 10, 30, false, traffic.ReasonWriting},
-		{"on its way back", record.RollingBack, 30, 30, false, traffic.ReasonWriting},
-		{"back", record.RollingBack, 0, 0, true, ""},
-		{"back, asked for the old one", record.RollingBack, 0, 30, false, "ReleaseFinalized"},
+		{"on its way back", record.CleaningUp, 30, 30, false, traffic.ReasonWriting},
+		{"back", record.CleaningUp, 0, 0, true, ""},
+		{"back, asked for the old one", record.CleaningUp, 0, 30, false, "ReleaseFinalized"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			// The loop would make it true.
@@ -202,7 +202,7 @@ func TestWaitOutlivesRelease(t *testing.T) {
 
 // A call that depends on whether the last release is over waits for the caches to tell.
 func TestNextReleaseWaitsForCaches(t *testing.T) {
-	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.RollingBack, nil), 0)
+	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.CleaningUp, nil), 0)
 	s, decision, err := b.engine.Look(lwstest.VLLM)
 	if err != nil || decision.Reason != traffic.ReasonNotSynced {
 		t.Fatalf("%+v, %v", decision, err)

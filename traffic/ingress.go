@@ -80,7 +80,7 @@ func canaryIngress(user *networkingv1.Ingress, s Setup, share ingressShare, at f
 func canaryIngressSpec(user *networkingv1.Ingress, s Setup, at func(place) bool) (out networkingv1.IngressSpec, leads bool) {
 	from := user.Spec.DeepCopy()
 	out = networkingv1.IngressSpec{IngressClassName: from.IngressClassName, TLS: from.TLS}
-	if b := from.DefaultBackend; b != nil && at(elsewhere) && turn(b, s) {
+	if b := from.DefaultBackend; b != nil && at(elsewhere) && redirect(b, s) {
 		out.DefaultBackend = b
 	}
 	for _, rule := range from.Rules {
@@ -88,7 +88,7 @@ func canaryIngressSpec(user *networkingv1.Ingress, s Setup, at func(place) bool)
 			continue
 		}
 		rule.HTTP.Paths = slices.DeleteFunc(rule.HTTP.Paths, func(path networkingv1.HTTPIngressPath) bool {
-			return !at(placeOf(rule, path)) || !turn(&path.Backend, s)
+			return !at(placeOf(rule, path)) || !redirect(&path.Backend, s)
 		})
 		if len(rule.HTTP.Paths) > 0 {
 			out.Rules = append(out.Rules, rule)
@@ -97,8 +97,8 @@ func canaryIngressSpec(user *networkingv1.Ingress, s Setup, at func(place) bool)
 	return out, out.DefaultBackend != nil || len(out.Rules) > 0
 }
 
-// turn makes a backend lead to the canary, if it leads to the stable Service.
-func turn(b *networkingv1.IngressBackend, s Setup) bool {
+// redirect makes a backend lead to the canary, if it leads to the stable Service.
+func redirect(b *networkingv1.IngressBackend, s Setup) bool {
 	if b.Service == nil || b.Service.Name != s.Policy.StableService {
 		return false
 	}

@@ -30,17 +30,17 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 	}
 	d = d.complete(s)
 	if d.Unfenced {
-		if write, err := open(s, d, w); write != nil || err != nil || w.shut(s, d) != "" {
+		if write, err := unfence(s, d, w); write != nil || err != nil || w.unreachedPod(s, d) != "" {
 			return write, err
 		}
 	}
 	if d.HandedOver {
-		if write, err := pass(s, d, w); write != nil || err != nil || w.behind(s, d) != "" {
+		if write, err := handOver(s, d, w); write != nil || err != nil || w.laggingPod(s, d) != "" {
 			return write, err
 		}
 	}
 	for _, step := range []func(Setup, Desired, World) (*Write, error){
-		retreat, fence, fencePool, prepare, preparePool, refuse, advance, cleanUp, lift, disown,
+		retreat, fence, fencePool, prepare, preparePool, checkSupported, advance, cleanUp, lift, disown,
 	} {
 		if write, err := step(s, d, w); write != nil || err != nil {
 			return write, err
@@ -49,16 +49,16 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 	return nil, nil //nolint:nilnil // no write is an answer
 }
 
-// open has the stable Service lead to the leaders of both revisions.
-func open(s Setup, d Desired, w World) (*Write, error) {
+// unfence has the stable Service lead to the leaders of both revisions.
+func unfence(s Setup, d Desired, w World) (*Write, error) {
 	if w.Stable == nil && (d.Prepared || w.shares(s) && len(w.CanaryReady) > 0) {
 		return nil, missing(s, Key{KindService, s.Policy.StableService})
 	}
 	return lift(s, d, w)
 }
 
-// pass has the stable Service and pool lead to the canary's leaders, before requests return to them.
-func pass(s Setup, d Desired, w World) (*Write, error) {
+// handOver has the stable Service and pool lead to the canary's leaders, before requests return to them.
+func handOver(s Setup, d Desired, w World) (*Write, error) {
 	if w.Stable == nil {
 		if w.shares(s) {
 			return nil, missing(s, Key{KindService, s.Policy.StableService})
@@ -194,8 +194,8 @@ func preparePool(s Setup, d Desired, w World) (*Write, error) {
 	return none()
 }
 
-// refuse stops at what can't be expressed. It comes after what takes from the canary and what keeps both sides apart.
-func refuse(s Setup, d Desired, _ World) (*Write, error) { return nil, Supported(s.Policy, d) }
+// checkSupported stops at what can't be expressed. It comes after what takes from the canary and what keeps both sides apart.
+func checkSupported(s Setup, d Desired, _ World) (*Write, error) { return nil, Supported(s.Policy, d) }
 
 // retreat takes from the canary what it should no longer get.
 func retreat(s Setup, d Desired, w World) (*Write, error) {

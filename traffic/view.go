@@ -103,7 +103,7 @@ func Look(s Setup, d Desired, w World) View {
 	d = d.complete(s)
 	v := View{Facts: FactsOf(s, w), Fenced: w.fenced(s, d)}
 	write, err := Next(s, d, w)
-	shut := d.Unfenced && w.shut(s, d) != "" || d.HandedOver && w.behind(s, d) != ""
+	shut := d.Unfenced && w.unreachedPod(s, d) != "" || d.HandedOver && w.laggingPod(s, d) != ""
 	switch {
 	case err != nil:
 		v.Stage, v.Reason, v.Message = Blocked, ReasonBlocked, status.Convert(err).Message()
@@ -191,12 +191,12 @@ func lackingEndpoint(s Setup, d Desired, w World) (reason, message string) {
 	switch {
 	case w.Stable == nil:
 		return "", ""
-	case d.Unfenced && w.shut(s, d) != "":
-		return ReasonServiceNotOpen, fmt.Sprintf("Service %s does not lead to pod %s of the update revision yet", w.Stable.Name, w.shut(s, d))
-	case d.HandedOver && w.behind(s, d) != "":
-		return ReasonServiceNotOpen, fmt.Sprintf("the endpoints of Service %s do not follow yet: pod %s", w.Stable.Name, w.behind(s, d))
-	case d.Fenced && w.leaked(s) != "" && !d.HandedOver:
-		return ReasonFenceNotInForce, fmt.Sprintf("Service %s still leads to pod %s of the canary", w.Stable.Name, w.leaked(s))
+	case d.Unfenced && w.unreachedPod(s, d) != "":
+		return ReasonServiceNotOpen, fmt.Sprintf("Service %s does not lead to pod %s of the update revision yet", w.Stable.Name, w.unreachedPod(s, d))
+	case d.HandedOver && w.laggingPod(s, d) != "":
+		return ReasonServiceNotOpen, fmt.Sprintf("the endpoints of Service %s do not follow yet: pod %s", w.Stable.Name, w.laggingPod(s, d))
+	case d.Fenced && w.leakedPod(s) != "" && !d.HandedOver:
+		return ReasonFenceNotInForce, fmt.Sprintf("Service %s still leads to pod %s of the canary", w.Stable.Name, w.leakedPod(s))
 	case used && len(w.CanaryReady) == 0:
 		return ReasonNoCanaryEndpoints, fmt.Sprintf("Service %s has no ready endpoint", s.Policy.CanaryService)
 	case used && w.lackingPool(s) == ReasonNoPicker:

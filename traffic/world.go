@@ -41,9 +41,9 @@ func (w World) routes(s Setup) []Route {
 	return out
 }
 
-// leaked is a pod of the canary workload that the stable Service leads to, "" if there is none: the fence is set, but
+// leakedPod is a pod of the canary workload that the stable Service leads to, "" if there is none: the fence is set, but
 // the endpoints do not follow it yet.
-func (w World) leaked(s Setup) string {
+func (w World) leakedPod(s Setup) string {
 	if s.InPlace() {
 		return firstOf(w.StableReady, s.Updated)
 	}
@@ -59,21 +59,21 @@ func (w World) leads(to string) string {
 	return ""
 }
 
-// behind is a pod that keeps requests from returning to the stable Service once that selects the canary's leaders: it does
+// laggingPod is a pod that keeps requests from returning to the stable Service once that selects the canary's leaders: it does
 // not lead to all of them yet, or to others still. "" if there is none.
-func (w World) behind(s Setup, d Desired) string {
+func (w World) laggingPod(s Setup, d Desired) string {
 	if !w.shares(s) && !d.Prepared {
 		return "" // requests have returned
 	}
-	if pod := w.shut(s, d); pod != "" {
+	if pod := w.unreachedPod(s, d); pod != "" {
 		return pod
 	}
 	return w.leads(s.Stable)
 }
 
-// shut is a pod of the update revision that may get requests by a share of its own, but gets none by the stable Service
+// unreachedPod is a pod of the update revision that may get requests by a share of its own, but gets none by the stable Service
 // yet: were the share to go, or another group, requests would be left to the few others. "" if there is none.
-func (w World) shut(s Setup, d Desired) string {
+func (w World) unreachedPod(s Setup, d Desired) string {
 	if !w.shares(s) && (!d.Prepared || w.Stable == nil) {
 		return ""
 	}

@@ -66,15 +66,15 @@ func (a *Applier) Apply(ctx context.Context, s *observe.Snapshot, action plan.Ac
 		return a.releaseAutoscaler(ctx, s.Key, t)
 	case plan.SetBudget:
 		return a.setBudget(ctx, s, t)
-	case plan.DropBudget:
+	case plan.DeleteBudget:
 		return a.dropBudget(ctx, s, t)
-	case plan.Remember:
+	case plan.SaveRevision:
 		return a.remember(ctx, s, t)
-	case plan.Forget:
+	case plan.DeleteRevision:
 		return a.forget(ctx, s, t)
-	case plan.BringBack:
+	case plan.RestoreTemplate:
 		return a.bringBack(ctx, s, t)
-	case plan.GiveBack:
+	case plan.RemoveRecord:
 		return a.giveBack(ctx, s, t)
 	case plan.CreateCanary:
 		return a.createCanary(ctx, s, t)
@@ -82,7 +82,7 @@ func (a *Applier) Apply(ctx context.Context, s *observe.Snapshot, action plan.Ac
 		return a.scaleCanary(ctx, s, t)
 	case plan.RepairCanary:
 		return a.repairCanary(ctx, s, t)
-	case plan.LetGo:
+	case plan.RemoveFinalizer:
 		return a.letGo(ctx, s, t)
 	case plan.DeleteCanary:
 		return a.deleteCanary(ctx, s, t)
@@ -139,7 +139,7 @@ func (a *Applier) markLeader(ctx context.Context, s *observe.Snapshot, t plan.Ma
 }
 
 // giveBack leaves nothing of Lockstep on the workload.
-func (a *Applier) giveBack(ctx context.Context, s *observe.Snapshot, t plan.GiveBack) (bool, error) {
+func (a *Applier) giveBack(ctx context.Context, s *observe.Snapshot, t plan.RemoveRecord) (bool, error) {
 	p := newPatch(s.StableObject, record.RecordAnnotation)
 	p.annotate(record.RecordAnnotation, "")
 	p.unlabel(record.WorkloadLabel)
@@ -213,7 +213,7 @@ func (a *Applier) repairCanary(ctx context.Context, s *observe.Snapshot, t plan.
 	return true, a.CatchUp(ctx, s.Key, got)
 }
 
-func (a *Applier) letGo(ctx context.Context, s *observe.Snapshot, t plan.LetGo) (bool, error) {
+func (a *Applier) letGo(ctx context.Context, s *observe.Snapshot, t plan.RemoveFinalizer) (bool, error) {
 	if t.Name == s.Key.Name {
 		return a.unhold(ctx, s.Key, s.StableObject)
 	}

@@ -39,7 +39,7 @@ func (a *Applier) setBudget(ctx context.Context, s *observe.Snapshot, t plan.Set
 }
 
 // dropBudget removes a budget, on condition that it is the one that was seen.
-func (a *Applier) dropBudget(ctx context.Context, s *observe.Snapshot, t plan.DropBudget) (bool, error) {
+func (a *Applier) dropBudget(ctx context.Context, s *observe.Snapshot, t plan.DeleteBudget) (bool, error) {
 	key := types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Name}
 	have := a.observer.Budgets.Get(key)
 	if have == nil {

@@ -44,7 +44,7 @@ func TestBudgetWrites(t *testing.T) {
 		t.Error("a release with a budget left is over")
 	}
 	for _, want := range []bool{true, false} {
-		if wrote, err := b.Apply(t.Context(), s, plan.DropBudget{Name: one.Name}); wrote != want || err != nil {
+		if wrote, err := b.Apply(t.Context(), s, plan.DeleteBudget{Name: one.Name}); wrote != want || err != nil {
 			t.Errorf("drop: %t, %v", wrote, err)
 		}
 	}

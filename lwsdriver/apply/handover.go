@@ -25,7 +25,7 @@ import (
 // applyAdoption is apply for what an adoption alone writes.
 func (a *Applier) applyAdoption(ctx context.Context, s *observe.Snapshot, action plan.Action) (wrote bool, err error) {
 	switch t := action.(type) {
-	case plan.PassHistory:
+	case plan.TransferHistory:
 		return a.passHistory(ctx, s, t)
 	case plan.HandOver:
 		return a.handOver(ctx, s, t)
@@ -37,7 +37,7 @@ func (a *Applier) applyAdoption(ctx context.Context, s *observe.Snapshot, action
 }
 
 // passHistory makes a snapshot the successor's: its history, and garbage collection's.
-func (a *Applier) passHistory(ctx context.Context, s *observe.Snapshot, t plan.PassHistory) (bool, error) {
+func (a *Applier) passHistory(ctx context.Context, s *observe.Snapshot, t plan.TransferHistory) (bool, error) {
 	have, to := a.observer.History.Find(s.StableObject, t.Revision), s.AddedObjects[t.To]
 	if have == nil || to == nil {
 		return false, nil // the next look tells

@@ -18,12 +18,12 @@ import (
 // meanwhile comes with the hold.
 func TestHandOver(t *testing.T) {
 	for _, edited := range []bool{false, true} {
-		stable := lwstest.InPhase(t, record.Adopting)
+		stable := lwstest.InPhase(t, record.HandingOver)
 		rec, err := record.DecodeRecord(lwstest.InPhase(t, record.Promoting).Annotations[record.RecordAnnotation])
 		if err != nil {
 			t.Fatal(err)
 		}
-		rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.Adopting, "vllm-new", 4
+		rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.HandingOver, "vllm-new", 4
 		stable = lwstest.WithRecord(t, stable, *rec)
 		stable.Annotations[record.HistoryLimitAnnotation] = "3"
 		green := lwstest.Canary(t, stable)

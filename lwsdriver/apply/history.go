@@ -21,7 +21,7 @@ import (
 )
 
 // remember writes an entry of the history.
-func (a *Applier) remember(ctx context.Context, s *observe.Snapshot, t plan.Remember) (bool, error) {
+func (a *Applier) remember(ctx context.Context, s *observe.Snapshot, t plan.SaveRevision) (bool, error) {
 	client := a.core.AppsV1().ControllerRevisions(s.Key.Namespace)
 	if have := a.observer.History.Find(s.StableObject, t.Entry.Revision); have != nil {
 		patch, err := history.Patch(t.Entry, have)
@@ -65,7 +65,7 @@ func (a *Applier) sawSnapshot(ctx context.Context, s *observe.Snapshot, wrote *a
 }
 
 // forget deletes an entry, on condition that it is the one that was seen.
-func (a *Applier) forget(ctx context.Context, s *observe.Snapshot, t plan.Forget) (bool, error) {
+func (a *Applier) forget(ctx context.Context, s *observe.Snapshot, t plan.DeleteRevision) (bool, error) {
 	have := a.observer.History.Find(s.StableObject, t.Revision)
 	if have == nil {
 		return false, nil
@@ -100,7 +100,7 @@ func (a *Applier) Template(ctx context.Context, s *observe.Snapshot, revision st
 
 // bringBack puts an older template into the spec. A workload that is not held would roll at once, so the same request holds
 // it.
-func (a *Applier) bringBack(ctx context.Context, s *observe.Snapshot, t plan.BringBack) (bool, error) {
+func (a *Applier) bringBack(ctx context.Context, s *observe.Snapshot, t plan.RestoreTemplate) (bool, error) {
 	old, err := a.oldTemplate(ctx, s, t.Revision)
 	if err != nil {
 		return false, err

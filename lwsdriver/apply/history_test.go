@@ -34,10 +34,10 @@ func TestHistoryWrites(t *testing.T) {
 		wrote  bool
 		want   []string
 	}{
-		{plan.Remember{Entry: plan.Entry{Revision: "old", Number: 1, At: lwstest.Noon}}, true, []string{"1 old vllm:1 "}},
-		{plan.Remember{Entry: plan.Entry{Revision: "new", Number: 2, At: lwstest.Noon, Release: "r1"}}, true, []string{"1 old vllm:1 ", "2 new vllm:2 "}},
-		{plan.Forget{Revision: "old"}, true, []string{"2 new vllm:2 "}},
-		{plan.Forget{Revision: "old"}, false, []string{"2 new vllm:2 "}},
+		{plan.SaveRevision{Entry: plan.Entry{Revision: "old", Number: 1, At: lwstest.Noon}}, true, []string{"1 old vllm:1 "}},
+		{plan.SaveRevision{Entry: plan.Entry{Revision: "new", Number: 2, At: lwstest.Noon, Release: "r1"}}, true, []string{"1 old vllm:1 ", "2 new vllm:2 "}},
+		{plan.DeleteRevision{Revision: "old"}, true, []string{"2 new vllm:2 "}},
+		{plan.DeleteRevision{Revision: "old"}, false, []string{"2 new vllm:2 "}},
 	} {
 		if wrote, err := b.Apply(t.Context(), s, step.action); wrote != step.wrote || err != nil {
 			t.Fatalf("%v: %t, %v", step.action, wrote, err)
@@ -48,7 +48,7 @@ func TestHistoryWrites(t *testing.T) {
 	}
 	e := b.observer.History.Find(s.StableObject, "new").Entry
 	e.Outcome, e.Ended = plan.Promoted, lwstest.Noon
-	if wrote, err := b.Apply(t.Context(), s, plan.Remember{Entry: e}); !wrote || err != nil {
+	if wrote, err := b.Apply(t.Context(), s, plan.SaveRevision{Entry: e}); !wrote || err != nil {
 		t.Fatalf("the end: %t, %v", wrote, err)
 	}
 	b.eventually("the end is noted", func() bool { return slices.Equal(b.kept(), []string{"2 new vllm:2 Promoted"}) })
@@ -71,7 +71,7 @@ func TestHistoryMade(t *testing.T) {
 			return true, nil, apierrors.NewAlreadyExists(appsv1.Resource("controllerrevisions"), there.Name)
 		})
 		b.runSynced()
-		_, err := b.Apply(t.Context(), b.look(), plan.Remember{Entry: e})
+		_, err := b.Apply(t.Context(), b.look(), plan.SaveRevision{Entry: e})
 		if got := drivererr.Reason(err); foreign != (got == pb.ErrorReason_ERROR_REASON_NAME_TAKEN) || !foreign && err != nil {
 			t.Errorf("foreign %t: %v", foreign, err)
 		}

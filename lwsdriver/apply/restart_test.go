@@ -59,7 +59,7 @@ func (b *bed) group3() plan.Group {
 
 // A group is restarted by the deletion of the very leader that was seen, and what comes back as it was is counted.
 func TestRestartGroup(t *testing.T) {
-	b := newBed(t, lwstest.InPhase(t, record.Returning))
+	b := newBed(t, lwstest.InPhase(t, record.RollingBack))
 	const leader = "vllm-3"
 	var preconditions []metav1.Preconditions
 	b.Core.PrependReactor("delete", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -95,7 +95,7 @@ func TestRestartGroup(t *testing.T) {
 
 // A leader that changed meanwhile stays: the next look tells whether it is to go.
 func TestRestartGroupLate(t *testing.T) {
-	b := newBed(t, lwstest.InPhase(t, record.Returning))
+	b := newBed(t, lwstest.InPhase(t, record.RollingBack))
 	pod := leaderOf3("new", "first")
 	pod.ResourceVersion = "7"
 	b.showPod(pod)
@@ -116,7 +116,7 @@ func TestRestartGroupLate(t *testing.T) {
 
 // A leader that is going already is not deleted again.
 func TestRestartGroupOnce(t *testing.T) {
-	b := newBed(t, lwstest.InPhase(t, record.Returning))
+	b := newBed(t, lwstest.InPhase(t, record.RollingBack))
 	pod := leaderOf3("new", "first")
 	pod.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
 	b.showPod(pod)

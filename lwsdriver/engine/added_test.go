@@ -35,7 +35,7 @@ var foreign = []struct {
 
 // A LeaderWorkerSet that no release added is never scaled, deleted or let go of, whatever its labels say.
 func TestForeignIsNotAdded(t *testing.T) {
-	for _, phase := range []record.Phase{record.Progressing, record.RollingBack, record.Promoted} {
+	for _, phase := range []record.Phase{record.Progressing, record.CleaningUp, record.Promoted} {
 		for _, tt := range foreign {
 			t.Run(string(phase)+"/"+tt.name, func(t *testing.T) {
 				stable := lwstest.InPhase(t, phase)
@@ -57,9 +57,9 @@ func TestForeignIsNotAdded(t *testing.T) {
 }
 
 func TestAddedIsRetired(t *testing.T) {
-	stable := lwstest.InPhase(t, record.RollingBack)
+	stable := lwstest.InPhase(t, record.CleaningUp)
 	b := newBed(t, stable, lwstest.Canary(t, stable))
-	if got := b.look().Added; len(got) != 1 || got[0].Name != "vllm-new" || got[0].Carries != "new" || !got[0].Held {
+	if got := b.look().Added; len(got) != 1 || got[0].Name != "vllm-new" || got[0].Carries != "new" || !got[0].HasFinalizer {
 		t.Fatalf("added are %+v", got)
 	}
 	ctx, cancel := withoutWaiting(t)

@@ -41,9 +41,9 @@ func TestAutoscalersRecalled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.Adopting, "vllm-new", 2
+	rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.HandingOver, "vllm-new", 2
 	core := fake.NewClientset(lwstest.HPA("vllm-new"))
-	b := newBedOn(t, core, lwstest.NoRoutes(), lwstest.WithRecord(t, lwstest.InPhase(t, record.Adopting), *rec))
+	b := newBedOn(t, core, lwstest.NoRoutes(), lwstest.WithRecord(t, lwstest.InPhase(t, record.HandingOver), *rec))
 	b.run()
 	b.eventually("it scales the user's workload", func() bool {
 		h, err := core.AutoscalingV2().HorizontalPodAutoscalers(lwstest.VLLM.Namespace).Get(t.Context(), "scale", metav1.GetOptions{})

@@ -32,7 +32,7 @@ func TestNoteFitsAnEvent(t *testing.T) {
 
 // What a driver sees before it has read the routes is no news: each start would tell of every release that ever ended.
 func TestAnnounceNothingUnread(t *testing.T) {
-	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.RollingBack, nil), 0)
+	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.CleaningUp, nil), 0)
 	s := b.look()
 	d := next(t, s)
 	if d.Reason != traffic.ReasonNotSynced {

@@ -19,7 +19,7 @@ const historyPause = time.Minute
 // isHistory reports whether an action writes the history and nothing else.
 func isHistory(action plan.Action) bool {
 	switch action.(type) {
-	case plan.Remember, plan.Forget:
+	case plan.SaveRevision, plan.DeleteRevision:
 		return true
 	default:
 		return false

@@ -28,7 +28,7 @@ func TestHistoryForbidden(t *testing.T) {
 	})
 	s := &observe.Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: w}
 	s.Now, s.Stable.Revision = lwstest.Noon, "new"
-	action := plan.Remember{Entry: plan.Entry{Revision: "new", Number: 1}}
+	action := plan.SaveRevision{Entry: plan.Entry{Revision: "new", Number: 1}}
 	if _, err := b.recordHistory(t.Context(), s, action); err != nil {
 		t.Errorf("it stands in the way: %v", err)
 	}

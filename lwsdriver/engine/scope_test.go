@@ -54,12 +54,12 @@ func TestNamed(t *testing.T) {
 		{"itself", "an object of that name comes first", []*lws.LeaderWorkerSet{lwstest.InPhase(t, record.Promoted), lwstest.Adopted(t)}, lwstest.VLLM},
 		{"adopted", "it goes by the old name", []*lws.LeaderWorkerSet{lwstest.Adopted(t)}, other},
 		{"adopted twice", "and so it does the second time", []*lws.LeaderWorkerSet{
-			lwstest.Adopted(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Succeeds = "vllm-old" }),
+			lwstest.Adopted(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Predecessor = "vllm-old" }),
 		}, other},
 		{"one after the other", "the first has not gone yet", []*lws.LeaderWorkerSet{
 			lwstest.Adopted(t, func(w *lws.LeaderWorkerSet, r *record.Record) { w.Name, w.UID, r.UID = "vllm-newer", "newer", "newer" }),
 			lwstest.Adopted(t, func(_ *lws.LeaderWorkerSet, r *record.Record) {
-				r.Release.Phase, r.Release.Successor = record.Adopting, "vllm-newer"
+				r.Release.Phase, r.Release.Successor = record.HandingOver, "vllm-newer"
 			}),
 		}, other},
 		{"two", "nobody knows which is meant", []*lws.LeaderWorkerSet{
@@ -85,7 +85,7 @@ func TestNamed(t *testing.T) {
 			}
 		})
 	}
-	b := newBed(t, lwstest.Adopted(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Succeeds = "vllm-old" }))
+	b := newBed(t, lwstest.Adopted(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Predecessor = "vllm-old" }))
 	before := types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "vllm-old"}
 	if got := b.Observer.Caches.Named(before); got != other {
 		t.Errorf("the name of the object before means %s", got)

@@ -44,7 +44,7 @@ func otherNames(w *lws.LeaderWorkerSet) []string {
 		return nil
 	}
 	names := []string{label}
-	if before := rec.Succeeds; before != "" && before != label {
+	if before := rec.Predecessor; before != "" && before != label {
 		names = append(names, before)
 	}
 	return slices.DeleteFunc(names, func(name string) bool { return name == w.Name })

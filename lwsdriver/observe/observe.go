@@ -124,7 +124,7 @@ func (o *Observer) readRecord(s *Snapshot) error {
 	if rec.UID != "" && rec.UID != s.StableObject.UID {
 		// The manifest was copied, or restored from a backup. The copy is held, as its spec says, and gives back what the
 		// user had; the release is the other workload's.
-		rec.Release, rec.Workload, rec.Succeeds = nil, "", ""
+		rec.Release, rec.Workload, rec.Predecessor = nil, "", ""
 	}
 	if rec.Release == nil {
 		return nil
@@ -144,13 +144,13 @@ func (o *Observer) workload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
 	size := int(ptr.Deref(w.Spec.LeaderWorkerTemplate.Size, 1))
 	return plan.Workload{
 		Name: w.Name, Replicas: replicas, Size: size,
-		Revision: o.revision(w),
-		Rolling:  rollingOf(w),
-		Deleting: w.DeletionTimestamp != nil,
-		Observed: w.Status.ObservedGeneration >= w.Generation,
-		Groups:   o.Caches.Groups.of(KeyOf(w), replicas, size, s.Now, s.Policy.MinReady),
-		Held:     hasFinalizer(w),
-		Recorded: o.Caches.recorded(w), ChangedBy: changedBy(w),
+		Revision:     o.revision(w),
+		Rolling:      rollingOf(w),
+		Deleting:     w.DeletionTimestamp != nil,
+		Observed:     w.Status.ObservedGeneration >= w.Generation,
+		Groups:       o.Caches.Groups.of(KeyOf(w), replicas, size, s.Now, s.Policy.MinReady),
+		HasFinalizer: hasFinalizer(w),
+		Recorded:     o.Caches.recorded(w), ChangedBy: changedBy(w),
 	}
 }
 

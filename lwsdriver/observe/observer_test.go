@@ -39,7 +39,7 @@ func TestInvalidRecordSaysTheWayOut(t *testing.T) {
 
 // A record that came with a copied manifest holds the copy, and releases nothing.
 func TestCopiedRecord(t *testing.T) {
-	stable := lwstest.InPhase(t, record.RollingBack)
+	stable := lwstest.InPhase(t, record.CleaningUp)
 	rec, err := record.DecodeRecord(stable.Annotations[record.RecordAnnotation])
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestSucceeded(t *testing.T) {
 		t.Fatal(err)
 	}
 	green := lwstest.Canary(t, stable)
-	rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.Adopting, green.Name, 4
+	rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.HandingOver, green.Name, 4
 	stable = lwstest.WithRecord(t, stable, *rec)
 	for _, tt := range []struct {
 		name   string

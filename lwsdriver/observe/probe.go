@@ -42,7 +42,7 @@ func (o *Observer) probe(s *Snapshot) {
 	if s.Policy.Drain == (probe.Drain{}) {
 		return
 	}
-	groups := plan.Leaving(s.Observation)
+	groups := plan.DrainingGroups(s.Observation)
 	begun, ok := o.drainSince(s, groups)
 	if !ok {
 		return

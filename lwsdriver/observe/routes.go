@@ -173,7 +173,7 @@ func setupInPlace(s *Snapshot, policy traffic.Policy) traffic.Setup {
 		r := s.Record.Release
 		stable, update = cmp.Or(r.StableRevision, stable), cmp.Or(r.UpdateRevision, update)
 		for _, g := range s.Stable.Groups {
-			if !plan.Stays(s.Observation, g) {
+			if !plan.StaysStable(s.Observation, g) {
 				updated = append(updated, g.Leader)
 			}
 		}

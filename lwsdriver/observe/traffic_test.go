@@ -102,14 +102,14 @@ func TestAddedPolicy(t *testing.T) {
 
 // Two workloads share a route: while the release of one is under way, the other does not give up the fields of both.
 func TestSharedRoutes(t *testing.T) {
-	stable, routes := lwstest.RoutedPhase(t, record.RollingBack, nil), []traffic.Key{{Kind: traffic.KindHTTPRoute, Name: "llm"}}
+	stable, routes := lwstest.RoutedPhase(t, record.CleaningUp, nil), []traffic.Key{{Kind: traffic.KindHTTPRoute, Name: "llm"}}
 	other := lwstest.RoutedPhase(t, record.Progressing, nil)
 	other.Name, other.UID = "other", "other"
 	b := newBed(t, stable, other)
 	if got := b.Caches.shared(lwstest.VLLM, routes); !slices.Equal(got, routes) {
 		t.Errorf("shared %v", got)
 	}
-	for _, phase := range []record.Phase{record.Promoted, record.RollingBack, record.Nothing} {
+	for _, phase := range []record.Phase{record.Promoted, record.CleaningUp, record.Nothing} {
 		ended := lwstest.RoutedPhase(t, phase, nil)
 		ended.Name, ended.UID = "other", "other"
 		b.cache(ended)

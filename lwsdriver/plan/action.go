@@ -37,8 +37,8 @@ type SetStable struct {
 // RestartGroup deletes the leader of a group of the user's workload, and with it the group, which LWS makes anew.
 type RestartGroup struct{ Leader string }
 
-// GiveBack removes the record and puts the user's rolling update configuration back. Only a host asks for it.
-type GiveBack struct {
+// RemoveRecord removes the record and puts the user's rolling update configuration back. Only a host asks for it.
+type RemoveRecord struct {
 	Rolling lws.RollingUpdateConfiguration
 }
 
@@ -60,8 +60,8 @@ type ScaleCanary struct {
 	Target   *record.Target
 }
 
-// LetGo removes our finalizer from an added workload.
-type LetGo struct{ Name string }
+// RemoveFinalizer removes our finalizer from an added workload.
+type RemoveFinalizer struct{ Name string }
 
 // DeleteCanary asks for the deletion of an added workload and of all its groups.
 type DeleteCanary struct{ Name string }
@@ -80,16 +80,16 @@ type MarkLeader struct {
 	Serves       bool
 }
 
-func (SetStable) action()    {}
-func (RestartGroup) action() {}
-func (SetTraffic) action()   {}
-func (MarkLeader) action()   {}
-func (GiveBack) action()     {}
-func (CreateCanary) action() {}
-func (RepairCanary) action() {}
-func (ScaleCanary) action()  {}
-func (LetGo) action()        {}
-func (DeleteCanary) action() {}
+func (SetStable) action()       {}
+func (RestartGroup) action()    {}
+func (SetTraffic) action()      {}
+func (MarkLeader) action()      {}
+func (RemoveRecord) action()    {}
+func (CreateCanary) action()    {}
+func (RepairCanary) action()    {}
+func (ScaleCanary) action()     {}
+func (RemoveFinalizer) action() {}
+func (DeleteCanary) action()    {}
 
 func (a SetTraffic) String() string { return a.Why }
 func (a MarkLeader) String() string {
@@ -102,11 +102,11 @@ func (a SetStable) String() string { return a.Why }
 func (a RestartGroup) String() string {
 	return "restart the group of " + a.Leader
 }
-func (GiveBack) String() string { return "give the workload back as the user had it" }
+func (RemoveRecord) String() string { return "give the workload back as the user had it" }
 func (a CreateCanary) String() string {
 	return fmt.Sprintf("create %s with %d groups", a.Name, a.Replicas)
 }
-func (a RepairCanary) String() string { return "put back the template of " + a.Name }
-func (a ScaleCanary) String() string  { return fmt.Sprintf("scale %s to %d groups", a.Name, a.Replicas) }
-func (a LetGo) String() string        { return "let go of " + a.Name }
-func (a DeleteCanary) String() string { return "delete " + a.Name }
+func (a RepairCanary) String() string    { return "put back the template of " + a.Name }
+func (a ScaleCanary) String() string     { return fmt.Sprintf("scale %s to %d groups", a.Name, a.Replicas) }
+func (a RemoveFinalizer) String() string { return "let go of " + a.Name }
+func (a DeleteCanary) String() string    { return "delete " + a.Name }

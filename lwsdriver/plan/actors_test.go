@@ -85,7 +85,7 @@ func (c *cluster) request(i Intent) {
 }
 
 func (c *cluster) finalize(intent record.Phase) {
-	back := intent == record.RollingBack && (c.phase() == record.Promoting || c.phase() == record.Standby)
+	back := intent == record.CleaningUp && (c.phase() == record.Promoting || c.phase() == record.Standby)
 	if c.phase() != record.Progressing && !back || c.record.Release.UpdateRevision == "" {
 		return
 	}
@@ -110,7 +110,7 @@ func (c *cluster) scale(replicas int) {
 		return // what is done to an object that is about to go is lost with it
 	}
 	c.note("user: scale to %d", replicas)
-	if c.owed = replicas; c.phase() == record.Adopting {
+	if c.owed = replicas; c.phase() == record.HandingOver {
 		c.owed = -1
 	}
 	c.stable.replicas, c.disturbed = replicas, true
@@ -185,12 +185,12 @@ func (c *cluster) meddle(how string) {
 	c.note("user: %s %s", how, s.name)
 	switch how {
 	case "scale up":
-		if c.phase() == record.Adopting {
+		if c.phase() == record.HandingOver {
 			c.owed = -1 // the hand-over may come first
 		}
 		s.replicas += 2
 	case "scale to 0":
-		if c.phase() == record.Adopting {
+		if c.phase() == record.HandingOver {
 			c.owed = -1
 		}
 		s.replicas = 0
@@ -239,7 +239,7 @@ func (c *cluster) harm(how string) {
 // heal repairs groups that are ruined, but for those at a revision that is on its way out: they go without.
 func (c *cluster) heal() {
 	for i, r := range c.stable.ruined {
-		if p := c.phase(); (p == record.Returning || p == record.RollingBack) && r.at != c.record.Release.StableRevision {
+		if p := c.phase(); (p == record.RollingBack || p == record.CleaningUp) && r.at != c.record.Release.StableRevision {
 			continue
 		}
 		c.note("somebody repairs group %d at %s", i, r.at)

@@ -14,27 +14,27 @@ import (
 // group above it; nobody will mend that one. So it is restarted by itself, which costs nothing that serves and brings it
 // back at the stable revision, unless the leader StatefulSet had completed the other one. Then LWS is led around it.
 
-// inTheWay is a group to restart while LWS rolls natively: it strays and does not serve. One that was ready before may be
+// blockingGroup is a group to restart while LWS rolls natively: it strays and does not serve. One that was ready before may be
 // so again, and is left alone until the release is stuck. Nil: there is none.
-func (o Observation) inTheWay(stuck bool) *Group {
+func (o Observation) blockingGroup(stuck bool) *Group {
 	if !o.Stable.Observed {
 		return nil // the StatefulSet may have the other template still
 	}
-	strays := o.strayed()
+	strays := o.groupsOffRevision()
 	for i, g := range strays {
-		if !g.Ready && !g.Terminating && !stubborn(g) && (stuck || g.FirstReady.IsZero()) {
+		if !g.Ready && !g.Terminating && !restartsExhausted(g) && (stuck || g.FirstReady.IsZero()) {
 			return &strays[i]
 		}
 	}
 	return nil
 }
 
-// around is the pace at which LWS takes the groups that serve past those that are broken for good: these count no more
+// skipBrokenGroups is the pace at which LWS takes the groups that serve past those that are broken for good: these count no more
 // against maxUnavailable, and the partition sees to it that of those no more are taken at a time for that. Pace, the
 // user's, where there are none.
-func (o Observation) around(pace rolling) rolling {
+func (o Observation) skipBrokenGroups(pace rolling) rolling {
 	r := o.release()
-	if r.Phase != record.Returning || o.Stable.Revision != r.StableRevision {
+	if r.Phase != record.RollingBack || o.Stable.Revision != r.StableRevision {
 		return pace
 	}
 	broken, serving := 0, make([]bool, o.Stable.Replicas)
@@ -42,7 +42,7 @@ func (o Observation) around(pace rolling) rolling {
 	for _, g := range o.Stable.above(0) {
 		stray := g.Revision != "" && !g.at(r.StableRevision)
 		switch {
-		case stray && !g.Ready && !g.Terminating && stubborn(g):
+		case stray && !g.Ready && !g.Terminating && restartsExhausted(g):
 			broken++
 		case stray && g.Ready && !g.Terminating:
 			serving[g.Index] = true

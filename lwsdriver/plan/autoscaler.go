@@ -23,7 +23,7 @@ type Autoscaler struct {
 	Passed bool
 	// Scales is true while it may change replicas, in one direction at least.
 	Scales bool
-	// Held is true while it carries a note of what its user had.
+	// HasFinalizer is true while it carries a note of what its user had.
 	Held bool
 	// Lingers names what goes on to scale for a held one until its own controller has taken notice. Empty: nothing does.
 	Lingers string
@@ -70,14 +70,14 @@ func (o Observation) holdsAutoscalers() bool {
 	return o.Record.Release.Phase.Unfinished()
 }
 
-// tendAutoscalers holds the workload's autoscalers, or gives those back that are held and need not be. Nil: they are as they
+// holdAutoscalers holds the workload's autoscalers, or gives those back that are held and need not be. Nil: they are as they
 // should be. Nobody asks for it on the way back to the stable revision: requests return at once, whatever an autoscaler does.
-func tendAutoscalers(o Observation, state pb.State) *Decision {
+func holdAutoscalers(o Observation, state pb.State) *Decision {
 	hold := o.holdsAutoscalers()
 	for _, a := range o.Autoscalers {
 		switch {
 		case a.Held && (!hold || !a.Targets):
-			return giveBack(a, state)
+			return releaseAutoscaler(a, state)
 		case hold && a.Targets && a.Scales:
 			return &Decision{
 				Action: HoldAutoscaler{Kind: a.Kind, Name: a.Name}, State: state, Reason: ReasonHoldingAutoscaler,
@@ -85,14 +85,14 @@ func tendAutoscalers(o Observation, state pb.State) *Decision {
 			}
 		}
 	}
-	if before := o.release().Phase == record.Progressing || o.growing(); !hold || !before {
+	if before := o.release().Phase == record.Progressing || o.completesSecondSet(); !hold || !before {
 		return nil
 	}
 	return awaitAutoscalers(o, state)
 }
 
-// busy is the state of a release whose batches run.
-func (o Observation) busy() pb.State {
+// busyState is the state of a release whose batches run.
+func (o Observation) busyState() pb.State {
 	if o.canary() == nil && !o.inPlace() {
 		return pb.State_STATE_PREPARING
 	}
@@ -119,28 +119,28 @@ func unscanned(o Observation, state pb.State) *Decision {
 	return &Decision{State: state, Reason: ReasonAutoscalersNotSynced, Message: "what scales " + o.Stable.Name + " is not known: " + o.Unscanned.Message}
 }
 
-func giveBack(a Autoscaler, state pb.State) *Decision {
+func releaseAutoscaler(a Autoscaler, state pb.State) *Decision {
 	return &Decision{
 		Action: ReleaseAutoscaler{Kind: a.Kind, Name: a.Name}, State: state, Reason: ReasonReleasingAutoscaler,
 		Message: fmt.Sprintf("%s is being given back", a),
 	}
 }
 
-// giveBackElsewhere gives back what somebody pointed at another workload since it was held. Nil: nothing.
-func giveBackElsewhere(o Observation, state pb.State) *Decision {
+// releaseMovedAutoscalers gives back what somebody pointed at another workload since it was held. Nil: nothing.
+func releaseMovedAutoscalers(o Observation, state pb.State) *Decision {
 	for _, a := range o.Autoscalers {
 		if a.Held && !a.Targets {
-			return giveBack(a, state)
+			return releaseAutoscaler(a, state)
 		}
 	}
 	return nil
 }
 
-// giveBackAutoscalers is the last effect of a release. Nil: none is held, as far as can be told from their notes.
-func giveBackAutoscalers(o Observation, state pb.State) *Decision {
+// releaseAutoscalers is the last effect of a release. Nil: none is held, as far as can be told from their notes.
+func releaseAutoscalers(o Observation, state pb.State) *Decision {
 	for _, a := range o.Autoscalers {
 		if a.Held {
-			return giveBack(a, state)
+			return releaseAutoscaler(a, state)
 		}
 	}
 	if o.switches() && o.Unscanned != nil {
@@ -149,8 +149,8 @@ func giveBackAutoscalers(o Observation, state pb.State) *Decision {
 	return nil
 }
 
-// untrusted adds what nobody but a person can give back.
-func untrusted(o Observation, d Decision) Decision {
+// warnUnscanned adds what nobody but a person can give back.
+func warnUnscanned(o Observation, d Decision) Decision {
 	for _, a := range o.Autoscalers {
 		if a.Unreadable != "" && !a.Scales {
 			d.Message += fmt.Sprintf("; %s does not scale, and what it had can't be told: %s. Set it as you want it, and remove that annotation",
@@ -169,7 +169,7 @@ func checkAutoscalers(o Observation, action Action) error {
 		}
 	case ReleaseAutoscaler:
 		for _, known := range o.Autoscalers {
-			if known.Kind == a.Kind && known.Name == a.Name && known.Targets && o.holdsAutoscalers() && (!o.adopting() || a.To == "") {
+			if known.Kind == a.Kind && known.Name == a.Name && known.Targets && o.holdsAutoscalers() && (!o.handingOver() || a.To == "") {
 				return fmt.Errorf("%s is given back in mid-release", known)
 			}
 		}
@@ -185,7 +185,7 @@ func checkAutoscalers(o Observation, action Action) error {
 
 // checkQuiet: there is no second set, and no request for it, while something scales the first by its load.
 func checkQuiet(o Observation) error {
-	if !o.holdsAutoscalers() || o.Record.Release.Phase == record.Returning {
+	if !o.holdsAutoscalers() || o.Record.Release.Phase == record.RollingBack {
 		return nil
 	}
 	for _, a := range o.Autoscalers {

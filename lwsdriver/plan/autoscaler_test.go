@@ -99,8 +99,8 @@ func (c *cluster) applyScaler(a Action, versions map[string]int) bool {
 func (c *cluster) checkScaler(o Observation, a Action) {
 	t, isTraffic := a.(SetTraffic)
 	_, isCanary := a.(CreateCanary)
-	raises := isTraffic && t.Desired.Weight > c.road.weight
-	if (raises || isCanary) && o.switches() && c.phase() != record.Returning && c.scaler.there && !c.scaler.elsewhere && c.scaler.of == c.stable.name && c.scaler.policy != off {
+	raises := isTraffic && t.Desired.Weight > c.traffic.weight
+	if (raises || isCanary) && o.switches() && c.phase() != record.RollingBack && c.scaler.there && !c.scaler.elsewhere && c.scaler.of == c.stable.name && c.scaler.policy != off {
 		c.fail("%s, and the autoscaler scales", a)
 	}
 }
@@ -113,7 +113,7 @@ func (c *cluster) checkScalerAtRest(o Observation) {
 	case c.record != nil && c.next == nil && !s.elsewhere && s.of != c.stable.name:
 		c.fail("the autoscaler is %+v, and %s serves", s, c.stable.name)
 	case o.holdsAutoscalers() && !s.elsewhere:
-		if o.release().Phase != record.Returning && s.policy != off {
+		if o.release().Phase != record.RollingBack && s.policy != off {
 			c.fail("the autoscaler scales in mid-release")
 		}
 	case s.policy != s.wish || s.noted != "":

@@ -15,19 +15,19 @@ import (
 
 // Blue-green is a canary whose requests move once it is complete. What differs is here.
 
-// growing says whether the promotion is still about the second set: it has to be complete, and to have the requests,
+// completesSecondSet says whether the promotion is still about the second set: it has to be complete, and to have the requests,
 // before the user's own groups are touched.
-func (o Observation) growing() bool {
+func (o Observation) completesSecondSet() bool {
 	if !o.switches() {
 		return false
 	}
 	held := ptr.Deref(o.Stable.Rolling.Partition, 0) == ptr.Deref(record.Hold().Partition, 0)
 	p := o.Record.Release.Phase
-	return p == record.Promoting && (held || o.adopts()) || p == record.Standby
+	return p == record.Promoting && (held || o.handsOver()) || p == record.Standby
 }
 
-// doubled says whether the second set is complete: it can take all of the requests.
-func (o Observation) doubled() bool {
+// secondSetReady says whether the second set is complete: it can take all of the requests.
+func (o Observation) secondSetReady() bool {
 	n, c := o.Stable.Replicas, o.canary()
 	if c == nil || c.Deleting {
 		return false
@@ -41,29 +41,31 @@ func (o Observation) doubled() bool {
 	return serving >= n-o.Policy.Threshold(n)
 }
 
-// awaitsDouble reports whether requests stay where they are until the second set is complete.
-func (o Observation) awaitsDouble() bool { return o.switches() && !o.switched() && !o.doubled() }
+// awaitsSecondSet reports whether requests stay where they are until the second set is complete.
+func (o Observation) awaitsSecondSet() bool {
+	return o.switches() && !o.switched() && !o.secondSetReady()
+}
 
 // switched says whether requests go to the second set already. A group that it loses from then on does not move them back.
 func (o Observation) switched() bool {
 	return o.Traffic != nil && o.Traffic.Facts().Weight > 0
 }
 
-// idle says whether the user's own groups have nothing to do, so that they may all be replaced at once.
-func (o Observation) idle() bool {
+// stableIdle says whether the user's own groups have nothing to do, so that they may all be replaced at once.
+func (o Observation) stableIdle() bool {
 	r := o.release()
-	if !o.switches() || o.Traffic == nil || r.Phase != record.Promoting || o.Stable.Revision != r.UpdateRevision || !o.doubled() {
+	if !o.switches() || o.Traffic == nil || r.Phase != record.Promoting || o.Stable.Revision != r.UpdateRevision || !o.secondSetReady() {
 		return false
 	}
-	want := o.wanted(o.capacity())
+	want := o.requested(o.capacity())
 	v := o.Traffic.Look(want)
 	return want.Weight == 100 && v.Weight == 100 && v.Stage >= traffic.Acknowledged
 }
 
-// awaitsFirst says whether requests stay with the second set on the way back from a promotion, since the user's own groups,
+// awaitsStable says whether requests stay with the second set on the way back from a promotion, since the user's own groups,
 // which it was free to replace all at once, are not complete again.
-func (o Observation) awaitsFirst() bool {
-	if !o.switched() || !o.switches() || o.Record.Release.Phase != record.Returning || o.canary() == nil {
+func (o Observation) awaitsStable() bool {
+	if !o.switched() || !o.switches() || o.Record.Release.Phase != record.RollingBack || o.canary() == nil {
 		return false
 	}
 	serving := 0
@@ -75,8 +77,8 @@ func (o Observation) awaitsFirst() bool {
 	return o.Traffic.Facts().CanaryEndpoints > 0 && serving < o.Stable.Replicas-o.Policy.Threshold(o.Stable.Replicas)
 }
 
-// unswitched is where requests go until then: where they are.
-func (o Observation) unswitched() traffic.Desired {
+// requestsUnchanged is where requests go until then: where they are.
+func (o Observation) requestsUnchanged() traffic.Desired {
 	d := prepared()
 	d.Weight = o.Traffic.Facts().Weight
 	return d
@@ -84,13 +86,13 @@ func (o Observation) unswitched() traffic.Desired {
 
 // prepareSwitch completes the second set and moves the requests to it, at the beginning of a promotion. Nil: that is so.
 func prepareSwitch(o Observation, s Progress) *Decision {
-	if !o.growing() {
+	if !o.completesSecondSet() {
 		return nil
 	}
 	if a := repairHold(o); a != nil {
 		return &Decision{Action: *a, State: pb.State_STATE_PROMOTING, Reason: ReasonHoldDrifted, Message: drifted}
 	}
-	d := advanceDouble(o, s)
+	d := advanceSecondSet(o, s)
 	switch d.State {
 	case pb.State_STATE_READY:
 		return nil
@@ -101,8 +103,8 @@ func prepareSwitch(o Observation, s Progress) *Decision {
 	return &d
 }
 
-// advanceDouble is advanceCanary, once nothing is left of a set for another template.
-func advanceDouble(o Observation, s Progress) Decision {
+// advanceSecondSet is advanceCanary, once nothing is left of a set for another template.
+func advanceSecondSet(o Observation, s Progress) Decision {
 	for _, w := range o.Added {
 		if w.Carries != o.Record.Release.UpdateRevision {
 			return retire(o, w, pb.State_STATE_PROMOTING, ReasonNewRevision)

@@ -24,16 +24,16 @@ type Budget struct {
 // SetBudget makes a budget, or puts it right.
 type SetBudget struct{ Budget Budget }
 
-// DropBudget removes one.
-type DropBudget struct{ Name string }
+// DeleteBudget removes one.
+type DeleteBudget struct{ Name string }
 
-func (SetBudget) action()  {}
-func (DropBudget) action() {}
+func (SetBudget) action()    {}
+func (DeleteBudget) action() {}
 
 func (a SetBudget) String() string {
 	return fmt.Sprintf("let %d at once be evicted through %s, of %v", a.Budget.MaxUnavailable, a.Budget.Name, a.Budget.Workloads)
 }
-func (a DropBudget) String() string { return "remove " + a.Name }
+func (a DeleteBudget) String() string { return "remove " + a.Name }
 
 // Reasons that have to do with budgets.
 const (
@@ -46,15 +46,15 @@ func Tolerated(saved rolling, replicas int) int {
 	return max(scaled(saved.MaxUnavailable, replicas, false), 1)
 }
 
-// guard keeps the release's budgets in force while it lasts, and leaves none. What moves groups comes first.
-func guard(o Observation, d Decision) Decision {
+// keepBudgets keeps the release's budgets in force while it lasts, and leaves none. What moves groups comes first.
+func keepBudgets(o Observation, d Decision) Decision {
 	if d.Action != nil || o.Stable.Deleting || d.Reason == ReasonStyleNotSupported {
 		return d // with the workload go its budgets; and what is another driver's is left to it
 	}
 	want := budgets(o)
 	ends := func(reason, message string) Decision {
-		if len(want) == 0 && tidying(d.State) != d.State {
-			d.State, d.Reason, d.Message = tidying(d.State), reason, message
+		if len(want) == 0 && cleanUpState(d.State) != d.State {
+			d.State, d.Reason, d.Message = cleanUpState(d.State), reason, message
 		}
 		return d
 	}
@@ -63,7 +63,7 @@ func guard(o Observation, d Decision) Decision {
 	}
 	for _, have := range o.Budgets {
 		if !slices.ContainsFunc(want, func(w Budget) bool { return w.Name == have.Name }) {
-			d.Action = DropBudget{Name: have.Name}
+			d.Action = DeleteBudget{Name: have.Name}
 			return ends(ReasonBudgetGoing, have.Name+" is going")
 		}
 	}
@@ -90,12 +90,12 @@ func budgets(o Observation) []Budget {
 	switch o.Record.Release.Phase {
 	case record.Nothing:
 		return nil
-	case record.Promoted, record.RollingBack:
+	case record.Promoted, record.CleaningUp:
 		if len(o.Added) == 0 {
 			return nil
 		}
-	case record.Adopting:
-		if o.emptied() {
+	case record.HandingOver:
+		if o.stableDrained() {
 			return nil
 		}
 	default:

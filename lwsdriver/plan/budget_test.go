@@ -17,7 +17,7 @@ func (c *cluster) applyBudget(a Action) bool {
 	switch a := a.(type) {
 	case SetBudget:
 		name = a.Budget.Name
-	case DropBudget:
+	case DeleteBudget:
 		name = a.Name
 	}
 	before := slices.Clone(c.budget)

@@ -54,7 +54,7 @@ func advanceCanary(o Observation, s Progress) Decision {
 			Reason: ReasonScaling, Message: fmt.Sprintf("%s is being scaled to %d groups", c.Name, s.Planned),
 		}
 	}
-	if target == nil && !o.growing() {
+	if target == nil && !o.completesSecondSet() {
 		return Decision{
 			State: pb.State_STATE_HOLDING, Reason: ReasonNoBatch,
 			Message: fmt.Sprintf("%s is prepared with 0 groups; the host starts the first batch", c.Name),
@@ -92,13 +92,13 @@ func replaceCanary(o Observation, c Workload) Decision {
 	withdrawn := withdraw(o, pb.State_STATE_PREPARING)
 	switch {
 	case target != nil && (saved == nil || saved.Groups != target.Groups || !saved.At.Equal(target.At)):
-		next := moved(o, func(r *record.Release) { r.Target = target })
+		next := withRelease(o, func(r *record.Release) { r.Target = target })
 		next.Release.PhaseAt = o.Record.Release.PhaseAt
 		d.Action = SetStable{Record: next, Why: "save the target of the deleted canary"}
-	case c.Held && withdrawn != nil:
+	case c.HasFinalizer && withdrawn != nil:
 		return *withdrawn
-	case c.Held:
-		d.Action = LetGo{Name: c.Name}
+	case c.HasFinalizer:
+		d.Action = RemoveFinalizer{Name: c.Name}
 	}
 	return d
 }

@@ -21,14 +21,14 @@ import (
 
 // cluster is a model of an API server, LWS, a driver, a host and a user, with what they are owed.
 type cluster struct {
-	t      *rapid.T
-	now    time.Time
-	stable *set
-	added  []*set
-	record *record.Record
-	policy record.Policy
-	road   *road // nil: no traffic policy
-	budget []Budget
+	t       *rapid.T
+	now     time.Time
+	stable  *set
+	added   []*set
+	record  *record.Record
+	policy  record.Policy
+	traffic *trafficModel // nil: no traffic policy
+	budget  []Budget
 
 	history      []Entry
 	historyLimit int
@@ -93,7 +93,7 @@ func newCluster(t *rapid.T) *cluster {
 	c.historyLimit = rapid.SampledFrom([]int{0, 2, 10}).Draw(t, "history")
 	c.policy.GroupBudget = rapid.Bool().Draw(t, "budget")
 	if rapid.Bool().Draw(t, "traffic") {
-		c.road, c.policy.Traffic = &road{}, &traffic.Policy{}
+		c.traffic, c.policy.Traffic = &trafficModel{}, &traffic.Policy{}
 	}
 	if rapid.Bool().Draw(t, "autoscaler") {
 		c.scaler = scaler{there: true, policy: "max", wish: "max", of: "vllm"}
@@ -179,13 +179,13 @@ func (c *cluster) checkCapacity(drift bool) {
 	switch {
 	case c.record == nil || drift: // It is as somebody wrote it.
 		allowed, surge = s.maxUnavailable(), s.maxSurge()
-	case c.inPlace() || c.phase() == record.Returning:
+	case c.inPlace() || c.phase() == record.RollingBack:
 		w := &set{replicas: s.replicas, rolling: c.wish}
 		allowed = max(w.maxUnavailable(), 1)
-		if c.phase() == record.Returning && c.stubborn() {
+		if c.phase() == record.RollingBack && c.stubborn() {
 			allowed = max(allowed, s.maxUnavailable()) // LWS is led around a group that became ready a moment too late
 		}
-		if c.phase() == record.Returning && !c.inPlace() {
+		if c.phase() == record.RollingBack && !c.inPlace() {
 			surge = w.maxSurge()
 		}
 	case c.rolls() && c.stable.rolling.MaxUnavailable == all:
@@ -205,7 +205,7 @@ func (c *cluster) checkCapacity(drift bool) {
 	}
 }
 
-// stubborn says whether a group came back as it was however often it was restarted.
+// restartsExhausted says whether a group came back as it was however often it was restarted.
 func (c *cluster) stubborn() bool {
 	for _, r := range c.restarts {
 		if r.n >= maxRestarts {
@@ -237,7 +237,7 @@ func (c *cluster) floor() int {
 
 // rolls says whether LWS may roll the user's workload at the moment.
 func (c *cluster) rolls() bool {
-	return c.phase() == record.Promoting || c.phase() == record.Returning
+	return c.phase() == record.Promoting || c.phase() == record.RollingBack
 }
 
 func (c *cluster) observe() Observation {
@@ -275,7 +275,7 @@ func (c *cluster) decide() Decision {
 		c.fail("a decision without state, reason or message: %+v", d)
 	case d.Reason == ReasonInvariantViolation:
 		c.fail("%s", d.Message)
-	case d.Recheck < 0, s.Planned < 0, s.Planned > o.Stable.Replicas && c.phase() != record.Adopting, s.Threshold > s.Planned, s.UpdatedReady > s.Updated, s.Updated > s.Total:
+	case d.Recheck < 0, s.Planned < 0, s.Planned > o.Stable.Replicas && c.phase() != record.HandingOver, s.Threshold > s.Planned, s.UpdatedReady > s.Updated, s.Updated > s.Total:
 		c.fail("counts make no sense: %+v", d)
 	case d.Action == nil:
 		c.checkQuiet(o, d)
@@ -294,7 +294,7 @@ func (c *cluster) checkRetire(a Action) {
 	switch a := a.(type) {
 	case DeleteCanary:
 		name = a.Name
-	case LetGo:
+	case RemoveFinalizer:
 		name = a.Name
 	default:
 		return
@@ -307,7 +307,7 @@ func (c *cluster) checkRetire(a Action) {
 	current := w.carries == c.stable.template && w.carries == c.record.Release.UpdateRevision && !w.deleting
 	held := *c.stable.rolling.Partition == *record.Hold().Partition
 	replaced := c.policy.Style == pb.Style_STYLE_BLUE_GREEN && !current && held
-	stays := c.rolls() || c.phase() == record.Standby || c.phase() == record.Adopting
+	stays := c.rolls() || c.phase() == record.Standby || c.phase() == record.HandingOver
 	if stays && !replaced || c.phase() == record.Progressing && current {
 		c.fail("%s of the canary that serves in phase %q", a, c.phase())
 	}

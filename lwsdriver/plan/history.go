@@ -43,24 +43,24 @@ const (
 	RolledBack Outcome = "RolledBack"
 )
 
-// Remember writes an entry of the history: a new one with the template, or what is known of one that is there.
-type Remember struct{ Entry Entry }
+// SaveRevision writes an entry of the history: a new one with the template, or what is known of one that is there.
+type SaveRevision struct{ Entry Entry }
 
-// Forget removes an entry.
-type Forget struct{ Revision string }
+// DeleteRevision removes an entry.
+type DeleteRevision struct{ Revision string }
 
-// BringBack puts an older template back into the spec. The workload is held from the same request on.
-type BringBack struct {
+// RestoreTemplate puts an older template back into the spec. The workload is held from the same request on.
+type RestoreTemplate struct {
 	Revision string
 	// Record is written in the same request, with the hold. Nil: it is there already.
 	Record *record.Record
 }
 
-func (Remember) action()  {}
-func (Forget) action()    {}
-func (BringBack) action() {}
+func (SaveRevision) action()    {}
+func (DeleteRevision) action()  {}
+func (RestoreTemplate) action() {}
 
-func (a Remember) String() string {
+func (a SaveRevision) String() string {
 	e := a.Entry
 	switch {
 	case e.Outcome != "":
@@ -70,8 +70,8 @@ func (a Remember) String() string {
 	}
 	return fmt.Sprintf("keep the template of revision %s in the history, as number %d, of release %s", e.Revision, e.Number, e.Release)
 }
-func (a Forget) String() string    { return "drop revision " + a.Revision + " from the history" }
-func (a BringBack) String() string { return "bring back the template of revision " + a.Revision }
+func (a DeleteRevision) String() string  { return "drop revision " + a.Revision + " from the history" }
+func (a RestoreTemplate) String() string { return "bring back the template of revision " + a.Revision }
 
 func (o Outcome) words() string {
 	if o == RolledBack {
@@ -83,23 +83,23 @@ func (o Outcome) words() string {
 // ReasonRecording is said of a release that is over but for a line in the history.
 const ReasonRecording = "RecordingOutcome"
 
-// remember keeps the history up. It comes after everything else: no group waits for it. But a release is over only once
+// keepHistory keeps the history up. It comes after everything else: no group waits for it. But a release is over only once
 // the history says how it ended, since the next one takes its place in the record.
-func remember(o Observation, d Decision) Decision {
-	if d.Action != nil || o.HistoryUnread || o.Record == nil || o.Stable.Deleting || d.Reason == ReasonStyleNotSupported || o.adopting() {
+func keepHistory(o Observation, d Decision) Decision {
+	if d.Action != nil || o.HistoryUnread || o.Record == nil || o.Stable.Deleting || d.Reason == ReasonStyleNotSupported || o.handingOver() {
 		return d // in an adoption the history is passed on
 	}
 	if e := nextOutcome(o, d.State); e != nil {
-		d.Action = Remember{*e}
-		if busy := tidying(d.State); busy != d.State {
+		d.Action = SaveRevision{*e}
+		if busy := cleanUpState(d.State); busy != d.State {
 			d.State, d.Reason = busy, ReasonRecording
 		}
 		return d
 	}
 	if e := nextEntry(o); e != nil {
-		d.Action = Remember{*e}
+		d.Action = SaveRevision{*e}
 	} else if revision := nextForgotten(o); revision != "" {
-		d.Action = Forget{revision}
+		d.Action = DeleteRevision{revision}
 	}
 	return d
 }
@@ -142,7 +142,7 @@ func nextEntry(o Observation) *Entry {
 	if o.HistoryLimit == 0 {
 		return nil
 	}
-	bringing := o.bringing()
+	bringing := o.releasedRevision()
 	for _, revision := range o.Stable.revisions() {
 		if revision != bringing && o.entry(revision) == nil && slices.Contains(o.Stable.Recorded, revision) {
 			return &Entry{Revision: revision, Number: o.nextNumber(), At: o.Now, By: o.changedBy(revision)}
@@ -167,8 +167,8 @@ func nextEntry(o Observation) *Entry {
 	return e
 }
 
-// bringing is the revision that the recorded release brings or has brought. Empty: none.
-func (o Observation) bringing() string {
+// releasedRevision is the revision that the recorded release brings or has brought. Empty: none.
+func (o Observation) releasedRevision() string {
 	r := o.Record.Release
 	if r == nil || r.Phase == record.Nothing || r.UpdateRevision == r.StableRevision {
 		return ""

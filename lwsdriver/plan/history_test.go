@@ -56,15 +56,15 @@ func TestHistory(t *testing.T) {
 		want   Action
 		state  pb.State
 	}{
-		{"what the groups run comes first", held("a", "a"), Remember{Entry{Revision: "a", Number: 1, At: noon, By: "kubectl-edit"}}, pb.State_STATE_HOLDING},
+		{"what the groups run comes first", held("a", "a"), SaveRevision{Entry{Revision: "a", Number: 1, At: noon, By: "kubectl-edit"}}, pb.State_STATE_HOLDING},
 		{
 			"who wrote a template that is not in the spec, nobody knows", held("b", "a"),
-			Remember{Entry{Revision: "a", Number: 1, At: noon}}, pb.State_STATE_HOLDING,
+			SaveRevision{Entry{Revision: "a", Number: 1, At: noon}}, pb.State_STATE_HOLDING,
 		},
 		{"a template that waits is none that the workload has had", held("b", "a", remembered(base)), nil, pb.State_STATE_HOLDING},
 		{
 			"a release brings one", held("b", "a", remembered(base), released("r1", record.Progressing, "a", "b")),
-			Remember{second}, pb.State_STATE_HOLDING,
+			SaveRevision{second}, pb.State_STATE_HOLDING,
 		},
 		{
 			"once", held("b", "a", remembered(base, second), released("r1", record.Progressing, "a", "b")), nil, pb.State_STATE_HOLDING,
@@ -75,15 +75,15 @@ func TestHistory(t *testing.T) {
 		},
 		{
 			"it is over once its end is written", held("b", "b", remembered(base, second), released("r1", record.Promoted, "a", "b")),
-			Remember{promoted}, pb.State_STATE_PROMOTING,
+			SaveRevision{promoted}, pb.State_STATE_PROMOTING,
 		},
 		{
 			"and not before", held("b", "b", remembered(base, promoted), released("r1", record.Promoted, "a", "b")),
 			nil, pb.State_STATE_COMPLETED,
 		},
 		{
-			"back again", held("b", "a", remembered(base, second), released("r1", record.RollingBack, "a", "b")),
-			Remember{with(second, func(e *Entry) { e.Outcome, e.Ended = RolledBack, noon })}, pb.State_STATE_ROLLING_BACK,
+			"back again", held("b", "a", remembered(base, second), released("r1", record.CleaningUp, "a", "b")),
+			SaveRevision{with(second, func(e *Entry) { e.Outcome, e.Ended = RolledBack, noon })}, pb.State_STATE_ROLLING_BACK,
 		},
 		{
 			"a history that can't be written holds nobody up",
@@ -92,16 +92,16 @@ func TestHistory(t *testing.T) {
 		},
 		{
 			"an older revision comes back under a new number", held("a", "b", remembered(base, promoted), released("r2", record.Progressing, "b", "a")),
-			Remember{Entry{Revision: "a", Number: 3, At: ago("1h"), By: "kubectl-edit", Release: "r2", Owner: "jo"}}, pb.State_STATE_HOLDING,
+			SaveRevision{Entry{Revision: "a", Number: 3, At: ago("1h"), By: "kubectl-edit", Release: "r2", Owner: "jo"}}, pb.State_STATE_HOLDING,
 		},
 		{
 			"a second try keeps the number", held("b", "a", remembered(base, with(promoted, func(e *Entry) { e.Outcome = RolledBack })), released("r2", record.Progressing, "a", "b")),
-			Remember{with(second, func(e *Entry) { e.Release = "r2" })}, pb.State_STATE_HOLDING,
+			SaveRevision{with(second, func(e *Entry) { e.Release = "r2" })}, pb.State_STATE_HOLDING,
 		},
 		{
 			"one that another took the place of in mid-release was rolled back",
 			held("c", "a", remembered(base, second), released("r1", record.Progressing, "a", "c")),
-			Remember{with(second, func(e *Entry) { e.Outcome, e.Ended = RolledBack, noon })}, pb.State_STATE_HOLDING,
+			SaveRevision{with(second, func(e *Entry) { e.Outcome, e.Ended = RolledBack, noon })}, pb.State_STATE_HOLDING,
 		},
 		{
 			"one whose end nobody saw stays so", held("c", "a", remembered(base, second), released("r9", record.Nothing, "a", "c")),
@@ -109,7 +109,7 @@ func TestHistory(t *testing.T) {
 		},
 		{
 			"what LWS has forgotten can't be kept",
-			held("c", "a", remembered(base), released("r1", record.RollingBack, "a", "b")), nil, pb.State_STATE_ROLLED_BACK,
+			held("c", "a", remembered(base), released("r1", record.CleaningUp, "a", "b")), nil, pb.State_STATE_ROLLED_BACK,
 		},
 		{
 			"what somebody edited is not written over",
@@ -120,17 +120,17 @@ func TestHistory(t *testing.T) {
 			"the oldest goes when there are too many", held("d", "d", remembered(
 				Entry{Revision: "x", Number: 5, Problem: "edited"}, Entry{Revision: "b", Number: 2}, Entry{Revision: "c", Number: 3},
 				Entry{Revision: "a", Number: 1}, Entry{Revision: "d", Number: 4})),
-			Forget{"a"}, pb.State_STATE_HOLDING,
+			DeleteRevision{"a"}, pb.State_STATE_HOLDING,
 		},
 		{
 			"but nothing that is in use", held("a", "b", func(o *Observation) { o.HistoryLimit = 1 }, remembered(
 				Entry{Revision: "a", Number: 1}, Entry{Revision: "b", Number: 2}, Entry{Revision: "c", Number: 3})),
-			Forget{"c"}, pb.State_STATE_HOLDING,
+			DeleteRevision{"c"}, pb.State_STATE_HOLDING,
 		},
 		{"no history", held("a", "a", func(o *Observation) { o.HistoryLimit = 0 }), nil, pb.State_STATE_HOLDING},
 		{
 			"none any more", held("a", "a", remembered(base), func(o *Observation) { o.HistoryLimit = 0 }),
-			Forget{"a"}, pb.State_STATE_HOLDING,
+			DeleteRevision{"a"}, pb.State_STATE_HOLDING,
 		},
 		{"who is not adopted has none", held("a", "a", func(o *Observation) { o.Record = nil }), nil, pb.State_STATE_UNMANAGED},
 	} {
@@ -145,11 +145,11 @@ func TestHistory(t *testing.T) {
 func TestForgetInvariant(t *testing.T) {
 	o := held("a", "b", released("r1", record.Progressing, "b", "a"))
 	for _, revision := range []string{"a", "b"} {
-		if checkDecision(o, nil, Decision{Action: Forget{revision}}) == nil {
+		if checkDecision(o, nil, Decision{Action: DeleteRevision{revision}}) == nil {
 			t.Errorf("revision %s may be dropped", revision)
 		}
 	}
-	if err := checkDecision(o, nil, Decision{Action: Forget{"c"}}); err != nil {
+	if err := checkDecision(o, nil, Decision{Action: DeleteRevision{"c"}}); err != nil {
 		t.Error(err)
 	}
 }
@@ -162,7 +162,7 @@ func (c *cluster) applyHistory(a Action) bool {
 	}
 	c.history = slices.Clone(c.history)
 	switch a := a.(type) {
-	case Remember:
+	case SaveRevision:
 		if slices.ContainsFunc(c.passed, func(e Entry) bool { return e.Revision == a.Entry.Revision }) {
 			return false // its name is taken by the one that was passed on
 		}
@@ -171,7 +171,7 @@ func (c *cluster) applyHistory(a Action) bool {
 		} else {
 			c.history = append(c.history, a.Entry)
 		}
-	case Forget:
+	case DeleteRevision:
 		if i := at(a.Revision); i >= 0 {
 			c.history = slices.Delete(c.history, i, i+1)
 		}
@@ -211,7 +211,7 @@ func (c *cluster) checkHistory(o Observation, d Decision) {
 			c.fail("%s runs and is not in the history", revision)
 		}
 	}
-	e := o.entry(o.bringing())
+	e := o.entry(o.releasedRevision())
 	switch {
 	case e == nil:
 	case d.State == pb.State_STATE_COMPLETED && e.Outcome != Promoted, d.State == pb.State_STATE_ROLLED_BACK && e.Outcome != RolledBack:

@@ -12,12 +12,12 @@ import (
 // InFlight reports whether a release is not over: an effect of it is neither undone nor permanent.
 func InFlight(o Observation) bool {
 	r := o.release()
-	return r != nil && (r.Phase.Unfinished() || len(o.Added) > 0 || len(o.Budgets) > 0 || o.borrows())
+	return r != nil && (r.Phase.Unfinished() || len(o.Added) > 0 || len(o.Budgets) > 0 || o.trafficDrifted())
 }
 
-// borrows reports whether the user's routes and Services differ from what they were, as far as the driver can restore
+// trafficDrifted reports whether the user's routes and Services differ from what they were, as far as the driver can restore
 // them, or whether that is not known yet.
-func (o Observation) borrows() bool {
+func (o Observation) trafficDrifted() bool {
 	if o.Traffic == nil {
 		return false
 	}

@@ -33,7 +33,7 @@ func TestInFlightWhileItBorrows(t *testing.T) {
 		{"nobody knows yet", traffic.View{Reason: traffic.ReasonNotSynced}, true},
 		{"it can't be given back", traffic.View{Stage: traffic.Blocked, Reason: traffic.ReasonBlocked}, false},
 	} {
-		for _, phase := range []record.Phase{record.Promoted, record.RollingBack, record.Nothing} {
+		for _, phase := range []record.Phase{record.Promoted, record.CleaningUp, record.Nothing} {
 			if got := InFlight(at(tc.view, phase)); got != tc.want {
 				t.Errorf("%s, %s: %t", tc.name, phase, got)
 			}
@@ -51,8 +51,8 @@ func TestNextReleaseWaitsForCaches(t *testing.T) {
 		want  pb.ErrorReason
 	}{
 		{record.Promoted, 0, pb.ErrorReason_ERROR_REASON_NOT_SYNCED},
-		{record.RollingBack, 0, pb.ErrorReason_ERROR_REASON_NOT_SYNCED},
-		{record.RollingBack, 1, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS},
+		{record.CleaningUp, 0, pb.ErrorReason_ERROR_REASON_NOT_SYNCED},
+		{record.CleaningUp, 1, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS},
 		{record.Progressing, 0, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS},
 	} {
 		o := Observation{

@@ -31,7 +31,7 @@ func Decide(o Observation, i Intent) (Decision, error) {
 		return Decision{}, err
 	}
 	if a, ok := d.Action.(SetStable); ok {
-		d.Action = noted(o, a)
+		d.Action = recordRolling(o, a)
 	}
 	err = checkObservation(o)
 	if err == nil {
@@ -76,7 +76,7 @@ func phaseText(p record.Phase) string {
 	switch p {
 	case record.Nothing:
 		return "over: there was nothing to release"
-	case record.Promoting, record.Standby, record.Adopting, record.Promoted:
+	case record.Promoting, record.Standby, record.HandingOver, record.Promoted:
 		return "being promoted or is"
 	default:
 		return "rolled back or is being so"

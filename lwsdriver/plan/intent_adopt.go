@@ -42,10 +42,10 @@ func (Disown) decide(o Observation) (Decision, error) {
 		return Decision{}, inProgress(o, "release %q of LeaderWorkerSet %s is not over: promote it or roll it back first", o.release().ID, o.Key)
 	}
 	saved := Saved(o)
-	if err := checkGiveBack(o, saved); err != nil {
+	if err := checkRestoreRolling(o, saved); err != nil {
 		return Decision{}, err
 	}
-	d := Decision{Action: GiveBack{Rolling: saved}}
+	d := Decision{Action: RemoveRecord{Rolling: saved}}
 	if r := o.Stable.revisions(); len(r) > 0 && o.Stable.Revision != "" && (len(r) > 1 || r[0] != o.Stable.Revision) {
 		d.Warnings = []*pb.Warning{{
 			Code: "RollsNow",
@@ -56,9 +56,9 @@ func (Disown) decide(o Observation) (Decision, error) {
 	return d, nil
 }
 
-// checkGiveBack refuses what LWS's webhook would refuse with a less helpful message: a scale-down under the hold can make
+// checkRestoreRolling refuses what LWS's webhook would refuse with a less helpful message: a scale-down under the hold can make
 // both of the user's percentages round to 0.
-func checkGiveBack(o Observation, saved rolling) error {
+func checkRestoreRolling(o Observation, saved rolling) error {
 	if record.SameRolling(Pace(saved, o.Stable.Replicas), record.Native(saved)) {
 		return nil
 	}

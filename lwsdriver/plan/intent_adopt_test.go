@@ -74,7 +74,7 @@ func TestCheckGiveBack(t *testing.T) {
 			o := holding(tt.found)
 			o.Stable.Replicas = tt.replicas
 			o.Record = &record.Record{Saved: tt.saved}
-			err := checkGiveBack(o, Saved(o))
+			err := checkRestoreRolling(o, Saved(o))
 			if (err == nil) != tt.ok {
 				t.Fatalf("%s: %v", tt.reason, err)
 			}

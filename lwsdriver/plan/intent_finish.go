@@ -29,10 +29,10 @@ func (p Promote) decide(o Observation) (Decision, error) {
 	switch r.Phase {
 	case record.Nothing:
 		return Decision{}, nil
-	case record.RollingBack, record.Returning:
+	case record.CleaningUp, record.RollingBack:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
 			"release %q of %s was rolled back: begin a new release to promote", r.ID, o.Key)
-	case record.Promoting, record.Standby, record.Adopting, record.Promoted:
+	case record.Promoting, record.Standby, record.HandingOver, record.Promoted:
 		return Decision{}, p.checkRevision(o, r)
 	case record.Progressing:
 	}
@@ -49,7 +49,7 @@ func (p Promote) decide(o Observation) (Decision, error) {
 // checkRevision refuses to promote another revision than the host has decided on. A template that came once the
 // promotion was over takes nothing back from it.
 func (p Promote) checkRevision(o Observation, r *record.Release) error {
-	over := r.Phase == record.Promoted || r.Phase == record.Adopting
+	over := r.Phase == record.Promoted || r.Phase == record.HandingOver
 	if p.Revision == "" || p.Revision == r.UpdateRevision && (over || p.Revision == o.Stable.Revision) {
 		return nil
 	}
@@ -60,7 +60,7 @@ func (p Promote) checkRevision(o Observation, r *record.Release) error {
 
 // promoteNow records the intent to promote and takes the hold off, unless requests come first.
 func promoteNow(o Observation) SetStable {
-	next := moved(o, func(r *record.Release) { r.Phase, r.Unfenced = record.Promoting, o.routesInPlace() })
+	next := withRelease(o, func(r *record.Release) { r.Phase, r.Unfenced = record.Promoting, o.routesInPlace() })
 	pace := o.pace(Saved(o))
 	switch {
 	case o.routesInPlace():
@@ -79,9 +79,9 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 		return Decision{}, err
 	}
 	switch r.Phase {
-	case record.Nothing, record.RollingBack, record.Returning:
+	case record.Nothing, record.CleaningUp, record.RollingBack:
 		return Decision{}, nil
-	case record.Adopting:
+	case record.HandingOver:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
 			"release %q of %s is promoted: %s serves in its place. To go back, release the old template: `lockstep undo` restores it",
 			r.ID, o.Key, r.Successor)
@@ -96,10 +96,10 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 
 // rollBackNow records the intent to roll back, and puts the hold on.
 func rollBackNow(o Observation) SetStable {
-	phase := record.RollingBack
-	if o.inPlace() || o.Record.Release.Phase != record.Progressing && !o.untouched() {
-		phase = record.Returning // batches or the promotion have reached the user's own groups
+	phase := record.CleaningUp
+	if o.inPlace() || o.Record.Release.Phase != record.Progressing && !o.stableUntouched() {
+		phase = record.RollingBack // batches or the promotion have reached the user's own groups
 	}
-	next := moved(o, func(r *record.Release) { r.Phase = phase })
+	next := withRelease(o, func(r *record.Release) { r.Phase = phase })
 	return SetStable{Record: next, Rolling: hold(), Why: "roll back release " + next.Release.ID}
 }

@@ -40,16 +40,16 @@ func TestFinalizePromotesWhatWasMeant(t *testing.T) {
 		{"again, changed", "the promotion is about to be given up", promote, record.Promoting, "b", "c", "b", changed, false, false},
 		{"done", "a later template waits for the next release", promote, record.Promoted, "b", "c", "b", none, false, false},
 		{"done with another", "it was not this one that was promoted", promote, record.Promoted, "c", "c", "b", changed, false, false},
-		{"rolled back", "the end was chosen", promote, record.RollingBack, "c", "c", "b", ended, false, false},
+		{"rolled back", "the end was chosen", promote, record.CleaningUp, "c", "c", "b", ended, false, false},
 		{"taken back", "a promotion is, until it is over", rollback, record.Promoting, "b", "b", "", none, true, false},
 		{"taken back, changed", "whatever the template says", rollback, record.Promoting, "b", "c", "b", none, true, false},
-		{"back again", "the same request again changes nothing", rollback, record.Returning, "b", "b", "", none, false, false},
+		{"back again", "the same request again changes nothing", rollback, record.RollingBack, "b", "b", "", none, false, false},
 		{"too late", "every group serves what was promoted", rollback, record.Promoted, "b", "b", "", ended, false, false},
 		{"way back", "the stable revision is the same whatever the template says", rollback, record.Progressing, "c", "c", "b", none, true, false},
 		{"standing by", "it is one write", rollback, record.Standby, "b", "b", "", none, true, true},
 		{"standing by, again", "as asked", promote, record.Standby, "b", "b", "b", none, false, true},
-		{"adopting", "there is no way back", rollback, record.Adopting, "b", "b", "", ended, false, true},
-		{"adopting, again", "the next template waits", promote, record.Adopting, "b", "c", "b", none, false, true},
+		{"adopting", "there is no way back", rollback, record.HandingOver, "b", "b", "", ended, false, true},
+		{"adopting, again", "the next template waits", promote, record.HandingOver, "b", "c", "b", none, false, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -134,9 +134,9 @@ func VerifyWeight(o Observation, weight int) Verification {
 		v.Message = fmt.Sprintf("the release is %s, so its canary gets no requests any more", phaseText(r.Phase))
 	case last != weight:
 		v.Reason, v.Message = "OtherWeight", fmt.Sprintf("the weight that was asked for last is %d", last)
-	case Retires(o):
+	case RemovesAdded(o):
 		v.Reason, v.Message = ReasonNewRevision, "the canary is going, so all requests go to the stable leaders"
-	case o.awaitsDouble():
+	case o.awaitsSecondSet():
 		v.Reason = ReasonGroupsNotReady
 		v.Message = "requests move once every group that the workload has is there a second time, and ready"
 	default:

@@ -19,7 +19,7 @@ func midRelease() Observation {
 			ID: "r1", Phase: record.Progressing, StableRevision: "old", UpdateRevision: "new",
 		}},
 		Added: []Workload{{
-			Name: "vllm-new", Replicas: 2, Revision: "new", Carries: "new", Held: true,
+			Name: "vllm-new", Replicas: 2, Revision: "new", Carries: "new", HasFinalizer: true,
 			Target: &record.Target{Groups: "25%", At: noon},
 		}},
 	}

@@ -35,7 +35,7 @@ func (u Undo) decide(o Observation) (Decision, error) {
 	if err != nil || revision == o.Stable.Revision {
 		return Decision{}, err
 	}
-	a := BringBack{Revision: revision}
+	a := RestoreTemplate{Revision: revision}
 	if o.Record == nil || !record.SameRolling(record.Hold(), o.Stable.Rolling) {
 		record := NewRecord(o)
 		if o.Record != nil {

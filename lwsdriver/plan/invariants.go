@@ -30,7 +30,7 @@ func checkObservation(o Observation) error {
 
 // checkDecision is the safety rules, as far as one decision can break them.
 func checkDecision(o Observation, i Intent, d Decision) error {
-	if err := errors.Join(checkRequested(i, d.Action), checkAutoscalers(o, d.Action), checkAdoption(o, d.Action)); err != nil {
+	if err := errors.Join(checkRequested(i, d.Action), checkAutoscalers(o, d.Action), checkHandover(o, d.Action)); err != nil {
 		return err
 	}
 	switch a := d.Action.(type) {
@@ -43,7 +43,7 @@ func checkDecision(o Observation, i Intent, d Decision) error {
 		}
 		return errors.Join(checkReplicas(o, a.Replicas), checkFence(o))
 	case ScaleCanary:
-		if o.adopting() {
+		if o.handingOver() {
 			return nil // nothing is fenced from it any more, and checkAdoption sees to the number
 		}
 		switch c := o.canary(); {
@@ -53,13 +53,13 @@ func checkDecision(o Observation, i Intent, d Decision) error {
 			return checkReplicas(o, a.Replicas)
 		}
 		return errors.Join(checkReplicas(o, a.Replicas), checkFence(o))
-	case DeleteCanary, LetGo:
+	case DeleteCanary, RemoveFinalizer:
 		return errors.Join(checkRetire(o), checkWithdrawn(o))
 	case SetStable:
 		return errors.Join(checkSetStable(o, i, a), checkSplit(o, a))
 	case RestartGroup:
 		return checkRestart(o, a)
-	case Forget:
+	case DeleteRevision:
 		if o.needed(a.Revision) {
 			return fmt.Errorf("revision %s would be dropped from the history, and is in use", a.Revision)
 		}
@@ -70,11 +70,11 @@ func checkDecision(o Observation, i Intent, d Decision) error {
 // checkRequested: what only a caller may cause has a request for it.
 func checkRequested(i Intent, action Action) error {
 	switch a := action.(type) {
-	case GiveBack:
+	case RemoveRecord:
 		if _, ok := i.(Disown); !ok {
 			return errors.New("a workload is given back that nothing disowned")
 		}
-	case BringBack:
+	case RestoreTemplate:
 		if _, ok := i.(Undo); !ok {
 			return fmt.Errorf("the template of revision %s comes back without a request for it", a.Revision)
 		}
@@ -86,7 +86,7 @@ func checkRequested(i Intent, action Action) error {
 // LWS rolls to the stable template it sees to those that serve.
 func checkRestart(o Observation, a RestartGroup) error {
 	held, r := record.SameRolling(o.Stable.Rolling, record.Hold()), o.Record.Release
-	if !held && (r.Phase != record.Returning || o.Stable.Revision != r.StableRevision) {
+	if !held && (r.Phase != record.RollingBack || o.Stable.Revision != r.StableRevision) {
 		return errors.New("a group is restarted without the hold")
 	}
 	if o.Traffic != nil {
@@ -94,7 +94,7 @@ func checkRestart(o Observation, a RestartGroup) error {
 			return fmt.Errorf("a group is restarted while updated ones get %d %% of the requests", weight)
 		}
 	}
-	for _, g := range o.strayed() {
+	for _, g := range o.groupsOffRevision() {
 		switch {
 		case g.Leader != a.Leader:
 		case g.Ready && !held:
@@ -142,8 +142,8 @@ func checkRetire(o Observation) error {
 	}
 	r, c := o.Record.Release, o.canary()
 	switch r.Phase {
-	case record.Promoting, record.Standby, record.Adopting, record.Returning:
-		if !o.growing() || c != nil && !c.Deleting {
+	case record.Promoting, record.Standby, record.HandingOver, record.RollingBack:
+		if !o.completesSecondSet() || c != nil && !c.Deleting {
 			return errors.New("canary capacity goes while the stable workload rolls")
 		}
 	case record.Progressing:
@@ -166,19 +166,19 @@ func checkSetStable(o Observation, i Intent, a SetStable) error {
 		after = r.Phase
 	}
 	_, asked := i.(Promote)
-	if after == record.Promoting && before != record.Promoting && before != record.Adopting && !asked {
+	if after == record.Promoting && before != record.Promoting && before != record.HandingOver && !asked {
 		return errors.New("a promotion that nobody asked for")
 	}
 	switch held := a.Rolling != nil && record.SameRolling(*a.Rolling, record.Hold()); {
-	case a.RestoreTemplate && (after != record.Returning || a.Record.Release.StableTemplate == nil):
+	case a.RestoreTemplate && (after != record.RollingBack || a.Record.Release.StableTemplate == nil):
 		return errors.New("a template is restored that is not the stable one")
 	case held, a.RestoreTemplate, a.Rolling == nil:
 		return nil
-	case after == record.Returning && o.Stable.Revision != o.Record.Release.StableRevision:
+	case after == record.RollingBack && o.Stable.Revision != o.Record.Release.StableRevision:
 		return errors.New("a rollback to a template that is not the stable one")
 	case after == record.Progressing && o.inPlace():
 		return checkPartition(o, a)
-	case after != record.Promoting && after != record.Returning:
+	case after != record.Promoting && after != record.RollingBack:
 		return fmt.Errorf("the hold is released in phase %q", after)
 	}
 	return nil

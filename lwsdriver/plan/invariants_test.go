@@ -25,7 +25,7 @@ func TestCheckDecision(t *testing.T) {
 		o.Stable.Revision = "A"
 		return o
 	}
-	routed := func(phase record.Phase, v roadView, added ...Workload) Observation {
+	routed := func(phase record.Phase, v trafficView, added ...Workload) Observation {
 		o := at(phase, added...)
 		o.Traffic = v
 		return o
@@ -34,7 +34,7 @@ func TestCheckDecision(t *testing.T) {
 		o.Stable.Deleting = true
 		return o
 	}
-	fenced, split := roadView{road: road{fenced: true}, stable: 4}, roadView{road: road{fenced: true, weight: 10}, stable: 4}
+	fenced, split := trafficView{trafficModel: trafficModel{fenced: true}, stable: 4}, trafficView{trafficModel: trafficModel{fenced: true, weight: 10}, stable: 4}
 	canary, old := Workload{Name: "vllm-b", Carries: "B"}, Workload{Name: "vllm-a", Carries: "A"}
 	native := rollingOf(0, "1", "0")
 	tests := []struct {
@@ -51,27 +51,27 @@ func TestCheckDecision(t *testing.T) {
 		{"ScaleAboveReplicas", "A canary is at most as large as the workload.", at(record.Progressing, canary), ScaleCanary{Replicas: 5}, true},
 		{"ScaleBelowZero", "There are no negative groups.", at(record.Progressing, canary), ScaleCanary{Replicas: -1}, true},
 		{"DeleteInBatches", "Canary capacity stays while batches of it run.", at(record.Progressing, canary), DeleteCanary{}, true},
-		{"LetGoInBatches", "Canary capacity stays while batches of it run.", at(record.Progressing, canary), LetGo{}, true},
+		{"LetGoInBatches", "Canary capacity stays while batches of it run.", at(record.Progressing, canary), RemoveFinalizer{}, true},
 		{"DeleteOldInBatches", "A canary of another template goes.", at(record.Progressing, old), DeleteCanary{}, false},
 		{"DeleteInPromotion", "Stable is not promoted yet.", at(record.Promoting, canary), DeleteCanary{}, true},
 		{"DeleteAfterPromotion", "Nothing added is left.", at(record.Promoted, canary), DeleteCanary{}, false},
-		{"DeleteInRollback", "Nothing added is left.", at(record.RollingBack, canary), DeleteCanary{}, false},
+		{"DeleteInRollback", "Nothing added is left.", at(record.CleaningUp, canary), DeleteCanary{}, false},
 		{"PromoteUnasked", "Only Finalize begins a promotion.", at(record.Progressing), set(record.Promoting, native), true},
 		{"ReleaseHoldInBatches", "Stable capacity is not touched before the host says promote.", at(record.Progressing), set(record.Progressing, native), true},
-		{"ReleaseHoldInRollback", "Stable capacity is not touched by a rollback.", at(record.RollingBack), set(record.RollingBack, native), true},
+		{"ReleaseHoldInRollback", "Stable capacity is not touched by a rollback.", at(record.CleaningUp), set(record.CleaningUp, native), true},
 		{"ReleaseHoldAtTheEnd", "The hold is back in the write that ends a promotion.", at(record.Promoting), set(record.Promoted, native), true},
-		{"DeleteInReturn", "Stable is not back yet.", at(record.Returning, canary), DeleteCanary{}, true},
-		{"ReleaseHoldToReturn", "The template is the one to go back to.", returned(record.RollingBack), set(record.Returning, native), false},
-		{"ReturnToAnother", "A rollback never rolls forward.", at(record.RollingBack), set(record.Returning, native), true},
-		{"CreateUnfenced", "Canary leaders would get requests through the stable Service.", routed(record.Progressing, roadView{}), CreateCanary{Replicas: 1}, true},
+		{"DeleteInReturn", "Stable is not back yet.", at(record.RollingBack, canary), DeleteCanary{}, true},
+		{"ReleaseHoldToReturn", "The template is the one to go back to.", returned(record.CleaningUp), set(record.RollingBack, native), false},
+		{"ReturnToAnother", "A rollback never rolls forward.", at(record.CleaningUp), set(record.RollingBack, native), true},
+		{"CreateUnfenced", "Canary leaders would get requests through the stable Service.", routed(record.Progressing, trafficView{}), CreateCanary{Replicas: 1}, true},
 		{"CreateFenced", "They do not.", routed(record.Progressing, fenced), CreateCanary{Replicas: 1}, false},
-		{"GrowUnfenced", "So would those that come later.", routed(record.Progressing, roadView{}, canary), ScaleCanary{Replicas: 1}, true},
+		{"GrowUnfenced", "So would those that come later.", routed(record.Progressing, trafficView{}, canary), ScaleCanary{Replicas: 1}, true},
 		{"GrowFenced", "They do not.", routed(record.Progressing, fenced, canary), ScaleCanary{Replicas: 1}, false},
-		{"ShrinkUnfenced", "Fewer leaders get fewer requests.", routed(record.Progressing, roadView{}, canary), ScaleCanary{Replicas: 0}, false},
-		{"DeleteWithShare", "Requests are on their way to it.", routed(record.RollingBack, split, canary), DeleteCanary{}, true},
-		{"LetGoWithShare", "Requests are on their way to it.", routed(record.RollingBack, split, canary), LetGo{}, true},
-		{"DeleteWithoutShare", "No request is.", routed(record.RollingBack, fenced, canary), DeleteCanary{}, false},
-		{"LetGoOfAll", "The stable leaders are going, too.", gone(routed(record.RollingBack, split, canary)), LetGo{}, false},
+		{"ShrinkUnfenced", "Fewer leaders get fewer requests.", routed(record.Progressing, trafficView{}, canary), ScaleCanary{Replicas: 0}, false},
+		{"DeleteWithShare", "Requests are on their way to it.", routed(record.CleaningUp, split, canary), DeleteCanary{}, true},
+		{"LetGoWithShare", "Requests are on their way to it.", routed(record.CleaningUp, split, canary), RemoveFinalizer{}, true},
+		{"DeleteWithoutShare", "No request is.", routed(record.CleaningUp, fenced, canary), DeleteCanary{}, false},
+		{"LetGoOfAll", "The stable leaders are going, too.", gone(routed(record.CleaningUp, split, canary)), RemoveFinalizer{}, false},
 		{"ReleaseHoldToPromote", "Promotion is what releases it.", at(record.Promoting), set(record.Promoting, native), false},
 	}
 	for _, tc := range tests {

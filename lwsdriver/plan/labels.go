@@ -36,9 +36,9 @@ func (a LabelGroup) String() string {
 // ReasonLabeling is said of a batch that is ready but for labels.
 const ReasonLabeling = "LabelingPods"
 
-// label has the updated groups' pods carry the rollout's id and the number of their batch. It comes after everything
+// keepLabels has the updated groups' pods carry the rollout's id and the number of their batch. It comes after everything
 // else: nothing waits for a label, but for a batch that would be ready.
-func label(o Observation, d Decision) Decision {
+func keepLabels(o Observation, d Decision) Decision {
 	a := nextLabel(o)
 	if d.Action != nil || a == nil || d.Reason == ReasonStyleNotSupported {
 		return d

@@ -91,7 +91,7 @@ func (s *Progress) exists(g Group) (ready int) {
 // ownsUpdate says whether all of the user's own groups are to be at the update revision: from promotion on, unless those
 // beside them have to be complete first.
 func ownsUpdate(o Observation) bool {
-	if o.release() == nil || o.growing() {
+	if o.release() == nil || o.completesSecondSet() {
 		return false
 	}
 	p := o.Record.Release.Phase
@@ -107,7 +107,7 @@ func (s *Progress) planned(o Observation) {
 		s.Planned, s.Desired = o.Stable.Replicas, o.Stable.Replicas
 		return
 	}
-	if o.adopting() {
+	if o.handingOver() {
 		s.Planned = o.Record.Release.Groups
 		if c := o.canary(); c != nil {
 			s.Desired = c.Replicas
@@ -115,7 +115,7 @@ func (s *Progress) planned(o Observation) {
 		return
 	}
 	// An unreadable target never gets here: observe refuses it.
-	if s.Planned, _ = t.Planned(o.Stable.Replicas); o.growing() {
+	if s.Planned, _ = t.Planned(o.Stable.Replicas); o.completesSecondSet() {
 		s.Planned = o.Stable.Replicas
 	}
 	s.Threshold = o.Policy.Threshold(s.Planned)

@@ -286,7 +286,7 @@ func (s *set) revisions() []string {
 func (c *cluster) observeSet(s *set) Workload {
 	w := Workload{
 		Name: s.name, Replicas: s.replicas, Size: 2, Revision: s.revision(), Rolling: s.rolling, Deleting: s.deleting,
-		Observed: s.observed == s.version, Carries: s.carries, Held: s.held, Target: s.target, Drifted: s.carries == c.stable.template && s.template != s.made,
+		Observed: s.observed == s.version, Carries: s.carries, HasFinalizer: s.held, Target: s.target, Drifted: s.carries == c.stable.template && s.template != s.made,
 	}
 	last := s.replicas
 	for i := range s.groups {

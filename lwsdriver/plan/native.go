@@ -18,31 +18,31 @@ func promote(o Observation, s Progress) Decision {
 	switch {
 	case o.Stable.Revision == "":
 		return waitForLWS(o, pb.State_STATE_PROMOTING)
-	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision && o.untouched():
+	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision && o.stableUntouched():
 		return standDown(o)
 	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision:
-		next := moved(o, func(n *record.Release) { n.Phase = record.Returning })
-		return returning(o, next, "the stable template is back in mid-promotion: roll back natively")
+		next := withRelease(o, func(n *record.Release) { n.Phase = record.RollingBack })
+		return beginRollBack(o, next, "the stable template is back in mid-promotion: roll back natively")
 	case o.Stable.Revision != r.UpdateRevision:
 		return startOver(o)
 	}
-	if d := tendAutoscalers(o, pb.State_STATE_PROMOTING); d != nil {
+	if d := holdAutoscalers(o, pb.State_STATE_PROMOTING); d != nil {
 		return *d
 	}
 	if d := prepareSwitch(o, s); d != nil {
 		return *d
 	}
-	if d := openInPlace(o, pb.State_STATE_PROMOTING); d != nil {
+	if d := endSplit(o, pb.State_STATE_PROMOTING); d != nil {
 		return *d
 	}
 	v, d := routeCanary(o, o.capacity(), pb.State_STATE_PROMOTING)
 	if d == nil {
-		d = evade(o, v)
+		d = drainStable(o, v)
 	}
 	switch {
 	case d != nil:
 		return *d
-	case o.adopts():
+	case o.handsOver():
 		return standBy(o)
 	}
 	return roll(o, s, nativeRoll{
@@ -51,9 +51,9 @@ func promote(o Observation, s Progress) Decision {
 	})
 }
 
-// comeBack is promote in the other direction: the groups that a promotion or a batch had reached return to the stable
+// rollBack is promote in the other direction: the groups that a promotion or a batch had reached return to the stable
 // revision. LWS takes groups to the template in the spec and to no other; if that is another one, they are restarted.
-func comeBack(o Observation, s Progress) Decision {
+func rollBack(o Observation, s Progress) Decision {
 	if d := withdrawInPlace(o, pb.State_STATE_ROLLING_BACK); d != nil {
 		return *d
 	}
@@ -61,20 +61,20 @@ func comeBack(o Observation, s Progress) Decision {
 		return *d
 	}
 	if o.Stable.Revision != o.Record.Release.StableRevision {
-		return restartBack(o, s)
+		return restartOffRevision(o, s)
 	}
 	d := roll(o, s, nativeRoll{
-		state: pb.State_STATE_ROLLING_BACK, then: record.RollingBack,
+		state: pb.State_STATE_ROLLING_BACK, then: record.CleaningUp,
 		begin: "release the hold to roll back", done: "every group is back: hold again", participle: "rolled back",
 	})
-	if g := o.inTheWay(d.Reason == ReasonDeadline); d.Action == nil && g != nil {
+	if g := o.blockingGroup(d.Reason == ReasonDeadline); d.Action == nil && g != nil {
 		a := RestartGroup{Leader: g.Leader}
 		d.Action, d.Message = a, fmt.Sprintf("%s: %s", a, d.Message)
 	}
 	return d
 }
 
-func returning(o Observation, next record.Record, why string) Decision {
+func beginRollBack(o Observation, next record.Record, why string) Decision {
 	return Decision{
 		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateReturned, Message: why,
 		Action: SetStable{Record: next, Rolling: ptr.To(o.returnPace(Saved(o))), Why: why},
@@ -103,7 +103,7 @@ func roll(o Observation, s Progress, n nativeRoll) Decision {
 		return Decision{
 			State: n.state, Reason: ReasonCleaningUp, Message: n.done,
 			Action: SetStable{
-				Record: moved(o, func(r *record.Release) {
+				Record: withRelease(o, func(r *record.Release) {
 					r.Phase = n.then
 					if n.then == record.Promoted {
 						r.StableTemplate = nil

@@ -77,8 +77,8 @@ type Workload struct {
 	// ChangedBy is the field manager that wrote the template in the spec last. Empty: not known.
 	ChangedBy string `json:"changedBy,omitzero"`
 
-	// Held is true while our finalizer is on it: on an added workload, or on a copy of one's manifest.
-	Held bool `json:"held,omitzero"`
+	// HasFinalizer is true while our finalizer is on it: on an added workload, or on a copy of one's manifest.
+	HasFinalizer bool `json:"hasFinalizer,omitzero"`
 
 	// The rest is about added workloads only.
 

@@ -39,18 +39,18 @@ func (o Observation) pace(saved rolling) rolling {
 	switch {
 	case o.inPlace():
 		saved = inPlacePace(saved)
-	case o.idle():
+	case o.stableIdle():
 		saved = rolling{MaxUnavailable: intstr.FromString("100%"), MaxSurge: intstr.FromInt32(0)}
 	}
-	return o.around(Pace(saved, o.Stable.Replicas))
+	return o.skipBrokenGroups(Pace(saved, o.Stable.Replicas))
 }
 
 // hold is the configuration under which LWS rolls nothing by itself, to be set.
 func hold() *rolling { return ptr.To(record.Hold()) }
 
-// noted returns the write with a note of the configuration that it sets, and with what somebody else changed since the last
+// recordRolling returns the write with a note of the configuration that it sets, and with what somebody else changed since the last
 // one: that is the user's.
-func noted(o Observation, a SetStable) SetStable {
+func recordRolling(o Observation, a SetStable) SetStable {
 	if a.Rolling == nil {
 		return a
 	}

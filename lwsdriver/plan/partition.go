@@ -30,10 +30,10 @@ func advancePartition(o Observation, s Progress) Decision {
 		state = pb.State_STATE_PREPARING
 	}
 	v, d := routeInPlace(o, state)
-	if due && o.lowers(want) && d == nil {
-		d = o.allows(v)
+	if due && o.lowersPartition(want) && d == nil {
+		d = o.awaitSplit(v)
 	}
-	if due && (d == nil || !o.lowers(want)) {
+	if due && (d == nil || !o.lowersPartition(want)) {
 		why := fmt.Sprintf("have LeaderWorkerSet update %d of %d groups", s.Planned, o.Stable.Replicas)
 		return Decision{
 			State: pb.State_STATE_UPGRADING, Reason: ReasonScaling, Message: why,
@@ -73,9 +73,9 @@ func retireInPlace(o Observation, s Progress) *Decision {
 	if len(strays) == 0 {
 		return nil
 	}
-	if i := slices.IndexFunc(strays, stubborn); i >= 0 {
+	if i := slices.IndexFunc(strays, restartsExhausted); i >= 0 {
 		why := fmt.Sprintf("groups of revision %s come back as they are: they stay until a batch reaches them", strays[i].Revision)
-		next := moved(o, func(r *record.Release) { r.Stubborn, r.Unfenced = strays[i].Revision, o.routesInPlace() })
+		next := withRelease(o, func(r *record.Release) { r.RestartsExhausted, r.Unfenced = strays[i].Revision, o.routesInPlace() })
 		if len(o.Stable.revisions()) == 1 {
 			why = fmt.Sprintf("every group serves revision %s: it is the stable one", strays[i].Revision)
 			next.Release.StableRevision, next.Release.StableTemplate = strays[i].Revision, nil
@@ -98,7 +98,7 @@ func retireInPlace(o Observation, s Progress) *Decision {
 // abandoned are the groups of a revision that is neither the stable one nor released any more.
 func (o Observation) abandoned() []Group {
 	r := o.Record.Release
-	return o.strayed(r.StableRevision, r.UpdateRevision, r.Stubborn)
+	return o.groupsOffRevision(r.StableRevision, r.UpdateRevision, r.RestartsExhausted)
 }
 
 // partitioned is the configuration under which LWS updates the given number of groups, those of the highest indices, at

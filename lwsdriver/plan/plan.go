@@ -16,20 +16,20 @@ import (
 func carryOn(o Observation) Decision {
 	s := measureProgress(o)
 	if err := checkObservation(o); err != nil {
-		return violation(err, s)
+		return invariantViolated(err, s)
 	}
-	d := remember(o, label(o, guard(o, decide(o, s))))
+	d := keepHistory(o, keepLabels(o, keepBudgets(o, decide(o, s))))
 	d.Progress = s
 	if a, ok := d.Action.(SetStable); ok {
-		d.Action = noted(o, a)
+		d.Action = recordRolling(o, a)
 	}
 	if err := checkDecision(o, nil, d); err != nil {
-		return violation(err, s)
+		return invariantViolated(err, s)
 	}
 	return d
 }
 
-func violation(err error, s Progress) Decision {
+func invariantViolated(err error, s Progress) Decision {
 	return Decision{
 		State: pb.State_STATE_FAILED, Reason: ReasonInvariantViolation, Progress: s,
 		Message: defect(err),
@@ -38,10 +38,10 @@ func violation(err error, s Progress) Decision {
 
 func decide(o Observation, s Progress) Decision {
 	switch {
-	case o.adopting() && o.Succeeded:
-		return leave(o)
+	case o.handingOver() && o.Succeeded:
+		return finalizeSucceeded(o)
 	case o.Stable.Deleting, o.Gone:
-		return farewell(o)
+		return finalizeDeleted(o)
 	case o.Record == nil:
 		return unmanaged(o)
 	case o.Record.Release == nil:
@@ -60,16 +60,16 @@ func decide(o Observation, s Progress) Decision {
 		return progress(o, s, style)
 	case record.Promoting, record.Standby:
 		return promote(o, s)
-	case record.Adopting:
-		return adopt(o)
+	case record.HandingOver:
+		return advanceHandover(o)
 	case record.Promoted:
 		return cleanUp(o, pb.State_STATE_PROMOTING, ended(o, Decision{
 			State: pb.State_STATE_COMPLETED, Reason: ReasonPromoted,
 			Message: fmt.Sprintf("%d groups run revision %s", o.Stable.Replicas, r.UpdateRevision),
 		}))
-	case record.Returning:
-		return comeBack(o, s)
 	case record.RollingBack:
+		return rollBack(o, s)
+	case record.CleaningUp:
 		return cleanUp(o, pb.State_STATE_ROLLING_BACK, rolledBack(o))
 	default:
 		return cleanUp(o, pb.State_STATE_NOTHING_TO_RELEASE, ended(o, Decision{
@@ -92,8 +92,8 @@ func ended(o Observation, d Decision) Decision {
 // rolledBack is how a rollback stands once nothing added is left.
 func rolledBack(o Observation) Decision {
 	r := o.Record.Release
-	if len(o.strayed()) > 0 {
-		return strayed(o)
+	if len(o.groupsOffRevision()) > 0 {
+		return restoreRevision(o)
 	}
 	d := Decision{
 		State: pb.State_STATE_ROLLED_BACK, Reason: ReasonRolledBack,
@@ -105,9 +105,9 @@ func rolledBack(o Observation) Decision {
 	return ended(o, d)
 }
 
-// farewell: the user's workload is going, or gone. Garbage collection takes what the release added, once our finalizers are
+// finalizeDeleted: the user's workload is going, or gone. Garbage collection takes what the release added, once our finalizers are
 // off.
-func farewell(o Observation) Decision {
+func finalizeDeleted(o Observation) Decision {
 	d := Decision{
 		State: pb.State_STATE_FAILED, Reason: ReasonDeleting,
 		Message: fmt.Sprintf("%s is being deleted; so is what its release added", o.Stable.Name),
@@ -129,17 +129,17 @@ func farewell(o Observation) Decision {
 	}
 	for _, w := range append(o.Added, o.Stable) {
 		switch {
-		case !w.Held:
+		case !w.HasFinalizer:
 		case o.Gone && !w.Deleting:
 			d.Action = DeleteCanary{Name: w.Name}
 			return d
 		default:
-			d.Action = LetGo{Name: w.Name}
+			d.Action = RemoveFinalizer{Name: w.Name}
 			return d
 		}
 	}
 	if o.Refused == nil {
-		if last := giveBackAutoscalers(o, d.State); last != nil {
+		if last := releaseAutoscalers(o, d.State); last != nil {
 			d.Action = last.Action
 		}
 	}
@@ -184,17 +184,17 @@ func cleanUp(o Observation, busy pb.State, rest Decision) Decision {
 	if len(o.Added) > 0 {
 		return retire(o, o.Added[0], busy, ReasonCleaningUp)
 	}
-	if d := giveBackTraffic(o, tidying(rest.State)); d != nil {
+	if d := restoreTraffic(o, cleanUpState(rest.State)); d != nil {
 		return *d
 	}
-	if d := giveBackAutoscalers(o, tidying(rest.State)); d != nil {
+	if d := releaseAutoscalers(o, cleanUpState(rest.State)); d != nil {
 		return *d
 	}
-	return untrusted(o, rest)
+	return warnUnscanned(o, rest)
 }
 
-// tidying is the state of a release of which nothing is left but marks on the user's objects.
-func tidying(rest pb.State) pb.State {
+// cleanUpState is the state of a release of which nothing is left but marks on the user's objects.
+func cleanUpState(rest pb.State) pb.State {
 	switch rest {
 	case pb.State_STATE_COMPLETED:
 		return pb.State_STATE_PROMOTING
@@ -210,7 +210,7 @@ func tidying(rest pb.State) pb.State {
 func retire(o Observation, w Workload, state pb.State, reason string) Decision {
 	last := o.onlyAdded()
 	if last && w.Deleting && w.existing() == 0 {
-		if d := giveBackTraffic(o, state); d != nil {
+		if d := restoreTraffic(o, state); d != nil {
 			return *d
 		}
 	} else if d := withdraw(o, state); d != nil {
@@ -225,8 +225,8 @@ func retire(o Observation, w Workload, state pb.State, reason string) Decision {
 	switch {
 	case !w.Deleting, last && w.Lingers && w.existing() > 0:
 		d.Action = DeleteCanary{Name: w.Name}
-	case w.Held && (!last || w.existing() == 0):
-		d.Action = LetGo{Name: w.Name}
+	case w.HasFinalizer && (!last || w.existing() == 0):
+		d.Action = RemoveFinalizer{Name: w.Name}
 	}
 	return d
 }
@@ -248,8 +248,8 @@ func repairHold(o Observation) *SetStable {
 	return &SetStable{Record: *o.Record, Rolling: hold(), Why: "put the hold back, which somebody changed"}
 }
 
-// moved returns the record with its release changed by f, as of now.
-func moved(o Observation, f func(*record.Release)) record.Record {
+// withRelease returns the record with its release changed by f, as of now.
+func withRelease(o Observation, f func(*record.Release)) record.Record {
 	next := *o.Record
 	r := *o.Record.Release
 	r.PhaseAt = o.Now
@@ -278,7 +278,7 @@ func progress(o Observation, s Progress, style style) Decision {
 			return retire(o, w, pb.State_STATE_PREPARING, ReasonNewRevision)
 		}
 	}
-	if d := tendAutoscalers(o, o.busy()); d != nil {
+	if d := holdAutoscalers(o, o.busyState()); d != nil {
 		return *d
 	}
 	return style.advance(o, s)
@@ -296,17 +296,17 @@ func waitForLWS(o Observation, state pb.State) Decision {
 func followTemplate(o Observation) Decision {
 	r := o.Record.Release
 	if o.Stable.Revision == r.StableRevision {
-		phase, why := record.RollingBack, "the stable template is back: roll back"
+		phase, why := record.CleaningUp, "the stable template is back: roll back"
 		switch {
 		case r.UpdateRevision == "":
 			phase, why = record.Nothing, "nothing to release after all"
 		case o.inPlace():
-			next := moved(o, func(r *record.Release) { r.Phase = record.Returning })
-			return returning(o, next, why)
+			next := withRelease(o, func(r *record.Release) { r.Phase = record.RollingBack })
+			return beginRollBack(o, next, why)
 		}
 		return Decision{
 			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateReturned, Message: why,
-			Action: SetStable{Record: moved(o, func(r *record.Release) { r.Phase = phase }), Why: why},
+			Action: SetStable{Record: withRelease(o, func(r *record.Release) { r.Phase = phase }), Why: why},
 		}
 	}
 	if len(o.Added) > 0 {
@@ -327,14 +327,14 @@ func startOver(o Observation) Decision {
 	if o.Record.Release.UpdateRevision != "" {
 		why = fmt.Sprintf("start over with the new revision %s", o.Stable.Revision)
 	}
-	next := moved(o, func(r *record.Release) {
+	next := withRelease(o, func(r *record.Release) {
 		if r.UpdateRevision != "" {
 			r.Target, r.Traffic = nil, nil
 		}
 		if o.promotedAll() {
 			r.StableRevision, r.StableTemplate, r.Unfenced = r.UpdateRevision, nil, false
 		}
-		r.Phase, r.UpdateRevision, r.Stubborn = record.Progressing, o.Stable.Revision, ""
+		r.Phase, r.UpdateRevision, r.RestartsExhausted = record.Progressing, o.Stable.Revision, ""
 	})
 	return Decision{
 		State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: why,

@@ -50,7 +50,7 @@ type Progress struct {
 // must have. Nil: it is not there yet.
 func (o Observation) goal(planned int) (w *Workload, from int, revision string) {
 	switch c := o.canary(); {
-	case o.Record.Release.Phase == record.Returning:
+	case o.Record.Release.Phase == record.RollingBack:
 		return &o.Stable, 0, o.Record.Release.StableRevision
 	case ownsUpdate(o):
 		return &o.Stable, 0, o.Record.Release.UpdateRevision

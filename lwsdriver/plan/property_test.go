@@ -109,7 +109,7 @@ func (c *cluster) act() {
 	case n < 80:
 		c.finalize(record.Promoting)
 	case n < 82:
-		c.finalize(record.RollingBack)
+		c.finalize(record.CleaningUp)
 	case n < 84:
 		if c.initialize(); c.adopted > 0 && c.phase() == record.Nothing {
 			c.edit(pick("A", "B", "C", "D"))
@@ -158,7 +158,7 @@ func (c *cluster) settle() Decision {
 
 // end has the host end the release, if nobody has.
 func (c *cluster) end() Decision {
-	c.finalize(rapid.SampledFrom([]record.Phase{record.Promoting, record.RollingBack}).Draw(c.t, "end"))
+	c.finalize(rapid.SampledFrom([]record.Phase{record.Promoting, record.CleaningUp}).Draw(c.t, "end"))
 	ended := c.phase()
 	d := c.settle()
 	if d.Reason == ReasonMixedRevisions {
@@ -167,8 +167,8 @@ func (c *cluster) end() Decision {
 	}
 	want := map[record.Phase]pb.State{
 		record.Promoting: pb.State_STATE_COMPLETED, record.Promoted: pb.State_STATE_COMPLETED,
-		record.Standby: pb.State_STATE_COMPLETED, record.Adopting: pb.State_STATE_COMPLETED,
-		record.RollingBack: pb.State_STATE_ROLLED_BACK, record.Returning: pb.State_STATE_ROLLED_BACK,
+		record.Standby: pb.State_STATE_COMPLETED, record.HandingOver: pb.State_STATE_COMPLETED,
+		record.CleaningUp: pb.State_STATE_ROLLED_BACK, record.RollingBack: pb.State_STATE_ROLLED_BACK,
 		record.Nothing: pb.State_STATE_NOTHING_TO_RELEASE,
 	}[ended]
 	if want != 0 && d.State != want {
@@ -177,7 +177,7 @@ func (c *cluster) end() Decision {
 	return d
 }
 
-// farewell: the user deletes the workload. What a release added must not keep garbage collection from its work.
+// finalizeDeleted: the user deletes the workload. What a release added must not keep garbage collection from its work.
 func (c *cluster) farewell() {
 	c.stable.deleting = true
 	c.touch(c.stable)

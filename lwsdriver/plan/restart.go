@@ -17,10 +17,10 @@ import (
 // StatefulSet brings the group back as it was; one that was in vain for another reason will be so again.
 const maxRestarts = 3
 
-func stubborn(g Group) bool { return g.Restarts >= maxRestarts }
+func restartsExhausted(g Group) bool { return g.Restarts >= maxRestarts }
 
-// strayed are the groups that exist at none of the given revisions; without any given, at another than the stable one.
-func (o Observation) strayed(at ...string) []Group {
+// restoreRevision are the groups that exist at none of the given revisions; without any given, at another than the stable one.
+func (o Observation) groupsOffRevision(at ...string) []Group {
 	if len(at) == 0 {
 		at = []string{o.Record.Release.StableRevision}
 	}
@@ -33,14 +33,14 @@ func (o Observation) strayed(at ...string) []Group {
 	return out
 }
 
-// strayed: the release is rolled back, and groups are at other revisions than the stable one: somebody had LWS roll.
-func strayed(o Observation) Decision {
+// restoreRevision: the release is rolled back, and groups are at other revisions than the stable one: somebody had LWS roll.
+func restoreRevision(o Observation) Decision {
 	switch o.Stable.Revision {
 	case "":
 		return waitForLWS(o, pb.State_STATE_ROLLING_BACK)
 	case o.Record.Release.StableRevision:
-		next := moved(o, func(n *record.Release) { n.Phase = record.Returning })
-		return returning(o, next, "the stable template is back: roll back natively")
+		next := withRelease(o, func(n *record.Release) { n.Phase = record.RollingBack })
+		return beginRollBack(o, next, "the stable template is back: roll back natively")
 	}
 	return beginRestarts(o)
 }
@@ -48,37 +48,37 @@ func strayed(o Observation) Decision {
 // beginRestarts puts the hold in force, or renews it, for the groups to be restarted under it.
 func beginRestarts(o Observation) Decision {
 	const why = "hold, and bring groups back to the stable revision one after the other"
-	next := moved(o, func(n *record.Release) { n.Phase = record.Returning })
+	next := withRelease(o, func(n *record.Release) { n.Phase = record.RollingBack })
 	return Decision{
 		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting, Message: why,
 		Action: SetStable{Record: next, Rolling: hold(), Why: why},
 	}
 }
 
-// restartBack brings groups back to the stable revision while the template is another one. Under the hold a group comes
+// restartOffRevision brings groups back to the stable revision while the template is another one. Under the hold a group comes
 // back at the revision that the StatefulSet completed last. Once that is no longer the stable one, only the stable
 // template helps, if the release has saved it.
-func restartBack(o Observation, s Progress) Decision {
+func restartOffRevision(o Observation, s Progress) Decision {
 	r := o.Record.Release
 	if held := record.Hold(); !record.SameRolling(o.Stable.Rolling, held) || !record.SameRolling(o.Record.LastSet(), held) {
 		return beginRestarts(o)
 	}
-	strays := o.strayed()
+	strays := o.groupsOffRevision()
 	if len(strays) == 0 {
-		return awaitBack(o, s)
+		return awaitRestored(o, s)
 	}
 	ours := o.Stable.Revision == r.UpdateRevision && r.StableTemplate != nil
-	inVain := slices.ContainsFunc(strays, stubborn)
+	inVain := slices.ContainsFunc(strays, restartsExhausted)
 	switch {
 	case ours && (inVain || len(strays) == o.Stable.existing()):
-		next := moved(o, func(*record.Release) {})
-		d := returning(o, next, "put the stable template back, since every group had been updated, and roll back natively")
+		next := withRelease(o, func(*record.Release) {})
+		d := beginRollBack(o, next, "put the stable template back, since every group had been updated, and roll back natively")
 		a, _ := d.Action.(SetStable)
 		a.RestoreTemplate = true
 		d.Action = a
 		return d
 	case inVain:
-		if d := giveBackElsewhere(o, pb.State_STATE_ROLLING_BACK); d != nil {
+		if d := releaseMovedAutoscalers(o, pb.State_STATE_ROLLING_BACK); d != nil {
 			return *d
 		}
 		return Decision{
@@ -91,8 +91,8 @@ func restartBack(o Observation, s Progress) Decision {
 	return restart(o, s, strays, pb.State_STATE_ROLLING_BACK, ReasonRestarting)
 }
 
-// awaitBack: nothing strays any more; the release is over when every group is available again.
-func awaitBack(o Observation, s Progress) Decision {
+// awaitRestored: nothing strays any more; the release is over when every group is available again.
+func awaitRestored(o Observation, s Progress) Decision {
 	if !o.Stable.Observed {
 		return Decision{
 			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting,
@@ -104,7 +104,7 @@ func awaitBack(o Observation, s Progress) Decision {
 		return Decision{
 			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting, Message: why,
 			Action: SetStable{
-				Record: moved(o, func(n *record.Release) { n.Phase = record.RollingBack }), Rolling: hold(), Why: why,
+				Record: withRelease(o, func(n *record.Release) { n.Phase = record.CleaningUp }), Rolling: hold(), Why: why,
 			},
 		}
 	}

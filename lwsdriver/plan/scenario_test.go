@@ -220,7 +220,7 @@ func parseWorkload(l line) Workload {
 		Deleting: l.has("deleting"), Carries: l.attrs["carries"], Drifted: l.has("drifted"), Target: l.target(),
 	}
 	if l.word == "canary" {
-		w.Held, w.Lingers = !l.has("loose"), l.has("lingers")
+		w.HasFinalizer, w.Lingers = !l.has("loose"), l.has("lingers")
 		if !l.has("revision") {
 			w.Revision = w.Carries
 		}
@@ -301,10 +301,10 @@ func parseMarks(text string) []RolloutMark {
 }
 
 // parseRoad is the traffic of what was read so far.
-func parseRoad(l line, o Observation) roadView {
-	v := roadView{
+func parseRoad(l line, o Observation) trafficView {
+	v := trafficView{
 		inPlace: InPlace(o.Policy.Style),
-		road: road{
+		trafficModel: trafficModel{
 			fenced: l.has("fenced"), prepared: l.has("prepared"), leaking: l.has("leaking"),
 			weight: l.number("weight", 0), gone: l.has("gone"), blocked: l.has("blocked"), unread: l.has("unread"),
 		},

@@ -51,7 +51,7 @@ func (o Observation) split() splitState {
 		return splitOpening
 	case !r.Unfenced:
 		return splitFenced
-	case progressing && !o.coversAllGroups() && len(o.strayed()) == 0:
+	case progressing && !o.coversAllGroups() && len(o.groupsOffRevision()) == 0:
 		return splitClosing
 	}
 	return splitUnfenced
@@ -81,7 +81,7 @@ func recordSplit(o Observation, unfenced bool, state pb.State) *Decision {
 	next, r := *o.Record, *o.Record.Release
 	r.Unfenced, next.Release = unfenced, &r
 	a := SetStable{Record: next, Rolling: hold(), Why: why}
-	if r.Phase != record.Returning {
+	if r.Phase != record.RollingBack {
 		a.Rolling = ptr.To(o.unmoved())
 	}
 	return &Decision{Action: a, State: state, Reason: ReasonOpening, Message: why}
@@ -110,13 +110,13 @@ func WarmsUp(o Observation, g Group) bool {
 	return o.routesInPlace() && !o.unfenced() && o.Record.Release.Phase == record.Progressing && g.at(o.Record.Release.UpdateRevision)
 }
 
-// Stays says whether a group is, in place, one that the stable Service may lead to while it is pinned.
-func Stays(o Observation, g Group) bool {
+// StaysStable says whether a group is, in place, one that the stable Service may lead to while it is pinned.
+func StaysStable(o Observation, g Group) bool {
 	return g.Revision == "" || g.at(o.Record.Release.StableRevision)
 }
 
-// wantedInPlace is where the host wants the requests to go, as far as there are groups to send them to.
-func (o Observation) wantedInPlace() traffic.Desired {
+// requestedInPlace is where the host wants the requests to go, as far as there are groups to send them to.
+func (o Observation) requestedInPlace() traffic.Desired {
 	d, wish := prepared(), o.Record.Release.Traffic
 	serves := func(g Group) bool { return g.Ready && g.at(o.Record.Release.UpdateRevision) }
 	switch {
@@ -145,8 +145,8 @@ func (o Observation) requestsInPlace() traffic.Desired {
 	case r.Phase == record.Promoting:
 		return requestsUnfenced()
 	case r.Phase == record.Progressing && r.UpdateRevision == o.Stable.Revision && len(o.abandoned()) == 0:
-		return o.wantedInPlace()
-	case r.Phase == record.Progressing, r.Phase == record.Returning:
+		return o.requestedInPlace()
+	case r.Phase == record.Progressing, r.Phase == record.RollingBack:
 		return o.keptInPlace()
 	}
 	return traffic.Desired{}
@@ -174,15 +174,15 @@ func routeInPlace(o Observation, state pb.State) (traffic.View, *Decision) {
 	if d := moveSplit(o, state); d != nil {
 		return traffic.View{}, d
 	}
-	v, d := steer(o, o.wantedInPlace(), state)
+	v, d := steer(o, o.requestedInPlace(), state)
 	if d == nil && !o.unfenced() {
 		d = markLeaders(o, o.Stable, o.Stable.Replicas, follows(v), state)
 	}
 	return v, d
 }
 
-// openInPlace ends the split of requests. Nil: that is so, and every group may be replaced.
-func openInPlace(o Observation, state pb.State) *Decision {
+// endSplit ends the split of requests. Nil: that is so, and every group may be replaced.
+func endSplit(o Observation, state pb.State) *Decision {
 	if !o.routesInPlace() {
 		return nil
 	}
@@ -205,7 +205,7 @@ func withdrawInPlace(o Observation, state pb.State) *Decision {
 	if !o.routesInPlace() || o.Record.Release.UpdateRevision == "" {
 		return nil
 	}
-	strays := o.strayed()
+	strays := o.groupsOffRevision()
 	v, d := steer(o, o.keptInPlace(), state)
 	alone := v.StableEndpoints == 0 && slices.ContainsFunc(strays, func(g Group) bool { return g.Ready })
 	switch {
@@ -221,14 +221,14 @@ func withdrawInPlace(o Observation, state pb.State) *Decision {
 	return drained(o, state)
 }
 
-// leavingInPlace are the groups that are restarted next, once no request comes to them by a share.
-func (o Observation) leavingInPlace() []Group {
+// drainingInPlace are the groups that are restarted next, once no request comes to them by a share.
+func (o Observation) drainingInPlace() []Group {
 	r := o.Record.Release
-	groups := o.strayed()
+	groups := o.groupsOffRevision()
 	if r.Phase == record.Progressing && o.Stable.Revision == r.UpdateRevision {
 		groups = o.abandoned()
 	}
-	batches := r.Phase == record.Progressing || r.Phase == record.Returning
+	batches := r.Phase == record.Progressing || r.Phase == record.RollingBack
 	if !batches || o.unfenced() || o.Stable.Revision == "" || len(groups) == 0 {
 		return nil
 	}
@@ -238,13 +238,13 @@ func (o Observation) leavingInPlace() []Group {
 	return groups
 }
 
-// lowers says whether LWS may update more groups under a configuration than under the one in force.
-func (o Observation) lowers(next rolling) bool {
+// lowersPartition says whether LWS may update more groups under a configuration than under the one in force.
+func (o Observation) lowersPartition(next rolling) bool {
 	return ptr.Deref(next.Partition, 0) < ptr.Deref(o.Stable.Rolling.Partition, 0)
 }
 
-// allows says what has to be waited for before LWS updates groups: a fence around the stable ones, or the end of the split.
-func (o Observation) allows(v traffic.View) *Decision {
+// awaitSplit says what has to be waited for before LWS updates groups: a fence around the stable ones, or the end of the split.
+func (o Observation) awaitSplit(v traffic.View) *Decision {
 	if !o.routesInPlace() || fenced(v) && !o.unfenced() || unsplit(v) && o.unfenced() {
 		return nil
 	}
@@ -263,11 +263,11 @@ func (o Observation) returnPace(saved rolling) rolling {
 // checkSplit: no group goes while a share of the requests comes to it, nor one that nobody else could serve for.
 func checkSplit(o Observation, a SetStable) error {
 	r := a.Record.Release
-	if !o.routesInPlace() || r == nil || a.Rolling == nil || !o.lowers(*a.Rolling) {
+	if !o.routesInPlace() || r == nil || a.Rolling == nil || !o.lowersPartition(*a.Rolling) {
 		return nil
 	}
 	v := o.Traffic.Look(prepared())
-	switch back, all := r.Phase == record.Returning, ptr.Deref(a.Rolling.Partition, 0) == 0; {
+	switch back, all := r.Phase == record.RollingBack, ptr.Deref(a.Rolling.Partition, 0) == 0; {
 	case (back || all) && v.Weight > 0:
 		return fmt.Errorf("groups go while they get %d %% of the requests", v.Weight)
 	case !back && all && v.Fenced:

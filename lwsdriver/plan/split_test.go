@@ -30,18 +30,18 @@ func replacing(phase record.Phase, change ...func(*Observation)) Observation {
 			Index: i, Leader: "vllm-" + string(rune('0'+i)), Revision: revision, Ready: true, ReadySince: noon,
 		})
 	}
-	o.Traffic = alongside(road{fenced: true, pin: "A", prepared: true, to: "B"})
+	o.Traffic = alongside(trafficModel{fenced: true, pin: "A", prepared: true, to: "B"})
 	for _, f := range change {
 		f(&o)
 	}
 	return o
 }
 
-func alongside(r road) roadView {
-	return roadView{road: r, inPlace: true, from: "A", update: "B", stable: 2, canary: 2, pods: []string{"vllm-2", "vllm-3"}}
+func alongside(r trafficModel) trafficView {
+	return trafficView{trafficModel: r, inPlace: true, from: "A", update: "B", stable: 2, canary: 2, pods: []string{"vllm-2", "vllm-3"}}
 }
 
-func by(r road) func(*Observation) { return func(o *Observation) { o.Traffic = alongside(r) } }
+func by(r trafficModel) func(*Observation) { return func(o *Observation) { o.Traffic = alongside(r) } }
 
 func declared(o *Observation) { o.Record.Release.Unfenced = true }
 
@@ -55,8 +55,8 @@ func indices(groups []Group) []int {
 
 // Groups drain before they are restarted, once no request comes by a share; where the Service leads to all, readiness does.
 func TestLeavingInPlace(t *testing.T) {
-	split := by(road{fenced: true, pin: "A", prepared: true, to: "B", weight: 50, seen: 50})
-	behind := by(road{fenced: true, pin: "A", prepared: true, to: "B", seen: 50})
+	split := by(trafficModel{fenced: true, pin: "A", prepared: true, to: "B", weight: 50, seen: 50})
+	behind := by(trafficModel{fenced: true, pin: "A", prepared: true, to: "B", seen: 50})
 	template := func(revision string) func(*Observation) {
 		return func(o *Observation) { o.Stable.Revision = revision }
 	}
@@ -66,11 +66,11 @@ func TestLeavingInPlace(t *testing.T) {
 		want         []int
 	}{
 		{"batch", "all of them stay", replacing(record.Progressing), nil},
-		{"rollback", "they are restarted", replacing(record.Returning), []int{2, 3}},
-		{"rollback, split", "requests come to them", replacing(record.Returning, split), nil},
-		{"rollback, gateway behind", "nobody knows", replacing(record.Returning, behind), nil},
-		{"rollback, open", "requests come to all leaders that are ready", replacing(record.Returning, declared), nil},
-		{"rolled back", "nothing is restarted any more", replacing(record.RollingBack), nil},
+		{"rollback", "they are restarted", replacing(record.RollingBack), []int{2, 3}},
+		{"rollback, split", "requests come to them", replacing(record.RollingBack, split), nil},
+		{"rollback, gateway behind", "nobody knows", replacing(record.RollingBack, behind), nil},
+		{"rollback, open", "requests come to all leaders that are ready", replacing(record.RollingBack, declared), nil},
+		{"rolled back", "nothing is restarted any more", replacing(record.CleaningUp), nil},
 		{"new template", "they are restarted", replacing(record.Progressing, template("C")), []int{2, 3}},
 		{"new template, not recorded", "nobody knows which it is", replacing(record.Progressing, template("")), nil},
 		{"started over", "they are of no release any more", replacing(record.Progressing, template("C"), func(o *Observation) {
@@ -79,7 +79,7 @@ func TestLeavingInPlace(t *testing.T) {
 		{"promoting", "LWS replaces the others", replacing(record.Promoting, declared), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, indices(Leaving(tc.o))); diff != "" {
+			if diff := cmp.Diff(tc.want, indices(DrainingGroups(tc.o))); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
 			}
 		})
@@ -114,9 +114,9 @@ func TestRequestsInPlace(t *testing.T) {
 		{"no revision yet", replacing(record.Progressing, func(o *Observation) { o.Record.Release.UpdateRevision = "" }), traffic.Desired{}},
 		{"promoting", replacing(record.Promoting, declared), requestsUnfenced()},
 		{"promoted", replacing(record.Promoted, declared), traffic.Desired{}},
-		{"returning", replacing(record.Returning), prepared()},
-		{"returning, open", replacing(record.Returning, declared), requestsUnfenced()},
-		{"rolled back", replacing(record.RollingBack), traffic.Desired{}},
+		{"returning", replacing(record.RollingBack), prepared()},
+		{"returning, open", replacing(record.RollingBack, declared), requestsUnfenced()},
+		{"rolled back", replacing(record.CleaningUp), traffic.Desired{}},
 	} {
 		if diff := cmp.Diff(tc.want, Requests(tc.o)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
@@ -194,8 +194,8 @@ func TestBeginPromotionInPlace(t *testing.T) {
 }
 
 func TestCheckDecisionInPlace(t *testing.T) {
-	fenced := road{fenced: true, pin: "A", prepared: true, to: "B"}
-	split, open := fenced, road{prepared: true, to: "B"}
+	fenced := trafficModel{fenced: true, pin: "A", prepared: true, to: "B"}
+	split, open := fenced, trafficModel{prepared: true, to: "B"}
 	split.weight, split.seen = 50, 50
 	set := func(phase record.Phase, partition int, open bool) SetStable {
 		return SetStable{
@@ -216,14 +216,14 @@ func TestCheckDecisionInPlace(t *testing.T) {
 		{"BatchUnfenced", "Updated leaders would get requests through the stable Service.", replacing(record.Progressing, hold, by(open)), set(record.Progressing, 2, false), true},
 		{"LastBatch", "Requests follow the groups.", replacing(record.Progressing, all, by(open)), set(record.Progressing, 0, true), false},
 		{"LastBatchFenced", "The Service would lead to nobody.", replacing(record.Progressing, all, by(fenced)), set(record.Progressing, 0, true), true},
-		{"LastBatchSplit", "The stable side of the routes would lead to nobody.", replacing(record.Progressing, all, by(road{weight: 50, seen: 50})), set(record.Progressing, 0, true), true},
+		{"LastBatchSplit", "The stable side of the routes would lead to nobody.", replacing(record.Progressing, all, by(trafficModel{weight: 50, seen: 50})), set(record.Progressing, 0, true), true},
 		{"Promotion", "Requests follow the groups.", replacing(record.Promoting, by(open)), set(record.Promoting, 0, true), false},
 		{"PromotionFenced", "The Service would lead to nobody.", replacing(record.Promoting, by(fenced)), set(record.Promoting, 0, true), true},
 		{"PutBack", "A partition that is raised moves no group.", replacing(record.Progressing, func(o *Observation) { o.Stable.Rolling = rollingOf(0, "1", "0") }, by(split)), set(record.Progressing, 2, false), false},
-		{"Return", "No share is left.", replacing(record.Returning, old, by(fenced)), set(record.Returning, 0, false), false},
-		{"ReturnSplit", "LWS would take groups that have a share.", replacing(record.Returning, old, by(split)), set(record.Returning, 0, false), true},
-		{"Restart", "No share is left.", replacing(record.Returning, hold, by(fenced)), RestartGroup{Leader: "vllm-3"}, false},
-		{"RestartSplit", "It has a share.", replacing(record.Returning, hold, by(split)), RestartGroup{Leader: "vllm-3"}, true},
+		{"Return", "No share is left.", replacing(record.RollingBack, old, by(fenced)), set(record.RollingBack, 0, false), false},
+		{"ReturnSplit", "LWS would take groups that have a share.", replacing(record.RollingBack, old, by(split)), set(record.RollingBack, 0, false), true},
+		{"Restart", "No share is left.", replacing(record.RollingBack, hold, by(fenced)), RestartGroup{Leader: "vllm-3"}, false},
+		{"RestartSplit", "It has a share.", replacing(record.RollingBack, hold, by(split)), RestartGroup{Leader: "vllm-3"}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if err := checkDecision(tc.o, nil, Decision{Action: tc.a}); (err != nil) != tc.bad {

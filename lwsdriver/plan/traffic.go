@@ -33,10 +33,10 @@ type Drain struct {
 // prepared is where requests go while none goes to the canary, though it could get some at once.
 func prepared() traffic.Desired { return traffic.Desired{Prepared: true} }
 
-// wanted is where the host wants the requests to go, as far as there is a canary to send them to.
-func (o Observation) wanted(planned int) traffic.Desired {
+// requested is where the host wants the requests to go, as far as there is a canary to send them to.
+func (o Observation) requested(planned int) traffic.Desired {
 	if o.routesInPlace() {
-		return o.wantedInPlace()
+		return o.requestedInPlace()
 	}
 	d := prepared()
 	c, wish := o.canary(), o.Record.Release.Traffic
@@ -51,7 +51,7 @@ func (o Observation) wanted(planned int) traffic.Desired {
 	if promotes {
 		d.Weight = 100
 	}
-	if o.switches() && !o.switched() && !o.doubled() {
+	if o.switches() && !o.switched() && !o.secondSetReady() {
 		d.Weight = 0
 	}
 	return d
@@ -76,18 +76,18 @@ func Requests(o Observation) traffic.Desired {
 	switch {
 	case o.routesInPlace():
 		return o.requestsInPlace()
-	case o.adopting() && !o.Stable.Deleting:
-		return o.passedOn()
-	case Retires(o):
+	case o.handingOver() && !o.Stable.Deleting:
+		return o.requestsHandedOver()
+	case RemovesAdded(o):
 		return prepared()
 	case o.Record.Release.Phase == record.Progressing:
-		return o.wanted(measureProgress(o).Planned)
-	case o.growing():
-		return o.wanted(o.Stable.Replicas)
+		return o.requested(measureProgress(o).Planned)
+	case o.completesSecondSet():
+		return o.requested(o.Stable.Replicas)
 	case o.Record.Release.Phase == record.Promoting:
-		return o.wanted(o.capacity())
-	case o.awaitsFirst():
-		return o.unswitched()
+		return o.requested(o.capacity())
+	case o.awaitsStable():
+		return o.requestsUnchanged()
 	}
 	if len(o.Added) > 0 {
 		return prepared()
@@ -95,8 +95,8 @@ func Requests(o Observation) traffic.Desired {
 	return traffic.Desired{}
 }
 
-// Retires says whether what a release added is to go, so that its leaders need do no more than finish their requests.
-func Retires(o Observation) bool {
+// RemovesAdded says whether what a release added is to go, so that its leaders need do no more than finish their requests.
+func RemovesAdded(o Observation) bool {
 	if len(o.Added) == 0 {
 		return false
 	}
@@ -105,9 +105,9 @@ func Retires(o Observation) bool {
 	}
 	r, c := o.Record.Release, o.canary()
 	switch {
-	case o.growing():
+	case o.completesSecondSet():
 		return c == nil || c.Deleting
-	case r.Phase == record.Promoting, r.Phase == record.Returning, r.Phase == record.Adopting:
+	case r.Phase == record.Promoting, r.Phase == record.RollingBack, r.Phase == record.HandingOver:
 		return false
 	case r.Phase == record.Progressing:
 		// The next template is there, or is on its way; or somebody deleted the canary.
@@ -117,19 +117,19 @@ func Retires(o Observation) bool {
 	}
 }
 
-// evades says whether the user's workload is about to be rolled while all requests go to the canary.
-func (o Observation) evades() bool {
+// drainsStable says whether the user's workload is about to be rolled while all requests go to the canary.
+func (o Observation) drainsStable() bool {
 	if o.release() == nil || o.Record.Release.Phase != record.Promoting && o.Record.Release.Phase != record.Standby {
 		return false
 	}
-	return record.SameRolling(o.Stable.Rolling, record.Hold()) && o.wanted(o.capacity()).Weight == 100
+	return record.SameRolling(o.Stable.Rolling, record.Hold()) && o.requested(o.capacity()).Weight == 100
 }
 
-// evade waits until the leaders of the user's workload get no requests and have finished those that they have, before
+// drainStable waits until the leaders of the user's workload get no requests and have finished those that they have, before
 // LWS rolls them. Nil: that is so; or they go on getting requests, as the host wants it.
-func evade(o Observation, v traffic.View) *Decision {
+func drainStable(o Observation, v traffic.View) *Decision {
 	switch {
-	case o.Traffic == nil || v.Stage == traffic.Blocked || !o.evades():
+	case o.Traffic == nil || v.Stage == traffic.Blocked || !o.drainsStable():
 		return nil
 	case v.Stage < traffic.Acknowledged:
 		return awaitTraffic(v, pb.State_STATE_PROMOTING)
@@ -137,39 +137,39 @@ func evade(o Observation, v traffic.View) *Decision {
 	return drained(o, pb.State_STATE_PROMOTING)
 }
 
-// Leaving are the groups that go next, once no more requests come to their leaders: they need do no more than finish those
+// DrainingGroups are the groups that go next, once no more requests come to their leaders: they need do no more than finish those
 // that they have.
-func Leaving(o Observation) []Group {
+func DrainingGroups(o Observation) []Group {
 	switch {
 	case o.Traffic == nil:
 		return nil
 	case o.routesInPlace():
-		return o.leavingInPlace()
+		return o.drainingInPlace()
 	}
-	if o.evades() {
-		if o.Traffic.Look(o.wanted(o.capacity())).Stage < traffic.Acknowledged {
+	if o.drainsStable() {
+		if o.Traffic.Look(o.requested(o.capacity())).Stage < traffic.Acknowledged {
 			return nil
 		}
 		return o.Stable.from(0)
 	}
-	if o.adopting() {
-		if o.emptied() || !withdrawn(o.Traffic.Look(o.passedOn())) {
+	if o.handingOver() {
+		if o.stableDrained() || !withdrawn(o.Traffic.Look(o.requestsHandedOver())) {
 			return nil
 		}
 		return o.Stable.from(0)
 	}
-	if Retires(o) {
+	if RemovesAdded(o) {
 		if !withdrawn(o.Traffic.Look(prepared())) {
 			return nil
 		}
 		return o.Added[0].from(0)
 	}
 	c := o.canary()
-	if c == nil || o.Record.Release.Phase != record.Progressing && !o.growing() {
+	if c == nil || o.Record.Release.Phase != record.Progressing && !o.completesSecondSet() {
 		return nil
 	}
 	planned := measureProgress(o).Planned
-	if v := o.Traffic.Look(o.wanted(planned)); planned >= c.Replicas || !follows(v) || c.reached(v, planned) {
+	if v := o.Traffic.Look(o.requested(planned)); planned >= c.Replicas || !follows(v) || c.reached(v, planned) {
 		return nil
 	}
 	return c.from(planned)
@@ -265,8 +265,8 @@ func servesAlone(o Observation, v traffic.View) bool {
 	return o.Stable.Replicas > 0 && v.Weight > 0 && v.StableEndpoints == 0 && v.CanaryEndpoints > 0 && v.Stage != traffic.Blocked
 }
 
-// giveBackTraffic leaves nothing of the release on the user's Services and routes. Nil: that is so.
-func giveBackTraffic(o Observation, state pb.State) *Decision {
+// restoreTraffic leaves nothing of the release on the user's Services and routes. Nil: that is so.
+func restoreTraffic(o Observation, state pb.State) *Decision {
 	v, d := steer(o, traffic.Desired{}, state)
 	switch {
 	case d != nil:
@@ -307,7 +307,7 @@ func markLeaders(o Observation, c Workload, planned int, settled bool, state pb.
 // routeCanary keeps the requests where the host wants them while there is a canary that serves: the routes, then the
 // leaders that may get some. It returns how the requests stand, and a decision if there is something to write.
 func routeCanary(o Observation, planned int, state pb.State) (traffic.View, *Decision) {
-	v, d := steer(o, o.wanted(planned), state)
+	v, d := steer(o, o.requested(planned), state)
 	if d != nil {
 		return v, d
 	}
@@ -326,7 +326,7 @@ func (s *Progress) share(o Observation) {
 	switch o.Record.Release.Phase {
 	case record.Promoted, record.Nothing:
 		return // both sides run the update revision
-	case record.Adopting:
+	case record.HandingOver:
 		s.Weight, s.Routed = 100, true // by whichever Service
 		return
 	default:

@@ -13,9 +13,9 @@ import (
 )
 
 // releasing is a release in a phase whose host wants half of the requests at a canary of three groups.
-func releasing(phase record.Phase, groups string, v roadView) Observation {
+func releasing(phase record.Phase, groups string, v trafficView) Observation {
 	c := Workload{
-		Name: "vllm-b", Replicas: 3, Size: 2, Revision: "B", Carries: "B", Held: true,
+		Name: "vllm-b", Replicas: 3, Size: 2, Revision: "B", Carries: "B", HasFinalizer: true,
 		Target: &record.Target{Groups: groups, At: noon},
 	}
 	for i := range 3 {
@@ -33,7 +33,7 @@ func releasing(phase record.Phase, groups string, v roadView) Observation {
 
 // Groups drain once they are to go and no request can come to them any more.
 func TestLeaving(t *testing.T) {
-	whole, none := roadView{road: road{fenced: true, prepared: true}, stable: 4}, roadView{}
+	whole, none := trafficView{trafficModel: trafficModel{fenced: true, prepared: true}, stable: 4}, trafficView{}
 	split := whole
 	split.weight, split.seen, split.canary, split.pods = 50, 50, 2, []string{"vllm-b-0", "vllm-b-1"}
 	behind, reached := split, split
@@ -53,15 +53,15 @@ func TestLeaving(t *testing.T) {
 		o            Observation
 		want         []int
 	}{
-		{"nothing routed", "there is nobody to wait for", change(releasing(record.RollingBack, "3", none), func(o *Observation) { o.Traffic = nil }), nil},
+		{"nothing routed", "there is nobody to wait for", change(releasing(record.CleaningUp, "3", none), func(o *Observation) { o.Traffic = nil }), nil},
 		{"batch", "all of them stay", releasing(record.Progressing, "3", split), nil},
 		{"scale down", "the last one goes, and is out of service", releasing(record.Progressing, "2", split), []int{2}},
 		{"still in service", "requests come to the one that goes", releasing(record.Progressing, "2", reached), nil},
 		{"gateway behind", "nobody knows what it sends where", releasing(record.Progressing, "2", behind), nil},
-		{"rollback, split", "requests come to all of them", releasing(record.RollingBack, "3", split), nil},
-		{"rollback, withdrawn", "none does", releasing(record.RollingBack, "3", whole), []int{0, 1, 2}},
-		{"rollback, Service gone", "no route leads to the canary", releasing(record.RollingBack, "3", gone), []int{0, 1, 2}},
-		{"rollback, not read", "nobody knows", releasing(record.RollingBack, "3", unread), nil},
+		{"rollback, split", "requests come to all of them", releasing(record.CleaningUp, "3", split), nil},
+		{"rollback, withdrawn", "none does", releasing(record.CleaningUp, "3", whole), []int{0, 1, 2}},
+		{"rollback, Service gone", "no route leads to the canary", releasing(record.CleaningUp, "3", gone), []int{0, 1, 2}},
+		{"rollback, not read", "nobody knows", releasing(record.CleaningUp, "3", unread), nil},
 		{"about to be rolled", "all requests go to the canary", change(releasing(record.Promoting, "3", all), everything), []int{0, 1}},
 		{"about to be rolled too early", "a gateway still sends some", change(releasing(record.Promoting, "3", split), everything), nil},
 		{"promoting", "its capacity stays", releasing(record.Promoting, "3", whole), nil},
@@ -69,7 +69,7 @@ func TestLeaving(t *testing.T) {
 		{"new template", "it goes", change(releasing(record.Progressing, "3", whole), func(o *Observation) { o.Stable.Revision = "C" }), []int{0, 1, 2}},
 		{"deleted by hand", "it goes", change(releasing(record.Progressing, "3", whole), func(o *Observation) { o.Added[0].Deleting = true }), []int{0, 1, 2}},
 		{"no record", "it goes", change(releasing(record.Progressing, "3", whole), func(o *Observation) { o.Record = nil }), []int{0, 1, 2}},
-		{"no pod", "there is nobody to wait for", change(releasing(record.RollingBack, "3", whole), func(o *Observation) {
+		{"no pod", "there is nobody to wait for", change(releasing(record.CleaningUp, "3", whole), func(o *Observation) {
 			for i := range o.Added[0].Groups {
 				o.Added[0].Groups[i].Revision = ""
 			}
@@ -77,7 +77,7 @@ func TestLeaving(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []int
-			for _, g := range Leaving(tc.o) {
+			for _, g := range DrainingGroups(tc.o) {
 				got = append(got, g.Index)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -89,7 +89,7 @@ func TestLeaving(t *testing.T) {
 
 // Where the requests should go follows from the phase, and from what is there to serve them.
 func TestRequests(t *testing.T) {
-	v := roadView{road: road{fenced: true, prepared: true}, stable: 4}
+	v := trafficView{trafficModel: trafficModel{fenced: true, prepared: true}, stable: 4}
 	half, ready, nothing := traffic.Desired{Prepared: true, Weight: 50, HeaderRoutes: []traffic.HeaderRoute{}}, prepared(), traffic.Desired{}
 	change := func(phase record.Phase, f func(*Observation)) Observation {
 		o := releasing(phase, "3", v)
@@ -117,8 +117,8 @@ func TestRequests(t *testing.T) {
 		{"promoting", change(record.Promoting, keep), half},
 		{"promoting, canary torn out", change(record.Promoting, func(o *Observation) { o.Added = nil }), ready},
 		{"promoted", change(record.Promoted, keep), ready},
-		{"rolling back", change(record.RollingBack, keep), ready},
-		{"rolled back", change(record.RollingBack, func(o *Observation) { o.Added = nil }), nothing},
+		{"rolling back", change(record.CleaningUp, keep), ready},
+		{"rolled back", change(record.CleaningUp, func(o *Observation) { o.Added = nil }), nothing},
 		{"no release", change(record.Progressing, func(o *Observation) { o.Record.Release = nil }), nothing},
 		{"no record", change(record.Progressing, func(o *Observation) { o.Record = nil }), nothing},
 	} {

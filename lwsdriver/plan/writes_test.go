@@ -30,11 +30,11 @@ func (c *cluster) apply(d decided) bool {
 		return c.applyRestart(a, d.versions)
 	case LabelGroup:
 		return c.applyLabel(a)
-	case SetBudget, DropBudget:
+	case SetBudget, DeleteBudget:
 		return c.applyBudget(a)
-	case Remember, Forget:
+	case SaveRevision, DeleteRevision:
 		return c.applyHistory(a)
-	case PassHistory, HandOver, DeleteStable:
+	case TransferHistory, HandOver, DeleteStable:
 		return c.applyAdoption(a, d.versions)
 	case CreateCanary:
 		taken := slices.ContainsFunc(c.added, func(s *set) bool { return s.name == a.Name })
@@ -88,7 +88,7 @@ func (c *cluster) applyAdded(s *set, action Action) bool {
 	case RepairCanary:
 		s.template = s.made
 		return a.Name == s.name
-	case LetGo:
+	case RemoveFinalizer:
 		s.held = false
 		c.retired = c.retired || c.stable.template != s.carries
 		return a.Name == s.name
@@ -126,7 +126,7 @@ func (c *cluster) write(a SetStable) {
 		c.stable.replicas, c.disturbed = *a.Replicas, true
 	}
 	rec := a.Record
-	if c.phase() == record.Adopting && rec.Release.Phase != record.Adopting {
+	if c.phase() == record.HandingOver && rec.Release.Phase != record.HandingOver {
 		c.passed = nil // garbage collection takes it with the second set
 	}
 	c.applyTemplate(a, rec.Release)
@@ -165,30 +165,30 @@ func (c *cluster) checkIntent(a SetStable) {
 	// Somebody had LWS roll groups that an adoption leaves alone, or they came at the new template in a scale-up from none.
 	strayed := renewed && (c.mixed || c.disturbed || !c.stable.at(c.record.Release.StableRevision))
 	ok := before == after
-	if c.inPlace() && before == record.Progressing && after == record.Returning {
+	if c.inPlace() && before == record.Progressing && after == record.RollingBack {
 		ok = c.stable.template == c.record.Release.StableRevision
 	}
 	switch before {
 	case record.Promoting:
 		if c.adopts() {
-			ok = ok || after == record.Standby || after == record.Adopting || (after == record.RollingBack || after == record.Progressing) && renewed
-			ok = ok || after == record.Returning && strayed
+			ok = ok || after == record.Standby || after == record.HandingOver || (after == record.CleaningUp || after == record.Progressing) && renewed
+			ok = ok || after == record.RollingBack && strayed
 			break
 		}
-		ok = ok || after == record.Promoted || ((after == record.Progressing || after == record.Returning) && renewed)
+		ok = ok || after == record.Promoted || ((after == record.Progressing || after == record.RollingBack) && renewed)
 	case record.Standby:
-		ok = ok || after == record.Adopting || (after == record.Progressing || after == record.RollingBack) && renewed || after == record.Returning && strayed
-	case record.Adopting:
+		ok = ok || after == record.HandingOver || (after == record.Progressing || after == record.CleaningUp) && renewed || after == record.RollingBack && strayed
+	case record.HandingOver:
 		ok = ok || after == record.Promoting && (c.canary() == nil || c.canary().deleting)
-	case record.RollingBack:
-		ok = ok || after == record.Returning
-	case record.Returning:
+	case record.CleaningUp:
 		ok = ok || after == record.RollingBack
+	case record.RollingBack:
+		ok = ok || after == record.CleaningUp
 	case record.Progressing:
-		ok = ok || ((after == record.RollingBack || after == record.Nothing) && renewed)
+		ok = ok || ((after == record.CleaningUp || after == record.Nothing) && renewed)
 	default:
 	}
-	if stood := c.now.Sub(c.record.Release.PhaseAt); after == record.Adopting && before != after && c.policy.ScaleDownDelay > 0 &&
+	if stood := c.now.Sub(c.record.Release.PhaseAt); after == record.HandingOver && before != after && c.policy.ScaleDownDelay > 0 &&
 		(before != record.Standby || stood < c.policy.ScaleDownDelay) {
 		c.fail("adopted from phase %q after %s of %s", before, stood, c.policy.ScaleDownDelay)
 	}
@@ -199,10 +199,10 @@ func (c *cluster) checkIntent(a SetStable) {
 	if a.Rolling == nil {
 		return
 	}
-	if c.adopts() && after != record.Returning && !record.SameRolling(*a.Rolling, record.Hold()) {
+	if c.adopts() && after != record.RollingBack && !record.SameRolling(*a.Rolling, record.Hold()) {
 		c.fail("the hold goes in an adoption, in phase %q", after)
 	}
-	if !record.SameRolling(*a.Rolling, record.Hold()) && after != record.Promoting && after != record.Returning && !batch {
+	if !record.SameRolling(*a.Rolling, record.Hold()) && after != record.Promoting && after != record.RollingBack && !batch {
 		c.fail("the hold goes in phase %q", after)
 	}
 	if before == record.Promoting && after == record.Promoted && !c.stable.at(a.Record.Release.UpdateRevision) {
@@ -216,7 +216,7 @@ func (c *cluster) checkIdle(action Action) {
 	if !ok || a.Rolling == nil || a.Rolling.MaxUnavailable != all || record.SameRolling(*a.Rolling, Pace(a.Record.Saved, c.stable.replicas)) {
 		return
 	}
-	if w := c.canary(); w == nil || w.ready() < c.stable.replicas-c.policy.Threshold(c.stable.replicas) || c.road.seen != 100 {
+	if w := c.canary(); w == nil || w.ready() < c.stable.replicas-c.policy.Threshold(c.stable.replicas) || c.traffic.seen != 100 {
 		c.fail("all stable groups go at once, and the second set does not have the requests")
 	}
 }

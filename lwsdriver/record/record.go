@@ -39,8 +39,8 @@ type Record struct {
 	// Workload is the name that hosts know the workload by, where it is not the object's own: the object was a release's
 	// second set once, and was adopted. See WorkloadLabel.
 	Workload string `json:"workload,omitempty"`
-	// Succeeds is the name of the object that this one took the place of: hosts that were told of it may go on to name it.
-	Succeeds string `json:"succeeds,omitempty"`
+	// Predecessor is the name of the object that this one replaced. Hosts may go on to use it.
+	Predecessor string `json:"predecessor,omitempty"`
 	// Release is the one in flight or the last one that ended. Nil: none since the workload was adopted.
 	Release *Release `json:"release,omitempty"`
 }
@@ -88,10 +88,10 @@ type Release struct {
 	Target *Target `json:"target,omitempty"`
 	// StableTemplate is the stable revision's template, saved before the last group that runs it is replaced in place.
 	StableTemplate *Template `json:"stableTemplate,omitempty"`
-	// Stubborn is a revision, released before, whose groups come back as they are when they are restarted. In place only.
-	Stubborn string `json:"stubborn,omitempty"`
-	// Open: the split of requests in place has ended, and they follow the groups. In place only.
-	Unfenced bool `json:"open,omitempty"`
+	// RestartsExhausted is a revision, released before, whose groups keep it however often they are restarted. In place only.
+	RestartsExhausted string `json:"restartsExhausted,omitempty"`
+	// Unfenced: the split of requests in place has ended, and they follow the groups. In place only.
+	Unfenced bool `json:"unfenced,omitempty"`
 	// Traffic is where the host wants the requests to go. Nil: to the stable leaders.
 	Traffic *Traffic `json:"traffic,omitempty"`
 	// Successor names the second set while it is being adopted, and Groups is how many groups the workload had before.
@@ -122,22 +122,22 @@ const (
 	// Standby: the second set has the requests and is to be adopted; the stable groups stand by for the policy's
 	// ScaleDownDelay, so that one write of the routes returns the requests to them.
 	Standby Phase = "Standby"
-	// Adopting: the second set becomes the workload, and the object that the record is on goes. There is no way back.
-	Adopting Phase = "Adopting"
+	// HandingOver: the second set becomes the workload, and the object that the record is on goes. There is no way back.
+	HandingOver Phase = "HandingOver"
 	// Promoted: every stable group is at the update revision and the hold is back; what the release added goes.
 	Promoted Phase = "Promoted"
-	// Returning: groups of the user's own workload are at another revision than the stable one, and come back to it: LWS
+	// CleaningUp: groups of the user's own workload are at another revision than the stable one, which is being restored: LWS
 	// rolls them natively if the stable template is in the spec; if not, they are restarted under the hold.
-	Returning Phase = "Returning"
-	// RollingBack: the stable groups stay at the stable revision; what the release added goes.
 	RollingBack Phase = "RollingBack"
+	// CleaningUp: every stable group is at the stable revision; what the release added is being deleted.
+	CleaningUp Phase = "CleaningUp"
 	// Nothing: the stable groups already ran the workload's template when the release was initialised.
 	Nothing Phase = "Nothing"
 )
 
 // Unfinished says whether the release still changes the workload, whatever is left of what it added.
 func (p Phase) Unfinished() bool {
-	return p == Progressing || p == Promoting || p == Standby || p == Adopting || p == Returning
+	return p == Progressing || p == Promoting || p == Standby || p == HandingOver || p == RollingBack
 }
 
 // Target is the batch that a host asked for last.
@@ -290,8 +290,8 @@ func (r *Release) validate() error {
 		return fmt.Errorf("release id %q is invalid", r.ID)
 	}
 	switch r.Phase {
-	case Progressing, Promoting, Standby, Promoted, Returning, RollingBack, Nothing:
-	case Adopting:
+	case Progressing, Promoting, Standby, Promoted, RollingBack, CleaningUp, Nothing:
+	case HandingOver:
 		if r.Successor == "" || r.Groups < 0 {
 			return fmt.Errorf("phase %q with successor %q and %d groups", r.Phase, r.Successor, r.Groups)
 		}

@@ -102,7 +102,7 @@ func genRecord(t *rapid.T) *Record {
 		Owner: strings.ToValidUTF8(rapid.String().Draw(t, "owner"), "?"), Policy: raw,
 		StableRevision: rapid.StringMatching(`[a-z0-9]{1,10}`).Draw(t, "stable"),
 		UpdateRevision: rapid.StringMatching(`([a-z0-9]{1,10})?`).Draw(t, "update"),
-		Phase:          rapid.SampledFrom([]Phase{Progressing, Promoting, Promoted, Returning, RollingBack, Nothing}).Draw(t, "phase"),
+		Phase:          rapid.SampledFrom([]Phase{Progressing, Promoting, Promoted, RollingBack, CleaningUp, Nothing}).Draw(t, "phase"),
 		StartedAt:      genTime(t, "started"), PhaseAt: genTime(t, "phase at"),
 	}
 	if rapid.Bool().Draw(t, "has target") {

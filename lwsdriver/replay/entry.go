@@ -42,7 +42,7 @@ type Decision struct {
 	Message  string        `json:"message,omitempty"`
 	Recheck  time.Duration `json:"recheck,omitempty"`
 	Deadline time.Time     `json:"deadline,omitzero"`
-	Progress plan.Progress `json:"standing"`
+	Progress plan.Progress `json:"progress"`
 }
 
 // line is an Entry on its line.

@@ -41,7 +41,7 @@ func redactedAction(action plan.Action) plan.Action {
 	case plan.HandOver:
 		a.Record = withoutTemplate(a.Record)
 		return a
-	case plan.BringBack:
+	case plan.RestoreTemplate:
 		if a.Record != nil {
 			next := withoutTemplate(*a.Record)
 			a.Record = &next

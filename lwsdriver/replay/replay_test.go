@@ -205,7 +205,7 @@ func TestRecordingsAreRedacted(t *testing.T) {
 	template := record.Template{}
 	template.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{{Name: "TOKEN", Value: "secret-1"}}}}
 	o.Record.Release = &record.Release{
-		ID: "r1", Phase: record.Returning, StableRevision: "a", UpdateRevision: "b", Policy: []byte(`{}`), StableTemplate: &template,
+		ID: "r1", Phase: record.RollingBack, StableRevision: "a", UpdateRevision: "b", Policy: []byte(`{}`), StableTemplate: &template,
 	}
 	o.Policy.Style = pb.Style_STYLE_CANARY
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "vllm", Annotations: map[string]string{

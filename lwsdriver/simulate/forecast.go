@@ -54,7 +54,7 @@ const maxWrites = 1000
 // of the forecast or of the planner.
 func Release(in Input) (*pb.PlanResponse, error) {
 	w := newWorld(in)
-	t := newTape(in, w)
+	t := newRecorder(in, w)
 	if in.Replicas == 0 {
 		return t.response(in.Policy.Style), nil // there is nothing to release
 	}
@@ -83,7 +83,7 @@ func Release(in Input) (*pb.PlanResponse, error) {
 }
 
 // upgrade is what a host does for one batch.
-func (w *world) upgrade(t *tape, batch int) error {
+func (w *world) upgrade(t *recorder, batch int) error {
 	if batch == 0 {
 		if _, err := w.drive(t); err != nil { // what Initialize does
 			return err
@@ -124,7 +124,7 @@ func (w *world) finish() error {
 }
 
 // drive decides and writes until there is nothing to write.
-func (w *world) drive(t *tape) (plan.Decision, error) {
+func (w *world) drive(t *recorder) (plan.Decision, error) {
 	for range maxWrites {
 		d, err := plan.Decide(w.observe(), nil)
 		if err != nil {
@@ -145,7 +145,7 @@ func (w *world) drive(t *tape) (plan.Decision, error) {
 }
 
 // until lets the driver and time go on until the release is in a state.
-func (w *world) until(t *tape, state pb.State) error {
+func (w *world) until(t *recorder, state pb.State) error {
 	for range maxWrites {
 		d, err := w.drive(t)
 		if err != nil {
@@ -207,7 +207,7 @@ func Native(in Input) (*pb.PlanResponse, error) {
 	}
 	w := newWorld(in)
 	w.policy.MinReady = 0 // LWS has no such thing
-	t := newTape(in, w)
+	t := newRecorder(in, w)
 	t.begin("rolling update", w.continuous(max(in.Replicas-rollout.Partition, 0), rollout.Batch()))
 	for _, s := range rollout.Stages {
 		t.stage(s)

@@ -29,11 +29,11 @@ type world struct {
 	// now is the time since the release began.
 	now time.Duration
 	// waves is how many times groups have become ready.
-	waves  int
-	stable *native.Set
-	name   string // of stable
-	record record.Record
-	road   road
+	waves   int
+	stable  *native.Set
+	name    string // of stable
+	record  record.Record
+	traffic trafficModel
 
 	// canary is the workload that the release added. Nil: there is none.
 	canary         *native.Set
@@ -130,7 +130,7 @@ func (w *world) observe() plan.Observation {
 	o := plan.Observation{Now: w.time(), Record: &w.record, Policy: w.policy, Stable: w.workload(w.name, w.stable)}
 	if w.canary != nil {
 		c := w.workload(canaryName, w.canary)
-		c.Carries, c.Held, c.Deleting, c.Target = newRevision, w.held, w.deleting, w.target
+		c.Carries, c.HasFinalizer, c.Deleting, c.Target = newRevision, w.held, w.deleting, w.target
 		o.Added = []plan.Workload{c}
 	}
 	if w.policy.Traffic != nil {
@@ -174,7 +174,7 @@ func (w *world) apply(action plan.Action) error {
 		if a.Target != nil {
 			w.target = a.Target
 		}
-	case plan.LetGo:
+	case plan.RemoveFinalizer:
 		w.held = false
 	case plan.DeleteCanary:
 		w.deleting = true
@@ -185,7 +185,7 @@ func (w *world) apply(action plan.Action) error {
 			}
 		}
 	case plan.SetTraffic:
-		w.road.set(a.Desired)
+		w.traffic.set(a.Desired)
 	case plan.MarkLeader:
 		for _, s := range w.sets() {
 			for i, g := range s.Groups {

@@ -62,7 +62,7 @@ func (g *ownGroups) change(old, s *lws.LeaderWorkerSet) {
 	replicas, partition := int(replicasOf(s)), partitionOf(s)
 	planned := rec.Release.Target.planned(replicas)
 	g.floor = replicas - planned
-	if rec.inPlace() && rec.phase() != "RollingBack" {
+	if rec.inPlace() && rec.phase() != "CleaningUp" {
 		g.lowest = min(g.lowest, partition)
 	}
 	switch grown := replicas - int(replicasOf(old)); {
@@ -103,7 +103,7 @@ func (r *replay) standingGroups(s *lws.LeaderWorkerSet, rec *record, canaries []
 		left := r.strayed(s, rec)
 		r.check(ruleBatch, left <= g.allowed, "%d groups of %s have left revision %s, %d may", left, s.Name, rec.Release.StableRevision, g.allowed)
 	}
-	if rec.inPlace() && (rec.moves() || rec.phase() == "Progressing") || rec.phase() == "Returning" && isHeld(s) {
+	if rec.inPlace() && (rec.moves() || rec.phase() == "Progressing") || rec.phase() == "RollingBack" && isHeld(s) {
 		r.standingDown(s, rec, ready)
 	} else {
 		g.stage = ""
@@ -127,7 +127,7 @@ func (r *replay) standingDown(s *lws.LeaderWorkerSet, rec *record, ready map[int
 	edited := asJSON(s.Spec.LeaderWorkerTemplate) != r.released[s.Name]
 	goal := func(revision string) bool {
 		switch {
-		case rec.phase() == "Returning":
+		case rec.phase() == "RollingBack":
 			return revision == rec.Release.StableRevision
 		case edited:
 			return revision != rec.Release.StableRevision && revision != rec.Release.UpdateRevision

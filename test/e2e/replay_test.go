@@ -79,7 +79,7 @@ type target struct {
 }
 
 // moves says whether the intent is one for which the user's own groups are replaced.
-func (r *record) moves() bool { return r.phase() == "Promoting" || r.phase() == "Returning" }
+func (r *record) moves() bool { return r.phase() == "Promoting" || r.phase() == "RollingBack" }
 
 // rolls says whether the hold is off for all groups, so that LWS rolls the user's workload.
 func (r *record) rolls(s *lws.LeaderWorkerSet) bool { return r.moves() && !isHeld(s) }
@@ -219,7 +219,7 @@ func (r *replay) stable(old, s *lws.LeaderWorkerSet) {
 		r.completed++
 	}
 	r.adopting(old, s, now, then)
-	if now.phase() == "RollingBack" && then.phase() != "RollingBack" {
+	if now.phase() == "CleaningUp" && then.phase() != "CleaningUp" {
 		r.rolledBack++
 	}
 }
@@ -227,10 +227,10 @@ func (r *replay) stable(old, s *lws.LeaderWorkerSet) {
 // adopting checks that the groups of a workload whose second set is adopted stand by for as long as the policy says, and go
 // only while that set is whole.
 func (r *replay) adopting(old, s *lws.LeaderWorkerSet, now, then *record) {
-	if now.phase() != "Adopting" {
+	if now.phase() != "HandingOver" {
 		return
 	}
-	if then.phase() != "Adopting" {
+	if then.phase() != "HandingOver" {
 		delay, err := time.ParseDuration(cmp.Or(now.Release.Policy.BlueGreen.ScaleDownDelay, "0s"))
 		stood := then.phase() == "Standby" && now.Release.PhaseAt.Sub(then.Release.PhaseAt) >= delay
 		r.check(ruleDelay, err == nil && (delay == 0 && then.phase() == "Promoting" || stood), "%s is adopted away from phase %q", s.Name, then.phase())
@@ -253,7 +253,7 @@ func (r *replay) hold(old, s *lws.LeaderWorkerSet, rec *record) {
 	case rec.phase() == "Promoting" && ok:
 		what = "is promoted without a second set to complete first"
 		ok = rec.blueGreen() || rec.Release.Policy.Traffic != nil
-	case rec.phase() == "Returning" && ok:
+	case rec.phase() == "RollingBack" && ok:
 		// Groups are restarted, one after the other.
 	case rec.moves():
 		what = "rolls faster than its user lets it"
@@ -301,7 +301,7 @@ func (r *replay) canary(old, c *lws.LeaderWorkerSet, gone bool) {
 		// The driver may have looked just before the template came back.
 		replaced := (rec.phase() == "Progressing" || rec.completes(s)) && (rec.Release.UpdateRevision != c.Labels["lockstep.dev/revision"] ||
 			asJSON(s.Spec.LeaderWorkerTemplate) != r.released[s.Name] || r.template[s.Name] != r.released[s.Name])
-		r.check(ruleIntent, rec.phase() == "Promoted" || rec.phase() == "RollingBack" || replaced,
+		r.check(ruleIntent, rec.phase() == "Promoted" || rec.phase() == "CleaningUp" || replaced,
 			"%s goes in phase %q", c.Name, rec.phase())
 		r.delayed(c, rec)
 	}
@@ -386,11 +386,11 @@ func (r *replay) stepPod(p *corev1.Pod, h happening) {
 	if err != nil || rec.phase() == "Promoted" || rec.phase() == "Nothing" {
 		return
 	}
-	if own.rolled && !rec.inPlace() && (rec.phase() == "Returning" || rec.phase() == "RollingBack") {
+	if own.rolled && !rec.inPlace() && (rec.phase() == "RollingBack" || rec.phase() == "CleaningUp") {
 		own.restarts(p, rec)
 		return // ruleDown counts them
 	}
-	if old == nil && !h.gone && !rec.inPlace() && rec.phase() != "Returning" {
+	if old == nil && !h.gone && !rec.inPlace() && rec.phase() != "RollingBack" {
 		r.check(ruleStableKept, revisionOf(p) == rec.Release.StableRevision, "pod %s came at revision %s, stable is %s",
 			p.Name, revisionOf(p), rec.Release.StableRevision)
 	}
@@ -399,10 +399,10 @@ func (r *replay) stepPod(p *corev1.Pod, h happening) {
 	leader := r.pods[s.Name+"-"+p.Labels[lws.GroupIndexLabelKey]]
 	stays := leader == p || leader != nil && leader.DeletionTimestamp == nil && revisionOf(leader) == revisionOf(p) && !own.restarted[index]
 	if stays && index < min(int(replicasOf(s)), lowest) && !h.gone && old != nil && old.DeletionTimestamp == nil &&
-		(revisionOf(p) == rec.Release.StableRevision || !rec.inPlace() && rec.phase() != "Returning") {
+		(revisionOf(p) == rec.Release.StableRevision || !rec.inPlace() && rec.phase() != "RollingBack") {
 		r.check(ruleStableKept, p.DeletionTimestamp == nil || own.restarted[index] || own.added[index], "pod %s goes in phase %s", p.Name, rec.phase())
 	}
-	if rec.inPlace() || rec.phase() == "Returning" {
+	if rec.inPlace() || rec.phase() == "RollingBack" {
 		own.restarts(p, rec)
 	}
 }
@@ -496,12 +496,12 @@ func (r *replay) around(s *lws.LeaderWorkerSet, rec *record) bool {
 	allowed := max(scaled(rec.Saved.MaxUnavailable, replicas, false), 1) + broken
 	fast := scaled(c.MaxUnavailable, replicas, false) > allowed
 	c.MaxUnavailable = rec.Saved.MaxUnavailable
-	return rec.phase() == "Returning" && broken > 0 && !fast && atPace(&c, rec, replicas)
+	return rec.phase() == "RollingBack" && broken > 0 && !fast && atPace(&c, rec, replicas)
 }
 
 // back is how many groups may be down on a rollback, as far as the configuration tells; ruleHold says whether it may.
 func (r *record) back(s *lws.LeaderWorkerSet) int {
-	if r.phase() != "Returning" || isHeld(s) {
+	if r.phase() != "RollingBack" || isHeld(s) {
 		return 0
 	}
 	return scaled(s.Spec.RolloutStrategy.RollingUpdateConfiguration.MaxUnavailable, int(replicasOf(s)), false)

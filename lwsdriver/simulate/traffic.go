@@ -7,10 +7,10 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// road is where requests go: objects that are written at once, and gateways that follow at once.
-type road struct{ desired traffic.Desired }
+// trafficModel is where requests go: objects that are written at once, and gateways that follow at once.
+type trafficModel struct{ desired traffic.Desired }
 
-func (r *road) set(d traffic.Desired) { r.desired = complete(d) }
+func (r *trafficModel) set(d traffic.Desired) { r.desired = complete(d) }
 
 // complete is d with what it implies.
 func complete(d traffic.Desired) traffic.Desired {
@@ -20,15 +20,15 @@ func complete(d traffic.Desired) traffic.Desired {
 	return d
 }
 
-// roadView is a look at it.
-type roadView struct {
+// trafficView is a look at it.
+type trafficView struct {
 	now    traffic.Desired
 	stable int
 	pods   []string
 }
 
-func (w *world) look() roadView {
-	v := roadView{now: w.road.desired, stable: w.stable.Ready()}
+func (w *world) look() trafficView {
+	v := trafficView{now: w.traffic.desired, stable: w.stable.Ready()}
 	if w.canary == nil {
 		return v
 	}
@@ -41,7 +41,7 @@ func (w *world) look() roadView {
 }
 
 // Facts is what the planner is told of the moment.
-func (v roadView) Facts() traffic.Facts {
+func (v trafficView) Facts() traffic.Facts {
 	return traffic.Facts{
 		Prepared: v.now.Prepared, Weight: v.now.Weight,
 		StableEndpoints: v.stable, CanaryEndpoints: len(v.pods), CanaryPods: v.pods,
@@ -49,7 +49,7 @@ func (v roadView) Facts() traffic.Facts {
 }
 
 // Look is what the planner is told.
-func (v roadView) Look(d traffic.Desired) traffic.View {
+func (v trafficView) Look(d traffic.Desired) traffic.View {
 	d = complete(d)
 	out := traffic.View{Facts: v.Facts(), Fenced: v.now.Fenced, Stage: traffic.Acknowledged}
 	same := d.Weight == v.now.Weight && d.Mirror == v.now.Mirror && d.Prepared == v.now.Prepared && d.Fenced == v.now.Fenced && d.HandedOver == v.now.HandedOver

@@ -18,8 +18,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// tape writes down what happens in the world.
-type tape struct {
+// recorder writes down what happens in the world.
+type recorder struct {
 	in     Input
 	world  *world
 	steps  []*pb.PlanStep
@@ -33,10 +33,10 @@ type tape struct {
 	blockers   []*pb.Warning
 }
 
-func newTape(in Input, w *world) *tape { return &tape{in: in, world: w} }
+func newRecorder(in Input, w *world) *recorder { return &recorder{in: in, world: w} }
 
 // begin begins a step.
-func (t *tape) begin(name string, continuous time.Duration) {
+func (t *recorder) begin(name string, continuous time.Duration) {
 	t.end()
 	n := int32(t.in.Replicas) //nolint:gosec // a number of groups, from an int32
 	t.steps = append(t.steps, &pb.PlanStep{Name: name, MinAvailableGroups: n, MaxGroups: n})
@@ -45,7 +45,7 @@ func (t *tape) begin(name string, continuous time.Duration) {
 }
 
 // end completes the step that is at work.
-func (t *tape) end() {
+func (t *recorder) end() {
 	if len(t.steps) == 0 {
 		return
 	}
@@ -70,7 +70,7 @@ func (t *tape) end() {
 }
 
 // decided hears of each decision of the planner.
-func (t *tape) decided(d plan.Decision) {
+func (t *recorder) decided(d plan.Decision) {
 	t.weight = int32(d.Progress.Weight) //nolint:gosec // 0 to 100
 	if n := len(t.frames); n > 0 {
 		t.frames[n-1].TrafficWeight = t.weight
@@ -83,7 +83,7 @@ func (t *tape) decided(d plan.Decision) {
 }
 
 // note writes down how the groups are.
-func (t *tape) note() {
+func (t *recorder) note() {
 	f := &pb.PlanFrame{
 		At: durationpb.New(t.world.now), TrafficWeight: t.weight,
 		Partition: int32(t.world.stable.Partition()), LeaderReplicas: int32(t.world.stable.LeaderReplicas()), //nolint:gosec // numbers of groups
@@ -103,7 +103,7 @@ func group(role pb.GroupRole, index int, updated, ready bool) *pb.PlanGroup {
 }
 
 // stage writes down a stage of LWS's own rolling update.
-func (t *tape) stage(s native.Stage) {
+func (t *recorder) stage(s native.Stage) {
 	t.world.now = s.At
 	f := &pb.PlanFrame{At: durationpb.New(s.At), Partition: int32(s.Partition), LeaderReplicas: int32(s.Replicas)} //nolint:gosec // numbers of groups
 	updated := 0
@@ -127,7 +127,7 @@ func (t *tape) stage(s native.Stage) {
 }
 
 // add adds a frame to the step at work, unless it is like the one before.
-func (t *tape) add(f *pb.PlanFrame) {
+func (t *recorder) add(f *pb.PlanFrame) {
 	step := t.steps[len(t.steps)-1]
 	f.Step = int32(len(t.steps) - 1) //nolint:gosec // few
 	old, updated := 0, 0
@@ -153,7 +153,7 @@ func (t *tape) add(f *pb.PlanFrame) {
 }
 
 // peaks compares what the groups request with what the workload does today.
-func (t *tape) peaks(old, updated int) {
+func (t *recorder) peaks(old, updated int) {
 	sum := corev1.ResourceList{}
 	for _, n := range []struct {
 		capacity.Need
@@ -181,7 +181,7 @@ func (t *tape) peaks(old, updated int) {
 }
 
 // response is what was written down.
-func (t *tape) response(style pb.Style) *pb.PlanResponse {
+func (t *recorder) response(style pb.Style) *pb.PlanResponse {
 	t.end()
 	r := &pb.PlanResponse{
 		Steps: t.steps, Blockers: t.blockers, Style: style,

@@ -40,9 +40,9 @@ func (c *cluster) serving() string {
 // applyAdoption is the API server: what makes the second set the workload.
 func (c *cluster) applyAdoption(action Action, versions map[string]int) bool {
 	switch a := action.(type) {
-	case PassHistory:
+	case TransferHistory:
 		i := slices.IndexFunc(c.history, func(e Entry) bool { return e.Revision == a.Revision })
-		if i < 0 || c.phase() != record.Adopting || c.next != nil {
+		if i < 0 || c.phase() != record.HandingOver || c.next != nil {
 			return false // it has another owner since
 		}
 		c.passed = append(c.passed, c.history[i])
@@ -84,8 +84,8 @@ func (c *cluster) checkHandOver(s *set) {
 		c.fail("%s is handed over, and is going", s.name)
 	case (len(c.stable.groups) > 0 || c.stable.replicas > 0) && c.owed >= 0: // unless somebody scaled it while the request was on its way
 		c.fail("%s is handed over with %d groups of %s left", s.name, len(c.stable.groups), c.stable.name)
-	case c.road != nil && (c.road.weight > 0 || c.road.seen > 0 || c.road.prepared || c.road.fenced):
-		c.fail("%s is handed over with %+v", s.name, *c.road)
+	case c.traffic != nil && (c.traffic.weight > 0 || c.traffic.seen > 0 || c.traffic.prepared || c.traffic.fenced):
+		c.fail("%s is handed over with %+v", s.name, *c.traffic)
 	case len(c.history) > 0 || len(c.budget) > 0:
 		c.fail("%s is handed over with a history of %d and %d budgets left", s.name, len(c.history), len(c.budget))
 	case c.scaler.there && !c.scaler.elsewhere && c.scaler.of != s.name:
@@ -99,7 +99,7 @@ func (c *cluster) checkEmptied(a SetStable, versions map[string]int) {
 	if a.Replicas == nil || *a.Replicas > 0 || c.stable.deleting {
 		return
 	}
-	if r := c.road; r != nil && c.opened == versions["fence"] && (r.weight > 0 || r.seen > 0 || r.pin != passedPin || r.shut && r.canServe(c)) {
+	if r := c.traffic; r != nil && c.opened == versions["fence"] && (r.weight > 0 || r.seen > 0 || r.pin != passedPin || r.shut && r.canServe(c)) {
 		c.fail("the groups go, and requests stand at %+v", *r)
 	}
 }
@@ -150,7 +150,7 @@ func (total *tally) adoption(c *cluster, template string) {
 	phase := c.phase()
 	total.ends["left in "+string(phase)]++
 	c.settle()
-	c.finalize(rapid.SampledFrom([]record.Phase{record.Promoting, record.Promoting, record.RollingBack}).Draw(c.t, "end"))
+	c.finalize(rapid.SampledFrom([]record.Phase{record.Promoting, record.Promoting, record.CleaningUp}).Draw(c.t, "end"))
 	d := c.settle()
 	if d.Reason == ReasonMixedRevisions {
 		c.edit(c.record.Release.StableRevision)

@@ -31,18 +31,18 @@ type HandOver struct {
 // DeleteStable asks for the deletion of the user's workload, which has no groups any more and nothing that is its own.
 type DeleteStable struct{ Name string }
 
-// PassHistory makes an entry of the history the successor's.
-type PassHistory struct{ Revision, To string }
+// TransferHistory makes an entry of the history the successor's.
+type TransferHistory struct{ Revision, To string }
 
-func (HandOver) action()     {}
-func (DeleteStable) action() {}
-func (PassHistory) action()  {}
+func (HandOver) action()        {}
+func (DeleteStable) action()    {}
+func (TransferHistory) action() {}
 
 func (a HandOver) String() string {
 	return fmt.Sprintf("make %s the workload that is known as %s", a.Name, a.Record.Workload)
 }
 func (a DeleteStable) String() string { return "delete " + a.Name + ", which has passed everything on" }
-func (a PassHistory) String() string {
+func (a TransferHistory) String() string {
 	return fmt.Sprintf("pass revision %s of the history on to %s", a.Revision, a.To)
 }
 
@@ -54,26 +54,26 @@ const (
 	ReasonHistoryUnread = "HistoryNotSynced"
 )
 
-// adopts says whether the release's promotion adopts the second set.
-func (o Observation) adopts() bool { return o.switches() && o.Policy.Adopt }
+// handsOver says whether the release's promotion adopts the second set.
+func (o Observation) handsOver() bool { return o.switches() && o.Policy.Adopt }
 
-// adopting says whether there is no way back any more.
-func (o Observation) adopting() bool {
-	return o.release() != nil && o.Record.Release.Phase == record.Adopting
+// handingOver says whether there is no way back any more.
+func (o Observation) handingOver() bool {
+	return o.release() != nil && o.Record.Release.Phase == record.HandingOver
 }
 
-// emptied says whether nothing is left of the user's own groups.
-func (o Observation) emptied() bool { return o.Stable.Replicas == 0 && o.Stable.existing() == 0 }
+// stableDrained says whether nothing is left of the user's own groups.
+func (o Observation) stableDrained() bool { return o.Stable.Replicas == 0 && o.Stable.existing() == 0 }
 
-// returned is where requests go in an adoption while the user's own groups are there: by the stable Service, which leads to
+// requestsReturned is where requests go in an adoption while the user's own groups are there: by the stable Service, which leads to
 // the second set.
-func returned() traffic.Desired { return traffic.Desired{HandedOver: true, Prepared: true} }
+func requestsReturned() traffic.Desired { return traffic.Desired{HandedOver: true, Prepared: true} }
 
-// passedOn is where requests go in an adoption: nothing is left of the release on the user's objects once they have returned
+// requestsHandedOver is where requests go in an adoption: nothing is left of the release on the user's objects once they have returned
 // and the groups that had them are gone.
-func (o Observation) passedOn() traffic.Desired {
-	d := returned()
-	if !o.emptied() || o.Traffic == nil {
+func (o Observation) requestsHandedOver() traffic.Desired {
+	d := requestsReturned()
+	if !o.stableDrained() || o.Traffic == nil {
 		return d
 	}
 	if v := o.Traffic.Look(d); v.Weight > 0 || v.Prepared && !v.Withdrawn {
@@ -82,14 +82,14 @@ func (o Observation) passedOn() traffic.Desired {
 	return traffic.Desired{HandedOver: true}
 }
 
-// untouched says whether a promotion that adopts has left the user's own groups as they were. It has not where they had to
+// stableUntouched says whether a promotion that adopts has left the user's own groups as they were. It has not where they had to
 // be brought back.
-func (o Observation) untouched() bool { return o.adopts() && len(o.strayed()) == 0 }
+func (o Observation) stableUntouched() bool { return o.handsOver() && len(o.groupsOffRevision()) == 0 }
 
 // standDown is the way back of a promotion that has not touched the user's own groups, when their template is back.
 func standDown(o Observation) Decision {
 	const why = "the stable template is back while its groups stand by: roll back"
-	next := moved(o, func(r *record.Release) { r.Phase = record.RollingBack })
+	next := withRelease(o, func(r *record.Release) { r.Phase = record.CleaningUp })
 	return Decision{
 		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateReturned, Message: why,
 		Action: SetStable{Record: next, Rolling: hold(), Why: why},
@@ -104,7 +104,7 @@ func standBy(o Observation) Decision {
 	switch left := until.Sub(o.Now); {
 	case r.Phase == record.Promoting && o.Policy.ScaleDownDelay > 0:
 		d.Message = fmt.Sprintf("%s has the requests; the groups of %s stand by for %s", c.Name, o.Stable.Name, o.Policy.ScaleDownDelay)
-		next := moved(o, func(r *record.Release) { r.Phase = record.Standby })
+		next := withRelease(o, func(r *record.Release) { r.Phase = record.Standby })
 		d.Action = SetStable{Record: next, Rolling: hold(), Why: d.Message}
 	case r.Phase == record.Standby && left > 0:
 		d.Recheck = left
@@ -114,8 +114,8 @@ func standBy(o Observation) Decision {
 		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(*c)
 	default:
 		d.Reason, d.Message = ReasonHandingOver, "adopt "+c.Name
-		next := moved(o, func(r *record.Release) {
-			r.Phase, r.Successor, r.Groups = record.Adopting, c.Name, o.Stable.Replicas
+		next := withRelease(o, func(r *record.Release) {
+			r.Phase, r.Successor, r.Groups = record.HandingOver, c.Name, o.Stable.Replicas
 		})
 		d.Action = SetStable{Record: next, Rolling: hold(), Why: d.Message}
 	}
@@ -132,15 +132,15 @@ func mixedMessage(w Workload) string {
 		w.Name, strings.Join(w.revisions(), ", "))
 }
 
-// adopt passes on what is the user's workload's, and takes it away.
-func adopt(o Observation) Decision {
+// advanceHandover passes on what is the user's workload's, and takes it away.
+func advanceHandover(o Observation) Decision {
 	const state = pb.State_STATE_PROMOTING
 	c := o.canary()
 	if o.Succeeded {
-		return leave(o)
+		return finalizeSucceeded(o)
 	}
 	if c == nil || c.Deleting {
-		return recall(o)
+		return cancelHandover(o)
 	}
 	if a := repairHold(o); a != nil {
 		return Decision{Action: *a, State: state, Reason: ReasonHoldDrifted, Message: drifted}
@@ -157,24 +157,24 @@ func adopt(o Observation) Decision {
 			Message: fmt.Sprintf("somebody scaled %s; it is being put back to %d groups", c.Name, n),
 		}
 	}
-	want := o.passedOn()
+	want := o.requestsHandedOver()
 	v, d := steer(o, want, state)
 	switch {
 	case d != nil:
 		return *d
 	case v.Stage <= traffic.Blocked, want.Prepared && !withdrawn(v):
 		return *awaitTraffic(v, state)
-	case !o.emptied():
-		return empty(o)
+	case !o.stableDrained():
+		return scaleDownStable(o)
 	}
-	if d := passAutoscalers(o, *c, state); d != nil {
+	if d := transferAutoscalers(o, *c, state); d != nil {
 		return *d
 	}
 	return handOver(o, *c, state)
 }
 
-// leave: another object is the workload. This one goes.
-func leave(o Observation) Decision {
+// finalizeSucceeded: another object is the workload. This one goes.
+func finalizeSucceeded(o Observation) Decision {
 	d := Decision{
 		State: pb.State_STATE_PROMOTING, Reason: ReasonHandingOver,
 		Message: fmt.Sprintf("%s serves as %s, and %s is going", o.Record.Release.Successor, o.knownAs(), o.Stable.Name),
@@ -185,9 +185,9 @@ func leave(o Observation) Decision {
 	return d
 }
 
-// recall: somebody deleted the second set before it could be adopted. The user's own groups come back, and serve until there
+// cancelHandover: somebody deleted the second set before it could be adopted. The user's own groups come back, and serve until there
 // is another one. What scales them is told before, since the record forgets the successor.
-func recall(o Observation) Decision {
+func cancelHandover(o Observation) Decision {
 	for _, a := range o.Autoscalers {
 		if a.Passed {
 			return Decision{
@@ -197,7 +197,7 @@ func recall(o Observation) Decision {
 		}
 	}
 	why := fmt.Sprintf("%s is gone or going, and was to be adopted: bring the groups of %s back", o.Record.Release.Successor, o.Stable.Name)
-	next := moved(o, func(r *record.Release) { r.Phase, r.Successor, r.Groups = record.Promoting, "", 0 })
+	next := withRelease(o, func(r *record.Release) { r.Phase, r.Successor, r.Groups = record.Promoting, "", 0 })
 	a := SetStable{Record: next, Rolling: hold(), Why: why}
 	if n := o.Record.Release.Groups; o.Stable.Replicas == 0 && n > 0 {
 		a.Replicas = &n
@@ -205,14 +205,14 @@ func recall(o Observation) Decision {
 	return Decision{Action: a, State: pb.State_STATE_PROMOTING, Reason: ReasonSuccessorGone, Message: why}
 }
 
-// empty takes the user's own groups away, once their leaders have finished their requests, and not while their successors are
+// scaleDownStable takes the user's own groups away, once their leaders have finished their requests, and not while their successors are
 // not ready.
-func empty(o Observation) Decision {
+func scaleDownStable(o Observation) Decision {
 	const state = pb.State_STATE_PROMOTING
 	if d := drained(o, state); d != nil {
 		return *d
 	}
-	if c := o.canary(); o.Stable.Replicas > 0 && !o.carries(*c) {
+	if c := o.canary(); o.Stable.Replicas > 0 && !o.secondSetCarries(*c) {
 		return Decision{
 			State: state, Reason: ReasonGroupsNotReady,
 			Message: fmt.Sprintf("the groups of %s stay until those of %s are ready again%s", o.Stable.Name, c.Name, obstacles(c.Groups)),
@@ -226,8 +226,8 @@ func empty(o Observation) Decision {
 	return d
 }
 
-// passAutoscalers has what scaled the workload scale its successor, as its user set it. Nil: that is so.
-func passAutoscalers(o Observation, c Workload, state pb.State) *Decision {
+// transferAutoscalers has what scaled the workload scale its successor, as its user set it. Nil: that is so.
+func transferAutoscalers(o Observation, c Workload, state pb.State) *Decision {
 	for _, a := range o.Autoscalers {
 		if a.Targets {
 			return &Decision{
@@ -236,12 +236,12 @@ func passAutoscalers(o Observation, c Workload, state pb.State) *Decision {
 			}
 		}
 	}
-	return giveBackAutoscalers(o, state)
+	return releaseAutoscalers(o, state)
 }
 
-// carries says whether the second set can do without the user's own groups. One group must be ready, whatever the policy's
+// secondSetCarries says whether the second set can do without the user's own groups. One group must be ready, whatever the policy's
 // failure threshold.
-func (o Observation) carries(c Workload) bool {
+func (o Observation) secondSetCarries(c Workload) bool {
 	n, ready := o.Record.Release.Groups, 0
 	for _, g := range c.Groups {
 		if g.mayServe(n) {
@@ -265,7 +265,7 @@ func handOver(o Observation, c Workload, state pb.State) Decision {
 	case o.HistoryUnread:
 		d.Reason, d.Message = ReasonHistoryUnread, "the caches do not tell yet what the history of "+o.Stable.Name+" has"
 	case len(o.History) > 0:
-		d.Action = PassHistory{Revision: o.History[0].Revision, To: c.Name}
+		d.Action = TransferHistory{Revision: o.History[0].Revision, To: c.Name}
 	default:
 		d.Action = HandOver{Name: c.Name, Record: successorRecord(o)}
 	}
@@ -274,32 +274,32 @@ func handOver(o Observation, c Workload, state pb.State) Decision {
 
 // successorRecord is what the successor remembers: that this release was promoted, and what is its user's.
 func successorRecord(o Observation) record.Record {
-	next := moved(o, func(r *record.Release) {
+	next := withRelease(o, func(r *record.Release) {
 		r.Phase, r.Successor, r.Groups = record.Promoted, "", 0
 		r.Target, r.Traffic, r.StableTemplate = nil, nil, nil
 	})
-	next.Saved, next.Workload, next.Succeeds, next.UID = Saved(o), o.knownAs(), o.Stable.Name, ""
+	next.Saved, next.Workload, next.Predecessor, next.UID = Saved(o), o.knownAs(), o.Stable.Name, ""
 	return next.WithSet(record.Hold())
 }
 
 // knownAs is the name that hosts know the workload by.
 func (o Observation) knownAs() string { return o.Record.KnownAs(o.Stable.Name) }
 
-// checkAdoption: requests and groups are where each step of an adoption presumes them.
-func checkAdoption(o Observation, action Action) error {
+// checkHandover: requests and groups are where each step of an adoption presumes them.
+func checkHandover(o Observation, action Action) error {
 	switch a := action.(type) {
 	case SetStable:
-		return checkAdoptionStep(o, a)
+		return checkHandoverStep(o, a)
 	case HandOver:
 		c := o.canary()
 		switch {
-		case !o.adopting() || c == nil || c.Deleting || c.Name != a.Name:
+		case !o.handingOver() || c == nil || c.Deleting || c.Name != a.Name:
 			return errors.New("a workload is handed over that is not being adopted")
 		case c.mixed():
 			return errors.New("a workload is handed over whose groups are at several revisions")
 		case c.existing() < c.Replicas:
 			return errors.New("a workload is handed over that lacks groups")
-		case !o.emptied() || len(o.Budgets) > 0 || len(o.History) > 0:
+		case !o.stableDrained() || len(o.Budgets) > 0 || len(o.History) > 0:
 			return errors.New("the workload is handed over before all that is its own")
 		case o.Traffic != nil && o.Traffic.Facts().Weight > 0:
 			return errors.New("a workload is handed over whose requests come by a share")
@@ -307,47 +307,47 @@ func checkAdoption(o Observation, action Action) error {
 			return errors.New("the workload is handed over before what scales it")
 		}
 	case ScaleCanary:
-		if o.adopting() && a.Replicas != o.Record.Release.Groups {
+		if o.handingOver() && a.Replicas != o.Record.Release.Groups {
 			return fmt.Errorf("a workload that is being adopted is scaled to %d groups", a.Replicas)
 		}
 	case DeleteStable:
-		if !o.adopting() || !o.Succeeded {
+		if !o.handingOver() || !o.Succeeded {
 			return errors.New("the user's workload goes, and no other serves in its place")
 		}
-	case PassHistory:
-		if !o.adopting() {
+	case TransferHistory:
+		if !o.handingOver() {
 			return errors.New("the history is passed on, and nothing is adopted")
 		}
 	}
 	return nil
 }
 
-// checkAdoptionStep: the user's own groups go only once requests come to the second set without them.
-func checkAdoptionStep(o Observation, a SetStable) error {
+// checkHandoverStep: the user's own groups go only once requests come to the second set without them.
+func checkHandoverStep(o Observation, a SetStable) error {
 	r := a.Record.Release
 	if r == nil || o.release() == nil {
 		return nil
 	}
 	before := o.Record.Release.Phase
 	switch r.Phase {
-	case record.Standby, record.Adopting:
-		if !o.adopts() || before != r.Phase && before != record.Promoting && before != record.Standby {
+	case record.Standby, record.HandingOver:
+		if !o.handsOver() || before != r.Phase && before != record.Promoting && before != record.Standby {
 			return fmt.Errorf("an adoption begins in phase %q", before)
 		}
 	default:
 	}
 	switch {
-	case r.Phase == record.Adopting && before != record.Adopting && o.Traffic != nil && o.Stable.Replicas > 0:
+	case r.Phase == record.HandingOver && before != record.HandingOver && o.Traffic != nil && o.Stable.Replicas > 0:
 		if v := o.Traffic.Facts(); v.Weight != 100 {
 			return fmt.Errorf("a second set is adopted that gets %d %% of the requests", v.Weight)
 		}
 	case a.Replicas == nil:
-	case *a.Replicas == 0 && !o.carries(ptr.Deref(o.canary(), Workload{})):
+	case *a.Replicas == 0 && !o.secondSetCarries(ptr.Deref(o.canary(), Workload{})):
 		return errors.New("groups go while their successors are not ready")
-	case before != record.Adopting || *a.Replicas != 0 && r.Phase != record.Promoting:
+	case before != record.HandingOver || *a.Replicas != 0 && r.Phase != record.Promoting:
 		return fmt.Errorf("the workload is scaled to %d groups in phase %q", *a.Replicas, r.Phase)
 	case *a.Replicas == 0 && o.Traffic != nil:
-		if v := o.Traffic.Look(returned()); v.Stage < traffic.Written || !withdrawn(v) {
+		if v := o.Traffic.Look(requestsReturned()); v.Stage < traffic.Written || !withdrawn(v) {
 			return errors.New("groups go before the stable Service leads to their successors")
 		}
 	}

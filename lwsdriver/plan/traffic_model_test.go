@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// road is the model of a stable Service, a canary Service, one route and its gateway.
-type road struct {
+// trafficModel is the model of a stable Service, a canary Service, one route and its gateway.
+type trafficModel struct {
 	fenced, prepared bool
 	pin, to          string // in place: the revisions that the two Services are pinned to
 	shut             bool   // in place: the stable Service is open, and its endpoints do not follow yet
@@ -26,9 +26,9 @@ type road struct {
 	unread           bool // the caches are not filled
 }
 
-// roadView is a look at it.
-type roadView struct {
-	road
+// trafficView is a look at it.
+type trafficView struct {
+	trafficModel
 
 	stable, canary int // ready endpoints
 	pods           []string
@@ -38,41 +38,41 @@ type roadView struct {
 }
 
 // isFenced says whether the stable Service leads to stable leaders only.
-func (v roadView) isFenced() bool { return v.fenced && v.pin == v.from }
+func (v trafficView) isFenced() bool { return v.fenced && v.pin == v.from }
 
 // closed says whether the stable Service does not lead yet to leaders that may have a share.
-func (v roadView) closed(d traffic.Desired) bool {
+func (v trafficView) closed(d traffic.Desired) bool {
 	return (v.inPlace || d.HandedOver) && v.shut && (v.weight > 0 || d.Prepared) && v.canary > 0
 }
 
 // next is the next step towards d, nil if there is none.
-func (v roadView) next(d traffic.Desired) (step func(*road), what string) {
+func (v trafficView) next(d traffic.Desired) (step func(*trafficModel), what string) {
 	d = v.complete(d)
 	switch {
 	case d.Unfenced && v.fenced:
-		return func(r *road) { r.fenced, r.pin, r.shut, r.leaking = false, "", true, false }, "open"
+		return func(r *trafficModel) { r.fenced, r.pin, r.shut, r.leaking = false, "", true, false }, "open"
 	case d.HandedOver && (d.Prepared || v.weight > 0) && (!v.fenced || v.pin != passedPin):
-		return func(r *road) { r.fenced, r.pin, r.shut, r.leaking = true, passedPin, true, false }, "pass"
+		return func(r *trafficModel) { r.fenced, r.pin, r.shut, r.leaking = true, passedPin, true, false }, "pass"
 	case (d.Unfenced || d.HandedOver) && v.closed(d):
 		return nil, ""
 	case v.weight > d.Weight:
-		return func(r *road) { r.weight = d.Weight }, "retreat"
+		return func(r *trafficModel) { r.weight = d.Weight }, "retreat"
 	case d.Fenced && !v.isFenced() && !d.HandedOver:
-		return func(r *road) { r.fenced, r.leaking, r.shut, r.pin = true, true, false, v.from }, "fence"
+		return func(r *trafficModel) { r.fenced, r.leaking, r.shut, r.pin = true, true, false, v.from }, "fence"
 	case d.Prepared && (!v.prepared || v.to != v.update):
-		return func(r *road) { r.prepared, r.to = true, v.update }, "prepare"
+		return func(r *trafficModel) { r.prepared, r.to = true, v.update }, "prepare"
 	case v.weight < d.Weight && v.canary > 0:
-		return func(r *road) { r.weight = d.Weight }, "advance"
+		return func(r *trafficModel) { r.weight = d.Weight }, "advance"
 	case !d.Prepared && v.prepared:
-		return func(r *road) { r.prepared, r.to = false, "" }, "clean up"
+		return func(r *trafficModel) { r.prepared, r.to = false, "" }, "clean up"
 	case !d.Fenced && v.fenced:
-		return func(r *road) { r.fenced, r.pin = false, "" }, "lift"
+		return func(r *trafficModel) { r.fenced, r.pin = false, "" }, "lift"
 	}
 	return nil, ""
 }
 
 // complete is d with what it implies.
-func (v roadView) complete(d traffic.Desired) traffic.Desired {
+func (v trafficView) complete(d traffic.Desired) traffic.Desired {
 	d.Prepared = d.Prepared || d.Weight > 0
 	d.Fenced = !d.Unfenced && (d.Fenced || d.Prepared)
 	d.Unfenced = d.Unfenced || v.inPlace && !d.Fenced
@@ -80,7 +80,7 @@ func (v roadView) complete(d traffic.Desired) traffic.Desired {
 }
 
 // Facts is what the planner is told of the moment.
-func (v roadView) Facts() traffic.Facts {
+func (v trafficView) Facts() traffic.Facts {
 	if v.unread {
 		return traffic.Facts{}
 	}
@@ -90,7 +90,7 @@ func (v roadView) Facts() traffic.Facts {
 }
 
 // Look is what the planner is told.
-func (v roadView) Look(d traffic.Desired) traffic.View {
+func (v trafficView) Look(d traffic.Desired) traffic.View {
 	if v.unread {
 		return traffic.View{Reason: traffic.ReasonNotSynced, Message: "the caches are not filled yet"}
 	}
@@ -134,21 +134,21 @@ func (v roadView) Look(d traffic.Desired) traffic.View {
 }
 
 // look is the observer's, nil without a traffic policy.
-func (c *cluster) look() *roadView {
-	if c.road == nil {
+func (c *cluster) look() *trafficView {
+	if c.traffic == nil {
 		return nil
 	}
-	v := roadView{road: *c.road, inPlace: c.inPlace()}
+	v := trafficView{trafficModel: *c.traffic, inPlace: c.inPlace()}
 	if v.inPlace && c.record != nil && c.record.Release != nil {
 		v.from, v.update = c.record.Release.StableRevision, c.record.Release.UpdateRevision
 	}
-	if c.road.pin == passedPin {
+	if c.traffic.pin == passedPin {
 		for _, s := range c.added {
 			v.stable += s.ready()
 		}
 	}
 	for i, g := range c.stable.groups {
-		if c.road.pin == passedPin {
+		if c.traffic.pin == passedPin {
 			break
 		}
 		if g.ready && i < c.stable.leaders.replicas && (!v.inPlace || !v.fenced || g.revision == v.pin) {
@@ -172,29 +172,29 @@ func (c *cluster) look() *roadView {
 
 // follow lets the gateway and the endpoints catch up.
 func (c *cluster) follow() {
-	if c.road != nil {
-		c.road.seen, c.road.leaking, c.road.shut = c.road.weight, false, false
+	if c.traffic != nil {
+		c.traffic.seen, c.traffic.leaking, c.traffic.shut = c.traffic.weight, false, false
 	}
 }
 
 // route is what people and other tools do to the objects.
 func (c *cluster) route(how string) {
-	if c.road == nil {
+	if c.traffic == nil {
 		return
 	}
 	c.note("user: %s", how)
 	switch how {
 	case "apply the route again":
-		c.road.weight = 0
+		c.traffic.weight = 0
 	case "take the fence off":
-		c.road.fenced, c.road.pin = false, ""
+		c.traffic.fenced, c.traffic.pin = false, ""
 		c.opened++
 	}
 }
 
 // setWeight is the RPC.
 func (c *cluster) setWeight(weight int) {
-	if c.road == nil || c.phase() != record.Progressing || c.record.Release.UpdateRevision != c.stable.template {
+	if c.traffic == nil || c.phase() != record.Progressing || c.record.Release.UpdateRevision != c.stable.template {
 		return
 	}
 	c.note("host: weight %d", weight)
@@ -212,14 +212,14 @@ func (c *cluster) applyTraffic(a SetTraffic, versions map[string]int) bool {
 		c.fail("the fence is lifted with %s there", c.added[0].name)
 	}
 	c.checkStep(what, a)
-	step(c.road)
+	step(c.traffic)
 	return true
 }
 
 // checkStep: requests are never left to a few groups while others serve, too: in place, those that the stable Service is
 // not pinned to; in blue-green, the second set while the user's own groups are on their way back from a promotion.
 func (c *cluster) checkStep(what string, a SetTraffic) {
-	if what == "retreat" && c.phase() == record.Returning && c.policy.Style == pb.Style_STYLE_BLUE_GREEN && c.road.canServe(c) {
+	if what == "retreat" && c.phase() == record.RollingBack && c.policy.Style == pb.Style_STYLE_BLUE_GREEN && c.traffic.canServe(c) {
 		back := 0
 		for i, g := range c.stable.groups {
 			if i < c.stable.replicas && g.ready && g.revision == c.record.Release.StableRevision {
@@ -234,16 +234,16 @@ func (c *cluster) checkStep(what string, a SetTraffic) {
 		return
 	}
 	r := c.record.Release
-	switch others := len(c.observe().strayed()) > 0; {
-	case what == "retreat" && a.Desired.Unfenced && c.road.canServe(c) && (c.road.fenced || c.road.shut):
-		c.fail("the share goes before the stable Service leads to all leaders: %+v", *c.road)
+	switch others := len(c.observe().groupsOffRevision()) > 0; {
+	case what == "retreat" && a.Desired.Unfenced && c.traffic.canServe(c) && (c.traffic.fenced || c.traffic.shut):
+		c.fail("the share goes before the stable Service leads to all leaders: %+v", *c.traffic)
 	case what == "fence" && r.Unfenced && others:
-		c.fail("the stable Service is pinned to few of the groups: %+v", *c.road)
+		c.fail("the stable Service is pinned to few of the groups: %+v", *c.traffic)
 	}
 }
 
 // canServe says whether a leader that has a share is ready.
-func (r *road) canServe(c *cluster) bool { return c.look().canary > 0 }
+func (r *trafficModel) canServe(c *cluster) bool { return c.look().canary > 0 }
 
 // checkBatch: before LWS updates groups in place, requests are where that harms none.
 func (c *cluster) checkBatch(a SetStable) {
@@ -251,40 +251,40 @@ func (c *cluster) checkBatch(a SetStable) {
 		return
 	}
 	next, was := ptr.Deref(a.Rolling.Partition, 0), ptr.Deref(c.stable.rolling.Partition, 0)
-	if c.road == nil || !c.inPlace() || next >= was || c.stable.deleting {
+	if c.traffic == nil || !c.inPlace() || next >= was || c.stable.deleting {
 		return
 	}
-	r, shares := a.Record.Release, c.road.weight > 0 || c.road.seen > 0
+	r, shares := a.Record.Release, c.traffic.weight > 0 || c.traffic.seen > 0
 	switch {
-	case r.Phase == record.Returning && shares:
-		c.fail("groups return while the route has %d and the gateway %d %%", c.road.weight, c.road.seen)
-	case r.Phase == record.Returning:
-	case next == 0 && (shares || c.road.fenced || c.road.shut && c.road.canServe(c)):
-		c.fail("every group may be updated, and requests are split: %+v", *c.road)
-	case next > 0 && !r.Unfenced && (!c.road.fenced || c.road.leaking || c.road.pin != r.StableRevision):
-		c.fail("groups are updated without the fence: %+v", *c.road)
+	case r.Phase == record.RollingBack && shares:
+		c.fail("groups return while the route has %d and the gateway %d %%", c.traffic.weight, c.traffic.seen)
+	case r.Phase == record.RollingBack:
+	case next == 0 && (shares || c.traffic.fenced || c.traffic.shut && c.traffic.canServe(c)):
+		c.fail("every group may be updated, and requests are split: %+v", *c.traffic)
+	case next > 0 && !r.Unfenced && (!c.traffic.fenced || c.traffic.leaking || c.traffic.pin != r.StableRevision):
+		c.fail("groups are updated without the fence: %+v", *c.traffic)
 	}
 }
 
 // checkRoad: requests go to whole groups that stay, and through the fence to nobody.
 func (c *cluster) checkRoad(a Action) {
-	if c.road == nil || c.stable.deleting {
+	if c.traffic == nil || c.stable.deleting {
 		return
 	}
 	switch a.(type) {
-	case DeleteCanary, LetGo:
-		if c.road.weight > 0 {
-			c.fail("%s while the route has weight %d", a, c.road.weight)
+	case DeleteCanary, RemoveFinalizer:
+		if c.traffic.weight > 0 {
+			c.fail("%s while the route has weight %d", a, c.traffic.weight)
 		}
-		if c.road.seen > 0 {
-			c.fail("%s while the gateway has weight %d", a, c.road.seen)
+		if c.traffic.seen > 0 {
+			c.fail("%s while the gateway has weight %d", a, c.traffic.seen)
 		}
 	case RestartGroup:
-		if c.inPlace() && (c.road.weight > 0 || c.road.seen > 0) {
-			c.fail("%s while the route has %d and the gateway %d %%", a, c.road.weight, c.road.seen)
+		if c.inPlace() && (c.traffic.weight > 0 || c.traffic.seen > 0) {
+			c.fail("%s while the route has %d and the gateway %d %%", a, c.traffic.weight, c.traffic.seen)
 		}
 	case ScaleCanary, CreateCanary:
-		if !c.road.fenced && c.phase() != record.Adopting {
+		if !c.traffic.fenced && c.phase() != record.HandingOver {
 			c.fail("%s without the fence", a)
 		}
 	}
@@ -294,8 +294,8 @@ func (c *cluster) checkRoadAtRest() {
 	if c.inPlace() && (c.phase() == record.Progressing || c.rolls()) || c.next != nil {
 		return // there is nothing added that would tell
 	}
-	if c.road != nil && len(c.added) == 0 && *c.road != (road{}) {
-		c.fail("%s is left of the traffic", fmt.Sprintf("%+v", *c.road))
+	if c.traffic != nil && len(c.added) == 0 && *c.traffic != (trafficModel{}) {
+		c.fail("%s is left of the traffic", fmt.Sprintf("%+v", *c.traffic))
 	}
 	if c.adopted > 0 && c.phase() == record.Progressing {
 		return // the marks of the last release go at the end of this one, if it began so soon
