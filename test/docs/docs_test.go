@@ -1,0 +1,161 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package docs tests what docs/ says about the code, and the language of both.
+package docs
+
+import (
+	"go/scanner"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+// TestPathsExist: each path that architecture.md and the glossary name exists.
+func TestPathsExist(t *testing.T) {
+	t.Parallel()
+	path := regexp.MustCompile("`((?:lwsdriver|traffic|plugin|proto|internal|cmd|config|test)/[a-zA-Z0-9_./*-]+)`")
+	for _, name := range []string{"architecture.md", "internals.md", "glossary.md"} {
+		found := path.FindAllStringSubmatch(read(t, filepath.Join(root, "docs", name)), -1)
+		for _, m := range found {
+			if files, err := filepath.Glob(filepath.Join(root, m[1])); err != nil || len(files) == 0 {
+				t.Errorf("docs/%s names %s, which does not exist", name, m[1])
+			}
+		}
+		if len(found) == 0 && name == "architecture.md" {
+			t.Errorf("docs/%s names no path", name)
+		}
+	}
+}
+
+// TestWords keeps the words of the glossary's second table out of comments, strings and documents.
+func TestWords(t *testing.T) {
+	t.Parallel()
+	banned := words(t)
+	checked := 0
+	walk(t, func(path string) {
+		for line, text := range texts(t, path) {
+			checked++
+			if word := banned.FindString(text); word != "" {
+				t.Errorf("%s:%d: %q: see docs/glossary.md for the word to use", strings.TrimPrefix(path, root+"/"), line, word)
+			}
+		}
+	})
+	if checked < 1000 {
+		t.Errorf("only %d lines were looked at", checked)
+	}
+}
+
+// TestWordsAreFound: the test above fails where it should.
+func TestWordsAreFound(t *testing.T) {
+	t.Parallel()
+	banned := words(t)
+	for text, want := range map[string]bool{
+		"Nobody waits for it.":             true,
+		"open says whether it is in force": true,
+		"reports whether it is in force":   false,
+		"the operator decides":             false,
+	} {
+		if banned.MatchString(text) != want {
+			t.Errorf("%q: found %t", text, !want)
+		}
+	}
+	src := filepath.Join(t.TempDir(), "x.go")
+	if err := os.WriteFile(src, []byte("package x\n\n// somebody\nvar nobody = \"whoever\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var lines []int
+	for line, text := range texts(t, src) {
+		if banned.MatchString(text) {
+			lines = append(lines, line)
+		}
+	}
+	if slices.Sort(lines); !slices.Equal(lines, []int{3, 4}) {
+		t.Errorf("found in lines %v", lines)
+	}
+}
+
+// words matches each word of the table's first column, as a word and in either case.
+func words(t *testing.T) *regexp.Regexp {
+	t.Helper()
+	_, table, ok := strings.Cut(read(t, root+"/docs/glossary.md"), "| not | but |")
+	if !ok {
+		t.Fatal("docs/glossary.md has no table of words that are not used")
+	}
+	var all []string
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		if len(cells) == 4 && !strings.Contains(cells[1], "---") {
+			all = append(all, regexp.QuoteMeta(strings.TrimSpace(cells[1])))
+		}
+	}
+	if len(all) < 10 {
+		t.Fatalf("docs/glossary.md has only %d words", len(all))
+	}
+	return regexp.MustCompile(`(?i)\b(` + strings.Join(all, "|") + `)\b`)
+}
+
+// walk calls f for each file that has comments, messages or prose of the project.
+func walk(t *testing.T, f func(path string)) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "node_modules" || d.Name() == "bin"):
+			return fs.SkipDir
+		case strings.HasSuffix(path, "docs/glossary.md"), strings.HasSuffix(path, "test/docs/docs_test.go"), strings.HasSuffix(path, ".pb.go"):
+		case slices.Contains([]string{".go", ".proto", ".md"}, filepath.Ext(path)):
+			f(path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// texts returns the text of a file by line: of Go, comments and strings only.
+func texts(t *testing.T, path string) map[int]string {
+	t.Helper()
+	out := map[int]string{}
+	src := read(t, path)
+	if filepath.Ext(path) != ".go" {
+		for i, line := range strings.Split(src, "\n") {
+			out[i+1] = line
+		}
+		return out
+	}
+	fset := token.NewFileSet()
+	file := fset.AddFile(path, -1, len(src))
+	var s scanner.Scanner
+	s.Init(file, []byte(src), nil, scanner.ScanComments)
+	for {
+		pos, tok, text := s.Scan()
+		switch tok {
+		case token.EOF:
+			return out
+		case token.COMMENT, token.STRING:
+			for i, line := range strings.Split(text, "\n") {
+				out[fset.Position(pos).Line+i] += " " + line
+			}
+		default:
+		}
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
