@@ -161,6 +161,7 @@ func TestReplayNoticesEachBreachInPlace(t *testing.T) {
 		"recreated by LWS":     {"", append(half[:7:7], set("Progressing", 0, "100%"), going(1, "new"), going(0, "old"))},
 		"broken when it began": {"", append(half[:6:6], set("RollingBack", holdPartition, "50%"), going(1, "new"), pod(1, "old", true))},
 		"led around":           {"", append(all[:10:10], set("RollingBack", 1, "100%", faster), going(1, "new"), pod(1, "old", true))},
+		"mended meanwhile":     {"", append(all[:10:10], set("RollingBack", 1, "100%", faster), pod(0, "new", true), set("RollingBack", 1, "100%", faster))},
 		"around nothing":       {ruleHold, append(all[:11:11], set("RollingBack", 1, "100%", faster))},
 		"too low a partition":  {ruleHold, append(begun[:3:3], set("Progressing", 0, "50%"))},
 		"too fast":             {ruleHold, append(begun[:3:3], set("Progressing", 1, "50%", faster))},

@@ -258,7 +258,9 @@ func (r *replay) hold(old, s *lws.LeaderWorkerSet, rec *record) {
 	case rec.moves():
 		what = "rolls faster than its user lets it"
 		ok = atPace(c, rec, replicas) && ptr.Deref(c.Partition, 0) == 0 || rec.blueGreen() && allAtOnce(c) && r.idle(s, rec) ||
-			r.around(s, rec)
+			r.around(s, rec) ||
+			// When the broken groups are ready again, the driver needs a moment to follow.
+			old != nil && asJSON(c) == asJSON(old.Spec.RolloutStrategy.RollingUpdateConfiguration) && recordOf(old).phase() == "RollingBack"
 	case rec.inPlace() && rec.phase() == "Progressing" && !ok:
 		what = "has a partition that its batch does not mean"
 		// It is the driver's if it changed: a scale-up leaves it as it was.
