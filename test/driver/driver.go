@@ -173,7 +173,7 @@ func (d *Driver) AwaitSync() {
 	})
 }
 
-// Running says whether the process has been started and not ended.
+// Running reports whether the process has been started and not ended.
 func (d *Driver) Running() bool { return d.process != nil }
 
 // Kill ends the process the hard way.

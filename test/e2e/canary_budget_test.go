@@ -52,7 +52,7 @@ func (w *workload) mustHaveNoBudget() {
 	}
 }
 
-// evict asks for the eviction of a pod, as a drain does, and says whether it was granted.
+// evict asks for the eviction of a pod, as a drain does, and reports whether it was granted.
 func (w *workload) evict(pod string) bool {
 	w.t.Helper()
 	err := w.kube.PolicyV1().Evictions(w.namespace).Evict(w.t.Context(), &policyv1.Eviction{

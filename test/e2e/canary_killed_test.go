@@ -189,7 +189,7 @@ func isNotYet(err error) bool { return errors.Is(err, errNotYet) }
 // record is the release record in the cluster.
 func (w *workload) record() *record { return recordOf(w.get()) }
 
-// canaryGoing says whether a canary is being deleted, or gone.
+// canaryGoing reports whether a canary is being deleted, or gone.
 func (w *workload) canaryGoing() bool {
 	w.t.Helper()
 	list, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).List(w.t.Context(), metav1.ListOptions{LabelSelector: stableLabel + "=" + w.name})

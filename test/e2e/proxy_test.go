@@ -59,7 +59,7 @@ type harm struct {
 	do    func(p *proxy, pass func() *http.Response, w http.ResponseWriter)
 }
 
-// slow says whether most of the time goes by in client-go, which waits longer before each new list.
+// slow reports whether most of the time goes by in client-go, which waits longer before each new list.
 func (h harm) slow() bool { return h.name == "watches too old" || strings.HasPrefix(h.name, "any ") }
 
 // newProxy starts a proxy that acts in the driver's name.

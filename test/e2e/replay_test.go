@@ -78,13 +78,13 @@ type target struct {
 	Groups string `json:"groups"`
 }
 
-// moves says whether the intent is one for which the user's own groups are replaced.
+// moves reports whether the intent is one for which the user's own groups are replaced.
 func (r *record) moves() bool { return r.phase() == "Promoting" || r.phase() == "RollingBack" }
 
-// rolls says whether the hold is off for all groups, so that LWS rolls the user's workload.
+// rolls reports whether the hold is off for all groups, so that LWS rolls the user's workload.
 func (r *record) rolls(s *lws.LeaderWorkerSet) bool { return r.moves() && !isHeld(s) }
 
-// isHeld says whether the hold's partition is in force.
+// isHeld reports whether the hold's partition is in force.
 func isHeld(s *lws.LeaderWorkerSet) bool {
 	c := s.Spec.RolloutStrategy.RollingUpdateConfiguration
 	return c != nil && ptr.Deref(c.Partition, 0) == holdPartition
@@ -309,7 +309,7 @@ func (r *replay) canary(old, c *lws.LeaderWorkerSet, gone bool) {
 	}
 }
 
-// completes says whether a promotion is about the second set still.
+// completes reports whether a promotion is about the second set still.
 func (r *record) completes(s *lws.LeaderWorkerSet) bool {
 	return r.blueGreen() && r.phase() == "Promoting" && isHeld(s)
 }
@@ -340,7 +340,7 @@ func (r *replay) stepIngress(i *networkingv1.Ingress, h happening) {
 	r.lines = append(r.lines, fmt.Sprintf("%d ingress %s gone=%t share=%s", h.version, i.Name, h.gone, share))
 }
 
-// idle says whether the workload's own groups have no requests: all of those go to a second set that is complete.
+// idle reports whether the workload's own groups have no requests: all of those go to a second set that is complete.
 func (r *replay) idle(s *lws.LeaderWorkerSet, rec *record) bool {
 	if rec.Release.Policy.Traffic == nil || len(r.requests) == 0 {
 		return false
@@ -409,7 +409,7 @@ func (r *replay) stepPod(p *corev1.Pod, h happening) {
 	}
 }
 
-// isPartitioned says whether batches in place were running.
+// isPartitioned reports whether batches in place were running.
 func isPartitioned(rec *record) bool { return rec.inPlace() && rec.phase() == "Progressing" }
 
 // standing checks what has to be so at every instant, whatever changed.
@@ -471,7 +471,7 @@ func (r *replay) leaders(set string) int {
 // available counts the groups whose leader and workers are all ready at one revision, surge groups included.
 func (r *replay) available(s *lws.LeaderWorkerSet) int { return len(r.ready(s)) }
 
-// atPace says whether LWS is set to roll by the user's settings, in place without a surge; where both of them round to 0,
+// atPace reports whether LWS is set to roll by the user's settings, in place without a surge; where both of them round to 0,
 // which LWS refuses, one group may be unavailable.
 func atPace(c *lws.RollingUpdateConfiguration, rec *record, replicas int) bool {
 	saved := rec.Saved
@@ -485,7 +485,7 @@ func atPace(c *lws.RollingUpdateConfiguration, rec *record, replicas int) bool {
 	return c.MaxUnavailable == saved.MaxUnavailable || (nothing && c.MaxUnavailable == intstr.FromInt32(1))
 }
 
-// around says whether LWS is led around groups that are broken at the revision that a rollback leaves: by the user's settings,
+// around reports whether LWS is led around groups that are broken at the revision that a rollback leaves: by the user's settings,
 // but for as many groups more as those are.
 func (r *replay) around(s *lws.LeaderWorkerSet, rec *record) bool {
 	broken, ready, replicas := r.strayed(s, rec), r.ready(s), int(replicasOf(s))
@@ -501,7 +501,7 @@ func (r *replay) around(s *lws.LeaderWorkerSet, rec *record) bool {
 	return rec.phase() == "RollingBack" && broken > 0 && !fast && atPace(&c, rec, replicas)
 }
 
-// back is how many groups may be down on a rollback, as far as the configuration tells; ruleHold says whether it may.
+// back is how many groups may be down on a rollback, as far as the configuration tells; ruleHold reports whether it may.
 func (r *record) back(s *lws.LeaderWorkerSet) int {
 	if r.phase() != "RollingBack" || isHeld(s) {
 		return 0
@@ -509,7 +509,7 @@ func (r *record) back(s *lws.LeaderWorkerSet) int {
 	return scaled(s.Spec.RolloutStrategy.RollingUpdateConfiguration.MaxUnavailable, int(replicasOf(s)), false)
 }
 
-// allAtOnce says whether LWS is set to replace all groups at the same time.
+// allAtOnce reports whether LWS is set to replace all groups at the same time.
 func allAtOnce(c *lws.RollingUpdateConfiguration) bool {
 	return c != nil && ptr.Deref(c.Partition, 0) == 0 && c.MaxUnavailable == intstr.FromString("100%") && c.MaxSurge == intstr.FromInt32(0)
 }

@@ -57,7 +57,7 @@ func TestStuck(t *testing.T) {
 	w.mustRest()
 }
 
-// told says whether an event of a failed release has the words.
+// told reports whether an event of a failed release has the words.
 func (e *env) told(ctx context.Context, name, words string) error {
 	events, err := e.events(ctx, name)
 	if err != nil {

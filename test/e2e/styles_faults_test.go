@@ -55,7 +55,7 @@ func moreCourses(s style) []course {
 // faultsEnv says which faults releases meet: "all" in each course, or each kind in one of a style's courses.
 const faultsEnv = "LOCKSTEP_E2E_FAULTS"
 
-// meets says whether the nth of a style's courses meets a fault: all do, or they take turns.
+// meets reports whether the nth of a style's courses meets a fault: all do, or they take turns.
 func meets(n, fault, courses int) bool {
 	switch which := os.Getenv(faultsEnv); which {
 	case "all":

@@ -137,7 +137,7 @@ func (p *Terminal) Raw() string {
 	return p.raw.String()
 }
 
-// OwnScreen says whether the program has a screen of its own up, from under which the old one comes back.
+// OwnScreen reports whether the program has a screen of its own up, from under which the old one comes back.
 func (p *Terminal) OwnScreen() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
