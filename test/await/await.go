@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// Patience is how long a condition may take on a busy machine. No test waits that long when all is well.
+	// Patience is how long a condition may take on a busy machine. A test that passes never waits that long.
 	Patience = 3 * time.Minute
 
 	poll = 20 * time.Millisecond
@@ -25,7 +25,7 @@ func Nil(t testing.TB, what string, check func(context.Context) error) {
 	NilWithin(t, Patience, what, check)
 }
 
-// NilWithin is Nil for conditions that may take another time.
+// NilWithin is [Nil] with its own timeout.
 func NilWithin(t testing.TB, patience time.Duration, what string, check func(context.Context) error) {
 	t.Helper()
 	var last error
@@ -34,6 +34,6 @@ func NilWithin(t testing.TB, patience time.Duration, what string, check func(con
 		return last == nil, nil
 	})
 	if err != nil {
-		t.Fatalf("waited for: %s: %v", what, last)
+		t.Fatalf("timed out waiting for: %s: %v", what, last)
 	}
 }

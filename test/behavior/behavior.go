@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package behavior makes groups of a LeaderWorkerSet go wrong in tests, and mends them.
+// Package behavior makes the groups of a LeaderWorkerSet fail in tests, and heals them.
 package behavior
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-// Edit is a JSON merge patch of a LeaderWorkerSet that has one container, "server": its groups are to run the image
-// example.com/vllm with this tag, and behave in this way, which is one of the cluster's Behavior constants. Empty: well.
+// Edit returns a JSON merge patch of a LeaderWorkerSet with one container, "server". It sets the image to example.com/vllm
+// with this tag, and the behavior of the pods to one of the cluster's Behavior constants. Empty: they become ready.
 func Edit(tag, behavior string) string {
 	value := "null"
 	if behavior != "" {
@@ -28,7 +28,7 @@ func Edit(tag, behavior string) string {
 		{"name":"server","image":"example.com/vllm:%s"}]}}}}}`, cluster.AnnotationBehavior, value, tag)
 }
 
-// Heal makes the pods of a group behave well.
+// Heal removes the behavior from the pods of a group, so that they become ready.
 func Heal(ctx context.Context, kube kubernetes.Interface, namespace, workload string, group int) error {
 	selector := fmt.Sprintf("%s=%s,%s=%d", lws.SetNameLabelKey, workload, lws.GroupIndexLabelKey, group)
 	pods, err := kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package driver runs `lockstep serve` as a child process of tests, with the permissions of config/rbac and no others.
+// Package driver runs `lockstep serve` as a child process of tests, with exactly the permissions of config/rbac.
 package driver
 
 import (
@@ -30,7 +30,7 @@ import (
 // User is the driver's name in audit logs.
 const User = "system:serviceaccount:" + config.Namespace + ":" + config.ServiceAccount
 
-// What the drivers of this test binary did: starts, kills and RPCs.
+// Counters of this test binary's drivers.
 var (
 	Starts atomic.Int64
 	Kills  atomic.Int64
@@ -47,10 +47,10 @@ func Cleanup() {
 	}
 }
 
-// BinaryEnv names the environment variable with the path of a lockstep that is built already.
+// BinaryEnv is the environment variable with the path of a prebuilt lockstep binary.
 const BinaryEnv = "LOCKSTEP_TEST_BINARY"
 
-// Binary returns the path of the lockstep that [BinaryEnv] names, or builds it once per test binary.
+// Binary returns the path of the lockstep binary that [BinaryEnv] names, or builds it once per test binary.
 var Binary = sync.OnceValues(func() (string, error) {
 	if path := os.Getenv(BinaryEnv); path != "" {
 		return path, nil
@@ -72,7 +72,7 @@ type Driver struct {
 	t          testing.TB
 	kubeconfig string
 	namespace  string // "": all
-	dir        string // short: a socket's path has a hundred characters
+	dir        string // short: a socket's path has about a hundred characters at most
 	// Args are added to the command line.
 	Args []string
 
@@ -82,7 +82,7 @@ type Driver struct {
 	log     *os.File
 }
 
-// Start starts a driver for one namespace, or for all if it is empty, and returns once its caches are filled.
+// Start starts a driver for one namespace, or for all if it is empty, and returns once its caches have synced.
 func Start(t testing.TB, kubeconfig, namespace string) *Driver {
 	t.Helper()
 	d := Prepare(t, kubeconfig, namespace)
@@ -91,7 +91,7 @@ func Start(t testing.TB, kubeconfig, namespace string) *Driver {
 	return d
 }
 
-// Prepare does not start it.
+// Prepare returns a driver that [Driver.Begin] starts.
 func Prepare(t testing.TB, kubeconfig, namespace string) *Driver {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ls")
@@ -115,7 +115,7 @@ func Prepare(t testing.TB, kubeconfig, namespace string) *Driver {
 	return d
 }
 
-// Address is where it listens.
+// Address returns the address that the driver listens on.
 func (d *Driver) Address() string { return "unix://" + filepath.Join(d.dir, "s") }
 
 // Begin starts the process and connects. The driver may not serve calls yet.
@@ -136,7 +136,7 @@ func (d *Driver) Begin() {
 		d.t.Fatal(err)
 	}
 	Starts.Add(1)
-	// gRPC waits for a second before it tries again.
+	// gRPC would wait for a second before it retries.
 	await.Nil(d.t, "the driver listens", func(context.Context) error {
 		_, err := os.Stat(filepath.Join(d.dir, "s"))
 		return err
@@ -155,10 +155,10 @@ func countRPCs(ctx context.Context, method string, req, reply any, cc *grpc.Clie
 	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
-// AwaitSync returns once the driver answers for the cluster.
+// AwaitSync returns once the driver's caches have synced.
 func (d *Driver) AwaitSync() {
 	d.t.Helper()
-	await.Nil(d.t, "the driver's caches are filled", func(ctx context.Context) error {
+	await.Nil(d.t, "the driver's caches have synced", func(ctx context.Context) error {
 		namespace := d.namespace
 		if namespace == "" {
 			namespace = "default"
@@ -173,20 +173,20 @@ func (d *Driver) AwaitSync() {
 	})
 }
 
-// Running reports whether the process has been started and not ended.
+// Running reports whether the process has been started and not been ended.
 func (d *Driver) Running() bool { return d.process != nil }
 
-// Kill ends the process the hard way.
+// Kill sends SIGKILL and waits for the process to end.
 func (d *Driver) Kill() {
 	d.t.Helper()
 	Kills.Add(1)
 	d.end(syscall.SIGKILL)
 }
 
-// Crash sends SIGKILL and returns at once; it may be called while others make calls. Kill must follow, which counts it.
+// Crash sends SIGKILL and returns at once. It is safe to call during other calls. Kill must follow, which counts it.
 func (d *Driver) Crash() { _ = d.process.Cmd.Process.Kill() }
 
-// Stop ends the process as systemd would.
+// Stop sends SIGTERM and waits for the process to end.
 func (d *Driver) Stop() { d.end(syscall.SIGTERM) }
 
 func (d *Driver) end(sig syscall.Signal) {
@@ -203,14 +203,14 @@ func (d *Driver) end(sig syscall.Signal) {
 	d.process = nil
 }
 
-// Restart starts it again, with the same address.
+// Restart starts the driver again, on the same address.
 func (d *Driver) Restart() {
 	d.t.Helper()
 	d.Begin()
 	d.AwaitSync()
 }
 
-// permissions gives the driver's service account exactly what config/rbac says, and returns its kubeconfig.
+// permissions grants the driver's service account exactly config/rbac, and returns its kubeconfig.
 func permissions(c *cluster.Cluster) (string, error) {
 	manifest, err := config.RBAC()
 	if err != nil {
@@ -222,7 +222,7 @@ func permissions(c *cluster.Cluster) (string, error) {
 	return AccountKubeconfig(c, config.Namespace, config.ServiceAccount)
 }
 
-// AccountKubeconfig writes a kubeconfig with the rights of a service account.
+// AccountKubeconfig writes a kubeconfig for a service account and returns its path.
 func AccountKubeconfig(c *cluster.Cluster, namespace, name string) (string, error) {
 	cfg, err := c.ServiceAccountConfig(context.Background(), namespace, name)
 	if err != nil {
@@ -238,7 +238,7 @@ var kubeconfigs struct {
 	all map[*cluster.Cluster]string
 }
 
-// Kubeconfig returns the path of a kubeconfig with the driver's permissions in the cluster, which are set up first.
+// Kubeconfig returns the path of a kubeconfig with the driver's permissions in the cluster, which it grants first.
 func Kubeconfig(t testing.TB, c *cluster.Cluster) string {
 	t.Helper()
 	kubeconfigs.Lock()
@@ -248,7 +248,7 @@ func Kubeconfig(t testing.TB, c *cluster.Cluster) string {
 	}
 	path, err := permissions(c)
 	if err != nil {
-		t.Fatal(errors.Join(errors.New("set the driver's permissions up"), err))
+		t.Fatal(errors.Join(errors.New("grant the driver's permissions"), err))
 	}
 	if kubeconfigs.all == nil {
 		kubeconfigs.all = map[*cluster.Cluster]string{}
@@ -257,7 +257,7 @@ func Kubeconfig(t testing.TB, c *cluster.Cluster) string {
 	return path
 }
 
-// tail is the last lines of a log.
+// tail returns the last lines of a log.
 func tail(raw []byte, lines int) []byte {
 	all := bytes.Split(bytes.TrimSpace(raw), []byte("\n"))
 	if len(all) > lines {

@@ -13,14 +13,14 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
 )
 
-// RecordingsEnv names a directory in which the decisions of each test's drivers are kept. A recording of a failure becomes
-// a test of the planner by being copied to lwsdriver/replay/testdata.
+// RecordingsEnv names a directory in which the decisions of each test's drivers are kept. The recording of a failure becomes
+// a test of the planner when it is copied to lwsdriver/replay/testdata.
 const RecordingsEnv = "LOCKSTEP_TEST_RECORDINGS"
 
-// recording is the file of the driver's decisions.
+// recording returns the path of the file with the driver's decisions.
 func (d *Driver) recording() string { return filepath.Join(d.dir, "decisions.jsonl") }
 
-// replay makes each decision of the driver again, from what its recording has of it.
+// replay fails the test unless replaying the driver's recording makes the same decisions.
 func (d *Driver) replay() {
 	d.t.Helper()
 	raw, err := os.ReadFile(d.recording())
@@ -31,13 +31,13 @@ func (d *Driver) replay() {
 		err = replay.Read(bytes.NewReader(raw), func(line int, e replay.Entry) error {
 			differences, err := e.Replay()
 			for _, difference := range differences {
-				d.t.Errorf("decision %d is another one when it is replayed: %s", line, difference)
+				d.t.Errorf("decision %d differs when it is replayed: %s", line, difference)
 			}
 			return err
 		})
 	}
 	if err != nil {
-		d.t.Errorf("the recording of the driver's decisions: %v", err)
+		d.t.Errorf("replay the driver's decisions: %v", err)
 	}
 	if dir := os.Getenv(RecordingsEnv); dir != "" {
 		name := strings.NewReplacer("/", "-", " ", "-").Replace(d.t.Name())

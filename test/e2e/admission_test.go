@@ -183,7 +183,7 @@ func edited(w *workload, manifest *lws.LeaderWorkerSet) {
 var deliveries = map[string]delivery{"server-side": serverSide, "client-side": clientSide, "replaced": replaced, "edited": edited}
 
 // applied is a workload that was made from a manifest by kubectl apply, adopted.
-func (e *env) applied(manifest *lws.LeaderWorkerSet) *workload {
+func (e *env) adoptApplied(manifest *lws.LeaderWorkerSet) *workload {
 	e.t.Helper()
 	object := manifest.DeepCopy()
 	metav1.SetMetaDataAnnotation(&object.ObjectMeta, corev1.LastAppliedConfigAnnotation, asJSON(plain(manifest)))
@@ -192,14 +192,14 @@ func (e *env) applied(manifest *lws.LeaderWorkerSet) *workload {
 
 // awaitSeen waits until LWS has dealt with the spec as it is now. That groups stay can't be waited for: a group is added
 // instead, which LWS makes in the same pass in which it would have rolled the others.
-func (w *workload) awaitSeen() {
+func (w *workload) awaitReconciled() {
 	w.t.Helper()
 	w.scale(replicasOf(w.get()) + 1)
 	w.awaitReady()
 }
 
 // mustKeep fails if one of the groups that there were was restarted.
-func (w *workload) mustKeep(before map[string]corev1.Pod) {
+func (w *workload) mustNotRestart(before map[string]corev1.Pod) {
 	w.t.Helper()
 	after := w.stablePods()
 	for name, p := range before {
@@ -211,7 +211,7 @@ func (w *workload) mustKeep(before map[string]corev1.Pod) {
 
 // A manifest that is applied again takes the hold off in whatever way it comes, with a new template and later without.
 // With the policy no group moves, though no driver runs, and the user's wish is noted; without it every group rolls.
-func TestAdmissionKeepsTheHold(t *testing.T) {
+func TestAdmissionKeepsHold(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []bool{true, false} {
 		t.Run(fmt.Sprintf("policy=%t", policy), func(t *testing.T) {
@@ -225,7 +225,7 @@ func TestAdmissionKeepsTheHold(t *testing.T) {
 			e.driver = driver.Start(t, driver.Kubeconfig(t, e.cluster), e.namespace)
 			first := map[string]*workload{}
 			for name := range deliveries {
-				first[name] = e.applied(model(name, 2, 2, rolling("1", "0", 0)))
+				first[name] = e.adoptApplied(model(name, 2, 2, rolling("1", "0", 0)))
 			}
 			e.driver.Stop()
 			for name, deliver := range deliveries {
@@ -246,15 +246,15 @@ func TestAdmissionKeepsTheHold(t *testing.T) {
 						return
 					}
 					w.mustBeHeld(record, map[string]string{wantedPartition: "0", wantedMaxUnavailable: "2", wantedMaxSurge: "50%"})
-					w.awaitSeen()
-					w.mustKeep(before)
+					w.awaitReconciled()
+					w.mustNotRestart(before)
 					w.mustRun("v1")
 					// The next sync changes no template, and one is waiting.
 					next.Spec.Replicas = ptr.To(replicasOf(w.get()))
 					deliver(w, next)
 					w.mustBeHeld(record, map[string]string{wantedPartition: "0", wantedMaxUnavailable: "2", wantedMaxSurge: "50%"})
-					w.awaitSeen()
-					w.mustKeep(before)
+					w.awaitReconciled()
+					w.mustNotRestart(before)
 					w.mustRun("v1")
 				})
 			}
@@ -295,7 +295,7 @@ func TestAdmissionRequests(t *testing.T) {
 	saved := func(change func(*lws.RollingUpdateConfiguration)) func(*lws.LeaderWorkerSet) {
 		return func(s *lws.LeaderWorkerSet) { change(s.Spec.RolloutStrategy.RollingUpdateConfiguration) }
 	}
-	held := e.applied(model("held", 2, 1, rolling("25%", "1", 0)))
+	held := e.adoptApplied(model("held", 2, 1, rolling("25%", "1", 0)))
 	e.driver.Stop()
 	record := held.get().Annotations[recordAnnotation]
 
@@ -364,7 +364,7 @@ func TestAdmissionReleases(t *testing.T) {
 	t.Parallel()
 	e := newAdmissionEnv(t)
 	t.Run("promote and disown", func(t *testing.T) {
-		w := e.in(t).applied(model("promote", 4, 2, rolling("1", "0", 0)))
+		w := e.in(t).adoptApplied(model("promote", 4, 2, rolling("1", "0", 0)))
 		next := model("promote", 4, 2, rolling("50%", "1", 0), image("v2"))
 		w.driver.Stop()
 		serverSide(w, next)
@@ -385,7 +385,7 @@ func TestAdmissionReleases(t *testing.T) {
 		serverSide(w, next) // A promotion goes on whatever is synced meanwhile.
 		w.finalize("r1", promote)
 		w.mustRun("v2")
-		w.mustRest()
+		w.mustBeIdle()
 		if c := recordOf(w.get()).Saved; c.MaxUnavailable.String() != "50%" || c.MaxSurge.String() != "1" {
 			t.Errorf("saved is %s", asJSON(c))
 		}
@@ -401,17 +401,17 @@ func TestAdmissionReleases(t *testing.T) {
 		}
 	})
 	t.Run("rollback", func(t *testing.T) {
-		w := e.in(t).applied(model("rollback", 4, 2, rolling("1", "0", 0)))
+		w := e.in(t).adoptApplied(model("rollback", 4, 2, rolling("1", "0", 0)))
 		before := w.stablePods()
 		clientSide(w, model("rollback", 4, 2, rolling("2", "0", 0), image("v2")))
 		w.initialize("r1", quarters())
 		w.upgrade("r1", 1)
 		w.finalize("r1", rollback)
 		w.sameGroups(before)
-		w.mustRest()
+		w.mustBeIdle()
 	})
 	t.Run("new template in mid-release", func(t *testing.T) {
-		w := e.in(t).applied(model("continuous", 4, 2, rolling("1", "0", 0)))
+		w := e.in(t).adoptApplied(model("continuous", 4, 2, rolling("1", "0", 0)))
 		before := w.stablePods()
 		clientSide(w, model("continuous", 4, 2, rolling("1", "0", 0), image("v2")))
 		w.initialize("r1", quarters())
@@ -424,18 +424,18 @@ func TestAdmissionReleases(t *testing.T) {
 		w.upgrade("r1", 2)
 		w.finalize("r1", promote)
 		w.mustRun("v3")
-		w.mustRest()
+		w.mustBeIdle()
 	})
 }
 
 // The old template in mid-promotion, with other settings of the user in the same request: both are followed.
-func TestAdmissionOldTemplateInPromotion(t *testing.T) {
+func TestAdmissionTemplateRevertedInPromotion(t *testing.T) {
 	t.Parallel()
 	e := newAdmissionEnv(t)
 	// The policy's hold is there before the driver knows, and LWS may have asked for the next group just before.
-	e.observer.waive(ruleHold, ruleStableKept)
+	e.observer.waive(ruleHold, ruleStableUntouched)
 	starting := annotated("test.lockstep.dev/startup", "300ms")
-	w := e.applied(model("model", 4, 2, rolling("1", "0", 0), starting))
+	w := e.adoptApplied(model("model", 4, 2, rolling("1", "0", 0), starting))
 	serverSide(w, model("model", 4, 2, rolling("1", "0", 0), starting, image("v2")))
 	w.initialize("r1", policy("100%"))
 	w.upgrade("r1", 0)
@@ -443,7 +443,7 @@ func TestAdmissionOldTemplateInPromotion(t *testing.T) {
 	serverSide(w, model("model", 4, 2, rolling("2", "0", 0), starting))
 	w.awaitState(pb.State_STATE_ROLLED_BACK)
 	w.mustRun("v1")
-	w.mustRest()
+	w.mustBeIdle()
 	if c := recordOf(w.get()).Saved; c.MaxUnavailable.String() != "2" {
 		t.Errorf("what came with the template is not saved: %s", asJSON(c))
 	}
@@ -457,7 +457,7 @@ func TestAdmissionTemplateInPromotion(t *testing.T) {
 		t.Run(fmt.Sprintf("policy=%t", admitted), func(t *testing.T) {
 			t.Parallel()
 			e := newEnvIn(t, cluster.Shared(t))
-			e.observer.waive(ruleStableKept, ruleAvailable, ruleHold) // Groups are at two revisions when the release starts over.
+			e.observer.waive(ruleStableUntouched, ruleAvailable, ruleHold) // Groups are at two revisions when the release starts over.
 			if admitted {
 				e.admit()
 			}
@@ -504,7 +504,7 @@ func TestAdmissionTemplateInPromotion(t *testing.T) {
 			w.upgrade("r1", 0)
 			w.finalize("r1", promote)
 			w.mustRun("v3")
-			w.mustRest()
+			w.mustBeIdle()
 		})
 	}
 }

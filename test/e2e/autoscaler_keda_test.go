@@ -99,12 +99,12 @@ func TestAutoscalerScaledObject(t *testing.T) {
 	w.awaitPaused("true", true)
 	w.finalize("r2", rollback)
 	w.awaitPaused("false", false)
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // KEDA deletes the HorizontalPodAutoscaler that it made once a ScaledObject is paused. Until then that one goes on to scale,
 // so there is no second set; and it is KEDA's, so nobody else writes it.
-func TestAutoscalerScaledObjectLingers(t *testing.T) {
+func TestAutoscalerWaitsForScaledObject(t *testing.T) {
 	t.Parallel()
 	e := autoscaled(t)
 	if err := e.cluster.InstallKEDA(t.Context()); err != nil {
@@ -118,7 +118,7 @@ func TestAutoscalerScaledObjectLingers(t *testing.T) {
 		t.Fatal(err)
 	}
 	yes := true
-	w.tune(func(h *autoscalingv2.HorizontalPodAutoscaler) {
+	w.editAutoscaler(func(h *autoscalingv2.HorizontalPodAutoscaler) {
 		h.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: "keda.sh/v1alpha1", Kind: "ScaledObject", Name: w.name, UID: owner.GetUID(), Controller: &yes,
 		}}
@@ -133,7 +133,7 @@ func TestAutoscalerScaledObjectLingers(t *testing.T) {
 	w.await("it waits for KEDA", func(c *pb.BatchContext) bool { return c.GetReason() == "WaitingForAutoscaler" })
 	w.awaitPaused("true", true)
 	w.mustHaveNoCanary()
-	w.mustBeGivenBack(before)
+	w.mustRestoreAutoscaler(before)
 	if err := w.kube.AutoscalingV2().HorizontalPodAutoscalers(w.namespace).Delete(t.Context(), w.name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ const heldAnnotation = "lockstep.dev/held"
 func autoscaled(t *testing.T) *env {
 	t.Helper()
 	e := newEnv(t)
-	e.observer.waive(ruleHold, ruleStableKept)
+	e.observer.waive(ruleHold, ruleStableUntouched)
 	return e
 }
 
@@ -72,7 +72,7 @@ func (w *workload) hpa() *autoscalingv2.HorizontalPodAutoscaler {
 }
 
 // tune edits the HorizontalPodAutoscaler as its user would.
-func (w *workload) tune(change func(*autoscalingv2.HorizontalPodAutoscaler)) {
+func (w *workload) editAutoscaler(change func(*autoscalingv2.HorizontalPodAutoscaler)) {
 	w.t.Helper()
 	err := retry.RetryOnConflict(persistent, func() error {
 		h := w.hpa()
@@ -105,7 +105,7 @@ const (
 	disabled  = autoscalingv2.DisabledPolicySelect
 )
 
-func isSwitchedOff(h *autoscalingv2.HorizontalPodAutoscaler) bool {
+func scalingDisabled(h *autoscalingv2.HorizontalPodAutoscaler) bool {
 	b := h.Spec.Behavior
 	return h.Annotations[heldAnnotation] != "" && b != nil &&
 		ptr.Deref(b.ScaleUp.SelectPolicy, "") == disabled && ptr.Deref(b.ScaleDown.SelectPolicy, "") == disabled
@@ -114,13 +114,13 @@ func isSwitchedOff(h *autoscalingv2.HorizontalPodAutoscaler) bool {
 // mustHoldAutoscaler fails unless the HorizontalPodAutoscaler is held at this moment.
 func (w *workload) mustHoldAutoscaler() {
 	w.t.Helper()
-	if h := w.hpa(); !isSwitchedOff(h) {
+	if h := w.hpa(); !scalingDisabled(h) {
 		w.t.Fatalf("not held: %v %s", h.Annotations, asJSON(h.Spec.Behavior))
 	}
 }
 
 // mustBeGivenBack fails unless the HorizontalPodAutoscaler is as it was, and nothing is noted on it.
-func (w *workload) mustBeGivenBack(before *autoscalingv2.HorizontalPodAutoscaler) {
+func (w *workload) mustRestoreAutoscaler(before *autoscalingv2.HorizontalPodAutoscaler) {
 	w.t.Helper()
 	now := w.hpa()
 	if asJSON(now.Spec) != asJSON(before.Spec) || now.Annotations[heldAnnotation] != "" {
@@ -234,9 +234,9 @@ func TestAutoscalerBlueGreen(t *testing.T) {
 	}
 	w.mustHoldAutoscaler()
 	w.finalize("r1", promote)
-	w.mustBeGivenBack(before)
+	w.mustRestoreAutoscaler(before)
 	w.mustRun("v2")
-	w.mustRest()
+	w.mustBeIdle()
 	w.awaitReplicas(1)
 	w.mustHaveEvents("AutoscalerHeld", "AutoscalerReleased")
 	if n := w.autoscalerWrites(); n != 2 {
@@ -245,7 +245,7 @@ func TestAutoscalerBlueGreen(t *testing.T) {
 }
 
 // However a release ends, the autoscaler is as it was: with a behavior, and without.
-func TestAutoscalerGivenBack(t *testing.T) {
+func TestAutoscalerRestored(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name     string
@@ -266,7 +266,7 @@ func TestAutoscalerGivenBack(t *testing.T) {
 			}
 		}},
 		{"record-removed", selectPolicies(maxChange, minChange), func(w *workload) {
-			w.dropRecord()
+			w.removeRecord()
 			w.awaitState(pb.State_STATE_UNMANAGED)
 		}},
 		{"deleted", selectPolicies(maxChange, minChange), func(w *workload) {
@@ -274,10 +274,10 @@ func TestAutoscalerGivenBack(t *testing.T) {
 			w.awaitNothing()
 		}},
 		{"pointed-elsewhere", selectPolicies(maxChange, minChange), func(w *workload) {
-			w.tune(func(h *autoscalingv2.HorizontalPodAutoscaler) { h.Spec.ScaleTargetRef.Name = "another" })
-			w.awaitGivenBack()
-			w.tune(func(h *autoscalingv2.HorizontalPodAutoscaler) { h.Spec.ScaleTargetRef.Name = w.name })
-			w.eventually("held again", func(context.Context) error { return heldOr(w.hpa()) })
+			w.editAutoscaler(func(h *autoscalingv2.HorizontalPodAutoscaler) { h.Spec.ScaleTargetRef.Name = "another" })
+			w.awaitAutoscalerRestored()
+			w.editAutoscaler(func(h *autoscalingv2.HorizontalPodAutoscaler) { h.Spec.ScaleTargetRef.Name = w.name })
+			w.eventually("held again", func(context.Context) error { return checkHeld(w.hpa()) })
 			w.finalize("r1", rollback)
 		}},
 	} {
@@ -291,8 +291,8 @@ func TestAutoscalerGivenBack(t *testing.T) {
 			w.upgrade("r1", 0)
 			w.mustHoldAutoscaler()
 			test.end(w)
-			w.awaitGivenBack()
-			w.mustBeGivenBack(before)
+			w.awaitAutoscalerRestored()
+			w.mustRestoreAutoscaler(before)
 		})
 	}
 }
@@ -312,15 +312,15 @@ func TestAutoscalerKilled(t *testing.T) {
 			w.finalize("r1", promote)
 		}},
 		{"edited", func(w *workload) {
-			w.tune(func(h *autoscalingv2.HorizontalPodAutoscaler) {
+			w.editAutoscaler(func(h *autoscalingv2.HorizontalPodAutoscaler) {
 				h.Spec.Behavior.ScaleUp.SelectPolicy = ptr.To(maxChange)
 			})
 		}, func(w *workload) {
-			w.eventually("held again", func(context.Context) error { return heldOr(w.hpa()) })
+			w.eventually("held again", func(context.Context) error { return checkHeld(w.hpa()) })
 			w.finalize("r1", rollback)
 		}},
 		{"deleted", func(w *workload) { w.remove(w.name, metav1.DeletePropagationBackground) }, func(*workload) {}},
-		{"record-removed", func(w *workload) { w.dropRecord() }, func(*workload) {}},
+		{"record-removed", func(w *workload) { w.removeRecord() }, func(*workload) {}},
 		{"template-back", func(w *workload) { w.edit(image("v1")) }, func(w *workload) { w.awaitState(rolledBack) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -336,14 +336,14 @@ func TestAutoscalerKilled(t *testing.T) {
 			test.dead(w)
 			w.driver.Restart()
 			test.then(w)
-			w.awaitGivenBack()
-			w.mustBeGivenBack(before)
+			w.awaitAutoscalerRestored()
+			w.mustRestoreAutoscaler(before)
 		})
 	}
 }
 
 // The driver dies with the promotion under way: the one that starts ends it, and gives the autoscaler back, with no host.
-func TestAutoscalerKilledAtTheEnd(t *testing.T) {
+func TestAutoscalerKilledWhileFinalizing(t *testing.T) {
 	t.Parallel()
 	for _, intent := range []pb.FinalizeIntent{promote, rollback} {
 		t.Run(strings.ToLower(strings.TrimPrefix(intent.String(), "FINALIZE_INTENT_")), func(t *testing.T) {
@@ -354,12 +354,12 @@ func TestAutoscalerKilledAtTheEnd(t *testing.T) {
 			w.edit(image("v2"))
 			w.initialize("r1", blueGreen())
 			w.upgrade("r1", 0)
-			w.end("r1", intent)
+			w.startFinalize("r1", intent)
 			w.driver.Kill()
 			w.driver.Restart()
 			w.awaitState(completed, rolledBack)
-			w.mustBeGivenBack(before)
-			w.mustRest()
+			w.mustRestoreAutoscaler(before)
+			w.mustBeIdle()
 		})
 	}
 }
@@ -395,10 +395,10 @@ func TestAutoscalerEdited(t *testing.T) {
 			w.edit(image("v2"))
 			w.initialize("r1", blueGreen())
 			w.upgrade("r1", 0)
-			w.tune(test.edit)
-			w.eventually("held again", func(context.Context) error { return heldOr(w.hpa()) })
+			w.editAutoscaler(test.edit)
+			w.eventually("held again", func(context.Context) error { return checkHeld(w.hpa()) })
 			w.finalize("r1", promote)
-			w.mustBeGivenBack(want)
+			w.mustRestoreAutoscaler(want)
 		})
 	}
 }
@@ -414,23 +414,23 @@ func TestAutoscalerCanary(t *testing.T) {
 	w.edit(image("v2"))
 	mustWarn(t, w.initialize("r1", policy("25%", "50%", "100%")).GetWarnings(), "AutoscalerPresent", "HorizontalPodAutoscaler model")
 	w.upgrade("r1", 1)
-	w.mustStand(w.awaitState(pb.State_STATE_READY), want{pb.State_STATE_READY, 2, 2, 2, 4, 6, 33})
+	w.mustMatch(w.awaitState(pb.State_STATE_READY), want{pb.State_STATE_READY, 2, 2, 2, 4, 6, 33})
 
-	w.tune(bounds(8, 8))
+	w.editAutoscaler(bounds(8, 8))
 	w.awaitReplicas(8)
 	w.mustBeAt(old)
-	w.awaitStand(want{pb.State_STATE_READY, 4, 4, 4, 8, 12, 33})
+	w.awaitMatch(want{pb.State_STATE_READY, 4, 4, 4, 8, 12, 33})
 
-	w.tune(bounds(2, 4))
+	w.editAutoscaler(bounds(2, 4))
 	w.awaitReplicas(4)
 	w.mustBeAt(old)
-	w.awaitStand(want{pb.State_STATE_READY, 2, 2, 2, 4, 6, 33})
+	w.awaitMatch(want{pb.State_STATE_READY, 2, 2, 2, 4, 6, 33})
 
 	w.finalize("r1", promote)
 	w.mustRun("v2")
-	w.mustRest()
+	w.mustBeIdle()
 	bounds(2, 4)(before)
-	w.mustBeGivenBack(before)
+	w.mustRestoreAutoscaler(before)
 	if n := w.autoscalerWrites(); n != 0 {
 		t.Errorf("%d writes of the autoscaler", n)
 	}
@@ -444,37 +444,37 @@ func TestAutoscalerPartition(t *testing.T) {
 	old := w.revisions()
 	w.edit(image("v2"))
 	mustWarn(t, w.initialize("r1", inPlace("25%", "50%", "100%")).GetWarnings(), "AutoscalerPresent")
-	w.tune(bounds(6, 8))
+	w.editAutoscaler(bounds(6, 8))
 	w.awaitReplicas(6)
 	w.mustBeAt(old)
-	w.tune(bounds(2, 4))
+	w.editAutoscaler(bounds(2, 4))
 	w.awaitReplicas(4)
 	w.mustBeAt(old)
 	w.upgrade("r1", 1)
-	w.mustStand(w.awaitState(pb.State_STATE_READY), want{pb.State_STATE_READY, 2, 2, 2, 2, 4, 50})
-	w.tune(bounds(2, 2)) // LWS takes the highest indices, and those are the updated ones
+	w.mustMatch(w.awaitState(pb.State_STATE_READY), want{pb.State_STATE_READY, 2, 2, 2, 2, 4, 50})
+	w.editAutoscaler(bounds(2, 2)) // LWS takes the highest indices, and those are the updated ones
 	w.awaitReplicas(2)
-	w.awaitStand(want{pb.State_STATE_READY, 1, 1, 1, 1, 2, 50})
+	w.awaitMatch(want{pb.State_STATE_READY, 1, 1, 1, 1, 2, 50})
 	w.finalize("r1", rollback)
 	w.mustRun("v1")
-	w.mustRest()
+	w.mustBeIdle()
 	bounds(2, 2)(before)
-	w.mustBeGivenBack(before)
+	w.mustRestoreAutoscaler(before)
 }
 
-func (w *workload) awaitStand(want want) {
+func (w *workload) awaitMatch(want want) {
 	w.t.Helper()
 	w.await(fmt.Sprintf("it stands at %+v", want), func(c *pb.BatchContext) bool { return wantOf(c) == want })
 }
 
-func heldOr(h *autoscalingv2.HorizontalPodAutoscaler) error {
-	if !isSwitchedOff(h) {
+func checkHeld(h *autoscalingv2.HorizontalPodAutoscaler) error {
+	if !scalingDisabled(h) {
 		return fmt.Errorf("not held: %v %s", h.Annotations, asJSON(h.Spec.Behavior))
 	}
 	return nil
 }
 
-func (w *workload) awaitGivenBack() {
+func (w *workload) awaitAutoscalerRestored() {
 	w.t.Helper()
 	w.eventually("the autoscaler is given back", func(context.Context) error {
 		if note := w.hpa().Annotations[heldAnnotation]; note != "" {
@@ -485,7 +485,7 @@ func (w *workload) awaitGivenBack() {
 }
 
 // dropRecord removes the record, as somebody might by hand.
-func (w *workload) dropRecord() {
+func (w *workload) removeRecord() {
 	w.t.Helper()
 	w.observer.waive(ruleIntent)
 	w.edit(func(s *lws.LeaderWorkerSet) { delete(s.Annotations, recordAnnotation) })

@@ -28,7 +28,7 @@ func TestBlueGreenScaleDownDelay(t *testing.T) {
 	p.BlueGreen = &pb.BlueGreenPolicy{ScaleDownDelay: seconds(10)}
 	w.initialize("r1", p)
 	green := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
-	w.end("r1", promote)
+	w.startFinalize("r1", promote)
 	c := w.await("the delay runs", func(c *pb.BatchContext) bool { return c.GetReason() == "WaitingForScaleDownDelay" })
 	if w.mustRun("v2"); len(w.podsOf(green)) != 6 {
 		t.Errorf("%d pods of the second set: %s", len(w.podsOf(green)), show(c))
@@ -38,7 +38,7 @@ func TestBlueGreenScaleDownDelay(t *testing.T) {
 	if took := time.Since(begun); took < 10*time.Second {
 		t.Errorf("the second set was gone after %s", took)
 	}
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // With traffic one write moves the requests to the second set, the workload's own groups are replaced all at once, and the
@@ -49,7 +49,7 @@ func TestBlueGreenSwitch(t *testing.T) {
 	for name, intent := range map[string]pb.FinalizeIntent{"promote": promote, "rollback": rollback} {
 		t.Run(name, func(t *testing.T) {
 			w := e.in(t).adopt(model(name, 3, 2, annotated(cluster.AnnotationStartup, "300ms")))
-			w.serve()
+			w.expose()
 			before := w.stablePods()
 			w.edit(image("v2"))
 			p := blueGreenStyle.policy(policy("34%", "100%"))
@@ -60,23 +60,23 @@ func TestBlueGreenSwitch(t *testing.T) {
 			if intent == rollback {
 				w.finalize("r1", rollback)
 				w.sameGroups(before)
-				w.mustRest()
+				w.mustBeIdle()
 				return
 			}
-			w.end("r1", promote)
+			w.startFinalize("r1", promote)
 			w.awaitObject("all groups are replaced at once", func() bool {
 				return allAtOnce(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration) || w.record().phase() == "Promoted"
 			})
 			w.awaitState(completed)
 			w.mustRun("v2")
-			w.mustRest()
+			w.mustBeIdle()
 		})
 	}
 }
 
 // serve makes a Service of the workload's leaders, NAME-http since LWS makes one of its own name, and an Ingress that leads
 // to it.
-func (w *workload) serve() {
+func (w *workload) expose() {
 	w.t.Helper()
 	service := w.name + "-http"
 	port := corev1.ServicePort{Name: "http", Port: 80}

@@ -38,7 +38,7 @@ func TestCanaryContinuousRelease(t *testing.T) {
 	w.upgrade("r1", 2)
 	w.finalize("r1", promote)
 	w.mustRun("v3")
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // A new template while groups are still starting, many times over: never two canaries, and the last one wins.
@@ -63,11 +63,11 @@ func TestCanaryManyTemplates(t *testing.T) {
 	}
 	w.finalize("r1", promote)
 	w.mustRun("v6")
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // The old template back in mid-release ends the release; groups that were not touched are not restarted.
-func TestCanaryOldTemplateReturns(t *testing.T) {
+func TestCanaryTemplateReverted(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2))
 	before := w.stablePods()
@@ -77,14 +77,14 @@ func TestCanaryOldTemplateReturns(t *testing.T) {
 	w.edit(image("v1"))
 	w.awaitState(pb.State_STATE_ROLLED_BACK)
 	w.sameGroups(before)
-	w.mustRest()
+	w.mustBeIdle()
 	if r := w.finalize("r1", rollback); r.GetAction() != unchanged {
 		t.Errorf("Finalize(ROLLBACK) of what is rolled back: %v", r.GetAction())
 	}
 	if c := w.initialize("r2", quarters()).GetContext(); c.GetState() != pb.State_STATE_NOTHING_TO_RELEASE {
 		t.Errorf("a release of the template that is there: %s", show(c))
 	}
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // The old and a third template in mid-promotion: the groups follow, at the user's pace.
@@ -100,12 +100,12 @@ func TestCanaryTemplateChangesInPromotion(t *testing.T) {
 		w.edit(image("v1"))
 		w.awaitState(pb.State_STATE_ROLLED_BACK)
 		w.mustRun("v1")
-		w.mustRest()
+		w.mustBeIdle()
 	})
 	t.Run("third", func(t *testing.T) {
 		w := e.in(t).adopt(model("third", 4, 2, annotated("test.lockstep.dev/startup", "300ms")))
 		// Groups are at two revisions when the release starts over, and the old ones among them may die meanwhile.
-		w.observer.waive(ruleStableKept)
+		w.observer.waive(ruleStableUntouched)
 		w.edit(image("v2"))
 		w.initialize("r1", policy("100%"))
 		w.upgrade("r1", 0)
@@ -115,17 +115,17 @@ func TestCanaryTemplateChangesInPromotion(t *testing.T) {
 		w.upgrade("r1", 0)
 		w.finalize("r1", promote)
 		w.mustRun("v3")
-		w.mustRest()
+		w.mustBeIdle()
 	})
 }
 
 // An abort after a promotion that a third template cut short: the groups that it had reached are brought back, though the
 // template asks for neither of the two revisions that they are at.
-func TestCanaryAbortAfterCutPromotion(t *testing.T) {
+func TestCanaryRollbackAfterInterruptedPromotion(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2, annotated("test.lockstep.dev/startup", "300ms")))
 	// Groups are at two revisions when the release starts over, and some are restarted.
-	w.observer.waive(ruleStableKept)
+	w.observer.waive(ruleStableUntouched)
 	w.edit(image("v2"))
 	w.initialize("r1", policy("100%"))
 	w.upgrade("r1", 0)
@@ -137,7 +137,7 @@ func TestCanaryAbortAfterCutPromotion(t *testing.T) {
 	w.edit(image("v1"))
 	w.awaitState(pb.State_STATE_ROLLED_BACK)
 	w.mustRun("v1")
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // promoteUntil begins the promotion and returns once so many groups are promoted.

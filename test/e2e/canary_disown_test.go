@@ -155,7 +155,7 @@ func TestCanaryWait(t *testing.T) {
 	}
 	w.upgrade("r1", 1)
 	w.finalize("r1", promote)
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // A stream shows the states in their order, and ends well when the driver does.

@@ -27,7 +27,7 @@ func TestCanaryTwoDrivers(t *testing.T) {
 
 	t.Run("same-calls", func(t *testing.T) {
 		one := e.in(t).adopt(model("same", 4, 2, startup))
-		both := []*workload{one, one.through(second)}
+		both := []*workload{one, one.withDriver(second)}
 		one.edit(image("v2"))
 		race(t, both, func(w *workload) error { _, err := w.tryInitialize("r1", quarters()); return err })
 		for b := range int32(3) {
@@ -38,11 +38,11 @@ func TestCanaryTwoDrivers(t *testing.T) {
 			w.awaitState(completed)
 		}
 		one.mustRun("v2")
-		one.mustRest()
+		one.mustBeIdle()
 	})
 	t.Run("two-releases", func(t *testing.T) {
 		one := e.in(t).adopt(model("two", 4, 2, startup))
-		both := []*workload{one, one.through(second)}
+		both := []*workload{one, one.withDriver(second)}
 		one.edit(image("v2"))
 		won := make([]bool, 2)
 		errs := parallel(both, func(i int, w *workload) error {
@@ -60,11 +60,11 @@ func TestCanaryTwoDrivers(t *testing.T) {
 		mustFail(t, errs[1-winner], pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS)
 		both[1-winner].upgrade(fmt.Sprint("r", winner), 0)
 		both[winner].finalize(fmt.Sprint("r", winner), rollback)
-		one.mustRest()
+		one.mustBeIdle()
 	})
 	t.Run("both-ways", func(t *testing.T) {
 		one := e.in(t).adopt(model("ways", 3, 2, startup))
-		both := []*workload{one, one.through(second)}
+		both := []*workload{one, one.withDriver(second)}
 		one.edit(image("v2"))
 		one.initialize("r1", quarters())
 		one.upgrade("r1", 2)
@@ -81,11 +81,11 @@ func TestCanaryTwoDrivers(t *testing.T) {
 		}
 		one.awaitState(rolledBack)
 		one.mustRun("v1")
-		one.mustRest()
+		one.mustBeIdle()
 	})
 	t.Run("different-batches", func(t *testing.T) {
 		one := e.in(t).adopt(model("batches", 4, 2, startup))
-		both := []*workload{one, one.through(second)}
+		both := []*workload{one, one.withDriver(second)}
 		one.edit(image("v2"))
 		one.initialize("r1", quarters())
 		var calls sync.WaitGroup
@@ -105,7 +105,7 @@ func TestCanaryTwoDrivers(t *testing.T) {
 			}
 		}
 		one.finalize("r1", rollback)
-		one.mustRest()
+		one.mustBeIdle()
 	})
 }
 

@@ -21,7 +21,7 @@ import (
 )
 
 // behaves lets the pods of the new template be bad.
-func behaves(behavior string) func(*lws.LeaderWorkerSet) {
+func withBehavior(behavior string) func(*lws.LeaderWorkerSet) {
 	return annotated(cluster.AnnotationBehavior, behavior)
 }
 
@@ -38,10 +38,10 @@ func TestCanaryFailures(t *testing.T) {
 		change       func(*lws.LeaderWorkerSet)
 		words        []string
 	}{
-		{"never-ready", "", behaves(cluster.BehaviorNeverReady), nil},
-		{"image-pull", "ImagePullBackOff", behaves(cluster.BehaviorImagePull), []string{"ImagePullBackOff", "example.com/model:v2"}},
+		{"never-ready", "", withBehavior(cluster.BehaviorNeverReady), nil},
+		{"image-pull", "ImagePullBackOff", withBehavior(cluster.BehaviorImagePull), []string{"ImagePullBackOff", "example.com/model:v2"}},
 		{"crash-loop", "CrashLoopBackOff", func(w *lws.LeaderWorkerSet) {
-			behaves(cluster.BehaviorCrash)(w)
+			withBehavior(cluster.BehaviorCrash)(w)
 			annotated(cluster.AnnotationPeriod, "200ms")(w)
 		}, []string{"CrashLoopBackOff"}},
 		{"unschedulable", "Unschedulable", func(w *lws.LeaderWorkerSet) {
@@ -75,7 +75,7 @@ func TestCanaryFailures(t *testing.T) {
 			w.mustTell("ReleaseFailed")
 			w.finalize("r1", rollback)
 			w.sameGroups(before)
-			w.mustRest()
+			w.mustBeIdle()
 		})
 	}
 }
@@ -84,7 +84,7 @@ func TestCanaryFailures(t *testing.T) {
 func TestCanaryRecovers(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))
-	w.edit(image("v2"), behaves(cluster.BehaviorNeverReady))
+	w.edit(image("v2"), withBehavior(cluster.BehaviorNeverReady))
 	p := policy("100%")
 	p.ProgressDeadline = seconds(1)
 	w.initialize("r1", p)
@@ -105,14 +105,14 @@ func TestCanaryRecovers(t *testing.T) {
 		t.Error(err)
 	}
 	w.awaitState(pb.State_STATE_COMPLETED)
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // A flapping group is no progress.
 func TestCanaryFlapping(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 1))
-	w.edit(image("v2"), behaves(cluster.BehaviorFlap), annotated(cluster.AnnotationPeriod, "500ms"))
+	w.edit(image("v2"), withBehavior(cluster.BehaviorFlap), annotated(cluster.AnnotationPeriod, "500ms"))
 	p := policy("50%", "100%")
 	p.ProgressDeadline, p.MinReady = seconds(4), seconds(30)
 	w.initialize("r1", p)
@@ -120,14 +120,14 @@ func TestCanaryFlapping(t *testing.T) {
 		t.Error(show(c))
 	}
 	w.finalize("r1", rollback)
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // A batch is ready although one of its groups is not, if the policy allows for that.
 func TestCanaryFailureThreshold(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2))
-	w.edit(image("v2"), behaves(cluster.BehaviorNeverReady))
+	w.edit(image("v2"), withBehavior(cluster.BehaviorNeverReady))
 	p := policy("100%")
 	p.FailureThreshold, p.ProgressDeadline = "25%", seconds(60)
 	w.initialize("r1", p)
@@ -147,7 +147,7 @@ func TestCanaryFailureThreshold(t *testing.T) {
 		t.Errorf("with 3 of 4 ready: %s", show(c))
 	}
 	w.finalize("r1", rollback)
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // Groups that are ready do not count before they have been so for minReady.
@@ -173,5 +173,5 @@ func TestCanaryMinReady(t *testing.T) {
 	}
 	w.upgrade("r1", 1)
 	w.finalize("r1", promote)
-	w.mustRest()
+	w.mustBeIdle()
 }

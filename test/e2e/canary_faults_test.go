@@ -75,10 +75,10 @@ func TestCanaryControlPlaneFaults(t *testing.T) {
 		w.awaitError("the API server is down", unavailable)
 		_, err = w.tryFinalize("r1", promote, nil)
 		mustFail(t, err, unavailable)
-	}, func() { w.end("r1", promote) })
+	}, func() { w.startFinalize("r1", promote) })
 	w.awaitState(completed)
 	w.mustRun("v2")
-	w.mustRest()
+	w.mustBeIdle()
 
 	// An LWS that does not say which generation it has seen is too old. Its controller must not correct that meanwhile.
 	if err := c.StopComponent(t.Context(), cluster.LWS); err != nil {
@@ -127,7 +127,7 @@ func (w *workload) outage(meanwhile, last func()) {
 func (w *workload) awaitError(what string, reason pb.ErrorReason) {
 	w.t.Helper()
 	w.eventually(what, func(ctx context.Context) error {
-		if _, err := w.look(ctx); plugin.Reason(err) != reason {
+		if _, err := w.tryContext(ctx); plugin.Reason(err) != reason {
 			return fmt.Errorf("it answers %w", err)
 		}
 		return nil
@@ -182,7 +182,7 @@ func TestCanaryPermissions(t *testing.T) {
 		}
 		// Nothing was made, so there is a way back.
 		w.finalize("r1", rollback)
-		w.mustRest()
+		w.mustBeIdle()
 	})
 	for _, resource := range []string{"pods", "leaderworkersets", "controllerrevisions"} {
 		// With the right to watch alone the driver would start: a watch can bring the initial list.
@@ -194,7 +194,7 @@ func TestCanaryPermissions(t *testing.T) {
 			e.driver.Begin()
 			w := e.existing("model")
 			w.awaitError("the driver says what it lacks", pb.ErrorReason_ERROR_REASON_FORBIDDEN)
-			_, err := w.look(t.Context())
+			_, err := w.tryContext(t.Context())
 			mustFail(t, err, pb.ErrorReason_ERROR_REASON_FORBIDDEN, "list", resource)
 		})
 		// Informers would list once, look alive, and never hear of anything again.
@@ -206,7 +206,7 @@ func TestCanaryPermissions(t *testing.T) {
 			e.driver.Begin()
 			w := e.existing("model")
 			w.awaitError("the driver says what it lacks", pb.ErrorReason_ERROR_REASON_FORBIDDEN)
-			_, err := w.look(t.Context())
+			_, err := w.tryContext(t.Context())
 			mustFail(t, err, pb.ErrorReason_ERROR_REASON_FORBIDDEN, "watch", resource)
 		})
 	}

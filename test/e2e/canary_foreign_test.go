@@ -79,5 +79,5 @@ func TestCanaryCopied(t *testing.T) {
 			return nil
 		})
 	}
-	w.mustRest()
+	w.mustBeIdle()
 }

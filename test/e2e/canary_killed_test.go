@@ -39,7 +39,7 @@ func TestCanaryKilled(t *testing.T) {
 		{"initialized", func(w *workload) { w.initialize("r1", quarters()) }, 0},
 		{"first-groups-starting", func(w *workload) {
 			w.initialize("r1", quarters())
-			w.begin("r1", 0)
+			w.startBatch("r1", 0)
 		}, 0},
 		{"first-batch-ready", func(w *workload) {
 			w.initialize("r1", quarters())
@@ -48,7 +48,7 @@ func TestCanaryKilled(t *testing.T) {
 		{"last-groups-starting", func(w *workload) {
 			w.initialize("r1", quarters())
 			w.upgrade("r1", 1)
-			w.begin("r1", 2)
+			w.startBatch("r1", 2)
 		}, 0},
 		{"upgrade-in-flight", func(w *workload) {
 			w.initialize("r1", quarters())
@@ -62,7 +62,7 @@ func TestCanaryKilled(t *testing.T) {
 		{"promote-given", func(w *workload) {
 			w.initialize("r1", quarters())
 			w.upgrade("r1", 2)
-			w.end("r1", promote)
+			w.startFinalize("r1", promote)
 		}, completed},
 		{"half-promoted", func(w *workload) {
 			w.initialize("r1", quarters())
@@ -72,23 +72,23 @@ func TestCanaryKilled(t *testing.T) {
 		{"promoted-canary-going", func(w *workload) {
 			w.initialize("r1", quarters())
 			w.upgrade("r1", 2)
-			w.end("r1", promote)
+			w.startFinalize("r1", promote)
 			w.awaitObject("the canary is going", func() bool { return w.record().phase() == "Promoted" })
 		}, completed},
 		{"rollback-given", func(w *workload) {
 			w.initialize("r1", quarters())
 			w.upgrade("r1", 1)
-			w.end("r1", rollback)
+			w.startFinalize("r1", rollback)
 		}, rolledBack},
 		{"rollback-given-early", func(w *workload) {
 			w.initialize("r1", quarters())
-			w.end("r1", rollback)
+			w.startFinalize("r1", rollback)
 		}, rolledBack},
 		{"rollback-of-starting-groups", func(w *workload) {
 			w.initialize("r1", quarters())
-			w.begin("r1", 2)
-			w.end("r1", rollback)
-			w.awaitObject("the canary is going", func() bool { return w.canaryGoing() })
+			w.startBatch("r1", 2)
+			w.startFinalize("r1", rollback)
+			w.awaitObject("the canary is going", func() bool { return w.canaryDeleted() })
 		}, rolledBack},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -105,9 +105,9 @@ func TestCanaryKilled(t *testing.T) {
 			if test.end != 0 {
 				w.awaitState(test.end)
 			} else {
-				w.goOn("r1")
+				w.resume("r1")
 			}
-			w.mustRest()
+			w.mustBeIdle()
 			if test.end == rolledBack {
 				w.sameGroups(before)
 			}
@@ -116,7 +116,7 @@ func TestCanaryKilled(t *testing.T) {
 }
 
 // The driver is killed again and again while the release goes on; the host only ever repeats what it asked for.
-func TestCanaryKilledOften(t *testing.T) {
+func TestCanaryKilledRepeatedly(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2, annotated(cluster.AnnotationStartup, "300ms")))
 	w.edit(image("v2"))
@@ -139,11 +139,11 @@ func TestCanaryKilledOften(t *testing.T) {
 	}
 	w.awaitState(completed)
 	w.mustRun("v2")
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // goOn is a host that finds a release and takes it to its end.
-func (w *workload) goOn(id string) {
+func (w *workload) resume(id string) {
 	w.t.Helper()
 	if _, err := w.tryInitialize(id, quarters()); err != nil {
 		w.t.Fatal(err)
@@ -166,7 +166,7 @@ func (w *workload) goOn(id string) {
 }
 
 // begin asks for a batch and does not wait for it.
-func (w *workload) begin(id string, batch int32) {
+func (w *workload) startBatch(id string, batch int32) {
 	w.t.Helper()
 	if _, err := w.tryUpgrade(id, batch, nil); err != nil {
 		w.t.Fatal(err)
@@ -174,7 +174,7 @@ func (w *workload) begin(id string, batch int32) {
 }
 
 // end gives the intent and does not wait.
-func (w *workload) end(id string, intent pb.FinalizeIntent) {
+func (w *workload) startFinalize(id string, intent pb.FinalizeIntent) {
 	w.t.Helper()
 	if _, err := w.tryFinalize(id, intent, nil); err != nil {
 		w.t.Fatal(err)
@@ -190,7 +190,7 @@ func isNotYet(err error) bool { return errors.Is(err, errNotYet) }
 func (w *workload) record() *record { return recordOf(w.get()) }
 
 // canaryGoing reports whether a canary is being deleted, or gone.
-func (w *workload) canaryGoing() bool {
+func (w *workload) canaryDeleted() bool {
 	w.t.Helper()
 	list, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).List(w.t.Context(), metav1.ListOptions{LabelSelector: stableLabel + "=" + w.name})
 	if err != nil {

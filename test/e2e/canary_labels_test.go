@@ -142,7 +142,7 @@ func TestCanaryBatchLabels(t *testing.T) {
 	if n := w.podWrites(w.name); n < 8*3 || n > 2*8*3 { // as above
 		t.Errorf("%d writes for 24 promoted pods", n)
 	}
-	w.mustRest()
+	w.mustBeIdle()
 
 	// The release is over: a group that comes now is none of its.
 	w.scale(9)
@@ -168,5 +168,5 @@ func TestCanaryNoBatchLabels(t *testing.T) {
 	w.upgrade("r2", 0)
 	w.finalize("r2", rollback)
 	w.mustBatches(w.name, "rollout-8", "- -")
-	w.mustRest()
+	w.mustBeIdle()
 }

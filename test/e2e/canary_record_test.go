@@ -27,7 +27,7 @@ func TestCanaryRecordRemoved(t *testing.T) {
 	w.edit(image("v2"))
 	w.initialize("r1", policy("50%", "100%"))
 	w.upgrade("r1", 0)
-	w.annotateRaw(`{"metadata":{"annotations":{"` + recordAnnotation + `":null}}}`)
+	w.mergePatch(`{"metadata":{"annotations":{"` + recordAnnotation + `":null}}}`)
 	w.eventually("the canary goes", w.leftovers)
 	if !isHold(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration) {
 		t.Error("the hold went with the record")
@@ -51,7 +51,7 @@ func TestCanaryRecordRemoved(t *testing.T) {
 	w.mustRun("v2")
 }
 
-func (w *workload) annotateRaw(patch string) {
+func (w *workload) mergePatch(patch string) {
 	w.t.Helper()
 	_, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Patch(w.t.Context(), w.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	if err != nil {
@@ -61,7 +61,7 @@ func (w *workload) annotateRaw(patch string) {
 
 // A scale-down under the hold makes the user's percentages come to nothing, which LWS refuses: Disown says so and what to
 // do, and that helps.
-func TestCanaryDisownOfNothing(t *testing.T) {
+func TestCanaryDisownRoundsToZero(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 1, rolling("25%", "0", -1)))
 	w.observer.waive(ruleHold) // what the advice makes the user do
@@ -72,7 +72,7 @@ func TestCanaryDisownOfNothing(t *testing.T) {
 		return err
 	}
 	mustFail(t, disown(), pb.ErrorReason_ERROR_REASON_REJECTED, "25%", "2 groups", "maxSurge")
-	w.mustRest()
+	w.mustBeIdle()
 	w.edit(func(s *lws.LeaderWorkerSet) {
 		s.Spec.RolloutStrategy.RollingUpdateConfiguration.MaxSurge = intstr.FromInt32(1)
 	})

@@ -86,7 +86,7 @@ func TestCanaryRefused(t *testing.T) {
 		w := e.in(t).existing("nobody")
 		_, err := w.tryInitialize("r1", quarters())
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, "nobody", w.namespace)
-		_, err = w.look(t.Context())
+		_, err = w.tryContext(t.Context())
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND)
 		_, err = w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND)
@@ -130,7 +130,7 @@ func TestCanaryRefused(t *testing.T) {
 		_, err = canary.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: canary.ref()})
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_NAME_TAKEN)
 		w.finalize("r1", rollback)
-		w.mustRest()
+		w.mustBeIdle()
 	})
 	t.Run("foreign owner", func(t *testing.T) {
 		owner, err := e.kube.CoreV1().ConfigMaps(e.namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
@@ -188,7 +188,7 @@ func TestCanaryRefused(t *testing.T) {
 		w.env.in(t).deploy(model(name, 1, 1))
 		_, err := w.tryInitialize("r1", quarters())
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_NAME_TAKEN, name)
-		w.mustRest()
+		w.mustBeIdle()
 	})
 }
 

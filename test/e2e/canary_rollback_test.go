@@ -31,7 +31,7 @@ func TestCanaryRollback(t *testing.T) {
 					t.Errorf("batch %d: %s", b, show(c))
 				}
 			}
-			w.twice("Finalize", func() (pb.Action, error) {
+			w.mustBeIdempotent("Finalize", func() (pb.Action, error) {
 				r, err := w.tryFinalize("r1", rollback, long)
 				return r.GetAction(), err
 			})
@@ -39,7 +39,7 @@ func TestCanaryRollback(t *testing.T) {
 				t.Errorf("after the rollback: %s", show(c))
 			}
 			w.sameGroups(before)
-			w.mustRest()
+			w.mustBeIdle()
 			_, err := w.tryFinalize("r1", promote, long)
 			mustFail(t, err, pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED)
 			_, err = w.tryUpgrade("r1", 0, long)
@@ -49,7 +49,7 @@ func TestCanaryRollback(t *testing.T) {
 }
 
 // A release that was rolled back can be tried again under another id, with the same template.
-func TestCanaryAgainAfterRollback(t *testing.T) {
+func TestCanaryRetryAfterRollback(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))
 	w.edit(image("v2"))
@@ -60,7 +60,7 @@ func TestCanaryAgainAfterRollback(t *testing.T) {
 	w.upgrade("r2", 0)
 	w.finalize("r2", promote)
 	w.mustRun("v2")
-	w.mustRest()
+	w.mustBeIdle()
 	_, err := w.tryFinalize("r1", rollback, long)
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND, "r2")
 }

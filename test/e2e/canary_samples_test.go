@@ -146,7 +146,7 @@ func (w *workload) initializeUnchanged() {
 	if c := w.initialize("nothing", quarters()).GetContext(); c.GetReason() != "NothingToRelease" {
 		w.t.Errorf("a release without a change: %s", show(c))
 	}
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // prepareNodes gives each node the labels of GKE that the samples select by; each node is a pool of its own.

@@ -29,7 +29,7 @@ func (w *workload) release(id string, p *pb.ReleasePolicy) {
 	if c := w.finalize(id, promote).GetContext(); c.GetState() != pb.State_STATE_COMPLETED {
 		w.t.Errorf("after the promotion: %s", show(c))
 	}
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 func leaderReady(w *lws.LeaderWorkerSet) { w.Spec.StartupPolicy = lws.LeaderReadyStartupPolicy }
@@ -92,7 +92,7 @@ func TestCanaryNoReplicas(t *testing.T) {
 		t.Errorf("UpgradeBatch: %s", show(c))
 	}
 	w.finalize("r1", promote)
-	w.mustRest()
+	w.mustBeIdle()
 	// Before that, groups would come at the revision that they had when they were last there.
 	w.awaitObject("the leaders' StatefulSet has taken the template over", func() bool {
 		s, err := w.kube.AppsV1().StatefulSets(w.namespace).Get(t.Context(), w.name, metav1.GetOptions{})
@@ -142,7 +142,7 @@ func TestCanaryLeaderMetadata(t *testing.T) {
 			if got := fmt.Sprint(marked(w.name)); got != "0 0" {
 				t.Errorf("marked leaders and workers of the workload: %s", got)
 			}
-			w.mustRest()
+			w.mustBeIdle()
 			w.mustRun("v2")
 		})
 	}
@@ -173,7 +173,7 @@ func TestCanaryScaling(t *testing.T) {
 	w.awaitState(pb.State_STATE_COMPLETED)
 	w.awaitReady()
 	w.mustRun("v2")
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // Pods that go slowly: what comes next waits until they are gone, and the end is the end of them too.
@@ -193,5 +193,5 @@ func TestCanarySlowTermination(t *testing.T) {
 	w.upgrade("r1", 0)
 	w.finalize("r1", promote)
 	w.mustRun("v3")
-	w.mustRest()
+	w.mustBeIdle()
 }

@@ -22,7 +22,7 @@ type want struct {
 	weight                                             int32
 }
 
-func (w *workload) mustStand(c *pb.BatchContext, want want) {
+func (w *workload) mustMatch(c *pb.BatchContext, want want) {
 	w.t.Helper()
 	got := wantOf(c)
 	if got != want {
@@ -39,7 +39,7 @@ func TestCanaryPromote(t *testing.T) {
 	e := newEnv(t)
 	w := e.deploy(model("model", 4, 2))
 	original := w.spec()
-	w.twice("Adopt", func() (pb.Action, error) {
+	w.mustBeIdempotent("Adopt", func() (pb.Action, error) {
 		r, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
 		return r.GetAction(), err
 	})
@@ -47,12 +47,12 @@ func TestCanaryPromote(t *testing.T) {
 	w.edit(image("v2"))
 	w.await("the new revision waits", func(c *pb.BatchContext) bool { return c.GetReason() == "NewRevisionWaits" })
 
-	w.twice("Initialize", func() (pb.Action, error) {
+	w.mustBeIdempotent("Initialize", func() (pb.Action, error) {
 		r, err := w.tryInitialize("r1", quarters())
 		return r.GetAction(), err
 	})
 	c := w.context()
-	w.mustStand(c, want{pb.State_STATE_HOLDING, 0, 0, 0, 4, 4, 0})
+	w.mustMatch(c, want{pb.State_STATE_HOLDING, 0, 0, 0, 4, 4, 0})
 	if c.GetCanaryWorkload() == "" || c.GetStableRevision() == c.GetUpdateRevision() || c.GetPartition() != holdPartition || c.GetBatches() != 3 {
 		t.Errorf("after Initialize: %s", show(c))
 	}
@@ -61,11 +61,11 @@ func TestCanaryPromote(t *testing.T) {
 		{pb.State_STATE_READY, 2, 2, 2, 4, 6, 33},
 		{pb.State_STATE_READY, 4, 4, 4, 4, 8, 50},
 	} {
-		w.twice(fmt.Sprint("UpgradeBatch ", batch), func() (pb.Action, error) {
+		w.mustBeIdempotent(fmt.Sprint("UpgradeBatch ", batch), func() (pb.Action, error) {
 			r, err := w.tryUpgrade("r1", int32(batch), long)
 			return r.GetAction(), err
 		})
-		w.awaitStand(want)
+		w.awaitMatch(want)
 		c := w.context()
 		if c.GetCurrentBatch() != int32(batch) || c.CurrentBatch == nil || c.GetTarget() != quarters().GetBatches()[batch] {
 			t.Errorf("batch %d: %s", batch, show(c))
@@ -76,23 +76,23 @@ func TestCanaryPromote(t *testing.T) {
 		w.sameGroups(before)
 		w.mustRun("v1")
 	}
-	w.still("an earlier batch", func() (pb.Action, error) {
+	w.mustChangeNothing("an earlier batch", func() (pb.Action, error) {
 		r, err := w.tryUpgrade("r1", 0, long)
 		return r.GetAction(), err
 	})
-	w.twice("Finalize", func() (pb.Action, error) {
+	w.mustBeIdempotent("Finalize", func() (pb.Action, error) {
 		r, err := w.tryFinalize("r1", promote, long)
 		if err == nil && !r.GetDone() {
 			err = fmt.Errorf("not done: %s", show(r.GetContext()))
 		}
 		return r.GetAction(), err
 	})
-	w.awaitStand(want{pb.State_STATE_COMPLETED, 4, 4, 4, 0, 4, 100})
-	w.mustRest()
+	w.awaitMatch(want{pb.State_STATE_COMPLETED, 4, 4, 4, 0, 4, 100})
+	w.mustBeIdle()
 	w.mustRun("v2")
 	w.mustTell("ReleasePrepared", "BatchReady", "Promoting", "ReleaseCompleted")
 
-	w.twice("Disown", func() (pb.Action, error) {
+	w.mustBeIdempotent("Disown", func() (pb.Action, error) {
 		r, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()})
 		return r.GetAction(), err
 	})
@@ -106,17 +106,17 @@ func TestCanaryPromote(t *testing.T) {
 }
 
 // twice makes a call two times. The first one writes, the second one does not, and says so.
-func (w *workload) twice(what string, call func() (pb.Action, error)) {
+func (w *workload) mustBeIdempotent(what string, call func() (pb.Action, error)) {
 	w.t.Helper()
 	action, err := call()
 	if err != nil || action != configured {
 		w.t.Fatalf("%s: %v, %v", what, action, err)
 	}
-	w.still(what+" again", call)
+	w.mustChangeNothing(what+" again", call)
 }
 
 // still makes a call that changes nothing, writes nothing, and says so.
-func (w *workload) still(what string, call func() (pb.Action, error)) {
+func (w *workload) mustChangeNothing(what string, call func() (pb.Action, error)) {
 	w.t.Helper()
 	before := len(w.ownWrites())
 	if action, err := call(); err != nil || action != unchanged {

@@ -33,7 +33,7 @@ func gpus(n string) func(*lws.LeaderWorkerSet) {
 }
 
 // limitTo makes a ResourceQuota of GPUs and returns once so many are counted as used.
-func (e *env) limitTo(hard, used string) {
+func (e *env) limitGPUs(hard, used string) {
 	e.t.Helper()
 	const gpu = "requests.nvidia.com/gpu"
 	quotas := e.kube.CoreV1().ResourceQuotas(e.namespace)
@@ -66,7 +66,7 @@ func warning(r *pb.InitializeResponse, code string) string {
 	return ""
 }
 
-func (w *workload) mustSay(text string, words ...string) {
+func (w *workload) mustContain(text string, words ...string) {
 	w.t.Helper()
 	for _, word := range words {
 		if !strings.Contains(text, word) {
@@ -82,10 +82,10 @@ func TestCanaryCapacity(t *testing.T) {
 	e := newEnv(t)
 	w := e.adopt(model("model", 4, 2, gpus("8")))
 	w.edit(image("v2"))
-	e.limitTo("96", "64")
+	e.limitGPUs("96", "64")
 	r := w.initialize("r1", quarters())
-	w.mustSay(warning(r, "ExtraCapacity"), "4 groups", "8 pods", "nvidia.com/gpu 64")
-	w.mustSay(warning(r, "QuotaExceeded"), "ResourceQuota gpus", "requests.nvidia.com/gpu", "needs 64", "32 is left")
+	w.mustContain(warning(r, "ExtraCapacity"), "4 groups", "8 pods", "nvidia.com/gpu 64")
+	w.mustContain(warning(r, "QuotaExceeded"), "ResourceQuota gpus", "requests.nvidia.com/gpu", "needs 64", "32 is left")
 	if c := w.upgrade("r1", 1).GetContext(); c.GetState() != pb.State_STATE_READY {
 		t.Errorf("a batch that fits: %s", show(c))
 	}
@@ -94,7 +94,7 @@ func TestCanaryCapacity(t *testing.T) {
 		t.Errorf("Initialize again, with the quota full: %v, %v", again, err)
 	}
 	w.finalize("r1", rollback)
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // A second set of groups that no quota holds is not begun, unless somebody insists.
@@ -110,16 +110,16 @@ func TestStylesQuota(t *testing.T) {
 	}
 	w := e.adopt(model("model", 2, 2, gpus("8")))
 	w.edit(image("v2"))
-	e.limitTo("48", "32")
+	e.limitGPUs("48", "32")
 	p := &pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"100%"}}
 	if _, err := w.tryInitialize("r1", p); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED {
 		t.Fatalf("Initialize: %v", err)
 	} else {
-		w.mustSay(err.Error(), "ResourceQuota gpus", "needs 32", "16 is left", "policy.blue_green.force")
+		w.mustContain(err.Error(), "ResourceQuota gpus", "needs 32", "16 is left", "policy.blue_green.force")
 	}
-	w.mustRest()
+	w.mustBeIdle()
 	p.BlueGreen = &pb.BlueGreenPolicy{Force: true}
-	w.mustSay(warning(w.initialize("r1", p), "QuotaExceeded"), "ResourceQuota gpus")
+	w.mustContain(warning(w.initialize("r1", p), "QuotaExceeded"), "ResourceQuota gpus")
 	w.finalize("r1", rollback)
-	w.mustRest()
+	w.mustBeIdle()
 }

@@ -21,7 +21,7 @@ import (
 
 // LWS v0.10.0 copies labels and annotations of a LeaderWorkerSet to its StatefulSets, the record too. That costs at most one write of
 // the leader StatefulSet per write of the record, and none of worker StatefulSets that exist: nothing that grows with the groups.
-func TestCanaryCopiesOfTheRecord(t *testing.T) {
+func TestCanaryRecordCopies(t *testing.T) {
 	t.Parallel()
 	// Adopt, begin, roll back, end. The driver may find the new template when it adopts, and write once less.
 	const most = 4
@@ -58,7 +58,7 @@ func TestCanaryCopiesOfTheRecord(t *testing.T) {
 }
 
 // ours returns the labels or annotations that LWS copies from us.
-func ours(all map[string]string) map[string]string {
+func lockstepKeys(all map[string]string) map[string]string {
 	copied := maps.Clone(all)
 	maps.DeleteFunc(copied, func(key, _ string) bool { return !strings.HasPrefix(key, "lockstep.dev/") })
 	return copied
@@ -98,7 +98,7 @@ func (e *env) countCopies(name string) func() (leader, workers int) {
 			before := last[now.Name]
 			last[now.Name] = now
 			switch {
-			case maps.Equal(ours(before.Annotations), ours(now.Annotations)) && maps.Equal(ours(before.Labels), ours(now.Labels)):
+			case maps.Equal(lockstepKeys(before.Annotations), lockstepKeys(now.Annotations)) && maps.Equal(lockstepKeys(before.Labels), lockstepKeys(now.Labels)):
 			case now.Name == name:
 				leader++
 			case strings.HasPrefix(now.Name, name+"-"):

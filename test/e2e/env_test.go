@@ -136,7 +136,7 @@ func (e *env) dump() {
 	if e.driver != nil && e.driver.Running() {
 		for _, name := range e.names {
 			w := &workload{env: e, driver: e.driver, name: name}
-			if c, err := w.look(ctx); err == nil {
+			if c, err := w.tryContext(ctx); err == nil {
 				fmt.Fprintf(&b, "context of %s: %s\n", name, show(c))
 			} else {
 				fmt.Fprintf(&b, "context of %s: %v\n", name, err)

@@ -92,7 +92,7 @@ func TestHistoryUndo(t *testing.T) {
 	w.sameGroups(before)
 	w.finalize("r5", promote)
 	w.mustRun("v1")
-	w.mustRest()
+	w.mustBeIdle()
 	again := w.mustHaveHistory("5 v1 r5 COMPLETED stable current", "4 v4 r4 COMPLETED", "3 v3 r3 ROLLED_BACK", "2 v2 r2 COMPLETED")
 	if again[0].GetName() != history[3].GetName() || again[0].GetChangedBy() != "lockstep-undo" {
 		t.Errorf("the newest is %v", again[0])
@@ -108,7 +108,7 @@ func TestHistoryUndo(t *testing.T) {
 	w.undo("", configured)
 	w.await("the template is held", func(c *pb.BatchContext) bool { return c.GetReason() == "NewRevisionWaits" })
 	w.sameGroups(before)
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // The history keeps as many revisions as its user says, and never fewer than those in use.
@@ -225,7 +225,7 @@ func TestHistoryCommands(t *testing.T) {
 	w.mustRun("v2")
 	w.mustPrint([]string{"COMPLETED"}, "undo", "model", "--to-revision", "1", "--immediate", "-o", "json", "--final")
 	w.mustRun("v1")
-	w.mustRest()
+	w.mustBeIdle()
 	var history struct {
 		Revisions []struct{ Number, Owner string }
 	}

@@ -22,11 +22,11 @@ import (
 const figuresEnv = "LOCKSTEP_E2E_FIGURES"
 
 // atOnce is how many tests run at once: a third of the time they wait, for backoffs, deadlines and groups that start slowly.
-const atOnce = 3
+const parallelTests = 3
 
 func TestMain(m *testing.M) {
 	start := time.Now()
-	code := suite.Main(m, atOnce, cluster.WithAudit(), cluster.WithNodes(16, nodeResources()))
+	code := suite.Main(m, parallelTests, cluster.WithAudit(), cluster.WithNodes(16, nodeResources()))
 	driver.Cleanup()
 	figures.write(os.Stdout, time.Since(start))
 	if path := os.Getenv(figuresEnv); path != "" {

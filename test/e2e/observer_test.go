@@ -31,12 +31,12 @@ type observer struct {
 	wait   sync.WaitGroup
 
 	mu     sync.Mutex
-	events []happening
+	events []clusterEvent
 	waived map[rule]bool
 }
 
 // happening is one change: at version, object became so, or went.
-type happening struct {
+type clusterEvent struct {
 	version uint64
 	object  runtime.Object // *lws.LeaderWorkerSet, *corev1.Pod or *networkingv1.Ingress
 	gone    bool
@@ -147,7 +147,7 @@ func (o *observer) fill(all runtime.Object, known map[string]runtime.Object) str
 	for name, object := range known {
 		if !now[name] {
 			delete(known, name)
-			o.events = append(o.events, happening{at, object, true})
+			o.events = append(o.events, clusterEvent{at, object, true})
 		}
 	}
 	return listed.GetResourceVersion()
@@ -164,14 +164,14 @@ func (o *observer) add(object runtime.Object, gone bool) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.events = append(o.events, happening{version, object, gone})
+	o.events = append(o.events, clusterEvent{version, object, gone})
 }
 
 // finish stops recording and checks the rules at every instant. What it finds fails the test.
 func (o *observer) finish() {
 	o.cancel()
 	o.wait.Wait()
-	slices.SortStableFunc(o.events, func(a, b happening) int { return cmp.Compare(a.version, b.version) })
+	slices.SortStableFunc(o.events, func(a, b clusterEvent) int { return cmp.Compare(a.version, b.version) })
 	r := newReplay(o.waived)
 	for _, h := range o.events {
 		r.step(h)

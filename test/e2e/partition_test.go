@@ -27,15 +27,15 @@ func TestPartitionPromote(t *testing.T) {
 		{pb.State_STATE_READY, 4, 4, 4, 0, 4, 100},
 	} {
 		w.upgrade("r1", int32(batch))
-		w.awaitStand(want)
+		w.awaitMatch(want)
 		if batch == 0 {
 			w.sameGroupsBelow(before, 3)
 		}
 	}
 	w.finalize("r1", promote)
-	w.awaitStand(want{pb.State_STATE_COMPLETED, 4, 4, 4, 0, 4, 100})
+	w.awaitMatch(want{pb.State_STATE_COMPLETED, 4, 4, 4, 0, 4, 100})
 	w.mustRun("v2")
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // The record is removed by hand in mid-batch: nothing is restarted, the partition stays as a user's would, and Adopt warns
@@ -47,7 +47,7 @@ func TestPartitionRecordRemoved(t *testing.T) {
 	w.initialize("r1", inPlace("50%", "100%"))
 	w.upgrade("r1", 0)
 	before := w.stablePods()
-	w.annotateRaw(`{"metadata":{"annotations":{"` + recordAnnotation + `":null}}}`)
+	w.mergePatch(`{"metadata":{"annotations":{"` + recordAnnotation + `":null}}}`)
 	w.awaitState(pb.State_STATE_UNMANAGED)
 	w.sameGroups(before)
 	r, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
@@ -55,5 +55,5 @@ func TestPartitionRecordRemoved(t *testing.T) {
 		t.Errorf("Adopt: %v, %v", r, err)
 	}
 	w.sameGroups(before)
-	w.mustRest()
+	w.mustBeIdle()
 }

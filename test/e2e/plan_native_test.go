@@ -150,7 +150,7 @@ func (u *nativeUpdate) agree(ctx context.Context) error {
 		if got, err = u.actual(); err == nil && got == want {
 			return true, nil
 		}
-		return false, u.nurse(ctx)
+		return false, u.makeReady(ctx)
 	})
 	if err != nil {
 		return fmt.Errorf("%w; (-model +cluster) %s", err, cmp.Diff(want, got))
@@ -234,7 +234,7 @@ func (u *nativeUpdate) pods() (map[int][]*corev1.Pod, error) {
 
 // nurse lets the groups become ready that are so in the model, leaders last: a StatefulSet goes on once the leader is.
 // LWS now and then takes a new group down once more for the end of the pod before it, so this is done until it has effect.
-func (u *nativeUpdate) nurse(ctx context.Context) error {
+func (u *nativeUpdate) makeReady(ctx context.Context) error {
 	pods, err := u.pods()
 	if err != nil {
 		return err

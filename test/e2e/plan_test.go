@@ -43,20 +43,20 @@ func TestPlan(t *testing.T) {
 			w.initialize("r1", policy)
 			for batch, step := range r.GetSteps()[:3] {
 				w.upgrade("r1", int32(batch))
-				w.mustBe(step, w.awaitState(pb.State_STATE_READY))
+				w.mustMatchStep(step, w.awaitState(pb.State_STATE_READY))
 			}
 			if codes := warningCodes(w.plan(policy).GetBlockers()); !slices.Contains(codes, "ReleaseInProgress") {
 				t.Errorf("blockers in mid-release: %v", codes)
 			}
 			w.finalize("r1", promote)
-			w.mustBe(r.GetSteps()[3], w.awaitState(pb.State_STATE_COMPLETED))
-			mustRequest(t, name, r)
+			w.mustMatchStep(r.GetSteps()[3], w.awaitState(pb.State_STATE_COMPLETED))
+			mustPlanGPUs(t, name, r)
 		})
 	}
 }
 
 // mustRequest: 8 pods of 1 GPU each run, the new ones want 2.
-func mustRequest(t *testing.T, style string, r *pb.PlanResponse) {
+func mustPlanGPUs(t *testing.T, style string, r *pb.PlanResponse) {
 	t.Helper()
 	want := map[string][]string{"canary": {"4", "8", "16", "24"}, "partition": {"2", "4", "8", "8"}}[style]
 	for i, step := range r.GetSteps() {
@@ -85,7 +85,7 @@ func warningCodes(warnings []*pb.Warning) []string {
 }
 
 // mustBe compares a step with what has come of it.
-func (w *workload) mustBe(step *pb.PlanStep, c *pb.BatchContext) {
+func (w *workload) mustMatchStep(step *pb.PlanStep, c *pb.BatchContext) {
 	w.t.Helper()
 	if c.GetStableReady() != step.GetStableGroups() || c.GetUpdatedReady() != step.GetCanaryGroups() || c.GetTotal() != step.GetReadyGroups() {
 		w.t.Errorf("%s: stable %d, updated %d of %d groups; planned %d, %d of %d", step.GetName(),
@@ -94,7 +94,7 @@ func (w *workload) mustBe(step *pb.PlanStep, c *pb.BatchContext) {
 }
 
 // The workload's own rolling update is planned by its own settings, held or not.
-func TestPlanOwnUpdate(t *testing.T) {
+func TestPlanNativeSettings(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	w := e.adopt(model("model", 4, 1, rolling("0", "1", -1)))

@@ -31,7 +31,7 @@ import (
 )
 
 // surround puts what preflight complains of beside a workload of 8 pods.
-func (e *env) surround(name string) {
+func (e *env) addProblems(name string) {
 	e.t.Helper()
 	meta, pods := metav1.ObjectMeta{Name: name}, map[string]string{lws.SetNameLabelKey: name}
 	_, errService := e.kube.CoreV1().Services(e.namespace).Create(e.t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "front"}, Spec: corev1.ServiceSpec{
@@ -58,7 +58,7 @@ func (e *env) surround(name string) {
 }
 
 // weights mounts the shared volume.
-func weights(w *lws.LeaderWorkerSet) {
+func mountWeights(w *lws.LeaderWorkerSet) {
 	for _, t := range templates(w) {
 		t.Spec.Volumes = []corev1.Volume{{Name: "weights", VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "weights"},
@@ -67,7 +67,7 @@ func weights(w *lws.LeaderWorkerSet) {
 }
 
 // careful has probes and a preStop hook, and spreads its leaders.
-func careful(w *lws.LeaderWorkerSet) {
+func wellConfigured(w *lws.LeaderWorkerSet) {
 	spec := &w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec
 	spec.TerminationGracePeriodSeconds = ptr.To[int64](40)
 	spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/health", Port: intstr.FromInt32(8000)}}}
@@ -115,15 +115,15 @@ func TestPreflight(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	w := e.adopt(model("model", 4, 2, rolling("100%", "0", -1)))
-	e.surround("model")
-	e.limitTo("2", "0")
-	w.edit(image("v2"), gpus("100"), weights) // no node has 100
+	e.addProblems("model")
+	e.limitGPUs("2", "0")
+	w.edit(image("v2"), gpus("100"), mountWeights) // no node has 100
 	request := func() *pb.PreflightRequest { return &pb.PreflightRequest{Policy: policy("25%", "50%")} }
 	before := w.writes()
 	r := w.awaitPreflight(request(), "AllUnavailable AutoscalerPresent BudgetBlocksEviction LeadersNotSpread PreStopMissing QuotaExceeded "+
 		"ReadinessProbeMissing ServiceSelectsWorkers", "PersistentVolumeClaims, nodes, the longest request")
 	for _, u := range r.GetUnchecked()[:2] {
-		w.mustSay(u.GetReason(), "forbidden", driver.User, "config/preflight")
+		w.mustContain(u.GetReason(), "forbidden", driver.User, "config/preflight")
 	}
 	if first := r.GetFindings()[0]; first.GetRule() != "AllUnavailable" || first.GetObject().GetName() != "model" || !strings.HasSuffix(first.GetField(), ".maxUnavailable") {
 		t.Errorf("first finding: %v", first)
@@ -131,20 +131,20 @@ func TestPreflight(t *testing.T) {
 	if after := w.writes(); !slices.Equal(before, after) {
 		t.Errorf("preflight wrote: %v, before %v", after, before)
 	}
-	w.mustTellOf(policy("25%", "50%"))
+	w.mustReportFindings(policy("25%", "50%"))
 	w.preflightCommand()
 
-	seeing := w.through(driver.Start(t, e.seeing(), e.namespace))
+	seeing := w.withDriver(driver.Start(t, e.preflightKubeconfig(), e.namespace))
 	r = seeing.awaitPreflight(request(), "AllUnavailable AutoscalerPresent BudgetBlocksEviction LeadersNotSpread NodesLackRoom PreStopMissing "+
 		"QuotaExceeded ReadinessProbeMissing ServiceSelectsWorkers VolumeReadWriteOnce", "the longest request")
 	i := slices.IndexFunc(r.GetFindings(), func(f *pb.Finding) bool { return f.GetRule() == "NodesLackRoom" })
-	w.mustSay(r.GetFindings()[max(i, 0)].GetMessage(), "2 groups (4 pods)", "room for 0", "nvidia.com/gpu")
-	w.edit(gpus("1"), careful)
+	w.mustContain(r.GetFindings()[max(i, 0)].GetMessage(), "2 groups (4 pods)", "room for 0", "nvidia.com/gpu")
+	w.edit(gpus("1"), wellConfigured)
 	seeing.awaitPreflight(request(), "AllUnavailable AutoscalerPresent BudgetBlocksEviction QuotaExceeded ServiceSelectsWorkers", "the longest request")
 }
 
 // mustTellOf: Plan has the findings besides its warnings, and Initialize warns of them, each once.
-func (w *workload) mustTellOf(p *pb.ReleasePolicy) {
+func (w *workload) mustReportFindings(p *pb.ReleasePolicy) {
 	w.t.Helper()
 	r := w.plan(p)
 	var rules []string
@@ -161,7 +161,7 @@ func (w *workload) mustTellOf(p *pb.ReleasePolicy) {
 	if got := strings.Join(codes, " "); got != "AllUnavailable AutoscalerPresent BudgetBlocksEviction ExtraCapacity PreStopMissing QuotaExceeded ReadinessProbeMissing ServiceSelectsWorkers" {
 		w.t.Errorf("Initialize warns of %s", got)
 	}
-	w.mustSay(warning(begun, "ServiceSelectsWorkers"), "4 of the 8 pods", "worker-index")
+	w.mustContain(warning(begun, "ServiceSelectsWorkers"), "4 of the 8 pods", "worker-index")
 	w.finalize("r1", rollback)
 }
 
@@ -169,18 +169,18 @@ func (w *workload) mustTellOf(p *pb.ReleasePolicy) {
 func (w *workload) preflightCommand() {
 	w.t.Helper()
 	for failOn, want := range map[string]int{"error": 5, "never": 0} {
-		out, code := w.lockstep(w.asking("preflight", "model", "--batches", "50%", "--fail-on", failOn)...)
+		out, code := w.lockstep(w.toDriver("preflight", "model", "--batches", "50%", "--fail-on", failOn)...)
 		if code != want {
 			w.t.Errorf("--fail-on %s: exit code %d, want %d\n%s", failOn, code, want, out)
 		}
-		w.mustSay(out, "[AllUnavailable]", "LeaderWorkerSet "+w.namespace+"/model, spec.", "not looked at: nodes")
+		w.mustContain(out, "[AllUnavailable]", "LeaderWorkerSet "+w.namespace+"/model, spec.", "not looked at: nodes")
 	}
-	out, _ := w.lockstep(w.asking("preflight", "model", "-o", "sarif", "--fail-on", "never")...)
-	w.mustSay(out, `"version": "2.1.0"`, `"ruleId": "PreStopMissing"`)
+	out, _ := w.lockstep(w.toDriver("preflight", "model", "-o", "sarif", "--fail-on", "never")...)
+	w.mustContain(out, `"version": "2.1.0"`, `"ruleId": "PreStopMissing"`)
 }
 
 // asking has a command ask the test's driver.
-func (w *workload) asking(args ...string) []string {
+func (w *workload) toDriver(args ...string) []string {
 	return append(args, "--address", w.driver.Address(), "--namespace", w.namespace)
 }
 
@@ -206,7 +206,7 @@ func (w *workload) lockstep(args ...string) (stdout string, code int) {
 }
 
 // seeing is the kubeconfig of an account of its own with the rights of config/rbac and config/preflight.
-func (e *env) seeing() string {
+func (e *env) preflightKubeconfig() string {
 	e.t.Helper()
 	manifest, err := config.Preflight()
 	if err != nil {

@@ -38,7 +38,7 @@ type proxy struct {
 	writing    string // what the paths of writes that count have in common
 	kubeconfig string
 	forward    *httputil.ReverseProxy
-	harm       harm
+	fault      fault
 
 	mu      sync.Mutex
 	opened  chan struct{} // closed while writes may pass
@@ -52,7 +52,7 @@ type proxy struct {
 }
 
 // harm is what happens to a write. It runs once the request is read, and passes it on or not.
-type harm struct {
+type fault struct {
 	name string
 	// every how many writes. 2: one that was refused passes when it is repeated.
 	every int
@@ -60,10 +60,10 @@ type harm struct {
 }
 
 // slow reports whether most of the time goes by in client-go, which waits longer before each new list.
-func (h harm) slow() bool { return h.name == "watches too old" || strings.HasPrefix(h.name, "any ") }
+func (h fault) slow() bool { return h.name == "watches too old" || strings.HasPrefix(h.name, "any ") }
 
 // newProxy starts a proxy that acts in the driver's name.
-func newProxy(t *testing.T, e *env, h harm) *proxy {
+func newProxy(t *testing.T, e *env, h fault) *proxy {
 	t.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", driver.Kubeconfig(t, e.cluster))
 	if err != nil {
@@ -78,11 +78,11 @@ func newProxy(t *testing.T, e *env, h harm) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{writing: "/namespaces/" + e.namespace + "/", harm: h, opened: make(chan struct{}), frozen: map[string]time.Time{}, streams: map[int]context.CancelFunc{}}
+	p := &proxy{writing: "/namespaces/" + e.namespace + "/", fault: h, opened: make(chan struct{}), frozen: map[string]time.Time{}, streams: map[int]context.CancelFunc{}}
 	p.forward = &httputil.ReverseProxy{
 		Transport: transport, FlushInterval: -1,
 		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		ModifyResponse: p.slow,
+		ModifyResponse: p.delayWatch,
 		// A client that has gone, or the end of the test.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
@@ -135,7 +135,7 @@ func (p *proxy) write(w http.ResponseWriter, r *http.Request) {
 	}
 	p.mu.Lock()
 	p.writes++
-	harmed := p.harm.do != nil && (p.writes-1)%p.harm.every == 0
+	harmed := p.fault.do != nil && (p.writes-1)%p.fault.every == 0
 	if harmed {
 		p.faults++
 	}
@@ -144,7 +144,7 @@ func (p *proxy) write(w http.ResponseWriter, r *http.Request) {
 		p.forward.ServeHTTP(w, r)
 		return
 	}
-	p.harm.do(p, func() *http.Response {
+	p.fault.do(p, func() *http.Response {
 		// The driver's end of the connection is not needed any more.
 		answer := httptest.NewRecorder()
 		p.forward.ServeHTTP(answer, r.WithContext(context.WithoutCancel(r.Context())))
@@ -219,21 +219,21 @@ func (p *proxy) freeze(resources ...string) {
 }
 
 // slow makes the body of a watch obey freeze.
-func (p *proxy) slow(r *http.Response) error {
+func (p *proxy) delayWatch(r *http.Response) error {
 	if isWatch(r.Request) {
 		parts := strings.Split(r.Request.URL.Path, "/")
-		r.Body = &freezing{r.Body, p, parts[len(parts)-1]}
+		r.Body = &frozenReader{r.Body, p, parts[len(parts)-1]}
 	}
 	return nil
 }
 
-type freezing struct {
+type frozenReader struct {
 	io.ReadCloser
 	proxy    *proxy
 	resource string
 }
 
-func (f *freezing) Read(b []byte) (int, error) {
+func (f *frozenReader) Read(b []byte) (int, error) {
 	n, err := f.ReadCloser.Read(b)
 	f.proxy.mu.Lock()
 	until := f.proxy.frozen[f.resource]
@@ -264,12 +264,12 @@ func answer(w http.ResponseWriter, r *http.Response) {
 	_, _ = io.Copy(w, r.Body)
 }
 
-func refusing(name string, code int, reason metav1.StatusReason) harm {
-	return harm{name: name, every: 2, do: func(_ *proxy, _ func() *http.Response, w http.ResponseWriter) { refuse(w, code, reason) }}
+func refusing(name string, code int, reason metav1.StatusReason) fault {
+	return fault{name: name, every: 2, do: func(_ *proxy, _ func() *http.Response, w http.ResponseWriter) { refuse(w, code, reason) }}
 }
 
 // The harms. A write is refused once and passes when it is repeated; answers are lost and caches go stale with each.
-var harms = []harm{
+var faultKinds = []fault{
 	refusing("409", http.StatusConflict, metav1.StatusReasonConflict),
 	refusing("429", http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests),
 	refusing("500", http.StatusInternalServerError, metav1.StatusReasonInternalError),
@@ -303,9 +303,9 @@ var harms = []harm{
 }
 
 // anyHarm is one of the others at random, the same ones for the same seed, and sometimes none.
-func anyHarm(seed uint64) harm {
-	random, all := rand.New(rand.NewPCG(seed, seed)), harms
-	return harm{fmt.Sprintf("any %d", seed), 1, func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
+func randomFault(seed uint64) fault {
+	random, all := rand.New(rand.NewPCG(seed, seed)), faultKinds
+	return fault{fmt.Sprintf("any %d", seed), 1, func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
 		p.mu.Lock()
 		n := random.IntN(len(all) + 3)
 		p.mu.Unlock()

@@ -50,7 +50,7 @@ func (g *ownGroups) reset(release string) {
 }
 
 // change takes note of a change of the workload.
-func (g *ownGroups) change(old, s *lws.LeaderWorkerSet) {
+func (g *ownGroups) update(old, s *lws.LeaderWorkerSet) {
 	rec := recordOf(s)
 	if rec == nil || rec.Release == nil {
 		return
@@ -89,7 +89,7 @@ func (g *ownGroups) change(old, s *lws.LeaderWorkerSet) {
 }
 
 // standingGroups checks what has to be so at every instant of a workload's own groups.
-func (r *replay) standingGroups(s *lws.LeaderWorkerSet, rec *record, canaries []string) {
+func (r *replay) checkGroups(s *lws.LeaderWorkerSet, rec *record, canaries []string) {
 	g, ready := r.group(s.Name), r.ready(s)
 	for index := range ready {
 		if index < int(replicasOf(s)) {
@@ -100,11 +100,11 @@ func (r *replay) standingGroups(s *lws.LeaderWorkerSet, rec *record, canaries []
 		return
 	}
 	if rec.inPlace() && rec.phase() == "Progressing" {
-		left := r.strayed(s, rec)
+		left := r.offStable(s, rec)
 		r.check(ruleBatch, left <= g.allowed, "%d groups of %s have left revision %s, %d may", left, s.Name, rec.Release.StableRevision, g.allowed)
 	}
 	if rec.inPlace() && (rec.moves() || rec.phase() == "Progressing") || rec.phase() == "RollingBack" && isHeld(s) {
-		r.standingDown(s, rec, ready)
+		r.checkUnavailable(s, rec, ready)
 	} else {
 		g.stage = ""
 	}
@@ -122,7 +122,7 @@ func (r *replay) standingGroups(s *lws.LeaderWorkerSet, rec *record, canaries []
 }
 
 // standingDown checks how many groups are down that somebody had taken there.
-func (r *replay) standingDown(s *lws.LeaderWorkerSet, rec *record, ready map[int]string) {
+func (r *replay) checkUnavailable(s *lws.LeaderWorkerSet, rec *record, ready map[int]string) {
 	g, replicas := r.group(s.Name), int(replicasOf(s))
 	edited := asJSON(s.Spec.LeaderWorkerTemplate) != r.released[s.Name]
 	goal := func(revision string) bool {
@@ -134,7 +134,7 @@ func (r *replay) standingDown(s *lws.LeaderWorkerSet, rec *record, ready map[int
 		}
 		return revision == rec.Release.UpdateRevision
 	}
-	most := max(1, scaled(rec.Saved.MaxUnavailable, replicas, false), scaled(rec.Saved.MaxUnavailable, r.before[s.Name], false), rec.back(s))
+	most := max(1, scaled(rec.Saved.MaxUnavailable, replicas, false), scaled(rec.Saved.MaxUnavailable, r.before[s.Name], false), rec.rollbackUnavailable(s))
 	stage := rec.phase() + rec.Release.UpdateRevision + strconv.FormatBool(edited)
 	fresh := g.stage != stage
 	if fresh {
@@ -167,7 +167,7 @@ func (r *replay) standingDown(s *lws.LeaderWorkerSet, rec *record, ready map[int
 }
 
 // restarts takes note of a leader that goes so that its group comes back at the stable revision.
-func (g *ownGroups) restarts(p *corev1.Pod, rec *record) {
+func (g *ownGroups) noteRestart(p *corev1.Pod, rec *record) {
 	if index, err := strconv.Atoi(p.Labels[lws.GroupIndexLabelKey]); err == nil && p.Labels[lws.WorkerIndexLabelKey] == "0" &&
 		p.DeletionTimestamp != nil && revisionOf(p) != rec.Release.StableRevision {
 		g.restarted[index] = true
@@ -175,7 +175,7 @@ func (g *ownGroups) restarts(p *corev1.Pod, rec *record) {
 }
 
 // strayed counts the groups wanted that are at another revision than the stable one.
-func (r *replay) strayed(s *lws.LeaderWorkerSet, rec *record) int {
+func (r *replay) offStable(s *lws.LeaderWorkerSet, rec *record) int {
 	n := 0
 	for _, p := range r.pods {
 		index, err := strconv.Atoi(p.Labels[lws.GroupIndexLabelKey])

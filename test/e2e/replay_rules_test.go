@@ -21,7 +21,7 @@ import (
 )
 
 // Each rule is broken by a history made for it, and by no other: an observer that notices nothing proves nothing.
-func TestReplayNoticesEachBreach(t *testing.T) {
+func TestReplayReportsViolations(t *testing.T) {
 	held := &lws.RollingUpdateConfiguration{Partition: ptr.To[int32](holdPartition), MaxUnavailable: intstr.FromInt32(1)}
 	native := &lws.RollingUpdateConfiguration{Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(1)}
 	stable := func(phase string, c *lws.RollingUpdateConfiguration) *lws.LeaderWorkerSet {
@@ -57,8 +57,8 @@ func TestReplayNoticesEachBreach(t *testing.T) {
 		{ruleOneCanary, append(begun[:4:4], canary("d", 0, none))},
 		{ruleCanarySize, append(begun[:4:4], canary("c", 2, half))},
 		{ruleCanarySize, append(full[:5:5], podAt("c", 0, "new", true), podAt("c", 1, "new", true), podAt("c", 2, "new", true))},
-		{ruleStableKept, append(begun[:4:4], going(podAt("m", 1, "old", true)))},
-		{ruleStableKept, []runtime.Object{stable("Progressing", held), old0, podAt("m", 1, "new", true)}},
+		{ruleStableUntouched, append(begun[:4:4], going(podAt("m", 1, "old", true)))},
+		{ruleStableUntouched, []runtime.Object{stable("Progressing", held), old0, podAt("m", 1, "new", true)}},
 		{ruleAvailable, append(promoting[:6:6], podAt("m", 1, "new", false), podAt("m", 0, "new", false))},
 		{ruleSurge, append(promoting[:6:6], podAt("m", 2, "new", false))},
 		{ruleCanaryStays, append(promoting[:6:6], canary("c", 1, all))},
@@ -69,18 +69,18 @@ func TestReplayNoticesEachBreach(t *testing.T) {
 		{ruleHold, append(begun[:4:4], stable("Progressing", native))},
 		{ruleHold, append(promoting[:6:6], stable("Promoting", &lws.RollingUpdateConfiguration{Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(2)}))},
 	} {
-		mustBreak(t, test.broken, test.history)
+		mustViolate(t, test.broken, test.history)
 	}
 }
 
 // mustBreak replays a history, which breaks one rule and no other; "": it breaks none.
-func mustBreak(t *testing.T, broken rule, history []runtime.Object) {
+func mustViolate(t *testing.T, broken rule, history []runtime.Object) {
 	t.Helper()
 	r := newReplay(nil)
 	for i, o := range history {
 		o = o.DeepCopyObject()
 		o.(metav1.Object).SetResourceVersion(fmt.Sprint(i))
-		r.step(happening{version: uint64(i), object: o})
+		r.step(clusterEvent{version: uint64(i), object: o})
 	}
 	found := map[string]bool{}
 	for _, v := range r.violations {
@@ -93,7 +93,7 @@ func mustBreak(t *testing.T, broken rule, history []runtime.Object) {
 }
 
 // released is a workload of 2 groups of one pod, maxUnavailable 1, in a release.
-func released(phase string, partition int32, policy, target string, changes ...func(*lws.LeaderWorkerSet)) *lws.LeaderWorkerSet {
+func inRelease(phase string, partition int32, policy, target string, changes ...func(*lws.LeaderWorkerSet)) *lws.LeaderWorkerSet {
 	s := model("m", 2, 1)
 	s.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{
 		Partition: ptr.To(partition), MaxUnavailable: intstr.FromInt32(1),
@@ -121,7 +121,7 @@ func podAt(set string, index int, revision string, ready bool) *corev1.Pod {
 }
 
 // goingAt is an object that is being deleted since a time of day.
-func goingAt(o runtime.Object, clock string) runtime.Object {
+func deletedAt(o runtime.Object, clock string) runtime.Object {
 	at, err := time.Parse(time.RFC3339, "2026-01-01T"+clock+"Z")
 	if err != nil {
 		panic(err)
@@ -130,14 +130,14 @@ func goingAt(o runtime.Object, clock string) runtime.Object {
 	return o
 }
 
-// TestReplayNoticesEachBreach for what releases in place may do and no other.
-func TestReplayNoticesEachBreachInPlace(t *testing.T) {
+// TestReplayReportsViolations for what releases in place may do and no other.
+func TestReplayReportsViolationsInPlace(t *testing.T) {
 	set := func(phase string, partition int32, target string, changes ...func(*lws.LeaderWorkerSet)) *lws.LeaderWorkerSet {
-		return released(phase, partition, `{"style":"STYLE_PARTITION"}`, target, changes...)
+		return inRelease(phase, partition, `{"style":"STYLE_PARTITION"}`, target, changes...)
 	}
 	pod := func(index int, revision string, ready bool) *corev1.Pod { return podAt("m", index, revision, ready) }
 	going := func(index int, revision string) runtime.Object {
-		return goingAt(pod(index, revision, true), "12:00:00")
+		return deletedAt(pod(index, revision, true), "12:00:00")
 	}
 	faster := func(s *lws.LeaderWorkerSet) {
 		s.Spec.RolloutStrategy.RollingUpdateConfiguration.MaxUnavailable = intstr.FromInt32(2)
@@ -174,12 +174,12 @@ func TestReplayNoticesEachBreachInPlace(t *testing.T) {
 		"two not ready":        {ruleDown, append(half[:6:6], set("Progressing", 0, "100%"), pod(0, "new", false))},
 		"two restarted":        {ruleDown, append(all[:11:11], set("RollingBack", holdPartition, "100%"), going(1, "new"), going(0, "new"))},
 		"next one too early":   {ruleDown, append(all[:11:11], set("RollingBack", holdPartition, "100%"), going(1, "new"), pod(1, "old", false), going(0, "new"))},
-		"stable one goes":      {ruleStableKept, append(half[:7:7], going(0, "old"))},
-		"stable one restarted": {ruleStableKept, append(half[:7:7], set("RollingBack", holdPartition, "50%"), going(0, "old"))},
+		"stable one goes":      {ruleStableUntouched, append(half[:7:7], going(0, "old"))},
+		"stable one restarted": {ruleStableUntouched, append(half[:7:7], set("RollingBack", holdPartition, "50%"), going(0, "old"))},
 		"surge in place":       {ruleSurge, append(all[:11:11], set("Promoting", 0, "100%"), pod(2, "new", true))},
 		"a canary":             {ruleIntent, append(begun[:3:3], greenSet(0, "0"))},
 	} {
-		t.Run(name, func(t *testing.T) { mustBreak(t, test.broken, test.history) })
+		t.Run(name, func(t *testing.T) { mustViolate(t, test.broken, test.history) })
 	}
 }
 
@@ -191,14 +191,14 @@ func greenSet(replicas int32, target string) *lws.LeaderWorkerSet {
 	return s
 }
 
-// TestReplayNoticesEachBreach for what blue-green may do and no other.
-func TestReplayNoticesEachBreachBlueGreen(t *testing.T) {
+// TestReplayReportsViolations for what blue-green may do and no other.
+func TestReplayReportsViolationsBlueGreen(t *testing.T) {
 	const plain, routed = `{"style":"STYLE_BLUE_GREEN","blueGreen":{"scaleDownDelay":"30s"}}`, `{"style":"STYLE_BLUE_GREEN","traffic":{}}`
 	set := func(phase string, partition int32, changes ...func(*lws.LeaderWorkerSet)) *lws.LeaderWorkerSet {
-		return released(phase, partition, plain, "50%", changes...)
+		return inRelease(phase, partition, plain, "50%", changes...)
 	}
 	route := func(phase string, partition int32, changes ...func(*lws.LeaderWorkerSet)) *lws.LeaderWorkerSet {
-		return released(phase, partition, routed, "50%", changes...)
+		return inRelease(phase, partition, routed, "50%", changes...)
 	}
 	atOnce := func(s *lws.LeaderWorkerSet) {
 		s.Spec.RolloutStrategy.RollingUpdateConfiguration.MaxUnavailable = intstr.FromString("100%")
@@ -210,7 +210,7 @@ func TestReplayNoticesEachBreachBlueGreen(t *testing.T) {
 	}
 	old := func(index int) *corev1.Pod { return podAt("m", index, "old", true) }
 	fresh := func(set string, index int) *corev1.Pod { return podAt(set, index, "new", true) }
-	gone := func(index int) runtime.Object { return goingAt(old(index), "12:00:00") }
+	gone := func(index int) runtime.Object { return deletedAt(old(index), "12:00:00") }
 	begin := func(s *lws.LeaderWorkerSet) []runtime.Object {
 		return []runtime.Object{s, old(0), old(1), greenSet(0, "0"), greenSet(1, "50%"), fresh("g", 0)}
 	}
@@ -223,21 +223,21 @@ func TestReplayNoticesEachBreachBlueGreen(t *testing.T) {
 		broken  rule
 		history []runtime.Object
 	}{
-		"promoted":                  {"", append(rolled[:15:15], goingAt(greenSet(2, "50%"), "12:00:30"))},
+		"promoted":                  {"", append(rolled[:15:15], deletedAt(greenSet(2, "50%"), "12:00:30"))},
 		"switched":                  {"", append(switched[:10:10], route("Promoting", 0, atOnce), gone(1), gone(0), fresh("m", 1), fresh("m", 0), share("0"), route("Promoted", holdPartition))},
 		"at once without traffic":   {ruleHold, append(green[:9:9], set("Promoting", 0, atOnce))},
 		"at once before the switch": {ruleHold, append(switched[:9:9], share("50"), route("Promoting", 0, atOnce))},
 		"at once without a set":     {ruleHold, append(switched[:10:10], podAt("g", 1, "new", false), route("Promoting", 0, atOnce))},
 		"a batch above its target":  {ruleCanarySize, append(begun[:6:6], greenSet(2, "50%"))},
 		"more than there are":       {ruleCanarySize, append(growing[:7:7], greenSet(3, "50%"))},
-		"too early":                 {ruleStableKept, append(begun[:6:6], gone(1))},
-		"before it is complete":     {ruleStableKept, append(growing[:7:7], gone(1))},
+		"too early":                 {ruleStableUntouched, append(begun[:6:6], gone(1))},
+		"before it is complete":     {ruleStableUntouched, append(growing[:7:7], gone(1))},
 		"three times":               {ruleDouble, append(green[:9:9], old(2))},
 		"a surge of nobody":         {ruleSurge, append(green[:8:8], set("Promoting", 0), podAt("m", 2, "new", false))},
 		"taken too early":           {ruleCanaryStays, append(green[:9:9], set("Promoting", 0), greenSet(1, "50%"))},
-		"no delay":                  {ruleDelay, append(rolled[:15:15], goingAt(greenSet(2, "50%"), "12:00:10"))},
-		"gone in its growth":        {ruleIntent, append(growing[:7:7], goingAt(greenSet(1, "50%"), "12:00:00"))},
+		"no delay":                  {ruleDelay, append(rolled[:15:15], deletedAt(greenSet(2, "50%"), "12:00:10"))},
+		"gone in its growth":        {ruleIntent, append(growing[:7:7], deletedAt(greenSet(1, "50%"), "12:00:00"))},
 	} {
-		t.Run(name, func(t *testing.T) { mustBreak(t, test.broken, test.history) })
+		t.Run(name, func(t *testing.T) { mustViolate(t, test.broken, test.history) })
 	}
 }

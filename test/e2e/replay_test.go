@@ -29,7 +29,7 @@ const (
 	// ruleCanarySize: the canary never has more groups than the target means, nor than the workload has.
 	ruleCanarySize rule = "canary groups never above what is planned"
 	// ruleStableKept: until the promotion no stable group changes its revision or goes.
-	ruleStableKept rule = "stable groups are not touched before the promotion"
+	ruleStableUntouched rule = "stable groups are not touched before the promotion"
 	// ruleAvailable: in the promotion available groups, the canary's included, never fall below replicas - maxUnavailable.
 	// The workload's own alone may, by LWS's doing: it recreates a group that was ready when the garbage collector takes a
 	// worker of the group before it, and has gone on to the next group by then. Those instants are counted as dips.
@@ -156,7 +156,7 @@ func (r *replay) check(which rule, ok bool, format string, args ...any) {
 }
 
 // step makes one change and checks every rule.
-func (r *replay) step(h happening) {
+func (r *replay) step(h clusterEvent) {
 	switch object := h.object.(type) {
 	case *lws.LeaderWorkerSet:
 		r.stepSet(object, h)
@@ -167,12 +167,12 @@ func (r *replay) step(h happening) {
 	}
 	for _, s := range r.sets {
 		if s.Labels[roleLabel] == "" {
-			r.standing(s)
+			r.checkAlways(s)
 		}
 	}
 }
 
-func (r *replay) stepSet(s *lws.LeaderWorkerSet, h happening) {
+func (r *replay) stepSet(s *lws.LeaderWorkerSet, h clusterEvent) {
 	old := r.sets[s.Name]
 	if old != nil && !h.gone && old.ResourceVersion == s.ResourceVersion {
 		return
@@ -187,28 +187,28 @@ func (r *replay) stepSet(s *lws.LeaderWorkerSet, h happening) {
 		s.Annotations[recordAnnotation], s.Annotations[targetAnnotation]))
 	if s.Labels[roleLabel] == "" {
 		if !h.gone {
-			r.stable(old, s)
+			r.stableChanged(old, s)
 		}
 		return
 	}
-	r.canary(old, s, h.gone)
+	r.canaryChanged(old, s, h.gone)
 }
 
 // stable checks a change of the user's workload.
-func (r *replay) stable(old, s *lws.LeaderWorkerSet) {
+func (r *replay) stableChanged(old, s *lws.LeaderWorkerSet) {
 	if old != nil && replicasOf(old) != replicasOf(s) {
 		r.before[s.Name] = int(replicasOf(old))
 		// A scale-down in mid-promotion takes groups that are available while LWS rolls others: it does not count them together.
 		delete(r.whole, s.Name)
 	}
-	r.group(s.Name).change(old, s)
+	r.group(s.Name).update(old, s)
 	r.template[s.Name] = asJSON(cmp.Or(old, s).Spec.LeaderWorkerTemplate)
 	now, then := recordOf(s), recordOf(old)
 	if now != nil && now.Release != nil && (then == nil || then.Release == nil || then.Release.UpdateRevision != now.Release.UpdateRevision) {
 		r.released[s.Name] = asJSON(s.Spec.LeaderWorkerTemplate)
 	}
 	if now != nil {
-		r.hold(old, s, now)
+		r.checkHold(old, s, now)
 	}
 	if !now.rolls(s) || now.inPlace() {
 		delete(r.whole, s.Name)
@@ -218,7 +218,7 @@ func (r *replay) stable(old, s *lws.LeaderWorkerSet) {
 	if now.phase() == "Promoted" && then.phase() != "Promoted" {
 		r.completed++
 	}
-	r.adopting(old, s, now, then)
+	r.checkHandover(old, s, now, then)
 	if now.phase() == "CleaningUp" && then.phase() != "CleaningUp" {
 		r.rolledBack++
 	}
@@ -226,7 +226,7 @@ func (r *replay) stable(old, s *lws.LeaderWorkerSet) {
 
 // adopting checks that the groups of a workload whose second set is adopted stand by for as long as the policy says, and go
 // only while that set is whole.
-func (r *replay) adopting(old, s *lws.LeaderWorkerSet, now, then *record) {
+func (r *replay) checkHandover(old, s *lws.LeaderWorkerSet, now, then *record) {
 	if now.phase() != "HandingOver" {
 		return
 	}
@@ -246,7 +246,7 @@ func (r *replay) adopting(old, s *lws.LeaderWorkerSet, now, then *record) {
 }
 
 // hold checks the configuration of the user's workload against what the release is about.
-func (r *replay) hold(old, s *lws.LeaderWorkerSet, rec *record) {
+func (r *replay) checkHold(old, s *lws.LeaderWorkerSet, rec *record) {
 	c, replicas, what := s.Spec.RolloutStrategy.RollingUpdateConfiguration, int(replicasOf(s)), ""
 	ok := isHold(c)
 	switch {
@@ -257,8 +257,8 @@ func (r *replay) hold(old, s *lws.LeaderWorkerSet, rec *record) {
 		// Groups are restarted, one after the other.
 	case rec.moves():
 		what = "rolls faster than its user lets it"
-		ok = atPace(c, rec, replicas) && ptr.Deref(c.Partition, 0) == 0 || rec.blueGreen() && allAtOnce(c) && r.idle(s, rec) ||
-			r.around(s, rec) ||
+		ok = atPace(c, rec, replicas) && ptr.Deref(c.Partition, 0) == 0 || rec.blueGreen() && allAtOnce(c) && r.drained(s, rec) ||
+			r.skipsBrokenGroups(s, rec) ||
 			// When the broken groups are ready again, the driver needs a moment to follow.
 			old != nil && asJSON(c) == asJSON(old.Spec.RolloutStrategy.RollingUpdateConfiguration) && recordOf(old).phase() == "RollingBack"
 	case rec.inPlace() && rec.phase() == "Progressing" && !ok:
@@ -273,7 +273,7 @@ func (r *replay) hold(old, s *lws.LeaderWorkerSet, rec *record) {
 }
 
 // canary checks a change of an added workload.
-func (r *replay) canary(old, c *lws.LeaderWorkerSet, gone bool) {
+func (r *replay) canaryChanged(old, c *lws.LeaderWorkerSet, gone bool) {
 	s := r.sets[c.Labels[stableLabel]]
 	if s == nil {
 		return // garbage collection after the user's workload
@@ -305,7 +305,7 @@ func (r *replay) canary(old, c *lws.LeaderWorkerSet, gone bool) {
 			asJSON(s.Spec.LeaderWorkerTemplate) != r.released[s.Name] || r.template[s.Name] != r.released[s.Name])
 		r.check(ruleIntent, rec.phase() == "Promoted" || rec.phase() == "CleaningUp" || replaced,
 			"%s goes in phase %q", c.Name, rec.phase())
-		r.delayed(c, rec)
+		r.checkDelay(c, rec)
 	}
 }
 
@@ -316,7 +316,7 @@ func (r *record) completes(s *lws.LeaderWorkerSet) bool {
 
 // delayed checks that a second set that goes after a promotion had stayed for as long as the policy says. Deletions are
 // stamped in whole seconds, cut.
-func (r *replay) delayed(c *lws.LeaderWorkerSet, rec *record) {
+func (r *replay) checkDelay(c *lws.LeaderWorkerSet, rec *record) {
 	if rec.phase() != "Promoted" {
 		return
 	}
@@ -329,7 +329,7 @@ func (r *replay) delayed(c *lws.LeaderWorkerSet, rec *record) {
 }
 
 // stepIngress notes the share that the annotations of a canary Ingress give.
-func (r *replay) stepIngress(i *networkingv1.Ingress, h happening) {
+func (r *replay) stepIngress(i *networkingv1.Ingress, h clusterEvent) {
 	share, ok := i.Annotations["nginx.ingress.kubernetes.io/canary-weight"]
 	if h.gone || !ok {
 		delete(r.requests, i.Name)
@@ -341,7 +341,7 @@ func (r *replay) stepIngress(i *networkingv1.Ingress, h happening) {
 }
 
 // idle reports whether the workload's own groups have no requests: all of those go to a second set that is complete.
-func (r *replay) idle(s *lws.LeaderWorkerSet, rec *record) bool {
+func (r *replay) drained(s *lws.LeaderWorkerSet, rec *record) bool {
 	if rec.Release.Policy.Traffic == nil || len(r.requests) == 0 {
 		return false
 	}
@@ -358,7 +358,7 @@ func (r *replay) idle(s *lws.LeaderWorkerSet, rec *record) bool {
 	return false
 }
 
-func (r *replay) stepPod(p *corev1.Pod, h happening) {
+func (r *replay) stepPod(p *corev1.Pod, h clusterEvent) {
 	old := r.pods[p.Name]
 	if old != nil && !h.gone && old.ResourceVersion == p.ResourceVersion {
 		return
@@ -389,11 +389,11 @@ func (r *replay) stepPod(p *corev1.Pod, h happening) {
 		return
 	}
 	if own.rolled && !rec.inPlace() && (rec.phase() == "RollingBack" || rec.phase() == "CleaningUp") {
-		own.restarts(p, rec)
+		own.noteRestart(p, rec)
 		return // ruleDown counts them
 	}
 	if old == nil && !h.gone && !rec.inPlace() && rec.phase() != "RollingBack" {
-		r.check(ruleStableKept, revisionOf(p) == rec.Release.StableRevision, "pod %s came at revision %s, stable is %s",
+		r.check(ruleStableUntouched, revisionOf(p) == rec.Release.StableRevision, "pod %s came at revision %s, stable is %s",
 			p.Name, revisionOf(p), rec.Release.StableRevision)
 	}
 	// The workers of a group that a scale-down, a restart or the promotion took go after their leader, which may be there
@@ -402,10 +402,10 @@ func (r *replay) stepPod(p *corev1.Pod, h happening) {
 	stays := leader == p || leader != nil && leader.DeletionTimestamp == nil && revisionOf(leader) == revisionOf(p) && !own.restarted[index]
 	if stays && index < min(int(replicasOf(s)), lowest) && !h.gone && old != nil && old.DeletionTimestamp == nil &&
 		(revisionOf(p) == rec.Release.StableRevision || !rec.inPlace() && rec.phase() != "RollingBack") {
-		r.check(ruleStableKept, p.DeletionTimestamp == nil || own.restarted[index] || own.added[index], "pod %s goes in phase %s", p.Name, rec.phase())
+		r.check(ruleStableUntouched, p.DeletionTimestamp == nil || own.restarted[index] || own.added[index], "pod %s goes in phase %s", p.Name, rec.phase())
 	}
 	if rec.inPlace() || rec.phase() == "RollingBack" {
-		own.restarts(p, rec)
+		own.noteRestart(p, rec)
 	}
 }
 
@@ -413,7 +413,7 @@ func (r *replay) stepPod(p *corev1.Pod, h happening) {
 func isPartitioned(rec *record) bool { return rec.inPlace() && rec.phase() == "Progressing" }
 
 // standing checks what has to be so at every instant, whatever changed.
-func (r *replay) standing(s *lws.LeaderWorkerSet) {
+func (r *replay) checkAlways(s *lws.LeaderWorkerSet) {
 	var canaries []string
 	for _, c := range r.sets {
 		if c.Labels[stableLabel] == s.Name {
@@ -429,7 +429,7 @@ func (r *replay) standing(s *lws.LeaderWorkerSet) {
 	if s.DeletionTimestamp != nil {
 		return
 	}
-	r.standingGroups(s, rec, canaries)
+	r.checkGroups(s, rec, canaries)
 	if !rec.rolls(s) {
 		return
 	}
@@ -438,7 +438,7 @@ func (r *replay) standing(s *lws.LeaderWorkerSet) {
 	if unavailable == 0 && surge == 0 {
 		unavailable = 1
 	}
-	unavailable = max(unavailable, rec.back(s))
+	unavailable = max(unavailable, rec.rollbackUnavailable(s))
 	if r.whole[s.Name] {
 		own, added := r.available(s), 0
 		for _, name := range canaries {
@@ -487,8 +487,8 @@ func atPace(c *lws.RollingUpdateConfiguration, rec *record, replicas int) bool {
 
 // around reports whether LWS is led around groups that are broken at the revision that a rollback leaves: by the user's settings,
 // but for as many groups more as those are.
-func (r *replay) around(s *lws.LeaderWorkerSet, rec *record) bool {
-	broken, ready, replicas := r.strayed(s, rec), r.ready(s), int(replicasOf(s))
+func (r *replay) skipsBrokenGroups(s *lws.LeaderWorkerSet, rec *record) bool {
+	broken, ready, replicas := r.offStable(s, rec), r.ready(s), int(replicasOf(s))
 	for index, revision := range ready {
 		if index < replicas && revision != rec.Release.StableRevision {
 			broken--
@@ -502,7 +502,7 @@ func (r *replay) around(s *lws.LeaderWorkerSet, rec *record) bool {
 }
 
 // back is how many groups may be down on a rollback, as far as the configuration tells; ruleHold reports whether it may.
-func (r *record) back(s *lws.LeaderWorkerSet) int {
+func (r *record) rollbackUnavailable(s *lws.LeaderWorkerSet) int {
 	if r.phase() != "RollingBack" || isHeld(s) {
 		return 0
 	}

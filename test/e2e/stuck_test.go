@@ -26,7 +26,7 @@ func TestStuck(t *testing.T) {
 	e := newEnv(t)
 	noRestart := func(w *lws.LeaderWorkerSet) { w.Spec.LeaderWorkerTemplate.RestartPolicy = lws.NoneRestartPolicy }
 	w := e.adopt(model("model", 4, 2, noRestart))
-	w.edit(image("v2"), behaves(cluster.BehaviorImagePull))
+	w.edit(image("v2"), withBehavior(cluster.BehaviorImagePull))
 	p := policy("50%", "100%")
 	p.ProgressDeadline = seconds(5)
 	w.initialize("r1", p)
@@ -45,20 +45,20 @@ func TestStuck(t *testing.T) {
 		if c.GetReason() != "ProgressDeadlineExceeded" || row.GetReady() || row.GetSince() == nil {
 			t.Fatalf("%s\nrow %v", show(c), row)
 		}
-		w.mustSay(c.GetMessage(), "no progress for 5s", "ImagePullBackOff",
+		w.mustContain(c.GetMessage(), "no progress for 5s", "ImagePullBackOff",
 			"Group "+group+" ("+canary+"-"+group+") has not been ready since "+row.GetSince().AsTime().Format("15:04:05 MST")+": mend the image", "otherwise abort")
 		if group == "0" { // Kubernetes counts further events of the reason, and keeps the note of the first
-			e.eventually("the event says so", func(ctx context.Context) error { return e.told(ctx, "model", "Group 0 (") })
+			e.eventually("the event says so", func(ctx context.Context) error { return e.hasFailureEvent(ctx, "model", "Group 0 (") })
 		}
 		w.patchPods(canary, heal, map[string]int{"0": 0, "1": 1}[group])
 	}
 	w.awaitState(pb.State_STATE_READY)
 	w.finalize("r1", rollback)
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // told reports whether an event of a failed release has the words.
-func (e *env) told(ctx context.Context, name, words string) error {
+func (e *env) hasFailureEvent(ctx context.Context, name, words string) error {
 	events, err := e.events(ctx, name)
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func TestPicture(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))
 	w.edit(image("v2"))
-	recorded, code := w.lockstep(w.asking("release", "model", "--batches", "50%,100%", "--release-id", "r1", "-o", "json")...)
+	recorded, code := w.lockstep(w.toDriver("release", "model", "--batches", "50%,100%", "--release-id", "r1", "-o", "json")...)
 	if code != 0 {
 		t.Fatalf("exit code %d\n%s", code, recorded)
 	}
@@ -88,11 +88,11 @@ func TestPicture(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d", code)
 	}
-	w.mustSay(svg, "<title>"+w.namespace+"/model: r1</title>", "2 groups of 2 pods", "promoted to ", "<title>batch 1 of 2 (50%)</title>", "<title>promote</title>", ">added 1<")
+	w.mustContain(svg, "<title>"+w.namespace+"/model: r1</title>", "2 groups of 2 pods", "promoted to ", "<title>batch 1 of 2 (50%)</title>", "<title>promote</title>", ">added 1<")
 	for class, atLeast := range map[string]int{"old": 2, "new": 4} { // two groups were old; two were added, and two promoted
 		if n := strings.Count(svg, `<rect class="`+class+`"`) - 1; n < atLeast { // one is in the legend
 			t.Errorf("%d bars %s, want %d", n, class, atLeast)
 		}
 	}
-	w.mustRest()
+	w.mustBeIdle()
 }

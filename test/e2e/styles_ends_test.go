@@ -35,14 +35,14 @@ func TestStylesEnds(t *testing.T) {
 							t.Errorf("batch %d: %s", b, show(c))
 						}
 					}
-					w.twice("Finalize", func() (pb.Action, error) {
+					w.mustBeIdempotent("Finalize", func() (pb.Action, error) {
 						r, err := w.tryFinalize("r1", intent, long)
 						if err == nil && !r.GetDone() {
 							err = fmt.Errorf("not done: %s", show(r.GetContext()))
 						}
 						return r.GetAction(), err
 					})
-					w.mustRest()
+					w.mustBeIdle()
 					switch {
 					case intent == promote:
 						w.mustRun("v2")
@@ -88,7 +88,7 @@ func TestStylesTemplateChanges(t *testing.T) {
 			w.awaitState(rolledBack)
 			w.mustRun("v1")
 			same()
-			w.mustRest()
+			w.mustBeIdle()
 		})
 		t.Run("old-in-mid-batch", func(t *testing.T) {
 			t.Parallel()
@@ -96,11 +96,11 @@ func TestStylesTemplateChanges(t *testing.T) {
 			e := newEnv(t)
 			e.observer.waive(ruleDown)
 			w, _ := beginIn(t, e, "mid")
-			w.begin("r1", 2)
+			w.startBatch("r1", 2)
 			w.edit(image("v1"))
 			w.awaitState(rolledBack)
 			w.mustRun("v1")
-			w.mustRest()
+			w.mustBeIdle()
 		})
 		t.Run("third", func(t *testing.T) {
 			t.Parallel()
@@ -115,7 +115,7 @@ func TestStylesTemplateChanges(t *testing.T) {
 			}
 			w.finalize("r1", promote)
 			w.mustRun("v3")
-			w.mustRest()
+			w.mustBeIdle()
 		})
 		t.Run("third-rolled-back", func(t *testing.T) {
 			t.Parallel()
@@ -128,13 +128,13 @@ func TestStylesTemplateChanges(t *testing.T) {
 			w.finalize("r1", rollback)
 			w.mustRun("v1")
 			same()
-			w.mustRest()
+			w.mustBeIdle()
 		})
 		t.Run("old-in-mid-promotion", func(t *testing.T) {
 			t.Parallel()
 			w, _ := begin(t, "promotion")
 			w.upgrade("r1", 2)
-			w.end("r1", promote)
+			w.startFinalize("r1", promote)
 			w.edit(image("v1"))
 			w.awaitState(rolledBack, completed)
 			if w.record().phase() == "Promoted" {
@@ -142,13 +142,13 @@ func TestStylesTemplateChanges(t *testing.T) {
 				return
 			}
 			w.mustRun("v1")
-			w.mustRest()
+			w.mustBeIdle()
 		})
 	})
 }
 
 // A promotion is taken back when it has reached some of the groups, and when it has reached all of them.
-func TestStylesPromotionTakenBack(t *testing.T) {
+func TestStylesPromotionRolledBack(t *testing.T) {
 	in(t, allStyles, func(t *testing.T, s style) {
 		e := newEnv(t)
 		for name, updated := range map[string]int{"some": 1, "all": 4} {
@@ -160,12 +160,12 @@ func TestStylesPromotionTakenBack(t *testing.T) {
 				p := s.policy(quarters())
 				p.MinReady = seconds(3) // nothing is promoted before
 				w.initialize("r1", p)
-				w.end("r1", promote)
+				w.startFinalize("r1", promote)
 				w.awaitObject("the promotion reaches groups", func() bool { return w.groupsWith("v2") >= updated })
-				w.end("r1", rollback)
+				w.startFinalize("r1", rollback)
 				w.awaitState(rolledBack)
 				w.mustRun("v1")
-				w.mustRest()
+				w.mustBeIdle()
 				if now := w.get().Spec.LeaderWorkerTemplate; updated == 4 && asJSON(now) != asJSON(before) {
 					t.Errorf("LeaderWorkerSet had forgotten the old template, and the new one is still there: %s", asJSON(now))
 				}
@@ -177,21 +177,21 @@ func TestStylesPromotionTakenBack(t *testing.T) {
 }
 
 // Groups of the new template never get ready: the deadline passes, the host is told, and rolls back.
-func TestStylesRollbackOfBroken(t *testing.T) {
+func TestStylesRollbackOfUnreadyGroups(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		w := newEnv(t).adopt(model("model", 4, 2))
 		before := w.stablePods()
-		w.edit(image("v2"), behaves(cluster.BehaviorNeverReady))
+		w.edit(image("v2"), withBehavior(cluster.BehaviorNeverReady))
 		p := s.policy(quarters())
 		p.ProgressDeadline = seconds(3)
 		w.initialize("r1", p)
 		if c := w.upgrade("r1", 1).GetContext(); c.GetState() != pb.State_STATE_FAILED || c.GetReason() != "ProgressDeadlineExceeded" {
 			t.Errorf("after the deadline: %s", show(c))
 		}
-		w.end("r1", rollback)
+		w.startFinalize("r1", rollback)
 		w.awaitState(rolledBack) // the deadline is short enough to pass before a group is back, too
 		w.mustRun("v1")
-		w.mustRest()
+		w.mustBeIdle()
 		if s.inPlace() {
 			w.sameGroupsBelow(before, 3) // the first one that did not get ready kept LWS from the next
 		} else {
@@ -212,7 +212,7 @@ func TestStylesReadiness(t *testing.T) {
 			p := s.policy(policy("34%", "100%"))
 			p.MinReady = seconds(5)
 			w.initialize("r1", p)
-			w.begin("r1", 0)
+			w.startBatch("r1", 0)
 			c := w.awaitState(pb.State_STATE_VERIFYING, pb.State_STATE_READY)
 			if c.GetState() != pb.State_STATE_VERIFYING || c.GetReason() != "WaitingForMinReady" {
 				t.Errorf("before minReady: %s", show(c))
@@ -220,16 +220,16 @@ func TestStylesReadiness(t *testing.T) {
 			w.upgrade("r1", 1)
 			w.finalize("r1", rollback)
 			w.mustRun("v1")
-			w.mustRest()
+			w.mustBeIdle()
 		})
 		t.Run("threshold", func(t *testing.T) {
 			t.Parallel()
 			w := e.in(t).adopt(model("threshold", 4, 2))
-			w.edit(image("v2"), behaves(cluster.BehaviorNeverReady))
+			w.edit(image("v2"), withBehavior(cluster.BehaviorNeverReady))
 			p := s.policy(policy("100%"))
 			p.FailureThreshold, p.ProgressDeadline = "25%", seconds(60)
 			w.initialize("r1", p)
-			w.begin("r1", 0)
+			w.startBatch("r1", 0)
 			// In place LWS goes on to the next group once one is ready.
 			for ready, group := range []int{3, 2, 1} {
 				set := w.name
@@ -251,7 +251,7 @@ func TestStylesReadiness(t *testing.T) {
 			w.awaitState(pb.State_STATE_READY)
 			w.finalize("r1", rollback)
 			w.mustRun("v1")
-			w.mustRest()
+			w.mustBeIdle()
 		})
 	})
 }
@@ -280,17 +280,17 @@ func TestStylesScaling(t *testing.T) {
 			}
 		}
 		w.upgrade("r1", 2)
-		w.end("r1", promote)
+		w.startFinalize("r1", promote)
 		w.scale(5)
 		w.awaitState(completed)
 		w.awaitReady()
 		w.mustRun("v2")
-		w.mustRest()
+		w.mustBeIdle()
 	})
 }
 
 // The user's own pace, whatever it is, and a workload of one group: promoted and rolled back.
-func TestStylesPaces(t *testing.T) {
+func TestStylesRollingUpdateSettings(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		e := newEnv(t)
 		slow := annotated(cluster.AnnotationStartup, "200ms")
@@ -325,11 +325,11 @@ func TestStylesManifestApplied(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		e := newEnv(t)
 		// For a moment LWS rolls as the manifest says.
-		e.observer.waive(ruleHold, ruleBatch, ruleDown, ruleStableKept)
+		e.observer.waive(ruleHold, ruleBatch, ruleDown, ruleStableUntouched)
 		w := e.adopt(model("model", 4, 2, annotated(cluster.AnnotationStartup, "200ms")))
 		w.edit(image("v2"))
 		w.initialize("r1", s.policy(quarters()))
-		w.begin("r1", 1)
+		w.startBatch("r1", 1)
 		applied := lws.RollingUpdateConfiguration{Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromInt32(0)}
 		w.edit(func(o *lws.LeaderWorkerSet) { *o.Spec.RolloutStrategy.RollingUpdateConfiguration = applied })
 		w.awaitObject("the partition is put back", func() bool {
@@ -339,7 +339,7 @@ func TestStylesManifestApplied(t *testing.T) {
 		w.upgrade("r1", 2)
 		w.finalize("r1", promote)
 		w.mustRun("v2")
-		w.mustRest()
+		w.mustBeIdle()
 		if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
 			t.Fatal(err)
 		}

@@ -29,7 +29,7 @@ type course struct {
 	intent  pb.FinalizeIntent
 	// takenBack: the release is promoted first, and its groups never get ready, so that the promotion is never over.
 	// stoodBy: it is, and taken back while the groups that it leaves stand by.
-	takenBack, stoodBy bool
+	promotionRolledBack, standby bool
 }
 
 // courses are those of a style. In place the way back from the last batch is another one than before it.
@@ -41,15 +41,15 @@ func courses(s style) []course {
 	switch {
 	case s.inPlace():
 		all = append(all, course{name: "rollback-of-all", batches: []int32{0, 1}, intent: rollback})
-	case s.adopts:
-		all[1] = course{name: "stood-by", batches: []int32{0, 1}, intent: rollback, stoodBy: true}
+	case s.handover:
+		all[1] = course{name: "stood-by", batches: []int32{0, 1}, intent: rollback, standby: true}
 	}
 	return all
 }
 
 // moreCourses are courses, and a promotion that is taken back.
-func moreCourses(s style) []course {
-	return append(courses(s), course{name: "taken-back", intent: rollback, takenBack: true})
+func killedCourses(s style) []course {
+	return append(courses(s), course{name: "taken-back", intent: rollback, promotionRolledBack: true})
 }
 
 // faultsEnv says which faults releases meet: "all" in each course, or each kind in one of a style's courses.
@@ -70,9 +70,9 @@ func meets(n, fault, courses int) bool {
 // The driver is killed after every single write of a release: before the answer gets to it, or right after that.
 func TestStylesKilledAtEveryWrite(t *testing.T) {
 	t.Parallel()
-	eachCourse(t, ladenAdoptStyle, moreCourses, func(t *testing.T, s style, c course, n int, want string) {
+	eachCourse(t, fullHandoverStyle, killedCourses, func(t *testing.T, s style, c course, n int, want string) {
 		for i, late := range []bool{false, true} {
-			if s.adopts && c.intent == rollback {
+			if s.handover && c.intent == rollback {
 				if !late {
 					continue // so many writes take their time
 				}
@@ -81,8 +81,8 @@ func TestStylesKilledAtEveryWrite(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("answered=%t", late), func(t *testing.T) {
 				t.Parallel()
-				d := disturb(t, s, c, harm{})
-				d.proxy.harm = harm{"killed", 1, func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
+				d := disturb(t, s, c, fault{})
+				d.proxy.fault = fault{"killed", 1, func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
 					r := pass() //nolint:bodyclose // It is in memory.
 					if late {
 						answer(w, r)
@@ -91,7 +91,7 @@ func TestStylesKilledAtEveryWrite(t *testing.T) {
 					p.crash(d.w.driver)
 				}}
 				d.run()
-				d.mustEnd(want)
+				d.mustEndAs(want)
 			})
 		}
 	})
@@ -101,9 +101,9 @@ func TestStylesKilledAtEveryWrite(t *testing.T) {
 // of it in time.
 func TestStylesFaultyTransport(t *testing.T) {
 	t.Parallel()
-	eachCourse(t, adoptStyle, courses, func(t *testing.T, s style, c course, n int, want string) {
-		for i, h := range append(slices.Clone(harms), anyHarm(1), anyHarm(2)) {
-			if s.adopts {
+	eachCourse(t, handoverStyle, courses, func(t *testing.T, s style, c course, n int, want string) {
+		for i, h := range append(slices.Clone(faultKinds), randomFault(1), randomFault(2)) {
+			if s.handover {
 				if c.intent == rollback || h.slow() {
 					continue // so many writes take their time
 				}
@@ -114,7 +114,7 @@ func TestStylesFaultyTransport(t *testing.T) {
 				t.Parallel()
 				d := disturb(t, s, c, h)
 				d.run()
-				d.mustEnd(want)
+				d.mustEndAs(want)
 			})
 		}
 	})
@@ -127,10 +127,10 @@ func eachCourse(t *testing.T, more style, courses func(style) []course, test fun
 	for _, s := range append(slices.Clone(allStyles), more) {
 		for n, c := range courses(s) {
 			t.Run(s.name+"/"+c.name, func(t *testing.T) {
-				d := disturb(t, s, c, harm{})
+				d := disturb(t, s, c, fault{})
 				d.run()
 				t.Logf("undisturbed: %d writes", d.proxy.writes)
-				test(t, s, c, n, d.end())
+				test(t, s, c, n, d.outcome())
 			})
 		}
 	}
@@ -145,7 +145,7 @@ type disturbed struct {
 	course course
 }
 
-func disturb(t *testing.T, s style, c course, h harm) *disturbed {
+func disturb(t *testing.T, s style, c course, h fault) *disturbed {
 	t.Helper()
 	e := newEnvIn(t, cluster.Shared(t))
 	p := newProxy(t, e, h)
@@ -153,8 +153,8 @@ func disturb(t *testing.T, s style, c course, h harm) *disturbed {
 	e.driver.Begin()
 	p.open()
 	w := e.deploy(model("model", 3, 2))
-	if s.laden {
-		w.serve()
+	if s.full {
+		w.expose()
 		w.autoscale(3, 3, selectPolicies(maxChange, minChange))
 	}
 	return &disturbed{t, w, p, s, c}
@@ -163,12 +163,12 @@ func disturb(t *testing.T, s style, c course, h harm) *disturbed {
 // policy is that of the release.
 func (d *disturbed) policy() *pb.ReleasePolicy {
 	p := d.style.policy(policy("50%", "100%"))
-	if d.style.laden {
+	if d.style.full {
 		p.GroupDisruptionBudget = true
-		p = d.w.routed(p)
+		p = d.w.withTraffic(p)
 	}
-	if d.style.adopts {
-		p = adopting(p, map[bool]float64{true: -1}[d.course.stoodBy])
+	if d.style.handover {
+		p = handover(p, map[bool]float64{true: -1}[d.course.standby])
 	}
 	return p
 }
@@ -192,10 +192,10 @@ func (d *disturbed) run() {
 			return err
 		})
 	}
-	if d.course.takenBack {
+	if d.course.promotionRolledBack {
 		d.beginPromotion()
 	}
-	if d.course.stoodBy {
+	if d.course.standby {
 		d.call("Finalize", func(context.Context) error {
 			r, err := w.tryFinalize("r1", promote, seconds(0.1))
 			if err == nil && r.GetContext().GetReason() != "WaitingForScaleDownDelay" {
@@ -215,8 +215,8 @@ func (d *disturbed) run() {
 
 // edit is what the course does to the template besides.
 func (c course) edit(s *lws.LeaderWorkerSet) {
-	if c.takenBack {
-		behaves(cluster.BehaviorNeverReady)(s)
+	if c.promotionRolledBack {
+		withBehavior(cluster.BehaviorNeverReady)(s)
 	}
 }
 
@@ -264,26 +264,26 @@ func (d *disturbed) call(what string, call func(context.Context) error) {
 }
 
 // mustEnd fails unless the release has ended as an undisturbed one does, and nothing is left of it.
-func (d *disturbed) mustEnd(want string) {
+func (d *disturbed) mustEndAs(want string) {
 	d.t.Helper()
-	if got := d.end(); got != want {
+	if got := d.outcome(); got != want {
 		d.t.Errorf("it ended with\n%s\nand undisturbed with\n%s", got, want)
 	}
 }
 
 // end is all that a release leaves behind, but for its times.
-func (d *disturbed) end() string {
+func (d *disturbed) outcome() string {
 	d.t.Helper()
 	w, more := d.w, ""
-	if d.style.adopts && d.course.intent == promote {
-		w = w.mustBeAdopted()
+	if d.style.handover && d.course.intent == promote {
+		w = w.mustBeHandedOver()
 	}
-	if d.style.laden {
+	if d.style.full {
 		d.w.mustServe(w.name)
-		d.w.awaitGivenBack()
+		d.w.awaitAutoscalerRestored()
 		more = fmt.Sprintf("autoscaler %s\n", asJSON(d.w.hpa().Spec))
 	}
-	w.mustRest()
+	w.mustBeIdle()
 	w.awaitReady()
 	if tag := map[pb.FinalizeIntent]string{promote: "v2", rollback: "v1"}[d.course.intent]; tag != "" {
 		w.mustRun(tag)

@@ -18,7 +18,7 @@ type style struct {
 	name string
 	pb   pb.Style
 	// adopts: the promotion makes the second set the workload. laden: it has requests, an autoscaler and budgets to pass on.
-	adopts, laden bool
+	handover, full bool
 }
 
 var (
@@ -26,8 +26,8 @@ var (
 	blueGreenStyle = style{name: "blue-green", pb: pb.Style_STYLE_BLUE_GREEN}
 	partitionStyle = style{name: "partition", pb: pb.Style_STYLE_PARTITION}
 
-	adoptStyle      = style{name: "adopt", pb: pb.Style_STYLE_BLUE_GREEN, adopts: true}
-	ladenAdoptStyle = style{name: "adopt", pb: pb.Style_STYLE_BLUE_GREEN, adopts: true, laden: true}
+	handoverStyle     = style{name: "adopt", pb: pb.Style_STYLE_BLUE_GREEN, handover: true}
+	fullHandoverStyle = style{name: "adopt", pb: pb.Style_STYLE_BLUE_GREEN, handover: true, full: true}
 
 	allStyles = []style{canaryStyle, blueGreenStyle, partitionStyle}
 	newStyles = allStyles[1:]

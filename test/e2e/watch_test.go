@@ -67,12 +67,12 @@ func TestWatchScreen(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	w := e.adopt(model("vllm", 4, 2))
-	w.serve()
+	w.expose()
 	viewer := e.viewer()
 	p := e.screen("--namespace", e.namespace, "--kubeconfig", viewer)
 	p.AwaitWords("namespace "+e.namespace, "0 running, 1 under hold", "no release is running")
 
-	w.edit(image("v2"), behaves(cluster.BehaviorImagePull))
+	w.edit(image("v2"), withBehavior(cluster.BehaviorImagePull))
 	routed := quarters()
 	routed.Traffic = &pb.TrafficPolicy{StableService: "vllm-http", Ingresses: []string{"vllm"}}
 	w.initialize("r1", routed)
@@ -114,7 +114,7 @@ func TestWatchScreen(t *testing.T) {
 	if code, text := p.Exit(); code != 0 || !strings.Contains(text, "vllm  completed: ") {
 		t.Errorf("exit code %d; what stays on the terminal:\n%s", code, text)
 	}
-	w.mustRest()
+	w.mustBeIdle()
 
 	everywhere := e.screen("-A", "--kubeconfig", e.cluster.Kubeconfig())
 	everywhere.Press("a")
@@ -157,5 +157,5 @@ func TestWatchDriver(t *testing.T) {
 		t.Errorf("exit code %d after Ctrl-C:\n%s", code, text)
 	}
 	w.finalize("r1", rollback)
-	w.mustRest()
+	w.mustBeIdle()
 }

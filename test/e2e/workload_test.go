@@ -165,7 +165,7 @@ func (w *workload) patchPods(set string, annotations map[string]any, groups ...i
 }
 
 // through is the same workload through another driver.
-func (w *workload) through(d *driver.Driver) *workload {
+func (w *workload) withDriver(d *driver.Driver) *workload {
 	return &workload{env: w.env, driver: d, name: w.name}
 }
 
@@ -319,7 +319,7 @@ func (w *workload) tryFinalize(id string, intent pb.FinalizeIntent, wait *durati
 }
 
 // look asks where the release stands.
-func (w *workload) look(ctx context.Context) (*pb.BatchContext, error) {
+func (w *workload) tryContext(ctx context.Context) (*pb.BatchContext, error) {
 	r, err := w.driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: w.ref(), IncludeGroups: true})
 	return r.GetContext(), err
 }
@@ -327,7 +327,7 @@ func (w *workload) look(ctx context.Context) (*pb.BatchContext, error) {
 // context is look, or the end of the test.
 func (w *workload) context() *pb.BatchContext {
 	w.t.Helper()
-	c, err := w.look(w.t.Context())
+	c, err := w.tryContext(w.t.Context())
 	if err != nil {
 		w.t.Fatalf("CalculateBatchContext: %v", err)
 	}
@@ -339,7 +339,7 @@ func (w *workload) await(what string, check func(*pb.BatchContext) bool) *pb.Bat
 	w.t.Helper()
 	var last *pb.BatchContext
 	w.eventually(what, func(ctx context.Context) error {
-		c, err := w.look(ctx)
+		c, err := w.tryContext(ctx)
 		if err != nil {
 			return err
 		}
@@ -414,7 +414,7 @@ func (w *workload) sameGroupsBelow(before map[string]corev1.Pod, index int) {
 }
 
 // mustRest fails unless nothing of a release is left but the hold.
-func (w *workload) mustRest() {
+func (w *workload) mustBeIdle() {
 	w.t.Helper()
 	object := w.get()
 	if object.Annotations[recordAnnotation] == "" {

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fakes mends what client-go's fake clients do otherwise than an API server.
+// Package fakes corrects differences between client-go's fake clients and an API server.
 package fakes
 
 import (
@@ -9,10 +9,10 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// CopyWatched gives each watcher of the fakes objects of its own, as if they had come over the wire. The trackers hand out
-// the ones that they keep, which an informer's transform must not change while others read them.
+// CopyWatched gives each watcher of the fakes its own copies of objects, as over the wire. The object trackers hand out the
+// objects that they store, which an informer's transform must not change while they are read.
 //
-// Call it before anything watches.
+// Call it before the first watch.
 func CopyWatched(fakes ...*clienttesting.Fake) {
 	for _, f := range fakes {
 		f.Lock()

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package grouptags tells tests which image each group of a workload runs.
+// Package grouptags reports to tests which image each group of a workload runs.
 package grouptags
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
-// Of is the image tags of the whole groups of this size that are ready, in the order of their indices: "v1 v1 v1 v2". What is
-// not ready is "-". The pods are those of the selector.
+// Of returns the image tag of each group with this many pods, in the order of their indices: "v1 v1 v1 v2". A group that is
+// not ready or not complete is "-". The selector selects the pods.
 func Of(ctx context.Context, kube kubernetes.Interface, namespace, selector string, size int) (string, error) {
 	pods, err := kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
@@ -39,7 +39,7 @@ func Of(ctx context.Context, kube kubernetes.Interface, namespace, selector stri
 	return strings.Join(out, " "), nil
 }
 
-// OfGroup is the tag of the pods of one group, "-" if they are not all of them, ready, and at one.
+// OfGroup returns the image tag of the pods of one group, or "-" unless all of them exist, are ready and run the same tag.
 func OfGroup(pods []corev1.Pod, size int) string {
 	tag := ""
 	for i := range pods {
@@ -52,7 +52,7 @@ func OfGroup(pods []corev1.Pod, size int) string {
 	return tag
 }
 
-// OfPod is the tag of a pod.
+// OfPod returns the image tag of a pod.
 func OfPod(p *corev1.Pod) string {
 	_, tag, _ := strings.Cut(p.Spec.Containers[0].Image, ":")
 	return tag
@@ -65,13 +65,13 @@ func Ready(p *corev1.Pod) bool {
 	})
 }
 
-// Await waits until [Of] is as wanted.
+// Await waits until [Of] returns want.
 func Await(t testing.TB, kube kubernetes.Interface, namespace, selector string, size int, want string) {
 	t.Helper()
 	await.Nil(t, "groups at "+want, func(ctx context.Context) error {
 		got, err := Of(ctx, kube, namespace, selector, size)
 		if err == nil && got != want {
-			err = fmt.Errorf("they are at %s", got)
+			err = fmt.Errorf("groups are at %s", got)
 		}
 		return err
 	})

@@ -12,28 +12,28 @@ import (
 	"time"
 )
 
-// insideEnv marks the process that runs inside. It says when the outer one started it, and in which namespace that is.
+// insideEnv marks the inner process. Its value is when the outer process started it, and the outer process's namespace.
 const insideEnv = "LOCKSTEP_NETNS_INSIDE"
 
-// Exit codes for what goes wrong here; a program's own code is passed on as it is, and 128 plus the number of the signal that
-// ended it.
+// Exit codes for failures of this package. The program's own exit code is passed on, or 128 plus the number of the signal
+// that ended it.
 const (
 	exitPrepare   = 3
 	exitNamespace = 4
 )
 
-// Main runs the program again in a new network namespace, with the same arguments, and returns its exit code: run is called
-// in there, with lo up and the local ranges (CIDRs) routed to it. The namespace has no other network, so what needs one is
-// done by prepare, outside and before; it may be nil. Programs that run starts are in the namespace, too.
+// Main runs the program again in a new network namespace, with the same arguments, and returns its exit code. In the
+// namespace it calls run, with lo up and the local ranges (CIDRs) routed to it. The namespace has no other network, so
+// prepare, which may be nil, runs before and outside. Programs that run starts are in the namespace, too.
 //
-// Signals are passed on. The inner process is killed when the outer one ends, however it ends.
+// Signals are passed on. The inner process is killed when the outer process ends, however it ends.
 func Main(prepare func() error, run func() int, local ...string) int {
 	if started, inside := os.LookupEnv(insideEnv); inside {
-		// Processes that this one starts may call Main themselves.
+		// Child processes may call Main themselves.
 		_ = os.Unsetenv(insideEnv)
 		at, outer, _ := strings.Cut(started, " ")
 		if err := setUp(outer, local); err != nil {
-			fmt.Fprintln(os.Stderr, "netns: set the network namespace up:", err)
+			fmt.Fprintln(os.Stderr, "netns: set up the network namespace:", err)
 			return exitNamespace
 		}
 		if at, err := time.Parse(time.RFC3339Nano, at); err == nil {
@@ -49,7 +49,7 @@ func Main(prepare func() error, run func() int, local ...string) int {
 	}
 	code, err := reexec()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "netns: this machine can't make a network namespace, and what follows needs one:", err)
+		fmt.Fprintln(os.Stderr, "netns: can't create a network namespace on this machine:", err)
 		fmt.Fprintln(os.Stderr, "netns: run as root (in a container: with CAP_SYS_ADMIN), or allow user namespaces"+
 			" (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns)")
 		return exitNamespace
@@ -59,10 +59,10 @@ func Main(prepare func() error, run func() int, local ...string) int {
 
 var setupTime time.Duration
 
-// SetupTime is how long it took from starting the inner process to a namespace that is ready. It is 0 outside.
+// SetupTime returns the time from the start of the inner process until the namespace was ready. It is 0 outside.
 func SetupTime() time.Duration { return setupTime }
 
-// setUp configures the namespace, once it is sure that it is not the outer one.
+// setUp configures the namespace, unless it is the outer one.
 func setUp(outer string, local []string) error {
 	if current, err := namespace(); err != nil || current == outer || outer == "" {
 		return fmt.Errorf("still in the network namespace %q: %w", outer, errors.Join(err, errors.ErrUnsupported))

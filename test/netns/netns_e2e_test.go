@@ -22,7 +22,7 @@ import (
 
 const local = "10.128.0.0/9"
 
-// helperEnv makes the test binary a program that does something else than testing.
+// helperEnv makes the test binary run one of the helper programs below instead of the tests.
 const helperEnv = "LOCKSTEP_NETNS_TEST_HELPER"
 
 func TestMain(m *testing.M) {
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(Main(nil, run, local))
 }
 
-// wait says which process it is and ends with 9 on SIGTERM.
+// wait prints its pid and exits with 9 on SIGTERM.
 func wait() int {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
@@ -49,7 +49,7 @@ func wait() int {
 	}
 }
 
-// helper starts the test binary once more, from inside the namespace: it makes one of its own.
+// helper starts the test binary again, from inside the namespace: it creates a namespace of its own.
 func helper(t *testing.T, what string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -58,7 +58,7 @@ func helper(t *testing.T, what string) *exec.Cmd {
 	return cmd
 }
 
-// One listener answers for every address of the range, and knows for which.
+// One listener answers for every address of the range, and sees which one was dialed.
 func TestEveryAddressIsLocal(t *testing.T) {
 	listener, err := net.Listen("tcp4", "0.0.0.0:0")
 	if err != nil {
@@ -149,12 +149,12 @@ func TestSignalsAndParent(t *testing.T) {
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
-			t.Errorf("process %d is still there: %s", inner, test.reason)
+			t.Errorf("process %d still exists: %s", inner, test.reason)
 		})
 	}
 }
 
-// zombie tells whether a process has ended and nobody has collected it yet.
+// zombie reports whether a process has ended, reaped by its parent or not.
 func zombie(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || strings.Contains(string(stat), ") Z ")
@@ -162,7 +162,7 @@ func zombie(pid int) bool {
 
 func TestPrepare(t *testing.T) {
 	failing := func() error { return errors.New("no network") }
-	if code := Main(failing, func() int { t.Error("ran all the same"); return 0 }); code != exitPrepare {
+	if code := Main(failing, func() int { t.Error("run was called although prepare failed"); return 0 }); code != exitPrepare {
 		t.Errorf("code %d", code)
 	}
 }
@@ -170,13 +170,13 @@ func TestPrepare(t *testing.T) {
 func TestRangeIsRefused(t *testing.T) {
 	for _, cidr := range []string{"10.0.0.0", "fd00::/8", "nonsense"} {
 		if err := setUp("another", []string{cidr}); err == nil {
-			t.Errorf("took %q", cidr)
+			t.Errorf("accepted %q", cidr)
 		}
 	}
 }
 
-// Whoever sets the variable by hand keeps the network that there is.
-func TestOuterNamespaceIsLeftAlone(t *testing.T) {
+// A process with insideEnv set by hand does not change the network of its namespace.
+func TestOuterNamespaceIsNotConfigured(t *testing.T) {
 	current, err := namespace()
 	if err != nil {
 		t.Fatal(err)

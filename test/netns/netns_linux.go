@@ -18,16 +18,16 @@ import (
 )
 
 // reexec runs this program again in a new network namespace and returns its exit code. An error means that the namespace
-// could not be made and nothing ran.
+// could not be created and nothing ran.
 func reexec() (int, error) {
 	attributes := &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET,
-		// Ctrl-C in a terminal reaches us only, and is passed on once.
+		// Ctrl-C in a terminal reaches this process only, which passes it on once.
 		Setpgid:   true,
 		Pdeathsig: syscall.SIGKILL,
 	}
 	if os.Geteuid() != 0 {
-		// In a user namespace of its own an ordinary user may make the network one.
+		// An unprivileged user may create a network namespace in its own user namespace.
 		attributes.Cloneflags |= syscall.CLONE_NEWUSER
 		attributes.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
 		attributes.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
@@ -76,7 +76,7 @@ func forward(signals <-chan os.Signal, to *os.Process, done <-chan struct{}) {
 	}
 }
 
-// exitCode is that of the process, or what a shell would make of the signal that ended it.
+// exitCode returns the exit code of the process, or 128 plus the signal that ended it, as a shell does.
 func exitCode(err error) int {
 	if err == nil {
 		return 0
@@ -91,7 +91,7 @@ func exitCode(err error) int {
 	return exit.ExitCode()
 }
 
-// configure brings lo up and makes the ranges local to it, as `ip link set lo up` and `ip route add local RANGE dev lo` do.
+// configure does what `ip link set lo up` and `ip route add local RANGE dev lo` do.
 func configure(local []netip.Prefix) error {
 	lo, err := net.InterfaceByName("lo")
 	if err != nil {
@@ -113,7 +113,7 @@ func configure(local []netip.Prefix) error {
 	return nil
 }
 
-// linkUp is the body of a message that sets IFF_UP (struct ifinfomsg).
+// linkUp returns the body of a message that sets IFF_UP (struct ifinfomsg).
 func linkUp(index int) []byte {
 	b := make([]byte, 0, syscall.SizeofIfInfomsg)
 	b = append(b, syscall.AF_UNSPEC, 0)
@@ -123,7 +123,7 @@ func linkUp(index int) []byte {
 	return binary.NativeEndian.AppendUint32(b, syscall.IFF_UP)
 }
 
-// localRoute is the body of a message that adds a route of type local (struct rtmsg, then attributes).
+// localRoute returns the body of a message that adds a route of type local (struct rtmsg, then attributes).
 func localRoute(prefix netip.Prefix, index int) []byte {
 	address := prefix.Addr().As4()
 	b := []byte{
@@ -135,7 +135,7 @@ func localRoute(prefix netip.Prefix, index int) []byte {
 	return attribute(b, syscall.RTA_OIF, binary.NativeEndian.AppendUint32(nil, uint32(index)))
 }
 
-// attribute appends a struct rtattr. Values of four bytes need no padding, and there are no others.
+// attribute appends a struct rtattr. All values have four bytes and need no padding.
 func attribute(b []byte, kind uint16, value []byte) []byte {
 	b = binary.NativeEndian.AppendUint16(b, uint16(syscall.SizeofRtAttr+len(value)))
 	b = binary.NativeEndian.AppendUint16(b, kind)
@@ -159,7 +159,7 @@ func request(socket int, kind, flags uint16, body []byte) error {
 	}
 	messages, err := syscall.ParseNetlinkMessage(answer[:n])
 	if err != nil || len(messages) == 0 || messages[0].Header.Type != syscall.NLMSG_ERROR || len(messages[0].Data) < 4 {
-		return fmt.Errorf("the kernel's answer can't be read: %w", errors.Join(err, syscall.EBADMSG))
+		return fmt.Errorf("parse the kernel's answer: %w", errors.Join(err, syscall.EBADMSG))
 	}
 	if code := int32(binary.NativeEndian.Uint32(messages[0].Data)); code != 0 {
 		return syscall.Errno(-code)

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package suite is what the end-to-end suites share: their TestMain, clients, the workload vllm and what its user does to it.
+// Package suite holds what the end-to-end suites share: their TestMain, clients, the workload vllm and edits by its user.
 package suite
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
-// Main is [cluster.Main] with so many tests at once. They wait most of their time, so there can be more than processors.
+// Main is [cluster.Main] with this many parallel tests. Tests mostly wait, so there can be more of them than processors.
 func Main(m *testing.M, parallel int, opts ...cluster.Option) int {
 	flag.Parse()
 	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
@@ -36,7 +36,7 @@ func Main(m *testing.M, parallel int, opts ...cluster.Option) int {
 	return cluster.Main(m, opts...)
 }
 
-// Clients returns clients with the rights of the cluster's administrator.
+// Clients returns clients with cluster-admin permissions.
 func Clients(c *cluster.Cluster) (kubernetes.Interface, lwsclient.Interface, dynamic.Interface) {
 	cfg := c.RESTConfig()
 	return kubernetes.NewForConfigOrDie(cfg), lwsclient.NewForConfigOrDie(cfg), dynamic.NewForConfigOrDie(cfg)
@@ -50,7 +50,8 @@ func Apply(t testing.TB, c *cluster.Cluster, namespace, manifest string) {
 	}
 }
 
-// Workload is the manifest of a LeaderWorkerSet of groups of two pods with these annotations and the image example.com/vllm:v1.
+// Workload returns the manifest of a LeaderWorkerSet with groups of two pods, these pod annotations and the image
+// example.com/vllm:v1.
 func Workload(name string, groups int, annotations map[string]string) string {
 	if annotations == nil {
 		annotations = map[string]string{} // the API server refuses null
@@ -71,7 +72,7 @@ spec:
 `, name, groups, text.JSON(annotations))
 }
 
-// Templates are the pod templates of a LeaderWorkerSet: the workers', and the leader's if it has one.
+// Templates returns the pod templates of a LeaderWorkerSet: the worker template, and the leader template if it has one.
 func Templates(w *lws.LeaderWorkerSet) []*corev1.PodTemplateSpec {
 	all := []*corev1.PodTemplateSpec{&w.Spec.LeaderWorkerTemplate.WorkerTemplate}
 	if leader := w.Spec.LeaderWorkerTemplate.LeaderTemplate; leader != nil {
@@ -80,7 +81,8 @@ func Templates(w *lws.LeaderWorkerSet) []*corev1.PodTemplateSpec {
 	return all
 }
 
-// SetImage changes a LeaderWorkerSet to the image example.com/vllm with this tag, as GitOps would, and in other ways in the same write.
+// SetImage sets the image of a LeaderWorkerSet to example.com/vllm with this tag, as a GitOps tool would. The changes are part
+// of the same write.
 func SetImage(t testing.TB, sets lwsv1.LeaderWorkerSetInterface, name, tag string, changes ...func(*lws.LeaderWorkerSet)) {
 	t.Helper()
 	await.Nil(t, "the template is changed", func(ctx context.Context) error {
@@ -109,7 +111,7 @@ func Get(ctx context.Context, t testing.TB, sets lwsv1.LeaderWorkerSetInterface,
 	return w
 }
 
-// Held returns an error that shows the rolling update configuration of a LeaderWorkerSet that is not held.
+// Held returns nil if a LeaderWorkerSet is under hold, and otherwise an error with its rolling update configuration.
 func Held(w *lws.LeaderWorkerSet) error {
 	rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration
 	if rolling == nil || !record.SameRolling(*rolling, record.Hold()) {
@@ -118,7 +120,7 @@ func Held(w *lws.LeaderWorkerSet) error {
 	return nil
 }
 
-// Patch is a JSON merge patch of an object.
+// Patch applies a JSON merge patch to an object.
 func Patch(t testing.TB, objects dynamic.ResourceInterface, name, raw string) {
 	t.Helper()
 	if _, err := objects.Patch(t.Context(), name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}); err != nil {
@@ -126,7 +128,7 @@ func Patch(t testing.TB, objects dynamic.ResourceInterface, name, raw string) {
 	}
 }
 
-// Delete deletes an object, and does not wait until it is gone.
+// Delete deletes an object without waiting for its removal.
 func Delete(t testing.TB, objects dynamic.ResourceInterface, name string) {
 	t.Helper()
 	if err := objects.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
@@ -134,7 +136,7 @@ func Delete(t testing.TB, objects dynamic.ResourceInterface, name string) {
 	}
 }
 
-// Dump logs all objects of some kinds in a namespace, without managedFields.
+// Dump logs all objects of these kinds in a namespace, without managedFields.
 func Dump(ctx context.Context, t testing.TB, client dynamic.Interface, namespace string, kinds ...schema.GroupVersionResource) {
 	t.Helper()
 	for _, kind := range kinds {

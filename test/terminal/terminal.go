@@ -1,8 +1,8 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package terminal runs programs on a terminal as people do, for tests: a pseudo-terminal, an emulator that draws what the
-// program writes, and keys.
+// Package terminal runs interactive programs in tests: on a pseudo-terminal, with an emulator that renders what the program
+// writes, and with key presses.
 package terminal
 
 import (
@@ -26,10 +26,10 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/child"
 )
 
-// Patience is how long something may take to be on the screen.
+// Patience is how long [Terminal.Await] waits for the screen.
 const Patience = 60 * time.Second
 
-// Terminal is a program on a terminal of its own.
+// Terminal is a program on its own terminal.
 type Terminal struct {
 	t            testing.TB
 	cmd          *exec.Cmd
@@ -45,8 +45,8 @@ type Terminal struct {
 	changed chan struct{}
 }
 
-// Start runs cmd on a terminal of this size, until the test ends. Its environment is what a terminal emulator gives, with
-// cmd.Env over it.
+// Start runs cmd on a terminal of this size until the test ends. Its environment is that of a terminal emulator, overridden
+// by cmd.Env.
 func Start(t testing.TB, cmd *exec.Cmd, width, height int) *Terminal {
 	t.Helper()
 	master, tty, err := pty.Open()
@@ -76,7 +76,7 @@ func Start(t testing.TB, cmd *exec.Cmd, width, height int) *Terminal {
 	return p
 }
 
-// end leaves nothing of it.
+// end kills the program and closes the terminal.
 func (p *Terminal) end() {
 	_ = p.cmd.Process.Kill()
 	<-p.exited
@@ -89,13 +89,13 @@ func (p *Terminal) end() {
 }
 
 var (
-	// keyboardProtocol are sequences of terminals younger than the emulator, which takes them for something else.
+	// keyboardProtocol matches sequences that are newer than the emulator, which misinterprets them.
 	keyboardProtocol = regexp.MustCompile(`\x1b\[[<>=?][0-9;]*u`)
-	// cutShort is the beginning of a sequence whose end has not been read yet.
+	// cutShort matches the beginning of a sequence whose end has not been read yet.
 	cutShort = regexp.MustCompile(`\x1b(\[[<>=?]?[0-9;]*)?$`)
 )
 
-// draw reads until nothing has the terminal open any more.
+// draw renders the program's output until no process has the terminal open.
 func (p *Terminal) draw() {
 	defer close(p.read)
 	buffer, rest := make([]byte, 64<<10), []byte(nil)
@@ -115,7 +115,7 @@ func (p *Terminal) draw() {
 	}
 }
 
-// Text is what the screen shows, without spaces at the ends of lines.
+// Text returns what the screen shows, without trailing spaces.
 func (p *Terminal) Text() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,14 +130,14 @@ func (p *Terminal) text() string {
 	return strings.TrimRight(strings.Join(lines, "\n"), "\n")
 }
 
-// Raw is all that the program has written.
+// Raw returns everything that the program has written.
 func (p *Terminal) Raw() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.raw.String()
 }
 
-// OwnScreen reports whether the program has a screen of its own up, from under which the old one comes back.
+// OwnScreen reports whether the program uses the alternate screen.
 func (p *Terminal) OwnScreen() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -159,14 +159,14 @@ func (p *Terminal) Await(what string, condition func(text string) bool) string {
 		select {
 		case <-changed:
 		case <-p.read:
-			p.t.Fatalf("the program ended, not in time for: %s", what)
+			p.t.Fatalf("the program ended before the screen showed: %s", what)
 		case <-timeout.C:
-			p.t.Fatalf("not on the screen in time: %s", what)
+			p.t.Fatalf("timed out waiting for the screen to show: %s", what)
 		}
 	}
 }
 
-// AwaitWords waits until the screen has all of the words.
+// AwaitWords waits until the screen shows all of the words.
 func (p *Terminal) AwaitWords(words ...string) string {
 	p.t.Helper()
 	return p.Await(fmt.Sprintf("%q", words), func(text string) bool {
@@ -187,7 +187,7 @@ func (p *Terminal) Press(keys string) {
 	}
 }
 
-// Signal sends the program one.
+// Signal sends a signal to the program.
 func (p *Terminal) Signal(s os.Signal) {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil {
@@ -195,7 +195,7 @@ func (p *Terminal) Signal(s os.Signal) {
 	}
 }
 
-// Resize makes the terminal another size, as somebody who drags its corner.
+// Resize changes the size of the terminal, as a user does with a window.
 func (p *Terminal) Resize(width, height int) {
 	p.t.Helper()
 	p.mu.Lock()
@@ -206,7 +206,8 @@ func (p *Terminal) Resize(width, height int) {
 	}
 }
 
-// Exit waits until the program has ended, and returns its exit code and what the terminal shows then.
+// Exit waits until the program has ended, and returns its exit code and what the terminal shows afterwards. It fails the test
+// if the program did not restore the terminal.
 func (p *Terminal) Exit() (code int, text string) {
 	p.t.Helper()
 	select {
@@ -214,7 +215,7 @@ func (p *Terminal) Exit() (code int, text string) {
 	case <-time.After(Patience):
 		p.t.Fatal("the program did not end in time")
 	}
-	// All that it wrote is read once nothing has the terminal open.
+	// Its output is complete once no process has the terminal open.
 	modes, err := term.GetState(int(p.tty.Fd()))
 	if err != nil {
 		p.t.Fatalf("read the terminal's modes: %v", err)
@@ -222,10 +223,10 @@ func (p *Terminal) Exit() (code int, text string) {
 	_ = p.tty.Close()
 	<-p.read
 	if *modes != *p.before {
-		p.t.Errorf("the terminal's modes are not as they were: %+v, were %+v", modes, p.before)
+		p.t.Errorf("the program did not restore the terminal's modes: %+v, were %+v", modes, p.before)
 	}
 	if p.OwnScreen() {
-		p.t.Error("the program left its own screen up")
+		p.t.Error("the program left the alternate screen on")
 	}
 	if !p.screen.CursorVisible() {
 		p.t.Error("the program left the cursor hidden")

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package text shows objects and logs in the messages of tests.
+// Package text formats objects and logs for the messages of tests.
 package text
 
 import (
@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// JSON returns a value as JSON, or why that is impossible.
+// JSON returns a value as JSON, or the error of marshaling it.
 func JSON(v any) string {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -21,7 +21,7 @@ func JSON(v any) string {
 	return string(raw)
 }
 
-// Field returns a field of an object as text, and "" where the object has none.
+// Field returns a field of an object as text, or "" if the object does not have it.
 func Field(o *unstructured.Unstructured, path ...string) string {
 	v, found, err := unstructured.NestedFieldNoCopy(o.Object, path...)
 	if !found || err != nil || v == nil {
@@ -30,7 +30,7 @@ func Field(o *unstructured.Unstructured, path ...string) string {
 	return fmt.Sprint(v)
 }
 
-// LinesAbout returns the lines of Lockstep's log that name a namespace, and its errors.
+// LinesAbout returns the lines of Lockstep's log that name a namespace or are errors.
 func LinesAbout(namespace, log string) string {
 	var found strings.Builder
 	for line := range strings.Lines(log) {

@@ -27,7 +27,7 @@ const (
 )
 
 // adopting is blue-green whose promotion makes the second set the workload. delay < 0: longer than any test.
-func adopting(p *pb.ReleasePolicy, delay float64) *pb.ReleasePolicy {
+func handover(p *pb.ReleasePolicy, delay float64) *pb.ReleasePolicy {
 	p.Style, p.BlueGreen = pb.Style_STYLE_BLUE_GREEN, &pb.BlueGreenPolicy{Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT}
 	switch {
 	case delay < 0:
@@ -39,13 +39,13 @@ func adopting(p *pb.ReleasePolicy, delay float64) *pb.ReleasePolicy {
 }
 
 // routed has the requests go by what serve makes.
-func (w *workload) routed(p *pb.ReleasePolicy) *pb.ReleasePolicy {
+func (w *workload) withTraffic(p *pb.ReleasePolicy) *pb.ReleasePolicy {
 	p.Traffic = &pb.TrafficPolicy{StableService: w.name + "-http", Ingresses: []string{w.name}}
 	return p
 }
 
 // serving is the workload that goes by this name.
-func (w *workload) serving() *workload {
+func (w *workload) successor() *workload {
 	w.t.Helper()
 	list, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).List(w.t.Context(), metav1.ListOptions{LabelSelector: knownLabel + "=" + w.name})
 	if err != nil || len(list.Items) != 1 {
@@ -55,13 +55,13 @@ func (w *workload) serving() *workload {
 }
 
 // mustBeAdopted fails unless another object is the workload and nothing is left of the first one, nor of the release.
-func (w *workload) mustBeAdopted() *workload {
+func (w *workload) mustBeHandedOver() *workload {
 	w.t.Helper()
-	s := w.serving()
+	s := w.successor()
 	if _, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Get(w.t.Context(), w.name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		w.t.Errorf("%s is still there (%v)", w.name, err)
 	}
-	s.mustRest()
+	s.mustBeIdle()
 	w.eventually("nothing is left of "+w.name, w.leftovers)
 	o := s.get()
 	for _, label := range []string{roleLabel, stableLabel, "lockstep.dev/revision"} {
@@ -118,14 +118,14 @@ func (w *workload) mustServe(name string) {
 
 // A second set is adopted: it is the workload from then on, by the old name and by its own, with its history, its Service and
 // its autoscaler; and so is the second set of the release after that.
-func TestAdopt(t *testing.T) {
+func TestHandover(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 3, 2))
-	w.serve()
+	w.expose()
 	w.autoscale(3, 3, selectPolicies(maxChange, minChange))
 	before := w.hpa()
 	w.edit(image("v2"))
-	p := adopting(w.routed(policy("34%", "100%")), 2)
+	p := handover(w.withTraffic(policy("34%", "100%")), 2)
 	p.GroupDisruptionBudget = true
 	mustWarn(t, w.initialize("r1", p).GetWarnings(), "AdoptReplacesObject", "model")
 	green := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
@@ -135,7 +135,7 @@ func TestAdopt(t *testing.T) {
 	if c.GetState() != pb.State_STATE_COMPLETED || c.GetReplicas() != 3 || c.GetUpdatedReady() != 3 || c.GetTotal() != 3 || c.GetWorkload().GetName() != green {
 		t.Errorf("promoted: %s", show(c))
 	}
-	s := w.mustBeAdopted()
+	s := w.mustBeHandedOver()
 	if s.name != green {
 		t.Errorf("%s serves, not %s", s.name, green)
 	}
@@ -147,7 +147,7 @@ func TestAdopt(t *testing.T) {
 	}
 	w.mustHaveHistory("2 v2 r1 COMPLETED stable current", "1 v1 -")
 	s.mustHaveHistory("2 v2 r1 COMPLETED stable current", "1 v1 -")
-	w.still("Finalize", func() (pb.Action, error) {
+	w.mustChangeNothing("Finalize", func() (pb.Action, error) {
 		r, err := w.tryFinalize("r1", promote, long)
 		if err == nil && !r.GetDone() {
 			err = fmt.Errorf("not done: %s", show(r.GetContext()))
@@ -159,7 +159,7 @@ func TestAdopt(t *testing.T) {
 
 	// The next one, by the old name. An older template comes back, the driver dies before the promotion.
 	w.undo("", configured)
-	w.initialize("r2", adopting(w.routed(policy("100%")), 0))
+	w.initialize("r2", handover(w.withTraffic(policy("100%")), 0))
 	third := w.upgrade("r2", 0).GetContext().GetCanaryWorkload()
 	if len(third) > len(green) || third == green {
 		t.Errorf("the names are model, %s and %s", green, third)
@@ -167,7 +167,7 @@ func TestAdopt(t *testing.T) {
 	w.driver.Kill()
 	w.driver.Restart()
 	w.finalize("r2", promote)
-	if s = w.mustBeAdopted(); s.name != third {
+	if s = w.mustBeHandedOver(); s.name != third {
 		t.Errorf("%s serves, not %s", s.name, third)
 	}
 	s.mustRun("v1")
@@ -179,11 +179,11 @@ func TestAdopt(t *testing.T) {
 
 	// Other styles work as before, and Disown leaves nothing.
 	s.edit(image("v3"))
-	w.initialize("r3", w.routed(policy("50%", "100%")))
+	w.initialize("r3", w.withTraffic(policy("50%", "100%")))
 	w.upgrade("r3", 0)
 	w.finalize("r3", promote)
 	s.mustRun("v3")
-	s.mustRest()
+	s.mustBeIdle()
 	w.mustServe(third)
 	if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
 		t.Fatal(err)
@@ -197,7 +197,7 @@ func TestAdopt(t *testing.T) {
 
 // While the workload's own groups stand by, one write returns the requests to them, whoever asks for it and whatever happens
 // meanwhile.
-func TestAdoptTakenBack(t *testing.T) {
+func TestHandoverRolledBack(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	for _, test := range []struct {
@@ -225,12 +225,12 @@ func TestAdoptTakenBack(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := e.in(t).adopt(model(test.name, 2, 2, annotated(cluster.AnnotationStartup, "200ms")))
-			w.serve()
+			w.expose()
 			w.autoscale(2, 2, selectPolicies(maxChange, minChange))
 			before, groups := w.hpa(), w.stablePods()
 			w.edit(image("v2"))
-			w.initialize("r1", adopting(w.routed(policy("100%")), -1))
-			w.end("r1", promote)
+			w.initialize("r1", handover(w.withTraffic(policy("100%")), -1))
+			w.startFinalize("r1", promote)
 			c := w.await("the groups stand by", func(c *pb.BatchContext) bool { return c.GetReason() == "WaitingForScaleDownDelay" })
 			if c.GetState() != pb.State_STATE_PROMOTING || c.GetTrafficWeight() != 100 || c.GetTrafficBasis() != pb.TrafficBasis_TRAFFIC_BASIS_ROUTED ||
 				c.GetStableReady() != 2 || c.GetUpdatedReady() != 2 {
@@ -240,37 +240,37 @@ func TestAdoptTakenBack(t *testing.T) {
 			w.sameGroups(groups)
 			test.back(w)
 			w.sameGroups(groups)
-			w.mustRest()
+			w.mustBeIdle()
 			w.mustServe(w.name)
-			w.awaitGivenBack()
-			w.mustBeGivenBack(before)
+			w.awaitAutoscalerRestored()
+			w.mustRestoreAutoscaler(before)
 		})
 	}
 }
 
 // Somebody deletes the second set when the workload's own groups are on their way out: they come back, and then there is
 // another second set, which is adopted.
-func TestAdoptSuccessorDeleted(t *testing.T) {
+func TestHandoverSuccessorDeleted(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2, annotated(cluster.AnnotationTermination, "3s")))
 	w.edit(image("v2"))
-	w.initialize("r1", adopting(policy("100%"), 0))
+	w.initialize("r1", handover(policy("100%"), 0))
 	green := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
-	w.end("r1", promote)
+	w.startFinalize("r1", promote)
 	w.await("the groups are going", func(c *pb.BatchContext) bool { return c.GetReason() == "StableScalingDown" })
 	w.observer.waive(ruleIntent) // of the test's own deletion
 	w.remove(green, metav1.DeletePropagationBackground)
 	w.finalize("r1", promote)
-	s := w.mustBeAdopted()
+	s := w.mustBeHandedOver()
 	s.awaitReady()
 	s.mustRun("v2")
 }
 
 // What an adoption would lose, or what would undo it, is refused before anything is written.
-func TestAdoptRefused(t *testing.T) {
+func TestHandoverRefused(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	p := func() *pb.ReleasePolicy { return adopting(policy("100%"), 0) }
+	p := func() *pb.ReleasePolicy { return handover(policy("100%"), 0) }
 	for _, test := range []struct {
 		name    string
 		object  func(*lws.LeaderWorkerSet)
@@ -309,14 +309,14 @@ func TestAdoptRefused(t *testing.T) {
 		{
 			"service", func(*lws.LeaderWorkerSet) {}, func(s *corev1.Service) {
 				s.Labels = map[string]string{"kustomize.toolkit.fluxcd.io/name": "serving"}
-			}, func(w *workload) *pb.ReleasePolicy { return w.routed(p()) },
+			}, func(w *workload) *pb.ReleasePolicy { return w.withTraffic(p()) },
 			pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE, []string{"kustomize.toolkit.fluxcd.io/name", "service-http"},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := e.in(t).deploy(model(test.name, 2, 1, test.object))
 			if test.service != nil {
-				w.serve()
+				w.expose()
 				s := w.service()
 				test.service(s)
 				if _, err := w.kube.CoreV1().Services(w.namespace).Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
@@ -331,14 +331,14 @@ func TestAdoptRefused(t *testing.T) {
 }
 
 // A copy of an adopted workload's manifest, labels and all, does not take its name.
-func TestAdoptCopied(t *testing.T) {
+func TestHandoverCopied(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	w := e.adopt(model("model", 1, 1))
 	w.edit(image("v2"))
-	w.initialize("r1", adopting(policy("100%"), 0))
+	w.initialize("r1", handover(policy("100%"), 0))
 	w.finalize("r1", promote)
-	s := w.serving()
+	s := w.successor()
 	copied := s.get()
 	copied.ObjectMeta = metav1.ObjectMeta{Name: "copy", Labels: copied.Labels, Annotations: copied.Annotations}
 	e.deploy(copied)
@@ -351,7 +351,7 @@ func TestAdoptCopied(t *testing.T) {
 		return c.GetWorkload().GetName() == "model" && c.GetState() == pb.State_STATE_UNMANAGED
 	})
 	w.eventually("the adopted one is found by its own", func(ctx context.Context) error {
-		c, err := s.look(ctx)
+		c, err := s.tryContext(ctx)
 		if err == nil && c.GetState() != completed {
 			err = fmt.Errorf("the context is %s", show(c))
 		}
@@ -360,7 +360,7 @@ func TestAdoptCopied(t *testing.T) {
 }
 
 // A ScaledObject follows, too, in the write that lets it scale again.
-func TestAdoptScaledObject(t *testing.T) {
+func TestHandoverScaledObject(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	if err := e.cluster.InstallKEDA(t.Context()); err != nil {
@@ -369,10 +369,10 @@ func TestAdoptScaledObject(t *testing.T) {
 	w := e.adopt(model("model", 2, 1))
 	w.keda(nil)
 	w.edit(image("v2"))
-	w.initialize("r1", adopting(policy("100%"), 0))
+	w.initialize("r1", handover(policy("100%"), 0))
 	w.awaitPaused("true", true)
 	w.finalize("r1", promote)
-	s := w.mustBeAdopted()
+	s := w.mustBeHandedOver()
 	w.awaitPaused("", false)
 	object, err := w.scaledObjects().Get(t.Context(), w.name, metav1.GetOptions{})
 	if err != nil {

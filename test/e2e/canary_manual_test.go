@@ -71,7 +71,7 @@ func TestCanaryStableDeleted(t *testing.T) {
 			}
 			w.awaitNothing()
 			w.eventually("the driver knows", func(ctx context.Context) error {
-				if _, err := w.look(ctx); plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
+				if _, err := w.tryContext(ctx); plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
 					return fmt.Errorf("it answers %w", err)
 				}
 				return nil
@@ -120,7 +120,7 @@ func TestCanaryDeletedByHand(t *testing.T) {
 			w.sameGroups(before)
 			w.upgrade("r1", 2)
 			w.finalize("r1", promote)
-			w.mustRest()
+			w.mustBeIdle()
 		})
 	}
 }
@@ -144,7 +144,7 @@ func TestCanaryEditedByHand(t *testing.T) {
 		return t.Spec.Containers[0].Image == "example.com/model:v2" && t.Annotations["somebody"] == ""
 	})
 	w.eventually("the canary's groups run v2", func(ctx context.Context) error {
-		c, err := w.look(ctx)
+		c, err := w.tryContext(ctx)
 		if err == nil && c.GetState() == pb.State_STATE_READY {
 			for _, p := range w.podsOf(name) {
 				if p.Spec.Containers[0].Image != "example.com/model:v2" {
@@ -158,7 +158,7 @@ func TestCanaryEditedByHand(t *testing.T) {
 	w.upgrade("r1", 2)
 	w.finalize("r1", promote)
 	w.mustRun("v2")
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // The user applies other rolling update settings over the hold, as a GitOps tool would: the hold is put back, and the
@@ -204,13 +204,13 @@ func TestCanaryHoldEdited(t *testing.T) {
 		w.awaitState(pb.State_STATE_READY)
 		w.sameGroups(before)
 		w.upgrade("r1", 2)
-		w.end("r1", promote)
+		w.startFinalize("r1", promote)
 		got := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration
 		if w.record().phase() == "Promoting" && (got.MaxUnavailable != intstr.FromInt32(3) || *got.Partition != 0) {
 			t.Errorf("promotes with %s", asJSON(got))
 		}
 		w.finalize("r1", promote)
-		w.mustRest()
+		w.mustBeIdle()
 		if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
 			t.Fatal(err)
 		}
@@ -226,7 +226,7 @@ func TestCanaryHoldEdited(t *testing.T) {
 		w.promoteUntil("r1", 1)
 		apply(w, settings{MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromInt32(0)})
 		w.finalize("r1", promote)
-		w.mustRest()
+		w.mustBeIdle()
 		if saved := w.record().Saved; saved.MaxUnavailable != intstr.FromInt32(2) || ptr.Deref(saved.Partition, 0) != 0 {
 			t.Errorf("saved is %s", asJSON(saved))
 		}
@@ -245,12 +245,12 @@ func TestCanaryRecordEdited(t *testing.T) {
 	for _, bad := range []string{"{}", "nonsense", `{"version":99}`, good[:len(good)-1] + `,"more":1}`} {
 		w.annotate(recordAnnotation, bad)
 		w.eventually("the driver has seen the edit", func(ctx context.Context) error {
-			if _, err := w.look(ctx); err == nil {
+			if _, err := w.tryContext(ctx); err == nil {
 				return errNotYet
 			}
 			return nil
 		})
-		_, err := w.look(t.Context())
+		_, err := w.tryContext(t.Context())
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_RECORD_INVALID, recordAnnotation)
 		_, err = w.tryUpgrade("r1", 2, nil)
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_RECORD_INVALID)
@@ -265,7 +265,7 @@ func TestCanaryRecordEdited(t *testing.T) {
 	w.awaitState(pb.State_STATE_READY)
 	w.sameGroups(before)
 	w.finalize("r1", rollback)
-	w.mustRest()
+	w.mustBeIdle()
 }
 
 // annotate sets an annotation as somebody with kubectl would.
