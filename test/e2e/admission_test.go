@@ -32,14 +32,14 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-// What the admission policy notes, spelled out again.
+// The admission policy's annotations. They are repeated here on purpose: they are part of the contract.
 const (
 	wantedPartition      = "lockstep.dev/wanted-partition"
 	wantedMaxUnavailable = "lockstep.dev/wanted-max-unavailable"
 	wantedMaxSurge       = "lockstep.dev/wanted-max-surge"
 )
 
-// newAdmissionEnv is newEnv with config/admission in force, in this namespace only.
+// newAdmissionEnv is newEnv with config/admission, in this namespace only.
 func newAdmissionEnv(t *testing.T) *env {
 	t.Helper()
 	e := newEnvIn(t, cluster.Shared(t))
@@ -88,7 +88,7 @@ func (e *env) admit() {
 	probe := model("probe", 0, 1, rolling("1", "0", holdPartition))
 	probe.Annotations = map[string]string{recordAnnotation: "{}"}
 	sets := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace)
-	e.eventually("the probe is made", func(ctx context.Context) error {
+	e.eventually("the probe is created", func(ctx context.Context) error {
 		_, err := sets.Create(ctx, probe, metav1.CreateOptions{})
 		return err
 	})
@@ -96,7 +96,7 @@ func (e *env) admit() {
 		got, err := sets.Patch(ctx, probe.Name, types.MergePatchType,
 			[]byte(`{"spec":{"rolloutStrategy":{"rollingUpdateConfiguration":{"partition":0}}}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil && !isHold(got.Spec.RolloutStrategy.RollingUpdateConfiguration) {
-			err = fmt.Errorf("the hold is let go: %s", asJSON(got.Spec.RolloutStrategy))
+			err = fmt.Errorf("the request removed the hold: %s", asJSON(got.Spec.RolloutStrategy))
 		}
 		return err
 	})
@@ -105,14 +105,14 @@ func (e *env) admit() {
 	}
 }
 
-// delivery is a way in which a user's manifest gets to the API server.
+// delivery is a way to apply a user's manifest.
 type delivery func(w *workload, manifest *lws.LeaderWorkerSet)
 
 func (w *workload) dynamicSets() dynamic.ResourceInterface {
 	return w.dynamic.Resource(lws.GroupVersion.WithResource("leaderworkersets")).Namespace(w.namespace)
 }
 
-// plain is a manifest as people keep it in Git.
+// plain returns a manifest as it is kept in Git.
 func plain(manifest *lws.LeaderWorkerSet) map[string]any {
 	var object map[string]any
 	if err := json.Unmarshal([]byte(asJSON(manifest)), &object); err != nil {
@@ -134,7 +134,7 @@ func serverSide(w *workload, manifest *lws.LeaderWorkerSet) {
 	}
 }
 
-// clientSide is kubectl apply: what is in the manifest, without what was in the last one and no longer is.
+// clientSide is kubectl apply: a three-way merge of the manifest, the last applied one and the live object.
 func clientSide(w *workload, manifest *lws.LeaderWorkerSet) {
 	w.t.Helper()
 	live, err := w.dynamicSets().Get(w.t.Context(), w.name, metav1.GetOptions{})
@@ -171,7 +171,7 @@ func replaced(w *workload, manifest *lws.LeaderWorkerSet) {
 	}
 }
 
-// edited is kubectl edit by somebody who writes into the live object what the manifest says.
+// edited is kubectl edit of the live object.
 func edited(w *workload, manifest *lws.LeaderWorkerSet) {
 	w.t.Helper()
 	w.edit(func(s *lws.LeaderWorkerSet) {
@@ -182,7 +182,7 @@ func edited(w *workload, manifest *lws.LeaderWorkerSet) {
 
 var deliveries = map[string]delivery{"server-side": serverSide, "client-side": clientSide, "replaced": replaced, "edited": edited}
 
-// applied is a workload that was made from a manifest by kubectl apply, adopted.
+// adoptApplied adopts a workload that kubectl apply created from a manifest.
 func (e *env) adoptApplied(manifest *lws.LeaderWorkerSet) *workload {
 	e.t.Helper()
 	object := manifest.DeepCopy()
@@ -190,15 +190,15 @@ func (e *env) adoptApplied(manifest *lws.LeaderWorkerSet) *workload {
 	return e.adopt(object)
 }
 
-// awaitSeen waits until LWS has dealt with the spec as it is now. That groups stay can't be waited for: a group is added
-// instead, which LWS makes in the same pass in which it would have rolled the others.
+// awaitReconciled waits until LWS has reconciled the current spec. The absence of a rolling update can't be awaited: it adds a
+// group instead, which LWS creates in the same reconcile in which it would roll the others.
 func (w *workload) awaitReconciled() {
 	w.t.Helper()
 	w.scale(replicasOf(w.get()) + 1)
 	w.awaitReady()
 }
 
-// mustKeep fails if one of the groups that there were was restarted.
+// mustNotRestart fails if one of the earlier groups was restarted.
 func (w *workload) mustNotRestart(before map[string]corev1.Pod) {
 	w.t.Helper()
 	after := w.stablePods()
@@ -209,8 +209,8 @@ func (w *workload) mustNotRestart(before map[string]corev1.Pod) {
 	}
 }
 
-// A manifest that is applied again takes the hold off in whatever way it comes, with a new template and later without.
-// With the policy no group moves, though no driver runs, and the user's wish is noted; without it every group rolls.
+// Applying a manifest again removes the hold, however it is applied, with a new template and later without. With the policy no
+// group rolls although no driver runs, and the requested settings are noted; without it every group rolls.
 func TestAdmissionKeepsHold(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []bool{true, false} {
@@ -249,7 +249,7 @@ func TestAdmissionKeepsHold(t *testing.T) {
 					w.awaitReconciled()
 					w.mustNotRestart(before)
 					w.mustRun("v1")
-					// The next sync changes no template, and one is waiting.
+					// The next sync does not change the template, which still waits.
 					next.Spec.Replicas = ptr.To(replicasOf(w.get()))
 					deliver(w, next)
 					w.mustBeHeld(record, map[string]string{wantedPartition: "0", wantedMaxUnavailable: "2", wantedMaxSurge: "50%"})
@@ -262,22 +262,22 @@ func TestAdmissionKeepsHold(t *testing.T) {
 	}
 }
 
-// mustBeHeld fails unless the hold and the record are in place and these wishes are noted.
+// mustBeHeld fails unless the hold and the record are in place and these requested settings are noted.
 func (w *workload) mustBeHeld(record string, wanted map[string]string) {
 	w.t.Helper()
 	object := w.get()
 	if !isHold(object.Spec.RolloutStrategy.RollingUpdateConfiguration) {
-		w.t.Fatalf("the hold is gone: %s", asJSON(object.Spec.RolloutStrategy))
+		w.t.Fatalf("not held: %s", asJSON(object.Spec.RolloutStrategy))
 	}
 	if got := object.Annotations[recordAnnotation]; got != record {
 		w.t.Errorf("the record was %s, now it is %s", record, got)
 	}
 	if got := notes(object); !maps.Equal(got, wanted) {
-		w.t.Errorf("noted is %v, want %v", got, wanted)
+		w.t.Errorf("the policy noted %v, want %v", got, wanted)
 	}
 }
 
-// notes are what the policy has noted on a workload.
+// notes returns the policy's annotations of a workload.
 func notes(object *lws.LeaderWorkerSet) map[string]string {
 	found := map[string]string{}
 	for _, name := range []string{wantedPartition, wantedMaxUnavailable, wantedMaxSurge} {
@@ -288,7 +288,7 @@ func notes(object *lws.LeaderWorkerSet) map[string]string {
 	return found
 }
 
-// Request by request: what is forced, what is noted, what is left alone.
+// Per request: what the policy enforces, what it notes and what it leaves unchanged.
 func TestAdmissionRequests(t *testing.T) {
 	t.Parallel()
 	e := newAdmissionEnv(t)
@@ -308,7 +308,7 @@ func TestAdmissionRequests(t *testing.T) {
 		{"template", image("v2"), map[string]string{}},
 		{"maxUnavailable", saved(func(c *lws.RollingUpdateConfiguration) { c.MaxUnavailable.IntVal = 2 }), map[string]string{wantedMaxUnavailable: "2"}},
 		{"then maxSurge", saved(func(c *lws.RollingUpdateConfiguration) { c.MaxSurge.IntVal = 3 }), map[string]string{wantedMaxUnavailable: "2", wantedMaxSurge: "3"}},
-		{"the last wish counts", saved(func(c *lws.RollingUpdateConfiguration) { c.MaxSurge.IntVal = 1 }), map[string]string{wantedMaxUnavailable: "2", wantedMaxSurge: "1"}},
+		{"the last request counts", saved(func(c *lws.RollingUpdateConfiguration) { c.MaxSurge.IntVal = 1 }), map[string]string{wantedMaxUnavailable: "2", wantedMaxSurge: "1"}},
 		{
 			"no configuration means LWS's defaults", func(s *lws.LeaderWorkerSet) { s.Spec.RolloutStrategy.RollingUpdateConfiguration = nil },
 			map[string]string{wantedPartition: "0", wantedMaxUnavailable: "1", wantedMaxSurge: "0"},
@@ -324,7 +324,7 @@ func TestAdmissionRequests(t *testing.T) {
 	for name, patch := range map[string]string{
 		"no percentage": `{"maxUnavailable": "many"}`, "too much": `{"maxSurge": "101%"}`, "negative": `{"maxSurge": -1}`, "negative partition": `{"partition": -1}`,
 	} {
-		t.Run("what LWS refuses: "+name, func(t *testing.T) {
+		t.Run("refused by LWS: "+name, func(t *testing.T) {
 			body := fmt.Appendf(nil, `{"spec":{"rolloutStrategy":{"rollingUpdateConfiguration":%s}}}`, patch)
 			sets := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace)
 			if got, err := sets.Patch(t.Context(), "held", types.MergePatchType, body, metav1.PatchOptions{}); err == nil {
@@ -337,14 +337,14 @@ func TestAdmissionRequests(t *testing.T) {
 		w := e.in(t).existing("held")
 		w.edit(func(s *lws.LeaderWorkerSet) { delete(s.Annotations, recordAnnotation) })
 		if w.get().Annotations[recordAnnotation] != "" {
-			t.Fatal("it is back")
+			t.Fatal("the record was restored")
 		}
 		w.edit(rolling("1", "1", 0))
 		if c := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; isHold(c) {
 			t.Errorf("a workload that is not managed is held: %s", asJSON(c))
 		}
 	})
-	t.Run("what is not managed rolls", func(t *testing.T) {
+	t.Run("an unmanaged workload rolls", func(t *testing.T) {
 		w := e.in(t).deploy(model("unmanaged", 2, 1, rolling("1", "0", 0)))
 		w.edit(image("v2"))
 		w.eventually("it rolls", func(context.Context) error {
@@ -358,8 +358,8 @@ func TestAdmissionRequests(t *testing.T) {
 	})
 }
 
-// Releases under the policy end as they do without it, and what the manifest asks for in between is what promotion rolls
-// by and Disown gives back.
+// Releases under the policy end as they do without it. Settings that are applied in between are those that a promotion rolls
+// by and Disown restores.
 func TestAdmissionReleases(t *testing.T) {
 	t.Parallel()
 	e := newAdmissionEnv(t)
@@ -382,7 +382,7 @@ func TestAdmissionReleases(t *testing.T) {
 		if _, err := w.tryFinalize("r1", promote, nil); err != nil {
 			t.Fatal(err)
 		}
-		serverSide(w, next) // A promotion goes on whatever is synced meanwhile.
+		serverSide(w, next) // A sync does not stop a promotion.
 		w.finalize("r1", promote)
 		w.mustRun("v2")
 		w.mustBeIdle()
@@ -394,10 +394,10 @@ func TestAdmissionReleases(t *testing.T) {
 		}
 		object := w.get()
 		if c := object.Spec.RolloutStrategy.RollingUpdateConfiguration; asJSON(c) != asJSON(next.Spec.RolloutStrategy.RollingUpdateConfiguration) {
-			t.Errorf("given back is %s", asJSON(c))
+			t.Errorf("Disown restored %s", asJSON(c))
 		}
 		if len(notes(object)) > 0 || object.Annotations[recordAnnotation] != "" {
-			t.Errorf("something is left: %v", object.Annotations)
+			t.Errorf("annotations are left: %v", object.Annotations)
 		}
 	})
 	t.Run("rollback", func(t *testing.T) {
@@ -428,11 +428,11 @@ func TestAdmissionReleases(t *testing.T) {
 	})
 }
 
-// The old template in mid-promotion, with other settings of the user in the same request: both are followed.
+// One request in mid-promotion reverts the template and changes the rolling update settings: both take effect.
 func TestAdmissionTemplateRevertedInPromotion(t *testing.T) {
 	t.Parallel()
 	e := newAdmissionEnv(t)
-	// The policy's hold is there before the driver knows, and LWS may have asked for the next group just before.
+	// The policy's hold precedes the driver's decision, and LWS may have started on the next group just before.
 	e.observer.waive(ruleHold, ruleStableUntouched)
 	starting := annotated("test.lockstep.dev/startup", "300ms")
 	w := e.adoptApplied(model("model", 4, 2, rolling("1", "0", 0), starting))
@@ -445,12 +445,12 @@ func TestAdmissionTemplateRevertedInPromotion(t *testing.T) {
 	w.mustRun("v1")
 	w.mustBeIdle()
 	if c := recordOf(w.get()).Saved; c.MaxUnavailable.String() != "2" {
-		t.Errorf("what came with the template is not saved: %s", asJSON(c))
+		t.Errorf("the settings of the request are not saved: %s", asJSON(c))
 	}
 }
 
-// A template that comes while a promotion rolls and no driver runs: with the policy no group gets it before the driver is
-// back and a host has released it; without it groups roll to it.
+// The template changes in mid-promotion while no driver runs: with the policy no group rolls to it before the driver has
+// restarted and a host has released it; without it groups roll to it.
 func TestAdmissionTemplateInPromotion(t *testing.T) {
 	t.Parallel()
 	for _, admitted := range []bool{true, false} {
@@ -483,7 +483,7 @@ func TestAdmissionTemplateInPromotion(t *testing.T) {
 			if object := w.get(); !isHold(object.Spec.RolloutStrategy.RollingUpdateConfiguration) {
 				t.Fatalf("not held: %s", asJSON(object.Spec.RolloutStrategy))
 			}
-			w.eventually("LWS has dealt with the new template", func(context.Context) error {
+			w.eventually("LWS has reconciled the new template", func(context.Context) error {
 				object := w.get()
 				s := object.Status
 				if s.ObservedGeneration != object.Generation || s.ReadyReplicas != 4 || s.Replicas != 4 {
@@ -493,7 +493,7 @@ func TestAdmissionTemplateInPromotion(t *testing.T) {
 			})
 			for _, p := range w.stablePods() {
 				if p.Spec.Containers[0].Image == "example.com/model:v3" {
-					t.Errorf("%s rolled to a template that nobody released", p.Name)
+					t.Errorf("%s rolled to a template that was not released", p.Name)
 				}
 			}
 			w.driver.Restart()

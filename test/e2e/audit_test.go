@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-// writes are the writes of drivers in this namespace that succeeded so far, events aside, as the API server's audit log has them.
+// writes returns the successful writes of drivers in this namespace so far, without events, from the API server's audit log.
 func (e *env) writes() []string {
 	e.t.Helper()
 	var found []string
@@ -33,7 +33,7 @@ func (e *env) writes() []string {
 	return found
 }
 
-// busiest reports which users wrote most in the last minute, all tests together: a controller in a hot loop delays all others.
+// busiest reports which users wrote most in the last minute, over all tests: a controller in a hot loop delays the others.
 func (e *env) busiest() string {
 	if e.cluster.AuditLog() == "" {
 		return ""
@@ -47,7 +47,7 @@ func (e *env) busiest() string {
 		_, _ = f.Seek(max(0, info.Size()-64<<20), io.SeekStart)
 	}
 	log := bufio.NewReader(f)
-	_, _ = log.ReadString('\n') // the seek may have cut it
+	_, _ = log.ReadString('\n') // the seek may have cut the first line
 	requests, err := audit.Read(log, "")
 	if err != nil {
 		return err.Error()
@@ -62,7 +62,7 @@ func (e *env) busiest() string {
 	}
 	who := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return counts[b] - counts[a] })
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d writes in the last minute, all tests together; most of them:\n", total)
+	fmt.Fprintf(&b, "%d writes in the last minute over all tests; most of them:\n", total)
 	for _, w := range who[:min(8, len(who))] {
 		fmt.Fprintf(&b, "%d times %s\n", counts[w], w)
 	}

@@ -27,7 +27,7 @@ func (w *workload) scaledObjects() dynamic.ResourceInterface {
 	return w.dynamic.Resource(schema.GroupVersionResource{Group: "keda.sh", Version: "v1alpha1", Resource: "scaledobjects"}).Namespace(w.namespace)
 }
 
-// keda makes a ScaledObject of the workload.
+// keda creates a ScaledObject for the workload.
 func (w *workload) keda(annotations map[string]any) {
 	w.t.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{
@@ -46,7 +46,7 @@ func (w *workload) keda(annotations map[string]any) {
 	}
 }
 
-// pause sets KEDA's annotation as its user would; nil removes it.
+// pause sets KEDA's annotation as a user would; nil removes it.
 func (w *workload) pause(value any) {
 	w.t.Helper()
 	patch := asJSON(map[string]any{"metadata": map[string]any{"annotations": map[string]any{pausedAnnotation: value}}})
@@ -55,7 +55,7 @@ func (w *workload) pause(value any) {
 	}
 }
 
-// awaitPaused waits until KEDA's annotation has the value, "" for none, and the ScaledObject has a note or not.
+// awaitPaused waits until KEDA's annotation has the value, "" for none, and the driver's annotation exists or not.
 func (w *workload) awaitPaused(value string, noted bool) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("paused is %q, noted %t", value, noted), func(ctx context.Context) error {
@@ -65,14 +65,14 @@ func (w *workload) awaitPaused(value string, noted bool) {
 		}
 		now := object.GetAnnotations()
 		if now[pausedAnnotation] != value || (now[heldAnnotation] != "") != noted {
-			return fmt.Errorf("it has %v", now)
+			return fmt.Errorf("annotations are %v", now)
 		}
 		return nil
 	})
 }
 
-// KEDA is installed while the driver runs. Its ScaledObject is paused during a release in blue-green, whatever happens to the
-// annotation, and afterwards as its user has it.
+// KEDA is installed while the driver runs. A ScaledObject is paused during a blue-green release, also when the annotation is
+// removed, and has the user's annotation afterwards.
 func TestAutoscalerScaledObject(t *testing.T) {
 	t.Parallel()
 	e := autoscaled(t)
@@ -83,9 +83,9 @@ func TestAutoscalerScaledObject(t *testing.T) {
 	w.keda(map[string]any{"example.com/team": "serving"})
 	w.edit(image("v2"))
 	w.initialize("r1", blueGreen())
-	w.awaitPaused("true", true) // the driver may only just have found the API
+	w.awaitPaused("true", true) // the driver may have discovered the API only now
 	w.upgrade("r1", 0)
-	w.pause(nil) // a GitOps tool takes off what it does not know
+	w.pause(nil) // a GitOps tool prunes what is not in Git
 	w.awaitPaused("true", true)
 	w.finalize("r1", promote)
 	w.awaitPaused("", false)
@@ -102,8 +102,8 @@ func TestAutoscalerScaledObject(t *testing.T) {
 	w.mustBeIdle()
 }
 
-// KEDA deletes the HorizontalPodAutoscaler that it made once a ScaledObject is paused. Until then that one goes on to scale,
-// so there is no second set; and it is KEDA's, so nobody else writes it.
+// KEDA deletes its HorizontalPodAutoscaler once the ScaledObject is paused. Until then the HorizontalPodAutoscaler still scales,
+// so no second set is created; and KEDA owns it, so the driver does not write it.
 func TestAutoscalerWaitsForScaledObject(t *testing.T) {
 	t.Parallel()
 	e := autoscaled(t)
@@ -124,13 +124,13 @@ func TestAutoscalerWaitsForScaledObject(t *testing.T) {
 		}}
 	})
 	before := w.hpa()
-	w.driver.Kill() // one that starts knows KEDA at once
+	w.driver.Kill() // a driver discovers KEDA at its start
 	w.driver.Restart()
 	w.edit(image("v2"))
 	if _, err := w.driver.Initialize(t.Context(), &pb.InitializeRequest{Workload: w.ref(), ReleaseId: "r1", Policy: blueGreen()}); err != nil {
 		t.Fatal(err)
 	}
-	w.await("it waits for KEDA", func(c *pb.BatchContext) bool { return c.GetReason() == "WaitingForAutoscaler" })
+	w.await("the release waits for KEDA", func(c *pb.BatchContext) bool { return c.GetReason() == "WaitingForAutoscaler" })
 	w.awaitPaused("true", true)
 	w.mustHaveNoCanary()
 	w.mustRestoreAutoscaler(before)

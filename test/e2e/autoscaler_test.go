@@ -25,7 +25,7 @@ import (
 
 const heldAnnotation = "lockstep.dev/held"
 
-// autoscaled is an environment for releases in any style. The replayed rules know canaries only.
+// autoscaled returns an environment for releases under an autoscaler, which some of the replayed rules do not model.
 func autoscaled(t *testing.T) *env {
 	t.Helper()
 	e := newEnv(t)
@@ -33,15 +33,15 @@ func autoscaled(t *testing.T) *env {
 	return e
 }
 
-// blueGreen has one batch: all of the second set.
+// blueGreen returns a policy with one batch: the complete second set.
 func blueGreen() *pb.ReleasePolicy {
 	p := policy("100%")
 	p.Style = pb.Style_STYLE_BLUE_GREEN
 	return p
 }
 
-// autoscale makes a real HorizontalPodAutoscaler of the workload. Its metric is memory, of which each leader is to have
-// 100 Mi; see load. Without a metrics API it only keeps replicas between its bounds.
+// autoscale creates a HorizontalPodAutoscaler for the workload. Its metric is memory, with a target of 100 Mi per leader; see
+// load. Without a metrics API it only keeps the replicas within its bounds.
 func (w *workload) autoscale(minReplicas, maxReplicas int32, behavior *autoscalingv2.HorizontalPodAutoscalerBehavior) {
 	w.t.Helper()
 	h := &autoscalingv2.HorizontalPodAutoscaler{
@@ -71,7 +71,7 @@ func (w *workload) hpa() *autoscalingv2.HorizontalPodAutoscaler {
 	return h
 }
 
-// tune edits the HorizontalPodAutoscaler as its user would.
+// editAutoscaler edits the HorizontalPodAutoscaler as a user would.
 func (w *workload) editAutoscaler(change func(*autoscalingv2.HorizontalPodAutoscaler)) {
 	w.t.Helper()
 	err := retry.RetryOnConflict(persistent, func() error {
@@ -91,7 +91,7 @@ func bounds(minReplicas, maxReplicas int32) func(*autoscalingv2.HorizontalPodAut
 	}
 }
 
-// selectPolicies is a behavior that scales down at once.
+// selectPolicies returns a behavior without a stabilization window for scale-down.
 func selectPolicies(up, down autoscalingv2.ScalingPolicySelect) *autoscalingv2.HorizontalPodAutoscalerBehavior {
 	return &autoscalingv2.HorizontalPodAutoscalerBehavior{
 		ScaleUp:   &autoscalingv2.HPAScalingRules{SelectPolicy: &up},
@@ -111,7 +111,7 @@ func scalingDisabled(h *autoscalingv2.HorizontalPodAutoscaler) bool {
 		ptr.Deref(b.ScaleUp.SelectPolicy, "") == disabled && ptr.Deref(b.ScaleDown.SelectPolicy, "") == disabled
 }
 
-// mustHoldAutoscaler fails unless the HorizontalPodAutoscaler is held at this moment.
+// mustHoldAutoscaler fails unless the driver holds the HorizontalPodAutoscaler.
 func (w *workload) mustHoldAutoscaler() {
 	w.t.Helper()
 	if h := w.hpa(); !scalingDisabled(h) {
@@ -119,17 +119,17 @@ func (w *workload) mustHoldAutoscaler() {
 	}
 }
 
-// mustBeGivenBack fails unless the HorizontalPodAutoscaler is as it was, and nothing is noted on it.
+// mustRestoreAutoscaler fails unless the HorizontalPodAutoscaler has its former spec and no annotation of the driver.
 func (w *workload) mustRestoreAutoscaler(before *autoscalingv2.HorizontalPodAutoscaler) {
 	w.t.Helper()
 	now := w.hpa()
 	if asJSON(now.Spec) != asJSON(before.Spec) || now.Annotations[heldAnnotation] != "" {
-		w.t.Errorf("not given back: %v\n was %s\n now %s", now.Annotations, asJSON(before.Spec), asJSON(now.Spec))
+		w.t.Errorf("not restored: %v\n was %s\n now %s", now.Annotations, asJSON(before.Spec), asJSON(now.Spec))
 	}
 }
 
-// metrics stand in for the metrics API: the HorizontalPodAutoscaler's controller reads them where a metrics server would
-// serve them.
+// metrics is a CRD in place of the metrics API: the HorizontalPodAutoscaler's controller reads its objects as if a metrics
+// server served them.
 const metrics = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -147,7 +147,7 @@ spec:
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 `
 
-// load sets what each leader uses of the metric, in Mi.
+// load sets the memory usage of each leader, in Mi.
 func (w *workload) load(mi int) {
 	w.t.Helper()
 	var b strings.Builder
@@ -168,7 +168,7 @@ containers: [{name: server, usage: {memory: %[3]dMi}}]
 	})
 }
 
-// withMetrics serves the metrics API. Everybody has the same.
+// withMetrics serves the metrics API, for all tests of the cluster.
 func (e *env) withMetrics() {
 	e.t.Helper()
 	if err := e.cluster.Apply(e.t.Context(), "", []byte(metrics)); err != nil {
@@ -176,7 +176,7 @@ func (e *env) withMetrics() {
 	}
 }
 
-// awaitComputed waits until the HorizontalPodAutoscaler has computed with this load, and returns what it wanted then.
+// awaitComputed waits until the HorizontalPodAutoscaler has observed this load, and returns its desired replicas.
 func (w *workload) awaitComputed(mi int) (desired int32) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("the autoscaler has seen %d Mi", mi), func(context.Context) error {
@@ -187,7 +187,7 @@ func (w *workload) awaitComputed(mi int) (desired int32) {
 				return nil
 			}
 		}
-		return fmt.Errorf("it has not: %s", asJSON(h.Status))
+		return fmt.Errorf("its status is %s", asJSON(h.Status))
 	})
 	return desired
 }
@@ -196,15 +196,15 @@ func (w *workload) awaitReplicas(n int32) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("%s has %d replicas", w.name, n), func(context.Context) error {
 		if got := replicasOf(w.get()); got != n {
-			return fmt.Errorf("it has %d; the autoscaler says %s", got, asJSON(w.hpa().Status))
+			return fmt.Errorf("it has %d; the autoscaler's status is %s", got, asJSON(w.hpa().Status))
 		}
 		return nil
 	})
 	w.awaitReady()
 }
 
-// A release in blue-green under a real autoscaler that sees the load fall, and then rise, in the middle of it: it scales
-// neither set, and it does both before and after.
+// The load falls and rises during a blue-green release: the autoscaler scales neither set. It scales the workload before and
+// after the release.
 func TestAutoscalerBlueGreen(t *testing.T) {
 	t.Parallel()
 	e := autoscaled(t)
@@ -244,7 +244,7 @@ func TestAutoscalerBlueGreen(t *testing.T) {
 	}
 }
 
-// However a release ends, the autoscaler is as it was: with a behavior, and without.
+// However a release ends, the autoscaler is restored, with a behavior and without.
 func TestAutoscalerRestored(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -255,7 +255,7 @@ func TestAutoscalerRestored(t *testing.T) {
 		{"promote-bare", nil, func(w *workload) { w.finalize("r1", promote) }},
 		{"rollback", selectPolicies(maxChange, disabled), func(w *workload) { w.finalize("r1", rollback) }},
 		{"rollback-bare", nil, func(w *workload) { w.finalize("r1", rollback) }},
-		{"template-back", selectPolicies(minChange, maxChange), func(w *workload) {
+		{"template-reverted", selectPolicies(minChange, maxChange), func(w *workload) {
 			w.edit(image("v1"))
 			w.awaitState(rolledBack)
 		}},
@@ -297,17 +297,17 @@ func TestAutoscalerRestored(t *testing.T) {
 	}
 }
 
-// The driver dies in mid-release. Whatever happens until it starts again, it gives the autoscaler back once nothing needs it
+// The driver is killed in mid-release. Whatever happens until it restarts, it restores the autoscaler once no release needs it
 // held, and not before.
 func TestAutoscalerKilled(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name string
 		dead func(*workload)
-		// then is what the host does with the driver that starts.
+		// then is what the host does after the restart.
 		then func(*workload)
 	}{
-		{"released-further", func(*workload) {}, func(w *workload) {
+		{"release-continued", func(*workload) {}, func(w *workload) {
 			w.mustHoldAutoscaler()
 			w.finalize("r1", promote)
 		}},
@@ -321,7 +321,7 @@ func TestAutoscalerKilled(t *testing.T) {
 		}},
 		{"deleted", func(w *workload) { w.remove(w.name, metav1.DeletePropagationBackground) }, func(*workload) {}},
 		{"record-removed", func(w *workload) { w.removeRecord() }, func(*workload) {}},
-		{"template-back", func(w *workload) { w.edit(image("v1")) }, func(w *workload) { w.awaitState(rolledBack) }},
+		{"template-reverted", func(w *workload) { w.edit(image("v1")) }, func(w *workload) { w.awaitState(rolledBack) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -342,7 +342,8 @@ func TestAutoscalerKilled(t *testing.T) {
 	}
 }
 
-// The driver dies with the promotion under way: the one that starts ends it, and gives the autoscaler back, with no host.
+// The driver is killed while it promotes or rolls back: after the restart it finishes without a host, and restores the
+// autoscaler.
 func TestAutoscalerKilledWhileFinalizing(t *testing.T) {
 	t.Parallel()
 	for _, intent := range []pb.FinalizeIntent{promote, rollback} {
@@ -364,7 +365,7 @@ func TestAutoscalerKilledWhileFinalizing(t *testing.T) {
 	}
 }
 
-// What the user makes of the autoscaler in mid-release is held, too, and is what is given back.
+// The user edits the autoscaler in mid-release: it stays held, and the edit is kept when it is restored.
 func TestAutoscalerEdited(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -403,8 +404,8 @@ func TestAutoscalerEdited(t *testing.T) {
 	}
 }
 
-// In canary and partition the real autoscaler goes on: under the hold it adds stable groups, batches are taken anew of each
-// number, and it takes none of the canary's groups.
+// In canary and partition the autoscaler keeps scaling: under the hold it adds stable groups, batches are computed from the new
+// number, and it removes no canary groups.
 func TestAutoscalerCanary(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2))
@@ -452,7 +453,7 @@ func TestAutoscalerPartition(t *testing.T) {
 	w.mustBeAt(old)
 	w.upgrade("r1", 1)
 	w.mustMatch(w.awaitState(pb.State_STATE_READY), want{pb.State_STATE_READY, 2, 2, 2, 2, 4, 50})
-	w.editAutoscaler(bounds(2, 2)) // LWS takes the highest indices, and those are the updated ones
+	w.editAutoscaler(bounds(2, 2)) // LWS removes the highest indices, which are the updated groups
 	w.awaitReplicas(2)
 	w.awaitMatch(want{pb.State_STATE_READY, 1, 1, 1, 1, 2, 50})
 	w.finalize("r1", rollback)
@@ -464,7 +465,7 @@ func TestAutoscalerPartition(t *testing.T) {
 
 func (w *workload) awaitMatch(want want) {
 	w.t.Helper()
-	w.await(fmt.Sprintf("it stands at %+v", want), func(c *pb.BatchContext) bool { return wantOf(c) == want })
+	w.await(fmt.Sprintf("the context matches %+v", want), func(c *pb.BatchContext) bool { return wantOf(c) == want })
 }
 
 func checkHeld(h *autoscalingv2.HorizontalPodAutoscaler) error {
@@ -476,22 +477,22 @@ func checkHeld(h *autoscalingv2.HorizontalPodAutoscaler) error {
 
 func (w *workload) awaitAutoscalerRestored() {
 	w.t.Helper()
-	w.eventually("the autoscaler is given back", func(context.Context) error {
+	w.eventually("the autoscaler is restored", func(context.Context) error {
 		if note := w.hpa().Annotations[heldAnnotation]; note != "" {
-			return fmt.Errorf("noted on it is %s", note)
+			return fmt.Errorf("it has annotation %s: %s", heldAnnotation, note)
 		}
 		return nil
 	})
 }
 
-// dropRecord removes the record, as somebody might by hand.
+// removeRecord removes the record, as a user might by hand.
 func (w *workload) removeRecord() {
 	w.t.Helper()
 	w.observer.waive(ruleIntent)
 	w.edit(func(s *lws.LeaderWorkerSet) { delete(s.Annotations, recordAnnotation) })
 }
 
-// revisions are those of the workload's own groups.
+// revisions returns the revisions of the workload's own groups.
 func (w *workload) revisions() []string {
 	w.t.Helper()
 	var all []string
@@ -503,7 +504,7 @@ func (w *workload) revisions() []string {
 	return all
 }
 
-// mustBeAt fails unless every pod of the workload's own groups is at one of the revisions.
+// mustBeAt fails unless every pod of the workload is at one of the revisions.
 func (w *workload) mustBeAt(revisions []string) {
 	w.t.Helper()
 	for name, p := range w.stablePods() {
@@ -513,7 +514,7 @@ func (w *workload) mustBeAt(revisions []string) {
 	}
 }
 
-// autoscalerWrites is how often drivers wrote the autoscalers of this namespace.
+// autoscalerWrites counts the drivers' writes of autoscalers in this namespace.
 func (w *workload) autoscalerWrites() int {
 	n := 0
 	for _, write := range w.writes() {
@@ -524,6 +525,7 @@ func (w *workload) autoscalerWrites() int {
 	return n
 }
 
+// mustHaveEvents waits for events with these reasons about the workload.
 func (w *workload) mustHaveEvents(reasons ...string) {
 	w.t.Helper()
 	w.eventually(fmt.Sprint("events ", reasons), func(ctx context.Context) error {
@@ -548,7 +550,7 @@ func mustWarn(t testing.TB, warnings []*pb.Warning, code string, words ...string
 		}
 		for _, word := range words {
 			if !strings.Contains(w.GetMessage(), word) {
-				t.Errorf("%q does not say %q", w.GetMessage(), word)
+				t.Errorf("%q does not contain %q", w.GetMessage(), word)
 			}
 		}
 		return

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-// Without traffic the share follows the groups, the second set is completed by the promotion, and stays for the delay.
+// Without traffic the weight follows the groups; the promotion completes the second set, which stays for the delay.
 func TestBlueGreenScaleDownDelay(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 3, 2))
@@ -36,13 +36,13 @@ func TestBlueGreenScaleDownDelay(t *testing.T) {
 	begun := w.record().Release.PhaseAt
 	w.awaitState(completed)
 	if took := time.Since(begun); took < 10*time.Second {
-		t.Errorf("the second set was gone after %s", took)
+		t.Errorf("the second set was deleted after %s", took)
 	}
 	w.mustBeIdle()
 }
 
-// With traffic one write moves the requests to the second set, the workload's own groups are replaced all at once, and the
-// requests return.
+// With traffic one write switches the requests to the second set, the workload's own groups are replaced all at once, and the
+// requests return to them.
 func TestBlueGreenSwitch(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -74,8 +74,8 @@ func TestBlueGreenSwitch(t *testing.T) {
 	}
 }
 
-// serve makes a Service of the workload's leaders, NAME-http since LWS makes one of its own name, and an Ingress that leads
-// to it.
+// expose creates a Service that selects the workload's leaders and an Ingress with it as backend. The Service is NAME-http,
+// since LWS creates one with the workload's name.
 func (w *workload) expose() {
 	w.t.Helper()
 	service := w.name + "-http"

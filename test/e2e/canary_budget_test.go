@@ -21,7 +21,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// budgets are the PodDisruptionBudgets of the namespace: "model-lockstep-leaders 1/5", maxUnavailable of expected pods.
+// budgets lists the PodDisruptionBudgets of the namespace as "model-lockstep-leaders 1/5": maxUnavailable of expected pods.
 func (e *env) budgets(ctx context.Context) (string, error) {
 	list, err := e.kube.PolicyV1().PodDisruptionBudgets(e.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -39,7 +39,7 @@ func (w *workload) awaitBudgets(want string) {
 	w.eventually("budgets are "+want, func(ctx context.Context) error {
 		got, err := w.budgets(ctx)
 		if err == nil && got != want {
-			err = fmt.Errorf("they are %q", got)
+			err = fmt.Errorf("budgets are %q", got)
 		}
 		return err
 	})
@@ -52,7 +52,7 @@ func (w *workload) mustHaveNoBudget() {
 	}
 }
 
-// evict asks for the eviction of a pod, as a drain does, and reports whether it was granted.
+// evict requests the eviction of a pod, as kubectl drain does, and reports whether it was allowed.
 func (w *workload) evict(pod string) bool {
 	w.t.Helper()
 	err := w.kube.PolicyV1().Evictions(w.namespace).Evict(w.t.Context(), &policyv1.Eviction{
@@ -64,9 +64,8 @@ func (w *workload) evict(pod string) bool {
 	return err == nil
 }
 
-// While a release lasts there are budgets that count groups, over the workload's own pods and the canary's; Kubernetes
-// goes by them; they follow the canary, come back when somebody takes them away, and are gone when the release is over, one
-// way or the other, driver killed or not.
+// During a release budgets over the pods of workload and canary count groups. They follow the canary, are recreated when they
+// are deleted by hand, and are deleted when the release ends, also when the driver was killed.
 func TestCanaryBudget(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -79,7 +78,7 @@ func TestCanaryBudget(t *testing.T) {
 	w.upgrade("r1", 1)
 	w.awaitBudgets("model-lockstep-leaders 2/6, model-lockstep-workers 1/6")
 
-	// A driver that is not there; somebody removes one. The next driver puts it back.
+	// A budget is deleted by hand while no driver runs. The next driver recreates it.
 	w.driver.Kill()
 	if err := w.kube.PolicyV1().PodDisruptionBudgets(w.namespace).Delete(t.Context(), "model-lockstep-workers", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -94,7 +93,7 @@ func TestCanaryBudget(t *testing.T) {
 	w.mustHaveNoBudget()
 	w.mustBeIdle()
 
-	// Killed with the intent recorded: the next driver removes them.
+	// Killed with the intent recorded: the next driver deletes them.
 	w.edit(image("v4"))
 	w.initialize("r2", p)
 	w.upgrade("r2", 0)
@@ -110,7 +109,7 @@ func TestCanaryBudget(t *testing.T) {
 	w.mustHaveNoBudget()
 }
 
-// A drain of a node takes one worker, and with it one group, and no second one until that is whole again.
+// A node drain evicts one worker, and with it one group, and no second group until the first is ready again.
 func TestCanaryBudgetCountsGroups(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -120,11 +119,11 @@ func TestCanaryBudgetCountsGroups(t *testing.T) {
 	p.GroupDisruptionBudget = true
 	w.initialize("r1", p)
 	w.awaitBudgets("model-lockstep-leaders 1/3, model-lockstep-workers 1/6")
-	w.observer.waive(ruleStableUntouched, ruleAvailable) // the test takes a group down itself
+	w.observer.waive(ruleStableUntouched, ruleAvailable) // the test itself evicts a pod
 	w.eventually("evictions are allowed", func(ctx context.Context) error {
 		b, err := w.kube.PolicyV1().PodDisruptionBudgets(w.namespace).Get(ctx, "model-lockstep-workers", metav1.GetOptions{})
 		if err == nil && b.Status.DisruptionsAllowed != 1 {
-			err = fmt.Errorf("%d are", b.Status.DisruptionsAllowed)
+			err = fmt.Errorf("%d disruptions are allowed", b.Status.DisruptionsAllowed)
 		}
 		return err
 	})
@@ -135,8 +134,8 @@ func TestCanaryBudgetCountsGroups(t *testing.T) {
 	w.mustHaveNoBudget()
 }
 
-// Budgets that mean something else for groups than people think are told of, and one that would get in the way of the
-// release's own is refused.
+// The driver warns of the user's budgets that do not mean for groups what they mean for pods, and refuses a release whose own
+// budgets would conflict with them.
 func TestCanaryForeignBudgets(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -11,7 +11,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// A third template in mid-release retires the canary and starts over; a host that decided on the second one is told.
+// A third template in mid-release deletes the canary and restarts the release; a host that decided on the second template gets
+// an error.
 func TestCanaryContinuousRelease(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2))
@@ -33,7 +34,7 @@ func TestCanaryContinuousRelease(t *testing.T) {
 	})
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_REVISION_CHANGED)
 	if c := w.context(); c.GetUpdated() != 0 || c.GetDesired() != 0 {
-		t.Errorf("a stale host moved groups: %s", show(c))
+		t.Errorf("a request with a stale revision updated groups: %s", show(c))
 	}
 	w.upgrade("r1", 2)
 	w.finalize("r1", promote)
@@ -41,7 +42,7 @@ func TestCanaryContinuousRelease(t *testing.T) {
 	w.mustBeIdle()
 }
 
-// A new template while groups are still starting, many times over: never two canaries, and the last one wins.
+// The template changes repeatedly while groups are starting: there are never two canaries, and the last template wins.
 func TestCanaryManyTemplates(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 3, 2, annotated("test.lockstep.dev/startup", "200ms")))
@@ -59,14 +60,14 @@ func TestCanaryManyTemplates(t *testing.T) {
 			(c.GetState() == pb.State_STATE_HOLDING || c.GetState() == pb.State_STATE_READY)
 	})
 	if c := w.upgrade("r1", 0).GetContext(); c.GetState() != pb.State_STATE_READY {
-		t.Errorf("after all the templates: %s", show(c))
+		t.Errorf("at the last template: %s", show(c))
 	}
 	w.finalize("r1", promote)
 	w.mustRun("v6")
 	w.mustBeIdle()
 }
 
-// The old template back in mid-release ends the release; groups that were not touched are not restarted.
+// Reverting the template in mid-release rolls back; groups that were not updated are not restarted.
 func TestCanaryTemplateReverted(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2))
@@ -79,15 +80,15 @@ func TestCanaryTemplateReverted(t *testing.T) {
 	w.sameGroups(before)
 	w.mustBeIdle()
 	if r := w.finalize("r1", rollback); r.GetAction() != unchanged {
-		t.Errorf("Finalize(ROLLBACK) of what is rolled back: %v", r.GetAction())
+		t.Errorf("Finalize(ROLLBACK) after the rollback: %v", r.GetAction())
 	}
 	if c := w.initialize("r2", quarters()).GetContext(); c.GetState() != pb.State_STATE_NOTHING_TO_RELEASE {
-		t.Errorf("a release of the template that is there: %s", show(c))
+		t.Errorf("a release of the stable template: %s", show(c))
 	}
 	w.mustBeIdle()
 }
 
-// The old and a third template in mid-promotion: the groups follow, at the user's pace.
+// The template is reverted, or changes again, in mid-promotion: the groups follow by the user's rolling update settings.
 func TestCanaryTemplateChangesInPromotion(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -104,7 +105,7 @@ func TestCanaryTemplateChangesInPromotion(t *testing.T) {
 	})
 	t.Run("third", func(t *testing.T) {
 		w := e.in(t).adopt(model("third", 4, 2, annotated("test.lockstep.dev/startup", "300ms")))
-		// Groups are at two revisions when the release starts over, and the old ones among them may die meanwhile.
+		// Groups are at two revisions when the release starts over, and the stable ones among them may be recreated meanwhile.
 		w.observer.waive(ruleStableUntouched)
 		w.edit(image("v2"))
 		w.initialize("r1", policy("100%"))
@@ -119,8 +120,8 @@ func TestCanaryTemplateChangesInPromotion(t *testing.T) {
 	})
 }
 
-// An abort after a promotion that a third template cut short: the groups that it had reached are brought back, though the
-// template asks for neither of the two revisions that they are at.
+// A rollback after a third template interrupted the promotion: the promoted groups return to the stable revision, although the
+// template is at neither of the groups' two revisions.
 func TestCanaryRollbackAfterInterruptedPromotion(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2, annotated("test.lockstep.dev/startup", "300ms")))
@@ -140,7 +141,7 @@ func TestCanaryRollbackAfterInterruptedPromotion(t *testing.T) {
 	w.mustBeIdle()
 }
 
-// promoteUntil begins the promotion and returns once so many groups are promoted.
+// promoteUntil starts the promotion and returns once this many groups are promoted.
 func (w *workload) promoteUntil(id string, groups int32) {
 	w.t.Helper()
 	if _, err := w.tryFinalize(id, promote, nil); err != nil {

@@ -23,8 +23,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-// Disown gives the spec back byte for byte, whatever the user's rolling update settings were, with and without a release
-// in between.
+// Disown restores the spec byte for byte, for all kinds of rolling update settings, with and without a release in between.
 func TestCanaryDisown(t *testing.T) {
 	t.Parallel()
 	disownExactly(t, canaryStyle)
@@ -57,7 +56,7 @@ func disownExactly(t *testing.T, s style) {
 					t.Fatal(err)
 				}
 				if !isHold(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration) {
-					t.Error("adopted, and not held")
+					t.Error("adopted, but not held")
 				}
 				if released {
 					w.edit(image("v2"))
@@ -67,7 +66,7 @@ func disownExactly(t *testing.T, s style) {
 					_, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()})
 					mustFail(t, err, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS)
 					w.finalize(id, ends[0])
-					// In place the rollback has put the template back itself.
+					// In place the rollback has restored the template itself.
 					if ends[0] == rollback && !s.inPlace() {
 						w.edit(image("v1"))
 					}
@@ -79,17 +78,17 @@ func disownExactly(t *testing.T, s style) {
 					w.edit(image("v1"))
 				}
 				if now := w.spec(); now != original {
-					t.Errorf("%v: the spec is not what it was\n was %s\n now %s", ends, original, now)
+					t.Errorf("%v: the spec is not restored\n was %s\n now %s", ends, original, now)
 				}
 				if s := w.get(); s.Annotations[recordAnnotation] != "" || len(s.Finalizers) > 0 {
-					t.Errorf("%v: something is left: %s", ends, asJSON(s.ObjectMeta))
+					t.Errorf("%v: the record or a finalizer is left: %s", ends, asJSON(s.ObjectMeta))
 				}
 			}
 		})
 	}
 }
 
-// Disowning a workload with a template that waited lets LWS roll it, and warns of that.
+// Disowning a workload whose template waits lets LWS roll it, with a warning.
 func TestCanaryDisownRolls(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))
@@ -108,7 +107,7 @@ func TestCanaryDisownRolls(t *testing.T) {
 	w.mustRun("v2")
 }
 
-// `wait` returns as soon as there is something to decide, and at the latest when it is over.
+// A request with `wait` returns as soon as the host can decide, and at the latest when the wait is over.
 func TestCanaryWait(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 1))
@@ -123,7 +122,7 @@ func TestCanaryWait(t *testing.T) {
 	if err != nil || r.GetAction() != unchanged || r.GetContext().GetState() != pb.State_STATE_UPGRADING {
 		t.Errorf("without wait: %v, %v", r, err)
 	}
-	// A watch of our own says when the group was ready.
+	// A watch of the test observes when the group is ready.
 	ready := make(chan time.Time, 1)
 	go func() {
 		for c, err := range w.driver.WatchBatchContext(t.Context(), &pb.WatchBatchContextRequest{Workload: w.ref()}) {
@@ -139,9 +138,9 @@ func TestCanaryWait(t *testing.T) {
 		t.Errorf("with a long wait: %v, %v", r, err)
 	}
 	if late := back.Sub(<-ready).Abs(); late > long.AsDuration()/2 {
-		t.Errorf("it returned %s apart from the watch", late)
+		t.Errorf("the request and the watch returned %s apart", late)
 	}
-	// The caller's own deadline ends it as well, and in time for an answer.
+	// The caller's own deadline ends the wait, too, in time for an answer.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	r, err = w.driver.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{
@@ -158,7 +157,7 @@ func TestCanaryWait(t *testing.T) {
 	w.mustBeIdle()
 }
 
-// A stream shows the states in their order, and ends well when the driver does.
+// A stream sends the states in order, and ends with a retryable error or none when the driver stops.
 func TestCanaryWatch(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2, annotated(cluster.AnnotationStartup, "200ms")))
@@ -205,8 +204,8 @@ func TestCanaryWatch(t *testing.T) {
 	at := 0
 	for _, s := range order {
 		i := slices.Index(states[at:], s)
-		if i < 0 && s != pb.State_STATE_PREPARING { // which is over too soon to be seen each time
-			t.Fatalf("states %v miss %v in its place", states, s)
+		if i < 0 && s != pb.State_STATE_PREPARING { // which may be too short to be observed
+			t.Fatalf("states %v lack %v in order", states, s)
 		}
 		at += max(i, 0)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-// Two drivers serve the same namespace and are called at the same time.
+// Two drivers serve the same namespace and get concurrent calls.
 func TestCanaryTwoDrivers(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -51,7 +51,7 @@ func TestCanaryTwoDrivers(t *testing.T) {
 			return err
 		})
 		if won[0] == won[1] {
-			t.Fatalf("not exactly one of two releases was begun: %v", errs)
+			t.Fatalf("want exactly one of two releases to start: %v", errs)
 		}
 		winner := 0
 		if won[1] {
@@ -62,7 +62,7 @@ func TestCanaryTwoDrivers(t *testing.T) {
 		both[winner].finalize(fmt.Sprint("r", winner), rollback)
 		one.mustBeIdle()
 	})
-	t.Run("both-ways", func(t *testing.T) {
+	t.Run("promote-and-rollback", func(t *testing.T) {
 		one := e.in(t).adopt(model("ways", 3, 2, startup))
 		both := []*workload{one, one.withDriver(second)}
 		one.edit(image("v2"))
@@ -72,7 +72,7 @@ func TestCanaryTwoDrivers(t *testing.T) {
 		errs := parallel(both, func(i int, w *workload) error {
 			return retryAborted(func() error { _, err := w.tryFinalize("r1", intents[i], nil); return err })
 		})
-		// A promotion may be taken back, a rollback may not.
+		// A promotion may be rolled back, a rollback is final.
 		if errs[0] != nil {
 			mustFail(t, errs[0], pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED)
 		}
@@ -109,7 +109,7 @@ func TestCanaryTwoDrivers(t *testing.T) {
 	})
 }
 
-// race makes a call through each at the same time. It may be aborted, and then works when it is repeated.
+// race makes a call through each driver at the same time. A call may be aborted, and then succeeds when it is retried.
 func race(t *testing.T, workloads []*workload, call func(*workload) error) {
 	t.Helper()
 	for i, err := range parallel(workloads, func(_ int, w *workload) error { return retryAborted(func() error { return call(w) }) }) {

@@ -20,15 +20,15 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-// behaves lets the pods of the new template be bad.
+// withBehavior sets one of the cluster's Behavior constants on the pods of the template.
 func withBehavior(behavior string) func(*lws.LeaderWorkerSet) {
 	return annotated(cluster.AnnotationBehavior, behavior)
 }
 
-// heal makes bad pods good.
+// heal is the annotation patch that removes a behavior from pods, so that they become ready.
 var heal = map[string]any{cluster.AnnotationBehavior: nil}
 
-// Groups that never get ready: the deadline passes, the host is told which and why, and decides.
+// Groups never become ready: after the deadline the release fails with the group and the reason, and the host decides.
 func TestCanaryFailures(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -63,16 +63,16 @@ func TestCanaryFailures(t *testing.T) {
 				t.Errorf("after %s: %s", took, show(c))
 			}
 			words := append(test.words, "group 0", "pod "+c.GetCanaryWorkload()+"-0")
-			c = w.await(fmt.Sprintf("the message says %q", words), func(c *pb.BatchContext) bool {
+			c = w.await(fmt.Sprintf("the message contains %q", words), func(c *pb.BatchContext) bool {
 				return c.GetState() == pb.State_STATE_FAILED &&
 					!slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(c.GetMessage(), word) })
 			})
 			rows := c.GetGroups()
 			i := slices.IndexFunc(rows, func(g *pb.Group) bool { return g.GetRole() == pb.GroupRole_GROUP_ROLE_CANARY })
 			if i < 0 || rows[i].GetReady() || rows[i].GetPod() == "" || (test.reason != "" && rows[i].GetReason() != test.reason) {
-				t.Errorf("rows %v", rows)
+				t.Errorf("groups %v", rows)
 			}
-			w.mustTell("ReleaseFailed")
+			w.mustHaveEvents("ReleaseFailed")
 			w.finalize("r1", rollback)
 			w.sameGroups(before)
 			w.mustBeIdle()
@@ -80,7 +80,7 @@ func TestCanaryFailures(t *testing.T) {
 	}
 }
 
-// What failed goes on by itself once its cause is gone.
+// A failed release continues by itself once the cause is removed.
 func TestCanaryRecovers(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))
@@ -108,7 +108,7 @@ func TestCanaryRecovers(t *testing.T) {
 	w.mustBeIdle()
 }
 
-// A flapping group is no progress.
+// A flapping group does not count as progress.
 func TestCanaryFlapping(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 1))
@@ -123,7 +123,7 @@ func TestCanaryFlapping(t *testing.T) {
 	w.mustBeIdle()
 }
 
-// A batch is ready although one of its groups is not, if the policy allows for that.
+// A batch is ready with one group not ready, if the policy's failure threshold allows it.
 func TestCanaryFailureThreshold(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2))
@@ -150,7 +150,7 @@ func TestCanaryFailureThreshold(t *testing.T) {
 	w.mustBeIdle()
 }
 
-// Groups that are ready do not count before they have been so for minReady.
+// Groups do not count before they have been ready for minReady.
 func TestCanaryMinReady(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))
@@ -167,7 +167,7 @@ func TestCanaryMinReady(t *testing.T) {
 		t.Errorf("before minReady: %s", show(c))
 	}
 	c = w.upgrade("r1", 0).GetContext()
-	// Pods say since when they are ready in whole seconds.
+	// A pod's transition time has whole seconds.
 	if took := time.Since(start); c.GetState() != pb.State_STATE_READY || took < time.Second {
 		t.Errorf("after %s: %s", took, show(c))
 	}

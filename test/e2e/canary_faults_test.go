@@ -27,8 +27,8 @@ import (
 
 const unavailable = pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE
 
-// A driver meets a cluster without LWS, one without its API server, and one that loses it in mid-release. It says so,
-// and goes on once it can. The cluster is this test's own.
+// A cluster without LWS, and an API server that stops in mid-release: the driver reports it, and continues once it can. The test
+// has its own cluster.
 func TestCanaryControlPlaneFaults(t *testing.T) {
 	t.Parallel()
 	c, err := cluster.Start(t.Context(), cluster.WithoutLWS(), cluster.WithNodes(4, nil), cluster.WithLog(t.Output()))
@@ -60,14 +60,14 @@ func TestCanaryControlPlaneFaults(t *testing.T) {
 		_, err = w.tryFinalize("r1", rollback, nil)
 		mustFail(t, err, unavailable)
 		if c := w.context(); c.GetState() != pb.State_STATE_READY {
-			t.Errorf("without the API server the caches say %s", show(c))
+			t.Errorf("from the caches, without the API server: %s", show(c))
 		}
 	}, nil)
 	w.retryUnavailable(func() error { _, err := w.tryUpgrade("r1", 1, long); return err })
 	w.awaitState(pb.State_STATE_READY)
 	w.sameGroups(before)
 
-	// It is away again as soon as the promotion is asked for, and the driver is started anew while it is.
+	// The API server stops again right after the promotion was requested, and the driver restarts during the outage.
 	w.upgrade("r1", 2)
 	w.outage(func() {
 		w.driver.Kill()
@@ -80,7 +80,7 @@ func TestCanaryControlPlaneFaults(t *testing.T) {
 	w.mustRun("v2")
 	w.mustBeIdle()
 
-	// An LWS that does not say which generation it has seen is too old. Its controller must not correct that meanwhile.
+	// An LWS that does not set observedGeneration is too old. Its controller is stopped, since it would set the field.
 	if err := c.StopComponent(t.Context(), cluster.LWS); err != nil {
 		t.Fatal(err)
 	}
@@ -90,15 +90,15 @@ func TestCanaryControlPlaneFaults(t *testing.T) {
 	}
 	w.eventually("the driver refuses an old LWS", func(context.Context) error {
 		if _, err := w.tryInitialize("r2", quarters()); plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_API_TOO_OLD {
-			return fmt.Errorf("it answers %w", err)
+			return fmt.Errorf("the driver answers %w", err)
 		}
 		return nil
 	})
 }
 
-// outage takes the API server away, runs what happens meanwhile, and brings it back. Kubernetes' own controllers are
-// stopped over that time: for the garbage collector see Settle, and the scheduler ends itself when the answer to a binding
-// is lost. last runs when they are stopped and the API server still answers.
+// outage stops the API server, runs meanwhile, and starts it again. Kubernetes' own controllers are stopped during the outage:
+// for the garbage collector see Settle, and the scheduler exits when the answer to a binding is lost. last runs after they
+// are stopped and before the API server is.
 func (w *workload) outage(meanwhile, last func()) {
 	w.t.Helper()
 	ctx, controllers := w.t.Context(), []string{cluster.ControllerManager, cluster.Scheduler}
@@ -123,18 +123,18 @@ func (w *workload) outage(meanwhile, last func()) {
 	must(w.cluster.Settle(ctx))
 }
 
-// awaitError waits until the context is answered with an error of this reason.
+// awaitError waits until CalculateBatchContext fails with this reason.
 func (w *workload) awaitError(what string, reason pb.ErrorReason) {
 	w.t.Helper()
 	w.eventually(what, func(ctx context.Context) error {
 		if _, err := w.tryContext(ctx); plugin.Reason(err) != reason {
-			return fmt.Errorf("it answers %w", err)
+			return fmt.Errorf("the driver answers %w", err)
 		}
 		return nil
 	})
 }
 
-// retryUnavailable repeats a call as a host does.
+// retryUnavailable retries a call as a host does.
 func (w *workload) retryUnavailable(call func() error) {
 	w.t.Helper()
 	w.eventually("a call succeeds", func(context.Context) error {
@@ -146,7 +146,7 @@ func (w *workload) retryUnavailable(call func() error) {
 	})
 }
 
-// A driver with the rights of config/rbac in one namespace only does its work there; one that lacks a right says which.
+// A driver with the permissions of config/rbac in one namespace only works there; a driver that lacks a permission names it.
 func TestCanaryPermissions(t *testing.T) {
 	t.Parallel()
 	c := cluster.Shared(t)
@@ -157,7 +157,7 @@ func TestCanaryPermissions(t *testing.T) {
 		w := e.adopt(model("model", 2, 2))
 		w.edit(image("v2"))
 		w.release("r1", policy("100%"))
-		w.mustTell("ReleaseCompleted")
+		w.mustHaveEvents("ReleaseCompleted")
 	})
 	t.Run("no patch", func(t *testing.T) {
 		e := newEnvIn(t, c)
@@ -180,12 +180,12 @@ func TestCanaryPermissions(t *testing.T) {
 		if c := r.GetContext(); c.GetState() != pb.State_STATE_FAILED || c.GetReason() != "Forbidden" {
 			t.Errorf("Initialize: %s", show(c))
 		}
-		// Nothing was made, so there is a way back.
+		// Nothing was created, so a rollback succeeds.
 		w.finalize("r1", rollback)
 		w.mustBeIdle()
 	})
 	for _, resource := range []string{"pods", "leaderworkersets", "controllerrevisions"} {
-		// With the right to watch alone the driver would start: a watch can bring the initial list.
+		// With the permission to watch alone the driver would start: a watch can send the initial list.
 		t.Run("no list of "+resource, func(t *testing.T) {
 			e := newEnvIn(t, c)
 			e.driver = driver.Prepare(t, e.grant("no-list-"+resource, func(r, verb string) bool {
@@ -193,11 +193,11 @@ func TestCanaryPermissions(t *testing.T) {
 			}), e.namespace)
 			e.driver.Begin()
 			w := e.existing("model")
-			w.awaitError("the driver says what it lacks", pb.ErrorReason_ERROR_REASON_FORBIDDEN)
+			w.awaitError("the driver names the permission", pb.ErrorReason_ERROR_REASON_FORBIDDEN)
 			_, err := w.tryContext(t.Context())
 			mustFail(t, err, pb.ErrorReason_ERROR_REASON_FORBIDDEN, "list", resource)
 		})
-		// Informers would list once, look alive, and never hear of anything again.
+		// Informers would list once, seem synced, and never see a change.
 		t.Run("no watch of "+resource, func(t *testing.T) {
 			e := newEnvIn(t, c)
 			e.driver = driver.Prepare(t, e.grant("no-watch-"+resource, func(r, verb string) bool {
@@ -205,15 +205,15 @@ func TestCanaryPermissions(t *testing.T) {
 			}), e.namespace)
 			e.driver.Begin()
 			w := e.existing("model")
-			w.awaitError("the driver says what it lacks", pb.ErrorReason_ERROR_REASON_FORBIDDEN)
+			w.awaitError("the driver names the permission", pb.ErrorReason_ERROR_REASON_FORBIDDEN)
 			_, err := w.tryContext(t.Context())
 			mustFail(t, err, pb.ErrorReason_ERROR_REASON_FORBIDDEN, "watch", resource)
 		})
 	}
 }
 
-// grant makes a service account that has config/rbac/role.yaml in this namespace, without what is left out, and returns
-// its kubeconfig.
+// grant creates a service account with the permissions of config/rbac/role.yaml in this namespace, except those left out, and
+// returns its kubeconfig.
 func (e *env) grant(name string, leaveOut func(resource, verb string) bool) string {
 	e.t.Helper()
 	raw, err := os.ReadFile(filepath.Join("..", "..", "config", "rbac", "role.yaml"))

@@ -17,7 +17,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// copyOf is a LeaderWorkerSet that somebody made of another's manifest under a new name.
+// copyOf returns a LeaderWorkerSet with another's manifest under a new name.
 func copyOf(w *lws.LeaderWorkerSet, name string) *lws.LeaderWorkerSet {
 	c := w.DeepCopy()
 	c.ObjectMeta = metav1.ObjectMeta{
@@ -26,12 +26,11 @@ func copyOf(w *lws.LeaderWorkerSet, name string) *lws.LeaderWorkerSet {
 	return c
 }
 
-// Copies of a canary survive the releases of the workload whose canary it was, whole and with their pods, and whoever
-// made them can delete them.
+// Copies of a canary, and their pods, survive the releases of the canary's workload, and their user can delete them.
 func TestCanaryCopied(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 3, 2))
-	// For the observer the copies are canaries.
+	// The observer counts the copies as canaries.
 	w.observer.waive(ruleOneCanary, ruleIntent, ruleCanarySize, ruleCanaryStays)
 	w.edit(image("v2"))
 	w.initialize("r1", quarters())
@@ -51,7 +50,7 @@ func TestCanaryCopied(t *testing.T) {
 		for _, c := range copies {
 			before, now := objects[c.name], c.get()
 			if now.UID != before.UID || now.DeletionTimestamp != nil || now.Generation != before.Generation || len(c.stablePods()) != pods[c.name] {
-				t.Errorf("after %s %s is not what it was: %s", when, c.name, asJSON(now))
+				t.Errorf("after %s %s has changed: %s", when, c.name, asJSON(now))
 			}
 		}
 	}
@@ -71,10 +70,10 @@ func TestCanaryCopied(t *testing.T) {
 
 	for _, c := range copies {
 		c.remove(c.name, metav1.DeletePropagationBackground)
-		c.eventually("the copy "+c.name+" is gone", func(ctx context.Context) error {
+		c.eventually("the copy "+c.name+" is deleted", func(ctx context.Context) error {
 			_, err := c.lws.LeaderworkersetV1().LeaderWorkerSets(c.namespace).Get(ctx, c.name, metav1.GetOptions{})
 			if !apierrors.IsNotFound(err) {
-				return fmt.Errorf("it is there (%w)", err)
+				return fmt.Errorf("it still exists (%w)", err)
 			}
 			return nil
 		})

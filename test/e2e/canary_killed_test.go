@@ -22,14 +22,14 @@ const (
 	rolledBack = pb.State_STATE_ROLLED_BACK
 )
 
-// The driver is killed and started again at many moments of a release. Where the host had given its intent nobody calls
-// again; else the release goes on from where it was.
+// The driver is killed and restarted at many moments of a release. Where the host had requested the end, the driver reaches it
+// without another call; otherwise the host continues the release.
 func TestCanaryKilled(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name  string
 		reach func(w *workload)
-		// end is where the release gets by itself; UNSPECIFIED: the host goes on.
+		// end is the state that the release reaches by itself; UNSPECIFIED: the host continues it.
 		end pb.State
 	}{
 		{"initialize-in-flight", func(w *workload) {
@@ -59,28 +59,28 @@ func TestCanaryKilled(t *testing.T) {
 			w.upgrade("r1", 1)
 			w.edit(image("v3"))
 		}, 0},
-		{"promote-given", func(w *workload) {
+		{"promotion-requested", func(w *workload) {
 			w.initialize("r1", quarters())
 			w.upgrade("r1", 2)
 			w.startFinalize("r1", promote)
 		}, completed},
-		{"half-promoted", func(w *workload) {
+		{"partly-promoted", func(w *workload) {
 			w.initialize("r1", quarters())
 			w.upgrade("r1", 2)
 			w.promoteUntil("r1", 2)
 		}, completed},
-		{"promoted-canary-going", func(w *workload) {
+		{"promoted-canary-deleted", func(w *workload) {
 			w.initialize("r1", quarters())
 			w.upgrade("r1", 2)
 			w.startFinalize("r1", promote)
-			w.awaitObject("the canary is going", func() bool { return w.record().phase() == "Promoted" })
+			w.awaitObject("the canary is being deleted", func() bool { return w.record().phase() == "Promoted" })
 		}, completed},
-		{"rollback-given", func(w *workload) {
+		{"rollback-requested", func(w *workload) {
 			w.initialize("r1", quarters())
 			w.upgrade("r1", 1)
 			w.startFinalize("r1", rollback)
 		}, rolledBack},
-		{"rollback-given-early", func(w *workload) {
+		{"rollback-requested-early", func(w *workload) {
 			w.initialize("r1", quarters())
 			w.startFinalize("r1", rollback)
 		}, rolledBack},
@@ -88,7 +88,7 @@ func TestCanaryKilled(t *testing.T) {
 			w.initialize("r1", quarters())
 			w.startBatch("r1", 2)
 			w.startFinalize("r1", rollback)
-			w.awaitObject("the canary is going", func() bool { return w.canaryDeleted() })
+			w.awaitObject("the canary is being deleted", func() bool { return w.canaryDeleted() })
 		}, rolledBack},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestCanaryKilled(t *testing.T) {
 	}
 }
 
-// The driver is killed again and again while the release goes on; the host only ever repeats what it asked for.
+// The driver is killed after each call of a release; the host only retries its calls.
 func TestCanaryKilledRepeatedly(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2, annotated(cluster.AnnotationStartup, "300ms")))
@@ -142,7 +142,7 @@ func TestCanaryKilledRepeatedly(t *testing.T) {
 	w.mustBeIdle()
 }
 
-// goOn is a host that finds a release and takes it to its end.
+// resume promotes a release through its remaining batches, as a host does that finds it after a restart.
 func (w *workload) resume(id string) {
 	w.t.Helper()
 	if _, err := w.tryInitialize(id, quarters()); err != nil {
@@ -165,7 +165,7 @@ func (w *workload) resume(id string) {
 	}
 }
 
-// begin asks for a batch and does not wait for it.
+// startBatch requests a batch without waiting for it.
 func (w *workload) startBatch(id string, batch int32) {
 	w.t.Helper()
 	if _, err := w.tryUpgrade(id, batch, nil); err != nil {
@@ -173,7 +173,7 @@ func (w *workload) startBatch(id string, batch int32) {
 	}
 }
 
-// end gives the intent and does not wait.
+// startFinalize requests the end of a release without waiting for it.
 func (w *workload) startFinalize(id string, intent pb.FinalizeIntent) {
 	w.t.Helper()
 	if _, err := w.tryFinalize(id, intent, nil); err != nil {
@@ -181,15 +181,15 @@ func (w *workload) startFinalize(id string, intent pb.FinalizeIntent) {
 	}
 }
 
-// errNotYet is for conditions that say no more.
+// errNotYet is the error of conditions without further details.
 var errNotYet = errors.New("not yet")
 
 func isNotYet(err error) bool { return errors.Is(err, errNotYet) }
 
-// record is the release record in the cluster.
+// record returns the release record in the cluster.
 func (w *workload) record() *record { return recordOf(w.get()) }
 
-// canaryGoing reports whether a canary is being deleted, or gone.
+// canaryDeleted reports whether the canary is being deleted or does not exist.
 func (w *workload) canaryDeleted() bool {
 	w.t.Helper()
 	list, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).List(w.t.Context(), metav1.ListOptions{LabelSelector: stableLabel + "=" + w.name})
@@ -199,7 +199,7 @@ func (w *workload) canaryDeleted() bool {
 	return len(list.Items) == 0 || list.Items[0].DeletionTimestamp != nil
 }
 
-// awaitObject waits for something that is seen in the cluster, not through the driver.
+// awaitObject waits for a condition on the cluster's objects rather than the driver's answers.
 func (w *workload) awaitObject(what string, check func() bool) {
 	w.t.Helper()
 	w.eventually(what, func(context.Context) error {

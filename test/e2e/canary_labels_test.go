@@ -26,8 +26,8 @@ const (
 	rolloutBatchLabel = "rollouts.kruise.io/rollout-batch-id"
 )
 
-// batchesOf are the rollout labels of a set's groups, by index: "1 2 3 3", with "-" for a group none of whose pods has any and
-// "?" for one whose pods are not labelled alike.
+// batchesOf returns the rollout labels of a set's groups, by index: "1 2 3 3", with "-" for a group without labels and "?" for
+// a group whose pods differ.
 func (w *workload) batchesOf(set, id string) string {
 	w.t.Helper()
 	groups := map[string][]string{}
@@ -60,7 +60,7 @@ func (w *workload) awaitBatches(set, id, want string) {
 	w.t.Helper()
 	w.eventually("the pods of "+set+" are labelled "+want, func(context.Context) error {
 		if got := w.batchesOf(set, id); got != want {
-			return fmt.Errorf("they are labelled %s", got)
+			return fmt.Errorf("the labels are %s", got)
 		}
 		return nil
 	})
@@ -73,7 +73,7 @@ func (w *workload) mustBatches(set, id, want string) {
 	}
 }
 
-// podWrites are how often drivers have written a pod of a set.
+// podWrites counts the drivers' writes of pods of a set.
 func (w *workload) podWrites(set string) int {
 	w.t.Helper()
 	of, n := regexp.MustCompile("^patch pods/"+set+"-[0-9]+(-[0-9]+)?$"), 0
@@ -85,8 +85,8 @@ func (w *workload) podWrites(set string) int {
 	return n
 }
 
-// Each pod of an updated group says which rollout updated it, and in which batch, by the time the batch is ready: once
-// written, put back where somebody took it off, on whatever takes its pod's place, and across a restart of the driver.
+// By the time a batch is ready, each pod of its groups has labels with the rollout and the batch. They are written once, restored
+// when they are removed by hand, set on replacement pods, and survive a restart of the driver.
 func TestCanaryBatchLabels(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -103,7 +103,7 @@ func TestCanaryBatchLabels(t *testing.T) {
 		}
 		w.awaitBatches(canary, "rollout-7", want)
 	}
-	if n := w.podWrites(canary); n < 4*3 || n > 2*4*3 { // LWS recreates some groups that it has just made
+	if n := w.podWrites(canary); n < 4*3 || n > 2*4*3 { // LWS recreates some groups that it has just created
 		t.Errorf("%d writes for 12 pods", n)
 	}
 	w.mustBatches(w.name, "rollout-7", "- - - -")
@@ -123,13 +123,13 @@ func TestCanaryBatchLabels(t *testing.T) {
 	w.driver.Restart()
 	w.awaitBatches(canary, "rollout-7", "1 2 3 3")
 
-	// Percentages mean other numbers now, and history stays what it was. Groups that come get theirs.
+	// Percentages mean other numbers now, existing labels stay, and new groups get labels.
 	before := w.podWrites(canary)
 	w.scale(8)
 	w.await("the batch is ready at 8 groups", func(c *pb.BatchContext) bool {
 		return c.GetState() == pb.State_STATE_READY && c.GetUpdatedReady() == 8
 	})
-	// LWS may recreate group 1 once more, and what its pods were labelled goes with all of them.
+	// LWS may recreate group 1 once more, and the labels of its pods are lost.
 	if got := w.batchesOf(canary, "rollout-7"); got != "1 2 3 3 3 3 3 3" && got != "1 1 3 3 3 3 3 3" {
 		t.Errorf("the pods of %s are labelled %s", canary, got)
 	}
@@ -144,13 +144,13 @@ func TestCanaryBatchLabels(t *testing.T) {
 	}
 	w.mustBeIdle()
 
-	// The release is over: a group that comes now is none of its.
+	// The release is over: a new group gets no labels.
 	w.scale(9)
 	w.awaitReady()
 	w.mustBatches(w.name, "rollout-7", "3 3 3 3 2 2 1 1 -")
 }
 
-// A rollback labels nobody, a release without a rollout id neither.
+// Neither a rollback nor a release without a rollout id labels pods.
 func TestCanaryNoBatchLabels(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))

@@ -31,19 +31,19 @@ func (w *workload) remove(name string, how metav1.DeletionPropagation) {
 	}
 }
 
-// awaitNothing waits until nothing is left of the workload and its releases.
+// awaitNothing waits until the workload and everything that its releases added are deleted.
 func (w *workload) awaitNothing() {
 	w.t.Helper()
-	w.eventually("everything is gone", func(ctx context.Context) error {
+	w.eventually("everything is deleted", func(ctx context.Context) error {
 		_, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Get(ctx, w.name, metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
-			return fmt.Errorf("%s is there (%w)", w.name, err)
+			return fmt.Errorf("%s still exists (%w)", w.name, err)
 		}
 		return w.leftovers(ctx)
 	})
 }
 
-// The user's workload is deleted in mid-release: all goes with it, also when the driver is down at that moment.
+// The user deletes the workload in mid-release: everything that the release added is deleted, also if the driver was down.
 func TestCanaryStableDeleted(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -70,13 +70,13 @@ func TestCanaryStableDeleted(t *testing.T) {
 				w.driver.Restart()
 			}
 			w.awaitNothing()
-			w.eventually("the driver knows", func(ctx context.Context) error {
+			w.eventually("the driver has observed the deletion", func(ctx context.Context) error {
 				if _, err := w.tryContext(ctx); plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-					return fmt.Errorf("it answers %w", err)
+					return fmt.Errorf("the driver answers %w", err)
 				}
 				return nil
 			})
-			// The same name again is another workload.
+			// A new object with the same name is another workload.
 			again := w.adopt(model("model", 2, 2))
 			again.edit(image("v2"))
 			again.release("r1", policy("100%"))
@@ -84,7 +84,7 @@ func TestCanaryStableDeleted(t *testing.T) {
 	}
 }
 
-// The canary is deleted by hand in mid-release and comes back with as many groups.
+// The canary is deleted by hand in mid-release and is recreated with as many groups.
 func TestCanaryDeletedByHand(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -115,7 +115,7 @@ func TestCanaryDeletedByHand(t *testing.T) {
 				return err == nil && now.UID != first
 			})
 			if c.GetTarget() != "50%" || c.GetCurrentBatch() != 1 {
-				t.Errorf("the batch is forgotten: %s", show(c))
+				t.Errorf("the batch is lost: %s", show(c))
 			}
 			w.sameGroups(before)
 			w.upgrade("r1", 2)
@@ -125,7 +125,7 @@ func TestCanaryDeletedByHand(t *testing.T) {
 	}
 }
 
-// The canary is scaled and edited by hand: it is put back.
+// The canary is scaled and edited by hand: the driver restores it.
 func TestCanaryEditedByHand(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2))
@@ -135,13 +135,13 @@ func TestCanaryEditedByHand(t *testing.T) {
 	name := w.upgrade("r1", 1).GetContext().GetCanaryWorkload()
 	for _, replicas := range []int32{0, 7, 1} {
 		w.editNamed(name, func(s *lws.LeaderWorkerSet) { s.Spec.Replicas = ptr.To(replicas) })
-		w.awaitObject("the canary's scale is put back", func() bool { return replicasOf(w.getNamed(name)) == 2 })
+		w.awaitObject("the canary's replicas are restored", func() bool { return replicasOf(w.getNamed(name)) == 2 })
 		w.await("the batch is ready", func(c *pb.BatchContext) bool { return c.GetState() == pb.State_STATE_READY && c.GetUpdated() == 2 })
 	}
-	w.editNamed(name, image("bad"), annotated("somebody", "was-here"))
-	w.awaitObject("the canary's template is put back", func() bool {
+	w.editNamed(name, image("bad"), annotated("edited-by", "hand"))
+	w.awaitObject("the canary's template is restored", func() bool {
 		t := w.getNamed(name).Spec.LeaderWorkerTemplate.WorkerTemplate
-		return t.Spec.Containers[0].Image == "example.com/model:v2" && t.Annotations["somebody"] == ""
+		return t.Spec.Containers[0].Image == "example.com/model:v2" && t.Annotations["edited-by"] == ""
 	})
 	w.eventually("the canary's groups run v2", func(ctx context.Context) error {
 		c, err := w.tryContext(ctx)
@@ -161,12 +161,12 @@ func TestCanaryEditedByHand(t *testing.T) {
 	w.mustBeIdle()
 }
 
-// The user applies other rolling update settings over the hold, as a GitOps tool would: the hold is put back, and the
-// new settings are what promotion uses and Disown returns.
+// The user applies other rolling update settings over the hold, as a GitOps tool would: the hold is restored, and the new
+// settings are those that a promotion uses and Disown restores.
 func TestCanaryHoldEdited(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	// The tool takes the hold off for a moment; that is not Lockstep's doing.
+	// The test removes the hold for a moment.
 	e.observer.waive(ruleHold, ruleAvailable)
 	type settings = lws.RollingUpdateConfiguration
 	held := func(w *workload) func() bool {
@@ -184,13 +184,13 @@ func TestCanaryHoldEdited(t *testing.T) {
 	t.Run("at-rest", func(t *testing.T) {
 		w := e.in(t).adopt(model("rest", 3, 2))
 		apply(w, settings{MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromString("30%"), Partition: ptr.To[int32](1)})
-		w.awaitObject("the hold is put back", held(w))
+		w.awaitObject("the hold is restored", held(w))
 		if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
 			t.Fatal(err)
 		}
 		got := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration
 		if *got.Partition != 1 || got.MaxUnavailable != intstr.FromInt32(2) || got.MaxSurge != intstr.FromString("30%") {
-			t.Errorf("Disown returned %s", asJSON(got))
+			t.Errorf("Disown restored %s", asJSON(got))
 		}
 	})
 	t.Run("mid-release", func(t *testing.T) {
@@ -200,7 +200,7 @@ func TestCanaryHoldEdited(t *testing.T) {
 		w.initialize("r1", quarters())
 		w.upgrade("r1", 1)
 		apply(w, settings{MaxUnavailable: intstr.FromInt32(3), MaxSurge: intstr.FromInt32(0)})
-		w.awaitObject("the hold is put back", held(w))
+		w.awaitObject("the hold is restored", held(w))
 		w.awaitState(pb.State_STATE_READY)
 		w.sameGroups(before)
 		w.upgrade("r1", 2)
@@ -215,7 +215,7 @@ func TestCanaryHoldEdited(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; got.MaxUnavailable != intstr.FromInt32(3) || *got.Partition != 0 {
-			t.Errorf("Disown returned %s", asJSON(got))
+			t.Errorf("Disown restored %s", asJSON(got))
 		}
 	})
 	t.Run("mid-promotion", func(t *testing.T) {
@@ -233,7 +233,7 @@ func TestCanaryHoldEdited(t *testing.T) {
 	})
 }
 
-// The record is edited or removed by hand.
+// A record that was edited by hand is refused until it is valid again.
 func TestCanaryRecordEdited(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 3, 2))
@@ -244,7 +244,7 @@ func TestCanaryRecordEdited(t *testing.T) {
 	good := w.get().Annotations[recordAnnotation]
 	for _, bad := range []string{"{}", "nonsense", `{"version":99}`, good[:len(good)-1] + `,"more":1}`} {
 		w.annotate(recordAnnotation, bad)
-		w.eventually("the driver has seen the edit", func(ctx context.Context) error {
+		w.eventually("the driver has observed the edit", func(ctx context.Context) error {
 			if _, err := w.tryContext(ctx); err == nil {
 				return errNotYet
 			}
@@ -268,7 +268,7 @@ func TestCanaryRecordEdited(t *testing.T) {
 	w.mustBeIdle()
 }
 
-// annotate sets an annotation as somebody with kubectl would.
+// annotate sets an annotation as kubectl annotate does.
 func (w *workload) annotate(key, value string) {
 	w.t.Helper()
 	patch := asJSON(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})

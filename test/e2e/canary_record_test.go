@@ -17,8 +17,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// The record is removed by hand, as the error about one that can't be read says: the release is dropped, the hold stays,
-// and Adopt and Disown take it off, so that LWS rolls the workload again.
+// The record is removed by hand, which is the remedy for an invalid record: the release is dropped, the hold stays until Adopt
+// and Disown remove it, and LWS rolls the workload again.
 func TestCanaryRecordRemoved(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))
@@ -28,9 +28,9 @@ func TestCanaryRecordRemoved(t *testing.T) {
 	w.initialize("r1", policy("50%", "100%"))
 	w.upgrade("r1", 0)
 	w.mergePatch(`{"metadata":{"annotations":{"` + recordAnnotation + `":null}}}`)
-	w.eventually("the canary goes", w.leftovers)
+	w.eventually("the canary is deleted", w.leftovers)
 	if !isHold(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration) {
-		t.Error("the hold went with the record")
+		t.Error("the hold was removed with the record")
 	}
 	w.sameGroups(before)
 	r, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
@@ -42,7 +42,7 @@ func TestCanaryRecordRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; ptr.Deref(c.Partition, 0) != 0 || c.MaxUnavailable != intstr.FromInt32(1) {
-		t.Errorf("Disown returned %s", asJSON(c))
+		t.Errorf("Disown restored %s", asJSON(c))
 	}
 	w.awaitObject("LWS rolls it", func() bool {
 		s := w.get()
@@ -59,14 +59,14 @@ func (w *workload) mergePatch(patch string) {
 	}
 }
 
-// A scale-down under the hold makes the user's percentages come to nothing, which LWS refuses: Disown says so and what to
-// do, and that helps.
+// After a scale-down under the hold the user's percentages round to zero groups, which LWS refuses: Disown fails with a remedy,
+// and the remedy works.
 func TestCanaryDisownRoundsToZero(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 1, rolling("25%", "0", -1)))
-	w.observer.waive(ruleHold) // what the advice makes the user do
+	w.observer.waive(ruleHold) // the remedy edits the hold
 	w.scale(2)
-	w.await("the driver has seen it", func(c *pb.BatchContext) bool { return c.GetReplicas() == 2 })
+	w.await("the driver has observed the scale-down", func(c *pb.BatchContext) bool { return c.GetReplicas() == 2 })
 	disown := func() error {
 		_, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()})
 		return err
@@ -76,11 +76,11 @@ func TestCanaryDisownRoundsToZero(t *testing.T) {
 	w.edit(func(s *lws.LeaderWorkerSet) {
 		s.Spec.RolloutStrategy.RollingUpdateConfiguration.MaxSurge = intstr.FromInt32(1)
 	})
-	w.awaitObject("the hold is put back", func() bool { return isHold(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration) })
+	w.awaitObject("the hold is restored", func() bool { return isHold(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration) })
 	if err := disown(); err != nil {
 		t.Fatal(err)
 	}
 	if c := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; c.MaxUnavailable != intstr.FromString("25%") || c.MaxSurge != intstr.FromInt32(1) {
-		t.Errorf("Disown returned %s", asJSON(c))
+		t.Errorf("Disown restored %s", asJSON(c))
 	}
 }

@@ -21,7 +21,7 @@ import (
 
 const invalid = pb.ErrorReason_ERROR_REASON_INVALID_REQUEST
 
-// Requests that are wrong in themselves name the field and write nothing.
+// Invalid requests are refused with the field's name and write nothing.
 func TestCanaryInvalidRequests(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).deploy(model("model", 2, 1))
@@ -71,21 +71,21 @@ func TestCanaryInvalidRequests(t *testing.T) {
 			t.Errorf("no violation of %s: %v", test.field, drivererr.Violations(err))
 		})
 	}
-	w.edit(image("v1")) // the same: no write
+	w.edit(image("v1")) // unchanged: no write
 	if now := w.get().ResourceVersion; now != before {
-		t.Errorf("a refused request wrote: %s, was %s", now, before)
+		t.Errorf("a refused request wrote: resourceVersion %s, was %s", now, before)
 	}
 }
 
-// What the cluster does not allow is told, with a reason and words, and nothing is written.
+// Requests that the state of the cluster does not allow are refused with a reason and details, and write nothing.
 func TestCanaryRefused(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 
 	t.Run("no such workload", func(t *testing.T) {
-		w := e.in(t).existing("nobody")
+		w := e.in(t).existing("missing")
 		_, err := w.tryInitialize("r1", quarters())
-		mustFail(t, err, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, "nobody", w.namespace)
+		mustFail(t, err, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, "missing", w.namespace)
 		_, err = w.tryContext(t.Context())
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND)
 		_, err = w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
@@ -168,7 +168,7 @@ func TestCanaryRefused(t *testing.T) {
 	t.Run("mixed revisions", func(t *testing.T) {
 		w := e.in(t).deploy(model("mixed", 4, 1, rolling("1", "0", 2)))
 		w.edit(image("v2"))
-		w.awaitObject("LWS has rolled half of it", func() bool {
+		w.awaitObject("LWS has updated half of the groups", func() bool {
 			s := w.get()
 			return s.Status.ObservedGeneration == s.Generation && s.Status.UpdatedReplicas == 2 && s.Status.ReadyReplicas == 4
 		})
@@ -192,7 +192,7 @@ func TestCanaryRefused(t *testing.T) {
 	})
 }
 
-// mustBeUntouched fails if there is anything of ours on the workload.
+// mustBeUntouched fails if the driver has written to the workload.
 func (w *workload) mustBeUntouched() {
 	w.t.Helper()
 	s := w.get()
@@ -204,7 +204,7 @@ func (w *workload) mustBeUntouched() {
 	}
 }
 
-// The driver says who it is and what it serves.
+// GetDriverInfo reports the driver's name, version, kinds, styles and capabilities.
 func TestCanaryCapabilities(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

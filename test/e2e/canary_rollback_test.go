@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Rollback right after Initialize and in each batch: the stable groups never notice.
+// Rollback right after Initialize and in each batch: the stable groups are not restarted.
 func TestCanaryRollback(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -48,7 +48,7 @@ func TestCanaryRollback(t *testing.T) {
 	}
 }
 
-// A release that was rolled back can be tried again under another id, with the same template.
+// After a rollback the same template can be released under another id.
 func TestCanaryRetryAfterRollback(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))

@@ -29,14 +29,14 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-// sample is one LeaderWorkerSet that the LWS project publishes.
+// sample is a LeaderWorkerSet published by the LWS project.
 type sample struct {
 	file   string
 	object *lws.LeaderWorkerSet
 	raw    []byte
 }
 
-// lwsModule is the folder of the LWS release that the driver is built against.
+// lwsModule returns the folder of the LWS module that the driver is built with.
 func lwsModule(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Version}} {{.Dir}}", "sigs.k8s.io/lws").Output()
@@ -45,12 +45,12 @@ func lwsModule(t *testing.T) string {
 	}
 	version, dir, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
 	if version != "v0.9.0" {
-		t.Logf("the samples are those of %s", version)
+		t.Logf("the samples are from LWS %s", version)
 	}
 	return dir
 }
 
-// samples are all LeaderWorkerSets in the manifests of a module.
+// samples returns all LeaderWorkerSets in the manifests of a module.
 func samples(t *testing.T, dir string) []sample {
 	t.Helper()
 	var found []sample
@@ -85,7 +85,7 @@ func samples(t *testing.T, dir string) []sample {
 	return found
 }
 
-// yamlDocument keeps a document as it is.
+// yamlDocument keeps a document unparsed.
 type yamlDocument struct{ content []byte }
 
 func (d *yamlDocument) UnmarshalJSON(raw []byte) error {
@@ -93,13 +93,13 @@ func (d *yamlDocument) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// The workloads that LWS v0.9.0 publishes each go through a release, with a driver for the whole cluster. The
-// nodes have what they ask for: GPUs, TPU chips, node pools and volumes.
+// Each workload that LWS v0.9.0 publishes is released, with a driver for the whole cluster. The nodes have what the workloads
+// request: GPUs, TPU chips, node pools and volumes.
 func TestCanarySamples(t *testing.T) { releaseSamples(t, canaryStyle) }
 
 func TestStylesSamples(t *testing.T) { releaseSamples(t, newStyles...) }
 
-// releaseSamples releases each once in each of the styles.
+// releaseSamples releases each sample once in each of the styles.
 func releaseSamples(t *testing.T, styles ...style) {
 	t.Helper()
 	all := samples(t, lwsModule(t))
@@ -140,7 +140,7 @@ func releaseSamples(t *testing.T, styles ...style) {
 	}
 }
 
-// initializeUnchanged begins a release of nothing, as a host does that does not know yet what changed.
+// initializeUnchanged starts a release without a template change, as a host may before it has observed the change.
 func (w *workload) initializeUnchanged() {
 	w.t.Helper()
 	if c := w.initialize("nothing", quarters()).GetContext(); c.GetReason() != "NothingToRelease" {
@@ -149,7 +149,7 @@ func (w *workload) initializeUnchanged() {
 	w.mustBeIdle()
 }
 
-// prepareNodes gives each node the labels of GKE that the samples select by; each node is a pool of its own.
+// prepareNodes sets the GKE labels on nodes that the samples select by; each node is its own pool.
 func (e *env) prepareNodes() {
 	e.t.Helper()
 	nodes, err := e.kube.CoreV1().Nodes().List(e.t.Context(), metav1.ListOptions{})
@@ -168,7 +168,7 @@ func (e *env) prepareNodes() {
 	}
 }
 
-// prepareVolumes makes volumes for claims of the class "default"; there is no provisioner.
+// prepareVolumes creates volumes for claims of the class "default", since the cluster has no provisioner.
 func (e *env) prepareVolumes(n int) {
 	e.t.Helper()
 	volumes := e.kube.CoreV1().PersistentVolumes()

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-// release takes a workload through a whole release of the given policy.
+// release runs a whole release with the given policy, to the promotion.
 func (w *workload) release(id string, p *pb.ReleasePolicy) {
 	w.t.Helper()
 	w.initialize(id, p)
@@ -46,7 +46,7 @@ func subGroups(size int32) func(*lws.LeaderWorkerSet) {
 	}
 }
 
-// Workloads of every shape go through a release.
+// Releases of workloads with different sizes, startup policies, templates and rolling update settings.
 func TestCanaryShapes(t *testing.T) {
 	t.Parallel()
 	releaseShapes(t, canaryStyle)
@@ -79,7 +79,7 @@ func releaseShapes(t *testing.T, s style) {
 	}
 }
 
-// A workload without groups has nothing to release, says so, and is held like any other.
+// A workload without groups has nothing to release, and is held like any other.
 func TestCanaryNoReplicas(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 0, 2))
@@ -93,8 +93,8 @@ func TestCanaryNoReplicas(t *testing.T) {
 	}
 	w.finalize("r1", promote)
 	w.mustBeIdle()
-	// Before that, groups would come at the revision that they had when they were last there.
-	w.awaitObject("the leaders' StatefulSet has taken the template over", func() bool {
+	// Before that, new groups would get the former revision.
+	w.awaitObject("the leader StatefulSet has the new template as its current revision", func() bool {
 		s, err := w.kube.AppsV1().StatefulSets(w.namespace).Get(t.Context(), w.name, metav1.GetOptions{})
 		return err == nil && s.Spec.Template.Spec.Containers[0].Image == "example.com/model:v2" &&
 			s.Status.ObservedGeneration == s.Generation && s.Status.CurrentRevision == s.Status.UpdateRevision
@@ -104,7 +104,7 @@ func TestCanaryNoReplicas(t *testing.T) {
 	w.mustRun("v2")
 }
 
-// The policy's metadata is on the canary's leaders and nowhere else.
+// The policy's metadata is set on the canary's leaders only.
 func TestCanaryLeaderMetadata(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -122,7 +122,7 @@ func TestCanaryLeaderMetadata(t *testing.T) {
 			if c.GetUpdatedReady() != 2 {
 				t.Errorf("batch 1: %s", show(c))
 			}
-			marked := func(set string) (leaders, workers int) {
+			withMetadata := func(set string) (leaders, workers int) {
 				for _, pod := range w.podsOf(set) {
 					if pod.Labels["track"] != "canary" && pod.Annotations["example.com/scrape"] != "yes" {
 						continue
@@ -135,12 +135,12 @@ func TestCanaryLeaderMetadata(t *testing.T) {
 				}
 				return leaders, workers
 			}
-			if got := fmt.Sprint(marked(c.GetCanaryWorkload())); got != "2 0" {
-				t.Errorf("marked leaders and workers of the canary: %s", got)
+			if got := fmt.Sprint(withMetadata(c.GetCanaryWorkload())); got != "2 0" {
+				t.Errorf("leaders and workers of the canary with the metadata: %s", got)
 			}
 			w.finalize("r1", promote)
-			if got := fmt.Sprint(marked(w.name)); got != "0 0" {
-				t.Errorf("marked leaders and workers of the workload: %s", got)
+			if got := fmt.Sprint(withMetadata(w.name)); got != "0 0" {
+				t.Errorf("leaders and workers of the workload with the metadata: %s", got)
 			}
 			w.mustBeIdle()
 			w.mustRun("v2")
@@ -148,7 +148,7 @@ func TestCanaryLeaderMetadata(t *testing.T) {
 	}
 }
 
-// Scaling in mid-release, as an autoscaler does: percentages mean the new number, new groups are stable ones.
+// Scaling in mid-release, as an autoscaler does: percentages are of the new number, new groups are at the stable revision.
 func TestCanaryScaling(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2))
@@ -176,7 +176,7 @@ func TestCanaryScaling(t *testing.T) {
 	w.mustBeIdle()
 }
 
-// Pods that go slowly: what comes next waits until they are gone, and the end is the end of them too.
+// Pods terminate slowly: the next canary waits until they are deleted, and so does the end of the release.
 func TestCanarySlowTermination(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2, annotated(cluster.AnnotationTermination, "100ms")))

@@ -6,7 +6,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,7 +14,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// want is what a context has to say, in groups.
+// want is the expected state, numbers of groups and weight of a context.
 type want struct {
 	state                                              pb.State
 	planned, updated, updatedReady, stableReady, total int32
@@ -26,7 +25,7 @@ func (w *workload) mustMatch(c *pb.BatchContext, want want) {
 	w.t.Helper()
 	got := wantOf(c)
 	if got != want {
-		w.t.Errorf("stands at %+v, want %+v: %s", got, want, show(c))
+		w.t.Errorf("got %+v, want %+v: %s", got, want, show(c))
 	}
 }
 
@@ -34,7 +33,7 @@ func wantOf(c *pb.BatchContext) want {
 	return want{c.GetState(), c.GetPlanned(), c.GetUpdated(), c.GetUpdatedReady(), c.GetStableReady(), c.GetTotal(), c.GetTrafficWeight()}
 }
 
-// A whole release in three batches, each RPC made twice; the second one writes nothing.
+// A release in three batches, with each RPC called twice: the second call writes nothing.
 func TestCanaryPromote(t *testing.T) {
 	e := newEnv(t)
 	w := e.deploy(model("model", 4, 2))
@@ -71,7 +70,7 @@ func TestCanaryPromote(t *testing.T) {
 			t.Errorf("batch %d: %s", batch, show(c))
 		}
 		if rows := c.GetGroups(); len(rows) != int(want.total) || slices.ContainsFunc(rows, func(g *pb.Group) bool { return !g.GetReady() || g.GetReadyPods() != 2 }) {
-			t.Errorf("batch %d: rows %v", batch, rows)
+			t.Errorf("batch %d: groups %v", batch, rows)
 		}
 		w.sameGroups(before)
 		w.mustRun("v1")
@@ -90,7 +89,7 @@ func TestCanaryPromote(t *testing.T) {
 	w.awaitMatch(want{pb.State_STATE_COMPLETED, 4, 4, 4, 0, 4, 100})
 	w.mustBeIdle()
 	w.mustRun("v2")
-	w.mustTell("ReleasePrepared", "BatchReady", "Promoting", "ReleaseCompleted")
+	w.mustHaveEvents("ReleasePrepared", "BatchReady", "Promoting", "ReleaseCompleted")
 
 	w.mustBeIdempotent("Disown", func() (pb.Action, error) {
 		r, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()})
@@ -98,14 +97,14 @@ func TestCanaryPromote(t *testing.T) {
 	})
 	w.edit(image("v1"))
 	if now := w.spec(); now != original {
-		t.Errorf("the spec is not what it was\n was %s\n now %s", original, now)
+		t.Errorf("the spec is not restored\n was %s\n now %s", original, now)
 	}
 	if w.get().Annotations[recordAnnotation] != "" {
 		t.Error("the record is left")
 	}
 }
 
-// twice makes a call two times. The first one writes, the second one does not, and says so.
+// mustBeIdempotent makes a call twice: the first must report a write, the second must change nothing.
 func (w *workload) mustBeIdempotent(what string, call func() (pb.Action, error)) {
 	w.t.Helper()
 	action, err := call()
@@ -115,7 +114,7 @@ func (w *workload) mustBeIdempotent(what string, call func() (pb.Action, error))
 	w.mustChangeNothing(what+" again", call)
 }
 
-// still makes a call that changes nothing, writes nothing, and says so.
+// mustChangeNothing makes a call that must write nothing and report that.
 func (w *workload) mustChangeNothing(what string, call func() (pb.Action, error)) {
 	w.t.Helper()
 	before := len(w.ownWrites())
@@ -127,27 +126,8 @@ func (w *workload) mustChangeNothing(what string, call func() (pb.Action, error)
 	}
 }
 
-// ownWrites are the writes to the workload and to what its releases add; the tests of others may share the namespace.
+// ownWrites returns the writes to the workload and to what its releases add; other subtests may share the namespace.
 func (w *workload) ownWrites() []string {
 	w.t.Helper()
 	return slices.DeleteFunc(w.writes(), func(write string) bool { return !strings.Contains(write, "/"+w.name) })
-}
-
-// mustTell fails unless there are events of these reasons about the workload.
-func (w *workload) mustTell(reasons ...string) {
-	w.t.Helper()
-	for _, reason := range reasons {
-		w.eventually("event "+reason, func(ctx context.Context) error {
-			list, err := w.events(ctx, w.name)
-			if err != nil {
-				return err
-			}
-			for _, e := range list {
-				if e.Reason == reason {
-					return nil
-				}
-			}
-			return fmt.Errorf("none among %d", len(list))
-		})
-	}
 }

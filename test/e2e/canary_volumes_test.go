@@ -18,7 +18,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// The canary's volume claims go with it; the user's stay.
+// The canary's volume claims are deleted with it; the user's stay.
 func TestCanaryVolumeClaims(t *testing.T) {
 	t.Parallel()
 	releaseVolumes(t, canaryStyle)
@@ -42,7 +42,7 @@ func releaseVolumes(t *testing.T, s style) {
 	}))
 	w.edit(image("v2"))
 	w.release("r1", s.policy(policy("50%", "100%")))
-	e.eventually("the canary's claims are gone", func(ctx context.Context) error {
+	e.eventually("the canary's claims are deleted", func(ctx context.Context) error {
 		claims, err := e.kube.CoreV1().PersistentVolumeClaims(e.namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err

@@ -21,7 +21,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// gpus has every container ask for GPUs.
+// gpus sets a GPU limit on every container.
 func gpus(n string) func(*lws.LeaderWorkerSet) {
 	return func(w *lws.LeaderWorkerSet) {
 		for _, t := range templates(w) {
@@ -32,7 +32,7 @@ func gpus(n string) func(*lws.LeaderWorkerSet) {
 	}
 }
 
-// limitTo makes a ResourceQuota of GPUs and returns once so many are counted as used.
+// limitGPUs creates a ResourceQuota of GPUs and returns once its status has this usage.
 func (e *env) limitGPUs(hard, used string) {
 	e.t.Helper()
 	const gpu = "requests.nvidia.com/gpu"
@@ -44,7 +44,7 @@ func (e *env) limitGPUs(hard, used string) {
 	if _, err := quotas.Create(e.t.Context(), quota, metav1.CreateOptions{}); err != nil {
 		e.t.Fatal(err)
 	}
-	e.eventually("the quota is counted", func(ctx context.Context) error {
+	e.eventually("the quota's usage is counted", func(ctx context.Context) error {
 		q, err := quotas.Get(ctx, "gpus", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -56,7 +56,7 @@ func (e *env) limitGPUs(hard, used string) {
 	})
 }
 
-// warning returns the text of the warning of this code, empty if there is none.
+// warning returns the message of the warning with this code, or "".
 func warning(r *pb.InitializeResponse, code string) string {
 	for _, w := range r.GetWarnings() {
 		if w.GetCode() == code {
@@ -70,13 +70,13 @@ func (w *workload) mustContain(text string, words ...string) {
 	w.t.Helper()
 	for _, word := range words {
 		if !strings.Contains(text, word) {
-			w.t.Errorf("%q does not say %q", text, word)
+			w.t.Errorf("%q does not contain %q", text, word)
 		}
 	}
 }
 
-// What a canary adds is said before it is there; where a quota holds less of it, that is said, too, and the batches that
-// fit go on.
+// Initialize warns of the resources that a canary adds, and of a quota that is too small for them; batches within the quota
+// are released.
 func TestCanaryCapacity(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -87,7 +87,7 @@ func TestCanaryCapacity(t *testing.T) {
 	w.mustContain(warning(r, "ExtraCapacity"), "4 groups", "8 pods", "nvidia.com/gpu 64")
 	w.mustContain(warning(r, "QuotaExceeded"), "ResourceQuota gpus", "requests.nvidia.com/gpu", "needs 64", "32 is left")
 	if c := w.upgrade("r1", 1).GetContext(); c.GetState() != pb.State_STATE_READY {
-		t.Errorf("a batch that fits: %s", show(c))
+		t.Errorf("a batch within the quota: %s", show(c))
 	}
 	again, err := w.tryInitialize("r1", quarters())
 	if err != nil || again.GetAction() != unchanged {
@@ -97,7 +97,7 @@ func TestCanaryCapacity(t *testing.T) {
 	w.mustBeIdle()
 }
 
-// A second set of groups that no quota holds is not begun, unless somebody insists.
+// A blue-green release that exceeds a quota is refused, unless the policy forces it.
 func TestStylesQuota(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -19,11 +19,11 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// LWS v0.10.0 copies labels and annotations of a LeaderWorkerSet to its StatefulSets, the record too. That costs at most one write of
-// the leader StatefulSet per write of the record, and none of worker StatefulSets that exist: nothing that grows with the groups.
+// LWS v0.10.0 copies labels and annotations of a LeaderWorkerSet, including the record, to its StatefulSets. That costs at most one
+// write of the leader StatefulSet per write of the record, and none of existing worker StatefulSets: nothing grows with the groups.
 func TestCanaryRecordCopies(t *testing.T) {
 	t.Parallel()
-	// Adopt, begin, roll back, end. The driver may find the new template when it adopts, and write once less.
+	// Adopt, begin, roll back, end. The driver may observe the new template when it adopts, and save a write.
 	const most = 4
 	for _, groups := range []int32{2, 8} {
 		t.Run(fmt.Sprintf("%d-groups", groups), func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestCanaryRecordCopies(t *testing.T) {
 			t.Logf("LWS %s, %d groups: %d writes of the record, copied %d times to the leader StatefulSet, %d times to worker StatefulSets",
 				e.cluster.Versions().LWS, groups, writes, leader, workers)
 			if writes == 0 || writes > most {
-				t.Errorf("the driver wrote the record %d times, want 1 to %d, however many groups there are", writes, most)
+				t.Errorf("the driver wrote the record %d times, want 1 to %d for any number of groups", writes, most)
 			}
 			if leader > writes || workers > 0 {
 				t.Errorf("want at most %d copies to the leader StatefulSet and none to worker StatefulSets, got %d and %d", writes, leader, workers)
@@ -57,15 +57,15 @@ func TestCanaryRecordCopies(t *testing.T) {
 	}
 }
 
-// ours returns the labels or annotations that LWS copies from us.
+// lockstepKeys returns Lockstep's labels or annotations.
 func lockstepKeys(all map[string]string) map[string]string {
 	copied := maps.Clone(all)
 	maps.DeleteFunc(copied, func(key, _ string) bool { return !strings.HasPrefix(key, "lockstep.dev/") })
 	return copied
 }
 
-// countCopies counts from now on how often labels or annotations of ours change on a workload's StatefulSets, until the result is
-// called.
+// countCopies starts counting changes of Lockstep's labels and annotations on a workload's StatefulSets. The returned function
+// stops it and returns the counts.
 func (e *env) countCopies(name string) func() (leader, workers int) {
 	e.t.Helper()
 	sets := e.kube.AppsV1().StatefulSets(e.namespace)
@@ -78,7 +78,7 @@ func (e *env) countCopies(name string) func() (leader, workers int) {
 		last[list.Items[i].Name] = &list.Items[i]
 	}
 	if last[name] == nil || last[name+"-0"] == nil {
-		e.t.Fatalf("%s has no leader StatefulSet, or none of workers", name)
+		e.t.Fatalf("%s lacks a leader or a worker StatefulSet", name)
 	}
 	ctx, cancel := context.WithTimeout(e.t.Context(), 10*time.Minute)
 	w, err := sets.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
@@ -93,7 +93,7 @@ func (e *env) countCopies(name string) func() (leader, workers int) {
 		for event := range w.ResultChan() {
 			now, ok := event.Object.(*appsv1.StatefulSet)
 			if !ok || last[now.Name] == nil {
-				continue // made meanwhile: the canary's
+				continue // created meanwhile, for the canary
 			}
 			before := last[now.Name]
 			last[now.Name] = now

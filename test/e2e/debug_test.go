@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-// A release is recorded from outside until it is over, and every decision in it is made again.
+// `lockstep debug record` records a release until it ends, and `lockstep debug replay` makes every decision again.
 func TestDebugRecord(t *testing.T) {
 	e := newEnv(t)
 	w := e.adopt(model("model", 2, 1))
@@ -52,7 +52,7 @@ func TestDebugRecord(t *testing.T) {
 	}
 	await.Nil(t, "the first decision is recorded", func(context.Context) error {
 		if read() == "" {
-			return errors.New("none is")
+			return errors.New("the recording is empty")
 		}
 		return nil
 	})
@@ -62,18 +62,18 @@ func TestDebugRecord(t *testing.T) {
 	select {
 	case <-recorder.Exited:
 	case <-t.Context().Done():
-		t.Fatal("the recording does not end with the release")
+		t.Fatal("`lockstep debug record` does not end with the release")
 	}
 	if code := cmd.ProcessState.ExitCode(); code != 0 {
-		t.Errorf("it ends with %d", code)
+		t.Errorf("`lockstep debug record`: exit code %d", code)
 	}
 	for _, words := range []string{`"STATE_HOLDING"`, `"STATE_READY"`, `"STATE_COMPLETED"`} {
 		if !strings.Contains(read(), words) {
-			t.Errorf("the recording has no %s", words)
+			t.Errorf("the recording does not contain %s", words)
 		}
 	}
 	if strings.Contains(read(), "example.com/model:v2") {
-		t.Error("it has the image, and so the template")
+		t.Error("the recording contains the image: templates are not redacted")
 	}
 	out, err := exec.CommandContext(t.Context(), path, "debug", "replay", recording.Name()).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "all as recorded") {

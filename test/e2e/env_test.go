@@ -26,7 +26,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
-// nodeResources holds what the samples of LWS ask for: 8 GPUs and 4 TPU chips a node.
+// nodeResources returns a node's capacity, enough for the samples of LWS.
 func nodeResources() corev1.ResourceList {
 	return corev1.ResourceList{
 		"google.com/tpu":                resource.MustParse("8"),
@@ -39,7 +39,7 @@ func nodeResources() corev1.ResourceList {
 	}
 }
 
-// env is one test's namespace in a cluster, with a driver of its own and an observer.
+// env is one test's namespace in a cluster, with its own driver and observer.
 type env struct {
 	t         *testing.T
 	cluster   *cluster.Cluster
@@ -52,7 +52,7 @@ type env struct {
 	names     []string // workloads, for the dump
 }
 
-// newEnv makes a namespace in the shared cluster, an observer of it and a driver for it.
+// newEnv creates a namespace in the shared cluster, with an observer and a driver.
 func newEnv(t *testing.T) *env {
 	t.Helper()
 	e := newEnvIn(t, cluster.Shared(t))
@@ -60,7 +60,7 @@ func newEnv(t *testing.T) *env {
 	return e
 }
 
-// newEnvIn does not start a driver.
+// newEnvIn is newEnv in any cluster, without a driver.
 func newEnvIn(t *testing.T, c *cluster.Cluster) *env {
 	t.Helper()
 	e := &env{t: t, cluster: c, namespace: c.Namespace(t)}
@@ -75,7 +75,7 @@ func newEnvIn(t *testing.T, c *cluster.Cluster) *env {
 	return e
 }
 
-// in is the same environment for a subtest.
+// in returns the same environment for a subtest.
 func (e *env) in(t *testing.T) *env {
 	sub := *e
 	sub.t = t
@@ -103,7 +103,7 @@ func (e *env) events(ctx context.Context, name string) ([]eventsv1.Event, error)
 	return about, nil
 }
 
-// dump writes down what somebody needs to see why a test failed.
+// dump logs the objects and contexts that explain a failure.
 func (e *env) dump() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

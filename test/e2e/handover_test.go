@@ -26,7 +26,8 @@ const (
 	servingLabel = "lockstep.dev/serving"
 )
 
-// adopting is blue-green whose promotion makes the second set the workload. delay < 0: longer than any test.
+// handover makes a policy blue-green with a promotion in which the second set becomes the workload. delay < 0: longer than any
+// test.
 func handover(p *pb.ReleasePolicy, delay float64) *pb.ReleasePolicy {
 	p.Style, p.BlueGreen = pb.Style_STYLE_BLUE_GREEN, &pb.BlueGreenPolicy{Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT}
 	switch {
@@ -38,13 +39,13 @@ func handover(p *pb.ReleasePolicy, delay float64) *pb.ReleasePolicy {
 	return p
 }
 
-// routed has the requests go by what serve makes.
+// withTraffic makes a policy route requests through the objects that expose creates.
 func (w *workload) withTraffic(p *pb.ReleasePolicy) *pb.ReleasePolicy {
 	p.Traffic = &pb.TrafficPolicy{StableService: w.name + "-http", Ingresses: []string{w.name}}
 	return p
 }
 
-// serving is the workload that goes by this name.
+// successor returns the workload that is known by this name, the object itself or its successor.
 func (w *workload) successor() *workload {
 	w.t.Helper()
 	list, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).List(w.t.Context(), metav1.ListOptions{LabelSelector: knownLabel + "=" + w.name})
@@ -54,12 +55,12 @@ func (w *workload) successor() *workload {
 	return &workload{env: w.env, driver: w.driver, name: list.Items[0].Name}
 }
 
-// mustBeAdopted fails unless another object is the workload and nothing is left of the first one, nor of the release.
+// mustBeHandedOver fails unless another object is the workload, and the first object and all marks of the release are deleted.
 func (w *workload) mustBeHandedOver() *workload {
 	w.t.Helper()
 	s := w.successor()
 	if _, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Get(w.t.Context(), w.name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		w.t.Errorf("%s is still there (%v)", w.name, err)
+		w.t.Errorf("%s still exists (%v)", w.name, err)
 	}
 	s.mustBeIdle()
 	w.eventually("nothing is left of "+w.name, w.leftovers)
@@ -74,13 +75,13 @@ func (w *workload) mustBeHandedOver() *workload {
 	}
 	for name, p := range s.stablePods() {
 		if p.Labels[servingLabel] != "" {
-			w.t.Errorf("the mark on pod %s is left", name)
+			w.t.Errorf("pod %s still has label %s", name, servingLabel)
 		}
 	}
 	return s
 }
 
-// service is the user's Service.
+// service returns the user's Service.
 func (w *workload) service() *corev1.Service {
 	w.t.Helper()
 	s, err := w.kube.CoreV1().Services(w.namespace).Get(w.t.Context(), w.name+"-http", metav1.GetOptions{})
@@ -90,7 +91,7 @@ func (w *workload) service() *corev1.Service {
 	return s
 }
 
-// mustServe fails unless the user's Service selects the leaders of a workload, and nothing is left beside it.
+// mustServe fails unless the user's Service selects the leaders of a workload, and the canary Service and Ingress are deleted.
 func (w *workload) mustServe(name string) {
 	w.t.Helper()
 	s := w.service()
@@ -98,7 +99,7 @@ func (w *workload) mustServe(name string) {
 		w.t.Errorf("the Service selects %v, not %s", s.Spec.Selector, name)
 	}
 	if note := s.Annotations["lockstep.dev/fence"]; note != "" {
-		w.t.Errorf("a note is left on the Service: %s", note)
+		w.t.Errorf("the Service still has the fence's annotation: %s", note)
 	}
 	for what, err := range map[string]error{
 		"canary Service": func() error {
@@ -116,8 +117,8 @@ func (w *workload) mustServe(name string) {
 	}
 }
 
-// A second set is adopted: it is the workload from then on, by the old name and by its own, with its history, its Service and
-// its autoscaler; and so is the second set of the release after that.
+// The second set becomes the workload, found by the old name and by its own, with the history, the Service and the autoscaler;
+// and so does the second set of the next release.
 func TestHandover(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 3, 2))
@@ -157,7 +158,7 @@ func TestHandover(t *testing.T) {
 	_, err := w.tryFinalize("r1", rollback, long)
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED)
 
-	// The next one, by the old name. An older template comes back, the driver dies before the promotion.
+	// The next release, by the old name: an undo, with the driver killed before the promotion.
 	w.undo("", configured)
 	w.initialize("r2", handover(w.withTraffic(policy("100%")), 0))
 	third := w.upgrade("r2", 0).GetContext().GetCanaryWorkload()
@@ -195,8 +196,8 @@ func TestHandover(t *testing.T) {
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, "model")
 }
 
-// While the workload's own groups stand by, one write returns the requests to them, whoever asks for it and whatever happens
-// meanwhile.
+// While the workload's own groups are on standby, one write returns the requests to them, whether a host or a template change
+// rolls back, and across a restart of the driver.
 func TestHandoverRolledBack(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -208,7 +209,7 @@ func TestHandoverRolledBack(t *testing.T) {
 		{"finalize-killed", func(w *workload) {
 			w.driver.Kill()
 			w.driver.Restart()
-			w.await("the groups still stand by", func(c *pb.BatchContext) bool { return c.GetReason() == "WaitingForScaleDownDelay" })
+			w.await("the groups are still on standby", func(c *pb.BatchContext) bool { return c.GetReason() == "WaitingForScaleDownDelay" })
 			w.finalize("r1", rollback)
 		}},
 		{"template", func(w *workload) {
@@ -231,10 +232,10 @@ func TestHandoverRolledBack(t *testing.T) {
 			w.edit(image("v2"))
 			w.initialize("r1", handover(w.withTraffic(policy("100%")), -1))
 			w.startFinalize("r1", promote)
-			c := w.await("the groups stand by", func(c *pb.BatchContext) bool { return c.GetReason() == "WaitingForScaleDownDelay" })
+			c := w.await("the groups are on standby", func(c *pb.BatchContext) bool { return c.GetReason() == "WaitingForScaleDownDelay" })
 			if c.GetState() != pb.State_STATE_PROMOTING || c.GetTrafficWeight() != 100 || c.GetTrafficBasis() != pb.TrafficBasis_TRAFFIC_BASIS_ROUTED ||
 				c.GetStableReady() != 2 || c.GetUpdatedReady() != 2 {
-				t.Errorf("standing by: %s", show(c))
+				t.Errorf("on standby: %s", show(c))
 			}
 			w.mustHoldAutoscaler()
 			w.sameGroups(groups)
@@ -248,8 +249,8 @@ func TestHandoverRolledBack(t *testing.T) {
 	}
 }
 
-// Somebody deletes the second set when the workload's own groups are on their way out: they come back, and then there is
-// another second set, which is adopted.
+// The second set is deleted by hand while the workload's own groups scale down: they are recreated, then another second set is
+// created and becomes the workload.
 func TestHandoverSuccessorDeleted(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2, annotated(cluster.AnnotationTermination, "3s")))
@@ -257,7 +258,7 @@ func TestHandoverSuccessorDeleted(t *testing.T) {
 	w.initialize("r1", handover(policy("100%"), 0))
 	green := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
 	w.startFinalize("r1", promote)
-	w.await("the groups are going", func(c *pb.BatchContext) bool { return c.GetReason() == "StableScalingDown" })
+	w.await("the groups scale down", func(c *pb.BatchContext) bool { return c.GetReason() == "StableScalingDown" })
 	w.observer.waive(ruleIntent) // of the test's own deletion
 	w.remove(green, metav1.DeletePropagationBackground)
 	w.finalize("r1", promote)
@@ -266,7 +267,7 @@ func TestHandoverSuccessorDeleted(t *testing.T) {
 	s.mustRun("v2")
 }
 
-// What an adoption would lose, or what would undo it, is refused before anything is written.
+// A handover that would lose something, or that a GitOps tool would undo, is refused before the first write.
 func TestHandoverRefused(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -330,7 +331,7 @@ func TestHandoverRefused(t *testing.T) {
 	}
 }
 
-// A copy of an adopted workload's manifest, labels and all, does not take its name.
+// A copy of the successor's manifest, including its labels, is not found by the workload's name.
 func TestHandoverCopied(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -345,12 +346,12 @@ func TestHandoverCopied(t *testing.T) {
 	if c := w.context(); c.GetWorkload().GetName() != s.name || c.GetState() != completed {
 		t.Errorf("by the old name: %s", show(c))
 	}
-	// Somebody makes the workload again under its old name, and means that one from now on.
+	// The user recreates the workload under its old name, which names the new object from now on.
 	e.deploy(model("model", 1, 1))
 	w.await("the new object is found by its name", func(c *pb.BatchContext) bool {
 		return c.GetWorkload().GetName() == "model" && c.GetState() == pb.State_STATE_UNMANAGED
 	})
-	w.eventually("the adopted one is found by its own", func(ctx context.Context) error {
+	w.eventually("the successor is found by its own name", func(ctx context.Context) error {
 		c, err := s.tryContext(ctx)
 		if err == nil && c.GetState() != completed {
 			err = fmt.Errorf("the context is %s", show(c))
@@ -359,7 +360,7 @@ func TestHandoverCopied(t *testing.T) {
 	})
 }
 
-// A ScaledObject follows, too, in the write that lets it scale again.
+// A ScaledObject is pointed at the successor in the same write that resumes it.
 func TestHandoverScaledObject(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
