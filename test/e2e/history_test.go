@@ -24,15 +24,15 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-// What the history is in the cluster, spelled out again.
+// Labels and annotations of the revision history, repeated here on purpose: they are part of the contract.
 const (
 	snapshotSelector  = "lockstep.dev/role=snapshot"
 	historyAnnotation = "lockstep.dev/history"
 	limitAnnotation   = "lockstep.dev/history-limit"
 )
 
-// The history of a workload outlives what LWS remembers and the driver itself, and says who brought what and how it ended.
-// An older template comes back byte for byte, as a new release.
+// The revision history outlives LWS's own revisions and restarts of the driver, and names the user, the release and the outcome.
+// Undo restores an older template byte for byte, as a new release.
 func TestHistoryUndo(t *testing.T) {
 	e := newEnv(t)
 	w := e.adopt(model("model", 2, 2))
@@ -55,12 +55,12 @@ func TestHistoryUndo(t *testing.T) {
 	w.initialize("r4", quarters())
 	w.finalize("r4", promote)
 
-	// LWS forgets once nothing holds it.
+	// LWS truncates its revisions once the workload is not under hold.
 	if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("LWS remembers one template only", func(ctx context.Context) error {
-		return w.counts(ctx, lws.SetNameLabelKey+"="+w.name, 1) // the StatefulSet's, which have that label too, left out
+	w.eventually("LWS keeps one revision only", func(ctx context.Context) error {
+		return w.counts(ctx, lws.SetNameLabelKey+"="+w.name, 1) // without those of the StatefulSet, which have that label, too
 	})
 	if _, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()}); err != nil {
 		t.Fatal(err)
@@ -74,16 +74,16 @@ func TestHistoryUndo(t *testing.T) {
 		}
 	}
 
-	// Without a revision: the newest that served, which is not the one that was rolled back.
+	// Without a revision: the newest one that served, not one that was rolled back.
 	if name := w.undo("", configured); name != history[2].GetName() {
-		t.Errorf("revision %s is back, want number 2: %v", name, history)
+		t.Errorf("revision %s is restored, want number 2: %v", name, history)
 	}
 	w.awaitHistory("4 v4 r4 COMPLETED stable", "3 v3 r3 ROLLED_BACK", "2 v2 r2 COMPLETED current", "1 v1 -")
 	w.mustRun("v4")
 	w.undo(history[2].GetName(), unchanged)
 	w.undo(history[3].GetName(), configured)
 	if now := w.template(); now != first {
-		t.Errorf("the template is not what it was\n was %s\n now %s", first, now)
+		t.Errorf("the template is not restored\n was %s\n now %s", first, now)
 	}
 	w.awaitHistory("4 v4 r4 COMPLETED stable", "3 v3 r3 ROLLED_BACK", "2 v2 r2 COMPLETED", "1 v1 - current")
 	before := w.stablePods()
@@ -95,12 +95,12 @@ func TestHistoryUndo(t *testing.T) {
 	w.mustBeIdle()
 	again := w.mustHaveHistory("5 v1 r5 COMPLETED stable current", "4 v4 r4 COMPLETED", "3 v3 r3 ROLLED_BACK", "2 v2 r2 COMPLETED")
 	if again[0].GetName() != history[3].GetName() || again[0].GetChangedBy() != "lockstep-undo" {
-		t.Errorf("the newest is %v", again[0])
+		t.Errorf("the newest revision is %v", again[0])
 	}
 	_, err = w.driver.Undo(t.Context(), &pb.UndoRequest{Workload: w.ref(), Revision: "none"})
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, "none", "4 ("+history[0].GetName()+")")
 
-	// It outlives Disown, too; and a template that is brought back to a workload that nobody holds does not roll.
+	// The history outlives Disown, too; and a template that is restored to an unmanaged workload is held.
 	if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestHistoryUndo(t *testing.T) {
 	w.mustBeIdle()
 }
 
-// The history keeps as many revisions as its user says, and never fewer than those in use.
+// The history keeps as many revisions as the annotation sets, and never fewer than those in use.
 func TestHistoryLimit(t *testing.T) {
 	e := newEnv(t)
 	w := e.adopt(model("model", 1, 1))
@@ -124,7 +124,7 @@ func TestHistoryLimit(t *testing.T) {
 	}
 	w.awaitHistory("4 v4 r2 COMPLETED stable current", "3 v3 r1 COMPLETED")
 	w.annotate(limitAnnotation, "two")
-	w.eventually("the limit is said to be wrong", func(ctx context.Context) error {
+	w.eventually("the invalid limit is reported", func(ctx context.Context) error {
 		r, err := w.driver.ListRevisions(ctx, &pb.ListRevisionsRequest{Workload: w.ref(), Limit: 1})
 		if err != nil || len(r.GetRevisions()) != 1 || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "HistoryLimitInvalid" {
 			return fmt.Errorf("history %v, %w", r, err)
@@ -137,7 +137,7 @@ func TestHistoryLimit(t *testing.T) {
 	})
 }
 
-// What somebody edited is reported and not brought back, and made again once it is removed.
+// A revision that was edited by hand is reported and not restored, and is recreated once it is deleted.
 func TestHistoryEdited(t *testing.T) {
 	e := newEnv(t)
 	w := e.adopt(model("model", 1, 1))
@@ -152,7 +152,7 @@ func TestHistoryEdited(t *testing.T) {
 	}
 	old, now := byName[history[1].GetName()], byName[history[0].GetName()]
 
-	// The API server keeps data from being changed, but not from being made again with another template.
+	// The API server refuses a change of data, but not an object that is recreated with another template.
 	forged := old.DeepCopy()
 	forged.ResourceVersion, forged.UID = "", ""
 	forged.Data.Raw = []byte(strings.ReplaceAll(string(old.Data.Raw), "model:v1", "model:evil"))
@@ -185,7 +185,7 @@ func TestHistoryEdited(t *testing.T) {
 	_, err = w.driver.Undo(t.Context(), &pb.UndoRequest{Workload: w.ref()})
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND)
 	if w.template() != before {
-		t.Error("the template was touched")
+		t.Error("the template was changed")
 	}
 	for _, name := range []string{old.Name, now.Name} {
 		if err := crs.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
@@ -195,7 +195,7 @@ func TestHistoryEdited(t *testing.T) {
 	w.awaitHistory("1 v2 r2 COMPLETED stable current")
 }
 
-// A driver that may not keep a history says so, and releases all the same.
+// A driver without the permission to write a history warns of it, and releases nevertheless.
 func TestHistoryForbidden(t *testing.T) {
 	e := newEnvIn(t, cluster.Shared(t))
 	e.driver = driver.Start(t, e.grant("no-history", func(resource, verb string) bool {
@@ -211,7 +211,7 @@ func TestHistoryForbidden(t *testing.T) {
 	}
 }
 
-// The commands, with a driver of their own.
+// The commands diff, history and undo, with their own driver.
 func TestHistoryCommands(t *testing.T) {
 	e := newEnv(t)
 	w := e.adopt(model("model", 2, 1))
@@ -236,7 +236,7 @@ func TestHistoryCommands(t *testing.T) {
 	}
 }
 
-// mustPrint runs a command, which must succeed and print all words, each in a line of its own or not.
+// mustPrint runs a command, which must succeed and print all words.
 func (w *workload) mustPrint(words []string, args ...string) string {
 	w.t.Helper()
 	path, err := driver.Binary()
@@ -254,13 +254,13 @@ func (w *workload) mustPrint(words []string, args ...string) string {
 	plain := strings.Join(strings.Fields(string(out)), " ")
 	for _, word := range words {
 		if !strings.Contains(plain, strings.Join(strings.Fields(word), " ")) {
-			w.t.Errorf("lockstep %v does not say %q:\n%s", args, word, out)
+			w.t.Errorf("lockstep %v does not print %q:\n%s", args, word, out)
 		}
 	}
 	return string(out)
 }
 
-// undo brings a template back and returns its revision.
+// undo restores a template and returns its revision.
 func (w *workload) undo(revision string, action pb.Action) string {
 	w.t.Helper()
 	r, err := w.driver.Undo(w.t.Context(), &pb.UndoRequest{Workload: w.ref(), Revision: revision})
@@ -271,7 +271,7 @@ func (w *workload) undo(revision string, action pb.Action) string {
 	return r.GetRevision()
 }
 
-// template is the template in the spec as JSON, as the API server has it.
+// template returns the template in the spec as JSON, as stored in the API server.
 func (w *workload) template() string {
 	w.t.Helper()
 	var spec struct {
@@ -283,7 +283,7 @@ func (w *workload) template() string {
 	return asJSON(spec)
 }
 
-// counts fails unless a LeaderWorkerSet owns n ControllerRevisions.
+// counts returns an error unless LeaderWorkerSets own n of the selected ControllerRevisions.
 func (w *workload) counts(ctx context.Context, selector string, n int) error {
 	list, err := w.kube.AppsV1().ControllerRevisions(w.namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
@@ -294,12 +294,12 @@ func (w *workload) counts(ctx context.Context, selector string, n int) error {
 		return owner == nil || owner.Kind != "LeaderWorkerSet"
 	})
 	if len(found) != n {
-		return fmt.Errorf("there are %d, not %d", len(found), n)
+		return fmt.Errorf("%d ControllerRevisions, want %d", len(found), n)
 	}
 	return nil
 }
 
-// snapshots are the driver's ControllerRevisions.
+// snapshots returns the driver's ControllerRevisions.
 func (w *workload) snapshots() []appsv1.ControllerRevision {
 	w.t.Helper()
 	list, err := w.kube.AppsV1().ControllerRevisions(w.namespace).List(w.t.Context(), metav1.ListOptions{LabelSelector: snapshotSelector})
@@ -309,7 +309,7 @@ func (w *workload) snapshots() []appsv1.ControllerRevision {
 	return list.Items
 }
 
-// mustHaveHistory fails unless the newest revisions are as asked: number, tag of the image, release, outcome and marks.
+// mustHaveHistory fails unless the revisions are these, newest first: number, image tag, release, outcome, stable, current.
 func (w *workload) mustHaveHistory(want ...string) []*pb.Revision {
 	w.t.Helper()
 	all, err := w.hasHistory(w.t.Context(), want)

@@ -18,10 +18,10 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
-// figuresEnv names a file that gets the figures as well, for whoever does not run go test with -v.
+// figuresEnv names a file that the figures are written to as well, for runs without -v.
 const figuresEnv = "LOCKSTEP_E2E_FIGURES"
 
-// atOnce is how many tests run at once: a third of the time they wait, for backoffs, deadlines and groups that start slowly.
+// parallelTests is the number of parallel tests. A third of the time they wait, for backoffs, deadlines and slow groups.
 const parallelTests = 3
 
 func TestMain(m *testing.M) {
@@ -41,19 +41,19 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// counts is what the suite did.
+// counts are the suite's figures.
 type counts struct {
 	releases, completed, rolledBack  atomic.Int64
 	events, checks, violations, dips atomic.Int64
-	disturbed, faults                atomic.Int64 // releases, and what happened to their drivers' writes
+	disturbed, faults                atomic.Int64 // releases with faults, and the faults
 }
 
 var figures counts
 
 func (c *counts) write(w io.Writer, took time.Duration) {
-	fmt.Fprintf(w, "figures: %d releases begun, %d completed, %d rolled back; %d RPCs; %d drivers started, %d killed\n",
+	fmt.Fprintf(w, "figures: %d releases started, %d completed, %d rolled back; %d RPCs; %d drivers started, %d killed\n",
 		c.releases.Load(), c.completed.Load(), c.rolledBack.Load(), driver.Calls.Load(), driver.Starts.Load(), driver.Kills.Load())
 	fmt.Fprintf(w, "figures: %d releases disturbed by %d faults at writes\n", c.disturbed.Load(), c.faults.Load())
-	fmt.Fprintf(w, "figures: %d instants observed, %d rule checks, %d violations, %d dips of LWS itself; %s\n",
+	fmt.Fprintf(w, "figures: %d events observed, %d rule checks, %d violations, %d dips caused by LWS; %s\n",
 		c.events.Load(), c.checks.Load(), c.violations.Load(), c.dips.Load(), took.Round(100*time.Millisecond))
 }

@@ -22,9 +22,8 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// observer records the event streams of a namespace: each state of each LeaderWorkerSet, pod and Ingress, with its resource
-// version. Those are the same counter for all kinds, so that sorting by them gives back the order in which the cluster
-// changed, although the streams are several.
+// observer records the watch events of a namespace: each state of each LeaderWorkerSet, pod and Ingress. Resource versions are
+// one counter for all kinds, so sorting by them restores the order of the changes across the streams.
 type observer struct {
 	env    *env
 	cancel context.CancelFunc
@@ -35,17 +34,17 @@ type observer struct {
 	waived map[rule]bool
 }
 
-// happening is one change: at version, object became so, or went.
+// clusterEvent is one change: the object's state from this version on, or its deletion.
 type clusterEvent struct {
 	version uint64
 	object  runtime.Object // *lws.LeaderWorkerSet, *corev1.Pod or *networkingv1.Ingress
 	gone    bool
 }
 
-// rule is one of the order-of-effects rules, so that a test that breaks one by hand can waive it.
+// rule is one of the safety rules. A test that violates one itself can waive it.
 type rule string
 
-// observe begins to record. The namespace is empty.
+// observe starts recording. The namespace must be empty.
 func observe(e *env) *observer {
 	ctx, cancel := context.WithCancel(context.Background())
 	o := &observer{env: e, cancel: cancel, waived: map[rule]bool{}}
@@ -70,7 +69,7 @@ func observe(e *env) *observer {
 	return o
 }
 
-// waive takes rules out for this test, which breaks them itself.
+// waive disables rules that the test itself violates.
 func (o *observer) waive(rules ...rule) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -79,8 +78,8 @@ func (o *observer) waive(rules ...rule) {
 	}
 }
 
-// follow lists and watches until ctx ends. A stream that breaks is taken up where it ended; only when the API server no
-// longer has that version, the list fills the gap, and what happened in it is not seen.
+// follow lists and watches until ctx ends. A broken stream resumes at its last version. If the API server no longer has that
+// version, a list fills the gap, and changes within it are not observed.
 func (o *observer) follow(ctx context.Context, list func(metav1.ListOptions) (runtime.Object, error), open func(metav1.ListOptions) (watch.Interface, error)) {
 	version := ""
 	known := map[string]runtime.Object{}
@@ -124,7 +123,7 @@ func (o *observer) follow(ctx context.Context, list func(metav1.ListOptions) (ru
 	}
 }
 
-// fill records what a list shows: what is new or changed, and what went since it was known.
+// fill records the objects of a list, and the deletion of known objects that it lacks.
 func (o *observer) fill(all runtime.Object, known map[string]runtime.Object) string {
 	items, err := meta.ExtractList(all)
 	listed, errList := meta.ListAccessor(all)
@@ -167,7 +166,7 @@ func (o *observer) add(object runtime.Object, gone bool) {
 	o.events = append(o.events, clusterEvent{version, object, gone})
 }
 
-// finish stops recording and checks the rules at every instant. What it finds fails the test.
+// finish stops recording and checks the rules after every event. Violations fail the test.
 func (o *observer) finish() {
 	o.cancel()
 	o.wait.Wait()
@@ -186,7 +185,7 @@ func (o *observer) finish() {
 		o.env.t.Logf("history:\n%s", r.history())
 	}
 	for _, v := range r.violations[:min(len(r.violations), 10)] {
-		o.env.t.Errorf("rule broken: %s", v)
+		o.env.t.Errorf("rule violated: %s", v)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 
 func inPlace(batches ...string) *pb.ReleasePolicy { return partitionStyle.policy(policy(batches...)) }
 
-// A whole release in place: no group more than the user has, and groups that no batch has reached stay as they are.
+// A release in place: it adds no groups, and groups outside the batch are not restarted.
 func TestPartitionPromote(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -38,8 +38,8 @@ func TestPartitionPromote(t *testing.T) {
 	w.mustBeIdle()
 }
 
-// The record is removed by hand in mid-batch: nothing is restarted, the partition stays as a user's would, and Adopt warns
-// of groups at two revisions.
+// The record is removed by hand in mid-batch: no group is restarted, the partition stays, and Adopt warns of groups at two
+// revisions.
 func TestPartitionRecordRemoved(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2))

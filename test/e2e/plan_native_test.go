@@ -34,14 +34,14 @@ import (
 )
 
 const (
-	// pollNative is how often the caches are looked at.
+	// pollNative is the interval of reading the caches.
 	pollNative = 20 * time.Millisecond
-	// nativeSlots is how many updates go on at once. The controllers have other tests' groups to look after as well.
+	// nativeSlots is the number of concurrent updates. The controllers serve other tests, too.
 	nativeSlots = 3
 )
 
-// The model behind `lockstep plan --native` says at each moment what the real controllers do: after each group that becomes
-// ready, the same partition and replicas of the leader StatefulSet, and the same groups at the same revisions.
+// The model behind `lockstep plan --native` matches the real controllers at each stage: after each group that becomes ready, the
+// leader StatefulSet has the same partition and replicas, and the groups are at the same revisions.
 func TestPlanNative(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))
@@ -52,14 +52,14 @@ func TestPlanNative(t *testing.T) {
 	factory.Start(t.Context().Done())
 	for kind, synced := range factory.WaitForCacheSync(t.Context().Done()) {
 		if !synced {
-			t.Fatalf("the cache of %s is not filled", kind)
+			t.Fatalf("the cache of %s has not synced", kind)
 		}
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	slots := make(chan struct{}, nativeSlots)
 	updates, stages := 0, 0
-	seen := map[string]bool{} // updates that only the way they are written would tell apart
+	seen := map[string]bool{} // skips updates whose settings mean the same numbers
 	for _, replicas := range []int32{1, 2, 4, 5} {
 		for i, pace := range paces {
 			for j, order := range orders {
@@ -93,13 +93,13 @@ func TestPlanNative(t *testing.T) {
 	t.Logf("figures: %d native updates, %d stages compared with the model", updates, stages)
 }
 
-// nativeCaches are the namespace as its watches show it: looking at it costs the API server nothing.
+// nativeCaches are informers' caches of the namespace, so that polling does not load the API server.
 type nativeCaches struct {
 	sets appslisters.StatefulSetLister
 	pods corelisters.PodLister
 }
 
-// nativeUpdate is one LeaderWorkerSet that rolls by itself, and its model beside it.
+// nativeUpdate is a LeaderWorkerSet under LWS's own rolling update, and its model.
 type nativeUpdate struct {
 	*env
 	cached nativeCaches
@@ -107,10 +107,10 @@ type nativeUpdate struct {
 	order  []int
 
 	set *native.Set
-	old string // the revision that it has first
+	old string // the revision before the update
 }
 
-// run takes both through an update and returns how many stages were the same.
+// run updates both and returns the number of stages at which they matched.
 func (u *nativeUpdate) run(ctx context.Context) (stages int, err error) {
 	replicas := int(ptr.Deref(u.object.Spec.Replicas, 0))
 	if _, err := u.lws.LeaderworkersetV1().LeaderWorkerSets(u.namespace).Create(ctx, u.object, metav1.CreateOptions{}); err != nil {
@@ -142,7 +142,7 @@ func (u *nativeUpdate) run(ctx context.Context) (stages int, err error) {
 	return stages, u.lws.LeaderworkersetV1().LeaderWorkerSets(u.namespace).Delete(ctx, u.object.Name, metav1.DeleteOptions{})
 }
 
-// agree waits until the cluster is as the model says.
+// agree waits until the cluster matches the model.
 func (u *nativeUpdate) agree(ctx context.Context) error {
 	want, got := u.expected(), ""
 	err := wait.PollUntilContextTimeout(ctx, pollNative, await.Patience, true, func(ctx context.Context) (bool, error) {
@@ -158,7 +158,7 @@ func (u *nativeUpdate) agree(ctx context.Context) error {
 	return nil
 }
 
-// expected is the model in one line.
+// expected returns the model's state as one line.
 func (u *nativeUpdate) expected() string {
 	groups := make([]string, 0, len(u.set.Groups))
 	for i, g := range u.set.Groups {
@@ -176,7 +176,7 @@ func describeUpdate(partition, replicas int, groups []string) string {
 	return fmt.Sprintf("partition %d replicas %d groups %s", partition, replicas, strings.Join(groups, " "))
 }
 
-// actual is the same of the cluster. A group counts once all its pods are there and none is on its way out.
+// actual returns the cluster's state as one line, or an error while a group lacks pods or has a pod that is being deleted.
 func (u *nativeUpdate) actual() (string, error) {
 	leaders, err := u.cached.sets.StatefulSets(u.namespace).Get(u.object.Name)
 	if err != nil {
@@ -212,7 +212,7 @@ func (u *nativeUpdate) actual() (string, error) {
 	return describeUpdate(int(*leaders.Spec.UpdateStrategy.RollingUpdate.Partition), int(*leaders.Spec.Replicas), groups), nil
 }
 
-// pods are the set's, by group, leaders last.
+// pods returns the set's pods by group, leaders last.
 func (u *nativeUpdate) pods() (map[int][]*corev1.Pod, error) {
 	pods, err := u.cached.pods.Pods(u.namespace).List(labels.SelectorFromSet(labels.Set{lws.SetNameLabelKey: u.object.Name}))
 	if err != nil {
@@ -232,8 +232,8 @@ func (u *nativeUpdate) pods() (map[int][]*corev1.Pod, error) {
 	return groups, nil
 }
 
-// nurse lets the groups become ready that are so in the model, leaders last: a StatefulSet goes on once the leader is.
-// LWS now and then takes a new group down once more for the end of the pod before it, so this is done until it has effect.
+// makeReady heals the pods of groups that are ready in the model, leaders last: a StatefulSet continues once the leader is ready.
+// LWS may recreate a new group once more when it observes the deletion of the former pod, so callers repeat it.
 func (u *nativeUpdate) makeReady(ctx context.Context) error {
 	pods, err := u.pods()
 	if err != nil {
@@ -245,14 +245,14 @@ func (u *nativeUpdate) makeReady(ctx context.Context) error {
 				continue
 			}
 			if p.Annotations[cluster.AnnotationBehavior] == "" {
-				break // on its way
+				break // healed, not ready yet
 			}
 			patch := []byte(`{"metadata":{"annotations":{"` + cluster.AnnotationBehavior + `":null}}}`)
 			_, err := u.kube.CoreV1().Pods(u.namespace).Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 			if err != nil && !apierrors.IsNotFound(err) {
 				return err
 			}
-			break // the next one once this one is ready
+			break // one pod after the other
 		}
 	}
 	return nil

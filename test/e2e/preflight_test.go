@@ -30,7 +30,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-// surround puts what preflight complains of beside a workload of 8 pods.
+// addProblems creates objects that preflight reports for a workload.
 func (e *env) addProblems(name string) {
 	e.t.Helper()
 	meta, pods := metav1.ObjectMeta{Name: name}, map[string]string{lws.SetNameLabelKey: name}
@@ -57,7 +57,7 @@ func (e *env) addProblems(name string) {
 	}
 }
 
-// weights mounts the shared volume.
+// mountWeights mounts the volume of addProblems in every pod.
 func mountWeights(w *lws.LeaderWorkerSet) {
 	for _, t := range templates(w) {
 		t.Spec.Volumes = []corev1.Volume{{Name: "weights", VolumeSource: corev1.VolumeSource{
@@ -66,7 +66,7 @@ func mountWeights(w *lws.LeaderWorkerSet) {
 	}
 }
 
-// careful has probes and a preStop hook, and spreads its leaders.
+// wellConfigured adds a readiness probe, a preStop hook and a topology spread constraint, and removes the volume.
 func wellConfigured(w *lws.LeaderWorkerSet) {
 	spec := &w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec
 	spec.TerminationGracePeriodSeconds = ptr.To[int64](40)
@@ -76,21 +76,21 @@ func wellConfigured(w *lws.LeaderWorkerSet) {
 	spec.Volumes = nil
 }
 
-// awaitPreflight asks until exactly these rules find something, and nobody looks at these subjects: caches follow.
+// awaitPreflight waits until exactly these rules have findings and exactly these subjects are unchecked: caches lag.
 func (w *workload) awaitPreflight(request *pb.PreflightRequest, wantRules, wantUnchecked string) *pb.PreflightResponse {
 	w.t.Helper()
 	var r *pb.PreflightResponse
-	w.eventually("preflight finds what there is", func(context.Context) error {
+	w.eventually("preflight has the findings", func(context.Context) error {
 		var rules, unchecked string
 		if r, rules, unchecked = w.preflight(request); rules != wantRules || unchecked != wantUnchecked {
-			return fmt.Errorf("found\n%s\nwant\n%s\nnot looked at: %s, want %s", rules, wantRules, unchecked, wantUnchecked)
+			return fmt.Errorf("found\n%s\nwant\n%s\nunchecked: %s, want %s", rules, wantRules, unchecked, wantUnchecked)
 		}
 		return nil
 	})
 	return r
 }
 
-// preflight asks, and returns the rules that found something and the subjects that were not looked at.
+// preflight calls Preflight, and returns the rules with findings and the unchecked subjects.
 func (w *workload) preflight(request *pb.PreflightRequest) (r *pb.PreflightResponse, rules, unchecked string) {
 	w.t.Helper()
 	request.Workload = w.ref()
@@ -98,19 +98,19 @@ func (w *workload) preflight(request *pb.PreflightRequest) (r *pb.PreflightRespo
 	if err != nil {
 		w.t.Fatalf("Preflight: %v", err)
 	}
-	found, blind := []string{}, []string{}
+	found, subjects := []string{}, []string{}
 	for _, f := range r.GetFindings() {
 		found = append(found, f.GetRule())
 	}
 	for _, u := range r.GetUnchecked() {
-		blind = append(blind, u.GetSubject())
+		subjects = append(subjects, u.GetSubject())
 	}
 	slices.Sort(found)
-	return r, strings.Join(slices.Compact(found), " "), strings.Join(blind, ", ")
+	return r, strings.Join(slices.Compact(found), " "), strings.Join(subjects, ", ")
 }
 
-// Under the rights of config/rbac preflight finds what hurts, says what it may not look at, and writes nothing; with those of
-// config/preflight it sees nodes and volumes, too. Plan and Initialize tell of the same.
+// With the permissions of config/rbac preflight reports problems and what it may not read, and writes nothing; with those of
+// config/preflight it checks nodes and volumes, too. Plan and Initialize report the same findings.
 func TestPreflight(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -134,16 +134,16 @@ func TestPreflight(t *testing.T) {
 	w.mustReportFindings(policy("25%", "50%"))
 	w.preflightCommand()
 
-	seeing := w.withDriver(driver.Start(t, e.preflightKubeconfig(), e.namespace))
-	r = seeing.awaitPreflight(request(), "AllUnavailable AutoscalerPresent BudgetBlocksEviction LeadersNotSpread NodesLackRoom PreStopMissing "+
+	permitted := w.withDriver(driver.Start(t, e.preflightKubeconfig(), e.namespace))
+	r = permitted.awaitPreflight(request(), "AllUnavailable AutoscalerPresent BudgetBlocksEviction LeadersNotSpread NodesLackRoom PreStopMissing "+
 		"QuotaExceeded ReadinessProbeMissing ServiceSelectsWorkers VolumeReadWriteOnce", "the longest request")
 	i := slices.IndexFunc(r.GetFindings(), func(f *pb.Finding) bool { return f.GetRule() == "NodesLackRoom" })
 	w.mustContain(r.GetFindings()[max(i, 0)].GetMessage(), "2 groups (4 pods)", "room for 0", "nvidia.com/gpu")
 	w.edit(gpus("1"), wellConfigured)
-	seeing.awaitPreflight(request(), "AllUnavailable AutoscalerPresent BudgetBlocksEviction QuotaExceeded ServiceSelectsWorkers", "the longest request")
+	permitted.awaitPreflight(request(), "AllUnavailable AutoscalerPresent BudgetBlocksEviction QuotaExceeded ServiceSelectsWorkers", "the longest request")
 }
 
-// mustTellOf: Plan has the findings besides its warnings, and Initialize warns of them, each once.
+// mustReportFindings fails unless Plan has the findings besides its warnings, and Initialize warns of each once.
 func (w *workload) mustReportFindings(p *pb.ReleasePolicy) {
 	w.t.Helper()
 	r := w.plan(p)
@@ -165,7 +165,7 @@ func (w *workload) mustReportFindings(p *pb.ReleasePolicy) {
 	w.finalize("r1", rollback)
 }
 
-// preflightCommand: the command fails from the severity on that it is told.
+// preflightCommand checks the command's exit code for --fail-on, and its outputs.
 func (w *workload) preflightCommand() {
 	w.t.Helper()
 	for failOn, want := range map[string]int{"error": 5, "never": 0} {
@@ -179,7 +179,7 @@ func (w *workload) preflightCommand() {
 	w.mustContain(out, `"version": "2.1.0"`, `"ruleId": "PreStopMissing"`)
 }
 
-// asking has a command ask the test's driver.
+// toDriver adds the flags with which a command calls the test's driver.
 func (w *workload) toDriver(args ...string) []string {
 	return append(args, "--address", w.driver.Address(), "--namespace", w.namespace)
 }
@@ -205,7 +205,7 @@ func (w *workload) lockstep(args ...string) (stdout string, code int) {
 	return out.String(), cmd.ProcessState.ExitCode()
 }
 
-// seeing is the kubeconfig of an account of its own with the rights of config/rbac and config/preflight.
+// preflightKubeconfig returns the kubeconfig of a new service account with the permissions of config/rbac and config/preflight.
 func (e *env) preflightKubeconfig() string {
 	e.t.Helper()
 	manifest, err := config.Preflight()
@@ -216,7 +216,7 @@ func (e *env) preflightKubeconfig() string {
 	if err := e.cluster.Apply(e.t.Context(), e.namespace, role); err != nil {
 		e.t.Fatal(err)
 	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "seeing"}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "preflight"}}
 	if _, err := e.kube.CoreV1().ServiceAccounts(e.namespace).Create(e.t.Context(), account, metav1.CreateOptions{}); err != nil {
 		e.t.Fatal(err)
 	}
@@ -224,13 +224,13 @@ func (e *env) preflightKubeconfig() string {
 		binding := &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: e.namespace + "-" + name},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: e.namespace, Name: "seeing"}},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: e.namespace, Name: "preflight"}},
 		}
 		if _, err := e.kube.RbacV1().ClusterRoleBindings().Create(e.t.Context(), binding, metav1.CreateOptions{}); err != nil {
 			e.t.Fatal(err)
 		}
 	}
-	path, err := driver.AccountKubeconfig(e.cluster, e.namespace, "seeing")
+	path, err := driver.AccountKubeconfig(e.cluster, e.namespace, "preflight")
 	if err != nil {
 		e.t.Fatal(err)
 	}

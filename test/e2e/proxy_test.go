@@ -29,13 +29,13 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-// staleFor is how long a cache is kept from what is new.
+// staleFor is how long a frozen watch delays its events.
 const staleFor = 400 * time.Millisecond
 
-// proxy stands between one driver and the API server, and does harm to the driver's writes in its namespace. Events are not
-// counted as writes: nothing depends on them.
+// proxy is between one driver and the API server, and injects faults into the driver's writes in its namespace. Events do not
+// count as writes: nothing depends on them.
 type proxy struct {
-	writing    string // what the paths of writes that count have in common
+	writing    string // part of the path of each write that counts
 	kubeconfig string
 	forward    *httputil.ReverseProxy
 	fault      fault
@@ -45,24 +45,24 @@ type proxy struct {
 	writes  int
 	faults  int
 	crashed bool
-	frozen  map[string]time.Time       // until when the streams of a resource stand still
+	frozen  map[string]time.Time       // until when the watches of a resource are delayed
 	streams map[int]context.CancelFunc // the open watches
 	next    int
-	expire  int // so many watches are told that their version is too old
+	expire  int // how many of the next watches fail with 410 Gone
 }
 
-// harm is what happens to a write. It runs once the request is read, and passes it on or not.
+// fault is what happens to a write. It runs once the request is read, and passes it on or not.
 type fault struct {
 	name string
-	// every how many writes. 2: one that was refused passes when it is repeated.
+	// every is the period in writes. 2: the retry of a refused write passes.
 	every int
 	do    func(p *proxy, pass func() *http.Response, w http.ResponseWriter)
 }
 
-// slow reports whether most of the time goes by in client-go, which waits longer before each new list.
+// slow reports whether the fault is dominated by client-go's backoff between lists.
 func (h fault) slow() bool { return h.name == "watches too old" || strings.HasPrefix(h.name, "any ") }
 
-// newProxy starts a proxy that acts in the driver's name.
+// newProxy starts a proxy that uses the driver's credentials.
 func newProxy(t *testing.T, e *env, h fault) *proxy {
 	t.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", driver.Kubeconfig(t, e.cluster))
@@ -83,7 +83,7 @@ func newProxy(t *testing.T, e *env, h fault) *proxy {
 		Transport: transport, FlushInterval: -1,
 		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		ModifyResponse: p.delayWatch,
-		// A client that has gone, or the end of the test.
+		// The client has disconnected, or the test has ended.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
 	server := httptest.NewServer(p)
@@ -118,7 +118,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// write does harm, or passes the request on.
+// write injects the fault, or passes the request on.
 func (p *proxy) write(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -131,28 +131,28 @@ func (p *proxy) write(w http.ResponseWriter, r *http.Request) {
 	select {
 	case <-opened:
 	case <-r.Context().Done():
-		panic(http.ErrAbortHandler) // the driver that sent it is gone
+		panic(http.ErrAbortHandler) // the driver has ended
 	}
 	p.mu.Lock()
 	p.writes++
-	harmed := p.fault.do != nil && (p.writes-1)%p.fault.every == 0
-	if harmed {
+	inject := p.fault.do != nil && (p.writes-1)%p.fault.every == 0
+	if inject {
 		p.faults++
 	}
 	p.mu.Unlock()
-	if !harmed {
+	if !inject {
 		p.forward.ServeHTTP(w, r)
 		return
 	}
 	p.fault.do(p, func() *http.Response {
-		// The driver's end of the connection is not needed any more.
+		// The request is sent even if the driver disconnects.
 		answer := httptest.NewRecorder()
 		p.forward.ServeHTTP(answer, r.WithContext(context.WithoutCancel(r.Context())))
 		return answer.Result()
 	}, w)
 }
 
-// watch is a stream that can be dropped, told that it is too old, and made to stand still.
+// watch passes on a watch that can be dropped, expired and delayed.
 func (p *proxy) watch(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
@@ -184,7 +184,7 @@ func (p *proxy) drop() {
 	}
 }
 
-// open lets writes pass.
+// open lets writes pass, at the start and after a crash.
 func (p *proxy) open() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -192,7 +192,7 @@ func (p *proxy) open() {
 	close(p.opened)
 }
 
-// crash kills the driver; no write passes until there is another one.
+// crash kills the driver. No write passes until open is called.
 func (p *proxy) crash(d *driver.Driver) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -209,7 +209,7 @@ func (p *proxy) hasCrashed() bool {
 	return p.crashed
 }
 
-// freeze makes the streams of some resources stand still for a while.
+// freeze delays the watches of these resources by staleFor.
 func (p *proxy) freeze(resources ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -218,7 +218,7 @@ func (p *proxy) freeze(resources ...string) {
 	}
 }
 
-// slow makes the body of a watch obey freeze.
+// delayWatch makes the body of a watch subject to freeze.
 func (p *proxy) delayWatch(r *http.Response) error {
 	if isWatch(r.Request) {
 		parts := strings.Split(r.Request.URL.Path, "/")
@@ -242,7 +242,7 @@ func (f *frozenReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// refuse answers as the API server does.
+// refuse answers with an error Status, as the API server does.
 func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 	w.Header().Set("Content-Type", "application/json")
 	if code == http.StatusTooManyRequests {
@@ -268,18 +268,18 @@ func refusing(name string, code int, reason metav1.StatusReason) fault {
 	return fault{name: name, every: 2, do: func(_ *proxy, _ func() *http.Response, w http.ResponseWriter) { refuse(w, code, reason) }}
 }
 
-// The harms. A write is refused once and passes when it is repeated; answers are lost and caches go stale with each.
+// The kinds of faults. A write is refused once and its retry passes; answers are lost and caches are stale at every write.
 var faultKinds = []fault{
 	refusing("409", http.StatusConflict, metav1.StatusReasonConflict),
 	refusing("429", http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests),
 	refusing("500", http.StatusInternalServerError, metav1.StatusReasonInternalError),
 	refusing("504", http.StatusGatewayTimeout, metav1.StatusReasonTimeout),
-	{"cut before it arrives", 2, func(*proxy, func() *http.Response, http.ResponseWriter) { panic(http.ErrAbortHandler) }},
+	{"connection cut before the write", 2, func(*proxy, func() *http.Response, http.ResponseWriter) { panic(http.ErrAbortHandler) }},
 	{"answer lost", 1, func(_ *proxy, pass func() *http.Response, _ http.ResponseWriter) {
 		pass()
 		panic(http.ErrAbortHandler)
 	}},
-	// Informers that lose their streams again and again wait longer each time.
+	// An informer backs off longer each time it loses its watch.
 	{"watches dropped", 3, func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
 		r := pass()
 		p.drop()
@@ -302,7 +302,7 @@ var faultKinds = []fault{
 	}},
 }
 
-// anyHarm is one of the others at random, the same ones for the same seed, and sometimes none.
+// randomFault is a random kind of fault at each write, sometimes none. A seed always gives the same sequence.
 func randomFault(seed uint64) fault {
 	random, all := rand.New(rand.NewPCG(seed, seed)), faultKinds
 	return fault{fmt.Sprintf("any %d", seed), 1, func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
