@@ -13,22 +13,22 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// ownGroups is what the rules of releases in place, and of restarts, have to know of a workload's own groups.
+// ownGroups is the state of a workload's own groups for the rules of in-place releases and restarts.
 type ownGroups struct {
-	// release and stage tell one release, and one stretch of it, from the next.
+	// release and stage identify the release, and the part of it that bound is for.
 	release, stage string
-	// floor is the partition that the batch means, lowest the lowest one that was in force in this release.
+	// floor is the partition of the batch, lowest the lowest partition of this release so far.
 	floor, lowest int
 	// allowed is how many groups may have left the stable revision.
 	allowed int
-	// bound is how many groups may be down, since so many are or were when this stage began.
+	// bound is how many groups may be down: maxUnavailable, or as many as were down at the start of this stage.
 	bound int
-	// up are the groups that have ever been available, arrived those that were so at the revision of this stage, and
-	// restarted those that were taken back to the stable revision; by index.
+	// By index: up has the groups that have ever been available, arrived those that were available at this stage's target
+	// revision, and restarted those that were restarted to return to the stable revision.
 	up, arrived, restarted map[int]bool
-	// added are the groups of a scale-up in this release: LWS may recreate one that it has just made.
+	// added has the groups of a scale-up in this release: LWS may recreate one that it has just created.
 	added map[int]bool
-	// rolled is true once the hold was off in a promotion: LWS may take what it was asked for before a rollback put it back.
+	// rolled is true once a promotion has removed the hold: LWS may still replace a group after a rollback restored it.
 	rolled bool
 }
 
@@ -49,7 +49,7 @@ func (g *ownGroups) reset(release string) {
 	}
 }
 
-// change takes note of a change of the workload.
+// update follows a change of the workload.
 func (g *ownGroups) update(old, s *lws.LeaderWorkerSet) {
 	rec := recordOf(s)
 	if rec == nil || rec.Release == nil {
@@ -71,7 +71,7 @@ func (g *ownGroups) update(old, s *lws.LeaderWorkerSet) {
 	case partition >= holdPartition:
 		g.allowed = max(planned, min(g.allowed, replicas))
 	default:
-		// Above the partition LWS makes new groups at the new revision, and takes those first.
+		// Above the partition LWS creates new groups at the update revision, and removes those first.
 		g.allowed = max(planned, min(g.allowed+grown, replicas))
 	}
 	if old != nil {
@@ -88,7 +88,7 @@ func (g *ownGroups) update(old, s *lws.LeaderWorkerSet) {
 	}
 }
 
-// standingGroups checks what has to be so at every instant of a workload's own groups.
+// checkGroups checks the invariants of a workload's own groups.
 func (r *replay) checkGroups(s *lws.LeaderWorkerSet, rec *record, canaries []string) {
 	g, ready := r.group(s.Name), r.ready(s)
 	for index := range ready {
@@ -101,7 +101,7 @@ func (r *replay) checkGroups(s *lws.LeaderWorkerSet, rec *record, canaries []str
 	}
 	if rec.inPlace() && rec.phase() == "Progressing" {
 		left := r.offStable(s, rec)
-		r.check(ruleBatch, left <= g.allowed, "%d groups of %s have left revision %s, %d may", left, s.Name, rec.Release.StableRevision, g.allowed)
+		r.check(ruleBatch, left <= g.allowed, "%d groups of %s are off revision %s, want at most %d", left, s.Name, rec.Release.StableRevision, g.allowed)
 	}
 	if rec.inPlace() && (rec.moves() || rec.phase() == "Progressing") || rec.phase() == "RollingBack" && isHeld(s) {
 		r.checkUnavailable(s, rec, ready)
@@ -117,11 +117,11 @@ func (r *replay) checkGroups(s *lws.LeaderWorkerSet, rec *record, canaries []str
 		for _, name := range canaries {
 			total += r.leaders(name)
 		}
-		r.check(ruleDouble, total <= limit, "%s has %d groups with its second set, %d may be", s.Name, total, limit)
+		r.check(ruleDouble, total <= limit, "%s has %d groups with its second set, want at most %d", s.Name, total, limit)
 	}
 }
 
-// standingDown checks how many groups are down that somebody had taken there.
+// checkUnavailable checks how many groups the release has taken down.
 func (r *replay) checkUnavailable(s *lws.LeaderWorkerSet, rec *record, ready map[int]string) {
 	g, replicas := r.group(s.Name), int(replicasOf(s))
 	edited := asJSON(s.Spec.LeaderWorkerTemplate) != r.released[s.Name]
@@ -158,7 +158,7 @@ func (r *replay) checkUnavailable(s *lws.LeaderWorkerSet, rec *record, ready map
 		g.bound = max(most, down)
 	}
 	g.bound = max(most, g.bound)
-	r.check(ruleDown, down <= g.bound, "%d of %d groups of %s are down, %d may be, maxUnavailable is %s",
+	r.check(ruleDown, down <= g.bound, "%d of %d groups of %s are down, want at most %d, maxUnavailable is %s",
 		down, replicas, s.Name, g.bound, rec.Saved.MaxUnavailable.String())
 	if all > g.bound {
 		r.dips++
@@ -166,7 +166,7 @@ func (r *replay) checkUnavailable(s *lws.LeaderWorkerSet, rec *record, ready map
 	g.bound = max(most, min(g.bound, down))
 }
 
-// restarts takes note of a leader that goes so that its group comes back at the stable revision.
+// noteRestart notes a leader that is deleted so that its group is recreated at the stable revision.
 func (g *ownGroups) noteRestart(p *corev1.Pod, rec *record) {
 	if index, err := strconv.Atoi(p.Labels[lws.GroupIndexLabelKey]); err == nil && p.Labels[lws.WorkerIndexLabelKey] == "0" &&
 		p.DeletionTimestamp != nil && revisionOf(p) != rec.Release.StableRevision {
@@ -174,7 +174,7 @@ func (g *ownGroups) noteRestart(p *corev1.Pod, rec *record) {
 	}
 }
 
-// strayed counts the groups wanted that are at another revision than the stable one.
+// offStable counts the groups below replicas that are off the stable revision.
 func (r *replay) offStable(s *lws.LeaderWorkerSet, rec *record) int {
 	n := 0
 	for _, p := range r.pods {
@@ -187,7 +187,7 @@ func (r *replay) offStable(s *lws.LeaderWorkerSet, rec *record) int {
 	return n
 }
 
-// ready are the groups whose leader and workers are all ready at one revision, and that revision, by index.
+// ready returns the revision of each group whose pods are all ready at one revision, by index.
 func (r *replay) ready(s *lws.LeaderWorkerSet) map[int]string {
 	type at struct {
 		index    int
@@ -210,7 +210,7 @@ func (r *replay) ready(s *lws.LeaderWorkerSet) map[int]string {
 	return whole
 }
 
-// partitionOf is the partition in force.
+// partitionOf returns the partition of the spec.
 func partitionOf(s *lws.LeaderWorkerSet) int {
 	if s == nil || s.Spec.RolloutStrategy.RollingUpdateConfiguration == nil {
 		return 0

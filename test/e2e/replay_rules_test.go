@@ -20,7 +20,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// Each rule is broken by a history made for it, and by no other: an observer that notices nothing proves nothing.
+// Each rule is violated by a history made for it, and only this rule is: an observer that reports nothing would prove nothing.
 func TestReplayReportsViolations(t *testing.T) {
 	held := &lws.RollingUpdateConfiguration{Partition: ptr.To[int32](holdPartition), MaxUnavailable: intstr.FromInt32(1)}
 	native := &lws.RollingUpdateConfiguration{Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(1)}
@@ -37,7 +37,7 @@ func TestReplayReportsViolations(t *testing.T) {
 		s.Annotations = map[string]string{targetAnnotation: target}
 		return s
 	}
-	going := func(o runtime.Object) runtime.Object {
+	deleting := func(o runtime.Object) runtime.Object {
 		o.(metav1.Object).SetDeletionTimestamp(&metav1.Time{})
 		return o
 	}
@@ -48,33 +48,33 @@ func TestReplayReportsViolations(t *testing.T) {
 	promoting := append(full[:5:5], stable("Promoting", native))
 
 	for _, test := range []struct {
-		broken  rule
-		history []runtime.Object
+		violated rule
+		history  []runtime.Object
 	}{
 		{"", append(promoting[:6:6], podAt("m", 1, "new", false), podAt("m", 1, "new", true), podAt("m", 0, "new", false), podAt("m", 0, "new", true),
-			stable("Promoted", held), going(canary("c", 2, all)))},
-		{"", append(full[:5:5], stable("CleaningUp", held), going(canary("c", 2, all)))},
+			stable("Promoted", held), deleting(canary("c", 2, all)))},
+		{"", append(full[:5:5], stable("CleaningUp", held), deleting(canary("c", 2, all)))},
 		{ruleOneCanary, append(begun[:4:4], canary("d", 0, none))},
 		{ruleCanarySize, append(begun[:4:4], canary("c", 2, half))},
 		{ruleCanarySize, append(full[:5:5], podAt("c", 0, "new", true), podAt("c", 1, "new", true), podAt("c", 2, "new", true))},
-		{ruleStableUntouched, append(begun[:4:4], going(podAt("m", 1, "old", true)))},
+		{ruleStableUntouched, append(begun[:4:4], deleting(podAt("m", 1, "old", true)))},
 		{ruleStableUntouched, []runtime.Object{stable("Progressing", held), old0, podAt("m", 1, "new", true)}},
 		{ruleAvailable, append(promoting[:6:6], podAt("m", 1, "new", false), podAt("m", 0, "new", false))},
 		{ruleSurge, append(promoting[:6:6], podAt("m", 2, "new", false))},
 		{ruleCanaryStays, append(promoting[:6:6], canary("c", 1, all))},
 		{ruleCanaryStays, append(promoting[:6:6], stable("Promoting", native), canary("c", 0, all))},
 		{ruleIntent, []runtime.Object{stable("CleaningUp", held), old0, old1, canary("c", 0, none)}},
-		{ruleIntent, append(full[:5:5], going(canary("c", 2, all)))},
+		{ruleIntent, append(full[:5:5], deleting(canary("c", 2, all)))},
 		{ruleCanaryStays, append(promoting[:6:6], stable("RollingBack", native), canary("c", 0, all))},
 		{ruleHold, append(begun[:4:4], stable("Progressing", native))},
 		{ruleHold, append(promoting[:6:6], stable("Promoting", &lws.RollingUpdateConfiguration{Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(2)}))},
 	} {
-		mustViolate(t, test.broken, test.history)
+		mustViolate(t, test.violated, test.history)
 	}
 }
 
-// mustBreak replays a history, which breaks one rule and no other; "": it breaks none.
-func mustViolate(t *testing.T, broken rule, history []runtime.Object) {
+// mustViolate fails unless a history violates this rule and no other; "": no rule at all.
+func mustViolate(t *testing.T, violated rule, history []runtime.Object) {
 	t.Helper()
 	r := newReplay(nil)
 	for i, o := range history {
@@ -87,12 +87,12 @@ func mustViolate(t *testing.T, broken rule, history []runtime.Object) {
 		name, _, _ := strings.Cut(v, ": ")
 		found[name] = true
 	}
-	if broken == "" && len(found) > 0 || broken != "" && (len(found) != 1 || !found[string(broken)]) {
-		t.Errorf("broken is %q, found %q", broken, r.violations)
+	if violated == "" && len(found) > 0 || violated != "" && (len(found) != 1 || !found[string(violated)]) {
+		t.Errorf("want a violation of %q, got %q", violated, r.violations)
 	}
 }
 
-// released is a workload of 2 groups of one pod, maxUnavailable 1, in a release.
+// inRelease returns a workload with 2 groups of one pod and maxUnavailable 1, in a release.
 func inRelease(phase string, partition int32, policy, target string, changes ...func(*lws.LeaderWorkerSet)) *lws.LeaderWorkerSet {
 	s := model("m", 2, 1)
 	s.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{
@@ -107,7 +107,7 @@ func inRelease(phase string, partition int32, policy, target string, changes ...
 	return s
 }
 
-// podAt is a group of one pod.
+// podAt returns the pod of a group of one.
 func podAt(set string, index int, revision string, ready bool) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(set, "-", index), Labels: map[string]string{
 		lws.SetNameLabelKey: set, lws.GroupIndexLabelKey: fmt.Sprint(index), lws.WorkerIndexLabelKey: "0", lws.RevisionKey: revision,
@@ -120,7 +120,7 @@ func podAt(set string, index int, revision string, ready bool) *corev1.Pod {
 	return p
 }
 
-// goingAt is an object that is being deleted since a time of day.
+// deletedAt sets an object's deletion timestamp to this time of day.
 func deletedAt(o runtime.Object, clock string) runtime.Object {
 	at, err := time.Parse(time.RFC3339, "2026-01-01T"+clock+"Z")
 	if err != nil {
@@ -130,13 +130,13 @@ func deletedAt(o runtime.Object, clock string) runtime.Object {
 	return o
 }
 
-// TestReplayReportsViolations for what releases in place may do and no other.
+// TestReplayReportsViolations for releases in place.
 func TestReplayReportsViolationsInPlace(t *testing.T) {
 	set := func(phase string, partition int32, target string, changes ...func(*lws.LeaderWorkerSet)) *lws.LeaderWorkerSet {
 		return inRelease(phase, partition, `{"style":"STYLE_PARTITION"}`, target, changes...)
 	}
 	pod := func(index int, revision string, ready bool) *corev1.Pod { return podAt("m", index, revision, ready) }
-	going := func(index int, revision string) runtime.Object {
+	deleting := func(index int, revision string) runtime.Object {
 		return deletedAt(pod(index, revision, true), "12:00:00")
 	}
 	faster := func(s *lws.LeaderWorkerSet) {
@@ -148,42 +148,42 @@ func TestReplayReportsViolationsInPlace(t *testing.T) {
 	four := func(s *lws.LeaderWorkerSet) { s.Spec.Replicas = ptr.To[int32](4) }
 
 	begun := []runtime.Object{set("Progressing", holdPartition, "0"), pod(0, "old", true), pod(1, "old", true)}
-	half := append(begun[:3:3], set("Progressing", 1, "50%"), going(1, "old"), pod(1, "new", false), pod(1, "new", true))
-	all := append(half[:7:7], set("Progressing", 0, "100%"), going(0, "old"), pod(0, "new", false), pod(0, "new", true))
+	half := append(begun[:3:3], set("Progressing", 1, "50%"), deleting(1, "old"), pod(1, "new", false), pod(1, "new", true))
+	all := append(half[:7:7], set("Progressing", 0, "100%"), deleting(0, "old"), pod(0, "new", false), pod(0, "new", true))
 	more := append(half[:7:7], set("Progressing", 1, "50%", four), pod(2, "new", true), pod(3, "new", true), set("Progressing", 2, "50%", four))
 	for name, test := range map[string]struct {
-		broken  rule
-		history []runtime.Object
+		violated rule
+		history  []runtime.Object
 	}{
 		"promoted":             {"", append(all[:11:11], set("Promoting", 0, "100%"), set("Promoted", holdPartition, "100%"))},
-		"rolled back":          {"", append(half[:7:7], set("RollingBack", holdPartition, "50%"), going(1, "new"), pod(1, "old", false), pod(1, "old", true), set("CleaningUp", holdPartition, "50%"))},
+		"rolled back":          {"", append(half[:7:7], set("RollingBack", holdPartition, "50%"), deleting(1, "new"), pod(1, "old", false), pod(1, "old", true), set("CleaningUp", holdPartition, "50%"))},
 		"scaled up":            {"", more},
-		"recreated by LWS":     {"", append(half[:7:7], set("Progressing", 0, "100%"), going(1, "new"), going(0, "old"))},
-		"broken when it began": {"", append(half[:6:6], set("RollingBack", holdPartition, "50%"), going(1, "new"), pod(1, "old", true))},
-		"led around":           {"", append(all[:10:10], set("RollingBack", 1, "100%", faster), going(1, "new"), pod(1, "old", true))},
-		"mended meanwhile":     {"", append(all[:10:10], set("RollingBack", 1, "100%", faster), pod(0, "new", true), set("RollingBack", 1, "100%", faster))},
-		"around nothing":       {ruleHold, append(all[:11:11], set("RollingBack", 1, "100%", faster))},
+		"recreated by LWS":     {"", append(half[:7:7], set("Progressing", 0, "100%"), deleting(1, "new"), deleting(0, "old"))},
+		"not ready before":     {"", append(half[:6:6], set("RollingBack", holdPartition, "50%"), deleting(1, "new"), pod(1, "old", true))},
+		"skips broken groups":  {"", append(all[:10:10], set("RollingBack", 1, "100%", faster), deleting(1, "new"), pod(1, "old", true))},
+		"ready meanwhile":      {"", append(all[:10:10], set("RollingBack", 1, "100%", faster), pod(0, "new", true), set("RollingBack", 1, "100%", faster))},
+		"skips ready groups":   {ruleHold, append(all[:11:11], set("RollingBack", 1, "100%", faster))},
 		"too low a partition":  {ruleHold, append(begun[:3:3], set("Progressing", 0, "50%"))},
 		"too fast":             {ruleHold, append(begun[:3:3], set("Progressing", 1, "50%", faster))},
-		"a surge":              {ruleHold, append(begun[:3:3], set("Progressing", 1, "50%", surging))},
+		"surge in a batch":     {ruleHold, append(begun[:3:3], set("Progressing", 1, "50%", surging))},
 		"promoted too fast":    {ruleHold, append(all[:11:11], set("Promoting", 0, "100%", faster))},
-		"no hold at the end":   {ruleHold, append(half[:7:7], set("CleaningUp", 1, "50%"))},
+		"no hold after it":     {ruleHold, append(half[:7:7], set("CleaningUp", 1, "50%"))},
 		"more than the batch":  {ruleBatch, append(half[:7:7], pod(0, "new", true))},
 		"more than scaled up":  {ruleBatch, append(more[:11:11], pod(0, "new", true))},
-		"two at a time":        {ruleDown, append(begun[:3:3], set("Progressing", 0, "100%"), going(1, "old"), going(0, "old"))},
+		"two at a time":        {ruleDown, append(begun[:3:3], set("Progressing", 0, "100%"), deleting(1, "old"), deleting(0, "old"))},
 		"two not ready":        {ruleDown, append(half[:6:6], set("Progressing", 0, "100%"), pod(0, "new", false))},
-		"two restarted":        {ruleDown, append(all[:11:11], set("RollingBack", holdPartition, "100%"), going(1, "new"), going(0, "new"))},
-		"next one too early":   {ruleDown, append(all[:11:11], set("RollingBack", holdPartition, "100%"), going(1, "new"), pod(1, "old", false), going(0, "new"))},
-		"stable one goes":      {ruleStableUntouched, append(half[:7:7], going(0, "old"))},
-		"stable one restarted": {ruleStableUntouched, append(half[:7:7], set("RollingBack", holdPartition, "50%"), going(0, "old"))},
-		"surge in place":       {ruleSurge, append(all[:11:11], set("Promoting", 0, "100%"), pod(2, "new", true))},
+		"two restarted":        {ruleDown, append(all[:11:11], set("RollingBack", holdPartition, "100%"), deleting(1, "new"), deleting(0, "new"))},
+		"next group too early": {ruleDown, append(all[:11:11], set("RollingBack", holdPartition, "100%"), deleting(1, "new"), pod(1, "old", false), deleting(0, "new"))},
+		"stable group deleted": {ruleStableUntouched, append(half[:7:7], deleting(0, "old"))},
+		"stable restarted":     {ruleStableUntouched, append(half[:7:7], set("RollingBack", holdPartition, "50%"), deleting(0, "old"))},
+		"surge in promotion":   {ruleSurge, append(all[:11:11], set("Promoting", 0, "100%"), pod(2, "new", true))},
 		"a canary":             {ruleIntent, append(begun[:3:3], greenSet(0, "0"))},
 	} {
-		t.Run(name, func(t *testing.T) { mustViolate(t, test.broken, test.history) })
+		t.Run(name, func(t *testing.T) { mustViolate(t, test.violated, test.history) })
 	}
 }
 
-// greenSet is the second set of the workload m.
+// greenSet returns the second set of the workload m.
 func greenSet(replicas int32, target string) *lws.LeaderWorkerSet {
 	s := model("g", replicas, 1)
 	s.Labels = map[string]string{roleLabel: "canary", stableLabel: "m", "lockstep.dev/revision": "new"}
@@ -191,7 +191,7 @@ func greenSet(replicas int32, target string) *lws.LeaderWorkerSet {
 	return s
 }
 
-// TestReplayReportsViolations for what blue-green may do and no other.
+// TestReplayReportsViolations for blue-green.
 func TestReplayReportsViolationsBlueGreen(t *testing.T) {
 	const plain, routed = `{"style":"STYLE_BLUE_GREEN","blueGreen":{"scaleDownDelay":"30s"}}`, `{"style":"STYLE_BLUE_GREEN","traffic":{}}`
 	set := func(phase string, partition int32, changes ...func(*lws.LeaderWorkerSet)) *lws.LeaderWorkerSet {
@@ -220,24 +220,24 @@ func TestReplayReportsViolationsBlueGreen(t *testing.T) {
 	rolled := append(green[:9:9], set("Promoting", 0), gone(1), fresh("m", 1), gone(0), fresh("m", 0), set("Promoted", holdPartition))
 	switched := append(begunRouted[:6:6], route("Promoting", holdPartition), greenSet(2, "50%"), fresh("g", 1), share("100"))
 	for name, test := range map[string]struct {
-		broken  rule
-		history []runtime.Object
+		violated rule
+		history  []runtime.Object
 	}{
 		"promoted":                  {"", append(rolled[:15:15], deletedAt(greenSet(2, "50%"), "12:00:30"))},
 		"switched":                  {"", append(switched[:10:10], route("Promoting", 0, atOnce), gone(1), gone(0), fresh("m", 1), fresh("m", 0), share("0"), route("Promoted", holdPartition))},
 		"at once without traffic":   {ruleHold, append(green[:9:9], set("Promoting", 0, atOnce))},
 		"at once before the switch": {ruleHold, append(switched[:9:9], share("50"), route("Promoting", 0, atOnce))},
-		"at once without a set":     {ruleHold, append(switched[:10:10], podAt("g", 1, "new", false), route("Promoting", 0, atOnce))},
-		"a batch above its target":  {ruleCanarySize, append(begun[:6:6], greenSet(2, "50%"))},
-		"more than there are":       {ruleCanarySize, append(growing[:7:7], greenSet(3, "50%"))},
-		"too early":                 {ruleStableUntouched, append(begun[:6:6], gone(1))},
-		"before it is complete":     {ruleStableUntouched, append(growing[:7:7], gone(1))},
-		"three times":               {ruleDouble, append(green[:9:9], old(2))},
-		"a surge of nobody":         {ruleSurge, append(green[:8:8], set("Promoting", 0), podAt("m", 2, "new", false))},
-		"taken too early":           {ruleCanaryStays, append(green[:9:9], set("Promoting", 0), greenSet(1, "50%"))},
-		"no delay":                  {ruleDelay, append(rolled[:15:15], deletedAt(greenSet(2, "50%"), "12:00:10"))},
-		"gone in its growth":        {ruleIntent, append(growing[:7:7], deletedAt(greenSet(1, "50%"), "12:00:00"))},
+		"at once, set not ready":    {ruleHold, append(switched[:10:10], podAt("g", 1, "new", false), route("Promoting", 0, atOnce))},
+		"canary above its target":   {ruleCanarySize, append(begun[:6:6], greenSet(2, "50%"))},
+		"canary above replicas":     {ruleCanarySize, append(growing[:7:7], greenSet(3, "50%"))},
+		"group deleted in a batch":  {ruleStableUntouched, append(begun[:6:6], gone(1))},
+		"before set is complete":    {ruleStableUntouched, append(growing[:7:7], gone(1))},
+		"above twice the replicas":  {ruleDouble, append(green[:9:9], old(2))},
+		"surge without maxSurge":    {ruleSurge, append(green[:8:8], set("Promoting", 0), podAt("m", 2, "new", false))},
+		"canary scaled down early":  {ruleCanaryStays, append(green[:9:9], set("Promoting", 0), greenSet(1, "50%"))},
+		"deleted within the delay":  {ruleDelay, append(rolled[:15:15], deletedAt(greenSet(2, "50%"), "12:00:10"))},
+		"deleted while it grows":    {ruleIntent, append(growing[:7:7], deletedAt(greenSet(1, "50%"), "12:00:00"))},
 	} {
-		t.Run(name, func(t *testing.T) { mustViolate(t, test.broken, test.history) })
+		t.Run(name, func(t *testing.T) { mustViolate(t, test.violated, test.history) })
 	}
 }

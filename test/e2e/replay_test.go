@@ -22,39 +22,39 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// The rules that are checked at every instant.
+// The rules that are checked after every event.
 const (
-	// ruleOneCanary: a workload never has two canaries, not even while one is going.
+	// ruleOneCanary: a workload never has two canaries, not even while one is being deleted.
 	ruleOneCanary rule = "never two canaries"
-	// ruleCanarySize: the canary never has more groups than the target means, nor than the workload has.
+	// ruleCanarySize: the canary never has more groups than its target, nor than the workload.
 	ruleCanarySize rule = "canary groups never above what is planned"
-	// ruleStableKept: until the promotion no stable group changes its revision or goes.
+	// ruleStableUntouched: until the promotion no stable group changes its revision or is deleted.
 	ruleStableUntouched rule = "stable groups are not touched before the promotion"
 	// ruleAvailable: in the promotion available groups, the canary's included, never fall below replicas - maxUnavailable.
-	// The workload's own alone may, by LWS's doing: it recreates a group that was ready when the garbage collector takes a
-	// worker of the group before it, and has gone on to the next group by then. Those instants are counted as dips.
+	// Those of the workload alone may, caused by LWS: it recreates a ready group when the garbage collector deletes a worker
+	// of the group's predecessor, and by then it rolls the next group. Such events are counted as dips.
 	ruleAvailable rule = "available groups never below replicas - maxUnavailable"
 	// ruleSurge: in the promotion the workload never has more groups than replicas + maxSurge.
 	ruleSurge rule = "stable groups never above replicas + maxSurge"
-	// ruleCanaryStays: the canary's groups stay until the whole promotion is through.
-	ruleCanaryStays rule = "canary capacity stays until the promotion is through"
-	// ruleIntent: what a release does stands in the record before it is done.
+	// ruleCanaryStays: the canary's groups stay until the whole promotion is complete.
+	ruleCanaryStays rule = "canary capacity stays until the promotion is complete"
+	// ruleIntent: an intent is in the record before its first effect.
 	ruleIntent rule = "intent is durable before its first effect"
-	// ruleHold: the hold is off in a promotion, on the way back from one, and in place for the groups of a batch; LWS then
-	// rolls by the user's own settings. Groups that have lost their requests to a complete second set may go all at once.
-	ruleHold rule = "the hold is off as far as asked for only, for the user's own settings"
-	// ruleBatch: in place no more groups leave the stable revision than the batch means, and a scale-up since then added.
+	// ruleHold: the hold is removed only in a promotion, in its rollback, and in place for the groups of a batch. LWS then rolls
+	// by the user's settings. Groups whose requests go to a complete second set may be replaced all at once.
+	ruleHold rule = "the hold is removed only as far as requested, with the user's settings"
+	// ruleBatch: in place no more groups leave the stable revision than the batch has, plus those of a later scale-up.
 	ruleBatch rule = "groups replaced in place never above what is planned"
-	// ruleDown: in place, and where groups are restarted, no more of them are down than the user lets be unavailable. A group
-	// that has arrived counts no more: LWS may recreate it once again, as ruleAvailable has it. Those instants are dips.
+	// ruleDown: in place, and when groups are restarted, no more groups are down than maxUnavailable. Groups that have been
+	// available at the target revision don't count: LWS may recreate them, see ruleAvailable. Such events are dips.
 	ruleDown rule = "groups taken down in place never above maxUnavailable"
-	// ruleDouble: blue-green never has more groups than twice those of the workload, and the user's own surge.
+	// ruleDouble: blue-green never has more than twice the groups of the workload, plus the user's maxSurge.
 	ruleDouble rule = "blue-green groups never above twice the replicas"
-	// ruleDelay: after a promotion the second set stays for as long as the policy says.
+	// ruleDelay: after a promotion the second set stays for the policy's scaleDownDelay.
 	ruleDelay rule = "the second set stays for scaleDownDelay"
 )
 
-// record is what is read of the annotation.
+// record is the part of the record that the rules read.
 type record struct {
 	Saved   lws.RollingUpdateConfiguration `json:"saved"`
 	Release *struct {
@@ -78,13 +78,13 @@ type target struct {
 	Groups string `json:"groups"`
 }
 
-// moves reports whether the intent is one for which the user's own groups are replaced.
+// moves reports whether the phase replaces the workload's own groups.
 func (r *record) moves() bool { return r.phase() == "Promoting" || r.phase() == "RollingBack" }
 
-// rolls reports whether the hold is off for all groups, so that LWS rolls the user's workload.
+// rolls reports whether the hold is removed for all groups, so that LWS rolls the workload.
 func (r *record) rolls(s *lws.LeaderWorkerSet) bool { return r.moves() && !isHeld(s) }
 
-// isHeld reports whether the hold's partition is in force.
+// isHeld reports whether the spec has the hold's partition.
 func isHeld(s *lws.LeaderWorkerSet) bool {
 	c := s.Spec.RolloutStrategy.RollingUpdateConfiguration
 	return c != nil && ptr.Deref(c.Partition, 0) == holdPartition
@@ -108,23 +108,23 @@ func (r *record) phase() string {
 	return r.Release.Phase
 }
 
-// replay is the cluster's namespace at one instant, and what led there.
+// replay is the state of the namespace after an event, with what the rules need of its history.
 type replay struct {
 	sets   map[string]*lws.LeaderWorkerSet
 	pods   map[string]*corev1.Pod
 	waived map[rule]bool
-	// before is each stable workload's number of groups before the last change of it: a driver that had not seen the
-	// change yet does what it would have done then.
+	// before has each stable workload's replicas before their last change: a driver that has not observed the change yet acts
+	// on them.
 	before map[string]int
-	// whole holds the workloads whose groups have all been available since their promotion began.
+	// whole has the workloads whose groups were all available when their promotion began.
 	whole map[string]bool
-	// released is each stable workload's template as it was when the record named its revision.
+	// released has each stable workload's template at the time when the record named its revision.
 	released map[string]string
-	// template is each stable workload's before its last change.
+	// template has each stable workload's template before its last change.
 	template map[string]string
-	// own is what is known of each stable workload's groups.
+	// own has the state of each stable workload's groups.
 	own map[string]*ownGroups
-	// requests is where each canary Ingress sends them, by name.
+	// requests has the weight of each canary Ingress, by name.
 	requests map[string]string
 
 	checks, dips          int
@@ -155,7 +155,7 @@ func (r *replay) check(which rule, ok bool, format string, args ...any) {
 	r.violations = append(r.violations, fmt.Sprintf("%s: %s", which, text))
 }
 
-// step makes one change and checks every rule.
+// step applies one event and checks every rule.
 func (r *replay) step(h clusterEvent) {
 	switch object := h.object.(type) {
 	case *lws.LeaderWorkerSet:
@@ -194,11 +194,11 @@ func (r *replay) stepSet(s *lws.LeaderWorkerSet, h clusterEvent) {
 	r.canaryChanged(old, s, h.gone)
 }
 
-// stable checks a change of the user's workload.
+// stableChanged checks a change of the user's workload.
 func (r *replay) stableChanged(old, s *lws.LeaderWorkerSet) {
 	if old != nil && replicasOf(old) != replicasOf(s) {
 		r.before[s.Name] = int(replicasOf(old))
-		// A scale-down in mid-promotion takes groups that are available while LWS rolls others: it does not count them together.
+		// A scale-down in mid-promotion removes available groups while LWS rolls others: LWS does not count them together.
 		delete(r.whole, s.Name)
 	}
 	r.group(s.Name).update(old, s)
@@ -224,8 +224,8 @@ func (r *replay) stableChanged(old, s *lws.LeaderWorkerSet) {
 	}
 }
 
-// adopting checks that the groups of a workload whose second set is adopted stand by for as long as the policy says, and go
-// only while that set is whole.
+// checkHandover checks that in a handover the workload's groups are on standby for the policy's scaleDownDelay, and are scaled
+// down only while the second set is ready.
 func (r *replay) checkHandover(old, s *lws.LeaderWorkerSet, now, then *record) {
 	if now.phase() != "HandingOver" {
 		return
@@ -233,7 +233,7 @@ func (r *replay) checkHandover(old, s *lws.LeaderWorkerSet, now, then *record) {
 	if then.phase() != "HandingOver" {
 		delay, err := time.ParseDuration(cmp.Or(now.Release.Policy.BlueGreen.ScaleDownDelay, "0s"))
 		stood := then.phase() == "Standby" && now.Release.PhaseAt.Sub(then.Release.PhaseAt) >= delay
-		r.check(ruleDelay, err == nil && (delay == 0 && then.phase() == "Promoting" || stood), "%s is adopted away from phase %q", s.Name, then.phase())
+		r.check(ruleDelay, err == nil && (delay == 0 && then.phase() == "Promoting" || stood), "%s is handed over from phase %q", s.Name, then.phase())
 	}
 	if old == nil || replicasOf(s) >= replicasOf(old) {
 		return
@@ -242,28 +242,28 @@ func (r *replay) checkHandover(old, s *lws.LeaderWorkerSet, now, then *record) {
 	for _, c := range r.sets {
 		whole = whole || c.Labels[stableLabel] == s.Name && r.available(c) >= int(replicasOf(old))
 	}
-	r.check(ruleAvailable, whole, "the groups of %s go, and its second set is not whole", s.Name)
+	r.check(ruleAvailable, whole, "%s is scaled down, and its second set is not ready", s.Name)
 }
 
-// hold checks the configuration of the user's workload against what the release is about.
+// checkHold checks the workload's rolling update configuration against its release.
 func (r *replay) checkHold(old, s *lws.LeaderWorkerSet, rec *record) {
 	c, replicas, what := s.Spec.RolloutStrategy.RollingUpdateConfiguration, int(replicasOf(s)), ""
 	ok := isHold(c)
 	switch {
 	case rec.phase() == "Promoting" && ok:
-		what = "is promoted without a second set to complete first"
+		what = "is promoting under the hold, without a second set to complete or traffic to move first"
 		ok = rec.blueGreen() || rec.Release.Policy.Traffic != nil
 	case rec.phase() == "RollingBack" && ok:
 		// Groups are restarted, one after the other.
 	case rec.moves():
-		what = "rolls faster than its user lets it"
+		what = "rolls faster than the user's settings"
 		ok = atPace(c, rec, replicas) && ptr.Deref(c.Partition, 0) == 0 || rec.blueGreen() && allAtOnce(c) && r.drained(s, rec) ||
 			r.skipsBrokenGroups(s, rec) ||
-			// When the broken groups are ready again, the driver needs a moment to follow.
+			// The driver may not have observed yet that the broken groups are ready again.
 			old != nil && asJSON(c) == asJSON(old.Spec.RolloutStrategy.RollingUpdateConfiguration) && recordOf(old).phase() == "RollingBack"
 	case rec.inPlace() && rec.phase() == "Progressing" && !ok:
-		what = "has a partition that its batch does not mean"
-		// It is the driver's if it changed: a scale-up leaves it as it was.
+		what = "has a partition below that of its batch"
+		// Only the driver changes the partition: a scale-up keeps it.
 		ok = atPace(c, rec, replicas) && partitionOf(s) >= r.group(s.Name).floor ||
 			old != nil && asJSON(c) == asJSON(old.Spec.RolloutStrategy.RollingUpdateConfiguration) && isPartitioned(recordOf(old))
 	default:
@@ -272,15 +272,15 @@ func (r *replay) checkHold(old, s *lws.LeaderWorkerSet, rec *record) {
 	r.check(ruleHold, ok, "%s %s: %s in phase %q, the user's is %s", s.Name, what, asJSON(c), rec.phase(), asJSON(rec.Saved))
 }
 
-// canary checks a change of an added workload.
+// canaryChanged checks a change of a workload that a release added.
 func (r *replay) canaryChanged(old, c *lws.LeaderWorkerSet, gone bool) {
 	s := r.sets[c.Labels[stableLabel]]
 	if s == nil {
-		return // garbage collection after the user's workload
+		return // garbage collected with the user's workload
 	}
 	rec := recordOf(s)
 	if !gone && old == nil {
-		r.check(ruleIntent, !rec.inPlace() && (rec.phase() == "Progressing" || rec.completes(s)), "%s appeared in phase %q", c.Name, rec.phase())
+		r.check(ruleIntent, !rec.inPlace() && (rec.phase() == "Progressing" || rec.completes(s)), "%s was created in phase %q", c.Name, rec.phase())
 	}
 	if !gone && (old == nil || replicasOf(old) != replicasOf(c)) {
 		planned := plannedOf(c.Annotations[targetAnnotation], int(replicasOf(s)))
@@ -290,32 +290,32 @@ func (r *replay) canaryChanged(old, c *lws.LeaderWorkerSet, gone bool) {
 		if rec.completes(s) {
 			planned = max(int(replicasOf(s)), r.before[s.Name])
 		}
-		r.check(ruleCanarySize, int(replicasOf(c)) <= planned, "%s has %d groups, its target means %d", c.Name, replicasOf(c), planned)
+		r.check(ruleCanarySize, int(replicasOf(c)) <= planned, "%s has %d groups, its target is %d", c.Name, replicasOf(c), planned)
 	}
 	if rec.rolls(s) && s.DeletionTimestamp == nil {
-		r.check(ruleCanaryStays, !gone && c.DeletionTimestamp == nil, "%s goes in the promotion", c.Name)
+		r.check(ruleCanaryStays, !gone && c.DeletionTimestamp == nil, "%s is deleted in the promotion", c.Name)
 		if old != nil {
-			r.check(ruleCanaryStays, replicasOf(c) >= replicasOf(old), "%s shrinks in the promotion", c.Name)
+			r.check(ruleCanaryStays, replicasOf(c) >= replicasOf(old), "%s is scaled down in the promotion", c.Name)
 		}
 	}
-	going := !gone && c.DeletionTimestamp != nil && old != nil && old.DeletionTimestamp == nil
-	if going && s.DeletionTimestamp == nil {
-		// The driver may have looked just before the template came back.
+	deleting := !gone && c.DeletionTimestamp != nil && old != nil && old.DeletionTimestamp == nil
+	if deleting && s.DeletionTimestamp == nil {
+		// The driver may have observed another template just before it was reverted.
 		replaced := (rec.phase() == "Progressing" || rec.completes(s)) && (rec.Release.UpdateRevision != c.Labels["lockstep.dev/revision"] ||
 			asJSON(s.Spec.LeaderWorkerTemplate) != r.released[s.Name] || r.template[s.Name] != r.released[s.Name])
 		r.check(ruleIntent, rec.phase() == "Promoted" || rec.phase() == "CleaningUp" || replaced,
-			"%s goes in phase %q", c.Name, rec.phase())
+			"%s is deleted in phase %q", c.Name, rec.phase())
 		r.checkDelay(c, rec)
 	}
 }
 
-// completes reports whether a promotion is about the second set still.
+// completes reports whether a promotion is still completing the second set.
 func (r *record) completes(s *lws.LeaderWorkerSet) bool {
 	return r.blueGreen() && r.phase() == "Promoting" && isHeld(s)
 }
 
-// delayed checks that a second set that goes after a promotion had stayed for as long as the policy says. Deletions are
-// stamped in whole seconds, cut.
+// checkDelay checks that a second set that is deleted after a promotion stayed for the policy's scaleDownDelay. Deletion
+// timestamps are truncated to seconds.
 func (r *replay) checkDelay(c *lws.LeaderWorkerSet, rec *record) {
 	if rec.phase() != "Promoted" {
 		return
@@ -325,10 +325,10 @@ func (r *replay) checkDelay(c *lws.LeaderWorkerSet, rec *record) {
 		return
 	}
 	stayed := c.DeletionTimestamp.Sub(rec.Release.PhaseAt)
-	r.check(ruleDelay, stayed > delay-time.Second, "%s goes %s after the promotion, not %s", c.Name, stayed, delay)
+	r.check(ruleDelay, stayed > delay-time.Second, "%s is deleted %s after the promotion, want %s", c.Name, stayed, delay)
 }
 
-// stepIngress notes the share that the annotations of a canary Ingress give.
+// stepIngress notes the weight of a canary Ingress.
 func (r *replay) stepIngress(i *networkingv1.Ingress, h clusterEvent) {
 	share, ok := i.Annotations["nginx.ingress.kubernetes.io/canary-weight"]
 	if h.gone || !ok {
@@ -340,7 +340,7 @@ func (r *replay) stepIngress(i *networkingv1.Ingress, h clusterEvent) {
 	r.lines = append(r.lines, fmt.Sprintf("%d ingress %s gone=%t share=%s", h.version, i.Name, h.gone, share))
 }
 
-// idle reports whether the workload's own groups have no requests: all of those go to a second set that is complete.
+// drained reports whether the workload's own groups get no requests: all go to a complete second set.
 func (r *replay) drained(s *lws.LeaderWorkerSet, rec *record) bool {
 	if rec.Release.Policy.Traffic == nil || len(r.requests) == 0 {
 		return false
@@ -380,7 +380,7 @@ func (r *replay) stepPod(p *corev1.Pod, h clusterEvent) {
 	if rec == nil || rec.Release == nil || rec.rolls(s) && !rec.inPlace() {
 		return
 	}
-	lowest := 1 << 30 // the groups that LWS may replace begin here
+	lowest := 1 << 30 // LWS may replace groups from this index on
 	if rec.inPlace() {
 		lowest = own.lowest
 	}
@@ -393,26 +393,26 @@ func (r *replay) stepPod(p *corev1.Pod, h clusterEvent) {
 		return // ruleDown counts them
 	}
 	if old == nil && !h.gone && !rec.inPlace() && rec.phase() != "RollingBack" {
-		r.check(ruleStableUntouched, revisionOf(p) == rec.Release.StableRevision, "pod %s came at revision %s, stable is %s",
+		r.check(ruleStableUntouched, revisionOf(p) == rec.Release.StableRevision, "pod %s was created at revision %s, stable is %s",
 			p.Name, revisionOf(p), rec.Release.StableRevision)
 	}
-	// The workers of a group that a scale-down, a restart or the promotion took go after their leader, which may be there
-	// again by then, also at another revision.
+	// When a scale-down, a restart or the promotion deletes a group, its workers are deleted after the leader, which may have
+	// been recreated by then, also at another revision.
 	leader := r.pods[s.Name+"-"+p.Labels[lws.GroupIndexLabelKey]]
 	stays := leader == p || leader != nil && leader.DeletionTimestamp == nil && revisionOf(leader) == revisionOf(p) && !own.restarted[index]
 	if stays && index < min(int(replicasOf(s)), lowest) && !h.gone && old != nil && old.DeletionTimestamp == nil &&
 		(revisionOf(p) == rec.Release.StableRevision || !rec.inPlace() && rec.phase() != "RollingBack") {
-		r.check(ruleStableUntouched, p.DeletionTimestamp == nil || own.restarted[index] || own.added[index], "pod %s goes in phase %s", p.Name, rec.phase())
+		r.check(ruleStableUntouched, p.DeletionTimestamp == nil || own.restarted[index] || own.added[index], "pod %s is deleted in phase %s", p.Name, rec.phase())
 	}
 	if rec.inPlace() || rec.phase() == "RollingBack" {
 		own.noteRestart(p, rec)
 	}
 }
 
-// isPartitioned reports whether batches in place were running.
+// isPartitioned reports whether batches are released in place.
 func isPartitioned(rec *record) bool { return rec.inPlace() && rec.phase() == "Progressing" }
 
-// standing checks what has to be so at every instant, whatever changed.
+// checkAlways checks the rules that hold after every event, whatever changed.
 func (r *replay) checkAlways(s *lws.LeaderWorkerSet) {
 	var canaries []string
 	for _, c := range r.sets {
@@ -457,7 +457,7 @@ func (r *replay) checkAlways(s *lws.LeaderWorkerSet) {
 		s.Name, r.leaders(s.Name), replicas, rec.Saved.MaxSurge.String())
 }
 
-// leaders counts the groups that exist and are not going.
+// leaders counts the groups that exist and are not being deleted.
 func (r *replay) leaders(set string) int {
 	n := 0
 	for _, p := range r.pods {
@@ -471,8 +471,8 @@ func (r *replay) leaders(set string) int {
 // available counts the groups whose leader and workers are all ready at one revision, surge groups included.
 func (r *replay) available(s *lws.LeaderWorkerSet) int { return len(r.ready(s)) }
 
-// atPace reports whether LWS is set to roll by the user's settings, in place without a surge; where both of them round to 0,
-// which LWS refuses, one group may be unavailable.
+// atPace reports whether the configuration has the user's settings, in place without a surge. If both round to 0, which LWS
+// refuses, one group may be unavailable.
 func atPace(c *lws.RollingUpdateConfiguration, rec *record, replicas int) bool {
 	saved := rec.Saved
 	if rec.inPlace() {
@@ -485,8 +485,8 @@ func atPace(c *lws.RollingUpdateConfiguration, rec *record, replicas int) bool {
 	return c.MaxUnavailable == saved.MaxUnavailable || (nothing && c.MaxUnavailable == intstr.FromInt32(1))
 }
 
-// around reports whether LWS is led around groups that are broken at the revision that a rollback leaves: by the user's settings,
-// but for as many groups more as those are.
+// skipsBrokenGroups reports whether the configuration lets LWS roll back while groups are broken at the update revision: the
+// user's settings, with maxUnavailable higher by the number of broken groups.
 func (r *replay) skipsBrokenGroups(s *lws.LeaderWorkerSet, rec *record) bool {
 	broken, ready, replicas := r.offStable(s, rec), r.ready(s), int(replicasOf(s))
 	for index, revision := range ready {
@@ -501,7 +501,8 @@ func (r *replay) skipsBrokenGroups(s *lws.LeaderWorkerSet, rec *record) bool {
 	return rec.phase() == "RollingBack" && broken > 0 && !fast && atPace(&c, rec, replicas)
 }
 
-// back is how many groups may be down on a rollback, as far as the configuration tells; ruleHold reports whether it may.
+// rollbackUnavailable returns how many groups the configuration lets LWS take down in a rollback. ruleHold checks the
+// configuration itself.
 func (r *record) rollbackUnavailable(s *lws.LeaderWorkerSet) int {
 	if r.phase() != "RollingBack" || isHeld(s) {
 		return 0
@@ -509,7 +510,7 @@ func (r *record) rollbackUnavailable(s *lws.LeaderWorkerSet) int {
 	return scaled(s.Spec.RolloutStrategy.RollingUpdateConfiguration.MaxUnavailable, int(replicasOf(s)), false)
 }
 
-// allAtOnce reports whether LWS is set to replace all groups at the same time.
+// allAtOnce reports whether the configuration lets LWS replace all groups at the same time.
 func allAtOnce(c *lws.RollingUpdateConfiguration) bool {
 	return c != nil && ptr.Deref(c.Partition, 0) == 0 && c.MaxUnavailable == intstr.FromString("100%") && c.MaxSurge == intstr.FromInt32(0)
 }
@@ -525,7 +526,7 @@ func recordOf(s *lws.LeaderWorkerSet) *record {
 	return r
 }
 
-// plannedOf is planned for a target annotation.
+// plannedOf returns planned for the value of a target annotation.
 func plannedOf(annotation string, replicas int) int {
 	var t target
 	if annotation == "" || json.Unmarshal([]byte(annotation), &t) != nil {
@@ -534,7 +535,7 @@ func plannedOf(annotation string, replicas int) int {
 	return t.planned(replicas)
 }
 
-// planned is the number of groups that a target means: percentages round up.
+// planned returns the number of groups of a target: percentages round up.
 func (t *target) planned(replicas int) int {
 	if t == nil {
 		return 0

@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-// A release that is stuck says which group keeps it, since when, and what to do; once that one is ready it is the next one's
-// turn, with a deadline of its own, and then the release goes on.
+// A release without progress reports the blocking group, since when, and a remedy. Once that group is ready, the next broken
+// group is reported after a deadline of its own; then the release continues.
 func TestStuck(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -33,7 +33,7 @@ func TestStuck(t *testing.T) {
 	canary := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
 	w.await("4 pods exist", func(*pb.BatchContext) bool { return len(w.podsOf(canary)) == 4 })
 	for _, group := range []string{"0", "1"} {
-		c := w.await("group "+group+" is at fault", func(c *pb.BatchContext) bool {
+		c := w.await("group "+group+" is reported as blocking", func(c *pb.BatchContext) bool {
 			return c.GetState() == pb.State_STATE_FAILED && strings.Contains(c.GetMessage(), "Group "+group+" (")
 		})
 		var row *pb.Group
@@ -43,12 +43,12 @@ func TestStuck(t *testing.T) {
 			}
 		}
 		if c.GetReason() != "ProgressDeadlineExceeded" || row.GetReady() || row.GetSince() == nil {
-			t.Fatalf("%s\nrow %v", show(c), row)
+			t.Fatalf("%s\ngroup %v", show(c), row)
 		}
 		w.mustContain(c.GetMessage(), "no progress for 5s", "ImagePullBackOff",
 			"Group "+group+" ("+canary+"-"+group+") has not been ready since "+row.GetSince().AsTime().Format("15:04:05 MST")+": mend the image", "otherwise abort")
 		if group == "0" { // Kubernetes counts further events of the reason, and keeps the note of the first
-			e.eventually("the event says so", func(ctx context.Context) error { return e.hasFailureEvent(ctx, "model", "Group 0 (") })
+			e.eventually("an event reports it", func(ctx context.Context) error { return e.hasFailureEvent(ctx, "model", "Group 0 (") })
 		}
 		w.patchPods(canary, heal, map[string]int{"0": 0, "1": 1}[group])
 	}
@@ -57,7 +57,7 @@ func TestStuck(t *testing.T) {
 	w.mustBeIdle()
 }
 
-// told reports whether an event of a failed release has the words.
+// hasFailureEvent returns nil if an event ReleaseFailed about a workload contains the words.
 func (e *env) hasFailureEvent(ctx context.Context, name, words string) error {
 	events, err := e.events(ctx, name)
 	if err != nil {
@@ -68,10 +68,10 @@ func (e *env) hasFailureEvent(ctx context.Context, name, words string) error {
 			return nil
 		}
 	}
-	return errors.New("no event says " + words)
+	return errors.New("no event ReleaseFailed contains " + words)
 }
 
-// What a release writes down is enough to draw it.
+// `lockstep picture` draws a release from the JSON output of `lockstep release`.
 func TestPicture(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))

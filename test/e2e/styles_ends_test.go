@@ -58,7 +58,7 @@ func TestStylesEnds(t *testing.T) {
 	})
 }
 
-// The old template back in mid-release, and a third one, which starts the release over.
+// In mid-release the template is reverted, which rolls back, or changes again, which restarts the release.
 func TestStylesTemplateChanges(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		e := newEnv(t)
@@ -92,7 +92,7 @@ func TestStylesTemplateChanges(t *testing.T) {
 		})
 		t.Run("old-in-mid-batch", func(t *testing.T) {
 			t.Parallel()
-			// LWS rolls anew before the driver sees the template, and its view of the group that is down may be an older one.
+			// LWS rolls before the driver observes the template, and LWS's view of the unavailable group may be stale.
 			e := newEnv(t)
 			e.observer.waive(ruleDown)
 			w, _ := beginIn(t, e, "mid")
@@ -138,7 +138,7 @@ func TestStylesTemplateChanges(t *testing.T) {
 			w.edit(image("v1"))
 			w.awaitState(rolledBack, completed)
 			if w.record().phase() == "Promoted" {
-				t.Log("the promotion was over by then")
+				t.Log("the promotion had already completed")
 				return
 			}
 			w.mustRun("v1")
@@ -147,7 +147,7 @@ func TestStylesTemplateChanges(t *testing.T) {
 	})
 }
 
-// A promotion is taken back when it has reached some of the groups, and when it has reached all of them.
+// A promotion is rolled back after it updated some of the groups, and after it updated all of them.
 func TestStylesPromotionRolledBack(t *testing.T) {
 	in(t, allStyles, func(t *testing.T, s style) {
 		e := newEnv(t)
@@ -158,7 +158,7 @@ func TestStylesPromotionRolledBack(t *testing.T) {
 				before := w.get().Spec.LeaderWorkerTemplate
 				w.edit(image("v2"))
 				p := s.policy(quarters())
-				p.MinReady = seconds(3) // nothing is promoted before
+				p.MinReady = seconds(3) // the promotion does not complete before
 				w.initialize("r1", p)
 				w.startFinalize("r1", promote)
 				w.awaitObject("the promotion reaches groups", func() bool { return w.groupsWith("v2") >= updated })
@@ -167,7 +167,7 @@ func TestStylesPromotionRolledBack(t *testing.T) {
 				w.mustRun("v1")
 				w.mustBeIdle()
 				if now := w.get().Spec.LeaderWorkerTemplate; updated == 4 && asJSON(now) != asJSON(before) {
-					t.Errorf("LeaderWorkerSet had forgotten the old template, and the new one is still there: %s", asJSON(now))
+					t.Errorf("all groups were updated, and the rollback did not restore the template: %s", asJSON(now))
 				}
 				_, err := w.tryFinalize("r1", promote, nil)
 				mustFail(t, err, pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED)
@@ -176,7 +176,7 @@ func TestStylesPromotionRolledBack(t *testing.T) {
 	})
 }
 
-// Groups of the new template never get ready: the deadline passes, the host is told, and rolls back.
+// Groups of the new template never become ready: the release fails at the deadline, and the host rolls back.
 func TestStylesRollbackOfUnreadyGroups(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		w := newEnv(t).adopt(model("model", 4, 2))
@@ -189,19 +189,19 @@ func TestStylesRollbackOfUnreadyGroups(t *testing.T) {
 			t.Errorf("after the deadline: %s", show(c))
 		}
 		w.startFinalize("r1", rollback)
-		w.awaitState(rolledBack) // the deadline is short enough to pass before a group is back, too
+		w.awaitState(rolledBack) // the deadline may pass once more while groups restart
 		w.mustRun("v1")
 		w.mustBeIdle()
 		if s.inPlace() {
-			w.sameGroupsBelow(before, 3) // the first one that did not get ready kept LWS from the next
+			w.sameGroupsBelow(before, 3) // LWS waits for the first group and does not update the next
 		} else {
 			w.sameGroups(before)
 		}
 	})
 }
 
-// Groups do not count before they have been ready for minReady, and a batch is ready with as many broken ones as the
-// policy allows for.
+// Groups do not count before they have been ready for minReady, and a batch is ready with as many failed groups as the policy's
+// failure threshold allows.
 func TestStylesReadiness(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		e := newEnv(t)
@@ -230,16 +230,16 @@ func TestStylesReadiness(t *testing.T) {
 			p.FailureThreshold, p.ProgressDeadline = "25%", seconds(60)
 			w.initialize("r1", p)
 			w.startBatch("r1", 0)
-			// In place LWS goes on to the next group once one is ready.
+			// In place LWS updates the next group once one is ready.
 			for ready, group := range []int{3, 2, 1} {
 				set := w.name
-				if c := w.await("the group is there", func(c *pb.BatchContext) bool { return c.GetUpdated() > int32(ready) }); !s.inPlace() {
+				if c := w.await("the group is updated", func(c *pb.BatchContext) bool { return c.GetUpdated() > int32(ready) }); !s.inPlace() {
 					set = c.GetCanaryWorkload()
 				}
 				if c := w.context(); c.GetState() != pb.State_STATE_UPGRADING {
 					t.Errorf("with %d of 4 ready: %s", ready, show(c))
 				}
-				// LWS may recreate the group once, and then its pods are others.
+				// LWS may recreate the group once, with new pods.
 				w.await("the group is ready", func(c *pb.BatchContext) bool {
 					if c.GetUpdatedReady() > int32(ready) {
 						return true
@@ -256,8 +256,8 @@ func TestStylesReadiness(t *testing.T) {
 	})
 }
 
-// Scaling in mid-batch, as an autoscaler does. Under a partition LWS makes groups of a scale-up at the new revision; a
-// scale-down takes those first.
+// Scaling in mid-batch, as an autoscaler does. Under a partition LWS creates the groups of a scale-up at the update revision; a
+// scale-down removes those first.
 func TestStylesScaling(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		w := newEnv(t).adopt(model("model", 4, 2))
@@ -289,7 +289,7 @@ func TestStylesScaling(t *testing.T) {
 	})
 }
 
-// The user's own pace, whatever it is, and a workload of one group: promoted and rolled back.
+// Different rolling update settings of the user, and a workload of one group: promoted and rolled back.
 func TestStylesRollingUpdateSettings(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		e := newEnv(t)
@@ -300,7 +300,7 @@ func TestStylesRollingUpdateSettings(t *testing.T) {
 			model("two", 4, 2, slow, rolling("2", "0", -1)),
 			model("half", 4, 2, slow, rolling("50%", "1", -1)),
 			model("all", 4, 2, slow, rolling("100%", "0", -1)),
-			model("nothing", 3, 2, slow, rolling("0", "1", -1)),
+			model("surge-only", 3, 2, slow, rolling("0", "1", -1)),
 		} {
 			t.Run(object.Name, func(t *testing.T) {
 				t.Parallel()
@@ -319,12 +319,12 @@ func TestStylesRollingUpdateSettings(t *testing.T) {
 	})
 }
 
-// A GitOps tool applies the manifest again in mid-batch, rolling update settings and all: they are saved, the batch's own
-// are put back, and Disown returns what was applied.
+// A GitOps tool applies the manifest again in mid-batch, with rolling update settings: they are saved, the batch's partition is
+// restored, and Disown restores the applied settings.
 func TestStylesManifestApplied(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		e := newEnv(t)
-		// For a moment LWS rolls as the manifest says.
+		// For a moment LWS rolls by the manifest's settings.
 		e.observer.waive(ruleHold, ruleBatch, ruleDown, ruleStableUntouched)
 		w := e.adopt(model("model", 4, 2, annotated(cluster.AnnotationStartup, "200ms")))
 		w.edit(image("v2"))
@@ -332,7 +332,7 @@ func TestStylesManifestApplied(t *testing.T) {
 		w.startBatch("r1", 1)
 		applied := lws.RollingUpdateConfiguration{Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromInt32(0)}
 		w.edit(func(o *lws.LeaderWorkerSet) { *o.Spec.RolloutStrategy.RollingUpdateConfiguration = applied })
-		w.awaitObject("the partition is put back", func() bool {
+		w.awaitObject("the partition is restored", func() bool {
 			return slices.Contains([]int{2, holdPartition}, partitionOf(w.get())) && w.record().Saved.MaxUnavailable == applied.MaxUnavailable
 		})
 		w.awaitState(pb.State_STATE_READY)
@@ -344,7 +344,7 @@ func TestStylesManifestApplied(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; asJSON(got) != asJSON(applied) {
-			t.Errorf("Disown returned %s", asJSON(got))
+			t.Errorf("Disown restored %s", asJSON(got))
 		}
 	})
 }

@@ -22,17 +22,17 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-// course is a whole release: the batches that the host asks for, and how it ends.
+// course is a whole release: the batches that the host requests, and how it ends.
 type course struct {
 	name    string
 	batches []int32
 	intent  pb.FinalizeIntent
-	// takenBack: the release is promoted first, and its groups never get ready, so that the promotion is never over.
-	// stoodBy: it is, and taken back while the groups that it leaves stand by.
+	// promotionRolledBack: the release is promoted first, and its groups never become ready, so the promotion never completes.
+	// standby: a handover is rolled back while the workload's own groups are on standby.
 	promotionRolledBack, standby bool
 }
 
-// courses are those of a style. In place the way back from the last batch is another one than before it.
+// courses returns the courses of a style. In place a rollback of all groups differs from one of some groups.
 func courses(s style) []course {
 	all := []course{
 		{name: "promote", batches: []int32{0, 1}, intent: promote},
@@ -42,20 +42,20 @@ func courses(s style) []course {
 	case s.inPlace():
 		all = append(all, course{name: "rollback-of-all", batches: []int32{0, 1}, intent: rollback})
 	case s.handover:
-		all[1] = course{name: "stood-by", batches: []int32{0, 1}, intent: rollback, standby: true}
+		all[1] = course{name: "standby-rolled-back", batches: []int32{0, 1}, intent: rollback, standby: true}
 	}
 	return all
 }
 
-// moreCourses are courses, and a promotion that is taken back.
+// killedCourses returns courses, and a promotion that is rolled back.
 func killedCourses(s style) []course {
-	return append(courses(s), course{name: "taken-back", intent: rollback, promotionRolledBack: true})
+	return append(courses(s), course{name: "promotion-rolled-back", intent: rollback, promotionRolledBack: true})
 }
 
-// faultsEnv says which faults releases meet: "all" in each course, or each kind in one of a style's courses.
+// faultsEnv selects the faults: "all" in each course, or "some": each kind in one of a style's courses.
 const faultsEnv = "LOCKSTEP_E2E_FAULTS"
 
-// meets reports whether the nth of a style's courses meets a fault: all do, or they take turns.
+// meets reports whether the nth of a style's courses runs with a fault: all do, or they take turns.
 func meets(n, fault, courses int) bool {
 	switch which := os.Getenv(faultsEnv); which {
 	case "all":
@@ -63,18 +63,18 @@ func meets(n, fault, courses int) bool {
 	case "", "some":
 		return fault%courses == n%courses
 	default:
-		panic(fmt.Sprintf("%s is %q; it is some or all", faultsEnv, which))
+		panic(fmt.Sprintf("%s is %q, want some or all", faultsEnv, which))
 	}
 }
 
-// The driver is killed after every single write of a release: before the answer gets to it, or right after that.
+// The driver is killed after every write of a release, before or right after it receives the answer.
 func TestStylesKilledAtEveryWrite(t *testing.T) {
 	t.Parallel()
 	eachCourse(t, fullHandoverStyle, killedCourses, func(t *testing.T, s style, c course, n int, want string) {
 		for i, late := range []bool{false, true} {
 			if s.handover && c.intent == rollback {
 				if !late {
-					continue // so many writes take their time
+					continue // it has many writes and would take long
 				}
 			} else if !meets(n, i, 2) {
 				continue
@@ -97,15 +97,14 @@ func TestStylesKilledAtEveryWrite(t *testing.T) {
 	})
 }
 
-// Every write of a release meets a fault: it is refused or lost on the way, its answer is lost, or the caches do not hear
-// of it in time.
+// Faults at the writes of a release: the write is refused or lost, its answer is lost, or the caches are stale after it.
 func TestStylesFaultyTransport(t *testing.T) {
 	t.Parallel()
 	eachCourse(t, handoverStyle, courses, func(t *testing.T, s style, c course, n int, want string) {
 		for i, h := range append(slices.Clone(faultKinds), randomFault(1), randomFault(2)) {
 			if s.handover {
 				if c.intent == rollback || h.slow() {
-					continue // so many writes take their time
+					continue // it has many writes and would take long
 				}
 			} else if !meets(n, i, len(courses(s))) {
 				continue
@@ -120,8 +119,7 @@ func TestStylesFaultyTransport(t *testing.T) {
 	})
 }
 
-// eachCourse runs a test for each style, one more of them, and each course, its nth. want is where it ends when nothing
-// happens.
+// eachCourse runs a test for each course, the nth of its style, of all styles and one more. want is the outcome without faults.
 func eachCourse(t *testing.T, more style, courses func(style) []course, test func(t *testing.T, s style, c course, n int, want string)) {
 	t.Helper()
 	for _, s := range append(slices.Clone(allStyles), more) {
@@ -129,14 +127,14 @@ func eachCourse(t *testing.T, more style, courses func(style) []course, test fun
 			t.Run(s.name+"/"+c.name, func(t *testing.T) {
 				d := disturb(t, s, c, fault{})
 				d.run()
-				t.Logf("undisturbed: %d writes", d.proxy.writes)
+				t.Logf("without faults: %d writes", d.proxy.writes)
 				test(t, s, c, n, d.outcome())
 			})
 		}
 	}
 }
 
-// disturbed is one release with a driver that has a hard life, and a host that repeats what it asked for.
+// disturbed is a release whose driver's writes meet faults, and a host that retries its calls.
 type disturbed struct {
 	t      *testing.T
 	w      *workload
@@ -160,7 +158,7 @@ func disturb(t *testing.T, s style, c course, h fault) *disturbed {
 	return &disturbed{t, w, p, s, c}
 }
 
-// policy is that of the release.
+// policy returns the policy of the release.
 func (d *disturbed) policy() *pb.ReleasePolicy {
 	p := d.style.policy(policy("50%", "100%"))
 	if d.style.full {
@@ -173,7 +171,7 @@ func (d *disturbed) policy() *pb.ReleasePolicy {
 	return p
 }
 
-// run takes the release through its course.
+// run makes the host's calls of the course.
 func (d *disturbed) run() {
 	d.t.Helper()
 	w, p := d.w, d.policy()
@@ -213,15 +211,15 @@ func (d *disturbed) run() {
 	})
 }
 
-// edit is what the course does to the template besides.
+// edit changes the template as the course requires.
 func (c course) edit(s *lws.LeaderWorkerSet) {
 	if c.promotionRolledBack {
 		withBehavior(cluster.BehaviorNeverReady)(s)
 	}
 }
 
-// beginPromotion has the release promoted until that reaches a group of the user's own. In blue-green it does not: the
-// second set has to be complete before, and never is.
+// beginPromotion promotes until the first of the workload's own groups is updated. In blue-green none is: the second set has to
+// be complete first, and never is.
 func (d *disturbed) beginPromotion() {
 	d.t.Helper()
 	d.call("Finalize", func(context.Context) error {
@@ -243,10 +241,10 @@ func settled(r *pb.InitializeResponse, err error) error {
 	return err
 }
 
-// call repeats a call until it succeeds, and starts the driver anew where it has been killed.
+// call retries a call until it succeeds, and restarts the driver if it was killed.
 func (d *disturbed) call(what string, call func(context.Context) error) {
 	d.t.Helper()
-	// A watch that was told that it is too old comes back later each time, up to half a minute.
+	// A watch that expires is reopened with a backoff of up to half a minute.
 	const patience = 4 * await.Patience
 	await.NilWithin(d.t, patience, what+" succeeds", func(ctx context.Context) error {
 		err := call(ctx)
@@ -263,15 +261,15 @@ func (d *disturbed) call(what string, call func(context.Context) error) {
 	})
 }
 
-// mustEnd fails unless the release has ended as an undisturbed one does, and nothing is left of it.
+// mustEndAs fails unless the release has the outcome of one without faults, and everything that it added is deleted.
 func (d *disturbed) mustEndAs(want string) {
 	d.t.Helper()
 	if got := d.outcome(); got != want {
-		d.t.Errorf("it ended with\n%s\nand undisturbed with\n%s", got, want)
+		d.t.Errorf("the release ended with\n%s\nwant, as without faults,\n%s", got, want)
 	}
 }
 
-// end is all that a release leaves behind, but for its times.
+// outcome returns the state after the release, without times.
 func (d *disturbed) outcome() string {
 	d.t.Helper()
 	w, more := d.w, ""

@@ -13,11 +13,11 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// style is one way of releasing, for tests that are about each.
+// style is a release style, for tests that run in each.
 type style struct {
 	name string
 	pb   pb.Style
-	// adopts: the promotion makes the second set the workload. laden: it has requests, an autoscaler and budgets to pass on.
+	// handover: the second set becomes the workload. full: with traffic, an autoscaler and budgets, which are handed over.
 	handover, full bool
 }
 
@@ -26,8 +26,8 @@ var (
 	blueGreenStyle = style{name: "blue-green", pb: pb.Style_STYLE_BLUE_GREEN}
 	partitionStyle = style{name: "partition", pb: pb.Style_STYLE_PARTITION}
 
-	handoverStyle     = style{name: "adopt", pb: pb.Style_STYLE_BLUE_GREEN, handover: true}
-	fullHandoverStyle = style{name: "adopt", pb: pb.Style_STYLE_BLUE_GREEN, handover: true, full: true}
+	handoverStyle     = style{name: "handover", pb: pb.Style_STYLE_BLUE_GREEN, handover: true}
+	fullHandoverStyle = style{name: "handover", pb: pb.Style_STYLE_BLUE_GREEN, handover: true, full: true}
 
 	allStyles = []style{canaryStyle, blueGreenStyle, partitionStyle}
 	newStyles = allStyles[1:]
@@ -35,20 +35,20 @@ var (
 
 func (s style) inPlace() bool { return s == partitionStyle }
 
-// policy is the same policy in this style.
+// policy returns a copy of the policy in this style.
 func (s style) policy(p *pb.ReleasePolicy) *pb.ReleasePolicy {
 	p = proto.CloneOf(p)
 	p.Style = s.pb
 	return p
 }
 
-// inStyles runs a test for each style but canary, whose tests have their own names.
+// inStyles runs a test for each style but canary, which has its own test functions.
 func inStyles(t *testing.T, run func(*testing.T, style)) {
 	t.Helper()
 	in(t, newStyles, run)
 }
 
-// in runs a test for each of some styles.
+// in runs a test for each of these styles.
 func in(t *testing.T, styles []style, run func(*testing.T, style)) {
 	t.Helper()
 	t.Parallel()

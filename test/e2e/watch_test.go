@@ -24,7 +24,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/terminal"
 )
 
-// viewer makes an account that may look at everything in this namespace and do nothing, and returns its kubeconfig.
+// viewer creates a service account with read-only permissions in this namespace, and returns its kubeconfig.
 func (e *env) viewer() string {
 	e.t.Helper()
 	ctx, meta := e.t.Context(), metav1.ObjectMeta{Name: "viewer"}
@@ -52,7 +52,7 @@ func (e *env) viewer() string {
 	return path
 }
 
-// screen is `lockstep watch` on a terminal.
+// screen starts `lockstep watch` on a terminal.
 func (e *env) screen(args ...string) *terminal.Terminal {
 	e.t.Helper()
 	path, err := driver.Binary()
@@ -62,7 +62,7 @@ func (e *env) screen(args ...string) *terminal.Terminal {
 	return terminal.Start(e.t, exec.CommandContext(e.t.Context(), path, append([]string{"watch"}, args...)...), 120, 36)
 }
 
-// Somebody who may only look sees a release with its obstacle, its traffic and its end, and the next one.
+// A user with read-only permissions sees a release with its broken group, its traffic and its end, and the next release.
 func TestWatchScreen(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -86,7 +86,7 @@ func TestWatchScreen(t *testing.T) {
 	p.AwaitWords("batch 1/3 (25%): 0 of 1 groups ready", "■A ■A ■A ■A", "□b", "ImagePullBackOff", "0% of requests, 25% wanted",
 		"Deadline  in ", "ReleasePrepared")
 	canary := w.context().GetCanaryWorkload()
-	e.eventually("the worker is there, too", func(context.Context) error {
+	e.eventually("the worker exists, too", func(context.Context) error {
 		if pods := len(w.podsOf(canary)); pods != 2 {
 			return fmt.Errorf("%d pods", pods)
 		}
@@ -135,7 +135,7 @@ func TestWatchScreen(t *testing.T) {
 	}
 }
 
-// A driver that is away is said to be, and what it did meanwhile is seen once it is back.
+// The screen reports that the driver is down, and continues once it has restarted.
 func TestWatchDriver(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -150,7 +150,7 @@ func TestWatchDriver(t *testing.T) {
 	w.upgrade("r1", 0)
 	text := p.AwaitWords("batch 1/2 (50%): 1 of 1 groups ready")
 	if strings.Contains(text, "the driver lost") {
-		t.Errorf("it is back:\n%s", text)
+		t.Errorf("the driver has restarted, and is reported as lost:\n%s", text)
 	}
 	p.Press("\x03")
 	if code, text := p.Exit(); code != 0 {

@@ -36,7 +36,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
-// What Lockstep writes, spelled out again: a change of these is a change of the contract.
+// Names that Lockstep writes, repeated here on purpose: changing one changes the contract.
 const (
 	recordAnnotation = "lockstep.dev/release"
 	targetAnnotation = "lockstep.dev/target"
@@ -61,7 +61,7 @@ type workload struct {
 	name   string
 }
 
-// model is a LeaderWorkerSet of instantly ready pods, with image v1.
+// model returns a LeaderWorkerSet with image v1, whose pods are ready at once.
 func model(name string, replicas, size int32, changes ...func(*lws.LeaderWorkerSet)) *lws.LeaderWorkerSet {
 	w := &lws.LeaderWorkerSet{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -116,7 +116,7 @@ func rolling(maxUnavailable, maxSurge string, partition int32) func(*lws.LeaderW
 	}
 }
 
-// deploy creates a LeaderWorkerSet and returns once its groups are ready.
+// deploy creates a LeaderWorkerSet and waits until its groups are ready.
 func (e *env) deploy(object *lws.LeaderWorkerSet) *workload {
 	e.t.Helper()
 	e.eventually("LeaderWorkerSet "+object.Name+" is created", func(ctx context.Context) error {
@@ -131,7 +131,7 @@ func (e *env) deploy(object *lws.LeaderWorkerSet) *workload {
 	return w
 }
 
-// adopt deploys a LeaderWorkerSet and takes it under hold, so that a template change waits for the release.
+// adopt deploys a LeaderWorkerSet and puts it under hold, so that a template change waits for a release.
 func (e *env) adopt(object *lws.LeaderWorkerSet) *workload {
 	e.t.Helper()
 	w := e.deploy(object)
@@ -141,13 +141,13 @@ func (e *env) adopt(object *lws.LeaderWorkerSet) *workload {
 	return w
 }
 
-// existing is a workload that is there already.
+// existing returns the workload of a LeaderWorkerSet that exists already.
 func (e *env) existing(name string) *workload {
 	e.names = append(e.names, name)
 	return &workload{env: e, driver: e.driver, name: name}
 }
 
-// patchPods changes annotations of live pods of some groups of a LeaderWorkerSet; nil removes one. A pod may go meanwhile.
+// patchPods changes annotations of the pods of some groups of a LeaderWorkerSet; nil removes one. Pods may be deleted meanwhile.
 func (w *workload) patchPods(set string, annotations map[string]any, groups ...int) {
 	w.t.Helper()
 	patch := asJSON(map[string]any{"metadata": map[string]any{"annotations": annotations}})
@@ -164,12 +164,12 @@ func (w *workload) patchPods(set string, annotations map[string]any, groups ...i
 	}
 }
 
-// through is the same workload through another driver.
+// withDriver returns the same workload with another driver.
 func (w *workload) withDriver(d *driver.Driver) *workload {
 	return &workload{env: w.env, driver: d, name: w.name}
 }
 
-// get reads the object itself.
+// get reads the object.
 func (w *workload) get() *lws.LeaderWorkerSet {
 	w.t.Helper()
 	return w.getNamed(w.name)
@@ -184,7 +184,7 @@ func (w *workload) getNamed(name string) *lws.LeaderWorkerSet {
 	return object
 }
 
-// spec is the object's spec as JSON, as the API server has it, with fields that the Go type may not know.
+// spec returns the spec as JSON, as stored in the API server, including fields that the Go type lacks.
 func (w *workload) spec() string {
 	w.t.Helper()
 	object, err := w.dynamic.Resource(lws.GroupVersion.WithResource("leaderworkersets")).Namespace(w.namespace).
@@ -195,13 +195,13 @@ func (w *workload) spec() string {
 	return asJSON(object.Object["spec"])
 }
 
-// edit changes the object as its user would.
+// edit changes the object as a user would.
 func (w *workload) edit(changes ...func(*lws.LeaderWorkerSet)) {
 	w.t.Helper()
 	w.editNamed(w.name, changes...)
 }
 
-// persistent is for objects of which others write the status many times a second.
+// persistent is a backoff for objects whose status is written many times a second.
 var persistent = wait.Backoff{Steps: 30, Duration: 10 * time.Millisecond, Factor: 1.2, Jitter: 0.5}
 
 func (w *workload) editNamed(name string, changes ...func(*lws.LeaderWorkerSet)) {
@@ -234,7 +234,7 @@ func (w *workload) scale(replicas int32) {
 	}
 }
 
-// awaitReady waits until every group that the spec asks for is ready and LWS has seen the spec.
+// awaitReady waits until LWS has observed the spec and all its groups are ready.
 func (w *workload) awaitReady() {
 	w.t.Helper()
 	w.eventually("all groups of "+w.name+" are ready", func(ctx context.Context) error {
@@ -255,17 +255,17 @@ func (w *workload) ref() *pb.WorkloadRef {
 	return &pb.WorkloadRef{Namespace: w.namespace, Name: w.name}
 }
 
-// policy is a canary with the given batches.
+// policy returns a canary policy with these batches.
 func policy(batches ...string) *pb.ReleasePolicy {
 	return &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: batches}
 }
 
-// quarters is the policy most tests use.
+// quarters returns the policy that most tests use.
 func quarters() *pb.ReleasePolicy { return policy("25%", "50%", "100%") }
 
 var long = durationpb.New(await.Patience)
 
-// initialize begins a release and returns once it is prepared.
+// initialize starts a release and waits until it is prepared.
 func (w *workload) initialize(id string, p *pb.ReleasePolicy) *pb.InitializeResponse {
 	w.t.Helper()
 	r, err := w.tryInitialize(id, p)
@@ -285,7 +285,7 @@ func (w *workload) tryInitialize(id string, p *pb.ReleasePolicy) (*pb.Initialize
 	return r, err
 }
 
-// upgrade moves to a batch and returns once that is settled.
+// upgrade requests a batch and waits until it is ready or has failed.
 func (w *workload) upgrade(id string, batch int32) *pb.UpgradeBatchResponse {
 	w.t.Helper()
 	r, err := w.tryUpgrade(id, batch, long)
@@ -301,7 +301,7 @@ func (w *workload) tryUpgrade(id string, batch int32, wait *durationpb.Duration)
 	})
 }
 
-// finalize ends a release and returns once that is done.
+// finalize ends a release and waits until it is done.
 func (w *workload) finalize(id string, intent pb.FinalizeIntent) *pb.FinalizeResponse {
 	w.t.Helper()
 	r, err := w.tryFinalize(id, intent, long)
@@ -318,13 +318,13 @@ func (w *workload) tryFinalize(id string, intent pb.FinalizeIntent, wait *durati
 	return w.driver.Finalize(w.t.Context(), &pb.FinalizeRequest{Workload: w.ref(), ReleaseId: id, Intent: intent, Wait: wait})
 }
 
-// look asks where the release stands.
+// tryContext calls CalculateBatchContext.
 func (w *workload) tryContext(ctx context.Context) (*pb.BatchContext, error) {
 	r, err := w.driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: w.ref(), IncludeGroups: true})
 	return r.GetContext(), err
 }
 
-// context is look, or the end of the test.
+// context is tryContext, and fails the test on an error.
 func (w *workload) context() *pb.BatchContext {
 	w.t.Helper()
 	c, err := w.tryContext(w.t.Context())
@@ -334,7 +334,7 @@ func (w *workload) context() *pb.BatchContext {
 	return c
 }
 
-// await waits until the context is as asked.
+// await waits until the context satisfies check.
 func (w *workload) await(what string, check func(*pb.BatchContext) bool) *pb.BatchContext {
 	w.t.Helper()
 	var last *pb.BatchContext
@@ -356,13 +356,13 @@ func (w *workload) awaitState(states ...pb.State) *pb.BatchContext {
 	return w.await(fmt.Sprint("state ", states), func(c *pb.BatchContext) bool { return slices.Contains(states, c.GetState()) })
 }
 
-// stablePods are the pods of the workload's own groups, by name.
+// stablePods returns the pods of the workload's own groups, by name.
 func (w *workload) stablePods() map[string]corev1.Pod {
 	w.t.Helper()
 	return w.podsOf(w.name)
 }
 
-// groupsWith is how many of the workload's own groups have an image.
+// groupsWith counts the workload's own groups that run an image.
 func (w *workload) groupsWith(tag string) int {
 	w.t.Helper()
 	n := 0
@@ -387,7 +387,7 @@ func (w *workload) podsOf(set string) map[string]corev1.Pod {
 	return pods
 }
 
-// sameGroups fails if a pod was replaced, went or came in between.
+// sameGroups fails if a pod was replaced, deleted or created in between.
 func (w *workload) sameGroups(before map[string]corev1.Pod) {
 	w.t.Helper()
 	after := w.stablePods()
@@ -401,7 +401,7 @@ func (w *workload) sameGroups(before map[string]corev1.Pod) {
 	}
 }
 
-// sameGroupsBelow fails if a pod of a group below the index was replaced or went.
+// sameGroupsBelow fails if a pod of a group below the index was replaced or deleted.
 func (w *workload) sameGroupsBelow(before map[string]corev1.Pod, index int) {
 	w.t.Helper()
 	after := w.stablePods()
@@ -413,34 +413,34 @@ func (w *workload) sameGroupsBelow(before map[string]corev1.Pod, index int) {
 	}
 }
 
-// mustRest fails unless nothing of a release is left but the hold.
+// mustBeIdle fails unless the workload is adopted and under hold, and everything that its releases added is deleted.
 func (w *workload) mustBeIdle() {
 	w.t.Helper()
 	object := w.get()
 	if object.Annotations[recordAnnotation] == "" {
-		w.t.Error("the record is gone, although the workload is still adopted")
+		w.t.Error("the record is missing, although the workload is adopted")
 	}
 	if !isHold(object.Spec.RolloutStrategy.RollingUpdateConfiguration) {
-		w.t.Errorf("no hold at rest: %s", asJSON(object.Spec.RolloutStrategy))
+		w.t.Errorf("not held after the release: %s", asJSON(object.Spec.RolloutStrategy))
 	}
 	if slices.Contains(object.Finalizers, finalizer) {
-		w.t.Error("our finalizer is on the user's workload")
+		w.t.Error("the driver's finalizer is on the user's workload")
 	}
 	w.mustHaveNoCanary()
 }
 
-// mustHaveNoCanary fails if anything is left that a release added. The LeaderWorkerSet is gone by now; LWS may just have made
-// something for a pod that was going, which garbage collection takes.
+// mustHaveNoCanary fails unless everything that releases added is deleted. The LeaderWorkerSet must be deleted already; LWS may
+// just have created objects for a pod that was being deleted, which are garbage collected.
 func (w *workload) mustHaveNoCanary() {
 	w.t.Helper()
 	sets, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).List(w.t.Context(), metav1.ListOptions{LabelSelector: stableLabel + "=" + w.name})
 	if err != nil || len(sets.Items) > 0 {
 		w.t.Errorf("%d canaries are left (%v)", len(sets.Items), err)
 	}
-	w.eventually("nothing is left of the canary", w.leftovers)
+	w.eventually("the canary's objects are deleted", w.leftovers)
 }
 
-// leftovers names what releases of the workload have left, and what the workload itself has if it is gone.
+// leftovers returns an error that names objects left by the workload's releases, and by the workload itself if it is deleted.
 func (w *workload) leftovers(ctx context.Context) error {
 	sets, err1 := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).List(ctx, metav1.ListOptions{})
 	stateful, err2 := w.kube.AppsV1().StatefulSets(w.namespace).List(ctx, metav1.ListOptions{})
@@ -476,12 +476,12 @@ func (w *workload) mustRun(tag string) {
 	w.t.Helper()
 	for _, p := range w.stablePods() {
 		if got := p.Spec.Containers[0].Image; got != "example.com/model:"+tag {
-			w.t.Errorf("pod %s runs %s, want %s", p.Name, got, tag)
+			w.t.Errorf("pod %s runs %s, want tag %s", p.Name, got, tag)
 		}
 	}
 }
 
-// mustFail fails unless err has the reason, and its message all words.
+// mustFail fails unless err has this reason and its message contains all words.
 func mustFail(t testing.TB, err error, reason pb.ErrorReason, words ...string) {
 	t.Helper()
 	if err == nil {
@@ -493,7 +493,7 @@ func mustFail(t testing.TB, err error, reason pb.ErrorReason, words ...string) {
 	}
 	for _, word := range words {
 		if !strings.Contains(err.Error(), word) {
-			t.Errorf("%q does not say %q", err, word)
+			t.Errorf("%q does not contain %q", err, word)
 		}
 	}
 }
