@@ -38,7 +38,7 @@ type observer struct {
 type clusterEvent struct {
 	version uint64
 	object  runtime.Object // *lws.LeaderWorkerSet, *corev1.Pod or *networkingv1.Ingress
-	gone    bool
+	deleted bool
 }
 
 // rule is one of the safety rules. A test that violates one itself can waive it.
@@ -152,7 +152,7 @@ func (o *observer) fill(all runtime.Object, known map[string]runtime.Object) str
 	return listed.GetResourceVersion()
 }
 
-func (o *observer) add(object runtime.Object, gone bool) {
+func (o *observer) add(object runtime.Object, deleted bool) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return
@@ -163,7 +163,7 @@ func (o *observer) add(object runtime.Object, gone bool) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.events = append(o.events, clusterEvent{version, object, gone})
+	o.events = append(o.events, clusterEvent{version, object, deleted})
 }
 
 // finish stops recording and checks the rules after every event. Violations fail the test.

@@ -210,28 +210,28 @@ func TestReplayReportsViolationsBlueGreen(t *testing.T) {
 	}
 	old := func(index int) *corev1.Pod { return podAt("m", index, "old", true) }
 	fresh := func(set string, index int) *corev1.Pod { return podAt(set, index, "new", true) }
-	gone := func(index int) runtime.Object { return deletedAt(old(index), "12:00:00") }
+	deleted := func(index int) runtime.Object { return deletedAt(old(index), "12:00:00") }
 	begin := func(s *lws.LeaderWorkerSet) []runtime.Object {
 		return []runtime.Object{s, old(0), old(1), greenSet(0, "0"), greenSet(1, "50%"), fresh("g", 0)}
 	}
 	begun, begunRouted := begin(set("Progressing", holdPartition)), begin(route("Progressing", holdPartition))
 	growing := append(begun[:6:6], set("Promoting", holdPartition))
 	green := append(growing[:7:7], greenSet(2, "50%"), fresh("g", 1))
-	rolled := append(green[:9:9], set("Promoting", 0), gone(1), fresh("m", 1), gone(0), fresh("m", 0), set("Promoted", holdPartition))
+	rolled := append(green[:9:9], set("Promoting", 0), deleted(1), fresh("m", 1), deleted(0), fresh("m", 0), set("Promoted", holdPartition))
 	switched := append(begunRouted[:6:6], route("Promoting", holdPartition), greenSet(2, "50%"), fresh("g", 1), share("100"))
 	for name, test := range map[string]struct {
 		violated rule
 		history  []runtime.Object
 	}{
 		"promoted":                  {"", append(rolled[:15:15], deletedAt(greenSet(2, "50%"), "12:00:30"))},
-		"switched":                  {"", append(switched[:10:10], route("Promoting", 0, atOnce), gone(1), gone(0), fresh("m", 1), fresh("m", 0), share("0"), route("Promoted", holdPartition))},
+		"switched":                  {"", append(switched[:10:10], route("Promoting", 0, atOnce), deleted(1), deleted(0), fresh("m", 1), fresh("m", 0), share("0"), route("Promoted", holdPartition))},
 		"at once without traffic":   {ruleHold, append(green[:9:9], set("Promoting", 0, atOnce))},
 		"at once before the switch": {ruleHold, append(switched[:9:9], share("50"), route("Promoting", 0, atOnce))},
 		"at once, set not ready":    {ruleHold, append(switched[:10:10], podAt("g", 1, "new", false), route("Promoting", 0, atOnce))},
 		"canary above its target":   {ruleCanarySize, append(begun[:6:6], greenSet(2, "50%"))},
 		"canary above replicas":     {ruleCanarySize, append(growing[:7:7], greenSet(3, "50%"))},
-		"group deleted in a batch":  {ruleStableUntouched, append(begun[:6:6], gone(1))},
-		"before set is complete":    {ruleStableUntouched, append(growing[:7:7], gone(1))},
+		"group deleted in a batch":  {ruleStableUntouched, append(begun[:6:6], deleted(1))},
+		"before set is complete":    {ruleStableUntouched, append(growing[:7:7], deleted(1))},
 		"above twice the replicas":  {ruleDouble, append(green[:9:9], old(2))},
 		"surge without maxSurge":    {ruleSurge, append(green[:8:8], set("Promoting", 0), podAt("m", 2, "new", false))},
 		"canary scaled down early":  {ruleCanaryStays, append(green[:9:9], set("Promoting", 0), greenSet(1, "50%"))},

@@ -174,24 +174,24 @@ func (r *replay) step(h clusterEvent) {
 
 func (r *replay) stepSet(s *lws.LeaderWorkerSet, h clusterEvent) {
 	old := r.sets[s.Name]
-	if old != nil && !h.gone && old.ResourceVersion == s.ResourceVersion {
+	if old != nil && !h.deleted && old.ResourceVersion == s.ResourceVersion {
 		return
 	}
-	if h.gone {
+	if h.deleted {
 		delete(r.sets, s.Name)
 	} else {
 		r.sets[s.Name] = s
 	}
-	r.lines = append(r.lines, fmt.Sprintf("%d set %s gone=%t deleting=%t replicas=%d rolling=%s record=%s target=%s", h.version, s.Name, h.gone,
+	r.lines = append(r.lines, fmt.Sprintf("%d set %s deleted=%t deleting=%t replicas=%d rolling=%s record=%s target=%s", h.version, s.Name, h.deleted,
 		s.DeletionTimestamp != nil, replicasOf(s), asJSON(s.Spec.RolloutStrategy.RollingUpdateConfiguration),
 		s.Annotations[recordAnnotation], s.Annotations[targetAnnotation]))
 	if s.Labels[roleLabel] == "" {
-		if !h.gone {
+		if !h.deleted {
 			r.stableChanged(old, s)
 		}
 		return
 	}
-	r.canaryChanged(old, s, h.gone)
+	r.canaryChanged(old, s, h.deleted)
 }
 
 // stableChanged checks a change of the user's workload.
@@ -273,16 +273,16 @@ func (r *replay) checkHold(old, s *lws.LeaderWorkerSet, rec *record) {
 }
 
 // canaryChanged checks a change of a workload that a release added.
-func (r *replay) canaryChanged(old, c *lws.LeaderWorkerSet, gone bool) {
+func (r *replay) canaryChanged(old, c *lws.LeaderWorkerSet, deleted bool) {
 	s := r.sets[c.Labels[stableLabel]]
 	if s == nil {
 		return // garbage collected with the user's workload
 	}
 	rec := recordOf(s)
-	if !gone && old == nil {
+	if !deleted && old == nil {
 		r.check(ruleIntent, !rec.inPlace() && (rec.phase() == "Progressing" || rec.completes(s)), "%s was created in phase %q", c.Name, rec.phase())
 	}
-	if !gone && (old == nil || replicasOf(old) != replicasOf(c)) {
+	if !deleted && (old == nil || replicasOf(old) != replicasOf(c)) {
 		planned := plannedOf(c.Annotations[targetAnnotation], int(replicasOf(s)))
 		if before, ok := r.before[s.Name]; ok {
 			planned = max(planned, plannedOf(c.Annotations[targetAnnotation], before))
@@ -293,12 +293,12 @@ func (r *replay) canaryChanged(old, c *lws.LeaderWorkerSet, gone bool) {
 		r.check(ruleCanarySize, int(replicasOf(c)) <= planned, "%s has %d groups, its target is %d", c.Name, replicasOf(c), planned)
 	}
 	if rec.rolls(s) && s.DeletionTimestamp == nil {
-		r.check(ruleCanaryStays, !gone && c.DeletionTimestamp == nil, "%s is deleted in the promotion", c.Name)
+		r.check(ruleCanaryStays, !deleted && c.DeletionTimestamp == nil, "%s is deleted in the promotion", c.Name)
 		if old != nil {
 			r.check(ruleCanaryStays, replicasOf(c) >= replicasOf(old), "%s is scaled down in the promotion", c.Name)
 		}
 	}
-	deleting := !gone && c.DeletionTimestamp != nil && old != nil && old.DeletionTimestamp == nil
+	deleting := !deleted && c.DeletionTimestamp != nil && old != nil && old.DeletionTimestamp == nil
 	if deleting && s.DeletionTimestamp == nil {
 		// The driver may have observed another template just before it was reverted.
 		replaced := (rec.phase() == "Progressing" || rec.completes(s)) && (rec.Release.UpdateRevision != c.Labels["lockstep.dev/revision"] ||
@@ -331,13 +331,13 @@ func (r *replay) checkDelay(c *lws.LeaderWorkerSet, rec *record) {
 // stepIngress notes the weight of a canary Ingress.
 func (r *replay) stepIngress(i *networkingv1.Ingress, h clusterEvent) {
 	share, ok := i.Annotations["nginx.ingress.kubernetes.io/canary-weight"]
-	if h.gone || !ok {
+	if h.deleted || !ok {
 		delete(r.requests, i.Name)
 		share = "none"
 	} else {
 		r.requests[i.Name] = share
 	}
-	r.lines = append(r.lines, fmt.Sprintf("%d ingress %s gone=%t share=%s", h.version, i.Name, h.gone, share))
+	r.lines = append(r.lines, fmt.Sprintf("%d ingress %s deleted=%t share=%s", h.version, i.Name, h.deleted, share))
 }
 
 // drained reports whether the workload's own groups get no requests: all go to a complete second set.
@@ -360,16 +360,16 @@ func (r *replay) drained(s *lws.LeaderWorkerSet, rec *record) bool {
 
 func (r *replay) stepPod(p *corev1.Pod, h clusterEvent) {
 	old := r.pods[p.Name]
-	if old != nil && !h.gone && old.ResourceVersion == p.ResourceVersion {
+	if old != nil && !h.deleted && old.ResourceVersion == p.ResourceVersion {
 		return
 	}
-	if h.gone {
+	if h.deleted {
 		delete(r.pods, p.Name)
 	} else {
 		r.pods[p.Name] = p
 	}
-	if old == nil || h.gone || (p.DeletionTimestamp == nil) != (old.DeletionTimestamp == nil) || podReady(p) != podReady(old) {
-		r.lines = append(r.lines, fmt.Sprintf("%d pod %s gone=%t deleting=%t ready=%t revision=%s", h.version, p.Name, h.gone,
+	if old == nil || h.deleted || (p.DeletionTimestamp == nil) != (old.DeletionTimestamp == nil) || podReady(p) != podReady(old) {
+		r.lines = append(r.lines, fmt.Sprintf("%d pod %s deleted=%t deleting=%t ready=%t revision=%s", h.version, p.Name, h.deleted,
 			p.DeletionTimestamp != nil, podReady(p), revisionOf(p)))
 	}
 	s := r.sets[p.Labels[lws.SetNameLabelKey]]
@@ -392,7 +392,7 @@ func (r *replay) stepPod(p *corev1.Pod, h clusterEvent) {
 		own.noteRestart(p, rec)
 		return // ruleDown counts them
 	}
-	if old == nil && !h.gone && !rec.inPlace() && rec.phase() != "RollingBack" {
+	if old == nil && !h.deleted && !rec.inPlace() && rec.phase() != "RollingBack" {
 		r.check(ruleStableUntouched, revisionOf(p) == rec.Release.StableRevision, "pod %s was created at revision %s, stable is %s",
 			p.Name, revisionOf(p), rec.Release.StableRevision)
 	}
@@ -400,7 +400,7 @@ func (r *replay) stepPod(p *corev1.Pod, h clusterEvent) {
 	// been recreated by then, also at another revision.
 	leader := r.pods[s.Name+"-"+p.Labels[lws.GroupIndexLabelKey]]
 	stays := leader == p || leader != nil && leader.DeletionTimestamp == nil && revisionOf(leader) == revisionOf(p) && !own.restarted[index]
-	if stays && index < min(int(replicasOf(s)), lowest) && !h.gone && old != nil && old.DeletionTimestamp == nil &&
+	if stays && index < min(int(replicasOf(s)), lowest) && !h.deleted && old != nil && old.DeletionTimestamp == nil &&
 		(revisionOf(p) == rec.Release.StableRevision || !rec.inPlace() && rec.phase() != "RollingBack") {
 		r.check(ruleStableUntouched, p.DeletionTimestamp == nil || own.restarted[index] || own.added[index], "pod %s is deleted in phase %s", p.Name, rec.phase())
 	}
