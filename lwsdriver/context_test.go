@@ -29,19 +29,19 @@ func TestDescribeSaysWhatIsWanted(t *testing.T) {
 	if !c.GetDeadline().AsTime().Equal(lwstest.Noon.Add(time.Hour)) {
 		t.Errorf("deadline %v", c.GetDeadline())
 	}
-	if c.WantedWeight == nil || c.GetWantedWeight() != 0 {
-		t.Errorf("a host that asked for nothing wants %v, not 0", c.WantedWeight)
+	if c.RequestedWeight == nil || c.GetRequestedWeight() != 0 {
+		t.Errorf("a host that requested nothing has %v, not 0", c.RequestedWeight)
 	}
 	s.Record.Release.Traffic = &record.Traffic{Weight: 25}
-	if c = describe(s, routed); c.GetWantedWeight() != 25 || c.GetTrafficWeight() != 10 {
-		t.Errorf("wanted %d, reached %d", c.GetWantedWeight(), c.GetTrafficWeight())
+	if c = describe(s, routed); c.GetRequestedWeight() != 25 || c.GetTrafficWeight() != 10 {
+		t.Errorf("requested %d, reached %d", c.GetRequestedWeight(), c.GetTrafficWeight())
 	}
-	if c = describe(s, plan.Decision{}); c.WantedWeight != nil || c.Deadline != nil {
-		t.Errorf("not routed, and waiting for nothing: wanted %v, deadline %v", c.WantedWeight, c.GetDeadline())
+	if c = describe(s, plan.Decision{}); c.RequestedWeight != nil || c.Deadline != nil {
+		t.Errorf("not routed, and waiting for nothing: requested %v, deadline %v", c.RequestedWeight, c.GetDeadline())
 	}
 	s.Record.Release.Phase = record.Promoting
-	if c = describe(s, routed); c.WantedWeight != nil {
-		t.Errorf("from Finalize on the driver decides, and yet %d is wanted", c.GetWantedWeight())
+	if c = describe(s, routed); c.RequestedWeight != nil {
+		t.Errorf("from Finalize on the driver decides, and yet %d is requested", c.GetRequestedWeight())
 	}
 }
 

@@ -110,7 +110,7 @@ func (w *workloadsWatch) look(key types.NamespacedName) *pb.WatchWorkloadsRespon
 			return nil
 		}
 		delete(w.sent, key)
-		return &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Gone{Gone: last.GetWorkload()}}
+		return &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: last.GetWorkload()}}
 	}
 	c, _, err := w.driver.contextOf(key, w.request.GetIncludeGroups())
 	if err != nil {

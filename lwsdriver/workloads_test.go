@@ -38,14 +38,14 @@ func (s workloadsStream) Send(r *pb.WatchWorkloadsResponse) error {
 	}
 }
 
-// next is the next change in a word: "here", "here failed (RecordInvalid)", "here gone" or "synced".
+// next is the next change in a word: "here", "here failed (RecordInvalid)", "here removed" or "synced".
 func (s workloadsStream) next() string {
 	s.t.Helper()
 	select {
 	case r := <-s.changes:
 		switch change := r.GetChange().(type) {
-		case *pb.WatchWorkloadsResponse_Gone:
-			return change.Gone.GetName() + " gone"
+		case *pb.WatchWorkloadsResponse_Removed:
+			return change.Removed.GetName() + " removed"
 		case *pb.WatchWorkloadsResponse_Synced:
 			return "synced"
 		}
@@ -106,7 +106,7 @@ func TestWatchWorkloads(t *testing.T) {
 	step("a record that can't be read is shown, not left out", edit("there", func(w *lws.LeaderWorkerSet) {
 		w.Annotations[record.RecordAnnotation] = "{"
 	}), "there failed (RecordInvalid)")
-	step("what was given back is not held", edit("here", func(w *lws.LeaderWorkerSet) { w.Annotations = nil }), "here gone")
+	step("what was given back is not held", edit("here", func(w *lws.LeaderWorkerSet) { w.Annotations = nil }), "here removed")
 	step("what was never held is nobody's business", func() error {
 		plain := drifted(t, "plain")
 		plain.Annotations = nil
@@ -117,7 +117,7 @@ func TestWatchWorkloads(t *testing.T) {
 	}, "late")
 	step("one that is deleted goes", func() error {
 		return sets.Delete(t.Context(), "late", metav1.DeleteOptions{})
-	}, "late gone")
+	}, "late removed")
 	if got, own := s.written(), []string{"delete leaderworkersets", "update leaderworkersets"}; !slices.Equal(got, own) {
 		t.Errorf("the watch wrote: %q, beside the test's %q", got, own)
 	}

@@ -69,9 +69,9 @@ func checkWorkloads(r *pb.WatchWorkloadsResponse) error {
 	switch change := r.GetChange().(type) {
 	case *pb.WatchWorkloadsResponse_Context:
 		return checkContext(change.Context)
-	case *pb.WatchWorkloadsResponse_Gone:
-		if change.Gone.GetNamespace() == "" || change.Gone.GetName() == "" {
-			return errors.New("gone is incomplete")
+	case *pb.WatchWorkloadsResponse_Removed:
+		if change.Removed.GetNamespace() == "" || change.Removed.GetName() == "" {
+			return errors.New("removed is incomplete")
 		}
 	}
 	return nil

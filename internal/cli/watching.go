@@ -186,8 +186,8 @@ func (w *watching) lines(ctx context.Context, out io.Writer) error {
 			switch change := r.GetChange().(type) {
 			case *pb.WatchWorkloadsResponse_Context:
 				printer.Observe(host.Event{Kind: view.EventStatus, Time: time.Now(), Context: change.Context})
-			case *pb.WatchWorkloadsResponse_Gone:
-				printer.Gone(change.Gone, time.Now())
+			case *pb.WatchWorkloadsResponse_Removed:
+				printer.Gone(change.Removed, time.Now())
 			}
 		})
 }

@@ -60,13 +60,13 @@ func (f *Follower) Workloads(ctx context.Context, req *pb.WatchWorkloadsRequest,
 		case *pb.WatchWorkloadsResponse_Context:
 			ref := change.Context.GetWorkload()
 			known[nameOf(ref)], fresh[nameOf(ref)] = ref, true
-		case *pb.WatchWorkloadsResponse_Gone:
-			delete(known, nameOf(change.Gone))
+		case *pb.WatchWorkloadsResponse_Removed:
+			delete(known, nameOf(change.Removed))
 		case *pb.WatchWorkloadsResponse_Synced:
 			// A stream begins with all that there are.
 			for _, name := range slices.Sorted(maps.Keys(known)) {
 				if !fresh[name] {
-					observe(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Gone{Gone: known[name]}})
+					observe(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: known[name]}})
 					delete(known, name)
 				}
 			}

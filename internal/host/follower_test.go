@@ -68,8 +68,8 @@ func TestFollowerOutlivesStreams(t *testing.T) {
 	t.Parallel()
 	away := status.Error(codes.Unavailable, "away")
 	settled := &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Synced{Synced: true}}
-	gone := func(name string) *pb.WatchWorkloadsResponse {
-		return &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Gone{Gone: &pb.WorkloadRef{Namespace: "ns", Name: name}}}
+	removed := func(name string) *pb.WatchWorkloadsResponse {
+		return &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: &pb.WorkloadRef{Namespace: "ns", Name: name}}}
 	}
 	cases := map[string]struct {
 		reason  string
@@ -83,16 +83,16 @@ func TestFollowerOutlivesStreams(t *testing.T) {
 			"one that stays away is", [][]any{{away}, {away}, {away}, {away}, {at("a"), settled}}, []string{"lost", "a", "synced"},
 		},
 		"Broken": {
-			"a stream that breaks is told of at once, and what went meanwhile is gone",
-			[][]any{{at("a"), at("b"), at("c"), settled, gone("c"), away}, {away}, {at("b"), settled}},
-			[]string{"a", "b", "c", "synced", "c gone", "lost", "lost", "b", "a gone", "synced"},
+			"a stream that breaks is told of at once, and what was removed meanwhile is reported",
+			[][]any{{at("a"), at("b"), at("c"), settled, removed("c"), away}, {away}, {at("b"), settled}},
+			[]string{"a", "b", "c", "synced", "c removed", "lost", "lost", "b", "a removed", "synced"},
 		},
 		"Closed": {
 			"so is one that the driver ends", [][]any{{at("a"), settled}, {at("a"), settled}},
 			[]string{"a", "synced", "lost", "a", "synced"},
 		},
 		"BrokenEarly": {
-			"a stream that did not come to its end says of nothing that it is gone",
+			"a stream that did not come to its end reports no workload as removed",
 			[][]any{{at("a"), at("b"), settled, away}, {at("b"), away}, {at("a"), at("b"), settled}},
 			[]string{"a", "b", "synced", "lost", "b", "lost", "a", "b", "synced"},
 		},
@@ -125,8 +125,8 @@ func TestFollowerOutlivesStreams(t *testing.T) {
 
 func inAWord(r *pb.WatchWorkloadsResponse) string {
 	switch change := r.GetChange().(type) {
-	case *pb.WatchWorkloadsResponse_Gone:
-		return change.Gone.GetName() + " gone"
+	case *pb.WatchWorkloadsResponse_Removed:
+		return change.Removed.GetName() + " removed"
 	case *pb.WatchWorkloadsResponse_Synced:
 		return "synced"
 	default:

@@ -344,7 +344,7 @@ func (d *FakeDriver) news(namespace string, sent map[string]*pb.BatchContext) ([
 			changes = append(changes, &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Context{Context: state}})
 		case !w.adopted && sent[key] != nil:
 			delete(sent, key)
-			changes = append(changes, &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Gone{Gone: proto.CloneOf(w.ref)}})
+			changes = append(changes, &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: proto.CloneOf(w.ref)}})
 		}
 	}
 	return changes, d.changed

@@ -153,9 +153,9 @@ func (s *Screen) traffic(c *pb.BatchContext) []string {
 	var marks []int
 	if c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED {
 		text = fmt.Sprintf("%d%% of requests", c.GetTrafficWeight())
-		if c.WantedWeight != nil {
-			text += fmt.Sprintf(", %d%% wanted", c.GetWantedWeight())
-			marks = []int{int(c.GetWantedWeight())}
+		if c.RequestedWeight != nil {
+			text += fmt.Sprintf(", %d%% wanted", c.GetRequestedWeight())
+			marks = []int{int(c.GetRequestedWeight())}
 		}
 	}
 	return s.barred("Traffic", int(c.GetTrafficWeight()), 0, 100, marks, text)

@@ -91,8 +91,8 @@ func share(c *pb.BatchContext) string {
 		return "-"
 	}
 	text := fmt.Sprintf("%d%%", c.GetTrafficWeight())
-	if c.WantedWeight != nil && c.GetWantedWeight() != c.GetTrafficWeight() {
-		text += fmt.Sprintf(" of %d%%", c.GetWantedWeight())
+	if c.RequestedWeight != nil && c.GetRequestedWeight() != c.GetTrafficWeight() {
+		text += fmt.Sprintf(" of %d%%", c.GetRequestedWeight())
 	}
 	return text
 }

@@ -36,7 +36,7 @@ func upgrading(name string) *pb.BatchContext {
 		Replicas: 4, Size: 2, Batches: 3, CurrentBatch: proto.Int32(1), Target: "50%", Planned: 2, Desired: 2,
 		Updated: 2, UpdatedReady: 1, StableReady: 4, Total: 6, Partition: 1000000,
 		StableRevision: "5b9c8d7f6", UpdateRevision: "7d4f5b6c8", CanaryWorkload: name + "-7d4f",
-		TrafficWeight: 25, WantedWeight: proto.Int32(50), TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_ROUTED,
+		TrafficWeight: 25, RequestedWeight: proto.Int32(50), TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_ROUTED,
 		BatchPlan: []*pb.Batch{{Target: "25%", Groups: 1}, {Target: "50%", Groups: 2}, {Target: "100%", Groups: 4}},
 		StartTime: ago(3*time.Minute + 12*time.Second), Deadline: timestamppb.New(noon.Add(27*time.Minute + 12*time.Second)),
 	}
@@ -64,7 +64,7 @@ func promoting() *pb.BatchContext {
 	c := upgrading("llama-405b")
 	c.Style, c.State, c.Reason, c.Message = pb.Style_STYLE_PARTITION, pb.State_STATE_PROMOTING, "RollingNatively", "29 of 64 groups run revision 7d4f5b6c8"
 	c.Replicas, c.Planned, c.Desired, c.Updated, c.UpdatedReady, c.StableReady, c.Total = 64, 64, 64, 31, 29, 32, 64
-	c.TrafficBasis, c.WantedWeight, c.TrafficWeight, c.CanaryWorkload = pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS, nil, 48, ""
+	c.TrafficBasis, c.RequestedWeight, c.TrafficWeight, c.CanaryWorkload = pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS, nil, 48, ""
 	c.Groups = nil
 	for i := range int32(64) {
 		g := &pb.Group{Index: i, Role: pb.GroupRole_GROUP_ROLE_STABLE, Leader: fmt.Sprintf("llama-405b-%d", i), Revision: "5b9c8d7f6", Ready: true, ReadyPods: 2, Pods: 2, Since: ago(time.Hour)}
@@ -103,7 +103,7 @@ func completed(c *pb.BatchContext) *pb.BatchContext {
 	c = proto.CloneOf(c)
 	c.State, c.Reason, c.Message = pb.State_STATE_COMPLETED, "Promoted", "every group runs revision 7d4f5b6c8"
 	c.Planned, c.Desired, c.Updated, c.UpdatedReady, c.StableReady, c.Total = 4, 4, 4, 4, 0, 4
-	c.WantedWeight, c.Deadline, c.CanaryWorkload = nil, nil, ""
+	c.RequestedWeight, c.Deadline, c.CanaryWorkload = nil, nil, ""
 	c.Groups = c.GetGroups()[:4]
 	for _, g := range c.GetGroups() {
 		g.Revision, g.Updated = c.GetUpdateRevision(), true
@@ -123,7 +123,7 @@ func synced() Change {
 }
 
 func gone(name string) Change {
-	return Change{&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Gone{Gone: &pb.WorkloadRef{Namespace: "default", Name: name}}}}
+	return Change{&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: &pb.WorkloadRef{Namespace: "default", Name: name}}}}
 }
 
 func happening(name, id, kind, reason, message string, before time.Duration) Event {

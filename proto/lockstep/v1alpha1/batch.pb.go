@@ -25,34 +25,34 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// State is where a workload stands with respect to its release.
+// State is the state of a workload's release.
 type State int32
 
 const (
 	// Never sent.
 	State_STATE_UNSPECIFIED State = 0
-	// Not adopted: the workload's own controller rolls it.
+	// The workload is not adopted. Its own controller rolls out template changes.
 	State_STATE_UNMANAGED State = 1
-	// Under hold, and no batch is asked for: at rest, or initialised and waiting for the first UpgradeBatch.
+	// Under hold, and no batch is requested: at rest, or initialized and waiting for the first UpgradeBatch.
 	State_STATE_HOLDING State = 2
-	// Initialize was accepted and is not complete: the revision or the canary is not there yet.
+	// Initialize was accepted and is not complete: the revision or the canary does not exist yet.
 	State_STATE_PREPARING State = 3
 	// Groups of the current batch are being created or are not ready yet.
 	State_STATE_UPGRADING State = 4
-	// The batch's groups are ready; min_ready or traffic is still being checked.
+	// The groups of the current batch are ready. min_ready or traffic is still being verified.
 	State_STATE_VERIFYING State = 5
-	// The current batch is complete. The host decides what comes next.
+	// The current batch is complete. The host decides the next step.
 	State_STATE_READY State = 6
-	// Finalize(PROMOTE) is under way.
+	// Finalize(PROMOTE) is in progress.
 	State_STATE_PROMOTING State = 7
-	// Finalize(ROLLBACK) is under way, or the old template came back.
+	// Finalize(ROLLBACK) is in progress, or the stable template was restored in the workload's spec.
 	State_STATE_ROLLING_BACK State = 8
-	// The release was promoted and nothing of it is left.
+	// The release was promoted and its objects are deleted.
 	State_STATE_COMPLETED State = 9
-	// The release was rolled back and nothing of it is left.
+	// The release was rolled back and its objects are deleted.
 	State_STATE_ROLLED_BACK State = 10
-	// The release cannot go on by itself; reason and message say why. The host or a person decides. It recovers by
-	// itself if the cause goes away.
+	// The release cannot make progress. reason and message contain the cause; the host or a user decides what to do. The
+	// release leaves this state by itself when the cause is resolved.
 	State_STATE_FAILED State = 11
 	// The stable groups already run the workload's template.
 	State_STATE_NOTHING_TO_RELEASE State = 12
@@ -119,15 +119,15 @@ func (State) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_v1alpha1_batch_proto_rawDescGZIP(), []int{0}
 }
 
-// TrafficBasis says what traffic_weight means.
+// TrafficBasis is the meaning of traffic_weight.
 type TrafficBasis int32
 
 const (
 	// Unknown.
 	TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED TrafficBasis = 0
-	// Nothing routes by weight: requests spread over all ready leaders, so the share follows ready group counts.
+	// No route has weights. Requests are balanced across all ready leaders, so the share follows ready group counts.
 	TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS TrafficBasis = 1
-	// The weight is set in a route.
+	// The weight is set in routes or Ingresses.
 	TrafficBasis_TRAFFIC_BASIS_ROUTED TrafficBasis = 2
 )
 
@@ -172,15 +172,15 @@ func (TrafficBasis) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_v1alpha1_batch_proto_rawDescGZIP(), []int{1}
 }
 
-// GroupRole is the side a group is on.
+// GroupRole is the workload that a group belongs to.
 type GroupRole int32
 
 const (
 	// Never sent.
 	GroupRole_GROUP_ROLE_UNSPECIFIED GroupRole = 0
-	// Part of the user's workload.
+	// Belongs to the user's workload.
 	GroupRole_GROUP_ROLE_STABLE GroupRole = 1
-	// Part of the second workload that the release added.
+	// Belongs to the second workload, which the release added.
 	GroupRole_GROUP_ROLE_CANARY GroupRole = 2
 )
 
@@ -225,80 +225,84 @@ func (GroupRole) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_v1alpha1_batch_proto_rawDescGZIP(), []int{2}
 }
 
-// BatchContext is where a release stands. All counts are groups, never pods. A group exists once its leader pod does;
-// it is wholly ready when the leader and all its workers are ready at one revision. SPEC.md defines each count.
+// BatchContext is the observed state of a release. All counts are groups, never pods. A group exists once its leader
+// pod exists. It is ready when the leader and all its workers are ready at one revision. SPEC.md defines each count.
 type BatchContext struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// The release in flight or the last one that ended. Empty: none.
+	// The id of the release in progress, or of the last one. Empty: none.
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
-	// Who drives it, as given to Initialize.
+	// The owner of the release, as passed to Initialize.
 	Owner string `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
 	// The policy's style.
 	Style Style `protobuf:"varint,4,opt,name=style,proto3,enum=lockstep.v1alpha1.Style" json:"style,omitempty"`
 	// Required.
 	State State `protobuf:"varint,5,opt,name=state,proto3,enum=lockstep.v1alpha1.State" json:"state,omitempty"`
-	// Machine-readable cause, CamelCase, for example "GroupsNotReady" or "ProgressDeadlineExceeded". Never empty.
+	// Machine-readable reason for the state, CamelCase, for example "GroupsNotReady" or "ProgressDeadlineExceeded". Never
+	// empty.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
-	// A sentence for people. It names groups and pods when some are not ready.
+	// Human-readable message. It names the groups and pods that are not ready.
 	Message string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
-	// Groups that the user wants, from the workload's spec.
+	// Groups requested by the user: spec.replicas of the workload.
 	Replicas int32 `protobuf:"varint,8,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	// Pods per group, leader included.
+	// Pods per group, including the leader.
 	Size int32 `protobuf:"varint,9,opt,name=size,proto3" json:"size,omitempty"`
-	// Batches in the policy.
+	// Number of batches in the policy.
 	Batches int32 `protobuf:"varint,10,opt,name=batches,proto3" json:"batches,omitempty"`
-	// The batch asked for last, from 0. Unset: none yet, or an absolute target that is no batch's.
+	// Index of the batch requested last, from 0. Unset: none yet, or an absolute target that no batch has.
 	CurrentBatch *int32 `protobuf:"varint,11,opt,name=current_batch,json=currentBatch,proto3,oneof" json:"current_batch,omitempty"`
-	// The target asked for last, as given ("25%", "3"). Empty: none yet.
+	// The target requested last, as passed ("25%", "3"). Empty: none yet.
 	Target string `protobuf:"bytes,12,opt,name=target,proto3" json:"target,omitempty"`
-	// Groups that the target means at today's replicas; 0 without a target. From promotion on `replicas`.
+	// Groups that `target` resolves to at the current replicas; 0 without a target. `replicas` once promotion has
+	// started.
 	Planned int32 `protobuf:"varint,13,opt,name=planned,proto3" json:"planned,omitempty"`
-	// Groups at the update revision that the cluster is asked for at this moment: the canary's replicas, 0 while there is
-	// no canary; in place what the partition leaves to be updated. From promotion on `replicas`.
+	// Groups currently requested at the update revision: the canary's spec.replicas, 0 without a canary; in place the
+	// groups that the partition allows to be updated. `replicas` once promotion has started.
 	Desired int32 `protobuf:"varint,14,opt,name=desired,proto3" json:"desired,omitempty"`
-	// Groups at the update revision that exist, ready or not: while batches run the added groups, in place and from
-	// promotion on the workload's own. In place a scale-up may make them more than `planned`.
+	// Groups that exist at the update revision, ready or not: the added groups while batches run, the workload's own in
+	// place and once promotion has started. In place a scale-up may raise it above `planned`.
 	Updated int32 `protobuf:"varint,15,opt,name=updated,proto3" json:"updated,omitempty"`
-	// Those of `updated` that are wholly ready, have been so for min_ready, and are not about to go with a scale-down or
-	// a surge. When this is `replicas` in STATE_COMPLETED, every group of the workload serves the update revision.
+	// Groups counted in `updated` that are ready, have been ready for min_ready, and are not about to be deleted by a
+	// scale-down or the end of a surge. When it equals `replicas` in STATE_COMPLETED, every group of the workload serves
+	// the update revision.
 	UpdatedReady int32 `protobuf:"varint,16,opt,name=updated_ready,json=updatedReady,proto3" json:"updated_ready,omitempty"`
-	// The workload's own groups that are wholly ready, at any revision but the update revision; min_ready does not count.
-	// Without a release all of its ready groups. It falls to 0 in the course of a promotion.
+	// Ready groups of the workload itself at any revision except the update revision. min_ready does not apply. All of
+	// the workload's ready groups without a release. It drops to 0 during a promotion.
 	StableReady int32 `protobuf:"varint,17,opt,name=stable_ready,json=stableReady,proto3" json:"stable_ready,omitempty"`
-	// Groups that exist, ready or not: the workload's own and the added ones, at any revision.
+	// Groups that exist, ready or not, at any revision: the workload's own and the added ones.
 	Total int32 `protobuf:"varint,18,opt,name=total,proto3" json:"total,omitempty"`
-	// The stable workload's partition as it is in the cluster.
+	// The stable workload's partition, as observed in the cluster.
 	Partition int32 `protobuf:"varint,19,opt,name=partition,proto3" json:"partition,omitempty"`
-	// Of the `planned` groups, how many may be unready while the batch counts as ready. From promotion on 0.
+	// How many of the `planned` groups may be unready for the batch to count as ready. 0 once promotion has started.
 	FailureThreshold int32 `protobuf:"varint,20,opt,name=failure_threshold,json=failureThreshold,proto3" json:"failure_threshold,omitempty"`
 	// Template revision hash of the groups that served before the release.
 	StableRevision string `protobuf:"bytes,21,opt,name=stable_revision,json=stableRevision,proto3" json:"stable_revision,omitempty"`
-	// Template revision hash that the release brings.
+	// Template revision hash that the release rolls out.
 	UpdateRevision string `protobuf:"bytes,22,opt,name=update_revision,json=updateRevision,proto3" json:"update_revision,omitempty"`
-	// The second workload that carries the update revision. Empty: none.
+	// Name of the second workload, which runs the update revision. Empty: none.
 	CanaryWorkload string `protobuf:"bytes,23,opt,name=canary_workload,json=canaryWorkload,proto3" json:"canary_workload,omitempty"`
-	// Percentage of requests that the update revision gets, 0 to 100.
+	// Percentage of requests sent to the update revision, 0 to 100.
 	TrafficWeight int32 `protobuf:"varint,24,opt,name=traffic_weight,json=trafficWeight,proto3" json:"traffic_weight,omitempty"`
-	// What traffic_weight means.
+	// The meaning of traffic_weight.
 	TrafficBasis TrafficBasis `protobuf:"varint,25,opt,name=traffic_basis,json=trafficBasis,proto3,enum=lockstep.v1alpha1.TrafficBasis" json:"traffic_basis,omitempty"`
-	// When the release was initialised.
+	// When the release was initialized.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,26,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
-	// When the last new group became ready, or the target changed. The progress deadline counts from here.
+	// When the last new group became ready, or the target changed. The progress deadline is measured from this time.
 	ProgressTime *timestamppb.Timestamp `protobuf:"bytes,27,opt,name=progress_time,json=progressTime,proto3" json:"progress_time,omitempty"`
-	// One row per group, stable first, by index. Empty unless asked for.
+	// One entry per group, stable groups first, ordered by index. Empty unless requested with include_groups.
 	Groups []*Group `protobuf:"bytes,28,rep,name=groups,proto3" json:"groups,omitempty"`
-	// Template revision hash of the workload's template as it is now. Empty until its controller has recorded it. Another
-	// than update_revision, once the release has ended: a newer template waits for the next one.
+	// Hash of the workload's current template. Empty until the workload's controller has recorded it. If it differs from
+	// update_revision after the release has ended, a newer template waits for the next release.
 	TemplateRevision string `protobuf:"bytes,29,opt,name=template_revision,json=templateRevision,proto3" json:"template_revision,omitempty"`
-	// The policy's batches, in order, with what each means at today's replicas. Empty without a release.
+	// The policy's batches in order, resolved at the current replicas. Empty without a release.
 	BatchPlan []*Batch `protobuf:"bytes,30,rep,name=batch_plan,json=batchPlan,proto3" json:"batch_plan,omitempty"`
-	// Percentage of requests that the host asked for last with SetWeight. traffic_weight gets there once groups are ready
-	// and the routes are written. Unset: the release routes nothing, or its end was asked for and the driver decides.
-	WantedWeight *int32 `protobuf:"varint,31,opt,name=wanted_weight,json=wantedWeight,proto3,oneof" json:"wanted_weight,omitempty"`
-	// When the release fails unless it comes nearer to its goal before. In the past: it has failed for that. Unset: it waits
-	// for no group.
+	// Percentage of requests that the host requested last with SetWeight. traffic_weight reaches it once groups are ready
+	// and the routes are written. Unset: the release has no traffic policy, or its end was requested and the driver sets
+	// the weight.
+	RequestedWeight *int32 `protobuf:"varint,31,opt,name=requested_weight,json=requestedWeight,proto3,oneof" json:"requested_weight,omitempty"`
+	// When the release fails unless it makes progress first. In the past: the release has failed because of it. Unset:
+	// the release waits for no group.
 	Deadline      *timestamppb.Timestamp `protobuf:"bytes,32,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -544,9 +548,9 @@ func (x *BatchContext) GetBatchPlan() []*Batch {
 	return nil
 }
 
-func (x *BatchContext) GetWantedWeight() int32 {
-	if x != nil && x.WantedWeight != nil {
-		return *x.WantedWeight
+func (x *BatchContext) GetRequestedWeight() int32 {
+	if x != nil && x.RequestedWeight != nil {
+		return *x.RequestedWeight
 	}
 	return 0
 }
@@ -558,12 +562,12 @@ func (x *BatchContext) GetDeadline() *timestamppb.Timestamp {
 	return nil
 }
 
-// Batch is one of the policy's batches.
+// Batch is one batch of the policy.
 type Batch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required. As given: "25%" or "3".
+	// Required. As in the policy: "25%" or "3".
 	Target string `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
-	// Groups to be at the update revision, at today's replicas.
+	// Groups at the update revision after this batch, resolved at the current replicas.
 	Groups        int32 `protobuf:"varint,2,opt,name=groups,proto3" json:"groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -620,25 +624,26 @@ type Group struct {
 	Index int32 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	// Required.
 	Role GroupRole `protobuf:"varint,2,opt,name=role,proto3,enum=lockstep.v1alpha1.GroupRole" json:"role,omitempty"`
-	// Required. The leader pod's name, also while the pod is missing.
+	// Required. Name of the leader pod, even if the pod is missing.
 	Leader string `protobuf:"bytes,3,opt,name=leader,proto3" json:"leader,omitempty"`
-	// Template revision hash. Empty while the leader is missing; "mixed" never: see `ready`.
+	// Template revision hash of the leader. Empty while the leader is missing. Never "mixed": see `ready`.
 	Revision string `protobuf:"bytes,4,opt,name=revision,proto3" json:"revision,omitempty"`
-	// True when the group runs the release's update revision.
+	// True if the group runs the release's update revision.
 	Updated bool `protobuf:"varint,5,opt,name=updated,proto3" json:"updated,omitempty"`
-	// True when the leader and all workers are ready at one revision.
+	// True if the leader and all workers are ready at one revision.
 	Ready bool `protobuf:"varint,6,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Ready pods.
+	// Number of ready pods.
 	ReadyPods int32 `protobuf:"varint,7,opt,name=ready_pods,json=readyPods,proto3" json:"ready_pods,omitempty"`
-	// Pods that make the group whole.
+	// Number of pods in a complete group.
 	Pods int32 `protobuf:"varint,8,opt,name=pods,proto3" json:"pods,omitempty"`
-	// Since when the group has been as it is. Unset: unknown.
+	// When the group entered its current condition. Unset: unknown.
 	Since *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=since,proto3" json:"since,omitempty"`
-	// Why it is not ready, CamelCase, for example "ImagePullBackOff", "Unschedulable". Empty when ready.
+	// Machine-readable reason why the group is not ready, CamelCase, for example "ImagePullBackOff", "Unschedulable".
+	// Empty when ready.
 	Reason string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The pod that `reason` is about.
+	// The pod that `reason` refers to.
 	Pod string `protobuf:"bytes,11,opt,name=pod,proto3" json:"pod,omitempty"`
-	// A sentence for people. Empty when ready.
+	// Human-readable message. Empty when ready.
 	Message       string `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -762,7 +767,7 @@ var File_lockstep_v1alpha1_batch_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/v1alpha1/batch.proto\x12\x11lockstep.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\x96\n" +
+	"\x1dlockstep/v1alpha1/batch.proto\x12\x11lockstep.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\x9f\n" +
 	"\n" +
 	"\fBatchContext\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1d\n" +
@@ -798,11 +803,11 @@ const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"\x06groups\x18\x1c \x03(\v2\x18.lockstep.v1alpha1.GroupR\x06groups\x12+\n" +
 	"\x11template_revision\x18\x1d \x01(\tR\x10templateRevision\x127\n" +
 	"\n" +
-	"batch_plan\x18\x1e \x03(\v2\x18.lockstep.v1alpha1.BatchR\tbatchPlan\x12(\n" +
-	"\rwanted_weight\x18\x1f \x01(\x05H\x01R\fwantedWeight\x88\x01\x01\x126\n" +
+	"batch_plan\x18\x1e \x03(\v2\x18.lockstep.v1alpha1.BatchR\tbatchPlan\x12.\n" +
+	"\x10requested_weight\x18\x1f \x01(\x05H\x01R\x0frequestedWeight\x88\x01\x01\x126\n" +
 	"\bdeadline\x18  \x01(\v2\x1a.google.protobuf.TimestampR\bdeadlineB\x10\n" +
-	"\x0e_current_batchB\x10\n" +
-	"\x0e_wanted_weight\"7\n" +
+	"\x0e_current_batchB\x13\n" +
+	"\x11_requested_weight\"7\n" +
 	"\x05Batch\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\tR\x06target\x12\x16\n" +
 	"\x06groups\x18\x02 \x01(\x05R\x06groups\"\xdc\x02\n" +

@@ -26,7 +26,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Capability names an RPC or a group of RPCs that a driver serves.
+// Capability is an RPC or a group of RPCs that a driver serves.
 type Capability int32
 
 const (
@@ -38,7 +38,7 @@ const (
 	Capability_CAPABILITY_RELEASE Capability = 2
 	// WatchBatchContext.
 	Capability_CAPABILITY_WATCH Capability = 3
-	// `wait` on mutating requests is honoured.
+	// `wait` in mutating requests is honored.
 	Capability_CAPABILITY_WAIT Capability = 4
 	// Plan.
 	Capability_CAPABILITY_PLAN Capability = 5
@@ -119,15 +119,15 @@ func (Capability) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{0}
 }
 
-// Action says what a mutating RPC did to the cluster.
+// Action is the effect of a mutating RPC on the cluster.
 type Action int32
 
 const (
 	// Never sent.
 	Action_ACTION_UNSPECIFIED Action = 0
-	// Everything was as asked already; nothing was written.
+	// The cluster was already in the requested state; nothing was written.
 	Action_ACTION_UNCHANGED Action = 1
-	// Something was written.
+	// At least one object was written.
 	Action_ACTION_CONFIGURED Action = 2
 )
 
@@ -172,15 +172,15 @@ func (Action) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{1}
 }
 
-// FinalizeIntent is the way a release ends.
+// FinalizeIntent is how a release ends.
 type FinalizeIntent int32
 
 const (
 	// Refused.
 	FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED FinalizeIntent = 0
-	// The stable groups move to the update revision; whatever the release added goes.
+	// The stable groups move to the update revision. Everything the release added is deleted.
 	FinalizeIntent_FINALIZE_INTENT_PROMOTE FinalizeIntent = 1
-	// The stable groups stay at, or return to, the stable revision; whatever the release added goes.
+	// The stable groups remain at the stable revision or return to it. Everything the release added is deleted.
 	FinalizeIntent_FINALIZE_INTENT_ROLLBACK FinalizeIntent = 2
 )
 
@@ -269,13 +269,13 @@ type GetDriverInfoResponse struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Required. The driver's version, for example "v0.1.0".
 	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
-	// Required. Workload kinds that WorkloadRef may name.
+	// Required. Workload kinds that WorkloadRef accepts.
 	Kinds []*WorkloadKind `protobuf:"bytes,3,rep,name=kinds,proto3" json:"kinds,omitempty"`
-	// Required. Styles that ReleasePolicy may name.
+	// Required. Styles that ReleasePolicy accepts.
 	Styles []Style `protobuf:"varint,4,rep,packed,name=styles,proto3,enum=lockstep.v1alpha1.Style" json:"styles,omitempty"`
-	// Optional. Traffic providers that TrafficPolicy may name. Empty: shares follow group counts.
+	// Optional. Traffic providers that TrafficPolicy accepts. Empty: shares follow group counts.
 	TrafficProviders []TrafficProvider `protobuf:"varint,5,rep,packed,name=traffic_providers,json=trafficProviders,proto3,enum=lockstep.v1alpha1.TrafficProvider" json:"traffic_providers,omitempty"`
-	// Required. What the driver can do beyond GetDriverInfo. An RPC whose capability is absent answers UNIMPLEMENTED.
+	// Required. What the driver serves besides GetDriverInfo. An RPC whose capability is absent returns UNIMPLEMENTED.
 	Capabilities  []Capability `protobuf:"varint,6,rep,packed,name=capabilities,proto3,enum=lockstep.v1alpha1.Capability" json:"capabilities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -417,12 +417,12 @@ func (x *WorkloadKind) GetKind() string {
 	return ""
 }
 
-// Warning is something the caller should know although the request was accepted.
+// Warning is a problem that the caller should know about although the request was accepted.
 type Warning struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. Machine-readable, CamelCase, for example "HeldTooLate".
 	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
-	// Required. A sentence for people: what, where, and what to do.
+	// Required. Human-readable message: what is wrong, where, and what to do.
 	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -472,7 +472,7 @@ func (x *Warning) GetMessage() string {
 	return ""
 }
 
-// AdoptRequest names the workload to hold.
+// AdoptRequest names the workload to place under hold.
 type AdoptRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -518,12 +518,12 @@ func (x *AdoptRequest) GetWorkload() *WorkloadRef {
 	return nil
 }
 
-// AdoptResponse says what Adopt found and did.
+// AdoptResponse is the result of Adopt.
 type AdoptResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Action Action `protobuf:"varint,1,opt,name=action,proto3,enum=lockstep.v1alpha1.Action" json:"action,omitempty"`
-	// Required. Where the workload stands now.
+	// Required. The workload's observed state.
 	Context *BatchContext `protobuf:"bytes,2,opt,name=context,proto3" json:"context,omitempty"`
 	// Optional.
 	Warnings      []*Warning `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
@@ -582,7 +582,7 @@ func (x *AdoptResponse) GetWarnings() []*Warning {
 	return nil
 }
 
-// DisownRequest names the workload to give back.
+// DisownRequest names the workload to release from the hold.
 type DisownRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -628,7 +628,7 @@ func (x *DisownRequest) GetWorkload() *WorkloadRef {
 	return nil
 }
 
-// DisownResponse says what Disown did.
+// DisownResponse is the result of Disown.
 type DisownResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -683,7 +683,7 @@ func (x *DisownResponse) GetWarnings() []*Warning {
 	return nil
 }
 
-// InitializeRequest begins a release.
+// InitializeRequest starts a release.
 type InitializeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -692,11 +692,12 @@ type InitializeRequest struct {
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
 	// Required.
 	Policy *ReleasePolicy `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
-	// Optional. Who drives the release, shown to people, for example "argo-rollouts/default/vllm". At most 253 bytes.
+	// Optional. The owner of the release, shown to users, for example "argo-rollouts/default/vllm". At most 253 bytes.
 	Owner string `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Optional. Return when the release is prepared or can't be, at the latest after this time. Zero: return at once.
+	// Optional. Return once the release is prepared or cannot be, at the latest after this duration. Zero: return at
+	// once.
 	Wait *durationpb.Duration `protobuf:"bytes,5,opt,name=wait,proto3" json:"wait,omitempty"`
-	// Optional. True fills BatchContext.groups.
+	// Optional. Set BatchContext.groups in the response.
 	IncludeGroups bool `protobuf:"varint,6,opt,name=include_groups,json=includeGroups,proto3" json:"include_groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -774,7 +775,7 @@ func (x *InitializeRequest) GetIncludeGroups() bool {
 	return false
 }
 
-// InitializeResponse says where the new release stands.
+// InitializeResponse is the observed state of the new release.
 type InitializeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -838,12 +839,12 @@ func (x *InitializeResponse) GetWarnings() []*Warning {
 	return nil
 }
 
-// UpgradeBatchRequest names the batch to be at.
+// UpgradeBatchRequest names the batch or the target to move to.
 type UpgradeBatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// Required. The id given to Initialize.
+	// Required. The id passed to Initialize.
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
 	// Required.
 	//
@@ -852,12 +853,14 @@ type UpgradeBatchRequest struct {
 	//	*UpgradeBatchRequest_Batch
 	//	*UpgradeBatchRequest_Groups
 	Target isUpgradeBatchRequest_Target `protobuf_oneof:"target"`
-	// Optional. The update revision that the host means, as last seen in BatchContext. If the workload's template has
-	// changed since, the request is refused with ABORTED and nothing moves. Empty: whatever the release is at.
+	// Optional. The update revision that the host decided on, as last observed in BatchContext. If the workload's
+	// template has changed since, the request fails with ABORTED and changes nothing. Empty: the release's current update
+	// revision.
 	UpdateRevision string `protobuf:"bytes,5,opt,name=update_revision,json=updateRevision,proto3" json:"update_revision,omitempty"`
-	// Optional. Return when the batch is ready or can't become so, at the latest after this time. Zero: return at once.
+	// Optional. Return once the batch is ready or cannot become ready, at the latest after this duration. Zero: return at
+	// once.
 	Wait *durationpb.Duration `protobuf:"bytes,6,opt,name=wait,proto3" json:"wait,omitempty"`
-	// Optional. True fills BatchContext.groups.
+	// Optional. Set BatchContext.groups in the response.
 	IncludeGroups bool `protobuf:"varint,7,opt,name=include_groups,json=includeGroups,proto3" json:"include_groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -963,7 +966,7 @@ type UpgradeBatchRequest_Batch struct {
 }
 
 type UpgradeBatchRequest_Groups struct {
-	// Groups to be at the update revision: a count ("3") or a percentage of replicas ("25%", rounded up).
+	// Groups at the update revision: a count ("3") or a percentage of replicas ("25%", rounded up).
 	Groups string `protobuf:"bytes,4,opt,name=groups,proto3,oneof"`
 }
 
@@ -971,7 +974,7 @@ func (*UpgradeBatchRequest_Batch) isUpgradeBatchRequest_Target() {}
 
 func (*UpgradeBatchRequest_Groups) isUpgradeBatchRequest_Target() {}
 
-// UpgradeBatchResponse says where the batch stands.
+// UpgradeBatchResponse is the observed state of the batch.
 type UpgradeBatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -1026,14 +1029,14 @@ func (x *UpgradeBatchResponse) GetContext() *BatchContext {
 	return nil
 }
 
-// CalculateBatchContextRequest names the workload to look at.
+// CalculateBatchContextRequest names the workload to observe.
 type CalculateBatchContextRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// Optional. When set, another release on this workload is answered with RELEASE_NOT_FOUND.
+	// Optional. If set and the workload's release has another id, the request fails with RELEASE_NOT_FOUND.
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
-	// Optional. True fills BatchContext.groups.
+	// Optional. Set BatchContext.groups in the response.
 	IncludeGroups bool `protobuf:"varint,3,opt,name=include_groups,json=includeGroups,proto3" json:"include_groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1090,7 +1093,7 @@ func (x *CalculateBatchContextRequest) GetIncludeGroups() bool {
 	return false
 }
 
-// CalculateBatchContextResponse is where things stand.
+// CalculateBatchContextResponse is the observed state of the release.
 type CalculateBatchContextResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -1136,14 +1139,14 @@ func (x *CalculateBatchContextResponse) GetContext() *BatchContext {
 	return nil
 }
 
-// WatchBatchContextRequest names the workload to follow.
+// WatchBatchContextRequest names the workload to watch.
 type WatchBatchContextRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// Optional. When set, the stream ends with RELEASE_NOT_FOUND once another release takes its place.
+	// Optional. If set, the stream ends with RELEASE_NOT_FOUND once another release replaces it.
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
-	// Optional. True fills BatchContext.groups.
+	// Optional. Set BatchContext.groups in each message.
 	IncludeGroups bool `protobuf:"varint,3,opt,name=include_groups,json=includeGroups,proto3" json:"include_groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1200,7 +1203,7 @@ func (x *WatchBatchContextRequest) GetIncludeGroups() bool {
 	return false
 }
 
-// WatchBatchContextResponse is one state of the release.
+// WatchBatchContextResponse is one observed state of the release.
 type WatchBatchContextResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -1246,12 +1249,12 @@ func (x *WatchBatchContextResponse) GetContext() *BatchContext {
 	return nil
 }
 
-// WatchWorkloadsRequest says which workloads to follow.
+// WatchWorkloadsRequest selects the workloads to watch.
 type WatchWorkloadsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Optional. Only workloads of this namespace. Empty: all that the driver serves.
+	// Optional. Only workloads of this namespace. Empty: all namespaces that the driver serves.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Optional. True fills BatchContext.groups.
+	// Optional. Set BatchContext.groups in each message.
 	IncludeGroups bool `protobuf:"varint,2,opt,name=include_groups,json=includeGroups,proto3" json:"include_groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1309,7 +1312,7 @@ type WatchWorkloadsResponse struct {
 	// Types that are valid to be assigned to Change:
 	//
 	//	*WatchWorkloadsResponse_Context
-	//	*WatchWorkloadsResponse_Gone
+	//	*WatchWorkloadsResponse_Removed
 	//	*WatchWorkloadsResponse_Synced
 	Change        isWatchWorkloadsResponse_Change `protobuf_oneof:"change"`
 	unknownFields protoimpl.UnknownFields
@@ -1362,10 +1365,10 @@ func (x *WatchWorkloadsResponse) GetContext() *BatchContext {
 	return nil
 }
 
-func (x *WatchWorkloadsResponse) GetGone() *WorkloadRef {
+func (x *WatchWorkloadsResponse) GetRemoved() *WorkloadRef {
 	if x != nil {
-		if x, ok := x.Change.(*WatchWorkloadsResponse_Gone); ok {
-			return x.Gone
+		if x, ok := x.Change.(*WatchWorkloadsResponse_Removed); ok {
+			return x.Removed
 		}
 	}
 	return nil
@@ -1385,24 +1388,24 @@ type isWatchWorkloadsResponse_Change interface {
 }
 
 type WatchWorkloadsResponse_Context struct {
-	// Where a workload under hold stands. One that can't be told, because its record can't be read for example, is FAILED
-	// with that as its reason.
+	// The observed state of a workload under hold. If the state is unknown, for example because the record cannot be
+	// read, it is FAILED with the corresponding reason.
 	Context *BatchContext `protobuf:"bytes,1,opt,name=context,proto3,oneof"`
 }
 
-type WatchWorkloadsResponse_Gone struct {
-	// The workload is under hold no more: it was given back, or is gone.
-	Gone *WorkloadRef `protobuf:"bytes,2,opt,name=gone,proto3,oneof"`
+type WatchWorkloadsResponse_Removed struct {
+	// The workload is no longer under hold: it was disowned or deleted.
+	Removed *WorkloadRef `protobuf:"bytes,2,opt,name=removed,proto3,oneof"`
 }
 
 type WatchWorkloadsResponse_Synced struct {
-	// True, once per stream: every workload that was under hold at its beginning has been sent.
+	// True, once per stream: every workload that was under hold when the stream started has been sent.
 	Synced bool `protobuf:"varint,3,opt,name=synced,proto3,oneof"`
 }
 
 func (*WatchWorkloadsResponse_Context) isWatchWorkloadsResponse_Change() {}
 
-func (*WatchWorkloadsResponse_Gone) isWatchWorkloadsResponse_Change() {}
+func (*WatchWorkloadsResponse_Removed) isWatchWorkloadsResponse_Change() {}
 
 func (*WatchWorkloadsResponse_Synced) isWatchWorkloadsResponse_Change() {}
 
@@ -1411,18 +1414,19 @@ type FinalizeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// Required. The id given to Initialize.
+	// Required. The id passed to Initialize.
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
 	// Required.
 	Intent FinalizeIntent `protobuf:"varint,3,opt,name=intent,proto3,enum=lockstep.v1alpha1.FinalizeIntent" json:"intent,omitempty"`
-	// Optional. Return when done or stuck, at the latest after this time. Zero: return at once.
+	// Optional. Return once the release is done or stuck, at the latest after this duration. Zero: return at once.
 	Wait *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
-	// Optional. True fills BatchContext.groups.
+	// Optional. Set BatchContext.groups in the response.
 	IncludeGroups bool `protobuf:"varint,5,opt,name=include_groups,json=includeGroups,proto3" json:"include_groups,omitempty"`
-	// Optional. With PROMOTE, the update revision that the host means, as last seen in BatchContext. If the release
-	// brings another one by now, or the workload's template has changed, the request is refused with ABORTED
-	// (REVISION_CHANGED) and nothing moves: what the host has not seen serve is not promoted. Empty: whatever the release
-	// is at. Ignored with ROLLBACK, which leads to the stable revision whatever the template says.
+	// Optional. With PROMOTE, the update revision that the host decided on, as last observed in BatchContext. If the
+	// release rolls out another revision by now, or the workload's template has changed, the request fails with ABORTED
+	// (REVISION_CHANGED) and changes nothing: a revision that the host has not seen serve is not promoted. Empty: the
+	// release's current update revision. Ignored with ROLLBACK, which restores the stable revision whatever the template
+	// is.
 	UpdateRevision string `protobuf:"bytes,6,opt,name=update_revision,json=updateRevision,proto3" json:"update_revision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1500,14 +1504,14 @@ func (x *FinalizeRequest) GetUpdateRevision() string {
 	return ""
 }
 
-// FinalizeResponse says how far the end of the release is.
+// FinalizeResponse is the progress of the promotion or rollback.
 type FinalizeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Action Action `protobuf:"varint,1,opt,name=action,proto3,enum=lockstep.v1alpha1.Action" json:"action,omitempty"`
 	// Required.
 	Context *BatchContext `protobuf:"bytes,2,opt,name=context,proto3" json:"context,omitempty"`
-	// True when nothing of the release is left but the hold at rest. Until then call again, or watch.
+	// True when nothing is left of the release except the hold at rest. Until then repeat the call, or watch.
 	Done          bool `protobuf:"varint,3,opt,name=done,proto3" json:"done,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1569,18 +1573,18 @@ type PlanRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// Required, unless `native` is true.
+	// Required unless `native` is true.
 	Policy *ReleasePolicy `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
-	// Optional. Start-up time of one group, from its creation until it is ready. Zero: measured from the workload's own
+	// Optional. Start-up time of one group, from its creation until it is ready. Zero: measured on the workload's own
 	// groups.
 	Startup *durationpb.Duration `protobuf:"bytes,3,opt,name=startup,proto3" json:"startup,omitempty"`
-	// Optional. True plans what the workload's own controller does without a release, by the user's own rolling update
-	// configuration. `policy` is ignored.
+	// Optional. Plan the rolling update of the workload's own controller, with the user's own rolling-update settings.
+	// `policy` is ignored.
 	Native bool `protobuf:"varint,4,opt,name=native,proto3" json:"native,omitempty"`
-	// Optional. True: the cluster has Kubernetes' feature gate MaxUnavailableStatefulSet, which is off by default. Without
-	// it a StatefulSet updates one group at a time, whatever maxUnavailable says.
+	// Optional. The cluster has the Kubernetes feature gate MaxUnavailableStatefulSet enabled, which is off by default.
+	// Without it a StatefulSet updates one group at a time, whatever maxUnavailable is.
 	StatefulSetMaxUnavailable bool `protobuf:"varint,5,opt,name=stateful_set_max_unavailable,json=statefulSetMaxUnavailable,proto3" json:"stateful_set_max_unavailable,omitempty"`
-	// Optional. True fills PlanResponse.frames.
+	// Optional. Set PlanResponse.frames.
 	IncludeFrames bool `protobuf:"varint,6,opt,name=include_frames,json=includeFrames,proto3" json:"include_frames,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1658,34 +1662,35 @@ func (x *PlanRequest) GetIncludeFrames() bool {
 	return false
 }
 
-// PlanResponse is what the release would do.
+// PlanResponse is the planned release.
 type PlanResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required. In the order in which they would be taken.
+	// Required. In execution order.
 	Steps []*PlanStep `protobuf:"bytes,1,rep,name=steps,proto3" json:"steps,omitempty"`
-	// Optional. What would stop the release. Empty: nothing known.
+	// Optional. What would block the release. Empty: nothing known.
 	Blockers []*Warning `protobuf:"bytes,2,rep,name=blockers,proto3" json:"blockers,omitempty"`
 	// Optional.
 	Warnings []*Warning `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	// Optional. Expected time of the whole release without pauses, drain and warm-up. Zero: unknown.
+	// Optional. Expected duration of the whole release without pauses, drain and warm-up. Zero: unknown.
 	Estimate *durationpb.Duration `protobuf:"bytes,4,opt,name=estimate,proto3" json:"estimate,omitempty"`
 	// Optional. The continuous bound of `estimate`: groups / (groups at once) x (start-up + minReady) of each step, as if
 	// updates did not come in whole waves. Zero: unknown.
 	ContinuousEstimate *durationpb.Duration `protobuf:"bytes,5,opt,name=continuous_estimate,json=continuousEstimate,proto3" json:"continuous_estimate,omitempty"`
-	// Optional. The start-up time that `estimate` is made of. Zero: unknown.
+	// Optional. The start-up time that `estimate` is based on. Zero: unknown.
 	Startup *durationpb.Duration `protobuf:"bytes,6,opt,name=startup,proto3" json:"startup,omitempty"`
-	// Optional. The groups on which `startup` was measured, of which it is the median. Zero: it was given, or is unknown.
+	// Optional. Number of groups on which `startup`, their median, was measured. Zero: it was passed in the request, or
+	// is unknown.
 	StartupGroups int32 `protobuf:"varint,7,opt,name=startup_groups,json=startupGroups,proto3" json:"startup_groups,omitempty"`
-	// Required. Groups that the workload is to have.
+	// Required. Groups requested by the user.
 	Replicas int32 `protobuf:"varint,8,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	// Required. Pods of a group.
+	// Required. Pods per group.
 	Size int32 `protobuf:"varint,9,opt,name=size,proto3" json:"size,omitempty"`
-	// Optional. The style that was planned. Unspecified: the workload's own rolling update.
+	// Optional. The planned style. Unspecified: the workload's own rolling update.
 	Style Style `protobuf:"varint,10,opt,name=style,proto3,enum=lockstep.v1alpha1.Style" json:"style,omitempty"`
-	// Optional. How the groups are at each moment at which something changes, if asked for.
+	// Optional. The groups at each moment at which something changes, if requested.
 	Frames []*PlanFrame `protobuf:"bytes,11,rep,name=frames,proto3" json:"frames,omitempty"`
-	// Optional. What Preflight finds, the gravest first, but for nodes, which a plan does not look at, and for what is among
-	// `blockers` and `warnings`.
+	// Optional. Findings of Preflight, most severe first, except those about nodes, which a plan does not inspect, and
+	// those already in `blockers` and `warnings`.
 	Findings      []*Finding `protobuf:"bytes,12,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1814,27 +1819,28 @@ type PlanStep struct {
 	StableGroups int32 `protobuf:"varint,2,opt,name=stable_groups,json=stableGroups,proto3" json:"stable_groups,omitempty"`
 	// Groups at the update revision after the step.
 	CanaryGroups int32 `protobuf:"varint,3,opt,name=canary_groups,json=canaryGroups,proto3" json:"canary_groups,omitempty"`
-	// Groups above `replicas` at the step's peak.
+	// Groups above `replicas` at the peak of the step.
 	ExtraGroups int32 `protobuf:"varint,4,opt,name=extra_groups,json=extraGroups,proto3" json:"extra_groups,omitempty"`
-	// Pods above `replicas` x size at the step's peak.
+	// Pods above `replicas` x size at the peak of the step.
 	ExtraPods int32 `protobuf:"varint,5,opt,name=extra_pods,json=extraPods,proto3" json:"extra_pods,omitempty"`
-	// Resources requested above today's at the step's peak, by resource name, for example {"nvidia.com/gpu": "16"}.
+	// Resources requested above the current ones at the peak of the step, by resource name, for example
+	// {"nvidia.com/gpu": "16"}.
 	ExtraResources map[string]string `protobuf:"bytes,6,rep,name=extra_resources,json=extraResources,proto3" json:"extra_resources,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Fewest available groups during the step.
+	// Minimum of available groups during the step.
 	MinAvailableGroups int32 `protobuf:"varint,7,opt,name=min_available_groups,json=minAvailableGroups,proto3" json:"min_available_groups,omitempty"`
-	// Most groups during the step.
+	// Maximum of groups during the step.
 	MaxGroups int32 `protobuf:"varint,8,opt,name=max_groups,json=maxGroups,proto3" json:"max_groups,omitempty"`
-	// Expected time of the step. Zero: unknown.
+	// Expected duration of the step. Zero: unknown.
 	Estimate *durationpb.Duration `protobuf:"bytes,9,opt,name=estimate,proto3" json:"estimate,omitempty"`
 	// Ready groups after the step, at either revision.
 	ReadyGroups int32 `protobuf:"varint,10,opt,name=ready_groups,json=readyGroups,proto3" json:"ready_groups,omitempty"`
-	// The least share of `replicas` that is available during the step, (N-u)/N for u unavailable groups of N.
+	// Minimum share of `replicas` that is available during the step: (N-u)/N with u of N groups unavailable.
 	MinCapacity float64 `protobuf:"fixed64,11,opt,name=min_capacity,json=minCapacity,proto3" json:"min_capacity,omitempty"`
-	// The greatest share of `replicas` that exists during the step, (N+s)/N for s extra groups of N.
+	// Maximum share of `replicas` that exists during the step: (N+s)/N with s groups above N.
 	MaxCapacity float64 `protobuf:"fixed64,12,opt,name=max_capacity,json=maxCapacity,proto3" json:"max_capacity,omitempty"`
-	// Percentage of requests that go to the update revision after the step.
+	// Percentage of requests sent to the update revision after the step.
 	TrafficWeight int32 `protobuf:"varint,13,opt,name=traffic_weight,json=trafficWeight,proto3" json:"traffic_weight,omitempty"`
-	// How many times new groups have to become ready, one after the other, until the step is done.
+	// How many times in sequence new groups must become ready until the step is done.
 	Waves         int32 `protobuf:"varint,14,opt,name=waves,proto3" json:"waves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1968,22 +1974,22 @@ func (x *PlanStep) GetWaves() int32 {
 	return 0
 }
 
-// PlanFrame is a moment of a dry run at which something has changed.
+// PlanFrame is a moment of a dry run at which something changes.
 type PlanFrame struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required. Time since the release began, in start-up times of 1 minute each where the start-up time is unknown.
+	// Required. Time since the start of the release. A start-up counts as 1 minute where the start-up time is unknown.
 	At *durationpb.Duration `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
-	// Required. The step that it belongs to, an index into PlanResponse.steps.
+	// Required. Index into PlanResponse.steps.
 	Step int32 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
 	// Required. The groups that exist.
 	Groups []*PlanGroup `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"`
 	// Ready groups, at either revision.
 	Available int32 `protobuf:"varint,4,opt,name=available,proto3" json:"available,omitempty"`
-	// Percentage of requests that go to the update revision.
+	// Percentage of requests sent to the update revision.
 	TrafficWeight int32 `protobuf:"varint,5,opt,name=traffic_weight,json=trafficWeight,proto3" json:"traffic_weight,omitempty"`
-	// The partition that LWS has set on the leader StatefulSet of the user's workload.
+	// The partition that LWS sets on the leader StatefulSet of the user's workload.
 	Partition int32 `protobuf:"varint,6,opt,name=partition,proto3" json:"partition,omitempty"`
-	// The replicas that LWS has set on it: those of the workload, and the surge.
+	// The replicas that LWS sets on that StatefulSet, including the surge.
 	LeaderReplicas int32 `protobuf:"varint,7,opt,name=leader_replicas,json=leaderReplicas,proto3" json:"leader_replicas,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -2071,13 +2077,14 @@ func (x *PlanFrame) GetLeaderReplicas() int32 {
 // PlanGroup is a group at one moment.
 type PlanGroup struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required. STABLE: of the user's workload, whatever its revision; CANARY: of the one that the release adds.
+	// Required. STABLE: belongs to the user's workload, at any revision. CANARY: belongs to the workload that the release
+	// adds.
 	Role GroupRole `protobuf:"varint,1,opt,name=role,proto3,enum=lockstep.v1alpha1.GroupRole" json:"role,omitempty"`
 	// The group's index within its workload.
 	Index int32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	// True at the update revision.
+	// True if the group runs the update revision.
 	Updated bool `protobuf:"varint,3,opt,name=updated,proto3" json:"updated,omitempty"`
-	// True once it is ready.
+	// True if the group is ready.
 	Ready         bool `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2141,14 +2148,14 @@ func (x *PlanGroup) GetReady() bool {
 	return false
 }
 
-// ListRevisionsRequest asks for the history.
+// ListRevisionsRequest asks for the revision history.
 type ListRevisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// Optional. At most this many, newest first. Zero: all that are kept (10 by default).
+	// Optional. Maximum number of revisions. Zero: all that are kept (10 by default).
 	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	// Optional. True fills Revision.template, at the price of a request to the API server.
+	// Optional. Set Revision.template, at the cost of a request to the API server.
 	IncludeTemplates bool `protobuf:"varint,3,opt,name=include_templates,json=includeTemplates,proto3" json:"include_templates,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -2205,12 +2212,12 @@ func (x *ListRevisionsRequest) GetIncludeTemplates() bool {
 	return false
 }
 
-// ListRevisionsResponse is the history.
+// ListRevisionsResponse is the revision history.
 type ListRevisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. Newest first.
 	Revisions []*Revision `protobuf:"bytes,1,rep,name=revisions,proto3" json:"revisions,omitempty"`
-	// Optional. What keeps the history from being complete.
+	// Optional. Why the history may be incomplete.
 	Warnings      []*Warning `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2260,36 +2267,36 @@ func (x *ListRevisionsResponse) GetWarnings() []*Warning {
 	return nil
 }
 
-// Revision is one template that the workload has had.
+// Revision is one entry of the history: a template that the workload has had.
 type Revision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. The template revision hash.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Rises by one with each release: a revision that returns gets a new number. Zero: the template in the workload's spec
-	// while no release has brought it yet.
+	// Increases with each release; a revision that is released again gets a new number. Zero: the template in the
+	// workload's spec, not released yet.
 	Number int64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
-	// Optional. When its release began, or when the driver saw it first. Absent with number zero.
+	// Optional. When its release started, or when the driver first observed it. Unset if number is zero.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// Required. Container images, as "container=image", leader first.
 	Images []string `protobuf:"bytes,4,rep,name=images,proto3" json:"images,omitempty"`
-	// Optional. The release that brought it.
+	// Optional. The release that rolled it out.
 	ReleaseId string `protobuf:"bytes,5,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
-	// Optional. How that release ended: COMPLETED or ROLLED_BACK; its state while it goes on. UNSPECIFIED: there was none,
-	// or nobody saw its end.
+	// Optional. How that release ended, COMPLETED or ROLLED_BACK; its state while it is in progress. UNSPECIFIED: there
+	// was no release, or its end was not observed.
 	Outcome State `protobuf:"varint,6,opt,name=outcome,proto3,enum=lockstep.v1alpha1.State" json:"outcome,omitempty"`
 	// True for the revision that the stable groups run.
 	Stable bool `protobuf:"varint,7,opt,name=stable,proto3" json:"stable,omitempty"`
-	// True for the revision that the template in the workload's spec is.
+	// True for the revision of the template in the workload's spec.
 	Current bool `protobuf:"varint,8,opt,name=current,proto3" json:"current,omitempty"`
-	// Optional. Who drove that release, as given to Initialize.
+	// Optional. The owner of that release, as passed to Initialize.
 	Owner string `protobuf:"bytes,9,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Optional. The field manager that wrote the template into the workload's spec last, for example "kubectl-edit".
+	// Optional. The field manager that last wrote the template in the workload's spec, for example "kubectl-edit".
 	ChangedBy string `protobuf:"bytes,10,opt,name=changed_by,json=changedBy,proto3" json:"changed_by,omitempty"`
 	// Optional. When that release ended.
 	EndTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
-	// Optional. The template as JSON, with the fields of the workload's spec that make a revision. Only if asked for.
+	// Optional. The template as JSON, with the spec fields that are part of the revision. Set only if requested.
 	Template string `protobuf:"bytes,12,opt,name=template,proto3" json:"template,omitempty"`
-	// Optional. Why this entry of the history can't be trusted, a sentence for people: somebody edited it. Undo refuses it.
+	// Optional. Human-readable message why this entry is not trusted, for example because it was edited. Undo refuses it.
 	Problem       string `protobuf:"bytes,13,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2416,13 +2423,13 @@ func (x *Revision) GetProblem() string {
 	return ""
 }
 
-// UndoRequest names the revision to return to.
+// UndoRequest names the revision to restore.
 type UndoRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// Optional. A Revision.name. Empty: the newest that served before the current one. Those whose release was rolled back
-	// are passed over.
+	// Optional. A Revision.name. Empty: the newest revision that served before the current one, skipping revisions whose
+	// release was rolled back.
 	Revision      string `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2472,12 +2479,12 @@ func (x *UndoRequest) GetRevision() string {
 	return ""
 }
 
-// UndoResponse says which revision was restored.
+// UndoResponse is the restored revision.
 type UndoResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Action Action `protobuf:"varint,1,opt,name=action,proto3,enum=lockstep.v1alpha1.Action" json:"action,omitempty"`
-	// Required. The revision restored.
+	// Required. The restored revision.
 	Revision      string `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2599,10 +2606,10 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\acontext\x18\x01 \x01(\v2\x1f.lockstep.v1alpha1.BatchContextR\acontext\"\\\n" +
 	"\x15WatchWorkloadsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12%\n" +
-	"\x0einclude_groups\x18\x02 \x01(\bR\rincludeGroups\"\xaf\x01\n" +
+	"\x0einclude_groups\x18\x02 \x01(\bR\rincludeGroups\"\xb5\x01\n" +
 	"\x16WatchWorkloadsResponse\x12;\n" +
-	"\acontext\x18\x01 \x01(\v2\x1f.lockstep.v1alpha1.BatchContextH\x00R\acontext\x124\n" +
-	"\x04gone\x18\x02 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefH\x00R\x04gone\x12\x18\n" +
+	"\acontext\x18\x01 \x01(\v2\x1f.lockstep.v1alpha1.BatchContextH\x00R\acontext\x12:\n" +
+	"\aremoved\x18\x02 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefH\x00R\aremoved\x12\x18\n" +
 	"\x06synced\x18\x03 \x01(\bH\x00R\x06syncedB\b\n" +
 	"\x06change\"\xa6\x02\n" +
 	"\x0fFinalizeRequest\x12:\n" +
@@ -2832,7 +2839,7 @@ var file_lockstep_v1alpha1_driver_proto_depIdxs = []int32{
 	36, // 23: lockstep.v1alpha1.WatchBatchContextRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
 	37, // 24: lockstep.v1alpha1.WatchBatchContextResponse.context:type_name -> lockstep.v1alpha1.BatchContext
 	37, // 25: lockstep.v1alpha1.WatchWorkloadsResponse.context:type_name -> lockstep.v1alpha1.BatchContext
-	36, // 26: lockstep.v1alpha1.WatchWorkloadsResponse.gone:type_name -> lockstep.v1alpha1.WorkloadRef
+	36, // 26: lockstep.v1alpha1.WatchWorkloadsResponse.removed:type_name -> lockstep.v1alpha1.WorkloadRef
 	36, // 27: lockstep.v1alpha1.FinalizeRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
 	2,  // 28: lockstep.v1alpha1.FinalizeRequest.intent:type_name -> lockstep.v1alpha1.FinalizeIntent
 	39, // 29: lockstep.v1alpha1.FinalizeRequest.wait:type_name -> google.protobuf.Duration
@@ -2910,7 +2917,7 @@ func file_lockstep_v1alpha1_driver_proto_init() {
 	}
 	file_lockstep_v1alpha1_driver_proto_msgTypes[17].OneofWrappers = []any{
 		(*WatchWorkloadsResponse_Context)(nil),
-		(*WatchWorkloadsResponse_Gone)(nil),
+		(*WatchWorkloadsResponse_Removed)(nil),
 		(*WatchWorkloadsResponse_Synced)(nil),
 	}
 	type x struct{}

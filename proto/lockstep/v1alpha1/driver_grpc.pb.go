@@ -41,52 +41,53 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// WorkloadDriver moves one workload, made of whole groups of pods, from its stable revision to its update revision
-// in batches that a host chooses. The host decides when, the driver decides how.
+// WorkloadDriver moves one workload, made of complete groups of pods, from its stable revision to its update revision
+// in batches that a host requests. The host decides when, the driver decides how.
 //
-// Every RPC is idempotent and level-triggered: the same request again changes nothing and returns where things stand.
-// No RPC blocks on the cluster: "not ready yet" is data in BatchContext, never an error. A mutating request may carry
-// `wait`, a bounded long poll, which ends about 250 ms before the call's own deadline if that comes first.
-// SPEC.md lists each error with its code and what the caller does.
+// Every RPC is idempotent and level-triggered: repeating a request changes nothing and returns the observed state. No
+// RPC blocks on the cluster: "not ready yet" is data in BatchContext, never an error. A mutating request may set
+// `wait`, a bounded long poll, which ends at the latest about 250 ms before the call's own deadline. SPEC.md lists each
+// error with its code and what the caller does.
 type WorkloadDriverClient interface {
-	// GetDriverInfo says what this driver is and can do, so that a host negotiates instead of guessing.
-	// It reads nothing from the cluster and never fails once the server is up.
+	// GetDriverInfo returns the driver's name, version and capabilities, so that a host can negotiate. It reads nothing
+	// from the cluster and never fails once the server has started.
 	GetDriverInfo(ctx context.Context, in *GetDriverInfoRequest, opts ...grpc.CallOption) (*GetDriverInfoResponse, error)
-	// Adopt takes a workload under hold at rest: from then on a template change moves no pod until a host says so.
-	// Adopting an adopted workload repairs a hold that drifted and otherwise changes nothing.
+	// Adopt places a workload under hold at rest: from then on a template change restarts no pod until a host requests
+	// it. Adopting an adopted workload repairs a hold that drifted and otherwise changes nothing.
 	Adopt(ctx context.Context, in *AdoptRequest, opts ...grpc.CallOption) (*AdoptResponse, error)
-	// Disown gives a workload back with its spec exactly as the user had it. Refused with RELEASE_IN_PROGRESS while a
-	// release is in flight. Disowning a workload that is not adopted changes nothing.
-	// A template change that waited under the hold is rolled out by the workload's own controller from then on.
+	// Disown removes the hold and restores the spec exactly as the user had it. It fails with RELEASE_IN_PROGRESS while a
+	// release is in progress. Disowning a workload that is not adopted changes nothing. If a template change is waiting
+	// under the hold, the workload's own controller then rolls it out.
 	Disown(ctx context.Context, in *DisownRequest, opts ...grpc.CallOption) (*DisownResponse, error)
-	// Initialize begins a release: records it durably, fences traffic to the stable groups and prepares the canary at
-	// 0 groups. The same id and policy again returns the release as it stands, finished or not, as long as it is the
-	// workload's last one: ids of earlier releases are not remembered.
+	// Initialize starts a release: it records the release durably, fences traffic to the stable groups and prepares the
+	// canary at 0 groups. Repeating id and policy of the workload's last release returns that release as observed,
+	// finished or not. Ids of earlier releases are not remembered.
 	Initialize(ctx context.Context, in *InitializeRequest, opts ...grpc.CallOption) (*InitializeResponse, error)
-	// UpgradeBatch moves the release to a batch or to an absolute target. A retry never widens: asking for the target
-	// that is already set, or for less, changes nothing.
+	// UpgradeBatch moves the release to a batch or to an absolute target. A retry never widens the release: requesting
+	// the current target or a lower one changes nothing.
 	UpgradeBatch(ctx context.Context, in *UpgradeBatchRequest, opts ...grpc.CallOption) (*UpgradeBatchResponse, error)
-	// CalculateBatchContext says where the release stands. It reads caches only and writes nothing.
+	// CalculateBatchContext returns the observed state of the release. It reads only from caches and writes nothing.
 	CalculateBatchContext(ctx context.Context, in *CalculateBatchContextRequest, opts ...grpc.CallOption) (*CalculateBatchContextResponse, error)
-	// WatchBatchContext sends the context at once and then whenever it changes, until the caller ends the stream.
-	// Changes in quick succession may be merged into one message; the last state is always sent.
+	// WatchBatchContext sends the context at once and then after each change, until the caller ends the stream. Changes
+	// in quick succession may be merged into one message; the last state is always sent.
 	WatchBatchContext(ctx context.Context, in *WatchBatchContextRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchBatchContextResponse], error)
-	// WatchWorkloads sends the context of every workload under hold, then `synced`, and then what changes: contexts, and
-	// workloads that are under hold no more. Merging as in WatchBatchContext.
+	// WatchWorkloads sends the context of every workload under hold, then `synced`, and then changes: contexts, and
+	// workloads that are no longer under hold. Changes are merged as in WatchBatchContext.
 	WatchWorkloads(ctx context.Context, in *WatchWorkloadsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchWorkloadsResponse], error)
-	// Finalize ends the release, forwards or backwards. The intent is durable from the first call: the driver finishes
-	// it even if nobody calls again and across its own restarts. Call again until `done`.
+	// Finalize ends the release by promotion or rollback. The intent is durable from the first call: the driver completes
+	// it without further calls and across its own restarts. Repeat the call until `done`.
 	Finalize(ctx context.Context, in *FinalizeRequest, opts ...grpc.CallOption) (*FinalizeResponse, error)
-	// Plan is a dry run: what each step would do, cost and need, and what would block it. It writes nothing.
+	// Plan is a dry run: what each step of a release would do, cost and require, and what would block it. It writes
+	// nothing.
 	Plan(ctx context.Context, in *PlanRequest, opts ...grpc.CallOption) (*PlanResponse, error)
-	// Preflight says what will hurt before it does: each finding with its severity, object and field, why, and what to do.
-	// It writes nothing.
+	// Preflight reports problems that a release would run into: each finding with its severity, object and field, the
+	// reason and the fix. It writes nothing.
 	Preflight(ctx context.Context, in *PreflightRequest, opts ...grpc.CallOption) (*PreflightResponse, error)
 	// ListRevisions returns the workload's revision history, newest first. It writes nothing.
 	ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error)
 	// Undo restores the template of an older revision, which the host then releases like any other change. Restoring the
-	// template that is there changes nothing. Refused with RELEASE_IN_PROGRESS while a release is in flight, and with
-	// REFERENCE_NOT_FOUND where the history does not have that revision any more.
+	// current template changes nothing. It fails with RELEASE_IN_PROGRESS while a release is in progress, and with
+	// REFERENCE_NOT_FOUND if the history no longer contains that revision.
 	Undo(ctx context.Context, in *UndoRequest, opts ...grpc.CallOption) (*UndoResponse, error)
 }
 
@@ -250,52 +251,53 @@ func (c *workloadDriverClient) Undo(ctx context.Context, in *UndoRequest, opts .
 // All implementations must embed UnimplementedWorkloadDriverServer
 // for forward compatibility.
 //
-// WorkloadDriver moves one workload, made of whole groups of pods, from its stable revision to its update revision
-// in batches that a host chooses. The host decides when, the driver decides how.
+// WorkloadDriver moves one workload, made of complete groups of pods, from its stable revision to its update revision
+// in batches that a host requests. The host decides when, the driver decides how.
 //
-// Every RPC is idempotent and level-triggered: the same request again changes nothing and returns where things stand.
-// No RPC blocks on the cluster: "not ready yet" is data in BatchContext, never an error. A mutating request may carry
-// `wait`, a bounded long poll, which ends about 250 ms before the call's own deadline if that comes first.
-// SPEC.md lists each error with its code and what the caller does.
+// Every RPC is idempotent and level-triggered: repeating a request changes nothing and returns the observed state. No
+// RPC blocks on the cluster: "not ready yet" is data in BatchContext, never an error. A mutating request may set
+// `wait`, a bounded long poll, which ends at the latest about 250 ms before the call's own deadline. SPEC.md lists each
+// error with its code and what the caller does.
 type WorkloadDriverServer interface {
-	// GetDriverInfo says what this driver is and can do, so that a host negotiates instead of guessing.
-	// It reads nothing from the cluster and never fails once the server is up.
+	// GetDriverInfo returns the driver's name, version and capabilities, so that a host can negotiate. It reads nothing
+	// from the cluster and never fails once the server has started.
 	GetDriverInfo(context.Context, *GetDriverInfoRequest) (*GetDriverInfoResponse, error)
-	// Adopt takes a workload under hold at rest: from then on a template change moves no pod until a host says so.
-	// Adopting an adopted workload repairs a hold that drifted and otherwise changes nothing.
+	// Adopt places a workload under hold at rest: from then on a template change restarts no pod until a host requests
+	// it. Adopting an adopted workload repairs a hold that drifted and otherwise changes nothing.
 	Adopt(context.Context, *AdoptRequest) (*AdoptResponse, error)
-	// Disown gives a workload back with its spec exactly as the user had it. Refused with RELEASE_IN_PROGRESS while a
-	// release is in flight. Disowning a workload that is not adopted changes nothing.
-	// A template change that waited under the hold is rolled out by the workload's own controller from then on.
+	// Disown removes the hold and restores the spec exactly as the user had it. It fails with RELEASE_IN_PROGRESS while a
+	// release is in progress. Disowning a workload that is not adopted changes nothing. If a template change is waiting
+	// under the hold, the workload's own controller then rolls it out.
 	Disown(context.Context, *DisownRequest) (*DisownResponse, error)
-	// Initialize begins a release: records it durably, fences traffic to the stable groups and prepares the canary at
-	// 0 groups. The same id and policy again returns the release as it stands, finished or not, as long as it is the
-	// workload's last one: ids of earlier releases are not remembered.
+	// Initialize starts a release: it records the release durably, fences traffic to the stable groups and prepares the
+	// canary at 0 groups. Repeating id and policy of the workload's last release returns that release as observed,
+	// finished or not. Ids of earlier releases are not remembered.
 	Initialize(context.Context, *InitializeRequest) (*InitializeResponse, error)
-	// UpgradeBatch moves the release to a batch or to an absolute target. A retry never widens: asking for the target
-	// that is already set, or for less, changes nothing.
+	// UpgradeBatch moves the release to a batch or to an absolute target. A retry never widens the release: requesting
+	// the current target or a lower one changes nothing.
 	UpgradeBatch(context.Context, *UpgradeBatchRequest) (*UpgradeBatchResponse, error)
-	// CalculateBatchContext says where the release stands. It reads caches only and writes nothing.
+	// CalculateBatchContext returns the observed state of the release. It reads only from caches and writes nothing.
 	CalculateBatchContext(context.Context, *CalculateBatchContextRequest) (*CalculateBatchContextResponse, error)
-	// WatchBatchContext sends the context at once and then whenever it changes, until the caller ends the stream.
-	// Changes in quick succession may be merged into one message; the last state is always sent.
+	// WatchBatchContext sends the context at once and then after each change, until the caller ends the stream. Changes
+	// in quick succession may be merged into one message; the last state is always sent.
 	WatchBatchContext(*WatchBatchContextRequest, grpc.ServerStreamingServer[WatchBatchContextResponse]) error
-	// WatchWorkloads sends the context of every workload under hold, then `synced`, and then what changes: contexts, and
-	// workloads that are under hold no more. Merging as in WatchBatchContext.
+	// WatchWorkloads sends the context of every workload under hold, then `synced`, and then changes: contexts, and
+	// workloads that are no longer under hold. Changes are merged as in WatchBatchContext.
 	WatchWorkloads(*WatchWorkloadsRequest, grpc.ServerStreamingServer[WatchWorkloadsResponse]) error
-	// Finalize ends the release, forwards or backwards. The intent is durable from the first call: the driver finishes
-	// it even if nobody calls again and across its own restarts. Call again until `done`.
+	// Finalize ends the release by promotion or rollback. The intent is durable from the first call: the driver completes
+	// it without further calls and across its own restarts. Repeat the call until `done`.
 	Finalize(context.Context, *FinalizeRequest) (*FinalizeResponse, error)
-	// Plan is a dry run: what each step would do, cost and need, and what would block it. It writes nothing.
+	// Plan is a dry run: what each step of a release would do, cost and require, and what would block it. It writes
+	// nothing.
 	Plan(context.Context, *PlanRequest) (*PlanResponse, error)
-	// Preflight says what will hurt before it does: each finding with its severity, object and field, why, and what to do.
-	// It writes nothing.
+	// Preflight reports problems that a release would run into: each finding with its severity, object and field, the
+	// reason and the fix. It writes nothing.
 	Preflight(context.Context, *PreflightRequest) (*PreflightResponse, error)
 	// ListRevisions returns the workload's revision history, newest first. It writes nothing.
 	ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error)
 	// Undo restores the template of an older revision, which the host then releases like any other change. Restoring the
-	// template that is there changes nothing. Refused with RELEASE_IN_PROGRESS while a release is in flight, and with
-	// REFERENCE_NOT_FOUND where the history does not have that revision any more.
+	// current template changes nothing. It fails with RELEASE_IN_PROGRESS while a release is in progress, and with
+	// REFERENCE_NOT_FOUND if the history no longer contains that revision.
 	Undo(context.Context, *UndoRequest) (*UndoResponse, error)
 	mustEmbedUnimplementedWorkloadDriverServer()
 }

@@ -24,65 +24,65 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ErrorReason is the `reason` of the google.rpc.ErrorInfo (domain "lockstep.dev") that comes with each RPC error,
-// without its prefix. SPEC.md has the table of reason, gRPC code and what the caller does.
+// ErrorReason is the `reason` of the google.rpc.ErrorInfo (domain "lockstep.dev") of each RPC error, without its
+// prefix. SPEC.md lists each reason with its gRPC code and what the caller does.
 type ErrorReason int32
 
 const (
 	// Never sent.
 	ErrorReason_ERROR_REASON_UNSPECIFIED ErrorReason = 0
-	// The request is wrong, or says what this driver does not know; google.rpc.BadRequest names the fields.
+	// The request is invalid, or uses a field unknown to this driver; google.rpc.BadRequest names the fields.
 	ErrorReason_ERROR_REASON_INVALID_REQUEST ErrorReason = 1
 	// The workload's last release has this id and another policy.
 	ErrorReason_ERROR_REASON_RELEASE_ID_REUSED ErrorReason = 2
-	// There is no such workload.
+	// The workload does not exist.
 	ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND ErrorReason = 3
-	// The workload has no release of this id.
+	// The workload has no release with this id.
 	ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND ErrorReason = 4
-	// Another release holds the workload.
+	// Another release of the workload is in progress.
 	ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS ErrorReason = 5
-	// The release is being finalized, or has ended, the other way.
+	// The release is being finalized, or has ended, with the opposite intent.
 	ErrorReason_ERROR_REASON_RELEASE_FINALIZED ErrorReason = 6
-	// The workload is controlled by another object, which would rewrite it.
+	// The workload is controlled by another object, which would overwrite it.
 	ErrorReason_ERROR_REASON_FOREIGN_OWNER ErrorReason = 7
-	// The workload is itself part of a release, or a name that the release needs is taken by an object of others.
+	// The workload itself belongs to a release, or a name that the release needs is used by an object of another owner.
 	ErrorReason_ERROR_REASON_NAME_TAKEN ErrorReason = 8
-	// The name is too long for what the release must create.
+	// The workload's name is too long for the objects that the release must create.
 	ErrorReason_ERROR_REASON_NAME_TOO_LONG ErrorReason = 9
-	// The stable groups are at more than one revision, so there is no stable revision to return to.
+	// The stable groups run more than one revision, so there is no stable revision to return to.
 	ErrorReason_ERROR_REASON_MIXED_REVISIONS ErrorReason = 10
-	// The workload's groups are not numbered, so it can't be held.
+	// The workload's groups have no ordinals, so it cannot be held.
 	ErrorReason_ERROR_REASON_UNSUPPORTED_GROUP_IDENTITY ErrorReason = 11
-	// An object that the policy names does not exist, or the history does not have the revision to return to.
+	// An object that the policy names does not exist, or the history does not contain the requested revision.
 	ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND ErrorReason = 12
-	// What is recorded, of the release or of the revision to return to, can't be trusted: it was edited, or written by a
-	// newer version.
+	// The record of the release, or the history's entry of the requested revision, is not trusted: it was edited, or
+	// written by a newer version.
 	ErrorReason_ERROR_REASON_RECORD_INVALID ErrorReason = 13
 	// The workload's API is not installed in the cluster.
 	ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING ErrorReason = 14
-	// The workload's API, or its controller, is older than the driver supports.
+	// The workload's API or its controller is older than the driver supports.
 	ErrorReason_ERROR_REASON_WORKLOAD_API_TOO_OLD ErrorReason = 15
 	// The driver lacks a permission; the message names verb and resource.
 	ErrorReason_ERROR_REASON_FORBIDDEN ErrorReason = 16
-	// The API server, an admission webhook or a quota refused a write for what it contains.
+	// The API server, an admission webhook or a quota rejected the content of a write.
 	ErrorReason_ERROR_REASON_REJECTED ErrorReason = 17
-	// Somebody else changed the object at the same time.
+	// The object was modified concurrently.
 	ErrorReason_ERROR_REASON_CONFLICT ErrorReason = 18
-	// The workload's template is no longer the one the request meant.
+	// The workload's template has changed since the revision that the request refers to.
 	ErrorReason_ERROR_REASON_REVISION_CHANGED ErrorReason = 19
 	// The API server does not answer.
 	ErrorReason_ERROR_REASON_API_UNAVAILABLE ErrorReason = 20
-	// It is too early: the driver has just started, or the workload has no group yet.
+	// The driver's caches are not synced yet, or the workload has no group yet.
 	ErrorReason_ERROR_REASON_NOT_SYNCED ErrorReason = 21
 	// This driver does not serve this RPC, style or option.
 	ErrorReason_ERROR_REASON_UNSUPPORTED ErrorReason = 22
-	// A defect in the driver.
+	// An internal error of the driver.
 	ErrorReason_ERROR_REASON_INTERNAL ErrorReason = 23
-	// An object that the policy names exists, and can't do what the release needs of it.
+	// An object that the policy names exists, but does not meet the requirements of the release.
 	ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE ErrorReason = 24
-	// A quota of the namespace does not hold the groups that the release would add.
+	// A ResourceQuota of the namespace does not allow the groups that the release would add.
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 25
-	// Another PodDisruptionBudget selects pods for which the release is to keep one.
+	// Another PodDisruptionBudget selects pods for which the release would create one.
 	ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT ErrorReason = 26
 )
 

@@ -25,17 +25,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Style is how new groups come and old ones go.
+// Style is how updated groups replace the stable ones.
 type Style int32
 
 const (
 	// Refused.
 	Style_STYLE_UNSPECIFIED Style = 0
-	// New groups come beside the stable ones, batch by batch, in a second workload. Needs spare capacity.
+	// Updated groups are created next to the stable ones, batch by batch, in a second workload. Requires spare capacity.
 	Style_STYLE_CANARY Style = 1
-	// A whole second set of groups comes up beside the stable ones; traffic switches. Needs double capacity.
+	// A complete second set of groups is created next to the stable ones, and traffic is switched to it. Requires double
+	// capacity.
 	Style_STYLE_BLUE_GREEN Style = 2
-	// Groups are replaced in place, batch by batch. Needs no spare capacity.
+	// Groups are replaced in place, batch by batch. Requires no spare capacity.
 	Style_STYLE_PARTITION Style = 3
 )
 
@@ -82,16 +83,17 @@ func (Style) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_v1alpha1_policy_proto_rawDescGZIP(), []int{0}
 }
 
-// BluePromotion is what becomes of the stable workload's object when a blue-green release is promoted.
+// BluePromotion is what happens to the stable workload's object when a blue-green release is promoted.
 type BluePromotion int32
 
 const (
-	// IN_PLACE.
+	// Same as IN_PLACE.
 	BluePromotion_BLUE_PROMOTION_UNSPECIFIED BluePromotion = 0
-	// The user's object is rolled to the update revision without traffic, takes the traffic back, and green goes.
+	// The user's object is rolled to the update revision without traffic. Traffic then returns to it, and green is
+	// deleted.
 	BluePromotion_BLUE_PROMOTION_IN_PLACE BluePromotion = 1
-	// Green is the workload from then on, and goes by blue's name; blue stands by for `scale_down_delay`, in which a rollback
-	// returns the traffic to it, and is deleted.
+	// Handover: green becomes the workload, addressed by blue's name. Blue stands by for `scale_down_delay`, during which
+	// a rollback returns the traffic to it, and is then deleted.
 	BluePromotion_BLUE_PROMOTION_ADOPT BluePromotion = 2
 )
 
@@ -136,7 +138,7 @@ func (BluePromotion) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_v1alpha1_policy_proto_rawDescGZIP(), []int{1}
 }
 
-// TrafficProvider is the kind of API object through which traffic is split.
+// TrafficProvider is the kind of API object that splits traffic.
 type TrafficProvider int32
 
 const (
@@ -257,37 +259,37 @@ func (x *WorkloadRef) GetKind() string {
 	return ""
 }
 
-// ReleasePolicy is what does not change during a release. Its hash identifies it: the same release id with another
-// policy is refused.
+// ReleasePolicy is the immutable part of a release. Its hash identifies it: Initialize with the same release id and
+// another policy is refused.
 type ReleasePolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Style Style `protobuf:"varint,1,opt,name=style,proto3,enum=lockstep.v1alpha1.Style" json:"style,omitempty"`
-	// Required. The groups to be at the update revision after each batch: counts ("3") or percentages of replicas
-	// ("25%", rounded up), at least one, each 0 to 100 %, never decreasing. Counts and percentages must not be mixed.
+	// Required. Groups at the update revision after each batch: counts ("3") or percentages of replicas ("25%", rounded
+	// up), at least one, each 0 to 100 %, never decreasing. Counts and percentages must not be mixed.
 	Batches []string `protobuf:"bytes,2,rep,name=batches,proto3" json:"batches,omitempty"`
-	// Optional. Groups of a batch that may be unready while the batch counts as ready: a count or a percentage of the
+	// Optional. Groups of a batch that may be unready for the batch to count as ready: a count or a percentage of the
 	// batch's groups (rounded down), never all of them. Empty: 0.
 	FailureThreshold string `protobuf:"bytes,3,opt,name=failure_threshold,json=failureThreshold,proto3" json:"failure_threshold,omitempty"`
-	// Optional. Time without a new ready group after which the release is FAILED with reason ProgressDeadlineExceeded;
-	// the host then decides. Zero: 30 minutes.
+	// Optional. Time without a new ready group after which the release is FAILED with reason ProgressDeadlineExceeded.
+	// The host then decides what to do. Zero: 30 minutes.
 	ProgressDeadline *durationpb.Duration `protobuf:"bytes,4,opt,name=progress_deadline,json=progressDeadline,proto3" json:"progress_deadline,omitempty"`
-	// Optional. Time for which a whole group must have been ready before it counts. Zero: none.
+	// Optional. Minimum time for which a group must have been ready before it counts. Zero: none.
 	MinReady *durationpb.Duration `protobuf:"bytes,5,opt,name=min_ready,json=minReady,proto3" json:"min_ready,omitempty"`
-	// Optional. Metadata added to the canary's LEADER pods only.
+	// Optional. Metadata added to the canary's leader pods only.
 	CanaryLeaderMetadata *PodMetadata `protobuf:"bytes,6,opt,name=canary_leader_metadata,json=canaryLeaderMetadata,proto3" json:"canary_leader_metadata,omitempty"`
-	// Optional. How requests reach the groups. Unset: shares follow group counts.
+	// Optional. How requests are routed to the groups. Unset: shares follow group counts.
 	Traffic *TrafficPolicy `protobuf:"bytes,7,opt,name=traffic,proto3" json:"traffic,omitempty"`
 	// Optional. Only with STYLE_BLUE_GREEN.
 	BlueGreen *BlueGreenPolicy `protobuf:"bytes,8,opt,name=blue_green,json=blueGreen,proto3" json:"blue_green,omitempty"`
-	// Optional. A label value. Set: each pod of an updated group, leader and workers, carries the labels
-	// `rollouts.kruise.io/rollout-id` with it and `rollouts.kruise.io/rollout-batch-id` with the number of the group's
-	// batch, from 1; a batch is not READY before.
+	// Optional. A label value. If set, each pod of an updated group, leader and workers, is labeled
+	// `rollouts.kruise.io/rollout-id` with this value and `rollouts.kruise.io/rollout-batch-id` with the number of the
+	// group's batch, from 1. A batch is not READY before its pods are labeled.
 	RolloutId string `protobuf:"bytes,9,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
-	// Optional. True keeps PodDisruptionBudgets that count groups while the release lasts, over the workload's pods and those
-	// that the release adds: as many leaders may be evicted at once as the workload's own maxUnavailable allows groups (at
-	// least one), and one worker. Refused where another budget selects these pods, since Kubernetes evicts no pod that two
-	// budgets select.
+	// Optional. Create PodDisruptionBudgets that count groups for the duration of the release. They select the workload's
+	// pods and the added ones, and allow the eviction of one worker and of as many leaders as the workload's own
+	// maxUnavailable allows groups (at least one). Refused if another budget selects these pods, because Kubernetes does
+	// not evict a pod that two budgets select.
 	GroupDisruptionBudget bool `protobuf:"varint,10,opt,name=group_disruption_budget,json=groupDisruptionBudget,proto3" json:"group_disruption_budget,omitempty"`
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
@@ -393,7 +395,7 @@ func (x *ReleasePolicy) GetGroupDisruptionBudget() bool {
 	return false
 }
 
-// PodMetadata is added to a pod template.
+// PodMetadata is metadata added to a pod template.
 type PodMetadata struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Optional.
@@ -448,15 +450,15 @@ func (x *PodMetadata) GetAnnotations() map[string]string {
 	return nil
 }
 
-// BlueGreenPolicy refines STYLE_BLUE_GREEN.
+// BlueGreenPolicy configures STYLE_BLUE_GREEN.
 type BlueGreenPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Optional.
+	// Optional. What happens to the user's object on promotion.
 	Promotion BluePromotion `protobuf:"varint,1,opt,name=promotion,proto3,enum=lockstep.v1alpha1.BluePromotion" json:"promotion,omitempty"`
-	// Optional. How long the set of groups that lost the traffic stays, with all its groups: in place after the promotion, with
-	// ADOPT before it is over.
+	// Optional. How long the set of groups without traffic is kept at full size: with IN_PLACE after the promotion, with
+	// ADOPT before it ends.
 	ScaleDownDelay *durationpb.Duration `protobuf:"bytes,2,opt,name=scale_down_delay,json=scaleDownDelay,proto3" json:"scale_down_delay,omitempty"`
-	// Optional. True begins although a quota does not hold the second set, or the quotas can't be read.
+	// Optional. Start even if a ResourceQuota does not allow the second set, or quotas cannot be read.
 	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -513,12 +515,12 @@ func (x *BlueGreenPolicy) GetForce() bool {
 	return false
 }
 
-// TrafficPolicy says which objects carry the workload's requests. All are in the workload's namespace.
+// TrafficPolicy names the objects that route the workload's requests. All are in the workload's namespace.
 type TrafficPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. The Service that selects the stable leaders.
 	StableService string `protobuf:"bytes,1,opt,name=stable_service,json=stableService,proto3" json:"stable_service,omitempty"`
-	// Optional. The Service generated for the canary leaders. Empty: "<stable_service>-canary".
+	// Optional. Name of the generated Service that selects the canary leaders. Empty: "<stable_service>-canary".
 	CanaryService string `protobuf:"bytes,2,opt,name=canary_service,json=canaryService,proto3" json:"canary_service,omitempty"`
 	// Optional. HTTPRoutes whose rules refer to the stable Service or pool.
 	HttpRoutes []string `protobuf:"bytes,3,rep,name=http_routes,json=httpRoutes,proto3" json:"http_routes,omitempty"`
@@ -528,9 +530,9 @@ type TrafficPolicy struct {
 	Ingresses []string `protobuf:"bytes,5,rep,name=ingresses,proto3" json:"ingresses,omitempty"`
 	// Optional. The InferencePool whose leaders are split.
 	InferencePool *InferencePoolPolicy `protobuf:"bytes,6,opt,name=inference_pool,json=inferencePool,proto3" json:"inference_pool,omitempty"`
-	// Optional. How capacity that lost its traffic is emptied before it goes.
+	// Optional. How leaders are drained between losing their traffic and being deleted.
 	Drain *DrainPolicy `protobuf:"bytes,7,opt,name=drain,proto3" json:"drain,omitempty"`
-	// Optional. What a new leader must answer before it gets traffic.
+	// Optional. The request that a new leader must answer before it receives traffic.
 	WarmUp        *WarmUpPolicy `protobuf:"bytes,8,opt,name=warm_up,json=warmUp,proto3" json:"warm_up,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -629,7 +631,7 @@ type InferencePoolPolicy struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Required. The Service of the canary pool's own endpoint picker.
 	CanaryEndpointPicker string `protobuf:"bytes,2,opt,name=canary_endpoint_picker,json=canaryEndpointPicker,proto3" json:"canary_endpoint_picker,omitempty"`
-	// Optional. Its port. Zero: the stable pool's.
+	// Optional. Port of that Service. Zero: the stable pool's.
 	CanaryEndpointPickerPort int32 `protobuf:"varint,3,opt,name=canary_endpoint_picker_port,json=canaryEndpointPickerPort,proto3" json:"canary_endpoint_picker_port,omitempty"`
 	unknownFields            protoimpl.UnknownFields
 	sizeCache                protoimpl.SizeCache
@@ -686,16 +688,16 @@ func (x *InferencePoolPolicy) GetCanaryEndpointPickerPort() int32 {
 	return 0
 }
 
-// DrainPolicy bounds how long requests in flight may take.
+// DrainPolicy limits how long requests in flight may take.
 type DrainPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Optional. Wait at least this long.
+	// Optional. Minimum time to wait.
 	Period *durationpb.Duration `protobuf:"bytes,1,opt,name=period,proto3" json:"period,omitempty"`
-	// Optional. Then wait until this metric of each leader reads 0, for example "vllm:num_requests_running".
+	// Optional. After that, wait until this metric of each leader is 0, for example "vllm:num_requests_running".
 	Metric string `protobuf:"bytes,2,opt,name=metric,proto3" json:"metric,omitempty"`
 	// Optional. Port and path of the metrics, for example ":8000/metrics". Required with `metric`.
 	MetricEndpoint string `protobuf:"bytes,3,opt,name=metric_endpoint,json=metricEndpoint,proto3" json:"metric_endpoint,omitempty"`
-	// Optional. Go on after this long even if the metric is not 0. Zero: 5 minutes.
+	// Optional. Continue after this duration even if the metric is not 0. Zero: 5 minutes.
 	Timeout       *durationpb.Duration `protobuf:"bytes,4,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -759,14 +761,14 @@ func (x *DrainPolicy) GetTimeout() *durationpb.Duration {
 	return nil
 }
 
-// WarmUpPolicy is one HTTP request per new leader.
+// WarmUpPolicy is one HTTP request to each new leader.
 type WarmUpPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. Port and path, for example ":8000/health".
 	Endpoint string `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	// Optional. The body; a POST when set, a GET otherwise.
+	// Optional. The request body. Set: the request is a POST; otherwise a GET.
 	Body string `protobuf:"bytes,2,opt,name=body,proto3" json:"body,omitempty"`
-	// Optional. Time for an answer in the 200s. Zero: 30 seconds.
+	// Optional. Time within which the leader must answer with a 2xx status. Zero: 30 seconds.
 	Timeout       *durationpb.Duration `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

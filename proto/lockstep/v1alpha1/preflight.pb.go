@@ -25,17 +25,17 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Severity is how much a finding matters.
+// Severity is the impact of a finding.
 type Severity int32
 
 const (
 	// Never sent.
 	Severity_SEVERITY_UNSPECIFIED Severity = 0
-	// Worth knowing; nothing breaks.
+	// For information; nothing fails.
 	Severity_SEVERITY_INFO Severity = 1
 	// Requests, capacity or time will probably be lost.
 	Severity_SEVERITY_WARNING Severity = 2
-	// The release is refused or can't end, or nothing serves meanwhile.
+	// The release is refused or cannot end, or no group serves meanwhile.
 	Severity_SEVERITY_ERROR Severity = 3
 )
 
@@ -82,16 +82,16 @@ func (Severity) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_v1alpha1_preflight_proto_rawDescGZIP(), []int{0}
 }
 
-// PreflightRequest asks what of a workload, and of what is around it, will hurt when it is released.
+// PreflightRequest asks for problems that a release of the workload would run into.
 type PreflightRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// Optional. The release that is to come. Unset: the workload's own rolling update.
+	// Optional. The release to check for. Unset: the workload's own rolling update.
 	Policy *ReleasePolicy `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
-	// Optional. What is expected of the workload.
+	// Optional. Expectations that no object in the cluster states.
 	Expectations *PreflightExpectations `protobuf:"bytes,3,opt,name=expectations,proto3" json:"expectations,omitempty"`
-	// Optional. True does not look at nodes and the pods on them, which is one list of each over the whole cluster.
+	// Optional. Do not inspect nodes and the pods on them, which takes one cluster-wide list of each.
 	SkipNodes     bool `protobuf:"varint,4,opt,name=skip_nodes,json=skipNodes,proto3" json:"skip_nodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -155,14 +155,14 @@ func (x *PreflightRequest) GetSkipNodes() bool {
 	return false
 }
 
-// PreflightExpectations are what no object in the cluster says.
+// PreflightExpectations are facts about the workload that no object in the cluster states.
 type PreflightExpectations struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Optional. How long the longest request takes. Zero: not known, so nothing is compared with it.
+	// Optional. Duration of the longest request. Zero: unknown, so nothing is compared with it.
 	LongestRequest *durationpb.Duration `protobuf:"bytes,1,opt,name=longest_request,json=longestRequest,proto3" json:"longest_request,omitempty"`
-	// Optional. How long it takes until nobody sends requests to a pod that is being deleted any more. Zero: 5 seconds.
+	// Optional. Time until clients send no more requests to a terminating pod. Zero: 5 seconds.
 	EndpointPropagation *durationpb.Duration `protobuf:"bytes,2,opt,name=endpoint_propagation,json=endpointPropagation,proto3" json:"endpoint_propagation,omitempty"`
-	// Optional. Node labels over whose values the leaders are to be spread, for example "topology.kubernetes.io/zone".
+	// Optional. Node labels across whose values the leaders should be spread, for example "topology.kubernetes.io/zone".
 	TopologyKeys  []string `protobuf:"bytes,3,rep,name=topology_keys,json=topologyKeys,proto3" json:"topology_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -219,14 +219,14 @@ func (x *PreflightExpectations) GetTopologyKeys() []string {
 	return nil
 }
 
-// PreflightResponse is what was found.
+// PreflightResponse is the result of Preflight.
 type PreflightResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Optional. The gravest first. Empty: nothing, of what was looked at.
+	// Optional. Most severe first. Empty: no problem in what was inspected.
 	Findings []*Finding `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`
-	// Optional. What could not be looked at, or was not to be: nothing is said about it.
+	// Optional. What could not be inspected, or was excluded by the request. There are no findings about it.
 	Unchecked []*Unchecked `protobuf:"bytes,2,rep,name=unchecked,proto3" json:"unchecked,omitempty"`
-	// Required. The workload that was looked at.
+	// Required. The inspected workload.
 	Workload      *WorkloadRef `protobuf:"bytes,3,opt,name=workload,proto3" json:"workload,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -283,20 +283,21 @@ func (x *PreflightResponse) GetWorkload() *WorkloadRef {
 	return nil
 }
 
-// Finding is one thing that will hurt.
+// Finding is one problem.
 type Finding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required. The rule that found it, CamelCase, for example "ReadinessProbeMissing".
+	// Required. The rule that reported it, CamelCase, for example "ReadinessProbeMissing".
 	Rule string `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
 	// Required.
 	Severity Severity `protobuf:"varint,2,opt,name=severity,proto3,enum=lockstep.v1alpha1.Severity" json:"severity,omitempty"`
-	// Required. The object to look at.
+	// Required. The object concerned.
 	Object *ObjectRef `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"`
-	// Optional. The field of it, for example "spec.leaderWorkerTemplate.workerTemplate.spec.containers[0].readinessProbe".
+	// Optional. The object's field, for example
+	// "spec.leaderWorkerTemplate.workerTemplate.spec.containers[0].readinessProbe".
 	Field string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
-	// Required. What is so, a sentence for people.
+	// Required. Human-readable message: what was found.
 	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
-	// Required. Why it hurts.
+	// Required. Why it is a problem.
 	Why string `protobuf:"bytes,6,opt,name=why,proto3" json:"why,omitempty"`
 	// Required. What to do.
 	Fix           string `protobuf:"bytes,7,opt,name=fix,proto3" json:"fix,omitempty"`
@@ -383,12 +384,12 @@ func (x *Finding) GetFix() string {
 	return ""
 }
 
-// ObjectRef names one object of the cluster.
+// ObjectRef names an object of the cluster.
 type ObjectRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Optional. Empty: the object has none, or its manifest says none.
+	// Optional. Empty: the object is cluster-scoped, or its manifest has no namespace.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Required.
 	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
@@ -447,14 +448,14 @@ func (x *ObjectRef) GetName() string {
 	return ""
 }
 
-// Unchecked is something about which nothing is known.
+// Unchecked is something that was not inspected.
 type Unchecked struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required. What was not looked at, for example "nodes".
+	// Required. What was not inspected, for example "nodes".
 	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Required. Why, a sentence for people.
+	// Required. Human-readable message why.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Required. The rules that did not run for it.
+	// Required. The rules that did not run because of it.
 	Rules         []string `protobuf:"bytes,3,rep,name=rules,proto3" json:"rules,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -25,7 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// SetWeightRequest asks for a share.
+// SetWeightRequest requests a share.
 type SetWeightRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -34,11 +34,11 @@ type SetWeightRequest struct {
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
 	// Required. The canary's percentage, 0 to 100.
 	Weight int32 `protobuf:"varint,3,opt,name=weight,proto3" json:"weight,omitempty"`
-	// Optional. Return when verified, at the latest after this time. Zero: return at once.
+	// Optional. Return once the weight is verified, at the latest after this duration. Zero: return at once.
 	Wait *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
-	// Optional. The update revision that the host means, as last seen in BatchContext. If the workload's template has
-	// changed since, the request is refused with ABORTED (REVISION_CHANGED): requests that were meant for one revision do
-	// not reach another. Empty: whatever the release is at.
+	// Optional. The update revision that the host decided on, as last observed in BatchContext. If the workload's
+	// template has changed since, the request fails with ABORTED (REVISION_CHANGED): requests meant for one revision do
+	// not reach another. Empty: the release's current update revision.
 	UpdateRevision string `protobuf:"bytes,5,opt,name=update_revision,json=updateRevision,proto3" json:"update_revision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -109,16 +109,16 @@ func (x *SetWeightRequest) GetUpdateRevision() string {
 	return ""
 }
 
-// SetWeightResponse says what was done.
+// SetWeightResponse is the result of SetWeight.
 type SetWeightResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Action Action `protobuf:"varint,1,opt,name=action,proto3,enum=lockstep.v1alpha1.Action" json:"action,omitempty"`
-	// True when the data plane has taken the weight.
+	// True if the data plane has acknowledged the weight.
 	Verified bool `protobuf:"varint,2,opt,name=verified,proto3" json:"verified,omitempty"`
 	// Required unless verified. Machine-readable, CamelCase.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// A sentence for people.
+	// Human-readable message.
 	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -182,10 +182,10 @@ func (x *SetWeightResponse) GetMessage() string {
 	return ""
 }
 
-// HeaderMatch matches one request header, or one of the cookies in the header Cookie.
+// HeaderMatch matches one request header, or one cookie in the Cookie header.
 type HeaderMatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required. The header's name, or the cookie's.
+	// Required. Name of the header or the cookie.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Required.
 	//
@@ -275,17 +275,17 @@ type isHeaderMatch_Value interface {
 }
 
 type HeaderMatch_Exact struct {
-	// The header's value, exactly.
+	// The exact value of the header.
 	Exact string `protobuf:"bytes,2,opt,name=exact,proto3,oneof"`
 }
 
 type HeaderMatch_Regex struct {
-	// An RE2 expression for the whole value.
+	// An RE2 expression that matches the whole value of the header.
 	Regex string `protobuf:"bytes,3,opt,name=regex,proto3,oneof"`
 }
 
 type HeaderMatch_Cookie struct {
-	// The value of the cookie of that name, exactly. With an Ingress it must be "always".
+	// The exact value of the cookie. With an Ingress it must be "always".
 	Cookie string `protobuf:"bytes,4,opt,name=cookie,proto3,oneof"`
 }
 
@@ -302,13 +302,11 @@ type SetHeaderRouteRequest struct {
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
 	// Required.
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
-	// Required. The route's name, unique within the release.
+	// Required. Name of the route, unique within the release.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// Optional. All must match. Empty: remove the route.
+	// Optional. A request must satisfy all of them. Empty: remove the route.
 	Matches []*HeaderMatch `protobuf:"bytes,4,rep,name=matches,proto3" json:"matches,omitempty"`
-	// Optional. The update revision that the host means, as last seen in BatchContext. If the workload's template has
-	// changed since, the request is refused with ABORTED (REVISION_CHANGED): requests that were meant for one revision do
-	// not reach another. Empty: whatever the release is at.
+	// Optional. As SetWeightRequest.update_revision.
 	UpdateRevision string `protobuf:"bytes,5,opt,name=update_revision,json=updateRevision,proto3" json:"update_revision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -379,7 +377,7 @@ func (x *SetHeaderRouteRequest) GetUpdateRevision() string {
 	return ""
 }
 
-// SetHeaderRouteResponse says what was done.
+// SetHeaderRouteResponse is the result of SetHeaderRoute.
 type SetHeaderRouteResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -425,18 +423,16 @@ func (x *SetHeaderRouteResponse) GetAction() Action {
 	return Action_ACTION_UNSPECIFIED
 }
 
-// SetMirrorRequest asks for a copy of requests.
+// SetMirrorRequest requests a mirror.
 type SetMirrorRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
 	// Required.
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
-	// Required. Percentage of requests copied, 0 to 100.
+	// Required. Percentage of requests to mirror, 0 to 100.
 	Percentage int32 `protobuf:"varint,3,opt,name=percentage,proto3" json:"percentage,omitempty"`
-	// Optional. The update revision that the host means, as last seen in BatchContext. If the workload's template has
-	// changed since, the request is refused with ABORTED (REVISION_CHANGED): requests that were meant for one revision do
-	// not reach another. Empty: whatever the release is at.
+	// Optional. As SetWeightRequest.update_revision.
 	UpdateRevision string `protobuf:"bytes,4,opt,name=update_revision,json=updateRevision,proto3" json:"update_revision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -500,7 +496,7 @@ func (x *SetMirrorRequest) GetUpdateRevision() string {
 	return ""
 }
 
-// SetMirrorResponse says what was done.
+// SetMirrorResponse is the result of SetMirror.
 type SetMirrorResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -546,7 +542,7 @@ func (x *SetMirrorResponse) GetAction() Action {
 	return Action_ACTION_UNSPECIFIED
 }
 
-// VerifyWeightRequest asks whether a weight is in force.
+// VerifyWeightRequest asks whether a weight is in effect.
 type VerifyWeightRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -610,16 +606,16 @@ func (x *VerifyWeightRequest) GetWeight() int32 {
 	return 0
 }
 
-// VerifyWeightResponse says whether it is.
+// VerifyWeightResponse is the result of VerifyWeight.
 type VerifyWeightResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// True only when every route has observed this generation and the endpoints exist.
+	// True only if every route has observed this generation and the endpoints exist.
 	Verified bool `protobuf:"varint,1,opt,name=verified,proto3" json:"verified,omitempty"`
-	// The weight in the routes now.
+	// The weight currently set in the routes.
 	Weight int32 `protobuf:"varint,2,opt,name=weight,proto3" json:"weight,omitempty"`
 	// Required unless verified. Machine-readable, CamelCase.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// A sentence for people.
+	// Human-readable message.
 	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -683,14 +679,14 @@ func (x *VerifyWeightResponse) GetMessage() string {
 	return ""
 }
 
-// ResetRequest returns traffic to stable.
+// ResetRequest returns all traffic to the stable leaders.
 type ResetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
 	// Required.
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
-	// Optional. Return when verified, at the latest after this time. Zero: return at once.
+	// Optional. Return once verified, at the latest after this duration. Zero: return at once.
 	Wait          *durationpb.Duration `protobuf:"bytes,3,opt,name=wait,proto3" json:"wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -747,12 +743,12 @@ func (x *ResetRequest) GetWait() *durationpb.Duration {
 	return nil
 }
 
-// ResetResponse says what was done.
+// ResetResponse is the result of Reset.
 type ResetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Action Action `protobuf:"varint,1,opt,name=action,proto3,enum=lockstep.v1alpha1.Action" json:"action,omitempty"`
-	// True when the data plane has taken it.
+	// True if the data plane has acknowledged it.
 	Verified      bool `protobuf:"varint,2,opt,name=verified,proto3" json:"verified,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

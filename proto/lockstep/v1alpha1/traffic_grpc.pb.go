@@ -34,15 +34,17 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // TrafficRouter splits a release's requests between stable and canary leaders, through the objects that the policy's
-// TrafficPolicy names. Same promises and codes as WorkloadDriver. Rules and routes of others are never touched.
+// TrafficPolicy names. It makes the same promises and returns the same codes as WorkloadDriver. It never changes rules
+// and routes of other owners.
 type TrafficRouterClient interface {
-	// SetWeight asks for the canary's share. It is raised only once whole canary groups are ready and have endpoints.
+	// SetWeight requests the canary's share. The share is raised only once canary groups are ready and have endpoints.
 	SetWeight(ctx context.Context, in *SetWeightRequest, opts ...grpc.CallOption) (*SetWeightResponse, error)
-	// SetHeaderRoute sends requests that match to the canary, whatever the weight. Without matches it removes the route.
+	// SetHeaderRoute routes matching requests to the canary, whatever the weight. Without matches it removes the route.
 	SetHeaderRoute(ctx context.Context, in *SetHeaderRouteRequest, opts ...grpc.CallOption) (*SetHeaderRouteResponse, error)
-	// SetMirror copies requests to the canary; its answers are dropped. Percentage 0 removes the mirror.
+	// SetMirror mirrors requests to the canary, whose responses are dropped. Percentage 0 removes the mirror.
 	SetMirror(ctx context.Context, in *SetMirrorRequest, opts ...grpc.CallOption) (*SetMirrorResponse, error)
-	// VerifyWeight says whether the data plane has taken the weight. It reads caches only and writes nothing.
+	// VerifyWeight reports whether the data plane has acknowledged the weight. It reads only from caches and writes
+	// nothing.
 	VerifyWeight(ctx context.Context, in *VerifyWeightRequest, opts ...grpc.CallOption) (*VerifyWeightResponse, error)
 	// Reset returns all traffic to the stable leaders and removes header routes and mirrors.
 	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetResponse, error)
@@ -111,15 +113,17 @@ func (c *trafficRouterClient) Reset(ctx context.Context, in *ResetRequest, opts 
 // for forward compatibility.
 //
 // TrafficRouter splits a release's requests between stable and canary leaders, through the objects that the policy's
-// TrafficPolicy names. Same promises and codes as WorkloadDriver. Rules and routes of others are never touched.
+// TrafficPolicy names. It makes the same promises and returns the same codes as WorkloadDriver. It never changes rules
+// and routes of other owners.
 type TrafficRouterServer interface {
-	// SetWeight asks for the canary's share. It is raised only once whole canary groups are ready and have endpoints.
+	// SetWeight requests the canary's share. The share is raised only once canary groups are ready and have endpoints.
 	SetWeight(context.Context, *SetWeightRequest) (*SetWeightResponse, error)
-	// SetHeaderRoute sends requests that match to the canary, whatever the weight. Without matches it removes the route.
+	// SetHeaderRoute routes matching requests to the canary, whatever the weight. Without matches it removes the route.
 	SetHeaderRoute(context.Context, *SetHeaderRouteRequest) (*SetHeaderRouteResponse, error)
-	// SetMirror copies requests to the canary; its answers are dropped. Percentage 0 removes the mirror.
+	// SetMirror mirrors requests to the canary, whose responses are dropped. Percentage 0 removes the mirror.
 	SetMirror(context.Context, *SetMirrorRequest) (*SetMirrorResponse, error)
-	// VerifyWeight says whether the data plane has taken the weight. It reads caches only and writes nothing.
+	// VerifyWeight reports whether the data plane has acknowledged the weight. It reads only from caches and writes
+	// nothing.
 	VerifyWeight(context.Context, *VerifyWeightRequest) (*VerifyWeightResponse, error)
 	// Reset returns all traffic to the stable leaders and removes header routes and mirrors.
 	Reset(context.Context, *ResetRequest) (*ResetResponse, error)
