@@ -63,7 +63,7 @@ field() {
   printf '%s' "${value%\"}"
 }
 
-# show STEP: where the release stands. The state says all that a host needs to decide; SPEC.md has the table.
+# show STEP prints the state of the release, on which a host bases its decision; SPEC.md has the table.
 show() {
   local state
   state=$(field state)
@@ -71,9 +71,9 @@ show() {
     "$(field stableReady)" "$(field replicas)" "$(field message)"
 }
 
-# finalize INTENT: end the release, forwards (PROMOTE) or backwards (ROLLBACK), and repeat that until it is done.
-# The first call is enough for the driver, which finishes even if nobody asks again; the others only wait. PROMOTE says
-# which revision is meant, so that a template which came since is not promoted unseen.
+# finalize INTENT ends the release (PROMOTE or ROLLBACK), and repeats the call until it is done. The first call is enough
+# for the driver, which completes it without further calls; the others only wait. PROMOTE passes the revision, so that a
+# template that has changed since is not promoted unseen.
 finalize() {
   while :; do
     call Finalize "{\"workload\": $workload, \"releaseId\": \"$id\", \"intent\": \"FINALIZE_INTENT_$1\", \"updateRevision\": \"${revision:-}\", \"wait\": \"10s\"}"
@@ -83,12 +83,12 @@ finalize() {
   done
 }
 
-# What can this driver do? A host asks before anything else, and calls nothing that is not among the capabilities.
+# A host asks for the driver's capabilities first, and calls only what they include.
 call GetDriverInfo '{}'
 printf 'driver %s %s\n' "$(field name)" "$(field version)"
 
 if [[ $intent == ROLLBACK ]]; then
-  # CalculateBatchContext only looks. It names the release under way, also to somebody who did not begin it.
+  # CalculateBatchContext is read-only. It names the release in progress, also of another host.
   call CalculateBatchContext "{\"workload\": $workload}"
   id=$(field releaseId)
   [[ -n $id ]] || { echo "there is no release" >&2 && exit 1; }
@@ -96,13 +96,13 @@ if [[ $intent == ROLLBACK ]]; then
   exit
 fi
 
-# Adopt holds the workload: from now on a change of its template moves no pod until a release does. This comes before
-# the change, and once; on a workload that is held already it changes nothing.
+# Adopt places the workload under hold: from now on a template change restarts no pod until a release does. Call it once,
+# before the change; on an adopted workload it changes nothing.
 call Adopt "{\"workload\": $workload}"
 show adopt
 
-# Initialize begins a release under an id that the host chooses, and creates the canary with no groups. The driver writes
-# id and policy down first, on the workload itself. The same id and policy again go on with the same release.
+# Initialize starts a release with an id that the host chooses, and creates the canary with 0 groups. The driver first
+# records id and policy on the workload itself. The same id and policy continue the same release.
 id=${RELEASE_ID:-grpcurl-$(date -u +%Y%m%d-%H%M%S)-$$}
 printf 'release %s\n' "$id"
 policy=$(printf ', "%s"' "${batches[@]}")
@@ -123,9 +123,9 @@ esac
 trap '(($? == 0)) || printf "The release stays where it is.\n  to go on:     RELEASE_ID=%s %s\n  to roll back: %s\n" \
   "$id" "$0 $*" "$0 --abort $1 $2 $3" >&2' EXIT
 
-# UpgradeBatch moves the release to a batch. With `wait` the call returns as soon as the batch is ready, or when the time
-# is up: "not ready yet" is no error, so ask again. The revision makes sure that a template which somebody changes
-# meanwhile, and which nobody has decided on, is refused with ABORTED.
+# UpgradeBatch moves the release to a batch. With `wait` the call returns once the batch is ready or the time has expired:
+# "not ready yet" is no error, so repeat the call. With the revision, a template that changed after the decision is refused
+# with ABORTED.
 for batch in "${!batches[@]}"; do
   while :; do
     call UpgradeBatch "{\"workload\": $workload, \"releaseId\": \"$id\", \"batch\": $batch, \"updateRevision\": \"$revision\", \"wait\": \"10s\"}"
@@ -133,10 +133,10 @@ for batch in "${!batches[@]}"; do
     case $(field state) in
       STATE_READY) break ;;
       STATE_UPGRADING | STATE_VERIFYING | STATE_PREPARING) ;;
-      *) exit 1 ;; # FAILED, begun anew for another template, or ended by somebody else: a person decides what now.
+      *) exit 1 ;; # FAILED, restarted for another template, or ended by another host: the user decides.
     esac
   done
-  # Here a host looks at its metrics. It has time: nothing moves until the next call.
+  # Here a host checks its metrics. Nothing changes until the next call.
 done
 
 finalize PROMOTE

@@ -41,7 +41,8 @@ const (
 	ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND ErrorReason = 4
 	// Another release of the workload is in progress.
 	ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS ErrorReason = 5
-	// The release is being finalized, or has ended, with the opposite intent.
+	// The release is being rolled back, or has ended, with the opposite intent; or it is being finalized and UpgradeBatch is
+	// too late.
 	ErrorReason_ERROR_REASON_RELEASE_FINALIZED ErrorReason = 6
 	// The workload is controlled by another object, which would overwrite it.
 	ErrorReason_ERROR_REASON_FOREIGN_OWNER ErrorReason = 7
