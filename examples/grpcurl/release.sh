@@ -2,8 +2,8 @@
 # Copyright The Lockstep Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# A whole canary release by hand: every call is one that any host makes, in the order in which hosts make them.
-# The driver tells grpcurl its own API (reflection), so nothing but this script is needed.
+# A complete canary release by hand, with the calls of any host, in the same order. grpcurl reads the API from the driver
+# (reflection), so this script needs no other file.
 set -euo pipefail
 
 usage() {
@@ -34,16 +34,15 @@ else
   grpcurl=(go -C "$(dirname "${BASH_SOURCE[0]}")/../.." tool -modfile=tools/go.mod grpcurl)
 fi
 
-# A unix socket or loopback needs no certificate. A driver elsewhere does: put -cert, -key and -cacert here.
+# A unix socket or loopback needs no certificate. For any other address add -cert, -key and -cacert here.
 case $address in
   unix://*) target=(-plaintext -unix "${address#unix://}") ;;
   *) target=(-plaintext "$address") ;;
 esac
 
-# call RPC REQUEST: make one call; the answer, as JSON, is in $answer from then on.
-# UNAVAILABLE (the API server, or a driver that has just started) and ABORTED (a lost race) pass, so the call is repeated:
-# the same request again changes nothing. Everything else is for a person to look at, and ends the script; so is an
-# ABORTED that says REVISION_CHANGED, since the template is no longer the one that this release was begun for.
+# call RPC REQUEST makes one call and stores the response, as JSON, in $answer. UNAVAILABLE (the API server, or a driver
+# that has just started) and ABORTED (a conflict) are transient, so the call is repeated, which is idempotent. Any other
+# error ends the script. So does ABORTED with REVISION_CHANGED, because the template is no longer that of this release.
 call() {
   local tries=0
   until answer=$("${grpcurl[@]}" -emit-defaults -d "$2" "${target[@]}" "lockstep.v1alpha1.WorkloadDriver/$1" 2>&1); do
@@ -55,7 +54,7 @@ call() {
   done
 }
 
-# field NAME: a value of the context in $answer. The names are those in batch.proto, in camelCase.
+# field NAME prints a value of the context in $answer. The names are those in batch.proto, in camelCase.
 field() {
   local value
   value=$(sed -n "/^ *\"$1\": /{s///p;q}" <<<"$answer")
