@@ -1,0 +1,190 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"iter"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// ContextWatcher is the part of a driver that [Follow] needs.
+type ContextWatcher interface {
+	CalculateBatchContext(
+		context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption) (*pb.CalculateBatchContextResponse, error)
+	WatchBatchContext(
+		context.Context, *pb.WatchBatchContextRequest, ...grpc.CallOption) iter.Seq2[*pb.BatchContext, error]
+}
+
+// WorkloadsWatcher is the part of a driver that [FollowWorkloads] needs.
+type WorkloadsWatcher interface {
+	WatchWorkloads(
+		context.Context, *pb.WatchWorkloadsRequest, ...grpc.CallOption) iter.Seq2[*pb.WatchWorkloadsResponse, error]
+}
+
+var (
+	_ ContextWatcher   = (*Client)(nil)
+	_ WorkloadsWatcher = (*Client)(nil)
+)
+
+// FollowOption changes how Follow and FollowWorkloads reconnect.
+type FollowOption func(*followOptions)
+
+type followOptions struct {
+	backoff, maxBackoff, poll time.Duration
+}
+
+// WithBackoff sets the pause before the first reconnect, and the longest pause: each failure in a row doubles it.
+// Default: 200 milliseconds and 5 seconds.
+func WithBackoff(first, longest time.Duration) FollowOption {
+	return func(o *followOptions) { o.backoff, o.maxBackoff = first, longest }
+}
+
+// WithPollInterval sets how often [Follow] polls a driver that serves no watch. Default: 1 second.
+func WithPollInterval(d time.Duration) FollowOption {
+	return func(o *followOptions) { o.poll = d }
+}
+
+func newFollowOptions(opts []FollowOption) followOptions {
+	o := followOptions{backoff: 200 * time.Millisecond, maxBackoff: 5 * time.Second, poll: time.Second}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	return o
+}
+
+// Follow yields the state of a workload or of one of its releases, at once and after each change, across broken
+// streams and restarts of the driver. It ends when ctx does, or when the caller leaves the loop.
+//
+// Follow yields an error each time that a stream ends, also when the driver closed it. If the caller stays in the loop,
+// Follow pauses and opens the next stream; so leave the loop for an error that no retry can mend (see [Retryable]).
+// After a reconnect the first state may be the one that was yielded last.
+//
+// Follow polls CalculateBatchContext instead if the driver does not serve WatchBatchContext.
+func Follow(
+	ctx context.Context, driver ContextWatcher, req *pb.WatchBatchContextRequest, opts ...FollowOption,
+) iter.Seq2[*pb.BatchContext, error] {
+	o := newFollowOptions(opts)
+	return reconnect(ctx, o, func() iter.Seq2[*pb.BatchContext, error] {
+		return func(yield func(*pb.BatchContext, error) bool) {
+			for c, err := range driver.WatchBatchContext(ctx, req) {
+				if status.Code(err) == codes.Unimplemented {
+					poll(ctx, driver, req, o.poll)(yield)
+					return
+				}
+				if !yield(c, err) {
+					return
+				}
+			}
+		}
+	})
+}
+
+// FollowWorkloads yields each change of the workloads under hold, as [Client.WatchWorkloads] does, and reconnects as
+// [Follow] does. A workload that left the hold while no stream was open is yielded as gone, before the next Synced.
+func FollowWorkloads(
+	ctx context.Context, driver WorkloadsWatcher, req *pb.WatchWorkloadsRequest, opts ...FollowOption,
+) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
+	return func(yield func(*pb.WatchWorkloadsResponse, error) bool) {
+		held := map[string]*pb.WorkloadRef{}
+		var listed map[string]bool // by this stream
+		responses := reconnect(ctx, newFollowOptions(opts), func() iter.Seq2[*pb.WatchWorkloadsResponse, error] {
+			listed = map[string]bool{}
+			return driver.WatchWorkloads(ctx, req)
+		})
+		for r, err := range responses {
+			switch change := r.GetChange().(type) {
+			case *pb.WatchWorkloadsResponse_Context:
+				ref := change.Context.GetWorkload()
+				held[keyOf(ref)], listed[keyOf(ref)] = ref, true
+			case *pb.WatchWorkloadsResponse_Gone:
+				delete(held, keyOf(change.Gone))
+			case *pb.WatchWorkloadsResponse_Synced:
+				for _, key := range slices.Sorted(maps.Keys(held)) {
+					if listed[key] {
+						continue
+					}
+					gone := &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Gone{Gone: held[key]}}
+					delete(held, key)
+					if !yield(gone, nil) {
+						return
+					}
+				}
+			}
+			if !yield(r, err) {
+				return
+			}
+		}
+	}
+}
+
+func keyOf(ref *pb.WorkloadRef) string { return ref.GetNamespace() + "/" + ref.GetName() }
+
+// reconnect yields what one stream after the other yields.
+func reconnect[T any](ctx context.Context, o followOptions, open func() iter.Seq2[T, error]) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for delay := o.backoff; ctx.Err() == nil; delay = min(2*delay, o.maxBackoff) {
+			ended := status.Error(codes.Unavailable, "the driver closed the watch")
+			for item, err := range open() {
+				if err != nil {
+					ended = err
+					break
+				}
+				delay = o.backoff
+				if !yield(item, nil) {
+					return
+				}
+			}
+			var none T
+			if ctx.Err() != nil || !yield(none, ended) {
+				return
+			}
+			pause(ctx, delay)
+		}
+	}
+}
+
+// poll yields the state of a workload and its changes, for a driver that serves no watch. It ends with the first error.
+func poll(
+	ctx context.Context, driver ContextWatcher, req *pb.WatchBatchContextRequest, interval time.Duration,
+) iter.Seq2[*pb.BatchContext, error] {
+	return func(yield func(*pb.BatchContext, error) bool) {
+		var last *pb.BatchContext
+		for ; ctx.Err() == nil; pause(ctx, interval) {
+			response, err := driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{
+				Workload: req.GetWorkload(), ReleaseId: req.GetReleaseId(), IncludeGroups: req.GetIncludeGroups(),
+			})
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			c := response.GetContext()
+			if proto.Equal(last, c) {
+				continue
+			}
+			if last = c; !yield(c, nil) {
+				return
+			}
+		}
+	}
+}
+
+// pause waits for d, or less if ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
