@@ -20,12 +20,14 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// tape is a driver whose streams send what is on it, one stream after the other, each up to its error. The last one stays open.
-type tape struct {
+// faulty is a driver whose streams send one list after the other, each up to its error. Streams after the last one stay open.
+type faulty struct {
+	host.Watcher
+
 	streams [][]any
 }
 
-func (d *tape) WatchWorkloads(
+func (d *faulty) WatchWorkloads(
 	ctx context.Context, _ *pb.WatchWorkloadsRequest, _ ...grpc.CallOption,
 ) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
 	return func(yield func(*pb.WatchWorkloadsResponse, error) bool) {
@@ -48,7 +50,7 @@ func (d *tape) WatchWorkloads(
 	}
 }
 
-func (*tape) WatchBatchContext(
+func (*faulty) WatchBatchContext(
 	context.Context, *pb.WatchBatchContextRequest, ...grpc.CallOption,
 ) iter.Seq2[*pb.BatchContext, error] {
 	return func(yield func(*pb.BatchContext, error) bool) {
@@ -64,37 +66,25 @@ func at(name string) *pb.WatchWorkloadsResponse {
 	}}
 }
 
-func TestFollowerOutlivesStreams(t *testing.T) {
+func TestFollowerReportsALostDriver(t *testing.T) {
 	t.Parallel()
 	away := status.Error(codes.Unavailable, "away")
-	settled := &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Synced{Synced: true}}
-	removed := func(name string) *pb.WatchWorkloadsResponse {
-		return &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: &pb.WorkloadRef{Namespace: "ns", Name: name}}}
-	}
+	synced := &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Synced{Synced: true}}
 	cases := map[string]struct {
 		reason  string
 		streams [][]any
 		want    []string
 	}{
 		"Starting": {
-			"a driver that starts is not lost", [][]any{{away}, {away}, {away}, {at("a"), settled}}, []string{"a", "synced"},
+			"a driver that starts is not lost", [][]any{{away}, {away}, {away}, {at("a"), synced, away}}, []string{"a", "synced", "lost"},
 		},
 		"Absent": {
-			"one that stays away is", [][]any{{away}, {away}, {away}, {away}, {at("a"), settled}}, []string{"lost", "a", "synced"},
+			"one that stays away is", [][]any{{away}, {away}, {away}, {away}, {at("a"), synced, away}}, []string{"lost", "a", "synced", "lost"},
 		},
 		"Broken": {
-			"a stream that breaks is told of at once, and what was removed meanwhile is reported",
-			[][]any{{at("a"), at("b"), at("c"), settled, removed("c"), away}, {away}, {at("b"), settled}},
-			[]string{"a", "b", "c", "synced", "c removed", "lost", "lost", "b", "a removed", "synced"},
-		},
-		"Closed": {
-			"so is one that the driver ends", [][]any{{at("a"), settled}, {at("a"), settled}},
-			[]string{"a", "synced", "lost", "a", "synced"},
-		},
-		"BrokenEarly": {
-			"a stream that did not come to its end reports no workload as removed",
-			[][]any{{at("a"), at("b"), settled, away}, {at("b"), away}, {at("a"), at("b"), settled}},
-			[]string{"a", "b", "synced", "lost", "b", "lost", "a", "b", "synced"},
+			"a stream that breaks is reported at once, and so is each failed attempt",
+			[][]any{{at("a"), synced, away}, {away}, {at("a"), synced, away}},
+			[]string{"a", "synced", "lost", "lost", "a", "synced", "lost"},
 		},
 	}
 	for name, tc := range cases {
@@ -104,16 +94,16 @@ func TestFollowerOutlivesStreams(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				var got []string
-				f := host.Follower{Driver: &tape{tc.streams}, Lost: func(error) { got = append(got, "lost") }}
+				f := host.Follower{Driver: &faulty{streams: tc.streams}, Lost: func(error) { got = append(got, "lost") }}
 				err := f.Workloads(ctx, &pb.WatchWorkloadsRequest{}, func(r *pb.WatchWorkloadsResponse) {
-					got = append(got, inAWord(r))
+					what := r.GetContext().GetWorkload().GetName()
+					if r.GetSynced() {
+						what = "synced"
+					}
+					got = append(got, what)
 				})
 				if err != nil {
 					t.Errorf("the end of the context is an error: %v", err)
-				}
-				// The last stream of the tape ends as well.
-				if last := len(got) - 1; got[last] == "lost" {
-					got = got[:last]
 				}
 				if diff := cmp.Diff(tc.want, got); diff != "" {
 					t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
@@ -123,27 +113,16 @@ func TestFollowerOutlivesStreams(t *testing.T) {
 	}
 }
 
-func inAWord(r *pb.WatchWorkloadsResponse) string {
-	switch change := r.GetChange().(type) {
-	case *pb.WatchWorkloadsResponse_Removed:
-		return change.Removed.GetName() + " removed"
-	case *pb.WatchWorkloadsResponse_Synced:
-		return "synced"
-	default:
-		return r.GetContext().GetWorkload().GetName()
-	}
-}
-
-func TestFollowerEndsWhenItIsRefused(t *testing.T) {
+func TestFollowerReturnsARefusal(t *testing.T) {
 	t.Parallel()
 	seen := 0
-	f := host.Follower{Driver: &tape{}, Lost: func(err error) { t.Errorf("lost: %v", err) }}
+	f := host.Follower{Driver: &faulty{}, Lost: func(err error) { t.Errorf("lost: %v", err) }}
 	err := f.Workload(t.Context(), &pb.WorkloadRef{}, func(*pb.BatchContext) { seen++ })
 	if status.Code(err) != codes.NotFound || seen != 1 {
 		t.Errorf("got %v after %d contexts", err, seen)
 	}
 	forbidden := status.Error(codes.PermissionDenied, "no")
-	f.Driver = &tape{[][]any{{forbidden}}}
+	f.Driver = &faulty{streams: [][]any{{forbidden}}}
 	err = f.Workloads(t.Context(), &pb.WatchWorkloadsRequest{}, func(*pb.WatchWorkloadsResponse) {})
 	if !errors.Is(err, forbidden) {
 		t.Errorf("got %v, want %v", err, forbidden)

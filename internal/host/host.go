@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"time"
 
 	"google.golang.org/grpc"
@@ -21,13 +20,10 @@ import (
 // Driver is the part of the contract that a host needs, as plugin.Client has it.
 type Driver interface {
 	Router
+	plugin.ContextWatcher
 
 	Initialize(context.Context, *pb.InitializeRequest, ...grpc.CallOption) (*pb.InitializeResponse, error)
 	UpgradeBatch(context.Context, *pb.UpgradeBatchRequest, ...grpc.CallOption) (*pb.UpgradeBatchResponse, error)
-	CalculateBatchContext(
-		context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption) (*pb.CalculateBatchContextResponse, error)
-	WatchBatchContext(
-		context.Context, *pb.WatchBatchContextRequest, ...grpc.CallOption) iter.Seq2[*pb.BatchContext, error]
 	Finalize(context.Context, *pb.FinalizeRequest, ...grpc.CallOption) (*pb.FinalizeResponse, error)
 }
 
@@ -110,19 +106,6 @@ func (h *Host) Retry(ctx context.Context, call func(context.Context) error) erro
 		sleep(ctx, delay)
 		delay = min(2*delay, maxBackoff)
 	}
-}
-
-// Follow calls observe with where the workload stands, at once and then at each change, until ctx ends, which is no
-// error, or the driver refuses. Broken streams are opened again.
-func (h *Host) Follow(ctx context.Context, ref *pb.WorkloadRef, observe func(*pb.BatchContext)) error {
-	w := watcher{driver: h.Driver, timing: h.Timing.withDefaults(), request: &pb.WatchBatchContextRequest{
-		Workload: ref, IncludeGroups: true,
-	}}
-	err := w.run(ctx, observe)
-	if ctx.Err() != nil {
-		return nil //nolint:nilerr // The end of ctx is how a caller stops.
-	}
-	return err
 }
 
 func (h *Host) newRun(release Release) *run {

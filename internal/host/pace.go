@@ -49,12 +49,10 @@ func (r *run) restful(c *pb.BatchContext) bool {
 
 // watch follows the release in the background until ctx ends.
 func (r *run) watch(ctx context.Context) {
-	w := watcher{driver: r.host.Driver, timing: r.timing, request: &pb.WatchBatchContextRequest{
-		Workload: r.release.Workload, ReleaseId: r.release.ID, IncludeGroups: true,
-	}}
+	request := &pb.WatchBatchContextRequest{Workload: r.release.Workload, ReleaseId: r.release.ID, IncludeGroups: true}
 	r.watchers.Go(func() {
-		// The watch is a convenience: when the driver refuses it, requests and their answers still carry the release.
-		_ = w.run(ctx, func(c *pb.BatchContext) {
+		// The watch is a convenience: if the driver refuses it, the answers to requests still carry the state.
+		_ = r.host.follow(ctx, request, func(c *pb.BatchContext) {
 			select {
 			case r.feed <- c:
 			case <-ctx.Done():
