@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"github.com/lockstep-rollouts/lockstep/plugin/kruise/internal/manage"
+	"github.com/lockstep-rollouts/lockstep/internal/manage"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 )
 
@@ -59,11 +59,8 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		return fmt.Errorf("index RolloutTargets: %w", err)
 	}
 	r := &Reconciler{Client: m.GetClient(), Reader: m.GetAPIReader(), Driver: o.Driver, Logger: o.Logger}
-	f := manage.NewFollower(o.Driver, true, func(ctx context.Context, workload client.ObjectKey) bool { return len(r.targets(ctx, workload)) > 0 })
+	f := &manage.Follower[reconcile.Request]{Driver: o.Driver, Requests: r.targets, IncludeGroups: true}
 	r.Follow = f.Watch
-	if err := m.Add(f); err != nil {
-		return fmt.Errorf("add the watch of workloads: %w", err)
-	}
 	if err := r.register(m, f); err != nil {
 		return err
 	}
@@ -86,16 +83,10 @@ func newManager(config *rest.Config, o Options) (manager.Manager, error) {
 }
 
 // register says which changes are looked at.
-func (r *Reconciler) register(m manager.Manager, f *manage.Follower) error {
+func (r *Reconciler) register(m manager.Manager, f source.Source) error {
 	workloads, revisions := &metav1.PartialObjectMetadata{}, &metav1.PartialObjectMetadata{}
 	workloads.SetGroupVersionKind(workloadKind)
 	revisions.SetGroupVersionKind(revisionKind)
-	requests := func(ctx context.Context, namespace, workload string) []reconcile.Request {
-		return r.targets(ctx, client.ObjectKey{Namespace: namespace, Name: workload})
-	}
-	byName := func(ctx context.Context, o client.Object) []reconcile.Request {
-		return requests(ctx, o.GetNamespace(), o.GetName())
-	}
 	err := builder.ControllerManagedBy(m).Named("rollouttarget").
 		For(&v1alpha1.RolloutTarget{}).
 		// When one of two targets goes, the other takes over.
@@ -104,16 +95,15 @@ func (r *Reconciler) register(m manager.Manager, f *manage.Follower) error {
 			if !ok {
 				return nil
 			}
-			return requests(ctx, t.Namespace, t.Spec.WorkloadRef.Name)
+			return r.targets(ctx, client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name})
 		})).
-		WatchesMetadata(workloads, handler.EnqueueRequestsFromMapFunc(byName)).
+		WatchesMetadata(workloads, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+			return r.targets(ctx, client.ObjectKeyFromObject(o))
+		})).
 		WatchesMetadata(revisions, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-			return requests(ctx, o.GetNamespace(), o.GetLabels()[labelName])
+			return r.targets(ctx, client.ObjectKey{Namespace: o.GetNamespace(), Name: o.GetLabels()[labelName]})
 		})).
-		WatchesRawSource(source.TypedChannel(f.Events, handler.TypedEnqueueRequestsFromMapFunc(
-			func(ctx context.Context, o *metav1.PartialObjectMetadata) []reconcile.Request {
-				return requests(ctx, o.Namespace, o.Name)
-			}))).
+		WatchesRawSource(f).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).
 		Complete(r)
 	if err != nil {

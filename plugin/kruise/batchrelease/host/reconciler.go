@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
-	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,7 +18,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
-	"github.com/lockstep-rollouts/lockstep/plugin/kruise/internal/manage"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -39,9 +37,7 @@ const (
 // Driver is the part of the contract that this host needs, as plugin.Client has it.
 type Driver interface {
 	batchrelease.Driver
-	manage.Watcher
-	CalculateBatchContext(
-		context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption) (*pb.CalculateBatchContextResponse, error)
+	plugin.ContextWatcher
 }
 
 var _ Driver = (*plugin.Client)(nil)

@@ -24,8 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/lockstep-rollouts/lockstep/internal/manage"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
-	"github.com/lockstep-rollouts/lockstep/plugin/kruise/internal/manage"
 )
 
 // Settings say how the host runs.
@@ -67,11 +67,8 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		return fmt.Errorf("index BatchReleases: %w", err)
 	}
 	r := &Reconciler{Client: m.GetClient(), Driver: o.Driver, Logger: o.Logger}
-	f := manage.NewFollower(o.Driver, false, func(ctx context.Context, workload client.ObjectKey) bool { return len(r.of(ctx, workload)) > 0 })
+	f := &manage.Follower[reconcile.Request]{Driver: o.Driver, Requests: r.of}
 	r.Follow = f.Watch
-	if err := m.Add(f); err != nil {
-		return fmt.Errorf("add the watch of workloads: %w", err)
-	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	if err := r.register(m, f, func() { stop(errRival) }); err != nil {
@@ -106,7 +103,7 @@ func workloadOf(o client.Object) []string {
 }
 
 // register says which changes are looked at.
-func (r *Reconciler) register(m manager.Manager, f *manage.Follower, rivalCame func()) error {
+func (r *Reconciler) register(m manager.Manager, f source.Source, rivalCame func()) error {
 	workloads := &metav1.PartialObjectMetadata{}
 	workloads.SetGroupVersionKind(manage.LeaderWorkerSet)
 	err := builder.ControllerManagedBy(m).Named("batchrelease").
@@ -120,10 +117,7 @@ func (r *Reconciler) register(m manager.Manager, f *manage.Follower, rivalCame f
 			rivalCame()
 			return nil
 		})).
-		WatchesRawSource(source.TypedChannel(f.Events, handler.TypedEnqueueRequestsFromMapFunc(
-			func(ctx context.Context, o *metav1.PartialObjectMetadata) []reconcile.Request {
-				return r.of(ctx, client.ObjectKeyFromObject(o))
-			}))).
+		WatchesRawSource(f).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).
 		Complete(r)
 	if err != nil {

@@ -1,0 +1,120 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package manage
+
+import (
+	"context"
+	"iter"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+var vllm = client.ObjectKey{Namespace: "default", Name: "vllm"}
+
+// queue passes on what is added to it.
+type queue struct {
+	workqueue.TypedRateLimitingInterface[client.ObjectKey]
+
+	added chan client.ObjectKey
+}
+
+func (q queue) Add(key client.ObjectKey) { q.added <- key }
+
+// next waits for a request.
+func (q queue) next(t *testing.T, what string) {
+	t.Helper()
+	select {
+	case key := <-q.added:
+		if key != vllm {
+			t.Errorf("a request for %v", key)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal(what)
+	}
+}
+
+// start starts a Follower of default/vllm, whose requests are its own key while it is needed.
+func start(t *testing.T, driver plugin.ContextWatcher, needed *atomic.Bool) (*Follower[client.ObjectKey], queue) {
+	t.Helper()
+	needed.Store(true)
+	f := &Follower[client.ObjectKey]{Driver: driver, Requests: func(_ context.Context, workload client.ObjectKey) []client.ObjectKey {
+		if needed.Load() {
+			return []client.ObjectKey{workload}
+		}
+		return nil
+	}}
+	q := queue{added: make(chan client.ObjectKey, 100)}
+	if err := f.Start(t.Context(), q); err != nil {
+		t.Fatal(err)
+	}
+	f.Watch(vllm)
+	return f, q
+}
+
+// mortal is a driver whose workload is gone once it is told so.
+type mortal struct {
+	plugin.ContextWatcher
+
+	gone chan struct{}
+}
+
+func (m mortal) WatchBatchContext(
+	ctx context.Context, _ *pb.WatchBatchContextRequest, _ ...grpc.CallOption,
+) iter.Seq2[*pb.BatchContext, error] {
+	return func(yield func(*pb.BatchContext, error) bool) {
+		if !yield(&pb.BatchContext{}, nil) {
+			return
+		}
+		select {
+		case <-m.gone:
+		case <-ctx.Done():
+		}
+		yield(nil, drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, "it is gone"))
+	}
+}
+
+// That a workload is gone is reported, even to those who have seen its deletion before the driver did.
+func TestFollowerReportsThatAWorkloadIsGone(t *testing.T) {
+	t.Parallel()
+	m := mortal{gone: make(chan struct{})}
+	_, q := start(t, m, &atomic.Bool{})
+	q.next(t, "no request for the workload")
+	close(m.gone)
+	q.next(t, "no request for its end")
+}
+
+// A workload that appears is followed as soon as somebody asks for it again, and no longer than it is needed.
+func TestFollower(t *testing.T) {
+	t.Parallel()
+	fake := plugintest.NewFakeDriver()
+	var needed atomic.Bool
+	f, q := start(t, plugintest.Connect(t, fake, fake), &needed)
+	fake.SetWorkload("default", "vllm", 4, "v1")
+	f.Watch(vllm)
+	q.next(t, "no request for the workload that appeared")
+	fake.SetWorkload("default", "vllm", 4, "v2")
+	q.next(t, "no request for its change")
+	needed.Store(false)
+	fake.SetWorkload("default", "vllm", 4, "v3")
+	f.Watch(vllm)
+	for {
+		f.mu.Lock()
+		left := len(f.followed)
+		f.mu.Unlock()
+		if left == 0 {
+			break
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
