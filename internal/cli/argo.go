@@ -79,16 +79,14 @@ func (f *argoFlags) reach(ctx context.Context, o *options) (argo.Driver, context
 		}
 		return inside, inside.ctx, inside.close, nil
 	}
-	driver := &argo.Late{}
-	go f.dialLater(ctx, o.log, driver)
+	// The connection lasts as long as the process.
+	driver := argo.NewPendingDriver(func(failed func(error)) argo.Driver {
+		if link := f.dial.dialUntilReached(ctx, o.log, failed); link != nil {
+			return link
+		}
+		return nil
+	})
 	return driver, ctx, func() error { return nil }, nil
-}
-
-// dialLater reaches the driver as soon as it is there. The connection lasts as long as the process.
-func (f *argoFlags) dialLater(ctx context.Context, logger *slog.Logger, driver *argo.Late) {
-	if link := f.dial.dialUntilReached(ctx, logger, driver.Failed); link != nil {
-		driver.Set(link)
-	}
 }
 
 // runArgo serves the controller's calls, and keeps Rollouts and workloads together beside them.

@@ -5,7 +5,6 @@ package argo
 
 import (
 	"context"
-	"iter"
 
 	"google.golang.org/grpc"
 
@@ -15,15 +14,13 @@ import (
 
 // Driver is the part of the contract that this host needs, as plugin.Client has it.
 type Driver interface {
+	plugin.ContextWatcher
+
 	Has(pb.Capability) bool
 	Adopt(context.Context, *pb.AdoptRequest, ...grpc.CallOption) (*pb.AdoptResponse, error)
 	Disown(context.Context, *pb.DisownRequest, ...grpc.CallOption) (*pb.DisownResponse, error)
 	Initialize(context.Context, *pb.InitializeRequest, ...grpc.CallOption) (*pb.InitializeResponse, error)
 	UpgradeBatch(context.Context, *pb.UpgradeBatchRequest, ...grpc.CallOption) (*pb.UpgradeBatchResponse, error)
-	CalculateBatchContext(
-		context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption) (*pb.CalculateBatchContextResponse, error)
-	WatchBatchContext(
-		context.Context, *pb.WatchBatchContextRequest, ...grpc.CallOption) iter.Seq2[*pb.BatchContext, error]
 	Finalize(context.Context, *pb.FinalizeRequest, ...grpc.CallOption) (*pb.FinalizeResponse, error)
 	Undo(context.Context, *pb.UndoRequest, ...grpc.CallOption) (*pb.UndoResponse, error)
 	SetWeight(context.Context, *pb.SetWeightRequest, ...grpc.CallOption) (*pb.SetWeightResponse, error)

@@ -237,8 +237,9 @@ func TestDriverTrouble(t *testing.T) {
 	if got := b.run(b.rollout(0, quarters...), types.PhaseFailed); !strings.Contains(got.Message, "ns/w") {
 		t.Errorf("message %q does not name the workload", got.Message)
 	}
-	late := &Late{}
-	step := &StepPlugin{Driver: late, Logger: slog.New(slog.DiscardHandler), Context: t.Context()}
+	reached := make(chan Driver)
+	pending := NewPendingDriver(func(func(error)) Driver { return <-reached })
+	step := &StepPlugin{Driver: pending, Logger: slog.New(slog.DiscardHandler), Context: t.Context()}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	step.Context = ctx
@@ -247,7 +248,7 @@ func TestDriverTrouble(t *testing.T) {
 		t.Errorf("got %+v, %v, want a step that goes on in more than 10 s", got, err)
 	}
 	b.edited()
-	late.Set(b.driver)
+	reached <- b.driver
 	step.Context = t.Context()
 	if got, err := step.Run(b.rollout(0, quarters...), nil); err.HasError() || got.Phase != types.PhaseSuccessful {
 		t.Errorf("got %+v, %v", got, err)

@@ -174,32 +174,20 @@ func (r *run) change(changes <-chan struct{}, deadline time.Time) bool {
 	}
 }
 
-// watch tells of changes of the workload until ctx ends.
+// watch sends a signal after each change of the workload, until ctx ends.
 func (r *run) watch(ctx context.Context) <-chan struct{} {
-	changes := make(chan struct{}, 1)
+	changes := make(chan struct{})
 	go func() {
 		defer close(changes)
-		for _, err := range r.driver.WatchBatchContext(ctx, &pb.WatchBatchContextRequest{Workload: r.ref}) {
-			if err != nil {
-				break
+		// An error is a signal too: the run asks the driver itself, and decides what the error means for the step.
+		for range plugin.Follow(ctx, r.driver, &pb.WatchBatchContextRequest{Workload: r.ref}, plugin.WithPollInterval(pollInterval)) {
+			select {
+			case changes <- struct{}{}:
+			case <-ctx.Done():
 			}
-			kick(changes)
-		}
-		for ctx.Err() == nil {
-			// No watch, or none any more: ask instead.
-			sleep(ctx, pollInterval)
-			kick(changes)
 		}
 	}()
 	return changes
-}
-
-// kick tells of a change unless one is waiting to be told.
-func kick(changes chan<- struct{}) {
-	select {
-	case changes <- struct{}{}:
-	default:
-	}
 }
 
 // sleep waits for d, or less if ctx ends.
