@@ -91,24 +91,24 @@ func (f *argoFlags) reach(ctx context.Context, o *options) (argo.Driver, context
 
 // runArgo serves the controller's calls, and keeps Rollouts and workloads together beside them.
 func (o *options) runArgo(ctx context.Context, config *rest.Config, driver argo.Driver, waits int) error {
-	keeper, recorder, err := o.keeper(config, driver)
+	controller, recorder, err := o.argoController(config, driver)
 	if err != nil {
 		return err
 	}
 	step := &argo.StepPlugin{
-		Driver: driver, Rivals: keeper, Logger: o.log, Waits: make(chan struct{}, waits), Context: ctx,
+		Driver: driver, Rivals: controller, Logger: o.log, Waits: make(chan struct{}, waits), Context: ctx,
 	}
-	router := &argo.RouterPlugin{Driver: driver, Rivals: keeper, Logger: o.log, Context: ctx}
+	router := &argo.RouterPlugin{Driver: driver, Rivals: controller, Logger: o.log, Context: ctx}
 	go recorder.Run(ctx)
 	go func() {
-		if err := keeper.Run(ctx); err != nil {
+		if err := controller.Run(ctx); err != nil {
 			o.log.Error("Rollouts are not watched", "error", err)
 		}
 	}()
 	return argo.Serve(ctx, step, router, o.log)
 }
 
-func (o *options) keeper(config *rest.Config, driver argo.Driver) (*argo.Keeper, *argo.EventRecorder, error) {
+func (o *options) argoController(config *rest.Config, driver argo.Driver) (*argo.Controller, *argo.EventRecorder, error) {
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make client: %w", err)
@@ -122,7 +122,7 @@ func (o *options) keeper(config *rest.Config, driver argo.Driver) (*argo.Keeper,
 		return nil, nil, fmt.Errorf("make client: %w", err)
 	}
 	recorder := argo.NewEventRecorder(core, o.log)
-	return &argo.Keeper{
+	return &argo.Controller{
 		Driver: driver, Client: client, Logger: o.log, Recorder: recorder, Namespace: o.namespace,
 		UnroutedOnly: argo.StartedAs() == argo.RoleStep,
 		Adopted: func(ctx context.Context) ([]types.NamespacedName, error) {
@@ -136,7 +136,7 @@ func adoptedWorkloads(ctx context.Context, client metadata.Interface, namespace 
 	resource := schema.GroupVersionResource{Group: "leaderworkerset.x-k8s.io", Version: "v1", Resource: "leaderworkersets"}
 	list, err := client.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // The Keeper asks for the API's reason.
+		return nil, err //nolint:wrapcheck // The controller asks for the API's reason.
 	}
 	var keys []types.NamespacedName
 	for i := range list.Items {

@@ -228,9 +228,9 @@ func checkNative(all []v1alpha1.CanaryStep, own map[int]Step) error {
 	return nil
 }
 
-// ReadAnyway is ReadConfig, but that with the error comes what is sure all the same: which workload it is about, so that
+// ReadLenient is ReadConfig, but that with the error comes what is sure all the same: which workload it is about, so that
 // a mistake in a step neither lets go of it nor loses an abort. It is nil where that is not said.
-func ReadAnyway(ro *v1alpha1.Rollout) (*Config, error) {
+func ReadLenient(ro *v1alpha1.Rollout) (*Config, error) {
 	config, err := ReadConfig(ro)
 	if err == nil {
 		return config, nil
@@ -240,11 +240,11 @@ func ReadAnyway(ro *v1alpha1.Rollout) (*Config, error) {
 	if canary.TrafficRouting != nil {
 		raw, ok := canary.TrafficRouting.Plugins[PluginName]
 		c.Routed = ok
-		c.salvage(raw)
+		c.readLenient(raw)
 	}
 	for _, s := range canary.Steps {
 		if s.Plugin != nil && s.Plugin.Name == PluginName {
-			c.salvage(s.Plugin.Config)
+			c.readLenient(s.Plugin.Config)
 		}
 	}
 	if c.Workload == "" {
@@ -254,7 +254,7 @@ func ReadAnyway(ro *v1alpha1.Rollout) (*Config, error) {
 }
 
 // salvage takes what can be read of one place. What was read before stays.
-func (c *Config) salvage(raw json.RawMessage) {
+func (c *Config) readLenient(raw json.RawMessage) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(raw, &fields) != nil {
 		return

@@ -139,7 +139,7 @@ func TestStepper(t *testing.T) {
 			stepper{}, standing(pb.State_STATE_READY, "fedcba98.1.h2.t2.1"), actRollback, "fedcba98.1.h2.t2.1", "",
 		},
 		"edited meanwhile": {
-			"The Keeper is about to write the new revision into the Rollout.",
+			"The Controller is about to write the new revision into the Rollout.",
 			stepper{}, standing(pb.State_STATE_READY, mine1, template("t3")), actWait, "", "new template",
 		},
 		"undone": {
@@ -334,72 +334,72 @@ func TestMark(t *testing.T) {
 		reason  string
 		facts   Facts
 		context *pb.BatchContext
-		want    stamp
+		want    revisions
 	}{
 		"first look": {
 			"The pod template stays as it is, so that nothing starts.",
-			facts(none), rest(settled), stamp{first: "t1", seen: "t1"},
+			facts(none), rest(settled), revisions{first: "t1", seen: "t1"},
 		},
 		"first look at a waiting template": {
 			"What waits is released through the steps.",
-			facts(none), rest(), stamp{template: "t2", first: "t1", seen: "t2"},
+			facts(none), rest(), revisions{template: "t2", first: "t1", seen: "t2"},
 		},
 		"edit": {
 			"The workload's template is neither what the Rollout asks for nor what was seen last.",
-			facts(), rest(template("t3")), stamp{template: "t3", first: "t1", seen: "t3"},
+			facts(), rest(template("t3")), revisions{template: "t3", first: "t1", seen: "t3"},
 		},
 		"edit back to the first": {
 			"The pod template must be the one without the annotation, which Argo knows as stable.",
-			facts(), rest(template("t1")), stamp{first: "t1", seen: "t1"},
+			facts(), rest(template("t1")), revisions{first: "t1", seen: "t1"},
 		},
 		"undo": {
 			"The Rollout's template changed, the workload's did not: it is for the step to bring it back.",
-			facts(func(f *Facts) { f.Template = "t0" }), rest(), stamp{},
+			facts(func(f *Facts) { f.Template = "t0" }), rest(), revisions{},
 		},
 		"undo done": {
 			"From now on this is the template that is known.",
-			facts(func(f *Facts) { f.Template = "t0" }), rest(template("t0")), stamp{template: "t0", first: "t1", seen: "t0"},
+			facts(func(f *Facts) { f.Template = "t0" }), rest(template("t0")), revisions{template: "t0", first: "t1", seen: "t0"},
 		},
 		"edit after an undo that failed": {
 			"Whoever changed last is right.",
-			facts(func(f *Facts) { f.Template = "t0" }), rest(template("t3")), stamp{template: "t3", first: "t1", seen: "t3"},
+			facts(func(f *Facts) { f.Template = "t0" }), rest(template("t3")), revisions{template: "t3", first: "t1", seen: "t3"},
 		},
-		"unrecorded": {"Nothing is known yet.", facts(none), rest(template("")), stamp{}},
-		"at rest":    {"Nothing to write.", facts(), rest(), stamp{}},
+		"unrecorded": {"Nothing is known yet.", facts(none), rest(template("")), revisions{}},
+		"at rest":    {"Nothing to write.", facts(), rest(), revisions{}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := mark(test.facts, test.context).stamp; got != test.want {
+			if got := trackRevisions(test.facts, test.context).revisions; got != test.want {
 				t.Errorf("%s\ngot %+v, want %+v", test.reason, got, test.want)
 			}
 		})
 	}
 }
 
-func TestStampPatch(t *testing.T) {
+func TestRevisionsPatch(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		facts Facts
-		stamp stamp
-		want  string
+		facts     Facts
+		revisions revisions
+		want      string
 	}{
 		"the template stays": {
-			Facts{ResourceVersion: "7"}, stamp{first: "a", seen: "a"},
+			Facts{ResourceVersion: "7"}, revisions{first: "a", seen: "a"},
 			`{"metadata":{"annotations":{"lockstep.dev/first-revision":"a","lockstep.dev/seen-revision":"a"},"resourceVersion":"7"}}`,
 		},
 		"the template changes": {
-			Facts{ResourceVersion: "7"}, stamp{template: "b", first: "a", seen: "b"},
+			Facts{ResourceVersion: "7"}, revisions{template: "b", first: "a", seen: "b"},
 			`{"metadata":{"annotations":{"lockstep.dev/first-revision":"a","lockstep.dev/seen-revision":"b"},"resourceVersion":"7"},` +
 				`"spec":{"template":{"metadata":{"annotations":{"lockstep.dev/revision":"b"}}}}}`,
 		},
 		"no empty map stays behind": {
-			Facts{ResourceVersion: "7", Template: "b", Lone: true}, stamp{first: "a", seen: "a"},
+			Facts{ResourceVersion: "7", Template: "b", Lone: true}, revisions{first: "a", seen: "a"},
 			`{"metadata":{"annotations":{"lockstep.dev/first-revision":"a","lockstep.dev/seen-revision":"a"},"resourceVersion":"7"},` +
 				`"spec":{"template":{"metadata":{"annotations":null}}}}`,
 		},
 		"others stay": {
-			Facts{ResourceVersion: "7", Template: "b"}, stamp{first: "a", seen: "a"},
+			Facts{ResourceVersion: "7", Template: "b"}, revisions{first: "a", seen: "a"},
 			`{"metadata":{"annotations":{"lockstep.dev/first-revision":"a","lockstep.dev/seen-revision":"a"},"resourceVersion":"7"},` +
 				`"spec":{"template":{"metadata":{"annotations":{"lockstep.dev/revision":null}}}}}`,
 		},
@@ -407,14 +407,14 @@ func TestStampPatch(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(test.want, string(test.stamp.patch(test.facts))); diff != "" {
+			if diff := cmp.Diff(test.want, string(test.revisions.patch(test.facts))); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
 	}
 }
 
-func TestKeep(t *testing.T) {
+func TestPlan(t *testing.T) {
 	t.Parallel()
 	promoted := func(f *Facts) { f.Stable = "h2" }
 	atRest := func(c *pb.BatchContext) { c.StableRevision, c.UpdateRevision = "t2", "t2" }
@@ -439,7 +439,7 @@ func TestKeep(t *testing.T) {
 			"Ends come before everything else.", facts(func(f *Facts) { f.Abort = true }), nil,
 			standing(pb.State_STATE_READY, mine1, template("t3")), false, actRollback,
 		},
-		"edited":         {"The Rollout is to start.", facts(), nil, standing(pb.State_STATE_COMPLETED, older, template("t3")), false, actStamp},
+		"edited":         {"The Rollout is to start.", facts(), nil, standing(pb.State_STATE_COMPLETED, older, template("t3")), false, actAnnotate},
 		"edited, manual": {"It is not.", facts(), settings(manual), standing(pb.State_STATE_COMPLETED, older, template("t3")), false, actWait},
 		"undone to stable": {
 			"Argo went back without a step.", facts(func(f *Facts) { f.Hash, f.Template, f.Number = "h1", "t1", "3" }), nil,
@@ -457,7 +457,7 @@ func TestKeep(t *testing.T) {
 			if config == nil {
 				config = settings()
 			}
-			if got := keep(test.facts, config, test.context, test.undo); got.action != test.want {
+			if got := plan(test.facts, config, test.context, test.undo); got.action != test.want {
 				t.Errorf("%s\ngot %+v, want action %d", test.reason, got, test.want)
 			}
 		})

@@ -65,6 +65,6 @@
 // driver's BatchContext. Nothing that a process remembers is needed to go on: both plugins, a second controller and a
 // restarted one come to the same decision, and the driver's writes carry preconditions.
 //
-// The [Keeper] watches Rollouts beside the plugins' calls. It holds the workload of each from the moment both exist,
+// The [Controller] watches Rollouts beside the plugins' calls. It holds the workload of each from the moment both exist,
 // starts a Rollout when its LeaderWorkerSet is edited, and ends what a Rollout leaves behind.
 package argo

@@ -67,7 +67,7 @@ func (t target) perform(ctx context.Context, m move, step Step) (*pb.BatchContex
 		return nil, err
 	case actHeaders, actMirror, actWeight:
 		return nil, t.route(ctx, m, step)
-	case actWait, actSucceed, actFail, actStamp:
+	case actWait, actSucceed, actFail, actAnnotate:
 	}
 	return nil, nil //nolint:nilnil // There was nothing to ask, so there is no answer.
 }

@@ -76,7 +76,7 @@ func (p *RouterPlugin) SetWeight(ro *v1alpha1.Rollout, weight int32, _ []v1alpha
 }
 
 // settle ends the release if Argo has ended it. While nobody asked for anything a driver that is away is no error: that
-// would keep the Rollout from going on, and the Keeper makes up for it.
+// would keep the Rollout from going on, and the Controller makes up for it.
 func (p *RouterPlugin) settle(ctx context.Context, t target) (*pb.BatchContext, error) {
 	if t.facts.Abort || t.facts.PromoteFull {
 		return settleNow(ctx, t)
@@ -160,7 +160,7 @@ func (p *RouterPlugin) SetMirrorRoute(ro *v1alpha1.Rollout, mirror *v1alpha1.Set
 // call reads the Rollout and does the work, if it is of a Rollout with something to work on.
 func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context.Context, target) error) types.RpcError {
 	// The step says what is wrong with the configuration; ends are served all the same.
-	config, _ := ReadAnyway(ro)
+	config, _ := ReadLenient(ro)
 	if config == nil {
 		return types.RpcError{}
 	}

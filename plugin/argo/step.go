@@ -28,10 +28,10 @@ const (
 	actMirror
 	actWeight
 	actPromote
-	// actAdopt, actRegister and actStamp are the Keeper's.
+	// actAdopt, actRegister and actAnnotate are the Controller's.
 	actAdopt
 	actRegister
-	actStamp
+	actAnnotate
 )
 
 // move is an action with what it needs.
@@ -41,8 +41,8 @@ type move struct {
 	release string
 	// revision is the update revision that is meant, as the workload has it.
 	revision string
-	// stamp is what to write on the Rollout.
-	stamp stamp
+	// revisions are what to annotate the Rollout with.
+	revisions revisions
 	// why is a sentence for people.
 	why string
 }

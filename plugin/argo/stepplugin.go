@@ -89,7 +89,7 @@ func (p *StepPlugin) Terminate(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (t
 }
 
 // Abort begins the way back and returns once that is durable: the driver finishes it, whoever is left. It is called for
-// each step that ran; the first call does it. If it fails the traffic router's half and the Keeper try again.
+// each step that ran; the first call does it. If it fails the traffic router's half and the Controller try again.
 func (p *StepPlugin) Abort(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
 	return p.end(ro, func(f *Facts) { f.Abort = true })
 }
@@ -124,7 +124,7 @@ func forwards(c *pb.BatchContext) bool {
 // read reads the Rollout that the controller sent. With an error comes what ends need, if it can be read.
 func (p *StepPlugin) read(ro *v1alpha1.Rollout) (Facts, *Config, error) {
 	f := ReadFacts(ro)
-	config, err := ReadAnyway(ro)
+	config, err := ReadLenient(ro)
 	if config == nil && err == nil {
 		err = errors.New("the Rollout does not use this plugin")
 	}

@@ -10,9 +10,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// keep decides what a Rollout's workload and the Rollout need beside its steps: the first thing that is due. actWait
-// means that all is as it should be.
-func keep(f Facts, config *Config, c *pb.BatchContext, canUndo bool) move {
+// plan decides what a Rollout and its workload need beside its steps: the next action, or actWait if there is none.
+func plan(f Facts, config *Config, c *pb.BatchContext, canUndo bool) move {
 	if f.Rival != "" {
 		return move{}
 	}
@@ -28,15 +27,15 @@ func keep(f Facts, config *Config, c *pb.BatchContext, canUndo bool) move {
 	if config.Manual || f.Referenced {
 		return move{}
 	}
-	if m := mark(f, c); m.action != actWait {
+	if m := trackRevisions(f, c); m.action != actWait {
 		return m
 	}
-	return undone(f, c, canUndo)
+	return restore(f, c, canUndo)
 }
 
-// register notes on a workload at rest whose it is, as the owner of a release of nothing: so that a Rollout that is
-// deleted while nobody looks can be told from one that never was. A workload that has something to release gets its
-// owner with the release.
+// register makes the Rollout the owner of a workload at rest, by a release of nothing: so a Rollout that was deleted while
+// no Controller ran can be told from one that never existed. A workload with something to release gets its owner with
+// that release.
 func register(f Facts, c *pb.BatchContext) move {
 	template := c.GetTemplateRevision()
 	if inFlight(c) || c.GetOwner() == f.Owner() || template == "" || serving(c) != template {
@@ -51,20 +50,20 @@ func registration() *pb.ReleasePolicy {
 	return &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}
 }
 
-// stamp is what the annotations on a Rollout are to be; empty: absent.
-type stamp struct {
+// revisions are the values of this plugin's annotations on a Rollout. Empty: absent.
+type revisions struct {
 	template, first, seen string
 }
 
-// mark says what to write on the Rollout. An edit of the workload is a revision that is neither the one that the
-// Rollout's template stands for nor the one written last; the Rollout's template that stands for another while the
-// workload's is still the one written last is an undo.
-func mark(f Facts, c *pb.BatchContext) move {
+// trackRevisions decides what to annotate the Rollout with. If the workload's revision is neither the one that the Rollout's
+// template stands for nor the one annotated last, the workload was edited. If it is the one annotated last, and the Rollout's
+// template stands for another, the Rollout was undone.
+func trackRevisions(f Facts, c *pb.BatchContext) move {
 	template := c.GetTemplateRevision()
 	if template == "" {
 		return move{}
 	}
-	want := stamp{template: f.Template, first: f.First, seen: f.Seen}
+	want := revisions{template: f.Template, first: f.First, seen: f.Seen}
 	if want.first == "" {
 		want.first = serving(c)
 		if want.first == "" {
@@ -79,32 +78,31 @@ func mark(f Facts, c *pb.BatchContext) move {
 	if wanted != template && f.Seen != template {
 		want.template, why = template, fmt.Sprintf("the workload has a new template, revision %s", template)
 		if template == want.first {
-			// The pod template must be the very one of the first revision, so that Argo finds its way back to it.
+			// The pod template must be the one of the first revision, byte by byte, so that Argo recognizes it.
 			want.template = ""
 		}
 	}
 	if wanted == template || f.Seen != template {
 		want.seen = template
 	}
-	if want == (stamp{template: f.Template, first: f.First, seen: f.Seen}) {
+	if want == (revisions{template: f.Template, first: f.First, seen: f.Seen}) {
 		return move{}
 	}
-	return move{action: actStamp, stamp: want, revision: template, why: why}
+	return move{action: actAnnotate, revisions: want, revision: template, why: why}
 }
 
-// patch is the merge patch that makes the annotations so, if the Rollout is still the one that was looked at. It leaves
-// the pod template alone unless its annotation changes, and leaves no empty map behind: Argo tells templates apart by
-// their bytes.
-func (s stamp) patch(f Facts) []byte {
+// patch is the merge patch that sets the annotations, on condition that the Rollout has not changed. It leaves the pod template
+// alone unless its annotation changes, and leaves no empty map behind: Argo compares templates by their bytes.
+func (r revisions) patch(f Facts) []byte {
 	patch := map[string]any{"metadata": map[string]any{
 		"resourceVersion": f.ResourceVersion,
-		"annotations":     map[string]any{AnnotationFirst: s.first, AnnotationSeen: s.seen},
+		"annotations":     map[string]any{AnnotationFirst: r.first, AnnotationSeen: r.seen},
 	}}
-	if s.template != f.Template {
-		var annotations any = map[string]any{AnnotationRevision: s.template}
-		if s.template == "" && f.Lone {
+	if r.template != f.Template {
+		var annotations any = map[string]any{AnnotationRevision: r.template}
+		if r.template == "" && f.Lone {
 			annotations = nil
-		} else if s.template == "" {
+		} else if r.template == "" {
 			annotations = map[string]any{AnnotationRevision: nil}
 		}
 		patch["spec"] = map[string]any{"template": map[string]any{"metadata": map[string]any{"annotations": annotations}}}
@@ -113,8 +111,8 @@ func (s stamp) patch(f Facts) []byte {
 	return raw
 }
 
-// undone brings the workload's template back to the one that Argo has returned to without a step: the stable one.
-func undone(f Facts, c *pb.BatchContext, canUndo bool) move {
+// restore gives the workload the template of the revision that Argo has returned to without a step: the stable one.
+func restore(f Facts, c *pb.BatchContext, canUndo bool) move {
 	template, wanted := c.GetTemplateRevision(), f.Wanted()
 	if !canUndo || inFlight(c) || !f.promoted() || f.firstDeployment() || wanted == "" || wanted == template ||
 		f.Seen != template || wanted != serving(c) {

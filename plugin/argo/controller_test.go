@@ -30,7 +30,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
-// warnings are what a Keeper tells people.
+// warnings are what a Controller tells people.
 type warnings struct {
 	mu  sync.Mutex
 	all []string
@@ -48,14 +48,14 @@ func (w *warnings) have(text string) bool {
 	return slices.ContainsFunc(w.all, func(s string) bool { return strings.Contains(s, text) })
 }
 
-// house is a Keeper in a cluster of Rollouts only, and a driver in memory.
+// house is a Controller in a cluster of Rollouts only, and a driver in memory.
 type house struct {
-	t      *testing.T
-	fake   *plugintest.FakeDriver
-	driver Driver
-	client *dynamicfake.FakeDynamicClient
-	told   *warnings
-	keeper *Keeper
+	t          *testing.T
+	fake       *plugintest.FakeDriver
+	driver     Driver
+	client     *dynamicfake.FakeDynamicClient
+	told       *warnings
+	controller *Controller
 }
 
 func newHouse(t *testing.T) *house {
@@ -64,16 +64,16 @@ func newHouse(t *testing.T) *house {
 	h := &house{t: t, fake: fake, driver: plugintest.Connect(t, fake, nil), told: &warnings{}}
 	h.client = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{rolloutResource: "RolloutList"})
-	h.keeper = &Keeper{Driver: h.driver, Client: h.client, Logger: slog.New(slog.DiscardHandler), Recorder: h.told}
+	h.controller = &Controller{Driver: h.driver, Client: h.client, Logger: slog.New(slog.DiscardHandler), Recorder: h.told}
 	return h
 }
 
-// start runs the Keeper until the test ends.
+// start runs the Controller until the test ends.
 func (h *house) start() {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(h.t.Context())
 	done := make(chan error, 1)
-	go func() { done <- h.keeper.Run(ctx) }()
+	go func() { done <- h.controller.Run(ctx) }()
 	h.t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -81,7 +81,7 @@ func (h *house) start() {
 		}
 	})
 	// The client in memory loses what is created between an informer's list and its watch.
-	h.eventually("the Keeper watches", func() bool {
+	h.eventually("the Controller watches", func() bool {
 		return slices.ContainsFunc(h.client.Actions(), func(a clienttesting.Action) bool { return a.GetVerb() == "watch" })
 	})
 }
@@ -145,7 +145,7 @@ func (h *house) delete(name string) {
 	}
 }
 
-// caughtUp waits until the Keeper has looked at all that is there: another Rollout, which comes later, has been written to by then.
+// caughtUp waits until the Controller has looked at all that is there: another Rollout, which comes later, has been written to by then.
 func (h *house) caughtUp() {
 	h.t.Helper()
 	h.caughtUpWith("v", "b")
@@ -184,7 +184,7 @@ func (h *house) eventually(what string, check func() bool) {
 
 func (h *house) owned() bool { return h.workload().GetOwner() == "argo-rollouts/ns/a" }
 
-func TestKeeperHoldsAndStarts(t *testing.T) {
+func TestControllerHoldsAndStarts(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	h.start()
@@ -204,7 +204,7 @@ func TestKeeperHoldsAndStarts(t *testing.T) {
 	})
 }
 
-func TestKeeperManual(t *testing.T) {
+func TestControllerManual(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	h.fake.SetWorkload("ns", "w", 4, "t1")
@@ -219,7 +219,7 @@ func TestKeeperManual(t *testing.T) {
 }
 
 // A mistake elsewhere in the configuration does not let go of the workload.
-func TestKeeperMistake(t *testing.T) {
+func TestControllerMistake(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	h.fake.SetWorkload("ns", "w", 4, "t1")
@@ -232,7 +232,7 @@ func TestKeeperMistake(t *testing.T) {
 }
 
 // A mistake that hides which workload it is does not let go of it either: that would roll what nobody released.
-func TestKeeperMistakeInTheName(t *testing.T) {
+func TestControllerMistakeInTheName(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	h.fake.SetWorkload("ns", "w", 4, "t1")
@@ -252,12 +252,12 @@ func TestKeeperMistakeInTheName(t *testing.T) {
 }
 
 // What ends a release must follow from the Rollout as it is, not as it was when the cache heard of it.
-func TestKeeperConfirms(t *testing.T) {
+func TestControllerConfirms(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	h.fake.SetWorkload("ns", "w", 4, "t1")
 	h.create("a", "{workload: w}", time.Now())
-	h.keeper.init()
+	h.controller.init()
 	if _, err := h.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -273,24 +273,24 @@ func TestKeeperConfirms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := keep(ReadFacts(ro), config, c, false)
+	m := plan(ReadFacts(ro), config, c, false)
 	if m.action != actRollback {
 		t.Fatalf("an abort asks for %v (%s): %v", m.action, m.why, c)
 	}
-	if sure, err := h.keeper.confirmed(t.Context(), keyOf(ro), c, m); !sure || err != nil {
+	if sure, err := h.controller.confirmed(t.Context(), keyOf(ro), c, m); !sure || err != nil {
 		t.Errorf("it is aborted: %t, %v", sure, err)
 	}
 	abort(false)
-	if sure, err := h.keeper.confirmed(t.Context(), keyOf(ro), c, m); sure || err != nil {
+	if sure, err := h.controller.confirmed(t.Context(), keyOf(ro), c, m); sure || err != nil {
 		t.Errorf("it was aborted, and is not any more: %t, %v", sure, err)
 	}
 	h.delete("a")
-	if sure, err := h.keeper.confirmed(t.Context(), keyOf(ro), c, m); sure || err != nil {
+	if sure, err := h.controller.confirmed(t.Context(), keyOf(ro), c, m); sure || err != nil {
 		t.Errorf("it is gone: %t, %v", sure, err)
 	}
 }
 
-func TestKeeperRival(t *testing.T) {
+func TestControllerRival(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	h.fake.SetWorkload("ns", "w", 4, "t1")
@@ -299,7 +299,7 @@ func TestKeeperRival(t *testing.T) {
 	h.start()
 	h.eventually("the first has it", h.owned)
 	h.eventually("the second is told", func() bool { return h.told.have("b WorkloadTaken") && h.told.have("released by Rollout a") })
-	if got := h.keeper.Rival(ReadFacts(h.read("a")), "w"); got != "" {
+	if got := h.controller.Rival(ReadFacts(h.read("a")), "w"); got != "" {
 		t.Errorf("the first has a rival: %s", got)
 	}
 	h.delete("a")
@@ -307,7 +307,7 @@ func TestKeeperRival(t *testing.T) {
 }
 
 // Of two Rollouts that were made in the same second the one that has the workload keeps it.
-func TestKeeperRivalOfTheSameSecond(t *testing.T) {
+func TestControllerRivalOfTheSameSecond(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	h.fake.SetWorkload("ns", "w", 4, "t1")
@@ -324,7 +324,7 @@ func TestKeeperRivalOfTheSameSecond(t *testing.T) {
 	}
 }
 
-func TestKeeperGivesBack(t *testing.T) {
+func TestControllerGivesBack(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	h.fake.SetWorkload("ns", "w", 4, "t1")
@@ -332,12 +332,12 @@ func TestKeeperGivesBack(t *testing.T) {
 	h.start()
 	h.eventually("the workload is held", h.owned)
 	h.fake.SetWorkload("ns", "w", 4, "t2")
-	h.eventually("the Keeper has begun its release", func() bool { return h.workload().GetReleaseId() != "" })
+	h.eventually("the Controller has begun its release", func() bool { return h.workload().GetReleaseId() != "" })
 	h.delete("a")
 	h.eventually("it is given back", func() bool { return h.workload().GetState() == pb.State_STATE_UNMANAGED })
 }
 
-// begin starts a release past the Keeper.
+// begin starts a release past the Controller.
 func (h *house) begin(workload, id, owner string) {
 	h.t.Helper()
 	if _, err := h.driver.Initialize(h.t.Context(), &pb.InitializeRequest{
@@ -348,8 +348,8 @@ func (h *house) begin(workload, id, owner string) {
 	}
 }
 
-// A Rollout that was deleted while no Keeper ran is known by the owner of the workload's last release.
-func TestKeeperFindsOrphans(t *testing.T) {
+// A Rollout that was deleted while no Controller ran is known by the owner of the workload's last release.
+func TestControllerFindsOrphans(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		owner string
@@ -367,7 +367,7 @@ func TestKeeperFindsOrphans(t *testing.T) {
 			h.fake.SetWorkload("ns", "last", 4, "t1")
 			h.begin("last", "x.1.h.t1.1", "argo-rollouts/ns/gone-too")
 			listed := make(chan struct{})
-			h.keeper.Adopted = func(context.Context) ([]types.NamespacedName, error) {
+			h.controller.Adopted = func(context.Context) ([]types.NamespacedName, error) {
 				defer close(listed)
 				return []types.NamespacedName{{Namespace: "ns", Name: "w"}, {Namespace: "ns", Name: "last"}}, nil
 			}
@@ -399,14 +399,14 @@ func (a *awaiting) CalculateBatchContext(
 	return a.Driver.CalculateBatchContext(ctx, req, opts...)
 }
 
-// Keeper and driver start together: an orphan is not passed over because the driver's caches are not filled yet.
-func TestKeeperFindsOrphansOnceTheDriverAnswers(t *testing.T) {
+// Controller and driver start together: an orphan is not passed over because the driver's caches are not filled yet.
+func TestControllerFindsOrphansOnceTheDriverAnswers(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	h.fake.SetWorkload("ns", "w", 4, "t1")
 	h.begin("w", "x.1.h.t1.1", "argo-rollouts/ns/gone")
-	h.keeper.Driver = &awaiting{Driver: h.driver, refused: 1}
-	h.keeper.Adopted = func(context.Context) ([]types.NamespacedName, error) {
+	h.controller.Driver = &awaiting{Driver: h.driver, refused: 1}
+	h.controller.Adopted = func(context.Context) ([]types.NamespacedName, error) {
 		return []types.NamespacedName{{Namespace: "ns", Name: "w"}}, nil
 	}
 	h.start()
@@ -414,7 +414,7 @@ func TestKeeperFindsOrphansOnceTheDriverAnswers(t *testing.T) {
 }
 
 // One of two Rollouts of a workload that does not exist is deleted: the other one is still told when the workload appears.
-func TestKeeperWaitsForTheWorkloadOfAnotherRollout(t *testing.T) {
+func TestControllerWaitsForTheWorkloadOfAnotherRollout(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	h.create("b", "{workload: w}", time.Now().Add(-time.Hour))

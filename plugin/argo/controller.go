@@ -1,0 +1,220 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package argo
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/lockstep-rollouts/lockstep/internal/manage"
+)
+
+const (
+	// requeueSoon is when the next action is looked for after one was performed.
+	requeueSoon = time.Second
+	// requeueBlocked is when an action is tried again that a person must unblock.
+	requeueBlocked = 30 * time.Second
+	// maxAbsent is the longest interval at which a workload that does not exist is looked up. The Controller has no informer
+	// of workloads that could report its creation.
+	maxAbsent = 2 * time.Second
+)
+
+// Recorder writes events on Rollouts.
+type Recorder interface {
+	Warn(ro *v1alpha1.Rollout, reason, message string)
+}
+
+// Controller does for Rollouts and their workloads what Argo asks no plugin for. It holds the workload of a Rollout from
+// the moment both exist, writes the workload's template revision into the Rollout's pod template so that an edit of the
+// workload starts the Rollout, ends releases that Argo has ended, and disowns a workload whose Rollout was deleted.
+//
+// It derives every action from the cluster. Two Controllers at once, or one that did not run for a while, do no harm:
+// writes on Rollouts carry a resourceVersion, and calls of the driver are idempotent.
+type Controller struct {
+	// Driver and Client are required.
+	Driver Driver
+	Client dynamic.Interface
+	// Logger is required.
+	Logger *slog.Logger
+	// Recorder may be nil.
+	Recorder Recorder
+	// Namespace restricts the Controller to one namespace. Empty: all.
+	Namespace string
+	// UnroutedOnly leaves Rollouts with a traffic-router plugin to the process of that plugin.
+	UnroutedOnly bool
+	// Adopted lists the workloads with the driver's record. Nil: a workload whose Rollout was deleted while no Controller
+	// ran stays under hold.
+	Adopted func(context.Context) ([]types.NamespacedName, error)
+
+	setup    sync.Once
+	rollouts cache.SharedIndexInformer
+	queue    workqueue.TypedRateLimitingInterface[item]
+	follower manage.Follower[item]
+
+	mu        sync.Mutex
+	workloads map[types.UID]types.NamespacedName // by Rollout, as its configuration last named it
+	warned    map[types.UID]string
+}
+
+var _ Rivals = (*Controller)(nil)
+
+// item is an element of the queue: a Rollout, or a workload that may have lost its Rollout.
+type item struct {
+	workload bool
+	types.NamespacedName
+}
+
+func (c *Controller) init() {
+	c.setup.Do(func() {
+		c.workloads = map[types.UID]types.NamespacedName{}
+		c.warned = map[types.UID]string{}
+		c.queue = workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[item](200*time.Millisecond, requeueBlocked))
+		c.rollouts = newRolloutInformer(c.Client, c.Namespace)
+		c.follower = manage.Follower[item]{Driver: c.Driver, Requests: c.requests, MaxAbsent: maxAbsent}
+	})
+}
+
+// requests are the Rollouts of a workload.
+func (c *Controller) requests(_ context.Context, workload types.NamespacedName) []item {
+	var items []item
+	for _, ro := range c.rolloutsOf(workload) {
+		items = append(items, item{NamespacedName: keyOf(ro)})
+	}
+	return items
+}
+
+// Run reconciles until ctx ends.
+func (c *Controller) Run(ctx context.Context) error {
+	c.init()
+	if _, err := c.rollouts.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { c.changed(nil, o) },
+		UpdateFunc: c.changed,
+		DeleteFunc: c.deleted,
+	}); err != nil {
+		return fmt.Errorf("watch Rollouts: %w", err)
+	}
+	if err := c.follower.Start(ctx, c.queue); err != nil {
+		return fmt.Errorf("watch workloads: %w", err)
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer c.queue.ShutDown() // before the wait for the worker, which it ends
+	running.Go(func() { c.rollouts.RunWithContext(ctx) })
+	if !cache.WaitForCacheSync(ctx.Done(), c.rollouts.HasSynced) {
+		return nil
+	}
+	running.Go(func() { c.enqueueOrphans(ctx) })
+	running.Go(func() {
+		for c.work(ctx) {
+		}
+	})
+	<-ctx.Done()
+	return nil
+}
+
+// changed handles a Rollout that was created or updated.
+func (c *Controller) changed(before, after any) {
+	ro, ok := after.(*v1alpha1.Rollout)
+	if !ok {
+		return
+	}
+	if was, ok := before.(*v1alpha1.Rollout); ok && was.UID != ro.UID {
+		c.deleted(was)
+	}
+	c.queue.Add(item{NamespacedName: keyOf(ro)})
+	if workload, err := workloadOf(ro); err == nil { // an unreadable configuration loses no workload
+		c.setWorkload(ro.UID, workload)
+	}
+}
+
+// deleted handles a Rollout that was deleted.
+func (c *Controller) deleted(o any) {
+	if unknown, ok := o.(cache.DeletedFinalStateUnknown); ok {
+		o = unknown.Obj
+	}
+	if ro, ok := o.(metav1.Object); ok {
+		c.mu.Lock()
+		delete(c.warned, ro.GetUID())
+		c.mu.Unlock()
+		c.setWorkload(ro.GetUID(), types.NamespacedName{})
+	}
+}
+
+// setWorkload notes which workload a Rollout names, if any, and enqueues the one that it named before.
+func (c *Controller) setWorkload(rollout types.UID, workload types.NamespacedName) {
+	c.mu.Lock()
+	old := c.workloads[rollout]
+	if workload.Name == "" {
+		delete(c.workloads, rollout)
+	} else {
+		c.workloads[rollout] = workload
+	}
+	c.mu.Unlock()
+	if old.Name != "" && old != workload {
+		c.queue.Add(item{workload: true, NamespacedName: old})
+	}
+}
+
+// work reconciles one item. It returns false once the queue is shut down.
+func (c *Controller) work(ctx context.Context) bool {
+	i, quit := c.queue.Get()
+	if quit || ctx.Err() != nil {
+		return false
+	}
+	defer c.queue.Done(i)
+	reconcile := c.reconcileRollout
+	if i.workload {
+		reconcile = c.reconcileWorkload
+	}
+	after, err := reconcile(ctx, i.NamespacedName)
+	switch {
+	case err == nil && after == 0:
+		c.queue.Forget(i)
+	case err == nil:
+		c.queue.Forget(i)
+		c.queue.AddAfter(i, after)
+	case ctx.Err() != nil:
+	case transient(err):
+		c.queue.AddRateLimited(i)
+	default:
+		c.Logger.Warn("reconcile", "item", i.String(), "workload", i.workload, "error", err)
+		c.queue.AddAfter(i, requeueBlocked)
+	}
+	return true
+}
+
+// transient reports whether an error is gone, or another one, when the item is reconciled again.
+func transient(err error) bool {
+	return passing(err) || overtaken(err) || apierrors.IsConflict(err)
+}
+
+// warnOnce warns about a Rollout, unless that was the last warning about it.
+func (c *Controller) warnOnce(ro *v1alpha1.Rollout, reason, message string) {
+	c.mu.Lock()
+	repeated := c.warned[ro.UID] == message
+	c.warned[ro.UID] = message
+	c.mu.Unlock()
+	if !repeated {
+		c.warn(ro, reason, message)
+	}
+}
+
+func (c *Controller) warn(ro *v1alpha1.Rollout, reason, message string) {
+	c.Logger.Warn(message, "rollout", keyOf(ro).String(), "reason", reason)
+	if c.Recorder != nil {
+		c.Recorder.Warn(ro, reason, message)
+	}
+}

@@ -1,0 +1,124 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package argo
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// fieldManager names the Controller in managed fields.
+const fieldManager = "lockstep-argo"
+
+// reconcileRollout performs the next action for a Rollout. It returns when to reconcile it again without an event.
+func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
+	ro := c.get(key)
+	if ro == nil {
+		return 0, nil
+	}
+	config, mistake := ReadLenient(ro)
+	if mistake != nil {
+		c.warnOnce(ro, "InvalidConfig", mistake.Error())
+	}
+	if config == nil || !c.owns(config) {
+		return 0, nil
+	}
+	if native(ro, config) && ro.Spec.Replicas != nil && *ro.Spec.Replicas == 0 {
+		c.warnOnce(ro, "WeightNotSet", "with replicas: 0 Argo's setWeight moves no requests: "+
+			"use `weight` in the steps of "+PluginName+", or give the Rollout a replica")
+	}
+	f := ReadFacts(ro)
+	workload := types.NamespacedName{Namespace: f.Namespace, Name: config.Workload}
+	if f.Deleting {
+		c.queue.Add(item{workload: true, NamespacedName: workload})
+		return 0, nil
+	}
+	c.follower.Watch(workload)
+	f.Rival = c.Rival(f, config.Workload)
+	if f.Rival != "" {
+		c.warnOnce(ro, "WorkloadTaken", fmt.Sprintf(
+			"LeaderWorkerSet %s is released by Rollout %s, which is older: this Rollout releases nothing", workload, f.Rival))
+	}
+	t := newTarget(c.Driver, f, config)
+	observed, err := t.look(ctx)
+	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
+		return 0, nil // The follower reports its creation.
+	}
+	if err != nil {
+		return 0, err
+	}
+	m := plan(f, config, observed, c.Driver.Has(pb.Capability_CAPABILITY_UNDO))
+	if m.action == actWait {
+		return 0, nil
+	}
+	if sure, err := c.confirmed(ctx, key, observed, m); !sure || err != nil {
+		return requeueSoon, err
+	}
+	c.Logger.Info(m.why, "rollout", key.String(), "workload", workload.String(), "release", m.release, "revision", m.revision)
+	if m.action == actAnnotate {
+		err = c.annotate(ctx, f, m)
+	} else {
+		_, err = t.perform(ctx, m, Step{})
+	}
+	if err != nil && !transient(err) {
+		c.warn(ro, "NotDone", fmt.Sprintf("%s: %s", m.why, text(err)))
+	}
+	return requeueSoon, err // there may be a next action
+}
+
+// owns reports whether this process reconciles the Rollout.
+func (c *Controller) owns(config *Config) bool {
+	return !c.UnroutedOnly || !config.Routed
+}
+
+// confirmed reports whether a move follows from the Rollout as the API server has it now. The cache may lag, and take a release
+// that Argo has just begun for one that is over; a release that was ended can't be continued.
+func (c *Controller) confirmed(ctx context.Context, key types.NamespacedName, observed *pb.BatchContext, m move) (bool, error) {
+	switch m.action {
+	case actInitialize, actUndo, actRollback, actPromote:
+	default:
+		return true, nil // they begin and end nothing, or carry a resourceVersion
+	}
+	u, err := c.Client.Resource(rolloutResource).Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("get Rollout %s: %w", key, err)
+	}
+	o, err := readRollout(u)
+	ro, ok := o.(*v1alpha1.Rollout)
+	if err != nil || !ok {
+		return false, err
+	}
+	config, _ := ReadLenient(ro) // a mistake was reported before
+	if config == nil {
+		return false, nil
+	}
+	f := ReadFacts(ro)
+	f.Rival = c.Rival(f, config.Workload)
+	now := plan(f, config, observed, c.Driver.Has(pb.Capability_CAPABILITY_UNDO))
+	return now.action == m.action && now.release == m.release && now.revision == m.revision, nil
+}
+
+func (c *Controller) annotate(ctx context.Context, f Facts, m move) error {
+	_, err := c.Client.Resource(rolloutResource).Namespace(f.Namespace).Patch(ctx, f.Name, types.MergePatchType,
+		m.revisions.patch(f), metav1.PatchOptions{FieldManager: fieldManager})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("annotate Rollout %s/%s: %w", f.Namespace, f.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package argo
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+)
+
+const (
+	// resync is how often every Rollout is reconciled without an event, in case one was missed.
+	resync = 10 * time.Minute
+	// byWorkload is the index of Rollouts by "namespace/workload".
+	byWorkload = "workload"
+)
+
+var rolloutResource = schema.GroupVersionResource{Group: "argoproj.io", Version: "v1alpha1", Resource: "rollouts"}
+
+// newRolloutInformer returns an informer of Rollouts that stores them as *v1alpha1.Rollout. One that doesn't decode is stored
+// as it is: a typed client would fail to list all others with it.
+func newRolloutInformer(client dynamic.Interface, namespace string) cache.SharedIndexInformer {
+	informer := dynamicinformer.NewFilteredDynamicInformer(client, rolloutResource, namespace, resync,
+		cache.Indexers{byWorkload: indexByWorkload}, nil).Informer()
+	_ = informer.SetTransform(readRollout) // fails only for an informer that runs
+	return informer
+}
+
+func indexByWorkload(o any) ([]string, error) {
+	ro, ok := o.(*v1alpha1.Rollout)
+	if !ok {
+		return nil, nil
+	}
+	if workload, _ := workloadOf(ro); workload.Name != "" { // a mistake is reported when the Rollout is reconciled
+		return []string{workload.String()}, nil
+	}
+	return nil, nil
+}
+
+// readRollout decodes a Rollout, without its managed fields.
+func readRollout(o any) (any, error) {
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return o, nil
+	}
+	raw, err := json.Marshal(u.Object)
+	if err != nil {
+		return o, nil //nolint:nilerr // It stays as it is.
+	}
+	ro := &v1alpha1.Rollout{}
+	if err := json.Unmarshal(raw, ro); err != nil {
+		return o, nil //nolint:nilerr // It stays as it is.
+	}
+	ro.ManagedFields = nil
+	return ro, nil
+}
+
+// rolloutsOf returns the Rollouts that name the workload and are not being deleted.
+func (c *Controller) rolloutsOf(workload types.NamespacedName) []*v1alpha1.Rollout {
+	var out []*v1alpha1.Rollout
+	objects, _ := c.rollouts.GetIndexer().ByIndex(byWorkload, workload.String()) // The index exists.
+	for _, o := range objects {
+		if ro, ok := o.(*v1alpha1.Rollout); ok && ro.DeletionTimestamp == nil {
+			out = append(out, ro)
+		}
+	}
+	return out
+}
+
+// get returns a Rollout, nil if it does not exist or doesn't decode.
+func (c *Controller) get(key types.NamespacedName) *v1alpha1.Rollout {
+	o, _, _ := c.rollouts.GetIndexer().GetByKey(key.String()) // A map in memory.
+	ro, _ := o.(*v1alpha1.Rollout)
+	return ro
+}
+
+// unreadable reports whether a Rollout exists whose configuration does not tell which workload it names.
+func (c *Controller) unreadable(key types.NamespacedName) bool {
+	o, exists, _ := c.rollouts.GetIndexer().GetByKey(key.String()) // A map in memory.
+	ro, ok := o.(*v1alpha1.Rollout)
+	if !ok {
+		return exists
+	}
+	_, err := workloadOf(ro)
+	return err != nil && ro.DeletionTimestamp == nil
+}
+
+// Rival returns the name of the oldest Rollout of the workload, if that is not the given one.
+func (c *Controller) Rival(f Facts, workload string) string {
+	c.init()
+	if !c.rollouts.HasSynced() {
+		return ""
+	}
+	oldest := c.get(types.NamespacedName{Namespace: f.Namespace, Name: f.Name})
+	if oldest == nil { // not in the cache yet
+		oldest = &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{
+			Name: f.Name, CreationTimestamp: metav1.NewTime(f.Created), Annotations: map[string]string{AnnotationFirst: f.First},
+		}}
+	}
+	for _, ro := range c.rolloutsOf(types.NamespacedName{Namespace: f.Namespace, Name: workload}) {
+		if precedes(ro, oldest) {
+			oldest = ro
+		}
+	}
+	if oldest.Name == f.Name {
+		return ""
+	}
+	return oldest.Name
+}
+
+// precedes reports whether Rollout a is older than b. Of two that were created in the same second it is the one that this plugin
+// has annotated, or else the one whose name is first.
+func precedes(a, b *v1alpha1.Rollout) bool {
+	if !a.CreationTimestamp.Time.Equal(b.CreationTimestamp.Time) {
+		return a.CreationTimestamp.Time.Before(b.CreationTimestamp.Time)
+	}
+	if ours := a.Annotations[AnnotationFirst] != ""; ours != (b.Annotations[AnnotationFirst] != "") {
+		return ours
+	}
+	return a.Name < b.Name
+}
+
+func keyOf(ro *v1alpha1.Rollout) types.NamespacedName {
+	return types.NamespacedName{Namespace: ro.Namespace, Name: ro.Name}
+}
+
+// workloadOf returns the workload that a Rollout names, zero for a Rollout that does not use this plugin. The error is a mistake
+// that hides the name.
+func workloadOf(ro *v1alpha1.Rollout) (types.NamespacedName, error) {
+	config, err := ReadLenient(ro)
+	if config == nil {
+		return types.NamespacedName{}, err
+	}
+	return types.NamespacedName{Namespace: ro.Namespace, Name: config.Workload}, nil
+}
