@@ -309,9 +309,7 @@ func (b *bed) remembered() int {
 	defer b.Caches.Groups.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.Changes.mu.Lock()
-	defer b.Changes.mu.Unlock()
-	return len(b.Caches.Groups.sets) + len(b.digests) + len(b.Changes.waiters)
+	return len(b.Caches.Groups.sets) + len(b.digests) + b.Changes.Len()
 }
 
 func TestObservationIsOfTheWallClock(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/lockstep-rollouts/lockstep/internal/broadcast"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -35,9 +36,9 @@ type Router struct {
 	client  dynamic.Interface
 	log     *slog.Logger
 	changed func(namespace, kind, name string)
-	sources map[string]*source // by kind
-	wanted  chan *source       // to be started
-	pulse   pulse
+	sources map[string]*source            // by kind
+	wanted  chan *source                  // to be started
+	changes broadcast.Broadcaster[string] // by kind
 }
 
 // Option adjusts a Router.
@@ -79,7 +80,7 @@ func New(core kubernetes.Interface, client dynamic.Interface, opts ...Option) (*
 
 // tell passes a change on.
 func (r *Router) tell(namespace, kind, name string) {
-	r.pulse.fire()
+	r.changes.Notify(kind)
 	r.changed(namespace, kind, name)
 }
 
@@ -105,8 +106,9 @@ func (r *Router) Check(ctx context.Context, s traffic.Setup) error {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
 	var late <-chan time.Time // nil until the caches are filled
+	changes, stop := r.changes.SubscribeAll()
+	defer stop()
 	for {
-		next := r.pulse.wait()
 		err := r.check(s)
 		if err == nil {
 			return nil
@@ -115,7 +117,7 @@ func (r *Router) Check(ctx context.Context, s traffic.Setup) error {
 			late = time.After(lateness)
 		}
 		select {
-		case <-next:
+		case <-changes.Signal:
 		case <-late:
 			return err
 		case <-ctx.Done():
@@ -151,29 +153,4 @@ func (r *Router) Apply(ctx context.Context, s traffic.Setup, d traffic.Desired) 
 	defer cancel()
 	wrote, err = r.write(ctx, s.Namespace, next)
 	return wrote, next.String(), err
-}
-
-// pulse wakes up whoever waits for a change, and says no more than that: the waiter looks again.
-type pulse struct {
-	mu   sync.Mutex
-	next chan struct{}
-}
-
-// wait returns a channel that is closed at the next change. Take it before looking.
-func (p *pulse) wait() <-chan struct{} {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.next == nil {
-		p.next = make(chan struct{})
-	}
-	return p.next
-}
-
-func (p *pulse) fire() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.next != nil {
-		close(p.next)
-		p.next = nil
-	}
 }

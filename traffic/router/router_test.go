@@ -175,8 +175,9 @@ func TestObserveProviders(t *testing.T) {
 	s.Policy.Ingresses = []string{"llm"}
 	s.Policy.Pool = &traffic.Pool{Stable: "pool", Canary: "pool-canary", Picker: "epp"}
 	var got traffic.World
+	changes, stop := w.changes.SubscribeAll()
+	defer stop()
 	for deadline := time.Now().Add(syncTimeout); ; {
-		next := w.pulse.wait()
 		var err error
 		if got, err = w.look(s); err == nil {
 			break
@@ -184,7 +185,7 @@ func TestObserveProviders(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal(err)
 		}
-		<-next
+		<-changes.Signal
 	}
 	names := []string{got.Stable.Name, got.Picker.Name, got.StablePool.GetName(), got.CanaryPool.GetName(), got.Routes[http].GetName(), got.Ingresses["llm"].Name}
 	if diff := cmp.Diff([]string{"vllm", "epp", "pool", "pool-canary", "llm", "llm"}, names); diff != "" {
@@ -302,7 +303,7 @@ func TestBehind(t *testing.T) {
 			t.Errorf("%v after %s", err, time.Since(start))
 		}
 		var seen atomic.Bool
-		time.AfterFunc(time.Second, func() { seen.Store(true); r.pulse.fire() })
+		time.AfterFunc(time.Second, func() { seen.Store(true); r.changes.Notify(traffic.KindService) })
 		start = time.Now()
 		if err := r.until(t.Context(), w, seen.Load); err != nil || time.Since(start) != time.Second {
 			t.Errorf("%v after %s", err, time.Since(start))
@@ -382,24 +383,5 @@ func TestWriteErrors(t *testing.T) {
 				t.Error("the next look would still see it")
 			}
 		})
-	}
-}
-
-func TestPulse(t *testing.T) {
-	var p pulse
-	p.fire() // nobody waits
-	first, second := p.wait(), p.wait()
-	p.fire()
-	for i, ch := range []<-chan struct{}{first, second} {
-		select {
-		case <-ch:
-		default:
-			t.Errorf("waiter %d was not woken", i)
-		}
-	}
-	select {
-	case <-p.wait():
-		t.Error("woken by a change of before")
-	default:
 	}
 }

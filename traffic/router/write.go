@@ -99,8 +99,9 @@ func (r *Router) until(ctx context.Context, w *traffic.Write, done func() bool) 
 	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE,
 		"%s was written, but the API server's watch does not show it", w.Key))
 	defer cancel()
+	changed, stop := r.changes.Subscribe(w.Key.Kind)
+	defer stop()
 	for {
-		changed := r.pulse.wait()
 		if done() {
 			return nil
 		}
