@@ -5,16 +5,11 @@ package plugin_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -33,6 +28,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/tlstest"
 )
 
 // serveTCP serves the fake driver on loopback until the test ends.
@@ -92,7 +88,7 @@ func TestDial(t *testing.T) {
 }
 
 func TestDialNeedsTLS(t *testing.T) {
-	pki := newPKI(t)
+	ca := tlstest.NewCA(t)
 	tests := []struct {
 		name   string
 		reason string
@@ -101,7 +97,7 @@ func TestDialNeedsTLS(t *testing.T) {
 		{"plaintext", "anybody on the way could release", nil},
 		{
 			"no client certificate", "the server could not tell who calls",
-			[]plugin.Option{plugin.WithTLSConfig(&tls.Config{RootCAs: pki.pool, MinVersion: tls.VersionTLS13})},
+			[]plugin.Option{plugin.WithTLSConfig(ca.ClientConfig())},
 		},
 		{
 			"unverified server", "anybody could answer", []plugin.Option{plugin.WithTLSConfig(&tls.Config{
@@ -122,18 +118,18 @@ func TestDialNeedsTLS(t *testing.T) {
 }
 
 func TestDialMutualTLS(t *testing.T) {
-	pki := newPKI(t)
-	address := serveTCP(t, "127.0.0.1:0", grpc.Creds(credentials.NewTLS(pki.server(t))))
-	client := pki.issue(t, "client")
-	dialAndClose(t, address, plugin.WithTLS(client.cert, client.key, pki.caFile))
+	ca := tlstest.NewCA(t)
+	address := serveTCP(t, "127.0.0.1:0", grpc.Creds(credentials.NewTLS(ca.ServerConfig(t))))
+	client := ca.Files(t, "client")
+	dialAndClose(t, address, plugin.WithTLS(client.Cert, client.Key, ca.File))
 
-	stranger := newPKI(t)
+	stranger := tlstest.NewCA(t)
 	for name, opts := range map[string][]plugin.Option{
 		"plaintext":          nil,
-		"foreign CA":         {plugin.WithTLS(client.cert, client.key, stranger.caFile)},
-		"no certificate":     {plugin.WithTLSConfig(&tls.Config{RootCAs: pki.pool, MinVersion: tls.VersionTLS13})},
+		"foreign CA":         {plugin.WithTLS(client.Cert, client.Key, stranger.File)},
+		"no certificate":     {plugin.WithTLSConfig(ca.ClientConfig())},
 		"missing files":      {plugin.WithTLS("no.crt", "no.key", "no.ca")},
-		"CA without content": {plugin.WithTLS(client.cert, client.key, client.key)},
+		"CA without content": {plugin.WithTLS(client.Cert, client.Key, client.Key)},
 	} {
 		if c, err := plugin.Dial(t.Context(), address, opts...); err == nil {
 			_ = c.Close()
@@ -144,23 +140,23 @@ func TestDialMutualTLS(t *testing.T) {
 
 // Certificates are renewed while hosts run: each connection presents the one that is there.
 func TestDialRenewedCertificate(t *testing.T) {
-	pki := newPKI(t)
+	ca := tlstest.NewCA(t)
 	var presented atomic.Value
-	config := pki.server(t)
+	config := ca.ServerConfig(t)
 	config.VerifyPeerCertificate = func(raw [][]byte, _ [][]*x509.Certificate) error {
 		presented.Store(string(raw[0]))
 		return nil
 	}
 	address := serveTCP(t, "127.0.0.1:0", grpc.Creds(credentials.NewTLS(config)),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 50 * time.Millisecond}))
-	files := pki.issue(t, "client")
-	client, err := plugin.Dial(t.Context(), address, plugin.WithTLS(files.cert, files.key, pki.caFile))
+	files := ca.Files(t, "client")
+	client, err := plugin.Dial(t.Context(), address, plugin.WithTLS(files.Cert, files.Key, ca.File))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = client.Close() }()
-	pki.issue(t, "client")
-	block, _ := pem.Decode(read(t, files.cert))
+	ca.Files(t, "client")
+	block, _ := pem.Decode(read(t, files.Cert))
 	await.Nil(t, "the renewed certificate is presented", func(ctx context.Context) error {
 		if _, err := client.GetDriverInfo(ctx, &pb.GetDriverInfoRequest{}); err != nil {
 			return fmt.Errorf("call: %w", err)
@@ -210,92 +206,4 @@ func TestDialWaitsForReady(t *testing.T) {
 	if _, err := plugin.Dial(ctx, address); status.Code(err) != codes.Canceled {
 		t.Errorf("error is %v, want CANCELED", err)
 	}
-}
-
-// pki is a CA for one test.
-type pki struct {
-	dir    string
-	key    *ecdsa.PrivateKey
-	ca     *x509.Certificate
-	caFile string
-	pool   *x509.CertPool
-}
-
-// pair names the files of one certificate.
-type pair struct{ cert, key string }
-
-func newPKI(t *testing.T) *pki {
-	t.Helper()
-	p := &pki{dir: t.TempDir(), pool: x509.NewCertPool()}
-	p.key = newKey(t)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &p.key.PublicKey, p.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p.ca, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
-	}
-	p.pool.AddCert(p.ca)
-	p.caFile = writePEM(t, p.dir, "ca.crt", "CERTIFICATE", der)
-	return p
-}
-
-// issue makes a certificate for loopback that serves both sides.
-func (p *pki) issue(t *testing.T, name string) pair {
-	t.Helper()
-	key := newKey(t)
-	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		DNSNames:    []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
-	}, p.ca, &key.PublicKey, p.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pair{
-		cert: writePEM(t, p.dir, name+".crt", "CERTIFICATE", der),
-		key:  writePEM(t, p.dir, name+".key", "EC PRIVATE KEY", keyDER),
-	}
-}
-
-// server is the configuration of a server that asks its clients for certificates.
-func (p *pki) server(t *testing.T) *tls.Config {
-	t.Helper()
-	files := p.issue(t, "server")
-	pair, err := tls.LoadX509KeyPair(files.cert, files.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &tls.Config{
-		Certificates: []tls.Certificate{pair}, ClientCAs: p.pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
-	}
-}
-
-func newKey(t *testing.T) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-func writePEM(t *testing.T, dir, name, kind string, der []byte) string {
-	t.Helper()
-	path := filepath.Join(dir, name)
-	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }

@@ -34,6 +34,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
+	"github.com/lockstep-rollouts/lockstep/test/tlstest"
 )
 
 const testTimeout = 30 * time.Second
@@ -164,8 +165,8 @@ func TestServesOn(t *testing.T) {
 }
 
 func TestRefusesToListen(t *testing.T) {
-	pki := newPKI(t)
-	cert := pki.issue(t, "server")
+	ca := tlstest.NewCA(t)
+	cert := ca.Files(t, "server")
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
@@ -179,8 +180,8 @@ func TestRefusesToListen(t *testing.T) {
 		{"all interfaces", "anybody could release", server.Options{Listen: ":0"}, server.ErrNeedsTLS},
 		{"wildcard", "anybody could release", server.Options{Listen: "0.0.0.0:0"}, server.ErrNeedsTLS},
 		{"other host", "it is not loopback", server.Options{Listen: "192.0.2.1:0"}, server.ErrNeedsTLS},
-		{"no client CA", "TLS alone does not say who calls", server.Options{Listen: ":0", TLSCert: cert.cert, TLSKey: cert.key}, server.ErrNeedsTLS},
-		{"half of TLS on loopback", "a forgotten flag must not mean plaintext", server.Options{Listen: "127.0.0.1:0", TLSCert: cert.cert}, server.ErrNeedsTLS},
+		{"no client CA", "TLS alone does not say who calls", server.Options{Listen: ":0", TLSCert: cert.Cert, TLSKey: cert.Key}, server.ErrNeedsTLS},
+		{"half of TLS on loopback", "a forgotten flag must not mean plaintext", server.Options{Listen: "127.0.0.1:0", TLSCert: cert.Cert}, server.ErrNeedsTLS},
 		{
 			"missing files", "said at the start, not at the first connection",
 			server.Options{Listen: ":0", TLSCert: "no", TLSKey: "no", ClientCA: "no"}, fs.ErrNotExist,
@@ -205,20 +206,20 @@ func TestRefusesToListen(t *testing.T) {
 }
 
 func TestMutualTLS(t *testing.T) {
-	pki := newPKI(t)
-	cert, client, stranger := pki.issue(t, "server"), pki.issue(t, "client"), newPKI(t).issue(t, "stranger")
-	s := start(t, newDriver(), server.Options{Listen: ":0", TLSCert: cert.cert, TLSKey: cert.key, ClientCA: pki.caFile})
+	ca := tlstest.NewCA(t)
+	cert, client, stranger := ca.Files(t, "server"), ca.Files(t, "client"), tlstest.NewCA(t).Files(t, "stranger")
+	s := start(t, newDriver(), server.Options{Listen: ":0", TLSCert: cert.Cert, TLSKey: cert.Key, ClientCA: ca.File})
 	_, port, err := net.SplitHostPort(s.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := "127.0.0.1:" + port
-	dial(t, address, plugin.WithTLS(client.cert, client.key, pki.caFile))
+	dial(t, address, plugin.WithTLS(client.Cert, client.Key, ca.File))
 
 	for name, opts := range map[string][]plugin.Option{
 		"plaintext":           nil,
-		"foreign certificate": {plugin.WithTLS(stranger.cert, stranger.key, pki.caFile)},
-		"no certificate":      {plugin.WithTLSConfig(pki.clientConfig())},
+		"foreign certificate": {plugin.WithTLS(stranger.Cert, stranger.Key, ca.File)},
+		"no certificate":      {plugin.WithTLSConfig(ca.ClientConfig())},
 	} {
 		if c, err := plugin.Dial(t.Context(), address, opts...); err == nil {
 			_ = c.Close()
@@ -226,15 +227,15 @@ func TestMutualTLS(t *testing.T) {
 		}
 	}
 
-	renewed := newPKI(t)
-	fresh := renewed.issue(t, "server")
-	for from, to := range map[string]string{fresh.cert: cert.cert, fresh.key: cert.key, renewed.caFile: pki.caFile} {
+	renewed := tlstest.NewCA(t)
+	fresh := renewed.Files(t, "server")
+	for from, to := range map[string]string{fresh.Cert: cert.Cert, fresh.Key: cert.Key, renewed.File: ca.File} {
 		if err := os.Rename(from, to); err != nil {
 			t.Fatal(err)
 		}
 	}
-	client = renewed.issue(t, "client")
-	dial(t, address, plugin.WithTLS(client.cert, client.key, pki.caFile))
+	client = renewed.Files(t, "client")
+	dial(t, address, plugin.WithTLS(client.Cert, client.Key, ca.File))
 }
 
 func TestSocket(t *testing.T) {

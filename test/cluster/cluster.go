@@ -13,6 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/lockstep-rollouts/lockstep/test/tlstest"
 )
 
 // ErrStopped is returned by what cannot be done on a cluster that has been stopped.
@@ -22,7 +24,7 @@ var ErrStopped = errors.New("the cluster is stopped")
 type Cluster struct {
 	options options
 	dir     string
-	ca      *authority
+	ca      *tlstest.Authority
 	owned   io.Closer
 	ports   ports
 	port    portMap
@@ -99,7 +101,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 		return err
 	}
 	c.port = newPortMap(taken)
-	if c.ca, err = newAuthority(); err != nil {
+	if c.ca, err = tlstest.NewAuthority(); err != nil {
 		return err
 	}
 	if err := os.Mkdir(c.path("log"), 0o700); err != nil {

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -17,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/lockstep-rollouts/lockstep/test/tlstest"
 )
 
 func TestPortsAreNotSharedAmongClusters(t *testing.T) {
@@ -50,12 +51,12 @@ func TestPortsAreNotSharedAmongClusters(t *testing.T) {
 
 // A server of one cluster is a stranger to the clients of another, whatever port it has.
 func TestCertificatesTieClientsToTheirCluster(t *testing.T) {
-	ours, theirs := testAuthority(t), testAuthority(t)
-	pair, err := ours.issue("localhost")
+	ours, theirs := tlstest.NewCA(t), tlstest.NewCA(t)
+	pair, err := ours.Issue("localhost")
 	if err != nil {
 		t.Fatal(err)
 	}
-	certificate, err := tls.X509KeyPair(pair.certificate, pair.key)
+	certificate, err := tls.X509KeyPair(pair.Certificate, pair.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,12 +66,10 @@ func TestCertificatesTieClientsToTheirCluster(t *testing.T) {
 	defer server.Close()
 	for _, test := range []struct {
 		name string
-		ca   *authority
+		ca   *tlstest.CA
 		want bool
 	}{{"own", ours, true}, {"other", theirs, false}} {
-		roots := x509.NewCertPool()
-		roots.AddCert(test.ca.certificate)
-		client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+		client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: test.ca.Pool()}}}
 		response, err := client.Get(server.URL)
 		if err == nil {
 			_ = response.Body.Close()
@@ -81,18 +80,9 @@ func TestCertificatesTieClientsToTheirCluster(t *testing.T) {
 	}
 }
 
-func testAuthority(t *testing.T) *authority {
-	t.Helper()
-	ca, err := newAuthority()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ca
-}
-
 func TestWriteKubeconfigRoundTrip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	want := &rest.Config{Host: "https://127.0.0.1:1", BearerToken: "token", TLSClientConfig: rest.TLSClientConfig{CAData: testAuthority(t).pem}}
+	want := &rest.Config{Host: "https://127.0.0.1:1", BearerToken: "token", TLSClientConfig: rest.TLSClientConfig{CAData: tlstest.NewCA(t).PEM}}
 	if err := WriteKubeconfig(want, path); err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net/http"
 	"os"
@@ -16,6 +15,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/keyutil"
+
+	"github.com/lockstep-rollouts/lockstep/test/tlstest"
 )
 
 // masters is the group that may do everything.
@@ -34,21 +35,21 @@ var users = map[string]string{
 
 // writeCredentials writes the certificates and keys that the programs read, and a kubeconfig per identity.
 func (c *Cluster) writeCredentials() error {
-	if err := os.WriteFile(c.path("ca.crt"), c.ca.pem, 0o600); err != nil {
+	if err := os.WriteFile(c.path("ca.crt"), c.ca.PEM, 0o600); err != nil {
 		return fmt.Errorf("write CA certificate: %w", err)
 	}
-	serving, err := c.ca.issue("localhost")
+	serving, err := c.ca.Issue("localhost")
 	if err != nil {
 		return err
 	}
-	if err := serving.write(c.path("serving")); err != nil {
+	if _, err := serving.Write(c.path("serving"), "tls"); err != nil {
 		return fmt.Errorf("write serving certificate: %w", err)
 	}
 	if err := writeServiceAccountKey(c.path("service-account.key")); err != nil {
 		return err
 	}
 	for name, user := range users {
-		pair, err := c.ca.issue(user, masters)
+		pair, err := c.ca.Issue(user, masters)
 		if err != nil {
 			return err
 		}
@@ -73,13 +74,13 @@ func writeServiceAccountKey(path string) error {
 }
 
 // clientConfig is how the owner of a key pair reaches the API server. It trusts this cluster only.
-func (c *Cluster) clientConfig(pair keyPair) *rest.Config {
+func (c *Cluster) clientConfig(pair tlstest.Pair) *rest.Config {
 	return &rest.Config{
 		Host:  "https://" + address(c.port.apiServer),
 		QPS:   1000,
 		Burst: 2000,
 		TLSClientConfig: rest.TLSClientConfig{
-			CAData: c.ca.pem, CertData: pair.certificate, KeyData: pair.key,
+			CAData: c.ca.PEM, CertData: pair.Certificate, KeyData: pair.Key,
 		},
 	}
 }
@@ -105,9 +106,7 @@ func (c *Cluster) probe(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	roots := x509.NewCertPool()
-	roots.AddCert(c.ca.certificate)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: c.ca.Pool(), Certificates: []tls.Certificate{pair}}}
 	defer transport.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

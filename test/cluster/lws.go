@@ -37,7 +37,7 @@ func installLWS(ctx context.Context, c *Cluster) error {
 		return err
 	}
 	webhooks, err := webhookConfigurations(built.manifests("config/webhook"), webhookTarget{
-		prefix: "lws-", url: "https://" + address(c.port.lwsWebhook), ca: c.ca.pem,
+		prefix: "lws-", url: "https://" + address(c.port.lwsWebhook), ca: c.ca.PEM,
 	})
 	if err != nil {
 		return err
@@ -84,12 +84,12 @@ func (c *Cluster) serves(ctx context.Context, resource schema.GroupVersionResour
 }
 
 func lwsCommand(c *Cluster) (command, error) {
-	serving, err := c.ca.issue("lws-webhook-service.lws-system.svc")
+	serving, err := c.ca.Issue("lws-webhook-service.lws-system.svc")
 	if err != nil {
 		return command{}, err
 	}
 	certDir := c.path("lws-webhook")
-	if err := serving.write(certDir); err != nil {
+	if _, err := serving.Write(certDir, "tls"); err != nil {
 		return command{}, err
 	}
 	config := c.path("lws.yaml")
