@@ -15,10 +15,10 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Client is a driver as a host sees it. It is safe for concurrent use.
+// Client is a host's client of a driver. It is safe for concurrent use.
 //
-// Each method is one RPC. Its error keeps the driver's gRPC code and details and begins with the driver's name. It is
-// UNIMPLEMENTED, without a call, where the driver does not list the capability, and INTERNAL where the driver's answer
+// Each method is one RPC. Its error keeps the driver's gRPC code and details, and begins with the driver's name. It is
+// UNIMPLEMENTED, without a call, if the driver does not list the capability, and INTERNAL if the driver's response
 // breaks the contract.
 type Client struct {
 	driver pb.WorkloadDriverClient
@@ -28,7 +28,7 @@ type Client struct {
 	exited <-chan struct{}
 }
 
-// newClient negotiates on conn, within the time that ctx leaves. end ends what carries the connection.
+// newClient reads the driver's info over conn before ctx ends. end closes the connection.
 func newClient(
 	ctx context.Context, conn grpc.ClientConnInterface, address string, end func() error, opts ...grpc.CallOption,
 ) (*Client, error) {
@@ -53,21 +53,21 @@ func (c *Client) Close() error {
 	return c.close()
 }
 
-// Exited is closed once the process that Launch started has ended, whoever ended it. It is nil, so that nothing is ever
-// received from it, after Dial.
+// Exited returns a channel that is closed once the process that Launch started has ended, for any reason. It is nil, and
+// so never ready, after Dial.
 func (c *Client) Exited() <-chan struct{} { return c.exited }
 
-// Info returns what the driver said about itself when the client connected.
+// Info returns the driver's info of the time when the client connected.
 func (c *Client) Info() *pb.GetDriverInfoResponse {
 	return proto.CloneOf(c.info)
 }
 
-// Has says whether the driver lists the capability.
+// Has reports whether the driver lists the capability.
 func (c *Client) Has(capability pb.Capability) bool {
 	return slices.Contains(c.info.GetCapabilities(), capability)
 }
 
-// rpc is one unary RPC as the facade makes it.
+// rpc describes a unary RPC of the client.
 type rpc[Req, Resp any] struct {
 	name       string
 	capability pb.Capability
@@ -75,7 +75,7 @@ type rpc[Req, Resp any] struct {
 	check      func(Resp) error
 }
 
-// do asks for the capability, calls, and checks the answer.
+// do checks the capability, calls, and checks the response.
 func (r rpc[Req, Resp]) do(ctx context.Context, c *Client, req Req, opts []grpc.CallOption) (Resp, error) {
 	var none Resp
 	if r.capability != pb.Capability_CAPABILITY_UNSPECIFIED && !c.Has(r.capability) {

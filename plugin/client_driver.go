@@ -14,7 +14,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// GetDriverInfo asks the driver again; [Client.Info] has the answer from when the client connected.
+// GetDriverInfo returns the driver's present info; [Client.Info] has that of the time when the client connected.
 func (c *Client) GetDriverInfo(
 	ctx context.Context, req *pb.GetDriverInfoRequest, opts ...grpc.CallOption,
 ) (*pb.GetDriverInfoResponse, error) {
@@ -25,7 +25,7 @@ func (c *Client) GetDriverInfo(
 	}.do(ctx, c, req, opts)
 }
 
-// Adopt takes a workload under hold at rest.
+// Adopt puts a workload at rest under hold.
 func (c *Client) Adopt(ctx context.Context, req *pb.AdoptRequest, opts ...grpc.CallOption) (*pb.AdoptResponse, error) {
 	return rpc[*pb.AdoptRequest, *pb.AdoptResponse]{
 		name:       "Adopt",
@@ -37,7 +37,7 @@ func (c *Client) Adopt(ctx context.Context, req *pb.AdoptRequest, opts ...grpc.C
 	}.do(ctx, c, req, opts)
 }
 
-// Disown gives a workload back exactly as the user had it.
+// Disown ends the hold and restores exactly what the user had.
 func (c *Client) Disown(
 	ctx context.Context, req *pb.DisownRequest, opts ...grpc.CallOption,
 ) (*pb.DisownResponse, error) {
@@ -77,7 +77,7 @@ func (c *Client) UpgradeBatch(
 	}.do(ctx, c, req, opts)
 }
 
-// CalculateBatchContext says where the release stands.
+// CalculateBatchContext returns the state of the workload and its release.
 func (c *Client) CalculateBatchContext(
 	ctx context.Context, req *pb.CalculateBatchContextRequest, opts ...grpc.CallOption,
 ) (*pb.CalculateBatchContextResponse, error) {
@@ -89,8 +89,9 @@ func (c *Client) CalculateBatchContext(
 	}.do(ctx, c, req, opts)
 }
 
-// WatchBatchContext yields where the release stands, at once and then after each change. It yields an error once, as
-// the last item; when the driver ends the stream without one, it just ends. Leaving the loop ends the stream.
+// WatchBatchContext yields the state of the workload and its release, at once and after each change. It yields at most one
+// error, as the last item, and none if the driver closes the stream. Leaving the loop ends the stream. [Follow]
+// reconnects.
 func (c *Client) WatchBatchContext(
 	ctx context.Context, req *pb.WatchBatchContextRequest, opts ...grpc.CallOption,
 ) iter.Seq2[*pb.BatchContext, error] {
@@ -109,8 +110,8 @@ func (c *Client) WatchBatchContext(
 	}
 }
 
-// WatchWorkloads yields every workload under hold, then a response with Synced, and then what changes. It ends as
-// WatchBatchContext does.
+// WatchWorkloads yields every workload under hold, then a response with Synced, and then each change. It ends as
+// WatchBatchContext does. [FollowWorkloads] reconnects.
 func (c *Client) WatchWorkloads(
 	ctx context.Context, req *pb.WatchWorkloadsRequest, opts ...grpc.CallOption,
 ) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
@@ -122,7 +123,7 @@ func (c *Client) WatchWorkloads(
 	}.items(ctx, c, req, opts)
 }
 
-// streaming is one RPC that answers with a stream, as the facade makes it.
+// streaming describes an RPC of the client whose response is a stream.
 type streaming[Req, Resp any] struct {
 	name       string
 	capability pb.Capability
@@ -130,7 +131,7 @@ type streaming[Req, Resp any] struct {
 	check      func(*Resp) error
 }
 
-// items asks for the capability, calls, and yields each answer once it is checked. Leaving the loop ends the stream.
+// items checks the capability, calls, and yields each response that passes the check. Leaving the loop ends the stream.
 func (s streaming[Req, Resp]) items(ctx context.Context, c *Client, req Req, opts []grpc.CallOption) iter.Seq2[*Resp, error] {
 	return func(yield func(*Resp, error) bool) {
 		if !c.Has(s.capability) {
@@ -164,7 +165,7 @@ func (s streaming[Req, Resp]) items(ctx context.Context, c *Client, req Req, opt
 	}
 }
 
-// Finalize ends the release, forwards or backwards. Call again until done.
+// Finalize promotes the release or rolls it back. Call it again until the response says done.
 func (c *Client) Finalize(
 	ctx context.Context, req *pb.FinalizeRequest, opts ...grpc.CallOption,
 ) (*pb.FinalizeResponse, error) {
@@ -176,7 +177,7 @@ func (c *Client) Finalize(
 	}.do(ctx, c, req, opts)
 }
 
-// Plan is a dry run.
+// Plan returns the steps of a release without starting it.
 func (c *Client) Plan(ctx context.Context, req *pb.PlanRequest, opts ...grpc.CallOption) (*pb.PlanResponse, error) {
 	return rpc[*pb.PlanRequest, *pb.PlanResponse]{
 		name:       "Plan",
@@ -186,7 +187,7 @@ func (c *Client) Plan(ctx context.Context, req *pb.PlanRequest, opts ...grpc.Cal
 	}.do(ctx, c, req, opts)
 }
 
-// Preflight says what will hurt before it does.
+// Preflight returns findings about a release before it starts.
 func (c *Client) Preflight(
 	ctx context.Context, req *pb.PreflightRequest, opts ...grpc.CallOption,
 ) (*pb.PreflightResponse, error) {

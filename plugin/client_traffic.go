@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// SetWeight asks for the canary's share of requests.
+// SetWeight sets the canary's share of requests.
 func (c *Client) SetWeight(
 	ctx context.Context, req *pb.SetWeightRequest, opts ...grpc.CallOption,
 ) (*pb.SetWeightResponse, error) {
@@ -26,7 +26,7 @@ func (c *Client) SetWeight(
 	}.do(ctx, c, req, opts)
 }
 
-// SetHeaderRoute sends requests that match to the canary, or removes the route.
+// SetHeaderRoute routes requests that match to the canary, or removes the route.
 func (c *Client) SetHeaderRoute(
 	ctx context.Context, req *pb.SetHeaderRouteRequest, opts ...grpc.CallOption,
 ) (*pb.SetHeaderRouteResponse, error) {
@@ -38,7 +38,7 @@ func (c *Client) SetHeaderRoute(
 	}.do(ctx, c, req, opts)
 }
 
-// SetMirror copies requests to the canary.
+// SetMirror mirrors requests to the canary.
 func (c *Client) SetMirror(
 	ctx context.Context, req *pb.SetMirrorRequest, opts ...grpc.CallOption,
 ) (*pb.SetMirrorResponse, error) {
@@ -50,7 +50,7 @@ func (c *Client) SetMirror(
 	}.do(ctx, c, req, opts)
 }
 
-// VerifyWeight says whether the data plane has taken the weight.
+// VerifyWeight reports whether the data plane applies the weight.
 func (c *Client) VerifyWeight(
 	ctx context.Context, req *pb.VerifyWeightRequest, opts ...grpc.CallOption,
 ) (*pb.VerifyWeightResponse, error) {

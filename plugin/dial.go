@@ -20,8 +20,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/endpoint"
 )
 
-// keepaliveTime notices a peer that vanished without a word. It is well above what `lockstep serve` allows, and a
-// server that allows less often makes gRPC double it.
+// keepaliveTime bounds how long a lost peer goes unnoticed. It is well above the least that `lockstep serve` allows; gRPC
+// doubles it for a server that allows fewer pings.
 const keepaliveTime = 30 * time.Second
 
 // ErrNeedsTLS is wrapped by Dial's error for an address that is not local and has no mutual TLS.
@@ -29,7 +29,7 @@ var ErrNeedsTLS = errors.New(
 	"an address that is not local needs mutual TLS: a client certificate and a CA for the server")
 
 // Dial connects to a driver that runs as a server, at "unix:///path", "host:port" or "dns:///host:port". Anything but
-// a unix socket and loopback needs mutual TLS. The connection re-establishes itself; ctx bounds the connecting only.
+// a unix socket and loopback needs mutual TLS. The connection reconnects by itself; ctx bounds the first connect only.
 func Dial(ctx context.Context, address string, opts ...Option) (*Client, error) {
 	o := newOptions(opts)
 	e, err := endpoint.Parse(address)
@@ -57,7 +57,7 @@ func Dial(ctx context.Context, address string, opts ...Option) (*Client, error) 
 	return c, nil
 }
 
-// transport decides how the connection is secured, and refuses what would be insecure.
+// transport returns the credentials for the endpoint, or ErrNeedsTLS.
 func (o *options) transport(e endpoint.Endpoint) (credentials.TransportCredentials, error) {
 	config := o.tls
 	if o.tlsFiles != nil {
@@ -75,7 +75,7 @@ func (o *options) transport(e endpoint.Endpoint) (credentials.TransportCredentia
 	return credentials.NewTLS(config), nil
 }
 
-// mutual says whether both sides are authenticated under config.
+// mutual reports whether both sides are authenticated under config.
 func mutual(config *tls.Config) bool {
 	if config == nil {
 		return false
@@ -89,7 +89,7 @@ func mutual(config *tls.Config) bool {
 type tlsFiles struct{ cert, key, ca string }
 
 func (f *tlsFiles) load() (*tls.Config, error) {
-	if _, err := f.certificate(nil); err != nil { // now, where somebody reads the error
+	if _, err := f.certificate(nil); err != nil { // fail now rather than at the first connection
 		return nil, err
 	}
 	ca, err := os.ReadFile(f.ca)

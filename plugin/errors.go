@@ -18,13 +18,13 @@ func Reason(err error) pb.ErrorReason {
 	return drivererr.Reason(err)
 }
 
-// Retryable says whether the same call may succeed later without anybody doing something: ABORTED and UNAVAILABLE are
-// retryable, nothing else is.
+// Retryable reports whether the same call may succeed later without intervention: that is true of ABORTED and
+// UNAVAILABLE only.
 func Retryable(err error) bool {
 	return drivererr.Retryable(err)
 }
 
-// prefixed puts the driver's name before the message of a status error and keeps its code and details.
+// prefixed prefixes the message of a status error with the driver's name, and keeps its code and details.
 func prefixed(name string, err error) error {
 	if err == nil {
 		return nil
@@ -34,13 +34,13 @@ func prefixed(name string, err error) error {
 	return status.FromProto(s).Err()
 }
 
-// broken is the error for a response that no driver may send.
+// broken returns the error for a response that violates the contract.
 func broken(name, rpc string, cause error) error {
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL,
 		"%s: response to %s breaks the contract: %v", name, rpc, cause)
 }
 
-// unsupported is the error for an RPC that the driver does not list.
+// unsupported returns the error for an RPC whose capability the driver does not list.
 func unsupported(name, rpc string, capability pb.Capability) error {
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 		"%s does not serve %s: it does not list %v", name, rpc, capability)

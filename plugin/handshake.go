@@ -14,20 +14,20 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// The handshake with which a host tells a driver's binary that it is started as a plugin. The cookie is no secret: it
-// only keeps people from running a plugin by hand by mistake.
+// The handshake by which a driver's binary recognizes that a host started it as a plugin. The cookie is no secret: it only
+// keeps a user from running a plugin by hand by mistake.
 const (
 	// CookieKey is the environment variable that the host sets.
 	CookieKey = "LOCKSTEP_PLUGIN"
 	// CookieValue is its value.
 	CookieValue = "b1f9e0c5-lockstep-driver"
-	// ProtocolVersion is the version of the handshake, not of the contract: that one is in the service names.
+	// ProtocolVersion is the version of the handshake. That of the contract is part of the service names.
 	ProtocolVersion = 1
 	// Name is the plugin's name in go-plugin's plugin set.
 	Name = "driver"
 )
 
-// IsPlugin says whether a host started this process as a driver plugin.
+// IsPlugin reports whether a host started this process as a driver plugin.
 func IsPlugin() bool {
 	return os.Getenv(CookieKey) == CookieValue
 }
@@ -40,7 +40,7 @@ func handshakeConfig() goplugin.HandshakeConfig {
 	}
 }
 
-// grpcPlugin puts both services on go-plugin's server, and hands its connection out on the host's side.
+// grpcPlugin registers both services on go-plugin's server, and returns its connection on the host's side.
 type grpcPlugin struct {
 	goplugin.NetRPCUnsupportedPlugin
 
@@ -59,13 +59,12 @@ func (p *grpcPlugin) GRPCServer(_ *goplugin.GRPCBroker, s *grpc.Server) error {
 	return nil
 }
 
-// GRPCClient returns the connection itself: Client builds on it the same way however it came about.
+// GRPCClient returns the connection itself, from which Launch makes a Client as Dial does.
 func (*grpcPlugin) GRPCClient(_ context.Context, _ *goplugin.GRPCBroker, conn *grpc.ClientConn) (any, error) {
 	return conn, nil
 }
 
-// Register puts a driver's services on a gRPC server. A nil router leaves TrafficRouter out, and its RPCs answer
-// UNIMPLEMENTED.
+// Register registers a driver's services on a gRPC server. Without a router, the RPCs of TrafficRouter are UNIMPLEMENTED.
 func Register(s grpc.ServiceRegistrar, driver pb.WorkloadDriverServer, router pb.TrafficRouterServer) {
 	pb.RegisterWorkloadDriverServer(s, driver)
 	if router != nil {

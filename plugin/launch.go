@@ -20,25 +20,25 @@ import (
 	"google.golang.org/grpc"
 )
 
-// killDelay is how long a plugin may take to end after ctx was cancelled and it was asked to.
+// killDelay is how long a plugin may take to exit after ctx was cancelled and it received SIGTERM.
 const killDelay = 3 * time.Second
 
-// exitPoll is how often go-plugin is asked whether the process still runs: it tells nobody by itself.
+// exitPoll is how often go-plugin is polled for the end of the process, for which it has no notification.
 const exitPoll = 250 * time.Millisecond
 
 var (
 	// ErrChecksum is wrapped by Launch's error for a binary with another checksum than WithSHA256 gave.
 	ErrChecksum = errors.New("checksum mismatch")
-	// ErrNotPlugin is wrapped by Launch's error for a program that does not answer as a driver plugin.
+	// ErrNotPlugin is wrapped by Launch's error for a program that does not complete the handshake of a driver plugin.
 	ErrNotPlugin = errors.New("not a Lockstep driver plugin")
 )
 
-// Launch starts a driver's binary as a plugin and connects to it, with mutual TLS under certificates that live as long
-// as the connection. The process ends with [Client.Close], when ctx is cancelled, and (if it serves with [Serve]) when
-// this process is gone.
+// Launch starts a driver's binary as a plugin and connects to it with mutual TLS, under certificates for this connection
+// only. The process ends with [Client.Close], when ctx is cancelled, and, if it serves with [Serve], when this process
+// ends.
 //
-// The error wraps fs.ErrNotExist, fs.ErrPermission, [ErrChecksum] or [ErrNotPlugin] where that is the cause. The
-// checksum is of the file as it is before the start: who can replace the file between the two can run anything.
+// The error wraps fs.ErrNotExist, fs.ErrPermission, [ErrChecksum] or [ErrNotPlugin] if that is the cause. The checksum is
+// verified before the start, so it does not protect against a user who can replace the file in between.
 func Launch(ctx context.Context, path string, opts ...Option) (*Client, error) {
 	o := newOptions(opts)
 	path, err := exec.LookPath(path)
@@ -60,7 +60,7 @@ func Launch(ctx context.Context, path string, opts ...Option) (*Client, error) {
 	return c, nil
 }
 
-// process is a plugin that was or will be started.
+// process is a plugin's process.
 type process struct {
 	plugin *goplugin.Client
 	stderr *tailWriter
@@ -68,7 +68,7 @@ type process struct {
 	dir string
 }
 
-// newProcess prepares the start.
+// newProcess prepares a process; connect starts it.
 func newProcess(ctx context.Context, path string, o options) (*process, error) {
 	dir, err := os.MkdirTemp("", "lockstep-plugin-")
 	if err != nil {
@@ -86,7 +86,7 @@ func (p *process) kill() {
 	_ = os.RemoveAll(p.dir)
 }
 
-// connect starts the process and ties it to the client and to ctx.
+// connect starts the process, which then ends with the client and with ctx.
 func (p *process) connect(ctx context.Context, path string, timeout time.Duration) (*Client, error) {
 	conn, err := start(p.plugin)
 	if err != nil {
@@ -108,7 +108,7 @@ func (p *process) connect(ctx context.Context, path string, timeout time.Duratio
 	return c, nil
 }
 
-// exited is closed once the process has ended.
+// exited returns a channel that is closed once the process has ended.
 func (p *process) exited() <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
@@ -159,7 +159,7 @@ func (o *options) clientConfig(ctx context.Context, path string, stderr io.Write
 	}
 }
 
-// hostEnv leaves out what go-plugin told this process, in case the host is a plugin itself (Argo Rollouts' way).
+// hostEnv drops go-plugin's own variables, for a host that is a plugin itself, as with Argo Rollouts.
 func hostEnv(environ []string) []string {
 	env := make([]string, 0, len(environ))
 	for _, pair := range environ {
@@ -194,7 +194,7 @@ func (o *options) verifyChecksum(path string) error {
 	return nil
 }
 
-// explain turns go-plugin's texts into what a person needs to know. go-plugin has no error values for these.
+// explain maps go-plugin's error texts to errors of this package: go-plugin has no error values for them.
 func explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -234,7 +234,7 @@ func readPID(t *testing.T, path string) int {
 	return pid
 }
 
-// running says whether the process runs. One that has ended and that nobody has waited for does not.
+// running reports whether the process runs. One that has ended and that nobody has waited for does not.
 func running(pid int) bool {
 	if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil {
 		_, state, _ := bytes.Cut(stat, []byte(") "))

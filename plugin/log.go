@@ -15,16 +15,16 @@ import (
 // hclogTime is the timestamp layout that go-plugin hosts parse.
 const hclogTime = "2006-01-02T15:04:05.000000Z07:00"
 
-// NewLogHandler returns a handler that writes JSON lines in the shape that go-plugin hosts read from a plugin's
-// stderr, so that level, message and attributes arrive as such instead of as one opaque line.
+// NewLogHandler returns a handler that writes JSON lines in the format that go-plugin hosts parse from a plugin's stderr,
+// so that level, message and attributes are kept.
 func NewLogHandler(w io.Writer, level slog.Leveler) slog.Handler {
 	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: toHCLogAttr})
 }
 
-// toHCLogAttr renames slog's own attributes (those within groups are the caller's) and spells durations.
+// toHCLogAttr renames slog's own attributes, which are outside of groups, and formats durations.
 func toHCLogAttr(groups []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
-		// JSON has no durations, and a bare count of nanoseconds is for nobody.
+		// JSON has no durations, and a count of nanoseconds is unreadable.
 		return slog.String(a.Key, a.Value.Duration().String())
 	}
 	if len(groups) > 0 {
@@ -75,7 +75,7 @@ func slogLevel(level hclog.Level) slog.Level {
 	}
 }
 
-// NewHCLogger lets go-plugin log to slog.
+// NewHCLogger returns go-plugin's kind of logger, which logs to slog.
 func NewHCLogger(ctx context.Context, logger *slog.Logger) hclog.Logger {
 	// The root logger itself stays silent; the sink gets every level and slog's handler decides.
 	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Level: lowestLevel(ctx, logger), Output: io.Discard})
@@ -93,7 +93,7 @@ func lowestLevel(ctx context.Context, logger *slog.Logger) hclog.Level {
 	return hclog.Off
 }
 
-// slogSink hands what hclog accepts to slog.
+// slogSink passes log lines of hclog to slog.
 type slogSink struct{ logger *slog.Logger }
 
 var _ hclog.SinkAdapter = slogSink{}

@@ -18,7 +18,7 @@ const (
 	defaultConnectTimeout = 10 * time.Second
 )
 
-// Option changes Launch or Dial. Options that the other of the two understands are ignored.
+// Option changes Launch or Dial. Each ignores the options that are only for the other.
 type Option func(*options)
 
 type options struct {
@@ -52,7 +52,7 @@ func newOptions(opts []Option) options {
 	return o
 }
 
-// WithLogger sets the logger for the connection and, with Launch, for what the plugin logs. Default: none.
+// WithLogger sets the logger for the connection and, with Launch, for the plugin's log. Default: none.
 func WithLogger(logger *slog.Logger) Option {
 	return func(o *options) { o.logger = logger }
 }
@@ -77,13 +77,13 @@ func WithArgs(args ...string) Option {
 	return func(o *options) { o.args = args }
 }
 
-// WithEnv adds "KEY=value" pairs to the environment that the plugin inherits from this process. The last one of a key
-// counts.
+// WithEnv adds "KEY=value" pairs to the environment that the plugin inherits from this process. The last value of a key
+// wins.
 func WithEnv(env ...string) Option {
 	return func(o *options) { o.env = append(o.env, env...) }
 }
 
-// WithStderr copies what the plugin writes to stderr, beside the logger.
+// WithStderr also copies the plugin's stderr to w.
 func WithStderr(w io.Writer) Option {
 	return func(o *options) { o.stderr = w }
 }
@@ -93,19 +93,19 @@ func WithStartTimeout(d time.Duration) Option {
 	return func(o *options) { o.startTimeout = d }
 }
 
-// WithTLS makes Dial present the certificate and key, and accept a server that the CA vouches for. All are PEM files.
+// WithTLS sets the client certificate, its key, and the CA that the server's certificate must come from: PEM files.
 func WithTLS(certFile, keyFile, caFile string) Option {
 	return func(o *options) { o.tlsFiles = &tlsFiles{cert: certFile, key: keyFile, ca: caFile} }
 }
 
-// WithTLSConfig is WithTLS for a configuration that the caller has. For an address that is not local it must carry a
-// client certificate and verify the server.
+// WithTLSConfig sets the TLS configuration. For an address that is not local it must have a client certificate and verify
+// the server.
 func WithTLSConfig(config *tls.Config) Option {
 	return func(o *options) { o.tls = config.Clone() }
 }
 
-// WithWaitForReady makes Dial wait, within the connect timeout, for a server that does not listen yet. Without it
-// nobody listening is an error at once.
+// WithWaitForReady makes Dial wait, within the connect timeout, for a server that does not listen yet. By default that is
+// an error at once.
 func WithWaitForReady() Option {
 	return func(o *options) { o.waitForReady = true }
 }

@@ -20,8 +20,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// shutdownGrace is how long calls in flight may take after ctx has ended. It is shorter than the two seconds after
-// which go-plugin kills a plugin that does not end.
+// shutdownGrace is how long calls in flight may take after ctx has ended. go-plugin kills a plugin after two seconds.
 const shutdownGrace = 1500 * time.Millisecond
 
 // ErrNotStartedByHost is returned by Serve when the process was not started as a plugin.
@@ -35,24 +34,23 @@ type serveOptions struct {
 	grpc   []grpc.ServerOption
 }
 
-// WithServeLogger sets the logger of the serving itself. Default: none. Give it a [NewLogHandler] on stderr, so that
-// the host sees levels.
+// WithServeLogger sets the logger of Serve itself. Default: none. Use a [NewLogHandler] on stderr, so that the host
+// sees levels.
 func WithServeLogger(logger *slog.Logger) ServeOption {
 	return func(o *serveOptions) { o.logger = logger }
 }
 
-// WithServerOptions adds gRPC server options, for example interceptors. Transport credentials are go-plugin's business.
+// WithServerOptions adds gRPC server options, for example interceptors. go-plugin sets the transport credentials.
 func WithServerOptions(opts ...grpc.ServerOption) ServeOption {
 	return func(o *serveOptions) { o.grpc = append(o.grpc, opts...) }
 }
 
-// Serve serves a driver to the host that started this process, with gRPC health and reflection beside it, and mutual
-// TLS with one-time certificates if the host asks for it ([Launch] does). router may be nil.
+// Serve serves a driver to the host that started this process, together with gRPC health and reflection, and with mutual
+// TLS under one-time certificates if the host asks for it, as [Launch] does. router may be nil.
 //
-// It returns nil when ctx has ended, the host has closed the plugin, or the host is gone. Calls in flight get a short
-// grace. The caller then ends the process: nobody is left to talk to. Serve takes over os.Stdout and os.Stderr, writes
-// the handshake to the real stdout, and ignores SIGINT, which a terminal sends to host and plugin alike; so nothing
-// must be written to stdout before.
+// It returns nil when ctx has ended, the host has closed the plugin, or the host has exited. Calls in flight get a short
+// grace period. The caller then exits. Serve takes over os.Stdout and os.Stderr and writes the handshake to the real
+// stdout, so write nothing to stdout before. It ignores SIGINT, which a terminal sends to host and plugin alike.
 func Serve(
 	ctx context.Context, driver pb.WorkloadDriverServer, router pb.TrafficRouterServer, opts ...ServeOption,
 ) error {
@@ -91,7 +89,7 @@ func Serve(
 	return nil
 }
 
-// stopWhenOver stops the server once ctx has ended or the parent is gone, and returns; or once served is closed.
+// stopWhenOver stops the server once ctx has ended or the parent has exited. It returns early if served is closed.
 func stopWhenOver(
 	ctx context.Context, served <-chan struct{}, ppid int, server *atomic.Pointer[grpc.Server], logger *slog.Logger,
 ) {
@@ -105,7 +103,7 @@ func stopWhenOver(
 	case <-gone:
 		// gone is closed too when the watch ends with ctx.
 		if ctx.Err() == nil {
-			// Nobody reads stderr any more, and a line to it must not end the process before calls in flight have.
+			// stderr has no reader any more, and a write to it must not kill the process before calls in flight have ended.
 			signal.Ignore(syscall.SIGPIPE)
 			logger.Warn("host is gone, ending", "ppid", ppid)
 			defer removeSocketDir(served)
@@ -125,8 +123,7 @@ func stopWhenOver(
 	}
 }
 
-// removeSocketDir removes the directory that the host made for the socket and can't remove any more, once the socket
-// is gone from it.
+// removeSocketDir removes the directory that the host created for the socket, once the socket has been removed.
 func removeSocketDir(served <-chan struct{}) {
 	<-served
 	if dir := os.Getenv(goplugin.EnvUnixSocketDir); dir != "" {

@@ -9,8 +9,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Settled says whether a state stays as it is until the host, a person or the cluster does something; while it is
-// false the driver is working and the host waits. A state that this version does not know is not settled.
+// Settled reports whether a state lasts until the host, a user or the cluster acts. While it is false the driver works and
+// the host waits. A state that this version does not know is not settled.
 func Settled(state pb.State) bool {
 	switch state {
 	case pb.State_STATE_UNMANAGED, pb.State_STATE_HOLDING, pb.State_STATE_READY, pb.State_STATE_COMPLETED,
@@ -24,8 +24,8 @@ func Settled(state pb.State) bool {
 	}
 }
 
-// InFlight says whether the context tells of a release that has begun and not ended. HOLDING with a release is one that
-// waits for its first batch.
+// InFlight reports whether a release has begun and not ended. In HOLDING, a release waits for its first batch. A release
+// in a state that this version does not know is in flight.
 func InFlight(c *pb.BatchContext) bool {
 	if c.GetReleaseId() == "" {
 		return false
@@ -42,7 +42,7 @@ func InFlight(c *pb.BatchContext) bool {
 	}
 }
 
-// Serving is the revision that the groups run while no release updates them.
+// Serving returns the revision that the groups run while no release updates them.
 func Serving(c *pb.BatchContext) string {
 	if c.GetState() == pb.State_STATE_COMPLETED {
 		return c.GetUpdateRevision()
@@ -50,7 +50,7 @@ func Serving(c *pb.BatchContext) string {
 	return c.GetStableRevision()
 }
 
-// CamelCase turns a name of the contract into what conditions and people use: NAME_TAKEN into NameTaken.
+// CamelCase converts an enum value of the contract to the form of condition reasons: NAME_TAKEN to NameTaken.
 func CamelCase(name string) string {
 	var b strings.Builder
 	for word := range strings.SplitSeq(strings.ToLower(name), "_") {

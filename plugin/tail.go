@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// tailSize is how much of a plugin's stderr an error quotes at most.
+// tailSize is the most bytes of a plugin's stderr that an error quotes.
 const tailSize = 512
 
 // tailWriter keeps the last bytes written to it.
@@ -29,7 +29,7 @@ func (w *tailWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// note is what to append to an error: nothing if nothing was written.
+// note returns a suffix for an error, empty if nothing was written.
 func (w *tailWriter) note() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

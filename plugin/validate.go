@@ -10,8 +10,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// The checks below refuse what the contract never allows. Enum values that this version does not know pass: a driver
-// may be newer than its host.
+// The checks below reject what the contract never allows. Unknown enum values pass: a driver may be newer than its host.
 
 var errNoContext = errors.New("context is missing")
 
@@ -64,7 +63,7 @@ func checkContext(c *pb.BatchContext) error {
 	return nil
 }
 
-// checkWorkloads checks a change. One of a kind that this version does not know is passed on.
+// checkWorkloads checks a change. An unknown kind of change passes.
 func checkWorkloads(r *pb.WatchWorkloadsResponse) error {
 	switch change := r.GetChange().(type) {
 	case *pb.WatchWorkloadsResponse_Context:
@@ -138,7 +137,7 @@ func checkPercentage(name string, value int32) error {
 	return nil
 }
 
-// checkFinalize refuses a "done" that its own context contradicts: a host would stop calling and leave things half way.
+// checkFinalize rejects a "done" that contradicts the state: a host would stop calling before the release has ended.
 func checkFinalize(r *pb.FinalizeResponse) error {
 	if err := errors.Join(checkAction(r.GetAction()), checkContext(r.GetContext())); err != nil {
 		return err
@@ -149,7 +148,7 @@ func checkFinalize(r *pb.FinalizeResponse) error {
 	return nil
 }
 
-// known says whether this version knows the state.
+// known reports whether this version knows the state.
 func known(state pb.State) bool {
 	_, ok := pb.State_name[int32(state)]
 	return ok

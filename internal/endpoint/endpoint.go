@@ -1,8 +1,8 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package endpoint reads the addresses on which a driver is served and dialled. It is the one place that decides what
-// counts as local, because everything else needs mutual TLS.
+// Package endpoint parses the addresses on which a driver is served and dialled. It is the one place that decides which are
+// local: all others need mutual TLS.
 package endpoint
 
 import (
@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// Endpoint is one address, split.
+// Endpoint is a parsed address.
 type Endpoint struct {
 	// Network is "unix" or "tcp".
 	Network string
@@ -22,7 +22,7 @@ type Endpoint struct {
 	Address string
 }
 
-// Parse reads "unix:///path", "host:port" or "dns:///host:port". It looks nothing up.
+// Parse parses "unix:///path", "host:port" or "dns:///host:port". It resolves no name.
 func Parse(address string) (Endpoint, error) {
 	if path, ok := strings.CutPrefix(address, "unix://"); ok {
 		return parseUnix(address, path)
@@ -48,8 +48,8 @@ func parseUnix(address, path string) (Endpoint, error) {
 	return Endpoint{Network: "unix", Address: filepath.Clean(path)}, nil
 }
 
-// Local says whether only this machine can reach the endpoint: a unix socket, a loopback IP, or the name localhost
-// (which RFC 6761 reserves for loopback). Any other name is not local, whatever it resolves to at the moment.
+// Local reports whether only this machine can reach the endpoint: a unix socket, a loopback IP, or the name localhost
+// (which RFC 6761 reserves for loopback). Any other name is not local, whatever it resolves to.
 func (e Endpoint) Local() bool {
 	if e.Network == "unix" {
 		return true
@@ -65,7 +65,7 @@ func (e Endpoint) Local() bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// Target is the endpoint as gRPC's resolver spells it.
+// Target returns the endpoint in the form of gRPC's resolvers.
 func (e Endpoint) Target() string {
 	if e.Network == "unix" {
 		return "unix://" + e.Address
@@ -73,7 +73,7 @@ func (e Endpoint) Target() string {
 	return "dns:///" + e.Address
 }
 
-// String is the address as Parse takes it.
+// String returns an address that Parse accepts.
 func (e Endpoint) String() string {
 	if e.Network == "unix" {
 		return "unix://" + e.Address

@@ -1,8 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package eventwatch follows the Kubernetes events about LeaderWorkerSets: for people who watch releases. The driver needs
-// none of them.
+// Package eventwatch follows the Kubernetes events of LeaderWorkerSets, for `lockstep watch`.
 package eventwatch
 
 import (
@@ -17,9 +16,9 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// Receiver is told what happens, from one goroutine. All of it is required.
+// Receiver receives events. Its functions are called from one goroutine, and all of them are required.
 type Receiver struct {
-	// Event is called for each event that there is, and then for each change. Deleted ones have expired.
+	// Event is called for each existing event, and then for each change. A deleted event has expired.
 	Event func(event *corev1.Event, deleted bool)
 	// Lost is called when the API server does not answer, and for each attempt that fails.
 	Lost func(error)
@@ -27,8 +26,8 @@ type Receiver struct {
 	Found func()
 }
 
-// Follow lists events once and then watches, until ctx ends, which is no error, or the API server refuses. A watch that
-// breaks is opened again, however long the API server is away. An empty namespace is all of them.
+// Follow lists events once and then watches them, also across broken watches. It returns nil when ctx ends, and an error
+// when the API server denies access. An empty namespace means all namespaces.
 func Follow(ctx context.Context, client typedcorev1.EventsGetter, namespace string, to Receiver) error {
 	f := follower{client: client.Events(namespace), to: to}
 	delay := time.Duration(0)
@@ -40,13 +39,13 @@ func Follow(ctx context.Context, client typedcorev1.EventsGetter, namespace stri
 		case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
 			return err
 		case err == nil:
-			// API servers end watches from time to time.
+			// API servers close watches from time to time.
 			delay = 0
 		case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
 			f.version = ""
 		default:
 			to.Lost(err)
-			// The API server may be another one when it is back, without that version.
+			// Another API server may be reached next, which does not have that version.
 			f.version = ""
 		}
 		delay = min(max(2*delay, firstDelay), longestDelay)
@@ -61,17 +60,17 @@ const (
 	pageSize = 500
 )
 
-// ofSets are events about LeaderWorkerSets.
+// ofSets selects the events of LeaderWorkerSets.
 const ofSets = "involvedObject.kind=LeaderWorkerSet"
 
 type follower struct {
 	client typedcorev1.EventInterface
 	to     Receiver
-	// version is what the next watch begins after. Empty: a list comes first.
+	// version is where the next watch starts. Empty: list first.
 	version string
 }
 
-// once lists if need be, and watches until the API server ends that, which is no error.
+// once lists if there is no version, and watches until the API server closes the watch, which is no error.
 func (f *follower) once(ctx context.Context) error {
 	if f.version == "" {
 		if err := f.list(ctx); err != nil {
@@ -116,7 +115,7 @@ func (f *follower) list(ctx context.Context) error {
 	}
 }
 
-// At is when an event happened last: whoever wrote it chose one of several fields.
+// At returns when an event happened last. Which field has that time depends on the event's writer.
 func At(e *corev1.Event) time.Time {
 	at := e.CreationTimestamp.Time
 	for _, t := range []time.Time{e.FirstTimestamp.Time, e.EventTime.Time, e.LastTimestamp.Time} {

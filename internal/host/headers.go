@@ -58,7 +58,7 @@ func (r *run) direct(ctx context.Context, _ step) (answer, error) {
 	return r.look(ctx, r.release.ID)
 }
 
-// checkHeaderRoutes says whether the driver can give the release its header routes.
+// checkHeaderRoutes reports whether the driver can give the release its header routes.
 func checkHeaderRoutes(release Release, info *pb.GetDriverInfoResponse) error {
 	if len(release.HeaderRoutes) == 0 {
 		return nil

@@ -126,7 +126,7 @@ func (h *Host) newRun(release Release) *run {
 	}
 }
 
-// passing says whether the same request may succeed later. The host gives each request a deadline of its own, so a
+// passing reports whether the same request may succeed later. The host gives each request a deadline of its own, so a
 // driver that hangs counts as one that is away.
 func passing(err error) bool {
 	switch status.Code(err) {

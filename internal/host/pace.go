@@ -42,7 +42,7 @@ func (r *run) rest(ctx context.Context, d time.Duration, batch int32) {
 	}
 }
 
-// restful says whether a pause may go on under c.
+// restful reports whether a pause may go on under c.
 func (r *run) restful(c *pb.BatchContext) bool {
 	return c.GetState() == pb.State_STATE_READY && c.GetUpdateRevision() == r.machine.revision && r.machine.weighed(c)
 }

@@ -80,7 +80,7 @@ func (t Timing) withDefaults() Timing {
 	return t
 }
 
-// ended says whether the release of the context is over.
+// ended reports whether the release of the context is over.
 func ended(c *pb.BatchContext) bool {
 	return c.GetState() == pb.State_STATE_COMPLETED || c.GetState() == pb.State_STATE_ROLLED_BACK
 }

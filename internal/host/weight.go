@@ -32,7 +32,7 @@ func share(part, whole int32) int32 {
 	return int32(min(percent, 100)) //nolint:gosec // It is 100 at most.
 }
 
-// weighed says whether requests go where the batch at cursor wants them, as the routes have it.
+// weighed reports whether requests go where the batch at cursor wants them, as the routes have it.
 func (m *machine) weighed(c *pb.BatchContext) bool {
 	if c.GetStyle() == pb.Style_STYLE_PARTITION && c.GetPlanned() > 0 && c.GetPlanned() >= c.GetReplicas() {
 		return true // no stable group is left to share with: requests follow the groups
@@ -50,7 +50,7 @@ func (m *machine) weigh(c *pb.BatchContext) step {
 	return s
 }
 
-// checkWeights says whether the driver can give the release its weights.
+// checkWeights reports whether the driver can give the release its weights.
 func checkWeights(release Release, info *pb.GetDriverInfoResponse) error {
 	routed, batches := release.Policy.GetTraffic() != nil, len(release.Policy.GetBatches())
 	if n := len(release.Weights); n > 0 && !routed {

@@ -395,7 +395,7 @@ func (h header) match(at place, i int) (*pb.HeaderMatch, error) {
 	}
 }
 
-// quantity says whether s is a number of groups or a percentage of them.
+// quantity reports whether s is a number of groups or a percentage of them.
 func quantity(s scalar) bool {
 	digits, percent := strings.CutSuffix(string(s), "%")
 	n, err := strconv.ParseUint(digits, 10, 31)

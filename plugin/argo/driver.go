@@ -31,7 +31,7 @@ type Driver interface {
 
 var _ Driver = (*plugin.Client)(nil)
 
-// inFlight says whether the context tells of a release that has begun and not ended.
+// inFlight reports whether the context tells of a release that has begun and not ended.
 func inFlight(c *pb.BatchContext) bool { return plugin.InFlight(c) }
 
 // serving is the revision that the groups run while nothing changes them: what a release would start from. Empty: none,

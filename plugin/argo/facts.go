@@ -162,15 +162,15 @@ func (f Facts) Wanted() string {
 	return f.First
 }
 
-// promoted says whether Argo takes the present template for stable, as of the present spec.
+// promoted reports whether Argo takes the present template for stable, as of the present spec.
 func (f Facts) promoted() bool {
 	return f.Current && f.Stable != "" && f.Stable == f.Hash
 }
 
-// aborted says whether an abort takes the release back: one that comes once Argo has taken the template for stable does not.
+// aborted reports whether an abort takes the release back: one that comes once Argo has taken the template for stable does not.
 func (f Facts) aborted() bool { return f.Abort && !f.promoted() }
 
-// firstDeployment says whether the Rollout never had another template. What its workload runs then is none of its
+// firstDeployment reports whether the Rollout never had another template. What its workload runs then is none of its
 // releases.
 func (f Facts) firstDeployment() bool {
 	return f.Template == "" && (f.Number == "0" || f.Number == "1")

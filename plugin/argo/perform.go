@@ -117,13 +117,13 @@ func (t target) route(ctx context.Context, m move, step Step) error {
 	return err
 }
 
-// passing says whether the same call may succeed later without anybody doing something. A call has a deadline of its
+// passing reports whether the same call may succeed later without anybody doing something. A call has a deadline of its
 // own, so a driver that hangs counts as one that is away.
 func passing(err error) bool {
 	return plugin.Retryable(err) || status.Code(err) == codes.DeadlineExceeded
 }
 
-// overtaken says whether the release is no longer what the call meant, so that a new look decides anew.
+// overtaken reports whether the release is no longer what the call meant, so that a new look decides anew.
 func overtaken(err error) bool {
 	switch plugin.Reason(err) { // All others are for people, or pass.
 	case pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, pb.ErrorReason_ERROR_REASON_CONFLICT,

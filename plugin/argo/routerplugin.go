@@ -88,7 +88,7 @@ func (p *RouterPlugin) settle(ctx context.Context, t target) (*pb.BatchContext, 
 	return settleNow(ctx, t)
 }
 
-// VerifyWeight says whether a weight that native steps asked for is in force. Others are the steps' business.
+// VerifyWeight reports whether a weight that native steps asked for is in force. Others are the steps' business.
 func (p *RouterPlugin) VerifyWeight(
 	ro *v1alpha1.Rollout, weight int32, _ []v1alpha1.WeightDestination,
 ) (types.RpcVerified, types.RpcError) {
@@ -181,7 +181,7 @@ func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context
 	return types.RpcError{ErrorString: text(err)}
 }
 
-// native says whether the Rollout splits requests by Argo's own steps.
+// native reports whether the Rollout splits requests by Argo's own steps.
 func native(ro *v1alpha1.Rollout, config *Config) bool {
 	if config.Policy.GetTraffic() == nil {
 		return false

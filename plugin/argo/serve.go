@@ -32,7 +32,7 @@ const (
 	RoleRouter Role = "trafficrouter"
 )
 
-// StartedAs says whether Argo Rollouts started this process, and as what.
+// StartedAs reports whether Argo Rollouts started this process, and as what.
 func StartedAs() Role {
 	switch role := Role(os.Getenv(cookieKey)); role {
 	case RoleStep, RoleRouter:

@@ -54,7 +54,7 @@ func end(f Facts, c *pb.BatchContext, id ID) move {
 	}
 }
 
-// promotable says whether the driver would promote what the release is for.
+// promotable reports whether the driver would promote what the release is for.
 func promotable(c *pb.BatchContext, id ID) bool {
 	return id.Revision == c.GetUpdateRevision() && id.Revision == c.GetTemplateRevision()
 }

@@ -65,7 +65,7 @@ type stepper struct {
 	facts  Facts
 	config *Config
 	step   Step
-	// canUndo says whether the driver brings templates back.
+	// canUndo reports whether the driver brings templates back.
 	canUndo bool
 
 	upgraded, headed, mirrored, weighed bool
@@ -106,7 +106,7 @@ func (s *stepper) next(c *pb.BatchContext) move {
 	}
 }
 
-// ours says whether the context's last release is one of this very Rollout. One of a Rollout of the same name that was
+// ours reports whether the context's last release is one of this very Rollout. One of a Rollout of the same name that was
 // deleted counts as well, with an id that never matches: it is ours to end.
 func (s *stepper) ours(c *pb.BatchContext) (ID, bool) {
 	return ours(s.facts, c)
@@ -139,7 +139,7 @@ func (s *stepper) clear(c *pb.BatchContext, ours bool) move {
 	}
 }
 
-// astray says whether the workload's template is another than the one that the Rollout's template stands for.
+// astray reports whether the workload's template is another than the one that the Rollout's template stands for.
 func (s *stepper) astray(template string) bool {
 	wanted := s.facts.Wanted()
 	return !s.config.Manual && wanted != "" && wanted != template
@@ -226,7 +226,7 @@ func (s *stepper) advance(c *pb.BatchContext, id ID) move {
 	return call
 }
 
-// settledForStep says whether the batch is complete, or none was asked for.
+// settledForStep reports whether the batch is complete, or none was asked for.
 func settledForStep(c *pb.BatchContext) bool {
 	return c.GetState() == pb.State_STATE_READY || c.GetState() == pb.State_STATE_HOLDING
 }

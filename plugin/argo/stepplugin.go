@@ -116,7 +116,7 @@ func (p *StepPlugin) end(ro *v1alpha1.Rollout, mean func(*Facts)) (types.RpcStep
 	return out.result(), types.RpcError{}
 }
 
-// forwards says whether the release is past the point up to which it can be rolled back.
+// forwards reports whether the release is past the point up to which it can be rolled back.
 func forwards(c *pb.BatchContext) bool {
 	return c.GetState() == pb.State_STATE_PROMOTING || c.GetState() == pb.State_STATE_COMPLETED
 }

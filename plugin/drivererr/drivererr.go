@@ -22,22 +22,21 @@ const Domain = "lockstep.dev"
 // reasonPrefix is what ErrorInfo.reason leaves out of the enum value's name.
 const reasonPrefix = "ERROR_REASON_"
 
-// New returns a status error of the reason's code with an ErrorInfo. The message is formatted like fmt.Sprintf, for
-// people, and names the object it is about.
+// New returns a status error with the reason's code and an ErrorInfo. The message is formatted like fmt.Sprintf, and names
+// the object that the error is about.
 func New(reason pb.ErrorReason, msg string, args ...any) error {
 	return build(reason, sprintf(msg, args), &errdetails.ErrorInfo{Domain: Domain, Reason: name(reason)})
 }
 
-// FieldViolation says what is wrong with one field of a request.
+// FieldViolation describes an invalid field of a request.
 type FieldViolation struct {
 	// Field is the path in proto names, for example "policy.batches[1]".
 	Field string
-	// Description is a sentence for people: what is wrong and what is allowed.
+	// Description says what is wrong and what is allowed.
 	Description string
 }
 
-// Invalid returns an INVALID_REQUEST error whose BadRequest names each field. Without violations it returns nil, so a
-// validator can hand over what it collected.
+// Invalid returns an INVALID_REQUEST error whose BadRequest names each field, nil without violations.
 func Invalid(violations ...FieldViolation) error {
 	if len(violations) == 0 {
 		return nil
@@ -91,7 +90,7 @@ func Metadata(err error) map[string]string {
 	return infoOf(err).GetMetadata()
 }
 
-// Violations returns the fields that err complains about, nil when it names none.
+// Violations returns the invalid fields that err names, nil when it names none.
 func Violations(err error) []FieldViolation {
 	if err == nil {
 		return nil
@@ -109,9 +108,9 @@ func Violations(err error) []FieldViolation {
 	return violations
 }
 
-// Retryable says whether the same request may succeed later without anybody doing something. It is total over gRPC
-// codes: ABORTED (retry at once) and UNAVAILABLE (with backoff) are, all others are not. A DEADLINE_EXCEEDED is the
-// caller's own deadline, so only the caller knows whether there is time left.
+// Retryable reports whether the same request may succeed later without intervention. It is total over gRPC codes:
+// ABORTED (retry at once) and UNAVAILABLE (with backoff) are retryable, all others are not. A DEADLINE_EXCEEDED is the
+// caller's own deadline, so only the caller knows whether to retry.
 func Retryable(err error) bool {
 	switch status.Code(err) {
 	case codes.Aborted, codes.Unavailable:
@@ -138,7 +137,7 @@ func build(reason pb.ErrorReason, message string, details ...protoadapt.MessageV
 	return attach(status.New(Code(reason), message), details...)
 }
 
-// attach adds details; a status that can't take them (code OK only, which no reason has) goes without.
+// attach adds details. Only a status of code OK can't take them, and no reason has that code.
 func attach(s *status.Status, details ...protoadapt.MessageV1) error {
 	with, err := s.WithDetails(details...)
 	if err != nil {
@@ -151,7 +150,7 @@ func name(reason pb.ErrorReason) string {
 	return strings.TrimPrefix(reason.String(), reasonPrefix)
 }
 
-// sprintf leaves a message without args alone, so a '%' in an error text of others is not taken for a verb.
+// sprintf formats a message only if there are args, so that a '%' in a quoted error is not taken for a verb.
 func sprintf(msg string, args []any) string {
 	if len(args) == 0 {
 		return msg

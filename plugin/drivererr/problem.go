@@ -9,7 +9,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Problem is an error of the contract as plain data: it can be compared, written down and read back.
+// Problem is an error of the contract as plain data, which can be compared and encoded.
 type Problem struct {
 	Reason  pb.ErrorReason `json:"reason"`
 	Message string         `json:"message"`

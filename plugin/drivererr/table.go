@@ -21,12 +21,12 @@ func Code(reason pb.ErrorReason) codes.Code {
 	return ruleFor(reason).code
 }
 
-// Advice returns what the caller does about an error of this reason: a sentence for people, as in SPEC.md.
+// Advice returns what the caller does about an error of this reason, as in SPEC.md.
 func Advice(reason pb.ErrorReason) string {
 	return ruleFor(reason).advice
 }
 
-// ruleFor is the one place where a reason is given its meaning.
+// ruleFor is the error table.
 //
 //nolint:funlen // A table with a row per reason; as a switch, no reason of the contract can be forgotten in it.
 func ruleFor(reason pb.ErrorReason) rule {

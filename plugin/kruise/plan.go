@@ -149,7 +149,7 @@ func hasFinalizer(t *v1alpha1.RolloutTarget) bool {
 // owner is how the driver knows the target.
 func owner(t *v1alpha1.RolloutTarget) string { return ownerPrefix + t.Namespace + "/" + t.Name }
 
-// ours says whether the release in the context is one that this target asked for.
+// ours reports whether the release in the context is one that this target asked for.
 func ours(v View) bool { return v.Context.GetOwner() == owner(v.Target) }
 
 // leave is plan for a target that is being deleted: what it has begun is completed, as when Kruise lets go of a
@@ -177,7 +177,7 @@ func leave(v View) move {
 	}
 }
 
-// ending says whether the release in flight is on its way to an end already.
+// ending reports whether the release in flight is on its way to an end already.
 func ending(c *pb.BatchContext) bool {
 	return c.GetState() == pb.State_STATE_PROMOTING || c.GetState() == pb.State_STATE_ROLLING_BACK
 }
@@ -196,7 +196,7 @@ func replicate(v View) move {
 	return move{action: actMirror, why: "the target follows the workload, revision " + v.Context.GetTemplateRevision()}
 }
 
-// mirrored says whether the target is as mirror would make it.
+// mirrored reports whether the target is as mirror would make it.
 func mirrored(v View) bool {
 	t, want := v.Target, v.Target.DeepCopy()
 	mirror(v, want)
@@ -233,7 +233,7 @@ func templateOf(t *v1alpha1.RolloutTarget) string {
 	return t.Spec.Template.Metadata.Annotations[AnnotationRevision]
 }
 
-// wanted is how many groups are to be at the template's revision. release says whether the others follow and the
+// wanted is how many groups are to be at the template's revision. release reports whether the others follow and the
 // release is over then.
 func wanted(v View) (groups int32, release bool) {
 	t := v.Target

@@ -80,7 +80,7 @@ func count(s *v1alpha1.RolloutTargetStatus, c *pb.BatchContext) {
 	s.AvailableReplicas = s.ReadyReplicas
 }
 
-// returning says whether Kruise has yet to notice that the stable template is back. It tells a rollback from a new
+// returning reports whether Kruise has yet to notice that the stable template is back. It tells a rollback from a new
 // release by groups that are not back yet, and looks every 2 seconds; the driver may be done before. So one group is kept
 // from the count until Kruise, which then takes the hold away, has seen it.
 func returning(v View, s *v1alpha1.RolloutTargetStatus) bool {

@@ -29,9 +29,9 @@ type Subject struct {
 	Timeout time.Duration
 }
 
-// Conformance drives one release to a rollback, over each promise of SPEC.md that can be seen from outside: every
-// mutating RPC again changes nothing, the error reasons, targets that never widen, an end that does not turn round.
-// It leaves the workload as it found it, with the new template.
+// Conformance drives one release to its rollback and checks the promises of SPEC.md that are visible to a host: repeated
+// RPCs change nothing, error reasons, targets that never decrease, an end that is final. It leaves the workload at rest, with
+// the new template.
 func Conformance(t *testing.T, client *plugin.Client, subject Subject) {
 	t.Helper()
 	if subject.ReleaseID == "" {
@@ -60,7 +60,7 @@ func Conformance(t *testing.T, client *plugin.Client, subject Subject) {
 	}
 }
 
-// Acted is a response that says what was done.
+// Acted is a response with an action.
 type Acted interface {
 	proto.Message
 	GetAction() pb.Action

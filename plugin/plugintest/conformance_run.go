@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
-// settlePoll is how often a run looks whether the driver has settled.
+// settlePoll is how often a run polls for a settled state.
 const settlePoll = 50 * time.Millisecond
 
 // run is one Conformance.
@@ -35,7 +35,7 @@ func plain[Req, Resp any](
 	return func(ctx context.Context, req Req) (Resp, error) { return call(ctx, req) }
 }
 
-// settled waits until the driver is not working on the workload.
+// settled waits for a settled state.
 func (r *run) settled(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), r.Timeout)
@@ -138,7 +138,7 @@ func (r *run) upgrade(t *testing.T) {
 func (r *run) read(t *testing.T) {
 	first, second := r.now(t), r.now(t)
 	if diff := cmp.Diff(first, second, protocmp.Transform()); diff != "" {
-		t.Errorf("two looks at a settled release differ (-first +second):\n%s", diff)
+		t.Errorf("two reads of a settled release differ (-first +second):\n%s", diff)
 	}
 	if !r.client.Has(pb.Capability_CAPABILITY_WATCH) {
 		return
@@ -164,7 +164,7 @@ func (r *run) finalize(t *testing.T) {
 	})
 	WantReason(t, err, pb.ErrorReason_ERROR_REASON_REVISION_CHANGED)
 
-	// The way back is the same whatever the host has seen.
+	// A rollback needs no update revision.
 	req := &pb.FinalizeRequest{
 		Workload: r.Workload, ReleaseId: r.ReleaseID, Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK, UpdateRevision: "another",
 	}

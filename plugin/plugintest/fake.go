@@ -20,8 +20,7 @@ import (
 
 // FakeDriver is a driver in memory. It keeps the promises of SPEC.md for Adopt, Disown, Initialize, UpgradeBatch,
 // CalculateBatchContext, WatchBatchContext, WatchWorkloads and Finalize, and lists no other capability. Its groups are ready
-// at once.
-// It is safe for concurrent use.
+// at once. It is safe for concurrent use.
 type FakeDriver struct {
 	pb.UnimplementedWorkloadDriverServer
 	pb.UnimplementedTrafficRouterServer
@@ -52,7 +51,7 @@ type workload struct {
 	release  *release
 }
 
-// release is one release as it stands.
+// release is the state of one release.
 type release struct {
 	id, owner string
 	policy    *pb.ReleasePolicy
@@ -79,13 +78,13 @@ func (d *FakeDriver) SetWorkload(namespace, name string, replicas int32, revisio
 	d.notify()
 }
 
-// notify tells watchers of a change. d.mu is held.
+// notify wakes the watchers. d.mu is held.
 func (d *FakeDriver) notify() {
 	close(d.changed)
 	d.changed = make(chan struct{})
 }
 
-// action reports and announces whether something was written. d.mu is held.
+// action returns the action of a call, and wakes the watchers if it wrote. d.mu is held.
 func (d *FakeDriver) action(wrote bool) pb.Action {
 	if !wrote {
 		return pb.Action_ACTION_UNCHANGED
@@ -120,12 +119,12 @@ func (d *FakeDriver) findRelease(ref *pb.WorkloadRef, id string) (*workload, err
 	return w, nil
 }
 
-// inFlight says whether a release holds the workload.
+// inFlight reports whether a release holds the workload.
 func (w *workload) inFlight() bool {
 	return w.release != nil && w.release.intent == pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
 }
 
-// held says whether a release keeps others off: one of nothing does not.
+// held reports whether a release excludes others: a release of nothing does not.
 func (w *workload) held() bool {
 	return w.inFlight() && w.release.update != w.stable
 }
@@ -311,7 +310,7 @@ func (d *FakeDriver) WatchWorkloads(
 ) error {
 	sent := map[string]*pb.BatchContext{}
 	for first := true; ; first = false {
-		changes, changed := d.news(req.GetNamespace(), sent)
+		changes, changed := d.changes(req.GetNamespace(), sent)
 		if first {
 			changes = append(changes, &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Synced{Synced: true}})
 		}
@@ -328,8 +327,8 @@ func (d *FakeDriver) WatchWorkloads(
 	}
 }
 
-// news is what is not in sent yet, by name, and a channel that is closed at the next change.
-func (d *FakeDriver) news(namespace string, sent map[string]*pb.BatchContext) ([]*pb.WatchWorkloadsResponse, <-chan struct{}) {
+// changes returns what differs from sent, by name, and a channel that is closed at the next change.
+func (d *FakeDriver) changes(namespace string, sent map[string]*pb.BatchContext) ([]*pb.WatchWorkloadsResponse, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var changes []*pb.WatchWorkloadsResponse
@@ -350,7 +349,7 @@ func (d *FakeDriver) news(namespace string, sent map[string]*pb.BatchContext) ([
 	return changes, d.changed
 }
 
-// look returns where the workload stands, and a channel that is closed at the next change.
+// look returns the state of the workload, and a channel that is closed at the next change.
 func (d *FakeDriver) look(ref *pb.WorkloadRef, id string) (*pb.BatchContext, <-chan struct{}, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

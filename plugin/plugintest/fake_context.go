@@ -13,7 +13,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// context says where the workload stands. d.mu is held.
+// context returns the state of the workload. d.mu is held.
 func (w *workload) context() *pb.BatchContext {
 	c := &pb.BatchContext{
 		Workload:       proto.CloneOf(w.ref),
@@ -35,7 +35,7 @@ func (w *workload) context() *pb.BatchContext {
 	return c
 }
 
-// describe adds what the release does to the workload.
+// describe adds the state of the release.
 func (r *release) describe(c *pb.BatchContext, w *workload) {
 	c.ReleaseId, c.Owner, c.Style = r.id, r.owner, r.policy.GetStyle()
 	c.Batches = int32(len(r.policy.GetBatches())) //nolint:gosec // a policy has a handful of batches
@@ -59,7 +59,7 @@ func (r *release) describe(c *pb.BatchContext, w *workload) {
 	}
 }
 
-// groups reads "3" or "25%" of replicas, rounded up and clamped.
+// groups resolves "3" or "25%" of replicas, rounded up and clamped.
 func groups(target string, replicas int32) (int32, error) {
 	number, percent := strings.CutSuffix(target, "%")
 	value, err := strconv.ParseInt(number, 10, 32)

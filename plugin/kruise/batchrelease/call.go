@@ -32,7 +32,7 @@ type Call struct {
 	Why string
 }
 
-// None says whether there is nothing to call.
+// None reports whether there is nothing to call.
 func (c Call) None() bool { return c.Request == nil }
 
 // Do makes the call. Each is idempotent, and none waits for the cluster. An error is the driver's.

@@ -44,7 +44,7 @@ func (m *machine) finalize() {
 
 func (m *machine) deleted() bool { return m.release.DeletionTimestamp != nil }
 
-// immediate says whether the end is not waited for. The driver finishes what it was told, host or no host. A BatchRelease that is
+// immediate reports whether the end is not waited for. The driver finishes what it was told, host or no host. A BatchRelease that is
 // being deleted waits, as one does that others have ended: nobody has asked them not to.
 func (m *machine) immediate() bool {
 	return !m.deleted() && m.plan().BatchPartition == nil && m.plan().FinalizingPolicy != v1beta1.WaitResumeFinalizingPolicyType
@@ -81,7 +81,7 @@ func (m *machine) afterwards() {
 // conditionFollowing is the type of the condition of a completed BatchRelease whose workload the host still follows.
 const conditionFollowing v1beta1.RolloutConditionType = "Following"
 
-// Over says whether a BatchRelease is completed, and so is all that it had the driver do. Nothing is done for it any more,
+// Over reports whether a BatchRelease is completed, and so is all that it had the driver do. Nothing is done for it any more,
 // whatever becomes of it and its workload.
 func Over(r *v1beta1.BatchRelease) bool {
 	return r.Status.Phase == v1beta1.RolloutPhaseCompleted &&

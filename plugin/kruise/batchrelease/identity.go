@@ -30,7 +30,7 @@ const (
 	maxID = 63
 )
 
-// Supports says whether a BatchRelease is for a workload that the driver knows. Others are somebody else's.
+// Supports reports whether a BatchRelease is for a workload that the driver knows. Others are somebody else's.
 func Supports(r *v1beta1.BatchRelease) bool {
 	ref := r.Spec.WorkloadRef
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
@@ -50,7 +50,7 @@ func idOf(r *v1beta1.BatchRelease) string {
 	return idPrefix + strings.ReplaceAll(string(r.UID), "-", "") + "-"
 }
 
-// Began says whether the last release of a workload is one that this BatchRelease has begun.
+// Began reports whether the last release of a workload is one that this BatchRelease has begun.
 func Began(r *v1beta1.BatchRelease, c *pb.BatchContext) bool {
 	return strings.HasPrefix(c.GetReleaseId(), idOf(r))
 }

@@ -71,7 +71,7 @@ func (m *machine) step() {
 
 func (m *machine) plan() *v1beta1.ReleasePlan { return &m.release.Spec.ReleasePlan }
 
-// valid says whether the plan is one, and else what is wrong with it.
+// valid reports whether the plan is one, and else what is wrong with it.
 func (m *machine) valid() bool {
 	if err := check(m.plan(), m.context.GetReplicas()); err != nil {
 		m.stuck("InvalidPlan", "spec.releasePlan."+err.Error())
@@ -80,13 +80,13 @@ func (m *machine) valid() bool {
 	return true
 }
 
-// ours says whether the release in the context is one that this BatchRelease has begun.
+// ours reports whether the release in the context is one that this BatchRelease has begun.
 func (m *machine) ours() bool { return Began(m.release, m.context) }
 
-// begun says whether this BatchRelease has ever begun a release.
+// begun reports whether this BatchRelease has ever begun a release.
 func (m *machine) begun() bool { return m.status.UpdateRevision != "" }
 
-// inState says whether the driver's release is ours and in one of these states.
+// inState reports whether the driver's release is ours and in one of these states.
 func (m *machine) inState(states ...pb.State) bool {
 	if !m.ours() {
 		return false
@@ -99,23 +99,23 @@ func (m *machine) inState(states ...pb.State) bool {
 	return false
 }
 
-// flying says whether a release of ours is in flight.
+// flying reports whether a release of ours is in flight.
 func (m *machine) flying() bool { return m.ours() && plugin.InFlight(m.context) }
 
-// ending says whether the release is on its way to an end, or there: somebody else has decided.
+// ending reports whether the release is on its way to an end, or there: somebody else has decided.
 func (m *machine) ending() bool { return m.leaving() || m.ended() }
 
-// leaving says whether it is on its way.
+// leaving reports whether it is on its way.
 func (m *machine) leaving() bool {
 	return m.inState(pb.State_STATE_PROMOTING, pb.State_STATE_ROLLING_BACK)
 }
 
-// ended says whether it is over.
+// ended reports whether it is over.
 func (m *machine) ended() bool {
 	return m.inState(pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK)
 }
 
-// unfinished says whether a release that was to be finalized goes on after all: batchPartition is back, and the driver was
+// unfinished reports whether a release that was to be finalized goes on after all: batchPartition is back, and the driver was
 // told nothing yet.
 func (m *machine) unfinished() bool { return m.flying() && !m.leaving() }
 

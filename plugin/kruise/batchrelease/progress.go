@@ -115,13 +115,13 @@ func (m *machine) current() v1beta1.ReleaseBatch {
 	return m.plan().Batches[m.status.CanaryStatus.CurrentBatch]
 }
 
-// asked says whether the driver was asked for as many groups as the current batch means, or for more: batches never
+// asked reports whether the driver was asked for as many groups as the current batch means, or for more: batches never
 // decrease, whatever becomes of the plan.
 func (m *machine) asked() bool {
 	return m.context.GetTarget() != "" && m.context.GetPlanned() >= planned(m.current(), m.context.GetReplicas())
 }
 
-// ready says whether the driver's batch is complete.
+// ready reports whether the driver's batch is complete.
 func (m *machine) ready() bool { return m.context.GetState() == pb.State_STATE_READY }
 
 func (m *machine) upgrade() {

@@ -10,13 +10,13 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// returned says whether the stable template is there again, which the driver takes as the sign to roll back.
+// returned reports whether the stable template is there again, which the driver takes as the sign to roll back.
 func (m *machine) returned() bool {
 	return m.inState(pb.State_STATE_ROLLING_BACK, pb.State_STATE_ROLLED_BACK) &&
 		m.context.GetTemplateRevision() == m.context.GetStableRevision()
 }
 
-// rollback follows a rollback by template, and says whether it is one that is counted in batches. From then on the stable
+// rollback follows a rollback by template, and reports whether it is one that is counted in batches. From then on the stable
 // revision is the one that groups are updated to, and those that never left it need no update.
 func (m *machine) rollback() bool {
 	if !m.returned() {

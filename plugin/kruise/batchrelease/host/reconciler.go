@@ -73,7 +73,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{}, nil
 }
 
-// run looks and acts until there is nothing left to be done, and says whether it stopped before.
+// run looks and acts until there is nothing left to be done, and reports whether it stopped before.
 func (r *Reconciler) run(ctx context.Context, release *v1beta1.BatchRelease) (again bool, err error) {
 	has, deleted := controllerutil.ContainsFinalizer(release, batchrelease.Finalizer), release.DeletionTimestamp != nil
 	if deleted && !has {
@@ -189,7 +189,7 @@ func (r *Reconciler) failed(ctx context.Context, release *v1beta1.BatchRelease, 
 	return reconcile.Result{RequeueAfter: later}, nil
 }
 
-// overtaken says whether the driver refused because something has changed since the look.
+// overtaken reports whether the driver refused because something has changed since the look.
 func overtaken(reason pb.ErrorReason) bool {
 	switch reason {
 	case pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND,

@@ -30,7 +30,7 @@ func rival() *metav1.PartialObjectMetadata {
 	return o
 }
 
-// alone says whether Kruise's manager is not there.
+// alone reports whether Kruise's manager is not there.
 func alone(ctx context.Context, config *rest.Config) error {
 	c, err := metadata.NewForConfig(config)
 	if err != nil {
