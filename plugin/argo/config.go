@@ -21,46 +21,46 @@ import (
 // PluginName is what both plugins are called in Rollouts and in Argo's ConfigMap.
 const PluginName = "lockstep/lws"
 
-// DefaultWait is how long a step waits inside one call of the controller. Between two calls lie 15 s at least, so a
-// longer wait sees more groups become ready at once; while it lasts, a worker of the controller is taken.
+// DefaultWait is how long a step waits inside one call of the controller. Two calls are at least 15 s apart, so a longer
+// wait sees groups become ready earlier, but it occupies a worker of the controller.
 const DefaultWait = 20 * time.Second
 
-// maxWait keeps a worker of the controller from being taken for good.
+// maxWait bounds how long a step occupies a worker of the controller.
 const maxWait = 2 * time.Minute
 
-// Config is what a Rollout says about its release.
+// Config is a Rollout's configuration of its release.
 type Config struct {
 	// Workload is the LeaderWorkerSet's name, in the Rollout's namespace.
 	Workload string
-	// Policy is complete, batches included.
+	// Policy is the complete release policy.
 	Policy *pb.ReleasePolicy
-	// Manual is true where an edit of the workload does not start the Rollout.
+	// Manual is set if an edit of the workload does not start the Rollout.
 	Manual bool
-	// Patient is true where a release that fails waits for a person instead of aborting the Rollout.
-	Patient bool
+	// WaitOnFailure is set if a failed release waits for a user instead of aborting the Rollout.
+	WaitOnFailure bool
 	// Wait is how long a step waits inside one call.
 	Wait time.Duration
-	// Steps are the plugin's own, by their index in the Rollout.
+	// Steps are those of this plugin, by their index in the Rollout.
 	Steps map[int]Step
-	// Routed is true where the traffic-router plugin is called for the Rollout.
+	// Routed is set if Argo calls the traffic-router plugin for the Rollout.
 	Routed bool
 }
 
-// Step is what one step does, in the order of its fields.
+// Step is the configuration of one step. The step applies its fields in their order.
 type Step struct {
-	// Upgrade is how many groups are to be at the update revision: "2" or "25%". Empty: leave them.
+	// Upgrade is the target of groups at the update revision: "2" or "25%". Empty: unchanged.
 	Upgrade string
-	// Headers are the matches of the header route; none removes it. Nil: leave it.
+	// Headers are the matches of the header route. An empty list removes it. Nil: unchanged.
 	Headers *[]*pb.HeaderMatch
-	// Mirror is the percentage of requests to copy. Nil: leave it.
+	// Mirror is the percentage of requests to mirror. Nil: unchanged.
 	Mirror *int32
-	// Weight is the percentage of requests for the update revision. Nil: leave it.
+	// Weight is the percentage of requests for the update revision. Nil: unchanged.
 	Weight *int32
-	// Promote ends the release.
+	// Promote promotes the release.
 	Promote bool
 }
 
-// release is what may stand under trafficRouting.plugins or in steps. Pointers tell what was said from what was not.
+// release has the fields that are allowed under trafficRouting.plugins and in steps. Nil: not set.
 type release struct {
 	Workload             *string      `json:"workload"`
 	Style                *string      `json:"style"`
@@ -117,7 +117,7 @@ type blueGreen struct {
 	Force          bool   `json:"force"`
 }
 
-// step is what may stand in a step.
+// step has the fields that are allowed in a step.
 type step struct {
 	release
 
@@ -134,10 +134,10 @@ type header struct {
 	Regex *string `json:"regex"`
 }
 
-// scalar is a number of groups or a percentage, with or without quotes: YAML makes a number of 3 and text of 25%.
+// scalar is a number of groups or a percentage, with or without quotes: YAML decodes 3 as a number and 25% as text.
 type scalar string
 
-// UnmarshalJSON takes anything, so that what is wrong with it is said with the field's name.
+// UnmarshalJSON accepts any value, which is then validated in an error that names the field.
 func (s *scalar) UnmarshalJSON(raw []byte) error {
 	var text string
 	if json.Unmarshal(raw, &text) == nil {
@@ -147,7 +147,7 @@ func (s *scalar) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// place is where a part of the configuration stands, for people.
+// place is the path of a part of the configuration, for error messages.
 type place string
 
 const routingPlace place = "spec.strategy.canary.trafficRouting.plugins[" + PluginName + "]"
@@ -160,18 +160,18 @@ func (p place) errorf(field, format string, args ...any) error {
 	return fmt.Errorf("%s: %s: %s", p, field, fmt.Sprintf(format, args...))
 }
 
-// part is one place's say about the release.
+// part is what one place configures.
 type part struct {
-	at  place
-	say release
+	at     place
+	fields release
 }
 
-// ReadConfig reads what a Rollout says to this plugin. It is nil for a Rollout that does not use it. Errors name the
-// place and the field.
+// ReadConfig returns a Rollout's configuration, nil for a Rollout that does not use this plugin. Errors name the place and
+// the field.
 func ReadConfig(ro *v1alpha1.Rollout) (*Config, error) {
 	canary := ro.Spec.Strategy.Canary
 	if canary == nil {
-		return nil, nil //nolint:nilnil // Not ours, and nothing wrong.
+		return nil, nil //nolint:nilnil // The Rollout does not use this plugin.
 	}
 	var parts []part
 	c := &Config{Steps: map[int]Step{}}
@@ -180,7 +180,7 @@ func ReadConfig(ro *v1alpha1.Rollout) (*Config, error) {
 		if ok {
 			c.Routed = true
 			p := part{at: routingPlace}
-			if err := decode(p.at, raw, &p.say); err != nil {
+			if err := decode(p.at, raw, &p.fields); err != nil {
 				return nil, err
 			}
 			parts = append(parts, p)
@@ -190,20 +190,20 @@ func ReadConfig(ro *v1alpha1.Rollout) (*Config, error) {
 		if s.Plugin == nil || s.Plugin.Name != PluginName {
 			continue
 		}
-		var said step
+		var fields step
 		at := stepPlace(i)
-		if err := decode(at, s.Plugin.Config, &said); err != nil {
+		if err := decode(at, s.Plugin.Config, &fields); err != nil {
 			return nil, err
 		}
-		read, err := said.read(at)
+		read, err := fields.read(at)
 		if err != nil {
 			return nil, err
 		}
 		c.Steps[i] = read
-		parts = append(parts, part{at: at, say: said.release})
+		parts = append(parts, part{at: at, fields: fields.release})
 	}
 	if len(parts) == 0 {
-		return nil, nil //nolint:nilnil // Not ours, and nothing wrong.
+		return nil, nil //nolint:nilnil // The Rollout does not use this plugin.
 	}
 	merged, where, err := merge(parts)
 	if err != nil {
@@ -215,12 +215,12 @@ func ReadConfig(ro *v1alpha1.Rollout) (*Config, error) {
 	return c, checkNative(canary.Steps, c.Steps)
 }
 
-// checkNative refuses setWeight beside weight: only one of the two can say where requests go.
+// checkNative rejects setWeight beside weight: only one of the two can set the weight.
 func checkNative(all []v1alpha1.CanaryStep, own map[int]Step) error {
 	for i, s := range all {
 		for j, step := range own {
 			if s.SetWeight != nil && step.Weight != nil {
-				return fmt.Errorf("step %d (spec.strategy.canary.steps[%d].setWeight): does nothing where a step of %s has a weight, as step %d: "+
+				return fmt.Errorf("step %d (spec.strategy.canary.steps[%d].setWeight): has no effect, because step %[4]d of %[3]s has a weight: "+
 					"use one of the two in all steps", i+1, i, PluginName, j+1)
 			}
 		}
@@ -228,8 +228,8 @@ func checkNative(all []v1alpha1.CanaryStep, own map[int]Step) error {
 	return nil
 }
 
-// ReadLenient is ReadConfig, but that with the error comes what is sure all the same: which workload it is about, so that
-// a mistake in a step neither lets go of it nor loses an abort. It is nil where that is not said.
+// ReadLenient is ReadConfig, but with an error it also returns what can be read of the configuration, so that a mistake in a
+// step neither ends the hold on the workload nor loses an abort. That is nil if the workload's name can't be read.
 func ReadLenient(ro *v1alpha1.Rollout) (*Config, error) {
 	config, err := ReadConfig(ro)
 	if err == nil {
@@ -253,7 +253,7 @@ func ReadLenient(ro *v1alpha1.Rollout) (*Config, error) {
 	return c, err
 }
 
-// salvage takes what can be read of one place. What was read before stays.
+// readLenient adds what can be read of one place.
 func (c *Config) readLenient(raw json.RawMessage) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(raw, &fields) != nil {
@@ -261,7 +261,7 @@ func (c *Config) readLenient(raw json.RawMessage) {
 	}
 	text := func(field string) string {
 		var s string
-		_ = json.Unmarshal(fields[field], &s) // Anything else is as good as nothing.
+		_ = json.Unmarshal(fields[field], &s) // Any other type is ignored.
 		return s
 	}
 	if c.Workload == "" {
@@ -270,7 +270,7 @@ func (c *Config) readLenient(raw json.RawMessage) {
 	c.Manual = c.Manual || text("trigger") == "Manual"
 }
 
-// upgrades are the targets of the steps, in their order, without repetitions.
+// upgrades returns the targets of the steps in their order, without repetitions in a row.
 func upgrades(all []v1alpha1.CanaryStep, steps map[int]Step) []string {
 	var targets []string
 	for i := range all {
@@ -282,7 +282,7 @@ func upgrades(all []v1alpha1.CanaryStep, steps map[int]Step) []string {
 	return targets
 }
 
-// decode reads one place strictly.
+// decode decodes one place, and rejects unknown fields.
 func decode(at place, raw json.RawMessage, into any) error {
 	if len(raw) == 0 {
 		return nil
@@ -301,7 +301,7 @@ func decode(at place, raw json.RawMessage, into any) error {
 	return nil
 }
 
-// fieldPath is the path of the field as the user wrote it.
+// fieldPath returns the path of the field as the user wrote it.
 func fieldPath(wrong *json.UnmarshalTypeError) string {
 	path := strings.TrimPrefix(wrong.Field, "release.")
 	if path == "" {
@@ -310,7 +310,7 @@ func fieldPath(wrong *json.UnmarshalTypeError) string {
 	return path
 }
 
-// want spells a type for people.
+// want describes the type of a field.
 func want(t reflect.Type) string {
 	switch t.Kind() { // The types of the fields above.
 	case reflect.String:
@@ -326,35 +326,35 @@ func want(t reflect.Type) string {
 	}
 }
 
-// merge puts the places together. Each may say anything once; saying it again must be saying the same.
+// merge merges the fields of all places. A field may be set in several places only to the same value.
 func merge(parts []part) (merged release, where map[string]place, err error) {
 	where = map[string]place{}
 	into := reflect.ValueOf(&merged).Elem()
 	for _, p := range parts {
-		say := reflect.ValueOf(p.say)
-		for i := range say.NumField() {
-			if say.Field(i).IsNil() {
+		fields := reflect.ValueOf(p.fields)
+		for i := range fields.NumField() {
+			if fields.Field(i).IsNil() {
 				continue
 			}
 			name := into.Type().Field(i).Tag.Get("json")
-			if first, said := where[name]; said {
-				if !reflect.DeepEqual(into.Field(i).Interface(), say.Field(i).Interface()) {
-					return release{}, nil, p.at.errorf(name, "is not what %s says, and does not change during a release", first)
+			if first, set := where[name]; set {
+				if !reflect.DeepEqual(into.Field(i).Interface(), fields.Field(i).Interface()) {
+					return release{}, nil, p.at.errorf(name, "differs from the value in %s, and can't change during a release", first)
 				}
 				continue
 			}
 			where[name] = p.at
-			into.Field(i).Set(say.Field(i))
+			into.Field(i).Set(fields.Field(i))
 		}
 	}
 	return merged, where, nil
 }
 
-// read checks one step's own fields.
+// read validates a step's own fields.
 func (s *step) read(at place) (Step, error) {
 	out := Step{Weight: s.Weight, Mirror: s.Mirror, Promote: s.Promote != nil && *s.Promote}
 	if s.Upgrade == nil && s.Weight == nil && s.Headers == nil && s.Mirror == nil && s.Promote == nil {
-		return Step{}, fmt.Errorf("%s: nothing to do: give upgrade, weight, headers, mirror or promote", at)
+		return Step{}, fmt.Errorf("%s: nothing to do: set upgrade, weight, headers, mirror or promote", at)
 	}
 	if s.Upgrade != nil {
 		if !quantity(*s.Upgrade) {

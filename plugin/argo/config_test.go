@@ -63,7 +63,7 @@ steps:
 	}
 	zero, five := int32(0), int32(5)
 	want := &Config{
-		Workload: "vllm", Manual: true, Patient: true, Routed: true,
+		Workload: "vllm", Manual: true, WaitOnFailure: true, Routed: true,
 		Policy: &pb.ReleasePolicy{
 			Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"1", "3"}, FailureThreshold: "1",
 			ProgressDeadline: durationpb.New(time.Hour), MinReady: durationpb.New(10 * time.Second),
@@ -163,7 +163,7 @@ func TestReadConfigRefuses(t *testing.T) {
 		"style":                {routing(`{workload: w, style: canary}`), []string{"style", "canary", "BlueGreen"}},
 		"duration":             {routing(`{workload: w, progressDeadline: "30"}`), []string{"progressDeadline", "30m"}},
 		"negative duration":    {routing(`{workload: w, minReady: -1s}`), []string{"minReady"}},
-		"wait too long":        {routing(`{workload: w, wait: 10m}`), []string{"wait", "2m0s at most"}},
+		"wait too long":        {routing(`{workload: w, wait: 10m}`), []string{"wait", "at most 2m0s"}},
 		"batch":                {routing(`{workload: w, batches: [50%, many]}`), []string{"batches[1]", "many"}},
 		"no stable service":    {routing(`{workload: w, traffic: {httpRoutes: [x]}}`), []string{"traffic.stableService"}},
 		"no object":            {routing(`[1]`), []string{"trafficRouting.plugins[lockstep/lws]", "want an object, got array"}},

@@ -198,7 +198,7 @@ func (c *Controller) work(ctx context.Context) bool {
 
 // transient reports whether an error is gone, or another one, when the item is reconciled again.
 func transient(err error) bool {
-	return passing(err) || overtaken(err) || apierrors.IsConflict(err)
+	return retryable(err) || outdated(err) || apierrors.IsConflict(err)
 }
 
 // warnOnce warns about a Rollout, unless that was the last warning about it.

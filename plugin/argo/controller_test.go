@@ -48,28 +48,28 @@ func (w *warnings) have(text string) bool {
 	return slices.ContainsFunc(w.all, func(s string) bool { return strings.Contains(s, text) })
 }
 
-// house is a Controller in a cluster of Rollouts only, and a driver in memory.
-type house struct {
+// fixture is a Controller in a cluster of Rollouts only, and a driver in memory.
+type fixture struct {
 	t          *testing.T
 	fake       *plugintest.FakeDriver
 	driver     Driver
 	client     *dynamicfake.FakeDynamicClient
-	told       *warnings
+	warnings   *warnings
 	controller *Controller
 }
 
-func newHouse(t *testing.T) *house {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	fake := plugintest.NewFakeDriver()
-	h := &house{t: t, fake: fake, driver: plugintest.Connect(t, fake, nil), told: &warnings{}}
+	h := &fixture{t: t, fake: fake, driver: plugintest.Connect(t, fake, nil), warnings: &warnings{}}
 	h.client = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{rolloutResource: "RolloutList"})
-	h.controller = &Controller{Driver: h.driver, Client: h.client, Logger: slog.New(slog.DiscardHandler), Recorder: h.told}
+	h.controller = &Controller{Driver: h.driver, Client: h.client, Logger: slog.New(slog.DiscardHandler), Recorder: h.warnings}
 	return h
 }
 
 // start runs the Controller until the test ends.
-func (h *house) start() {
+func (h *fixture) start() {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(h.t.Context())
 	done := make(chan error, 1)
@@ -87,7 +87,7 @@ func (h *house) start() {
 }
 
 // create makes a Rollout that has deployed its first template.
-func (h *house) create(name, config string, at time.Time) {
+func (h *fixture) create(name, config string, at time.Time) {
 	h.t.Helper()
 	ro := parse(h.t, `{trafficRouting: {plugins: {lockstep/lws: `+config+`}}, steps: [{plugin: {name: lockstep/lws, config: {upgrade: 50%}}}]}`)
 	ro.TypeMeta = metav1.TypeMeta{APIVersion: "argoproj.io/v1alpha1", Kind: "Rollout"}
@@ -110,7 +110,7 @@ func (h *house) create(name, config string, at time.Time) {
 }
 
 // read returns the Rollout as it is.
-func (h *house) read(name string) *v1alpha1.Rollout {
+func (h *fixture) read(name string) *v1alpha1.Rollout {
 	h.t.Helper()
 	u, err := h.client.Resource(rolloutResource).Namespace("ns").Get(h.t.Context(), name, metav1.GetOptions{})
 	if err != nil {
@@ -125,7 +125,7 @@ func (h *house) read(name string) *v1alpha1.Rollout {
 }
 
 // edit changes it.
-func (h *house) edit(name string, change func(map[string]any)) {
+func (h *fixture) edit(name string, change func(map[string]any)) {
 	h.t.Helper()
 	client := h.client.Resource(rolloutResource).Namespace("ns")
 	u, err := client.Get(h.t.Context(), name, metav1.GetOptions{})
@@ -138,7 +138,7 @@ func (h *house) edit(name string, change func(map[string]any)) {
 	}
 }
 
-func (h *house) delete(name string) {
+func (h *fixture) delete(name string) {
 	h.t.Helper()
 	if err := h.client.Resource(rolloutResource).Namespace("ns").Delete(h.t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		h.t.Fatal(err)
@@ -146,21 +146,21 @@ func (h *house) delete(name string) {
 }
 
 // caughtUp waits until the Controller has looked at all that is there: another Rollout, which comes later, has been written to by then.
-func (h *house) caughtUp() {
+func (h *fixture) caughtUp() {
 	h.t.Helper()
 	h.caughtUpWith("v", "b")
 }
 
-func (h *house) caughtUpWith(workload, rollout string) {
+func (h *fixture) caughtUpWith(workload, rollout string) {
 	h.t.Helper()
 	h.fake.SetWorkload("ns", workload, 4, "t1")
 	h.create(rollout, "{workload: "+workload+"}", time.Now())
 	h.eventually("another Rollout is stamped", func() bool { return h.read(rollout).Annotations[AnnotationSeen] != "" })
 }
 
-func (h *house) workload() *pb.BatchContext { return h.workloadOf("w") }
+func (h *fixture) workload() *pb.BatchContext { return h.workloadOf("w") }
 
-func (h *house) workloadOf(name string) *pb.BatchContext {
+func (h *fixture) workloadOf(name string) *pb.BatchContext {
 	h.t.Helper()
 	r, err := h.driver.CalculateBatchContext(h.t.Context(), &pb.CalculateBatchContextRequest{
 		Workload: &pb.WorkloadRef{Namespace: "ns", Name: name},
@@ -172,7 +172,7 @@ func (h *house) workloadOf(name string) *pb.BatchContext {
 }
 
 // eventually waits for a condition.
-func (h *house) eventually(what string, check func() bool) {
+func (h *fixture) eventually(what string, check func() bool) {
 	h.t.Helper()
 	await.Nil(h.t, what, func(context.Context) error {
 		if !check() {
@@ -182,11 +182,11 @@ func (h *house) eventually(what string, check func() bool) {
 	})
 }
 
-func (h *house) owned() bool { return h.workload().GetOwner() == "argo-rollouts/ns/a" }
+func (h *fixture) owned() bool { return h.workload().GetOwner() == "argo-rollouts/ns/a" }
 
 func TestControllerHoldsAndStarts(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start()
 	h.create("a", "{workload: w}", time.Now())
 	h.fake.SetWorkload("ns", "w", 4, "t1")
@@ -206,7 +206,7 @@ func TestControllerHoldsAndStarts(t *testing.T) {
 
 func TestControllerManual(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.fake.SetWorkload("ns", "w", 4, "t1")
 	h.create("a", "{workload: w, trigger: Manual}", time.Now())
 	h.start()
@@ -221,20 +221,20 @@ func TestControllerManual(t *testing.T) {
 // A mistake elsewhere in the configuration does not let go of the workload.
 func TestControllerMistake(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.fake.SetWorkload("ns", "w", 4, "t1")
 	h.create("a", "{workload: w, stile: Canary}", time.Now())
 	h.start()
 	h.eventually("the workload is held", h.owned)
-	h.eventually("the mistake is named", func() bool { return h.told.have(`a InvalidConfig`) && h.told.have(`"stile"`) })
+	h.eventually("the mistake is named", func() bool { return h.warnings.have(`a InvalidConfig`) && h.warnings.have(`"stile"`) })
 	h.fake.SetWorkload("ns", "w", 4, "t2")
 	h.eventually("the step is to say it too", func() bool { return h.read("a").Spec.Template.Annotations[AnnotationRevision] == "t2" })
 }
 
-// A mistake that hides which workload it is does not let go of it either: that would roll what nobody released.
+// A mistake that hides the workload's name does not end the hold either: LWS would roll a template that was not released.
 func TestControllerMistakeInTheName(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.fake.SetWorkload("ns", "w", 4, "t1")
 	h.create("a", "{workload: w}", time.Now())
 	h.start()
@@ -242,7 +242,7 @@ func TestControllerMistakeInTheName(t *testing.T) {
 	h.edit("a", func(ro map[string]any) {
 		_ = unstructured.SetNestedMap(ro, map[string]any{"workloads": "w"}, "spec", "strategy", "canary", "trafficRouting", "plugins", PluginName)
 	})
-	h.eventually("the mistake is named", func() bool { return h.told.have("a InvalidConfig") })
+	h.eventually("the mistake is named", func() bool { return h.warnings.have("a InvalidConfig") })
 	h.caughtUp()
 	if !h.owned() || h.workload().GetState() == pb.State_STATE_UNMANAGED {
 		t.Errorf("the workload was let go of: %v", h.workload())
@@ -254,7 +254,7 @@ func TestControllerMistakeInTheName(t *testing.T) {
 // What ends a release must follow from the Rollout as it is, not as it was when the cache heard of it.
 func TestControllerConfirms(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.fake.SetWorkload("ns", "w", 4, "t1")
 	h.create("a", "{workload: w}", time.Now())
 	h.controller.init()
@@ -292,13 +292,13 @@ func TestControllerConfirms(t *testing.T) {
 
 func TestControllerRival(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.fake.SetWorkload("ns", "w", 4, "t1")
 	h.create("b", "{workload: w}", time.Now())
 	h.create("a", "{workload: w}", time.Now().Add(-time.Hour))
 	h.start()
 	h.eventually("the first has it", h.owned)
-	h.eventually("the second is told", func() bool { return h.told.have("b WorkloadTaken") && h.told.have("released by Rollout a") })
+	h.eventually("the second gets a warning", func() bool { return h.warnings.have("b WorkloadTaken") && h.warnings.have("released by Rollout a") })
 	if got := h.controller.Rival(ReadFacts(h.read("a")), "w"); got != "" {
 		t.Errorf("the first has a rival: %s", got)
 	}
@@ -309,7 +309,7 @@ func TestControllerRival(t *testing.T) {
 // Of two Rollouts that were made in the same second the one that has the workload keeps it.
 func TestControllerRivalOfTheSameSecond(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.fake.SetWorkload("ns", "w", 4, "t1")
 	at := time.Now().Truncate(time.Second)
 	h.create("b", "{workload: w}", at)
@@ -318,7 +318,7 @@ func TestControllerRivalOfTheSameSecond(t *testing.T) {
 		return h.workload().GetOwner() == "argo-rollouts/ns/b" && h.read("b").Annotations[AnnotationFirst] != ""
 	})
 	h.create("a", "{workload: w}", at)
-	h.eventually("the second is told", func() bool { return h.told.have("a WorkloadTaken") && h.told.have("released by Rollout b") })
+	h.eventually("the second gets a warning", func() bool { return h.warnings.have("a WorkloadTaken") && h.warnings.have("released by Rollout b") })
 	if owner := h.workload().GetOwner(); owner != "argo-rollouts/ns/b" {
 		t.Errorf("the workload is of %s", owner)
 	}
@@ -326,7 +326,7 @@ func TestControllerRivalOfTheSameSecond(t *testing.T) {
 
 func TestControllerGivesBack(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.fake.SetWorkload("ns", "w", 4, "t1")
 	h.create("a", "{workload: w}", time.Now())
 	h.start()
@@ -338,7 +338,7 @@ func TestControllerGivesBack(t *testing.T) {
 }
 
 // begin starts a release past the Controller.
-func (h *house) begin(workload, id, owner string) {
+func (h *fixture) begin(workload, id, owner string) {
 	h.t.Helper()
 	if _, err := h.driver.Initialize(h.t.Context(), &pb.InitializeRequest{
 		Workload: &pb.WorkloadRef{Namespace: "ns", Name: workload}, ReleaseId: id, Owner: owner,
@@ -361,7 +361,7 @@ func TestControllerFindsOrphans(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t)
+			h := newFixture(t)
 			h.fake.SetWorkload("ns", "w", 4, "t1")
 			h.begin("w", "x.1.h.t1.1", test.owner)
 			h.fake.SetWorkload("ns", "last", 4, "t1")
@@ -379,7 +379,7 @@ func TestControllerFindsOrphans(t *testing.T) {
 	}
 }
 
-// awaiting is a driver that does not answer before it is told to.
+// awaiting is a driver whose first answers are NOT_SYNCED.
 type awaiting struct {
 	Driver
 
@@ -402,7 +402,7 @@ func (a *awaiting) CalculateBatchContext(
 // Controller and driver start together: an orphan is not passed over because the driver's caches are not filled yet.
 func TestControllerFindsOrphansOnceTheDriverAnswers(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.fake.SetWorkload("ns", "w", 4, "t1")
 	h.begin("w", "x.1.h.t1.1", "argo-rollouts/ns/gone")
 	h.controller.Driver = &awaiting{Driver: h.driver, refused: 1}
@@ -413,14 +413,14 @@ func TestControllerFindsOrphansOnceTheDriverAnswers(t *testing.T) {
 	h.eventually("it is given back", func() bool { return h.workload().GetState() == pb.State_STATE_UNMANAGED })
 }
 
-// One of two Rollouts of a workload that does not exist is deleted: the other one is still told when the workload appears.
+// One of two Rollouts of a workload that does not exist is deleted: the other one is still reconciled when the workload appears.
 func TestControllerWaitsForTheWorkloadOfAnotherRollout(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.create("b", "{workload: w}", time.Now().Add(-time.Hour))
 	h.create("a", "{workload: w}", time.Now())
 	h.start()
-	h.eventually("the second is told", func() bool { return h.told.have("a WorkloadTaken") })
+	h.eventually("the second gets a warning", func() bool { return h.warnings.have("a WorkloadTaken") })
 	h.delete("b")
 	h.caughtUpWith("v", "c")
 	h.fake.SetWorkload("ns", "w", 4, "t1")

@@ -62,8 +62,8 @@ func settings(changes ...func(*Config)) *Config {
 	return c
 }
 
-func manual(c *Config)  { c.Manual = true }
-func patient(c *Config) { c.Patient = true }
+func manual(c *Config)        { c.Manual = true }
+func waitOnFailure(c *Config) { c.WaitOnFailure = true }
 
 func TestStepper(t *testing.T) {
 	t.Parallel()
@@ -81,7 +81,7 @@ func TestStepper(t *testing.T) {
 			stepper{facts: facts(func(f *Facts) { f.Stable = "" })}, standing(pb.State_STATE_HOLDING, ""), actSucceed, "", "first deployment",
 		},
 		"rival": {
-			"Two Rollouts on one workload: the second is told so.",
+			"Two Rollouts of one workload: the second one fails with the reason.",
 			stepper{facts: facts(func(f *Facts) { f.Rival = "other" })}, standing(pb.State_STATE_HOLDING, ""), actFail, "", "Rollout other",
 		},
 		"unrecorded template": {
@@ -111,7 +111,7 @@ func TestStepper(t *testing.T) {
 			stepper{}, standing(pb.State_STATE_ROLLED_BACK, mine1), actInitialize, mine2, "",
 		},
 		"rolled back by others": {
-			"A step of this attempt worked on it: somebody took it back, and starting over would be against their will.",
+			"A step of this attempt worked on it: a user rolled it back, and a new release would undo that.",
 			stepper{facts: facts(func(f *Facts) { f.Begun = []string{mine1} })}, standing(pb.State_STATE_ROLLED_BACK, mine1), actFail, "", "outside of Argo",
 		},
 		"promoted already": {
@@ -143,14 +143,14 @@ func TestStepper(t *testing.T) {
 			stepper{}, standing(pb.State_STATE_READY, mine1, template("t3")), actWait, "", "new template",
 		},
 		"undone": {
-			"The Rollout asks for an older template than the workload's, which nobody edited.",
+			"The Rollout asks for an older template than the workload's, which was not edited.",
 			stepper{canUndo: true, facts: facts(func(f *Facts) { f.Hash, f.Template = "h0", "t0" })},
-			standing(pb.State_STATE_COMPLETED, mine1, func(c *pb.BatchContext) { c.StableRevision = "t1" }), actUndo, "", "bringing back revision t0",
+			standing(pb.State_STATE_COMPLETED, mine1, func(c *pb.BatchContext) { c.StableRevision = "t1" }), actUndo, "", "restoring revision t0",
 		},
 		"undone, without undo": {
 			"A driver that can't says so, with the way out.",
 			stepper{facts: facts(func(f *Facts) { f.Hash, f.Template = "h0", "t0" })},
-			standing(pb.State_STATE_COMPLETED, mine1), actFail, "", "restore that template in Git",
+			standing(pb.State_STATE_COMPLETED, mine1), actFail, "", "restore it in Git",
 		},
 		"upgrade": {
 			"The release stands, the step's groups are not asked for yet.",
@@ -158,26 +158,26 @@ func TestStepper(t *testing.T) {
 		},
 		"upgrading": {
 			"Asked for once; the driver is at it.",
-			stepper{step: Step{Upgrade: "50%"}, upgraded: true}, standing(pb.State_STATE_UPGRADING, mine1), actWait, "", "as it is",
+			stepper{step: Step{Upgrade: "50%"}, targetSet: true}, standing(pb.State_STATE_UPGRADING, mine1), actWait, "", "as it is",
 		},
 		"upgraded": {
 			"Ready is done.",
-			stepper{step: Step{Upgrade: "50%"}, upgraded: true}, standing(pb.State_STATE_READY, mine1), actSucceed, "", "",
+			stepper{step: Step{Upgrade: "50%"}, targetSet: true}, standing(pb.State_STATE_READY, mine1), actSucceed, "", "",
 		},
 		"weight after upgrade": {
 			"Traffic goes to groups that are ready.",
-			stepper{step: Step{Upgrade: "50%", Weight: &weight}, upgraded: true}, standing(pb.State_STATE_READY, mine1), actWeight, mine1, "",
+			stepper{step: Step{Upgrade: "50%", Weight: &weight}, targetSet: true}, standing(pb.State_STATE_READY, mine1), actWeight, mine1, "",
 		},
 		"weight not there": {
 			"The routes do not have it yet.",
-			stepper{step: Step{Weight: &weight}, weighed: true}, standing(pb.State_STATE_READY, mine1), actWait, "", "",
+			stepper{step: Step{Weight: &weight}, weightSet: true}, standing(pb.State_STATE_READY, mine1), actWait, "", "",
 		},
 		"weight there": {
 			"The routes have it, and the driver has verified it.",
-			stepper{step: Step{Weight: &weight}, weighed: true},
+			stepper{step: Step{Weight: &weight}, weightSet: true},
 			standing(pb.State_STATE_READY, mine1, func(c *pb.BatchContext) { c.TrafficWeight = 20 }), actSucceed, "", "",
 		},
-		"weight for nobody": {
+		"weight without a group": {
 			"It would wait for ever.",
 			stepper{step: Step{Weight: &weight}}, standing(pb.State_STATE_HOLDING, mine1), actFail, "", "no group",
 		},
@@ -207,7 +207,7 @@ func TestStepper(t *testing.T) {
 		},
 		"failed, patient": {
 			"A person decides.",
-			stepper{config: settings(patient)}, standing(pb.State_STATE_FAILED, mine1), actWait, "", "",
+			stepper{config: settings(waitOnFailure)}, standing(pb.State_STATE_FAILED, mine1), actWait, "", "",
 		},
 		"rolling back": {
 			"An abort is under way, which Argo is about to tell.",
@@ -215,7 +215,7 @@ func TestStepper(t *testing.T) {
 		},
 		"a manual Rollout's workload edited": {
 			"Nobody has seen the new template serve, and nothing tells Argo of it.",
-			stepper{config: settings(manual)}, standing(pb.State_STATE_READY, mine1, template("t3")), actFail, "", "changed in the middle",
+			stepper{config: settings(manual)}, standing(pb.State_STATE_READY, mine1, template("t3")), actFail, "", "changed during the release",
 		},
 	}
 	for name, test := range tests {
@@ -394,7 +394,7 @@ func TestRevisionsPatch(t *testing.T) {
 				`"spec":{"template":{"metadata":{"annotations":{"lockstep.dev/revision":"b"}}}}}`,
 		},
 		"no empty map stays behind": {
-			Facts{ResourceVersion: "7", Template: "b", Lone: true}, revisions{first: "a", seen: "a"},
+			Facts{ResourceVersion: "7", Template: "b", OnlyAnnotation: true}, revisions{first: "a", seen: "a"},
 			`{"metadata":{"annotations":{"lockstep.dev/first-revision":"a","lockstep.dev/seen-revision":"a"},"resourceVersion":"7"},` +
 				`"spec":{"template":{"metadata":{"annotations":null}}}}`,
 		},
@@ -430,7 +430,7 @@ func TestPlan(t *testing.T) {
 		"unmanaged, rival": {
 			"By the first of them.", facts(func(f *Facts) { f.Rival = "x" }), nil, standing(pb.State_STATE_UNMANAGED, ""), false, actWait,
 		},
-		"unowned": {"So that a deletion that nobody saw is noticed.", facts(promoted), nil, standing(pb.State_STATE_HOLDING, "", atRest), false, actRegister},
+		"unowned": {"So that a deletion is noticed although no Controller ran.", facts(promoted), nil, standing(pb.State_STATE_HOLDING, "", atRest), false, actRegister},
 		"owned": {
 			"All is as it should be.", facts(promoted), nil,
 			standing(pb.State_STATE_NOTHING_TO_RELEASE, "01234567.1.adopted.t2.1", atRest), false, actWait,

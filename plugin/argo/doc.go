@@ -1,8 +1,8 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package argo makes Argo Rollouts drive LeaderWorkerSets: it is Argo's step plugin and its traffic-router plugin over
-// the driver's contract.
+// Package argo lets Argo Rollouts release LeaderWorkerSets: it is Argo's step plugin and its traffic-router plugin, as a host
+// of the driver's contract.
 //
 // # Configuration
 //
@@ -34,7 +34,7 @@
 //	            canaryLeaderMetadata: {labels: {}, annotations: {}}
 //	            blueGreen: {promotion: InPlace, scaleDownDelay: 0s, force: false} # only with style BlueGreen
 //	            trigger: Auto                 # Auto: an edit of the LeaderWorkerSet starts the Rollout; Manual: it does not
-//	            onFailure: Abort              # Abort: a release that fails aborts the Rollout; Wait: it waits for a person
+//	            onFailure: Abort              # Abort: a release that fails aborts the Rollout; Wait: it waits for a user
 //	            wait: 20s                     # how long a step waits inside one call of the controller
 //	      steps:
 //	      - plugin: {name: lockstep/lws, config: {upgrade: 25%, weight: 25}}
@@ -57,14 +57,14 @@
 //	                              with --driver: PEM files for mutual TLS
 //	--step-waits N                steps that wait inside the controller at once (default 5, half of its workers)
 //	--kubeconfig, --context, --namespace, --log-level
-//	                              as everywhere; in the controller's pod none is needed
+//	                              as for every command; none is needed in the controller's pod
 //
 // # How it works
 //
-// What the next call is, and what Argo is told, is decided by pure functions of the Rollout, the configuration and the
-// driver's BatchContext. Nothing that a process remembers is needed to go on: both plugins, a second controller and a
-// restarted one come to the same decision, and the driver's writes carry preconditions.
+// Pure functions of the Rollout, the configuration and the driver's BatchContext decide the next call, and what the plugin
+// returns to Argo. No decision needs state of the process: both plugins, a second controller and a restarted one decide the
+// same, and the driver's writes carry preconditions.
 //
 // The [Controller] watches Rollouts beside the plugins' calls. It holds the workload of each from the moment both exist,
-// starts a Rollout when its LeaderWorkerSet is edited, and ends what a Rollout leaves behind.
+// starts a Rollout when its LeaderWorkerSet is edited, and rolls back and disowns after a Rollout is deleted.
 package argo

@@ -31,14 +31,13 @@ type Driver interface {
 
 var _ Driver = (*plugin.Client)(nil)
 
-// inFlight reports whether the context tells of a release that has begun and not ended.
+// inFlight reports whether a release has begun and not ended.
 func inFlight(c *pb.BatchContext) bool { return plugin.InFlight(c) }
 
-// serving is the revision that the groups run while nothing changes them: what a release would start from. Empty: none,
-// or several.
+// serving returns the revision from which a release would start. Empty: the groups run none, or several.
 func serving(c *pb.BatchContext) string {
 	if c.GetState() == pb.State_STATE_PROMOTING {
 		return ""
 	}
-	return plugin.Serving(c) // everywhere else the stable groups are as they were before the release
+	return plugin.Serving(c) // in all other states the stable groups are as before the release
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/events"
 )
 
-// maxNote is how many bytes the note of an event may have; the API server refuses the event otherwise.
+// maxNote is the most bytes that the API server accepts as the note of an event.
 const maxNote = 1024
 
 // EventRecorder writes events on Rollouts.
@@ -26,7 +26,7 @@ type EventRecorder struct {
 
 var _ Recorder = (*EventRecorder)(nil)
 
-// NewEventRecorder makes a recorder that works while Run does.
+// NewEventRecorder returns a recorder that writes events while Run runs.
 func NewEventRecorder(core kubernetes.Interface, logger *slog.Logger) *EventRecorder {
 	b := events.NewBroadcaster(&events.EventSinkImpl{Interface: core.EventsV1()})
 	return &EventRecorder{broadcaster: b, recorder: b.NewRecorder(scheme.Scheme, "lockstep-argo"), logger: logger}
@@ -50,5 +50,5 @@ func (r *EventRecorder) Warn(ro *v1alpha1.Rollout, reason, message string) {
 		APIVersion: "argoproj.io/v1alpha1", Kind: "Rollout",
 		Namespace: ro.Namespace, Name: ro.Name, UID: ro.UID, ResourceVersion: ro.ResourceVersion,
 	}
-	r.recorder.Eventf(about, nil, corev1.EventTypeWarning, reason, "Keep", "%s", message)
+	r.recorder.Eventf(about, nil, corev1.EventTypeWarning, reason, "Reconcile", "%s", message)
 }

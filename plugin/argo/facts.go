@@ -12,21 +12,21 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 )
 
-// What this plugin writes on a Rollout, and nothing else.
+// The annotations are all that this plugin writes on a Rollout.
 const (
 	// AnnotationRevision, on the pod template, is the workload's template revision that this template stands for. A new
-	// value is what starts the Rollout. Absent: AnnotationFirst.
+	// value starts the Rollout. Absent: AnnotationFirst.
 	AnnotationRevision = "lockstep.dev/revision"
-	// AnnotationFirst, on the Rollout, is what a pod template without AnnotationRevision stands for: what the groups
-	// ran when the plugin first saw both.
+	// AnnotationFirst, on the Rollout, is the revision that a pod template without AnnotationRevision stands for: the one
+	// that the groups ran when the plugin first observed Rollout and workload.
 	AnnotationFirst = "lockstep.dev/first-revision"
-	// AnnotationSeen, on the Rollout, is the workload's template revision that was last written into the pod template.
-	// When the workload's is still this one and the pod template asks for another, then the Rollout was undone, not the
-	// workload edited.
+	// AnnotationSeen, on the Rollout, is the workload's template revision that was last written into the pod template. If
+	// the workload still has it and the pod template stands for another one, the Rollout was undone; otherwise the workload
+	// was edited.
 	AnnotationSeen = "lockstep.dev/seen-revision"
 )
 
-// annotationNumber is where Argo counts a Rollout's revisions.
+// annotationNumber is Argo's own annotation with a Rollout's revision number.
 const annotationNumber = "rollout.argoproj.io/revision"
 
 // ownerPrefix begins the owner of releases that Rollouts drive.
@@ -35,24 +35,24 @@ const ownerPrefix = "argo-rollouts/"
 // defaultProgressDeadline is Argo's, in seconds.
 const defaultProgressDeadline = 600
 
-// Facts are what decisions need of a Rollout. They are read alike from what the controller sends and from the API.
+// Facts are what decisions need of a Rollout, whether Argo's controller sent it or the API server.
 //
-// The controller sends Rollouts as gob, which drops what points to a zero value: CurrentStepIndex 0 and Replicas 0
-// arrive as nil. So nothing here depends on telling the two apart.
+// Argo's controller sends Rollouts as gob, which drops pointers to zero values: CurrentStepIndex 0 and Replicas 0 arrive as
+// nil. So nothing here depends on the difference.
 type Facts struct {
 	Namespace, Name, UID, ResourceVersion string
-	// Created tells which of two Rollouts came first.
+	// Created is the creation time, by which the older of two Rollouts is found.
 	Created time.Time
 	// Deleting is true once the Rollout is marked for deletion.
 	Deleting bool
 	// Number is the Rollout's revision number.
 	Number string
-	// Hash and Stable are the pod template hashes of the present and of the stable template. Stable is empty until the
-	// first deployment is over.
+	// Hash and Stable are the pod template hashes of the current and of the stable template. Stable is empty until the
+	// first deployment has ended.
 	Hash, Stable string
-	// Current is true when the status belongs to the present spec.
+	// Current is true when the status belongs to the current spec.
 	Current bool
-	// Abort and PromoteFull are what people asked for.
+	// Abort and PromoteFull are set by the commands of the same names.
 	Abort, PromoteFull bool
 	// Index is the current step.
 	Index int
@@ -60,17 +60,17 @@ type Facts struct {
 	Deadline int32
 	// Template, First and Seen are the annotations.
 	Template, First, Seen string
-	// Lone is true when the pod template has no other annotation than AnnotationRevision.
-	Lone bool
+	// OnlyAnnotation is true when the pod template has no other annotation than AnnotationRevision.
+	OnlyAnnotation bool
 	// Referenced is true when the pod template is that of another object, and can't be written here.
 	Referenced bool
-	// Begun are the releases that executed steps of this attempt have worked on.
+	// Begun are the ids of the releases on which steps of this attempt have worked.
 	Begun []string
-	// Rival is the name of a Rollout that came first to the same workload. Empty: none, or not known.
+	// Rival is the name of an older Rollout of the same workload. Empty: none, or not known.
 	Rival string
 }
 
-// ReadFacts reads a Rollout.
+// ReadFacts returns the facts of a Rollout.
 func ReadFacts(ro *v1alpha1.Rollout) Facts {
 	f := Facts{
 		Namespace: ro.Namespace, Name: ro.Name, UID: string(ro.UID), ResourceVersion: ro.ResourceVersion,
@@ -82,8 +82,8 @@ func ReadFacts(ro *v1alpha1.Rollout) Facts {
 		Deadline: defaultProgressDeadline,
 		Template: ro.Spec.Template.Annotations[AnnotationRevision],
 		First:    ro.Annotations[AnnotationFirst], Seen: ro.Annotations[AnnotationSeen],
-		Lone:       len(ro.Spec.Template.Annotations) == 1,
-		Referenced: ro.Spec.WorkloadRef != nil,
+		OnlyAnnotation: len(ro.Spec.Template.Annotations) == 1,
+		Referenced:     ro.Spec.WorkloadRef != nil,
 	}
 	if f.Number == "" {
 		f.Number = "0"
@@ -98,8 +98,8 @@ func ReadFacts(ro *v1alpha1.Rollout) Facts {
 	return f
 }
 
-// stepStatus is what a step leaves in the Rollout's status. It only ever tells who ended a release: the cluster says
-// where it stands.
+// stepStatus is what a step stores in the Rollout's status. It is read only to find out who ended a release: the state of the
+// release is in the cluster.
 type stepStatus struct {
 	Release string `json:"release"`
 }
@@ -109,8 +109,8 @@ func (s stepStatus) encode() json.RawMessage {
 	return raw
 }
 
-// begun are the releases of steps that ran and were not aborted. After an abort Argo shows the statuses of the aborted
-// attempt once more, to the first step of the retry.
+// begun returns the releases of steps that ran and were not aborted. After an abort, Argo sends the statuses of the aborted
+// attempt once more with the first step of the retry.
 func begun(statuses []v1alpha1.StepPluginStatus) []string {
 	aborted := map[int32]bool{}
 	for _, s := range statuses {
@@ -130,7 +130,7 @@ func begun(statuses []v1alpha1.StepPluginStatus) []string {
 	return ids
 }
 
-// Owner is how the driver knows the Rollout.
+// Owner returns the owner of the Rollout's releases, as the driver records it.
 func (f Facts) Owner() string {
 	return ownerPrefix + f.Namespace + "/" + f.Name
 }
@@ -144,17 +144,17 @@ func ownerOf(owner string) (namespace, name string, ok bool) {
 	return strings.Cut(rest, "/")
 }
 
-// id is the id of the given attempt at the Rollout's present template.
+// id returns the id of an attempt to release the Rollout's current template.
 func (f Facts) id(revision string, attempt int) ID {
 	return ID{Rollout: f.short(), Number: f.Number, Hash: f.Hash, Revision: revision, Attempt: attempt}
 }
 
-// short is what of the uid goes into ids.
+// short returns the part of the uid that ids have.
 func (f Facts) short() string {
 	return strings.ReplaceAll(f.UID, "-", "")[:min(8, len(strings.ReplaceAll(f.UID, "-", "")))]
 }
 
-// Wanted is the workload's revision that the Rollout's present template stands for. Empty: not known.
+// Wanted returns the workload's revision that the Rollout's current template stands for. Empty: not known.
 func (f Facts) Wanted() string {
 	if f.Template != "" {
 		return f.Template
@@ -162,16 +162,16 @@ func (f Facts) Wanted() string {
 	return f.First
 }
 
-// promoted reports whether Argo takes the present template for stable, as of the present spec.
+// promoted reports whether Argo considers the current template stable, as of the current spec.
 func (f Facts) promoted() bool {
 	return f.Current && f.Stable != "" && f.Stable == f.Hash
 }
 
-// aborted reports whether an abort takes the release back: one that comes once Argo has taken the template for stable does not.
+// aborted reports whether an abort rolls the release back: not once Argo considers the template stable.
 func (f Facts) aborted() bool { return f.Abort && !f.promoted() }
 
-// firstDeployment reports whether the Rollout never had another template. What its workload runs then is none of its
-// releases.
+// firstDeployment reports whether the Rollout never had another template. What its workload runs then was not released by the
+// Rollout.
 func (f Facts) firstDeployment() bool {
 	return f.Template == "" && (f.Number == "0" || f.Number == "1")
 }

@@ -9,30 +9,30 @@ import (
 	"strings"
 )
 
-// adopted stands for the pod template hash in the id of the release that only tells whose a workload at rest is.
+// adopted takes the place of the pod template hash in the id of a release that only registers the owner of a workload at rest.
 const adopted = "adopted"
 
-// ID is a release id of this host. It says what the release is for, so that whoever finds it in the cluster can tell
-// whether a Rollout still wants it: nothing else is remembered about attempts.
+// ID is a release id of this host. It identifies the Rollout's template and the attempt, so that the release alone tells
+// whether a Rollout still wants it. No other state about attempts is stored.
 type ID struct {
-	// Rollout is the beginning of the Rollout's uid.
+	// Rollout is a prefix of the Rollout's uid.
 	Rollout string
-	// Number is the Rollout's own revision number. It keeps ids apart when a Rollout returns to an older template.
+	// Number is the Rollout's own revision number. It makes ids unique when a Rollout returns to an older template.
 	Number string
 	// Hash is the Rollout's pod template hash.
 	Hash string
-	// Revision is the workload's template revision that the release is to bring.
+	// Revision is the template revision of the workload that is released.
 	Revision string
 	// Attempt counts from 1: a retry after an abort is a new release.
 	Attempt int
 }
 
-// String returns the id as the driver gets it.
+// String formats the id.
 func (id ID) String() string {
 	return fmt.Sprintf("%s.%s.%s.%s.%d", id.Rollout, id.Number, id.Hash, id.Revision, id.Attempt)
 }
 
-// ParseID reads an id of this host. It is false for ids of others.
+// ParseID parses an id of this host. It returns false for the ids of other hosts.
 func ParseID(s string) (ID, bool) {
 	fields := strings.Split(s, ".")
 	if len(fields) != 5 {

@@ -30,7 +30,7 @@ func (c *Controller) enqueueOrphans(ctx context.Context) {
 		}
 		for _, workload := range workloads {
 			observed, err := c.look(ctx, workload)
-			for ; passing(err) && ctx.Err() == nil; observed, err = c.look(ctx, workload) {
+			for ; retryable(err) && ctx.Err() == nil; observed, err = c.look(ctx, workload) {
 				sleep(ctx, requeueSoon) // the driver fills its caches, or is away
 			}
 			if _, _, ours := ownerOf(observed.GetOwner()); err == nil && ours {

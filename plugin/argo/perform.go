@@ -15,13 +15,13 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// callTimeout bounds one call of the driver; none of them waits for the cluster.
+// callTimeout bounds one call of the driver. No call waits for the cluster.
 const callTimeout = 15 * time.Second
 
 // headerRoute is the name of the header route that steps set.
 const headerRoute = "argo-rollouts"
 
-// target is one workload and who releases it.
+// target is a workload, and the Rollout that releases it.
 type target struct {
 	driver Driver
 	ref    *pb.WorkloadRef
@@ -36,7 +36,7 @@ func newTarget(driver Driver, f Facts, config *Config) target {
 	}
 }
 
-// look asks the driver's caches where the workload stands.
+// look returns the state of the workload, from the driver's caches.
 func (t target) look(ctx context.Context) (*pb.BatchContext, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -44,7 +44,7 @@ func (t target) look(ctx context.Context) (*pb.BatchContext, error) {
 	return response.GetContext(), err
 }
 
-// perform makes the call of a move. It returns the workload's context, nil where the call's answer has none.
+// perform makes the call of a move. It returns the state of the workload, nil if the call's response has none.
 func (t target) perform(ctx context.Context, m move, step Step) (*pb.BatchContext, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -69,7 +69,7 @@ func (t target) perform(ctx context.Context, m move, step Step) (*pb.BatchContex
 		return nil, t.route(ctx, m, step)
 	case actWait, actSucceed, actFail, actAnnotate:
 	}
-	return nil, nil //nolint:nilnil // There was nothing to ask, so there is no answer.
+	return nil, nil //nolint:nilnil // No call, no response.
 }
 
 func (t target) initialize(ctx context.Context, id string, policy *pb.ReleasePolicy) (*pb.BatchContext, error) {
@@ -79,7 +79,7 @@ func (t target) initialize(ctx context.Context, id string, policy *pb.ReleasePol
 	return response.GetContext(), err
 }
 
-// upgrade names the batch where the policy has it, so that people see which of how many it is.
+// upgrade sets the batch if the policy has one with this target, so that users see its number.
 func (t target) upgrade(ctx context.Context, m move, groups string) (*pb.BatchContext, error) {
 	request := &pb.UpgradeBatchRequest{
 		Workload: t.ref, ReleaseId: m.release, UpdateRevision: m.revision, Target: &pb.UpgradeBatchRequest_Groups{Groups: groups},
@@ -100,7 +100,7 @@ func (t target) finalize(ctx context.Context, m move, intent pb.FinalizeIntent) 
 
 func (t target) route(ctx context.Context, m move, step Step) error {
 	var err error
-	switch m.action { //nolint:exhaustive // The three that route.
+	switch m.action { //nolint:exhaustive // The other actions do not route.
 	case actHeaders:
 		_, err = t.driver.SetHeaderRoute(ctx, &pb.SetHeaderRouteRequest{
 			Workload: t.ref, ReleaseId: m.release, UpdateRevision: m.revision, Name: headerRoute, Matches: *step.Headers,
@@ -117,15 +117,15 @@ func (t target) route(ctx context.Context, m move, step Step) error {
 	return err
 }
 
-// passing reports whether the same call may succeed later without anybody doing something. A call has a deadline of its
-// own, so a driver that hangs counts as one that is away.
-func passing(err error) bool {
+// retryable reports whether the same call may succeed later without intervention. Each call has a deadline, so a driver that
+// hangs counts as unavailable.
+func retryable(err error) bool {
 	return plugin.Retryable(err) || status.Code(err) == codes.DeadlineExceeded
 }
 
-// overtaken reports whether the release is no longer what the call meant, so that a new look decides anew.
-func overtaken(err error) bool {
-	switch plugin.Reason(err) { // All others are for people, or pass.
+// outdated reports whether the release is no longer what the call assumed, so that the next action is decided anew.
+func outdated(err error) bool {
+	switch plugin.Reason(err) { // All others need a user, or are retryable.
 	case pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, pb.ErrorReason_ERROR_REASON_CONFLICT,
 		pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND:
 		return true

@@ -100,7 +100,7 @@ func (r revisions) patch(f Facts) []byte {
 	}}
 	if r.template != f.Template {
 		var annotations any = map[string]any{AnnotationRevision: r.template}
-		if r.template == "" && f.Lone {
+		if r.template == "" && f.OnlyAnnotation {
 			annotations = nil
 		} else if r.template == "" {
 			annotations = map[string]any{AnnotationRevision: nil}

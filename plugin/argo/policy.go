@@ -14,7 +14,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// reader turns what was said into the contract's words, and keeps the first thing that is wrong.
+// reader converts fields to those of the contract, and keeps the first error.
 type reader struct {
 	where map[string]place
 	err   error
@@ -26,7 +26,7 @@ func (r *reader) fail(field, format string, args ...any) {
 	}
 }
 
-// top is the outermost field of a path.
+// top returns the outermost field of a path.
 func top(path string) string {
 	for i, c := range path {
 		if c == '.' || c == '[' {
@@ -36,17 +36,17 @@ func top(path string) string {
 	return path
 }
 
-// take fills c from what the Rollout says.
+// take fills c from the merged fields.
 func (c *Config) take(say release, where map[string]place, upgrades []string) error {
 	r := &reader{where: where}
 	c.Policy = r.policy(say, upgrades)
 	c.Manual = r.choice("trigger", say.Trigger, "Auto", "Manual") == "Manual"
-	c.Patient = r.choice("onFailure", say.OnFailure, "Abort", "Wait") == "Wait"
+	c.WaitOnFailure = r.choice("onFailure", say.OnFailure, "Abort", "Wait") == "Wait"
 	c.Wait = DefaultWait
 	if say.Wait != nil {
 		c.Wait = r.duration("wait", *say.Wait).AsDuration()
 		if c.Wait > maxWait {
-			r.fail("wait", "%s: want %s at most: a worker of the controller is taken meanwhile", *say.Wait, maxWait)
+			r.fail("wait", "%s: want at most %s, because a step that waits occupies a worker of the controller", *say.Wait, maxWait)
 		}
 	}
 	switch {
@@ -59,18 +59,18 @@ func (c *Config) take(say release, where map[string]place, upgrades []string) er
 	return c.checkSteps()
 }
 
-// checkSteps refuses steps that split requests where nothing does.
+// checkSteps rejects steps that split requests without traffic routing.
 func (c *Config) checkSteps() error {
 	if c.Policy.GetTraffic() != nil {
 		return c.checkWeights()
 	}
 	for i, s := range c.Steps {
-		for _, wish := range []struct {
+		for _, split := range []struct {
 			field string
-			asked bool
+			set   bool
 		}{{"weight", s.Weight != nil}, {"headers", s.Headers != nil}, {"mirror", s.Mirror != nil}} {
-			if wish.asked {
-				return stepPlace(i).errorf(wish.field, "nothing splits the requests of %s: say how under `traffic` in %s, or leave it out",
+			if split.set {
+				return stepPlace(i).errorf(split.field, "nothing splits the requests of %s: configure `traffic` in %s, or remove this field",
 					c.Workload, routingPlace)
 			}
 		}
@@ -78,7 +78,7 @@ func (c *Config) checkSteps() error {
 	return nil
 }
 
-// checkWeights refuses a weight that can't be had, for which its step would wait forever.
+// checkWeights rejects a weight that is impossible, for which its step would wait forever.
 func (c *Config) checkWeights() error {
 	if c.Policy.GetStyle() != pb.Style_STYLE_PARTITION {
 		return nil
@@ -89,7 +89,7 @@ func (c *Config) checkWeights() error {
 		all = all || s.Upgrade == "100%"
 		if all && s.Weight != nil && *s.Weight != 100 {
 			return stepPlace(i).errorf("weight", "is %d, but every group of %s has been replaced in place by then, so that all requests "+
-				"go to the new revision: ask for 100, or leave it out", *s.Weight, c.Workload)
+				"go to the new revision: set 100, or remove this field", *s.Weight, c.Workload)
 		}
 	}
 	return nil
@@ -142,7 +142,7 @@ func (r *reader) style(said *string) pb.Style {
 	}
 }
 
-// choice reads one of several words; the first is the default.
+// choice reads one of several words. The first is the default.
 func (r *reader) choice(field string, said *string, words ...string) string {
 	if said == nil {
 		return words[0]

@@ -17,16 +17,16 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// settlePatience is how long a call of the router may take to make an intent durable. The controller calls again.
-const settlePatience = 5 * time.Second
+// settleTimeout bounds a call of the router. Argo's controller calls again.
+const settleTimeout = 5 * time.Second
 
-// RouterPlugin is Argo's traffic-router plugin. The controller calls it on every reconcile of a Rollout, so it sees what
-// no step sees: promote --full, abort, the end of the last step. It asks the driver's caches, and writes only when
-// something is due. It may be called by several goroutines.
+// RouterPlugin is Argo's traffic-router plugin. Argo's controller calls it on every reconcile of a Rollout, so it sees what
+// no step sees: promote --full, abort, the end of the last step. It reads the driver's caches, and writes only if an
+// action is due. It may be called by several goroutines.
 //
-// With `replicas: 0` the controller knows no canary pods, asks for weight 0 always and has managed routes removed all
-// the time. Neither is forwarded: requests go where the lockstep steps say, and back when the release ends. Only a
-// Rollout that has native setWeight steps, and no weight in any lockstep step, is taken at the controller's word.
+// With `replicas: 0` Argo's controller knows no canary pods, always sets weight 0, and removes managed routes again and
+// again. Neither is forwarded: requests are routed by the steps of this plugin until the release ends. Weights of Argo's
+// controller are forwarded only for a Rollout with native setWeight steps and no weight in any step of this plugin.
 type RouterPlugin struct {
 	// Driver is required.
 	Driver Driver
@@ -40,18 +40,18 @@ type RouterPlugin struct {
 
 var _ rpc.TrafficRouterPlugin = (*RouterPlugin)(nil)
 
-// InitPlugin has nothing to do: the driver fills its caches by itself, and Argo asks only once.
+// InitPlugin does nothing: the driver fills its caches by itself, and Argo calls only once.
 func (*RouterPlugin) InitPlugin() types.RpcError { return types.RpcError{} }
 
-// Type names the plugin.
+// Type returns the plugin's name.
 func (*RouterPlugin) Type() string { return PluginName }
 
-// UpdateHash has nothing to do: the driver makes the canary's Service select the canary.
+// UpdateHash does nothing: the driver sets the selector of the canary's Service.
 func (*RouterPlugin) UpdateHash(*v1alpha1.Rollout, string, string, []v1alpha1.WeightDestination) types.RpcError {
 	return types.RpcError{}
 }
 
-// RemoveManagedRoutes ends the release if Argo has ended it. Routes go with the release, not before.
+// RemoveManagedRoutes ends the release if Argo has ended it. Routes are removed with the release, not before.
 func (p *RouterPlugin) RemoveManagedRoutes(ro *v1alpha1.Rollout) types.RpcError {
 	return p.call(ro, "settle", func(ctx context.Context, t target) error {
 		_, err := p.settle(ctx, t)
@@ -59,7 +59,7 @@ func (p *RouterPlugin) RemoveManagedRoutes(ro *v1alpha1.Rollout) types.RpcError 
 	})
 }
 
-// SetWeight ends the release if Argo has ended it, and otherwise forwards a weight that native steps ask for.
+// SetWeight ends the release if Argo has ended it, and otherwise forwards a weight of native steps.
 func (p *RouterPlugin) SetWeight(ro *v1alpha1.Rollout, weight int32, _ []v1alpha1.WeightDestination) types.RpcError {
 	return p.call(ro, "weight", func(ctx context.Context, t target) error {
 		c, err := p.settle(ctx, t)
@@ -75,8 +75,8 @@ func (p *RouterPlugin) SetWeight(ro *v1alpha1.Rollout, weight int32, _ []v1alpha
 	})
 }
 
-// settle ends the release if Argo has ended it. While nobody asked for anything a driver that is away is no error: that
-// would keep the Rollout from going on, and the Controller makes up for it.
+// settle ends the release if Argo has ended it. Unless the Rollout is aborted or promoted in full, an unavailable driver is no
+// error: that would block the Rollout, and the Controller ends the release later.
 func (p *RouterPlugin) settle(ctx context.Context, t target) (*pb.BatchContext, error) {
 	if t.facts.Abort || t.facts.PromoteFull {
 		return settleNow(ctx, t)
@@ -88,7 +88,7 @@ func (p *RouterPlugin) settle(ctx context.Context, t target) (*pb.BatchContext, 
 	return settleNow(ctx, t)
 }
 
-// VerifyWeight reports whether a weight that native steps asked for is in force. Others are the steps' business.
+// VerifyWeight reports whether a weight of native steps is in force. The steps of this plugin verify theirs.
 func (p *RouterPlugin) VerifyWeight(
 	ro *v1alpha1.Rollout, weight int32, _ []v1alpha1.WeightDestination,
 ) (types.RpcVerified, types.RpcError) {
@@ -115,7 +115,7 @@ func (p *RouterPlugin) VerifyWeight(
 	return verified, err
 }
 
-// SetHeaderRoute forwards a native setHeaderRoute step. Without matches the route goes.
+// SetHeaderRoute forwards a native setHeaderRoute step. Without matches it removes the route.
 func (p *RouterPlugin) SetHeaderRoute(ro *v1alpha1.Rollout, route *v1alpha1.SetHeaderRoute) types.RpcError {
 	return p.call(ro, "header route", func(ctx context.Context, t target) error {
 		c, err := t.look(ctx)
@@ -139,7 +139,7 @@ func (p *RouterPlugin) SetMirrorRoute(ro *v1alpha1.Rollout, mirror *v1alpha1.Set
 		percentage := int32(0)
 		switch {
 		case len(mirror.Match) > 0:
-			// The controller would also send an empty percentage as none.
+			// Argo's controller sends no percentage for 0, too.
 			return fmt.Errorf("setMirrorRoute %s: match is not supported; use `mirror` in a %s step", mirror.Name, PluginName)
 		case mirror.Percentage != nil:
 			percentage = *mirror.Percentage
@@ -157,9 +157,9 @@ func (p *RouterPlugin) SetMirrorRoute(ro *v1alpha1.Rollout, mirror *v1alpha1.Set
 	})
 }
 
-// call reads the Rollout and does the work, if it is of a Rollout with something to work on.
+// call reads the Rollout and does the work, unless the Rollout does not use this plugin or is being deployed first.
 func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context.Context, target) error) types.RpcError {
-	// The step says what is wrong with the configuration; ends are served all the same.
+	// Steps report mistakes of the configuration. A release can be ended all the same.
 	config, _ := ReadLenient(ro)
 	if config == nil {
 		return types.RpcError{}
@@ -171,7 +171,7 @@ func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context
 	if p.Rivals != nil {
 		f.Rival = p.Rivals.Rival(f, config.Workload)
 	}
-	ctx, cancel := context.WithTimeout(p.Context, settlePatience)
+	ctx, cancel := context.WithTimeout(p.Context, settleTimeout)
 	defer cancel()
 	err := work(ctx, newTarget(p.Driver, f, config))
 	if err == nil {
@@ -199,7 +199,7 @@ func native(ro *v1alpha1.Rollout, config *Config) bool {
 	return false
 }
 
-// routed returns the release of the Rollout's present template, if requests can be given to it now.
+// routed returns the release of the Rollout's current template, if requests can be routed to it now.
 func routed(t target, c *pb.BatchContext) (ID, bool) {
 	id, own := ours(t.facts, c)
 	ok := own && inFlight(c) && id.Hash == t.facts.Hash && id.Revision == c.GetUpdateRevision() &&
@@ -208,7 +208,7 @@ func routed(t target, c *pb.BatchContext) (ID, bool) {
 	return id, ok
 }
 
-// matches are Argo's header matches in the contract's words, which have no prefix.
+// matches converts Argo's header matches to those of the contract, which has no prefix match.
 func matches(all []v1alpha1.HeaderRoutingMatch) []*pb.HeaderMatch {
 	out := make([]*pb.HeaderMatch, 0, len(all))
 	for _, m := range all {

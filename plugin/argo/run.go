@@ -15,36 +15,36 @@ import (
 )
 
 const (
-	// again is the pause between two calls after one that was overtaken or may pass.
-	again = 250 * time.Millisecond
-	// pollInterval stands in for a watch that the driver does not have.
+	// retryInterval is the pause after a call that failed with a retryable or outdated error.
+	retryInterval = 250 * time.Millisecond
+	// pollInterval is how often a driver without a watch is polled.
 	pollInterval = 500 * time.Millisecond
-	// minWork is what one run may take for its calls although it does not wait.
-	minWork = 5 * time.Second
+	// minTimeout bounds the calls of a run that does not wait.
+	minTimeout = 5 * time.Second
 )
 
-// outcome is how far a run of a step has come.
+// outcome is the result of a run of a step.
 type outcome struct {
-	// done is actSucceed, actFail, or actWait for a step that goes on.
+	// done is actSucceed, actFail, or actWait for a step that continues.
 	done action
-	// message is for people.
+	// message is shown in the Rollout's status.
 	message string
-	// release is the one that the step works on.
+	// release is the id of the step's release.
 	release string
 }
 
-// run takes a step as far as it gets until the deadline: it decides, calls, looks, and where there is nothing to do
-// waits for the workload to change. An error is one that a person must do something about, and that may pass then.
+// run performs actions of a step until it ends or the deadline expires. Without an action it waits for a change of the
+// workload. It returns an error that a user must resolve, after which the step continues.
 type run struct {
 	target
 	stepper
 
-	// patience is how long to wait. Zero: not at all.
-	patience time.Duration
+	// wait is how long to wait. Zero: not at all.
+	wait time.Duration
 }
 
 func (r *run) do(ctx context.Context) (outcome, error) {
-	deadline := time.Now().Add(max(r.patience, minWork))
+	deadline := time.Now().Add(max(r.wait, minTimeout))
 	ctx, cancel := context.WithDeadline(ctx, deadline.Add(callTimeout))
 	defer cancel()
 	var changes <-chan struct{}
@@ -53,7 +53,7 @@ func (r *run) do(ctx context.Context) (outcome, error) {
 	for {
 		if err != nil {
 			var final bool
-			if final, err = r.judge(err, &out); final || !sleepUntil(ctx, deadline, again) {
+			if final, err = r.failed(err, &out); final || !sleepUntil(ctx, deadline, retryInterval) {
 				return out, err
 			}
 			c, err = r.look(ctx)
@@ -69,13 +69,13 @@ func (r *run) do(ctx context.Context) (outcome, error) {
 			out.done = m.action
 			return out, nil
 		case actWait:
-			if changes == nil && r.patience > 0 {
+			if changes == nil && r.wait > 0 {
 				changes = r.watch(ctx)
 			}
 			if !r.change(changes, deadline) {
 				return out, nil
 			}
-			// The watch may tell of a time before the last call, so it only says when to look.
+			// The watch may lag behind the last call, so its signal only triggers a look.
 			c, err = r.look(ctx)
 		default:
 			if c, err = r.act(ctx, m, &out); out.done == actFail || time.Now().After(deadline) {
@@ -85,29 +85,29 @@ func (r *run) do(ctx context.Context) (outcome, error) {
 	}
 }
 
-// act does what is to be done next, and looks where that leaves the release.
+// act performs a move, and returns the state of the workload afterwards.
 func (r *run) act(ctx context.Context, m move, out *outcome) (*pb.BatchContext, error) {
 	if m.action == actInitialize {
 		out.release = m.release
 	}
 	c, err := r.perform(ctx, m, r.step)
 	if err != nil {
-		if refusal := r.refused(m, err); refusal != "" {
-			out.done, out.message = actFail, refusal
+		if why := r.refusal(m, err); why != "" {
+			out.done, out.message = actFail, why
 		}
 		return c, err
 	}
-	r.told(m.action)
+	r.noteRequested(m.action)
 	if c == nil {
 		return r.look(ctx)
 	}
 	return c, nil
 }
 
-// refused says why a step can't even begin, which no further try changes. Empty: it may.
-func (r *run) refused(m move, err error) string {
+// refusal returns why a step can't begin, if retries can't change that.
+func (r *run) refusal(m move, err error) string {
 	switch {
-	case passing(err), overtaken(err):
+	case retryable(err), outdated(err):
 		return ""
 	case m.action == actInitialize:
 		return text(err)
@@ -118,30 +118,30 @@ func (r *run) refused(m move, err error) string {
 	}
 }
 
-// told notes that the driver knows the wish.
-func (s *stepper) told(a action) {
-	switch a { //nolint:exhaustive // The wishes.
+// noteRequested notes that the driver accepted a request of the step.
+func (s *stepper) noteRequested(a action) {
+	switch a { //nolint:exhaustive // The other actions are no requests of the step.
 	case actUpgrade:
-		s.upgraded = true
+		s.targetSet = true
 	case actHeaders:
-		s.headed = true
+		s.headersSet = true
 	case actMirror:
-		s.mirrored = true
+		s.mirrorSet = true
 	case actWeight:
-		s.weighed = true
+		s.weightSet = true
 	}
 }
 
-// judge says what becomes of the step after an error. Where it is final, nil means that out says it all.
-func (r *run) judge(err error, out *outcome) (final bool, verdict error) {
+// failed sets the outcome of an error. It reports whether the run ends, and returns the error that a user must resolve.
+func (r *run) failed(err error, out *outcome) (final bool, unresolved error) {
 	out.message = text(err)
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
-		out.message = fmt.Sprintf("the driver does not answer, the step goes on when it does (%s)", out.message)
+		out.message = fmt.Sprintf("the driver does not answer, the step continues when it does (%s)", out.message)
 	}
-	if passing(err) || overtaken(err) {
+	if retryable(err) || outdated(err) {
 		return false, nil
 	}
-	switch plugin.Reason(err) { // For the others a person mends the world, and the step goes on.
+	switch plugin.Reason(err) { // After all others, once a user has resolved them, the step continues.
 	case pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 		pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS:
 		out.done = actFail
@@ -151,7 +151,7 @@ func (r *run) judge(err error, out *outcome) (final bool, verdict error) {
 	}
 }
 
-// text is what an error says to people: the driver's own sentence.
+// text returns the message of an error without gRPC's prefix.
 func text(err error) string {
 	if s, ok := status.FromError(err); ok {
 		return s.Message()
@@ -159,9 +159,9 @@ func text(err error) string {
 	return err.Error()
 }
 
-// change waits until the workload may have changed; false means that the time is up.
+// change waits for a change of the workload. It returns false when the deadline expires.
 func (r *run) change(changes <-chan struct{}, deadline time.Time) bool {
-	if r.patience == 0 {
+	if r.wait == 0 {
 		return false
 	}
 	timer := time.NewTimer(time.Until(deadline))
@@ -200,7 +200,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// sleepUntil sleeps for d unless that would pass the deadline; false means that the time is up.
+// sleepUntil sleeps for d. It returns false, without sleeping, if the deadline would expire meanwhile.
 func sleepUntil(ctx context.Context, deadline time.Time, d time.Duration) bool {
 	if time.Now().Add(d).After(deadline) || ctx.Err() != nil {
 		return false

@@ -19,20 +19,20 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
-// cookieKey is the environment variable by which Argo tells a binary which of its plugins it is to be.
+// cookieKey is the environment variable by which Argo selects the plugin that a binary serves.
 const cookieKey = "ARGO_ROLLOUTS_RPC_PLUGIN"
 
-// Role is which of Argo's plugins this process is.
+// Role is the kind of plugin that this process is.
 type Role string
 
-// The roles, as Argo spells them.
+// The roles, with Argo's names.
 const (
 	RoleNone   Role = ""
 	RoleStep   Role = "step"
 	RoleRouter Role = "trafficrouter"
 )
 
-// StartedAs reports whether Argo Rollouts started this process, and as what.
+// StartedAs returns the role for which Argo Rollouts started this process, RoleNone if it did not.
 func StartedAs() Role {
 	switch role := Role(os.Getenv(cookieKey)); role {
 	case RoleStep, RoleRouter:
@@ -42,7 +42,7 @@ func StartedAs() Role {
 	}
 }
 
-// plugins is the plugin set of the role.
+// plugins returns the plugin set of the role.
 func (r Role) plugins(step rpc.StepPlugin, router routerrpc.TrafficRouterPlugin) goplugin.PluginSet {
 	if r == RoleStep {
 		return goplugin.PluginSet{"RpcStepPlugin": &rpc.RpcStepPlugin{Impl: step}}
@@ -50,9 +50,9 @@ func (r Role) plugins(step rpc.StepPlugin, router routerrpc.TrafficRouterPlugin)
 	return goplugin.PluginSet{"RpcTrafficRouterPlugin": &routerrpc.RpcTrafficRouterPlugin{Impl: router}}
 }
 
-// Serve serves the role that Argo started this process for. The one of step and router that it is not may be nil. It
-// returns when ctx has ended, Argo has closed the plugin, or the controller is gone; the caller then ends the process.
-// Calls in flight are not waited for: what they asked of the driver is durable, and Argo asks again.
+// Serve serves the role for which Argo started this process. The plugin of the other role may be nil. It returns when ctx has
+// ended, Argo has closed the plugin, or Argo's controller has exited; the caller then exits. It does not wait for calls in
+// flight: what they requested of the driver is durable, and Argo calls again.
 //
 // Serve takes over os.Stdout and os.Stderr and writes the handshake to the real stdout.
 func Serve(ctx context.Context, step rpc.StepPlugin, router routerrpc.TrafficRouterPlugin, logger *slog.Logger) error {
@@ -61,7 +61,7 @@ func Serve(ctx context.Context, step rpc.StepPlugin, router routerrpc.TrafficRou
 		return fmt.Errorf("this process was not started by Argo Rollouts: %s is not set", cookieKey)
 	}
 	ppid := os.Getppid()
-	// A directory of its own, so that a controller that was killed leaves no socket behind.
+	// A directory of its own, so that no socket is left if the controller is killed.
 	dir, err := os.MkdirTemp("", "lockstep-argo-")
 	if err != nil {
 		return fmt.Errorf("make a directory for the plugin's socket: %w", err)
@@ -88,7 +88,7 @@ func Serve(ctx context.Context, step rpc.StepPlugin, router routerrpc.TrafficRou
 	case <-ctx.Done():
 	case <-parent.Gone(watch, ppid):
 		if ctx.Err() == nil {
-			// Nobody reads stderr any more, and a line to it must not end the process before the socket is removed.
+			// stderr has no reader any more, and a write to it must not kill the process before the socket is removed.
 			signal.Ignore(syscall.SIGPIPE)
 			logger.Warn("the controller is gone, ending", "ppid", ppid)
 		}

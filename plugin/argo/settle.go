@@ -12,11 +12,10 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// settle decides what Argo's own verbs mean for the release: abort, promote --full, the end of the last step, and the
-// return to the stable template. Steps see none of these, or see them once. actWait means that there is nothing to do.
+// settle decides what Argo's own commands mean for the release: abort, promote --full, the end of the last step, and the
+// return to the stable template. Steps are not called for these, or once only. actWait means that no action is due.
 //
-// It only ends releases of this very Rollout, and begins one only where Argo takes a template for stable that the groups
-// don't run.
+// It ends releases of this Rollout only, and begins one only if Argo considers a template stable that the groups don't run.
 func settle(f Facts, config *Config, c *pb.BatchContext) move {
 	id, own := ours(f, c)
 	if inFlight(c) {
@@ -25,10 +24,10 @@ func settle(f Facts, config *Config, c *pb.BatchContext) move {
 		}
 		return end(f, c, id)
 	}
-	return catchUp(f, config, c, id)
+	return beginPromoted(f, config, c, id)
 }
 
-// end chooses how the release in flight ends, if it does.
+// end decides whether the release in flight ends, and how.
 func end(f Facts, c *pb.BatchContext, id ID) move {
 	back := move{action: actRollback, release: c.GetReleaseId()}
 	forth := move{action: actPromote, release: c.GetReleaseId(), revision: id.Revision}
@@ -38,10 +37,10 @@ func end(f Facts, c *pb.BatchContext, id ID) move {
 		back.why = "the Rollout was aborted"
 		return back
 	case !f.Current || f.Hash == "":
-		// The status is that of an older spec; the controller is about to bring it up to date.
+		// The status belongs to an older spec, and Argo's controller is about to update it.
 		return move{}
 	case !mine:
-		back.why = fmt.Sprintf("the Rollout's template is not the one of release %s any more", c.GetReleaseId())
+		back.why = fmt.Sprintf("the Rollout's template is no longer that of release %s", c.GetReleaseId())
 		return back
 	case f.promoted(), f.PromoteFull:
 		if !promotable(c, id) {
@@ -54,21 +53,21 @@ func end(f Facts, c *pb.BatchContext, id ID) move {
 	}
 }
 
-// promotable reports whether the driver would promote what the release is for.
+// promotable reports whether the driver would promote the revision that the release was begun for.
 func promotable(c *pb.BatchContext, id ID) bool {
 	return id.Revision == c.GetUpdateRevision() && id.Revision == c.GetTemplateRevision()
 }
 
-// catchUp begins the release of a template that Argo takes for stable although no step began it: promote --full while a
-// pause came before the first step. What follows is end's.
-func catchUp(f Facts, config *Config, c *pb.BatchContext, id ID) move {
+// beginPromoted begins the release of a template that Argo considers stable although no step began it, after promote --full in
+// a pause before the first step. end then promotes it.
+func beginPromoted(f Facts, config *Config, c *pb.BatchContext, id ID) move {
 	template := c.GetTemplateRevision()
 	if config.Policy == nil || f.Rival != "" || template == "" || serving(c) == "" || serving(c) == template || !f.Current || f.Abort ||
 		c.GetState() == pb.State_STATE_UNMANAGED {
 		return move{}
 	}
 	if config.Manual {
-		// Nothing says which of the workload's templates Argo's is but the moment.
+		// Only the time of the command tells which of the workload's templates is meant.
 		if !f.PromoteFull {
 			return move{}
 		}
@@ -85,7 +84,7 @@ func catchUp(f Facts, config *Config, c *pb.BatchContext, id ID) move {
 	}
 }
 
-// settleNow makes what settle wants durable, within the time that ctx leaves. It returns where the workload stands.
+// settleNow performs what settle decides, before ctx ends. It returns the state of the workload.
 func settleNow(ctx context.Context, t target) (*pb.BatchContext, error) {
 	for {
 		c, err := t.look(ctx)
@@ -101,8 +100,8 @@ func settleNow(ctx context.Context, t target) (*pb.BatchContext, error) {
 			_, err = t.perform(ctx, m, Step{})
 		}
 		if err != nil {
-			pause = again
-			if !passing(err) && !overtaken(err) {
+			pause = retryInterval
+			if !retryable(err) && !outdated(err) {
 				return c, err
 			}
 		}

@@ -10,16 +10,16 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// action is what to do next.
+// action is a kind of move.
 type action int
 
 const (
-	// actWait looks again when the workload's context has changed.
+	// actWait does nothing until the state of the workload has changed.
 	actWait action = iota
 	// actSucceed and actFail end the step.
 	actSucceed
 	actFail
-	// The others are one call of the driver each.
+	// Each of the others is one call of the driver.
 	actUndo
 	actRollback
 	actInitialize
@@ -28,22 +28,22 @@ const (
 	actMirror
 	actWeight
 	actPromote
-	// actAdopt, actRegister and actAnnotate are the Controller's.
+	// actAdopt, actRegister and actAnnotate are decided by the Controller only.
 	actAdopt
 	actRegister
 	actAnnotate
 )
 
-// move is an action with what it needs.
+// move is an action with its arguments.
 type move struct {
 	action action
-	// release is the id that the call is about.
+	// release is the id of the release.
 	release string
-	// revision is the update revision that is meant, as the workload has it.
+	// revision is the workload's revision that is to be updated to or restored.
 	revision string
 	// revisions are what to annotate the Rollout with.
 	revisions revisions
-	// why is a sentence for people.
+	// why is for messages and logs.
 	why string
 }
 
@@ -59,26 +59,26 @@ func succeed(format string, args ...any) move {
 	return move{action: actSucceed, why: fmt.Sprintf(format, args...)}
 }
 
-// stepper takes one step of a Rollout from wherever the workload stands. It holds no truth: what it keeps is which
-// wishes it has told the driver, so that each is told once in one run.
+// stepper decides the next move of one step of a Rollout, from any state of the workload. Its only state is which requests
+// the driver has accepted, so that each is sent once per run.
 type stepper struct {
 	facts  Facts
 	config *Config
 	step   Step
-	// canUndo reports whether the driver brings templates back.
+	// canUndo is set if the driver restores templates.
 	canUndo bool
 
-	upgraded, headed, mirrored, weighed bool
+	targetSet, headersSet, mirrorSet, weightSet bool
 }
 
-// next decides. It is a function of the context and of the fields above.
+// next returns the next move. It is a function of the context and of the fields above.
 func (s *stepper) next(c *pb.BatchContext) move {
 	template := c.GetTemplateRevision()
 	switch {
 	case s.facts.Stable == "":
 		return succeed("first deployment: %s runs as it is, nothing to release", s.config.Workload)
 	case s.facts.Rival != "":
-		return fail("LeaderWorkerSet %s/%s is released by Rollout %s, which was there first: delete one of the two Rollouts",
+		return fail("LeaderWorkerSet %s/%s is released by Rollout %s, which is older: delete one of the two Rollouts",
 			s.facts.Namespace, s.config.Workload, s.facts.Rival)
 	case template == "":
 		return wait("waiting for the LeaderWorkerSet controller to record the template of %s", s.config.Workload)
@@ -87,9 +87,9 @@ func (s *stepper) next(c *pb.BatchContext) move {
 	mine := ours && id.Hash == s.facts.Hash
 	switch {
 	case inFlight(c) && !mine:
-		return s.clear(c, ours)
-	case s.astray(template):
-		return s.follow(c, template)
+		return s.replaceRelease(c, ours)
+	case s.diverged(template):
+		return s.converge(c, template)
 	case inFlight(c):
 		return s.advance(c, id)
 	case mine && c.GetState() == pb.State_STATE_COMPLETED && c.GetUpdateRevision() == template:
@@ -106,8 +106,8 @@ func (s *stepper) next(c *pb.BatchContext) move {
 	}
 }
 
-// ours reports whether the context's last release is one of this very Rollout. One of a Rollout of the same name that was
-// deleted counts as well, with an id that never matches: it is ours to end.
+// ours reports whether the last release is one of this Rollout. That of a deleted Rollout of the same name counts, too, with an
+// id that never matches: this Rollout ends it.
 func (s *stepper) ours(c *pb.BatchContext) (ID, bool) {
 	return ours(s.facts, c)
 }
@@ -123,8 +123,8 @@ func ours(f Facts, c *pb.BatchContext) (ID, bool) {
 	return id, true
 }
 
-// clear deals with a release in flight that is not the one of this template.
-func (s *stepper) clear(c *pb.BatchContext, ours bool) move {
+// replaceRelease decides about a release in flight that is not the one of this template.
+func (s *stepper) replaceRelease(c *pb.BatchContext, ours bool) move {
 	switch {
 	case !ours:
 		return fail("LeaderWorkerSet %s/%s is being released by %q (release %s): wait for its end, or end it, and then: "+
@@ -139,14 +139,14 @@ func (s *stepper) clear(c *pb.BatchContext, ours bool) move {
 	}
 }
 
-// astray reports whether the workload's template is another than the one that the Rollout's template stands for.
-func (s *stepper) astray(template string) bool {
+// diverged reports whether the workload's template is not the one that the Rollout's template stands for.
+func (s *stepper) diverged(template string) bool {
 	wanted := s.facts.Wanted()
 	return !s.config.Manual && wanted != "" && wanted != template
 }
 
-// follow brings the workload and the Rollout to the same template again: whichever changed last is right.
-func (s *stepper) follow(c *pb.BatchContext, template string) move {
+// converge decides how the workload and the Rollout get the same template again: that of the one that changed last.
+func (s *stepper) converge(c *pb.BatchContext, template string) move {
 	wanted := s.facts.Wanted()
 	switch {
 	case s.facts.Seen != template:
@@ -159,17 +159,17 @@ func (s *stepper) follow(c *pb.BatchContext, template string) move {
 		return move{action: actRollback, release: c.GetReleaseId(), why: "the Rollout asks for an older template"}
 	case !s.canUndo:
 		return fail("the Rollout asks for revision %s of LeaderWorkerSet %s, whose template is revision %s, and this driver can't "+
-			"bring a template back: restore that template in Git or with kubectl apply, and then: kubectl argo rollouts retry rollout %s",
+			"restore a template: restore it in Git or with kubectl apply, and then: kubectl argo rollouts retry rollout %s",
 			wanted, s.config.Workload, template, s.facts.Name)
 	default:
 		return move{
 			action: actUndo, revision: wanted,
-			why: fmt.Sprintf("bringing back revision %s of the template of %s", wanted, s.config.Workload),
+			why: fmt.Sprintf("restoring revision %s of the template of %s", wanted, s.config.Workload),
 		}
 	}
 }
 
-// begin starts a release, unless Argo would give up on it before the release itself does.
+// begin starts a release, unless Argo's deadline expires before that of the release.
 func (s *stepper) begin(c *pb.BatchContext, template string, attempt int) move {
 	if serving(c) != template {
 		if err := s.config.checkDeadline(s.facts.Deadline); err != nil {
@@ -182,7 +182,7 @@ func (s *stepper) begin(c *pb.BatchContext, template string, attempt int) move {
 	}
 }
 
-// advance takes the step within the release that is in flight for it.
+// advance decides the next move within the release in flight of this step.
 func (s *stepper) advance(c *pb.BatchContext, id ID) move {
 	switch c.GetState() { //nolint:exhaustive // The other states are below.
 	case pb.State_STATE_ROLLING_BACK, pb.State_STATE_PREPARING:
@@ -190,16 +190,16 @@ func (s *stepper) advance(c *pb.BatchContext, id ID) move {
 	case pb.State_STATE_PROMOTING:
 		return wait("promoting: %s", c.GetMessage())
 	case pb.State_STATE_FAILED:
-		if s.config.Patient {
+		if s.config.WaitOnFailure {
 			return wait("%s: %s", c.GetReason(), c.GetMessage())
 		}
 		return fail("%s: %s", c.GetReason(), c.GetMessage())
 	}
 	if id.Revision != c.GetUpdateRevision() || id.Revision != c.GetTemplateRevision() {
-		return s.replaced(c, id)
+		return s.templateChanged(c, id)
 	}
 	call := move{release: id.String(), revision: id.Revision}
-	if s.step.Upgrade != "" && !s.upgraded {
+	if s.step.Upgrade != "" && !s.targetSet {
 		call.action, call.why = actUpgrade, fmt.Sprintf("upgrading to %s", s.step.Upgrade)
 		return call
 	}
@@ -210,11 +210,11 @@ func (s *stepper) advance(c *pb.BatchContext, id ID) move {
 	switch {
 	case !settledForStep(c):
 		return wait("%s", c.GetMessage())
-	case s.step.Headers != nil && !s.headed:
+	case s.step.Headers != nil && !s.headersSet:
 		call.action, call.why = actHeaders, "setting the header route"
-	case s.step.Mirror != nil && !s.mirrored:
+	case s.step.Mirror != nil && !s.mirrorSet:
 		call.action, call.why = actMirror, fmt.Sprintf("mirroring %d%% of the requests", *s.step.Mirror)
-	case s.step.Weight != nil && !s.weighed:
+	case s.step.Weight != nil && !s.weightSet:
 		call.action, call.why = actWeight, fmt.Sprintf("sending %d%% of the requests to the new revision", *s.step.Weight)
 	case s.step.Weight != nil && c.GetTrafficWeight() != *s.step.Weight:
 		return wait("%s", c.GetMessage())
@@ -226,19 +226,19 @@ func (s *stepper) advance(c *pb.BatchContext, id ID) move {
 	return call
 }
 
-// settledForStep reports whether the batch is complete, or none was asked for.
+// settledForStep reports whether the batch is complete, or none was requested.
 func settledForStep(c *pb.BatchContext) bool {
 	return c.GetState() == pb.State_STATE_READY || c.GetState() == pb.State_STATE_HOLDING
 }
 
-// replaced deals with a template that came in the middle of the release: nobody has seen it serve.
-func (s *stepper) replaced(c *pb.BatchContext, id ID) move {
+// templateChanged decides about a new template during the release.
+func (s *stepper) templateChanged(c *pb.BatchContext, id ID) move {
 	if s.config.Manual {
-		return fail("the template of %s changed in the middle of the release, from revision %s to %s: to release the new one, "+
+		return fail("the template of %s changed during the release, from revision %s to %s: to release the new one, "+
 			"kubectl argo rollouts retry rollout %s", s.config.Workload, id.Revision, c.GetTemplateRevision(), s.facts.Name)
 	}
 	return move{
 		action: actRollback, release: id.String(),
-		why: fmt.Sprintf("rolling back release %s: the template of %s is at revision %s now", id, s.config.Workload, c.GetTemplateRevision()),
+		why: fmt.Sprintf("rolling back release %s: the template of %s is now at revision %s", id, s.config.Workload, c.GetTemplateRevision()),
 	}
 }

@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// requeue is when a step that goes on wants to be called again. Argo makes half a minute of anything up to 10 s, and
-	// adds 5 s to all.
+	// requeue is when a step that continues is called again. Argo replaces anything up to 10 s by half a minute, and adds 5 s
+	// to all.
 	requeue = 10*time.Second + time.Millisecond
-	// abortPatience is how long Abort tries to make the intent durable: Argo calls it once and waits for it.
-	abortPatience = 10 * time.Second
+	// abortTimeout bounds how long Abort tries to make the intent durable: Argo calls it once and waits for it.
+	abortTimeout = 10 * time.Second
 	// DefaultStepWaits is half of the controller's default of 10 workers.
 	DefaultStepWaits = 5
 )
 
-// Rivals finds out who else wants a workload.
+// Rivals finds other Rollouts of a workload.
 type Rivals interface {
-	// Rival returns the name of a Rollout that came to the workload before this one. Empty: none, or not known.
+	// Rival returns the name of an older Rollout of the workload. Empty: none, or not known.
 	Rival(f Facts, workload string) string
 }
 
@@ -40,7 +40,7 @@ type StepPlugin struct {
 	Rivals Rivals
 	// Logger is required.
 	Logger *slog.Logger
-	// Waits bounds how many steps wait at once: each takes a worker of the controller. Nil: none waits.
+	// Waits bounds how many steps wait at once: each occupies a worker of Argo's controller. Nil: none waits.
 	Waits chan struct{}
 	// Context ends with the process. Required.
 	Context context.Context //nolint:containedctx // Argo's interface has none.
@@ -48,15 +48,14 @@ type StepPlugin struct {
 
 var _ rpc.StepPlugin = (*StepPlugin)(nil)
 
-// InitPlugin has nothing to do: the driver fills its caches by itself, and Argo asks only once.
+// InitPlugin does nothing: the driver fills its caches by itself, and Argo calls only once.
 func (*StepPlugin) InitPlugin() types.RpcError { return types.RpcError{} }
 
-// Type names the plugin.
+// Type returns the plugin's name.
 func (*StepPlugin) Type() string { return PluginName }
 
-// Run takes the step as far as it gets. A step that can't go on fails, which aborts the Rollout. A phase Error is never
-// returned: Argo v1.10 can't run such a step again. What may pass once a person has mended something is an RpcError,
-// which Argo shows and tries again.
+// Run performs the step as far as possible. A step that can't continue fails, which aborts the Rollout. Run never returns
+// phase Error: Argo v1.10 can't run such a step again. What a user can resolve is an RpcError, which Argo shows and retries.
 func (p *StepPlugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
 	f, config, err := p.read(ro)
 	if err != nil {
@@ -73,7 +72,7 @@ func (p *StepPlugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.R
 	}
 	if p.slot() {
 		defer p.free()
-		r.patience = config.Wait
+		r.wait = config.Wait
 	}
 	out, err := r.do(p.Context)
 	p.log(f, "step", out.message, err)
@@ -83,24 +82,24 @@ func (p *StepPlugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.R
 	return out.result(), types.RpcError{}
 }
 
-// Terminate ends a running step: with promote --full the promotion begins here, otherwise there is nothing to end.
+// Terminate ends a running step. After promote --full the promotion begins here; otherwise it does nothing.
 func (p *StepPlugin) Terminate(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
 	return p.end(ro, func(*Facts) {})
 }
 
-// Abort begins the way back and returns once that is durable: the driver finishes it, whoever is left. It is called for
-// each step that ran; the first call does it. If it fails the traffic router's half and the Controller try again.
+// Abort begins the rollback and returns once that is durable: the driver completes it. Argo calls it for each step that ran;
+// the first call has an effect. If it fails, RouterPlugin and Controller try again.
 func (p *StepPlugin) Abort(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
 	return p.end(ro, func(f *Facts) { f.Abort = true })
 }
 
-func (p *StepPlugin) end(ro *v1alpha1.Rollout, mean func(*Facts)) (types.RpcStepResult, types.RpcError) {
+func (p *StepPlugin) end(ro *v1alpha1.Rollout, change func(*Facts)) (types.RpcStepResult, types.RpcError) {
 	f, config, err := p.read(ro)
 	if config == nil {
 		return failed(err), types.RpcError{}
 	}
-	mean(&f)
-	ctx, cancel := context.WithTimeout(p.Context, abortPatience)
+	change(&f)
+	ctx, cancel := context.WithTimeout(p.Context, abortTimeout)
 	defer cancel()
 	c, err := settleNow(ctx, newTarget(p.Driver, f, config))
 	if err != nil {
@@ -110,18 +109,18 @@ func (p *StepPlugin) end(ro *v1alpha1.Rollout, mean func(*Facts)) (types.RpcStep
 	out := outcome{done: actSucceed, message: c.GetMessage()}
 	if id, own := ours(f, c); f.Abort && own && id.Hash == f.Hash && forwards(c) {
 		out.done = actFail
-		out.message = "the release is promoted already, and an abort does not take that back: restore the old template. " + c.GetMessage()
+		out.message = "the release is promoted already, which an abort does not revert: restore the old template. " + c.GetMessage()
 	}
 	p.log(f, "end of a step", out.message, nil)
 	return out.result(), types.RpcError{}
 }
 
-// forwards reports whether the release is past the point up to which it can be rolled back.
+// forwards reports whether the release is being promoted or complete, so that an abort has no effect.
 func forwards(c *pb.BatchContext) bool {
 	return c.GetState() == pb.State_STATE_PROMOTING || c.GetState() == pb.State_STATE_COMPLETED
 }
 
-// read reads the Rollout that the controller sent. With an error comes what ends need, if it can be read.
+// read reads the Rollout that Argo's controller sent. With an error it also returns what an abort needs, if that can be read.
 func (p *StepPlugin) read(ro *v1alpha1.Rollout) (Facts, *Config, error) {
 	f := ReadFacts(ro)
 	config, err := ReadLenient(ro)
@@ -134,7 +133,7 @@ func (p *StepPlugin) read(ro *v1alpha1.Rollout) (Facts, *Config, error) {
 	return f, config, err
 }
 
-// slot takes the right to wait, if there is one left.
+// slot takes one of the slots for steps that wait, if one is free.
 func (p *StepPlugin) slot() bool {
 	select {
 	case p.Waits <- struct{}{}:
@@ -159,10 +158,10 @@ func failed(err error) types.RpcStepResult {
 	return types.RpcStepResult{Phase: types.PhaseFailed, Message: err.Error()}
 }
 
-// result is the outcome in Argo's words.
+// result converts the outcome to Argo's type.
 func (o outcome) result() types.RpcStepResult {
 	r := types.RpcStepResult{Phase: types.PhaseRunning, Message: o.message, RequeueAfter: requeue}
-	switch o.done { //nolint:exhaustive // Everything else goes on.
+	switch o.done { //nolint:exhaustive // After all others the step continues.
 	case actSucceed:
 		r.Phase, r.RequeueAfter = types.PhaseSuccessful, 0
 	case actFail:
