@@ -21,7 +21,7 @@ var LeaderWorkerSet = schema.GroupVersionKind{Group: "leaderworkerset.x-k8s.io",
 // API is a kind that a host needs.
 type API struct {
 	Kind schema.GroupVersionKind
-	// Fix says what to do where it is missing.
+	// Fix is what to do if it is missing.
 	Fix string
 }
 
@@ -30,7 +30,7 @@ func Workloads() API {
 	return API{LeaderWorkerSet, "LeaderWorkerSet is not installed: install LWS v0.9.0 or later"}
 }
 
-// Installed says what is missing in the cluster, in words that help.
+// Installed returns an error for the APIs that the cluster does not serve.
 func Installed(config *rest.Config, apis ...API) error {
 	d, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
@@ -41,7 +41,7 @@ func Installed(config *rest.Config, apis ...API) error {
 		gv := api.Kind.GroupVersion().String()
 		list, err := d.ServerResourcesForGroupVersion(gv)
 		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("ask the cluster for %s: %w", gv, err)
+			return fmt.Errorf("discover %s: %w", gv, err)
 		}
 		if err != nil || !slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Kind == api.Kind.Kind }) {
 			missing = append(missing, fmt.Errorf("the cluster does not serve %s of %s: %s", api.Kind.Kind, gv, api.Fix))

@@ -19,13 +19,13 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// Settings say how a host runs.
+// Settings configure a host.
 type Settings struct {
 	// Logger is required.
 	Logger *slog.Logger
-	// Namespace is the only one to look at. Empty: all.
+	// Namespace restricts the host to one namespace. Empty: all.
 	Namespace string
-	// LeaderElection has one of several processes work, the one that holds a Lease in LeaderElectionNamespace (empty: the
+	// LeaderElection makes one of several processes work: the one that holds a Lease in LeaderElectionNamespace (empty: the
 	// pod's own).
 	LeaderElection          bool
 	LeaderElectionNamespace string
@@ -33,13 +33,13 @@ type Settings struct {
 	MetricsAddress, HealthAddress string
 }
 
-// A host writes a few times per batch, for all workloads at once. client-go's default of 5 a second would be felt.
+// A host writes a few times per batch, perhaps for many workloads at once, for which client-go's default of 5 a second is too slow.
 const (
 	queriesPerSecond = 50
 	burst            = 100
 )
 
-// New makes the manager of a host. lease names the Lease of the leader; only narrows what is cached of some kinds.
+// New returns the manager of a host. lease names the Lease of the leader; only restricts the caches of some kinds.
 func New(
 	config *rest.Config, s Settings, lease string, scheme *runtime.Scheme, only map[client.Object]cache.ByObject,
 ) (manager.Manager, error) {
@@ -82,7 +82,7 @@ func New(
 	return m, nil
 }
 
-// orOff is an address as controller-runtime takes it.
+// orOff returns an address in controller-runtime's form.
 func orOff(address string) string {
 	if address == "" {
 		return "0"

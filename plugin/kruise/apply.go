@@ -17,11 +17,10 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// fieldManager is who this controller is in managedFields.
+// fieldManager names this controller in managedFields.
 const fieldManager = client.FieldOwner("lockstep-kruise")
 
-// apply does one thing. What it writes to the target has the resourceVersion of the look as its precondition, and shows in
-// v.Target afterwards.
+// apply performs one move. A write of the target has the observed resourceVersion as its precondition, and updates v.Target.
 func (r *Reconciler) apply(ctx context.Context, v View, m move) error {
 	t := v.Target
 	switch m.action {
@@ -40,12 +39,12 @@ func (r *Reconciler) apply(ctx context.Context, v View, m move) error {
 	}
 }
 
-// drive makes one call of the driver.
+// drive makes the driver's call of a move.
 func (r *Reconciler) drive(ctx context.Context, v View, m move) error {
 	t, c := v.Target, v.Context
 	ref := refOf(t)
 	var err error
-	switch m.action { //nolint:exhaustive // The others are apply's.
+	switch m.action { //nolint:exhaustive // apply handles the others.
 	case actAdopt:
 		_, err = r.Driver.Adopt(ctx, &pb.AdoptRequest{Workload: ref})
 	case actDisown:
@@ -63,7 +62,7 @@ func (r *Reconciler) drive(ctx context.Context, v View, m move) error {
 			Target: &pb.UpgradeBatchRequest_Groups{Groups: fmt.Sprint(m.groups)},
 		})
 	case actPromote:
-		// A target that goes leaves nothing behind whatever the template is by then.
+		// A target that is being deleted completes its release whatever the template is by then.
 		revision := c.GetTemplateRevision()
 		if t.DeletionTimestamp != nil {
 			revision = ""
@@ -79,7 +78,7 @@ func (r *Reconciler) drive(ctx context.Context, v View, m move) error {
 func (r *Reconciler) patch(ctx context.Context, t *v1alpha1.RolloutTarget, change func(*v1alpha1.RolloutTarget)) error {
 	before := t.DeepCopy()
 	change(t)
-	// What the API server answers replaces t, status and all.
+	// The API server's response replaces t, including its status.
 	err := r.Client.Patch(ctx, t, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), fieldManager)
 	if err != nil {
 		return fmt.Errorf("write RolloutTarget %s/%s: %w", t.Namespace, t.Name, err)
@@ -87,7 +86,7 @@ func (r *Reconciler) patch(ctx context.Context, t *v1alpha1.RolloutTarget, chang
 	return nil
 }
 
-// writeStatus writes the status if it is another.
+// writeStatus writes the status if it has changed.
 func (r *Reconciler) writeStatus(ctx context.Context, t *v1alpha1.RolloutTarget, status v1alpha1.RolloutTargetStatus) error {
 	if same(t.Status, status) {
 		return nil
@@ -99,8 +98,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, t *v1alpha1.RolloutTarget,
 	return nil
 }
 
-// scale writes the workload's replicas through its own scale subresource, if they are still as they were seen: an autoscaler
-// may have written others.
+// scale writes the workload's replicas through its scale subresource, unless they have changed since they were observed, for
+// example by an autoscaler.
 func (r *Reconciler) scale(ctx context.Context, t *v1alpha1.RolloutTarget, seen, groups int32) error {
 	w := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name}}
 	w.SetGroupVersionKind(workloadKind)

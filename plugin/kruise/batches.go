@@ -12,22 +12,22 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// ReleasePlan is what is read of a BatchRelease's spec.releasePlan.
+// ReleasePlan has the fields that this host reads of a BatchRelease's spec.releasePlan.
 type ReleasePlan struct {
-	// Batches are the groups to be updated after each batch.
+	// Batches are the targets of updated groups, by batch.
 	Batches []ReleaseBatch `json:"batches"`
-	// RolloutID goes on pods.
+	// RolloutID is the label that pods get.
 	RolloutID string `json:"rolloutID"`
 }
 
-// ReleaseBatch is one of them.
+// ReleaseBatch is one batch.
 type ReleaseBatch struct {
 	// CanaryReplicas is a number of groups or a percentage of them.
 	CanaryReplicas intstr.IntOrString `json:"canaryReplicas"`
 }
 
-// policy is the driver's for a plan; nil if nobody planned. Kruise lowers the partition whatever the plan says, so one
-// that the driver would not accept is one batch to it.
+// policy returns the driver's policy for a plan; nil for no plan. Kruise lowers the partition whatever the plan says, so a plan
+// that the driver would reject becomes one batch.
 func policy(p *ReleasePlan) *pb.ReleasePolicy {
 	out := &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"100%"}}
 	if p == nil {
@@ -42,7 +42,7 @@ func policy(p *ReleasePlan) *pb.ReleasePolicy {
 	return out
 }
 
-// batches are the plan's, if they never decrease and are all of one kind.
+// batches returns the plan's batches, if they never decrease and are all counts or all percentages.
 func (p *ReleasePlan) batches() ([]string, bool) {
 	var out []string
 	last := 0

@@ -22,7 +22,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Kinds of others.
+// Kinds of other projects.
 var (
 	workloadKind     = manage.LeaderWorkerSet
 	revisionKind     = schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ControllerRevision"}
@@ -32,7 +32,7 @@ var (
 // byWorkload indexes targets.
 const byWorkload = "spec.workloadRef.name"
 
-// observe looks at everything that a decision needs. It writes nothing.
+// observe returns everything that a decision needs. It writes nothing.
 func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.RolloutTarget) (View, error) {
 	v := View{Target: t}
 	others := &v1alpha1.RolloutTargetList{}
@@ -61,7 +61,7 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.RolloutTarget) (Vi
 	return v, err
 }
 
-// rivals finds the target that comes before t, and whether one comes after it. The older one comes first.
+// rivals returns the oldest target of the workload if that is not t, and whether there is a younger one than t.
 func rivals(t *v1alpha1.RolloutTarget, all []v1alpha1.RolloutTarget) (before string, after bool) {
 	for i := range all {
 		o := &all[i]
@@ -83,13 +83,13 @@ func older(a, b *v1alpha1.RolloutTarget) bool {
 	return a.CreationTimestamp.Before(&b.CreationTimestamp)
 }
 
-// workload reads the LeaderWorkerSet's metadata. Nil: there is none.
+// workload reads the LeaderWorkerSet's metadata. Nil: it does not exist.
 func (r *Reconciler) workload(ctx context.Context, t *v1alpha1.RolloutTarget) (*Workload, error) {
 	w := &metav1.PartialObjectMetadata{}
 	w.SetGroupVersionKind(workloadKind)
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name}, w)
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // There is none.
+		return nil, nil //nolint:nilnil // It does not exist.
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read LeaderWorkerSet %s/%s: %w", t.Namespace, t.Spec.WorkloadRef.Name, err)
@@ -97,8 +97,8 @@ func (r *Reconciler) workload(ctx context.Context, t *v1alpha1.RolloutTarget) (*
 	return &Workload{Deleting: w.DeletionTimestamp != nil, RolloutID: w.Labels[labelRolloutID]}, nil
 }
 
-// revisions reads the leader StatefulSet's ControllerRevisions, which carry the labels of the pods' template. Where the StatefulSet
-// has several for one template, as after an upgrade of LWS, the newest is the one that new pods get.
+// revisions reads the leader StatefulSet's ControllerRevisions, which have the labels of the pods' template. If the StatefulSet has
+// several for one template, as after an upgrade of LWS, new pods get the newest.
 func (r *Reconciler) revisions(ctx context.Context, t *v1alpha1.RolloutTarget) (map[string]string, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(revisionKind)
@@ -121,7 +121,7 @@ func (r *Reconciler) revisions(ctx context.Context, t *v1alpha1.RolloutTarget) (
 	return out, nil
 }
 
-// batchReleaseOf is the name of the BatchRelease that is at work on the target. Empty: none that can be read.
+// batchReleaseOf returns the name of the BatchRelease in progress on the target. Empty: none, or unreadable.
 func batchReleaseOf(t *v1alpha1.RolloutTarget) string {
 	var ref metav1.OwnerReference
 	raw := t.Annotations[annotationControl]
@@ -131,7 +131,7 @@ func batchReleaseOf(t *v1alpha1.RolloutTarget) string {
 	return ref.Name
 }
 
-// releasePlan reads the BatchRelease that is at work on the target. Nil: none, or Kruise is not installed.
+// releasePlan reads the plan of the BatchRelease in progress on the target. Nil: none, or Kruise is not installed.
 func (r *Reconciler) releasePlan(ctx context.Context, t *v1alpha1.RolloutTarget) (*ReleasePlan, error) {
 	name := batchReleaseOf(t)
 	if name == "" {

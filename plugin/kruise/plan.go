@@ -16,26 +16,26 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Finalizer keeps a RolloutTarget until its workload is given back.
+// Finalizer keeps a RolloutTarget until its workload is disowned.
 const Finalizer = "lockstep.dev/kruise"
 
-// AnnotationRevision is, on the target's template, the revision that LeaderWorkerSet gave the workload's template. A new
-// value is what Kruise's webhook notices.
+// AnnotationRevision, on the target's template, is the revision of the workload's template. Kruise's webhook reacts to a new
+// value.
 const AnnotationRevision = "lockstep.dev/template-revision"
 
 // What Kruise writes and reads on a workload.
 const (
-	// annotationProgressing is there while a Rollout is at work on the target.
+	// annotationProgressing exists while a Rollout is in progress on the target.
 	annotationProgressing = "rollouts.kruise.io/in-progressing"
-	// annotationControl refers to the BatchRelease that is.
+	// annotationControl refers to the BatchRelease in progress on the target.
 	annotationControl = "batchrelease.rollouts.kruise.io/control-info"
-	// labelWorkloadType has Kruise's webhook and controllers take the target for a StatefulSet.
+	// labelWorkloadType lets Kruise's webhook and controllers handle the target as a StatefulSet.
 	labelWorkloadType = "rollouts.kruise.io/workload-type"
-	// labelRolloutID is copied from the workload, where people set it together with the template.
+	// labelRolloutID is copied from the workload, where users set it together with the template.
 	labelRolloutID = "rollouts.kruise.io/rollout-id"
 )
 
-// kruiseHold is the partition by which Kruise's webhook holds a workload.
+// kruiseHold is the partition with which Kruise's webhook holds a workload.
 const kruiseHold = 32767
 
 // Labels of pods.
@@ -45,38 +45,38 @@ const (
 	labelRevision    = "leaderworkerset.sigs.k8s.io/template-revision-hash"
 )
 
-// ownerPrefix begins the owner of releases that targets ask for.
+// ownerPrefix begins the owner of releases of targets.
 const ownerPrefix = "kruise-rollouts/"
 
-// Workload is what is read of the LeaderWorkerSet itself; the rest is in the driver's BatchContext.
+// Workload has what is not in the driver's BatchContext.
 type Workload struct {
-	// Deleting is true once it is marked for deletion.
+	// Deleting is true once the workload is marked for deletion.
 	Deleting bool
-	// RolloutID is its label.
+	// RolloutID is the workload's label.
 	RolloutID string
 }
 
 // View is everything that a decision needs.
 type View struct {
-	// Target is the RolloutTarget as it is.
+	// Target is the observed RolloutTarget.
 	Target *v1alpha1.RolloutTarget
-	// Workload is nil while there is none.
+	// Workload is nil if it does not exist.
 	Workload *Workload
 	// Rival is an older target of the same workload. Empty: none.
 	Rival string
-	// Successor is true if another target is there that would take over the workload.
+	// Successor is true if there is a younger target, which would take over the workload.
 	Successor bool
-	// Context is the driver's, with groups. Nil exactly if Workload is.
+	// Context is the driver's, with groups. It is nil if and only if Workload is.
 	Context *pb.BatchContext
-	// Revisions tells the controller revision of leader pods by the workload's template revision.
+	// Revisions maps the workload's template revisions to the controller revisions of leader pods.
 	Revisions map[string]string
 }
 
-// action is one thing to do.
+// action is a kind of move.
 type action int
 
 const (
-	// actNone: all is as it should be, and the status says so.
+	// actNone writes the target's status only.
 	actNone action = iota
 	actAddFinalizer
 	actRemoveFinalizer
@@ -91,7 +91,7 @@ const (
 	actDisown
 )
 
-// move is what to do next. Its status holds while there is nothing to do.
+// move is an action with its arguments.
 type move struct {
 	action action
 	// why is logged.
@@ -100,38 +100,38 @@ type move struct {
 	groups int32
 	// release is the id of actInitialize.
 	release string
-	// status is what the target's becomes with actNone.
+	// status is the target's new status, with actNone.
 	status v1alpha1.RolloutTargetStatus
 }
 
-// plan decides what to do next.
+// plan decides the next move.
 func plan(v View) move {
 	t := v.Target
 	switch {
 	case t.DeletionTimestamp != nil:
-		return leave(v)
+		return finalizeDeleted(v)
 	case v.Rival != "":
 		return notReady(v, "WorkloadTaken", fmt.Sprintf(
-			"RolloutTarget %s was there first for LeaderWorkerSet %s: delete one of the two", v.Rival, t.Spec.WorkloadRef.Name))
+			"RolloutTarget %s of LeaderWorkerSet %s is older: delete one of the two", v.Rival, t.Spec.WorkloadRef.Name))
 	case v.Workload == nil:
 		return notReady(v, "WorkloadNotFound", fmt.Sprintf(
-			"there is no LeaderWorkerSet %s in namespace %s; it is taken up when it appears", t.Spec.WorkloadRef.Name, t.Namespace))
+			"LeaderWorkerSet %s does not exist in namespace %s; it is adopted when it is created", t.Spec.WorkloadRef.Name, t.Namespace))
 	case v.Workload.Deleting:
 		return notReady(v, "WorkloadDeleting", fmt.Sprintf("LeaderWorkerSet %s is being deleted", t.Spec.WorkloadRef.Name))
 	case !hasFinalizer(t):
-		return move{action: actAddFinalizer, why: "the workload is to be given back when this target goes"}
+		return move{action: actAddFinalizer, why: "the workload is disowned before this target is deleted"}
 	case v.Context.GetState() == pb.State_STATE_UNMANAGED:
-		return move{action: actAdopt, why: "holding the workload from now on"}
+		return move{action: actAdopt, why: "adopting the workload"}
 	case plugin.InFlight(v.Context) && !ours(v):
-		return notReady(v, "ReleaseOfAnother", fmt.Sprintf("release %s of %q holds LeaderWorkerSet %s: finalize it, or wait until it is over",
+		return notReady(v, "ReleaseOfAnother", fmt.Sprintf("release %s of %q holds LeaderWorkerSet %s: finalize it, or wait for its end",
 			v.Context.GetReleaseId(), v.Context.GetOwner(), t.Spec.WorkloadRef.Name))
 	case v.Context.GetTemplateRevision() == "":
 		return notReady(v, "WaitingForLWS", v.Context.GetMessage())
 	}
-	if m := replicate(v); m.action != actNone {
+	if m := syncTarget(v); m.action != actNone {
 		return m
 	}
-	if m := pursue(v); m.action != actNone {
+	if m := followPartition(v); m.action != actNone {
 		return m
 	}
 	return move{status: statusOf(v)}
@@ -146,17 +146,17 @@ func hasFinalizer(t *v1alpha1.RolloutTarget) bool {
 	return false
 }
 
-// owner is how the driver knows the target.
+// owner returns the owner of the target's releases, as the driver records it.
 func owner(t *v1alpha1.RolloutTarget) string { return ownerPrefix + t.Namespace + "/" + t.Name }
 
-// ours reports whether the release in the context is one that this target asked for.
+// ours reports whether this target began the last release.
 func ours(v View) bool { return v.Context.GetOwner() == owner(v.Target) }
 
-// leave is plan for a target that is being deleted: what it has begun is completed, as when Kruise lets go of a
-// StatefulSet, and the workload is given back.
-func leave(v View) move {
+// finalizeDeleted is plan for a target that is being deleted: its release is completed, as Kruise does for a StatefulSet that it
+// no longer controls, and the workload is disowned.
+func finalizeDeleted(v View) move {
 	c := v.Context
-	done := move{action: actRemoveFinalizer, why: "nothing of this target is left"}
+	done := move{action: actRemoveFinalizer, why: "the target's release has ended and its workload is disowned"}
 	if !hasFinalizer(v.Target) {
 		return move{status: v.Target.Status}
 	}
@@ -166,25 +166,24 @@ func leave(v View) move {
 	case plugin.InFlight(c) && !ours(v):
 		return done
 	case plugin.InFlight(c) && ending(c):
-		return notReady(v, "Deleting", "the release is completed before the workload is given back: "+c.GetMessage())
+		return notReady(v, "Deleting", "the release is completed before the workload is disowned: "+c.GetMessage())
 	case plugin.InFlight(c):
 		return move{action: actPromote, why: "the target is being deleted: completing its release"}
 	case v.Successor:
-		done.why = "another target takes the workload over, under hold"
+		done.why = "another target takes over the workload, under hold"
 		return done
 	default:
-		return move{action: actDisown, why: "the target is being deleted: giving the workload back"}
+		return move{action: actDisown, why: "the target is being deleted: disowning the workload"}
 	}
 }
 
-// ending reports whether the release in flight is on its way to an end already.
+// ending reports whether the release in flight is being promoted or rolled back.
 func ending(c *pb.BatchContext) bool {
 	return c.GetState() == pb.State_STATE_PROMOTING || c.GetState() == pb.State_STATE_ROLLING_BACK
 }
 
-// replicate keeps the target's spec as the workload is, and the workload's replicas as somebody wants them who scales the
-// target.
-func replicate(v View) move {
+// syncTarget copies the workload to the target's spec, and the target's replicas to the workload if the target was scaled.
+func syncTarget(v View) move {
 	spec, replicas := v.Target.Spec, v.Context.GetReplicas()
 	last := v.Target.Status.WorkloadReplicas
 	if spec.Replicas != nil && last != nil && *spec.Replicas != *last && replicas == *last {
@@ -196,7 +195,7 @@ func replicate(v View) move {
 	return move{action: actMirror, why: "the target follows the workload, revision " + v.Context.GetTemplateRevision()}
 }
 
-// mirrored reports whether the target is as mirror would make it.
+// mirrored reports whether mirror would change nothing.
 func mirrored(v View) bool {
 	t, want := v.Target, v.Target.DeepCopy()
 	mirror(v, want)
@@ -204,7 +203,7 @@ func mirrored(v View) bool {
 		metav1.FormatLabelSelector(t.Spec.Selector) == metav1.FormatLabelSelector(want.Spec.Selector) && t.Spec.UpdateStrategy != nil
 }
 
-// mirror fills in the target.
+// mirror copies the workload to the target.
 func mirror(v View, t *v1alpha1.RolloutTarget) {
 	metav1.SetMetaDataLabel(&t.ObjectMeta, labelWorkloadType, "statefulset")
 	if id := v.Workload.RolloutID; id != "" {
@@ -220,12 +219,12 @@ func mirror(v View, t *v1alpha1.RolloutTarget) {
 	}
 }
 
-// leaders selects the leader pods of a workload.
+// leaders returns a selector of the workload's leader pods.
 func leaders(name string) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{labelName: name, labelWorkerIndex: "0"}}
 }
 
-// templateOf is the workload's revision that the target's template stands for.
+// templateOf returns the workload's revision that the target's template stands for.
 func templateOf(t *v1alpha1.RolloutTarget) string {
 	if t.Spec.Template == nil {
 		return ""
@@ -233,15 +232,15 @@ func templateOf(t *v1alpha1.RolloutTarget) string {
 	return t.Spec.Template.Metadata.Annotations[AnnotationRevision]
 }
 
-// wanted is how many groups are to be at the template's revision. release reports whether the others follow and the
-// release is over then.
-func wanted(v View) (groups int32, release bool) {
+// wanted returns the target of groups at the template's revision, and whether the partition is gone, so that the release is to be
+// promoted.
+func wanted(v View) (groups int32, promote bool) {
 	t := v.Target
 	replicas := v.Context.GetReplicas()
 	partition := partitionOf(t)
-	led := t.Annotations[annotationProgressing] != "" || t.Annotations[annotationControl] != ""
+	progressing := t.Annotations[annotationProgressing] != "" || t.Annotations[annotationControl] != ""
 	switch {
-	case partition == nil, *partition == 0 && !led:
+	case partition == nil, *partition == 0 && !progressing:
 		return replicas, true
 	case *partition >= kruiseHold:
 		return 0, false
@@ -261,30 +260,30 @@ func paused(t *v1alpha1.RolloutTarget) bool {
 	return t.Spec.UpdateStrategy != nil && t.Spec.UpdateStrategy.RollingUpdate != nil && t.Spec.UpdateStrategy.RollingUpdate.Paused
 }
 
-// pursue brings the release to where the partition wants it. The target shows the workload's present template by now.
-func pursue(v View) move {
+// followPartition moves the release to what the partition wants. The target already has the workload's current template.
+func followPartition(v View) move {
 	c := v.Context
-	flying, template := plugin.InFlight(c), c.GetTemplateRevision()
-	groups, over := wanted(v)
+	inFlight, template := plugin.InFlight(c), c.GetTemplateRevision()
+	groups, promote := wanted(v)
 	switch {
-	case paused(v.Target), groups == 0 && !over:
+	case paused(v.Target), groups == 0 && !promote:
 		return move{}
-	case !flying && (template == plugin.Serving(c) || c.GetTotal() == 0):
-		return move{} // Nothing to release, or nothing to release it from yet.
-	case !flying:
+	case !inFlight && (template == plugin.Serving(c) || c.GetTotal() == 0):
+		return move{} // Nothing to release, or no group yet.
+	case !inFlight:
 		return begin(v)
 	case ending(c), template != c.GetUpdateRevision():
-		return move{} // The driver is on its way, to an end or to the new template.
-	case over:
-		return move{action: actPromote, why: "the partition is gone: completing the release"}
+		return move{} // The driver ends the release, or moves to the new template.
+	case promote:
+		return move{action: actPromote, why: "the partition was removed: completing the release"}
 	case c.GetPlanned() < groups:
-		return move{action: actUpgrade, groups: groups, why: fmt.Sprintf("the partition leaves %d groups to be updated", groups)}
+		return move{action: actUpgrade, groups: groups, why: fmt.Sprintf("the partition allows %d updated groups", groups)}
 	default:
 		return move{}
 	}
 }
 
-// begin begins a release, unless it is the one that somebody has rolled back by hand.
+// begin begins a release, unless it has been rolled back by hand.
 func begin(v View) move {
 	id := releaseID(v.Target)
 	if v.Context.GetReleaseId() == id {
@@ -293,8 +292,8 @@ func begin(v View) move {
 	return move{action: actInitialize, release: id, why: "releasing revision " + v.Context.GetTemplateRevision()}
 }
 
-// releaseID is new with every change of the target's spec, so that what was rolled back by hand stays so until somebody asks
-// for more.
+// releaseID returns an id that changes with the target's spec, so that a release that was rolled back by hand does not begin again
+// until the spec changes.
 func releaseID(t *v1alpha1.RolloutTarget) string {
 	uid := strings.ReplaceAll(string(t.UID), "-", "")
 	return fmt.Sprintf("kruise-%s-%d", uid[:min(8, len(uid))], t.Generation)

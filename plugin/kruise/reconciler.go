@@ -23,28 +23,28 @@ import (
 )
 
 const (
-	// maxMoves bounds what is done for one target before others have their turn. A whole release begins in 3.
+	// maxMoves bounds the moves for one target before others are reconciled. Beginning a release takes 3.
 	maxMoves = 8
-	// soon is when something is tried again that needs nobody.
-	soon = 500 * time.Millisecond
-	// later is when something is tried again that a person must mend.
-	later = 30 * time.Second
+	// requeueSoon is when a target is reconciled again after an error that needs no user.
+	requeueSoon = 500 * time.Millisecond
+	// requeueBlocked is when it is reconciled again after an error that a user must resolve.
+	requeueBlocked = 30 * time.Second
 )
 
-// Reconciler keeps RolloutTargets.
+// Reconciler reconciles RolloutTargets.
 type Reconciler struct {
 	// Client reads from caches, Reader from the API server.
 	Client client.Client
 	Reader client.Reader
-	// Driver does what targets ask for.
+	// Driver releases the workloads.
 	Driver Driver
 	// Logger is required.
 	Logger *slog.Logger
-	// Follow is told which workload to watch. Nil: none.
+	// Follow is called with each workload to watch. Nil: none is watched.
 	Follow func(workload client.ObjectKey)
 }
 
-// Reconcile brings one target nearer to where it should be, and says when to look again if nothing happens.
+// Reconcile performs the moves of one target.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	t := &v1alpha1.RolloutTarget{}
 	if err := r.Client.Get(ctx, req.NamespacedName, t); err != nil {
@@ -70,26 +70,26 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			return reconcile.Result{}, nil
 		}
 	}
-	return reconcile.Result{RequeueAfter: soon}, nil
+	return reconcile.Result{RequeueAfter: requeueSoon}, nil
 }
 
-// failed says what becomes of an error: what passes is tried again soon, what a person must mend is said in the condition.
+// failed handles an error: retryable ones are retried soon, those that a user must resolve are reported in the condition.
 func (r *Reconciler) failed(ctx context.Context, v View, err error) (reconcile.Result, error) {
 	switch {
 	case ctx.Err() != nil, apierrors.IsNotFound(err):
-		return reconcile.Result{}, nil //nolint:nilerr // There is nobody left to tell.
+		return reconcile.Result{}, nil //nolint:nilerr // The target is gone, or the process ends.
 	case apierrors.IsConflict(err), plugin.Retryable(err), plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED:
-		return reconcile.Result{RequeueAfter: soon}, nil
+		return reconcile.Result{RequeueAfter: requeueSoon}, nil
 	}
 	reason := plugin.CamelCase(plugin.Reason(err).String()[len("ERROR_REASON_"):])
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
 		reason = "NotWritten"
 	}
-	r.Logger.Warn("RolloutTarget does not follow its workload", "target", client.ObjectKeyFromObject(v.Target).String(), "error", err)
+	r.Logger.Warn("reconcile RolloutTarget", "target", client.ObjectKeyFromObject(v.Target).String(), "error", err)
 	// A write that failed has left its change in v.Target.
 	fresh := &v1alpha1.RolloutTarget{}
 	if getErr := r.Client.Get(ctx, client.ObjectKeyFromObject(v.Target), fresh); getErr != nil {
-		// That it is gone shows once more when it is looked at.
+		// If it is gone, the next reconcile ends.
 		return reconcile.Result{}, errors.Join(err, getErr)
 	}
 	m := notReady(View{Target: fresh, Context: v.Context}, reason, text(err))
@@ -99,10 +99,10 @@ func (r *Reconciler) failed(ctx context.Context, v View, err error) (reconcile.R
 	if reason == "NotWritten" {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: later}, nil
+	return reconcile.Result{RequeueAfter: requeueBlocked}, nil
 }
 
-// text is an error without what gRPC adds to it.
+// text returns the message of an error without gRPC's prefix.
 func text(err error) string {
 	if s, ok := status.FromError(err); ok && s.Code() != codes.Unknown {
 		return s.Message()
@@ -110,7 +110,7 @@ func text(err error) string {
 	return err.Error()
 }
 
-// same compares what was read with what is to be written, in which times are the only thing that differs for nothing.
+// same reports whether two statuses differ in transition times only.
 func same(a, b v1alpha1.RolloutTargetStatus) bool {
 	ignoreTimes := func(conditions []metav1.Condition) []metav1.Condition {
 		out := make([]metav1.Condition, 0, len(conditions))

@@ -24,10 +24,10 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 )
 
-// Settings say how the controller runs.
+// Settings configure the controller.
 type Settings = manage.Settings
 
-// Options are what the controller runs with.
+// Options are the arguments of Run.
 type Options struct {
 	Settings
 	// Driver is required.
@@ -37,7 +37,7 @@ type Options struct {
 // leaseName is the Lease of the leader.
 const leaseName = "lockstep-kruise"
 
-// Run keeps the RolloutTargets of the cluster that config reaches until ctx has ended.
+// Run reconciles the RolloutTargets of a cluster until ctx ends.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
 	targets := manage.API{
 		Kind: v1alpha1.GroupVersion.WithKind("RolloutTarget"), Fix: "the CRD of RolloutTarget is not installed: kubectl apply -k config/kruise",
@@ -82,14 +82,14 @@ func newManager(config *rest.Config, o Options) (manager.Manager, error) {
 	})
 }
 
-// register says which changes are looked at.
+// register sets the controller's sources.
 func (r *Reconciler) register(m manager.Manager, f source.Source) error {
 	workloads, revisions := &metav1.PartialObjectMetadata{}, &metav1.PartialObjectMetadata{}
 	workloads.SetGroupVersionKind(workloadKind)
 	revisions.SetGroupVersionKind(revisionKind)
 	err := builder.ControllerManagedBy(m).Named("rollouttarget").
 		For(&v1alpha1.RolloutTarget{}).
-		// When one of two targets goes, the other takes over.
+		// When one of two targets is deleted, the other takes over.
 		Watches(&v1alpha1.RolloutTarget{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			t, ok := o.(*v1alpha1.RolloutTarget)
 			if !ok {
@@ -112,7 +112,7 @@ func (r *Reconciler) register(m manager.Manager, f source.Source) error {
 	return nil
 }
 
-// targets are those of one workload.
+// targets returns the targets of one workload.
 func (r *Reconciler) targets(ctx context.Context, workload client.ObjectKey) []reconcile.Request {
 	list := &v1alpha1.RolloutTargetList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(workload.Namespace), client.MatchingFields{byWorkload: workload.Name}); err != nil {

@@ -19,8 +19,7 @@ import (
 // ConditionReady is the type of the one condition.
 const ConditionReady = "Ready"
 
-// notReady leaves the status as it is, but for the condition: Kruise, which sees observedGeneration stay behind or the
-// counts stay the same, waits.
+// notReady changes the condition only: Kruise waits while observedGeneration lags or the counts stay the same.
 func notReady(v View, reason, message string) move {
 	s := v.Target.Status.DeepCopy()
 	s.State = stateOf(v.Context)
@@ -36,7 +35,7 @@ func statusOf(v View) v1alpha1.RolloutTargetStatus {
 	if !known || !also {
 		s := notReady(v, "WaitingForRevision", fmt.Sprintf("the leader StatefulSet of %s has no revision yet for %s or %s",
 			t.Spec.WorkloadRef.Name, plugin.Serving(c), c.GetTemplateRevision())).status
-		s.WorkloadReplicas = ptr.To(c.GetReplicas()) // else the mirror's next change would be taken for a person's
+		s.WorkloadReplicas = ptr.To(c.GetReplicas()) // or the next change by mirror would count as one by a user
 		return s
 	}
 	s := t.Status.DeepCopy()
@@ -46,7 +45,7 @@ func statusOf(v View) v1alpha1.RolloutTargetStatus {
 	s.WorkloadReplicas = ptr.To(c.GetReplicas())
 	s.State = stateOf(c)
 	count(s, c)
-	if returning(v, s) {
+	if rollbackUnnoticed(v, s) {
 		s.UpdatedReplicas = s.Replicas - 1
 		s.UpdatedReadyReplicas = min(s.UpdatedReadyReplicas, s.UpdatedReplicas)
 	}
@@ -80,16 +79,16 @@ func count(s *v1alpha1.RolloutTargetStatus, c *pb.BatchContext) {
 	s.AvailableReplicas = s.ReadyReplicas
 }
 
-// returning reports whether Kruise has yet to notice that the stable template is back. It tells a rollback from a new
-// release by groups that are not back yet, and looks every 2 seconds; the driver may be done before. So one group is kept
-// from the count until Kruise, which then takes the hold away, has seen it.
-func returning(v View, s *v1alpha1.RolloutTargetStatus) bool {
-	groups, over := wanted(v)
-	return v.Target.Annotations[annotationProgressing] != "" && groups == 0 && !over && s.CurrentRevision == s.UpdateRevision &&
+// rollbackUnnoticed reports whether Kruise has not yet noticed that the workload has the stable template again. Kruise tells a
+// rollback from a new release by groups that are still updated, and polls every 2 seconds, in which the driver may have rolled
+// back all groups. So one group is left out of the count until Kruise has noticed, and removed its hold.
+func rollbackUnnoticed(v View, s *v1alpha1.RolloutTargetStatus) bool {
+	groups, promote := wanted(v)
+	return v.Target.Annotations[annotationProgressing] != "" && groups == 0 && !promote && s.CurrentRevision == s.UpdateRevision &&
 		s.UpdatedReplicas > 0 && s.UpdatedReplicas == s.Replicas
 }
 
-// stateOf is the driver's state as people write it: RollingBack.
+// stateOf returns the driver's state in the form of condition reasons, for example RollingBack.
 func stateOf(c *pb.BatchContext) string {
 	if c == nil {
 		return ""
@@ -97,7 +96,7 @@ func stateOf(c *pb.BatchContext) string {
 	return plugin.CamelCase(strings.TrimPrefix(c.GetState().String(), "STATE_"))
 }
 
-// setReady sets the condition. Its reason is an API's, which is not everything that a driver may say.
+// setReady sets the condition. The API server requires a reason, which a driver may leave empty.
 func setReady(s *v1alpha1.RolloutTargetStatus, t *v1alpha1.RolloutTarget, status metav1.ConditionStatus, reason, message string) {
 	if reason == "" {
 		reason = "Unknown"

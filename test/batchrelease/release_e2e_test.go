@@ -319,7 +319,7 @@ func TestBadInput(t *testing.T) {
 	for of, bad := range map[string]struct{ plan, words string }{
 		"decreasing": {"batchPartition: 0\nbatches: [{canaryReplicas: 50%}, {canaryReplicas: 25%}]", "batches[1]: 25% is less"},
 		"style":      {"rollingStyle: Recreate\nbatchPartition: 0\nbatches: [{canaryReplicas: 50%}]", `rollingStyle "Recreate" is unknown`},
-		"none":       {"batchPartition: 0", "batches: there are none"},
+		"none":       {"batchPartition: 0", "batches: is empty"},
 	} {
 		e.apply(manifest(of, bad.plan))
 		e.awaitStuck(of, "InvalidPlan", bad.words)

@@ -24,15 +24,15 @@ type Driver interface {
 
 var _ Driver = (*plugin.Client)(nil)
 
-// Call is a call of the driver. The zero value is none.
+// Call is a call of the driver. The zero value is no call.
 type Call struct {
-	// Request is an AdoptRequest, InitializeRequest, UpgradeBatchRequest or FinalizeRequest. Nil: there is nothing to call.
+	// Request is an AdoptRequest, InitializeRequest, UpgradeBatchRequest or FinalizeRequest. Nil: no call.
 	Request proto.Message
-	// Why says what it is for, a sentence for people.
+	// Why is the reason, for logs.
 	Why string
 }
 
-// None reports whether there is nothing to call.
+// None reports whether there is no call.
 func (c Call) None() bool { return c.Request == nil }
 
 // Do makes the call. Each is idempotent, and none waits for the cluster. An error is the driver's.
@@ -49,7 +49,7 @@ func (c Call) Do(ctx context.Context, d Driver) error {
 	case *pb.FinalizeRequest:
 		_, err = d.Finalize(ctx, r)
 	default:
-		err = fmt.Errorf("make a call: %T is none of this package's", r)
+		err = fmt.Errorf("make a call: unexpected request %T", r)
 	}
 	return err
 }

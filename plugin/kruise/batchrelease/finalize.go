@@ -13,7 +13,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// finalize ends the release, the way that was asked for first.
+// finalize ends the release, in the direction that was requested first.
 func (m *machine) finalize() {
 	c := m.context
 	m.status.Phase = v1beta1.RolloutPhaseFinalizing
@@ -21,17 +21,17 @@ func (m *machine) finalize() {
 	case c == nil && (m.begun() || m.deleted()):
 		m.complete("the workload is gone")
 	case c == nil:
-		m.prepare() // batchPartition is not there, and neither is the workload yet.
+		m.prepare() // Neither batchPartition nor the workload exists.
 	case m.ended():
 		m.end()
-	case m.leaving() && m.immediate():
-		m.keepFollowing("Immediate", "the driver finishes what was requested")
+	case m.ending() && m.immediate():
+		m.keepFollowing("Immediate", "the driver completes what was requested")
 	case m.inState(pb.State_STATE_PROMOTING):
-		m.say("waiting until the driver has promoted all groups")
-	case m.leaving():
-		m.say("waiting until the driver has rolled back")
-	case m.flying():
-		m.tell()
+		m.setMessage("waiting until the driver has promoted all groups")
+	case m.ending():
+		m.setMessage("waiting until the driver has rolled back")
+	case m.inFlight():
+		m.callEnd()
 	case m.deleted():
 		m.complete("there was no release")
 	case m.begun():
@@ -44,13 +44,13 @@ func (m *machine) finalize() {
 
 func (m *machine) deleted() bool { return m.release.DeletionTimestamp != nil }
 
-// immediate reports whether the end is not waited for. The driver finishes what it was told, host or no host. A BatchRelease that is
-// being deleted waits, as one does that others have ended: nobody has asked them not to.
+// immediate reports whether the host does not wait for the end: the driver completes it without the host. A BatchRelease that is being
+// deleted waits, and so does one that another host has ended: neither was requested to be immediate.
 func (m *machine) immediate() bool {
 	return !m.deleted() && m.plan().BatchPartition == nil && m.plan().FinalizingPolicy != v1beta1.WaitResumeFinalizingPolicyType
 }
 
-// outcome is how a release of ours has ended.
+// outcome describes how our release has ended.
 func (m *machine) outcome() string {
 	if m.inState(pb.State_STATE_COMPLETED) {
 		return "promoted: every group is at revision " + m.context.GetUpdateRevision()
@@ -58,16 +58,16 @@ func (m *machine) outcome() string {
 	return "rolled back: every group is at revision " + m.context.GetStableRevision()
 }
 
-// afterwards is what is left to be done once the phase is Completed: a release that Immediate did not wait for is seen to its
-// end. A new template in mid-promotion has the driver start over, and is promoted like the one before.
-func (m *machine) afterwards() {
+// followCompleted follows the release once the phase is Completed: one for which Immediate did not wait. A new template during the
+// promotion makes the driver start over, and is promoted, too.
+func (m *machine) followCompleted() {
 	switch {
 	case Over(m.release):
 	case m.context == nil:
 		m.complete("the workload is gone")
-	case m.flying():
+	case m.inFlight():
 		m.observe()
-		if !m.leaving() {
+		if !m.ending() {
 			m.promote()
 		}
 	case m.ended():
@@ -81,8 +81,7 @@ func (m *machine) afterwards() {
 // conditionFollowing is the type of the condition of a completed BatchRelease whose workload the host still follows.
 const conditionFollowing v1beta1.RolloutConditionType = "Following"
 
-// Over reports whether a BatchRelease is completed, and so is all that it had the driver do. Nothing is done for it any more,
-// whatever becomes of it and its workload.
+// Over reports whether a BatchRelease and the driver's work for it are complete. The host does nothing more for it.
 func Over(r *v1beta1.BatchRelease) bool {
 	return r.Status.Phase == v1beta1.RolloutPhaseCompleted &&
 		!slices.ContainsFunc(r.Status.Conditions, func(c v1beta1.RolloutCondition) bool { return c.Type == conditionFollowing })
@@ -90,15 +89,15 @@ func Over(r *v1beta1.BatchRelease) bool {
 
 func (m *machine) complete(message string) {
 	m.status.Phase = v1beta1.RolloutPhaseCompleted
-	m.drop(conditionFollowing)
-	m.say(message)
+	m.removeCondition(conditionFollowing)
+	m.setMessage(message)
 }
 
-// end completes a release that is over. A group that stops being ready at that moment, as when LWS recreates one, would be missing
-// from the status for good: the host follows the workload until every group is ready again.
+// end completes a BatchRelease whose release has ended. A group that is unready at that moment, for example because LWS recreates it,
+// would be missing in the status for good, so the host follows the workload until every group is ready.
 func (m *machine) end() {
 	ready, all := m.status.CanaryStatus.UpdatedReadyReplicas, m.context.GetReplicas()
-	counted := m.inState(pb.State_STATE_COMPLETED) || m.returned()
+	counted := m.inState(pb.State_STATE_COMPLETED) || m.stableRestored()
 	if counted && ready < all && !m.deleted() {
 		m.keepFollowing("GroupsNotReady", fmt.Sprintf("%s; %d of %d are ready", m.outcome(), ready, all))
 		return
@@ -106,35 +105,34 @@ func (m *machine) end() {
 	m.complete(m.outcome())
 }
 
-// keepFollowing completes the BatchRelease for all who wait for it, and has the host follow its workload.
+// keepFollowing completes the BatchRelease for those who wait for it, while the host still follows its workload.
 func (m *machine) keepFollowing(reason, message string) {
 	m.status.Phase = v1beta1.RolloutPhaseCompleted
-	m.condition(conditionFollowing, corev1.ConditionTrue, reason, message)
+	m.setCondition(conditionFollowing, corev1.ConditionTrue, reason, message)
 }
 
-// tell tells the driver. Without batchPartition all groups are to follow; a BatchRelease that is deleted before leaves the
-// stable groups as they were.
-func (m *machine) tell() {
+// callEnd promotes the release if there is no batchPartition, and otherwise rolls it back, because the BatchRelease is being deleted.
+func (m *machine) callEnd() {
 	if m.plan().BatchPartition == nil {
 		m.promote()
 		return
 	}
 	m.call = Call{&pb.FinalizeRequest{
 		Workload: Workload(m.release), ReleaseId: m.context.GetReleaseId(), Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
-	}, "the BatchRelease is being deleted in mid-release: rolling back"}
+	}, "the BatchRelease is being deleted during its release: rolling back"}
 }
 
-// promote has all groups follow to the template as it is.
+// promote promotes the release, unless the driver has not reached the current template yet.
 func (m *machine) promote() {
 	c := m.context
 	if c.GetTemplateRevision() != c.GetUpdateRevision() {
 		if m.status.Phase == v1beta1.RolloutPhaseFinalizing {
-			m.say("the template has changed; waiting until the driver is at it")
+			m.setMessage("the template has changed; waiting until the driver releases it")
 		}
 		return
 	}
 	m.call = Call{&pb.FinalizeRequest{
 		Workload: Workload(m.release), ReleaseId: c.GetReleaseId(), Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
 		UpdateRevision: c.GetUpdateRevision(),
-	}, "batchPartition is gone: promoting revision " + c.GetUpdateRevision()}
+	}, "batchPartition was removed: promoting revision " + c.GetUpdateRevision()}
 }

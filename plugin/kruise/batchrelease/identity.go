@@ -15,47 +15,47 @@ import (
 const (
 	// Finalizer keeps a BatchRelease until its release has ended. It is Kruise's own.
 	Finalizer = "rollouts.kruise.io/batch-release-finalizer"
-	// RollbackInBatchAnnotation has a rollback counted in batches. It is Kruise's own.
+	// RollbackInBatchAnnotation requests that a rollback is counted in batches. It is Kruise's own.
 	RollbackInBatchAnnotation = "rollouts.kruise.io/rollback-in-batch"
 )
 
 const (
 	workloadGroup = "leaderworkerset.x-k8s.io"
 	workloadKind  = "LeaderWorkerSet"
-	// ownerPrefix begins the owner of releases, as people see it.
+	// ownerPrefix begins the owner of releases.
 	ownerPrefix = "kruise-batchrelease/"
 	// idPrefix begins the id of releases.
 	idPrefix = "kruise-"
-	// maxID is how long an id may be.
+	// maxID is the longest id that the driver accepts.
 	maxID = 63
 )
 
-// Supports reports whether a BatchRelease is for a workload that the driver knows. Others are somebody else's.
+// Supports reports whether a BatchRelease is for a kind of workload that the driver supports.
 func Supports(r *v1beta1.BatchRelease) bool {
 	ref := r.Spec.WorkloadRef
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	return err == nil && gv.Group == workloadGroup && ref.Kind == workloadKind && ref.Name != ""
 }
 
-// Workload is what the BatchRelease releases.
+// Workload returns the workload of a BatchRelease.
 func Workload(r *v1beta1.BatchRelease) *pb.WorkloadRef {
 	return &pb.WorkloadRef{Namespace: r.Namespace, Name: r.Spec.WorkloadRef.Name}
 }
 
-// Owner is how the driver shows people who drives the release.
+// Owner returns the owner of the BatchRelease's releases, as the driver records it.
 func Owner(r *v1beta1.BatchRelease) string { return ownerPrefix + r.Namespace + "/" + r.Name }
 
-// idOf begins all ids of one BatchRelease. Another object of the same name has another.
+// idOf returns the prefix of all ids of one BatchRelease. It is different for another object of the same name.
 func idOf(r *v1beta1.BatchRelease) string {
 	return idPrefix + strings.ReplaceAll(string(r.UID), "-", "") + "-"
 }
 
-// Began reports whether the last release of a workload is one that this BatchRelease has begun.
+// Began reports whether the BatchRelease began the last release of its workload.
 func Began(r *v1beta1.BatchRelease, c *pb.BatchContext) bool {
 	return strings.HasPrefix(c.GetReleaseId(), idOf(r))
 }
 
-// ReleaseID is the id under which a BatchRelease begins to release a revision.
+// ReleaseID returns the id of the BatchRelease's release of a revision.
 func ReleaseID(r *v1beta1.BatchRelease, revision string) string {
 	id := idOf(r) + revision
 	return id[:min(len(id), maxID)]

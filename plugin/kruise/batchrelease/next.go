@@ -13,11 +13,10 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Next decides what becomes of a BatchRelease. c is where its workload stands, nil if there is none; its groups are not
-// needed. now goes into times of the status and into nothing else. Neither r nor c is changed.
+// Next returns the new status of a BatchRelease, and the next call of the driver. c is the state of its workload, nil if it does not
+// exist; its groups are not needed. now is used for times in the status only. Neither r nor c is changed.
 //
-// The status is to be written before the call is made. Nothing is left to be done while the status is what it was and there is no
-// call.
+// Write the status before making the call. The work is complete, for now, if the status is unchanged and there is no call.
 func Next(r *v1beta1.BatchRelease, c *pb.BatchContext, now time.Time) (v1beta1.BatchReleaseStatus, Call) {
 	m := &machine{release: r, context: c, status: *r.Status.DeepCopy(), now: metav1.NewTime(now)}
 	if m.status.Phase == "" {
@@ -25,19 +24,19 @@ func Next(r *v1beta1.BatchRelease, c *pb.BatchContext, now time.Time) (v1beta1.B
 	}
 	m.status.ObservedGeneration = r.Generation
 	if m.status.Phase == v1beta1.RolloutPhaseCompleted {
-		m.afterwards()
+		m.followCompleted()
 	} else {
 		m.observe()
 		m.step()
 	}
 	if !m.call.None() {
-		// What the last call was refused for stands until the next one has gone through.
+		// Why the driver refused the last call is kept until the next one succeeds.
 		m.status.Message, m.status.Conditions = r.Status.Message, r.Status.DeepCopy().Conditions
 	}
 	return m.status, m.call
 }
 
-// machine is one decision. Its methods read release and context, and write status and call.
+// machine makes one decision. Its methods read release and context, and set status and call.
 type machine struct {
 	release *v1beta1.BatchRelease
 	context *pb.BatchContext
@@ -45,11 +44,11 @@ type machine struct {
 
 	status v1beta1.BatchReleaseStatus
 	call   Call
-	// again is true once the current batch has been begun, or begun again, in this decision.
-	again bool
+	// restarted is true once this decision has begun the current batch, or begun it again.
+	restarted bool
 }
 
-// step finds out which phase it is and goes on in it. The order is Kruise's: the plan before the workload.
+// step makes the decision of the current phase. The order is Kruise's: the plan before the workload.
 func (m *machine) step() {
 	switch {
 	case m.release.DeletionTimestamp != nil, m.plan().BatchPartition == nil:
@@ -59,34 +58,34 @@ func (m *machine) step() {
 	case m.context == nil && m.begun():
 		m.finalize()
 	case m.rollback():
-	case m.ending():
+	case m.finalized():
 		m.finalize()
 	case m.status.Phase == v1beta1.RolloutPhasePreparing:
 		m.prepare()
 	default:
-		// Kruise begins an unknown phase from the start; to be in a release is to progress.
+		// Kruise starts over from an unknown phase; here it counts as Progressing.
 		m.progress()
 	}
 }
 
 func (m *machine) plan() *v1beta1.ReleasePlan { return &m.release.Spec.ReleasePlan }
 
-// valid reports whether the plan is one, and else what is wrong with it.
+// valid reports whether the plan is valid, and sets the condition if not.
 func (m *machine) valid() bool {
 	if err := check(m.plan(), m.context.GetReplicas()); err != nil {
-		m.stuck("InvalidPlan", "spec.releasePlan."+err.Error())
+		m.setBlocked("InvalidPlan", "spec.releasePlan."+err.Error())
 		return false
 	}
 	return true
 }
 
-// ours reports whether the release in the context is one that this BatchRelease has begun.
+// ours reports whether this BatchRelease began the last release.
 func (m *machine) ours() bool { return Began(m.release, m.context) }
 
 // begun reports whether this BatchRelease has ever begun a release.
 func (m *machine) begun() bool { return m.status.UpdateRevision != "" }
 
-// inState reports whether the driver's release is ours and in one of these states.
+// inState reports whether our release is in one of the states.
 func (m *machine) inState(states ...pb.State) bool {
 	if !m.ours() {
 		return false
@@ -99,27 +98,27 @@ func (m *machine) inState(states ...pb.State) bool {
 	return false
 }
 
-// flying reports whether a release of ours is in flight.
-func (m *machine) flying() bool { return m.ours() && plugin.InFlight(m.context) }
+// inFlight reports whether our release is in flight.
+func (m *machine) inFlight() bool { return m.ours() && plugin.InFlight(m.context) }
 
-// ending reports whether the release is on its way to an end, or there: somebody else has decided.
-func (m *machine) ending() bool { return m.leaving() || m.ended() }
+// finalized reports whether our release is being promoted or rolled back, or has ended.
+func (m *machine) finalized() bool { return m.ending() || m.ended() }
 
-// leaving reports whether it is on its way.
-func (m *machine) leaving() bool {
+// ending reports whether our release is being promoted or rolled back.
+func (m *machine) ending() bool {
 	return m.inState(pb.State_STATE_PROMOTING, pb.State_STATE_ROLLING_BACK)
 }
 
-// ended reports whether it is over.
+// ended reports whether our release has ended.
 func (m *machine) ended() bool {
 	return m.inState(pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK)
 }
 
-// unfinished reports whether a release that was to be finalized goes on after all: batchPartition is back, and the driver was
-// told nothing yet.
-func (m *machine) unfinished() bool { return m.flying() && !m.leaving() }
+// unfinished reports whether a release that was to be finalized continues, because batchPartition was set again before the driver was
+// called.
+func (m *machine) unfinished() bool { return m.inFlight() && !m.ending() }
 
-// observe copies what the status shows of every release.
+// observe sets the fields of the status that every phase has.
 func (m *machine) observe() {
 	s, c := &m.status, m.context
 	if s.ObservedReleasePlanHash == "" {
@@ -129,7 +128,7 @@ func (m *machine) observe() {
 		return
 	}
 	s.CanaryStatus.UpdatedReplicas, s.CanaryStatus.UpdatedReadyReplicas = c.GetUpdated(), c.GetUpdatedReady()
-	if m.returned() {
-		s.CanaryStatus.UpdatedReplicas, s.CanaryStatus.UpdatedReadyReplicas = m.back()
+	if m.stableRestored() {
+		s.CanaryStatus.UpdatedReplicas, s.CanaryStatus.UpdatedReadyReplicas = m.restored()
 	}
 }

@@ -412,7 +412,7 @@ func TestWorkloadGone(t *testing.T) {
 	t.Parallel()
 	r, d := batchRelease(0), newModel(4)
 	d.exists = false
-	if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhasePreparing || !strings.Contains(r.Status.Message, "taken up when it appears") {
+	if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhasePreparing || !strings.Contains(r.Status.Message, "adopted when it is created") {
 		t.Errorf("before there was one: %+v", r.Status)
 	}
 	d.exists, d.template = true, "v2"

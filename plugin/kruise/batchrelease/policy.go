@@ -15,8 +15,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Policy is the driver's policy for a release plan on a workload of so many groups. An error says what is wrong with the plan, a
-// sentence for people.
+// Policy returns the driver's policy for a release plan of a workload with that many groups. The error says what is wrong with the
+// plan.
 func Policy(plan *v1beta1.ReleasePlan, replicas int32) (*pb.ReleasePolicy, error) {
 	style, err := Style(plan)
 	if err != nil {
@@ -36,14 +36,14 @@ func Policy(plan *v1beta1.ReleasePlan, replicas int32) (*pb.ReleasePolicy, error
 	if text := validation.IsValidLabelValue(plan.RolloutID); len(text) > 0 {
 		return nil, fmt.Errorf("rolloutID %q is a label's value: %s", plan.RolloutID, strings.Join(text, ", "))
 	}
-	// As with Kruise, groups that are replaced in place have the workload's own template.
+	// As in Kruise, groups that are replaced in place have the workload's own template.
 	if m := plan.PatchPodTemplateMetadata; m != nil && style != pb.Style_STYLE_PARTITION {
 		p.CanaryLeaderMetadata = &pb.PodMetadata{Labels: m.Labels, Annotations: m.Annotations}
 	}
 	return p, nil
 }
 
-// Style is the driver's style for a plan, by Kruise's rules: without rollingStyle it is Partition, or Canary with
+// Style returns the driver's style for a plan, by Kruise's rules: without rollingStyle it is Partition, or Canary with
 // enableExtraWorkloadForCanary.
 func Style(plan *v1beta1.ReleasePlan) (pb.Style, error) {
 	switch plan.RollingStyle {
@@ -64,7 +64,7 @@ func Style(plan *v1beta1.ReleasePlan) (pb.Style, error) {
 	}
 }
 
-// check says what is wrong with a plan.
+// check validates a plan.
 func check(plan *v1beta1.ReleasePlan, replicas int32) error {
 	if _, err := Policy(plan, replicas); err != nil {
 		return err
@@ -81,11 +81,11 @@ func check(plan *v1beta1.ReleasePlan, replicas int32) error {
 	return nil
 }
 
-// batchesOf are the plan's batches as the driver takes them: all counts or all percentages. Kruise allows both in one plan; they are
-// counts then, of the groups that there are.
+// batchesOf returns the plan's batches as the driver accepts them: all counts or all percentages. Kruise allows both in one plan, which
+// are converted to counts.
 func batchesOf(plan *v1beta1.ReleasePlan, replicas int32) ([]string, error) {
 	if len(plan.Batches) == 0 {
-		return nil, errors.New("batches: there are none; give at least one count or percentage of groups")
+		return nil, errors.New("batches: is empty; set at least one count or percentage of groups")
 	}
 	mixed := false
 	for _, b := range plan.Batches {
@@ -103,7 +103,7 @@ func batchesOf(plan *v1beta1.ReleasePlan, replicas int32) ([]string, error) {
 			return nil, fmt.Errorf("batches[%d]: %w", i, err)
 		}
 		if mixed {
-			n = max(n, last) // Which of the two is more depends on the number of groups.
+			n = max(n, last) // Which one is more depends on the number of groups.
 		}
 		if n < last {
 			return nil, fmt.Errorf("batches[%d]: %s is less than the batch before it: batches never decrease", i, b.CanaryReplicas.String())
@@ -118,7 +118,7 @@ func batchesOf(plan *v1beta1.ReleasePlan, replicas int32) ([]string, error) {
 	return out, nil
 }
 
-// scaled is a count as it is, or a percentage of a total, rounded up.
+// scaled returns a count, or a percentage of a total, rounded up.
 func scaled(q intstr.IntOrString, total int32) (int, error) {
 	if q.Type == intstr.Int {
 		if q.IntVal < 0 {
@@ -136,11 +136,11 @@ func scaled(q intstr.IntOrString, total int32) (int, error) {
 	return (percent*int(total) + 99) / 100, nil
 }
 
-// planned is how many of so many groups a batch means.
+// planned returns the target of a batch, as a number of groups.
 func planned(b v1beta1.ReleaseBatch, replicas int32) int32 {
 	n, err := scaled(b.CanaryReplicas, replicas)
 	if err != nil {
-		return 0 // check has refused it.
+		return 0 // check has rejected it.
 	}
 	return int32(min(n, int(replicas))) //nolint:gosec // It is between 0 and replicas.
 }

@@ -82,7 +82,7 @@ func TestBadPlans(t *testing.T) {
 		says string
 		plan func(*v1beta1.ReleasePlan)
 	}{
-		{"batches: there are none", batches()},
+		{"batches: is empty", batches()},
 		{"batches[1]: 25% is less", batches("50%", "25%")},
 		{"batches[1]: 1 is less", batches("2", "1")},
 		{"batches[0]: \"half\" is neither", batches("half")},

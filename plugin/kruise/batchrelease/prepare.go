@@ -12,17 +12,17 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// prepare holds the workload, waits for a template to release, and begins.
+// prepare adopts the workload, waits for a template to release, and begins.
 func (m *machine) prepare() {
 	m.status.Phase = v1beta1.RolloutPhasePreparing
 	switch {
 	case m.context == nil:
-		m.say(fmt.Sprintf("there is no LeaderWorkerSet %s in namespace %s; it is taken up when it appears",
+		m.setMessage(fmt.Sprintf("LeaderWorkerSet %s does not exist in namespace %s; it is adopted when it is created",
 			m.release.Spec.WorkloadRef.Name, m.release.Namespace))
 	case !m.valid():
 	case m.inState(pb.State_STATE_PREPARING):
-		m.say("the driver prepares the release")
-	case m.flying():
+		m.setMessage("the driver prepares the release")
+	case m.inFlight():
 		m.start()
 		m.progress()
 	default:
@@ -30,21 +30,21 @@ func (m *machine) prepare() {
 	}
 }
 
-// begin asks the driver for a release, as soon as there is something to release and nobody else releases it.
-// It says false if there is nothing.
+// begin begins a release if the template differs from that of the groups and no other host releases the workload. It returns false if
+// the groups have the template.
 func (m *machine) begin() bool {
 	c := m.context
 	name := m.release.Spec.WorkloadRef.Name
 	switch {
 	case c.GetState() == pb.State_STATE_UNMANAGED:
-		m.call = Call{&pb.AdoptRequest{Workload: Workload(m.release)}, "holding the workload from now on"}
+		m.call = Call{&pb.AdoptRequest{Workload: Workload(m.release)}, "adopting the workload"}
 	case plugin.InFlight(c):
-		m.stuck("ReleaseOfAnother", fmt.Sprintf("release %s of %q holds LeaderWorkerSet %s: finalize it, or wait until it is over",
+		m.setBlocked("ReleaseOfAnother", fmt.Sprintf("release %s of %q holds LeaderWorkerSet %s: finalize it, or wait for its end",
 			c.GetReleaseId(), c.GetOwner(), name))
 	case c.GetTemplateRevision() == "", c.GetTotal() == 0:
-		m.say(fmt.Sprintf("LeaderWorkerSet %s has no group, or no revision of its template, yet", name))
+		m.setMessage(fmt.Sprintf("LeaderWorkerSet %s does not have a group, or a revision of its template, yet", name))
 	case c.GetTemplateRevision() == plugin.Serving(c):
-		m.say(fmt.Sprintf("LeaderWorkerSet %s is held and runs its template; the release begins when the template changes", name))
+		m.setMessage(fmt.Sprintf("LeaderWorkerSet %s is under hold and runs its template; the release begins when the template changes", name))
 		return false
 	default:
 		m.initialize()
@@ -56,7 +56,7 @@ func (m *machine) initialize() {
 	revision := m.context.GetTemplateRevision()
 	policy, err := Policy(m.plan(), m.context.GetReplicas())
 	if err != nil {
-		m.stuck("InvalidPlan", "spec.releasePlan."+err.Error())
+		m.setBlocked("InvalidPlan", "spec.releasePlan."+err.Error())
 		return
 	}
 	m.call = Call{&pb.InitializeRequest{
@@ -64,7 +64,7 @@ func (m *machine) initialize() {
 	}, "releasing revision " + revision}
 }
 
-// start records what the release was begun with.
+// start records the initial state of the release.
 func (m *machine) start() {
 	s, c := &m.status, m.context
 	s.Phase = v1beta1.RolloutPhaseProgressing
@@ -74,15 +74,15 @@ func (m *machine) start() {
 	m.enter(0)
 }
 
-// enter begins a batch, or begins it again.
+// enter begins a batch, or restarts it.
 func (m *machine) enter(batch int32) {
 	m.status.CanaryStatus.CurrentBatch = batch
 	m.restart()
 }
 
-// restart has the current batch asked for and verified again.
+// restart makes the current batch be requested and verified again.
 func (m *machine) restart() {
-	m.again = true
+	m.restarted = true
 	m.status.CanaryStatus.CurrentBatchState = v1beta1.UpgradingBatchState
 	m.status.CanaryStatus.BatchReadyTime = nil
 }

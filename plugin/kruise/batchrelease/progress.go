@@ -13,11 +13,11 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// progress brings the release to batchPartition, batch by batch.
+// progress moves the release to batchPartition, batch by batch.
 func (m *machine) progress() {
 	m.status.Phase = v1beta1.RolloutPhaseProgressing
 	if !m.ours() {
-		// The workload was made again, or another release has taken this one's place.
+		// The workload was recreated, or another release has replaced this one.
 		m.status = reset()
 		m.status.ObservedGeneration = m.release.Generation
 		m.prepare()
@@ -31,22 +31,22 @@ func (m *machine) progress() {
 	style, err := Style(m.plan())
 	switch {
 	case err != nil, style != c.GetStyle():
-		m.stuck("StyleChanged", fmt.Sprintf("the release was begun in style %s, which can't change: set it back, or delete the BatchRelease, "+
-			"which rolls back, and make another", plugin.CamelCase(strings.TrimPrefix(c.GetStyle().String(), "STYLE_"))))
+		m.setBlocked("StyleChanged", fmt.Sprintf("the release was begun in style %s, which can't change: restore the style, or delete the BatchRelease, "+
+			"which rolls back, and create another one", plugin.CamelCase(strings.TrimPrefix(c.GetStyle().String(), "STYLE_"))))
 		return
 	case c.GetTemplateRevision() != c.GetUpdateRevision():
 		m.restart()
-		m.say("the template has changed; the driver gives up the groups of revision " + c.GetUpdateRevision())
+		m.setMessage("the template has changed; the driver deletes the groups of revision " + c.GetUpdateRevision())
 		return
 	case c.GetState() == pb.State_STATE_FAILED:
-		m.stuck(c.GetReason(), c.GetMessage())
+		m.setBlocked(c.GetReason(), c.GetMessage())
 	default:
-		m.say("")
+		m.setMessage("")
 	}
 	m.batch()
 }
 
-// follow notices what has changed since the last look: the plan, the number of groups, the template.
+// follow records changes of the plan, the number of groups and the template.
 func (m *machine) follow() {
 	m.followPlan()
 	s, c := &m.status, m.context
@@ -56,7 +56,7 @@ func (m *machine) follow() {
 	}
 	if s.UpdateRevision != c.GetUpdateRevision() {
 		s.StableRevision, s.UpdateRevision = c.GetStableRevision(), c.GetUpdateRevision()
-		s.CanaryStatus.NoNeedUpdateReplicas = nil // A rollback that a newer template has overtaken is none any more.
+		s.CanaryStatus.NoNeedUpdateReplicas = nil // A newer template ends a rollback.
 		m.enter(0)
 	}
 }
@@ -65,7 +65,7 @@ func (m *machine) followPlan() {
 	s, plan := &m.status, m.plan()
 	last := int32(len(plan.Batches)) - 1 //nolint:gosec // An object of the API holds less.
 	if hash := HashPlan(plan); s.ObservedReleasePlanHash != hash {
-		// As with Kruise, a new plan is at once at the batch that batchPartition names, and one with a new rolloutID at its first.
+		// As in Kruise, a new plan starts at the batch of batchPartition, and one with a new rolloutID at its first.
 		batch := min(*plan.BatchPartition, last)
 		if plan.RolloutID != s.ObservedRolloutID {
 			batch = 0
@@ -74,18 +74,18 @@ func (m *machine) followPlan() {
 		m.enter(batch)
 	}
 	if b := s.CanaryStatus.CurrentBatch; b < 0 || b > last {
-		m.enter(0) // Somebody edited the status.
+		m.enter(0) // The status was edited.
 	}
 }
 
-// batch moves the batch's own state by one.
+// batch moves the current batch to its next state.
 func (m *machine) batch() {
 	s, plan := &m.status.CanaryStatus, m.plan()
-	asked := m.asked()
+	requested := m.requested()
 	switch s.CurrentBatchState {
 	case v1beta1.VerifyingBatchState:
 		switch {
-		case !asked:
+		case !requested:
 			m.restart()
 		case m.ready():
 			s.CurrentBatchState = v1beta1.ReadyBatchState
@@ -93,31 +93,30 @@ func (m *machine) batch() {
 		}
 	case v1beta1.ReadyBatchState:
 		switch {
-		case !asked || !m.ready():
+		case !requested || !m.ready():
 			m.restart()
 		case *plan.BatchPartition > s.CurrentBatch && int(s.CurrentBatch) < len(plan.Batches)-1:
 			m.enter(s.CurrentBatch + 1)
-			asked = m.asked()
+			requested = m.requested()
 		}
 	default:
 		s.CurrentBatchState = v1beta1.UpgradingBatchState
-		if asked && !m.again {
+		if requested && !m.restarted {
 			s.CurrentBatchState = v1beta1.VerifyingBatchState
 		}
 	}
-	if !asked {
+	if !requested {
 		m.upgrade()
 	}
 }
 
-// current is the batch that the release is at.
+// current returns the current batch.
 func (m *machine) current() v1beta1.ReleaseBatch {
 	return m.plan().Batches[m.status.CanaryStatus.CurrentBatch]
 }
 
-// asked reports whether the driver was asked for as many groups as the current batch means, or for more: batches never
-// decrease, whatever becomes of the plan.
-func (m *machine) asked() bool {
+// requested reports whether the driver's target is at least that of the current batch: targets never decrease, even if the plan does.
+func (m *machine) requested() bool {
 	return m.context.GetTarget() != "" && m.context.GetPlanned() >= planned(m.current(), m.context.GetReplicas())
 }
 

@@ -10,29 +10,29 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// returned reports whether the stable template is there again, which the driver takes as the sign to roll back.
-func (m *machine) returned() bool {
+// stableRestored reports whether our release is rolled back because the workload has the stable template again.
+func (m *machine) stableRestored() bool {
 	return m.inState(pb.State_STATE_ROLLING_BACK, pb.State_STATE_ROLLED_BACK) &&
 		m.context.GetTemplateRevision() == m.context.GetStableRevision()
 }
 
-// rollback follows a rollback by template, and reports whether it is one that is counted in batches. From then on the stable
-// revision is the one that groups are updated to, and those that never left it need no update.
+// rollback follows a rollback by template, and reports whether it is counted in batches. In it, the stable revision is the update
+// revision, and groups that still had it need no update.
 func (m *machine) rollback() bool {
-	if !m.returned() {
+	if !m.stableRestored() {
 		return false
 	}
 	s := &m.status
 	first := s.CanaryStatus.NoNeedUpdateReplicas == nil
 	if first {
-		s.CanaryStatus.NoNeedUpdateReplicas = ptr.To(m.spared())
+		s.CanaryStatus.NoNeedUpdateReplicas = ptr.To(m.notUpdated())
 		s.StableRevision, s.UpdateRevision = m.context.GetStableRevision(), m.context.GetStableRevision()
 		s.ObservedWorkloadReplicas = m.context.GetReplicas()
 	}
 	if m.release.Annotations[RollbackInBatchAnnotation] == "" || s.Phase == v1beta1.RolloutPhaseFinalizing {
 		return false
 	}
-	m.say("rolling back; the driver does not wait for batches")
+	m.setMessage("rolling back; the driver does not wait for batches")
 	if first {
 		s.Phase = v1beta1.RolloutPhasePreparing
 		m.restart()
@@ -41,14 +41,14 @@ func (m *machine) rollback() bool {
 	s.Phase = v1beta1.RolloutPhaseProgressing
 	if m.valid() {
 		m.followPlan()
-		m.returnBatch()
+		m.rollbackBatch()
 	}
 	return true
 }
 
-// spared is how many groups the release has not updated. The driver may have brought groups back since the last look, so the
-// status is asked as well.
-func (m *machine) spared() int32 {
+// notUpdated returns how many groups the release had not updated. The driver may have rolled back groups already, so the last status
+// counts, too.
+func (m *machine) notUpdated() int32 {
 	c := m.context
 	if c.GetStyle() != pb.Style_STYLE_PARTITION {
 		return c.GetReplicas()
@@ -57,18 +57,18 @@ func (m *machine) spared() int32 {
 	return max(c.GetReplicas()-updated, 0)
 }
 
-// back counts the groups at the stable revision, and those that are ready.
-func (m *machine) back() (exist, ready int32) {
+// restored returns how many groups are at the stable revision, and how many of them are ready.
+func (m *machine) restored() (exist, ready int32) {
 	c := m.context
 	return min(max(c.GetTotal()-c.GetUpdated(), 0), c.GetReplicas()), min(c.GetStableReady(), c.GetReplicas())
 }
 
-// returnBatch counts a rollback in batches, as Kruise does: a batch's share is one of the groups that need to return. The driver
-// brings all back, at the workload's own pace; batchPartition holds up the count, not the groups.
-func (m *machine) returnBatch() {
+// rollbackBatch counts a rollback in batches, as Kruise does: a batch is a share of the groups that need to be rolled back. The driver
+// rolls back all groups without waiting, so batchPartition delays the count, not the groups.
+func (m *machine) rollbackBatch() {
 	s, plan := &m.status.CanaryStatus, m.plan()
 	need := max(m.context.GetReplicas()-ptr.Deref(s.NoNeedUpdateReplicas, 0), 0)
-	exist, ready := m.back()
+	exist, ready := m.restored()
 	want := m.context.GetReplicas() - need + planned(m.current(), need)
 	switch s.CurrentBatchState {
 	case v1beta1.VerifyingBatchState:
@@ -85,7 +85,7 @@ func (m *machine) returnBatch() {
 		}
 	default:
 		s.CurrentBatchState = v1beta1.UpgradingBatchState
-		if exist >= want && !m.again {
+		if exist >= want && !m.restarted {
 			s.CurrentBatchState = v1beta1.VerifyingBatchState
 		}
 	}

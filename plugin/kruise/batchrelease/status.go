@@ -20,53 +20,53 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
-// HashPlan is status.observedReleasePlanHash of a plan, made as Kruise makes it.
+// HashPlan returns the status.observedReleasePlanHash of a plan, computed as Kruise does.
 func HashPlan(plan *v1beta1.ReleasePlan) string {
 	raw, err := json.Marshal(plan)
 	if err != nil {
-		return "" // It is made of strings and numbers.
+		return "" // Strings and numbers are always encoded.
 	}
 	sum := sha256.Sum256(raw)
 	return hex.EncodeToString(sum[:])
 }
 
-// Refused is the status of a BatchRelease whose next call the driver has refused for a reason that does not go away by itself.
+// Refused returns the status of a BatchRelease whose call the driver has refused for a reason that a user must resolve.
 func Refused(r *v1beta1.BatchRelease, err error, now time.Time) v1beta1.BatchReleaseStatus {
 	m := machine{release: r, status: *r.Status.DeepCopy(), now: metav1.NewTime(now)}
 	text := err.Error()
 	if s, ok := grpcstatus.FromError(err); ok && s.Code() != codes.Unknown {
 		text = s.Message()
 	}
-	m.stuck(plugin.CamelCase(strings.TrimPrefix(plugin.Reason(err).String(), "ERROR_REASON_")), text)
+	m.setBlocked(plugin.CamelCase(strings.TrimPrefix(plugin.Reason(err).String(), "ERROR_REASON_")), text)
 	return m.status
 }
 
-// reset is the status of a release that has not begun.
+// reset returns the status of a BatchRelease that has not begun.
 func reset() v1beta1.BatchReleaseStatus {
 	return v1beta1.BatchReleaseStatus{Phase: v1beta1.RolloutPhasePreparing, ObservedWorkloadReplicas: -1}
 }
 
-// say sets the message, and takes the condition of a trouble that is over away.
-func (m *machine) say(message string) {
+// setMessage sets the message, and removes the condition of setBlocked.
+func (m *machine) setMessage(message string) {
 	m.status.Message = message
-	m.drop(v1beta1.RolloutConditionProgressing)
+	m.removeCondition(v1beta1.RolloutConditionProgressing)
 }
 
-// drop takes a condition away.
-func (m *machine) drop(kind v1beta1.RolloutConditionType) {
+// removeCondition removes a condition.
+func (m *machine) removeCondition(kind v1beta1.RolloutConditionType) {
 	m.status.Conditions = slices.DeleteFunc(m.status.Conditions, func(c v1beta1.RolloutCondition) bool { return c.Type == kind })
 	if len(m.status.Conditions) == 0 {
 		m.status.Conditions = nil
 	}
 }
 
-// stuck says in message and condition what keeps the release where it is, until somebody does something about it.
-func (m *machine) stuck(reason, message string) {
-	m.condition(v1beta1.RolloutConditionProgressing, corev1.ConditionFalse, reason, message)
+// setBlocked sets message and condition to what blocks the release until a user resolves it.
+func (m *machine) setBlocked(reason, message string) {
+	m.setCondition(v1beta1.RolloutConditionProgressing, corev1.ConditionFalse, reason, message)
 }
 
-// condition sets message and condition.
-func (m *machine) condition(kind v1beta1.RolloutConditionType, status corev1.ConditionStatus, reason, message string) {
+// setCondition sets message and condition.
+func (m *machine) setCondition(kind v1beta1.RolloutConditionType, status corev1.ConditionStatus, reason, message string) {
 	m.status.Message = message
 	want := v1beta1.RolloutCondition{
 		Type: kind, Status: status, Reason: reason, Message: message, LastUpdateTime: m.now, LastTransitionTime: m.now,

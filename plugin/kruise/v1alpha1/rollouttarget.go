@@ -5,9 +5,9 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// RolloutTarget makes one LeaderWorkerSet look like a StatefulSet, whose pods are whole groups. A Rollout of Kruise that
-// refers to it releases the LeaderWorkerSet. The user writes workloadRef; `lockstep kruise` fills in the rest and
-// keeps it as the LeaderWorkerSet is; Kruise writes updateStrategy.
+// RolloutTarget represents one LeaderWorkerSet as a StatefulSet whose pods are whole groups. A Kruise Rollout that refers to
+// it releases the LeaderWorkerSet. The user sets workloadRef, `lockstep kruise` copies the rest from the LeaderWorkerSet, and
+// Kruise sets updateStrategy.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -40,13 +40,13 @@ type RolloutTargetList struct {
 	Items []RolloutTarget `json:"items"`
 }
 
-// RolloutTargetSpec names the workload, and is beyond that what a StatefulSet's spec would be.
+// RolloutTargetSpec names the workload. The other fields are those of a StatefulSet.
 type RolloutTargetSpec struct {
 	// WorkloadRef names the LeaderWorkerSet. Required, and never changes.
 	//
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="workloadRef can't be changed: make another RolloutTarget"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="workloadRef can't be changed: create another RolloutTarget"
 	WorkloadRef WorkloadReference `json:"workloadRef"`
-	// Replicas is the number of groups. Filled in; a value that somebody else writes, as through the scale
+	// Replicas is the number of groups. Filled in; a value that is written by others, for example through the scale
 	// subresource, is forwarded to the LeaderWorkerSet.
 	//
 	// +optional
@@ -60,7 +60,7 @@ type RolloutTargetSpec struct {
 	//
 	// +optional
 	Template *Template `json:"template,omitempty"`
-	// UpdateStrategy says how many groups are to stay as they are. Kruise writes it.
+	// UpdateStrategy sets how many groups are not updated. Set by Kruise.
 	//
 	// +optional
 	UpdateStrategy *UpdateStrategy `json:"updateStrategy,omitempty"`
@@ -75,7 +75,7 @@ type WorkloadReference struct {
 	Name string `json:"name"`
 }
 
-// Template stands for the LeaderWorkerSet's templates where Kruise looks for a pod template.
+// Template represents the LeaderWorkerSet's templates where Kruise expects a pod template.
 type Template struct {
 	// Metadata of the template.
 	//
@@ -83,9 +83,9 @@ type Template struct {
 	Metadata TemplateMetadata `json:"metadata,omitempty"`
 }
 
-// TemplateMetadata has the one annotation that tells templates apart.
+// TemplateMetadata has the annotation that identifies a template.
 type TemplateMetadata struct {
-	// Annotations has lockstep.dev/template-revision: the revision that LeaderWorkerSet gave the template.
+	// Annotations has lockstep.dev/template-revision: LWS's revision of the template.
 	//
 	// +optional
 	Annotations map[string]string `json:"annotations,omitempty"`
@@ -98,16 +98,16 @@ type UpdateStrategy struct {
 	// +optional
 	// +kubebuilder:validation:Enum=RollingUpdate
 	Type string `json:"type,omitempty"`
-	// RollingUpdate is how far an update goes.
+	// RollingUpdate limits an update.
 	//
 	// +optional
 	RollingUpdate *RollingUpdate `json:"rollingUpdate,omitempty"`
 }
 
-// RollingUpdate is how far an update goes.
+// RollingUpdate limits an update.
 type RollingUpdate struct {
-	// Partition is the number of groups that stay at their revision: those of the lowest indices. 32767 is Kruise's hold.
-	// Unset: every group is updated, and the release is over then.
+	// Partition is the number of groups that keep their revision: those with the lowest indices. 32767 is Kruise's hold.
+	// Unset: every group is updated, and the release ends.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -121,7 +121,7 @@ type RollingUpdate struct {
 
 // RolloutTargetStatus counts groups where a StatefulSet counts pods.
 type RolloutTargetStatus struct {
-	// ObservedGeneration is the generation of the spec that the rest of the status follows.
+	// ObservedGeneration is the generation of the spec to which the rest of the status belongs.
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
@@ -141,7 +141,7 @@ type RolloutTargetStatus struct {
 	//
 	// +optional
 	UpdatedReplicas int32 `json:"updatedReplicas"`
-	// UpdatedReadyReplicas is the number of those that are ready.
+	// UpdatedReadyReplicas is the number of ready groups at the template's revision.
 	//
 	// +optional
 	UpdatedReadyReplicas int32 `json:"updatedReadyReplicas"`
@@ -157,8 +157,8 @@ type RolloutTargetStatus struct {
 	//
 	// +optional
 	Selector string `json:"selector,omitempty"`
-	// WorkloadReplicas is the number of groups that the LeaderWorkerSet wanted last. What spec.replicas says beyond that was
-	// written by somebody who wants to scale.
+	// WorkloadReplicas is the last observed spec.replicas of the LeaderWorkerSet. Another value in spec.replicas of the target is a
+	// request to scale.
 	//
 	// +optional
 	WorkloadReplicas *int32 `json:"workloadReplicas,omitempty"`
@@ -166,7 +166,7 @@ type RolloutTargetStatus struct {
 	//
 	// +optional
 	State string `json:"state,omitempty"`
-	// Conditions has Ready: whether the LeaderWorkerSet is held and follows this target, and if not, why.
+	// Conditions has Ready: whether the LeaderWorkerSet is under hold and follows this target, and if not, why.
 	//
 	// +optional
 	// +listType=map

@@ -22,15 +22,15 @@ import (
 )
 
 const (
-	// maxLooks bounds what is done for one BatchRelease before others have their turn.
-	maxLooks = 16
-	// atOnce is when something is looked at again that has changed since the cache saw it.
-	atOnce = 10 * time.Millisecond
-	// soon is when something is tried again that needs nobody.
-	soon = 500 * time.Millisecond
-	// later is when something is tried again that a person must mend.
-	later = 30 * time.Second
-	// fieldManager is who this host is in managedFields.
+	// maxDecisions bounds the decisions for one BatchRelease before others are reconciled.
+	maxDecisions = 16
+	// requeueConflict is when a BatchRelease is reconciled again that has changed since the cache observed it.
+	requeueConflict = 10 * time.Millisecond
+	// requeueSoon is when it is reconciled again after an error that needs no user.
+	requeueSoon = 500 * time.Millisecond
+	// requeueBlocked is when it is reconciled again after an error that a user must resolve.
+	requeueBlocked = 30 * time.Second
+	// fieldManager names this host in managedFields.
 	fieldManager = client.FieldOwner("lockstep-batchrelease")
 )
 
@@ -42,19 +42,19 @@ type Driver interface {
 
 var _ Driver = (*plugin.Client)(nil)
 
-// Reconciler runs BatchReleases.
+// Reconciler reconciles BatchReleases.
 type Reconciler struct {
 	// Client reads BatchReleases, and writes them.
 	Client client.Client
-	// Driver does what they ask for.
+	// Driver releases their workloads.
 	Driver Driver
 	// Logger is required.
 	Logger *slog.Logger
-	// Follow is told which workload to watch. Nil: none.
+	// Follow is called with each workload to watch. Nil: none is watched.
 	Follow func(workload client.ObjectKey)
 }
 
-// Reconcile brings one BatchRelease as far as it gets by itself.
+// Reconcile makes the decisions of one BatchRelease until none is due.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	release := &v1beta1.BatchRelease{}
 	if err := r.Client.Get(ctx, req.NamespacedName, release); err != nil {
@@ -68,12 +68,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return r.failed(ctx, release, err)
 	}
 	if again {
-		return reconcile.Result{RequeueAfter: soon}, nil
+		return reconcile.Result{RequeueAfter: requeueSoon}, nil
 	}
 	return reconcile.Result{}, nil
 }
 
-// run looks and acts until there is nothing left to be done, and reports whether it stopped before.
+// run makes decisions until none is due. It reports whether it stopped before.
 func (r *Reconciler) run(ctx context.Context, release *v1beta1.BatchRelease) (again bool, err error) {
 	has, deleted := controllerutil.ContainsFinalizer(release, batchrelease.Finalizer), release.DeletionTimestamp != nil
 	if deleted && !has {
@@ -87,7 +87,7 @@ func (r *Reconciler) run(ctx context.Context, release *v1beta1.BatchRelease) (ag
 	if r.Follow != nil && !batchrelease.Over(release) {
 		r.Follow(client.ObjectKey{Namespace: release.Namespace, Name: release.Spec.WorkloadRef.Name})
 	}
-	for range maxLooks {
+	for range maxDecisions {
 		quiet, err := r.look(ctx, release)
 		if err != nil {
 			return false, err
@@ -113,7 +113,7 @@ func (r *Reconciler) patch(ctx context.Context, release *v1beta1.BatchRelease, c
 	return nil
 }
 
-// look makes one decision and carries it out: first the status, then the call. It is quiet if there was neither.
+// look makes one decision and applies it: first the status, then the call. It returns whether there was neither.
 func (r *Reconciler) look(ctx context.Context, release *v1beta1.BatchRelease) (quiet bool, err error) {
 	c, err := r.context(ctx, release)
 	if err != nil {
@@ -133,14 +133,14 @@ func (r *Reconciler) look(ctx context.Context, release *v1beta1.BatchRelease) (q
 	return !wrote && call.None(), nil
 }
 
-// context is where the workload stands. Nil: there is none, or it does not matter any more.
+// context returns the state of the workload. Nil: it does not exist, or is not needed.
 func (r *Reconciler) context(ctx context.Context, release *v1beta1.BatchRelease) (*pb.BatchContext, error) {
 	if batchrelease.Over(release) {
-		return nil, nil //nolint:nilnil // It does not matter.
+		return nil, nil //nolint:nilnil // It is not needed.
 	}
 	answer, err := r.Driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: batchrelease.Workload(release)})
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-		return nil, nil //nolint:nilnil // There is none.
+		return nil, nil //nolint:nilnil // It does not exist.
 	}
 	if err != nil {
 		return nil, err
@@ -148,7 +148,7 @@ func (r *Reconciler) context(ctx context.Context, release *v1beta1.BatchRelease)
 	return answer.GetContext(), nil
 }
 
-// writeStatus writes the status if it is another. It has the resourceVersion of the last look as its precondition.
+// writeStatus writes the status if it has changed, with the observed resourceVersion as its precondition.
 func (r *Reconciler) writeStatus(
 	ctx context.Context, release *v1beta1.BatchRelease, status v1beta1.BatchReleaseStatus,
 ) (wrote bool, err error) {
@@ -169,28 +169,28 @@ func (r *Reconciler) writeStatus(
 	return true, nil
 }
 
-// failed says what becomes of an error: what passes is tried again soon, what a person must mend is said in the status.
+// failed handles an error: retryable ones are retried soon, those that a user must resolve are reported in the status.
 func (r *Reconciler) failed(ctx context.Context, release *v1beta1.BatchRelease, err error) (reconcile.Result, error) {
 	reason := plugin.Reason(err)
 	switch {
 	case ctx.Err() != nil, apierrors.IsNotFound(err):
-		return reconcile.Result{}, nil //nolint:nilerr // There is nobody left to tell.
+		return reconcile.Result{}, nil //nolint:nilerr // The BatchRelease is gone, or the process ends.
 	case apierrors.IsConflict(err):
-		return reconcile.Result{RequeueAfter: atOnce}, nil
-	case plugin.Retryable(err), overtaken(reason):
-		return reconcile.Result{RequeueAfter: soon}, nil
+		return reconcile.Result{RequeueAfter: requeueConflict}, nil
+	case plugin.Retryable(err), outdated(reason):
+		return reconcile.Result{RequeueAfter: requeueSoon}, nil
 	case reason == pb.ErrorReason_ERROR_REASON_UNSPECIFIED:
-		return reconcile.Result{}, err // The API server's: tried again with a growing delay.
+		return reconcile.Result{}, err // An error of the API server is retried with backoff.
 	}
 	r.Logger.Warn("the driver refuses", "batchrelease", client.ObjectKeyFromObject(release).String(), "error", err)
 	if _, err := r.writeStatus(ctx, release, batchrelease.Refused(release, err, time.Now())); err != nil && !apierrors.IsConflict(err) {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: later}, nil
+	return reconcile.Result{RequeueAfter: requeueBlocked}, nil
 }
 
-// overtaken reports whether the driver refused because something has changed since the look.
-func overtaken(reason pb.ErrorReason) bool {
+// outdated reports whether the driver refused because the release has changed since it was observed.
+func outdated(reason pb.ErrorReason) bool {
 	switch reason {
 	case pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND,
 		pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:

@@ -15,12 +15,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// rivalName is the webhook configuration that Kruise's manager needs, by this name, to start, and that comes with each of
-// its installations.
+// rivalName is the webhook configuration that every installation of Kruise's manager has, because the manager needs it to start.
 const rivalName = "kruise-rollout-mutating-webhook-configuration"
 
-// errRival is why this host does not run.
-var errRival = errors.New("MutatingWebhookConfiguration " + rivalName + " says that Kruise Rollouts' own manager is installed here. " +
+// errRival is the error of Run if Kruise's manager is installed.
+var errRival = errors.New("MutatingWebhookConfiguration " + rivalName + " exists, so Kruise Rollouts' own manager is installed here. " +
 	"It panics when it meets a BatchRelease for a LeaderWorkerSet, so this host does not run beside it. Either release through a RolloutTarget " +
 	"(lockstep kruise), or remove Kruise's Deployment and its webhook configurations; its CRDs are all that this host needs")
 
@@ -30,7 +29,7 @@ func rival() *metav1.PartialObjectMetadata {
 	return o
 }
 
-// alone reports whether Kruise's manager is not there.
+// alone returns errRival if Kruise's manager is installed.
 func alone(ctx context.Context, config *rest.Config) error {
 	c, err := metadata.NewForConfig(config)
 	if err != nil {

@@ -28,10 +28,10 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
 )
 
-// Settings say how the host runs.
+// Settings configure the host.
 type Settings = manage.Settings
 
-// Options are what the host runs with.
+// Options are the arguments of Run.
 type Options struct {
 	Settings
 	// Driver is required.
@@ -45,8 +45,8 @@ const (
 	byWorkload = "spec.workloadRef.name"
 )
 
-// Run runs the BatchReleases of the cluster that config reaches until ctx has ended. It refuses to where Kruise's own manager
-// is installed, and ends when that is installed meanwhile.
+// Run reconciles the BatchReleases of a cluster until ctx ends. It returns an error if Kruise's own manager is installed, or when it is
+// installed later.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
 	releases := manage.API{
 		Kind: v1beta1.GroupVersion.WithKind("BatchRelease"),
@@ -67,7 +67,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		return fmt.Errorf("index BatchReleases: %w", err)
 	}
 	r := &Reconciler{Client: m.GetClient(), Driver: o.Driver, Logger: o.Logger}
-	f := &manage.Follower[reconcile.Request]{Driver: o.Driver, Requests: r.of}
+	f := &manage.Follower[reconcile.Request]{Driver: o.Driver, Requests: r.releases}
 	r.Follow = f.Watch
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -93,7 +93,7 @@ func newManager(config *rest.Config, s Settings) (manager.Manager, error) {
 	})
 }
 
-// workloadOf is the index's key.
+// workloadOf returns the index's key.
 func workloadOf(o client.Object) []string {
 	r, ok := o.(*v1beta1.BatchRelease)
 	if !ok || !batchrelease.Supports(r) {
@@ -102,19 +102,19 @@ func workloadOf(o client.Object) []string {
 	return []string{r.Spec.WorkloadRef.Name}
 }
 
-// register says which changes are looked at.
-func (r *Reconciler) register(m manager.Manager, f source.Source, rivalCame func()) error {
+// register sets the controller's sources.
+func (r *Reconciler) register(m manager.Manager, f source.Source, rivalInstalled func()) error {
 	workloads := &metav1.PartialObjectMetadata{}
 	workloads.SetGroupVersionKind(manage.LeaderWorkerSet)
 	err := builder.ControllerManagedBy(m).Named("batchrelease").
-		// Its own writes too: a decision that an older status in the cache led to is made again on the newest.
+		// No predicate, so also for the host's own writes: a decision from an older status in the cache is repeated with the newest one.
 		For(&v1beta1.BatchRelease{}).
-		// The driver tells of all but that a workload is there which was not.
+		// The driver's watch reports everything but the creation of a workload.
 		WatchesMetadata(workloads, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-			return r.of(ctx, client.ObjectKeyFromObject(o))
+			return r.releases(ctx, client.ObjectKeyFromObject(o))
 		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }})).
 		WatchesMetadata(rival(), handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-			rivalCame()
+			rivalInstalled()
 			return nil
 		})).
 		WatchesRawSource(f).
@@ -126,8 +126,8 @@ func (r *Reconciler) register(m manager.Manager, f source.Source, rivalCame func
 	return nil
 }
 
-// of are the BatchReleases of one workload that are not over.
-func (r *Reconciler) of(ctx context.Context, workload client.ObjectKey) []reconcile.Request {
+// releases returns the BatchReleases of one workload that are not over.
+func (r *Reconciler) releases(ctx context.Context, workload client.ObjectKey) []reconcile.Request {
 	list := &v1beta1.BatchReleaseList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(workload.Namespace), client.MatchingFields{byWorkload: workload.Name}); err != nil {
 		r.Logger.Warn("list BatchReleases", "workload", workload.String(), "error", err)
