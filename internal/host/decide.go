@@ -26,20 +26,20 @@ func (m *machine) decide(c *pb.BatchContext, now time.Time) step {
 	case pb.State_STATE_FAILED:
 		return m.failed(c)
 	case pb.State_STATE_PROMOTING:
-		if m.intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK && !m.insisted {
-			m.insisted = true // it may be taken back until the driver says that it is too late
+		if m.intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK && !m.rollbackTried {
+			m.rollbackTried = true // it can be rolled back until the driver refuses
 			return m.end(m.intent)
 		}
 		return m.end(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 	case pb.State_STATE_ROLLING_BACK:
 		return m.end(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	default:
-		return m.goOn(c, now)
+		return m.advance(c, now)
 	}
 }
 
-// goOn decides about a release that has neither failed nor an end under way.
-func (m *machine) goOn(c *pb.BatchContext, now time.Time) step {
+// advance decides about a release that has neither failed nor is being ended.
+func (m *machine) advance(c *pb.BatchContext, now time.Time) step {
 	if m.superseded {
 		return step{action: actStop, outcome: OutcomeSuperseded}
 	}
@@ -56,7 +56,7 @@ func (m *machine) goOn(c *pb.BatchContext, now time.Time) step {
 	}
 }
 
-// upgrade asks for the batch at the cursor.
+// upgrade requests the batch at the cursor.
 func (m *machine) upgrade() step {
 	s := step{action: actUpgrade, batch: m.cursor}
 	if m.begun <= m.cursor {
@@ -66,19 +66,19 @@ func (m *machine) upgrade() step {
 	return s
 }
 
-// ready gives the batch its weight, waits out the pause, then aims at the next batch or at the end.
+// ready sets the batch's weight, waits for the pause, and then requests the next batch or the end.
 func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 	behind := c.CurrentBatch != nil && c.GetCurrentBatch() < m.cursor
-	if behind || !m.asked {
+	if behind || !m.requested {
 		return m.upgrade()
 	}
-	if len(m.headerRoutes) > 0 && !m.directed {
+	if len(m.headerRoutes) > 0 && !m.headersSet {
 		m.readySince = time.Time{}
-		return m.direct()
+		return m.setHeaders()
 	}
-	if !m.weighed(c) {
+	if !m.hasWeight(c) {
 		m.readySince = time.Time{}
-		return m.weigh(c)
+		return m.setWeight(c)
 	}
 	notes := m.announce()
 	if m.readySince.IsZero() {
@@ -91,18 +91,18 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 		return step{action: actPause, batch: m.cursor, until: until, notes: notes}
 	}
 	m.moveTo(m.cursor + 1)
-	m.asked, m.readySince = false, time.Time{}
+	m.requested, m.readySince = false, time.Time{}
 	s := m.upgrade()
 	s.notes = append(notes, s.notes...)
 	return s
 }
 
-// announce says once per batch and revision that it is ready.
+// announce returns the notes about a ready batch, once per batch and revision.
 func (m *machine) announce() []note {
-	if m.told > m.cursor {
+	if m.announced > m.cursor {
 		return nil
 	}
-	m.told = m.cursor + 1
+	m.announced = m.cursor + 1
 	notes := []note{{EventBatchReady, m.batchName(m.cursor) + " is ready"}}
 	if m.pause > 0 && m.cursor < m.lastBatch() {
 		notes = append(notes, note{EventPause, fmt.Sprintf("pausing %s before %s", m.pause, m.batchName(m.cursor+1))})
@@ -110,7 +110,7 @@ func (m *machine) announce() []note {
 	return notes
 }
 
-// last is what follows the last batch.
+// last decides what follows the last batch.
 func (m *machine) last(notes []note) step {
 	if m.noPromote {
 		return step{action: actStop, outcome: OutcomeLastBatch, notes: notes}
@@ -120,8 +120,8 @@ func (m *machine) last(notes []note) step {
 	return s
 }
 
-// failed does what the settings say. An end that was chosen is asked for once even so: a failed release is what
-// rollbacks are for.
+// failed decides about a failed release by the settings. If an end was chosen, it is requested once all the same: a failed release
+// can be rolled back.
 func (m *machine) failed(c *pb.BatchContext) step {
 	s := m.react()
 	if s.action != actStop && !m.failing {
@@ -132,11 +132,11 @@ func (m *machine) failed(c *pb.BatchContext) step {
 	return s
 }
 
-// react chooses what to do about a failure.
+// react decides what to do about a failure.
 func (m *machine) react() step {
 	chosen := m.intent != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
 	switch {
-	case chosen && (!m.asked || m.onFailure == OnFailureWait):
+	case chosen && (!m.requested || m.onFailure == OnFailureWait):
 		return m.end(m.intent)
 	case !chosen && m.onFailure == OnFailureRollback:
 		return m.end(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
@@ -147,7 +147,7 @@ func (m *machine) react() step {
 	}
 }
 
-// end aims at the end of the release, and says so when that is new.
+// end requests the end of the release, and notes it the first time.
 func (m *machine) end(intent pb.FinalizeIntent) step {
 	s := step{action: actPromote, notes: []note{{EventPromoting, "promoting: the stable groups move to the update revision"}}}
 	if intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
@@ -157,6 +157,6 @@ func (m *machine) end(intent pb.FinalizeIntent) step {
 		s.notes = nil
 		return s
 	}
-	m.intent, m.asked = intent, false
+	m.intent, m.requested = intent, false
 	return s
 }

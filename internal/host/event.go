@@ -18,49 +18,49 @@ const (
 	EventStarted EventKind = "started"
 	// EventResumed: Initialize found the release as an earlier run left it.
 	EventResumed EventKind = "resumed"
-	// EventProgress: the context changed; the message is the driver's.
+	// EventProgress: the state changed; the message is the driver's.
 	EventProgress EventKind = "progress"
-	// EventBatchStarted: a batch is asked for, for the first time in this run.
+	// EventBatchStarted: a batch is requested, for the first time in this run.
 	EventBatchStarted EventKind = "batch-started"
-	// EventHeaders: requests with a header or cookie are asked for.
+	// EventHeaders: the header routes are requested.
 	EventHeaders EventKind = "headers"
-	// EventWeight: a share of requests is asked for.
+	// EventWeight: a weight is requested.
 	EventWeight EventKind = "weight"
-	// EventBatchReady: the batch is complete, and has its share of requests if the release routes them.
+	// EventBatchReady: the batch is complete, and has its weight if the release routes requests.
 	EventBatchReady EventKind = "batch-ready"
 	// EventPause: the host waits before the next batch.
 	EventPause EventKind = "pause"
 	// EventTemplateChanged: the workload's template changed, so the batches begin again.
 	EventTemplateChanged EventKind = "template-changed"
-	// EventPromoting: Finalize(PROMOTE) is asked for.
+	// EventPromoting: Finalize(PROMOTE) is requested.
 	EventPromoting EventKind = "promoting"
-	// EventRollingBack: Finalize(ROLLBACK) is asked for, or the driver rolls back for another reason.
+	// EventRollingBack: Finalize(ROLLBACK) is requested, or the driver rolls back for another reason.
 	EventRollingBack EventKind = "rolling-back"
 	// EventFailed: the release is FAILED; the reason is in the context.
 	EventFailed EventKind = "failed"
-	// EventWarning: the driver accepted a request and had something to say about it.
+	// EventWarning: the driver accepted a request with a warning.
 	EventWarning EventKind = "warning"
-	// EventRetrying: a request could not be served and is sent again.
+	// EventRetrying: a request failed and is retried.
 	EventRetrying EventKind = "retrying"
 	// EventFinished: the host stops; the outcome is set.
 	EventFinished EventKind = "finished"
 )
 
-// Event is one thing that happened.
+// Event is an event of a run.
 type Event struct {
 	// Kind is never empty.
 	Kind EventKind
 	// Time is the host's clock.
 	Time time.Time
-	// Message is a sentence for people, without a full stop.
+	// Message is a sentence without a full stop.
 	Message string
-	// Context is the newest known. Nil: none yet. Receivers must not change it.
+	// Context is the newest known state. Nil: none yet. Receivers must not change it.
 	Context *pb.BatchContext
 	// Outcome is set with EventFinished only.
 	Outcome Outcome
 }
 
-// Outcome is how a run of the host ended. The release itself may go on.
+// Outcome is how a run of the host ended. The release itself may continue.
 type Outcome string
 
 // How a run ends.
@@ -71,15 +71,15 @@ const (
 	OutcomeRolledBack Outcome = "rolled-back"
 	// OutcomeNothing: there was nothing to release.
 	OutcomeNothing Outcome = "nothing-to-release"
-	// OutcomeRestored: an older template is back, and waits for a release.
+	// OutcomeRestored: an older template is restored, and waits for a release.
 	OutcomeRestored Outcome = "template-restored"
 	// OutcomeLastBatch: the last batch is ready and the host was told not to promote.
 	OutcomeLastBatch Outcome = "last-batch-ready"
-	// OutcomeFailed: the release is FAILED and was left where it is.
+	// OutcomeFailed: the release is FAILED, and was not changed.
 	OutcomeFailed Outcome = "failed"
-	// OutcomeSuperseded: the template changed before a promotion was durable, so nothing more was asked for.
+	// OutcomeSuperseded: the template changed before a promotion was durable, so it was not requested again.
 	OutcomeSuperseded Outcome = "superseded"
-	// OutcomeInterrupted: the host's context ended. The release stands where it stood.
+	// OutcomeInterrupted: the host's context ended. The release was not changed.
 	OutcomeInterrupted Outcome = "interrupted"
 )
 
@@ -89,6 +89,6 @@ type Result struct {
 	Outcome Outcome
 	// ReleaseID is the release that the run was about.
 	ReleaseID string
-	// Context is the newest known. Nil: the driver never answered.
+	// Context is the newest known state. Nil: the driver never answered.
 	Context *pb.BatchContext
 }

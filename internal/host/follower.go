@@ -48,7 +48,7 @@ func observeAll[T any](items iter.Seq2[T, error], observe func(T), lost func(err
 			observe(item)
 			continue
 		}
-		if !passing(err) {
+		if !retryable(err) {
 			return err
 		}
 		if quiet--; quiet < 0 {

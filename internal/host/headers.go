@@ -14,7 +14,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// HeaderRoute sends the requests that have a header, or a cookie, to the update revision, whatever its weight.
+// HeaderRoute routes the requests with a header, or a cookie, to the update revision, whatever its weight.
 type HeaderRoute struct {
 	// Name is unique within the release: a DNS label.
 	Name  string
@@ -32,9 +32,9 @@ func (h HeaderRoute) String() string {
 	}
 }
 
-// direct asks for the header routes, once for each template.
-func (m *machine) direct() step {
-	m.directed = true
+// setHeaders requests the header routes, once for each template.
+func (m *machine) setHeaders() step {
+	m.headersSet = true
 	named := make([]string, 0, len(m.headerRoutes))
 	for _, h := range m.headerRoutes {
 		named = append(named, h.String())
@@ -44,21 +44,21 @@ func (m *machine) direct() step {
 	}}
 }
 
-// direct asks for each header route, and looks at what came of it: the answers have no context.
-func (r *run) direct(ctx context.Context, _ step) (answer, error) {
+// setHeaders requests each header route, and reads the state afterwards: the responses have none.
+func (r *run) setHeaders(ctx context.Context, _ step) (answer, error) {
 	for _, h := range r.machine.headerRoutes {
 		_, err := r.host.Driver.SetHeaderRoute(ctx, &pb.SetHeaderRouteRequest{
 			Workload: r.release.Workload, ReleaseId: r.release.ID, Name: h.Name, Matches: []*pb.HeaderMatch{h.Match},
 			UpdateRevision: r.machine.revision,
 		})
 		if err != nil {
-			return r.overtaken(ctx, err)
+			return r.checkOutdated(ctx, err)
 		}
 	}
 	return r.look(ctx, r.release.ID)
 }
 
-// checkHeaderRoutes reports whether the driver can give the release its header routes.
+// checkHeaderRoutes returns an error if the driver can't set the header routes of the release.
 func checkHeaderRoutes(release Release, info *pb.GetDriverInfoResponse) error {
 	if len(release.HeaderRoutes) == 0 {
 		return nil
@@ -68,7 +68,7 @@ func checkHeaderRoutes(release Release, info *pb.GetDriverInfoResponse) error {
 	}
 	if !slices.Contains(info.GetCapabilities(), pb.Capability_CAPABILITY_TRAFFIC_HEADER_ROUTE) {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"the release has header routes, but driver %s has none: it does not list %s",
+			"the release has header routes, which driver %s does not support: it does not list %s",
 			info.GetName(), pb.Capability_CAPABILITY_TRAFFIC_HEADER_ROUTE)
 	}
 	return nil

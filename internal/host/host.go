@@ -27,7 +27,7 @@ type Driver interface {
 	Finalize(context.Context, *pb.FinalizeRequest, ...grpc.CallOption) (*pb.FinalizeResponse, error)
 }
 
-// Router is what of it splits requests, and what the driver says it can do.
+// Router is the part of a driver that splits requests, and its info.
 type Router interface {
 	Info() *pb.GetDriverInfoResponse
 	SetWeight(context.Context, *pb.SetWeightRequest, ...grpc.CallOption) (*pb.SetWeightResponse, error)
@@ -40,15 +40,15 @@ var _ Driver = (*plugin.Client)(nil)
 type Host struct {
 	// Driver is required.
 	Driver Driver
-	// Observe is called for each event, from one goroutine per run. Nil: nobody looks.
+	// Observe is called for each event, from one goroutine per run. May be nil.
 	Observe func(Event)
 	// Timing may be left zero.
 	Timing Timing
 }
 
-// Release takes a release to its end, from wherever it stands: it may be called again with the same Release after
-// an interruption, a crash or a failure. A context that ends is no error but OutcomeInterrupted; an error means that
-// the driver refused, or did not answer for Timing.Patience.
+// Release drives a release to its end, from any state: it may be called again with the same Release after an interruption,
+// a crash or a failure. When ctx ends, it returns OutcomeInterrupted and no error. An error means that the driver refused, or
+// did not answer for Timing.Patience.
 func (h *Host) Release(ctx context.Context, release Release) (Result, error) {
 	if release.Workload == nil || len(release.Policy.GetBatches()) == 0 {
 		return Result{}, errors.New("a release needs a workload and a policy with at least one batch")
@@ -63,8 +63,8 @@ func (h *Host) Release(ctx context.Context, release Release) (Result, error) {
 	return r.finish(ctx, r.begin)
 }
 
-// Finish takes the unfinished release of a context, as Look returned it, to its end without further batches, forwards
-// or backwards, until it is done. It promotes no other revision than that context's. Same guarantees as Release.
+// Finish ends the release of a context that Look returned, without further batches. It promotes no other revision than that of
+// the context. The guarantees are those of Release.
 func (h *Host) Finish(ctx context.Context, seen *pb.BatchContext, intent pb.FinalizeIntent) (Result, error) {
 	if seen.GetWorkload() == nil || seen.GetReleaseId() == "" {
 		return Result{}, errors.New("the end of a release needs a context with its workload and its id")
@@ -72,13 +72,13 @@ func (h *Host) Finish(ctx context.Context, seen *pb.BatchContext, intent pb.Fina
 	r := h.newRun(Release{Workload: seen.GetWorkload(), ID: seen.GetReleaseId()})
 	r.machine.endOnly, r.machine.revision = true, seen.GetUpdateRevision()
 	return r.finish(ctx, func(ctx context.Context) (step, error) {
-		// The first answer may take the whole of Timing.Wait, and people want to see what happens meanwhile.
+		// The first response may take Timing.Wait, and the progress is to be visible meanwhile.
 		r.watching.Do(func() { r.watch(ctx) })
 		return r.machine.end(intent), nil
 	})
 }
 
-// Look returns where the workload stands, without waiting for more than an answer.
+// Look returns the state of the workload, without waiting for a settled state.
 func (h *Host) Look(ctx context.Context, ref *pb.WorkloadRef) (*pb.BatchContext, error) {
 	var c *pb.BatchContext
 	err := h.Retry(ctx, func(ctx context.Context) error {
@@ -91,13 +91,13 @@ func (h *Host) Look(ctx context.Context, ref *pb.WorkloadRef) (*pb.BatchContext,
 	return c, err
 }
 
-// Retry makes a call until it succeeds, is refused, ctx ends, or errors that may pass have lasted for Timing.Patience.
+// Retry makes a call until it succeeds or is refused, ctx ends, or retryable errors have lasted for Timing.Patience.
 func (h *Host) Retry(ctx context.Context, call func(context.Context) error) error {
 	timing := h.Timing.withDefaults()
 	began, delay := time.Now(), timing.Backoff
 	for {
 		err := call(ctx)
-		if err == nil || ctx.Err() != nil || !passing(err) {
+		if err == nil || ctx.Err() != nil || !retryable(err) {
 			return err
 		}
 		if time.Since(began) > timing.Patience {
@@ -126,9 +126,9 @@ func (h *Host) newRun(release Release) *run {
 	}
 }
 
-// passing reports whether the same request may succeed later. The host gives each request a deadline of its own, so a
-// driver that hangs counts as one that is away.
-func passing(err error) bool {
+// retryable reports whether the same request may succeed later. Each request has a deadline of its own, so a driver that hangs
+// counts as unavailable.
+func retryable(err error) bool {
 	switch status.Code(err) {
 	case codes.Aborted, codes.Unavailable, codes.DeadlineExceeded:
 		return true
@@ -147,7 +147,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// gaveUp says how long the host tried.
+// gaveUp adds to an error how long the host has retried.
 func gaveUp(patience time.Duration, err error) error {
 	return fmt.Errorf("gave up after %s: %w", patience, err)
 }

@@ -94,7 +94,7 @@ func (r *rig) eventually(t *testing.T, what string, is func(host.Event) bool) {
 		}
 		select {
 		case <-timeout.C:
-			t.Fatalf("people were not told: %s", what)
+			t.Fatalf("people were not announced: %s", what)
 		case <-ticker.C:
 		}
 	}

@@ -10,29 +10,29 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// action is what the host does next.
+// action is a kind of step.
 type action int
 
 const (
-	// actInitialize asks for the release again, until it is prepared.
+	// actInitialize calls Initialize, again until the release is prepared.
 	actInitialize action = iota
-	// actUpgrade asks for step.batch.
+	// actUpgrade requests step.batch.
 	actUpgrade
-	// actHeaders asks for the header routes.
+	// actHeaders requests the header routes.
 	actHeaders
-	// actWeight asks for step.weight, which is the one of step.batch.
+	// actWeight requests step.weight, which is that of step.batch.
 	actWeight
-	// actPause waits until step.until, then looks again.
+	// actPause waits until step.until, then requests step.batch again.
 	actPause
-	// actPromote asks for the end of the release, forwards.
+	// actPromote requests the promotion.
 	actPromote
-	// actRollback asks for the end of the release, backwards.
+	// actRollback requests the rollback.
 	actRollback
 	// actStop ends the run with step.outcome.
 	actStop
 )
 
-// step is one decision, and what to tell people about it.
+// step is one decision, with its notes for the user.
 type step struct {
 	action  action
 	batch   int32
@@ -48,7 +48,7 @@ type note struct {
 	message string
 }
 
-// machine decides. It has no client, clock or log; what it remembers between two contexts serves this run only.
+// machine decides. It has no client, clock or log. Its state is for this run only.
 type machine struct {
 	// The settings.
 	batches []string
@@ -56,40 +56,40 @@ type machine struct {
 	// batch's share of groups.
 	routed  bool
 	weights []int32
-	// headerRoutes are asked for once a batch is ready.
+	// headerRoutes are requested once a batch is ready.
 	headerRoutes []HeaderRoute
 
 	pause     time.Duration
 	noPromote bool
 	onFailure OnFailure
-	// endOnly is set for a run that asks for no batch.
+	// endOnly is set for a run that requests no batch.
 	endOnly bool
-	// insisted is true once a release that is being promoted was asked to roll back.
-	insisted bool
+	// rollbackTried is true once the rollback of a release that is being promoted was requested.
+	rollbackTried bool
 
-	// intent is the end that was chosen, by this host or by another. UNSPECIFIED: none yet.
+	// intent is the end that this host or another one has chosen. UNSPECIFIED: none yet.
 	intent pb.FinalizeIntent
-	// asked is true once a request for the current aim was answered, so that a context speaks of that aim.
-	asked bool
-	// cursor is the batch to be at.
+	// requested is true once the driver has answered the request for the current batch or end, so that the context includes it.
+	requested bool
+	// cursor is the batch to reach.
 	cursor int32
-	// revision is the update revision that cursor counts for.
+	// revision is the update revision to which cursor belongs.
 	revision string
-	// readySince is when the batch at cursor was first seen ready, without being unready since. Zero: it is not.
+	// readySince is since when the batch at cursor was observed ready. Zero: it is not ready.
 	readySince time.Time
-	// begun and told count the batches whose start and readiness people know of, for this revision. sent is the weight
-	// that people know was asked for, for the batch at cursor. Nil: none.
-	begun, told int32
-	sent        *int32
-	// directed is true once the header routes were asked for, for this revision.
-	directed bool
-	// superseded is true when what was to be promoted is no longer what the template says.
+	// begun and announced count the batches whose start and readiness were noted, for this revision. notedWeight is the weight that
+	// was noted for the batch at cursor. Nil: none.
+	begun, announced int32
+	notedWeight      *int32
+	// headersSet is true once the header routes were requested, for this revision.
+	headersSet bool
+	// superseded is true if the template changed from the revision that was to be promoted.
 	superseded bool
-	// failing is true while people know that the release is FAILED.
+	// failing is true once it was noted that the release is FAILED.
 	failing bool
 }
 
-// next decides what to do about c, which came with the last answer. It appends what people should know to the notes.
+// next decides the next step after the context of the last response.
 func (m *machine) next(c *pb.BatchContext, now time.Time) step {
 	notes := m.follow(c)
 	s := m.decide(c, now)
@@ -97,7 +97,7 @@ func (m *machine) next(c *pb.BatchContext, now time.Time) step {
 	return s
 }
 
-// follow moves the cursor to where the release is: to batch 0 for a new template, else never backwards.
+// follow moves the cursor to the release's batch: to batch 0 for a new template, otherwise never backwards.
 func (m *machine) follow(c *pb.BatchContext) []note {
 	was, revision := m.revision, c.GetUpdateRevision()
 	if revision != "" {
@@ -112,24 +112,24 @@ func (m *machine) follow(c *pb.BatchContext) []note {
 	return nil
 }
 
-// restart forgets what was reached with the old template. Its promotion is forgotten too: nobody has seen the new one
-// serve yet. A run that was asked for nothing but the end keeps its intent.
+// restart starts over with the new template, also if the old one was being promoted: no batch of the new one has been verified. A run
+// that only ends the release keeps its intent.
 func (m *machine) restart(was string) []note {
 	text := fmt.Sprintf("the template changed from revision %s to %s during the release", was, m.revision)
 	if m.endOnly {
 		m.superseded = m.intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
 		return []note{{EventTemplateChanged, text}}
 	}
-	m.cursor, m.begun, m.told, m.sent, m.asked, m.readySince = 0, 0, 0, nil, false, time.Time{}
-	m.directed = false
+	m.cursor, m.begun, m.announced, m.notedWeight, m.requested, m.readySince = 0, 0, 0, nil, false, time.Time{}
+	m.headersSet = false
 	m.intent = pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
 	return []note{{EventTemplateChanged, text + ": starting again at batch 1"}}
 }
 
-// moveTo sets the cursor. A batch's weight is news even if an earlier one had the same.
+// moveTo sets the cursor. A batch's weight is noted even if an earlier batch had the same.
 func (m *machine) moveTo(batch int32) {
 	if batch != m.cursor {
-		m.cursor, m.sent = batch, nil
+		m.cursor, m.notedWeight = batch, nil
 	}
 }
 
@@ -137,7 +137,7 @@ func (m *machine) lastBatch() int32 {
 	return int32(len(m.batches)) - 1 //nolint:gosec // A request with 2^31 batches is larger than gRPC carries.
 }
 
-// batchName is for people, who count from 1.
+// batchName counts from 1, for messages.
 func (m *machine) batchName(batch int32) string {
 	return fmt.Sprintf("batch %d/%d (%s)", batch+1, len(m.batches), m.batches[batch])
 }

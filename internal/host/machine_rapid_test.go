@@ -38,7 +38,7 @@ func TestNeverPromotesTheUnseen(t *testing.T) {
 			if s.action == actPromote && !earned {
 				t.Fatalf("promotes revision %q, whose last batch was never ready", m.revision)
 			}
-			m.asked = true
+			m.requested = true
 		}
 	})
 }
@@ -68,7 +68,7 @@ func TestNeverGoesOnWithoutItsWeight(t *testing.T) {
 		}
 		for i := range rapid.IntRange(1, 40).Draw(t, "contexts") {
 			c := anyRoutedContext(t, m.weights)
-			cursor, revision, asked, ended := m.cursor, m.revision, m.asked, m.intent != 0
+			cursor, revision, asked, ended := m.cursor, m.revision, m.requested, m.intent != 0
 			s := m.next(c, noon.Add(time.Duration(i)*time.Second))
 			others := c.GetState() == pb.State_STATE_PROMOTING || c.GetCurrentBatch() > cursor
 			anew := revision != "" && m.revision != revision
@@ -84,7 +84,7 @@ func TestNeverGoesOnWithoutItsWeight(t *testing.T) {
 					t.Fatalf("asked for %d%%, which is in force", s.weight)
 				}
 			}
-			m.asked = m.asked || s.action != actWeight
+			m.requested = m.requested || s.action != actWeight
 		}
 	})
 }

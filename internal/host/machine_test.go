@@ -44,7 +44,7 @@ func routedAt(state pb.State, batch, weight int32, revision string) *pb.BatchCon
 // routing is set in machines whose batches have weights.
 func routing(more func(m *machine)) func(m *machine) {
 	return func(m *machine) {
-		m.routed, m.asked, m.revision = true, true, "b"
+		m.routed, m.requested, m.revision = true, true, "b"
 		if more != nil {
 			more(m)
 		}
@@ -81,37 +81,37 @@ func TestNext(t *testing.T) {
 		},
 		"BatchReady": {
 			reason:  "the next batch follows",
-			machine: func(m *machine) { m.asked, m.revision = true, "b" },
+			machine: func(m *machine) { m.requested, m.revision = true, "b" },
 			context: at(pb.State_STATE_READY, 0, "b"),
 			want:    step{action: actUpgrade, batch: 1},
 		},
 		"StaleReady": {
 			reason:  "readiness of an earlier batch says nothing about this one",
-			machine: func(m *machine) { m.asked, m.revision, m.cursor = true, "b", 1 },
+			machine: func(m *machine) { m.requested, m.revision, m.cursor = true, "b", 1 },
 			context: at(pb.State_STATE_READY, 0, "b"),
 			want:    step{action: actUpgrade, batch: 1},
 		},
 		"AbsoluteTarget": {
 			reason:  "another host's target that is no batch counts as the batch that was asked for",
-			machine: func(m *machine) { m.asked, m.revision = true, "b" },
+			machine: func(m *machine) { m.requested, m.revision = true, "b" },
 			context: at(pb.State_STATE_READY, -1, "b"),
 			want:    step{action: actUpgrade, batch: 1},
 		},
 		"Pause": {
 			reason:  "a ready batch stays for the pause",
-			machine: func(m *machine) { m.asked, m.revision, m.pause = true, "b", time.Minute },
+			machine: func(m *machine) { m.requested, m.revision, m.pause = true, "b", time.Minute },
 			context: at(pb.State_STATE_READY, 0, "b"),
 			want:    step{action: actPause, batch: 0, until: noon.Add(time.Minute)},
 		},
 		"LastBatchHasNoPause": {
 			reason:  "the pause is between batches",
-			machine: func(m *machine) { m.asked, m.revision, m.pause = true, "b", time.Minute },
+			machine: func(m *machine) { m.requested, m.revision, m.pause = true, "b", time.Minute },
 			context: at(pb.State_STATE_READY, 2, "b"),
 			want:    step{action: actPromote},
 		},
 		"NoPromote": {
 			reason:  "the host was told to stop before the promotion",
-			machine: func(m *machine) { m.asked, m.revision, m.noPromote = true, "b", true },
+			machine: func(m *machine) { m.requested, m.revision, m.noPromote = true, "b", true },
 			context: at(pb.State_STATE_READY, 2, "b"),
 			want:    step{action: actStop, outcome: OutcomeLastBatch},
 		},
@@ -123,14 +123,14 @@ func TestNext(t *testing.T) {
 		},
 		"HeaderRoutesOnce": {
 			reason:  "they stay for the whole release",
-			machine: routing(func(m *machine) { m.headerRoutes, m.directed = []HeaderRoute{{Name: "a"}}, true }),
+			machine: routing(func(m *machine) { m.headerRoutes, m.headersSet = []HeaderRoute{{Name: "a"}}, true }),
 			context: routedAt(pb.State_STATE_READY, 0, 0, "b"),
 			want:    step{action: actWeight, batch: 0, weight: 25},
 		},
 		"HeaderRoutesOfTheOldTemplate": {
 			reason: "a new template ends them: nobody may get it before its first batch is ready",
 			machine: routing(func(m *machine) {
-				m.headerRoutes, m.directed, m.revision, m.asked = []HeaderRoute{{Name: "a"}}, true, "a", true
+				m.headerRoutes, m.headersSet, m.revision, m.requested = []HeaderRoute{{Name: "a"}}, true, "a", true
 			}),
 			context: routedAt(pb.State_STATE_READY, 0, 0, "b"),
 			want:    step{action: actUpgrade, batch: 0},
@@ -217,14 +217,14 @@ func TestNext(t *testing.T) {
 		},
 		"NewTemplate": {
 			reason:  "what was ready was the old template",
-			machine: func(m *machine) { m.asked, m.revision, m.cursor = true, "a", 2 },
+			machine: func(m *machine) { m.requested, m.revision, m.cursor = true, "a", 2 },
 			context: at(pb.State_STATE_READY, 2, "b"),
 			want:    step{action: actUpgrade, batch: 0},
 		},
 		"NewTemplateWhilePromoting": {
 			reason: "a promotion that the driver does not know of must not promote what nobody has seen serve",
 			machine: func(m *machine) {
-				m.asked, m.revision, m.cursor = true, "a", 2
+				m.requested, m.revision, m.cursor = true, "a", 2
 				m.intent = promote
 			},
 			context: at(pb.State_STATE_HOLDING, -1, "b"),
@@ -233,7 +233,7 @@ func TestNext(t *testing.T) {
 		"NewTemplateEndOnly": {
 			reason: "a run that only promotes has no batches to start again with",
 			machine: func(m *machine) {
-				m.asked, m.revision, m.endOnly = true, "a", true
+				m.requested, m.revision, m.endOnly = true, "a", true
 				m.intent = promote
 			},
 			context: at(pb.State_STATE_HOLDING, -1, "b"),
@@ -241,7 +241,7 @@ func TestNext(t *testing.T) {
 		},
 		"RevisionUnknown": {
 			reason:  "an empty revision is no new one",
-			machine: func(m *machine) { m.asked, m.revision, m.cursor = true, "a", 1 },
+			machine: func(m *machine) { m.requested, m.revision, m.cursor = true, "a", 1 },
 			context: at(pb.State_STATE_UPGRADING, 1, ""),
 			want:    step{action: actUpgrade, batch: 1},
 		},
@@ -264,7 +264,7 @@ func TestNext(t *testing.T) {
 		},
 		"FailedPromotion": {
 			reason:  "a promotion that got stuck can't be rolled back, whatever the setting",
-			machine: func(m *machine) { m.intent, m.asked, m.onFailure = promote, true, OnFailureRollback },
+			machine: func(m *machine) { m.intent, m.requested, m.onFailure = promote, true, OnFailureRollback },
 			context: at(pb.State_STATE_FAILED, 2, "b"),
 			want:    step{action: actStop, outcome: OutcomeFailed},
 		},
@@ -292,7 +292,7 @@ func TestNext(t *testing.T) {
 		},
 		"PromotingTakenBackTooLate": {
 			reason:  "it can't be any more, so the end that somebody chose is followed",
-			machine: func(m *machine) { m.intent, m.endOnly, m.insisted = rollback, true, true },
+			machine: func(m *machine) { m.intent, m.endOnly, m.rollbackTried = rollback, true, true },
 			context: at(pb.State_STATE_PROMOTING, 2, "b"),
 			want:    step{action: actPromote},
 		},
@@ -331,7 +331,7 @@ func TestNext(t *testing.T) {
 func TestPauseRestartsWhenTheBatchDoes(t *testing.T) {
 	t.Parallel()
 	m := threeBatches()
-	m.asked, m.pause = true, time.Minute
+	m.requested, m.pause = true, time.Minute
 	for i, tc := range []struct {
 		state pb.State
 		after time.Duration
@@ -355,7 +355,7 @@ func TestPauseRestartsWhenTheBatchDoes(t *testing.T) {
 func TestPauseRestartsWhenTheWeightDoes(t *testing.T) {
 	t.Parallel()
 	m := threeBatches()
-	m.routed, m.asked, m.pause = true, true, time.Minute
+	m.routed, m.requested, m.pause = true, true, time.Minute
 	for i, tc := range []struct {
 		weight int32
 		after  time.Duration
@@ -390,7 +390,7 @@ func TestShare(t *testing.T) {
 func TestNotesAreSaidOnce(t *testing.T) {
 	t.Parallel()
 	m := threeBatches()
-	m.asked, m.pause, m.onFailure = true, time.Minute, OnFailureWait
+	m.requested, m.pause, m.onFailure = true, time.Minute, OnFailureWait
 	var kinds []EventKind
 	for _, state := range []pb.State{
 		pb.State_STATE_UPGRADING, pb.State_STATE_UPGRADING, pb.State_STATE_FAILED, pb.State_STATE_FAILED,
@@ -410,7 +410,7 @@ func TestNotesAreSaidOnce(t *testing.T) {
 func TestAWeightIsSaidOncePerBatch(t *testing.T) {
 	t.Parallel()
 	m := threeBatches()
-	m.routed, m.asked, m.weights = true, true, []int32{50, 50, 100}
+	m.routed, m.requested, m.weights = true, true, []int32{50, 50, 100}
 	var said []string
 	for _, c := range []*pb.BatchContext{
 		routedAt(pb.State_STATE_UPGRADING, 0, 0, "b"),
@@ -422,7 +422,7 @@ func TestAWeightIsSaidOncePerBatch(t *testing.T) {
 		for _, n := range m.next(c, noon).notes {
 			said = append(said, string(n.kind)+": "+n.message)
 		}
-		m.asked = true
+		m.requested = true
 	}
 	want := []string{
 		"batch-started: moving to batch 1/3 (25%)",

@@ -10,10 +10,10 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// noBatch makes rest ignore what the watch says.
+// noBatch makes rest ignore the state of the watch.
 const noBatch int32 = -1
 
-// space keeps equal requests Timing.Interval apart. A driver that honours `wait` takes longer than that by itself.
+// space keeps equal requests Timing.Interval apart, for drivers that do not wait.
 func (r *run) space(ctx context.Context, s step) {
 	same := s.action == r.request.action && s.batch == r.request.batch && s.weight == r.request.weight
 	if left := time.Until(r.requested.Add(r.timing.Interval)); same && left > 0 {
@@ -22,8 +22,8 @@ func (r *run) space(ctx context.Context, s step) {
 	r.request, r.requested = s, time.Now()
 }
 
-// rest waits for d and shows what the watch brings. With a batch it ends early when the watch hints that the release is
-// no longer ready there, so that the host looks at once.
+// rest waits for d and shows the states of the watch. With a batch it ends early if the batch is no longer ready, so that the host
+// requests it again.
 func (r *run) rest(ctx context.Context, d time.Duration, batch int32) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -35,16 +35,16 @@ func (r *run) rest(ctx context.Context, d time.Duration, batch int32) {
 			return
 		case c := <-r.feed:
 			r.show(c)
-			if batch != noBatch && !r.restful(c) {
+			if batch != noBatch && !r.stillReady(c) {
 				return
 			}
 		}
 	}
 }
 
-// restful reports whether a pause may go on under c.
-func (r *run) restful(c *pb.BatchContext) bool {
-	return c.GetState() == pb.State_STATE_READY && c.GetUpdateRevision() == r.machine.revision && r.machine.weighed(c)
+// stillReady reports whether the pause of a ready batch continues.
+func (r *run) stillReady(c *pb.BatchContext) bool {
+	return c.GetState() == pb.State_STATE_READY && c.GetUpdateRevision() == r.machine.revision && r.machine.hasWeight(c)
 }
 
 // watch follows the release in the background until ctx ends.

@@ -14,11 +14,11 @@ type OnFailure string
 
 // What a host can do about a failure.
 const (
-	// OnFailurePause leaves the release where it is and stops.
+	// OnFailurePause stops without a change of the release.
 	OnFailurePause OnFailure = "pause"
 	// OnFailureRollback rolls the release back.
 	OnFailureRollback OnFailure = "rollback"
-	// OnFailureWait goes on as soon as the release recovers.
+	// OnFailureWait continues when the release recovers.
 	OnFailureWait OnFailure = "wait"
 )
 
@@ -26,11 +26,11 @@ const (
 type Release struct {
 	// Workload is required.
 	Workload *pb.WorkloadRef
-	// ID is the release id. Empty: the id of this owner's unfinished release, otherwise NewID is asked.
+	// ID is the release id. Empty: the id of this owner's release in flight, or else one from NewID.
 	ID string
-	// NewID makes a release id. Required when ID is empty.
+	// NewID returns a new release id. Required when ID is empty.
 	NewID func() string
-	// Owner is shown to people, for example "lockstep-cli/jo@laptop".
+	// Owner is shown to users, for example "lockstep-cli/jo@laptop".
 	Owner string
 	// Policy is required, and must be the same on every run of one release. If it has traffic, a batch counts as ready
 	// only when the routes follow its weight.
@@ -39,11 +39,10 @@ type Release struct {
 	// per batch, each 0 to 100. A batch without groups gets none. Only with a policy that has traffic. Empty: each
 	// batch's share of the workload's groups, rounded up.
 	Weights []int32
-	// HeaderRoutes are in force from the first batch that is ready on, until the release ends. Only with a policy that has
-	// traffic.
+	// HeaderRoutes are in force from the first ready batch until the end of the release. Only with a policy that has traffic.
 	HeaderRoutes []HeaderRoute
-	// Pause is how long a batch must have stayed ready, as seen by this run, before the next one is asked for. A batch
-	// that becomes unready during the pause starts it again. There is no pause after the last batch.
+	// Pause is how long this run must observe a batch as ready before it requests the next one. The pause starts again when
+	// the batch becomes unready. There is no pause after the last batch.
 	Pause time.Duration
 	// NoPromote stops when the last batch is ready.
 	NoPromote bool
@@ -51,19 +50,19 @@ type Release struct {
 	OnFailure OnFailure
 }
 
-// Timing is how often and how long the host asks. The zero value of a field means its default.
+// Timing is how often and for how long the host makes requests. The zero value of a field means its default.
 type Timing struct {
 	// Wait is the long poll of each request. Default 30 s.
 	Wait time.Duration
-	// Interval is the least time between two equal requests, for drivers that answer at once. Default 1 s.
+	// Interval is the least time between two equal requests, for drivers that do not wait. Default 1 s.
 	Interval time.Duration
-	// Backoff is the first delay after an error that may pass; it doubles up to 5 s. Default 200 ms.
+	// Backoff is the first delay after a retryable error; it doubles up to 5 s. Default 200 ms.
 	Backoff time.Duration
-	// Patience is how long errors that may pass are retried in a row. Default 5 min.
+	// Patience is for how long retryable errors in a row are retried. Default 5 min.
 	Patience time.Duration
 }
 
-// maxBackoff keeps a host responsive after a long outage.
+// maxBackoff bounds how late a host notices the end of an outage.
 const maxBackoff = 5 * time.Second
 
 // withDefaults returns t with each zero field set.
@@ -80,7 +79,7 @@ func (t Timing) withDefaults() Timing {
 	return t
 }
 
-// ended reports whether the release of the context is over.
+// ended reports whether the release has ended.
 func ended(c *pb.BatchContext) bool {
 	return c.GetState() == pb.State_STATE_COMPLETED || c.GetState() == pb.State_STATE_ROLLED_BACK
 }

@@ -19,20 +19,20 @@ import (
 // grace is how much longer than its long poll a request may take.
 const grace = 30 * time.Second
 
-// quietAttempts is how many errors in a row people are not told of: those of about a second.
+// quietAttempts is how many errors in a row are not reported: those of about a second.
 const quietAttempts = 3
 
-// answer is what the mutating RPCs have in common.
+// answer has the common fields of responses.
 type answer struct {
 	action   pb.Action
 	context  *pb.BatchContext
 	warnings []*pb.Warning
 	done     bool
-	// asked is true when the answer is about the machine's aim, false when the host only looked.
-	asked bool
+	// requested is true for the response to a request of a batch or an end, false for a read.
+	requested bool
 }
 
-// begin settles the release id and asks for the release.
+// begin decides the release id and the first step.
 func (r *run) begin(ctx context.Context) (step, error) {
 	if r.release.ID != "" {
 		return step{action: actInitialize}, nil
@@ -52,23 +52,23 @@ func (r *run) begin(ctx context.Context) (step, error) {
 	return step{action: actInitialize}, nil
 }
 
-// perform does one step, and again while that may help.
+// perform performs one step, with retries.
 func (r *run) perform(ctx context.Context, s step) (answer, error) {
 	call := r.upgrade
 	switch s.action {
 	case actInitialize:
 		call = r.initialize
 	case actHeaders:
-		call = r.direct
+		call = r.setHeaders
 	case actWeight:
-		call = r.weigh
+		call = r.setWeight
 	case actPromote, actRollback:
 		call = r.finalize
 	case actPause:
 		r.rest(ctx, time.Until(s.until), s.batch)
 		s.action = actUpgrade
 	case actUpgrade, actStop:
-		// The call is UpgradeBatch already, and after actStop there is none.
+		// UpgradeBatch is the default, and actStop makes no call.
 	}
 	r.space(ctx, s)
 	return r.retry(ctx, func(ctx context.Context) (answer, error) { return call(ctx, s) })
@@ -77,7 +77,7 @@ func (r *run) perform(ctx context.Context, s step) (answer, error) {
 func (r *run) initialize(ctx context.Context, _ step) (answer, error) {
 	wait := r.timing.Wait
 	if r.found {
-		// It may be anywhere, and people want to be told where before it gets further.
+		// It may be in any state, which is to be reported before it changes.
 		wait = 0
 	}
 	response, err := r.host.Driver.Initialize(ctx, &pb.InitializeRequest{
@@ -102,19 +102,19 @@ func (r *run) upgrade(ctx context.Context, s step) (answer, error) {
 		UpdateRevision: r.machine.revision, Wait: durationpb.New(r.timing.Wait), IncludeGroups: true,
 	})
 	if err != nil {
-		return r.overtaken(ctx, err)
+		return r.checkOutdated(ctx, err)
 	}
-	return answer{action: response.GetAction(), context: response.GetContext(), asked: true}, nil
+	return answer{action: response.GetAction(), context: response.GetContext(), requested: true}, nil
 }
 
-// weigh asks for a weight, and looks at what came of it: the answer has no context.
-func (r *run) weigh(ctx context.Context, s step) (answer, error) {
+// setWeight requests a weight, and reads the state afterwards: the response has none.
+func (r *run) setWeight(ctx context.Context, s step) (answer, error) {
 	_, err := r.host.Driver.SetWeight(ctx, &pb.SetWeightRequest{
 		Workload: r.release.Workload, ReleaseId: r.release.ID, Weight: s.weight, UpdateRevision: r.machine.revision,
 		Wait: durationpb.New(r.timing.Wait),
 	})
 	if err != nil {
-		return r.overtaken(ctx, err)
+		return r.checkOutdated(ctx, err)
 	}
 	return r.look(ctx, r.release.ID)
 }
@@ -124,20 +124,20 @@ func (r *run) finalize(ctx context.Context, s step) (answer, error) {
 	if s.action == actRollback {
 		intent = pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
 	}
-	// A promotion is of what the machine has decided on, not of a template that came in the meantime.
+	// The revision that the machine decided about is promoted, not a newer template.
 	response, err := r.host.Driver.Finalize(ctx, &pb.FinalizeRequest{
 		Workload: r.release.Workload, ReleaseId: r.release.ID, Intent: intent, UpdateRevision: r.machine.revision,
 		Wait: durationpb.New(r.timing.Wait), IncludeGroups: true,
 	})
 	if err != nil {
-		return r.overtaken(ctx, err)
+		return r.checkOutdated(ctx, err)
 	}
 	return answer{
-		action: response.GetAction(), context: response.GetContext(), done: response.GetDone(), asked: true,
+		action: response.GetAction(), context: response.GetContext(), done: response.GetDone(), requested: true,
 	}, nil
 }
 
-// look reads where the workload stands.
+// look reads the state of the workload.
 func (r *run) look(ctx context.Context, id string) (answer, error) {
 	response, err := r.host.Driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{
 		Workload: r.release.Workload, ReleaseId: id, IncludeGroups: true,
@@ -145,9 +145,9 @@ func (r *run) look(ctx context.Context, id string) (answer, error) {
 	return answer{context: response.GetContext()}, err
 }
 
-// overtaken looks again when the release is no longer what the request meant: it has a new template, or somebody
-// chose its end. If the look shows neither (the driver's caches may lag), cause stands.
-func (r *run) overtaken(ctx context.Context, cause error) (answer, error) {
+// checkOutdated reads the state after an error that says that the release has a new template, or an end that another host chose. If the
+// state has neither, because the driver's caches lag, the error is returned.
+func (r *run) checkOutdated(ctx context.Context, cause error) (answer, error) {
 	reason := drivererr.Reason(cause)
 	newTemplate := reason == pb.ErrorReason_ERROR_REASON_REVISION_CHANGED
 	if !newTemplate && reason != pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED {
@@ -164,21 +164,21 @@ func (r *run) overtaken(ctx context.Context, cause error) (answer, error) {
 	return answer{}, cause
 }
 
-// retry calls until the answer is not an error that may pass, ctx ends or patience does.
+// retry calls until there is no retryable error, ctx ends, or Timing.Patience is over.
 func (r *run) retry(ctx context.Context, call func(context.Context) (answer, error)) (answer, error) {
-	began, delay, told := time.Now(), r.timing.Backoff, ""
+	began, delay, reported := time.Now(), r.timing.Backoff, ""
 	for attempt := 0; ; attempt++ {
 		a, err := r.attempt(ctx, call)
-		if err == nil || ctx.Err() != nil || !passing(err) {
+		if err == nil || ctx.Err() != nil || !retryable(err) {
 			return a, err
 		}
 		if time.Since(began) > r.timing.Patience {
 			return a, gaveUp(r.timing.Patience, err)
 		}
 		text := status.Convert(err).Message()
-		// A lost race, and a driver that has just started, are everyday life.
-		if text != told && attempt >= quietAttempts {
-			told = text
+		// A lost race and a driver that has just started are not worth a report.
+		if text != reported && attempt >= quietAttempts {
+			reported = text
 			r.emit(Event{Kind: EventRetrying, Message: fmt.Sprintf("trying again: %s", text)})
 		}
 		r.rest(ctx, delay, noBatch)
@@ -186,7 +186,7 @@ func (r *run) retry(ctx context.Context, call func(context.Context) (answer, err
 	}
 }
 
-// attempt sends one request and shows what the watch brings meanwhile.
+// attempt sends one request, and shows the states of the watch meanwhile.
 func (r *run) attempt(ctx context.Context, call func(context.Context) (answer, error)) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.timing.Wait+grace)
 	defer cancel()

@@ -14,35 +14,35 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// lastLookTimeout bounds what a person who pressed Ctrl-C waits for.
+// lastLookTimeout bounds how long Ctrl-C takes.
 const lastLookTimeout = 2 * time.Second
 
-// run is one run of a host over one release. Everything but the watcher happens in the caller's goroutine.
+// run is one run of a host with one release. Everything but the watch happens in the caller's goroutine.
 type run struct {
 	host    *Host
 	timing  Timing
 	release Release
 	machine machine
 
-	// last is the newest context, as told to people.
+	// last is the newest state that was shown.
 	last *pb.BatchContext
-	// guessed is true while the id was taken over from a context that does not say whether its release has ended.
+	// guessed is true while the id is that of a context that does not tell whether its release has ended.
 	guessed bool
-	// found is true until the first answer about a release that was under way when this run began.
+	// found is true until the first response about a release that was in flight when this run began.
 	found bool
-	// introduced is true once Initialize was answered.
-	introduced bool
+	// reported is true once the start of the release was reported.
+	reported bool
 	// request and requested are the last request and when it was sent, to space equal ones.
 	request   step
 	requested time.Time
 
-	// feed brings contexts from the watcher.
+	// feed has the states of the watch.
 	feed     chan *pb.BatchContext
 	watching sync.Once
 	watchers sync.WaitGroup
 }
 
-// finish loops from the first step to the end, and turns the end of ctx into an outcome.
+// finish runs the loop, and turns the end of ctx into an outcome.
 func (r *run) finish(ctx context.Context, begin func(context.Context) (step, error)) (Result, error) {
 	running, stop := context.WithCancel(ctx)
 	defer r.watchers.Wait()
@@ -62,8 +62,8 @@ func (r *run) finish(ctx context.Context, begin func(context.Context) (step, err
 	return result, nil
 }
 
-// lastLook finds out where an interrupted release stands: the request that was cut off may have arrived. If the driver
-// does not answer soon, what was known before has to do.
+// lastLook reads the state of an interrupted release, since the interrupted request may have reached the driver. If the driver does not
+// answer soon, the last known state remains.
 func (r *run) lastLook(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLookTimeout)
 	defer cancel()
@@ -89,11 +89,11 @@ func (r *run) loop(ctx context.Context, begin func(context.Context) (step, error
 	return "", err
 }
 
-// consider takes an answer in and decides.
+// consider shows a response and decides the next step.
 func (r *run) consider(ctx context.Context, a answer) step {
-	r.introduce(a)
+	r.reportStart(a)
 	r.show(a.context)
-	r.machine.asked = r.machine.asked || a.asked
+	r.machine.requested = r.machine.requested || a.requested
 	next := r.machine.next(a.context, time.Now())
 	if a.done && next.action != actStop {
 		next.action, next.outcome = actStop, doneOutcome(r.machine.intent)
@@ -104,7 +104,7 @@ func (r *run) consider(ctx context.Context, a answer) step {
 	return next
 }
 
-// doneOutcome trusts `done` of a driver whose state says less.
+// doneOutcome is the outcome of `done` if the state is not final.
 func doneOutcome(intent pb.FinalizeIntent) Outcome {
 	if intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
 		return OutcomeRolledBack
@@ -112,28 +112,28 @@ func doneOutcome(intent pb.FinalizeIntent) Outcome {
 	return OutcomePromoted
 }
 
-// introduce says which release this is, once, and passes the driver's warnings on.
-func (r *run) introduce(a answer) {
+// reportStart reports the driver's warnings, and once which release this is.
+func (r *run) reportStart(a answer) {
 	for _, w := range a.warnings {
 		r.emit(Event{Kind: EventWarning, Message: fmt.Sprintf("%s [%s]", w.GetMessage(), w.GetCode())})
 	}
-	if r.introduced || a.action == pb.Action_ACTION_UNSPECIFIED || r.machine.endOnly {
+	if r.reported || a.action == pb.Action_ACTION_UNSPECIFIED || r.machine.endOnly {
 		return
 	}
-	r.introduced = true
+	r.reported = true
 	if a.context.GetState() == pb.State_STATE_NOTHING_TO_RELEASE {
 		return
 	}
 	r.last = a.context
 	kind, verb := EventStarted, "began"
 	if a.action == pb.Action_ACTION_UNCHANGED {
-		kind, verb = EventResumed, "going on with"
+		kind, verb = EventResumed, "continuing"
 	}
 	r.emit(Event{Kind: kind, Message: fmt.Sprintf("%s release %s of %s/%s", verb, r.release.ID,
 		r.release.Workload.GetNamespace(), r.release.Workload.GetName())})
 }
 
-// show tells people about a context, if it is news.
+// show reports a state that differs from the last one.
 func (r *run) show(c *pb.BatchContext) {
 	if c == nil || proto.Equal(c, r.last) {
 		return
@@ -151,7 +151,7 @@ func (r *run) emit(e Event) {
 	r.host.Observe(e)
 }
 
-// sentence says how a run ended.
+// sentence describes how a run ended.
 func sentence(result Result) string {
 	c := result.Context
 	switch result.Outcome {
@@ -166,8 +166,8 @@ func sentence(result Result) string {
 	case OutcomeFailed:
 		return fmt.Sprintf("release %s failed (%s): %s", result.ReleaseID, c.GetReason(), c.GetMessage())
 	case OutcomeSuperseded:
-		return fmt.Sprintf("release %s got a new template, which nobody has seen serve: not promoting it", result.ReleaseID)
+		return fmt.Sprintf("release %s got a new template, of which no batch was verified: not promoting it", result.ReleaseID)
 	default:
-		return "paused: the release stands where it stood"
+		return "interrupted: the release stays in its state"
 	}
 }

@@ -27,7 +27,7 @@ func (h *Host) follow(ctx context.Context, req *pb.WatchBatchContextRequest, obs
 		case err == nil:
 			lost = time.Time{}
 			observe(c)
-		case !passing(err):
+		case !retryable(err):
 			return err
 		case lost.IsZero():
 			lost = time.Now()

@@ -11,14 +11,13 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// weight is the canary's share of requests that the batch at cursor is to have, in percent. Without a group that could
-// take requests it is none.
+// weight returns the canary's weight for the batch at cursor, in percent. It is 0 without a group that can serve requests.
 func (m *machine) weight(c *pb.BatchContext) int32 {
 	switch {
 	case c.GetPlanned() <= 0 || c.GetReplicas() <= 0:
 		return 0
 	case c.GetStyle() == pb.Style_STYLE_BLUE_GREEN && c.GetPlanned() < c.GetReplicas():
-		return 0 // requests move once the second set is complete
+		return 0 // the requests move once the second set is complete
 	case len(m.weights) > 0:
 		return m.weights[m.cursor]
 	default:
@@ -26,37 +25,37 @@ func (m *machine) weight(c *pb.BatchContext) int32 {
 	}
 }
 
-// share is part of whole in percent, rounded up as batches are, and at most 100.
+// share returns part of whole in percent, rounded up as batches are, and at most 100.
 func share(part, whole int32) int32 {
 	percent := (100*int64(part) + int64(whole) - 1) / int64(whole)
 	return int32(min(percent, 100)) //nolint:gosec // It is 100 at most.
 }
 
-// weighed reports whether requests go where the batch at cursor wants them, as the routes have it.
-func (m *machine) weighed(c *pb.BatchContext) bool {
+// hasWeight reports whether the routes have the weight of the batch at cursor.
+func (m *machine) hasWeight(c *pb.BatchContext) bool {
 	if c.GetStyle() == pb.Style_STYLE_PARTITION && c.GetPlanned() > 0 && c.GetPlanned() >= c.GetReplicas() {
-		return true // no stable group is left to share with: requests follow the groups
+		return true // no stable group is left, so the requests follow the groups
 	}
 	return !m.routed || c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED && c.GetTrafficWeight() == m.weight(c)
 }
 
-// weigh asks for the weight of the batch at cursor.
-func (m *machine) weigh(c *pb.BatchContext) step {
+// setWeight requests the weight of the batch at cursor.
+func (m *machine) setWeight(c *pb.BatchContext) step {
 	s := step{action: actWeight, batch: m.cursor, weight: m.weight(c)}
-	if m.sent == nil || *m.sent != s.weight {
-		m.sent = &s.weight
+	if m.notedWeight == nil || *m.notedWeight != s.weight {
+		m.notedWeight = &s.weight
 		s.notes = []note{{EventWeight, fmt.Sprintf("sending %d%% of the requests to the update revision", s.weight)}}
 	}
 	return s
 }
 
-// checkWeights reports whether the driver can give the release its weights.
+// checkWeights returns an error if the weights are invalid, or the driver can't set them.
 func checkWeights(release Release, info *pb.GetDriverInfoResponse) error {
 	routed, batches := release.Policy.GetTraffic() != nil, len(release.Policy.GetBatches())
 	if n := len(release.Weights); n > 0 && !routed {
 		return fmt.Errorf("the release has %d weights, but its policy has no traffic to split", n)
 	} else if n > 0 && n != batches {
-		return fmt.Errorf("the release has %d weights for %d batches: give one for each", n, batches)
+		return fmt.Errorf("the release has %d weights for %d batches: set one for each", n, batches)
 	}
 	for i, w := range release.Weights {
 		if w < 0 || w > 100 {
