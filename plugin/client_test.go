@@ -267,7 +267,7 @@ func TestInfoIsACopy(t *testing.T) {
 	}
 }
 
-// A finding that says nothing is the driver's fault, and not shown to people.
+// An empty finding is the driver's mistake, and not shown to users.
 func TestClientRefusesBrokenFindings(t *testing.T) {
 	good := func() *pb.Finding {
 		return &pb.Finding{Rule: "R", Severity: pb.Severity_SEVERITY_INFO, Object: &pb.ObjectRef{Kind: "Node", Name: "n1"}, Message: "m"}

@@ -94,13 +94,13 @@ func TestDialNeedsTLS(t *testing.T) {
 		reason string
 		opts   []plugin.Option
 	}{
-		{"plaintext", "anybody on the way could release", nil},
+		{"plaintext", "anyone on the network could release", nil},
 		{
-			"no client certificate", "the server could not tell who calls",
+			"no client certificate", "the server could not identify the client",
 			[]plugin.Option{plugin.WithTLSConfig(ca.ClientConfig())},
 		},
 		{
-			"unverified server", "anybody could answer", []plugin.Option{plugin.WithTLSConfig(&tls.Config{
+			"unverified server", "anyone could answer", []plugin.Option{plugin.WithTLSConfig(&tls.Config{
 				Certificates: []tls.Certificate{{}}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
 			})},
 		},

@@ -67,7 +67,7 @@ func newFollowOptions(opts []FollowOption) followOptions {
 // streams and restarts of the driver. It ends when ctx does, or when the caller leaves the loop.
 //
 // Follow yields an error each time that a stream ends, also when the driver closed it. If the caller stays in the loop,
-// Follow pauses and opens the next stream; so leave the loop for an error that no retry can mend (see [Retryable]).
+// Follow pauses and opens the next stream; so leave the loop for an error that is not [Retryable].
 // After a reconnect the first state may be the one that was yielded last.
 //
 // Follow polls CalculateBatchContext instead if the driver does not serve WatchBatchContext.

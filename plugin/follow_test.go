@@ -199,7 +199,7 @@ func TestFollowWorkloads(t *testing.T) {
 			[]string{"a", "synced", closed, "a", "synced", closed},
 		},
 		"broken before it was synced": {
-			"a stream that has not listed all workloads tells of none that it is gone",
+			"a stream that has not listed all workloads reports none as gone",
 			[][]any{{at("a"), at("b"), synced, errAway}, {at("b"), errAway}, {at("a"), at("b"), synced}},
 			[]string{"a", "b", "synced", "away", "b", "away", "a", "b", "synced", closed},
 		},

@@ -234,7 +234,7 @@ func readPID(t *testing.T, path string) int {
 	return pid
 }
 
-// running reports whether the process runs. One that has ended and that nobody has waited for does not.
+// running reports whether the process runs. A zombie does not.
 func running(pid int) bool {
 	if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil {
 		_, state, _ := bytes.Cut(stat, []byte(") "))
@@ -294,6 +294,6 @@ func TestExitedTellsWhenThePluginIsGone(t *testing.T) {
 	select {
 	case <-client.Exited():
 	case <-time.After(testTimeout):
-		t.Error("the plugin was killed, and nobody is told")
+		t.Error("the plugin was killed, and Exited is not closed")
 	}
 }

@@ -41,7 +41,7 @@ func TestSignalsMerge(t *testing.T) {
 
 func TestEachWaiterIsSignalled(t *testing.T) {
 	var b Broadcaster[string]
-	b.Notify("one") // before anybody has subscribed
+	b.Notify("one") // before the first subscription
 	first, stopFirst := b.Subscribe("one")
 	defer stopFirst()
 	second, stopSecond := b.Subscribe("one")

@@ -54,7 +54,7 @@ func TestParse(t *testing.T) {
 			want{Endpoint{"tcp", "0.0.0.0:1"}, false, "dns:///0.0.0.0:1"},
 		},
 		{
-			"lookalike", "a name that starts like localhost is anybody's", "localhost.example.com:1",
+			"lookalike", "a name that starts with localhost. can be any host", "localhost.example.com:1",
 			want{Endpoint{"tcp", "localhost.example.com:1"}, false, "dns:///localhost.example.com:1"},
 		},
 	}

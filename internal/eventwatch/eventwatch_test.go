@@ -125,7 +125,7 @@ func TestFollow(t *testing.T) {
 			[]string{"a", "b", "found", "c"},
 		},
 		"Away": {
-			"an API server that is away is told of, and found again",
+			"an unavailable API server is reported as lost, and then as found",
 			[]any{500, []string{"a"}}, nil, []string{"lost", "a"},
 		},
 		"Expired": {

@@ -94,7 +94,7 @@ func (r *rig) eventually(t *testing.T, what string, is func(host.Event) bool) {
 		}
 		select {
 		case <-timeout.C:
-			t.Fatalf("people were not announced: %s", what)
+			t.Fatalf("not announced: %s", what)
 		case <-ticker.C:
 		}
 	}
@@ -226,7 +226,7 @@ func TestRelease(t *testing.T) {
 			calls:   append([]string{"Initialize new"}, all[1:]...),
 		},
 		"AnotherOwnersIsLeftAlone": {
-			reason:  "an unfinished release of somebody else is not taken over",
+			reason:  "a release in flight of another owner is not taken over",
 			release: func(r *host.Release) { r.ID, r.Owner = "", "lockstep-cli/al@desk" },
 			fake: func(d *hosttest.Driver) {
 				d.Set(func(c *pb.BatchContext) { begun(c); c.State = pb.State_STATE_COMPLETED })

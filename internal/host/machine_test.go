@@ -116,7 +116,7 @@ func TestNext(t *testing.T) {
 			want:    step{action: actStop, outcome: OutcomeLastBatch},
 		},
 		"HeaderRoutes": {
-			reason:  "who asks for the update revision gets it before others do",
+			reason:  "requests with the header get the update revision before others do",
 			machine: routing(func(m *machine) { m.headerRoutes = []HeaderRoute{{Name: "a"}} }),
 			context: routedAt(pb.State_STATE_READY, 0, 0, "b"),
 			want:    step{action: actHeaders, batch: 0},
@@ -128,7 +128,7 @@ func TestNext(t *testing.T) {
 			want:    step{action: actWeight, batch: 0, weight: 25},
 		},
 		"HeaderRoutesOfTheOldTemplate": {
-			reason: "a new template ends them: nobody may get it before its first batch is ready",
+			reason: "a new template ends them: no request may get it before its first batch is ready",
 			machine: routing(func(m *machine) {
 				m.headerRoutes, m.headersSet, m.revision, m.requested = []HeaderRoute{{Name: "a"}}, true, "a", true
 			}),
@@ -222,7 +222,7 @@ func TestNext(t *testing.T) {
 			want:    step{action: actUpgrade, batch: 0},
 		},
 		"NewTemplateWhilePromoting": {
-			reason: "a promotion that the driver does not know of must not promote what nobody has seen serve",
+			reason: "a promotion that the driver does not know of must not promote an unverified revision",
 			machine: func(m *machine) {
 				m.requested, m.revision, m.cursor = true, "a", 2
 				m.intent = promote
@@ -275,12 +275,12 @@ func TestNext(t *testing.T) {
 			want:    step{action: actRollback},
 		},
 		"RollingBackByOthers": {
-			reason:  "an end that somebody chose is followed",
+			reason:  "an end that another host chose is followed",
 			context: at(pb.State_STATE_ROLLING_BACK, 1, "b"),
 			want:    step{action: actRollback},
 		},
 		"PromotingByOthers": {
-			reason:  "an end that somebody chose is followed",
+			reason:  "an end that another host chose is followed",
 			context: at(pb.State_STATE_PROMOTING, 2, "b"),
 			want:    step{action: actPromote},
 		},
@@ -291,7 +291,7 @@ func TestNext(t *testing.T) {
 			want:    step{action: actRollback},
 		},
 		"PromotingTakenBackTooLate": {
-			reason:  "it can't be any more, so the end that somebody chose is followed",
+			reason:  "it is too late, so the end that another host chose is followed",
 			machine: func(m *machine) { m.intent, m.endOnly, m.rollbackTried = rollback, true, true },
 			context: at(pb.State_STATE_PROMOTING, 2, "b"),
 			want:    step{action: actPromote},

@@ -47,7 +47,7 @@ func TestABatchIsReadyWhenItsWeightIsInForce(t *testing.T) {
 			}
 		}
 		if ready != weights-1 {
-			t.Errorf("people were told that %d batches are ready, with %d weights in force", ready, weights-1)
+			t.Errorf("%d batches were announced as ready, with %d weights in force", ready, weights-1)
 		}
 		r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_READY })
 	}
@@ -213,7 +213,7 @@ func TestSetWeightThatComesTooLate(t *testing.T) {
 	}
 	got, err := r.host.Release(deadline(t), release(routes))
 	if err != nil || got.Outcome != host.OutcomeRolledBack {
-		t.Errorf("Release(...) = %q, %v; want the abort of somebody else to be followed", got.Outcome, err)
+		t.Errorf("Release(...) = %q, %v; want the abort of another host to be followed", got.Outcome, err)
 	}
 }
 

@@ -62,7 +62,7 @@ func start(t *testing.T, driver plugin.ContextWatcher, needed *atomic.Bool) (*Fo
 	return f, q
 }
 
-// mortal is a driver whose workload is gone once it is told so.
+// mortal is a driver whose workload is deleted when gone is closed.
 type mortal struct {
 	plugin.ContextWatcher
 
@@ -84,7 +84,7 @@ func (m mortal) WatchBatchContext(
 	}
 }
 
-// That a workload is gone is reported, even to those who have seen its deletion before the driver did.
+// The end of a workload is reported, although its deletion may have been observed before the driver observed it.
 func TestFollowerReportsThatAWorkloadIsGone(t *testing.T) {
 	t.Parallel()
 	m := mortal{gone: make(chan struct{})}
@@ -94,7 +94,7 @@ func TestFollowerReportsThatAWorkloadIsGone(t *testing.T) {
 	q.next(t, "no request for its end")
 }
 
-// A workload that appears is followed as soon as somebody asks for it again, and no longer than it is needed.
+// A workload that is created is followed at the next Watch, and no longer than it is needed.
 func TestFollower(t *testing.T) {
 	t.Parallel()
 	fake := plugintest.NewFakeDriver()

@@ -205,7 +205,7 @@ func TestReadConfigRefuses(t *testing.T) {
 	}
 }
 
-// FuzzReadConfig: whatever people write, the controller does not crash.
+// FuzzReadConfig: no configuration crashes the controller.
 func FuzzReadConfig(f *testing.F) {
 	for _, seed := range []string{`{"workload":"w"}`, `{"upgrade":"5%"}`, `[]`, `null`, `{"headers":[null]}`, `{"traffic":null}`} {
 		f.Add([]byte(seed))

@@ -30,7 +30,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
-// warnings are what a Controller tells people.
+// warnings records the warnings of a Controller.
 type warnings struct {
 	mu  sync.Mutex
 	all []string

@@ -139,7 +139,7 @@ func TestPlan(t *testing.T) {
 		{"partition raised", "updated groups stay, as with a StatefulSet", view(template("two"), partition(3), led, releasing(pb.State_STATE_READY, 2)), actNone, 0, "Held"},
 		{"all updated", "Kruise may still roll back", view(template("two"), partition(0), led, releasing(pb.State_STATE_READY, 4)), actNone, 0, "Held"},
 		{"Kruise lets go", "the release is completed", view(template("two"), releasing(pb.State_STATE_READY, 4)), actPromote, 0, ""},
-		{"partition 0, nobody leads", "the same as no partition", view(template("two"), partition(0), releasing(pb.State_STATE_READY, 4)), actPromote, 0, ""},
+		{"partition 0, no Rollout in progress", "the same as no partition", view(template("two"), partition(0), releasing(pb.State_STATE_READY, 4)), actPromote, 0, ""},
 		{"no Kruise", "a StatefulSet would roll, too", view(template("two")), actInitialize, 0, ""},
 		{"paused", "nothing moves", view(template("two"), pausedUpdate), actNone, 0, "Held"},
 		{"promoting", "the driver is at work", view(template("two"), releasing(pb.State_STATE_PROMOTING, 4)), actNone, 0, "Held"},
@@ -150,7 +150,7 @@ func TestPlan(t *testing.T) {
 			"rolled back by hand", "a person's word stands until the spec changes",
 			view(template("two"), partition(3), led, releasing(pb.State_STATE_ROLLED_BACK, 0), last), actNone, 0, "Held",
 		},
-		{"rolled back by hand, spec changed", "somebody asks again", view(template("two"), partition(2), led, releasing(pb.State_STATE_ROLLED_BACK, 0)), actInitialize, 0, ""},
+		{"rolled back by hand, spec changed", "it is requested again", view(template("two"), partition(2), led, releasing(pb.State_STATE_ROLLED_BACK, 0)), actInitialize, 0, ""},
 		{"completed", "the new revision serves", view(template("two"), releasing(pb.State_STATE_COMPLETED, 4), at("two two two two")), actNone, 0, "Held"},
 		{"no groups yet", "there is nothing to release from", view(at("-"), func(v *View) {
 			v.Context.StableRevision, v.Target.Spec.Replicas = "", ptr.To(int32(1))

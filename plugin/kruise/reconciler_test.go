@@ -197,7 +197,7 @@ func TestErrorsAreSaid(t *testing.T) {
 		reason    string
 	}{
 		{"a person must act", "the condition says what about", refused, "ForeignOwner"},
-		{"it passes", "it is tried again, and nobody is told", away, ""},
+		{"retryable", "it is retried, without a condition", away, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r, d := bench(t, view(unheld), interceptor.Funcs{})

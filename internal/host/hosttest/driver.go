@@ -53,7 +53,7 @@ func New() *Driver {
 	}}
 }
 
-// Set changes the context, as the cluster would, and wakes whoever waits.
+// Set changes the context, as the cluster would, and wakes the waiters.
 func (d *Driver) Set(change func(c *pb.BatchContext)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -99,7 +99,7 @@ func (d *Driver) set(change func(c *pb.BatchContext)) {
 	d.wake()
 }
 
-// wake lets everybody who waits look again. The lock is held.
+// wake wakes the waiters. The lock is held.
 func (d *Driver) wake() {
 	close(d.changed)
 	d.changed = make(chan struct{})

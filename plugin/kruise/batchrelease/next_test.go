@@ -342,7 +342,7 @@ func TestDeletion(t *testing.T) {
 				r.Spec.ReleasePlan.BatchPartition = nil
 			}
 			r.Spec.ReleasePlan.FinalizingPolicy = c.policy
-			r.Spec.ReleasePlan.RollingStyle = "" // A plan that is none keeps nobody from leaving.
+			r.Spec.ReleasePlan.RollingStyle = "" // An invalid plan does not block the end.
 			r.Spec.ReleasePlan.Batches = nil
 			r.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
 			if play(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseFinalizing {

@@ -19,7 +19,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// schedule is a host, a cluster and people who take their turns in any order, each as far as it likes.
+// schedule runs a host, a cluster and users in any order, each for any number of steps.
 type schedule struct {
 	*rapid.T
 	release *v1beta1.BatchRelease

@@ -189,8 +189,8 @@ func TestErrors(t *testing.T) {
 		says         string
 	}{
 		{"a person must act", "the condition says so", drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER, "vllm belongs to KServe"), "ForeignOwner"},
-		{"it passes", "it is tried again, and nobody is told", drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "nobody answers"), ""},
-		{"somebody was faster", "it is looked at again", drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "another"), ""},
+		{"retryable", "it is retried, without a condition", drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "nobody answers"), ""},
+		{"another host was faster", "it is reconciled again", drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "another"), ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
