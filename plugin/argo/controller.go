@@ -89,8 +89,9 @@ func (c *Controller) init() {
 
 // requests are the Rollouts of a workload.
 func (c *Controller) requests(_ context.Context, workload types.NamespacedName) []item {
-	var items []item
-	for _, ro := range c.rolloutsOf(workload) {
+	rollouts := c.rolloutsOf(workload)
+	items := make([]item, 0, len(rollouts))
+	for _, ro := range rollouts {
 		items = append(items, item{NamespacedName: keyOf(ro)})
 	}
 	return items

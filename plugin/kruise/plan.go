@@ -19,7 +19,7 @@ import (
 // Finalizer keeps a RolloutTarget until its workload is disowned.
 const Finalizer = "lockstep.dev/kruise"
 
-// AnnotationRevision, on the target's template, is the revision of the workload's template. Kruise's webhook reacts to a new
+// AnnotationRevision on the target's template is the revision of the workload's template. Kruise's webhook reacts to a new
 // value.
 const AnnotationRevision = "lockstep.dev/template-revision"
 
