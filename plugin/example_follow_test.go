@@ -6,11 +6,6 @@ package plugin_test
 import (
 	"context"
 	"fmt"
-	"net"
-	"os"
-	"path/filepath"
-
-	"google.golang.org/grpc"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
@@ -20,7 +15,9 @@ import (
 // Follow a workload until its release is ready for the next step of the host.
 func ExampleFollow() {
 	ctx := context.Background()
-	address, stop := serveFake()
+	fake := plugintest.NewFakeDriver()
+	fake.SetWorkload("default", "vllm", 4, "rev-1")
+	address, stop := serveFake(fake)
 	defer stop()
 	driver, err := plugin.Dial(ctx, address)
 	if err != nil {
@@ -44,26 +41,4 @@ func ExampleFollow() {
 		}
 	}
 	// Output: vllm STATE_UNMANAGED
-}
-
-// serveFake serves a driver in memory, with the workload default/vllm, until stop is called.
-func serveFake() (address string, stop func()) {
-	dir, err := os.MkdirTemp("", "lockstep-")
-	if err != nil {
-		panic(err)
-	}
-	path := filepath.Join(dir, "driver.sock")
-	listener, err := net.Listen("unix", path)
-	if err != nil {
-		panic(err)
-	}
-	driver := plugintest.NewFakeDriver()
-	driver.SetWorkload("default", "vllm", 4, "rev-1")
-	server := grpc.NewServer()
-	plugin.Register(server, driver, driver)
-	go func() { _ = server.Serve(listener) }()
-	return "unix://" + path, func() {
-		server.Stop()
-		_ = os.RemoveAll(dir)
-	}
 }

@@ -107,16 +107,16 @@ func FollowWorkloads(
 			case *pb.WatchWorkloadsResponse_Context:
 				ref := change.Context.GetWorkload()
 				held[keyOf(ref)], listed[keyOf(ref)] = ref, true
-			case *pb.WatchWorkloadsResponse_Gone:
-				delete(held, keyOf(change.Gone))
+			case *pb.WatchWorkloadsResponse_Removed:
+				delete(held, keyOf(change.Removed))
 			case *pb.WatchWorkloadsResponse_Synced:
 				for _, key := range slices.Sorted(maps.Keys(held)) {
 					if listed[key] {
 						continue
 					}
-					gone := &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Gone{Gone: held[key]}}
+					removed := &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: held[key]}}
 					delete(held, key)
-					if !yield(gone, nil) {
+					if !yield(removed, nil) {
 						return
 					}
 				}

@@ -181,7 +181,7 @@ func TestFollowWorkloads(t *testing.T) {
 		}}
 	}
 	gone := func(name string) *pb.WatchWorkloadsResponse {
-		return &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Gone{Gone: &pb.WorkloadRef{Namespace: "ns", Name: name}}}
+		return &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: &pb.WorkloadRef{Namespace: "ns", Name: name}}}
 	}
 	synced := &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Synced{Synced: true}}
 	cases := map[string]struct {
@@ -219,8 +219,8 @@ func TestFollowWorkloads(t *testing.T) {
 					switch {
 					case err != nil:
 						what = status.Convert(err).Message()
-					case r.GetGone() != nil:
-						what = r.GetGone().GetName() + " gone"
+					case r.GetRemoved() != nil:
+						what = r.GetRemoved().GetName() + " gone"
 					case r.GetSynced():
 						what = "synced"
 					}
