@@ -4,14 +4,9 @@
 package traffic
 
 import (
-	"encoding/json"
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-
-	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Next returns the next write that leads from the world to what is desired, nil if there is none to make now. The order
@@ -258,37 +253,4 @@ func cleanUp(s Setup, d Desired, w World) (*Write, error) {
 		return deleteOf(Key{KindService, s.Policy.CanaryService}, o, why), nil
 	}
 	return none()
-}
-
-func none() (*Write, error) { return nil, nil } //nolint:nilnil // no write is an answer
-
-func patchOf(key Key, base metav1.Object, p patch, why string) *Write {
-	p.set(base.GetResourceVersion(), "metadata", "resourceVersion")
-	return &Write{Verb: Patch, Key: key, Body: p, Why: why}
-}
-
-func createOf(key Key, o runtime.Object, why string) (*Write, error) {
-	body, err := toJSON(o)
-	if err != nil {
-		return nil, err
-	}
-	return &Write{Verb: Create, Key: key, Body: body, Why: why}, nil
-}
-
-func deleteOf(key Key, base metav1.Object, why string) *Write {
-	return &Write{Verb: Delete, Key: key, UID: string(base.GetUID()), ResourceVersion: base.GetResourceVersion(), Why: why}
-}
-
-// toJSON turns a typed object into what a generic client sends.
-func toJSON(o runtime.Object) (map[string]any, error) {
-	body := map[string]any{}
-	raw, err := json.Marshal(o)
-	if err == nil {
-		err = json.Unmarshal(raw, &body)
-	}
-	if err != nil {
-		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "encode %T: %v", o, err)
-	}
-	delete(body, "status")
-	return body, nil
 }

@@ -4,11 +4,15 @@
 package traffic
 
 import (
-	"reflect"
+	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	gateway "sigs.k8s.io/gateway-api/apis/v1"
 )
 
 // An InferencePool is handled as JSON, as routes are: what this package does not know of it stays.
@@ -107,29 +111,6 @@ func poolDrift(have, want *unstructured.Unstructured) map[string]any {
 	return p
 }
 
-// mergePatch is the JSON merge patch that turns one object into another, empty if they are equal.
-func mergePatch(have, want object) object {
-	out := object{}
-	for k := range have {
-		if _, stays := want[k]; !stays {
-			out[k] = nil
-		}
-	}
-	for k, v := range want {
-		old, was := have[k].(object)
-		next, is := v.(object)
-		switch {
-		case was && is:
-			if diff := mergePatch(old, next); len(diff) > 0 {
-				out[k] = diff
-			}
-		case !reflect.DeepEqual(have[k], v):
-			out[k] = v
-		}
-	}
-	return out
-}
-
 // checkPool sees to it that the pool can be split: by its selector, and with a picker for each half.
 func checkPool(s Setup, w World) error {
 	policy := s.Policy.Pool
@@ -170,10 +151,106 @@ func takenPool(s Setup) error {
 	return taken(s, Key{KindInferencePool, s.Policy.Pool.Canary}, "rename it")
 }
 
-func anyMap(in map[string]string) object {
-	out := make(object, len(in))
-	for k, v := range in {
-		out[k] = v
+// Types of the conditions that a gateway gives a pool.
+const (
+	poolAccepted     = "Accepted"
+	poolResolvedRefs = "ResolvedRefs"
+)
+
+// poolStatus is what is read, and never written, of a pool. Early versions of v1 had the list in "parent".
+type poolStatus struct {
+	Status struct {
+		Parents []poolParent `json:"parents"`
+		Parent  []poolParent `json:"parent"`
+	} `json:"status"`
+}
+
+type poolParent struct {
+	ParentRef  gateway.ParentReference `json:"parentRef"`
+	Conditions []metav1.Condition      `json:"conditions"`
+}
+
+// PoolVerified says whether each of the gateways has taken the pool as it is. If not, reason and message say which has not
+// and why. A gateway need not say that it has resolved the references, but must not say that it could not.
+func PoolVerified(pool *unstructured.Unstructured, gateways []gateway.ParentReference) (ok bool, reason, message string) {
+	var s poolStatus
+	key := Key{KindInferencePool, pool.GetName()}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(pool.Object, &s); err != nil {
+		return false, ReasonPoolUnreadable, fmt.Sprintf("%s: %v", key, err)
+	}
+	parents := slices.Concat(s.Status.Parents, s.Status.Parent)
+	for _, g := range gateways {
+		at := slices.IndexFunc(parents, func(p poolParent) bool { return sameParent(p.ParentRef, g, pool.GetNamespace()) })
+		if at < 0 {
+			return false, ReasonPoolNotObserved, fmt.Sprintf("%s: %s has said nothing about it yet", key, g.Name)
+		}
+		if reason, message := parents[at].lacking(pool.GetGeneration()); reason != "" {
+			return false, reason, fmt.Sprintf("%s: %s %s", key, g.Name, message)
+		}
+	}
+	return true, "", ""
+}
+
+func (p poolParent) lacking(generation int64) (reason, message string) {
+	for _, c := range []struct {
+		condition, reason string
+		required          bool
+	}{
+		{poolAccepted, ReasonPoolNotAccepted, true},
+		{poolResolvedRefs, ReasonPoolRefsNotResolved, false},
+	} {
+		have := apimeta.FindStatusCondition(p.Conditions, c.condition)
+		switch {
+		case have == nil && !c.required:
+		case have == nil || have.ObservedGeneration < generation:
+			return ReasonPoolNotObserved, fmt.Sprintf("has not observed generation %d", generation)
+		case have.Status != metav1.ConditionTrue:
+			return c.reason, fmt.Sprintf("says %s=%s (%s): %s", c.condition, have.Status, have.Reason, have.Message)
+		}
+	}
+	return "", ""
+}
+
+// gateways are those through which requests reach a side of the backend now: the parents of the routes that lead there.
+// A parent that is no Gateway (a Service, in a mesh) says nothing about pools. Listeners are not told apart.
+func (w World) gateways(s Setup, side func(ref object) bool) []gateway.ParentReference {
+	var out []gateway.ParentReference
+	for _, r := range w.routes(s) {
+		var status routeStatus
+		if !r.leadsTo(side) || runtime.DefaultUnstructuredConverter.FromUnstructured(r.Object.Object, &status) != nil {
+			continue // what can't be read is for RouteVerified to say
+		}
+		for _, p := range status.Spec.ParentRefs {
+			ref := gateway.ParentReference{Group: p.Group, Kind: p.Kind, Namespace: p.Namespace, Name: p.Name}
+			same := func(have gateway.ParentReference) bool { return sameParent(have, ref, s.Namespace) }
+			if isGateway(ref) && !slices.ContainsFunc(out, same) {
+				out = append(out, ref)
+			}
+		}
 	}
 	return out
+}
+
+func isGateway(ref gateway.ParentReference) bool {
+	return sameParent(ref, gateway.ParentReference{Name: ref.Name, Namespace: ref.Namespace}, "")
+}
+
+// lackingPools says which pool a gateway has not taken as it is. A gateway knows a pool only while a route leads there.
+func lackingPools(s Setup, d Desired, w World) (reason, message string) {
+	if s.Policy.Pool == nil || !d.Fenced && !d.Prepared {
+		return "", ""
+	}
+	b := s.backend()
+	for _, side := range []struct {
+		pool *unstructured.Unstructured
+		is   func(object) bool
+	}{{w.StablePool, b.isStable}, {w.CanaryPool, b.isCanary}} {
+		if side.pool == nil {
+			continue
+		}
+		if ok, reason, message := PoolVerified(side.pool, w.gateways(s, side.is)); !ok {
+			return reason, message
+		}
+	}
+	return "", ""
 }

@@ -4,10 +4,16 @@
 package traffic
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	gateway "sigs.k8s.io/gateway-api/apis/v1"
 )
 
 // Route is an HTTPRoute or a GRPCRoute. They differ in nothing that matters here.
@@ -69,4 +75,73 @@ func (r Route) leadsTo(side func(ref object) bool) bool {
 func RouteServes(r Route, s Setup) bool {
 	b := s.backend()
 	return slices.ContainsFunc(b.strip(r.rules()), func(p part) bool { return b.serves(list(p.rule, "backendRefs")) })
+}
+
+// routeStatus is what is read, and never written, of a route: HTTPRoute and GRPCRoute have it in common.
+type routeStatus struct {
+	Spec struct {
+		ParentRefs []gateway.ParentReference `json:"parentRefs"`
+	} `json:"spec"`
+	Status gateway.RouteStatus `json:"status"`
+}
+
+// RouteVerified says whether every gateway that the route names has taken its present rules. If not, reason and message
+// say which has not and why.
+func RouteVerified(r Route) (ok bool, reason, message string) { return routeVerified(r, "") }
+
+// routeVerified is RouteVerified, but for one reason.
+func routeVerified(r Route, but string) (ok bool, reason, message string) {
+	var s routeStatus
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(r.Object.Object, &s); err != nil {
+		return false, ReasonRouteUnreadable, fmt.Sprintf("%s: %v", r.Key, err)
+	}
+	if len(s.Spec.ParentRefs) == 0 {
+		return false, ReasonRouteNotAccepted, fmt.Sprintf("%s names no parent, so no gateway serves it", r.Key)
+	}
+	for _, parent := range s.Spec.ParentRefs {
+		if reason, message := s.parent(r, parent, but); reason != "" {
+			return false, reason, fmt.Sprintf("%s: %s", r.Key, message)
+		}
+	}
+	return true, "", ""
+}
+
+// parent returns why a parent has not taken the route, "" if it has. Several controllers may answer for one parent.
+func (s *routeStatus) parent(r Route, parent gateway.ParentReference, but string) (reason, message string) {
+	answered := false
+	for _, p := range s.Status.Parents {
+		if !sameParent(p.ParentRef, parent, r.Object.GetNamespace()) {
+			continue
+		}
+		answered = true
+		for _, c := range []struct {
+			condition gateway.RouteConditionType
+			reason    string
+		}{
+			{gateway.RouteConditionAccepted, ReasonRouteNotAccepted},
+			{gateway.RouteConditionResolvedRefs, ReasonRefsNotResolved},
+		} {
+			have := apimeta.FindStatusCondition(p.Conditions, string(c.condition))
+			switch {
+			case have == nil || have.ObservedGeneration < r.Object.GetGeneration():
+				return ReasonRouteNotObserved, fmt.Sprintf("%s has not observed generation %d", parent.Name, r.Object.GetGeneration())
+			case have.Status != metav1.ConditionTrue && c.reason != but:
+				return c.reason, fmt.Sprintf("%s says %s=%s (%s): %s", parent.Name, c.condition, have.Status, have.Reason, have.Message)
+			}
+		}
+	}
+	if !answered {
+		return ReasonRouteNotObserved, fmt.Sprintf("%s has said nothing about it yet", parent.Name)
+	}
+	return "", ""
+}
+
+// sameParent compares with the API's defaults, which a status may spell out and a spec leave out, or the other way round.
+func sameParent(a, b gateway.ParentReference, namespace string) bool {
+	return a.Name == b.Name &&
+		ptr.Deref(a.Group, gateway.GroupName) == ptr.Deref(b.Group, gateway.GroupName) &&
+		ptr.Deref(a.Kind, "Gateway") == ptr.Deref(b.Kind, "Gateway") &&
+		ptr.Deref(a.Namespace, gateway.Namespace(namespace)) == ptr.Deref(b.Namespace, gateway.Namespace(namespace)) &&
+		ptr.Deref(a.SectionName, "") == ptr.Deref(b.SectionName, "") &&
+		ptr.Deref(a.Port, 0) == ptr.Deref(b.Port, 0)
 }

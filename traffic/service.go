@@ -48,19 +48,6 @@ func CanaryService(stable *corev1.Service, s Setup) (*corev1.Service, error) {
 	return c, nil
 }
 
-// madeFor says whether an object was generated for this workload's canary, by its marks.
-func madeFor(o metav1.Object, s Setup) bool {
-	labels := o.GetLabels()
-	return labels[RoleLabel] == RoleCanary && labels[StableLabel] == s.Stable
-}
-
-// ownedBy says whether garbage collection will take the object with this very workload, not with an earlier one of its
-// name.
-func ownedBy(o metav1.Object, s Setup) bool {
-	owner := metav1.GetControllerOf(o)
-	return owner != nil && owner.UID == s.Owner.UID
-}
-
 // serviceDrift returns the merge patch that makes have what want asks for, nil if it is so. Labels and annotations that
 // others added stay; so do fields that can't be changed.
 func serviceDrift(have, want *corev1.Service) map[string]any {
@@ -83,50 +70,4 @@ func serviceDrift(have, want *corev1.Service) map[string]any {
 		return nil
 	}
 	return p
-}
-
-// replaced is the merge patch that turns one map into another.
-func replaced(have, want map[string]string) map[string]any {
-	out := map[string]any{}
-	for k := range have {
-		if _, stays := want[k]; !stays {
-			out[k] = nil
-		}
-	}
-	for k, v := range want {
-		if old, ok := have[k]; !ok || old != v {
-			out[k] = v
-		}
-	}
-	return out
-}
-
-// patch is a JSON merge patch.
-type patch map[string]any
-
-func (p patch) set(value any, path ...string) {
-	node := map[string]any(p)
-	for _, step := range path[:len(path)-1] {
-		next, ok := node[step].(map[string]any)
-		if !ok {
-			next = map[string]any{}
-			node[step] = next
-		}
-		node = next
-	}
-	node[path[len(path)-1]] = value
-}
-
-// copyMarks sets the labels and annotations that want has and have has not. Others stay.
-func (p patch) copyMarks(have, want metav1.Object) {
-	for field, of := range map[string][2]map[string]string{
-		"labels":      {have.GetLabels(), want.GetLabels()},
-		"annotations": {have.GetAnnotations(), want.GetAnnotations()},
-	} {
-		for k, v := range of[1] {
-			if old, ok := of[0][k]; !ok || old != v {
-				p.set(v, "metadata", field, k)
-			}
-		}
-	}
 }

@@ -4,7 +4,6 @@
 package traffic
 
 import (
-	"fmt"
 	"regexp"
 	"slices"
 
@@ -128,27 +127,3 @@ func (w World) lackingPool(s Setup) string {
 	}
 	return ""
 }
-
-// Write is one request. It holds only for the version of the object that it was made from.
-type Write struct {
-	Verb Verb
-	Key  Key
-	// Body is a JSON merge patch, or the object to create.
-	Body map[string]any
-	// UID and ResourceVersion are the precondition of a delete; a patch holds its own.
-	UID, ResourceVersion string
-	// Why says it for events and logs.
-	Why string
-}
-
-// Verb is what a Write does.
-type Verb string
-
-// The verbs of a Write.
-const (
-	Create Verb = "create"
-	Patch  Verb = "patch"
-	Delete Verb = "delete"
-)
-
-func (w *Write) String() string { return fmt.Sprintf("%s %s: %s", w.Verb, w.Key, w.Why) }

@@ -1,0 +1,150 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Write is one request. It holds only for the version of the object that it was made from.
+type Write struct {
+	Verb Verb
+	Key  Key
+	// Body is a JSON merge patch, or the object to create.
+	Body map[string]any
+	// UID and ResourceVersion are the precondition of a delete; a patch holds its own.
+	UID, ResourceVersion string
+	// Why says it for events and logs.
+	Why string
+}
+
+// Verb is what a Write does.
+type Verb string
+
+// The verbs of a Write.
+const (
+	Create Verb = "create"
+	Patch  Verb = "patch"
+	Delete Verb = "delete"
+)
+
+func (w *Write) String() string { return fmt.Sprintf("%s %s: %s", w.Verb, w.Key, w.Why) }
+
+func none() (*Write, error) { return nil, nil } //nolint:nilnil // no write is an answer
+
+func patchOf(key Key, base metav1.Object, p patch, why string) *Write {
+	p.set(base.GetResourceVersion(), "metadata", "resourceVersion")
+	return &Write{Verb: Patch, Key: key, Body: p, Why: why}
+}
+
+func createOf(key Key, o runtime.Object, why string) (*Write, error) {
+	body, err := toJSON(o)
+	if err != nil {
+		return nil, err
+	}
+	return &Write{Verb: Create, Key: key, Body: body, Why: why}, nil
+}
+
+func deleteOf(key Key, base metav1.Object, why string) *Write {
+	return &Write{Verb: Delete, Key: key, UID: string(base.GetUID()), ResourceVersion: base.GetResourceVersion(), Why: why}
+}
+
+// toJSON turns a typed object into what a generic client sends.
+func toJSON(o runtime.Object) (map[string]any, error) {
+	body := map[string]any{}
+	raw, err := json.Marshal(o)
+	if err == nil {
+		err = json.Unmarshal(raw, &body)
+	}
+	if err != nil {
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "encode %T: %v", o, err)
+	}
+	delete(body, "status")
+	return body, nil
+}
+
+// patch is a JSON merge patch.
+type patch map[string]any
+
+func (p patch) set(value any, path ...string) {
+	node := map[string]any(p)
+	for _, step := range path[:len(path)-1] {
+		next, ok := node[step].(map[string]any)
+		if !ok {
+			next = map[string]any{}
+			node[step] = next
+		}
+		node = next
+	}
+	node[path[len(path)-1]] = value
+}
+
+// copyMarks sets the labels and annotations that want has and have has not. Others stay.
+func (p patch) copyMarks(have, want metav1.Object) {
+	for field, of := range map[string][2]map[string]string{
+		"labels":      {have.GetLabels(), want.GetLabels()},
+		"annotations": {have.GetAnnotations(), want.GetAnnotations()},
+	} {
+		for k, v := range of[1] {
+			if old, ok := of[0][k]; !ok || old != v {
+				p.set(v, "metadata", field, k)
+			}
+		}
+	}
+}
+
+// replaced is the merge patch that turns one map into another.
+func replaced(have, want map[string]string) map[string]any {
+	out := map[string]any{}
+	for k := range have {
+		if _, stays := want[k]; !stays {
+			out[k] = nil
+		}
+	}
+	for k, v := range want {
+		if old, ok := have[k]; !ok || old != v {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// mergePatch is the JSON merge patch that turns one object into another, empty if they are equal.
+func mergePatch(have, want object) object {
+	out := object{}
+	for k := range have {
+		if _, stays := want[k]; !stays {
+			out[k] = nil
+		}
+	}
+	for k, v := range want {
+		old, was := have[k].(object)
+		next, is := v.(object)
+		switch {
+		case was && is:
+			if diff := mergePatch(old, next); len(diff) > 0 {
+				out[k] = diff
+			}
+		case !reflect.DeepEqual(have[k], v):
+			out[k] = v
+		}
+	}
+	return out
+}
+
+func anyMap(in map[string]string) object {
+	out := make(object, len(in))
+	for k, v := range in {
+		out[k] = v
+	}
+	return out
+}
