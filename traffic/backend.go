@@ -6,14 +6,15 @@ package traffic
 import (
 	"fmt"
 	"reflect"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// object is a JSON object of a route, as it is in the cluster.
+// object is a JSON object of a route or a pool.
 type object = map[string]any
 
-// backend is a pair of things that a backendRef can name: the one that serves and the one that a release adds.
+// backend is a pair of backendRef targets: the user's and the one that a release adds.
 type backend struct {
 	group, kind    string // Gateway API's defaults are "" and Service
 	namespace      string
@@ -28,26 +29,27 @@ func (b backend) names(ref object, name string) bool {
 		text(ref, "namespace", b.namespace) == b.namespace && text(ref, "name", "") == name
 }
 
-// text is a string in a JSON object.
-func text(o object, key, missing string) string {
+// text returns a string field of a JSON object, or the default if it is missing.
+func text(o object, key, byDefault string) string {
 	if s, ok := o[key].(string); ok {
 		return s
 	}
-	return missing
+	return byDefault
 }
 
-// number is a whole number in a JSON object. A client decodes it to int64, other sources to float64.
-func number(o object, key string, missing int64) int64 {
+// number returns an integer field of a JSON object, or the default if it is missing. A client decodes it to int64, other
+// sources to float64.
+func number(o object, key string, byDefault int64) int64 {
 	switch n := o[key].(type) {
 	case int64:
 		return n
 	case float64:
 		return int64(n)
 	}
-	return missing
+	return byDefault
 }
 
-// list are the objects of a JSON list. Others, which a schema does not allow, are left out.
+// list returns the objects of a JSON list. Items of another type, which a schema does not allow, are skipped.
 func list(o object, key string) []object {
 	raw, _ := o[key].([]any)
 	out := make([]object, 0, len(raw))
@@ -59,16 +61,16 @@ func list(o object, key string) []object {
 	return out
 }
 
-// setList puts a list back; an empty one leaves the key out.
+// setList sets a list; an empty one removes the key.
 func setList(o object, key string, items []object) {
 	if len(items) == 0 {
 		delete(o, key)
 		return
 	}
-	o[key] = anys(items)
+	o[key] = anySlice(items)
 }
 
-func anys(items []object) []any {
+func anySlice(items []object) []any {
 	raw := make([]any, 0, len(items))
 	for _, item := range items {
 		raw = append(raw, item)
@@ -79,7 +81,7 @@ func anys(items []object) []any {
 func clone(o object) object { return runtime.DeepCopyJSON(o) }
 
 const (
-	// scale is the factor by which weights grow while a rule is split, so that each percentage is a whole number.
+	// scale multiplies the weights of a split rule, so that each percentage is an integer.
 	scale = 100
 	// gatewayMaxWeight is the Gateway API's own limit.
 	gatewayMaxWeight = 1_000_000
@@ -89,7 +91,7 @@ const (
 
 func weightOf(ref object) int64 { return number(ref, "weight", 1) }
 
-// serves says whether requests reach the stable side through a rule with these refs.
+// serves reports whether a rule with these refs sends requests to the stable backend.
 func (b backend) serves(refs []object) bool {
 	for _, ref := range refs {
 		if b.isStable(ref) && weightOf(ref) > 0 {
@@ -99,8 +101,8 @@ func (b backend) serves(refs []object) bool {
 	return false
 }
 
-// split gives the canary its share of each ref to the stable side. A ref that would get weight 0 is left out: gateways
-// leak requests to it. The proportions of all other refs stay exactly as they are.
+// split gives the canary its share of each ref to the stable backend. A ref that would have weight 0 is left out: gateways
+// leak requests to it. The proportions of all other refs are unchanged.
 func (b backend) split(refs []object, weight int) ([]object, error) {
 	if weight == 0 || !b.serves(refs) {
 		return refs, nil
@@ -130,40 +132,34 @@ func (b backend) split(refs []object, weight int) ([]object, error) {
 	return out, nil
 }
 
-// merge is the inverse of split. Where somebody changed weights of a rule that was split, so that they are no multiples
-// of the scale, the proportions stay and the numbers are as they left them.
+// merge is the inverse of split. If a user changed the weights of a split rule to values that are not multiples of scale, the
+// proportions are kept and the weights are not divided.
 func (b backend) merge(refs []object) []object {
-	ours, exact := false, true
-	for _, ref := range refs {
-		ours = ours || b.isCanary(ref)
-	}
-	if !ours {
+	if !slices.ContainsFunc(refs, b.isCanary) {
 		return refs
 	}
 	out := make([]object, 0, len(refs))
-	open := false // whether the last of out is a stable ref that awaits its canary half
+	unpaired := false // the last of out is a stable ref whose canary counterpart may follow
 	for _, ref := range refs {
 		ref = clone(ref)
 		if !b.isCanary(ref) {
 			out = append(out, ref)
-			open = b.isStable(ref) && weightOf(ref) > 0
+			unpaired = b.isStable(ref) && weightOf(ref) > 0
 			continue
 		}
 		ref["name"] = b.stable
-		if open && sameButWeight(out[len(out)-1], ref) {
+		if unpaired && sameButWeight(out[len(out)-1], ref) {
 			last := out[len(out)-1]
 			last["weight"] = weightOf(last) + weightOf(ref)
 		} else {
 			out = append(out, ref)
 		}
 	}
-	for _, ref := range out {
-		exact = exact && weightOf(ref)%scale == 0
+	if slices.ContainsFunc(out, func(ref object) bool { return weightOf(ref)%scale != 0 }) {
+		return out
 	}
-	if exact {
-		for _, ref := range out {
-			ref["weight"] = weightOf(ref) / scale
-		}
+	for _, ref := range out {
+		ref["weight"] = weightOf(ref) / scale
 	}
 	return out
 }
@@ -175,7 +171,7 @@ func sameButWeight(a, b object) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// share is the canary's percentage of what a rule gives to both sides, rounded up.
+// share returns the canary's percentage of a rule's requests to both backends, rounded up.
 func (b backend) share(refs []object) int {
 	var stable, canary int64
 	for _, ref := range refs {
@@ -192,8 +188,8 @@ func (b backend) share(refs []object) int {
 	return int((100*canary + stable + canary - 1) / (stable + canary))
 }
 
-// onCanary are a rule's refs to the stable side, leading to the canary.
-func (b backend) onCanary(refs []object) []object {
+// canaryRefs returns copies of the refs to the stable backend that lead to the canary.
+func (b backend) canaryRefs(refs []object) []object {
 	out := make([]object, 0, len(refs))
 	for _, ref := range refs {
 		if b.isStable(ref) && weightOf(ref) > 0 {

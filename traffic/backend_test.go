@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// drawRefs makes the backendRefs of a rule: stable ones, maybe several, among those of others.
+// drawRefs draws the backendRefs of a rule: any number of stable refs among foreign ones.
 func drawRefs(t *rapid.T, stable ...string) []object {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) object {
 		ref := object{
@@ -35,8 +35,8 @@ func total(refs []object, of func(object) bool) (sum int64) {
 	return sum
 }
 
-// TestSplit: the canary gets exactly its share of what the stable side had, everybody else exactly what they had, and
-// merge is the way back.
+// TestSplit: the canary gets exactly its share of the stable backend's weight, all other refs keep theirs, and merge is the
+// inverse.
 func TestSplit(t *testing.T) {
 	b := setupOf("vllm").backend()
 	all := func(object) bool { return true }
@@ -48,7 +48,7 @@ func TestSplit(t *testing.T) {
 		}
 		before, after := total(refs, all), total(got, all)
 		if (before == 0) != (after == 0) {
-			t.Fatalf("the rule's total went from %d to %d", before, after)
+			t.Fatalf("the rule's total changed from %d to %d", before, after)
 		}
 		if before > 0 {
 			sameFraction(t, "stable and canary together", total(refs, b.isStable), before,
@@ -67,13 +67,13 @@ func TestSplit(t *testing.T) {
 			}
 		}
 		if weight == 100 && total(got, b.isStable) != 0 {
-			t.Fatalf("at 100 %% stable keeps %d", total(got, b.isStable))
+			t.Fatalf("at 100 %% stable has %d", total(got, b.isStable))
 		}
 		if b.serves(refs) && b.share(got) != weight {
 			t.Fatalf("weight %d reads as %d", weight, b.share(got))
 		}
 		if diff := diffJSON(refs, b.merge(got)); diff != "" {
-			t.Fatalf("merge is no way back:\n%s", diff)
+			t.Fatalf("merge is not the inverse:\n%s", diff)
 		}
 	})
 }
@@ -85,8 +85,8 @@ func sameFraction(t *rapid.T, what string, a, b, c, d int64) {
 	}
 }
 
-// TestMergeAnything: whatever somebody made of the refs, merge leaves none to the canary and loses no weight to others.
-func TestMergeAnything(t *testing.T) {
+// TestMergeEditedRefs: whatever a user changed in the refs, merge leaves no ref to the canary and keeps the proportions.
+func TestMergeEditedRefs(t *testing.T) {
 	b := setupOf("vllm").backend()
 	rapid.Check(t, func(t *rapid.T) {
 		refs := drawRefs(t, "vllm", "vllm-canary")
@@ -102,8 +102,8 @@ func TestMergeAnything(t *testing.T) {
 	})
 }
 
-// TestMergeByHand: refs that no split makes, since they differ in more than their weight, stay two.
-func TestMergeByHand(t *testing.T) {
+// TestMergeKeepsDistinctRefs: refs that differ in more than their weight, as no split creates, are not merged.
+func TestMergeKeepsDistinctRefs(t *testing.T) {
 	ref := func(name string, port, weight int64) object {
 		return object{"name": name, "port": port, "weight": weight}
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 func TestCheck(t *testing.T) {
-	const gone, bad = pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE
+	const notFound, bad = pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE
 	http := Key{KindHTTPRoute, "llm"}
 	selector := func(labels map[string]string) func(*Setup, *World) {
 		return func(_ *Setup, w *World) { w.Stable.Spec.Selector = labels }
@@ -28,16 +28,16 @@ func TestCheck(t *testing.T) {
 		want         pb.ErrorReason
 		says         []string // object, field, labels and fix
 	}{
-		{"fine", "leaders by app label, of both sides", func(*Setup, *World) {}, 0, nil},
+		{"valid", "leaders by app label, of both workloads", func(*Setup, *World) {}, 0, nil},
 		{"by name", "leaders of the stable workload only", selector(map[string]string{
 			lws.SetNameLabelKey: "vllm", lws.WorkerIndexLabelKey: "0"}), 0, nil},
-		{"no Service", "named, and not there", func(_ *Setup, w *World) { w.Stable = nil }, gone,
+		{"no Service", "named but missing", func(_ *Setup, w *World) { w.Stable = nil }, notFound,
 			[]string{"Service vllm", "namespace default", "create it"}},
 		{"workers too", "an app label alone", selector(map[string]string{"app": "vllm"}), bad,
 			[]string{"Service vllm", "workers", `add leaderworkerset.sigs.k8s.io/worker-index: "0"`, "spec.selector"}},
-		{"LWS's own Service", "the headless one that gives pods their names", selector(map[string]string{lws.SetNameLabelKey: "vllm"}), bad,
+		{"LWS's own Service", "the headless one for the pods' host names", selector(map[string]string{lws.SetNameLabelKey: "vllm"}), bad,
 			[]string{"workers", `add leaderworkerset.sigs.k8s.io/worker-index: "0"`}},
-		{"no workers", "groups of one: nothing else to catch", func(s *Setup, w *World) {
+		{"no workers", "groups of one have no workers to exclude", func(s *Setup, w *World) {
 			stable := workload("vllm")
 			stable.Spec.LeaderWorkerTemplate.Size = ptr.To[int32](1)
 			*s = NewSetup(stable, s.Canary, s.Policy, nil)
@@ -51,33 +51,33 @@ func TestCheck(t *testing.T) {
 			*s = NewSetup(stable, s.Canary, s.Policy, nil)
 			w.Stable.Spec.Selector = map[string]string{"role": "leader"}
 		}, 0, nil},
-		{"nothing", "labels that no leader has", selector(map[string]string{"app": "llm", "tier": "x", lws.WorkerIndexLabelKey: "0"}), bad,
+		{"no match", "labels that no leader has", selector(map[string]string{"app": "llm", "tier": "x", lws.WorkerIndexLabelKey: "0"}), bad,
 			[]string{"selects no leader", `app: "llm"`, `tier: "x"`, `app: "vllm"`, "no label tier"}},
-		{"another workload", "the name label of others", selector(map[string]string{lws.SetNameLabelKey: "x"}), bad,
+		{"another workload", "its name label", selector(map[string]string{lws.SetNameLabelKey: "x"}), bad,
 			[]string{"selects no leader", `leaderworkerset.sigs.k8s.io/name: "vllm"`}},
-		{"no selector", "endpoints by hand", selector(nil), bad,
+		{"no selector", "manual endpoints", selector(nil), bad,
 			[]string{"no spec.selector", `leaderworkerset.sigs.k8s.io/name: "vllm"`, `leaderworkerset.sigs.k8s.io/worker-index: "0"`}},
-		{"ExternalName", "a name, no pods", func(_ *Setup, w *World) { w.Stable.Spec.Type = corev1.ServiceTypeExternalName }, bad,
+		{"ExternalName", "selects no pods", func(_ *Setup, w *World) { w.Stable.Spec.Type = corev1.ServiceTypeExternalName }, bad,
 			[]string{"ExternalName", "ClusterIP"}},
 		{"policy changes a selected label", "the canary Service would select nothing", func(s *Setup, _ *World) {
 			s.CanaryLeader = map[string]string{"app": "canary"}
 		}, bad, []string{"policy.canary_leader_metadata", `app: "vllm"`, `app: "canary"`}},
-		{"policy adds a label", "which nobody selects by", func(s *Setup, _ *World) { s.CanaryLeader = map[string]string{"track": "canary"} }, 0, nil},
-		{"name taken", "a Service of others", func(_ *Setup, w *World) {
+		{"policy adds a label", "which is not in the selector", func(s *Setup, _ *World) { s.CanaryLeader = map[string]string{"track": "canary"} }, 0, nil},
+		{"name taken", "a foreign Service", func(_ *Setup, w *World) {
 			w.Canary = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "vllm-canary"}}
 		}, pb.ErrorReason_ERROR_REASON_NAME_TAKEN, []string{"Service default/vllm-canary", "policy.traffic.canary_service"}},
-		{"no route", "named, and not there", func(_ *Setup, w *World) { delete(w.Routes, http) }, gone,
+		{"no route", "named but missing", func(_ *Setup, w *World) { delete(w.Routes, http) }, notFound,
 			[]string{"HTTPRoute llm", "namespace default"}},
-		{"route of others", "no rule leads to the Service", func(s *Setup, w *World) {
+		{"route without the Service", "no rule leads to the Service", func(s *Setup, w *World) {
 			s.Policy.StableService = "sglang-2"
 			w.Stable.Name = "sglang-2"
 		}, bad, []string{"HTTPRoute llm", "backendRef to Service sglang-2"}},
-		{"route knows the canary", "who wrote that ref can't be told", func(_ *Setup, w *World) {
+		{"route with the canary", "the origin of the ref is unknown", func(_ *Setup, w *World) {
 			r := Route{http, w.Routes[http].DeepCopy()}
 			list(r.rules()[2], "backendRefs")[0]["name"] = "vllm-canary"
 			w.Routes[http] = r.Object
-		}, bad, []string{"HTTPRoute llm", "vllm-canary", "remove that backendRef"}},
-		{"weights too large", "a percentage of them is no whole number within the API's limit", func(_ *Setup, w *World) {
+		}, bad, []string{"HTTPRoute llm", "vllm-canary", "remove the backendRef"}},
+		{"weights too large", "a percentage would exceed the API's limit", func(_ *Setup, w *World) {
 			r := Route{http, w.Routes[http].DeepCopy()}
 			list(r.rules()[1], "backendRefs")[0]["weight"] = int64(20000)
 			w.Routes[http] = r.Object
@@ -112,16 +112,16 @@ func TestRouteVerified(t *testing.T) {
 		change       func([]any) []any
 		want         string
 	}{
-		{"taken", "all conditions, of this generation", func(c []any) []any { return c }, ""},
-		{"newer", "an observed generation that the cache does not know yet", first("observedGeneration", int64(3)), ""},
-		{"old", "the gateway knows the rules of before", first("observedGeneration", int64(1)), ReasonRouteNotObserved},
-		{"refused", "no listener", first("status", "False"), ReasonRouteNotAccepted},
-		{"unknown", "not decided yet", first("status", "Unknown"), ReasonRouteNotAccepted},
+		{"accepted", "all conditions, of this generation", func(c []any) []any { return c }, ""},
+		{"newer", "an observed generation newer than the cache", first("observedGeneration", int64(3)), ""},
+		{"outdated", "the gateway observed an earlier generation", first("observedGeneration", int64(1)), ReasonRouteNotObserved},
+		{"rejected", "no listener", first("status", "False"), ReasonRouteNotAccepted},
+		{"unknown", "not evaluated yet", first("status", "Unknown"), ReasonRouteNotAccepted},
 		{"refs", "a backend is missing", func(c []any) []any {
 			c[1].(map[string]any)["status"] = "False"
 			return c
 		}, ReasonRefsNotResolved},
-		{"half", "one condition is missing", func(c []any) []any { return c[:1] }, ReasonRouteNotObserved},
+		{"incomplete", "one condition is missing", func(c []any) []any { return c[:1] }, ReasonRouteNotObserved},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ok, reason, message := RouteVerified(withStatus(t, route, tt.change))
@@ -132,7 +132,7 @@ func TestRouteVerified(t *testing.T) {
 	}
 }
 
-// TestRouteParents: every parent that the spec names must have taken the route, and no other.
+// TestRouteParents: every parent in the spec must have accepted the route; others are ignored.
 func TestRouteParents(t *testing.T) {
 	for _, tt := range []struct {
 		name, reason string
@@ -140,12 +140,12 @@ func TestRouteParents(t *testing.T) {
 		want         string
 	}{
 		{"both", "", "a b", "a b", ""},
-		{"defaults", "group, kind and namespace may be spelled out", "a", "a.default", ""},
+		{"defaults", "group, kind and namespace may be explicit", "a", "a.default", ""},
 		{"one missing", "", "a b", "a", ReasonRouteNotObserved},
 		{"none", "", "a", "", ReasonRouteNotObserved},
-		{"former", "a parent that is no longer named", "a", "old a", ""},
+		{"former", "a parent that was removed from the spec", "a", "old a", ""},
 		{"section", "another listener of the gateway", "a/https", "a/http", ReasonRouteNotObserved},
-		{"elsewhere", "a gateway of the same name in another namespace", "a", "a.other", ReasonRouteNotObserved},
+		{"other namespace", "a gateway with the same name", "a", "a.other", ReasonRouteNotObserved},
 		{"orphan", "no parent at all", "", "", ReasonRouteNotAccepted},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

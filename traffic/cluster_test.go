@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 )
 
-// fakeCluster is a World to which writes can be made, as an API server makes them.
+// fakeCluster is a World to which writes are applied as by an API server.
 type fakeCluster struct {
 	t     testing.TB
 	setup Setup
@@ -35,25 +35,25 @@ func newFakeCluster(t testing.TB) *fakeCluster {
 		Routes:      map[Key]*unstructured.Unstructured{http.Key: http.Object, grpc.Key: grpc.Object},
 		Ingresses:   map[string]*networkingv1.Ingress{},
 	}
-	delete(c.world.Stable.Annotations, corev1.LastAppliedConfigAnnotation) // as the informer leaves it out
+	delete(c.world.Stable.Annotations, corev1.LastAppliedConfigAnnotation) // as the informer drops it
 	c.acceptAll()
 	return c
 }
 
-// withoutRoutes takes the routes out of the policy, and the cluster.
+// withoutRoutes removes the routes from policy and cluster.
 func (c *fakeCluster) withoutRoutes() *fakeCluster {
 	c.setup.Policy.Routes, c.world.Routes = nil, map[Key]*unstructured.Unstructured{}
 	return c
 }
 
-// withIngress adds an Ingress to the policy, and the cluster.
+// withIngress adds an Ingress to policy and cluster.
 func (c *fakeCluster) withIngress() *fakeCluster {
 	c.setup.Policy.Ingresses = []string{"llm"}
 	c.world.Ingresses["llm"] = readIngress(c.t, "ingress.yaml")
 	return c
 }
 
-// withPool has the route lead to an InferencePool.
+// withPool replaces the routes with one to an InferencePool.
 func (c *fakeCluster) withPool() *fakeCluster {
 	r := readRoute(c.t, "poolroute.yaml")
 	c.setup.Policy.Routes, c.world.Routes = []Key{r.Key}, map[Key]*unstructured.Unstructured{r.Key: r.Object}
@@ -71,7 +71,7 @@ func (c *fakeCluster) version() string {
 	return strconv.Itoa(c.next)
 }
 
-// find is an object to which a write may be made, nil if there is none.
+// find returns an object that a write may change, nil if it does not exist.
 func (c *fakeCluster) find(key Key) metav1.Object {
 	w := c.world
 	switch {
@@ -91,7 +91,7 @@ func (c *fakeCluster) find(key Key) metav1.Object {
 	return nil
 }
 
-// store puts an object in its place, or takes it away. Worlds of before keep what they have.
+// store sets or removes an object. Earlier copies of the World are not modified.
 func (c *fakeCluster) store(key Key, content map[string]any) {
 	w := &c.world
 	generic := &unstructured.Unstructured{Object: content}
@@ -121,7 +121,7 @@ func (c *fakeCluster) store(key Key, content map[string]any) {
 	}
 }
 
-// apply makes a write, and fails on one that an API server would refuse, or the user.
+// apply makes a write, and fails on one that an API server would reject or that changes a user's Ingress.
 func (c *fakeCluster) apply(write *Write) {
 	c.t.Helper()
 	if write.Key.Kind == KindIngress && slices.Contains(c.setup.Policy.Ingresses, write.Key.Name) {
@@ -153,7 +153,7 @@ func (c *fakeCluster) apply(write *Write) {
 	c.store(write.Key, content)
 }
 
-// decoded is a typed object, nil for no content.
+// decoded returns a typed object, nil for no content.
 func decoded[T any](c *fakeCluster, content map[string]any, into *T) *T {
 	c.t.Helper()
 	if content == nil {
@@ -203,14 +203,14 @@ func (c *fakeCluster) decode(from, into any) {
 	}
 }
 
-// accept is a gateway that takes a route as it stands.
+// accept sets the status of a gateway that accepts the route.
 func (c *fakeCluster) accept(r Route) {
 	c.t.Helper()
 	c.world.Routes = maps.Clone(c.world.Routes)
 	c.world.Routes[r.Key] = withStatus(c.t, r, func(conditions []any) []any { return conditions }).Object
 }
 
-// acceptAll are gateways that take all as it stands.
+// acceptAll sets the status of gateways that accept all routes and pools.
 func (c *fakeCluster) acceptAll() {
 	for _, r := range c.world.routes(c.setup) {
 		c.accept(r)
@@ -222,7 +222,7 @@ func (c *fakeCluster) acceptAll() {
 	c.world.CanaryPool = c.accepted(c.world.CanaryPool, c.setup.backend().isCanary)
 }
 
-// accepted is a pool as gateways see it: they speak of those only that routes lead to.
+// accepted returns a pool with the status of its gateways: they report only on pools that routes lead to.
 func (c *fakeCluster) accepted(pool *unstructured.Unstructured, side func(object) bool) *unstructured.Unstructured {
 	if pool == nil {
 		return nil
@@ -246,7 +246,7 @@ func conditions(generation int64) []any {
 	return out
 }
 
-// poolWithStatus is the pool, taken by a gateway; change may make another answer of it.
+// poolWithStatus returns the pool, accepted by a gateway; change may modify the conditions.
 func poolWithStatus(t testing.TB, pool *unstructured.Unstructured, gateway string, change func([]any) []any) *unstructured.Unstructured {
 	t.Helper()
 	o := pool.DeepCopy()
@@ -260,7 +260,7 @@ func poolWithStatus(t testing.TB, pool *unstructured.Unstructured, gateway strin
 	return o
 }
 
-// withStatus is the route, accepted by all its parents; change may make another answer of it.
+// withStatus returns the route, accepted by all its parents; change may modify the conditions.
 func withStatus(t testing.TB, r Route, change func([]any) []any) Route {
 	t.Helper()
 	o := r.Object.DeepCopy()
@@ -268,19 +268,19 @@ func withStatus(t testing.TB, r Route, change func([]any) []any) Route {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var answers []any
+	var statuses []any
 	for _, p := range parents {
-		answers = append(answers, map[string]any{
+		statuses = append(statuses, map[string]any{
 			"parentRef": p, "controllerName": "example.com/gateway", "conditions": change(conditions(o.GetGeneration())),
 		})
 	}
-	if err := unstructured.SetNestedSlice(o.Object, answers, "status", "parents"); err != nil {
+	if err := unstructured.SetNestedSlice(o.Object, statuses, "status", "parents"); err != nil {
 		t.Fatal(err)
 	}
 	return Route{r.Key, o}
 }
 
-// settle makes writes until none is due, and returns what they were.
+// settle makes writes until none is due, and returns them.
 func (c *fakeCluster) settle(d Desired) (writes []string) {
 	c.t.Helper()
 	for range 20 {
@@ -294,7 +294,7 @@ func (c *fakeCluster) settle(d Desired) (writes []string) {
 		writes = append(writes, string(write.Verb)+" "+write.Key.String())
 		c.apply(write)
 	}
-	c.t.Fatalf("20 writes and no end: %v", writes)
+	c.t.Fatalf("no end after 20 writes: %v", writes)
 	return nil
 }
 
@@ -304,10 +304,10 @@ type stage struct {
 	before       func()
 	desired      Desired
 	want         []string // writes
-	lacks        string   // the View's reason
+	unverified   string   // the View's reason
 }
 
-// through takes the cluster through stages, and checks what is written and seen in each.
+// through runs the stages and checks writes and view of each.
 func (c *fakeCluster) through(stages []stage) {
 	c.t.Helper()
 	for _, stage := range stages {
@@ -318,8 +318,8 @@ func (c *fakeCluster) through(stages []stage) {
 			c.t.Errorf("%s: %s: writes (-want +got):\n%s", stage.name, stage.reason, diff)
 		}
 		v := Look(c.setup, stage.desired, c.world)
-		if v.Reason != stage.lacks || (v.Stage == Verified) != (stage.lacks == "") || v.Stage < Written || v.Stage == Verified && v.Weight != stage.desired.Weight {
-			c.t.Errorf("%s: view is %+v, want reason %q", stage.name, v, stage.lacks)
+		if v.Reason != stage.unverified || (v.Stage == Verified) != (stage.unverified == "") || v.Stage < Written || v.Stage == Verified && v.Weight != stage.desired.Weight {
+			c.t.Errorf("%s: view is %+v, want reason %q", stage.name, v, stage.unverified)
 		}
 	}
 }

@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// IngressPrefix begins the annotations by which an Ingress controller is told that an Ingress is a canary. The convention
-// is that of ingress-nginx, which has been retired since March 2026; other controllers honour it too, Higress among them.
+// IngressPrefix is the prefix of the canary annotations. They are a convention of ingress-nginx, which is retired since
+// March 2026; other controllers support them too, for example Higress.
 const IngressPrefix = "nginx.ingress.kubernetes.io/"
 
-// The annotations of the convention. A weight of all requests is 100 unless a total says otherwise.
+// The canary annotations. The weight is a percentage unless a total is set.
 const (
 	canaryMark    = IngressPrefix + "canary"
 	canaryWeight  = canaryMark + "-weight"
@@ -27,20 +27,21 @@ const (
 	canaryCookie  = canaryMark + "-by-cookie"
 )
 
-// cookieAlways is the value of the cookie that the convention sends to the canary; no other can be chosen.
+// cookieAlways is the only cookie value that the convention routes to the canary.
 const cookieAlways = "always"
 
-// ingressClass is how Ingresses named their class before they had a field for it. The API refuses both in a new one.
+// ingressClass is the deprecated annotation for the class of an Ingress. The API server rejects a new Ingress with both the
+// annotation and the field.
 const ingressClass = "kubernetes.io/ingress.class"
 
-// ingress-nginx ignores header names, values and patterns with other characters, and does not say so.
+// ingress-nginx silently ignores header names, values and patterns with other characters.
 var (
 	plainChars   = regexp.MustCompile(`^[-._~:/A-Za-z0-9 ]+$`)
 	patternChars = regexp.MustCompile(`^[-._~:/A-Za-z0-9^$\[\](){}*+?|&=\\]+$`)
 )
 
-// Supported says whether the objects of the policy can express what is desired. Routes can; an Ingress knows weights,
-// one header and one cookie only.
+// Supported returns an error if the objects of the policy can't express what is desired. Routes can; an Ingress supports
+// weights, one header and one cookie only.
 func Supported(p Policy, d Desired) error {
 	if len(p.Ingresses) == 0 {
 		return nil
@@ -51,9 +52,10 @@ func Supported(p Policy, d Desired) error {
 	return nil
 }
 
-func (m HeaderMatch) conventional() error {
+// checkConvention returns why the match can't be expressed with canary annotations.
+func (m HeaderMatch) checkConvention() error {
 	if m.Cookie && m.Value != cookieAlways {
-		return fmt.Errorf("canary annotations choose a cookie by its name, and by the value %q alone: give cookie %s that value in place of %q",
+		return fmt.Errorf("canary annotations match a cookie by name, with the value %q only: give cookie %s that value in place of %q",
 			cookieAlways, m.Name, m.Value)
 	}
 	chars := plainChars
@@ -62,15 +64,15 @@ func (m HeaderMatch) conventional() error {
 	}
 	switch {
 	case !plainChars.MatchString(m.Name):
-		return fmt.Errorf("header name %q has characters that canary annotations may not have: letters, digits and -._~:/ are allowed", m.Name)
+		return fmt.Errorf("header name %q has characters that canary annotations don't support: use letters, digits and -._~:/", m.Name)
 	case !chars.MatchString(m.Value):
-		return fmt.Errorf("value %q of header %s has characters that canary annotations may not have: letters, digits and -._~:/ are allowed, in an expression also ^$[](){}*+?|&=\\", m.Value, m.Name)
+		return fmt.Errorf("value %q of header %s has characters that canary annotations don't support: use letters, digits and -._~:/, in a regular expression also ^$[](){}*+?|&=\\", m.Value, m.Name)
 	}
 	return nil
 }
 
-// annotations are those that send the header's requests to the canary. The convention finds a pattern anywhere in the
-// value; ours is for the whole of it.
+// annotations returns those that route matching requests to the canary. The convention searches a pattern anywhere in the
+// value; anchors make it match the whole value.
 func (m HeaderMatch) annotations() map[string]string {
 	switch {
 	case m.Cookie:
@@ -81,15 +83,15 @@ func (m HeaderMatch) annotations() map[string]string {
 	return map[string]string{canaryHeader: m.Name, canaryValue: m.Value}
 }
 
-// isConvention says whether an annotation belongs to the convention, with those of it that are not ours.
+// isConvention reports whether an annotation belongs to the convention, including those that this package does not set.
 func isConvention(key string) bool {
 	return key == canaryMark || strings.HasPrefix(key, canaryMark+"-")
 }
 
-// ingressShare is what a canary Ingress asks its controller for.
+// ingressShare is the share of requests that canary annotations express.
 type ingressShare struct {
 	weight int
-	header map[string]string // annotations of a header and of a cookie, empty without a header route
+	header map[string]string // annotations of a header route and a cookie route
 }
 
 func (i ingressShare) none() bool { return i.weight == 0 && len(i.header) == 0 }
@@ -100,7 +102,7 @@ func (i ingressShare) annotations() map[string]string {
 	return out
 }
 
-// shareOf reads annotations back. What is no number is no share, as controllers have it.
+// shareOf parses annotations. A weight that is not a number means no share, as in controllers.
 func shareOf(annotations map[string]string) ingressShare {
 	out := ingressShare{header: map[string]string{}}
 	weight, err := strconv.Atoi(annotations[canaryWeight])
@@ -119,16 +121,16 @@ func shareOf(annotations map[string]string) ingressShare {
 	return out
 }
 
-// shareFor is what is desired, in terms of the convention. What it can't express is left out, and is an error.
+// shareFor returns the desired share as annotations. What they can't express is left out and returned as an error.
 func shareFor(d Desired) (ingressShare, error) {
 	share := ingressShare{weight: d.Weight, header: map[string]string{}}
 	headers, err := d.headers()
-	named := map[bool]string{} // the route by a header, and that by a cookie
+	named := map[bool]string{} // route names, by whether the route matches a cookie
 	for i, route := range d.HeaderRoutes {
 		byCookie := len(route.Matches) == 1 && route.Matches[0].Cookie
 		if other, ok := named[byCookie]; ok {
 			kind := map[bool]string{false: "a header", true: "a cookie"}[byCookie]
-			return ingressShare{weight: d.Weight}, fmt.Errorf("canary annotations hold one route by %s, not %s and %s: remove one of the two header routes first",
+			return ingressShare{weight: d.Weight}, fmt.Errorf("canary annotations support one route by %s, not both %s and %s: remove one of the two header routes first",
 				kind, other, d.HeaderRoutes[i].Name)
 		}
 		named[byCookie] = route.Name
@@ -137,20 +139,21 @@ func shareFor(d Desired) (ingressShare, error) {
 		maps.Copy(share.header, header)
 	}
 	if d.Mirror > 0 {
-		return share, errors.New("canary annotations can't copy requests to the canary: leave the mirror out")
+		return share, errors.New("canary annotations can't mirror requests to the canary: remove the mirror")
 	}
 	return share, err
 }
 
-// headers are the annotations of each header route that the convention can express, and why another can't be.
+// headers returns the annotations of each header route that the convention can express, and an error for the last one that
+// it can't.
 func (d Desired) headers() (out []map[string]string, err error) {
 	for _, route := range d.HeaderRoutes {
 		if len(route.Matches) != 1 {
-			err = fmt.Errorf("canary annotations match one header, not the %d of header route %s: match a single one", len(route.Matches), route.Name)
+			err = fmt.Errorf("canary annotations match one header, but header route %s has %d: match a single header", route.Name, len(route.Matches))
 			continue
 		}
 		m := route.Matches[0]
-		if bad := m.conventional(); bad != nil {
+		if bad := m.checkConvention(); bad != nil {
 			err = fmt.Errorf("header route %s: %w", route.Name, bad)
 			continue
 		}
@@ -159,10 +162,9 @@ func (d Desired) headers() (out []map[string]string, err error) {
 	return out, err
 }
 
-// shareWithin is what is desired, but no more than there is.
+// shareWithin returns the desired share, limited to what the canary has.
 func shareWithin(d Desired, have ingressShare) ingressShare {
-	share := ingressShare{weight: min(d.Weight, have.weight)}
-	share.header = map[string]string{}
+	share := ingressShare{weight: min(d.Weight, have.weight), header: map[string]string{}}
 	headers, _ := d.headers()
 	for _, header := range headers {
 		if maps.Equal(header, have.by(header[canaryCookie] != "")) {
@@ -172,7 +174,7 @@ func shareWithin(d Desired, have ingressShare) ingressShare {
 	return share
 }
 
-// by are the annotations of the header, or that of the cookie.
+// by returns the annotations of the header route, or of the cookie route.
 func (i ingressShare) by(cookie bool) map[string]string {
 	out := maps.Clone(i.header)
 	maps.DeleteFunc(out, func(k, _ string) bool { return (k == canaryCookie) != cookie })

@@ -15,28 +15,28 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Desired is where a release wants its requests to go. The zero value is: as the user had it.
+// Desired is the desired state of a release's traffic. The zero value is the user's own configuration.
 type Desired struct {
 	// Weight is the canary's share in percent, 0 to 100.
 	Weight int
-	// HeaderRoutes send what matches to the canary, whatever the weight.
+	// HeaderRoutes route matching requests to the canary, whatever the weight.
 	HeaderRoutes []HeaderRoute
-	// Mirror is the percentage of requests that the canary gets a copy of, 0 to 100. Nothing is copied at weight 100.
+	// Mirror is the percentage of requests that are mirrored to the canary, 0 to 100. Nothing is mirrored at weight 100.
 	Mirror int
 	// Prepared: the canary Service exists. Implied by all above.
 	Prepared bool
-	// Fenced: the stable Service selects stable leaders only. Implied by all above, unless Open.
+	// Fenced: the stable Service selects stable leaders only. Implied by all above, unless Unfenced.
 	Fenced bool
-	// Open ends a split in place: the stable Service selects the leaders of both revisions, and no route tells them apart.
-	// It goes with no share, header route or mirror. Where nothing is desired at all, this is how a split in place ends.
+	// Unfenced ends a split in place: the stable Service selects the leaders of both revisions, and no route distinguishes
+	// them. It excludes shares, header routes and mirrors. In place, it is the default if nothing is desired.
 	Unfenced bool
-	// Passed: the canary is the workload from now on. The stable Service selects its leaders and no others; where its user
-	// selects by the workload's name, that stays so when the fence is lifted. It goes with no share, since requests have come
-	// by the canary's Service until now and return to the stable one, header route or mirror.
+	// HandedOver: the canary becomes the workload. The stable Service selects the canary's leaders only; if the user selects
+	// by the workload's name, the new name stays when the fence is lifted. It excludes shares, header routes and mirrors,
+	// since requests return from the canary's Service to the stable one.
 	HandedOver bool
 }
 
-// complete returns d with what it implies.
+// complete returns d with all implied fields set.
 func (d Desired) complete(s Setup) Desired {
 	d.Prepared = d.Prepared || d.Weight > 0 || len(d.HeaderRoutes) > 0 || d.Mirror > 0
 	d.Fenced = !d.Unfenced && (d.Fenced || d.Prepared)
@@ -49,12 +49,12 @@ func (d Desired) check() error {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "weight %d and mirror %d must be 0 to 100", d.Weight, d.Mirror)
 	}
 	if (d.Unfenced || d.HandedOver) && (d.Weight > 0 || d.Mirror > 0 || len(d.HeaderRoutes) > 0) {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "a Service that leads to both sides, or to the canary, can't be shared by weight")
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "a stable Service that selects the canary's leaders can't be combined with a weight, a mirror or header routes")
 	}
 	return nil
 }
 
-// HeaderRoute sends requests to the canary that have all its headers.
+// HeaderRoute routes requests that match all its headers to the canary.
 type HeaderRoute struct {
 	// Name is unique within the release: a DNS label.
 	Name    string
@@ -64,13 +64,13 @@ type HeaderRoute struct {
 // HeaderMatch matches one header, or one cookie.
 type HeaderMatch struct {
 	Name, Value string
-	// Regex: Value is an RE2 expression for the whole header value, otherwise the value itself.
+	// Regex: Value is an RE2 expression for the whole header value.
 	Regex bool
 	// Cookie: Name and Value are those of a cookie.
 	Cookie bool
 }
 
-// header is the name of the header that is matched.
+// header returns the name of the matched header.
 func (m HeaderMatch) header() string {
 	if m.Cookie {
 		return cookieHeader
@@ -78,17 +78,17 @@ func (m HeaderMatch) header() string {
 	return m.Name
 }
 
-// asHeader is the match of the header that comes to the same.
+// asHeader returns an equivalent match without Cookie.
 func (m HeaderMatch) asHeader() HeaderMatch {
 	if !m.Cookie {
 		return m
 	}
 	pair := regexp.QuoteMeta(m.Name + "=" + m.Value)
-	// Anchored, since not every gateway takes an expression for one of the whole value.
+	// Anchored, since not every gateway matches an expression against the whole value.
 	return HeaderMatch{Name: cookieHeader, Regex: true, Value: "^(?:.*;[ ]?)?" + pair + "(?:;.*)?$"}
 }
 
-// cookieHeader has all cookies of a request: "a=1; b=2".
+// cookieHeader contains all cookies of a request: "a=1; b=2".
 const cookieHeader = "Cookie"
 
 // Limits of the Gateway API on header matches.
@@ -98,13 +98,13 @@ const (
 	maxHeaderValue = 4096
 )
 
-// The names of headers and cookies, and the values of cookies.
+// Valid names of headers and cookies, and values of cookies.
 var (
 	headerName  = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 	cookieValue = regexp.MustCompile(`^[!#-+\--:<-\[\]-~]+$`)
 )
 
-// ParseHeaderRoute checks what a host asks for. Without matches the route is to be removed.
+// ParseHeaderRoute validates a header route. Without matches the route is to be removed.
 func ParseHeaderRoute(name string, matches []*pb.HeaderMatch) (HeaderRoute, []drivererr.FieldViolation) {
 	route := HeaderRoute{Name: name}
 	for _, m := range matches {
@@ -120,7 +120,7 @@ func ParseHeaderRoute(name string, matches []*pb.HeaderMatch) (HeaderRoute, []dr
 	return route, route.Violations()
 }
 
-// Violations are what is wrong with a route, by the names of SetHeaderRoute's fields.
+// Violations returns what is invalid, with the field names of the SetHeaderRoute request.
 func (r HeaderRoute) Violations() []drivererr.FieldViolation {
 	var bad []drivererr.FieldViolation
 	for _, problem := range validation.IsDNS1123Label(r.Name) {
@@ -134,15 +134,15 @@ func (r HeaderRoute) Violations() []drivererr.FieldViolation {
 			bad = append(bad, drivererr.FieldViolation{Field: fmt.Sprintf("matches[%d].%s", i, v.Field), Description: v.Description})
 		}
 		if slices.ContainsFunc(r.Matches[:i], func(o HeaderMatch) bool { return strings.EqualFold(o.header(), match.header()) }) {
-			bad = append(bad, drivererr.FieldViolation{Field: fmt.Sprintf("matches[%d].name", i), Description: twice(match)})
+			bad = append(bad, drivererr.FieldViolation{Field: fmt.Sprintf("matches[%d].name", i), Description: duplicateMatch(match)})
 		}
 	}
 	return bad
 }
 
-func twice(m HeaderMatch) string {
+func duplicateMatch(m HeaderMatch) string {
 	if m.header() == cookieHeader {
-		return "all cookies are in one header, which can be matched once: name one cookie"
+		return "matches the Cookie header again, which holds all cookies: match a single cookie"
 	}
 	return "is named twice"
 }
@@ -150,16 +150,16 @@ func twice(m HeaderMatch) string {
 func (m HeaderMatch) violations() []drivererr.FieldViolation {
 	var bad []drivererr.FieldViolation
 	if !headerName.MatchString(m.Name) || len(m.Name) > maxHeaderName {
-		bad = append(bad, drivererr.FieldViolation{Field: "name", Description: fmt.Sprintf("%q is no name of a header or cookie", m.Name)})
+		bad = append(bad, drivererr.FieldViolation{Field: "name", Description: fmt.Sprintf("%q is not a valid header or cookie name", m.Name)})
 	}
 	field := "exact"
 	switch {
 	case m.Cookie && m.Regex:
-		bad = append(bad, drivererr.FieldViolation{Field: "cookie", Description: "can't be an expression"})
+		bad = append(bad, drivererr.FieldViolation{Field: "cookie", Description: "can't be a regular expression"})
 	case m.Cookie:
 		field = "cookie"
 		if m.Value != "" && !cookieValue.MatchString(m.Value) {
-			bad = append(bad, drivererr.FieldViolation{Field: field, Description: fmt.Sprintf("%q is no value of a cookie", m.Value)})
+			bad = append(bad, drivererr.FieldViolation{Field: field, Description: fmt.Sprintf("%q is not a valid cookie value", m.Value)})
 		}
 	case m.Regex:
 		field = "regex"

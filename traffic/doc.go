@@ -1,61 +1,61 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package traffic decides how a release's requests are shared between stable and canary leaders. It is pure: objects as
-// they are go in, the next write comes out. Package router is its shell: it reads caches and makes the writes.
+// Package traffic decides how a release's requests are split between stable and canary leaders. It is pure: [Next] returns
+// the next write from a [World] of objects towards a [Desired] state, and [Look] compares the two in a [View]. Package
+// router is its shell, which reads caches and makes the writes.
 //
-// # What is written on whose object
+// # Which objects are written
 //
-// The user owns the stable Service and the routes; the release borrows them and gives them back as they were.
+// The user owns the stable Service and the routes; a release changes them and restores them at its end.
 //
-//   - Stable Service: one key is added to spec.selector (the fence), and an annotation notes it. A client-side apply of
-//     the user's manifest leaves both alone. For server-side apply the selector is one atomic value: without force it
-//     meets a conflict, with force, or when the object is replaced, the fence is dropped and put back at once. In between
-//     requests may reach ready canary leaders through the stable Service.
-//   - Stable InferencePool, if the policy names one: the same key and note. Its labels are a map, so that no apply of the
-//     user's manifest takes the key away or meets a conflict; only a replacement does, and is repaired.
-//   - Canary Service, InferencePool and Ingresses: generated, and owned by the stable workload, so that garbage collection
-//     takes them too. The Service is there with a pool as well: a pool has no EndpointSlices to tell who is ready.
+//   - Stable Service: one key is added to spec.selector (the fence), and an annotation lists it. A client-side apply of
+//     the user's manifest keeps both. For server-side apply the selector is one atomic value: without force it conflicts;
+//     with force, or when the object is replaced, the fence is lost and restored at once. In between, the stable Service
+//     may send requests to ready canary leaders.
+//   - Stable InferencePool, if the policy names one: the same key and annotation. Its labels are a map, so an apply of the
+//     user's manifest neither removes the key nor conflicts; only a replacement removes it, and is repaired.
+//   - Canary Service, InferencePool and Ingresses: generated and owned by the stable workload, so that garbage collection
+//     deletes them too. The Service is needed with a pool as well: a pool has no EndpointSlices that show who is ready.
 //   - Ingress: the user's is never written.
-//   - HTTPRoute and GRPCRoute: spec.rules. The API makes it an atomic list: there is no way to own one rule, or one
-//     backendRef, so a write replaces the list. It does so from the list as it stands, holds only for the resourceVersion
-//     that it was made from, and keeps all that it does not understand: rules are handled as JSON, not as the types of
-//     one version of the API.
+//   - HTTPRoute and GRPCRoute: spec.rules. The API defines it as an atomic list: one rule or one backendRef can't be owned,
+//     so a write replaces the list. It is computed from the present list and has its resourceVersion as precondition.
+//     Rules are handled as JSON, not as the types of one API version, so that unknown fields are kept.
 //
-// Writes are made by field manager "lockstep". It owns the added selector key and spec.rules while the release lasts, so
-// that a server-side apply of other rules meets a conflict that names it, and gives both up at the end. Argo CD leaves
-// the rules alone with ignoreDifferences: [{group: gateway.networking.k8s.io, kind: HTTPRoute, managedFieldsManagers:
-// [lockstep]}]; without it a release goes on too, but the two take turns in writing them.
+// The field manager of all writes is "lockstep". During a release it owns the added selector key and spec.rules, so that a
+// server-side apply of other rules gets a conflict that names it; at the end it relinquishes both. Argo CD ignores the rules
+// with ignoreDifferences: [{group: gateway.networking.k8s.io, kind: HTTPRoute, managedFieldsManagers: [lockstep]}]; without
+// it a release works too, but the two overwrite each other's rules.
 //
-// Nothing about the original rules is remembered. They can be told from the rules as they stand: the weights of a rule
-// in which a canary backendRef appears are 100 times the original ones, added rules have a name of ours, and mirrors
-// lead to the canary Service. So there is no memory that could be lost, be outdated by a manifest that is applied again
-// in mid-release, or be undone in the wrong order by several releases that share a rule. A manifest that is applied
-// again sends all requests to the stable Service, fenced and serving, until the rules are put back.
+// The original rules are not stored. They can be derived from the present rules: the weights of a rule with a canary
+// backendRef are 100 times the original ones, added rules have names with Lockstep's prefix, and mirrors lead to the canary
+// Service. So no stored state can be lost, be outdated by a manifest that is applied during the release, or be restored in the
+// wrong order by several releases that share a rule. A manifest that is applied during the release sends all requests to
+// the stable Service, fenced and serving, until the rules are repaired.
 //
 // # InferencePools
 //
 // With a pool in the policy, rules are split between backendRefs to pools; refs to the stable Service in the same routes
-// stay with it, and it is fenced too. An endpoint picker serves one pool, so that the canary pool needs one of its own:
-// the user deploys it beforehand, told to serve pool "<pool>-canary" (--pool-name for the Inference Extension's own), and
-// names its Service in the policy. It becomes ready once the canary pool is there; no request goes to the canary before.
-// A gateway speaks of a pool only while a route leads there. So a View is verified once each gateway that the routes name
-// has accepted the pools in use as they are, but that can't be known before the first share.
+// are not split, and the Service is fenced too. An endpoint picker serves one pool, so the canary pool needs its own: the
+// user deploys it beforehand, configured to serve pool "<pool>-canary" (--pool-name for the Inference Extension's picker),
+// and names its Service in the policy. It becomes ready once the canary pool exists; before that, no request is routed to
+// the canary. A gateway reports on a pool only while a route leads to it. So a View is Verified once each gateway of the
+// routes has accepted the pools in use, which can't be known before the canary has a share.
 //
 // # Ingresses
 //
-// Ingress has no weights. There is a convention of annotations ([IngressPrefix]) on a second Ingress with the same hosts and
-// paths: canary-weight in percent, and one header by value or by expression. It is there only while the canary has a share.
-// The convention holds one canary for a path, so that workloads that share an Ingress take turns; it has no mirror and no
-// second header, which [Supported] says. ingress-nginx keeps sessions with its cookie affinity on the side that they are
-// on, whatever the weight, unless the user's Ingress has affinity-canary-behavior: legacy.
+// Ingress has no weights. By a convention of annotations ([IngressPrefix]), a second Ingress with the same hosts and paths is
+// a canary: canary-weight in percent, and one header by value or by pattern. It exists only while the canary has a share.
+// The convention supports one canary per path, so that workloads that share an Ingress take turns; it has no mirror and no
+// second header, see [Supported]. ingress-nginx keeps sessions with its cookie affinity on their side, whatever the weight,
+// unless the user's Ingress has affinity-canary-behavior: legacy.
 //
-// An Ingress controller does not acknowledge what it was told: an Ingress has no observed generation and no conditions. A
-// View is verified there as soon as the objects are as they should be and have endpoints, which is some moments before the
-// controller follows. Give a drain period in the policy, so that groups outlive those moments.
+// An Ingress controller does not acknowledge changes: an Ingress has no observed generation and no conditions. There, a View
+// is Verified as soon as the objects are as desired and have endpoints, shortly before the controller follows. Set a drain
+// period in the policy, so that groups outlive this delay.
 //
 // # Limits of routes
 //
-// The price of not remembering: weights up to [MaxWeight] only, and the API server's default weight of 1 comes back spelled out (it always
-// is, in a cluster).
+// Since original weights are derived, they are limited to [MaxWeight], and the API server's default weight of 1 becomes
+// explicit (in a cluster it always is).
 package traffic

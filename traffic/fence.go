@@ -15,11 +15,11 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Fenced says whether the Service selects none but stable leaders.
+// Fenced reports whether the Service selects stable leaders only.
 func Fenced(svc *corev1.Service, s Setup) bool { return serviceSelector(svc).fenced(s.StablePin) }
 
-// Fence pins the stable Service to stable leaders. A label that its selector had before stays the user's: only what is
-// added is noted, and goes again with [Lift].
+// Fence pins the stable Service to stable leaders. The annotation lists the labels that were added to the selector, and only
+// these are removed by [Lift].
 func Fence(svc *corev1.Service, s Setup) (want *corev1.Service, changed bool, err error) {
 	labels, note, changed, err := serviceSelector(svc).fence(s, Desired{})
 	if err != nil || !changed {
@@ -36,7 +36,7 @@ func Fence(svc *corev1.Service, s Setup) (want *corev1.Service, changed bool, er
 	return want, true, nil
 }
 
-// Lift takes away what Fence added. What somebody has changed since is theirs and stays.
+// Lift removes what Fence added. A label with another value was changed by the user and is kept.
 func Lift(svc *corev1.Service) (want *corev1.Service, changed bool, err error) {
 	labels, changed, err := serviceSelector(svc).lift()
 	if err != nil || !changed {
@@ -48,18 +48,15 @@ func Lift(svc *corev1.Service) (want *corev1.Service, changed bool, err error) {
 	return want, true, nil
 }
 
-// selector is one that can be fenced: that of a Service or of an InferencePool. It is never modified.
+// selector is the label selector of a Service or an InferencePool. It is never modified.
 type selector struct {
 	of     Key
 	labels map[string]string
-	// notes are the annotations of the object.
-	notes map[string]string
-	// marked is the object itself.
-	marked metav1.Object
+	object metav1.Object
 }
 
 func serviceSelector(svc *corev1.Service) selector {
-	return selector{Key{KindService, svc.Name}, svc.Spec.Selector, svc.Annotations, svc}
+	return selector{Key{KindService, svc.Name}, svc.Spec.Selector, svc}
 }
 
 func (s selector) fenced(pin map[string]string) bool {
@@ -71,7 +68,7 @@ func (s selector) fenced(pin map[string]string) bool {
 	return true
 }
 
-// fence returns the labels to select by, and the note about what was added to them.
+// fence returns the fenced labels, and the annotation that lists which of them were added.
 func (s selector) fence(setup Setup, d Desired) (labels map[string]string, note string, changed bool, err error) {
 	pin := setup.pin(d)
 	if s.fenced(pin) {
@@ -82,7 +79,7 @@ func (s selector) fence(setup Setup, d Desired) (labels map[string]string, note 
 		return nil, "", false, err
 	}
 	if s.labels == nil {
-		return nil, "", false, unusable("%s has no selector, so it can't be kept to the stable leaders: give it one", s.of)
+		return nil, "", false, unusable("%s has no selector, so it can't be pinned to the stable leaders: add a selector", s.of)
 	}
 	labels = maps.Clone(s.labels)
 	for _, k := range slices.Sorted(maps.Keys(pin)) {
@@ -90,8 +87,8 @@ func (s selector) fence(setup Setup, d Desired) (labels map[string]string, note 
 		if has && have == pin[k] {
 			continue
 		}
-		if has && added[k] != have && setup.names(k, have) {
-			labels[k] = pin[k] // the user selects by the workload's name, and it is another object that serves
+		if has && added[k] != have && setup.namesWorkload(k, have) {
+			labels[k] = pin[k] // the user selects by the workload's name, which a handover changes
 			continue
 		}
 		if has && added[k] != have {
@@ -112,7 +109,7 @@ func (s selector) fence(setup Setup, d Desired) (labels map[string]string, note 
 
 // lift returns the labels without those that the fence added.
 func (s selector) lift() (labels map[string]string, changed bool, err error) {
-	if _, noted := s.notes[FenceAnnotation]; !noted {
+	if _, noted := s.object.GetAnnotations()[FenceAnnotation]; !noted {
 		return s.labels, false, nil
 	}
 	added, err := s.added()
@@ -124,30 +121,29 @@ func (s selector) lift() (labels map[string]string, changed bool, err error) {
 	return labels, true, nil
 }
 
-// added reads what the fence added. It is never nil without an error.
+// added returns the labels that the fence added. It is never nil without an error.
 func (s selector) added() (map[string]string, error) {
 	added := map[string]string{}
-	note, ok := s.notes[FenceAnnotation]
+	note, ok := s.object.GetAnnotations()[FenceAnnotation]
 	if !ok {
 		return added, nil
 	}
 	if err := json.Unmarshal([]byte(note), &added); err != nil || added == nil {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
-			"annotation %s of %s can't be trusted (%v): restore it, or remove it together with what does not belong into the selector",
+			"annotation %s of %s is invalid (%v): restore it, or remove it together with the labels that the fence added to the selector",
 			FenceAnnotation, s.of, err)
 	}
 	return added, nil
 }
 
-// forCanary are the labels by which the canary's counterpart selects: what the user selects by, and the canary's leaders
-// among those. Workers are never selected.
+// forCanary returns the selector labels of the canary's counterpart: the user's labels, restricted to canary leaders.
 func (s selector) forCanary(setup Setup) (map[string]string, error) {
 	user, _, err := s.lift()
 	if err != nil {
 		return nil, err
 	}
 	if user == nil {
-		return nil, unusable("%s has no selector, so none for the canary can be made from it: give it one", s.of)
+		return nil, unusable("%s has no selector from which the canary's could be generated: add a selector", s.of)
 	}
 	labels := maps.Clone(user)
 	maps.Copy(labels, setup.CanaryPin)
@@ -155,10 +151,10 @@ func (s selector) forCanary(setup Setup) (map[string]string, error) {
 	return labels, nil
 }
 
-// fencePatch is what makes one object's selector, at a path, another. An empty note goes.
+// fencePatch returns the patch that sets the selector labels at a path and the annotation. An empty note removes it.
 func (s selector) fencePatch(labels map[string]string, note string, path ...string) patch {
 	p := patch{}
-	p.set(replaced(s.labels, labels), path...)
+	p.set(mergePatch(anyMap(s.labels), anyMap(labels)), path...)
 	if note == "" {
 		p.set(nil, "metadata", "annotations", FenceAnnotation)
 	} else {

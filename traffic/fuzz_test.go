@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// FuzzParsePolicy: a traffic policy is refused with the fields that are wrong, or names what there can be.
+// FuzzParsePolicy: a traffic policy is either rejected with the invalid fields or has valid names only.
 func FuzzParsePolicy(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		message := &pb.TrafficPolicy{}
@@ -40,7 +40,7 @@ func FuzzParsePolicy(f *testing.F) {
 	})
 }
 
-// FuzzParseHeaderRoute: what is accepted can be written into any route, is found again there, and goes without a trace.
+// FuzzParseHeaderRoute: a valid header route can be added to any route, is detected there, and is removed without a trace.
 func FuzzParseHeaderRoute(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		request := &pb.SetHeaderRouteRequest{}
@@ -69,7 +69,7 @@ func FuzzParseHeaderRoute(f *testing.F) {
 			}
 			rules, _, err = RouteRules(split, s, Desired{})
 			if err != nil || diffJSON(user.Object.Object, user.with(t, rules).Object.Object) != "" {
-				t.Errorf("%s with %+v does not come back (%v)", name, route, err)
+				t.Errorf("%s with %+v is not restored (%v)", name, route, err)
 			}
 		}
 		share, err := shareFor(d)

@@ -13,14 +13,14 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// TestOrderPassed walks through the end of a release whose canary becomes the workload: requests return to the stable
-// Service once it leads to the canary's leaders, to all of them and to no others.
-func TestOrderPassed(t *testing.T) {
+// TestHandoverOrder runs the end of a release whose canary becomes the workload: requests return to the stable Service once
+// its endpoints are all of the canary's leaders and no others.
+func TestHandoverOrder(t *testing.T) {
 	blue, green := []string{"vllm-0", "vllm-1"}, []string{"vllm-abc123-0", "vllm-abc123-1"}
 	both := []string{"vllm-abc123-0", "vllm-abc123-1", "vllm-1"}
 	const stable, canary, http, grpc = "patch Service vllm", "Service vllm-canary", "patch HTTPRoute llm", "patch GRPCRoute llm"
-	passed := Desired{Prepared: true, HandedOver: true}
-	for name, pinned := range map[string]bool{"a fence of ours": false, "pinned by its user": true} {
+	handedOver := Desired{Prepared: true, HandedOver: true}
+	for name, pinned := range map[string]bool{"pinned by the fence": false, "pinned by the user": true} {
 		t.Run(name, func(t *testing.T) {
 			c := newFakeCluster(t)
 			c.world.Stable = c.world.Stable.DeepCopy()
@@ -36,31 +36,31 @@ func TestOrderPassed(t *testing.T) {
 				prepare, lift = prepare[1:], lift[:1]
 			}
 			c.through([]stage{
-				{"prepare", "as ever", func() { c.world.StableReady = blue }, Desired{Prepared: true}, prepare, ""},
-				{"up", "as ever", func() { c.world.CanaryReady = green }, Desired{Weight: 100}, []string{http, grpc}, ReasonRouteNotObserved},
-				{"pass", "the Service, and no share before its endpoints follow", c.acceptAll, passed, []string{stable}, ReasonServiceNotOpen},
-				{"some", "nor before all of the new ones are there", func() { c.world.StableReady = green[:1] }, passed, nil, ReasonServiceNotOpen},
-				{"too many", "nor before all of the old ones have gone", func() { c.world.StableReady = both }, passed, nil, ReasonServiceNotOpen},
-				{"return", "now the shares", func() { c.world.StableReady = green }, passed, []string{http, grpc}, ReasonRouteNotObserved},
-				{"returned", "the gateways have taken it", c.acceptAll, passed, nil, ""},
+				{"prepare", "as usual", func() { c.world.StableReady = blue }, Desired{Prepared: true}, prepare, ""},
+				{"up", "as usual", func() { c.world.CanaryReady = green }, Desired{Weight: 100}, []string{http, grpc}, ReasonRouteNotObserved},
+				{"hand over", "the Service, and no share before its endpoints follow", c.acceptAll, handedOver, []string{stable}, ReasonServiceNotOpen},
+				{"some", "not before all new endpoints exist", func() { c.world.StableReady = green[:1] }, handedOver, nil, ReasonServiceNotOpen},
+				{"too many", "not before all old endpoints are removed", func() { c.world.StableReady = both }, handedOver, nil, ReasonServiceNotOpen},
+				{"return", "then the shares", func() { c.world.StableReady = green }, handedOver, []string{http, grpc}, ReasonRouteNotObserved},
+				{"returned", "the gateways have accepted it", c.acceptAll, handedOver, nil, ""},
 				{"clean up", "the canary Service, then what the fence added", nil, Desired{HandedOver: true}, lift, ""},
 			})
 			if diff := cmp.Diff(want, c.world.Stable.Spec.Selector); diff != "" {
-				t.Errorf("the stable Service selects otherwise than it should:\n%s", diff)
+				t.Errorf("the stable Service's selector is wrong:\n%s", diff)
 			}
 			if note := c.world.Stable.Annotations[FenceAnnotation]; note != "" {
-				t.Errorf("a note is left: %s", note)
+				t.Errorf("the annotation is left: %s", note)
 			}
 			if _, err := Next(c.setup, Desired{HandedOver: true, Weight: 10}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_INTERNAL {
-				t.Errorf("passed, with a share: %v", err)
+				t.Errorf("handed over, with a share: %v", err)
 			}
 		})
 	}
 }
 
-// TestPassedBack: where the canary is lost in between, the Service is pinned to the stable leaders again.
-func TestPassedBack(t *testing.T) {
-	for name, pinned := range map[string]bool{"a fence of ours": false, "pinned by its user": true} {
+// TestHandoverReverted: if the canary is lost during a handover, the Service is pinned to the stable leaders again.
+func TestHandoverReverted(t *testing.T) {
+	for name, pinned := range map[string]bool{"pinned by the fence": false, "pinned by the user": true} {
 		c := newFakeCluster(t)
 		c.world.Stable = c.world.Stable.DeepCopy()
 		if delete(c.world.Stable.Spec.Selector, lws.SetNameLabelKey); pinned {
@@ -83,7 +83,7 @@ func TestPassedBack(t *testing.T) {
 			}
 		}
 		if diff := cmp.Diff(user.Spec.Selector, c.world.Stable.Spec.Selector); diff != "" {
-			t.Errorf("%s: the Service selects otherwise than before:\n%s", name, diff)
+			t.Errorf("%s: the Service's selector is not restored:\n%s", name, diff)
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// workload is a stable workload of groups of a leader and a worker.
+// workload returns a stable workload whose groups have a leader and a worker.
 func workload(name string) *lws.LeaderWorkerSet {
 	w := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "stable"}}
 	w.Spec.LeaderWorkerTemplate.Size = ptr.To[int32](2)
@@ -26,7 +26,7 @@ func workload(name string) *lws.LeaderWorkerSet {
 	return w
 }
 
-// setupOf is a release of the workload whose Service is named like it.
+// setupOf returns the Setup of a release whose workload and Service have the same name.
 func setupOf(name string, routes ...Key) Setup {
 	p := Policy{StableService: name, CanaryService: name + "-canary", Routes: routes}
 	return NewSetup(workload(name), name+"-abc123", p, nil)
@@ -74,7 +74,7 @@ func readRoute(t testing.TB, file string) Route {
 	return Route{Key{o.GetKind(), o.GetName()}, o}
 }
 
-// with is the route with other rules.
+// with returns the route with other rules.
 func (r Route) with(t testing.TB, rules []any) Route {
 	t.Helper()
 	o := r.Object.DeepCopy()
@@ -84,7 +84,7 @@ func (r Route) with(t testing.TB, rules []any) Route {
 	return Route{r.Key, o}
 }
 
-// apply is the route after what is desired was written.
+// apply returns the route with the desired rules.
 func apply(t testing.TB, r Route, s Setup, d Desired) Route {
 	t.Helper()
 	before := r.Object.DeepCopy()

@@ -32,7 +32,7 @@ func TestCanaryIngress(t *testing.T) {
 	}
 	user.Spec.IngressClassName = nil
 	if got := CanaryIngress(user, s, Desired{Weight: 25}); got.Annotations[ingressClass] != "nginx" {
-		t.Error("without the field, the annotation says which controller serves it")
+		t.Error("without the field, the annotation names the class")
 	}
 	if got := CanaryIngress(user, s, Desired{Prepared: true}); got != nil {
 		t.Errorf("without a share there is %v", got)
@@ -46,7 +46,7 @@ func cookie(name, value string) HeaderRoute {
 	return HeaderRoute{Name: "cookie", Matches: []HeaderMatch{{Name: name, Value: value, Cookie: true}}}
 }
 
-// TestConvention: what is desired as annotations, and back.
+// TestConvention: desired shares as annotations, and parsed again.
 func TestConvention(t *testing.T) {
 	const prefix = "nginx.ingress.kubernetes.io/"
 	for _, tt := range []struct {
@@ -105,7 +105,7 @@ func TestShareOf(t *testing.T) {
 	}
 }
 
-// TestSupported: what canary annotations can't express is said at once, and never keeps a share from going back.
+// TestSupported: what canary annotations can't express is reported at once, and never keeps a share from shrinking.
 func TestSupported(t *testing.T) {
 	two := header("x-a", "1", false)
 	two.Matches = append(two.Matches, HeaderMatch{Name: "x-b", Value: "2"})
@@ -117,16 +117,16 @@ func TestSupported(t *testing.T) {
 		{"weight", Desired{Weight: 50}, nil},
 		{"header", Desired{HeaderRoutes: []HeaderRoute{header("x-canary", "v1.2:a b", false)}}, nil},
 		{"expression", Desired{HeaderRoutes: []HeaderRoute{header("x-canary", `v[0-9]+\.(a|b)?`, true)}}, nil},
-		{"mirror", Desired{Mirror: 1}, []string{"Ingress llm", "copy", "Gateway API"}},
+		{"mirror", Desired{Mirror: 1}, []string{"Ingress llm", "mirror", "Gateway API"}},
 		{"two routes", Desired{HeaderRoutes: []HeaderRoute{header("x-a", "1", false), header("x-b", "1", false)}}, []string{"Ingress llm", "one route by a header", "beta", "remove one"}},
 		{"two cookies", Desired{HeaderRoutes: []HeaderRoute{cookie("a", "always"), cookie("b", "always")}}, []string{"Ingress llm", "one route by a cookie", "remove one"}},
 		{"header and cookie", Desired{HeaderRoutes: []HeaderRoute{header("x-a", "1", false), cookie("b", "always")}}, nil},
 		{"cookie of another value", Desired{HeaderRoutes: []HeaderRoute{cookie("tester", "yes")}}, []string{"cookie tester", `"always"`, `"yes"`}},
-		{"strange cookie", Desired{HeaderRoutes: []HeaderRoute{cookie("x#a", "always")}}, []string{"header route cookie", `"x#a"`}},
+		{"unsupported cookie", Desired{HeaderRoutes: []HeaderRoute{cookie("x#a", "always")}}, []string{"header route cookie", `"x#a"`}},
 		{"two headers", Desired{HeaderRoutes: []HeaderRoute{two}}, []string{"Ingress llm", "header route beta", "2"}},
-		{"strange name", Desired{HeaderRoutes: []HeaderRoute{header("x#a", "1", false)}}, []string{"header route beta", `"x#a"`}},
-		{"strange value", Desired{HeaderRoutes: []HeaderRoute{header("x-a", "a;b", false)}}, []string{"header route beta", `"a;b"`, "x-a"}},
-		{"strange expression", Desired{HeaderRoutes: []HeaderRoute{header("x-a", "(?P<n>a)", true)}}, []string{"header route beta", "(?P<n>a)"}},
+		{"unsupported name", Desired{HeaderRoutes: []HeaderRoute{header("x#a", "1", false)}}, []string{"header route beta", `"x#a"`}},
+		{"unsupported value", Desired{HeaderRoutes: []HeaderRoute{header("x-a", "a;b", false)}}, []string{"header route beta", `"a;b"`, "x-a"}},
+		{"unsupported expression", Desired{HeaderRoutes: []HeaderRoute{header("x-a", "(?P<n>a)", true)}}, []string{"header route beta", "(?P<n>a)"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newFakeCluster(t).withoutRoutes().withIngress()
@@ -140,7 +140,7 @@ func TestSupported(t *testing.T) {
 			c.settle(Desired{Weight: 60})
 			write, err := Next(c.setup, tt.desired, c.world)
 			if err != nil || write == nil || write.Key != (Key{KindIngress, "llm-canary"}) {
-				t.Fatalf("next is %v, %v: want that the share goes back first", write, err)
+				t.Fatalf("next is %v, %v: want the share to shrink first", write, err)
 			}
 			c.apply(write)
 			for write != nil && err == nil {
@@ -159,8 +159,8 @@ func TestSupported(t *testing.T) {
 	}
 }
 
-// TestSupportedStays: what can't be expressed takes nothing away that can.
-func TestSupportedStays(t *testing.T) {
+// TestUnsupportedKeepsShare: what can't be expressed removes nothing that can.
+func TestUnsupportedKeepsShare(t *testing.T) {
 	c := newFakeCluster(t).withoutRoutes().withIngress()
 	c.settle(Desired{Prepared: true})
 	c.ready()
@@ -177,7 +177,7 @@ func TestSupportedStays(t *testing.T) {
 	}
 }
 
-// TestIngressOrder walks through a release by Ingress alone: each stage with the writes it takes.
+// TestIngressOrder runs a release with an Ingress only: the writes of each stage.
 func TestIngressOrder(t *testing.T) {
 	c := newFakeCluster(t).withoutRoutes().withIngress()
 	const service, canary, ingress = "patch Service vllm", "Service vllm-canary", "Ingress llm-canary"
@@ -185,18 +185,18 @@ func TestIngressOrder(t *testing.T) {
 	c.through([]stage{
 		{"prepare", "no Ingress yet: one without a share may still leak", nil, Desired{Prepared: true}, []string{service, "create " + canary}, ""},
 		{"too early", "no leader", nil, Desired{Weight: 10}, nil, ReasonNoCanaryEndpoints},
-		{"up", "once there are endpoints", c.ready, Desired{Weight: 10}, []string{"create " + ingress}, ""},
+		{"up", "once endpoints are ready", c.ready, Desired{Weight: 10}, []string{"create " + ingress}, ""},
 		{"more", "", nil, Desired{Weight: 50, HeaderRoutes: beta}, []string{"patch " + ingress}, ""},
-		{"headers alone", "weight 0 and a header is a share", nil, Desired{HeaderRoutes: beta}, []string{"patch " + ingress}, ""},
+		{"headers only", "weight 0 and a header is a share", nil, Desired{HeaderRoutes: beta}, []string{"patch " + ingress}, ""},
 		{"a cookie too", "", nil, Desired{HeaderRoutes: append([]HeaderRoute{cookie("tester", "always")}, beta...)}, []string{"patch " + ingress}, ""},
-		{"not up", "a header goes, a cookie stays, and no other comes", func() { c.world.CanaryReady = nil },
+		{"not up", "a header is removed, a cookie kept, and no other added", func() { c.world.CanaryReady = nil },
 			Desired{HeaderRoutes: []HeaderRoute{cookie("tester", "always"), header("x-other", "yes", false)}}, []string{"patch " + ingress}, ReasonNoCanaryEndpoints},
 		{"back", "", c.ready, Desired{HeaderRoutes: append([]HeaderRoute{cookie("tester", "always")}, beta...)}, []string{"patch " + ingress}, ""},
 		{"without the cookie", "the header stays", nil, Desired{HeaderRoutes: beta}, []string{"patch " + ingress}, ""},
-		{"not up again", "what is there stays, and no more comes", func() { c.world.CanaryReady = nil }, Desired{Weight: 50, HeaderRoutes: beta}, nil, ReasonNoCanaryEndpoints},
-		{"down", "a share goes back whatever the state of the canary", nil, Desired{Prepared: true}, []string{"delete " + ingress}, ""},
+		{"not up again", "the share is kept and does not grow", func() { c.world.CanaryReady = nil }, Desired{Weight: 50, HeaderRoutes: beta}, nil, ReasonNoCanaryEndpoints},
+		{"down", "a share shrinks whatever the state of the canary", nil, Desired{Prepared: true}, []string{"delete " + ingress}, ""},
 		{"all", "", c.ready, Desired{Weight: 100}, []string{"create " + ingress}, ""},
-		{"edited", "another total makes 10 of the 100 %, which is what may stay until endpoints are looked at", func() {
+		{"edited", "another total reduces 100 % to 10 %: the first write only shrinks, the second grows", func() {
 			o := c.world.Ingresses["llm-canary"].DeepCopy()
 			o.Annotations[canaryTotal], o.Annotations["tool"] = "1000", "x"
 			c.world.Ingresses["llm-canary"] = o
@@ -205,7 +205,7 @@ func TestIngressOrder(t *testing.T) {
 	})
 }
 
-// TestIngressFollows: the canary's Ingress follows the user's, and what leads nowhere any more goes at once.
+// TestIngressFollows: the canary's Ingress follows the user's, and paths that the user removed are removed at once.
 func TestIngressFollows(t *testing.T) {
 	c := newFakeCluster(t).withoutRoutes().withIngress()
 	half := Desired{Weight: 50}
@@ -213,26 +213,26 @@ func TestIngressFollows(t *testing.T) {
 	c.ready()
 	c.settle(half)
 	for _, tt := range []struct {
-		name, reason string
-		change       func(*networkingv1.Ingress)
-		ready        bool
-		want         []string
-		rules, lacks string // host and path of the canary's first rule
+		name, reason     string
+		change           func(*networkingv1.Ingress)
+		ready            bool
+		want             []string
+		path, unverified string // of the canary's first rule; of the View
 	}{
-		{"path gone", "and no endpoint is there", func(o *networkingv1.Ingress) {
+		{"path removed", "without any endpoint", func(o *networkingv1.Ingress) {
 			o.Spec.Rules[0].HTTP.Paths = o.Spec.Rules[0].HTTP.Paths[2:]
 		}, false, []string{"patch Ingress llm-canary"}, "/metrics", ReasonNoCanaryEndpoints},
-		{"path new, and no endpoint", "it would fail", func(o *networkingv1.Ingress) {
+		{"path added, no endpoint", "requests would fail", func(o *networkingv1.Ingress) {
 			o.Spec.Rules[0].HTTP.Paths[0].Path = "/v2"
 		}, false, []string{"patch Ingress llm-canary"}, "", ReasonNoCanaryEndpoints},
 		{"endpoint", "", func(*networkingv1.Ingress) {}, true, []string{"patch Ingress llm-canary"}, "/v2", ""},
-		{"another port", "same place", func(o *networkingv1.Ingress) {
+		{"another port", "same path", func(o *networkingv1.Ingress) {
 			o.Spec.Rules[0].HTTP.Paths[0].Backend.Service.Port = networkingv1.ServiceBackendPort{Number: 80}
 		}, false, []string{"patch Ingress llm-canary"}, "/v2", ReasonNoCanaryEndpoints},
-		{"leads elsewhere", "nothing is left to split", func(o *networkingv1.Ingress) {
+		{"other backend", "nothing is left to split", func(o *networkingv1.Ingress) {
 			o.Spec.Rules, o.Spec.DefaultBackend = o.Spec.Rules[1:], nil
 		}, true, []string{"delete Ingress llm-canary"}, "", ReasonNothingToSplit},
-		{"gone", "", nil, true, nil, "", ReasonIngressMissing},
+		{"missing", "", nil, true, nil, "", ReasonIngressMissing},
 	} {
 		c.world.CanaryReady = nil
 		if tt.ready {
@@ -252,13 +252,13 @@ func TestIngressFollows(t *testing.T) {
 		if o := c.world.Ingresses["llm-canary"]; o != nil && len(o.Spec.Rules) > 0 {
 			got = o.Spec.Rules[0].HTTP.Paths[0].Path
 		}
-		if v := Look(c.setup, half, c.world); got != tt.rules || v.Reason != tt.lacks {
-			t.Errorf("%s: path %q, want %q; view %+v, want reason %q", tt.name, got, tt.rules, v, tt.lacks)
+		if v := Look(c.setup, half, c.world); got != tt.path || v.Reason != tt.unverified {
+			t.Errorf("%s: path %q, want %q; view %+v, want reason %q", tt.name, got, tt.path, v, tt.unverified)
 		}
 	}
 }
 
-// TestIngressRepair: whatever somebody makes of the canary's Ingress, it is put right.
+// TestIngressRepair: any change of the canary's Ingress is reverted.
 func TestIngressRepair(t *testing.T) {
 	half := Desired{Weight: 50}
 	for name, change := range map[string]func(*networkingv1.Ingress){
@@ -291,26 +291,26 @@ func TestIngressRepair(t *testing.T) {
 }
 
 func TestCheckIngress(t *testing.T) {
-	const gone, bad, taken = pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE, pb.ErrorReason_ERROR_REASON_NAME_TAKEN
+	const notFound, bad, taken = pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE, pb.ErrorReason_ERROR_REASON_NAME_TAKEN
 	for _, tt := range []struct {
 		name, reason string
 		change       func(map[string]*networkingv1.Ingress)
 		want         pb.ErrorReason
 		says         []string
 	}{
-		{"fine", "", func(map[string]*networkingv1.Ingress) {}, 0, nil},
-		{"missing", "named, and not there", func(w map[string]*networkingv1.Ingress) { delete(w, "llm") }, gone, []string{"Ingress llm", "create it"}},
-		{"leads elsewhere", "nothing to split", func(w map[string]*networkingv1.Ingress) { w["llm"].Spec = networkingv1.IngressSpec{} }, bad,
-			[]string{"Ingress llm", "no backend that is Service vllm"}},
-		{"canary of others", "there can't be a canary of a canary", func(w map[string]*networkingv1.Ingress) { w["llm"].Annotations[canaryMark] = "true" }, bad,
-			[]string{"Ingress llm is itself a canary", canaryMark}},
-		{"taken", "an Ingress of others", func(w map[string]*networkingv1.Ingress) {
+		{"valid", "", func(map[string]*networkingv1.Ingress) {}, 0, nil},
+		{"missing", "named but missing", func(w map[string]*networkingv1.Ingress) { delete(w, "llm") }, notFound, []string{"Ingress llm", "create it"}},
+		{"other backend", "nothing to split", func(w map[string]*networkingv1.Ingress) { w["llm"].Spec = networkingv1.IngressSpec{} }, bad,
+			[]string{"Ingress llm", "no backend with Service vllm"}},
+		{"foreign canary", "a canary can't have a canary", func(w map[string]*networkingv1.Ingress) { w["llm"].Annotations[canaryMark] = "true" }, bad,
+			[]string{"Ingress llm is a canary Ingress itself", canaryMark}},
+		{"taken", "a foreign Ingress", func(w map[string]*networkingv1.Ingress) {
 			w["llm-canary"] = &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Name: "llm-canary"}}
 		}, taken, []string{"Ingress default/llm-canary", "rename Ingress llm"}},
 		{"shared", "a release of another workload", func(w map[string]*networkingv1.Ingress) {
 			w["llm-canary"] = &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Name: "llm-canary", Labels: map[string]string{RoleLabel: RoleCanary, StableLabel: "sglang"}}}
 		}, taken, []string{"Ingress default/llm-canary", "wait for the release of sglang"}},
-		{"ours", "left by a release of before", func(w map[string]*networkingv1.Ingress) {
+		{"own", "left by an earlier release", func(w map[string]*networkingv1.Ingress) {
 			w["llm-canary"] = readIngress(t, "canary-ingress.yaml")
 		}, 0, nil},
 	} {
@@ -322,8 +322,8 @@ func TestCheckIngress(t *testing.T) {
 	}
 }
 
-// TestOthersIngress: an Ingress of others is neither changed nor deleted, and one that an earlier workload has left is.
-func TestOthersIngress(t *testing.T) {
+// TestForeignIngressKept: a foreign Ingress is neither changed nor deleted; one that an earlier workload left is.
+func TestForeignIngressKept(t *testing.T) {
 	c := newFakeCluster(t).withoutRoutes().withIngress()
 	c.settle(Desired{Prepared: true})
 	c.ready()
@@ -335,7 +335,7 @@ func TestOthersIngress(t *testing.T) {
 	}
 	c.world.Ingresses["llm-canary"].DeletionTimestamp = &metav1.Time{}
 	if v := Look(c.setup, Desired{Prepared: true}, c.world); v.Reason != ReasonIngressDeleting || v.Stage < Written {
-		t.Errorf("going: view %+v", v)
+		t.Errorf("being deleted: view %+v", v)
 	}
 	c.world.Ingresses["llm-canary"].DeletionTimestamp = nil
 	c.world.Ingresses["llm-canary"].Labels = nil

@@ -13,38 +13,38 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// inPlace makes the two sides groups of one workload, of which those named are updated.
+// inPlace makes the release one in place, with the given updated leaders.
 func (c *fakeCluster) inPlace(updated ...string) *fakeCluster {
 	c.setup = NewSetupInPlace(workload("vllm"), "old", "new", c.setup.Policy, updated)
 	return c
 }
 
-// TestOrderInPlace walks through a release that replaces groups: the way down begins with the Service.
+// TestOrderInPlace runs a release that updates groups in place: on the way down the Service is first.
 func TestOrderInPlace(t *testing.T) {
 	c := newFakeCluster(t).inPlace("vllm-2", "vllm-3")
 	c.world.StableReady = []string{"vllm-0", "vllm-1", "vllm-2", "vllm-3"}
 	user := c.world.Stable
 	const stable, canary, http, grpc = "patch Service vllm", "Service vllm-canary", "patch HTTPRoute llm", "patch GRPCRoute llm"
-	half := []string{"vllm-0", "vllm-1"}
+	stableHalf := []string{"vllm-0", "vllm-1"}
 	all := []string{"vllm-0", "vllm-1", "vllm-2", "vllm-3"}
-	open := Desired{Prepared: true, Unfenced: true}
+	unfenced := Desired{Prepared: true, Unfenced: true}
 	c.through([]stage{
-		{"prepare", "the fence first; endpoints of updated leaders are still there", nil, Desired{Prepared: true}, []string{stable, "create " + canary}, ReasonFenceNotInForce},
-		{"up", "as for a canary", func() { c.world.StableReady, c.world.CanaryReady = half, []string{"vllm-2", "vllm-3"} }, Desired{Weight: 50}, []string{http, grpc}, ReasonRouteNotObserved},
-		{"open", "the fence goes, and no share before the endpoints follow", c.acceptAll, open, []string{stable}, ReasonServiceNotOpen},
-		{"still half open", "nor before all of them do", func() { c.world.StableReady = all[:3] }, open, nil, ReasonServiceNotOpen},
-		{"down", "now the shares", func() { c.world.StableReady = all }, open, []string{http, grpc}, ReasonRouteNotObserved},
-		{"opened", "the gateways have taken it", c.acceptAll, open, nil, ""},
+		{"prepare", "the fence first; updated leaders are still endpoints", nil, Desired{Prepared: true}, []string{stable, "create " + canary}, ReasonFenceNotInForce},
+		{"up", "as for a canary", func() { c.world.StableReady, c.world.CanaryReady = stableHalf, []string{"vllm-2", "vllm-3"} }, Desired{Weight: 50}, []string{http, grpc}, ReasonRouteNotObserved},
+		{"unfence", "the fence is lifted, and no share removed before the endpoints follow", c.acceptAll, unfenced, []string{stable}, ReasonServiceNotOpen},
+		{"some endpoints", "not before all of them follow", func() { c.world.StableReady = all[:3] }, unfenced, nil, ReasonServiceNotOpen},
+		{"down", "then the shares", func() { c.world.StableReady = all }, unfenced, []string{http, grpc}, ReasonRouteNotObserved},
+		{"unfenced", "the gateways have accepted it", c.acceptAll, unfenced, nil, ""},
 		{"split again", "the fence, then the shares", nil, Desired{Weight: 10}, []string{stable, http, grpc}, ReasonFenceNotInForce},
-		{"given up", "nothing desired goes the same way", func() { c.world.StableReady = half; c.acceptAll() }, Desired{}, []string{stable}, ReasonServiceNotOpen},
-		{"clean up", "to its end", func() { c.world.StableReady = all }, Desired{}, []string{http, grpc, "delete " + canary}, ReasonRouteNotObserved},
+		{"nothing desired", "the fence is lifted first here too", func() { c.world.StableReady = stableHalf; c.acceptAll() }, Desired{}, []string{stable}, ReasonServiceNotOpen},
+		{"clean up", "then shares and canary Service", func() { c.world.StableReady = all }, Desired{}, []string{http, grpc, "delete " + canary}, ReasonRouteNotObserved},
 	})
 	if diff := cmp.Diff(user.Spec, c.world.Stable.Spec); diff != "" {
-		t.Errorf("the stable Service is not as the user had it:\n%s", diff)
+		t.Errorf("the stable Service differs from the user's:\n%s", diff)
 	}
 }
 
-// TestSelectorsInPlace: both Services select leaders of the one workload, each those of one revision.
+// TestSelectorsInPlace: both Services select leaders of one workload, each those of one revision.
 func TestSelectorsInPlace(t *testing.T) {
 	c := newFakeCluster(t).inPlace()
 	for range 2 {
@@ -69,11 +69,11 @@ func TestSelectorsInPlace(t *testing.T) {
 	}
 }
 
-// TestOpenInPlace: what can't be opened is said.
-func TestOpenInPlace(t *testing.T) {
+// TestUnfenceInPlaceErrors: it is reported why the fence can't be lifted.
+func TestUnfenceInPlaceErrors(t *testing.T) {
 	c := newFakeCluster(t).inPlace()
 	if _, err := Next(c.setup, Desired{Unfenced: true, Weight: 10}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_INTERNAL {
-		t.Errorf("open, with a share: %v", err)
+		t.Errorf("unfenced, with a share: %v", err)
 	}
 	c.world.Stable, c.world.StableReady = nil, nil
 	v := Look(c.setup, Desired{Unfenced: true, Prepared: true}, c.world)

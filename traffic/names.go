@@ -12,33 +12,32 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// What the release writes on objects of the data plane.
+// What a release writes on the objects that carry traffic.
 const (
 	// FieldManager owns the fields that are written.
 	FieldManager = "lockstep"
 
-	// FenceAnnotation on the stable Service and the stable pool notes, as JSON, the labels that the fence added to the
-	// selector.
+	// FenceAnnotation on the stable Service and pool lists, as JSON, the labels that the fence added to the selector.
 	FenceAnnotation = "lockstep.dev/fence"
 
-	// RoleLabel and StableLabel mark what a release added, as on the canary workload.
+	// RoleLabel and StableLabel mark generated objects, as they mark the canary workload.
 	RoleLabel = "lockstep.dev/role"
 	// RoleCanary is the role of the canary Service, pool and Ingress.
 	RoleCanary = "canary"
 	// StableLabel names the stable workload.
 	StableLabel = "lockstep.dev/stable"
 
-	// rulePrefix begins the names of the rules that releases add to routes.
+	// rulePrefix is the prefix of the names of rules that releases add to routes.
 	rulePrefix = "lockstep."
 )
 
-// GatewayGroup and GatewayVersion are the Gateway API that routes are read and written as.
+// GatewayGroup and GatewayVersion are the API version with which routes are read and written.
 const (
 	GatewayGroup   = "gateway.networking.k8s.io"
 	GatewayVersion = "v1"
 )
 
-// InferenceGroup and InferenceVersion are the Inference Extension's API that pools are read and written as.
+// InferenceGroup and InferenceVersion are the API version with which pools are read and written.
 const (
 	InferenceGroup   = "inference.networking.k8s.io"
 	InferenceVersion = "v1"
@@ -58,10 +57,10 @@ type Key struct{ Kind, Name string }
 
 func (k Key) String() string { return k.Kind + " " + k.Name }
 
-// MarshalText returns the key as it is written down: "HTTPRoute/llm".
+// MarshalText returns the serialized form: "HTTPRoute/llm".
 func (k Key) MarshalText() ([]byte, error) { return []byte(k.Kind + "/" + k.Name), nil }
 
-// UnmarshalText reads what MarshalText returned.
+// UnmarshalText parses the form of MarshalText.
 func (k *Key) UnmarshalText(text []byte) error {
 	kind, name, ok := strings.Cut(string(text), "/")
 	if !ok {
@@ -71,11 +70,11 @@ func (k *Key) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// canarySuffix ends the names of generated objects.
+// canarySuffix is the suffix of the names of generated objects.
 const canarySuffix = "-canary"
 
-// canaryName is the name of what is generated beside an object: "llm-canary". A name that would be too long is cut, and a
-// hash keeps it apart from others that begin alike.
+// canaryName returns the name of an object's generated counterpart: "llm-canary". A name that would be too long is cut and
+// gets a hash, so that it stays unique.
 func canaryName(name string) string {
 	if len(name)+len(canarySuffix) <= validation.DNS1123SubdomainMaxLength {
 		return name + canarySuffix

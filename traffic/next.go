@@ -9,16 +9,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Next returns the next write that leads from the world to what is desired, nil if there is none to make now. The order
-// is safe in both directions: fence, canary Service and pool, routes and canary Ingresses on the way up; these, canary
-// pool and Service, fence on the way down. Shares grow only while the canary has ready endpoints; they shrink whatever
-// else is wrong.
+// Next returns the next write from the world towards what is desired, nil if none is due. The order is safe in both
+// directions. Up: fence, canary Service and pool, routes and canary Ingresses. Down: routes and canary Ingresses, canary pool
+// and Service, fence. Shares grow only while the canary has ready endpoints; they shrink whatever else is wrong.
 //
-// Where the two sides are the groups of one workload, the way down begins at its other end: the stable Service leads to
-// all leaders before the share goes, since it led to the few stable ones only.
+// In place, the fence is lifted first on the way down: the stable Service selects the few remaining stable leaders, and must
+// select all leaders before the canary's share is removed.
 //
-// That the gateways have taken the routes before the canary Service goes is for the caller to see to: see
-// [View.Verified].
+// The caller must wait until the gateways have accepted the routes before the canary Service may be deleted: see
+// [View.Withdrawn].
 func Next(s Setup, d Desired, w World) (*Write, error) {
 	if err := d.check(); err != nil {
 		return nil, err
@@ -35,7 +34,7 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 		}
 	}
 	for _, step := range []func(Setup, Desired, World) (*Write, error){
-		retreat, fence, fencePool, prepare, preparePool, checkSupported, advance, cleanUp, lift, disown,
+		shrink, fence, fencePool, ensureCanaryService, ensureCanaryPool, checkSupported, grow, cleanUp, lift, relinquish,
 	} {
 		if write, err := step(s, d, w); write != nil || err != nil {
 			return write, err
@@ -44,7 +43,7 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 	return nil, nil //nolint:nilnil // no write is an answer
 }
 
-// unfence has the stable Service lead to the leaders of both revisions.
+// unfence has the stable Service select the leaders of both revisions.
 func unfence(s Setup, d Desired, w World) (*Write, error) {
 	if w.Stable == nil && (d.Prepared || w.shares(s) && len(w.CanaryReady) > 0) {
 		return nil, missing(s, Key{KindService, s.Policy.StableService})
@@ -52,16 +51,16 @@ func unfence(s Setup, d Desired, w World) (*Write, error) {
 	return lift(s, d, w)
 }
 
-// handOver has the stable Service and pool lead to the canary's leaders, before requests return to them.
+// handOver has the stable Service and pool select the canary's leaders, before requests return to them.
 func handOver(s Setup, d Desired, w World) (*Write, error) {
 	if w.Stable == nil {
 		if w.shares(s) {
 			return nil, missing(s, Key{KindService, s.Policy.StableService})
 		}
-		return none()
+		return noWrite()
 	}
 	if !d.Prepared && !w.shares(s) {
-		return none() // they did, and the fence may be lifted since
+		return noWrite() // requests have returned, and the fence may be lifted already
 	}
 	d.Fenced = true
 	if write, err := fence(s, d, w); write != nil || err != nil {
@@ -73,7 +72,7 @@ func handOver(s Setup, d Desired, w World) (*Write, error) {
 // fence pins the stable Service.
 func fence(s Setup, d Desired, w World) (*Write, error) {
 	if !d.Fenced {
-		return none()
+		return noWrite()
 	}
 	if w.Stable == nil {
 		return nil, missing(s, Key{KindService, s.Policy.StableService})
@@ -84,7 +83,7 @@ func fence(s Setup, d Desired, w World) (*Write, error) {
 // fencePool pins the stable pool.
 func fencePool(s Setup, d Desired, w World) (*Write, error) {
 	if !d.Fenced || s.Policy.Pool == nil {
-		return none()
+		return noWrite()
 	}
 	if w.StablePool == nil {
 		return nil, missing(s, Key{KindInferencePool, s.Policy.Pool.Stable})
@@ -92,10 +91,10 @@ func fencePool(s Setup, d Desired, w World) (*Write, error) {
 	return fenceOf(poolSelector(w.StablePool), s, d, w.StablePool)
 }
 
-// lift takes the fences off.
+// lift removes the fences.
 func lift(_ Setup, d Desired, w World) (*Write, error) {
 	if d.Fenced {
-		return none()
+		return noWrite()
 	}
 	if w.StablePool != nil {
 		if write, err := liftOf(poolSelector(w.StablePool), w.StablePool, poolLabels); write != nil || err != nil {
@@ -103,7 +102,7 @@ func lift(_ Setup, d Desired, w World) (*Write, error) {
 		}
 	}
 	if w.Stable == nil {
-		return none()
+		return noWrite()
 	}
 	return liftOf(serviceSelector(w.Stable), w.Stable, serviceLabels)
 }
@@ -116,12 +115,12 @@ func fenceOf(sel selector, s Setup, d Desired, o metav1.Object) (*Write, error) 
 	if err != nil || !changed {
 		return nil, err
 	}
-	path, why := serviceLabels, "pin it to the stable leaders"
+	path, why := serviceLabels, "pin the selector to the stable leaders"
 	if sel.of.Kind == KindInferencePool {
 		path = poolLabels
 	}
 	if d.HandedOver {
-		why = "have it lead to the leaders of " + s.Canary
+		why = "select the leaders of " + s.Canary
 	}
 	return patchOf(sel.of, o, sel.fencePatch(labels, note, path...), why), nil
 }
@@ -131,13 +130,13 @@ func liftOf(sel selector, o metav1.Object, path []string) (*Write, error) {
 	if err != nil || !changed {
 		return nil, err
 	}
-	return patchOf(sel.of, o, sel.fencePatch(labels, "", path...), "give back its selector"), nil
+	return patchOf(sel.of, o, sel.fencePatch(labels, "", path...), "restore the selector"), nil
 }
 
-// prepare makes the canary Service and keeps it as it should be.
-func prepare(s Setup, d Desired, w World) (*Write, error) {
+// ensureCanaryService creates the canary Service and repairs drift.
+func ensureCanaryService(s Setup, d Desired, w World) (*Write, error) {
 	if !d.Prepared {
-		return none()
+		return noWrite()
 	}
 	want, err := CanaryService(w.Stable, s)
 	if err != nil {
@@ -148,22 +147,22 @@ func prepare(s Setup, d Desired, w World) (*Write, error) {
 	case w.Canary == nil:
 		return createOf(key, want, "select the canary's leaders")
 	case !madeFor(w.Canary, s):
-		return nil, taken(s, key, otherService)
+		return nil, nameTaken(s, key, nameAnotherService)
 	case w.Canary.DeletionTimestamp != nil:
-		return none() // it will be made again once it is gone
+		return noWrite() // recreated once deleted
 	case !ownedBy(w.Canary, s):
 		return deleteOf(key, w.Canary, "it belongs to an earlier workload of the same name"), nil
 	}
 	if p := serviceDrift(w.Canary, want); p != nil {
-		return patchOf(key, w.Canary, p, "make it follow the stable Service"), nil
+		return patchOf(key, w.Canary, p, "follow the stable Service"), nil
 	}
-	return none()
+	return noWrite()
 }
 
-// preparePool makes the canary pool and keeps it as it should be.
-func preparePool(s Setup, d Desired, w World) (*Write, error) {
+// ensureCanaryPool creates the canary pool and repairs drift.
+func ensureCanaryPool(s Setup, d Desired, w World) (*Write, error) {
 	if !d.Prepared || s.Policy.Pool == nil {
-		return none()
+		return noWrite()
 	}
 	if w.StablePool == nil {
 		return nil, missing(s, Key{KindInferencePool, s.Policy.Pool.Stable})
@@ -177,52 +176,52 @@ func preparePool(s Setup, d Desired, w World) (*Write, error) {
 	case w.CanaryPool == nil:
 		return &Write{Verb: Create, Key: key, Body: want.Object, Why: "select the canary's leaders"}, nil
 	case !madeFor(w.CanaryPool, s):
-		return nil, takenPool(s)
+		return nil, poolNameTaken(s)
 	case w.CanaryPool.GetDeletionTimestamp() != nil:
-		return none() // it will be made again once it is gone
+		return noWrite() // recreated once deleted
 	case !ownedBy(w.CanaryPool, s):
 		return deleteOf(key, w.CanaryPool, "it belongs to an earlier workload of the same name"), nil
 	}
 	if p := poolDrift(w.CanaryPool, want); p != nil {
-		return patchOf(key, w.CanaryPool, p, "make it follow the stable pool"), nil
+		return patchOf(key, w.CanaryPool, p, "follow the stable pool"), nil
 	}
-	return none()
+	return noWrite()
 }
 
-// checkSupported stops at what can't be expressed. It comes after what takes from the canary and what keeps both sides apart.
+// checkSupported returns an error for what can't be expressed. It runs after shrink and fence, which must not be blocked by it.
 func checkSupported(s Setup, d Desired, _ World) (*Write, error) { return nil, Supported(s.Policy, d) }
 
-// retreat takes from the canary what it should no longer get.
-func retreat(s Setup, d Desired, w World) (*Write, error) {
-	if write, err := steer(s, d, w, RouteRetreat); write != nil || err != nil {
+// shrink reduces the canary's share to what is desired.
+func shrink(s Setup, d Desired, w World) (*Write, error) {
+	if write, err := updateRoutes(s, d, w, ShrunkRouteRules); write != nil || err != nil {
 		return write, err
 	}
-	return steerIngresses(s, d, w, true)
+	return updateIngresses(s, d, w, true)
 }
 
-// advance gives the canary what it should get, if it can serve.
-func advance(s Setup, d Desired, w World) (*Write, error) {
-	if w.Canary == nil || len(w.CanaryReady) == 0 || w.lackingPool(s) != "" {
-		return none()
+// grow raises the canary's share to what is desired, if it can serve.
+func grow(s Setup, d Desired, w World) (*Write, error) {
+	if w.Canary == nil || len(w.CanaryReady) == 0 || w.canaryPoolUnusable(s) != "" {
+		return noWrite()
 	}
-	if write, err := steer(s, d, w, RouteRules); write != nil || err != nil {
+	if write, err := updateRoutes(s, d, w, RouteRules); write != nil || err != nil {
 		return write, err
 	}
-	return steerIngresses(s, d, w, false)
+	return updateIngresses(s, d, w, false)
 }
 
-// steerIngresses makes the first write that is due on a canary Ingress.
-func steerIngresses(s Setup, d Desired, w World, less bool) (*Write, error) {
+// updateIngresses returns the first write that is due on a canary Ingress.
+func updateIngresses(s Setup, d Desired, w World, shrinkOnly bool) (*Write, error) {
 	for _, name := range s.Policy.Ingresses {
-		if write, err := ingressWrite(s, d, w, name, less); write != nil || err != nil {
+		if write, err := ingressWrite(s, d, w, name, shrinkOnly); write != nil || err != nil {
 			return write, err
 		}
 	}
-	return none()
+	return noWrite()
 }
 
-// steer writes the rules of the first route that has others. A route that is gone leads nowhere.
-func steer(s Setup, d Desired, w World, rulesOf func(Route, Setup, Desired) ([]any, bool, error)) (*Write, error) {
+// updateRoutes returns the write for the first route whose rules differ. A route that is being deleted is skipped.
+func updateRoutes(s Setup, d Desired, w World, rulesOf func(Route, Setup, Desired) ([]any, bool, error)) (*Write, error) {
 	for _, r := range w.routes(s) {
 		if r.Object.GetDeletionTimestamp() != nil {
 			continue
@@ -234,23 +233,28 @@ func steer(s Setup, d Desired, w World, rulesOf func(Route, Setup, Desired) ([]a
 		if changed {
 			p := patch{}
 			p.set(rules, "spec", "rules")
-			return patchOf(r.Key, r.Object, p, fmt.Sprintf("from %d %% to the canary towards %d %%", RouteWeight(r, s), d.Weight)), nil
+			return patchOf(r.Key, r.Object, p, weightChange(RouteWeight(r, s), d)), nil
 		}
 	}
-	return none()
+	return noWrite()
 }
 
-// cleanUp deletes the canary pool and Service. Others' objects of their names are left alone.
+// weightChange describes a write that changes the canary's share.
+func weightChange(from int, d Desired) string {
+	return fmt.Sprintf("from %d %% to the canary towards %d %%", from, d.Weight)
+}
+
+// cleanUp deletes the canary pool and Service, but no foreign objects with their names.
 func cleanUp(s Setup, d Desired, w World) (*Write, error) {
 	if d.Prepared {
-		return none()
+		return noWrite()
 	}
-	const why = "no request goes to the canary"
+	const why = "no request is sent to the canary"
 	if o := w.CanaryPool; o != nil && o.GetDeletionTimestamp() == nil && madeFor(o, s) {
 		return deleteOf(Key{KindInferencePool, o.GetName()}, o, why), nil
 	}
 	if o := w.Canary; o != nil && o.DeletionTimestamp == nil && madeFor(o, s) {
 		return deleteOf(Key{KindService, s.Policy.CanaryService}, o, why), nil
 	}
-	return none()
+	return noWrite()
 }

@@ -19,7 +19,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// TestOrder walks through a release: each stage with the writes it takes.
+// TestOrder runs a release: the writes of each stage.
 func TestOrder(t *testing.T) {
 	c := newFakeCluster(t)
 	user := c.world.Stable
@@ -28,20 +28,20 @@ func TestOrder(t *testing.T) {
 	c.through([]stage{
 		{"prepare", "fence first, then the canary Service, and no route yet", nil, Desired{Prepared: true}, []string{stable, "create " + canary}, ""},
 		{"too early", "no share for a canary that can't serve", nil, Desired{Weight: 10}, nil, ReasonNoCanaryEndpoints},
-		{"up", "every route, once there are endpoints", func() { c.world.CanaryReady = []string{"vllm-abc123-0"} }, Desired{Weight: 10}, []string{http, grpc}, ReasonRouteNotObserved},
+		{"up", "every route, once endpoints are ready", func() { c.world.CanaryReady = []string{"vllm-abc123-0"} }, Desired{Weight: 10}, []string{http, grpc}, ReasonRouteNotObserved},
 		{"again", "nothing to write", nil, Desired{Weight: 10}, nil, ReasonRouteNotObserved},
-		{"verified", "the gateways have taken it", c.acceptAll, Desired{Weight: 10}, nil, ""},
-		{"not up", "the canary has lost its endpoints, so neither share nor header routes come, and what is there stays", func() { c.world.CanaryReady = nil }, Desired{Weight: 50, HeaderRoutes: []HeaderRoute{header}}, nil, ReasonNoCanaryEndpoints},
-		{"down", "a share goes back whatever the state of the canary", nil, Desired{Prepared: true}, []string{http, grpc}, ReasonRouteNotObserved},
-		{"service deleted by hand", "it comes back", func() { c.world.Canary = nil }, Desired{Prepared: true}, []string{"create " + canary}, ReasonRouteNotObserved},
+		{"verified", "the gateways have accepted it", c.acceptAll, Desired{Weight: 10}, nil, ""},
+		{"not up", "the canary has lost its endpoints: the share is kept, neither it nor header routes grow", func() { c.world.CanaryReady = nil }, Desired{Weight: 50, HeaderRoutes: []HeaderRoute{header}}, nil, ReasonNoCanaryEndpoints},
+		{"down", "a share shrinks whatever the state of the canary", nil, Desired{Prepared: true}, []string{http, grpc}, ReasonRouteNotObserved},
+		{"service deleted by hand", "it is recreated", func() { c.world.Canary = nil }, Desired{Prepared: true}, []string{"create " + canary}, ReasonRouteNotObserved},
 		{"clean up", "the canary Service, then the fence", c.acceptAll, Desired{}, []string{"delete " + canary, stable}, ""},
 	})
 	if diff := cmp.Diff(user.Spec, c.world.Stable.Spec); diff != "" {
-		t.Errorf("the stable Service is not as the user had it:\n%s", diff)
+		t.Errorf("the stable Service differs from the user's:\n%s", diff)
 	}
 }
 
-// providers are the clusters of the kinds of objects that can carry traffic, alone and together.
+// providers are clusters with each kind of object that can carry traffic, alone and combined.
 var providers = map[string]func(testing.TB) *fakeCluster{
 	"routes":             newFakeCluster,
 	"pool":               func(t testing.TB) *fakeCluster { return newFakeCluster(t).withPool() },
@@ -50,7 +50,7 @@ var providers = map[string]func(testing.TB) *fakeCluster{
 	"pool and ingress":   func(t testing.TB) *fakeCluster { return newFakeCluster(t).withPool().withIngress() },
 }
 
-// TestSafety drives releases at random through whatever can happen to their objects, and checks every instant.
+// TestSafety drives random releases through random events, and checks invariants after each write.
 func TestSafety(t *testing.T) {
 	for name, provider := range providers {
 		t.Run(name, func(t *testing.T) {
@@ -90,39 +90,39 @@ func driveSafely(t *testing.T, rt *rapid.T, c *fakeCluster) {
 	}
 	if user.Ingresses["llm"] != nil {
 		c.world.Ingresses = maps.Clone(c.world.Ingresses)
-		c.world.Ingresses["llm"] = user.Ingresses["llm"] // edits were the user's own
+		c.world.Ingresses["llm"] = user.Ingresses["llm"] // edits were the user's
 	}
 	c.walk(rt, Desired{})
 	c.asBefore(rt, user)
 }
 
-// supported is as much of what is desired as an Ingress can express.
+// supported reduces what is desired to what an Ingress can express.
 func supported(d Desired) Desired {
 	d.Mirror, d.HeaderRoutes = 0, d.HeaderRoutes[:min(1, len(d.HeaderRoutes))]
 	return d
 }
 
-// asBefore: nothing of the release is left, and the user's objects are as they were, but for what only the API server
-// writes. The user's Ingress is never written, see apply.
+// asBefore requires that no generated object is left and the user's objects are restored, except fields that only the API
+// server writes. The user's Ingress is never written, see apply.
 func (c *fakeCluster) asBefore(rt *rapid.T, user World) {
 	c.t.Helper()
 	if c.world.Canary != nil || c.world.CanaryPool != nil || c.world.Ingresses["llm-canary"] != nil {
-		rt.Fatal("something of the release is left")
+		rt.Fatal("an object of the release is left")
 	}
 	if diff := cmp.Diff(user.Stable.Spec, c.world.Stable.Spec); diff != "" {
-		rt.Fatalf("the stable Service is not as the user had it:\n%s", diff)
+		rt.Fatalf("the stable Service differs from the user's:\n%s", diff)
 	}
 	if diff := cmp.Diff(user.Stable.Annotations, c.world.Stable.Annotations); diff != "" {
-		rt.Fatalf("the annotations of the stable Service are not as the user had them:\n%s", diff)
+		rt.Fatalf("the annotations of the stable Service differ from the user's:\n%s", diff)
 	}
 	if user.StablePool != nil {
 		if diff := diffJSON(usersOwn(user.StablePool), usersOwn(c.world.StablePool)); diff != "" {
-			rt.Fatalf("the stable pool is not as the user had it:\n%s", diff)
+			rt.Fatalf("the stable pool differs from the user's:\n%s", diff)
 		}
 	}
 	for key, o := range user.Routes {
 		if diff := diffJSON(usersOwn(o), usersOwn(c.world.Routes[key])); diff != "" {
-			rt.Fatalf("%s is not as the user had it:\n%s", key, diff)
+			rt.Fatalf("%s differs from the user's:\n%s", key, diff)
 		}
 	}
 }
@@ -135,7 +135,7 @@ func usersOwn(o *unstructured.Unstructured) any {
 	return o.Object
 }
 
-// walk makes the writes one by one and checks what each does. It ends early at what is not supported.
+// walk makes the writes one by one and checks each. It returns early if what is desired is not supported.
 func (c *fakeCluster) walk(rt *rapid.T, d Desired) {
 	for range 20 {
 		before := c.world
@@ -150,7 +150,7 @@ func (c *fakeCluster) walk(rt *rapid.T, d Desired) {
 			return
 		}
 		c.apply(write)
-		if grew := c.given(before); grew != "" && (len(before.CanaryReady) == 0 || !before.prepared(c.setup) || !before.fenced(c.setup, Desired{}) || before.lackingPool(c.setup) != "") {
+		if grew := c.grown(before); grew != "" && (len(before.CanaryReady) == 0 || !before.prepared(c.setup) || !before.fenced(c.setup, Desired{}) || before.canaryPoolUnusable(c.setup) != "") {
 			rt.Fatalf("%s: %s gives more to a canary without a fence, an endpoint or a picker", write, grew)
 		}
 		if gone := before.Canary != nil && c.world.Canary == nil || before.CanaryPool != nil && c.world.CanaryPool == nil; gone && c.uses() != "" {
@@ -161,14 +161,14 @@ func (c *fakeCluster) walk(rt *rapid.T, d Desired) {
 			rt.Fatalf("%s: before the fence", write)
 		}
 		if (c.world.Canary != nil || c.world.CanaryPool != nil) && before.fenced(c.setup, Desired{}) && !c.world.fenced(c.setup, Desired{}) {
-			rt.Fatalf("%s: while the canary Service or pool is there", write)
+			rt.Fatalf("%s: while the canary Service or pool exists", write)
 		}
 	}
-	rt.Fatal("20 writes and no end")
+	rt.Fatal("no end after 20 writes")
 }
 
-// given is an object that gives more to the canary than it did before, "" if there is none.
-func (c *fakeCluster) given(before World) string {
+// grown returns an object whose share of the canary grew, "" if there is none.
+func (c *fakeCluster) grown(before World) string {
 	for _, r := range c.world.routes(c.setup) {
 		if RouteWeight(r, c.setup) > RouteWeight(Route{r.Key, before.Routes[r.Key]}, c.setup) {
 			return r.Key.String()
@@ -182,10 +182,10 @@ func (c *fakeCluster) given(before World) string {
 	if o := before.Ingresses["llm-canary"]; o != nil {
 		was = o
 	}
-	share, had, places := shareOf(now.Annotations), shareOf(was.Annotations), placesOf(was)
-	for place, has := range placesOf(now) {
-		if has && !places[place] {
-			return fmt.Sprintf("Ingress at %v", place)
+	share, had, paths := shareOf(now.Annotations), shareOf(was.Annotations), pathsOf(was)
+	for path, has := range pathsOf(now) {
+		if has && !paths[path] {
+			return fmt.Sprintf("Ingress at %v", path)
 		}
 	}
 	if share.weight > had.weight || len(share.header) > 0 && !maps.Equal(share.header, had.header) {
@@ -194,7 +194,7 @@ func (c *fakeCluster) given(before World) string {
 	return ""
 }
 
-// uses is an object that leads to the canary, "" if there is none.
+// uses returns an object that leads to the canary, "" if there is none.
 func (c *fakeCluster) uses() string {
 	for _, r := range c.world.routes(c.setup) {
 		if RouteUses(r, c.setup) {
@@ -214,7 +214,7 @@ func (c *fakeCluster) ready() {
 	}
 }
 
-// reapplyRoutes is what a tool does that applies the user's manifest.
+// reapplyRoutes does what a tool does that applies the user's manifest.
 func (c *fakeCluster) reapplyRoutes(user World) {
 	for _, r := range c.world.routes(c.setup) {
 		spec, _ := user.Routes[r.Key].Object["spec"].(map[string]any)
@@ -226,13 +226,13 @@ func (c *fakeCluster) reapplyRoutes(user World) {
 	}
 }
 
-// replaceService is what kubectl replace does: the fence and its note are gone.
+// replaceService does what kubectl replace does: fence and annotation are lost.
 func (c *fakeCluster) replaceService(user World) {
 	c.world.Stable = user.Stable.DeepCopy()
 	c.world.Stable.ResourceVersion = c.version()
 }
 
-// editIngress takes one place more from the user's Ingress, and the whole Ingress at last.
+// editIngress removes one more rule from the user's Ingress, and finally the Ingress.
 func (c *fakeCluster) editIngress() {
 	if c.world.Ingresses["llm"] == nil {
 		return
@@ -258,8 +258,8 @@ func (c *fakeCluster) replacePool(user World) {
 	}
 }
 
-// TestLacking: what keeps a release that has nothing to write from being verified.
-func TestLacking(t *testing.T) {
+// TestUnverified: the reasons why a view without due writes is not verified.
+func TestUnverified(t *testing.T) {
 	prepared, half := Desired{Prepared: true}, Desired{Weight: 50}
 	header := Desired{HeaderRoutes: []HeaderRoute{{Name: "beta", Matches: []HeaderMatch{{Name: "x", Value: "y"}}}}}
 	for _, tt := range []struct {
@@ -268,23 +268,23 @@ func TestLacking(t *testing.T) {
 		change       func(*fakeCluster)
 		want         string
 	}{
-		{"nothing", "all is well", half, func(*fakeCluster) {}, ""},
-		{"no canary endpoints", "a share for nobody", half, func(c *fakeCluster) { c.world.CanaryReady = nil }, ReasonNoCanaryEndpoints},
+		{"verified", "", half, func(*fakeCluster) {}, ""},
+		{"no canary endpoints", "the canary has a share", half, func(c *fakeCluster) { c.world.CanaryReady = nil }, ReasonNoCanaryEndpoints},
 		{"no canary endpoints for headers", "", header, func(c *fakeCluster) { c.world.CanaryReady = nil }, ReasonNoCanaryEndpoints},
 		{"no canary endpoints, no share", "none are needed", prepared, func(c *fakeCluster) { c.world.CanaryReady = nil }, ""},
 		{"no stable endpoints", "stable has a share", half, func(c *fakeCluster) { c.world.StableReady = nil }, ReasonNoStableEndpoints},
 		{"no stable endpoints, no share", "none are needed", Desired{Weight: 100}, func(c *fakeCluster) { c.world.StableReady = nil }, ""},
-		{"route gone", "it carried a share", half, func(c *fakeCluster) { delete(c.world.Routes, c.setup.Policy.Routes[1]) }, ReasonRouteMissing},
-		{"route gone, no share", "it leads nowhere", prepared, func(c *fakeCluster) { delete(c.world.Routes, c.setup.Policy.Routes[1]) }, ""},
-		{"nothing to split", "the user's rules lead elsewhere by now", half, func(c *fakeCluster) {
+		{"route missing", "the canary has a share", half, func(c *fakeCluster) { delete(c.world.Routes, c.setup.Policy.Routes[1]) }, ReasonRouteMissing},
+		{"route missing, no share", "it sends no requests", prepared, func(c *fakeCluster) { delete(c.world.Routes, c.setup.Policy.Routes[1]) }, ""},
+		{"nothing to split", "the user has removed the backend", half, func(c *fakeCluster) {
 			r := Route{c.setup.Policy.Routes[0], c.world.Routes[c.setup.Policy.Routes[0]]}
 			c.world.Routes[r.Key] = r.with(c.t, []any{}).Object
 		}, ReasonNothingToSplit},
-		{"canary Service going", "it can't be made before it is gone", prepared, func(c *fakeCluster) {
+		{"canary Service being deleted", "it can't be recreated before it is deleted", prepared, func(c *fakeCluster) {
 			c.world.Canary = c.world.Canary.DeepCopy()
 			c.world.Canary.DeletionTimestamp = &metav1.Time{}
 		}, ReasonServiceDeleting},
-		{"all gone", "nothing is asked of anything", Desired{}, func(c *fakeCluster) { c.world = World{} }, ""},
+		{"all missing", "nothing is desired", Desired{}, func(c *fakeCluster) { c.world = World{} }, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newFakeCluster(t)
@@ -300,8 +300,8 @@ func TestLacking(t *testing.T) {
 	}
 }
 
-// TestOthersService: a Service of others is not deleted, and one that an earlier workload has left is.
-func TestOthersService(t *testing.T) {
+// TestForeignServiceKept: a foreign Service is not deleted; one that an earlier workload left is.
+func TestForeignServiceKept(t *testing.T) {
 	c := newFakeCluster(t)
 	c.settle(Desired{Prepared: true})
 	c.world.Canary.OwnerReferences[0].UID = "earlier"
@@ -315,21 +315,22 @@ func TestOthersService(t *testing.T) {
 	}
 }
 
-func TestTroubles(t *testing.T) {
+// TestBlocked: what blocks a release until a user acts.
+func TestBlocked(t *testing.T) {
 	for _, tt := range []struct {
 		name, reason string
 		change       func(*fakeCluster)
 		desired      Desired
 		want         pb.ErrorReason
 	}{
-		{"stable Service gone", "it can't be fenced", func(c *fakeCluster) { c.world.Stable = nil }, Desired{Prepared: true}, pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND},
-		{"selector moved", "the user has it select others: not fought over", func(c *fakeCluster) {
+		{"stable Service missing", "it can't be fenced", func(c *fakeCluster) { c.world.Stable = nil }, Desired{Prepared: true}, pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND},
+		{"selector moved", "a user's selector for another workload is not overwritten", func(c *fakeCluster) {
 			c.world.Stable.Spec.Selector["leaderworkerset.sigs.k8s.io/name"] = "others"
 		}, Desired{Prepared: true}, pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE},
-		{"name taken", "a Service of others is never changed", func(c *fakeCluster) {
+		{"name taken", "a foreign Service is never changed", func(c *fakeCluster) {
 			c.world.Canary = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "vllm-canary"}}
 		}, Desired{Prepared: true}, pb.ErrorReason_ERROR_REASON_NAME_TAKEN},
-		{"note edited", "what the fence added can't be told", func(c *fakeCluster) {
+		{"annotation edited", "the labels that the fence added are unknown", func(c *fakeCluster) {
 			c.world.Stable.Annotations[FenceAnnotation] = "x"
 		}, Desired{}, pb.ErrorReason_ERROR_REASON_RECORD_INVALID},
 		{"defect", "a weight beyond 100", func(*fakeCluster) {}, Desired{Weight: 101}, pb.ErrorReason_ERROR_REASON_INTERNAL},
@@ -355,8 +356,8 @@ func TestTroubles(t *testing.T) {
 	}
 }
 
-// TestRetreatInTrouble: a share goes back although the stable Service can't be fenced any more.
-func TestRetreatInTrouble(t *testing.T) {
+// TestShrinkWithoutFence: a share shrinks although the stable Service can't be fenced.
+func TestShrinkWithoutFence(t *testing.T) {
 	c := newFakeCluster(t)
 	c.settle(Desired{Prepared: true})
 	c.ready()
@@ -371,8 +372,8 @@ func TestRetreatInTrouble(t *testing.T) {
 	}
 }
 
-// TestLeak: a fence that the endpoints do not follow yet is not in force.
-func TestLeak(t *testing.T) {
+// TestFenceNotInForce: a fence is not in force before the endpoints follow.
+func TestFenceNotInForce(t *testing.T) {
 	c := newFakeCluster(t)
 	c.settle(Desired{Prepared: true})
 	c.world.StableReady = []string{"vllm-0", "vllm-abc123-1"}

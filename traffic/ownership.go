@@ -12,22 +12,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// madeFor says whether an object was generated for this workload's canary, by its marks.
+// madeFor reports whether an object is labelled as generated for this workload's canary.
 func madeFor(o metav1.Object, s Setup) bool {
 	labels := o.GetLabels()
 	return labels[RoleLabel] == RoleCanary && labels[StableLabel] == s.Stable
 }
 
-// ownedBy says whether garbage collection will take the object with this very workload, not with an earlier one of its
-// name.
+// ownedBy reports whether the object's controller is this very workload, by UID, not an earlier one with the same name.
 func ownedBy(o metav1.Object, s Setup) bool {
 	owner := metav1.GetControllerOf(o)
 	return owner != nil && owner.UID == s.Owner.UID
 }
 
-// toolMarks are the labels and annotations by which tools know what they manage. An object that carried the marks of
-// the one it was copied from would be pruned, or fought over, by them. A trailing "/" matches the whole domain.
-var toolMarks = []string{
+// toolKeys are labels and annotations with which tools track the objects that they manage. A generated object must not copy
+// them: the tools would prune or revert it. A trailing "/" matches the whole domain.
+var toolKeys = []string{
 	corev1.LastAppliedConfigAnnotation,
 	"argocd.argoproj.io/",
 	"app.kubernetes.io/instance", // Argo CD's default tracking label
@@ -41,8 +40,8 @@ var toolMarks = []string{
 	"lockstep.dev/",
 }
 
-// syncMarks are those of tools that apply their manifests again and again.
-var syncMarks = []string{
+// syncKeys are those of tools that apply their manifests continuously.
+var syncKeys = []string{
 	"argocd.argoproj.io/tracking-id",
 	"argocd.argoproj.io/instance",
 	"kustomize.toolkit.fluxcd.io/",
@@ -50,11 +49,11 @@ var syncMarks = []string{
 	"applyset.kubernetes.io/part-of",
 }
 
-// SyncedBy is the label or annotation that tells that a tool applies an object's manifest again and again, "" if none does.
+// SyncedBy returns the label or annotation of the tool that applies the object's manifest continuously, "" if none does.
 func SyncedBy(o metav1.Object) string {
-	for _, marks := range []map[string]string{o.GetLabels(), o.GetAnnotations()} {
-		for _, key := range slices.Sorted(maps.Keys(marks)) {
-			if marked(key, syncMarks) {
+	for _, metadata := range []map[string]string{o.GetLabels(), o.GetAnnotations()} {
+		for _, key := range slices.Sorted(maps.Keys(metadata)) {
+			if matchesKey(key, syncKeys) {
 				return key
 			}
 		}
@@ -62,87 +61,84 @@ func SyncedBy(o metav1.Object) string {
 	return ""
 }
 
-// serviceMarks are those that belong to one Service alone: a copy would claim its host name or its status.
-var serviceMarks = []string{
+// serviceKeys belong to one Service alone: a copy would claim its host name or its status.
+var serviceKeys = []string{
 	"external-dns.alpha.kubernetes.io/",
 	"cloud.google.com/neg-status",
 	"endpoints.kubernetes.io/",
 	"service.kubernetes.io/headless",
 }
 
-// ingressMarks are those that belong to one Ingress alone: a copy would order another certificate for the same Secret, or
-// claim the host names again.
-var ingressMarks = []string{
+// ingressKeys belong to one Ingress alone: a copy would request another certificate for the same Secret, or claim the host
+// names again.
+var ingressKeys = []string{
 	"cert-manager.io/",
 	"acme.cert-manager.io/",
 	"kubernetes.io/tls-acme",
 	"external-dns.alpha.kubernetes.io/",
 }
 
-// WithoutToolMarks returns a copy of labels or annotations that a generated object may carry. It is never nil.
-func WithoutToolMarks(in map[string]string) map[string]string { return without(in, toolMarks) }
+// WithoutToolMetadata returns a copy of labels or annotations without those of tools, for a generated object. It is never nil.
+func WithoutToolMetadata(in map[string]string) map[string]string { return without(in, toolKeys) }
 
-func without(in map[string]string, marks []string) map[string]string {
+func without(in map[string]string, keys []string) map[string]string {
 	out := make(map[string]string, len(in))
 	for k, v := range in {
-		if !marked(k, marks) {
+		if !matchesKey(k, keys) {
 			out[k] = v
 		}
 	}
 	return out
 }
 
-func marked(key string, marks []string) bool {
-	for _, mark := range marks {
-		if key == mark || (strings.HasSuffix(mark, "/") && strings.HasPrefix(key, mark)) {
-			return true
-		}
-	}
-	return false
+func matchesKey(key string, keys []string) bool {
+	return slices.ContainsFunc(keys, func(k string) bool {
+		return key == k || strings.HasSuffix(k, "/") && strings.HasPrefix(key, k)
+	})
 }
 
-// disown gives up the fields that are the user's again: whoever applies the manifest with server-side apply would
-// otherwise meet a conflict with a release that is over.
-func disown(s Setup, d Desired, w World) (*Write, error) {
+// relinquish removes Lockstep's entries from managedFields once the fields are the user's again. Otherwise a server-side apply
+// of the user's manifest would conflict with a release that has ended.
+func relinquish(s Setup, d Desired, w World) (*Write, error) {
 	if d.Fenced {
-		return none()
+		return noWrite()
 	}
 	if w.Stable != nil {
-		if write := disownOf(Key{KindService, w.Stable.Name}, w.Stable); write != nil {
+		if write := relinquishFields(Key{KindService, w.Stable.Name}, w.Stable); write != nil {
 			return write, nil
 		}
 	}
 	if w.StablePool != nil {
-		if write := disownOf(Key{KindInferencePool, w.StablePool.GetName()}, w.StablePool); write != nil {
+		if write := relinquishFields(Key{KindInferencePool, w.StablePool.GetName()}, w.StablePool); write != nil {
 			return write, nil
 		}
 	}
 	for _, r := range w.routes(s) {
 		if slices.Contains(s.Shared, r.Key) {
-			continue // the last release gives up all of Lockstep's fields: they can't be told apart
+			continue // the fields of several releases are one entry: the last release removes it
 		}
-		if write := disownOf(r.Key, r.Object); write != nil {
+		if write := relinquishFields(r.Key, r.Object); write != nil {
 			return write, nil
 		}
 	}
-	return none()
+	return noWrite()
 }
 
-func disownOf(key Key, o metav1.Object) *Write {
+func relinquishFields(key Key, o metav1.Object) *Write {
 	fields := o.GetManagedFields()
-	if o.GetDeletionTimestamp() != nil || !slices.ContainsFunc(fields, Ours) {
+	if o.GetDeletionTimestamp() != nil || !slices.ContainsFunc(fields, IsLockstepEntry) {
 		return nil
 	}
-	others := slices.DeleteFunc(slices.Clone(fields), Ours)
+	others := slices.DeleteFunc(slices.Clone(fields), IsLockstepEntry)
 	if len(others) == 0 {
-		others = []metav1.ManagedFieldsEntry{{}} // the API server ignores an empty list; this one empties the record
+		others = []metav1.ManagedFieldsEntry{{}} // the API server ignores an empty list; a list of one empty entry clears it
 	}
 	p := patch{}
 	p.set(others, "metadata", "managedFields")
-	return patchOf(key, o, p, "give up its fields")
+	return patchOf(key, o, p, "relinquish its fields")
 }
 
-// Ours says whether an entry is about fields that this package has written.
-func Ours(entry metav1.ManagedFieldsEntry) bool {
+// IsLockstepEntry reports whether an entry of managedFields is about fields that this package has written.
+func IsLockstepEntry(entry metav1.ManagedFieldsEntry) bool {
 	return entry.Manager == FieldManager && entry.Subresource == ""
 }

@@ -13,21 +13,21 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Policy is a TrafficPolicy that was found valid.
+// Policy is a valid TrafficPolicy.
 type Policy struct {
-	// StableService selects the stable leaders, CanaryService is generated for the canary's.
+	// StableService is the user's Service, CanaryService the generated one for canary leaders.
 	StableService, CanaryService string
 	// Routes carry the weights.
 	Routes []Key
-	// Ingresses are the user's. While the canary has a share, a canary Ingress stands beside each.
+	// Ingresses are the user's. While the canary has a share, each has a generated canary Ingress.
 	Ingresses []string
-	// Pool is what routes lead to. Nil: the Services.
+	// Pool is the backend of the routes. Nil: the Services are.
 	Pool *Pool
 }
 
-// Pool is the InferencePool whose leaders are split.
+// Pool is the InferencePool whose requests are split.
 type Pool struct {
-	// Stable is the user's pool, Canary is generated for the canary's leaders.
+	// Stable is the user's pool, Canary the generated one for canary leaders.
 	Stable, Canary string
 	// Picker is the Service of the canary pool's endpoint picker, PickerPort its port; 0: the stable picker's.
 	Picker     string
@@ -36,7 +36,7 @@ type Pool struct {
 
 const policyField = "policy.traffic"
 
-// ParsePolicy checks a policy and returns it as a value. Any violation makes the Policy unusable.
+// ParsePolicy validates a policy. The Policy must not be used if there are violations.
 func ParsePolicy(p *pb.TrafficPolicy) (Policy, []drivererr.FieldViolation) {
 	v := &violations{}
 	policy := Policy{StableService: p.GetStableService(), CanaryService: p.GetCanaryService()}
@@ -48,7 +48,7 @@ func ParsePolicy(p *pb.TrafficPolicy) (Policy, []drivererr.FieldViolation) {
 		v.service("canary_service", policy.CanaryService)
 	}
 	if policy.CanaryService == policy.StableService {
-		v.add("canary_service", "%q is the stable Service: give the canary a Service of its own", policy.CanaryService)
+		v.add("canary_service", "%q is the stable Service: name another Service for the canary", policy.CanaryService)
 	}
 	policy.Routes = append(v.routes("http_routes", KindHTTPRoute, p.GetHttpRoutes()),
 		v.routes("grpc_routes", KindGRPCRoute, p.GetGrpcRoutes())...)
@@ -59,7 +59,7 @@ func ParsePolicy(p *pb.TrafficPolicy) (Policy, []drivererr.FieldViolation) {
 	switch {
 	case len(policy.Routes) > 0:
 	case policy.Pool != nil:
-		v.add("http_routes", "no route is named, and only a route can split requests between pools: name those that lead to pool %q", policy.Pool.Stable)
+		v.add("http_routes", "no route is named, and only routes can split requests between pools: name the routes to pool %q", policy.Pool.Stable)
 	case len(policy.Ingresses) == 0:
 		v.add("http_routes", "neither a route nor an Ingress is named, so nothing can split the requests: name one, or leave %s out to have shares follow group counts", policyField)
 	}
@@ -95,7 +95,7 @@ func (v *violations) routes(field, kind string, names []string) []Key {
 func (v *violations) ingresses(names []string) []string {
 	for i, name := range v.names("ingresses", names) {
 		if slices.Contains(names, canaryName(name)) {
-			v.add(fmt.Sprintf("ingresses[%d]", i), "%q is also named, but is where the canary's Ingress beside %q belongs", canaryName(name), name)
+			v.add(fmt.Sprintf("ingresses[%d]", i), "%q is also named, but is the name of the canary's generated Ingress for %q", canaryName(name), name)
 		}
 	}
 	return names
@@ -113,12 +113,12 @@ func (v *violations) pool(p *pb.InferencePoolPolicy, of Policy) *Pool {
 		v.add(field+"canary_endpoint_picker", "%q selects leaders: name the Service of the canary pool's endpoint picker", pool.Picker)
 	}
 	if pool.PickerPort < 0 || pool.PickerPort > 65535 {
-		v.add(field+"canary_endpoint_picker_port", "%d is no port: give 1 to 65535, or 0 for the stable pool's", pool.PickerPort)
+		v.add(field+"canary_endpoint_picker_port", "%d is not a port: use 1 to 65535, or 0 for the stable pool's", pool.PickerPort)
 	}
 	return pool
 }
 
-// names checks a list of names of objects, and returns it.
+// names validates a list of object names and returns it.
 func (v *violations) names(field string, names []string) []string {
 	seen := map[string]bool{}
 	for i, name := range names {

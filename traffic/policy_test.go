@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,13 +31,13 @@ func TestParsePolicy(t *testing.T) {
 		policy *pb.TrafficPolicy
 		want   []string // fields below policy.traffic
 	}{
-		{"nothing", &pb.TrafficPolicy{HttpRoutes: []string{"a"}}, []string{"stable_service"}},
+		{"no Service", &pb.TrafficPolicy{HttpRoutes: []string{"a"}}, []string{"stable_service"}},
 		{"no route", &pb.TrafficPolicy{StableService: "vllm"}, []string{"http_routes"}},
 		{"bad names", &pb.TrafficPolicy{StableService: "Vllm", CanaryService: "1", GrpcRoutes: []string{"a", "A"}},
 			[]string{"stable_service", "canary_service", "grpc_routes[1]"}},
 		{"same Service", &pb.TrafficPolicy{StableService: "vllm", CanaryService: "vllm", HttpRoutes: []string{"a"}}, []string{"canary_service"}},
-		{"twice", &pb.TrafficPolicy{StableService: "vllm", HttpRoutes: []string{"a", "a"}}, []string{"http_routes[1]"}},
-		{"long", &pb.TrafficPolicy{StableService: strings.Repeat("v", 60), HttpRoutes: []string{"a"}}, []string{"canary_service"}},
+		{"duplicate route", &pb.TrafficPolicy{StableService: "vllm", HttpRoutes: []string{"a", "a"}}, []string{"http_routes[1]"}},
+		{"name too long", &pb.TrafficPolicy{StableService: strings.Repeat("v", 60), HttpRoutes: []string{"a"}}, []string{"canary_service"}},
 		{"an Ingress alone", &pb.TrafficPolicy{StableService: "vllm", Ingresses: []string{"a.example"}}, nil},
 		{"bad Ingresses", &pb.TrafficPolicy{StableService: "vllm", Ingresses: []string{"", "A", "b", "b", "b-canary"}},
 			[]string{"ingresses[0]", "ingresses[1]", "ingresses[3]", "ingresses[2]", "ingresses[3]"}},
@@ -82,13 +83,13 @@ func TestParseProviders(t *testing.T) {
 	for _, key := range []Key{
 		{KindIngress, "b"}, {KindIngress, "b-canary"}, {KindInferencePool, "llm"}, {KindInferencePool, "llm-canary"}, {KindService, "epp"},
 	} {
-		if !s.Refers(key.Kind, key.Name) {
+		if !slices.Contains(s.Objects(), key) {
 			t.Errorf("does not refer to %s", key)
 		}
 	}
 }
 
-// TestCanaryName: names fit, are names, and are each for one object.
+// TestCanaryName: names are valid and unique.
 func TestCanaryName(t *testing.T) {
 	seen := map[string]string{}
 	for _, name := range []string{
@@ -105,7 +106,7 @@ func TestCanaryName(t *testing.T) {
 		seen[got] = name
 	}
 	if canaryName("llm") != "llm-canary" {
-		t.Errorf("llm becomes %s", canaryName("llm"))
+		t.Errorf("the canary of llm is %s", canaryName("llm"))
 	}
 }
 
@@ -138,7 +139,7 @@ func TestParseHeaderRoute(t *testing.T) {
 		{"no header", "beta", []*pb.HeaderMatch{exact("", "1")}, []string{"matches[0].name"}},
 		{"no value", "beta", []*pb.HeaderMatch{{Name: "x-a"}}, []string{"matches[0].exact"}},
 		{"bad expression", "beta", []*pb.HeaderMatch{regex("x-a", "(")}, []string{"matches[0].regex"}},
-		{"twice", "beta", []*pb.HeaderMatch{exact("x-a", "1"), exact("X-A", "2")}, []string{"matches[1].name"}},
+		{"duplicate header", "beta", []*pb.HeaderMatch{exact("x-a", "1"), exact("X-A", "2")}, []string{"matches[1].name"}},
 		{"no cookie", "beta", []*pb.HeaderMatch{cookie("", "1")}, []string{"matches[0].name"}},
 		{"cookie without a value", "beta", []*pb.HeaderMatch{cookie("a", "")}, []string{"matches[0].cookie"}},
 		{"two cookies", "beta", []*pb.HeaderMatch{cookie("a", "1"), cookie("b", "1")}, []string{"matches[1].name"}},
@@ -166,13 +167,13 @@ func TestSetup(t *testing.T) {
 		{KindService, "vllm"}: true, {KindService, "vllm-canary"}: true, {KindHTTPRoute, "llm"}: true,
 		{KindGRPCRoute, "llm"}: false, {KindService, "llm"}: false,
 	} {
-		if s.Refers(key.Kind, key.Name) != want {
+		if slices.Contains(s.Objects(), key) != want {
 			t.Errorf("refers to %s: %t", key, !want)
 		}
 	}
 }
 
-// TestPure: the package decides and nothing else. What reads and writes is package router.
+// TestPure: the package does no I/O.
 func TestPure(t *testing.T) {
 	entries, err := os.ReadDir(".")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	gateway "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// An InferencePool is handled as JSON, as routes are: what this package does not know of it stays.
+// An InferencePool is handled as JSON, as routes are: unknown fields are kept.
 
 // poolLabels is the path of the labels that a pool selects by.
 var poolLabels = []string{"spec", "selector", "matchLabels"}
@@ -23,15 +23,15 @@ var poolLabels = []string{"spec", "selector", "matchLabels"}
 func poolSelector(pool *unstructured.Unstructured) selector {
 	labels, _, err := unstructured.NestedStringMap(pool.Object, poolLabels...)
 	if err != nil {
-		labels = nil // no selector, as the schema has it
+		labels = nil // not a selector by the schema
 	}
-	return selector{Key{KindInferencePool, pool.GetName()}, labels, pool.GetAnnotations(), pool}
+	return selector{Key{KindInferencePool, pool.GetName()}, labels, pool}
 }
 
 // CanaryPool generates the canary's InferencePool from the stable one: the same ports, the canary's leaders, and the
-// endpoint picker that the policy names. Only spec is taken over, with all that this version of the API does not know.
+// endpoint picker of the policy. Unknown fields of the spec are copied too.
 func CanaryPool(stable *unstructured.Unstructured, s Setup) (*unstructured.Unstructured, error) {
-	labels, err := poolSelector(stable).forCanary(s)
+	selected, err := poolSelector(stable).forCanary(s)
 	if err != nil {
 		return nil, err
 	}
@@ -43,27 +43,27 @@ func CanaryPool(stable *unstructured.Unstructured, s Setup) (*unstructured.Unstr
 	}
 	spec["endpointPickerRef"] = picker
 	selector, _ := spec["selector"].(object)
-	selector["matchLabels"] = anyMap(labels)
+	selector["matchLabels"] = anyMap(selected)
 
 	pool := &unstructured.Unstructured{Object: object{"spec": spec}}
 	pool.SetAPIVersion(InferenceGroup + "/" + InferenceVersion)
 	pool.SetKind(KindInferencePool)
 	pool.SetNamespace(s.Namespace)
 	pool.SetName(s.Policy.Pool.Canary)
-	marks := WithoutToolMarks(stable.GetLabels())
-	marks[RoleLabel], marks[StableLabel] = RoleCanary, s.Stable
-	pool.SetLabels(marks)
-	pool.SetAnnotations(WithoutToolMarks(stable.GetAnnotations()))
+	labels := WithoutToolMetadata(stable.GetLabels())
+	labels[RoleLabel], labels[StableLabel] = RoleCanary, s.Stable
+	pool.SetLabels(labels)
+	pool.SetAnnotations(WithoutToolMetadata(stable.GetAnnotations()))
 	pool.SetOwnerReferences([]metav1.OwnerReference{s.Owner})
 	return pool, nil
 }
 
-// canaryPicker is the canary pool's reference to its endpoint picker.
+// canaryPicker returns the canary pool's reference to its endpoint picker.
 func canaryPicker(stable *unstructured.Unstructured, s Setup) (object, error) {
 	policy := s.Policy.Pool
 	from := pickerOf(stable)
 	if isService(from) && text(from, "name", "") == policy.Picker {
-		return nil, unusable("InferencePool %s has endpoint picker %s already, and a picker serves one pool only: deploy another for pool %s, and name its Service in %s.inference_pool.canary_endpoint_picker",
+		return nil, unusable("InferencePool %s already uses endpoint picker %s, and a picker serves one pool only: deploy another for pool %s, and name its Service in %s.inference_pool.canary_endpoint_picker",
 			stable.GetName(), policy.Picker, policy.Canary, policyField)
 	}
 	ref := clone(from)
@@ -72,7 +72,7 @@ func canaryPicker(stable *unstructured.Unstructured, s Setup) (object, error) {
 		ref["port"] = object{"number": int64(policy.PickerPort)}
 	}
 	if pickerPort(ref) == 0 {
-		return nil, unusable("InferencePool %s names no port of its endpoint picker that the canary's could share: set %s.inference_pool.canary_endpoint_picker_port",
+		return nil, unusable("InferencePool %s has no endpoint picker port to use for the canary pool: set %s.inference_pool.canary_endpoint_picker_port",
 			stable.GetName(), policyField)
 	}
 	return ref, nil
@@ -96,7 +96,7 @@ func pickerPort(ref object) int64 {
 	return number(port, "number", 0)
 }
 
-// poolDrift returns the merge patch that makes have what want asks for, nil if it is so.
+// poolDrift returns the merge patch from have to want, nil if there is no drift.
 func poolDrift(have, want *unstructured.Unstructured) map[string]any {
 	p := patch{}
 	haveSpec, _ := have.Object["spec"].(object)
@@ -104,14 +104,14 @@ func poolDrift(have, want *unstructured.Unstructured) map[string]any {
 	if diff := mergePatch(haveSpec, wantSpec); len(diff) > 0 {
 		p.set(diff, "spec")
 	}
-	p.copyMarks(have, want)
+	p.copyMetadata(have, want)
 	if len(p) == 0 {
 		return nil
 	}
 	return p
 }
 
-// checkPool sees to it that the pool can be split: by its selector, and with a picker for each half.
+// checkPool requires a pool with a selector that can be fenced and an endpoint picker for the canary's pool.
 func checkPool(s Setup, w World) error {
 	policy := s.Policy.Pool
 	if policy == nil {
@@ -125,7 +125,7 @@ func checkPool(s Setup, w World) error {
 		return err
 	}
 	if w.CanaryPool != nil && !madeFor(w.CanaryPool, s) {
-		return takenPool(s)
+		return poolNameTaken(s)
 	}
 	want, err := CanaryPool(w.StablePool, s)
 	if err != nil {
@@ -147,17 +147,17 @@ func checkPicker(s Setup, svc *corev1.Service, port int64) error {
 		svc.Name, port, policyField)
 }
 
-func takenPool(s Setup) error {
-	return taken(s, Key{KindInferencePool, s.Policy.Pool.Canary}, "rename it")
+func poolNameTaken(s Setup) error {
+	return nameTaken(s, Key{KindInferencePool, s.Policy.Pool.Canary}, "rename it")
 }
 
-// Types of the conditions that a gateway gives a pool.
+// Types of a pool's conditions.
 const (
 	poolAccepted     = "Accepted"
 	poolResolvedRefs = "ResolvedRefs"
 )
 
-// poolStatus is what is read, and never written, of a pool. Early versions of v1 had the list in "parent".
+// poolStatus is the part of a pool's status that is read. Early versions of v1 had the list in "parent".
 type poolStatus struct {
 	Status struct {
 		Parents []poolParent `json:"parents"`
@@ -170,8 +170,8 @@ type poolParent struct {
 	Conditions []metav1.Condition      `json:"conditions"`
 }
 
-// PoolVerified says whether each of the gateways has taken the pool as it is. If not, reason and message say which has not
-// and why. A gateway need not say that it has resolved the references, but must not say that it could not.
+// PoolVerified reports whether each of the gateways has accepted the present generation of the pool. If not, reason and
+// message say which has not and why. The condition ResolvedRefs may be missing, but must not be false.
 func PoolVerified(pool *unstructured.Unstructured, gateways []gateway.ParentReference) (ok bool, reason, message string) {
 	var s poolStatus
 	key := Key{KindInferencePool, pool.GetName()}
@@ -182,16 +182,16 @@ func PoolVerified(pool *unstructured.Unstructured, gateways []gateway.ParentRefe
 	for _, g := range gateways {
 		at := slices.IndexFunc(parents, func(p poolParent) bool { return sameParent(p.ParentRef, g, pool.GetNamespace()) })
 		if at < 0 {
-			return false, ReasonPoolNotObserved, fmt.Sprintf("%s: %s has said nothing about it yet", key, g.Name)
+			return false, ReasonPoolNotObserved, fmt.Sprintf("%s: %s has not reported a status yet", key, g.Name)
 		}
-		if reason, message := parents[at].lacking(pool.GetGeneration()); reason != "" {
+		if reason, message := parents[at].unverified(pool.GetGeneration()); reason != "" {
 			return false, reason, fmt.Sprintf("%s: %s %s", key, g.Name, message)
 		}
 	}
 	return true, "", ""
 }
 
-func (p poolParent) lacking(generation int64) (reason, message string) {
+func (p poolParent) unverified(generation int64) (reason, message string) {
 	for _, c := range []struct {
 		condition, reason string
 		required          bool
@@ -205,20 +205,20 @@ func (p poolParent) lacking(generation int64) (reason, message string) {
 		case have == nil || have.ObservedGeneration < generation:
 			return ReasonPoolNotObserved, fmt.Sprintf("has not observed generation %d", generation)
 		case have.Status != metav1.ConditionTrue:
-			return c.reason, fmt.Sprintf("says %s=%s (%s): %s", c.condition, have.Status, have.Reason, have.Message)
+			return c.reason, fmt.Sprintf("reports %s=%s (%s): %s", c.condition, have.Status, have.Reason, have.Message)
 		}
 	}
 	return "", ""
 }
 
-// gateways are those through which requests reach a side of the backend now: the parents of the routes that lead there.
-// A parent that is no Gateway (a Service, in a mesh) says nothing about pools. Listeners are not told apart.
+// gateways returns the gateways that route requests to a backend now: the parents of the routes with such a backendRef.
+// Parents of another kind (a Service, in a mesh) are skipped: they report no status of pools. Listeners are ignored.
 func (w World) gateways(s Setup, side func(ref object) bool) []gateway.ParentReference {
 	var out []gateway.ParentReference
 	for _, r := range w.routes(s) {
 		var status routeStatus
 		if !r.leadsTo(side) || runtime.DefaultUnstructuredConverter.FromUnstructured(r.Object.Object, &status) != nil {
-			continue // what can't be read is for RouteVerified to say
+			continue // RouteVerified reports unreadable routes
 		}
 		for _, p := range status.Spec.ParentRefs {
 			ref := gateway.ParentReference{Group: p.Group, Kind: p.Kind, Namespace: p.Namespace, Name: p.Name}
@@ -235,8 +235,8 @@ func isGateway(ref gateway.ParentReference) bool {
 	return sameParent(ref, gateway.ParentReference{Name: ref.Name, Namespace: ref.Namespace}, "")
 }
 
-// lackingPools says which pool a gateway has not taken as it is. A gateway knows a pool only while a route leads there.
-func lackingPools(s Setup, d Desired, w World) (reason, message string) {
+// unverifiedPools returns the pool that a gateway has not accepted. A gateway reports on a pool only while a route leads to it.
+func unverifiedPools(s Setup, d Desired, w World) (reason, message string) {
 	if s.Policy.Pool == nil || !d.Fenced && !d.Prepared {
 		return "", ""
 	}

@@ -23,7 +23,7 @@ func TestCanaryPool(t *testing.T) {
 	want := readRoute(t, "canary-pool.yaml").Object
 	before := c.world.StablePool.DeepCopy()
 	c.settle(Desired{Fenced: true})
-	for name, from := range map[string]*unstructured.Unstructured{"before the fence": before, "behind the fence": c.world.StablePool} {
+	for name, from := range map[string]*unstructured.Unstructured{"before the fence": before, "fenced": c.world.StablePool} {
 		got, err := CanaryPool(from, c.setup)
 		if err != nil {
 			t.Fatal(err)
@@ -46,22 +46,21 @@ func TestCanaryPool(t *testing.T) {
 	}
 }
 
-// decodedJSON is an object as a client reads it back.
+// decodedJSON returns an object as a client decodes it.
 func decodedJSON(c *fakeCluster, o map[string]any) map[string]any {
 	out := map[string]any{}
 	c.decode(o, &out)
 	return out
 }
 
-// TestPoolDrift: what somebody changed on the canary pool, or on the stable one since, is put right, and what others add
-// to its marks is theirs.
+// TestPoolDrift: a change of the canary pool, or of the stable one, is repaired; foreign labels and annotations are kept.
 func TestPoolDrift(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(spec map[string]any, pool *unstructured.Unstructured)
 		want   map[string]any
 	}{
-		{"added by others", func(_ map[string]any, pool *unstructured.Unstructured) {
+		{"foreign metadata", func(_ map[string]any, pool *unstructured.Unstructured) {
 			pool.SetAnnotations(merged(pool.GetAnnotations(), map[string]string{"tool": "y"}))
 		}, nil},
 		{"selector", func(spec map[string]any, _ *unstructured.Unstructured) {
@@ -95,7 +94,7 @@ func TestPoolDrift(t *testing.T) {
 	}
 }
 
-// TestPoolOrder walks through a release between pools: each stage with the writes it takes.
+// TestPoolOrder runs a release between pools: the writes of each stage.
 func TestPoolOrder(t *testing.T) {
 	c := newFakeCluster(t).withPool()
 	user := c.world
@@ -106,30 +105,30 @@ func TestPoolOrder(t *testing.T) {
 	c.through([]stage{
 		{"prepare", "both fences first, then the canary's objects, and no route yet", nil, Desired{Prepared: true},
 			[]string{service, pool, "create " + canary, "create " + canaryPool}, ReasonPoolNotObserved},
-		{"fence in force", "the gateway has taken the stable pool", c.acceptAll, Desired{Prepared: true}, nil, ""},
+		{"fence in force", "the gateway has accepted the stable pool", c.acceptAll, Desired{Prepared: true}, nil, ""},
 		{"too early", "no leader", nil, Desired{Weight: 10}, nil, ReasonNoCanaryEndpoints},
-		{"no picker", "nobody would pick an endpoint", func() { c.ready(); c.world.PickerReady = nil }, Desired{Weight: 10}, nil, ReasonNoPicker},
-		{"up", "once there are leaders and a picker", c.ready, Desired{Weight: 10}, []string{route}, ReasonRouteNotObserved},
-		{"pool not taken", "the gateway has taken the route, and not looked at the pool", func() {
+		{"no picker", "no endpoint would be picked", func() { c.ready(); c.world.PickerReady = nil }, Desired{Weight: 10}, nil, ReasonNoPicker},
+		{"up", "once leaders and a picker are ready", c.ready, Desired{Weight: 10}, []string{route}, ReasonRouteNotObserved},
+		{"pool not observed", "the gateway has accepted the route, but not observed the pool", func() {
 			for _, r := range c.world.routes(c.setup) {
 				c.accept(r)
 			}
 		}, Desired{Weight: 10}, nil, ReasonPoolNotObserved},
-		{"verified", "the gateway has taken both", c.acceptAll, Desired{Weight: 10}, nil, ""},
-		{"picker lost", "what is there stays, and no more comes", func() { c.world.PickerReady = nil }, Desired{Weight: 50}, nil, ReasonNoPicker},
+		{"verified", "the gateway has accepted both", c.acceptAll, Desired{Weight: 10}, nil, ""},
+		{"picker lost", "the share is kept and does not grow", func() { c.world.PickerReady = nil }, Desired{Weight: 50}, nil, ReasonNoPicker},
 		{"all", "", c.ready, Desired{Weight: 100}, []string{route}, ReasonRouteNotObserved},
-		{"all verified", "the stable pool is no longer named, so no gateway speaks of it", c.acceptAll, Desired{Weight: 100}, nil, ""},
-		{"pool deleted by hand", "it comes back", func() { c.world.CanaryPool = nil }, Desired{Weight: 100}, []string{"create " + canaryPool}, ReasonPoolNotObserved},
-		{"down", "a share goes back whatever the state of the canary", func() { c.world.CanaryReady, c.world.PickerReady = nil, nil }, Desired{Prepared: true}, []string{route}, ReasonRouteNotObserved},
+		{"all verified", "no route leads to the stable pool, so no gateway reports on it", c.acceptAll, Desired{Weight: 100}, nil, ""},
+		{"pool deleted by hand", "it is recreated", func() { c.world.CanaryPool = nil }, Desired{Weight: 100}, []string{"create " + canaryPool}, ReasonPoolNotObserved},
+		{"down", "a share shrinks whatever the state of the canary", func() { c.world.CanaryReady, c.world.PickerReady = nil, nil }, Desired{Prepared: true}, []string{route}, ReasonRouteNotObserved},
 		{"clean up", "pool, Service, then the fences", c.acceptAll, Desired{},
 			[]string{"delete " + canaryPool, "delete " + canary, pool, service}, ""},
 	})
 	if diff := diffJSON(usersOwn(user.StablePool), usersOwn(c.world.StablePool)); diff != "" {
-		t.Errorf("the stable pool is not as the user had it:\n%s", diff)
+		t.Errorf("the stable pool differs from the user's:\n%s", diff)
 	}
 }
 
-// TestPoolRules: only refs to the pool are split, and copied requests go to the canary pool.
+// TestPoolRules: only refs to the pool are split, and requests are mirrored to the canary pool.
 func TestPoolRules(t *testing.T) {
 	c := newFakeCluster(t).withPool()
 	r := Route{c.setup.Policy.Routes[0], c.world.Routes[c.setup.Policy.Routes[0]]}
@@ -148,7 +147,7 @@ func TestPoolRules(t *testing.T) {
 }
 
 func TestCheckPool(t *testing.T) {
-	const gone, bad = pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE
+	const notFound, bad = pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE
 	spec := func(value any, path ...string) func(*fakeCluster) {
 		return func(c *fakeCluster) {
 			if err := unstructured.SetNestedField(c.world.StablePool.Object, value, append([]string{"spec"}, path...)...); err != nil {
@@ -162,30 +161,30 @@ func TestCheckPool(t *testing.T) {
 		want         pb.ErrorReason
 		says         []string
 	}{
-		{"fine", "leaders by app label, of both sides", func(*fakeCluster) {}, 0, nil},
-		{"no pool", "named, and not there", func(c *fakeCluster) { c.world.StablePool = nil }, gone, []string{"InferencePool vllm", "create it"}},
+		{"valid", "leaders by app label, of both workloads", func(*fakeCluster) {}, 0, nil},
+		{"no pool", "named but missing", func(c *fakeCluster) { c.world.StablePool = nil }, notFound, []string{"InferencePool vllm", "create it"}},
 		{"workers too", "an app label alone", spec(map[string]any{"app": "vllm"}, "selector", "matchLabels"), bad,
 			[]string{"InferencePool vllm", "workers", `add leaderworkerset.sigs.k8s.io/worker-index: "0"`, "spec.selector.matchLabels"}},
-		{"nothing", "labels that no leader has", spec(map[string]any{"app": "llm"}, "selector", "matchLabels"), bad,
+		{"no match", "labels that no leader has", spec(map[string]any{"app": "llm"}, "selector", "matchLabels"), bad,
 			[]string{"InferencePool vllm selects no leader of vllm", `app: "llm"`, `app: "vllm"`}},
 		{"no selector", "", spec(map[string]any{}, "selector", "matchLabels"), bad, []string{"InferencePool vllm has no spec.selector.matchLabels"}},
 		{"policy changes a selected label", "the canary pool would select nothing", func(c *fakeCluster) {
 			c.setup.CanaryLeader = map[string]string{"app": "canary"}
 			c.world.Stable.Spec.Selector = map[string]string{lws.SetNameLabelKey: "vllm", lws.WorkerIndexLabelKey: "0"}
 		}, bad, []string{"InferencePool vllm", "policy.canary_leader_metadata"}},
-		{"name taken", "a pool of others", func(c *fakeCluster) { c.world.CanaryPool = readRoute(t, "pool.yaml").Object },
+		{"name taken", "a foreign pool", func(c *fakeCluster) { c.world.CanaryPool = readRoute(t, "pool.yaml").Object },
 			pb.ErrorReason_ERROR_REASON_NAME_TAKEN, []string{"InferencePool default/vllm-canary", "rename it"}},
 		{"one picker for both", "a picker serves one pool", func(c *fakeCluster) { c.setup.Policy.Pool.Picker = "vllm-epp" }, bad,
 			[]string{"vllm-epp", "one pool only", "policy.traffic.inference_pool.canary_endpoint_picker"}},
-		{"no picker", "named, and not there", func(c *fakeCluster) { c.world.Picker = nil }, gone, []string{"Service vllm-canary-epp", "create it"}},
-		{"other port", "the picker's Service has not the stable one's port", func(c *fakeCluster) {
+		{"no picker", "named but missing", func(c *fakeCluster) { c.world.Picker = nil }, notFound, []string{"Service vllm-canary-epp", "create it"}},
+		{"other port", "the picker's Service lacks the stable one's port", func(c *fakeCluster) {
 			c.world.Picker.Spec.Ports = []corev1.ServicePort{{Port: 9003}}
 		}, bad, []string{"Service vllm-canary-epp", "no port 9002", "canary_endpoint_picker_port"}},
-		{"its own port", "which the policy names", func(c *fakeCluster) {
+		{"own port", "named in the policy", func(c *fakeCluster) {
 			c.world.Picker.Spec.Ports, c.setup.Policy.Pool.PickerPort = []corev1.ServicePort{{Port: 9003}}, 9003
 		}, 0, nil},
-		{"no port", "the stable picker is of a kind without", spec(map[string]any{"kind": "Picker", "group": "example.com", "name": "x"}, "endpointPickerRef"), bad,
-			[]string{"no port", "canary_endpoint_picker_port"}},
+		{"no port", "the kind of the stable picker has none", spec(map[string]any{"kind": "Picker", "group": "example.com", "name": "x"}, "endpointPickerRef"), bad,
+			[]string{"no endpoint picker port", "canary_endpoint_picker_port"}},
 		{"route to the Service", "nothing leads to the pool", func(c *fakeCluster) {
 			c.world.Routes[c.setup.Policy.Routes[0]] = Route{Object: c.world.Routes[c.setup.Policy.Routes[0]]}.with(t, []any{
 				map[string]any{"backendRefs": []any{map[string]any{"name": "vllm", "port": int64(80)}}},
@@ -200,7 +199,7 @@ func TestCheckPool(t *testing.T) {
 	}
 }
 
-// checkSays compares an error with its reason and the words that help: object, field, labels and fix.
+// checkSays requires an error's reason, and in its message object, field, labels and remedy.
 func checkSays(t *testing.T, why string, err error, want pb.ErrorReason, says []string) {
 	t.Helper()
 	if got := drivererr.Reason(err); got != want || (err == nil) != (says == nil) {
@@ -225,22 +224,22 @@ func TestPoolVerified(t *testing.T) {
 		change                func([]any) []any
 		want                  string
 	}{
-		{"taken", "all conditions, of this generation", "public", func(c []any) []any { return c }, ""},
-		{"old", "the gateway knows the pool of before", "public", first("observedGeneration", int64(0)), ReasonPoolNotObserved},
-		{"not supported", "the gateway knows no pools", "public", first("status", "False"), ReasonPoolNotAccepted},
+		{"accepted", "all conditions, of this generation", "public", func(c []any) []any { return c }, ""},
+		{"outdated", "the gateway observed an earlier generation", "public", first("observedGeneration", int64(0)), ReasonPoolNotObserved},
+		{"not supported", "the gateway does not support pools", "public", first("status", "False"), ReasonPoolNotAccepted},
 		{"picker missing", "a reference is dangling", "public", func(c []any) []any {
 			c[1].(map[string]any)["status"] = "False"
 			return c
 		}, ReasonPoolRefsNotResolved},
-		{"only accepted", "the second condition is not promised", "public", func(c []any) []any { return c[:1] }, ""},
-		{"not accepted", "the first is", "public", func(c []any) []any { return c[1:] }, ReasonPoolNotObserved},
-		{"others", "another gateway has taken it", "private", func(c []any) []any { return c }, ReasonPoolNotObserved},
+		{"only accepted", "the second condition is optional", "public", func(c []any) []any { return c[:1] }, ""},
+		{"not accepted", "the first is required", "public", func(c []any) []any { return c[1:] }, ReasonPoolNotObserved},
+		{"other gateway", "another gateway has accepted it", "private", func(c []any) []any { return c }, ReasonPoolNotObserved},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newFakeCluster(t).withPool()
 			gateways := c.world.gateways(c.setup, c.setup.backend().isStable)
 			if len(gateways) != 1 || gateways[0].Name != "public" {
-				t.Fatalf("gateways %v: want each once, and no mesh", gateways)
+				t.Fatalf("gateways %v: want each once, and no parent of a mesh", gateways)
 			}
 			pool := poolWithStatus(t, readRoute(t, "pool.yaml").Object, tt.gateway, tt.change)
 			for _, field := range []string{"parents", "parent"} {
@@ -257,8 +256,8 @@ func TestPoolVerified(t *testing.T) {
 	}
 }
 
-// TestPoolTroubles: what a person must see to, and what goes on without.
-func TestPoolTroubles(t *testing.T) {
+// TestPoolObstacles: what blocks a release until a user acts, and what does not.
+func TestPoolObstacles(t *testing.T) {
 	c := newFakeCluster(t).withPool()
 	c.settle(Desired{Prepared: true})
 	c.ready()
@@ -266,19 +265,19 @@ func TestPoolTroubles(t *testing.T) {
 	c.world.CanaryPool.SetOwnerReferences(nil)
 	want := []string{"delete InferencePool vllm-canary", "create InferencePool vllm-canary"}
 	if diff := cmp.Diff(want, c.settle(Desired{Weight: 50})); diff != "" {
-		t.Errorf("a pool that an earlier workload has left (-want +got):\n%s", diff)
+		t.Errorf("a pool that an earlier workload left (-want +got):\n%s", diff)
 	}
 	c.world.CanaryPool.SetDeletionTimestamp(ptr.To(metav1.Unix(1, 0)))
 	if v := Look(c.setup, Desired{Weight: 50}, c.world); v.Reason != ReasonPoolDeleting || v.Prepared {
-		t.Errorf("going: view %+v", v)
+		t.Errorf("being deleted: view %+v", v)
 	}
 	c.world.CanaryPool.SetDeletionTimestamp(nil)
 	c.world.StablePool = nil
 	if _, err := Next(c.setup, Desired{Weight: 50}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND {
-		t.Errorf("gone: %v", err)
+		t.Errorf("stable pool missing: %v", err)
 	}
 	if write, err := Next(c.setup, Desired{Weight: 10}, c.world); err != nil || write == nil || write.Key.Kind != KindHTTPRoute {
-		t.Errorf("gone: %v, %v: a share goes back all the same", write, err)
+		t.Errorf("stable pool missing: %v, %v: a share shrinks nevertheless", write, err)
 	}
 	c.settle(Desired{})
 	if c.world.CanaryPool != nil {
@@ -288,7 +287,7 @@ func TestPoolTroubles(t *testing.T) {
 	c.settle(Desired{Prepared: true})
 	c.world.CanaryPool.SetLabels(nil)
 	if _, err := Next(c.setup, Desired{Prepared: true}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
-		t.Errorf("a pool of others: %v", err)
+		t.Errorf("a foreign pool: %v", err)
 	}
 	want = []string{"delete Service vllm-canary", "patch InferencePool vllm", "patch Service vllm"}
 	if got := c.settle(Desired{}); cmp.Diff(want, got) != "" || c.world.CanaryPool == nil {
@@ -296,15 +295,15 @@ func TestPoolTroubles(t *testing.T) {
 	}
 }
 
-// TestCanarySelectsLeaders: by whatever label the user tells leaders from workers, the canary's are told by ours.
+// TestCanarySelectsLeaders: whatever label of leaders the user selects by, the canary's selector has the worker index too.
 func TestCanarySelectsLeaders(t *testing.T) {
 	for _, of := range []Key{{KindService, "vllm"}, {KindInferencePool, "vllm"}} {
-		got, err := selector{of: of, labels: map[string]string{"role": "leader"}}.forCanary(setupOf("vllm"))
+		got, err := selector{of, map[string]string{"role": "leader"}, &metav1.ObjectMeta{}}.forCanary(setupOf("vllm"))
 		want := map[string]string{"role": "leader", lws.SetNameLabelKey: "vllm-abc123", lws.WorkerIndexLabelKey: "0"}
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", of, err, diff)
 		}
-		if _, err := (selector{of: of}).forCanary(setupOf("vllm")); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE {
+		if _, err := (selector{of, nil, &metav1.ObjectMeta{}}).forCanary(setupOf("vllm")); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE {
 			t.Errorf("%s without selector: %v", of, err)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	gateway "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// Route is an HTTPRoute or a GRPCRoute. They differ in nothing that matters here.
+// Route is an HTTPRoute or a GRPCRoute. The fields that are used are the same in both.
 type Route struct {
 	Key Key
 	// Object is the route as it is in the cluster. It is never modified.
@@ -28,17 +28,17 @@ func (r Route) rules() []object {
 	return list(spec, "rules")
 }
 
-// RouteRules returns the rules that the route should have, and whether they differ from those it has.
+// RouteRules returns the desired rules of the route, and whether they differ from the present ones.
 func RouteRules(r Route, s Setup, d Desired) (rules []any, changed bool, err error) {
 	b, have := s.backend(), r.rules()
 	want, err := b.render(b.strip(have), d)
 	return r.compare(have, want, err)
 }
 
-// RouteRetreat is RouteRules, but no rule gives more to the canary than it does: what can be done at any time.
-func RouteRetreat(r Route, s Setup, d Desired) (rules []any, changed bool, err error) {
+// ShrunkRouteRules is RouteRules, but no share of the canary grows, which is safe at any time.
+func ShrunkRouteRules(r Route, s Setup, d Desired) (rules []any, changed bool, err error) {
 	b, have := s.backend(), r.rules()
-	want, err := b.renderLess(b.strip(have), d, have)
+	want, err := b.renderShrunk(b.strip(have), d, have)
 	return r.compare(have, want, err)
 }
 
@@ -46,10 +46,10 @@ func (r Route) compare(have, want []object, err error) (rules []any, changed boo
 	if err != nil {
 		return nil, false, unusable("%s: %v", r.Key, err)
 	}
-	return anys(want), !reflect.DeepEqual(anys(have), anys(want)), nil
+	return anySlice(want), !reflect.DeepEqual(anySlice(have), anySlice(want)), nil
 }
 
-// RouteWeight is the canary's share that the route asks its gateway for: the largest of its rules.
+// RouteWeight returns the canary's share in the route, in percent: the largest of its rules.
 func RouteWeight(r Route, s Setup) int {
 	weight := 0
 	for _, rule := range r.rules() {
@@ -60,10 +60,10 @@ func RouteWeight(r Route, s Setup) int {
 	return weight
 }
 
-// RouteUses says whether any rule of the route leads to the canary.
+// RouteUses reports whether any rule of the route leads to the canary.
 func RouteUses(r Route, s Setup) bool { return r.leadsTo(s.backend().isCanary) }
 
-// leadsTo says whether any rule of the route sends requests to such a backend, or copies of them.
+// leadsTo reports whether any rule of the route sends or mirrors requests to such a backend.
 func (r Route) leadsTo(side func(ref object) bool) bool {
 	return slices.ContainsFunc(r.rules(), func(rule object) bool {
 		return slices.ContainsFunc(list(rule, "backendRefs"), side) ||
@@ -71,13 +71,13 @@ func (r Route) leadsTo(side func(ref object) bool) bool {
 	})
 }
 
-// RouteServes says whether any rule of the route leads to the stable side: whether there is anything to share.
+// RouteServes reports whether any rule of the route leads to the stable backend, so that it can be split.
 func RouteServes(r Route, s Setup) bool {
 	b := s.backend()
 	return slices.ContainsFunc(b.strip(r.rules()), func(p part) bool { return b.serves(list(p.rule, "backendRefs")) })
 }
 
-// routeStatus is what is read, and never written, of a route: HTTPRoute and GRPCRoute have it in common.
+// routeStatus is the part of a route's status that is read, the same for HTTPRoute and GRPCRoute.
 type routeStatus struct {
 	Spec struct {
 		ParentRefs []gateway.ParentReference `json:"parentRefs"`
@@ -85,35 +85,35 @@ type routeStatus struct {
 	Status gateway.RouteStatus `json:"status"`
 }
 
-// RouteVerified says whether every gateway that the route names has taken its present rules. If not, reason and message
+// RouteVerified reports whether every parent of the route has accepted its present generation. If not, reason and message
 // say which has not and why.
 func RouteVerified(r Route) (ok bool, reason, message string) { return routeVerified(r, "") }
 
-// routeVerified is RouteVerified, but for one reason.
-func routeVerified(r Route, but string) (ok bool, reason, message string) {
+// routeVerified is RouteVerified, but ignores one reason.
+func routeVerified(r Route, ignored string) (ok bool, reason, message string) {
 	var s routeStatus
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(r.Object.Object, &s); err != nil {
 		return false, ReasonRouteUnreadable, fmt.Sprintf("%s: %v", r.Key, err)
 	}
 	if len(s.Spec.ParentRefs) == 0 {
-		return false, ReasonRouteNotAccepted, fmt.Sprintf("%s names no parent, so no gateway serves it", r.Key)
+		return false, ReasonRouteNotAccepted, fmt.Sprintf("%s has no parentRefs, so no gateway serves it", r.Key)
 	}
 	for _, parent := range s.Spec.ParentRefs {
-		if reason, message := s.parent(r, parent, but); reason != "" {
+		if reason, message := s.parent(r, parent, ignored); reason != "" {
 			return false, reason, fmt.Sprintf("%s: %s", r.Key, message)
 		}
 	}
 	return true, "", ""
 }
 
-// parent returns why a parent has not taken the route, "" if it has. Several controllers may answer for one parent.
-func (s *routeStatus) parent(r Route, parent gateway.ParentReference, but string) (reason, message string) {
-	answered := false
+// parent returns why a parent has not accepted the route, "" if it has. Several controllers may report on one parent.
+func (s *routeStatus) parent(r Route, parent gateway.ParentReference, ignored string) (reason, message string) {
+	reported := false
 	for _, p := range s.Status.Parents {
 		if !sameParent(p.ParentRef, parent, r.Object.GetNamespace()) {
 			continue
 		}
-		answered = true
+		reported = true
 		for _, c := range []struct {
 			condition gateway.RouteConditionType
 			reason    string
@@ -125,18 +125,18 @@ func (s *routeStatus) parent(r Route, parent gateway.ParentReference, but string
 			switch {
 			case have == nil || have.ObservedGeneration < r.Object.GetGeneration():
 				return ReasonRouteNotObserved, fmt.Sprintf("%s has not observed generation %d", parent.Name, r.Object.GetGeneration())
-			case have.Status != metav1.ConditionTrue && c.reason != but:
-				return c.reason, fmt.Sprintf("%s says %s=%s (%s): %s", parent.Name, c.condition, have.Status, have.Reason, have.Message)
+			case have.Status != metav1.ConditionTrue && c.reason != ignored:
+				return c.reason, fmt.Sprintf("%s reports %s=%s (%s): %s", parent.Name, c.condition, have.Status, have.Reason, have.Message)
 			}
 		}
 	}
-	if !answered {
-		return ReasonRouteNotObserved, fmt.Sprintf("%s has said nothing about it yet", parent.Name)
+	if !reported {
+		return ReasonRouteNotObserved, fmt.Sprintf("%s has not reported a status yet", parent.Name)
 	}
 	return "", ""
 }
 
-// sameParent compares with the API's defaults, which a status may spell out and a spec leave out, or the other way round.
+// sameParent compares references with the API's defaults, which may be set in the status and not in the spec, or vice versa.
 func sameParent(a, b gateway.ParentReference, namespace string) bool {
 	return a.Name == b.Name &&
 		ptr.Deref(a.Group, gateway.GroupName) == ptr.Deref(b.Group, gateway.GroupName) &&

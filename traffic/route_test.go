@@ -15,12 +15,11 @@ import (
 
 func diffJSON(want, got any) string { return cmp.Diff(want, got) }
 
-// TestRoutes runs the scenarios in testdata/routes.txt. Each line of an answer is a rule:
+// TestRoutes runs the scenarios in testdata/routes.txt. Each line of the output is a rule:
 //
 //	name | matches | filters | backendRefs and their weights
 //
-// Commands: load, reapply (the manifest that was loaded), set
-// (what is desired), edit (a weight, by hand).
+// Commands: load, reapply (the loaded manifest), set (what is desired), edit (a weight, as a user).
 func TestRoutes(t *testing.T) {
 	var user, route Route
 	datadriven.RunTest(t, "testdata/routes.txt", func(t *testing.T, d *datadriven.TestData) string {
@@ -72,13 +71,13 @@ func setRoute(t *testing.T, d *datadriven.TestData, route *Route, user Route) st
 	}
 	*route = route.with(t, rules)
 	if _, again, err := RouteRules(*route, s, desired); again || err != nil {
-		t.Errorf("%s: the second call writes again (%v)", d.Pos, err)
+		t.Errorf("%s: the second call changes the rules again (%v)", d.Pos, err)
 	}
 	switch {
 	case !changed:
 		return "unchanged\n"
 	case diffJSON(user.Object.Object, route.Object.Object) == "":
-		return "as the user had it\n"
+		return "restored\n"
 	}
 	return describe(*route)
 }
@@ -147,7 +146,7 @@ func TestRouteWeight(t *testing.T) {
 	}
 }
 
-// TestCookie: a cookie is matched by an expression for the one header that has all of them, wherever in it it is.
+// TestCookie: a cookie is matched by an expression for the header with all cookies, at any position.
 func TestCookie(t *testing.T) {
 	r, s := readRoute(t, "httproute.yaml"), setupOf("vllm")
 	got := apply(t, r, s, Desired{HeaderRoutes: []HeaderRoute{cookie("tes.ter", "al+ways")}})
@@ -175,7 +174,7 @@ func TestCookie(t *testing.T) {
 		}
 	}
 	if again := apply(t, got, s, Desired{}); diffJSON(r.Object.Object, again.Object.Object) != "" {
-		t.Error("the route does not come back")
+		t.Error("the route is not restored")
 	}
 	taken := Route{r.Key, r.Object.DeepCopy()}
 	for _, rule := range taken.rules() {
@@ -186,7 +185,7 @@ func TestCookie(t *testing.T) {
 	}
 }
 
-// TestFutureFields: what this version of the API does not know stays, also in the copies that header routes make.
+// TestFutureFields: unknown fields are kept, also in the copies for header routes.
 func TestFutureFields(t *testing.T) {
 	r, s := readRoute(t, "httproute.yaml"), setupOf("vllm")
 	route := HeaderRoute{Name: "beta", Matches: []HeaderMatch{{Name: "x-canary", Value: "yes"}}}

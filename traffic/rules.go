@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-// The rules of a route are handled in two steps: strip gives the user's own rules back, whatever a release did to them,
-// and render applies what is desired now. So every change starts from the user's rules, and there is drift if and only
-// if render(strip(rules)) differs from rules.
+// The rules of a route are computed in two steps: strip restores the user's rules from whatever a release made of them, and
+// render applies what is desired. So every change starts from the user's rules, and there is drift if and only if
+// render(strip(rules)) differs from rules.
 
-// part is a rule without what this release did to it, and what that was.
+// part is a rule without the changes of this release, and what these were.
 type part struct {
 	rule object
-	// others: another release added the rule, which is left alone.
-	others bool
-	// share and mirror are the canary's, in percent. The mirror is still in the rule, so that it keeps its place.
+	// otherRelease: another release added the rule, which must not be changed.
+	otherRelease bool
+	// share and mirror are the canary's, in percent. The mirror filter is still in the rule, so that it keeps its position.
 	share, mirror int
 }
 
-// strip returns the user's rules, and those that other releases added.
+// strip returns the user's rules and those that other releases added.
 func (b backend) strip(rules []object) []part {
 	out := make([]part, 0, len(rules))
 	for _, rule := range rules {
@@ -30,7 +30,7 @@ func (b backend) strip(rules []object) []part {
 		case b.added(rule):
 			continue
 		case added(rule):
-			out = append(out, part{rule: rule, others: true})
+			out = append(out, part{rule: rule, otherRelease: true})
 			continue
 		}
 		rule = clone(rule)
@@ -47,26 +47,26 @@ func (b backend) render(parts []part, d Desired) ([]object, error) {
 	return b.renderWithin(parts, d, func(part, string) Desired { return d })
 }
 
-// renderLess is render, but no rule gives more to the canary than it does, and no header route comes: what can be done
-// whatever the state of the canary. have are the rules as they stand.
-func (b backend) renderLess(parts []part, d Desired, have []object) ([]object, error) {
+// renderShrunk is render, but no share of the canary grows and no header route is added, which is safe whatever the state of
+// the canary. have are the present rules.
+func (b backend) renderShrunk(parts []part, d Desired, have []object) ([]object, error) {
 	names := map[string]bool{}
 	for _, rule := range have {
 		names[text(rule, "name", "")] = true
 	}
 	return b.renderWithin(parts, d, func(p part, prefix string) Desired {
-		less := d
-		less.Weight, less.Mirror = min(d.Weight, p.share), min(d.Mirror, p.mirror)
-		less.HeaderRoutes = slices.DeleteFunc(slices.Clone(d.HeaderRoutes), func(h HeaderRoute) bool { return !names[prefix+h.Name] })
-		return less
+		shrunk := d
+		shrunk.Weight, shrunk.Mirror = min(d.Weight, p.share), min(d.Mirror, p.mirror)
+		shrunk.HeaderRoutes = slices.DeleteFunc(slices.Clone(d.HeaderRoutes), func(h HeaderRoute) bool { return !names[prefix+h.Name] })
+		return shrunk
 	})
 }
 
 func (b backend) renderWithin(parts []part, d Desired, limit func(p part, prefix string) Desired) ([]object, error) {
 	out := make([]object, 0, len(parts)*(1+len(d.HeaderRoutes)))
-	index := 0 // among the rules that no release added
+	index := 0 // among the user's rules
 	for _, p := range parts {
-		if p.others {
+		if p.otherRelease {
 			out = append(out, p.rule)
 			continue
 		}
@@ -81,7 +81,7 @@ func (b backend) renderWithin(parts []part, d Desired, limit func(p part, prefix
 	return out, nil
 }
 
-// renderRule returns a rule as desired and those that refine it, which belong before it.
+// renderRule returns a rule as desired, and its header rules, which belong before it.
 func (b backend) renderRule(rule object, prefix string, d Desired) (next object, before []object, err error) {
 	refs := list(rule, "backendRefs")
 	plain := clone(rule)
@@ -105,8 +105,8 @@ func (b backend) renderRule(rule object, prefix string, d Desired) (next object,
 	return next, before, nil
 }
 
-// insertSorted appends the rules that refine the next one to those that other releases have put there, by name: the
-// releases agree about the order without knowing of each other.
+// insertSorted appends header rules to those that other releases added for the same rule, sorted by name: the releases agree
+// on the order without knowing of each other.
 func insertSorted(rules, more []object) []object {
 	for _, rule := range more {
 		at := len(rules)
@@ -121,7 +121,7 @@ func insertSorted(rules, more []object) []object {
 // setRefs leaves a rule without backendRefs (a redirect) as it is.
 func setRefs(rule object, refs []object) {
 	if len(refs) > 0 {
-		rule["backendRefs"] = anys(refs)
+		rule["backendRefs"] = anySlice(refs)
 	}
 }
 
@@ -131,33 +131,33 @@ const (
 	matchRegex = "RegularExpression"
 )
 
-// rulesFor begins the names of the rules that refine the index-th of the user's: "lockstep.vllm-canary.0.".
+// rulesFor returns the name prefix of the header rules for the index-th of the user's rules: "lockstep.vllm-canary.0.".
 func (b backend) rulesFor(index int) string {
 	return fmt.Sprintf("%s%s.%d.", rulePrefix, b.canary, index)
 }
 
-// added says whether a release added the rule: this one's, or that of another workload that shares the route.
+// added reports whether a release added the rule: this one, or that of another workload that shares the route.
 func added(rule object) bool { return strings.HasPrefix(text(rule, "name", ""), rulePrefix) }
 
 func (b backend) added(rule object) bool {
 	return strings.HasPrefix(text(rule, "name", ""), rulePrefix+b.canary+".")
 }
 
-// headerRules are the rules that refine one of the user's.
+// headerRules returns the rules that send matching requests of one of the user's rules to the canary.
 func (b backend) headerRules(rule object, prefix string, routes []HeaderRoute) ([]object, error) {
 	var out []object
 	for _, route := range routes {
-		matches, err := both(list(rule, "matches"), route)
+		matches, err := combineMatches(list(rule, "matches"), route)
 		if err != nil {
 			return nil, err
 		}
 		if len(matches) == 0 {
-			continue // no request can match both
+			continue // no request can match rule and header route
 		}
 		next := clone(rule)
 		next["name"] = prefix + route.Name
 		setList(next, "matches", matches)
-		setList(next, "backendRefs", b.onCanary(list(rule, "backendRefs")))
+		setList(next, "backendRefs", b.canaryRefs(list(rule, "backendRefs")))
 		out = append(out, next)
 	}
 	return out, nil
@@ -165,9 +165,9 @@ func (b backend) headerRules(rule object, prefix string, routes []HeaderRoute) (
 
 func byName(a, b object) int { return strings.Compare(text(a, "name", ""), text(b, "name", "")) }
 
-// both are the matches for requests that match one of the rule's and have all headers. A rule without matches matches
-// every request.
-func both(matches []object, route HeaderRoute) ([]object, error) {
+// combineMatches returns the matches for requests that match one of the rule's and have all headers of the route. A rule
+// without matches matches every request.
+func combineMatches(matches []object, route HeaderRoute) ([]object, error) {
 	if len(matches) == 0 {
 		matches = []object{{}}
 	}
@@ -189,8 +189,8 @@ func both(matches []object, route HeaderRoute) ([]object, error) {
 	return out, nil
 }
 
-// addHeader adds a header to what a match asks for. A header can stand in a match only once: if it asks for the same
-// header already, either it is for the same value, or no request can have both values, or nobody can tell.
+// addHeader adds a header to a match, and reports whether a request can match both. A header can be in a match only once: if
+// the match already has it, either the values are the same, or no request can have both, or it can't be known, an error.
 func addHeader(match object, h HeaderMatch) (possible bool, err error) {
 	h = h.asHeader()
 	kind := matchExact
@@ -216,10 +216,10 @@ func addHeader(match object, h HeaderMatch) (possible bool, err error) {
 	return true, nil
 }
 
-// filterMirror is the type of a filter that copies requests, the same for HTTPRoute and GRPCRoute.
+// filterMirror is the type of a mirror filter, the same for HTTPRoute and GRPCRoute.
 const filterMirror = "RequestMirror"
 
-// mirrors says whether a filter copies requests to the canary.
+// mirrors reports whether a filter mirrors requests to the canary.
 func (b backend) mirrors(filter object) bool { return mirrorsTo(filter, b.isCanary) }
 
 func mirrorsTo(filter object, side func(ref object) bool) bool {
@@ -228,8 +228,8 @@ func mirrorsTo(filter object, side func(ref object) bool) bool {
 	return text(filter, "type", "") == filterMirror && ref != nil && side(ref)
 }
 
-// mirror makes the rule copy a percentage of its requests to the canary, or none. A filter of ours stays where it is
-// among the others, so that several releases that share a rule agree about their order.
+// mirror sets the percentage of the rule's requests that are mirrored to the canary. An existing filter keeps its position, so
+// that several releases that share a rule agree on the order.
 func (b backend) mirror(rule object, refs []object, percent int) {
 	filters, kept, found := list(rule, "filters"), []object{}, false
 	for _, f := range filters {
@@ -248,15 +248,15 @@ func (b backend) mirror(rule object, refs []object, percent int) {
 	}
 }
 
-// mirrorFilter leads to where the first of the rule's refs to the stable side would, on the canary.
+// mirrorFilter returns the filter for the canary's counterpart of the first ref to the stable backend.
 func (b backend) mirrorFilter(refs []object, percent int) object {
-	to := b.onCanary(refs)[0]
+	to := b.canaryRefs(refs)[0]
 	delete(to, "weight")
 	delete(to, "filters")
 	return object{"type": filterMirror, "requestMirror": object{"backendRef": to, "percent": int64(percent)}}
 }
 
-// mirrored is the percentage of the rule's requests that the canary gets a copy of.
+// mirrored returns the percentage of the rule's requests that are mirrored to the canary.
 func (b backend) mirrored(rule object) int {
 	for _, f := range list(rule, "filters") {
 		if b.mirrors(f) {

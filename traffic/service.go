@@ -9,9 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// CanaryService generates the canary's Service from the stable one. Only what is known to make sense for a second
-// Service is taken over: what exposes the stable one to the world (node ports, addresses, load balancers) is its own.
-// It never selects workers and never publishes leaders that are not ready, whatever the stable one does.
+// CanaryService generates the canary's Service from the stable one. Only fields that make sense for a second Service are
+// copied, none that expose it (node ports, addresses, load balancers). It never selects workers and never publishes leaders
+// that are not ready, whatever the stable one does.
 func CanaryService(stable *corev1.Service, s Setup) (*corev1.Service, error) {
 	selector, err := serviceSelector(stable).forCanary(s)
 	if err != nil {
@@ -22,8 +22,8 @@ func CanaryService(stable *corev1.Service, s Setup) (*corev1.Service, error) {
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: KindService},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: s.Policy.CanaryService, Namespace: s.Namespace,
-			Labels:          without(WithoutToolMarks(stable.Labels), serviceMarks),
-			Annotations:     without(WithoutToolMarks(stable.Annotations), serviceMarks),
+			Labels:          without(WithoutToolMetadata(stable.Labels), serviceKeys),
+			Annotations:     without(WithoutToolMetadata(stable.Annotations), serviceKeys),
 			OwnerReferences: []metav1.OwnerReference{s.Owner},
 		},
 		Spec: corev1.ServiceSpec{
@@ -48,12 +48,12 @@ func CanaryService(stable *corev1.Service, s Setup) (*corev1.Service, error) {
 	return c, nil
 }
 
-// serviceDrift returns the merge patch that makes have what want asks for, nil if it is so. Labels and annotations that
-// others added stay; so do fields that can't be changed.
+// serviceDrift returns the merge patch from have to want, nil if there is no drift. Foreign labels and annotations and
+// immutable fields are kept.
 func serviceDrift(have, want *corev1.Service) map[string]any {
 	p := patch{}
 	if !equality.Semantic.DeepEqual(have.Spec.Selector, want.Spec.Selector) {
-		p.set(replaced(have.Spec.Selector, want.Spec.Selector), "spec", "selector")
+		p.set(mergePatch(anyMap(have.Spec.Selector), anyMap(want.Spec.Selector)), "spec", "selector")
 	}
 	if !equality.Semantic.DeepEqual(have.Spec.Ports, want.Spec.Ports) {
 		p.set(want.Spec.Ports, "spec", "ports")
@@ -65,7 +65,7 @@ func serviceDrift(have, want *corev1.Service) map[string]any {
 		p.set(want.Spec.SessionAffinity, "spec", "sessionAffinity")
 		p.set(want.Spec.SessionAffinityConfig, "spec", "sessionAffinityConfig")
 	}
-	p.copyMarks(have, want)
+	p.copyMetadata(have, want)
 	if len(p) == 0 {
 		return nil
 	}

@@ -25,20 +25,20 @@ func TestFence(t *testing.T) {
 	}{
 		{name: "by app label", reason: "the usual selector, both sides",
 			selector: app, fenced: merged(app, named), lifted: app, wantNote: true, changed: true},
-		{name: "by name label", reason: "the label was the user's before, and stays after the release",
+		{name: "by name label", reason: "the user's label stays after the release",
 			selector: named, fenced: named, lifted: named},
 		{name: "fenced", reason: "the second call changes nothing",
 			selector: merged(app, named), annotations: note, fenced: merged(app, named), lifted: app, wantNote: true},
-		{name: "label lost, note kept", reason: "a manifest was applied again",
+		{name: "label lost, annotation kept", reason: "a manifest was applied again",
 			selector: app, annotations: note, fenced: merged(app, named), lifted: app, wantNote: true, changed: true},
-		{name: "note of another pin", reason: "the pin has moved on since: what was added is ours to replace",
+		{name: "annotation of another pin", reason: "an added label is replaced if the pin changes",
 			selector:    merged(app, map[string]string{lws.SetNameLabelKey: "old"}),
 			annotations: map[string]string{FenceAnnotation: `{"leaderworkerset.sigs.k8s.io/name":"old"}`},
 			fenced:      merged(app, named), lifted: app, wantNote: true, changed: true},
-		{name: "others", reason: "a label of the user's that asks for others is not overwritten",
+		{name: "another workload", reason: "a user's label for another workload is not overwritten",
 			selector: merged(app, map[string]string{lws.SetNameLabelKey: "others"}), refuse: true},
 		{name: "no selector", reason: "nothing to pin", refuse: true},
-		{name: "unreadable note", reason: "what was added can't be told",
+		{name: "invalid annotation", reason: "the added labels are unknown",
 			selector: app, annotations: map[string]string{FenceAnnotation: "null"}, refuse: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -76,8 +76,8 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestLiftLeavesOthers: a label that somebody has changed behind the fence is theirs.
-func TestLiftLeavesOthers(t *testing.T) {
+// TestLiftKeepsEditedLabels: a label that a user changed on a fenced Service is kept.
+func TestLiftKeepsEditedLabels(t *testing.T) {
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
 		Annotations: map[string]string{FenceAnnotation: `{"leaderworkerset.sigs.k8s.io/name":"vllm"}`},
 	}}
@@ -94,7 +94,7 @@ func TestCanaryService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, from := range map[string]*corev1.Service{"before the fence": stable, "behind the fence": fenced} {
+	for name, from := range map[string]*corev1.Service{"before the fence": stable, "fenced": fenced} {
 		got, err := CanaryService(from, s)
 		if err != nil {
 			t.Fatal(err)
@@ -108,7 +108,7 @@ func TestCanaryService(t *testing.T) {
 	}
 }
 
-func TestCanaryOfHeadless(t *testing.T) {
+func TestCanaryServiceOfHeadless(t *testing.T) {
 	stable := readService(t, "service.yaml")
 	stable.Spec.Type, stable.Spec.ClusterIP, stable.Spec.ClusterIPs = corev1.ServiceTypeClusterIP, corev1.ClusterIPNone, []string{"None"}
 	got, err := CanaryService(stable, setupOf("vllm"))
@@ -117,15 +117,14 @@ func TestCanaryOfHeadless(t *testing.T) {
 	}
 }
 
-// TestServiceDrift: what somebody changed on the canary Service, or on the stable one since, is put right, and what others
-// add is theirs.
+// TestServiceDrift: a change of the canary Service, or of the stable one, is repaired; foreign labels and annotations are kept.
 func TestServiceDrift(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*corev1.Service)
 		want   map[string]any
 	}{
-		{"added by others", func(c *corev1.Service) {
+		{"foreign metadata", func(c *corev1.Service) {
 			c.Labels["cost"], c.Annotations["tool"] = "x", "y"
 			c.Spec.ClusterIP, c.Spec.ClusterIPs = "10.0.0.9", []string{"10.0.0.9"}
 		}, nil},
@@ -157,25 +156,25 @@ func TestServiceDrift(t *testing.T) {
 	have := want.DeepCopy()
 	have.Spec.Ports[0].Port = 81
 	if serviceDrift(have, want) == nil {
-		t.Error("other ports are no drift")
+		t.Error("a changed port is no drift")
 	}
 }
 
-func TestToolMarks(t *testing.T) {
-	got := WithoutToolMarks(map[string]string{
+func TestWithoutToolMetadata(t *testing.T) {
+	got := WithoutToolMetadata(map[string]string{
 		"team": "x", "argocd.argoproj.io/tracking-id": "x", "meta.helm.sh/release-name": "x", "app.kubernetes.io/instance": "x",
 		"app.kubernetes.io/name": "vllm", "lockstep.dev/fence": "x", "applyset.kubernetes.io/part-of": "x",
 	})
 	if diff := cmp.Diff(map[string]string{"team": "x", "app.kubernetes.io/name": "vllm"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if WithoutToolMarks(nil) == nil {
+	if WithoutToolMetadata(nil) == nil {
 		t.Error("nil, which a caller can't add to")
 	}
 }
 
-// TestDisown: at the end nothing says that the fields are ours.
-func TestDisown(t *testing.T) {
+// TestRelinquish: at the end no managedFields entry of Lockstep is left.
+func TestRelinquish(t *testing.T) {
 	c := newFakeCluster(t)
 	ours := metav1.ManagedFieldsEntry{Manager: FieldManager, Operation: metav1.ManagedFieldsOperationUpdate}
 	theirs := metav1.ManagedFieldsEntry{Manager: "argocd", Operation: metav1.ManagedFieldsOperationApply}
@@ -194,12 +193,12 @@ func TestDisown(t *testing.T) {
 			t.Errorf("%v (-want +got):\n%s", write, diff)
 		}
 		if write, _ := Next(c.setup, Desired{Fenced: true, Prepared: true}, c.world); write != nil && write.Key == key {
-			t.Errorf("%v in mid-release", write)
+			t.Errorf("%v during the release", write)
 		}
 	}
 	c.world.Routes[key].SetManagedFields([]metav1.ManagedFieldsEntry{theirs})
 	if write, err := Next(c.setup, Desired{}, c.world); write != nil || err != nil {
-		t.Errorf("%v, %v: nothing is ours", write, err)
+		t.Errorf("%v, %v: no entry is Lockstep's", write, err)
 	}
 	pool := newFakeCluster(t).withPool()
 	pool.world.StablePool.SetManagedFields([]metav1.ManagedFieldsEntry{theirs, ours})

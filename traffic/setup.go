@@ -5,7 +5,6 @@ package traffic
 
 import (
 	"maps"
-	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -15,38 +14,38 @@ import (
 // leaderIndex is the worker-index of every leader pod.
 const leaderIndex = "0"
 
-// leaders is the label that leaders have and workers do not.
+// leaders is the label that selects leaders and no workers.
 var leaders = map[string]string{lws.WorkerIndexLabelKey: leaderIndex}
 
-// Setup is what a release's traffic consists of. It does not change during a release.
+// Setup describes the workloads and objects of a release's traffic. It does not change during a release.
 type Setup struct {
 	Namespace string
 	// Stable and Canary are the names of the two workloads. In place they are one.
 	Stable, Canary string
 	Policy         Policy
-	// Shared are the objects that releases of other workloads write at present, too.
+	// Shared are the objects that releases in progress of other workloads write too.
 	Shared []Key
-	// Owner is put on generated objects: the stable workload.
+	// Owner is the owner of generated objects: the stable workload.
 	Owner metav1.OwnerReference
 
-	// StablePin and CanaryPin are the labels that tell stable leaders from canary leaders.
+	// StablePin and CanaryPin are the labels that distinguish stable leaders and canary leaders.
 	StablePin, CanaryPin map[string]string
 
-	// Adopts: the canary is to become the workload.
+	// Adopts: the canary will become the workload.
 	Adopts bool
 
-	// Leader and Worker are the labels that every pod of the stable workload has. Worker is nil if groups have none.
+	// Leader and Worker are the labels of every leader and worker of the stable workload. Worker is nil without workers.
 	Leader, Worker map[string]string
-	// CanaryLeader are the labels in which canary leaders differ from stable ones, the pin aside.
+	// CanaryLeader are the labels that canary leaders have in addition to the stable ones, besides the pin.
 	CanaryLeader map[string]string
-	// Updated are, in place, the leaders that are not at the stable revision, as far as anybody knows. Their names do not tell.
+	// Updated are, in place, the observed leaders that are not at the stable revision: their names don't distinguish them.
 	Updated []string
 }
 
-// InPlace says whether the groups of one workload are told apart by their revision.
+// InPlace reports whether the release is in place: stable and canary are the revisions of one workload.
 func (s Setup) InPlace() bool { return s.Canary == s.Stable }
 
-// pin are the labels by which the stable Service is fenced.
+// pin returns the labels that fence the stable Service.
 func (s Setup) pin(d Desired) map[string]string {
 	if d.HandedOver {
 		return map[string]string{lws.SetNameLabelKey: s.Canary}
@@ -54,13 +53,13 @@ func (s Setup) pin(d Desired) map[string]string {
 	return s.StablePin
 }
 
-// names says whether a label that somebody selects by names one of the two workloads.
-func (s Setup) names(key, value string) bool {
+// namesWorkload reports whether a selector's label names one of the two workloads.
+func (s Setup) namesWorkload(key, value string) bool {
 	return key == lws.SetNameLabelKey && (value == s.Stable || value == s.Canary)
 }
 
-// NewSetup returns the Setup of a release whose canary is a second workload. leaderLabels are what the policy adds to
-// its leader template.
+// NewSetup returns the Setup of a release whose canary is a second workload. leaderLabels are the labels that the policy adds
+// to its leader template.
 func NewSetup(stable *lws.LeaderWorkerSet, canary string, p Policy, leaderLabels map[string]string) Setup {
 	s := Setup{
 		Namespace: stable.Namespace, Stable: stable.Name, Canary: canary, Policy: p,
@@ -82,8 +81,8 @@ func NewSetup(stable *lws.LeaderWorkerSet, canary string, p Policy, leaderLabels
 	return s
 }
 
-// NewSetupInPlace returns the Setup of a release that replaces groups of the stable workload itself: what tells its leaders
-// apart is their revision. updated are those that are not at the stable one.
+// NewSetupInPlace returns the Setup of a release that updates groups of the stable workload itself: its leaders differ in
+// their revision. updated are the leaders that are not at the stable revision.
 func NewSetupInPlace(w *lws.LeaderWorkerSet, stable, update string, p Policy, updated []string) Setup {
 	s := NewSetup(w, w.Name, p, nil)
 	s.StablePin[lws.RevisionKey], s.CanaryPin[lws.RevisionKey] = stable, update
@@ -91,7 +90,7 @@ func NewSetupInPlace(w *lws.LeaderWorkerSet, stable, update string, p Policy, up
 	return s
 }
 
-// podLabels are those of the template and those that LWS gives to every pod of a workload.
+// podLabels returns the labels of the template and those that LWS adds to every pod of a workload.
 func podLabels(template map[string]string, workload string) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, template)
@@ -99,7 +98,7 @@ func podLabels(template map[string]string, workload string) map[string]string {
 	return out
 }
 
-// Objects are all objects that the release's traffic depends on. A change of one of them may change the [View].
+// Objects returns all objects that the release's traffic depends on. A change of one of them may change the [View].
 func (s Setup) Objects() []Key {
 	p := s.Policy
 	keys := append([]Key{{KindService, p.StableService}, {KindService, p.CanaryService}}, p.Routes...)
@@ -112,10 +111,7 @@ func (s Setup) Objects() []Key {
 	return keys
 }
 
-// Refers says whether the release's traffic depends on the object.
-func (s Setup) Refers(kind, name string) bool { return slices.Contains(s.Objects(), Key{kind, name}) }
-
-// backend is the pair of references between which rules of routes are split: the pools if the policy names one, else the
+// backend returns the pair of backendRef targets between which routes are split: the pools if the policy names one, else the
 // Services.
 func (s Setup) backend() backend {
 	if pool := s.Policy.Pool; pool != nil {

@@ -24,8 +24,8 @@ func drawDesired(t *rapid.T) Desired {
 	return d
 }
 
-// TestSharedRoute: releases of several workloads, in any order and at the same time, agree about a route that they share,
-// even about one rule, and leave it as the user had it, in whichever order they end.
+// TestSharedRoute: concurrent releases of several workloads, in any order, agree on a route that they share, even on one rule,
+// and restore it, in whichever order they end.
 func TestSharedRoute(t *testing.T) {
 	vllm, sglang := setupOf("vllm"), setupOf("sglang")
 	user := map[string]Route{"http": readRoute(t, "httproute.yaml"), "grpc": readRoute(t, "grpcroute.yaml")}
@@ -53,7 +53,7 @@ func TestSharedRoute(t *testing.T) {
 			a, b := drawDesired(rt), drawDesired(rt)
 			settle(a, b)
 			if RouteWeight(route, vllm) != a.Weight {
-				rt.Fatalf("vllm has %d, wants %d", RouteWeight(route, vllm), a.Weight)
+				rt.Fatalf("vllm has weight %d, want %d", RouteWeight(route, vllm), a.Weight)
 			}
 			if rapid.Bool().Draw(rt, "reapply") {
 				route = original
@@ -62,13 +62,13 @@ func TestSharedRoute(t *testing.T) {
 		settle(Desired{}, drawDesired(rt))
 		settle(Desired{}, Desired{})
 		if diff := diffJSON(original.Object.Object, route.Object.Object); diff != "" {
-			rt.Fatalf("the route is not as the user had it:\n%s", diff)
+			rt.Fatalf("the route differs from the user's:\n%s", diff)
 		}
 	})
 }
 
-// TestRetreatOnlyTakes: what is written whatever the state of the canary never gives it more, in any rule.
-func TestRetreatOnlyTakes(t *testing.T) {
+// TestShrunkRouteRules: no share of the canary grows, in any rule.
+func TestShrunkRouteRules(t *testing.T) {
 	s, b := setupOf("vllm"), setupOf("vllm").backend()
 	user := readRoute(t, "httproute.yaml")
 	rapid.Check(t, func(rt *rapid.T) {
@@ -77,7 +77,7 @@ func TestRetreatOnlyTakes(t *testing.T) {
 			route.rules()[len(route.rules())-2]["backendRefs"] = user.rules()[2]["backendRefs"]
 		}
 		d := drawDesired(rt)
-		rules, _, err := RouteRetreat(route, s, d)
+		rules, _, err := ShrunkRouteRules(route, s, d)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -92,8 +92,8 @@ func TestRetreatOnlyTakes(t *testing.T) {
 		if count(next, b) > count(route, b) {
 			rt.Fatalf("header rules were added:\n%s\n%s", describe(route), describe(next))
 		}
-		if _, again, _ := RouteRetreat(next, s, d); again {
-			rt.Fatal("the second call writes again")
+		if _, again, _ := ShrunkRouteRules(next, s, d); again {
+			rt.Fatal("the second call changes the rules again")
 		}
 	})
 }

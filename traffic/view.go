@@ -13,7 +13,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Facts are what a release's requests meet now, whatever is desired. They are zero while the objects are unread.
+// Facts are the present state of a release's traffic, whatever is desired. They are zero while the objects are unread.
 type Facts struct {
 	// Prepared: the canary's Service and pool exist.
 	Prepared bool
@@ -25,31 +25,32 @@ type Facts struct {
 	CanaryPods []string
 }
 
-// View is how a release's traffic stands against what is desired.
+// View compares a release's traffic with what is desired.
 type View struct {
 	Facts
 
-	// Stage is how far the requests are on their way.
+	// Stage is how far the traffic has come towards what is desired.
 	Stage Stage
-	// Reason (CamelCase) and Message (a sentence) say what keeps them from the next stage. Empty if Verified.
+	// Reason (CamelCase) and Message (a sentence) say why the next stage is not reached. Empty if Verified.
 	Reason, Message string
 	// Next is the write that is due, in the stage Drifted.
 	Next string
-	// Fenced: the stable Service and pool select the leaders that they are desired to be pinned to, and no others.
+	// Fenced: the stable Service and pool are pinned as desired.
 	Fenced bool
-	// Withdrawn: the canary gets no more than what is desired, and every gateway knows. It may be so while another write is
-	// Blocked, and while a route leads to something else that does not exist: neither sends requests to the canary.
+	// Withdrawn: the canary's share is no larger than desired, and every gateway has accepted that. It may be true while
+	// another write is Blocked, and while a route has another backendRef that does not exist: neither sends requests to the
+	// canary.
 	Withdrawn bool
 }
 
-// Stage is how far requests are on the way to where they are desired. Each stage includes those before it, from Written on.
+// Stage is how far traffic has come towards what is desired. From Written on, each stage includes those before it.
 type Stage int
 
 // The stages, in their order.
 const (
-	// Unread: the caches do not tell yet.
+	// Unread: the caches are not synced.
 	Unread Stage = iota
-	// Blocked: the next write can't be made, and a person must act.
+	// Blocked: the next write can't be made, and a user must act.
 	Blocked
 	// Drifted: a write is due.
 	Drifted
@@ -57,8 +58,8 @@ const (
 	Written
 	// Acknowledged: every gateway has accepted the routes and pools.
 	Acknowledged
-	// Verified: each side that gets requests has endpoints. An Ingress controller reports nothing about what it has accepted:
-	// there, the objects are as desired, and no more is known.
+	// Verified: each side that gets requests has endpoints. Ingress controllers report no acceptance: there, Verified means
+	// only that the objects are as desired.
 	Verified
 )
 
@@ -66,7 +67,7 @@ func (s Stage) String() string {
 	return [...]string{"Unread", "Blocked", "Drifted", "Written", "Acknowledged", "Verified"}[s]
 }
 
-// Reasons that a View gives while it is not verified.
+// Reasons of a View that is not verified.
 const (
 	ReasonNotSynced           = "TrafficNotSynced"
 	ReasonBlocked             = "TrafficBlocked"
@@ -94,34 +95,34 @@ const (
 	ReasonNoPicker            = "NoEndpointPicker"
 )
 
-// FactsOf returns what the release's requests meet in the world.
-func FactsOf(s Setup, w World) Facts {
+// factsOf returns the facts about a world.
+func factsOf(s Setup, w World) Facts {
 	return Facts{
 		Prepared: w.prepared(s), Weight: w.weight(s),
 		StableEndpoints: len(w.StableReady), CanaryEndpoints: len(w.CanaryReady), CanaryPods: w.CanaryReady,
 	}
 }
 
-// Look returns how the world stands against what is desired.
+// Look compares the world with what is desired.
 func Look(s Setup, d Desired, w World) View {
 	d = d.complete(s)
-	v := View{Facts: FactsOf(s, w), Fenced: w.fenced(s, d)}
+	v := View{Facts: factsOf(s, w), Fenced: w.fenced(s, d)}
 	write, err := Next(s, d, w)
-	shut := d.Unfenced && w.unreachedPod(s, d) != "" || d.HandedOver && w.laggingPod(s, d) != ""
+	lagging := d.Unfenced && w.unreachedPod(s, d) != "" || d.HandedOver && w.laggingPod(s, d) != ""
 	switch {
 	case err != nil:
 		v.Stage, v.Reason, v.Message = Blocked, ReasonBlocked, status.Convert(err).Message()
-		less, bad := retreat(s, d, w)
-		v.Withdrawn = less == nil && bad == nil && known(s, d, w) && !shut
+		write, err := shrink(s, d, w)
+		v.Withdrawn = write == nil && err == nil && acceptedByGateways(s, d, w) && !lagging
 	case write != nil:
 		v.Stage, v.Reason, v.Message, v.Next = Drifted, ReasonWriting, write.String(), write.String()
 	default:
-		v.Stage, v.Withdrawn = Written, known(s, d, w) && !shut
-		v.Reason, v.Message = lacking(s, d, w)
+		v.Stage, v.Withdrawn = Written, acceptedByGateways(s, d, w) && !lagging
+		v.Reason, v.Message = unverified(s, d, w)
 		switch {
 		case v.Reason == "":
 			v.Stage = Verified
-		case acknowledged(s, d, w) && !shut:
+		case acknowledged(s, d, w) && !lagging:
 			v.Stage = Acknowledged
 		}
 	}
@@ -138,9 +139,9 @@ func (w World) prepared(s Setup) bool {
 		(s.Policy.Pool == nil || w.CanaryPool != nil && madeFor(w.CanaryPool, s) && w.CanaryPool.GetDeletionTimestamp() == nil)
 }
 
-// acknowledged reports whether every gateway has accepted what was written, whether or not a pod is ready to serve.
+// acknowledged reports whether every gateway has accepted the routes and pools, whether or not any endpoint is ready.
 func acknowledged(s Setup, d Desired, w World) bool {
-	for _, part := range []func(Setup, Desired, World) (string, string){lackingRoute, lackingIngress, lackingPools} {
+	for _, part := range []func(Setup, Desired, World) (string, string){unverifiedRoutes, unverifiedIngresses, unverifiedPools} {
 		if reason, _ := part(s, d, w); reason != "" {
 			return false
 		}
@@ -148,14 +149,14 @@ func acknowledged(s Setup, d Desired, w World) bool {
 	return true
 }
 
-// known reports whether every gateway knows what was written, whether or not it finds everything that the routes lead to.
-func known(s Setup, d Desired, w World) bool {
+// acceptedByGateways is acknowledged, except that it ignores unresolved backendRefs and missing routes.
+func acceptedByGateways(s Setup, d Desired, w World) bool {
 	for _, r := range w.routes(s) {
 		if ok, _, _ := routeVerified(r, ReasonRefsNotResolved); !ok {
 			return false
 		}
 	}
-	for _, part := range []func(Setup, Desired, World) (string, string){lackingIngress, lackingPools} {
+	for _, part := range []func(Setup, Desired, World) (string, string){unverifiedIngresses, unverifiedPools} {
 		if reason, _ := part(s, d, w); reason != "" {
 			return false
 		}
@@ -163,10 +164,10 @@ func known(s Setup, d Desired, w World) bool {
 	return true
 }
 
-// lacking returns what is missing although no write is due, "" if nothing is.
-func lacking(s Setup, d Desired, w World) (reason, message string) {
+// unverified returns why the view is not verified although no write is due, "" if it is.
+func unverified(s Setup, d Desired, w World) (reason, message string) {
 	for _, part := range []func(Setup, Desired, World) (string, string){
-		lackingObject, lackingEndpoint, lackingRoute, lackingIngress, lackingPools,
+		unverifiedObjects, unverifiedEndpoints, unverifiedRoutes, unverifiedIngresses, unverifiedPools,
 	} {
 		if reason, message := part(s, d, w); reason != "" {
 			return reason, message
@@ -175,35 +176,35 @@ func lacking(s Setup, d Desired, w World) (reason, message string) {
 	return "", ""
 }
 
-func lackingObject(s Setup, d Desired, w World) (reason, message string) {
-	asked := d.Weight > 0 || d.Fenced || d.Prepared
+func unverifiedObjects(s Setup, d Desired, w World) (reason, message string) {
+	needed := d.Weight > 0 || d.Fenced || d.Prepared
 	switch {
 	case w.Canary != nil && w.Canary.DeletionTimestamp != nil && d.Prepared:
-		return ReasonServiceDeleting, fmt.Sprintf("Service %s is being deleted; it will be made again", w.Canary.Name)
+		return ReasonServiceDeleting, fmt.Sprintf("Service %s is being deleted; it will be recreated", w.Canary.Name)
 	case w.CanaryPool != nil && w.CanaryPool.GetDeletionTimestamp() != nil && d.Prepared:
-		return ReasonPoolDeleting, fmt.Sprintf("InferencePool %s is being deleted; it will be made again", w.CanaryPool.GetName())
-	case w.Stable == nil && asked:
-		return ReasonServiceMissing, fmt.Sprintf("Service %s is gone", s.Policy.StableService)
-	case s.Policy.Pool != nil && w.StablePool == nil && asked:
-		return ReasonPoolMissing, fmt.Sprintf("InferencePool %s is gone", s.Policy.Pool.Stable)
+		return ReasonPoolDeleting, fmt.Sprintf("InferencePool %s is being deleted; it will be recreated", w.CanaryPool.GetName())
+	case w.Stable == nil && needed:
+		return ReasonServiceMissing, fmt.Sprintf("Service %s does not exist", s.Policy.StableService)
+	case s.Policy.Pool != nil && w.StablePool == nil && needed:
+		return ReasonPoolMissing, fmt.Sprintf("InferencePool %s does not exist", s.Policy.Pool.Stable)
 	}
 	return "", ""
 }
 
-func lackingEndpoint(s Setup, d Desired, w World) (reason, message string) {
+func unverifiedEndpoints(s Setup, d Desired, w World) (reason, message string) {
 	used := d.Weight > 0 || d.Mirror > 0 || len(d.HeaderRoutes) > 0
 	switch {
 	case w.Stable == nil:
 		return "", ""
 	case d.Unfenced && w.unreachedPod(s, d) != "":
-		return ReasonServiceNotOpen, fmt.Sprintf("Service %s does not lead to pod %s of the update revision yet", w.Stable.Name, w.unreachedPod(s, d))
+		return ReasonServiceNotOpen, fmt.Sprintf("Service %s has no endpoint for pod %s of the update revision yet", w.Stable.Name, w.unreachedPod(s, d))
 	case d.HandedOver && w.laggingPod(s, d) != "":
-		return ReasonServiceNotOpen, fmt.Sprintf("the endpoints of Service %s do not follow yet: pod %s", w.Stable.Name, w.laggingPod(s, d))
+		return ReasonServiceNotOpen, fmt.Sprintf("the endpoints of Service %s have not caught up with its selector: pod %s", w.Stable.Name, w.laggingPod(s, d))
 	case d.Fenced && w.leakedPod(s) != "" && !d.HandedOver:
-		return ReasonFenceNotInForce, fmt.Sprintf("Service %s still leads to pod %s of the canary", w.Stable.Name, w.leakedPod(s))
+		return ReasonFenceNotInForce, fmt.Sprintf("Service %s still has an endpoint for pod %s of the canary", w.Stable.Name, w.leakedPod(s))
 	case used && len(w.CanaryReady) == 0:
 		return ReasonNoCanaryEndpoints, fmt.Sprintf("Service %s has no ready endpoint", s.Policy.CanaryService)
-	case used && w.lackingPool(s) == ReasonNoPicker:
+	case used && w.canaryPoolUnusable(s) == ReasonNoPicker:
 		return ReasonNoPicker, fmt.Sprintf("Service %s, the endpoint picker of InferencePool %s, has no ready endpoint", s.Policy.Pool.Picker, s.Policy.Pool.Canary)
 	case (d.Fenced || d.Prepared) && d.Weight < 100 && len(w.StableReady) == 0:
 		return ReasonNoStableEndpoints, fmt.Sprintf("Service %s has no ready endpoint", s.Policy.StableService)
@@ -211,14 +212,14 @@ func lackingEndpoint(s Setup, d Desired, w World) (reason, message string) {
 	return "", ""
 }
 
-func lackingRoute(s Setup, d Desired, w World) (reason, message string) {
+func unverifiedRoutes(s Setup, d Desired, w World) (reason, message string) {
 	for _, key := range s.Policy.Routes {
 		object := w.Routes[key]
 		if object == nil {
 			if d.Weight == 0 && len(d.HeaderRoutes) == 0 {
-				continue // it leads nowhere, so not to the canary either
+				continue // no route sends no requests to the canary
 			}
-			return ReasonRouteMissing, key.String() + " is gone"
+			return ReasonRouteMissing, key.String() + " does not exist"
 		}
 		r := Route{key, object}
 		if d.Weight > 0 && !RouteUses(r, s) {
@@ -232,7 +233,7 @@ func lackingRoute(s Setup, d Desired, w World) (reason, message string) {
 	return "", ""
 }
 
-func lackingIngress(s Setup, d Desired, w World) (reason, message string) {
+func unverifiedIngresses(s Setup, d Desired, w World) (reason, message string) {
 	for _, name := range s.Policy.Ingresses {
 		canary := w.Ingresses[canaryName(name)]
 		if canary != nil && canary.DeletionTimestamp != nil && madeFor(canary, s) {
@@ -241,44 +242,44 @@ func lackingIngress(s Setup, d Desired, w World) (reason, message string) {
 		switch user := w.Ingresses[name]; {
 		case d.Weight == 0 && len(d.HeaderRoutes) == 0:
 		case user == nil:
-			return ReasonIngressMissing, fmt.Sprintf("Ingress %s is gone", name)
+			return ReasonIngressMissing, fmt.Sprintf("Ingress %s does not exist", name)
 		case CanaryIngress(user, s, d) == nil:
-			return ReasonNothingToSplit, fmt.Sprintf("no backend of Ingress %s is Service %s", name, s.Policy.StableService)
+			return ReasonNothingToSplit, fmt.Sprintf("Ingress %s has no backend with Service %s", name, s.Policy.StableService)
 		}
 	}
 	return "", ""
 }
 
-// Observed is one look at a release's traffic, as plain data: it can be compared, written down and read back. It is not
-// for concurrent use.
+// Observed is an observation of a release's traffic, as plain data that can be compared and serialized. It is not safe for
+// concurrent use.
 type Observed struct {
 	Setup Setup
 	World World
-	// Unread is why the objects can't be read. Nil: World has them.
+	// Unread is why the objects can't be read. Nil: World is complete.
 	Unread *drivererr.Problem `json:",omitempty"`
 
 	facts *Facts
 	views []answer
 }
 
-// answer is a view that was computed before.
+// answer is a cached view.
 type answer struct {
 	desired Desired
 	view    View
 }
 
-// Facts returns what the requests meet now. It computes them once.
+// Facts returns the facts about the objects. They are computed once.
 func (o *Observed) Facts() Facts {
 	if o.facts == nil {
 		o.facts = new(Facts)
 		if o.Unread == nil {
-			*o.facts = FactsOf(o.Setup, o.World)
+			*o.facts = factsOf(o.Setup, o.World)
 		}
 	}
 	return *o.facts
 }
 
-// Look is [Look] on the objects that were observed. It computes each view once.
+// Look is [Look] on the observed objects. Each view is computed once.
 func (o *Observed) Look(d Desired) View {
 	for _, a := range o.views {
 		if reflect.DeepEqual(a.desired, d) {
@@ -295,7 +296,7 @@ func (o *Observed) Look(d Desired) View {
 	return a.view
 }
 
-// unreadView is the view while the objects can't be read.
+// unreadView returns the view while the objects can't be read.
 func unreadView(why *drivererr.Problem) View {
 	if why.Reason == pb.ErrorReason_ERROR_REASON_NOT_SYNCED {
 		return View{Reason: ReasonNotSynced, Message: why.Message}

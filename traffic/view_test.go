@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// TestWithdrawn: what has left the canary has left it, whatever else is wrong; but nothing has before the gateways know.
+// TestWithdrawn: the canary's share is withdrawn once the gateways have accepted that, whatever else blocks the release.
 func TestWithdrawn(t *testing.T) {
 	none := Desired{Prepared: true}
 	refs := func(status string) func(*fakeCluster) {
@@ -32,18 +32,18 @@ func TestWithdrawn(t *testing.T) {
 		change                  func(*fakeCluster)
 		withdrawn, acknowledged bool
 	}{
-		{"acknowledged", "the gateways know", (*fakeCluster).acceptAll, true, true},
-		{"not observed", "they do not know yet", func(*fakeCluster) {}, false, false},
-		{"a ref leads nowhere", "it does not lead to the canary", refs("ResolvedRefs"), true, false},
-		{"not accepted", "a gateway may go on as before", refs("Accepted"), false, false},
-		{"stable Service gone", "no route leads to the canary", func(c *fakeCluster) { c.acceptAll(); c.world.Stable = nil }, true, false},
-		{"fence refused", "no route leads to the canary", func(c *fakeCluster) {
+		{"acknowledged", "the gateways have accepted it", (*fakeCluster).acceptAll, true, true},
+		{"not observed", "the gateways have not observed it", func(*fakeCluster) {}, false, false},
+		{"a ref unresolved", "it does not lead to the canary", refs("ResolvedRefs"), true, false},
+		{"not accepted", "a gateway may still serve the old rules", refs("Accepted"), false, false},
+		{"stable Service missing", "no route leads to the canary", func(c *fakeCluster) { c.acceptAll(); c.world.Stable = nil }, true, false},
+		{"fence blocked", "no route leads to the canary", func(c *fakeCluster) {
 			c.acceptAll()
 			c.world.Stable = c.world.Stable.DeepCopy()
 			c.world.Stable.Spec.Selector["leaderworkerset.sigs.k8s.io/name"] = "others"
 		}, true, false},
-		{"stable Service gone, not observed", "they do not know yet", func(c *fakeCluster) { c.world.Stable = nil }, false, false},
-		{"a share is left", "it can be taken away", func(c *fakeCluster) {
+		{"stable Service missing, not observed", "the gateways have not observed it", func(c *fakeCluster) { c.world.Stable = nil }, false, false},
+		{"a share is left", "it can be removed", func(c *fakeCluster) {
 			c.acceptAll()
 			key := c.setup.Policy.Routes[1]
 			c.world.Routes[key] = apply(c.t, Route{key, c.world.Routes[key]}, c.setup, Desired{Weight: 1}).Object
@@ -58,7 +58,7 @@ func TestWithdrawn(t *testing.T) {
 			c.settle(none)
 			for key, o := range c.world.Routes {
 				next := o.DeepCopy()
-				next.SetGeneration(7) // the gateways have seen an earlier one
+				next.SetGeneration(7) // the gateways have observed an earlier one
 				unstructured.RemoveNestedField(next.Object, "status")
 				c.world.Routes[key] = next
 			}

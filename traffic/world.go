@@ -12,24 +12,24 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// World is one look at the objects of a [Setup]: as they are in the cluster, never modified.
+// World is a snapshot of the objects of a [Setup]. They are never modified.
 type World struct {
-	// Stable and Canary are the two Services, nil where there is none.
+	// Stable and Canary are the two Services, nil if they don't exist.
 	Stable, Canary *corev1.Service
 	// StableReady and CanaryReady are the pods that are ready endpoints of the two Services, each once.
 	StableReady, CanaryReady []string
 	// Routes are those of the policy that exist.
 	Routes map[Key]*unstructured.Unstructured
-	// Ingresses are those of the policy that exist, and what stands where their canaries belong, by name.
+	// Ingresses are those of the policy that exist, and those with the names of their canaries, by name.
 	Ingresses map[string]*networkingv1.Ingress
-	// StablePool and CanaryPool are the two InferencePools, nil where there is none.
+	// StablePool and CanaryPool are the two InferencePools, nil if they don't exist.
 	StablePool, CanaryPool *unstructured.Unstructured
-	// Picker is the Service of the canary pool's endpoint picker, nil if there is none, PickerReady its ready endpoints.
+	// Picker is the Service of the canary pool's endpoint picker, nil if it does not exist, PickerReady its ready endpoints.
 	Picker      *corev1.Service
 	PickerReady []string
 }
 
-// routes are the policy's routes that exist, in the policy's order.
+// routes returns the policy's routes that exist, in the policy's order.
 func (w World) routes(s Setup) []Route {
 	out := make([]Route, 0, len(s.Policy.Routes))
 	for _, key := range s.Policy.Routes {
@@ -40,26 +40,26 @@ func (w World) routes(s Setup) []Route {
 	return out
 }
 
-// leakedPod is a pod of the canary workload that the stable Service leads to, "" if there is none: the fence is set, but
-// the endpoints do not follow it yet.
+// leakedPod returns a canary pod that is an endpoint of the stable Service, "" if none is. With a fence, it means that the
+// endpoints have not caught up with the selector.
 func (w World) leakedPod(s Setup) string {
 	if s.InPlace() {
-		return firstOf(w.StableReady, s.Updated)
+		return firstIn(w.StableReady, s.Updated)
 	}
-	return w.leads(s.Canary)
+	return w.leaderBehindStable(s.Canary)
 }
 
-// leads is a leader of a workload that the stable Service leads to, "" if there is none.
-func (w World) leads(to string) string {
-	leader := regexp.MustCompile("^" + regexp.QuoteMeta(to) + "-[0-9]+$")
+// leaderBehindStable returns a leader of a workload that is an endpoint of the stable Service, "" if none is.
+func (w World) leaderBehindStable(workload string) string {
+	leader := regexp.MustCompile("^" + regexp.QuoteMeta(workload) + "-[0-9]+$")
 	if i := slices.IndexFunc(w.StableReady, leader.MatchString); i >= 0 {
 		return w.StableReady[i]
 	}
 	return ""
 }
 
-// laggingPod is a pod that keeps requests from returning to the stable Service once that selects the canary's leaders: it does
-// not lead to all of them yet, or to others still. "" if there is none.
+// laggingPod returns a pod for which the endpoints of the stable Service have not caught up with a handover, "" if there is
+// none: a canary leader that is no endpoint yet, or a stable leader that still is one.
 func (w World) laggingPod(s Setup, d Desired) string {
 	if !w.shares(s) && !d.Prepared {
 		return "" // requests have returned
@@ -67,11 +67,11 @@ func (w World) laggingPod(s Setup, d Desired) string {
 	if pod := w.unreachedPod(s, d); pod != "" {
 		return pod
 	}
-	return w.leads(s.Stable)
+	return w.leaderBehindStable(s.Stable)
 }
 
-// unreachedPod is a pod of the update revision that may get requests by a share of its own, but gets none by the stable Service
-// yet: were the share to go, or another group, requests would be left to the few others. "" if there is none.
+// unreachedPod returns a ready canary pod that is no endpoint of the stable Service yet, "" if there is none. If the canary's
+// share were removed, or another group deleted, the few other endpoints would have to serve all requests.
 func (w World) unreachedPod(s Setup, d Desired) string {
 	if !w.shares(s) && (!d.Prepared || w.Stable == nil) {
 		return ""
@@ -84,7 +84,7 @@ func (w World) unreachedPod(s Setup, d Desired) string {
 	return ""
 }
 
-// shares says whether any request goes to the canary's Service or pool.
+// shares reports whether any route or Ingress sends requests to the canary's Service or pool.
 func (w World) shares(s Setup) bool {
 	uses := func(r Route) bool { return RouteUses(r, s) }
 	return slices.ContainsFunc(w.routes(s), uses) || slices.ContainsFunc(s.Policy.Ingresses, func(name string) bool {
@@ -93,15 +93,15 @@ func (w World) shares(s Setup) bool {
 	})
 }
 
-// firstOf is the first of some pods that is among others, "" if none is.
-func firstOf(pods, among []string) string {
+// firstIn returns the first pod that is among others, "" if none is.
+func firstIn(pods, among []string) string {
 	if i := slices.IndexFunc(pods, func(pod string) bool { return slices.Contains(among, pod) }); i >= 0 {
 		return pods[i]
 	}
 	return ""
 }
 
-// weight is the canary's share in force: the largest of all routes and Ingresses.
+// weight returns the canary's present share: the largest of all routes and Ingresses.
 func (w World) weight(s Setup) int {
 	weight := 0
 	for _, r := range w.routes(s) {
@@ -115,8 +115,8 @@ func (w World) weight(s Setup) int {
 	return weight
 }
 
-// lackingPool is the reason why requests for the canary's pool would fail, "" if they would not.
-func (w World) lackingPool(s Setup) string {
+// canaryPoolUnusable returns the reason why requests to the canary's pool would fail, "" if they would not.
+func (w World) canaryPoolUnusable(s Setup) string {
 	switch {
 	case s.Policy.Pool == nil:
 		return ""

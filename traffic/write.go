@@ -15,15 +15,15 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Write is one request. It holds only for the version of the object that it was made from.
+// Write is one request to the API server. Its precondition is the version of the object that it was computed from.
 type Write struct {
 	Verb Verb
 	Key  Key
 	// Body is a JSON merge patch, or the object to create.
 	Body map[string]any
-	// UID and ResourceVersion are the precondition of a delete; a patch holds its own.
+	// UID and ResourceVersion are the precondition of a delete; the body of a patch contains its own.
 	UID, ResourceVersion string
-	// Why says it for events and logs.
+	// Why is the explanation for events and logs.
 	Why string
 }
 
@@ -39,7 +39,7 @@ const (
 
 func (w *Write) String() string { return fmt.Sprintf("%s %s: %s", w.Verb, w.Key, w.Why) }
 
-func none() (*Write, error) { return nil, nil } //nolint:nilnil // no write is an answer
+func noWrite() (*Write, error) { return nil, nil } //nolint:nilnil // no write is an answer
 
 func patchOf(key Key, base metav1.Object, p patch, why string) *Write {
 	p.set(base.GetResourceVersion(), "metadata", "resourceVersion")
@@ -58,7 +58,7 @@ func deleteOf(key Key, base metav1.Object, why string) *Write {
 	return &Write{Verb: Delete, Key: key, UID: string(base.GetUID()), ResourceVersion: base.GetResourceVersion(), Why: why}
 }
 
-// toJSON turns a typed object into what a generic client sends.
+// toJSON returns a typed object as the body of a generic client's request.
 func toJSON(o runtime.Object) (map[string]any, error) {
 	body := map[string]any{}
 	raw, err := json.Marshal(o)
@@ -88,8 +88,8 @@ func (p patch) set(value any, path ...string) {
 	node[path[len(path)-1]] = value
 }
 
-// copyMarks sets the labels and annotations that want has and have has not. Others stay.
-func (p patch) copyMarks(have, want metav1.Object) {
+// copyMetadata sets the labels and annotations in which have differs from want. Foreign ones are kept.
+func (p patch) copyMetadata(have, want metav1.Object) {
 	for field, of := range map[string][2]map[string]string{
 		"labels":      {have.GetLabels(), want.GetLabels()},
 		"annotations": {have.GetAnnotations(), want.GetAnnotations()},
@@ -102,23 +102,7 @@ func (p patch) copyMarks(have, want metav1.Object) {
 	}
 }
 
-// replaced is the merge patch that turns one map into another.
-func replaced(have, want map[string]string) map[string]any {
-	out := map[string]any{}
-	for k := range have {
-		if _, stays := want[k]; !stays {
-			out[k] = nil
-		}
-	}
-	for k, v := range want {
-		if old, ok := have[k]; !ok || old != v {
-			out[k] = v
-		}
-	}
-	return out
-}
-
-// mergePatch is the JSON merge patch that turns one object into another, empty if they are equal.
+// mergePatch returns the JSON merge patch from one object to another, empty if they are equal.
 func mergePatch(have, want object) object {
 	out := object{}
 	for k := range have {

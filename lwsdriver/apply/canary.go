@@ -19,8 +19,8 @@ func newCanary(s *observe.Snapshot, a plan.CreateCanary) (*lws.LeaderWorkerSet, 
 	canary := &lws.LeaderWorkerSet{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: a.Name, Namespace: s.StableObject.Namespace,
-			Labels:      traffic.WithoutToolMarks(s.StableObject.Labels),
-			Annotations: traffic.WithoutToolMarks(s.StableObject.Annotations),
+			Labels:      traffic.WithoutToolMetadata(s.StableObject.Labels),
+			Annotations: traffic.WithoutToolMetadata(s.StableObject.Annotations),
 			Finalizers:  []string{record.Finalizer},
 			OwnerReferences: []metav1.OwnerReference{
 				*metav1.NewControllerRef(s.StableObject, lws.GroupVersion.WithKind("LeaderWorkerSet")),

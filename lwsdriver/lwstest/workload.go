@@ -121,7 +121,7 @@ func Canary(t testing.TB, stable *lws.LeaderWorkerSet) *lws.LeaderWorkerSet {
 	c := &lws.LeaderWorkerSet{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: record.CanaryName(stable.Name, stable.Name, "new"), Namespace: stable.Namespace, UID: "canary", Generation: 1,
-			Labels: traffic.WithoutToolMarks(stable.Labels), Annotations: traffic.WithoutToolMarks(stable.Annotations),
+			Labels: traffic.WithoutToolMetadata(stable.Labels), Annotations: traffic.WithoutToolMetadata(stable.Annotations),
 			Finalizers:      []string{record.Finalizer},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(stable, lws.GroupVersion.WithKind("LeaderWorkerSet"))},
 		},

@@ -430,5 +430,5 @@ func (s *served) ownsRoute() bool {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return slices.ContainsFunc(route.GetManagedFields(), traffic.Ours)
+	return slices.ContainsFunc(route.GetManagedFields(), traffic.IsLockstepEntry)
 }

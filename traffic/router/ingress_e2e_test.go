@@ -206,7 +206,7 @@ func TestForeignIngress(t *testing.T) {
 	e.apply("argocd", strings.Replace(ingressManifest, "owner: ml", traffic.IngressPrefix+`canary: "true"`, 1))
 	eventually(t, "a canary of a canary", func(ctx context.Context) error {
 		err := e.router.Check(ctx, e.setup)
-		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE && strings.Contains(err.Error(), "itself a canary") {
+		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE && strings.Contains(err.Error(), "is a canary Ingress itself") {
 			return nil
 		}
 		return fmt.Errorf("Check: %w", err)

@@ -38,7 +38,7 @@ func view(obj any) (any, error) {
 		return obj, nil
 	}
 	if meta, err := apimeta.Accessor(obj); err == nil {
-		if !slices.ContainsFunc(meta.GetManagedFields(), traffic.Ours) {
+		if !slices.ContainsFunc(meta.GetManagedFields(), traffic.IsLockstepEntry) {
 			meta.SetManagedFields(nil) // otherwise they are needed, to give ours up
 		}
 		if annotations := meta.GetAnnotations(); annotations[corev1.LastAppliedConfigAnnotation] != "" {
