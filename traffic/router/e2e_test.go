@@ -58,14 +58,14 @@ var (
 	grpcRoute = traffic.Key{Kind: traffic.KindGRPCRoute, Name: "llm"}
 )
 
-// newEnv starts a Router with the rights of config, the administrator's if it is nil.
+// newEnv starts a Router with the permissions of config, the administrator's if it is nil.
 func newEnv(t *testing.T, config *rest.Config) *env {
 	t.Helper()
 	e := &env{T: t, cluster: cluster.Shared(t), changes: map[string]int{}}
 	e.namespace = e.cluster.Namespace(t)
 	e.kube = kubernetes.NewForConfigOrDie(e.cluster.RESTConfig())
 	e.dynamic = dynamic.NewForConfigOrDie(e.cluster.RESTConfig())
-	e.apply("someone", serviceManifest)
+	e.apply("another-tool", serviceManifest)
 	e.setup = e.newSetup()
 	if config == nil {
 		config = e.cluster.RESTConfig()
@@ -93,13 +93,13 @@ func (e *env) start(config *rest.Config) {
 		select {
 		case <-done:
 		case <-time.After(await.Patience):
-			e.Error("Run does not end")
+			e.Error("Run does not return")
 		}
 	})
 	e.router = router
 }
 
-// newSetup is a release owned by an object that exists, so that garbage collection is real.
+// newSetup returns a Setup whose owner exists, so that garbage collection is real.
 func (e *env) newSetup() traffic.Setup {
 	e.Helper()
 	owner, err := e.kube.CoreV1().ConfigMaps(e.namespace).Create(e.Context(),
@@ -149,7 +149,7 @@ spec:
   - backendRefs: [{name: vllm, port: 80}]
 `
 
-// apply is somebody's server-side apply, as Argo CD's and kubectl's.
+// apply is a user's server-side apply, as by Argo CD or kubectl.
 func (e *env) apply(manager, manifest string) {
 	e.Helper()
 	if err := e.applyError(manager, manifest, true); err != nil {
@@ -183,7 +183,7 @@ func (e *env) get(key traffic.Key) *unstructured.Unstructured {
 	return o
 }
 
-// pod is one that KWOK makes ready. LWS is not there to make it.
+// pod creates a pod, which KWOK makes ready. LWS does not run here.
 func (e *env) pod(name, workload, index string) {
 	e.Helper()
 	e.podWith(name, map[string]string{"app": "vllm", lws.SetNameLabelKey: workload, lws.WorkerIndexLabelKey: index})
@@ -199,7 +199,7 @@ func (e *env) podWith(name string, labels map[string]string) {
 	}
 }
 
-// gateway takes the routes as they stand, as a gateway controller does, and the pools that they lead to.
+// gateway accepts the routes and their pools, as a gateway controller does.
 func (e *env) gateway() {
 	e.Helper()
 	reached := ""
@@ -238,7 +238,7 @@ func (e *env) accept(o *unstructured.Unstructured) {
 	}
 }
 
-// settle applies until nothing is to be written. What was written is seen at once.
+// settle applies until no write is due. Each write is observed at once.
 func (e *env) settle(d traffic.Desired) (writes []string) {
 	e.Helper()
 	for range 16 {
@@ -274,7 +274,7 @@ func (e *env) endpoint() {
 	})
 }
 
-// view waits until the release stands as it should.
+// view waits until the View has a reason.
 func (e *env) view(d traffic.Desired, reason string) traffic.View {
 	e.Helper()
 	var v traffic.View
@@ -305,7 +305,7 @@ func installGateway(t *testing.T) {
 
 var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// uninstall takes an API away again, if another test has installed it.
+// uninstall removes an API that another test may have installed.
 func (e *env) uninstall(group string) {
 	e.Helper()
 	for _, s := range newSources(e.kube, e.dynamic, "") {
@@ -313,17 +313,17 @@ func (e *env) uninstall(group string) {
 			continue
 		}
 		name := s.resource.Resource + "." + group
-		eventually(e.T, name+" is gone", func(ctx context.Context) error {
+		eventually(e.T, name+" is deleted", func(ctx context.Context) error {
 			err := e.dynamic.Resource(crds).Delete(ctx, name, metav1.DeleteOptions{})
 			if s.installed() == nil || !apierrors.IsNotFound(err) {
-				return fmt.Errorf("it is there: %w", err)
+				return fmt.Errorf("it still exists: %w", err)
 			}
 			return nil
 		})
 	}
 }
 
-// uninstallGateway takes the Gateway API away again.
+// uninstallGateway removes the Gateway API.
 func (e *env) uninstallGateway() {
 	e.Helper()
 	e.uninstall(traffic.GatewayGroup)
@@ -339,7 +339,7 @@ func crd(t *testing.T, group, plural string) []byte {
 	return raw
 }
 
-// applyRoutes is the user's manifests, once the API is served.
+// applyRoutes applies the user's manifests once the API is served.
 func (e *env) applyRoutes(manager string) {
 	e.Helper()
 	for _, manifest := range []string{httpManifest, grpcManifest} {
@@ -349,7 +349,7 @@ func (e *env) applyRoutes(manager string) {
 	}
 }
 
-// refusedAsTaken waits until the release can't begin since an object of others has the name of one of its own.
+// refusedAsTaken waits until the release can't begin because a foreign object has the name of a generated one.
 func (e *env) refusedAsTaken() {
 	e.Helper()
 	eventually(e.T, "NAME_TAKEN", func(ctx context.Context) error {

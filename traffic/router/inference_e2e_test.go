@@ -61,7 +61,7 @@ func installInference(t *testing.T) {
 	}
 }
 
-// newPoolEnv is a release whose route leads to a pool, with a picker for the canary's that is not ready yet.
+// newPoolEnv returns a release whose route leads to a pool; the canary pool's picker is not ready yet.
 func newPoolEnv(t *testing.T) *env {
 	t.Helper()
 	installGateway(t)
@@ -69,7 +69,7 @@ func newPoolEnv(t *testing.T) *env {
 	e := newEnv(t, nil)
 	e.setup.Policy.Routes = []traffic.Key{httpRoute}
 	e.setup.Policy.Pool = &traffic.Pool{Stable: "llm", Canary: "llm-canary", Picker: "epp-canary"}
-	e.apply("someone", pickerManifest)
+	e.apply("another-tool", pickerManifest)
 	for _, manifest := range []string{poolManifest, poolRouteManifest} {
 		eventually(t, "the API is served", func(context.Context) error {
 			return e.applyError("argocd", manifest, true) //nolint:contextcheck // it has the test's own
@@ -93,7 +93,7 @@ func TestInferenceAPIComesLater(t *testing.T) {
 	eventually(t, "the API is found", func(ctx context.Context) error { return e.router.Check(ctx, e.setup) })
 }
 
-// TestPoolRelease goes through a release between pools, with all that others do to them meanwhile.
+// TestPoolRelease runs a release between pools while tools and users change them.
 func TestPoolRelease(t *testing.T) {
 	e := newPoolEnv(t)
 	e.pod("vllm-0", "vllm", "0")
@@ -153,7 +153,7 @@ func TestPoolRelease(t *testing.T) {
 	}
 	want = []string{
 		"delete InferencePool llm-canary", "delete Service vllm-canary", "patch InferencePool llm", "patch Service vllm",
-		"patch Service vllm", "patch HTTPRoute llm", // a selector that is one value, and the rules, are given up by name
+		"patch Service vllm", "patch HTTPRoute llm", // managedFields entries of the atomic selector and the rules are removed
 	}
 	if diff := cmp.Diff(want, e.settle(traffic.Desired{})); diff != "" {
 		t.Fatalf("end (-want +got):\n%s", diff)
@@ -161,12 +161,12 @@ func TestPoolRelease(t *testing.T) {
 	e.asBefore(user)
 	for _, manifest := range []string{strings.Replace(poolManifest, "8000", "8001", 1), strings.Replace(poolRouteManifest, "value: /v1", "value: /v2", 1)} {
 		if err := e.applyError("argocd", manifest, false); err != nil {
-			t.Errorf("after the release the user meets a conflict: %v", err)
+			t.Errorf("a conflict after the release: %v", err)
 		}
 	}
 }
 
-// canaryPool compares the canary pool with what the API server made of the stable one.
+// canaryPool checks the canary pool.
 func (e *env) canaryPool(labels map[string]any) {
 	e.Helper()
 	got := e.get(traffic.Key{Kind: traffic.KindInferencePool, Name: "llm-canary"})
@@ -183,7 +183,7 @@ func (e *env) canaryPool(labels map[string]any) {
 	}
 }
 
-// asBefore: the user's objects are as they were, and nothing says that any field of them is ours.
+// asBefore requires that the user's objects are restored and no managedFields entry of Lockstep is left.
 func (e *env) asBefore(user map[traffic.Key]*unstructured.Unstructured) {
 	e.Helper()
 	for key, before := range user {
@@ -192,7 +192,7 @@ func (e *env) asBefore(user map[traffic.Key]*unstructured.Unstructured) {
 			e.Errorf("%s is not as the user had it:\n%s", key, diff)
 		}
 		if diff := cmp.Diff(before.GetAnnotations(), o.GetAnnotations()); diff != "" {
-			e.Errorf("the annotations of %s are not as the user had them:\n%s", key, diff)
+			e.Errorf("the annotations of %s differ from the user's:\n%s", key, diff)
 		}
 		for _, entry := range o.GetManagedFields() {
 			if entry.Manager == traffic.FieldManager {
@@ -202,17 +202,17 @@ func (e *env) asBefore(user map[traffic.Key]*unstructured.Unstructured) {
 	}
 }
 
-// reapplyPool has tools apply the user's pool in mid-release, in each way that they have.
+// reapplyPool applies the user's pool during the release, in each way that tools have.
 func (e *env) reapplyPool(d traffic.Desired) {
 	before := e.get(stablePool).GetGeneration()
 	if err := e.applyError("argocd", poolManifest, false); err != nil {
-		e.Errorf("server-side apply without force: %v: the added label is a key of its own", err)
+		e.Errorf("server-side apply without force: %v, want none: the added label is a separate map key", err)
 	}
 	if o := e.get(stablePool); o.GetGeneration() != before {
-		e.Errorf("server-side apply took the fence away: %v", o.Object["spec"])
+		e.Errorf("server-side apply removed the fence: %v", o.Object["spec"])
 	}
 	if got := e.settle(d); got != nil {
-		e.Errorf("wrote %v although the fence stays", got)
+		e.Errorf("wrote %v although the fence is kept", got)
 	}
 
 	// kubectl replace
@@ -227,7 +227,7 @@ func (e *env) reapplyPool(d traffic.Desired) {
 		e.Errorf("the fence is repaired, and the canary pool follows (-want +got):\n%s", diff)
 	}
 	e.apply("argocd", poolManifest)
-	eventually(e.T, "the port is back", func(context.Context) error {
+	eventually(e.T, "the port is restored", func(context.Context) error {
 		if got := e.get(stablePool).Object["spec"]; !strings.Contains(fmt.Sprint(got), "8000") { //nolint:contextcheck // it has the test's own
 			return fmt.Errorf("spec %v", got)
 		}
@@ -236,7 +236,7 @@ func (e *env) reapplyPool(d traffic.Desired) {
 	e.view(d, traffic.ReasonWriting)
 	e.settle(d)
 
-	// The route alone: it leads to the stable pool until it is put back.
+	// The route only: it leads to the stable pool until it is repaired.
 	e.apply("argocd", poolRouteManifest)
 	e.view(d, traffic.ReasonWriting)
 	if diff := cmp.Diff([]string{"patch HTTPRoute llm"}, e.settle(d)); diff != "" {
@@ -246,10 +246,10 @@ func (e *env) reapplyPool(d traffic.Desired) {
 	e.view(d, "")
 }
 
-// TestForeignPool: a pool of others under the canary's name.
+// TestForeignPool: a foreign pool with the canary's name.
 func TestForeignPool(t *testing.T) {
 	e := newPoolEnv(t)
-	e.apply("someone", strings.Replace(poolManifest, "name: llm,", "name: llm-canary,", 1))
+	e.apply("another-tool", strings.Replace(poolManifest, "name: llm,", "name: llm-canary,", 1))
 	e.refusedAsTaken()
 	foreign := traffic.Key{Kind: traffic.KindInferencePool, Name: "llm-canary"}
 	before := e.get(foreign)

@@ -43,7 +43,7 @@ spec:
       - {path: /audio, pathType: Prefix, backend: {service: {name: whisper, port: {number: 80}}}}
 `
 
-// newIngressEnv is a release by an Ingress alone.
+// newIngressEnv returns a release with an Ingress only.
 func newIngressEnv(t *testing.T) *env {
 	t.Helper()
 	e := newEnv(t, nil)
@@ -52,7 +52,7 @@ func newIngressEnv(t *testing.T) *env {
 	return e
 }
 
-// TestIngressRelease goes through a release by Ingress, with all that others do to the objects meanwhile.
+// TestIngressRelease runs a release with an Ingress while tools and users change the objects.
 func TestIngressRelease(t *testing.T) {
 	e := newIngressEnv(t)
 	e.pod("vllm-0", "vllm", "0")
@@ -130,7 +130,7 @@ func TestIngressRelease(t *testing.T) {
 	}
 }
 
-// canaryIngress compares the canary's Ingress, and its annotations of the convention.
+// canaryIngress checks the canary's Ingress and its canary annotations.
 func (e *env) canaryIngress(convention map[string]string) {
 	e.Helper()
 	got := e.get(canaryIngress)
@@ -150,7 +150,7 @@ func (e *env) canaryIngress(convention map[string]string) {
 	}
 }
 
-// reapplyIngress has tools apply the user's manifests in mid-release: the canary's Ingress is another object and stays.
+// reapplyIngress applies the user's manifests during the release: the canary's Ingress is another object and is kept.
 func (e *env) reapplyIngress(d traffic.Desired) {
 	if err := e.applyError("argocd", ingressManifest, false); err != nil {
 		e.Errorf("server-side apply without force: %v", err)
@@ -160,7 +160,8 @@ func (e *env) reapplyIngress(d traffic.Desired) {
 	}
 	e.apply("argocd", strings.Replace(ingressManifest, "path: /v1", "path: /v2", 1))
 	e.view(d, traffic.ReasonWriting)
-	// The old place goes whatever the state of the canary, and with it the last one; the new one comes where it can serve.
+	// The old path is removed whatever the state of the canary, and with the last path the Ingress; the new path is added once
+	// the canary can serve.
 	want := []string{"delete Ingress llm-canary", "create Ingress llm-canary"}
 	if diff := cmp.Diff(want, e.settle(d)); diff != "" {
 		e.Errorf("the canary's follows the user's (-want +got):\n%s", diff)
@@ -169,7 +170,7 @@ func (e *env) reapplyIngress(d traffic.Desired) {
 	e.view(d, traffic.ReasonWriting)
 	e.settle(d)
 
-	// Somebody edits the canary's Ingress, and somebody deletes it.
+	// The canary's Ingress is edited, then deleted.
 	o := e.get(canaryIngress)
 	o.SetAnnotations(map[string]string{"owner": "ml", traffic.IngressPrefix + "canary": "true", traffic.IngressPrefix + "canary-weight": "90"})
 	if _, err := e.client(traffic.KindIngress).Update(e.Context(), o, metav1.UpdateOptions{}); err != nil {
@@ -182,15 +183,15 @@ func (e *env) reapplyIngress(d traffic.Desired) {
 	}
 	e.view(d, traffic.ReasonWriting)
 	if diff := cmp.Diff([]string{"create Ingress llm-canary"}, e.settle(d)); diff != "" {
-		e.Errorf("it comes back (-want +got):\n%s", diff)
+		e.Errorf("it is recreated (-want +got):\n%s", diff)
 	}
 	e.view(d, "")
 }
 
-// TestForeignIngress: an Ingress of others under the canary's name, and one that is itself a canary.
+// TestForeignIngress: a foreign Ingress with the canary's name, and one that is a canary itself.
 func TestForeignIngress(t *testing.T) {
 	e := newIngressEnv(t)
-	e.apply("someone", strings.Replace(ingressManifest, "name: llm\n", "name: llm-canary\n", 1))
+	e.apply("another-tool", strings.Replace(ingressManifest, "name: llm\n", "name: llm-canary\n", 1))
 	e.refusedAsTaken()
 	before := e.get(canaryIngress)
 	e.settle(traffic.Desired{Prepared: true})
@@ -213,7 +214,7 @@ func TestForeignIngress(t *testing.T) {
 	})
 }
 
-// TestIngressCollected: the canary's Ingress goes with the stable workload.
+// TestIngressCollected: the canary's Ingress is deleted with the stable workload.
 func TestIngressCollected(t *testing.T) {
 	e := newIngressEnv(t)
 	if err := e.router.Check(t.Context(), e.setup); err != nil {
@@ -231,6 +232,6 @@ func TestIngressCollected(t *testing.T) {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("it is there: %w", err)
+		return fmt.Errorf("it still exists: %w", err)
 	})
 }

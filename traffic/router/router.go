@@ -22,16 +22,16 @@ import (
 const (
 	// writeTimeout bounds one write, webhooks included.
 	writeTimeout = 30 * time.Second
-	// catchUpTimeout bounds how long the caches may take to see a write that succeeded.
+	// catchUpTimeout bounds how long the caches may take to observe a successful write.
 	catchUpTimeout = 10 * time.Second
-	// syncTimeout bounds how long Check waits for caches that it is the first to need.
+	// syncTimeout bounds how long Check waits for caches to sync.
 	syncTimeout = 10 * time.Second
-	// lateness is how far behind the API server caches may normally be.
-	lateness = 500 * time.Millisecond
+	// cacheLag is how far caches normally lag behind the API server.
+	cacheLag = 500 * time.Millisecond
 )
 
-// Router reads and writes the objects that carry the traffic of releases. Its methods may be called from several
-// goroutines; of two writes at the same time to one object, one fails with a conflict.
+// Router reads and writes the objects that carry the traffic of releases. Its methods are safe for concurrent use; of two
+// concurrent writes to one object, one fails with a conflict.
 type Router struct {
 	client  dynamic.Interface
 	log     *slog.Logger
@@ -56,9 +56,9 @@ func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
 // WithNamespace limits the caches to one namespace. The default is all of them.
 func WithNamespace(ns string) Option { return func(o *options) { o.namespace = ns } }
 
-// OnChange sets what is called after every change of an object that may carry traffic, of whatever owner, with the kinds
-// of package traffic. A change of a Service's endpoints is one of the Service. Without namespace and name: the cache of
-// that kind has been filled, or can't be, so that any release that uses it may stand differently. It must not block.
+// OnChange sets a function that is called after every change of an object that may carry traffic, of whatever release, with
+// the kinds of package traffic. A change of a Service's endpoints is one of the Service. Without namespace and name: the cache
+// of that kind has synced, or has failed to, which may concern every release. The function must not block.
 func OnChange(f func(namespace, kind, name string)) Option { return func(o *options) { o.changed = f } }
 
 // New returns a Router. It makes no request.
@@ -100,21 +100,19 @@ func (r *Router) Run(ctx context.Context) {
 	}
 }
 
-// Check says whether a release can begin, see [traffic.Check]. It waits for caches that nobody needed before, and a
-// moment for objects that somebody has only just written.
+// Check returns why a release can't begin, see [traffic.Check]. It waits for caches to sync, and a moment for objects that
+// were written just before.
 func (r *Router) Check(ctx context.Context, s traffic.Setup) error {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-	var late <-chan time.Time // nil until the caches are filled
-	changes, stop := r.changes.SubscribeAll()
-	defer stop()
+	var late <-chan time.Time // nil until the caches are synced
 	for {
 		err := r.check(s)
 		if err == nil {
 			return nil
 		}
 		if late == nil && drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NOT_SYNCED {
-			late = time.After(lateness)
+			late = time.After(cacheLag)
 		}
 		select {
 		case <-changes.Signal:
@@ -134,12 +132,12 @@ func (r *Router) check(s traffic.Setup) error {
 	return traffic.Check(s, w)
 }
 
-// Observe is one answer of [Router.Snapshot].
+// Observe returns a view of [Router.Snapshot].
 func (r *Router) Observe(s traffic.Setup, d traffic.Desired) traffic.View {
 	return r.Snapshot(s).Look(d)
 }
 
-// Apply makes the next write that leads to what is desired, and says what it was. Nothing is written when none is due.
+// Apply makes the next write towards what is desired, if one is due, and describes it.
 func (r *Router) Apply(ctx context.Context, s traffic.Setup, d traffic.Desired) (wrote bool, what string, err error) {
 	w, err := r.look(s)
 	if err != nil {

@@ -51,7 +51,7 @@ func TestAPIComesLater(t *testing.T) {
 	eventually(t, "the API is found", func(ctx context.Context) error { return e.router.Check(ctx, e.setup) })
 }
 
-// TestRelease goes through a release with all that others do to the objects meanwhile.
+// TestRelease runs a release while tools and users change the objects.
 func TestRelease(t *testing.T) {
 	installGateway(t)
 	e := newEnv(t, nil)
@@ -123,14 +123,14 @@ func TestRelease(t *testing.T) {
 	}
 	for manifest, change := range map[string][2]string{httpManifest: {"/old", "/older"}, serviceManifest: {"app: vllm", "app: sglang"}} {
 		if err := e.applyError("argocd", strings.Replace(manifest, change[0], change[1], 1), false); err != nil {
-			t.Errorf("after the release the user meets a conflict: %v", err)
+			t.Errorf("a conflict after the release: %v", err)
 		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, name := range []string{"Service/vllm", "Service/vllm-canary", "HTTPRoute/llm", "GRPCRoute/llm"} {
 		if e.changes[name] == 0 {
-			t.Errorf("no change of %s was told: %v", name, e.changes)
+			t.Errorf("no change of %s was reported: %v", name, e.changes)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func (e *env) in(t *testing.T) *env {
 	}
 }
 
-// caughtUp waits until the caches show objects as they are.
+// caughtUp waits until the caches have the present objects.
 func (e *env) caughtUp(keys ...traffic.Key) {
 	e.Helper()
 	for _, key := range keys {
@@ -160,13 +160,13 @@ func (e *env) caughtUp(keys ...traffic.Key) {
 	}
 }
 
-// reapply has tools apply the user's manifests in mid-release, in each way that they have.
+// reapply applies the user's manifests during the release, in each way that tools have.
 func (e *env) reapply(d traffic.Desired) {
 	if err := e.applyError("argocd", httpManifest, false); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), traffic.FieldManager) {
 		e.Errorf("server-side apply without force: %v, want a conflict that names lockstep", err)
 	}
 	e.applyRoutes("argocd")
-	e.apply("someone", serviceManifest)
+	e.apply("another-tool", serviceManifest)
 	e.view(d, traffic.ReasonWriting)
 	e.caughtUp(traffic.Key{Kind: traffic.KindService, Name: "vllm"}, httpRoute, grpcRoute)
 	for _, key := range []traffic.Key{httpRoute, grpcRoute} {
@@ -174,10 +174,10 @@ func (e *env) reapply(d traffic.Desired) {
 	}
 	want := []string{"patch Service vllm", "patch HTTPRoute llm", "patch GRPCRoute llm"}
 	if diff := cmp.Diff(want, e.settle(d)); diff != "" {
-		e.Errorf("server-side apply takes fence and rules away; they are repaired (-want +got):\n%s", diff)
+		e.Errorf("server-side apply removes fence and rules; they are repaired (-want +got):\n%s", diff)
 	}
 
-	// kubectl apply, client-side, merges with what it applied last: the fence stays.
+	// kubectl apply, client-side, merges with the last applied configuration: the fence is kept.
 	patch := []byte(`{"metadata": {"annotations": {"owner": "infra"}}, "spec": {"selector": {"app": "vllm"}}}`)
 	if _, err := e.client(traffic.KindService).Patch(e.Context(), "vllm", types.MergePatchType, patch,
 		metav1.PatchOptions{FieldManager: "kubectl-client-side-apply"}); err != nil {
@@ -186,7 +186,7 @@ func (e *env) reapply(d traffic.Desired) {
 	e.view(d, traffic.ReasonWriting)
 	want = []string{"patch Service vllm-canary"}
 	if diff := cmp.Diff(want, e.settle(d)); diff != "" {
-		e.Errorf("the fence stays, and the canary Service follows (-want +got):\n%s", diff)
+		e.Errorf("the fence is kept, and the canary Service follows (-want +got):\n%s", diff)
 	}
 
 	// kubectl replace
@@ -206,7 +206,7 @@ func (e *env) reapply(d traffic.Desired) {
 	}
 }
 
-// onlyStable: a manifest that was applied again sends requests nowhere but to what serves.
+// onlyStable requires that a reapplied manifest sends requests to the stable Service only.
 func (e *env) onlyStable(key traffic.Key) {
 	e.Helper()
 	rules, _, err := unstructured.NestedSlice(e.get(key).Object, "spec", "rules")
@@ -218,7 +218,7 @@ func (e *env) onlyStable(key traffic.Key) {
 	}
 }
 
-// TestPrecondition: a write that was decided on before somebody else's loses.
+// TestPrecondition: a write that is based on an outdated object fails.
 func TestPrecondition(t *testing.T) {
 	installGateway(t)
 	e := newEnv(t, nil)
@@ -232,14 +232,14 @@ func TestPrecondition(t *testing.T) {
 	if err != nil || stale == nil {
 		t.Fatalf("next is %v, %v", stale, err)
 	}
-	e.apply("someone", strings.Replace(serviceManifest, "owner: ml", "owner: infra", 1))
+	e.apply("another-tool", strings.Replace(serviceManifest, "owner: ml", "owner: infra", 1))
 	if wrote, err := e.router.write(t.Context(), e.namespace, stale); wrote || !apierrors.IsConflict(err) {
 		t.Errorf("wrote %t, %v, want a conflict", wrote, err)
 	}
 
 	e.caughtUp(traffic.Key{Kind: traffic.KindService, Name: "vllm"})
 
-	// Two drivers make the canary Service: one does, the other sees it.
+	// Two drivers create the canary Service: one succeeds, the other observes it.
 	e.settle(traffic.Desired{Fenced: true})
 	w, err = e.router.look(e.setup)
 	if err != nil {
@@ -255,7 +255,7 @@ func TestPrecondition(t *testing.T) {
 		}
 	}
 
-	// It goes with its owner.
+	// It is deleted with its owner.
 	if err := e.kube.CoreV1().ConfigMaps(e.namespace).Delete(t.Context(), "owner", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -264,11 +264,11 @@ func TestPrecondition(t *testing.T) {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("it is there: %w", err)
+		return fmt.Errorf("it still exists: %w", err)
 	})
 }
 
-// TestCatchUp: a look after a write is never older than it.
+// TestCatchUp: an observation after a write is never older than the write.
 func TestCatchUp(t *testing.T) {
 	installGateway(t)
 	e := newEnv(t, nil)
@@ -296,12 +296,12 @@ func TestCatchUp(t *testing.T) {
 	e.settle(traffic.Desired{})
 }
 
-// TestForeignService: a Service of others under the canary's name.
+// TestForeignService: a foreign Service with the canary's name.
 func TestForeignService(t *testing.T) {
 	installGateway(t)
 	e := newEnv(t, nil)
 	e.applyRoutes("someone")
-	e.apply("someone", strings.Replace(serviceManifest, "name: vllm,", "name: vllm-canary,", 1))
+	e.apply("another-tool", strings.Replace(serviceManifest, "name: vllm,", "name: vllm-canary,", 1))
 	eventually(t, "NAME_TAKEN", func(ctx context.Context) error {
 		err := e.router.Check(ctx, e.setup)
 		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
@@ -316,11 +316,11 @@ func TestForeignService(t *testing.T) {
 	}
 	e.settle(traffic.Desired{})
 	if _, err := e.kube.CoreV1().Services(e.namespace).Get(t.Context(), "vllm-canary", metav1.GetOptions{}); err != nil {
-		t.Errorf("it is gone: %v", err)
+		t.Errorf("it was deleted: %v", err)
 	}
 }
 
-// TestForbidden: a driver that may not read says which right it lacks.
+// TestForbidden: a driver without read permission reports which one is missing.
 func TestForbidden(t *testing.T) {
 	installGateway(t)
 	e := newEnv(t, nil)
@@ -356,7 +356,7 @@ func TestForbidden(t *testing.T) {
 	})
 }
 
-// TestOldGatewayAPI: a CRD that does not know names of rules. What could not be found again is not written.
+// TestOldGatewayAPI: a CRD without names of rules. Rules that could not be recognized later are not written.
 func TestOldGatewayAPI(t *testing.T) {
 	installGateway(t)
 	e := newEnv(t, nil)
@@ -373,7 +373,7 @@ func TestOldGatewayAPI(t *testing.T) {
 	defer func() { gatewayInstalled = false }()
 	e.settle(traffic.Desired{Prepared: true})
 	d := traffic.Desired{HeaderRoutes: []traffic.HeaderRoute{{Name: "beta", Matches: []traffic.HeaderMatch{{Name: "x-canary", Value: "yes"}}}}}
-	eventually(t, "the write is refused", func(ctx context.Context) error {
+	eventually(t, "the write is rejected", func(ctx context.Context) error {
 		_, what, err := e.router.Apply(ctx, e.setup, d)
 		if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "v1.4") {
 			return nil

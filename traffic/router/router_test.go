@@ -81,15 +81,15 @@ func route(kind, name string) *unstructured.Unstructured {
 	return o
 }
 
-// world is a Router over clients that hold what they are given.
+// world is a Router with fake clients.
 type world struct {
 	*Router
 	core    *fake.Clientset
 	dynamic *dynamicfake.FakeDynamicClient
-	told    atomic.Int64
+	changes atomic.Int64
 }
 
-// newWorld runs a Router. gateway are the plurals of the Gateway API that are installed.
+// newWorld runs a Router. gateway are the installed resources of the Gateway API.
 func newWorld(t *testing.T, gateway []string, objects ...runtime.Object) *world {
 	t.Helper()
 	w := &world{core: fake.NewClientset()}
@@ -120,7 +120,7 @@ func newWorld(t *testing.T, gateway []string, objects ...runtime.Object) *world 
 		GroupVersion: inferencepools.GroupVersion().String(), APIResources: []metav1.APIResource{{Name: inferencepools.Resource}},
 	})
 	var err error
-	w.Router, err = New(w.core, w.dynamic, OnChange(func(string, string, string) { w.told.Add(1) }))
+	w.Router, err = New(w.core, w.dynamic, OnChange(func(string, string, string) { w.changes.Add(1) }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,19 +146,19 @@ func TestObserve(t *testing.T) {
 	}
 	v := w.Observe(setup(http), traffic.Desired{Fenced: true})
 	if v.StableEndpoints != 2 || v.CanaryEndpoints != 0 || v.Fenced || v.Stage != traffic.Drifted || v.Next == "" {
-		t.Errorf("view %+v: want the two pods that are ready, each once", v)
+		t.Errorf("view %+v: want the two ready pods, each once", v)
 	}
 	for _, action := range append(w.dynamic.Actions(), w.core.Actions()...) {
 		if slices.Contains([]string{"grpcroutes", "inferencepools", "ingresses"}, action.GetResource().Resource) {
 			t.Errorf("%v: no release has one", action)
 		}
 	}
-	if w.told.Load() == 0 {
-		t.Error("no change was told")
+	if w.changes.Load() == 0 {
+		t.Error("no change was reported")
 	}
 }
 
-// TestObserveProviders: each object of the policy is found in its place.
+// TestObserveProviders: each object of the policy is in its field of the World.
 func TestObserveProviders(t *testing.T) {
 	http := traffic.Key{Kind: traffic.KindHTTPRoute, Name: "llm"}
 	picker := stableService()
@@ -196,7 +196,7 @@ func TestObserveProviders(t *testing.T) {
 	}
 }
 
-// TestJustWritten: a route that somebody made a moment ago is no missing one.
+// TestJustWritten: a route that was created a moment ago is not reported as missing.
 func TestJustWritten(t *testing.T) {
 	http := traffic.Key{Kind: traffic.KindHTTPRoute, Name: "llm"}
 	w := newWorld(t, []string{"httproutes"}, stableService())
@@ -204,7 +204,7 @@ func TestJustWritten(t *testing.T) {
 		t.Fatalf("Check: %v, want that the route is missing", err)
 	}
 	made := make(chan error, 1)
-	time.AfterFunc(lateness/50, func() {
+	time.AfterFunc(cacheLag/50, func() {
 		_, err := w.dynamic.Resource(gatewayVersion.WithResource("httproutes")).Namespace("default").
 			Create(context.Background(), route(http.Kind, http.Name), metav1.CreateOptions{})
 		made <- err
@@ -231,11 +231,11 @@ func TestNotSynced(t *testing.T) {
 		t.Errorf("view %+v", v)
 	}
 	if _, _, err := w.Apply(t.Context(), s, traffic.Desired{Fenced: true}); err == nil {
-		t.Error("Apply wrote without knowing")
+		t.Error("Apply wrote with unsynced caches")
 	}
 }
 
-// TestBeforeRun: looks never wait, not even for Run.
+// TestBeforeRun: Observe never blocks, not even before Run.
 func TestBeforeRun(t *testing.T) {
 	r, err := New(fake.NewClientset(), dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()))
 	if err != nil {
@@ -257,7 +257,7 @@ func TestServes(t *testing.T) {
 		{"unknown counts as ready", nil, nil, nil, true},
 		{"ready", ptr.To(true), ptr.To(true), ptr.To(false), true},
 		{"not ready", ptr.To(false), nil, nil, false},
-		{"published though not ready", ptr.To(true), ptr.To(false), nil, false},
+		{"published but not ready", ptr.To(true), ptr.To(false), nil, false},
 		{"terminating", ptr.To(true), ptr.To(true), ptr.To(true), false},
 	} {
 		if got := serves(discoveryv1.EndpointConditions{Ready: tt.ready, Serving: tt.serving, Terminating: tt.terminating}); got != tt.want {
@@ -266,35 +266,35 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// TestView: what is not read is not kept, and a second pass changes nothing.
-func TestView(t *testing.T) {
+// TestStrip: fields that are not read are dropped, and stripping is idempotent.
+func TestStrip(t *testing.T) {
 	svc := stableService()
 	svc.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "owner": "ml"}
 	svc.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
-	if _, err := view(svc); err != nil || svc.ManagedFields != nil || len(svc.Annotations) != 1 {
+	if _, err := strip(svc); err != nil || svc.ManagedFields != nil || len(svc.Annotations) != 1 {
 		t.Errorf("%v, %v, %v", svc.ManagedFields, svc.Annotations, err)
 	}
 	svc.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}, {Manager: traffic.FieldManager}}
-	if _, err := view(svc); err != nil || len(svc.ManagedFields) != 2 {
-		t.Errorf("%v, %v: they are needed to give ours up", svc.ManagedFields, err)
+	if _, err := strip(svc); err != nil || len(svc.ManagedFields) != 2 {
+		t.Errorf("%v, %v: they are needed to remove Lockstep's entries", svc.ManagedFields, err)
 	}
 	unready := endpoint("vllm-1", false)
-	once, err := view(slice("a", "vllm", discoveryv1.AddressTypeIPv4, endpoint("vllm-0", true), unready,
+	once, err := strip(slice("a", "vllm", discoveryv1.AddressTypeIPv4, endpoint("vllm-0", true), unready,
 		discoveryv1.Endpoint{Addresses: []string{"192.0.2.1"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, _ := once.(*sliceView)
+	v, _ := once.(*endpointSlice)
 	if diff := cmp.Diff([]string{"vllm-0", "192.0.2.1"}, v.ready); diff != "" || v.service != "vllm" {
 		t.Errorf("%q (-want +got):\n%s", v.service, diff)
 	}
-	if twice, _ := view(once); twice != once {
-		t.Error("a second pass makes another")
+	if twice, _ := strip(once); twice != once {
+		t.Error("a second pass returns another object")
 	}
 }
 
-// TestBehind: a write whose effect the watch does not show is an error of its own, in bounded time.
-func TestBehind(t *testing.T) {
+// TestCacheBehind: a write that the cache does not observe returns an error of its own, in bounded time.
+func TestCacheBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := &Router{}, &traffic.Write{Key: traffic.Key{Kind: traffic.KindService, Name: "vllm"}}
 		start := time.Now()
@@ -325,8 +325,8 @@ func TestSeen(t *testing.T) {
 		}
 		return o
 	}
-	going := stableService()
-	going.UID, going.DeletionTimestamp = "a", &metav1.Time{Time: time.Unix(1, 0)}
+	deleting := stableService()
+	deleting.UID, deleting.DeletionTimestamp = "a", &metav1.Time{Time: time.Unix(1, 0)}
 	for _, tt := range []struct {
 		name       string
 		now, wrote metav1.Object
@@ -335,9 +335,9 @@ func TestSeen(t *testing.T) {
 		{"as written", at("", "7"), at("", "7"), true},
 		{"newer", at("", "10"), at("", "9"), true},
 		{"older", at("", "9"), at("", "10"), false},
-		{"not there yet", nil, at("", "7"), false},
-		{"made again", at("b", "9"), at("", "7"), true},
-		{"gone, as asked", nil, going, true},
+		{"not cached yet", nil, at("", "7"), false},
+		{"recreated", at("b", "9"), at("", "7"), true},
+		{"deleted, as requested", nil, deleting, true},
 	} {
 		if got := seen(tt.now, tt.wrote); got != tt.want {
 			t.Errorf("%s: %t", tt.name, got)
@@ -345,7 +345,7 @@ func TestSeen(t *testing.T) {
 	}
 }
 
-// TestWriteErrors: what an API server answers, and what is made of it.
+// TestWriteErrors: the API server's errors and what write returns for them.
 func TestWriteErrors(t *testing.T) {
 	services := schema.GroupResource{Resource: "services"}
 	for _, tt := range []struct {
@@ -354,11 +354,11 @@ func TestWriteErrors(t *testing.T) {
 		err          error
 		want         func(error) bool
 	}{
-		{"gone before the delete", "as wanted", traffic.Delete, apierrors.NewNotFound(services, "x"), func(err error) bool { return err == nil }},
+		{"deleted before the delete", "as desired", traffic.Delete, apierrors.NewNotFound(services, "x"), func(err error) bool { return err == nil }},
 		{"changed before the delete", "lost a race", traffic.Delete, apierrors.NewConflict(services, "x", nil), apierrors.IsConflict},
-		{"gone before the patch", "lost a race", traffic.Patch, apierrors.NewNotFound(services, "x"), apierrors.IsNotFound},
+		{"deleted before the patch", "lost a race", traffic.Patch, apierrors.NewNotFound(services, "x"), apierrors.IsNotFound},
 		{"exists, and is cached", "another driver made it", traffic.Create, apierrors.NewAlreadyExists(services, "x"), func(err error) bool { return err == nil }},
-		{"old API", "the fix is named", traffic.Patch, apierrors.NewBadRequest(`strict decoding error: unknown field "spec.rules[0].name"`),
+		{"old API", "the remedy is named", traffic.Patch, apierrors.NewBadRequest(`strict decoding error: unknown field "spec.rules[0].name"`),
 			func(err error) bool { return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "too old") }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -368,7 +368,7 @@ func TestWriteErrors(t *testing.T) {
 			}
 			w.dynamic.PrependReactor("*", "services", func(a clienttesting.Action) (bool, runtime.Object, error) {
 				if a.GetVerb() == "delete" && apierrors.IsNotFound(tt.err) {
-					// Whoever was faster: the cache is about to show it.
+					// The cache is about to observe the other client's write.
 					_ = w.core.Tracker().Delete(schema.GroupVersionResource{Version: "v1", Resource: "services"}, "default", "vllm")
 				}
 				return true, nil, tt.err
@@ -380,8 +380,27 @@ func TestWriteErrors(t *testing.T) {
 				t.Errorf("%s: wrote %t, %v", tt.reason, wrote, err)
 			}
 			if tt.verb == traffic.Delete && err == nil && w.sources[traffic.KindService].get("default", "vllm") != nil {
-				t.Error("the next look would still see it")
+				t.Error("the next look would still find it")
 			}
 		})
+	}
+}
+
+func TestPulse(t *testing.T) {
+	var p pulse
+	p.fire() // without waiters
+	first, second := p.wait(), p.wait()
+	p.fire()
+	for i, ch := range []<-chan struct{}{first, second} {
+		select {
+		case <-ch:
+		default:
+			t.Errorf("waiter %d was not woken", i)
+		}
+	}
+	select {
+	case <-p.wait():
+		t.Error("woken by an earlier change")
+	default:
 	}
 }

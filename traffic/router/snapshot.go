@@ -8,7 +8,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// Snapshot is one look at a release's traffic, from caches only. A cache that no release needed before begins to be filled.
+// Snapshot returns an observation of a release's traffic, from caches only. It starts the informers that the release needs.
 func (r *Router) Snapshot(s traffic.Setup) *traffic.Observed {
 	w, err := r.look(s)
 	if err != nil {

@@ -29,10 +29,10 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// kindSlice are the endpoints of Services. Nobody outside knows of them.
+// kindSlice is the kind of a Service's endpoints. [OnChange] reports them as the Service.
 const kindSlice = "EndpointSlice"
 
-// discoverPeriod is how often a missing API is looked for again.
+// discoverPeriod is the interval at which a missing API is discovered again.
 const discoverPeriod = 2 * time.Second
 
 // source is the cache of one kind.
@@ -40,7 +40,7 @@ type source struct {
 	kind     string
 	resource schema.GroupVersionResource
 	informer cache.SharedIndexInformer
-	// optional is asked whether the API, which people know as api, is installed. Nil for what every cluster has.
+	// optional discovers whether the API, with the product name api, is installed. Nil for built-in APIs.
 	optional discovery.ServerResourcesInterface
 	api      string
 
@@ -90,7 +90,7 @@ const gatewayAPI = "Gateway API"
 // prepare sets what must be set before the informer runs. told is called for each change.
 func (s *source) prepare(told func(namespace, kind, name string)) error {
 	s.told = func() { told("", s.kind, "") }
-	if err := s.informer.SetTransform(view); err != nil {
+	if err := s.informer.SetTransform(strip); err != nil {
 		return fmt.Errorf("set transform: %w", err)
 	}
 	if err := s.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
@@ -136,11 +136,11 @@ func (s *source) awaitAPI(ctx context.Context) bool {
 	}
 }
 
-// installed asks the API server for the resource. A watch would not tell a missing API from an empty one soon.
+// installed asks the API server for the resource. A watch would not soon distinguish a missing API from an empty one.
 func (s *source) installed() error {
 	resources, err := s.optional.ServerResourcesForGroupVersion(s.resource.GroupVersion().String())
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("look for %s: %w", s.resource.GroupVersion(), err)
+		return fmt.Errorf("discover %s: %w", s.resource.GroupVersion(), err)
 	}
 	if err == nil {
 		for i := range resources.APIResources {
@@ -154,7 +154,7 @@ func (s *source) installed() error {
 		s.kind, s.api, s.resource.Resource, s.resource.GroupVersion())
 }
 
-// fail keeps why the cache is not filled, and tells if that is news.
+// fail stores why the cache is not synced, and reports a change.
 func (s *source) fail(err error) {
 	s.mu.Lock()
 	news := (err == nil) != (s.err == nil) || err != nil && err.Error() != s.err.Error()
@@ -175,10 +175,10 @@ func (s *source) why() error {
 	if s.err != nil {
 		return s.err
 	}
-	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the cache of %s is not filled yet", s.resource.Resource)
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the cache of %s is not synced yet", s.resource.Resource)
 }
 
-// get returns an object, nil if there is none.
+// get returns an object, nil if it does not exist.
 func (s *source) get(namespace, name string) any {
 	obj, ok, err := s.informer.GetIndexer().GetByKey(namespace + "/" + name)
 	if err != nil || !ok {

@@ -18,28 +18,28 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// serviceIndex finds the EndpointSlices of a Service.
+// serviceIndex is the index of EndpointSlices by Service.
 const serviceIndex = "service"
 
-// sliceView is what is kept of an EndpointSlice: a cluster has many, and most are of no release.
-type sliceView struct {
+// endpointSlice is the part of an EndpointSlice that is kept: a cluster has many, and most belong to no release.
+type endpointSlice struct {
 	metav1.ObjectMeta
 
 	service string
 	ready   []string // the pods
 }
 
-// view is the transform of all informers: it drops what is not read.
-func view(obj any) (any, error) {
+// strip is the transform of all informers: it drops the fields that are not read.
+func strip(obj any) (any, error) {
 	if slice, ok := obj.(*discoveryv1.EndpointSlice); ok {
-		return viewSlice(slice), nil
+		return stripSlice(slice), nil
 	}
-	if _, seen := obj.(*sliceView); seen {
+	if _, stripped := obj.(*endpointSlice); stripped {
 		return obj, nil
 	}
 	if meta, err := apimeta.Accessor(obj); err == nil {
 		if !slices.ContainsFunc(meta.GetManagedFields(), traffic.IsLockstepEntry) {
-			meta.SetManagedFields(nil) // otherwise they are needed, to give ours up
+			meta.SetManagedFields(nil) // kept otherwise, to remove Lockstep's entries later
 		}
 		if annotations := meta.GetAnnotations(); annotations[corev1.LastAppliedConfigAnnotation] != "" {
 			delete(annotations, corev1.LastAppliedConfigAnnotation)
@@ -49,8 +49,8 @@ func view(obj any) (any, error) {
 	return obj, nil
 }
 
-func viewSlice(slice *discoveryv1.EndpointSlice) *sliceView {
-	v := &sliceView{
+func stripSlice(slice *discoveryv1.EndpointSlice) *endpointSlice {
+	v := &endpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: slice.Namespace, Name: slice.Name, UID: slice.UID, ResourceVersion: slice.ResourceVersion,
 		},
@@ -64,14 +64,14 @@ func viewSlice(slice *discoveryv1.EndpointSlice) *sliceView {
 	return v
 }
 
-// serves says whether requests may go to an endpoint. A Service that publishes addresses of pods that are not ready
-// has them all Ready; whether they are, Serving tells.
+// serves reports whether an endpoint may get requests. A Service with publishNotReadyAddresses has all endpoints Ready;
+// then Serving shows whether the pod is.
 func serves(c discoveryv1.EndpointConditions) bool {
 	ready := ptr.Deref(c.Ready, true)
 	return ready && ptr.Deref(c.Serving, ready) && !ptr.Deref(c.Terminating, false)
 }
 
-// target is the pod behind an endpoint; a Service of two address families has it twice.
+// target returns the pod of an endpoint.
 func target(e *discoveryv1.Endpoint) string {
 	if e.TargetRef != nil {
 		return e.TargetRef.Name
@@ -80,40 +80,40 @@ func target(e *discoveryv1.Endpoint) string {
 }
 
 func indexByService(obj any) ([]string, error) {
-	v, ok := obj.(*sliceView)
+	v, ok := obj.(*endpointSlice)
 	if !ok {
 		return nil, nil
 	}
 	return []string{v.Namespace + "/" + v.service}, nil
 }
 
-// handler passes changes on. Slices of a Service are the Service to whoever listens.
-func (s *source) handler(told func(namespace, kind, name string)) cache.ResourceEventHandler {
-	tell := func(obj any) {
-		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = gone.Obj
+// handler calls changed for each change. EndpointSlices are reported as their Service.
+func (s *source) handler(changed func(namespace, kind, name string)) cache.ResourceEventHandler {
+	notify := func(obj any) {
+		if deleted, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = deleted.Obj
 		}
-		if slice, ok := obj.(*sliceView); ok {
-			told(slice.Namespace, traffic.KindService, slice.service)
+		if slice, ok := obj.(*endpointSlice); ok {
+			changed(slice.Namespace, traffic.KindService, slice.service)
 		} else if meta, err := apimeta.Accessor(obj); err == nil {
-			told(meta.GetNamespace(), s.kind, meta.GetName())
+			changed(meta.GetNamespace(), s.kind, meta.GetName())
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: tell,
+		AddFunc: notify,
 		UpdateFunc: func(old, obj any) {
-			before, ok := old.(*sliceView)
-			after, also := obj.(*sliceView)
+			before, ok := old.(*endpointSlice)
+			after, also := obj.(*endpointSlice)
 			if !ok || !also || !slices.Equal(before.ready, after.ready) {
-				tell(obj)
+				notify(obj)
 			}
 		},
-		DeleteFunc: tell,
+		DeleteFunc: notify,
 	}
 }
 
-// look returns the objects of a release's traffic from the caches, or why they can't be read. Caches that it needs and
-// that are not filled begin to be.
+// look returns the objects of a release's traffic from the caches, or why they can't be read. It starts the informers that
+// the release needs.
 func (r *Router) look(s traffic.Setup) (traffic.World, error) {
 	w := traffic.World{Routes: map[traffic.Key]*unstructured.Unstructured{}, Ingresses: map[string]*networkingv1.Ingress{}}
 	for _, kind := range kindsOf(s) {
@@ -164,7 +164,7 @@ func putPool(w *traffic.World, p *traffic.Pool, o *unstructured.Unstructured) {
 	}
 }
 
-// kindsOf are the kinds whose caches a release needs.
+// kindsOf returns the kinds whose caches a release needs.
 func kindsOf(s traffic.Setup) []string {
 	kinds := []string{traffic.KindService, kindSlice}
 	for _, key := range s.Objects() {
@@ -175,7 +175,7 @@ func kindsOf(s traffic.Setup) []string {
 	return kinds
 }
 
-// ready are the pods that are ready endpoints of a Service, each once.
+// ready returns the pods that are ready endpoints of a Service, each once: with two address families, a pod is in two slices.
 func (r *Router) ready(namespace, service string) []string {
 	objs, err := r.sources[kindSlice].informer.GetIndexer().ByIndex(serviceIndex, namespace+"/"+service)
 	if err != nil {
@@ -183,7 +183,7 @@ func (r *Router) ready(namespace, service string) []string {
 	}
 	var pods []string
 	for _, obj := range objs {
-		if slice, ok := obj.(*sliceView); ok {
+		if slice, ok := obj.(*endpointSlice); ok {
 			pods = append(pods, slice.ready...)
 		}
 	}

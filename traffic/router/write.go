@@ -23,12 +23,12 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// write makes one request and returns when the cache has seen its effect.
+// write makes one request and returns when the cache has observed it.
 func (r *Router) write(ctx context.Context, namespace string, w *traffic.Write) (wrote bool, err error) {
 	cached := func() metav1.Object {
 		object, err := apimeta.Accessor(r.sources[w.Key.Kind].get(namespace, w.Key.Name))
 		if err != nil {
-			return nil // there is none
+			return nil // not in the cache
 		}
 		return object
 	}
@@ -36,10 +36,10 @@ func (r *Router) write(ctx context.Context, namespace string, w *traffic.Write) 
 	got, err := send(ctx, client, w)
 	switch {
 	case w.Verb == traffic.Delete && apierrors.IsNotFound(err):
-		// Somebody was faster. Whoever looks before the cache shows it would ask for the same again.
+		// Another client deleted it. Without waiting, the next look would request the same delete again.
 		return false, r.until(ctx, w, func() bool { now := cached(); return now == nil || string(now.GetUID()) != w.UID })
 	case w.Verb == traffic.Create && apierrors.IsAlreadyExists(err):
-		// Another driver made it, or a request of ours did whose answer was lost. The next look tells whose it is.
+		// Another driver created it, or an earlier request whose response was lost. The next look shows whose it is.
 		if r.until(ctx, w, func() bool { return cached() != nil }) == nil {
 			return false, nil
 		}
@@ -56,12 +56,12 @@ func (r *Router) write(ctx context.Context, namespace string, w *traffic.Write) 
 }
 
 func send(ctx context.Context, client dynamic.ResourceInterface, w *traffic.Write) (*unstructured.Unstructured, error) {
-	// An older API would drop a field that it does not know without a word: the name by which rules of ours are found
-	// again, or the percentage of a mirror.
+	// An older API would silently drop an unknown field: the name by which added rules are recognized, or the percentage of
+	// a mirror.
 	const strict = metav1.FieldValidationStrict
 	switch w.Verb {
 	case traffic.Create:
-		return client.Create(ctx, &unstructured.Unstructured{Object: w.Body}, //nolint:wrapcheck // the caller names verb and object
+		return client.Create(ctx, &unstructured.Unstructured{Object: w.Body}, //nolint:wrapcheck // the caller adds verb and object
 			metav1.CreateOptions{FieldManager: traffic.FieldManager, FieldValidation: strict})
 	case traffic.Delete:
 		return nil, client.Delete(ctx, w.Key.Name, metav1.DeleteOptions{ //nolint:wrapcheck // as above
@@ -77,15 +77,15 @@ func send(ctx context.Context, client dynamic.ResourceInterface, w *traffic.Writ
 	}
 }
 
-// explained adds what an API server can't know.
+// explained adds the remedy for an outdated Gateway API.
 func explained(err error) error {
 	if (apierrors.IsBadRequest(err) || apierrors.IsInvalid(err)) && strings.Contains(err.Error(), "unknown field") {
-		return fmt.Errorf("%w (the installed Gateway API is too old for what the release asks for: named rules are in its standard channel since v1.4, the percentage of a mirror since v1.3)", err)
+		return fmt.Errorf("%w (the installed Gateway API is too old, upgrade it: named rules are in its standard channel since v1.4, the percentage of a mirror since v1.3)", err)
 	}
 	return err
 }
 
-// seen says whether the cache has an object as it was written, or something newer.
+// seen reports whether the cached object is the written one or newer.
 func seen(now, wrote metav1.Object) bool {
 	if now == nil || now.GetUID() != wrote.GetUID() {
 		return now != nil || wrote.GetDeletionTimestamp() != nil
@@ -94,10 +94,10 @@ func seen(now, wrote metav1.Object) bool {
 	return err != nil || order >= 0
 }
 
-// until waits for the cache.
+// until waits until the cache satisfies a condition.
 func (r *Router) until(ctx context.Context, w *traffic.Write, done func() bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE,
-		"%s was written, but the API server's watch does not show it", w.Key))
+		"%s was written, but the cache has not observed it within %s", w.Key, catchUpTimeout))
 	defer cancel()
 	changed, stop := r.changes.Subscribe(w.Key.Kind)
 	defer stop()
