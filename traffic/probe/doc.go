@@ -1,13 +1,13 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package probe makes the requests to leader pods that a release waits for: the warm-up, which a new leader must answer
-// before it gets traffic, and the metric that says whether a leader which lost its traffic still works on requests.
+// Package probe makes the requests to leader pods that a release waits for: the warm-up, which must succeed before a new
+// leader gets traffic, and the metric that shows whether a leader without traffic still has requests in flight.
 //
-// [Prober.Warm] and [Prober.Drain] never block. They begin work in the background, tell how it stands, and are asked
-// again; what nobody asks about ends by itself. [OnChange] says when to ask, [Progress.Recheck] when to ask at the
-// latest. The package takes addresses and knows nothing of Kubernetes.
+// [Prober.Warm] and [Prober.Drain] never block. They start work in the background and return its [Progress]; the caller
+// polls, and work that is no longer polled stops. [OnChange] reports when to poll, [Progress.Recheck] when to poll at the
+// latest. The package takes addresses and does not depend on Kubernetes.
 //
-// Everything that a leader does not answer well counts as unfinished. There are two ways out, both told in the message:
-// a leader to which no connection can be made at all works on nothing, and a drain ends at its timeout.
+// A leader without a valid response is not finished, with two exceptions, both reported in the message: a leader that accepts
+// no connections has no requests in flight, and a drain ends at its timeout.
 package probe

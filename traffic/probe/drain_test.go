@@ -18,7 +18,7 @@ const metric = "vllm:num_requests_running"
 
 var untilZero = Drain{Period: 10 * time.Second, Metric: metric, Endpoint: Endpoint{8000, "/metrics"}, Timeout: time.Minute}
 
-// engine is a leader with requests, as vLLM tells it.
+// engine is a leader that reports its requests as vLLM does.
 type engine struct {
 	running atomic.Int64
 	asked   atomic.Int64
@@ -33,7 +33,7 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		"%[1]s{engine=\"0\",model_name=\"m\"} %[2]d.0\n%[1]s{engine=\"1\",model_name=\"m\"} 0.0\n", metric, e.running.Load())
 }
 
-// engines puts leaders 1 to n into the network.
+// engines serves leaders 1 to n in the network.
 func (b *bed) engines(n int) (leaders []Leader, all []*engine) {
 	for i := 1; i <= n; i++ {
 		e := &engine{}
@@ -55,7 +55,7 @@ func expect(t *testing.T, got Progress, state State, words ...string) {
 	}
 }
 
-// TestDrainPeriod: time alone ends a drain without a metric, and is waited for with one.
+// TestDrainPeriod: without a metric the period ends a drain; with one it is the minimum.
 func TestDrainPeriod(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -87,7 +87,7 @@ func TestDrainPeriod(t *testing.T) {
 	}
 }
 
-// TestDrainMetric: no request in the period; then one a second to every leader until all are at 0, and none after that.
+// TestDrainMetric: no request during the period; then one a second to each leader until all are at 0, and none after that.
 func TestDrainMetric(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		leaders, engines := b.engines(3)
@@ -97,40 +97,40 @@ func TestDrainMetric(t *testing.T) {
 		b.Drain("o", leaders, untilZero, since)
 		after(untilZero.Period)
 		if engines[0].asked.Load() != 0 {
-			t.Error("asked in the period")
+			t.Error("request during the period")
 		}
 		got := b.Drain("o", leaders, untilZero, since)
-		expect(t, got, Pending, "no answer yet from vllm-1, vllm-2, vllm-3")
+		expect(t, got, Pending, "no response yet from vllm-1, vllm-2, vllm-3")
 		synctest.Wait()
 		got = b.Drain("o", leaders, untilZero, since)
-		expect(t, got, Pending, metric+" reads 4: 3 on vllm-1, 1 on vllm-3;", "until 2000-01-01T00:01:10Z")
+		expect(t, got, Pending, metric+" is 4: 3 on vllm-1, 1 on vllm-3;", "until 2000-01-01T00:01:10Z")
 		if got.Recheck != drainRecheck || b.changes.Load() != 3 {
 			t.Errorf("%+v after %d changes", got, b.changes.Load())
 		}
 		engines[0].running.Store(0)
 		after(time.Second)
 		expect(t, b.Drain("o", leaders, untilZero, since), Pending, "1 on vllm-3")
-		engines[0].running.Store(2) // a request that was on its way
+		engines[0].running.Store(2) // a request that was in flight
 		engines[2].running.Store(0)
 		after(time.Second)
 		expect(t, b.Drain("o", leaders, untilZero, since), Pending, "2 on vllm-1")
 		engines[0].running.Store(0)
 		after(time.Second)
 		got = b.Drain("o", leaders, untilZero, since)
-		expect(t, got, Done, "reads 0 on 3 of 3 leaders")
+		expect(t, got, Done, "is 0 on 3 of 3 leaders")
 		if got.Forced || got.Recheck != 0 || b.changes.Load() != 7 || engines[1].asked.Load() != 4 {
 			t.Errorf("%+v after %d changes and %d requests", got, b.changes.Load(), engines[1].asked.Load())
 		}
 		engines[1].running.Store(9)
 		after(time.Hour)
-		expect(t, b.Drain("o", leaders[1:], untilZero, since), Done, "reads 0")
+		expect(t, b.Drain("o", leaders[1:], untilZero, since), Done, "is 0")
 		if engines[1].asked.Load() != 4 {
-			t.Error("asked although all is done")
+			t.Error("request after the drain")
 		}
 	})
 }
 
-// TestDrainForced: the timeout ends a drain, not before time, and the message says what was left behind.
+// TestDrainForced: the timeout ends a drain, and the message lists the remaining requests.
 func TestDrainForced(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		leaders, engines := b.engines(9)
@@ -143,9 +143,9 @@ func TestDrainForced(t *testing.T) {
 		for {
 			got := b.Drain("o", leaders, untilZero, since)
 			if got.State == Done {
-				expect(t, got, Done, "went on at the drain timeout of 1m0s", "reads 14: 2 on vllm-1", "2 on vllm-5 and 2 more",
+				expect(t, got, Done, "stopped waiting at the drain timeout of 1m0s", "is 14: 2 on vllm-1", "2 on vllm-5 and 2 more",
 					"can't be read on vllm-8 (GET :8000/metrics: answered 503 Service Unavailable)",
-					"counted as drained because nobody can connect: vllm-9 (GET")
+					"counted as drained because they accept no connections: vllm-9 (GET")
 				if !got.Forced {
 					t.Error("not forced")
 				}
@@ -159,15 +159,15 @@ func TestDrainForced(t *testing.T) {
 		if took := time.Since(since); took != untilZero.Period+untilZero.Timeout {
 			t.Errorf("took %s", took)
 		}
-		expect(t, b.Drain("o", leaders[:2], untilZero, since), Done, "reads 14")
+		expect(t, b.Drain("o", leaders[:2], untilZero, since), Done, "is 14")
 		b.Close()
 		if !strings.Contains(b.log.String(), "level=WARN msg=drained owner=o forced=true") {
-			t.Errorf("the log does not say so:\n%s", b.log.String())
+			t.Errorf("the log has no such line:\n%s", b.log.String())
 		}
 	})
 }
 
-// TestDrainDefaultTimeout: a Drain that was not parsed has the timeout of one that was.
+// TestDrainDefaultTimeout: a Drain without timeout has the default of ParseDrain.
 func TestDrainDefaultTimeout(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		leaders, engines := b.engines(1)
@@ -183,7 +183,7 @@ func TestDrainDefaultTimeout(t *testing.T) {
 	})
 }
 
-// TestDrainLeader: which answers mean that a leader has no requests.
+// TestDrainLeader: the responses which mean that a leader has no requests.
 func TestDrainLeader(t *testing.T) {
 	page := func(text string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, text) }
@@ -195,15 +195,15 @@ func TestDrainLeader(t *testing.T) {
 		want   State
 		words  string
 	}{
-		{"zero", page(metric + " 0\n"), nil, Done, "reads 0 on 2 of 2"},
-		{"refused", nil, nil, Done, "reads 0 on 1 of 2 leaders; counted as drained because nobody can connect: vllm-2 (GET :8000/metrics: refused"},
+		{"zero", page(metric + " 0\n"), nil, Done, "is 0 on 2 of 2"},
+		{"refused", nil, nil, Done, "is 0 on 1 of 2 leaders; counted as drained because they accept no connections: vllm-2 (GET :8000/metrics: refused"},
 		{"no route", nil, syscall.EHOSTUNREACH, Done, "vllm-2 (GET :8000/metrics: no route to the pod"},
 		{"no network", nil, syscall.ENETUNREACH, Failed, "check where the driver runs"},
 		{"reset", nil, syscall.ECONNRESET, Failed, "connection reset"},
-		{"late", slow(time.Minute), nil, Failed, "no answer within 2s"},
-		{"error", page(""), nil, Failed, "there is no metric vllm:num_requests_running"},
+		{"late", slow(time.Minute), nil, Failed, "no response within 2s"},
+		{"error", page(""), nil, Failed, "the page has no metric vllm:num_requests_running"},
 		{"not found", http.NotFound, nil, Failed, "answered 404 Not Found"},
-		{"nonsense", page(metric + " many\n"), nil, Failed, "can't be read"},
+		{"invalid value", page(metric + " many\n"), nil, Failed, "can't be read"},
 		{"cut off", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			fmt.Fprint(w, metric+" 0\n")
@@ -232,8 +232,8 @@ func TestDrainLeader(t *testing.T) {
 	})
 }
 
-// TestDrainAfterAbsence: a driver that comes back past the timeout asks each leader before it goes on.
-func TestDrainAfterAbsence(t *testing.T) {
+// TestDrainAfterRestart: a driver that starts after the timeout reads each leader once before the drain ends.
+func TestDrainAfterRestart(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		answer http.HandlerFunc // of one leader
@@ -252,7 +252,7 @@ func TestDrainAfterAbsence(t *testing.T) {
 				}
 				since := time.Now().Add(-time.Hour)
 				got := b.Drain("o", leaders, untilZero, since)
-				expect(t, got, Pending, "no answer yet")
+				expect(t, got, Pending, "no response yet")
 				if got.Recheck <= 0 {
 					t.Errorf("%+v", got)
 				}
@@ -265,8 +265,8 @@ func TestDrainAfterAbsence(t *testing.T) {
 	}
 }
 
-// TestDrainFirstLookIsBounded: leaders that never get their turn do not hold up the end.
-func TestDrainFirstLookIsBounded(t *testing.T) {
+// TestDrainFirstReadIsBounded: leaders without a first reading do not delay the end for long.
+func TestDrainFirstReadIsBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		var leaders []Leader
 		for i := range 100 {
@@ -275,39 +275,39 @@ func TestDrainFirstLookIsBounded(t *testing.T) {
 		}
 		since := time.Now().Add(-time.Hour)
 		b.Drain("o", leaders, untilZero, since)
-		after(firstLook)
+		after(firstReadTimeout)
 		got := b.Drain("o", leaders, untilZero, since)
-		expect(t, got, Done, "there is no answer yet from")
+		expect(t, got, Done, "no response yet from")
 		if !got.Forced {
 			t.Error("not forced")
 		}
 	})
 }
 
-// TestDrainUnasked: the leaders are left alone once nobody asks, and what they said before is not used again.
-func TestDrainUnasked(t *testing.T) {
+// TestDrainIdle: requests stop once the drain is no longer polled, and earlier readings are not used again.
+func TestDrainIdle(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		leaders, engines := b.engines(2)
 		engines[0].running.Store(1)
 		since := time.Now().Add(-untilZero.Period)
 		b.Drain("o", leaders, untilZero, since)
-		after(drainPatience + 2*pollInterval)
+		after(drainIdleTimeout + 2*pollInterval)
 		asked := engines[0].asked.Load()
-		if asked < int64(drainPatience/pollInterval) || len(b.owners) != 0 {
-			t.Errorf("asked %d times; %d owners remembered", asked, len(b.owners))
+		if asked < int64(drainIdleTimeout/pollInterval) || len(b.owners) != 0 {
+			t.Errorf("%d requests; %d owners remembered", asked, len(b.owners))
 		}
 		after(10 * time.Second)
 		if engines[0].asked.Load() != asked {
-			t.Error("asked although nobody wants to know")
+			t.Error("request without polling")
 		}
-		expect(t, b.Drain("o", leaders, untilZero, since), Pending, "no answer yet from vllm-1, vllm-2")
+		expect(t, b.Drain("o", leaders, untilZero, since), Pending, "no response yet from vllm-1, vllm-2")
 		synctest.Wait()
 		expect(t, b.Drain("o", leaders, untilZero, since), Pending, "1 on vllm-1")
 	})
 }
 
-// TestDrainOthers: leaders come and go during a drain, and one drain takes the place of another.
-func TestDrainOthers(t *testing.T) {
+// TestDrainChanges: leaders are added and removed during a drain, and another drain replaces it.
+func TestDrainChanges(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		leaders, engines := b.engines(3)
 		engines[0].running.Store(1)
@@ -315,25 +315,25 @@ func TestDrainOthers(t *testing.T) {
 		since := time.Now().Add(-untilZero.Period)
 		b.Drain("o", leaders[:2], untilZero, since)
 		synctest.Wait()
-		b.Keep("o", nil) // is about warm-ups
+		b.Keep("o", nil) // concerns warm-ups only
 		expect(t, b.Drain("o", leaders[:2], untilZero, since), Pending, "1 on vllm-1")
 		expect(t, b.Drain("o", leaders[1:2], untilZero, since), Done)
-		expect(t, b.Drain("o", leaders[1:], untilZero, since), Pending, "no answer yet")
+		expect(t, b.Drain("o", leaders[1:], untilZero, since), Pending, "no response yet")
 		synctest.Wait()
 		expect(t, b.Drain("o", leaders[1:], untilZero, since), Pending, "5 on vllm-3")
 		asked := engines[0].asked.Load()
 		after(5 * time.Second)
 		if engines[0].asked.Load() != asked {
-			t.Error("asked although it is no longer of the drain")
+			t.Error("request to a leader that was removed from the drain")
 		}
 		expect(t, b.Drain("o", leaders[1:2], untilZero, since), Done)
-		expect(t, b.Drain("o", leaders[1:2], untilZero, since.Add(-1)), Pending, "no answer yet")
-		expect(t, b.Drain("other", leaders[1:2], untilZero, since), Pending, "no answer yet")
+		expect(t, b.Drain("o", leaders[1:2], untilZero, since.Add(-1)), Pending, "no response yet")
+		expect(t, b.Drain("other", leaders[1:2], untilZero, since), Pending, "no response yet")
 	})
 }
 
-// TestDrainEnds: Forget and Close end the watching, with requests under way.
-func TestDrainEnds(t *testing.T) {
+// TestDrainStops: Forget and Close stop the watching, with requests in flight.
+func TestDrainStops(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		var asked, hungUp atomic.Int64
 		for i := range 40 {

@@ -16,14 +16,14 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// metricsLimit bounds a page of metrics. A leader's is some 100 KiB.
+// metricsLimit bounds a page of metrics. A leader's has some 100 KiB.
 const metricsLimit = 8 << 20
 
-// readMetric adds up all samples of a metric, whatever their labels, in a page of the Prometheus text format. It fails
-// where there is no sample, or one that is no number of requests: an unclear answer must not pass for 0.
+// readMetric returns the sum of all samples of a metric, whatever their labels, in the Prometheus text format. It fails
+// if there is no sample, or one that can't be a number of requests: an invalid response must not be read as 0.
 //
-// Only the metric's own lines are parsed, so that neither the size of a page nor a mistake in some other metric matters,
-// and so that a name with a suffix such as "_count" means the samples of that name.
+// Only the metric's own lines are parsed, so that neither the page's size nor errors in other metrics matter, and a name
+// with a suffix such as "_count" selects the samples of that name.
 func readMetric(page io.Reader, metric string) (float64, error) {
 	lines, err := linesOf(page, metric)
 	if err != nil {
@@ -36,13 +36,13 @@ func readMetric(page io.Reader, metric string) (float64, error) {
 	}
 	samples := families[metric].GetMetric()
 	if len(samples) == 0 {
-		return 0, fmt.Errorf("there is no metric %s on the page", metric)
+		return 0, fmt.Errorf("the page has no metric %s", metric)
 	}
 	sum := 0.0
 	for _, sample := range samples {
 		value := sample.GetUntyped().GetValue()
 		if math.IsNaN(value) || math.IsInf(value, 0) || value < 0 {
-			return 0, fmt.Errorf("the metric %s has a sample of %g, which is no number of requests", metric, value)
+			return 0, fmt.Errorf("the metric %s has a sample of %g, which can't be a number of requests", metric, value)
 		}
 		sum += value
 	}
@@ -70,7 +70,7 @@ func linesOf(page io.Reader, metric string) ([]byte, error) {
 	}
 }
 
-// isSample says whether a line begins with the name of the metric, and not with a longer one.
+// isSample reports whether a line begins with the name of the metric, and not with a longer name.
 func isSample(line []byte, metric string) bool {
 	rest, found := bytes.CutPrefix(bytes.TrimLeft(line, " \t"), []byte(metric))
 	return found && (len(rest) == 0 || strings.IndexByte("{ \t\r\n", rest[0]) >= 0)

@@ -24,16 +24,16 @@ func TestReadMetric(t *testing.T) {
 		{"labels, spaces, timestamps", " m { a = \"}\\\"\\n m 9\" , b=\"\" } 1.5 1700000000000\nm\t1e1\n", 11.5, ""},
 		{"comments", "# HELP m 7\n# TYPE m gauge\nm 0\n#m 8\n", 0, ""},
 		{"longer names", "m_total 5\nmm 5\nm:x 5\nxm 5\nm{} 1\n", 1, ""},
-		{"mistakes of others", "!\nx{ 1\n# TYPE x nonsense\nm 1\n", 1, ""},
-		{"nothing", "", 0, "there is no metric m"},
-		{"of others", "x 0\n", 0, "there is no metric m"},
+		{"errors in other metrics", "!\nx{ 1\n# TYPE x nonsense\nm 1\n", 1, ""},
+		{"empty page", "", 0, "the page has no metric m"},
+		{"other metric", "x 0\n", 0, "the page has no metric m"},
 		{"without a value", "m\n", 0, "can't be read"},
 		{"cut off", "m 0", 0, "can't be read"},
 		{"cut off in the labels", "m 0\nm{a=\"", 0, "can't be read"},
 		{"no number", "m zero\n", 0, "can't be read"},
-		{"NaN", "m NaN\n", 0, "no number of requests"},
-		{"infinite", "m +Inf\n", 0, "no number of requests"},
-		{"negative", "m{a=\"1\"} 1\nm{a=\"2\"} -1\n", 0, "no number of requests"},
+		{"NaN", "m NaN\n", 0, "can't be a number of requests"},
+		{"infinite", "m +Inf\n", 0, "can't be a number of requests"},
+		{"negative", "m{a=\"1\"} 1\nm{a=\"2\"} -1\n", 0, "can't be a number of requests"},
 		{"large", "m 0\n" + strings.Repeat("x", metricsLimit), 0, "larger than 8 MiB"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -63,7 +63,7 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, errBroken }
 
-// TestReadMetricSums: whatever else is on a page and whatever the labels are, the samples of the name are added up.
+// TestReadMetricSums: the samples of the name are added up, whatever their labels and the rest of the page.
 func TestReadMetricSums(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		label := rapid.Custom(func(t *rapid.T) string {
@@ -98,7 +98,7 @@ func TestReadMetricSums(t *testing.T) {
 	})
 }
 
-// FuzzReadMetric: a leader can't make the driver fall over, and 0 is never read from a page without the metric.
+// FuzzReadMetric: no page makes the driver panic, and 0 is never read from a page without the metric.
 func FuzzReadMetric(f *testing.F) {
 	for _, seed := range []string{"m 0\n", "m{a=\"b\"} 1 2\n", "{m} 1\n", "{\"m\",a=\"b\"} 1\n", "m{} NaN\n", "m{a=\"", "# TYPE m histogram\nm 0\n"} {
 		f.Add(seed)

@@ -26,14 +26,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// network is a pod network inside a test's bubble: HTTP as it is on the wire, over pipes.
+// network is a pod network inside a test's bubble: real HTTP, over pipes.
 type network struct {
 	mu    sync.Mutex
 	pods  map[string]http.Handler // by address and port
-	fails map[string]error        // what connecting to an address ends in
+	fails map[string]error        // the errors of connections to an address
 }
 
-// serve has a pod answer at an address and port. A nil handler takes it away.
+// serve serves a handler at an address and port. A nil handler removes it.
 func (n *network) serve(addr string, h http.HandlerFunc) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -67,7 +67,7 @@ func refusal(network string, err error) error {
 	return &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", err)}
 }
 
-// listener has the connections that were put into it.
+// listener accepts the connections that were put into it.
 type listener chan net.Conn
 
 func (l listener) Accept() (net.Conn, error) {
@@ -87,10 +87,10 @@ type bed struct {
 
 	net     *network
 	changes atomic.Int64
-	log     bytes.Buffer // to be read after Close
+	log     bytes.Buffer // read it after Close
 }
 
-// inBubble runs a test on fake time, with a Prober that is closed at its end.
+// inBubble runs a test with fake time, and a Prober that is closed at its end.
 func inBubble(t *testing.T, test func(t *testing.T, b *bed)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,13 +107,13 @@ func inBubble(t *testing.T, test func(t *testing.T, b *bed)) {
 	})
 }
 
-// after lets time pass, and everything happen that then happens.
+// after waits for some time, then until all goroutines are blocked.
 func after(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
-// counted answers with a status and counts the requests.
+// counted responds with a status and counts the requests.
 func counted(status int) (http.HandlerFunc, *atomic.Int64) {
 	var n atomic.Int64
 	return func(w http.ResponseWriter, _ *http.Request) {
@@ -122,7 +122,7 @@ func counted(status int) (http.HandlerFunc, *atomic.Int64) {
 	}, &n
 }
 
-// slow answers after a while, or not if nobody waits any more.
+// slow responds after a delay, or not if the client has disconnected.
 func slow(d time.Duration) http.HandlerFunc {
 	return func(_ http.ResponseWriter, r *http.Request) {
 		select {
@@ -136,10 +136,10 @@ func leader(i int) Leader {
 	return Leader{Name: fmt.Sprintf("vllm-%d", i), UID: fmt.Sprintf("uid-%d", i), Address: fmt.Sprintf("10.0.0.%d", i)}
 }
 
-// at is where a leader answers.
+// at returns where a leader serves.
 func at(i int) string { return fmt.Sprintf("10.0.0.%d:8000", i) }
 
-// times are when something happened.
+// times are the times of events.
 type times struct {
 	mu   sync.Mutex
 	list []time.Duration
@@ -157,7 +157,7 @@ func (l *times) all() []time.Duration {
 	return slices.Clone(l.list)
 }
 
-// crowd is how many are inside.
+// crowd counts concurrent requests.
 type crowd struct {
 	mu        sync.Mutex
 	now, most int

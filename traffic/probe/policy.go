@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// DefaultWarmUpTimeout is how long a leader has for its answer if the policy does not say.
+	// DefaultWarmUpTimeout is the default timeout of a warm-up request.
 	DefaultWarmUpTimeout = 30 * time.Second
-	// DefaultDrainTimeout is how long a metric is waited for if the policy does not say.
+	// DefaultDrainTimeout is the default timeout of a drain with a metric.
 	DefaultDrainTimeout = 5 * time.Minute
-	// MaxWarmUpTimeout is the longest that a policy can give a leader for its answer.
+	// MaxWarmUpTimeout is the maximum timeout of a warm-up request.
 	MaxWarmUpTimeout = time.Hour
-	// MaxDrain is the longest that a drain can take, its period and its timeout together.
+	// MaxDrain is the maximum of a drain's period and timeout together.
 	MaxDrain = 24 * time.Hour
 )
 
-// Endpoint is where a leader is asked over HTTP.
+// Endpoint is an HTTP endpoint of a leader.
 type Endpoint struct {
 	// Port is never 0 in an Endpoint that was parsed.
 	Port uint16
@@ -42,31 +42,29 @@ func (e Endpoint) String() string {
 	return fmt.Sprintf(":%d%s", e.Port, path)
 }
 
-// WarmUp is a WarmUpPolicy that was found valid. The zero value asks for no warm-up.
+// WarmUp is a valid WarmUpPolicy. The zero value means no warm-up.
 type WarmUp struct {
-	// Endpoint is what is asked.
+	// Endpoint is the endpoint to request.
 	Endpoint Endpoint
-	// Body is sent as JSON with a POST. Empty: a GET is made.
+	// Body is sent as JSON with a POST. Empty: the request is a GET.
 	Body string
-	// Timeout is the time for the whole answer. Zero: [DefaultWarmUpTimeout].
+	// Timeout bounds the whole request. Zero: [DefaultWarmUpTimeout].
 	Timeout time.Duration
 }
 
-// Drain is a DrainPolicy that was found valid. The zero value waits for nothing.
+// Drain is a valid DrainPolicy. The zero value means no drain.
 type Drain struct {
-	// Period is waited for in any case.
+	// Period is the minimum duration of the drain.
 	Period time.Duration
-	// Metric is what must read 0 on every leader after that. Empty: nothing more is waited for.
+	// Metric must be 0 on every leader after the period. Empty: the drain ends with the period.
 	Metric string
-	// Endpoint is where the leaders tell the metric.
+	// Endpoint serves the metric.
 	Endpoint Endpoint
-	// Timeout, counted from the end of the period, is when the metric is waited for no longer. Zero:
-	// [DefaultDrainTimeout].
+	// Timeout bounds the wait for the metric, from the end of the period. Zero: [DefaultDrainTimeout].
 	Timeout time.Duration
 }
 
-// ParseWarmUp checks a policy and returns it as a value. Any violation makes the WarmUp unusable. Without a policy it is
-// the zero WarmUp.
+// ParseWarmUp validates a policy, which may be nil. The WarmUp must not be used if there are violations.
 func ParseWarmUp(p *pb.WarmUpPolicy) (WarmUp, []drivererr.FieldViolation) {
 	if p == nil {
 		return WarmUp{}, nil
@@ -82,8 +80,7 @@ func ParseWarmUp(p *pb.WarmUpPolicy) (WarmUp, []drivererr.FieldViolation) {
 	}, v.list
 }
 
-// ParseDrain checks a policy and returns it as a value. Any violation makes the Drain unusable. Without a policy it is
-// the zero Drain.
+// ParseDrain validates a policy, which may be nil. The Drain must not be used if there are violations.
 func ParseDrain(p *pb.DrainPolicy) (Drain, []drivererr.FieldViolation) {
 	if p == nil {
 		return Drain{}, nil
@@ -106,9 +103,9 @@ func ParseDrain(p *pb.DrainPolicy) (Drain, []drivererr.FieldViolation) {
 	}
 	switch {
 	case d.Period == 0 && d.Metric == "":
-		v.add("", "waits for nothing: set period, or metric and metric_endpoint, or leave it out")
+		v.add("", "is empty: set period, or metric and metric_endpoint, or remove it")
 	case d.Metric != "" && d.Period+d.Timeout > MaxDrain:
-		v.add("timeout", "with the period it is %s, and the most that a drain can take is %s", d.Period+d.Timeout, MaxDrain)
+		v.add("timeout", "is %s together with the period: at most %s is allowed", d.Period+d.Timeout, MaxDrain)
 	}
 	return d, v.list
 }
@@ -118,7 +115,7 @@ type violations struct {
 	list  []drivererr.FieldViolation
 }
 
-// add notes what is wrong with a part of the field, or with the field itself if part is empty.
+// add adds a violation of a part of the field, or of the field itself if part is empty.
 func (v *violations) add(part, format string, args ...any) {
 	field := v.field
 	if part != "" {
@@ -132,21 +129,21 @@ func (v *violations) duration(part string, d *durationpb.Duration, zero, most ti
 		return zero
 	}
 	if d.CheckValid() != nil {
-		v.add(part, "is no valid duration")
+		v.add(part, "is not a valid duration")
 		return zero
 	}
 	switch got := d.AsDuration(); {
 	case got < 0:
 		v.add(part, "is negative: %s", got)
 	case got > most:
-		v.add(part, "is %s, and the most that is allowed is %s", got, most)
+		v.add(part, "is %s: at most %s is allowed", got, most)
 	}
 	return d.AsDuration()
 }
 
 func (v *violations) metric(name string) string {
 	if name != "" && !model.LegacyValidation.IsValidMetricName(name) {
-		v.add("metric", "%q can't be the name of a metric, which is letters, digits, \"_\" and \":\", without labels, "+
+		v.add("metric", "%q is not a metric name: use letters, digits, \"_\" and \":\", without labels, "+
 			"for example \"vllm:num_requests_running\"", name)
 	}
 	return name
@@ -158,7 +155,7 @@ func (v *violations) endpoint(part, text string) Endpoint {
 	}
 	e, err := parseEndpoint(text)
 	if err != nil {
-		v.add(part, "%q is no port and path such as \":8000/health\": %v", text, err)
+		v.add(part, "%q is not a port and path such as \":8000/health\": %v", text, err)
 	}
 	return e
 }
@@ -166,11 +163,11 @@ func (v *violations) endpoint(part, text string) Endpoint {
 func parseEndpoint(text string) (Endpoint, error) {
 	rest, found := strings.CutPrefix(text, ":")
 	if !found {
-		return Endpoint{}, fmt.Errorf("it does not begin with \":\"; the host is each leader's own")
+		return Endpoint{}, fmt.Errorf("it must begin with \":\"; the host is each leader's own")
 	}
 	slash := strings.IndexByte(rest, '/')
 	if slash < 0 {
-		return Endpoint{}, fmt.Errorf("the path, which begins with \"/\", is missing")
+		return Endpoint{}, fmt.Errorf("a path that begins with \"/\" is missing")
 	}
 	digits, path := rest[:slash], rest[slash:]
 	port, err := strconv.ParseUint(digits, 10, 16)

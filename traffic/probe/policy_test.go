@@ -98,7 +98,7 @@ func TestParseDrain(t *testing.T) {
 
 func TestParseEndpoint(t *testing.T) {
 	for text, want := range map[string]string{
-		"8000/health":           "begin with",
+		"8000/health":           "must begin with",
 		"localhost:8000/health": "each leader's own",
 		"http://x:1/":           "each leader's own",
 		":8000":                 "missing",
@@ -120,7 +120,7 @@ func TestParseEndpoint(t *testing.T) {
 	}
 }
 
-// TestNoKubernetes: hosts and tests use the package without a cluster.
+// TestNoKubernetes: the package is used without a cluster and does not depend on Kubernetes.
 func TestNoKubernetes(t *testing.T) {
 	files, err := os.ReadDir(".")
 	if err != nil {

@@ -11,21 +11,21 @@ import (
 	"time"
 )
 
-// perOwner is how many warm-up requests, and how many requests for metrics, are under way at a time for one owner. The
-// bounds are apart so that warm-ups which take long hold up neither a drain nor another release.
+// perOwner bounds the concurrent warm-up requests, and the concurrent metric requests, of one owner. The bounds are separate
+// so that long warm-ups delay neither a drain nor another release.
 const perOwner = 16
 
-// Leader is a pod that is asked.
+// Leader is a leader pod.
 type Leader struct {
-	// Name is for people.
+	// Name is the pod's name, for messages.
 	Name string
-	// UID is the pod's, so that a pod of the same name that came later is another leader.
+	// UID is the pod's UID: a recreated pod with the same name is another leader.
 	UID string
 	// Address is the pod's IP address, of either family. Empty: it has none yet.
 	Address string
 }
 
-// String names the leader for people.
+// String returns name and address, for messages.
 func (l Leader) String() string {
 	if l.Address == "" {
 		return l.Name
@@ -33,15 +33,15 @@ func (l Leader) String() string {
 	return l.Name + " (" + l.Address + ")"
 }
 
-// State is how far something has come.
+// State is the state of a warm-up or a drain.
 type State int
 
 const (
-	// Pending has no answer yet.
+	// Pending: no request has completed yet.
 	Pending State = iota
-	// Failed had a bad answer, or none, and goes on trying by itself.
+	// Failed: a request has failed, and is retried.
 	Failed
-	// Done need not be waited for any longer.
+	// Done: the caller need not wait any longer.
 	Done
 )
 
@@ -57,20 +57,20 @@ func (s State) String() string {
 	}
 }
 
-// Progress is how something stands.
+// Progress is the progress of a warm-up or a drain.
 type Progress struct {
-	// State is how far it has come.
+	// State is its state.
 	State State
-	// Message is for people: which leader, what was asked, what came of it, what comes next.
+	// Message names the leader, the request, its result and what happens next.
 	Message string
-	// Recheck is when to ask again at the latest, although nothing was told by [OnChange]: time alone changes the answer
-	// then, or the work ends because nobody asks. Zero: not before something changes.
+	// Recheck is when to poll again at the latest, even without a call of [OnChange]: the progress may depend on time, or
+	// the work would stop. Zero: poll after a change only.
 	Recheck time.Duration
-	// Forced means Done at the timeout of a drain, and requests may still be running.
+	// Forced means Done at the timeout of a drain; requests may still be in flight.
 	Forced bool
 }
 
-// Prober asks leaders. Its methods may be called from several goroutines.
+// Prober makes requests to leaders. Its methods are safe for concurrent use.
 type Prober struct {
 	client  *http.Client
 	log     *slog.Logger
@@ -85,7 +85,7 @@ type Prober struct {
 	owners map[string]*owner
 }
 
-// owner is one release with the leaders that it asks about.
+// owner is one release with its leaders.
 type owner struct {
 	name string
 	ctx  context.Context // of all work of this owner
@@ -109,15 +109,14 @@ type options struct {
 // WithLogger sets the logger. The default drops everything. Bodies and queries are never logged.
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
 
-// WithTransport sets what carries the requests. The default connects to the leader afresh for each request and uses no
-// proxy.
+// WithTransport sets the transport. The default opens a new connection for each request and uses no proxy.
 func WithTransport(t http.RoundTripper) Option { return func(o *options) { o.transport = t } }
 
-// OnChange sets what is called after an answer about something of that owner has changed. It must not block, and must
-// not call [Prober.Close]. It may come once more for an owner that was just forgotten.
+// OnChange sets a function that is called after the progress of an owner's leader has changed. It must not block, and must not
+// call [Prober.Close]. It may be called once more for an owner that was just forgotten.
 func OnChange(f func(owner string)) Option { return func(o *options) { o.changed = f } }
 
-// New returns a Prober. It makes no request. Close ends it.
+// New returns a Prober. It makes no request. Close stops it.
 func New(opts ...Option) *Prober {
 	o := options{log: slog.New(slog.DiscardHandler), transport: newTransport(), changed: func(string) {}}
 	for _, opt := range opts {
@@ -130,7 +129,7 @@ func New(opts ...Option) *Prober {
 	}
 }
 
-// Close ends all work and returns once it has ended. Whatever is asked later is Pending for good.
+// Close stops all work and returns once it has ended. All later progress is Pending.
 func (p *Prober) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -140,8 +139,8 @@ func (p *Prober) Close() {
 	p.client.CloseIdleConnections()
 }
 
-// Forget ends all work of the owner and drops what its leaders have answered. It does not wait for requests under way;
-// their answers count for nothing. To be called when a release ends, and when its drain is called off.
+// Forget stops all work of the owner and drops its results. It does not wait for requests in flight; their responses are
+// ignored. Call it when a release ends, and when its drain is cancelled.
 func (p *Prober) Forget(owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,8 +150,8 @@ func (p *Prober) Forget(owner string) {
 	}
 }
 
-// Keep drops the warm-ups of all leaders of the owner but these, given by UID. A drain is not affected: it has the
-// leaders of the last call of [Prober.Drain].
+// Keep drops the warm-ups of the owner except those of the given leaders' UIDs. A drain is not affected: it has the leaders of
+// the last call of [Prober.Drain].
 func (p *Prober) Keep(owner string, uids []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,7 +172,7 @@ func (p *Prober) Keep(owner string, uids []string) {
 	p.tidy(o)
 }
 
-// owner returns the owner of that name, a new one if need be. The lock is held.
+// owner returns the owner with a name, a new one if it is unknown. The lock is held.
 func (p *Prober) owner(name string) *owner {
 	if o := p.owners[name]; o != nil {
 		return o
@@ -187,7 +186,7 @@ func (p *Prober) owner(name string) *owner {
 	return o
 }
 
-// tidy drops an owner about which nothing is known. The lock is held.
+// tidy drops an owner without work or results. The lock is held.
 func (p *Prober) tidy(o *owner) {
 	if len(o.warming) == 0 && o.draining == nil && p.owners[o.name] == o {
 		o.stop()
@@ -195,14 +194,14 @@ func (p *Prober) tidy(o *owner) {
 	}
 }
 
-// closing is the answer to everything after Close.
-var closing = Progress{Message: "the driver is stopping and asks no leader any more"}
+// closing is the progress of everything after Close.
+var closing = Progress{Message: "the driver is stopping and makes no more requests to leaders"}
 
-// slots bound how many do something at a time.
+// slots is a semaphore.
 type slots chan struct{}
 
-// take waits for a slot and says whether it got one before ctx ended.
-func (s slots) take(ctx context.Context) bool {
+// acquire waits for a slot and reports whether it got one before ctx ended.
+func (s slots) acquire(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
 	}
@@ -214,9 +213,9 @@ func (s slots) take(ctx context.Context) bool {
 	}
 }
 
-func (s slots) give() { <-s }
+func (s slots) release() { <-s }
 
-// pause waits and says whether ctx is still alive.
+// pause waits and reports whether ctx has not ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -228,5 +227,5 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// clock writes a time for people.
+// clock formats a time for messages.
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// headerLimit bounds the headers of an answer.
+	// headerLimit bounds the headers of a response.
 	headerLimit = 64 << 10
-	// causeLimit bounds how much of a foreign error is shown: some quote what the leader sent.
+	// causeLimit bounds the length of an error from net/http in messages: some quote the response.
 	causeLimit = 200
 )
 
-// request is what a leader is asked.
+// request is a request to a leader.
 type request struct {
 	endpoint Endpoint
 	body     string // empty: a GET
@@ -38,11 +38,11 @@ func (r request) method() string {
 	return http.MethodPost
 }
 
-// String names the request for people, without its body and query.
+// String returns method and endpoint, for messages, without body and query.
 func (r request) String() string { return r.method() + " " + r.endpoint.String() }
 
-// newTransport returns a transport for pods. It leaves no connection open, since one would keep alive a server that is
-// to end and hide that it refuses new ones, and it knows no proxy, since pods are reached directly.
+// newTransport returns a transport for pods. It keeps no connections, which would keep a terminating server alive and hide
+// that it refuses new ones, and uses no proxy, since pods are reached directly.
 func newTransport() *http.Transport {
 	return &http.Transport{
 		DisableKeepAlives:      true,
@@ -54,14 +54,14 @@ func newTransport() *http.Transport {
 func newClient(transport http.RoundTripper) *http.Client {
 	return &http.Client{
 		Transport: transport,
-		// A redirect leads elsewhere than to the leader that is asked.
+		// A redirect may lead to another host than the leader.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 
-// ask makes one request and has read take the body of an answer in the 200s, all within the request's timeout. The error
-// says what came instead, without naming leader and request.
-func (p *Prober) ask(ctx context.Context, l Leader, r request, read func(io.Reader) error) error {
+// do makes one request and calls read with the body of a 2xx response, all within the request's timeout. The error does not
+// name leader and request.
+func (p *Prober) do(ctx context.Context, l Leader, r request, read func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	req, err := r.build(ctx, l)
@@ -70,14 +70,14 @@ func (p *Prober) ask(ctx context.Context, l Leader, r request, read func(io.Read
 	}
 	resp, err := p.client.Do(req)
 	if err != nil {
-		return explain(ctx, err, r, "no answer")
+		return explain(ctx, err, r, "no response")
 	}
-	defer func() { _ = resp.Body.Close() }() // it was read as far as anybody wants to
+	defer func() { _ = resp.Body.Close() }() // the result is known already
 	if resp.StatusCode/100 != 2 {
 		return statusError(resp.StatusCode)
 	}
 	if err := read(resp.Body); err != nil {
-		return explain(ctx, err, r, "the answer began but did not end")
+		return explain(ctx, err, r, "the response began but did not end")
 	}
 	return nil
 }
@@ -93,7 +93,7 @@ func (r request) build(ctx context.Context, l Leader) (*http.Request, error) {
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method(), target, body)
 	if err != nil {
-		return nil, fmt.Errorf("make the request: %w", plain(err))
+		return nil, fmt.Errorf("build the request: %w", plain(err))
 	}
 	req.Header.Set("User-Agent", "lockstep")
 	if r.body != "" {
@@ -105,65 +105,65 @@ func (r request) build(ctx context.Context, l Leader) (*http.Request, error) {
 	return req, nil
 }
 
-// url takes only IP addresses: a name could be anybody's.
+// url accepts only IP addresses: a host name could resolve to any host.
 func (r request) url(l Leader) (string, error) {
 	if l.Address == "" {
-		return "", &goneError{text: "the pod has no address, so no request has reached it"}
+		return "", &unreachableError{text: "the pod has no address, so no request has reached it"}
 	}
 	ip, err := netip.ParseAddr(l.Address)
 	if err != nil {
-		return "", fmt.Errorf("the pod's address %q is no IP address", l.Address)
+		return "", fmt.Errorf("the pod's address %q is not an IP address", l.Address)
 	}
 	u, err := url.ParseRequestURI(r.endpoint.Path)
 	if err != nil {
-		return "", fmt.Errorf("the path of %s can't be asked: %w", r.endpoint, plain(err))
+		return "", fmt.Errorf("the path of %s is invalid: %w", r.endpoint, plain(err))
 	}
 	u.Scheme, u.Host = "http", netip.AddrPortFrom(ip.WithZone("").Unmap(), r.endpoint.Port).String()
 	return u.String(), nil
 }
 
-// statusError is an answer that is not in the 200s.
+// statusError is the status code of a response that is not 2xx.
 type statusError int
 
-// Error says what was answered and, where it is clear, what to do.
+// Error returns the status and, where it is clear, the remedy.
 func (code statusError) Error() string {
-	said := strings.TrimSpace(fmt.Sprintf("answered %d %s", int(code), http.StatusText(int(code))))
+	status := strings.TrimSpace(fmt.Sprintf("answered %d %s", int(code), http.StatusText(int(code))))
 	switch {
 	case code/100 == 3:
-		return said + ", and redirects are not followed: name the path that it leads to"
+		return status + ", and redirects are not followed: set the target's path in the policy"
 	case code == http.StatusNotFound:
-		return said + ": correct the path or the port in the policy"
+		return status + ": correct the path or the port in the policy"
 	default:
-		return said
+		return status
 	}
 }
 
-// goneError is a leader to which nobody can connect.
-type goneError struct {
+// unreachableError means that no server listens at the leader's address.
+type unreachableError struct {
 	text  string
 	cause error
 }
 
-func (e *goneError) Error() string { return e.text }
+func (e *unreachableError) Error() string { return e.text }
 
-func (e *goneError) Unwrap() error { return e.cause }
+func (e *unreachableError) Unwrap() error { return e.cause }
 
-// gone says that err means that nobody serves requests at the address. A network that this host can't reach says nothing
-// about the leader and is none of these.
-func gone(err error) bool {
-	var g *goneError
-	return errors.As(err, &g)
+// isUnreachable reports whether err means that no server listens at the leader's address. An unreachable network does not:
+// the leader may still serve requests.
+func isUnreachable(err error) bool {
+	var u *unreachableError
+	return errors.As(err, &u)
 }
 
-// explain turns an error of the request into a sentence. late is what did not happen if the timeout ended it.
+// explain returns a readable error of the request. late is what did not happen before the timeout.
 func explain(ctx context.Context, err error, r request, late string) error {
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return fmt.Errorf("%s within %s", late, r.timeout)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return &goneError{text: fmt.Sprintf("refused the connection: nothing listens on port %d", r.endpoint.Port), cause: err}
+		return &unreachableError{text: fmt.Sprintf("refused the connection: nothing listens on port %d", r.endpoint.Port), cause: err}
 	case errors.Is(err, syscall.EHOSTUNREACH):
-		return &goneError{text: "no route to the pod: its address is not in use", cause: err}
+		return &unreachableError{text: "no route to the pod: its address is not in use", cause: err}
 	case errors.Is(err, syscall.ENETUNREACH):
 		return errors.New("the driver's host has no route to the pod's network: check where the driver runs")
 	default:
@@ -171,7 +171,7 @@ func explain(ctx context.Context, err error, r request, late string) error {
 	}
 }
 
-// plain takes the URL, which may hold secrets, off an error of net/http, and shortens it.
+// plain removes the URL, which may contain secrets, from an error of net/http, and shortens it.
 func plain(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {

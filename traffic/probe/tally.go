@@ -8,29 +8,29 @@ import (
 	"strings"
 )
 
-// namesShown is how many leaders a sentence names.
+// namesShown is the maximum number of leaders in a message.
 const namesShown = 5
 
-// tally sums up for people what the leaders of a drain told.
+// tally summarizes the readings of a drain's leaders.
 type tally struct {
-	metric  string
-	leaders int
-	zero    int
-	total   float64
-	running []string // leaders that still have requests, with how many
-	silent  []string // leaders that don't tell, with why
-	unasked []string // leaders without a first answer
-	gone    []string // leaders that have no requests because they are gone, with why
+	metric      string
+	leaders     int
+	zero        int
+	total       float64
+	running     []string // leaders with requests, and how many
+	failed      []string // leaders whose metric can't be read, and why
+	unread      []string // leaders without a first reading
+	unreachable []string // leaders that accept no connections, and why
 }
 
 func (s *tally) add(l Leader, r reading) {
 	switch {
-	case !r.made:
-		s.unasked = append(s.unasked, l.Name)
-	case r.gone:
-		s.gone = append(s.gone, fmt.Sprintf("%s (%s)", l.Name, r.problem))
+	case !r.completed:
+		s.unread = append(s.unread, l.Name)
+	case r.unreachable:
+		s.unreachable = append(s.unreachable, fmt.Sprintf("%s (%s)", l.Name, r.problem))
 	case r.problem != "":
-		s.silent = append(s.silent, fmt.Sprintf("%s (%s)", l.Name, r.problem))
+		s.failed = append(s.failed, fmt.Sprintf("%s (%s)", l.Name, r.problem))
 	case r.running > 0:
 		s.total += r.running
 		s.running = append(s.running, fmt.Sprintf("%g on %s", r.running, l.Name))
@@ -39,39 +39,41 @@ func (s *tally) add(l Leader, r reading) {
 	}
 }
 
-func (s *tally) drained() bool { return s.zero+len(s.gone) == s.leaders }
+func (s *tally) drained() bool { return s.zero+len(s.unreachable) == s.leaders }
 
-// state is that of a drain that goes on.
+// state returns the state of a drain that has not ended.
 func (s *tally) state() State {
-	if len(s.silent) > 0 {
+	if len(s.failed) > 0 {
 		return Failed
 	}
 	return Pending
 }
 
-// success is the sentence about a drain that is over.
+// success returns the message of a drained tally.
 func (s *tally) success() string {
-	said := fmt.Sprintf("%s reads 0 on %d of %d leaders", s.metric, s.zero, s.leaders)
-	if len(s.gone) == 0 {
-		return said
+	message := fmt.Sprintf("%s is 0 on %d of %d leaders", s.metric, s.zero, s.leaders)
+	if len(s.unreachable) == 0 {
+		return message
 	}
-	return said + "; counted as drained because nobody can connect: " + names(s.gone)
+	return message + "; " + unreachablePrefix + names(s.unreachable)
 }
 
-// rest says what a drain still waits for.
+const unreachablePrefix = "counted as drained because they accept no connections: "
+
+// rest returns what a drain still waits for.
 func (s *tally) rest() string {
 	var parts []string
 	if len(s.running) > 0 {
-		parts = append(parts, fmt.Sprintf("%s reads %g: %s", s.metric, s.total, names(s.running)))
+		parts = append(parts, fmt.Sprintf("%s is %g: %s", s.metric, s.total, names(s.running)))
 	}
-	if len(s.silent) > 0 {
-		parts = append(parts, fmt.Sprintf("%s can't be read on %s", s.metric, names(s.silent)))
+	if len(s.failed) > 0 {
+		parts = append(parts, fmt.Sprintf("%s can't be read on %s", s.metric, names(s.failed)))
 	}
-	if len(s.unasked) > 0 {
-		parts = append(parts, "there is no answer yet from "+names(s.unasked))
+	if len(s.unread) > 0 {
+		parts = append(parts, "no response yet from "+names(s.unread))
 	}
-	if len(s.gone) > 0 {
-		parts = append(parts, "counted as drained because nobody can connect: "+names(s.gone))
+	if len(s.unreachable) > 0 {
+		parts = append(parts, unreachablePrefix+names(s.unreachable))
 	}
 	return strings.Join(parts, "; ")
 }

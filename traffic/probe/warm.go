@@ -13,44 +13,44 @@ import (
 )
 
 const (
-	// firstPause and longestPause are the time before a failed warm-up is tried again, which doubles.
-	firstPause   = time.Second
-	longestPause = 30 * time.Second
-	// warmPatience is how long a warm-up goes on without being asked about, warmRecheck how often to ask therefore.
-	warmPatience = 2 * time.Minute
-	warmRecheck  = 30 * time.Second
-	// warmLimit bounds how much of an answer is read; the rest is cut off.
+	// minBackoff and maxBackoff are the time before a failed warm-up is retried, which doubles.
+	minBackoff = time.Second
+	maxBackoff = 30 * time.Second
+	// warmIdleTimeout stops a warm-up that the caller no longer polls, warmRecheck is how often to poll therefore.
+	warmIdleTimeout = 2 * time.Minute
+	warmRecheck     = 30 * time.Second
+	// warmLimit bounds how much of a response is read; the rest is ignored.
 	warmLimit = 64 << 10
 )
 
-// warming is a leader that was asked to warm up. The Prober's lock guards it.
+// warming is the warm-up of a leader. The Prober's lock guards it.
 type warming struct {
 	leader Leader
 	policy WarmUp
 	stop   context.CancelFunc
-	asked  time.Time // by the caller
+	polled time.Time // by the caller
 	now    step
-	tries  int       // that have ended
-	why    string    // the last try failed; empty if none did
-	next   time.Time // only in step resting
+	tries  int       // completed
+	why    string    // why the last try failed, if it did
+	next   time.Time // of the next try, in step backoff
 }
 
-// step is what a warming does at the moment.
+// step is the present step of a warm-up.
 type step int
 
 const (
 	queued step = iota
-	asking
-	resting
+	requesting
+	backoff
 	warm
 )
 
-// Warm says whether a leader is warm. The first call about a leader begins the request in the background, and one that
-// failed is made again after a pause, as long as somebody asks. A good answer is remembered until [Prober.Forget] or
-// [Prober.Keep] drops it. Another policy is another question.
+// Warm returns whether a leader is warm. The first call for a leader starts the request in the background; a failed request
+// is retried with backoff, as long as the caller polls. Success is remembered until [Prober.Forget] or [Prober.Keep] drops
+// it. Another policy starts another warm-up.
 func (p *Prober) Warm(owner string, l Leader, w WarmUp) Progress {
 	if w == (WarmUp{}) {
-		return Progress{State: Done, Message: "no warm-up is asked for"}
+		return Progress{State: Done, Message: "no warm-up is configured"}
 	}
 	w.Timeout = cmp.Or(w.Timeout, DefaultWarmUpTimeout)
 	p.mu.Lock()
@@ -75,26 +75,26 @@ func (p *Prober) Warm(owner string, l Leader, w WarmUp) Progress {
 		o.warming[l.UID] = e
 		p.work.Go(func() { p.warm(ctx, o, e) })
 	}
-	e.leader, e.asked = l, time.Now()
+	e.leader, e.polled = l, time.Now()
 	return e.progress()
 }
 
-// progress is the answer. The lock is held.
+// progress returns the present Progress. The lock is held.
 func (e *warming) progress() Progress {
 	subject := fmt.Sprintf("leader %s: %s", e.leader, e.request())
-	again := fmt.Sprintf("%s: %s (try %d)", subject, e.why, e.tries)
+	failed := fmt.Sprintf("%s: %s (try %d)", subject, e.why, e.tries)
 	switch {
 	case e.now == warm:
-		return Progress{State: Done, Message: subject + " was answered"}
-	case e.now == resting:
-		return Progress{State: Failed, Recheck: warmRecheck, Message: again + "; next try at " + clock(e.next)}
+		return Progress{State: Done, Message: subject + " succeeded"}
+	case e.now == backoff:
+		return Progress{State: Failed, Recheck: warmRecheck, Message: failed + "; next try at " + clock(e.next)}
 	case e.why != "":
-		return Progress{State: Failed, Recheck: warmRecheck, Message: again + "; it is being tried again"}
+		return Progress{State: Failed, Recheck: warmRecheck, Message: failed + "; it is being retried"}
 	case e.now == queued:
-		return Progress{Recheck: warmRecheck, Message: subject + " waits for its turn"}
+		return Progress{Recheck: warmRecheck, Message: subject + " is queued"}
 	default:
 		return Progress{Recheck: warmRecheck,
-			Message: fmt.Sprintf("%s waits for an answer in the 200s, %s at most", subject, e.policy.Timeout)}
+			Message: fmt.Sprintf("%s waits for a 2xx response, %s at most", subject, e.policy.Timeout)}
 	}
 }
 
@@ -102,17 +102,17 @@ func (e *warming) request() request {
 	return request{endpoint: e.policy.Endpoint, body: e.policy.Body, timeout: e.policy.Timeout}
 }
 
-// warm asks the leader until it answers, nobody wants to know, or ctx ends.
+// warm makes requests until one succeeds, the warm-up is no longer polled, or ctx ends.
 func (p *Prober) warm(ctx context.Context, o *owner, e *warming) {
 	defer e.stop()
-	for rest := firstPause; o.warmSlots.take(ctx); rest = min(2*rest, longestPause) {
+	for wait := minBackoff; o.warmSlots.acquire(ctx); wait = min(2*wait, maxBackoff) {
 		leader := p.beginWarm(e)
-		err := p.ask(ctx, leader, e.request(), func(body io.Reader) error {
+		err := p.do(ctx, leader, e.request(), func(body io.Reader) error {
 			_, err := io.Copy(io.Discard, io.LimitReader(body, warmLimit))
-			return err //nolint:wrapcheck // explained by ask
+			return err //nolint:wrapcheck // explained by do
 		})
-		o.warmSlots.give()
-		if !p.endWarm(ctx, o, e, err, rest) || !pause(ctx, rest) || !p.againWarm(o, e) {
+		o.warmSlots.release()
+		if !p.endWarm(ctx, o, e, err, wait) || !pause(ctx, wait) || !p.retryWarm(o, e) {
 			return
 		}
 	}
@@ -121,14 +121,14 @@ func (p *Prober) warm(ctx context.Context, o *owner, e *warming) {
 func (p *Prober) beginWarm(e *warming) Leader {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	e.now = asking
+	e.now = requesting
 	return e.leader
 }
 
-// endWarm notes how a request ended and says whether there is to be another.
-func (p *Prober) endWarm(ctx context.Context, o *owner, e *warming, err error, rest time.Duration) bool {
+// endWarm stores the result of a request and reports whether to retry.
+func (p *Prober) endWarm(ctx context.Context, o *owner, e *warming, err error, wait time.Duration) bool {
 	p.mu.Lock()
-	if ctx.Err() != nil { // dropped while the request was under way
+	if ctx.Err() != nil { // dropped while the request was in flight
 		p.mu.Unlock()
 		return false
 	}
@@ -137,7 +137,7 @@ func (p *Prober) endWarm(ctx context.Context, o *owner, e *warming, err error, r
 	if err == nil {
 		e.now, e.why = warm, ""
 	} else {
-		e.now, e.why, e.next = resting, err.Error(), time.Now().Add(rest)
+		e.now, e.why, e.next = backoff, err.Error(), time.Now().Add(wait)
 	}
 	why := e.why
 	p.mu.Unlock()
@@ -145,7 +145,7 @@ func (p *Prober) endWarm(ctx context.Context, o *owner, e *warming, err error, r
 	level := slog.LevelInfo
 	switch {
 	case why != "" && why == known:
-		level = slog.LevelDebug // said before
+		level = slog.LevelDebug // logged before
 	case why != "":
 		level = slog.LevelWarn
 	}
@@ -155,11 +155,11 @@ func (p *Prober) endWarm(ctx context.Context, o *owner, e *warming, err error, r
 	return why != ""
 }
 
-// againWarm says whether a failed request is to be made again. What nobody asked about is dropped.
-func (p *Prober) againWarm(o *owner, e *warming) bool {
+// retryWarm reports whether to retry a failed request. A warm-up that is no longer polled is dropped.
+func (p *Prober) retryWarm(o *owner, e *warming) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if time.Since(e.asked) <= warmPatience {
+	if time.Since(e.polled) <= warmIdleTimeout {
 		e.now = queued
 		return true
 	}

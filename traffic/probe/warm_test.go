@@ -19,7 +19,7 @@ import (
 
 var health = WarmUp{Endpoint: Endpoint{8000, "/health"}, Timeout: 10 * time.Second}
 
-// TestWarm: what a leader is asked, and that it is asked once.
+// TestWarm: the request to a leader, and that it is made once.
 func TestWarm(t *testing.T) {
 	type asked struct{ Method, Host, URI, Type, Body string }
 	for _, tt := range []struct {
@@ -64,7 +64,7 @@ func TestWarm(t *testing.T) {
 	}
 }
 
-// TestWarmFails: every answer but one in the 200s fails, in words, and is made good by a later one.
+// TestWarmFails: every response but 2xx fails with a message, until a later one succeeds.
 func TestWarmFails(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -77,7 +77,7 @@ func TestWarmFails(t *testing.T) {
 		{"unknown status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(599) }, nil, 0, "answered 599 (try 1)"},
 		{"not found", http.NotFound, nil, 0, "answered 404 Not Found: correct the path"},
 		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/else", http.StatusFound) }, nil, 0, "redirects are not followed"},
-		{"late", slow(time.Minute), nil, 10 * time.Second, "no answer within 10s"},
+		{"late", slow(time.Minute), nil, 10 * time.Second, "no response within 10s"},
 		{"late body", func(w http.ResponseWriter, r *http.Request) {
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
@@ -120,8 +120,8 @@ func TestWarmFails(t *testing.T) {
 	}
 }
 
-// TestWarmPauses: a failed request is made again with growing pauses, as long as somebody asks and not much longer.
-func TestWarmPauses(t *testing.T) {
+// TestWarmBackoff: a failed request is retried with backoff, as long as the warm-up is polled and not much longer.
+func TestWarmBackoff(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		start := time.Now()
 		var tries times
@@ -146,12 +146,12 @@ func TestWarmPauses(t *testing.T) {
 		}
 		synctest.Wait()
 		if len(tries.all()) != before+1 {
-			t.Error("a new question makes no request at once")
+			t.Error("a new poll makes no request at once")
 		}
 	})
 }
 
-// TestWarmRecheckIsEnough: who asks no more often than told keeps the work going, even if each try takes long.
+// TestWarmRecheckIsEnough: polling at Recheck keeps the work running, even if each try takes long.
 func TestWarmRecheckIsEnough(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		var n atomic.Int64
@@ -179,7 +179,7 @@ func TestWarmRecheckIsEnough(t *testing.T) {
 	})
 }
 
-// TestWarmMemory: an answer is remembered for the pod, the policy and as long as the owner wants.
+// TestWarmMemory: success is remembered for the pod and the policy, until the owner drops it.
 func TestWarmMemory(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		answer, n := counted(200)
@@ -227,8 +227,8 @@ func TestWarmMemory(t *testing.T) {
 	})
 }
 
-// TestWarmNothing: what can be answered without a request.
-func TestWarmNothing(t *testing.T) {
+// TestWarmWithoutRequest: progress that needs no request.
+func TestWarmWithoutRequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		if got := b.Warm("o", leader(1), WarmUp{}); got.State != Done {
 			t.Errorf("%+v without a policy", got)
@@ -237,12 +237,12 @@ func TestWarmNothing(t *testing.T) {
 			t.Errorf("%+v without an address", got)
 		}
 		if len(b.owners) != 0 {
-			t.Error("something is remembered")
+			t.Error("an owner is remembered")
 		}
 		name := Leader{Name: "vllm-0", UID: "u", Address: "metadata.internal"}
 		b.Warm("o", name, health)
 		synctest.Wait()
-		if got := b.Warm("o", name, health); got.State != Failed || !strings.Contains(got.Message, "no IP address") {
+		if got := b.Warm("o", name, health); got.State != Failed || !strings.Contains(got.Message, "not an IP address") {
 			t.Errorf("%+v with a name", got)
 		}
 	})
@@ -256,8 +256,8 @@ func TestStateNames(t *testing.T) {
 	}
 }
 
-// TestWarmAtOnce: the number of requests at a time is bounded per owner, and owners don't hold up each other.
-func TestWarmAtOnce(t *testing.T) {
+// TestWarmConcurrency: concurrent requests are bounded per owner, and owners don't delay each other.
+func TestWarmConcurrency(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		var now crowd
 		for i := range 50 {
@@ -275,7 +275,7 @@ func TestWarmAtOnce(t *testing.T) {
 		synctest.Wait()
 		waiting := 0
 		for i := range 50 {
-			waiting += strings.Count(b.Warm("o", leader(i), health).Message, "waits for its turn")
+			waiting += strings.Count(b.Warm("o", leader(i), health).Message, "is queued")
 		}
 		if now.size() != perOwner || waiting != 50-perOwner {
 			t.Errorf("%d requests at a time, %d wait", now.size(), waiting)
@@ -297,7 +297,7 @@ func TestWarmAtOnce(t *testing.T) {
 	})
 }
 
-// TestWarmEndless: an answer without an end is good once enough of it was read.
+// TestWarmEndless: an endless response succeeds once the limit was read.
 func TestWarmEndless(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		b.net.serve(at(1), func(w http.ResponseWriter, _ *http.Request) {
@@ -313,8 +313,8 @@ func TestWarmEndless(t *testing.T) {
 	})
 }
 
-// TestWarmEnds: Forget and Close end requests under way, whose answers then count for nothing.
-func TestWarmEnds(t *testing.T) {
+// TestWarmStops: Forget and Close cancel requests in flight, whose results are ignored.
+func TestWarmStops(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		var hungUp atomic.Int64
 		for i := range 2 {
@@ -345,7 +345,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestCloseWaits: nothing is left running when Close returns.
+// TestCloseWaits: all work has ended when Close returns.
 func TestCloseWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(WithTransport(roundTrip(func(r *http.Request) (*http.Response, error) {
@@ -363,7 +363,7 @@ func TestCloseWaits(t *testing.T) {
 	})
 }
 
-// TestWarmLog: the log tells what happens, once, and no secrets.
+// TestWarmLog: the log has each result once, and no secrets.
 func TestWarmLog(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		var n atomic.Int64

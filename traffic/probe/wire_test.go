@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// TestOverTCP: the default transport, on real sockets of both families, against a server and against none.
+// TestOverTCP: the default transport, on real sockets of both families, with and without a server.
 func TestOverTCP(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		t.Run(host, func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestOverTCP(t *testing.T) {
 			expect(t, p.Warm("o", pod, WarmUp{Endpoint: e}), Done)
 			p.Drain("o", []Leader{pod}, drain, since)
 			<-changed
-			expect(t, p.Drain("o", []Leader{pod}, drain, since), Done, "reads 0 on 1 of 1")
+			expect(t, p.Drain("o", []Leader{pod}, drain, since), Done, "is 0 on 1 of 1")
 
 			server.Close()
 			p.Forget("o")
