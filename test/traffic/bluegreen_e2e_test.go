@@ -29,8 +29,8 @@ func blueGreen(batches ...string) *pb.ReleasePolicy {
 	return &pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, Batches: batches, Traffic: byRoute()}
 }
 
-// A second set beside the first, looked at by testers, then all requests to it, back, and to it again; and the promotion,
-// in which the user's own groups are all replaced at once, since they have nothing to do. No request is lost.
+// A second set beside the first: a header route for testers, then all requests to green, back to blue, and to green again; and
+// the promotion, in which all of the user's own groups are replaced at once, since they serve no requests. No request is lost.
 func TestTrafficBlueGreen(t *testing.T) {
 	s := serve(t)
 	g := s.load(load.Options{Rate: 600, LongEvery: 100, LongFor: longest, MatchEvery: 10, Match: http.Header{match: {"yes"}}})
@@ -76,10 +76,10 @@ func TestTrafficBlueGreen(t *testing.T) {
 	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 	s.await(g, 3000)
 	s.passes(g)
-	s.mustBeGivenBack()
+	s.mustBeRestored()
 }
 
-// Promotion at weight 0 completes green and moves the requests itself; a rollback after the switch is one write away.
+// Promotion at weight 0 completes green and moves the requests itself; a rollback after the switch takes one write.
 func TestTrafficBlueGreenShortcuts(t *testing.T) {
 	blue := load.Shares{"model": 100}
 	t.Run("promoted before any batch", func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestTrafficBlueGreenShortcuts(t *testing.T) {
 		g.Begin(load.Phase{Name: "promoted", Want: blue})
 		s.await(g, 2000)
 		s.passes(g)
-		s.mustBeGivenBack()
+		s.mustBeRestored()
 	})
 	t.Run("rolled back after the switch", func(t *testing.T) {
 		t.Parallel()
@@ -109,7 +109,7 @@ func TestTrafficBlueGreenShortcuts(t *testing.T) {
 		s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 		s.await(g, 2000)
 		s.passes(g)
-		s.mustBeGivenBack()
+		s.mustBeRestored()
 	})
 	t.Run("rolled back in mid-promotion", func(t *testing.T) {
 		t.Parallel()
@@ -143,12 +143,12 @@ func TestTrafficBlueGreenShortcuts(t *testing.T) {
 		g.Begin(load.Phase{Name: "rolled back", Want: blue})
 		s.await(g, 2000)
 		s.passes(g)
-		s.mustBeGivenBack()
+		s.mustBeRestored()
 	})
 }
 
-// The second set is adopted: requests go to green by the canary's Service first, and by the user's own in the end, with or
-// without a selector that names the workload. In the delay before that they go back to blue. No request is lost.
+// The second set is adopted: requests reach green through the canary's Service first, and finally through the user's, with or
+// without a selector that names the workload. In the delay before that they return to blue. No request is lost.
 func TestTrafficBlueGreenAdopt(t *testing.T) {
 	blue := load.Shares{"model": 100}
 	adopt := func(delay time.Duration) *pb.ReleasePolicy {
@@ -178,13 +178,13 @@ func TestTrafficBlueGreenAdopt(t *testing.T) {
 				s.user["Service"] = strings.ReplaceAll(s.user["Service"], `"leaderworkerset.sigs.k8s.io/name":"model"`,
 					`"leaderworkerset.sigs.k8s.io/name":"`+name+`"`)
 			}
-			s.mustBeGivenBackBut(name)
+			s.mustBeRestoredExcept(name)
 			if _, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Get(t.Context(), s.name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 				t.Errorf("blue is still there (%v)", err)
 			}
 		})
 	}
-	t.Run("taken back in the delay", func(t *testing.T) {
+	t.Run("rolled back in the delay", func(t *testing.T) {
 		t.Parallel()
 		s := serve(t)
 		g := s.load(load.Options{Rate: 600, LongEvery: 100, LongFor: longest})
@@ -196,24 +196,24 @@ func TestTrafficBlueGreenAdopt(t *testing.T) {
 		if _, err := s.Finalize(t.Context(), &pb.FinalizeRequest{Workload: s.ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE}); err != nil {
 			t.Fatal(err)
 		}
-		await.Nil(t, "blue stands by", func(ctx context.Context) error {
+		await.Nil(t, "blue is on standby", func(ctx context.Context) error {
 			r, err := s.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: s.ref})
 			if err == nil && r.GetContext().GetReason() != "WaitingForScaleDownDelay" {
 				err = fmt.Errorf("the context is %v", r.GetContext())
 			}
 			return err
 		})
-		g.Begin(load.Phase{Name: "blue stands by", Want: load.Shares{name: 100}})
+		g.Begin(load.Phase{Name: "blue is on standby", Want: load.Shares{name: 100}})
 		s.await(g, 3000)
-		g.Begin(load.Phase{Name: "taken back", Want: blue})
+		g.Begin(load.Phase{Name: "rolled back", Want: blue})
 		s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 		s.await(g, 3000)
 		s.passes(g)
-		s.mustBeGivenBack()
+		s.mustBeRestored()
 	})
 }
 
-// pin has the user's Service name the workload.
+// pin adds the workload's name to the selector of the user's Service.
 func (s *served) pin(name string) {
 	s.t.Helper()
 	patch := fmt.Appendf(nil, `{"spec": {"selector": {"leaderworkerset.sigs.k8s.io/name": %q}}}`, name)

@@ -33,7 +33,7 @@ import (
 
 var services = schema.GroupVersionResource{Version: "v1", Resource: "services"}
 
-// enforce applies a manifest as a GitOps tool does that takes every field for its own.
+// enforce applies a manifest as a GitOps tool that forces ownership of every field.
 func (s *served) enforce(resource schema.GroupVersionResource, name, manifest string) {
 	s.t.Helper()
 	objects := dynamic.NewForConfigOrDie(s.cluster.RESTConfig()).Resource(resource).Namespace(s.namespace)
@@ -43,7 +43,7 @@ func (s *served) enforce(resource schema.GroupVersionResource, name, manifest st
 	}
 }
 
-// verified waits until the driver says that a share is in force again.
+// verified waits until the driver reports a share as verified again.
 func (s *served) verified(weight int32) {
 	s.t.Helper()
 	s.eventually(fmt.Sprintf("%d %% are verified", weight), func(ctx context.Context) error {
@@ -55,7 +55,7 @@ func (s *served) verified(weight int32) {
 	})
 }
 
-// The user's manifests are applied again in mid-release, by force. No request is lost, and the share comes back by itself.
+// The user's manifests are applied during the release, by force. No request is lost, and the share is restored.
 func TestTrafficManifestsAppliedAgain(t *testing.T) {
 	s := serve(t)
 	canary := s.begin(byRoute())
@@ -99,10 +99,10 @@ spec:
 	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	s.await(g, 1000)
 	s.passes(g)
-	s.mustBeGivenBack()
+	s.mustBeRestored()
 }
 
-// A canary leader whose worker is not ready is an endpoint for everybody but Lockstep. It gets no request.
+// A canary leader whose worker is not ready would be an endpoint without Lockstep. It gets no request.
 func TestTrafficOnlyToWholeGroups(t *testing.T) {
 	s := serve(t)
 	canary := s.begin(byRoute())
@@ -112,7 +112,7 @@ func TestTrafficOnlyToWholeGroups(t *testing.T) {
 	half := load.Shares{"model": 50, canary: 50}
 	g.Begin(load.Phase{Name: "two groups", Want: half})
 	s.await(g, 1000)
-	// Until its mark is gone and the gateway knows, requests may reach a group that broke by itself.
+	// Until its label is removed and the gateway has followed, requests may reach a group that broke on its own.
 	g.Begin(load.Phase{Name: "a worker breaks", MayFail: true})
 	s.behave(canary+"-0-1", cluster.BehaviorNeverReady)
 	s.eventually("one leader is marked", func(ctx context.Context) error { return s.hasEndpoints(ctx, "stable-canary", 1) })
@@ -129,11 +129,11 @@ func TestTrafficOnlyToWholeGroups(t *testing.T) {
 	s.await(g, 1000)
 	s.passes(g)
 	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
-	s.mustBeGivenBack()
+	s.mustBeRestored()
 }
 
-// The workload is deleted in mid-release, in either way: its route and its Service are the user's again, and what comes to
-// stand under its name serves. In place nothing that the release adds tells what it had borrowed.
+// The workload is deleted during the release, with either propagation policy: route and Service are restored, and a new
+// workload with its name serves. In place, no generated object records what was changed.
 func TestTrafficWorkloadDeleted(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -157,7 +157,7 @@ func TestTrafficWorkloadDeleted(t *testing.T) {
 			if tc.style != pb.Style_STYLE_PARTITION {
 				names = append(names, canary)
 			}
-			s.eventually("all of it is gone", func(ctx context.Context) error {
+			s.eventually("everything is deleted", func(ctx context.Context) error {
 				for _, name := range names {
 					if _, err := sets.Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 						return fmt.Errorf("%s: %w", name, err)
@@ -166,19 +166,19 @@ func TestTrafficWorkloadDeleted(t *testing.T) {
 						return err
 					}
 				}
-				return s.given(ctx)
+				return s.restored(ctx)
 			})
-			s.mustBeGivenBack()
+			s.mustBeRestored()
 			s.deploy("model", 1)
 			s.served()
 		})
 	}
 }
 
-// given returns nil once the user's objects are as they were and the canary Service is gone.
-func (s *served) given(ctx context.Context) error {
+// restored returns nil once the user's objects are restored and the canary Service is deleted.
+func (s *served) restored(ctx context.Context) error {
 	if now := s.carriers(); now["Service"] != s.user["Service"] || now["route"] != s.user["route"] {
-		return fmt.Errorf("the user's objects are not as they were: %v", now)
+		return fmt.Errorf("the user's objects are not restored: %v", now)
 	}
 	_, err := s.kube.CoreV1().Services(s.namespace).Get(ctx, "stable-canary", metav1.GetOptions{})
 	if err == nil {
@@ -190,8 +190,8 @@ func (s *served) given(ctx context.Context) error {
 	return err
 }
 
-// The record is removed in mid-release. The canary alone knows of the route: the requests leave it, its leaders end those
-// that they have, and nothing of it is left.
+// The record is removed during the release. Only the canary refers to the route: its requests are withdrawn, its leaders
+// finish theirs, and nothing of it is left.
 func TestTrafficRecordRemoved(t *testing.T) {
 	s := serve(t)
 	canary := s.begin(byRoute())
@@ -206,14 +206,14 @@ func TestTrafficRecordRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.eventually("nothing is left", func(ctx context.Context) error {
-		return errors.Join(s.noPods(ctx, canary), s.given(ctx))
+		return errors.Join(s.noPods(ctx, canary), s.restored(ctx))
 	})
 	s.await(g, 1000)
 	s.passes(g)
-	s.mustBeGivenBack()
+	s.mustBeRestored()
 }
 
-// The driver is killed while requests go to leaders that it has warmed up. The next one finds them in service.
+// The driver is killed while requests reach leaders that it has warmed up. The next driver finds them in service.
 func TestTrafficDriverRestartKeepsWarmLeaders(t *testing.T) {
 	s := serve(t)
 	policy := byRoute()
@@ -234,14 +234,14 @@ func TestTrafficDriverRestartKeepsWarmLeaders(t *testing.T) {
 	}
 	s.passes(g)
 	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
-	s.mustBeGivenBack()
+	s.mustBeRestored()
 }
 
-// What a policy names and what can't serve is refused before anything is written, in words that say what to do.
+// A policy with unusable objects is refused before any write, with a remedy.
 func TestTrafficRefused(t *testing.T) {
 	s := serve(t)
 	s.service("workers", `{leaderworkerset.sigs.k8s.io/name: model}`, 8)
-	s.service("nobody", `{app: nobody}`, 0)
+	s.service("empty", `{app: empty}`, 0)
 	if _, err := s.Adopt(t.Context(), &pb.AdoptRequest{Workload: s.ref}); err != nil {
 		t.Fatal(err)
 	}
@@ -257,8 +257,8 @@ func TestTrafficRefused(t *testing.T) {
 			pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE, []string{"Service workers", "workers of model", `worker-index: "0"`},
 		},
 		{
-			"a Service that selects nobody", &pb.TrafficPolicy{StableService: "nobody", HttpRoutes: []string{"model"}},
-			pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE, []string{"Service nobody", "no leader of model", `app: "nobody"`},
+			"a Service that selects no pod", &pb.TrafficPolicy{StableService: "empty", HttpRoutes: []string{"model"}},
+			pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE, []string{"Service empty", "no leader of model", `app: "empty"`},
 		},
 		{
 			"no such Service", &pb.TrafficPolicy{StableService: "missing", HttpRoutes: []string{"model"}},
@@ -282,10 +282,10 @@ func TestTrafficRefused(t *testing.T) {
 			}
 		}
 	}
-	s.mustBeGivenBackBut("workers", "nobody")
+	s.mustBeRestoredExcept("workers", "empty")
 }
 
-// A GRPCRoute and real calls: shares, a header and a cookie in the metadata, promotion. No call is lost and none goes astray.
+// A GRPCRoute and real calls: shares, a header and a cookie in the metadata, promotion. No call is lost or misrouted.
 func TestTrafficGRPC(t *testing.T) {
 	s := serveBy(t, grpcRoute, func(e *env) { e.deploy("model", 4) })
 	policy := byRoute()
@@ -324,11 +324,11 @@ func TestTrafficGRPC(t *testing.T) {
 	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 	s.await(g, 2000)
 	s.passes(g)
-	s.mustBeGivenBack()
+	s.mustBeRestored()
 }
 
-// An abort while the canary of an old template drains: its leaders have long requests in flight, and go when those are
-// answered, whoever decides what meanwhile.
+// An abort while the canary of an earlier template drains: its leaders have long requests in flight, and are deleted when
+// those have finished, whatever is decided in between.
 func TestTrafficAbortedWhileDraining(t *testing.T) {
 	const endless = 6 * time.Second
 	s := serve(t)
@@ -367,10 +367,10 @@ func TestTrafficAbortedWhileDraining(t *testing.T) {
 	if report := s.passes(g); report.Rows[len(report.Rows)-1].Terminating > 0 {
 		t.Error("leaders were deleted before they had drained")
 	}
-	s.mustBeGivenBack()
+	s.mustBeRestored()
 }
 
-// Two workloads share a route: a rule each, and each release splits its own and leaves the other's alone.
+// Two workloads share a route, with a rule each: each release splits its own rule only.
 func TestTrafficSharedRoute(t *testing.T) {
 	s := serve(t)
 	s.service("stable", leadersOf("model"), 4)
@@ -402,7 +402,7 @@ func TestTrafficSharedRoute(t *testing.T) {
 	s.verified(50)
 	s.await(g, 1500)
 	if !s.ownsRoute() {
-		t.Error("the route is written, and nobody owns its rules")
+		t.Error("the route is written, but no field manager owns its rules")
 	}
 	g.Begin(load.Phase{Name: "100 %", Want: load.Shares{canary: 100}})
 	s.upgrade(2)
@@ -416,13 +416,13 @@ func TestTrafficSharedRoute(t *testing.T) {
 	if n := s.pods.Counts()[s.namespace+"/"+otherCanary+"-0"].Requests; n > 0 {
 		t.Errorf("%d requests for one model came to the other's canary", n)
 	}
-	s.mustBeGivenBackBut("others", "other")
+	s.mustBeRestoredExcept("others", "other")
 	if s.ownsRoute() {
 		t.Error("the rules are owned after the last release")
 	}
 }
 
-// ownsRoute says whether Lockstep is known as an owner of the route's fields.
+// ownsRoute reports whether Lockstep has an entry in the route's managedFields.
 func (s *served) ownsRoute() bool {
 	s.t.Helper()
 	route, err := dynamic.NewForConfigOrDie(s.cluster.RESTConfig()).Resource(httpRoutes).Namespace(s.namespace).

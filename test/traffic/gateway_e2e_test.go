@@ -27,21 +27,21 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
-// pods is the one server of all pods: there is one port.
+// pods is the server of all pods, on one port.
 var pods struct {
 	once   sync.Once
 	server *podserver.Server
 	err    error
 }
 
-// env is a namespace of a test, behind the gateway.
+// env is a test's namespace, behind the gateway.
 type env struct {
 	t         *testing.T
 	cluster   *cluster.Cluster
 	namespace string
 	kube      kubernetes.Interface
 	pods      *podserver.Server
-	// kind is of the test's route: HTTPRoute, or GRPCRoute for calls in place of requests.
+	// kind is the kind of the test's route: HTTPRoute, or GRPCRoute for calls in place of requests.
 	kind string
 }
 
@@ -65,7 +65,7 @@ func (e *env) eventually(what string, check func(context.Context) error) {
 	await.Nil(e.t, what, check)
 }
 
-// deploy makes a LeaderWorkerSet of groups of two and returns when all its pods are ready.
+// deploy creates a LeaderWorkerSet with groups of two and returns when all its pods are ready.
 func (e *env) deploy(name string, groups int) {
 	e.t.Helper()
 	e.apply(`
@@ -81,7 +81,7 @@ spec:
 	e.ready(name, 2*groups)
 }
 
-// ready returns when so many pods of a LeaderWorkerSet are ready.
+// ready returns when a number of pods of a LeaderWorkerSet are ready.
 func (e *env) ready(name string, pods int) {
 	e.t.Helper()
 	e.eventually(name+" is ready", func(ctx context.Context) error {
@@ -104,13 +104,13 @@ func (e *env) ready(name string, pods int) {
 	})
 }
 
-// leaders selects the leaders of a LeaderWorkerSet; everybody selects all its pods, as a selector made by mistake.
+// leaders selects the leaders of a LeaderWorkerSet; allPods selects all its pods, as a wrong selector does.
 const (
-	leaders   = `{leaderworkerset.sigs.k8s.io/name: %s, leaderworkerset.sigs.k8s.io/worker-index: "0"}`
-	everybody = `{leaderworkerset.sigs.k8s.io/name: %s}`
+	leaders = `{leaderworkerset.sigs.k8s.io/name: %s, leaderworkerset.sigs.k8s.io/worker-index: "0"}`
+	allPods = `{leaderworkerset.sigs.k8s.io/name: %s}`
 )
 
-// service makes a Service and returns when it has so many endpoints.
+// service creates a Service and returns when it has a number of endpoints.
 func (e *env) service(name, selector string, endpoints int) {
 	e.t.Helper()
 	e.apply(`
@@ -145,10 +145,10 @@ func (e *env) hasEndpoints(ctx context.Context, service string, want int) error 
 	return nil
 }
 
-// host is the Host header by which the gateway knows this test's route.
+// host is the Host header of this test's route.
 func (e *env) host() string { return e.namespace + ".test" }
 
-// route sends everything for the test's host to rules, given as YAML.
+// route creates the test's route with rules, given as YAML.
 func (e *env) route(rules string) {
 	e.t.Helper()
 	e.apply(`
@@ -168,10 +168,10 @@ const (
 	grpcRoute = "GRPCRoute"
 )
 
-// only is a rule for the stable Service alone.
+// only is a rule with the stable Service only.
 const only = "[{backendRefs: [{name: stable, port: 80}]}]"
 
-// split is a rule of two weights.
+// split is a rule with two weights.
 func split(stable, canary int) string {
 	return fmt.Sprintf("[{backendRefs: [{name: stable, port: 80, weight: %d}, {name: canary, port: 80, weight: %d}]}]", stable, canary)
 }
@@ -186,7 +186,7 @@ func (e *env) load(options load.Options) *load.Generator {
 	return g
 }
 
-// await fails the test if the current phase does not come true.
+// await fails the test if the current phase is not reached.
 func (e *env) await(g *load.Generator, n int) {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.t.Context(), await.Patience)
@@ -196,7 +196,7 @@ func (e *env) await(g *load.Generator, n int) {
 	}
 }
 
-// served waits until the gateway knows the route.
+// served waits until the gateway serves the route.
 func (e *env) served() {
 	e.t.Helper()
 	e.eventually("the gateway serves "+e.host(), func(ctx context.Context) error {

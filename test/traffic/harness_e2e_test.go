@@ -20,8 +20,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
 )
 
-// A release made by hand, step by step as the engine should: the harness measures the shares that were asked for, finds no
-// failure and every request where it belongs.
+// A release by hand, in the order of the engine: the harness measures the requested shares, no failure, and no misrouted
+// request.
 func TestHarnessMeasuresARelease(t *testing.T) {
 	e := newEnv(t)
 	t.Logf("namespace ready after %s", netns.SetupTime().Round(time.Millisecond))
@@ -49,7 +49,7 @@ func TestHarnessMeasuresARelease(t *testing.T) {
 	g.Begin(load.Phase{Name: "back", Want: load.Shares{"model": 100}})
 	e.route(only)
 	e.await(g, 500)
-	// Drained: what is long has had its time.
+	// Drained: long requests have had the time to finish.
 	time.Sleep(4 * time.Second)
 	g.Begin(load.Phase{Name: "canary deleted", Want: load.Shares{"model": 100}})
 	e.delete("model-canary")
@@ -75,7 +75,7 @@ func TestHarnessMeasuresARelease(t *testing.T) {
 func TestHarnessFindsWorkers(t *testing.T) {
 	e := newEnv(t)
 	e.deploy("model", 2)
-	e.service("stable", strings.ReplaceAll(everybody, "%s", "model"), 4)
+	e.service("stable", strings.ReplaceAll(allPods, "%s", "model"), 4)
 	e.route(only)
 	e.served()
 	g := e.load(load.Options{Rate: 300})
@@ -88,7 +88,7 @@ func TestHarnessFindsWorkers(t *testing.T) {
 	}
 }
 
-// One Service for both sides, not fenced: the share is that of the pods, not of the weights.
+// One Service for both sides, without a fence: the share follows the pods, not the weights.
 func TestHarnessFindsMissingFence(t *testing.T) {
 	e := newEnv(t)
 	for name, groups := range map[string]int{"model": 3, "model-canary": 1} {
@@ -108,8 +108,8 @@ func TestHarnessFindsMissingFence(t *testing.T) {
 	e.fails(g, "model got")
 }
 
-// A pod that turns unready on its own loses some requests, and none once the endpoints have settled; so does a leader whose
-// worker is not ready, for as long as it is an endpoint.
+// A pod that becomes unready on its own loses some requests, and none once the endpoints have followed; so does a leader whose
+// worker is not ready, while it is an endpoint.
 func TestHarnessFollowsReadiness(t *testing.T) {
 	e := newEnv(t)
 	e.deploy("model", 3)
@@ -123,7 +123,7 @@ func TestHarnessFollowsReadiness(t *testing.T) {
 	e.settled(g)
 	g.Begin(load.Phase{Name: "settled", Want: load.Shares{"model": 100}})
 	e.await(g, 1000)
-	g.Begin(load.Phase{Name: "and comes back", Want: load.Shares{"model": 100}})
+	g.Begin(load.Phase{Name: "ready again", Want: load.Shares{"model": 100}})
 	e.behave("model-1", "")
 	e.await(g, 1000)
 	e.passes(g)
@@ -135,7 +135,7 @@ func TestHarnessFollowsReadiness(t *testing.T) {
 	e.fails(g, string(podserver.GroupUnready))
 }
 
-// A pod that goes while it serves a long request cuts it.
+// A pod that is deleted while it serves a long request cuts it.
 func TestHarnessFindsCutRequests(t *testing.T) {
 	e := newEnv(t)
 	e.deploy("model", 2)
@@ -153,7 +153,7 @@ func TestHarnessFindsCutRequests(t *testing.T) {
 	}
 }
 
-// How much this machine can send; a figure, not a test.
+// The request rate that this machine can send: a measurement, without a limit.
 func TestHarnessThroughput(t *testing.T) {
 	e := newEnv(t)
 	e.deploy("model", 4)
@@ -161,7 +161,7 @@ func TestHarnessThroughput(t *testing.T) {
 	e.route(only)
 	e.served()
 	g := e.load(load.Options{Concurrency: 32, Duration: 5 * time.Second})
-	g.Begin(load.Phase{Name: "as fast as it goes", Want: load.Shares{"model": 100}})
+	g.Begin(load.Phase{Name: "maximum rate", Want: load.Shares{"model": 100}})
 	e.await(g, 1000)
 	time.Sleep(3 * time.Second)
 	e.passes(g)
@@ -169,11 +169,11 @@ func TestHarnessThroughput(t *testing.T) {
 
 func leadersOf(name string) string { return strings.ReplaceAll(leaders, "%s", name) }
 
-// delete deletes a LeaderWorkerSet and returns when its pods are gone.
+// delete deletes a LeaderWorkerSet and returns when its pods are deleted.
 func (e *env) delete(name string) {
 	e.t.Helper()
 	e.deleteSet(name)
-	e.eventually(name+" is gone", func(ctx context.Context) error { return e.noPods(ctx, name) })
+	e.eventually(name+" is deleted", func(ctx context.Context) error { return e.noPods(ctx, name) })
 }
 
 // passes ends the load, prints its table and fails the test for every problem.
@@ -187,7 +187,7 @@ func (e *env) passes(g *load.Generator) load.Report {
 	return report
 }
 
-// fails ends the load, prints its table and fails the test if the checker does not report what is wrong.
+// fails ends the load, prints its table and fails the test if the checker does not report the fault.
 func (e *env) fails(g *load.Generator, want string) load.Report {
 	e.t.Helper()
 	report := g.End()

@@ -18,15 +18,15 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
 )
 
-// inPlace is a release that replaces the workload's own groups, and its two revisions.
+// inPlace is a release in place, and its two revisions.
 type inPlace struct {
 	*served
 
 	stable, update string
 }
 
-// partition makes a workload as one is that may be rolled under requests: its leaders serve for a while after they were
-// deleted, and are ready after their workers. It begins release r1.
+// partition creates a workload that can be updated in place under requests: its leaders serve for a while after their
+// deletion, and become ready after their workers. It begins release r1.
 func partition(t *testing.T) *inPlace {
 	t.Helper()
 	s := serveBy(t, httpRoute, func(e *env) {
@@ -53,7 +53,7 @@ spec:
 	return &inPlace{served: s, stable: c.GetContext().GetStableRevision(), update: c.GetContext().GetUpdateRevision()}
 }
 
-// share is what both revisions should get.
+// share returns the expected shares of both revisions.
 func (p *inPlace) share(weight float64) load.Shares {
 	shares := load.Shares{}
 	if weight < 100 {
@@ -72,7 +72,7 @@ func (p *inPlace) load(options load.Options) *load.Generator {
 	return p.served.load(options)
 }
 
-// follows fails the test unless every request goes to the update revision, and no weight can change that.
+// follows fails the test unless every request reaches the update revision, and no weight can change that.
 func (p *inPlace) follows() {
 	p.t.Helper()
 	r, err := p.SetWeight(p.t.Context(), &pb.SetWeightRequest{Workload: p.ref, ReleaseId: "r1", Weight: 40, Wait: long})
@@ -86,7 +86,7 @@ func (p *inPlace) follows() {
 	}
 }
 
-// end is finalize for groups that are replaced one after the other, each in its own time.
+// end is finalize for groups that are updated one after another.
 func (p *inPlace) end(intent pb.FinalizeIntent) {
 	p.t.Helper()
 	var r *pb.FinalizeResponse
@@ -106,15 +106,15 @@ func (p *inPlace) end(intent pb.FinalizeIntent) {
 // mustBeUnmarked fails the test if anything is left of the release, on leaders too.
 func (p *inPlace) mustBeUnmarked() {
 	p.t.Helper()
-	p.mustBeGivenBack()
+	p.mustBeRestored()
 	pods, err := p.kube.CoreV1().Pods(p.namespace).List(p.t.Context(), metav1.ListOptions{LabelSelector: "lockstep.dev/serving"})
 	if err != nil || len(pods.Items) > 0 {
 		p.t.Errorf("%d leaders are marked, %v", len(pods.Items), err)
 	}
 }
 
-// The whole way of a release in place: shares as asked for while there are groups of both revisions, a header route, a driver
-// that is killed, the last batch, promotion. No request is lost, and none comes to a group that is not whole.
+// A complete release in place: the requested shares while groups of both revisions exist, a header route, a killed driver, the
+// last batch, promotion. No request is lost, and none reaches a group that is not ready.
 func TestTrafficPartition(t *testing.T) {
 	p := partition(t)
 	g := p.load(load.Options{Rate: 600, MatchEvery: 10, Match: http.Header{match: {"yes"}}})
@@ -155,8 +155,8 @@ func TestTrafficPartition(t *testing.T) {
 	p.mustBeUnmarked()
 }
 
-// Promoted while half of the groups are stable: they keep their share until the Service leads to all leaders, and then LWS
-// replaces them, whether or not a driver is there at each moment.
+// Promoted while half of the groups are stable: they keep their share until the Service selects all leaders, and then LWS
+// updates them, whether or not a driver is running.
 func TestTrafficPartitionPromotedEarly(t *testing.T) {
 	t.Parallel() // most of it is waiting for groups that end slowly
 	p := partition(t)
@@ -182,8 +182,8 @@ func TestTrafficPartitionPromotedEarly(t *testing.T) {
 	p.mustBeUnmarked()
 }
 
-// Rolled back with half of the groups updated: requests leave these before they are restarted. With all of them updated:
-// LWS takes them back as it took them there.
+// Rolled back with half of the groups updated: their requests are withdrawn before they are restarted. With all of them
+// updated, LWS rolls them back as it updated them.
 func TestTrafficPartitionRollback(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

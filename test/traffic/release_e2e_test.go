@@ -27,7 +27,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
 )
 
-// served is a workload that serves requests, and a driver that releases it.
+// served is a workload that serves requests, and its driver.
 type served struct {
 	*env
 	*driver.Driver
@@ -45,13 +45,13 @@ var (
 	grpcRoutes = schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "grpcroutes"}
 )
 
-// serve makes a workload of four groups behind a Service and a route, and a driver with the permissions of config/rbac.
+// serve creates a workload of four groups behind a Service and a route, and a driver with the permissions of config/rbac.
 func serve(t *testing.T) *served {
 	t.Helper()
 	return serveBy(t, httpRoute, func(e *env) { e.deploy("model", 4) })
 }
 
-// serveBy is serve with a route of another kind, or for a workload of the test's own.
+// serveBy is serve with another kind of route, or for the test's own workload.
 func serveBy(t *testing.T, kind string, deploy func(*env)) *served {
 	t.Helper()
 	e := newEnv(t)
@@ -114,7 +114,7 @@ func (s *served) begin(policy *pb.TrafficPolicy) string {
 	return s.beginBy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "50%", "100%"}, Traffic: policy})
 }
 
-// beginBy is begin with a policy of the test's own.
+// beginBy is begin with the test's own policy.
 func (s *served) beginBy(policy *pb.ReleasePolicy) string {
 	s.t.Helper()
 	if _, err := s.Adopt(s.t.Context(), &pb.AdoptRequest{Workload: s.ref}); err != nil {
@@ -133,17 +133,17 @@ func (s *served) beginBy(policy *pb.ReleasePolicy) string {
 	return r.GetContext().GetCanaryWorkload()
 }
 
-// byRoute splits the requests at the route. Nothing takes longer than the drain.
+// byRoute splits the requests at the route. No request takes longer than the drain.
 func byRoute() *pb.TrafficPolicy {
 	return &pb.TrafficPolicy{
 		StableService: "stable", HttpRoutes: []string{"model"}, Drain: &pb.DrainPolicy{Period: durationpb.New(longest + 3*time.Second)},
 	}
 }
 
-// enough requests make a loss of one in some ten thousand show.
+// enough requests show a loss of one in about ten thousand.
 const enough = 50_000
 
-// longest is how long a long request takes.
+// longest is the duration of a long request.
 const longest = 2 * time.Second
 
 func (s *served) upgrade(batch int32) {
@@ -159,7 +159,7 @@ func (s *served) upgrade(batch int32) {
 	}
 }
 
-// weight asks for a share and returns once the driver says that it is in force.
+// weight requests a share and returns once the driver reports it as verified.
 func (s *served) weight(weight int32) {
 	s.t.Helper()
 	r, err := s.SetWeight(s.t.Context(), &pb.SetWeightRequest{Workload: s.ref, ReleaseId: "r1", Weight: weight, Wait: long})
@@ -180,14 +180,14 @@ func (s *served) finalize(intent pb.FinalizeIntent) {
 	}
 }
 
-// mustBeGivenBack fails the test unless nothing of the release is left on the user's objects, nor beside them.
-func (s *served) mustBeGivenBack() {
+// mustBeRestored fails the test unless the user's objects are restored and no generated object is left.
+func (s *served) mustBeRestored() {
 	s.t.Helper()
-	s.mustBeGivenBackBut()
+	s.mustBeRestoredExcept()
 }
 
-// mustBeGivenBackBut is mustBeGivenBack where the test has more Services than those.
-func (s *served) mustBeGivenBackBut(more ...string) {
+// mustBeRestoredExcept is mustBeRestored for a test with more Services.
+func (s *served) mustBeRestoredExcept(more ...string) {
 	s.t.Helper()
 	if now := s.carriers(); now["Service"] != s.user["Service"] || now["route"] != s.user["route"] {
 		s.t.Errorf("the user's objects are not as they were:\n%v\n%v", s.user, now)
@@ -204,7 +204,7 @@ func (s *served) mustBeGivenBackBut(more ...string) {
 	}
 }
 
-// The whole way of a release: shares as asked for, header route, promotion. No request is lost and none goes astray.
+// A complete release: the requested shares, header route, promotion. No request is lost or misrouted.
 func TestTrafficRelease(t *testing.T) {
 	s := serve(t)
 	g := s.load(load.Options{
@@ -244,14 +244,14 @@ func TestTrafficRelease(t *testing.T) {
 	s.await(g, 3000)
 	g.Begin(load.Phase{Name: "cookie match", Want: stable(canary, 10), WantMatch: canary})
 	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{
-		Workload: s.ref, ReleaseId: "r1", Name: "people",
+		Workload: s.ref, ReleaseId: "r1", Name: "testers",
 		Matches: []*pb.HeaderMatch{{Name: "tester", Value: &pb.HeaderMatch_Cookie{Cookie: "always"}}},
 	}); err != nil {
 		t.Fatal(err)
 	}
 	s.await(g, 4000)
 	g.Begin(load.Phase{Name: "cookie match removed", Want: stable(canary, 10)})
-	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: s.ref, ReleaseId: "r1", Name: "people"}); err != nil {
+	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: s.ref, ReleaseId: "r1", Name: "testers"}); err != nil {
 		t.Fatal(err)
 	}
 	s.await(g, 2000)
@@ -274,11 +274,11 @@ func TestTrafficRelease(t *testing.T) {
 	if requests, _ := s.passes(g).Totals(); requests < enough {
 		t.Errorf("%d requests prove less than %d do", requests, enough)
 	}
-	s.mustBeGivenBack()
+	s.mustBeRestored()
 }
 
-// An abort in mid-release: requests leave the canary before its groups do, and those that its leaders have are ended. A
-// leader gets its first request from the driver.
+// An abort during the release: the canary's requests are withdrawn before its groups are deleted, and its leaders finish
+// theirs. A leader gets its first request from the driver.
 func TestTrafficRollback(t *testing.T) {
 	s := serve(t)
 	g := s.load(load.Options{Rate: 800, LongEvery: 100, LongFor: longest})
@@ -287,7 +287,7 @@ func TestTrafficRollback(t *testing.T) {
 	policy := byRoute()
 	policy.WarmUp = &pb.WarmUpPolicy{Endpoint: fmt.Sprintf(":%d/warm-up", podserver.Port)}
 	policy.Drain = &pb.DrainPolicy{
-		// What the gateway had sent on before it took the route counts from the first look at the metric on.
+		// Requests that the gateway sent before it accepted the route are counted from the first reading of the metric.
 		Period: durationpb.New(time.Second),
 		Metric: "vllm:num_requests_running", MetricEndpoint: fmt.Sprintf(":%d/metrics", podserver.Port),
 	}
@@ -303,5 +303,5 @@ func TestTrafficRollback(t *testing.T) {
 	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	s.await(g, 4000)
 	s.passes(g)
-	s.mustBeGivenBack()
+	s.mustBeRestored()
 }
