@@ -16,8 +16,8 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 )
 
-// A promotion that adopts the second set: the workload has another object each time, and the Rollout goes by the old name. An
-// abort while the old set stands by returns to it.
+// A promotion that adopts the second set: the workload has another object each time, and the Rollout keeps its name. An abort
+// while the old set is on standby returns to it.
 func TestAdoption(t *testing.T) {
 	t.Parallel()
 	adopting := withConfig(`style: BlueGreen, blueGreen: {promotion: Adopt, scaleDownDelay: 2s}`)
@@ -39,7 +39,7 @@ func TestAbortOfAnAdoption(t *testing.T) {
 	e := newRelease(t, step("upgrade: 100%")+step("promote: true"), adopting)
 	before := e.identities()
 	e.edit("v2")
-	e.await("the old set stands by", func(r *v1alpha1.Rollout) bool {
+	e.await("the old set is on standby", func(r *v1alpha1.Rollout) bool {
 		stable, canary, err := e.counts(t.Context(), "v2")
 		return err == nil && index(r) == 1 && stable == 0 && canary == groups && r.Status.Phase == v1alpha1.RolloutPhaseProgressing
 	})
@@ -48,7 +48,7 @@ func TestAbortOfAnAdoption(t *testing.T) {
 	e.same(before)
 }
 
-// editNamed gives a LeaderWorkerSet another image.
+// editNamed changes the image of a LeaderWorkerSet.
 func (e *env) editNamed(workload, tag string) {
 	e.t.Helper()
 	patch := fmt.Appendf(nil, `[{"op":"replace","path":"/spec/leaderWorkerTemplate/workerTemplate/spec/containers/0/image","value":"example.com/vllm:%s"}]`, tag)

@@ -16,7 +16,7 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 )
 
-// metric serves a figure that an AnalysisTemplate asks for, and makes the template.
+// metric serves a metric and creates the AnalysisTemplate that reads it.
 func (e *env) metric() *atomic.Int64 {
 	e.t.Helper()
 	figure := &atomic.Int64{}
@@ -43,7 +43,7 @@ spec:
 
 const analysis = "- analysis: {templates: [{templateName: success}]}\n"
 
-// An analysis between steps that succeeds lets the release go on.
+// A successful analysis between steps continues the release.
 func TestAnalysisSucceeds(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -56,7 +56,7 @@ func TestAnalysisSucceeds(t *testing.T) {
 	e.awaitRest("v2")
 }
 
-// One that fails aborts the Rollout, and the workload is back at stable.
+// A failed analysis aborts the Rollout, and the workload returns to the stable revision.
 func TestAnalysisFails(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -75,7 +75,7 @@ func TestAnalysisFails(t *testing.T) {
 	e.awaitPhase(v1alpha1.RolloutPhaseHealthy)
 }
 
-// One that runs in the background fails in the middle of a step that waits for groups.
+// A background analysis fails while a step waits for groups.
 func TestBackgroundAnalysisFails(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

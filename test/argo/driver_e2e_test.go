@@ -26,8 +26,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-// The driver is a process of its own, with its own account, and Argo's has no right on LeaderWorkerSets. It is killed and comes
-// back in mid-release.
+// The driver is a separate process with its own account, and Argo's has no permissions on LeaderWorkerSets. It is killed and
+// restarted during the release.
 func TestDriverApart(t *testing.T) {
 	c := cluster.Shared(t)
 	d := driver.Start(t, driver.Kubeconfig(t, c), "")
@@ -50,16 +50,16 @@ func TestDriverApart(t *testing.T) {
 	e.argo("abort", name)
 	e.awaitAborted("v1")
 	e.same(before)
-	e.mustBeGivenBack()
+	e.mustBeRestored()
 	e.argo("retry", "rollout", name)
 	e.awaitPause(1)
 	e.argo("promote", "--full", name)
 	e.mustRest("v2")
 	e.awaitRest("v2")
-	e.mustBeGivenBack()
+	e.mustBeRestored()
 }
 
-// withoutRights leaves Argo's account with the rights of config/argo/remote, until the test is over.
+// withoutRights restricts Argo's account to the permissions of config/argo/remote, until the test ends.
 func withoutRights(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	less, err := os.ReadFile(filepath.Join("..", "..", "config", "argo", "remote", "role.yaml"))
@@ -85,7 +85,7 @@ func withoutRights(t *testing.T, c *cluster.Cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await.Nil(t, "the rights are gone", func(ctx context.Context) error {
+	await.Nil(t, "the permissions are removed", func(ctx context.Context) error {
 		_, err := lwsclient.NewForConfigOrDie(account).LeaderworkersetV1().LeaderWorkerSets("default").List(ctx, metav1.ListOptions{})
 		if !apierrors.IsForbidden(err) {
 			return fmt.Errorf("LeaderWorkerSets can be listed: %w", err)

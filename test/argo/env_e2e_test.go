@@ -66,13 +66,13 @@ func newEnv(t *testing.T) *env {
 		if t.Failed() {
 			e.dump()
 		}
-		// A Rollout that is left would go on in the background of other tests.
+		// A Rollout that is left would continue in the background of other tests.
 		e.removeRollouts()
 	})
 	return e
 }
 
-// newRelease deploys the workload and a Rollout with these steps, and returns when both rest.
+// newRelease deploys the workload and a Rollout with these steps, and returns when both are at rest.
 func newRelease(t *testing.T, steps string, changes ...change) *env {
 	t.Helper()
 	e := newEnv(t)
@@ -94,7 +94,7 @@ func (e *env) apply(manifest string) {
 	suite.Apply(e.t, e.cluster, e.namespace, manifest)
 }
 
-// change makes the workload or the Rollout of one test different.
+// change modifies the workload or the Rollout of one test.
 type change struct {
 	annotations map[string]string // of pods
 	spec        string            // more of the Rollout's spec
@@ -104,7 +104,7 @@ type change struct {
 // podsWith sets an annotation on the workload's pods.
 func podsWith(key, value string) change { return change{annotations: map[string]string{key: value}} }
 
-// slow makes groups start in a second, so that a test can look at them.
+// slow makes groups start within a second, so that a test can observe them.
 func slow() change { return podsWith(cluster.AnnotationStartup, "1s") }
 
 func withSpec(yaml string) change   { return change{spec: yaml} }
@@ -172,7 +172,7 @@ func step(config string) string {
 
 const pause = "- pause: {}\n"
 
-// edit gives the workload another image, as GitOps would.
+// edit changes the workload's image, as a GitOps tool does.
 func (e *env) edit(tag string, changes ...change) {
 	e.t.Helper()
 	suite.SetImage(e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), name, tag, func(w *lws.LeaderWorkerSet) {
@@ -210,7 +210,7 @@ func (e *env) tryGet(ctx context.Context, rollout string) (*v1alpha1.Rollout, er
 	return r, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, r)
 }
 
-// patch is a JSON merge patch of the Rollout.
+// patch applies a JSON merge patch to the Rollout.
 func (e *env) patch(raw string) {
 	e.t.Helper()
 	suite.Patch(e.t, e.dynamic.Resource(rollouts).Namespace(e.namespace), name, raw)
@@ -233,7 +233,7 @@ func (e *env) argo(args ...string) string {
 	return string(out)
 }
 
-// await waits for a state of the Rollout that Argo has come to after all that was written to it.
+// await waits for a state of the Rollout at its latest generation.
 func (e *env) await(what string, check func(*v1alpha1.Rollout) bool) *v1alpha1.Rollout {
 	e.t.Helper()
 	var r *v1alpha1.Rollout
@@ -283,7 +283,7 @@ func (e *env) awaitAborted(tag string) {
 	e.mustRest(tag)
 }
 
-// mustRest waits until nothing is left of a release but the hold: one LeaderWorkerSet, whole groups that are ready and at the tag.
+// mustRest waits until only the hold is left of a release: one LeaderWorkerSet, with all groups ready and at the tag.
 func (e *env) mustRest(tag string) {
 	e.t.Helper()
 	e.eventually("only the workload's groups, at "+tag+", under hold", func(ctx context.Context) error {
@@ -294,7 +294,7 @@ func (e *env) mustRest(tag string) {
 	})
 }
 
-// only says what there is beside the workload's groups at a tag.
+// only returns an error if anything but the workload's groups at a tag exists.
 func (e *env) only(ctx context.Context, tag string) error {
 	sets, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -326,7 +326,7 @@ func (e *env) pods(ctx context.Context) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// identities are the UIDs of the workload's own pods.
+// identities returns the UIDs of the workload's own pods.
 func (e *env) identities() map[string]types.UID {
 	e.t.Helper()
 	pods, err := e.pods(e.t.Context())
@@ -342,7 +342,7 @@ func (e *env) identities() map[string]types.UID {
 	return found
 }
 
-// same fails the test unless the workload's own pods are those of before.
+// same fails the test if the workload's own pods have changed.
 func (e *env) same(before map[string]types.UID) {
 	e.t.Helper()
 	if now := e.identities(); !maps.Equal(before, now) {
@@ -350,7 +350,7 @@ func (e *env) same(before map[string]types.UID) {
 	}
 }
 
-// counts are how many whole groups that are ready there are at a tag, of the workload and of its canary.
+// counts returns the number of ready groups at a tag, of the workload and of its canary.
 func (e *env) counts(ctx context.Context, tag string) (stable, canary int, err error) {
 	pods, err := e.pods(ctx)
 	if err != nil {
@@ -374,7 +374,7 @@ func (e *env) counts(ctx context.Context, tag string) (stable, canary int, err e
 	return stable, canary, nil
 }
 
-// mustHave waits until there are as many whole groups at a tag: LWS may make one again that it has just made.
+// mustHave waits until a number of groups are ready at a tag: LWS may recreate a group that it has just created.
 func (e *env) mustHave(tag string, stable, canary int) {
 	e.t.Helper()
 	e.eventually(fmt.Sprintf("at %s %d groups of the workload and %d of its canary are ready", tag, stable, canary), func(ctx context.Context) error {
@@ -386,7 +386,7 @@ func (e *env) mustHave(tag string, stable, canary int) {
 	})
 }
 
-// awaitCanary waits until some canary group is there, ready or not.
+// awaitCanary waits until a canary group exists, ready or not.
 func (e *env) awaitCanary() {
 	e.t.Helper()
 	e.eventually("a canary group", func(ctx context.Context) error {
@@ -407,7 +407,7 @@ func (e *env) delete(rollout string) {
 	suite.Delete(e.t, e.dynamic.Resource(rollouts).Namespace(e.namespace), rollout)
 }
 
-// said is all that a person would read about a Rollout: its conditions, what its steps say, and its events.
+// said returns all that users read about a Rollout: its conditions, its steps' messages, and its events.
 func (e *env) said(ctx context.Context, rollout string) (string, error) {
 	r, err := e.tryGet(ctx, rollout)
 	if err != nil {
@@ -429,10 +429,10 @@ func (e *env) said(ctx context.Context, rollout string) (string, error) {
 	return strings.Join(all, "\n"), nil
 }
 
-// awaitSaid waits until a person can read some words about a Rollout.
+// awaitSaid waits until the texts about a Rollout contain some words.
 func (e *env) awaitSaid(rollout string, words ...string) {
 	e.t.Helper()
-	e.eventually("somebody says "+strings.Join(words, ", "), func(ctx context.Context) error {
+	e.eventually("the Rollout reports "+strings.Join(words, ", "), func(ctx context.Context) error {
 		text, err := e.said(ctx, rollout)
 		if err != nil {
 			return err
@@ -446,7 +446,7 @@ func (e *env) awaitSaid(rollout string, words ...string) {
 	})
 }
 
-// removeRollouts deletes what is left and waits until it is gone.
+// removeRollouts deletes the remaining Rollouts and waits for their deletion.
 func (e *env) removeRollouts() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -456,7 +456,7 @@ func (e *env) removeRollouts() {
 	}
 }
 
-// dump writes down what somebody needs to see why a test failed.
+// dump logs what is needed to diagnose a failed test.
 func (e *env) dump() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -493,7 +493,7 @@ func index(r *v1alpha1.Rollout) int32 {
 	return *r.Status.CurrentStepIndex
 }
 
-// stepMessages are what the plugin says of each of its steps.
+// stepMessages returns the plugin's message of each of its steps.
 func stepMessages(r *v1alpha1.Rollout) string {
 	var all []string
 	for _, s := range r.Status.Canary.StepPluginStatuses {
@@ -502,7 +502,7 @@ func stepMessages(r *v1alpha1.Rollout) string {
 	return strings.Join(all, " ")
 }
 
-// ran is what Argo has of a call of step i's Run.
+// ran returns Argo's status of the calls of step i's Run.
 func ran(r *v1alpha1.Rollout, i int32) v1alpha1.StepPluginStatus {
 	for _, s := range r.Status.Canary.StepPluginStatuses {
 		if s.Index == i && s.Operation == v1alpha1.StepPluginOperationRun {

@@ -30,13 +30,13 @@ import (
 
 var inferencePools = schema.GroupVersionResource{Group: "inference.networking.k8s.io", Version: "v1", Resource: "inferencepools"}
 
-// example is a folder's file, and how the release of its Rollout goes.
+// example is a file of examples/, and the course of its Rollout's release.
 type example struct {
 	file  string
 	style pb.Style
-	// before sets up what the file needs. It may change values that a person would change too.
+	// before sets up what the file needs. It may change values that a user would change too.
 	before func(e *env, manifest string) string
-	// looks are taken at the pauses in order.
+	// looks are called at the pauses, in order.
 	looks []func(e *env)
 }
 
@@ -74,8 +74,8 @@ var examples = []example{
 	},
 }
 
-// What people copy, as it stands. An example of a style that the driver does not have yet must be refused clearly; the
-// driver itself says which it has, so that the example is run from the day on which it has it.
+// The published examples, unmodified. An example of a style that the driver does not support must be refused; the driver's
+// capabilities decide, so that the example runs once it does.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	info, err := driver.Start(t, driver.Kubeconfig(t, cluster.Shared(t)), "default").GetDriverInfo(t.Context(), &pb.GetDriverInfoRequest{})
@@ -132,7 +132,7 @@ func withService(e *env, manifest string) string {
 	return manifest
 }
 
-// withPrometheus answers the query of the analysis, and makes it quicker.
+// withPrometheus serves the query of the analysis, and shortens its interval.
 func withPrometheus(e *env, manifest string) string {
 	e.t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -147,7 +147,7 @@ func withPrometheus(e *env, manifest string) string {
 	return withService(e, manifest)
 }
 
-// withPickers gives both pools a picker, and is the gateway that takes whatever is written.
+// withPickers gives both pools a picker, and accepts routes and pools as a gateway.
 func withPickers(e *env, manifest string) string {
 	e.t.Helper()
 	for _, picker := range []string{"vllm-epp", "vllm-canary-epp"} {
@@ -161,7 +161,7 @@ func withPickers(e *env, manifest string) string {
 	return manifest
 }
 
-// acknowledge is a gateway that accepts every route and pool of the namespace, until the test ends.
+// acknowledge accepts every route and pool of the namespace as a gateway, until the test ends.
 func (e *env) acknowledge() {
 	e.t.Helper()
 	for _, resource := range []schema.GroupVersionResource{httpRoutes, inferencePools} {
@@ -183,7 +183,7 @@ func (e *env) acknowledge() {
 
 type updateStatus func(context.Context, *unstructured.Unstructured, metav1.UpdateOptions) (*unstructured.Unstructured, error)
 
-// accept writes the status of a gateway that has taken an object at its generation.
+// accept writes the status of a gateway that has accepted an object at its generation.
 func accept(ctx context.Context, update updateStatus, object *unstructured.Unstructured) {
 	condition := func(kind string) any {
 		return map[string]any{
@@ -200,6 +200,6 @@ func accept(ctx context.Context, update updateStatus, object *unstructured.Unstr
 		return
 	}
 	object.Object["status"] = map[string]any{"parents": []any{parent}}
-	// Somebody else was quicker: there is another event.
+	// A conflict: another event follows.
 	_, _ = update(ctx, object, metav1.UpdateOptions{})
 }

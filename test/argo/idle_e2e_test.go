@@ -22,21 +22,21 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-// Argo calls the traffic router in each of its reconciles. While nothing changes that costs no request to the API server.
+// Argo calls the traffic router in each reconcile. While nothing changes, this costs no request to the API server.
 //
-// It runs alone: the plugins' requests that belong to no namespace, such as discovery when a release begins, can't be told apart
-// by the test that made them necessary.
+// It is not parallel: the plugins' requests without a namespace, such as discovery when a release begins, can't be attributed to
+// a test.
 func TestIdle(t *testing.T) {
 	e := newRouted(t, routed)
 	const reconciles = 20
 	measure := func(when string) {
 		t.Helper()
 		for e.touched(when, 3) != nil {
-			// What was begun ends first.
+			// Requests in progress end first.
 		}
 		found := e.touched(when, reconciles)
 		t.Logf("%s: %d reconciles of the controller, %d requests of the plugins: %s", when, reconciles, len(found), count(found))
-		// A plugin that has just been started asks once more what it may do, however often the controller looks.
+		// A plugin that has just started checks its permissions once more, however often the controller reconciles.
 		begun := slices.DeleteFunc(slices.Clone(found), func(r string) bool { return r != "create selfsubjectaccessreviews" })
 		if len(found)-len(begun) > 1 || len(begun) > reconciles/3 {
 			t.Errorf("%s: %d requests in %d reconciles: %s", when, len(found), reconciles, count(found))
@@ -48,11 +48,11 @@ func TestIdle(t *testing.T) {
 	measure("paused in mid-release")
 	e.argo("abort", name)
 	e.awaitAborted("v1")
-	e.mustBeGivenBack()
+	e.mustBeRestored()
 	measure("aborted")
 }
 
-// touched has Argo look at the Rollout again and again, and returns what the plugins ask the API server for meanwhile.
+// touched makes Argo reconcile the Rollout repeatedly, and returns the plugins' requests to the API server in that time.
 func (e *env) touched(when string, times int) []string {
 	e.t.Helper()
 	begin, done := audit.Mark(e.t, e.kube, e.namespace), e.reconciles()
@@ -71,7 +71,7 @@ func (e *env) touched(when string, times int) []string {
 
 var reconcileCount = regexp.MustCompile(`(?m)^rollout_reconcile_count\{(.*)\} ([0-9.e+]+)$`)
 
-// reconciles is how often the controller has looked at the Rollout.
+// reconciles returns how often the controller has reconciled the Rollout.
 func (e *env) reconciles() int {
 	e.t.Helper()
 	request, err := http.NewRequestWithContext(e.t.Context(), http.MethodGet, e.cluster.ArgoMetrics(), nil)
@@ -97,8 +97,8 @@ func (e *env) reconciles() int {
 	return int(total)
 }
 
-// requests are those that the plugins made for this namespace, and those for none, since a mark in the audit log. Plugin and
-// controller have the same account and differ in their user agents.
+// requests returns the plugins' requests for this namespace, and those without a namespace, since a mark in the audit log.
+// Plugin and controller have the same account and differ in their user agents.
 func (e *env) requests(since string) []string {
 	e.t.Helper()
 	user := "system:serviceaccount:" + cluster.ArgoNamespace + ":" + cluster.ArgoServiceAccount
@@ -114,7 +114,7 @@ func (e *env) requests(since string) []string {
 	return found
 }
 
-// count says how often each is there.
+// count counts equal requests.
 func count(all []string) string {
 	n := map[string]int{}
 	for _, one := range all {

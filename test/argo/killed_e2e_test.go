@@ -19,13 +19,13 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-// phase is a moment of a release at which something is killed.
+// phase is a phase of a release in which a process is killed.
 type phase struct {
 	name string
 	pods change
-	// reach brings the release near the moment; strike, right before the kill, to it. Optional.
+	// reach advances the release close to the phase; strike, right before the kill, into it. Optional.
 	reach, strike func(e *env)
-	// end checks how the release goes on.
+	// end checks how the release continues.
 	end func(e *env, before map[string]types.UID)
 }
 
@@ -93,8 +93,8 @@ var phases = []phase{
 	},
 }
 
-// Whatever is killed in whatever phase: the release goes on from where it was. All phases are there when it happens, so
-// that there is one kill of each kind.
+// Whichever process is killed in whichever phase, the release continues where it was. All phases are reached before a kill,
+// so that each process is killed once.
 func TestKilled(t *testing.T) {
 	c := cluster.Shared(t)
 	for _, victim := range []struct {
@@ -129,7 +129,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// meeting is where releases wait for each other.
+// meeting is a barrier at which releases wait for each other.
 type meeting struct {
 	arrived sync.WaitGroup
 	acted   sync.Once
@@ -143,14 +143,14 @@ func newMeeting(n int) *meeting {
 	return m
 }
 
-// strike has f called once all are there.
+// strike registers f, to be called once all have arrived.
 func (m *meeting) strike(f func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.strikes = append(m.strikes, f)
 }
 
-// await returns once all are there and, in one of them, all strikes and then act were called.
+// await returns once all have arrived and, in one of them, all strikes and then act were called.
 func (m *meeting) await(act func()) {
 	m.arrived.Wait()
 	m.acted.Do(func() {
@@ -161,7 +161,7 @@ func (m *meeting) await(act func()) {
 	})
 }
 
-// heal lets the canary's pods become ready, those that come later too.
+// heal lets the canary's pods become ready, also later ones.
 func (e *env) heal() {
 	raw := []byte(`{"metadata": {"annotations": {"` + cluster.AnnotationBehavior + `": null}}}`)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -182,7 +182,7 @@ func (e *env) heal() {
 	e.t.Cleanup(func() { cancel(); done.Wait() })
 }
 
-// What the controller started goes when the controller is gone, also in the middle of a step.
+// The plugins end when the controller is killed, also during a step.
 func TestPluginsEndWithTheController(t *testing.T) {
 	e := newRelease(t, quarters)
 	e.edit("v2", podsWith(cluster.AnnotationBehavior, cluster.BehaviorNeverReady))
@@ -192,7 +192,7 @@ func TestPluginsEndWithTheController(t *testing.T) {
 	}
 	start := time.Now()
 	killController(t, e.cluster)
-	t.Logf("plugins gone, controller back after %s", time.Since(start).Round(10*time.Millisecond))
+	t.Logf("plugins ended, controller restarted after %s", time.Since(start).Round(10*time.Millisecond))
 	e.argo("abort", name)
 	e.awaitAborted("v1")
 }

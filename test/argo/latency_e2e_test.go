@@ -26,11 +26,11 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/grouptags"
 )
 
-// How long a step takes once its last group is ready: as shipped, and with steps that return at once and are called
-// again by Argo, the way of a plugin that does not wait. Both at the same time, on the same controller.
+// The duration of a step once its last group is ready: as shipped, and with steps that return at once and are called again by
+// Argo, as for a plugin that does not wait. Both at the same time, on the same controller.
 func TestStepLatency(t *testing.T) {
 	batches := step("upgrade: 1") + step("upgrade: 2") + step("upgrade: 3") + step("upgrade: 4") + step("promote: true")
-	// Every group starts in a time of its own, so that it does not become ready right when Argo looks.
+	// Each group has its own start-up time, so that readiness does not coincide with Argo's calls.
 	start := podsWith(cluster.AnnotationStartup, "3300ms")
 	waiting := newRelease(t, batches, start)
 	naive := newRelease(t, batches, start, withConfig("wait: 0s"))

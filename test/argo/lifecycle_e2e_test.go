@@ -28,7 +28,7 @@ import (
 // quarters is a release in three batches with a pause after each of the first two. Steps 0, 2, 4 and 5 are the plugin's.
 var quarters = step("upgrade: 25%") + pause + step("upgrade: 50%") + pause + step("upgrade: 100%") + step("promote: true")
 
-// The first deployment has nothing to release: the Rollout is healthy at once, and the workload held.
+// The first deployment has nothing to release: the Rollout is healthy at once, and the workload is held.
 func TestFirstDeployment(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -70,7 +70,7 @@ func TestRelease(t *testing.T) {
 	e.mustRest("v2")
 }
 
-// The release before the last one has no bearing on the next.
+// An earlier release does not affect the next one.
 func TestReleaseAgain(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, step("upgrade: 50%")+step("promote: true"))
@@ -81,7 +81,7 @@ func TestReleaseAgain(t *testing.T) {
 	}
 }
 
-// The workload comes after its Rollout: it is held from the beginning on.
+// The workload is created after its Rollout: it is held from the beginning.
 func TestWorkloadLater(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -96,7 +96,7 @@ func TestWorkloadLater(t *testing.T) {
 	e.awaitRest("v2")
 }
 
-// An edit in mid-release: Argo begins at the first step again, with the new template.
+// An edit during the release: Argo restarts at the first step, with the new template.
 func TestEditInMidRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
@@ -118,7 +118,7 @@ func TestEditInMidRelease(t *testing.T) {
 	e.awaitRest("v3")
 }
 
-// promote --full, whatever the Rollout is doing. Between steps Argo calls no step for it.
+// promote --full, in each state of the Rollout. Between steps Argo calls no step for it.
 func TestPromoteFull(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -159,7 +159,7 @@ func TestPromoteFull(t *testing.T) {
 	}
 }
 
-// aborts are moments of a release at which it is aborted.
+// aborts are the states in which a release is aborted.
 var aborts = []struct {
 	name  string
 	reach func(e *env)
@@ -188,7 +188,7 @@ var aborts = []struct {
 	}},
 }
 
-// Argo calls Abort once. The canary goes, and no group of the workload is touched.
+// Argo calls Abort once. The canary is deleted, and no group of the workload is touched.
 func TestAbort(t *testing.T) {
 	t.Parallel()
 	for _, test := range aborts {
@@ -204,7 +204,7 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// A promotion that has begun is taken back.
+// A promotion that has begun is rolled back.
 func TestAbortWhilePromoting(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, step("upgrade: 100%")+step("promote: true"), podsWith(cluster.AnnotationStartup, "2s"))
@@ -220,7 +220,7 @@ func TestAbortWhilePromoting(t *testing.T) {
 	e.awaitAborted("v1")
 }
 
-// A canary that never gets ready: the step says why, and an abort ends it.
+// A canary that never becomes ready: the step reports why, and an abort ends it.
 func TestAbortOfGroupsThatNeverStart(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -235,7 +235,7 @@ func TestAbortOfGroupsThatNeverStart(t *testing.T) {
 	e.same(before)
 }
 
-// After an abort, retry takes the same template through all steps again.
+// After an abort, retry runs all steps again with the same template.
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
@@ -270,7 +270,7 @@ func TestEditAfterAbort(t *testing.T) {
 	e.awaitRest("v3")
 }
 
-// After an abort, the old template in Git ends the matter: the Rollout is healthy again and nothing has moved.
+// After an abort, the old template in Git makes the Rollout healthy again, and no group is touched.
 func TestRevertAfterAbort(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
@@ -284,7 +284,7 @@ func TestRevertAfterAbort(t *testing.T) {
 	e.same(before)
 }
 
-// undo brings the template of an older revision back, through all steps: LWS has forgotten it by then.
+// undo releases the template of an older revision through all steps, although LWS has deleted its revision.
 func TestUndo(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
@@ -308,8 +308,8 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// A template that the history does not have any more: the step says so at once, the groups stay as they are, and the way
-// out that it names is one.
+// A template that the history no longer has: the step reports it at once, no group is touched, and the remedy in the message
+// works.
 func TestUndoForgotten(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -336,8 +336,8 @@ func TestUndoForgotten(t *testing.T) {
 	e.awaitRest("v1")
 }
 
-// forget has LWS remember the present template only. It forgets the others by itself when it sees that a promotion is over
-// before the hold is back, and that is a matter of moments.
+// forget makes LWS delete all revisions but the present one. LWS does so itself only if it observes the end of a promotion
+// before the hold is restored, which depends on timing.
 func (e *env) forget() {
 	e.t.Helper()
 	w := e.workload(e.t.Context())
@@ -371,7 +371,7 @@ func (e *env) annotateWorkload(key, value string) {
 	}
 }
 
-// restart makes Argo restart the pods of a Rollout. Here it has none; what is documented is that the groups stay.
+// restart makes Argo restart the pods of a Rollout. Here it has none; the documented behaviour is that no group restarts.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -388,7 +388,7 @@ func TestRestart(t *testing.T) {
 	e.awaitRest("v2")
 }
 
-// Deleting the Rollout gives the workload back as the user had it, whatever was going on.
+// Deleting the Rollout restores the workload, in any state of a release.
 func TestRolloutDeleted(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -407,7 +407,7 @@ func TestRolloutDeleted(t *testing.T) {
 				t.Fatal(err)
 			}
 			e.eventually("the workload is the user's again", func(ctx context.Context) error { return e.disowned(ctx, test.tag) })
-			e.eventually("the Rollout is gone", func(ctx context.Context) error {
+			e.eventually("the Rollout is deleted", func(ctx context.Context) error {
 				if _, err := e.tryGet(ctx, name); !apierrors.IsNotFound(err) {
 					return fmt.Errorf("it is there: %w", err)
 				}
@@ -417,7 +417,7 @@ func TestRolloutDeleted(t *testing.T) {
 	}
 }
 
-// disowned says what is left of us at the workload.
+// disowned returns an error if anything of Lockstep is left on the workload.
 func (e *env) disowned(ctx context.Context, tag string) error {
 	w := e.workload(ctx)
 	if rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration; rolling != nil && record.SameRolling(*rolling, record.Hold()) {
@@ -432,14 +432,14 @@ func (e *env) disowned(ctx context.Context, tag string) error {
 	return e.only(ctx, tag)
 }
 
-// Manual: an edit waits for a person, who changes the Rollout's template as for any Rollout.
+// Manual: an edit waits for a user, who changes the Rollout's template as for any Rollout.
 func TestManualTrigger(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, withConfig("trigger: Manual"), slow())
 	before := e.identities()
 	revision := e.get(t.Context()).Status.CurrentPodHash
 	e.edit("v2")
-	// An edit of the Rollout that starts nothing makes Argo look again.
+	// An edit of the Rollout without effect makes Argo reconcile again.
 	e.patch(`{"spec": {"revisionHistoryLimit": 5}}`)
 	r := e.awaitPhase(v1alpha1.RolloutPhaseHealthy)
 	if r.Status.CurrentPodHash != revision {
@@ -453,7 +453,7 @@ func TestManualTrigger(t *testing.T) {
 	e.awaitRest("v2")
 }
 
-// Groups are added in mid-release, as an autoscaler does.
+// Groups are added during the release, as by an autoscaler.
 func TestScaledInMidRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())

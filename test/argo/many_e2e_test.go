@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-// More Rollouts wait for groups that never start than the controller has workers: another one is served all the same.
+// More Rollouts wait for groups that never start than the controller has workers: another Rollout still progresses.
 func TestWaitingStepsLeaveWorkers(t *testing.T) {
 	t.Parallel()
 	const stuck = 12
@@ -83,13 +83,13 @@ spec:
 	each("all wait", func(r *v1alpha1.Rollout) bool { return ran(r, 0).Phase == v1alpha1.StepPluginPhaseRunning })
 	beside := e.takes("v3")
 	t.Logf("a release alone took %s, one beside %d that wait %s", alone.Round(100*time.Millisecond), stuck, beside.Round(100*time.Millisecond))
-	// One worker that is taken for a whole wait costs 20 s.
+	// A worker that is blocked for a whole wait costs 20 s.
 	if limit := 4*alone + 30*time.Second; beside > limit {
 		t.Errorf("it took more than %s", limit)
 	}
 }
 
-// takes is how long a release takes from the edit to the end.
+// takes returns the duration of a release from the edit to the end.
 func (e *env) takes(tag string) time.Duration {
 	e.t.Helper()
 	start := time.Now()

@@ -24,14 +24,14 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-// Values of Argo's cookie, which tells a plugin what it is to be.
+// Values of Argo's magic cookie, which selects the kind of plugin.
 const (
 	cookie     = "ARGO_ROLLOUTS_RPC_PLUGIN"
 	stepPlugin = "step"
 	router     = "trafficrouter"
 )
 
-// installPlugin builds the plugin and puts it into Argo.
+// installPlugin builds the plugin and installs it in Argo.
 func installPlugin(ctx context.Context, c *cluster.Cluster) error {
 	binary, err := driver.Binary()
 	if err != nil {
@@ -40,7 +40,7 @@ func installPlugin(ctx context.Context, c *cluster.Cluster) error {
 	return install.Plugin(ctx, c, binary)
 }
 
-// reconfigure restarts the controller with other arguments for the plugins, until the test is over.
+// reconfigure restarts the controller with other arguments for the plugins, until the test ends.
 func reconfigure(t *testing.T, args ...string) {
 	t.Helper()
 	c := cluster.Shared(t)
@@ -57,7 +57,7 @@ func reconfigure(t *testing.T, args ...string) {
 	t.Cleanup(func() { again(context.Background()) })
 }
 
-// killController ends the controller the hard way, checks that its plugins go with it, and starts it again.
+// killController kills the controller, checks that its plugins end too, and starts it again.
 func killController(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	before := c.PluginProcesses()
@@ -65,7 +65,7 @@ func killController(t *testing.T, c *cluster.Cluster) {
 		t.Error(err)
 		return
 	}
-	await.Nil(t, "the plugins notice that the controller is gone", func(context.Context) error {
+	await.Nil(t, "the plugins detect that the controller has ended", func(context.Context) error {
 		if left := c.PluginProcesses(); len(left) > 0 {
 			return fmt.Errorf("%v of %v are there", left, before)
 		}

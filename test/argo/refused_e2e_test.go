@@ -15,8 +15,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-// A step that can't be read fails, and says what is wrong with which field. Nothing of it has taken effect, and the
-// controller goes on with other Rollouts.
+// An invalid step fails and names the invalid field. It has no effect, and the controller continues with other Rollouts.
 func TestStepRefused(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -82,7 +81,7 @@ func TestProgressDeadlineRefused(t *testing.T) {
 			}
 			e.awaitAborted("v1")
 			e.same(before)
-			// The fix in the message is enough.
+			// The remedy in the message suffices.
 			e.patch(`{"spec": {"progressDeadlineSeconds": 2147483647}}`)
 			e.argo("retry", "rollout", name)
 			e.awaitPause(1)
@@ -93,7 +92,7 @@ func TestProgressDeadlineRefused(t *testing.T) {
 	}
 }
 
-// A second Rollout for the same workload is refused, and does no harm to the first one.
+// A second Rollout for the same workload is refused, and does not affect the first one.
 func TestTwoRollouts(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
@@ -104,7 +103,7 @@ func TestTwoRollouts(t *testing.T) {
 	e.mustHave("v2", 0, 1)
 	e.argo("promote", "--full", name)
 	e.awaitRest("v2")
-	// The second one goes: the first one still has the workload.
+	// The second one is deleted: the first one still owns the workload.
 	e.delete("other")
 	e.edit("v3")
 	e.awaitPause(1)

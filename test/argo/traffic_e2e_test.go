@@ -100,10 +100,11 @@ func (e *env) mustShareOf(route, stable string, want int64) {
 	}
 }
 
-// mustBeGivenBack waits until the route is the user's, and no Service of ours is left. A Rollout that was aborted says so before.
-func (e *env) mustBeGivenBack() {
+// mustBeRestored waits until the route is restored and no generated Service is left. An aborted Rollout reports the abort
+// before that.
+func (e *env) mustBeRestored() {
 	e.t.Helper()
-	e.eventually("the user's objects are given back", func(ctx context.Context) error {
+	e.eventually("the user's objects are restored", func(ctx context.Context) error {
 		route := e.route(ctx)
 		rules, _, _ := unstructured.NestedSlice(route.Object, "spec", "rules")
 		if text := asJSON(rules); len(rules) != 1 || strings.Contains(text, "canary") || share(route, stableService) != 0 {
@@ -134,10 +135,10 @@ func TestWeights(t *testing.T) {
 	}
 	e.mustRest("v2")
 	e.awaitRest("v2")
-	e.mustBeGivenBack()
+	e.mustBeRestored()
 }
 
-// One step may set the weight alone.
+// A step may set only the weight.
 func TestWeightAlone(t *testing.T) {
 	t.Parallel()
 	e := newRouted(t, step("upgrade: 100%")+pause+step("weight: 30")+pause+step("promote: true"))
@@ -150,7 +151,7 @@ func TestWeightAlone(t *testing.T) {
 	e.mustShare(30)
 	e.argo("promote", name)
 	e.awaitRest("v2")
-	e.mustBeGivenBack()
+	e.mustBeRestored()
 }
 
 // moments records the canary's share and its pods as they change.
@@ -161,7 +162,7 @@ type moments struct {
 	seen   int
 }
 
-// watch records, until the test ends, each instant at which a group of the canary goes while requests are sent there.
+// watch records, until the test ends, each deletion of a canary group to which requests are routed.
 func (e *env) watch() *moments {
 	e.t.Helper()
 	m := &moments{share: share(e.route(e.t.Context()), stableService)}
@@ -195,7 +196,7 @@ func (e *env) watch() *moments {
 			route := e.route(context.Background())
 			if now := share(route, stableService); now != 0 || !acknowledged(route) {
 				m.mu.Lock()
-				m.broken = append(m.broken, fmt.Sprintf("%s goes at a share of %d %%, acknowledged %t", object.GetName(), now, acknowledged(route)))
+				m.broken = append(m.broken, fmt.Sprintf("%s is deleted at a share of %d %%, acknowledged %t", object.GetName(), now, acknowledged(route)))
 				m.mu.Unlock()
 			}
 		}
@@ -203,7 +204,7 @@ func (e *env) watch() *moments {
 	return m
 }
 
-// acknowledged says whether the gateway has taken the route as it is.
+// acknowledged reports whether the gateway has accepted the present generation of the route.
 func acknowledged(route *unstructured.Unstructured) bool {
 	parents, _, _ := unstructured.NestedSlice(route.Object, "status", "parents")
 	for _, parent := range parents {
@@ -226,7 +227,7 @@ func (m *moments) check(t *testing.T) {
 	}
 }
 
-// An abort brings the requests back first, then takes the capacity.
+// An abort withdraws the requests first, then the capacity.
 func TestAbortWithTraffic(t *testing.T) {
 	t.Parallel()
 	for i, want := range []int64{10, 50, 100} {
@@ -246,12 +247,12 @@ func TestAbortWithTraffic(t *testing.T) {
 			e.awaitAborted("v1")
 			m.check(t)
 			e.same(before)
-			e.mustBeGivenBack()
+			e.mustBeRestored()
 		})
 	}
 }
 
-// promote --full while requests go to both.
+// promote --full while both sides get requests.
 func TestPromoteFullWithTraffic(t *testing.T) {
 	t.Parallel()
 	e := newRouted(t, routed, slow())
@@ -263,10 +264,10 @@ func TestPromoteFullWithTraffic(t *testing.T) {
 	e.mustRest("v2")
 	e.awaitRest("v2")
 	m.check(t)
-	e.mustBeGivenBack()
+	e.mustBeRestored()
 }
 
-// Requests with a header go to the canary, whatever the share.
+// Requests with a header reach the canary, whatever the share.
 func TestHeaderRoute(t *testing.T) {
 	t.Parallel()
 	e := newRouted(t, step(`upgrade: 25%, headers: [{name: x-canary, exact: "yes"}]`)+pause+
@@ -285,5 +286,5 @@ func TestHeaderRoute(t *testing.T) {
 	}
 	e.argo("abort", name)
 	e.awaitAborted("v1")
-	e.mustBeGivenBack()
+	e.mustBeRestored()
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-// These tests are not parallel: each has hosts of its own, without the shared one.
+// These tests are not parallel: each has its own hosts, without the shared one.
 
-func TestSaysThatItsKindIsNotInstalled(t *testing.T) {
+func TestReportsMissingCRD(t *testing.T) {
 	c := alone(t)
 	uninstallKind(t, c)
 	p := begin(t, rights(t, c, true))
@@ -29,14 +29,14 @@ func TestSaysThatItsKindIsNotInstalled(t *testing.T) {
 	}
 }
 
-// Kruise's manager needs this object to start, and comes with it. test/kruise has the manager itself.
+// Kruise's manager needs this object to start, and is installed with it. test/kruise has the manager itself.
 const kruiseComes = `
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingWebhookConfiguration
 metadata: {name: kruise-rollout-mutating-webhook-configuration}
 `
 
-func TestEndsWhenKruiseComes(t *testing.T) {
+func TestEndsWhenKruiseIsInstalled(t *testing.T) {
 	c := alone(t)
 	installKind(t, c)
 	p := begin(t, rights(t, c, true))
@@ -56,7 +56,7 @@ func TestEndsWhenKruiseComes(t *testing.T) {
 	p.mustEnd(t, "Kruise Rollouts' own manager is installed here", "lockstep kruise")
 }
 
-func TestDriverOfItsOwn(t *testing.T) {
+func TestSeparateDriver(t *testing.T) {
 	c := alone(t)
 	installKind(t, c)
 	e := envOf(t, c)
@@ -69,7 +69,7 @@ func TestDriverOfItsOwn(t *testing.T) {
 	if got := children(t, p.cmd.Process.Pid); len(got) != 0 {
 		t.Errorf("it has started %v", got)
 	}
-	// The driver dies, and comes back; the host goes on.
+	// The driver is killed and restarted; the host continues.
 	d.Kill()
 	e.patch(`{"batchPartition":1}`)
 	d.Restart()
@@ -94,18 +94,18 @@ func TestHostAndDriverAreKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A host whose driver is gone ends, for its Deployment to start both again.
+	// A host whose driver has ended ends too, so that its Deployment restarts both.
 	if err := syscall.Kill(plugin, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	p.mustEnd(t, "the driver that was started as a plugin has ended")
 	e.patch(`{"batchPartition":2}`)
-	// A host that is killed leaves no driver behind, and the next one goes on where it was.
+	// A killed host leaves no driver behind, and the next one continues where it was.
 	p = begin(t, kubeconfig, "--namespace", e.namespace)
 	e.await(name, "the last batch", func(s status) bool { return s.CanaryStatus.CurrentBatch == 2 })
 	orphans := children(t, p.cmd.Process.Pid)
 	p.end(syscall.SIGKILL)
-	e.eventually("its driver has gone, too", func(context.Context) error {
+	e.eventually("its driver has ended, too", func(context.Context) error {
 		for _, pid := range orphans {
 			n, err := strconv.Atoi(pid)
 			if err != nil {
@@ -128,7 +128,7 @@ func TestHostAndDriverAreKilled(t *testing.T) {
 	}
 }
 
-// Two replicas stand by for each other: one works, and when it dies the other goes on where it was.
+// Of two replicas one is active; when it is killed, the standby continues where it was.
 func TestTwoReplicas(t *testing.T) {
 	c := alone(t)
 	installKind(t, c)

@@ -21,9 +21,9 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-// What follows are cases of Kruise's own end-to-end tests, restated for whole groups; docs/kruise-cases.md has them all.
+// The following are cases of Kruise's own end-to-end tests, adapted to groups; docs/kruise-cases.md has them all.
 
-// patchWorkload is a JSON merge patch of the LeaderWorkerSet.
+// patchWorkload applies a JSON merge patch to the LeaderWorkerSet.
 func (e *env) patchWorkload(raw string) {
 	e.t.Helper()
 	if _, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).
@@ -116,7 +116,7 @@ func TestBlueGreenScaling(t *testing.T) {
 	}
 }
 
-// A template whose groups never start is followed by one that does.
+// A template whose groups never start is followed by one whose groups do.
 func TestBrokenTemplateThenAnother(t *testing.T) {
 	t.Parallel()
 	for _, style := range []string{"Canary", "BlueGreen", "Partition"} {
@@ -145,7 +145,7 @@ func TestBrokenTemplateThenAnother(t *testing.T) {
 	}
 }
 
-// A batch may be ready though as many groups as the threshold allows are not; with one more it is not.
+// A batch is ready with as many unready groups as the threshold allows, and not with one more.
 func TestFailureThreshold(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -165,7 +165,7 @@ func TestFailureThreshold(t *testing.T) {
 				if r.Status.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState {
 					t.Fatalf("the batch is ready with %d of 4 groups", got)
 				}
-				// LWS may make a group anew, and then its pods are others.
+				// LWS may recreate a group, with other pods.
 				return fmt.Errorf("there are %d, %w", got, behavior.Heal(ctx, e.kube, e.namespace, canary, ready))
 			}
 			return nil
@@ -177,8 +177,8 @@ func TestFailureThreshold(t *testing.T) {
 	}
 }
 
-// Pods carry the rollout's id and their batch, also where the workload was scaled meanwhile. An id that changes in mid-release is
-// for the next one, and moves nothing.
+// Pods have the rollout's id and their batch, also if the workload was scaled during the release. An id that changes during the
+// release applies to the next one, and has no effect on this one.
 func TestBatchIDs(t *testing.T) {
 	t.Parallel()
 	t.Run("scaled", func(t *testing.T) {
@@ -225,10 +225,10 @@ func TestBatchIDs(t *testing.T) {
 		e.awaitBatch(1)
 		before := e.leaders()
 		e.patch(`{"rolloutID":"two","batchPartition":1}`)
-		e.await(name, "the batches are gone through again", func(s status) bool {
+		e.await(name, "the batches are repeated", func(s status) bool {
 			return s.ObservedRolloutID == "two" && s.CanaryStatus.CurrentBatch == 1 && s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState
 		})
-		// The driver was told the first one when the release began.
+		// The driver got the first id when the release began.
 		e.mustBeLabelled(name, "one", "1:2 2:2")
 		e.mustHave("v1 v1 v2 v2")
 		e.mustKeep(before, 0, 1, 2, 3)

@@ -52,7 +52,7 @@ type env struct {
 	dynamic   dynamic.Interface
 }
 
-// newEnv is a namespace that the shared host looks after.
+// newEnv returns a namespace that the shared host watches.
 func newEnv(t *testing.T) *env {
 	t.Helper()
 	c := cluster.Shared(t)
@@ -80,7 +80,7 @@ func newRelease(t *testing.T, plan string) *env {
 	return e
 }
 
-// begin is newRelease on an env.
+// begin is newRelease in an existing env.
 func (e *env) begin(plan string) {
 	e.t.Helper()
 	e.deploy()
@@ -106,7 +106,7 @@ func (e *env) deploy() {
 	e.mustHave("v1 v1 v1 v1")
 }
 
-// manifest is a BatchRelease with this plan.
+// manifest returns a BatchRelease with this plan.
 func manifest(of, plan string) string {
 	return fmt.Sprintf(`
 apiVersion: rollouts.kruise.io/v1beta1
@@ -125,7 +125,7 @@ func quarters(style string) string {
 	return "rollingStyle: " + style + "\nbatchPartition: 0\nbatches: [{canaryReplicas: 25%}, {canaryReplicas: 50%}, {canaryReplicas: 100%}]"
 }
 
-// edit gives the workload another image, as GitOps would.
+// edit changes the workload's image, as a GitOps tool does.
 func (e *env) edit(tag string) {
 	e.t.Helper()
 	suite.SetImage(e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), name, tag)
@@ -167,7 +167,7 @@ func (e *env) mustRelease() *v1beta1.BatchRelease {
 	return r
 }
 
-// patch is a JSON merge patch of the BatchRelease's plan.
+// patch applies a JSON merge patch to the BatchRelease's plan.
 func (e *env) patch(plan string) {
 	e.t.Helper()
 	e.patchAll(`{"spec":{"releasePlan":` + plan + `}}`)
@@ -212,7 +212,7 @@ func (e *env) awaitPhase(phase v1beta1.RolloutPhase) {
 	e.await(name, "phase "+string(phase), func(s v1beta1.BatchReleaseStatus) bool { return s.Phase == phase })
 }
 
-// awaitEnd waits until the status has the end: how it ended, every group ready, and nothing that the host still waits for.
+// awaitEnd waits until the status reports the end: its result, every group ready, and nothing left to wait for.
 func (e *env) awaitEnd(how string) {
 	e.t.Helper()
 	e.await(name, how+", every group ready", func(s v1beta1.BatchReleaseStatus) bool {
@@ -221,7 +221,7 @@ func (e *env) awaitEnd(how string) {
 	})
 }
 
-// awaitStuck waits until the condition says why nothing moves.
+// awaitStuck waits until the condition reports why the release is stuck.
 func (e *env) awaitStuck(of, reason, words string) {
 	e.t.Helper()
 	e.await(of, "condition "+reason, func(s v1beta1.BatchReleaseStatus) bool {
@@ -238,7 +238,7 @@ func (e *env) awaitHeld() {
 	})
 }
 
-// story notes each state that the BatchRelease goes through, until it is read.
+// story records each state of the BatchRelease, until it is read.
 func (e *env) story() (read func() string) {
 	e.t.Helper()
 	r := e.mustRelease()
@@ -281,7 +281,7 @@ func (e *env) story() (read func() string) {
 	})
 }
 
-// tags are those of a workload's groups.
+// tags returns the tags of a workload's groups.
 func (e *env) tags(ctx context.Context, of string) (string, error) {
 	return grouptags.Of(ctx, e.kube, e.namespace, lws.SetNameLabelKey+"="+of, size)
 }
@@ -297,7 +297,7 @@ func (e *env) mustHaveIn(workload, want string) {
 	grouptags.Await(e.t, e.kube, e.namespace, lws.SetNameLabelKey+"="+workload, size, want)
 }
 
-// added is the workload that a release has added.
+// added returns the workload that a release has added.
 func (e *env) added() string {
 	e.t.Helper()
 	list, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(e.t.Context(), metav1.ListOptions{})
@@ -328,7 +328,7 @@ func (e *env) mustRest(tags string) {
 	})
 }
 
-// leaders tells the uid of each leader pod of the workload.
+// leaders returns the UID of each leader pod of the workload.
 func (e *env) leaders() map[string]types.UID {
 	e.t.Helper()
 	pods, err := e.kube.CoreV1().Pods(e.namespace).List(e.t.Context(), metav1.ListOptions{
@@ -357,18 +357,18 @@ func (e *env) mustKeep(before map[string]types.UID, indices ...int) {
 
 func asJSON(v any) string { return text.JSON(v) }
 
-// isGone is nil if what was looked for is gone.
-func isGone(err error) error {
+// notFound returns nil for the error NotFound.
+func notFound(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err == nil {
-		return fmt.Errorf("it is there")
+		return fmt.Errorf("it still exists")
 	}
 	return err
 }
 
-// dump logs what there is.
+// dump logs all objects of the test.
 func (e *env) dump() {
 	ctx := context.Background()
 	suite.Dump(ctx, e.t, e.dynamic, e.namespace, batchReleases)

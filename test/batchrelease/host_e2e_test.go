@@ -56,7 +56,7 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// rights gives the host's account what config/kruise/batchrelease says, and returns its kubeconfig.
+// rights grants the host's account the permissions of config/kruise/batchrelease, and returns its kubeconfig.
 func rights(t *testing.T, c *cluster.Cluster, withDriver bool) string {
 	t.Helper()
 	manifests := []func() ([]byte, error){config.BatchRelease}
@@ -94,17 +94,17 @@ func begin(t *testing.T, kubeconfig string, args ...string) *process {
 	return p
 }
 
-// end ends it with a signal, and waits.
+// end stops it with a signal, and waits.
 func (p *process) end(signal syscall.Signal) { p.child.End(signal, await.Patience) }
 
-// mustEnd waits until the host has ended by itself, with an error that says these words.
+// mustEnd waits until the host has ended by itself, with an error that contains these words.
 func (p *process) mustEnd(t *testing.T, words ...string) {
 	t.Helper()
 	select {
 	case <-p.child.Exited:
 	case <-time.After(await.Patience):
 		p.end(syscall.SIGKILL)
-		t.Fatalf("the host goes on:\n%s", p.log)
+		t.Fatalf("the host keeps running:\n%s", p.log)
 	}
 	if p.cmd.ProcessState.ExitCode() == 0 {
 		t.Error("it ended with success")
@@ -132,7 +132,7 @@ func startShared(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// alone is the cluster without the shared host, which an earlier run of the same tests may have left.
+// alone returns the cluster without the shared host, which an earlier run may have left.
 func alone(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	stopShared()
@@ -148,7 +148,7 @@ func stopShared() {
 	}
 }
 
-// sharedLog is what the shared host said about a namespace.
+// sharedLog returns the shared host's log about a namespace.
 func sharedLog(namespace string) string {
 	shared.Lock()
 	defer shared.Unlock()
@@ -166,7 +166,7 @@ func installKind(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// uninstallKind takes BatchRelease off the cluster, which an earlier run of the same tests may have left there.
+// uninstallKind removes the CRD of BatchRelease, which an earlier run may have left.
 func uninstallKind(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	_, _, client := suite.Clients(c)
@@ -200,7 +200,7 @@ func uninstallKind(t *testing.T, c *cluster.Cluster) {
 	})
 }
 
-// children are the processes that a process has started.
+// children returns the child processes of a process.
 func children(t *testing.T, pid int) []string {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")

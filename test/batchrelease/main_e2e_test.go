@@ -17,7 +17,7 @@ import (
 // parallel is how many tests run at once.
 const parallel = 6
 
-// Tests that are not parallel run first, and start hosts of their own; the others share one.
+// Tests that are not parallel run first, and start their own hosts; the others share one.
 func TestMain(m *testing.M) {
 	code := suite.Main(m, parallel, cluster.WithAudit())
 	stopShared()

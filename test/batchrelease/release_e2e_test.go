@@ -56,7 +56,7 @@ patchPodTemplateMetadata: {labels: {track: canary}, annotations: {example.com/wh
 	}
 	e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
 	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
-	// WaitResume: nothing is left at this very moment. (LWS may recreate a group even now.)
+	// WaitResume: nothing is left at this moment. (LWS may still recreate a group.)
 	if n := e.workloads(t.Context()); n != 1 {
 		t.Errorf("completed, and there are %d workloads", n)
 	}
@@ -119,7 +119,7 @@ func TestPartition(t *testing.T) {
 	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
 	e.awaitEnd("promoted")
 	e.mustRest("v2 v2 v2 v2")
-	// What is completed stays so, and the workload stays held.
+	// A completed release stays completed, and the workload held.
 	e.edit("v3")
 	e.patch(`{"batchPartition":0}`)
 	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
@@ -237,11 +237,11 @@ func TestPlanChange(t *testing.T) {
 		got.Status.ObservedReleasePlanHash != batchrelease.HashPlan(&got.Spec.ReleasePlan) {
 		t.Errorf("status %s", asJSON(got.Status))
 	}
-	// Less is asked for: nothing that runs goes.
+	// A smaller batch is requested: no running group is deleted.
 	e.patch(`{"batchPartition":0}`)
 	e.awaitBatch(0)
 	e.mustHaveIn(e.added(), "v2 v2 v2")
-	// What no plan can be changes nothing, says why, and is mended.
+	// An invalid plan has no effect, is reported, and can be corrected.
 	e.patch(`{"batches":[{"canaryReplicas":"75%"},{"canaryReplicas":"25%"}]}`)
 	e.awaitStuck(name, "InvalidPlan", "batches never decrease")
 	e.patch(`{"rollingStyle":"Partition","batches":[{"canaryReplicas":"100%"}]}`)
@@ -263,23 +263,23 @@ func TestDeletion(t *testing.T) {
 				t.Errorf("finalizers %v", r.Finalizers)
 			}
 			e.remove()
-			e.eventually("the BatchRelease is gone", func(ctx context.Context) error {
+			e.eventually("the BatchRelease is deleted", func(ctx context.Context) error {
 				_, err := e.release(ctx, name)
-				return isGone(err)
+				return notFound(err)
 			})
-			// Gone only when nothing of the release is left.
+			// Deleted only when nothing of the release is left.
 			if n := e.workloads(t.Context()); n != 1 {
-				t.Errorf("it is gone, and there are %d workloads", n)
+				t.Errorf("it is deleted, and %d workloads exist", n)
 			}
 			e.mustRest("v1 v1 v1 v1")
-			// The template waits for another one of the same name.
+			// The template waits for another workload with the same name.
 			e.apply(manifest(name, quarters(style)))
 			e.awaitBatch(0)
 		})
 	}
 }
 
-func TestWorkloadGoes(t *testing.T) {
+func TestWorkloadDeleted(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	e.apply(manifest(name, quarters("Canary")))
@@ -296,7 +296,7 @@ func TestWorkloadGoes(t *testing.T) {
 	e.await(name, "the end", func(s status) bool {
 		return s.Phase == v1beta1.RolloutPhaseCompleted && s.Message == "the workload is gone"
 	})
-	e.eventually("all workloads are gone", func(ctx context.Context) error {
+	e.eventually("all workloads are deleted", func(ctx context.Context) error {
 		if n := e.workloads(ctx); n != 0 {
 			return fmt.Errorf("there are %d", n)
 		}
@@ -311,9 +311,9 @@ func TestBadInput(t *testing.T) {
 	e.apply(manifest(name, quarters("Canary")))
 	e.awaitHeld()
 	e.remove()
-	e.eventually("it is gone", func(ctx context.Context) error {
+	e.eventually("it is deleted", func(ctx context.Context) error {
 		_, err := e.release(ctx, name)
-		return isGone(err)
+		return notFound(err)
 	})
 	e.edit("v2")
 	for of, bad := range map[string]struct{ plan, words string }{
@@ -324,10 +324,10 @@ func TestBadInput(t *testing.T) {
 		e.apply(manifest(of, bad.plan))
 		e.awaitStuck(of, "InvalidPlan", bad.words)
 	}
-	// What the driver refuses is said as it says it.
+	// The driver's refusals are reported with its message.
 	e.apply(manifest("reserved", quarters("Canary")+"\npatchPodTemplateMetadata: {labels: {lockstep.dev/role: x}}"))
 	e.awaitStuck("reserved", "InvalidRequest", "belongs to LeaderWorkerSet or Lockstep itself")
-	// A foreign kind is nobody's business here.
+	// Another kind is ignored here.
 	e.apply(strings.NewReplacer("leaderworkerset.x-k8s.io/v1", "apps/v1", "kind: LeaderWorkerSet", "kind: Deployment").
 		Replace(manifest("foreign", quarters("Canary"))))
 	e.apply(manifest("good", quarters("Canary")))
@@ -341,7 +341,7 @@ func TestBadInput(t *testing.T) {
 	e.awaitStuck("second", "ReleaseOfAnother", "/good")
 }
 
-// The host has no ticks: each batch begins as soon as the one before is ready. Kruise's own takes 22 s for 4 steps of a Deployment.
+// The host does not poll: each batch begins as soon as the previous one is ready. Kruise's own takes 22 s for 4 steps of a Deployment.
 func TestNoTicks(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -356,7 +356,7 @@ func TestNoTicks(t *testing.T) {
 	e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
 	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
 	t.Logf("figures: 4 batches of 4 groups ready after %s, promoted after %s", batches.Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
-	// Host and driver have one account. What waits asks for nothing: there are writes, and of reads the few that informers can't serve.
+	// Host and driver have one account. Waiting costs no requests: there are writes, and the few reads that informers can't serve.
 	requests := e.requests()
 	t.Logf("figures: %d requests of host and driver: %v", len(requests), requests)
 	reads, statuses := 0, 0
@@ -373,7 +373,7 @@ func TestNoTicks(t *testing.T) {
 	}
 }
 
-// requests are those of host and driver in this namespace so far, events and watches aside, as the API server's audit log has them.
+// requests returns the requests of host and driver in this namespace so far, without events and watches, from the audit log.
 func (e *env) requests() []string {
 	e.t.Helper()
 	user := "system:serviceaccount:" + config.Namespace + ":" + config.BatchReleaseServiceAccount

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-// The stock manager panics when it meets a BatchRelease for a LeaderWorkerSet, so the host for those refuses to start beside it.
+// The stock manager panics on a BatchRelease for a LeaderWorkerSet, so the host for those refuses to start beside it.
 func TestBatchReleaseHostRefusesToRunBesideKruise(t *testing.T) {
 	t.Parallel()
 	c := cluster.Shared(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-// What follows are cases of Kruise's own end-to-end tests for workloads with a partition, restated for whole groups.
+// The following are cases of Kruise's own end-to-end tests for workloads with a partition, adapted to groups.
 
 func (e *env) patchWorkload(raw string) {
 	e.t.Helper()
@@ -29,7 +29,7 @@ func (e *env) patchWorkload(raw string) {
 	}
 }
 
-// Percentages are of the number of groups that there are by now.
+// Percentages refer to the present number of groups.
 func TestScaledInMidRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -63,7 +63,7 @@ func TestPausedAndResumed(t *testing.T) {
 	e.mustHave("v1 v1 v2 v2")
 }
 
-// A template whose groups never start is followed by one that does.
+// A template whose groups never start is followed by one whose groups do.
 func TestBrokenTemplateThenAnother(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -79,13 +79,13 @@ func TestBrokenTemplateThenAnother(t *testing.T) {
 	e.mustRest("v3")
 }
 
-// A jump forth over a step, to the last one, at which Kruise does not wait.
+// A jump over a step, to the last one, at which Kruise does not wait.
 func TestStepJump(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
 	e.edit("v2")
 	e.awaitPause(1)
-	e.awaitRollout("the jump is taken", func(r *unstructured.Unstructured) bool {
+	e.awaitRollout("the jump is accepted", func(r *unstructured.Unstructured) bool {
 		if field(r, "status", "canaryStatus", "currentStepIndex") == "3" || field(r, "status", "phase") == "Healthy" {
 			return true
 		}
@@ -99,7 +99,7 @@ func TestStepJump(t *testing.T) {
 	e.mustRest("v2")
 }
 
-// Steps are changed in mid-release: Kruise finds the one that fits what is updated.
+// Steps are changed during the release: Kruise continues at the step that matches the updated groups.
 func TestStepsChanged(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -115,7 +115,7 @@ func TestStepsChanged(t *testing.T) {
 	e.mustRest("v2")
 }
 
-// A step may be ready though as many groups as the Rollout's threshold allows are not; with one more it is not.
+// A step is ready with as many unready groups as the Rollout's threshold allows, and not with one more.
 func TestFailureThreshold(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -127,7 +127,7 @@ func TestFailureThreshold(t *testing.T) {
 	e.awaitRollout("the release has begun", func(r *unstructured.Unstructured) bool {
 		return field(r, "status", "phase") == "Progressing" && field(r, "status", "canaryStatus", "currentStepState") == "StepUpgrade"
 	})
-	// LWS goes on to the next group once one is ready.
+	// LWS continues with the next group once one is ready.
 	for n, group := range []int{3, 2, 1} {
 		e.eventually(fmt.Sprintf("%d groups are ready", n+1), func(ctx context.Context) error {
 			if e.updatedReady(ctx, n+1) == nil {
@@ -157,7 +157,7 @@ func (e *env) stepState(ctx context.Context) string {
 	return field(r, "status", "canaryStatus", "currentStepState")
 }
 
-// updatedReady is nil if so many groups are updated and ready.
+// updatedReady returns nil if a number of groups are updated and ready.
 func (e *env) updatedReady(ctx context.Context, want int) error {
 	o, err := e.dynamic.Resource(targets).Namespace(e.namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

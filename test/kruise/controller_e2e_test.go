@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
-// controller is the one `lockstep kruise` of this test binary, with exactly the rights of config/kruise.
+// controller is the `lockstep kruise` of this test binary, with exactly the permissions of config/kruise.
 var controller struct {
 	sync.Mutex
 	*child.Process
@@ -38,7 +38,7 @@ func startController(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// launch starts a `lockstep kruise`, which works once it holds the Lease.
+// launch starts a `lockstep kruise`, which is active once it holds the Lease.
 func launch(t *testing.T, c *cluster.Cluster) *child.Process {
 	t.Helper()
 	binary, err := driver.Binary()
@@ -68,7 +68,7 @@ func launch(t *testing.T, c *cluster.Cluster) *child.Process {
 	return p
 }
 
-// replaceController kills the one that works, beside which another one stands by.
+// replaceController kills the active one, while another one is on standby.
 func replaceController(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	p := launch(t, c)
@@ -78,7 +78,7 @@ func replaceController(t *testing.T, c *cluster.Cluster) {
 	controller.Process = p
 }
 
-// server is the driver of its own, with exactly the rights of config/rbac.
+// server is the separate driver, with exactly the permissions of config/rbac.
 var server struct {
 	*child.Process
 	dir string
@@ -100,7 +100,7 @@ func startServer(t *testing.T, c *cluster.Cluster, binary string) string {
 	return "unix://" + filepath.Join(server.dir, "s")
 }
 
-// stopServer ends it.
+// stopServer stops it.
 func stopServer() {
 	if server.Process == nil {
 		return
@@ -109,7 +109,7 @@ func stopServer() {
 	_ = os.RemoveAll(server.dir)
 }
 
-// stopController ends it as Kubernetes would.
+// stopController stops it as Kubernetes does.
 func stopController() { endController(syscall.SIGTERM) }
 
 func endController(signal syscall.Signal) {
@@ -122,7 +122,7 @@ func endController(signal syscall.Signal) {
 	controller.Process = nil
 }
 
-// controllerLog is what it said about a namespace.
+// controllerLog returns its log about a namespace.
 func controllerLog(namespace string) string {
 	raw, _ := os.ReadFile(controller.log)
 	return text.LinesAbout(namespace, string(raw))

@@ -126,7 +126,7 @@ func indent(text string, by int) string {
 	return margin + strings.ReplaceAll(text, "\n", "\n"+margin)
 }
 
-// edit gives the workload another image, as GitOps would, and perhaps labels.
+// edit changes the workload's image, as a GitOps tool does, and optionally labels.
 func (e *env) edit(tag string, labels ...string) {
 	e.t.Helper()
 	suite.SetImage(e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), name, tag, func(w *lws.LeaderWorkerSet) {
@@ -155,7 +155,7 @@ func (e *env) target(ctx context.Context, of string) *v1alpha1.RolloutTarget {
 	return out
 }
 
-// patch is a JSON merge patch of an object of the test's name.
+// patch applies a JSON merge patch to an object with the test's name.
 func (e *env) patch(resource schema.GroupVersionResource, raw string, subresources ...string) {
 	e.t.Helper()
 	if _, err := e.dynamic.Resource(resource).Namespace(e.namespace).
@@ -200,8 +200,8 @@ func (e *env) awaitPause(i int) {
 	})
 }
 
-// approve is `kubectl kruise rollout approve`, again until Kruise has taken it: it writes the status that it computed over
-// whatever is there, and an approval that comes meanwhile is gone.
+// approve is `kubectl kruise rollout approve`, repeated until Kruise accepts it: Kruise overwrites the whole status, and loses
+// an approval that was written in between.
 func (e *env) approve() {
 	e.t.Helper()
 	var step string
@@ -212,7 +212,7 @@ func (e *env) approve() {
 		}
 		return index == step && field(r, "status", "canaryStatus", "currentStepState") == state
 	}
-	e.awaitRollout("the approval is taken", func(r *unstructured.Unstructured) bool {
+	e.awaitRollout("the approval is accepted", func(r *unstructured.Unstructured) bool {
 		if !at(r, "StepPaused") {
 			return !at(r, "StepReady")
 		}
@@ -222,7 +222,7 @@ func (e *env) approve() {
 	})
 }
 
-// awaitDone waits until Kruise has seen a release through, whose end is the template now in the target.
+// awaitDone waits until Kruise has completed a release of the template now in the target.
 func (e *env) awaitDone() {
 	e.t.Helper()
 	e.awaitRollout("the end of the release", func(r *unstructured.Unstructured) bool {
@@ -262,7 +262,7 @@ func (e *env) awaitReady(of string, status metav1.ConditionStatus, reason string
 
 func asJSON(v any) string { return text.JSON(v) }
 
-// dump logs what there is.
+// dump logs all objects of the test.
 func (e *env) dump() {
 	ctx := context.Background()
 	suite.Dump(ctx, e.t, e.dynamic, e.namespace, rollouts, targets, rollouts.GroupVersion().WithResource("batchreleases"))

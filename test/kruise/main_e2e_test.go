@@ -27,10 +27,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// apart reports whether the driver is a `lockstep serve` of its own. Both ways are tested, one with each version of Kruise.
+// apart reports whether the driver is a separate `lockstep serve`. Both modes are tested, one with each version of Kruise.
 func apart(c *cluster.Cluster) bool { return c.Versions().Kruise != "v0.6.2" }
 
-// rights are those of config/kruise.
+// rights are the permissions of config/kruise.
 func rights(ctx context.Context, c *cluster.Cluster) error {
 	if apart(c) {
 		return install.Rights(ctx, c)

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// quarters are the steps of most tests. The last is not waited at.
+// quarters are the steps of most tests. Kruise does not wait at the last one.
 const quarters = `
 - {replicas: 25%, pause: {}}
 - {replicas: 50%, pause: {}}
@@ -59,7 +59,7 @@ func TestRollbackByEdit(t *testing.T) {
 	}
 }
 
-// leaders tells the uid of each leader pod.
+// leaders returns the UID of each leader pod.
 func (e *env) leaders() map[string]string {
 	e.t.Helper()
 	pods, err := e.kube.CoreV1().Pods(e.namespace).List(e.t.Context(), metav1.ListOptions{
@@ -99,7 +99,7 @@ func TestDisabledInMidRelease(t *testing.T) {
 	e.awaitPause(1)
 	e.patch(rollouts, `{"spec":{"disabled":true}}`)
 	e.awaitPhase("Disabled")
-	// Kruise lets go of the workload, which completes what it has begun.
+	// Kruise releases the workload, which completes its update.
 	e.mustRest("v2")
 	e.edit("v3")
 	e.mustRest("v3")

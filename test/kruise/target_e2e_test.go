@@ -32,7 +32,7 @@ func TestRolloutIDLabels(t *testing.T) {
 	e.mustLabel("r7", map[string]string{"2": "2", "3": "1"})
 }
 
-// mustLabel waits until exactly the pods of these groups carry the rollout-id, each with the number of its group's batch.
+// mustLabel waits until exactly the pods of these groups have the rollout-id, each with the number of its group's batch.
 func (e *env) mustLabel(id string, batches map[string]string) {
 	e.t.Helper()
 	e.eventually(fmt.Sprintf("batch labels %v", batches), func(ctx context.Context) error {
@@ -54,7 +54,7 @@ func TestTargetDeleted(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
 	e.remove(targets)
-	e.mustBeGivenBack()
+	e.mustBeRestored()
 	e.edit("v2")
 	e.mustHave("v2 v2 v2 v2")
 }
@@ -66,13 +66,13 @@ func TestTargetDeletedInMidRelease(t *testing.T) {
 	e.awaitPause(1)
 	e.remove(targets)
 	e.mustHave("v2 v2 v2 v2")
-	e.mustBeGivenBack()
+	e.mustBeRestored()
 }
 
-// mustBeGivenBack waits until the target is gone and the workload as if there had been none.
-func (e *env) mustBeGivenBack() {
+// mustBeRestored waits until the target is deleted and the workload is restored.
+func (e *env) mustBeRestored() {
 	e.t.Helper()
-	e.eventually("the target is gone", func(ctx context.Context) error {
+	e.eventually("the target is deleted", func(ctx context.Context) error {
 		_, err := e.dynamic.Resource(targets).Namespace(e.namespace).Get(ctx, name, metav1.GetOptions{})
 		if err == nil {
 			return errors.New("it is there")
@@ -111,7 +111,7 @@ func TestSecondTarget(t *testing.T) {
 	e.deploy()
 	e.apply(target(name))
 	e.awaitReady(name, metav1.ConditionTrue, "")
-	// Times of creation count seconds, and of two in one second the name decides.
+	// Creation timestamps have seconds only; within one second the name decides.
 	e.apply(target("zweite"))
 	e.awaitReady("zweite", metav1.ConditionFalse, "WorkloadTaken")
 	e.remove(targets)
@@ -158,7 +158,7 @@ func TestSpecIsValidated(t *testing.T) {
 	}
 }
 
-// Other tests run on meanwhile, and must not notice but by the clock. The second time another replica stands by, and takes over.
+// Other tests keep running and must only be delayed. The second time another replica is on standby, and takes over.
 func TestControllerKilled(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -175,7 +175,7 @@ func TestControllerKilled(t *testing.T) {
 	e.mustRest("v2")
 }
 
-// What the documentation says of it: Kruise takes the LeaderWorkerSet for a StatefulSet, and sees no template change.
+// As documented: Kruise handles the LeaderWorkerSet as a StatefulSet, and observes no template change.
 func TestRolloutOfTheWorkloadItselfReleasesNothing(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

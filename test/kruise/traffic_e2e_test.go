@@ -41,7 +41,7 @@ spec:
   rules: [{backendRefs: [{name: vllm, port: 80}]}]
 `
 
-// Kruise tells leaders apart by controller-revision-hash, which is what the target's revisions are.
+// Kruise distinguishes leaders by controller-revision-hash, which the target's revisions are.
 func TestKruiseRoutesTraffic(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -69,7 +69,7 @@ func TestKruiseRoutesTraffic(t *testing.T) {
 	e.awaitDone()
 	e.mustRest("v1")
 	e.mustSelect("vllm", "vllm-0 v1, vllm-1 v1, vllm-2 v1, vllm-3 v1")
-	e.eventually("the canary Service is gone", func(ctx context.Context) error {
+	e.eventually("the canary Service is deleted", func(ctx context.Context) error {
 		_, err := e.kube.CoreV1().Services(e.namespace).Get(ctx, "vllm-canary", metav1.GetOptions{})
 		if err == nil {
 			return errors.New("it is there")
