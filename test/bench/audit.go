@@ -25,7 +25,7 @@ func windowsOf(all []took) []window {
 	return out
 }
 
-// requests are those of some users since then. The API server writes a line before it answers, so nothing is missing.
+// requests returns the requests of some users since then. The API server logs before it responds, so none is missing.
 func (b *bench) requests(since time.Time, users ...string) ([]audit.Event, error) {
 	all, err := audit.ReadFile(b.cluster.AuditLog(), "")
 	return slices.DeleteFunc(all, func(r audit.Event) bool {
@@ -75,7 +75,7 @@ func (b *bench) countRequests(serving time.Time, releases []window, still window
 	return f, nil
 }
 
-// count counts what hosts asked for in their releases.
+// count counts the hosts' requests in their releases.
 func (f *hostFigures) count(b *bench, users []string, releases []window) error {
 	all, err := b.requests(releases[0].from, users...)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 // namespace holds all workloads.
 const namespace = "bench"
 
-// bench is one run: a control plane, the binary, and a kubeconfig with the rights that config/rbac gives the driver.
+// bench is one run: a control plane, the binary, and a kubeconfig with the driver's permissions of config/rbac.
 type bench struct {
 	config
 	cluster    *cluster.Cluster
@@ -87,7 +87,7 @@ func (b *bench) raise(ctx context.Context, options ...cluster.Option) error {
 	return nil
 }
 
-// lower ends the control plane, if there is one.
+// lower stops the control plane, if it runs.
 func (b *bench) lower() {
 	if b.cluster != nil {
 		b.cluster.Stop()
@@ -95,7 +95,7 @@ func (b *bench) lower() {
 	}
 }
 
-// grant gives the driver's service account its rights and writes its kubeconfig.
+// grant grants the driver's service account its permissions and writes its kubeconfig.
 func (b *bench) grant(ctx context.Context) error {
 	manifest, err := lockstepconfig.RBAC()
 	if err != nil {

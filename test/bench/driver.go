@@ -28,12 +28,12 @@ type driver struct {
 
 	conn *grpc.ClientConn
 
-	// answers and serves are the times from exec until health answered at all, and until it said SERVING.
+	// answers and serves are the times from exec until the health check responded at all, and until it was SERVING.
 	answers, serves time.Duration
 	servingAt       time.Time
 }
 
-// startDriver starts the process and returns once its caches are filled.
+// startDriver starts the process and returns once its caches are synced.
 func (b *bench) startDriver(ctx context.Context) (*driver, error) {
 	socket := filepath.Join(b.dir, fmt.Sprintf("s%d", time.Now().UnixNano()))
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
@@ -77,7 +77,7 @@ func (d *driver) connect(ctx context.Context, begin time.Time, socket string) (e
 	return err
 }
 
-// awaitSocket connects over and over, since gRPC itself would wait a second after the first refusal.
+// awaitSocket connects repeatedly, since gRPC itself waits a second after the first refusal.
 func (d *driver) awaitSocket(ctx context.Context, socket string) error {
 	for {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
@@ -94,7 +94,7 @@ func (d *driver) awaitSocket(ctx context.Context, socket string) error {
 	}
 }
 
-// stop ends the process and returns when it is gone. Calling it again does nothing.
+// stop stops the process and waits for it. Calling it again has no effect.
 func (d *driver) stop() {
 	if d.Client != nil {
 		_ = d.Close()

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// report is everything that one run measured. Times are in seconds, except where a name says otherwise.
+// report has all measurements of one run. Times are in seconds, except where a name says otherwise.
 type report struct {
 	Machine  string           `json:"machine"`
 	Start    *startFigures    `json:"start,omitempty"`
@@ -33,14 +33,14 @@ type spread struct {
 	Max    float64 `json:"max"`
 }
 
-// startFigures are about the process: from exec until its health check answers, and until it says SERVING.
+// startFigures are about the process: from exec until its health check responds, and until it is SERVING.
 type startFigures struct {
 	Starts  int    `json:"starts"`
 	Answers spread `json:"answers"`
 	Serves  spread `json:"serves"`
 }
 
-// releaseFigures set a canary beside a native rolling update. Phases are medians of their own, so their sum is not
+// releaseFigures compare a canary with a native rolling update. Phases are medians of their own, so their sum is not
 // exactly the total's median.
 type releaseFigures struct {
 	Startup float64  `json:"startup"`
@@ -52,7 +52,7 @@ type releaseFigures struct {
 	Canary spread  `json:"canary"`
 	Native spread  `json:"native"`
 	Ratio  float64 `json:"ratio"`
-	// OneMore is what LWS itself takes to add one group to the twin: what a batch costs without Lockstep.
+	// OneMore is LWS's own time to add one group to the twin: the cost of a batch without Lockstep.
 	OneMore        spread  `json:"oneMore"`
 	CanaryCritical float64 `json:"canaryCriticalPath"`
 	NativeCritical float64 `json:"nativeCriticalPath"`
@@ -75,7 +75,7 @@ func (f *releaseFigures) fill(canaries []took, natives, oneMore []time.Duration,
 	f.Canary, f.Native = pick(func(t took) time.Duration { return t.total }), spreadOf(natives)
 	f.OneMore = spreadOf(oneMore)
 	f.Ratio = f.Canary.Median / f.Native.Median
-	// LWS replaces maxUnavailable groups at a time. A canary's batches come one after the other before that.
+	// LWS replaces maxUnavailable groups at a time. A canary's batches are sequential before that.
 	f.NativeCritical = seconds(startup) * math.Ceil(groups/float64(maxUnavailable))
 	f.CanaryCritical = seconds(startup)*float64(len(batches)) + f.NativeCritical
 	f.Prepare = pick(func(t took) time.Duration { return t.prepare }).Median
@@ -87,12 +87,12 @@ func (f *releaseFigures) fill(canaries []took, natives, oneMore []time.Duration,
 	f.PodsGone = pick(func(t took) time.Duration { return t.podsGone }).Median
 }
 
-// steps is what LWS itself takes for what a canary consists of, but for the canary's removal.
+// steps is LWS's own time for the steps of a canary, without the canary's removal.
 func (f *releaseFigures) steps() float64 {
 	return float64(len(f.Batches))*f.OneMore.Median + f.Native.Median
 }
 
-// requestFigures are what the driver's user asked the API server for.
+// requestFigures are the requests of the driver's user to the API server.
 type requestFigures struct {
 	Releases int `json:"releases"`
 	// Writes and Events are per release; events do not count as writes.
@@ -103,7 +103,7 @@ type requestFigures struct {
 	Reads   int          `json:"reads"`
 	ReadsOf []string     `json:"readsOf,omitempty"`
 	ByKind  []perRelease `json:"byKind"`
-	// Idle are all requests in so many seconds in which nothing happened.
+	// Idle are all requests in a number of seconds without changes.
 	Idle        int     `json:"idle"`
 	IdleSeconds float64 `json:"idleSeconds"`
 }
@@ -113,7 +113,7 @@ type perRelease struct {
 	PerRelease float64 `json:"perRelease"`
 }
 
-// removalFigures are one way to take a canary away.
+// removalFigures are about one way to delete a canary.
 type removalFigures struct {
 	Way         string  `json:"way"`
 	Termination float64 `json:"termination"`
@@ -127,13 +127,13 @@ type scaleFigures struct {
 	Pods   int `json:"pods"`
 	// Synced is from exec to SERVING.
 	Synced float64 `json:"synced"`
-	// LiveMB is the heap that the garbage collector found in use; LiveSmallMB the same with few pods. The collector tells
-	// whole MB, so BytesPerPod is no more exact than that.
+	// LiveMB is the heap that the garbage collector found in use; LiveSmallMB the same with few pods. The collector reports
+	// whole MB, so BytesPerPod is no more exact.
 	LiveMB      float64 `json:"liveMB"`
 	LiveSmallMB float64 `json:"liveSmallMB"`
 	BytesPerPod float64 `json:"bytesPerPod"`
-	// ResidentMB is all memory of the process, of which PrivateMB are not pages of its own binary; PeakMB is the most that
-	// ever was, which is while the caches are filled.
+	// ResidentMB is all memory of the process, of which PrivateMB are not pages of its own binary; PeakMB is the
+	// maximum, which occurs while the caches fill.
 	ResidentMB float64 `json:"residentMB"`
 	PrivateMB  float64 `json:"privateMB"`
 	PeakMB     float64 `json:"peakMB"`
@@ -153,7 +153,7 @@ type callFigures struct {
 	CPUP99 float64 `json:"cpuP99ms,omitempty"`
 }
 
-// hostFigures are about one host's release, from the change of the image until the host says that it is over.
+// hostFigures are about one host's release, from the change of the image until the host reports its end.
 type hostFigures struct {
 	Way  string `json:"way"`
 	Reps int    `json:"reps"`
@@ -164,7 +164,7 @@ type hostFigures struct {
 	Events float64 `json:"events"`
 }
 
-// aim is what was hoped for, and whether this run met it. It decides nothing.
+// aim is a target, and whether this run met it. It has no effect on the result.
 type aim struct {
 	What   string `json:"what"`
 	Aim    string `json:"aim"`
@@ -204,7 +204,7 @@ func (r *report) judge() {
 	}
 }
 
-// ours is the canary of our own host.
+// ours is Lockstep's own host.
 func (r *report) ours() hostFigures {
 	return r.Hosts[slices.IndexFunc(r.Hosts, func(f hostFigures) bool { return strings.HasPrefix(f.Way, ownHost+", Canary") })]
 }
@@ -252,7 +252,7 @@ func compare(a, b float64, nameA, nameB string) int {
 	return cmp.Or(cmp.Compare(a, b), cmp.Compare(nameA, nameB))
 }
 
-// machine says where the figures come from.
+// machine describes where the figures were measured.
 func machine() string {
 	model := "unknown CPU"
 	if raw, err := os.ReadFile("/proc/cpuinfo"); err == nil {

@@ -27,7 +27,7 @@ import (
 )
 
 // The same release by three hosts: 4 steps without pauses, of 4 groups or of a Deployment with 4 pods, whose pods are ready at
-// once. What differs is how each host waits: Kruise Rollouts looks again every 2 and 3 seconds, Lockstep when something changes.
+// once. They differ in how they wait: Kruise Rollouts requeues after 2 and 3 seconds, Lockstep after changes.
 
 var (
 	rolloutResource      = schema.GroupVersionResource{Group: "rollouts.kruise.io", Version: "v1beta1", Resource: "rollouts"}
@@ -89,9 +89,9 @@ type way struct {
 	begin func(ctx context.Context) error
 	// change sets the next image, which starts the clock.
 	change func(ctx context.Context) error
-	// follow does what a release needs from outside, and returns when the host says that it is over.
+	// follow does what the release needs from a user, and returns when the host reports its end.
 	follow func(ctx context.Context) error
-	// done says whether the pods are as they should be in the end.
+	// done reports whether the pods are in their final state.
 	done func() bool
 	rest func(ctx context.Context) error
 }
@@ -126,7 +126,7 @@ func (b *bench) measureHosts(ctx context.Context, r *report) error {
 	return nil
 }
 
-// hosts are those that are compared.
+// hosts are the compared hosts.
 type hosts struct {
 	*bench
 	pods   *pods
@@ -150,7 +150,7 @@ func (h *hosts) withKruise(ctx context.Context) ([]hostFigures, error) {
 	return h.measure(ctx, stock, target)
 }
 
-// withoutKruise: our host refuses to run beside Kruise's manager, which panics when it meets such an object.
+// withoutKruise: Lockstep's host refuses to run beside Kruise's manager, which panics on such an object.
 func (h *hosts) withoutKruise(ctx context.Context) ([]hostFigures, error) {
 	if err := h.cluster.StopComponent(ctx, cluster.Kruise); err != nil {
 		return nil, err
@@ -190,7 +190,7 @@ func (h *hosts) withoutKruise(ctx context.Context) ([]hostFigures, error) {
 	return h.measure(ctx, canary, partition)
 }
 
-// steps are the four, with what is told of each.
+// steps are the four steps, with the text of each.
 func steps(of string) string {
 	all := make([]string, 0, len(batches))
 	for _, batch := range batches {
@@ -291,7 +291,7 @@ func (h *hosts) deployed(ctx context.Context, name string) (*workload, error) {
 	return w, h.deploy(ctx, h.pods, w, groups, groupSize)
 }
 
-// measure takes turns. The first of each warms up and does not count.
+// measure alternates between the hosts. The first release of each is a warm-up and does not count.
 func (h *hosts) measure(ctx context.Context, ways ...*way) ([]hostFigures, error) {
 	reps := max(2, h.reps/3)
 	times, windows := make([][]time.Duration, len(ways)), make([][]window, len(ways))
@@ -318,7 +318,7 @@ func (h *hosts) measure(ctx context.Context, ways ...*way) ([]hostFigures, error
 	return out, nil
 }
 
-// once is one release, from the change of the image until the host says that it is over and every pod is as it should be.
+// once is one release, from the change of the image until the host reports its end and every pod is in its final state.
 func (h *hosts) once(ctx context.Context, w *way) (used window, took time.Duration, err error) {
 	if w.begin != nil {
 		if err := w.begin(ctx); err != nil {
@@ -341,14 +341,15 @@ func (h *hosts) once(ctx context.Context, w *way) (used window, took time.Durati
 	return used, took, err
 }
 
-// untilHealthy waits until Kruise says that a Rollout is over, with the pods as they should be: it says so before it begins, too.
+// untilHealthy waits until Kruise reports the end of a Rollout and the pods are in their final state: Kruise reports the same
+// before the release begins.
 func (h *hosts) untilHealthy(ctx context.Context, name string, done func() bool) error {
 	return h.until(ctx, rolloutResource, name, func(o *unstructured.Unstructured) bool {
 		return text.Field(o, "status", "phase") == "Healthy" && text.Field(o, "status", "observedGeneration") == fmt.Sprint(o.GetGeneration()) && h.pods.now(done)
 	})
 }
 
-// until asks as an administrator, whose requests are not counted.
+// until polls as an administrator, whose requests are not counted.
 func (h *hosts) until(ctx context.Context, resource schema.GroupVersionResource, name string, holds func(*unstructured.Unstructured) bool) error {
 	var last *unstructured.Unstructured
 	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 2*patience, true, func(ctx context.Context) (bool, error) {
@@ -375,7 +376,7 @@ func (h *hosts) untilGone(ctx context.Context, name string) error {
 	})
 }
 
-// startHost starts a host as its service account. It is not waited for: the first release is, and does not count.
+// startHost starts a host as its service account. It does not wait: the first release does, and does not count.
 func (h *hosts) startHost(ctx context.Context, command, account string) (*process, error) {
 	config, err := h.cluster.ServiceAccountConfig(ctx, lockstepconfig.Namespace, account)
 	if err != nil {

@@ -6,7 +6,7 @@
 //
 //	go run ./test/bench [-reps 9] [-parts start,release,removal,scale,hosts] [-o json]
 //
-// docs/benchmarks.md says what each figure means.
+// docs/benchmarks.md explains each figure.
 package main
 
 import (
@@ -30,7 +30,7 @@ func main() {
 	}
 }
 
-// config is what the flags say.
+// config has the flags.
 type config struct {
 	parts  map[string]bool
 	reps   int
@@ -44,8 +44,8 @@ type config struct {
 // partHosts is the comparison with Kruise Rollouts.
 const partHosts = "hosts"
 
-// parts are what can be measured, in the order in which it is. Removal is for finding out, not for every run; hosts needs
-// Kruise Rollouts, and takes as long as all the others.
+// parts are the measurements, in their order. Removal is optional; hosts needs Kruise Rollouts, and takes as long as all others
+// together.
 var parts = []string{"start", "release", "removal", "scale", partHosts}
 
 func parse(args []string, stderr io.Writer) (config, error) {
@@ -77,7 +77,7 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	return c, nil
 }
 
-// run measures and prints. What it prints while it runs goes to stderr.
+// run measures and prints. Progress is printed to stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	c, err := parse(args, stderr)
 	if err == flag.ErrHelp { //nolint:errorlint // returned as it is

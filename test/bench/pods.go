@@ -17,8 +17,8 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// pods is what an administrator's watch says about the workloads' pods: the yardstick for both sides, since neither LWS's
-// status nor the driver's answer decides when a group is done.
+// pods is an administrator's watch of the workloads' pods. It decides for both sides when a group is done, not LWS's status or
+// the driver's response.
 type pods struct {
 	mu      sync.Mutex
 	all     map[string]pod
@@ -87,7 +87,7 @@ func (p *pods) notify() {
 	p.changed = make(chan struct{})
 }
 
-// serves says whether a workload has exactly n pods, all of them ready and with that image.
+// serves reports whether a workload has exactly n pods, all of them ready and with that image.
 func (p *pods) serves(set, image string, n int) bool {
 	found := 0
 	for _, one := range p.all {
@@ -102,7 +102,7 @@ func (p *pods) serves(set, image string, n int) bool {
 	return found == n
 }
 
-// gone says whether a workload has no pods.
+// gone reports whether a workload has no pods.
 func (p *pods) gone(set string) bool {
 	for _, one := range p.all {
 		if one.set == set {
@@ -112,7 +112,7 @@ func (p *pods) gone(set string) bool {
 	return true
 }
 
-// now says whether a condition holds.
+// now reports whether a condition holds.
 func (p *pods) now(holds func() bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -23,7 +23,7 @@ type process struct {
 	stderr *tail
 }
 
-// spawn starts the program that is measured.
+// spawn starts the measured program.
 func (b *bench) spawn(args ...string) (*process, error) {
 	cmd, stderr := exec.Command(b.binary, args...), &tail{}
 	// The garbage collector's own trace is the only way to learn the live heap of another process exactly.
@@ -33,11 +33,11 @@ func (b *bench) spawn(args ...string) (*process, error) {
 	return &process{p, stderr}, err
 }
 
-// stop ends the process and returns when it is gone. Calling it again does nothing.
+// stop stops the process and waits for it. Calling it again has no effect.
 func (p *process) stop() { p.End(syscall.SIGTERM, 10*time.Second) }
 
-// memory is the process's, in bytes, as the kernel counts it: what is resident, the most that ever was, and the part of
-// the former that is not its own binary's file.
+// memory returns the process's memory in bytes, as the kernel counts it: resident, peak, and resident without the pages of its
+// binary.
 func (p *process) memory() (resident, peak, private int64, err error) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Cmd.Process.Pid))
 	if err != nil {
@@ -55,7 +55,7 @@ func statusBytes(raw []byte, key string) int64 {
 	return n << 10
 }
 
-// busy is the CPU time that the process has used.
+// busy returns the CPU time of the process.
 func (p *process) busy() (time.Duration, error) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Cmd.Process.Pid))
 	if err != nil {
@@ -75,7 +75,7 @@ func (p *process) busy() (time.Duration, error) {
 // gcLine is one collection: its number and the heap before, after and live, in MB.
 var gcLine = regexp.MustCompile(`(?m)^gc (\d+) @.* (\d+)->(\d+)->(\d+) MB`)
 
-// collections is how many times the process has collected garbage, and what was live at the last one, in bytes.
+// collections returns the number of garbage collections, and the live heap of the last one, in bytes.
 func (p *process) collections() (n int, live int64) {
 	all := gcLine.FindAllStringSubmatch(p.stderr.String(), -1)
 	if len(all) == 0 {

@@ -13,13 +13,13 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// batches of the canary that is measured.
+// batches of the measured canary.
 var batches = []string{"25%", "50%", "75%", "100%"}
 
-// startups of the groups that are measured.
+// startups of the measured groups.
 var startups = []time.Duration{0, 2 * time.Second}
 
-// idle is how long the driver is watched while nothing happens.
+// idle is how long the driver is watched without changes.
 const idle = 5 * time.Second
 
 // took is the time of each phase of one canary.
@@ -29,12 +29,12 @@ type took struct {
 	rolling time.Duration   // Finalize until every group of the user's workload is updated and ready
 	cleanUp time.Duration   // from then until COMPLETED
 	total   time.Duration
-	// podsGone is when, after rolling, the canary's last pod was gone.
+	// podsGone is when, after rolling, the canary's last pod was deleted.
 	podsGone time.Duration
 	window   window
 }
 
-// measureRelease takes turns: a canary of one workload, a native rolling update of its twin.
+// measureRelease alternates between a canary of one workload and a native rolling update of its twin.
 func (b *bench) measureRelease(ctx context.Context, r *report) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -65,7 +65,7 @@ func (b *bench) measureRelease(ctx context.Context, r *report) error {
 	return err
 }
 
-// sideBySide measures one start-up time. The first pair warms everything up and does not count.
+// sideBySide measures one start-up time. The first pair is a warm-up and does not count.
 func (b *bench) sideBySide(ctx context.Context, d *driver, p *pods, startup time.Duration) (releaseFigures, []window, error) {
 	reps := b.reps
 	if startup > 0 {
@@ -122,7 +122,7 @@ func (b *bench) roll(ctx context.Context, p *pods, w *workload) (time.Duration, 
 	return end.Sub(begin), b.rest(ctx, w)
 }
 
-// release takes one canary through all batches and promotes it, as a host does that waits on the calls themselves.
+// release runs one canary through all batches and promotes it, as a host with blocking calls does.
 func (b *bench) release(ctx context.Context, d *driver, p *pods, w *workload) (t took, err error) {
 	id := fmt.Sprintf("v%d", w.version+1)
 	long := durationpb.New(patience)
@@ -167,7 +167,7 @@ func (b *bench) release(ctx context.Context, d *driver, p *pods, w *workload) (t
 	return t, nil
 }
 
-// promote ends the release and tells apart the native roll from what follows it.
+// promote ends the release and separates the native rolling update from what follows it.
 func (b *bench) promote(ctx context.Context, d *driver, p *pods, w *workload, id, canary string, t *took) error {
 	begin := time.Now()
 	type moment struct {
@@ -178,7 +178,7 @@ func (b *bench) promote(ctx context.Context, d *driver, p *pods, w *workload, id
 	go func() {
 		at, err := p.until(ctx, "all groups are promoted", func() bool { return p.serves(w.name, w.image(), groups*groupSize) })
 		rolled <- moment{at, err}
-		at, err = p.until(ctx, "the canary's pods are gone", func() bool { return p.gone(canary) })
+		at, err = p.until(ctx, "the canary's pods are deleted", func() bool { return p.gone(canary) })
 		gone <- moment{at, err}
 	}()
 	answer, err := d.Finalize(ctx, &pb.FinalizeRequest{

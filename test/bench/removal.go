@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// removal is one way to take a canary away.
+// removal is one way to delete a canary.
 type removal struct {
 	name   string
 	remove func(*bench, context.Context, *pods, string) error
@@ -23,7 +23,7 @@ type removal struct {
 // ownerName is the workload that the canaries belong to.
 const ownerName = "owner"
 
-// terminations are how long each pod takes to end.
+// terminations are the termination times of a pod.
 var terminations = []time.Duration{0, 3 * time.Second}
 
 var removals = []removal{
@@ -46,7 +46,7 @@ var removals = []removal{
 	}},
 }
 
-// measureRemoval compares ways to take away a canary of 4 groups that another workload owns.
+// measureRemoval compares ways to delete a canary of 4 groups that another workload owns.
 func (b *bench) measureRemoval(ctx context.Context, r *report) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -89,7 +89,7 @@ func (b *bench) removeOver(ctx context.Context, p *pods, name string, terminatio
 	return f, nil
 }
 
-// timeRemoval returns when all pods were gone and when the object was.
+// timeRemoval returns when all pods were deleted and when the object was.
 func (b *bench) timeRemoval(ctx context.Context, p *pods, name string, way removal) (pods, object time.Duration, err error) {
 	begin := time.Now()
 	if err := way.remove(b, ctx, p, name); err != nil {

@@ -25,9 +25,9 @@ const (
 	mb        = 1 << 20
 )
 
-// measureScale has LWS and Kubernetes make one group of each side of a canary, stops every controller, and multiplies what
-// they made: a real API server with real objects in the middle of a release, and a machine that has nothing else to do. It
-// comes last, since nothing works in this cluster afterwards.
+// measureScale has LWS and Kubernetes create one group of each side of a canary, stops every controller, and multiplies these
+// objects: a real API server with real objects of a release in progress, on an otherwise idle machine. It is last, since no
+// controller runs in this cluster afterwards.
 func (b *bench) measureScale(ctx context.Context, r *report) error {
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -62,8 +62,8 @@ func (b *bench) measureScale(ctx context.Context, r *report) error {
 	return err
 }
 
-// beginLarge takes a workload of one group into its first batch. It returns the driver's live heap, in MB, with those few
-// pods, and the canary's name.
+// beginLarge begins the release of a workload with one group. It returns the driver's live heap with these few pods, in MB, and
+// the canary's name.
 func (b *bench) beginLarge(ctx context.Context, p *pods) (liveMB float64, canary string, err error) {
 	d, err := b.startDriver(ctx)
 	if err != nil {
@@ -124,7 +124,7 @@ func (b *bench) seed(ctx context.Context, canary string) (groups, pods int, err 
 	return groups, groups * scaleSize, nil
 }
 
-// removeWebhooks lets the API server do without LWS's manager.
+// removeWebhooks removes LWS's webhooks, since its manager is stopped.
 func (b *bench) removeWebhooks(ctx context.Context) error {
 	all := b.kube.AdmissionregistrationV1()
 	if err := all.MutatingWebhookConfigurations().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
@@ -164,7 +164,7 @@ func (b *bench) measureCalls(ctx context.Context, d *driver, groups int) ([]call
 	return all, firstOf(err, churnErr)
 }
 
-// call asks over and over, with a millisecond between two calls so that changes come in between.
+// call calls repeatedly, with a millisecond between two calls so that changes are processed in between.
 func (b *bench) call(ctx context.Context, d *driver, rows bool, groups int) (callFigures, error) {
 	took := make([]time.Duration, 0, b.calls)
 	request := &pb.CalculateBatchContextRequest{
@@ -208,7 +208,7 @@ func (f *scaleFigures) measureMemory(ctx context.Context, d *driver) (err error)
 	return err
 }
 
-// liveHeap calls until the driver has collected garbage twice, and returns what was live the second time, in MB.
+// liveHeap calls until the driver has collected garbage twice, and returns the second live heap, in MB.
 func liveHeap(ctx context.Context, d *driver) (float64, error) {
 	before, _ := d.collections()
 	request := &pb.CalculateBatchContextRequest{

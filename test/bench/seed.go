@@ -19,10 +19,10 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// seeders is how many pods are made at once.
+// seeders is the number of concurrent creations of pods.
 const seeders = 16
 
-// multiply copies the pods of a workload's group 0, as its controllers made them, to groups 1 to replicas-1.
+// multiply copies the pods of a workload's group 0, as its controllers created them, to groups 1 to replicas-1.
 func (b *bench) multiply(ctx context.Context, set string, replicas int) error {
 	models, err := b.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + set})
 	if err != nil {
@@ -47,7 +47,7 @@ func (b *bench) multiply(ctx context.Context, set string, replicas int) error {
 	return g.Wait()
 }
 
-// copyPod makes the pod of group i that corresponds to one of group 0.
+// copyPod creates the pod of group i that corresponds to one of group 0.
 func (b *bench) copyPod(ctx context.Context, model *corev1.Pod, set string, i int) error {
 	rename := func(s string) string {
 		if rest, ok := strings.CutPrefix(s, set+"-0"); ok {
@@ -78,8 +78,8 @@ func (b *bench) copyPod(ctx context.Context, model *corev1.Pod, set string, i in
 	return nil
 }
 
-// startChurn makes pods of the stable side unready and ready again, at about the wanted rate, until stop is called, which
-// returns the rate that was reached.
+// startChurn makes pods of the stable side unready and ready again, at about the given rate, until stop is called, which returns
+// the actual rate.
 func (b *bench) startChurn(ctx context.Context) (stop func() (perSecond float64, err error)) {
 	ctx, cancel := context.WithCancel(ctx)
 	g := &errgroup.Group{}

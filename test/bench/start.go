@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// measureStart starts the process over and over, in a cluster that is almost empty.
+// measureStart starts the process repeatedly, in an almost empty cluster.
 func (b *bench) measureStart(ctx context.Context, r *report) error {
 	var answers, serves []time.Duration
 	for range b.starts {

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// patience is how long anything may take before the run fails.
+	// patience bounds each wait; the run fails after it.
 	patience = 2 * time.Minute
 	// pause lets controllers and events come to rest between two releases.
 	pause = time.Second
@@ -105,7 +105,7 @@ func (b *bench) change(ctx context.Context, w *workload) error {
 	return nil
 }
 
-// scale sets the number of groups and returns how long it took until exactly those serve.
+// scale sets the number of groups and returns the time until exactly these serve.
 func (b *bench) scale(ctx context.Context, p *pods, w *workload, replicas int) (time.Duration, error) {
 	begin := time.Now()
 	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
@@ -121,8 +121,8 @@ func (b *bench) scale(ctx context.Context, p *pods, w *workload, replicas int) (
 	return end.Sub(begin), b.rest(ctx, w)
 }
 
-// rest waits until LWS has reported that all is updated and ready, and a little longer, so that nothing of this change is
-// left to disturb the next.
+// rest waits until LWS reports that all groups are updated and ready, and a little longer, so that this change does not affect
+// the next.
 func (b *bench) rest(ctx context.Context, w *workload) error {
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		now, err := b.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).Get(ctx, w.name, metav1.GetOptions{})
