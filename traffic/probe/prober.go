@@ -37,11 +37,11 @@ func (l Leader) String() string {
 type State int
 
 const (
-	// Pending: no request has completed yet.
+	// Pending means that no request has completed yet.
 	Pending State = iota
-	// Failed: a request has failed, and is retried.
+	// Failed means that a request has failed, and is retried.
 	Failed
-	// Done: the caller need not wait any longer.
+	// Done means that the caller need not wait any longer.
 	Done
 )
 
