@@ -106,6 +106,8 @@ func (r *Router) Check(ctx context.Context, s traffic.Setup) error {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
 	var late <-chan time.Time // nil until the caches are synced
+	changes, stop := r.changes.SubscribeAll()
+	defer stop()
 	for {
 		err := r.check(s)
 		if err == nil {
