@@ -1,23 +1,209 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package informer runs informers that somebody waits for.
+// Package informer fills caches on demand, also those of custom resources that may not be installed. [New] wraps a client-go
+// informer, [Informer.Start] asks for its cache, [Informer.Run] fills it, and [Informer.Err] returns why it can't be read.
+// [Get], [List] and [OnChange] are typed access to any informer's cache and events.
 package informer
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Run runs an informer until ctx ends, and calls filled once its cache is: an empty one has no event of its own.
-func Run(ctx context.Context, informer cache.SharedIndexInformer, filled func()) {
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	go func() {
-		if cache.WaitForCacheSync(running.Done(), informer.HasSynced) {
-			filled()
+// Informer is the cache of one resource. It makes no request before Start, so a resource that is not needed takes no
+// permission. All methods may be called concurrently.
+type Informer struct {
+	config   Config
+	informer cache.SharedIndexInformer
+	started  chan struct{}
+	found    chan struct{} // closed once the API is known to be installed
+	start    sync.Once
+	find     sync.Once
+
+	mu      sync.Mutex
+	missing bool  // the API is not installed
+	err     error // why the cache is not filled
+}
+
+// Config describes the resource of an Informer.
+type Config struct {
+	// Resource is required.
+	Resource schema.GroupVersionResource
+	// Transform reduces objects before they are stored. Nil: they are stored whole.
+	Transform cache.TransformFunc
+	// Handler receives the changes of objects. Required.
+	Handler cache.ResourceEventHandler
+	// Changed is called once the cache is filled, even if it stays empty, and whenever Err changes. Required. It must not block.
+	Changed func()
+	// Discovery is asked whether the API is installed. Nil: every cluster has it.
+	Discovery discovery.ServerResourcesInterface
+	// Missing is returned by Err while the API is not installed, and the API is looked for every RetryPeriod. Nil: without the
+	// API there is nothing to read, which is no error, and only Recheck looks again.
+	Missing error
+	// RetryPeriod is how long to wait after a failed discovery.
+	RetryPeriod time.Duration
+}
+
+// New returns an Informer for a client-go informer that has not run yet. It makes no request.
+func New(i cache.SharedIndexInformer, c Config) (*Informer, error) {
+	n := &Informer{config: c, informer: i, started: make(chan struct{}), found: make(chan struct{})}
+	if err := i.SetTransform(c.Transform); err != nil {
+		return nil, fmt.Errorf("set transform of %s: %w", c.Resource.Resource, err)
+	}
+	if err := i.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+		n.set(false, err)
+		cache.DefaultWatchErrorHandler(ctx, r, err)
+	}); err != nil {
+		return nil, fmt.Errorf("set watch error handler of %s: %w", c.Resource.Resource, err)
+	}
+	if _, err := i.AddEventHandler(c.Handler); err != nil {
+		return nil, fmt.Errorf("watch %s: %w", c.Resource.Resource, err)
+	}
+	return n, nil
+}
+
+// Resource returns the resource of the cache.
+func (i *Informer) Resource() schema.GroupVersionResource { return i.config.Resource }
+
+// GetIndexer returns the cache.
+func (i *Informer) GetIndexer() cache.Indexer { return i.informer.GetIndexer() }
+
+// Start has Run fill the cache. It reports whether this is the first call.
+func (i *Informer) Start() (first bool) {
+	i.start.Do(func() { first = true; close(i.started) })
+	return first
+}
+
+// Started reports whether Start has been called.
+func (i *Informer) Started() bool {
+	select {
+	case <-i.started:
+		return true
+	default:
+		return false
+	}
+}
+
+// Synced reports whether the cache has been filled.
+func (i *Informer) Synced() bool { return i.informer.HasSynced() }
+
+// Run fills the cache after Start and keeps it up to date until ctx ends. It returns once everything it started has stopped,
+// and must be called once.
+func (i *Informer) Run(ctx context.Context) {
+	select {
+	case <-i.started:
+	case <-ctx.Done():
+		return
+	}
+	if !i.awaitAPI(ctx) {
+		return
+	}
+	var syncing sync.WaitGroup
+	syncing.Go(func() {
+		if cache.WaitFor(ctx, "", i.informer.HasSyncedChecker()) {
+			i.config.Changed() // an empty cache has no event of its own
 		}
-	}()
-	informer.RunWithContext(ctx)
+	})
+	i.informer.RunWithContext(ctx)
+	syncing.Wait()
+}
+
+// awaitAPI returns true once the API is installed.
+func (i *Informer) awaitAPI(ctx context.Context) bool {
+	if i.config.Discovery == nil {
+		return true
+	}
+	for {
+		var retry <-chan time.Time
+		found, err := i.Installed()
+		i.settle(found, err)
+		if err != nil || i.config.Missing != nil {
+			retry = time.After(i.config.RetryPeriod)
+		}
+		select {
+		case <-i.found:
+			return true
+		case <-retry:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// Recheck asks again for an API that was not installed, and returns once Err is about the answer.
+func (i *Informer) Recheck() {
+	i.mu.Lock()
+	missing := i.missing
+	i.mu.Unlock()
+	if !missing {
+		return
+	}
+	if found, err := i.Installed(); found {
+		i.settle(found, err)
+	}
+}
+
+// Installed asks the API server whether the resource is installed: a watch would take a missing API for a slow one.
+func (i *Informer) Installed() (bool, error) {
+	version := i.config.Resource.GroupVersion().String()
+	list, err := i.config.Discovery.ServerResourcesForGroupVersion(version)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for %s: %w", version, err)
+	}
+	return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == i.config.Resource.Resource }), nil
+}
+
+// settle keeps the result of discovery.
+func (i *Informer) settle(found bool, err error) {
+	i.set(!found && err == nil, err)
+	if found {
+		i.find.Do(func() { close(i.found) })
+	}
+}
+
+// set keeps why the cache is not filled.
+func (i *Informer) set(missing bool, err error) {
+	i.mu.Lock()
+	changed := i.missing != missing || (err == nil) != (i.err == nil) || err != nil && err.Error() != i.err.Error()
+	i.missing, i.err = missing, err
+	i.mu.Unlock()
+	if changed {
+		i.config.Changed()
+	}
+}
+
+// Err returns why the cache can't be read, nil if it can, or if a missing API leaves nothing to read.
+func (i *Informer) Err() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch {
+	case i.informer.HasSynced():
+		return nil
+	case i.missing:
+		return i.config.Missing
+	case i.err != nil:
+		return fmt.Errorf("fill the cache of %s: %w", i.config.Resource.Resource, i.err)
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the cache of %s is not filled yet", i.config.Resource.Resource)
+}
+
+// Pending reports whether the cache is being filled and nothing is known to prevent it.
+func (i *Informer) Pending() bool {
+	return i.Started() && drivererr.Reason(i.Err()) == pb.ErrorReason_ERROR_REASON_NOT_SYNCED
 }

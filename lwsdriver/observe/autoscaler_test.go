@@ -94,7 +94,7 @@ func TestAutoscalersOf(t *testing.T) {
 			b := newBedOn(t, core, keda)
 			b.run()
 			b.eventually("the caches are filled", func() bool {
-				return b.Autoscalers.hpas.informer.HasSynced() && b.Autoscalers.scaled.informer.HasSynced()
+				return b.Autoscalers.hpas.Synced() && b.Autoscalers.scaled.Synced()
 			})
 			got, err := b.Autoscalers.of(lwstest.VLLM)
 			if (err != nil) != test.unscanned {
@@ -118,7 +118,7 @@ func TestAutoscalersUnread(t *testing.T) {
 	b := newBedOn(t, core, lwstest.NoRoutes(), lwstest.Unrecorded())
 	b.run()
 	b.eventually("it is known why", func() bool {
-		return drivererr.Reason(b.Autoscalers.hpas.why()) == pb.ErrorReason_ERROR_REASON_FORBIDDEN
+		return drivererr.Reason(ContractError(b.Autoscalers.hpas.Err())) == pb.ErrorReason_ERROR_REASON_FORBIDDEN
 	})
 	s := b.look()
 	lwstest.Says(t, s.Unscanned, "cannot list resource", "horizontalpodautoscalers")
@@ -166,14 +166,14 @@ func TestKEDAInstalledLater(t *testing.T) {
 	b := newBedOn(t, core, client)
 	b.run()
 	known := func() bool {
-		return b.Autoscalers.scaled.why() == nil && b.Autoscalers.hpas.why() == nil
+		return b.Autoscalers.scaled.Err() == nil && b.Autoscalers.hpas.Err() == nil
 	}
 	b.eventually("it is known that there is none", known)
 	if found, err := b.Autoscalers.of(lwstest.VLLM); err != nil || len(found) > 0 {
 		t.Fatalf("without KEDA: %v, %v", found, err)
 	}
 	core.Resources = installed
-	b.Autoscalers.scaled.look()
+	b.Autoscalers.scaled.Recheck()
 	b.eventually("its objects are known", func() bool {
 		found, err := b.Autoscalers.of(lwstest.VLLM)
 		return err == nil && len(found) == 1

@@ -22,9 +22,9 @@ func TestBudgetsOfOthers(t *testing.T) {
 	if all, unread := b.Budgets.of(lwstest.VLLM, "stable"); all != nil || unread {
 		t.Errorf("budgets that no release wants: %v, %t", all, unread)
 	}
-	b.Budgets.want()
+	b.Budgets.informer.Start()
 	b.run()
-	b.eventually("caches are filled", func() bool { return b.Caches.Synced() && b.Budgets.informer.HasSynced() })
+	b.eventually("caches are filled", func() bool { return b.Caches.Synced() && b.Budgets.informer.Synced() })
 	labels := map[string]string{record.RoleLabel: record.RoleBudget, record.StableLabel: "vllm"}
 	for _, o := range []*policyv1.PodDisruptionBudget{
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "b", Labels: labels}},

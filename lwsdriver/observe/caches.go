@@ -4,6 +4,7 @@
 package observe
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -17,6 +18,8 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 	lwsinformers "sigs.k8s.io/lws/client-go/informers/externalversions/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/internal/informer"
 )
 
 // Caches hold the LeaderWorkerSets and, of their pods and ControllerRevisions, the little that is needed. Objects in them
@@ -74,53 +77,39 @@ func (c *Caches) configure() error {
 
 // handle maps each event to the user's workload that it is about.
 func (c *Caches) handle(changed, gone func(types.NamespacedName)) error {
-	if _, err := c.Workloads.AddEventHandler(onEveryEvent(func(obj any, deleted bool) {
-		w, ok := obj.(*lws.LeaderWorkerSet)
-		if !ok {
-			return
-		}
-		if deleted {
-			gone(KeyOf(w))
-		}
-		changed(StableKey(w))
-	})); err != nil {
-		return fmt.Errorf("watch leaderworkersets: %w", err)
-	}
-	if _, err := c.Pods.AddEventHandler(onEveryEvent(func(obj any, deleted bool) {
-		pod, ok := obj.(*Pod)
-		if !ok || !pod.inGroup() {
-			return
-		}
-		c.Groups.Invalidate(pod.Workload(), pod.Group)
-		if deleted && c.Workload(pod.Workload()) == nil {
-			c.Groups.forget(pod.Workload()) // nobody will look at them any more
-		}
-		changed(c.stableOf(pod.Workload()))
-	})); err != nil {
-		return fmt.Errorf("watch pods: %w", err)
-	}
-	if _, err := c.revisions.AddEventHandler(onEveryEvent(func(obj any, _ bool) {
-		if r, ok := obj.(*revisionView); ok {
+	for _, i := range []struct {
+		resource string
+		informer cache.SharedIndexInformer
+		handler  cache.ResourceEventHandler
+	}{
+		{"leaderworkersets", c.Workloads, informer.OnChange(func(before, after *lws.LeaderWorkerSet) {
+			w := cmp.Or(after, before)
+			if after == nil {
+				gone(KeyOf(w))
+			}
+			changed(StableKey(w))
+		})},
+		{"pods", c.Pods, informer.OnChange(func(before, after *Pod) {
+			pod := cmp.Or(after, before)
+			if !pod.inGroup() {
+				return
+			}
+			c.Groups.Invalidate(pod.Workload(), pod.Group)
+			if after == nil && c.Workload(pod.Workload()) == nil {
+				c.Groups.forget(pod.Workload())
+			}
+			changed(c.stableOf(pod.Workload()))
+		})},
+		{"controllerrevisions", c.revisions, informer.OnChange(func(before, after *revisionView) {
+			r := cmp.Or(after, before)
 			changed(c.stableOf(types.NamespacedName{Namespace: r.Namespace, Name: r.set}))
+		})},
+	} {
+		if _, err := i.informer.AddEventHandler(i.handler); err != nil {
+			return fmt.Errorf("watch %s: %w", i.resource, err)
 		}
-	})); err != nil {
-		return fmt.Errorf("watch controllerrevisions: %w", err)
 	}
 	return nil
-}
-
-// everyEvent calls f for every add, update and delete.
-func onEveryEvent(f func(obj any, deleted bool)) cache.ResourceEventHandler {
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { f(obj, false) },
-		UpdateFunc: func(_, obj any) { f(obj, false) },
-		DeleteFunc: func(obj any) {
-			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = gone.Obj
-			}
-			f(obj, true)
-		},
-	}
 }
 
 // stableOf is StableKey for a workload known by name.
@@ -133,88 +122,57 @@ func (c *Caches) stableOf(set types.NamespacedName) types.NamespacedName {
 
 // Workload returns a LeaderWorkerSet from the cache, nil if there is none.
 func (c *Caches) Workload(key types.NamespacedName) *lws.LeaderWorkerSet {
-	obj, ok, err := c.Workloads.GetIndexer().GetByKey(key.String())
-	if err != nil || !ok {
-		return nil
-	}
-	w, _ := obj.(*lws.LeaderWorkerSet)
-	return w
+	return informer.Get[*lws.LeaderWorkerSet](c.Workloads, key)
 }
 
 // Pod returns a pod from the cache, nil if there is none.
 func (c *Caches) Pod(key types.NamespacedName) *Pod {
-	obj, ok, err := c.Pods.GetIndexer().GetByKey(key.String())
-	if err != nil || !ok {
-		return nil
-	}
-	v, _ := obj.(*Pod)
-	return v
+	return informer.Get[*Pod](c.Pods, key)
 }
 
 // added returns the workloads that releases added to the given one.
 func (c *Caches) added(stable types.NamespacedName) []*lws.LeaderWorkerSet {
-	objs, err := c.Workloads.GetIndexer().ByIndex(addedIndex, stable.String())
-	if err != nil {
-		return nil
-	}
-	found := make([]*lws.LeaderWorkerSet, 0, len(objs))
-	for _, obj := range objs {
-		if w, ok := obj.(*lws.LeaderWorkerSet); ok {
-			found = append(found, w)
+	return informer.List[*lws.LeaderWorkerSet](c.Workloads, addedIndex, stable.String())
+}
+
+// revisionsOf returns LWS's ControllerRevisions of a workload.
+func (c *Caches) revisionsOf(w *lws.LeaderWorkerSet) []*revisionView {
+	return slices.DeleteFunc(informer.List[*revisionView](c.revisions, setRevisionIndex, KeyOf(w).String()),
+		func(r *revisionView) bool { return r.owner != w.UID })
+}
+
+// newest returns the newest of those ControllerRevisions that match, nil if none does.
+func (c *Caches) newest(w *lws.LeaderWorkerSet, match func(*revisionView) bool) *revisionView {
+	var newest *revisionView
+	for _, r := range c.revisionsOf(w) {
+		if match(r) && (newest == nil || r.number > newest.number) {
+			newest = r
 		}
 	}
-	return found
+	return newest
 }
 
 // revisionOf returns the hash of the ControllerRevision that holds the digest, "" while there is none.
 func (c *Caches) revisionOf(w *lws.LeaderWorkerSet, d digest) string {
-	objs, err := c.revisions.GetIndexer().ByIndex(setRevisionIndex, KeyOf(w).String())
-	if err != nil {
-		return ""
+	if r := c.newest(w, func(r *revisionView) bool { return r.digest == d }); r != nil {
+		return r.hash
 	}
-	var best *revisionView
-	for _, obj := range objs {
-		r, ok := obj.(*revisionView)
-		if ok && r.owner == w.UID && r.digest == d && (best == nil || r.number > best.number) {
-			best = r
-		}
-	}
-	if best == nil {
-		return ""
-	}
-	return best.hash
+	return ""
 }
 
 // RevisionNamed returns the key of LWS's newest ControllerRevision of this hash; ok is false if there is none.
 func (c *Caches) RevisionNamed(w *lws.LeaderWorkerSet, hash string) (key types.NamespacedName, ok bool) {
-	objs, err := c.revisions.GetIndexer().ByIndex(setRevisionIndex, KeyOf(w).String())
-	if err != nil {
-		return key, false
+	if r := c.newest(w, func(r *revisionView) bool { return r.hash == hash }); r != nil {
+		return KeyOf(r), true
 	}
-	var best *revisionView
-	for _, obj := range objs {
-		r, ok := obj.(*revisionView)
-		if ok && r.owner == w.UID && r.hash == hash && (best == nil || r.number > best.number) {
-			best = r
-		}
-	}
-	if best == nil {
-		return key, false
-	}
-	return KeyOf(best), true
+	return key, false
 }
 
-// recorded are the revisions of which LWS has the template, sorted.
+// recorded returns the revisions of which LWS has the template, sorted.
 func (c *Caches) recorded(w *lws.LeaderWorkerSet) []string {
-	objs, err := c.revisions.GetIndexer().ByIndex(setRevisionIndex, KeyOf(w).String())
-	if err != nil {
-		return nil
-	}
-	all := make([]string, 0, len(objs))
-	for _, obj := range objs {
-		if r, ok := obj.(*revisionView); ok && r.owner == w.UID {
-			all = append(all, r.hash)
-		}
+	var all []string
+	for _, r := range c.revisionsOf(w) {
+		all = append(all, r.hash)
 	}
 	slices.Sort(all)
 	return all

@@ -5,8 +5,6 @@ package observe
 
 import (
 	"cmp"
-	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -58,7 +56,7 @@ func stripHistoryRevision(obj any) (any, error) {
 
 // History holds the revisions in the histories of workloads.
 type History struct {
-	informer cache.SharedIndexInformer
+	informer *informer.Informer
 
 	mu     sync.Mutex
 	paused map[types.NamespacedName]pause
@@ -70,24 +68,15 @@ type pause struct {
 	until time.Time
 }
 
-func newHistory(core kubernetes.Interface, namespace string, changed func(types.NamespacedName)) (*History, error) {
+func newHistory(core kubernetes.Interface, namespace string, changed func(types.NamespacedName), settled func()) (*History, error) {
 	ours := func(o *metav1.ListOptions) { o.LabelSelector = record.RoleLabel + "=" + record.RoleSnapshot }
-	n := &History{
-		informer: appsinformers.NewFilteredControllerRevisionInformer(core, namespace, 0, cache.Indexers{addedIndex: indexHistory}, ours),
-		paused:   map[types.NamespacedName]pause{},
-	}
-	if err := n.informer.SetTransform(stripHistoryRevision); err != nil {
-		return nil, fmt.Errorf("set transform of the history: %w", err)
-	}
-	_, err := n.informer.AddEventHandler(onEveryEvent(func(obj any, _ bool) {
-		if v, ok := obj.(*HistoryRevision); ok {
-			changed(v.key())
-		}
-	}))
-	if err != nil {
-		return nil, fmt.Errorf("watch the history: %w", err)
-	}
-	return n, nil
+	revisions, err := informer.New(
+		appsinformers.NewFilteredControllerRevisionInformer(core, namespace, 0, cache.Indexers{addedIndex: indexHistory}, ours),
+		informer.Config{
+			Resource: appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), Transform: stripHistoryRevision, Changed: settled,
+			Handler: informer.OnChange(func(before, after *HistoryRevision) { changed(cmp.Or(after, before).key()) }),
+		})
+	return &History{informer: revisions, paused: map[types.NamespacedName]pause{}}, err //nolint:wrapcheck // it names the resource
 }
 
 // key is the workload whose history it is in.
@@ -106,16 +95,8 @@ func indexHistory(obj any) ([]string, error) {
 // Of returns the history of a workload, the oldest revision first. A revision with another owner is left out: it belongs to a
 // workload that no longer exists, or was copied.
 func (n *History) Of(key types.NamespacedName, uid types.UID) []*HistoryRevision {
-	objs, err := n.informer.GetIndexer().ByIndex(addedIndex, key.String())
-	if err != nil {
-		return nil
-	}
-	all := make([]*HistoryRevision, 0, len(objs))
-	for _, obj := range objs {
-		if v, ok := obj.(*HistoryRevision); ok && v.owner == uid {
-			all = append(all, v)
-		}
-	}
+	all := slices.DeleteFunc(informer.List[*HistoryRevision](n.informer, addedIndex, key.String()),
+		func(v *HistoryRevision) bool { return v.owner != uid })
 	slices.SortFunc(all, func(a, b *HistoryRevision) int {
 		return cmp.Or(cmp.Compare(a.Entry.Number, b.Entry.Number), cmp.Compare(a.Name, b.Name))
 	})
@@ -124,16 +105,11 @@ func (n *History) Of(key types.NamespacedName, uid types.UID) []*HistoryRevision
 
 // Get returns a revision by the key of its ControllerRevision, nil if there is none.
 func (n *History) Get(key types.NamespacedName) *HistoryRevision {
-	obj, ok, err := n.informer.GetIndexer().GetByKey(key.String())
-	if err != nil || !ok {
-		return nil
-	}
-	v, _ := obj.(*HistoryRevision)
-	return v
+	return informer.Get[*HistoryRevision](n.informer, key)
 }
 
 // Synced reports whether the cache has been filled.
-func (n *History) Synced() bool { return n.informer.HasSynced() }
+func (n *History) Synced() bool { return n.informer.Synced() }
 
 // Find returns a revision in the history of a workload, nil if there is none.
 func (n *History) Find(w *lws.LeaderWorkerSet, revision string) *HistoryRevision {
@@ -167,14 +143,11 @@ func (n *History) Resume(key types.NamespacedName) {
 	delete(n.paused, key)
 }
 
-// run fills the cache until ctx ends, and calls filled when it is.
-func (n *History) run(ctx context.Context, filled func()) { informer.Run(ctx, n.informer, filled) }
-
 // readHistory reads the workload's. A driver that only looks keeps none.
 func (o *Observer) readHistory(s *Snapshot) {
 	s.HistoryLimit, _ = record.HistoryLimit(s.StableObject.Annotations)
 	left, _ := o.History.Paused(s.Key, s.Now)
-	if s.HistoryUnread = o.config.ReadOnly || left > 0 || !o.History.informer.HasSynced(); s.HistoryUnread {
+	if s.HistoryUnread = o.config.ReadOnly || left > 0 || !o.History.Synced(); s.HistoryUnread {
 		s.RecheckAfter(left)
 	}
 	for _, v := range o.History.Of(s.Key, s.StableObject.UID) {

@@ -18,7 +18,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
-	"github.com/lockstep-rollouts/lockstep/internal/broadcast"
+	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/traffic/probe"
 	"github.com/lockstep-rollouts/lockstep/traffic/router"
@@ -80,10 +80,10 @@ func New(c Config) (*Observer, error) {
 		return nil, err
 	}
 	o.prober = probe.New(probe.WithLogger(c.Log), probe.OnChange(o.probed))
-	if o.Budgets, err = newBudgets(c.Core, c.Namespace, o.changed); err != nil {
+	if o.Budgets, err = newBudgets(c.Core, c.Namespace, o.changed, o.allChanged); err != nil {
 		return nil, err
 	}
-	if o.History, err = newHistory(c.Core, c.Namespace, o.changed); err != nil {
+	if o.History, err = newHistory(c.Core, c.Namespace, o.changed, o.allChanged); err != nil {
 		return nil, err
 	}
 	return o, nil
@@ -94,14 +94,15 @@ func (o *Observer) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer o.prober.Close()
-	o.Autoscalers.begin() // before the caches count as synced, and calls are served
-	for _, informer := range []cache.SharedIndexInformer{o.Caches.Workloads, o.Caches.Pods, o.Caches.revisions} {
-		running.Go(func() { informer.RunWithContext(ctx) })
+	for _, i := range []*informer.Informer{o.Autoscalers.hpas, o.Autoscalers.scaled, o.History.informer} {
+		i.Start() // before the caches below are filled and calls are served, which tell what is pending
+		running.Go(func() { i.Run(ctx) })
+	}
+	running.Go(func() { o.Budgets.informer.Run(ctx) })
+	for _, i := range []cache.SharedIndexInformer{o.Caches.Workloads, o.Caches.Pods, o.Caches.revisions} {
+		running.Go(func() { i.RunWithContext(ctx) })
 	}
 	running.Go(func() { o.Router.Run(ctx) })
-	running.Go(func() { o.Autoscalers.run(ctx) })
-	running.Go(func() { o.Budgets.run(ctx, o.allChanged) })
-	running.Go(func() { o.History.run(ctx, o.allChanged) })
 	<-ctx.Done()
 }
 

@@ -197,7 +197,7 @@ func TestEmptyCacheFilledLate(t *testing.T) {
 				}
 				return false, nil, nil
 			})
-			b.Budgets.want()
+			b.Budgets.informer.Start()
 			b.run()
 			b.eventually("the other caches are filled", b.Caches.Synced)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -209,7 +209,7 @@ func TestEmptyCacheFilledLate(t *testing.T) {
 				changed, stop := b.Changes.Subscribe(lwstest.VLLM)
 				defer stop()
 				for {
-					known.Store(b.Budgets.informer.HasSynced() && b.History.Synced())
+					known.Store(b.Budgets.informer.Synced() && b.History.Synced())
 					if known.Load() {
 						return
 					}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -249,14 +250,8 @@ func (c *Caches) carried(namespace, kind, name string) []types.NamespacedName {
 	}
 	var out []types.NamespacedName
 	for _, key := range keys {
-		objs, err := c.Workloads.GetIndexer().ByIndex(trafficIndex, key)
-		if err != nil {
-			return nil
-		}
-		for _, obj := range objs {
-			if w, ok := obj.(*lws.LeaderWorkerSet); ok {
-				out = append(out, StableKey(w))
-			}
+		for _, w := range informer.List[*lws.LeaderWorkerSet](c.Workloads, trafficIndex, key) {
+			out = append(out, StableKey(w))
 		}
 	}
 	return out

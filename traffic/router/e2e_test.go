@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/await"
@@ -165,13 +166,21 @@ func (e *env) applyError(manager, manifest string, force bool) error {
 }
 
 func (e *env) client(kind string) dynamic.ResourceInterface {
-	for _, s := range newSources(e.kube, e.dynamic, "") {
-		if s.kind == kind {
-			return e.dynamic.Resource(s.resource).Namespace(e.namespace)
-		}
+	e.Helper()
+	s := e.sources()[kind]
+	if s == nil {
+		e.Fatalf("no kind %s", kind)
 	}
-	e.Fatalf("no kind %s", kind)
-	return nil
+	return e.dynamic.Resource(s.Resource()).Namespace(e.namespace)
+}
+
+func (e *env) sources() map[string]*informer.Informer {
+	e.Helper()
+	all, err := newSources(e.kube, e.dynamic, "", func(string, string, string) {})
+	if err != nil {
+		e.Fatal(err)
+	}
+	return all
 }
 
 func (e *env) get(key traffic.Key) *unstructured.Unstructured {
@@ -308,15 +317,15 @@ var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "
 // uninstall removes an API that another test may have installed.
 func (e *env) uninstall(group string) {
 	e.Helper()
-	for _, s := range newSources(e.kube, e.dynamic, "") {
-		if s.optional == nil || s.resource.Group != group {
+	for _, s := range e.sources() {
+		if s.Resource().Group != group {
 			continue
 		}
-		name := s.resource.Resource + "." + group
-		eventually(e.T, name+" is deleted", func(ctx context.Context) error {
+		name := s.Resource().Resource + "." + group
+		eventually(e.T, name+" is gone", func(ctx context.Context) error {
 			err := e.dynamic.Resource(crds).Delete(ctx, name, metav1.DeleteOptions{})
-			if s.installed() == nil || !apierrors.IsNotFound(err) {
-				return fmt.Errorf("it still exists: %w", err)
+			if installed, errLook := s.Installed(); installed || errLook != nil || !apierrors.IsNotFound(err) {
+				return fmt.Errorf("it is there: %w", err)
 			}
 			return nil
 		})

@@ -5,7 +5,6 @@ package router
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -13,7 +12,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/lockstep-rollouts/lockstep/internal/broadcast"
+	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -36,9 +35,8 @@ type Router struct {
 	client  dynamic.Interface
 	log     *slog.Logger
 	changed func(namespace, kind, name string)
-	sources map[string]*source            // by kind
-	wanted  chan *source                  // to be started
-	changes broadcast.Broadcaster[string] // by kind
+	sources map[string]*informer.Informer // by kind
+	pulse   pulse
 }
 
 // Option adjusts a Router.
@@ -67,15 +65,10 @@ func New(core kubernetes.Interface, client dynamic.Interface, opts ...Option) (*
 	for _, opt := range opts {
 		opt(&o)
 	}
-	r := &Router{client: client, log: o.log, changed: o.changed, sources: map[string]*source{}}
-	for _, s := range newSources(core, client, o.namespace) {
-		if err := s.prepare(r.tell); err != nil {
-			return nil, fmt.Errorf("set up the cache of %s: %w", s.resource.Resource, err)
-		}
-		r.sources[s.kind] = s
-	}
-	r.wanted = make(chan *source, len(r.sources))
-	return r, nil
+	r := &Router{client: client, log: o.log, changed: o.changed}
+	var err error
+	r.sources, err = newSources(core, client, o.namespace, r.tell)
+	return r, err
 }
 
 // tell passes a change on.
@@ -89,14 +82,8 @@ func (r *Router) tell(namespace, kind, name string) {
 func (r *Router) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	for {
-		select {
-		case s := <-r.wanted:
-			r.log.Info("filling a cache", slog.String("resource", s.resource.String()))
-			running.Go(func() { s.run(ctx) })
-		case <-ctx.Done():
-			return
-		}
+	for _, i := range r.sources {
+		running.Go(func() { i.Run(ctx) })
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -148,7 +149,7 @@ func (e *env) caughtUp(keys ...traffic.Key) {
 	for _, key := range keys {
 		version := e.get(key).GetResourceVersion()
 		eventually(e.T, "the cache shows "+key.String(), func(context.Context) error {
-			seen, err := apimeta.Accessor(e.router.sources[key.Kind].get(e.namespace, key.Name))
+			seen, err := apimeta.Accessor(informer.Get[any](e.router.sources[key.Kind], types.NamespacedName{Namespace: e.namespace, Name: key.Name}))
 			if err != nil {
 				return fmt.Errorf("read it: %w", err)
 			}

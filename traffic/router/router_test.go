@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	fakediscovery "k8s.io/client-go/discovery/fake"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
@@ -29,6 +30,7 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/fakes"
@@ -379,8 +381,8 @@ func TestWriteErrors(t *testing.T) {
 			if wrote || !tt.want(err) {
 				t.Errorf("%s: wrote %t, %v", tt.reason, wrote, err)
 			}
-			if tt.verb == traffic.Delete && err == nil && w.sources[traffic.KindService].get("default", "vllm") != nil {
-				t.Error("the next look would still find it")
+			if tt.verb == traffic.Delete && err == nil && informer.Get[*corev1.Service](w.sources[traffic.KindService], types.NamespacedName{Namespace: "default", Name: "vllm"}) != nil {
+				t.Error("the next look would still see it")
 			}
 		})
 	}

@@ -4,6 +4,8 @@
 package router
 
 import (
+	"cmp"
+	"log/slog"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,9 +14,11 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -87,29 +91,22 @@ func indexByService(obj any) ([]string, error) {
 	return []string{v.Namespace + "/" + v.service}, nil
 }
 
-// handler calls changed for each change. EndpointSlices are reported as their Service.
-func (s *source) handler(changed func(namespace, kind, name string)) cache.ResourceEventHandler {
-	notify := func(obj any) {
-		if deleted, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = deleted.Obj
-		}
-		if slice, ok := obj.(*endpointSlice); ok {
-			changed(slice.Namespace, traffic.KindService, slice.service)
-		} else if meta, err := apimeta.Accessor(obj); err == nil {
-			changed(meta.GetNamespace(), s.kind, meta.GetName())
-		}
-	}
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc: notify,
-		UpdateFunc: func(old, obj any) {
-			before, ok := old.(*endpointSlice)
-			after, also := obj.(*endpointSlice)
-			if !ok || !also || !slices.Equal(before.ready, after.ready) {
-				notify(obj)
+// handler passes changes on. Slices of a Service are the Service to whoever listens.
+func handler(kind string, told func(namespace, kind, name string)) cache.ResourceEventHandler {
+	return informer.OnChange(func(old, obj any) {
+		before, had := old.(*sliceView)
+		after, has := obj.(*sliceView)
+		switch {
+		case had && has && slices.Equal(before.ready, after.ready):
+		case had || has:
+			slice := cmp.Or(after, before)
+			told(slice.Namespace, traffic.KindService, slice.service)
+		default:
+			if meta, err := apimeta.Accessor(cmp.Or(obj, old)); err == nil {
+				told(meta.GetNamespace(), kind, meta.GetName())
 			}
-		},
-		DeleteFunc: notify,
-	}
+		}
+	})
 }
 
 // look returns the objects of a release's traffic from the caches, or why they can't be read. It starts the informers that
@@ -118,8 +115,10 @@ func (r *Router) look(s traffic.Setup) (traffic.World, error) {
 	w := traffic.World{Routes: map[traffic.Key]*unstructured.Unstructured{}, Ingresses: map[string]*networkingv1.Ingress{}}
 	for _, kind := range kindsOf(s) {
 		src := r.sources[kind]
-		src.start.Do(func() { r.wanted <- src })
-		if err := src.why(); err != nil {
+		if src.Start() {
+			r.log.Info("filling a cache", slog.String("resource", src.Resource().String()))
+		}
+		if err := src.Err(); err != nil {
 			return w, err
 		}
 	}
@@ -129,7 +128,7 @@ func (r *Router) look(s traffic.Setup) (traffic.World, error) {
 		w.PickerReady = r.ready(s.Namespace, pool.Picker)
 	}
 	for _, key := range s.Objects() {
-		switch o := r.sources[key.Kind].get(s.Namespace, key.Name).(type) {
+		switch o := informer.Get[any](r.sources[key.Kind], types.NamespacedName{Namespace: s.Namespace, Name: key.Name}).(type) {
 		case *corev1.Service:
 			put(&w, s.Policy, o)
 		case *networkingv1.Ingress:
@@ -177,15 +176,9 @@ func kindsOf(s traffic.Setup) []string {
 
 // ready returns the pods that are ready endpoints of a Service, each once: with two address families, a pod is in two slices.
 func (r *Router) ready(namespace, service string) []string {
-	objs, err := r.sources[kindSlice].informer.GetIndexer().ByIndex(serviceIndex, namespace+"/"+service)
-	if err != nil {
-		return nil
-	}
 	var pods []string
-	for _, obj := range objs {
-		if slice, ok := obj.(*endpointSlice); ok {
-			pods = append(pods, slice.ready...)
-		}
+	for _, slice := range informer.List[*sliceView](r.sources[kindSlice], serviceIndex, namespace+"/"+service) {
+		pods = append(pods, slice.ready...)
 	}
 	slices.Sort(pods)
 	return slices.Compact(pods)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/utils/ptr"
 
+	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -26,13 +27,13 @@ import (
 // write makes one request and returns when the cache has observed it.
 func (r *Router) write(ctx context.Context, namespace string, w *traffic.Write) (wrote bool, err error) {
 	cached := func() metav1.Object {
-		object, err := apimeta.Accessor(r.sources[w.Key.Kind].get(namespace, w.Key.Name))
+		object, err := apimeta.Accessor(informer.Get[any](r.sources[w.Key.Kind], types.NamespacedName{Namespace: namespace, Name: w.Key.Name}))
 		if err != nil {
 			return nil // not in the cache
 		}
 		return object
 	}
-	client := r.client.Resource(r.sources[w.Key.Kind].resource).Namespace(namespace)
+	client := r.client.Resource(r.sources[w.Key.Kind].Resource()).Namespace(namespace)
 	got, err := send(ctx, client, w)
 	switch {
 	case w.Verb == traffic.Delete && apierrors.IsNotFound(err):

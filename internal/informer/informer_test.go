@@ -1,0 +1,277 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package informer
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+var configMaps = corev1.SchemeGroupVersion.WithResource("configmaps")
+
+func configMap(name string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{"app": "vllm"}}}
+}
+
+func indexByApp(obj any) ([]string, error) {
+	return []string{obj.(*corev1.ConfigMap).Labels["app"]}, nil
+}
+
+// bed is an Informer of ConfigMaps on a fake cluster.
+type bed struct {
+	*Informer
+
+	t       *testing.T
+	core    *fake.Clientset
+	changed chan struct{} // merged calls of Changed
+	ended   chan struct{}
+	stop    context.CancelFunc
+}
+
+func newBed(t *testing.T, adjust func(*Config, *fake.Clientset)) *bed {
+	t.Helper()
+	b := &bed{t: t, core: fake.NewClientset(), changed: make(chan struct{}, 1), ended: make(chan struct{})}
+	config := Config{Resource: configMaps, Handler: OnChange(func(_, _ *corev1.ConfigMap) {}), Changed: b.signal, RetryPeriod: time.Nanosecond}
+	adjust(&config, b.core)
+	informer, err := New(coreinformers.NewConfigMapInformer(b.core, "", 0, cache.Indexers{"app": indexByApp}), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Informer = informer
+	return b
+}
+
+// run runs the informer until the test ends.
+func (b *bed) run() {
+	ctx, stop := context.WithCancel(b.t.Context())
+	b.stop = stop
+	go func() { b.Run(ctx); close(b.ended) }()
+	b.t.Cleanup(func() { stop(); <-b.ended })
+}
+
+func (b *bed) signal() {
+	select {
+	case b.changed <- struct{}{}:
+	default:
+	}
+}
+
+// eventually waits for Changed until the condition holds: it fails if Changed is not called then.
+func (b *bed) eventually(what string, condition func() bool) {
+	b.t.Helper()
+	timeout := time.After(30 * time.Second)
+	for !condition() {
+		select {
+		case <-b.changed:
+		case <-timeout:
+			b.t.Fatalf("%s: Err is %v", what, b.Err())
+		}
+	}
+}
+
+// discoveries counts the requests for what is installed.
+func (b *bed) discoveries() int {
+	return len(slices.DeleteFunc(b.core.Actions(), func(a clienttesting.Action) bool { return a.GetResource().Resource != "resource" }))
+}
+
+func (b *bed) notSynced() bool {
+	return drivererr.Reason(b.Err()) == pb.ErrorReason_ERROR_REASON_NOT_SYNCED
+}
+
+func TestMakesNoRequestBeforeStart(t *testing.T) {
+	b := newBed(t, func(c *Config, core *fake.Clientset) { c.Discovery = core.Discovery() })
+	b.run()
+	if b.Started() || b.Pending() || !b.notSynced() {
+		t.Errorf("before Start: started %t, pending %t, Err %v", b.Started(), b.Pending(), b.Err())
+	}
+	b.stop()
+	<-b.ended
+	if actions := b.core.Actions(); len(actions) > 0 {
+		t.Errorf("requests before Start: %v", actions)
+	}
+}
+
+func TestEmptyCacheCallsChanged(t *testing.T) {
+	b := newBed(t, func(*Config, *fake.Clientset) {})
+	if first, again := b.Start(), b.Start(); !first || again {
+		t.Errorf("Start is the first call: %t, %t", first, again)
+	}
+	if !b.Pending() || !b.notSynced() {
+		t.Errorf("before Run: pending %t, Err %v", b.Pending(), b.Err())
+	}
+	b.run()
+	b.eventually("the cache is filled", b.Synced)
+	if b.Pending() || b.Err() != nil {
+		t.Errorf("filled: pending %t, Err %v", b.Pending(), b.Err())
+	}
+}
+
+func TestMissingPermission(t *testing.T) {
+	var granted atomic.Bool
+	b := newBed(t, func(_ *Config, core *fake.Clientset) {
+		core.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return !granted.Load(), nil, apierrors.NewForbidden(configMaps.GroupResource(), "", errors.New("no role allows it"))
+		})
+	})
+	b.Start()
+	b.run()
+	b.eventually("the permission is missing", func() bool { return apierrors.IsForbidden(b.Err()) })
+	if got, want := b.Err().Error(), `fill the cache of configmaps: failed to list *v1.ConfigMap: configmaps is forbidden: no role allows it`; got != want {
+		t.Errorf("Err: %q, want %q", got, want)
+	}
+	if b.Pending() {
+		t.Error("pending without permission")
+	}
+	granted.Store(true)
+	b.eventually("the permission is granted", func() bool { return b.Err() == nil })
+}
+
+// A required API is looked for until it is installed.
+func TestMissingAPI(t *testing.T) {
+	missing := errors.New("install the CRD")
+	var installed, broken atomic.Bool
+	b := newBed(t, func(c *Config, core *fake.Clientset) {
+		c.Discovery, c.Missing = core.Discovery(), missing
+		serve(core, &installed, &broken)
+	})
+	b.Start()
+	b.run()
+	b.eventually("the API is missing", func() bool { return errors.Is(b.Err(), missing) })
+	if b.Pending() {
+		t.Error("pending without the API")
+	}
+	broken.Store(true)
+	b.eventually("discovery fails", func() bool { return apierrors.IsInternalError(b.Err()) })
+	broken.Store(false)
+	b.eventually("the API is missing", func() bool { return errors.Is(b.Err(), missing) })
+	installed.Store(true)
+	b.eventually("the cache is filled", b.Synced)
+}
+
+// Without an optional API nothing is missing. It is looked for again before it has to be known.
+func TestMissingOptionalAPI(t *testing.T) {
+	var installed, broken atomic.Bool
+	broken.Store(true)
+	b := newBed(t, func(c *Config, core *fake.Clientset) {
+		c.Discovery = core.Discovery()
+		serve(core, &installed, &broken)
+	})
+	b.Start()
+	b.run()
+	b.eventually("discovery fails", func() bool { return apierrors.IsInternalError(b.Err()) })
+	broken.Store(false)
+	b.eventually("there is nothing to read", func() bool { return b.Err() == nil })
+	if b.Synced() || b.Pending() {
+		t.Errorf("without the API: synced %t, pending %t", b.Synced(), b.Pending())
+	}
+	before := b.discoveries()
+	b.Recheck()
+	broken.Store(true)
+	b.Recheck()
+	if err := b.Err(); err != nil {
+		t.Errorf("a failed recheck forgets what was known: %v", err)
+	}
+	broken.Store(false)
+	installed.Store(true)
+	b.Recheck()
+	if b.Err() != nil && !b.Pending() {
+		t.Errorf("after Recheck: pending %t, Err %v", b.Pending(), b.Err())
+	}
+	b.eventually("the cache is filled", b.Synced)
+	b.Recheck()
+	if n := b.discoveries() - before; n != 3 {
+		t.Errorf("%d discoveries, want the 3 that were asked for", n)
+	}
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	for name, adjust := range map[string]func(*Config, *fake.Clientset){
+		"while the API is missing":  func(c *Config, core *fake.Clientset) { c.Discovery = core.Discovery() },
+		"while the cache is filled": func(*Config, *fake.Clientset) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, adjust)
+			b.Start()
+			b.run()
+			b.eventually("Run is at work", func() bool { return b.Err() == nil })
+			b.stop()
+			<-b.ended
+		})
+	}
+}
+
+// serve makes discovery answer with ConfigMaps if they are installed, or with an error if it is broken.
+func serve(core *fake.Clientset, installed, broken *atomic.Bool) {
+	core.Resources = []*metav1.APIResourceList{{GroupVersion: "v1"}}
+	core.PrependReactor("get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {
+		switch {
+		case broken.Load():
+			return true, nil, apierrors.NewInternalError(errors.New("no answer"))
+		case !installed.Load():
+			return true, nil, apierrors.NewNotFound(configMaps.GroupResource(), "v1")
+		}
+		return false, nil, nil
+	})
+	core.Resources[0].APIResources = []metav1.APIResource{{Name: "configmaps"}}
+}
+
+func TestGetAndList(t *testing.T) {
+	b := newBed(t, func(*Config, *fake.Clientset) {})
+	for _, name := range []string{"a", "b"} {
+		if err := b.GetIndexer().Add(configMap(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := Get[*corev1.ConfigMap](b, types.NamespacedName{Namespace: "default", Name: "a"}); got == nil || got.Name != "a" {
+		t.Errorf("Get: %v", got)
+	}
+	if got := Get[*corev1.ConfigMap](b, types.NamespacedName{Namespace: "default", Name: "c"}); got != nil {
+		t.Errorf("Get of an object that does not exist: %v", got)
+	}
+	if got := List[*corev1.ConfigMap](b, "app", "vllm"); len(got) != 2 {
+		t.Errorf("List: %v", got)
+	}
+	if got := List[*corev1.ConfigMap](b, "app", "other"); len(got) != 0 {
+		t.Errorf("List of a value that no object has: %v", got)
+	}
+}
+
+func TestOnChange(t *testing.T) {
+	var before, after *corev1.ConfigMap
+	h := OnChange(func(b, a *corev1.ConfigMap) { before, after = b, a })
+	a, b := configMap("a"), configMap("b")
+	for _, tt := range []struct {
+		name                  string
+		call                  func()
+		wantBefore, wantAfter *corev1.ConfigMap
+	}{
+		{"add", func() { h.OnAdd(a, false) }, nil, a},
+		{"update", func() { h.OnUpdate(a, b) }, a, b},
+		{"delete", func() { h.OnDelete(a) }, a, nil},
+		{"deletion that the watch missed", func() { h.OnDelete(cache.DeletedFinalStateUnknown{Obj: b}) }, b, nil},
+		{"an object of another type", func() { h.OnAdd(&corev1.Pod{}, false) }, nil, nil},
+	} {
+		before, after = nil, nil
+		if tt.call(); before != tt.wantBefore || after != tt.wantAfter {
+			t.Errorf("%s: %v to %v", tt.name, before, after)
+		}
+	}
+}
