@@ -51,16 +51,11 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 	if err != nil {
 		return err
 	}
-	on := key
-	changed, stop := d.engine.Observer.Changes.Subscribe(key)
-	defer func() { stop() }()
+	workload := d.engine.Observer.Follow(key)
+	defer workload.Stop()
 	var last *pb.BatchContext
 	for {
-		if now := d.engine.Observer.Caches.Named(key); now != on { // another object is the workload
-			stop()
-			on = now
-			changed, stop = d.engine.Observer.Changes.Subscribe(key, on)
-		}
+		changed := workload.Changed()
 		c, s, err := d.contextOf(key, req.GetIncludeGroups())
 		if err != nil {
 			return err
@@ -88,7 +83,7 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 
 // contextOf looks at a workload and says where it stands. It writes nothing.
 func (d *Driver) contextOf(key types.NamespacedName, rows bool) (*pb.BatchContext, *observe.Snapshot, error) {
-	key = d.engine.Observer.Caches.Named(key)
+	key = d.engine.Observer.Names.Resolve(key)
 	s, decision, err := d.engine.Look(key)
 	if err != nil {
 		return nil, nil, err

@@ -99,7 +99,7 @@ func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 	if err := d.engine.Ready(); err != nil {
 		return key, err
 	}
-	return d.engine.Observer.Caches.Named(key), nil
+	return d.engine.Observer.Names.Resolve(key), nil
 }
 
 // admission refuses, for a reason that takes I/O to find, a write that was decided on. It may add warnings to the decision.
@@ -116,7 +116,7 @@ type mutation struct {
 // mutate carries an intent out under the workload's lock, makes up for lost races, and then takes the release as far as
 // it goes without waiting. A write that was decided on passes the admissions first.
 func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, i plan.Intent, admissions ...admission) (mutation, error) {
-	key, unlock, err := d.lockNamed(ctx, key)
+	key, unlock, err := d.engine.Lock(ctx, key)
 	if err != nil {
 		return mutation{}, observe.ContractError(err)
 	}
@@ -131,22 +131,6 @@ func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, i plan.In
 		d.engine.Enqueue(key)
 	}
 	return m, nil
-}
-
-// lockNamed locks the workload that is known by a name, which may change hands while somebody else has the lock.
-func (d *Driver) lockNamed(ctx context.Context, key types.NamespacedName) (types.NamespacedName, func(), error) {
-	for {
-		unlock, err := d.engine.Lock(ctx, key)
-		if err != nil {
-			return key, nil, err
-		}
-		now := d.engine.Observer.Caches.Named(key)
-		if now == key {
-			return key, unlock, nil
-		}
-		unlock()
-		key = now
-	}
 }
 
 func (d *Driver) retryRaces(ctx context.Context, key types.NamespacedName, i plan.Intent, admissions []admission) (mutation, error) {
@@ -228,15 +212,10 @@ func (d *Driver) until(ctx context.Context, key types.NamespacedName, wait *dura
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	on := d.engine.Observer.Caches.Named(key)
-	changed, stop := d.engine.Observer.Changes.Subscribe(key, on)
-	defer func() { stop() }()
+	workload := d.engine.Observer.Follow(key)
+	defer workload.Stop()
 	for {
-		if now := d.engine.Observer.Caches.Named(key); now != on { // another object is the workload
-			stop()
-			on = now
-			changed, stop = d.engine.Observer.Changes.Subscribe(key, on)
-		}
+		changed := workload.Changed()
 		if done, err := look(); done || err != nil {
 			return err
 		}

@@ -79,7 +79,7 @@ func New(c Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.locks.goesBy = e.Observer.Caches.GoesBy
+	e.locks.isAlias = e.Observer.Names.IsAlias
 	e.Applier = apply.New(c.Core, c.Sets, c.Dynamic, e.Observer)
 	e.events = newEventRecorder(c.Core, c.Log)
 	if c.Silent {
@@ -120,9 +120,21 @@ func (e *Engine) Idle() bool { return e.queue.Len() == 0 }
 // Covers reports whether the workload is one that the engine works on.
 func (e *Engine) Covers(key types.NamespacedName) bool { return e.locks.covers(key) }
 
-// Lock waits until no other goroutine works on the workload. The error has an ErrorReason if the engine may not work on it.
-func (e *Engine) Lock(ctx context.Context, key types.NamespacedName) (unlock func(), err error) {
-	return e.locks.lock(ctx, key)
+// Lock waits until no other goroutine works on the workload that a name means, and returns its key; a handover may change it
+// meanwhile. The error has an ErrorReason if the engine may not work on it.
+func (e *Engine) Lock(ctx context.Context, name types.NamespacedName) (key types.NamespacedName, unlock func(), err error) {
+	key = name
+	for {
+		if unlock, err = e.locks.lock(ctx, key); err != nil {
+			return key, nil, err
+		}
+		now := e.Observer.Names.Resolve(key)
+		if now == key {
+			return key, unlock, nil
+		}
+		unlock()
+		key = now
+	}
 }
 
 // LastError returns the error that blocks the workload's release, nil if none does. A lost race is none: another pass

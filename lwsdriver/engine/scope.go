@@ -22,13 +22,13 @@ type scope struct {
 	readOnly bool
 	// workload is the only one that is worked on. Zero: all.
 	workload types.NamespacedName
-	// goesBy says whether hosts know a workload by another name, too. Nil in tests: by none.
-	goesBy func(key, name types.NamespacedName) bool
+	// isAlias is observe.Names.IsAlias. Nil in tests: there are none.
+	isAlias func(name, workload types.NamespacedName) bool
 }
 
 // covers reports whether the workload is one that this driver works on.
 func (s *scope) covers(key types.NamespacedName) bool {
-	return s.workload == types.NamespacedName{} || s.workload == key || s.goesBy != nil && s.goesBy(key, s.workload)
+	return s.workload == types.NamespacedName{} || s.workload == key || s.isAlias != nil && s.isAlias(s.workload, key)
 }
 
 // lock is keyLocks.lock for workloads that the driver may write to. The error has an ErrorReason if it may not.

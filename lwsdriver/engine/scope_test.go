@@ -43,7 +43,7 @@ func TestKeyLocks(t *testing.T) {
 }
 
 // A name means the object of that name, or else the one that was adopted in its place, as label and record say.
-func TestNamed(t *testing.T) {
+func TestResolve(t *testing.T) {
 	other := types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "vllm-new"}
 	for _, tt := range []struct {
 		name, reason string
@@ -77,17 +77,17 @@ func TestNamed(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBed(t, tt.objects...)
-			if got := b.Observer.Caches.Named(lwstest.VLLM); got != tt.want {
+			if got := b.Observer.Names.Resolve(lwstest.VLLM); got != tt.want {
 				t.Errorf("%s: default/vllm means %s, not %s", tt.reason, got, tt.want)
 			}
-			if got := b.Observer.Caches.Named(other); got != other {
+			if got := b.Observer.Names.Resolve(other); got != other {
 				t.Errorf("its own name means %s", got)
 			}
 		})
 	}
 	b := newBed(t, lwstest.Adopted(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Predecessor = "vllm-old" }))
 	before := types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "vllm-old"}
-	if got := b.Observer.Caches.Named(before); got != other {
+	if got := b.Observer.Names.Resolve(before); got != other {
 		t.Errorf("the name of the object before means %s", got)
 	}
 	if b.locks.workload = before; !b.locks.covers(other) {

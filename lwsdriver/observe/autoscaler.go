@@ -225,10 +225,11 @@ func (o *Observer) readAutoscalers(s *Snapshot) {
 	var err error
 	s.Autoscalers, err = o.Autoscalers.of(s.Key)
 	s.Unscanned = drivererr.ProblemOf(err)
-	if s.Record == nil || s.Record.Release == nil || s.Record.Release.Successor == "" {
+	next, ok := successor(s.Key, s.Record)
+	if !ok {
 		return
 	}
-	successors, _ := o.Autoscalers.of(types.NamespacedName{Namespace: s.Key.Namespace, Name: s.Record.Release.Successor})
+	successors, _ := o.Autoscalers.of(next)
 	for _, a := range successors {
 		if !a.Targets {
 			continue

@@ -45,7 +45,7 @@ const (
 func newCaches(core kubernetes.Interface, sets lwsclient.Interface, namespace string, changed, gone func(types.NamespacedName)) (*Caches, error) {
 	ofLWS := func(o *metav1.ListOptions) { o.LabelSelector = lws.SetNameLabelKey }
 	c := &Caches{
-		Workloads: lwsinformers.NewLeaderWorkerSetInformer(sets, namespace, 0, cache.Indexers{addedIndex: indexAdded, trafficIndex: indexTraffic, knownIndex: indexKnown}),
+		Workloads: lwsinformers.NewLeaderWorkerSetInformer(sets, namespace, 0, cache.Indexers{addedIndex: indexAdded, trafficIndex: indexTraffic, aliasIndex: indexAliases}),
 		Pods: coreinformers.NewFilteredPodInformer(core, namespace, 0,
 			cache.Indexers{podGroupIndex: indexPodByGroup}, ofLWS),
 		revisions: appsinformers.NewFilteredControllerRevisionInformer(core, namespace, 0,

@@ -49,7 +49,7 @@ func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 	s.Identity = o.Caches.identity(stable)
 	s.CanaryNameTaken = o.Caches.canaryNameTaken(s)
 	o.readAdded(s)
-	s.Succeeded = o.Caches.succeeded(s)
+	s.Succeeded = o.Names.succeeded(s)
 	o.readHistory(s)
 	o.readAutoscalers(s)
 	return s, o.readTraffic(s)

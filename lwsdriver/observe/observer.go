@@ -31,6 +31,8 @@ type Observer struct {
 	History     *History
 	Budgets     *Budgets
 	Autoscalers *Autoscalers
+	// Names resolves the names by which hosts know workloads.
+	Names Names
 	// Router reads, checks and writes the objects that carry requests.
 	Router *router.Router
 	// Changes signals changes of the caches, and of what leaders answered.
@@ -72,6 +74,7 @@ func New(c Config) (*Observer, error) {
 	if o.Caches, err = newCaches(c.Core, c.Sets, c.Namespace, o.changed, o.deleted); err != nil {
 		return nil, err
 	}
+	o.Names = Names{o.Caches.Workloads}
 	o.Router, err = router.New(c.Core, c.Dynamic, router.WithLogger(c.Log), router.WithNamespace(c.Namespace), router.OnChange(o.carrierChanged))
 	if err != nil {
 		return nil, fmt.Errorf("make router: %w", err)

@@ -1,0 +1,137 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/internal/informer"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+// Names resolves the names by which hosts know workloads.
+//
+// A handover makes a release's second set the workload and deletes the object that was the workload before: the object's name
+// changes, the workload's must not. So a workload has aliases beside its object's name: the one that hosts first knew it by,
+// which it keeps over any number of handovers, and its predecessor's, with which the release under way was begun. The record
+// holds both ([record.Record.Workload] and Predecessor), and a label repeats the first. Manifests are copied with their labels
+// and annotations, so an alias counts only if label and record agree and the record was written on this very object.
+//
+// An object's own name takes precedence over an alias: a user created that object, and means it. During a handover the
+// object and its successor have the same alias, which means the former for as long as it exists. An alias that two other
+// objects have is ambiguous and means neither.
+type Names struct {
+	workloads cache.SharedIndexInformer
+}
+
+// aliasIndex finds workloads by their aliases.
+const aliasIndex = "alias"
+
+func indexAliases(obj any) ([]string, error) {
+	w, ok := obj.(*lws.LeaderWorkerSet)
+	if !ok {
+		return nil, nil
+	}
+	keys := aliases(w)
+	for i, alias := range keys {
+		keys[i] = types.NamespacedName{Namespace: w.Namespace, Name: alias}.String()
+	}
+	return keys, nil
+}
+
+// aliases returns the aliases of a workload, the lasting one first.
+func aliases(w *lws.LeaderWorkerSet) []string {
+	label := w.Labels[record.WorkloadLabel]
+	if _, added := AddedTo(w); added || label == "" {
+		return nil
+	}
+	rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation])
+	if err != nil || rec.UID != w.UID || rec.Workload != label {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Compact([]string{label, rec.Predecessor}), func(name string) bool { return name == "" || name == w.Name })
+}
+
+// Resolve returns the key of the workload that a name means, and the name itself if it means none.
+func (n Names) Resolve(name types.NamespacedName) types.NamespacedName {
+	if informer.Get[*lws.LeaderWorkerSet](n.workloads, name) != nil {
+		return name
+	}
+	all := informer.List[*lws.LeaderWorkerSet](n.workloads, aliasIndex, name.String())
+	switch len(all) {
+	case 1:
+		return KeyOf(all[0])
+	case 2:
+		if i := slices.IndexFunc(all, func(w *lws.LeaderWorkerSet) bool { return handsOver(w, all) }); i >= 0 {
+			return KeyOf(all[i])
+		}
+	}
+	return name
+}
+
+// handsOver reports whether the successor of a workload is one of the objects.
+func handsOver(w *lws.LeaderWorkerSet, objects []*lws.LeaderWorkerSet) bool {
+	rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation])
+	if err != nil {
+		return false
+	}
+	next, ok := successor(KeyOf(w), rec)
+	return ok && slices.ContainsFunc(objects, func(o *lws.LeaderWorkerSet) bool { return KeyOf(o) == next })
+}
+
+// IsAlias reports whether a name is an alias of the workload.
+func (n Names) IsAlias(name, workload types.NamespacedName) bool {
+	w := informer.Get[*lws.LeaderWorkerSet](n.workloads, workload)
+	return w != nil && name.Namespace == workload.Namespace && slices.Contains(aliases(w), name.Name)
+}
+
+// successor returns the second set that the release of a workload hands it over to; ok is false if it does not.
+func successor(workload types.NamespacedName, rec *record.Record) (next types.NamespacedName, ok bool) {
+	if rec == nil || rec.Release == nil || rec.Release.Successor == "" {
+		return next, false
+	}
+	return types.NamespacedName{Namespace: workload.Namespace, Name: rec.Release.Successor}, true
+}
+
+// succeeded reports whether the successor of a workload is one in its own right: it has neither the labels of an added
+// workload, which any user may remove, nor the owner.
+func (n Names) succeeded(s *Snapshot) bool {
+	next, ok := successor(s.Key, s.Record)
+	if !ok {
+		return false
+	}
+	w := informer.Get[*lws.LeaderWorkerSet](n.workloads, next)
+	return w != nil && StableKey(w) != s.Key && !metav1.IsControlledBy(w, s.StableObject)
+}
+
+// Follower signals the changes of the workload that a name means, also once a handover makes it another object.
+type Follower struct {
+	observer *Observer
+	name, on types.NamespacedName
+	changed  <-chan struct{}
+	stop     func()
+}
+
+// Follow returns a Follower of the workload that a name means. It must be stopped.
+func (o *Observer) Follow(name types.NamespacedName) *Follower {
+	return &Follower{observer: o, name: name, stop: func() {}}
+}
+
+// Changed returns a channel that receives a signal after every change. Call it before each observation.
+func (f *Follower) Changed() <-chan struct{} {
+	if now := f.observer.Names.Resolve(f.name); f.changed == nil || now != f.on {
+		f.stop()
+		f.on = now
+		f.changed, f.stop = f.observer.Changes.Subscribe(f.name, now)
+	}
+	return f.changed
+}
+
+// Stop ends the subscription.
+func (f *Follower) Stop() { f.stop() }
