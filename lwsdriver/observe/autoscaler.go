@@ -64,12 +64,12 @@ func newAutoscalers(
 	indexers := cache.Indexers{scalerIndex: indexScaler}
 	hpas, err := informer.New(autoscalinginformers.NewHorizontalPodAutoscalerInformer(core, namespace, 0, indexers), config)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the resource
+		return nil, err
 	}
 	config.Resource, config.Discovery, config.RetryPeriod = autoscaler.ScaledObjects, core.Discovery(), kedaPeriod
 	scaled, err := informer.New(
 		dynamicinformer.NewFilteredDynamicInformer(client, autoscaler.ScaledObjects, namespace, 0, indexers, nil).Informer(), config)
-	return &Autoscalers{hpas, scaled}, err //nolint:wrapcheck // as above
+	return &Autoscalers{hpas, scaled}, err
 }
 
 // of are the autoscalers of a workload, and why there may be others, nil if there are none.

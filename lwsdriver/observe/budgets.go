@@ -34,7 +34,7 @@ func newBudgets(core kubernetes.Interface, namespace string, changed func(types.
 			Resource: policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"), Changed: settled,
 			Handler: informer.OnChange(func(before, after *policyv1.PodDisruptionBudget) { changed(budgetFor(cmp.Or(after, before))) }),
 		})
-	return &Budgets{budgets}, err //nolint:wrapcheck // it names the resource
+	return &Budgets{budgets}, err
 }
 
 // budgetFor is the workload that a budget of ours is for.

@@ -170,8 +170,9 @@ func (c *Caches) RevisionNamed(w *lws.LeaderWorkerSet, hash string) (key types.N
 
 // recorded returns the revisions of which LWS has the template, sorted.
 func (c *Caches) recorded(w *lws.LeaderWorkerSet) []string {
-	var all []string
-	for _, r := range c.revisionsOf(w) {
+	revisions := c.revisionsOf(w)
+	all := make([]string, 0, len(revisions))
+	for _, r := range revisions {
 		all = append(all, r.hash)
 	}
 	slices.Sort(all)

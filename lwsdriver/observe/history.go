@@ -76,7 +76,7 @@ func newHistory(core kubernetes.Interface, namespace string, changed func(types.
 			Resource: appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), Transform: stripHistoryRevision, Changed: settled,
 			Handler: informer.OnChange(func(before, after *HistoryRevision) { changed(cmp.Or(after, before).key()) }),
 		})
-	return &History{informer: revisions, paused: map[types.NamespacedName]pause{}}, err //nolint:wrapcheck // it names the resource
+	return &History{informer: revisions, paused: map[types.NamespacedName]pause{}}, err
 }
 
 // key is the workload whose history it is in.

@@ -81,7 +81,7 @@ func newSources(
 		}
 		var err error
 		if all[kind], err = informer.New(k.informer, config); err != nil {
-			return nil, err //nolint:wrapcheck // it names the resource
+			return nil, err
 		}
 	}
 	return all, nil
