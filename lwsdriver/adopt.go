@@ -10,7 +10,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Adopt takes a workload under hold at rest.
+// Adopt puts a workload under hold while no release runs.
 func (d *Driver) Adopt(ctx context.Context, req *pb.AdoptRequest) (*pb.AdoptResponse, error) {
 	key, err := d.keyFor(req.GetWorkload())
 	if err != nil {
@@ -27,7 +27,7 @@ func (d *Driver) Adopt(ctx context.Context, req *pb.AdoptRequest) (*pb.AdoptResp
 	return &pb.AdoptResponse{Action: m.action, Context: c, Warnings: m.decision.Warnings}, nil
 }
 
-// Disown gives a workload back with its spec as the user had it.
+// Disown removes the hold and restores the user's own rolling update configuration.
 func (d *Driver) Disown(ctx context.Context, req *pb.DisownRequest) (*pb.DisownResponse, error) {
 	key, err := d.keyFor(req.GetWorkload())
 	if err != nil {

@@ -20,11 +20,11 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// previewTimeout bounds each question to the API server for which the start of a release waits.
+// previewTimeout bounds each request to the API server that the start of a release waits for.
 const previewTimeout = 5 * time.Second
 
-// preview says what a release that is about to begin costs at its peak, and refuses a second set of groups that a quota
-// does not hold. It is asked once: what a running release needs is there, or on its way.
+// preview warns of what a release needs at its peak, and refuses a second set of groups that exceeds a quota. It is called
+// once, before the release begins: what a running release needs exists already or is being created.
 func (d *Driver) preview(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
 	if plan.NothingWaits(s.Observation) {
 		return fewReplicas(s, p.GetStyle()), nil
@@ -32,7 +32,7 @@ func (d *Driver) preview(ctx context.Context, s *observe.Snapshot, p *pb.Release
 	return d.costs(ctx, s, p)
 }
 
-// costs is preview for a release that has something to bring.
+// costs is preview for a release that has a new template.
 func (d *Driver) costs(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
 	warnings := fewReplicas(s, p.GetStyle())
 	budgets, err := d.judgeBudgets(ctx, s, p)
@@ -53,18 +53,18 @@ func (d *Driver) costs(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePo
 			s.Key.Namespace, observe.ContractError(err))
 	case err != nil:
 		warnings = append(warnings, &pb.Warning{
-			Code: "QuotaUnknown", Message: fmt.Sprintf("the ResourceQuotas of %s could not be read, so nobody knows whether they hold that: %v", s.Key.Namespace, err),
+			Code: "QuotaUnknown", Message: fmt.Sprintf("the ResourceQuotas of %s could not be read, so whether the release fits them is unknown: %v", s.Key.Namespace, err),
 		})
 	case shortage.text == "":
 	case must:
 		return nil, drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED,
 			"%s. That does not fit: %s. Raise the quota, free what uses it or scale %s down; release in STYLE_PARTITION, which needs nothing extra, or in "+
-				"STYLE_CANARY, whose batches need less; or set policy.blue_green.force to begin all the same", peak, shortage.text, s.Key),
+				"STYLE_CANARY, whose batches need less; or set policy.blue_green.force to begin anyway", peak, shortage.text, s.Key),
 			"object", shortage.object)
 	default:
 		warnings = append(warnings, &pb.Warning{
 			Code:    "QuotaExceeded",
-			Message: "the release does not fit: " + shortage.text + ". Groups beyond that will not come until the quota is raised or something is freed",
+			Message: "the release does not fit: " + shortage.text + ". Groups beyond that are not created until the quota is raised or usage is freed",
 		})
 	}
 	return warnings, nil
@@ -79,15 +79,15 @@ func fewReplicas(s *observe.Snapshot, style pb.Style) []*pb.Warning {
 	case s.Stable.Replicas == 0:
 		text = "%s has no group, so there is nothing to release"
 	case style == pb.Style_STYLE_PARTITION:
-		text = "%s has 1 group, and in place it is taken down to be replaced: nothing serves until it is ready again. Scale to 2 or " +
+		text = "%s has 1 group, and in place it is deleted to be recreated: nothing serves until it is ready again. Scale to 2 or " +
 			"more, or release with STYLE_CANARY or STYLE_BLUE_GREEN, which start the new group beside it"
 	default:
-		text = "%s has 1 group, so every batch but an empty one is all of it: a second whole group beside it"
+		text = "%s has 1 group, so every batch but an empty one adds a second whole group beside it"
 	}
 	return []*pb.Warning{{Code: "FewReplicas", Message: fmt.Sprintf(text, s.Key)}}
 }
 
-// peakOf is what the release needs on top of what the workload has, when it needs most; in words, too.
+// peakOf returns what the release needs at its peak on top of what the workload has, also as text.
 func peakOf(s *observe.Snapshot, p *pb.ReleasePolicy) (capacity.Need, string) {
 	policy, _ := record.ParsePolicy(p)
 	peak := capacity.PeakOf(policy, plan.NewRecord(s.Observation).Saved, s.Stable.Replicas)
@@ -122,12 +122,12 @@ func needOf(s *observe.Snapshot, policy record.Policy, peak capacity.Peak) capac
 
 // shortage is what quotas lack.
 type shortage struct {
-	// text says it for people, empty if they lack nothing; object is the first of the quotas.
+	// text is empty if the quotas lack nothing; object is the first quota that does.
 	text, object string
 }
 
-// shortage asks for the namespace's quotas. It is one request per release that adds groups: a cache would keep every
-// quota of the cluster, and want the right to watch them, for a question that is asked some times a day.
+// shortage lists the namespace's quotas, once per release that adds groups. A cache would need the permission to watch every
+// quota of the cluster for a few requests a day.
 func (d *Driver) shortage(ctx context.Context, s *observe.Snapshot, need capacity.Need) (shortage, error) {
 	quotas, err := d.listQuotas(ctx, s.Key.Namespace)
 	if err != nil {

@@ -132,7 +132,7 @@ func TestPreview(t *testing.T) {
 		},
 		{
 			name: "one group in place", reason: "nothing serves meanwhile", policy: inBatches(pb.Style_STYLE_PARTITION, "100%"),
-			change: func(s *observe.Snapshot) { s.Stable.Replicas = 1 }, warns: "FewReplicas", says: []string{"taken down", "nothing serves", "STYLE_CANARY"},
+			change: func(s *observe.Snapshot) { s.Stable.Replicas = 1 }, warns: "FewReplicas", says: []string{"deleted to be recreated", "nothing serves", "STYLE_CANARY"},
 		},
 		{
 			name: "no group", reason: "nothing to release", policy: blueGreen(false), quotas: []runtime.Object{gpuQuota("0", "0")},

@@ -22,7 +22,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// CalculateBatchContext says where the release stands, from the caches alone.
+// CalculateBatchContext returns the state of the release, from the caches alone.
 func (d *Driver) CalculateBatchContext(ctx context.Context, req *pb.CalculateBatchContextRequest) (*pb.CalculateBatchContextResponse, error) {
 	key, err := d.keyFor(req.GetWorkload())
 	if err != nil {
@@ -30,7 +30,7 @@ func (d *Driver) CalculateBatchContext(ctx context.Context, req *pb.CalculateBat
 	}
 	c, s, err := d.contextOf(key, req.GetIncludeGroups())
 	if err == nil && (plan.Unread(s.Observation) || d.engine.Observer.Autoscalers.Pending()) {
-		// Commands ask a driver that has just started, and once.
+		// A command runs a driver of its own, which has just started, and calls once.
 		d.awaitRead(ctx, key)
 		c, s, err = d.contextOf(key, req.GetIncludeGroups())
 	}
@@ -76,12 +76,12 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 		case <-stream.Context().Done():
 			return nil
 		case <-d.stopped:
-			return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the driver is stopping: watch again, at another one")
+			return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the driver is stopping: watch again at another driver")
 		}
 	}
 }
 
-// contextOf looks at a workload and says where it stands. It writes nothing.
+// contextOf observes a workload and returns its context. It writes nothing.
 func (d *Driver) contextOf(key types.NamespacedName, rows bool) (*pb.BatchContext, *observe.Snapshot, error) {
 	key = d.engine.Observer.Names.Resolve(key)
 	s, decision, err := d.engine.Look(key)
@@ -98,7 +98,7 @@ func (d *Driver) contextOf(key types.NamespacedName, rows bool) (*pb.BatchContex
 	return c, s, nil
 }
 
-// explain adds what keeps the driver from writing. What goes away by itself is a remark, the rest is a failure.
+// explain adds the last error to the context: a retryable one as a remark, any other as the failure.
 func explain(c *pb.BatchContext, err error) {
 	if drivererr.Retryable(err) {
 		c.Message = fmt.Sprintf("%s (last write failed and will be tried again: %v)", c.GetMessage(), err)
@@ -107,14 +107,14 @@ func explain(c *pb.BatchContext, err error) {
 	fail(c, err)
 }
 
-// fail says that an error is where the workload stands.
+// fail makes the context that of an error.
 func fail(c *pb.BatchContext, err error) {
 	c.State = pb.State_STATE_FAILED
 	c.Reason = reasonCode(drivererr.Reason(err))
 	c.Message = err.Error()
 }
 
-// describe puts an observation and its decision into the contract's words.
+// describe returns an observation and its decision as a message of the contract.
 func describe(s *observe.Snapshot, decision plan.Decision) *pb.BatchContext {
 	n := decision.Progress
 	if s.Distrusted != "" {
@@ -142,7 +142,7 @@ func describe(s *observe.Snapshot, decision plan.Decision) *pb.BatchContext {
 	}
 	r := s.Record.Release
 	if r.Phase == record.HandingOver {
-		c.Replicas = int32of(r.Groups) // of which some are going, and none is missed
+		c.Replicas = int32of(r.Groups) // some of them are being deleted, as they should be
 	}
 	c.ReleaseId, c.Owner, c.Style = r.ID, r.Owner, s.Policy.Style
 	c.Batches = int32of(len(s.Policy.Batches))
@@ -164,7 +164,7 @@ func describe(s *observe.Snapshot, decision plan.Decision) *pb.BatchContext {
 	return c
 }
 
-// batchPlan is what each of the policy's batches means at today's replicas.
+// batchPlan returns the policy's batches in groups at the current replicas.
 func batchPlan(s *observe.Snapshot) []*pb.Batch {
 	all := make([]*pb.Batch, 0, len(s.Policy.Batches))
 	for _, q := range s.Policy.Batches {
@@ -173,7 +173,7 @@ func batchPlan(s *observe.Snapshot) []*pb.Batch {
 	return all
 }
 
-// groupRows are the groups, stable ones first.
+// groupRows returns the groups, stable ones first.
 func groupRows(s *observe.Snapshot) []*pb.Group {
 	update := s.Stable.Revision
 	if s.Record != nil && s.Record.Release != nil {
@@ -198,7 +198,7 @@ func groupRow(g plan.Group, role pb.GroupRole, updated bool) *pb.Group {
 	}
 	return &pb.Group{
 		Index: int32of(g.Index), Role: role, Leader: g.Leader, Revision: g.Revision, Updated: updated,
-		// A pod that somebody copied, labels and all, counts as one of the group's, and is one more than it can have.
+		// A copied pod has the group's labels too, so the group may seem to have more pods than its size.
 		Ready: g.Ready, ReadyPods: int32of(min(g.ReadyPods, g.Pods)), Pods: int32of(g.Pods), Since: stamp(since),
 		Reason: g.Reason, Pod: g.Pod, Message: g.Message,
 	}

@@ -18,17 +18,17 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// judgeBudgets warns of PodDisruptionBudgets that do not do what people expect of them for groups, and refuses to keep
-// some beside those that select the same pods. Like quotas they are asked for once per release, and not watched.
+// judgeBudgets warns of PodDisruptionBudgets that do not protect groups as users expect, and refuses to create others for the
+// same pods. Like quotas they are listed once per release and not watched.
 func (d *Driver) judgeBudgets(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
 	list, err := d.listBudgets(ctx, s.Key.Namespace)
 	switch {
 	case err != nil && p.GetGroupDisruptionBudget():
-		return nil, fmt.Errorf("read the PodDisruptionBudgets of %s, beside which policy.group_disruption_budget keeps others: %w",
+		return nil, fmt.Errorf("read the PodDisruptionBudgets of %s, beside which policy.group_disruption_budget creates others: %w",
 			s.Key.Namespace, observe.ContractError(err))
 	case err != nil:
 		return []*pb.Warning{{
-			Code: "BudgetsUnknown", Message: fmt.Sprintf("the PodDisruptionBudgets of %s could not be read, so nobody knows what they mean for %s: %v",
+			Code: "BudgetsUnknown", Message: fmt.Sprintf("the PodDisruptionBudgets of %s could not be read, so their effect on %s is unknown: %v",
 				s.Key.Namespace, s.Key.Name, err),
 		}}, nil
 	}
@@ -59,7 +59,7 @@ func (d *Driver) listBudgets(ctx context.Context, namespace string) (*policyv1.P
 	return list, nil
 }
 
-// checkBudget refuses a release that is to keep budgets beside one of others that would get in their way.
+// checkBudget refuses a release with budgets of its own beside one of the user's for the same name or pods.
 func checkBudget(s *observe.Snapshot, p *pb.ReleasePolicy, b *policyv1.PodDisruptionBudget) error {
 	if !p.GetGroupDisruptionBudget() {
 		return nil
@@ -67,7 +67,7 @@ func checkBudget(s *observe.Snapshot, p *pb.ReleasePolicy, b *policyv1.PodDisrup
 	object := fmt.Sprintf("PodDisruptionBudget %s/%s", b.Namespace, b.Name)
 	if b.Name == record.BudgetName(s.Key.Name, false) || b.Name == record.BudgetName(s.Key.Name, true) {
 		return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
-			"%s has the name of one that the release is to keep, and is not Lockstep's: rename or delete it", object), "object", object)
+			"%s has the name of one that the release creates, and is not Lockstep's: rename or delete it", object), "object", object)
 	}
 	policy, _ := record.ParsePolicy(p)
 	own := disruptable(s)
@@ -76,14 +76,14 @@ func checkBudget(s *observe.Snapshot, p *pb.ReleasePolicy, b *policyv1.PodDisrup
 	for _, w := range []disruption.Workload{own, added} {
 		if leaders, workers := w.Caught(b); leaders+workers > 0 {
 			return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT,
-				"%s selects %d pods of %s/%s, and Kubernetes evicts no pod that two budgets select: remove it for the time of the "+
+				"%s selects %d pods of %s/%s, and Kubernetes evicts no pod that two budgets select: remove it during the "+
 					"release, or leave out policy.group_disruption_budget", object, leaders+workers, w.Namespace, w.Name), "object", object)
 		}
 	}
 	return nil
 }
 
-// disruptable is the user's workload as budgets see it.
+// disruptable returns the part of the user's workload that budgets select by.
 func disruptable(s *observe.Snapshot) disruption.Workload {
 	w := disruption.Workload{
 		Namespace: s.Key.Namespace, Name: s.Key.Name, Template: s.StableObject.Spec.LeaderWorkerTemplate,

@@ -68,8 +68,8 @@ func WithWorkload(key types.NamespacedName) Option {
 	return func(o *options) { o.workload, o.namespace = key, key.Namespace }
 }
 
-// WithReadOnly makes the driver look and answer only: it writes nothing by itself, not even to finish a release, and
-// refuses the RPCs that would change something with UNSUPPORTED.
+// WithReadOnly makes the driver observe and answer only: it writes nothing, not even to finish a release, and refuses mutating
+// RPCs with UNSUPPORTED.
 func WithReadOnly() Option { return func(o *options) { o.readOnly = true } }
 
 // WithoutEvents leaves the events on workloads to another driver that works on the same ones. The default writes them.
@@ -134,11 +134,11 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dyna
 	return &Driver{options: o, core: core, sets: sets, engine: e, stopped: make(chan struct{})}, nil
 }
 
-// Drain ends the waits of calls in flight, which answer with what there is, and the watches, so that a server can stop
-// without cutting anything off. The driver works on until Run's ctx ends, which drains it too. It may be called often.
+// Drain ends the waits of calls in flight, which return the current state, and the watches, so that a server can stop
+// gracefully. The driver keeps reconciling until Run's ctx ends, which drains it too. Drain may be called repeatedly.
 func (d *Driver) Drain() { d.drain.Do(func() { close(d.stopped) }) }
 
-// Run fills the caches and finishes releases that an earlier driver left unfinished, then works until ctx ends. It
+// Run fills the caches, finishes releases that an earlier driver left unfinished, and reconciles workloads until ctx ends. It
 // returns once everything it started has stopped, and must be called once.
 func (d *Driver) Run(ctx context.Context) error {
 	context.AfterFunc(ctx, d.Drain)
@@ -146,5 +146,5 @@ func (d *Driver) Run(ctx context.Context) error {
 	return nil
 }
 
-// Synced reports whether calls can be answered: the caches are filled, and the driver may keep them so.
+// Synced reports whether calls can be served: the caches are filled, and the driver may watch what is in them.
 func (d *Driver) Synced() bool { return d.engine.Ready() == nil }

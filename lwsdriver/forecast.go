@@ -23,7 +23,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Plan says what a release would do. It writes nothing: a driver that only looks serves it too.
+// Plan returns what a release would do. It writes nothing, so a read-only driver serves it too.
 func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanResponse, error) {
 	key, err := d.keyFor(req.GetWorkload())
 	if err != nil {
@@ -54,14 +54,14 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "LeaderWorkerSet %s: %v", key, err)
 	}
 	r.Blockers, r.Warnings = slices.Concat(refused, r.GetBlockers()), warnings
-	r.Findings = preflight.Untold(d.nearby(ctx, s, policyOf(req)), slices.Concat(r.Blockers, r.Warnings)...)
+	r.Findings = preflight.Unreported(d.nearby(ctx, s, policyOf(req)), slices.Concat(r.Blockers, r.Warnings)...)
 	if startup, groups := d.engine.Observer.Caches.Groups.Startup(key, s.Stable.Replicas); req.GetStartup().AsDuration() == 0 && startup > 0 {
 		r.StartupGroups = int32(groups) //nolint:gosec // a number of groups
 	}
 	return r, nil
 }
 
-// policyOf is the policy of what is planned. Nil: the workload's own rolling update.
+// policyOf returns the policy to plan by. Nil: the workload's own rolling update.
 func policyOf(req *pb.PlanRequest) *pb.ReleasePolicy {
 	if req.GetNative() {
 		return nil
@@ -80,7 +80,7 @@ func checkPlan(req *pb.PlanRequest) error {
 	return checkPolicy(req.GetPolicy(), bad...)
 }
 
-// forecastInput is what the forecast depends on, and warnings about what of it is not known.
+// forecastInput returns what the forecast depends on, with warnings about what of it is unknown.
 func (d *Driver) forecastInput(ctx context.Context, s *observe.Snapshot, req *pb.PlanRequest) (simulate.Input, []*pb.Warning) {
 	var warnings []*pb.Warning
 	policy, _ := record.ParsePolicy(req.GetPolicy())
@@ -94,22 +94,22 @@ func (d *Driver) forecastInput(ctx context.Context, s *observe.Snapshot, req *pb
 	}
 	if in.Startup == 0 && in.Replicas > 0 {
 		warnings = append(warnings, &pb.Warning{Code: "StartupUnknown", Message: fmt.Sprintf(
-			"no group of %s has become ready yet, so nobody knows how long one takes: give a start-up time", s.Key)})
+			"no group of %s has become ready yet, so how long one takes is unknown: set the start-up time", s.Key)})
 	}
 	if plan.NothingWaits(s.Observation) {
 		return in, append(warnings, &pb.Warning{Code: "NothingToRelease", Message: fmt.Sprintf(
-			"the groups of %s run its template already: this is what the release of another one would do", s.Key)})
+			"the groups of %s run its template already: this is what the release of another template would do", s.Key)})
 	}
 	old, err := d.runningTemplate(ctx, s)
 	if old == nil {
 		return in, append(warnings, &pb.Warning{Code: "StableTemplateUnknown", Message: fmt.Sprintf(
-			"what the groups of %s run now could not be read, so they are taken to request what the new ones do: %v", s.Key, err)})
+			"the template that the groups of %s run could not be read, so they are assumed to request what the new ones do: %v", s.Key, err)})
 	}
 	in.Old = *old
 	return in, warnings
 }
 
-// runningTemplate is what the groups run now. Nil: it can't be told, with the reason.
+// runningTemplate returns the template that the groups run, or why it is unknown.
 func (d *Driver) runningTemplate(ctx context.Context, s *observe.Snapshot) (*lws.LeaderWorkerTemplate, error) {
 	now := s.StableRevisions()
 	if len(now) != 1 {
@@ -124,7 +124,7 @@ func (d *Driver) runningTemplate(ctx context.Context, s *observe.Snapshot) (*lws
 	return &t.LeaderWorkerTemplate, nil
 }
 
-// obstacles are what Initialize would refuse, and what it would warn of. An error is one that says nothing about the release.
+// obstacles returns what Initialize would refuse and what it would warn of. An error is not about the release.
 func (d *Driver) obstacles(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) (blockers, warnings []*pb.Warning, err error) {
 	begin := plan.Begin{Policy: p}
 	warnings = begin.Warnings(s.Observation)
@@ -143,7 +143,7 @@ func (d *Driver) obstacles(ctx context.Context, s *observe.Snapshot, p *pb.Relea
 	return blockers, warnings, nil
 }
 
-// reasonCode is a reason as warnings spell theirs: "QuotaExceeded".
+// reasonCode returns a reason in the form of a warning's code: "QuotaExceeded".
 func reasonCode(r pb.ErrorReason) string {
 	return plugin.CamelCase(strings.TrimPrefix(r.String(), "ERROR_REASON_"))
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// What valid requests ask of the planner.
+// The intents of valid requests.
 
 func beginOf(r *pb.InitializeRequest) plan.Intent {
 	return plan.Begin{ReleaseID: r.GetReleaseId(), Owner: r.GetOwner(), Policy: r.GetPolicy()}
@@ -45,7 +45,7 @@ func headerRouteOf(r *pb.SetHeaderRouteRequest) plan.Intent {
 	return plan.Route{ReleaseID: r.GetReleaseId(), Revision: r.GetUpdateRevision(), HeaderRoute: &route}
 }
 
-// resetOf is for any revision: no template makes returning all requests wrong.
+// resetOf accepts any revision: returning all requests is right for every template.
 func resetOf(r *pb.ResetRequest) plan.Intent {
 	return plan.Route{ReleaseID: r.GetReleaseId(), Reset: true}
 }

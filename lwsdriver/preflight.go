@@ -23,8 +23,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Preflight says what of the workload, and of what is around it, will hurt. It writes nothing: a driver that only looks
-// serves it too.
+// Preflight returns findings about the workload and the objects around it. It writes nothing, so a read-only driver serves it
+// too.
 func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.PreflightResponse, error) {
 	key, err := d.keyFor(req.GetWorkload())
 	if err != nil {
@@ -81,10 +81,9 @@ func checkPreflight(req *pb.PreflightRequest) error {
 	return checkPolicy(req.GetPolicy(), bad...)
 }
 
-// preflightOf is what the caches know, for a release or, without a policy, the workload's own rolling update. What is asked of
-// the API server is left to sources.
-func preflightOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Snapshot {
-	out := &preflight.Snapshot{Workload: s.StableObject, Rolling: plan.NewRecord(s.Observation).Saved, Force: p.GetBlueGreen().GetForce(), Unseen: map[preflight.Source]string{}}
+// preflightOf returns what the caches hold, for a release or, without a policy, the workload's own rolling update.
+func preflightOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Inventory {
+	out := &preflight.Inventory{Workload: s.StableObject, Rolling: plan.NewRecord(s.Observation).Saved, Force: p.GetBlueGreen().GetForce(), Unseen: map[preflight.Source]string{}}
 	if p != nil {
 		out.Policy, _ = record.ParsePolicy(p)
 	}
@@ -102,8 +101,8 @@ func preflightOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Snapshot {
 	return out
 }
 
-// nearby is what Plan and Initialize look at for preflight: the workload, and the Services of its namespace. Quotas, budgets
-// and autoscalers they judge themselves, and nodes would be a list over the whole cluster. What can't be read is passed over.
+// nearby returns what Plan and Initialize run preflight on: the workload and the Services of its namespace. They judge quotas,
+// budgets and autoscalers themselves, and nodes would be a list of the whole cluster. What can't be read is skipped.
 func (d *Driver) nearby(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) []*pb.Finding {
 	snapshot := preflightOf(s, p)
 	for source, look := range d.sources(s, snapshot, true) {
@@ -119,8 +118,8 @@ func (d *Driver) nearby(ctx context.Context, s *observe.Snapshot, p *pb.ReleaseP
 	return preflight.Check(snapshot).GetFindings()
 }
 
-// sources are what is asked of the API server, once per question, and never watched.
-func (d *Driver) sources(s *observe.Snapshot, into *preflight.Snapshot, skipNodes bool) map[preflight.Source]func(context.Context) error {
+// sources read from the API server, once per call. Nothing is watched.
+func (d *Driver) sources(s *observe.Snapshot, into *preflight.Inventory, skipNodes bool) map[preflight.Source]func(context.Context) error {
 	return map[preflight.Source]func(context.Context) error{
 		preflight.Services: func(ctx context.Context) error { return d.readServices(ctx, s, into) },
 		preflight.Budgets: func(ctx context.Context) error {
@@ -128,44 +127,44 @@ func (d *Driver) sources(s *observe.Snapshot, into *preflight.Snapshot, skipNode
 			if err == nil {
 				into.Budgets = pointers(list.Items)
 			}
-			return unseen(err)
+			return withRemedy(err)
 		},
 		preflight.Quotas: func(ctx context.Context) error {
 			list, err := d.listQuotas(ctx, s.Key.Namespace)
 			if err == nil {
 				into.Quotas = pointers(list.Items)
 			}
-			return unseen(err)
+			return withRemedy(err)
 		},
 		preflight.Claims: func(ctx context.Context) error { return d.readClaims(ctx, s, into) },
 		preflight.Nodes: func(ctx context.Context) error {
 			if skipNodes {
-				return errors.New("they were not to be looked at")
+				return errors.New("not requested")
 			}
 			return d.readNodes(ctx, into)
 		},
 	}
 }
 
-func (d *Driver) readServices(ctx context.Context, s *observe.Snapshot, into *preflight.Snapshot) error {
+func (d *Driver) readServices(ctx context.Context, s *observe.Snapshot, into *preflight.Inventory) error {
 	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
 	defer cancel()
 	list, err := d.core.CoreV1().Services(s.Key.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return unseen(fmt.Errorf("list services in %s: %w", s.Key.Namespace, err))
+		return withRemedy(fmt.Errorf("list services in %s: %w", s.Key.Namespace, err))
 	}
 	into.Services = pointers(list.Items)
 	return nil
 }
 
-// readClaims gets those that the templates name. One that does not exist is no finding of its own: its pods say so.
-func (d *Driver) readClaims(ctx context.Context, s *observe.Snapshot, into *preflight.Snapshot) error {
+// readClaims gets the claims that the templates name. A missing claim is not a finding: its pods report it.
+func (d *Driver) readClaims(ctx context.Context, s *observe.Snapshot, into *preflight.Inventory) error {
 	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
 	defer cancel()
 	for _, name := range preflight.ClaimNames(into) {
 		c, err := d.core.CoreV1().PersistentVolumeClaims(s.Key.Namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
-			return unseen(fmt.Errorf("get persistentvolumeclaim %s/%s: %w", s.Key.Namespace, name, err))
+			return withRemedy(fmt.Errorf("get persistentvolumeclaim %s/%s: %w", s.Key.Namespace, name, err))
 		}
 		if err == nil {
 			into.Claims = append(into.Claims, c)
@@ -174,28 +173,28 @@ func (d *Driver) readClaims(ctx context.Context, s *observe.Snapshot, into *pref
 	return nil
 }
 
-// readNodes lists nodes, and what runs on them, as the API server has them in its cache.
-func (d *Driver) readNodes(ctx context.Context, into *preflight.Snapshot) error {
+// readNodes lists nodes and their pods from the API server's cache.
+func (d *Driver) readNodes(ctx context.Context, into *preflight.Inventory) error {
 	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
 	defer cancel()
 	nodes, err := d.core.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
-		return unseen(fmt.Errorf("list nodes: %w", err))
+		return withRemedy(fmt.Errorf("list nodes: %w", err))
 	}
 	pods, err := d.core.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		ResourceVersion: "0", FieldSelector: fmt.Sprintf("spec.nodeName!=,status.phase!=%s,status.phase!=%s", corev1.PodSucceeded, corev1.PodFailed),
 	})
 	if err != nil {
-		return unseen(fmt.Errorf("list pods of all namespaces: %w", err))
+		return withRemedy(fmt.Errorf("list pods of all namespaces: %w", err))
 	}
 	into.Room = capacity.RoomOf(pointers(nodes.Items), pointers(pods.Items))
 	return nil
 }
 
-// unseen says what to do where the driver may not look.
-func unseen(err error) error {
+// withRemedy adds what to do about a missing permission.
+func withRemedy(err error) error {
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%w (config/preflight has the right, for who wants to give it)", err)
+		return fmt.Errorf("%w (config/preflight grants the permission)", err)
 	}
 	return err
 }

@@ -92,12 +92,12 @@ func TestPreflight(t *testing.T) {
 	}{
 		{
 			"own update", "LWS surges, too", &pb.PreflightRequest{}, nil, everything,
-			[]string{"the longest request [GracePeriodBelowLongestRequest]: nobody said"},
+			[]string{"the longest request [GracePeriodBelowLongestRequest]: how long it takes was not set"},
 		},
 		{
 			"in place", "nothing comes on top, so nothing has to fit", &pb.PreflightRequest{Policy: inBatches(pb.Style_STYLE_PARTITION, "100%")}, nil,
 			"BudgetBlocksEviction GitOpsTracked PreStopMissing ReadinessProbeMissing ServiceSelectsWorkers VolumeReadWriteOnce",
-			[]string{"the longest request [GracePeriodBelowLongestRequest]: nobody said"},
+			[]string{"the longest request [GracePeriodBelowLongestRequest]: how long it takes was not set"},
 		},
 		{
 			"without rights", "what can't be read is said, and not claimed to be well", &pb.PreflightRequest{Policy: inBatches(pb.Style_STYLE_CANARY, "1")},
@@ -106,14 +106,14 @@ func TestPreflight(t *testing.T) {
 				"PersistentVolumeClaims [VolumeReadWriteOnce]: get persistentvolumeclaim default/weights: persistentvolumeclaims is forbidden: no such right (config/preflight",
 				"PodDisruptionBudgets [BudgetBlocksEviction BudgetCountsPods]: list poddisruptionbudgets", "ResourceQuotas [QuotaExceeded]: list resourcequotas",
 				"Services [ServiceSelectsWorkers]: list services", "nodes [NodesLackRoom]: list nodes: nodes is forbidden",
-				"the longest request [GracePeriodBelowLongestRequest]: nobody said",
+				"the longest request [GracePeriodBelowLongestRequest]: how long it takes was not set",
 			},
 		},
 		{
 			"pods refused", "nodes alone tell nothing", &pb.PreflightRequest{Policy: inBatches(pb.Style_STYLE_CANARY, "1"), Expectations: &pb.PreflightExpectations{
 				LongestRequest: durationpb.New(time.Second), TopologyKeys: []string{"rack", "zone"},
 			}, SkipNodes: true}, nil, strings.NewReplacer("NodesLackRoom ", "", "VolumeRead", "TopologyNotSpread VolumeRead").Replace(everything),
-			[]string{"nodes [NodesLackRoom]: they were not to be looked at"},
+			[]string{"nodes [NodesLackRoom]: not requested"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

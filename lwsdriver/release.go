@@ -15,7 +15,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// maxOwner is the longest owner that a record takes.
+// maxOwner is the length limit of an owner, in bytes.
 const maxOwner = 253
 
 // Initialize begins a release.
@@ -62,7 +62,7 @@ func checkInitialize(req *pb.InitializeRequest) error {
 	return checkPolicy(req.GetPolicy(), bad...)
 }
 
-// checkPolicy refuses a policy that is wrong, with what else is, or that is not served.
+// checkPolicy refuses a policy that is invalid, together with the other violations of the request, or that is not supported.
 func checkPolicy(p *pb.ReleasePolicy, bad ...drivererr.FieldViolation) error {
 	_, violations := record.ParsePolicy(p)
 	for _, v := range violations {
@@ -72,14 +72,14 @@ func checkPolicy(p *pb.ReleasePolicy, bad ...drivererr.FieldViolation) error {
 	if err := drivererr.Invalid(bad...); err != nil {
 		return err
 	}
-	return checkServed(p)
+	return checkSupported(p)
 }
 
-// checkServed refuses what is well said, and not served.
-func checkServed(p *pb.ReleasePolicy) error {
+// checkSupported refuses a valid policy that this driver does not support.
+func checkSupported(p *pb.ReleasePolicy) error {
 	if style := p.GetStyle(); !plan.Supports(style) {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"this driver does not release in style %s yet, only in: %v", style, served())
+			"this driver does not release in style %s yet, only in: %v", style, supportedStyles())
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func (d *Driver) checkTraffic(ctx context.Context, s *observe.Snapshot, p *pb.Re
 	return nil
 }
 
-// Finalize ends a release, forwards or backwards.
+// Finalize promotes a release or rolls it back.
 func (d *Driver) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.FinalizeResponse, error) {
 	key, err := d.keyFor(req.GetWorkload())
 	if err != nil {
@@ -127,10 +127,10 @@ func (d *Driver) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.Fin
 	if err != nil {
 		return nil, err
 	}
-	return &pb.FinalizeResponse{Action: m.action, Context: c, Done: over(c.GetState())}, nil
+	return &pb.FinalizeResponse{Action: m.action, Context: c, Done: releaseOver(c.GetState())}, nil
 }
 
-// over says whether nothing of a release is left but the hold.
-func over(s pb.State) bool {
+// releaseOver reports whether nothing of a release remains but the hold.
+func releaseOver(s pb.State) bool {
 	return s == pb.State_STATE_COMPLETED || s == pb.State_STATE_ROLLED_BACK || s == pb.State_STATE_NOTHING_TO_RELEASE
 }

@@ -51,7 +51,7 @@ func (d *Driver) ListRevisions(ctx context.Context, req *pb.ListRevisionsRequest
 	return &pb.ListRevisionsResponse{Revisions: all, Warnings: d.historyWarnings(s)}, nil
 }
 
-// awaitHistory returns once the cache of snapshots is filled: commands ask a driver that has just started.
+// awaitHistory returns once the cache of the history is filled: a command runs a driver that has just started.
 func (d *Driver) awaitHistory(ctx context.Context, key types.NamespacedName) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -59,11 +59,11 @@ func (d *Driver) awaitHistory(ctx context.Context, key types.NamespacedName) err
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-		"the cache of ControllerRevisions is not filled yet, so the history of LeaderWorkerSet %s is not known", key)
+		"the cache of ControllerRevisions is not filled yet, so the history of LeaderWorkerSet %s is unknown", key)
 }
 
-// revisions is the history of a workload, the oldest first. A template that waits for a release is the last, without a
-// number.
+// revisions returns the history of a workload, the oldest revision first. A template that waits for a release is the last,
+// without a number.
 func (d *Driver) revisions(c *pb.BatchContext, s *observe.Snapshot) []*pb.Revision {
 	views := d.engine.Observer.History.Of(s.Key, s.StableObject.UID)
 	all := make([]*pb.Revision, 0, len(views)+1)
@@ -87,7 +87,7 @@ func (d *Driver) revisions(c *pb.BatchContext, s *observe.Snapshot) []*pb.Revisi
 	return all
 }
 
-// revisionOf puts an entry into the contract's words.
+// revisionOf returns an entry as a message of the contract.
 func revisionOf(e plan.Entry) *pb.Revision {
 	r := &pb.Revision{
 		Name: e.Revision, Number: e.Number, CreateTime: stamp(e.At), ReleaseId: e.Release, Owner: e.Owner,
@@ -102,7 +102,7 @@ func revisionOf(e plan.Entry) *pb.Revision {
 	return r
 }
 
-// fillTemplates asks for all templates of the history at once: the caches don't keep them.
+// fillTemplates lists all templates of the history: the caches don't keep them.
 func (d *Driver) fillTemplates(ctx context.Context, s *observe.Snapshot, all []*pb.Revision) error {
 	list, err := d.core.AppsV1().ControllerRevisions(s.Key.Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: record.RoleLabel + "=" + record.RoleSnapshot + "," + record.StableLabel + "=" + s.Key.Name,
@@ -119,10 +119,10 @@ func (d *Driver) fillTemplates(ctx context.Context, s *observe.Snapshot, all []*
 		case r.GetNumber() == 0:
 			t = record.TemplateOf(s.StableObject)
 		case i < 0:
-			continue // it went while we looked
+			continue // it was deleted meanwhile
 		default:
 			if t, err = history.Decode(&list.Items[i]); err != nil {
-				continue // its problem is told
+				continue // its problem is reported
 			}
 		}
 		raw, err := json.Marshal(t)
@@ -134,7 +134,7 @@ func (d *Driver) fillTemplates(ctx context.Context, s *observe.Snapshot, all []*
 	return nil
 }
 
-// historyWarnings say why the history may not be what its user expects.
+// historyWarnings returns why the history may not be what its user expects.
 func (d *Driver) historyWarnings(s *observe.Snapshot) []*pb.Warning {
 	var all []*pb.Warning
 	if _, err := record.HistoryLimit(s.StableObject.Annotations); err != nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// The TrafficRouter service. What a host asks for is recorded on the workload, and the loop takes the requests there and
-// keeps them there; so it outlives the call as a batch does.
+// The TrafficRouter service. A requested weight is recorded on the workload, and the loop writes the routes and keeps them; so
+// it outlives the call, as a batch does.
 
-// SetWeight asks for the canary's share.
+// SetWeight sets the canary's share of requests.
 func (d *Driver) SetWeight(ctx context.Context, req *pb.SetWeightRequest) (*pb.SetWeightResponse, error) {
 	key, err := d.keyFor(req.GetWorkload())
 	if err != nil {
@@ -33,14 +33,14 @@ func (d *Driver) SetWeight(ctx context.Context, req *pb.SetWeightRequest) (*pb.S
 	if err != nil {
 		return nil, err
 	}
-	v, err := d.awaitWeight(ctx, key, asked{req.GetReleaseId(), int(req.GetWeight()), req.GetWait()})
+	v, err := d.awaitWeight(ctx, key, requestedWeight{req.GetReleaseId(), int(req.GetWeight()), req.GetWait()})
 	if err != nil {
 		return nil, err
 	}
 	return &pb.SetWeightResponse{Action: m.action, Verified: v.Verified, Reason: v.Reason, Message: v.Message}, nil
 }
 
-// SetHeaderRoute sends what matches to the canary.
+// SetHeaderRoute routes matching requests to the canary.
 func (d *Driver) SetHeaderRoute(ctx context.Context, req *pb.SetHeaderRouteRequest) (*pb.SetHeaderRouteResponse, error) {
 	key, err := d.keyFor(req.GetWorkload())
 	if err != nil {
@@ -57,7 +57,7 @@ func (d *Driver) SetHeaderRoute(ctx context.Context, req *pb.SetHeaderRouteReque
 	return &pb.SetHeaderRouteResponse{Action: m.action}, nil
 }
 
-// SetMirror copies requests to the canary.
+// SetMirror mirrors requests to the canary.
 func (d *Driver) SetMirror(ctx context.Context, req *pb.SetMirrorRequest) (*pb.SetMirrorResponse, error) {
 	key, err := d.keyFor(req.GetWorkload())
 	if err != nil {
@@ -86,14 +86,14 @@ func (d *Driver) Reset(ctx context.Context, req *pb.ResetRequest) (*pb.ResetResp
 	if err != nil {
 		return nil, err
 	}
-	v, err := d.awaitWeight(ctx, key, asked{req.GetReleaseId(), 0, req.GetWait()})
+	v, err := d.awaitWeight(ctx, key, requestedWeight{req.GetReleaseId(), 0, req.GetWait()})
 	if err != nil {
 		return nil, err
 	}
 	return &pb.ResetResponse{Action: m.action, Verified: v.Verified}, nil
 }
 
-// VerifyWeight says whether the data plane has taken a weight, from the caches alone.
+// VerifyWeight returns whether the data plane has acknowledged a weight, from the caches alone.
 func (d *Driver) VerifyWeight(_ context.Context, req *pb.VerifyWeightRequest) (*pb.VerifyWeightResponse, error) {
 	key, err := d.keyFor(req.GetWorkload())
 	if err != nil {
@@ -120,16 +120,16 @@ func checkPercent(field string, n int32) []drivererr.FieldViolation {
 	return nil
 }
 
-// asked is a weight that a host waits for.
-type asked struct {
+// requestedWeight is a weight that a host waits for.
+type requestedWeight struct {
 	id     string
 	weight int
 	wait   *durationpb.Duration
 }
 
-// awaitWeight returns once a weight is in force or can't be, at the latest after wait. The release may end, and another
-// may begin, while it waits.
-func (d *Driver) awaitWeight(ctx context.Context, key types.NamespacedName, a asked) (v plan.Verification, err error) {
+// awaitWeight returns once a weight is verified or blocked, at the latest after wait. The release may end, and another may
+// begin, meanwhile.
+func (d *Driver) awaitWeight(ctx context.Context, key types.NamespacedName, a requestedWeight) (v plan.Verification, err error) {
 	err = d.until(ctx, key, a.wait, func() (bool, error) {
 		s, err := d.engine.Observer.Observe(key)
 		if err != nil {

@@ -24,22 +24,22 @@ import (
 )
 
 const (
-	// Name is the driver's, as GetDriverInfo returns it.
+	// Name is the driver's name, as GetDriverInfo returns it.
 	Name = "lws.lockstep.dev"
 
 	// maxWait bounds the long poll of mutating RPCs.
 	maxWait = 10 * time.Minute
-	// answerTime is how long an answer may take to its caller.
+	// answerTime is left for a response to reach its caller.
 	answerTime = 250 * time.Millisecond
-	// maxRaces is how many lost races one RPC makes up for before it answers ABORTED.
+	// maxRaces is how often an RPC retries after a conflict before it returns ABORTED.
 	maxRaces = 5
-	// raceTimeout is how long one of them waits for the cache to see the winner.
+	// raceTimeout bounds the wait for the cache to show the conflicting write.
 	raceTimeout = 2 * time.Second
-	// readTimeout is how long a call waits for caches that are being filled.
+	// readTimeout bounds how long a call waits for caches that are being filled.
 	readTimeout = 10 * time.Second
 )
 
-// GetDriverInfo says what this driver is and can do.
+// GetDriverInfo returns the driver's name, version and capabilities.
 func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.GetDriverInfoResponse, error) {
 	info := &pb.GetDriverInfoResponse{
 		Name: Name, Version: d.options.version,
@@ -64,17 +64,17 @@ func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.G
 			pb.TrafficProvider_TRAFFIC_PROVIDER_INGRESS,
 		},
 	}
-	info.Styles = served()
+	info.Styles = supportedStyles()
 	return info, nil
 }
 
-// served are the styles that this driver releases in.
-func served() []pb.Style {
+// supportedStyles returns the styles that this driver supports.
+func supportedStyles() []pb.Style {
 	all := []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION}
 	return slices.DeleteFunc(all, func(s pb.Style) bool { return !plan.Supports(s) })
 }
 
-// keyFor checks that calls can be answered and returns the workload's key.
+// keyFor checks that calls can be served and returns the workload's key.
 func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 	var bad []drivererr.FieldViolation
 	if ref.GetNamespace() == "" {
@@ -102,10 +102,10 @@ func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 	return d.engine.Observer.Names.Resolve(key), nil
 }
 
-// admission refuses, for a reason that takes I/O to find, a write that was decided on. It may add warnings to the decision.
+// admission refuses a decided write for a reason that takes I/O to find. It may add warnings to the decision.
 type admission func(context.Context, *observe.Snapshot, *plan.Decision) error
 
-// mutation is what an intent came to.
+// mutation is the result of an intent.
 type mutation struct {
 	action pb.Action
 	// snapshot is what the decision was made from.
@@ -113,8 +113,8 @@ type mutation struct {
 	decision plan.Decision
 }
 
-// mutate carries an intent out under the workload's lock, makes up for lost races, and then takes the release as far as
-// it goes without waiting. A write that was decided on passes the admissions first.
+// mutate carries out an intent under the workload's lock, retries conflicts, and then reconciles the release as far as it gets
+// without waiting. A decided write passes the admissions first.
 func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, i plan.Intent, admissions ...admission) (mutation, error) {
 	key, unlock, err := d.engine.Lock(ctx, key)
 	if err != nil {
@@ -125,8 +125,7 @@ func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, i plan.In
 	if err != nil {
 		return mutation{}, err
 	}
-	// The intent is recorded. What follows from it is the driver's own business: if a write fails now, the queue tries
-	// again, and the context says what is in the way.
+	// The intent is recorded. If a write that follows from it fails, the queue retries it and the context reports the error.
 	if decision, err := d.engine.Reconcile(ctx, key); err != nil || decision.Recheck > 0 {
 		d.engine.Enqueue(key)
 	}
@@ -150,7 +149,7 @@ func (d *Driver) retryRaces(ctx context.Context, key types.NamespacedName, i pla
 	}
 }
 
-// carryOut looks, decides and writes once.
+// carryOut observes, decides and writes once.
 func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.Intent, admissions []admission) (mutation, error) {
 	s, err := d.observeNew(ctx, key)
 	if err != nil {
@@ -172,8 +171,8 @@ func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.
 	return m, err
 }
 
-// observeNew is observe for a workload that may have been created a moment ago: people create one and release it at
-// once. So a request is made before it is said not to exist, and only then.
+// observeNew observes a workload that may have just been created: one that is not in the cache is requested from the API server
+// before the call fails with WORKLOAD_NOT_FOUND.
 func (d *Driver) observeNew(ctx context.Context, key types.NamespacedName) (*observe.Snapshot, error) {
 	s, err := d.engine.Observer.Observe(key)
 	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
@@ -192,8 +191,7 @@ func (d *Driver) observeNew(ctx context.Context, key types.NamespacedName) (*obs
 	return d.engine.Observer.Observe(key)
 }
 
-// await returns the workload's context once it is settled, at the latest after wait, and in time for the answer to get
-// to the caller before the call's own deadline.
+// await returns the workload's context once it is settled, at the latest after wait, and before the call's own deadline.
 func (d *Driver) await(ctx context.Context, key types.NamespacedName, wait *durationpb.Duration, rows bool) (*pb.BatchContext, error) {
 	var c *pb.BatchContext
 	err := d.until(ctx, key, wait, func() (bool, error) {
@@ -204,7 +202,7 @@ func (d *Driver) await(ctx context.Context, key types.NamespacedName, wait *dura
 	return c, err
 }
 
-// until looks until there is nothing to wait for, at the latest after wait.
+// until calls look after each change until it is done, at the latest after wait.
 func (d *Driver) until(ctx context.Context, key types.NamespacedName, wait *durationpb.Duration, look func() (done bool, err error)) error {
 	limit := min(max(wait.AsDuration(), 0), maxWait)
 	if deadline, ok := ctx.Deadline(); ok {
@@ -229,7 +227,7 @@ func (d *Driver) until(ctx context.Context, key types.NamespacedName, wait *dura
 	}
 }
 
-// checkWait refuses a wait that is no duration.
+// checkWait refuses an invalid wait.
 func checkWait(wait *durationpb.Duration) []drivererr.FieldViolation {
 	if wait != nil && (wait.CheckValid() != nil || wait.AsDuration() < 0) {
 		return []drivererr.FieldViolation{{Field: "wait", Description: "must be a valid duration, not negative"}}
@@ -237,13 +235,13 @@ func checkWait(wait *durationpb.Duration) []drivererr.FieldViolation {
 	return nil
 }
 
-// awaitRead returns once the caches tell how the workload's requests stand. A driver that has just started fills those that
-// a release before needed, and its host may be about to begin the next one.
+// awaitRead returns once the caches that the workload's traffic and autoscalers are read from are filled. A driver that has just
+// started fills those that the last release needed, while its host may be about to begin the next.
 func (d *Driver) awaitRead(ctx context.Context, key types.NamespacedName) {
 	_ = d.until(ctx, key, durationpb.New(readTimeout), func() (bool, error) {
 		s, err := d.engine.Observer.Observe(key)
 		if err != nil {
-			return false, err // whoever looks next is told
+			return false, err // the caller's next observation returns it too
 		}
 		return !plan.Unread(s.Observation) && !d.engine.Observer.Autoscalers.Pending(), nil
 	})

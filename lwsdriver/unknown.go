@@ -12,14 +12,14 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 )
 
-// unknownFields are the fields of a message, at any depth, that this driver's version of the contract does not have. A
-// host that sets one relies on it, and what a policy says is about safety: so it is refused, not left out.
+// unknownFields returns the fields of a message, at any depth, that this driver's version of the contract does not have. A host
+// that sets one relies on it, and a policy is about safety: so it is refused, not ignored.
 func unknownFields(path string, m protoreflect.Message) []drivererr.FieldViolation {
 	var bad []drivererr.FieldViolation
 	for raw := m.GetUnknown(); len(raw) > 0; {
 		number, _, n := protowire.ConsumeField(raw)
 		if n < 0 {
-			break // what came over the wire has been parsed, so there is no such thing
+			break // can't happen: the message has been parsed
 		}
 		raw = raw[n:]
 		bad = append(bad, drivererr.FieldViolation{

@@ -18,7 +18,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// WatchWorkloads sends every workload under hold, and what changes about which there are and where they stand.
+// WatchWorkloads sends the context of every workload under hold, and then each change, including added and removed workloads.
 func (d *Driver) WatchWorkloads(req *pb.WatchWorkloadsRequest, stream grpc.ServerStreamingServer[pb.WatchWorkloadsResponse]) error {
 	if err := d.serves(req.GetNamespace()); err != nil {
 		return err
@@ -26,7 +26,7 @@ func (d *Driver) WatchWorkloads(req *pb.WatchWorkloadsRequest, stream grpc.Serve
 	changed, stop := d.engine.Observer.Changes.SubscribeAll()
 	defer stop()
 	w := workloadsWatch{driver: d, request: req, send: stream.Send, sent: map[types.NamespacedName]*pb.BatchContext{}}
-	if err := w.tell(d.heldWorkloads()); err != nil {
+	if err := w.sendChanges(d.heldWorkloads()); err != nil {
 		return err
 	}
 	if err := stream.Send(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Synced{Synced: true}}); err != nil {
@@ -35,18 +35,18 @@ func (d *Driver) WatchWorkloads(req *pb.WatchWorkloadsRequest, stream grpc.Serve
 	for {
 		select {
 		case <-changed.Signal:
-			if err := w.tell(changed.Take()); err != nil {
+			if err := w.sendChanges(changed.Take()); err != nil {
 				return err
 			}
 		case <-stream.Context().Done():
 			return nil
 		case <-d.stopped:
-			return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the driver is stopping: watch again, at another one")
+			return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the driver is stopping: watch again at another driver")
 		}
 	}
 }
 
-// serves says whether the driver can answer for a namespace. Empty: for all that it serves.
+// serves returns an error if the driver can't serve a namespace. Empty: all that it serves.
 func (d *Driver) serves(namespace string) error {
 	if own := d.options.namespace; own != "" && namespace != "" && own != namespace {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "this driver serves namespace %q only, not %q", own, namespace)
@@ -54,7 +54,7 @@ func (d *Driver) serves(namespace string) error {
 	return d.engine.Ready()
 }
 
-// heldWorkloads are those with a record, sorted.
+// heldWorkloads returns the workloads with a record, sorted.
 func (d *Driver) heldWorkloads() []types.NamespacedName {
 	var keys []types.NamespacedName
 	for _, obj := range d.engine.Observer.Caches.Workloads.GetIndexer().List() {
@@ -66,7 +66,7 @@ func (d *Driver) heldWorkloads() []types.NamespacedName {
 	return keys
 }
 
-// underHold says whether the user's workload w is adopted. Nil: it is not there.
+// underHold reports whether w is a user's workload that is adopted. Nil: it does not exist.
 func underHold(w *lws.LeaderWorkerSet) bool {
 	if w == nil {
 		return false
@@ -81,17 +81,17 @@ type workloadsWatch struct {
 	driver  *Driver
 	request *pb.WatchWorkloadsRequest
 	send    func(*pb.WatchWorkloadsResponse) error
-	// sent is what the receiver knows.
+	// sent is what the receiver has.
 	sent map[types.NamespacedName]*pb.BatchContext
 }
 
-// tell sends what is new about some workloads.
-func (w *workloadsWatch) tell(keys []types.NamespacedName) error {
+// sendChanges sends what changed about some workloads.
+func (w *workloadsWatch) sendChanges(keys []types.NamespacedName) error {
 	for _, key := range keys {
 		if ns := w.request.GetNamespace(); ns != "" && ns != key.Namespace || !w.driver.engine.Covers(key) {
 			continue
 		}
-		change := w.look(key)
+		change := w.change(key)
 		if change == nil {
 			continue
 		}
@@ -102,8 +102,8 @@ func (w *workloadsWatch) tell(keys []types.NamespacedName) error {
 	return nil
 }
 
-// look says what is new about a workload. Nil: nothing.
-func (w *workloadsWatch) look(key types.NamespacedName) *pb.WatchWorkloadsResponse {
+// change returns what changed about a workload, nil if nothing did.
+func (w *workloadsWatch) change(key types.NamespacedName) *pb.WatchWorkloadsResponse {
 	last, known := w.sent[key]
 	if !underHold(w.driver.engine.Observer.Caches.Workload(key)) {
 		if !known {

@@ -49,7 +49,7 @@ type manifest struct {
 	input    simulate.Input
 	warnings []*pb.Warning
 	// snapshot is what the file says. Nil: there is none.
-	snapshot *preflight.Snapshot
+	snapshot *preflight.Inventory
 }
 
 // read reads the files, and lays the flags over them. At most one name chooses among several LeaderWorkerSets of a file.
@@ -88,7 +88,7 @@ func (f *manifestFlags) read(o *options, args []string) (manifest, error) {
 
 // look takes a snapshot of what the file says about the workload, with the flags laid over it.
 func (m *manifest) look(set *manifests.Set, w *lws.LeaderWorkerSet) (err error) {
-	if m.snapshot, err = set.Snapshot(w); err != nil {
+	if m.snapshot, err = set.Inventory(w); err != nil {
 		return usageErrorf("%w", err)
 	}
 	m.snapshot.Workload = w.DeepCopy()

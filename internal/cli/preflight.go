@@ -165,7 +165,7 @@ func (f *preflightFlags) inFiles(o *options, args []string, policy *pb.ReleasePo
 		if len(args) == 1 && w.Name != args[0] {
 			continue
 		}
-		snapshot, err := set.Snapshot(w)
+		snapshot, err := set.Inventory(w)
 		if err != nil {
 			return usageErrorf("%w", err)
 		}

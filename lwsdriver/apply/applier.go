@@ -31,8 +31,8 @@ const (
 	catchUpTimeout = 10 * time.Second
 )
 
-// Applier makes the writes. Each is one request with a precondition, and returns once the caches have seen it, so that
-// the next observation is never older than the last write.
+// Applier makes the writes. Each is one request with a precondition, and returns once the caches show it, so the next
+// observation is never older than the last write.
 type Applier struct {
 	core     kubernetes.Interface
 	sets     lwsclient.Interface
@@ -45,7 +45,7 @@ func New(core kubernetes.Interface, sets lwsclient.Interface, generic dynamic.In
 	return &Applier{core: core, sets: sets, dynamic: generic, observer: observer}
 }
 
-// Apply makes the write that an action stands for. Nothing is written when the object already is as it should be.
+// Apply makes the write of an action. It writes nothing if the object already is as it should be.
 func (a *Applier) Apply(ctx context.Context, s *observe.Snapshot, action plan.Action) (wrote bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -67,15 +67,15 @@ func (a *Applier) Apply(ctx context.Context, s *observe.Snapshot, action plan.Ac
 	case plan.SetBudget:
 		return a.setBudget(ctx, s, t)
 	case plan.DeleteBudget:
-		return a.dropBudget(ctx, s, t)
+		return a.deleteBudget(ctx, s, t)
 	case plan.SaveRevision:
-		return a.remember(ctx, s, t)
+		return a.saveRevision(ctx, s, t)
 	case plan.DeleteRevision:
-		return a.forget(ctx, s, t)
+		return a.deleteRevision(ctx, s, t)
 	case plan.RestoreTemplate:
-		return a.bringBack(ctx, s, t)
+		return a.restoreTemplate(ctx, s, t)
 	case plan.RemoveRecord:
-		return a.giveBack(ctx, s, t)
+		return a.removeRecord(ctx, s, t)
 	case plan.CreateCanary:
 		return a.createCanary(ctx, s, t)
 	case plan.ScaleCanary:
@@ -83,11 +83,11 @@ func (a *Applier) Apply(ctx context.Context, s *observe.Snapshot, action plan.Ac
 	case plan.RepairCanary:
 		return a.repairCanary(ctx, s, t)
 	case plan.RemoveFinalizer:
-		return a.letGo(ctx, s, t)
+		return a.removeFinalizer(ctx, s, t)
 	case plan.DeleteCanary:
 		return a.deleteCanary(ctx, s, t)
 	default:
-		return a.applyAdoption(ctx, s, action)
+		return a.applyHandover(ctx, s, action)
 	}
 }
 
@@ -104,7 +104,7 @@ func (a *Applier) setStable(ctx context.Context, s *observe.Snapshot, t plan.Set
 	}
 	p := newPatch(s.StableObject, record.RecordAnnotation)
 	p.annotate(record.RecordAnnotation, value)
-	p.takeNotes()
+	p.removeNotes()
 	if t.Rolling != nil && !record.SameRolling(*t.Rolling, s.Stable.Rolling) {
 		p.rolling(*t.Rolling)
 	}
@@ -117,18 +117,18 @@ func (a *Applier) setStable(ctx context.Context, s *observe.Snapshot, t plan.Set
 	return a.patch(ctx, s.Key, p)
 }
 
-// setTraffic makes the router's next write. It reads the routes anew, so that it may be another one than was announced.
+// setTraffic makes the router's next write. It reads the routes again, so the write may differ from the announced one.
 func (a *Applier) setTraffic(ctx context.Context, s *observe.Snapshot, t plan.SetTraffic) (bool, error) {
 	wrote, _, err := a.observer.Router.Apply(ctx, *s.Setup, t.Desired)
 	return wrote, err
 }
 
-// markLeader labels a leader pod, on condition that it is the one that was seen.
+// markLeader labels a leader pod, on condition that it is the observed one.
 func (a *Applier) markLeader(ctx context.Context, s *observe.Snapshot, t plan.MarkLeader) (bool, error) {
 	pod := types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Leader}
 	seen := a.observer.Caches.Pod(pod)
 	if seen == nil {
-		return false, nil // the next look tells
+		return false, nil // the next observation decides
 	}
 	var value any
 	if t.Serves {
@@ -138,12 +138,12 @@ func (a *Applier) markLeader(ctx context.Context, s *observe.Snapshot, t plan.Ma
 		func(now *observe.Pod) bool { return now.Serving == t.Serves })
 }
 
-// giveBack leaves nothing of Lockstep on the workload.
-func (a *Applier) giveBack(ctx context.Context, s *observe.Snapshot, t plan.RemoveRecord) (bool, error) {
+// removeRecord removes everything of Lockstep's from the workload.
+func (a *Applier) removeRecord(ctx context.Context, s *observe.Snapshot, t plan.RemoveRecord) (bool, error) {
 	p := newPatch(s.StableObject, record.RecordAnnotation)
 	p.annotate(record.RecordAnnotation, "")
 	p.unlabel(record.WorkloadLabel)
-	p.takeNotes()
+	p.removeNotes()
 	if !record.SameRolling(t.Rolling, s.Stable.Rolling) {
 		p.rolling(t.Rolling)
 	}
@@ -158,7 +158,7 @@ func (a *Applier) createCanary(ctx context.Context, s *observe.Snapshot, t plan.
 	got, err := a.sets.LeaderworkersetV1().LeaderWorkerSets(s.Key.Namespace).
 		Create(ctx, canary, metav1.CreateOptions{FieldManager: record.FieldManager})
 	if apierrors.IsAlreadyExists(err) {
-		made, errMade := a.made(ctx, s.Key, observe.KeyOf(canary))
+		made, errMade := a.alreadyCreated(ctx, s.Key, observe.KeyOf(canary))
 		if made || errMade != nil {
 			return false, errMade
 		}
@@ -169,16 +169,16 @@ func (a *Applier) createCanary(ctx context.Context, s *observe.Snapshot, t plan.
 	return true, a.CatchUp(ctx, s.Key, got)
 }
 
-// made reports whether the object that is in the way is the canary itself, made by another driver or by a request whose
-// answer was lost. The caches may be about to see it; while they don't, nobody can say.
-func (a *Applier) made(ctx context.Context, key, canary types.NamespacedName) (bool, error) {
+// alreadyCreated reports whether the object with the canary's name is the canary, created by another driver or by a request
+// whose response was lost. It waits for the caches, which may not show it yet.
+func (a *Applier) alreadyCreated(ctx context.Context, key, canary types.NamespacedName) (bool, error) {
 	var there *lws.LeaderWorkerSet
 	err := a.until(ctx, func() bool {
 		there = a.observer.Caches.Workload(canary)
 		return there != nil
-	}, key, canary) // an event about somebody else's object is not about the workload
+	}, key, canary) // an event about a foreign object is not about the workload
 	if err != nil {
-		return false, fmt.Errorf("look at the LeaderWorkerSet %s that exists already: %w", canary, err)
+		return false, fmt.Errorf("read the LeaderWorkerSet %s that exists already: %w", canary, err)
 	}
 	return observe.StableKey(there) == key, nil
 }
@@ -199,10 +199,10 @@ func (a *Applier) scaleCanary(ctx context.Context, s *observe.Snapshot, t plan.S
 	return a.patch(ctx, s.Key, p)
 }
 
-// repairCanary replaces the template as a whole: a merge would keep what somebody added.
+// repairCanary replaces the template as a whole: a merge would keep added fields.
 func (a *Applier) repairCanary(ctx context.Context, s *observe.Snapshot, t plan.RepairCanary) (bool, error) {
 	next := s.AddedObjects[t.Name].DeepCopy()
-	next.ManagedFields = nil // the cache keeps half of them
+	next.ManagedFields = nil // the cache does not keep all of them
 	next.Spec.LeaderWorkerTemplate = observe.CanaryTemplate(s.StableObject, s.Policy)
 	next.Spec.NetworkConfig = s.StableObject.Spec.NetworkConfig.DeepCopy()
 	got, err := a.sets.LeaderworkersetV1().LeaderWorkerSets(s.Key.Namespace).
@@ -213,17 +213,17 @@ func (a *Applier) repairCanary(ctx context.Context, s *observe.Snapshot, t plan.
 	return true, a.CatchUp(ctx, s.Key, got)
 }
 
-func (a *Applier) letGo(ctx context.Context, s *observe.Snapshot, t plan.RemoveFinalizer) (bool, error) {
+func (a *Applier) removeFinalizer(ctx context.Context, s *observe.Snapshot, t plan.RemoveFinalizer) (bool, error) {
 	if t.Name == s.Key.Name {
-		return a.unhold(ctx, s.Key, s.StableObject)
+		return a.dropFinalizer(ctx, s.Key, s.StableObject)
 	}
 	canary := s.AddedObjects[t.Name]
 	if observe.Lingers(canary) && !podless(s, t.Name) {
-		// Somebody else deleted it, in the background. Without this its groups would outlive it, and one made again under
-		// the same name would wait for ever for the workers that are still there.
+		// Another client deleted it in the background. Its groups would outlive it, and a new object of the same name would
+		// wait for their workers forever.
 		return a.deleteCanary(ctx, s, plan.DeleteCanary(t))
 	}
-	return a.unhold(ctx, s.Key, canary)
+	return a.dropFinalizer(ctx, s.Key, canary)
 }
 
 // podless reports whether an added workload is known to have no pod.
@@ -236,8 +236,8 @@ func podless(s *observe.Snapshot, name string) bool {
 	return false
 }
 
-// unhold takes our finalizer off.
-func (a *Applier) unhold(ctx context.Context, key types.NamespacedName, w *lws.LeaderWorkerSet) (bool, error) {
+// dropFinalizer removes the driver's finalizer.
+func (a *Applier) dropFinalizer(ctx context.Context, key types.NamespacedName, w *lws.LeaderWorkerSet) (bool, error) {
 	p := newPatch(w, record.TargetAnnotation)
 	p.test(w.Finalizers, "metadata", "finalizers")
 	p.add(slices.DeleteFunc(slices.Clone(w.Finalizers), func(f string) bool { return f == record.Finalizer }),
@@ -245,7 +245,7 @@ func (a *Applier) unhold(ctx context.Context, key types.NamespacedName, w *lws.L
 	return a.patch(ctx, key, p)
 }
 
-// deleteCanary deletes in the foreground: the object goes last, so that its absence says that its groups are gone.
+// deleteCanary deletes in the foreground: the object is removed last, so once it is gone its groups are, too.
 func (a *Applier) deleteCanary(ctx context.Context, s *observe.Snapshot, t plan.DeleteCanary) (bool, error) {
 	canary := s.AddedObjects[t.Name]
 	err := a.sets.LeaderworkersetV1().LeaderWorkerSets(s.Key.Namespace).Delete(ctx, canary.Name, metav1.DeleteOptions{
@@ -265,7 +265,7 @@ func (a *Applier) deleteCanary(ctx context.Context, s *observe.Snapshot, t plan.
 	}, s.Key)
 }
 
-// patch sends what changed, on condition that what it is based on is still so.
+// patch sends a patch, on condition that its base has not changed.
 func (a *Applier) patch(ctx context.Context, key types.NamespacedName, p *patch) (bool, error) {
 	if len(p.changes) == 0 {
 		return false, nil
@@ -285,26 +285,26 @@ func (a *Applier) patch(ctx context.Context, key types.NamespacedName, p *patch)
 	return true, a.CatchUp(ctx, key, got)
 }
 
-// CatchUp waits until the cache has the object as written, or something newer. It is written for the workload of the key.
+// CatchUp waits until the cache has the object as written, or a newer version. Key is the workload that it was written for.
 func (a *Applier) CatchUp(ctx context.Context, key types.NamespacedName, wrote *lws.LeaderWorkerSet) error {
 	return a.until(ctx, func() bool {
 		now := a.observer.Caches.Workload(observe.KeyOf(wrote))
 		if now == nil || now.UID != wrote.UID {
-			// Gone, or gone and made again. A new object not being there yet looks the same, but it has no finalizer
-			// to be let go of: what was just created or patched without being deleted stays.
+			// Deleted, or deleted and recreated. A new object that the cache does not show yet looks the same, so only an
+			// object that was already being deleted counts.
 			return wrote.DeletionTimestamp != nil
 		}
 		return !older(now, wrote)
 	}, key, observe.KeyOf(wrote)) // it may not be an added one any more
 }
 
-// older reports whether an object is known to be from before another state of it.
+// older reports whether an object is known to be an earlier version of another.
 func older(now, wrote metav1.Object) bool {
 	order, err := resourceversion.CompareResourceVersion(now.GetResourceVersion(), wrote.GetResourceVersion())
 	return err == nil && order < 0
 }
 
-// until waits for what the caches are to show, and looks again after each change of one of the workloads.
+// until waits for a condition of the caches, which it checks after each change of one of the workloads.
 func (a *Applier) until(ctx context.Context, done func() bool, keys ...types.NamespacedName) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, observe.ErrBehind)
 	defer cancel()

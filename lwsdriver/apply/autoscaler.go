@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// The writes that hold autoscalers and give them back.
+// The writes that hold and release autoscalers.
 
 func (a *Applier) holdAutoscaler(ctx context.Context, s *observe.Snapshot, t plan.HoldAutoscaler) (bool, error) {
 	return a.writeAutoscaler(ctx, s.Key, t.Kind, t.Name, func(now *observe.Scaler) (map[string]any, error) { return now.Hold(s.Key.Name) })
@@ -33,12 +33,12 @@ func (a *Applier) releaseAutoscaler(ctx context.Context, key types.NamespacedNam
 	})
 }
 
-// writeAutoscaler sends a patch of what the cache has, and returns once the cache has seen it.
+// writeAutoscaler sends a patch of the cached object, and returns once the cache shows it.
 func (a *Applier) writeAutoscaler(ctx context.Context, key types.NamespacedName, kind, name string, patch func(*observe.Scaler) (map[string]any, error)) (bool, error) {
 	object := types.NamespacedName{Namespace: key.Namespace, Name: name}
 	before := a.observer.Autoscalers.Get(kind, object)
 	if before == nil {
-		return false, nil // the next look tells
+		return false, nil // the next observation decides
 	}
 	p, err := patch(before)
 	if err != nil || p == nil {
@@ -58,7 +58,7 @@ func (a *Applier) writeAutoscaler(ctx context.Context, key types.NamespacedName,
 	}, key)
 }
 
-// patchAutoscaler sends a patch, on condition that the object is as it was seen.
+// patchAutoscaler sends a patch, on condition that the object has not changed.
 func (a *Applier) patchAutoscaler(ctx context.Context, s *observe.Scaler, patch map[string]any) (resourceVersion string, err error) {
 	meta, _ := patch["metadata"].(map[string]any)
 	meta["uid"], meta["resourceVersion"] = s.Meta.GetUID(), s.Meta.GetResourceVersion()

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// setBudget makes a budget, or replaces what somebody made of it.
+// setBudget creates a budget, or restores its spec.
 func (a *Applier) setBudget(ctx context.Context, s *observe.Snapshot, t plan.SetBudget) (bool, error) {
 	next := disruption.Object(s.StableObject, t.Budget)
 	client, key := a.core.PolicyV1().PodDisruptionBudgets(next.Namespace), observe.KeyOf(next)
@@ -38,8 +38,8 @@ func (a *Applier) setBudget(ctx context.Context, s *observe.Snapshot, t plan.Set
 	}, s.Key)
 }
 
-// dropBudget removes a budget, on condition that it is the one that was seen.
-func (a *Applier) dropBudget(ctx context.Context, s *observe.Snapshot, t plan.DeleteBudget) (bool, error) {
+// deleteBudget deletes a budget, on condition that it is the observed one.
+func (a *Applier) deleteBudget(ctx context.Context, s *observe.Snapshot, t plan.DeleteBudget) (bool, error) {
 	key := types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Name}
 	have := a.observer.Budgets.Get(key)
 	if have == nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// newCanary builds the second workload: the stable one's spec, labels and annotations, but no tool's marks.
+// newCanary builds the second workload: the stable one's spec, labels and annotations, without the tracking marks of tools.
 func newCanary(s *observe.Snapshot, a plan.CreateCanary) (*lws.LeaderWorkerSet, error) {
 	canary := &lws.LeaderWorkerSet{
 		ObjectMeta: metav1.ObjectMeta{
@@ -46,13 +46,13 @@ func newCanary(s *observe.Snapshot, a plan.CreateCanary) (*lws.LeaderWorkerSet, 
 	}
 	canary.Spec.Replicas = ptr.To(int32(a.Replicas)) //nolint:gosec // clamped to the stable workload's replicas
 	canary.Spec.LeaderWorkerTemplate = observe.CanaryTemplate(s.StableObject, s.Policy)
-	// It has no old groups, so it never rolls, unless somebody edits its template; and the user's own percentages could
-	// round to 0 for the few groups of a canary, which LWS refuses.
+	// It has no old groups, so it never rolls unless its template is edited; and the user's percentages could round to 0 for the
+	// few groups of a canary, which LWS refuses.
 	canary.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Native(record.Hold()))
 	return canary, nil
 }
 
-// noteTraffic notes on the canary where the release's requests go; see record.TrafficAnnotation.
+// noteTraffic annotates the canary with the release's traffic policy; see record.TrafficAnnotation.
 func noteTraffic(canary *lws.LeaderWorkerSet, s *observe.Snapshot) error {
 	if s.Policy.Traffic == nil {
 		return nil

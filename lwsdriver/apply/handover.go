@@ -22,11 +22,11 @@ import (
 
 // The writes by which a second set becomes the workload.
 
-// applyAdoption is apply for what an adoption alone writes.
-func (a *Applier) applyAdoption(ctx context.Context, s *observe.Snapshot, action plan.Action) (wrote bool, err error) {
+// applyHandover applies the actions of a handover.
+func (a *Applier) applyHandover(ctx context.Context, s *observe.Snapshot, action plan.Action) (wrote bool, err error) {
 	switch t := action.(type) {
 	case plan.TransferHistory:
-		return a.passHistory(ctx, s, t)
+		return a.transferHistory(ctx, s, t)
 	case plan.HandOver:
 		return a.handOver(ctx, s, t)
 	case plan.DeleteStable:
@@ -36,14 +36,14 @@ func (a *Applier) applyAdoption(ctx context.Context, s *observe.Snapshot, action
 	}
 }
 
-// passHistory makes a snapshot the successor's: its history, and garbage collection's.
-func (a *Applier) passHistory(ctx context.Context, s *observe.Snapshot, t plan.TransferHistory) (bool, error) {
+// transferHistory moves a revision to the successor's history and makes the successor its owner.
+func (a *Applier) transferHistory(ctx context.Context, s *observe.Snapshot, t plan.TransferHistory) (bool, error) {
 	have, to := a.observer.History.Find(s.StableObject, t.Revision), s.AddedObjects[t.To]
 	if have == nil || to == nil {
 		return false, nil // the next look tells
 	}
 	owner := metav1.NewControllerRef(to, lws.GroupVersion.WithKind(observe.Kind))
-	owner.BlockOwnerDeletion = nil // it holds nobody's deletion up
+	owner.BlockOwnerDeletion = nil // it must not block the owner's deletion
 	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": have.UID, "resourceVersion": have.ResourceVersion,
 		"labels":          map[string]string{record.StableLabel: to.Name},
@@ -63,8 +63,8 @@ func (a *Applier) passHistory(ctx context.Context, s *observe.Snapshot, t plan.T
 	}, s.Key, observe.KeyOf(to))
 }
 
-// handOver makes the second set a held workload, in one request: what protected it and tied it to the other one goes, and
-// the record comes.
+// handOver makes the second set a workload under hold, in one request: it removes finalizer, owner and labels of an added
+// workload, and sets the record.
 func (a *Applier) handOver(ctx context.Context, s *observe.Snapshot, t plan.HandOver) (bool, error) {
 	w := s.AddedObjects[t.Name]
 	if w == nil {
@@ -98,7 +98,7 @@ func (a *Applier) handOver(ctx context.Context, s *observe.Snapshot, t plan.Hand
 	return a.patch(ctx, s.Key, p)
 }
 
-// deleteStable deletes the user's own object, which has passed everything on.
+// deleteStable deletes the user's own object after everything was handed over.
 func (a *Applier) deleteStable(ctx context.Context, s *observe.Snapshot) (bool, error) {
 	w := s.StableObject
 	err := a.sets.LeaderworkersetV1().LeaderWorkerSets(w.Namespace).Delete(ctx, w.Name, metav1.DeleteOptions{

@@ -20,8 +20,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// remember writes an entry of the history.
-func (a *Applier) remember(ctx context.Context, s *observe.Snapshot, t plan.SaveRevision) (bool, error) {
+// saveRevision creates or updates a revision of the history.
+func (a *Applier) saveRevision(ctx context.Context, s *observe.Snapshot, t plan.SaveRevision) (bool, error) {
 	client := a.core.AppsV1().ControllerRevisions(s.Key.Namespace)
 	if have := a.observer.History.Find(s.StableObject, t.Entry.Revision); have != nil {
 		patch, err := history.Patch(t.Entry, have)
@@ -32,7 +32,7 @@ func (a *Applier) remember(ctx context.Context, s *observe.Snapshot, t plan.Save
 		if err != nil {
 			return false, fmt.Errorf("patch ControllerRevision %s/%s: %w", have.Namespace, have.Name, err)
 		}
-		return true, a.sawSnapshot(ctx, s, got)
+		return true, a.awaitRevision(ctx, s, got)
 	}
 	template, err := a.Template(ctx, s, t.Entry.Revision)
 	if err != nil {
@@ -44,7 +44,7 @@ func (a *Applier) remember(ctx context.Context, s *observe.Snapshot, t plan.Save
 	}
 	got, err := client.Create(ctx, object, metav1.CreateOptions{FieldManager: record.FieldManager})
 	if apierrors.IsAlreadyExists(err) {
-		// Another driver made it, or a request whose answer was lost.
+		// Another driver created it, or a request whose response was lost.
 		if got, err = client.Get(ctx, object.Name, metav1.GetOptions{}); err == nil && !history.Kept(got, s.StableObject) {
 			err = drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
 				"ControllerRevision %s/%s is not Lockstep's, and the history of %s needs its name: delete it", got.Namespace, got.Name, s.Key)
@@ -53,19 +53,19 @@ func (a *Applier) remember(ctx context.Context, s *observe.Snapshot, t plan.Save
 	if err != nil {
 		return false, fmt.Errorf("create ControllerRevision %s/%s: %w", object.Namespace, object.Name, err)
 	}
-	return true, a.sawSnapshot(ctx, s, got)
+	return true, a.awaitRevision(ctx, s, got)
 }
 
-// sawSnapshot waits until the cache has what was written, or something newer.
-func (a *Applier) sawSnapshot(ctx context.Context, s *observe.Snapshot, wrote *appsv1.ControllerRevision) error {
+// awaitRevision waits until the cache has the revision as written, or a newer version.
+func (a *Applier) awaitRevision(ctx context.Context, s *observe.Snapshot, wrote *appsv1.ControllerRevision) error {
 	return a.until(ctx, func() bool {
 		now := a.observer.History.Get(observe.KeyOf(wrote))
 		return now != nil && !older(now, wrote)
 	}, s.Key)
 }
 
-// forget deletes an entry, on condition that it is the one that was seen.
-func (a *Applier) forget(ctx context.Context, s *observe.Snapshot, t plan.DeleteRevision) (bool, error) {
+// deleteRevision deletes a revision of the history, on condition that it is the observed one.
+func (a *Applier) deleteRevision(ctx context.Context, s *observe.Snapshot, t plan.DeleteRevision) (bool, error) {
 	have := a.observer.History.Find(s.StableObject, t.Revision)
 	if have == nil {
 		return false, nil
@@ -98,15 +98,15 @@ func (a *Applier) Template(ctx context.Context, s *observe.Snapshot, revision st
 	return history.Decode(cr)
 }
 
-// bringBack puts an older template into the spec. A workload that is not held would roll at once, so the same request holds
-// it.
-func (a *Applier) bringBack(ctx context.Context, s *observe.Snapshot, t plan.RestoreTemplate) (bool, error) {
+// restoreTemplate puts an older template into the spec. The same request sets the hold, without which the workload would roll at
+// once.
+func (a *Applier) restoreTemplate(ctx context.Context, s *observe.Snapshot, t plan.RestoreTemplate) (bool, error) {
 	old, err := a.oldTemplate(ctx, s, t.Revision)
 	if err != nil {
 		return false, err
 	}
 	if observe.SameTemplate(old, record.TemplateOf(s.StableObject)) {
-		return false, nil // it is there, and LWS is about to record it
+		return false, nil // the spec has it, and LWS is about to record it
 	}
 	p := newPatch(s.StableObject, record.RecordAnnotation)
 	p.manager = record.UndoManager
@@ -118,7 +118,7 @@ func (a *Applier) bringBack(ctx context.Context, s *observe.Snapshot, t plan.Res
 			return false, err
 		}
 		p.annotate(record.RecordAnnotation, value)
-		p.takeNotes()
+		p.removeNotes()
 		if hold := record.Hold(); !record.SameRolling(hold, s.Stable.Rolling) {
 			p.rolling(hold)
 		}
@@ -127,7 +127,7 @@ func (a *Applier) bringBack(ctx context.Context, s *observe.Snapshot, t plan.Res
 	return a.patch(ctx, s.Key, p)
 }
 
-// oldTemplate is the template of a revision from the history, or from LWS as long as that has it.
+// oldTemplate returns the template of a revision from the history, or from LWS while it has it.
 func (a *Applier) oldTemplate(ctx context.Context, s *observe.Snapshot, revision string) (record.Template, error) {
 	v := a.observer.History.Find(s.StableObject, revision)
 	if v == nil {
@@ -136,7 +136,7 @@ func (a *Applier) oldTemplate(ctx context.Context, s *observe.Snapshot, revision
 	cr, err := a.core.AppsV1().ControllerRevisions(v.Namespace).Get(ctx, v.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return record.Template{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
-			"ControllerRevision %s/%s with revision %s of LeaderWorkerSet %s was deleted a moment ago", v.Namespace, v.Name, revision, s.Key)
+			"ControllerRevision %s/%s with revision %s of LeaderWorkerSet %s has just been deleted", v.Namespace, v.Name, revision, s.Key)
 	}
 	if err != nil {
 		return record.Template{}, fmt.Errorf("get ControllerRevision %s/%s: %w", v.Namespace, v.Name, err)

@@ -23,7 +23,7 @@ func (a *Applier) labelGroup(ctx context.Context, s *observe.Snapshot, t plan.La
 	set, group := types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Name}, strconv.Itoa(t.Group)
 	pod := a.observer.Caches.Groups.UnmarkedPod(set, group, t)
 	if pod == nil {
-		a.observer.Caches.Groups.Invalidate(set, group) // the cache is ahead of its events; the next look tells
+		a.observer.Caches.Groups.Invalidate(set, group) // the cache is ahead of its events; the next observation decides
 		return false, nil
 	}
 	return a.labelPod(ctx, s.Key, pod, map[string]any{
@@ -31,20 +31,20 @@ func (a *Applier) labelGroup(ctx context.Context, s *observe.Snapshot, t plan.La
 	}, func(now *observe.Pod) bool { return now.Mark() == t.Mark })
 }
 
-// labelPod sets labels of a pod, or removes those whose value is nil, on condition that it is the one that was seen. It
-// returns once the cache shows that, as done tells.
+// labelPod sets labels of a pod, or removes those whose value is nil, on condition that it is the observed one. It returns once
+// done holds, which checks the cache.
 func (a *Applier) labelPod(ctx context.Context, key types.NamespacedName, seen *observe.Pod, labels map[string]any, done func(*observe.Pod) bool) (bool, error) {
 	pod := types.NamespacedName{Namespace: seen.Namespace, Name: seen.Name}
 	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": seen.UID, "labels": labels}})
 	if err != nil {
 		return false, fmt.Errorf("encode patch: %w", err)
 	}
-	// What follows goes by the groups, which are told by events that may come after the cache shows them.
+	// Groups are invalidated by events, which may come after the cache shows the pod.
 	defer a.observer.Caches.Groups.Invalidate(seen.Workload(), seen.Group)
 	got, err := a.core.CoreV1().Pods(pod.Namespace).
 		Patch(ctx, pod.Name, types.MergePatchType, raw, metav1.PatchOptions{FieldManager: record.FieldManager})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		// It is another pod by now, or none. Whoever looks before the cache shows it would ask for the same again.
+		// It was deleted or recreated. An observation before the cache shows that would decide the same again.
 		return false, a.until(ctx, func() bool {
 			now := a.observer.Caches.Pod(pod)
 			return now == nil || now.UID != seen.UID || now.ResourceVersion != seen.ResourceVersion

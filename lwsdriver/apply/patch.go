@@ -16,9 +16,9 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// patch is a JSON patch that holds only while what it is based on has not changed: the spec (by generation, which the
-// deletion of the object raises too) and the annotation of ours. A resourceVersion would say more than is meant: LWS
-// writes the status of a workload all the time, and each of these would fail our write for nothing.
+// patch is a JSON patch on condition that its base has not changed: the spec (by generation, which a deletion increments too)
+// and the driver's annotation. A resourceVersion would be too strict: LWS updates the status of a workload all the time, and
+// each update would fail the patch.
 type patch struct {
 	base    *lws.LeaderWorkerSet
 	manager string
@@ -26,15 +26,15 @@ type patch struct {
 	changes []operation
 }
 
-// operation is one of RFC 6902.
+// operation is an operation of RFC 6902.
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
 
-// newPatch is a patch of base that changes nothing yet. The annotation must still have the value that base has, or
-// none if it has none.
+// newPatch returns a patch of base without changes. Its condition is that the annotation has the same value as in base, or is
+// missing as in base.
 func newPatch(base *lws.LeaderWorkerSet, annotation string) *patch {
 	p := &patch{base: base, manager: record.FieldManager}
 	p.test(base.UID, "metadata", "uid")
@@ -45,7 +45,7 @@ func newPatch(base *lws.LeaderWorkerSet, annotation string) *patch {
 	case len(base.Annotations) > 0:
 		p.test(nil, "metadata", "annotations", annotation)
 	default:
-		// There may be no map that could be tested or added to.
+		// Without annotations there is no map to test or to add to.
 		p.test(base.ResourceVersion, "metadata", "resourceVersion")
 	}
 	return p
@@ -55,12 +55,12 @@ func (p *patch) test(value any, path ...string) {
 	p.tests = append(p.tests, operation{"test", pointer(path), value})
 }
 
-// add sets a member of an object, whether it is there or not.
+// add sets a member of an object, whether it exists or not.
 func (p *patch) add(value any, path ...string) {
 	p.changes = append(p.changes, operation{"add", pointer(path), value})
 }
 
-// annotate sets an annotation, or removes it if the value is empty. What is so already is no change.
+// annotate sets an annotation, or removes it if the value is empty.
 func (p *patch) annotate(key, value string) {
 	switch have, ok := p.base.Annotations[key]; {
 	case value == "" && ok:
@@ -73,7 +73,7 @@ func (p *patch) annotate(key, value string) {
 	}
 }
 
-// unlabel removes a label. One that is not there is no change.
+// unlabel removes a label if it exists.
 func (p *patch) unlabel(key string) {
 	if value, ok := p.base.Labels[key]; ok {
 		p.test(value, "metadata", "labels", key)
@@ -81,9 +81,9 @@ func (p *patch) unlabel(key string) {
 	}
 }
 
-// takeNotes removes what the admission policy noted of the user's wishes, which the record has by now. A note that came
-// since fails the patch: it would be taken for older than what is written here.
-func (p *patch) takeNotes() {
+// removeNotes removes the admission policy's notes of what the user requested, which the record has by now. The patch fails if a
+// note was added since, which would be lost.
+func (p *patch) removeNotes() {
 	if len(p.base.Annotations) == 0 {
 		return // the resourceVersion is tested
 	}
@@ -101,7 +101,7 @@ func (p *patch) rolling(r lws.RollingUpdateConfiguration) {
 	p.add(r, "spec", "rolloutStrategy", "rollingUpdateConfiguration")
 }
 
-// template replaces the template as a whole: a merge would keep what somebody added.
+// template replaces the template as a whole: a merge would keep added fields.
 func (p *patch) template(t record.Template) {
 	p.add(t.LeaderWorkerTemplate, "spec", "leaderWorkerTemplate")
 	if t.NetworkConfig != nil {
@@ -117,7 +117,7 @@ func (p *patch) encode() ([]byte, error) {
 	return raw, nil
 }
 
-// pointer is a JSON pointer (RFC 6901).
+// pointer returns a JSON pointer (RFC 6901).
 func pointer(path []string) string {
 	escape := strings.NewReplacer("~", "~0", "/", "~1")
 	var b strings.Builder
@@ -127,8 +127,8 @@ func pointer(path []string) string {
 	return b.String()
 }
 
-// testFailed reports whether the API server refused a JSON patch because one of its tests failed. It answers 422 about no
-// object; what validation or a webhook refuses is about one.
+// testFailed reports whether the API server refused a JSON patch because one of its tests failed: with a 422 that names no
+// object. Validation and webhooks name one.
 func testFailed(err error) bool {
 	var refused apierrors.APIStatus
 	if !errors.As(err, &refused) || refused.Status().Code != http.StatusUnprocessableEntity {

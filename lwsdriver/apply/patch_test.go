@@ -157,7 +157,7 @@ func TestPatchTakesNotes(t *testing.T) {
 			live.Annotations[record.WantedMaxSurge] = "1"
 			p := newPatch(cached(t, live), noted)
 			p.annotate(noted, "x")
-			p.takeNotes()
+			p.removeNotes()
 			tt.change(live.Annotations)
 			got, err := applied(t, p, live)
 			if (err == nil) != tt.ok {

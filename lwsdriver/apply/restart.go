@@ -18,15 +18,15 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// restartGroup deletes a leader pod, on condition that it is as it was seen: a request that arrives late must not take down
-// a group that serves by then. Its workers go with it.
+// restartGroup deletes a leader pod, and with it its workers, on condition that the pod has not changed: a late request must not
+// delete a group that serves by then.
 func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.RestartGroup) (bool, error) {
 	key := types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Leader}
 	pod := a.observer.Caches.Pod(key)
 	if pod == nil {
-		return false, nil // the next look tells
+		return false, nil // the next observation decides
 	}
-	// The pod may be there already of which the counts are told in a moment: the next look must not ask for the same again.
+	// The next observation must not restart the group again before the cache shows the deletion.
 	defer a.observer.Caches.Groups.Invalidate(s.Key, pod.Group)
 	if pod.Terminating {
 		return false, nil
@@ -52,7 +52,7 @@ func (a *Applier) saveTemplate(ctx context.Context, s *observe.Snapshot, rec *re
 	if _, ok := a.observer.Caches.RevisionNamed(s.StableObject, hash); !ok {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
 			"there is no ControllerRevision of LeaderWorkerSet %s for revision %s any more, so the last group that runs it can't be replaced "+
-				"without losing the way back: promote the release, or roll it back", s.Key, hash)
+				"without losing the template to roll back to: promote the release, or roll it back", s.Key, hash)
 	}
 	template, err := a.Template(ctx, s, hash)
 	if err != nil {

@@ -14,24 +14,25 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// NoteAnnotation on an autoscaler that is held says what its user had.
+// NoteAnnotation on a held autoscaler is its user's configuration.
 const NoteAnnotation = "lockstep.dev/held"
 
-// The kinds of autoscalers.
+// Kinds of autoscalers.
 const (
 	KindHPA          = "HorizontalPodAutoscaler"
 	KindScaledObject = "ScaledObject"
 )
 
-// Autoscaler is one object that scales something.
+// Autoscaler is an object that scales a workload.
 type Autoscaler interface {
-	// Workload is the name of the LeaderWorkerSet that it scales. Empty: it scales something else.
+	// Workload returns the name of the LeaderWorkerSet that it scales. Empty: it scales something else.
 	Workload() string
-	// Scales says whether it may change the number of replicas, in one direction at least.
+	// Scales reports whether it may change the number of replicas in at least one direction.
 	Scales() bool
-	// Hold is the merge patch that keeps it from scaling, with a note of what it takes back and for which workload.
+	// Hold returns the merge patch that keeps it from scaling, with a note of what to restore and for which workload it is held.
 	Hold(workload string) (map[string]any, error)
-	// Release is the merge patch that gives it back, without the note. Only what is as Hold left it changes.
+	// Release returns the merge patch that restores the user's configuration and removes the note. Fields that were changed since
+	// Hold stay.
 	Release() (map[string]any, error)
 }
 
@@ -40,21 +41,20 @@ var (
 	_ Autoscaler = ScaledObject{}
 )
 
-// Note is what the annotation says.
+// Note is the value of NoteAnnotation.
 type Note struct {
 	// Workload is the LeaderWorkerSet for whose release the autoscaler is held.
 	Workload string `json:"workload"`
 	// Bare: the HorizontalPodAutoscaler had no behavior.
 	Bare bool `json:"bare,omitempty"`
-	// ScaleUp and ScaleDown are the selectPolicy that it had. Empty: the API server's default.
+	// ScaleUp and ScaleDown are its user's selectPolicy. Empty: the API server's default.
 	ScaleUp   string `json:"scaleUp,omitempty"`
 	ScaleDown string `json:"scaleDown,omitempty"`
-	// Paused is the value of the ScaledObject's own annotation. Nil: it had none.
+	// Paused is its user's value of the ScaledObject's annotation. Nil: it had none.
 	Paused *string `json:"paused,omitempty"`
 }
 
-// ReadNote returns the note among an object's annotations, nil if there is none. It is read strictly: what no driver would
-// have written is not acted on.
+// ReadNote returns the note among an object's annotations, nil if there is none. It refuses what no driver would have written.
 func ReadNote(annotations map[string]string) (*Note, error) {
 	value, ok := annotations[NoteAnnotation]
 	if !ok {
@@ -87,8 +87,8 @@ func (n Note) encode() (string, error) {
 	return string(raw), nil
 }
 
-// Follow is Release, and has the autoscaler scale another workload from the same request on. A note that can't be read is
-// left to a person.
+// Follow is Release in a handover: the same patch makes the autoscaler scale another workload. A note that can't be read is left
+// to the user.
 func Follow(a Autoscaler, workload string) map[string]any {
 	p, err := a.Release()
 	if err != nil || p == nil {
@@ -103,7 +103,7 @@ func Follow(a Autoscaler, workload string) map[string]any {
 	return p
 }
 
-// workload is the name in a reference to what is scaled, if it is a LeaderWorkerSet.
+// workload returns the name in a scaleTargetRef if it refers to a LeaderWorkerSet, else "".
 func workload(apiVersion, kind, name string) string {
 	group, err := schema.ParseGroupVersion(apiVersion)
 	if err != nil || kind != "LeaderWorkerSet" || apiVersion != "" && group.Group != lws.GroupVersion.Group {

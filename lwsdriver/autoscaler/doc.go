@@ -1,10 +1,10 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package autoscaler says how an object that scales a workload is kept from it for a release, and given back as its user
-// had it. It computes patches and does no I/O.
+// Package autoscaler computes the patches that keep a HorizontalPodAutoscaler or a ScaledObject from scaling a workload during a
+// release, and that restore it afterwards. It does no I/O.
 //
-// What the user had is noted on the object itself, in the request that changes it. So it is there before the first effect,
-// it can't be torn apart from it, and it outlives the driver and the workload: whoever finds the note and no release that
-// needs it gives the object back. A field that somebody changed meanwhile is the user's new wish, and stays.
+// The user's configuration is annotated on the object itself, in the request that changes it. So it exists before the first
+// effect, is consistent with it, and outlives the driver and the workload: a driver that finds the note without a release that
+// needs it releases the object. A field that changes meanwhile is the user's new configuration, and stays.
 package autoscaler

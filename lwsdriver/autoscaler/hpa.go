@@ -9,8 +9,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// HPA is a HorizontalPodAutoscaler. It is held by the policy Disabled in both directions: it goes on to compute and to
-// report, and still keeps replicas between its own bounds, which are what its user says and no load.
+// HPA is a HorizontalPodAutoscaler. It is held by the policy Disabled in both directions: it still computes and reports, and
+// keeps replicas between the user's minReplicas and maxReplicas.
 type HPA struct {
 	*autoscalingv2.HorizontalPodAutoscaler
 }
@@ -25,13 +25,13 @@ func knownPolicy(p string) bool {
 	return false
 }
 
-// Workload is the name of the LeaderWorkerSet that it scales.
+// Workload returns the name of the LeaderWorkerSet that it scales.
 func (h HPA) Workload() string {
 	ref := h.Spec.ScaleTargetRef
 	return workload(ref.APIVersion, ref.Kind, ref.Name)
 }
 
-// Scales says whether one direction is not disabled.
+// Scales reports whether a direction is not disabled.
 func (h HPA) Scales() bool {
 	b := h.Spec.Behavior
 	return b == nil || policyOf(b.ScaleUp) != disabled || policyOf(b.ScaleDown) != disabled
@@ -44,7 +44,7 @@ func policyOf(r *autoscalingv2.HPAScalingRules) autoscalingv2.ScalingPolicySelec
 	return ptr.Deref(r.SelectPolicy, "")
 }
 
-// Hold disables both directions and touches nothing else.
+// Hold disables both directions and changes nothing else.
 func (h HPA) Hold(workload string) (map[string]any, error) {
 	note := h.note(workload)
 	value, err := note.encode()
@@ -59,7 +59,7 @@ func (h HPA) Hold(workload string) (map[string]any, error) {
 	return patch(value, map[string]any{"behavior": behavior}), nil
 }
 
-// note is what to give back later: what is found now, and where that is disabled what an earlier note says.
+// note returns what to restore later: the current policies, or those of an earlier note where the current ones are disabled.
 func (h HPA) note(workload string) Note {
 	before, err := ReadNote(h.Annotations)
 	if err != nil || before == nil {
@@ -79,7 +79,7 @@ func (h HPA) note(workload string) Note {
 	return next
 }
 
-// Release gives each direction its policy back that is still disabled.
+// Release restores the policy of each direction that is still disabled.
 func (h HPA) Release() (map[string]any, error) {
 	note, err := ReadNote(h.Annotations)
 	if err != nil {
@@ -88,7 +88,7 @@ func (h HPA) Release() (map[string]any, error) {
 	b := h.Spec.Behavior
 	switch {
 	case note == nil:
-		return nil, nil //nolint:nilnil // No patch: nothing is held.
+		return nil, nil //nolint:nilnil // no patch: it is not held
 	case b == nil:
 		return patch(nil, nil), nil
 	case note.Bare && equality.Semantic.DeepEqual(b, heldBare()):
@@ -104,7 +104,7 @@ func (h HPA) Release() (map[string]any, error) {
 	return patch(nil, map[string]any{"behavior": behavior}), nil
 }
 
-// selectPolicy sets a policy; the API server fills in its default where there is none.
+// selectPolicy sets a policy; an empty one gets the API server's default.
 func selectPolicy(p string) map[string]any {
 	if p == "" {
 		return map[string]any{"selectPolicy": nil}
@@ -112,8 +112,8 @@ func selectPolicy(p string) map[string]any {
 	return map[string]any{"selectPolicy": p}
 }
 
-// heldBare is the behavior of one that had none: written out in full, with the API server's defaults, so that it is known
-// again, and so that a field that somebody sets meanwhile stands beside what would have been there without us.
+// heldBare is the held behavior of an autoscaler that had none: with all of the API server's defaults, so that it is recognized,
+// and so that a field that its user sets meanwhile is beside these defaults.
 func heldBare() *autoscalingv2.HorizontalPodAutoscalerBehavior {
 	percent := autoscalingv2.HPAScalingPolicy{Type: autoscalingv2.PercentScalingPolicy, Value: 100, PeriodSeconds: 15}
 	pods := autoscalingv2.HPAScalingPolicy{Type: autoscalingv2.PodsScalingPolicy, Value: 4, PeriodSeconds: 15}
@@ -128,7 +128,7 @@ func heldBare() *autoscalingv2.HorizontalPodAutoscalerBehavior {
 	}
 }
 
-// patch is a merge patch of the note, nil to remove it, and of what else changes.
+// patch returns a merge patch of the note, nil to remove it, and of the other changes.
 func patch(note any, spec map[string]any) map[string]any {
 	p := map[string]any{"metadata": map[string]any{"annotations": map[string]any{NoteAnnotation: note}}}
 	if spec != nil {

@@ -10,11 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// ScaledObjects is KEDA's API. A cluster may not have it.
+// ScaledObjects is KEDA's resource, which may not be installed.
 var ScaledObjects = schema.GroupVersionResource{Group: "keda.sh", Version: "v1alpha1", Resource: "scaledobjects"}
 
-// ScaledObject is one of KEDA's. It is held by KEDA's own annotation, upon which KEDA deletes the HorizontalPodAutoscaler
-// that it had made, and makes it again once the annotation is gone.
+// ScaledObject is KEDA's ScaledObject. It is held by KEDA's own annotation: KEDA deletes the HorizontalPodAutoscaler that it
+// created, and recreates it once the annotation is removed.
 type ScaledObject struct{ *unstructured.Unstructured }
 
 // KEDA's annotations that stop both directions.
@@ -25,7 +25,7 @@ const (
 
 const paused = "true"
 
-// Workload is the name of the LeaderWorkerSet that it scales.
+// Workload returns the name of the LeaderWorkerSet that it scales.
 func (o ScaledObject) Workload() string {
 	field := func(name string) string {
 		value, _, _ := unstructured.NestedString(o.Object, "spec", "scaleTargetRef", name)
@@ -34,7 +34,7 @@ func (o ScaledObject) Workload() string {
 	return workload(field("apiVersion"), field("kind"), field("name"))
 }
 
-// Scales says whether KEDA does not take it for paused. What is no boolean it takes for true.
+// Scales reports whether it is not paused. KEDA parses a value that is no boolean as true.
 func (o ScaledObject) Scales() bool {
 	annotations := o.GetAnnotations()
 	if _, ok := annotations[pausedReplicasAnnotation]; ok {
@@ -61,7 +61,7 @@ func (o ScaledObject) Hold(workload string) (map[string]any, error) {
 	return annotate(map[string]any{NoteAnnotation: value, pausedAnnotation: paused}), nil
 }
 
-// Release gives it back, unless somebody changed KEDA's annotation meanwhile.
+// Release restores KEDA's annotation, unless it was changed meanwhile.
 func (o ScaledObject) Release() (map[string]any, error) {
 	note, err := ReadNote(o.GetAnnotations())
 	if err != nil || note == nil {

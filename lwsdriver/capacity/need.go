@@ -11,24 +11,24 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// Need is groups that come on top of those that there are.
+// Need is a number of groups on top of the existing ones.
 type Need struct {
 	// Template and Network are those of the groups.
 	Template lws.LeaderWorkerTemplate
 	Network  *lws.NetworkConfig
-	// Groups is how many there are to be.
+	// Groups is their number.
 	Groups int
-	// Sets of them are LeaderWorkerSets of their own, Services come beside those that LWS makes.
+	// Sets is the number of LeaderWorkerSets that they need, Services that of Services in addition to those that LWS creates.
 	Sets, Services int
 }
 
-// Size is the number of pods of a group.
+// Size returns the number of pods of a group.
 func (n Need) Size() int { return int(ptr.Deref(n.Template.Size, 1)) }
 
-// Pods is the number of pods of all groups.
+// Pods returns the number of pods of all groups.
 func (n Need) Pods() int { return n.Groups * n.Size() }
 
-// Requests is what the pods of all groups request, as a scheduler counts it.
+// Requests returns what the pods of all groups request, as a scheduler counts it.
 func (n Need) Requests() corev1.ResourceList {
 	sum := corev1.ResourceList{}
 	for _, p := range n.pods() {
@@ -37,13 +37,13 @@ func (n Need) Requests() corev1.ResourceList {
 	return sum
 }
 
-// alike is a number of pods that are all the same, as far as capacity goes.
+// alike is a number of pods with the same requests and constraints.
 type alike struct {
 	pod   *corev1.Pod
 	count int
 }
 
-// pods are the leaders and the workers of all groups.
+// pods returns the leaders and the workers of all groups.
 func (n Need) pods() []alike {
 	leader := n.Template.LeaderTemplate
 	if leader == nil {
@@ -56,7 +56,7 @@ func (n Need) pods() []alike {
 	return all
 }
 
-// podOf is a pod as the API server makes it from a template, as far as its resources go.
+// podOf returns a pod of a template with the API server's defaults for resources.
 func podOf(t *corev1.PodTemplateSpec) *corev1.Pod {
 	pod := &corev1.Pod{Spec: *t.Spec.DeepCopy()}
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -66,7 +66,7 @@ func podOf(t *corev1.PodTemplateSpec) *corev1.Pod {
 		}
 	}
 	if r := pod.Spec.Resources; r != nil && len(r.Limits) > 0 {
-		// What containers ask for goes before the limit of the pod.
+		// Requests of containers take precedence over the pod's limit.
 		sum := resourcehelper.AggregateContainerRequests(pod, resourcehelper.PodResourcesOptions{})
 		asked := corev1.ResourceList{}
 		for name := range r.Limits {
@@ -79,7 +79,7 @@ func podOf(t *corev1.PodTemplateSpec) *corev1.Pod {
 	return pod
 }
 
-// defaulted is have with what it lacks of more.
+// defaulted returns have, with the resources of more that it lacks.
 func defaulted(have, more corev1.ResourceList) corev1.ResourceList {
 	if len(more) == 0 {
 		return have

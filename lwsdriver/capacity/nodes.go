@@ -15,19 +15,19 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// Room is what the nodes of a cluster have left.
+// Room is the free capacity of a cluster's nodes.
 type Room struct{ nodes []*node }
 
-// node is one node and what it has left.
+// node is a node and its free capacity.
 type node struct {
 	*corev1.Node
 
 	left corev1.ResourceList
-	// taken says that a group of a LeaderWorkerSet is on it.
+	// taken: a group of a LeaderWorkerSet runs on it.
 	taken bool
 }
 
-// RoomOf is what pods leave of nodes. Nodes that take no pods are left out.
+// RoomOf returns what pods leave free on nodes. Unschedulable and unready nodes are left out.
 func RoomOf(nodes []*corev1.Node, pods []*corev1.Pod) Room {
 	r, byName := Room{}, map[string]*node{}
 	for _, n := range nodes {
@@ -54,25 +54,25 @@ func isReady(n *corev1.Node) bool {
 			return c.Status == corev1.ConditionTrue
 		}
 	}
-	return len(n.Status.Conditions) == 0 // a manifest, which has no status but what it was given
+	return len(n.Status.Conditions) == 0 // a manifest has no conditions
 }
 
-// Placement is how many groups found room, and what the first one that did not was short of.
+// Placement is how many groups fit, and which resources the first that did not fit lacked.
 type Placement struct {
 	Placed int
-	// Suited is how many nodes the pods may run on at all: by labels, affinity and taints.
+	// Suited is how many nodes the pods may run on by labels, affinity and taints.
 	Suited int
-	// Short are the resources of which no suited node had enough for the next pod. Empty although not all were placed: each
-	// is short of something else.
+	// Short are the resources of which no suited node had enough for the next pod. It is empty if not all groups were placed but
+	// each node lacked another resource.
 	Short []corev1.ResourceName
 }
 
-// Place puts groups on nodes, one after the other, larger pods first, each pod on the suited node that has least left of
-// what it asks for. exclusive is the node label of which each group needs a value for itself; empty: none.
+// Place puts groups on nodes, one after the other, larger pods first, each pod on the suited node with the least free capacity
+// that fits. exclusive is the node label of which each group needs a value for itself; empty: none.
 //
-// It is no scheduler: it knows requests, node selectors, required node affinity and taints, and neither spreading, affinity
-// between pods, ports, volumes, preemption nor what a cluster autoscaler would add. So a group that finds no room here will
-// not be scheduled as things are but for luck in packing; and one that does may still wait.
+// It is not a scheduler: it knows requests, node selectors, required node affinity and taints, but not spreading, affinity
+// between pods, ports, volumes, preemption, or what a cluster autoscaler would add. So a group that does not fit here will
+// hardly be scheduled, and a group that fits may still wait.
 func (r Room) Place(n Need, exclusive string) Placement {
 	r = r.clone()
 	pods := n.group()
@@ -100,7 +100,7 @@ func (r Room) Place(n Need, exclusive string) Placement {
 	return out
 }
 
-// clone is a Room of its own, to be filled.
+// clone returns a copy to be filled.
 func (r Room) clone() Room {
 	out := Room{nodes: make([]*node, 0, len(r.nodes))}
 	for _, n := range r.nodes {
@@ -109,7 +109,7 @@ func (r Room) clone() Room {
 	return out
 }
 
-// group are the pods of one group, the largest first.
+// group returns the pods of one group, the largest first.
 func (n Need) group() []*corev1.Pod {
 	one := n
 	one.Groups = 1
@@ -121,7 +121,7 @@ func (n Need) group() []*corev1.Pod {
 	return all
 }
 
-// weigh compares two demands, devices first: they are what is scarce.
+// weigh compares two demands, devices first, since they are scarce.
 func weigh(a, b corev1.ResourceList) int {
 	names := slices.Sorted(maps.Keys(a))
 	for name := range b {
@@ -154,7 +154,7 @@ func demand(p *corev1.Pod) corev1.ResourceList {
 	return d
 }
 
-// suited are the nodes that a pod may run on, whatever is left of them.
+// suited returns the nodes that a pod may run on, whatever their free capacity.
 func (r Room) suited(p *corev1.Pod) []*node {
 	required := nodeaffinity.GetRequiredNodeAffinity(p)
 	var out []*node
@@ -172,7 +172,7 @@ func keepsOut(t *corev1.Taint) bool {
 	return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
 }
 
-// free are the values of a node label that no group has yet, sorted.
+// free returns the values of a node label that no group has yet, sorted.
 func (r Room) free(key string) []string {
 	values := map[string]bool{}
 	for _, n := range r.nodes {
@@ -185,7 +185,7 @@ func (r Room) free(key string) []string {
 	return slices.Sorted(maps.Keys(values))
 }
 
-// settle places one group: anywhere, or in one of the domains that are free.
+// settle places one group: anywhere, or in one of the free domains.
 func settle(pods []*corev1.Pod, suited [][]*node, exclusive string, free []string) (domain string, short []corev1.ResourceName, ok bool) {
 	if exclusive == "" {
 		short, ok = fill(pods, suited, func(*node) bool { return true })
@@ -199,8 +199,8 @@ func settle(pods []*corev1.Pod, suited [][]*node, exclusive string, free []strin
 	return "", short, false
 }
 
-// fill places the pods of a group. If one finds no room, what the others took stays taken: groups are alike, so where one has
-// no room no other has.
+// fill places the pods of a group. If one does not fit, the others keep their capacity: groups are alike, so no other fits
+// there either.
 func fill(pods []*corev1.Pod, suited [][]*node, in func(*node) bool) (short []corev1.ResourceName, ok bool) {
 	for i, p := range pods {
 		want := demand(p)
@@ -213,7 +213,7 @@ func fill(pods []*corev1.Pod, suited [][]*node, in func(*node) bool) (short []co
 	return nil, true
 }
 
-// tightest is the node with room that has least left of what matters most. Nil: none has room.
+// tightest returns the fitting node with the least free capacity of the scarcest resource, nil if the pod fits none.
 func tightest(want corev1.ResourceList, nodes []*node, in func(*node) bool) *node {
 	var best *node
 	for _, n := range nodes {
@@ -224,7 +224,7 @@ func tightest(want corev1.ResourceList, nodes []*node, in func(*node) bool) *nod
 	return best
 }
 
-// pick is what is left of what is wanted.
+// pick returns the requested resources of a list.
 func pick(left, want corev1.ResourceList) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	for name := range want {
@@ -233,7 +233,7 @@ func pick(left, want corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-// missing are the resources of which no node has enough.
+// missing returns the resources of which no node has enough.
 func missing(want corev1.ResourceList, nodes []*node, in func(*node) bool) []corev1.ResourceName {
 	var out []corev1.ResourceName
 	for _, name := range slices.Sorted(maps.Keys(want)) {

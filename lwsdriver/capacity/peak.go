@@ -11,14 +11,14 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Peak is how many groups there are on top of the workload's own when a release needs most. That is while it is promoted:
-// the added groups stay while the workload's own roll, by the user's maxSurge.
+// Peak is the largest number of groups that a release has on top of the workload's own. It is reached during promotion: the
+// added groups stay while the workload's own roll with the user's maxSurge.
 type Peak struct {
-	// Added are the groups of the second workload, Surge those that LWS adds of its own accord.
+	// Added are the groups of the second workload, Surge those that LWS adds by maxSurge.
 	Added, Surge int
 }
 
-// PeakOf is the peak of a release of so many replicas under the user's own rolling update configuration.
+// PeakOf returns the peak of a release of so many replicas under the user's own rolling update configuration.
 func PeakOf(policy record.Policy, own lws.RollingUpdateConfiguration, replicas int) Peak {
 	p := Peak{Surge: native.LimitsOf(own, replicas).MaxSurge}
 	switch policy.Style {
@@ -27,14 +27,14 @@ func PeakOf(policy record.Policy, own lws.RollingUpdateConfiguration, replicas i
 	case pb.Style_STYLE_BLUE_GREEN:
 		p.Added = replicas
 		if policy.Traffic != nil {
-			p.Surge = 0 // the first set is replaced while it serves nobody, without a surge
+			p.Surge = 0 // the first set is replaced without requests, and without a surge
 		}
 	case pb.Style_STYLE_PARTITION:
-		p.Surge = 0 // in place nothing comes on top
+		p.Surge = 0 // a release in place adds none
 	default: // the workload's own rolling update
 	}
 	return p
 }
 
-// Groups is how many there are in all.
+// Groups returns the sum.
 func (p Peak) Groups() int { return p.Added + p.Surge }

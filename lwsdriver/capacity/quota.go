@@ -18,16 +18,16 @@ import (
 type Shortage struct {
 	// Resource is its name in the quota, for example "requests.nvidia.com/gpu".
 	Resource corev1.ResourceName
-	// Needed is on top of Used; Left is Hard without Used, never negative.
+	// Needed is in addition to Used; Left is Hard minus Used, never negative.
 	Needed, Hard, Used, Left resource.Quantity
 }
 
-// Shortages are the resources of which the quota does not hold what is needed, by name. What else comes into the
-// namespace at the same time is not known, so a quota that holds it is no promise.
+// Shortages returns the resources of which the quota leaves less than is needed, by name. What else is created in the namespace at
+// the same time is unknown, so none is no guarantee.
 func (n Need) Shortages(q *corev1.ResourceQuota) []Shortage {
 	hard := q.Status.Hard
 	if len(hard) == 0 {
-		hard = q.Spec.Hard // nobody has counted what is used yet
+		hard = q.Spec.Hard // the quota controller has not counted usage yet
 	}
 	usage := n.usage(scopesOf(q))
 	var short []Shortage
@@ -46,7 +46,7 @@ func (n Need) Shortages(q *corev1.ResourceQuota) []Shortage {
 	return short
 }
 
-// usage is what a quota of these scopes counts, under each name that it may have for it.
+// usage returns what a quota of these scopes counts, under each name that it may have in a quota.
 func (n Need) usage(scopes []corev1.ScopedResourceSelectorRequirement) corev1.ResourceList {
 	sum := corev1.ResourceList{}
 	for _, p := range n.pods() {
@@ -61,13 +61,13 @@ func (n Need) usage(scopes []corev1.ScopedResourceSelectorRequirement) corev1.Re
 	return sum
 }
 
-// podUsage is what one pod takes.
+// podUsage returns the usage of one pod.
 func podUsage(pod *corev1.Pod) corev1.ResourceList {
 	out := corev1.ResourceList{corev1.ResourcePods: count(1), countOf("pods"): count(1)}
 	for name, q := range requests(pod) {
 		out[corev1.DefaultResourceRequestsPrefix+name] = q
 		if !extended(name) {
-			out[name] = q // "cpu" is another word for "requests.cpu"; extended resources have no such
+			out[name] = q // "cpu" means "requests.cpu"; extended resources have no short name
 		}
 	}
 	for name, q := range limits(pod) {
@@ -85,10 +85,10 @@ func podUsage(pod *corev1.Pod) corev1.ResourceList {
 	return out
 }
 
-// extended says whether a resource is a device plugin's.
+// extended reports whether a resource is a device plugin's.
 func extended(name corev1.ResourceName) bool { return strings.Contains(string(name), "/") }
 
-// objectUsage is the objects that LWS and the driver make for all groups.
+// objectUsage counts the objects that LWS and the driver create for all groups.
 func (n Need) objectUsage() corev1.ResourceList {
 	stateful := n.Sets
 	if n.Size() > 1 {
@@ -107,7 +107,7 @@ func (n Need) objectUsage() corev1.ResourceList {
 	}
 }
 
-// claimUsage is the volume claims of one pod.
+// claimUsage returns the usage of one pod's volume claims.
 func (n Need) claimUsage() corev1.ResourceList {
 	sum := corev1.ResourceList{}
 	for i := range n.Template.VolumeClaimTemplates {

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// scopesOf are all conditions of a quota on the pods that it counts.
+// scopesOf returns all conditions of a quota on the pods that it counts.
 func scopesOf(q *corev1.ResourceQuota) []corev1.ScopedResourceSelectorRequirement {
 	all := make([]corev1.ScopedResourceSelectorRequirement, 0, len(q.Spec.Scopes))
 	for _, name := range q.Spec.Scopes {
@@ -21,9 +21,9 @@ func scopesOf(q *corev1.ResourceQuota) []corev1.ScopedResourceSelectorRequiremen
 	return all
 }
 
-// matches says whether a quota of these scopes counts the pod. It judges as Kubernetes does, by the pod's template: a
-// pod without a priorityClassName has none. A scope that it does not know counts the pod, since a refusal can be
-// overruled and pods that never come can not.
+// matches reports whether a quota of these scopes counts the pod, by Kubernetes' rules and the pod's template: a pod without a
+// priorityClassName has none. Under an unknown scope the pod counts: a refusal can be overruled, pods that are not created
+// can't.
 func matches(pod *corev1.Pod, scopes []corev1.ScopedResourceSelectorRequirement) bool {
 	return !slices.ContainsFunc(scopes, func(s corev1.ScopedResourceSelectorRequirement) bool { return !inScope(pod, s) })
 }
@@ -64,7 +64,7 @@ func inPriorityScope(class string, s corev1.ScopedResourceSelectorRequirement) b
 	}
 }
 
-// bestEffort says whether nothing in the pod asks for CPU or memory.
+// bestEffort reports whether no container requests or limits CPU or memory.
 func bestEffort(pod *corev1.Pod) bool {
 	asks := func(r corev1.ResourceRequirements) bool {
 		for _, list := range []corev1.ResourceList{r.Requests, r.Limits} {
@@ -85,7 +85,7 @@ func bestEffort(pod *corev1.Pod) bool {
 	return true
 }
 
-// crossesNamespaces says whether a term of pod affinity looks at other namespaces.
+// crossesNamespaces reports whether a term of pod affinity selects other namespaces.
 func crossesNamespaces(a *corev1.Affinity) bool {
 	if a == nil {
 		return false

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Text lists resources for people, devices first: "nvidia.com/gpu 16, cpu 64, memory 1Ti". Empty: nothing is requested.
+// Text lists resources for users, devices first: "nvidia.com/gpu 16, cpu 64, memory 1Ti". Empty: nothing is requested.
 func Text(list corev1.ResourceList) string {
 	names := slices.SortedFunc(maps.Keys(list), func(a, b corev1.ResourceName) int {
 		if extended(a) != extended(b) {
@@ -33,7 +33,7 @@ func Text(list corev1.ResourceList) string {
 	return strings.Join(parts, ", ")
 }
 
-// String says what is missing, for people.
+// String returns what is missing, for users.
 func (s Shortage) String() string {
 	return fmt.Sprintf("%s needs %s, and %s is left (hard %s, used %s)",
 		s.Resource, s.Needed.String(), s.Left.String(), s.Hard.String(), s.Used.String())

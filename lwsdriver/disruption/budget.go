@@ -17,10 +17,10 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// Object is the PodDisruptionBudget that the planner wants for a workload.
+// Object returns the PodDisruptionBudget that the planner decided on for a workload.
 func Object(stable *lws.LeaderWorkerSet, b plan.Budget) *policyv1.PodDisruptionBudget {
 	owner := metav1.NewControllerRef(stable, lws.GroupVersion.WithKind("LeaderWorkerSet"))
-	owner.BlockOwnerDeletion = nil // it holds nobody's deletion up
+	owner.BlockOwnerDeletion = nil // it must not block the owner's deletion
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: stable.Namespace, Name: b.Name,
@@ -31,8 +31,8 @@ func Object(stable *lws.LeaderWorkerSet, b plan.Budget) *policyv1.PodDisruptionB
 	}
 }
 
-// specOf selects leaders or workers of the workloads. Pods that do not serve anyway may be evicted at any time: they must
-// not keep a node from being drained, nor themselves from a better one.
+// specOf selects leaders or workers of the workloads. Unhealthy pods may be evicted at any time: they must not block the drain of
+// a node.
 func specOf(b plan.Budget) policyv1.PodDisruptionBudgetSpec {
 	part := metav1.LabelSelectorOpIn
 	if b.Workers {
@@ -48,8 +48,8 @@ func specOf(b plan.Budget) policyv1.PodDisruptionBudgetSpec {
 	}
 }
 
-// Read is the budget as the planner knows it. One that is not as the driver makes them has a name only, and so is none
-// that anybody wants.
+// Read returns the budget as the planner knows it. One that differs from what the driver creates has a name only, so that the
+// planner replaces it.
 func Read(o *policyv1.PodDisruptionBudget) plan.Budget {
 	b := plan.Budget{Name: o.Name}
 	if o.Spec.Selector == nil || o.Spec.MaxUnavailable == nil {
@@ -70,7 +70,7 @@ func Read(o *policyv1.PodDisruptionBudget) plan.Budget {
 	return b
 }
 
-// Ours says whether the driver made the budget.
+// Ours reports whether the driver created the budget.
 func Ours(o *policyv1.PodDisruptionBudget) bool {
 	return o.Labels[record.RoleLabel] == record.RoleBudget
 }

@@ -1,8 +1,8 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package disruption says what PodDisruptionBudgets mean for groups, and builds those that count groups. It is pure.
+// Package disruption judges what PodDisruptionBudgets mean for groups, and builds budgets that count groups. It is pure.
 //
-// A budget counts pods. In a LeaderWorkerSet no pod goes alone: LWS replaces the whole group, or the group serves nobody
-// until the pod is back. So what a budget allows is one thing, and how many groups that costs another.
+// A budget counts pods. In a LeaderWorkerSet the eviction of one pod disrupts its whole group: LWS recreates it, or it can't serve
+// until the pod is ready again. So a budget for several pods may disrupt as many groups.
 package disruption

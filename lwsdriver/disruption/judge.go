@@ -16,19 +16,19 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// Workload is a LeaderWorkerSet, as far as budgets go.
+// Workload is the part of a LeaderWorkerSet that matters to budgets.
 type Workload struct {
 	Namespace, Name string
 	Template        lws.LeaderWorkerTemplate
 	// Revision is what its groups run.
 	Revision string
-	// Groups of Size pods, of which MaxUnavailable may be away at once.
+	// Groups of Size pods, of which MaxUnavailable may be unavailable at once.
 	Groups, Size, MaxUnavailable int
 }
 
-// Finding is something that people should know of a budget.
+// Finding is a problem of a budget.
 type Finding struct {
-	// Code is machine-readable, Message says what, where and what to do.
+	// Code is machine-readable. Message is what is wrong, where, and what to do.
 	Code, Message string
 }
 
@@ -36,14 +36,14 @@ type Finding struct {
 const (
 	// Blocks: the budget allows no pod of the workload to be evicted.
 	Blocks = "BudgetBlocksEviction"
-	// CountsPods: the budget allows more groups to go at once than the workload does.
+	// CountsPods: the budget allows more groups to be disrupted at once than the workload does.
 	CountsPods = "BudgetCountsPods"
 )
 
-// Judge returns what is wrong with a budget for the workload, if anything.
+// Judge returns the problems of a budget for the workload.
 //
-// A budget of one pod over all pods is right: the first eviction takes its group down, and no further one is allowed until
-// that is whole again.
+// A budget of one pod over all pods is right: the first eviction disrupts its group, and no other is allowed until that is
+// complete again.
 func (w Workload) Judge(b *policyv1.PodDisruptionBudget) []Finding {
 	leaders, workers := w.Caught(b)
 	if leaders+workers == 0 {
@@ -55,28 +55,28 @@ func (w Workload) Judge(b *policyv1.PodDisruptionBudget) []Finding {
 	case !known:
 		return nil
 	case allowed <= 0:
-		return []Finding{{Blocks, fmt.Sprintf("%s (%s) allows none of the %d pods of %s/%s that it selects to be evicted. The release itself asks "+
-			"no budget, but nodes that these pods are on can't be drained: upgrades of nodes, and autoscalers that make room, wait "+
-			"for ever. Let it allow one: maxUnavailable: 1", name, spec(b), leaders+workers, w.Namespace, w.Name)}}
+		return []Finding{{Blocks, fmt.Sprintf("%s (%s) allows none of the %d pods of %s/%s that it selects to be evicted. The release itself evicts "+
+			"no pod, but nodes with these pods can't be drained: node upgrades, and autoscalers that make room, wait "+
+			"forever. Allow one: maxUnavailable: 1", name, spec(b), leaders+workers, w.Namespace, w.Name)}}
 	case w.Size > 1 && workers > 0 && min(allowed, w.Groups) > w.MaxUnavailable:
-		return []Finding{{CountsPods, fmt.Sprintf("%s (%s) counts pods, and evicting one takes its whole group of %d down: it allows %d evictions "+
-			"at once, so up to %d groups of %s/%s, whose own maxUnavailable is %d. Set maxUnavailable: 1, which comes to one group at a "+
-			"time; or let one budget count leaders (%s: \"0\") with maxUnavailable: %d, and another one workers with maxUnavailable: 1",
+		return []Finding{{CountsPods, fmt.Sprintf("%s (%s) counts pods, and evicting one disrupts its whole group of %d: it allows %d evictions "+
+			"at once, so up to %d groups of %s/%s, whose own maxUnavailable is %d. Set maxUnavailable: 1, which allows one group at a "+
+			"time; or let one budget select leaders (%s: \"0\") with maxUnavailable: %d, and another workers with maxUnavailable: 1",
 			name, spec(b), w.Size, allowed, min(allowed, w.Groups), w.Namespace, w.Name, w.MaxUnavailable, lws.WorkerIndexLabelKey, w.MaxUnavailable)}}
 	}
 	return nil
 }
 
-// Caught is how many of the workload's pods the budget selects.
+// Caught returns how many of the workload's pods the budget selects.
 func (w Workload) Caught(b *policyv1.PodDisruptionBudget) (leaders, workers int) {
 	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 	if err != nil || b.Namespace != w.Namespace {
-		return 0, 0 // the API server would not have taken it
+		return 0, 0 // the API server would have refused it
 	}
 	return w.Selected(selector)
 }
 
-// Selected is how many of the workload's pods a selector selects.
+// Selected returns how many of the workload's pods a selector selects.
 func (w Workload) Selected(selector labels.Selector) (leaders, workers int) {
 	for group := range w.Groups {
 		for index := range w.Size {
@@ -92,7 +92,7 @@ func (w Workload) Selected(selector labels.Selector) (leaders, workers int) {
 	return leaders, workers
 }
 
-// labels are those of a pod, as LWS and its StatefulSets set them. Keys that are hashes are left out: nobody selects by them.
+// labels returns the labels of a pod, as LWS and its StatefulSets set them, without the keys that are hashes.
 func (w Workload) labels(group, index int) labels.Set {
 	t := &w.Template.WorkerTemplate
 	name, ordinal := fmt.Sprintf("%s-%d", w.Name, group), group
@@ -109,8 +109,8 @@ func (w Workload) labels(group, index int) labels.Set {
 	return set
 }
 
-// allows is how many pods may be evicted at once when all are healthy. The budget may select pods of other workloads, too,
-// which its status counts. Not known: it says neither of the two.
+// allows returns how many pods may be evicted at once when all are healthy. The budget may select pods of other workloads, too,
+// which its status counts. Not known: it has neither minAvailable nor maxUnavailable.
 func allows(b *policyv1.PodDisruptionBudget, caught int) (n int, known bool) {
 	pods := max(caught, int(b.Status.ExpectedPods))
 	scaled := func(v *intstr.IntOrString) (int, bool) {
@@ -127,7 +127,7 @@ func allows(b *policyv1.PodDisruptionBudget, caught int) (n int, known bool) {
 	return 0, false
 }
 
-// spec is the number that the budget says.
+// spec returns the number in the budget's spec, as text.
 func spec(b *policyv1.PodDisruptionBudget) string {
 	if v := b.Spec.MaxUnavailable; v != nil {
 		return "maxUnavailable " + v.String()

@@ -6,11 +6,10 @@
 //	e, err := engine.New(engine.Config{ /* clients and scope */ })
 //	go e.Run(ctx)
 //
-// Every change in the cluster puts its workload into a queue, from which workers take it, so that a release is finished
-// although its host or an earlier driver no longer exists. A call of a host does the same work on its own goroutine: it takes
-// the workload's lock with [Engine.Lock], writes down what the host wants with [Engine.Do], and takes the release as far as
-// it goes without waiting with [Engine.Reconcile]. The lock is also where an engine is kept from workloads that are not its
-// business, and a read-only one from all.
+// Every change in the cluster enqueues its workload for the workers, so that a release is finished even if its host or an
+// earlier driver no longer exists. An RPC does the same work on its own goroutine: it takes the workload's lock with
+// [Engine.Lock], records the request with [Engine.Do], and reconciles the release as far as it gets without waiting with
+// [Engine.Reconcile]. The lock also refuses workloads out of the engine's scope, and a read-only engine gets none.
 //
 // The engine records Kubernetes events and metrics, keeps the error that blocks each release ([Engine.LastError]), and
 // diagnoses a start whose caches do not fill ([Engine.Ready]).

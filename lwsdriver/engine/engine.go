@@ -23,7 +23,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 )
 
-// workers is how many workloads are worked on at once. They mostly wait for the API server.
+// workers is how many workloads are reconciled concurrently. They mostly wait for the API server.
 const workers = 8
 
 // Engine runs the loop of every workload: observe, plan, apply, until there is nothing to write.
@@ -48,9 +48,9 @@ type Config struct {
 	Sets    lwsclient.Interface
 	Dynamic dynamic.Interface
 	Log     *slog.Logger
-	// Namespace is the only one that is worked on. Empty: all are.
+	// Namespace limits the engine to one namespace. Empty: all.
 	Namespace string
-	// Workload is the only one that is worked on. Zero: all are.
+	// Workload limits the engine to one workload. Zero: all.
 	Workload types.NamespacedName
 	// ReadOnly: nothing is written.
 	ReadOnly bool
@@ -58,13 +58,13 @@ type Config struct {
 	Silent bool
 	// Registry gets the metrics. Nil: they are not registered.
 	Registry prometheus.Registerer
-	// Decided is called with each decision, as WithDecisions says. Nil: nobody is told.
+	// Decided is called with each decision, see lwsdriver.WithDecisions. Optional.
 	Decided func(plan.Observation, plan.Intent, plan.Decision, error)
 	// Now is the clock of all decisions.
 	Now func() time.Time
 }
 
-// New returns an Engine that has begun nothing. It makes no request.
+// New returns an Engine. It makes no request.
 func New(c Config) (*Engine, error) {
 	e := &Engine{
 		config: c, metrics: newMetrics(c.Registry), locks: scope{readOnly: c.ReadOnly, workload: c.Workload},
@@ -88,8 +88,8 @@ func New(c Config) (*Engine, error) {
 	return e, nil
 }
 
-// Run fills the caches, finishes the releases that an earlier driver left unfinished, and works until ctx ends. It returns
-// once everything it started has stopped, and must be called once.
+// Run fills the caches, finishes the releases that an earlier driver left unfinished, and reconciles workloads until ctx ends.
+// It returns once everything it started has stopped, and must be called once.
 func (e *Engine) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -111,10 +111,10 @@ func (e *Engine) Run(ctx context.Context) {
 	<-ctx.Done()
 }
 
-// Enqueue has a workload worked on soon.
+// Enqueue adds a workload to the queue.
 func (e *Engine) Enqueue(key types.NamespacedName) { e.queue.Add(key) }
 
-// Idle reports whether no workload waits to be worked on. Tests and benchmarks begin then.
+// Idle reports whether the queue is empty. Tests and benchmarks begin then.
 func (e *Engine) Idle() bool { return e.queue.Len() == 0 }
 
 // Covers reports whether the workload is one that the engine works on.
@@ -137,22 +137,20 @@ func (e *Engine) Lock(ctx context.Context, name types.NamespacedName) (key types
 	}
 }
 
-// LastError returns the error that blocks the workload's release, nil if none does. A lost race is none: another pass
-// follows.
+// LastError returns the error that blocks the workload's release, nil if none does. A lost race does not: another pass follows.
 func (e *Engine) LastError(key types.NamespacedName) error { return e.errors.get(key) }
 
-// changed is called for every event in the cluster that is about a workload.
+// changed is called for every event about a workload.
 func (e *Engine) changed(key types.NamespacedName) {
 	if e.locks.covers(key) {
 		e.queue.Add(key)
 	}
 }
 
-// forget is called for every LeaderWorkerSet that was deleted, and again after the last work on it: nothing is remembered
-// of what does not exist.
+// forget is called for every LeaderWorkerSet that was deleted, and again after the last pass over it.
 func (e *Engine) forget(key types.NamespacedName) {
 	if e.locks.readOnly || !e.locks.covers(key) {
-		e.Observer.ForgetPolicy(key) // this engine gives nothing back
+		e.Observer.ForgetPolicy(key) // this engine restores no routes
 	}
 	e.events.forget(key)
 	e.errors.set(key, nil)

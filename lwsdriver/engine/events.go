@@ -23,7 +23,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// eventRecorder records Kubernetes events on the user's workload when its release enters a state worth one.
+// eventRecorder records a Kubernetes event on the user's workload when its release enters one of eventReasons' states.
 type eventRecorder struct {
 	broadcaster events.EventBroadcaster
 	recorder    events.EventRecorder
@@ -33,7 +33,7 @@ type eventRecorder struct {
 	last map[types.NamespacedName]lastEvent
 }
 
-// lastEvent is what the last event on a workload was about; the same again is not recorded.
+// lastEvent is what the last event on a workload was about; it is not repeated.
 type lastEvent struct {
 	uid      types.UID
 	release  string
@@ -51,17 +51,17 @@ func newEventRecorder(core kubernetes.Interface, log *slog.Logger) *eventRecorde
 	}
 }
 
-// maxNote is how many bytes the note of an event may have; the API server refuses the event otherwise.
+// maxNote is the API server's limit for the note of an event, in bytes.
 const maxNote = 1024
 
-// lastEvents is how long events that are on their way when the driver ends may take. The broadcaster can't be asked.
+// lastEvents is how long to wait for events in flight at shutdown: the broadcaster can't be asked.
 const lastEvents = 200 * time.Millisecond
 
 func (r *eventRecorder) run(ctx context.Context) {
 	recording, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	if err := r.broadcaster.StartRecordingToSinkWithContext(recording); err != nil {
-		r.log.Warn("events will be missing", slog.Any("error", err))
+		r.log.Warn("events are not recorded", slog.Any("error", err))
 	}
 	<-ctx.Done()
 	grace, stop := context.WithTimeout(recording, lastEvents)
@@ -70,7 +70,7 @@ func (r *eventRecorder) run(ctx context.Context) {
 	r.broadcaster.Shutdown()
 }
 
-// eventReasons are the states worth an event, with its reason. Others are steps on the way to one of them.
+// eventReasons are the reasons of events by state. Other states are steps towards one of them.
 var eventReasons = map[pb.State]string{
 	pb.State_STATE_HOLDING:            "ReleasePrepared",
 	pb.State_STATE_READY:              "BatchReady",
@@ -82,9 +82,8 @@ var eventReasons = map[pb.State]string{
 	pb.State_STATE_NOTHING_TO_RELEASE: "NothingToRelease",
 }
 
-// announce records an event about a decision whose state is another one than before. The first decision about a workload
-// that is not being released, after the driver started, gets none; nor does one that was made before the caches of routes
-// and autoscalers were filled.
+// announce records an event about a decision whose state changed. The first decision after the start about a workload without a
+// release gets none, nor does a decision from before the caches of routes and autoscalers were filled.
 func (e *Engine) announce(s *observe.Snapshot, decision plan.Decision) {
 	if s.Record == nil || s.Record.Release == nil || decision.Reason == traffic.ReasonNotSynced ||
 		decision.Reason == plan.ReasonAutoscalersNotSynced {
@@ -112,7 +111,7 @@ func (e *Engine) announce(s *observe.Snapshot, decision plan.Decision) {
 	e.events.recorder.Eventf(reference(s.StableObject), nil, kind, reason, "Release", "%s", note)
 }
 
-// forget drops what is remembered of a workload that no longer exists.
+// forget drops what is remembered of a deleted workload.
 func (r *eventRecorder) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,8 +127,8 @@ func (r *eventRecorder) exchange(key types.NamespacedName, now lastEvent) (befor
 	return before, !ok
 }
 
-// tellAdoption records the event of a hand-over, on the object that is the workload from now on.
-func (e *Engine) tellAdoption(s *observe.Snapshot, action plan.Action) {
+// announceHandover records the event of a handover, on the object that becomes the workload.
+func (e *Engine) announceHandover(s *observe.Snapshot, action plan.Action) {
 	a, ok := action.(plan.HandOver)
 	if !ok || s.AddedObjects[a.Name] == nil {
 		return
@@ -137,11 +136,11 @@ func (e *Engine) tellAdoption(s *observe.Snapshot, action plan.Action) {
 	w, r := s.AddedObjects[a.Name], a.Record.Release
 	e.events.exchange(observe.KeyOf(w), lastEvent{uid: w.UID, release: r.ID, revision: r.UpdateRevision, state: pb.State_STATE_PROMOTING})
 	e.events.recorder.Eventf(reference(w), nil, corev1.EventTypeNormal, "Adopted", "Release",
-		"release %s: %s serves in place of %s, which goes; requests may go on to name %s", r.ID, a.Name, s.Key.Name, a.Record.Workload)
+		"release %s: %s serves in place of %s, which is being deleted; hosts may still use the name %s", r.ID, a.Name, s.Key.Name, a.Record.Workload)
 }
 
-// tellAutoscaler records an event about a change of an autoscaler, on the workload.
-func (e *Engine) tellAutoscaler(s *observe.Snapshot, action plan.Action) {
+// announceAutoscaler records an event about a change of an autoscaler, on the workload.
+func (e *Engine) announceAutoscaler(s *observe.Snapshot, action plan.Action) {
 	if s.StableObject == nil {
 		return
 	}
@@ -151,11 +150,11 @@ func (e *Engine) tellAutoscaler(s *observe.Snapshot, action plan.Action) {
 			"%s %s is held until the release is over", a.Kind, a.Name)
 	case plan.ReleaseAutoscaler:
 		e.events.recorder.Eventf(reference(s.StableObject), nil, corev1.EventTypeNormal, "AutoscalerReleased", "Release",
-			"%s %s scales again as its user set it", a.Kind, a.Name)
+			"%s %s scales again as its user configured it", a.Kind, a.Name)
 	}
 }
 
-// reference is how events name a workload; the cache holds objects without their kind.
+// reference returns the reference of a workload in events; cached objects lack their kind.
 func reference(w *lws.LeaderWorkerSet) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: lws.GroupVersion.String(), Kind: "LeaderWorkerSet",

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 )
 
-// historyPause is how long a history that can't be written is left alone. No release waits for it.
+// historyPause is how long a history that can't be written is not retried. No release waits for it.
 const historyPause = time.Minute
 
 // isHistory reports whether an action writes the history and nothing else.
@@ -26,8 +26,8 @@ func isHistory(action plan.Action) bool {
 	}
 }
 
-// recordHistory is Do for what nobody must wait for: a write that is refused, as without the right to it, keeps no release
-// from going on. What may pass by itself is an error like any other.
+// recordHistory is Do for writes of the history: one that is refused, such as for a missing permission, blocks no release. A
+// retryable error is returned.
 func (e *Engine) recordHistory(ctx context.Context, s *observe.Snapshot, action plan.Action) (bool, error) {
 	wrote, err := e.Do(ctx, s, action)
 	if err == nil {
@@ -38,7 +38,7 @@ func (e *Engine) recordHistory(ctx context.Context, s *observe.Snapshot, action 
 		return false, err
 	}
 	if _, before := e.Observer.History.Paused(s.Key, s.Now); before == nil || before.Error() != err.Error() {
-		e.config.Log.Warn("history can't be written, the release goes on without", slog.String("workload", s.Key.String()), slog.Any("error", err))
+		e.config.Log.Warn("history can't be written, the release continues without it", slog.String("workload", s.Key.String()), slog.Any("error", err))
 	}
 	e.Observer.History.Pause(s.Key, err, e.config.Now().Add(historyPause))
 	return false, nil

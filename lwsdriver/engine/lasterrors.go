@@ -22,12 +22,12 @@ type lastErrors struct {
 
 type lastError struct {
 	err error
-	// refused: it answered a write, and no retry would succeed.
+	// refused: it is the response to a write, and no retry would succeed.
 	refused   bool
-	conflicts int // how many there were in a row, this one included
+	conflicts int // in a row, including this one
 }
 
-// conflictReportThreshold is from how many conflicts in a row on they are reported: then every write is answered with one.
+// conflictReportThreshold is how many conflicts in a row are reported: then every write conflicts.
 const conflictReportThreshold = 5
 
 func (l *lastErrors) set(key types.NamespacedName, err error) {
@@ -47,7 +47,7 @@ func (l *lastErrors) set(key types.NamespacedName, err error) {
 	l.all[key] = now
 }
 
-// refuse is set for the answer to a write that no retry would change.
+// refuse is set for a refusal that no retry would change.
 func (l *lastErrors) refuse(key types.NamespacedName, err error) {
 	l.set(key, err)
 	l.mu.Lock()
@@ -67,7 +67,7 @@ func (l *lastErrors) refused(key types.NamespacedName) *drivererr.Problem {
 	return nil
 }
 
-// get returns the error to report. A lost race is not reported: another pass follows.
+// get returns the error to report, which a lost race is not: another pass follows.
 func (l *lastErrors) get(key types.NamespacedName) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -19,16 +19,15 @@ import (
 )
 
 const (
-	// maxWrites bounds the writes of one pass over a workload, but for those that follow from how much there is of it. No
-	// release needs as many in a row; a defect might.
+	// maxWrites bounds the writes of one pass over a workload, apart from those that scale with its size. Only a defect makes more
+	// in a row.
 	maxWrites = 16
-	// writesPerObject and writesPerGroup are how often one pass may write one object that carries requests, and mark one
-	// leader.
+	// writesPerObject and writesPerGroup bound how often one pass writes an object that carries requests, or a leader.
 	writesPerObject, writesPerGroup = 3, 2
 )
 
-// labelsAtOnce is how many pods a pass labels before it lets others at the workload: a batch may have thousands, and a
-// rollback must not wait for them.
+// labelsAtOnce is how many pods a pass labels before it releases the lock: a batch may have thousands, and a rollback must not
+// wait for them.
 const labelsAtOnce = 64
 
 // labelLimit is how many pods a pass over the workload may label.
@@ -39,7 +38,7 @@ func labelLimit(s *observe.Snapshot) int {
 	return labelsAtOnce
 }
 
-// labelWrites is 1 if the action labels a pod, else 0.
+// labelWrites returns 1 if the action labels a pod, else 0.
 func labelWrites(a plan.Action) int {
 	if _, ok := a.(plan.LabelGroup); ok {
 		return 1
@@ -90,16 +89,16 @@ func (e *Engine) workOn(ctx context.Context, key types.NamespacedName) {
 	case ctx.Err() == nil:
 		level := slog.LevelWarn
 		if e.errors.get(key) == nil {
-			level = slog.LevelDebug // somebody was faster; the next look is on its way
+			level = slog.LevelDebug // a lost race
 		}
-		e.config.Log.Log(ctx, level, "release is stuck, will try again", slog.String("workload", key.String()), slog.Any("error", err))
+		e.config.Log.Log(ctx, level, "reconcile failed, will retry", slog.String("workload", key.String()), slog.Any("error", err))
 		e.queue.AddRateLimited(key)
 	}
 	e.Observer.Changes.Notify(key)
 }
 
-// watch is work for a driver that writes nothing: it looks at what changed and tells those who wait, also when time
-// alone changes what there is to say, such as at a progress deadline.
+// watch is work for a read-only driver: it signals waiters, also when time alone changes the context, such as at a progress
+// deadline.
 func (e *Engine) watch(context.Context) {
 	for {
 		key, quit := e.queue.Get()
@@ -114,14 +113,13 @@ func (e *Engine) watch(context.Context) {
 	}
 }
 
-// pass is all the work on a workload until time or the cluster makes more. A panic is an error of this workload: a
-// defect that one of them meets must not end the releases of the others.
+// pass reconciles a workload. A panic is an error of this workload: it must not end the releases of others.
 func (e *Engine) pass(ctx context.Context, key types.NamespacedName) (recheck time.Duration, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			e.config.Log.Error("panic", slog.String("workload", key.String()), slog.Any("panic", cause), slog.String("stack", string(debug.Stack())))
 			err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL,
-				"defect in the driver while it worked on %s; the driver's log has the details", key)
+				"defect in the driver while reconciling %s: the driver's log has the details", key)
 			e.errors.set(key, err)
 		}
 	}()
@@ -142,7 +140,7 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (plan.
 			s, decision, err = e.decide(e.Observer.ObserveGone(key))
 		}
 		if labels += labelWrites(decision.Action); labels > labelsAtOnce {
-			e.queue.Add(key) // whoever waits for the workload goes first
+			e.queue.Add(key) // others may wait for the lock
 			return decision, err
 		}
 		if err == nil && decision.Action != nil {
@@ -156,7 +154,7 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (plan.
 				return decision, err
 			}
 			if err == nil && writes >= writeLimit(s) {
-				err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: %d writes in a row and still not settled", key, writes)
+				err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: not settled after %d writes in a row", key, writes)
 			}
 		}
 		switch {
@@ -171,12 +169,12 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (plan.
 	}
 }
 
-// Look observes a workload and plans what follows.
+// Look observes a workload and decides what to do next.
 func (e *Engine) Look(key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
 	return e.decide(e.Observer.Observe(key))
 }
 
-// decide plans what follows from an observation.
+// decide has the planner decide what to do next.
 func (e *Engine) decide(s *observe.Snapshot, err error) (*observe.Snapshot, plan.Decision, error) {
 	if err != nil {
 		return nil, plan.Decision{}, err
@@ -191,8 +189,7 @@ func (e *Engine) decide(s *observe.Snapshot, err error) (*observe.Snapshot, plan
 	return s, decision, nil
 }
 
-// Decide has the planner decide. A nil intent asks what is left to do of what was requested before. The error has an
-// ErrorReason.
+// Decide has the planner carry out an intent. A nil intent continues what was requested before. The error has an ErrorReason.
 func (e *Engine) Decide(s *observe.Snapshot, i plan.Intent) (plan.Decision, error) {
 	decision, err := plan.Decide(s.Observation, i)
 	if e.config.Decided != nil {
@@ -209,8 +206,8 @@ func (e *Engine) Do(ctx context.Context, s *observe.Snapshot, action plan.Action
 		return false, observe.ContractError(fmt.Errorf("%s: %w", action, err))
 	}
 	if wrote {
-		e.tellAutoscaler(s, action)
-		e.tellAdoption(s, action)
+		e.announceAutoscaler(s, action)
+		e.announceHandover(s, action)
 		e.config.Log.Info(action.String(), slog.String("workload", s.Key.String()), slog.String("action", actionName(action)))
 	}
 	return wrote, nil

@@ -16,7 +16,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// metrics are about what the driver does; where a release stands is for CalculateBatchContext and events.
+// metrics are about the driver's work; CalculateBatchContext and events report the state of releases.
 type metrics struct {
 	writes     *prometheus.CounterVec
 	states     *prometheus.CounterVec
@@ -59,7 +59,7 @@ func (m *metrics) entered(s pb.State) {
 	m.states.WithLabelValues(strings.TrimPrefix(s.String(), "STATE_")).Inc()
 }
 
-// actionName is the action's type, for example "ScaleCanary".
+// actionName returns the action's type, for example "ScaleCanary".
 func actionName(a plan.Action) string { return strings.TrimPrefix(fmt.Sprintf("%T", a), "plan.") }
 
 func result(err error) string {

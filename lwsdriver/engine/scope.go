@@ -14,19 +14,18 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// scope is what a driver may work on. Whatever writes, RPC or worker, takes the workload's lock first, so the lock is
-// the one door at which a driver is kept from what is not its business.
+// scope is what a driver may write to. Every RPC and worker takes the workload's lock before it writes, so the lock enforces it.
 type scope struct {
 	keyLocks
 
 	readOnly bool
-	// workload is the only one that is worked on. Zero: all.
+	// workload is the only one in scope. Zero: all.
 	workload types.NamespacedName
 	// isAlias is observe.Names.IsAlias. Nil in tests: there are none.
 	isAlias func(name, workload types.NamespacedName) bool
 }
 
-// covers reports whether the workload is one that this driver works on.
+// covers reports whether the workload is in scope.
 func (s *scope) covers(key types.NamespacedName) bool {
 	return s.workload == types.NamespacedName{} || s.workload == key || s.isAlias != nil && s.isAlias(s.workload, key)
 }
@@ -36,15 +35,15 @@ func (s *scope) lock(ctx context.Context, key types.NamespacedName) (unlock func
 	switch {
 	case s.readOnly:
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"this driver was started to look only and changes nothing, %s included: ask one that was started without WithReadOnly", key)
+			"this driver is read-only and can't change %s: use one that was started without WithReadOnly", key)
 	case !s.covers(key):
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"this driver was started for LeaderWorkerSet %s only: ask one that works on %s too", s.workload, key)
+			"this driver was started for LeaderWorkerSet %s only: use one that serves %s too", s.workload, key)
 	}
 	return s.keyLocks.lock(ctx, key)
 }
 
-// keyLocks lets one goroutine at a time work on a workload. Waiting for it honours the context.
+// keyLocks is a mutex per workload that honours the context.
 type keyLocks struct {
 	mu    sync.Mutex
 	locks map[types.NamespacedName]*keyLock

@@ -23,24 +23,24 @@ import (
 )
 
 const (
-	// diagnoseAfter is how long caches may take to fill before a driver looks for the reason.
+	// diagnoseAfter is how long caches may take to fill before the driver looks for the reason.
 	diagnoseAfter = 500 * time.Millisecond
 	// diagnosePeriod is how often it looks again.
 	diagnosePeriod = 2 * time.Second
-	// firstProbeTimeout bounds the one question that every start waits for.
+	// firstProbeTimeout bounds the request that every start waits for.
 	firstProbeTimeout = 5 * time.Second
-	// probeTimeout bounds the later ones.
+	// probeTimeout bounds later requests.
 	probeTimeout = 30 * time.Second
 )
 
-// startup is why the caches are not filled. Informers retry in silence, or tell their log only; callers should know.
+// startup is why the caches are not filled. Informers only log it; callers should know.
 type startup struct {
 	mu    sync.Mutex
-	asked bool  // the cluster was asked, whatever it answered
-	err   error // of the contract; nil: it is only early
+	asked bool  // the API server was asked, whatever its response
+	err   error // of the contract; nil: no obstacle is known
 }
 
-// why returns the reason, nil if none is known; asked reports whether anybody looked for one.
+// why returns the reason, nil if none is known; asked reports whether the API server was asked for one.
 func (s *startup) why() (asked bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,14 +56,14 @@ func (s *startup) set(err error) (news bool) {
 	return news
 }
 
-// diagnose looks for what is in the way until the caches are filled and can be kept so. Nobody is served before it has
-// asked whether they can be kept; what fills them is only looked into where they stay empty.
+// diagnose looks for obstacles until the caches are filled and can be watched. No call is served before it has asked for the
+// permission to watch; it checks lists only if the caches stay empty.
 func (e *Engine) diagnose(ctx context.Context) {
 	ask, limit := e.probeWatches, firstProbeTimeout
 	timer := time.NewTimer(diagnoseAfter)
 	defer timer.Stop()
 	for {
-		err := inquire(ctx, ask, limit)
+		err := probe(ctx, ask, limit)
 		if e.startup.set(err) && e.Ready() != nil && ctx.Err() == nil {
 			e.config.Log.Warn("not ready", slog.Any("error", err))
 		}
@@ -80,14 +80,14 @@ func (e *Engine) diagnose(ctx context.Context) {
 	}
 }
 
-// inquire asks, and returns what is in the way as an error of the contract.
-func inquire(ctx context.Context, ask func(context.Context) error, limit time.Duration) error {
+// probe returns the obstacle that a probe finds as an error of the contract.
+func probe(ctx context.Context, ask func(context.Context) error, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return observe.ContractError(ask(ctx))
 }
 
-// probeAll returns why the caches can't be filled or kept up; nil if nothing is in the way.
+// probeAll returns why the caches can't be filled or watched, nil if nothing prevents it.
 func (e *Engine) probeAll(ctx context.Context) error {
 	if err := e.probeLists(ctx); err != nil {
 		return err
@@ -95,7 +95,7 @@ func (e *Engine) probeAll(ctx context.Context) error {
 	return e.probeWatches(ctx)
 }
 
-// probeLists asks for one object of each kind, as the informers do for all, while they have not got them.
+// probeLists lists one object of each kind while the caches are not filled.
 func (e *Engine) probeLists(ctx context.Context) error {
 	if e.Observer.Caches.Synced() {
 		return nil
@@ -118,8 +118,8 @@ func (e *Engine) probeLists(ctx context.Context) error {
 	return nil
 }
 
-// probeWatches asks whether the driver may watch. Without, informers list once and then look alive while they are
-// not; nothing else would tell.
+// probeWatches asks whether the driver may watch. Without that permission informers list once and then seem to work; nothing else
+// reports it.
 func (e *Engine) probeWatches(ctx context.Context) error {
 	for _, resource := range []schema.GroupResource{
 		{Group: lws.GroupVersion.Group, Resource: "leaderworkersets"}, {Resource: "pods"},
@@ -132,26 +132,26 @@ func (e *Engine) probeWatches(ctx context.Context) error {
 		}}
 		answer, err := e.config.Core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 		if apierrors.IsForbidden(err) {
-			return nil // everybody may ask, unless the cluster's administrator thinks otherwise
+			return nil // every account may ask, unless the cluster's administrator removed that
 		}
 		if err != nil {
 			return fmt.Errorf("ask for the permission to watch %s: %w", resource, err)
 		}
 		if !answer.Status.Allowed {
 			return drivererr.New(pb.ErrorReason_ERROR_REASON_FORBIDDEN,
-				"the driver can't keep its caches: it may not watch resource %q: bind config/rbac, which lets it list and watch, to its account", resource)
+				"the driver can't keep its caches up to date: it may not watch resource %q: bind config/rbac, which lets it list and watch, to its account", resource)
 		}
 	}
 	return nil
 }
 
-// Ready returns nil once calls can be answered, and why they can't be until then.
+// Ready returns nil once calls can be served, and why they can't until then.
 func (e *Engine) Ready() error {
 	asked, err := e.startup.why()
 	switch synced := e.Observer.Caches.Synced(); {
 	case err != nil && !synced, drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_FORBIDDEN:
 		return err
-	case synced && asked: // once the caches are filled, that something could not be asked is no reason to refuse calls
+	case synced && asked: // once the caches are filled, a failed probe is no reason to refuse calls
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the driver has just started and its caches are not filled yet")

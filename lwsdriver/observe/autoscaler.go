@@ -34,9 +34,9 @@ const (
 	kedaPeriod = 10 * time.Second
 )
 
-// Autoscalers are the caches of what scales workloads, a few hundred bytes of each object. They are filled from the start, and
-// not only once a release needs them: an autoscaler may still be held for a release that is over, or for a workload that no
-// longer exists. Only blue-green releases wait for them, so a driver that may not read them serves all other styles.
+// Autoscalers are the caches of HorizontalPodAutoscalers and ScaledObjects, a few hundred bytes per object. They are filled from
+// the start, since an autoscaler may still be held for a release that is over, or for a workload that no longer exists. Only
+// blue-green releases wait for them, so a driver that lacks the permission serves all other styles.
 type Autoscalers struct {
 	hpas, scaled *informer.Informer
 }
@@ -72,17 +72,17 @@ func newAutoscalers(
 	return &Autoscalers{hpas, scaled}, err
 }
 
-// of are the autoscalers of a workload, and why there may be others, nil if there are none.
+// of returns the autoscalers of a workload, and why the list may be incomplete, nil if it is not.
 func (a *Autoscalers) of(key types.NamespacedName) (found []plan.Autoscaler, unscanned error) {
 	for _, c := range []*informer.Informer{a.scaled, a.hpas} {
 		if err := c.Err(); err != nil {
 			unscanned = ContractError(err)
 		}
 	}
-	ours := map[string]int{} // ScaledObjects that were found, by name
+	byName := map[string]int{} // indices of ScaledObjects in found
 	for _, obj := range informer.List[any](a.scaled, scalerIndex, key.String()) {
 		s := scalerOf(obj)
-		ours[s.Name()] = len(found)
+		byName[s.Name()] = len(found)
 		found = append(found, s.describe(key))
 	}
 	for _, obj := range informer.List[any](a.hpas, scalerIndex, key.String()) {
@@ -92,12 +92,12 @@ func (a *Autoscalers) of(key types.NamespacedName) (found []plan.Autoscaler, uns
 			found = append(found, s.describe(key))
 			continue
 		}
-		// KEDA's own: it would take back what anybody else writes there.
-		i, known := ours[owner]
+		// KEDA manages it and would revert any other write.
+		i, known := byName[owner]
 		switch {
 		case !known && unscanned == nil:
 			unscanned = drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-				"HorizontalPodAutoscaler %s is of ScaledObject %s, which has not been seen", s.Name(), owner)
+				"HorizontalPodAutoscaler %s is controlled by ScaledObject %s, which is not in the cache", s.Name(), owner)
 		case known && !found[i].Scales:
 			found[i].Lingers = fmt.Sprintf("%s %s, which KEDA made for it,", autoscaler.KindHPA, s.Name())
 		}
@@ -109,7 +109,7 @@ func (a *Autoscalers) of(key types.NamespacedName) (found []plan.Autoscaler, uns
 // Pending reports whether the caches are still being filled.
 func (a *Autoscalers) Pending() bool { return a.hpas.Pending() || a.scaled.Pending() }
 
-// LookForKEDA asks again whether KEDA is installed, if it was not. A release has to know before it begins.
+// LookForKEDA checks again whether KEDA is installed, if it was not. A release must know before it begins.
 func (a *Autoscalers) LookForKEDA() { a.scaled.Recheck() }
 
 // Get returns an autoscaler of a kind from its cache, nil if there is none.
@@ -121,7 +121,7 @@ func (a *Autoscalers) Get(kind string, key types.NamespacedName) *Scaler {
 	return scalerOf(informer.Get[any](c, key))
 }
 
-// Scaler is an autoscaler in the cache.
+// Scaler is a cached autoscaler.
 type Scaler struct {
 	autoscaler.Autoscaler
 
@@ -144,7 +144,7 @@ func scalerOf(obj any) *Scaler {
 // Name returns the object's name.
 func (s *Scaler) Name() string { return s.Meta.GetName() }
 
-// scaledObject names the ScaledObject that controls it, if one does.
+// scaledObject returns the name of the ScaledObject that controls it, "" if none does.
 func (s *Scaler) scaledObject() string {
 	owner := metav1.GetControllerOf(s.Meta)
 	if owner == nil || owner.Kind != autoscaler.KindScaledObject ||
@@ -164,7 +164,7 @@ func (s *Scaler) describe(key types.NamespacedName) plan.Autoscaler {
 	return v
 }
 
-// workloads are those that it scales or is held for.
+// workloads returns the workloads that it scales or is held for.
 func (s *Scaler) workloads() []types.NamespacedName {
 	var all []types.NamespacedName
 	add := func(name string) {
@@ -190,7 +190,7 @@ func indexScaler(obj any) ([]string, error) {
 	return keys, nil
 }
 
-// viewScaler is the transform: metrics and status are most of an autoscaler, and change all the time.
+// stripScaler is the transform. Metrics and status are most of an autoscaler, and change all the time.
 func stripScaler(obj any) (any, error) {
 	s := scalerOf(obj)
 	if s == nil {
@@ -213,14 +213,14 @@ func stripScaler(obj any) (any, error) {
 	return obj, nil
 }
 
-// sameScaler reports whether nothing changed that a release cares about.
+// sameScaler reports whether nothing changed that a release depends on.
 func sameScaler(before, after *Scaler) bool {
 	return before.Meta.GetUID() == after.Meta.GetUID() && before.Scales() == after.Scales() &&
 		before.scaledObject() == after.scaledObject() && slices.Equal(before.workloads(), after.workloads()) &&
 		before.Meta.GetAnnotations()[autoscaler.NoteAnnotation] == after.Meta.GetAnnotations()[autoscaler.NoteAnnotation]
 }
 
-// readAutoscalers looks for what scales the workload, or the one that it is about to be succeeded by.
+// readAutoscalers reads the autoscalers of the workload and of its successor.
 func (o *Observer) readAutoscalers(s *Snapshot) {
 	var err error
 	s.Autoscalers, err = o.Autoscalers.of(s.Key)

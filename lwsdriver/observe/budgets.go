@@ -20,8 +20,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// Budgets holds the PodDisruptionBudgets that drivers made. They are watched from the first release on that wants some:
-// a driver whose releases want none needs no right to.
+// Budgets holds the PodDisruptionBudgets that drivers created. Their informer is started by the first release that requests
+// some: without one, the driver needs no permission to watch them.
 type Budgets struct {
 	informer *informer.Informer
 }
@@ -37,7 +37,7 @@ func newBudgets(core kubernetes.Interface, namespace string, changed func(types.
 	return &Budgets{budgets}, err
 }
 
-// budgetFor is the workload that a budget of ours is for.
+// budgetFor returns the workload that a driver created a budget for.
 func budgetFor(o *policyv1.PodDisruptionBudget) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.Namespace, Name: o.Labels[record.StableLabel]}
 }
@@ -50,7 +50,7 @@ func indexBudget(obj any) ([]string, error) {
 	return []string{budgetFor(o).String()}, nil
 }
 
-// of returns a workload's budgets, in the order of their names. Unread: nobody can tell yet.
+// of returns a workload's budgets, sorted by name. Unread: the cache is not filled yet.
 func (b *Budgets) of(key types.NamespacedName, uid types.UID) (all []plan.Budget, unread bool) {
 	if !b.informer.Synced() {
 		return nil, b.informer.Started()
@@ -59,7 +59,7 @@ func (b *Budgets) of(key types.NamespacedName, uid types.UID) (all []plan.Budget
 		switch owner := metav1.GetControllerOf(o); {
 		case o.DeletionTimestamp != nil:
 		case owner == nil || owner.UID != uid:
-			// Of a workload that is gone, as far as garbage collection goes; or its owner was taken off it.
+			// It belongs to a deleted workload, or its owner reference was removed.
 			all = append(all, plan.Budget{Name: o.Name})
 		default:
 			all = append(all, disruption.Read(o))
@@ -69,7 +69,7 @@ func (b *Budgets) of(key types.NamespacedName, uid types.UID) (all []plan.Budget
 	return all, false
 }
 
-// readBudgets reads those of the workload, and has them watched if its release wants some.
+// readBudgets reads the workload's budgets, and starts their informer if its release requests some.
 func (o *Observer) readBudgets(s *Snapshot) {
 	if s.Policy.GroupBudget {
 		o.Budgets.informer.Start()

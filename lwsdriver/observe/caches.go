@@ -22,27 +22,26 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/informer"
 )
 
-// Caches hold the LeaderWorkerSets and, of their pods and ControllerRevisions, the little that is needed. Objects in them
-// must not be modified.
+// Caches hold the LeaderWorkerSets and reduced forms of their pods and ControllerRevisions. Cached objects must not be modified.
 type Caches struct {
-	// Workloads holds *lws.LeaderWorkerSet, as StripWorkload leaves them, and Pods holds *Pod.
+	// Workloads holds *lws.LeaderWorkerSet as StripWorkload returns them, and Pods holds *Pod.
 	Workloads, Pods cache.SharedIndexInformer
-	// Revisions are LWS's ControllerRevisions.
+	// revisions holds LWS's ControllerRevisions as *revisionView.
 	revisions cache.SharedIndexInformer
 	// Groups are computed from Pods.
 	Groups *Groups
 }
 
 const (
-	// addedIndex finds the workloads that releases added to one.
+	// addedIndex finds objects by the user's workload that releases added them to.
 	addedIndex = "added"
 	// setRevisionIndex finds the ControllerRevisions of a workload.
 	setRevisionIndex = "set"
 )
 
-// newCaches builds the informers. changed is called with the user's workload that an event is about, gone with each
+// newCaches builds the informers. changed is called with the user's workload that an event is about, and deleted with each
 // LeaderWorkerSet that was deleted.
-func newCaches(core kubernetes.Interface, sets lwsclient.Interface, namespace string, changed, gone func(types.NamespacedName)) (*Caches, error) {
+func newCaches(core kubernetes.Interface, sets lwsclient.Interface, namespace string, changed, deleted func(types.NamespacedName)) (*Caches, error) {
 	ofLWS := func(o *metav1.ListOptions) { o.LabelSelector = lws.SetNameLabelKey }
 	c := &Caches{
 		Workloads: lwsinformers.NewLeaderWorkerSetInformer(sets, namespace, 0, cache.Indexers{addedIndex: indexAdded, trafficIndex: indexTraffic, aliasIndex: indexAliases}),
@@ -55,7 +54,7 @@ func newCaches(core kubernetes.Interface, sets lwsclient.Interface, namespace st
 	if err := c.configure(); err != nil {
 		return nil, err
 	}
-	return c, c.handle(changed, gone)
+	return c, c.handle(changed, deleted)
 }
 
 func (c *Caches) configure() error {
@@ -76,7 +75,7 @@ func (c *Caches) configure() error {
 }
 
 // handle maps each event to the user's workload that it is about.
-func (c *Caches) handle(changed, gone func(types.NamespacedName)) error {
+func (c *Caches) handle(changed, deleted func(types.NamespacedName)) error {
 	for _, i := range []struct {
 		resource string
 		informer cache.SharedIndexInformer
@@ -85,7 +84,7 @@ func (c *Caches) handle(changed, gone func(types.NamespacedName)) error {
 		{"leaderworkersets", c.Workloads, informer.OnChange(func(before, after *lws.LeaderWorkerSet) {
 			w := cmp.Or(after, before)
 			if after == nil {
-				gone(KeyOf(w))
+				deleted(KeyOf(w))
 			}
 			changed(StableKey(w))
 		})},
@@ -120,12 +119,12 @@ func (c *Caches) stableOf(set types.NamespacedName) types.NamespacedName {
 	return set
 }
 
-// Workload returns a LeaderWorkerSet from the cache, nil if there is none.
+// Workload returns a cached LeaderWorkerSet, nil if it does not exist.
 func (c *Caches) Workload(key types.NamespacedName) *lws.LeaderWorkerSet {
 	return informer.Get[*lws.LeaderWorkerSet](c.Workloads, key)
 }
 
-// Pod returns a pod from the cache, nil if there is none.
+// Pod returns a cached pod, nil if it does not exist.
 func (c *Caches) Pod(key types.NamespacedName) *Pod {
 	return informer.Get[*Pod](c.Pods, key)
 }
@@ -152,7 +151,7 @@ func (c *Caches) newest(w *lws.LeaderWorkerSet, match func(*revisionView) bool) 
 	return newest
 }
 
-// revisionOf returns the hash of the ControllerRevision that holds the digest, "" while there is none.
+// revisionOf returns the hash of the ControllerRevision with the digest, "" while none exists.
 func (c *Caches) revisionOf(w *lws.LeaderWorkerSet, d digest) string {
 	if r := c.newest(w, func(r *revisionView) bool { return r.digest == d }); r != nil {
 		return r.hash
@@ -160,7 +159,7 @@ func (c *Caches) revisionOf(w *lws.LeaderWorkerSet, d digest) string {
 	return ""
 }
 
-// RevisionNamed returns the key of LWS's newest ControllerRevision of this hash; ok is false if there is none.
+// RevisionNamed returns the key of LWS's newest ControllerRevision of this hash; ok is false if none exists.
 func (c *Caches) RevisionNamed(w *lws.LeaderWorkerSet, hash string) (key types.NamespacedName, ok bool) {
 	if r := c.newest(w, func(r *revisionView) bool { return r.hash == hash }); r != nil {
 		return KeyOf(r), true
@@ -168,7 +167,7 @@ func (c *Caches) RevisionNamed(w *lws.LeaderWorkerSet, hash string) (key types.N
 	return key, false
 }
 
-// recorded returns the revisions of which LWS has the template, sorted.
+// recorded returns the revisions whose templates LWS still has, sorted.
 func (c *Caches) recorded(w *lws.LeaderWorkerSet) []string {
 	revisions := c.revisionsOf(w)
 	all := make([]string, 0, len(revisions))

@@ -4,8 +4,8 @@
 // Package observe reads workloads from caches. It never writes.
 //
 // An [Observer] runs the informers of LeaderWorkerSets, pods, ControllerRevisions, autoscalers and disruption budgets, and
-// the router's. Their transforms keep the little that is needed of each object. [Observer.Observe] returns a [Snapshot]: the
-// observation that package plan decides from, and the cached objects that package apply bases its write on.
+// the router's. Their transforms drop most of each object. [Observer.Observe] returns a [Snapshot]: the observation that package
+// plan decides from, and the cached objects that package apply bases its write on.
 //
 //	o, err := observe.New(observe.Config{ /* clients and callbacks */ })
 //	go o.Run(ctx)
@@ -13,7 +13,7 @@
 //	s, err := o.Observe(key)
 //	decision, err := plan.Decide(s.Observation, nil)
 //
-// Nothing is read from the API server after start-up except by watches. What an Observer remembers beside its caches may be
-// lost: when a group was first ready and since when it is not, since when a drain lasts, and the policy of a release in place
-// whose record was removed. [Observer.Changes] signals each change of the caches and of what leaders answered.
+// The API server is read by lists and watches only. What an Observer remembers beside its caches may be lost: when a group was
+// first ready and when it was lost, when a drain began, and the policy of a release in place whose record was removed.
+// [Observer.Changes] signals each change of the caches and of the leaders' answers.
 package observe

@@ -20,14 +20,14 @@ import (
 // ErrBehind means that a write succeeded and its event has not arrived: the watch is slow or broken.
 var ErrBehind = errors.New("the API server's watch is behind its writes")
 
-// ErrChanged means that what a patch is based on has changed since it was observed.
-var ErrChanged = errors.New("somebody else changed the object at the same time")
+// ErrChanged means that the object of a patch has changed since it was observed.
+var ErrChanged = errors.New("the object has been changed by another client")
 
-// lacksPermission is how the API server words that the driver may not do something. It answers 403 for what webhooks,
-// admission policies and quotas refuse as well; no permission would change that.
+// lacksPermission matches the API server's message for a missing permission. Webhooks, admission policies and quotas answer 403
+// too, and no permission would change that.
 var lacksPermission = regexp.MustCompile(`forbidden: User ".*" cannot `)
 
-// ContractError returns an error as one of the contract, with a reason. One that has a reason keeps it.
+// ContractError returns an error with an ErrorReason. One that has a reason keeps it.
 func ContractError(err error) error {
 	if err == nil || drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
 		return err
@@ -40,7 +40,7 @@ func ContractError(err error) error {
 	}
 }
 
-// reasonOf is the one place where errors of Kubernetes get their reason.
+// reasonOf returns the ErrorReason of a Kubernetes error.
 func reasonOf(err error) pb.ErrorReason {
 	var network net.Error
 	switch {

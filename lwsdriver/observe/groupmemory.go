@@ -9,20 +9,20 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 )
 
-// steadyAfter is how long a group that was lost must at least be ready again before that counts as over.
+// steadyAfter is how long a lost group must be ready again before it counts as recovered.
 const steadyAfter = 10 * time.Second
 
-// groupMemory is what the pods of a group don't tell any more. It is in memory only: a driver that starts anew takes
-// what the pods' conditions say, so a group that flaps may then look as if it had just begun to.
+// groupMemory is the history of a group that its pods no longer show. It is in memory only: after a restart the driver uses
+// the pods' conditions, so a flapping group may then seem to have just been lost.
 type groupMemory struct {
 	// firstReady is when the group was first ready at firstRevision.
 	firstReady    time.Time
 	firstRevision string
-	// lostAt is since when the group has not been ready but for moments. Zero: it is ready.
+	// lostAt is when the group was last lost, apart from short recoveries. Zero: it is ready.
 	lostAt time.Time
-	// readySince is plan.Group.ReadySince as of the last look, zero if the group was not ready then.
+	// readySince is plan.Group.ReadySince in the last observation, zero if the group was not ready then.
 	readySince time.Time
-	// restarts is how often the driver has restarted the group while it was at restartedAt, a revision.
+	// restarts is how often the driver has restarted the group at revision restartedAt.
 	restarts    int
 	restartedAt string
 }
@@ -34,8 +34,8 @@ func (m *groupMemory) restarted(revision string) {
 	m.restarts++
 }
 
-// update takes in how the group is now, broken since its pods say so, and adds to it how it was. It reports whether the
-// answer stays the same until one of the pods changes.
+// update records the group's current state, broken since the time that its pods report, and adds its history to it. It reports
+// whether the result stays valid until one of the pods changes.
 func (m *groupMemory) update(g *plan.Group, broken, now time.Time, minReady time.Duration) (final bool) {
 	if g.Ready {
 		m.ready(g, now, minReady)
@@ -66,7 +66,7 @@ func (m *groupMemory) ready(g *plan.Group, now time.Time, minReady time.Duration
 	}
 }
 
-// notReady notes when the group was lost, unless it already was and has not been ready for long since.
+// notReady records when the group was lost, unless it has been lost since without a steady recovery.
 func (m *groupMemory) notReady(broken, now time.Time, minReady time.Duration) {
 	if m.lostAt.IsZero() || m.steady(now, minReady) {
 		m.lostAt = now
@@ -77,8 +77,8 @@ func (m *groupMemory) notReady(broken, now time.Time, minReady time.Duration) {
 	m.readySince = time.Time{}
 }
 
-// steady reports whether the group has been ready for so long that, if it is lost again, it is lost anew. Nobody may have
-// looked in between.
+// steady reports whether the group has been ready for so long that another loss is a new one, even if it was not observed in
+// between.
 func (m *groupMemory) steady(now time.Time, minReady time.Duration) bool {
 	return !m.readySince.IsZero() && now.Sub(m.readySince) >= max(minReady, steadyAfter)
 }

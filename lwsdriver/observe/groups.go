@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 )
 
-// Groups keeps each workload's groups as they follow from its pods. A pod event marks its group, and an observation computes
-// only marked groups again. So its cost grows with what changed, and is small at a thousand groups.
+// Groups computes each workload's groups from its pods. A pod event marks its group, and an observation recomputes only marked
+// groups, so its cost depends on the changes and is small at a thousand groups.
 type Groups struct {
 	pods cache.Indexer // by podGroupIndex
 
@@ -31,21 +31,21 @@ type Groups struct {
 type groupSet struct {
 	entries map[string]*groupEntry // by group-index label
 
-	// last is what was answered last, for so many replicas of such a size. Nil: something may have changed since.
+	// last is the last result, for these replicas of this size. Nil: something may have changed since.
 	last           []plan.Group
 	replicas, size int
 
-	// unnumbered is the group-index label of a group that LWS does not number, as of the last look. Empty: there is none.
+	// unnumbered is the group-index label of a group that LWS does not number, as of the last observation. Empty: none.
 	unnumbered string
 }
 
-// groupEntry outlives its pods, so that a group that is recreated again and again does not look new each time.
+// groupEntry outlives its pods, so that a group that is recreated repeatedly does not look new each time.
 type groupEntry struct {
 	dirty  bool
 	exists bool // it has pods
 	group  plan.Group
 	size   int // as LWS noted on its pods; 0: not noted
-	// broken is since when the first of its pods that are not ready has not been so, as they tell it. Zero: they don't.
+	// broken is when the first of its pods that are not ready ceased to be, by their conditions. Zero: unknown.
 	broken time.Time
 
 	memory groupMemory
@@ -66,8 +66,7 @@ func indexPodByGroup(obj any) ([]string, error) {
 	return []string{podGroupKey(v.Workload(), v.Group)}, nil
 }
 
-// inGroup reports whether the pod is part of a group. One that somebody gave LWS's name label, for whatever purpose of
-// theirs, is not.
+// inGroup reports whether the pod is part of a group. A pod with LWS's name label alone is not.
 func (v *Pod) inGroup() bool { return v.Group != "" }
 
 // Workload returns the key of the LeaderWorkerSet that the pod belongs to.
@@ -75,7 +74,7 @@ func (v *Pod) Workload() types.NamespacedName {
 	return types.NamespacedName{Namespace: v.Namespace, Name: v.set}
 }
 
-// Invalidate notes that a pod of the group changed, so that it is computed again.
+// Invalidate has the group recomputed, since one of its pods changed.
 func (g *Groups) Invalidate(set types.NamespacedName, group string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -95,7 +94,7 @@ func (g *Groups) Invalidate(set types.NamespacedName, group string) {
 	e.dirty, s.last = true, nil
 }
 
-// CountRestart notes that the driver has restarted a group to get it off this revision.
+// CountRestart counts a restart of a group by the driver to get it off this revision.
 func (g *Groups) CountRestart(set types.NamespacedName, group, revision string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -105,7 +104,7 @@ func (g *Groups) CountRestart(set types.NamespacedName, group, revision string) 
 	}
 }
 
-// forget drops what is remembered of a workload that is gone. Groups whose pods are still there stay until those go.
+// forget drops the groups of a deleted workload. Groups with pods stay until these are deleted.
 func (g *Groups) forget(set types.NamespacedName) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -128,9 +127,8 @@ func (g *Groups) forget(set types.NamespacedName) {
 	}
 }
 
-// of returns a workload's groups by index: those that exist, and a placeholder for each of the wanted ones that does
-// not. A group that has been ready for minReady by now is remembered as having been ready once. The answer is shared
-// and must not be modified.
+// of returns a workload's groups by index: those that exist, and a placeholder for each missing one. A group that has been ready
+// for minReady is remembered as having been ready once. The result is shared and must not be modified.
 func (g *Groups) of(set types.NamespacedName, replicas, size int, now time.Time, minReady time.Duration) []plan.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -150,7 +148,7 @@ func (g *Groups) of(set types.NamespacedName, replicas, size int, now time.Time,
 		}
 		index := groupIndex(label)
 		if index >= replicas || (index < 0 && !e.exists) {
-			// A scale-down or the end of a surge takes it, or it has no number to come back under: what comes later is new.
+			// A scale-down or the end of a surge deletes it, or it has no number to be recreated under.
 			e.memory = groupMemory{}
 		}
 		switch {
@@ -178,8 +176,8 @@ func (g *Groups) of(set types.NamespacedName, replicas, size int, now time.Time,
 	return all
 }
 
-// unnumbered is the group-index label of a group of the workload that LWS does not number, as of the last look. Empty:
-// there is none.
+// unnumbered returns the group-index label of a group of the workload that LWS does not number, as of the last observation, ""
+// if there is none.
 func (g *Groups) unnumbered(set types.NamespacedName) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -189,7 +187,7 @@ func (g *Groups) unnumbered(set types.NamespacedName) string {
 	return ""
 }
 
-// whole is the group as it is, for a workload whose spec asks for groups of size.
+// whole returns the group as it is in a workload whose spec has groups of size.
 func (e *groupEntry) whole(size int) plan.Group {
 	out := e.group
 	if out.Pods = e.size; out.Pods == 0 {
@@ -223,7 +221,7 @@ func fill(set string, all []plan.Group, replicas, size int) []plan.Group {
 	return full
 }
 
-// missing stands for a group of which there is no pod.
+// missing returns the placeholder for a group without pods.
 func missing(set string, index, size int) plan.Group {
 	leader := fmt.Sprintf("%s-%d", set, index)
 	return plan.Group{
@@ -275,7 +273,7 @@ func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry
 	e.group.Pod, e.group.Reason, e.group.Message = obstacle(objs, leader, agree)
 }
 
-// settle decides whether the group is whole, now that its size is known.
+// settle decides whether the group is complete, now that its size is known.
 func settle(g *plan.Group) {
 	whole := g.Reason == "" && g.ReadyPods >= g.Pods
 	if g.Reason == "" && !whole {
@@ -296,8 +294,8 @@ func groupIndex(label string) int {
 	return i
 }
 
-// obstacle names the pod that keeps the group from being ready: the leader first, since workers may wait for it, then
-// the one with the lowest name. All empty: every pod that exists is ready.
+// obstacle returns the pod that keeps the group from being ready: the leader first, since workers may wait for it, then the pod
+// with the lowest name. All empty: every existing pod is ready.
 func obstacle(objs []any, leader *Pod, agree bool) (pod, reason, message string) {
 	if leader == nil {
 		return "", "LeaderMissing", "the leader pod has not been created yet"
@@ -321,8 +319,8 @@ func obstacle(objs []any, leader *Pod, agree bool) (pod, reason, message string)
 	return "", "", ""
 }
 
-// Startup returns how long the groups of a workload took from the creation of their first pod until all were ready, and of how
-// many groups: the median, so that one group that waited for a node does not decide. Zero: none is ready.
+// Startup returns the median time from the creation of a group's first pod until all its pods were ready, and the number of
+// groups. The median is robust against one group that waited for a node. Zero: none is ready.
 func (g *Groups) Startup(set types.NamespacedName, replicas int) (time.Duration, int) {
 	var all []time.Duration
 	for i := range replicas {
@@ -337,7 +335,7 @@ func (g *Groups) Startup(set types.NamespacedName, replicas int) (time.Duration,
 	return all[(len(all)-1)/2], len(all)
 }
 
-// started is how long one group took. Zero: it is not ready, or there is none.
+// started returns how long one group took, zero if it is not ready or does not exist.
 func (g *Groups) started(set types.NamespacedName, label string) time.Duration {
 	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(set, label))
 	if err != nil {

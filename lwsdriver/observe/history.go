@@ -24,12 +24,11 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
 )
 
-// HistoryRevision is what the cache keeps of a revision in a workload's history, a ControllerRevision of the driver's own:
-// all but the template.
+// HistoryRevision is a revision in a workload's history, a ControllerRevision of the driver, without its template.
 type HistoryRevision struct {
 	metav1.ObjectMeta
 
-	// Entry is what the planner knows of it.
+	// Entry is what the planner observes of it.
 	Entry plan.Entry
 	// Images are those of the template, as history.Images returns them. Nil: the template can't be read.
 	Images []string
@@ -44,7 +43,7 @@ func stripHistoryRevision(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
-	v := &HistoryRevision{ObjectMeta: thinMeta(&cr.ObjectMeta), set: strings.Clone(cr.Labels[record.StableLabel]), Entry: history.Read(cr)}
+	v := &HistoryRevision{ObjectMeta: stripMeta(&cr.ObjectMeta), set: strings.Clone(cr.Labels[record.StableLabel]), Entry: history.Read(cr)}
 	if owner := metav1.GetControllerOf(cr); owner != nil {
 		v.owner = owner.UID
 	}
@@ -62,7 +61,7 @@ type History struct {
 	paused map[types.NamespacedName]pause
 }
 
-// pause is why and until when a history is not written.
+// pause is why a history is not written, and until when.
 type pause struct {
 	err   error
 	until time.Time
@@ -79,7 +78,7 @@ func newHistory(core kubernetes.Interface, namespace string, changed func(types.
 	return &History{informer: revisions, paused: map[types.NamespacedName]pause{}}, err
 }
 
-// key is the workload whose history it is in.
+// key returns the workload whose history it belongs to.
 func (v *HistoryRevision) key() types.NamespacedName {
 	return types.NamespacedName{Namespace: v.Namespace, Name: v.set}
 }
@@ -103,7 +102,7 @@ func (n *History) Of(key types.NamespacedName, uid types.UID) []*HistoryRevision
 	return all
 }
 
-// Get returns a revision by the key of its ControllerRevision, nil if there is none.
+// Get returns a revision by the key of its ControllerRevision, nil if it does not exist.
 func (n *History) Get(key types.NamespacedName) *HistoryRevision {
 	return informer.Get[*HistoryRevision](n.informer, key)
 }
@@ -111,7 +110,7 @@ func (n *History) Get(key types.NamespacedName) *HistoryRevision {
 // Synced reports whether the cache has been filled.
 func (n *History) Synced() bool { return n.informer.Synced() }
 
-// Find returns a revision in the history of a workload, nil if there is none.
+// Find returns a revision in the history of a workload, nil if it does not exist.
 func (n *History) Find(w *lws.LeaderWorkerSet, revision string) *HistoryRevision {
 	for _, v := range n.Of(KeyOf(w), w.UID) {
 		if v.Entry.Revision == revision {
@@ -143,7 +142,7 @@ func (n *History) Resume(key types.NamespacedName) {
 	delete(n.paused, key)
 }
 
-// readHistory reads the workload's. A driver that only looks keeps none.
+// readHistory reads the workload's history. A read-only driver writes none.
 func (o *Observer) readHistory(s *Snapshot) {
 	s.HistoryLimit, _ = record.HistoryLimit(s.StableObject.Annotations)
 	left, _ := o.History.Paused(s.Key, s.Now)

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// markOf is what a pod's labels say of its rollout.
+// markOf returns the rollout that a pod's labels name.
 func markOf(labels map[string]string) (none unique.Handle[plan.RolloutMark]) {
 	id, batch := labels[record.RolloutIDLabel], labels[record.RolloutBatchLabel]
 	if id == "" && batch == "" {
@@ -24,12 +24,12 @@ func markOf(labels map[string]string) (none unique.Handle[plan.RolloutMark]) {
 	}
 	n, err := strconv.Atoi(batch)
 	if err != nil || strconv.Itoa(n) != batch {
-		n = -1 // whatever it is, it is put right
+		n = -1 // no batch has this number, so the label is corrected
 	}
 	return unique.Make(plan.RolloutMark{ID: id, Batch: n})
 }
 
-// Mark returns what its labels say of a rollout.
+// Mark returns the rollout that the pod's labels name.
 func (v *Pod) Mark() plan.RolloutMark {
 	if v.labelled == (unique.Handle[plan.RolloutMark]{}) {
 		return plan.RolloutMark{}
@@ -37,10 +37,10 @@ func (v *Pod) Mark() plan.RolloutMark {
 	return v.labelled.Value()
 }
 
-// stays reports whether the pod belongs to its group as it is at the revision: what is left of others has no say.
+// stays reports whether the pod remains part of its group at the revision; others are about to be replaced.
 func (v *Pod) stays(revision string) bool { return !v.Terminating && v.Revision == revision }
 
-// marksOf are the different marks of a group's pods that stay at its revision, nil if none of them has any.
+// marksOf returns the distinct marks of a group's pods that stay at its revision, nil if none has any.
 func marksOf(objs []any, revision string) []plan.RolloutMark {
 	var all []plan.RolloutMark
 	bare := false

@@ -26,7 +26,7 @@ const Kind = "LeaderWorkerSet"
 // StripWorkload is the LeaderWorkerSet informer's transform: it drops what only other tools read.
 func StripWorkload(obj any) (any, error) {
 	if w, ok := obj.(*lws.LeaderWorkerSet); ok {
-		w.ManagedFields = thinManagers(w)
+		w.ManagedFields = lastManager(w)
 		if _, ok := w.Annotations[corev1.LastAppliedConfigAnnotation]; ok {
 			// Its key stays: a patch must know whether there is a map to add to.
 			w.Annotations[corev1.LastAppliedConfigAnnotation] = ""
@@ -35,12 +35,12 @@ func StripWorkload(obj any) (any, error) {
 	return obj, nil
 }
 
-// templateField is how a field manager's list says that it owns something of the template.
+// templateField is in the field set of a manager that owns something of the template.
 const templateField = `"f:leaderWorkerTemplate"`
 
-// thinManagers keeps the name of who wrote the template last, and nothing of what they own. In one second it is who owns
-// less of it: whoever changed a part came after whoever made the whole.
-func thinManagers(w *lws.LeaderWorkerSet) []metav1.ManagedFieldsEntry {
+// lastManager keeps only the name of the last manager of the template. Of two in the same second it is the one with fewer
+// fields: a partial change comes after the creation.
+func lastManager(w *lws.LeaderWorkerSet) []metav1.ManagedFieldsEntry {
 	var last *metav1.ManagedFieldsEntry
 	for i := range w.ManagedFields {
 		m := &w.ManagedFields[i]
@@ -58,7 +58,7 @@ func thinManagers(w *lws.LeaderWorkerSet) []metav1.ManagedFieldsEntry {
 	return []metav1.ManagedFieldsEntry{{Manager: strings.Clone(last.Manager)}}
 }
 
-// changedBy is the field manager that wrote the template of a cached workload last, "" if nobody knows.
+// changedBy returns the field manager that wrote the template of a cached workload last, "" if unknown.
 func changedBy(w *lws.LeaderWorkerSet) string {
 	if len(w.ManagedFields) == 0 {
 		return ""
@@ -80,9 +80,9 @@ func StableKey(w *lws.LeaderWorkerSet) types.NamespacedName {
 	return key
 }
 
-// AddedTo returns the name of the workload that a release added w to; ok is false if none did. What was added is scaled and
-// deleted at will, and manifests are copied with all their labels. So the labels are not enough: the workload that they name
-// must own w, and w must have the name that the driver gives. A copy of all that has another name, in the same namespace.
+// AddedTo returns the name of the workload that a release added w to; ok is false if none did. The driver scales and deletes added
+// workloads, and manifests are copied with all their labels. So the labels are not enough: the workload that they name must own
+// w, and w must have the name that the driver gives, which no copy in the namespace can have.
 func AddedTo(w *lws.LeaderWorkerSet) (stable string, ok bool) {
 	stable, owner := w.Labels[record.StableLabel], metav1.GetControllerOf(w)
 	if w.Labels[record.RoleLabel] == "" || stable == "" || owner == nil {
@@ -112,18 +112,18 @@ func hasFinalizer(w *lws.LeaderWorkerSet) bool {
 	return slices.Contains(w.Finalizers, record.Finalizer)
 }
 
-// Lingers reports whether a workload is being deleted in such a way that its groups would outlive it.
+// Lingers reports whether a workload is being deleted without its groups: not in the foreground.
 func Lingers(w *lws.LeaderWorkerSet) bool {
 	return w.DeletionTimestamp != nil && !slices.Contains(w.Finalizers, metav1.FinalizerDeleteDependents)
 }
 
-// rollingOf is the rolling update configuration in the spec; LWS's webhook always sets one.
+// rollingOf returns the rolling update configuration in the spec; LWS's webhook always sets one.
 func rollingOf(w *lws.LeaderWorkerSet) lws.RollingUpdateConfiguration {
 	return ptr.Deref(w.Spec.RolloutStrategy.RollingUpdateConfiguration, lws.RollingUpdateConfiguration{})
 }
 
 // CanaryTemplate returns the template of the workload that a release adds: the stable one's, with the policy's metadata on the
-// leader. Its volume claims are deleted with it. They would stay for good otherwise, since the next canary has another name.
+// leader. Its volume claims are deleted with it: the next canary has another name and could not reuse them.
 func CanaryTemplate(stable *lws.LeaderWorkerSet, p record.Policy) lws.LeaderWorkerTemplate {
 	t := *stable.Spec.LeaderWorkerTemplate.DeepCopy()
 	if len(t.VolumeClaimTemplates) > 0 {
@@ -136,7 +136,7 @@ func CanaryTemplate(stable *lws.LeaderWorkerSet, p record.Policy) lws.LeaderWork
 		return t
 	}
 	if t.LeaderTemplate == nil {
-		// Without a template of their own leaders use the workers'.
+		// Without a leader template LWS uses the workers'.
 		t.LeaderTemplate = t.WorkerTemplate.DeepCopy()
 	}
 	t.LeaderTemplate.Labels = merged(t.LeaderTemplate.Labels, p.LeaderLabels)

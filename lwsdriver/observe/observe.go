@@ -22,14 +22,14 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// knownDigest spares encoding a template that has not changed since.
+// knownDigest caches the digest of a template.
 type knownDigest struct {
 	uid        types.UID
 	generation int64
 	digest     digest
 }
 
-// Observe returns the workload as it stands. The error has an ErrorReason.
+// Observe returns the current state of a workload. The error has an ErrorReason.
 func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 	stable := o.Caches.Workload(key)
 	if stable == nil {
@@ -42,7 +42,7 @@ func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 		if stable.DeletionTimestamp == nil {
 			return nil, err
 		}
-		s.Record = nil // the deletion must not wait for a person
+		s.Record = nil // the deletion must not wait for a user
 	}
 	o.readBudgets(s)
 	s.Stable = o.workload(s, stable)
@@ -55,7 +55,7 @@ func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 	return s, o.readTraffic(s)
 }
 
-// ObserveGone returns what the release of a workload that no longer exists left.
+// ObserveGone returns what the release of a deleted workload left behind.
 func (o *Observer) ObserveGone(key types.NamespacedName) (*Snapshot, error) {
 	s := &Snapshot{AddedObjects: map[string]*lws.LeaderWorkerSet{}}
 	s.Now, s.Key, s.Gone, s.Stable.Name = o.now(), key, true, key.Name
@@ -74,7 +74,7 @@ func (o *Observer) readAdded(s *Snapshot) {
 	}
 }
 
-// identity tells whether Lockstep may drive a workload.
+// identity returns what decides whether Lockstep may drive a workload.
 func (c *Caches) identity(w *lws.LeaderWorkerSet) plan.Identity {
 	i := plan.Identity{
 		CopiedLabels: OurLabels(w), UnnumberedGroup: c.Groups.unnumbered(KeyOf(w)), Unobserved: preflight.TooOld(w),
@@ -89,8 +89,7 @@ func (c *Caches) identity(w *lws.LeaderWorkerSet) plan.Identity {
 	return i
 }
 
-// canaryNameTaken is the name of the canary that the template in the spec would get, if an object that no release of the
-// workload added has it.
+// canaryNameTaken returns the name of the canary for the template in the spec if another object has that name, else "".
 func (c *Caches) canaryNameTaken(s *Snapshot) string {
 	if s.Stable.Revision == "" {
 		return "" // the canary has no name yet
@@ -119,11 +118,11 @@ func (o *Observer) readRecord(s *Snapshot) error {
 	rec.Saved, err = record.Wanted(rec.Saved, s.StableObject.Annotations)
 	if err != nil {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
-			"an annotation of LeaderWorkerSet %s can't be trusted: %v. Remove it, and set what you want in the spec again", s.Key, err)
+			"an annotation of LeaderWorkerSet %s can't be trusted: %v. Remove it, and set the field in the spec again", s.Key, err)
 	}
 	if rec.UID != "" && rec.UID != s.StableObject.UID {
-		// The manifest was copied, or restored from a backup. The copy is held, as its spec says, and gives back what the
-		// user had; the release is the other workload's.
+		// The manifest was copied, or restored from a backup. The copy is under hold, as in its spec, and keeps the user's own
+		// configuration; the release belongs to the original.
 		rec.Release, rec.Workload, rec.Predecessor = nil, "", ""
 	}
 	if rec.Release == nil {
@@ -154,13 +153,13 @@ func (o *Observer) workload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
 	}
 }
 
-// addedWorkload describes one that a release added.
+// addedWorkload describes a workload that a release added.
 func (o *Observer) addedWorkload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
 	view := o.workload(s, w)
 	view.Carries = w.Labels[record.RevisionLabel]
 	view.Lingers = Lingers(w)
 	view.Target = o.target(s, w, view.Replicas)
-	// The template it should have can be told only while the user's workload still has the one it was made from.
+	// Its expected template is known only while the user's workload still has the one that it was created from.
 	if s.Record != nil && s.Record.Release != nil && view.Carries == s.Stable.Revision {
 		want, errWant := digestOf(CanaryTemplate(s.StableObject, s.Policy), s.StableObject.Spec.NetworkConfig)
 		have, errHave := o.digest(w)
@@ -169,8 +168,8 @@ func (o *Observer) addedWorkload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workl
 	return view
 }
 
-// target is what was asked for of what a release added. Where the annotation was edited by hand, it is what that has been
-// scaled to, so that the release can still be ended either way.
+// target returns the requested target of an added workload. If the annotation is invalid, it is the current number of groups, so
+// that the release can still be promoted or rolled back.
 func (o *Observer) target(s *Snapshot, w *lws.LeaderWorkerSet, replicas int) *record.Target {
 	target, err := record.DecodeTarget(w.Annotations[record.TargetAnnotation])
 	if err == nil && target != nil && target.Batch != nil && s.Record != nil && s.Record.Release != nil && *target.Batch >= len(s.Policy.Batches) {
@@ -179,12 +178,12 @@ func (o *Observer) target(s *Snapshot, w *lws.LeaderWorkerSet, replicas int) *re
 	if err == nil {
 		return target
 	}
-	s.Distrusted = fmt.Sprintf("annotation %s of LeaderWorkerSet %s can't be trusted: %v; until the next batch, its %d groups count as asked for",
+	s.Distrusted = fmt.Sprintf("annotation %s of LeaderWorkerSet %s can't be trusted: %v; until the next batch, its %d groups count as requested",
 		record.TargetAnnotation, KeyOf(w), err, replicas)
 	return &record.Target{Groups: strconv.Itoa(replicas), At: w.CreationTimestamp.Time}
 }
 
-// revision is the hash that LWS has recorded for the template in the spec, "" while it has not.
+// revision returns the hash that LWS has recorded for the template in the spec, "" while it has not.
 func (o *Observer) revision(w *lws.LeaderWorkerSet) string {
 	d, err := o.digest(w)
 	if err != nil {
@@ -207,7 +206,7 @@ func (o *Observer) digest(w *lws.LeaderWorkerSet) (digest, error) {
 	}
 	o.remember(key, knownDigest{w.UID, w.Generation, d})
 	if o.Caches.Workload(key) == nil {
-		o.forget(key) // it went while we looked
+		o.forget(key) // it was deleted meanwhile
 	}
 	return d, nil
 }
@@ -221,8 +220,7 @@ func (o *Observer) remember(key types.NamespacedName, d knownDigest) {
 	o.digests[key] = d
 }
 
-// forget drops what is remembered of a workload that is gone, but for its policy, which is needed to give back what the
-// workload had borrowed.
+// forget drops what is remembered of a deleted workload, except for its traffic policy, which is needed to restore the routes.
 func (o *Observer) forget(key types.NamespacedName) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

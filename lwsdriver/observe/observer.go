@@ -24,9 +24,9 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic/router"
 )
 
-// Observer reads workloads from caches, and asks leaders whether they are warm or drained. It never writes.
+// Observer reads workloads from caches, and probes leaders for warm-up and drain. It never writes.
 type Observer struct {
-	// Caches, History, Budgets and Autoscalers hold what their informers bring.
+	// Caches, History, Budgets and Autoscalers are filled by informers.
 	Caches      *Caches
 	History     *History
 	Budgets     *Budgets
@@ -35,8 +35,8 @@ type Observer struct {
 	Names Names
 	// Router reads, checks and writes the objects that carry requests.
 	Router *router.Router
-	// Changes signals changes of the caches, and of what leaders answered.
-	Changes broadcast.Broadcaster[types.NamespacedName]
+	// Changes signals changes of the caches and of the leaders' answers.
+	Changes Broadcaster
 
 	prober prober
 	config Config
@@ -44,7 +44,7 @@ type Observer struct {
 	mu      sync.Mutex
 	digests map[types.NamespacedName]knownDigest
 	drains  map[types.NamespacedName]drainBegun
-	// policies are those of releases that route requests in place.
+	// policies are the traffic policies of releases in place.
 	policies map[types.NamespacedName]keptPolicy
 }
 
@@ -55,9 +55,9 @@ type Config struct {
 	Sets    lwsclient.Interface
 	Dynamic dynamic.Interface
 	Log     *slog.Logger
-	// Namespace is the only one that is observed. Empty: all are.
+	// Namespace limits the caches to one namespace. Empty: all.
 	Namespace string
-	// ReadOnly: no leader is asked to warm up, since that makes it work, and no history is kept.
+	// ReadOnly: no leader is warmed up, since that puts load on it, and no history is written.
 	ReadOnly bool
 	// Now is the clock of the observations.
 	Now func() time.Time
@@ -98,7 +98,7 @@ func (o *Observer) Run(ctx context.Context) {
 	defer running.Wait()
 	defer o.prober.Close()
 	for _, i := range []*informer.Informer{o.Autoscalers.hpas, o.Autoscalers.scaled, o.History.informer} {
-		i.Start() // before the caches below are filled and calls are served, which tell what is pending
+		i.Start() // before calls are served, which wait for what is pending
 		running.Go(func() { i.Run(ctx) })
 	}
 	running.Go(func() { o.Budgets.informer.Run(ctx) })
@@ -109,18 +109,18 @@ func (o *Observer) Run(ctx context.Context) {
 	<-ctx.Done()
 }
 
-// now returns the time without the reading of the process's monotonic clock: a recording has the wall clock only, and the
-// same decision must follow from it.
+// now returns the wall clock without the monotonic reading: recordings have the former only, and must replay to the same
+// decisions.
 func (o *Observer) now() time.Time { return o.config.Now().Round(0) }
 
-// changed is called for every event in the cluster that is about a workload.
+// changed is called for every event about a workload.
 func (o *Observer) changed(key types.NamespacedName) {
 	o.config.Changed(key)
 	o.Changes.Notify(key)
 }
 
-// allChanged is called when it becomes known, or unknown, what a cache holds that any workload may need: which autoscalers,
-// budgets and revisions of the history there are.
+// allChanged is called when a cache that any workload may depend on is filled, or can't be: that of autoscalers, budgets or the
+// history.
 func (o *Observer) allChanged() {
 	for _, obj := range o.Caches.Workloads.GetIndexer().List() {
 		switch w, ok := obj.(*lws.LeaderWorkerSet); {
@@ -128,12 +128,12 @@ func (o *Observer) allChanged() {
 		case w.Annotations[record.RecordAnnotation] != "":
 			o.changed(StableKey(w))
 		default:
-			o.Changes.Notify(StableKey(w)) // a call may wait for it; there is no work
+			o.Changes.Notify(StableKey(w)) // a call may wait for it; it needs no reconciling
 		}
 	}
 }
 
-// probed is called when a leader has answered, or has not.
+// probed is called when the result of a leader's probe changes.
 func (o *Observer) probed(owner string) {
 	namespace, name, _ := strings.Cut(owner, "/")
 	o.changed(types.NamespacedName{Namespace: namespace, Name: name})
@@ -152,7 +152,7 @@ func (o *Observer) deleted(key types.NamespacedName) {
 	o.config.Deleted(key)
 }
 
-// Forget drops what is remembered of a workload that no longer exists, except for its traffic policy; see ForgetPolicy.
+// Forget drops what is remembered of a deleted workload, except for its traffic policy; see ForgetPolicy.
 func (o *Observer) Forget(key types.NamespacedName) {
 	o.Caches.Groups.forget(key)
 	o.forget(key)

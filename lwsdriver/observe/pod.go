@@ -22,7 +22,7 @@ import (
 // maxPodMessage is how many bytes of a message about a pod are kept. There may be thousands of pods.
 const maxPodMessage = 256
 
-// Pod is what the cache keeps of a pod of a group: a few hundred bytes instead of several thousand.
+// Pod is the cached form of a pod of a group: a few hundred bytes instead of several thousand.
 type Pod struct {
 	metav1.ObjectMeta
 
@@ -38,8 +38,8 @@ type Pod struct {
 	set     string // the LeaderWorkerSet's name
 	leader  bool
 	address string // a leader's IP
-	size    int    // pods of its group, as LWS noted on the pod; 0: not noted
-	// labelled is what its labels say of a rollout, one copy for all pods that say the same. Zero: nothing.
+	size    int    // pods of its group, from LWS's annotation; 0: not annotated
+	// labelled is the rollout that its labels name, shared by all pods with the same labels. Zero: none.
 	labelled unique.Handle[plan.RolloutMark]
 
 	ready           bool
@@ -47,14 +47,14 @@ type Pod struct {
 	reason, message string    // why it is not ready
 }
 
-// StripPod is the pod informer's transform: it returns a *Pod. What was transformed before is returned as it is.
+// StripPod is the pod informer's transform: it returns a *Pod. A *Pod is returned unchanged.
 func StripPod(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
 		return obj, nil
 	}
 	v := &Pod{
-		ObjectMeta: thinMeta(&pod.ObjectMeta),
+		ObjectMeta: stripMeta(&pod.ObjectMeta),
 		set:        strings.Clone(pod.Labels[lws.SetNameLabelKey]),
 		Group:      strings.Clone(pod.Labels[lws.GroupIndexLabelKey]),
 		Revision:   strings.Clone(pod.Labels[lws.RevisionKey]),
@@ -67,7 +67,7 @@ func StripPod(obj any) (any, error) {
 	if v.leader {
 		v.address = strings.Clone(pod.Status.PodIP)
 	}
-	// An unreadable size counts as not noted; the workload's own size is used then.
+	// With an unreadable size the workload's own is used.
 	v.size, _ = strconv.Atoi(pod.Annotations[lws.SizeAnnotationKey])
 	v.ready, v.since = podReady(pod)
 	if !v.ready {
@@ -77,16 +77,15 @@ func StripPod(obj any) (any, error) {
 	return v, nil
 }
 
-// thinMeta keeps what the caches themselves need of an object's metadata.
-func thinMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
+// stripMeta keeps the metadata that the caches need.
+func stripMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: strings.Clone(m.Name), Namespace: strings.Clone(m.Namespace), UID: m.UID,
 		ResourceVersion: strings.Clone(m.ResourceVersion),
 	}
 }
 
-// podReady reports whether the pod serves, and since when it does or does not. A pod that is being deleted does not: its
-// endpoints go.
+// podReady reports whether the pod serves, and since when. A pod that is being deleted does not: its endpoints are removed.
 func podReady(pod *corev1.Pod) (bool, time.Time) {
 	if pod.DeletionTimestamp != nil {
 		// The timestamp is when the grace period ends.
@@ -101,7 +100,7 @@ func podReady(pod *corev1.Pod) (bool, time.Time) {
 	return false, pod.CreationTimestamp.Time
 }
 
-// podObstacle says why a pod is not ready, in Kubernetes' own words where it has some.
+// podObstacle returns why a pod is not ready, with Kubernetes' own reason and message if it has some.
 func podObstacle(pod *corev1.Pod) (reason, message string) {
 	if pod.DeletionTimestamp != nil {
 		return "Terminating", "is being deleted"
@@ -129,7 +128,7 @@ func podObstacle(pod *corev1.Pod) (reason, message string) {
 	return "Starting", "is starting (" + strings.ToLower(string(pod.Status.Phase)) + ")"
 }
 
-// containerObstacle says what is wrong with a container. Empty: nothing that it tells itself.
+// containerObstacle returns what is wrong with a container, by its own status. Empty: nothing.
 func containerObstacle(c *corev1.ContainerStatus) (reason, message string) {
 	if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
 		text := fmt.Sprintf("container %s: %s", c.Name, orElse(w.Reason, "waiting"))

@@ -14,10 +14,10 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic/probe"
 )
 
-// reasonWarmUp is the reason of a group that is whole and whose leader has not answered its first request.
+// reasonWarmUp is the reason of a complete group whose leader has not answered its warm-up request.
 const reasonWarmUp = "WarmUp"
 
-// prober asks leaders, in the background: its requests outlive the look that begins them.
+// prober sends requests to leaders in the background: they outlive the observation that starts them.
 type prober interface {
 	Warm(owner string, l probe.Leader, w probe.WarmUp) probe.Progress
 	Drain(owner string, leaders []probe.Leader, d probe.Drain, since time.Time) probe.Progress
@@ -26,15 +26,15 @@ type prober interface {
 	Close()
 }
 
-// drainBegun is since when groups that leave, from an index on, get no requests, in a release that has this canary. In
-// memory only: a driver that starts anew drains anew.
+// drainBegun is when the groups to be deleted, from an index on, ceased to get requests, in a release with this canary. In
+// memory only: a driver that restarts drains again.
 type drainBegun struct {
 	of    types.UID
 	from  int
 	since time.Time
 }
 
-// probe adds to the look what leaders themselves tell: whether they are warm, and whether they are done.
+// probe adds the leaders' answers to the observation: whether they are warm, and whether they have drained.
 func (o *Observer) probe(s *Snapshot) {
 	if s.Policy.WarmUp != (probe.WarmUp{}) {
 		o.warmUp(s)
@@ -57,7 +57,7 @@ func (o *Observer) probe(s *Snapshot) {
 	s.Drain = &plan.Drain{Done: p.State == probe.Done, Message: p.Message, Recheck: p.Recheck}
 }
 
-// drainSince is when the drain of groups that leave began: as soon as there were any. More of them begin another.
+// drainSince returns when the drain of the groups to be deleted began. Additional groups start it again.
 func (o *Observer) drainSince(s *Snapshot, groups []plan.Group) (time.Time, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -80,7 +80,7 @@ func (o *Observer) drainSince(s *Snapshot, groups []plan.Group) (time.Time, bool
 	return begun.since, true
 }
 
-// warmUp takes groups whose leaders are not warm for not ready: they may not get requests, nor make a batch ready.
+// warmUp makes groups whose leaders are not warm not ready: they must not get requests, nor complete a batch.
 func (o *Observer) warmUp(s *Snapshot) {
 	updated := func(g plan.Group) bool { return plan.WarmsUp(s.Observation, g) }
 	kept := o.warmUpSome(s, &s.Stable, updated)
@@ -93,7 +93,7 @@ func (o *Observer) warmUp(s *Snapshot) {
 // warmUpSome is warmUp for some groups of one workload. It returns the leaders that may be asked.
 func (o *Observer) warmUpSome(s *Snapshot, w *plan.Workload, some func(plan.Group) bool) (asked []string) {
 	owner := s.Key.String()
-	w.Groups = slices.Clone(w.Groups) // they are shared
+	w.Groups = slices.Clone(w.Groups) // the cache shares them
 	for j := range w.Groups {
 		g := &w.Groups[j]
 		l, ok := o.leader(s.Key.Namespace, *g)
@@ -102,7 +102,7 @@ func (o *Observer) warmUpSome(s *Snapshot, w *plan.Workload, some func(plan.Grou
 		}
 		asked = append(asked, l.UID)
 		if !g.Ready || g.Serving {
-			continue // one that may get requests was warm, if only an earlier driver knows
+			continue // a leader that may get requests has been warmed up, maybe by an earlier driver
 		}
 		p := o.warm(owner, l, s.Policy.WarmUp)
 		if p.State == probe.Done {
@@ -115,15 +115,15 @@ func (o *Observer) warmUpSome(s *Snapshot, w *plan.Workload, some func(plan.Grou
 	return asked
 }
 
-// warm asks the leader, unless this driver only looks: a warm-up makes the leader work.
+// warm warms up the leader, unless the driver is read-only: a warm-up puts load on it.
 func (o *Observer) warm(owner string, l probe.Leader, w probe.WarmUp) probe.Progress {
 	if o.config.ReadOnly {
-		return probe.Progress{Message: fmt.Sprintf("leader %s is not in service; whether it is warm, the driver that releases it knows", l)}
+		return probe.Progress{Message: fmt.Sprintf("leader %s is not in service; only the driver that releases it knows whether it is warm", l)}
 	}
 	return o.prober.Warm(owner, l, w)
 }
 
-// leader is a group's leader pod, false while there is none.
+// leader returns a group's leader pod; ok is false while it does not exist.
 func (o *Observer) leader(namespace string, g plan.Group) (probe.Leader, bool) {
 	pod := o.Caches.Pod(types.NamespacedName{Namespace: namespace, Name: g.Leader})
 	if pod == nil {

@@ -46,8 +46,8 @@ func SameTemplate(a, b record.Template) bool {
 	return errOne == nil && errTwo == nil && one == two
 }
 
-// revisionView is what the driver keeps of a ControllerRevision of LWS. Matching a template against them tells the
-// template's revision hash without waiting for, or trusting the order of, anything else that LWS writes.
+// revisionView is the cached form of a ControllerRevision of LWS. A template's digest leads to its revision hash, independent of
+// the order of LWS's other writes.
 type revisionView struct {
 	metav1.ObjectMeta
 
@@ -65,7 +65,7 @@ func stripRevision(obj any) (any, error) {
 		return obj, nil
 	}
 	v := &revisionView{
-		ObjectMeta: thinMeta(&cr.ObjectMeta),
+		ObjectMeta: stripMeta(&cr.ObjectMeta),
 		set:        strings.Clone(cr.Labels[lws.SetNameLabelKey]),
 		hash:       strings.Clone(cr.Labels[lws.RevisionKey]),
 		number:     cr.Revision,
@@ -76,7 +76,7 @@ func stripRevision(obj any) (any, error) {
 	stored := struct {
 		Spec revisioned `json:"spec"`
 	}{}
-	// One that can't be read, or is not LWS's, matches no template; the driver then waits for one that does.
+	// An unreadable revision, or one that is not LWS's, matches no template.
 	if err := json.Unmarshal(cr.Data.Raw, &stored); err != nil {
 		return v, nil //nolint:nilerr // see above: a broken revision must not stop the informer
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic/probe"
 )
 
-// readTraffic takes the look, if the release routes requests.
+// readTraffic reads the objects that carry requests, if the release routes them.
 func (o *Observer) readTraffic(s *Snapshot) error {
 	o.keepPolicy(s)
 	if s.Policy.Traffic == nil {
@@ -37,7 +37,7 @@ func (o *Observer) readTraffic(s *Snapshot) error {
 	return nil
 }
 
-// readTrafficLeft takes the look for a workload that no longer exists.
+// readTrafficLeft is readTraffic for a deleted workload.
 func (o *Observer) readTrafficLeft(s *Snapshot) error {
 	var setup traffic.Setup
 	switch kept := o.policyOf(s.Key); {
@@ -65,13 +65,13 @@ func (o *Observer) readTrafficLeft(s *Snapshot) error {
 	return nil
 }
 
-// gone is a workload of which no more is known.
+// gone returns a deleted workload, of which only key and UID are known.
 func gone(key types.NamespacedName, uid types.UID) *lws.LeaderWorkerSet {
 	return &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: uid}}
 }
 
-// keepPolicy remembers the policy of a release that routes requests in place, and gives it back to one whose record was
-// removed: nothing that such a release adds could tell it. In memory only: a driver that starts later does not know it.
+// keepPolicy remembers the traffic policy of a release in place, and restores it if the record is removed: such a release adds no
+// object that could carry it. In memory only: a driver that starts later does not know it.
 func (o *Observer) keepPolicy(s *Snapshot) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -90,7 +90,7 @@ func (o *Observer) keepPolicy(s *Snapshot) {
 	}
 }
 
-// keptPolicy is how the requests of a workload were routed in place.
+// keptPolicy is the traffic policy of a release in place, and its workload's UID.
 type keptPolicy struct {
 	policy *traffic.Policy
 	of     types.UID
@@ -103,7 +103,7 @@ func (o *Observer) ForgetPolicy(key types.NamespacedName) {
 	delete(o.policies, key)
 }
 
-// policyOf is what is kept of a workload that is gone, nil if nothing is.
+// policyOf returns the kept policy of a deleted workload, nil if there is none.
 func (o *Observer) policyOf(key types.NamespacedName) *keptPolicy {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -113,7 +113,7 @@ func (o *Observer) policyOf(key types.NamespacedName) *keptPolicy {
 	return nil
 }
 
-// readAddedPolicy reads the traffic policy from what a release added, where the record does not tell it: it is gone.
+// readAddedPolicy reads the traffic policy from the added workloads of a release whose record was removed.
 func readAddedPolicy(s *Snapshot) error {
 	if s.Record != nil && s.Record.Release != nil {
 		return nil
@@ -149,7 +149,7 @@ func trafficPolicyOn(w *lws.LeaderWorkerSet) (*traffic.Policy, probe.Drain, erro
 		record.TrafficAnnotation, KeyOf(w), err)
 }
 
-// setupOf describes the traffic of a release. The canary is the one that is there, or else the one that comes.
+// setupOf describes the traffic of a release. The canary is the existing one, or else the one to be created.
 func setupOf(s *Snapshot, policy traffic.Policy) traffic.Setup {
 	canary := ""
 	switch {
@@ -182,7 +182,7 @@ func setupInPlace(s *Snapshot, policy traffic.Policy) traffic.Setup {
 	return newSetupInPlace(s.StableObject, [2]string{stable, update}, policy, updated)
 }
 
-// unknownRevision is that of no pod.
+// unknownRevision is the revision of no pod.
 const unknownRevision = "none"
 
 func newSetupInPlace(stable *lws.LeaderWorkerSet, revisions [2]string, policy traffic.Policy, updated []string) traffic.Setup {
@@ -193,7 +193,7 @@ func newSetupInPlace(stable *lws.LeaderWorkerSet, revisions [2]string, policy tr
 
 func newSetup(stable *lws.LeaderWorkerSet, canary string, policy traffic.Policy, leaderLabels map[string]string) traffic.Setup {
 	setup := traffic.NewSetup(stable, canary, policy, leaderLabels)
-	// Leaders of groups that are not whole may be ready; only the driver knows.
+	// Leaders may be ready although their groups are not complete; only the driver knows.
 	setup.CanaryPin[record.ServingLabel] = record.Serving
 	return setup
 }
@@ -203,8 +203,8 @@ const trafficIndex = "traffic"
 
 func trafficKey(namespace, kind, name string) string { return namespace + "/" + kind + "/" + name }
 
-// indexTraffic is by the policy in the record: while a release lasts, and until the next one begins. It is also by the one
-// on what a release added, which may be the only one that is left.
+// indexTraffic indexes by the traffic policy in the record, which stays until the next release begins, and by that on added
+// workloads, which may be the only one left.
 func indexTraffic(obj any) ([]string, error) {
 	w, ok := obj.(*lws.LeaderWorkerSet)
 	if !ok {
@@ -212,7 +212,7 @@ func indexTraffic(obj any) ([]string, error) {
 	}
 	policy := recordedTraffic(w)
 	if _, added := AddedTo(w); added {
-		policy, _, _ = trafficPolicyOn(w) // whoever looks at the workload is told
+		policy, _, _ = trafficPolicyOn(w) // an observation returns the error
 	}
 	if policy == nil {
 		return nil, nil
@@ -224,7 +224,7 @@ func indexTraffic(obj any) ([]string, error) {
 	return keys, nil
 }
 
-// recordedTraffic is the traffic policy in a workload's record, nil if there is none that can be read.
+// recordedTraffic returns the traffic policy in a workload's record, nil if it has none that can be read.
 func recordedTraffic(w *lws.LeaderWorkerSet) *traffic.Policy {
 	value, ok := w.Annotations[record.RecordAnnotation]
 	if !ok {
@@ -257,7 +257,7 @@ func (c *Caches) carried(namespace, kind, name string) []types.NamespacedName {
 	return out
 }
 
-// shared are the routes that a release of another workload writes at present, too.
+// shared returns the routes that a running release of another workload writes, too.
 func (c *Caches) shared(key types.NamespacedName, routes []traffic.Key) []traffic.Key {
 	return slices.DeleteFunc(slices.Clone(routes), func(route traffic.Key) bool {
 		return !slices.ContainsFunc(c.carried(key.Namespace, route.Kind, route.Name), func(other types.NamespacedName) bool {
@@ -266,7 +266,7 @@ func (c *Caches) shared(key types.NamespacedName, routes []traffic.Key) []traffi
 	})
 }
 
-// releases reports whether a release of the workload is under way, as far as its record tells.
+// releases reports whether a release of the workload is running, by its record.
 func (c *Caches) releases(key types.NamespacedName) bool {
 	w := c.Workload(key)
 	if w == nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// Snapshot is a workload as it was observed: what the planner decides from, and the cached objects that a write is based
-// on, which must not be modified.
+// Snapshot is an observed workload: what the planner decides from, and the cached objects that a write is based on, which must
+// not be modified.
 type Snapshot struct {
 	plan.Observation
 
@@ -22,11 +22,11 @@ type Snapshot struct {
 	StableObject *lws.LeaderWorkerSet
 	// AddedObjects are the workloads that a release added to it, by name.
 	AddedObjects map[string]*lws.LeaderWorkerSet
-	// Setup is what the release's traffic consists of. Nil: it routes none.
+	// Setup describes the release's traffic. Nil: it routes none.
 	Setup *traffic.Setup
-	// Recheck is after what time the observation may be another one although no object changed. Zero: never.
+	// Recheck is when the observation may change although no object does. Zero: never.
 	Recheck time.Duration
-	// Distrusted names what was edited by hand and is ignored. Empty: nothing.
+	// Distrusted describes an invalid annotation that is ignored. Empty: none.
 	Distrusted string
 }
 
@@ -42,8 +42,7 @@ func (s *Snapshot) CanaryName(revision string) string {
 	return record.CanaryName(s.Record.KnownAs(s.Key.Name), s.Key.Name, revision)
 }
 
-// SetupFor returns what the traffic of a release by this policy would consist of, for a release that has not begun. The
-// policy must have traffic.
+// SetupFor returns the traffic setup of a release by this policy that has not begun. The policy must have traffic.
 func (s *Snapshot) SetupFor(policy record.Policy) traffic.Setup {
 	setup := newSetup(s.StableObject, s.CanaryName(s.Stable.Revision), *policy.Traffic, policy.LeaderLabels)
 	setup.Adopts = policy.Adopt

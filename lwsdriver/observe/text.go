@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Shorten returns s as valid UTF-8 of at most limit bytes, with "…" at its end where something was cut off. What
-// containers write at their end may be anything, and protobuf refuses text that is not valid.
+// Shorten returns s as valid UTF-8 of at most limit bytes, with "…" at its end if it was longer. Termination messages may be
+// anything, and protobuf refuses invalid text.
 func Shorten(s string, limit int) string {
 	const more = "…"
 	s = strings.ToValidUTF8(s, "\uFFFD")

@@ -16,22 +16,22 @@ func budgetRules() []Rule {
 		{
 			ID: disruption.Blocks, Severity: warning, Needs: Budgets,
 			Title: "A PodDisruptionBudget lets no pod be evicted",
-			Why:   "Nodes under these pods can't be drained: upgrades of nodes, and autoscalers that make room for new groups, wait for ever",
+			Why:   "Nodes with these pods can't be drained: node upgrades, and autoscalers that make room for new groups, wait forever",
 			Fix:   "Set maxUnavailable: 1",
-			Check: func(s *Snapshot) []Hit { return judge(s, disruption.Blocks) },
+			Check: func(s *Inventory) []Hit { return judge(s, disruption.Blocks) },
 		},
 		{
 			ID: disruption.CountsPods, Severity: warning, Needs: Budgets,
 			Title: "A PodDisruptionBudget counts pods where groups matter",
-			Why:   "Evicting one pod takes its whole group down, so the budget lets more groups go at once than the workload itself does",
-			Fix:   "Set maxUnavailable: 1, which comes to one group at a time, or have the release keep budgets that count groups (--group-disruption-budget)",
-			Check: func(s *Snapshot) []Hit { return judge(s, disruption.CountsPods) },
+			Why:   "Evicting one pod disrupts its whole group, so the budget allows more groups to be disrupted at once than the workload's maxUnavailable",
+			Fix:   "Set maxUnavailable: 1, which allows one group at a time, or have the release create budgets that count groups (--group-disruption-budget)",
+			Check: func(s *Inventory) []Hit { return judge(s, disruption.CountsPods) },
 		},
 	}
 }
 
-// judge returns what is wrong with the budgets in one way. Those of a release are right.
-func judge(s *Snapshot, code string) []Hit {
+// judge returns the findings of one code about the user's budgets.
+func judge(s *Inventory, code string) []Hit {
 	w := s.disruptable()
 	var hits []Hit
 	for _, b := range s.Budgets {
@@ -47,8 +47,8 @@ func judge(s *Snapshot, code string) []Hit {
 	return hits
 }
 
-// disruptable is the workload as selectors see it.
-func (s *Snapshot) disruptable() disruption.Workload {
+// disruptable returns the part of the workload that budgets select by.
+func (s *Inventory) disruptable() disruption.Workload {
 	return disruption.Workload{
 		Namespace: s.Workload.Namespace, Name: s.Workload.Name, Template: s.Workload.Spec.LeaderWorkerTemplate, Revision: s.Revision,
 		Groups: s.replicas(), Size: int(ptr.Deref(s.Workload.Spec.LeaderWorkerTemplate.Size, 1)), MaxUnavailable: plan.Tolerated(s.Rolling, s.replicas()),

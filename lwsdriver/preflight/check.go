@@ -11,8 +11,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Check runs every rule. The answer is never nil; findings are ordered by severity, then as the rules are.
-func Check(s *Snapshot) *pb.PreflightResponse {
+// Check runs every rule. The result is never nil; findings are ordered by severity, then as in Rules.
+func Check(s *Inventory) *pb.PreflightResponse {
 	r := &pb.PreflightResponse{Workload: &pb.WorkloadRef{Namespace: s.Workload.Namespace, Name: s.Workload.Name, Kind: kind}}
 	blind := map[Source][]string{}
 	for _, rule := range Rules() {
@@ -35,7 +35,7 @@ func Check(s *Snapshot) *pb.PreflightResponse {
 	return r
 }
 
-func (rule Rule) finding(s *Snapshot, h Hit) *pb.Finding {
+func (rule Rule) finding(s *Inventory, h Hit) *pb.Finding {
 	f := &pb.Finding{
 		Rule: rule.ID, Severity: rule.Severity, Object: h.Object, Field: h.Field, Message: h.Message, Why: rule.Why, Fix: rule.Fix,
 	}
@@ -51,7 +51,7 @@ func (rule Rule) finding(s *Snapshot, h Hit) *pb.Finding {
 	return f
 }
 
-// Text is an object as people name it: "Service default/vllm".
+// Text returns the name of an object in messages: "Service default/vllm".
 func Text(o *pb.ObjectRef) string {
 	if o.GetNamespace() == "" {
 		return o.GetKind() + " " + o.GetName()
@@ -59,10 +59,10 @@ func Text(o *pb.ObjectRef) string {
 	return fmt.Sprintf("%s %s/%s", o.GetKind(), o.GetNamespace(), o.GetName())
 }
 
-// Warnings are the findings that are at least warnings, briefly, but for those whose rule is among the codes already.
+// Warnings returns the findings of at least severity warning, shortened, without those whose rule is among the codes.
 func Warnings(findings []*pb.Finding, told ...*pb.Warning) []*pb.Warning {
 	var out []*pb.Warning
-	for _, f := range Untold(findings, told...) {
+	for _, f := range Unreported(findings, told...) {
 		if f.GetSeverity() >= pb.Severity_SEVERITY_WARNING {
 			out = append(out, &pb.Warning{Code: f.GetRule(), Message: f.GetMessage() + ". " + f.GetFix()})
 		}
@@ -70,8 +70,8 @@ func Warnings(findings []*pb.Finding, told ...*pb.Warning) []*pb.Warning {
 	return out
 }
 
-// Untold are the findings but for those whose rule is the code of a warning.
-func Untold(findings []*pb.Finding, told ...*pb.Warning) []*pb.Finding {
+// Unreported returns the findings without those whose rule is the code of a warning.
+func Unreported(findings []*pb.Finding, told ...*pb.Warning) []*pb.Finding {
 	return slices.DeleteFunc(slices.Clone(findings), func(f *pb.Finding) bool {
 		return slices.ContainsFunc(told, func(w *pb.Warning) bool { return w.GetCode() == f.GetRule() })
 	})

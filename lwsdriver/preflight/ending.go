@@ -19,7 +19,7 @@ func endingRules() []Rule {
 		{
 			ID: "PreStopMissing", Severity: warning,
 			Title: "The leader has no preStop hook",
-			Why: "A pod that is deleted is asked to end at once, while proxies and gateways still send it requests until they hear that it goes: " +
+			Why: "A pod that is being deleted gets SIGTERM at once, while proxies and gateways still send it requests until its endpoint is removed: " +
 				"those fail, at every group that a release replaces",
 			Fix:   "Give the container that serves lifecycle.preStop.sleep of as many seconds as endpoints take to propagate",
 			Check: preStopMissing,
@@ -27,14 +27,14 @@ func endingRules() []Rule {
 		{
 			ID: "PreStopTooShort", Severity: warning,
 			Title: "The leader's preStop hook is shorter than endpoints take to propagate",
-			Why:   "Requests still come to a pod that has begun to end, and fail",
-			Fix:   "Let it wait longer, or say how long endpoints take in your cluster (--endpoint-propagation)",
+			Why:   "Requests still reach a pod that has begun to shut down, and fail",
+			Fix:   "Let it wait longer, or set how long endpoints take in your cluster (--endpoint-propagation)",
 			Check: preStopTooShort,
 		},
 		{
 			ID: "GracePeriodBelowPreStop", Severity: warning,
 			Title: "The grace period ends before the preStop hook does",
-			Why:   "The hook runs within terminationGracePeriodSeconds: the process is killed without ever having been asked to end, and every request in flight with it",
+			Why:   "The hook runs within terminationGracePeriodSeconds: the process is killed without SIGTERM, and every request in flight fails",
 			Fix:   "Set terminationGracePeriodSeconds to the hook's time and that of the longest request",
 			Check: graceBelowPreStop,
 		},
@@ -53,11 +53,11 @@ type hook struct {
 	container
 
 	took time.Duration
-	// known is false if nobody can tell how long it takes.
+	// known is false if how long it takes is unknown.
 	known bool
 }
 
-// preStop finds the longest hook. Nil: there is none.
+// preStop returns the longest hook, nil if there is none.
 func preStop(t template) *hook {
 	var longest *hook
 	for _, c := range t.containers() {
@@ -72,10 +72,10 @@ func preStop(t template) *hook {
 	return longest
 }
 
-// sleeps is a call of sleep in a shell command.
+// sleeps matches a call of sleep in a shell command.
 var sleeps = regexp.MustCompile(`\bsleep\s+([0-9]+)([smh]?)\b`)
 
-// lasts is how long a hook takes. Not known: it asks somebody, or runs a program.
+// lasts returns how long a hook takes. Not known: it sends a request, or runs a program.
 func lasts(h *corev1.LifecycleHandler) (time.Duration, bool) {
 	switch {
 	case h.Sleep != nil:
@@ -99,14 +99,14 @@ func grace(t template) time.Duration {
 	return time.Duration(ptr.Deref(t.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)) * time.Second
 }
 
-func preStopMissing(s *Snapshot) []Hit {
+func preStopMissing(s *Inventory) []Hit {
 	if preStop(s.leader()) != nil {
 		return nil
 	}
 	return one(Hit{Field: s.leader().first("lifecycle.preStop"), Message: "no container of the leader has a preStop hook"})
 }
 
-func preStopTooShort(s *Snapshot) []Hit {
+func preStopTooShort(s *Inventory) []Hit {
 	want := s.Expect.EndpointPropagation
 	if want == 0 {
 		want = DefaultPropagation
@@ -118,7 +118,7 @@ func preStopTooShort(s *Snapshot) []Hit {
 	return one(Hit{Field: h.field + ".lifecycle.preStop", Message: fmt.Sprintf("the leader waits %s before it ends, and endpoints take %s to propagate", h.took, want)})
 }
 
-func graceBelowPreStop(s *Snapshot) []Hit {
+func graceBelowPreStop(s *Inventory) []Hit {
 	var hits []Hit
 	for _, t := range s.templates() {
 		if h := preStop(t); h != nil && h.known && h.took > 0 && grace(t) <= h.took {
@@ -129,7 +129,7 @@ func graceBelowPreStop(s *Snapshot) []Hit {
 	return hits
 }
 
-func graceBelowRequests(s *Snapshot) []Hit {
+func graceBelowRequests(s *Inventory) []Hit {
 	t, need := s.leader(), s.Expect.LongestRequest
 	text := fmt.Sprintf("the longest request takes %s", need)
 	if h := preStop(t); h != nil && h.known {

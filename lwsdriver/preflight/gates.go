@@ -14,25 +14,25 @@ func gateRules() []Rule {
 		{
 			ID: "QueueGatesGroups", Severity: warning,
 			Title: "Kueue admits the groups",
-			Why: "Each new group is a workload of its own that waits for the quota of its queue, also one that takes the place of another: " +
-				"somebody else may get what the old group gave back, and the progress deadline counts meanwhile",
+			Why: "Each new group is a workload of its own that waits for quota of its queue, also one that replaces another: " +
+				"another workload may get the quota that the old group released, and the progress deadline counts meanwhile",
 			Fix:   "See that the ClusterQueue (its nominalQuota, or what it may borrow) holds the groups that come on top, and that nothing there preempts them",
 			Check: queueGates,
 		},
 		{
 			ID: "GangSpansGroups", Severity: warning,
 			Title: "All groups are in one gang",
-			Why: "The templates name one PodGroup, so the pods of a release join the gang of those that run: its minimum is met by old groups while a " +
-				"new one is half there, or new ones wait for pods that never come",
+			Why: "The templates name one PodGroup, so the pods of a release join the gang of those that run: old groups meet its minimum while a " +
+				"new one is incomplete, or new ones wait for pods that are never created",
 			Fix:   "Remove it from the templates, and let LeaderWorkerSet make one PodGroup per group (gangSchedulingManagement in its configuration)",
 			Check: gangSpans,
 		},
 		{
 			ID: "SchedulingGated", Severity: warning,
 			Title: "The templates have scheduling gates",
-			Why:   "Pods stay SchedulingGated until somebody removes the gates from each of them, at every group that a release brings",
-			Fix:   "Remove schedulingGates from the templates, unless a controller lifts them, and that soon enough for the progress deadline",
-			Check: func(s *Snapshot) []Hit {
+			Why:   "Pods stay SchedulingGated until the gates are removed from each of them, in every group that a release creates",
+			Fix:   "Remove schedulingGates from the templates, unless a controller removes them well before the progress deadline",
+			Check: func(s *Inventory) []Hit {
 				var hits []Hit
 				for _, t := range s.templates() {
 					if n := len(t.Spec.SchedulingGates); n > 0 {
@@ -45,10 +45,10 @@ func gateRules() []Rule {
 	}
 }
 
-// queueLabel says in which of Kueue's queues something waits.
+// queueLabel names the Kueue queue of a workload.
 const queueLabel = "kueue.x-k8s.io/queue-name"
 
-func queueGates(s *Snapshot) []Hit {
+func queueGates(s *Inventory) []Hit {
 	message := func(queue string) string {
 		text := fmt.Sprintf("its groups wait for admission by queue %s", queue)
 		if n := s.peak().Groups(); n > 0 {
@@ -71,7 +71,7 @@ func queueGates(s *Snapshot) []Hit {
 // gangMarks are the labels and annotations by which gang schedulers know the gang of a pod.
 var gangMarks = []string{"scheduling.k8s.io/group-name", "scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io", "pod-group.scheduling.sigs.k8s.io/name"}
 
-func gangSpans(s *Snapshot) []Hit {
+func gangSpans(s *Inventory) []Hit {
 	var hits []Hit
 	for _, t := range s.templates() {
 		for _, m := range []meta{{"labels", t.Labels}, {"annotations", t.Annotations}} {
@@ -94,5 +94,5 @@ type meta struct {
 	values map[string]string
 }
 
-// field is a key of a map as a path.
+// field returns the path of a key of a map.
 func field(path, key string) string { return fmt.Sprintf("%s[%q]", path, key) }

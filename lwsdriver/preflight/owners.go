@@ -13,11 +13,11 @@ import (
 func ownerRules() []Rule {
 	return []Rule{
 		{
-			ID: "ForeignOwner", Severity: grave,
+			ID: "ForeignOwner", Severity: severe,
 			Title: "Another controller owns the LeaderWorkerSet",
-			Why:   "That controller rewrites what Lockstep writes: the hold would not last, and groups would roll by themselves. Lockstep refuses it",
+			Why:   "That controller reverts Lockstep's writes: the hold would not last, and groups would roll by themselves. Lockstep refuses it",
 			Fix:   "Release it through the object that owns it",
-			Check: func(s *Snapshot) []Hit {
+			Check: func(s *Inventory) []Hit {
 				owner := metav1.GetControllerOf(s.Workload)
 				if owner == nil {
 					return nil
@@ -26,11 +26,11 @@ func ownerRules() []Rule {
 			},
 		},
 		{
-			ID: "WorkloadApiTooOld", Severity: grave, Needs: Status,
+			ID: "WorkloadApiTooOld", Severity: severe, Needs: Status,
 			Title: "The LeaderWorkerSet controller is older than v0.9.0",
-			Why:   "An older one counts groups as ready while their workers are not, and does not say which spec it has acted on. Lockstep refuses it",
+			Why:   "An older controller counts groups as ready while their workers are not, and does not report observedGeneration. Lockstep refuses it",
 			Fix:   "Upgrade LWS and its CRDs to v0.9.0 or later",
-			Check: func(s *Snapshot) []Hit {
+			Check: func(s *Inventory) []Hit {
 				if !TooOld(s.Workload) {
 					return nil
 				}
@@ -40,7 +40,7 @@ func ownerRules() []Rule {
 	}
 }
 
-// TooOld says whether the controller that keeps the workload's status is older than v0.9.0.
+// TooOld reports whether the controller that updates the workload's status is older than v0.9.0.
 func TooOld(w *lws.LeaderWorkerSet) bool {
 	return w.Status.ObservedGeneration == 0 && len(w.Status.Conditions) > 0
 }

@@ -13,32 +13,32 @@ import (
 func paceRules() []Rule {
 	return []Rule{
 		{
-			ID: "NoRoomToRoll", Severity: grave,
+			ID: "NoRoomToRoll", Severity: severe,
 			Title: "maxUnavailable and maxSurge both come to 0",
-			Why: "No group may go before another comes, and none may come, so LeaderWorkerSet's webhook refuses it. Where a scale-down under hold has " +
-				"brought it about, Lockstep promotes with maxUnavailable 1, which nobody asked for",
+			Why: "No group may be deleted before another is created, and none may be created, so LeaderWorkerSet's webhook refuses it. After a " +
+				"scale-down under hold, Lockstep promotes with maxUnavailable 1, which the user did not set",
 			Fix:   "Set maxSurge to 1 or more, or maxUnavailable where there are no spare nodes",
 			Check: noRoomToRoll,
 		},
 		{
-			ID: "AllUnavailable", Severity: grave,
+			ID: "AllUnavailable", Severity: severe,
 			Title: "maxUnavailable is all groups",
-			Why:   "Every group may be taken down at once, and nothing serves until the first new one has loaded its model",
+			Why:   "Every group may be deleted at once, and nothing serves until the first new one has loaded its model",
 			Fix:   "Set maxUnavailable to the groups that you can do without, 1 for example, or release blue-green, where they have no requests by then",
 			Check: allUnavailable,
 		},
 		{
-			ID: "DeadlineBelowMinReady", Severity: grave,
+			ID: "DeadlineBelowMinReady", Severity: severe,
 			Title:   "The progress deadline ends before a group can count",
 			Why:     "A group counts once it has been ready for minReady. If the deadline is no longer than that, every batch fails, however healthy it is",
 			Fix:     "Make the progress deadline longer than start-up and minReady together",
-			Applies: func(s *Snapshot) bool { return s.Policy.Style != pb.Style_STYLE_UNSPECIFIED },
+			Applies: func(s *Inventory) bool { return s.Policy.Style != pb.Style_STYLE_UNSPECIFIED },
 			Check:   deadlineBelowMinReady,
 		},
 	}
 }
 
-func noRoomToRoll(s *Snapshot) []Hit {
+func noRoomToRoll(s *Inventory) []Hit {
 	if s.replicas() == 0 || native.LimitsOf(s.Rolling, s.replicas()).Batch() > 0 {
 		return nil
 	}
@@ -46,9 +46,9 @@ func noRoomToRoll(s *Snapshot) []Hit {
 		s.replicas(), s.Rolling.MaxUnavailable.String(), s.Rolling.MaxSurge.String())})
 }
 
-// allUnavailable passes over a single group, of which there is no smaller step: that has a warning of its own. And groups
-// beside which others serve may go.
-func allUnavailable(s *Snapshot) []Hit {
+// allUnavailable skips a workload of a single group, which has a warning of its own, and a release whose second set serves
+// meanwhile.
+func allUnavailable(s *Inventory) []Hit {
 	most := native.LimitsOf(s.Rolling, s.replicas()).MaxUnavailable
 	if s.replicas() < 2 || most < s.replicas() || s.peak().Added >= s.replicas() {
 		return nil
@@ -57,7 +57,7 @@ func allUnavailable(s *Snapshot) []Hit {
 		s.Rolling.MaxUnavailable.String(), s.replicas(), s.style())})
 }
 
-func deadlineBelowMinReady(s *Snapshot) []Hit {
+func deadlineBelowMinReady(s *Inventory) []Hit {
 	if s.Policy.MinReady < s.Policy.ProgressDeadline {
 		return nil
 	}

@@ -26,7 +26,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 // snapshotOf reads an example. Its first line may say, behind a #, what release is to come and what is expected:
 // style=canary batches=50%,100% service=vllm min-ready=1m deadline=5m longest-request=1m propagation=10s topology=KEY.
-func snapshotOf(t *testing.T, path string) (*preflight.Snapshot, *manifests.Set) {
+func snapshotOf(t *testing.T, path string) (*preflight.Inventory, *manifests.Set) {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -40,7 +40,7 @@ func snapshotOf(t *testing.T, path string) (*preflight.Snapshot, *manifests.Set)
 	if err != nil || len(workloads) != 1 {
 		t.Fatalf("%s: %d workloads, %v", path, len(workloads), err)
 	}
-	s, err := set.Snapshot(workloads[0])
+	s, err := set.Inventory(workloads[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func snapshotOf(t *testing.T, path string) (*preflight.Snapshot, *manifests.Set)
 	return s, set
 }
 
-func expect(t *testing.T, s *preflight.Snapshot, words []string) {
+func expect(t *testing.T, s *preflight.Inventory, words []string) {
 	t.Helper()
 	p := &pb.ReleasePolicy{}
 	for _, word := range words {

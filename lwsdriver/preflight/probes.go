@@ -18,7 +18,7 @@ func probeRules() []Rule {
 			ID: "ReadinessProbeMissing", Severity: warning,
 			Title: "The leader has no readiness probe",
 			Why: "A leader counts as ready as soon as its process runs, which is long before the model is loaded: batches complete at once, " +
-				"requests go to leaders that cannot answer, and a promotion takes groups that serve down for groups that do not",
+				"requests go to leaders that cannot answer, and a promotion replaces groups that serve by groups that do not",
 			Fix:   "Give the container that serves a readinessProbe that succeeds once the model is loaded, for example httpGet /health",
 			Check: readinessMissing,
 		},
@@ -26,14 +26,14 @@ func probeRules() []Rule {
 			ID: "ReadinessSameAsLiveness", Severity: warning,
 			Title: "The liveness probe asks what the readiness probe asks, and is no more patient",
 			Why: "A leader that is busy is restarted, and with it its whole group, where it should only get no requests for a while; while " +
-				"the model loads it is killed again and again",
+				"the model loads it is killed repeatedly",
 			Fix:   "Let liveness ask for less (the process answers at all), give it a larger failureThreshold than readiness, or leave it out",
 			Check: readinessIsLiveness,
 		},
 	}
 }
 
-func readinessMissing(s *Snapshot) []Hit {
+func readinessMissing(s *Inventory) []Hit {
 	leader := s.leader()
 	if len(leader.Spec.ReadinessGates) > 0 || slices.ContainsFunc(leader.containers(), func(c container) bool { return c.ReadinessProbe != nil }) {
 		return nil
@@ -41,7 +41,7 @@ func readinessMissing(s *Snapshot) []Hit {
 	return one(Hit{Field: leader.first("readinessProbe"), Message: "no container of the leader has a readiness probe"})
 }
 
-func readinessIsLiveness(s *Snapshot) []Hit {
+func readinessIsLiveness(s *Inventory) []Hit {
 	var hits []Hit
 	for _, t := range s.templates() {
 		for _, c := range t.containers() {
@@ -57,9 +57,9 @@ func readinessIsLiveness(s *Snapshot) []Hit {
 	return hits
 }
 
-// patience is how long a probe lets something fail.
+// patience returns how long a probe tolerates failures.
 func patience(p *corev1.Probe) time.Duration {
-	// The API server's defaults, where a manifest says nothing.
+	// The API server's defaults, which a manifest may leave out.
 	period, failures := p.PeriodSeconds, p.FailureThreshold
 	if period == 0 {
 		period = 10

@@ -18,23 +18,23 @@ func roomRules() []Rule {
 		{
 			ID: "QuotaExceeded", Severity: warning, Needs: Quotas, Applies: grows,
 			Title: "A ResourceQuota does not hold the groups that come on top",
-			Why:   "Pods beyond the quota are not created: batches stop half way, and a group that lacks one pod serves nobody while it keeps its GPUs",
+			Why:   "Pods beyond the quota are not created: batches do not complete, and a group that lacks one pod serves nothing while it keeps its GPUs",
 			Fix:   "Raise the quota, free what uses it, or release with STYLE_PARTITION, which needs nothing extra",
 			Check: quotaExceeded,
 		},
 		{
 			ID: "NodesLackRoom", Severity: warning, Needs: Nodes, Applies: grows,
 			Title: "The nodes have no room for the groups that come on top",
-			Why:   "Their pods stay Pending, and the release waits until its deadline. A group of which some pods found a node keeps those GPUs and serves nobody",
-			Fix:   "Add nodes, free some, or release with smaller batches or STYLE_PARTITION. If a cluster autoscaler adds nodes, see that its limit allows these",
+			Why:   "Their pods stay Pending, and the release waits until its deadline. A group of which only some pods are scheduled keeps those GPUs and serves nothing",
+			Fix:   "Add nodes, free some, or release with smaller batches or STYLE_PARTITION. If a cluster autoscaler adds nodes, check that its limit allows these",
 			Check: nodesLackRoom,
 		},
 	}
 }
 
-func grows(s *Snapshot) bool { return s.peak().Groups() > 0 }
+func grows(s *Inventory) bool { return s.peak().Groups() > 0 }
 
-// size is how many groups and pods there are to be.
+// size returns the number of groups and pods that are needed.
 func size(n capacity.Need) string {
 	groups := "1 group"
 	if n.Groups != 1 {
@@ -43,12 +43,12 @@ func size(n capacity.Need) string {
 	return fmt.Sprintf("%s (%d pods)", groups, n.Pods())
 }
 
-func quotaExceeded(s *Snapshot) []Hit {
+func quotaExceeded(s *Inventory) []Hit {
 	var hits []Hit
 	need := s.need()
 	severity := warning
 	if s.Policy.Style == pb.Style_STYLE_BLUE_GREEN && !s.Force {
-		severity = grave // Initialize refuses it
+		severity = severe // Initialize refuses it
 	}
 	for _, q := range s.Quotas {
 		for _, short := range need.Shortages(q) {
@@ -61,7 +61,7 @@ func quotaExceeded(s *Snapshot) []Hit {
 	return hits
 }
 
-func nodesLackRoom(s *Snapshot) []Hit {
+func nodesLackRoom(s *Inventory) []Hit {
 	need := s.need()
 	exclusive := s.Workload.Annotations[lws.ExclusiveKeyAnnotationKey]
 	p := s.Room.Place(need, exclusive)

@@ -9,28 +9,28 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Rule is one thing that hurts.
+// Rule is a known cause of trouble in releases.
 type Rule struct {
 	// ID is machine-readable, CamelCase, and never changes.
 	ID       string
 	Severity pb.Severity
-	// Title says what is wrong in a few words, Why why it hurts, Fix what to do.
+	// Title is what is wrong in a few words, Why its consequence, Fix what to do.
 	Title, Why, Fix string
-	// Needs is what it looks at besides the workload's spec. Empty: nothing.
+	// Needs is the source that it reads besides the workload's spec. Empty: none.
 	Needs Source
-	// Applies says whether there is anything to look at. Nil: always.
-	Applies func(*Snapshot) bool
-	// Check returns where it is so.
-	Check func(*Snapshot) []Hit
+	// Applies reports whether the rule applies. Nil: always.
+	Applies func(*Inventory) bool
+	// Check returns where the rule is broken.
+	Check func(*Inventory) []Hit
 }
 
 // Hit is one place where a rule is broken.
 type Hit struct {
-	// Object is where. Nil: the workload.
+	// Object is what breaks it. Nil: the workload.
 	Object *pb.ObjectRef
 	// Field is its field.
 	Field string
-	// Message says what is so.
+	// Message is what was found.
 	Message string
 	// Fix and Severity overrule the rule's.
 	Fix      string
@@ -40,14 +40,14 @@ type Hit struct {
 const (
 	note    = pb.Severity_SEVERITY_INFO
 	warning = pb.Severity_SEVERITY_WARNING
-	grave   = pb.Severity_SEVERITY_ERROR
+	severe  = pb.Severity_SEVERITY_ERROR
 )
 
-// Rules are all of them, in the order in which their findings are told.
+// Rules returns all rules, in the order in which findings are reported.
 func Rules() []Rule {
 	return slices.Concat(ownerRules(), paceRules(), roomRules(), gateRules(), probeRules(), endingRules(), budgetRules(), serviceRules(), volumeRules(),
 		spreadRules(), scalerRules(), trackingRules())
 }
 
-// one is a list of a single hit.
+// one returns a list of a single hit.
 func one(h Hit) []Hit { return []Hit{h} }

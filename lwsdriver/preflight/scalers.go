@@ -13,15 +13,15 @@ func scalerRules() []Rule {
 	return []Rule{{
 		ID: "AutoscalerPresent", Severity: note, Needs: Autoscalers,
 		Title: "An autoscaler scales the workload",
-		Why: "The number of groups may change in the middle of a release: batches in percent are taken again of each new number. A blue-green " +
-			"release holds it, so no load adds groups meanwhile",
-		Fix: "Nothing, if that is what you want. Otherwise release when load is low, or pause it meanwhile",
-		Check: func(s *Snapshot) []Hit {
+		Why: "The number of groups may change during a release: batches in percent are computed again from each new number. A blue-green " +
+			"release holds the autoscaler, so load adds no groups meanwhile",
+		Fix: "Nothing, if that is intended. Otherwise release when load is low, or pause the autoscaler meanwhile",
+		Check: func(s *Inventory) []Hit {
 			hits := make([]Hit, 0, len(s.Autoscalers))
 			for _, a := range s.Autoscalers {
 				text := "it scales the workload, also during " + s.style()
 				if plan.HoldsAutoscalers(s.Policy.Style) {
-					text = "it is held until the release is over, and then given back"
+					text = "it is held until the release is over, and then restored"
 				}
 				hits = append(hits, Hit{Object: a, Field: "spec.scaleTargetRef", Message: fmt.Sprintf("%s: %s", Text(a), text)})
 			}

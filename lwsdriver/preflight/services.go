@@ -25,8 +25,8 @@ func serviceRules() []Rule {
 	}}
 }
 
-// selectsWorkers passes over Services that have no address of their own: they are for names, such as those that LWS makes.
-func selectsWorkers(s *Snapshot) []Hit {
+// selectsWorkers skips headless Services: they are for DNS names, such as those that LWS creates.
+func selectsWorkers(s *Inventory) []Hit {
 	w := s.disruptable()
 	var hits []Hit
 	for _, o := range s.Services {

@@ -14,18 +14,18 @@ import (
 func spreadRules() []Rule {
 	return []Rule{
 		{
-			ID: "TopologyNotSpread", Severity: warning, Applies: func(s *Snapshot) bool { return len(s.Expect.TopologyKeys) > 0 && s.replicas() > 1 },
+			ID: "TopologyNotSpread", Severity: warning, Applies: func(s *Inventory) bool { return len(s.Expect.TopologyKeys) > 0 && s.replicas() > 1 },
 			Title: "Leaders are not spread over the topology that is declared",
-			Why:   "All groups may end up in one zone or rack, and go with it; a release, which places every group anew, may bring that about",
+			Why:   "All groups may be in one zone or rack, and fail with it; a release, which schedules every group anew, may cause that",
 			Fix:   "Give the leader's template a topologySpreadConstraint of that key, or the workload LWS's exclusive-topology annotation",
 			Check: notSpread,
 		},
 		{
-			ID: "LeadersNotSpread", Severity: note, Applies: func(s *Snapshot) bool { return len(s.Expect.TopologyKeys) == 0 && s.replicas() > 1 },
+			ID: "LeadersNotSpread", Severity: note, Applies: func(s *Inventory) bool { return len(s.Expect.TopologyKeys) == 0 && s.replicas() > 1 },
 			Title: "Nothing spreads the groups",
-			Why:   "All groups may end up in one zone or rack, and go with it; a release, which places every group anew, may bring that about",
+			Why:   "All groups may be in one zone or rack, and fail with it; a release, which schedules every group anew, may cause that",
 			Fix:   "Give the leader's template a topologySpreadConstraint, for example over topology.kubernetes.io/zone, and declare it (--topology)",
-			Check: func(s *Snapshot) []Hit {
+			Check: func(s *Inventory) []Hit {
 				if len(spreadOver(s)) > 0 {
 					return nil
 				}
@@ -35,8 +35,8 @@ func spreadRules() []Rule {
 	}
 }
 
-// spreadOver are the node labels over whose values something spreads the groups.
-func spreadOver(s *Snapshot) []string {
+// spreadOver returns the node labels over whose values something spreads the groups.
+func spreadOver(s *Inventory) []string {
 	var keys []string
 	t := s.leader()
 	for _, c := range t.Spec.TopologySpreadConstraints {
@@ -63,7 +63,7 @@ func topologies(terms []corev1.PodAffinityTerm) []string {
 	return keys
 }
 
-func notSpread(s *Snapshot) []Hit {
+func notSpread(s *Inventory) []Hit {
 	have := spreadOver(s)
 	var hits []Hit
 	for _, key := range s.Expect.TopologyKeys {

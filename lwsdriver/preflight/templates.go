@@ -14,23 +14,23 @@ import (
 // kind is the workload's.
 const kind = "LeaderWorkerSet"
 
-// Where things are in a LeaderWorkerSet.
+// Paths in a LeaderWorkerSet.
 const (
 	templateField = "spec.leaderWorkerTemplate"
 	rollingField  = "spec.rolloutStrategy.rollingUpdateConfiguration"
 )
 
-// template is a pod template and where it is.
+// template is a pod template and its path.
 type template struct {
 	*corev1.PodTemplateSpec
 
 	field string
-	// leader says that leaders are made of it.
+	// leader: leaders are created from it.
 	leader bool
 }
 
-// leader is the template of the pods that serve.
-func (s *Snapshot) leader() template {
+// leader returns the template of leaders.
+func (s *Inventory) leader() template {
 	t := &s.Workload.Spec.LeaderWorkerTemplate
 	if t.LeaderTemplate != nil {
 		return template{t.LeaderTemplate, templateField + ".leaderTemplate", true}
@@ -38,8 +38,8 @@ func (s *Snapshot) leader() template {
 	return template{&t.WorkerTemplate, templateField + ".workerTemplate", true}
 }
 
-// templates are all of which pods are made.
-func (s *Snapshot) templates() []template {
+// templates returns all pod templates.
+func (s *Inventory) templates() []template {
 	all := []template{s.leader()}
 	if t := &s.Workload.Spec.LeaderWorkerTemplate; t.LeaderTemplate != nil && ptr.Deref(t.Size, 1) > 1 {
 		all = append(all, template{&t.WorkerTemplate, templateField + ".workerTemplate", false})
@@ -47,14 +47,14 @@ func (s *Snapshot) templates() []template {
 	return all
 }
 
-// container is one that runs as long as its pod.
+// container is a container that runs as long as its pod.
 type container struct {
 	*corev1.Container
 
 	field string
 }
 
-// containers are those that run as long as the pod, sidecars last.
+// containers returns those that run as long as the pod, sidecars last.
 func (t template) containers() []container {
 	var all []container
 	for i := range t.Spec.Containers {
@@ -69,7 +69,7 @@ func (t template) containers() []container {
 	return all
 }
 
-// first is the field of the container that serves, as far as anybody can tell.
+// first returns a field of the first container, which is assumed to serve.
 func (t template) first(field string) string { return t.field + ".spec.containers[0]." + field }
 
 func replicasOf(w *lws.LeaderWorkerSet) int { return int(ptr.Deref(w.Spec.Replicas, 1)) }

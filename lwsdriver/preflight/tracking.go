@@ -14,7 +14,7 @@ func trackingRules() []Rule {
 		{
 			ID: "TrackingMarksOnClaims", Severity: warning,
 			Title: "Volume claims carry a GitOps tool's tracking marks",
-			Why: "StatefulSets copy them to every volume claim that they make. The tool takes those for its own, finds them nowhere in Git, and " +
+			Why: "StatefulSets copy them to every volume claim that they create. The tool treats these as its own, does not find them in Git, and " +
 				"prunes them: the volumes of groups that serve, and of those that a release adds",
 			Fix:   "Remove the marks from the metadata of volumeClaimTemplates",
 			Check: marksOnClaims,
@@ -22,9 +22,9 @@ func trackingRules() []Rule {
 		{
 			ID: "GitOpsTracked", Severity: note,
 			Title: "A GitOps tool applies the workload",
-			Why:   "It would put the fields back with which a release holds and moves the workload. Lockstep repairs the hold, but LeaderWorkerSet may roll in between",
-			Fix:   "Have it ignore spec.rolloutStrategy (docs/guide.md, GitOps), or install config/admission, which keeps the hold in the API server",
-			Check: func(s *Snapshot) []Hit {
+			Why:   "It would revert the fields that a release sets on the workload. Lockstep repairs the hold, but LeaderWorkerSet may roll in between",
+			Fix:   "Make it ignore spec.rolloutStrategy (docs/guide.md, GitOps), or install config/admission, which keeps the hold in the API server",
+			Check: func(s *Inventory) []Hit {
 				for _, m := range []meta{{"annotations", s.Workload.Annotations}, {"labels", s.Workload.Labels}} {
 					if key := tracked(m.values); key != "" {
 						return one(Hit{Field: field("metadata."+m.name, key), Message: fmt.Sprintf("%s tracks it as %s", trackers[key], m.values[key])})
@@ -36,7 +36,7 @@ func trackingRules() []Rule {
 	}
 }
 
-// trackers are the labels and annotations by which GitOps tools know what they manage.
+// trackers are the labels and annotations by which GitOps tools identify what they manage.
 var trackers = map[string]string{
 	"argocd.argoproj.io/tracking-id":   "Argo CD",
 	"argocd.argoproj.io/instance":      "Argo CD",
@@ -45,7 +45,7 @@ var trackers = map[string]string{
 	"applyset.kubernetes.io/part-of":   "an apply set",
 }
 
-// tracked is the first of the keys that is a tracking mark, empty if none is.
+// tracked returns the first of the keys that is a tracking mark, "" if none is.
 func tracked(values map[string]string) string {
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		if _, ok := trackers[key]; ok {
@@ -55,10 +55,10 @@ func tracked(values map[string]string) string {
 	return ""
 }
 
-// claimTracker is Argo CD's tracking label unless it is told another; Helm charts set it too, so it says nothing elsewhere.
+// claimTracker is Argo CD's default tracking label. Helm charts set it too, so it is conclusive on claims only.
 const claimTracker = "app.kubernetes.io/instance"
 
-func marksOnClaims(s *Snapshot) []Hit {
+func marksOnClaims(s *Inventory) []Hit {
 	var hits []Hit
 	templates := s.Workload.Spec.LeaderWorkerTemplate.VolumeClaimTemplates
 	for i := range templates {

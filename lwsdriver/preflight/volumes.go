@@ -15,17 +15,17 @@ import (
 
 func volumeRules() []Rule {
 	return []Rule{{
-		ID: "VolumeReadWriteOnce", Severity: warning, Needs: Claims, Applies: func(s *Snapshot) bool { return len(ClaimNames(s)) > 0 },
+		ID: "VolumeReadWriteOnce", Severity: warning, Needs: Claims, Applies: func(s *Inventory) bool { return len(ClaimNames(s)) > 0 },
 		Title: "Groups share a volume that one node at a time can have",
-		Why: "A ReadWriteOnce volume is attached to one node, a ReadWriteOncePod one used by one pod: new groups on other nodes hang in " +
-			"ContainerCreating for as long as the old ones are there",
+		Why: "A ReadWriteOnce volume is attached to one node, a ReadWriteOncePod volume used by one pod: new groups on other nodes hang in " +
+			"ContainerCreating for as long as the old ones exist",
 		Fix:   "Share a volume that many can read (ReadOnlyMany, ReadWriteMany), or give each pod its own by volumeClaimTemplates",
 		Check: sharedClaims,
 	}}
 }
 
-// ClaimNames are the PersistentVolumeClaims that the templates name, sorted.
-func ClaimNames(s *Snapshot) []string {
+// ClaimNames returns the PersistentVolumeClaims that the templates name, sorted.
+func ClaimNames(s *Inventory) []string {
 	var names []string
 	for _, t := range s.templates() {
 		for _, v := range t.Spec.Volumes {
@@ -38,9 +38,9 @@ func ClaimNames(s *Snapshot) []string {
 	return slices.Compact(names)
 }
 
-func sharedClaims(s *Snapshot) []Hit {
+func sharedClaims(s *Inventory) []Hit {
 	if s.replicas()*int(ptr.Deref(s.Workload.Spec.LeaderWorkerTemplate.Size, 1)) < 2 && s.peak().Groups() == 0 {
-		return nil // one pod has it for itself
+		return nil // used by a single pod
 	}
 	names := ClaimNames(s)
 	var hits []Hit

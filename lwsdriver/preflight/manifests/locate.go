@@ -12,8 +12,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Locate is where a field of an object is: the file, and the line of the field, or of what of its path there is. The line is
-// 0 if the object is in no file.
+// Locate returns the file and line of a field of an object, or of the deepest part of its path that exists. The line is 0 if no
+// file has the object.
 func (s *Set) Locate(ref *pb.ObjectRef, field string) (file string, line int) {
 	for _, o := range s.objects {
 		if o.GetKind() == ref.GetKind() && o.GetName() == ref.GetName() && o.GetNamespace() == ref.GetNamespace() {
@@ -23,7 +23,7 @@ func (s *Set) Locate(ref *pb.ObjectRef, field string) (file string, line int) {
 	return "", 0
 }
 
-// steps of a path: a name, ["a key"] or [an index].
+// steps matches the steps of a path: a name, ["a key"] or [an index].
 var steps = regexp.MustCompile(`\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]|([^.\[\]]+)`)
 
 func lineOf(node *yamlv3.Node, field string) int {
@@ -48,7 +48,7 @@ func lineOf(node *yamlv3.Node, field string) int {
 	return line
 }
 
-// entry is a key of a mapping and its value. Nil: there is none.
+// entry returns a key of a mapping and its value, nil if it does not exist.
 func entry(node *yamlv3.Node, name string) (key, value *yamlv3.Node) {
 	if node.Kind != yamlv3.MappingNode {
 		return nil, nil

@@ -1,7 +1,11 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package manifests reads objects from YAML and JSON, for what can be said of a workload without a cluster.
+// Package manifests reads objects from YAML and JSON, to run preflight without a cluster.
+//
+//	set := manifests.NewSet("default")
+//	err := set.Add("vllm.yaml", file)
+//	inventory, err := set.Inventory(workload)
 package manifests
 
 import (
@@ -19,14 +23,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Set is the objects of some files.
+// Set is the objects of a number of files.
 type Set struct {
 	objects []object
-	// namespace is that of objects that say none.
+	// namespace is the default namespace.
 	namespace string
 }
 
-// object is one of them, and where it is.
+// object is an object and its position in a file.
 type object struct {
 	*unstructured.Unstructured
 
@@ -34,7 +38,7 @@ type object struct {
 	node *yamlv3.Node
 }
 
-// NewSet is an empty set. namespace is that of objects that say none.
+// NewSet returns an empty set. namespace is that of objects without one.
 func NewSet(namespace string) *Set { return &Set{namespace: namespace} }
 
 // Add adds the objects of a file; those of a List one by one.
@@ -84,10 +88,10 @@ func (s *Set) add(file string, node *yamlv3.Node) error {
 	return nil
 }
 
-// clusterScoped are the kinds without a namespace that matter here.
+// clusterScoped are the kinds without a namespace that rules read.
 var clusterScoped = map[string]bool{"Node": true}
 
-// Workloads are the LeaderWorkerSets, in the order of the files.
+// Workloads returns the LeaderWorkerSets, in the order of the files.
 func (s *Set) Workloads() ([]*lws.LeaderWorkerSet, error) {
 	var all []*lws.LeaderWorkerSet
 	for _, o := range s.objects {
@@ -109,7 +113,7 @@ func (s *Set) Workloads() ([]*lws.LeaderWorkerSet, error) {
 	return all, nil
 }
 
-// strictly reads an object, and refuses fields that it does not have.
+// strictly decodes an object and refuses unknown fields.
 func strictly(fields map[string]any, into any) error {
 	text, err := yaml.Marshal(fields)
 	if err != nil {
@@ -121,7 +125,7 @@ func strictly(fields map[string]any, into any) error {
 	return nil
 }
 
-// of are the objects of a kind in a namespace, read as T. Empty namespace: wherever.
+// of returns the objects of a kind in a namespace, decoded as T. Empty namespace: all.
 func of[T metav1.Object](s *Set, kind, namespace string, empty func() T) ([]T, error) {
 	var all []T
 	for _, o := range s.objects {
@@ -141,7 +145,7 @@ func of[T metav1.Object](s *Set, kind, namespace string, empty func() T) ([]T, e
 	return all, nil
 }
 
-// running are the pods that are on a node.
+// running returns the pods that are on a node.
 func running(pods []*corev1.Pod) []*corev1.Pod {
 	var out []*corev1.Pod
 	for _, p := range pods {

@@ -137,7 +137,7 @@ func TestSnapshotRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Snapshot(all[0]); err == nil || !strings.Contains(err.Error(), "all.yaml: read Service x") {
+	if _, err := s.Inventory(all[0]); err == nil || !strings.Contains(err.Error(), "all.yaml: read Service x") {
 		t.Errorf("%v", err)
 	}
 }

@@ -21,8 +21,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Rolling is the user's own rolling update configuration: what LWS's webhook makes of the manifest, or what the record of a
-// workload that is held says.
+// Rolling returns the user's own rolling update configuration: the manifest's with the defaults of LWS's webhook, or the one in the
+// record of a workload under hold.
 func Rolling(w *lws.LeaderWorkerSet) lws.RollingUpdateConfiguration {
 	if rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation]); err == nil {
 		return rec.Saved
@@ -31,11 +31,11 @@ func Rolling(w *lws.LeaderWorkerSet) lws.RollingUpdateConfiguration {
 		lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1), Partition: ptr.To[int32](0)})
 }
 
-// Snapshot is what the set says about one of its workloads. What it has none of counts as not looked at: nobody can tell
-// whether the cluster has one.
-func (s *Set) Snapshot(w *lws.LeaderWorkerSet) (*preflight.Snapshot, error) {
-	out := &preflight.Snapshot{Workload: w, Rolling: Rolling(w), Unseen: map[preflight.Source]string{}}
-	r := &reader{set: s, snapshot: out, namespace: w.Namespace}
+// Inventory returns what the set contains about one of its workloads. A kind without objects counts as not read: the cluster may
+// have some.
+func (s *Set) Inventory(w *lws.LeaderWorkerSet) (*preflight.Inventory, error) {
+	out := &preflight.Inventory{Workload: w, Rolling: Rolling(w), Unseen: map[preflight.Source]string{}}
+	r := &reader{set: s, inventory: out, namespace: w.Namespace}
 	out.Services = read(r, preflight.Services, "Service", func() *corev1.Service { return &corev1.Service{} })
 	out.Budgets = read(r, preflight.Budgets, "PodDisruptionBudget", func() *policyv1.PodDisruptionBudget { return &policyv1.PodDisruptionBudget{} })
 	out.Quotas = read(r, preflight.Quotas, "ResourceQuota", func() *corev1.ResourceQuota { return &corev1.ResourceQuota{} })
@@ -54,17 +54,17 @@ func (s *Set) Snapshot(w *lws.LeaderWorkerSet) (*preflight.Snapshot, error) {
 	return out, r.err
 }
 
-// reader reads objects for a snapshot and keeps the first error.
+// reader reads objects for an inventory and keeps the first error.
 type reader struct {
 	set       *Set
-	snapshot  *preflight.Snapshot
+	inventory *preflight.Inventory
 	namespace string
 	err       error
 }
 
-// none says that there is nothing of a source.
+// none records that the files have nothing of a source.
 func (r *reader) none(source preflight.Source) {
-	r.snapshot.Unseen[source] = "there are none in the files"
+	r.inventory.Unseen[source] = "there are none in the files"
 }
 
 func read[T metav1.Object](r *reader, source preflight.Source, kind string, empty func() T) []T {
@@ -100,9 +100,9 @@ func (r *reader) autoscalers() {
 		default:
 			continue
 		}
-		delete(r.snapshot.Unseen, preflight.Autoscalers)
-		if a.Workload() == r.snapshot.Workload.Name {
-			r.snapshot.Autoscalers = append(r.snapshot.Autoscalers, &pb.ObjectRef{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()})
+		delete(r.inventory.Unseen, preflight.Autoscalers)
+		if a.Workload() == r.inventory.Workload.Name {
+			r.inventory.Autoscalers = append(r.inventory.Autoscalers, &pb.ObjectRef{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()})
 		}
 	}
 }

@@ -15,56 +15,56 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Snapshot is everything that the rules judge.
-type Snapshot struct {
+// Inventory is everything that the rules judge.
+type Inventory struct {
 	// Workload is the LeaderWorkerSet. It must not be modified.
 	Workload *lws.LeaderWorkerSet
-	// Rolling is the user's own rolling update configuration, whatever hold is in force.
+	// Rolling is the user's own rolling update configuration, also under hold.
 	Rolling lws.RollingUpdateConfiguration
-	// Revision is what its groups run. Empty: not known.
+	// Revision is the one that its groups run. Empty: unknown.
 	Revision string
-	// Policy is the release that is to come. Its style is unspecified for the workload's own rolling update.
+	// Policy is that of the planned release. Its style is unspecified for the workload's own rolling update.
 	Policy record.Policy
-	// Force begins a blue-green release although a quota does not hold it.
+	// Force begins a blue-green release although it exceeds a quota.
 	Force bool
-	// Expect is what no object says.
+	// Expect is what no object contains.
 	Expect Expectations
 
-	// What is around the workload, in its namespace.
+	// Objects in the workload's namespace.
 	Services []*corev1.Service
 	Budgets  []*policyv1.PodDisruptionBudget
 	Quotas   []*corev1.ResourceQuota
-	// Claims are the PersistentVolumeClaims that the templates name, as far as they exist.
+	// Claims are the existing PersistentVolumeClaims that the templates name.
 	Claims []*corev1.PersistentVolumeClaim
 	// Autoscalers are those that scale the workload.
 	Autoscalers []*pb.ObjectRef
-	// Room is what the nodes have left.
+	// Room is the free capacity of the nodes.
 	Room capacity.Room
 
-	// Unseen are the sources that were not looked at, with the reason.
+	// Unseen are the sources that were not read, with the reason.
 	Unseen map[Source]string
 }
 
-// Expectations are what no object in the cluster says.
+// Expectations are what no object in the cluster contains.
 type Expectations struct {
-	// LongestRequest is how long the longest request takes. Zero: not known.
+	// LongestRequest is how long the longest request takes. Zero: unknown.
 	LongestRequest time.Duration
-	// EndpointPropagation is how long it takes until nobody sends requests to a pod that goes. Zero: DefaultPropagation.
+	// EndpointPropagation is how long clients may send requests to a pod that is being deleted. Zero: DefaultPropagation.
 	EndpointPropagation time.Duration
 	// TopologyKeys are the node labels over whose values leaders are to be spread.
 	TopologyKeys []string
 }
 
-// DefaultPropagation is how long proxies and gateways may take to hear that a pod goes, in a cluster that is not overloaded.
+// DefaultPropagation is how long proxies and gateways may take to remove an endpoint, in a cluster that is not overloaded.
 const DefaultPropagation = 5 * time.Second
 
-// LongestRequestUnknown is why LongestRequests was not looked at where nobody said.
-const LongestRequestUnknown = "nobody said how long it takes (--longest-request)"
+// LongestRequestUnknown is why LongestRequests was not read where it was not set.
+const LongestRequestUnknown = "how long it takes was not set (--longest-request)"
 
-// Source is something that a rule has to look at, as people call it.
+// Source is something that a rule reads, as messages call it.
 type Source string
 
-// What rules look at besides the workload's own spec.
+// What rules read besides the workload's own spec.
 const (
 	Status          Source = "the workload's status"
 	Services        Source = "Services"
@@ -76,14 +76,14 @@ const (
 	LongestRequests Source = "the longest request"
 )
 
-// replicas is how many groups there are to be.
-func (s *Snapshot) replicas() int { return replicasOf(s.Workload) }
+// replicas returns the number of groups in the spec.
+func (s *Inventory) replicas() int { return replicasOf(s.Workload) }
 
-// peak is how many groups come on top.
-func (s *Snapshot) peak() capacity.Peak { return capacity.PeakOf(s.Policy, s.Rolling, s.replicas()) }
+// peak returns how many groups a release adds at its peak.
+func (s *Inventory) peak() capacity.Peak { return capacity.PeakOf(s.Policy, s.Rolling, s.replicas()) }
 
-// need is what they take.
-func (s *Snapshot) need() capacity.Need {
+// need returns what they request.
+func (s *Inventory) need() capacity.Need {
 	n := capacity.Need{
 		Template: s.Workload.Spec.LeaderWorkerTemplate, Network: s.Workload.Spec.NetworkConfig, Groups: s.peak().Groups(),
 	}
@@ -96,8 +96,8 @@ func (s *Snapshot) need() capacity.Need {
 	return n
 }
 
-// style is the policy's, in words.
-func (s *Snapshot) style() string {
+// style returns the policy's style for messages.
+func (s *Inventory) style() string {
 	switch s.Policy.Style {
 	case pb.Style_STYLE_CANARY:
 		return "a canary release"
