@@ -15,7 +15,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// What is in the way of a give-back is told by Disown itself, and nothing is written.
+// Disown returns what prevents it, and writes nothing.
 func TestDisownOfPercentagesThatCountToNothing(t *testing.T) {
 	w := lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: lwstest.Rolling(0, "10%", "0%")})
 	b := newBed(t, w)
@@ -31,9 +31,8 @@ func TestDisownOfPercentagesThatCountToNothing(t *testing.T) {
 	}
 }
 
-// What the admission policy noted counts as saved, and Disown gives it back and leaves no note; a note that somebody
-// edited is reported.
-func TestWantedIsGivenBack(t *testing.T) {
+// What the admission policy noted counts as saved. Disown restores it and removes the notes; an edited note is reported.
+func TestDisownRestoresNotedConfiguration(t *testing.T) {
 	w := lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: lwstest.Rolling(0, "1", "0")})
 	w.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Hold())
 	w.Annotations[record.WantedMaxSurge] = "50%"

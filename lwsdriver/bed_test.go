@@ -169,8 +169,8 @@ func (b *routedBed) caughtUp() {
 	})
 }
 
-// wish is what the record of default/vllm asks for.
-func (b *routedBed) wish() *record.Traffic {
+// requested returns what the record of default/vllm requests.
+func (b *routedBed) requested() *record.Traffic {
 	b.t.Helper()
 	return b.look().Record.Release.Traffic
 }

@@ -45,7 +45,7 @@ func TestDescribeSaysWhatIsWanted(t *testing.T) {
 	}
 }
 
-// An annotation that somebody edited is told of and not believed; the release can be ended all the same.
+// An edited annotation is reported and ignored; the release can be ended anyway.
 func TestTargetIsNotTrusted(t *testing.T) {
 	for value, want := range map[string]string{
 		`{"groups":"50%","at":"2026-11-20T12:00:00Z"}`:           "50%",
@@ -67,7 +67,7 @@ func TestTargetIsNotTrusted(t *testing.T) {
 			t.Errorf("%s: target %+v, want %s", value, got, want)
 		}
 		d := describe(s, next(t, s))
-		if told := strings.Contains(d.GetMessage(), "can't be trusted"); told == trusted {
+		if reported := strings.Contains(d.GetMessage(), "can't be trusted"); reported == trusted {
 			t.Errorf("%s: the message is %q", value, d.GetMessage())
 		}
 		if d.CurrentBatch != nil && d.GetCurrentBatch() >= d.GetBatches() {

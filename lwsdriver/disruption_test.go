@@ -23,7 +23,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// budgetOf is somebody's PodDisruptionBudget over all pods of an app.
+// budgetOf returns a user's PodDisruptionBudget over all pods of an app.
 func budgetOf(namespace, name, maxUnavailable, app string) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -65,7 +65,7 @@ func TestPreviewWithoutBudgets(t *testing.T) {
 	}
 }
 
-// Two budgets on one pod keep it from ever being evicted, so the release does not add one to somebody's.
+// A pod with two budgets can't be evicted, so the release does not add one to a user's.
 func TestPreviewOfBudgetConflicts(t *testing.T) {
 	p := inBatches(pb.Style_STYLE_CANARY, "50%")
 	p.GroupDisruptionBudget = true
@@ -81,7 +81,7 @@ func TestPreviewOfBudgetConflicts(t *testing.T) {
 		{"same pods", "of the workload", budgetOf("default", "pods", "1", "vllm"), pb.ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT},
 		{"canary's pods", "that are yet to come", canaries, pb.ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT},
 		{"other pods", "no concern", budgetOf("default", "web", "0", "web"), 0},
-		{"name", "it would be in the way", budgetOf("default", "vllm-lockstep-workers", "1", "web"), pb.ErrorReason_ERROR_REASON_NAME_TAKEN},
+		{"name", "the name is taken", budgetOf("default", "vllm-lockstep-workers", "1", "web"), pb.ErrorReason_ERROR_REASON_NAME_TAKEN},
 		{"ours", "left by a release before", ours, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -23,20 +23,20 @@ func TestPanicIsOneWorkloads(t *testing.T) {
 	b := newBed(t, drifting(t))
 	b.FailPatches(func() error { panic("a defect") })
 	b.run()
-	b.eventually("the context tells of the defect", func() bool {
+	b.eventually("the context reports the defect", func() bool {
 		c, _, err := b.contextOf(lwstest.VLLM, false)
 		return err == nil && c.GetState() == pb.State_STATE_FAILED && c.GetReason() == "Internal"
 	})
 }
 
-// Conflicts in a row are told, and are no failure.
+// Conflicts in a row are reported, but not as a failure.
 func TestConflictsInARow(t *testing.T) {
 	b := newBed(t, drifting(t))
 	b.FailPatches(func() error {
 		return apierrors.NewConflict(schema.GroupResource{Resource: "leaderworkersets"}, "vllm", errors.New("changed"))
 	})
 	b.run()
-	b.eventually("the context tells of them", func() bool {
+	b.eventually("the context reports them", func() bool {
 		c, _, err := b.contextOf(lwstest.VLLM, false)
 		if err != nil || c.GetState() == pb.State_STATE_FAILED {
 			t.Fatalf("the context is %v, %v", c, err)
@@ -45,7 +45,7 @@ func TestConflictsInARow(t *testing.T) {
 	})
 }
 
-// drifting is an adopted workload whose hold somebody took off, so that the driver has something to write.
+// drifting is an adopted workload whose hold was removed, so that the driver has something to write.
 func drifting(t *testing.T) *lws.LeaderWorkerSet {
 	t.Helper()
 	return lwstest.WithRecord(t, lwstest.Unrecorded(), record.Record{Saved: record.Native(record.Hold())})

@@ -65,7 +65,7 @@ func TestStartupMeasured(t *testing.T) {
 	s := b.look()
 	in, warnings := b.forecastInput(t.Context(), s, &pb.PlanRequest{Policy: inBatches(pb.Style_STYLE_CANARY, "1")})
 	if in.Startup != 90*time.Second || in.Replicas != 4 || in.Size() != 2 {
-		t.Errorf("the forecast goes by %s for %d groups of %d", in.Startup, in.Replicas, in.Size())
+		t.Errorf("the forecast assumes %s for %d groups of %d", in.Startup, in.Replicas, in.Size())
 	}
 	if got := codesOf(warnings); got != "StableTemplateUnknown" {
 		t.Errorf("warnings %q: LWS's revision can't be read", got)

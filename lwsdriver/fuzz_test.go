@@ -83,7 +83,7 @@ var rpcs = []rpc{
 	},
 }
 
-// sink is a stream whose client has gone once it has the first answer.
+// sink is a stream whose client disconnects after the first response.
 type sink[T any] struct {
 	grpc.ServerStreamingServer[T]
 

@@ -109,7 +109,7 @@ func TestRouterChecksRequests(t *testing.T) {
 	}
 }
 
-// A wish is recorded once; the same again changes nothing.
+// A requested weight is recorded once; the same request again changes nothing.
 func TestRouterRecordsWishes(t *testing.T) {
 	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.Progressing, nil), 0).synced()
 	both := func(call string) {
@@ -128,12 +128,12 @@ func TestRouterRecordsWishes(t *testing.T) {
 	both("SetWeight")
 	both("SetHeaderRoute")
 	both("SetMirror")
-	w := b.wish()
+	w := b.requested()
 	if w == nil || w.Weight != 50 || w.Mirror != 20 || len(w.HeaderRoutes) != 1 || w.HeaderRoutes[0].Name != "testers" {
 		t.Errorf("recorded %+v", w)
 	}
 	both("Reset")
-	if w := b.wish(); w != nil {
+	if w := b.requested(); w != nil {
 		t.Errorf("after Reset %+v is recorded", w)
 	}
 	if _, err := b.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: vllmRef, ReleaseId: "r1", Name: "testers"}); err != nil {
@@ -174,7 +174,7 @@ func TestVerifyWeight(t *testing.T) {
 }
 
 // While a host waits for its weight, the release ends and another one begins that routes nothing: the wait ends with the
-// reason, and nobody looks for routes that there are none of.
+// reason, and no missing route is looked for.
 func TestWaitOutlivesRelease(t *testing.T) {
 	stable := lwstest.RoutedPhase(t, record.Progressing, nil)
 	b := newRoutedBed(t, stable, 0).synced()
@@ -185,7 +185,7 @@ func TestWaitOutlivesRelease(t *testing.T) {
 		})
 		answer <- err
 	}()
-	b.eventually("the wish is recorded", func() bool { return b.wish() != nil })
+	b.eventually("the request is recorded", func() bool { return b.requested() != nil })
 	next := lwstest.InPhase(t, record.Progressing)
 	if _, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets("default").Update(t.Context(), next, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -242,7 +242,7 @@ func TestRouterWantsTheRevision(t *testing.T) {
 			t.Errorf("%s: reason %s, want REVISION_CHANGED", call, got)
 		}
 	}
-	if w := b.wish(); w != nil {
+	if w := b.requested(); w != nil {
 		t.Errorf("recorded %+v", w)
 	}
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/fakes"
 )
 
-// drifted is an adopted workload whose hold somebody took off: a driver that may write puts it back.
+// drifted is an adopted workload whose hold was removed: a driver that may write restores it.
 func drifted(t *testing.T, name string) *lws.LeaderWorkerSet {
 	t.Helper()
 	value, err := (&record.Record{Saved: record.Native(record.Hold())}).Encode()

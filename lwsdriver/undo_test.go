@@ -32,7 +32,7 @@ func TestUndo(t *testing.T) {
 	var patched []clienttesting.PatchActionImpl // by Undo itself: the workers have nothing to write
 	b.Sets.PrependReactor("patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patched = append(patched, a.(clienttesting.PatchActionImpl))
-		return true, b.engine.Observer.Caches.Workload(lwstest.VLLM), nil // as if somebody had put the template back at once
+		return true, b.engine.Observer.Caches.Workload(lwstest.VLLM), nil // as if another client had restored the template at once
 	})
 	b.runSynced()
 	for _, tt := range []struct {

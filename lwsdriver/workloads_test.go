@@ -106,8 +106,8 @@ func TestWatchWorkloads(t *testing.T) {
 	step("a record that can't be read is shown, not left out", edit("there", func(w *lws.LeaderWorkerSet) {
 		w.Annotations[record.RecordAnnotation] = "{"
 	}), "there failed (RecordInvalid)")
-	step("what was given back is not held", edit("here", func(w *lws.LeaderWorkerSet) { w.Annotations = nil }), "here removed")
-	step("what was never held is nobody's business", func() error {
+	step("a disowned workload", edit("here", func(w *lws.LeaderWorkerSet) { w.Annotations = nil }), "here gone")
+	step("a workload that was never under hold", func() error {
 		plain := drifted(t, "plain")
 		plain.Annotations = nil
 		return s.sets.Tracker().Add(plain)
@@ -115,7 +115,7 @@ func TestWatchWorkloads(t *testing.T) {
 	step("a new one appears", func() error {
 		return s.sets.Tracker().Add(drifted(t, "late"))
 	}, "late")
-	step("one that is deleted goes", func() error {
+	step("a deleted workload", func() error {
 		return sets.Delete(t.Context(), "late", metav1.DeleteOptions{})
 	}, "late removed")
 	if got, own := s.written(), []string{"delete leaderworkersets", "update leaderworkersets"}; !slices.Equal(got, own) {

@@ -40,7 +40,7 @@ func (a *Applier) applyHandover(ctx context.Context, s *observe.Snapshot, action
 func (a *Applier) transferHistory(ctx context.Context, s *observe.Snapshot, t plan.TransferHistory) (bool, error) {
 	have, to := a.observer.History.Find(s.StableObject, t.Revision), s.AddedObjects[t.To]
 	if have == nil || to == nil {
-		return false, nil // the next look tells
+		return false, nil // the next observation decides
 	}
 	owner := metav1.NewControllerRef(to, lws.GroupVersion.WithKind(observe.Kind))
 	owner.BlockOwnerDeletion = nil // it must not block the owner's deletion
@@ -68,7 +68,7 @@ func (a *Applier) transferHistory(ctx context.Context, s *observe.Snapshot, t pl
 func (a *Applier) handOver(ctx context.Context, s *observe.Snapshot, t plan.HandOver) (bool, error) {
 	w := s.AddedObjects[t.Name]
 	if w == nil {
-		return false, nil // the next look tells
+		return false, nil // the next observation decides
 	}
 	t.Record.UID = w.UID
 	value, err := t.Record.Encode()

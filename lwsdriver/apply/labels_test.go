@@ -61,7 +61,7 @@ func TestLabelGroup(t *testing.T) {
 	}
 }
 
-// Only the pod that was seen is marked, and whoever lost a race waits for the cache before it looks again.
+// Only the observed pod is marked, and after a lost race the caller waits for the cache.
 func TestMarkLeader(t *testing.T) {
 	stable := lwstest.RoutedPhase(t, record.Progressing, nil)
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "x", errors.New("uid"))
@@ -74,7 +74,7 @@ func TestMarkLeader(t *testing.T) {
 	}{
 		{"marked", nil, true, true, false},
 		{"another pod", conflict, true, false, false},
-		{"gone", apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "x"), true, false, false},
+		{"deleted", apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "x"), true, false, false},
 		{"refused", apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "x", nil), false, false, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

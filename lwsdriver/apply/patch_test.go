@@ -108,7 +108,7 @@ func TestPatchHoldsOnlyForWhatItIsBasedOn(t *testing.T) {
 			func(w *lws.LeaderWorkerSet) { w.Status.ReadyReplicas, w.ResourceVersion = 3, "9" }, true,
 		},
 		{"another annotation", "it says nothing to us", func(w *lws.LeaderWorkerSet) { w.Annotations["owner"] = "x" }, true},
-		{"spec", "somebody edited it", func(w *lws.LeaderWorkerSet) { w.Generation++ }, false},
+		{"spec", "it was edited", func(w *lws.LeaderWorkerSet) { w.Generation++ }, false},
 		{"record", "another driver was faster", func(w *lws.LeaderWorkerSet) { w.Annotations[noted] = "other" }, false},
 		{"record removed", "as is this", func(w *lws.LeaderWorkerSet) { delete(w.Annotations, noted) }, false},
 		{"made again", "the same name is not the same object", func(w *lws.LeaderWorkerSet) { w.UID = "new" }, false},
@@ -150,7 +150,7 @@ func TestPatchTakesNotes(t *testing.T) {
 		{"as seen", "the record has it", func(map[string]string) {}, true},
 		{"changed", "the user asked for something else since", func(a map[string]string) { a[record.WantedMaxSurge] = "2" }, false},
 		{"more", "the user asked for more since", func(a map[string]string) { a[record.WantedPartition] = "0" }, false},
-		{"gone", "another driver was faster", func(a map[string]string) { delete(a, record.WantedMaxSurge) }, false},
+		{"removed", "another driver was faster", func(a map[string]string) { delete(a, record.WantedMaxSurge) }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			live := lwstest.StableWorkload()

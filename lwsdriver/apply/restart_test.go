@@ -45,7 +45,7 @@ func (b *bed) losePod(name string) {
 	b.observer.Changes.Notify(lwstest.VLLM)
 }
 
-// group3 is what the planner is told of the group.
+// group3 returns what the planner knows of the group.
 func (b *bed) group3() plan.Group {
 	b.t.Helper()
 	for _, g := range b.look().Stable.Groups {
@@ -57,7 +57,7 @@ func (b *bed) group3() plan.Group {
 	return plan.Group{}
 }
 
-// A group is restarted by the deletion of the very leader that was seen, and what comes back as it was is counted.
+// A group is restarted by deleting the observed leader, and each restart at the same revision is counted.
 func TestRestartGroup(t *testing.T) {
 	b := newBed(t, lwstest.InPhase(t, record.RollingBack))
 	const leader = "vllm-3"
@@ -93,7 +93,7 @@ func TestRestartGroup(t *testing.T) {
 	}
 }
 
-// A leader that changed meanwhile stays: the next look tells whether it is to go.
+// A leader that changed meanwhile stays: the next observation decides whether to delete it.
 func TestRestartGroupLate(t *testing.T) {
 	b := newBed(t, lwstest.InPhase(t, record.RollingBack))
 	pod := leaderOf3("new", "first")
@@ -114,7 +114,7 @@ func TestRestartGroupLate(t *testing.T) {
 	}
 }
 
-// A leader that is going already is not deleted again.
+// A leader that is being deleted is not deleted again.
 func TestRestartGroupOnce(t *testing.T) {
 	b := newBed(t, lwstest.InPhase(t, record.RollingBack))
 	pod := leaderOf3("new", "first")
@@ -154,7 +154,7 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 	s := b.look()
 	save := plan.SetStable{Record: *s.Record, Rolling: ptr.To(record.Native(record.Hold())), SaveTemplate: true}
 	if _, err := b.Apply(t.Context(), s, save); err == nil {
-		t.Error("the last stable group goes, and its template is nowhere")
+		t.Error("the last stable group is deleted, and its template is saved nowhere")
 	} else {
 		lwstest.Says(t, observe.ContractError(err), "ControllerRevision", "old", "roll back to")
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // What scales a workload scales its successor from one request on, which gives it back as its user had it; whether it was
-// held, was not, or carries a note that nobody can read.
+// held, was not, or carries an unreadable note.
 func TestFollow(t *testing.T) {
 	for name, note := range map[string]string{"held": "", "not held": "-", "unreadable": "{"} {
 		h := hpa("Max", "Min", "")

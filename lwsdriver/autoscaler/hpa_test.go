@@ -96,7 +96,7 @@ func TestHPA(t *testing.T) {
 		{name: "both", reason: "each direction has its own policy back", user: hpa("Max", "Min", ""), want: "Max/Min"},
 		{name: "one-disabled", reason: "what the user disabled stays disabled", user: hpa("Max", "Disabled", ""), want: "Max/Disabled"},
 		{
-			name: "edited", reason: "an edit in mid-release is the user's new wish", user: hpa("Max", "Max", ""),
+			name: "edited", reason: "an edit during the release is the user's new configuration", user: hpa("Max", "Max", ""),
 			edit: func(h *autoscalingv2.HorizontalPodAutoscaler) {
 				h.Spec.Behavior.ScaleUp.SelectPolicy = ptr.To(autoscalingv2.MinChangePolicySelect)
 			},
@@ -129,7 +129,7 @@ func TestHPA(t *testing.T) {
 				if released := held; released.Annotations != nil {
 					// Released as it was found, which is what a driver does that comes too late for a repair.
 					if got := policies(released.release(t)); got != test.want {
-						t.Errorf("given back without repair: %s, want %s: %s", got, test.want, test.reason)
+						t.Errorf("released without repair: %s, want %s: %s", got, test.want, test.reason)
 					}
 				}
 				held = held.hold(t)
@@ -139,24 +139,24 @@ func TestHPA(t *testing.T) {
 			}
 			got := held.release(t)
 			if policies(got) != test.want || got.Annotations[NoteAnnotation] != "" {
-				t.Errorf("given back with %s, want %s: %s", policies(got), test.want, test.reason)
+				t.Errorf("released with %s, want %s: %s", policies(got), test.want, test.reason)
 			}
 			if test.edit == nil {
 				if diff := cmp.Diff(test.user.Spec, got.Spec); diff != "" {
-					t.Errorf("not given back as it was (-want +got):\n%s", diff)
+					t.Errorf("not restored as it was (-want +got):\n%s", diff)
 				}
 			}
 		})
 	}
 }
 
-// A field that somebody adds while a bare one is held stays, and what stands beside it are the API server's defaults.
+// A field that is added while a bare autoscaler is held stays, beside the API server's defaults.
 func TestBareEdited(t *testing.T) {
 	held := hpa("", "", "").hold(t)
 	held.Spec.Behavior.ScaleDown.StabilizationWindowSeconds = ptr.To[int32](60)
 	got := held.release(t)
 	if got.Spec.Behavior == nil || ptr.Deref(got.Spec.Behavior.ScaleDown.StabilizationWindowSeconds, 0) != 60 || len(got.Spec.Behavior.ScaleUp.Policies) != 2 {
-		t.Errorf("given back with %+v", got.Spec.Behavior)
+		t.Errorf("released with %+v", got.Spec.Behavior)
 	}
 	if policies(got) != "/" {
 		t.Errorf("policies %q, want the API server's default", policies(got))
@@ -208,9 +208,9 @@ func TestReadNote(t *testing.T) {
 func TestUnreadableNote(t *testing.T) {
 	held := hpa("Max", "Min", "nonsense").hold(t)
 	if got := policies(held.release(t)); got != "Max/Min" {
-		t.Errorf("given back with %s", got)
+		t.Errorf("released with %s", got)
 	}
 	if _, err := hpa("Disabled", "Disabled", "nonsense").Release(); err == nil {
-		t.Error("given back by a note that can't be read")
+		t.Error("released by a note that can't be read")
 	}
 }

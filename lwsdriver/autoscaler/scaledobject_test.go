@@ -21,13 +21,13 @@ func scaledObject(version, kind string, annotations map[string]any) ScaledObject
 func TestScaledObject(t *testing.T) {
 	for _, test := range []struct {
 		name, reason string
-		// had is the annotation's value before, edit what somebody makes of it meanwhile, want what is given back. A dash: none.
+		// had is the annotation's value before, edit the user's change meanwhile, want the released value. A dash: none.
 		had, edit, want string
 	}{
 		{"bare", "no annotation before, none after", "-", "", "-"},
 		{"false", "what was said is said again", "false", "", "false"},
-		{"edited", "what somebody says meanwhile stays", "false", "0", "0"},
-		{"removed", "so does what somebody takes off", "false", "-", "-"},
+		{"edited", "a change meanwhile stays", "false", "0", "0"},
+		{"removed", "so does a removal", "false", "-", "-"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			with := func(value string) map[string]any {
@@ -56,7 +56,7 @@ func TestScaledObject(t *testing.T) {
 				value = "-"
 			}
 			if _, left := got.GetAnnotations()[NoteAnnotation]; left || value != test.want {
-				t.Errorf("given back with %q, want %q: %s", value, test.want, test.reason)
+				t.Errorf("released with %q, want %q: %s", value, test.want, test.reason)
 			}
 		})
 	}

@@ -87,7 +87,7 @@ func TestRequests(t *testing.T) {
 			}), "nvidia.com/gpu 1, cpu 4",
 		},
 		{
-			"pod limit", "what containers ask for goes before it",
+			"pod limit", "requests of containers take precedence",
 			need(1, 1, corev1.PodSpec{
 				Containers: []corev1.Container{requesting("cpu", "1")},
 				Resources:  &corev1.ResourceRequirements{Limits: res("cpu", "4", "memory", "1Gi")},

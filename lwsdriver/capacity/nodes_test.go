@@ -63,7 +63,7 @@ func TestPlace(t *testing.T) {
 		{"room", "each pod a node", need(1, 2, gpus("8")), "", []*corev1.Node{nodeOf("n1", "8"), nodeOf("n2", "8")}, nil, 1, "[]"},
 		{"full", "what runs there counts", need(1, 2, gpus("8")), "", []*corev1.Node{nodeOf("n1", "8"), nodeOf("n2", "8")}, []*corev1.Pod{full}, 0, "[nvidia.com/gpu]"},
 		{"ended pods", "they take nothing", need(1, 2, gpus("8")), "", []*corev1.Node{nodeOf("n1", "8"), nodeOf("n2", "8")}, []*corev1.Pod{done}, 1, "[]"},
-		{"half a group", "is none", need(2, 2, gpus("8")), "", []*corev1.Node{nodeOf("n1", "8")}, nil, 0, "[nvidia.com/gpu]"},
+		{"incomplete group", "does not count", need(2, 2, gpus("8")), "", []*corev1.Node{nodeOf("n1", "8")}, nil, 0, "[nvidia.com/gpu]"},
 		{"some", "one of two groups", need(2, 2, gpus("8")), "", []*corev1.Node{nodeOf("n1", "16"), nodeOf("n2", "8")}, nil, 1, "[nvidia.com/gpu]"},
 		{"not in sum", "16 GPUs are free, and no node has 8", need(1, 1, gpus("8")), "", []*corev1.Node{nodeOf("n1", "4"), nodeOf("n2", "4"), nodeOf("n3", "4"), nodeOf("n4", "4")}, nil, 0, "[nvidia.com/gpu]"},
 		{"pods", "a node takes so many", need(1, 11, corev1.PodSpec{Containers: []corev1.Container{{}}}), "", []*corev1.Node{nodeOf("n1", "0")}, nil, 0, "[pods]"},

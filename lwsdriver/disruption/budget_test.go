@@ -35,7 +35,7 @@ func TestObject(t *testing.T) {
 			t.Errorf("read (-want +got):\n%s", diff)
 		}
 		if !Ours(o) || metav1.GetControllerOf(o).UID != "u" {
-			t.Errorf("%s is nobody's: %v, %v", o.Name, o.Labels, o.OwnerReferences)
+			t.Errorf("%s has no workload: %v, %v", o.Name, o.Labels, o.OwnerReferences)
 		}
 		for _, w := range []Workload{model(), canary} {
 			if leaders, workers := w.Caught(o); leaders != tt.leaders || workers != tt.workers {
@@ -51,7 +51,7 @@ func TestObject(t *testing.T) {
 	}
 }
 
-// What somebody edited is read as nothing that anybody wants.
+// An edited budget is read by name only, so that it is replaced.
 func TestReadEdited(t *testing.T) {
 	stable := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "vllm", UID: "u"}}
 	for name, edit := range map[string]func(*policyv1.PodDisruptionBudgetSpec){

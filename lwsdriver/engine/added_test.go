@@ -29,8 +29,8 @@ var foreign = []struct {
 	{"other kind", "owned by another kind", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].Kind = "DisaggregatedSet" }},
 	{"other group", "of another API", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].APIVersion = "apps/v1" }},
 	{"bad group", "of no API", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].APIVersion = "a/b/c" }},
-	{"no role", "somebody took the label off", func(w *lws.LeaderWorkerSet) { delete(w.Labels, record.RoleLabel) }},
-	{"other revision", "somebody changed the label", func(w *lws.LeaderWorkerSet) { w.Labels[record.RevisionLabel] = "other" }},
+	{"no role", "the label was removed", func(w *lws.LeaderWorkerSet) { delete(w.Labels, record.RoleLabel) }},
+	{"other revision", "the label was changed", func(w *lws.LeaderWorkerSet) { w.Labels[record.RevisionLabel] = "other" }},
 }
 
 // A LeaderWorkerSet that no release added is never scaled, deleted or let go of, whatever its labels say.
@@ -70,7 +70,7 @@ func TestAddedIsRetired(t *testing.T) {
 	}
 }
 
-// The same workload gone: what its release added is let go of, and nothing else.
+// The same after the workload was deleted: the finalizer of what its release added is removed, and nothing else happens.
 func TestForeignIsNoOrphan(t *testing.T) {
 	for _, tt := range foreign {
 		t.Run(tt.name, func(t *testing.T) {

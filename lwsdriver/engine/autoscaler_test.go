@@ -16,10 +16,10 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// A driver finds one that is held for a workload that is gone, and one of a release that is over.
+// A driver finds an autoscaler that is held for a deleted workload, or for a release that is over.
 func TestAutoscalersLeftHeld(t *testing.T) {
 	for name, objects := range map[string][]*lws.LeaderWorkerSet{
-		"workload-gone": nil,
+		"workload-deleted": nil,
 		"at-rest":       {lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: record.Native(record.Hold())})},
 		"unmanaged":     {lwstest.Unrecorded()},
 	} {
@@ -27,7 +27,7 @@ func TestAutoscalersLeftHeld(t *testing.T) {
 			core := fake.NewClientset(lwstest.HPA("vllm", lwstest.HeldFor("vllm")))
 			b := newBedOn(t, core, lwstest.NoRoutes(), objects...)
 			b.run()
-			b.eventually("it is given back", func() bool {
+			b.eventually("it is released", func() bool {
 				h, err := core.AutoscalingV2().HorizontalPodAutoscalers(lwstest.VLLM.Namespace).Get(t.Context(), "scale", metav1.GetOptions{})
 				return err == nil && h.Annotations[autoscaler.NoteAnnotation] == "" && *h.Spec.Behavior.ScaleUp.SelectPolicy == autoscalingv2.MaxChangePolicySelect
 			})
@@ -35,7 +35,7 @@ func TestAutoscalersLeftHeld(t *testing.T) {
 	}
 }
 
-// What scales the successor of a workload that was to be adopted scales that workload again once somebody deleted the successor.
+// What scales the successor of a workload that was to be handed over scales that workload again after the successor was deleted.
 func TestAutoscalersRecalled(t *testing.T) {
 	rec, err := record.DecodeRecord(lwstest.InPhase(t, record.Promoting).Annotations[record.RecordAnnotation])
 	if err != nil {

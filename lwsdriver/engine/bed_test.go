@@ -80,7 +80,7 @@ func (b *bed) run() {
 	})
 }
 
-// Synced says whether calls can be answered.
+// Synced reports whether calls can be served.
 func (b *bed) Synced() bool { return b.Ready() == nil }
 
 func (b *bed) eventually(what string, condition func() bool) {

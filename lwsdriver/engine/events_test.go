@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// The API server refuses an event whose note is too long, and nobody would hear of it.
+// The API server refuses an event whose note is too long, and it would be lost.
 func TestNoteFitsAnEvent(t *testing.T) {
 	b := newBed(t, lwstest.InPhase(t, record.Progressing))
 	recorder := events.NewFakeRecorder(1)

@@ -30,7 +30,7 @@ func TestHistoryForbidden(t *testing.T) {
 	s.Now, s.Stable.Revision = lwstest.Noon, "new"
 	action := plan.SaveRevision{Entry: plan.Entry{Revision: "new", Number: 1}}
 	if _, err := b.recordHistory(t.Context(), s, action); err != nil {
-		t.Errorf("it stands in the way: %v", err)
+		t.Errorf("it blocks the release: %v", err)
 	}
 	if left, err := b.Observer.History.Paused(lwstest.VLLM, lwstest.Noon); left != historyPause || err == nil {
 		t.Errorf("it is tried again in %s: %v", left, err)
@@ -41,6 +41,6 @@ func TestHistoryForbidden(t *testing.T) {
 	}
 	b.Observer.Forget(lwstest.VLLM)
 	if left, err := b.Observer.History.Paused(lwstest.VLLM, lwstest.Noon); left > 0 || err != nil {
-		t.Errorf("%s, %v are remembered of a workload that is gone", left, err)
+		t.Errorf("%s, %v are remembered of a deleted workload", left, err)
 	}
 }

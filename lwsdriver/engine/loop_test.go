@@ -26,7 +26,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// withoutWaiting is a context for work whose caches nobody updates: a write goes through and is not waited for.
+// withoutWaiting returns a context for tests whose caches are not updated: a write succeeds and is not waited for.
 func withoutWaiting(t *testing.T) (context.Context, context.CancelFunc) {
 	t.Helper()
 	return context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -54,11 +54,11 @@ func TestSweepSlowsDown(t *testing.T) {
 	}
 	b.workOn(t.Context(), lwstest.VLLM)
 	if got := b.queue.NumRequeues(lwstest.VLLM); got != 0 || b.errors.get(lwstest.VLLM) != nil {
-		t.Errorf("%d tries and %v are remembered of a workload that is gone", got, b.errors.get(lwstest.VLLM))
+		t.Errorf("%d tries and %v are remembered of a deleted workload", got, b.errors.get(lwstest.VLLM))
 	}
 }
 
-// A defect that one workload meets is that workload's error, and is tried again.
+// A panic is an error of the workload that it happened for, and is retried.
 func TestPanicIsOneWorkloads(t *testing.T) {
 	b := newBed(t, driftedHold(t))
 	b.FailPatches(func() error { panic("a defect") })
@@ -78,7 +78,7 @@ func TestPanicIsOneWorkloads(t *testing.T) {
 	}
 }
 
-// A lost race is nobody's business, unless every write is answered with one.
+// A lost race is not reported, unless every write conflicts.
 func TestConflictsInARow(t *testing.T) {
 	b := newBed(t, driftedHold(t))
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "leaderworkersets"}, "vllm", errors.New("changed"))
@@ -97,7 +97,7 @@ func TestConflictsInARow(t *testing.T) {
 	}
 }
 
-// Nothing is remembered of a workload and of what was added to it once they and their pods are gone, in whatever order
+// Nothing is remembered of a workload and of what was added to it once they and their pods are deleted, in any order
 // they go.
 func TestNothingIsRemembered(t *testing.T) {
 	for _, tt := range []struct {
@@ -143,7 +143,7 @@ func TestNothingIsRemembered(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					b.eventually("the workloads are gone", func() bool { return len(b.Observer.Caches.Workloads.GetIndexer().List()) == 0 })
+					b.eventually("the workloads are deleted", func() bool { return len(b.Observer.Caches.Workloads.GetIndexer().List()) == 0 })
 				},
 				func() {
 					for _, name := range names {
@@ -151,7 +151,7 @@ func TestNothingIsRemembered(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					b.eventually("the pods are gone", func() bool { return len(b.Observer.Caches.Pods.GetIndexer().List()) == 0 })
+					b.eventually("the pods are deleted", func() bool { return len(b.Observer.Caches.Pods.GetIndexer().List()) == 0 })
 				},
 			}
 			if tt.podsFirst {

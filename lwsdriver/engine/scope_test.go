@@ -38,11 +38,11 @@ func TestKeyLocks(t *testing.T) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.locks) != 0 {
-		t.Errorf("%d locks are kept although nobody uses them", len(l.locks))
+		t.Errorf("%d unused locks are kept", len(l.locks))
 	}
 }
 
-// A name means the object of that name, or else the one that was adopted in its place, as label and record say.
+// A name means the object of that name, or else the one that has it as an alias by label and record.
 func TestResolve(t *testing.T) {
 	other := types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "vllm-new"}
 	for _, tt := range []struct {
@@ -50,19 +50,19 @@ func TestResolve(t *testing.T) {
 		objects      []*lws.LeaderWorkerSet
 		want         types.NamespacedName
 	}{
-		{"nobody", "there is none", nil, lwstest.VLLM},
-		{"itself", "an object of that name comes first", []*lws.LeaderWorkerSet{lwstest.InPhase(t, record.Promoted), lwstest.Adopted(t)}, lwstest.VLLM},
-		{"adopted", "it goes by the old name", []*lws.LeaderWorkerSet{lwstest.Adopted(t)}, other},
+		{"no object", "the name itself", nil, lwstest.VLLM},
+		{"itself", "an object's own name takes precedence", []*lws.LeaderWorkerSet{lwstest.InPhase(t, record.Promoted), lwstest.Adopted(t)}, lwstest.VLLM},
+		{"adopted", "it keeps the old name as an alias", []*lws.LeaderWorkerSet{lwstest.Adopted(t)}, other},
 		{"adopted twice", "and so it does the second time", []*lws.LeaderWorkerSet{
 			lwstest.Adopted(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Predecessor = "vllm-old" }),
 		}, other},
-		{"one after the other", "the first has not gone yet", []*lws.LeaderWorkerSet{
+		{"one after the other", "the first has not been deleted yet", []*lws.LeaderWorkerSet{
 			lwstest.Adopted(t, func(w *lws.LeaderWorkerSet, r *record.Record) { w.Name, w.UID, r.UID = "vllm-newer", "newer", "newer" }),
 			lwstest.Adopted(t, func(_ *lws.LeaderWorkerSet, r *record.Record) {
 				r.Release.Phase, r.Release.Successor = record.HandingOver, "vllm-newer"
 			}),
 		}, other},
-		{"two", "nobody knows which is meant", []*lws.LeaderWorkerSet{
+		{"two", "the alias is ambiguous", []*lws.LeaderWorkerSet{
 			lwstest.Adopted(t), lwstest.Adopted(t, func(w *lws.LeaderWorkerSet, r *record.Record) { w.Name, w.UID, r.UID = "vllm-newer", "newer", "newer" }),
 		}, lwstest.VLLM},
 		{"copied", "the record is another object's", []*lws.LeaderWorkerSet{
@@ -71,7 +71,7 @@ func TestResolve(t *testing.T) {
 		{"label alone", "labels are copied", []*lws.LeaderWorkerSet{
 			lwstest.Adopted(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Workload = "" }),
 		}, lwstest.VLLM},
-		{"record alone", "who takes the label off gives the name up", []*lws.LeaderWorkerSet{
+		{"record alone", "removing the label removes the alias", []*lws.LeaderWorkerSet{
 			lwstest.Adopted(t, func(w *lws.LeaderWorkerSet, _ *record.Record) { w.Labels = nil }),
 		}, lwstest.VLLM},
 	} {
@@ -95,6 +95,6 @@ func TestResolve(t *testing.T) {
 	}
 	b.locks.workload = lwstest.VLLM
 	if !b.locks.covers(other) || b.locks.covers(types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "another"}) {
-		t.Error("a driver of default/vllm does not work on what goes by that name, or on others")
+		t.Error("a driver of default/vllm does not cover the workload with that alias, or covers others")
 	}
 }

@@ -35,7 +35,7 @@ func TestNobodyIsServedBeforeTheDriverAsked(t *testing.T) {
 	}
 }
 
-// Once the caches are filled, a question that can't be asked keeps nobody from being served.
+// Once the caches are filled, a failed probe does not keep calls from being served.
 func TestUnanswerableQuestionIsNoReason(t *testing.T) {
 	b := newBed(t, lwstest.Unrecorded())
 	b.Core.PrependReactor("create", "selfsubjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {

@@ -24,7 +24,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// The workload is gone, and its release had added none: the driver that saw it gives back what it had borrowed.
+// The workload of a release in place was deleted: the driver that observed it restores the routes.
 func TestOrphansGiveBackInPlace(t *testing.T) {
 	stable := lwstest.RoutedInPlace(t, lwstest.Unchanged)
 	core, routes := lwstest.RoutedObjects(t, lwstest.RoutedSetupInPlace(t, stable), 30, "vllm-1")
@@ -37,7 +37,7 @@ func TestOrphansGiveBackInPlace(t *testing.T) {
 	if err := b.Observer.Caches.Workloads.GetIndexer().Delete(stable); err != nil {
 		t.Fatal(err)
 	}
-	// What its deletion does: what is needed to give back is not forgotten before.
+	// As on its deletion: what is needed to restore the routes is not forgotten before.
 	b.lose()
 	b.run()
 	b.queue.Add(lwstest.VLLM)
@@ -53,11 +53,11 @@ func TestPolicyInPlaceIsForgotten(t *testing.T) {
 		t.Fatal("the policy is not kept")
 	}
 	if b.lose(); b.policyKept() {
-		t.Error("the policy of a workload that is gone is kept for ever")
+		t.Error("the policy of a deleted workload is kept forever")
 	}
 }
 
-// The workload is gone: what it had borrowed is given back, then what its release added goes, held or not.
+// The workload was deleted: the routes are restored, then what its release added is deleted, with its finalizer or without.
 func TestOrphansGiveBack(t *testing.T) {
 	for _, held := range []bool{true, false} {
 		t.Run(fmt.Sprintf("held %t", held), func(t *testing.T) {
@@ -113,7 +113,7 @@ func (b *routedBed) mustGiveBack() {
 		return err == nil && got.Spec.Selector[lws.SetNameLabelKey] == "" && got.Spec.Selector[lws.RevisionKey] == "" &&
 			got.Annotations[traffic.FenceAnnotation] == ""
 	})
-	b.eventually("the canary Service is gone", func() bool {
+	b.eventually("the canary Service is deleted", func() bool {
 		_, err := b.Core.CoreV1().Services("default").Get(b.t.Context(), "vllm-canary", metav1.GetOptions{})
 		return err != nil
 	})
@@ -143,7 +143,7 @@ func (b *bed) lose() {
 	b.forget(lwstest.VLLM)
 }
 
-// policyKept says whether the driver knows what default/vllm, which is gone, had borrowed.
+// policyKept reports whether the driver knows the traffic policy of default/vllm, which was deleted.
 func (b *bed) policyKept() bool {
 	b.t.Helper()
 	s, err := b.Observer.ObserveGone(lwstest.VLLM)

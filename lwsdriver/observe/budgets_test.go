@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// A budget of a workload that is gone, or that is not as the driver makes them, is none that is wanted.
+// A budget of a deleted workload, or one without an owner, is read by name only, so that it is deleted.
 func TestBudgetsOfOthers(t *testing.T) {
 	b := newBed(t, lwstest.InPhase(t, record.Progressing))
 	if all, unread := b.Budgets.of(lwstest.VLLM, "stable"); all != nil || unread {

@@ -30,13 +30,13 @@ func TestContractError(t *testing.T) {
 		want pb.ErrorReason
 	}{
 		{"conflict", apierrors.NewConflict(gr, "vllm", errors.New("changed")), pb.ErrorReason_ERROR_REASON_CONFLICT},
-		{"gone meanwhile", apierrors.NewNotFound(gr, "vllm"), pb.ErrorReason_ERROR_REASON_CONFLICT},
+		{"deleted meanwhile", apierrors.NewNotFound(gr, "vllm"), pb.ErrorReason_ERROR_REASON_CONFLICT},
 		{"may not", apierrors.NewForbidden(gr, "vllm", errors.New(
 			`User "system:serviceaccount:a:b" cannot patch resource "leaderworkersets" in API group "leaderworkerset.x-k8s.io" in the namespace "x"`)),
 			pb.ErrorReason_ERROR_REASON_FORBIDDEN},
 		{"may not read a path", apierrors.NewForbidden(schema.GroupResource{}, "", errors.New(`User "x" cannot get path "/"`)),
 			pb.ErrorReason_ERROR_REASON_FORBIDDEN},
-		{"nobody", apierrors.NewUnauthorized("who are you"), pb.ErrorReason_ERROR_REASON_FORBIDDEN},
+		{"unauthenticated", apierrors.NewUnauthorized("who are you"), pb.ErrorReason_ERROR_REASON_FORBIDDEN},
 		{"webhook forbids", answer403(`admission webhook "v.example.com" denied the request: you cannot do that`),
 			pb.ErrorReason_ERROR_REASON_REJECTED},
 		{"policy forbids", apierrors.NewForbidden(gr, "vllm", errors.New("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: a user cannot")),
@@ -46,7 +46,7 @@ func TestContractError(t *testing.T) {
 		{"webhook refuses", apierrors.NewBadRequest("admission webhook denied"), pb.ErrorReason_ERROR_REASON_REJECTED},
 		{"throttled", apierrors.NewTooManyRequests("slow down", 1), pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
 		{"etcd has no leader", apierrors.NewInternalError(errors.New("no leader")), pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
-		{"nobody listens", &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
+		{"connection refused", &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
 		{"connection cut", io.ErrUnexpectedEOF, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
 		{"caches behind", ErrBehind, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
 		{"caller's deadline", context.DeadlineExceeded, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
@@ -75,7 +75,7 @@ func answer403(message string) error {
 	}}
 }
 
-// What the API server objects to is told in its own words.
+// A refusal keeps the API server's own words.
 func TestRefusalKeepsItsWords(t *testing.T) {
 	lwstest.Says(t, ContractError(fmt.Errorf("patch vllm: %w", answer403("exceeded quota: gpus"))), "patch vllm", "exceeded quota: gpus")
 }

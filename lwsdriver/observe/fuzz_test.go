@@ -28,7 +28,7 @@ func FuzzTrafficAnnotation(f *testing.F) {
 		}
 		if policy == nil {
 			if value != "" {
-				t.Errorf("%q is no policy, and nobody is told", value)
+				t.Errorf("%q is no policy, and no error says so", value)
 			}
 			return
 		}

@@ -175,7 +175,7 @@ func TestScaledDownGroupIsNew(t *testing.T) {
 	}
 }
 
-// So it is when the scale-up comes before the group has gone.
+// The same if the scale-up comes before the group is deleted.
 func TestGoingGroupIsNew(t *testing.T) {
 	b := newGroupBed(t)
 	b.whole(0)
@@ -183,7 +183,7 @@ func TestGoingGroupIsNew(t *testing.T) {
 	b.of(lwstest.VLLM, 1, 3, lwstest.Noon.Add(time.Minute), 0)
 	b.put(lwstest.Pod("vllm-1", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon.Add(time.Minute)} }))
 	if g := b.group1(2*time.Minute, 0); !g.FirstReady.IsZero() {
-		t.Errorf("a group that goes although it is wanted again was ready at %s", g.FirstReady)
+		t.Errorf("a group that is being deleted although it is requested again was ready at %s", g.FirstReady)
 	}
 }
 
@@ -197,7 +197,7 @@ func TestGroupIsLost(t *testing.T) {
 	}{
 		{"ready", "zero while it is", 0, func(*groupBed) {}, time.Hour, -1},
 		{
-			"worker fails", "the pod tells since when", 0,
+			"worker fails", "the pod has the time", 0,
 			func(b *groupBed) { b.put(lwstest.Pod("vllm-1-1", unreadySince(3*time.Minute))) }, 4 * time.Minute, 3 * time.Minute,
 		},
 		{
@@ -207,11 +207,11 @@ func TestGroupIsLost(t *testing.T) {
 			}, 4 * time.Minute, 2 * time.Minute,
 		},
 		{
-			"worker gone", "no pod tells, so it is when it was noticed", 0,
+			"worker deleted", "no pod has the time, so it is that of the observation", 0,
 			func(b *groupBed) { b.drop(lwstest.Pod("vllm-1-1")) }, 4 * time.Minute, 4 * time.Minute,
 		},
 		{
-			"all gone", "a group that is missing is lost too", 0, func(b *groupBed) {
+			"all deleted", "a missing group is lost too", 0, func(b *groupBed) {
 				for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
 					b.drop(lwstest.Pod(name))
 				}
@@ -261,7 +261,7 @@ func TestGroupIsLost(t *testing.T) {
 			}, 3*time.Minute + 10*time.Second, -1,
 		},
 		{
-			"lost anew", "nobody looked while it was ready for long", 0, func(b *groupBed) {
+			"lost anew", "it was not observed while it was ready for long", 0, func(b *groupBed) {
 				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
 				b.group1(2*time.Minute, 0)
 				b.whole(3 * time.Minute)
@@ -274,7 +274,7 @@ func TestGroupIsLost(t *testing.T) {
 			func(b *groupBed) { b.put(lwstest.Pod("vllm-1-1", unreadySince(time.Hour))) }, time.Minute, time.Minute,
 		},
 		{
-			"terminating", "since somebody asked for it", 0, func(b *groupBed) {
+			"terminating", "since the deletion was requested", 0, func(b *groupBed) {
 				b.put(lwstest.Pod("vllm-1-1", func(p *corev1.Pod) {
 					p.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon.Add(2*time.Minute + 30*time.Second)}
 					p.DeletionGracePeriodSeconds = ptr.To[int64](30)
@@ -311,12 +311,12 @@ func TestGroupNeverSeenReady(t *testing.T) {
 	}
 }
 
-// A pod that somebody gave LWS's label is no group, and the groups keep their numbers.
+// A pod with LWS's name label alone is no group, and the groups keep their numbers.
 func TestStrayPodIsNoGroup(t *testing.T) {
 	b := newGroupBed(t)
 	b.whole(0)
-	stray := lwstest.Pod("stray", func(p *corev1.Pod) { delete(p.Labels, lws.GroupIndexLabelKey) })
-	if v := view(t, stray); v.inGroup() {
+	unlabelled := lwstest.Pod("unlabelled", func(p *corev1.Pod) { delete(p.Labels, lws.GroupIndexLabelKey) })
+	if v := view(t, unlabelled); v.inGroup() {
 		t.Error("it is in a group")
 	} else if keys, err := indexPodByGroup(v); err != nil || len(keys) > 0 {
 		t.Errorf("it is indexed as %q, %v", keys, err)
@@ -336,11 +336,11 @@ func TestGroupsThatLWSDoesNotNumber(t *testing.T) {
 		t.Errorf("groups are %+v", all)
 	}
 	if id := b.unnumbered(lwstest.VLLM); id != "x7f" && id != "a3b" {
-		t.Errorf("%q is told as the group without a number", id)
+		t.Errorf("%q is reported as the group without a number", id)
 	}
 	b.drop(lwstest.Pod("vllm-x7f", func(p *corev1.Pod) { p.Labels[lws.GroupIndexLabelKey] = "x7f" }))
 	b.of(lwstest.VLLM, 3, 1, lwstest.Noon, 0)
 	if n := len(b.sets[lwstest.VLLM].entries); n != 1 {
-		t.Errorf("%d groups are kept: one without a number never comes back", n)
+		t.Errorf("%d groups are kept: one without a number is never recreated", n)
 	}
 }

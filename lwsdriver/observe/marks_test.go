@@ -42,10 +42,10 @@ func TestGroupMarks(t *testing.T) {
 			"different", "", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1", rollout("j", "2"))},
 			[]plan.RolloutMark{mark("j", 2), mark("k", 2)},
 		},
-		{"no number", "somebody's own value", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "two"))}, []plan.RolloutMark{mark("k", -1)}},
+		{"no number", "a user's own value", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "two"))}, []plan.RolloutMark{mark("k", -1)}},
 		{"no plain number", "it must be as we write it", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "02"))}, []plan.RolloutMark{mark("k", -1)}},
 		{
-			"terminating", "a pod that goes has no say", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1", terminating)},
+			"terminating", "a pod that is being deleted does not count", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1", terminating)},
 			[]plan.RolloutMark{mark("k", 2)},
 		},
 		{

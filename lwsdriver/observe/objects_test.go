@@ -28,7 +28,7 @@ func TestCanaryClaimsGoWithIt(t *testing.T) {
 	}
 }
 
-// Who changed a template is the last of those that own something of it.
+// The last field manager of a template changed it.
 func TestChangedBy(t *testing.T) {
 	at := func(minute int) *metav1.Time {
 		return &metav1.Time{Time: lwstest.Noon.Add(-time.Duration(minute) * time.Minute)}
@@ -40,7 +40,7 @@ func TestChangedBy(t *testing.T) {
 		{Manager: "kubectl-edit", Time: at(5), FieldsV1: fields(`{"f:spec":{"f:leaderWorkerTemplate":{"f:size":{}}}}`)},
 		{Manager: "creator", Time: at(5), FieldsV1: fields(`{"f:spec":{"f:leaderWorkerTemplate":{"f:size":{},"f:workerTemplate":{}}}}`)},
 		{Manager: "lockstep", Time: at(1), FieldsV1: fields(`{"f:spec":{"f:rolloutStrategy":{}}}`)},
-		{Manager: "nobody", Time: at(0)},
+		{Manager: "none", Time: at(0)},
 	}
 	view, err := StripWorkload(w)
 	if err != nil {
@@ -50,7 +50,7 @@ func TestChangedBy(t *testing.T) {
 		t.Errorf("%q, of %v", got, w.ManagedFields)
 	}
 	if got := changedBy(lwstest.StableWorkload()); got != "" {
-		t.Errorf("%q has changed what nobody has", got)
+		t.Errorf("%q has changed a template without managers", got)
 	}
 }
 

@@ -56,7 +56,7 @@ func TestCopiedRecord(t *testing.T) {
 	}
 }
 
-// Labels that somebody takes off the second set do not make it a workload of its own: the user's would be deleted for it.
+// Removing labels from the second set does not make it a workload of its own: the user's would be deleted for it.
 func TestSucceeded(t *testing.T) {
 	stable := lwstest.InPhase(t, record.Promoting)
 	rec, err := record.DecodeRecord(stable.Annotations[record.RecordAnnotation])
@@ -83,7 +83,7 @@ func TestSucceeded(t *testing.T) {
 			t.Errorf("%s: succeeded %t", tt.name, s.Succeeded)
 		}
 		if _, deletes := next(t, s).Action.(plan.DeleteStable); deletes != tt.want {
-			t.Errorf("%s: the user's workload goes: %t", tt.name, deletes)
+			t.Errorf("%s: the user's workload is deleted: %t", tt.name, deletes)
 		}
 	}
 }
@@ -184,7 +184,7 @@ func TestLateDigestIsForgotten(t *testing.T) {
 	}
 }
 
-// A cache that is filled late and has nothing in it brings no event; who waits for it looks again all the same.
+// A cache that is filled late and stays empty has no event; waiters are signalled anyway.
 func TestEmptyCacheFilledLate(t *testing.T) {
 	for resource, role := range map[string]string{"poddisruptionbudgets": record.RoleBudget, "controllerrevisions": record.RoleSnapshot} {
 		t.Run(resource, func(t *testing.T) {
@@ -221,12 +221,12 @@ func TestEmptyCacheFilledLate(t *testing.T) {
 				}
 			})
 			readable.Store(true)
-			b.eventually("who waits is told", known.Load)
+			b.eventually("waiters are signalled", known.Load)
 		})
 	}
 }
 
-// Nothing is remembered of a workload and of what was added to it once they and their pods are gone, in whatever order
+// Nothing is remembered of a workload and of what was added to it once they and their pods are deleted, in any order
 // they go, and although they are looked at meanwhile.
 func TestNothingIsRemembered(t *testing.T) {
 	for _, tt := range []struct {
@@ -279,7 +279,7 @@ func TestNothingIsRemembered(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					b.eventually("the workloads are gone", func() bool { return len(b.Caches.Workloads.GetIndexer().List()) == 0 })
+					b.eventually("the workloads are deleted", func() bool { return len(b.Caches.Workloads.GetIndexer().List()) == 0 })
 				},
 				func() {
 					for _, name := range names {
@@ -287,7 +287,7 @@ func TestNothingIsRemembered(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					b.eventually("the pods are gone", func() bool { return len(b.Caches.Pods.GetIndexer().List()) == 0 })
+					b.eventually("the pods are deleted", func() bool { return len(b.Caches.Pods.GetIndexer().List()) == 0 })
 				},
 			}
 			if tt.podsFirst {

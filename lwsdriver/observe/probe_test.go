@@ -65,7 +65,7 @@ func TestWarmUp(t *testing.T) {
 		t.Errorf("a cold group: %+v", g)
 	}
 	if s.Recheck == 0 {
-		t.Error("nobody looks again")
+		t.Error("no recheck is scheduled")
 	}
 	http.answer.Store(200)
 	b.eventually("the leader is warm", func() bool { s, _ := look(); return s.Added[0].Groups[0].Ready })
@@ -101,7 +101,7 @@ func TestWarmUp(t *testing.T) {
 }
 
 // A drain begins when groups leave that get no more requests. It begins once, anew when there are more, and not at all when
-// the release goes on.
+// the release continues.
 func TestDrainSince(t *testing.T) {
 	o := &Observer{}
 	// Groups of a canary, or of the workload itself: "stable".
@@ -127,10 +127,10 @@ func TestDrainSince(t *testing.T) {
 		{"nothing leaves", "a", nil, 0, -1},
 		{"two groups do", "a", from(2), 1, 1},
 		{"a later look", "a", from(2), 5, 1},
-		{"one is gone", "a", from(2)[:1], 6, 1},
+		{"one is deleted", "a", from(2)[:1], 6, 1},
 		{"fewer leave", "a", from(3), 7, 1},
 		{"all do, some of which had requests until now", "a", from(0), 8, 8},
-		{"the release goes on", "a", nil, 9, -1},
+		{"the release continues", "a", nil, 9, -1},
 		{"and is given up again", "a", from(0), 10, 10},
 		{"another canary of the same name", "b", from(0), 11, 11},
 		{"no canary, but the workload's own groups", "stable", from(2), 12, 12},
@@ -146,6 +146,6 @@ func TestDrainSince(t *testing.T) {
 	o.prober = probe.New()
 	o.forget(lwstest.VLLM)
 	if len(o.drains) > 0 {
-		t.Error("what is gone is remembered")
+		t.Error("the drain of a deleted workload is remembered")
 	}
 }

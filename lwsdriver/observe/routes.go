@@ -42,7 +42,7 @@ func (o *Observer) readTrafficLeft(s *Snapshot) error {
 	var setup traffic.Setup
 	switch kept := o.policyOf(s.Key); {
 	case kept != nil:
-		setup = newSetup(gone(s.Key, kept.of), unknownRevision, *kept.policy, nil)
+		setup = newSetup(deletedWorkload(s.Key, kept.of), unknownRevision, *kept.policy, nil)
 	default:
 		for name, w := range s.AddedObjects {
 			policy, _, err := trafficPolicyOn(w)
@@ -56,7 +56,7 @@ func (o *Observer) readTrafficLeft(s *Snapshot) error {
 			if owner := metav1.GetControllerOf(w); owner != nil {
 				uid = owner.UID
 			}
-			setup = newSetup(gone(s.Key, uid), name, *policy, nil)
+			setup = newSetup(deletedWorkload(s.Key, uid), name, *policy, nil)
 		}
 	}
 	if setup.Stable != "" {
@@ -65,8 +65,8 @@ func (o *Observer) readTrafficLeft(s *Snapshot) error {
 	return nil
 }
 
-// gone returns a deleted workload, of which only key and UID are known.
-func gone(key types.NamespacedName, uid types.UID) *lws.LeaderWorkerSet {
+// deletedWorkload returns a deleted workload, of which only key and UID are known.
+func deletedWorkload(key types.NamespacedName, uid types.UID) *lws.LeaderWorkerSet {
 	return &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: uid}}
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// Where the requests go is found by their objects: by the record's policy, and by the canary's where the record is gone.
+// Workloads are found by the objects that carry their requests: by the record's policy, or by the canary's without a record.
 func TestCarried(t *testing.T) {
 	stable := lwstest.RoutedPhase(t, record.Progressing, nil)
 	other := stable.DeepCopy()
@@ -37,13 +37,13 @@ func TestCarried(t *testing.T) {
 	}
 	is("record and canary", "default/vllm")
 	if n := len(b.Caches.carried("default", traffic.KindService, "vllm-canary")); n == 0 {
-		t.Error("nobody is told of the canary Service")
+		t.Error("no workload has the canary Service")
 	}
 	if n := len(b.Caches.carried("default", traffic.KindService, "another")); n > 0 {
-		t.Error("somebody is told of another's Service")
+		t.Error("a workload has another's Service")
 	}
 	if n := len(b.Caches.carried("", traffic.KindHTTPRoute, "")); n < 2 {
-		t.Errorf("%d are told that the cache of routes was filled, want all", n)
+		t.Errorf("%d are signalled when the cache of routes is filled, want all", n)
 	}
 	b.cache(lwstest.Unrecorded())
 	is("canary alone", "default/vllm")
@@ -57,7 +57,7 @@ func TestCarried(t *testing.T) {
 	is("nothing")
 }
 
-// The policy that a canary carries counts only where the record tells none.
+// The policy on a canary counts only without a record.
 func TestAddedPolicy(t *testing.T) {
 	withDrain := `{"stableService": "vllm", "httpRoutes": ["llm"], "drain": {"period": "7s"}}`
 	for _, tc := range []struct {
@@ -69,7 +69,7 @@ func TestAddedPolicy(t *testing.T) {
 	}{
 		{"record", "what the record says holds", lwstest.RoutedPhase(t, record.Progressing, nil), `{"stableService": "another", "httpRoutes": ["x"]}`, "vllm", false},
 		{"record without", "a release that routes nothing", lwstest.InPhase(t, record.Progressing), withDrain, "", false},
-		{"no record", "somebody removed it", lwstest.Unrecorded(), withDrain, "vllm", false},
+		{"no record", "it was removed", lwstest.Unrecorded(), withDrain, "vllm", false},
 		{"neither", "a canary that was never routed to", lwstest.Unrecorded(), "", "", false},
 		{"edited", "what can't be read must not be guessed", lwstest.Unrecorded(), "{", "", true},
 		{"unusable", "no driver wrote that", lwstest.Unrecorded(), `{"stableService": "vllm"}`, "", true},
@@ -119,7 +119,7 @@ func TestSharedRoutes(t *testing.T) {
 	}
 }
 
-// The two Services tell the groups apart by revision; a leader's name does not, so those that are updated are named.
+// The two Services distinguish the groups by revision. A leader's name does not, so the updated ones are listed.
 func TestSetupInPlace(t *testing.T) {
 	for _, tc := range []struct {
 		name, reason   string
@@ -168,7 +168,7 @@ func TestPolicyInPlaceOutlivesRecord(t *testing.T) {
 		t.Errorf("requests without a record: %+v", d)
 	}
 	if kept := b.policyOf(lwstest.VLLM); kept == nil || kept.of != "stable" {
-		t.Errorf("kept for a workload that goes: %+v", kept)
+		t.Errorf("kept for a workload that is being deleted: %+v", kept)
 	}
 	b.cache(lwstest.InPhase(t, record.Progressing))
 	if b.look(); b.policyOf(lwstest.VLLM) != nil {

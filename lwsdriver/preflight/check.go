@@ -60,9 +60,9 @@ func Text(o *pb.ObjectRef) string {
 }
 
 // Warnings returns the findings of at least severity warning, shortened, without those whose rule is among the codes.
-func Warnings(findings []*pb.Finding, told ...*pb.Warning) []*pb.Warning {
+func Warnings(findings []*pb.Finding, reported ...*pb.Warning) []*pb.Warning {
 	var out []*pb.Warning
-	for _, f := range Unreported(findings, told...) {
+	for _, f := range Unreported(findings, reported...) {
 		if f.GetSeverity() >= pb.Severity_SEVERITY_WARNING {
 			out = append(out, &pb.Warning{Code: f.GetRule(), Message: f.GetMessage() + ". " + f.GetFix()})
 		}
@@ -71,8 +71,8 @@ func Warnings(findings []*pb.Finding, told ...*pb.Warning) []*pb.Warning {
 }
 
 // Unreported returns the findings without those whose rule is the code of a warning.
-func Unreported(findings []*pb.Finding, told ...*pb.Warning) []*pb.Finding {
+func Unreported(findings []*pb.Finding, reported ...*pb.Warning) []*pb.Finding {
 	return slices.DeleteFunc(slices.Clone(findings), func(f *pb.Finding) bool {
-		return slices.ContainsFunc(told, func(w *pb.Warning) bool { return w.GetCode() == f.GetRule() })
+		return slices.ContainsFunc(reported, func(w *pb.Warning) bool { return w.GetCode() == f.GetRule() })
 	})
 }

@@ -16,7 +16,7 @@ func gateRules() []Rule {
 			Title: "Kueue admits the groups",
 			Why: "Each new group is a workload of its own that waits for quota of its queue, also one that replaces another: " +
 				"another workload may get the quota that the old group released, and the progress deadline counts meanwhile",
-			Fix:   "See that the ClusterQueue (its nominalQuota, or what it may borrow) holds the groups that come on top, and that nothing there preempts them",
+			Fix:   "See that the ClusterQueue (its nominalQuota, or what it may borrow) holds the groups that a release adds, and that nothing there preempts them",
 			Check: queueGates,
 		},
 		{

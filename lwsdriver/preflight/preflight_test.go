@@ -171,10 +171,10 @@ func TestRulesAreWhole(t *testing.T) {
 	}
 }
 
-// What was not looked at is said, with the rules that did not run; those that don't apply are left out.
+// Sources that were not read are reported with the rules that did not run; rules that don't apply are left out.
 func TestUnchecked(t *testing.T) {
 	s, _ := snapshotOf(t, "testdata/ReadinessProbeMissing/pass.yaml")
-	s.Unseen[preflight.LongestRequests] = "nobody said"
+	s.Unseen[preflight.LongestRequests] = "not set"
 	var got []string
 	for _, u := range preflight.Check(s).GetUnchecked() {
 		got = append(got, fmt.Sprintf("%s: %s %v", u.GetSubject(), u.GetReason(), u.GetRules()))
@@ -183,7 +183,7 @@ func TestUnchecked(t *testing.T) {
 		"PodDisruptionBudgets: there are none in the files [BudgetBlocksEviction BudgetCountsPods]",
 		"Services: there are none in the files [ServiceSelectsWorkers]",
 		"autoscalers: there are none in the files [AutoscalerPresent]",
-		"the longest request: nobody said [GracePeriodBelowLongestRequest]",
+		"the longest request: not set [GracePeriodBelowLongestRequest]",
 		"the workload's status: the manifest has none [WorkloadApiTooOld]",
 	}
 	if !slices.Equal(got, want) { // no quotas, nodes and claims: nothing comes on top, nothing is mounted
@@ -191,7 +191,7 @@ func TestUnchecked(t *testing.T) {
 	}
 }
 
-// The gravest come first, and what is told elsewhere, or is only worth knowing, is no warning.
+// The most severe come first. Notes, and findings that are reported elsewhere, are not warnings.
 func TestWarnings(t *testing.T) {
 	s, _ := snapshotOf(t, "testdata/AllUnavailable/fail.yaml")
 	s.Workload.Annotations = map[string]string{"argocd.argoproj.io/tracking-id": "x"}

@@ -17,14 +17,14 @@ func roomRules() []Rule {
 	return []Rule{
 		{
 			ID: "QuotaExceeded", Severity: warning, Needs: Quotas, Applies: grows,
-			Title: "A ResourceQuota does not hold the groups that come on top",
+			Title: "A ResourceQuota does not hold the additional groups",
 			Why:   "Pods beyond the quota are not created: batches do not complete, and a group that lacks one pod serves nothing while it keeps its GPUs",
 			Fix:   "Raise the quota, free what uses it, or release with STYLE_PARTITION, which needs nothing extra",
 			Check: quotaExceeded,
 		},
 		{
 			ID: "NodesLackRoom", Severity: warning, Needs: Nodes, Applies: grows,
-			Title: "The nodes have no room for the groups that come on top",
+			Title: "The nodes have no room for the additional groups",
 			Why:   "Their pods stay Pending, and the release waits until its deadline. A group of which only some pods are scheduled keeps those GPUs and serves nothing",
 			Fix:   "Add nodes, free some, or release with smaller batches or STYLE_PARTITION. If a cluster autoscaler adds nodes, check that its limit allows these",
 			Check: nodesLackRoom,
@@ -68,7 +68,7 @@ func nodesLackRoom(s *Inventory) []Hit {
 	if p.Placed >= need.Groups {
 		return nil
 	}
-	text := fmt.Sprintf("%s come on top, and the nodes that they may run on (%d) have room for %d of them", size(need), p.Suited, p.Placed)
+	text := fmt.Sprintf("%s are added, and the nodes that they may run on (%d) have room for %d of them", size(need), p.Suited, p.Placed)
 	names := make([]string, 0, len(p.Short))
 	for _, name := range p.Short {
 		names = append(names, string(name))
