@@ -16,7 +16,7 @@ import (
 )
 
 // Disown returns what prevents it, and writes nothing.
-func TestDisownOfPercentagesThatCountToNothing(t *testing.T) {
+func TestDisownOfPercentagesThatRoundToZero(t *testing.T) {
 	w := lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: lwstest.Rolling(0, "10%", "0%")})
 	b := newBed(t, w)
 	b.run()

@@ -199,7 +199,7 @@ func TestPreviewWithoutQuotas(t *testing.T) {
 }
 
 // The request for a release that runs is not refused for a quota that its own groups have filled.
-func TestPreviewIsForBeginnings(t *testing.T) {
+func TestPreviewBeforeReleaseOnly(t *testing.T) {
 	b := newBed(t, lwstest.InPhase(t, record.Progressing))
 	s := b.look()
 	policy, err := s.Record.Release.PolicyMessage()

@@ -17,7 +17,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-func TestDescribeSaysWhatIsWanted(t *testing.T) {
+func TestDescribeRequestedState(t *testing.T) {
 	t.Parallel()
 	s := newBed(t, lwstest.InPhase(t, record.Progressing)).look()
 	routed := plan.Decision{Deadline: lwstest.Noon.Add(time.Hour), Progress: plan.Progress{Weight: 10, Routed: true}}
@@ -46,7 +46,7 @@ func TestDescribeSaysWhatIsWanted(t *testing.T) {
 }
 
 // An edited annotation is reported and ignored; the release can be ended anyway.
-func TestTargetIsNotTrusted(t *testing.T) {
+func TestInvalidTargetIsIgnored(t *testing.T) {
 	for value, want := range map[string]string{
 		`{"groups":"50%","at":"2026-11-20T12:00:00Z"}`:           "50%",
 		`{"groups":"50%","batch":2,"at":"2026-11-20T12:00:00Z"}`: "50%",
@@ -77,7 +77,7 @@ func TestTargetIsNotTrusted(t *testing.T) {
 }
 
 // A pod that was copied, labels and all, is one more than its group can have. Hosts would refuse the whole answer.
-func TestGroupRowCountsNoMoreThanThereAre(t *testing.T) {
+func TestGroupRowReadyPodsAtMostSize(t *testing.T) {
 	if row := groupRow(plan.Group{Pods: 2, ReadyPods: 3, Ready: true}, pb.GroupRole_GROUP_ROLE_STABLE, true); row.GetReadyPods() != 2 {
 		t.Errorf("%d of %d pods are ready", row.GetReadyPods(), row.GetPods())
 	}

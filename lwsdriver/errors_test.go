@@ -19,7 +19,7 @@ import (
 )
 
 // A defect that a workload meets is where its release stands.
-func TestPanicIsOneWorkloads(t *testing.T) {
+func TestPanicStaysWithItsWorkload(t *testing.T) {
 	b := newBed(t, drifting(t))
 	b.FailPatches(func() error { panic("a defect") })
 	b.run()

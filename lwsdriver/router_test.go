@@ -110,7 +110,7 @@ func TestRouterChecksRequests(t *testing.T) {
 }
 
 // A requested weight is recorded once; the same request again changes nothing.
-func TestRouterRecordsWishes(t *testing.T) {
+func TestRouterRecordsRequestedState(t *testing.T) {
 	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.Progressing, nil), 0).synced()
 	both := func(call string) {
 		t.Helper()
@@ -219,7 +219,7 @@ func TestNextReleaseWaitsForCaches(t *testing.T) {
 }
 
 // Requests that were meant for one revision do not reach another.
-func TestRouterWantsTheRevision(t *testing.T) {
+func TestRouterRequiresCurrentRevision(t *testing.T) {
 	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.Progressing, nil), 0).synced()
 	for call, do := range map[string]func() error{
 		"SetWeight": func() error {

@@ -170,7 +170,7 @@ func TestScopeRefusesChanges(t *testing.T) {
 	}
 }
 
-func TestDrainEndsWaitsAndNotTheDriver(t *testing.T) {
+func TestDrainEndsWaitsButNotDriver(t *testing.T) {
 	t.Parallel()
 	s := newScoped(t)
 	defer s.stop()

@@ -21,7 +21,7 @@ import (
 )
 
 // A wait ends before the call's own deadline, so that its caller gets the context and no DEADLINE_EXCEEDED.
-func TestAwaitAnswersInTime(t *testing.T) {
+func TestAwaitReturnsBeforeDeadline(t *testing.T) {
 	const never = 0
 	for _, tt := range []struct {
 		name                 string

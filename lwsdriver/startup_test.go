@@ -13,7 +13,7 @@ import (
 )
 
 // A driver that may not watch is not healthy, at no moment, until it may. It would list once and look alive.
-func TestSyncedIsHonest(t *testing.T) {
+func TestSyncedRequiresWatchAccess(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, lwstest.Unrecorded())
 	var allowed, asked atomic.Bool

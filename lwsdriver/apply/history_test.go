@@ -54,9 +54,9 @@ func TestHistoryWrites(t *testing.T) {
 	b.eventually("the end is noted", func() bool { return slices.Equal(b.kept(), []string{"2 new vllm:2 Promoted"}) })
 }
 
-// An entry that another driver made meanwhile, or that is there although the answer was lost, is taken for made. What is
-// not Lockstep's is not.
-func TestHistoryMade(t *testing.T) {
+// A revision that another driver created meanwhile, or a request whose response was lost, counts as written; a foreign object
+// does not.
+func TestHistoryExistsAlready(t *testing.T) {
 	e := plan.Entry{Revision: "new", Number: 1, At: lwstest.Noon}
 	for _, foreign := range []bool{false, true} {
 		b := restingBed(t)
@@ -80,11 +80,11 @@ func TestHistoryMade(t *testing.T) {
 
 // Who is not adopted would roll at once: the same request holds it, and saves what its user had.
 func TestUndoHolds(t *testing.T) {
-	lwstest.Says(t, bringBackOf(t, lwstest.Unrecorded()), "vllm:1", "1000000", `\"saved\":{`)
+	lwstest.Says(t, restoreTemplateOf(t, lwstest.Unrecorded()), "vllm:1", "1000000", `\"saved\":{`)
 }
 
-// bringBackOf is the patch, as an error for says, that brings an older template of a workload back.
-func bringBackOf(t *testing.T, w *lws.LeaderWorkerSet) error {
+// restoreTemplateOf is the patch, as an error for says, that brings an older template of a workload back.
+func restoreTemplateOf(t *testing.T, w *lws.LeaderWorkerSet) error {
 	t.Helper()
 	old := lwstest.Revision(t, lwstest.Imaged("vllm:1"), "old")
 	b := newBedOn(t, fake.NewClientset(old), lwstest.NoRoutes(), w)
@@ -106,12 +106,12 @@ func bringBackOf(t *testing.T, w *lws.LeaderWorkerSet) error {
 }
 
 // The hold of a workload that is adopted may have been overwritten a moment ago.
-func TestUndoHoldsWhatDrifted(t *testing.T) {
+func TestUndoRestoresHold(t *testing.T) {
 	drifted := lwstest.InPhase(t, record.Promoted)
 	drifted.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{
 		Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromInt32(0),
 	}
-	lwstest.Says(t, bringBackOf(t, drifted), "vllm:1", "1000000", `\"maxUnavailable\":2`)
+	lwstest.Says(t, restoreTemplateOf(t, drifted), "vllm:1", "1000000", `\"maxUnavailable\":2`)
 }
 
 // kept is the history, from the caches.

@@ -97,7 +97,7 @@ func TestPatchAnnotations(t *testing.T) {
 	}
 }
 
-func TestPatchHoldsOnlyForWhatItIsBasedOn(t *testing.T) {
+func TestPatchPreconditions(t *testing.T) {
 	for _, tt := range []struct {
 		name, reason string
 		change       func(*lws.LeaderWorkerSet)
@@ -126,7 +126,7 @@ func TestPatchHoldsOnlyForWhatItIsBasedOn(t *testing.T) {
 	}
 }
 
-func TestPatchNeedsNoAnnotationThatWasNot(t *testing.T) {
+func TestPatchWithoutAnnotations(t *testing.T) {
 	live := lwstest.StableWorkload()
 	delete(live.Annotations, noted)
 	p := newPatch(cached(t, live), noted)
@@ -141,7 +141,7 @@ func TestPatchNeedsNoAnnotationThatWasNot(t *testing.T) {
 }
 
 // What the admission policy noted is taken with the record that has it, and with no other.
-func TestPatchTakesNotes(t *testing.T) {
+func TestPatchRemovesNotes(t *testing.T) {
 	for _, tt := range []struct {
 		name, reason string
 		change       func(map[string]string)

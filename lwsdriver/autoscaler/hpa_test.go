@@ -151,7 +151,7 @@ func TestHPA(t *testing.T) {
 }
 
 // A field that is added while a bare autoscaler is held stays, beside the API server's defaults.
-func TestBareEdited(t *testing.T) {
+func TestHPAWithoutBehaviorEdited(t *testing.T) {
 	held := hpa("", "", "").hold(t)
 	held.Spec.Behavior.ScaleDown.StabilizationWindowSeconds = ptr.To[int32](60)
 	got := held.release(t)

@@ -56,7 +56,7 @@ func TestForeignIsNotAdded(t *testing.T) {
 	}
 }
 
-func TestAddedIsRetired(t *testing.T) {
+func TestAddedIsDeletedWhenCleaningUp(t *testing.T) {
 	stable := lwstest.InPhase(t, record.CleaningUp)
 	b := newBed(t, stable, lwstest.Canary(t, stable))
 	if got := b.look().Added; len(got) != 1 || got[0].Name != "vllm-new" || got[0].Carries != "new" || !got[0].HasFinalizer {
@@ -71,7 +71,7 @@ func TestAddedIsRetired(t *testing.T) {
 }
 
 // The same after the workload was deleted: the finalizer of what its release added is removed, and nothing else happens.
-func TestForeignIsNoOrphan(t *testing.T) {
+func TestForeignIsNotDeletedAsOrphan(t *testing.T) {
 	for _, tt := range foreign {
 		t.Run(tt.name, func(t *testing.T) {
 			w := lwstest.Canary(t, lwstest.StableWorkload())

@@ -20,8 +20,8 @@ import (
 func TestAutoscalersLeftHeld(t *testing.T) {
 	for name, objects := range map[string][]*lws.LeaderWorkerSet{
 		"workload-deleted": nil,
-		"at-rest":       {lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: record.Native(record.Hold())})},
-		"unmanaged":     {lwstest.Unrecorded()},
+		"at-rest":          {lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: record.Native(record.Hold())})},
+		"unmanaged":        {lwstest.Unrecorded()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			core := fake.NewClientset(lwstest.HPA("vllm", lwstest.HeldFor("vllm")))
@@ -36,7 +36,7 @@ func TestAutoscalersLeftHeld(t *testing.T) {
 }
 
 // What scales the successor of a workload that was to be handed over scales that workload again after the successor was deleted.
-func TestAutoscalersRecalled(t *testing.T) {
+func TestAutoscalersReturnAfterFailedHandover(t *testing.T) {
 	rec, err := record.DecodeRecord(lwstest.InPhase(t, record.Promoting).Annotations[record.RecordAnnotation])
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 )
 
 // The API server refuses an event whose note is too long, and it would be lost.
-func TestNoteFitsAnEvent(t *testing.T) {
+func TestEventNoteIsShortened(t *testing.T) {
 	b := newBed(t, lwstest.InPhase(t, record.Progressing))
 	recorder := events.NewFakeRecorder(1)
 	b.events.recorder = recorder
@@ -31,7 +31,7 @@ func TestNoteFitsAnEvent(t *testing.T) {
 }
 
 // What a driver sees before it has read the routes is no news: each start would tell of every release that ever ended.
-func TestAnnounceNothingUnread(t *testing.T) {
+func TestNoEventBeforeCachesAreFilled(t *testing.T) {
 	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.CleaningUp, nil), 0)
 	s := b.look()
 	d := next(t, s)

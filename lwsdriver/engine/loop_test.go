@@ -38,8 +38,8 @@ func driftedHold(t *testing.T) *lws.LeaderWorkerSet {
 	return lwstest.WithRecord(t, lwstest.Unrecorded(), record.Record{Saved: record.Native(record.Hold())})
 }
 
-// A sweep that fails is tried again, later each time.
-func TestSweepSlowsDown(t *testing.T) {
+// A failing pass is retried with backoff.
+func TestFailingPassBacksOff(t *testing.T) {
 	b := newBed(t, lwstest.Canary(t, lwstest.StableWorkload()))
 	b.FailPatches(func() error { return apierrors.NewInternalError(errors.New("no leader")) })
 	for want := 1; want <= 3; want++ {
@@ -59,7 +59,7 @@ func TestSweepSlowsDown(t *testing.T) {
 }
 
 // A panic is an error of the workload that it happened for, and is retried.
-func TestPanicIsOneWorkloads(t *testing.T) {
+func TestPanicStaysWithItsWorkload(t *testing.T) {
 	b := newBed(t, driftedHold(t))
 	b.FailPatches(func() error { panic("a defect") })
 	for range 2 {
@@ -99,7 +99,7 @@ func TestConflictsInARow(t *testing.T) {
 
 // Nothing is remembered of a workload and of what was added to it once they and their pods are deleted, in any order
 // they go.
-func TestNothingIsRemembered(t *testing.T) {
+func TestDeletedWorkloadIsForgotten(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
 		podsFirst bool
@@ -188,7 +188,7 @@ func TestWriteLimit(t *testing.T) {
 }
 
 // A batch of very many pods is labelled in several passes, between which others may have the workload, and no pod twice.
-func TestLabelsYield(t *testing.T) {
+func TestLabelsYieldToOtherCalls(t *testing.T) {
 	const size = 2*labelsAtOnce + 10
 	core, stable, canary := lwstest.LabelledRelease(t, size)
 	b := newBedOn(t, core, lwstest.NoRoutes(), stable, canary)

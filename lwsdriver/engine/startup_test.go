@@ -18,7 +18,7 @@ import (
 )
 
 // Filled caches are not enough: whether they can be kept is asked first.
-func TestNobodyIsServedBeforeTheDriverAsked(t *testing.T) {
+func TestNotReadyBeforeFirstProbe(t *testing.T) {
 	b := newBed(t, lwstest.Unrecorded())
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -36,7 +36,7 @@ func TestNobodyIsServedBeforeTheDriverAsked(t *testing.T) {
 }
 
 // Once the caches are filled, a failed probe does not keep calls from being served.
-func TestUnanswerableQuestionIsNoReason(t *testing.T) {
+func TestFailedProbeKeepsReady(t *testing.T) {
 	b := newBed(t, lwstest.Unrecorded())
 	b.Core.PrependReactor("create", "selfsubjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("no such API")

@@ -25,7 +25,7 @@ import (
 )
 
 // The workload of a release in place was deleted: the driver that observed it restores the routes.
-func TestOrphansGiveBackInPlace(t *testing.T) {
+func TestDeletedWorkloadRestoresRoutesInPlace(t *testing.T) {
 	stable := lwstest.RoutedInPlace(t, lwstest.Unchanged)
 	core, routes := lwstest.RoutedObjects(t, lwstest.RoutedSetupInPlace(t, stable), 30, "vllm-1")
 	b := &routedBed{bed: newBedOn(t, core, routes, stable), routes: routes}
@@ -58,7 +58,7 @@ func TestPolicyInPlaceIsForgotten(t *testing.T) {
 }
 
 // The workload was deleted: the routes are restored, then what its release added is deleted, with its finalizer or without.
-func TestOrphansGiveBack(t *testing.T) {
+func TestDeletedWorkloadRestoresRoutes(t *testing.T) {
 	for _, held := range []bool{true, false} {
 		t.Run(fmt.Sprintf("held %t", held), func(t *testing.T) {
 			stable := lwstest.RoutedPhase(t, record.Progressing, nil)

@@ -135,7 +135,7 @@ func TestAutoscalersUnread(t *testing.T) {
 }
 
 // The informer's transform keeps what a hold needs, and no more.
-func TestViewScaler(t *testing.T) {
+func TestStripScaler(t *testing.T) {
 	h := lwstest.HPA("vllm", lwstest.HeldFor("vllm"), ofKEDA)
 	h.Annotations["example.com/other"] = "x"
 	h.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}

@@ -76,6 +76,6 @@ func answer403(message string) error {
 }
 
 // A refusal keeps the API server's own words.
-func TestRefusalKeepsItsWords(t *testing.T) {
+func TestRefusalKeepsMessage(t *testing.T) {
 	lwstest.Says(t, ContractError(fmt.Errorf("patch vllm: %w", answer403("exceeded quota: gpus"))), "patch vllm", "exceeded quota: gpus")
 }

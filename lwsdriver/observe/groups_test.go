@@ -87,7 +87,7 @@ func TestGroupIsReadyAsAWhole(t *testing.T) {
 	}
 }
 
-func TestFlappingDoesNotLookNew(t *testing.T) {
+func TestFlappingGroupKeepsHistory(t *testing.T) {
 	b := newGroupBed(t)
 	whole := func(since time.Duration) {
 		for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
@@ -176,7 +176,7 @@ func TestScaledDownGroupIsNew(t *testing.T) {
 }
 
 // The same if the scale-up comes before the group is deleted.
-func TestGoingGroupIsNew(t *testing.T) {
+func TestTerminatingGroupIsNew(t *testing.T) {
 	b := newGroupBed(t)
 	b.whole(0)
 	b.group1(time.Minute, 0)
@@ -312,7 +312,7 @@ func TestGroupNeverSeenReady(t *testing.T) {
 }
 
 // A pod with LWS's name label alone is no group, and the groups keep their numbers.
-func TestStrayPodIsNoGroup(t *testing.T) {
+func TestPodWithoutGroupIndexIsNoGroup(t *testing.T) {
 	b := newGroupBed(t)
 	b.whole(0)
 	unlabelled := lwstest.Pod("unlabelled", func(p *corev1.Pod) { delete(p.Labels, lws.GroupIndexLabelKey) })

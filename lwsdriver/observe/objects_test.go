@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-func TestCanaryClaimsGoWithIt(t *testing.T) {
+func TestCanaryClaimsAreDeletedWithIt(t *testing.T) {
 	w := lwstest.StableWorkload()
 	if CanaryTemplate(w, record.Policy{}).PersistentVolumeClaimRetentionPolicy != nil {
 		t.Error("a template without claims got a retention policy, and so a revision of its own")

@@ -28,7 +28,7 @@ import (
 )
 
 // A record that can't be read is not the end: its error says how to get out, hold included.
-func TestInvalidRecordSaysTheWayOut(t *testing.T) {
+func TestInvalidRecordNamesRemedy(t *testing.T) {
 	b := newBed(t, lwstest.StableWorkload()) // its record is "{}"
 	_, err := b.Observe(lwstest.VLLM)
 	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
@@ -130,7 +130,7 @@ func TestCheckWorkload(t *testing.T) {
 	}
 }
 
-func TestCheckWorkloadTakesTheUsersOwn(t *testing.T) {
+func TestCheckWorkloadAcceptsUsersOwn(t *testing.T) {
 	if err := plan.CheckWorkload(plan.Observation{Key: lwstest.VLLM, Identity: newBed(t).Caches.identity(lwstest.StableWorkload())}); err != nil {
 		t.Error(err)
 	}
@@ -174,7 +174,7 @@ func TestCheckAdopts(t *testing.T) {
 }
 
 // A look that was under way while the workload went keeps nothing either.
-func TestLateDigestIsForgotten(t *testing.T) {
+func TestDigestOfDeletedWorkloadIsForgotten(t *testing.T) {
 	b := newBed(t)
 	if _, err := b.digest(lwstest.StableWorkload()); err != nil {
 		t.Fatal(err)
@@ -228,7 +228,7 @@ func TestEmptyCacheFilledLate(t *testing.T) {
 
 // Nothing is remembered of a workload and of what was added to it once they and their pods are deleted, in any order
 // they go, and although they are looked at meanwhile.
-func TestNothingIsRemembered(t *testing.T) {
+func TestDeletedWorkloadIsForgotten(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
 		podsFirst bool
@@ -312,7 +312,7 @@ func (b *bed) remembered() int {
 	return len(b.Caches.Groups.sets) + len(b.digests) + b.Changes.Len()
 }
 
-func TestObservationIsOfTheWallClock(t *testing.T) {
+func TestObservationHasWallClockOnly(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, lwstest.InPhase(t, record.Progressing))
 	b.config.Now = time.Now

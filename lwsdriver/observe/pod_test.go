@@ -26,7 +26,7 @@ func view(t testing.TB, p *corev1.Pod) *Pod {
 	return v
 }
 
-func TestViewPod(t *testing.T) {
+func TestStripPod(t *testing.T) {
 	v := view(t, lwstest.Pod("vllm-1"))
 	if !v.ready || !v.since.Equal(lwstest.Noon) || !v.leader || v.set != "vllm" || v.Group != "1" || v.Revision != "r1" || v.size != 3 {
 		t.Errorf("leader seen as %+v", v)

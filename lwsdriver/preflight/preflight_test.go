@@ -139,7 +139,7 @@ func describe(set *manifests.Set, findings []*pb.Finding) string {
 }
 
 // Rules are whole, have ids of their own, and stand in the documentation; and there are no examples of others.
-func TestRulesAreWhole(t *testing.T) {
+func TestRulesAreComplete(t *testing.T) {
 	text, err := os.ReadFile("../../docs/preflight.md")
 	if err != nil {
 		t.Fatal(err)

@@ -131,7 +131,7 @@ func TestRolling(t *testing.T) {
 }
 
 // An object that is not as its kind is an error, and not overlooked.
-func TestSnapshotRefuses(t *testing.T) {
+func TestInventoryRefuses(t *testing.T) {
 	s := parse(t, whole+"---\napiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec: {ports: 80}\n")
 	all, err := s.Workloads()
 	if err != nil {
