@@ -106,7 +106,7 @@ func TestWatchWorkloads(t *testing.T) {
 	step("a record that can't be read is shown, not left out", edit("there", func(w *lws.LeaderWorkerSet) {
 		w.Annotations[record.RecordAnnotation] = "{"
 	}), "there failed (RecordInvalid)")
-	step("a disowned workload", edit("here", func(w *lws.LeaderWorkerSet) { w.Annotations = nil }), "here gone")
+	step("a disowned workload", edit("here", func(w *lws.LeaderWorkerSet) { w.Annotations = nil }), "here removed")
 	step("a workload that was never under hold", func() error {
 		plain := drifted(t, "plain")
 		plain.Annotations = nil

@@ -40,7 +40,7 @@ func TestFollow(t *testing.T) {
 		t.Error("after the handover: want changes of either object")
 	}
 	f.Stop()
-	if n := len(b.Changes.waiters); n != 0 {
+	if n := b.Changes.Len(); n != 0 {
 		t.Errorf("%d workloads have waiters after Stop", n)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
+	"github.com/lockstep-rollouts/lockstep/internal/broadcast"
 	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/traffic/probe"
@@ -36,7 +37,7 @@ type Observer struct {
 	// Router reads, checks and writes the objects that carry requests.
 	Router *router.Router
 	// Changes signals changes of the caches and of the leaders' answers.
-	Changes Broadcaster
+	Changes broadcast.Broadcaster[types.NamespacedName]
 
 	prober prober
 	config Config

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/lockstep-rollouts/lockstep/internal/broadcast"
 	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -36,7 +37,7 @@ type Router struct {
 	log     *slog.Logger
 	changed func(namespace, kind, name string)
 	sources map[string]*informer.Informer // by kind
-	pulse   pulse
+	changes broadcast.Broadcaster[string] // of kinds
 }
 
 // Option adjusts a Router.

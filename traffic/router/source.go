@@ -70,7 +70,7 @@ func newSources(
 	all := map[string]*informer.Informer{}
 	for kind, k := range kinds {
 		config := informer.Config{
-			Resource: k.resource, Transform: view, Handler: handler(kind, changed), Changed: func() { changed("", kind, "") },
+			Resource: k.resource, Transform: strip, Handler: handler(kind, changed), Changed: func() { changed("", kind, "") },
 		}
 		if k.api != "" {
 			k.informer = dynamicinformer.NewFilteredDynamicInformer(client, k.resource, namespace, 0, cache.Indexers{}, nil).Informer()

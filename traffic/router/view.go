@@ -91,19 +91,19 @@ func indexByService(obj any) ([]string, error) {
 	return []string{v.Namespace + "/" + v.service}, nil
 }
 
-// handler passes changes on. Slices of a Service are the Service to whoever listens.
-func handler(kind string, told func(namespace, kind, name string)) cache.ResourceEventHandler {
+// handler calls changed for each change. EndpointSlices are reported as their Service.
+func handler(kind string, changed func(namespace, kind, name string)) cache.ResourceEventHandler {
 	return informer.OnChange(func(old, obj any) {
-		before, had := old.(*sliceView)
-		after, has := obj.(*sliceView)
+		before, had := old.(*endpointSlice)
+		after, has := obj.(*endpointSlice)
 		switch {
 		case had && has && slices.Equal(before.ready, after.ready):
 		case had || has:
 			slice := cmp.Or(after, before)
-			told(slice.Namespace, traffic.KindService, slice.service)
+			changed(slice.Namespace, traffic.KindService, slice.service)
 		default:
 			if meta, err := apimeta.Accessor(cmp.Or(obj, old)); err == nil {
-				told(meta.GetNamespace(), kind, meta.GetName())
+				changed(meta.GetNamespace(), kind, meta.GetName())
 			}
 		}
 	})
@@ -177,7 +177,7 @@ func kindsOf(s traffic.Setup) []string {
 // ready returns the pods that are ready endpoints of a Service, each once: with two address families, a pod is in two slices.
 func (r *Router) ready(namespace, service string) []string {
 	var pods []string
-	for _, slice := range informer.List[*sliceView](r.sources[kindSlice], serviceIndex, namespace+"/"+service) {
+	for _, slice := range informer.List[*endpointSlice](r.sources[kindSlice], serviceIndex, namespace+"/"+service) {
 		pods = append(pods, slice.ready...)
 	}
 	slices.Sort(pods)
