@@ -5,6 +5,9 @@ package plan
 
 import (
 	"fmt"
+	"strings"
+
+	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -81,4 +84,105 @@ func phaseText(p record.Phase) string {
 	default:
 		return "rolled back or is being so"
 	}
+}
+
+// Adopt requests the hold at rest.
+type Adopt struct{}
+
+// Disown requests that the workload is given back with its spec as the user had it.
+type Disown struct{}
+
+func (Adopt) decide(o Observation) (Decision, error) {
+	if err := CheckWorkload(o); err != nil {
+		return Decision{}, err
+	}
+	d := Decision{Warnings: append(heldTooLate(o), foundHeld(o)...)}
+	if o.Record == nil { // a hold that drifted is repaired without being asked
+		d.Action = SetStable{Record: NewRecord(o), Rolling: hold(), Why: "adopt: hold at rest"}
+	}
+	return d, nil
+}
+
+func (Disown) decide(o Observation) (Decision, error) {
+	if o.Record == nil {
+		return Decision{}, nil
+	}
+	if err := checkRead(o); err != nil {
+		return Decision{}, err
+	}
+	if InFlight(o) {
+		return Decision{}, inProgress(o, "release %q of LeaderWorkerSet %s is not over: promote it or roll it back first", o.release().ID, o.Key)
+	}
+	saved := Saved(o)
+	if err := checkRestoreRolling(o, saved); err != nil {
+		return Decision{}, err
+	}
+	d := Decision{Action: RemoveRecord{Rolling: saved}}
+	if r := o.Stable.revisions(); len(r) > 0 && o.Stable.Revision != "" && (len(r) > 1 || r[0] != o.Stable.Revision) {
+		d.Warnings = []*pb.Warning{{
+			Code: "RollsNow",
+			Message: fmt.Sprintf("revision %s of %s waited under the hold; LeaderWorkerSet rolls it out from now on",
+				o.Stable.Revision, o.Key),
+		}}
+	}
+	return d, nil
+}
+
+// checkRestoreRolling refuses what LWS's webhook would refuse with a less helpful message: a scale-down under the hold can make
+// both of the user's percentages round to 0.
+func checkRestoreRolling(o Observation, saved rolling) error {
+	if record.SameRolling(Pace(saved, o.Stable.Replicas), record.Native(saved)) {
+		return nil
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_REJECTED,
+		"LeaderWorkerSet %s can't be given back: its own maxUnavailable %s and maxSurge %s both come to 0 of %d groups, which "+
+			"LeaderWorkerSet does not accept. Scale it up, or set its maxUnavailable to 2 or more or its maxSurge to 1 or more "+
+			"(Lockstep saves what is set under hold; a maxUnavailable of 1 is the hold's own), then Disown again",
+		o.Key, saved.MaxUnavailable.String(), saved.MaxSurge.String(), o.Stable.Replicas)
+}
+
+// NewRecord is the record of a workload that is about to be held: the one that it has, or a new one. A hold that is in
+// force without a record is left over from one that was removed: saving it as the user's own would keep the workload from
+// ever rolling again. Fields that differ from the hold were set since and are the user's; for the rest LWS's defaults are
+// saved.
+func NewRecord(o Observation) record.Record {
+	switch {
+	case o.Record != nil:
+		return *o.Record
+	case leftHeld(o):
+		return record.Record{Saved: record.Absorb(record.Native(record.Hold()), record.Hold(), o.Stable.Rolling)}
+	}
+	return record.Record{Saved: o.Stable.Rolling}
+}
+
+// leftHeld reports whether the hold is in force without a record. Its partition tells: no user has one so high.
+func leftHeld(o Observation) bool {
+	return o.Record == nil && ptr.Deref(o.Stable.Rolling.Partition, 0) == ptr.Deref(record.Hold().Partition, 0)
+}
+
+// foundHeld warns of settings that can't be given back because they were removed with the record.
+func foundHeld(o Observation) []*pb.Warning {
+	if !leftHeld(o) {
+		return nil
+	}
+	saved := NewRecord(o).Saved
+	return []*pb.Warning{{
+		Code: "FoundHeld",
+		Message: fmt.Sprintf("%s was under hold without a record of its own rolling update settings, as after the annotation %s was "+
+			"removed: partition %d, maxUnavailable %s and maxSurge %s are taken for them. Set others, if those are not right",
+			o.Key, record.RecordAnnotation, ptr.Deref(saved.Partition, 0), saved.MaxUnavailable.String(), saved.MaxSurge.String()),
+	}}
+}
+
+// heldTooLate warns of groups at more than one revision: LWS had begun to roll before it was held.
+func heldTooLate(o Observation) []*pb.Warning {
+	revisions := o.Stable.revisions()
+	if len(revisions) < 2 {
+		return nil
+	}
+	return []*pb.Warning{{
+		Code: "HeldTooLate",
+		Message: fmt.Sprintf("the groups of %s are at revisions %s: LeaderWorkerSet had begun to roll before Lockstep held it. "+
+			"Disown it to let that finish, and adopt it before its template changes again", o.Key, strings.Join(revisions, ", ")),
+	}}
 }

@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // Observation is one look at a workload: everything that a decision depends on.
@@ -167,4 +170,99 @@ func (o Observation) Target() *record.Target {
 		return recorded
 	}
 	return c.Target
+}
+
+// Identity is what tells whether Lockstep may drive an object.
+type Identity struct {
+	// AddedTo names the workload whose release added the object. Empty: none did.
+	AddedTo string `json:"addedTo,omitzero"`
+	// CopiedLabels are labels of added workloads on an object that no release added.
+	CopiedLabels []string `json:"copiedLabels,omitzero"`
+	// ControllerKind and ControllerName are of the object that controls it. Empty: none does.
+	ControllerKind string `json:"controllerKind,omitzero"`
+	ControllerName string `json:"controllerName,omitzero"`
+	// UnnumberedGroup is a group-index label that is no number. Empty: there is none.
+	UnnumberedGroup string `json:"unnumberedGroup,omitzero"`
+	// Unobserved: LWS does not report observedGeneration, so it is older than v0.9.0.
+	Unobserved bool `json:"unobserved,omitzero"`
+	// AppliedBy is the mark of a tool that applies the object from Git. Empty: there is none.
+	AppliedBy string `json:"appliedBy,omitzero"`
+	// VolumeClaims is how many volumeClaimTemplates the template has.
+	VolumeClaims int `json:"volumeClaims,omitzero"`
+}
+
+// CheckWorkload refuses a workload that Lockstep must not drive. The error has an ErrorReason.
+func CheckWorkload(o Observation) error {
+	switch i := o.Identity; {
+	case i.AddedTo != "":
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
+			"LeaderWorkerSet %s was added by the release of %q: name that workload instead", o.Key, i.AddedTo)
+	case len(i.CopiedLabels) > 0:
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
+			"LeaderWorkerSet %s carries labels of what a release adds (%s), but no release added it; they were probably copied "+
+				"with a manifest: remove them, and ownerReferences and finalizers that came along",
+			o.Key, strings.Join(i.CopiedLabels, ", "))
+	case i.ControllerName != "":
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER,
+			"LeaderWorkerSet %s is controlled by %s %q, which would rewrite what Lockstep writes: release it through that object",
+			o.Key, i.ControllerKind, i.ControllerName)
+	case o.Stable.Deleting:
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, "LeaderWorkerSet %s is being deleted", o.Key)
+	case i.UnnumberedGroup != "":
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED_GROUP_IDENTITY,
+			"LeaderWorkerSet %s does not number its groups (one has the group-index %q, so groupIdentity is not Ordinal): it knows "+
+				"no partition then, which is how Lockstep holds a workload. Make it again with groupIdentity Ordinal", o.Key, i.UnnumberedGroup)
+	case i.Unobserved:
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_API_TOO_OLD,
+			"the LeaderWorkerSet controller does not report observedGeneration for %s, so it is older than v0.9.0, and counts "+
+				"groups as ready while their workers are not: upgrade LWS and its CRDs to v0.9.0 or later", o.Key)
+	}
+	return nil
+}
+
+// InFlight reports whether a release is not over: an effect of it is neither undone nor permanent.
+func InFlight(o Observation) bool {
+	r := o.release()
+	return r != nil && (r.Phase.Unfinished() || len(o.Added) > 0 || len(o.Budgets) > 0 || o.trafficDrifted())
+}
+
+// trafficDrifted reports whether the user's routes and Services differ from what they were, as far as the driver can restore
+// them, or whether that is not known yet.
+func (o Observation) trafficDrifted() bool {
+	if o.Traffic == nil {
+		return false
+	}
+	return Unread(o) || o.Traffic.Look(traffic.Desired{}).Stage == traffic.Drifted
+}
+
+// Unread reports whether the caches do not tell yet how the requests are routed, or whether budgets are left.
+func Unread(o Observation) bool {
+	return o.BudgetsUnread || o.trafficUnread()
+}
+
+// trafficUnread reports whether the caches do not tell yet how the requests are routed.
+func (o Observation) trafficUnread() bool {
+	return o.Traffic != nil && o.Traffic.Look(traffic.Desired{}).Stage == traffic.Unread
+}
+
+// checkRead refuses, for the moment, a request that depends on whether the last release is over.
+func checkRead(o Observation) error {
+	r := o.release()
+	if r == nil || len(o.Added) > 0 || r.Phase.Unfinished() || !Unread(o) {
+		return nil
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
+		"the caches do not tell yet whether release %q of LeaderWorkerSet %s has given its routes and Services back", r.ID, o.Key)
+}
+
+// inProgress is the refusal of a request that must wait for the end of the release in flight.
+func inProgress(o Observation, text string, args ...any) error {
+	return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, text, args...),
+		"release_id", o.release().ID)
+}
+
+// NothingWaits reports whether every group runs the template in the spec.
+func NothingWaits(o Observation) bool {
+	now := o.Stable.revisions()
+	return o.Stable.Replicas == 0 || len(now) == 1 && now[0] == o.Stable.Revision
 }

@@ -5,6 +5,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -200,4 +201,182 @@ func (b Begin) handover(o Observation) []*pb.Warning {
 		text += ". The policy names no Service, so none is changed: use one that selects by a label of your own"
 	}
 	return []*pb.Warning{{Code: "AdoptReplacesObject", Message: text}}
+}
+
+// SetTarget requests that a release goes as far as one of its batches, or an absolute number of groups.
+type SetTarget struct {
+	ReleaseID string
+	// Revision is the update revision that the caller means. Empty: any.
+	Revision string
+	// Batch is an index into the policy's batches. Nil: Groups, a valid quantity, is the target.
+	Batch  *int
+	Groups string
+}
+
+// decide writes the new target, unless the present one covers it: a retry never widens, and batches never decrease.
+func (t SetTarget) decide(o Observation) (Decision, error) {
+	r, err := CurrentRelease(o, t.ReleaseID)
+	if err != nil {
+		return Decision{}, err
+	}
+	switch r.Phase {
+	case record.Nothing:
+		return Decision{}, nil // every batch of nothing is done
+	case record.Progressing:
+	default:
+		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
+			"release %q of %s is %s, so it has no further batch", r.ID, o.Key, phaseText(r.Phase))
+	}
+	if err := checkRevision(o, r, t.Revision); err != nil {
+		return Decision{}, err
+	}
+	next, err := t.target(o)
+	if err != nil {
+		return Decision{}, err
+	}
+	planned, err := next.Planned(o.Stable.Replicas)
+	if err != nil {
+		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", err)
+	}
+	if now := o.Target(); now != nil && covers(now, next, planned, o.Stable.Replicas) {
+		return Decision{}, nil
+	}
+	for _, w := range o.Added {
+		switch {
+		case w.Carries != r.UpdateRevision || w.Deleting:
+		case r.UpdateRevision == o.Stable.Revision:
+			if o.Traffic != nil {
+				planned = w.Replicas // the loop scales, once that costs no request
+			}
+			return Decision{Action: ScaleCanary{Name: w.Name, Replicas: planned, Target: next}}, nil
+		case r.Target != nil && covers(r.Target, next, planned, o.Stable.Replicas):
+			// The template was edited and LWS has not recorded a revision of it, so nothing is scaled, and the canary keeps
+			// its target. This one is recorded already.
+			return Decision{}, nil
+		}
+	}
+	record, with := *o.Record, *r
+	with.Target, record.Release = next, &with
+	return Decision{Action: SetStable{Record: record, Why: "set the target to " + next.Groups}}, nil
+}
+
+// covers reports whether one target asks for as much as the next, which means planned of replicas. Equal groups in a later
+// batch are news: hosts are told which batch they are at.
+func covers(now, next *record.Target, planned, replicas int) bool {
+	already, err := now.Planned(replicas)
+	if err != nil {
+		return false
+	}
+	if already != planned {
+		return already > planned
+	}
+	return now.Batch == nil || next.Batch == nil || *now.Batch >= *next.Batch
+}
+
+func (t SetTarget) target(o Observation) (*record.Target, error) {
+	next := &record.Target{At: o.Now.UTC(), Groups: t.Groups, Batch: t.Batch}
+	if t.Batch == nil {
+		return next, nil
+	}
+	n := len(o.Policy.Batches)
+	if *t.Batch >= n {
+		return nil, drivererr.Invalid(drivererr.FieldViolation{
+			Field: "batch", Description: fmt.Sprintf("%d is not there: the policy has %d batches, 0 to %d", *t.Batch, n, n-1),
+		})
+	}
+	next.Groups = o.Policy.Batches[*t.Batch].String()
+	return next, nil
+}
+
+// Promote requests that every group of the workload runs the update revision.
+type Promote struct {
+	ReleaseID string
+	// Revision is the update revision that the caller means. Empty: any.
+	Revision string
+}
+
+// RollBack requests that every group of the workload runs the stable revision.
+type RollBack struct{ ReleaseID string }
+
+func (p Promote) decide(o Observation) (Decision, error) {
+	r, err := CurrentRelease(o, p.ReleaseID)
+	if err != nil {
+		return Decision{}, err
+	}
+	switch r.Phase {
+	case record.Nothing:
+		return Decision{}, nil
+	case record.CleaningUp, record.RollingBack:
+		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
+			"release %q of %s was rolled back: begin a new release to promote", r.ID, o.Key)
+	case record.Promoting, record.Standby, record.HandingOver, record.Promoted:
+		return Decision{}, p.checkRevision(o, r)
+	case record.Progressing:
+	}
+	if err := p.checkRevision(o, r); err != nil {
+		return Decision{}, err
+	}
+	if r.UpdateRevision == "" || r.UpdateRevision != o.Stable.Revision {
+		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
+			"the template of %s is not the one that release %q brings (%q): look at the context again before promoting", o.Key, r.ID, r.UpdateRevision)
+	}
+	return Decision{Action: promoteNow(o)}, nil
+}
+
+// checkRevision refuses to promote another revision than the host has decided on. A template that came once the
+// promotion was over takes nothing back from it.
+func (p Promote) checkRevision(o Observation, r *record.Release) error {
+	over := r.Phase == record.Promoted || r.Phase == record.HandingOver
+	if p.Revision == "" || p.Revision == r.UpdateRevision && (over || p.Revision == o.Stable.Revision) {
+		return nil
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
+		"the promotion of revision %q was asked for, but release %q of %s brings %q, and the template is at %q: look at the context again before promoting",
+		p.Revision, r.ID, o.Key, r.UpdateRevision, o.Stable.Revision)
+}
+
+// promoteNow records the intent to promote and takes the hold off, unless requests come first.
+func promoteNow(o Observation) SetStable {
+	next := withRelease(o, func(r *record.Release) { r.Phase, r.Unfenced = record.Promoting, o.routesInPlace() })
+	pace := o.pace(Saved(o))
+	switch {
+	case o.routesInPlace():
+		pace = o.unmoved() // the batch stays as it is until its share has gone
+	case o.Traffic != nil || o.switches():
+		pace = record.Hold()
+	}
+	// Once every group is updated, only the stable template leads back.
+	save := next.Release.StableTemplate == nil && slices.Contains(o.Stable.Recorded, next.Release.StableRevision)
+	return SetStable{Record: next, Rolling: &pace, SaveTemplate: save, Why: "promote release " + next.Release.ID}
+}
+
+func (b RollBack) decide(o Observation) (Decision, error) {
+	r, err := CurrentRelease(o, b.ReleaseID)
+	if err != nil {
+		return Decision{}, err
+	}
+	switch r.Phase {
+	case record.Nothing, record.CleaningUp, record.RollingBack:
+		return Decision{}, nil
+	case record.HandingOver:
+		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
+			"release %q of %s is promoted: %s serves in its place. To go back, release the old template: `lockstep undo` restores it",
+			r.ID, o.Key, r.Successor)
+	case record.Promoted:
+		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
+			"release %q of %s is promoted: every group runs revision %s. To go back, release the old template: `lockstep undo` restores it",
+			r.ID, o.Key, r.UpdateRevision)
+	case record.Progressing, record.Promoting, record.Standby:
+	}
+	return Decision{Action: rollBackNow(o)}, nil
+}
+
+// rollBackNow records the intent to roll back, and puts the hold on.
+func rollBackNow(o Observation) SetStable {
+	phase := record.CleaningUp
+	if o.inPlace() || o.Record.Release.Phase != record.Progressing && !o.stableUntouched() {
+		phase = record.RollingBack // batches or the promotion have reached the user's own groups
+	}
+	next := withRelease(o, func(r *record.Release) { r.Phase = phase })
+	return SetStable{Record: next, Rolling: hold(), Why: "roll back release " + next.Release.ID}
 }
