@@ -26,7 +26,7 @@ const previewTimeout = 5 * time.Second
 // preview warns of what a release needs at its peak, and refuses a second set of groups that exceeds a quota. It is called
 // once, before the release begins: what a running release needs exists already or is being created.
 func (d *Driver) preview(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
-	if plan.NothingWaits(s.Observation) {
+	if plan.UpToDate(s.Observation) {
 		return fewReplicas(s, p.GetStyle()), nil
 	}
 	return d.costs(ctx, s, p)

@@ -96,7 +96,7 @@ func (d *Driver) forecastInput(ctx context.Context, s *observe.Snapshot, req *pb
 		warnings = append(warnings, &pb.Warning{Code: "StartupUnknown", Message: fmt.Sprintf(
 			"no group of %s has become ready yet, so how long one takes is unknown: set the start-up time", s.Key)})
 	}
-	if plan.NothingWaits(s.Observation) {
+	if plan.UpToDate(s.Observation) {
 		return in, append(warnings, &pb.Warning{Code: "NothingToRelease", Message: fmt.Sprintf(
 			"the groups of %s run its template already: this is what the release of another template would do", s.Key)})
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// The host. Each is one RPC, by the rules of SPEC.md; what the service would refuse does nothing.
+// The host. Each method is one RPC, by the rules of SPEC.md; a request that the service would refuse does nothing.
 
 // initialize begins a release, unless one is in flight or the groups are at more than one revision.
 func (c *cluster) initialize() {
@@ -44,17 +44,17 @@ func (c *cluster) initialize() {
 		rec.Release.Phase = record.Nothing
 	}
 	c.note("host: initialize %s -> %s", from, c.stable.template)
-	c.record, c.asked, c.mixed = &rec, nil, false
+	c.record, c.requestedTarget, c.mixed = &rec, nil, false
 	c.stable.rolling, c.set = record.Hold(), record.Hold()
 	c.touch(c.stable)
 }
 
-// upgrade asks for a batch. A target that would not raise what is planned changes nothing.
+// upgrade requests a batch. A target that would not raise the planned groups changes nothing.
 func (c *cluster) upgrade(groups string) {
 	if c.phase() != record.Progressing || c.record.Release.UpdateRevision != c.stable.template {
 		return
 	}
-	c.now = c.now.Add(time.Millisecond) // No two requests come at one instant.
+	c.now = c.now.Add(time.Millisecond) // No two requests have the same time.
 	next := &record.Target{Groups: groups, At: c.now}
 	planned, err := next.Planned(c.stable.replicas)
 	if err != nil {
@@ -65,11 +65,11 @@ func (c *cluster) upgrade(groups string) {
 		return
 	}
 	c.note("host: upgrade to %s (%d)", groups, planned)
-	c.asked, c.retired = next, false
+	c.requestedTarget, c.retired = next, false
 	c.request(SetTarget{ReleaseID: c.record.Release.ID, Groups: groups})
 }
 
-// request is an RPC: the driver's own decision, and its write.
+// request is an RPC: the planner's decision, and its write.
 func (c *cluster) request(i Intent) {
 	d, err := Decide(c.observe(), i)
 	if err != nil {
@@ -90,7 +90,7 @@ func (c *cluster) finalize(intent record.Phase) {
 		return
 	}
 	if !record.SameRolling(c.stable.rolling, c.set) {
-		return // The hold is repaired first, or what the user wrote could not be told from what the driver set.
+		return // The hold is repaired first: otherwise the user's settings can't be distinguished from the driver's.
 	}
 	var i Intent = RollBack{ReleaseID: c.record.Release.ID}
 	if intent == record.Promoting {
@@ -107,17 +107,17 @@ func (c *cluster) finalize(intent record.Phase) {
 
 func (c *cluster) scale(replicas int) {
 	if c.next != nil {
-		return // what is done to an object that is about to go is lost with it
+		return // changes of an object that is about to be deleted are lost
 	}
 	c.note("user: scale to %d", replicas)
-	if c.owed = replicas; c.phase() == record.HandingOver {
-		c.owed = -1
+	if c.requestedReplicas = replicas; c.phase() == record.HandingOver {
+		c.requestedReplicas = -1
 	}
 	c.stable.replicas, c.disturbed = replicas, true
 	c.touch(c.stable)
 }
 
-// edit changes the template, and the admission policy puts the hold into the same request.
+// edit changes the template; the admission policy sets the hold in the same request.
 func (c *cluster) edit(template string) {
 	known := record.SameRolling(c.stable.rolling, c.set) || record.SameRolling(c.stable.rolling, record.Hold())
 	if c.next != nil || template == c.stable.template || (c.admission && !known) {
@@ -140,9 +140,9 @@ func (c *cluster) edit(template string) {
 	c.touch(c.stable)
 }
 
-// pace edits the rolling update configuration, as a whole or in part. What differs is the user's wish from then on. It
-// happens only where the driver's own is in force, since two edits between two looks can't be told apart.
-func (c *cluster) pace() {
+// editRolling edits the rolling update configuration, as a whole or in part: it is the user's from then on. It happens
+// only while the driver's own is in force, since two edits between two observations are indistinguishable.
+func (c *cluster) editRolling() {
 	s := c.stable
 	if !record.SameRolling(s.rolling, c.set) || c.next != nil {
 		return
@@ -152,22 +152,22 @@ func (c *cluster) pace() {
 		next.Partition, next.MaxSurge = s.rolling.Partition, s.rolling.MaxSurge
 	}
 	if c.rolls() && ptr.Deref(s.rolling.Partition, 0) == *record.Hold().Partition {
-		// Before the promotion's first write nothing but the partition tells what had been set.
+		// Before the promotion's first write only the partition shows what was set.
 		next.Partition = s.rolling.Partition
 	}
-	floor := c.rolls() && next.MaxUnavailable == one() && strings.HasSuffix(c.wish.MaxUnavailable.String(), "%")
+	floor := c.rolls() && next.MaxUnavailable == one() && strings.HasSuffix(c.userRolling.MaxUnavailable.String(), "%")
 	if floor || !acceptable(next, s.replicas) {
 		return
 	}
 	c.note("user: rolling %s", describeRolling(next))
 	if *next.Partition != *s.rolling.Partition {
-		c.wish.Partition = next.Partition
+		c.userRolling.Partition = next.Partition
 	}
 	if next.MaxUnavailable != s.rolling.MaxUnavailable {
-		c.wish.MaxUnavailable = next.MaxUnavailable
+		c.userRolling.MaxUnavailable = next.MaxUnavailable
 	}
 	if next.MaxSurge != s.rolling.MaxSurge {
-		c.wish.MaxSurge = next.MaxSurge
+		c.userRolling.MaxSurge = next.MaxSurge
 	}
 	if c.record == nil {
 		c.set = next
@@ -176,8 +176,8 @@ func (c *cluster) pace() {
 	c.touch(s)
 }
 
-// meddle is what people do to a canary that they take for theirs.
-func (c *cluster) meddle(how string) {
+// editCanary edits a canary by hand.
+func (c *cluster) editCanary(how string) {
 	if len(c.added) == 0 {
 		return
 	}
@@ -186,12 +186,12 @@ func (c *cluster) meddle(how string) {
 	switch how {
 	case "scale up":
 		if c.phase() == record.HandingOver {
-			c.owed = -1 // the hand-over may come first
+			c.requestedReplicas = -1 // the handover may come first
 		}
 		s.replicas += 2
 	case "scale to 0":
 		if c.phase() == record.HandingOver {
-			c.owed = -1
+			c.requestedReplicas = -1
 		}
 		s.replicas = 0
 	case "edit template":
@@ -204,8 +204,8 @@ func (c *cluster) meddle(how string) {
 	c.touch(s)
 }
 
-// harm is what nodes do.
-func (c *cluster) harm(how string) {
+// injectFault breaks groups, as nodes do.
+func (c *cluster) injectFault(how string) {
 	if how == "budget" {
 		c.note("user: delete the budgets")
 		c.budget = nil
@@ -225,9 +225,9 @@ func (c *cluster) harm(how string) {
 		g.ready, g.broken = false, true
 	case "lose":
 		delete(s.groups, i)
-	case "ruin":
+	case "fail":
 		if s == c.stable {
-			g.ready, s.ruined[i] = false, ruin{at: g.revision, leader: rapid.Bool().Draw(c.t, "leader")}
+			g.ready, s.failing[i] = false, failure{at: g.revision, leader: rapid.Bool().Draw(c.t, "leader")}
 		}
 		return
 	}
@@ -236,14 +236,14 @@ func (c *cluster) harm(how string) {
 	}
 }
 
-// heal repairs groups that are ruined, but for those at a revision that is on its way out: they go without.
-func (c *cluster) heal() {
-	for i, r := range c.stable.ruined {
+// repair repairs failing groups, except at a revision that is being replaced.
+func (c *cluster) repair() {
+	for i, r := range c.stable.failing {
 		if p := c.phase(); (p == record.RollingBack || p == record.CleaningUp) && r.at != c.record.Release.StableRevision {
 			continue
 		}
-		c.note("somebody repairs group %d at %s", i, r.at)
-		delete(c.stable.ruined, i)
+		c.note("user: repair group %d at %s", i, r.at)
+		delete(c.stable.failing, i)
 		c.disturbed = true
 	}
 }

@@ -11,35 +11,36 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Where there are two sets, an autoscaler that follows the load of one of them is wrong about both: once requests move, the
-// load of the user's own groups falls, and it would scale them down, and the second set with them.
+// While there are two sets, an autoscaler that follows the load of one is wrong about both: once requests move, the load
+// of the user's own groups falls, and the autoscaler would scale them down, and the second set with them.
 
-// Autoscaler is an object that sets the workload's replicas by itself.
+// Autoscaler is an object that changes the workload's replicas.
 type Autoscaler struct {
 	Kind, Name string
-	// Targets is true while it is the workload that it scales. One that somebody pointed elsewhere may still be held.
+	// Targets is true if it scales the workload. One that was pointed elsewhere may still be held.
 	Targets bool
-	// Passed is true while it scales the successor of a workload that is being adopted.
+	// Passed is true if it scales the successor of a workload that is being handed over.
 	Passed bool
-	// Scales is true while it may change replicas, in one direction at least.
+	// Scales is true if it may change replicas, at least in one direction.
 	Scales bool
-	// HasFinalizer is true while it carries a note of what its user had.
+	// Held is true if it has a note of its user's settings.
 	Held bool
-	// Lingers names what goes on to scale for a held one until its own controller has taken notice. Empty: nothing does.
+	// Lingers names an object that still scales for a held autoscaler until its controller has observed the hold. Empty:
+	// none.
 	Lingers string
-	// Unreadable is why its note can't be trusted. Empty: it can, or there is none.
+	// Unreadable is why its note can't be trusted. Empty: it can, or does not exist.
 	Unreadable string
 }
 
 func (a Autoscaler) String() string { return a.Kind + " " + a.Name }
 
-// HoldAutoscaler keeps an autoscaler from scaling the workload, and notes what its user had in the same request.
+// HoldAutoscaler keeps an autoscaler from scaling the workload, and saves its user's settings in the same request.
 type HoldAutoscaler struct{ Kind, Name string }
 
-// ReleaseAutoscaler gives an autoscaler back as its user had it, but that it may be to scale another workload from now on.
+// ReleaseAutoscaler restores the settings of an autoscaler's user, and may point it at another workload.
 type ReleaseAutoscaler struct {
 	Kind, Name string
-	// To is that workload. Empty: the one that it scaled before.
+	// To is the workload to scale. Empty: unchanged.
 	To string
 }
 
@@ -49,9 +50,9 @@ func (ReleaseAutoscaler) action() {}
 func (a HoldAutoscaler) String() string { return fmt.Sprintf("hold %s %s", a.Kind, a.Name) }
 func (a ReleaseAutoscaler) String() string {
 	if a.To != "" {
-		return fmt.Sprintf("give %s %s back, to scale %s", a.Kind, a.Name, a.To)
+		return fmt.Sprintf("restore %s %s and point it at %s", a.Kind, a.Name, a.To)
 	}
-	return fmt.Sprintf("give %s %s back", a.Kind, a.Name)
+	return fmt.Sprintf("restore %s %s", a.Kind, a.Name)
 }
 
 // Reasons of decisions about autoscalers.
@@ -62,7 +63,7 @@ const (
 	ReasonAutoscalersNotSynced = "AutoscalersNotSynced"
 )
 
-// holdsAutoscalers says whether the release needs its workload's autoscalers held.
+// holdsAutoscalers reports whether the release needs the workload's autoscalers held.
 func (o Observation) holdsAutoscalers() bool {
 	if !o.switches() || o.Stable.Deleting {
 		return false
@@ -70,8 +71,8 @@ func (o Observation) holdsAutoscalers() bool {
 	return o.Record.Release.Phase.Unfinished()
 }
 
-// holdAutoscalers holds the workload's autoscalers, or gives those back that are held and need not be. Nil: they are as they
-// should be. Nobody asks for it on the way back to the stable revision: requests return at once, whatever an autoscaler does.
+// holdAutoscalers holds the workload's autoscalers while the release needs it, and restores the others. Nil: nothing is
+// left to do. Rollbacks do not call it: they return requests at once, whatever an autoscaler does.
 func holdAutoscalers(o Observation, state pb.State) *Decision {
 	hold := o.holdsAutoscalers()
 	for _, a := range o.Autoscalers {
@@ -81,7 +82,7 @@ func holdAutoscalers(o Observation, state pb.State) *Decision {
 		case hold && a.Targets && a.Scales:
 			return &Decision{
 				Action: HoldAutoscaler{Kind: a.Kind, Name: a.Name}, State: state, Reason: ReasonHoldingAutoscaler,
-				Message: fmt.Sprintf("%s is being held: it would follow the load of one of two sets", a),
+				Message: fmt.Sprintf("%s is being held: it would follow the load of one of the two sets", a),
 			}
 		}
 	}
@@ -91,7 +92,7 @@ func holdAutoscalers(o Observation, state pb.State) *Decision {
 	return awaitAutoscalers(o, state)
 }
 
-// busyState is the state of a release whose batches run.
+// busyState returns the state of a release whose batches run.
 func (o Observation) busyState() pb.State {
 	if o.canary() == nil && !o.inPlace() {
 		return pb.State_STATE_PREPARING
@@ -99,7 +100,7 @@ func (o Observation) busyState() pb.State {
 	return pb.State_STATE_UPGRADING
 }
 
-// awaitAutoscalers waits until it is known that nothing scales the workload, before requests move. Nil: that is so.
+// awaitAutoscalers waits, before requests move, until it is known that nothing scales the workload. Nil: nothing does.
 func awaitAutoscalers(o Observation, state pb.State) *Decision {
 	if o.Unscanned != nil {
 		return unscanned(o, state)
@@ -108,7 +109,7 @@ func awaitAutoscalers(o Observation, state pb.State) *Decision {
 		if a.Targets && a.Lingers != "" {
 			return &Decision{
 				State: state, Reason: ReasonAutoscalerLingers,
-				Message: fmt.Sprintf("%s is held, and %s is still there: is its controller running?", a, a.Lingers),
+				Message: fmt.Sprintf("%s is held, but %s still exists: check that its controller is running", a, a.Lingers),
 			}
 		}
 	}
@@ -116,17 +117,17 @@ func awaitAutoscalers(o Observation, state pb.State) *Decision {
 }
 
 func unscanned(o Observation, state pb.State) *Decision {
-	return &Decision{State: state, Reason: ReasonAutoscalersNotSynced, Message: "what scales " + o.Stable.Name + " is not known: " + o.Unscanned.Message}
+	return &Decision{State: state, Reason: ReasonAutoscalersNotSynced, Message: "the autoscalers of " + o.Stable.Name + " are unknown: " + o.Unscanned.Message}
 }
 
 func releaseAutoscaler(a Autoscaler, state pb.State) *Decision {
 	return &Decision{
 		Action: ReleaseAutoscaler{Kind: a.Kind, Name: a.Name}, State: state, Reason: ReasonReleasingAutoscaler,
-		Message: fmt.Sprintf("%s is being given back", a),
+		Message: fmt.Sprintf("%s is being restored", a),
 	}
 }
 
-// releaseMovedAutoscalers gives back what somebody pointed at another workload since it was held. Nil: nothing.
+// releaseMovedAutoscalers restores held autoscalers that no longer scale the workload. Nil: none.
 func releaseMovedAutoscalers(o Observation, state pb.State) *Decision {
 	for _, a := range o.Autoscalers {
 		if a.Held && !a.Targets {
@@ -136,7 +137,7 @@ func releaseMovedAutoscalers(o Observation, state pb.State) *Decision {
 	return nil
 }
 
-// releaseAutoscalers is the last effect of a release. Nil: none is held, as far as can be told from their notes.
+// releaseAutoscalers restores every held autoscaler, as the last effect of a release. Nil: none has a note.
 func releaseAutoscalers(o Observation, state pb.State) *Decision {
 	for _, a := range o.Autoscalers {
 		if a.Held {
@@ -149,54 +150,54 @@ func releaseAutoscalers(o Observation, state pb.State) *Decision {
 	return nil
 }
 
-// warnUnscanned adds what nobody but a person can give back.
+// warnUnscanned adds autoscalers that only a user can restore.
 func warnUnscanned(o Observation, d Decision) Decision {
 	for _, a := range o.Autoscalers {
 		if a.Unreadable != "" && !a.Scales {
-			d.Message += fmt.Sprintf("; %s does not scale, and what it had can't be told: %s. Set it as you want it, and remove that annotation",
+			d.Message += fmt.Sprintf("; %s does not scale, and its saved settings can't be read: %s. Set it as you want it, and remove that annotation",
 				a, a.Unreadable)
 		}
 	}
 	return d
 }
 
-// checkAutoscalers: none is held for no reason, nor given back while a release needs it held.
+// checkAutoscalers: none is held without a release that needs it, or restored while a release does.
 func checkAutoscalers(o Observation, action Action) error {
 	switch a := action.(type) {
 	case HoldAutoscaler:
 		if !o.holdsAutoscalers() {
-			return fmt.Errorf("%s %s is held, and no release needs that", a.Kind, a.Name)
+			return fmt.Errorf("%s %s is held without a release that needs it", a.Kind, a.Name)
 		}
 	case ReleaseAutoscaler:
 		for _, known := range o.Autoscalers {
 			if known.Kind == a.Kind && known.Name == a.Name && known.Targets && o.holdsAutoscalers() && (!o.handingOver() || a.To == "") {
-				return fmt.Errorf("%s is given back in mid-release", known)
+				return fmt.Errorf("%s is restored in mid-release", known)
 			}
 		}
 	case SetTraffic:
 		if o.Traffic != nil && a.Desired.Weight > o.Traffic.Facts().Weight {
-			return checkQuiet(o)
+			return checkNoScaling(o)
 		}
 	case CreateCanary:
-		return checkQuiet(o)
+		return checkNoScaling(o)
 	}
 	return nil
 }
 
-// checkQuiet: there is no second set, and no request for it, while something scales the first by its load.
-func checkQuiet(o Observation) error {
+// checkNoScaling: no second set, and no request to it, while an autoscaler scales the first set by its load.
+func checkNoScaling(o Observation) error {
 	if !o.holdsAutoscalers() || o.Record.Release.Phase == record.RollingBack {
 		return nil
 	}
 	for _, a := range o.Autoscalers {
 		if a.Targets && a.Scales {
-			return errors.New(a.String() + " scales in the middle of a switch")
+			return errors.New(a.String() + " scales while requests move")
 		}
 	}
 	return nil
 }
 
-// HoldsAutoscalers says whether releases of a style hold the workload's autoscalers.
+// HoldsAutoscalers reports whether releases of a style hold the workload's autoscalers.
 func HoldsAutoscalers(s pb.Style) bool {
 	st, _ := styleOf(s)
 	return st.switches

@@ -14,26 +14,26 @@ import (
 func parseAutoscaler(l line) Autoscaler {
 	kind, name, _ := strings.Cut(l.name, "/")
 	return Autoscaler{
-		Kind: kind, Name: name, Targets: !l.has("elsewhere") && !l.has("passed"), Passed: l.has("passed"), Scales: l.has("scales"), Held: l.has("held"),
+		Kind: kind, Name: name, Targets: !l.has("elsewhere") && !l.has("transferred"), Passed: l.has("transferred"), Scales: l.has("scales"), Held: l.has("held"),
 		Lingers: l.attrs["lingers"], Unreadable: l.attrs["unreadable"],
 	}
 }
 
 // scaler is the model of an autoscaler. Its policy is a word; "off" scales nothing.
 type scaler struct {
-	there, elsewhere bool
-	of               string // the workload that it scales, unless elsewhere
-	policy, noted    string // noted: "" without a note
-	wish             string // the user's, as written last
-	version          int
+	exists, elsewhere bool
+	of                string // the workload that it scales, unless elsewhere
+	policy, noted     string // noted: "" without a note
+	userPolicy        string // the user's latest policy
+	version           int
 }
 
 const off = "off"
 
-// observeScaler is the observer's look.
+// observeScaler is the observer.
 func (c *cluster) observeScaler() []Autoscaler {
 	s := c.scaler
-	if !s.there {
+	if !s.exists {
 		return nil
 	}
 	r := c.record
@@ -44,36 +44,36 @@ func (c *cluster) observeScaler() []Autoscaler {
 	}}
 }
 
-// tune is what people and other tools do to it.
-func (c *cluster) tune() {
+// editAutoscaler edits the autoscaler, as users and tools do.
+func (c *cluster) editAutoscaler() {
 	s := &c.scaler
 	how := rapid.SampledFrom([]string{"edit", "replace", "delete", "point elsewhere", "point back"}).Draw(c.t, "tune")
 	c.note("user: %s the autoscaler", how)
-	if !s.there || s.elsewhere {
-		s.of = c.serving() // somebody makes a new one, or points this one at what there is
+	if !s.exists || s.elsewhere {
+		s.of = c.serving() // a new one is created, or this one is pointed at the workload
 	}
 	switch how {
 	case "edit":
-		*s = scaler{there: true, elsewhere: s.elsewhere, noted: s.noted, of: s.of}
+		*s = scaler{exists: true, elsewhere: s.elsewhere, noted: s.noted, of: s.of}
 	case "replace":
-		*s = scaler{there: true, elsewhere: s.elsewhere, of: s.of}
+		*s = scaler{exists: true, elsewhere: s.elsewhere, of: s.of}
 	case "delete":
 		*s = scaler{of: s.of}
 	case "point elsewhere", "point back":
 		s.elsewhere = how == "point elsewhere"
 	}
 	if how == "edit" || how == "replace" {
-		s.wish = rapid.SampledFrom([]string{"max", "min"}).Draw(c.t, "policy")
-		s.policy = s.wish
+		s.userPolicy = rapid.SampledFrom([]string{"max", "min"}).Draw(c.t, "policy")
+		s.policy = s.userPolicy
 	}
-	c.born++
-	s.version = c.born
+	c.created++
+	s.version = c.created
 }
 
-// applyScaler is a write of the driver: it is made from what the driver sees, and refused if that has changed.
+// applyScaler is a write of the driver: made from an observation, and refused if the object has changed since.
 func (c *cluster) applyScaler(a Action, versions map[string]int) bool {
 	s := &c.scaler
-	if !s.there || versions["autoscaler"] != s.version {
+	if !s.exists || versions["autoscaler"] != s.version {
 		return false
 	}
 	switch a := a.(type) {
@@ -90,33 +90,33 @@ func (c *cluster) applyScaler(a Action, versions map[string]int) bool {
 			s.of = a.To
 		}
 	}
-	c.born++
-	s.version = c.born
+	c.created++
+	s.version = c.created
 	return true
 }
 
-// checkScaler: nothing scales one of two sets by its load when requests are about to move.
+// checkScaler: nothing scales one of two sets by its load while requests are about to move.
 func (c *cluster) checkScaler(o Observation, a Action) {
 	t, isTraffic := a.(SetTraffic)
 	_, isCanary := a.(CreateCanary)
 	raises := isTraffic && t.Desired.Weight > c.traffic.weight
-	if (raises || isCanary) && o.switches() && c.phase() != record.RollingBack && c.scaler.there && !c.scaler.elsewhere && c.scaler.of == c.stable.name && c.scaler.policy != off {
+	if (raises || isCanary) && o.switches() && c.phase() != record.RollingBack && c.scaler.exists && !c.scaler.elsewhere && c.scaler.of == c.stable.name && c.scaler.policy != off {
 		c.fail("%s, and the autoscaler scales", a)
 	}
 }
 
-// checkScalerAtRest: it is held while a release needs that, and else as its user wants it.
+// checkScalerAtRest: it is held while a release needs that, and otherwise as its user configured it.
 func (c *cluster) checkScalerAtRest(o Observation) {
 	s := c.scaler
 	switch {
-	case !s.there:
+	case !s.exists:
 	case c.record != nil && c.next == nil && !s.elsewhere && s.of != c.stable.name:
 		c.fail("the autoscaler is %+v, and %s serves", s, c.stable.name)
 	case o.holdsAutoscalers() && !s.elsewhere:
 		if o.release().Phase != record.RollingBack && s.policy != off {
 			c.fail("the autoscaler scales in mid-release")
 		}
-	case s.policy != s.wish || s.noted != "":
+	case s.policy != s.userPolicy || s.noted != "":
 		c.fail("the autoscaler is %+v", s)
 	}
 }

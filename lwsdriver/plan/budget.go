@@ -10,46 +10,48 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// Budget is a PodDisruptionBudget that counts groups, over the user's workload and what the release adds to it.
+// Budget is a PodDisruptionBudget that counts groups of the user's workload and of the added ones.
 type Budget struct {
 	Name string
-	// Workers: it selects workers. Otherwise leaders, of which each group has one.
+	// Workers: it selects workers. Otherwise leaders, one for each group.
 	Workers bool
-	// Workloads are selected, in order.
+	// Workloads are the selected workloads, sorted.
 	Workloads []string
-	// MaxUnavailable of the pods may be away.
+	// MaxUnavailable is how many of the pods may be disrupted at a time.
 	MaxUnavailable int
 }
 
-// SetBudget makes a budget, or puts it right.
+// SetBudget creates or updates a budget.
 type SetBudget struct{ Budget Budget }
 
-// DeleteBudget removes one.
+// DeleteBudget deletes a budget.
 type DeleteBudget struct{ Name string }
 
 func (SetBudget) action()    {}
 func (DeleteBudget) action() {}
 
 func (a SetBudget) String() string {
-	return fmt.Sprintf("let %d at once be evicted through %s, of %v", a.Budget.MaxUnavailable, a.Budget.Name, a.Budget.Workloads)
+	return fmt.Sprintf("set PodDisruptionBudget %s: maxUnavailable %d over %v", a.Budget.Name, a.Budget.MaxUnavailable, a.Budget.Workloads)
 }
-func (a DeleteBudget) String() string { return "remove " + a.Name }
+func (a DeleteBudget) String() string { return "delete PodDisruptionBudget " + a.Name }
 
-// Reasons that have to do with budgets.
+// Reasons of decisions about budgets.
 const (
 	ReasonBudgetGoing   = "DisruptionBudgetGoing"
 	ReasonBudgetsUnread = "DisruptionBudgetsNotSynced"
 )
 
-// Tolerated is how many groups the user lets be away at once, at least one: a budget of none could never be kept.
+// Tolerated returns how many groups the user allows to be unavailable at once; at least one, since a budget of 0 would
+// block every drain.
 func Tolerated(saved rolling, replicas int) int {
 	return max(scaled(saved.MaxUnavailable, replicas, false), 1)
 }
 
-// keepBudgets keeps the release's budgets in force while it lasts, and leaves none. What moves groups comes first.
-func keepBudgets(o Observation, d Decision) Decision {
+// reconcileBudgets keeps the release's budgets in force while it lasts, and deletes them afterwards. Writes that move
+// groups come first.
+func reconcileBudgets(o Observation, d Decision) Decision {
 	if d.Action != nil || o.Stable.Deleting || d.Reason == ReasonStyleNotSupported {
-		return d // with the workload go its budgets; and what is another driver's is left to it
+		return d // budgets are deleted with the workload, and another driver manages its own
 	}
 	want := budgets(o)
 	ends := func(reason, message string) Decision {
@@ -59,12 +61,12 @@ func keepBudgets(o Observation, d Decision) Decision {
 		return d
 	}
 	if o.BudgetsUnread {
-		return ends(ReasonBudgetsUnread, "the caches do not tell yet whether a PodDisruptionBudget is left")
+		return ends(ReasonBudgetsUnread, "the caches do not show yet whether a PodDisruptionBudget is left")
 	}
 	for _, have := range o.Budgets {
 		if !slices.ContainsFunc(want, func(w Budget) bool { return w.Name == have.Name }) {
 			d.Action = DeleteBudget{Name: have.Name}
-			return ends(ReasonBudgetGoing, have.Name+" is going")
+			return ends(ReasonBudgetGoing, have.Name+" is being deleted")
 		}
 	}
 	for _, w := range want {
@@ -80,9 +82,9 @@ func (b Budget) same(c Budget) bool {
 	return b.Name == c.Name && b.Workers == c.Workers && b.MaxUnavailable == c.MaxUnavailable && slices.Equal(b.Workloads, c.Workloads)
 }
 
-// budgets are what there is to be. Leaders stand for their groups, so as many of them may go as the user lets groups be
-// away. A worker takes its group with it as well, and nothing counts that: so no two at once, and none while a group is
-// not whole.
+// budgets returns the budgets that should exist. A leader stands for its group, so as many leaders as the user allows
+// groups to be unavailable may be evicted. Evicting a worker also takes its group down, which no budget counts: so one
+// worker at a time, and none while a group is not ready.
 func budgets(o Observation) []Budget {
 	if !o.Policy.GroupBudget || o.Record == nil || o.Record.Release == nil {
 		return nil

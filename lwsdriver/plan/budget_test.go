@@ -28,7 +28,7 @@ func (c *cluster) applyBudget(a Action) bool {
 	return !cmp.Equal(before, c.budget)
 }
 
-// checkBudgets: at rest a release that goes on has its budgets, over all that is there; nothing is left of one that ended.
+// checkBudgets: at rest a release in flight has its budgets, over all of its workloads; one that ended has none.
 func (c *cluster) checkBudgets(d Decision) {
 	inForce := c.policy.GroupBudget && c.record.Release != nil && (c.phase() == record.Progressing || c.rolls())
 	if !inForce {
@@ -43,7 +43,7 @@ func (c *cluster) checkBudgets(d Decision) {
 	for _, b := range c.budget {
 		most := 1
 		if !b.Workers {
-			most = Tolerated(c.wish, c.stable.replicas)
+			most = Tolerated(c.userRolling, c.stable.replicas)
 		}
 		if len(b.Workloads) != 1+len(c.added) || b.MaxUnavailable != most {
 			c.fail("at %s, with %d canaries, there is %+v", d.Reason, len(c.added), b)

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// advanceCanary grows a second workload to the target. The user's workload is not touched.
+// advanceCanary scales a second workload to the target. The user's workload is not touched.
 func advanceCanary(o Observation, s Progress) Decision {
 	r := o.Record.Release
 	c := o.canary()
@@ -41,7 +41,7 @@ func advanceCanary(o Observation, s Progress) Decision {
 	case c.Drifted:
 		return Decision{
 			Action: RepairCanary{Name: c.Name}, State: pb.State_STATE_UPGRADING, Reason: ReasonCanaryDrifted,
-			Message: fmt.Sprintf("somebody edited %s; it is being put back", c.Name),
+			Message: fmt.Sprintf("the template of %s was edited; it is being restored", c.Name),
 		}
 	}
 	target := o.Target()
@@ -66,17 +66,17 @@ func advanceCanary(o Observation, s Progress) Decision {
 	return judgeBatch(o, s, v, c.Groups)
 }
 
-// scalable says what has to be waited for before the canary is scaled: a fence before there are more groups, and that
-// those that go get no requests and have finished theirs.
+// scalable returns what to wait for before the canary is scaled: a fence before it grows; before it shrinks, that the
+// surplus groups receive no requests and have finished theirs.
 func scalable(o Observation, v traffic.View, c Workload, planned int) *Decision {
 	switch {
 	case planned > c.Replicas && !fenced(v),
-		planned < c.Replicas && !follows(v):
+		planned < c.Replicas && !inForce(v):
 		return awaitTraffic(v, pb.State_STATE_UPGRADING)
-	case planned < c.Replicas && c.reached(v, planned):
+	case planned < c.Replicas && c.reachable(v, planned):
 		return &Decision{
 			State: pb.State_STATE_UPGRADING, Reason: ReasonDraining,
-			Message: fmt.Sprintf("%s is scaled to %d groups once requests no longer go to the others", c.Name, planned),
+			Message: fmt.Sprintf("%s is scaled to %d groups once the other groups no longer receive requests", c.Name, planned),
 		}
 	case planned < c.Replicas:
 		return drained(o, pb.State_STATE_UPGRADING)
@@ -84,12 +84,12 @@ func scalable(o Observation, v traffic.View, c Workload, planned int) *Decision 
 	return nil
 }
 
-// replaceCanary: somebody deleted the canary in mid-release. Its target is saved before it goes, so that the next one
-// has as many groups.
+// replaceCanary handles a canary that another client deleted in mid-release. Its target is saved before it is gone, so
+// that the next canary has as many groups.
 func replaceCanary(o Observation, c Workload) Decision {
 	d := Decision{
 		State: pb.State_STATE_PREPARING, Reason: ReasonCanaryDeleted,
-		Message: fmt.Sprintf("somebody deleted %s; it will be created again once it is gone", c.Name),
+		Message: fmt.Sprintf("%s was deleted; it is recreated once it is gone", c.Name),
 	}
 	saved, target := o.Record.Release.Target, o.Target()
 	withdrawn := withdraw(o, pb.State_STATE_PREPARING)
@@ -106,14 +106,14 @@ func replaceCanary(o Observation, c Workload) Decision {
 	return d
 }
 
-// judgeBatch says how far the batch is, once the cluster has been asked for it; groups are those that it is about.
+// judgeBatch returns how far the batch is, once the cluster has been asked for it. groups are the batch's.
 func judgeBatch(o Observation, s Progress, v traffic.View, groups []Group) Decision {
 	need := s.Planned - s.Threshold
-	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s", s.available, s.Planned, obstacles(groups))}
+	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s", s.available, s.Planned, describeUnready(groups))}
 	switch {
-	case s.available >= need && !follows(v):
+	case s.available >= need && !inForce(v):
 		d.State, d.Reason = pb.State_STATE_VERIFYING, v.Reason
-		d.Message += ", but requests do not go where they should yet: " + v.Message
+		d.Message += ", but the requested routing is not in force yet: " + v.Message
 		return d
 	case s.available >= need:
 		d.State, d.Reason = pb.State_STATE_READY, ReasonBatchReady
@@ -127,10 +127,10 @@ func judgeBatch(o Observation, s Progress, v traffic.View, groups []Group) Decis
 	return underDeadline(o, s, d, s.Threshold)
 }
 
-// Blue-green is a canary whose requests move once it is complete. What differs is here.
+// Blue-green is a canary whose requests move once it is complete. The differences follow.
 
-// completesSecondSet says whether the promotion is still about the second set: it has to be complete, and to have the requests,
-// before the user's own groups are touched.
+// completesSecondSet reports whether the promotion still completes the second set and moves the requests to it, before it
+// updates the user's own groups.
 func (o Observation) completesSecondSet() bool {
 	if !o.switches() {
 		return false
@@ -140,7 +140,7 @@ func (o Observation) completesSecondSet() bool {
 	return p == record.Promoting && (held || o.handsOver()) || p == record.Standby
 }
 
-// secondSetReady says whether the second set is complete: it can take all of the requests.
+// secondSetReady reports whether the second set is complete and can serve all requests.
 func (o Observation) secondSetReady() bool {
 	n, c := o.Stable.Replicas, o.canary()
 	if c == nil || c.Deleting {
@@ -160,12 +160,12 @@ func (o Observation) awaitsSecondSet() bool {
 	return o.switches() && !o.switched() && !o.secondSetReady()
 }
 
-// switched says whether requests go to the second set already. A group that it loses from then on does not move them back.
+// switched reports whether requests already go to the second set. If it then loses a group, they do not move back.
 func (o Observation) switched() bool {
 	return o.Traffic != nil && o.Traffic.Facts().Weight > 0
 }
 
-// stableIdle says whether the user's own groups have nothing to do, so that they may all be replaced at once.
+// stableIdle reports whether the user's own groups receive no requests, so that all may be replaced at once.
 func (o Observation) stableIdle() bool {
 	r := o.release()
 	if !o.switches() || o.Traffic == nil || r.Phase != record.Promoting || o.Stable.Revision != r.UpdateRevision || !o.secondSetReady() {
@@ -176,14 +176,14 @@ func (o Observation) stableIdle() bool {
 	return want.Weight == 100 && v.Weight == 100 && v.Stage >= traffic.Acknowledged
 }
 
-// awaitsStable says whether requests stay with the second set on the way back from a promotion, since the user's own groups,
-// which it was free to replace all at once, are not complete again.
+// awaitsStable reports whether a rollback from a promotion leaves the requests with the second set, since the user's own
+// groups, which may all have been replaced at once, are not complete again.
 func (o Observation) awaitsStable() bool {
 	if !o.switched() || !o.switches() || o.Record.Release.Phase != record.RollingBack || o.canary() == nil {
 		return false
 	}
 	serving := 0
-	for _, g := range o.Stable.above(0) {
+	for _, g := range o.Stable.wantedFrom(0) {
 		if g.Ready && g.at(o.Record.Release.StableRevision) {
 			serving++
 		}
@@ -191,20 +191,20 @@ func (o Observation) awaitsStable() bool {
 	return o.Traffic.Facts().CanaryEndpoints > 0 && serving < o.Stable.Replicas-o.Policy.Threshold(o.Stable.Replicas)
 }
 
-// requestsUnchanged is where requests go until then: where they are.
+// requestsUnchanged returns the present routing, which stays until then.
 func (o Observation) requestsUnchanged() traffic.Desired {
 	d := prepared()
 	d.Weight = o.Traffic.Facts().Weight
 	return d
 }
 
-// prepareSwitch completes the second set and moves the requests to it, at the beginning of a promotion. Nil: that is so.
+// prepareSwitch completes the second set and moves the requests to it, at the beginning of a promotion. Nil: done.
 func prepareSwitch(o Observation, s Progress) *Decision {
 	if !o.completesSecondSet() {
 		return nil
 	}
 	if a := repairHold(o); a != nil {
-		return &Decision{Action: *a, State: pb.State_STATE_PROMOTING, Reason: ReasonHoldDrifted, Message: drifted}
+		return &Decision{Action: *a, State: pb.State_STATE_PROMOTING, Reason: ReasonHoldDrifted, Message: holdOverwritten}
 	}
 	d := advanceSecondSet(o, s)
 	switch d.State {
@@ -217,7 +217,7 @@ func prepareSwitch(o Observation, s Progress) *Decision {
 	return &d
 }
 
-// advanceSecondSet is advanceCanary, once nothing is left of a set for another template.
+// advanceSecondSet is advanceCanary, after canaries of other templates are deleted.
 func advanceSecondSet(o Observation, s Progress) Decision {
 	for _, w := range o.Added {
 		if w.Carries != o.Record.Release.UpdateRevision {
@@ -227,7 +227,7 @@ func advanceSecondSet(o Observation, s Progress) Decision {
 	return advanceCanary(o, s)
 }
 
-// scaleDownIn is how long the second set stays after a promotion, though it has no requests any more.
+// scaleDownIn returns how long the second set stays after a promotion, although it receives no requests.
 func (o Observation) scaleDownIn() time.Duration {
 	if !o.switches() || o.Record.Release.Phase != record.Promoted {
 		return 0

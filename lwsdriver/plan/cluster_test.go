@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// cluster is a model of an API server, LWS, a driver, a host and a user, with what they are owed.
+// cluster is a model of an API server, LWS, a driver, a host and a user. It records what user and host requested.
 type cluster struct {
 	t       *rapid.T
 	now     time.Time
@@ -35,33 +35,33 @@ type cluster struct {
 	seen         map[string]time.Time
 	lost         map[string]time.Time
 	log          []string
-	born         int // objects created so far
+	created      int // objects created so far
 
 	scaler scaler
 
-	// Of an adoption.
-	next    *successor
-	passed  []Entry
-	adopted int // how many there were
-	owed    int // groups that the user asked for last; -1: that was lost with an object that was about to go
+	// Of a handover.
+	next              *successor
+	transferred       []Entry
+	handovers         int // how many completed
+	requestedReplicas int // the user's latest; -1: lost with an object that was about to be deleted
 
 	admission bool // the admission policy is installed
 	faults    bool // groups may fail
 
-	// pending is a decision that was made on an older look and is not applied yet.
+	// pending is a decision from an older observation, not applied yet.
 	pending *decided
 
-	// What is owed.
-	wish      rolling        // the user's own configuration, as written last
-	set       rolling        // what the driver, or nobody, last set on stable
-	asked     *record.Target // what the host asked for last, for the record's update revision
-	retired   bool           // since then the canary was retired for another template, so the host must ask again
-	disturbed bool           // somebody but the driver took stable capacity, and it has not come back
-	mixed     bool           // somebody other than the driver had LWS roll since the release began
-	restarts  map[int]restarts
-	restarted int    // how many groups drivers restarted
-	opened    int    // how often somebody took the fence off
-	template  string // what the record has saved of the stable template
+	// What was requested, and what happened to it.
+	userRolling     rolling        // the user's latest configuration
+	set             rolling        // what the driver last set on stable
+	requestedTarget *record.Target // the host's latest, for the record's update revision
+	retired         bool           // since then the canary was deleted for another template, so the host must request a batch again
+	disturbed       bool           // another client took stable capacity, which is not restored yet
+	mixed           bool           // another client had LWS roll since the release began
+	restarts        map[int]restarts
+	restarted       int    // how many groups drivers restarted
+	unfenced        int    // how often the user removed the fence
+	template        string // what the record has saved of the stable template
 }
 
 // restarts is the driver's memory of how often it restarted a group that was at a revision.
@@ -96,15 +96,15 @@ func newCluster(t *rapid.T) *cluster {
 		c.traffic, c.policy.Traffic = &trafficModel{}, &traffic.Policy{}
 	}
 	if rapid.Bool().Draw(t, "autoscaler") {
-		c.scaler = scaler{there: true, policy: "max", wish: "max", of: "vllm"}
+		c.scaler = scaler{exists: true, policy: "max", userPolicy: "max", of: "vllm"}
 	}
 	c.stable = &set{
 		name: "vllm", uid: "0", template: "A", groups: map[int]*group{},
-		replicas: rapid.IntRange(0, 5).Draw(t, "replicas"), ruined: map[int]ruin{},
+		replicas: rapid.IntRange(0, 5).Draw(t, "replicas"), failing: map[int]failure{},
 	}
 	c.stable.rolling = c.drawRolling(rapid.SampledFrom([]int{0, 0, 2}).Draw(t, "partition"), "own")
-	c.owed = c.stable.replicas
-	c.wish, c.set, c.disturbed = c.stable.rolling, c.stable.rolling, true
+	c.requestedReplicas = c.stable.replicas
+	c.userRolling, c.set, c.disturbed = c.stable.rolling, c.stable.rolling, true
 	for range 8 {
 		c.tick(time.Minute, 0)
 	}
@@ -140,18 +140,18 @@ func (c *cluster) fail(format string, args ...any) {
 	c.t.Fatalf(format, args...)
 }
 
-func (c *cluster) touch(s *set) { c.born++; s.version = c.born }
+func (c *cluster) touch(s *set) { c.created++; s.version = c.created }
 
 // tick lets time pass, and LWS and the kubelets work.
 func (c *cluster) tick(d time.Duration, warmUp int) {
 	c.now = c.now.Add(d)
 	drift := !record.SameRolling(c.stable.rolling, c.set)
 	c.stable.reconcile()
-	taken := c.stable.run(c.now, warmUp, c.faults)
-	if len(taken) > 0 {
-		c.note("LWS took groups %v down to update them", taken)
-		if c.record != nil && !drift && !c.rolls() && taken[len(taken)-1] < c.floor() {
-			c.fail("ready stable groups %v were taken down in phase %q, and nobody but the driver set %v", taken, c.phase(), c.stable.rolling)
+	deleted := c.stable.run(c.now, warmUp, c.faults)
+	if len(deleted) > 0 {
+		c.note("LWS took groups %v down to update them", deleted)
+		if c.record != nil && !drift && !c.rolls() && deleted[len(deleted)-1] < c.floor() {
+			c.fail("ready stable groups %v were deleted down in phase %q, and only the driver set %v", deleted, c.phase(), c.stable.rolling)
 		}
 	}
 	c.mixed = c.mixed || drift || c.record == nil
@@ -166,36 +166,36 @@ func (c *cluster) tick(d time.Duration, warmUp int) {
 	c.added = slices.DeleteFunc(c.added, func(s *set) bool {
 		return s.deleting && !s.held && (!s.foreground || len(s.groups) == 0)
 	})
-	if c.stable.whole() {
+	if c.stable.allReady() {
 		c.disturbed = false
 	}
 	c.checkCapacity(drift)
 }
 
-// checkCapacity: what the driver does never takes more stable capacity than the user allowed, nor adds more than asked.
+// checkCapacity: the driver never takes more stable capacity than the user allowed, nor adds more than requested.
 func (c *cluster) checkCapacity(drift bool) {
 	s := c.stable
 	allowed, surge := 0, 0
 	switch {
-	case c.record == nil || drift: // It is as somebody wrote it.
+	case c.record == nil || drift: // Another client wrote it.
 		allowed, surge = s.maxUnavailable(), s.maxSurge()
 	case c.inPlace() || c.phase() == record.RollingBack:
-		w := &set{replicas: s.replicas, rolling: c.wish}
+		w := &set{replicas: s.replicas, rolling: c.userRolling}
 		allowed = max(w.maxUnavailable(), 1)
-		if c.phase() == record.RollingBack && c.stubborn() {
-			allowed = max(allowed, s.maxUnavailable()) // LWS is led around a group that became ready a moment too late
+		if c.phase() == record.RollingBack && c.restartsExhausted() {
+			allowed = max(allowed, s.maxUnavailable()) // LWS skips a group that became ready a moment too late
 		}
 		if c.phase() == record.RollingBack && !c.inPlace() {
 			surge = w.maxSurge()
 		}
 	case c.rolls() && c.stable.rolling.MaxUnavailable == all:
-		allowed = s.replicas // checkIdle has seen that the second set does the work
+		allowed = s.replicas // checkReplaceAll has checked that the second set serves
 	case c.rolls():
-		w := &set{replicas: s.replicas, rolling: Pace(c.wish, s.replicas)}
+		w := &set{replicas: s.replicas, rolling: Pace(c.userRolling, s.replicas)}
 		allowed, surge = w.maxUnavailable(), w.maxSurge()
 	}
-	if !c.disturbed && s.ready()+len(s.ruined) < s.replicas-allowed {
-		c.fail("%d of %d stable groups are available, %v are ruined, %d may be unavailable", s.ready(), s.replicas, s.ruined, allowed)
+	if !c.disturbed && s.ready()+len(s.failing) < s.replicas-allowed {
+		c.fail("%d of %d stable groups are available, %v are failing, %d may be unavailable", s.ready(), s.replicas, s.failing, allowed)
 	}
 	if !c.disturbed && s.leaders.replicas > s.replicas+surge {
 		c.fail("%d stable groups for %d replicas and a surge of %d", s.leaders.replicas, s.replicas, surge)
@@ -205,8 +205,8 @@ func (c *cluster) checkCapacity(drift bool) {
 	}
 }
 
-// restartsExhausted says whether a group came back as it was however often it was restarted.
-func (c *cluster) stubborn() bool {
+// restartsExhausted reports whether restarts have not changed a group's revision.
+func (c *cluster) restartsExhausted() bool {
 	for _, r := range c.restarts {
 		if r.n >= maxRestarts {
 			return true
@@ -222,12 +222,12 @@ func (c *cluster) phase() record.Phase {
 	return c.record.Release.Phase
 }
 
-// all is the pace of a workload that has nothing to do.
+// all is the pace of a workload that receives no requests.
 var all = intstr.FromString("100%")
 
 func (c *cluster) inPlace() bool { return InPlace(c.policy.Style) }
 
-// floor is the index from which on LWS may update groups in place.
+// floor returns the index from which on LWS may update groups in place.
 func (c *cluster) floor() int {
 	if !c.inPlace() || c.phase() != record.Progressing {
 		return c.stable.replicas
@@ -235,7 +235,7 @@ func (c *cluster) floor() int {
 	return int(ptr.Deref(c.set.Partition, 0))
 }
 
-// rolls says whether LWS may roll the user's workload at the moment.
+// rolls reports whether LWS may roll the user's workload at the moment.
 func (c *cluster) rolls() bool {
 	return c.phase() == record.Promoting || c.phase() == record.RollingBack
 }
@@ -262,12 +262,12 @@ func (c *cluster) canary() *set {
 	return nil
 }
 
-// decide is one look and one decision, with the checks that hold for each.
+// decide observes and decides, and checks what holds for each decision.
 func (c *cluster) decide() Decision {
 	o := c.observe()
 	d := carryOn(o)
 	if again := carryOn(o); !cmp.Equal(d, again, cmp.AllowUnexported(Progress{})) {
-		c.fail("two decisions on one look:\n%s", cmp.Diff(d, again, cmp.AllowUnexported(Progress{})))
+		c.fail("two decisions from one observation:\n%s", cmp.Diff(d, again, cmp.AllowUnexported(Progress{})))
 	}
 	s := d.Progress
 	switch {
@@ -281,14 +281,14 @@ func (c *cluster) decide() Decision {
 		c.checkQuiet(o, d)
 	}
 	c.checkRetire(d.Action)
-	c.checkRoad(d.Action)
-	c.checkIdle(d.Action)
+	c.checkTraffic(d.Action)
+	c.checkReplaceAll(d.Action)
 	c.checkScaler(o, d.Action)
 	c.checkLabel(d.Action)
 	return d
 }
 
-// checkRetire: no canary capacity goes while batches of it run, nor before the stable groups are promoted.
+// checkRetire: no canary group is deleted while batches run, nor before the stable groups are promoted.
 func (c *cluster) checkRetire(a Action) {
 	var name string
 	switch a := a.(type) {
@@ -313,7 +313,7 @@ func (c *cluster) checkRetire(a Action) {
 	}
 }
 
-// checkQuiet: where nothing is to be written, what was asked for is in force, and only Recheck changes the answer.
+// checkQuiet: if nothing is to be written, what was requested is in force, and only Recheck changes the decision.
 func (c *cluster) checkQuiet(o Observation, d Decision) {
 	batch := c.inPlace() && c.phase() == record.Progressing && c.floor() >= o.Stable.Replicas-d.Progress.Planned
 	if c.record != nil && !c.rolls() && !batch && !o.Stable.Deleting && !record.SameRolling(o.Stable.Rolling, record.Hold()) {
@@ -321,14 +321,14 @@ func (c *cluster) checkQuiet(o Observation, d Decision) {
 	}
 	if w := c.canary(); w != nil && !c.stable.deleting && c.phase() == record.Progressing && w.carries == c.stable.revision() && !w.deleting {
 		if !w.held {
-			c.fail("%s leaves a canary whose groups nothing protects", d.Reason)
+			c.fail("%s leaves a canary without a finalizer", d.Reason)
 		}
 		if w.replicas != d.Progress.Planned && !waitsForTraffic(d) {
 			c.fail("%s leaves a canary of %d groups where %d are planned", d.Reason, w.replicas, d.Progress.Planned)
 		}
-		want, _ := c.asked.Planned(c.stable.replicas)
+		want, _ := c.requestedTarget.Planned(c.stable.replicas)
 		if want < d.Progress.Planned || (want > d.Progress.Planned && !c.retired) {
-			c.fail("the host asked for %d groups, %d are planned", want, d.Progress.Planned)
+			c.fail("the host requested %d groups, %d are planned", want, d.Progress.Planned)
 		}
 	}
 	if d.State == pb.State_STATE_READY && c.batchServes(d.Progress.Planned) < d.Progress.Planned-d.Progress.Threshold {
@@ -344,7 +344,7 @@ func (c *cluster) checkQuiet(o Observation, d Decision) {
 	}
 }
 
-// batchServes is how many groups of the batch serve the update revision.
+// batchServes returns how many groups of the batch serve the update revision.
 func (c *cluster) batchServes(planned int) int {
 	if !c.inPlace() {
 		if w := c.canary(); w != nil {
@@ -359,7 +359,7 @@ func (c *cluster) batchServes(planned int) int {
 	return c.servingAt(above, c.record.Release.UpdateRevision)
 }
 
-// waitsForTraffic says whether the decision is to wait until requests go where they should.
+// waitsForTraffic reports whether the decision is to wait for the routing.
 func waitsForTraffic(d Decision) bool {
 	return slices.Contains([]string{
 		traffic.ReasonFenceNotInForce, traffic.ReasonRouteNotObserved, traffic.ReasonNoCanaryEndpoints, traffic.ReasonNoStableEndpoints, traffic.ReasonServiceNotOpen, ReasonDraining,
@@ -367,7 +367,7 @@ func waitsForTraffic(d Decision) bool {
 }
 
 func (c *cluster) versions() map[string]int {
-	v := map[string]int{c.stable.name: c.stable.version, "autoscaler": c.scaler.version, "fence": c.opened, "restarted": c.restarted}
+	v := map[string]int{c.stable.name: c.stable.version, "autoscaler": c.scaler.version, "fence": c.unfenced, "restarted": c.restarted}
 	for _, s := range c.added {
 		v[s.name] = s.version
 	}

@@ -14,24 +14,24 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// Decision is what to do next and how things stand.
+// Decision is the next write and the state of the workload.
 type Decision struct {
 	// Action is the next write. Nil: nothing to write until something changes.
 	Action Action
-	// State, Reason and Message are what a host is told.
+	// State, Reason and Message are reported to hosts.
 	State           pb.State
 	Reason, Message string
 	// Recheck is when time alone will change the decision. Zero: never.
 	Recheck time.Duration
-	// Deadline is when the release fails unless it comes nearer to its goal. Zero: it waits for no group.
+	// Deadline is when the release fails without further progress. Zero: it waits for no group.
 	Deadline time.Time
 	// Progress is what was counted.
 	Progress Progress
-	// Warnings are for the caller whose intent was decided on. They refuse nothing.
+	// Warnings are for the caller whose intent was decided. They do not refuse it.
 	Warnings []*pb.Warning
 }
 
-// Reasons that a Decision gives. They are part of the contract: hosts and people match on them.
+// Reasons of a Decision. They are part of the contract: hosts and users match on them.
 const (
 	ReasonNotAdopted         = "NotAdopted"
 	ReasonHeldUnmanaged      = "HeldButNotAdopted"
@@ -73,25 +73,25 @@ type Action interface {
 }
 
 // SetStable writes the record and the rolling update configuration of the user's workload in one request, so that the
-// intent and its first effect can't be torn apart.
+// intent and its first effect are atomic.
 type SetStable struct {
 	Record record.Record
-	// Rolling is the configuration to set. Nil: it stays as it is.
+	// Rolling is the configuration to set. Nil: unchanged.
 	Rolling *lws.RollingUpdateConfiguration
 	// SaveTemplate adds the stable revision's template to the record, in the same request.
 	SaveTemplate bool
-	// RestoreTemplate puts the template in the record back into the spec.
+	// RestoreTemplate writes the template in the record to the spec.
 	RestoreTemplate bool
-	// Replicas is the number of groups to set. Nil: it stays as it is.
+	// Replicas is the number of groups to set. Nil: unchanged.
 	Replicas *int
-	// Why says it for events and logs.
+	// Why describes the write in events and logs.
 	Why string
 }
 
-// RestartGroup deletes the leader of a group of the user's workload, and with it the group, which LWS makes anew.
+// RestartGroup deletes the leader of a group of the user's workload; LWS then recreates the whole group.
 type RestartGroup struct{ Leader string }
 
-// RemoveRecord removes the record and puts the user's rolling update configuration back. Only a host asks for it.
+// RemoveRecord removes the record and restores the user's rolling update configuration. Only Disown requests it.
 type RemoveRecord struct {
 	Rolling lws.RollingUpdateConfiguration
 }
@@ -104,32 +104,32 @@ type CreateCanary struct {
 	Target   *record.Target
 }
 
-// RepairCanary puts back the template of an added workload that somebody edited.
+// RepairCanary restores the template of an added workload after an edit by another client.
 type RepairCanary struct{ Name string }
 
-// ScaleCanary sets the groups of an added workload, and the target that they are for.
+// ScaleCanary sets the number of groups of an added workload, and the target that asks for them.
 type ScaleCanary struct {
 	Name     string
 	Replicas int
 	Target   *record.Target
 }
 
-// RemoveFinalizer removes our finalizer from an added workload.
+// RemoveFinalizer removes the driver's finalizer from an added workload.
 type RemoveFinalizer struct{ Name string }
 
-// DeleteCanary asks for the deletion of an added workload and of all its groups.
+// DeleteCanary deletes an added workload and all its groups.
 type DeleteCanary struct{ Name string }
 
-// SetTraffic makes the next write that takes the requests where they should go.
+// SetTraffic makes the next write towards the desired routing.
 type SetTraffic struct {
 	Desired traffic.Desired
-	// Why says which, for events and logs.
+	// Why describes the write in events and logs.
 	Why string
 }
 
-// MarkLeader lets requests go to the leader of a canary group, or keeps them from it.
+// MarkLeader sets or removes the label that lets a leader of an updated group receive requests.
 type MarkLeader struct {
-	// Name is the added workload, in place the user's own; Leader the pod.
+	// Name is the added workload, or the user's own in place. Leader is the pod.
 	Name, Leader string
 	Serves       bool
 }
@@ -148,19 +148,21 @@ func (DeleteCanary) action()    {}
 func (a SetTraffic) String() string { return a.Why }
 func (a MarkLeader) String() string {
 	if a.Serves {
-		return fmt.Sprintf("let requests go to %s, whose group is whole", a.Leader)
+		return fmt.Sprintf("mark leader %s as serving, since its group is ready", a.Leader)
 	}
-	return fmt.Sprintf("keep requests from %s", a.Leader)
+	return fmt.Sprintf("remove the serving mark from leader %s", a.Leader)
 }
 func (a SetStable) String() string { return a.Why }
 func (a RestartGroup) String() string {
 	return "restart the group of " + a.Leader
 }
-func (RemoveRecord) String() string { return "give the workload back as the user had it" }
+func (RemoveRecord) String() string {
+	return "remove the record and restore the user's rolling update configuration"
+}
 func (a CreateCanary) String() string {
 	return fmt.Sprintf("create %s with %d groups", a.Name, a.Replicas)
 }
-func (a RepairCanary) String() string    { return "put back the template of " + a.Name }
+func (a RepairCanary) String() string    { return "restore the template of " + a.Name }
 func (a ScaleCanary) String() string     { return fmt.Sprintf("scale %s to %d groups", a.Name, a.Replicas) }
-func (a RemoveFinalizer) String() string { return "let go of " + a.Name }
+func (a RemoveFinalizer) String() string { return "remove the finalizer from " + a.Name }
 func (a DeleteCanary) String() string    { return "delete " + a.Name }

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// describe is a decision as the scenario files have it.
+// describe formats a decision for the scenario files.
 func describe(o Observation, d Decision) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "action:  %s\n", describeAction(d.Action))
@@ -88,13 +88,13 @@ func describeRecord(r record.Record) string {
 		s += fmt.Sprintf(" successor=%s groups=%d", r.Release.Successor, r.Release.Groups)
 	}
 	if r.Workload != "" {
-		s += " known=" + r.Workload
+		s += " known-as=" + r.Workload
 	}
 	if r.Release != nil && r.Release.StableTemplate != nil {
 		s += " template"
 	}
 	if r.Release != nil && r.Release.Unfenced {
-		s += " open"
+		s += " unfenced"
 	}
 	return s
 }

@@ -17,19 +17,19 @@ import (
 )
 
 // passedPin is that of a stable Service which leads to the second set.
-const passedPin = "passed"
+const handedOverPin = "second set"
 
-// successor is a second set that was handed over, while the object that it takes the place of is still there.
+// successor is the new workload of a handover, while the old object still exists.
 type successor struct {
 	set     *set
 	record  *record.Record
 	history []Entry
-	edited  bool // somebody edited its template when nothing was left to compare it with
+	edited  bool // its template was edited when nothing was left to compare it with
 }
 
-func (c *cluster) adopts() bool { return c.policy.Adopt }
+func (c *cluster) handsOver() bool { return c.policy.Adopt }
 
-// serving is the name of the object that is the workload.
+// serving returns the name of the workload's object.
 func (c *cluster) serving() string {
 	if c.next != nil {
 		return c.next.set.name
@@ -37,15 +37,15 @@ func (c *cluster) serving() string {
 	return c.stable.name
 }
 
-// applyAdoption is the API server: what makes the second set the workload.
-func (c *cluster) applyAdoption(action Action, versions map[string]int) bool {
+// applyHandover is the API server: the writes that make the second set the workload.
+func (c *cluster) applyHandover(action Action, versions map[string]int) bool {
 	switch a := action.(type) {
 	case TransferHistory:
 		i := slices.IndexFunc(c.history, func(e Entry) bool { return e.Revision == a.Revision })
 		if i < 0 || c.phase() != record.HandingOver || c.next != nil {
-			return false // it has another owner since
+			return false // another owner has it
 		}
-		c.passed = append(c.passed, c.history[i])
+		c.transferred = append(c.transferred, c.history[i])
 		c.history = slices.Delete(slices.Clone(c.history), i, i+1)
 		return true
 	case HandOver:
@@ -59,54 +59,54 @@ func (c *cluster) applyAdoption(action Action, versions map[string]int) bool {
 		s.carries, s.made, s.held, s.target, s.rolling, s.template = "", "", false, nil, record.Hold(), c.stable.template
 		c.touch(s)
 		c.added = slices.Delete(c.added, i, i+1)
-		c.next = &successor{set: s, record: &rec, history: c.passed, edited: edited}
-		c.passed = nil
+		c.next = &successor{set: s, record: &rec, history: c.transferred, edited: edited}
+		c.transferred = nil
 		if versions[c.stable.name] != c.stable.version {
-			c.wish, c.owed = a.Record.Saved, -1 // what is done to the old object while the request is on its way is lost with it
+			c.userRolling, c.requestedReplicas = a.Record.Saved, -1 // changes of the old object since the decision are lost
 		}
 		return true
 	case DeleteStable:
 		if c.next == nil || c.stable.name != a.Name {
 			return false
 		}
-		c.disturbed, c.mixed, c.restarts, c.adopted = true, c.next.edited, map[int]restarts{}, c.adopted+1
+		c.disturbed, c.mixed, c.restarts, c.handovers = true, c.next.edited, map[int]restarts{}, c.handovers+1
 		c.stable, c.record, c.history, c.set, c.next = c.next.set, c.next.record, c.next.history, record.Hold(), nil
-		c.pending = nil // it was about the object that is gone, or an entry that has changed since
+		c.pending = nil // it is for the deleted object, or for a changed entry
 		return true
 	}
 	return false
 }
 
-// checkHandOver: nothing needs the old object any more.
+// checkHandOver: nothing depends on the old object.
 func (c *cluster) checkHandOver(s *set) {
 	switch {
 	case s.deleting:
-		c.fail("%s is handed over, and is going", s.name)
-	case (len(c.stable.groups) > 0 || c.stable.replicas > 0) && c.owed >= 0: // unless somebody scaled it while the request was on its way
+		c.fail("the workload is handed over to %s, which is being deleted", s.name)
+	case (len(c.stable.groups) > 0 || c.stable.replicas > 0) && c.requestedReplicas >= 0: // unless it was scaled since the decision
 		c.fail("%s is handed over with %d groups of %s left", s.name, len(c.stable.groups), c.stable.name)
 	case c.traffic != nil && (c.traffic.weight > 0 || c.traffic.seen > 0 || c.traffic.prepared || c.traffic.fenced):
 		c.fail("%s is handed over with %+v", s.name, *c.traffic)
 	case len(c.history) > 0 || len(c.budget) > 0:
 		c.fail("%s is handed over with a history of %d and %d budgets left", s.name, len(c.history), len(c.budget))
-	case c.scaler.there && !c.scaler.elsewhere && c.scaler.of != s.name:
+	case c.scaler.exists && !c.scaler.elsewhere && c.scaler.of != s.name:
 		c.fail("%s is handed over, and the autoscaler scales %s", s.name, c.scaler.of)
 	}
 }
 
-// checkEmptied: the groups that had the requests go once these come to the second set through the stable Service, unless
-// somebody changed that while the request was on its way.
-func (c *cluster) checkEmptied(a SetStable, versions map[string]int) {
+// checkScaledToZero: the old groups are deleted only once the second set receives requests through the stable Service,
+// unless that changed since the decision.
+func (c *cluster) checkScaledToZero(a SetStable, versions map[string]int) {
 	if a.Replicas == nil || *a.Replicas > 0 || c.stable.deleting {
 		return
 	}
-	if r := c.traffic; r != nil && c.opened == versions["fence"] && (r.weight > 0 || r.seen > 0 || r.pin != passedPin || r.shut && r.canServe(c)) {
-		c.fail("the groups go, and requests stand at %+v", *r)
+	if r := c.traffic; r != nil && c.unfenced == versions["fence"] && (r.weight > 0 || r.seen > 0 || r.pin != handedOverPin || r.endpointsLag && r.canServe(c)) {
+		c.fail("the groups are deleted with the traffic at %+v", *r)
 	}
 }
 
-// TestAdoptions drives several releases in a row whose second sets are adopted, by random schedules: each ends, and nothing
-// of it is left but the workload, which has another object.
-func TestAdoptions(t *testing.T) {
+// TestHandovers drives several releases in a row that end in a handover, by random schedules: each ends, and leaves
+// nothing but the workload, which is another object.
+func TestHandovers(t *testing.T) {
 	total := tally{ends: map[string]int{}}
 	rounds := 10
 	if testing.Short() {
@@ -116,9 +116,9 @@ func TestAdoptions(t *testing.T) {
 		c := newCluster(rt)
 		c.policy.Style, c.policy.Adopt = pb.Style_STYLE_BLUE_GREEN, true
 		for i := range 3 {
-			total.adoption(c, []string{"B", "C", "D"}[i])
+			total.handover(c, []string{"B", "C", "D"}[i])
 		}
-		total.ends[fmt.Sprintf("%d adoptions", c.adopted)]++
+		total.ends[fmt.Sprintf("%d handovers", c.handovers)]++
 		if n := len(c.stable.name); n > len("vllm-B") {
 			c.fail("names grow: %s", c.stable.name)
 		}
@@ -128,8 +128,8 @@ func TestAdoptions(t *testing.T) {
 	}
 }
 
-// adoption is one release, which is most likely promoted, and disturbed meanwhile.
-func (total *tally) adoption(c *cluster, template string) {
+// handover is one release, most likely promoted, and disturbed meanwhile.
+func (total *tally) handover(c *cluster, template string) {
 	c.initialize()
 	c.edit(template)
 	c.tick(time.Second, 0)

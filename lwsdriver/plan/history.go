@@ -14,25 +14,24 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Entry is one template that the workload has had, in the driver's own history: LWS forgets a template as soon as no
-// group runs it.
+// Entry is one revision in the driver's own history of the workload: LWS forgets a template once no group runs it.
 type Entry struct {
-	// Revision is the template revision hash. There is one entry for each.
+	// Revision is the template revision hash, which is unique in the history.
 	Revision string
-	// Number rises with each release. A revision that returns gets a new one.
+	// Number increases with each release. A revision that is released again gets a new number.
 	Number int64
-	// At is when its release began, or when it was seen first.
+	// At is when its release began, or when the revision was first seen.
 	At time.Time
-	// By is the field manager that wrote it into the spec. Empty: not known.
+	// By is the field manager that wrote it to the spec. Empty: unknown.
 	By string
-	// Release and Owner are the release that brought it. Empty: it was there before the first one.
+	// Release and Owner are of the release that introduced it. Empty: it predates the first release.
 	Release, Owner string
-	// Outcome is how that release ended, and Ended when. Empty: it has not, or nobody saw it.
+	// Outcome is how that release ended, at Ended. Empty: it has not, or the end was not observed.
 	Outcome Outcome
 	Ended   time.Time
-	// Template is the digest of the template that is kept.
+	// Template is the digest of the stored template.
 	Template string
-	// Problem is why nothing of this can be trusted: somebody edited it. Empty: it can.
+	// Problem is why the entry can't be trusted: it was edited. Empty: it can.
 	Problem string
 }
 
@@ -45,16 +44,16 @@ const (
 	RolledBack Outcome = "RolledBack"
 )
 
-// SaveRevision writes an entry of the history: a new one with the template, or what is known of one that is there.
+// SaveRevision creates an entry with its template, or updates what is known of an existing one.
 type SaveRevision struct{ Entry Entry }
 
-// DeleteRevision removes an entry.
+// DeleteRevision deletes an entry.
 type DeleteRevision struct{ Revision string }
 
-// RestoreTemplate puts an older template back into the spec. The workload is held from the same request on.
+// RestoreTemplate writes an older template to the spec. The workload is held from the same request on.
 type RestoreTemplate struct {
 	Revision string
-	// Record is written in the same request, with the hold. Nil: it is there already.
+	// Record is written in the same request, with the hold. Nil: the workload is held already.
 	Record *record.Record
 }
 
@@ -66,14 +65,14 @@ func (a SaveRevision) String() string {
 	e := a.Entry
 	switch {
 	case e.Outcome != "":
-		return fmt.Sprintf("note in the history that revision %s, number %d, was %s", e.Revision, e.Number, e.Outcome.words())
+		return fmt.Sprintf("record in the history that revision %s, number %d, was %s", e.Revision, e.Number, e.Outcome.words())
 	case e.Release == "":
-		return fmt.Sprintf("keep the template of revision %s in the history, as number %d", e.Revision, e.Number)
+		return fmt.Sprintf("save the template of revision %s in the history, as number %d", e.Revision, e.Number)
 	}
-	return fmt.Sprintf("keep the template of revision %s in the history, as number %d, of release %s", e.Revision, e.Number, e.Release)
+	return fmt.Sprintf("save the template of revision %s in the history, as number %d, of release %s", e.Revision, e.Number, e.Release)
 }
-func (a DeleteRevision) String() string  { return "drop revision " + a.Revision + " from the history" }
-func (a RestoreTemplate) String() string { return "bring back the template of revision " + a.Revision }
+func (a DeleteRevision) String() string  { return "delete revision " + a.Revision + " from the history" }
+func (a RestoreTemplate) String() string { return "restore the template of revision " + a.Revision }
 
 func (o Outcome) words() string {
 	if o == RolledBack {
@@ -82,14 +81,14 @@ func (o Outcome) words() string {
 	return "promoted"
 }
 
-// ReasonRecording is said of a release that is over but for a line in the history.
+// ReasonRecording: the release is over except for its outcome in the history.
 const ReasonRecording = "RecordingOutcome"
 
-// keepHistory keeps the history up. It comes after everything else: no group waits for it. But a release is over only once
-// the history says how it ended, since the next one takes its place in the record.
-func keepHistory(o Observation, d Decision) Decision {
+// reconcileHistory updates the history after all other writes: no group waits for it. But a release is over only once its
+// outcome is in the history, since the next release replaces it in the record.
+func reconcileHistory(o Observation, d Decision) Decision {
 	if d.Action != nil || o.HistoryUnread || o.Record == nil || o.Stable.Deleting || d.Reason == ReasonStyleNotSupported || o.handingOver() {
-		return d // in an adoption the history is passed on
+		return d // a handover transfers the history
 	}
 	if e := nextOutcome(o, d.State); e != nil {
 		d.Action = SaveRevision{*e}
@@ -100,13 +99,13 @@ func keepHistory(o Observation, d Decision) Decision {
 	}
 	if e := nextEntry(o); e != nil {
 		d.Action = SaveRevision{*e}
-	} else if revision := nextForgotten(o); revision != "" {
+	} else if revision := nextPruned(o); revision != "" {
 		d.Action = DeleteRevision{revision}
 	}
 	return d
 }
 
-// nextOutcome is the first entry whose release has ended otherwise than it says.
+// nextOutcome returns the first entry whose outcome has changed, or nil.
 func nextOutcome(o Observation, state pb.State) *Entry {
 	for _, e := range o.History {
 		if e.Problem != "" || e.Release == "" || o.HistoryLimit == 0 {
@@ -120,7 +119,7 @@ func nextOutcome(o Observation, state pb.State) *Entry {
 	return nil
 }
 
-// outcome is how the release of an entry ended, as far as it can be told now.
+// outcome returns how the release of an entry ended, as far as it is known now.
 func (o Observation) outcome(e Entry, state pb.State) Outcome {
 	r := o.Record.Release
 	switch {
@@ -128,7 +127,7 @@ func (o Observation) outcome(e Entry, state pb.State) Outcome {
 		return e.Outcome
 	case r.UpdateRevision != e.Revision:
 		if e.Outcome == "" {
-			return RolledBack // a newer template took its place in mid-release
+			return RolledBack // a newer template replaced it in mid-release
 		}
 		return e.Outcome
 	case state == pb.State_STATE_COMPLETED:
@@ -139,37 +138,37 @@ func (o Observation) outcome(e Entry, state pb.State) Outcome {
 	return e.Outcome
 }
 
-// nextEntry is the first template that the history lacks: what the groups run, and then what the release brings.
+// nextEntry returns the first missing entry: of a revision that groups run, then of the update revision.
 func nextEntry(o Observation) *Entry {
 	if o.HistoryLimit == 0 {
 		return nil
 	}
-	bringing := o.releasedRevision()
+	update := o.releasedRevision()
 	for _, revision := range o.Stable.revisions() {
-		if revision != bringing && o.entry(revision) == nil && slices.Contains(o.Stable.Recorded, revision) {
+		if revision != update && o.entry(revision) == nil && slices.Contains(o.Stable.Recorded, revision) {
 			return &Entry{Revision: revision, Number: o.nextNumber(), At: o.Now, By: o.changedBy(revision)}
 		}
 	}
-	if bringing == "" {
+	if update == "" {
 		return nil
 	}
-	r, e := o.Record.Release, o.entry(bringing)
+	r, e := o.Record.Release, o.entry(update)
 	switch {
-	case e == nil && !slices.Contains(o.Stable.Recorded, bringing):
+	case e == nil && !slices.Contains(o.Stable.Recorded, update):
 		return nil // LWS has forgotten it already
 	case e == nil:
-		e = &Entry{Revision: bringing, Number: o.nextNumber()}
+		e = &Entry{Revision: update, Number: o.nextNumber()}
 	case e.Problem != "" || e.Release == r.ID:
 		return nil
 	case e.Number != o.nextNumber()-1:
 		e.Number = o.nextNumber()
 	}
-	e.At, e.By, e.Release, e.Owner = r.StartedAt, o.changedBy(bringing), r.ID, r.Owner
+	e.At, e.By, e.Release, e.Owner = r.StartedAt, o.changedBy(update), r.ID, r.Owner
 	e.Outcome, e.Ended = "", time.Time{}
 	return e
 }
 
-// releasedRevision is the revision that the recorded release brings or has brought. Empty: none.
+// releasedRevision returns the update revision of the recorded release. Empty: none.
 func (o Observation) releasedRevision() string {
 	r := o.Record.Release
 	if r == nil || r.Phase == record.Nothing || r.UpdateRevision == r.StableRevision {
@@ -178,7 +177,7 @@ func (o Observation) releasedRevision() string {
 	return r.UpdateRevision
 }
 
-// entry is a copy of the one for a revision, nil if there is none.
+// entry returns a copy of the entry of a revision, or nil.
 func (o Observation) entry(revision string) *Entry {
 	for _, e := range o.History {
 		if e.Revision == revision {
@@ -196,7 +195,7 @@ func (o Observation) nextNumber() int64 {
 	return last + 1
 }
 
-// changedBy is who wrote the template of a revision, if it is the one in the spec.
+// changedBy returns who wrote the template of a revision, if it is the one in the spec.
 func (o Observation) changedBy(revision string) string {
 	if revision != o.Stable.Revision {
 		return ""
@@ -204,9 +203,9 @@ func (o Observation) changedBy(revision string) string {
 	return o.Stable.ChangedBy
 }
 
-// nextForgotten is the oldest entry that is too many. What somebody edited is neither counted nor touched: it is
-// reported, and theirs to remove.
-func nextForgotten(o Observation) string {
+// nextPruned returns the oldest revision above the limit. Entries that were edited are neither counted nor deleted: they
+// are reported, and left to the user.
+func nextPruned(o Observation) string {
 	var oldest *Entry
 	kept := 0
 	for _, e := range o.History {
@@ -214,7 +213,7 @@ func nextForgotten(o Observation) string {
 			continue
 		}
 		kept++
-		if (oldest == nil || e.Number < oldest.Number) && !o.needed(e.Revision) {
+		if (oldest == nil || e.Number < oldest.Number) && !o.inUse(e.Revision) {
 			oldest = &e
 		}
 	}
@@ -224,9 +223,8 @@ func nextForgotten(o Observation) string {
 	return oldest.Revision
 }
 
-// needed says whether the entry of a revision has to stay whatever the limit: without a limit of at least one there is
-// no history, and nothing is needed.
-func (o Observation) needed(revision string) bool {
+// inUse reports whether the entry of a revision has to stay whatever the limit. With a limit of 0 there is no history.
+func (o Observation) inUse(revision string) bool {
 	if o.HistoryLimit == 0 {
 		return false
 	}
@@ -235,13 +233,14 @@ func (o Observation) needed(revision string) bool {
 		r != nil && (revision == r.StableRevision || revision == r.UpdateRevision)
 }
 
-// Undo requests the template of an older revision back into the spec, where it waits under the hold for a release.
+// Undo requests that the template of an older revision is restored to the spec, where it waits under the hold for a
+// release.
 type Undo struct {
 	// Revision is the template revision hash. Empty: the newest that served before the one in the spec.
 	Revision string
 }
 
-// decide holds the workload in the same write: one that is not held would roll at once.
+// decide holds the workload in the same write; otherwise LWS would roll it at once.
 func (u Undo) decide(o Observation) (Decision, error) {
 	if err := CheckWorkload(o); err != nil {
 		return Decision{}, err
@@ -268,7 +267,7 @@ func (u Undo) decide(o Observation) (Decision, error) {
 	return Decision{Action: a}, nil
 }
 
-// Target is the revision whose template is wanted. The error has an ErrorReason.
+// Target returns the revision to restore. The error has an ErrorReason.
 func (u Undo) Target(o Observation) (string, error) {
 	if u.Revision == "" {
 		return previous(o)
@@ -279,17 +278,17 @@ func (u Undo) Target(o Observation) (string, error) {
 		return "", drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "%s", e.Problem)
 	case e == nil && u.Revision != o.Stable.Revision && !slices.Contains(o.Stable.Recorded, u.Revision):
 		return "", drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
-			"the history of LeaderWorkerSet %s has no revision %s (any more)%s. Bring its template back with kubectl apply or from Git",
-			o.Key, u.Revision, entries(o))
+			"the history of LeaderWorkerSet %s has no revision %s%s. Restore its template with kubectl apply or from Git",
+			o.Key, u.Revision, listRevisions(o))
 	}
 	return u.Revision, nil
 }
 
-// previous is the newest revision that served before the one in the spec.
+// previous returns the newest revision that served before the one in the spec.
 func previous(o Observation) (string, error) {
 	if o.Stable.Revision == "" {
 		return "", drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-			"the LeaderWorkerSet controller has not recorded the template of %s yet, so it can't be told what came before it", o.Key)
+			"the LeaderWorkerSet controller has not recorded the template of %s yet, so the revision before it is unknown", o.Key)
 	}
 	var newest Entry
 	for _, e := range o.History {
@@ -299,13 +298,13 @@ func previous(o Observation) (string, error) {
 	}
 	if newest.Revision == "" {
 		return "", drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
-			"the history of LeaderWorkerSet %s has no revision that served before %s%s", o.Key, o.Stable.Revision, entries(o))
+			"the history of LeaderWorkerSet %s has no revision that served before %s%s", o.Key, o.Stable.Revision, listRevisions(o))
 	}
 	return newest.Revision, nil
 }
 
-// entries lists what the history has, for a message about what it lacks.
-func entries(o Observation) string {
+// listRevisions lists the revisions in the history, for messages about one that is missing.
+func listRevisions(o Observation) string {
 	if len(o.History) == 0 {
 		return "; it is empty"
 	}

@@ -40,11 +40,11 @@ func released(id string, phase record.Phase, from, to string) func(*Observation)
 	}
 }
 
-func remembered(entries ...Entry) func(*Observation) {
+func recorded(entries ...Entry) func(*Observation) {
 	return func(o *Observation) { o.History = entries }
 }
 
-// What is written next, and what a host is told meanwhile.
+// TestHistory checks the next write, and the state meanwhile.
 func TestHistory(t *testing.T) {
 	base := Entry{Revision: "a", Number: 1, At: ago("2h")}
 	second := Entry{Revision: "b", Number: 2, At: ago("1h"), By: "kubectl-edit", Release: "r1", Owner: "jo"}
@@ -58,81 +58,81 @@ func TestHistory(t *testing.T) {
 	}{
 		{"what the groups run comes first", held("a", "a"), SaveRevision{Entry{Revision: "a", Number: 1, At: noon, By: "kubectl-edit"}}, pb.State_STATE_HOLDING},
 		{
-			"who wrote a template that is not in the spec, nobody knows", held("b", "a"),
+			"the author of a template that is not in the spec is unknown", held("b", "a"),
 			SaveRevision{Entry{Revision: "a", Number: 1, At: noon}}, pb.State_STATE_HOLDING,
 		},
-		{"a template that waits is none that the workload has had", held("b", "a", remembered(base)), nil, pb.State_STATE_HOLDING},
+		{"a template that waits has not been served", held("b", "a", recorded(base)), nil, pb.State_STATE_HOLDING},
 		{
-			"a release brings one", held("b", "a", remembered(base), released("r1", record.Progressing, "a", "b")),
+			"a release adds its revision", held("b", "a", recorded(base), released("r1", record.Progressing, "a", "b")),
 			SaveRevision{second}, pb.State_STATE_HOLDING,
 		},
 		{
-			"once", held("b", "a", remembered(base, second), released("r1", record.Progressing, "a", "b")), nil, pb.State_STATE_HOLDING,
+			"once", held("b", "a", recorded(base, second), released("r1", record.Progressing, "a", "b")), nil, pb.State_STATE_HOLDING,
 		},
 		{
-			"a release of nothing brings none", held("a", "a", remembered(base), released("r1", record.Nothing, "a", "a")),
+			"a release of nothing adds none", held("a", "a", recorded(base), released("r1", record.Nothing, "a", "a")),
 			nil, pb.State_STATE_NOTHING_TO_RELEASE,
 		},
 		{
-			"it is over once its end is written", held("b", "b", remembered(base, second), released("r1", record.Promoted, "a", "b")),
+			"it is over once its end is written", held("b", "b", recorded(base, second), released("r1", record.Promoted, "a", "b")),
 			SaveRevision{promoted}, pb.State_STATE_PROMOTING,
 		},
 		{
-			"and not before", held("b", "b", remembered(base, promoted), released("r1", record.Promoted, "a", "b")),
+			"and not before", held("b", "b", recorded(base, promoted), released("r1", record.Promoted, "a", "b")),
 			nil, pb.State_STATE_COMPLETED,
 		},
 		{
-			"back again", held("b", "a", remembered(base, second), released("r1", record.CleaningUp, "a", "b")),
+			"back again", held("b", "a", recorded(base, second), released("r1", record.CleaningUp, "a", "b")),
 			SaveRevision{with(second, func(e *Entry) { e.Outcome, e.Ended = RolledBack, noon })}, pb.State_STATE_ROLLING_BACK,
 		},
 		{
-			"a history that can't be written holds nobody up",
-			held("b", "b", remembered(base, second), released("r1", record.Promoted, "a", "b"), func(o *Observation) { o.HistoryUnread = true }),
+			"a history that can't be written blocks nothing",
+			held("b", "b", recorded(base, second), released("r1", record.Promoted, "a", "b"), func(o *Observation) { o.HistoryUnread = true }),
 			nil, pb.State_STATE_COMPLETED,
 		},
 		{
-			"an older revision comes back under a new number", held("a", "b", remembered(base, promoted), released("r2", record.Progressing, "b", "a")),
+			"an older revision is released again under a new number", held("a", "b", recorded(base, promoted), released("r2", record.Progressing, "b", "a")),
 			SaveRevision{Entry{Revision: "a", Number: 3, At: ago("1h"), By: "kubectl-edit", Release: "r2", Owner: "jo"}}, pb.State_STATE_HOLDING,
 		},
 		{
-			"a second try keeps the number", held("b", "a", remembered(base, with(promoted, func(e *Entry) { e.Outcome = RolledBack })), released("r2", record.Progressing, "a", "b")),
+			"a second try keeps the number", held("b", "a", recorded(base, with(promoted, func(e *Entry) { e.Outcome = RolledBack })), released("r2", record.Progressing, "a", "b")),
 			SaveRevision{with(second, func(e *Entry) { e.Release = "r2" })}, pb.State_STATE_HOLDING,
 		},
 		{
-			"one that another took the place of in mid-release was rolled back",
-			held("c", "a", remembered(base, second), released("r1", record.Progressing, "a", "c")),
+			"a revision that was replaced in mid-release was rolled back",
+			held("c", "a", recorded(base, second), released("r1", record.Progressing, "a", "c")),
 			SaveRevision{with(second, func(e *Entry) { e.Outcome, e.Ended = RolledBack, noon })}, pb.State_STATE_HOLDING,
 		},
 		{
-			"one whose end nobody saw stays so", held("c", "a", remembered(base, second), released("r9", record.Nothing, "a", "c")),
+			"an end that was not observed stays unknown", held("c", "a", recorded(base, second), released("r9", record.Nothing, "a", "c")),
 			nil, pb.State_STATE_NOTHING_TO_RELEASE,
 		},
 		{
-			"what LWS has forgotten can't be kept",
-			held("c", "a", remembered(base), released("r1", record.CleaningUp, "a", "b")), nil, pb.State_STATE_ROLLED_BACK,
+			"a template that LWS has deleted can't be saved",
+			held("c", "a", recorded(base), released("r1", record.CleaningUp, "a", "b")), nil, pb.State_STATE_ROLLED_BACK,
 		},
 		{
-			"what somebody edited is not written over",
-			held("b", "b", remembered(base, with(second, func(e *Entry) { e.Problem = "edited" })), released("r1", record.Promoted, "a", "b")),
+			"an edited entry is not overwritten",
+			held("b", "b", recorded(base, with(second, func(e *Entry) { e.Problem = "edited" })), released("r1", record.Promoted, "a", "b")),
 			nil, pb.State_STATE_COMPLETED,
 		},
 		{
-			"the oldest goes when there are too many", held("d", "d", remembered(
+			"the oldest above the limit is deleted", held("d", "d", recorded(
 				Entry{Revision: "x", Number: 5, Problem: "edited"}, Entry{Revision: "b", Number: 2}, Entry{Revision: "c", Number: 3},
 				Entry{Revision: "a", Number: 1}, Entry{Revision: "d", Number: 4})),
 			DeleteRevision{"a"}, pb.State_STATE_HOLDING,
 		},
 		{
-			"but nothing that is in use", held("a", "b", func(o *Observation) { o.HistoryLimit = 1 }, remembered(
+			"but nothing that is in use", held("a", "b", func(o *Observation) { o.HistoryLimit = 1 }, recorded(
 				Entry{Revision: "a", Number: 1}, Entry{Revision: "b", Number: 2}, Entry{Revision: "c", Number: 3})),
 			DeleteRevision{"c"}, pb.State_STATE_HOLDING,
 		},
 		{"no history", held("a", "a", func(o *Observation) { o.HistoryLimit = 0 }), nil, pb.State_STATE_HOLDING},
 		{
-			"none any more", held("a", "a", remembered(base), func(o *Observation) { o.HistoryLimit = 0 }),
+			"none any more", held("a", "a", recorded(base), func(o *Observation) { o.HistoryLimit = 0 }),
 			DeleteRevision{"a"}, pb.State_STATE_HOLDING,
 		},
-		{"who is not adopted has none", held("a", "a", func(o *Observation) { o.Record = nil }), nil, pb.State_STATE_UNMANAGED},
+		{"a workload that is not adopted has none", held("a", "a", func(o *Observation) { o.Record = nil }), nil, pb.State_STATE_UNMANAGED},
 	} {
 		d := carryOn(tt.look)
 		if diff := cmp.Diff(tt.want, d.Action); diff != "" || d.State != tt.state {
@@ -141,8 +141,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// What is in use is never dropped, whoever decides so.
-func TestForgetInvariant(t *testing.T) {
+// TestHistoryKeepsRevisionsInUse checks that a revision in use is never deleted.
+func TestHistoryKeepsRevisionsInUse(t *testing.T) {
 	o := held("a", "b", released("r1", record.Progressing, "b", "a"))
 	for _, revision := range []string{"a", "b"} {
 		if checkDecision(o, nil, Decision{Action: DeleteRevision{revision}}) == nil {
@@ -163,8 +163,8 @@ func (c *cluster) applyHistory(a Action) bool {
 	c.history = slices.Clone(c.history)
 	switch a := a.(type) {
 	case SaveRevision:
-		if slices.ContainsFunc(c.passed, func(e Entry) bool { return e.Revision == a.Entry.Revision }) {
-			return false // its name is taken by the one that was passed on
+		if slices.ContainsFunc(c.transferred, func(e Entry) bool { return e.Revision == a.Entry.Revision }) {
+			return false // the transferred entry has its name
 		}
 		if i := at(a.Entry.Revision); i >= 0 {
 			c.history[i] = a.Entry
@@ -199,7 +199,7 @@ func (c *cluster) checkHistory(o Observation, d Decision) {
 	}
 	in := 0
 	for _, e := range c.history {
-		if o.needed(e.Revision) {
+		if o.inUse(e.Revision) {
 			in++
 		}
 	}

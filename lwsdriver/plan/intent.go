@@ -14,17 +14,18 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Intent is what a caller requests: one mutating RPC, decoded and validated. The set is closed.
+// Intent is what a caller requests: a mutating RPC, decoded and validated. The set is closed.
 type Intent interface {
-	// decide returns the write that records the intent together with its first effect. No Action: the workload is as
-	// requested already. The error has an ErrorReason.
+	// decide returns the write that records the intent together with its first effect. No Action: nothing changes. The
+	// error has an ErrorReason.
 	decide(o Observation) (Decision, error)
 }
 
-// Decide returns the next write and the state of the workload. Without an intent it carries on with what was requested
-// before, and never fails: what keeps a release from going on is data. With one, the Decision is the write that records
-// the intent, and warnings for its caller; the error, which has an ErrorReason, says why the intent is refused. A decision
-// that would break a safety rule is a defect: it is reported and never applied.
+// Decide returns the next write and the state of the workload.
+//
+// Without an intent it continues what was requested before and never fails: what blocks a release is data. With an
+// intent, the Decision is the write that records it and warnings for the caller; an error, which has an ErrorReason,
+// refuses the intent. A decision that would break a safety rule is a defect: it is reported and never applied.
 func Decide(o Observation, i Intent) (Decision, error) {
 	if i == nil {
 		return carryOn(o), nil
@@ -65,7 +66,7 @@ func CurrentRelease(o Observation, id string) (*record.Release, error) {
 	return r, nil
 }
 
-// checkRevision refuses a request for another revision than the one that is being released. Empty: any revision.
+// checkRevision refuses a request that means another revision than the one being released. Empty: any revision.
 func checkRevision(o Observation, r *record.Release, want string) error {
 	if want == "" || r.UpdateRevision == want && o.Stable.Revision == want {
 		return nil
@@ -80,16 +81,16 @@ func phaseText(p record.Phase) string {
 	case record.Nothing:
 		return "over: there was nothing to release"
 	case record.Promoting, record.Standby, record.HandingOver, record.Promoted:
-		return "being promoted or is"
+		return "being promoted, or promoted already"
 	default:
-		return "rolled back or is being so"
+		return "being rolled back, or rolled back already"
 	}
 }
 
 // Adopt requests the hold at rest.
 type Adopt struct{}
 
-// Disown requests that the workload is given back with its spec as the user had it.
+// Disown requests that the driver stops managing the workload and restores the user's spec.
 type Disown struct{}
 
 func (Adopt) decide(o Observation) (Decision, error) {
@@ -97,7 +98,7 @@ func (Adopt) decide(o Observation) (Decision, error) {
 		return Decision{}, err
 	}
 	d := Decision{Warnings: append(heldTooLate(o), foundHeld(o)...)}
-	if o.Record == nil { // a hold that drifted is repaired without being asked
+	if o.Record == nil { // the loop repairs a hold that drifted
 		d.Action = SetStable{Record: NewRecord(o), Rolling: hold(), Why: "adopt: hold at rest"}
 	}
 	return d, nil
@@ -128,23 +129,24 @@ func (Disown) decide(o Observation) (Decision, error) {
 	return d, nil
 }
 
-// checkRestoreRolling refuses what LWS's webhook would refuse with a less helpful message: a scale-down under the hold can make
-// both of the user's percentages round to 0.
+// checkRestoreRolling refuses a configuration that LWS's webhook would refuse with a less helpful message: after a
+// scale-down under the hold both of the user's percentages can round to 0.
 func checkRestoreRolling(o Observation, saved rolling) error {
 	if record.SameRolling(Pace(saved, o.Stable.Replicas), record.Native(saved)) {
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_REJECTED,
-		"LeaderWorkerSet %s can't be given back: its own maxUnavailable %s and maxSurge %s both come to 0 of %d groups, which "+
+		"LeaderWorkerSet %s can't be disowned: its own maxUnavailable %s and maxSurge %s both round to 0 of %d groups, which "+
 			"LeaderWorkerSet does not accept. Scale it up, or set its maxUnavailable to 2 or more or its maxSurge to 1 or more "+
 			"(Lockstep saves what is set under hold; a maxUnavailable of 1 is the hold's own), then Disown again",
 		o.Key, saved.MaxUnavailable.String(), saved.MaxSurge.String(), o.Stable.Replicas)
 }
 
-// NewRecord is the record of a workload that is about to be held: the one that it has, or a new one. A hold that is in
-// force without a record is left over from one that was removed: saving it as the user's own would keep the workload from
-// ever rolling again. Fields that differ from the hold were set since and are the user's; for the rest LWS's defaults are
-// saved.
+// NewRecord returns the record of a workload that is about to be held: its present one, or a new one.
+//
+// A hold without a record is left over from a record that was removed. Saving it as the user's configuration would keep
+// the workload from ever rolling again, so fields that still equal the hold are saved as LWS's defaults; fields that
+// differ were set since and are the user's.
 func NewRecord(o Observation) record.Record {
 	switch {
 	case o.Record != nil:
@@ -155,12 +157,12 @@ func NewRecord(o Observation) record.Record {
 	return record.Record{Saved: o.Stable.Rolling}
 }
 
-// leftHeld reports whether the hold is in force without a record. Its partition tells: no user has one so high.
+// leftHeld reports whether the hold is in force without a record. Its partition identifies it: no user sets one so high.
 func leftHeld(o Observation) bool {
 	return o.Record == nil && ptr.Deref(o.Stable.Rolling.Partition, 0) == ptr.Deref(record.Hold().Partition, 0)
 }
 
-// foundHeld warns of settings that can't be given back because they were removed with the record.
+// foundHeld warns that the user's settings are unknown, since they were removed with the record.
 func foundHeld(o Observation) []*pb.Warning {
 	if !leftHeld(o) {
 		return nil
@@ -169,12 +171,12 @@ func foundHeld(o Observation) []*pb.Warning {
 	return []*pb.Warning{{
 		Code: "FoundHeld",
 		Message: fmt.Sprintf("%s was under hold without a record of its own rolling update settings, as after the annotation %s was "+
-			"removed: partition %d, maxUnavailable %s and maxSurge %s are taken for them. Set others, if those are not right",
+			"removed: partition %d, maxUnavailable %s and maxSurge %s are assumed. Set others if these are wrong",
 			o.Key, record.RecordAnnotation, ptr.Deref(saved.Partition, 0), saved.MaxUnavailable.String(), saved.MaxSurge.String()),
 	}}
 }
 
-// heldTooLate warns of groups at more than one revision: LWS had begun to roll before it was held.
+// heldTooLate warns of groups at more than one revision: LWS had begun to roll before the hold.
 func heldTooLate(o Observation) []*pb.Warning {
 	revisions := o.Stable.revisions()
 	if len(revisions) < 2 {

@@ -19,7 +19,7 @@ import (
 // Begin requests a release.
 type Begin struct {
 	ReleaseID, Owner string
-	// Policy is valid, and of a style that is supported.
+	// Policy is valid, and its style is supported.
 	Policy *pb.ReleasePolicy
 }
 
@@ -57,13 +57,13 @@ func (b Begin) decide(o Observation) (Decision, error) {
 	return d, nil
 }
 
-// Obstacles are all reasons why the release could not begin now. Each has an ErrorReason.
+// Obstacles returns all reasons why the release can't begin now. Each has an ErrorReason.
 func (b Begin) Obstacles(o Observation) []error {
 	_, begun := b.begun(o)
 	return append([]error{CheckWorkload(o), begun}, b.obstacles(o)...)
 }
 
-// begun reports whether the release exists already, and refuses what stands in the way of a new one.
+// begun reports whether the release exists already. The error refuses a new one.
 func (b Begin) begun(o Observation) (bool, error) {
 	r := o.release()
 	if r == nil {
@@ -90,7 +90,8 @@ func (b Begin) begun(o Observation) (bool, error) {
 	return true, nil
 }
 
-// obstacles are, one each or nil, what would keep the release from adding its objects, from ending, or from a way back.
+// obstacles returns, each possibly nil, what would prevent the release from creating its objects, ending, or rolling
+// back.
 func (b Begin) obstacles(o Observation) []error {
 	return []error{b.checkName(o), b.checkRevisions(o), b.checkNameFree(o), b.checkHandover(o), b.checkAutoscalers(o)}
 }
@@ -126,28 +127,28 @@ func (b Begin) checkNameFree(o Observation) error {
 		o.Key.Namespace, o.CanaryNameTaken)
 }
 
-// handsOver reports whether the second set is to become the workload.
+// handsOver reports whether promotion hands the workload over to the second set.
 func (b Begin) handsOver() bool {
 	return b.Policy.GetBlueGreen().GetPromotion() == pb.BluePromotion_BLUE_PROMOTION_ADOPT
 }
 
-// checkHandover refuses a handover whose end would be undone, or would lose data.
+// checkHandover refuses a handover that would be undone by a tool, or would lose data.
 func (b Begin) checkHandover(o Observation) error {
 	switch i := o.Identity; {
 	case !b.handsOver():
 	case i.AppliedBy != "":
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER,
-			"LeaderWorkerSet %s is applied by a tool (it carries %s), which would make it again once BLUE_PROMOTION_ADOPT has deleted it: "+
+			"LeaderWorkerSet %s is applied by a tool (it carries %s), which would recreate it after BLUE_PROMOTION_ADOPT has deleted it: "+
 				"promote with BLUE_PROMOTION_IN_PLACE, which keeps the object", o.Key, i.AppliedBy)
 	case i.VolumeClaims > 0:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"LeaderWorkerSet %s has %d volumeClaimTemplates, and what is in its volumes would go with it, since another object has volumes of "+
+			"LeaderWorkerSet %s has %d volumeClaimTemplates, and the data in its volumes would be lost, since the new object has volumes of "+
 				"its own: promote with BLUE_PROMOTION_IN_PLACE", o.Key, i.VolumeClaims)
 	}
 	return nil
 }
 
-// checkAutoscalers refuses a release that would hold autoscalers while it is not known which there are.
+// checkAutoscalers refuses a release that would hold autoscalers before they are known.
 func (b Begin) checkAutoscalers(o Observation) error {
 	if o.Unscanned == nil || !HoldsAutoscalers(b.Policy.GetStyle()) {
 		return nil
@@ -155,12 +156,12 @@ func (b Begin) checkAutoscalers(o Observation) error {
 	return drivererr.New(o.Unscanned.Reason, "%v holds the workload's autoscalers: %s", b.Policy.GetStyle(), o.Unscanned.Message)
 }
 
-// Warnings are what callers may not expect of the release.
+// Warnings returns what callers may not expect of the release.
 func (b Begin) Warnings(o Observation) []*pb.Warning {
 	return append(append(foundHeld(o), b.scaledBy(o)...), b.handover(o)...)
 }
 
-// scaledBy warns of what scales the workload: some styles hold it, with the others its load decides as always.
+// scaledBy warns of autoscalers: some styles hold them; with the others they scale during the release as well.
 func (b Begin) scaledBy(o Observation) []*pb.Warning {
 	var names []string
 	for _, a := range o.Autoscalers {
@@ -174,13 +175,13 @@ func (b Begin) scaledBy(o Observation) []*pb.Warning {
 	case HoldsAutoscalers(b.Policy.GetStyle()):
 		return []*pb.Warning{{
 			Code: "AutoscalerHeld",
-			Message: fmt.Sprintf("%s scales %s and is held until the release is over: no load changes the number of groups meanwhile. "+
-				"What it had is noted in its annotation %s and given back", all, o.Key, autoscaler.NoteAnnotation),
+			Message: fmt.Sprintf("%s scales %s and is held until the release is over: the number of groups does not follow the load meanwhile. "+
+				"Its settings are saved in its annotation %s and restored", all, o.Key, autoscaler.NoteAnnotation),
 		}}
 	default:
 		return []*pb.Warning{{
 			Code:    "AutoscalerPresent",
-			Message: fmt.Sprintf("%s scales %s, also during the release: percentages are taken again of each new number of groups", all, o.Key),
+			Message: fmt.Sprintf("%s scales %s, also during the release: percentages are applied to each new number of groups", all, o.Key),
 		}}
 	}
 }
@@ -190,12 +191,12 @@ func (b Begin) handover(o Observation) []*pb.Warning {
 	if !b.handsOver() {
 		return nil
 	}
-	successor := "another one"
+	successor := "another object"
 	if o.Stable.Revision != "" {
 		successor = record.CanaryName(o.knownAs(), o.Stable.Name, o.Stable.Revision)
 	}
-	text := fmt.Sprintf("promotion deletes LeaderWorkerSet %s, and %s serves in its place: requests of hosts may go on to name %s, but what "+
-		"selects pods or an object by the old name has to be changed by whoever made it, but for the policy's Service and pool and for autoscalers",
+	text := fmt.Sprintf("promotion deletes LeaderWorkerSet %s, and %s serves in its place: hosts may continue to use the name %s, but whatever "+
+		"selects pods or an object by the old name must be changed by its owner, except for the policy's Service and pool and for autoscalers",
 		o.Key, successor, o.knownAs())
 	if b.Policy.GetTraffic() == nil {
 		text += ". The policy names no Service, so none is changed: use one that selects by a label of your own"
@@ -203,7 +204,7 @@ func (b Begin) handover(o Observation) []*pb.Warning {
 	return []*pb.Warning{{Code: "AdoptReplacesObject", Message: text}}
 }
 
-// SetTarget requests that a release goes as far as one of its batches, or an absolute number of groups.
+// SetTarget requests that a release updates the groups of one of its batches, or an absolute number of groups.
 type SetTarget struct {
 	ReleaseID string
 	// Revision is the update revision that the caller means. Empty: any.
@@ -213,7 +214,7 @@ type SetTarget struct {
 	Groups string
 }
 
-// decide writes the new target, unless the present one covers it: a retry never widens, and batches never decrease.
+// decide writes the new target unless the present one covers it: batches never decrease, and a retry has no effect.
 func (t SetTarget) decide(o Observation) (Decision, error) {
 	r, err := CurrentRelease(o, t.ReleaseID)
 	if err != nil {
@@ -221,7 +222,7 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 	}
 	switch r.Phase {
 	case record.Nothing:
-		return Decision{}, nil // every batch of nothing is done
+		return Decision{}, nil // nothing to release: every batch is complete
 	case record.Progressing:
 	default:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
@@ -246,12 +247,12 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 		case w.Carries != r.UpdateRevision || w.Deleting:
 		case r.UpdateRevision == o.Stable.Revision:
 			if o.Traffic != nil {
-				planned = w.Replicas // the loop scales, once that costs no request
+				planned = w.Replicas // the loop scales once no request is lost by it
 			}
 			return Decision{Action: ScaleCanary{Name: w.Name, Replicas: planned, Target: next}}, nil
 		case r.Target != nil && covers(r.Target, next, planned, o.Stable.Replicas):
-			// The template was edited and LWS has not recorded a revision of it, so nothing is scaled, and the canary keeps
-			// its target. This one is recorded already.
+			// The template was edited, and LWS has not recorded its revision yet: nothing is scaled, the canary keeps its
+			// target, and this one is recorded already.
 			return Decision{}, nil
 		}
 	}
@@ -260,8 +261,8 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 	return Decision{Action: SetStable{Record: record, Why: "set the target to " + next.Groups}}, nil
 }
 
-// covers reports whether one target asks for as much as the next, which means planned of replicas. Equal groups in a later
-// batch are news: hosts are told which batch they are at.
+// covers reports whether the present target asks for at least the planned groups of the next. Equal groups in a later
+// batch are not covered: hosts are told which batch they are at.
 func covers(now, next *record.Target, planned, replicas int) bool {
 	already, err := now.Planned(replicas)
 	if err != nil {
@@ -281,7 +282,7 @@ func (t SetTarget) target(o Observation) (*record.Target, error) {
 	n := len(o.Policy.Batches)
 	if *t.Batch >= n {
 		return nil, drivererr.Invalid(drivererr.FieldViolation{
-			Field: "batch", Description: fmt.Sprintf("%d is not there: the policy has %d batches, 0 to %d", *t.Batch, n, n-1),
+			Field: "batch", Description: fmt.Sprintf("%d does not exist: the policy has %d batches, 0 to %d", *t.Batch, n, n-1),
 		})
 	}
 	next.Groups = o.Policy.Batches[*t.Batch].String()
@@ -318,34 +319,34 @@ func (p Promote) decide(o Observation) (Decision, error) {
 	}
 	if r.UpdateRevision == "" || r.UpdateRevision != o.Stable.Revision {
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
-			"the template of %s is not the one that release %q brings (%q): look at the context again before promoting", o.Key, r.ID, r.UpdateRevision)
+			"the template of %s is not at the update revision of release %q (%q): read the context again before promoting", o.Key, r.ID, r.UpdateRevision)
 	}
 	return Decision{Action: promoteNow(o)}, nil
 }
 
-// checkRevision refuses to promote another revision than the host has decided on. A template that came once the
-// promotion was over takes nothing back from it.
+// checkRevision refuses to promote another revision than the caller means. A template that changed after the promotion
+// does not matter.
 func (p Promote) checkRevision(o Observation, r *record.Release) error {
 	over := r.Phase == record.Promoted || r.Phase == record.HandingOver
 	if p.Revision == "" || p.Revision == r.UpdateRevision && (over || p.Revision == o.Stable.Revision) {
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
-		"the promotion of revision %q was asked for, but release %q of %s brings %q, and the template is at %q: look at the context again before promoting",
+		"promotion of revision %q was requested, but the update revision of release %q of %s is %q, and the template is at %q: read the context again before promoting",
 		p.Revision, r.ID, o.Key, r.UpdateRevision, o.Stable.Revision)
 }
 
-// promoteNow records the intent to promote and takes the hold off, unless requests come first.
+// promoteNow records the intent to promote and releases the hold, unless requests have to move first.
 func promoteNow(o Observation) SetStable {
 	next := withRelease(o, func(r *record.Release) { r.Phase, r.Unfenced = record.Promoting, o.routesInPlace() })
 	pace := o.pace(Saved(o))
 	switch {
 	case o.routesInPlace():
-		pace = o.unmoved() // the batch stays as it is until its share has gone
+		pace = o.unchangedPace() // the batch stays until its share of the requests is withdrawn
 	case o.Traffic != nil || o.switches():
 		pace = record.Hold()
 	}
-	// Once every group is updated, only the stable template leads back.
+	// Once every group is updated, a rollback needs the stable template.
 	save := next.Release.StableTemplate == nil && slices.Contains(o.Stable.Recorded, next.Release.StableRevision)
 	return SetStable{Record: next, Rolling: &pace, SaveTemplate: save, Why: "promote release " + next.Release.ID}
 }
@@ -371,11 +372,11 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 	return Decision{Action: rollBackNow(o)}, nil
 }
 
-// rollBackNow records the intent to roll back, and puts the hold on.
+// rollBackNow records the intent to roll back, and sets the hold.
 func rollBackNow(o Observation) SetStable {
 	phase := record.CleaningUp
-	if o.inPlace() || o.Record.Release.Phase != record.Progressing && !o.stableUntouched() {
-		phase = record.RollingBack // batches or the promotion have reached the user's own groups
+	if o.inPlace() || o.Record.Release.Phase != record.Progressing && !o.stableUnchanged() {
+		phase = record.RollingBack // batches or the promotion have updated the user's own groups
 	}
 	next := withRelease(o, func(r *record.Release) { r.Phase = phase })
 	return SetStable{Record: next, Rolling: hold(), Why: "roll back release " + next.Release.ID}

@@ -14,7 +14,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// midRelease is a look at a release whose canary was scaled for 25% of eight groups.
+// midRelease observes a release whose canary was scaled for 25% of eight groups.
 func midRelease() Observation {
 	return Observation{
 		Now: noon, Stable: Workload{Name: "vllm", Replicas: 8, Size: 2, Revision: "new", Rolling: record.Hold()},
@@ -28,7 +28,7 @@ func midRelease() Observation {
 	}
 }
 
-// write is the one that a target leads to, nil if there is none.
+// write returns the write for a target, or nil.
 func write(t *testing.T, o Observation, groups string) Action {
 	t.Helper()
 	d, err := Decide(o, SetTarget{ReleaseID: "r1", Groups: groups})
@@ -38,18 +38,18 @@ func write(t *testing.T, o Observation, groups string) Action {
 	return d.Action
 }
 
-// The same request again writes nothing, whatever the first one wrote.
+// TestUpgradeOnce checks that a repeated request writes nothing.
 func TestUpgradeOnce(t *testing.T) {
 	for _, tt := range []struct {
 		name, reason string
 		change       func(*Observation)
 		scales       bool
 	}{
-		{"canary", "the target goes where it takes effect", func(*Observation) {}, true},
-		{"not recorded", "LWS has not got to an edited template", func(o *Observation) { o.Stable.Revision = "" }, false},
+		{"canary", "the target is written where it takes effect", func(*Observation) {}, true},
+		{"not recorded", "LWS has not recorded an edited template", func(o *Observation) { o.Stable.Revision = "" }, false},
 		{"new template", "the release is about to start over", func(o *Observation) { o.Stable.Revision = "newer" }, false},
-		{"canary going", "the next one gets it", func(o *Observation) { o.Added[0].Deleting = true }, false},
-		{"no canary", "it is yet to be made", func(o *Observation) { o.Added = nil }, false},
+		{"canary being deleted", "the next canary gets it", func(o *Observation) { o.Added[0].Deleting = true }, false},
+		{"no canary", "it is not created yet", func(o *Observation) { o.Added = nil }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := midRelease()
@@ -77,7 +77,8 @@ func TestUpgradeOnce(t *testing.T) {
 	}
 }
 
-// A target that was recorded while LWS had not got to the template takes effect once it has, without being requested again.
+// TestRecordedTargetTakesEffect checks that a target that was recorded before LWS recorded the template takes effect
+// afterwards, without being requested again.
 func TestRecordedTargetTakesEffect(t *testing.T) {
 	o := midRelease()
 	o.Policy.Style, o.Policy.ProgressDeadline = pb.Style_STYLE_CANARY, time.Hour
@@ -91,7 +92,7 @@ func TestRecordedTargetTakesEffect(t *testing.T) {
 	}
 }
 
-func TestFinalizePromotesWhatWasMeant(t *testing.T) {
+func TestFinalizeChecksRevision(t *testing.T) {
 	t.Parallel()
 	promote := func(revision string) Intent { return Promote{ReleaseID: "r1", Revision: revision} }
 	rollback := func(string) Intent { return RollBack{ReleaseID: "r1"} }
@@ -101,43 +102,43 @@ func TestFinalizePromotesWhatWasMeant(t *testing.T) {
 		none    = pb.ErrorReason_ERROR_REASON_UNSPECIFIED
 	)
 	for _, test := range []struct {
-		name, reason          string
-		intent                func(revision string) Intent
-		phase                 record.Phase
-		brings, template, ask string
-		want                  pb.ErrorReason
-		writes, adopts        bool
+		name, reason               string
+		intent                     func(revision string) Intent
+		phase                      record.Phase
+		update, template, revision string
+		want                       pb.ErrorReason
+		writes, adopts             bool
 	}{
-		{"same", "what the host saw serve", promote, record.Progressing, "b", "b", "b", none, true, false},
-		{"any", "a host that does not say takes what there is", promote, record.Progressing, "b", "b", "", none, true, false},
-		{"started over", "the release brings what came in between", promote, record.Progressing, "c", "c", "b", changed, false, false},
+		{"same", "the revision that the host saw", promote, record.Progressing, "b", "b", "b", none, true, false},
+		{"any", "a host without a revision accepts any", promote, record.Progressing, "b", "b", "", none, true, false},
+		{"started over", "the release has another revision by now", promote, record.Progressing, "c", "c", "b", changed, false, false},
 		{"about to start over", "the template is another already", promote, record.Progressing, "b", "c", "b", changed, false, false},
-		{"about to bring it", "the release is not there yet", promote, record.Progressing, "b", "c", "c", changed, false, false},
-		{"not recorded", "LWS has not got to the new template", promote, record.Progressing, "b", "", "b", changed, false, false},
+		{"about to release it", "the release does not have the revision yet", promote, record.Progressing, "b", "c", "c", changed, false, false},
+		{"not recorded", "LWS has not recorded the new template", promote, record.Progressing, "b", "", "b", changed, false, false},
 		{"again", "the same request again changes nothing", promote, record.Promoting, "b", "b", "b", none, false, false},
-		{"again, changed", "the promotion is about to be given up", promote, record.Promoting, "b", "c", "b", changed, false, false},
+		{"again, changed", "the promotion is about to be cancelled", promote, record.Promoting, "b", "c", "b", changed, false, false},
 		{"done", "a later template waits for the next release", promote, record.Promoted, "b", "c", "b", none, false, false},
-		{"done with another", "it was not this one that was promoted", promote, record.Promoted, "c", "c", "b", changed, false, false},
+		{"done with another", "another revision was promoted", promote, record.Promoted, "c", "c", "b", changed, false, false},
 		{"rolled back", "the end was chosen", promote, record.CleaningUp, "c", "c", "b", ended, false, false},
-		{"taken back", "a promotion is, until it is over", rollback, record.Promoting, "b", "b", "", none, true, false},
-		{"taken back, changed", "whatever the template says", rollback, record.Promoting, "b", "c", "b", none, true, false},
-		{"back again", "the same request again changes nothing", rollback, record.RollingBack, "b", "b", "", none, false, false},
+		{"promotion", "it can be rolled back until it is over", rollback, record.Promoting, "b", "b", "", none, true, false},
+		{"promotion, changed", "whatever the template", rollback, record.Promoting, "b", "c", "b", none, true, false},
+		{"rolling back, again", "the same request again changes nothing", rollback, record.RollingBack, "b", "b", "", none, false, false},
 		{"too late", "every group serves what was promoted", rollback, record.Promoted, "b", "b", "", ended, false, false},
-		{"way back", "the stable revision is the same whatever the template says", rollback, record.Progressing, "c", "c", "b", none, true, false},
-		{"standing by", "it is one write", rollback, record.Standby, "b", "b", "", none, true, true},
-		{"standing by, again", "as asked", promote, record.Standby, "b", "b", "b", none, false, true},
-		{"adopting", "there is no way back", rollback, record.HandingOver, "b", "b", "", ended, false, true},
-		{"adopting, again", "the next template waits", promote, record.HandingOver, "b", "c", "b", none, false, true},
+		{"template changed", "the stable revision is the same", rollback, record.Progressing, "c", "c", "b", none, true, false},
+		{"standby", "it is one write", rollback, record.Standby, "b", "b", "", none, true, true},
+		{"standby, again", "as requested", promote, record.Standby, "b", "b", "b", none, false, true},
+		{"handover", "it can't be rolled back", rollback, record.HandingOver, "b", "b", "", ended, false, true},
+		{"handover, again", "the next template waits", promote, record.HandingOver, "b", "c", "b", none, false, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			o := Observation{Key: types.NamespacedName{Namespace: "ns", Name: "vllm"}}
 			o.Record = &record.Record{Release: &record.Release{
-				ID: "r1", Phase: test.phase, StableRevision: "a", UpdateRevision: test.brings,
+				ID: "r1", Phase: test.phase, StableRevision: "a", UpdateRevision: test.update,
 			}}
 			o.Policy.Style, o.Policy.Adopt = pb.Style_STYLE_BLUE_GREEN, test.adopts
 			o.Stable = Workload{Name: "vllm", Replicas: 4, Size: 2, Revision: test.template, Rolling: record.Hold()}
-			d, err := Decide(o, test.intent(test.ask))
+			d, err := Decide(o, test.intent(test.revision))
 			if got := drivererr.Reason(err); got != test.want || err != nil && test.want == none {
 				t.Errorf("%s: error is %v, want reason %v", test.reason, err, test.want)
 			}

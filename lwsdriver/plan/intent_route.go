@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// Route requests where a release's requests go. Exactly one of the changes is set.
+// Route requests a change of a release's routing. Exactly one of the changes is set.
 type Route struct {
 	ReleaseID string
 	// Revision is the update revision that the caller means. Empty: any.
@@ -53,7 +53,7 @@ func (t Route) why() string {
 	return "send all requests to the stable leaders"
 }
 
-// decide records the requested routing; the loop brings it about.
+// decide records the requested routing; the loop applies it.
 func (t Route) decide(o Observation) (Decision, error) {
 	r, err := RoutedRelease(o, t.ReleaseID)
 	if err != nil {
@@ -75,7 +75,7 @@ func (t Route) decide(o Observation) (Decision, error) {
 		return Decision{}, nil
 	case over:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
-			"release %q of %s is %s, so its canary gets no requests any more", r.ID, o.Key, phaseText(r.Phase))
+			"release %q of %s is %s, so its canary no longer receives requests", r.ID, o.Key, phaseText(r.Phase))
 	}
 	record, with := *o.Record, *r
 	with.Traffic, record.Release = next, &with
@@ -96,25 +96,25 @@ func RoutedRelease(o Observation, id string) (*record.Release, error) {
 	return r, nil
 }
 
-// takesShare reports whether the canary of a release in this phase may get requests by a share.
+// takesShare reports whether the canary of a release in this phase may receive a share of the requests.
 func takesShare(p record.Phase) bool {
 	return p == record.Progressing || p == record.Promoting || p == record.Standby
 }
 
-// Verification tells whether a weight is in force.
+// Verification is the answer to whether a weight is in force.
 type Verification struct {
-	// Verified: it is. Blocked: it can't be, so that waiting for it is in vain.
+	// Verified: the weight is in force. Blocked: it can't be, and waiting does not help.
 	Verified, Blocked bool
-	// Weight is the one in force.
+	// Weight is the weight in force.
 	Weight int
-	// Reason and Message say what is missing. Empty if Verified.
+	// Reason and Message explain what is missing. Empty if Verified.
 	Reason, Message string
 }
 
-// ReasonFollowsGroups is why a weight can't be had: every group of the workload is to be updated in place.
+// ReasonFollowsGroups is why a weight is impossible: every group of the workload is to be updated in place.
 const ReasonFollowsGroups = "ShareFollowsGroups"
 
-// VerifyWeight compares a weight with what is desired now, and that with the data plane. The release must route requests.
+// VerifyWeight compares a weight with the desired one, and that with the data plane. The release must route requests.
 func VerifyWeight(o Observation, weight int) Verification {
 	d := Requests(o)
 	view := o.Traffic.Look(d)
@@ -124,29 +124,29 @@ func VerifyWeight(o Observation, weight int) Verification {
 	}
 	r := o.Record.Release
 	if o.unfenced() && (r.Phase == record.Progressing || r.Phase == record.Promoting) {
-		return v.following(o, weight)
+		return v.followGroups(o, weight)
 	}
-	last := r.Traffic.Asked()
+	last := r.Traffic.RequestedWeight()
 	switch {
 	case v.Verified || view.Reason != "":
 	case !takesShare(r.Phase):
 		v.Reason = "ReleaseFinalized"
-		v.Message = fmt.Sprintf("the release is %s, so its canary gets no requests any more", phaseText(r.Phase))
+		v.Message = fmt.Sprintf("the release is %s, so its canary no longer receives requests", phaseText(r.Phase))
 	case last != weight:
-		v.Reason, v.Message = "OtherWeight", fmt.Sprintf("the weight that was asked for last is %d", last)
+		v.Reason, v.Message = "OtherWeight", fmt.Sprintf("the weight requested last is %d", last)
 	case RemovesAdded(o):
-		v.Reason, v.Message = ReasonNewRevision, "the canary is going, so all requests go to the stable leaders"
+		v.Reason, v.Message = ReasonNewRevision, "the canary is being deleted, so all requests go to the stable leaders"
 	case o.awaitsSecondSet():
 		v.Reason = ReasonGroupsNotReady
-		v.Message = "requests move once every group that the workload has is there a second time, and ready"
+		v.Message = "requests move once the second set is complete and ready"
 	default:
-		v.Reason, v.Message = traffic.ReasonNoCanaryEndpoints, "no group of the canary is whole, so all requests go to the stable leaders"
+		v.Reason, v.Message = traffic.ReasonNoCanaryEndpoints, "no group of the canary is ready, so all requests go to the stable leaders"
 	}
 	return v
 }
 
-// following is the answer where the share follows the groups: the last stable ones are being replaced, or may be.
-func (v Verification) following(o Observation, weight int) Verification {
+// followGroups is the answer where the share follows the groups: the last stable groups are being replaced, or may be.
+func (v Verification) followGroups(o Observation, weight int) Verification {
 	share, all, settled := measureProgress(o).Weight, o.allUpdated(), v.Reason == ""
 	v.Verified, v.Weight = weight == 100 && all && settled, share
 	switch {
@@ -155,8 +155,8 @@ func (v Verification) following(o Observation, weight int) Verification {
 		v.Reason, v.Message = ReasonGroupsNotReady, "the last stable groups are being replaced, and requests follow the groups"
 	default:
 		v.Blocked, v.Reason = true, ReasonFollowsGroups
-		v.Message = fmt.Sprintf("the batch leaves no stable group, so requests follow the groups: %d %% go to the update revision, and all of them will; "+
-			"no other weight can be had", share)
+		v.Message = fmt.Sprintf("the batch leaves no stable group, so requests follow the groups: %d %% go to the update revision, and finally all of them; "+
+			"no other weight is possible", share)
 	}
 	return v
 }

@@ -24,13 +24,13 @@ func TestVerificationFollowsGroups(t *testing.T) {
 		verified, blocked bool
 	}{
 		{name: "all of them", o: all, weight: 100, share: 100, verified: true},
-		{name: "not everything is taken", o: all, weight: 100, share: 100, reason: traffic.ReasonRouteNotObserved, want: traffic.ReasonRouteNotObserved},
+		{name: "not observed by the gateway", o: all, weight: 100, share: 100, reason: traffic.ReasonRouteNotObserved, want: traffic.ReasonRouteNotObserved},
 		{name: "some are stable", o: some, weight: 100, share: 50, want: ReasonGroupsNotReady},
 		{name: "another weight", o: some, weight: 40, share: 50, want: ReasonFollowsGroups, blocked: true},
 		{name: "another weight, all updated", o: all, weight: 40, share: 100, want: ReasonFollowsGroups, blocked: true},
 		{name: "none", o: some, weight: 0, share: 50, want: ReasonFollowsGroups, blocked: true},
 	} {
-		v := Verification{Reason: tc.reason, Message: tc.reason}.following(tc.o, tc.weight)
+		v := Verification{Reason: tc.reason, Message: tc.reason}.followGroups(tc.o, tc.weight)
 		if v.Verified != tc.verified || v.Reason != tc.want || v.Blocked != tc.blocked || v.Weight != tc.share {
 			t.Errorf("%s: %+v", tc.name, v)
 		}

@@ -19,12 +19,13 @@ func settings(partition int32, maxUnavailable, maxSurge string) rolling {
 	return rolling{Partition: ptr.To(partition), MaxUnavailable: intstr.Parse(maxUnavailable), MaxSurge: intstr.Parse(maxSurge)}
 }
 
-// holding is a workload of four groups with these settings in its spec.
+// holding returns a workload of four groups with these settings in its spec.
 func holding(r rolling) Observation {
 	return Observation{Stable: Workload{Name: "vllm", Replicas: 4, Size: 2, Rolling: r}}
 }
 
-// The hold is never saved as what the user wants: after Disown the workload would not roll any more.
+// TestAdoptedSavesNoHold checks that the hold is never saved as the user's configuration: after Disown the workload would
+// not roll any more.
 func TestAdoptedSavesNoHold(t *testing.T) {
 	hold := *record.Hold().Partition
 	for _, tt := range []struct {
@@ -34,7 +35,7 @@ func TestAdoptedSavesNoHold(t *testing.T) {
 	}{
 		{"user's", "as it is", settings(3, "25%", "1"), settings(3, "25%", "1"), false},
 		{"LWS's defaults", "as they are", settings(0, "1", "0"), settings(0, "1", "0"), false},
-		{"hold", "somebody removed the record", record.Hold(), settings(0, "1", "0"), true},
+		{"hold", "the record was removed", record.Hold(), settings(0, "1", "0"), true},
 		{"edited hold", "what was set since is the user's", settings(hold, "2", "10%"), settings(0, "2", "10%"), true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -50,11 +51,11 @@ func TestAdoptedSavesNoHold(t *testing.T) {
 	o := holding(record.Hold())
 	o.Record = &record.Record{Saved: settings(2, "2", "2")}
 	if got := NewRecord(o); !record.SameRolling(got.Saved, o.Record.Saved) || len(foundHeld(o)) > 0 {
-		t.Errorf("a record that is there became %+v", got)
+		t.Errorf("an existing record became %+v", got)
 	}
 }
 
-func TestCheckGiveBack(t *testing.T) {
+func TestCheckRestoreRolling(t *testing.T) {
 	for _, tt := range []struct {
 		name, reason string
 		saved, found rolling
@@ -65,7 +66,7 @@ func TestCheckGiveBack(t *testing.T) {
 		{"enough groups", "25% of 4", settings(0, "25%", "0"), record.Hold(), 4, true},
 		{"scaled down", "25% of 3", settings(0, "25%", "0"), record.Hold(), 3, false},
 		{"surges", "rounds up", settings(0, "25%", "10%"), record.Hold(), 3, true},
-		{"no groups", "LWS does not mind", settings(0, "25%", "0%"), record.Hold(), 0, true},
+		{"no groups", "LWS accepts it", settings(0, "25%", "0%"), record.Hold(), 0, true},
 		{"set meanwhile", "as the error advises", settings(0, "25%", "0"), settings(*record.Hold().Partition, "2", "0"), 3, true},
 		{"surge set meanwhile", "as well", settings(0, "25%", "0"), settings(*record.Hold().Partition, "1", "1"), 3, true},
 		{"partition kept", "it is the user's", settings(2, "1", "0"), record.Hold(), 3, true},

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// checkObservation holds for everything that observe returns.
+// checkObservation checks what holds for every observation.
 func checkObservation(o Observation) error {
 	if o.Gone {
 		return nil
@@ -28,7 +28,7 @@ func checkObservation(o Observation) error {
 	return nil
 }
 
-// checkDecision is the safety rules, as far as one decision can break them.
+// checkDecision checks the safety rules that a single decision can break.
 func checkDecision(o Observation, i Intent, d Decision) error {
 	if err := errors.Join(checkRequested(i, d.Action), checkAutoscalers(o, d.Action), checkHandover(o, d.Action)); err != nil {
 		return err
@@ -36,19 +36,19 @@ func checkDecision(o Observation, i Intent, d Decision) error {
 	switch a := d.Action.(type) {
 	case CreateCanary:
 		if o.inPlace() {
-			return errors.New("a canary for a release in place")
+			return errors.New("a canary is created for a release in place")
 		}
 		if len(o.Added) > 0 {
-			return errors.New("never two canaries")
+			return errors.New("a second canary is created")
 		}
 		return errors.Join(checkReplicas(o, a.Replicas), checkFence(o))
 	case ScaleCanary:
 		if o.handingOver() {
-			return nil // nothing is fenced from it any more, and checkAdoption sees to the number
+			return nil // it is no longer fenced, and checkHandover checks the number
 		}
 		switch c := o.canary(); {
 		case c != nil && a.Replicas == c.Replicas:
-			return nil // it only notes the target; if somebody scaled it, the loop puts it right
+			return nil // only the target changes; the loop repairs replicas that were edited
 		case c != nil && a.Replicas < c.Replicas:
 			return checkReplicas(o, a.Replicas)
 		}
@@ -60,30 +60,30 @@ func checkDecision(o Observation, i Intent, d Decision) error {
 	case RestartGroup:
 		return checkRestart(o, a)
 	case DeleteRevision:
-		if o.needed(a.Revision) {
-			return fmt.Errorf("revision %s would be dropped from the history, and is in use", a.Revision)
+		if o.inUse(a.Revision) {
+			return fmt.Errorf("revision %s is deleted from the history while in use", a.Revision)
 		}
 	}
 	return nil
 }
 
-// checkRequested: what only a caller may cause has a request for it.
+// checkRequested: some writes need an intent.
 func checkRequested(i Intent, action Action) error {
 	switch a := action.(type) {
 	case RemoveRecord:
 		if _, ok := i.(Disown); !ok {
-			return errors.New("a workload is given back that nothing disowned")
+			return errors.New("the record is removed without a Disown")
 		}
 	case RestoreTemplate:
 		if _, ok := i.(Undo); !ok {
-			return fmt.Errorf("the template of revision %s comes back without a request for it", a.Revision)
+			return fmt.Errorf("the template of revision %s is restored without an Undo", a.Revision)
 		}
 	}
 	return nil
 }
 
-// checkRestart: a group is restarted only where it comes back at another revision, and no more than the user allows. While
-// LWS rolls to the stable template it sees to those that serve.
+// checkRestart: a group is restarted only if that changes its revision, and no more at a time than the user allows. While
+// LWS rolls to the stable template, groups that serve are left to it.
 func checkRestart(o Observation, a RestartGroup) error {
 	held, r := record.SameRolling(o.Stable.Rolling, record.Hold()), o.Record.Release
 	if !held && (r.Phase != record.RollingBack || o.Stable.Revision != r.StableRevision) {
@@ -105,7 +105,7 @@ func checkRestart(o Observation, a RestartGroup) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("the group of %s is restarted, which is where it should be", a.Leader)
+	return fmt.Errorf("the group of %s is restarted, though it is at the expected revision", a.Leader)
 }
 
 func checkReplicas(o Observation, n int) error {
@@ -115,27 +115,27 @@ func checkReplicas(o Observation, n int) error {
 	return nil
 }
 
-// checkFence: canary leaders never get requests through the stable Service.
+// checkFence: canary leaders never receive requests through the stable Service.
 func checkFence(o Observation) error {
 	if o.Traffic != nil && !o.Traffic.Look(prepared()).Fenced {
-		return errors.New("canary groups come before the stable Service is fenced")
+		return errors.New("canary groups are created before the stable Service is fenced")
 	}
 	return nil
 }
 
-// checkWithdrawn: no canary capacity goes while a route sends requests to it.
+// checkWithdrawn: canary groups are not deleted while a route sends requests to them.
 func checkWithdrawn(o Observation) error {
 	if o.Traffic == nil || o.Stable.Deleting || o.Gone {
 		return nil
 	}
 	if weight := o.Traffic.Facts().Weight; weight > 0 {
-		return fmt.Errorf("canary capacity goes while it gets %d %% of the requests", weight)
+		return fmt.Errorf("canary groups are deleted while they get %d %% of the requests", weight)
 	}
 	return nil
 }
 
-// checkRetire: while batches run, only a canary that carries something else, or is already going, may go; while the
-// stable workload rolls, the canary's capacity stays.
+// checkRetire: while batches run, only a canary of another template, or one that is being deleted already, may be
+// removed. While LWS rolls the stable workload, the canary stays.
 func checkRetire(o Observation) error {
 	if o.Stable.Deleting || o.Record == nil || o.Record.Release == nil {
 		return nil
@@ -144,19 +144,19 @@ func checkRetire(o Observation) error {
 	switch r.Phase {
 	case record.Promoting, record.Standby, record.HandingOver, record.RollingBack:
 		if !o.completesSecondSet() || c != nil && !c.Deleting {
-			return errors.New("canary capacity goes while the stable workload rolls")
+			return errors.New("canary groups are deleted while the stable workload rolls")
 		}
 	case record.Progressing:
 		if c != nil && !c.Deleting && r.UpdateRevision == o.Stable.Revision && len(o.Added) == 1 {
-			return errors.New("canary capacity goes in mid-release")
+			return errors.New("canary groups are deleted in mid-release")
 		}
 	default:
 	}
 	return nil
 }
 
-// checkSetStable: only a promotion and the way back from one release the hold, and batches in place as far as they go; and
-// only Finalize begins a promotion.
+// checkSetStable: the hold is released only by a promotion, by its rollback, and for the groups of a batch in place; and
+// only Promote begins a promotion.
 func checkSetStable(o Observation, i Intent, a SetStable) error {
 	var before, after record.Phase
 	if r := o.release(); r != nil {
@@ -167,7 +167,7 @@ func checkSetStable(o Observation, i Intent, a SetStable) error {
 	}
 	_, asked := i.(Promote)
 	if after == record.Promoting && before != record.Promoting && before != record.HandingOver && !asked {
-		return errors.New("a promotion that nobody asked for")
+		return errors.New("a promotion begins without a Promote")
 	}
 	switch held := a.Rolling != nil && record.SameRolling(*a.Rolling, record.Hold()); {
 	case a.RestoreTemplate && (after != record.RollingBack || a.Record.Release.StableTemplate == nil):
@@ -184,17 +184,17 @@ func checkSetStable(o Observation, i Intent, a SetStable) error {
 	return nil
 }
 
-// checkPartition: LWS may update the groups of the batch and no other, and add none.
+// checkPartition: LWS may update the groups of the batch and no others, and add none.
 func checkPartition(o Observation, a SetStable) error {
 	groups := o.Stable.Replicas - int(ptr.Deref(a.Rolling.Partition, 0))
 	switch planned := measureProgress(o).Planned; {
 	case groups > planned:
 		return fmt.Errorf("%d groups would be updated, %d are planned", groups, planned)
 	case groups == o.Stable.Replicas && !a.SaveTemplate && a.Record.Release.StableTemplate == nil:
-		return errors.New("the last stable group would go without a way back")
+		return errors.New("the last stable group is replaced before its template is saved")
 	}
 	if scaled(a.Rolling.MaxSurge, o.Stable.Replicas, true) > 0 {
-		return errors.New("a surge in place")
+		return errors.New("a release in place surges")
 	}
 	return nil
 }

@@ -10,17 +10,16 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// RolloutMark is what the labels of a pod say of the rollout that updated it. The zero value: nothing.
+// RolloutMark is the rollout of which a pod's labels say that it updated the pod. The zero value: no labels.
 type RolloutMark struct {
 	ID string
 	// Batch counts from 1.
 	Batch int
 }
 
-// LabelGroup labels the next pod of a group whose labels do not say which rollout updated it. Asked for again and again,
-// it labels them all.
+// LabelGroup labels the next pods of a group that lack the labels of its rollout. Repeated, it labels all of them.
 type LabelGroup struct {
-	// Name is the workload, Group the index in it, Revision what its pods are at.
+	// Name is the workload, Group the index in it, Revision that of its pods.
 	Name     string
 	Group    int
 	Revision string
@@ -33,12 +32,12 @@ func (a LabelGroup) String() string {
 	return fmt.Sprintf("label group %d of %s: rollout %s, batch %d", a.Group, a.Name, a.Mark.ID, a.Mark.Batch)
 }
 
-// ReasonLabeling is said of a batch that is ready but for labels.
+// ReasonLabeling: the batch is ready except for the labels of its pods.
 const ReasonLabeling = "LabelingPods"
 
-// keepLabels has the updated groups' pods carry the rollout's id and the number of their batch. It comes after everything
-// else: nothing waits for a label, but for a batch that would be ready.
-func keepLabels(o Observation, d Decision) Decision {
+// reconcileLabels labels the pods of updated groups with the rollout's id and the number of their batch. All other writes
+// come first; only the readiness of a batch waits for labels.
+func reconcileLabels(o Observation, d Decision) Decision {
 	a := nextLabel(o)
 	if d.Action != nil || a == nil || d.Reason == ReasonStyleNotSupported {
 		return d
@@ -51,7 +50,7 @@ func keepLabels(o Observation, d Decision) Decision {
 	return d
 }
 
-// nextLabel is the first group that is to be labelled, nil if all are.
+// nextLabel returns the first group whose pods lack labels, or nil.
 func nextLabel(o Observation) *LabelGroup {
 	if o.Policy.RolloutID == "" || o.Stable.Deleting || o.Record == nil || o.Record.Release == nil {
 		return nil
@@ -77,7 +76,7 @@ func nextLabel(o Observation) *LabelGroup {
 	}
 	for _, g := range o.Stable.Groups {
 		if r.Phase == record.Promoted && (!g.Ready || g.ReadySince.After(r.PhaseAt)) {
-			continue // the release was over when it came: a scale-up or a restart at rest is none of it
+			continue // created after the release, by a scale-up or a restart
 		}
 		// The highest index is updated first.
 		if a := o.labelOf(o.Stable, g, r.UpdateRevision, o.Stable.Replicas-1-g.Index); a != nil {
@@ -87,7 +86,7 @@ func nextLabel(o Observation) *LabelGroup {
 	return nil
 }
 
-// labelOf labels a group that is at the revision and stays; it was, or would be, the position-th to be updated, from 0.
+// labelOf labels a group that is at the revision and stays. position is its place in the order of updates, from 0.
 func (o Observation) labelOf(w Workload, g Group, revision string, position int) *LabelGroup {
 	if !g.at(revision) || g.Terminating || g.Index >= w.Replicas {
 		return nil
@@ -99,8 +98,8 @@ func (o Observation) labelOf(w Workload, g Group, revision string, position int)
 	return &LabelGroup{Name: w.Name, Group: g.Index, Revision: revision, Mark: mark}
 }
 
-// mark is what the pods of a group are to say. A number that one of them has stays, so that scaling in mid-release, which
-// changes what percentages mean, relabels nobody; a group that has none gets that of the batch which asks for so many.
+// mark returns the labels of a group's pods. A batch number that one of them has is kept, so that scaling in mid-release,
+// which changes the meaning of percentages, relabels no group. Without one, the batch follows from the position.
 func (o Observation) mark(g Group, position int) RolloutMark {
 	mark := RolloutMark{ID: o.Policy.RolloutID}
 	for _, m := range g.Marks {
@@ -109,7 +108,7 @@ func (o Observation) mark(g Group, position int) RolloutMark {
 		}
 	}
 	for i := 0; mark.Batch == 0; i++ {
-		// Beyond the last batch are groups of an absolute target, and those that only promotion reaches.
+		// Groups after the last batch are those of an absolute target, or of the promotion.
 		if i >= len(o.Policy.Batches)-1 || o.Policy.Batches[i].Up(o.Stable.Replicas) > position {
 			mark.Batch = i + 1
 		}

@@ -11,7 +11,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// applyLabel is the write: on whatever pods the group has by now, if they are at the revision that was seen.
+// applyLabel labels the present pods of the group, if they are at the expected revision.
 func (c *cluster) applyLabel(a LabelGroup) bool {
 	for _, s := range append([]*set{c.stable}, c.added...) {
 		g := s.groups[a.Group]
@@ -31,7 +31,7 @@ func (c *cluster) checkLabel(a Action) {
 	}
 }
 
-// checkLabels: at rest every updated group has its label, and no other that the release could have given.
+// checkLabels: at rest every updated group has its label, and no other label of this rollout.
 func (c *cluster) checkLabels(d Decision) {
 	if c.policy.RolloutID == "" || c.record.Release == nil {
 		return
@@ -48,8 +48,8 @@ func (c *cluster) checkLabels(d Decision) {
 	}
 }
 
-// Canary groups count from the lowest index, the workload's own from the highest, since that is how they are updated; the
-// batch is the first that asks for so many.
+// TestMark checks batch numbers. Canary groups count from the lowest index, the workload's own from the highest, in the
+// order of their update; the batch is the first that includes the group.
 func TestMark(t *testing.T) {
 	for _, tt := range []struct {
 		replicas int

@@ -36,12 +36,12 @@ type set struct {
 	leaders statefulSet
 	groups  map[int]*group
 
-	// ruined are the groups that never get ready at a revision, by index. They stay here until they are so at another one.
-	ruined map[int]ruin
+	// failing are the groups that never become ready at a revision, by index, until they are ready at another one.
+	failing map[int]failure
 }
 
-// ruin is why a group never gets ready at a revision: its leader does not, or its workers only.
-type ruin struct {
+// failure is why a group never becomes ready at a revision: its leader does not, or only its workers.
+type failure struct {
 	at     string
 	leader bool
 }
@@ -61,12 +61,12 @@ type group struct {
 	ready    bool
 	since    time.Time
 	warmUp   int  // ticks until it is ready
-	broken   bool // it will not become ready while faults go on
+	broken   bool // it does not become ready before faults stop
 	serving  bool // its leader is marked
 	mark     RolloutMark
 }
 
-// version changes with what the leader's status says.
+// version changes with the leader's status.
 func (g *group) version() int {
 	v := 2 * int(g.since.Unix())
 	if g.ready {
@@ -77,7 +77,7 @@ func (g *group) version() int {
 
 func leaderName(s *set, i int) string { return fmt.Sprintf("%s-%d", s.name, i) }
 
-// revision is what observe finds: the hash once LWS has recorded the template.
+// revision returns what observe finds: the hash once LWS has recorded the template.
 func (s *set) revision() string {
 	if s.leaders.exists && s.leaders.update == s.template {
 		return s.template
@@ -179,8 +179,8 @@ func rollingUpdatePartition(states []replicaState, replicas, step, current int) 
 }
 
 // run is one pass of the StatefulSet controller (parallel pod management, maxUnavailable honoured) and of the kubelets.
-// It returns the ready groups that it took down in order to update them.
-func (s *set) run(now time.Time, warmUp int, faults bool) (taken []int) {
+// It returns the ready groups that it deleted in order to update them.
+func (s *set) run(now time.Time, warmUp int, faults bool) (deleted []int) {
 	l := &s.leaders
 	if s.deleting && s.foreground {
 		for _, i := range slices.Sorted(maps.Keys(s.groups)) {
@@ -200,35 +200,35 @@ func (s *set) run(now time.Time, warmUp int, faults bool) (taken []int) {
 		switch {
 		case g == nil:
 			s.groups[i] = &group{revision: l.of(i), warmUp: warmUp}
-		case !g.ready && (g.broken && faults || s.ruined[i].at == g.revision):
+		case !g.ready && (g.broken && faults || s.failing[i].at == g.revision):
 		case !g.ready && g.warmUp > 0:
 			g.warmUp--
 		case !g.ready:
 			g.ready, g.since, g.broken = true, now, false
-			delete(s.ruined, i)
+			delete(s.failing, i)
 		}
-		if !s.leads(i) {
+		if !s.leaderReady(i) {
 			unavailable++
 		}
 	}
 	for i := l.replicas - 1; i >= l.partition; i-- {
 		switch g := s.groups[i]; {
 		case g.revision == l.update:
-		case !s.leads(i):
+		case !s.leaderReady(i):
 			delete(s.groups, i)
 		case unavailable < l.unavailable:
 			unavailable++
 			if g.ready {
-				taken = append(taken, i)
+				deleted = append(deleted, i)
 			}
 			delete(s.groups, i)
 		}
 	}
 	s.complete()
-	return taken
+	return deleted
 }
 
-// of is the revision at which the StatefulSet creates an ordinal.
+// of returns the revision at which the StatefulSet creates an ordinal.
 func (l *statefulSet) of(ordinal int) string {
 	if ordinal < l.partition {
 		return l.current
@@ -236,16 +236,16 @@ func (l *statefulSet) of(ordinal int) string {
 	return l.update
 }
 
-// leads says whether a group's leader is ready, which is all that the StatefulSet sees of it.
-func (s *set) leads(i int) bool {
+// leaderReady reports whether a group's leader is ready, which is all that the StatefulSet observes.
+func (s *set) leaderReady(i int) bool {
 	g := s.groups[i]
-	return g != nil && (g.ready || s.ruined[i].at == g.revision && !s.ruined[i].leader)
+	return g != nil && (g.ready || s.failing[i].at == g.revision && !s.failing[i].leader)
 }
 
 // complete: once every replica is updated and ready the update revision is the current one, whatever the partition.
 func (s *set) complete() {
 	for i := range s.leaders.replicas {
-		if g := s.groups[i]; !s.leads(i) || g.revision != s.leaders.update {
+		if g := s.groups[i]; !s.leaderReady(i) || g.revision != s.leaders.update {
 			return
 		}
 	}
@@ -262,8 +262,8 @@ func (s *set) ready() int {
 	return n
 }
 
-// whole says that every group wanted is ready and there is no other.
-func (s *set) whole() bool {
+// allReady reports whether every wanted group is ready and no other exists.
+func (s *set) allReady() bool {
 	for i := range s.replicas {
 		if g := s.groups[i]; g == nil || !g.ready {
 			return false
@@ -282,7 +282,7 @@ func (s *set) revisions() []string {
 	return all
 }
 
-// observe describes a set as lwsdriver's observer does.
+// observeSet describes a set as lwsdriver's observer does.
 func (c *cluster) observeSet(s *set) Workload {
 	w := Workload{
 		Name: s.name, Replicas: s.replicas, Size: 2, Revision: s.revision(), Rolling: s.rolling, Deleting: s.deleting,
@@ -317,7 +317,7 @@ func (c *cluster) observeSet(s *set) Workload {
 	return w
 }
 
-// firstReady is the observer's memory of when a group had first been ready for minReady at its revision.
+// firstReady is the observer's memory of when a group was first ready for minReady at its revision.
 func (c *cluster) firstReady(s *set, index int, g *group) time.Time {
 	key := fmt.Sprintf("%s/%d/%s", s.uid, index, g.revision)
 	if _, known := c.seen[key]; !known && g.ready && c.now.Sub(g.since) >= c.policy.MinReady {
@@ -338,7 +338,7 @@ func (c *cluster) lostAt(s *set, index int, ready bool, since time.Time) time.Ti
 	return c.lost[key]
 }
 
-// acceptable is what LWS's validating webhook wants of a rolling update configuration.
+// acceptable reports whether LWS's validating webhook accepts a rolling update configuration.
 func acceptable(r rolling, replicas int) bool {
 	return replicas == 0 || scaled(r.MaxUnavailable, replicas, false) > 0 || scaled(r.MaxSurge, replicas, true) > 0
 }

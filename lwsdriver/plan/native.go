@@ -12,17 +12,17 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// promote lets LWS roll the user's workload, by the user's own maxUnavailable and maxSurge, and puts the hold back.
+// promote lets LWS roll the user's workload at the user's own maxUnavailable and maxSurge, and restores the hold.
 func promote(o Observation, s Progress) Decision {
 	r := o.Record.Release
 	switch {
 	case o.Stable.Revision == "":
 		return waitForLWS(o, pb.State_STATE_PROMOTING)
-	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision && o.stableUntouched():
-		return standDown(o)
+	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision && o.stableUnchanged():
+		return cancelPromotion(o)
 	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision:
 		next := withRelease(o, func(n *record.Release) { n.Phase = record.RollingBack })
-		return beginRollBack(o, next, "the stable template is back in mid-promotion: roll back natively")
+		return beginRollBack(o, next, "the stable template is restored in mid-promotion: roll back natively")
 	case o.Stable.Revision != r.UpdateRevision:
 		return startOver(o)
 	}
@@ -51,13 +51,13 @@ func promote(o Observation, s Progress) Decision {
 	})
 }
 
-// rollBack is promote in the other direction: the groups that a promotion or a batch had reached return to the stable
-// revision. LWS takes groups to the template in the spec and to no other; if that is another one, they are restarted.
+// rollBack returns groups that a promotion or a batch has updated to the stable revision. LWS rolls groups only to the
+// template in the spec; if that is another one, the groups are restarted.
 func rollBack(o Observation, s Progress) Decision {
 	if d := withdrawInPlace(o, pb.State_STATE_ROLLING_BACK); d != nil {
 		return *d
 	}
-	if v, d := steer(o, Requests(o), pb.State_STATE_ROLLING_BACK); d != nil && !servesAlone(o, v) {
+	if v, d := reconcileTraffic(o, Requests(o), pb.State_STATE_ROLLING_BACK); d != nil && !onlyCanaryServes(o, v) {
 		return *d
 	}
 	if o.Stable.Revision != o.Record.Release.StableRevision {
@@ -65,7 +65,7 @@ func rollBack(o Observation, s Progress) Decision {
 	}
 	d := roll(o, s, nativeRoll{
 		state: pb.State_STATE_ROLLING_BACK, then: record.CleaningUp,
-		begin: "release the hold to roll back", done: "every group is back: hold again", participle: "rolled back",
+		begin: "release the hold to roll back", done: "every group is at the stable revision: hold again", participle: "rolled back",
 	})
 	if g := o.blockingGroup(d.Reason == ReasonDeadline); d.Action == nil && g != nil {
 		a := RestartGroup{Leader: g.Leader}
@@ -81,19 +81,19 @@ func beginRollBack(o Observation, next record.Record, why string) Decision {
 	}
 }
 
-// nativeRoll is one of the two times that the hold is off for every group.
+// nativeRoll is one of the two phases in which the hold is off for every group.
 type nativeRoll struct {
 	state pb.State
 	// then is the phase that follows once every group is at the revision.
 	then record.Phase
-	// begin and done say what is written, participle what happened to a group.
+	// begin and done describe the writes, participle what happened to a group.
 	begin, done, participle string
 }
 
-// roll has LWS take every group to the template in the spec, at the user's own pace.
+// roll lets LWS roll every group to the template in the spec, at the user's own pace.
 func roll(o Observation, s Progress, n nativeRoll) Decision {
-	if !paced(o) {
-		// The hold goes, or somebody changed the user's pace in mid-roll.
+	if !rollsAtPace(o) {
+		// The hold is released, or the user's pace has changed.
 		return Decision{
 			State: n.state, Reason: ReasonRolling, Message: n.begin,
 			Action: SetStable{Record: *o.Record, Rolling: ptr.To(o.pace(Saved(o))), Why: n.begin},
@@ -114,9 +114,9 @@ func roll(o Observation, s Progress, n nativeRoll) Decision {
 		}
 	}
 	d := Decision{State: n.state, Reason: ReasonRolling}
-	d.Message = fmt.Sprintf("%d of %d groups %s%s", s.available, o.Stable.Replicas, n.participle, obstacles(o.Stable.Groups))
+	d.Message = fmt.Sprintf("%d of %d groups %s%s", s.available, o.Stable.Replicas, n.participle, describeUnready(o.Stable.Groups))
 	if s.available >= o.Stable.Replicas {
-		return d // only LWS's surge is left to go
+		return d // only LWS's surge groups are left
 	}
 	return underDeadline(o, s, d, 0)
 }

@@ -16,19 +16,19 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// Observation is one look at a workload: everything that a decision depends on.
+// Observation is the state of a workload at one time: everything that a decision depends on.
 type Observation struct {
-	// Now is the time of the look.
+	// Now is the time of the observation.
 	Now time.Time `json:"now,omitzero"`
 	// Key names the user's workload.
 	Key types.NamespacedName `json:"key,omitzero"`
-	// Identity tells whether Lockstep may drive the user's workload.
+	// Identity is what decides whether Lockstep may manage the user's workload.
 	Identity Identity `json:"identity,omitzero"`
-	// CanaryNameTaken is the name that the canary of the template in the spec would have, if another object has it.
+	// CanaryNameTaken is the name of the canary for the template in the spec, if another object has it.
 	CanaryNameTaken string `json:"canaryNameTaken,omitzero"`
-	// Gone: the user's workload no longer exists. Only its name, and what its release left, are known.
+	// Gone: the user's workload no longer exists. Only its name, and what its release left behind, are known.
 	Gone bool `json:"gone,omitzero"`
-	// Refused is why the last write was refused for good. Nil: it was not.
+	// Refused is why the API server refused the last write for good. Nil: it did not.
 	Refused *drivererr.Problem `json:"refused,omitzero"`
 	// Stable is the user's workload.
 	Stable Workload `json:"stable,omitzero"`
@@ -36,23 +36,23 @@ type Observation struct {
 	Added []Workload `json:"added,omitzero"`
 	// Record is the release record. Nil: the workload is not adopted.
 	Record *record.Record `json:"record,omitzero"`
-	// Policy is the recorded release's. Zero without a release.
+	// Policy is the policy of the recorded release. Zero without a release.
 	Policy record.Policy `json:"policy,omitzero"`
-	// Succeeded is true once the second set that the record names as successor is a workload of its own.
+	// Succeeded is true once the second set that the record names as successor has become the workload.
 	Succeeded bool `json:"succeeded,omitzero"`
-	// Traffic tells how the release's requests stand. Nil: it routes none.
+	// Traffic is how the release's requests are routed. Nil: it routes none.
 	Traffic Traffic `json:"-"`
-	// Drain is how far the leaders of the groups that are Leaving are. Nil: there is nothing to wait for.
+	// Drain is how far [DrainingGroups] have finished their requests. Nil: there is nothing to wait for.
 	Drain *Drain `json:"drain,omitzero"`
 	// Autoscalers are those that scale the workload or its successor, or are held for it, by kind and name.
 	Autoscalers []Autoscaler `json:"autoscalers,omitzero"`
-	// Unscanned is why it can't be told which there are. Nil: it can.
+	// Unscanned is why the autoscalers are unknown. Nil: they are known.
 	Unscanned *drivererr.Problem `json:"unscanned,omitzero"`
-	// Budgets are those that drivers made for the workload. Unread: nobody can tell yet.
+	// Budgets are those that drivers created for the workload. BudgetsUnread: the cache is not synced yet.
 	Budgets       []Budget `json:"budgets,omitzero"`
 	BudgetsUnread bool     `json:"budgetsUnread,omitzero"`
-	// History are the templates that the driver keeps, and HistoryLimit how many of them. Unread: nobody can tell yet, or
-	// they can't be written.
+	// History are the templates that the driver keeps, at most HistoryLimit. HistoryUnread: the cache is not synced yet,
+	// or they can't be written.
 	History       []Entry `json:"history,omitzero"`
 	HistoryLimit  int     `json:"historyLimit,omitzero"`
 	HistoryUnread bool    `json:"historyUnread,omitzero"`
@@ -61,37 +61,37 @@ type Observation struct {
 // Workload is one LeaderWorkerSet.
 type Workload struct {
 	Name string `json:"name,omitzero"`
-	// Replicas is the number of groups wanted, from the spec.
+	// Replicas is the number of groups in the spec.
 	Replicas int `json:"replicas,omitzero"`
-	// Size is the number of pods of a group, leader included, from the spec.
+	// Size is the number of pods of a group in the spec, including the leader.
 	Size int `json:"size,omitzero"`
-	// Revision is the hash that LWS has recorded for the template in the spec. Empty: LWS has not got to it yet.
+	// Revision is the hash that LWS has recorded for the template in the spec. Empty: LWS has not recorded it yet.
 	Revision string `json:"revision,omitzero"`
 	// Rolling is the rolling update configuration in the spec.
 	Rolling lws.RollingUpdateConfiguration `json:"rolling,omitzero"`
-	// Deleting is true once somebody has asked for the workload's deletion.
+	// Deleting is true once the workload has a deletion timestamp.
 	Deleting bool `json:"deleting,omitzero"`
-	// Observed is true once LWS has acted on the spec as it is.
+	// Observed is true once LWS has observed the present spec.
 	Observed bool `json:"observed,omitzero"`
-	// Groups are the groups wanted or existing, by index: those of a scale-down or surge included, missing ones too.
+	// Groups are the groups wanted or existing, by index: missing groups and those above replicas are included.
 	Groups []Group `json:"groups,omitzero"`
-	// Recorded are the revisions of which LWS has the template.
+	// Recorded are the revisions whose template LWS has.
 	Recorded []string `json:"recorded,omitzero"`
-	// ChangedBy is the field manager that wrote the template in the spec last. Empty: not known.
+	// ChangedBy is the field manager that last wrote the template in the spec. Empty: unknown.
 	ChangedBy string `json:"changedBy,omitzero"`
 
-	// HasFinalizer is true while our finalizer is on it: on an added workload, or on a copy of one's manifest.
+	// HasFinalizer is true if it has the driver's finalizer: an added workload, or a copy of its manifest.
 	HasFinalizer bool `json:"hasFinalizer,omitzero"`
 
-	// The rest is about added workloads only.
+	// The remaining fields are of added workloads only.
 
-	// Carries is the stable workload's update revision that this one was made for.
+	// Carries is the update revision of the user's workload that this one was created for.
 	Carries string `json:"carries,omitzero"`
-	// Drifted is true when its template is no longer the one it was made with.
+	// Drifted is true if its template was changed since its creation.
 	Drifted bool `json:"drifted,omitzero"`
-	// Lingers is true while it is being deleted in such a way that its groups would outlive it.
+	// Lingers is true while it is being deleted in the background, so that its groups would outlive it.
 	Lingers bool `json:"lingers,omitzero"`
-	// Target is the batch it was last scaled for. Nil: none yet.
+	// Target is the batch that it was last scaled for. Nil: none yet.
 	Target *record.Target `json:"target,omitzero"`
 }
 
@@ -100,45 +100,45 @@ type Group struct {
 	Index int `json:"index,omitzero"`
 	// Leader is the leader pod's name, also while the pod is missing.
 	Leader string `json:"leader,omitzero"`
-	// Revision is the leader's. Empty: there is no leader.
+	// Revision is the leader's. Empty: the leader is missing.
 	Revision string `json:"revision,omitzero"`
 	// Ready is true when the leader and every worker are ready at one revision.
 	Ready bool `json:"ready,omitzero"`
 	// ReadySince is when the last of its pods became ready. Zero unless Ready.
 	ReadySince time.Time `json:"readySince,omitzero"`
-	// FirstReady is when the group had first been ready for the policy's minReady at this revision; flapping does not
-	// move it. Zero: never.
+	// FirstReady is when the group was first ready for the policy's minReady at this revision; flapping does not move it.
+	// Zero: never.
 	FirstReady time.Time `json:"firstReady,omitzero"`
-	// LostAt is since when the group has not been ready: when it stopped being so, or when its pods came to be if the
-	// driver never saw it ready. It stays while the group is recreated or flaps, and so also while it is ready again for
-	// less than minReady or 10 seconds. Zero: the group is ready, or the driver never saw a pod of it.
+	// LostAt is when the group stopped being ready, or when its pods were created if it never was. It is kept while the
+	// group is recreated or flaps, until it is ready for minReady or 10 seconds again. Zero: the group is ready, or the
+	// driver never saw a pod of it.
 	LostAt time.Time `json:"lostAt,omitzero"`
-	// Serving is true while the leader is marked as one that requests may go to.
+	// Serving is true if the leader has the label that lets it receive requests.
 	Serving bool `json:"serving,omitzero"`
 	// Terminating is true while the leader is being deleted.
 	Terminating bool `json:"terminating,omitzero"`
-	// Restarts is how often the driver has restarted the group, and it came back at the same revision.
+	// Restarts is how often the driver has restarted the group without changing its revision.
 	Restarts int `json:"restarts,omitzero"`
-	// Marks are the different rollout labels of its pods, those that are being deleted left out. Nil: none has any.
+	// Marks are the distinct rollout labels of its pods, except for those being deleted. Nil: none has any.
 	Marks []RolloutMark `json:"marks,omitzero"`
-	// ReadyPods of Pods that make the group whole.
+	// ReadyPods of the group's Pods are ready.
 	ReadyPods int `json:"readyPods,omitzero"`
 	Pods      int `json:"pods,omitzero"`
-	// Reason, Pod and Message say why the group is not ready: the first pod in the way. Empty when Ready.
+	// Reason, Pod and Message describe the first pod that keeps the group from being ready. Empty when Ready.
 	Reason  string `json:"reason,omitzero"`
 	Pod     string `json:"pod,omitzero"`
 	Message string `json:"message,omitzero"`
 }
 
-// at says whether the group exists at a revision.
+// at reports whether the group exists at a revision.
 func (g Group) at(revision string) bool { return g.Revision != "" && g.Revision == revision }
 
-// available says whether the group is wholly ready, and has been for minReady.
+// available reports whether the group is ready, and has been for minReady.
 func (g Group) available(now time.Time, minReady time.Duration) bool {
 	return g.Ready && now.Sub(g.ReadySince) >= minReady
 }
 
-// release is the one that is recorded, nil if there is none.
+// release returns the recorded release, or nil.
 func (o Observation) release() *record.Release {
 	if o.Record == nil {
 		return nil
@@ -156,8 +156,8 @@ func (o Observation) canary() *Workload {
 	return nil
 }
 
-// Target is the batch that was requested last: kept on the workload that grows, or on the record while there is none, or
-// none that may be scaled. Of two the later one counts.
+// Target returns the batch that was requested last: from the canary if it has one, else from the record. The later one
+// counts.
 func (o Observation) Target() *record.Target {
 	if o.Record == nil || o.Record.Release == nil {
 		return nil
@@ -172,26 +172,26 @@ func (o Observation) Target() *record.Target {
 	return c.Target
 }
 
-// Identity is what tells whether Lockstep may drive an object.
+// Identity is what decides whether Lockstep may manage an object.
 type Identity struct {
-	// AddedTo names the workload whose release added the object. Empty: none did.
+	// AddedTo names the workload whose release added the object. Empty: none.
 	AddedTo string `json:"addedTo,omitzero"`
-	// CopiedLabels are labels of added workloads on an object that no release added.
+	// CopiedLabels are labels of added workloads on an object that was not added by a release.
 	CopiedLabels []string `json:"copiedLabels,omitzero"`
-	// ControllerKind and ControllerName are of the object that controls it. Empty: none does.
+	// ControllerKind and ControllerName identify the controlling owner. Empty: none.
 	ControllerKind string `json:"controllerKind,omitzero"`
 	ControllerName string `json:"controllerName,omitzero"`
-	// UnnumberedGroup is a group-index label that is no number. Empty: there is none.
+	// UnnumberedGroup is a group-index label that is not a number. Empty: none.
 	UnnumberedGroup string `json:"unnumberedGroup,omitzero"`
 	// Unobserved: LWS does not report observedGeneration, so it is older than v0.9.0.
 	Unobserved bool `json:"unobserved,omitzero"`
-	// AppliedBy is the mark of a tool that applies the object from Git. Empty: there is none.
+	// AppliedBy is the label or annotation of a tool that applies the object from Git. Empty: none.
 	AppliedBy string `json:"appliedBy,omitzero"`
 	// VolumeClaims is how many volumeClaimTemplates the template has.
 	VolumeClaims int `json:"volumeClaims,omitzero"`
 }
 
-// CheckWorkload refuses a workload that Lockstep must not drive. The error has an ErrorReason.
+// CheckWorkload refuses a workload that Lockstep must not manage. The error has an ErrorReason.
 func CheckWorkload(o Observation) error {
 	switch i := o.Identity; {
 	case i.AddedTo != "":
@@ -200,7 +200,7 @@ func CheckWorkload(o Observation) error {
 	case len(i.CopiedLabels) > 0:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
 			"LeaderWorkerSet %s carries labels of what a release adds (%s), but no release added it; they were probably copied "+
-				"with a manifest: remove them, and ownerReferences and finalizers that came along",
+				"with a manifest: remove them, and copied ownerReferences and finalizers",
 			o.Key, strings.Join(i.CopiedLabels, ", "))
 	case i.ControllerName != "":
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER,
@@ -210,8 +210,8 @@ func CheckWorkload(o Observation) error {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, "LeaderWorkerSet %s is being deleted", o.Key)
 	case i.UnnumberedGroup != "":
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED_GROUP_IDENTITY,
-			"LeaderWorkerSet %s does not number its groups (one has the group-index %q, so groupIdentity is not Ordinal): it knows "+
-				"no partition then, which is how Lockstep holds a workload. Make it again with groupIdentity Ordinal", o.Key, i.UnnumberedGroup)
+			"LeaderWorkerSet %s does not number its groups (one has the group-index %q, so groupIdentity is not Ordinal): it has "+
+				"no partition then, which Lockstep holds a workload by. Recreate it with groupIdentity Ordinal", o.Key, i.UnnumberedGroup)
 	case i.Unobserved:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_API_TOO_OLD,
 			"the LeaderWorkerSet controller does not report observedGeneration for %s, so it is older than v0.9.0, and counts "+
@@ -220,14 +220,14 @@ func CheckWorkload(o Observation) error {
 	return nil
 }
 
-// InFlight reports whether a release is not over: an effect of it is neither undone nor permanent.
+// InFlight reports whether a release is not over: an effect of it is neither reverted nor final.
 func InFlight(o Observation) bool {
 	r := o.release()
 	return r != nil && (r.Phase.Unfinished() || len(o.Added) > 0 || len(o.Budgets) > 0 || o.trafficDrifted())
 }
 
-// trafficDrifted reports whether the user's routes and Services differ from what they were, as far as the driver can restore
-// them, or whether that is not known yet.
+// trafficDrifted reports whether the user's routes and Services differ from their original state, as far as the driver
+// can restore them, or whether that is unknown.
 func (o Observation) trafficDrifted() bool {
 	if o.Traffic == nil {
 		return false
@@ -235,34 +235,34 @@ func (o Observation) trafficDrifted() bool {
 	return Unread(o) || o.Traffic.Look(traffic.Desired{}).Stage == traffic.Drifted
 }
 
-// Unread reports whether the caches do not tell yet how the requests are routed, or whether budgets are left.
+// Unread reports whether the caches of routing or of budgets are not synced yet.
 func Unread(o Observation) bool {
 	return o.BudgetsUnread || o.trafficUnread()
 }
 
-// trafficUnread reports whether the caches do not tell yet how the requests are routed.
+// trafficUnread reports whether the caches of routing are not synced yet.
 func (o Observation) trafficUnread() bool {
 	return o.Traffic != nil && o.Traffic.Look(traffic.Desired{}).Stage == traffic.Unread
 }
 
-// checkRead refuses, for the moment, a request that depends on whether the last release is over.
+// checkRead refuses, temporarily, a request that depends on whether the last release is over.
 func checkRead(o Observation) error {
 	r := o.release()
 	if r == nil || len(o.Added) > 0 || r.Phase.Unfinished() || !Unread(o) {
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-		"the caches do not tell yet whether release %q of LeaderWorkerSet %s has given its routes and Services back", r.ID, o.Key)
+		"the caches do not show yet whether release %q of LeaderWorkerSet %s has restored its routes and Services", r.ID, o.Key)
 }
 
-// inProgress is the refusal of a request that must wait for the end of the release in flight.
+// inProgress returns the error of a request that must wait for the end of the release in flight.
 func inProgress(o Observation, text string, args ...any) error {
 	return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, text, args...),
 		"release_id", o.release().ID)
 }
 
-// NothingWaits reports whether every group runs the template in the spec.
-func NothingWaits(o Observation) bool {
+// UpToDate reports whether every group runs the template in the spec.
+func UpToDate(o Observation) bool {
 	now := o.Stable.revisions()
 	return o.Stable.Replicas == 0 || len(now) == 1 && now[0] == o.Stable.Revision
 }

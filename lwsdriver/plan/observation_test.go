@@ -12,14 +12,15 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// always is the same view whatever is desired.
+// always returns the same view for every desired routing.
 type always struct{ view traffic.View }
 
 func (a always) Facts() traffic.Facts              { return a.view.Facts }
 func (a always) Look(traffic.Desired) traffic.View { return a.view }
 
-// A release of which something is left on the user's objects is not over, nor one of which nobody can tell.
-func TestInFlightWhileItBorrows(t *testing.T) {
+// TestInFlightUntilRestored checks that a release is in flight until the user's objects are restored, and while that is
+// unknown.
+func TestInFlightUntilRestored(t *testing.T) {
 	at := func(v traffic.View, phase record.Phase) Observation {
 		return Observation{Record: &record.Record{Release: &record.Release{ID: "r1", Phase: phase}}, Traffic: always{v}}
 	}
@@ -28,10 +29,10 @@ func TestInFlightWhileItBorrows(t *testing.T) {
 		view traffic.View
 		want bool
 	}{
-		{"given back", traffic.View{Stage: traffic.Verified}, false},
+		{"restored", traffic.View{Stage: traffic.Verified}, false},
 		{"a fence is left", traffic.View{Stage: traffic.Drifted, Reason: traffic.ReasonWriting}, true},
-		{"nobody knows yet", traffic.View{Reason: traffic.ReasonNotSynced}, true},
-		{"it can't be given back", traffic.View{Stage: traffic.Blocked, Reason: traffic.ReasonBlocked}, false},
+		{"not synced", traffic.View{Reason: traffic.ReasonNotSynced}, true},
+		{"it can't be restored", traffic.View{Stage: traffic.Blocked, Reason: traffic.ReasonBlocked}, false},
 	} {
 		for _, phase := range []record.Phase{record.Promoted, record.CleaningUp, record.Nothing} {
 			if got := InFlight(at(tc.view, phase)); got != tc.want {
@@ -41,8 +42,8 @@ func TestInFlightWhileItBorrows(t *testing.T) {
 	}
 }
 
-// While nobody can tell whether a release is over, the host of the next one is asked to come again; it is not told that
-// there is another one in its way.
+// TestNextReleaseWaitsForCaches checks that the host of the next release is asked to retry, not refused, while it is
+// unknown whether the last one is over.
 func TestNextReleaseWaitsForCaches(t *testing.T) {
 	blind := always{traffic.View{Reason: traffic.ReasonNotSynced}}
 	for _, tc := range []struct {

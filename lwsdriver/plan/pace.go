@@ -10,21 +10,21 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// Pace is the configuration under which LWS promotes: the user's own. Where a scale-down under the hold made both of the
-// user's numbers round to 0, which LWS refuses and could not roll with, one group at a time may be unavailable.
+// Pace returns the configuration under which LWS promotes: the user's own. After a scale-down under the hold both of the
+// user's numbers may round to 0, which LWS refuses; then one group at a time may be unavailable.
 func Pace(saved rolling, replicas int) rolling {
 	if scaled(saved.MaxUnavailable, replicas, false) == 0 && scaled(saved.MaxSurge, replicas, true) == 0 && replicas > 0 {
-		return floored(saved)
+		return atLeastOne(saved)
 	}
 	return record.Native(saved)
 }
 
-func floored(saved rolling) rolling {
+func atLeastOne(saved rolling) rolling {
 	saved.MaxUnavailable = intstr.FromInt32(1)
 	return record.Native(saved)
 }
 
-// scaled is v of replicas as LWS computes it. What LWS could not read counts as set: the API server will say so.
+// scaled returns v of replicas as LWS computes it. An unreadable value counts as 1; the API server will refuse it.
 func scaled(v intstr.IntOrString, replicas int, up bool) int {
 	n, err := intstr.GetScaledValueFromIntOrPercent(&v, replicas, up)
 	if err != nil {
@@ -33,8 +33,8 @@ func scaled(v intstr.IntOrString, replicas int, up bool) int {
 	return n
 }
 
-// pace is the configuration under which LWS rolls the workload's groups in this release: the user's own pace, but in place
-// without a surge, and as fast as it can while requests do not need those groups.
+// pace returns the configuration under which LWS rolls the workload's groups in this release: the user's own pace, in
+// place without a surge, and without limits while those groups receive no requests.
 func (o Observation) pace(saved rolling) rolling {
 	switch {
 	case o.inPlace():
@@ -45,11 +45,11 @@ func (o Observation) pace(saved rolling) rolling {
 	return o.skipBrokenGroups(Pace(saved, o.Stable.Replicas))
 }
 
-// hold is the configuration under which LWS rolls nothing by itself, to be set.
+// hold returns the configuration under which LWS rolls nothing by itself.
 func hold() *rolling { return ptr.To(record.Hold()) }
 
-// recordRolling returns the write with a note of the configuration that it sets, and with what somebody else changed since the last
-// one: that is the user's.
+// recordRolling returns the write with the configuration that it sets in its record, and with changes by other clients
+// since the last write: those are the user's.
 func recordRolling(o Observation, a SetStable) SetStable {
 	if a.Rolling == nil {
 		return a
@@ -61,8 +61,8 @@ func recordRolling(o Observation, a SetStable) SetStable {
 	return a
 }
 
-// lastSet is the configuration that the driver has set last. Where that was not the hold and the hold is found all the same,
-// the admission policy has put it there with a new template: its partition tells, since no user has one so high.
+// lastSet returns the configuration that the driver set last. If that was not the hold but the hold is found, the
+// admission policy has set it with a new template: its partition identifies it, since no user sets one so high.
 func lastSet(o Observation) rolling {
 	set, found, hold := o.Record.LastSet(), o.Stable.Rolling, record.Hold()
 	if ptr.Deref(found.Partition, 0) != ptr.Deref(hold.Partition, 0) {
@@ -71,16 +71,16 @@ func lastSet(o Observation) rolling {
 	set.Partition, set.MaxSurge = hold.Partition, hold.MaxSurge
 	none := set.MaxUnavailable.Type == intstr.String || scaled(set.MaxUnavailable, o.Stable.Replicas, false) == 0
 	if none && found.MaxUnavailable == hold.MaxUnavailable {
-		set.MaxUnavailable = hold.MaxUnavailable // as LWS wants it, and the admission policy sets it
+		set.MaxUnavailable = hold.MaxUnavailable // LWS requires it, and the admission policy sets it
 	}
 	return set
 }
 
-// Saved is what to save of the user's own configuration, with what somebody else changed since the driver's last write.
+// Saved returns the user's own configuration, with changes by other clients since the driver's last write.
 func Saved(o Observation) rolling { return record.Absorb(o.Record.Saved, lastSet(o), o.Stable.Rolling) }
 
-// paced reports whether LWS rolls at the pace of this release.
-func paced(o Observation) bool {
+// rollsAtPace reports whether LWS rolls at the pace of this release.
+func rollsAtPace(o Observation) bool {
 	set := lastSet(o)
 	return !record.SameRolling(set, record.Hold()) && record.SameRolling(o.Stable.Rolling, set) &&
 		record.SameRolling(set, o.pace(o.Record.Saved))

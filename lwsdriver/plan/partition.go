@@ -14,14 +14,14 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// advancePartition lowers the partition to the target: LWS replaces the user's own groups from the highest index down, no
-// more at a time than the user's maxUnavailable says.
+// advancePartition lowers the partition to the target: LWS replaces the user's own groups from the highest index down,
+// within the user's maxUnavailable.
 func advancePartition(o Observation, s Progress) Decision {
 	r := o.Record.Release
 	if d := retireInPlace(o, s); d != nil {
 		return *d
 	}
-	// Once every group is updated, LWS forgets the revision before, and the StatefulSet makes no group of it any more.
+	// Once every group is updated, LWS deletes the stable revision, and the StatefulSet creates no group at it.
 	last := s.Planned > 0 && s.Planned == o.Stable.Replicas && r.StableTemplate == nil
 	want := o.partitioned(Saved(o), s.Planned)
 	due := last || !record.SameRolling(o.Stable.Rolling, want) || !record.SameRolling(lastSet(o), want)
@@ -49,11 +49,11 @@ func advancePartition(o Observation, s Progress) Decision {
 			Message: fmt.Sprintf("%s is held at revision %s; the host starts the first batch", o.Stable.Name, r.StableRevision),
 		}
 	}
-	return judgeBatch(o, s, v, o.Stable.above(o.Stable.Replicas-s.Planned))
+	return judgeBatch(o, s, v, o.Stable.wantedFrom(o.Stable.Replicas-s.Planned))
 }
 
-// stopBatch puts the hold in force where LWS would go on with a template that is not the one that is released. Nil: it may
-// go on, or the stable template is back, and LWS takes to it whatever had been updated.
+// stopBatch sets the hold before LWS rolls to a template that is not released. Nil: LWS may continue, or the stable
+// template is restored, and LWS rolls updated groups back to it.
 func stopBatch(o Observation) *Decision {
 	r := o.Record.Release
 	released := o.Stable.Revision == r.UpdateRevision && r.UpdateRevision != ""
@@ -61,24 +61,24 @@ func stopBatch(o Observation) *Decision {
 	if a == nil || released || o.Stable.Revision == r.StableRevision && r.UpdateRevision != "" {
 		return nil
 	}
-	a.Why = "another template came: hold"
+	a.Why = "the template changed: hold"
 	return &Decision{Action: *a, State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: a.Why}
 }
 
-// retireInPlace brings the groups of a revision that is no longer released back to the stable one, before the release
-// starts over. Nil: there are none. Those that come back as they are stay until a batch reaches them; if there are no
-// others, theirs is the stable revision by now.
+// retireInPlace restarts the groups of a revision that is no longer released at the stable one, before the release starts
+// over. Nil: no such groups. Groups that restarts do not change stay until a batch reaches them; if no others exist,
+// theirs has become the stable revision.
 func retireInPlace(o Observation, s Progress) *Decision {
-	strays := o.abandoned()
-	if len(strays) == 0 {
+	offRevision := o.abandoned()
+	if len(offRevision) == 0 {
 		return nil
 	}
-	if i := slices.IndexFunc(strays, restartsExhausted); i >= 0 {
-		why := fmt.Sprintf("groups of revision %s come back as they are: they stay until a batch reaches them", strays[i].Revision)
-		next := withRelease(o, func(r *record.Release) { r.RestartsExhausted, r.Unfenced = strays[i].Revision, o.routesInPlace() })
+	if i := slices.IndexFunc(offRevision, restartsExhausted); i >= 0 {
+		why := fmt.Sprintf("restarts leave groups at revision %s: they stay until a batch reaches them", offRevision[i].Revision)
+		next := withRelease(o, func(r *record.Release) { r.RestartsExhausted, r.Unfenced = offRevision[i].Revision, o.routesInPlace() })
 		if len(o.Stable.revisions()) == 1 {
-			why = fmt.Sprintf("every group serves revision %s: it is the stable one", strays[i].Revision)
-			next.Release.StableRevision, next.Release.StableTemplate = strays[i].Revision, nil
+			why = fmt.Sprintf("every group serves revision %s: it becomes the stable revision", offRevision[i].Revision)
+			next.Release.StableRevision, next.Release.StableTemplate = offRevision[i].Revision, nil
 		}
 		return &Decision{
 			State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: why,
@@ -91,18 +91,18 @@ func retireInPlace(o Observation, s Progress) *Decision {
 	if d := withdrawInPlace(o, pb.State_STATE_PREPARING); d != nil {
 		return d
 	}
-	d := restart(o, s, strays, pb.State_STATE_PREPARING, ReasonNewRevision)
+	d := restart(o, s, offRevision, pb.State_STATE_PREPARING, ReasonNewRevision)
 	return &d
 }
 
-// abandoned are the groups of a revision that is neither the stable one nor released any more.
+// abandoned returns the groups of a revision that is neither the stable nor the update revision.
 func (o Observation) abandoned() []Group {
 	r := o.Record.Release
 	return o.groupsOffRevision(r.StableRevision, r.UpdateRevision, r.RestartsExhausted)
 }
 
-// partitioned is the configuration under which LWS updates the given number of groups, those of the highest indices, at
-// the user's pace and without a surge. No group: the hold, so that a scale-up makes stable groups.
+// partitioned returns the configuration under which LWS updates the given number of groups, those of the highest indices,
+// at the user's pace and without a surge. For 0 groups it is the hold, so that a scale-up creates stable groups.
 func (o Observation) partitioned(saved rolling, groups int) rolling {
 	if groups <= 0 {
 		return record.Hold()
@@ -112,8 +112,8 @@ func (o Observation) partitioned(saved rolling, groups int) rolling {
 	return next
 }
 
-// above are the groups that the workload wants from an index on.
-func (w Workload) above(index int) []Group {
+// wantedFrom returns the groups below replicas, from an index on.
+func (w Workload) wantedFrom(index int) []Group {
 	var out []Group
 	for _, g := range w.Groups {
 		if g.Index >= index && g.Index < w.Replicas {
@@ -123,7 +123,7 @@ func (w Workload) above(index int) []Group {
 	return out
 }
 
-// inPlacePace is the user's own pace without a surge, which would need capacity that nobody may have.
+// inPlacePace returns the user's own pace without a surge, since the cluster may lack the capacity.
 func inPlacePace(saved rolling) rolling {
 	saved.MaxSurge = intstr.FromInt32(0)
 	return saved

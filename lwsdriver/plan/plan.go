@@ -12,13 +12,13 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// carryOn decides what follows from what was requested before.
+// carryOn decides what follows from earlier requests.
 func carryOn(o Observation) Decision {
 	s := measureProgress(o)
 	if err := checkObservation(o); err != nil {
 		return invariantViolated(err, s)
 	}
-	d := keepHistory(o, keepLabels(o, keepBudgets(o, decide(o, s))))
+	d := reconcileHistory(o, reconcileLabels(o, reconcileBudgets(o, decide(o, s))))
 	d.Progress = s
 	if a, ok := d.Action.(SetStable); ok {
 		d.Action = recordRolling(o, a)
@@ -79,7 +79,7 @@ func decide(o Observation, s Progress) Decision {
 	}
 }
 
-// ended adds to the end of a release, which stays its end, that there is something newer to release.
+// ended adds to the final decision of a release that a newer revision waits.
 func ended(o Observation, d Decision) Decision {
 	now, r := o.Stable.Revision, o.Record.Release
 	if now != "" && now != r.UpdateRevision && now != r.StableRevision {
@@ -89,7 +89,7 @@ func ended(o Observation, d Decision) Decision {
 	return d
 }
 
-// rolledBack is how a rollback stands once nothing added is left.
+// rolledBack returns the state of a rollback once the added workloads are gone.
 func rolledBack(o Observation) Decision {
 	r := o.Record.Release
 	if len(o.groupsOffRevision()) > 0 {
@@ -105,17 +105,17 @@ func rolledBack(o Observation) Decision {
 	return ended(o, d)
 }
 
-// finalizeDeleted: the user's workload is going, or gone. Garbage collection takes what the release added, once our finalizers are
-// off.
+// finalizeDeleted cleans up after the user's workload was deleted. Garbage collection deletes the added workloads once
+// their finalizers are removed.
 func finalizeDeleted(o Observation) Decision {
 	d := Decision{
 		State: pb.State_STATE_FAILED, Reason: ReasonDeleting,
-		Message: fmt.Sprintf("%s is being deleted; so is what its release added", o.Stable.Name),
+		Message: fmt.Sprintf("%s is being deleted, and so is what its release added", o.Stable.Name),
 	}
-	// Routes and Services first, as far as they can be written: nothing tells of them later, and they may be there for the
-	// next workload. That the fence goes with them loses no request: the stable leaders are going, too. Where a person must
-	// act, who may never come, no deletion waits for that.
-	v, write := steer(o, traffic.Desired{}, d.State)
+	// Routes and Services first, as far as they can be written: no event triggers that later, and the next workload may
+	// use them. Removing the fence loses no request, since the stable leaders are being deleted, too. Deletion does not
+	// wait for what only a user can repair.
+	v, write := reconcileTraffic(o, traffic.Desired{}, d.State)
 	switch {
 	case o.Refused != nil:
 	case write != nil:
@@ -123,7 +123,7 @@ func finalizeDeleted(o Observation) Decision {
 		return d
 	case v.Stage == traffic.Unread:
 		if o.Gone {
-			d.Recheck = time.Second // no event may tell
+			d.Recheck = time.Second // there may be no event
 		}
 		return d
 	}
@@ -153,8 +153,8 @@ func unmanaged(o Observation) Decision {
 	}
 	if record.SameRolling(o.Stable.Rolling, record.Hold()) {
 		d.Reason = ReasonHeldUnmanaged
-		d.Message = fmt.Sprintf("%s is not adopted, and yet held by a partition that Lockstep once set: "+
-			"adopt it to have that managed, and then disown it to have LeaderWorkerSet roll it by itself", o.Stable.Name)
+		d.Message = fmt.Sprintf("%s is not adopted, but held by a partition that Lockstep once set: "+
+			"adopt it to have the hold managed, and then disown it to have LeaderWorkerSet roll it by itself", o.Stable.Name)
 	}
 	return cleanUp(o, pb.State_STATE_ROLLING_BACK, d)
 }
@@ -171,14 +171,14 @@ func atRest(o Observation) Decision {
 	return cleanUp(o, pb.State_STATE_ROLLING_BACK, d)
 }
 
-// cleanUp keeps the hold, takes away whatever was added, and answers rest once nothing is left.
+// cleanUp keeps the hold, deletes the added workloads, and returns rest once nothing is left.
 func cleanUp(o Observation, busy pb.State, rest Decision) Decision {
 	if len(o.Added) == 0 {
 		busy = rest.State
 	}
 	if o.Record != nil {
 		if a := repairHold(o); a != nil {
-			return Decision{Action: *a, State: busy, Reason: ReasonHoldDrifted, Message: drifted}
+			return Decision{Action: *a, State: busy, Reason: ReasonHoldDrifted, Message: holdOverwritten}
 		}
 	}
 	if len(o.Added) > 0 {
@@ -193,7 +193,7 @@ func cleanUp(o Observation, busy pb.State, rest Decision) Decision {
 	return warnUnscanned(o, rest)
 }
 
-// cleanUpState is the state of a release of which nothing is left but marks on the user's objects.
+// cleanUpState returns the state of a release that is over except for marks on the user's objects.
 func cleanUpState(rest pb.State) pb.State {
 	switch rest {
 	case pb.State_STATE_COMPLETED:
@@ -205,8 +205,8 @@ func cleanUpState(rest pb.State) pb.State {
 	}
 }
 
-// retire takes one added workload away, a write at a time. Nothing but its groups hangs on it by now. Deletion comes
-// first: were the finalizer to go first, a template that returns in between would find a canary that nothing protects.
+// retire deletes one added workload, a write at a time; only its groups depend on it by now. The deletion comes before
+// the removal of the finalizer: if the template returned in between, the canary would be unprotected.
 func retire(o Observation, w Workload, state pb.State, reason string) Decision {
 	last := o.onlyAdded()
 	if last && w.Deleting && w.existing() == 0 {
@@ -216,10 +216,10 @@ func retire(o Observation, w Workload, state pb.State, reason string) Decision {
 	} else if d := withdraw(o, state); d != nil {
 		return *d
 	}
-	d := Decision{State: state, Reason: reason, Message: fmt.Sprintf("%s and its groups are going", w.Name)}
+	d := Decision{State: state, Reason: reason, Message: fmt.Sprintf("%s and its groups are being deleted", w.Name)}
 	if left := o.scaleDownIn(); left > 0 && !w.Deleting {
 		d.Reason, d.Recheck = ReasonScaleDownDelay, left
-		d.Message = fmt.Sprintf("requests have left %s, which goes at %s", w.Name, o.Now.Add(left).UTC().Format("15:04:05 MST"))
+		d.Message = fmt.Sprintf("requests have left %s, which is deleted at %s", w.Name, o.Now.Add(left).UTC().Format("15:04:05 MST"))
 		return d
 	}
 	switch {
@@ -231,21 +231,21 @@ func retire(o Observation, w Workload, state pb.State, reason string) Decision {
 	return d
 }
 
-// onlyAdded says whether nothing but what was added tells where the requests go, since the record is gone. It has to stay,
-// without its groups, until routes and Services are given back.
+// onlyAdded reports whether, without a record, only the added workload says how requests are routed. It has to stay,
+// without groups, until routes and Services are restored.
 func (o Observation) onlyAdded() bool {
 	return o.Traffic != nil && (o.Record == nil || o.Record.Release == nil)
 }
 
-// drifted is what people are told meanwhile, perhaps by a driver that only looks.
-const drifted = "the hold was overwritten, and LeaderWorkerSet may roll until a driver has put it back"
+// holdOverwritten is the message until the hold is restored, possibly by another driver.
+const holdOverwritten = "the hold was overwritten, and LeaderWorkerSet may roll until a driver has restored it"
 
-// repairHold returns the write that puts the hold back, or nil if it is in force.
+// repairHold returns the write that restores the hold, or nil if it is in force.
 func repairHold(o Observation) *SetStable {
 	if record.SameRolling(o.Stable.Rolling, record.Hold()) {
 		return nil
 	}
-	return &SetStable{Record: *o.Record, Rolling: hold(), Why: "put the hold back, which somebody changed"}
+	return &SetStable{Record: *o.Record, Rolling: hold(), Why: "restore the hold, which was changed"}
 }
 
 // withRelease returns the record with its release changed by f, as of now.
@@ -265,7 +265,7 @@ func progress(o Observation, s Progress, style style) Decision {
 			return *d
 		}
 	} else if a := repairHold(o); a != nil {
-		return Decision{Action: *a, State: pb.State_STATE_PREPARING, Reason: ReasonHoldDrifted, Message: drifted}
+		return Decision{Action: *a, State: pb.State_STATE_PREPARING, Reason: ReasonHoldDrifted, Message: holdOverwritten}
 	}
 	if o.Stable.Revision == "" {
 		return waitForLWS(o, pb.State_STATE_PREPARING)
@@ -291,12 +291,12 @@ func waitForLWS(o Observation, state pb.State) Decision {
 	}
 }
 
-// followTemplate: the template is not the one that the release brings. Either it is the stable one again, which ends
-// the release, or it is a new one, for which the release starts over once the old canary is gone.
+// followTemplate handles a template that is not at the update revision. If it is the stable one, the release is rolled
+// back; if it is a new one, the release starts over once the old canary is gone.
 func followTemplate(o Observation) Decision {
 	r := o.Record.Release
 	if o.Stable.Revision == r.StableRevision {
-		phase, why := record.CleaningUp, "the stable template is back: roll back"
+		phase, why := record.CleaningUp, "the stable template is restored: roll back"
 		switch {
 		case r.UpdateRevision == "":
 			phase, why = record.Nothing, "nothing to release after all"
@@ -315,7 +315,7 @@ func followTemplate(o Observation) Decision {
 	return startOver(o)
 }
 
-// startOver records the new update revision and forgets the target: the host decides anew about the new template.
+// startOver records the new update revision and drops the target: the host decides again for the new template.
 func startOver(o Observation) Decision {
 	if d := withdrawInPlace(o, pb.State_STATE_PREPARING); d != nil {
 		if a := repairHold(o); a != nil {
@@ -342,8 +342,8 @@ func startOver(o Observation) Decision {
 	}
 }
 
-// promotedAll says whether every group serves the update revision, though the promotion is not known to be over. In place
-// that may be so before it was asked for: there is no way back to the stable revision then but by its template.
+// promotedAll reports whether every group serves the update revision although the promotion is not recorded as complete.
+// In place this may be so before it was requested; then only the stable template leads back to the stable revision.
 func (o Observation) promotedAll() bool {
 	r := o.Record.Release
 	all := o.Stable.revisions()
@@ -351,17 +351,17 @@ func (o Observation) promotedAll() bool {
 		len(all) == 1 && all[0] == r.UpdateRevision && o.Stable.existing() >= o.Stable.Replicas
 }
 
-// style is what distinguishes one way of releasing from another: a value, not a controller.
+// style distinguishes the ways of releasing.
 type style struct {
-	// advance takes the workload towards the target.
+	// advance moves the workload towards the target.
 	advance func(Observation, Progress) Decision
-	// inPlace: the groups of the user's own workload are replaced. Otherwise the new ones come up beside them.
+	// inPlace: the groups of the user's own workload are replaced. Otherwise new groups are added beside them.
 	inPlace bool
-	// switches: requests move once every group that the workload has is there a second time, and promotion moves them.
+	// switches: requests move once the second set is complete, and promotion moves them.
 	switches bool
 }
 
-// styleOf returns the style's value, and whether this driver can plan it.
+// styleOf returns the style's value, and whether this driver supports it.
 func styleOf(s pb.Style) (style, bool) {
 	switch s {
 	case pb.Style_STYLE_CANARY:
@@ -375,13 +375,13 @@ func styleOf(s pb.Style) (style, bool) {
 	}
 }
 
-// Supports says whether a release of this style can be planned.
+// Supports reports whether releases of a style are supported.
 func Supports(s pb.Style) bool {
 	_, ok := styleOf(s)
 	return ok
 }
 
-// InPlace says whether releases of a style replace the groups of the user's own workload.
+// InPlace reports whether releases of a style replace the groups of the user's own workload.
 func InPlace(s pb.Style) bool {
 	st, _ := styleOf(s)
 	return st.inPlace

@@ -16,46 +16,46 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Progress is how many groups are where. All counts are groups.
+// Progress counts the groups of a release.
 type Progress struct {
-	// Planned is what the target means at today's replicas.
+	// Planned is the target at the present replicas.
 	Planned int `json:"planned,omitzero"`
-	// Desired is what the cluster is asked for at this moment.
+	// Desired is what the cluster is asked for at present.
 	Desired int `json:"desired,omitzero"`
-	// Updated exist at the update revision; UpdatedReady of them are ready, for minReady. While batches run these are
-	// the added groups, in place and from promotion on the workload's own.
+	// Updated groups exist at the update revision; UpdatedReady of them are ready for minReady. While batches run these
+	// are the added groups; in place, and from promotion on, the workload's own.
 	Updated      int `json:"updated,omitzero"`
 	UpdatedReady int `json:"updatedReady,omitzero"`
-	// StableReady are ready at the stable revision.
+	// StableReady groups are ready at the stable revision.
 	StableReady int `json:"stableReady,omitzero"`
-	// Total exist, at any revision.
+	// Total groups exist, at any revision.
 	Total int `json:"total,omitzero"`
 	// Threshold of the planned groups may be unready.
 	Threshold int `json:"threshold,omitzero"`
-	// Weight is the percentage of requests that go to the update revision: what the routes ask for if Routed, or else
-	// the share of ready leaders that run it.
+	// Weight is the percentage of requests to the update revision: that of the routes if Routed, otherwise the share of
+	// ready leaders that run it.
 	Weight int  `json:"weight,omitzero"`
 	Routed bool `json:"routed,omitzero"`
 	// ProgressAt is when the last new group became ready, or the target or phase changed.
 	ProgressAt time.Time `json:"progressAt,omitzero"`
 
-	// ready are the groups of the goal that are ready, however shortly; available those that are for minReady.
+	// ready groups of the goal are ready, however shortly; available ones are ready for minReady.
 	ready, available int
-	// lost is when each of the others was lost, the earliest first; zero for one that was never there.
+	// lost is when each of the others was lost, in order; zero for one that never existed.
 	lost []time.Time
-	// blocking is the one of them that is at fault if nothing else becomes ready. Nil: none.
+	// blocking is the group to blame if no other becomes ready. Nil: none.
 	blocking *Group
-	// nextReady is when the next group will have been ready for minReady. Zero: none is on its way.
+	// nextReady is when the next group will have been ready for minReady. Zero: no group is waiting for it.
 	nextReady time.Duration
 }
 
-// goal is the workload whose groups, from an index on, the release waits for at this moment, and the revision that they
-// must have. Nil: it is not there yet.
+// goal returns the workload whose groups, from an index on, the release waits for at present, and their expected
+// revision. Nil: the workload does not exist yet.
 func (o Observation) goal(planned int) (w *Workload, from int, revision string) {
 	switch c := o.canary(); {
 	case o.Record.Release.Phase == record.RollingBack:
 		return &o.Stable, 0, o.Record.Release.StableRevision
-	case ownsUpdate(o):
+	case updatesStable(o):
 		return &o.Stable, 0, o.Record.Release.UpdateRevision
 	case o.inPlace() && len(o.abandoned()) > 0:
 		return &o.Stable, 0, o.Record.Release.StableRevision
@@ -67,7 +67,7 @@ func (o Observation) goal(planned int) (w *Workload, from int, revision string) 
 	return nil, 0, ""
 }
 
-// measureGoal measures how near the goal is, and since when it has not come nearer.
+// measureGoal measures how far the goal is reached, and since when there was no progress.
 func (s *Progress) measureGoal(o Observation) {
 	w, from, revision := o.goal(s.Planned)
 	if w == nil {
@@ -79,7 +79,7 @@ func (s *Progress) measureGoal(o Observation) {
 		}
 		if !g.at(revision) {
 			s.lost = append(s.lost, g.LostAt)
-			if !g.Ready { // one that serves at another revision waits for its turn
+			if !g.Ready { // a group that serves at another revision waits for its turn
 				s.noteBlocking(g)
 			}
 			continue
@@ -103,8 +103,7 @@ func (s *Progress) measureGoal(o Observation) {
 	slices.SortFunc(s.lost, time.Time.Compare)
 }
 
-// stuckSince is since when the goal has not come nearer: no new group became ready, and more than the tolerated ones
-// have been missing.
+// stuckSince returns since when no new group became ready and more than the tolerated ones have been missing.
 func (s Progress) stuckSince(tolerated int) time.Time {
 	since := s.ProgressAt
 	if tolerated < len(s.lost) && s.lost[tolerated].After(since) {
@@ -113,8 +112,8 @@ func (s Progress) stuckSince(tolerated int) time.Time {
 	return since
 }
 
-// underDeadline fails d when its goal, of which some groups may be missing, has not come nearer for too long, and
-// otherwise says when that would be.
+// underDeadline fails d when its goal, of which some groups may be missing, made no progress within the deadline.
+// Otherwise it adds the deadline.
 func underDeadline(o Observation, s Progress, d Decision, tolerated int) Decision {
 	if s.nextReady > 0 {
 		d.Recheck = s.nextReady
@@ -133,19 +132,18 @@ func underDeadline(o Observation, s Progress, d Decision, tolerated int) Decisio
 	return d
 }
 
-// noteBlocking notes a group that is not where it should be. The one that has been so for longest is at fault; one of which
-// no pod was ever seen may only wait for the others.
+// noteBlocking notes a group that is not as expected. The one that was lost first is to blame; one without any pod so far
+// may only be waiting for others.
 func (s *Progress) noteBlocking(g Group) {
-	if s.blocking == nil || longer(g.LostAt, s.blocking.LostAt) {
+	if s.blocking == nil || lostEarlier(g.LostAt, s.blocking.LostAt) {
 		s.blocking = &g
 	}
 }
 
-// longer reports whether a is known, and b is not or came later.
-func longer(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Before(b)) }
+// lostEarlier reports whether a is known, and b is unknown or later.
+func lostEarlier(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Before(b)) }
 
-// diagnosis names the group that keeps a release from its goal, since when at least, and what to do. Empty: no single one
-// does.
+// diagnosis names the group that blocks a release, since when, and what to do. Empty: no single group does.
 func (s Progress) diagnosis(o Observation) string {
 	g := s.blocking
 	if g == nil {
@@ -164,23 +162,23 @@ func (s Progress) diagnosis(o Observation) string {
 	return fmt.Sprintf(". Group %d (%s) %s since %s: %s.%s", g.Index, g.Leader, what, clock(since), remedy(*g), remediation(o.release()))
 }
 
-// remediation is what else can be done, where there is something.
+// remediation returns how the release can continue, if it can.
 func remediation(r *record.Release) string {
-	const recovers = " The release goes on by itself once it is ready"
+	const recovers = " The release continues by itself once the group is ready"
 	switch {
 	case r == nil:
 		return ""
 	case r.Phase == record.Progressing || r.Phase == record.Promoting:
 		return recovers + "; otherwise abort"
-	default: // it is on its way back already
+	default: // it is rolling back already
 		return recovers
 	}
 }
 
-// clock is a time of the day; the date is in whatever shows the message.
+// clock formats a time of the day; the date stands beside the message.
 func clock(t time.Time) string { return t.UTC().Format("15:04:05 MST") }
 
-// remedy is what to do about a group, by Kubernetes' own reason why it is not ready.
+// remedy returns what to do about a group, by Kubernetes' reason why it is not ready.
 func remedy(g Group) string {
 	pod := g.Pod
 	if pod == "" {
@@ -188,30 +186,30 @@ func remedy(g Group) string {
 	}
 	switch g.Reason {
 	case "Unschedulable", "SchedulerError":
-		return "free or add what its pods ask for"
+		return "free or add the resources that its pods request"
 	case "SchedulingGated":
-		return "see who is to lift the pod's scheduling gates: a queue may have no quota left"
+		return "check which controller removes the pod's scheduling gates: a queue may be out of quota"
 	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable":
-		return "mend the image, its registry or the pull secret"
+		return "fix the image, its registry or the pull secret"
 	case "CreateContainerConfigError", "CreateContainerError":
-		return "make the ConfigMap, Secret or volume that its containers want"
+		return "create the ConfigMap, Secret or volume that its containers need"
 	case "CrashLoopBackOff", "Error", "OOMKilled", "PodFailed", "RunContainerError", "StartError", "ContainerCannotRun", "Evicted":
-		return fmt.Sprintf("see why it ended with kubectl logs %s --previous, and mend the template", pod)
+		return fmt.Sprintf("run kubectl logs %s --previous to see why it exited, and fix the template", pod)
 	case "NotReady", "ContainersNotReady", "ReadinessGatesNotReady":
-		return fmt.Sprintf("its readiness probe fails: see kubectl logs %s; if it only loads for longer, ask for a longer progress deadline", pod)
+		return fmt.Sprintf("its readiness probe fails: see kubectl logs %s; if it only needs longer to load, set a longer progress deadline", pod)
 	case "PodMissing", "LeaderMissing":
 		return "a quota or an admission webhook may refuse its pods: see the events of its StatefulSet"
 	case "Terminating":
-		return "a finalizer, a long grace period or a node that is gone holds the pod"
+		return "a finalizer, a long grace period or a lost node keeps the pod"
 	case "":
-		return "see why its readiness probe comes and goes, or ask for less than that"
+		return "its readiness probe flaps: fix it, or set a shorter min_ready"
 	default:
 		return fmt.Sprintf("see kubectl describe pod %s", pod)
 	}
 }
 
-// obstacles names the first group that is not ready, and how many more there are.
-func obstacles(groups []Group) string {
+// describeUnready names the first group that is not ready, and how many more there are.
+func describeUnready(groups []Group) string {
 	var first *Group
 	more := 0
 	for i := range groups {
@@ -240,7 +238,7 @@ func obstacles(groups []Group) string {
 
 type rolling = lws.RollingUpdateConfiguration
 
-// revisions are the distinct revisions of the groups that exist, sorted.
+// revisions returns the distinct revisions of the existing groups, sorted.
 func (w Workload) revisions() []string {
 	var all []string
 	for _, g := range w.Groups {
@@ -252,7 +250,7 @@ func (w Workload) revisions() []string {
 	return all
 }
 
-// existing is how many groups there are, at any revision.
+// existing returns how many groups exist, at any revision.
 func (w Workload) existing() int {
 	n := 0
 	for _, g := range w.Groups {
@@ -263,11 +261,10 @@ func (w Workload) existing() int {
 	return n
 }
 
-// StableRevisions are the revisions at which the workload's groups are. More than one: LWS had begun to roll before it
-// was held.
+// StableRevisions returns the revisions of the workload's groups. More than one: LWS had begun to roll before the hold.
 func (o Observation) StableRevisions() []string { return o.Stable.revisions() }
 
-// measureProgress counts. It never fails: what can't be read counts as nothing and is reported by who decides.
+// measureProgress counts groups. It never fails: unreadable values count as 0, and the decision reports them.
 func measureProgress(o Observation) Progress {
 	s := Progress{}
 	var update string
@@ -277,7 +274,7 @@ func measureProgress(o Observation) Progress {
 		s.planned(o)
 		s.measureGoal(o)
 	}
-	own, ready := ownsUpdate(o) || o.inPlace(), 0
+	own, ready := updatesStable(o) || o.inPlace(), 0
 	for _, g := range o.Stable.Groups {
 		ready += s.exists(g)
 		switch {
@@ -290,7 +287,7 @@ func measureProgress(o Observation) Progress {
 	for _, w := range o.Added {
 		for _, g := range w.Groups {
 			ready += s.exists(g)
-			// A group from before somebody's edit of the canary was put back is not the release's.
+			// Groups from an edit of the canary's template, which was restored since, are not the release's.
 			if !own && w.Carries == update && g.at(w.Revision) {
 				s.count(o, w, g)
 			}
@@ -303,7 +300,7 @@ func measureProgress(o Observation) Progress {
 	return s
 }
 
-// exists counts a group if it does, and returns 1 if it is ready.
+// exists counts a group if it exists, and returns 1 if it is ready.
 func (s *Progress) exists(g Group) (ready int) {
 	if g.Revision != "" {
 		s.Total++
@@ -314,9 +311,9 @@ func (s *Progress) exists(g Group) (ready int) {
 	return 0
 }
 
-// ownsUpdate says whether all of the user's own groups are to be at the update revision: from promotion on, unless those
-// beside them have to be complete first.
-func ownsUpdate(o Observation) bool {
+// updatesStable reports whether all of the user's own groups are to run the update revision: from promotion on, unless
+// the second set has to be complete first.
+func updatesStable(o Observation) bool {
 	if o.release() == nil || o.completesSecondSet() {
 		return false
 	}
@@ -329,7 +326,7 @@ func (s *Progress) planned(o Observation) {
 	if t != nil && t.At.After(s.ProgressAt) {
 		s.ProgressAt = t.At
 	}
-	if ownsUpdate(o) {
+	if updatesStable(o) {
 		s.Planned, s.Desired = o.Stable.Replicas, o.Stable.Replicas
 		return
 	}
@@ -340,7 +337,7 @@ func (s *Progress) planned(o Observation) {
 		}
 		return
 	}
-	// An unreadable target never gets here: observe refuses it.
+	// observe refuses an unreadable target.
 	if s.Planned, _ = t.Planned(o.Stable.Replicas); o.completesSecondSet() {
 		s.Planned = o.Stable.Replicas
 	}
@@ -353,8 +350,8 @@ func (s *Progress) planned(o Observation) {
 	}
 }
 
-// count adds a group at the update revision. One that a scale-down or the end of a surge is about to take exists, but
-// nobody may rely on it.
+// count adds a group at the update revision. A group above replicas is being deleted by a scale-down or the end of a
+// surge: it exists, but does not count as ready.
 func (s *Progress) count(o Observation, of Workload, g Group) {
 	s.Updated++
 	if g.Index < of.Replicas && g.available(o.Now, o.Policy.MinReady) {

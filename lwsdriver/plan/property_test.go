@@ -18,20 +18,20 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// settled are the states in which nothing moves by itself.
+// settled are the states in which nothing changes by itself.
 var settled = []pb.State{
 	pb.State_STATE_UNMANAGED, pb.State_STATE_HOLDING, pb.State_STATE_READY, pb.State_STATE_COMPLETED,
 	pb.State_STATE_ROLLED_BACK, pb.State_STATE_NOTHING_TO_RELEASE,
 }
 
-// tally counts what the runs came across, so that a model that never gets anywhere is noticed.
+// tally counts what the runs encountered, so that a model without progress is noticed.
 type tally struct {
 	runs, steps int
 	ends        map[string]int
 }
 
-// TestReleases drives whole releases through the model: first a random schedule of everything that anybody may do,
-// then faults stop and the release must settle, then the host ends it and nothing may be left.
+// TestReleases drives whole releases through the model: a random schedule of all actors; then faults stop and the release
+// must settle; then the host ends it and nothing may be left.
 func TestReleases(t *testing.T) {
 	total := tally{ends: map[string]int{}}
 	rounds := 20
@@ -45,8 +45,8 @@ func TestReleases(t *testing.T) {
 	}
 }
 
-// repeat checks a property over and over. A seed that is given, as `make test` does so that a change is judged by the same
-// schedules as the one before it, is that of the first round, and the next ones follow from it. Without one all are new.
+// repeat checks a property repeatedly. A seed that is set, as `make test` does so that every change is judged by the same
+// schedules, is that of the first round, and the next ones follow from it. Otherwise all seeds are new.
 func repeat(t *testing.T, rounds int, property func(*rapid.T)) {
 	t.Helper()
 	seed := flag.Lookup("rapid.seed").Value
@@ -84,17 +84,17 @@ func (total *tally) release(rt *rapid.T) {
 	total.ends["in flight: "+c.settle().Reason]++
 	if rapid.IntRange(0, 9).Draw(rt, "deleted") == 0 {
 		total.ends["at the end: deleted"]++
-		c.farewell()
+		c.deleteWorkload()
 		return
 	}
 	end := "at the end: " + c.end().Reason
-	if c.adopted > 0 {
-		end += fmt.Sprintf(", after %d adoptions", min(c.adopted, 3))
+	if c.handovers > 0 {
+		end += fmt.Sprintf(", after %d handovers", min(c.handovers, 3))
 	}
 	total.ends[end]++
 }
 
-// act is one step of anybody. Time and the driver get most of them.
+// act is one step of any actor, most often of time and the driver.
 func (c *cluster) act() {
 	pick := func(of ...string) string { return rapid.SampledFrom(of).Draw(c.t, "how") }
 	switch n := rapid.IntRange(0, 99).Draw(c.t, "act"); {
@@ -111,7 +111,7 @@ func (c *cluster) act() {
 	case n < 82:
 		c.finalize(record.CleaningUp)
 	case n < 84:
-		if c.initialize(); c.adopted > 0 && c.phase() == record.Nothing {
+		if c.initialize(); c.handovers > 0 && c.phase() == record.Nothing {
 			c.edit(pick("A", "B", "C", "D"))
 		}
 	case n < 87:
@@ -120,26 +120,26 @@ func (c *cluster) act() {
 		c.edit(pick("A", "B", "C", "D"))
 	case n < 93:
 		if rapid.Bool().Draw(c.t, "tune") {
-			c.tune()
+			c.editAutoscaler()
 		} else {
-			c.pace()
+			c.editRolling()
 		}
 	case n < 94:
-		c.route(pick("apply the route again", "take the fence off"))
+		c.route(pick("apply the route again", "remove the fence"))
 	case n < 96:
-		c.meddle(pick("scale up", "scale to 0", "edit template", "delete", "delete in the foreground"))
+		c.editCanary(pick("scale up", "scale to 0", "edit template", "delete", "delete in the foreground"))
 	default:
-		c.harm(pick("flap", "break", "lose", "budget", "ruin", "ruin"))
+		c.injectFault(pick("flap", "break", "lose", "budget", "fail", "fail"))
 	}
 }
 
-// settle stops all faults. The release must come to rest within bounds, and then stay there.
+// settle stops all faults. The release must come to rest within bounds, and stay there.
 func (c *cluster) settle() Decision {
 	c.note("faults stop")
 	c.faults, c.pending = false, nil
 	quiet := 0
 	for range 400 {
-		c.heal()
+		c.repair()
 		c.tick(20*time.Second, 1)
 		c.follow()
 		d := c.drive()
@@ -156,7 +156,7 @@ func (c *cluster) settle() Decision {
 	return Decision{}
 }
 
-// end has the host end the release, if nobody has.
+// end has the host end the release, unless it did.
 func (c *cluster) end() Decision {
 	c.finalize(rapid.SampledFrom([]record.Phase{record.Promoting, record.CleaningUp}).Draw(c.t, "end"))
 	ended := c.phase()
@@ -177,28 +177,28 @@ func (c *cluster) end() Decision {
 	return d
 }
 
-// finalizeDeleted: the user deletes the workload. What a release added must not keep garbage collection from its work.
-func (c *cluster) farewell() {
+// deleteWorkload deletes the workload. The added workloads must not block garbage collection.
+func (c *cluster) deleteWorkload() {
 	c.stable.deleting = true
 	c.touch(c.stable)
 	d := c.drive()
 	for _, s := range c.added {
 		if s.held {
-			c.fail("%s holds %s back: %+v", d.Reason, s.name, d)
+			c.fail("%s blocks the deletion of %s: %+v", d.Reason, s.name, d)
 		}
 	}
 }
 
-// checkRest: nothing but the hold and the user's own wish is left of a release that ended.
+// checkRest: only the hold and the user's configuration are left of a release that ended.
 func (c *cluster) checkRest(d Decision) {
 	c.checkScalerAtRest(c.observe())
 	if c.record == nil {
 		return
 	}
-	if c.owed >= 0 && c.stable.replicas != c.owed {
-		c.fail("%s with %d groups, and %d were asked for", d.State, c.stable.replicas, c.owed)
+	if c.requestedReplicas >= 0 && c.stable.replicas != c.requestedReplicas {
+		c.fail("%s with %d groups, and %d were requested", d.State, c.stable.replicas, c.requestedReplicas)
 	}
-	c.checkRoadAtRest()
+	c.checkTrafficAtRest()
 	waits := d.State == pb.State_STATE_HOLDING || d.State == pb.State_STATE_READY || d.Reason == ReasonMixedRevisions
 	c.checkLabels(d)
 	c.checkBudgets(d)
@@ -210,12 +210,12 @@ func (c *cluster) checkRest(d Decision) {
 	if !batch && !record.SameRolling(c.stable.rolling, record.Hold()) {
 		c.fail("%s with %v", d.State, c.stable.rolling)
 	}
-	if !record.SameRolling(c.record.Saved, c.wish) {
-		c.fail("the user's %s was saved as %s", describeRolling(c.wish), describeRolling(c.record.Saved))
+	if !record.SameRolling(c.record.Saved, c.userRolling) {
+		c.fail("the user's %s was saved as %s", describeRolling(c.userRolling), describeRolling(c.record.Saved))
 	}
 	switch d.State {
 	case pb.State_STATE_COMPLETED:
-		if !c.stable.whole() || (!c.mixed && !c.stable.at(c.stable.leaders.current)) {
+		if !c.stable.allReady() || (!c.mixed && !c.stable.at(c.stable.leaders.current)) {
 			c.fail("completed with %d groups of %d at %v", len(c.stable.groups), c.stable.replicas, c.stable.revisions())
 		}
 	case pb.State_STATE_ROLLED_BACK:

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// allowedImports is all that a pure planner needs. Nothing here reaches a cluster, a clock, a log or another goroutine.
+// allowedImports are the imports of a pure planner: none of them reaches a cluster, a clock, a log or another goroutine.
 var allowedImports = []string{
 	"errors",
 	"fmt",
@@ -72,7 +72,7 @@ func TestPlanIsPure(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !slices.Contains(allowedImports, path) {
-				t.Errorf("%s imports %s: the planner takes an Observation and nothing else", set.Position(spec.Pos()), path)
+				t.Errorf("%s imports %s: the planner depends on its arguments only", set.Position(spec.Pos()), path)
 			}
 			if path == "time" {
 				clock = "time"
@@ -122,7 +122,7 @@ func TestReasons(t *testing.T) {
 				if !camelCase.MatchString(value) {
 					t.Errorf("%s: %s is %q, which is not CamelCase", set.Position(name.Pos()), name.Name, value)
 				}
-				if other, taken := names[value]; taken {
+				if other, exists := names[value]; exists {
 					t.Errorf("%s: %s and %s are both %q", set.Position(name.Pos()), name.Name, other, value)
 				}
 				names[value] = name.Name

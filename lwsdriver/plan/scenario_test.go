@@ -20,40 +20,42 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// TestScenarios runs testdata/*.txt. Each test is a look at a workload, in these lines, and the planner's answer.
+// TestScenarios runs testdata/*.txt. Each test is an observation of a workload, in these lines, and the planner's
+// decision.
 //
 //	workload NAME replicas=N revision=R [size=N] [hold | rolling=PARTITION/UNAVAILABLE/SURGE] [deleting] [unobserved]
-//	record [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T] [set=hold | set=P/U/S] [template] [open]
-//	  [successor=NAME groups=N]] [known=NAME] [succeeded]
+//	record [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T] [set=hold | set=P/U/S] [template] [unfenced]
+//	  [successor=NAME groups=N]] [known-as=NAME] [succeeded]
 //	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D] [adopt] [rollout=ID batches=Q,Q] [budget]
-//	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting [lingers]] [loose] [drifted]
-//	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [why=REASON] [serving] [marks=ID/BATCH,-]
+//	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting [lingers]] [no-finalizer] [drifted]
+//	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [reason=REASON] [serving] [marks=ID/BATCH,-]
 //	  [terminating] [restarts=N]
-//	traffic [asked=N] [fenced] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [shut] [passed]
+//	traffic [requested=N] [fenced] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [endpoints-lag] [handed-over]
 //	  [gone | blocked | unread]
 //	history REVISION | history unread
 //	budget NAME [workers] [of=NAME,NAME] [max=N] | budget unread
 //	drain [done] [message=TEXT] [recheck=AGE]
-//	autoscaler KIND/NAME [scales] [held] [elsewhere | passed] [lingers=NAME] [unreadable=WHY]
-//	unscanned WHY
+//	autoscaler KIND/NAME [scales] [held] [elsewhere | transferred] [lingers=NAME] [unreadable=REASON]
+//	unscanned REASON
 //
-// groups belong to the workload or canary above them; without ready= they are not ready, without revision= their pods
-// are missing. marks are the rollout labels of its pods, - for those that have none. A target is QUANTITY@AGE, or
-// QUANTITY#BATCH@AGE. An AGE is how long ago. loose: without our finalizer; lingers: it is being deleted in the background.
+// groups belong to the workload or canary above them; without ready= they are not ready, without revision= their pods are
+// missing. marks are the rollout labels of their pods, - for pods without. A target is QUANTITY@AGE, or
+// QUANTITY#BATCH@AGE. An AGE is how long ago. lingers: it is being deleted in the background.
 //
-// traffic is how the requests of a policy that routes them stand: the host has asked for a share, the stable Service is
-// fenced, the canary Service is there, the route gives the canary a weight, which the gateway has seen; how many endpoints
-// the stable Service has, and which of the canary's leaders the canary Service has; pods of the canary are still endpoints of
-// the stable Service; or, in place, it is open and its endpoints do not follow yet (shut). The stable Service may be gone, the
-// next write refused, the caches empty. drain is how far the leaders are that leave.
+// traffic is the routing of the release: the host requested a share, the stable Service is fenced, the canary Service
+// exists, the route has a weight, which the gateway has seen; how many endpoints the stable Service has, and which canary
+// leaders the canary Service has. leaking: the stable Service still has endpoints of canary leaders. endpoints-lag: in
+// place, the stable Service is unfenced, but its endpoints are not updated yet. handed-over: the stable Service selects
+// the canary's leaders. gone: the stable Service is missing; blocked: the next write is refused; unread: the caches are
+// empty. drain is how far DrainingGroups have finished.
 //
-// In an adoption the stable Service may have passed to the canary's leaders, and the successor may have succeeded: it is a
-// workload of its own. known is the name that hosts know the workload by.
+// succeeded: the successor is a workload of its own. known-as is the name that hosts know the workload by.
 //
-// autoscaler scales the workload, its successor, or something elsewhere; held, it carries a note of what its user had. Something that its
-// controller made for it may linger. unscanned is why it can't be told which there are.
+// autoscaler scales the workload, its successor (transferred), or another object (elsewhere). held: it has a note of its
+// user's settings. lingers: an object that its controller created for it still exists. unscanned is why the autoscalers
+// are unknown.
 //
-// It is 12:00 UTC. In the answer a time is an age again, and recheck says when time alone will change the answer.
+// It is 12:00 UTC. The decision shows times as ages; recheck is when time alone will change it.
 func TestScenarios(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(paths) == 0 {
@@ -75,7 +77,7 @@ func runScenarios(t *testing.T, path string) {
 		}
 		first := carryOn(o)
 		if second := carryOn(o); !reflect.DeepEqual(first, second) {
-			d.Fatalf(t, "the same observation gave two answers:\n%s%s", describe(o, first), describe(o, second))
+			d.Fatalf(t, "the same observation led to two decisions:\n%s%s", describe(o, first), describe(o, second))
 		}
 		return describe(o, first)
 	})
@@ -83,7 +85,7 @@ func runScenarios(t *testing.T, path string) {
 
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
-// line is one observe line: a word, what it is about, and its attributes.
+// line is one line of an observation: a word, a name, and attributes.
 type line struct {
 	word, name string
 	attrs      map[string]string
@@ -182,9 +184,9 @@ func parseObservation(text string) (o Observation, err error) {
 		case "policy":
 			parsePolicy(l, &o.Policy)
 		case "traffic":
-			o.Traffic = parseRoad(l, o)
-			if o.Record != nil && o.Record.Release != nil && l.has("asked") {
-				o.Record.Release.Traffic = &record.Traffic{Weight: l.number("asked", 0)}
+			o.Traffic = parseTraffic(l, o)
+			if o.Record != nil && o.Record.Release != nil && l.has("requested") {
+				o.Record.Release.Traffic = &record.Traffic{Weight: l.number("requested", 0)}
 			}
 		case "budget":
 			if l.name == "unread" {
@@ -220,7 +222,7 @@ func parseWorkload(l line) Workload {
 		Deleting: l.has("deleting"), Carries: l.attrs["carries"], Drifted: l.has("drifted"), Target: l.target(),
 	}
 	if l.word == "canary" {
-		w.HasFinalizer, w.Lingers = !l.has("loose"), l.has("lingers")
+		w.HasFinalizer, w.Lingers = !l.has("no-finalizer"), l.has("lingers")
 		if !l.has("revision") {
 			w.Revision = w.Carries
 		}
@@ -253,7 +255,7 @@ func parsePace(pace string) rolling {
 }
 
 func parseRecord(l line) *record.Record {
-	r := &record.Record{Version: 1, Saved: parsePace("1/0"), Workload: l.attrs["known"]}
+	r := &record.Record{Version: 1, Saved: parsePace("1/0"), Workload: l.attrs["known-as"]}
 	if saved, ok := l.attrs["saved"]; ok {
 		r.Saved = parsePace(saved)
 	}
@@ -268,7 +270,7 @@ func parseRecord(l line) *record.Record {
 		if !l.has("since") {
 			r.Release.PhaseAt = ago("1h")
 		}
-		r.Release.Unfenced = l.has("open")
+		r.Release.Unfenced = l.has("unfenced")
 		r.Release.Successor, r.Release.Groups = l.attrs["successor"], l.number("groups", 0)
 		if l.has("template") {
 			r.Release.StableTemplate = &record.Template{}
@@ -300,8 +302,8 @@ func parseMarks(text string) []RolloutMark {
 	return all
 }
 
-// parseRoad is the traffic of what was read so far.
-func parseRoad(l line, o Observation) trafficView {
+// parseTraffic returns the routing of the observation so far.
+func parseTraffic(l line, o Observation) trafficView {
 	v := trafficView{
 		inPlace: InPlace(o.Policy.Style),
 		trafficModel: trafficModel{
@@ -310,10 +312,10 @@ func parseRoad(l line, o Observation) trafficView {
 		},
 		stable: l.number("stable", o.Stable.Replicas),
 	}
-	if l.has("passed") {
-		v.pin = passedPin
+	if l.has("handed-over") {
+		v.pin = handedOverPin
 	}
-	v.seen, v.shut = l.number("seen", v.weight), l.has("shut")
+	v.seen, v.endpointsLag = l.number("seen", v.weight), l.has("endpoints-lag")
 	of := o.Stable.Name
 	if v.inPlace && o.Record != nil && o.Record.Release != nil {
 		v.from, v.update = o.Record.Release.StableRevision, o.Record.Release.UpdateRevision
@@ -373,8 +375,8 @@ func parseGroups(l line, w *Workload, minReady time.Duration) []Group {
 			}
 		} else {
 			g.Pod, g.Reason, g.Message = g.Leader, "PodMissing", "has not been created yet"
-			if why, ok := l.attrs["why"]; ok {
-				g.Reason, g.Message = why, why
+			if reason, ok := l.attrs["reason"]; ok {
+				g.Reason, g.Message = reason, reason
 			}
 		}
 		if l.has("first") {

@@ -17,12 +17,12 @@ import (
 )
 
 // In place, stable and updated groups belong to one workload. Requests are split between them while a batch leaves stable
-// groups. Before the last of these may be replaced, the split ends: the stable Service selects the leaders of both revisions,
-// the routes lose the share, and requests follow the groups. The record says so first, so that a driver which starts in
-// between goes on instead of fencing the few groups that are left.
+// groups. Before the last stable groups are replaced, the split ends: the stable Service selects the leaders of both
+// revisions, the routes lose the share, and requests follow the groups. The record says so first, so that a driver that
+// starts in between does not fence the few groups that are left.
 
-// splitState is where a release in place is with the split of its requests. What the record says is one half of it, what
-// the release needs next the other; [moveSplit] is the only transition.
+// splitState is the state of the split of requests in place. It combines what the record says with what the release needs
+// next; [moveSplit] is the only transition.
 type splitState string
 
 const (
@@ -30,12 +30,12 @@ const (
 	splitNone splitState = ""
 	// splitFenced: the stable Service selects stable leaders only, and a share goes to updated ones.
 	splitFenced splitState = "fenced"
-	// splitOpening: the split is to end, and the record does not say so yet.
+	// splitOpening: the split is to end, but that is not recorded yet.
 	splitOpening splitState = "opening"
 	// splitUnfenced: the stable Service selects the leaders of both revisions, and requests follow the groups.
 	splitUnfenced splitState = "unfenced"
-	// splitClosing: the batch leaves stable groups again and every group is one, so requests may be split again; the record
-	// does not say so yet. To fence the Service earlier would leave the other groups without requests.
+	// splitClosing: every group is stable and the batch leaves stable groups again, so requests may be split again, but
+	// that is not recorded yet. Fencing the Service earlier would leave the updated groups without requests.
 	splitClosing splitState = "closing"
 )
 
@@ -60,7 +60,7 @@ func (o Observation) split() splitState {
 // unfenced reports whether requests follow the groups.
 func (o Observation) unfenced() bool { return o.split() == splitUnfenced }
 
-// moveSplit returns the decision that records the next state of the split. Nil: none is due.
+// moveSplit returns the decision that records the next state of the split. Nil: no transition is due.
 func moveSplit(o Observation, state pb.State) *Decision {
 	switch o.split() {
 	case splitOpening:
@@ -72,7 +72,7 @@ func moveSplit(o Observation, state pb.State) *Decision {
 	}
 }
 
-// recordSplit records whether the split has ended, before that has an effect.
+// recordSplit records whether the split has ended, before the effect.
 func recordSplit(o Observation, unfenced bool, state pb.State) *Decision {
 	why := "split requests by weight again, since every group is at the stable revision"
 	if unfenced {
@@ -82,12 +82,12 @@ func recordSplit(o Observation, unfenced bool, state pb.State) *Decision {
 	r.Unfenced, next.Release = unfenced, &r
 	a := SetStable{Record: next, Rolling: hold(), Why: why}
 	if r.Phase != record.RollingBack {
-		a.Rolling = ptr.To(o.unmoved())
+		a.Rolling = ptr.To(o.unchangedPace())
 	}
 	return &Decision{Action: a, State: state, Reason: ReasonOpening, Message: why}
 }
 
-// requestsUnfenced is where requests go once the split has ended.
+// requestsUnfenced returns the routing once the split has ended.
 func requestsUnfenced() traffic.Desired { return traffic.Desired{Prepared: true, Unfenced: true} }
 
 // routesInPlace reports whether the release routes requests between groups of the workload itself.
@@ -102,33 +102,34 @@ func (o Observation) coversAllGroups() bool {
 
 // allUpdated reports whether every group is at the update revision.
 func (o Observation) allUpdated() bool {
-	return !slices.ContainsFunc(o.Stable.above(0), func(g Group) bool { return !g.at(o.Record.Release.UpdateRevision) })
+	return !slices.ContainsFunc(o.Stable.wantedFrom(0), func(g Group) bool { return !g.at(o.Record.Release.UpdateRevision) })
 }
 
-// WarmsUp says whether a group of the user's own workload gets requests by a mark only, so that it may be warmed up before.
+// WarmsUp reports whether a group of the user's own workload receives requests only by a mark, so that it may be warmed
+// up before.
 func WarmsUp(o Observation, g Group) bool {
 	return o.routesInPlace() && !o.unfenced() && o.Record.Release.Phase == record.Progressing && g.at(o.Record.Release.UpdateRevision)
 }
 
-// StaysStable says whether a group is, in place, one that the stable Service may lead to while it is pinned.
+// StaysStable reports whether, in place, the fenced stable Service may select a group.
 func StaysStable(o Observation, g Group) bool {
 	return g.Revision == "" || g.at(o.Record.Release.StableRevision)
 }
 
-// requestedInPlace is where the host wants the requests to go, as far as there are groups to send them to.
+// requestedInPlace returns the requested routing, as far as groups exist to serve it.
 func (o Observation) requestedInPlace() traffic.Desired {
-	d, wish := prepared(), o.Record.Release.Traffic
+	d, requested := prepared(), o.Record.Release.Traffic
 	serves := func(g Group) bool { return g.Ready && g.at(o.Record.Release.UpdateRevision) }
 	switch {
 	case o.unfenced():
 		return requestsUnfenced()
-	case wish != nil && slices.ContainsFunc(o.Stable.above(0), serves):
-		d.Weight, d.Mirror, d.HeaderRoutes = wish.Weight, wish.Mirror, wish.Routes()
+	case requested != nil && slices.ContainsFunc(o.Stable.wantedFrom(0), serves):
+		d.Weight, d.Mirror, d.HeaderRoutes = requested.Weight, requested.Mirror, requested.Routes()
 	}
 	return d
 }
 
-// keptInPlace is where requests go while none goes to the update revision by a share.
+// keptInPlace returns the routing without a share for the update revision.
 func (o Observation) keptInPlace() traffic.Desired {
 	if o.unfenced() {
 		return requestsUnfenced()
@@ -136,7 +137,7 @@ func (o Observation) keptInPlace() traffic.Desired {
 	return prepared()
 }
 
-// requestsInPlace is where the requests should go at this moment.
+// requestsInPlace returns the desired routing.
 func (o Observation) requestsInPlace() traffic.Desired {
 	r := o.Record.Release
 	switch {
@@ -152,36 +153,36 @@ func (o Observation) requestsInPlace() traffic.Desired {
 	return traffic.Desired{}
 }
 
-// unmoved is the configuration of the batch as it is, as far as LWS takes it again: a scale-down may have made both of its
-// numbers round to 0. It is the hold if somebody changed it.
-func (o Observation) unmoved() rolling {
+// unchangedPace returns the present configuration of the batch, in a form that LWS accepts: after a scale-down both
+// numbers may round to 0. It is the hold if another client changed the configuration.
+func (o Observation) unchangedPace() rolling {
 	same := o.Record.LastSet()
 	if !record.SameRolling(same, o.Stable.Rolling) {
 		return record.Hold()
 	}
 	if o.Stable.Replicas > 0 && scaled(same.MaxUnavailable, o.Stable.Replicas, false) == 0 {
-		same.MaxUnavailable = intstr.FromInt32(1) // there is no surge in place
+		same.MaxUnavailable = intstr.FromInt32(1) // in place there is no surge
 	}
 	return same
 }
 
-// routeInPlace keeps the requests where the host wants them while batches run: the routes, then the leaders that may get
-// some. It returns how the requests stand, and a decision if there is something to write.
+// routeInPlace applies the requested routing while batches run: the routes, then the marks of leaders. It returns the
+// state of the routing, and a decision if a write is due.
 func routeInPlace(o Observation, state pb.State) (traffic.View, *Decision) {
 	if !o.routesInPlace() {
-		return steer(o, prepared(), state)
+		return reconcileTraffic(o, prepared(), state)
 	}
 	if d := moveSplit(o, state); d != nil {
 		return traffic.View{}, d
 	}
-	v, d := steer(o, o.requestedInPlace(), state)
+	v, d := reconcileTraffic(o, o.requestedInPlace(), state)
 	if d == nil && !o.unfenced() {
-		d = markLeaders(o, o.Stable, o.Stable.Replicas, follows(v), state)
+		d = markLeaders(o, o.Stable, o.Stable.Replicas, inForce(v), state)
 	}
 	return v, d
 }
 
-// endSplit ends the split of requests. Nil: that is so, and every group may be replaced.
+// endSplit ends the split of requests. Nil: it has ended, and every group may be replaced.
 func endSplit(o Observation, state pb.State) *Decision {
 	if !o.routesInPlace() {
 		return nil
@@ -189,25 +190,25 @@ func endSplit(o Observation, state pb.State) *Decision {
 	if !o.Record.Release.Unfenced {
 		return recordSplit(o, true, state)
 	}
-	v, d := steer(o, requestsUnfenced(), state)
-	if d == nil && !unsplit(v) {
+	v, d := reconcileTraffic(o, requestsUnfenced(), state)
+	if d == nil && !splitEnded(v) {
 		d = awaitTraffic(v, state)
 	}
 	return d
 }
 
-// unsplit says whether requests are not split any more, as far as routes and gateways can tell.
-func unsplit(v traffic.View) bool { return withdrawn(v) && !v.Fenced }
+// splitEnded reports whether requests are no longer split, as far as routes and gateways show.
+func splitEnded(v traffic.View) bool { return withdrawn(v) && !v.Fenced }
 
-// withdrawInPlace takes all requests that come by a share from the updated groups, and lets them finish those that they
-// have: before any of them is restarted. Nil: that is so; or the stable Service leads to them as to any other group.
+// withdrawInPlace withdraws the share of the updated groups and lets them finish their requests, before any of them is
+// restarted. Nil: done, or the stable Service selects them like other groups.
 func withdrawInPlace(o Observation, state pb.State) *Decision {
 	if !o.routesInPlace() || o.Record.Release.UpdateRevision == "" {
 		return nil
 	}
-	strays := o.groupsOffRevision()
-	v, d := steer(o, o.keptInPlace(), state)
-	alone := v.StableEndpoints == 0 && slices.ContainsFunc(strays, func(g Group) bool { return g.Ready })
+	offRevision := o.groupsOffRevision()
+	v, d := reconcileTraffic(o, o.keptInPlace(), state)
+	alone := v.StableEndpoints == 0 && slices.ContainsFunc(offRevision, func(g Group) bool { return g.Ready })
 	switch {
 	case alone && !o.unfenced() && v.Stage != traffic.Unread:
 		return recordSplit(o, true, state) // no other group serves
@@ -215,13 +216,13 @@ func withdrawInPlace(o Observation, state pb.State) *Decision {
 		return d
 	case !v.Withdrawn:
 		return awaitTraffic(v, state)
-	case o.unfenced() || len(strays) == 0:
+	case o.unfenced() || len(offRevision) == 0:
 		return nil
 	}
 	return drained(o, state)
 }
 
-// drainingInPlace are the groups that are restarted next, once no request comes to them by a share.
+// drainingInPlace returns the groups that are restarted next, once they receive no share of the requests.
 func (o Observation) drainingInPlace() []Group {
 	r := o.Record.Release
 	groups := o.groupsOffRevision()
@@ -238,21 +239,22 @@ func (o Observation) drainingInPlace() []Group {
 	return groups
 }
 
-// lowersPartition says whether LWS may update more groups under a configuration than under the one in force.
+// lowersPartition reports whether LWS may update more groups under a configuration than under the present one.
 func (o Observation) lowersPartition(next rolling) bool {
 	return ptr.Deref(next.Partition, 0) < ptr.Deref(o.Stable.Rolling.Partition, 0)
 }
 
-// awaitSplit says what has to be waited for before LWS updates groups: a fence around the stable ones, or the end of the split.
+// awaitSplit returns what to wait for before LWS updates groups: the fence around the stable ones, or the end of the
+// split.
 func (o Observation) awaitSplit(v traffic.View) *Decision {
-	if !o.routesInPlace() || fenced(v) && !o.unfenced() || unsplit(v) && o.unfenced() {
+	if !o.routesInPlace() || fenced(v) && !o.unfenced() || splitEnded(v) && o.unfenced() {
 		return nil
 	}
 	return awaitTraffic(v, pb.State_STATE_UPGRADING)
 }
 
-// returnPace is the configuration under which LWS takes groups back to the stable template: not before requests have left
-// those that go.
+// returnPace returns the configuration under which LWS rolls back to the stable template: the hold until requests have
+// left the updated groups.
 func (o Observation) returnPace(saved rolling) rolling {
 	if withdrawInPlace(o, pb.State_STATE_ROLLING_BACK) != nil {
 		return record.Hold()
@@ -260,7 +262,7 @@ func (o Observation) returnPace(saved rolling) rolling {
 	return o.pace(saved)
 }
 
-// checkSplit: no group goes while a share of the requests comes to it, nor one that nobody else could serve for.
+// checkSplit: no group is replaced while it receives a share of the requests, or while no other could serve them.
 func checkSplit(o Observation, a SetStable) error {
 	r := a.Record.Release
 	if !o.routesInPlace() || r == nil || a.Rolling == nil || !o.lowersPartition(*a.Rolling) {
@@ -269,9 +271,9 @@ func checkSplit(o Observation, a SetStable) error {
 	v := o.Traffic.Look(prepared())
 	switch back, all := r.Phase == record.RollingBack, ptr.Deref(a.Rolling.Partition, 0) == 0; {
 	case (back || all) && v.Weight > 0:
-		return fmt.Errorf("groups go while they get %d %% of the requests", v.Weight)
+		return fmt.Errorf("groups are replaced while they get %d %% of the requests", v.Weight)
 	case !back && all && v.Fenced:
-		return errors.New("the last stable group goes while the stable Service leads to no other")
+		return errors.New("the last stable group is replaced while the stable Service selects no other")
 	case !back && !all && !r.Unfenced && !v.Fenced:
 		return errors.New("groups are updated before the stable Service is fenced")
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// replacing is a release in place in a phase: two groups are stable, two are updated, and the host wants half of the requests
-// at these.
+// replacing returns a release in place in a phase: two groups are stable, two are updated, and the host requested a
+// weight of 50.
 func replacing(phase record.Phase, change ...func(*Observation)) Observation {
 	o := Observation{
 		Now: noon, Policy: record.Policy{Style: pb.Style_STYLE_PARTITION},
@@ -53,8 +53,9 @@ func indices(groups []Group) []int {
 	return out
 }
 
-// Groups drain before they are restarted, once no request comes by a share; where the Service leads to all, readiness does.
-func TestLeavingInPlace(t *testing.T) {
+// TestDrainingInPlace checks that groups drain before they are restarted, once they receive no share; where the Service
+// selects all leaders, readiness does it.
+func TestDrainingInPlace(t *testing.T) {
 	split := by(trafficModel{fenced: true, pin: "A", prepared: true, to: "B", weight: 50, seen: 50})
 	behind := by(trafficModel{fenced: true, pin: "A", prepared: true, to: "B", seen: 50})
 	template := func(revision string) func(*Observation) {
@@ -67,13 +68,13 @@ func TestLeavingInPlace(t *testing.T) {
 	}{
 		{"batch", "all of them stay", replacing(record.Progressing), nil},
 		{"rollback", "they are restarted", replacing(record.RollingBack), []int{2, 3}},
-		{"rollback, split", "requests come to them", replacing(record.RollingBack, split), nil},
-		{"rollback, gateway behind", "nobody knows", replacing(record.RollingBack, behind), nil},
-		{"rollback, open", "requests come to all leaders that are ready", replacing(record.RollingBack, declared), nil},
+		{"rollback, split", "they receive requests", replacing(record.RollingBack, split), nil},
+		{"rollback, gateway behind", "it may still send requests", replacing(record.RollingBack, behind), nil},
+		{"rollback, unfenced", "all ready leaders receive requests", replacing(record.RollingBack, declared), nil},
 		{"rolled back", "nothing is restarted any more", replacing(record.CleaningUp), nil},
 		{"new template", "they are restarted", replacing(record.Progressing, template("C")), []int{2, 3}},
-		{"new template, not recorded", "nobody knows which it is", replacing(record.Progressing, template("")), nil},
-		{"started over", "they are of no release any more", replacing(record.Progressing, template("C"), func(o *Observation) {
+		{"new template, not recorded", "its revision is unknown", replacing(record.Progressing, template("")), nil},
+		{"started over", "no release has their revision", replacing(record.Progressing, template("C"), func(o *Observation) {
 			o.Record.Release.UpdateRevision, o.Record.Release.Target = "C", nil
 		}), []int{2, 3}},
 		{"promoting", "LWS replaces the others", replacing(record.Promoting, declared), nil},
@@ -87,7 +88,7 @@ func TestLeavingInPlace(t *testing.T) {
 }
 
 func TestRequestsInPlace(t *testing.T) {
-	half := traffic.Desired{Prepared: true, Weight: 50, HeaderRoutes: []traffic.HeaderRoute{}}
+	shared := traffic.Desired{Prepared: true, Weight: 50, HeaderRoutes: []traffic.HeaderRoute{}}
 	target := func(groups string) func(*Observation) {
 		return func(o *Observation) { o.Record.Release.Target.Groups = groups }
 	}
@@ -101,21 +102,21 @@ func TestRequestsInPlace(t *testing.T) {
 		o    Observation
 		want traffic.Desired
 	}{
-		{"batch", replacing(record.Progressing), half},
-		{"no updated group is whole", replacing(record.Progressing, func(o *Observation) {
+		{"batch", replacing(record.Progressing), shared},
+		{"no updated group is ready", replacing(record.Progressing, func(o *Observation) {
 			o.Stable.Groups[2].Ready, o.Stable.Groups[3].Ready = false, false
 		}), prepared()},
-		{"last batch, not recorded as such", replacing(record.Progressing, target("100%")), half},
+		{"last batch, not recorded as such", replacing(record.Progressing, target("100%")), shared},
 		{"last batch", replacing(record.Progressing, target("100%"), declared), requestsUnfenced()},
 		{"groups came later", replacing(record.Progressing, declared), requestsUnfenced()},
 		{"all of them are stable again", replacing(record.Progressing, declared, stable), prepared()},
 		{"new template", replacing(record.Progressing, func(o *Observation) { o.Stable.Revision = "C" }), prepared()},
-		{"new template, open", replacing(record.Progressing, declared, func(o *Observation) { o.Stable.Revision = "C" }), requestsUnfenced()},
+		{"new template, unfenced", replacing(record.Progressing, declared, func(o *Observation) { o.Stable.Revision = "C" }), requestsUnfenced()},
 		{"no revision yet", replacing(record.Progressing, func(o *Observation) { o.Record.Release.UpdateRevision = "" }), traffic.Desired{}},
 		{"promoting", replacing(record.Promoting, declared), requestsUnfenced()},
 		{"promoted", replacing(record.Promoted, declared), traffic.Desired{}},
-		{"returning", replacing(record.RollingBack), prepared()},
-		{"returning, open", replacing(record.RollingBack, declared), requestsUnfenced()},
+		{"rolling back", replacing(record.RollingBack), prepared()},
+		{"rolling back, unfenced", replacing(record.RollingBack, declared), requestsUnfenced()},
 		{"rolled back", replacing(record.CleaningUp), traffic.Desired{}},
 	} {
 		if diff := cmp.Diff(tc.want, Requests(tc.o)); diff != "" {
@@ -124,7 +125,7 @@ func TestRequestsInPlace(t *testing.T) {
 	}
 }
 
-// A group is warmed up where a mark lets requests go to it, and nowhere else.
+// TestWarmsUp checks that a group is warmed up only where a mark lets it receive requests.
 func TestWarmsUp(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -132,7 +133,7 @@ func TestWarmsUp(t *testing.T) {
 		want []int
 	}{
 		{"batch", replacing(record.Progressing), []int{2, 3}},
-		{"open", replacing(record.Progressing, declared), nil},
+		{"unfenced", replacing(record.Progressing, declared), nil},
 		{"promoting", replacing(record.Promoting), nil},
 		{"nothing routed", replacing(record.Progressing, func(o *Observation) { o.Traffic = nil }), nil},
 	} {
@@ -148,15 +149,15 @@ func TestWarmsUp(t *testing.T) {
 	}
 }
 
-// Requests follow the groups once the split has ended.
-func TestFollowsGroups(t *testing.T) {
+// TestRequestsFollowGroups checks that requests follow the groups once the split has ended.
+func TestRequestsFollowGroups(t *testing.T) {
 	updated := func(o *Observation) { o.Stable.Groups[0].Revision, o.Stable.Groups[1].Revision = "B", "B" }
 	for name, tc := range map[string]struct {
 		o            Observation
 		follows, all bool
 	}{
 		"split":     {replacing(record.Progressing), false, false},
-		"open":      {replacing(record.Progressing, declared), true, false},
+		"unfenced":  {replacing(record.Progressing, declared), true, false},
 		"all":       {replacing(record.Progressing, declared, updated), true, true},
 		"no record": {replacing(record.Progressing, func(o *Observation) { o.Record = nil }), false, false},
 	} {
@@ -166,7 +167,8 @@ func TestFollowsGroups(t *testing.T) {
 	}
 }
 
-// The intent to promote leaves the batch as it is, as far as LWS takes it: its groups must not go before its share has.
+// TestBeginPromotionInPlace checks that the intent to promote leaves the batch unchanged, as far as LWS accepts it: its
+// share is withdrawn first.
 func TestBeginPromotionInPlace(t *testing.T) {
 	batch := func(set, found rolling, replicas int) func(*Observation) {
 		return func(o *Observation) {
@@ -180,8 +182,8 @@ func TestBeginPromotionInPlace(t *testing.T) {
 	}{
 		{"Batch", "", batch(rollingOf(2, "1", "0"), rollingOf(2, "1", "0"), 4), rollingOf(2, "1", "0")},
 		{"ScaledDown", "LWS refuses 25 % of one group.", batch(rollingOf(2, "25%", "0"), rollingOf(2, "25%", "0"), 1), rollingOf(2, "1", "0")},
-		{"ScaledToNone", "LWS takes anything.", batch(rollingOf(2, "25%", "0"), rollingOf(2, "25%", "0"), 0), rollingOf(2, "25%", "0")},
-		{"Overwritten", "Somebody's pace may have LWS go on.", batch(rollingOf(2, "1", "0"), rollingOf(0, "1", "0"), 4), record.Hold()},
+		{"ScaledToNone", "LWS accepts anything.", batch(rollingOf(2, "25%", "0"), rollingOf(2, "25%", "0"), 0), rollingOf(2, "25%", "0")},
+		{"Overwritten", "Another pace may let LWS continue.", batch(rollingOf(2, "1", "0"), rollingOf(0, "1", "0"), 4), record.Hold()},
 		{"NeverSet", "There was no batch.", func(*Observation) {}, record.Hold()},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -212,16 +214,16 @@ func TestCheckDecisionInPlace(t *testing.T) {
 		a            Action
 		bad          bool
 	}{
-		{"Batch", "The fence is there.", replacing(record.Progressing, hold, by(split)), set(record.Progressing, 2, false), false},
+		{"Batch", "The Service is fenced.", replacing(record.Progressing, hold, by(split)), set(record.Progressing, 2, false), false},
 		{"BatchUnfenced", "Updated leaders would get requests through the stable Service.", replacing(record.Progressing, hold, by(open)), set(record.Progressing, 2, false), true},
 		{"LastBatch", "Requests follow the groups.", replacing(record.Progressing, all, by(open)), set(record.Progressing, 0, true), false},
-		{"LastBatchFenced", "The Service would lead to nobody.", replacing(record.Progressing, all, by(fenced)), set(record.Progressing, 0, true), true},
-		{"LastBatchSplit", "The stable side of the routes would lead to nobody.", replacing(record.Progressing, all, by(trafficModel{weight: 50, seen: 50})), set(record.Progressing, 0, true), true},
+		{"LastBatchFenced", "The Service would have no endpoint.", replacing(record.Progressing, all, by(fenced)), set(record.Progressing, 0, true), true},
+		{"LastBatchSplit", "The stable side of the routes would have no endpoint.", replacing(record.Progressing, all, by(trafficModel{weight: 50, seen: 50})), set(record.Progressing, 0, true), true},
 		{"Promotion", "Requests follow the groups.", replacing(record.Promoting, by(open)), set(record.Promoting, 0, true), false},
-		{"PromotionFenced", "The Service would lead to nobody.", replacing(record.Promoting, by(fenced)), set(record.Promoting, 0, true), true},
-		{"PutBack", "A partition that is raised moves no group.", replacing(record.Progressing, func(o *Observation) { o.Stable.Rolling = rollingOf(0, "1", "0") }, by(split)), set(record.Progressing, 2, false), false},
-		{"Return", "No share is left.", replacing(record.RollingBack, old, by(fenced)), set(record.RollingBack, 0, false), false},
-		{"ReturnSplit", "LWS would take groups that have a share.", replacing(record.RollingBack, old, by(split)), set(record.RollingBack, 0, false), true},
+		{"PromotionFenced", "The Service would have no endpoint.", replacing(record.Promoting, by(fenced)), set(record.Promoting, 0, true), true},
+		{"Restored", "A partition that is raised moves no group.", replacing(record.Progressing, func(o *Observation) { o.Stable.Rolling = rollingOf(0, "1", "0") }, by(split)), set(record.Progressing, 2, false), false},
+		{"RollBack", "No share is left.", replacing(record.RollingBack, old, by(fenced)), set(record.RollingBack, 0, false), false},
+		{"RollBackSplit", "LWS would replace groups that have a share.", replacing(record.RollingBack, old, by(split)), set(record.RollingBack, 0, false), true},
 		{"Restart", "No share is left.", replacing(record.RollingBack, hold, by(fenced)), RestartGroup{Leader: "vllm-3"}, false},
 		{"RestartSplit", "It has a share.", replacing(record.RollingBack, hold, by(split)), RestartGroup{Leader: "vllm-3"}, true},
 	} {

@@ -13,40 +13,41 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// Traffic is one look at how the release's requests are routed. A driver's is a [traffic.Observed], which is plain data.
+// Traffic is the observed routing of a release. A driver's is a [traffic.Observed], which is plain data.
 type Traffic interface {
-	// Facts returns what they meet now.
+	// Facts returns the present state.
 	Facts() traffic.Facts
-	// Look returns how they stand against where they should go. It answers alike however often it is asked.
+	// Look compares the present with a desired state. It has no side effects.
 	Look(d traffic.Desired) traffic.View
 }
 
-// Drain is how far leaders that lost their traffic are with the requests that they have.
+// Drain is how far leaders that no longer receive requests have finished theirs.
 type Drain struct {
 	Done bool
-	// Message says what is still running, or what ran when the time was up.
+	// Message describes the requests that are still running, or that ran at the timeout.
+	//
 	Message string
 	// Recheck is when time alone will change the answer. Zero: never.
 	Recheck time.Duration
 }
 
-// prepared is where requests go while none goes to the canary, though it could get some at once.
+// prepared returns the routing in which the canary's objects exist, but it receives no requests.
 func prepared() traffic.Desired { return traffic.Desired{Prepared: true} }
 
-// requested is where the host wants the requests to go, as far as there is a canary to send them to.
+// requested returns the routing that the host requested, as far as a canary exists to serve it.
 func (o Observation) requested(planned int) traffic.Desired {
 	if o.routesInPlace() {
 		return o.requestedInPlace()
 	}
 	d := prepared()
-	c, wish := o.canary(), o.Record.Release.Traffic
+	c, requested := o.canary(), o.Record.Release.Traffic
 	p := o.Record.Release.Phase
 	promotes := o.switches() && (p == record.Promoting || p == record.Standby)
-	if c == nil || c.Deleting || wish == nil && !promotes || c.serving(planned) == 0 {
+	if c == nil || c.Deleting || requested == nil && !promotes || c.serving(planned) == 0 {
 		return d
 	}
-	if wish != nil {
-		d.Weight, d.Mirror, d.HeaderRoutes = wish.Weight, wish.Mirror, wish.Routes()
+	if requested != nil {
+		d.Weight, d.Mirror, d.HeaderRoutes = requested.Weight, requested.Mirror, requested.Routes()
 	}
 	if promotes {
 		d.Weight = 100
@@ -57,7 +58,7 @@ func (o Observation) requested(planned int) traffic.Desired {
 	return d
 }
 
-// serving is how many of the groups that stay may get requests.
+// serving returns how many of the groups that stay may receive requests.
 func (w Workload) serving(planned int) int {
 	n := 0
 	for _, g := range w.Groups {
@@ -68,7 +69,7 @@ func (w Workload) serving(planned int) int {
 	return n
 }
 
-// Requests is where the requests should go at this moment.
+// Requests returns the desired routing.
 func Requests(o Observation) traffic.Desired {
 	if o.Record == nil || o.Record.Release == nil {
 		return traffic.Desired{}
@@ -95,7 +96,7 @@ func Requests(o Observation) traffic.Desired {
 	return traffic.Desired{}
 }
 
-// RemovesAdded says whether what a release added is to go, so that its leaders need do no more than finish their requests.
+// RemovesAdded reports whether the added workloads are to be deleted, so that their leaders only finish their requests.
 func RemovesAdded(o Observation) bool {
 	if len(o.Added) == 0 {
 		return false
@@ -110,14 +111,14 @@ func RemovesAdded(o Observation) bool {
 	case r.Phase == record.Promoting, r.Phase == record.RollingBack, r.Phase == record.HandingOver:
 		return false
 	case r.Phase == record.Progressing:
-		// The next template is there, or is on its way; or somebody deleted the canary.
+		// The template changed, or its revision is not recorded yet; or the canary was deleted.
 		return c == nil || c.Deleting || (o.Stable.Revision != "" && o.Stable.Revision != r.UpdateRevision)
 	default:
 		return true
 	}
 }
 
-// drainsStable says whether the user's workload is about to be rolled while all requests go to the canary.
+// drainsStable reports whether the user's workload is about to be rolled while all requests go to the canary.
 func (o Observation) drainsStable() bool {
 	if o.release() == nil || o.Record.Release.Phase != record.Promoting && o.Record.Release.Phase != record.Standby {
 		return false
@@ -125,8 +126,8 @@ func (o Observation) drainsStable() bool {
 	return record.SameRolling(o.Stable.Rolling, record.Hold()) && o.requested(o.capacity()).Weight == 100
 }
 
-// drainStable waits until the leaders of the user's workload get no requests and have finished those that they have, before
-// LWS rolls them. Nil: that is so; or they go on getting requests, as the host wants it.
+// drainStable waits, before LWS rolls the user's workload, until its leaders receive no requests and have finished
+// theirs. Nil: they have, or they continue to receive requests as the host requested.
 func drainStable(o Observation, v traffic.View) *Decision {
 	switch {
 	case o.Traffic == nil || v.Stage == traffic.Blocked || !o.drainsStable():
@@ -137,8 +138,8 @@ func drainStable(o Observation, v traffic.View) *Decision {
 	return drained(o, pb.State_STATE_PROMOTING)
 }
 
-// DrainingGroups are the groups that go next, once no more requests come to their leaders: they need do no more than finish those
-// that they have.
+// DrainingGroups returns the groups that are removed next, once their leaders receive no more requests and only finish
+// theirs.
 func DrainingGroups(o Observation) []Group {
 	switch {
 	case o.Traffic == nil:
@@ -150,33 +151,33 @@ func DrainingGroups(o Observation) []Group {
 		if o.Traffic.Look(o.requested(o.capacity())).Stage < traffic.Acknowledged {
 			return nil
 		}
-		return o.Stable.from(0)
+		return o.Stable.existingFrom(0)
 	}
 	if o.handingOver() {
 		if o.stableDrained() || !withdrawn(o.Traffic.Look(o.requestsHandedOver())) {
 			return nil
 		}
-		return o.Stable.from(0)
+		return o.Stable.existingFrom(0)
 	}
 	if RemovesAdded(o) {
 		if !withdrawn(o.Traffic.Look(prepared())) {
 			return nil
 		}
-		return o.Added[0].from(0)
+		return o.Added[0].existingFrom(0)
 	}
 	c := o.canary()
 	if c == nil || o.Record.Release.Phase != record.Progressing && !o.completesSecondSet() {
 		return nil
 	}
 	planned := measureProgress(o).Planned
-	if v := o.Traffic.Look(o.requested(planned)); planned >= c.Replicas || !follows(v) || c.reached(v, planned) {
+	if v := o.Traffic.Look(o.requested(planned)); planned >= c.Replicas || !inForce(v) || c.reachable(v, planned) {
 		return nil
 	}
-	return c.from(planned)
+	return c.existingFrom(planned)
 }
 
-// from are the groups that exist from an index on.
-func (w Workload) from(index int) []Group {
+// existingFrom returns the groups that exist from an index on.
+func (w Workload) existingFrom(index int) []Group {
 	var out []Group
 	for _, g := range w.Groups {
 		if g.Index >= index && g.Revision != "" {
@@ -186,12 +187,12 @@ func (w Workload) from(index int) []Group {
 	return out
 }
 
-// reached says whether requests may still come to leaders from an index on.
-func (w Workload) reached(v traffic.View, index int) bool {
-	return slices.ContainsFunc(w.from(index), func(g Group) bool { return slices.Contains(v.CanaryPods, g.Leader) })
+// reachable reports whether leaders from an index on may still receive requests.
+func (w Workload) reachable(v traffic.View, index int) bool {
+	return slices.ContainsFunc(w.existingFrom(index), func(g Group) bool { return slices.Contains(v.CanaryPods, g.Leader) })
 }
 
-// capacity is how many groups the canary is asked to have.
+// capacity returns how many groups the canary is asked to have.
 func (o Observation) capacity() int {
 	if c := o.canary(); c != nil {
 		return c.Replicas
@@ -199,12 +200,12 @@ func (o Observation) capacity() int {
 	return 0
 }
 
-// mayServe says whether requests may go to a canary group's leader: the group is whole, and it stays.
+// mayServe reports whether a canary group's leader may receive requests: the group is ready, and it stays.
 func (g Group) mayServe(planned int) bool { return g.Ready && g.Index < planned }
 
-// steer returns the write that takes the requests nearer to where they should go, nil if none is due, and how they
-// stand. Without a traffic policy they stand well.
-func steer(o Observation, want traffic.Desired, state pb.State) (traffic.View, *Decision) {
+// reconcileTraffic returns the next write towards the desired routing, nil if none is due, and the state of the routing.
+// Without a traffic policy that is verified.
+func reconcileTraffic(o Observation, want traffic.Desired, state pb.State) (traffic.View, *Decision) {
 	if o.Traffic == nil {
 		return traffic.View{Facts: traffic.Facts{Prepared: true}, Fenced: true, Withdrawn: true, Stage: traffic.Verified}, nil
 	}
@@ -218,13 +219,13 @@ func steer(o Observation, want traffic.Desired, state pb.State) (traffic.View, *
 	}
 }
 
-// follows says whether requests go where they should, as far as routes and gateways can tell. A stable workload that has
-// no ready leader does not keep the canary from getting its share: that release may be what mends it.
-func follows(v traffic.View) bool {
+// inForce reports whether the desired routing is in force, as far as routes and gateways show. A stable workload without
+// ready leaders does not keep the canary from its share: the release may be its repair.
+func inForce(v traffic.View) bool {
 	return v.Stage == traffic.Verified || v.Stage == traffic.Acknowledged && v.Reason == traffic.ReasonNoStableEndpoints
 }
 
-// fenced says whether canary leaders may become ready without getting requests through the stable Service.
+// fenced reports whether canary leaders may become ready without receiving requests through the stable Service.
 func fenced(v traffic.View) bool {
 	return v.Fenced && v.Stage != traffic.Blocked && v.Reason != traffic.ReasonFenceNotInForce
 }
@@ -233,12 +234,12 @@ func awaitTraffic(v traffic.View, state pb.State) *Decision {
 	return &Decision{State: state, Reason: v.Reason, Message: v.Message}
 }
 
-// withdraw takes all requests from the canary, and lets it finish those that it has: before any of its capacity goes.
-// Nil: that is so.
+// withdraw withdraws all requests from the canary and lets it finish those in flight, before any of its groups is
+// deleted. Nil: done.
 func withdraw(o Observation, state pb.State) *Decision {
-	v, d := steer(o, prepared(), state)
+	v, d := reconcileTraffic(o, prepared(), state)
 	switch {
-	case servesAlone(o, v):
+	case onlyCanaryServes(o, v):
 		return &Decision{
 			State: state, Reason: traffic.ReasonNoStableEndpoints,
 			Message: fmt.Sprintf("%d %% of the requests stay with the canary until the stable Service has a ready leader of %s", v.Weight, o.Stable.Name),
@@ -251,7 +252,7 @@ func withdraw(o Observation, state pb.State) *Decision {
 	return drained(o, state)
 }
 
-// drained waits for the requests of leaders that get no more. Nil: they are done.
+// drained waits until leaders have finished their requests. Nil: they have.
 func drained(o Observation, state pb.State) *Decision {
 	if o.Drain == nil || o.Drain.Done {
 		return nil
@@ -259,36 +260,36 @@ func drained(o Observation, state pb.State) *Decision {
 	return &Decision{State: state, Reason: ReasonDraining, Message: o.Drain.Message, Recheck: o.Drain.Recheck}
 }
 
-// servesAlone says whether requests are better off with the canary: the stable Service has nobody to send them to, and
+// onlyCanaryServes reports whether requests should stay with the canary: the stable Service has no ready endpoint, and
 // the canary has.
-func servesAlone(o Observation, v traffic.View) bool {
+func onlyCanaryServes(o Observation, v traffic.View) bool {
 	return o.Stable.Replicas > 0 && v.Weight > 0 && v.StableEndpoints == 0 && v.CanaryEndpoints > 0 && v.Stage != traffic.Blocked
 }
 
-// restoreTraffic leaves nothing of the release on the user's Services and routes. Nil: that is so.
+// restoreTraffic removes what the release left on the user's Services and routes. Nil: done.
 func restoreTraffic(o Observation, state pb.State) *Decision {
-	v, d := steer(o, traffic.Desired{}, state)
+	v, d := reconcileTraffic(o, traffic.Desired{}, state)
 	switch {
 	case d != nil:
 		return d
 	case v.Reason == traffic.ReasonServiceNotOpen:
 		d = awaitTraffic(v, state)
-		d.Recheck = time.Second // without a record nobody knows whose endpoints these are
+		d.Recheck = time.Second // without a record no event of these endpoints leads here
 		return d
 	case v.Stage <= traffic.Blocked:
 		return awaitTraffic(v, state)
 	}
 	if d = markLeaders(o, o.Stable, 0, true, state); d != nil {
-		d.Message = "requests are as before; the marks on leaders go"
+		d.Message = "requests are routed as before the release; the marks on leaders are being removed"
 	}
 	return d
 }
 
-// withdrawn reports whether no request reaches the update revision by a share, as far as routes and gateways tell.
+// withdrawn reports whether no share of the requests reaches the update revision, as far as routes and gateways show.
 func withdrawn(v traffic.View) bool { return v.Withdrawn && v.Weight == 0 }
 
-// markLeaders keeps requests from the leaders of groups that are not whole, although those leaders may be ready. settled
-// says that the routes are as they should be, so that a group which is about to go may lose its mark.
+// markLeaders keeps requests from leaders whose groups are not ready, although the leaders themselves may be. settled:
+// the routing is in force, so a group that is about to be deleted may lose its mark.
 func markLeaders(o Observation, c Workload, planned int, settled bool, state pb.State) *Decision {
 	if o.Traffic == nil {
 		return nil
@@ -304,21 +305,20 @@ func markLeaders(o Observation, c Workload, planned int, settled bool, state pb.
 	return nil
 }
 
-// routeCanary keeps the requests where the host wants them while there is a canary that serves: the routes, then the
-// leaders that may get some. It returns how the requests stand, and a decision if there is something to write.
+// routeCanary applies the requested routing while a canary serves: the routes, then the marks of leaders. It returns the
+// state of the routing, and a decision if a write is due.
 func routeCanary(o Observation, planned int, state pb.State) (traffic.View, *Decision) {
-	v, d := steer(o, o.requested(planned), state)
+	v, d := reconcileTraffic(o, o.requested(planned), state)
 	if d != nil {
 		return v, d
 	}
 	if c := o.canary(); c != nil && !c.Deleting {
-		return v, markLeaders(o, *c, planned, follows(v), state)
+		return v, markLeaders(o, *c, planned, inForce(v), state)
 	}
 	return v, nil
 }
 
-// share is the percentage of requests that go to the update revision: what the routes say, or else what follows from
-// group counts.
+// share sets the percentage of requests to the update revision: that of the routes, unless it follows from group counts.
 func (s *Progress) share(o Observation) {
 	if o.Traffic == nil || o.Record == nil || o.Record.Release == nil || o.unfenced() {
 		return

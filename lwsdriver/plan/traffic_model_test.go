@@ -17,7 +17,7 @@ import (
 type trafficModel struct {
 	fenced, prepared bool
 	pin, to          string // in place: the revisions that the two Services are pinned to
-	shut             bool   // in place: the stable Service is open, and its endpoints do not follow yet
+	endpointsLag     bool   // in place: the stable Service is unfenced, but its endpoints are not updated yet
 	weight           int    // in the route
 	seen             int    // by the gateway
 	leaking          bool
@@ -26,52 +26,52 @@ type trafficModel struct {
 	unread           bool // the caches are not filled
 }
 
-// trafficView is a look at it.
+// trafficView is an observation of it.
 type trafficView struct {
 	trafficModel
 
 	stable, canary int // ready endpoints
 	pods           []string
-	// inPlace: the two sides are told apart by these revisions.
+	// inPlace: these revisions distinguish the two sides.
 	inPlace      bool
 	from, update string
 }
 
-// isFenced says whether the stable Service leads to stable leaders only.
+// isFenced reports whether the stable Service selects stable leaders only.
 func (v trafficView) isFenced() bool { return v.fenced && v.pin == v.from }
 
-// closed says whether the stable Service does not lead yet to leaders that may have a share.
-func (v trafficView) closed(d traffic.Desired) bool {
-	return (v.inPlace || d.HandedOver) && v.shut && (v.weight > 0 || d.Prepared) && v.canary > 0
+// awaitsEndpoints reports whether the stable Service lacks endpoints of leaders that may have a share.
+func (v trafficView) awaitsEndpoints(d traffic.Desired) bool {
+	return (v.inPlace || d.HandedOver) && v.endpointsLag && (v.weight > 0 || d.Prepared) && v.canary > 0
 }
 
-// next is the next step towards d, nil if there is none.
+// next returns the next step towards d, or nil.
 func (v trafficView) next(d traffic.Desired) (step func(*trafficModel), what string) {
 	d = v.complete(d)
 	switch {
 	case d.Unfenced && v.fenced:
-		return func(r *trafficModel) { r.fenced, r.pin, r.shut, r.leaking = false, "", true, false }, "open"
-	case d.HandedOver && (d.Prepared || v.weight > 0) && (!v.fenced || v.pin != passedPin):
-		return func(r *trafficModel) { r.fenced, r.pin, r.shut, r.leaking = true, passedPin, true, false }, "pass"
-	case (d.Unfenced || d.HandedOver) && v.closed(d):
+		return func(r *trafficModel) { r.fenced, r.pin, r.endpointsLag, r.leaking = false, "", true, false }, "unfence"
+	case d.HandedOver && (d.Prepared || v.weight > 0) && (!v.fenced || v.pin != handedOverPin):
+		return func(r *trafficModel) { r.fenced, r.pin, r.endpointsLag, r.leaking = true, handedOverPin, true, false }, "hand over"
+	case (d.Unfenced || d.HandedOver) && v.awaitsEndpoints(d):
 		return nil, ""
 	case v.weight > d.Weight:
-		return func(r *trafficModel) { r.weight = d.Weight }, "retreat"
+		return func(r *trafficModel) { r.weight = d.Weight }, "withdraw"
 	case d.Fenced && !v.isFenced() && !d.HandedOver:
-		return func(r *trafficModel) { r.fenced, r.leaking, r.shut, r.pin = true, true, false, v.from }, "fence"
+		return func(r *trafficModel) { r.fenced, r.leaking, r.endpointsLag, r.pin = true, true, false, v.from }, "fence"
 	case d.Prepared && (!v.prepared || v.to != v.update):
 		return func(r *trafficModel) { r.prepared, r.to = true, v.update }, "prepare"
 	case v.weight < d.Weight && v.canary > 0:
-		return func(r *trafficModel) { r.weight = d.Weight }, "advance"
+		return func(r *trafficModel) { r.weight = d.Weight }, "shift"
 	case !d.Prepared && v.prepared:
 		return func(r *trafficModel) { r.prepared, r.to = false, "" }, "clean up"
 	case !d.Fenced && v.fenced:
-		return func(r *trafficModel) { r.fenced, r.pin = false, "" }, "lift"
+		return func(r *trafficModel) { r.fenced, r.pin = false, "" }, "remove the fence"
 	}
 	return nil, ""
 }
 
-// complete is d with what it implies.
+// complete returns d with what it implies.
 func (v trafficView) complete(d traffic.Desired) traffic.Desired {
 	d.Prepared = d.Prepared || d.Weight > 0
 	d.Fenced = !d.Unfenced && (d.Fenced || d.Prepared)
@@ -79,7 +79,7 @@ func (v trafficView) complete(d traffic.Desired) traffic.Desired {
 	return d
 }
 
-// Facts is what the planner is told of the moment.
+// Facts returns the present state.
 func (v trafficView) Facts() traffic.Facts {
 	if v.unread {
 		return traffic.Facts{}
@@ -89,7 +89,7 @@ func (v trafficView) Facts() traffic.Facts {
 	}
 }
 
-// Look is what the planner is told.
+// Look compares the present with the desired state.
 func (v trafficView) Look(d traffic.Desired) traffic.View {
 	if v.unread {
 		return traffic.View{Reason: traffic.ReasonNotSynced, Message: "the caches are not filled yet"}
@@ -97,12 +97,12 @@ func (v trafficView) Look(d traffic.Desired) traffic.View {
 	out := traffic.View{Facts: v.Facts(), Fenced: v.isFenced()}
 	step, what := v.next(d)
 	d = v.complete(d)
-	closed := (d.Unfenced || d.HandedOver) && v.closed(d)
-	blocked := v.blocked || v.gone && what != "retreat" && (d.Fenced || d.Prepared || d.Weight > 0)
+	closed := (d.Unfenced || d.HandedOver) && v.awaitsEndpoints(d)
+	blocked := v.blocked || v.gone && what != "withdraw" && (d.Fenced || d.Prepared || d.Weight > 0)
 	switch {
 	case step != nil && blocked, v.gone && blocked:
 		out.Stage, out.Reason = traffic.Blocked, traffic.ReasonBlocked
-		out.Message, out.Withdrawn = "somebody must act", what != "retreat" && v.weight == v.seen && !closed
+		out.Message, out.Withdrawn = "blocked", what != "withdraw" && v.weight == v.seen && !closed
 		return out
 	case step != nil:
 		out.Stage, out.Next, out.Reason = traffic.Drifted, what, traffic.ReasonWriting
@@ -133,7 +133,7 @@ func (v trafficView) Look(d traffic.Desired) traffic.View {
 	return out
 }
 
-// look is the observer's, nil without a traffic policy.
+// look is the observer; nil without a traffic policy.
 func (c *cluster) look() *trafficView {
 	if c.traffic == nil {
 		return nil
@@ -142,13 +142,13 @@ func (c *cluster) look() *trafficView {
 	if v.inPlace && c.record != nil && c.record.Release != nil {
 		v.from, v.update = c.record.Release.StableRevision, c.record.Release.UpdateRevision
 	}
-	if c.traffic.pin == passedPin {
+	if c.traffic.pin == handedOverPin {
 		for _, s := range c.added {
 			v.stable += s.ready()
 		}
 	}
 	for i, g := range c.stable.groups {
-		if c.traffic.pin == passedPin {
+		if c.traffic.pin == handedOverPin {
 			break
 		}
 		if g.ready && i < c.stable.leaders.replicas && (!v.inPlace || !v.fenced || g.revision == v.pin) {
@@ -173,11 +173,11 @@ func (c *cluster) look() *trafficView {
 // follow lets the gateway and the endpoints catch up.
 func (c *cluster) follow() {
 	if c.traffic != nil {
-		c.traffic.seen, c.traffic.leaking, c.traffic.shut = c.traffic.weight, false, false
+		c.traffic.seen, c.traffic.leaking, c.traffic.endpointsLag = c.traffic.weight, false, false
 	}
 }
 
-// route is what people and other tools do to the objects.
+// route edits the objects, as users and tools do.
 func (c *cluster) route(how string) {
 	if c.traffic == nil {
 		return
@@ -186,9 +186,9 @@ func (c *cluster) route(how string) {
 	switch how {
 	case "apply the route again":
 		c.traffic.weight = 0
-	case "take the fence off":
+	case "remove the fence":
 		c.traffic.fenced, c.traffic.pin = false, ""
-		c.opened++
+		c.unfenced++
 	}
 }
 
@@ -201,25 +201,25 @@ func (c *cluster) setWeight(weight int) {
 	c.request(Route{ReleaseID: c.record.Release.ID, Weight: &weight})
 }
 
-// applyTraffic is one write of the router, made from what it sees. A look that is as old as a write of others is only
-// possible where two drivers are at work, and they put right what the other did.
+// applyTraffic is one write of the router, made from its own observation. A stale one is possible only with two drivers,
+// and each repairs the other's writes.
 func (c *cluster) applyTraffic(a SetTraffic, versions map[string]int) bool {
 	step, what := c.look().next(a.Desired)
 	if step == nil || what != a.Why || versions[c.stable.name] != c.stable.version {
 		return false
 	}
-	if what == "lift" && len(c.added) > 0 && !c.stable.deleting && !a.Desired.HandedOver {
-		c.fail("the fence is lifted with %s there", c.added[0].name)
+	if what == "remove the fence" && len(c.added) > 0 && !c.stable.deleting && !a.Desired.HandedOver {
+		c.fail("the fence is removed while %s exists", c.added[0].name)
 	}
 	c.checkStep(what, a)
 	step(c.traffic)
 	return true
 }
 
-// checkStep: requests are never left to a few groups while others serve, too: in place, those that the stable Service is
-// not pinned to; in blue-green, the second set while the user's own groups are on their way back from a promotion.
+// checkStep: requests are never left to a few groups while others serve, too: in place, the groups that the stable
+// Service does not select; in blue-green, the user's own groups before they are restored after a promotion.
 func (c *cluster) checkStep(what string, a SetTraffic) {
-	if what == "retreat" && c.phase() == record.RollingBack && c.policy.Style == pb.Style_STYLE_BLUE_GREEN && c.traffic.canServe(c) {
+	if what == "withdraw" && c.phase() == record.RollingBack && c.policy.Style == pb.Style_STYLE_BLUE_GREEN && c.traffic.canServe(c) {
 		back := 0
 		for i, g := range c.stable.groups {
 			if i < c.stable.replicas && g.ready && g.revision == c.record.Release.StableRevision {
@@ -235,17 +235,17 @@ func (c *cluster) checkStep(what string, a SetTraffic) {
 	}
 	r := c.record.Release
 	switch others := len(c.observe().groupsOffRevision()) > 0; {
-	case what == "retreat" && a.Desired.Unfenced && c.traffic.canServe(c) && (c.traffic.fenced || c.traffic.shut):
-		c.fail("the share goes before the stable Service leads to all leaders: %+v", *c.traffic)
+	case what == "withdraw" && a.Desired.Unfenced && c.traffic.canServe(c) && (c.traffic.fenced || c.traffic.endpointsLag):
+		c.fail("the share is withdrawn before the stable Service selects all leaders: %+v", *c.traffic)
 	case what == "fence" && r.Unfenced && others:
 		c.fail("the stable Service is pinned to few of the groups: %+v", *c.traffic)
 	}
 }
 
-// canServe says whether a leader that has a share is ready.
+// canServe reports whether a leader with a share is ready.
 func (r *trafficModel) canServe(c *cluster) bool { return c.look().canary > 0 }
 
-// checkBatch: before LWS updates groups in place, requests are where that harms none.
+// checkBatch: before LWS updates groups in place, the routing loses no request by it.
 func (c *cluster) checkBatch(a SetStable) {
 	if a.Rolling == nil {
 		return
@@ -257,17 +257,17 @@ func (c *cluster) checkBatch(a SetStable) {
 	r, shares := a.Record.Release, c.traffic.weight > 0 || c.traffic.seen > 0
 	switch {
 	case r.Phase == record.RollingBack && shares:
-		c.fail("groups return while the route has %d and the gateway %d %%", c.traffic.weight, c.traffic.seen)
+		c.fail("groups roll back while the route has %d and the gateway %d %%", c.traffic.weight, c.traffic.seen)
 	case r.Phase == record.RollingBack:
-	case next == 0 && (shares || c.traffic.fenced || c.traffic.shut && c.traffic.canServe(c)):
+	case next == 0 && (shares || c.traffic.fenced || c.traffic.endpointsLag && c.traffic.canServe(c)):
 		c.fail("every group may be updated, and requests are split: %+v", *c.traffic)
 	case next > 0 && !r.Unfenced && (!c.traffic.fenced || c.traffic.leaking || c.traffic.pin != r.StableRevision):
 		c.fail("groups are updated without the fence: %+v", *c.traffic)
 	}
 }
 
-// checkRoad: requests go to whole groups that stay, and through the fence to nobody.
-func (c *cluster) checkRoad(a Action) {
+// checkTraffic: only ready groups that stay receive requests, and none through the fence.
+func (c *cluster) checkTraffic(a Action) {
 	if c.traffic == nil || c.stable.deleting {
 		return
 	}
@@ -290,15 +290,15 @@ func (c *cluster) checkRoad(a Action) {
 	}
 }
 
-func (c *cluster) checkRoadAtRest() {
+func (c *cluster) checkTrafficAtRest() {
 	if c.inPlace() && (c.phase() == record.Progressing || c.rolls()) || c.next != nil {
-		return // there is nothing added that would tell
+		return // nothing was added that would show it
 	}
 	if c.traffic != nil && len(c.added) == 0 && *c.traffic != (trafficModel{}) {
 		c.fail("%s is left of the traffic", fmt.Sprintf("%+v", *c.traffic))
 	}
-	if c.adopted > 0 && c.phase() == record.Progressing {
-		return // the marks of the last release go at the end of this one, if it began so soon
+	if c.handovers > 0 && c.phase() == record.Progressing {
+		return // the marks of the last release are removed with this one's, if it began early
 	}
 	for i, g := range c.stable.groups {
 		if g.serving {

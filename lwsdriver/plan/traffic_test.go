@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// releasing is a release in a phase whose host wants half of the requests at a canary of three groups.
+// releasing returns a release in a phase whose host requested a weight of 50 for a canary of three groups.
 func releasing(phase record.Phase, groups string, v trafficView) Observation {
 	c := Workload{
 		Name: "vllm-b", Replicas: 3, Size: 2, Revision: "B", Carries: "B", HasFinalizer: true,
@@ -31,8 +31,8 @@ func releasing(phase record.Phase, groups string, v trafficView) Observation {
 	}
 }
 
-// Groups drain once they are to go and no request can come to them any more.
-func TestLeaving(t *testing.T) {
+// TestDraining checks that groups drain once they are to be deleted and can receive no request.
+func TestDraining(t *testing.T) {
 	whole, none := trafficView{trafficModel: trafficModel{fenced: true, prepared: true}, stable: 4}, trafficView{}
 	split := whole
 	split.weight, split.seen, split.canary, split.pods = 50, 50, 2, []string{"vllm-b-0", "vllm-b-1"}
@@ -53,23 +53,23 @@ func TestLeaving(t *testing.T) {
 		o            Observation
 		want         []int
 	}{
-		{"nothing routed", "there is nobody to wait for", change(releasing(record.CleaningUp, "3", none), func(o *Observation) { o.Traffic = nil }), nil},
+		{"nothing routed", "nothing to wait for", change(releasing(record.CleaningUp, "3", none), func(o *Observation) { o.Traffic = nil }), nil},
 		{"batch", "all of them stay", releasing(record.Progressing, "3", split), nil},
-		{"scale down", "the last one goes, and is out of service", releasing(record.Progressing, "2", split), []int{2}},
-		{"still in service", "requests come to the one that goes", releasing(record.Progressing, "2", reached), nil},
-		{"gateway behind", "nobody knows what it sends where", releasing(record.Progressing, "2", behind), nil},
-		{"rollback, split", "requests come to all of them", releasing(record.CleaningUp, "3", split), nil},
-		{"rollback, withdrawn", "none does", releasing(record.CleaningUp, "3", whole), []int{0, 1, 2}},
-		{"rollback, Service gone", "no route leads to the canary", releasing(record.CleaningUp, "3", gone), []int{0, 1, 2}},
-		{"rollback, not read", "nobody knows", releasing(record.CleaningUp, "3", unread), nil},
+		{"scale down", "the last one is deleted, and receives no requests", releasing(record.Progressing, "2", split), []int{2}},
+		{"still in service", "the last one still receives requests", releasing(record.Progressing, "2", reached), nil},
+		{"gateway behind", "its routing is unknown", releasing(record.Progressing, "2", behind), nil},
+		{"rollback, split", "all of them receive requests", releasing(record.CleaningUp, "3", split), nil},
+		{"rollback, withdrawn", "they receive none", releasing(record.CleaningUp, "3", whole), []int{0, 1, 2}},
+		{"rollback, Service gone", "no route selects the canary", releasing(record.CleaningUp, "3", gone), []int{0, 1, 2}},
+		{"rollback, not synced", "the routing is unknown", releasing(record.CleaningUp, "3", unread), nil},
 		{"about to be rolled", "all requests go to the canary", change(releasing(record.Promoting, "3", all), everything), []int{0, 1}},
 		{"about to be rolled too early", "a gateway still sends some", change(releasing(record.Promoting, "3", split), everything), nil},
 		{"promoting", "its capacity stays", releasing(record.Promoting, "3", whole), nil},
-		{"promoted", "it goes", releasing(record.Promoted, "3", whole), []int{0, 1, 2}},
-		{"new template", "it goes", change(releasing(record.Progressing, "3", whole), func(o *Observation) { o.Stable.Revision = "C" }), []int{0, 1, 2}},
-		{"deleted by hand", "it goes", change(releasing(record.Progressing, "3", whole), func(o *Observation) { o.Added[0].Deleting = true }), []int{0, 1, 2}},
-		{"no record", "it goes", change(releasing(record.Progressing, "3", whole), func(o *Observation) { o.Record = nil }), []int{0, 1, 2}},
-		{"no pod", "there is nobody to wait for", change(releasing(record.CleaningUp, "3", whole), func(o *Observation) {
+		{"promoted", "it is deleted", releasing(record.Promoted, "3", whole), []int{0, 1, 2}},
+		{"new template", "it is deleted", change(releasing(record.Progressing, "3", whole), func(o *Observation) { o.Stable.Revision = "C" }), []int{0, 1, 2}},
+		{"deleted by hand", "it is deleted", change(releasing(record.Progressing, "3", whole), func(o *Observation) { o.Added[0].Deleting = true }), []int{0, 1, 2}},
+		{"no record", "it is deleted", change(releasing(record.Progressing, "3", whole), func(o *Observation) { o.Record = nil }), []int{0, 1, 2}},
+		{"no pod", "nothing to wait for", change(releasing(record.CleaningUp, "3", whole), func(o *Observation) {
 			for i := range o.Added[0].Groups {
 				o.Added[0].Groups[i].Revision = ""
 			}
@@ -87,10 +87,10 @@ func TestLeaving(t *testing.T) {
 	}
 }
 
-// Where the requests should go follows from the phase, and from what is there to serve them.
+// TestRequests checks that the desired routing follows from the phase and the groups that can serve.
 func TestRequests(t *testing.T) {
 	v := trafficView{trafficModel: trafficModel{fenced: true, prepared: true}, stable: 4}
-	half, ready, nothing := traffic.Desired{Prepared: true, Weight: 50, HeaderRoutes: []traffic.HeaderRoute{}}, prepared(), traffic.Desired{}
+	shared, ready, nothing := traffic.Desired{Prepared: true, Weight: 50, HeaderRoutes: []traffic.HeaderRoute{}}, prepared(), traffic.Desired{}
 	change := func(phase record.Phase, f func(*Observation)) Observation {
 		o := releasing(phase, "3", v)
 		f(&o)
@@ -102,20 +102,20 @@ func TestRequests(t *testing.T) {
 		o    Observation
 		want traffic.Desired
 	}{
-		{"batch", change(record.Progressing, keep), half},
-		{"no group is whole", change(record.Progressing, func(o *Observation) {
+		{"batch", change(record.Progressing, keep), shared},
+		{"no group is ready", change(record.Progressing, func(o *Observation) {
 			for i := range o.Added[0].Groups {
 				o.Added[0].Groups[i].Ready = false
 			}
 		}), ready},
-		{"none of those that stay", change(record.Progressing, func(o *Observation) {
+		{"only a surplus group is ready", change(record.Progressing, func(o *Observation) {
 			o.Added[0].Target.Groups, o.Added[0].Groups[0].Ready = "1", false
 		}), ready},
 		{"new template", change(record.Progressing, func(o *Observation) { o.Stable.Revision = "C" }), ready},
-		{"nothing wished for", change(record.Progressing, func(o *Observation) { o.Record.Release.Traffic = nil }), ready},
-		{"canary not there", change(record.Progressing, func(o *Observation) { o.Added = nil }), ready},
-		{"promoting", change(record.Promoting, keep), half},
-		{"promoting, canary torn out", change(record.Promoting, func(o *Observation) { o.Added = nil }), ready},
+		{"no weight requested", change(record.Progressing, func(o *Observation) { o.Record.Release.Traffic = nil }), ready},
+		{"no canary", change(record.Progressing, func(o *Observation) { o.Added = nil }), ready},
+		{"promoting", change(record.Promoting, keep), shared},
+		{"promoting, canary deleted by hand", change(record.Promoting, func(o *Observation) { o.Added = nil }), ready},
 		{"promoted", change(record.Promoted, keep), ready},
 		{"rolling back", change(record.CleaningUp, keep), ready},
 		{"rolled back", change(record.CleaningUp, func(o *Observation) { o.Added = nil }), nothing},

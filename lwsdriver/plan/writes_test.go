@@ -35,10 +35,10 @@ func (c *cluster) apply(d decided) bool {
 	case SaveRevision, DeleteRevision:
 		return c.applyHistory(a)
 	case TransferHistory, HandOver, DeleteStable:
-		return c.applyAdoption(a, d.versions)
+		return c.applyHandover(a, d.versions)
 	case CreateCanary:
-		taken := slices.ContainsFunc(c.added, func(s *set) bool { return s.name == a.Name })
-		if taken || d.versions[c.stable.name] != c.stable.version {
+		exists := slices.ContainsFunc(c.added, func(s *set) bool { return s.name == a.Name })
+		if exists || d.versions[c.stable.name] != c.stable.version {
 			return false
 		}
 		if a.Revision != c.stable.template {
@@ -46,10 +46,10 @@ func (c *cluster) apply(d decided) bool {
 		}
 		s := &set{
 			name: a.Name, replicas: a.Replicas, template: a.Revision + "+", carries: a.Revision,
-			rolling: rollingOf(0, "1", "0"), held: true, target: a.Target, groups: map[int]*group{}, ruined: map[int]ruin{},
+			rolling: rollingOf(0, "1", "0"), held: true, target: a.Target, groups: map[int]*group{}, failing: map[int]failure{},
 		}
-		if c.adopts() {
-			s.template = a.Revision // there is no metadata on its leaders
+		if c.handsOver() {
+			s.template = a.Revision // its leaders have no extra metadata
 		}
 		s.made = s.template
 		c.touch(s)
@@ -105,12 +105,12 @@ func (c *cluster) applyStable(a SetStable, versions map[string]int) bool {
 		return false
 	}
 	c.checkIntent(a)
-	c.checkEmptied(a, versions)
+	c.checkScaledToZero(a, versions)
 	c.write(a)
 	return true
 }
 
-// write is what a write of the record, which is not refused, has for effects.
+// write applies a write of the record that is not refused.
 func (c *cluster) write(a SetStable) {
 	found, set := c.stable.rolling, c.set
 	switch {
@@ -127,27 +127,27 @@ func (c *cluster) write(a SetStable) {
 	}
 	rec := a.Record
 	if c.phase() == record.HandingOver && rec.Release.Phase != record.HandingOver {
-		c.passed = nil // garbage collection takes it with the second set
+		c.transferred = nil // garbage collection deletes it with the second set
 	}
 	c.applyTemplate(a, rec.Release)
 	if old, next := c.record.Release, rec.Release; old != nil && next != nil && old.UpdateRevision != next.UpdateRevision {
 		if old.UpdateRevision != "" {
-			c.asked = nil
+			c.requestedTarget = nil
 			for _, s := range c.added {
 				if s.carries == next.UpdateRevision {
-					c.asked = s.target // It was asked for this very revision, before another one came and went.
+					c.requestedTarget = s.target // It was requested for this revision, before another one.
 				}
 			}
 		}
 	}
-	if c.rolls() && record.SameRolling(*a.Rolling, record.Hold()) && !c.stable.whole() {
-		c.disturbed = true // The hold reclaims LWS's surge, and what LWS was updating comes back at the old revision.
+	if c.rolls() && record.SameRolling(*a.Rolling, record.Hold()) && !c.stable.allReady() {
+		c.disturbed = true // The hold reclaims LWS's surge, and groups being updated are recreated at the old revision.
 	}
-	if c.stable.rolling.MaxUnavailable == all && !c.stable.whole() {
-		c.disturbed = true // They had nothing to do; the second set did.
+	if c.stable.rolling.MaxUnavailable == all && !c.stable.allReady() {
+		c.disturbed = true // They received no requests; the second set did.
 	}
 	if !record.SameRolling(c.stable.rolling, c.set) {
-		c.disturbed = true // Somebody had LWS roll; what it took down comes back, and the hold reclaims its surge.
+		c.disturbed = true // Another client had LWS roll; deleted groups are recreated, and the hold reclaims the surge.
 	}
 	c.record = &rec
 	c.stable.rolling, c.set = *a.Rolling, set
@@ -155,29 +155,30 @@ func (c *cluster) write(a SetStable) {
 	c.touch(c.stable)
 }
 
-// checkIntent: a release never changes its way, but for a new template.
+// checkIntent: a release never changes direction except for a new template.
 func (c *cluster) checkIntent(a SetStable) {
 	before, after := c.phase(), record.Phase("")
 	if a.Record.Release != nil {
 		after = a.Record.Release.Phase
 	}
 	renewed := c.record.Release != nil && c.stable.template != c.record.Release.UpdateRevision
-	// Somebody had LWS roll groups that an adoption leaves alone, or they came at the new template in a scale-up from none.
-	strayed := renewed && (c.mixed || c.disturbed || !c.stable.at(c.record.Release.StableRevision))
+	// Another client had LWS roll groups that a handover leaves alone, or they were created at the new template in a
+	// scale-up from 0.
+	offRevision := renewed && (c.mixed || c.disturbed || !c.stable.at(c.record.Release.StableRevision))
 	ok := before == after
 	if c.inPlace() && before == record.Progressing && after == record.RollingBack {
 		ok = c.stable.template == c.record.Release.StableRevision
 	}
 	switch before {
 	case record.Promoting:
-		if c.adopts() {
+		if c.handsOver() {
 			ok = ok || after == record.Standby || after == record.HandingOver || (after == record.CleaningUp || after == record.Progressing) && renewed
-			ok = ok || after == record.RollingBack && strayed
+			ok = ok || after == record.RollingBack && offRevision
 			break
 		}
 		ok = ok || after == record.Promoted || ((after == record.Progressing || after == record.RollingBack) && renewed)
 	case record.Standby:
-		ok = ok || after == record.HandingOver || (after == record.Progressing || after == record.CleaningUp) && renewed || after == record.RollingBack && strayed
+		ok = ok || after == record.HandingOver || (after == record.Progressing || after == record.CleaningUp) && renewed || after == record.RollingBack && offRevision
 	case record.HandingOver:
 		ok = ok || after == record.Promoting && (c.canary() == nil || c.canary().deleting)
 	case record.CleaningUp:
@@ -190,7 +191,7 @@ func (c *cluster) checkIntent(a SetStable) {
 	}
 	if stood := c.now.Sub(c.record.Release.PhaseAt); after == record.HandingOver && before != after && c.policy.ScaleDownDelay > 0 &&
 		(before != record.Standby || stood < c.policy.ScaleDownDelay) {
-		c.fail("adopted from phase %q after %s of %s", before, stood, c.policy.ScaleDownDelay)
+		c.fail("handed over from phase %q after %s of %s", before, stood, c.policy.ScaleDownDelay)
 	}
 	if !ok {
 		c.fail("phase %q became %q", before, after)
@@ -199,25 +200,26 @@ func (c *cluster) checkIntent(a SetStable) {
 	if a.Rolling == nil {
 		return
 	}
-	if c.adopts() && after != record.RollingBack && !record.SameRolling(*a.Rolling, record.Hold()) {
-		c.fail("the hold goes in an adoption, in phase %q", after)
+	if c.handsOver() && after != record.RollingBack && !record.SameRolling(*a.Rolling, record.Hold()) {
+		c.fail("the hold is released in a handover, in phase %q", after)
 	}
 	if !record.SameRolling(*a.Rolling, record.Hold()) && after != record.Promoting && after != record.RollingBack && !batch {
-		c.fail("the hold goes in phase %q", after)
+		c.fail("the hold is released in phase %q", after)
 	}
 	if before == record.Promoting && after == record.Promoted && !c.stable.at(a.Record.Release.UpdateRevision) {
 		c.fail("promoted, but the groups are at %v", c.stable.revisions())
 	}
 }
 
-// checkIdle: all stable groups go at once only where the second set had the requests when that was decided.
-func (c *cluster) checkIdle(action Action) {
+// checkReplaceAll: all stable groups are replaced at once only if the second set received the requests when that was
+// decided.
+func (c *cluster) checkReplaceAll(action Action) {
 	a, ok := action.(SetStable)
 	if !ok || a.Rolling == nil || a.Rolling.MaxUnavailable != all || record.SameRolling(*a.Rolling, Pace(a.Record.Saved, c.stable.replicas)) {
 		return
 	}
 	if w := c.canary(); w == nil || w.ready() < c.stable.replicas-c.policy.Threshold(c.stable.replicas) || c.traffic.seen != 100 {
-		c.fail("all stable groups go at once, and the second set does not have the requests")
+		c.fail("all stable groups are replaced at once, but the second set does not receive the requests")
 	}
 }
 
@@ -232,7 +234,7 @@ func (c *cluster) servingAt(s *set, revision string) int {
 	return n
 }
 
-// at says that every group is at a revision.
+// at reports whether every group is at a revision.
 func (s *set) at(revision string) bool {
 	for _, r := range s.revisions() {
 		if r != revision {
@@ -242,7 +244,7 @@ func (s *set) at(revision string) bool {
 	return true
 }
 
-// applyRestart deletes a leader that is as it was seen. A pod that came in its place meanwhile is another one.
+// applyRestart deletes a leader if it is still the observed pod.
 func (c *cluster) applyRestart(a RestartGroup, versions map[string]int) bool {
 	for i, g := range c.stable.groups {
 		if leaderName(c.stable, i) != a.Leader || g.version() != versions[a.Leader] || g.revision == c.record.Release.StableRevision {
@@ -255,7 +257,7 @@ func (c *cluster) applyRestart(a RestartGroup, versions map[string]int) bool {
 		r.n++
 		c.restarts[i] = r
 		if versions["restarted"] != c.restarted {
-			c.disturbed = true // Two drivers were at work, and each took one.
+			c.disturbed = true // Two drivers each restarted one.
 		}
 		c.restarted++
 		delete(c.stable.groups, i)
@@ -278,7 +280,7 @@ func (c *cluster) applyMark(a MarkLeader) bool {
 	return false
 }
 
-// applyTemplate is what a write of the record does with the stable template.
+// applyTemplate saves or restores the stable template with a write of the record.
 func (c *cluster) applyTemplate(a SetStable, r *record.Release) {
 	switch {
 	case a.SaveTemplate:

@@ -37,7 +37,7 @@ type HeaderMatch struct {
 }
 
 // Asked is the canary's share that the host asked for. Nil asks for nothing.
-func (t *Traffic) Asked() int {
+func (t *Traffic) RequestedWeight() int {
 	if t == nil {
 		return 0
 	}
