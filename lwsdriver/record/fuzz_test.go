@@ -13,7 +13,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// FuzzQuantityOf: what a quantity comes to is within its bounds, for any number of groups that there can be.
+// FuzzQuantityOf: a quantity is within its bounds, for any number of groups.
 func FuzzQuantityOf(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string, total int32) {
 		q, err := ParseQuantity(s)
@@ -76,7 +76,7 @@ func FuzzParsePolicy(f *testing.F) {
 	})
 }
 
-// checkPolicy is the twin of what ParsePolicy promises.
+// checkPolicy checks the guarantees of ParsePolicy independently.
 func checkPolicy(t *testing.T, m *pb.ReleasePolicy, p Policy) {
 	t.Helper()
 	if len(p.Batches) == 0 || len(p.Batches) != len(m.GetBatches()) || p.ProgressDeadline <= 0 || p.MinReady < 0 {
@@ -107,7 +107,7 @@ func checkPolicy(t *testing.T, m *pb.ReleasePolicy, p Policy) {
 	}
 }
 
-// FuzzWanted: the notes of the admission policy are taken for what LWS accepts, or reported.
+// FuzzWanted: the annotations of the admission policy are read as values that LWS accepts, or reported.
 func FuzzWanted(f *testing.F) {
 	f.Fuzz(func(t *testing.T, partition, maxUnavailable, maxSurge string) {
 		saved := rolling(3, "25%", "1")
@@ -116,7 +116,7 @@ func FuzzWanted(f *testing.F) {
 			return
 		}
 		if err := checkRolling(got); err != nil {
-			t.Errorf("%q, %q and %q are taken for %+v: %v", partition, maxUnavailable, maxSurge, got, err)
+			t.Errorf("%q, %q and %q are read as %+v: %v", partition, maxUnavailable, maxSurge, got, err)
 		}
 		r := Record{Saved: got}
 		again, err := DecodeRecord(encoded(t, &r))

@@ -13,11 +13,11 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// holdPartition is above any number of groups, so that groups added by a scale-up are stable ones too.
+// holdPartition is above any number of groups, so that a scale-up adds stable groups, too.
 const holdPartition = 1_000_000
 
-// Hold is the configuration under which LWS never rolls by itself. maxSurge must be 0, since LWS creates surge groups
-// at the new revision even under partition; the webhook then wants maxUnavailable to be at least 1, of any replicas.
+// Hold returns the configuration under which LWS never rolls by itself. maxSurge must be 0, since LWS creates surge
+// groups at the new revision even under a partition; the webhook then requires maxUnavailable to be at least 1.
 func Hold() lws.RollingUpdateConfiguration {
 	return lws.RollingUpdateConfiguration{
 		Partition:      ptr.To[int32](holdPartition),
@@ -26,20 +26,20 @@ func Hold() lws.RollingUpdateConfiguration {
 	}
 }
 
-// Native is the configuration under which LWS rolls every group at the user's own pace.
+// Native returns the configuration under which LWS rolls every group at the user's own pace.
 func Native(saved lws.RollingUpdateConfiguration) lws.RollingUpdateConfiguration {
 	saved.Partition = ptr.To[int32](0)
 	return saved
 }
 
-// SameRolling compares two configurations by what they mean to LWS.
+// SameRolling reports whether two configurations mean the same to LWS.
 func SameRolling(a, b lws.RollingUpdateConfiguration) bool {
 	return ptr.Deref(a.Partition, 0) == ptr.Deref(b.Partition, 0) &&
 		a.MaxUnavailable == b.MaxUnavailable && a.MaxSurge == b.MaxSurge
 }
 
-// Absorb returns what to save of the user's when the driver had set one configuration and found another: each field that
-// somebody changed is the user's new wish; each that is still as the driver set it says nothing.
+// Absorb returns the user's configuration when the driver had set one and found another: fields that differ were changed
+// by the user and replace the saved ones.
 func Absorb(saved, set, found lws.RollingUpdateConfiguration) lws.RollingUpdateConfiguration {
 	if ptr.Deref(found.Partition, 0) != ptr.Deref(set.Partition, 0) {
 		saved.Partition = found.Partition
@@ -53,7 +53,7 @@ func Absorb(saved, set, found lws.RollingUpdateConfiguration) lws.RollingUpdateC
 	return saved
 }
 
-// checkRolling refuses what LWS never accepts: it can't have come from a user's spec.
+// checkRolling refuses a configuration that LWS never accepts, so that no user's spec can have had it.
 func checkRolling(r lws.RollingUpdateConfiguration) error {
 	if n := ptr.Deref(r.Partition, 0); n < 0 {
 		return fmt.Errorf("partition %d is negative", n)
@@ -69,13 +69,13 @@ func checkRolling(r lws.RollingUpdateConfiguration) error {
 	return nil
 }
 
-// WantedAnnotations are those that Wanted reads. The driver's next write of the record takes them away.
+// WantedAnnotations returns the annotations that Wanted reads. The driver's next write of the record removes them.
 func WantedAnnotations() []string {
 	return []string{WantedPartition, WantedMaxUnavailable, WantedMaxSurge}
 }
 
-// Wanted returns what to save of the user's, with what the admission policy has noted: the spec has the hold in its
-// place. A note that no policy would have written is an error.
+// Wanted returns the user's configuration with the admission policy's annotations applied: the policy has set the hold in
+// the spec and saved the requested values in them. A value that no policy would have written is an error.
 func Wanted(saved lws.RollingUpdateConfiguration, annotations map[string]string) (lws.RollingUpdateConfiguration, error) {
 	if v, ok := annotations[WantedPartition]; ok {
 		n, err := strconv.ParseInt(v, 10, 32)

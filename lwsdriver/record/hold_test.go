@@ -81,13 +81,13 @@ func TestAbsorb(t *testing.T) {
 		found  lws.RollingUpdateConfiguration
 		want   lws.RollingUpdateConfiguration
 	}{
-		{"AsSet", "What is as the driver set it says nothing of the user.", Hold(), saved},
+		{"AsSet", "A field that the driver set is not the user's.", Hold(), saved},
 		{"WholeManifest", "The user applied a manifest again: all of it is the user's.", set(2, "3", "1"), set(2, "3", "1")},
 		{"SameManifest", "Applying what was saved already changes nothing.", saved, saved},
 		{"OnlyPartition", "The other fields are the hold's, not the user's.", set(0, "1", "0"), saved},
 		{"OnlyMaxUnavailable", "A new pace for the next promotion.", set(holdPartition, "2", "0"), set(0, "2", "25%")},
 		{"OnlyMaxSurge", "A new pace for the next promotion.", set(holdPartition, "1", "3"), set(0, "0", "3")},
-		{"Removed", "A partition that the user removed is removed when given back.",
+		{"Removed", "A partition that the user removed is not restored.",
 			lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1)},
 			lws.RollingUpdateConfiguration{MaxUnavailable: saved.MaxUnavailable, MaxSurge: saved.MaxSurge}},
 	}
@@ -115,12 +115,12 @@ func TestWanted(t *testing.T) {
 		want   lws.RollingUpdateConfiguration
 		fails  bool
 	}{
-		{"None", "Without notes what is saved stays.", map[string]string{"a": "b"}, saved, false},
+		{"None", "Without annotations the saved values stay.", map[string]string{"a": "b"}, saved, false},
 		{
 			"Whole", "A manifest was applied again.",
 			map[string]string{WantedPartition: "0", WantedMaxUnavailable: "2", WantedMaxSurge: "50%"}, rolling(0, "2", "50%"), false,
 		},
-		{"One", "The rest was not asked for.", map[string]string{WantedMaxSurge: "0"}, rolling(3, "25%", "0"), false},
+		{"One", "The other fields were not requested.", map[string]string{WantedMaxSurge: "0"}, rolling(3, "25%", "0"), false},
 		{"NoGroups", "The annotation was edited.", map[string]string{WantedPartition: "-1"}, saved, true},
 		{"TooMany", "LWS has 32 bits for it.", map[string]string{WantedPartition: "2147483648"}, saved, true},
 		{"NoQuantity", "The annotation was edited.", map[string]string{WantedMaxUnavailable: "many"}, saved, true},

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// DefaultHistoryLimit is how many revisions a history keeps unless its user says otherwise.
+	// DefaultHistoryLimit is how many revisions a history keeps by default.
 	DefaultHistoryLimit = 10
-	// maxHistoryLimit is as many as anybody may keep: each is an object with a whole template.
+	// maxHistoryLimit bounds the limit: each revision is an object with a whole template.
 	maxHistoryLimit = 100
 )
 
-// HistoryLimit reads HistoryLimitAnnotation. With an error the default is to be used: a typing error must not cost
-// anybody their history.
+// HistoryLimit reads HistoryLimitAnnotation. With an error it returns the default, so that a typo does not delete the
+// history.
 func HistoryLimit(annotations map[string]string) (int, error) {
 	value, ok := annotations[HistoryLimitAnnotation]
 	if !ok {
@@ -24,7 +24,7 @@ func HistoryLimit(annotations map[string]string) (int, error) {
 	}
 	n, err := strconv.Atoi(value)
 	if err != nil || n < 0 || n > maxHistoryLimit {
-		return DefaultHistoryLimit, fmt.Errorf("annotation %s is %q, want a number from 0 (no history) to %d: %d is taken instead",
+		return DefaultHistoryLimit, fmt.Errorf("annotation %s is %q, want a number from 0 (no history) to %d: %d is used instead",
 			HistoryLimitAnnotation, value, maxHistoryLimit, DefaultHistoryLimit)
 	}
 	return n, nil

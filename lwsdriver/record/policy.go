@@ -20,10 +20,10 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic/probe"
 )
 
-// DefaultProgressDeadline is for groups that load a large model: Deployment's 10 minutes would fail many of them.
+// DefaultProgressDeadline allows for groups that load a large model: many would fail Deployment's 10 minutes.
 const DefaultProgressDeadline = 30 * time.Minute
 
-// Policy is a ReleasePolicy that was found valid.
+// Policy is a validated ReleasePolicy.
 type Policy struct {
 	Style            pb.Style
 	Batches          []Quantity
@@ -31,18 +31,18 @@ type Policy struct {
 	ProgressDeadline time.Duration
 	MinReady         time.Duration
 
-	// ScaleDownDelay is how long the groups that lost the requests stay after a blue-green promotion.
+	// ScaleDownDelay is how long groups without requests stay after a blue-green promotion.
 	ScaleDownDelay time.Duration
-	// Adopt: a blue-green promotion makes the second set the workload, and the user's own object goes.
+	// Adopt: a blue-green promotion hands the workload over to the second set and deletes the user's own object.
 	Adopt bool
 
-	// Traffic names the objects that carry the requests. Nil: nothing is routed.
+	// Traffic names the objects that route requests. Nil: none.
 	Traffic *traffic.Policy
-	// WarmUp is what a canary leader must answer before it gets requests, Drain how it finishes them.
+	// WarmUp is what a canary leader must answer before it receives requests, Drain how it finishes them.
 	WarmUp probe.WarmUp
 	Drain  probe.Drain
 
-	// RolloutID is what pods of updated groups are labelled with. Empty: they are not.
+	// RolloutID is the label of pods of updated groups. Empty: they are not labelled.
 	RolloutID string
 
 	// GroupBudget: PodDisruptionBudgets that count groups are kept while the release lasts.
@@ -52,15 +52,15 @@ type Policy struct {
 	LeaderLabels, LeaderAnnotations map[string]string
 }
 
-// Violation is one thing that is wrong with a request.
+// Violation is one error in a request.
 type Violation struct {
 	// Field is the path from the request's root, for example "policy.batches[1]".
 	Field string
-	// Description says what is wrong and what would be right.
+	// Description says what is wrong and what is valid.
 	Description string
 }
 
-// ParsePolicy checks a policy and returns it as a value. Any violation makes the Policy unusable.
+// ParsePolicy validates a policy. With any violation the Policy is unusable.
 func ParsePolicy(p *pb.ReleasePolicy) (Policy, []Violation) {
 	if p == nil {
 		return Policy{}, []Violation{{"policy", "is required"}}
@@ -88,8 +88,8 @@ func ParsePolicy(p *pb.ReleasePolicy) (Policy, []Violation) {
 	return policy, v.list
 }
 
-// Threshold is how many of planned groups may be unready while a batch of them counts as ready. It is never all of
-// them: a batch of which nothing is ready has shown nothing.
+// Threshold returns how many of the planned groups may be unready while a batch counts as ready. At least one group has
+// to be ready: otherwise the batch has shown nothing.
 func (p Policy) Threshold(planned int) int {
 	return min(p.FailureThreshold.Down(planned), max(planned-1, 0))
 }
@@ -120,7 +120,7 @@ func (v *violations) promotion(policy *Policy, p pb.BluePromotion) {
 	policy.Adopt = p == pb.BluePromotion_BLUE_PROMOTION_ADOPT
 	if policy.Adopt && len(policy.LeaderLabels)+len(policy.LeaderAnnotations) > 0 {
 		v.add("policy.canary_leader_metadata",
-			"would stay on the leaders for good, since BLUE_PROMOTION_ADOPT makes them the workload's own: leave it out")
+			"would stay on the leaders permanently, since BLUE_PROMOTION_ADOPT makes them the workload's own: leave it out")
 	}
 }
 
@@ -177,7 +177,7 @@ func (v *violations) duration(field string, d *durationpb.Duration, zero time.Du
 		return zero
 	}
 	if err := d.CheckValid(); err != nil {
-		v.add(field, "is no valid duration")
+		v.add(field, "is not a valid duration")
 		return zero
 	}
 	if d.AsDuration() < 0 {
@@ -186,7 +186,7 @@ func (v *violations) duration(field string, d *durationpb.Duration, zero time.Du
 	return d.AsDuration()
 }
 
-// reserved are the label prefixes that LWS and Lockstep themselves select by; a policy that set them would break both.
+// reserved are the prefixes of labels that LWS and Lockstep select by.
 var reserved = []string{"leaderworkerset.sigs.k8s.io/", "lockstep.dev/"}
 
 func (v *violations) metadata(p Policy) {

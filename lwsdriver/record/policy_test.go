@@ -49,7 +49,7 @@ func TestParsePolicyAccepts(t *testing.T) {
 			},
 		},
 		{
-			name: "Everything", reason: "Batches may repeat; metadata keys of the user's own are taken.",
+			name: "Everything", reason: "Batches may repeat; the user's own metadata keys are valid.",
 			in: &pb.ReleasePolicy{
 				Style: pb.Style_STYLE_PARTITION, Batches: []string{"1", "1", "3"}, FailureThreshold: "10%",
 				ProgressDeadline: durationpb.New(time.Hour), MinReady: durationpb.New(time.Second), RolloutId: "Rollout-7.b_2",
@@ -102,14 +102,14 @@ func TestParsePolicyRefuses(t *testing.T) {
 		},
 		{"Decreasing", "Batches never decrease.", batches("50%", "25%"), []string{"policy.batches[1]"}},
 		{"DecreasingTwice", "Each batch that decreases is named.", batches("3", "2", "1"), []string{"policy.batches[1]", "policy.batches[2]"}},
-		{"OverAll", "There are no more groups than all.", batches("50%", "101%"), []string{"policy.batches[1]"}},
-		{"Negative", "There are no negative groups.", batches("-1"), []string{"policy.batches[0]"}},
+		{"OverAll", "At most 100 % is valid.", batches("50%", "101%"), []string{"policy.batches[1]"}},
+		{"Negative", "A number of groups is not negative.", batches("-1"), []string{"policy.batches[0]"}},
 		{"NotANumber", "Words are no batches.", batches("1", "all"), []string{"policy.batches[1]"}},
 		{"EmptyBatch", "An empty batch is a templating accident.", batches("", "1"), []string{"policy.batches[0]"}},
-		{"Mixed", "3 and 50 % can't be compared, so decreasing could not be told.", batches("3", "50%"), []string{"policy.batches[1]"}},
+		{"Mixed", "3 and 50 % can't be compared, so a decrease could not be detected.", batches("3", "50%"), []string{"policy.batches[1]"}},
 		{"ThresholdNotANumber", "A threshold is a quantity.", func(p *pb.ReleasePolicy) { p.FailureThreshold = "few" }, []string{"policy.failure_threshold"}},
 		{"ThresholdOverAll", "No more than all may fail.", func(p *pb.ReleasePolicy) { p.FailureThreshold = "101%" }, []string{"policy.failure_threshold"}},
-		{"ThresholdNegative", "There are no negative groups.", func(p *pb.ReleasePolicy) { p.FailureThreshold = "-1" }, []string{"policy.failure_threshold"}},
+		{"ThresholdNegative", "A number of groups is not negative.", func(p *pb.ReleasePolicy) { p.FailureThreshold = "-1" }, []string{"policy.failure_threshold"}},
 		{"DeadlineNegative", "It would have passed before it began.", func(p *pb.ReleasePolicy) { p.ProgressDeadline = durationpb.New(-time.Second) }, []string{"policy.progress_deadline"}},
 		{"MinReadyNegative", "Time runs forwards.", func(p *pb.ReleasePolicy) { p.MinReady = durationpb.New(-1) }, []string{"policy.min_ready"}},
 		{"DeadlineOutOfRange", "protobuf allows seconds that no duration has.", func(p *pb.ReleasePolicy) {
@@ -130,7 +130,7 @@ func TestParsePolicyRefuses(t *testing.T) {
 		{"LabelKey", "Kubernetes would refuse the pod.", labels("no spaces", "x"), []string{"policy.canary_leader_metadata.labels"}},
 		{"LabelValue", "Kubernetes would refuse the pod.", labels("track", "no/slash"), []string{"policy.canary_leader_metadata.labels"}},
 		{"AnnotationKey", "Kubernetes would refuse the pod.", annotations("no spaces"), []string{"policy.canary_leader_metadata.annotations"}},
-		{"Several", "All that is wrong is told at once.", func(p *pb.ReleasePolicy) {
+		{"Several", "All violations are reported at once.", func(p *pb.ReleasePolicy) {
 			p.Style, p.Batches, p.FailureThreshold = 0, nil, "x"
 		}, []string{"policy.batches", "policy.failure_threshold", "policy.style"}},
 	}

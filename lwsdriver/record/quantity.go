@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// Quantity is a number of groups: a count, or a percentage of some total. The zero value is 0 groups.
+// Quantity is a number of groups: a count, or a percentage of a total. The zero value is 0 groups.
 type Quantity struct {
 	value   int
 	percent bool
 }
 
-// maxCount bounds counts; LWS itself allows no more than this many pods.
+// maxCount bounds counts; LWS itself allows no more pods.
 const maxCount = 1<<31 - 1
 
 // ParseQuantity reads "3" or "25%". Signs, spaces, fractions, percentages over 100 and empty strings are refused.
@@ -34,10 +34,10 @@ func ParseQuantity(s string) (Quantity, error) {
 	return Quantity{value: value, percent: percent}, nil
 }
 
-// Up is the quantity of total, rounded up and clamped to 0..total: for groups to update, and for surge.
+// Up returns the quantity of total, rounded up and clamped to 0..total: for groups to update, and for surge.
 func (q Quantity) Up(total int) int { return q.of(total, 99) }
 
-// Down is the quantity of total, rounded down and clamped to 0..total: for groups that may be unready.
+// Down returns the quantity of total, rounded down and clamped to 0..total: for groups that may be unready.
 func (q Quantity) Down(total int) int { return q.of(total, 0) }
 
 func (q Quantity) of(total, round int) int {
@@ -48,7 +48,7 @@ func (q Quantity) of(total, round int) int {
 	return min(max(n, 0), max(total, 0))
 }
 
-// String is the form that ParseQuantity reads.
+// String returns the form that ParseQuantity reads.
 func (q Quantity) String() string {
 	if q.percent {
 		return strconv.Itoa(q.value) + "%"

@@ -21,31 +21,31 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// recordVersion is the schema that this driver reads and writes.
+// recordVersion is the version of the schema.
 const recordVersion = 1
 
-// Record is all that the driver remembers: one annotation on the stable workload, written before the first effect of
-// what it says. Everything else is derived from the cluster each time.
+// Record is everything that the driver remembers: one annotation on the stable workload, written before the first effect
+// of its content. Everything else is derived from the cluster.
 type Record struct {
-	// Version is the schema's.
+	// Version is the version of the schema.
 	Version int `json:"version"`
-	// UID is the workload's that the record was written on: manifests are copied, annotations and all.
+	// UID is that of the workload that the record was written on, since manifests are copied with their annotations.
 	UID types.UID `json:"uid,omitempty"`
-	// Saved is the user's own rolling update configuration, given back by Disown and used by promotion.
+	// Saved is the user's own rolling update configuration, which promotion uses and Disown restores.
 	Saved lws.RollingUpdateConfiguration `json:"saved"`
-	// Set is the rolling update configuration that the driver has set last, in the request that wrote this. Nil: the hold. What
-	// differs from it in the spec was set by somebody else.
+	// Set is the rolling update configuration that the driver last set, in the request that wrote this. Nil: the hold.
+	// Fields of the spec that differ were changed by another client.
 	Set *lws.RollingUpdateConfiguration `json:"set,omitempty"`
-	// Workload is the name that hosts know the workload by, where it is not the object's own: the object was a release's
-	// second set once, and was adopted. See WorkloadLabel.
+	// Workload is the name that hosts know the workload by, if it differs from the object's: the object was a release's
+	// second set, and the workload was handed over to it. See WorkloadLabel.
 	Workload string `json:"workload,omitempty"`
-	// Predecessor is the name of the object that this one replaced. Hosts may go on to use it.
+	// Predecessor is the name of the object that this one replaced. Hosts may continue to use it.
 	Predecessor string `json:"predecessor,omitempty"`
-	// Release is the one in flight or the last one that ended. Nil: none since the workload was adopted.
+	// Release is the release in flight, or the last one. Nil: none since the workload was adopted.
 	Release *Release `json:"release,omitempty"`
 }
 
-// KnownAs is the name that hosts know the workload by whose object has this name.
+// KnownAs returns the name that hosts know the workload by, given the name of its object.
 func (r *Record) KnownAs(object string) string {
 	if r == nil || r.Workload == "" {
 		return object
@@ -53,7 +53,7 @@ func (r *Record) KnownAs(object string) string {
 	return r.Workload
 }
 
-// LastSet is the rolling update configuration that the driver has set last.
+// LastSet returns the rolling update configuration that the driver last set.
 func (r *Record) LastSet() lws.RollingUpdateConfiguration {
 	if r.Set == nil {
 		return Hold()
@@ -61,7 +61,7 @@ func (r *Record) LastSet() lws.RollingUpdateConfiguration {
 	return *r.Set
 }
 
-// WithSet returns the record of a request that sets a rolling update configuration.
+// WithSet returns the record for a request that sets a rolling update configuration.
 func (r Record) WithSet(set lws.RollingUpdateConfiguration) Record {
 	if r.Set = &set; SameRolling(set, Hold()) {
 		r.Set = nil
@@ -75,31 +75,31 @@ type Release struct {
 	Owner string `json:"owner,omitempty"`
 	// Policy is the ReleasePolicy as protobuf JSON.
 	Policy json.RawMessage `json:"policy"`
-	// StableRevision is the template revision hash that served before the release.
+	// StableRevision is the template revision hash from before the release.
 	StableRevision string `json:"stableRevision"`
-	// UpdateRevision is the template revision hash that the release brings. Empty until LWS has recorded it.
+	// UpdateRevision is the template revision hash to release. Empty until LWS has recorded it.
 	UpdateRevision string `json:"updateRevision,omitempty"`
 	Phase          Phase  `json:"phase"`
 	// StartedAt is when the release was initialised.
 	StartedAt time.Time `json:"startedAt"`
-	// PhaseAt is when Phase or UpdateRevision changed last.
+	// PhaseAt is when Phase or UpdateRevision last changed.
 	PhaseAt time.Time `json:"phaseAt"`
-	// Target is set only while no workload exists that could carry it; see TargetAnnotation.
+	// Target is set only while no added workload exists to hold it; see TargetAnnotation.
 	Target *Target `json:"target,omitempty"`
-	// StableTemplate is the stable revision's template, saved before the last group that runs it is replaced in place.
+	// StableTemplate is the template of the stable revision, saved before its last group is replaced in place.
 	StableTemplate *Template `json:"stableTemplate,omitempty"`
-	// RestartsExhausted is a revision, released before, whose groups keep it however often they are restarted. In place only.
+	// RestartsExhausted is an earlier update revision whose groups restarts did not change. In place only.
 	RestartsExhausted string `json:"restartsExhausted,omitempty"`
-	// Unfenced: the split of requests in place has ended, and they follow the groups. In place only.
+	// Unfenced: the split of requests in place has ended, and requests follow the groups. In place only.
 	Unfenced bool `json:"unfenced,omitempty"`
-	// Traffic is where the host wants the requests to go. Nil: to the stable leaders.
+	// Traffic is the routing that the host requested. Nil: all requests to the stable leaders.
 	Traffic *Traffic `json:"traffic,omitempty"`
-	// Successor names the second set while it is being adopted, and Groups is how many groups the workload had before.
+	// Successor names the second set during a handover, and Groups is how many groups the workload had before.
 	Successor string `json:"successor,omitempty"`
 	Groups    int    `json:"groups,omitempty"`
 }
 
-// Template is the part of a LeaderWorkerSet's spec of which LWS makes revisions.
+// Template is the part of a LeaderWorkerSet's spec that its revisions are made of.
 type Template struct {
 	LeaderWorkerTemplate lws.LeaderWorkerTemplate `json:"leaderWorkerTemplate"`
 	NetworkConfig        *lws.NetworkConfig       `json:"networkConfig,omitempty"`
@@ -110,48 +110,49 @@ func TemplateOf(w *lws.LeaderWorkerSet) Template {
 	return Template{LeaderWorkerTemplate: w.Spec.LeaderWorkerTemplate, NetworkConfig: w.Spec.NetworkConfig}
 }
 
-// Phase is the durable intent of a release. Whether it is reached is derived from the cluster.
+// Phase is the persisted intent of a release. Whether it is complete is derived from the cluster.
 type Phase string
 
-// The phases. A release starts in Progressing (or Nothing) and never returns to it, but for a new template.
+// The phases. A release starts in Progressing or Nothing and returns to Progressing only for a new template.
 const (
 	// Progressing follows the target.
 	Progressing Phase = "Progressing"
-	// Promoting: the stable workload is released to roll natively to the update revision.
+	// Promoting: the hold is released, and LWS rolls the stable workload to the update revision.
 	Promoting Phase = "Promoting"
-	// Standby: the second set has the requests and is to be adopted; the stable groups stand by for the policy's
+	// Standby: the second set receives all requests before a handover; the stable groups stand by for the policy's
 	// ScaleDownDelay, so that one write of the routes returns the requests to them.
 	Standby Phase = "Standby"
-	// HandingOver: the second set becomes the workload, and the object that the record is on goes. There is no way back.
+	// HandingOver: the second set becomes the workload, and the record's object is deleted. A rollback is no longer
+	// possible.
 	HandingOver Phase = "HandingOver"
-	// Promoted: every stable group is at the update revision and the hold is back; what the release added goes.
+	// Promoted: every stable group is at the update revision and held; what the release added is being deleted.
 	Promoted Phase = "Promoted"
-	// CleaningUp: groups of the user's own workload are at another revision than the stable one, which is being restored: LWS
-	// rolls them natively if the stable template is in the spec; if not, they are restarted under the hold.
+	// RollingBack: groups of the user's own workload are off the stable revision, which is being restored: by LWS if the
+	// spec has the stable template, otherwise by restarts under the hold.
 	RollingBack Phase = "RollingBack"
 	// CleaningUp: every stable group is at the stable revision; what the release added is being deleted.
 	CleaningUp Phase = "CleaningUp"
-	// Nothing: the stable groups already ran the workload's template when the release was initialised.
+	// Nothing: the stable groups already ran the workload's template when the release began.
 	Nothing Phase = "Nothing"
 )
 
-// Unfinished says whether the release still changes the workload, whatever is left of what it added.
+// Unfinished reports whether a release in this phase still changes the user's workload.
 func (p Phase) Unfinished() bool {
 	return p == Progressing || p == Promoting || p == Standby || p == HandingOver || p == RollingBack
 }
 
-// Target is the batch that a host asked for last.
+// Target is the batch that a host requested last.
 type Target struct {
 	// Groups is the Quantity, as given.
 	Groups string `json:"groups"`
 	// Batch is the index into the policy's batches. Nil: an absolute target.
 	Batch *int `json:"batch,omitempty"`
-	// At is when it was asked for, or when the driver last had to ask the cluster for more groups to keep it; the
-	// progress deadline counts from it.
+	// At is when it was requested, or when the driver last had to add groups to keep it; the progress deadline counts
+	// from it.
 	At time.Time `json:"at"`
 }
 
-// Planned is the number of groups that the target means at the given replicas. No target means none.
+// Planned returns the number of groups of the target at the given replicas; 0 without a target.
 func (t *Target) Planned(replicas int) (int, error) {
 	if t == nil {
 		return 0, nil
@@ -163,8 +164,8 @@ func (t *Target) Planned(replicas int) (int, error) {
 	return q.Up(replicas), nil
 }
 
-// Renewed is the same target with the progress deadline counting from now: groups that a scale-up or a lost canary adds
-// late in a batch get as long as the batch's first ones. No target stays none.
+// Renewed returns the target with the progress deadline counting from now: groups that are added late, by a scale-up or
+// for a lost canary, have as long as the batch's first ones. Nil stays nil.
 func (t *Target) Renewed(now time.Time) *Target {
 	if t == nil {
 		return nil
@@ -174,7 +175,7 @@ func (t *Target) Renewed(now time.Time) *Target {
 	return &next
 }
 
-// PolicyMessage is the recorded policy as it came.
+// PolicyMessage returns the recorded policy as the host sent it.
 func (r *Release) PolicyMessage() (*pb.ReleasePolicy, error) {
 	p := &pb.ReleasePolicy{}
 	if err := protojson.Unmarshal(r.Policy, p); err != nil {
@@ -183,13 +184,13 @@ func (r *Release) PolicyMessage() (*pb.ReleasePolicy, error) {
 	return p, nil
 }
 
-// EncodeTraffic is the form in which a traffic policy is noted on what a release adds.
+// EncodeTraffic returns the value of TrafficAnnotation.
 func EncodeTraffic(p *pb.TrafficPolicy) (string, error) {
 	raw, err := encode(p)
 	return string(raw), err
 }
 
-// EncodePolicy is the form in which a policy is recorded.
+// EncodePolicy returns the recorded form of a policy.
 func EncodePolicy(p *pb.ReleasePolicy) (json.RawMessage, error) { return encode(p) }
 
 func encode(m proto.Message) (json.RawMessage, error) {
@@ -197,7 +198,7 @@ func encode(m proto.Message) (json.RawMessage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode policy: %w", err)
 	}
-	// protojson varies its white space on purpose; the record must not.
+	// protojson randomizes white space; the record must be stable.
 	var b bytes.Buffer
 	if err := json.Compact(&b, raw); err != nil {
 		return nil, fmt.Errorf("encode policy: %w", err)
@@ -215,10 +216,10 @@ func (r *Record) Encode() (string, error) {
 	return string(raw), nil
 }
 
-// DecodeRecord reads the annotation. It trusts nothing: an unknown field, another version or a value that no driver
-// would have written is an error, since acting on a record that somebody edited could move groups nobody asked to move.
+// DecodeRecord reads the annotation strictly: an unknown field, another version or a value that no driver writes is an
+// error, since acting on an edited record could move groups without a request.
 func DecodeRecord(value string) (*Record, error) {
-	// The version first: a newer schema has fields that this one would only call unknown.
+	// The version first: otherwise fields of a newer schema would be reported as unknown.
 	var head struct {
 		Version int `json:"version"`
 	}
@@ -282,7 +283,7 @@ func (t *Target) validate() error {
 
 var releaseID = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?$`)
 
-// ValidID says whether id can name a release. It is also a valid label value.
+// ValidID reports whether id can name a release. It is then also a valid label value.
 func ValidID(id string) bool { return releaseID.MatchString(id) }
 
 func (r *Release) validate() error {
@@ -320,7 +321,7 @@ func strictJSON(value string, into any) error {
 		return fmt.Errorf("read JSON: %w", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("read JSON: something follows the value")
+		return errors.New("read JSON: data after the value")
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func genRecord(t *rapid.T) *Record {
 	}
 	r.Release = &Release{
 		ID: rapid.StringMatching(`[a-zA-Z0-9]([a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?`).Draw(t, "id"),
-		// Any text that JSON can hold: hosts put what they like into it.
+		// Any text that JSON can hold: hosts choose it.
 		Owner: strings.ToValidUTF8(rapid.String().Draw(t, "owner"), "?"), Policy: raw,
 		StableRevision: rapid.StringMatching(`[a-z0-9]{1,10}`).Draw(t, "stable"),
 		UpdateRevision: rapid.StringMatching(`([a-z0-9]{1,10})?`).Draw(t, "update"),
@@ -161,14 +161,14 @@ func TestDecodeRecordIsStrict(t *testing.T) {
 		{"Empty", "No record is no annotation, not an empty one.", func(string) string { return "" }, true},
 		{"Null", "null is no record.", func(string) string { return "null" }, true},
 		{"Array", "Not an object.", func(s string) string { return "[" + s + "]" }, true},
-		{"Truncated", "Half a record.", func(s string) string { return s[:len(s)/2] }, true},
-		{"TrailingGarbage", "What follows could be a second opinion.", func(s string) string { return s + "x" }, true},
-		{"TrailingRecord", "What follows is a second opinion.", func(s string) string { return s + s }, true},
+		{"Truncated", "A truncated record.", func(s string) string { return s[:len(s)/2] }, true},
+		{"TrailingGarbage", "Trailing data is refused.", func(s string) string { return s + "x" }, true},
+		{"TrailingRecord", "Trailing data is refused.", func(s string) string { return s + s }, true},
 		{"UnknownField", "A field that this driver would drop.", replace(`{"version":1`, `{"version":1,"extra":true`), true},
 		{"UnknownReleaseField", "A field that this driver would drop.", replace(`{"id":`, `{"extra":1,"id":`), true},
 		{"UnknownPolicyField", "A policy that this driver does not wholly know.", replace(`"minReady"`, `"maxReady"`), true},
-		{"NoVersion", "A schema nobody named.", replace(`"version":1,`, ``), true},
-		{"OlderVersion", "There never was one.", replace(`"version":1`, `"version":0`), true},
+		{"NoVersion", "A schema without a version.", replace(`"version":1,`, ``), true},
+		{"OlderVersion", "No version wrote it.", replace(`"version":1`, `"version":0`), true},
 		{"NewerVersion", "What it means is not known.", replace(`"version":1`, `"version":2`), true},
 		{"EditedPhase", "Promoting is one word away from Progressing; a word that is neither is refused.", replace(`"Progressing"`, `"Promote"`), true},
 		{"PhaseInLowerCase", "Phases are exact.", replace(`"Progressing"`, `"progressing"`), true},
@@ -178,15 +178,15 @@ func TestDecodeRecordIsStrict(t *testing.T) {
 		{"PolicyIsText", "The policy is an object.", replace(`"policy":{`, `"policy":"a","x":{`), true},
 		{"EmptyID", "Hosts find their release by id.", replace(`"id":"r-1"`, `"id":""`), true},
 		{"IDWithSpace", "No host could have chosen it.", replace(`"id":"r-1"`, `"id":"r 1"`), true},
-		{"BadTarget", "A target that nobody could have asked for.", replace(`"groups":"25%"`, `"groups":"125%"`), true},
+		{"BadTarget", "A target that no host could have requested.", replace(`"groups":"25%"`, `"groups":"125%"`), true},
 		{"NegativeBatch", "Batches count from 0.", replace(`"batch":0`, `"batch":-1`), true},
 		{"BadSaved", "No user has it: LWS refuses it.", replace(`"maxSurge":1`, `"maxSurge":"1"`), true},
 		{"NegativeSaved", "No user has it: LWS refuses it.", replace(`"maxSurge":1`, `"maxSurge":-1`), true},
 		{"NegativePartition", "No user has it: LWS refuses it.", replace(`"partition":0`, `"partition":-1`), true},
-		{"HeaderRoute", "The control: a host asked for it.", replace(`"startedAt":`, `"traffic":{"headerRoutes":[{"name":"a","matches":[{"name":"x","value":"1"}]}]},"startedAt":`), false},
-		{"BadExpression", "No host could have asked for it.", replace(`"startedAt":`, `"traffic":{"headerRoutes":[{"name":"a","matches":[{"name":"x","value":"(","regex":true}]}]},"startedAt":`), true},
-		{"CookieByExpression", "No host could have asked for it.", replace(`"startedAt":`, `"traffic":{"headerRoutes":[{"name":"a","matches":[{"name":"x","value":"1","regex":true,"cookie":true}]}]},"startedAt":`), true},
-		{"SameHeaderRoute", "There is one of a name.", replace(`"startedAt":`, `"traffic":{"headerRoutes":[{"name":"a","matches":[{"name":"x","value":"1"}]},{"name":"a","matches":[{"name":"y","value":"1"}]}]},"startedAt":`), true},
+		{"HeaderRoute", "The control: a host requested it.", replace(`"startedAt":`, `"traffic":{"headerRoutes":[{"name":"a","matches":[{"name":"x","value":"1"}]}]},"startedAt":`), false},
+		{"BadExpression", "No host could have requested it.", replace(`"startedAt":`, `"traffic":{"headerRoutes":[{"name":"a","matches":[{"name":"x","value":"(","regex":true}]}]},"startedAt":`), true},
+		{"CookieByExpression", "No host could have requested it.", replace(`"startedAt":`, `"traffic":{"headerRoutes":[{"name":"a","matches":[{"name":"x","value":"1","regex":true,"cookie":true}]}]},"startedAt":`), true},
+		{"SameHeaderRoute", "Names are unique.", replace(`"startedAt":`, `"traffic":{"headerRoutes":[{"name":"a","matches":[{"name":"x","value":"1"}]},{"name":"a","matches":[{"name":"y","value":"1"}]}]},"startedAt":`), true},
 		{"BadTime", "Times are RFC 3339.", replace(`"startedAt":"2026`, `"startedAt":"26`), true},
 	}
 	for _, tc := range tests {
@@ -215,7 +215,7 @@ func replace(old, with string) func(string) string {
 func TestNewerVersionIsNamed(t *testing.T) {
 	_, err := DecodeRecord(`{"version":2,"savedElsewhere":true}`)
 	if err == nil || !strings.Contains(err.Error(), "version") {
-		t.Errorf("a person who downgraded is told about fields instead of versions: %v", err)
+		t.Errorf("a newer record is refused for its fields instead of its version: %v", err)
 	}
 }
 
@@ -231,10 +231,10 @@ func TestDecodeTargetIsStrict(t *testing.T) {
 		{"Count", "As written.", `{"groups":"3","at":"2026-05-04T12:00:00Z"}`, &Target{Groups: "3", At: start}, false},
 		{"Batch", "As written.", `{"groups":"25%","batch":1,"at":"2026-05-04T12:00:00Z"}`, &Target{Groups: "25%", Batch: ptr.To(1), At: start}, false},
 		{"Null", "null is no target.", "null", nil, true},
-		{"NoGroups", "A target says how many.", `{"at":"2026-05-04T12:00:00Z"}`, nil, true},
+		{"NoGroups", "A target has groups.", `{"at":"2026-05-04T12:00:00Z"}`, nil, true},
 		{"Number", "Quantities are text.", `{"groups":3}`, nil, true},
 		{"UnknownField", "A field that this driver would drop.", `{"groups":"3","max":4}`, nil, true},
-		{"Garbage", "What follows could be a second opinion.", `{"groups":"3"}}`, nil, true},
+		{"Garbage", "Trailing data is refused.", `{"groups":"3"}}`, nil, true},
 		{"NegativeBatch", "Batches count from 0.", `{"groups":"3","batch":-1}`, nil, true},
 	}
 	for _, tc := range tests {
@@ -331,7 +331,7 @@ func FuzzDecodeRecord(f *testing.F) {
 		if r.Release == nil {
 			return
 		}
-		// What a driver acts on must not fail later: it has nobody to tell.
+		// A decoded record must not fail later, when no caller can be told.
 		p, err := r.Release.PolicyMessage()
 		if err != nil {
 			t.Fatal(err)

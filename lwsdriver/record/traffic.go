@@ -11,16 +11,16 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// Traffic is where a host wants the requests to go, as the record has it.
+// Traffic is the routing that a host requested, as the record has it.
 type Traffic struct {
 	// Weight is the canary's share and Mirror the share copied to it, in percent.
 	Weight int `json:"weight,omitempty"`
 	Mirror int `json:"mirror,omitempty"`
-	// HeaderRoutes go to the canary whatever the weight, by name.
+	// HeaderRoutes select requests for the canary whatever the weight, sorted by name.
 	HeaderRoutes []HeaderRoute `json:"headerRoutes,omitempty"`
 }
 
-// HeaderRoute sends to the canary what matches all of its headers.
+// HeaderRoute sends requests that match all of its headers to the canary.
 type HeaderRoute struct {
 	Name    string        `json:"name"`
 	Matches []HeaderMatch `json:"matches"`
@@ -30,13 +30,13 @@ type HeaderRoute struct {
 type HeaderMatch struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
-	// Regex: Value is an expression.
+	// Regex: Value is a regular expression.
 	Regex bool `json:"regex,omitempty"`
-	// Cookie: Name and Value are a cookie's.
+	// Cookie: Name and Value are of a cookie.
 	Cookie bool `json:"cookie,omitempty"`
 }
 
-// Asked is the canary's share that the host asked for. Nil asks for nothing.
+// RequestedWeight returns the canary's share in percent; 0 for nil.
 func (t *Traffic) RequestedWeight() int {
 	if t == nil {
 		return 0
@@ -44,7 +44,7 @@ func (t *Traffic) RequestedWeight() int {
 	return t.Weight
 }
 
-// With returns t with another weight. Nil counts as nothing wished for; t is not changed.
+// With returns a changed copy of t, nil if it requests nothing.
 func (t *Traffic) With(change func(*Traffic)) *Traffic {
 	next := Traffic{}
 	if t != nil {
@@ -72,7 +72,7 @@ func (t *Traffic) SetHeaderRoute(r traffic.HeaderRoute) {
 	slices.SortFunc(t.HeaderRoutes, func(a, b HeaderRoute) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// Routes are the header routes as package traffic has them.
+// Routes returns the header routes in the form of package traffic.
 func (t *Traffic) Routes() []traffic.HeaderRoute {
 	if t == nil {
 		return nil
@@ -103,7 +103,7 @@ func (t *Traffic) validate() error {
 			return fmt.Errorf("traffic: header route %q: %s %s", r.Name, bad[0].Field, bad[0].Description)
 		}
 		if i > 0 && r.Name <= t.HeaderRoutes[i-1].Name {
-			return fmt.Errorf("traffic: header route %q is there twice, or out of order", r.Name)
+			return fmt.Errorf("traffic: header route %q is duplicated, or out of order", r.Name)
 		}
 	}
 	return nil

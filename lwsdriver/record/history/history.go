@@ -23,10 +23,10 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// noteVersion is the schema of the annotation that this driver reads and writes.
+// noteVersion is the version of the annotation's schema.
 const noteVersion = 1
 
-// note is the annotation: what is known of a revision beside its template, revision and number.
+// note is the annotation: the metadata of a revision.
 type note struct {
 	Version int `json:"version"`
 	// Template is the digest of the template.
@@ -37,17 +37,17 @@ type note struct {
 	Owner    string       `json:"owner,omitempty"`
 	Outcome  plan.Outcome `json:"outcome,omitempty"`
 	Ended    *time.Time   `json:"ended,omitempty"`
-	// Sum is the digest of all the above, of the revision and of its number.
+	// Sum is the digest of all other fields, of the revision and of its number.
 	Sum string `json:"sum"`
 }
 
-// data is what is kept, in the form in which LWS keeps it.
+// data is the stored template, in the form in which LWS stores it.
 type data struct {
 	Spec record.Template `json:"spec"`
 }
 
-// Name is the name of the entry for a revision. A workload that is made again under its old name has another uid, and so
-// never meets the snapshots of the old one.
+// Name returns the name of the snapshot of a revision. A workload that is recreated has another UID, and so never
+// conflicts with the snapshots of the old one.
 func Name(workload string, uid types.UID, revision string) string {
 	short := strings.ReplaceAll(string(uid), "-", "")
 	return fmt.Sprintf("%s-lockstep-%s-%s", workload, short[:min(len(short), 8)], revision)
@@ -58,7 +58,7 @@ func Kept(cr *appsv1.ControllerRevision, w *lws.LeaderWorkerSet) bool {
 	return cr.Labels[record.RoleLabel] == record.RoleSnapshot && cr.Labels[record.StableLabel] == w.Name && metav1.IsControlledBy(cr, w)
 }
 
-// Object is the ControllerRevision for an entry that is new.
+// Object returns the ControllerRevision for a new entry.
 func Object(w *lws.LeaderWorkerSet, e plan.Entry, t record.Template) (*appsv1.ControllerRevision, error) {
 	raw, err := json.Marshal(data{t})
 	if err != nil {
@@ -72,7 +72,7 @@ func Object(w *lws.LeaderWorkerSet, e plan.Entry, t record.Template) (*appsv1.Co
 		return nil, err
 	}
 	owner := metav1.NewControllerRef(w, lws.GroupVersion.WithKind("LeaderWorkerSet"))
-	owner.BlockOwnerDeletion = nil // it holds nobody's deletion up
+	owner.BlockOwnerDeletion = nil // it must not block the workload's deletion
 	return &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: w.Namespace, Name: Name(w.Name, w.UID, e.Revision),
@@ -87,7 +87,7 @@ func Object(w *lws.LeaderWorkerSet, e plan.Entry, t record.Template) (*appsv1.Co
 	}, nil
 }
 
-// Patch is the merge patch that has a snapshot say what an entry says, on condition that it is the one that was seen.
+// Patch returns the merge patch that writes an entry to a snapshot, on condition that the snapshot has not changed.
 func Patch(e plan.Entry, seen metav1.Object) ([]byte, error) {
 	text, err := annotation(e)
 	if err != nil {
@@ -106,7 +106,7 @@ func Patch(e plan.Entry, seen metav1.Object) ([]byte, error) {
 	return raw, nil
 }
 
-// annotation is the note on an entry whose template's digest is known.
+// annotation returns the note of an entry whose template digest is known.
 func annotation(e plan.Entry) (string, error) {
 	n := note{
 		Version: noteVersion, Template: e.Template, At: e.At.UTC(), By: e.By, Release: e.Release, Owner: e.Owner, Outcome: e.Outcome,
@@ -123,21 +123,20 @@ func annotation(e plan.Entry) (string, error) {
 	return string(raw), nil
 }
 
-// sum tells an entry that somebody edited. It is no secret: it keeps nobody from lying who means to.
+// sum detects edits. It is no protection against forgery.
 func (n note) sum(revision string, number int64) string {
 	n.Sum = ""
 	raw, _ := json.Marshal(n) //nolint:errchkjson // Strings and times.
 	return hexOf(fmt.Appendf(raw, "\n%s\n%d", revision, number))
 }
 
-// Read is the entry that a snapshot stands for. One that can't be trusted has a Problem, and beside it only what tells
-// people which it is.
+// Read returns the entry of a snapshot. One that can't be trusted has a Problem, and beside it only what identifies it.
 func Read(cr *appsv1.ControllerRevision) plan.Entry {
 	e := plan.Entry{Revision: strings.Clone(cr.Labels[record.RevisionLabel]), Number: cr.Revision, At: cr.CreationTimestamp.Time}
 	n, err := read(cr, e)
 	if err != nil {
-		e.Problem = fmt.Sprintf("ControllerRevision %s/%s can't be trusted: %v. Somebody edited it: delete it, and if its revision is still in "+
-			"use, it is made again", cr.Namespace, cr.Name, err)
+		e.Problem = fmt.Sprintf("ControllerRevision %s/%s can't be trusted: %v. It was edited: delete it, and if its revision is still in "+
+			"use, it is recreated", cr.Namespace, cr.Name, err)
 		return e
 	}
 	e.At, e.By, e.Release, e.Owner, e.Outcome, e.Template = n.At, n.By, n.Release, n.Owner, n.Outcome, n.Template
@@ -147,7 +146,7 @@ func Read(cr *appsv1.ControllerRevision) plan.Entry {
 	return e
 }
 
-// read trusts nothing: an edited template would be brought back as what had served.
+// read trusts nothing: an edited template would be restored as one that had served.
 func read(cr *appsv1.ControllerRevision, e plan.Entry) (note, error) {
 	var n note
 	d := json.NewDecoder(strings.NewReader(cr.Annotations[record.SnapshotAnnotation]))
@@ -156,22 +155,22 @@ func read(cr *appsv1.ControllerRevision, e plan.Entry) (note, error) {
 		return n, fmt.Errorf("annotation %s: %w", record.SnapshotAnnotation, err)
 	}
 	if d.More() {
-		return n, fmt.Errorf("annotation %s: something follows the value", record.SnapshotAnnotation)
+		return n, fmt.Errorf("annotation %s: data after the value", record.SnapshotAnnotation)
 	}
 	switch have, err := digest(cr.Data.Raw); {
 	case n.Version != noteVersion:
 		return n, fmt.Errorf("annotation %s has version %d, this driver knows %d", record.SnapshotAnnotation, n.Version, noteVersion)
 	case n.Sum != n.sum(e.Revision, e.Number):
-		return n, fmt.Errorf("its annotation %s, label or revision number is not as the driver wrote it", record.SnapshotAnnotation)
+		return n, fmt.Errorf("its annotation %s, label or revision number was changed since the driver wrote it", record.SnapshotAnnotation)
 	case err != nil:
 		return n, err
 	case n.Template != have:
-		return n, errors.New("its template is not the one that the driver kept")
+		return n, errors.New("its template is not the one that the driver saved")
 	}
 	return n, nil
 }
 
-// Template is the template in a snapshot that is trusted.
+// Template returns the template in a trusted snapshot.
 func Template(cr *appsv1.ControllerRevision) (record.Template, error) {
 	if problem := Read(cr).Problem; problem != "" {
 		return record.Template{}, errors.New(problem)
@@ -179,7 +178,7 @@ func Template(cr *appsv1.ControllerRevision) (record.Template, error) {
 	return Decode(cr)
 }
 
-// Decode is the template in a ControllerRevision of the driver or of LWS.
+// Decode returns the template in a ControllerRevision of the driver or of LWS.
 func Decode(cr *appsv1.ControllerRevision) (record.Template, error) {
 	var d data
 	if err := json.Unmarshal(cr.Data.Raw, &d); err != nil {
@@ -188,7 +187,7 @@ func Decode(cr *appsv1.ControllerRevision) (record.Template, error) {
 	return d.Spec, nil
 }
 
-// digest is the same for the same JSON, however it is written.
+// digest returns a digest that does not depend on the formatting of the JSON.
 func digest(raw []byte) (string, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()

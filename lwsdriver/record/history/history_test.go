@@ -82,7 +82,7 @@ func TestObject(t *testing.T) {
 	}
 }
 
-// A patch has it say something else about the same template, and is refused once somebody else changed it.
+// TestPatch checks that a patch changes the metadata of the same template, and is refused once the snapshot was changed.
 func TestPatch(t *testing.T) {
 	cr := object(t)
 	cr.UID, cr.ResourceVersion = "u", "7"
@@ -114,11 +114,11 @@ func TestPatch(t *testing.T) {
 	}
 }
 
-// Whatever somebody edits is noticed, and neither trusted nor brought back.
-func TestEdited(t *testing.T) {
+// TestReadDetectsEdits checks that every edit is detected, and not trusted.
+func TestReadDetectsEdits(t *testing.T) {
 	for name, tt := range map[string]struct {
-		edit func(*appsv1.ControllerRevision)
-		says string
+		edit    func(*appsv1.ControllerRevision)
+		problem string
 	}{
 		"nothing": {func(*appsv1.ControllerRevision) {}, ""},
 		"written otherwise": {func(cr *appsv1.ControllerRevision) {
@@ -132,24 +132,24 @@ func TestEdited(t *testing.T) {
 		"no JSON":    {func(cr *appsv1.ControllerRevision) { cr.Data.Raw = []byte("{") }, "read template"},
 		"number":     {func(cr *appsv1.ControllerRevision) { cr.Revision++ }, "revision number"},
 		"revision":   {func(cr *appsv1.ControllerRevision) { cr.Labels[record.RevisionLabel] = "def" }, "label"},
-		"annotation": {func(cr *appsv1.ControllerRevision) { renote(cr, `"jo"`, `"al"`) }, "not as the driver wrote it"},
+		"annotation": {func(cr *appsv1.ControllerRevision) { renote(cr, `"jo"`, `"al"`) }, "was changed since the driver wrote it"},
 		"field":      {func(cr *appsv1.ControllerRevision) { renote(cr, `"by"`, `"from"`) }, "unknown field"},
 		"version":    {func(cr *appsv1.ControllerRevision) { renote(cr, `"version":1`, `"version":2`) }, "version 2"},
-		"more":       {func(cr *appsv1.ControllerRevision) { cr.Annotations[record.SnapshotAnnotation] += "{}" }, "something follows"},
+		"more":       {func(cr *appsv1.ControllerRevision) { cr.Annotations[record.SnapshotAnnotation] += "{}" }, "data after"},
 		"removed":    {func(cr *appsv1.ControllerRevision) { cr.Annotations = nil }, record.SnapshotAnnotation},
 	} {
 		cr := object(t)
 		cr.CreationTimestamp = metav1.NewTime(noon)
 		tt.edit(cr)
 		e := Read(cr)
-		if (e.Problem == "") != (tt.says == "") || !strings.Contains(e.Problem, tt.says) {
-			t.Errorf("%s: problem %q, want %q", name, e.Problem, tt.says)
+		if (e.Problem == "") != (tt.problem == "") || !strings.Contains(e.Problem, tt.problem) {
+			t.Errorf("%s: problem %q, want %q", name, e.Problem, tt.problem)
 		}
 		_, err := Template(cr)
-		if (err == nil) != (tt.says == "") {
+		if (err == nil) != (tt.problem == "") {
 			t.Errorf("%s: the template is given away: %v", name, err)
 		}
-		if tt.says != "" && (e.Release != "" || e.Template != "" || !strings.Contains(e.Problem, "delete it") || !strings.Contains(e.Problem, cr.Name)) {
+		if tt.problem != "" && (e.Release != "" || e.Template != "" || !strings.Contains(e.Problem, "delete it") || !strings.Contains(e.Problem, cr.Name)) {
 			t.Errorf("%s: read as %+v", name, e)
 		}
 	}
@@ -176,7 +176,7 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// FuzzRead: whatever somebody writes into the annotation, it is read or reported, and what is trusted is what the driver
+// FuzzRead: any value of the annotation is read or reported, and what is trusted is what the driver
 // would write.
 func FuzzRead(f *testing.F) {
 	cr, err := Object(workload, entry, template())

@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// Images are the images of a template as "container=image": the leader's first, each container's before those that only
-// prepare it. What leader and workers have in common is there once.
+// Images returns the images of a template as "container=image": the leader's first, containers before init containers,
+// without duplicates.
 func Images(t record.Template) []string {
 	pods := []corev1.PodSpec{t.LeaderWorkerTemplate.WorkerTemplate.Spec}
 	if leader := t.LeaderWorkerTemplate.LeaderTemplate; leader != nil {
