@@ -76,7 +76,7 @@ func TestPlanFiles(t *testing.T) {
 		"UnknownStartup": {reason: "no cluster measures it", args: []string{"--filename", after, "--batches", "1"}, stdout: "[StartupUnknown]"},
 		"Picture":        {reason: "of the release", args: []string{"--filename", after, "--batches", "1", "-o", "svg"}, stdout: "<title>vllm: Canary release</title>"},
 		"Both0": {
-			reason: "LWS refuses it", args: []string{"--native", "--replicas", "4", "--max-unavailable", "0"}, code: exitUsage, stderr: "both come to 0 of 4 replicas",
+			reason: "LWS refuses it", args: []string{"--native", "--replicas", "4", "--max-unavailable", "0"}, code: exitUsage, stderr: "both round to 0 of 4 replicas",
 		},
 		"OtherName": {
 			reason: "another workload", args: []string{"other", "--filename", after, "--batches", "1"}, code: exitUsage, stderr: `has no LeaderWorkerSet "other"`,

@@ -16,7 +16,7 @@ const (
 	canary    = pb.Style_STYLE_CANARY
 	blueGreen = pb.Style_STYLE_BLUE_GREEN
 	partition = pb.Style_STYLE_PARTITION
-	nobody    = pb.Style_STYLE_UNSPECIFIED // LWS's own rolling update
+	none      = pb.Style_STYLE_UNSPECIFIED // LWS's own rolling update
 )
 
 // strategies are the rows of docs/strategies.md: 4 groups of 2 pods with 8 GPUs each, 10 minutes to start a group.
@@ -27,9 +27,9 @@ var strategies = []struct {
 	unavailable, surge string
 	routed, adopted    bool
 }{
-	{name: "Rolling, 1 unavailable", style: nobody, unavailable: "1", surge: "0"},
-	{name: "Rolling, surge 1", style: nobody, unavailable: "0", surge: "1"},
-	{name: "Recreate", style: nobody, unavailable: "100%", surge: "0"},
+	{name: "Rolling, 1 unavailable", style: none, unavailable: "1", surge: "0"},
+	{name: "Rolling, surge 1", style: none, unavailable: "0", surge: "1"},
+	{name: "Recreate", style: none, unavailable: "100%", surge: "0"},
 	{name: "Partition 25%, 50%, 100%", style: partition, batches: []string{"25%", "50%", "100%"}, unavailable: "1", surge: "0"},
 	{name: "Approval per group", style: partition, batches: []string{"1", "2", "3", "4"}, unavailable: "1", surge: "0"},
 	{name: "Canary 25%, 50%, 100%", style: canary, batches: []string{"25%", "50%", "100%"}, unavailable: "1", surge: "0", routed: true},
@@ -38,7 +38,7 @@ var strategies = []struct {
 	{name: "Blue-green, adopted", style: blueGreen, batches: []string{"100%"}, unavailable: "1", surge: "0", routed: true, adopted: true},
 }
 
-// The figures in the documentation are the planner's.
+// TestStrategiesDocument checks that the figures in the documentation are the planner's.
 func TestStrategiesDocument(t *testing.T) {
 	document, err := os.ReadFile("../../docs/strategies.md")
 	if err != nil {
@@ -48,8 +48,8 @@ func TestStrategiesDocument(t *testing.T) {
 		var in Input
 		plan := func(parallel, rollback bool) *pb.PlanResponse {
 			policy := &pb.ReleasePolicy{Style: s.style, Batches: s.batches}
-			if s.style == nobody {
-				policy = &pb.ReleasePolicy{Style: canary, Batches: []string{"0"}} // not looked at
+			if s.style == none {
+				policy = &pb.ReleasePolicy{Style: canary, Batches: []string{"0"}} // not used
 			}
 			if s.routed {
 				policy.Traffic = routes()
@@ -60,7 +60,7 @@ func TestStrategiesDocument(t *testing.T) {
 			in = input(t, policy)
 			in.Rolling, in.StatefulSetMaxUnavailable, in.Rollback = rolling(s.unavailable, s.surge), parallel, rollback
 			forecast := Release
-			if s.style == nobody {
+			if s.style == none {
 				forecast = Native
 			}
 			r, err := forecast(in)
@@ -70,7 +70,7 @@ func TestStrategiesDocument(t *testing.T) {
 			return r
 		}
 		r, fast, back := plan(false, false), plan(true, false), "a second update"
-		if s.style != nobody {
+		if s.style != none {
 			steps := plan(false, true).GetSteps()
 			back = fmt.Sprintf("%.0f min", steps[len(steps)-1].GetEstimate().AsDuration().Minutes())
 		}

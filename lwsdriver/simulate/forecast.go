@@ -16,30 +16,30 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Input is all that a forecast depends on.
+// Input is everything that a forecast depends on.
 type Input struct {
 	// Replicas is the number of groups.
 	Replicas int
 	// Rolling is the user's own rolling update configuration.
 	Rolling lws.RollingUpdateConfiguration
-	// Old and New are the templates of the groups before and after.
+	// Old and New are the templates of the groups before and after the release.
 	Old, New lws.LeaderWorkerTemplate
-	// Policy is the release's. Not used by [Native].
+	// Policy is the policy of the release. [Native] does not use it.
 	Policy record.Policy
-	// Startup is how long a group takes from its creation until it is ready. Zero: nobody knows.
+	// Startup is how long a group takes from its creation until it is ready. Zero: unknown.
 	Startup time.Duration
 	// StatefulSetMaxUnavailable: the cluster has the feature gate MaxUnavailableStatefulSet.
 	StatefulSetMaxUnavailable bool
-	// Rollback: the release is rolled back after its last batch instead of promoted.
+	// Rollback: the release is rolled back after its last batch, instead of promoted.
 	Rollback bool
-	// Frames: the answer has them.
+	// Frames: the response includes frames.
 	Frames bool
 }
 
 // Size is the number of pods of a group.
 func (in Input) Size() int { return int(ptr.Deref(in.New.Size, 1)) }
 
-// startup is the time that the world works with.
+// startup returns the start-up time of the world.
 func (in Input) startup() time.Duration {
 	if in.Startup > 0 {
 		return in.Startup
@@ -47,23 +47,23 @@ func (in Input) startup() time.Duration {
 	return time.Minute
 }
 
-// maxWrites is more than any step takes: what takes more does not end.
+// maxWrites is above what any step takes: a step with more writes does not end.
 const maxWrites = 1000
 
-// Release forecasts a release by the policy. An error means that the planner does not bring it to its end, and is a defect
-// of the forecast or of the planner.
+// Release forecasts a release by the policy. An error means that the planner does not complete it, and is a defect of the
+// forecast or of the planner.
 func Release(in Input) (*pb.PlanResponse, error) {
 	w := newWorld(in)
-	t := newRecorder(in, w)
+	r := newRecorder(in, w)
 	if in.Replicas == 0 {
-		return t.response(in.Policy.Style), nil // there is nothing to release
+		return r.response(in.Policy.Style), nil // nothing to release
 	}
-	w.changed = t.note
+	w.changed = r.addWorldFrame
 	had := 0
 	for i, batch := range in.Policy.Batches {
 		groups := batch.Up(in.Replicas)
-		t.begin(fmt.Sprintf("batch %d of %d (%s)", i+1, len(in.Policy.Batches), batch), w.upgradeTime(groups-had))
-		if err := w.upgrade(t, i); err != nil {
+		r.begin(fmt.Sprintf("batch %d of %d (%s)", i+1, len(in.Policy.Batches), batch), w.upgradeTime(groups-had))
+		if err := w.runBatch(r, i); err != nil {
 			return nil, fmt.Errorf("forecast batch %d: %w", i+1, err)
 		}
 		had = groups
@@ -72,20 +72,20 @@ func Release(in Input) (*pb.PlanResponse, error) {
 	if in.Rollback {
 		name, end = "roll back", pb.State_STATE_ROLLED_BACK
 	}
-	t.begin(name, w.finishTime(in.Replicas-had))
+	r.begin(name, w.finishTime(in.Replicas-had))
 	if err := w.finish(); err != nil {
 		return nil, fmt.Errorf("forecast: %w", err)
 	}
-	if err := w.until(t, end); err != nil {
+	if err := w.until(r, end); err != nil {
 		return nil, fmt.Errorf("forecast: %s: %w", name, err)
 	}
-	return t.response(in.Policy.Style), nil
+	return r.response(in.Policy.Style), nil
 }
 
-// upgrade is what a host does for one batch.
-func (w *world) upgrade(t *recorder, batch int) error {
+// runBatch is what a host does for one batch.
+func (w *world) runBatch(r *recorder, batch int) error {
 	if batch == 0 {
-		if _, err := w.drive(t); err != nil { // what Initialize does
+		if _, err := w.drive(r); err != nil { // what Initialize does
 			return err
 		}
 	}
@@ -93,7 +93,7 @@ func (w *world) upgrade(t *recorder, batch int) error {
 	if err := w.request(plan.SetTarget{ReleaseID: releaseID, Batch: &batch}); err != nil {
 		return err
 	}
-	if err := w.until(t, pb.State_STATE_READY); err != nil || w.policy.Traffic == nil {
+	if err := w.until(r, pb.State_STATE_READY); err != nil || w.policy.Traffic == nil {
 		return err
 	}
 	weight := 0
@@ -103,10 +103,10 @@ func (w *world) upgrade(t *recorder, batch int) error {
 	if err := w.request(plan.Route{ReleaseID: releaseID, Weight: &weight}); err != nil {
 		return err
 	}
-	return w.until(t, pb.State_STATE_READY)
+	return w.until(r, pb.State_STATE_READY)
 }
 
-// request is one RPC of a host.
+// request is one RPC of the host.
 func (w *world) request(i plan.Intent) error {
 	d, err := plan.Decide(w.observe(), i)
 	if err != nil || d.Action == nil {
@@ -115,7 +115,7 @@ func (w *world) request(i plan.Intent) error {
 	return w.apply(d.Action)
 }
 
-// finish asks for the end of the release.
+// finish requests the end of the release.
 func (w *world) finish() error {
 	if w.in.Rollback {
 		return w.request(plan.RollBack{ReleaseID: releaseID})
@@ -123,14 +123,14 @@ func (w *world) finish() error {
 	return w.request(plan.Promote{ReleaseID: releaseID})
 }
 
-// drive decides and writes until there is nothing to write.
-func (w *world) drive(t *recorder) (plan.Decision, error) {
+// drive decides and applies until there is nothing to write.
+func (w *world) drive(r *recorder) (plan.Decision, error) {
 	for range maxWrites {
 		d, err := plan.Decide(w.observe(), nil)
 		if err != nil {
 			return d, err
 		}
-		t.decided(d)
+		r.addDecision(d)
 		if d.Reason == plan.ReasonInvariantViolation {
 			return d, fmt.Errorf("%s", d.Message)
 		}
@@ -141,27 +141,27 @@ func (w *world) drive(t *recorder) (plan.Decision, error) {
 			return d, err
 		}
 	}
-	return plan.Decision{}, fmt.Errorf("%d writes and no end", maxWrites)
+	return plan.Decision{}, fmt.Errorf("no end after %d writes", maxWrites)
 }
 
-// until lets the driver and time go on until the release is in a state.
-func (w *world) until(t *recorder, state pb.State) error {
+// until lets the driver work and time pass until the release is in a state.
+func (w *world) until(r *recorder, state pb.State) error {
 	for range maxWrites {
-		d, err := w.drive(t)
+		d, err := w.drive(r)
 		if err != nil {
 			return err
 		}
 		if d.State == state {
 			return nil
 		}
-		if !w.pass(d.Recheck) {
-			return fmt.Errorf("nothing more happens in state %s (%s): %s", d.State, d.Reason, d.Message)
+		if !w.advance(d.Recheck) {
+			return fmt.Errorf("no progress in state %s (%s): %s", d.State, d.Reason, d.Message)
 		}
 	}
 	return fmt.Errorf("it is not in state %s after %d changes", state, maxWrites)
 }
 
-// continuous is the time for so many groups, so many at once, as if they did not come in whole waves.
+// continuous returns the time for a number of groups, so many at once, as if they did not come in whole waves.
 func (w *world) continuous(groups, atOnce int) time.Duration {
 	if groups <= 0 || w.in.Startup == 0 {
 		return 0
@@ -170,8 +170,8 @@ func (w *world) continuous(groups, atOnce int) time.Duration {
 	return time.Duration(float64(w.in.Startup)*float64(groups)/float64(max(min(atOnce, groups), 1))) + ready
 }
 
-// upgradeTime is that of a batch with so many new groups: beside the stable ones all come at once, in place by the user's
-// maxUnavailable.
+// upgradeTime returns the time of a batch with a number of new groups: beside the stable ones all start at once, in place
+// by the user's maxUnavailable.
 func (w *world) upgradeTime(groups int) time.Duration {
 	if plan.InPlace(w.policy.Style) {
 		return w.continuous(groups, max(native.LimitsOf(w.in.Rolling, w.in.Replicas).MaxUnavailable, 1))
@@ -179,7 +179,8 @@ func (w *world) upgradeTime(groups int) time.Duration {
 	return w.continuous(groups, groups)
 }
 
-// finishTime is that of the promotion of the user's own groups, of which left are to be updated in place.
+// finishTime returns the time of the promotion or rollback of the user's own groups, of which left are still to be
+// updated in place.
 func (w *world) finishTime(left int) time.Duration {
 	limits := native.LimitsOf(plan.Pace(w.in.Rolling, w.in.Replicas), w.in.Replicas)
 	switch {
@@ -197,7 +198,7 @@ func (w *world) finishTime(left int) time.Duration {
 	return w.continuous(w.in.Replicas, limits.Batch())
 }
 
-// Native forecasts what LeaderWorkerSet does by itself. An error says what is wrong with the configuration.
+// Native forecasts LeaderWorkerSet's own rolling update. An error describes an invalid configuration.
 func Native(in Input) (*pb.PlanResponse, error) {
 	rollout, err := native.Roll(native.Settings{
 		Replicas: in.Replicas, Rolling: in.Rolling, Startup: in.startup(), Parallel: in.StatefulSetMaxUnavailable,
@@ -206,12 +207,12 @@ func Native(in Input) (*pb.PlanResponse, error) {
 		return nil, fmt.Errorf("forecast the rolling update: %w", err)
 	}
 	w := newWorld(in)
-	w.policy.MinReady = 0 // LWS has no such thing
-	t := newRecorder(in, w)
-	t.begin("rolling update", w.continuous(max(in.Replicas-rollout.Partition, 0), rollout.Batch()))
+	w.policy.MinReady = 0 // LWS has no minReady
+	r := newRecorder(in, w)
+	r.begin("rolling update", w.continuous(max(in.Replicas-rollout.Partition, 0), rollout.Batch()))
 	for _, s := range rollout.Stages {
-		t.stage(s)
+		r.addStage(s)
 	}
 	w.waves = rollout.Waves
-	return t.response(pb.Style_STYLE_UNSPECIFIED), nil
+	return r.response(pb.Style_STYLE_UNSPECIFIED), nil
 }

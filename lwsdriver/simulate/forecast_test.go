@@ -20,7 +20,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// template has pods with so many GPUs each, two in a group.
+// template returns a template of two pods with that many GPUs each.
 func template(gpus string) lws.LeaderWorkerTemplate {
 	return lws.LeaderWorkerTemplate{Size: ptr.To[int32](2), WorkerTemplate: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 		Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
@@ -33,7 +33,7 @@ func rolling(unavailable, surge string) lws.RollingUpdateConfiguration {
 	return lws.RollingUpdateConfiguration{MaxUnavailable: intstr.Parse(unavailable), MaxSurge: intstr.Parse(surge), Partition: ptr.To[int32](0)}
 }
 
-// input is a release of 4 groups that start in 10 minutes.
+// input returns a release of 4 groups that start in 10 minutes.
 func input(t *testing.T, p *pb.ReleasePolicy) Input {
 	t.Helper()
 	policy, bad := record.ParsePolicy(p)
@@ -50,7 +50,7 @@ func routes() *pb.TrafficPolicy {
 	return &pb.TrafficPolicy{StableService: "vllm", HttpRoutes: []string{"vllm"}}
 }
 
-// lines are the steps: groups old/new/ready after it, extra groups, fewest available, GPUs, weight, waves, time.
+// lines formats the steps: groups old/new/ready after it, extra groups, fewest available, GPUs, weight, waves, time.
 func lines(r *pb.PlanResponse) []string {
 	out := make([]string, 0, len(r.GetSteps()))
 	for _, s := range r.GetSteps() {
@@ -60,8 +60,8 @@ func lines(r *pb.PlanResponse) []string {
 	return out
 }
 
-// adopting is blue-green whose second set is adopted 5 minutes after it has the requests.
-func adopting(traffic *pb.TrafficPolicy, batches ...string) *pb.ReleasePolicy {
+// handover returns a blue-green policy that hands over to the second set 5 minutes after it receives all requests.
+func handover(traffic *pb.TrafficPolicy, batches ...string) *pb.ReleasePolicy {
 	return &pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, Batches: batches, Traffic: traffic, BlueGreen: &pb.BlueGreenPolicy{
 		Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT, ScaleDownDelay: durationpb.New(5 * time.Minute),
 	}}
@@ -93,7 +93,7 @@ func TestRelease(t *testing.T) {
 			},
 		},
 		{
-			"blue-green", "one switch, and blue is rolled at once while it has nothing to do",
+			"blue-green", "requests move once, and blue is rolled all at once without requests",
 			&pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"100%"}, Traffic: routes()}, nil,
 			[]string{
 				"batch 1 of 1 (100%): 4/4/8 +4 >=4 gpu \"64\" 100% 1x 10m0s",
@@ -110,15 +110,15 @@ func TestRelease(t *testing.T) {
 			},
 		},
 		{
-			"blue-green, adopted", "green stays, so nothing is started twice; blue stands by meanwhile",
-			adopting(routes(), "50%"), nil,
+			"blue-green, handover", "green stays, so no group starts twice; blue stands by meanwhile",
+			handover(routes(), "50%"), nil,
 			[]string{
 				"batch 1 of 1 (50%): 4/2/6 +2 >=4 gpu \"32\" 0% 1x 10m0s",
 				"promote: 0/4/4 +4 >=4 gpu \"64\" 100% 1x 15m0s",
 			},
 		},
 		{
-			"partition", "nothing on top, maxUnavailable at once",
+			"partition", "no extra groups, maxUnavailable at once",
 			&pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"25%", "100%"}}, nil,
 			[]string{
 				"batch 1 of 2 (25%): 3/1/4 +0 >=3 gpu \"\" 25% 1x 10m0s",
@@ -127,7 +127,7 @@ func TestRelease(t *testing.T) {
 			},
 		},
 		{
-			"partition, larger pods", "in place groups take more when the new template does",
+			"partition, larger pods", "in place, groups use more if the new template does",
 			&pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"2"}}, func(in *Input) { in.New = template("10") },
 			[]string{
 				"batch 1 of 1 (2): 2/2/4 +0 >=3 gpu \"8\" 50% 2x 20m0s",
@@ -168,7 +168,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// checkSums: what is said of the whole follows from its parts.
+// checkSums: the totals follow from the parts.
 func checkSums(t *testing.T, in Input, r *pb.PlanResponse) {
 	t.Helper()
 	sum := time.Duration(0)
@@ -193,7 +193,7 @@ func checkSums(t *testing.T, in Input, r *pb.PlanResponse) {
 	}
 }
 
-// Every policy that is accepted is brought to its end, whatever the workload; and what the steps say holds for it.
+// TestReleaseEnds checks that a release by any valid policy ends, for any workload, and that its steps are consistent.
 func TestReleaseEnds(t *testing.T) {
 	n := 0
 	for _, style := range []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION} {
@@ -203,7 +203,7 @@ func TestReleaseEnds(t *testing.T) {
 					for mode := range 16 {
 						p := &pb.ReleasePolicy{Style: style, Batches: batches, MinReady: durationpb.New(time.Duration(mode%2) * time.Minute)}
 						if style == pb.Style_STYLE_BLUE_GREEN && mode&8 != 0 {
-							p.BlueGreen = adopting(nil).GetBlueGreen()
+							p.BlueGreen = handover(nil).GetBlueGreen()
 						}
 						if style != pb.Style_STYLE_PARTITION && mode&1 != 0 {
 							p.Traffic = routes()
@@ -243,7 +243,7 @@ func checkEnd(t *testing.T, in Input, r *pb.PlanResponse) {
 	}
 }
 
-// A start-up beyond the progress deadline is seen before anything moves.
+// TestDeadlineBlocks checks that a start-up time beyond the progress deadline is reported in advance.
 func TestDeadlineBlocks(t *testing.T) {
 	in := input(t, &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}})
 	in.Startup = 40 * time.Minute

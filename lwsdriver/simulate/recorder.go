@@ -18,14 +18,14 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// recorder writes down what happens in the world.
+// recorder records what happens in the world, as steps and frames.
 type recorder struct {
 	in     Input
 	world  *world
 	steps  []*pb.PlanStep
 	frames []*pb.PlanFrame
-	// began, waves and peak are of the step at work, the first two as it began; weight is the share as the planner has it.
-	began      time.Duration
+	// stepStart, waves and peak are of the current step, the first two from its beginning; weight is the planner's share.
+	stepStart  time.Duration
 	waves      int
 	peak       corev1.ResourceList
 	weight     int32
@@ -36,75 +36,75 @@ type recorder struct {
 func newRecorder(in Input, w *world) *recorder { return &recorder{in: in, world: w} }
 
 // begin begins a step.
-func (t *recorder) begin(name string, continuous time.Duration) {
-	t.end()
-	n := int32(t.in.Replicas) //nolint:gosec // a number of groups, from an int32
-	t.steps = append(t.steps, &pb.PlanStep{Name: name, MinAvailableGroups: n, MaxGroups: n})
-	t.began, t.waves, t.peak = t.world.now, t.world.waves, corev1.ResourceList{}
-	t.continuous += continuous
+func (r *recorder) begin(name string, continuous time.Duration) {
+	r.end()
+	n := int32(r.in.Replicas) //nolint:gosec // a number of groups, from an int32
+	r.steps = append(r.steps, &pb.PlanStep{Name: name, MinAvailableGroups: n, MaxGroups: n})
+	r.stepStart, r.waves, r.peak = r.world.now, r.world.waves, corev1.ResourceList{}
+	r.continuous += continuous
 }
 
-// end completes the step that is at work.
-func (t *recorder) end() {
-	if len(t.steps) == 0 {
+// end completes the current step.
+func (r *recorder) end() {
+	if len(r.steps) == 0 {
 		return
 	}
-	s := t.steps[len(t.steps)-1]
-	n := float64(max(t.in.Replicas, 1))
-	s.Waves = int32(t.world.waves - t.waves)                      //nolint:gosec // few
-	s.ExtraGroups = max(s.GetMaxGroups()-int32(t.in.Replicas), 0) //nolint:gosec // a number of groups, from an int32
-	s.ExtraPods = s.GetExtraGroups() * int32(t.in.Size())         //nolint:gosec // from an int32
+	s := r.steps[len(r.steps)-1]
+	n := float64(max(r.in.Replicas, 1))
+	s.Waves = int32(r.world.waves - r.waves)                      //nolint:gosec // few
+	s.ExtraGroups = max(s.GetMaxGroups()-int32(r.in.Replicas), 0) //nolint:gosec // a number of groups, from an int32
+	s.ExtraPods = s.GetExtraGroups() * int32(r.in.Size())         //nolint:gosec // from an int32
 	s.MinCapacity, s.MaxCapacity = float64(s.GetMinAvailableGroups())/n, float64(s.GetMaxGroups())/n
-	if t.in.Replicas == 0 {
+	if r.in.Replicas == 0 {
 		s.MinCapacity, s.MaxCapacity = 1, 1
 	}
-	for name, q := range t.peak {
+	for name, q := range r.peak {
 		if s.ExtraResources == nil {
 			s.ExtraResources = map[string]string{}
 		}
 		s.ExtraResources[string(name)] = q.String()
 	}
-	if t.in.Startup > 0 {
-		s.Estimate = durationpb.New(t.world.now - t.began)
+	if r.in.Startup > 0 {
+		s.Estimate = durationpb.New(r.world.now - r.stepStart)
 	}
 }
 
-// decided hears of each decision of the planner.
-func (t *recorder) decided(d plan.Decision) {
-	t.weight = int32(d.Progress.Weight) //nolint:gosec // 0 to 100
-	if n := len(t.frames); n > 0 {
-		t.frames[n-1].TrafficWeight = t.weight
-		t.steps[len(t.steps)-1].TrafficWeight = t.weight
+// addDecision records a decision of the planner.
+func (r *recorder) addDecision(d plan.Decision) {
+	r.weight = int32(d.Progress.Weight) //nolint:gosec // 0 to 100
+	if n := len(r.frames); n > 0 {
+		r.frames[n-1].TrafficWeight = r.weight
+		r.steps[len(r.steps)-1].TrafficWeight = r.weight
 	}
 	known := func(w *pb.Warning) bool { return w.GetCode() == d.Reason }
-	if d.State == pb.State_STATE_FAILED && !slices.ContainsFunc(t.blockers, known) {
-		t.blockers = append(t.blockers, &pb.Warning{Code: d.Reason, Message: t.steps[len(t.steps)-1].GetName() + ": " + d.Message})
+	if d.State == pb.State_STATE_FAILED && !slices.ContainsFunc(r.blockers, known) {
+		r.blockers = append(r.blockers, &pb.Warning{Code: d.Reason, Message: r.steps[len(r.steps)-1].GetName() + ": " + d.Message})
 	}
 }
 
-// note writes down how the groups are.
-func (t *recorder) note() {
+// addWorldFrame records the groups in the world.
+func (r *recorder) addWorldFrame() {
 	f := &pb.PlanFrame{
-		At: durationpb.New(t.world.now), TrafficWeight: t.weight,
-		Partition: int32(t.world.stable.Partition()), LeaderReplicas: int32(t.world.stable.LeaderReplicas()), //nolint:gosec // numbers of groups
+		At: durationpb.New(r.world.now), TrafficWeight: r.weight,
+		Partition: int32(r.world.stable.Partition()), LeaderReplicas: int32(r.world.stable.LeaderReplicas()), //nolint:gosec // numbers of groups
 	}
 	roles := []pb.GroupRole{pb.GroupRole_GROUP_ROLE_STABLE, pb.GroupRole_GROUP_ROLE_CANARY}
-	for i, s := range t.world.sets() {
+	for i, s := range r.world.sets() {
 		for _, index := range slices.Sorted(maps.Keys(s.Groups)) {
 			g := s.Groups[index]
 			f.Groups = append(f.Groups, group(roles[i], index, g.Revision == newRevision, g.Ready))
 		}
 	}
-	t.add(f)
+	r.addFrame(f)
 }
 
 func group(role pb.GroupRole, index int, updated, ready bool) *pb.PlanGroup {
 	return &pb.PlanGroup{Role: role, Index: int32(index), Updated: updated, Ready: ready} //nolint:gosec // a group's index
 }
 
-// stage writes down a stage of LWS's own rolling update.
-func (t *recorder) stage(s native.Stage) {
-	t.world.now = s.At
+// addStage records a stage of LWS's own rolling update.
+func (r *recorder) addStage(s native.Stage) {
+	r.world.now = s.At
 	f := &pb.PlanFrame{At: durationpb.New(s.At), Partition: int32(s.Partition), LeaderReplicas: int32(s.Replicas)} //nolint:gosec // numbers of groups
 	updated := 0
 	for i, state := range s.Groups {
@@ -122,14 +122,14 @@ func (t *recorder) stage(s native.Stage) {
 	if s.Ready > 0 {
 		f.TrafficWeight = int32((200*updated + s.Ready) / (2 * s.Ready)) //nolint:gosec // 0 to 100
 	}
-	t.weight = f.GetTrafficWeight()
-	t.add(f)
+	r.weight = f.GetTrafficWeight()
+	r.addFrame(f)
 }
 
-// add adds a frame to the step at work, unless it is like the one before.
-func (t *recorder) add(f *pb.PlanFrame) {
-	step := t.steps[len(t.steps)-1]
-	f.Step = int32(len(t.steps) - 1) //nolint:gosec // few
+// addFrame adds a frame to the current step, unless it equals the previous one.
+func (r *recorder) addFrame(f *pb.PlanFrame) {
+	step := r.steps[len(r.steps)-1]
+	f.Step = int32(len(r.steps) - 1) //nolint:gosec // few
 	old, updated := 0, 0
 	for _, g := range f.GetGroups() {
 		if g.GetReady() {
@@ -142,26 +142,26 @@ func (t *recorder) add(f *pb.PlanFrame) {
 		}
 	}
 	step.StableGroups, step.CanaryGroups = int32(old), int32(updated)
-	step.ReadyGroups, step.TrafficWeight = f.GetAvailable(), t.weight
+	step.ReadyGroups, step.TrafficWeight = f.GetAvailable(), r.weight
 	step.MinAvailableGroups = min(step.GetMinAvailableGroups(), f.GetAvailable())
 	step.MaxGroups = max(step.GetMaxGroups(), int32(len(f.GetGroups()))) //nolint:gosec // a number of groups
-	t.peaks(old, updated)
-	if n := len(t.frames); n > 0 && proto.Equal(t.frames[n-1], f) {
+	r.updatePeak(old, updated)
+	if n := len(r.frames); n > 0 && proto.Equal(r.frames[n-1], f) {
 		return
 	}
-	t.frames = append(t.frames, f)
+	r.frames = append(r.frames, f)
 }
 
-// peaks compares what the groups request with what the workload does today.
-func (t *recorder) peaks(old, updated int) {
+// updatePeak raises the peak to what the groups request beyond the workload's own requests at rest.
+func (r *recorder) updatePeak(old, updated int) {
 	sum := corev1.ResourceList{}
 	for _, n := range []struct {
 		capacity.Need
 		sign int
 	}{
-		{capacity.Need{Template: t.in.Old, Groups: old}, 1},
-		{capacity.Need{Template: t.in.New, Groups: updated}, 1},
-		{capacity.Need{Template: t.in.Old, Groups: t.in.Replicas}, -1},
+		{capacity.Need{Template: r.in.Old, Groups: old}, 1},
+		{capacity.Need{Template: r.in.New, Groups: updated}, 1},
+		{capacity.Need{Template: r.in.Old, Groups: r.in.Replicas}, -1},
 	} {
 		for name, q := range n.Requests() {
 			total := sum[name]
@@ -174,25 +174,25 @@ func (t *recorder) peaks(old, updated int) {
 		}
 	}
 	for name, q := range sum {
-		if most, known := t.peak[name]; q.Sign() > 0 && (!known || q.Cmp(most) > 0) {
-			t.peak[name] = q
+		if most, known := r.peak[name]; q.Sign() > 0 && (!known || q.Cmp(most) > 0) {
+			r.peak[name] = q
 		}
 	}
 }
 
-// response is what was written down.
-func (t *recorder) response(style pb.Style) *pb.PlanResponse {
-	t.end()
-	r := &pb.PlanResponse{
-		Steps: t.steps, Blockers: t.blockers, Style: style,
-		Replicas: int32(t.in.Replicas), Size: int32(t.in.Size()), //nolint:gosec // from int32s
+// response returns the recorded forecast.
+func (r *recorder) response(style pb.Style) *pb.PlanResponse {
+	r.end()
+	out := &pb.PlanResponse{
+		Steps: r.steps, Blockers: r.blockers, Style: style,
+		Replicas: int32(r.in.Replicas), Size: int32(r.in.Size()), //nolint:gosec // from int32s
 	}
-	if t.in.Startup > 0 {
-		r.Startup, r.Estimate = durationpb.New(t.in.Startup), durationpb.New(t.world.now)
-		r.ContinuousEstimate = durationpb.New(t.continuous)
+	if r.in.Startup > 0 {
+		out.Startup, out.Estimate = durationpb.New(r.in.Startup), durationpb.New(r.world.now)
+		out.ContinuousEstimate = durationpb.New(r.continuous)
 	}
-	if t.in.Frames {
-		r.Frames = t.frames
+	if r.in.Frames {
+		out.Frames = r.frames
 	}
-	return r
+	return out
 }

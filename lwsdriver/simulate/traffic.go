@@ -7,20 +7,20 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// trafficModel is where requests go: objects that are written at once, and gateways that follow at once.
+// trafficModel models routing: objects are written at once, and gateways follow at once.
 type trafficModel struct{ desired traffic.Desired }
 
-func (r *trafficModel) set(d traffic.Desired) { r.desired = complete(d) }
+func (r *trafficModel) set(d traffic.Desired) { r.desired = withImplied(d) }
 
-// complete is d with what it implies.
-func complete(d traffic.Desired) traffic.Desired {
-	d.HeaderRoutes = nil // the forecast's host asks for none
+// withImplied returns d with what it implies.
+func withImplied(d traffic.Desired) traffic.Desired {
+	d.HeaderRoutes = nil // the forecast's host requests none
 	d.Prepared = d.Prepared || d.Weight > 0 || d.Mirror > 0
 	d.Fenced = d.Fenced || d.Prepared
 	return d
 }
 
-// trafficView is a look at it.
+// trafficView is an observation of it.
 type trafficView struct {
 	now    traffic.Desired
 	stable int
@@ -40,7 +40,7 @@ func (w *world) look() trafficView {
 	return v
 }
 
-// Facts is what the planner is told of the moment.
+// Facts returns the present state.
 func (v trafficView) Facts() traffic.Facts {
 	return traffic.Facts{
 		Prepared: v.now.Prepared, Weight: v.now.Weight,
@@ -48,9 +48,9 @@ func (v trafficView) Facts() traffic.Facts {
 	}
 }
 
-// Look is what the planner is told.
+// Look compares the present with a desired state.
 func (v trafficView) Look(d traffic.Desired) traffic.View {
-	d = complete(d)
+	d = withImplied(d)
 	out := traffic.View{Facts: v.Facts(), Fenced: v.now.Fenced, Stage: traffic.Acknowledged}
 	same := d.Weight == v.now.Weight && d.Mirror == v.now.Mirror && d.Prepared == v.now.Prepared && d.Fenced == v.now.Fenced && d.HandedOver == v.now.HandedOver
 	switch {

@@ -14,40 +14,40 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
 )
 
-// The revisions, and the names of the two workloads. Any would do.
+// The revisions and names of the two workloads, which are arbitrary.
 const (
 	oldRevision, newRevision = "old", "new"
 	stableName, canaryName   = "stable", "canary"
 	releaseID                = "plan"
 )
 
-// world is the cluster, as far as it matters to the planner.
+// world is the cluster, as far as the planner observes it.
 type world struct {
 	in     Input
 	policy record.Policy
 
 	// now is the time since the release began.
 	now time.Duration
-	// waves is how many times groups have become ready.
+	// waves is how many times groups became ready.
 	waves   int
 	stable  *native.Set
 	name    string // of stable
 	record  record.Record
 	traffic trafficModel
 
-	// canary is the workload that the release added. Nil: there is none.
-	canary         *native.Set
-	target         *record.Target
-	held, deleting bool
+	// canary is the added workload. Nil: none.
+	canary                 *native.Set
+	target                 *record.Target
+	hasFinalizer, deleting bool
 
-	// due is when a group becomes ready, since when it has been.
+	// due is when a group becomes ready, since when it became ready.
 	due, since map[*native.Group]time.Duration
 	serving    map[*native.Group]bool
-	// changed is called whenever groups may have changed.
+	// changed is called after every possible change of groups.
 	changed func()
 }
 
-// epoch is when the release begins: long after the groups that are there became ready.
+// epoch is when the release begins: long after the present groups became ready.
 var epoch = time.Unix(1<<30, 0).UTC()
 
 func newWorld(in Input) *world {
@@ -69,7 +69,7 @@ func newWorld(in Input) *world {
 
 func (w *world) time() time.Time { return epoch.Add(w.now) }
 
-// sets are those that are there.
+// sets returns the workloads that exist.
 func (w *world) sets() []*native.Set {
 	if w.canary == nil {
 		return []*native.Set{w.stable}
@@ -77,7 +77,7 @@ func (w *world) sets() []*native.Set {
 	return []*native.Set{w.stable, w.canary}
 }
 
-// settle has LWS and the StatefulSet controller work.
+// settle runs LWS and the StatefulSet controller.
 func (w *world) settle() {
 	for _, s := range w.sets() {
 		for _, i := range s.Settle() {
@@ -87,8 +87,9 @@ func (w *world) settle() {
 	w.changed()
 }
 
-// pass lets time go on until groups become ready, or for recheck if that is earlier. False: nothing will ever happen.
-func (w *world) pass(recheck time.Duration) bool {
+// advance lets time pass until groups become ready, or for recheck if that is earlier. It returns false if nothing will
+// ever change.
+func (w *world) advance(recheck time.Duration) bool {
 	next, any := w.now+recheck, recheck > 0
 	for _, s := range w.sets() {
 		for _, i := range s.Unready() {
@@ -116,7 +117,7 @@ func (w *world) pass(recheck time.Duration) bool {
 	return true
 }
 
-// ready is how many groups are.
+// ready returns how many groups are ready.
 func (w *world) ready() int {
 	n := 0
 	for _, s := range w.sets() {
@@ -125,12 +126,12 @@ func (w *world) ready() int {
 	return n
 }
 
-// observe describes the world as the driver's observer does.
+// observe returns what the driver's observer would.
 func (w *world) observe() plan.Observation {
 	o := plan.Observation{Now: w.time(), Record: &w.record, Policy: w.policy, Stable: w.workload(w.name, w.stable)}
 	if w.canary != nil {
 		c := w.workload(canaryName, w.canary)
-		c.Carries, c.HasFinalizer, c.Deleting, c.Target = newRevision, w.held, w.deleting, w.target
+		c.Carries, c.HasFinalizer, c.Deleting, c.Target = newRevision, w.hasFinalizer, w.deleting, w.target
 		o.Added = []plan.Workload{c}
 	}
 	if w.policy.Traffic != nil {
@@ -161,21 +162,21 @@ func (w *world) workload(name string, s *native.Set) plan.Workload {
 
 func leader(name string, index int) string { return fmt.Sprintf("%s-%d", name, index) }
 
-// apply makes the write that the planner has decided on.
+// apply applies the planner's write.
 func (w *world) apply(action plan.Action) error {
 	switch a := action.(type) {
 	case plan.SetStable:
 		w.applyStable(a)
 	case plan.CreateCanary:
 		w.canary = native.NewSet(0, record.Native(record.Hold()), newRevision)
-		w.canary.Replicas, w.held, w.deleting, w.target = a.Replicas, true, false, a.Target
+		w.canary.Replicas, w.hasFinalizer, w.deleting, w.target = a.Replicas, true, false, a.Target
 	case plan.ScaleCanary:
 		w.canary.Replicas = a.Replicas
 		if a.Target != nil {
 			w.target = a.Target
 		}
 	case plan.RemoveFinalizer:
-		w.held = false
+		w.hasFinalizer = false
 	case plan.DeleteCanary:
 		w.deleting = true
 	case plan.RestartGroup:
@@ -195,13 +196,13 @@ func (w *world) apply(action plan.Action) error {
 			}
 		}
 	case plan.HandOver:
-		// The object that it takes the place of has no groups, and is gone at once.
+		// The object that it replaces has no groups, and is deleted at once.
 		w.stable, w.name, w.record, w.canary, w.target = w.canary, a.Name, a.Record, nil, nil
 		w.stable.Rolling = record.Hold()
 	default:
-		return fmt.Errorf("the forecast does not know the action %q", action)
+		return fmt.Errorf("the forecast does not support the action %q", action)
 	}
-	if w.deleting && !w.held {
+	if w.deleting && !w.hasFinalizer {
 		w.canary, w.target, w.deleting = nil, nil, false
 	}
 	w.settle()

@@ -1,13 +1,12 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package native is a model of what happens to the groups of a LeaderWorkerSet without anybody's help: LWS v0.9.0's own
-// rolling update, and the StatefulSet controller under it. It is pure: no client, no clock. Nothing in it is about
-// Lockstep.
+// Package native models what happens to the groups of a LeaderWorkerSet by itself: LWS v0.9.0's rolling update, and the
+// StatefulSet controller under it. It is pure: no client, no clock. It knows nothing of Lockstep.
 //
-// A [Set] is one LeaderWorkerSet. Groups in it become ready when the caller says so, and [Set.Settle] then does all that
-// the two controllers do until they wait again. [Roll] takes a Set through a whole update and returns its stages.
+// A [Set] is one LeaderWorkerSet. The caller makes its groups ready, and [Set.Settle] then does what the two controllers
+// do until they wait again. [Roll] takes a Set through a whole update and returns its stages.
 //
-// A group is ready or it is not: the StatefulSet controller sees leader pods only, so where leaders become ready before
-// their workers it goes on earlier than the model does.
+// A group is either ready or not. The StatefulSet controller only observes leader pods, so if leaders become ready before
+// their workers it continues earlier than the model.
 package native

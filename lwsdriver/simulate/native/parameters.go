@@ -9,13 +9,13 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// Limits are a rolling update configuration as LWS applies it to a number of replicas.
+// Limits is a rolling update configuration as LWS applies it to a number of replicas.
 type Limits struct {
 	Replicas, Partition, MaxUnavailable, MaxSurge int
 }
 
-// LimitsOf scales percentages as LWS does: surge up, unavailable down, and no more surge than replicas. What is no
-// number counts as 0; LWS's webhook lets none through.
+// LimitsOf scales percentages as LWS does: surge up, unavailable down, and surge at most replicas. An invalid value
+// counts as 0; LWS's webhook refuses it.
 func LimitsOf(r lws.RollingUpdateConfiguration, replicas int) Limits {
 	return Limits{
 		Replicas: replicas, Partition: int(ptr.Deref(r.Partition, 0)),
@@ -32,23 +32,24 @@ func scaled(v intstr.IntOrString, replicas int, up bool) int {
 	return n
 }
 
-// Batch is how many groups may be on their way at once.
+// Batch returns how many groups may be updated at once.
 func (l Limits) Batch() int { return l.MaxUnavailable + l.MaxSurge }
 
-// Iterations is how many batches the replicas are. What LWS does can take more waves, see [Rollout.Waves]: surge groups are
-// updated ones too, and use up room.
+// Iterations returns how many batches the replicas make. LWS may need more waves, see [Rollout.Waves], since surge groups
+// are updated, too.
 func (l Limits) Iterations() int {
 	return (l.Replicas + l.Batch() - 1) / max(l.Batch(), 1)
 }
 
-// Reclaim is a rule for when LWS gives surge groups back.
+// Reclaim is the rule by which LWS deletes surge groups.
 type Reclaim int
 
 const (
-	// ReclaimToBudget is LWS v0.9.0's: surge groups go once what is not updated and ready fits into maxUnavailable.
+	// ReclaimToBudget is LWS v0.9.0's: surge groups are deleted once the groups that are not updated and ready fit into
+	// maxUnavailable.
 	ReclaimToBudget Reclaim = iota
-	// ReclaimGradually is that of LWS's published example, and of earlier versions: one group is given back for each that
-	// is ready, all but one of them early.
+	// ReclaimGradually is that of LWS's published example, and of earlier versions: one surge group is deleted for each
+	// group that becomes ready.
 	ReclaimGradually
 )
 
@@ -64,14 +65,14 @@ func (l Limits) wanted(unready int, rule Reclaim) int {
 	return l.Replicas + l.MaxSurge
 }
 
-// state is what LWS knows of a group: LWS's replicaState.
+// state is LWS's replicaState of a group.
 type state struct{ ready, updated bool }
 
-// leaders is what LWS has asked of the leader StatefulSet.
+// leaders is the leader StatefulSet as LWS has set it.
 type leaders struct {
 	replicas, partition int
 	unavailable         int    // of its groups, at most
-	noted               int    // LWS's annotation of the replicas it was made for
+	noted               int    // LWS's annotation of its replicas
 	update, current     string // revisions
 }
 
@@ -119,7 +120,7 @@ func rollingUpdatePartition(states []state, replicas, step, current int) int {
 	partition := floor
 	for i := range floor {
 		if !states[i].ready {
-			partition++ // it is unavailable already, and counts
+			partition++ // it counts as unavailable already
 		}
 	}
 	for i := min(partition, replicas-1); i >= floor; i-- {

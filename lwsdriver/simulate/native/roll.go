@@ -11,7 +11,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// State is where a group is in an update.
+// State is the state of a group in an update.
 type State int
 
 const (
@@ -25,50 +25,50 @@ const (
 	Updated
 )
 
-// Stage is how a set stands while both controllers wait.
+// Stage is the state of a set while both controllers wait.
 type Stage struct {
-	// At is the time since the update began. Zero where groups become ready in a given order.
+	// At is the time since the update began. Zero with an order.
 	At time.Duration
 	// Partition and Replicas are those of the leader StatefulSet.
 	Partition, Replicas int
 	// Groups are the states of all groups, by index, as long as the largest stage.
 	Groups []State
-	// Ready is how many groups are, at either revision.
+	// Ready is how many groups are ready, at either revision.
 	Ready int
 }
 
-// Settings are what an update depends on.
+// Settings is what an update depends on.
 type Settings struct {
 	Replicas int
 	Rolling  lws.RollingUpdateConfiguration
 	// Startup is how long each group takes until it is ready.
 	Startup time.Duration
-	// Order names the groups in the order in which they become ready, one at a time: of those that are not ready the
-	// first that is named, else the one with the lowest index. Nil: all after Startup.
+	// Order is the order in which groups become ready, one at a time: of the groups that are not ready the first in
+	// Order, else the lowest index. Nil: each after Startup.
 	Order    []int
 	Parallel bool
 	Reclaim  Reclaim
 }
 
-// Rollout is an update from its beginning to its end.
+// Rollout is a complete update.
 type Rollout struct {
 	Limits
-	// Stages begin with the set at rest and end with the set at rest again, or held by its partition.
+	// Stages begin and end with the set at rest, or held by its partition.
 	Stages []Stage
-	// Trail is what LWS asks of the leader StatefulSet, one after the other, at rest included.
+	// Trail is the sequence of parameters of the leader StatefulSet, including those at rest.
 	Trail []Parameters
-	// Waves is how many times new groups have become ready, one after the other; with an order, each is a wave.
+	// Waves is how many times new groups became ready; with an order, each group is a wave.
 	Waves int
-	// MinReady is the fewest ready groups of all stages, MaxGroups the most that exist.
+	// MinReady is the fewest ready groups of all stages, MaxGroups the most existing ones.
 	MinReady, MaxGroups int
-	// Time is that of the whole update. Zero with an order.
+	// Time is the duration of the update. Zero with an order.
 	Time time.Duration
 }
 
 // Parameters are a partition and a number of replicas of the leader StatefulSet.
 type Parameters struct{ Partition, Replicas int }
 
-// roll is a Rollout that is being made.
+// roll is a Rollout in progress.
 type roll struct {
 	Rollout
 
@@ -80,12 +80,12 @@ type roll struct {
 
 const oldRevision, newRevision = "old", "new"
 
-// Roll takes a set whose template has changed through the update. Settings that LWS does not accept, maxUnavailable and
-// maxSurge both 0 of the replicas, are an error.
+// Roll takes a set with a changed template through the update. Settings that LWS refuses, such as a maxUnavailable and
+// maxSurge that both round to 0, are an error.
 func Roll(s Settings) (Rollout, error) {
 	limits := LimitsOf(s.Rolling, s.Replicas)
 	if s.Replicas > 0 && limits.Batch() == 0 {
-		return Rollout{}, fmt.Errorf("maxUnavailable %s and maxSurge %s both come to 0 of %d replicas, which LeaderWorkerSet refuses",
+		return Rollout{}, fmt.Errorf("maxUnavailable %s and maxSurge %s both round to 0 of %d replicas, which LeaderWorkerSet refuses",
 			s.Rolling.MaxUnavailable.String(), s.Rolling.MaxSurge.String(), s.Replicas)
 	}
 	if s.Replicas < 0 || limits.MaxUnavailable < 0 || limits.MaxSurge < 0 || limits.Partition < 0 {
@@ -114,7 +114,7 @@ func (r *roll) settle() {
 	r.note()
 }
 
-// readyNext makes those groups ready that are next.
+// readyNext makes the next groups ready.
 func (r *roll) readyNext() {
 	r.Waves++
 	unready := r.set.Unready()
@@ -132,7 +132,7 @@ func (r *roll) readyNext() {
 	}
 }
 
-// Next is the group that becomes ready next in an order.
+// Next returns the group that becomes ready next in an order.
 func Next(unready, order []int) int {
 	for _, i := range order {
 		if slices.Contains(unready, i) {
@@ -142,7 +142,7 @@ func Next(unready, order []int) int {
 	return unready[0]
 }
 
-// note adds a stage, unless it is like the one before.
+// note adds a stage.
 func (r *roll) note() {
 	stage := Stage{At: r.now, Partition: r.set.Partition(), Replicas: r.set.LeaderReplicas(), Ready: r.set.Ready()}
 	for i := range r.set.LeaderReplicas() {

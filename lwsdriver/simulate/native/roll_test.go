@@ -22,7 +22,7 @@ func rolling(unavailable, surge string, partition int32) lws.RollingUpdateConfig
 	}
 }
 
-// lines are the stages, "time partition/replicas groups": . absent, o old, u updating, N updated.
+// lines formats the stages, "time partition/replicas groups": . absent, o old, u updating, N updated.
 func lines(r Rollout) []string {
 	out := make([]string, 0, len(r.Stages))
 	for _, s := range r.Stages {
@@ -50,7 +50,7 @@ func TestRollStages(t *testing.T) {
 			},
 		},
 		{
-			"v0.9.0", "gives both surge groups back as soon as the two that miss fit into maxUnavailable: 6 -> 4",
+			"v0.9.0", "deletes both surge groups once the two unready groups fit into maxUnavailable: 6 -> 4",
 			Settings{Replicas: 4, Rolling: rolling("2", "2", 0), Order: []int{4, 5, 3, 1, 0, 2}, Parallel: true},
 			[]string{
 				"0s 0/4 oooo..", "0s 2/6 oouuuu", "0s 2/6 oouuNu", "0s 0/6 uuuuNN", "0s 0/6 uuuNNN", "0s 0/4 uNuN..", "0s 0/4 NNuN..", "0s 0/4 NNNN..",
@@ -62,7 +62,7 @@ func TestRollStages(t *testing.T) {
 			[]string{"0s 0/5 ooooo.", "0s 4/6 oooouu", "1m0s 2/6 oouuNN", "2m0s 0/6 uuNNNN", "3m0s 0/5 NNNNN."},
 		},
 		{
-			"deployment-like without the gate", "a StatefulSet goes one by one by default",
+			"deployment-like without the gate", "a StatefulSet updates one by one by default",
 			Settings{Replicas: 5, Rolling: rolling("25%", "1", 0), Startup: minute},
 			[]string{
 				"0s 0/5 ooooo.", "0s 4/6 ooooou", "1m0s 3/6 oooouN", "2m0s 2/6 ooouNN", "3m0s 1/6 oouNNN", "4m0s 0/6 ouNNNN", "5m0s 0/5 uNNNN.", "6m0s 0/5 NNNNN.",
@@ -122,7 +122,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// The published count of iterations is replicas by batch; surge groups are updated too, so waves are of replicas and surge.
+// TestIterationsAndWaves checks the published count of iterations, which is replicas by batch; surge groups are updated,
+// too, so waves are of replicas and surge.
 func TestIterationsAndWaves(t *testing.T) {
 	for _, tt := range []struct {
 		surge, unavailable        string
@@ -147,7 +148,8 @@ func TestIterationsAndWaves(t *testing.T) {
 	}
 }
 
-// In every stage of every update: no more unavailable and no more groups than allowed, and it ends with every group updated.
+// TestRollHoldsItsLimits checks that no stage of any update has more unavailable or more groups than allowed, and that it
+// ends with every group updated.
 func TestRollHoldsItsLimits(t *testing.T) {
 	n := 0
 	for replicas := 1; replicas <= 6; replicas++ {
@@ -196,7 +198,7 @@ func checkLimits(t *testing.T, s Settings) {
 func TestRollRefuses(t *testing.T) {
 	for name, s := range map[string]Settings{
 		"both 0":             {Replicas: 2, Rolling: rolling("0", "0", 0)},
-		"both come to 0":     {Replicas: 2, Rolling: rolling("25%", "0%", 0)},
+		"both round to 0":    {Replicas: 2, Rolling: rolling("25%", "0%", 0)},
 		"negative":           {Replicas: -1, Rolling: rolling("1", "0", 0)},
 		"negative partition": {Replicas: 1, Rolling: rolling("1", "0", -1)},
 	} {
@@ -206,8 +208,8 @@ func TestRollRefuses(t *testing.T) {
 	}
 }
 
-// A group that was down before the update counts as unavailable, so that no other is taken while the limit is reached.
-func TestSettleCountsWhatIsDown(t *testing.T) {
+// TestSettleCountsUnavailable checks that a group that was down before the update counts as unavailable.
+func TestSettleCountsUnavailable(t *testing.T) {
 	s := NewSet(4, rolling("1", "0", 0), "a")
 	s.Parallel = true
 	s.Groups[0].Ready = false

@@ -10,21 +10,21 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// Set is one LeaderWorkerSet, its leader StatefulSet and its groups. Replicas, Rolling and Template are its spec, which the
-// caller changes; the rest follows with [Set.Settle].
+// Set is one LeaderWorkerSet, its leader StatefulSet and its groups. The caller changes its spec, which is Replicas,
+// Rolling and Template; [Set.Settle] does the rest.
 type Set struct {
 	Replicas int
 	Rolling  lws.RollingUpdateConfiguration
 	// Template is the revision of the template.
 	Template string
-	// Groups exist, by index. The caller makes them ready.
+	// Groups are the existing groups, by index. The caller makes them ready.
 	Groups map[int]*Group
-	// Parallel: the cluster has the feature gate MaxUnavailableStatefulSet. Without it, as by default, a StatefulSet
-	// updates one group after the other.
+	// Parallel: the cluster has the feature gate MaxUnavailableStatefulSet. Without it, which is the default, a
+	// StatefulSet updates one group at a time.
 	Parallel bool
 	// Reclaim is the rule for surge groups.
 	Reclaim Reclaim
-	// Watch is told what LWS asks of the leader StatefulSet, each time that it changes. May be nil.
+	// Watch is called with the parameters of the leader StatefulSet whenever LWS changes them. May be nil.
 	Watch func(partition, replicas int)
 
 	leaders leaders
@@ -36,7 +36,7 @@ type Group struct {
 	Ready    bool
 }
 
-// NewSet is a set at rest: every group is there, at the template's revision and ready.
+// NewSet returns a set at rest: every group is ready at the template's revision.
 func NewSet(replicas int, rolling lws.RollingUpdateConfiguration, template string) *Set {
 	s := &Set{Replicas: replicas, Rolling: rolling, Template: template, Groups: map[int]*Group{}}
 	for i := range replicas {
@@ -49,14 +49,14 @@ func NewSet(replicas int, rolling lws.RollingUpdateConfiguration, template strin
 
 func (s *Set) limits() Limits { return LimitsOf(s.Rolling, s.Replicas) }
 
-// Partition is what LWS has set on the leader StatefulSet.
+// Partition returns the partition that LWS has set on the leader StatefulSet.
 func (s *Set) Partition() int { return s.leaders.partition }
 
-// LeaderReplicas are the replicas that LWS has set on the leader StatefulSet: the wanted ones, and the surge.
+// LeaderReplicas returns the replicas that LWS has set on the leader StatefulSet: the wanted ones and the surge.
 func (s *Set) LeaderReplicas() int { return s.leaders.replicas }
 
-// Settle has both controllers work until they wait for a group or for a change of the spec. It returns the indices of groups
-// that are new since, sorted.
+// Settle runs both controllers until they wait for a group or for a change of the spec. It returns the indices of new
+// groups, sorted.
 func (s *Set) Settle() []int {
 	before := maps.Clone(s.Groups)
 	for s.reconcile() || s.run() {
@@ -71,7 +71,7 @@ func (s *Set) Settle() []int {
 	return fresh
 }
 
-// reconcile is LWS's, as far as it decides about the leader StatefulSet. It says whether anything changed.
+// reconcile is LWS's, as far as it concerns the leader StatefulSet. It reports whether anything changed.
 func (s *Set) reconcile() bool {
 	l, before := s.limits(), s.leaders
 	updated := s.leaders.update != s.Template
@@ -95,8 +95,8 @@ func (s *Set) states() []state {
 	return states
 }
 
-// run is one pass of the StatefulSet controller. What is deleted is gone at once: how long a group takes to end is not
-// part of the model. It says whether anything changed.
+// run is one pass of the StatefulSet controller. Deleted groups are gone at once: the model has no termination. It
+// reports whether anything changed.
 func (s *Set) run() bool {
 	changed := false
 	for _, i := range slices.Sorted(maps.Keys(s.Groups)) {
@@ -117,7 +117,7 @@ func (s *Set) run() bool {
 	return s.complete() || changed
 }
 
-// update deletes groups that are to come back at the update revision.
+// update deletes groups, to be recreated at the update revision.
 func (s *Set) update() bool {
 	changed, room := false, s.leaders.unavailable
 	for _, g := range s.Groups {
@@ -145,7 +145,8 @@ func (s *Set) update() bool {
 	return changed
 }
 
-// complete: once every group is updated and ready the update revision is the current one, whatever the partition.
+// complete makes the update revision the current one once every group is updated and ready, whatever the partition. It
+// reports whether it did.
 func (s *Set) complete() bool {
 	if s.leaders.current == s.leaders.update {
 		return false
@@ -159,7 +160,7 @@ func (s *Set) complete() bool {
 	return true
 }
 
-// of is the revision at which the StatefulSet makes a group.
+// of returns the revision at which the StatefulSet creates a group.
 func (l leaders) of(index int) string {
 	if index < l.partition {
 		return l.current
@@ -167,7 +168,7 @@ func (l leaders) of(index int) string {
 	return l.update
 }
 
-// Unready are the groups that exist and are not ready, by index.
+// Unready returns the groups that exist and are not ready, by index.
 func (s *Set) Unready() []int {
 	var out []int
 	for i, g := range s.Groups {
@@ -179,15 +180,15 @@ func (s *Set) Unready() []int {
 	return out
 }
 
-// Ready is how many groups are.
+// Ready returns how many groups are ready.
 func (s *Set) Ready() int { return len(s.Groups) - len(s.Unready()) }
 
-// Updated says whether every group that is wanted is at the template's revision and ready, and there is no other.
+// Updated reports whether every wanted group is ready at the template's revision, and no other exists.
 func (s *Set) Updated() bool {
 	return len(s.Groups) == s.Replicas && s.UpdatedReady() == s.Replicas
 }
 
-// UpdatedReady is how many groups are ready at the template's revision.
+// UpdatedReady returns how many groups are ready at the template's revision.
 func (s *Set) UpdatedReady() int {
 	n := 0
 	for _, g := range s.Groups {
