@@ -16,36 +16,36 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// version is the schema of the entries that this package writes and reads.
+// version is the version of the schema of entries.
 const version = 1
 
 // Entry is one decision.
 type Entry struct {
-	// Observation is what it was made from.
+	// Observation is what the decision was made from.
 	Observation plan.Observation
-	// Intent is what a caller requested. Nil: the driver carried on.
+	// Intent is what a caller requested. Nil: the driver continued by itself.
 	Intent plan.Intent
-	// Decision is the one that was made.
+	// Decision is the recorded decision.
 	Decision Decision
 	// Refusal is why the intent was refused. Empty: it was not.
 	Refusal string
 }
 
-// Decision is a [plan.Decision] as it is written down.
+// Decision is the recorded form of a [plan.Decision].
 type Decision struct {
-	// Action is the kind of the write, and Write its content. Empty: there was none.
+	// Action is the kind of the write, and Write its content. Empty: no write.
 	Action string          `json:"action,omitempty"`
 	Write  json.RawMessage `json:"write,omitempty"`
 	State  string          `json:"state,omitempty"`
 	Reason string          `json:"reason,omitempty"`
-	// Message is for people, and not compared.
+	// Message is not compared.
 	Message  string        `json:"message,omitempty"`
 	Recheck  time.Duration `json:"recheck,omitempty"`
 	Deadline time.Time     `json:"deadline,omitzero"`
 	Progress plan.Progress `json:"progress"`
 }
 
-// line is an Entry on its line.
+// line is the recorded form of an Entry.
 type line struct {
 	Version     int         `json:"version"`
 	Observation observation `json:"observation"`
@@ -54,31 +54,31 @@ type line struct {
 	Refusal     string      `json:"refusal,omitempty"`
 }
 
-// observation gives the traffic of a [plan.Observation] its type.
+// observation is a [plan.Observation] with the concrete type of its traffic.
 type observation struct {
 	plan.Observation
 
 	Traffic *traffic.Observed `json:"traffic,omitzero"`
 }
 
-// intent is a [plan.Intent] with its kind.
+// intent is the recorded form of a [plan.Intent], with its kind.
 type intent struct {
 	Kind  string          `json:"kind"`
 	Value json.RawMessage `json:"value"`
 }
 
-// begin is a [plan.Begin] whose policy is protobuf JSON.
+// begin is the recorded form of a [plan.Begin], with its policy as protobuf JSON.
 type begin struct {
 	ReleaseID, Owner string
 	Policy           json.RawMessage
 }
 
-// newEntry writes a decision about an observation down.
+// newEntry returns the entry of a decision.
 func newEntry(o plan.Observation, i plan.Intent, d plan.Decision, refusal error) (Entry, error) {
 	e := Entry{Observation: o, Intent: i}
 	if refusal != nil {
 		e.Refusal = refusal.Error()
-		return e, nil //nolint:nilerr // A refusal is an outcome like others.
+		return e, nil //nolint:nilerr // A refusal is an outcome.
 	}
 	e.Decision = Decision{
 		State: d.State.String(), Reason: d.Reason, Message: d.Message,
@@ -97,7 +97,7 @@ func newEntry(o plan.Observation, i plan.Intent, d plan.Decision, refusal error)
 
 func kindOf(v any) string { return reflect.TypeOf(v).Name() }
 
-// MarshalJSON returns the entry's line.
+// MarshalJSON returns the line of the entry.
 func (e Entry) MarshalJSON() ([]byte, error) {
 	l := line{Version: version, Observation: observation{Observation: e.Observation}, Decision: e.Decision, Refusal: e.Refusal}
 	if observed, ok := e.Observation.Traffic.(*traffic.Observed); ok {
@@ -154,7 +154,7 @@ func encodeIntent(i plan.Intent) (json.RawMessage, error) {
 	return raw, nil
 }
 
-// intents are all kinds of them but Begin.
+// intents are the kinds of intents, except for Begin.
 var intents = map[string]func() any{
 	"Adopt":     func() any { return &plan.Adopt{} },
 	"Disown":    func() any { return &plan.Disown{} },
@@ -179,7 +179,7 @@ func decodeIntent(i intent) (plan.Intent, error) {
 	}
 	value, ok := reflect.ValueOf(into).Elem().Interface().(plan.Intent)
 	if !ok {
-		return nil, fmt.Errorf("read intent: %s is none", i.Kind)
+		return nil, fmt.Errorf("read intent: %s is not an intent", i.Kind)
 	}
 	return value, nil
 }

@@ -14,20 +14,20 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 )
 
-// DefaultLimit is how many bytes a Recorder writes unless it is told otherwise: some thousand decisions about a release.
+// DefaultLimit is how many bytes a Recorder writes by default: thousands of decisions.
 const DefaultLimit = 64 << 20
 
-// ErrLimit is why a Recorder stopped: it has written as much as it may.
-var ErrLimit = errors.New("the recording is as long as it may be")
+// ErrLimit is why a Recorder stopped: it has reached its limit.
+var ErrLimit = errors.New("the recording has reached its limit")
 
-// Recorder writes decisions down, each on a line. It leaves out a decision that equals the last one about the workload,
-// made from the same state. Its methods may be called concurrently.
+// Recorder writes decisions, each on a line. It omits a decision that equals the last one about the workload and was made
+// from the same state. Its methods are safe for concurrent use.
 type Recorder struct {
-	// To gets the lines.
+	// To is where lines are written.
 	To io.Writer
-	// Limit is the number of bytes to write at most. Zero: DefaultLimit.
+	// Limit is the maximum number of bytes. Zero: DefaultLimit.
 	Limit int64
-	// Templates keeps pod templates and annotations of others, which may hold secrets.
+	// Templates keeps pod templates and foreign annotations, which may contain secrets.
 	Templates bool
 
 	mu      sync.Mutex
@@ -36,8 +36,7 @@ type Recorder struct {
 	err     error
 }
 
-// Record writes one decision about an intent, or without one about what was requested before. refusal is why the intent
-// was refused, nil if it was not.
+// Record writes one decision. i is nil if the driver continued by itself, refusal is nil if the intent was accepted.
 func (r *Recorder) Record(o plan.Observation, i plan.Intent, d plan.Decision, refusal error) {
 	if !r.Templates {
 		o = redacted(o)
@@ -62,7 +61,7 @@ func (r *Recorder) write(o plan.Observation, i plan.Intent, d plan.Decision, ref
 	if err != nil {
 		return err
 	}
-	same, err := timeless(e)
+	same, err := withoutTimes(e)
 	if err != nil {
 		return err
 	}
@@ -90,8 +89,8 @@ func (r *Recorder) write(o plan.Observation, i plan.Intent, d plan.Decision, ref
 	return nil
 }
 
-// timeless is an entry without the time of the look, and what counts down with it.
-func timeless(e Entry) (string, error) {
+// withoutTimes returns an entry without the time of the observation, and what depends on it.
+func withoutTimes(e Entry) (string, error) {
 	e.Observation.Now, e.Decision.Recheck = time.Time{}, 0
 	raw, err := json.Marshal(e)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// redacted returns an observation without pod templates, and with annotations of others as digests. It decides alike: the
-// planner asks whether there is a template, and whether annotations are equal.
+// redacted returns an observation without pod templates, and with digests of foreign annotations. It leads to the same
+// decision: the planner only checks whether a template exists, and whether annotations are equal.
 func redacted(o plan.Observation) plan.Observation {
 	if o.Record != nil {
 		next := withoutTemplate(*o.Record)
@@ -32,7 +32,7 @@ func redacted(o plan.Observation) plan.Observation {
 	return o
 }
 
-// redactedAction is the same for a write.
+// redactedAction redacts a write.
 func redactedAction(action plan.Action) plan.Action {
 	switch a := action.(type) {
 	case plan.SetStable:
@@ -91,8 +91,7 @@ func redactedTraffic(o *traffic.Observed) *traffic.Observed {
 	return out
 }
 
-// redactMeta replaces the values of annotations that may hold anything, and drops what managers own: who they are is
-// enough.
+// redactMeta replaces the values of foreign annotations, and drops the fields of managers, but not their names.
 func redactMeta(o metav1.Object) {
 	annotations := maps.Clone(o.GetAnnotations())
 	for key, value := range annotations {

@@ -17,11 +17,11 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 )
 
-// Difference is one field in which a decision is another one today.
+// Difference is one field in which a replayed decision differs.
 type Difference struct {
 	// Field is the path in the entry, for example "decision.write.Replicas".
 	Field string `json:"field"`
-	// Recorded and Now are JSON. Empty: there is no such field.
+	// Recorded and Now are JSON. Empty: the field is missing.
 	Recorded string `json:"recorded,omitempty"`
 	Now      string `json:"now,omitempty"`
 }
@@ -36,10 +36,10 @@ func (d Difference) String() string {
 	return fmt.Sprintf("%s: recorded %s, now %s", d.Field, none(d.Recorded), none(d.Now))
 }
 
-// worded are fields for people. What they say may change although the decision is the same.
-var worded = []string{"message", "Why", "refusal"}
+// messageFields are the fields that are not compared: their words may change although the decision is the same.
+var messageFields = []string{"message", "Why", "refusal"}
 
-// Replay decides again, and returns where the decision differs from the recorded one. Messages are not compared.
+// Replay decides again, and returns the differences from the recorded decision. Messages are not compared.
 func (e Entry) Replay() ([]Difference, error) {
 	d, refusal := plan.Decide(e.Observation, e.Intent)
 	d.Action = redactedAction(d.Action)
@@ -47,11 +47,11 @@ func (e Entry) Replay() ([]Difference, error) {
 	if err != nil {
 		return nil, err
 	}
-	recorded, err := tree(e)
+	recorded, err := toMap(e)
 	if err != nil {
 		return nil, err
 	}
-	now, err := tree(again)
+	now, err := toMap(again)
 	if err != nil {
 		return nil, err
 	}
@@ -61,8 +61,8 @@ func (e Entry) Replay() ([]Difference, error) {
 	return out, nil
 }
 
-// tree is an entry as generic JSON.
-func tree(e Entry) (map[string]any, error) {
+// toMap returns an entry as generic JSON.
+func toMap(e Entry) (map[string]any, error) {
 	raw, err := json.Marshal(e)
 	if err != nil {
 		return nil, fmt.Errorf("encode decision: %w", err)
@@ -87,7 +87,7 @@ func compare(into *[]Difference, field string, recorded, now any) {
 		keys := maps.Clone(was)
 		maps.Copy(keys, is)
 		for _, key := range slices.Sorted(maps.Keys(keys)) {
-			if !slices.Contains(worded, key) {
+			if !slices.Contains(messageFields, key) {
 				compare(into, field+"."+key, was[key], is[key])
 			}
 		}

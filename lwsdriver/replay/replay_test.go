@@ -32,7 +32,8 @@ import (
 
 var update = flag.Bool("update", false, "write the decisions of this version into the recordings under testdata")
 
-// TestRecordings: real releases, as the end-to-end suites recorded them (see test/driver), are decided as they were.
+// TestRecordings checks that real releases, recorded by the end-to-end suites (see test/driver), are decided as they
+// were.
 func TestRecordings(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.jsonl*")
 	if err != nil || len(files) == 0 {
@@ -98,7 +99,7 @@ func pack(t *testing.T, file string, raw []byte) {
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// resting is a workload under hold whose template waits for a release.
+// resting returns a workload under hold whose template waits for a release.
 func resting() plan.Observation {
 	o := plan.Observation{
 		Now:    noon,
@@ -112,7 +113,7 @@ func resting() plan.Observation {
 	return o
 }
 
-// write writes decisions about an observation, the last one about each intent.
+// write records decisions about an observation, one for each intent.
 func write(t *testing.T, r *Recorder, o plan.Observation, intents ...plan.Intent) {
 	t.Helper()
 	for _, i := range intents {
@@ -121,7 +122,7 @@ func write(t *testing.T, r *Recorder, o plan.Observation, intents ...plan.Intent
 	}
 }
 
-func TestReplayShowsWhatDiffers(t *testing.T) {
+func TestReplayReturnsDifferences(t *testing.T) {
 	var recording bytes.Buffer
 	r := &Recorder{To: &recording}
 	write(t, r, resting(), nil, plan.SetTarget{ReleaseID: "r1", Batch: ptr.To(0)})
@@ -157,7 +158,7 @@ func TestReadRefusesOtherVersions(t *testing.T) {
 	}
 }
 
-// Every intent is read back as it was written. The list of them is the planner's own.
+// TestIntentsRoundTrip checks that every intent of the planner is read back as it was written.
 func TestIntentsRoundTrip(t *testing.T) {
 	policy := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}}
 	all := map[string]plan.Intent{
@@ -199,7 +200,7 @@ func TestIntentsRoundTrip(t *testing.T) {
 	}
 }
 
-// Secrets of templates and of others' annotations are not in a recording, unless they are wanted there.
+// TestRecordingsAreRedacted checks that secrets of templates and foreign annotations are recorded only on request.
 func TestRecordingsAreRedacted(t *testing.T) {
 	o := resting()
 	template := record.Template{}
@@ -225,7 +226,7 @@ func TestRecordingsAreRedacted(t *testing.T) {
 		}
 		for _, secret := range []string{"secret-1", "secret-2"} {
 			if got := strings.Contains(recording.String(), secret); got != keep {
-				t.Errorf("kept is %t: %s is there: %t\n%s", keep, secret, got, &recording)
+				t.Errorf("templates kept: %t; %s recorded: %t\n%s", keep, secret, got, &recording)
 			}
 		}
 		if !strings.Contains(recording.String(), "lockstep.dev/fence") {
@@ -237,7 +238,7 @@ func TestRecordingsAreRedacted(t *testing.T) {
 	}
 }
 
-// A state that lasts is written down once, and no more is written than may be.
+// TestRecorderIsBounded checks that an unchanged state is recorded once, and the limit is kept.
 func TestRecorderIsBounded(t *testing.T) {
 	var recording bytes.Buffer
 	r := &Recorder{To: &recording}
