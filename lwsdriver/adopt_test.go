@@ -62,5 +62,5 @@ func TestDisownRestoresNotedConfiguration(t *testing.T) {
 	if reason := drivererr.Reason(err); reason != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
 		t.Errorf("reason %s, want RECORD_INVALID", reason)
 	}
-	lwstest.Says(t, err, record.WantedMaxSurge, "plenty", "Remove it")
+	lwstest.ErrorContains(t, err, record.WantedMaxSurge, "plenty", "Remove it")
 }

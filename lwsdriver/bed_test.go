@@ -48,7 +48,7 @@ func newBedOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, obj
 func newBedWith(t testing.TB, o options, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *bed {
 	t.Helper()
 	c := lwstest.NewCluster(t, core, generic, objects...)
-	o.log, o.now, o.decided = slog.New(slog.DiscardHandler), func() time.Time { return lwstest.Noon }, lwstest.Replayed(t)
+	o.log, o.now, o.decided = slog.New(slog.DiscardHandler), func() time.Time { return lwstest.Noon }, lwstest.ReplayDecisions(t)
 	d, err := newDriver(c.Core, c.Sets, generic, o)
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func newBedWith(t testing.TB, o options, core *fake.Clientset, generic dynamic.I
 }
 
 // cache shows an object to the driver as its informer would.
-func (b *bed) cache(w *lws.LeaderWorkerSet) { lwstest.Show(b.t, b.engine.Observer.Caches.Workloads, w) }
+func (b *bed) cache(w *lws.LeaderWorkerSet) { lwstest.UpdateCache(b.t, b.engine.Observer.Caches.Workloads, w) }
 
 // run runs the driver until the test ends.
 func (b *bed) run() {
@@ -121,7 +121,7 @@ func (b *bed) showPod(p *corev1.Pod) {
 		b.t.Fatal(err)
 	}
 	v := object.(*observe.Pod)
-	lwstest.Show(b.t, b.engine.Observer.Caches.Pods, v)
+	lwstest.UpdateCache(b.t, b.engine.Observer.Caches.Pods, v)
 	b.engine.Observer.Caches.Groups.Invalidate(v.Workload(), v.Group)
 }
 

@@ -136,7 +136,7 @@ func newBenchFixture(b *testing.B) *benchFixture {
 		}
 	}
 	f := &benchFixture{core: fake.NewClientset(objects...)}
-	lwstest.AnswerReviews(f.core, func() bool { return true })
+	lwstest.AnswerAccessReviews(f.core, func() bool { return true })
 	d, err := newDriver(f.core, lwsfake.NewClientset(sets[0], sets[1]), lwstest.NoRoutes(), options{log: slog.New(slog.DiscardHandler), now: time.Now})
 	if err != nil {
 		b.Fatal(err)

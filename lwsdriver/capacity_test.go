@@ -148,7 +148,7 @@ func TestPreview(t *testing.T) {
 			if err != nil || codesOf(got) != tt.warns {
 				t.Fatalf("%s: warnings %q, %v, want %q", tt.reason, codesOf(got), err, tt.warns)
 			}
-			lwstest.Says(t, textOf(got), tt.says...)
+			lwstest.ErrorContains(t, textOf(got), tt.says...)
 			quotas := slices.DeleteFunc(core.Actions(), func(a clienttesting.Action) bool { return !a.Matches("list", "resourcequotas") })
 			if n := len(quotas); n > 1 || n == 1 && !strings.Contains(tt.warns, "ExtraCapacity") {
 				t.Errorf("%d requests: %v", n, quotas)
@@ -167,7 +167,7 @@ func TestPreviewRefuses(t *testing.T) {
 	if got := drivererr.Metadata(err)["object"]; got != "ResourceQuota default/gpus" {
 		t.Errorf("object %q", got)
 	}
-	lwstest.Says(t, err, "default/vllm", "ResourceQuota gpus", "requests.nvidia.com/gpu", "64", "36", "STYLE_PARTITION", "STYLE_CANARY", "policy.blue_green.force")
+	lwstest.ErrorContains(t, err, "default/vllm", "ResourceQuota gpus", "requests.nvidia.com/gpu", "64", "36", "STYLE_PARTITION", "STYLE_CANARY", "policy.blue_green.force")
 }
 
 // A driver that may not read quotas, or can't at the moment, releases in every style but the one that must know.
@@ -187,7 +187,7 @@ func TestPreviewWithoutQuotas(t *testing.T) {
 			if _, err := d.preview(t.Context(), s, blueGreen(false)); drivererr.Reason(err) != tt.want {
 				t.Errorf("blue-green: %v, want %v", err, tt.want)
 			} else {
-				lwstest.Says(t, err, "ResourceQuotas of default", "policy.blue_green.force")
+				lwstest.ErrorContains(t, err, "ResourceQuotas of default", "policy.blue_green.force")
 			}
 			for _, p := range []*pb.ReleasePolicy{blueGreen(true), inBatches(pb.Style_STYLE_CANARY, "1")} {
 				if got, err := d.preview(t.Context(), s, p); err != nil || codesOf(got) != "ExtraCapacity QuotaUnknown" {

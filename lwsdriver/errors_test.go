@@ -60,5 +60,5 @@ func TestHistoryForbidden(t *testing.T) {
 	if err != nil || codesOf(r.GetWarnings()) != "HistoryNotWritten" {
 		t.Errorf("warnings %v, %v", r.GetWarnings(), err)
 	}
-	lwstest.Says(t, textOf(r.GetWarnings()), "may not create")
+	lwstest.ErrorContains(t, textOf(r.GetWarnings()), "may not create")
 }

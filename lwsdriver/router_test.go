@@ -94,16 +94,16 @@ func TestRouterChecksRequests(t *testing.T) {
 	b.eventually("the driver serves", b.Synced)
 	for _, share := range []int32{-1, 101} {
 		_, err := b.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: vllmRef, ReleaseId: "r1", Weight: share})
-		lwstest.Says(t, err, "weight")
+		lwstest.ErrorContains(t, err, "weight")
 		_, err = b.VerifyWeight(t.Context(), &pb.VerifyWeightRequest{Workload: vllmRef, ReleaseId: "r1", Weight: share})
-		lwstest.Says(t, err, "weight")
+		lwstest.ErrorContains(t, err, "weight")
 		_, err = b.SetMirror(t.Context(), &pb.SetMirrorRequest{Workload: vllmRef, ReleaseId: "r1", Percentage: share})
-		lwstest.Says(t, err, "percentage")
+		lwstest.ErrorContains(t, err, "percentage")
 	}
 	_, err := b.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: vllmRef, ReleaseId: "r1", Name: "Not A Name"})
-	lwstest.Says(t, err, "name")
+	lwstest.ErrorContains(t, err, "name")
 	_, err = b.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: vllmRef, ReleaseId: "r1", Wait: durationpb.New(-time.Second)})
-	lwstest.Says(t, err, "wait")
+	lwstest.ErrorContains(t, err, "wait")
 	if got := b.Writes(); len(got) > 0 {
 		t.Errorf("wrote %v", got)
 	}

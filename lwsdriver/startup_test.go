@@ -17,7 +17,7 @@ func TestSyncedRequiresWatchAccess(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, lwstest.Unrecorded())
 	var allowed, asked atomic.Bool
-	lwstest.AnswerReviews(b.Core, func() bool { asked.Store(true); return allowed.Load() })
+	lwstest.AnswerAccessReviews(b.Core, func() bool { asked.Store(true); return allowed.Load() })
 	if b.Synced() {
 		t.Error("synced before it runs")
 	}

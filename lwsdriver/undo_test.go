@@ -59,7 +59,7 @@ func TestUndo(t *testing.T) {
 			continue
 		}
 		for _, p := range patched {
-			lwstest.Says(t, fmt.Errorf("%s", p.Patch), `"value":"stable"`, "/metadata/generation", tt.image)
+			lwstest.ErrorContains(t, fmt.Errorf("%s", p.Patch), `"value":"stable"`, "/metadata/generation", tt.image)
 			if p.PatchOptions.FieldManager != record.UndoManager {
 				t.Errorf("%q: field manager %q", tt.revision, p.PatchOptions.FieldManager)
 			}

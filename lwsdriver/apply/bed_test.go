@@ -70,7 +70,7 @@ func restingBed(t *testing.T, snapshots ...runtime.Object) *bed {
 // cache shows a workload to the observer as its informer would.
 func (b *bed) cache(w *lws.LeaderWorkerSet) {
 	b.t.Helper()
-	lwstest.Show(b.t, b.observer.Caches.Workloads, w)
+	lwstest.UpdateCache(b.t, b.observer.Caches.Workloads, w)
 }
 
 // showPod shows a pod to the observer as its informer would.
@@ -81,7 +81,7 @@ func (b *bed) showPod(p *corev1.Pod) {
 		b.t.Fatal(err)
 	}
 	v := object.(*observe.Pod)
-	lwstest.Show(b.t, b.observer.Caches.Pods, v)
+	lwstest.UpdateCache(b.t, b.observer.Caches.Pods, v)
 	b.observer.Caches.Groups.Invalidate(v.Workload(), v.Group)
 }
 

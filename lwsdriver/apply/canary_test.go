@@ -84,7 +84,7 @@ func checkCanaryOfTests(t *testing.T) {
 
 // What a release adds to an adopted workload is found as ever, and what only looks like it is not.
 func TestAddedToSuccessor(t *testing.T) {
-	w := lwstest.Adopted(t)
+	w := lwstest.HandedOver(t)
 	s := &observe.Snapshot{Observation: plan.Observation{Key: observe.KeyOf(w)}, StableObject: w}
 	s.Record, _ = record.DecodeRecord(w.Annotations[record.RecordAnnotation])
 	c, err := newCanary(s, plan.CreateCanary{Name: s.CanaryName("newer"), Revision: "newer", Replicas: 1})

@@ -80,13 +80,13 @@ func TestHistoryExistsAlready(t *testing.T) {
 
 // Who is not adopted would roll at once: the same request holds it, and saves what its user had.
 func TestUndoHolds(t *testing.T) {
-	lwstest.Says(t, restoreTemplateOf(t, lwstest.Unrecorded()), "vllm:1", "1000000", `\"saved\":{`)
+	lwstest.ErrorContains(t, bringBackOf(t, lwstest.Unrecorded()), "vllm:1", "1000000", `\"saved\":{`)
 }
 
 // restoreTemplateOf is the patch, as an error for says, that brings an older template of a workload back.
 func restoreTemplateOf(t *testing.T, w *lws.LeaderWorkerSet) error {
 	t.Helper()
-	old := lwstest.Revision(t, lwstest.Imaged("vllm:1"), "old")
+	old := lwstest.Revision(t, lwstest.WithImage("vllm:1"), "old")
 	b := newBedOn(t, fake.NewClientset(old), lwstest.NoRoutes(), w)
 	b.run()
 	b.eventually("the revision is seen", func() bool { _, ok := b.observer.Caches.RevisionNamed(w, "old"); return ok })
@@ -101,7 +101,7 @@ func restoreTemplateOf(t *testing.T, w *lws.LeaderWorkerSet) error {
 		t.Fatal(err)
 	}
 	_, err = b.Apply(t.Context(), s, d.Action)
-	lwstest.Says(t, err, "seen")
+	lwstest.ErrorContains(t, err, "seen")
 	return errors.New(patch)
 }
 
@@ -111,7 +111,7 @@ func TestUndoRestoresHold(t *testing.T) {
 	drifted.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{
 		Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromInt32(0),
 	}
-	lwstest.Says(t, restoreTemplateOf(t, drifted), "vllm:1", "1000000", `\"maxUnavailable\":2`)
+	lwstest.ErrorContains(t, bringBackOf(t, drifted), "vllm:1", "1000000", `\"maxUnavailable\":2`)
 }
 
 // kept is the history, from the caches.

@@ -38,7 +38,7 @@ func newBedOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, obj
 	t.Helper()
 	c := lwstest.NewCluster(t, core, generic, objects...)
 	e, err := New(Config{
-		Core: c.Core, Sets: c.Sets, Dynamic: generic, Log: slog.New(slog.DiscardHandler), Decided: lwstest.Replayed(t),
+		Core: c.Core, Sets: c.Sets, Dynamic: generic, Log: slog.New(slog.DiscardHandler), Decided: lwstest.ReplayDecisions(t),
 		Now: func() time.Time { return lwstest.Noon },
 	})
 	if err != nil {
@@ -46,7 +46,7 @@ func newBedOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, obj
 	}
 	b := &bed{Engine: e, Cluster: c, t: t}
 	for _, w := range objects {
-		lwstest.Show(t, e.Observer.Caches.Workloads, w)
+		lwstest.UpdateCache(t, e.Observer.Caches.Workloads, w)
 	}
 	return b
 }

@@ -50,29 +50,29 @@ func TestResolve(t *testing.T) {
 		objects      []*lws.LeaderWorkerSet
 		want         types.NamespacedName
 	}{
-		{"no object", "the name itself", nil, lwstest.VLLM},
-		{"itself", "an object's own name takes precedence", []*lws.LeaderWorkerSet{lwstest.InPhase(t, record.Promoted), lwstest.Adopted(t)}, lwstest.VLLM},
-		{"adopted", "it keeps the old name as an alias", []*lws.LeaderWorkerSet{lwstest.Adopted(t)}, other},
+		{"nobody", "there is none", nil, lwstest.VLLM},
+		{"itself", "an object of that name comes first", []*lws.LeaderWorkerSet{lwstest.InPhase(t, record.Promoted), lwstest.HandedOver(t)}, lwstest.VLLM},
+		{"adopted", "it goes by the old name", []*lws.LeaderWorkerSet{lwstest.HandedOver(t)}, other},
 		{"adopted twice", "and so it does the second time", []*lws.LeaderWorkerSet{
-			lwstest.Adopted(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Predecessor = "vllm-old" }),
+			lwstest.HandedOver(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Predecessor = "vllm-old" }),
 		}, other},
-		{"one after the other", "the first has not been deleted yet", []*lws.LeaderWorkerSet{
-			lwstest.Adopted(t, func(w *lws.LeaderWorkerSet, r *record.Record) { w.Name, w.UID, r.UID = "vllm-newer", "newer", "newer" }),
-			lwstest.Adopted(t, func(_ *lws.LeaderWorkerSet, r *record.Record) {
+		{"one after the other", "the first has not gone yet", []*lws.LeaderWorkerSet{
+			lwstest.HandedOver(t, func(w *lws.LeaderWorkerSet, r *record.Record) { w.Name, w.UID, r.UID = "vllm-newer", "newer", "newer" }),
+			lwstest.HandedOver(t, func(_ *lws.LeaderWorkerSet, r *record.Record) {
 				r.Release.Phase, r.Release.Successor = record.HandingOver, "vllm-newer"
 			}),
 		}, other},
-		{"two", "the alias is ambiguous", []*lws.LeaderWorkerSet{
-			lwstest.Adopted(t), lwstest.Adopted(t, func(w *lws.LeaderWorkerSet, r *record.Record) { w.Name, w.UID, r.UID = "vllm-newer", "newer", "newer" }),
+		{"two", "nobody knows which is meant", []*lws.LeaderWorkerSet{
+			lwstest.HandedOver(t), lwstest.HandedOver(t, func(w *lws.LeaderWorkerSet, r *record.Record) { w.Name, w.UID, r.UID = "vllm-newer", "newer", "newer" }),
 		}, lwstest.VLLM},
 		{"copied", "the record is another object's", []*lws.LeaderWorkerSet{
-			lwstest.Adopted(t, func(w *lws.LeaderWorkerSet, _ *record.Record) { w.UID = "copy" }),
+			lwstest.HandedOver(t, func(w *lws.LeaderWorkerSet, _ *record.Record) { w.UID = "copy" }),
 		}, lwstest.VLLM},
 		{"label alone", "labels are copied", []*lws.LeaderWorkerSet{
-			lwstest.Adopted(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Workload = "" }),
+			lwstest.HandedOver(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Workload = "" }),
 		}, lwstest.VLLM},
-		{"record alone", "removing the label removes the alias", []*lws.LeaderWorkerSet{
-			lwstest.Adopted(t, func(w *lws.LeaderWorkerSet, _ *record.Record) { w.Labels = nil }),
+		{"record alone", "who takes the label off gives the name up", []*lws.LeaderWorkerSet{
+			lwstest.HandedOver(t, func(w *lws.LeaderWorkerSet, _ *record.Record) { w.Labels = nil }),
 		}, lwstest.VLLM},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestResolve(t *testing.T) {
 			}
 		})
 	}
-	b := newBed(t, lwstest.Adopted(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Predecessor = "vllm-old" }))
+	b := newBed(t, lwstest.HandedOver(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Predecessor = "vllm-old" }))
 	before := types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "vllm-old"}
 	if got := b.Observer.Names.Resolve(before); got != other {
 		t.Errorf("the name of the object before means %s", got)

@@ -26,7 +26,7 @@ func HPA(target string, change ...func(*autoscalingv2.HorizontalPodAutoscaler)) 
 	return h
 }
 
-// HeldFor makes an HPA one that is held for a workload.
+// HeldFor returns an option: the HPA is held for a workload.
 func HeldFor(workload string) func(*autoscalingv2.HorizontalPodAutoscaler) {
 	return func(h *autoscalingv2.HorizontalPodAutoscaler) {
 		off := &autoscalingv2.HPAScalingRules{SelectPolicy: ptr.To(autoscalingv2.DisabledPolicySelect)}

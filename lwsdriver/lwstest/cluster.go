@@ -24,8 +24,8 @@ import (
 // NoRoutes returns a client of a cluster without routes.
 func NoRoutes() dynamic.Interface { return dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()) }
 
-// AnswerReviews answers whether the driver may watch.
-func AnswerReviews(core *fake.Clientset, allowed func() bool) {
+// AnswerAccessReviews has reviews of the driver's access return allowed.
+func AnswerAccessReviews(core *fake.Clientset, allowed func() bool) {
 	core.PrependReactor("create", "selfsubjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, &authorizationv1.SelfSubjectAccessReview{
 			Status: authorizationv1.SubjectAccessReviewStatus{Allowed: allowed()},
@@ -33,12 +33,12 @@ func AnswerReviews(core *fake.Clientset, allowed func() bool) {
 	})
 }
 
-// Says fails the test unless the error has all words.
-func Says(t testing.TB, err error, words ...string) {
+// ErrorContains fails the test unless the error contains all words.
+func ErrorContains(t testing.TB, err error, words ...string) {
 	t.Helper()
 	for _, word := range words {
 		if err == nil || !strings.Contains(err.Error(), word) {
-			t.Errorf("%v does not say %q", err, word)
+			t.Errorf("error %v does not contain %q", err, word)
 		}
 	}
 }
@@ -50,7 +50,7 @@ type Cluster struct {
 	Dynamic dynamic.Interface
 }
 
-// NewCluster returns a cluster that has the workloads beside the objects of the other clients. It lets the driver watch.
+// NewCluster returns a cluster with the workloads, and the objects of the other clients. The driver may watch it.
 func NewCluster(t testing.TB, core *fake.Clientset, generic dynamic.Interface, workloads ...*lws.LeaderWorkerSet) *Cluster {
 	t.Helper()
 	c := &Cluster{Core: core, Sets: lwsfake.NewClientset(), Dynamic: generic}
@@ -58,7 +58,7 @@ func NewCluster(t testing.TB, core *fake.Clientset, generic dynamic.Interface, w
 	if routes, ok := generic.(*dynamicfake.FakeDynamicClient); ok {
 		fakes.CopyWatched(&routes.Fake)
 	}
-	AnswerReviews(core, func() bool { return true })
+	AnswerAccessReviews(core, func() bool { return true })
 	for _, w := range workloads {
 		if err := c.Sets.Tracker().Add(w.DeepCopy()); err != nil {
 			t.Fatal(err)
@@ -67,14 +67,14 @@ func NewCluster(t testing.TB, core *fake.Clientset, generic dynamic.Interface, w
 	return c
 }
 
-// FailPatches answers every patch of a LeaderWorkerSet with what f returns.
+// FailPatches has every patch of a LeaderWorkerSet return the error of f.
 func (c *Cluster) FailPatches(f func() error) {
 	c.Sets.PrependReactor("patch", "leaderworkersets", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, f()
 	})
 }
 
-// Writes returns the requests about LeaderWorkerSets that were no reads, such as "patch vllm".
+// Writes returns the write requests for LeaderWorkerSets, such as "patch vllm".
 func (c *Cluster) Writes() []string {
 	var all []string
 	for _, a := range c.Sets.Actions() {
@@ -90,15 +90,15 @@ func (c *Cluster) Writes() []string {
 	return all
 }
 
-// Show puts an object into a cache, as the informer does with what its transform made of a watch event.
-func Show(t testing.TB, informer cache.SharedIndexInformer, object any) {
+// UpdateCache puts an object into an informer's cache, as it is after the transform.
+func UpdateCache(t testing.TB, informer cache.SharedIndexInformer, object any) {
 	t.Helper()
 	if err := informer.GetIndexer().Update(object); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Eventually waits for a condition that other goroutines bring about.
+// Eventually waits for a condition.
 func Eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	timeout, ticks := time.NewTimer(20*time.Second), time.NewTicker(time.Millisecond)
@@ -107,7 +107,7 @@ func Eventually(t testing.TB, what string, condition func() bool) {
 	for !condition() {
 		select {
 		case <-timeout.C:
-			t.Fatalf("not in time: %s", what)
+			t.Fatalf("timeout: %s", what)
 		case <-ticks.C:
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Pod returns a ready pod of group 1 of default/vllm; options break it.
+// Pod returns a ready pod of group 1 of default/vllm, changed by options.
 func Pod(name string, opts ...func(*corev1.Pod)) *corev1.Pod {
 	worker := "0"
 	if strings.Count(name, "-") > 1 {
@@ -50,7 +50,7 @@ func Pod(name string, opts ...func(*corev1.Pod)) *corev1.Pod {
 // Unready makes a pod not ready.
 func Unready(p *corev1.Pod) { p.Status.Conditions[1].Status = corev1.ConditionFalse }
 
-// Waiting makes a container of the pod wait.
+// Waiting returns an option: a container of the pod waits.
 func Waiting(reason, message string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		Unready(p)
@@ -74,8 +74,8 @@ func CanaryPod(canary, pod string) *corev1.Pod {
 	return p
 }
 
-// LabelledRelease returns a client with the pods and revisions of a release that labels pods, its workload and its canary, whose
-// only group has size pods and is ready.
+// LabelledRelease returns a client with the pods and revisions of a release with a rollout id, its workload and its
+// canary, whose only group has size pods and is ready.
 func LabelledRelease(t testing.TB, size int) (core *fake.Clientset, stable, canary *lws.LeaderWorkerSet) {
 	t.Helper()
 	policy, err := record.EncodePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}, RolloutId: "k1"})

@@ -11,9 +11,9 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
 )
 
-// Replayed returns what a driver or an engine is to call with each decision: at the end of the test, each is made again
-// from what a recording has of it.
-func Replayed(t testing.TB) func(plan.Observation, plan.Intent, plan.Decision, error) {
+// ReplayDecisions returns a callback for the decisions of a driver or an engine. At the end of the test, each is replayed
+// from its recording.
+func ReplayDecisions(t testing.TB) func(plan.Observation, plan.Intent, plan.Decision, error) {
 	t.Helper()
 	var recording bytes.Buffer
 	r := &replay.Recorder{To: &recording}
@@ -24,7 +24,7 @@ func Replayed(t testing.TB) func(plan.Observation, plan.Intent, plan.Decision, e
 		err := replay.Read(&recording, func(line int, e replay.Entry) error {
 			differences, err := e.Replay()
 			for _, d := range differences {
-				t.Errorf("decision %d is another one when it is replayed: %s", line, d)
+				t.Errorf("replayed decision %d differs: %s", line, d)
 			}
 			return err
 		})

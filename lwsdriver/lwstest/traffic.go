@@ -31,14 +31,14 @@ var (
 )
 
 // RoutedPhase returns InPhase with a policy that routes requests.
-func RoutedPhase(t testing.TB, phase record.Phase, wish *record.Traffic) *lws.LeaderWorkerSet {
+func RoutedPhase(t testing.TB, phase record.Phase, requested *record.Traffic) *lws.LeaderWorkerSet {
 	t.Helper()
 	policy, err := record.EncodePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%"}, Traffic: TrafficPolicy})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return WithRecord(t, StableWorkload(), record.Record{Saved: record.Native(record.Hold()), Release: &record.Release{
-		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: phase, StartedAt: Noon, PhaseAt: Noon, Traffic: wish,
+		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: phase, StartedAt: Noon, PhaseAt: Noon, Traffic: requested,
 	}})
 }
 
@@ -84,7 +84,7 @@ func RoutedSetup(t testing.TB, stable, canary *lws.LeaderWorkerSet) traffic.Setu
 	return setup
 }
 
-// RoutedObjects returns clients with the objects of a release that routes requests, one of whose canary's leaders serves.
+// RoutedObjects returns clients with the objects of a release that routes requests; the canary's endpoint is the leader.
 func RoutedObjects(t testing.TB, setup traffic.Setup, weight int, leader string) (*fake.Clientset, *dynamicfake.FakeDynamicClient) {
 	t.Helper()
 	user := &corev1.Service{
@@ -114,7 +114,7 @@ func RoutedObjects(t testing.TB, setup traffic.Setup, weight int, leader string)
 	}, Route(t, setup, weight), fenced, second)
 }
 
-// Route returns a route that gives the canary a share and whose gateway has taken it.
+// Route returns a route with the canary's weight, acknowledged by its gateway.
 func Route(t testing.TB, setup traffic.Setup, weight int) *unstructured.Unstructured {
 	t.Helper()
 	key := setup.Policy.Routes[0]
@@ -153,8 +153,8 @@ func endpoints(service string, pods ...string) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// RoutedRelease returns clients with the objects of a release that routes requests by TrafficPolicy, and its canary: the stable
-// Service is fenced, the canary Service exists, and the route gives the canary a share of weight that its gateway has taken.
+// RoutedRelease returns clients with the objects of a release that routes requests by TrafficPolicy, and its canary: the
+// stable Service is fenced, the canary Service exists, and the gateway has acknowledged the weight of the route.
 func RoutedRelease(t testing.TB, stable *lws.LeaderWorkerSet, weight int) (core *fake.Clientset, routes *dynamicfake.FakeDynamicClient, canary *lws.LeaderWorkerSet) {
 	t.Helper()
 	canary = RoutedCanary(t, stable)

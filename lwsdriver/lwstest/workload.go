@@ -66,7 +66,7 @@ func StableWorkload() *lws.LeaderWorkerSet {
 	}
 }
 
-// Unrecorded returns StableWorkload as its user made it, without anything of Lockstep.
+// Unrecorded returns StableWorkload as its user created it, without anything of Lockstep.
 func Unrecorded() *lws.LeaderWorkerSet {
 	w := StableWorkload()
 	delete(w.Annotations, record.RecordAnnotation)
@@ -74,7 +74,7 @@ func Unrecorded() *lws.LeaderWorkerSet {
 	return w
 }
 
-// WithRecord writes a record on a workload, and returns it.
+// WithRecord writes a record to a workload, and returns the workload.
 func WithRecord(t testing.TB, w *lws.LeaderWorkerSet, r record.Record) *lws.LeaderWorkerSet {
 	t.Helper()
 	value, err := r.Encode()
@@ -97,8 +97,8 @@ func InPhase(t testing.TB, phase record.Phase) *lws.LeaderWorkerSet {
 	}})
 }
 
-// Imaged returns StableWorkload with another image.
-func Imaged(image string) *lws.LeaderWorkerSet {
+// WithImage returns StableWorkload with another image.
+func WithImage(image string) *lws.LeaderWorkerSet {
 	w := StableWorkload()
 	w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image = image
 	return w
@@ -111,7 +111,7 @@ func Rolling(partition int32, maxUnavailable, maxSurge string) lws.RollingUpdate
 	}
 }
 
-// Canary returns what a release adds to a workload for revision "new": one group.
+// Canary returns the canary of a workload for revision "new", with one group.
 func Canary(t testing.TB, stable *lws.LeaderWorkerSet) *lws.LeaderWorkerSet {
 	t.Helper()
 	target, err := (&record.Target{Groups: "25%", At: Noon}).Encode()
@@ -169,18 +169,18 @@ func patchOf(t testing.TB, value any) map[string]any {
 	return out
 }
 
-// HistoryRevision returns an entry in the history of StableWorkload, with a template of this image.
+// HistoryRevision returns a snapshot in the history of StableWorkload, with a template of this image.
 func HistoryRevision(t testing.TB, e plan.Entry, image string) *appsv1.ControllerRevision {
 	t.Helper()
-	cr, err := history.Object(StableWorkload(), e, record.TemplateOf(Imaged(image)))
+	cr, err := history.Object(StableWorkload(), e, record.TemplateOf(WithImage(image)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return cr
 }
 
-// Adopted returns what a release added to VLLM, after it was adopted in its place.
-func Adopted(t testing.TB, change ...func(*lws.LeaderWorkerSet, *record.Record)) *lws.LeaderWorkerSet {
+// HandedOver returns the successor of VLLM, after a handover.
+func HandedOver(t testing.TB, change ...func(*lws.LeaderWorkerSet, *record.Record)) *lws.LeaderWorkerSet {
 	t.Helper()
 	w := InPhase(t, record.Promoted)
 	w.Name, w.UID = "vllm-new", "successor"
@@ -196,10 +196,10 @@ func Adopted(t testing.TB, change ...func(*lws.LeaderWorkerSet, *record.Record))
 	return WithRecord(t, w, *rec)
 }
 
-// AtRest returns a workload under hold without a release, and a client with LWS's revisions of it: "new", which is the template
-// in its spec, and "old". The client has the snapshots, too.
+// AtRest returns a workload under hold without a release, and a client with the snapshots and LWS's revisions of it:
+// "new", which is the template in its spec, and "old".
 func AtRest(t testing.TB, snapshots ...runtime.Object) (*fake.Clientset, *lws.LeaderWorkerSet) {
 	t.Helper()
 	w := WithRecord(t, StableWorkload(), record.Record{UID: "stable", Saved: record.Native(record.Hold())})
-	return fake.NewClientset(append(snapshots, Revision(t, w, "new"), Revision(t, Imaged("vllm:1"), "old"))...), w
+	return fake.NewClientset(append(snapshots, Revision(t, w, "new"), Revision(t, WithImage("vllm:1"), "old"))...), w
 }

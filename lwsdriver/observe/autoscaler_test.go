@@ -121,7 +121,7 @@ func TestAutoscalersUnread(t *testing.T) {
 		return drivererr.Reason(ContractError(b.Autoscalers.hpas.Err())) == pb.ErrorReason_ERROR_REASON_FORBIDDEN
 	})
 	s := b.look()
-	lwstest.Says(t, s.Unscanned, "cannot list resource", "horizontalpodautoscalers")
+	lwstest.ErrorContains(t, s.Unscanned, "cannot list resource", "horizontalpodautoscalers")
 	for style, want := range map[pb.Style]bool{
 		pb.Style_STYLE_BLUE_GREEN: true, pb.Style_STYLE_CANARY: false, pb.Style_STYLE_PARTITION: false,
 	} {

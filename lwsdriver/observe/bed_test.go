@@ -76,14 +76,14 @@ func restingBed(t *testing.T, snapshots ...runtime.Object) *bed {
 // cache shows a workload to the observer as its informer would.
 func (b *bed) cache(w *lws.LeaderWorkerSet) {
 	b.t.Helper()
-	lwstest.Show(b.t, b.Caches.Workloads, w)
+	lwstest.UpdateCache(b.t, b.Caches.Workloads, w)
 }
 
 // showPod shows a pod to the observer as its informer would.
 func (b *bed) showPod(p *corev1.Pod) {
 	b.t.Helper()
 	v := view(b.t, p)
-	lwstest.Show(b.t, b.Caches.Pods, v)
+	lwstest.UpdateCache(b.t, b.Caches.Pods, v)
 	b.Caches.Groups.Invalidate(v.Workload(), v.Group)
 }
 

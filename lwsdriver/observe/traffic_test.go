@@ -83,7 +83,7 @@ func TestAddedPolicy(t *testing.T) {
 				t.Fatalf("%s: %v", tc.reason, err)
 			}
 			if tc.bad {
-				lwstest.Says(t, err, record.TrafficAnnotation, canary.Name)
+				lwstest.ErrorContains(t, err, record.TrafficAnnotation, canary.Name)
 				return
 			}
 			got := ""
