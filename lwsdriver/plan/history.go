@@ -81,7 +81,7 @@ func (o Outcome) words() string {
 	return "promoted"
 }
 
-// ReasonRecording: the release is over except for its outcome in the history.
+// ReasonRecording means that the release is over except for its outcome in the history.
 const ReasonRecording = "RecordingOutcome"
 
 // reconcileHistory updates the history after all other writes: no group waits for it. But a release is over only once its

@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// Where requests follow the groups, all of them is the only weight to be had, once it is so.
+// TestVerificationFollowsGroups checks that, where requests follow the groups, 100 is the only possible weight.
 func TestVerificationFollowsGroups(t *testing.T) {
 	some := replacing(record.Progressing, declared)
 	all := replacing(record.Progressing, declared, func(o *Observation) {

@@ -32,7 +32,7 @@ func (a LabelGroup) String() string {
 	return fmt.Sprintf("label group %d of %s: rollout %s, batch %d", a.Group, a.Name, a.Mark.ID, a.Mark.Batch)
 }
 
-// ReasonLabeling: the batch is ready except for the labels of its pods.
+// ReasonLabeling means that the batch is ready except for the labels of its pods.
 const ReasonLabeling = "LabelingPods"
 
 // reconcileLabels labels the pods of updated groups with the rollout's id and the number of their batch. All other writes

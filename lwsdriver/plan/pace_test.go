@@ -10,8 +10,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// What differs from what the driver had set is the user's, unless the hold explains it: the admission policy sets that with a
-// new template, and perhaps for another number of groups than there is by now.
+// TestSaved checks that changes by other clients are saved as the user's, except for the hold that the admission policy
+// sets with a new template, possibly computed for another number of groups.
 func TestSaved(t *testing.T) {
 	const hold = 1000000
 	for _, tc := range []struct {

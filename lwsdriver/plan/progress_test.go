@@ -12,8 +12,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// The deadline counts from the last step towards the goal: the request, a group's first readiness, or the loss of a group
-// that is not tolerated. Neither flapping nor a driver that restarts moves it.
+// TestDeadline checks that the deadline counts from the last step towards the goal: the request, a group's first
+// readiness, or the loss of a group that is not tolerated. Neither flapping nor a restart of the driver moves it.
 func TestDeadline(t *testing.T) {
 	ready := func(first string) Group {
 		return Group{Revision: "B", Ready: true, ReadySince: ago(first), FirstReady: ago(first)}
