@@ -61,7 +61,9 @@ func newBedWith(t testing.TB, o options, core *fake.Clientset, generic dynamic.I
 }
 
 // cache shows an object to the driver as its informer would.
-func (b *bed) cache(w *lws.LeaderWorkerSet) { lwstest.UpdateCache(b.t, b.engine.Observer.Caches.Workloads, w) }
+func (b *bed) cache(w *lws.LeaderWorkerSet) {
+	lwstest.UpdateCache(b.t, b.engine.Observer.Caches.Workloads, w)
+}
 
 // run runs the driver until the test ends.
 func (b *bed) run() {
