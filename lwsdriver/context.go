@@ -150,7 +150,7 @@ func describe(s *observe.Snapshot, decision plan.Decision) *pb.BatchContext {
 	c.StartTime, c.ProgressTime, c.Deadline = stamp(r.StartedAt), stamp(n.ProgressAt), stamp(decision.Deadline)
 	c.BatchPlan = batchPlan(s)
 	if n.Routed && r.Phase == record.Progressing {
-		c.WantedWeight = ptr.To(int32of(r.Traffic.RequestedWeight()))
+		c.RequestedWeight = ptr.To(int32of(r.Traffic.RequestedWeight()))
 	}
 	if t := s.Target(); t != nil {
 		c.Target = t.Groups

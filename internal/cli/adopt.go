@@ -34,7 +34,7 @@ func newDisownCommand(o *options) *cobra.Command {
 		Short: "Give a workload back: its own controller rolls it again",
 		Long: `Give a workload back with its spec exactly as the user had it. A template change that waited under the hold is rolled
 out by the workload's own controller from then on. Refused while a release is in flight, and while the user's own
-maxUnavailable and maxSurge both come to 0 of the present replicas.`,
+maxUnavailable and maxSurge both round to 0 of the present replicas.`,
 		Example: "  lockstep disown vllm",
 	}, "disown", func(ctx context.Context, s *session) (pb.Action, []*pb.Warning, error) {
 		response, err := s.Disown(ctx, &pb.DisownRequest{Workload: s.ref})

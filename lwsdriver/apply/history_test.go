@@ -80,7 +80,7 @@ func TestHistoryExistsAlready(t *testing.T) {
 
 // Who is not adopted would roll at once: the same request holds it, and saves what its user had.
 func TestUndoHolds(t *testing.T) {
-	lwstest.ErrorContains(t, bringBackOf(t, lwstest.Unrecorded()), "vllm:1", "1000000", `\"saved\":{`)
+	lwstest.ErrorContains(t, restoreTemplateOf(t, lwstest.Unrecorded()), "vllm:1", "1000000", `\"saved\":{`)
 }
 
 // restoreTemplateOf is the patch, as an error for says, that brings an older template of a workload back.
@@ -111,7 +111,7 @@ func TestUndoRestoresHold(t *testing.T) {
 	drifted.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{
 		Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromInt32(0),
 	}
-	lwstest.ErrorContains(t, bringBackOf(t, drifted), "vllm:1", "1000000", `\"maxUnavailable\":2`)
+	lwstest.ErrorContains(t, restoreTemplateOf(t, drifted), "vllm:1", "1000000", `\"maxUnavailable\":2`)
 }
 
 // kept is the history, from the caches.

@@ -156,7 +156,7 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 	if _, err := b.Apply(t.Context(), s, save); err == nil {
 		t.Error("the last stable group is deleted, and its template is saved nowhere")
 	} else {
-		lwstest.ErrorContains(t, observe.ContractError(err), "ControllerRevision", "old", "way back")
+		lwstest.ErrorContains(t, observe.ContractError(err), "ControllerRevision", "old", "roll back to")
 	}
 	if len(b.Writes()) > 0 {
 		t.Errorf("writes: %v", b.Writes())

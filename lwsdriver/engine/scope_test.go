@@ -50,19 +50,19 @@ func TestResolve(t *testing.T) {
 		objects      []*lws.LeaderWorkerSet
 		want         types.NamespacedName
 	}{
-		{"nobody", "there is none", nil, lwstest.VLLM},
-		{"itself", "an object of that name comes first", []*lws.LeaderWorkerSet{lwstest.InPhase(t, record.Promoted), lwstest.HandedOver(t)}, lwstest.VLLM},
-		{"adopted", "it goes by the old name", []*lws.LeaderWorkerSet{lwstest.HandedOver(t)}, other},
+		{"no object", "the name itself", nil, lwstest.VLLM},
+		{"itself", "an object's own name takes precedence", []*lws.LeaderWorkerSet{lwstest.InPhase(t, record.Promoted), lwstest.HandedOver(t)}, lwstest.VLLM},
+		{"adopted", "it keeps the old name as an alias", []*lws.LeaderWorkerSet{lwstest.HandedOver(t)}, other},
 		{"adopted twice", "and so it does the second time", []*lws.LeaderWorkerSet{
 			lwstest.HandedOver(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Predecessor = "vllm-old" }),
 		}, other},
-		{"one after the other", "the first has not gone yet", []*lws.LeaderWorkerSet{
+		{"one after the other", "the first has not been deleted yet", []*lws.LeaderWorkerSet{
 			lwstest.HandedOver(t, func(w *lws.LeaderWorkerSet, r *record.Record) { w.Name, w.UID, r.UID = "vllm-newer", "newer", "newer" }),
 			lwstest.HandedOver(t, func(_ *lws.LeaderWorkerSet, r *record.Record) {
 				r.Release.Phase, r.Release.Successor = record.HandingOver, "vllm-newer"
 			}),
 		}, other},
-		{"two", "nobody knows which is meant", []*lws.LeaderWorkerSet{
+		{"two", "the alias is ambiguous", []*lws.LeaderWorkerSet{
 			lwstest.HandedOver(t), lwstest.HandedOver(t, func(w *lws.LeaderWorkerSet, r *record.Record) { w.Name, w.UID, r.UID = "vllm-newer", "newer", "newer" }),
 		}, lwstest.VLLM},
 		{"copied", "the record is another object's", []*lws.LeaderWorkerSet{
@@ -71,7 +71,7 @@ func TestResolve(t *testing.T) {
 		{"label alone", "labels are copied", []*lws.LeaderWorkerSet{
 			lwstest.HandedOver(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Workload = "" }),
 		}, lwstest.VLLM},
-		{"record alone", "who takes the label off gives the name up", []*lws.LeaderWorkerSet{
+		{"record alone", "removing the label removes the alias", []*lws.LeaderWorkerSet{
 			lwstest.HandedOver(t, func(w *lws.LeaderWorkerSet, _ *record.Record) { w.Labels = nil }),
 		}, lwstest.VLLM},
 	} {

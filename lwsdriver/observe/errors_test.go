@@ -75,7 +75,7 @@ func answer403(message string) error {
 	}}
 }
 
-// What the API server objects to is told in its own words.
-func TestRefusalKeepsItsWords(t *testing.T) {
+// A refusal keeps the API server's own words.
+func TestRefusalKeepsMessage(t *testing.T) {
 	lwstest.ErrorContains(t, ContractError(fmt.Errorf("patch vllm: %w", answer403("exceeded quota: gpus"))), "patch vllm", "exceeded quota: gpus")
 }

@@ -35,7 +35,7 @@ func TestFollow(t *testing.T) {
 	if err := b.Caches.Workloads.GetIndexer().Delete(stable); err != nil {
 		t.Fatal(err)
 	}
-	b.cache(lwstest.Adopted(t))
+	b.cache(lwstest.HandedOver(t))
 	if !signalled(green) || !signalled(lwstest.VLLM) {
 		t.Error("after the handover: want changes of either object")
 	}

@@ -14,7 +14,7 @@ func paceRules() []Rule {
 	return []Rule{
 		{
 			ID: "NoRoomToRoll", Severity: severe,
-			Title: "maxUnavailable and maxSurge both come to 0",
+			Title: "maxUnavailable and maxSurge both round to 0",
 			Why: "No group may be deleted before another is created, and none may be created, so LeaderWorkerSet's webhook refuses it. After a " +
 				"scale-down under hold, Lockstep promotes with maxUnavailable 1, which the user did not set",
 			Fix:   "Set maxSurge to 1 or more, or maxUnavailable where there are no spare nodes",
