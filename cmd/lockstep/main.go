@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 )
@@ -23,7 +24,7 @@ func main() {
 }
 
 // newDriver makes the engine.
-func newDriver(config *rest.Config, settings cli.DriverSettings) (server.Driver, error) {
+func newDriver(config *rest.Config, settings connect.Settings) (server.Driver, error) {
 	opts := []lwsdriver.Option{lwsdriver.WithLogger(settings.Logger), lwsdriver.WithVersion(settings.Version)}
 	if settings.Namespace != "" {
 		opts = append(opts, lwsdriver.WithNamespace(settings.Namespace))

@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,42 +19,42 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
-	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/argo"
 )
 
 // argoFlags are what Argo's plugins have beside the flags of all.
 type argoFlags struct {
-	dial  dialFlags
+	dial  connect.Flags
 	waits int
 }
 
 func (f *argoFlags) add(flags *pflag.FlagSet) {
-	f.dial.addAsDriver(flags)
+	f.dial.AddAsDriver(flags)
 	flags.IntVar(&f.waits, "step-waits", argo.DefaultStepWaits,
 		"steps that may wait inside the controller at once; each takes one of its workers (--rollout-threads, 10 by default)")
 }
 
 // serveArgo serves Argo Rollouts as the plugin that it started this process for. Flags that are wrong end the process
 // with a message in the controller's log; a driver or an API server that is away does not.
-func serveArgo(ctx context.Context, o *options, args []string) error {
+func serveArgo(ctx context.Context, o *connect.Options, args []string) error {
 	var flags argoFlags
-	if err := o.parsePluginArgs(args, flags.add); err != nil {
+	if err := parsePluginArgs(o, args, flags.add); err != nil {
 		return err
 	}
-	if err := flags.dial.checkAsDriver(); err != nil {
+	if err := flags.dial.Check(); err != nil {
 		return err
 	}
 	if flags.waits < 0 {
-		return usageErrorf("--step-waits %d: want 0 or more", flags.waits)
+		return exit.Usagef("--step-waits %d: want 0 or more", flags.waits)
 	}
-	level, err := o.level()
-	if err != nil {
+	var err error
+	if o.Logger, err = o.NewPluginLogger(); err != nil {
 		return err
 	}
-	o.log = captureKlog(slog.New(plugin.NewLogHandler(o.stderr, level)))
-	config, err := o.restConfig()
+	config, err := o.RESTConfig()
 	if err != nil {
 		return err
 	}
@@ -63,70 +64,66 @@ func serveArgo(ctx context.Context, o *options, args []string) error {
 	}
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
-	err = o.runArgo(serving, config, driver, flags.waits)
+	err = runArgo(serving, o, config, driver, flags.waits)
 	stop()
 	return errors.Join(err, closeDriver())
 }
 
 // reach connects to the driver, or starts one inside this process. The returned context ends when that one fails.
-func (f *argoFlags) reach(ctx context.Context, o *options) (argo.Driver, context.Context, func() error, error) {
-	if f.dial.address == "" {
+func (f *argoFlags) reach(ctx context.Context, o *connect.Options) (argo.Driver, context.Context, func() error, error) {
+	if f.dial.Address == "" {
 		// Both of Argo's plugins have a driver, and both work on everything; one of them tells people.
-		o.silent = argo.StartedAs() == argo.RoleStep
-		inside, err := connectInside(ctx, o)
+		o.Silent = argo.StartedAs() == argo.RoleStep
+		inside, err := connect.Inside(ctx, o)
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		return inside, inside.ctx, inside.close, nil
+		return inside, inside.Context, inside.Close, nil
 	}
-	// The connection lasts as long as the process.
-	driver := argo.NewPendingDriver(func(failed func(error)) argo.Driver {
-		if link := f.dial.dialUntilReached(ctx, o.log, failed); link != nil {
-			return link
-		}
-		return nil
-	})
+	driver := &argo.Late{}
+	go f.dialLater(ctx, o.Logger, driver)
 	return driver, ctx, func() error { return nil }, nil
 }
 
+// dialLater reaches the driver as soon as it is there. The connection lasts as long as the process.
+func (f *argoFlags) dialLater(ctx context.Context, logger *slog.Logger, driver *argo.Late) {
+	if link := f.dial.DialUntilReached(ctx, logger, driver.Failed); link != nil {
+		driver.Set(link)
+	}
+}
+
 // runArgo serves the controller's calls, and keeps Rollouts and workloads together beside them.
-func (o *options) runArgo(ctx context.Context, config *rest.Config, driver argo.Driver, waits int) error {
-	controller, recorder, err := o.argoController(config, driver)
+func runArgo(ctx context.Context, o *connect.Options, config *rest.Config, driver argo.Driver, waits int) error {
+	keeper, recorder, err := newKeeper(o, config, driver)
 	if err != nil {
 		return err
 	}
 	step := &argo.StepPlugin{
-		Driver: driver, Rivals: controller, Logger: o.log, Waits: make(chan struct{}, waits), Context: ctx,
+		Driver: driver, Rivals: keeper, Logger: o.Logger, Waits: make(chan struct{}, waits), Context: ctx,
 	}
-	router := &argo.RouterPlugin{Driver: driver, Rivals: controller, Logger: o.log, Context: ctx}
+	router := &argo.RouterPlugin{Driver: driver, Rivals: keeper, Logger: o.Logger, Context: ctx}
 	go recorder.Run(ctx)
 	go func() {
-		if err := controller.Run(ctx); err != nil {
-			o.log.Error("Rollouts are not watched", "error", err)
+		if err := keeper.Run(ctx); err != nil {
+			o.Logger.Error("Rollouts are not watched", "error", err)
 		}
 	}()
-	return argo.Serve(ctx, step, router, o.log)
+	return argo.Serve(ctx, step, router, o.Logger)
 }
 
-func (o *options) argoController(config *rest.Config, driver argo.Driver) (*argo.Controller, *argo.EventRecorder, error) {
+func newKeeper(o *connect.Options, config *rest.Config, driver argo.Driver) (*argo.Keeper, *argo.EventRecorder, error) {
 	client, err := dynamic.NewForConfig(config)
-	if err != nil {
+	core, coreErr := kubernetes.NewForConfig(config)
+	objects, objectsErr := metadata.NewForConfig(config)
+	if err := cmp.Or(err, coreErr, objectsErr); err != nil {
 		return nil, nil, fmt.Errorf("make client: %w", err)
 	}
-	core, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("make client: %w", err)
-	}
-	objects, err := metadata.NewForConfig(config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("make client: %w", err)
-	}
-	recorder := argo.NewEventRecorder(core, o.log)
-	return &argo.Controller{
-		Driver: driver, Client: client, Logger: o.log, Recorder: recorder, Namespace: o.namespace,
+	recorder := argo.NewEventRecorder(core, o.Logger)
+	return &argo.Keeper{
+		Driver: driver, Client: client, Logger: o.Logger, Recorder: recorder, Namespace: o.Namespace,
 		UnroutedOnly: argo.StartedAs() == argo.RoleStep,
 		Adopted: func(ctx context.Context) ([]types.NamespacedName, error) {
-			return adoptedWorkloads(ctx, objects, o.namespace)
+			return adoptedWorkloads(ctx, objects, o.Namespace)
 		},
 	}, recorder, nil
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease/host"
 )
@@ -34,12 +36,12 @@ var errDriverGone = errors.New("the driver that was started as a plugin has ende
 
 // driverFlags say where a host's driver is: at an address, or a program to start.
 type driverFlags struct {
-	dialFlags
+	connect.Flags
 	program, sha256 string
 }
 
 func (f *driverFlags) addFlags(flags *pflag.FlagSet) {
-	f.addAsDriver(flags)
+	f.AddAsDriver(flags)
 	flags.Lookup("driver").Usage = "driver to use: unix:///path, host:port or dns:///host:port (default: one that is started as a plugin)"
 	flags.StringVar(&f.program, "driver-program", "", "driver to start as a plugin (default: this program)")
 	flags.StringVar(&f.sha256, "driver-sha256", "", "with --driver-program: the checksum that the file must have")
@@ -47,17 +49,17 @@ func (f *driverFlags) addFlags(flags *pflag.FlagSet) {
 
 func (f *driverFlags) checkFlags() error {
 	switch {
-	case f.address != "" && f.program != "":
-		return usageErrorf("--driver and --driver-program exclude each other")
+	case f.Address != "" && f.program != "":
+		return exit.Usagef("--driver and --driver-program exclude each other")
 	case f.sha256 != "" && f.program == "":
-		return usageErrorf("--driver-sha256 needs --driver-program")
+		return exit.Usagef("--driver-sha256 needs --driver-program")
 	default:
-		return f.checkAsDriver()
+		return f.Check()
 	}
 }
 
 // newBatchReleaseCommand makes `lockstep batchrelease`.
-func newBatchReleaseCommand(o *options) *cobra.Command {
+func newBatchReleaseCommand(o *connect.Options) *cobra.Command {
 	var driver driverFlags
 	var run host.Options
 	cmd := &cobra.Command{
@@ -76,19 +78,19 @@ func newBatchReleaseCommand(o *options) *cobra.Command {
 }
 
 // runBatchRelease runs the host until ctx has ended or its driver has.
-func runBatchRelease(ctx context.Context, o *options, flags *driverFlags, run host.Options) error {
+func runBatchRelease(ctx context.Context, o *connect.Options, flags *driverFlags, run host.Options) error {
 	if err := flags.checkFlags(); err != nil {
 		return err
 	}
-	start := func(logger *slog.Logger) (*link, error) { return flags.launch(ctx, o, logger) }
-	return runHost(ctx, o, &flags.dialFlags, &run.Settings, start, func(ctx context.Context, config *rest.Config, driver *link) error {
+	start := func(logger *slog.Logger) (*connect.Link, error) { return flags.launch(ctx, o, logger) }
+	return runHost(ctx, o, &flags.Flags, &run.Settings, start, func(ctx context.Context, config *rest.Config, driver *connect.Link) error {
 		run.Driver = driver
 		return host.Run(ctx, config, run)
 	})
 }
 
 // launch starts the driver as a plugin, with the flags of this process.
-func (f *driverFlags) launch(ctx context.Context, o *options, logger *slog.Logger) (*link, error) {
+func (f *driverFlags) launch(ctx context.Context, o *connect.Options, logger *slog.Logger) (*connect.Link, error) {
 	program := f.program
 	if program == "" {
 		self, err := os.Executable()
@@ -97,7 +99,7 @@ func (f *driverFlags) launch(ctx context.Context, o *options, logger *slog.Logge
 		}
 		program = self
 	}
-	opts := []plugin.Option{plugin.WithLogger(logger), plugin.WithArgs(o.pluginArgs()...)}
+	opts := []plugin.Option{plugin.WithLogger(logger), plugin.WithArgs(o.PluginArgs()...)}
 	if f.sha256 != "" {
 		opts = append(opts, plugin.WithSHA256(f.sha256))
 	}
@@ -115,7 +117,7 @@ func (f *driverFlags) launch(ctx context.Context, o *options, logger *slog.Logge
 		case <-running.Done():
 		}
 	}()
-	return &link{Client: client, ctx: running, close: func() error {
+	return &connect.Link{Client: client, Context: running, Close: func() error {
 		stop(nil)
 		return client.Close()
 	}}, nil

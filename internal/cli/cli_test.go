@@ -4,14 +4,12 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +17,8 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -49,7 +49,7 @@ func (e fakeEngine) Run(ctx context.Context) error {
 type lockstep struct {
 	code           int
 	stdout, stderr string
-	settings       DriverSettings
+	settings       connect.Settings
 	config         *rest.Config
 }
 
@@ -57,9 +57,9 @@ func runLockstep(ctx context.Context, t *testing.T, failure error, args ...strin
 	t.Helper()
 	t.Setenv("KUBECONFIG", twoContexts(t))
 	var l lockstep
-	var stdout, stderr lockedBuffer
+	var stdout, stderr buffer
 	p := Program{Args: args, Stdout: &stdout, Stderr: &stderr}
-	p.NewDriver = func(config *rest.Config, settings DriverSettings) (server.Driver, error) {
+	p.NewDriver = func(config *rest.Config, settings connect.Settings) (server.Driver, error) {
 		l.config, l.settings = config, settings
 		return fakeEngine{plugintest.NewFakeDriver(), failure}, nil
 	}
@@ -166,8 +166,8 @@ func TestWrongCommandLine(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			l := runLockstep(t.Context(), t, nil, tt.args...)
-			if l.code != exitUsage {
-				t.Errorf("%s: code %d, want %d", tt.reason, l.code, exitUsage)
+			if l.code != exit.Usage {
+				t.Errorf("%s: code %d, want %d", tt.reason, l.code, exit.Usage)
 			}
 			if !strings.Contains(l.stderr, tt.text) || strings.Count(l.stderr, "\n") != 1 {
 				t.Errorf("%s: stderr %q, want one line with %q", tt.reason, l.stderr, tt.text)
@@ -210,97 +210,46 @@ func TestServe(t *testing.T) {
 func TestServeEndsWithItsDriver(t *testing.T) {
 	path := filepath.Join(shortDir(t), "l.sock")
 	l := runLockstep(t.Context(), t, errors.New("no such cluster"), "serve", "--listen", "unix://"+path)
-	if l.code != exitError || !strings.Contains(l.stderr, "no such cluster") {
-		t.Errorf("code %d, stderr %q; want %d and the cause", l.code, l.stderr, exitError)
-	}
-}
-
-// longRunning is an engine that says when it was drained and when it was ended.
-type longRunning struct {
-	fakeEngine
-
-	drained, ended chan struct{}
-}
-
-func (e longRunning) Drain() { close(e.drained) }
-
-func (e longRunning) Run(ctx context.Context) error {
-	<-ctx.Done()
-	close(e.ended)
-	return nil
-}
-
-func TestTheDriverOutlivesItsServer(t *testing.T) {
-	t.Parallel()
-	engine := longRunning{drained: make(chan struct{}), ended: make(chan struct{})}
-	ctx, interrupt := context.WithCancel(t.Context())
-	err := runBeside(ctx, engine, func(ctx context.Context) error {
-		interrupt()
-		<-ctx.Done()
-		<-engine.drained
-		// The last call in flight: what it asked for is written, and its answer comes from caches that are kept.
-		select {
-		case <-engine.ended:
-			t.Error("the driver was ended while a call was in flight")
-		case <-time.After(50 * time.Millisecond):
-		}
-		return nil
-	})
-	if err != nil {
-		t.Errorf("runBeside: %v", err)
-	}
-	select {
-	case <-engine.ended:
-	default:
-		t.Error("the driver was not ended with the server")
+	if l.code != exit.Error || !strings.Contains(l.stderr, "no such cluster") {
+		t.Errorf("code %d, stderr %q; want %d and the cause", l.code, l.stderr, exit.Error)
 	}
 }
 
 func TestServeRefusesTheNetwork(t *testing.T) {
 	l := runLockstep(t.Context(), t, nil, "serve", "--listen", "0.0.0.0:0")
-	if l.code != exitError || !strings.Contains(l.stderr, "--client-ca") {
-		t.Errorf("code %d, stderr %q; want %d and the flags that are missing", l.code, l.stderr, exitError)
+	if l.code != exit.Error || !strings.Contains(l.stderr, "--client-ca") {
+		t.Errorf("code %d, stderr %q; want %d and the flags that are missing", l.code, l.stderr, exit.Error)
 	}
 }
 
 func TestMissingKubeconfig(t *testing.T) {
 	l := runLockstep(t.Context(), t, nil, "serve", "--kubeconfig", "/no/such/file")
-	if l.code != exitError || !strings.Contains(l.stderr, "/no/such/file") {
-		t.Errorf("code %d, stderr %q; want %d and the path", l.code, l.stderr, exitError)
+	if l.code != exit.Error || !strings.Contains(l.stderr, "/no/such/file") {
+		t.Errorf("code %d, stderr %q; want %d and the path", l.code, l.stderr, exit.Error)
 	}
 }
 
 func TestNoKubeconfig(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	var stderr lockedBuffer
-	p := Program{Args: []string{"status", "vllm"}, Stdout: &lockedBuffer{}, Stderr: &stderr}
-	if code := p.Run(t.Context()); code != exitError || !strings.Contains(stderr.String(), "--kubeconfig") {
-		t.Errorf("code %d, stderr %q; want %d and the flag to give", code, stderr.String(), exitError)
-	}
-}
-
-func TestLogsOfADriverThatStopsAreDropped(t *testing.T) {
-	var out lockedBuffer
-	logs := &hushable{w: &out}
-	_, err := logs.Write([]byte("before\n"))
-	logs.hush()
-	n, errAfter := logs.Write([]byte("after\n"))
-	if out.String() != "before\n" || n != len("after\n") || err != nil || errAfter != nil {
-		t.Errorf("logged %q, wrote %d, %v, %v", out.String(), n, err, errAfter)
+	var stderr buffer
+	p := Program{Args: []string{"status", "vllm"}, Stdout: &buffer{}, Stderr: &stderr}
+	if code := p.Run(t.Context()); code != exit.Error || !strings.Contains(stderr.String(), "--kubeconfig") {
+		t.Errorf("code %d, stderr %q; want %d and the flag to give", code, stderr.String(), exit.Error)
 	}
 }
 
 func TestPluginArguments(t *testing.T) {
-	o := &options{stderr: &bytes.Buffer{}}
-	if err := o.parsePluginArgs([]string{"--context=there", "-n", "models"}); err != nil {
+	o := &connect.Options{Stderr: &buffer{}}
+	if err := parsePluginArgs(o, []string{"--context=there", "-n", "models"}); err != nil {
 		t.Fatal(err)
 	}
-	if o.kubeContext != "there" || o.namespace != "models" {
-		t.Errorf("parsed %+v", o)
+	want := []string{"--log-level", "info", "--context", "there", "--namespace", "models"}
+	if diff := cmp.Diff(want, o.PluginArgs()); diff != "" {
+		t.Errorf("parsed: -want, +got:\n%s", diff)
 	}
 	for _, args := range [][]string{{"serve"}, {"--no-such-flag"}} {
-		if err := (&options{stderr: &bytes.Buffer{}}).parsePluginArgs(args); exitCode(err) != exitUsage {
+		if err := parsePluginArgs(&connect.Options{Stderr: &buffer{}}, args); exit.Code(err) != exit.Usage {
 			t.Errorf("%v: %v, want a usage error", args, err)
 		}
 	}
@@ -321,26 +270,6 @@ func TestDefaultListen(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := defaultListen(func(string) string { return tt.runtimeDir }, tt.uid); got != tt.want {
 				t.Errorf("%s: %s, want %s", tt.reason, got, tt.want)
-			}
-		})
-	}
-}
-
-func TestNamespaceOfTheContext(t *testing.T) {
-	tests := []struct {
-		name, reason string
-		options      options
-		want         string
-	}{
-		{"context", "as kubectl does", options{}, "models"},
-		{"flag", "the flag wins", options{namespace: "other"}, "other"},
-		{"neither", "as kubectl does", options{kubeContext: "there"}, "default"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			tt.options.kubeconfig = twoContexts(t)
-			if got, err := tt.options.workloadNamespace(); err != nil || got != tt.want {
-				t.Errorf("%s: %q, %v; want %q", tt.reason, got, err, tt.want)
 			}
 		})
 	}
@@ -371,22 +300,4 @@ func dialEventually(ctx context.Context, address string) (*plugin.Client, error)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-}
-
-// lockedBuffer is a buffer that goroutines share.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
@@ -40,13 +41,13 @@ func TestDebugReplay(t *testing.T) {
 		code int
 		says []string
 	}{
-		"same":      {[]string{write("same", same)}, exitOK, []string{"1 decisions, all as recorded"}},
-		"other":     {[]string{write("other", same+other)}, exitError, []string{"decision 2, default/vllm at 2026-01-02T12:00:00Z", `decision.reason: recorded "Other", now "Held"`, "1 of 2 decisions"}},
-		"no file":   {nil, exitUsage, []string{"one file"}},
-		"not there": {[]string{filepath.Join(dir, "x")}, exitError, []string{"no such file"}},
-		"empty":     {[]string{write("empty", "")}, exitUsage, []string{"no decision", "lockstep debug record"}},
-		"not JSON":  {[]string{write("text", "hello")}, exitUsage, []string{"entry 1"}},
-		"newer":     {[]string{write("newer", `{"version":2}`)}, exitUsage, []string{"version 2", "wrote it"}},
+		"same":      {[]string{write("same", same)}, exit.OK, []string{"1 decisions, all as recorded"}},
+		"other":     {[]string{write("other", same+other)}, exit.Error, []string{"decision 2, default/vllm at 2026-01-02T12:00:00Z", `decision.reason: recorded "Other", now "Held"`, "1 of 2 decisions"}},
+		"no file":   {nil, exit.Usage, []string{"one file"}},
+		"not there": {[]string{filepath.Join(dir, "x")}, exit.Error, []string{"no such file"}},
+		"empty":     {[]string{write("empty", "")}, exit.Usage, []string{"no decision", "lockstep debug record"}},
+		"not JSON":  {[]string{write("text", "hello")}, exit.Usage, []string{"entry 1"}},
+		"newer":     {[]string{write("newer", `{"version":2}`)}, exit.Usage, []string{"version 2", "wrote it"}},
 	} {
 		got := runProgram(deadline(t), t, "", append([]string{"debug", "replay"}, tc.args...)...)
 		if got.code != tc.code {
@@ -71,7 +72,7 @@ func TestDebugRefuses(t *testing.T) {
 		"no name":    {[]string{"record"}, "name of one LeaderWorkerSet"},
 	} {
 		got := runProgram(deadline(t), t, "", append([]string{"debug"}, tc.args...)...)
-		if got.code != exitUsage || !strings.Contains(got.stderr, tc.says) {
+		if got.code != exit.Usage || !strings.Contains(got.stderr, tc.says) {
 			t.Errorf("%s: exit code %d: %s", name, got.code, got.stderr)
 		}
 	}

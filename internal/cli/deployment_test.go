@@ -18,6 +18,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 )
@@ -68,7 +70,7 @@ func TestDeployment(t *testing.T) { //nolint:paralleltest // Its logger is clien
 	defer stop()
 	var stderr buffer
 	p := Program{Args: append(args, "--kubeconfig", writeKubeconfig(t)), Stdout: &buffer{}, Stderr: &stderr}
-	p.NewDriver = func(*rest.Config, DriverSettings) (server.Driver, error) {
+	p.NewDriver = func(*rest.Config, connect.Settings) (server.Driver, error) {
 		return fakeEngine{plugintest.NewFakeDriver(), nil}, nil
 	}
 	code := make(chan int, 1)
@@ -92,7 +94,7 @@ func TestDeployment(t *testing.T) { //nolint:paralleltest // Its logger is clien
 		}
 	}
 	stop()
-	if got := <-code; got != exitOK {
+	if got := <-code; got != exit.OK {
 		t.Errorf("exit code %d:\n%s", got, stderr.String())
 	}
 }

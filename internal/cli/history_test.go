@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -67,18 +68,18 @@ func TestHistoryCommands(t *testing.T) {
 		undone string
 	}{
 		"history": {
-			[]string{"history", "vllm"}, exitOK, []string{"*  3", "promoted", "waits for a release"},
+			[]string{"history", "vllm"}, exit.OK, []string{"*  3", "promoted", "waits for a release"},
 			[]string{"not complete [HistoryNotWritten]", "revision 2: somebody edited it"}, "",
 		},
-		"diff of what waits":     {[]string{"diff", "vllm"}, exitOK, []string{"--- revision 3\n+++ revision d\n", "-image: v3\n+image: v4\n"}, nil, ""},
-		"diff from one":          {[]string{"diff", "vllm", "a"}, exitOK, []string{"--- revision 1\n+++ revision d\n", "-image: v1\n+image: v4\n"}, nil, ""},
-		"diff of two":            {[]string{"diff", "vllm", "1", "c"}, exitOK, []string{"--- revision 1\n+++ revision 3\n", "-image: v1\n+image: v3\n"}, nil, ""},
-		"diff of too many":       {[]string{"diff", "vllm", "1", "2", "3"}, exitUsage, nil, []string{"at most two revisions"}, ""},
-		"diff of one unknown":    {[]string{"diff", "vllm", "7"}, exitError, nil, []string{"no revision 7", "d 3 2 1", "lockstep history vllm"}, ""},
-		"undo":                   {[]string{"undo", "vllm"}, exitOK, []string{"revision a is back, and waits for a release"}, nil, "[]"},
-		"undo to a number":       {[]string{"undo", "vllm", "--to-revision", "1"}, exitOK, []string{"is back"}, nil, "[a]"},
-		"undo to one unknown":    {[]string{"undo", "vllm", "--to-revision", "7"}, exitError, nil, []string{"no revision 7"}, ""},
-		"undo of which to which": {[]string{"undo"}, exitUsage, nil, []string{"name of one LeaderWorkerSet"}, ""},
+		"diff of what waits":     {[]string{"diff", "vllm"}, exit.OK, []string{"--- revision 3\n+++ revision d\n", "-image: v3\n+image: v4\n"}, nil, ""},
+		"diff from one":          {[]string{"diff", "vllm", "a"}, exit.OK, []string{"--- revision 1\n+++ revision d\n", "-image: v1\n+image: v4\n"}, nil, ""},
+		"diff of two":            {[]string{"diff", "vllm", "1", "c"}, exit.OK, []string{"--- revision 1\n+++ revision 3\n", "-image: v1\n+image: v3\n"}, nil, ""},
+		"diff of too many":       {[]string{"diff", "vllm", "1", "2", "3"}, exit.Usage, nil, []string{"at most two revisions"}, ""},
+		"diff of one unknown":    {[]string{"diff", "vllm", "7"}, exit.Error, nil, []string{"no revision 7", "d 3 2 1", "lockstep history vllm"}, ""},
+		"undo":                   {[]string{"undo", "vllm"}, exit.OK, []string{"revision a is back, and waits for a release"}, nil, "[]"},
+		"undo to a number":       {[]string{"undo", "vllm", "--to-revision", "1"}, exit.OK, []string{"is back"}, nil, "[a]"},
+		"undo to one unknown":    {[]string{"undo", "vllm", "--to-revision", "7"}, exit.Error, nil, []string{"no revision 7"}, ""},
+		"undo of which to which": {[]string{"undo"}, exit.Usage, nil, []string{"name of one LeaderWorkerSet"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -110,7 +111,7 @@ func TestHistoryForPrograms(t *testing.T) {
 	k, address := keeperAt(t)
 	for _, format := range []string{"json", "yaml"} {
 		got := runProgram(deadline(t), t, address, "history", "vllm", "-o", format)
-		if got.code != exitOK || !strings.Contains(got.stdout, "STATE_COMPLETED") {
+		if got.code != exit.OK || !strings.Contains(got.stdout, "STATE_COMPLETED") {
 			t.Errorf("%s: %+v", format, got)
 		}
 		if format == "json" && !json.Valid([]byte(got.stdout)) {
@@ -118,7 +119,7 @@ func TestHistoryForPrograms(t *testing.T) {
 		}
 	}
 	k.refusal = drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "release r4 is not over")
-	if got := runProgram(deadline(t), t, address, "undo", "vllm"); got.code != exitError ||
+	if got := runProgram(deadline(t), t, address, "undo", "vllm"); got.code != exit.Error ||
 		!strings.Contains(got.stderr, "RELEASE_IN_PROGRESS") || !strings.Contains(got.stderr, "lockstep abort vllm") {
 		t.Errorf("a refusal: %+v", got)
 	}

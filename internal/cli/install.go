@@ -12,18 +12,21 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 )
 
 // newInstallCommand makes `lockstep install`, for init containers of hosts that start the binary from their own pod:
 // the image has no shell that could copy it.
-func newInstallCommand(o *options) *cobra.Command {
+func newInstallCommand(o *connect.Options) *cobra.Command {
 	return &cobra.Command{
 		Use:    "install PATH",
 		Short:  "Copy this binary to a path, for a host that starts it as a plugin",
 		Hidden: true,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
-				return usageErrorf("%s needs the path of the copy, got %q", cmd.CommandPath(), args)
+				return exit.Usagef("%s needs the path of the copy, got %q", cmd.CommandPath(), args)
 			}
 			return nil
 		},
@@ -32,14 +35,14 @@ func newInstallCommand(o *options) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("install: %w", err)
 			}
-			_, err = fmt.Fprintf(o.stdout, "%x  %s\n", sum, args[0])
+			_, err = fmt.Fprintf(o.Stdout, "%x  %s\n", sum, args[0])
 			return err
 		},
 	}
 }
 
 // newChecksumCommand makes `lockstep checksum`, which prints what hosts compare a plugin's binary with.
-func newChecksumCommand(o *options) *cobra.Command {
+func newChecksumCommand(o *connect.Options) *cobra.Command {
 	return &cobra.Command{
 		Use:    "checksum",
 		Short:  "Print the SHA-256 of this binary",
@@ -50,7 +53,7 @@ func newChecksumCommand(o *options) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("checksum: %w", err)
 			}
-			_, err = fmt.Fprintf(o.stdout, "%x\n", sum)
+			_, err = fmt.Fprintf(o.Stdout, "%x\n", sum)
 			return err
 		},
 	}

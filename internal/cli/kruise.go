@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise"
 )
 
@@ -26,8 +27,8 @@ const kruiseExample = `  lockstep kruise
   lockstep kruise --driver dns:///lockstep.lockstep-system.svc:9443 --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`
 
 // newKruiseCommand makes `lockstep kruise`.
-func newKruiseCommand(o *options) *cobra.Command {
-	var dial dialFlags
+func newKruiseCommand(o *connect.Options) *cobra.Command {
+	var dial connect.Flags
 	var run kruise.Options
 	cmd := &cobra.Command{
 		Use:     "kruise",
@@ -40,7 +41,7 @@ func newKruiseCommand(o *options) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	dial.addAsDriver(flags)
+	dial.AddAsDriver(flags)
 	addHostFlags(flags, &run.Settings)
 	return cmd
 }
@@ -54,12 +55,12 @@ func addHostFlags(flags *pflag.FlagSet, s *kruise.Settings) {
 }
 
 // runKruise runs the controller until ctx has ended or a driver inside this process has failed.
-func runKruise(ctx context.Context, o *options, dial *dialFlags, run kruise.Options) error {
-	if err := dial.checkAsDriver(); err != nil {
+func runKruise(ctx context.Context, o *connect.Options, dial *connect.Flags, run kruise.Options) error {
+	if err := dial.Check(); err != nil {
 		return err
 	}
-	inside := func(*slog.Logger) (*link, error) { return connectInside(ctx, o) }
-	return runHost(ctx, o, dial, &run.Settings, inside, func(ctx context.Context, config *rest.Config, driver *link) error {
+	inside := func(*slog.Logger) (*connect.Link, error) { return connect.Inside(ctx, o) }
+	return runHost(ctx, o, dial, &run.Settings, inside, func(ctx context.Context, config *rest.Config, driver *connect.Link) error {
 		run.Driver = driver
 		return kruise.Run(ctx, config, run)
 	})
@@ -67,29 +68,29 @@ func runKruise(ctx context.Context, o *options, dial *dialFlags, run kruise.Opti
 
 // runHost runs a host in a cluster until ctx has ended or its driver has: the one at the flags' address, or one that it starts.
 func runHost(
-	ctx context.Context, o *options, dial *dialFlags, settings *kruise.Settings,
-	start func(*slog.Logger) (*link, error), run func(context.Context, *rest.Config, *link) error,
+	ctx context.Context, o *connect.Options, dial *connect.Flags, settings *kruise.Settings,
+	start func(*slog.Logger) (*connect.Link, error), run func(context.Context, *rest.Config, *connect.Link) error,
 ) error {
-	logger, err := o.logger()
+	logger, err := o.NewLogger()
 	if err != nil {
 		return err
 	}
-	config, err := o.restConfig()
+	config, err := o.RESTConfig()
 	if err != nil {
 		return err
 	}
-	var driver *link
-	if dial.address == "" {
+	var driver *connect.Link
+	if dial.Address == "" {
 		if driver, err = start(logger); err != nil {
 			return err
 		}
-	} else if driver = dial.dialUntilReached(ctx, logger, func(error) {}); driver == nil {
+	} else if driver = dial.DialUntilReached(ctx, logger, func(error) {}); driver == nil {
 		return nil
 	}
-	settings.Logger, settings.Namespace = logger, o.namespace
-	err = run(driver.ctx, config, driver) //nolint:contextcheck // The link's context is made from ctx.
+	settings.Logger, settings.Namespace = logger, o.Namespace
+	err = run(driver.Context, config, driver) //nolint:contextcheck // The link's context is made from ctx.
 	if err == nil && ctx.Err() == nil {
-		err = context.Cause(driver.ctx) //nolint:contextcheck // As above.
+		err = context.Cause(driver.Context) //nolint:contextcheck // As above.
 	}
-	return errors.Join(err, driver.close())
+	return errors.Join(err, driver.Close())
 }

@@ -13,6 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 )
 
 // The command takes the manifest's arguments, and its ports are those that the manifest names.
@@ -44,7 +46,7 @@ func checkHostDeployment(t *testing.T, command, account, path string) {
 		t.Errorf("it runs as %s/%s, which is not the account of config/kruise", d.Namespace, pod.Spec.ServiceAccountName)
 	}
 	container := pod.Spec.Containers[0]
-	root := newRootCommand(&options{stdout: &buffer{}, stderr: &buffer{}})
+	root := newRootCommand(&connect.Options{Stdout: &buffer{}, Stderr: &buffer{}})
 	cmd, args, err := root.Find(container.Args)
 	if err != nil || cmd.Name() != command {
 		t.Fatalf("%v is command %s, %v", container.Args, cmd.Name(), err)
@@ -67,7 +69,7 @@ func TestKruiseSaysWhatIsWrongWithItsFlags(t *testing.T) {
 	t.Parallel()
 	var stderr buffer
 	p := Program{Args: []string{"kruise", "--tls-cert", "a"}, Stdout: &buffer{}, Stderr: &stderr}
-	if code := p.Run(t.Context()); code != exitUsage || !strings.Contains(stderr.String(), "--driver") {
+	if code := p.Run(t.Context()); code != exit.Usage || !strings.Contains(stderr.String(), "--driver") {
 		t.Errorf("exit code %d: %s", code, stderr.String())
 	}
 }
@@ -79,7 +81,7 @@ func TestBatchReleaseSaysWhatIsWrongWithItsFlags(t *testing.T) {
 	} {
 		var stderr buffer
 		p := Program{Args: append([]string{"batchrelease"}, strings.Fields(flags)...), Stdout: &buffer{}, Stderr: &stderr}
-		if code := p.Run(t.Context()); code != exitUsage || !strings.Contains(stderr.String(), want) {
+		if code := p.Run(t.Context()); code != exit.Usage || !strings.Contains(stderr.String(), want) {
 			t.Errorf("%s: exit code %d: %s", flags, code, stderr.String())
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/host/hosttest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -21,7 +22,7 @@ func TestPicture(t *testing.T) {
 			c.Groups = []*pb.Group{{Role: pb.GroupRole_GROUP_ROLE_STABLE, Leader: "vllm-0", Revision: "aaaa", Ready: true}}
 		})
 		release := runProgram(deadline(t), t, hosttest.Serve(t, driver).Address, "release", "vllm", "--batches", "50%,100%", "--release-id", "r7", "-o", format)
-		if release.code != exitOK {
+		if release.code != exit.OK {
 			t.Fatalf("exit code %d: %s", release.code, release.stderr)
 		}
 		path := filepath.Join(t.TempDir(), "recorded")
@@ -29,7 +30,7 @@ func TestPicture(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := runProgram(deadline(t), t, "", "picture", path)
-		if got.code != exitOK {
+		if got.code != exit.OK {
 			t.Fatalf("%s: exit code %d: %s", format, got.code, got.stderr)
 		}
 		for _, words := range []string{"<title>default/vllm: r7</title>", "promoted to bbbb", "<title>batch 2 of 2 (100%)</title>", ">group 0<"} {
@@ -54,11 +55,11 @@ func TestPictureRefuses(t *testing.T) {
 		code int
 		says string
 	}{
-		"no file":       {nil, exitUsage, "one file"},
-		"not there":     {[]string{filepath.Join(dir, "x")}, exitError, "no such file"},
-		"not documents": {[]string{write("a", "{\n")}, exitUsage, "read document 1"},
-		"no context":    {[]string{write("b", `{"event": "finished", "context": 7}`)}, exitUsage, "read the context"},
-		"final only":    {[]string{write("c", `{"event": "finished", "time": "2026-01-02T12:00:00Z"}`)}, exitUsage, "without --final"},
+		"no file":       {nil, exit.Usage, "one file"},
+		"not there":     {[]string{filepath.Join(dir, "x")}, exit.Error, "no such file"},
+		"not documents": {[]string{write("a", "{\n")}, exit.Usage, "read document 1"},
+		"no context":    {[]string{write("b", `{"event": "finished", "context": 7}`)}, exit.Usage, "read the context"},
+		"final only":    {[]string{write("c", `{"event": "finished", "time": "2026-01-02T12:00:00Z"}`)}, exit.Usage, "without --final"},
 	} {
 		got := runProgram(deadline(t), t, "", append([]string{"picture"}, tc.args...)...)
 		if got.code != tc.code || !strings.Contains(got.stderr, tc.says) {

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/host/hosttest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -76,24 +77,24 @@ func TestPlanFiles(t *testing.T) {
 		"UnknownStartup": {reason: "no cluster measures it", args: []string{"--filename", after, "--batches", "1"}, stdout: "[StartupUnknown]"},
 		"Picture":        {reason: "of the release", args: []string{"--filename", after, "--batches", "1", "-o", "svg"}, stdout: "<title>vllm: Canary release</title>"},
 		"Both0": {
-			reason: "LWS refuses it", args: []string{"--native", "--replicas", "4", "--max-unavailable", "0"}, code: exitUsage, stderr: "both round to 0 of 4 replicas",
+			reason: "LWS refuses it", args: []string{"--native", "--replicas", "4", "--max-unavailable", "0"}, code: exit.Usage, stderr: "both come to 0 of 4 replicas",
 		},
 		"OtherName": {
-			reason: "another workload", args: []string{"other", "--filename", after, "--batches", "1"}, code: exitUsage, stderr: `has no LeaderWorkerSet "other"`,
+			reason: "another workload", args: []string{"other", "--filename", after, "--batches", "1"}, code: exit.Usage, stderr: `has no LeaderWorkerSet "other"`,
 		},
-		"NoName":     {reason: "neither a name nor a file", args: []string{"--batches", "1"}, code: exitUsage, stderr: "needs the name of one LeaderWorkerSet"},
-		"NoBatches":  {reason: "a release has batches", args: []string{"--filename", after}, code: exitUsage, stderr: "--batches"},
-		"BadBatches": {reason: "as the driver refuses them", args: []string{"--filename", after, "--batches", "2,1"}, code: exitUsage, stderr: "policy.batches[1]"},
+		"NoName":     {reason: "neither a name nor a file", args: []string{"--batches", "1"}, code: exit.Usage, stderr: "needs the name of one LeaderWorkerSet"},
+		"NoBatches":  {reason: "a release has batches", args: []string{"--filename", after}, code: exit.Usage, stderr: "--batches"},
+		"BadBatches": {reason: "as the driver refuses them", args: []string{"--filename", after, "--batches", "2,1"}, code: exit.Usage, stderr: "policy.batches[1]"},
 		"BadSurge": {
-			reason: "no number", args: []string{"--native", "--replicas", "4", "--max-surge", "few"}, code: exitUsage, stderr: `--max-surge "few"`,
+			reason: "no number", args: []string{"--native", "--replicas", "4", "--max-surge", "few"}, code: exit.Usage, stderr: `--max-surge "few"`,
 		},
-		"BadFormat":  {reason: "no such format", args: []string{"vllm", "--batches", "1", "-o", "png"}, code: exitUsage, stderr: "want json, yaml or svg"},
-		"BadStartup": {reason: "time goes one way", args: []string{"vllm", "--native", "--startup", "-1s"}, code: exitUsage, stderr: "--startup"},
+		"BadFormat":  {reason: "no such format", args: []string{"vllm", "--batches", "1", "-o", "png"}, code: exit.Usage, stderr: "want json, yaml or svg"},
+		"BadStartup": {reason: "time goes one way", args: []string{"vllm", "--native", "--startup", "-1s"}, code: exit.Usage, stderr: "--startup"},
 		"BadField": {
 			reason: "a field that is not there is no wish that can be met", args: []string{"--filename", groups(t, "x", "v1", "  replica: 3\n"), "--native"},
-			code: exitUsage, stderr: "replica",
+			code: exit.Usage, stderr: "replica",
 		},
-		"OnlyFrom": {reason: "what is to come is not said", args: []string{"--from", before, "--native"}, code: exitUsage, stderr: "--filename"},
+		"OnlyFrom": {reason: "what is to come is not said", args: []string{"--from", before, "--native"}, code: exit.Usage, stderr: "--filename"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -133,7 +134,7 @@ func TestPlanJSON(t *testing.T) {
 // A driver that does not plan says so.
 func TestPlanUnsupported(t *testing.T) {
 	got := runProgram(deadline(t), t, hosttest.Serve(t, hosttest.New()).Address, "plan", "vllm", "--batches", "1")
-	if got.code != exitError || !strings.Contains(got.stderr, "does not serve Plan") {
+	if got.code != exit.Error || !strings.Contains(got.stderr, "does not serve Plan") {
 		t.Errorf("exit code %d:\n%s", got.code, got.stderr)
 	}
 }

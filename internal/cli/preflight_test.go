@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/host/hosttest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -30,9 +31,9 @@ func TestPreflightFiles(t *testing.T) {
 				"\n     why  A pod", "\n     fix  Give", "not looked at: Services, so nothing is said of ServiceSelectsWorkers: there are none in the files\n", "\n0 errors, 1 warning, 1 note\n",
 			},
 		},
-		"FailOnWarning": {reason: "it does if it is to", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "warning"}, code: exitFound, stderr: []string{"1 found that --fail-on warning does not let pass"}},
-		"FailOnNote":    {reason: "notes, too", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "note"}, code: exitFound, stderr: []string{"2 found"}},
-		"Error":         {reason: "an error fails by default", args: []string{"-f", fail("NoRoomToRoll")}, code: exitFound, stdout: []string{"error "}, stderr: []string{"1 found"}},
+		"FailOnWarning": {reason: "it does if it is to", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "warning"}, code: exit.Found, stderr: []string{"1 found that --fail-on warning does not let pass"}},
+		"FailOnNote":    {reason: "notes, too", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "note"}, code: exit.Found, stderr: []string{"2 found"}},
+		"Error":         {reason: "an error fails by default", args: []string{"-f", fail("NoRoomToRoll")}, code: exit.Found, stdout: []string{"error "}, stderr: []string{"1 found"}},
 		"Never":         {reason: "unless nothing is to fail", args: []string{"-f", fail("NoRoomToRoll"), "--fail-on", "never"}, stdout: []string{"[NoRoomToRoll]"}},
 		"OtherFiles": {
 			reason: "all files are one whole", args: []string{"-f", fail("PreStopMissing"), "-f", rules + "../../../config/rbac/role.yaml", "--fail-on", "never"},
@@ -48,12 +49,12 @@ func TestPreflightFiles(t *testing.T) {
 			reason: "what no manifest says", args: []string{"-f", fail("PreStopMissing"), "--longest-request", "5m", "--topology", "rack"},
 			stdout: []string{"[GracePeriodBelowLongestRequest]", "[TopologyNotSpread]"},
 		},
-		"NoSuchWorkload": {reason: "another name", args: []string{"other", "-f", fail("PreStopMissing")}, code: exitUsage, stderr: []string{"no LeaderWorkerSet other"}},
-		"NoFile":         {reason: "it is not there", args: []string{"-f", "nowhere.yaml"}, code: exitError, stderr: []string{"nowhere.yaml"}},
-		"NoName":         {reason: "neither name nor file", code: exitUsage, stderr: []string{"needs the name of one LeaderWorkerSet"}},
-		"BadFailOn":      {reason: "no such severity", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "fatal"}, code: exitUsage, stderr: []string{"--fail-on"}},
-		"BadFormat":      {reason: "no such format", args: []string{"vllm", "-o", "xml"}, code: exitUsage, stderr: []string{"want json, yaml or sarif"}},
-		"BadPolicy":      {reason: "as the driver refuses it", args: []string{"-f", fail("PreStopMissing"), "--batches", "2,1"}, code: exitUsage, stderr: []string{"policy.batches[1]"}},
+		"NoSuchWorkload": {reason: "another name", args: []string{"other", "-f", fail("PreStopMissing")}, code: exit.Usage, stderr: []string{"no LeaderWorkerSet other"}},
+		"NoFile":         {reason: "it is not there", args: []string{"-f", "nowhere.yaml"}, code: exit.Error, stderr: []string{"nowhere.yaml"}},
+		"NoName":         {reason: "neither name nor file", code: exit.Usage, stderr: []string{"needs the name of one LeaderWorkerSet"}},
+		"BadFailOn":      {reason: "no such severity", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "fatal"}, code: exit.Usage, stderr: []string{"--fail-on"}},
+		"BadFormat":      {reason: "no such format", args: []string{"vllm", "-o", "xml"}, code: exit.Usage, stderr: []string{"want json, yaml or sarif"}},
+		"BadPolicy":      {reason: "as the driver refuses it", args: []string{"-f", fail("PreStopMissing"), "--batches", "2,1"}, code: exit.Usage, stderr: []string{"policy.batches[1]"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -113,7 +114,7 @@ func TestPreflightDocuments(t *testing.T) {
 // A plan of manifests has the findings, too.
 func TestPlanFindings(t *testing.T) {
 	got := runProgram(deadline(t), t, "", "plan", "--filename", "../../lwsdriver/preflight/testdata/PreStopMissing/fail.yaml", "--batches", "1")
-	if got.code != exitOK || !strings.Contains(got.stdout, "\npreflight warning: no container of the leader has a preStop hook. Give ") {
+	if got.code != exit.OK || !strings.Contains(got.stdout, "\npreflight warning: no container of the leader has a preStop hook. Give ") {
 		t.Errorf("exit code %d:\n%s%s", got.code, got.stdout, got.stderr)
 	}
 }
@@ -121,7 +122,7 @@ func TestPlanFindings(t *testing.T) {
 // A driver that knows no preflight says so.
 func TestPreflightUnsupported(t *testing.T) {
 	got := runProgram(deadline(t), t, hosttest.Serve(t, hosttest.New()).Address, "preflight", "vllm")
-	if got.code != exitError || !strings.Contains(got.stderr, "does not serve Preflight") {
+	if got.code != exit.Error || !strings.Contains(got.stderr, "does not serve Preflight") {
 		t.Errorf("exit code %d:\n%s", got.code, got.stderr)
 	}
 }

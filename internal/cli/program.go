@@ -7,43 +7,16 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
-
-	"github.com/lockstep-rollouts/lockstep/internal/server"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/argo"
 )
-
-// NewDriver makes the engine for the cluster that config reaches. It must be quick: caches fill in Run.
-type NewDriver func(config *rest.Config, settings DriverSettings) (server.Driver, error)
-
-// DriverSettings is what the command line decides about the engine.
-type DriverSettings struct {
-	// Logger is never nil.
-	Logger *slog.Logger
-	// Namespace is the only namespace to serve. Empty: all.
-	Namespace string
-	// Workload is the only workload to work on. Zero: all.
-	Workload types.NamespacedName
-	// ReadOnly is true when nothing must be written.
-	ReadOnly bool
-	// Silent is true when another driver writes the events on the same workloads.
-	Silent bool
-	// Version is the program's version.
-	Version string
-	// Recorder gets the engine's decisions. Nil: they are not recorded.
-	Recorder *replay.Recorder
-	// Metrics is where the engine registers its metrics. Nil: nowhere.
-	Metrics prometheus.Registerer
-}
 
 // Program is one run of lockstep.
 type Program struct {
@@ -52,27 +25,27 @@ type Program struct {
 	// Stdout gets what was asked for, Stderr logs and errors.
 	Stdout, Stderr io.Writer
 	// NewDriver makes the engine.
-	NewDriver NewDriver
+	NewDriver connect.NewDriver
 }
 
 // Run runs the program until it is done, ctx has ended, or SIGINT or SIGTERM has come, and returns the exit code:
 // 0 for success, 1 for a failed run, 2 for a wrong command line; commands document others of their own.
 // After the first signal a second one ends the process at once.
 func (p *Program) Run(ctx context.Context) int {
-	o := &options{stdout: p.Stdout, stderr: p.Stderr, newDriver: p.NewDriver}
+	o := &connect.Options{Stdout: p.Stdout, Stderr: p.Stderr, NewDriver: p.NewDriver, Settings: connect.Settings{Version: version()}}
 	err := p.dispatch(ctx, o)
 	if err != nil {
-		if _, ok := terminal(p.Stderr); ok && exitCode(err) == exitInterrupted {
+		if _, ok := output.Terminal(p.Stderr); ok && exit.Code(err) == exit.Interrupted {
 			// The terminal has written ^C.
 			_, _ = fmt.Fprintln(p.Stderr)
 		}
 		_, _ = fmt.Fprintf(p.Stderr, "lockstep: %v\n", err)
 	}
-	return exitCode(err)
+	return exit.Code(err)
 }
 
 // dispatch finds out which of the three ways of starting this is.
-func (p *Program) dispatch(ctx context.Context, o *options) error {
+func (p *Program) dispatch(ctx context.Context, o *connect.Options) error {
 	for _, mode := range pluginModes() {
 		if mode.started() {
 			// A terminal sends SIGINT to the host as well; the host decides what becomes of its plugins.
@@ -83,7 +56,7 @@ func (p *Program) dispatch(ctx context.Context, o *options) error {
 	}
 	ctx, stop := withSignals(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	root := newRootCommand(o)
+	root := newRootCommand(o) //nolint:contextcheck // ExecuteContext hands ctx to the command.
 	root.SetArgs(p.Args)
 	return root.ExecuteContext(ctx) //nolint:wrapcheck // The errors are those of this package's commands.
 }
@@ -93,7 +66,7 @@ type pluginMode struct {
 	// started says whether such a host started this process.
 	started func() bool
 	// serve serves it until it is over. args hold flags only.
-	serve func(ctx context.Context, o *options, args []string) error
+	serve func(ctx context.Context, o *connect.Options, args []string) error
 }
 
 // pluginModes are asked in this order. Lockstep's own comes first: a host that is itself a plugin of another passes

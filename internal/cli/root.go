@@ -5,8 +5,13 @@ package cli
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/workload"
 )
 
 const about = `Lockstep rolls out LeaderWorkerSet workloads in whole groups of pods, batch by batch.
@@ -23,7 +28,7 @@ A host decides when: a person, a pipeline or a controller. Lockstep decides how.
 `
 
 // newRootCommand puts the commands together.
-func newRootCommand(o *options) *cobra.Command {
+func newRootCommand(o *connect.Options) *cobra.Command {
 	root := &cobra.Command{
 		Use:     "lockstep",
 		Short:   "Progressive delivery for LeaderWorkerSet workloads",
@@ -34,7 +39,7 @@ func newRootCommand(o *options) *cobra.Command {
 		SilenceUsage:  true,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageErrorf("unknown command %q; see lockstep --help", args[0])
+				return exit.Usagef("unknown command %q; see lockstep --help", args[0])
 			}
 			return nil
 		},
@@ -43,42 +48,36 @@ func newRootCommand(o *options) *cobra.Command {
 			return err
 		},
 	}
-	root.SetOut(o.stdout)
-	root.SetErr(o.stderr)
+	root.SetOut(o.Stdout)
+	root.SetErr(o.Stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageErrorf("%w; see %s --help", err, cmd.CommandPath())
+		return exit.Usagef("%w; see %s --help", err, cmd.CommandPath())
 	})
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	o.addFlags(root.PersistentFlags())
-	for _, newCommand := range commands() {
-		root.AddCommand(newCommand(o))
-	}
+	o.AddFlags(root.PersistentFlags())
+	root.AddCommand(commands(o)...)
 	return root
 }
 
-// commands are the constructors of all subcommands.
-func commands() []func(*options) *cobra.Command {
-	return []func(*options) *cobra.Command{
-		newServeCommand,
-		newReleaseCommand,
-		newPlanCommand,
-		newPreflightCommand,
-		newStatusCommand,
-		newWatchCommand,
-		newPictureCommand,
-		newDebugCommand,
-		newHistoryCommand,
-		newDiffCommand,
-		newPromoteCommand,
-		newAbortCommand,
-		newUndoCommand,
-		newAdoptCommand,
-		newDisownCommand,
-		newKruiseCommand,
-		newBatchReleaseCommand,
-		newInstallCommand,
-		newChecksumCommand,
-		newVersionCommand,
-		newExitCodesTopic,
+// commands returns all subcommands.
+func commands(o *connect.Options) []*cobra.Command {
+	return append(workload.Commands(o),
+		newServeCommand(o),
+		newKruiseCommand(o),
+		newBatchReleaseCommand(o),
+		newInstallCommand(o),
+		newChecksumCommand(o),
+		newVersionCommand(o),
+		newExitCodesTopic(),
+	)
+}
+
+// newExitCodesTopic makes `lockstep help exit-codes`.
+func newExitCodesTopic() *cobra.Command {
+	var b strings.Builder
+	b.WriteString("lockstep exits with one of these codes:\n\n")
+	for _, row := range exit.Meanings() {
+		fmt.Fprintf(&b, "  %3d  %s\n", row.Code, row.Text)
 	}
+	return &cobra.Command{Use: "exit-codes", Short: "What lockstep's exit codes mean", Long: strings.TrimSpace(b.String())}
 }

@@ -6,7 +6,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -14,6 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 )
 
@@ -30,7 +31,7 @@ const serveExample = `  lockstep serve
   lockstep serve --listen :9443 --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt --metrics-address :9090`
 
 // newServeCommand makes `lockstep serve`.
-func newServeCommand(o *options) *cobra.Command {
+func newServeCommand(o *connect.Options) *cobra.Command {
 	var serve server.Options
 	cmd := &cobra.Command{
 		Use:     "serve",
@@ -54,14 +55,15 @@ func newServeCommand(o *options) *cobra.Command {
 }
 
 // runServe serves until ctx has ended.
-func runServe(ctx context.Context, o *options, serve server.Options) error {
-	logger, err := o.logger()
+func runServe(ctx context.Context, o *connect.Options, serve server.Options) error {
+	logger, err := o.NewLogger()
 	if err != nil {
 		return err
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	driver, err := o.driver(logger, registry)
+	o.Metrics = registry
+	driver, err := o.Driver(logger)
 	if err != nil {
 		return err
 	}
@@ -70,27 +72,7 @@ func runServe(ctx context.Context, o *options, serve server.Options) error {
 	if err != nil {
 		return err
 	}
-	return runBeside(ctx, driver, s.Run)
-}
-
-// driver makes the engine that the flags select.
-func (o *options) driver(logger *slog.Logger, metrics prometheus.Registerer) (server.Driver, error) {
-	config, err := o.restConfig()
-	if err != nil {
-		return nil, err
-	}
-	recorder, err := o.openRecorder()
-	if err != nil {
-		return nil, err
-	}
-	driver, err := o.newDriver(config, DriverSettings{
-		Recorder: recorder, Logger: logger, Namespace: o.namespace, Workload: o.workload, ReadOnly: o.readOnly,
-		Silent: o.silent, Version: version(), Metrics: metrics,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make driver: %w", err)
-	}
-	return driver, nil
+	return connect.RunBeside(ctx, driver, s.Run)
 }
 
 // defaultListen is a socket that a user can make without further rights: in their runtime directory, in /run for
@@ -109,7 +91,7 @@ func defaultListen(getenv func(string) string, uid int) string {
 // noArgs refuses positional arguments as a usage error.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usageErrorf("%s takes no argument, got %q", cmd.CommandPath(), args[0])
+		return exit.Usagef("%s takes no argument, got %q", cmd.CommandPath(), args[0])
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/host/hosttest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -88,8 +89,8 @@ func TestCtrlCPauses(t *testing.T) {
 	readUntil(t, lines, "interrupted: release cli-")
 	readUntil(t, lines, "to abort:")
 	err := cmd.Wait()
-	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != exitInterrupted {
-		t.Errorf("the program ended with %v, want exit code %d", err, exitInterrupted)
+	if ended, ok := errors.AsType[*exec.ExitError](err); !ok || ended.ExitCode() != exit.Interrupted {
+		t.Errorf("the program ended with %v, want exit code %d", err, exit.Interrupted)
 	}
 }
 
@@ -101,11 +102,11 @@ func TestSecondCtrlCEndsAtOnce(t *testing.T) {
 	readUntil(t, lines, "interrupted: release cli-")
 	interruptChild(t, cmd)
 	err := cmd.Wait()
-	exit, ok := errors.AsType[*exec.ExitError](err)
+	ended, ok := errors.AsType[*exec.ExitError](err)
 	if !ok {
 		t.Fatalf("the program ended with %v, want a signal", err)
 	}
-	if status, ok := exit.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT {
+	if status, ok := ended.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT {
 		t.Errorf("the program ended with %v, want SIGINT", err)
 	}
 }

@@ -4,145 +4,15 @@
 package cli
 
 import (
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/prototext"
-	"google.golang.org/protobuf/testing/protocmp"
 
-	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/host/hosttest"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
-
-// fileWithTraffic is a policy file that flags overrule.
-const fileWithTraffic = `
-batches: ["1", "4"]
-traffic:
-  stable_service: from-file
-  canary_service: canary-from-file
-  http_routes: [from-file]
-  drain: {period: 10s}
-`
-
-// releaseOf reads a command line of lockstep release.
-func releaseOf(t *testing.T, file string, args ...string) (host.Release, error) {
-	t.Helper()
-	var f releaseFlags
-	cmd := &cobra.Command{Use: "release"}
-	cmd.SetOut(io.Discard)
-	f.add(cmd)
-	if file != "" {
-		path := filepath.Join(t.TempDir(), "policy.yaml")
-		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		args = append(args, "--policy", path)
-	}
-	if err := cmd.ParseFlags(args); err != nil {
-		t.Fatal(err)
-	}
-	return f.release()
-}
-
-func TestTrafficFlags(t *testing.T) {
-	t.Parallel()
-	two := []string{"--batches", "50%,100%"}
-	cases := map[string]struct {
-		reason  string
-		file    string
-		args    []string
-		want    string
-		weights []int32
-	}{
-		"None": {reason: "shares follow group counts", args: two},
-		"One":  {reason: "the usual", args: with(two, "--service", "vllm", "--http-route", "vllm"), want: `stable_service: "vllm" http_routes: "vllm"`},
-		"All": {
-			reason: "every flag has its field",
-			args: with(two, "--service", "s", "--canary-service", "c", "--http-route", "h1", "--http-route", "h2,h3", "--grpc-route", "g",
-				"--ingress", "i", "--inference-pool", "p", "--endpoint-picker", "e", "--weights", "0,100"),
-			want: `stable_service: "s" canary_service: "c" http_routes: "h1" http_routes: "h2" http_routes: "h3" grpc_routes: "g" ` +
-				`ingresses: "i" inference_pool: {name: "p" canary_endpoint_picker: "e"}`,
-			weights: []int32{0, 100},
-		},
-		"File": {
-			reason: "weights are no part of the policy", file: fileWithTraffic, args: []string{"--weights", "10%, 60%"},
-			want:    `stable_service: "from-file" canary_service: "canary-from-file" http_routes: "from-file" drain: {period: {seconds: 10}}`,
-			weights: []int32{10, 60},
-		},
-		"Overruled": {
-			reason: "a flag overrules its field and no other", file: fileWithTraffic, args: []string{"--http-route", "a", "--http-route", "b"},
-			want: `stable_service: "from-file" canary_service: "canary-from-file" http_routes: "a" http_routes: "b" drain: {period: {seconds: 10}}`,
-		},
-		"Completed": {
-			reason: "the other half of a pool may come from the file", args: with(two, "--endpoint-picker", "mine"),
-			file: "traffic: {stable_service: s, inference_pool: {name: p}}", want: `stable_service: "s" inference_pool: {name: "p" canary_endpoint_picker: "mine"}`,
-		},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			got, err := releaseOf(t, tc.file, tc.args...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var want *pb.TrafficPolicy
-			if tc.want != "" {
-				want = &pb.TrafficPolicy{}
-				if err := prototext.Unmarshal([]byte(tc.want), want); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if diff := cmp.Diff(want, got.Policy.GetTraffic(), protocmp.Transform()); diff != "" {
-				t.Errorf("%s: traffic: -want, +got:\n%s", tc.reason, diff)
-			}
-			if diff := cmp.Diff(tc.weights, got.Weights); diff != "" {
-				t.Errorf("%s: weights: -want, +got:\n%s", tc.reason, diff)
-			}
-		})
-	}
-}
-
-func TestWrongTrafficFlags(t *testing.T) {
-	t.Parallel()
-	routed := []string{"--batches", "25%,50%,100%", "--service", "vllm", "--http-route", "vllm"}
-	cases := map[string]struct {
-		reason string
-		args   []string
-		want   string
-	}{
-		"TooFewWeights":      {"one for each batch", with(routed, "--weights", "10,50"), "want one for each of the 3 batches (25%,50%,100%), got 2"},
-		"TooManyWeights":     {"one for each batch", with(routed, "--weights", "1,2,3,4"), "got 4"},
-		"NegativeWeight":     {"it is a percentage", with(routed, "--weights", "-1,2,3"), `"-1" is no whole percentage`},
-		"LargeWeight":        {"it is a percentage", with(routed, "--weights", "1,2,101"), `"101" is no whole percentage`},
-		"FractionalWeight":   {"it is a whole one", with(routed, "--weights", "0.5,2,3"), `"0.5" is no whole percentage`},
-		"NoWeight":           {"a slip of the finger", with(routed, "--weights", "1,,3"), `"" is no whole percentage`},
-		"WeightsAlone":       {"nothing to split", []string{"--batches", "1", "--weights", "50"}, "give --service and a route"},
-		"RouteAlone":         {"of which Service?", []string{"--batches", "1", "--grpc-route", "g"}, "--grpc-route: which Service"},
-		"CanaryServiceAlone": {"of which Service?", []string{"--batches", "1", "--canary-service", "c"}, "--canary-service: which Service"},
-		"HeaderAlone":        {"nothing to split", []string{"--batches", "1", "--canary-header", "a=b"}, "give --service and a route"},
-		"HeaderWithoutValue": {"which requests?", with(routed, "--canary-header", "a"), `"a": want a name and a value`},
-		"CookieWithoutName":  {"which requests?", with(routed, "--canary-cookie", "=a"), `"=a": want a name`},
-		"CookieWithoutValue": {"a slip of the finger", with(routed, "--canary-cookie", "a="), `"a=": want a name`},
-		"PoolWithoutPicker":  {"they need each other", with(routed, "--inference-pool", "p"), "need each other"},
-		"PickerWithoutPool":  {"they need each other", with(routed, "--endpoint-picker", "p"), "need each other"},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := releaseOf(t, "", tc.args...)
-			if exitCode(err) != exitUsage || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("%s: %v, want a usage error with %q", tc.reason, err, tc.want)
-			}
-		})
-	}
-}
 
 // Header routes are asked for once the first batch is ready, before any share, and no other time.
 func TestHeaderRoutesOfARelease(t *testing.T) {
@@ -151,7 +21,7 @@ func TestHeaderRoutesOfARelease(t *testing.T) {
 	args := with(canary, "--service", "vllm", "--http-route", "vllm", "--weights", "0,30,60",
 		"--canary-header", "x-canary=a=b", "--canary-cookie", "tester", "--canary-cookie", "group=beta")
 	got := runProgram(deadline(t), t, hosttest.Serve(t, fake).Address, args...)
-	if got.code != exitOK {
+	if got.code != exit.OK {
 		t.Fatalf("exit code %d:\n%s", got.code, got.stderr)
 	}
 	var calls []string
@@ -191,7 +61,7 @@ func TestStatusOfARoutedRelease(t *testing.T) {
 	fake := hosttest.New()
 	address := hosttest.Serve(t, fake).Address
 	args := with(canary, "--service", "vllm", "--http-route", "vllm", "--weights", "10,30,60", "--no-promote")
-	if got := runProgram(deadline(t), t, address, args...); got.code != exitOK {
+	if got := runProgram(deadline(t), t, address, args...); got.code != exit.OK {
 		t.Fatalf("exit code %d:\n%s", got.code, got.stderr)
 	}
 	want := "Traffic   canary 60%, stable 40% of requests (routed)\n"

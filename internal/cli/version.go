@@ -12,8 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
-	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -55,8 +56,8 @@ func newVersionDocument() versionDocument {
 func contract() string { return string(pb.File_lockstep_v1alpha1_driver_proto.Package()) }
 
 // newVersionCommand makes `lockstep version`.
-func newVersionCommand(o *options) *cobra.Command {
-	var output outputFlags
+func newVersionCommand(o *connect.Options) *cobra.Command {
+	var flags output.Flags
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the program's version, the contract's, and those of Kubernetes, LWS and the hosts that are tested",
@@ -66,22 +67,22 @@ tests. The command does not contact a cluster or a driver.`,
 		Example: "  lockstep version\n  lockstep version -o json | jq -r .tested.lws[]",
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if err := output.check(); err != nil {
+			if err := flags.Check(); err != nil {
 				return err
 			}
-			if output.format != "" {
-				return writeDocument(o.stdout, newVersionDocument(), view.Format(output.format))
+			if flags.Format != "" {
+				return output.WriteDocument(o.Stdout, newVersionDocument(), flags.Format)
 			}
 			return writeVersions(o)
 		},
 	}
-	output.add(cmd, false)
+	flags.Add(cmd)
 	return cmd
 }
 
 // writeVersions writes the versions as a table.
-func writeVersions(o *options) error {
-	w := tabwriter.NewWriter(o.stdout, 0, 0, 2, ' ', 0)
+func writeVersions(o *connect.Options) error {
+	w := tabwriter.NewWriter(o.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "lockstep\t%s\nGo\t%s\ncontract\t%s\n\ntested with\n", version(), runtime.Version(), contract())
 	for _, c := range compatibility.All() {
 		fmt.Fprintf(w, "%s\t%s\n", c.Name, strings.Join(c.Versions, ", "))

@@ -1,0 +1,558 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/host/hosttest"
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	"github.com/lockstep-rollouts/lockstep/internal/server"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+const kubeconfigText = `apiVersion: v1
+kind: Config
+current-context: c
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+contexts: [{name: c, context: {cluster: c, user: u, namespace: default}}]
+users: [{name: u, user: {}}]
+`
+
+func writeKubeconfig(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, []byte(kubeconfigText), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// buffer is a bytes.Buffer that a test may read while the program writes.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// ran is a run of the program that is over.
+type ran struct {
+	code           int
+	stdout, stderr string
+}
+
+// runProgram runs a command line against the fake driver behind address.
+func runProgram(ctx context.Context, t testing.TB, address string, args ...string) ran {
+	t.Helper()
+	var stdout, stderr buffer
+	args = append(args, "--kubeconfig", writeKubeconfig(t))
+	if address != "" {
+		args = append(args, "--address", address)
+	}
+	p := Program{Args: args, Stdout: &stdout, Stderr: &stderr}
+	code := p.Run(ctx)
+	return ran{code: code, stdout: stdout.String(), stderr: stderr.String()}
+}
+
+func deadline(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+var canary = []string{"release", "vllm", "--style", "canary", "--batches", "25%,50%,100%"}
+
+func with(args []string, more ...string) []string {
+	return append(append([]string(nil), args...), more...)
+}
+
+func failAt(at int32) func(int32, *pb.BatchContext) error {
+	return func(batch int32, c *pb.BatchContext) error {
+		if batch == at {
+			c.State, c.Reason, c.Message = pb.State_STATE_FAILED, "ProgressDeadlineExceeded", "no new ready group for 30m"
+		}
+		return nil
+	}
+}
+
+func inFlight(owner string) func(*hosttest.Driver) {
+	return func(d *hosttest.Driver) {
+		d.Set(func(c *pb.BatchContext) { c.ReleaseId, c.Owner, c.State = "r1", owner, pb.State_STATE_READY })
+	}
+}
+
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		reason string
+		args   []string
+		fake   func(*hosttest.Driver)
+		code   int
+		stdout string
+		stderr string
+	}{
+		"Release": {
+			reason: "a release that goes well",
+			args:   canary, code: exit.OK, stdout: "is complete: all groups run revision bbbb",
+		},
+		"ReleaseNothing": {
+			reason: "nothing to release is a success",
+			args:   canary,
+			fake: func(d *hosttest.Driver) {
+				d.OnInitialize = func(c *pb.BatchContext) error { c.State = pb.State_STATE_NOTHING_TO_RELEASE; return nil }
+			},
+			code: exit.OK, stdout: "nothing to release",
+		},
+		"ReleaseNoPromote": {
+			reason: "the last batch is as far as it goes",
+			args:   with(canary, "--no-promote"), code: exit.OK, stdout: "waits to be promoted",
+		},
+		"ReleaseFailed": {
+			reason: "the release is left where it is, and the message leads on",
+			args:   canary,
+			fake:   func(d *hosttest.Driver) { d.OnUpgrade = failAt(1) },
+			code:   exit.Failed, stderr: "failed (ProgressDeadlineExceeded): no new ready group for 30m\n  to go on when it recovers: lockstep release vllm",
+		},
+		"ReleaseRolledBack": {
+			reason: "told to roll back",
+			args:   with(canary, "--on-failure", "rollback"),
+			fake:   func(d *hosttest.Driver) { d.OnUpgrade = failAt(1) },
+			code:   exit.RolledBack, stderr: "was rolled back: all groups run revision aaaa",
+		},
+		"ReleaseWithoutStyle": {
+			reason: "canary is the default",
+			args:   []string{"release", "vllm", "--batches", "25%,50%,100%"},
+			fake: func(d *hosttest.Driver) {
+				d.OnInitialize = func(c *pb.BatchContext) error {
+					if c.GetStyle() != pb.Style_STYLE_CANARY {
+						return drivererr.Invalid(drivererr.FieldViolation{Field: "policy.style", Description: c.GetStyle().String()})
+					}
+					return nil
+				}
+			},
+			code: exit.OK, stdout: "is complete",
+		},
+		"ReleaseWithoutBatches": {
+			reason: "a command line that is wrong",
+			args:   []string{"release", "vllm"}, code: exit.Usage, stderr: "--batches 25%,50%,100%",
+		},
+		"ReleaseWithoutName": {
+			reason: "a command line that is wrong",
+			args:   []string{"release"}, code: exit.Usage, stderr: "needs the name of one LeaderWorkerSet",
+		},
+		"ReleaseUnknownFlag": {
+			reason: "a command line that is wrong",
+			args:   with(canary, "--batch", "1"), code: exit.Usage, stderr: "unknown flag: --batch",
+		},
+		"ReleaseRouted": {
+			reason: "each batch gets its share, and people are told of what",
+			args:   with(canary, "--service", "vllm", "--http-route", "vllm", "--weights", "10,50,100", "--no-promote"),
+			code:   exit.OK, stdout: "sending 10% of the requests to the update revision",
+		},
+		"ReleaseRoutedWithoutTheDriver": {
+			reason: "a driver that splits no requests is found out at once",
+			args:   with(canary, "--service", "vllm", "--http-route", "vllm"),
+			fake:   func(d *hosttest.Driver) { d.NoTraffic = true },
+			code:   exit.Error,
+			stderr: "cannot release default/vllm: the policy has traffic, but driver fake.lockstep.dev splits no requests: " +
+				"it does not list CAPABILITY_TRAFFIC_WEIGHT [UNSUPPORTED]\n  what to do: do without it",
+		},
+		"ReleaseWeightsWithoutTraffic": {
+			reason: "a command line that is wrong",
+			args:   with(canary, "--weights", "10,50,100"), code: exit.Usage, stderr: "nothing splits the requests",
+		},
+		"ReleaseRouteWithoutService": {
+			reason: "a command line that is wrong",
+			args:   with(canary, "--http-route", "vllm", "--grpc-route", "g"), code: exit.Usage, stderr: "--http-route, --grpc-route: which Service",
+		},
+		"ReleaseOfAnother": {
+			reason: "the reason is in brackets, and the message leads on",
+			args:   canary, fake: inFlight("argo-rollouts/default/vllm"),
+			code: exit.Error, stderr: "[RELEASE_IN_PROGRESS]\n  to look at it: lockstep status vllm",
+		},
+		"ReleaseNotFound": {
+			reason: "the message names the workload and what to do",
+			args:   []string{"release", "other", "--style", "canary", "--batches", "100%"},
+			code:   exit.Error, stderr: "cannot release default/other: fake.lockstep.dev: there is no LeaderWorkerSet default/other [WORKLOAD_NOT_FOUND]\n  to see which there are: kubectl",
+		},
+		"ReleaseInvalid": {
+			reason: "one line per field",
+			args:   canary,
+			fake: func(d *hosttest.Driver) {
+				d.OnInitialize = func(*pb.BatchContext) error {
+					return drivererr.Invalid(
+						drivererr.FieldViolation{Field: "policy.batches[1]", Description: "must not decrease"},
+						drivererr.FieldViolation{Field: "policy.min_ready", Description: "must not be negative"})
+				}
+			},
+			code: exit.Error,
+			stderr: "lockstep: cannot release default/vllm: the request is wrong [INVALID_REQUEST]\n" +
+				"  policy.batches[1]: must not decrease\n  policy.min_ready: must not be negative\n",
+		},
+		"Abort": {
+			reason: "an unfinished release is rolled back",
+			args:   []string{"abort", "vllm"}, fake: inFlight("lockstep-cli/jo@laptop"),
+			code: exit.OK, stdout: "release r1 was rolled back",
+		},
+		"AbortAgain": {
+			reason: "the second call changes nothing",
+			args:   []string{"abort", "vllm"},
+			fake: func(d *hosttest.Driver) {
+				d.Set(func(c *pb.BatchContext) { c.ReleaseId, c.State = "r1", pb.State_STATE_ROLLED_BACK })
+			},
+			code: exit.OK, stdout: "nothing to do: release r1 is ROLLED_BACK",
+		},
+		"AbortNothing": {
+			reason: "there is no release",
+			args:   []string{"abort", "vllm"}, code: exit.Error, stderr: "it has no unfinished release, its state is HOLDING",
+		},
+		"AbortAnothers": {
+			reason: "a release of another host is left alone",
+			args:   []string{"abort", "vllm"}, fake: inFlight("argo-rollouts/default/vllm"),
+			code: exit.Error, stderr: "argo-rollouts/default/vllm drives release r1",
+		},
+		"AbortAnothersByForce": {
+			reason: "a person may insist",
+			args:   []string{"abort", "vllm", "--force"}, fake: inFlight("argo-rollouts/default/vllm"), code: exit.OK,
+			stdout: "release r1 was rolled back",
+		},
+		"AbortNoWait": {
+			reason: "the intent is recorded",
+			args:   []string{"abort", "vllm", "--no-wait"}, fake: inFlight("lockstep-cli/jo@laptop"),
+			code: exit.OK, stdout: "recorded: abort release r1, which is ROLLED_BACK now",
+		},
+		"Promote": {
+			reason: "an unfinished release is promoted",
+			args:   []string{"promote", "vllm"}, fake: inFlight("lockstep-cli/jo@laptop"),
+			code: exit.OK, stdout: "release r1 is complete",
+		},
+		"Status": {
+			reason: "a workload without a release has a status too",
+			args:   []string{"status", "vllm"}, code: exit.OK, stdout: "State     holding (AtRest) held at rest\n",
+		},
+		"StatusNotFound": {
+			reason: "there is no such workload",
+			args:   []string{"status", "other"}, code: exit.Error, stderr: "[WORKLOAD_NOT_FOUND]",
+		},
+		"StatusWrongFormat": {
+			reason: "a command line that is wrong",
+			args:   []string{"status", "vllm", "-o", "xml"}, code: exit.Usage, stderr: `--output "xml": want json or yaml`,
+		},
+		"Adopt": {
+			reason: "the workload is held already",
+			args:   []string{"adopt", "vllm"}, code: exit.OK, stdout: "default/vllm: held already; nothing changed\n",
+		},
+		"Disown": {
+			reason: "the workload is given back",
+			args:   []string{"disown", "vllm"}, code: exit.OK, stdout: "default/vllm: given back",
+		},
+		"DisownRefused": {
+			reason: "a release is in flight",
+			args:   []string{"disown", "vllm"}, fake: inFlight("lockstep-cli/jo@laptop"),
+			code: exit.Error, stderr: "[RELEASE_IN_PROGRESS]",
+		},
+		"HalfOfTLS": {
+			reason: "mutual TLS needs three files",
+			args:   []string{"status", "vllm", "--tls-cert", "x"}, code: exit.Usage, stderr: "all three",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fake := hosttest.New()
+			if tc.fake != nil {
+				tc.fake(fake)
+			}
+			got := runProgram(deadline(t), t, hosttest.Serve(t, fake).Address, tc.args...)
+			if got.code != tc.code || !strings.Contains(got.stdout, tc.stdout) || !strings.Contains(got.stderr, tc.stderr) {
+				t.Errorf("%s: lockstep %q exits with %d, want %d\nstdout, want %q:\n%s\nstderr, want %q:\n%s",
+					tc.reason, tc.args, got.code, tc.code, tc.stdout, got.stdout, tc.stderr, got.stderr)
+			}
+			if tc.code != exit.OK && tc.code != exit.Usage && strings.Count(got.stderr, "lockstep: ") != 1 {
+				t.Errorf("%s: want one error on stderr:\n%s", tc.reason, got.stderr)
+			}
+		})
+	}
+}
+
+func TestDriverIsAway(t *testing.T) {
+	t.Parallel()
+	server := hosttest.Serve(t, hosttest.New())
+	server.Stop()
+	got := runProgram(deadline(t), t, server.Address, "status", "vllm")
+	if got.code != exit.Error || !strings.Contains(got.stderr, "cannot reach the driver") ||
+		!strings.Contains(got.stderr, "[UNAVAILABLE]\n  what to do: check that a driver runs") {
+		t.Errorf("status without a driver exits with %d:\n%s", got.code, got.stderr)
+	}
+}
+
+// overtaken is a driver whose workload gets another template just before each Finalize.
+type overtaken struct{ *hosttest.Driver }
+
+func (d overtaken) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.FinalizeResponse, error) {
+	d.Set(func(c *pb.BatchContext) { c.UpdateRevision, c.State = "cccc", pb.State_STATE_HOLDING })
+	return d.Driver.Finalize(ctx, req)
+}
+
+func TestPromoteBringsOnlyWhatItLookedAt(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"promote", "vllm"}, {"promote", "vllm", "--no-wait"}} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			t.Parallel()
+			fake := hosttest.New()
+			inFlight("lockstep-cli/jo@laptop")(fake)
+			got := runProgram(deadline(t), t, hosttest.Serve(t, overtaken{fake}).Address, args...)
+			if got.code != exit.Error || !strings.Contains(got.stderr, "lockstep status vllm") {
+				t.Errorf("exit code %d, want %d and what to do:\n%s", got.code, exit.Error, got.stderr)
+			}
+			if state := fake.Context().GetState(); state != pb.State_STATE_HOLDING {
+				t.Errorf("the new template's release is %s, want it untouched", state)
+			}
+		})
+	}
+}
+
+func TestReleaseJSON(t *testing.T) {
+	t.Parallel()
+	got := runProgram(deadline(t), t, hosttest.Serve(t, hosttest.New()).Address, with(canary, "-o", "json")...)
+	if got.code != exit.OK {
+		t.Fatalf("exit code %d:\n%s", got.code, got.stderr)
+	}
+	var events []string
+	for line := range strings.Lines(got.stdout) {
+		var d view.Document
+		if err := json.Unmarshal([]byte(line), &d); err != nil {
+			t.Fatalf("line %q: %v", line, err)
+		}
+		if d.Event != "progress" {
+			events = append(events, d.Event)
+		}
+	}
+	want := []string{
+		"started", "batch-started", "batch-ready", "batch-started", "batch-ready", "batch-started", "batch-ready",
+		"promoting", "finished",
+	}
+	if diff := cmp.Diff(want, events); diff != "" {
+		t.Errorf("events: -want, +got:\n%s", diff)
+	}
+	if !strings.Contains(got.stderr, "is complete") {
+		t.Errorf("stderr does not tell people:\n%s", got.stderr)
+	}
+}
+
+func TestAnAddressNeedsNoKubeconfig(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	address := hosttest.Serve(t, hosttest.New()).Address
+	for _, args := range [][]string{{"status", "vllm"}, {"status", "vllm", "-n", "default"}} {
+		var stdout, stderr buffer
+		p := Program{Args: append(args, "--address", address), Stdout: &stdout, Stderr: &stderr}
+		if code := p.Run(deadline(t)); code != exit.OK || !strings.Contains(stdout.String(), "default/vllm") {
+			t.Errorf("%q: exit code %d\n%s%s", args, code, stdout.String(), stderr.String())
+		}
+	}
+}
+
+func TestReleaseFinalJSON(t *testing.T) {
+	t.Parallel()
+	fake := hosttest.New()
+	fake.OnUpgrade = failAt(0)
+	got := runProgram(deadline(t), t, hosttest.Serve(t, fake).Address, with(canary, "-o", "json", "--final")...)
+	var d view.Document
+	if err := json.Unmarshal([]byte(got.stdout), &d); err != nil {
+		t.Fatalf("stdout is not one document: %v\n%s", err, got.stdout)
+	}
+	if got.code != exit.Failed || d.Event != "finished" || d.Outcome != "failed" {
+		t.Errorf("exit code %d, document %+v; want a failed release", got.code, d)
+	}
+}
+
+func TestReleaseInterrupted(t *testing.T) {
+	t.Parallel()
+	fake := hosttest.New()
+	fake.OnUpgrade = func(batch int32, c *pb.BatchContext) error {
+		if batch == 1 {
+			c.State, c.UpdatedReady = pb.State_STATE_UPGRADING, 1
+		}
+		return nil
+	}
+	address := hosttest.Serve(t, fake).Address
+	ctx, interrupt := context.WithCancel(deadline(t))
+	defer interrupt()
+	go func() {
+		_ = fake.Await(ctx, func(c *pb.BatchContext, _ []string) bool { return c.GetCurrentBatch() == 1 })
+		interrupt()
+	}()
+	args := with(canary, "--pause", "1ms", "-n", "default", "--release-id", "r1")
+	got := runProgram(ctx, t, address, args...)
+	if got.code != exit.Interrupted {
+		t.Errorf("exit code = %d, want %d", got.code, exit.Interrupted)
+	}
+	for _, want := range []string{
+		"interrupted: release r1 of default/vllm is UPGRADING at batch 2/3 (50%), 1 of 2 groups ready\n",
+		"--batches 25%,50%,100%", "--namespace default", "--pause 1ms", "--release-id r1", "--style canary",
+		"\n  to promote: lockstep promote vllm --address unix:///",
+		"\n  to abort:   lockstep abort vllm --address unix:///",
+	} {
+		if !strings.Contains(got.stderr, want) {
+			t.Errorf("stderr has no %q:\n%s", want, got.stderr)
+		}
+	}
+	if state := fake.Context().GetState(); state != pb.State_STATE_UPGRADING {
+		t.Errorf("the release is %s after the interruption, want it untouched", state)
+	}
+}
+
+func TestStatusWatch(t *testing.T) {
+	t.Parallel()
+	fake := hosttest.New()
+	address := hosttest.Serve(t, fake).Address
+	ctx, interrupt := context.WithCancel(deadline(t))
+	defer interrupt()
+	var stdout, stderr buffer
+	p := Program{
+		Args:   []string{"status", "vllm", "-w", "-o", "json", "--address", address, "--kubeconfig", writeKubeconfig(t)},
+		Stdout: &stdout, Stderr: &stderr,
+	}
+	code := make(chan int, 1)
+	go func() { code <- p.Run(ctx) }()
+	await(ctx, t, func() bool { return strings.Count(stdout.String(), "\n") == 1 })
+	fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_UPGRADING })
+	await(ctx, t, func() bool { return strings.Contains(stdout.String(), "STATE_UPGRADING") })
+	interrupt()
+	if got := <-code; got != exit.OK {
+		t.Errorf("exit code = %d, want 0:\n%s", got, stderr.String())
+	}
+}
+
+// await polls a condition on output, which nothing announces.
+func await(ctx context.Context, t testing.TB, condition func() bool) {
+	t.Helper()
+	for !condition() {
+		select {
+		case <-ctx.Done():
+			t.Fatal("the condition was not met in time")
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// insideDriver is the fake as an engine.
+type insideDriver struct {
+	*hosttest.Driver
+
+	run func(context.Context) error
+}
+
+func (insideDriver) Synced() bool { return true }
+
+func (insideDriver) Drain() {}
+
+func (d insideDriver) Run(ctx context.Context) error { return d.run(ctx) }
+
+func runInside(t *testing.T, run func(context.Context) error, args ...string) ran {
+	t.Helper()
+	var stdout, stderr buffer
+	p := Program{
+		Args: append(args, "--kubeconfig", writeKubeconfig(t)), Stdout: &stdout, Stderr: &stderr,
+		NewDriver: func(_ *rest.Config, settings connect.Settings) (server.Driver, error) {
+			if settings.Namespace != "default" || settings.Workload.String() != "default/vllm" {
+				t.Errorf("the driver is for %q in namespace %q, want the workload only", settings.Workload, settings.Namespace)
+			}
+			if looks := args[0] == "status"; settings.ReadOnly != looks {
+				t.Errorf("%s has a driver with read only %t, want %t", args[0], settings.ReadOnly, looks)
+			}
+			return insideDriver{Driver: hosttest.New(), run: run}, nil
+		},
+	}
+	code := p.Run(deadline(t))
+	return ran{code: code, stdout: stdout.String(), stderr: stderr.String()}
+}
+
+// The tests with a driver inside are not parallel: its logger is client-go's too, of which a process has one.
+
+func TestReleaseWithTheDriverInside(t *testing.T) { //nolint:paralleltest // See above.
+	got := runInside(t, func(ctx context.Context) error { <-ctx.Done(); return nil }, canary...)
+	if got.code != exit.OK || !strings.Contains(got.stdout, "is complete") {
+		t.Errorf("exit code %d\n%s%s", got.code, got.stdout, got.stderr)
+	}
+}
+
+func TestCommandsWithTheDriverInside(t *testing.T) { //nolint:paralleltest // See above.
+	for _, command := range []string{"status", "adopt", "disown"} {
+		got := runInside(t, func(ctx context.Context) error { <-ctx.Done(); return nil }, command, "vllm")
+		if got.code != exit.OK {
+			t.Errorf("%s: exit code %d\n%s%s", command, got.code, got.stdout, got.stderr)
+		}
+	}
+}
+
+func TestTheDriverInsideFails(t *testing.T) { //nolint:paralleltest // See above.
+	got := runInside(t, func(context.Context) error { return os.ErrPermission }, with(canary, "--pause", "1h")...)
+	if got.code != exit.Error || !strings.Contains(got.stderr, "run driver: permission denied") {
+		t.Errorf("exit code %d, want the driver's error:\n%s", got.code, got.stderr)
+	}
+}
+
+func TestDocumentation(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range exit.Meanings() {
+		if !strings.Contains(string(text), row.Text) {
+			t.Errorf("docs/cli.md lacks exit code %d: %s", row.Code, row.Text)
+		}
+	}
+	for _, cmd := range commands(&connect.Options{}) {
+		if cmd.Runnable() && cmd.Name() != "serve" && !strings.Contains(string(text), "## lockstep "+cmd.Name()) {
+			t.Errorf("docs/cli.md has no section for lockstep %s", cmd.Name())
+		}
+	}
+}
+
+func TestStatusInterrupted(t *testing.T) {
+	t.Parallel()
+	fake := hosttest.New()
+	fake.OnCalculate = func() error {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "connection refused")
+	}
+	ctx, interrupt := context.WithCancel(deadline(t))
+	defer interrupt()
+	go func() {
+		_ = fake.Await(ctx, func(_ *pb.BatchContext, calls []string) bool { return len(calls) > 0 })
+		interrupt()
+	}()
+	got := runProgram(ctx, t, hosttest.Serve(t, fake).Address, "status", "vllm")
+	if got.code != exit.Interrupted || !strings.Contains(got.stderr, "interrupted") {
+		t.Errorf("exit code = %d, want %d:\n%s", got.code, exit.Interrupted, got.stderr)
+	}
+}

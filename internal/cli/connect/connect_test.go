@@ -1,0 +1,108 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package connect
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
+)
+
+// longRunning is an engine that says when it was drained and when it was ended.
+type longRunning struct {
+	*plugintest.FakeDriver
+
+	drained, ended chan struct{}
+}
+
+func (e longRunning) Synced() bool { return true }
+
+func (e longRunning) Drain() { close(e.drained) }
+
+func (e longRunning) Run(ctx context.Context) error {
+	<-ctx.Done()
+	close(e.ended)
+	return nil
+}
+
+func TestTheDriverOutlivesItsServer(t *testing.T) {
+	t.Parallel()
+	engine := longRunning{drained: make(chan struct{}), ended: make(chan struct{})}
+	ctx, interrupt := context.WithCancel(t.Context())
+	err := RunBeside(ctx, engine, func(ctx context.Context) error {
+		interrupt()
+		<-ctx.Done()
+		<-engine.drained
+		// The last call in flight: what it asked for is written, and its answer comes from caches that are kept.
+		select {
+		case <-engine.ended:
+			t.Error("the driver was ended while a call was in flight")
+		case <-time.After(50 * time.Millisecond):
+		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("RunBeside: %v", err)
+	}
+	select {
+	case <-engine.ended:
+	default:
+		t.Error("the driver was not ended with the server")
+	}
+}
+
+func TestLogsOfADriverThatStopsAreDropped(t *testing.T) {
+	var out bytes.Buffer
+	logs := &hushable{w: &out}
+	_, err := logs.Write([]byte("before\n"))
+	logs.hush()
+	n, errAfter := logs.Write([]byte("after\n"))
+	if out.String() != "before\n" || n != len("after\n") || err != nil || errAfter != nil {
+		t.Errorf("logged %q, wrote %d, %v, %v", out.String(), n, err, errAfter)
+	}
+}
+
+func TestNamespaceOfTheContext(t *testing.T) {
+	tests := []struct {
+		name, reason string
+		options      Options
+		want         string
+	}{
+		{"context", "as kubectl does", Options{}, "models"},
+		{"flag", "the flag wins", Options{Settings: Settings{Namespace: "other"}}, "other"},
+		{"neither", "as kubectl does", Options{kubeContext: "there"}, "default"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.options.kubeconfig = twoContexts(t)
+			if got, err := tt.options.WorkloadNamespace(); err != nil || got != tt.want {
+				t.Errorf("%s: %q, %v; want %q", tt.reason, got, err, tt.want)
+			}
+		})
+	}
+}
+
+func twoContexts(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	const text = `apiVersion: v1
+kind: Config
+current-context: here
+clusters:
+- {name: here, cluster: {server: "http://127.0.0.1:1"}}
+- {name: there, cluster: {server: "http://127.0.0.1:2"}}
+contexts:
+- {name: here, context: {cluster: here, namespace: models}}
+- {name: there, context: {cluster: there}}
+`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

@@ -1,0 +1,132 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package connect
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+)
+
+// dialRetry is the pause between two attempts to reach a driver at an address.
+const dialRetry = 2 * time.Second
+
+const (
+	// longestRedial is the longest pause between two attempts to find again a driver that was lost.
+	longestRedial = 5 * time.Second
+	// connectTimeout is how long one of them may take.
+	connectTimeout = 20 * time.Second
+)
+
+// Flags choose the driver that a command talks to.
+type Flags struct {
+	// Address is where the driver listens. Empty: one inside this process.
+	Address string
+
+	flag                   string
+	tlsCert, tlsKey, tlsCA string
+}
+
+// Add registers the flags of a command.
+func (f *Flags) Add(flags *pflag.FlagSet) {
+	f.add(flags, "address", "driver to use: unix:///path or host:port (default: one inside this process, with this kubeconfig and for this workload only)")
+}
+
+// AddAsDriver registers them under the names that hosts have for them.
+func (f *Flags) AddAsDriver(flags *pflag.FlagSet) {
+	f.add(flags, "driver", "driver to use: unix:///path, host:port or dns:///host:port (default: one inside this process)")
+}
+
+func (f *Flags) add(flags *pflag.FlagSet, name, usage string) {
+	f.flag = "--" + name
+	flags.StringVar(&f.Address, name, "", usage)
+	flags.StringVar(&f.tlsCert, "tls-cert", "", "with "+f.flag+": PEM file with the client's certificate chain")
+	flags.StringVar(&f.tlsKey, "tls-key", "", "with "+f.flag+": PEM file with its key")
+	flags.StringVar(&f.tlsCA, "tls-ca", "", "with "+f.flag+": PEM file with the CA that the server's certificate must come from")
+}
+
+// Check refuses combinations that can't work.
+func (f *Flags) Check() error {
+	given := 0
+	for _, file := range []string{f.tlsCert, f.tlsKey, f.tlsCA} {
+		if file != "" {
+			given++
+		}
+	}
+	switch {
+	case given != 0 && given != 3:
+		return exit.Usagef("mutual TLS with %s needs all three of --tls-cert, --tls-key and --tls-ca", f.flag)
+	case given != 0 && f.Address == "":
+		return exit.Usagef("--tls-cert, --tls-key and --tls-ca need %s", f.flag)
+	default:
+		return nil
+	}
+}
+
+// Link is a connection to a driver.
+type Link struct {
+	*plugin.Client
+
+	// Context ends with the command, and when a driver inside this process fails; context.Cause says why.
+	Context context.Context //nolint:containedctx // It is handed to one command, which uses it at once.
+	// Close ends the connection, and the driver if it is inside this process.
+	Close func() error
+}
+
+// Cause prefers the failure of a driver inside this process to the broken calls that it led to.
+func (l *Link) Cause(err error) error { return cause(l.Context, err) }
+
+func cause(ctx context.Context, err error) error {
+	if why := context.Cause(ctx); why != nil && !errors.Is(why, context.Canceled) {
+		return why
+	}
+	return err
+}
+
+// Connect dials, or starts a driver inside this process and dials that.
+func (f *Flags) Connect(ctx context.Context, o *Options) (*Link, error) {
+	if f.Address == "" {
+		return Inside(ctx, o)
+	}
+	// What restarts is looked for more often than every two minutes, gRPC's own limit.
+	backoffs := backoff.DefaultConfig
+	backoffs.MaxDelay = longestRedial
+	opts := []plugin.Option{plugin.WithDialOptions(grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff: backoffs, MinConnectTimeout: connectTimeout,
+	}))}
+	if f.tlsCert != "" {
+		opts = append(opts, plugin.WithTLS(f.tlsCert, f.tlsKey, f.tlsCA))
+	}
+	client, err := plugin.Dial(ctx, f.Address, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &Link{Client: client, Context: ctx, Close: client.Close}, nil
+}
+
+// DialUntilReached dials until the driver is there, and tells of each failure. Nil: ctx ended first.
+func (f *Flags) DialUntilReached(ctx context.Context, logger *slog.Logger, failed func(error)) *Link {
+	for ctx.Err() == nil {
+		link, err := f.Connect(ctx, nil)
+		if err == nil {
+			logger.Info("driver reached", "address", f.Address, "name", link.Info().GetName(), "version", link.Info().GetVersion())
+			return link
+		}
+		failed(err)
+		logger.Warn("driver not reached, trying again", "address", f.Address, "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(dialRetry):
+		}
+	}
+	return nil
+}

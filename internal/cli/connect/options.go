@@ -1,0 +1,174 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package connect
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+)
+
+// Log formats.
+const (
+	logText = "text"
+	logJSON = "json"
+)
+
+// Options are the flags of every command, the process's streams, and the driver that the program is linked with.
+type Options struct {
+	// Settings are those of a driver inside this process. The zero value serves hosts: with any workload, and with events.
+	// A logger is set only where a host reads the log in a format of its own; otherwise the flags select one.
+	Settings
+
+	// Stdout gets what was asked for, Stderr logs and errors.
+	Stdout, Stderr io.Writer
+	// NewDriver makes the engine.
+	NewDriver NewDriver
+	// LogLevel is the value of --log-level.
+	LogLevel string
+
+	kubeconfig  string
+	kubeContext string
+	logFormat   string
+	// record is the file to which the driver's decisions are appended. Empty: none.
+	record string
+}
+
+// AddFlags registers the flags.
+func (o *Options) AddFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "",
+		"kubeconfig file (default: $KUBECONFIG, ~/.kube/config, or the pod's service account)")
+	flags.StringVar(&o.kubeContext, "context", "", "kubeconfig context (default: the current one)")
+	flags.StringVarP(&o.Namespace, "namespace", "n", "",
+		"namespace of the workload (default: the context's); with serve, the only one to serve (default: all)")
+	flags.StringVar(&o.logFormat, "log-format", logText, "log format on stderr: text or json")
+	flags.StringVar(&o.LogLevel, "log-level", "info", "lowest level to log: debug, info, warn or error")
+	flags.StringVar(&o.record, "record", "", "file to append every decision of the driver to, for lockstep debug replay (default: none)")
+}
+
+// level reads --log-level.
+func (o *Options) level() (level slog.Level, err error) {
+	if err := level.UnmarshalText([]byte(o.LogLevel)); err != nil {
+		return 0, exit.Usagef("--log-level %q: want debug, info, warn or error", o.LogLevel)
+	}
+	return level, nil
+}
+
+// NewLogger returns Logger, or else the one that the flags select. client-go logs to it too.
+func (o *Options) NewLogger() (*slog.Logger, error) {
+	if o.Logger != nil {
+		return o.Logger, nil
+	}
+	level, err := o.level()
+	if err != nil {
+		return nil, err
+	}
+	handlerOptions := &slog.HandlerOptions{Level: level}
+	var handler slog.Handler
+	switch o.logFormat {
+	case logText:
+		handler = slog.NewTextHandler(o.Stderr, handlerOptions)
+	case logJSON:
+		handler = slog.NewJSONHandler(o.Stderr, handlerOptions)
+	default:
+		return nil, exit.Usagef("--log-format %q: want text or json", o.logFormat)
+	}
+	return captureKlog(slog.New(handler)), nil
+}
+
+// NewPluginLogger returns a logger in the format that hosts read from their plugins, whatever --log-format says.
+func (o *Options) NewPluginLogger() (*slog.Logger, error) {
+	level, err := o.level()
+	if err != nil {
+		return nil, err
+	}
+	return captureKlog(slog.New(plugin.NewLogHandler(o.Stderr, level))), nil
+}
+
+// captureKlog sends client-go's log lines to logger, which it returns.
+func captureKlog(logger *slog.Logger) *slog.Logger {
+	klog.SetSlogLogger(logger)
+	return logger
+}
+
+// PluginArgs returns the flags of this process for a driver that it starts as a plugin, whose log is this process's too.
+func (o *Options) PluginArgs() []string {
+	args := []string{"--log-level", o.LogLevel}
+	for _, flag := range []struct{ name, value string }{
+		{"--kubeconfig", o.kubeconfig}, {"--context", o.kubeContext}, {"--namespace", o.Namespace},
+	} {
+		if flag.value != "" {
+			args = append(args, flag.name, flag.value)
+		}
+	}
+	return args
+}
+
+// clientConfig is the kubeconfig that the flags select, read when it is used.
+func (o *Options) clientConfig() clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: o.kubeContext}
+	overrides.Context.Namespace = o.Namespace
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+}
+
+// RESTConfig returns how to reach the API server.
+func (o *Options) RESTConfig() (*rest.Config, error) {
+	config, err := o.clientConfig().ClientConfig()
+	if err != nil {
+		return nil, noConfig(err)
+	}
+	config.UserAgent = "lockstep/" + o.Version
+	return config, nil
+}
+
+// ForCommand returns the options of a driver inside a command: for one namespace and one workload in it, or, where these
+// are empty, for all. It logs warnings only, unless --log-level is given: the command itself says what happens.
+func (o *Options) ForCommand(flags *pflag.FlagSet, namespace, name string) *Options {
+	inside := *o
+	inside.Namespace = namespace
+	if name != "" {
+		inside.Workload = types.NamespacedName{Namespace: namespace, Name: name}
+	}
+	if !flags.Changed("log-level") {
+		inside.LogLevel = "warn"
+	}
+	return &inside
+}
+
+// WorkloadNamespace returns --namespace, or the namespace of the kubeconfig's context, or else the default one: a driver
+// at an address may be reached without a kubeconfig.
+func (o *Options) WorkloadNamespace() (string, error) {
+	if o.Namespace != "" {
+		return o.Namespace, nil
+	}
+	namespace, _, err := o.clientConfig().Namespace()
+	if clientcmd.IsEmptyConfig(err) {
+		return metav1.NamespaceDefault, nil
+	}
+	if err != nil {
+		return "", noConfig(err)
+	}
+	return namespace, nil
+}
+
+// noConfig says why there is no kubeconfig to work with.
+func noConfig(err error) error {
+	if clientcmd.IsEmptyConfig(err) {
+		return errors.New("there is no kubeconfig: give --kubeconfig or set KUBECONFIG")
+	}
+	return fmt.Errorf("load kubeconfig: %w", err)
+}

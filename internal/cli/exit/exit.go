@@ -1,0 +1,71 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package exit has the exit codes of the lockstep program, and errors that carry one.
+package exit
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Exit codes. Only commands that drive a release return Failed, RolledBack and Interrupted, and only preflight returns Found.
+const (
+	OK          = 0
+	Error       = 1
+	Usage       = 2
+	Failed      = 3
+	RolledBack  = 4
+	Found       = 5
+	Interrupted = 130
+)
+
+// Meaning is what an exit code means.
+type Meaning struct {
+	Code int
+	Text string
+}
+
+// Meanings returns the table of exit codes, for the help and the documentation.
+func Meanings() []Meaning {
+	return []Meaning{
+		{OK, "done as asked, or there was nothing to release"},
+		{Error, "an error: the message says what, where, and what to do"},
+		{Usage, "the command line is wrong"},
+		{Failed, "the release is FAILED, for example past its progress deadline, and was left where it is"},
+		{RolledBack, "the release was rolled back, and this command was not to do that"},
+		{Found, "preflight found what --fail-on does not let pass"},
+		{Interrupted, "interrupted with Ctrl-C or SIGTERM: the release stands where it stood"},
+	}
+}
+
+// codedError is an error with the exit code it leads to. Errors without one lead to Error.
+type codedError struct {
+	error
+
+	code int
+}
+
+// Unwrap returns the cause.
+func (e *codedError) Unwrap() error { return e.error }
+
+// Errorf returns an error that leads to a code.
+func Errorf(code int, format string, args ...any) error {
+	return &codedError{fmt.Errorf(format, args...), code}
+}
+
+// Usagef returns an error in the command line.
+func Usagef(format string, args ...any) error {
+	return Errorf(Usage, format, args...)
+}
+
+// Code returns the exit code that err leads to.
+func Code(err error) int {
+	if err == nil {
+		return OK
+	}
+	if coded, ok := errors.AsType[*codedError](err); ok {
+		return coded.code
+	}
+	return Error
+}

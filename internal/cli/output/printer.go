@@ -1,0 +1,102 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package output
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Printer shows one run of a host, as text and as documents.
+type Printer struct {
+	// Stdout gets what was asked for, Stderr warnings.
+	Stdout, Stderr io.Writer
+	// Logs is where log lines go without tearing a table.
+	Logs io.Writer
+	// Documents is nil without -o.
+	Documents *view.Documents
+	// Text shows an event as text.
+	Text func(host.Event)
+
+	closeText func()
+	// last is the event that ended the run. It is shown as text only if it is what was asked for: otherwise the command's
+	// error says it.
+	last host.Event
+}
+
+// NewPrinter shows progress on stdout, or on stderr if stdout carries documents.
+func (f *Flags) NewPrinter(stdout, stderr io.Writer) *Printer {
+	p := &Printer{Stdout: stdout, Stderr: stderr, Logs: stderr}
+	w := stdout
+	if f.Format == view.FormatJSON || f.Format == view.FormatYAML {
+		p.Documents = view.NewDocuments(stdout, f.Format, f.final)
+		w = stderr
+	}
+	file, ok := Terminal(w)
+	if !ok {
+		lines := view.NewLines(w, time.Now())
+		p.Text, p.closeText = lines.Observe, lines.Close
+		return p
+	}
+	live := view.NewLive(file, time.Now(), func() (int, int) { return terminalSize(file) })
+	p.Text, p.closeText = live.Observe, live.Close
+	if _, ok := Terminal(stderr); ok {
+		p.Logs = live
+	}
+	return p
+}
+
+// Observe shows an event of the run, the last one in documents only.
+func (p *Printer) Observe(e host.Event) {
+	if p.Documents != nil {
+		p.Documents.Observe(e)
+	}
+	if e.Kind == host.EventFinished {
+		p.last = e
+		return
+	}
+	p.Text(e)
+}
+
+// ShowLast shows as text how the run ended.
+func (p *Printer) ShowLast() { p.Text(p.last) }
+
+// Warn shows the warnings of an answer.
+func (p *Printer) Warn(warnings ...*pb.Warning) {
+	for _, w := range warnings {
+		_, _ = fmt.Fprintf(p.Stderr, "warning: %s [%s]\n", w.GetMessage(), w.GetCode())
+	}
+}
+
+// Close ends the display and returns the first error of a document.
+func (p *Printer) Close() error {
+	p.closeText()
+	if p.Documents == nil {
+		return nil
+	}
+	return p.Documents.Err()
+}
+
+// Terminal returns the file behind w, and reports whether it is a terminal.
+func Terminal(w io.Writer) (*os.File, bool) {
+	file, ok := w.(*os.File)
+	return file, ok && term.IsTerminal(int(file.Fd()))
+}
+
+// terminalSize returns 0, 0, which means no limit, where the size is not known.
+func terminalSize(file *os.File) (width, height int) {
+	width, height, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		return 0, 0
+	}
+	return width, height
+}

@@ -1,0 +1,71 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Hints are command lines that reach the same workload as the one that runs, ready to be pasted.
+type Hints struct {
+	Again, Status, Promote, Abort, History string
+	// Stay is Again, but waiting for a failed release to recover. Empty: the command has no such flag.
+	Stay string
+}
+
+// HintsFor derives them from a command line that was parsed.
+func HintsFor(cmd *cobra.Command, name string) Hints {
+	line := func(verb string, keep func(flag string) bool) string {
+		words := []string{cmd.Root().Name(), verb, name}
+		cmd.Flags().Visit(func(f *pflag.Flag) {
+			if keep(f.Name) {
+				words = append(words, flagWords(f)...)
+			}
+		})
+		return strings.Join(words, " ")
+	}
+	shared := []string{"kubeconfig", "context", "namespace", "address", "tls-cert", "tls-key", "tls-ca"}
+	reach := func(flag string) bool { return slices.Contains(shared, flag) }
+	h := Hints{
+		Again:   line(cmd.Name(), func(string) bool { return true }),
+		Status:  line("status", reach),
+		Promote: line("promote", reach),
+		Abort:   line("abort", reach),
+		History: line("history", reach),
+	}
+	if cmd.Flags().Lookup("on-failure") != nil {
+		h.Stay = line(cmd.Name(), func(flag string) bool { return flag != "on-failure" }) + " --on-failure wait"
+	}
+	return h
+}
+
+// flagWords is a flag as it would be typed.
+func flagWords(f *pflag.Flag) []string {
+	value := f.Value.String()
+	if list, ok := f.Value.(pflag.SliceValue); ok {
+		value = strings.Join(list.GetSlice(), ",")
+	}
+	if f.Value.Type() == "bool" {
+		if value == "true" {
+			return []string{"--" + f.Name}
+		}
+		return []string{"--" + f.Name + "=" + value}
+	}
+	return []string{"--" + f.Name, quote(value)}
+}
+
+// quote makes a word that a POSIX shell reads as s.
+func quote(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("%+,-./:=@_", r)
+	}
+	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -1,0 +1,135 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// ShortRetry is how long commands that only ask retry while a driver starts or an API server is away.
+const ShortRetry = 30 * time.Second
+
+// Flags are those of a command about one workload: how to reach a driver, and how to show the answer.
+type Flags struct {
+	Dial   connect.Flags
+	Output output.Flags
+	// RetryFor is how long errors that may pass are retried.
+	RetryFor time.Duration
+	// ReadOnly is set for a command that must not change anything, by a driver inside this process either.
+	ReadOnly bool
+}
+
+// AddRetryFor registers --retry-for.
+func (f *Flags) AddRetryFor(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&f.RetryFor, "retry-for", 5*time.Minute, "how long to go on while the driver or the API server does not answer")
+}
+
+// Command completes a command whose argument is the workload's name.
+func (f *Flags) Command(o *connect.Options, cmd *cobra.Command, work func(s *Session) error) *cobra.Command {
+	cmd.Args = OneName
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return f.Run(cmd, o, args[0], work) }
+	f.Dial.Add(cmd.Flags())
+	return cmd
+}
+
+// Session is one command at work.
+type Session struct {
+	*connect.Link
+	*output.Printer
+
+	Host *host.Host
+	Ref  *pb.WorkloadRef
+	// Name is "namespace/name", for messages.
+	Name  string
+	Hints Hints
+}
+
+// Run connects, does the work, and cleans up.
+func (f *Flags) Run(cmd *cobra.Command, o *connect.Options, name string, work func(s *Session) error) error {
+	if err := errors.Join(f.Dial.Check(), f.Output.Check()); err != nil {
+		return err
+	}
+	namespace, err := o.WorkloadNamespace()
+	if err != nil {
+		return err
+	}
+	s := &Session{
+		Printer: f.Output.NewPrinter(o.Stdout, o.Stderr),
+		Ref:     &pb.WorkloadRef{Namespace: namespace, Name: name},
+		Name:    namespace + "/" + name,
+		Hints:   HintsFor(cmd, name),
+	}
+	inside := o.ForCommand(cmd.Flags(), namespace, name)
+	inside.Stderr, inside.ReadOnly = s.Logs, f.ReadOnly
+	if s.Link, err = f.Dial.Connect(cmd.Context(), inside); err != nil {
+		err = Explain(err, "reach the driver", s.Hints)
+	} else {
+		s.Host = &host.Host{Driver: s.Client, Observe: s.Observe, Timing: host.Timing{Patience: f.RetryFor}}
+		err = errors.Join(work(s), s.Link.Close())
+	}
+	return errors.Join(err, s.Printer.Close())
+}
+
+// Call calls the driver until it answers. Verb says in an error what could not be done with the workload.
+func Call[Request, Response any](
+	s *Session, verb string, rpc func(context.Context, Request, ...grpc.CallOption) (Response, error), request Request,
+) (response Response, err error) {
+	err = s.Host.Retry(s.Context, func(ctx context.Context) (err error) {
+		response, err = rpc(ctx, request)
+		return err
+	})
+	if err != nil {
+		err = s.Explain(err, verb)
+	}
+	return response, err
+}
+
+// Say shows how a command ended that did not follow a release.
+func (s *Session) Say(e host.Event) {
+	e.Kind, e.Time = host.EventFinished, time.Now()
+	s.Observe(e)
+	s.ShowLast()
+}
+
+// Explain is the function Explain with what the session knows.
+func (s *Session) Explain(err error, verb string) error {
+	err = s.Cause(err)
+	if _, ok := statusOf(err); ok && s.Context.Err() != nil {
+		return exit.Errorf(exit.Interrupted, "interrupted")
+	}
+	return Explain(err, verb+" "+s.Name, s.Hints)
+}
+
+// Conclude turns the end of a run into the command's error.
+func (s *Session) Conclude(result host.Result, err error, verb string, wanted ...host.Outcome) error {
+	if err := s.Cause(err); err != nil {
+		return s.Explain(err, verb)
+	}
+	if err := outcomeError(result, s.Hints, wanted...); err != nil {
+		return err
+	}
+	s.ShowLast()
+	return nil
+}
+
+// OneName accepts exactly the workload's name.
+func OneName(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 || args[0] == "" {
+		return exit.Usagef("%s needs the name of one LeaderWorkerSet, got %q; see %s --help",
+			cmd.CommandPath(), args, cmd.CommandPath())
+	}
+	return nil
+}

@@ -1,0 +1,35 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+)
+
+// Commands returns the commands.
+func Commands(o *connect.Options) []*cobra.Command {
+	return []*cobra.Command{
+		newReleaseCommand(o),
+		newPlanCommand(o),
+		newPreflightCommand(o),
+		newStatusCommand(o),
+		newWatchCommand(o),
+		newPictureCommand(o),
+		newDebugCommand(o),
+		newHistoryCommand(o),
+		newDiffCommand(o),
+		newPromoteCommand(o),
+		newAbortCommand(o),
+		newUndoCommand(o),
+		newAdoptCommand(o),
+		newDisownCommand(o),
+	}
+}
+
+// complete makes the shell offer values for a flag. A flag that is not there is a defect, which the tests would see.
+func complete(cmd *cobra.Command, flag string, values ...string) {
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
+}

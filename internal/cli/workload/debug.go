@@ -1,0 +1,155 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+const recordAbout = `Write down what a driver observes of a workload and what it decides, as JSON lines on stdout, until its release is over or
+Ctrl-C. Nothing is changed: the driver inside this process only looks, and decides what the driver at work decides from the
+same observation.
+
+A recording shows why a release stands still, and lockstep debug replay decides it again, with another version too. It has
+no pod templates, and other annotations than Lockstep's as digests; --templates keeps both. To record the driver at work
+itself, with what callers request, start that with --record FILE.`
+
+const replayAbout = `Decide a recording again, and show where this version of lockstep decides otherwise. It needs no cluster.
+
+Messages are not compared. The exit code is 1 if a decision differs.`
+
+// newDebugCommand makes `lockstep debug`.
+func newDebugCommand(o *connect.Options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "debug",
+		Short: "Record what a driver decides, and replay it",
+		RunE: func(_ *cobra.Command, args []string) error {
+			return exit.Usagef("lockstep debug needs record or replay, got %q; see lockstep debug --help", args)
+		},
+	}
+	cmd.AddCommand(newRecordCommand(o), newReplayCommand(o))
+	return cmd
+}
+
+func newRecordCommand(o *connect.Options) *cobra.Command {
+	f := session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}
+	recorder := &replay.Recorder{To: o.Stdout}
+	var limit string
+	cmd := &cobra.Command{
+		Use:               "record NAME",
+		Short:             "Write down what a driver observes of a workload and decides",
+		Long:              recordAbout,
+		Example:           "  lockstep debug record vllm > vllm.jsonl",
+		Args:              session.OneName,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			most, err := resource.ParseQuantity(limit)
+			if recorder.Limit = most.Value(); err != nil || recorder.Limit <= 0 {
+				return exit.Usagef("--limit %q: want a number of bytes such as 64Mi", limit)
+			}
+			inside := *o
+			inside.Recorder = recorder
+			return f.Run(cmd, &inside, args[0], func(s *session.Session) error { return recordRelease(s, recorder) })
+		},
+	}
+	cmd.Flags().BoolVar(&recorder.Templates, "templates", false, "keep pod templates and annotations, which may hold secrets")
+	cmd.Flags().StringVar(&limit, "limit", "64Mi", "most bytes to write")
+	return cmd
+}
+
+// recordRelease follows the workload until a release that is in flight is over.
+func recordRelease(s *session.Session, r *replay.Recorder) error {
+	ctx, cancel := context.WithCancel(s.Context)
+	defer cancel()
+	inFlight := false
+	err := s.Host.Follow(ctx, s.Ref, func(c *pb.BatchContext) {
+		over := plugin.Settled(c.GetState()) && ended(c.GetState())
+		if inFlight && over || r.Err() != nil {
+			cancel()
+		}
+		inFlight = c.GetReleaseId() != "" && !over
+	})
+	if err == nil {
+		err = r.Err()
+	}
+	if err != nil {
+		return s.Explain(err, "record")
+	}
+	return nil
+}
+
+// ended reports whether a state is the end of a release, or none.
+func ended(s pb.State) bool {
+	switch s {
+	case pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK, pb.State_STATE_NOTHING_TO_RELEASE:
+		return true
+	default:
+		return false
+	}
+}
+
+func newReplayCommand(o *connect.Options) *cobra.Command {
+	return &cobra.Command{
+		Use:     "replay FILE",
+		Short:   "Decide a recording again, and show where this version decides otherwise",
+		Long:    replayAbout,
+		Example: "  lockstep debug replay vllm.jsonl",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := readOne(cmd, args)
+			if err != nil {
+				return err
+			}
+			out := bufio.NewWriter(o.Stdout)
+			return errors.Join(replayAll(out, args[0], bytes.NewReader(text)), out.Flush())
+		},
+	}
+}
+
+// replayAll decides every entry of a recording again.
+func replayAll(out io.Writer, path string, recording io.Reader) error {
+	all, differ := 0, 0
+	err := replay.Read(recording, func(line int, e replay.Entry) error {
+		all++
+		differences, err := e.Replay()
+		if err != nil {
+			return fmt.Errorf("decision %d: %w", line, err)
+		}
+		if len(differences) == 0 {
+			return nil
+		}
+		differ++
+		at := e.Observation.Now.UTC().Format(time.RFC3339)
+		fmt.Fprintf(out, "decision %d, %s at %s\n", line, e.Observation.Key, at)
+		for _, d := range differences {
+			fmt.Fprintf(out, "  %s\n", d)
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return exit.Usagef("%s: %w", path, err)
+	case all == 0:
+		return exit.Usagef("%s: there is no decision in it: it takes what lockstep debug record writes", path)
+	case differ > 0:
+		return fmt.Errorf("%d of %d decisions are others in this version", differ, all)
+	}
+	fmt.Fprintf(out, "%d decisions, all as recorded\n", all)
+	return nil
+}

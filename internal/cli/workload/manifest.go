@@ -1,0 +1,179 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight/manifests"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// manifestFlags say what to plan where there is no cluster to ask.
+type manifestFlags struct {
+	file, from               string
+	replicas                 int
+	maxUnavailable, maxSurge string
+}
+
+func (f *manifestFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.file, "filename", "", "plan the LeaderWorkerSet in this YAML or JSON file, without a cluster; - for stdin")
+	flags.StringVar(&f.from, "from", "", "with --filename: the file with the LeaderWorkerSet as it runs now (default: the same, but for its template)")
+	flags.IntVar(&f.replicas, "replicas", -1, "without NAME: plan so many groups; with --filename instead of those in the file")
+	flags.StringVar(&f.maxUnavailable, "max-unavailable", "", "without NAME: the user's own maxUnavailable (default: the file's, or 1)")
+	flags.StringVar(&f.maxSurge, "max-surge", "", "without NAME: the user's own maxSurge (default: the file's, or 0)")
+}
+
+// given says whether there is something to plan without a cluster.
+func (f *manifestFlags) given() bool {
+	return f.file != "" || f.from != "" || f.replicas >= 0 || f.maxUnavailable != "" || f.maxSurge != ""
+}
+
+// manifest is what was read.
+type manifest struct {
+	name     string
+	input    simulate.Input
+	warnings []*pb.Warning
+	// snapshot is what the file says. Nil: there is none.
+	snapshot *preflight.Inventory
+}
+
+// read reads the files, and lays the flags over them. At most one name chooses among several LeaderWorkerSets of a file.
+func (f *manifestFlags) read(o *connect.Options, args []string) (manifest, error) {
+	name := ""
+	if len(args) > 1 {
+		return manifest{}, exit.Usagef("want the name of one LeaderWorkerSet at most, got %q", args)
+	}
+	if len(args) == 1 {
+		name = args[0]
+	}
+	if f.file == "" && (f.from != "" || f.replicas < 0) {
+		return manifest{}, exit.Usagef("--from, --max-unavailable and --max-surge need --filename, or --replicas alone")
+	}
+	next := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	var set *manifests.Set
+	if f.file != "" {
+		var err error
+		if next, set, err = readWorkload(o, f.file, name); err != nil {
+			return manifest{}, err
+		}
+	}
+	now := next
+	if f.from != "" {
+		var err error
+		if now, _, err = readWorkload(o, f.from, next.Name); err != nil {
+			return manifest{}, err
+		}
+	}
+	m, err := f.manifest(next, now)
+	if err != nil || set == nil {
+		return m, err
+	}
+	return m, m.look(set, next)
+}
+
+// look takes a snapshot of what the file says about the workload, with the flags laid over it.
+func (m *manifest) look(set *manifests.Set, w *lws.LeaderWorkerSet) (err error) {
+	if m.snapshot, err = set.Snapshot(w); err != nil {
+		return exit.Usagef("%w", err)
+	}
+	m.snapshot.Workload = w.DeepCopy()
+	m.snapshot.Workload.Spec.Replicas = ptr.To(int32(m.input.Replicas)) //nolint:gosec // a number of groups
+	m.snapshot.Rolling = m.input.Rolling
+	m.snapshot.Unseen[preflight.LongestRequests] = preflight.LongestRequestUnknown
+	return nil
+}
+
+func (f *manifestFlags) manifest(next, now *lws.LeaderWorkerSet) (manifest, error) {
+	m := manifest{name: next.Name, input: simulate.Input{
+		Replicas: int(ptr.Deref(next.Spec.Replicas, 1)), New: next.Spec.LeaderWorkerTemplate, Old: now.Spec.LeaderWorkerTemplate,
+	}}
+	if m.name == "" {
+		m.name = "workload"
+	}
+	if f.replicas >= 0 {
+		m.input.Replicas = f.replicas
+	}
+	m.input.Rolling = manifests.Rolling(next)
+	for flag, v := range map[string]struct {
+		text string
+		to   *intstr.IntOrString
+	}{
+		"--max-unavailable": {f.maxUnavailable, &m.input.Rolling.MaxUnavailable}, "--max-surge": {f.maxSurge, &m.input.Rolling.MaxSurge},
+	} {
+		if v.text == "" {
+			continue
+		}
+		*v.to = intstr.Parse(v.text)
+		if n, err := intstr.GetScaledValueFromIntOrPercent(v.to, 100, false); err != nil || n < 0 {
+			return m, exit.Usagef("%s %q: want a number of groups such as 1, or a percentage such as 25%%", flag, v.text)
+		}
+	}
+	if now != next && equality.Semantic.DeepEqual(now.Spec.LeaderWorkerTemplate, next.Spec.LeaderWorkerTemplate) {
+		m.warnings = append(m.warnings, &pb.Warning{Code: "NothingToRelease", Message: fmt.Sprintf(
+			"both files have the same template of %s: this is what the release of another one would do", m.name)})
+	}
+	if n := ptr.Deref(now.Spec.Replicas, 1); now != next && n != ptr.Deref(next.Spec.Replicas, 1) {
+		m.warnings = append(m.warnings, &pb.Warning{Code: "ReplicasChange", Message: fmt.Sprintf(
+			"%s has %d groups and is to have %d: they come or go at once, whatever the release does, which is planned with %d", m.name, n, m.input.Replicas, m.input.Replicas)})
+	}
+	return m, nil
+}
+
+// readWorkload reads the LeaderWorkerSet of a file that may have other objects, the one of a name unless that is empty.
+func readWorkload(o *connect.Options, path, name string) (*lws.LeaderWorkerSet, *manifests.Set, error) {
+	set, err := readManifests(o, path)
+	if err != nil {
+		return nil, nil, err
+	}
+	found, err := set.Workloads()
+	if err != nil {
+		return nil, nil, exit.Usagef("%w", err)
+	}
+	found = slices.DeleteFunc(found, func(w *lws.LeaderWorkerSet) bool { return name != "" && w.Name != name })
+	switch {
+	case len(found) == 1:
+		return found[0], set, nil
+	case len(found) > 1:
+		return nil, nil, exit.Usagef("%s has %d LeaderWorkerSets: name one of them", path, len(found))
+	case name != "":
+		return nil, nil, exit.Usagef("%s has no LeaderWorkerSet %q", path, name)
+	default:
+		return nil, nil, exit.Usagef("%s has no LeaderWorkerSet", path)
+	}
+}
+
+// readOne reads the file that is the only argument of a command, or stdin for "-".
+func readOne(cmd *cobra.Command, args []string) ([]byte, error) {
+	if len(args) != 1 {
+		return nil, exit.Usagef("%s needs one file, or - for stdin, got %q", cmd.CommandPath(), args)
+	}
+	return readAll(args[0])
+}
+
+func readAll(path string) ([]byte, error) {
+	if path == "-" {
+		text, err := io.ReadAll(os.Stdin)
+		if err != nil {
+			return nil, fmt.Errorf("read stdin: %w", err)
+		}
+		return text, nil
+	}
+	return os.ReadFile(path)
+}

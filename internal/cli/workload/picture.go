@@ -1,0 +1,71 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	"github.com/lockstep-rollouts/lockstep/internal/picture"
+)
+
+const pictureAbout = `Draw a release as it went, from what was written down while it did: the documents of lockstep release -o json (or yaml), or
+those of lockstep status -w -o json beside any other host. The picture goes to stdout, as SVG. It needs no cluster.
+
+Of several releases in the file it draws the last. A release that was interrupted and gone on with is one: append the
+documents of the second run to those of the first.`
+
+// newPictureCommand makes lockstep picture.
+func newPictureCommand(o *connect.Options) *cobra.Command {
+	return &cobra.Command{
+		Use:     "picture FILE",
+		Short:   "Draw a release as it went, from its recorded documents",
+		Long:    pictureAbout,
+		Example: "  lockstep release vllm --batches 25%,100% -o json > vllm.json\n  lockstep picture vllm.json > vllm.svg",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := readOne(cmd, args)
+			if err != nil {
+				return err
+			}
+			return drawRecording(o.Stdout, args[0], bytes.NewReader(text))
+		},
+	}
+}
+
+func drawRecording(out io.Writer, path string, recording io.Reader) error {
+	documents, err := view.ReadDocuments(recording)
+	if err != nil {
+		return exit.Usagef("%s: %w", path, err)
+	}
+	moments := make([]picture.Moment, 0, len(documents))
+	title := ""
+	for _, d := range documents {
+		c, err := d.BatchContext()
+		if err != nil {
+			return exit.Usagef("%s: %w", path, err)
+		}
+		if c.GetReleaseId() != "" {
+			title = fmt.Sprintf("%s/%s: %s", c.GetWorkload().GetNamespace(), c.GetWorkload().GetName(), c.GetReleaseId())
+		}
+		moments = append(moments, picture.Moment{At: d.Time, Context: c})
+	}
+	svg, err := picture.Recording(title, moments)
+	if errors.Is(err, picture.ErrNothingRecorded) {
+		return exit.Usagef("%s: %w: it takes the documents of lockstep release -o json, without --final", path, err)
+	}
+	if err == nil {
+		_, err = out.Write(svg)
+	}
+	if err != nil {
+		return fmt.Errorf("draw %s: %w", path, err)
+	}
+	return nil
+}

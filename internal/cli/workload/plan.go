@@ -1,0 +1,177 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	"github.com/lockstep-rollouts/lockstep/internal/picture"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+const planAbout = `Say what a release would do before it does it: for each step the groups at the old and the new revision, what it takes on
+top of what the workload has, the least and the most capacity, and the time. Nothing is written.
+
+With NAME it plans the workload in the cluster, asks for what would refuse the release or should be known before it, and
+measures how long a group takes to start on the workload's own groups. With --filename it needs no cluster: the
+manifest says what is to come, and --from, if given, what runs now.
+
+With --native it plans LeaderWorkerSet's own rolling update instead, without a release: each stage, with the partition and
+replicas of the leader StatefulSet and every group.
+
+-o svg draws it: groups as rows, the revision as colour, capacity and the share of requests as lines.`
+
+const planExample = `  lockstep plan vllm --batches 25%,50%,100%
+  lockstep plan vllm --style blue-green --batches 100% --service vllm-leader --http-route vllm
+  lockstep plan --filename new.yaml --from old.yaml --batches 1,4 --startup 10m
+  lockstep plan vllm --native
+  lockstep plan --native --replicas 4 --max-unavailable 2 --max-surge 2 -o svg > plan.svg`
+
+// formatSVG is a picture. Only a plan has one.
+const formatSVG view.Format = "svg"
+
+// planFlags are the flags of `lockstep plan`.
+type planFlags struct {
+	session.Flags
+
+	policy   policyFlags
+	manifest manifestFlags
+	native   bool
+	startup  time.Duration
+	parallel bool
+	frames   bool
+}
+
+// newPlanCommand makes lockstep plan.
+func newPlanCommand(o *connect.Options) *cobra.Command {
+	f := planFlags{Flags: session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}}
+	cmd := &cobra.Command{
+		Use:               "plan [NAME]",
+		Short:             "Say what a release would do, cost and take, without doing it",
+		Long:              planAbout,
+		Example:           planExample,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, args []string) error { return f.plan(cmd, o, args) },
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&f.native, "native", false, "plan LeaderWorkerSet's own rolling update, without a release")
+	flags.DurationVar(&f.startup, "startup", 0,
+		"time from a group's creation until it is ready (default: measured on the workload's own groups)")
+	flags.BoolVar(&f.parallel, "stateful-set-max-unavailable", false,
+		"the cluster has Kubernetes' feature gate MaxUnavailableStatefulSet: without it groups are updated one after the other")
+	flags.BoolVar(&f.frames, "frames", false, "with -o json or yaml: also every moment at which something changes")
+	f.policy.add(cmd)
+	f.manifest.add(cmd)
+	f.Dial.Add(flags)
+	f.Output.Add(cmd, formatSVG)
+	return cmd
+}
+
+func (f *planFlags) plan(cmd *cobra.Command, o *connect.Options, args []string) error {
+	if err := f.Output.Check(); err != nil {
+		return err
+	}
+	if f.startup < 0 {
+		return exit.Usagef("--startup %s: want 0 or more", f.startup)
+	}
+	policy := &pb.ReleasePolicy{}
+	if !f.native {
+		var err error
+		if policy, err = f.policy.policy(); err != nil {
+			return err
+		}
+	}
+	if f.manifest.given() {
+		return f.planFile(o, args, policy)
+	}
+	if err := session.OneName(cmd, args); err != nil {
+		return err
+	}
+	return f.Run(cmd, o, args[0], func(s *session.Session) error { return f.planWorkload(o, s, policy) })
+}
+
+// planWorkload asks a driver.
+func (f *planFlags) planWorkload(o *connect.Options, s *session.Session, policy *pb.ReleasePolicy) error {
+	request := &pb.PlanRequest{
+		Workload: s.Ref, Policy: policy, Native: f.native, StatefulSetMaxUnavailable: f.parallel, IncludeFrames: f.needsFrames(),
+	}
+	if f.startup > 0 {
+		request.Startup = durationpb.New(f.startup)
+	}
+	r, err := session.Call(s, "plan the release of", s.Plan, request)
+	if err != nil {
+		return err
+	}
+	return f.show(o, s.Name, r)
+}
+
+// planFile needs no cluster.
+func (f *planFlags) planFile(o *connect.Options, args []string, policy *pb.ReleasePolicy) error {
+	m, err := f.manifest.read(o, args)
+	if err != nil {
+		return err
+	}
+	in := m.input
+	in.Startup, in.StatefulSetMaxUnavailable, in.Frames = f.startup, f.parallel, f.needsFrames()
+	var r *pb.PlanResponse
+	if f.native {
+		if r, err = simulate.Native(in); err != nil {
+			return exit.Usagef("%s: %w", m.name, err)
+		}
+	} else {
+		parsed, bad := record.ParsePolicy(policy)
+		if len(bad) > 0 {
+			return exit.Usagef("%s: %s", bad[0].Field, bad[0].Description)
+		}
+		in.Policy = parsed
+		if r, err = simulate.Release(in); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+	}
+	r.Warnings = m.warnings
+	if m.snapshot != nil {
+		m.snapshot.Policy = in.Policy
+		r.Findings = preflight.Check(m.snapshot).GetFindings()
+	}
+	if f.startup == 0 {
+		r.Warnings = append(r.Warnings, &pb.Warning{Code: "StartupUnknown", Message: "nobody knows how long a group takes to start: give --startup"})
+	}
+	return f.show(o, m.name, r)
+}
+
+// needsFrames says whether every moment is wanted.
+func (f *planFlags) needsFrames() bool { return f.frames || f.native || f.Output.Format == formatSVG }
+
+// show writes the plan as it is wanted.
+func (f *planFlags) show(o *connect.Options, name string, r *pb.PlanResponse) error {
+	var err error
+	switch f.Output.Format {
+	case formatSVG:
+		_, err = o.Stdout.Write(picture.Plan(name+": "+view.PlanStyle(r), r))
+	case "":
+		_, err = fmt.Fprint(o.Stdout, view.Plan(name, r))
+	default:
+		if !f.frames {
+			r.Frames = nil
+		}
+		documents := view.NewDocuments(o.Stdout, f.Output.Format, false)
+		documents.Plan(r, time.Now())
+		return documents.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("write the plan: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,157 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// policyFlags are a ReleasePolicy as flags. What has no flag, such as metadata of the canary's leaders, comes from a file.
+type policyFlags struct {
+	traffic trafficFlags
+
+	file             string
+	style            string
+	batches          []string
+	failureThreshold string
+	minReady         time.Duration
+	progressDeadline time.Duration
+	rolloutID        string
+	groupBudget      bool
+	promotion        string
+	scaleDownDelay   time.Duration
+}
+
+func (f *policyFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.file, "policy", "",
+		"YAML or JSON file with a lockstep.v1alpha1.ReleasePolicy, for what has no flag; the other flags overrule it")
+	flags.StringVar(&f.style, "style", "",
+		"how groups are replaced: canary, blue-green or partition; the driver says which it serves (default: canary)")
+	flags.StringSliceVar(&f.batches, "batches", nil,
+		"groups at the new revision after each batch: percentages (25%,50%,100%) or counts (1,2,4)")
+	flags.StringVar(&f.failureThreshold, "failure-threshold", "",
+		"groups of a batch that may be unready while it counts as ready: 10% or 1 (default: none)")
+	flags.DurationVar(&f.minReady, "min-ready", 0, "how long a group must have been ready before it counts")
+	flags.DurationVar(&f.progressDeadline, "progress-deadline", 0,
+		"time without a new ready group after which the release fails (default: the driver's, 30m)")
+	flags.StringVar(&f.rolloutID, "rollout-id", "",
+		"label the pods of updated groups with this rollout id and the number of their batch, as Kruise Rollouts does")
+	flags.BoolVar(&f.groupBudget, "group-disruption-budget", false,
+		"while the release lasts, keep PodDisruptionBudgets that count groups")
+	flags.StringVar(&f.promotion, "promotion", "",
+		"what a blue-green promotion does: in-place rolls the workload's own groups, adopt makes the second set the workload (default: in-place)")
+	flags.DurationVar(&f.scaleDownDelay, "scale-down-delay", 0,
+		"how long the groups that lost the requests stay after a blue-green promotion")
+	complete(cmd, "promotion", "in-place", "adopt")
+	complete(cmd, "style", "canary", "blue-green", "partition")
+	f.traffic.add(cmd)
+}
+
+// policy reads the file and the flags. What the driver can judge it leaves to the driver.
+func (f *policyFlags) policy() (*pb.ReleasePolicy, error) {
+	policy, err := f.readFile()
+	if err != nil {
+		return nil, err
+	}
+	if f.style != "" {
+		if policy.Style, err = parseStyle(f.style); err != nil {
+			return nil, err
+		}
+	}
+	if len(f.batches) > 0 {
+		policy.Batches = f.batches
+	}
+	policy.FailureThreshold = cmp.Or(f.failureThreshold, policy.GetFailureThreshold())
+	if f.minReady != 0 {
+		policy.MinReady = durationpb.New(f.minReady)
+	}
+	if f.progressDeadline != 0 {
+		policy.ProgressDeadline = durationpb.New(f.progressDeadline)
+	}
+	policy.RolloutId = cmp.Or(f.rolloutID, policy.GetRolloutId())
+	policy.GroupDisruptionBudget = f.groupBudget || policy.GetGroupDisruptionBudget()
+	if err := f.blueGreen(policy); err != nil {
+		return nil, err
+	}
+	if err := f.traffic.overrule(policy); err != nil {
+		return nil, err
+	}
+	if policy.GetStyle() == pb.Style_STYLE_UNSPECIFIED {
+		// The style that touches no stable group before the promotion.
+		policy.Style = pb.Style_STYLE_CANARY
+	}
+	if len(policy.GetBatches()) == 0 {
+		return nil, exit.Usagef("a release needs --batches, for example --batches 25%%,50%%,100%%")
+	}
+	return policy, nil
+}
+
+func (f *policyFlags) readFile() (*pb.ReleasePolicy, error) {
+	policy := &pb.ReleasePolicy{}
+	if f.file == "" {
+		return policy, nil
+	}
+	text, err := os.ReadFile(f.file)
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	text, err = yaml.YAMLToJSON(text)
+	if err != nil {
+		return nil, exit.Usagef("policy %s: %w", f.file, err)
+	}
+	if err := protojson.Unmarshal(text, policy); err != nil {
+		return nil, exit.Usagef("policy %s: %w", f.file, err)
+	}
+	return policy, nil
+}
+
+// blueGreen overrules what is for blue-green only.
+func (f *policyFlags) blueGreen(policy *pb.ReleasePolicy) error {
+	if f.promotion == "" && f.scaleDownDelay == 0 {
+		return nil
+	}
+	if policy.GetBlueGreen() == nil {
+		policy.BlueGreen = &pb.BlueGreenPolicy{}
+	}
+	switch strings.ReplaceAll(strings.ToLower(f.promotion), "-", "") {
+	case "":
+	case "inplace":
+		policy.BlueGreen.Promotion = pb.BluePromotion_BLUE_PROMOTION_IN_PLACE
+	case "adopt":
+		policy.BlueGreen.Promotion = pb.BluePromotion_BLUE_PROMOTION_ADOPT
+	default:
+		return exit.Usagef("--promotion %q: want in-place or adopt", f.promotion)
+	}
+	if f.scaleDownDelay != 0 {
+		policy.BlueGreen.ScaleDownDelay = durationpb.New(f.scaleDownDelay)
+	}
+	return nil
+}
+
+// parseStyle reads "canary", "blue-green", "BlueGreen", "STYLE_BLUE_GREEN".
+func parseStyle(s string) (pb.Style, error) {
+	fold := func(s string) string {
+		s = strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(s))
+		return strings.TrimPrefix(s, "style")
+	}
+	for _, style := range []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION} {
+		if fold(s) == fold(style.String()) {
+			return style, nil
+		}
+	}
+	return 0, exit.Usagef("--style %q: want canary, blue-green or partition", s)
+}

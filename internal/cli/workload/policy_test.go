@@ -1,0 +1,178 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+func with(args []string, more ...string) []string {
+	return append(append([]string(nil), args...), more...)
+}
+
+// fileWithTraffic is a policy file that flags overrule.
+const fileWithTraffic = `
+batches: ["1", "4"]
+traffic:
+  stable_service: from-file
+  canary_service: canary-from-file
+  http_routes: [from-file]
+  drain: {period: 10s}
+`
+
+// releaseOf reads a command line of lockstep release.
+func releaseOf(t *testing.T, file string, args ...string) (host.Release, error) {
+	t.Helper()
+	var f releaseFlags
+	cmd := &cobra.Command{Use: "release"}
+	cmd.SetOut(io.Discard)
+	f.add(cmd)
+	if file != "" {
+		path := filepath.Join(t.TempDir(), "policy.yaml")
+		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, "--policy", path)
+	}
+	if err := cmd.ParseFlags(args); err != nil {
+		t.Fatal(err)
+	}
+	return f.release()
+}
+
+func TestTrafficFlags(t *testing.T) {
+	t.Parallel()
+	two := []string{"--batches", "50%,100%"}
+	cases := map[string]struct {
+		reason  string
+		file    string
+		args    []string
+		want    string
+		weights []int32
+	}{
+		"None": {reason: "shares follow group counts", args: two},
+		"One":  {reason: "the usual", args: with(two, "--service", "vllm", "--http-route", "vllm"), want: `stable_service: "vllm" http_routes: "vllm"`},
+		"All": {
+			reason: "every flag has its field",
+			args: with(two, "--service", "s", "--canary-service", "c", "--http-route", "h1", "--http-route", "h2,h3", "--grpc-route", "g",
+				"--ingress", "i", "--inference-pool", "p", "--endpoint-picker", "e", "--weights", "0,100"),
+			want: `stable_service: "s" canary_service: "c" http_routes: "h1" http_routes: "h2" http_routes: "h3" grpc_routes: "g" ` +
+				`ingresses: "i" inference_pool: {name: "p" canary_endpoint_picker: "e"}`,
+			weights: []int32{0, 100},
+		},
+		"File": {
+			reason: "weights are no part of the policy", file: fileWithTraffic, args: []string{"--weights", "10%, 60%"},
+			want:    `stable_service: "from-file" canary_service: "canary-from-file" http_routes: "from-file" drain: {period: {seconds: 10}}`,
+			weights: []int32{10, 60},
+		},
+		"Overruled": {
+			reason: "a flag overrules its field and no other", file: fileWithTraffic, args: []string{"--http-route", "a", "--http-route", "b"},
+			want: `stable_service: "from-file" canary_service: "canary-from-file" http_routes: "a" http_routes: "b" drain: {period: {seconds: 10}}`,
+		},
+		"Completed": {
+			reason: "the other half of a pool may come from the file", args: with(two, "--endpoint-picker", "mine"),
+			file: "traffic: {stable_service: s, inference_pool: {name: p}}", want: `stable_service: "s" inference_pool: {name: "p" canary_endpoint_picker: "mine"}`,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := releaseOf(t, tc.file, tc.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want *pb.TrafficPolicy
+			if tc.want != "" {
+				want = &pb.TrafficPolicy{}
+				if err := prototext.Unmarshal([]byte(tc.want), want); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if diff := cmp.Diff(want, got.Policy.GetTraffic(), protocmp.Transform()); diff != "" {
+				t.Errorf("%s: traffic: -want, +got:\n%s", tc.reason, diff)
+			}
+			if diff := cmp.Diff(tc.weights, got.Weights); diff != "" {
+				t.Errorf("%s: weights: -want, +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestWrongTrafficFlags(t *testing.T) {
+	t.Parallel()
+	routed := []string{"--batches", "25%,50%,100%", "--service", "vllm", "--http-route", "vllm"}
+	cases := map[string]struct {
+		reason string
+		args   []string
+		want   string
+	}{
+		"TooFewWeights":      {"one for each batch", with(routed, "--weights", "10,50"), "want one for each of the 3 batches (25%,50%,100%), got 2"},
+		"TooManyWeights":     {"one for each batch", with(routed, "--weights", "1,2,3,4"), "got 4"},
+		"NegativeWeight":     {"it is a percentage", with(routed, "--weights", "-1,2,3"), `"-1" is no whole percentage`},
+		"LargeWeight":        {"it is a percentage", with(routed, "--weights", "1,2,101"), `"101" is no whole percentage`},
+		"FractionalWeight":   {"it is a whole one", with(routed, "--weights", "0.5,2,3"), `"0.5" is no whole percentage`},
+		"NoWeight":           {"a slip of the finger", with(routed, "--weights", "1,,3"), `"" is no whole percentage`},
+		"WeightsAlone":       {"nothing to split", []string{"--batches", "1", "--weights", "50"}, "give --service and a route"},
+		"RouteAlone":         {"of which Service?", []string{"--batches", "1", "--grpc-route", "g"}, "--grpc-route: which Service"},
+		"CanaryServiceAlone": {"of which Service?", []string{"--batches", "1", "--canary-service", "c"}, "--canary-service: which Service"},
+		"HeaderAlone":        {"nothing to split", []string{"--batches", "1", "--canary-header", "a=b"}, "give --service and a route"},
+		"HeaderWithoutValue": {"which requests?", with(routed, "--canary-header", "a"), `"a": want a name and a value`},
+		"CookieWithoutName":  {"which requests?", with(routed, "--canary-cookie", "=a"), `"=a": want a name`},
+		"CookieWithoutValue": {"a slip of the finger", with(routed, "--canary-cookie", "a="), `"a=": want a name`},
+		"PoolWithoutPicker":  {"they need each other", with(routed, "--inference-pool", "p"), "need each other"},
+		"PickerWithoutPool":  {"they need each other", with(routed, "--endpoint-picker", "p"), "need each other"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := releaseOf(t, "", tc.args...)
+			if exit.Code(err) != exit.Usage || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: %v, want a usage error with %q", tc.reason, err, tc.want)
+			}
+		})
+	}
+}
+
+// What people copy from the documentation must not be refused.
+func TestDocumentedReleases(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, found := strings.Cut(string(text), "```yaml\n")
+	block, _, closed := strings.Cut(block, "```\n")
+	release, err := releaseOf(t, block)
+	if err != nil || !found || !closed {
+		t.Fatalf("docs/cli.md has no policy file: %v", err)
+	}
+	policy := release.Policy
+	if policy.GetBlueGreen() != nil || policy.GetStyle() != pb.Style_STYLE_CANARY {
+		t.Errorf("the policy in docs/cli.md asks for what is not served yet: %v", policy)
+	}
+	if _, violations := traffic.ParsePolicy(policy.GetTraffic()); len(violations) > 0 {
+		t.Errorf("the policy in docs/cli.md is refused: %v", violations)
+	}
+	for _, words := range []string{string(text), releaseExample} {
+		for _, style := range []string{"--style partition", "--style blue-green"} {
+			if strings.Contains(words, style) {
+				t.Errorf("an example has %q, which is not served yet:\n%s", style, words)
+			}
+		}
+	}
+}

@@ -1,0 +1,141 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"crypto/rand"
+	"fmt"
+	"os"
+	"os/user"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+)
+
+const releaseAbout = `Release the template of a LeaderWorkerSet that waits under the hold, batch by batch, and promote it.
+
+Adopt the workload before you change its template: one that is not held rolls by itself as soon as the template changes.
+The release brings what the template says, and starts again at batch 1 when it changes on the way.
+
+With --service and a route the release also splits the requests: once the groups of a batch are ready, the canary gets its
+share of them, and the batch is ready when the routes follow. Promotion and abort return all requests by themselves.
+
+The command can be stopped at any time, with Ctrl-C or by force: the release stands where it stands, and the same command
+goes on with it. Ctrl-C says how to go on, promote or abort; a second one ends the command at once. When the release
+fails, for example because no new group became ready within --progress-deadline, --on-failure says what to do:
+
+  pause      leave it where it is and exit with code 3 (default)
+  rollback   roll it back and exit with code 4
+  wait       stay, and go on as soon as it recovers
+
+Exit codes: lockstep help exit-codes.`
+
+const releaseExample = `  lockstep release vllm --batches 25%,50%,100% --pause 5m
+  lockstep release vllm --batches 1,2,4 --on-failure rollback
+  lockstep release vllm --batches 25%,50%,100% --service vllm-leader --http-route vllm --weights 10,50,100
+  lockstep release vllm --policy policy.yaml --no-promote -o json --final`
+
+// releaseFlags are the flags of `lockstep release`.
+type releaseFlags struct {
+	session.Flags
+
+	policy    policyFlags
+	id        string
+	pause     time.Duration
+	noPromote bool
+	onFailure string
+}
+
+// newReleaseCommand makes `lockstep release`.
+func newReleaseCommand(o *connect.Options) *cobra.Command {
+	var f releaseFlags
+	var release host.Release
+	cmd := f.Command(o, &cobra.Command{
+		Use:     "release NAME",
+		Short:   "Release a workload's new template batch by batch, and follow it",
+		Long:    releaseAbout,
+		Example: releaseExample,
+		PreRunE: func(*cobra.Command, []string) (err error) {
+			release, err = f.release()
+			return err
+		},
+	}, func(s *session.Session) error {
+		release.Workload = s.Ref
+		result, err := s.Host.Release(s.Context, release)
+		return s.Conclude(result, err, "release", host.OutcomePromoted, host.OutcomeNothing, host.OutcomeLastBatch)
+	})
+	f.add(cmd)
+	return cmd
+}
+
+func (f *releaseFlags) add(cmd *cobra.Command) {
+	f.policy.add(cmd)
+	flags := cmd.Flags()
+	flags.DurationVar(&f.pause, "pause", 0, "how long a batch must have stayed ready before the next one begins")
+	flags.StringVar(&f.id, "release-id", "",
+		"id of the release (default: that of your unfinished release of this workload, else a new one)")
+	flags.BoolVar(&f.noPromote, "no-promote", false, "stop when the last batch is ready")
+	flags.StringVar(&f.onFailure, "on-failure", string(host.OnFailurePause),
+		"what to do when the release fails: pause, rollback or wait")
+	complete(cmd, "on-failure", "pause", "rollback", "wait")
+	f.AddRetryFor(cmd)
+	f.Output.Add(cmd)
+	f.Output.AddFinal(cmd)
+}
+
+// release reads the flags.
+func (f *releaseFlags) release() (host.Release, error) {
+	policy, err := f.policy.policy()
+	if err != nil {
+		return host.Release{}, err
+	}
+	weights, err := f.policy.traffic.parseWeights(policy)
+	if err != nil {
+		return host.Release{}, err
+	}
+	headers, err := f.policy.traffic.headerRoutes(policy)
+	if err != nil {
+		return host.Release{}, err
+	}
+	if f.pause < 0 {
+		return host.Release{}, exit.Usagef("--pause %s: want 0 or more", f.pause)
+	}
+	onFailure := host.OnFailure(f.onFailure)
+	switch onFailure {
+	case host.OnFailurePause, host.OnFailureRollback, host.OnFailureWait:
+	default:
+		return host.Release{}, exit.Usagef("--on-failure %q: want pause, rollback or wait", f.onFailure)
+	}
+	return host.Release{
+		ID: f.id, NewID: newReleaseID, Owner: owner(), Policy: policy, Weights: weights, HeaderRoutes: headers,
+		Pause: f.pause, NoPromote: f.noPromote, OnFailure: onFailure,
+	}, nil
+}
+
+// newReleaseID is "cli-20260102-150405-k3x9": it sorts by time, and two people in one second do not collide.
+func newReleaseID() string {
+	return fmt.Sprintf("cli-%s-%s", time.Now().UTC().Format("20060102-150405"), strings.ToLower(rand.Text()[:4]))
+}
+
+// ownerPrefix begins the owner of each release that this command began.
+const ownerPrefix = "lockstep-cli/"
+
+// owner is who runs the command, "lockstep-cli/jo@laptop", in at most 253 bytes.
+func owner() string {
+	name, machine := "unknown", "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		machine = h
+	}
+	text := ownerPrefix + name + "@" + machine
+	return strings.ToValidUTF8(text[:min(len(text), 253)], "")
+}

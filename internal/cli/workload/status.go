@@ -1,0 +1,61 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// newStatusCommand makes `lockstep status`.
+func newStatusCommand(o *connect.Options) *cobra.Command {
+	f := session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}
+	var watch bool
+	cmd := f.Command(o, &cobra.Command{
+		Use:   "status NAME",
+		Short: "Show where a workload and its release stand",
+		Long: `Show where a workload stands: its release if it has one, its batch, its traffic, and one row per group.
+It changes nothing, and a driver inside this process only looks. The exit code says whether the status could be read, not whether the release is well.`,
+		Example: "  lockstep status vllm\n  lockstep status vllm -w\n  lockstep status vllm -o json",
+	}, func(s *session.Session) error {
+		if watch {
+			return s.Explain(s.Host.Follow(s.Context, s.Ref, func(c *pb.BatchContext) { followStatus(s, c) }), "watch")
+		}
+		return showStatus(s)
+	})
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "follow it until Ctrl-C")
+	f.Output.Add(cmd)
+	return cmd
+}
+
+// showStatus prints where the workload stands.
+func showStatus(s *session.Session) error {
+	c, err := s.Host.Look(s.Context, s.Ref)
+	if err != nil {
+		return s.Explain(err, "read the status of")
+	}
+	if s.Documents != nil {
+		s.Documents.Status(c, time.Now())
+		return nil
+	}
+	_, err = fmt.Fprint(s.Stdout, view.Status(c, time.Now()))
+	return err
+}
+
+// followStatus shows one more context. With documents there is no text: nothing happens here that is not in them.
+func followStatus(s *session.Session, c *pb.BatchContext) {
+	if s.Documents != nil {
+		s.Documents.Status(c, time.Now())
+		return
+	}
+	s.Text(host.Event{Kind: view.EventStatus, Time: time.Now(), Context: c})
+}

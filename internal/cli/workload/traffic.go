@@ -1,0 +1,173 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// trafficFlagNames are the flags that change the policy.
+var trafficFlagNames = []string{
+	"service", "canary-service", "http-route", "grpc-route", "ingress", "inference-pool", "endpoint-picker",
+}
+
+// trafficFlags are a TrafficPolicy as flags, and the weights, which are the host's and in no policy.
+type trafficFlags struct {
+	flags *pflag.FlagSet
+
+	service, canaryService        string
+	httpRoutes, grpcRoutes        []string
+	ingresses                     []string
+	inferencePool, endpointPicker string
+	weights                       []string
+	headers, cookies              []string
+}
+
+func (f *trafficFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	f.flags = flags
+	flags.StringVar(&f.service, "service", "",
+		"Service that selects the stable leaders; with a route, the release splits requests between stable and canary")
+	flags.StringVar(&f.canaryService, "canary-service", "",
+		"name of the Service that is made for the canary's leaders (default: that of --service with -canary)")
+	flags.StringSliceVar(&f.httpRoutes, "http-route", nil, "HTTPRoute whose rules lead to the Service; may be repeated")
+	flags.StringSliceVar(&f.grpcRoutes, "grpc-route", nil, "GRPCRoute whose rules lead to the Service; may be repeated")
+	flags.StringSliceVar(&f.ingresses, "ingress", nil, "Ingress that leads to the Service; may be repeated")
+	flags.StringVar(&f.inferencePool, "inference-pool", "", "InferencePool whose leaders are split; needs --endpoint-picker")
+	flags.StringVar(&f.endpointPicker, "endpoint-picker", "", "Service of the canary pool's own endpoint picker")
+	flags.StringSliceVar(&f.weights, "weights", nil,
+		"percentage of requests for the canary once each batch is ready: 10,50,100 (default: the batch's share of groups)")
+	flags.StringSliceVar(&f.headers, "canary-header", nil,
+		"NAME=VALUE: requests with this header go to the canary, whatever its weight; may be repeated")
+	flags.StringSliceVar(&f.cookies, "canary-cookie", nil,
+		"NAME or NAME=VALUE (default: always): requests with this cookie go to the canary, whatever its weight; may be repeated")
+	for _, flag := range append(trafficFlagNames, "weights", "canary-header", "canary-cookie") {
+		complete(cmd, flag)
+	}
+}
+
+// overrule puts what the flags say into a policy. What the driver can judge, such as whether it serves a kind of route, it
+// leaves to the driver.
+func (f *trafficFlags) overrule(policy *pb.ReleasePolicy) error {
+	given := f.given()
+	if len(given) == 0 {
+		return nil
+	}
+	if policy.GetTraffic() == nil {
+		policy.Traffic = &pb.TrafficPolicy{}
+	}
+	t := policy.GetTraffic()
+	t.StableService = cmp.Or(f.service, t.GetStableService())
+	t.CanaryService = cmp.Or(f.canaryService, t.GetCanaryService())
+	if t.GetStableService() == "" {
+		return exit.Usagef("%s: which Service selects the stable leaders? Give --service, or stable_service in the policy file",
+			strings.Join(given, ", "))
+	}
+	for _, list := range []struct {
+		from []string
+		to   *[]string
+	}{{f.httpRoutes, &t.HttpRoutes}, {f.grpcRoutes, &t.GrpcRoutes}, {f.ingresses, &t.Ingresses}} {
+		if len(list.from) > 0 {
+			*list.to = list.from
+		}
+	}
+	return f.pool(t)
+}
+
+// given returns the flags that say something about traffic.
+func (f *trafficFlags) given() []string {
+	var names []string
+	for _, name := range trafficFlagNames {
+		if flag := f.flags.Lookup(name); flag.Value.String() != flag.DefValue {
+			names = append(names, "--"+name)
+		}
+	}
+	return names
+}
+
+// pool has two halves, either of which may come from the file.
+func (f *trafficFlags) pool(t *pb.TrafficPolicy) error {
+	if f.inferencePool == "" && f.endpointPicker == "" {
+		return nil
+	}
+	if t.GetInferencePool() == nil {
+		t.InferencePool = &pb.InferencePoolPolicy{}
+	}
+	pool := t.GetInferencePool()
+	pool.Name = cmp.Or(f.inferencePool, pool.GetName())
+	pool.CanaryEndpointPicker = cmp.Or(f.endpointPicker, pool.GetCanaryEndpointPicker())
+	if pool.GetName() == "" || pool.GetCanaryEndpointPicker() == "" {
+		return exit.Usagef("--inference-pool and --endpoint-picker need each other: the canary's pool has a picker of its own")
+	}
+	return nil
+}
+
+// parseWeights reads --weights, which is one percentage per batch of the policy, with or without a percent sign.
+func (f *trafficFlags) parseWeights(policy *pb.ReleasePolicy) ([]int32, error) {
+	if len(f.weights) == 0 {
+		return nil, nil
+	}
+	text, batches := strings.Join(f.weights, ","), policy.GetBatches()
+	if policy.GetTraffic() == nil {
+		return nil, exit.Usagef("--weights %s: nothing splits the requests of this release; give --service and a route, "+
+			"for example --http-route, or leave --weights out", text)
+	}
+	if len(f.weights) != len(batches) {
+		return nil, exit.Usagef("--weights %s: want one for each of the %d batches (%s), got %d",
+			text, len(batches), strings.Join(batches, ","), len(f.weights))
+	}
+	weights := make([]int32, 0, len(f.weights))
+	for _, w := range f.weights {
+		n, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(w), "%"), 10, 31)
+		if err != nil || n > 100 {
+			return nil, exit.Usagef("--weights %s: %q is no whole percentage from 0 to 100; want for example 10,50,100", text, w)
+		}
+		weights = append(weights, int32(n))
+	}
+	return weights, nil
+}
+
+// cookieAlways is the value of a cookie that is not given one: the only one that Ingresses know.
+const cookieAlways = "always"
+
+// headerRoutes reads --canary-header and --canary-cookie, each of which is a route of its own.
+func (f *trafficFlags) headerRoutes(policy *pb.ReleasePolicy) ([]host.HeaderRoute, error) {
+	if len(f.headers)+len(f.cookies) > 0 && policy.GetTraffic() == nil {
+		return nil, exit.Usagef("--canary-header and --canary-cookie: nothing splits the requests of this release; give --service " +
+			"and a route, for example --http-route, or leave them out")
+	}
+	var routes []host.HeaderRoute
+	for i, text := range f.headers {
+		name, value, _ := strings.Cut(text, "=")
+		if name == "" || value == "" {
+			return nil, exit.Usagef("--canary-header %q: want a name and a value, for example x-canary=yes", text)
+		}
+		routes = append(routes, host.HeaderRoute{
+			Name: fmt.Sprintf("header-%d", i+1), Match: &pb.HeaderMatch{Name: name, Value: &pb.HeaderMatch_Exact{Exact: value}},
+		})
+	}
+	for i, text := range f.cookies {
+		name, value, given := strings.Cut(text, "=")
+		if !given {
+			value = cookieAlways
+		}
+		if name == "" || value == "" {
+			return nil, exit.Usagef("--canary-cookie %q: want a name, or a name and a value, for example tester=always", text)
+		}
+		routes = append(routes, host.HeaderRoute{
+			Name: fmt.Sprintf("cookie-%d", i+1), Match: &pb.HeaderMatch{Name: name, Value: &pb.HeaderMatch_Cookie{Cookie: value}},
+		})
+	}
+	return routes, nil
+}
