@@ -234,7 +234,7 @@ func TestWatchRefuses(t *testing.T) {
 		want string
 	}{
 		"TwoNames":  {[]string{"a", "b"}, 2, "takes the name of one LeaderWorkerSet, or none"},
-		"AllOfOne":  {[]string{"a", "-A"}, 2, "a name is of one namespace"},
+		"AllOfOne":  {[]string{"a", "-A"}, 2, "NAME and --all-namespaces exclude each other"},
 		"AllAndOne": {[]string{"-A", "-n", "x"}, 2, "exclude each other"},
 		"Unknown":   {[]string{"nobody", "-n", "default", "--address", address}, 1, "[WORKLOAD_NOT_FOUND]"},
 	} {

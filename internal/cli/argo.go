@@ -25,7 +25,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/argo"
 )
 
-// argoFlags are what Argo's plugins have beside the flags of all.
+// argoFlags are the flags that only Argo's plugins have.
 type argoFlags struct {
 	dial  connect.Flags
 	waits int
@@ -37,8 +37,8 @@ func (f *argoFlags) add(flags *pflag.FlagSet) {
 		"steps that may wait inside the controller at once; each takes one of its workers (--rollout-threads, 10 by default)")
 }
 
-// serveArgo serves Argo Rollouts as the plugin that it started this process for. Flags that are wrong end the process
-// with a message in the controller's log; a driver or an API server that is away does not.
+// serveArgo is the plugin that Argo Rollouts launched. Invalid flags end the process, with a message in the controller's
+// log; an unreachable driver or API server does not.
 func serveArgo(ctx context.Context, o *connect.Options, args []string) error {
 	var flags argoFlags
 	if err := parsePluginArgs(o, args, flags.add); err != nil {
@@ -69,10 +69,10 @@ func serveArgo(ctx context.Context, o *connect.Options, args []string) error {
 	return errors.Join(err, closeDriver())
 }
 
-// reach connects to the driver, or starts one inside this process. The returned context ends when that one fails.
+// reach connects to the driver, or starts one inside this process. The returned context ends when the driver inside fails.
 func (f *argoFlags) reach(ctx context.Context, o *connect.Options) (argo.Driver, context.Context, func() error, error) {
 	if f.dial.Address == "" {
-		// Both of Argo's plugins have a driver, and both work on everything; one of them tells people.
+		// Both of Argo's plugins run a driver for all workloads; only the router's writes events.
 		o.Silent = argo.StartedAs() == argo.RoleStep
 		inside, err := connect.Inside(ctx, o)
 		if err != nil {
@@ -85,14 +85,14 @@ func (f *argoFlags) reach(ctx context.Context, o *connect.Options) (argo.Driver,
 	return driver, ctx, func() error { return nil }, nil
 }
 
-// dialLater reaches the driver as soon as it is there. The connection lasts as long as the process.
+// dialLater connects once the driver is reachable. The connection lasts as long as the process.
 func (f *argoFlags) dialLater(ctx context.Context, logger *slog.Logger, driver *argo.Late) {
 	if link := f.dial.DialUntilReached(ctx, logger, driver.Failed); link != nil {
 		driver.Set(link)
 	}
 }
 
-// runArgo serves the controller's calls, and keeps Rollouts and workloads together beside them.
+// runArgo serves the controller's calls, and runs the Rollout controller beside them.
 func runArgo(ctx context.Context, o *connect.Options, config *rest.Config, driver argo.Driver, waits int) error {
 	keeper, recorder, err := newKeeper(o, config, driver)
 	if err != nil {

@@ -22,19 +22,18 @@ import (
 
 const batchReleaseAbout = `Run Kruise Rollouts' BatchRelease objects whose workload is a LeaderWorkerSet, where Kruise's own manager is absent.
 
-It needs the CRD of BatchRelease, and refuses to start beside Kruise's manager, which panics when it meets such an object.
-The driver is started as a plugin, this very program unless --driver-program names another, or is at the address of a
-"lockstep serve". With --namespace it looks at one namespace only.
+It needs the BatchRelease CRD, and refuses to start beside Kruise's manager, which panics on such an object. It launches the
+driver as a plugin (this program, or --driver-program), or connects to a "lockstep serve" (--driver). With --namespace it
+watches that namespace only.
 `
 
 const batchReleaseExample = `  lockstep batchrelease
   lockstep batchrelease --leader-elect --health-address :8081
   lockstep batchrelease --driver dns:///lockstep.lockstep-system.svc:9443 --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`
 
-// errDriverGone is why a host ends whose driver has.
-var errDriverGone = errors.New("the driver that was started as a plugin has ended")
+var errDriverExited = errors.New("the driver plugin has exited")
 
-// driverFlags say where a host's driver is: at an address, or a program to start.
+// driverFlags choose a host's driver: one at an address, or a program to launch.
 type driverFlags struct {
 	connect.Flags
 	program, sha256 string
@@ -42,9 +41,9 @@ type driverFlags struct {
 
 func (f *driverFlags) addFlags(flags *pflag.FlagSet) {
 	f.AddAsDriver(flags)
-	flags.Lookup("driver").Usage = "driver to use: unix:///path, host:port or dns:///host:port (default: one that is started as a plugin)"
-	flags.StringVar(&f.program, "driver-program", "", "driver to start as a plugin (default: this program)")
-	flags.StringVar(&f.sha256, "driver-sha256", "", "with --driver-program: the checksum that the file must have")
+	flags.Lookup("driver").Usage = "driver to use: unix:///path, host:port or dns:///host:port (default: one launched as a plugin)"
+	flags.StringVar(&f.program, "driver-program", "", "driver to launch as a plugin (default: this program)")
+	flags.StringVar(&f.sha256, "driver-sha256", "", "with --driver-program: the expected checksum of the file")
 }
 
 func (f *driverFlags) checkFlags() error {
@@ -58,7 +57,6 @@ func (f *driverFlags) checkFlags() error {
 	}
 }
 
-// newBatchReleaseCommand makes `lockstep batchrelease`.
 func newBatchReleaseCommand(o *connect.Options) *cobra.Command {
 	var driver driverFlags
 	var run host.Options
@@ -77,7 +75,7 @@ func newBatchReleaseCommand(o *connect.Options) *cobra.Command {
 	return cmd
 }
 
-// runBatchRelease runs the host until ctx has ended or its driver has.
+// runBatchRelease runs the host until ctx ends or its driver exits.
 func runBatchRelease(ctx context.Context, o *connect.Options, flags *driverFlags, run host.Options) error {
 	if err := flags.checkFlags(); err != nil {
 		return err
@@ -89,13 +87,13 @@ func runBatchRelease(ctx context.Context, o *connect.Options, flags *driverFlags
 	})
 }
 
-// launch starts the driver as a plugin, with the flags of this process.
+// launch launches the driver as a plugin, with the flags of this process.
 func (f *driverFlags) launch(ctx context.Context, o *connect.Options, logger *slog.Logger) (*connect.Link, error) {
 	program := f.program
 	if program == "" {
 		self, err := os.Executable()
 		if err != nil {
-			return nil, fmt.Errorf("find this program, to start it as the driver: %w", err)
+			return nil, fmt.Errorf("find this program to launch it as the driver: %w", err)
 		}
 		program = self
 	}
@@ -103,7 +101,7 @@ func (f *driverFlags) launch(ctx context.Context, o *connect.Options, logger *sl
 	if f.sha256 != "" {
 		opts = append(opts, plugin.WithSHA256(f.sha256))
 	}
-	// The plugin outlives ctx until close, so that calls in flight end first.
+	// The plugin outlives ctx until Close, so that calls in flight return first.
 	client, err := plugin.Launch(context.WithoutCancel(ctx), program, opts...)
 	if err != nil {
 		return nil, err
@@ -113,7 +111,7 @@ func (f *driverFlags) launch(ctx context.Context, o *connect.Options, logger *sl
 	go func() {
 		select {
 		case <-client.Exited():
-			stop(errDriverGone)
+			stop(errDriverExited)
 		case <-running.Done():
 		}
 	}()

@@ -25,11 +25,11 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 )
 
-// fakeEngine is the fake driver with what the program needs besides.
+// fakeEngine is a server.Driver over the fake driver.
 type fakeEngine struct {
 	*plugintest.FakeDriver
 
-	// failure is what Run returns at once; nil: it runs.
+	// failure is returned by Run at once. Nil: Run returns when ctx ends.
 	failure error
 }
 
@@ -45,7 +45,7 @@ func (e fakeEngine) Run(ctx context.Context) error {
 	return nil
 }
 
-// lockstep runs the program with the arguments.
+// lockstep is the result of a run of the program.
 type lockstep struct {
 	code           int
 	stdout, stderr string
@@ -87,14 +87,14 @@ contexts:
 	return path
 }
 
-func TestWithoutCommandItExplainsItself(t *testing.T) {
+func TestRunWithoutCommandPrintsAbout(t *testing.T) {
 	l := runLockstep(t.Context(), t, nil)
 	if l.code != 0 || l.stderr != "" {
 		t.Errorf("code %d, stderr %q; want 0 and nothing", l.code, l.stderr)
 	}
 	for _, want := range []string{"As a plugin", "As a server", "As a command"} {
 		if !strings.Contains(l.stdout, want) {
-			t.Errorf("the explanation lacks %q:\n%s", want, l.stdout)
+			t.Errorf("the text lacks %q:\n%s", want, l.stdout)
 		}
 	}
 }
@@ -106,7 +106,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-func TestVersionOfTheBuild(t *testing.T) {
+func TestVersionIsSetByLinker(t *testing.T) {
 	before := buildVersion
 	t.Cleanup(func() { buildVersion = before })
 	buildVersion = "v1.2.3-4-gabcdef"
@@ -148,7 +148,7 @@ func TestVersionDocument(t *testing.T) {
 	}
 }
 
-func TestWrongCommandLine(t *testing.T) {
+func TestUsageErrors(t *testing.T) {
 	tests := []struct {
 		name   string
 		reason string
@@ -157,7 +157,7 @@ func TestWrongCommandLine(t *testing.T) {
 	}{
 		{"flag", "a typo must not be ignored", []string{"--kubeconfg=x"}, "--kubeconfg"},
 		{"flag of a command", "a typo must not be ignored", []string{"serve", "--lissten=x"}, "--lissten"},
-		{"command", "a typo must not print an explanation and succeed", []string{"sevre"}, "sevre"},
+		{"command", "a typo must not print the help text and succeed", []string{"sevre"}, "sevre"},
 		{"format of a document", "a typo must not print plain text", []string{"version", "-o", "xml"}, "xml"},
 		{"argument", "serve takes none", []string{"serve", "x"}, `"x"`},
 		{"log level", "logs are not lost to a typo", []string{"serve", "--log-level=loud"}, "loud"},
@@ -207,7 +207,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-func TestServeEndsWithItsDriver(t *testing.T) {
+func TestServeReturnsDriverError(t *testing.T) {
 	path := filepath.Join(shortDir(t), "l.sock")
 	l := runLockstep(t.Context(), t, errors.New("no such cluster"), "serve", "--listen", "unix://"+path)
 	if l.code != exit.Error || !strings.Contains(l.stderr, "no such cluster") {
@@ -215,10 +215,10 @@ func TestServeEndsWithItsDriver(t *testing.T) {
 	}
 }
 
-func TestServeRefusesTheNetwork(t *testing.T) {
+func TestServeRequiresTLSForNetworkAddress(t *testing.T) {
 	l := runLockstep(t.Context(), t, nil, "serve", "--listen", "0.0.0.0:0")
 	if l.code != exit.Error || !strings.Contains(l.stderr, "--client-ca") {
-		t.Errorf("code %d, stderr %q; want %d and the flags that are missing", l.code, l.stderr, exit.Error)
+		t.Errorf("code %d, stderr %q; want %d and the missing flags", l.code, l.stderr, exit.Error)
 	}
 }
 
@@ -229,7 +229,7 @@ func TestMissingKubeconfig(t *testing.T) {
 	}
 }
 
-func TestNoKubeconfig(t *testing.T) {
+func TestWithoutKubeconfig(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	var stderr buffer
@@ -261,9 +261,9 @@ func TestDefaultListen(t *testing.T) {
 		uid                      int
 		want                     string
 	}{
-		{"session", "made for this, and private", "/run/user/1000", 1000, "unix:///run/user/1000/lockstep/lockstep.sock"},
-		{"root", "services live in /run", "", 0, "unix:///run/lockstep/lockstep.sock"},
-		{"neither", "everybody can write here", "", 1000, "unix://" + filepath.Join(os.TempDir(), "lockstep-1000/lockstep.sock")},
+		{"session", "the runtime directory is private to the user", "/run/user/1000", 1000, "unix:///run/user/1000/lockstep/lockstep.sock"},
+		{"root", "system services use /run", "", 0, "unix:///run/lockstep/lockstep.sock"},
+		{"neither", "all users can write to the temporary directory", "", 1000, "unix://" + filepath.Join(os.TempDir(), "lockstep-1000/lockstep.sock")},
 		{"relative", "it would depend on the working directory", "run", 0, "unix:///run/lockstep/lockstep.sock"},
 	}
 	for _, tt := range tests {
@@ -275,7 +275,7 @@ func TestDefaultListen(t *testing.T) {
 	}
 }
 
-// shortDir is a directory whose path leaves room for a socket's name.
+// shortDir returns a directory whose path is short enough for a socket in it.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "lockstep-")
@@ -286,7 +286,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// dialEventually connects once the server is there.
+// dialEventually retries until the server listens.
 func dialEventually(ctx context.Context, address string) (*plugin.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -61,7 +61,7 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-// ran is a run of the program that is over.
+// ran is the result of a run of the program.
 type ran struct {
 	code           int
 	stdout, stderr string
@@ -119,7 +119,7 @@ func TestCommands(t *testing.T) {
 		stderr string
 	}{
 		"Release": {
-			reason: "a release that goes well",
+			reason: "a successful release",
 			args:   canary, code: exit.OK, stdout: "is complete: all groups run revision bbbb",
 		},
 		"ReleaseNothing": {
@@ -131,17 +131,17 @@ func TestCommands(t *testing.T) {
 			code: exit.OK, stdout: "nothing to release",
 		},
 		"ReleaseNoPromote": {
-			reason: "the last batch is as far as it goes",
+			reason: "it stops after the last batch",
 			args:   with(canary, "--no-promote"), code: exit.OK, stdout: "waits to be promoted",
 		},
 		"ReleaseFailed": {
-			reason: "the release is left where it is, and the message leads on",
+			reason: "the release is left as it is, and the message says how to resume",
 			args:   canary,
 			fake:   func(d *hosttest.Driver) { d.OnUpgrade = failAt(1) },
-			code:   exit.Failed, stderr: "failed (ProgressDeadlineExceeded): no new ready group for 30m\n  to go on when it recovers: lockstep release vllm",
+			code:   exit.Failed, stderr: "failed (ProgressDeadlineExceeded): no new ready group for 30m\n  to resume when it recovers: lockstep release vllm",
 		},
 		"ReleaseRolledBack": {
-			reason: "told to roll back",
+			reason: "rollback is requested",
 			args:   with(canary, "--on-failure", "rollback"),
 			fake:   func(d *hosttest.Driver) { d.OnUpgrade = failAt(1) },
 			code:   exit.RolledBack, stderr: "was rolled back: all groups run revision aaaa",
@@ -172,35 +172,35 @@ func TestCommands(t *testing.T) {
 			args:   with(canary, "--batch", "1"), code: exit.Usage, stderr: "unknown flag: --batch",
 		},
 		"ReleaseRouted": {
-			reason: "each batch gets its share, and people are told of what",
+			reason: "each batch gets its share, which is reported",
 			args:   with(canary, "--service", "vllm", "--http-route", "vllm", "--weights", "10,50,100", "--no-promote"),
 			code:   exit.OK, stdout: "sending 10% of the requests to the update revision",
 		},
 		"ReleaseRoutedWithoutTheDriver": {
-			reason: "a driver that splits no requests is found out at once",
+			reason: "a driver that does not split requests is refused before the release starts",
 			args:   with(canary, "--service", "vllm", "--http-route", "vllm"),
 			fake:   func(d *hosttest.Driver) { d.NoTraffic = true },
 			code:   exit.Error,
 			stderr: "cannot release default/vllm: the policy has traffic, but driver fake.lockstep.dev splits no requests: " +
-				"it does not list CAPABILITY_TRAFFIC_WEIGHT [UNSUPPORTED]\n  what to do: do without it",
+				"it does not list CAPABILITY_TRAFFIC_WEIGHT [UNSUPPORTED]\n  what to do: leave it out",
 		},
 		"ReleaseWeightsWithoutTraffic": {
 			reason: "a command line that is wrong",
-			args:   with(canary, "--weights", "10,50,100"), code: exit.Usage, stderr: "nothing splits the requests",
+			args:   with(canary, "--weights", "10,50,100"), code: exit.Usage, stderr: "does not split requests",
 		},
 		"ReleaseRouteWithoutService": {
 			reason: "a command line that is wrong",
-			args:   with(canary, "--http-route", "vllm", "--grpc-route", "g"), code: exit.Usage, stderr: "--http-route, --grpc-route: which Service",
+			args:   with(canary, "--http-route", "vllm", "--grpc-route", "g"), code: exit.Usage, stderr: "--http-route, --grpc-route: no Service",
 		},
 		"ReleaseOfAnother": {
-			reason: "the reason is in brackets, and the message leads on",
+			reason: "the reason is in brackets, and the message says what to do",
 			args:   canary, fake: inFlight("argo-rollouts/default/vllm"),
-			code: exit.Error, stderr: "[RELEASE_IN_PROGRESS]\n  to look at it: lockstep status vllm",
+			code: exit.Error, stderr: "[RELEASE_IN_PROGRESS]\n  to see it:   lockstep status vllm",
 		},
 		"ReleaseNotFound": {
 			reason: "the message names the workload and what to do",
 			args:   []string{"release", "other", "--style", "canary", "--batches", "100%"},
-			code:   exit.Error, stderr: "cannot release default/other: fake.lockstep.dev: there is no LeaderWorkerSet default/other [WORKLOAD_NOT_FOUND]\n  to see which there are: kubectl",
+			code:   exit.Error, stderr: "cannot release default/other: fake.lockstep.dev: there is no LeaderWorkerSet default/other [WORKLOAD_NOT_FOUND]\n  to list all: kubectl",
 		},
 		"ReleaseInvalid": {
 			reason: "one line per field",
@@ -213,7 +213,7 @@ func TestCommands(t *testing.T) {
 				}
 			},
 			code: exit.Error,
-			stderr: "lockstep: cannot release default/vllm: the request is wrong [INVALID_REQUEST]\n" +
+			stderr: "lockstep: cannot release default/vllm: the request is invalid [INVALID_REQUEST]\n" +
 				"  policy.batches[1]: must not decrease\n  policy.min_ready: must not be negative\n",
 		},
 		"Abort": {
@@ -231,15 +231,15 @@ func TestCommands(t *testing.T) {
 		},
 		"AbortNothing": {
 			reason: "there is no release",
-			args:   []string{"abort", "vllm"}, code: exit.Error, stderr: "it has no unfinished release, its state is HOLDING",
+			args:   []string{"abort", "vllm"}, code: exit.Error, stderr: "it has no release in flight, its state is HOLDING",
 		},
 		"AbortAnothers": {
-			reason: "a release of another host is left alone",
+			reason: "a release of another host is refused",
 			args:   []string{"abort", "vllm"}, fake: inFlight("argo-rollouts/default/vllm"),
 			code: exit.Error, stderr: "argo-rollouts/default/vllm drives release r1",
 		},
 		"AbortAnothersByForce": {
-			reason: "a person may insist",
+			reason: "the user may override it",
 			args:   []string{"abort", "vllm", "--force"}, fake: inFlight("argo-rollouts/default/vllm"), code: exit.OK,
 			stdout: "release r1 was rolled back",
 		},
@@ -266,12 +266,12 @@ func TestCommands(t *testing.T) {
 			args:   []string{"status", "vllm", "-o", "xml"}, code: exit.Usage, stderr: `--output "xml": want json or yaml`,
 		},
 		"Adopt": {
-			reason: "the workload is held already",
-			args:   []string{"adopt", "vllm"}, code: exit.OK, stdout: "default/vllm: held already; nothing changed\n",
+			reason: "the workload is already under hold",
+			args:   []string{"adopt", "vllm"}, code: exit.OK, stdout: "default/vllm: already under hold; nothing changed\n",
 		},
 		"Disown": {
-			reason: "the workload is given back",
-			args:   []string{"disown", "vllm"}, code: exit.OK, stdout: "default/vllm: given back",
+			reason: "the hold is removed",
+			args:   []string{"disown", "vllm"}, code: exit.OK, stdout: "default/vllm: disowned",
 		},
 		"DisownRefused": {
 			reason: "a release is in flight",
@@ -302,7 +302,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-func TestDriverIsAway(t *testing.T) {
+func TestStatusWithoutDriver(t *testing.T) {
 	t.Parallel()
 	server := hosttest.Serve(t, hosttest.New())
 	server.Stop()
@@ -313,7 +313,7 @@ func TestDriverIsAway(t *testing.T) {
 	}
 }
 
-// overtaken is a driver whose workload gets another template just before each Finalize.
+// overtaken changes the workload's template just before each Finalize.
 type overtaken struct{ *hosttest.Driver }
 
 func (d overtaken) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.FinalizeResponse, error) {
@@ -321,7 +321,7 @@ func (d overtaken) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.F
 	return d.Driver.Finalize(ctx, req)
 }
 
-func TestPromoteBringsOnlyWhatItLookedAt(t *testing.T) {
+func TestPromoteRefusesChangedTemplate(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"promote", "vllm"}, {"promote", "vllm", "--no-wait"}} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
@@ -333,7 +333,7 @@ func TestPromoteBringsOnlyWhatItLookedAt(t *testing.T) {
 				t.Errorf("exit code %d, want %d and what to do:\n%s", got.code, exit.Error, got.stderr)
 			}
 			if state := fake.Context().GetState(); state != pb.State_STATE_HOLDING {
-				t.Errorf("the new template's release is %s, want it untouched", state)
+				t.Errorf("the new template's release is %s, want it unchanged", state)
 			}
 		})
 	}
@@ -363,11 +363,11 @@ func TestReleaseJSON(t *testing.T) {
 		t.Errorf("events: -want, +got:\n%s", diff)
 	}
 	if !strings.Contains(got.stderr, "is complete") {
-		t.Errorf("stderr does not tell people:\n%s", got.stderr)
+		t.Errorf("stderr does not say so:\n%s", got.stderr)
 	}
 }
 
-func TestAnAddressNeedsNoKubeconfig(t *testing.T) {
+func TestAddressNeedsNoKubeconfig(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	address := hosttest.Serve(t, hosttest.New()).Address
@@ -426,7 +426,7 @@ func TestReleaseInterrupted(t *testing.T) {
 		}
 	}
 	if state := fake.Context().GetState(); state != pb.State_STATE_UPGRADING {
-		t.Errorf("the release is %s after the interruption, want it untouched", state)
+		t.Errorf("the release is %s after the interruption, want it unchanged", state)
 	}
 }
 
@@ -452,7 +452,7 @@ func TestStatusWatch(t *testing.T) {
 	}
 }
 
-// await polls a condition on output, which nothing announces.
+// await polls a condition.
 func await(ctx context.Context, t testing.TB, condition func() bool) {
 	t.Helper()
 	for !condition() {
@@ -464,7 +464,7 @@ func await(ctx context.Context, t testing.TB, condition func() bool) {
 	}
 }
 
-// insideDriver is the fake as an engine.
+// insideDriver is a server.Driver over the fake driver.
 type insideDriver struct {
 	*hosttest.Driver
 
@@ -484,10 +484,10 @@ func runInside(t *testing.T, run func(context.Context) error, args ...string) ra
 		Args: append(args, "--kubeconfig", writeKubeconfig(t)), Stdout: &stdout, Stderr: &stderr,
 		NewDriver: func(_ *rest.Config, settings connect.Settings) (server.Driver, error) {
 			if settings.Namespace != "default" || settings.Workload.String() != "default/vllm" {
-				t.Errorf("the driver is for %q in namespace %q, want the workload only", settings.Workload, settings.Namespace)
+				t.Errorf("the driver is for workload %q in namespace %q, want default/vllm only", settings.Workload, settings.Namespace)
 			}
-			if looks := args[0] == "status"; settings.ReadOnly != looks {
-				t.Errorf("%s has a driver with read only %t, want %t", args[0], settings.ReadOnly, looks)
+			if readOnly := args[0] == "status"; settings.ReadOnly != readOnly {
+				t.Errorf("%s has a driver with read only %t, want %t", args[0], settings.ReadOnly, readOnly)
 			}
 			return insideDriver{Driver: hosttest.New(), run: run}, nil
 		},
@@ -496,16 +496,16 @@ func runInside(t *testing.T, run func(context.Context) error, args ...string) ra
 	return ran{code: code, stdout: stdout.String(), stderr: stderr.String()}
 }
 
-// The tests with a driver inside are not parallel: its logger is client-go's too, of which a process has one.
+// The tests with a driver inside are not parallel: its logger is also client-go's, which is global.
 
-func TestReleaseWithTheDriverInside(t *testing.T) { //nolint:paralleltest // See above.
+func TestReleaseWithDriverInside(t *testing.T) { //nolint:paralleltest // See above.
 	got := runInside(t, func(ctx context.Context) error { <-ctx.Done(); return nil }, canary...)
 	if got.code != exit.OK || !strings.Contains(got.stdout, "is complete") {
 		t.Errorf("exit code %d\n%s%s", got.code, got.stdout, got.stderr)
 	}
 }
 
-func TestCommandsWithTheDriverInside(t *testing.T) { //nolint:paralleltest // See above.
+func TestCommandsWithDriverInside(t *testing.T) { //nolint:paralleltest // See above.
 	for _, command := range []string{"status", "adopt", "disown"} {
 		got := runInside(t, func(ctx context.Context) error { <-ctx.Done(); return nil }, command, "vllm")
 		if got.code != exit.OK {
@@ -514,14 +514,14 @@ func TestCommandsWithTheDriverInside(t *testing.T) { //nolint:paralleltest // Se
 	}
 }
 
-func TestTheDriverInsideFails(t *testing.T) { //nolint:paralleltest // See above.
+func TestReleaseReturnsErrorOfDriverInside(t *testing.T) { //nolint:paralleltest // See above.
 	got := runInside(t, func(context.Context) error { return os.ErrPermission }, with(canary, "--pause", "1h")...)
 	if got.code != exit.Error || !strings.Contains(got.stderr, "run driver: permission denied") {
 		t.Errorf("exit code %d, want the driver's error:\n%s", got.code, got.stderr)
 	}
 }
 
-func TestDocumentation(t *testing.T) {
+func TestCommandsAreDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/cli.md")
 	if err != nil {

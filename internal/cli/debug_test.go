@@ -42,10 +42,10 @@ func TestDebugReplay(t *testing.T) {
 		says []string
 	}{
 		"same":      {[]string{write("same", same)}, exit.OK, []string{"1 decisions, all as recorded"}},
-		"other":     {[]string{write("other", same+other)}, exit.Error, []string{"decision 2, default/vllm at 2026-01-02T12:00:00Z", `decision.reason: recorded "Other", now "Held"`, "1 of 2 decisions"}},
+		"other":     {[]string{write("other", same+other)}, exit.Error, []string{"decision 2, default/vllm at 2026-01-02T12:00:00Z", `decision.reason: recorded "Other", now "Held"`, "1 of 2 decisions differ"}},
 		"no file":   {nil, exit.Usage, []string{"one file"}},
 		"not there": {[]string{filepath.Join(dir, "x")}, exit.Error, []string{"no such file"}},
-		"empty":     {[]string{write("empty", "")}, exit.Usage, []string{"no decision", "lockstep debug record"}},
+		"empty":     {[]string{write("empty", "")}, exit.Usage, []string{"no decisions", "lockstep debug record"}},
 		"not JSON":  {[]string{write("text", "hello")}, exit.Usage, []string{"entry 1"}},
 		"newer":     {[]string{write("newer", `{"version":2}`)}, exit.Usage, []string{"version 2", "wrote it"}},
 	} {
@@ -55,13 +55,13 @@ func TestDebugReplay(t *testing.T) {
 		}
 		for _, words := range tc.says {
 			if !strings.Contains(got.stdout+got.stderr, words) {
-				t.Errorf("%s: it does not say %q: %s%s", name, words, got.stdout, got.stderr)
+				t.Errorf("%s: the output lacks %q: %s%s", name, words, got.stdout, got.stderr)
 			}
 		}
 	}
 }
 
-func TestDebugRefuses(t *testing.T) {
+func TestDebugUsageErrors(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args []string
 		says string

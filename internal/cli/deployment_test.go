@@ -24,7 +24,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 )
 
-// deployed reads config/deployment and returns its only container.
+// deployed returns the only container of config/deployment.
 func deployed(t *testing.T) corev1.Container {
 	t.Helper()
 	text, err := os.ReadFile("../../config/deployment/deployment.yaml")
@@ -50,8 +50,8 @@ func deployed(t *testing.T) corev1.Container {
 	return pod.Spec.Containers[0]
 }
 
-// The program runs with the manifest's arguments, but for the ports, and answers its probes.
-func TestDeployment(t *testing.T) { //nolint:paralleltest // Its logger is client-go's too, of which a process has one.
+// The program runs with the manifest's arguments, except for the ports, and its probes succeed.
+func TestDeployment(t *testing.T) { //nolint:paralleltest // its logger is also client-go's, which is global
 	container := deployed(t)
 	if !slices.Equal(container.Command, []string{"/lockstep"}) {
 		t.Errorf("command is %q", container.Command)

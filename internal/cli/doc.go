@@ -1,8 +1,9 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli is the lockstep program: flags become options, options become a running driver or one request to it.
+// Package cli is the lockstep program: it parses the command line, and runs a plugin, a server, a controller or a command.
+// A process whose environment has a host's plugin cookie is that host's plugin; its arguments are flags only.
 //
-// The program is started in three ways. A host that sets a plugin cookie gets a plugin, before any command is looked
-// at. `lockstep serve` is a server. Everything else is a command for people.
+//	program := cli.Program{Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr, NewDriver: newDriver}
+//	os.Exit(program.Run(ctx))
 package cli

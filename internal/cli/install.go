@@ -17,12 +17,12 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 )
 
-// newInstallCommand makes `lockstep install`, for init containers of hosts that start the binary from their own pod:
-// the image has no shell that could copy it.
+// newInstallCommand is for init containers of hosts that launch the binary in their own pod: the image has no shell to copy
+// it with.
 func newInstallCommand(o *connect.Options) *cobra.Command {
 	return &cobra.Command{
 		Use:    "install PATH",
-		Short:  "Copy this binary to a path, for a host that starts it as a plugin",
+		Short:  "Copy this binary to a path, for a host that launches it as a plugin",
 		Hidden: true,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
@@ -41,7 +41,7 @@ func newInstallCommand(o *connect.Options) *cobra.Command {
 	}
 }
 
-// newChecksumCommand makes `lockstep checksum`, which prints what hosts compare a plugin's binary with.
+// newChecksumCommand prints the checksum that hosts verify a plugin's binary with.
 func newChecksumCommand(o *connect.Options) *cobra.Command {
 	return &cobra.Command{
 		Use:    "checksum",
@@ -59,8 +59,8 @@ func newChecksumCommand(o *connect.Options) *cobra.Command {
 	}
 }
 
-// copyBinary puts a copy of this program at path in one step, and returns its SHA-256. A copy that runs is replaced, not
-// changed.
+// copyBinary copies this program to path atomically, and returns its SHA-256. A copy that is running is replaced, not
+// overwritten.
 func copyBinary(path string) ([]byte, error) {
 	file, err := os.CreateTemp(filepath.Dir(path), ".lockstep-*")
 	if err != nil {

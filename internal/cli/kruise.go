@@ -16,17 +16,16 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise"
 )
 
-const kruiseAbout = `Keep RolloutTargets, through which Kruise Rollouts, unmodified, releases LeaderWorkerSets.
+const kruiseAbout = `Reconcile RolloutTargets, through which unmodified Kruise Rollouts releases LeaderWorkerSets.
 
-It runs beside Kruise's manager (with --filter-workload-type=false) until SIGINT or SIGTERM. The driver is inside this
-process, or at the address of a "lockstep serve". With --namespace it looks at one namespace only.
+It runs beside Kruise's manager (with --filter-workload-type=false) until SIGINT or SIGTERM. The driver runs inside this
+process, or is a "lockstep serve" (--driver). With --namespace it watches that namespace only.
 `
 
 const kruiseExample = `  lockstep kruise
   lockstep kruise --leader-elect --health-address :8081
   lockstep kruise --driver dns:///lockstep.lockstep-system.svc:9443 --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`
 
-// newKruiseCommand makes `lockstep kruise`.
 func newKruiseCommand(o *connect.Options) *cobra.Command {
 	var dial connect.Flags
 	var run kruise.Options
@@ -48,13 +47,13 @@ func newKruiseCommand(o *connect.Options) *cobra.Command {
 
 // addHostFlags adds the flags of hosts that run in a cluster.
 func addHostFlags(flags *pflag.FlagSet, s *kruise.Settings) {
-	flags.BoolVar(&s.LeaderElection, "leader-elect", false, "work only while holding a Lease, so that several replicas can stand by")
+	flags.BoolVar(&s.LeaderElection, "leader-elect", false, "elect a leader by a Lease, so that several replicas can stand by")
 	flags.StringVar(&s.LeaderElectionNamespace, "leader-elect-namespace", "", "namespace of the Lease (default: the pod's own)")
 	flags.StringVar(&s.MetricsAddress, "metrics-address", "", "host:port of plain HTTP with /metrics (default: off)")
 	flags.StringVar(&s.HealthAddress, "health-address", "", "host:port of plain HTTP with /healthz and /readyz (default: off)")
 }
 
-// runKruise runs the controller until ctx has ended or a driver inside this process has failed.
+// runKruise runs the controller until ctx ends or a driver inside this process fails.
 func runKruise(ctx context.Context, o *connect.Options, dial *connect.Flags, run kruise.Options) error {
 	if err := dial.Check(); err != nil {
 		return err
@@ -66,7 +65,7 @@ func runKruise(ctx context.Context, o *connect.Options, dial *connect.Flags, run
 	})
 }
 
-// runHost runs a host in a cluster until ctx has ended or its driver has: the one at the flags' address, or one that it starts.
+// runHost runs a host until ctx ends or its driver does: the one at the flags' address, or the one that start returns.
 func runHost(
 	ctx context.Context, o *connect.Options, dial *connect.Flags, settings *kruise.Settings,
 	start func(*slog.Logger) (*connect.Link, error), run func(context.Context, *rest.Config, *connect.Link) error,

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 )
 
-// The command takes the manifest's arguments, and its ports are those that the manifest names.
+// The command accepts the manifest's arguments and listens at the manifest's ports.
 func TestHostDeployments(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ command, account, path string }{
@@ -61,11 +61,11 @@ func checkHostDeployment(t *testing.T, command, account, path string) {
 		}
 	}
 	if *d.Spec.Replicas > 1 && cmd.Flag("leader-elect").Value.String() != "true" {
-		t.Error("several replicas, and no leader")
+		t.Error("several replicas without leader election")
 	}
 }
 
-func TestKruiseSaysWhatIsWrongWithItsFlags(t *testing.T) {
+func TestKruiseUsageErrors(t *testing.T) {
 	t.Parallel()
 	var stderr buffer
 	p := Program{Args: []string{"kruise", "--tls-cert", "a"}, Stdout: &buffer{}, Stderr: &stderr}
@@ -74,7 +74,7 @@ func TestKruiseSaysWhatIsWrongWithItsFlags(t *testing.T) {
 	}
 }
 
-func TestBatchReleaseSaysWhatIsWrongWithItsFlags(t *testing.T) {
+func TestBatchReleaseUsageErrors(t *testing.T) {
 	t.Parallel()
 	for flags, want := range map[string]string{
 		"--tls-cert a": "--driver", "--driver unix:///a --driver-program b": "exclude", "--driver-sha256 a": "--driver-program", "now": "argument",

@@ -14,7 +14,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// What a release writes down, in either format, is what its picture is made of.
+// The output of a release, in either format, is the input of its picture.
 func TestPicture(t *testing.T) {
 	for _, format := range []string{"json", "yaml"} {
 		driver := hosttest.New()
@@ -41,7 +41,7 @@ func TestPicture(t *testing.T) {
 	}
 }
 
-func TestPictureRefuses(t *testing.T) {
+func TestPictureErrors(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)

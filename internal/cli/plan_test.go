@@ -17,8 +17,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// groups is a manifest of a LeaderWorkerSet, after another object as templates of charts have them.
-func groups(t *testing.T, name, image string, more string) string {
+// manifestOf writes a manifest with another object and a LeaderWorkerSet, and returns its path.
+func manifestOf(t *testing.T, name, image string, more string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name+".yaml")
 	text := `apiVersion: v1
@@ -47,7 +47,7 @@ spec:
 }
 
 func TestPlanFiles(t *testing.T) {
-	before, after := groups(t, "vllm", "v1", ""), groups(t, "vllm", "v2", "")
+	before, after := manifestOf(t, "vllm", "v1", ""), manifestOf(t, "vllm", "v2", "")
 	for name, tc := range map[string]struct {
 		reason         string
 		args           []string
@@ -55,11 +55,11 @@ func TestPlanFiles(t *testing.T) {
 		stdout, stderr string
 	}{
 		"Release": {
-			reason: "two manifests, and nothing else", args: []string{"--filename", after, "--from", before, "--batches", "50%", "--startup", "10m"},
+			reason: "two manifests are enough", args: []string{"--filename", after, "--from", before, "--batches", "50%", "--startup", "10m"},
 			stdout: "batch 1 of 1 (50%)  4    2    6      +2     +6    100..150%  33%           1      10m0s  nvidia.com/gpu 48\n",
 		},
 		"Native": {
-			reason: "the file's own pace", args: []string{"--filename", after, "--native", "--startup", "1m", "--stateful-set-max-unavailable"},
+			reason: "the file's own maxUnavailable and maxSurge", args: []string{"--filename", after, "--native", "--startup", "1m", "--stateful-set-max-unavailable"},
 			stdout: "rolling update  0    4    4      +1     +3    50..125%  100%          2      2m0s  nvidia.com/gpu 24\n",
 		},
 		"Flags": {
@@ -67,15 +67,15 @@ func TestPlanFiles(t *testing.T) {
 			stdout: "-     1          2         1      old  ...\n",
 		},
 		"FlagsOverFile": {
-			reason: "flags overrule it", args: []string{"vllm", "--filename", after, "--native", "--max-surge", "0", "--replicas", "3"},
+			reason: "flags override the file", args: []string{"vllm", "--filename", after, "--native", "--max-surge", "0", "--replicas", "3"},
 			stdout: "Workload  vllm (3 groups of 3 pods)",
 		},
 		"NothingNew": {
-			reason: "one template twice", args: []string{"--filename", before, "--from", before, "--batches", "1", "--startup", "1m"},
+			reason: "both files have the same template", args: []string{"--filename", before, "--from", before, "--batches", "1", "--startup", "1m"},
 			stdout: "[NothingToRelease]",
 		},
-		"UnknownStartup": {reason: "no cluster measures it", args: []string{"--filename", after, "--batches", "1"}, stdout: "[StartupUnknown]"},
-		"Picture":        {reason: "of the release", args: []string{"--filename", after, "--batches", "1", "-o", "svg"}, stdout: "<title>vllm: Canary release</title>"},
+		"UnknownStartup": {reason: "start-up times are measured in a cluster only", args: []string{"--filename", after, "--batches", "1"}, stdout: "[StartupUnknown]"},
+		"Picture":        {reason: "the picture is of the release", args: []string{"--filename", after, "--batches", "1", "-o", "svg"}, stdout: "<title>vllm: Canary release</title>"},
 		"Both0": {
 			reason: "LWS refuses it", args: []string{"--native", "--replicas", "4", "--max-unavailable", "0"}, code: exit.Usage, stderr: "both come to 0 of 4 replicas",
 		},
@@ -84,17 +84,17 @@ func TestPlanFiles(t *testing.T) {
 		},
 		"NoName":     {reason: "neither a name nor a file", args: []string{"--batches", "1"}, code: exit.Usage, stderr: "needs the name of one LeaderWorkerSet"},
 		"NoBatches":  {reason: "a release has batches", args: []string{"--filename", after}, code: exit.Usage, stderr: "--batches"},
-		"BadBatches": {reason: "as the driver refuses them", args: []string{"--filename", after, "--batches", "2,1"}, code: exit.Usage, stderr: "policy.batches[1]"},
+		"BadBatches": {reason: "batches are validated as in the driver", args: []string{"--filename", after, "--batches", "2,1"}, code: exit.Usage, stderr: "policy.batches[1]"},
 		"BadSurge": {
-			reason: "no number", args: []string{"--native", "--replicas", "4", "--max-surge", "few"}, code: exit.Usage, stderr: `--max-surge "few"`,
+			reason: "not a number", args: []string{"--native", "--replicas", "4", "--max-surge", "few"}, code: exit.Usage, stderr: `--max-surge "few"`,
 		},
 		"BadFormat":  {reason: "no such format", args: []string{"vllm", "--batches", "1", "-o", "png"}, code: exit.Usage, stderr: "want json, yaml or svg"},
-		"BadStartup": {reason: "time goes one way", args: []string{"vllm", "--native", "--startup", "-1s"}, code: exit.Usage, stderr: "--startup"},
+		"BadStartup": {reason: "a negative duration", args: []string{"vllm", "--native", "--startup", "-1s"}, code: exit.Usage, stderr: "--startup"},
 		"BadField": {
-			reason: "a field that is not there is no wish that can be met", args: []string{"--filename", groups(t, "x", "v1", "  replica: 3\n"), "--native"},
+			reason: "an unknown field is an error", args: []string{"--filename", manifestOf(t, "x", "v1", "  replica: 3\n"), "--native"},
 			code: exit.Usage, stderr: "replica",
 		},
-		"OnlyFrom": {reason: "what is to come is not said", args: []string{"--from", before, "--native"}, code: exit.Usage, stderr: "--filename"},
+		"OnlyFrom": {reason: "the new manifest is missing", args: []string{"--from", before, "--native"}, code: exit.Usage, stderr: "--filename"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -131,7 +131,6 @@ func TestPlanJSON(t *testing.T) {
 	}
 }
 
-// A driver that does not plan says so.
 func TestPlanUnsupported(t *testing.T) {
 	got := runProgram(deadline(t), t, hosttest.Serve(t, hosttest.New()).Address, "plan", "vllm", "--batches", "1")
 	if got.code != exit.Error || !strings.Contains(got.stderr, "does not serve Plan") {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
-// servePlugin serves the driver to the host that started this process. The root command's flags apply, except
+// servePlugin serves the driver to the host that launched this process. The root command's flags apply, except
 // --log-format: the host reads one format.
 func servePlugin(ctx context.Context, o *connect.Options, args []string) error {
 	if err := parsePluginArgs(o, args); err != nil {
@@ -35,7 +35,7 @@ func servePlugin(ctx context.Context, o *connect.Options, args []string) error {
 	})
 }
 
-// parsePluginArgs reads the flags that a host gave its plugin. more adds the flags of one kind of plugin.
+// parsePluginArgs parses the arguments of a plugin. more registers the flags of one kind of plugin.
 func parsePluginArgs(o *connect.Options, args []string, more ...func(*pflag.FlagSet)) error {
 	flags := pflag.NewFlagSet("lockstep (plugin)", pflag.ContinueOnError)
 	flags.SetOutput(o.Stderr)
@@ -47,7 +47,7 @@ func parsePluginArgs(o *connect.Options, args []string, more ...func(*pflag.Flag
 		return exit.Usagef("plugin arguments: %w", err)
 	}
 	if flags.NArg() > 0 {
-		return exit.Usagef("plugin arguments: %q is no flag; a plugin takes no command", flags.Arg(0))
+		return exit.Usagef("plugin arguments: unexpected %q: a plugin takes flags only", flags.Arg(0))
 	}
 	return nil
 }

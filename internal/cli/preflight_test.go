@@ -31,30 +31,30 @@ func TestPreflightFiles(t *testing.T) {
 				"\n     why  A pod", "\n     fix  Give", "not looked at: Services, so nothing is said of ServiceSelectsWorkers: there are none in the files\n", "\n0 errors, 1 warning, 1 note\n",
 			},
 		},
-		"FailOnWarning": {reason: "it does if it is to", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "warning"}, code: exit.Found, stderr: []string{"1 found that --fail-on warning does not let pass"}},
-		"FailOnNote":    {reason: "notes, too", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "note"}, code: exit.Found, stderr: []string{"2 found"}},
+		"FailOnWarning": {reason: "a warning fails on request", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "warning"}, code: exit.Found, stderr: []string{"1 found of severity warning or above (--fail-on)"}},
+		"FailOnNote":    {reason: "a note fails on request", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "note"}, code: exit.Found, stderr: []string{"2 found"}},
 		"Error":         {reason: "an error fails by default", args: []string{"-f", fail("NoRoomToRoll")}, code: exit.Found, stdout: []string{"error "}, stderr: []string{"1 found"}},
-		"Never":         {reason: "unless nothing is to fail", args: []string{"-f", fail("NoRoomToRoll"), "--fail-on", "never"}, stdout: []string{"[NoRoomToRoll]"}},
+		"Never":         {reason: "nothing fails with never", args: []string{"-f", fail("NoRoomToRoll"), "--fail-on", "never"}, stdout: []string{"[NoRoomToRoll]"}},
 		"OtherFiles": {
-			reason: "all files are one whole", args: []string{"-f", fail("PreStopMissing"), "-f", rules + "../../../config/rbac/role.yaml", "--fail-on", "never"},
+			reason: "all files are one input", args: []string{"-f", fail("PreStopMissing"), "-f", rules + "../../../config/rbac/role.yaml", "--fail-on", "never"},
 			stdout: []string{"[PreStopMissing]"},
 		},
 		"Policy": {
-			reason: "the release's flags count", args: []string{"-f", fail("QuotaExceeded"), "--batches", "50%"},
+			reason: "the release's flags are used", args: []string{"-f", fail("QuotaExceeded"), "--batches", "50%"},
 			stdout: []string{"2 groups (4 pods) more do not fit"},
 		},
-		"StyleAlone": {reason: "whatever the batches", args: []string{"-f", fail("QuotaExceeded"), "--style", "canary"}, stdout: []string{"4 groups (8 pods) more do not fit"}},
-		"OwnUpdate":  {reason: "without flags nothing comes on top here", args: []string{"-f", fail("QuotaExceeded")}, stdout: []string{"\n0 errors, 0 warnings, 1 note\n"}},
+		"StyleAlone": {reason: "without batches the maximum is checked", args: []string{"-f", fail("QuotaExceeded"), "--style", "canary"}, stdout: []string{"4 groups (8 pods) more do not fit"}},
+		"OwnUpdate":  {reason: "the native update has no extra groups here", args: []string{"-f", fail("QuotaExceeded")}, stdout: []string{"\n0 errors, 0 warnings, 1 note\n"}},
 		"Expectations": {
-			reason: "what no manifest says", args: []string{"-f", fail("PreStopMissing"), "--longest-request", "5m", "--topology", "rack"},
+			reason: "expectations that are in no manifest", args: []string{"-f", fail("PreStopMissing"), "--longest-request", "5m", "--topology", "rack"},
 			stdout: []string{"[GracePeriodBelowLongestRequest]", "[TopologyNotSpread]"},
 		},
 		"NoSuchWorkload": {reason: "another name", args: []string{"other", "-f", fail("PreStopMissing")}, code: exit.Usage, stderr: []string{"no LeaderWorkerSet other"}},
-		"NoFile":         {reason: "it is not there", args: []string{"-f", "nowhere.yaml"}, code: exit.Error, stderr: []string{"nowhere.yaml"}},
+		"NoFile":         {reason: "the file does not exist", args: []string{"-f", "nowhere.yaml"}, code: exit.Error, stderr: []string{"nowhere.yaml"}},
 		"NoName":         {reason: "neither name nor file", code: exit.Usage, stderr: []string{"needs the name of one LeaderWorkerSet"}},
 		"BadFailOn":      {reason: "no such severity", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "fatal"}, code: exit.Usage, stderr: []string{"--fail-on"}},
 		"BadFormat":      {reason: "no such format", args: []string{"vllm", "-o", "xml"}, code: exit.Usage, stderr: []string{"want json, yaml or sarif"}},
-		"BadPolicy":      {reason: "as the driver refuses it", args: []string{"-f", fail("PreStopMissing"), "--batches", "2,1"}, code: exit.Usage, stderr: []string{"policy.batches[1]"}},
+		"BadPolicy":      {reason: "the policy is validated as in the driver", args: []string{"-f", fail("PreStopMissing"), "--batches", "2,1"}, code: exit.Usage, stderr: []string{"policy.batches[1]"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -76,7 +76,7 @@ func TestPreflightFiles(t *testing.T) {
 	}
 }
 
-// Programs get the answer of the contract, or SARIF with the line of each field.
+// With -o the output is the contract's response, or SARIF with the line of each field.
 func TestPreflightDocuments(t *testing.T) {
 	const file = "../../lwsdriver/preflight/testdata/ReadinessSameAsLiveness/fail.yaml"
 	got := runProgram(deadline(t), t, "", "preflight", "-f", file, "-o", "json")
@@ -86,7 +86,7 @@ func TestPreflightDocuments(t *testing.T) {
 	}
 	two := runProgram(deadline(t), t, "", "preflight", "-f", file, "-f", file, "-o", "yaml")
 	if n := strings.Count(two.stdout, "\n  name: vllm\n"); n != 2 || strings.Count(two.stdout, "---\n") != 2 {
-		t.Errorf("two workloads are two documents, each with its name:\n%s", two.stdout)
+		t.Errorf("want two documents, each with its name:\n%s", two.stdout)
 	}
 	got = runProgram(deadline(t), t, "", "preflight", "-f", file, "-o", "sarif")
 	var log struct {
@@ -111,7 +111,6 @@ func TestPreflightDocuments(t *testing.T) {
 	}
 }
 
-// A plan of manifests has the findings, too.
 func TestPlanFindings(t *testing.T) {
 	got := runProgram(deadline(t), t, "", "plan", "--filename", "../../lwsdriver/preflight/testdata/PreStopMissing/fail.yaml", "--batches", "1")
 	if got.code != exit.OK || !strings.Contains(got.stdout, "\npreflight warning: no container of the leader has a preStop hook. Give ") {
@@ -119,7 +118,6 @@ func TestPlanFindings(t *testing.T) {
 	}
 }
 
-// A driver that knows no preflight says so.
 func TestPreflightUnsupported(t *testing.T) {
 	got := runProgram(deadline(t), t, hosttest.Serve(t, hosttest.New()).Address, "preflight", "vllm")
 	if got.code != exit.Error || !strings.Contains(got.stderr, "does not serve Preflight") {

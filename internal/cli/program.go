@@ -22,15 +22,14 @@ import (
 type Program struct {
 	// Args are the arguments without the program's name.
 	Args []string
-	// Stdout gets what was asked for, Stderr logs and errors.
+	// Stdout gets results, Stderr logs and errors.
 	Stdout, Stderr io.Writer
 	// NewDriver makes the engine.
 	NewDriver connect.NewDriver
 }
 
-// Run runs the program until it is done, ctx has ended, or SIGINT or SIGTERM has come, and returns the exit code:
-// 0 for success, 1 for a failed run, 2 for a wrong command line; commands document others of their own.
-// After the first signal a second one ends the process at once.
+// Run runs the program until it returns, ctx ends, or SIGINT or SIGTERM arrives, and returns the exit code, one of
+// exit.Meanings. A second signal ends the process at once.
 func (p *Program) Run(ctx context.Context) int {
 	o := &connect.Options{Stdout: p.Stdout, Stderr: p.Stderr, NewDriver: p.NewDriver, Settings: connect.Settings{Version: version()}}
 	err := p.dispatch(ctx, o)
@@ -44,11 +43,11 @@ func (p *Program) Run(ctx context.Context) int {
 	return exit.Code(err)
 }
 
-// dispatch finds out which of the three ways of starting this is.
+// dispatch runs as a plugin if a host launched this process, and otherwise the command of the arguments.
 func (p *Program) dispatch(ctx context.Context, o *connect.Options) error {
 	for _, mode := range pluginModes() {
 		if mode.started() {
-			// A terminal sends SIGINT to the host as well; the host decides what becomes of its plugins.
+			// A terminal sends SIGINT to the host as well, which ends its plugins itself.
 			ctx, stop := withSignals(ctx, syscall.SIGTERM)
 			defer stop()
 			return mode.serve(ctx, o, p.Args)
@@ -61,16 +60,16 @@ func (p *Program) dispatch(ctx context.Context, o *connect.Options) error {
 	return root.ExecuteContext(ctx) //nolint:wrapcheck // The errors are those of this package's commands.
 }
 
-// pluginMode is a way in which hosts start this binary.
+// pluginMode is a kind of host that launches this binary.
 type pluginMode struct {
-	// started says whether such a host started this process.
+	// started reports whether such a host launched this process.
 	started func() bool
-	// serve serves it until it is over. args hold flags only.
+	// serve returns when the plugin is done. args hold flags only.
 	serve func(ctx context.Context, o *connect.Options, args []string) error
 }
 
-// pluginModes are asked in this order. Lockstep's own comes first: a host that is itself a plugin of another passes
-// on the cookie it was started with.
+// pluginModes returns the modes in order of precedence. Lockstep's own comes first: a host that is itself a plugin passes
+// on the cookie that it was launched with.
 func pluginModes() []pluginMode {
 	return []pluginMode{
 		{started: plugin.IsPlugin, serve: servePlugin},
@@ -78,7 +77,7 @@ func pluginModes() []pluginMode {
 	}
 }
 
-// withSignals ends ctx at the first of the signals and then leaves them alone.
+// withSignals ends ctx at the first of the signals and then restores their default action.
 func withSignals(ctx context.Context, signals ...os.Signal) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(ctx, signals...)
 	context.AfterFunc(ctx, stop)

@@ -17,7 +17,7 @@ import (
 const about = `Lockstep rolls out LeaderWorkerSet workloads in whole groups of pods, batch by batch.
 A host decides when: a person, a pipeline or a controller. Lockstep decides how. The program runs in four ways:
 
-  As a plugin      Argo Rollouts, or a host that is written with Lockstep's Go SDK, starts this binary by itself; there is
+  As a plugin      Argo Rollouts, or a host that is written with Lockstep's Go SDK, launches this binary itself; there is
                    nothing to run by hand.
   As a controller  lockstep kruise
                    Kruise Rollouts releases LeaderWorkerSets through RolloutTargets.
@@ -27,14 +27,13 @@ A host decides when: a person, a pipeline or a controller. Lockstep decides how.
                    One release, driven by a person or a pipeline.
 `
 
-// newRootCommand puts the commands together.
 func newRootCommand(o *connect.Options) *cobra.Command {
 	root := &cobra.Command{
 		Use:     "lockstep",
 		Short:   "Progressive delivery for LeaderWorkerSet workloads",
 		Long:    about,
 		Version: version(),
-		// Errors are printed once, by Program.Run, and a command that failed at run time needs no usage text.
+		// Program.Run prints errors, and a command that failed at run time needs no usage text.
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -72,7 +71,7 @@ func commands(o *connect.Options) []*cobra.Command {
 	)
 }
 
-// newExitCodesTopic makes `lockstep help exit-codes`.
+// newExitCodesTopic returns a help topic.
 func newExitCodesTopic() *cobra.Command {
 	var b strings.Builder
 	b.WriteString("lockstep exits with one of these codes:\n\n")

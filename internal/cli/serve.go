@@ -18,11 +18,11 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 )
 
-const serveAbout = `Serve the driver over gRPC until SIGINT or SIGTERM, with health and reflection beside it.
+const serveAbout = `Serve the driver over gRPC until SIGINT or SIGTERM, with the health and reflection services.
 
-A unix socket is open to this user only, and loopback to everybody on this machine. Any other address needs
-mutual TLS: all three of --tls-cert, --tls-key and --client-ca. Certificates are read again for each connection,
-so they can be renewed in place.
+A unix socket is accessible to this user only, and loopback to all users of this machine. Any other address needs
+mutual TLS: all three of --tls-cert, --tls-key and --client-ca. Certificates are reloaded for each connection,
+so they can be rotated in place.
 `
 
 const serveExample = `  lockstep serve
@@ -30,7 +30,6 @@ const serveExample = `  lockstep serve
   lockstep serve --listen 127.0.0.1:9443
   lockstep serve --listen :9443 --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt --metrics-address :9090`
 
-// newServeCommand makes `lockstep serve`.
 func newServeCommand(o *connect.Options) *cobra.Command {
 	var serve server.Options
 	cmd := &cobra.Command{
@@ -48,13 +47,12 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 		"address: unix:///path or host:port; the default is under $XDG_RUNTIME_DIR if that is set")
 	flags.StringVar(&serve.TLSCert, "tls-cert", "", "PEM file with the server's certificate chain")
 	flags.StringVar(&serve.TLSKey, "tls-key", "", "PEM file with its key")
-	flags.StringVar(&serve.ClientCA, "client-ca", "", "PEM file with the CA that clients' certificates must come from")
+	flags.StringVar(&serve.ClientCA, "client-ca", "", "PEM file with the CA that must have signed clients' certificates")
 	flags.StringVar(&serve.MetricsAddress, "metrics-address", "",
 		"host:port of plain HTTP with /metrics, /healthz and /readyz (default: off)")
 	return cmd
 }
 
-// runServe serves until ctx has ended.
 func runServe(ctx context.Context, o *connect.Options, serve server.Options) error {
 	logger, err := o.NewLogger()
 	if err != nil {
@@ -75,8 +73,8 @@ func runServe(ctx context.Context, o *connect.Options, serve server.Options) err
 	return connect.RunBeside(ctx, driver, s.Run)
 }
 
-// defaultListen is a socket that a user can make without further rights: in their runtime directory, in /run for
-// root, and else in a directory of their own under the temporary one.
+// defaultListen returns a socket that the user may create: in their runtime directory, in /run for root, or else in a
+// directory of their own under the temporary one.
 func defaultListen(getenv func(string) string, uid int) string {
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("lockstep-%d", uid))
 	switch runtimeDir := getenv("XDG_RUNTIME_DIR"); {
@@ -88,7 +86,7 @@ func defaultListen(getenv func(string) string, uid int) string {
 	return "unix://" + filepath.Join(dir, "lockstep.sock")
 }
 
-// noArgs refuses positional arguments as a usage error.
+// noArgs refuses positional arguments, with a usage error.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return exit.Usagef("%s takes no argument, got %q", cmd.CommandPath(), args[0])

@@ -20,14 +20,14 @@ import (
 // childEnv carries the arguments of a program that TestChild runs, one per line.
 const childEnv = "LOCKSTEP_TEST_ARGS"
 
-// stuckEnv makes that program get stuck as soon as it says that it was interrupted.
+// stuckEnv makes that program block when it writes to stderr, as it does when it is interrupted.
 const stuckEnv = "LOCKSTEP_TEST_STUCK"
 
-// TestChild is not a test: it is the program of the tests below, in a process of its own that signals can be sent to.
+// TestChild is not a test but the child process of the tests below, which send it signals.
 func TestChild(t *testing.T) {
 	args := os.Getenv(childEnv)
 	if args == "" {
-		t.Skip("runs only as a child of the other tests")
+		t.Skip("runs only as a child process of the other tests")
 	}
 	p := Program{Args: strings.Split(args, "\n"), Stdout: os.Stdout, Stderr: os.Stdout}
 	if os.Getenv(stuckEnv) != "" {
@@ -36,7 +36,7 @@ func TestChild(t *testing.T) {
 	os.Exit(p.Run(t.Context()))
 }
 
-// stuckWriter is a pipe that nobody reads.
+// stuckWriter blocks after its first write.
 type stuckWriter struct{}
 
 func (stuckWriter) Write(p []byte) (int, error) {
@@ -62,7 +62,7 @@ func startChild(t *testing.T, env ...string) (*exec.Cmd, *bufio.Scanner) {
 	return cmd, bufio.NewScanner(stdout)
 }
 
-// readUntil reads lines up to the one that has the text.
+// readUntil reads lines up to the first one that contains text.
 func readUntil(t *testing.T, lines *bufio.Scanner, text string) {
 	t.Helper()
 	var seen []string
@@ -71,7 +71,7 @@ func readUntil(t *testing.T, lines *bufio.Scanner, text string) {
 			return
 		}
 	}
-	t.Fatalf("the program never said %q:\n%s", text, strings.Join(seen, "\n"))
+	t.Fatalf("the program did not print %q:\n%s", text, strings.Join(seen, "\n"))
 }
 
 func interruptChild(t *testing.T, cmd *exec.Cmd) {
@@ -81,7 +81,7 @@ func interruptChild(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
-func TestCtrlCPauses(t *testing.T) {
+func TestInterruptPausesRelease(t *testing.T) {
 	t.Parallel()
 	cmd, lines := startChild(t)
 	readUntil(t, lines, "upgrading: batch 1/3")
@@ -94,7 +94,7 @@ func TestCtrlCPauses(t *testing.T) {
 	}
 }
 
-func TestSecondCtrlCEndsAtOnce(t *testing.T) {
+func TestSecondInterruptEndsProcess(t *testing.T) {
 	t.Parallel()
 	cmd, lines := startChild(t, stuckEnv+"=1")
 	readUntil(t, lines, "upgrading: batch 1/3")

@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host/hosttest"
 )
 
-// Header routes are asked for once the first batch is ready, before any share, and no other time.
-func TestHeaderRoutesOfARelease(t *testing.T) {
+// Header routes are set once, when the first batch is ready, before any weight.
+func TestReleaseSetsHeaderRoutes(t *testing.T) {
 	t.Parallel()
 	fake := hosttest.New()
 	args := with(canary, "--service", "vllm", "--http-route", "vllm", "--weights", "0,30,60",
@@ -38,11 +38,11 @@ func TestHeaderRoutesOfARelease(t *testing.T) {
 		t.Errorf("calls: -want, +got:\n%s", diff)
 	}
 	if said := "sending requests with header x-canary: a=b or cookie tester=always or cookie group=beta"; !strings.Contains(got.stdout+got.stderr, said) {
-		t.Errorf("nobody is told %q:\n%s", said, got.stdout)
+		t.Errorf("the output lacks %q:\n%s", said, got.stdout)
 	}
 }
 
-// What an interrupted release prints to go on with has the same traffic.
+// The command to resume has the same traffic flags.
 func TestHintsKeepTheTrafficFlags(t *testing.T) {
 	t.Parallel()
 	fake := hosttest.New()
@@ -56,7 +56,7 @@ func TestHintsKeepTheTrafficFlags(t *testing.T) {
 	}
 }
 
-func TestStatusOfARoutedRelease(t *testing.T) {
+func TestStatusOfRoutedRelease(t *testing.T) {
 	t.Parallel()
 	fake := hosttest.New()
 	address := hosttest.Serve(t, fake).Address

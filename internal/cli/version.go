@@ -18,11 +18,11 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// buildVersion is set by the linker, see the Makefile: what `git describe` said. Empty: it was built without.
+// buildVersion is the output of `git describe`, which the Makefile makes the linker set. Empty in other builds.
 var buildVersion string
 
-// version is what the build was told, or else the module's version as the Go command recorded it: a tag with
-// `go install …@v1.2.3`, a pseudo-version in a checkout, "(devel)" where it recorded none.
+// version returns buildVersion, or else the module's version as the Go command recorded it: a tag with
+// `go install …@v1.2.3`, a pseudo-version in a checkout, "(devel)" if it recorded none.
 func version() string {
 	if buildVersion != "" {
 		return buildVersion
@@ -34,13 +34,13 @@ func version() string {
 	return info.Main.Version
 }
 
-// versionDocument is what `lockstep version` writes for programs.
+// versionDocument is the output of `lockstep version -o json`.
 type versionDocument struct {
 	Version   string `json:"version"`
 	GoVersion string `json:"goVersion"`
 	// Contract is the protobuf package of the driver contract.
 	Contract string `json:"contract"`
-	// Tested has the tested versions of each component by its key, the default first.
+	// Tested maps a component's key to its tested versions, the default first.
 	Tested map[string][]string `json:"tested"`
 }
 
@@ -52,15 +52,13 @@ func newVersionDocument() versionDocument {
 	return d
 }
 
-// contract returns the protobuf package of the contract that the program serves.
 func contract() string { return string(pb.File_lockstep_v1alpha1_driver_proto.Package()) }
 
-// newVersionCommand makes `lockstep version`.
 func newVersionCommand(o *connect.Options) *cobra.Command {
 	var flags output.Flags
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Print the program's version, the contract's, and those of Kubernetes, LWS and the hosts that are tested",
+		Short: "Print the versions of the program and the contract, and the tested versions of Kubernetes, LWS and the hosts",
 		Long: `Print the version of the program, the Go version that built it, the version of the contract, and the versions of Kubernetes,
 LeaderWorkerSet, the hosts and the Gateway API that Lockstep is tested with. The first version of each is the default of the
 tests. The command does not contact a cluster or a driver.`,
@@ -80,7 +78,6 @@ tests. The command does not contact a cluster or a driver.`,
 	return cmd
 }
 
-// writeVersions writes the versions as a table.
 func writeVersions(o *connect.Options) error {
 	w := tabwriter.NewWriter(o.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "lockstep\t%s\nGo\t%s\ncontract\t%s\n\ntested with\n", version(), runtime.Version(), contract())

@@ -98,7 +98,7 @@ func TestHostAndDriverAreKilled(t *testing.T) {
 	if err := syscall.Kill(plugin, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	p.mustEnd(t, "the driver that was started as a plugin has ended")
+	p.mustEnd(t, "the driver plugin has exited")
 	e.patch(`{"batchPartition":2}`)
 	// A killed host leaves no driver behind, and the next one continues where it was.
 	p = begin(t, kubeconfig, "--namespace", e.namespace)

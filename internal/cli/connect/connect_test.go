@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 )
 
-// longRunning is an engine that says when it was drained and when it was ended.
+// longRunning closes a channel when it is drained, and another when Run returns.
 type longRunning struct {
 	*plugintest.FakeDriver
 
@@ -31,7 +31,7 @@ func (e longRunning) Run(ctx context.Context) error {
 	return nil
 }
 
-func TestTheDriverOutlivesItsServer(t *testing.T) {
+func TestRunBesideStopsDriverAfterServer(t *testing.T) {
 	t.Parallel()
 	engine := longRunning{drained: make(chan struct{}), ended: make(chan struct{})}
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -39,10 +39,10 @@ func TestTheDriverOutlivesItsServer(t *testing.T) {
 		interrupt()
 		<-ctx.Done()
 		<-engine.drained
-		// The last call in flight: what it asked for is written, and its answer comes from caches that are kept.
+		// A call in flight: the driver has to write, and to keep its caches for the response.
 		select {
 		case <-engine.ended:
-			t.Error("the driver was ended while a call was in flight")
+			t.Error("the driver was stopped while a call was in flight")
 		case <-time.After(50 * time.Millisecond):
 		}
 		return nil
@@ -53,29 +53,29 @@ func TestTheDriverOutlivesItsServer(t *testing.T) {
 	select {
 	case <-engine.ended:
 	default:
-		t.Error("the driver was not ended with the server")
+		t.Error("the driver was not stopped after the server")
 	}
 }
 
-func TestLogsOfADriverThatStopsAreDropped(t *testing.T) {
+func TestMutedLogDropsLines(t *testing.T) {
 	var out bytes.Buffer
-	logs := &hushable{w: &out}
+	logs := &muteable{w: &out}
 	_, err := logs.Write([]byte("before\n"))
-	logs.hush()
+	logs.muted.Store(true)
 	n, errAfter := logs.Write([]byte("after\n"))
 	if out.String() != "before\n" || n != len("after\n") || err != nil || errAfter != nil {
 		t.Errorf("logged %q, wrote %d, %v, %v", out.String(), n, err, errAfter)
 	}
 }
 
-func TestNamespaceOfTheContext(t *testing.T) {
+func TestWorkloadNamespace(t *testing.T) {
 	tests := []struct {
 		name, reason string
 		options      Options
 		want         string
 	}{
 		{"context", "as kubectl does", Options{}, "models"},
-		{"flag", "the flag wins", Options{Settings: Settings{Namespace: "other"}}, "other"},
+		{"flag", "the flag overrides the context", Options{Settings: Settings{Namespace: "other"}}, "other"},
 		{"neither", "as kubectl does", Options{kubeContext: "there"}, "default"},
 	}
 	for _, tt := range tests {

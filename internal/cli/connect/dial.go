@@ -21,13 +21,13 @@ import (
 const dialRetry = 2 * time.Second
 
 const (
-	// longestRedial is the longest pause between two attempts to find again a driver that was lost.
+	// longestRedial is the longest pause between two attempts to reconnect.
 	longestRedial = 5 * time.Second
-	// connectTimeout is how long one of them may take.
+	// connectTimeout bounds one attempt.
 	connectTimeout = 20 * time.Second
 )
 
-// Flags choose the driver that a command talks to.
+// Flags choose the driver that a command calls.
 type Flags struct {
 	// Address is where the driver listens. Empty: one inside this process.
 	Address string
@@ -41,7 +41,7 @@ func (f *Flags) Add(flags *pflag.FlagSet) {
 	f.add(flags, "address", "driver to use: unix:///path or host:port (default: one inside this process, with this kubeconfig and for this workload only)")
 }
 
-// AddAsDriver registers them under the names that hosts have for them.
+// AddAsDriver registers the flags of a host, which has --driver for --address.
 func (f *Flags) AddAsDriver(flags *pflag.FlagSet) {
 	f.add(flags, "driver", "driver to use: unix:///path, host:port or dns:///host:port (default: one inside this process)")
 }
@@ -51,10 +51,10 @@ func (f *Flags) add(flags *pflag.FlagSet, name, usage string) {
 	flags.StringVar(&f.Address, name, "", usage)
 	flags.StringVar(&f.tlsCert, "tls-cert", "", "with "+f.flag+": PEM file with the client's certificate chain")
 	flags.StringVar(&f.tlsKey, "tls-key", "", "with "+f.flag+": PEM file with its key")
-	flags.StringVar(&f.tlsCA, "tls-ca", "", "with "+f.flag+": PEM file with the CA that the server's certificate must come from")
+	flags.StringVar(&f.tlsCA, "tls-ca", "", "with "+f.flag+": PEM file with the CA that must have signed the server's certificate")
 }
 
-// Check refuses combinations that can't work.
+// Check returns an error if the flags contradict each other.
 func (f *Flags) Check() error {
 	given := 0
 	for _, file := range []string{f.tlsCert, f.tlsKey, f.tlsCA} {
@@ -77,12 +77,12 @@ type Link struct {
 	*plugin.Client
 
 	// Context ends with the command, and when a driver inside this process fails; context.Cause says why.
-	Context context.Context //nolint:containedctx // It is handed to one command, which uses it at once.
+	Context context.Context //nolint:containedctx // one command uses it, at once
 	// Close ends the connection, and the driver if it is inside this process.
 	Close func() error
 }
 
-// Cause prefers the failure of a driver inside this process to the broken calls that it led to.
+// Cause returns the error of a driver inside this process if it failed, since calls fail because of that, and otherwise err.
 func (l *Link) Cause(err error) error { return cause(l.Context, err) }
 
 func cause(ctx context.Context, err error) error {
@@ -92,12 +92,12 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// Connect dials, or starts a driver inside this process and dials that.
+// Connect connects to the driver at the address, or starts one inside this process.
 func (f *Flags) Connect(ctx context.Context, o *Options) (*Link, error) {
 	if f.Address == "" {
 		return Inside(ctx, o)
 	}
-	// What restarts is looked for more often than every two minutes, gRPC's own limit.
+	// gRPC's own limit between two attempts is two minutes, too long for a driver that restarts.
 	backoffs := backoff.DefaultConfig
 	backoffs.MaxDelay = longestRedial
 	opts := []plugin.Option{plugin.WithDialOptions(grpc.WithConnectParams(grpc.ConnectParams{
@@ -113,7 +113,7 @@ func (f *Flags) Connect(ctx context.Context, o *Options) (*Link, error) {
 	return &Link{Client: client, Context: ctx, Close: client.Close}, nil
 }
 
-// DialUntilReached dials until the driver is there, and tells of each failure. Nil: ctx ended first.
+// DialUntilReached retries until it is connected, and calls failed for each failure. It returns nil if ctx ends first.
 func (f *Flags) DialUntilReached(ctx context.Context, logger *slog.Logger, failed func(error)) *Link {
 	for ctx.Err() == nil {
 		link, err := f.Connect(ctx, nil)
@@ -122,7 +122,7 @@ func (f *Flags) DialUntilReached(ctx context.Context, logger *slog.Logger, faile
 			return link
 		}
 		failed(err)
-		logger.Warn("driver not reached, trying again", "address", f.Address, "error", err)
+		logger.Warn("driver not reachable, retrying", "address", f.Address, "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(dialRetry):

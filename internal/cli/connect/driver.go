@@ -16,30 +16,30 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
 )
 
-// NewDriver makes the engine for the cluster that config reaches. It must be quick: caches fill in Run.
+// NewDriver makes a driver for a cluster. It must return fast: Run fills the caches.
 type NewDriver func(config *rest.Config, settings Settings) (server.Driver, error)
 
-// Settings is what the command line decides about the engine.
+// Settings are those of a driver.
 type Settings struct {
-	// Logger is never nil for NewDriver.
+	// Logger is required.
 	Logger *slog.Logger
 	// Namespace is the only namespace to serve. Empty: all.
 	Namespace string
 	// Workload is the only workload to work on. Zero: all.
 	Workload types.NamespacedName
-	// ReadOnly is true when nothing must be written.
+	// ReadOnly makes it write nothing.
 	ReadOnly bool
-	// Silent is true when another driver writes the events on the same workloads.
+	// Silent makes it write no events, because another driver of the same workloads does.
 	Silent bool
 	// Version is the program's version.
 	Version string
-	// Recorder gets the engine's decisions. Nil: they are not recorded.
+	// Recorder records the decisions. Nil: none are recorded.
 	Recorder *replay.Recorder
-	// Metrics is where the engine registers its metrics. Nil: nowhere.
+	// Metrics is where it registers its metrics. Nil: nowhere.
 	Metrics prometheus.Registerer
 }
 
-// Driver makes the engine that the flags select.
+// Driver makes a driver with the options' settings.
 func (o *Options) Driver(logger *slog.Logger) (server.Driver, error) {
 	config, err := o.RESTConfig()
 	if err != nil {
@@ -48,7 +48,7 @@ func (o *Options) Driver(logger *slog.Logger) (server.Driver, error) {
 	settings := o.Settings
 	settings.Logger = logger
 	if settings.Recorder == nil && o.record != "" {
-		// It is closed when the process ends, like the driver.
+		// The file stays open until the process ends, like the driver.
 		file, err := os.OpenFile(o.record, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		if err != nil {
 			return nil, fmt.Errorf("open --record: %w", err)

@@ -17,23 +17,21 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
-// stopTimeout bounds the wait for a driver inside this process to stop. All that it must not lose is in the cluster.
+// stopTimeout bounds the wait for a driver inside this process to stop. Its state is in the cluster, so none is lost.
 const stopTimeout = 2 * time.Second
 
-// stopGrace is how long a process that is ending waits for its driver. Whatever the driver was doing is durable and
-// goes on in the next one; client-go may sleep through the end of its context for a second and more while the API
-// server is away, and go-plugin kills a plugin that takes two.
+// stopGrace bounds the wait for Driver.Run when the process ends: the next driver resumes the work. client-go may take more
+// than a second to return while the API server is unreachable, and go-plugin kills a plugin after two.
 const stopGrace = 500 * time.Millisecond
 
-// Inside runs the driver behind a socket that only this user can reach, so that a command behaves the same with
-// and without --address. The driver outlives ctx until the link is closed, so that a command which was interrupted can
-// still find out where the release stands.
+// Inside runs a driver behind a socket that only this user can access, so that a command behaves the same with and without
+// --address. The driver outlives ctx until Close, so that an interrupted command can still read the status.
 func Inside(ctx context.Context, o *Options) (*Link, error) {
 	dir, err := os.MkdirTemp("", "lockstep-")
 	if err != nil {
-		return nil, fmt.Errorf("make a directory for the driver's socket: %w", err)
+		return nil, fmt.Errorf("create a directory for the driver's socket: %w", err)
 	}
-	logs := &hushable{w: o.Stderr}
+	logs := &muteable{w: o.Stderr}
 	inside := *o
 	inside.Stderr = logs
 	command, failCommand := context.WithCancelCause(ctx)
@@ -45,7 +43,7 @@ func Inside(ctx context.Context, o *Options) (*Link, error) {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	closeAll := func() error {
-		logs.hush()
+		logs.muted.Store(true)
 		stop()
 		select {
 		case <-stopped:
@@ -60,24 +58,21 @@ func Inside(ctx context.Context, o *Options) (*Link, error) {
 	return &Link{Client: client, Context: command, Close: func() error { return errors.Join(client.Close(), closeAll()) }}, nil
 }
 
-// hushable passes log lines on until it is hushed: what breaks because the command is over is nobody's trouble.
-type hushable struct {
-	w      io.Writer
-	hushed atomic.Bool
+// muteable is a log that can be muted, because errors of a driver that is stopping are noise.
+type muteable struct {
+	w     io.Writer
+	muted atomic.Bool
 }
-
-func (h *hushable) hush() { h.hushed.Store(true) }
 
 // Write writes p, or drops it.
-func (h *hushable) Write(p []byte) (int, error) {
-	if h.hushed.Load() {
+func (m *muteable) Write(p []byte) (int, error) {
+	if m.muted.Load() {
 		return len(p), nil
 	}
-	return h.w.Write(p) //nolint:wrapcheck // The caller's own stream.
+	return m.w.Write(p) //nolint:wrapcheck // the caller's own stream
 }
 
-// startInside serves a driver until running ends, and calls fail when that is over. The channel is closed when all has
-// stopped.
+// startInside serves a driver until running ends, and then calls fail and closes the channel.
 func startInside(
 	running context.Context, fail context.CancelCauseFunc, o *Options, socket string,
 ) (stopped chan struct{}, err error) {
@@ -89,7 +84,7 @@ func startInside(
 	if err != nil {
 		return nil, err
 	}
-	// The server has no logger: what it would log about requests is what the command says itself.
+	// The server has no logger: the command itself reports what its requests return.
 	s, err := server.New(running, driver, server.Options{Listen: "unix://" + socket})
 	if err != nil {
 		return nil, err
@@ -102,9 +97,9 @@ func startInside(
 	return stopped, nil
 }
 
-// RunBeside runs serve and, beside it, the driver, which it ends once serve has returned: calls in flight need its caches
-// and its work to come to their end. What only waits is told to stop as soon as ctx has ended. If the driver fails, serve
-// ends too.
+// RunBeside runs the driver beside serve, and stops it after serve has returned: calls in flight need its caches and its
+// work to complete. When ctx ends, it drains the driver, so that waiting calls return. If the driver fails, serve's context
+// ends.
 func RunBeside(ctx context.Context, driver server.Driver, serve func(context.Context) error) error {
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()
@@ -128,8 +123,7 @@ func RunBeside(ctx context.Context, driver server.Driver, serve func(context.Con
 	return errors.Join(err, <-ran)
 }
 
-// within returns run, but for the process that ends: it returns nil once ctx has ended for the grace, although run
-// still runs.
+// within returns a function that waits for run, but returns nil when ctx has been done for the grace period.
 func within(grace time.Duration, run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ran := make(chan error, 1)

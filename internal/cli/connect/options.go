@@ -26,15 +26,15 @@ const (
 	logJSON = "json"
 )
 
-// Options are the flags of every command, the process's streams, and the driver that the program is linked with.
+// Options are the flags of every command, the streams of the process, and the driver that is linked into it.
 type Options struct {
-	// Settings are those of a driver inside this process. The zero value serves hosts: with any workload, and with events.
-	// A logger is set only where a host reads the log in a format of its own; otherwise the flags select one.
+	// Settings are those of a driver inside this process. The zero value is for hosts: all workloads, with events. Logger is
+	// set only for a host that reads its own log format; otherwise the flags choose a logger.
 	Settings
 
-	// Stdout gets what was asked for, Stderr logs and errors.
+	// Stdout gets results, Stderr logs and errors.
 	Stdout, Stderr io.Writer
-	// NewDriver makes the engine.
+	// NewDriver makes a driver.
 	NewDriver NewDriver
 	// LogLevel is the value of --log-level.
 	LogLevel string
@@ -42,7 +42,7 @@ type Options struct {
 	kubeconfig  string
 	kubeContext string
 	logFormat   string
-	// record is the file to which the driver's decisions are appended. Empty: none.
+	// record is the file that the driver's decisions are appended to. Empty: none.
 	record string
 }
 
@@ -54,7 +54,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVarP(&o.Namespace, "namespace", "n", "",
 		"namespace of the workload (default: the context's); with serve, the only one to serve (default: all)")
 	flags.StringVar(&o.logFormat, "log-format", logText, "log format on stderr: text or json")
-	flags.StringVar(&o.LogLevel, "log-level", "info", "lowest level to log: debug, info, warn or error")
+	flags.StringVar(&o.LogLevel, "log-level", "info", "minimum level to log: debug, info, warn or error")
 	flags.StringVar(&o.record, "record", "", "file to append every decision of the driver to, for lockstep debug replay (default: none)")
 }
 
@@ -66,7 +66,7 @@ func (o *Options) level() (level slog.Level, err error) {
 	return level, nil
 }
 
-// NewLogger returns Logger, or else the one that the flags select. client-go logs to it too.
+// NewLogger returns Logger, or else the one that the flags choose. client-go logs to it, too.
 func (o *Options) NewLogger() (*slog.Logger, error) {
 	if o.Logger != nil {
 		return o.Logger, nil
@@ -88,7 +88,7 @@ func (o *Options) NewLogger() (*slog.Logger, error) {
 	return captureKlog(slog.New(handler)), nil
 }
 
-// NewPluginLogger returns a logger in the format that hosts read from their plugins, whatever --log-format says.
+// NewPluginLogger returns a logger in the format that hosts read from their plugins. It ignores --log-format.
 func (o *Options) NewPluginLogger() (*slog.Logger, error) {
 	level, err := o.level()
 	if err != nil {
@@ -103,7 +103,7 @@ func captureKlog(logger *slog.Logger) *slog.Logger {
 	return logger
 }
 
-// PluginArgs returns the flags of this process for a driver that it starts as a plugin, whose log is this process's too.
+// PluginArgs returns the flags of this process for a driver that it launches as a plugin.
 func (o *Options) PluginArgs() []string {
 	args := []string{"--log-level", o.LogLevel}
 	for _, flag := range []struct{ name, value string }{
@@ -116,7 +116,7 @@ func (o *Options) PluginArgs() []string {
 	return args
 }
 
-// clientConfig is the kubeconfig that the flags select, read when it is used.
+// clientConfig returns the kubeconfig that the flags choose, which is read when it is used.
 func (o *Options) clientConfig() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig
@@ -125,7 +125,7 @@ func (o *Options) clientConfig() clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 }
 
-// RESTConfig returns how to reach the API server.
+// RESTConfig returns the client configuration for the API server.
 func (o *Options) RESTConfig() (*rest.Config, error) {
 	config, err := o.clientConfig().ClientConfig()
 	if err != nil {
@@ -135,8 +135,8 @@ func (o *Options) RESTConfig() (*rest.Config, error) {
 	return config, nil
 }
 
-// ForCommand returns the options of a driver inside a command: for one namespace and one workload in it, or, where these
-// are empty, for all. It logs warnings only, unless --log-level is given: the command itself says what happens.
+// ForCommand returns the options of a driver inside a command: for one namespace and one workload, or for all where these
+// are empty. Without --log-level it logs warnings only: the command itself shows progress.
 func (o *Options) ForCommand(flags *pflag.FlagSet, namespace, name string) *Options {
 	inside := *o
 	inside.Namespace = namespace
@@ -149,8 +149,8 @@ func (o *Options) ForCommand(flags *pflag.FlagSet, namespace, name string) *Opti
 	return &inside
 }
 
-// WorkloadNamespace returns --namespace, or the namespace of the kubeconfig's context, or else the default one: a driver
-// at an address may be reached without a kubeconfig.
+// WorkloadNamespace returns --namespace, or the namespace of the kubeconfig's context, or "default" without a kubeconfig,
+// which a driver at an address does not need.
 func (o *Options) WorkloadNamespace() (string, error) {
 	if o.Namespace != "" {
 		return o.Namespace, nil
@@ -165,10 +165,9 @@ func (o *Options) WorkloadNamespace() (string, error) {
 	return namespace, nil
 }
 
-// noConfig says why there is no kubeconfig to work with.
 func noConfig(err error) error {
 	if clientcmd.IsEmptyConfig(err) {
-		return errors.New("there is no kubeconfig: give --kubeconfig or set KUBECONFIG")
+		return errors.New("no kubeconfig found: give --kubeconfig or set KUBECONFIG")
 	}
 	return fmt.Errorf("load kubeconfig: %w", err)
 }

@@ -29,13 +29,13 @@ type Meaning struct {
 // Meanings returns the table of exit codes, for the help and the documentation.
 func Meanings() []Meaning {
 	return []Meaning{
-		{OK, "done as asked, or there was nothing to release"},
-		{Error, "an error: the message says what, where, and what to do"},
-		{Usage, "the command line is wrong"},
-		{Failed, "the release is FAILED, for example past its progress deadline, and was left where it is"},
-		{RolledBack, "the release was rolled back, and this command was not to do that"},
-		{Found, "preflight found what --fail-on does not let pass"},
-		{Interrupted, "interrupted with Ctrl-C or SIGTERM: the release stands where it stood"},
+		{OK, "success, also if there is nothing to release"},
+		{Error, "an error: the message says what is wrong, where, and what to do"},
+		{Usage, "the command line is invalid"},
+		{Failed, "the release has failed, for example by its progress deadline, and is left as it is"},
+		{RolledBack, "the release was rolled back instead of promoted"},
+		{Found, "preflight has findings of the severity of --fail-on or above"},
+		{Interrupted, "interrupted by Ctrl-C or SIGTERM: the release stays where it is"},
 	}
 }
 

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package output writes what commands have to say: text for terminals and logs, documents for programs.
+// Package output writes the results and the progress of commands: text for terminals and logs, documents for programs.
 //
 //	var flags output.Flags
 //	flags.Add(cmd) // -o

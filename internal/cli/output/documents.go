@@ -15,13 +15,13 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 )
 
-// WriteMessage writes an answer of the contract as it is.
+// WriteMessage writes a response of the contract, as ProtoJSON or YAML.
 func WriteMessage(w io.Writer, m proto.Message, format view.Format) error {
 	text, err := protojson.Marshal(m)
 	return write(w, m, text, err, format)
 }
 
-// WriteDocument writes a document of the program's own.
+// WriteDocument writes a document that is not of the contract.
 func WriteDocument(w io.Writer, document any, format view.Format) error {
 	text, err := json.Marshal(document)
 	return write(w, document, text, err, format)

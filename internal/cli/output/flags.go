@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 )
 
-// Flags choose how a command shows what happens.
+// Flags choose the format of a command's output.
 type Flags struct {
 	// Format is the value of -o. Empty: text.
 	Format view.Format
@@ -25,7 +25,7 @@ type Flags struct {
 // Add registers -o. A command with an extra format writes one document; the others write one per event.
 func (f *Flags) Add(cmd *cobra.Command, extra ...view.Format) {
 	f.formats = []string{string(view.FormatJSON), string(view.FormatYAML)}
-	usage := "write json (one object per line) or yaml documents to stdout, and what is for people to stderr"
+	usage := "write json (one object per line) or yaml documents to stdout, and text to stderr"
 	for _, format := range extra {
 		f.formats = append(f.formats, string(format))
 		usage = "write a json, yaml or " + string(format) + " document to stdout"
@@ -39,7 +39,7 @@ func (f *Flags) AddFinal(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.final, "final", false, "with -o: only the last document")
 }
 
-// Check refuses formats that the command does not have.
+// Check returns an error for a format that the command does not have.
 func (f *Flags) Check() error {
 	switch {
 	case f.Format == "" && f.final:

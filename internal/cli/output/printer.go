@@ -16,11 +16,11 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Printer shows one run of a host, as text and as documents.
+// Printer shows the events of one run of a host, as text and as documents.
 type Printer struct {
-	// Stdout gets what was asked for, Stderr warnings.
+	// Stdout gets results, Stderr warnings.
 	Stdout, Stderr io.Writer
-	// Logs is where log lines go without tearing a table.
+	// Logs is for log lines, which it keeps out of a table that is redrawn in place.
 	Logs io.Writer
 	// Documents is nil without -o.
 	Documents *view.Documents
@@ -28,12 +28,11 @@ type Printer struct {
 	Text func(host.Event)
 
 	closeText func()
-	// last is the event that ended the run. It is shown as text only if it is what was asked for: otherwise the command's
-	// error says it.
+	// last is the event that ended the run. It is shown as text only if the command succeeds: otherwise the error says it.
 	last host.Event
 }
 
-// NewPrinter shows progress on stdout, or on stderr if stdout carries documents.
+// NewPrinter returns a printer whose text is on stdout, or on stderr if stdout has documents.
 func (f *Flags) NewPrinter(stdout, stderr io.Writer) *Printer {
 	p := &Printer{Stdout: stdout, Stderr: stderr, Logs: stderr}
 	w := stdout
@@ -67,10 +66,10 @@ func (p *Printer) Observe(e host.Event) {
 	p.Text(e)
 }
 
-// ShowLast shows as text how the run ended.
+// ShowLast shows the event that ended the run as text.
 func (p *Printer) ShowLast() { p.Text(p.last) }
 
-// Warn shows the warnings of an answer.
+// Warn shows the warnings of a response.
 func (p *Printer) Warn(warnings ...*pb.Warning) {
 	for _, w := range warnings {
 		_, _ = fmt.Fprintf(p.Stderr, "warning: %s [%s]\n", w.GetMessage(), w.GetCode())
@@ -92,7 +91,7 @@ func Terminal(w io.Writer) (*os.File, bool) {
 	return file, ok && term.IsTerminal(int(file.Fd()))
 }
 
-// terminalSize returns 0, 0, which means no limit, where the size is not known.
+// terminalSize returns 0, 0, which means no limit, if the size is unknown.
 func terminalSize(file *os.File) (width, height int) {
 	width, height, err := term.GetSize(int(file.Fd()))
 	if err != nil {

@@ -1,8 +1,8 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package session runs one command about one workload: it connects to a driver, shows progress, and turns the driver's
-// errors into text with a remedy.
+// Package session runs a command about one workload: it connects to a driver, shows progress, and adds to an error how to
+// fix it.
 //
 //	flags := session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}
 //	cmd := flags.Command(options, &cobra.Command{Use: "history NAME"}, func(s *session.Session) error {

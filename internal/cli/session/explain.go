@@ -16,8 +16,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Explain turns an error of the driver into text for people: what could not be done, why, the reason in brackets, one
-// line per wrong field, and what to do. Other errors are passed on with what could not be done.
+// Explain describes an error of the driver: what failed, why, the reason in brackets, a line per invalid field, and what to
+// do. It wraps other errors with what failed.
 func Explain(err error, what string, hints Hints) error {
 	if err == nil {
 		return nil
@@ -30,7 +30,7 @@ func Explain(err error, what string, hints Hints) error {
 	lines := []string{fmt.Sprintf("cannot %s: %s [%s]", what, messageOf(err, s), bracket(reason, s.Code()))}
 	violations := drivererr.Violations(s.Err())
 	if len(violations) > 0 {
-		lines[0] = fmt.Sprintf("cannot %s: the request is wrong [%s]", what, bracket(reason, s.Code()))
+		lines[0] = fmt.Sprintf("cannot %s: the request is invalid [%s]", what, bracket(reason, s.Code()))
 	}
 	for _, v := range violations {
 		lines = append(lines, fmt.Sprintf("  %s: %s", v.Field, v.Description))
@@ -42,28 +42,28 @@ func Explain(err error, what string, hints Hints) error {
 	return errors.New(strings.Join(lines, "\n"))
 }
 
-// remedy says what a person does about a reason.
+// remedy returns lines that say what the user can do about a reason.
 func remedy(reason pb.ErrorReason, metadata map[string]string, hints Hints) []string {
 	switch reason {
 	case pb.ErrorReason_ERROR_REASON_UNSPECIFIED, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST:
 		return nil
 	case pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS:
-		lines := []string{"  to look at it: " + hints.Status, "  to end it:     " + hints.Abort}
+		lines := []string{"  to see it:   " + hints.Status, "  to abort it: " + hints.Abort}
 		if id := metadata["release_id"]; id != "" {
-			lines = append(lines, "  to go on with it, with the policy it was begun with: --release-id "+id)
+			lines = append(lines, "  to resume it, with its own policy: --release-id "+id)
 		}
 		return lines
 	case pb.ErrorReason_ERROR_REASON_RELEASE_ID_REUSED:
 		return []string{
-			"  a release keeps the policy it was begun with: use the same flags again",
-			"  or end it first: " + hints.Abort,
+			"  a release keeps its policy: use the same flags again",
+			"  or abort it first: " + hints.Abort,
 		}
 	case pb.ErrorReason_ERROR_REASON_REVISION_CHANGED:
-		return []string{"  the template has changed; to see what is there now: " + hints.Status}
+		return []string{"  the template has changed; to see the status: " + hints.Status}
 	case pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
-		return []string{"  to see which there are: kubectl get leaderworkersets --all-namespaces"}
+		return []string{"  to list all: kubectl get leaderworkersets --all-namespaces"}
 	case pb.ErrorReason_ERROR_REASON_UNSUPPORTED:
-		return []string{"  what to do: do without it, or use a driver that serves it"}
+		return []string{"  what to do: leave it out, or use a driver that supports it"}
 	case pb.ErrorReason_ERROR_REASON_NOT_SYNCED, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE:
 		return []string{"  what to do: check that the driver reaches the API server, for example with kubectl get lws"}
 	default:
@@ -71,7 +71,7 @@ func remedy(reason pb.ErrorReason, metadata map[string]string, hints Hints) []st
 	}
 }
 
-// bracket is the reason as ErrorInfo has it, or the gRPC code of an error without one.
+// bracket returns the reason as in ErrorInfo, or the gRPC code of an error without one.
 func bracket(reason pb.ErrorReason, c codes.Code) string {
 	if reason != pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
 		return strings.TrimPrefix(reason.String(), "ERROR_REASON_")
@@ -79,7 +79,7 @@ func bracket(reason pb.ErrorReason, c codes.Code) string {
 	return code.Code(c).String() //nolint:gosec // There are 17 codes.
 }
 
-// statusOf finds the gRPC status in err's chain.
+// statusOf returns the gRPC status in err's chain.
 func statusOf(err error) (*status.Status, bool) {
 	carrier, ok := errors.AsType[interface {
 		error
@@ -99,7 +99,7 @@ func Shorten(err error) error {
 	return err
 }
 
-// messageOf is err's text without gRPC's own wording.
+// messageOf returns err's text without gRPC's own wording.
 func messageOf(err error, s *status.Status) string {
 	text := strings.Replace(err.Error(), s.Err().Error(), s.Message(), 1)
 	if before, dialing, found := strings.Cut(text, `connection error: desc = "transport: Error while dialing: `); found {

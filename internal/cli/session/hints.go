@@ -11,14 +11,14 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Hints are command lines that reach the same workload as the one that runs, ready to be pasted.
+// Hints are command lines about the same workload and driver, ready to be pasted.
 type Hints struct {
 	Again, Status, Promote, Abort, History string
-	// Stay is Again, but waiting for a failed release to recover. Empty: the command has no such flag.
+	// Stay is Again with --on-failure wait. Empty: the command has no such flag.
 	Stay string
 }
 
-// HintsFor derives them from a command line that was parsed.
+// HintsFor returns the hints of a parsed command line.
 func HintsFor(cmd *cobra.Command, name string) Hints {
 	line := func(verb string, keep func(flag string) bool) string {
 		words := []string{cmd.Root().Name(), verb, name}
@@ -44,7 +44,7 @@ func HintsFor(cmd *cobra.Command, name string) Hints {
 	return h
 }
 
-// flagWords is a flag as it would be typed.
+// flagWords returns a flag as it is typed.
 func flagWords(f *pflag.Flag) []string {
 	value := f.Value.String()
 	if list, ok := f.Value.(pflag.SliceValue); ok {
@@ -59,7 +59,7 @@ func flagWords(f *pflag.Flag) []string {
 	return []string{"--" + f.Name, quote(value)}
 }
 
-// quote makes a word that a POSIX shell reads as s.
+// quote returns a word that a POSIX shell reads as s.
 func quote(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("%+,-./:=@_", r)

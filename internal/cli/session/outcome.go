@@ -13,8 +13,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// outcomeError returns nil if a run ended as wanted, else an error that says where the release stands and which commands
-// lead on.
+// outcomeError returns nil if a run ended as wanted, and otherwise an error with the release's status and the next commands.
 func outcomeError(result host.Result, hints Hints, wanted ...host.Outcome) error {
 	if slices.Contains(wanted, result.Outcome) {
 		return nil
@@ -26,21 +25,21 @@ func outcomeError(result host.Result, hints Hints, wanted ...host.Outcome) error
 	case host.OutcomeRolledBack:
 		return exit.Errorf(exit.RolledBack, "release %s was rolled back: %s", id, c.GetMessage())
 	case host.OutcomeInterrupted:
-		return exit.Errorf(exit.Interrupted, "interrupted: %s%s", standing(result), nextSteps(c, hints))
+		return exit.Errorf(exit.Interrupted, "interrupted: %s%s", progress(result), nextSteps(c, hints))
 	case host.OutcomePromoted:
-		return fmt.Errorf("too late: release %s is promoted", id)
+		return fmt.Errorf("too late: release %s is already promoted", id)
 	case host.OutcomeSuperseded:
-		return fmt.Errorf("release %s got a new template, which has not served yet: not promoted\n  to see it: %s", id, hints.Status)
+		return fmt.Errorf("not promoted: the template changed during release %s\n  to see the status: %s", id, hints.Status)
 	default:
 		return fmt.Errorf("release %s ended as %s", id, result.Outcome)
 	}
 }
 
-// standing says where an interrupted release is.
-func standing(result host.Result) string {
+// progress describes an interrupted release.
+func progress(result host.Result) string {
 	c := result.Context
 	if c == nil || result.ReleaseID == "" || c.GetReleaseId() != result.ReleaseID {
-		return "no release was begun"
+		return "no release was started"
 	}
 	text := fmt.Sprintf("release %s of %s/%s is %s", result.ReleaseID, c.GetWorkload().GetNamespace(),
 		c.GetWorkload().GetName(), strings.TrimPrefix(c.GetState().String(), "STATE_"))
@@ -51,25 +50,25 @@ func standing(result host.Result) string {
 	return text
 }
 
-// nextSteps returns the commands that lead on from where the release stands, one a line.
+// nextSteps returns the commands that fit the release's state, one a line.
 func nextSteps(c *pb.BatchContext, hints Hints) string {
 	if c == nil {
 		return ""
 	}
-	again := "\n  to go on:   " + hints.Again
+	again := "\n  to resume:  " + hints.Again
 	switch c.GetState() {
 	case pb.State_STATE_FAILED:
 		if hints.Stay != "" {
-			again = "\n  to go on when it recovers: " + hints.Stay
+			again = "\n  to resume when it recovers: " + hints.Stay
 		}
 		return again + "\n  to abort: " + hints.Abort
 	case pb.State_STATE_PROMOTING:
-		return again + recorded + "\n  to abort:   " + hints.Abort
+		return again + intentRecorded + "\n  to abort:   " + hints.Abort
 	case pb.State_STATE_ROLLING_BACK:
-		return again + recorded
+		return again + intentRecorded
 	default:
 		return again + "\n  to promote: " + hints.Promote + "\n  to abort:   " + hints.Abort
 	}
 }
 
-const recorded = "\n  the end of the release is recorded: any running driver finishes it"
+const intentRecorded = "\n  the intent is recorded: any running driver completes it"

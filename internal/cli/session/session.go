@@ -18,22 +18,22 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// ShortRetry is how long commands that only ask retry while a driver starts or an API server is away.
+// ShortRetry is how long commands that make one request retry while the driver or the API server is unavailable.
 const ShortRetry = 30 * time.Second
 
-// Flags are those of a command about one workload: how to reach a driver, and how to show the answer.
+// Flags are those of a command about one workload.
 type Flags struct {
 	Dial   connect.Flags
 	Output output.Flags
-	// RetryFor is how long errors that may pass are retried.
+	// RetryFor is how long transient errors are retried.
 	RetryFor time.Duration
-	// ReadOnly is set for a command that must not change anything, by a driver inside this process either.
+	// ReadOnly makes a driver inside this process write nothing.
 	ReadOnly bool
 }
 
 // AddRetryFor registers --retry-for.
 func (f *Flags) AddRetryFor(cmd *cobra.Command) {
-	cmd.Flags().DurationVar(&f.RetryFor, "retry-for", 5*time.Minute, "how long to go on while the driver or the API server does not answer")
+	cmd.Flags().DurationVar(&f.RetryFor, "retry-for", 5*time.Minute, "how long to retry while the driver or the API server does not answer")
 }
 
 // Command completes a command whose argument is the workload's name.
@@ -45,7 +45,7 @@ func (f *Flags) Command(o *connect.Options, cmd *cobra.Command, work func(s *Ses
 	return cmd
 }
 
-// Session is one command at work.
+// Session is one run of a command.
 type Session struct {
 	*connect.Link
 	*output.Printer
@@ -57,7 +57,7 @@ type Session struct {
 	Hints Hints
 }
 
-// Run connects, does the work, and cleans up.
+// Run connects to a driver, calls work, and disconnects.
 func (f *Flags) Run(cmd *cobra.Command, o *connect.Options, name string, work func(s *Session) error) error {
 	if err := errors.Join(f.Dial.Check(), f.Output.Check()); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (f *Flags) Run(cmd *cobra.Command, o *connect.Options, name string, work fu
 	return errors.Join(err, s.Printer.Close())
 }
 
-// Call calls the driver until it answers. Verb says in an error what could not be done with the workload.
+// Call retries an RPC until the driver answers. Verb says in an error what failed.
 func Call[Request, Response any](
 	s *Session, verb string, rpc func(context.Context, Request, ...grpc.CallOption) (Response, error), request Request,
 ) (response Response, err error) {
@@ -97,14 +97,14 @@ func Call[Request, Response any](
 	return response, err
 }
 
-// Say shows how a command ended that did not follow a release.
+// Say shows the result of a command that did not follow a release.
 func (s *Session) Say(e host.Event) {
 	e.Kind, e.Time = host.EventFinished, time.Now()
 	s.Observe(e)
 	s.ShowLast()
 }
 
-// Explain is the function Explain with what the session knows.
+// Explain is the function Explain for the session's workload.
 func (s *Session) Explain(err error, verb string) error {
 	err = s.Cause(err)
 	if _, ok := statusOf(err); ok && s.Context.Err() != nil {
@@ -113,7 +113,7 @@ func (s *Session) Explain(err error, verb string) error {
 	return Explain(err, verb+" "+s.Name, s.Hints)
 }
 
-// Conclude turns the end of a run into the command's error.
+// Conclude returns the command's error for the result of a run.
 func (s *Session) Conclude(result host.Result, err error, verb string, wanted ...host.Outcome) error {
 	if err := s.Cause(err); err != nil {
 		return s.Explain(err, verb)
@@ -125,7 +125,7 @@ func (s *Session) Conclude(result host.Result, err error, verb string, wanted ..
 	return nil
 }
 
-// OneName accepts exactly the workload's name.
+// OneName requires the workload's name as the only argument.
 func OneName(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 || args[0] == "" {
 		return exit.Usagef("%s needs the name of one LeaderWorkerSet, got %q; see %s --help",

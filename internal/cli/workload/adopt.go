@@ -13,33 +13,31 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// newAdoptCommand makes `lockstep adopt`.
 func newAdoptCommand(o *connect.Options) *cobra.Command {
 	f := session.Flags{RetryFor: session.ShortRetry}
 	return f.Command(o, &cobra.Command{
 		Use:   "adopt NAME",
-		Short: "Hold a workload: from then on a template change waits for a release",
-		Long: `Take a workload under hold at rest. From then on a change of its template moves no pod until it is released.
-The user's own rolling-update settings are saved; promotion uses them, and disown puts them back.
-Adopting an adopted workload repairs its hold. A release adopts by itself.`,
+		Short: "Put a workload under hold: template changes then wait for a release",
+		Long: `Put a workload under hold. From then on a template change moves no pod until it is released.
+The user's own rolling update settings are saved: promotion uses them, and disown restores them.
+Adopting an adopted workload repairs its hold. A release adopts the workload itself.`,
 		Example: "  lockstep adopt vllm",
 	}, func(s *session.Session) error {
 		response, err := session.Call(s, "adopt", s.Adopt, &pb.AdoptRequest{Workload: s.Ref})
 		if err != nil {
 			return err
 		}
-		return showHold(s, response, "held: a change of its template now waits for a release", "held already; nothing changed")
+		return showHold(s, response, "under hold: template changes now wait for a release", "already under hold; nothing changed")
 	})
 }
 
-// newDisownCommand makes `lockstep disown`.
 func newDisownCommand(o *connect.Options) *cobra.Command {
 	f := session.Flags{RetryFor: session.ShortRetry}
 	return f.Command(o, &cobra.Command{
 		Use:   "disown NAME",
-		Short: "Give a workload back: its own controller rolls it again",
-		Long: `Give a workload back with its spec exactly as the user had it. A template change that waited under the hold is rolled
-out by the workload's own controller from then on. Refused while a release is in flight, and while the user's own
+		Short: "Remove the hold: template changes roll out natively again",
+		Long: `Remove the hold and restore the user's spec exactly. The workload's own controller then rolls out a template change that
+waited under hold. Refused while a release is in flight, and while the user's own
 maxUnavailable and maxSurge both come to 0 of the present replicas.`,
 		Example: "  lockstep disown vllm",
 	}, func(s *session.Session) error {
@@ -47,11 +45,11 @@ maxUnavailable and maxSurge both come to 0 of the present replicas.`,
 		if err != nil {
 			return err
 		}
-		return showHold(s, response, "given back: its own controller rolls it from now on", "not adopted; nothing changed")
+		return showHold(s, response, "disowned: template changes roll out natively again", "not adopted; nothing changed")
 	})
 }
 
-// showHold shows the answer to either: one text if something was written, another if nothing was.
+// showHold shows one text if the driver wrote something, and another if nothing changed.
 func showHold(s *session.Session, response interface {
 	GetAction() pb.Action
 	GetWarnings() []*pb.Warning

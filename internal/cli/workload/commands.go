@@ -29,7 +29,7 @@ func Commands(o *connect.Options) []*cobra.Command {
 	}
 }
 
-// complete makes the shell offer values for a flag. A flag that is not there is a defect, which the tests would see.
+// complete registers the values that the shell offers for a flag.
 func complete(cmd *cobra.Command, flag string, values ...string) {
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 }

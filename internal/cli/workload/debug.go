@@ -23,23 +23,22 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-const recordAbout = `Write down what a driver observes of a workload and what it decides, as JSON lines on stdout, until its release is over or
-Ctrl-C. Nothing is changed: the driver inside this process only looks, and decides what the driver at work decides from the
-same observation.
+const recordAbout = `Record a driver's observations of a workload and its decisions, as JSON lines on stdout, until the release ends or Ctrl-C.
+The driver inside this process is read-only. It makes the decisions that the driver at work makes from the same
+observations.
 
-A recording shows why a release stands still, and lockstep debug replay decides it again, with another version too. It has
-no pod templates, and other annotations than Lockstep's as digests; --templates keeps both. To record the driver at work
-itself, with what callers request, start that with --record FILE.`
+A recording shows why a release makes no progress, and lockstep debug replay repeats its decisions, also with another
+version. Pod templates are left out, and annotations other than Lockstep's are replaced by digests; --templates keeps both.
+To record the driver at work itself, with its callers' requests, start it with --record FILE.`
 
-const replayAbout = `Decide a recording again, and show where this version of lockstep decides otherwise. It needs no cluster.
+const replayAbout = `Repeat the decisions of a recording, and show those that differ in this version of lockstep. It needs no cluster.
 
 Messages are not compared. The exit code is 1 if a decision differs.`
 
-// newDebugCommand makes `lockstep debug`.
 func newDebugCommand(o *connect.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "debug",
-		Short: "Record what a driver decides, and replay it",
+		Short: "Record a driver's decisions, and replay them",
 		RunE: func(_ *cobra.Command, args []string) error {
 			return exit.Usagef("lockstep debug needs record or replay, got %q; see lockstep debug --help", args)
 		},
@@ -54,7 +53,7 @@ func newRecordCommand(o *connect.Options) *cobra.Command {
 	var limit string
 	cmd := &cobra.Command{
 		Use:               "record NAME",
-		Short:             "Write down what a driver observes of a workload and decides",
+		Short:             "Record a driver's observations of a workload and its decisions",
 		Long:              recordAbout,
 		Example:           "  lockstep debug record vllm > vllm.jsonl",
 		Args:              session.OneName,
@@ -70,11 +69,11 @@ func newRecordCommand(o *connect.Options) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&recorder.Templates, "templates", false, "keep pod templates and annotations, which may hold secrets")
-	cmd.Flags().StringVar(&limit, "limit", "64Mi", "most bytes to write")
+	cmd.Flags().StringVar(&limit, "limit", "64Mi", "maximum number of bytes to write")
 	return cmd
 }
 
-// recordRelease follows the workload until a release that is in flight is over.
+// recordRelease follows the workload until a release in flight ends.
 func recordRelease(s *session.Session, r *replay.Recorder) error {
 	ctx, cancel := context.WithCancel(s.Context)
 	defer cancel()
@@ -95,7 +94,7 @@ func recordRelease(s *session.Session, r *replay.Recorder) error {
 	return nil
 }
 
-// ended reports whether a state is the end of a release, or none.
+// ended reports whether a release with this state has ended.
 func ended(s pb.State) bool {
 	switch s {
 	case pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK, pb.State_STATE_NOTHING_TO_RELEASE:
@@ -108,7 +107,7 @@ func ended(s pb.State) bool {
 func newReplayCommand(o *connect.Options) *cobra.Command {
 	return &cobra.Command{
 		Use:     "replay FILE",
-		Short:   "Decide a recording again, and show where this version decides otherwise",
+		Short:   "Replay a recording, and show the decisions that differ in this version",
 		Long:    replayAbout,
 		Example: "  lockstep debug replay vllm.jsonl",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -122,7 +121,7 @@ func newReplayCommand(o *connect.Options) *cobra.Command {
 	}
 }
 
-// replayAll decides every entry of a recording again.
+// replayAll repeats every decision of a recording.
 func replayAll(out io.Writer, path string, recording io.Reader) error {
 	all, differ := 0, 0
 	err := replay.Read(recording, func(line int, e replay.Entry) error {
@@ -146,9 +145,9 @@ func replayAll(out io.Writer, path string, recording io.Reader) error {
 	case err != nil:
 		return exit.Usagef("%s: %w", path, err)
 	case all == 0:
-		return exit.Usagef("%s: there is no decision in it: it takes what lockstep debug record writes", path)
+		return exit.Usagef("%s: no decisions found: want the output of lockstep debug record", path)
 	case differ > 0:
-		return fmt.Errorf("%d of %d decisions are others in this version", differ, all)
+		return fmt.Errorf("%d of %d decisions differ in this version", differ, all)
 	}
 	fmt.Fprintf(out, "%d decisions, all as recorded\n", all)
 	return nil

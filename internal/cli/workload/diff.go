@@ -16,10 +16,9 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// contextLines are the lines around a difference, as diff -u has them.
+// contextLines is the number of lines around a difference, as in diff -u.
 const contextLines = 3
 
-// newDiffCommand makes `lockstep diff`.
 func newDiffCommand(o *connect.Options) *cobra.Command {
 	f := session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}
 	cmd := &cobra.Command{
@@ -28,8 +27,8 @@ func newDiffCommand(o *connect.Options) *cobra.Command {
 		Long: `Show how two templates of a workload differ, as a unified diff of YAML. A revision is named by its number or hash, as
 lockstep history shows them. It changes nothing.
 
-  without revisions   from what the groups run to the template in the spec: what a release would change. Where they are the
-                      same, from the revision before
+  without revisions   from the revision of the groups to the template in the spec: what a release would change. If they are
+                      the same, from the previous revision
   one revision        from that revision to the template in the spec
   two revisions       from the first to the second`,
 		Example: "  lockstep diff vllm\n  lockstep diff vllm 3\n  lockstep diff vllm 3 5",
@@ -48,7 +47,7 @@ lockstep history shows them. It changes nothing.
 	return cmd
 }
 
-// showDiff compares the revisions of the names, of which there are at most two.
+// showDiff compares revisions. There are at most two names.
 func showDiff(s *session.Session, names []string) error {
 	response, err := revisions(s, true)
 	if err != nil {
@@ -66,7 +65,7 @@ func showDiff(s *session.Session, names []string) error {
 	return err
 }
 
-// pair finds what is to be compared. The newest revision comes first.
+// pair returns the revisions to compare. The first of all is the newest.
 func pair(s *session.Session, all []*pb.Revision, names []string) (from, to *pb.Revision, err error) {
 	for _, r := range all {
 		if r.GetCurrent() {
@@ -89,12 +88,12 @@ func pair(s *session.Session, all []*pb.Revision, names []string) (from, to *pb.
 		}
 	}
 	if from == nil || to == nil {
-		return nil, nil, fmt.Errorf("there are no two revisions of %s to compare\n  to see what there is: %s", s.Name, s.Hints.History)
+		return nil, nil, fmt.Errorf("%s has no two revisions to compare\n  to see its history: %s", s.Name, s.Hints.History)
 	}
 	return from, to, nil
 }
 
-// before is the newest revision with a number below that of another.
+// before returns the newest revision with a lower number.
 func before(all []*pb.Revision, than *pb.Revision) *pb.Revision {
 	for _, r := range all {
 		if than != nil && r.GetNumber() < than.GetNumber() && r.GetNumber() > 0 {
@@ -104,7 +103,7 @@ func before(all []*pb.Revision, than *pb.Revision) *pb.Revision {
 	return nil
 }
 
-// diff compares two templates as YAML. Nothing is said of those that are the same.
+// diff returns the unified diff of two templates as YAML, empty if they are the same.
 func diff(from, to *pb.Revision) (string, error) {
 	d := difflib.UnifiedDiff{Context: contextLines}
 	for _, side := range []struct {

@@ -19,7 +19,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// ending is one of the two ends of a release, as a command.
+// ending is a command that finalizes a release.
 type ending struct {
 	verb    string
 	short   string
@@ -32,9 +32,9 @@ type ending struct {
 func newPromoteCommand(o *connect.Options) *cobra.Command {
 	return ending{
 		verb:  "promote",
-		short: "Finish a workload's release forwards: all groups move to the new revision",
-		long: `Finish the unfinished release of a workload forwards, whatever batch it is at, and follow it until nothing of the
-release is left but the hold. If the template changes before the promotion is recorded, nothing is promoted.`,
+		short: "Promote a workload's release: all groups move to the new revision",
+		long: `Promote the release in flight, whatever its batch, and follow it until only the hold is left of it. If the template changes
+before the promotion is recorded, nothing is promoted.`,
 		intent:  pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
 		outcome: host.OutcomePromoted,
 		state:   pb.State_STATE_COMPLETED,
@@ -44,10 +44,10 @@ release is left but the hold. If the template changes before the promotion is re
 func newAbortCommand(o *connect.Options) *cobra.Command {
 	return ending{
 		verb:  "abort",
-		short: "Roll a workload's release back",
-		long: `Roll the unfinished release of a workload back to the stable revision, and follow it until nothing of the release is
-left but the hold. A promotion is taken back, too, until it is over. The template waits under the hold for the next release;
-only where every group had been updated already, the stable one is put back in its place.`,
+		short: "Roll back a workload's release",
+		long: `Roll the release in flight back to the stable revision, and follow it until only the hold is left of it. A promotion can be
+rolled back, too, until it completes. The new template stays in the spec, under hold, for the next release; only if every
+group has been updated already, the stable template is restored.`,
 		intent:  pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
 		outcome: host.OutcomeRolledBack,
 		state:   pb.State_STATE_ROLLED_BACK,
@@ -69,12 +69,12 @@ func (e ending) command(o *connect.Options) *cobra.Command {
 		Short: e.short,
 		Long: e.long + `
 
-The intent is recorded at once and outlives this command: any driver that runs finishes it. A release that another
-host drives is refused without --force: that host should be told instead.`,
+The intent is recorded at once and outlives this command: any running driver completes it. A release that another host
+drives is refused without --force: use that host instead.`,
 		Example: fmt.Sprintf("  lockstep %[1]s vllm\n  lockstep %[1]s vllm --no-wait --address unix:///run/lockstep/lockstep.sock", e.verb),
 	}, func(s *session.Session) error { return e.run(s, f) })
 	flags := cmd.Flags()
-	flags.BoolVar(&f.noWait, "no-wait", false, "record the intent and leave the rest to a driver that runs elsewhere")
+	flags.BoolVar(&f.noWait, "no-wait", false, "record the intent, and leave the rest to a driver that runs elsewhere")
 	flags.BoolVar(&f.force, "force", false, "also when another host drives the release")
 	f.AddRetryFor(cmd)
 	f.Output.Add(cmd)
@@ -93,10 +93,10 @@ func (e ending) run(s *session.Session, f endFlags) error {
 			Message: fmt.Sprintf("nothing to do: release %s is %s", c.GetReleaseId(), stateName(c))})
 		return nil
 	case !plugin.InFlight(c):
-		return fmt.Errorf("cannot %s %s: it has no unfinished release, its state is %s\n  to see it: %s",
+		return fmt.Errorf("cannot %s %s: it has no release in flight, its state is %s\n  to see the status: %s",
 			e.verb, s.Name, stateName(c), s.Hints.Status)
 	case !f.force && c.GetOwner() != "" && !strings.HasPrefix(c.GetOwner(), ownerPrefix):
-		return fmt.Errorf("cannot %s %s: %s drives release %s\n  tell it there, or do it behind its back with --force",
+		return fmt.Errorf("cannot %s %s: %s drives release %s\n  what to do: use that host, or override it with --force",
 			e.verb, s.Name, c.GetOwner(), c.GetReleaseId())
 	case f.noWait:
 		return e.record(s, c, f)
@@ -105,7 +105,7 @@ func (e ending) run(s *session.Session, f endFlags) error {
 	return s.Conclude(result, err, e.verb, e.outcome)
 }
 
-// record makes the intent durable and does not follow it.
+// record records the intent and does not follow it.
 func (e ending) record(s *session.Session, c *pb.BatchContext, f endFlags) error {
 	request := &pb.FinalizeRequest{
 		Workload: s.Ref, ReleaseId: c.GetReleaseId(), Intent: e.intent, UpdateRevision: c.GetUpdateRevision(), IncludeGroups: true,
@@ -114,7 +114,7 @@ func (e ending) record(s *session.Session, c *pb.BatchContext, f endFlags) error
 	err := s.Host.Retry(s.Context, func(ctx context.Context) error {
 		response, err := s.Finalize(ctx, request)
 		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_REVISION_CHANGED {
-			superseded = err // the contract would have the caller decide again, and here that is a person
+			superseded = err // not retried: the user decides again
 			return nil
 		}
 		if err == nil {
@@ -127,7 +127,7 @@ func (e ending) record(s *session.Session, c *pb.BatchContext, f endFlags) error
 	}
 	message := fmt.Sprintf("recorded: %s release %s, which is %s now", e.verb, c.GetReleaseId(), stateName(c))
 	if f.Dial.Address == "" {
-		message += "; the driver of this command ends with it, so another one must run to finish this (lockstep serve)"
+		message += "; the driver of this command exits with it, so another one must run to complete it (lockstep serve)"
 	}
 	s.Say(host.Event{Context: c, Message: message, Outcome: e.outcome})
 	return nil

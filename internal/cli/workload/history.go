@@ -17,19 +17,19 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// newHistoryCommand makes `lockstep history`.
 func newHistoryCommand(o *connect.Options) *cobra.Command {
 	f := session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}
 	cmd := f.Command(o, &cobra.Command{
 		Use:   "history NAME",
-		Short: "Show the templates that a workload has had, and how their releases ended",
-		Long: `Show the templates that a workload has had, the newest first: when, what changed in its images, who changed it, the
-release that brought it and how that ended. It changes nothing.
+		Short: "Show a workload's template revisions, and how their releases ended",
+		Long: `Show a workload's template revisions, the newest first, each with its time, the images and the user that changed, its
+release and the outcome. It changes nothing.
 
-* marks the revision that the groups run, > the template in the spec where that is another one. One that waits for a
+* marks the revision that the groups run, > the template in the spec if it is another one. A revision that waits for a
 release has no number.
 
-10 revisions are kept, or as many as the workload's annotation lockstep.dev/history-limit says. Those in use stay.`,
+10 revisions are kept, or as many as the workload's annotation lockstep.dev/history-limit says. A revision in use is never
+deleted.`,
 		Example: "  lockstep history vllm\n  lockstep history vllm -o yaml",
 	}, func(s *session.Session) error {
 		response, err := revisions(s, false)
@@ -46,7 +46,7 @@ release has no number.
 	return cmd
 }
 
-// revisions asks for the history, and warns of what is wrong with it.
+// revisions returns the history, and shows its warnings.
 func revisions(s *session.Session, templates bool) (*pb.ListRevisionsResponse, error) {
 	response, err := session.Call(s, "read the history of", s.ListRevisions,
 		&pb.ListRevisionsRequest{Workload: s.Ref, IncludeTemplates: templates})
@@ -62,24 +62,24 @@ func revisions(s *session.Session, templates bool) (*pb.ListRevisionsResponse, e
 	return response, nil
 }
 
-// pick finds the revision that a person names by its number or its hash.
+// pick finds a revision by its number or its hash.
 func pick(s *session.Session, all []*pb.Revision, name string) (*pb.Revision, error) {
 	for _, r := range all {
 		if r.GetName() == name || r.GetNumber() > 0 && strconv.FormatInt(r.GetNumber(), 10) == name {
 			return r, nil
 		}
 	}
-	var known string
+	known := ""
 	for _, r := range all {
 		known += " " + revisionName(r)
 	}
 	if known == "" {
 		known = " nothing yet"
 	}
-	return nil, fmt.Errorf("there is no revision %s in the history of %s, it has:%s\n  to see them: %s", name, s.Name, known, s.Hints.History)
+	return nil, fmt.Errorf("there is no revision %s in the history of %s, which has:%s\n  to see it: %s", name, s.Name, known, s.Hints.History)
 }
 
-// revisionName is how people name a revision.
+// revisionName returns the number of a revision, or the hash of one without.
 func revisionName(r *pb.Revision) string {
 	if r.GetNumber() == 0 {
 		return r.GetName()

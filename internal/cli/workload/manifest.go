@@ -24,7 +24,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// manifestFlags say what to plan where there is no cluster to ask.
+// manifestFlags are the input of a plan without a cluster.
 type manifestFlags struct {
 	file, from               string
 	replicas                 int
@@ -34,31 +34,31 @@ type manifestFlags struct {
 func (f *manifestFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.file, "filename", "", "plan the LeaderWorkerSet in this YAML or JSON file, without a cluster; - for stdin")
-	flags.StringVar(&f.from, "from", "", "with --filename: the file with the LeaderWorkerSet as it runs now (default: the same, but for its template)")
-	flags.IntVar(&f.replicas, "replicas", -1, "without NAME: plan so many groups; with --filename instead of those in the file")
+	flags.StringVar(&f.from, "from", "", "with --filename: file with the LeaderWorkerSet as it runs now (default: the same, with another template)")
+	flags.IntVar(&f.replicas, "replicas", -1, "without NAME: number of groups (default: the file's)")
 	flags.StringVar(&f.maxUnavailable, "max-unavailable", "", "without NAME: the user's own maxUnavailable (default: the file's, or 1)")
 	flags.StringVar(&f.maxSurge, "max-surge", "", "without NAME: the user's own maxSurge (default: the file's, or 0)")
 }
 
-// given says whether there is something to plan without a cluster.
+// given reports whether the plan is without a cluster.
 func (f *manifestFlags) given() bool {
 	return f.file != "" || f.from != "" || f.replicas >= 0 || f.maxUnavailable != "" || f.maxSurge != ""
 }
 
-// manifest is what was read.
+// manifest is the result.
 type manifest struct {
 	name     string
 	input    simulate.Input
 	warnings []*pb.Warning
-	// snapshot is what the file says. Nil: there is none.
-	snapshot *preflight.Inventory
+	// snapshot is the preflight input. Nil: there is no file.
+	snapshot *preflight.Snapshot
 }
 
-// read reads the files, and lays the flags over them. At most one name chooses among several LeaderWorkerSets of a file.
+// read reads the files and applies the flags. args is empty, or has the name of one of several LeaderWorkerSets.
 func (f *manifestFlags) read(o *connect.Options, args []string) (manifest, error) {
 	name := ""
 	if len(args) > 1 {
-		return manifest{}, exit.Usagef("want the name of one LeaderWorkerSet at most, got %q", args)
+		return manifest{}, exit.Usagef("want the name of at most one LeaderWorkerSet, got %q", args)
 	}
 	if len(args) == 1 {
 		name = args[0]
@@ -85,11 +85,11 @@ func (f *manifestFlags) read(o *connect.Options, args []string) (manifest, error
 	if err != nil || set == nil {
 		return m, err
 	}
-	return m, m.look(set, next)
+	return m, m.takeSnapshot(set, next)
 }
 
-// look takes a snapshot of what the file says about the workload, with the flags laid over it.
-func (m *manifest) look(set *manifests.Set, w *lws.LeaderWorkerSet) (err error) {
+// takeSnapshot sets the preflight input from the file and the flags.
+func (m *manifest) takeSnapshot(set *manifests.Set, w *lws.LeaderWorkerSet) (err error) {
 	if m.snapshot, err = set.Snapshot(w); err != nil {
 		return exit.Usagef("%w", err)
 	}
@@ -127,16 +127,16 @@ func (f *manifestFlags) manifest(next, now *lws.LeaderWorkerSet) (manifest, erro
 	}
 	if now != next && equality.Semantic.DeepEqual(now.Spec.LeaderWorkerTemplate, next.Spec.LeaderWorkerTemplate) {
 		m.warnings = append(m.warnings, &pb.Warning{Code: "NothingToRelease", Message: fmt.Sprintf(
-			"both files have the same template of %s: this is what the release of another one would do", m.name)})
+			"the template of %s is the same in both files: the plan is for a release of any other template", m.name)})
 	}
 	if n := ptr.Deref(now.Spec.Replicas, 1); now != next && n != ptr.Deref(next.Spec.Replicas, 1) {
 		m.warnings = append(m.warnings, &pb.Warning{Code: "ReplicasChange", Message: fmt.Sprintf(
-			"%s has %d groups and is to have %d: they come or go at once, whatever the release does, which is planned with %d", m.name, n, m.input.Replicas, m.input.Replicas)})
+			"replicas of %s change from %d to %d: LeaderWorkerSet scales at once, and the plan is for %d groups", m.name, n, m.input.Replicas, m.input.Replicas)})
 	}
 	return m, nil
 }
 
-// readWorkload reads the LeaderWorkerSet of a file that may have other objects, the one of a name unless that is empty.
+// readWorkload reads the LeaderWorkerSet with a name from a file. An empty name means the only one.
 func readWorkload(o *connect.Options, path, name string) (*lws.LeaderWorkerSet, *manifests.Set, error) {
 	set, err := readManifests(o, path)
 	if err != nil {

@@ -17,17 +17,16 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/picture"
 )
 
-const pictureAbout = `Draw a release as it went, from what was written down while it did: the documents of lockstep release -o json (or yaml), or
-those of lockstep status -w -o json beside any other host. The picture goes to stdout, as SVG. It needs no cluster.
+const pictureAbout = `Draw a past release from its recorded documents: the output of lockstep release -o json (or yaml), or of lockstep status -w
+-o json for a release that another host drives. It writes SVG to stdout and needs no cluster.
 
-Of several releases in the file it draws the last. A release that was interrupted and gone on with is one: append the
-documents of the second run to those of the first.`
+Of several releases in the file it draws the last. For a release that was interrupted and resumed, append the documents of
+the second run to those of the first.`
 
-// newPictureCommand makes lockstep picture.
 func newPictureCommand(o *connect.Options) *cobra.Command {
 	return &cobra.Command{
 		Use:     "picture FILE",
-		Short:   "Draw a release as it went, from its recorded documents",
+		Short:   "Draw a past release from its recorded documents",
 		Long:    pictureAbout,
 		Example: "  lockstep release vllm --batches 25%,100% -o json > vllm.json\n  lockstep picture vllm.json > vllm.svg",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -59,7 +58,7 @@ func drawRecording(out io.Writer, path string, recording io.Reader) error {
 	}
 	svg, err := picture.Recording(title, moments)
 	if errors.Is(err, picture.ErrNothingRecorded) {
-		return exit.Usagef("%s: %w: it takes the documents of lockstep release -o json, without --final", path, err)
+		return exit.Usagef("%s: %w: want the output of lockstep release -o json, without --final", path, err)
 	}
 	if err == nil {
 		_, err = out.Write(svg)

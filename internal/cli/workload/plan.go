@@ -21,12 +21,12 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-const planAbout = `Say what a release would do before it does it: for each step the groups at the old and the new revision, what it takes on
-top of what the workload has, the least and the most capacity, and the time. Nothing is written.
+const planAbout = `Show what a release would do: for each step the groups at the old and the new revision, the extra groups and resources, the
+minimum and maximum capacity, and the time. Nothing is written.
 
-With NAME it plans the workload in the cluster, asks for what would refuse the release or should be known before it, and
-measures how long a group takes to start on the workload's own groups. With --filename it needs no cluster: the
-manifest says what is to come, and --from, if given, what runs now.
+With NAME it plans a release of the workload in the cluster, shows blockers and warnings, and measures the start-up time of
+a group on the workload's own groups. With --filename it needs no cluster: it plans a release from the manifest --from to
+that of --filename.
 
 With --native it plans LeaderWorkerSet's own rolling update instead, without a release: each stage, with the partition and
 replicas of the leader StatefulSet and every group.
@@ -39,10 +39,8 @@ const planExample = `  lockstep plan vllm --batches 25%,50%,100%
   lockstep plan vllm --native
   lockstep plan --native --replicas 4 --max-unavailable 2 --max-surge 2 -o svg > plan.svg`
 
-// formatSVG is a picture. Only a plan has one.
 const formatSVG view.Format = "svg"
 
-// planFlags are the flags of `lockstep plan`.
 type planFlags struct {
 	session.Flags
 
@@ -54,12 +52,11 @@ type planFlags struct {
 	frames   bool
 }
 
-// newPlanCommand makes lockstep plan.
 func newPlanCommand(o *connect.Options) *cobra.Command {
 	f := planFlags{Flags: session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}}
 	cmd := &cobra.Command{
 		Use:               "plan [NAME]",
-		Short:             "Say what a release would do, cost and take, without doing it",
+		Short:             "Show what a release would do, without doing it",
 		Long:              planAbout,
 		Example:           planExample,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -70,8 +67,8 @@ func newPlanCommand(o *connect.Options) *cobra.Command {
 	flags.DurationVar(&f.startup, "startup", 0,
 		"time from a group's creation until it is ready (default: measured on the workload's own groups)")
 	flags.BoolVar(&f.parallel, "stateful-set-max-unavailable", false,
-		"the cluster has Kubernetes' feature gate MaxUnavailableStatefulSet: without it groups are updated one after the other")
-	flags.BoolVar(&f.frames, "frames", false, "with -o json or yaml: also every moment at which something changes")
+		"the cluster has Kubernetes' feature gate MaxUnavailableStatefulSet: without it groups are updated one at a time")
+	flags.BoolVar(&f.frames, "frames", false, "with -o json or yaml: also a frame for each change")
 	f.policy.add(cmd)
 	f.manifest.add(cmd)
 	f.Dial.Add(flags)
@@ -102,7 +99,6 @@ func (f *planFlags) plan(cmd *cobra.Command, o *connect.Options, args []string) 
 	return f.Run(cmd, o, args[0], func(s *session.Session) error { return f.planWorkload(o, s, policy) })
 }
 
-// planWorkload asks a driver.
 func (f *planFlags) planWorkload(o *connect.Options, s *session.Session, policy *pb.ReleasePolicy) error {
 	request := &pb.PlanRequest{
 		Workload: s.Ref, Policy: policy, Native: f.native, StatefulSetMaxUnavailable: f.parallel, IncludeFrames: f.needsFrames(),
@@ -117,7 +113,7 @@ func (f *planFlags) planWorkload(o *connect.Options, s *session.Session, policy 
 	return f.show(o, s.Name, r)
 }
 
-// planFile needs no cluster.
+// planFile plans without a cluster.
 func (f *planFlags) planFile(o *connect.Options, args []string, policy *pb.ReleasePolicy) error {
 	m, err := f.manifest.read(o, args)
 	if err != nil {
@@ -146,15 +142,14 @@ func (f *planFlags) planFile(o *connect.Options, args []string, policy *pb.Relea
 		r.Findings = preflight.Check(m.snapshot).GetFindings()
 	}
 	if f.startup == 0 {
-		r.Warnings = append(r.Warnings, &pb.Warning{Code: "StartupUnknown", Message: "nobody knows how long a group takes to start: give --startup"})
+		r.Warnings = append(r.Warnings, &pb.Warning{Code: "StartupUnknown", Message: "the start-up time of a group is unknown: give --startup"})
 	}
 	return f.show(o, m.name, r)
 }
 
-// needsFrames says whether every moment is wanted.
+// needsFrames reports whether the output shows frames.
 func (f *planFlags) needsFrames() bool { return f.frames || f.native || f.Output.Format == formatSVG }
 
-// show writes the plan as it is wanted.
 func (f *planFlags) show(o *connect.Options, name string, r *pb.PlanResponse) error {
 	var err error
 	switch f.Output.Format {

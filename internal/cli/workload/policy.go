@@ -19,7 +19,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// policyFlags are a ReleasePolicy as flags. What has no flag, such as metadata of the canary's leaders, comes from a file.
+// policyFlags are the flags of a ReleasePolicy. Fields without a flag, such as metadata of the canary's leaders, come from a file.
 type policyFlags struct {
 	traffic trafficFlags
 
@@ -38,9 +38,9 @@ type policyFlags struct {
 func (f *policyFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.file, "policy", "",
-		"YAML or JSON file with a lockstep.v1alpha1.ReleasePolicy, for what has no flag; the other flags overrule it")
+		"YAML or JSON file with a lockstep.v1alpha1.ReleasePolicy, for fields without a flag; flags override it")
 	flags.StringVar(&f.style, "style", "",
-		"how groups are replaced: canary, blue-green or partition; the driver says which it serves (default: canary)")
+		"how groups are replaced: canary, blue-green or partition (default: canary)")
 	flags.StringSliceVar(&f.batches, "batches", nil,
 		"groups at the new revision after each batch: percentages (25%,50%,100%) or counts (1,2,4)")
 	flags.StringVar(&f.failureThreshold, "failure-threshold", "",
@@ -51,17 +51,17 @@ func (f *policyFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.rolloutID, "rollout-id", "",
 		"label the pods of updated groups with this rollout id and the number of their batch, as Kruise Rollouts does")
 	flags.BoolVar(&f.groupBudget, "group-disruption-budget", false,
-		"while the release lasts, keep PodDisruptionBudgets that count groups")
+		"maintain PodDisruptionBudgets that count groups while the release lasts")
 	flags.StringVar(&f.promotion, "promotion", "",
-		"what a blue-green promotion does: in-place rolls the workload's own groups, adopt makes the second set the workload (default: in-place)")
+		"what a blue-green promotion does: in-place rolls the workload's own groups, adopt hands the workload over to the second set (default: in-place)")
 	flags.DurationVar(&f.scaleDownDelay, "scale-down-delay", 0,
-		"how long the groups that lost the requests stay after a blue-green promotion")
+		"how long a blue-green promotion keeps the groups that no longer get requests")
 	complete(cmd, "promotion", "in-place", "adopt")
 	complete(cmd, "style", "canary", "blue-green", "partition")
 	f.traffic.add(cmd)
 }
 
-// policy reads the file and the flags. What the driver can judge it leaves to the driver.
+// policy returns the policy of the file and the flags. The driver validates it.
 func (f *policyFlags) policy() (*pb.ReleasePolicy, error) {
 	policy, err := f.readFile()
 	if err != nil {
@@ -87,11 +87,11 @@ func (f *policyFlags) policy() (*pb.ReleasePolicy, error) {
 	if err := f.blueGreen(policy); err != nil {
 		return nil, err
 	}
-	if err := f.traffic.overrule(policy); err != nil {
+	if err := f.traffic.set(policy); err != nil {
 		return nil, err
 	}
 	if policy.GetStyle() == pb.Style_STYLE_UNSPECIFIED {
-		// The style that touches no stable group before the promotion.
+		// It replaces no stable group before the promotion.
 		policy.Style = pb.Style_STYLE_CANARY
 	}
 	if len(policy.GetBatches()) == 0 {
@@ -119,7 +119,7 @@ func (f *policyFlags) readFile() (*pb.ReleasePolicy, error) {
 	return policy, nil
 }
 
-// blueGreen overrules what is for blue-green only.
+// blueGreen sets the fields that are for blue-green only.
 func (f *policyFlags) blueGreen(policy *pb.ReleasePolicy) error {
 	if f.promotion == "" && f.scaleDownDelay == 0 {
 		return nil
@@ -142,7 +142,7 @@ func (f *policyFlags) blueGreen(policy *pb.ReleasePolicy) error {
 	return nil
 }
 
-// parseStyle reads "canary", "blue-green", "BlueGreen", "STYLE_BLUE_GREEN".
+// parseStyle parses "canary", "blue-green", "BlueGreen", "STYLE_BLUE_GREEN".
 func parseStyle(s string) (pb.Style, error) {
 	fold := func(s string) string {
 		s = strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(s))

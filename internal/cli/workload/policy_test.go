@@ -25,7 +25,7 @@ func with(args []string, more ...string) []string {
 	return append(append([]string(nil), args...), more...)
 }
 
-// fileWithTraffic is a policy file that flags overrule.
+// fileWithTraffic is a policy file that flags override.
 const fileWithTraffic = `
 batches: ["1", "4"]
 traffic:
@@ -35,7 +35,7 @@ traffic:
   drain: {period: 10s}
 `
 
-// releaseOf reads a command line of lockstep release.
+// releaseOf parses a command line of lockstep release.
 func releaseOf(t *testing.T, file string, args ...string) (host.Release, error) {
 	t.Helper()
 	var f releaseFlags
@@ -65,10 +65,10 @@ func TestTrafficFlags(t *testing.T) {
 		want    string
 		weights []int32
 	}{
-		"None": {reason: "shares follow group counts", args: two},
-		"One":  {reason: "the usual", args: with(two, "--service", "vllm", "--http-route", "vllm"), want: `stable_service: "vllm" http_routes: "vllm"`},
+		"None": {reason: "without traffic shares follow group counts", args: two},
+		"One":  {reason: "a Service and a route", args: with(two, "--service", "vllm", "--http-route", "vllm"), want: `stable_service: "vllm" http_routes: "vllm"`},
 		"All": {
-			reason: "every flag has its field",
+			reason: "each flag sets its field",
 			args: with(two, "--service", "s", "--canary-service", "c", "--http-route", "h1", "--http-route", "h2,h3", "--grpc-route", "g",
 				"--ingress", "i", "--inference-pool", "p", "--endpoint-picker", "e", "--weights", "0,100"),
 			want: `stable_service: "s" canary_service: "c" http_routes: "h1" http_routes: "h2" http_routes: "h3" grpc_routes: "g" ` +
@@ -76,16 +76,16 @@ func TestTrafficFlags(t *testing.T) {
 			weights: []int32{0, 100},
 		},
 		"File": {
-			reason: "weights are no part of the policy", file: fileWithTraffic, args: []string{"--weights", "10%, 60%"},
+			reason: "weights are not part of the policy", file: fileWithTraffic, args: []string{"--weights", "10%, 60%"},
 			want:    `stable_service: "from-file" canary_service: "canary-from-file" http_routes: "from-file" drain: {period: {seconds: 10}}`,
 			weights: []int32{10, 60},
 		},
-		"Overruled": {
-			reason: "a flag overrules its field and no other", file: fileWithTraffic, args: []string{"--http-route", "a", "--http-route", "b"},
+		"Overridden": {
+			reason: "a flag overrides its field only", file: fileWithTraffic, args: []string{"--http-route", "a", "--http-route", "b"},
 			want: `stable_service: "from-file" canary_service: "canary-from-file" http_routes: "a" http_routes: "b" drain: {period: {seconds: 10}}`,
 		},
 		"Completed": {
-			reason: "the other half of a pool may come from the file", args: with(two, "--endpoint-picker", "mine"),
+			reason: "the pool may be in the file and its picker a flag", args: with(two, "--endpoint-picker", "mine"),
 			file: "traffic: {stable_service: s, inference_pool: {name: p}}", want: `stable_service: "s" inference_pool: {name: "p" canary_endpoint_picker: "mine"}`,
 		},
 	}
@@ -113,7 +113,7 @@ func TestTrafficFlags(t *testing.T) {
 	}
 }
 
-func TestWrongTrafficFlags(t *testing.T) {
+func TestTrafficFlagErrors(t *testing.T) {
 	t.Parallel()
 	routed := []string{"--batches", "25%,50%,100%", "--service", "vllm", "--http-route", "vllm"}
 	cases := map[string]struct {
@@ -123,19 +123,19 @@ func TestWrongTrafficFlags(t *testing.T) {
 	}{
 		"TooFewWeights":      {"one for each batch", with(routed, "--weights", "10,50"), "want one for each of the 3 batches (25%,50%,100%), got 2"},
 		"TooManyWeights":     {"one for each batch", with(routed, "--weights", "1,2,3,4"), "got 4"},
-		"NegativeWeight":     {"it is a percentage", with(routed, "--weights", "-1,2,3"), `"-1" is no whole percentage`},
-		"LargeWeight":        {"it is a percentage", with(routed, "--weights", "1,2,101"), `"101" is no whole percentage`},
-		"FractionalWeight":   {"it is a whole one", with(routed, "--weights", "0.5,2,3"), `"0.5" is no whole percentage`},
-		"NoWeight":           {"a slip of the finger", with(routed, "--weights", "1,,3"), `"" is no whole percentage`},
-		"WeightsAlone":       {"nothing to split", []string{"--batches", "1", "--weights", "50"}, "give --service and a route"},
-		"RouteAlone":         {"of which Service?", []string{"--batches", "1", "--grpc-route", "g"}, "--grpc-route: which Service"},
-		"CanaryServiceAlone": {"of which Service?", []string{"--batches", "1", "--canary-service", "c"}, "--canary-service: which Service"},
-		"HeaderAlone":        {"nothing to split", []string{"--batches", "1", "--canary-header", "a=b"}, "give --service and a route"},
-		"HeaderWithoutValue": {"which requests?", with(routed, "--canary-header", "a"), `"a": want a name and a value`},
-		"CookieWithoutName":  {"which requests?", with(routed, "--canary-cookie", "=a"), `"=a": want a name`},
-		"CookieWithoutValue": {"a slip of the finger", with(routed, "--canary-cookie", "a="), `"a=": want a name`},
-		"PoolWithoutPicker":  {"they need each other", with(routed, "--inference-pool", "p"), "need each other"},
-		"PickerWithoutPool":  {"they need each other", with(routed, "--endpoint-picker", "p"), "need each other"},
+		"NegativeWeight":     {"it is a percentage", with(routed, "--weights", "-1,2,3"), `"-1" is not a whole percentage`},
+		"LargeWeight":        {"it is a percentage", with(routed, "--weights", "1,2,101"), `"101" is not a whole percentage`},
+		"FractionalWeight":   {"fractions are not supported", with(routed, "--weights", "0.5,2,3"), `"0.5" is not a whole percentage`},
+		"NoWeight":           {"an empty weight", with(routed, "--weights", "1,,3"), `"" is not a whole percentage`},
+		"WeightsAlone":       {"requests are not split", []string{"--batches", "1", "--weights", "50"}, "give --service and a route"},
+		"RouteAlone":         {"the Service is missing", []string{"--batches", "1", "--grpc-route", "g"}, "--grpc-route: no Service"},
+		"CanaryServiceAlone": {"the Service is missing", []string{"--batches", "1", "--canary-service", "c"}, "--canary-service: no Service"},
+		"HeaderAlone":        {"requests are not split", []string{"--batches", "1", "--canary-header", "a=b"}, "give --service and a route"},
+		"HeaderWithoutValue": {"the value is missing", with(routed, "--canary-header", "a"), `"a": want a name and a value`},
+		"CookieWithoutName":  {"the name is missing", with(routed, "--canary-cookie", "=a"), `"=a": want a name`},
+		"CookieWithoutValue": {"an empty value", with(routed, "--canary-cookie", "a="), `"a=": want a name`},
+		"PoolWithoutPicker":  {"they need each other", with(routed, "--inference-pool", "p"), "and the reverse"},
+		"PickerWithoutPool":  {"they need each other", with(routed, "--endpoint-picker", "p"), "and the reverse"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestWrongTrafficFlags(t *testing.T) {
 	}
 }
 
-// What people copy from the documentation must not be refused.
+// The examples in the documentation are valid.
 func TestDocumentedReleases(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../docs/cli.md")
@@ -163,7 +163,7 @@ func TestDocumentedReleases(t *testing.T) {
 	}
 	policy := release.Policy
 	if policy.GetBlueGreen() != nil || policy.GetStyle() != pb.Style_STYLE_CANARY {
-		t.Errorf("the policy in docs/cli.md asks for what is not served yet: %v", policy)
+		t.Errorf("the policy in docs/cli.md uses what is not supported yet: %v", policy)
 	}
 	if _, violations := traffic.ParsePolicy(policy.GetTraffic()); len(violations) > 0 {
 		t.Errorf("the policy in docs/cli.md is refused: %v", violations)
@@ -171,7 +171,7 @@ func TestDocumentedReleases(t *testing.T) {
 	for _, words := range []string{string(text), releaseExample} {
 		for _, style := range []string{"--style partition", "--style blue-green"} {
 			if strings.Contains(words, style) {
-				t.Errorf("an example has %q, which is not served yet:\n%s", style, words)
+				t.Errorf("an example has %q, which is not supported yet:\n%s", style, words)
 			}
 		}
 	}

@@ -26,28 +26,27 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-const preflightAbout = `Say what of a workload, and of what is around it, will hurt when it is released, before it does: probes, preStop hooks, grace
+const preflightAbout = `Check a workload and the objects around it for what disrupts requests or blocks a release: probes, preStop hooks, grace
 periods, maxUnavailable, disruption budgets, quotas, nodes, queues, volumes, Services. Each finding names the object and the
-field, why it hurts and what to do. It changes nothing.
+field, the reason and the fix. It changes nothing.
 
-The flags of the release that is to come say which style and batches; without any, it is about LeaderWorkerSet's own rolling
-update. With -f no cluster is asked: the files are all that there is, and what they have none of counts as not looked at.`
+Give the flags of the planned release: without any, the check is for LeaderWorkerSet's own rolling update. With -f it reads
+the files only and needs no cluster; rules about objects that are not in the files are reported as not checked.`
 
 const preflightExample = `  lockstep preflight vllm --batches 25%,50%,100%
   lockstep preflight vllm --style blue-green --service vllm-leader --http-route vllm --longest-request 10m
   lockstep preflight -f manifests.yaml --batches 50%,100% --fail-on warning
   kustomize build . | lockstep preflight -f - -o sarif > preflight.sarif`
 
-// formatSARIF is what code hosts and editors show beside the lines. Only preflight has one.
+// formatSARIF is for code hosts and editors, which show findings at their lines.
 const formatSARIF view.Format = "sarif"
 
-// preflightFlags are the flags of `lockstep preflight`.
 type preflightFlags struct {
 	session.Flags
 
 	policy policyFlags
-	// about are the names of the flags of a policy.
-	about                       []string
+	// policyNames are the names of the policy's flags.
+	policyNames                 []string
 	files                       []string
 	longestRequest, propagation time.Duration
 	topology                    []string
@@ -55,35 +54,34 @@ type preflightFlags struct {
 	failOn                      string
 }
 
-// newPreflightCommand makes lockstep preflight.
 func newPreflightCommand(o *connect.Options) *cobra.Command {
 	f := preflightFlags{Flags: session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}}
 	cmd := &cobra.Command{
 		Use:               "preflight [NAME]",
-		Short:             "Say what will hurt when a workload is released, before it does",
+		Short:             "Check a workload for problems before it is released",
 		Long:              preflightAbout,
 		Example:           preflightExample,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, args []string) error { return f.preflight(cmd, o, args) },
 	}
 	f.policy.add(cmd)
-	f.about = flagNames(cmd)
+	f.policyNames = flagNames(cmd)
 	flags := cmd.Flags()
-	flags.StringSliceVarP(&f.files, "filename", "f", nil, "look at these YAML or JSON files, and at no cluster; - for stdin; may be repeated")
-	flags.DurationVar(&f.longestRequest, "longest-request", 0, "how long the longest request takes (default: not known)")
+	flags.StringSliceVarP(&f.files, "filename", "f", nil, "check these YAML or JSON files instead of a cluster; - for stdin; may be repeated")
+	flags.DurationVar(&f.longestRequest, "longest-request", 0, "duration of the longest request (default: unknown)")
 	flags.DurationVar(&f.propagation, "endpoint-propagation", preflight.DefaultPropagation,
-		"how long it takes until nobody sends requests to a pod that is being deleted any more")
+		"time until clients stop sending requests to a pod that is being deleted")
 	flags.StringSliceVar(&f.topology, "topology", nil,
-		"node label over whose values the leaders are to be spread, such as topology.kubernetes.io/zone; may be repeated")
-	flags.BoolVar(&f.skipNodes, "skip-nodes", false, "don't list nodes and the pods on them, all over the cluster")
-	flags.StringVar(&f.failOn, "fail-on", "error", "exit with 5 if anything is found that is at least so grave: note, warning or error; or never")
+		"node label across which leaders should be spread, such as topology.kubernetes.io/zone; may be repeated")
+	flags.BoolVar(&f.skipNodes, "skip-nodes", false, "don't list the cluster's nodes and their pods")
+	flags.StringVar(&f.failOn, "fail-on", "error", "exit with 5 on findings of this severity or above: note, warning or error; or never")
 	complete(cmd, "fail-on", "note", "warning", "error", "never")
 	f.Dial.Add(flags)
 	f.Output.Add(cmd, formatSARIF)
 	return cmd
 }
 
-// severities are what --fail-on may say; a finding of at least that severity fails.
+// severities are the values of --fail-on; a finding of that severity or above fails.
 var severities = map[string]pb.Severity{
 	"note": pb.Severity_SEVERITY_INFO, "warning": pb.Severity_SEVERITY_WARNING, "error": pb.Severity_SEVERITY_ERROR, "never": 1 << 30,
 }
@@ -103,42 +101,41 @@ func (f *preflightFlags) preflight(cmd *cobra.Command, o *connect.Options, args 
 		return err
 	}
 	if len(f.files) > 0 {
-		return f.inFiles(o, args, policy)
+		return f.checkFiles(o, args, policy)
 	}
 	if err := session.OneName(cmd, args); err != nil {
 		return err
 	}
-	return f.Run(cmd, o, args[0], func(s *session.Session) error { return f.ask(o, s, policy) })
+	return f.Run(cmd, o, args[0], func(s *session.Session) error { return f.checkWorkload(o, s, policy) })
 }
 
-// released is the policy of the release that is to come. Nil: no flag says anything about one.
+// released returns the policy of the planned release, or nil without any of its flags.
 func (f *preflightFlags) released(cmd *cobra.Command) (*pb.ReleasePolicy, error) {
-	given := slices.ContainsFunc(f.about, cmd.Flags().Changed)
-	if !given {
-		return nil, nil //nolint:nilnil // without a policy it is about the workload's own rolling update
+	if !slices.ContainsFunc(f.policyNames, cmd.Flags().Changed) {
+		return nil, nil //nolint:nilnil // without a policy the check is for the native rolling update
 	}
 	if f.policy.file == "" && len(f.policy.batches) == 0 {
-		f.policy.batches = []string{"100%"} // whatever the batches, this is the most that comes on top
+		f.policy.batches = []string{"100%"} // the most extra groups that any batches have
 	}
 	return f.policy.policy()
 }
 
-// ask asks a driver.
-func (f *preflightFlags) ask(o *connect.Options, s *session.Session, policy *pb.ReleasePolicy) error {
+// checkWorkload checks the workload in the cluster.
+func (f *preflightFlags) checkWorkload(o *connect.Options, s *session.Session, policy *pb.ReleasePolicy) error {
 	request := &pb.PreflightRequest{Workload: s.Ref, Policy: policy, SkipNodes: f.skipNodes, Expectations: &pb.PreflightExpectations{
 		LongestRequest: durationpb.New(f.longestRequest), EndpointPropagation: durationpb.New(f.propagation), TopologyKeys: f.topology,
 	}}
-	r, err := session.Call(s, "look at", s.Preflight, request)
+	r, err := session.Call(s, "check", s.Preflight, request)
 	if err != nil {
 		return err
 	}
 	return f.show(o, []checked{{s.Name, r}}, nil)
 }
 
-// inFiles needs no cluster. At most one name chooses among several LeaderWorkerSets; without it all are looked at.
-func (f *preflightFlags) inFiles(o *connect.Options, args []string, policy *pb.ReleasePolicy) error {
+// checkFiles checks files without a cluster: the workload that args name, or else all.
+func (f *preflightFlags) checkFiles(o *connect.Options, args []string, policy *pb.ReleasePolicy) error {
 	if len(args) > 1 {
-		return exit.Usagef("want the name of one LeaderWorkerSet at most, got %q", args)
+		return exit.Usagef("want the name of at most one LeaderWorkerSet, got %q", args)
 	}
 	set, err := readManifests(o, f.files...)
 	if err != nil {
@@ -177,14 +174,13 @@ func (f *preflightFlags) inFiles(o *connect.Options, args []string, policy *pb.R
 	return f.show(o, all, set)
 }
 
-// checked is a workload and what was found about it.
+// checked is a workload with its findings.
 type checked struct {
 	name string
 	*pb.PreflightResponse
 }
 
-// show writes the findings as they are wanted, and fails if there are some that are too grave. set are the files that they
-// are about, nil for a cluster.
+// show writes the findings, and returns the error of --fail-on. set has the files, and is nil for a cluster.
 func (f *preflightFlags) show(o *connect.Options, all []checked, set *manifests.Set) error {
 	var err error
 	switch f.Output.Format {
@@ -192,7 +188,7 @@ func (f *preflightFlags) show(o *connect.Options, all []checked, set *manifests.
 		err = f.showSARIF(o, all, set)
 	case "":
 		for _, c := range all {
-			if _, err = fmt.Fprint(o.Stdout, view.Preflight(c.name, c.PreflightResponse, spot(set))); err != nil {
+			if _, err = fmt.Fprint(o.Stdout, view.Preflight(c.name, c.PreflightResponse, fileLine(set))); err != nil {
 				break
 			}
 		}
@@ -209,7 +205,7 @@ func (f *preflightFlags) show(o *connect.Options, all []checked, set *manifests.
 	if err != nil {
 		return fmt.Errorf("write the findings: %w", err)
 	}
-	return f.verdict(all)
+	return f.failOnError(all)
 }
 
 func (f *preflightFlags) showSARIF(o *connect.Options, all []checked, set *manifests.Set) error {
@@ -226,11 +222,11 @@ func (f *preflightFlags) showSARIF(o *connect.Options, all []checked, set *manif
 	if err == nil {
 		_, err = o.Stdout.Write(text)
 	}
-	return err //nolint:wrapcheck // the caller says what it was
+	return err //nolint:wrapcheck // the caller wraps it
 }
 
-// spot says where a field is in files.
-func spot(set *manifests.Set) func(*pb.ObjectRef, string) string {
+// fileLine returns a function that returns where a field is in the files, as "file:line", or nil for a cluster.
+func fileLine(set *manifests.Set) func(*pb.ObjectRef, string) string {
 	if set == nil {
 		return nil
 	}
@@ -243,8 +239,8 @@ func spot(set *manifests.Set) func(*pb.ObjectRef, string) string {
 	}
 }
 
-// verdict is the error that --fail-on asks for.
-func (f *preflightFlags) verdict(all []checked) error {
+// failOnError returns an error if there are findings that --fail-on names.
+func (f *preflightFlags) failOnError(all []checked) error {
 	n := 0
 	for _, c := range all {
 		for _, finding := range c.GetFindings() {
@@ -256,10 +252,9 @@ func (f *preflightFlags) verdict(all []checked) error {
 	if n == 0 {
 		return nil
 	}
-	return exit.Errorf(exit.Found, "%d found that --fail-on %s does not let pass", n, f.failOn)
+	return exit.Errorf(exit.Found, "preflight failed: %d found of severity %s or above (--fail-on)", n, f.failOn)
 }
 
-// readManifests reads files into one set.
 func readManifests(o *connect.Options, files ...string) (*manifests.Set, error) {
 	namespace := o.Namespace
 	if namespace == "" {
@@ -281,7 +276,7 @@ func readManifests(o *connect.Options, files ...string) (*manifests.Set, error) 
 	return set, nil
 }
 
-// flagNames are the flags that a command has so far.
+// flagNames returns the names of a command's flags.
 func flagNames(cmd *cobra.Command) []string {
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })

@@ -19,21 +19,21 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 )
 
-const releaseAbout = `Release the template of a LeaderWorkerSet that waits under the hold, batch by batch, and promote it.
+const releaseAbout = `Release a LeaderWorkerSet's new template, which waits under hold, batch by batch, and promote it.
 
-Adopt the workload before you change its template: one that is not held rolls by itself as soon as the template changes.
-The release brings what the template says, and starts again at batch 1 when it changes on the way.
+Adopt the workload before you change its template: LeaderWorkerSet rolls out a template change without hold at once. If the
+template changes during the release, the release starts again at batch 1.
 
-With --service and a route the release also splits the requests: once the groups of a batch are ready, the canary gets its
-share of them, and the batch is ready when the routes follow. Promotion and abort return all requests by themselves.
+With --service and a route the release also splits requests: once the groups of a batch are ready, the canary gets its
+share, and the batch is ready when the routes are in effect. Promotion and abort return all requests to the workload.
 
-The command can be stopped at any time, with Ctrl-C or by force: the release stands where it stands, and the same command
-goes on with it. Ctrl-C says how to go on, promote or abort; a second one ends the command at once. When the release
-fails, for example because no new group became ready within --progress-deadline, --on-failure says what to do:
+You can stop the command at any time: the release stays where it is, and the same command resumes it. Ctrl-C prints how to
+resume, promote or abort; a second one ends the command at once. When the release fails, for example because no group became
+ready within --progress-deadline, --on-failure decides:
 
-  pause      leave it where it is and exit with code 3 (default)
+  pause      leave the release as it is and exit with code 3 (default)
   rollback   roll it back and exit with code 4
-  wait       stay, and go on as soon as it recovers
+  wait       wait until it recovers, and continue
 
 Exit codes: lockstep help exit-codes.`
 
@@ -42,7 +42,6 @@ const releaseExample = `  lockstep release vllm --batches 25%,50%,100% --pause 5
   lockstep release vllm --batches 25%,50%,100% --service vllm-leader --http-route vllm --weights 10,50,100
   lockstep release vllm --policy policy.yaml --no-promote -o json --final`
 
-// releaseFlags are the flags of `lockstep release`.
 type releaseFlags struct {
 	session.Flags
 
@@ -53,7 +52,6 @@ type releaseFlags struct {
 	onFailure string
 }
 
-// newReleaseCommand makes `lockstep release`.
 func newReleaseCommand(o *connect.Options) *cobra.Command {
 	var f releaseFlags
 	var release host.Release
@@ -78,7 +76,7 @@ func newReleaseCommand(o *connect.Options) *cobra.Command {
 func (f *releaseFlags) add(cmd *cobra.Command) {
 	f.policy.add(cmd)
 	flags := cmd.Flags()
-	flags.DurationVar(&f.pause, "pause", 0, "how long a batch must have stayed ready before the next one begins")
+	flags.DurationVar(&f.pause, "pause", 0, "how long a batch must have been ready before the next one starts")
 	flags.StringVar(&f.id, "release-id", "",
 		"id of the release (default: that of your unfinished release of this workload, else a new one)")
 	flags.BoolVar(&f.noPromote, "no-promote", false, "stop when the last batch is ready")
@@ -90,7 +88,7 @@ func (f *releaseFlags) add(cmd *cobra.Command) {
 	f.Output.AddFinal(cmd)
 }
 
-// release reads the flags.
+// release returns the release of the flags.
 func (f *releaseFlags) release() (host.Release, error) {
 	policy, err := f.policy.policy()
 	if err != nil {
@@ -119,15 +117,15 @@ func (f *releaseFlags) release() (host.Release, error) {
 	}, nil
 }
 
-// newReleaseID is "cli-20260102-150405-k3x9": it sorts by time, and two people in one second do not collide.
+// newReleaseID returns an id such as "cli-20260102-150405-k3x9": it sorts by time, and is unique within a second.
 func newReleaseID() string {
 	return fmt.Sprintf("cli-%s-%s", time.Now().UTC().Format("20060102-150405"), strings.ToLower(rand.Text()[:4]))
 }
 
-// ownerPrefix begins the owner of each release that this command began.
+// ownerPrefix is the prefix of owner.
 const ownerPrefix = "lockstep-cli/"
 
-// owner is who runs the command, "lockstep-cli/jo@laptop", in at most 253 bytes.
+// owner identifies the user and the machine, as in "lockstep-cli/jo@laptop", in at most 253 bytes.
 func owner() string {
 	name, machine := "unknown", "unknown"
 	if u, err := user.Current(); err == nil {

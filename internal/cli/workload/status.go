@@ -16,15 +16,14 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// newStatusCommand makes `lockstep status`.
 func newStatusCommand(o *connect.Options) *cobra.Command {
 	f := session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}
 	var watch bool
 	cmd := f.Command(o, &cobra.Command{
 		Use:   "status NAME",
-		Short: "Show where a workload and its release stand",
-		Long: `Show where a workload stands: its release if it has one, its batch, its traffic, and one row per group.
-It changes nothing, and a driver inside this process only looks. The exit code says whether the status could be read, not whether the release is well.`,
+		Short: "Show the status of a workload and its release",
+		Long: `Show a workload's release, batch and traffic, and one row per group. It changes nothing, and a driver inside this process is
+read-only. The exit code says whether the status could be read, not whether the release succeeds.`,
 		Example: "  lockstep status vllm\n  lockstep status vllm -w\n  lockstep status vllm -o json",
 	}, func(s *session.Session) error {
 		if watch {
@@ -37,7 +36,6 @@ It changes nothing, and a driver inside this process only looks. The exit code s
 	return cmd
 }
 
-// showStatus prints where the workload stands.
 func showStatus(s *session.Session) error {
 	c, err := s.Host.Look(s.Context, s.Ref)
 	if err != nil {
@@ -51,7 +49,6 @@ func showStatus(s *session.Session) error {
 	return err
 }
 
-// followStatus shows one more context. With documents there is no text: nothing happens here that is not in them.
 func followStatus(s *session.Session, c *pb.BatchContext) {
 	if s.Documents != nil {
 		s.Documents.Status(c, time.Now())

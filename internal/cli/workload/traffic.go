@@ -22,7 +22,7 @@ var trafficFlagNames = []string{
 	"service", "canary-service", "http-route", "grpc-route", "ingress", "inference-pool", "endpoint-picker",
 }
 
-// trafficFlags are a TrafficPolicy as flags, and the weights, which are the host's and in no policy.
+// trafficFlags are the flags of a TrafficPolicy, and of weights, headers and cookies, which the host requests.
 type trafficFlags struct {
 	flags *pflag.FlagSet
 
@@ -40,7 +40,7 @@ func (f *trafficFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.service, "service", "",
 		"Service that selects the stable leaders; with a route, the release splits requests between stable and canary")
 	flags.StringVar(&f.canaryService, "canary-service", "",
-		"name of the Service that is made for the canary's leaders (default: that of --service with -canary)")
+		"name of the Service that the release creates for the canary's leaders (default: that of --service with -canary)")
 	flags.StringSliceVar(&f.httpRoutes, "http-route", nil, "HTTPRoute whose rules lead to the Service; may be repeated")
 	flags.StringSliceVar(&f.grpcRoutes, "grpc-route", nil, "GRPCRoute whose rules lead to the Service; may be repeated")
 	flags.StringSliceVar(&f.ingresses, "ingress", nil, "Ingress that leads to the Service; may be repeated")
@@ -57,9 +57,8 @@ func (f *trafficFlags) add(cmd *cobra.Command) {
 	}
 }
 
-// overrule puts what the flags say into a policy. What the driver can judge, such as whether it serves a kind of route, it
-// leaves to the driver.
-func (f *trafficFlags) overrule(policy *pb.ReleasePolicy) error {
+// set sets the policy's fields of the flags. The driver validates them.
+func (f *trafficFlags) set(policy *pb.ReleasePolicy) error {
 	given := f.given()
 	if len(given) == 0 {
 		return nil
@@ -71,7 +70,7 @@ func (f *trafficFlags) overrule(policy *pb.ReleasePolicy) error {
 	t.StableService = cmp.Or(f.service, t.GetStableService())
 	t.CanaryService = cmp.Or(f.canaryService, t.GetCanaryService())
 	if t.GetStableService() == "" {
-		return exit.Usagef("%s: which Service selects the stable leaders? Give --service, or stable_service in the policy file",
+		return exit.Usagef("%s: no Service selects the stable leaders: give --service, or stable_service in the policy file",
 			strings.Join(given, ", "))
 	}
 	for _, list := range []struct {
@@ -85,7 +84,7 @@ func (f *trafficFlags) overrule(policy *pb.ReleasePolicy) error {
 	return f.pool(t)
 }
 
-// given returns the flags that say something about traffic.
+// given returns the flags on the command line.
 func (f *trafficFlags) given() []string {
 	var names []string
 	for _, name := range trafficFlagNames {
@@ -96,7 +95,7 @@ func (f *trafficFlags) given() []string {
 	return names
 }
 
-// pool has two halves, either of which may come from the file.
+// pool sets the InferencePool and its endpoint picker, either of which may be in the file.
 func (f *trafficFlags) pool(t *pb.TrafficPolicy) error {
 	if f.inferencePool == "" && f.endpointPicker == "" {
 		return nil
@@ -108,20 +107,20 @@ func (f *trafficFlags) pool(t *pb.TrafficPolicy) error {
 	pool.Name = cmp.Or(f.inferencePool, pool.GetName())
 	pool.CanaryEndpointPicker = cmp.Or(f.endpointPicker, pool.GetCanaryEndpointPicker())
 	if pool.GetName() == "" || pool.GetCanaryEndpointPicker() == "" {
-		return exit.Usagef("--inference-pool and --endpoint-picker need each other: the canary's pool has a picker of its own")
+		return exit.Usagef("--inference-pool needs --endpoint-picker, and the reverse: the canary's pool has its own picker")
 	}
 	return nil
 }
 
-// parseWeights reads --weights, which is one percentage per batch of the policy, with or without a percent sign.
+// parseWeights parses --weights: one percentage per batch, with or without a percent sign.
 func (f *trafficFlags) parseWeights(policy *pb.ReleasePolicy) ([]int32, error) {
 	if len(f.weights) == 0 {
 		return nil, nil
 	}
 	text, batches := strings.Join(f.weights, ","), policy.GetBatches()
 	if policy.GetTraffic() == nil {
-		return nil, exit.Usagef("--weights %s: nothing splits the requests of this release; give --service and a route, "+
-			"for example --http-route, or leave --weights out", text)
+		return nil, exit.Usagef("--weights %s: this release does not split requests: give --service and a route, "+
+			"for example --http-route, or leave out --weights", text)
 	}
 	if len(f.weights) != len(batches) {
 		return nil, exit.Usagef("--weights %s: want one for each of the %d batches (%s), got %d",
@@ -131,20 +130,20 @@ func (f *trafficFlags) parseWeights(policy *pb.ReleasePolicy) ([]int32, error) {
 	for _, w := range f.weights {
 		n, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(w), "%"), 10, 31)
 		if err != nil || n > 100 {
-			return nil, exit.Usagef("--weights %s: %q is no whole percentage from 0 to 100; want for example 10,50,100", text, w)
+			return nil, exit.Usagef("--weights %s: %q is not a whole percentage from 0 to 100; want for example 10,50,100", text, w)
 		}
 		weights = append(weights, int32(n))
 	}
 	return weights, nil
 }
 
-// cookieAlways is the value of a cookie that is not given one: the only one that Ingresses know.
+// cookieAlways is the default value of a cookie, and the only one that Ingresses support.
 const cookieAlways = "always"
 
-// headerRoutes reads --canary-header and --canary-cookie, each of which is a route of its own.
+// headerRoutes parses --canary-header and --canary-cookie, each of which is a route.
 func (f *trafficFlags) headerRoutes(policy *pb.ReleasePolicy) ([]host.HeaderRoute, error) {
 	if len(f.headers)+len(f.cookies) > 0 && policy.GetTraffic() == nil {
-		return nil, exit.Usagef("--canary-header and --canary-cookie: nothing splits the requests of this release; give --service " +
+		return nil, exit.Usagef("--canary-header and --canary-cookie: this release does not split requests: give --service " +
 			"and a route, for example --http-route, or leave them out")
 	}
 	var routes []host.HeaderRoute

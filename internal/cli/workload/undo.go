@@ -16,7 +16,6 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// undoFlags are the flags of `lockstep undo`.
 type undoFlags struct {
 	session.Flags
 
@@ -24,26 +23,25 @@ type undoFlags struct {
 	immediate bool
 }
 
-// newUndoCommand makes `lockstep undo`.
 func newUndoCommand(o *connect.Options) *cobra.Command {
 	var f undoFlags
 	cmd := f.Command(o, &cobra.Command{
 		Use:   "undo NAME",
-		Short: "Bring an older template of a workload back",
-		Long: `Bring an older template of a workload back into its spec: that of --to-revision, or else of the newest revision that
-served before the present one. Those whose release was rolled back are passed over.
+		Short: "Restore an earlier template of a workload",
+		Long: `Restore an earlier template in a workload's spec: that of --to-revision, or else of the newest revision that served before
+the current one. Revisions whose release was rolled back are skipped.
 
-The template waits under the hold like any other change of it: whoever releases the workload does the rest, batch by batch
-(lockstep release, or the Rollout of Argo or Kruise). With --immediate this command does: it releases the template at once,
-without batches, and all groups are replaced at the workload's own maxUnavailable and maxSurge.
+The template waits under hold like any other change, until lockstep release, or the Rollout of Argo or Kruise, releases it
+batch by batch. With --immediate this command releases it at once, without batches: all groups are replaced at the
+workload's own maxUnavailable and maxSurge.
 
-Refused while a release is in flight: lockstep abort is the way back from there. A GitOps tool that applies the workload's
-manifest puts its own template back at its next sync: revert the change there, too.`,
+Refused while a release is in flight: use lockstep abort. A GitOps tool that applies the workload's manifest overwrites the
+template at its next sync: revert the change there, too.`,
 		Example: "  lockstep undo vllm\n  lockstep undo vllm --to-revision 3\n  lockstep undo vllm --immediate",
 	}, f.undo)
 	flags := cmd.Flags()
 	flags.StringVar(&f.revision, "to-revision", "", "number or hash of the revision, as lockstep history shows them")
-	flags.BoolVar(&f.immediate, "immediate", false, "release it at once and without batches, and follow that until it is over")
+	flags.BoolVar(&f.immediate, "immediate", false, "release it at once, without batches, and follow the release until it ends")
 	f.AddRetryFor(cmd)
 	f.Output.Add(cmd)
 	f.Output.AddFinal(cmd)
@@ -71,10 +69,10 @@ func (f *undoFlags) undo(s *session.Session) error {
 		return f.releaseNow(s, response.GetRevision())
 	}
 	outcome := host.OutcomeRestored
-	text := fmt.Sprintf("the template of revision %s is back, and waits for a release", response.GetRevision())
+	text := fmt.Sprintf("restored the template of revision %s: it waits for a release", response.GetRevision())
 	if response.GetAction() == pb.Action_ACTION_UNCHANGED {
 		outcome = host.OutcomeNothing
-		text = fmt.Sprintf("the template is that of revision %s already; nothing changed", response.GetRevision())
+		text = fmt.Sprintf("the template is already that of revision %s; nothing changed", response.GetRevision())
 	}
 	c, err := s.Host.Look(s.Context, s.Ref)
 	if err != nil {
@@ -84,8 +82,8 @@ func (f *undoFlags) undo(s *session.Session) error {
 	return nil
 }
 
-// releaseNow begins a release in place and promotes it before any batch: the workload's own controller then replaces all
-// groups at the pace that its user set.
+// releaseNow starts a release in place and promotes it before any batch: the workload's own controller then replaces all
+// groups at the user's own maxUnavailable and maxSurge.
 func (f *undoFlags) releaseNow(s *session.Session, revision string) error {
 	if err := awaitTemplate(s, revision); err != nil {
 		return s.Explain(err, "undo")
@@ -107,7 +105,7 @@ func (f *undoFlags) releaseNow(s *session.Session, revision string) error {
 	return s.Conclude(result, err, "undo", host.OutcomePromoted)
 }
 
-// awaitTemplate returns once the workload's controller has recorded the template that is back.
+// awaitTemplate waits until the workload's controller has recorded the restored template.
 func awaitTemplate(s *session.Session, revision string) error {
 	ctx, cancel := context.WithTimeout(s.Context, session.ShortRetry)
 	defer cancel()
@@ -130,9 +128,9 @@ func awaitTemplate(s *session.Session, revision string) error {
 		return context.Cause(s.Context)
 	case now == "":
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-			"the LeaderWorkerSet controller has not recorded the template of revision %s, which is back: check that it runs", revision)
+			"the LeaderWorkerSet controller has not recorded the restored template of revision %s: check that it runs", revision)
 	default:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
-			"the template of revision %s was brought back, and revision %s took its place: somebody applies it again, perhaps a GitOps tool", revision, now)
+			"the restored template of revision %s was replaced by revision %s: check for a GitOps tool that applies the manifest", revision, now)
 	}
 }

@@ -20,20 +20,19 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-const watchAbout = `Show running releases on the whole terminal, as they change: a list, and for one of them its groups, batches, traffic,
-deadline, what is in the way, and its latest events. A release that ends stays on the screen until you leave.
+const watchAbout = `Show running releases full-screen, as they change: a list, and for the selected release its groups, batches, traffic,
+deadline, blocking groups and latest events. A release that ends stays on the screen until you quit.
 
-Without NAME it shows every workload under hold that has a running release, in one namespace or with -A in all of them.
-It only looks: releases go on without it, and nothing acts on them from here.
+Without NAME it shows every workload under hold with a running release, in one namespace or with -A in all of them. It is
+read-only, and releases continue without it.
 
-Where stdout is no terminal, or with --plain, it prints one line per change instead.`
+If stdout is not a terminal, or with --plain, it prints one line per change instead.`
 
 const watchExample = `  lockstep watch
   lockstep watch vllm
   lockstep watch -A
   lockstep watch --plain`
 
-// watchFlags are the flags of `lockstep watch`.
 type watchFlags struct {
 	dial   connect.Flags
 	all    bool
@@ -42,12 +41,11 @@ type watchFlags struct {
 	getenv func(string) string
 }
 
-// newWatchCommand makes `lockstep watch`.
 func newWatchCommand(o *connect.Options) *cobra.Command {
 	f := watchFlags{getenv: os.Getenv}
 	cmd := &cobra.Command{
 		Use:               "watch [NAME]",
-		Short:             "Show running releases on the whole terminal, as they change",
+		Short:             "Show running releases full-screen, as they change",
 		Long:              watchAbout,
 		Example:           watchExample,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -55,8 +53,8 @@ func newWatchCommand(o *connect.Options) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.BoolVarP(&f.all, "all-namespaces", "A", false, "all namespaces that the driver serves")
-	flags.BoolVar(&f.plain, "plain", false, "one line per change, as where stdout is no terminal")
-	flags.BoolVar(&f.ascii, "ascii", false, "draw with ASCII only (default: where LC_ALL, LC_CTYPE or LANG name no UTF-8)")
+	flags.BoolVar(&f.plain, "plain", false, "print one line per change, as if stdout were not a terminal")
+	flags.BoolVar(&f.ascii, "ascii", false, "draw with ASCII only (default: unless LC_ALL, LC_CTYPE or LANG name UTF-8)")
 	f.dial.Add(flags)
 	return cmd
 }
@@ -65,7 +63,7 @@ func (f *watchFlags) run(cmd *cobra.Command, o *connect.Options, args []string) 
 	if err := f.check(cmd, o, args); err != nil {
 		return err
 	}
-	w := &watching{hints: session.HintsFor(cmd, "NAME")}
+	w := &watcher{hints: session.HintsFor(cmd, "NAME")}
 	name := ""
 	if !f.all {
 		var err error
@@ -96,15 +94,15 @@ func (f *watchFlags) check(cmd *cobra.Command, o *connect.Options, args []string
 	case len(args) > 1 || len(args) == 1 && args[0] == "":
 		return exit.Usagef("%s takes the name of one LeaderWorkerSet, or none, got %q", cmd.CommandPath(), args)
 	case f.all && len(args) > 0:
-		return exit.Usagef("%s %s -A: a name is of one namespace", cmd.CommandPath(), args[0])
+		return exit.Usagef("%s %s: NAME and --all-namespaces exclude each other", cmd.CommandPath(), args[0])
 	case f.all && o.Namespace != "":
 		return exit.Usagef("--all-namespaces and --namespace %s exclude each other", o.Namespace)
 	}
 	return f.dial.Check()
 }
 
-// display chooses how to show it, and where the driver's log goes meanwhile.
-func (f *watchFlags) display(o *connect.Options, w *watching) (show func(context.Context) error, logs io.Writer) {
+// display returns the function that shows releases, and the writer of the driver's log.
+func (f *watchFlags) display(o *connect.Options, w *watcher) (show func(context.Context) error, logs io.Writer) {
 	out, ok := output.Terminal(o.Stdout)
 	if term := f.getenv("TERM"); !ok || f.plain || term == "" || term == "dumb" {
 		return func(ctx context.Context) error { return w.lines(ctx, o.Stdout) }, o.Stderr
@@ -122,7 +120,7 @@ func (f *watchFlags) display(o *connect.Options, w *watching) (show func(context
 	}, logs
 }
 
-// environment is the process's own, in which NO_COLOR means what it says with any value: the library wants a true one.
+// environment returns the process's environment, with NO_COLOR=1 for any value of NO_COLOR: the library ignores others.
 func (f *watchFlags) environment() []string {
 	env := os.Environ()
 	if f.getenv("NO_COLOR") != "" {

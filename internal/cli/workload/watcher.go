@@ -26,24 +26,24 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// watching is one `lockstep watch` at work.
-type watching struct {
+// watcher is one run of `lockstep watch`.
+type watcher struct {
 	*connect.Link
 
-	// namespace is empty for all of them.
+	// namespace is the one that is watched. Empty: all.
 	namespace string
-	// only is the one workload that is watched. Nil: all under hold.
+	// only is the workload that is watched. Nil: all under hold.
 	only *pb.WorkloadRef
-	// events is nil where there are none, and noEvents says why.
+	// events is nil if there are none, and noEvents says why.
 	events   typedcorev1.EventsGetter
 	noEvents string
-	// logs are the driver's, while there is a screen.
+	// logs is the driver's log while the screen is shown.
 	logs  *relay
 	hints session.Hints
 }
 
-// eventsOf is a client of the cluster that the driver works on. A driver at an address may work on any: its events can be
-// had only from a kubeconfig that was named, not from whatever happens to be the current one.
+// eventsOf returns a client of the driver's cluster. The current context of the kubeconfig may be another cluster than that of
+// a driver at an address, so there the user has to choose one.
 func (f *watchFlags) eventsOf(cmd *cobra.Command, o *connect.Options) (client typedcorev1.EventsGetter, why string) {
 	named := cmd.Flags().Changed("kubeconfig") || cmd.Flags().Changed("context")
 	if f.dial.Address != "" && !named {
@@ -60,8 +60,7 @@ func (f *watchFlags) eventsOf(cmd *cobra.Command, o *connect.Options) (client ty
 	return core.CoreV1(), ""
 }
 
-// explain is the command's error. That somebody left is none.
-func (w *watching) explain(err error) error {
+func (w *watcher) explain(err error) error {
 	what := "watch releases"
 	if w.only != nil {
 		what = "watch " + w.only.GetNamespace() + "/" + w.only.GetName()
@@ -69,8 +68,8 @@ func (w *watching) explain(err error) error {
 	return session.Explain(w.Cause(err), what, w.hints)
 }
 
-// screen shows it on the whole terminal, and leaves on it how things stood.
-func (w *watching) screen(ctx context.Context, s *screen.Screen, t screen.Terminal, out io.Writer) error {
+// screen shows releases full-screen, and prints the last status on out at the end.
+func (w *watcher) screen(ctx context.Context, s *screen.Screen, t screen.Terminal, out io.Writer) error {
 	chosen := newChoice()
 	err := screen.Run(ctx, t, s, func(ctx context.Context, send func(any)) error {
 		w.logs.to(func(line string) { send(screen.Log(line)) })
@@ -83,8 +82,8 @@ func (w *watching) screen(ctx context.Context, s *screen.Screen, t screen.Termin
 	return err
 }
 
-// feed sends news until ctx ends or the driver refuses.
-func (w *watching) feed(ctx context.Context, chosen *choice, send func(any)) error {
+// feed sends updates until ctx ends or the driver refuses.
+func (w *watcher) feed(ctx context.Context, chosen *choice, send func(any)) error {
 	running, ctx := errgroup.WithContext(ctx)
 	follower := &host.Follower{Driver: w.Client, Lost: func(err error) { send(screen.Lost{From: screen.FromDriver, Err: session.Shorten(err)}) }}
 	if w.only == nil {
@@ -107,8 +106,8 @@ func (w *watching) feed(ctx context.Context, chosen *choice, send func(any)) err
 	return running.Wait() //nolint:wrapcheck // The errors are those of the functions above.
 }
 
-// details follows the chosen workload, one at a time.
-func (w *watching) details(ctx context.Context, follower *host.Follower, chosen *choice, send func(any)) error {
+// details follows the selected workload.
+func (w *watcher) details(ctx context.Context, follower *host.Follower, chosen *choice, send func(any)) error {
 	for ctx.Err() == nil {
 		ref, another := chosen.get()
 		if ref == nil {
@@ -134,7 +133,7 @@ func (w *watching) details(ctx context.Context, follower *host.Follower, chosen 
 		case w.only != nil:
 			send(screen.Missing{Err: session.Shorten(err)})
 		}
-		// The list says what became of it.
+		// The list shows that it is gone.
 		waitFor(ctx, another)
 	}
 	return nil
@@ -147,7 +146,6 @@ func waitFor(ctx context.Context, happened <-chan struct{}) {
 	}
 }
 
-// receiver sends events as news.
 func receiver(send func(any)) eventwatch.Receiver {
 	return eventwatch.Receiver{
 		Event: func(e *corev1.Event, deleted bool) {
@@ -162,11 +160,11 @@ func receiver(send func(any)) eventwatch.Receiver {
 }
 
 // lines prints one line per change.
-func (w *watching) lines(ctx context.Context, out io.Writer) error {
+func (w *watcher) lines(ctx context.Context, out io.Writer) error {
 	if w.only != nil {
 		printer := view.NewLines(out, time.Now())
 		defer printer.Close()
-		follower, back := w.telling(printer.Observe)
+		follower, back := w.reporting(printer.Observe)
 		return follower.Workload(ctx, w.only, func(c *pb.BatchContext) {
 			back()
 			printer.Observe(host.Event{Kind: view.EventStatus, Time: time.Now(), Context: c})
@@ -174,7 +172,7 @@ func (w *watching) lines(ctx context.Context, out io.Writer) error {
 	}
 	printer := view.NewSeveral(out, time.Now())
 	defer printer.Close()
-	follower, back := w.telling(printer.Observe)
+	follower, back := w.reporting(printer.Observe)
 	return follower.Workloads(ctx, &pb.WatchWorkloadsRequest{Namespace: w.namespace, IncludeGroups: true},
 		func(r *pb.WatchWorkloadsResponse) {
 			back()
@@ -187,8 +185,8 @@ func (w *watching) lines(ctx context.Context, out io.Writer) error {
 		})
 }
 
-// telling is a follower that says once that the driver is lost. back says that it is not any more.
-func (w *watching) telling(say func(host.Event)) (follower *host.Follower, back func()) {
+// reporting returns a follower that reports a lost connection once. back reports that it is restored.
+func (w *watcher) reporting(say func(host.Event)) (follower *host.Follower, back func()) {
 	lost := false
 	tell := func(now bool, message string) {
 		if lost != now {
@@ -197,16 +195,16 @@ func (w *watching) telling(say func(host.Event)) (follower *host.Follower, back 
 		}
 	}
 	follower = &host.Follower{Driver: w.Client, Lost: func(err error) {
-		tell(true, "the driver is lost, trying again: "+session.Shorten(err).Error())
+		tell(true, "lost the driver, retrying: "+session.Shorten(err).Error())
 	}}
-	return follower, func() { tell(false, "the driver is back") }
+	return follower, func() { tell(false, "reconnected to the driver") }
 }
 
-// choice is the workload that somebody looks at.
+// choice is the selected workload.
 type choice struct {
 	mu      sync.Mutex
 	ref     *pb.WorkloadRef
-	another chan struct{} // closed at the next one
+	another chan struct{} // closed when it changes
 }
 
 func newChoice() *choice { return &choice{another: make(chan struct{})} }
@@ -219,14 +217,14 @@ func (c *choice) set(ref *pb.WorkloadRef) {
 	c.another = make(chan struct{})
 }
 
-// get returns it, nil while there is none, and what is closed when there is another.
+// get returns the workload, nil without one, and a channel that is closed when it changes.
 func (c *choice) get() (ref *pb.WorkloadRef, another <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ref, c.another
 }
 
-// relay passes the lines of a log on to a screen, while there is one.
+// relay forwards log lines to a screen while it is shown.
 type relay struct {
 	mu   sync.Mutex
 	send func(line string)
@@ -238,7 +236,7 @@ func (r *relay) to(send func(line string)) {
 	r.send = send
 }
 
-// Write passes on what is whole lines, and drops it where nobody looks.
+// Write forwards whole lines, or drops them without a screen.
 func (r *relay) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	send := r.send
