@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command lockstep rolls out LeaderWorkerSet workloads in whole groups of pods: as a plugin of a progressive-delivery
-// controller, as a gRPC server, or by hand. Run it without arguments for an explanation.
+// controller, as a gRPC server, or by hand. Without arguments it prints what it does.
 package main
 
 import (
@@ -23,7 +23,7 @@ func main() {
 	os.Exit(program.Run(context.Background()))
 }
 
-// newDriver makes the engine.
+// newDriver makes the driver for LeaderWorkerSet.
 func newDriver(config *rest.Config, settings connect.Settings) (server.Driver, error) {
 	opts := []lwsdriver.Option{lwsdriver.WithLogger(settings.Logger), lwsdriver.WithVersion(settings.Version)}
 	if settings.Namespace != "" {

@@ -23,7 +23,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
-// The tests share one binary, built as users build it.
+// binary is shared by the tests, and built as users build it.
 var binary string
 
 func TestMain(m *testing.M) {
@@ -45,7 +45,7 @@ func buildAndRun(m *testing.M) int {
 	return m.Run()
 }
 
-// deadCluster is a kubeconfig whose API server does not answer.
+// deadCluster writes a kubeconfig whose API server does not answer.
 func deadCluster(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -77,14 +77,14 @@ func TestLaunch(t *testing.T) {
 	if !client.Has(pb.Capability_CAPABILITY_RELEASE) {
 		t.Errorf("the driver lists %v, not RELEASE", client.Info().GetCapabilities())
 	}
-	// Without an API server the caches stay empty, which is the cluster's state and not the host's mistake.
+	// Without an API server the caches stay empty: the call may be retried.
 	_, err = client.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: "default", Name: "vllm"}})
 	if status.Code(err) != codes.Unavailable || !plugin.Retryable(err) {
 		t.Errorf("Adopt without a cluster: %v, want UNAVAILABLE", err)
 	}
 }
 
-func TestLaunchRefuses(t *testing.T) {
+func TestLaunchErrors(t *testing.T) {
 	noPlugin, err := exec.LookPath("echo")
 	if err != nil {
 		t.Skip("no echo on this machine")
@@ -97,10 +97,10 @@ func TestLaunchRefuses(t *testing.T) {
 		want   error
 		text   string
 	}{
-		{"checksum", "the file is another", binary, []plugin.Option{plugin.WithSHA256(strings.Repeat("00", 32))}, plugin.ErrChecksum, "actual"},
+		{"checksum", "the file has changed", binary, []plugin.Option{plugin.WithSHA256(strings.Repeat("00", 32))}, plugin.ErrChecksum, "actual"},
 		{"no plugin", "the file is another program", noPlugin, []plugin.Option{plugin.WithArgs("hello")}, plugin.ErrNotPlugin, "hello"},
 		{"missing", "the path is a typo", binary + "-not", nil, fs.ErrNotExist, "-not"},
-		{"arguments", "a wrong flag is shown to who configured it", binary, []plugin.Option{plugin.WithArgs("--nonsense")}, plugin.ErrNotPlugin, "--nonsense"},
+		{"arguments", "an invalid flag is shown to the user who configured it", binary, []plugin.Option{plugin.WithArgs("--nonsense")}, plugin.ErrNotPlugin, "--nonsense"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestLaunchRefuses(t *testing.T) {
 	}
 }
 
-func TestByHand(t *testing.T) {
+func TestRunWithoutHost(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), binary).Output()
 	if err != nil || !strings.Contains(string(out), "lockstep serve") {
 		t.Errorf("without arguments: %v, %s", err, out)
@@ -124,6 +124,6 @@ func TestByHand(t *testing.T) {
 	err = exec.CommandContext(t.Context(), binary, "--nonsense").Run()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 2 {
-		t.Errorf("with a wrong flag: %v, want exit code 2", err)
+		t.Errorf("with an unknown flag: %v, want exit code 2", err)
 	}
 }

@@ -17,8 +17,7 @@ import (
 	"testing"
 )
 
-// apiServer has two workloads whose hold somebody took off, and takes no write. It knows no more of the API than a
-// driver asks for.
+// apiServer has two workloads whose hold was removed, and refuses writes. It serves only the requests of a driver.
 type apiServer struct {
 	mu     sync.Mutex
 	writes []string
@@ -85,15 +84,15 @@ func drifted(name string) map[string]any {
 	}
 }
 
-func TestCommandsWriteNoMoreThanTheySay(t *testing.T) {
+func TestCommandsWriteOnlyTheirWorkload(t *testing.T) {
 	const vllm = "PATCH /apis/leaderworkerset.x-k8s.io/v1/namespaces/models/leaderworkersets/vllm"
 	for _, test := range []struct {
 		reason string
 		args   []string
 		want   []string
 	}{
-		{"status changes nothing, although a driver has something to repair", []string{"status", "vllm"}, nil},
-		{"adopt repairs the hold, and leaves other workloads alone", []string{"adopt", "vllm"}, []string{vllm}},
+		{"status writes nothing, although the hold has drifted", []string{"status", "vllm"}, nil},
+		{"adopt repairs the hold of its workload only", []string{"adopt", "vllm"}, []string{vllm}},
 	} {
 		t.Run(test.args[0], func(t *testing.T) {
 			s := &apiServer{}
@@ -113,7 +112,7 @@ func TestCommandsWriteNoMoreThanTheySay(t *testing.T) {
 	}
 }
 
-// liveCluster is a kubeconfig of an API server.
+// liveCluster writes a kubeconfig for an API server.
 func liveCluster(t *testing.T, url string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")

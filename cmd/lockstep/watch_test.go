@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/terminal"
 )
 
-// watch is `lockstep watch vllm` on a terminal, of a driver that only looks like one.
+// watch starts `lockstep watch vllm` on a terminal, with a fake driver.
 func watch(t *testing.T, width, height int, env ...string) (*terminal.Terminal, *hosttest.Driver, *hosttest.Server) {
 	t.Helper()
 	fake := hosttest.New()
@@ -35,7 +35,7 @@ func watch(t *testing.T, width, height int, env ...string) (*terminal.Terminal, 
 	return terminal.Start(t, cmd, width, height), fake, server
 }
 
-func TestWatchGivesTheTerminalBack(t *testing.T) {
+func TestWatchRestoresTerminal(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*terminal.Terminal){
 		"q":       func(p *terminal.Terminal) { p.Press("q") },
@@ -48,7 +48,7 @@ func TestWatchGivesTheTerminalBack(t *testing.T) {
 			p, _, _ := watch(t, 80, 24)
 			p.AwaitWords("upgrading", "■A", "□b")
 			if !p.OwnScreen() {
-				t.Error("the screen is over what was on the terminal before")
+				t.Error("the screen is not the alternate one")
 			}
 			leave(p)
 			code, text := p.Exit()
@@ -59,7 +59,7 @@ func TestWatchGivesTheTerminalBack(t *testing.T) {
 	}
 }
 
-func TestWatchFollowsTheTerminal(t *testing.T) {
+func TestWatchFollowsTerminalSize(t *testing.T) {
 	t.Parallel()
 	p, fake, _ := watch(t, 80, 24)
 	p.AwaitWords("Progress", "j/k scroll")
@@ -72,7 +72,7 @@ func TestWatchFollowsTheTerminal(t *testing.T) {
 	fake.Set(func(c *pb.BatchContext) { c.State, c.UpdatedReady, c.Groups[1].Ready = pb.State_STATE_READY, 2, true })
 	p.AwaitWords("ready (GroupsNotReady)", "■B")
 	p.Press("?")
-	p.AwaitWords("leave; releases go on")
+	p.AwaitWords("quit; releases continue")
 	p.Press("?")
 	p.AwaitWords("Progress")
 }
@@ -82,35 +82,35 @@ func TestWatchWithoutColourAndUnicode(t *testing.T) {
 	p, _, _ := watch(t, 80, 24, "LANG=C", "NO_COLOR=please")
 	text := p.AwaitWords("[A]", "(b)", "Progress")
 	if strings.ContainsFunc(text, func(r rune) bool { return r > '~' }) {
-		t.Errorf("LANG=C, and yet:\n%s", text)
+		t.Errorf("not ASCII with LANG=C:\n%s", text)
 	}
 	for _, colour := range []string{"\x1b[94m", "\x1b[93m", "\x1b[36m", "38;5;", "38;2;"} {
 		if strings.Contains(p.Raw(), colour) {
-			t.Errorf("NO_COLOR, and yet %q is written", colour)
+			t.Errorf("colour %q with NO_COLOR", colour)
 		}
 	}
 	coloured, _, _ := watch(t, 80, 24)
 	coloured.AwaitWords("■A")
 	if raw := coloured.Raw(); !strings.Contains(raw, "\x1b[94m") || !strings.Contains(raw, "\x1b[93m") {
-		t.Errorf("a terminal with colours gets none: %q", raw)
+		t.Errorf("no colours on a terminal that has them: %q", raw)
 	}
 }
 
-func TestWatchFindsTheDriverAgain(t *testing.T) {
+func TestWatchReconnects(t *testing.T) {
 	t.Parallel()
 	p, fake, server := watch(t, 100, 24)
 	p.AwaitWords("upgrading (GroupsNotReady)")
 	server.Stop()
-	p.AwaitWords("the driver lost", "trying again", "upgrading (GroupsNotReady)")
+	p.AwaitWords("the driver lost", "retrying", "upgrading (GroupsNotReady)")
 	fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_READY })
 	server.Start()
 	text := p.AwaitWords("ready (GroupsNotReady)")
 	if strings.Contains(text, "the driver lost") {
-		t.Errorf("it is back:\n%s", text)
+		t.Errorf("the driver is reachable again:\n%s", text)
 	}
 }
 
-func TestWatchWithoutAScreen(t *testing.T) {
+func TestWatchOnDumbTerminal(t *testing.T) {
 	t.Parallel()
 	dumb, _, _ := watch(t, 100, 24, "TERM=dumb")
 	dumb.AwaitWords("upgrading: batch")
@@ -120,8 +120,7 @@ func TestWatchWithoutAScreen(t *testing.T) {
 	}
 }
 
-// fleet is a driver in memory of three workloads: a release of "aya" runs, "bert" rests, and "other/cohere" is of another
-// namespace.
+// fleet serves a fake driver with three workloads: a release of "aya" runs, and "bert" and "other/cohere" are at rest.
 func fleet(t *testing.T) (client *plugin.Client, address string) {
 	t.Helper()
 	fake := plugintest.NewFakeDriver()
@@ -172,13 +171,13 @@ func promote(t *testing.T, client *plugin.Client, ref *pb.WorkloadRef) {
 	}
 }
 
-func TestWatchListsWhatRuns(t *testing.T) {
+func TestWatchListsRunningReleases(t *testing.T) {
 	t.Parallel()
 	client, address := fleet(t)
 	p := terminal.Start(t, exec.CommandContext(t.Context(), binary, "watch", "-A", "--address", address), 100, 30)
 	text := p.AwaitWords("1 running, 3 under hold", "default/aya", "2/2", "batch 1/2 (50%)")
 	if strings.Contains(text, "bert") {
-		t.Errorf("what is at rest is on the screen:\n%s", text)
+		t.Errorf("a workload at rest is shown:\n%s", text)
 	}
 	p.Press("a")
 	p.AwaitWords("default/bert", "other/cohere")
@@ -225,7 +224,7 @@ func TestWatchPrintsLines(t *testing.T) {
 	}
 }
 
-func TestWatchRefuses(t *testing.T) {
+func TestWatchErrors(t *testing.T) {
 	t.Parallel()
 	_, address := fleet(t)
 	for name, tc := range map[string]struct {
@@ -236,7 +235,7 @@ func TestWatchRefuses(t *testing.T) {
 		"TwoNames":  {[]string{"a", "b"}, 2, "takes the name of one LeaderWorkerSet, or none"},
 		"AllOfOne":  {[]string{"a", "-A"}, 2, "NAME and --all-namespaces exclude each other"},
 		"AllAndOne": {[]string{"-A", "-n", "x"}, 2, "exclude each other"},
-		"Unknown":   {[]string{"nobody", "-n", "default", "--address", address}, 1, "[WORKLOAD_NOT_FOUND]"},
+		"Unknown":   {[]string{"unknown", "-n", "default", "--address", address}, 1, "[WORKLOAD_NOT_FOUND]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

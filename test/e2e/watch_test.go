@@ -145,7 +145,7 @@ func TestWatchDriver(t *testing.T) {
 	p := e.screen("vllm", "--namespace", e.namespace, "--address", e.driver.Address())
 	p.AwaitWords("holding (")
 	e.driver.Kill()
-	p.AwaitWords("the driver lost", "trying again")
+	p.AwaitWords("the driver lost", "retrying")
 	e.driver.Restart()
 	w.upgrade("r1", 0)
 	text := p.AwaitWords("batch 1/2 (50%): 1 of 1 groups ready")

@@ -76,7 +76,7 @@ func (w *watcher) screen(ctx context.Context, s *screen.Screen, t screen.Termina
 		defer w.logs.to(nil)
 		return w.feed(ctx, chosen, send)
 	}, chosen.set)
-	for _, line := range s.Last() {
+	for _, line := range s.Summary() {
 		_, _ = fmt.Fprintln(out, line)
 	}
 	return err
@@ -170,7 +170,7 @@ func (w *watcher) lines(ctx context.Context, out io.Writer) error {
 			printer.Observe(host.Event{Kind: view.EventStatus, Time: time.Now(), Context: c})
 		})
 	}
-	printer := view.NewSeveral(out, time.Now())
+	printer := view.NewMultiLines(out, time.Now())
 	defer printer.Close()
 	follower, back := w.reporting(printer.Observe)
 	return follower.Workloads(ctx, &pb.WatchWorkloadsRequest{Namespace: w.namespace, IncludeGroups: true},

@@ -15,10 +15,10 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// label is how wide the names of the detail's lines are.
+// label is the width of the names of lines.
 const label = 10
 
-// detail is everything about one workload, the most important first.
+// detail returns the lines about one workload, the most important first.
 func (s *Screen) detail(k key) []string {
 	r := s.rows[k]
 	if r == nil {
@@ -35,14 +35,14 @@ func (s *Screen) detail(k key) []string {
 	}
 	lines = append(lines, s.revisions(c, r.groups))
 	lines = append(lines, s.cells(c, r.groups)...)
-	lines = append(lines, s.obstacles(r.groups)...)
-	return append(lines, s.happened(c)...)
+	lines = append(lines, s.unready(r.groups)...)
+	return append(lines, s.eventLines(c)...)
 }
 
-// named is a line of the detail.
-func named(name, text string) string { return faint.Render(pad(name, label)) + text }
+// labelled returns a line with a name.
+func labelled(name, text string) string { return faint.Render(pad(name, label)) + text }
 
-// wrapped is text in at most n lines below a name.
+// wrapped returns at most n lines of text with a name.
 func (s *Screen) wrapped(name, text string, n int, style interface{ Render(...string) string }) []string {
 	width := max(s.width-label, 1)
 	all := strings.Split(ansi.Wrap(text, width, ""), "\n")
@@ -51,7 +51,7 @@ func (s *Screen) wrapped(name, text string, n int, style interface{ Render(...st
 	}
 	lines := make([]string, len(all))
 	for i, line := range all {
-		lines[i] = named(name, style.Render(strings.TrimRight(line, " ")))
+		lines[i] = labelled(name, style.Render(strings.TrimRight(line, " ")))
 		name = ""
 	}
 	return lines
@@ -72,13 +72,13 @@ func (s *Screen) heading(c *pb.BatchContext) string {
 func (s *Screen) state(r *row) []string {
 	c := r.context
 	if r.gone != "" {
-		return s.wrapped("State", r.gone+"; it was "+view.StateWord(c.GetState()), 3, plain)
+		return s.wrapped("State", r.gone+"; its state was "+view.StateWord(c.GetState()), 3, plain)
 	}
 	word := view.StateWord(c.GetState())
 	if c.GetState() == pb.State_STATE_FAILED {
 		word = s.glyphs.failed + " " + word
 	}
-	lines := []string{named("State", stateStyle(c.GetState()).Render(word)+" ("+view.OneLine(c.GetReason())+")"+s.ended(r))}
+	lines := []string{labelled("State", stateStyle(c.GetState()).Render(word)+" ("+view.OneLine(c.GetReason())+")"+s.ended(r))}
 	if message := view.OneLine(c.GetMessage()); message != "" {
 		lines = append(lines, s.wrapped("", message, 3, plain)...)
 	}
@@ -92,7 +92,7 @@ func (s *Screen) ended(r *row) string {
 	return ", ended " + view.Age(s.now.Sub(r.ended)) + " ago"
 }
 
-// progress is the bar over all groups, with the ends of the batches.
+// progress returns the bar of all groups, with marks at the ends of batches.
 func (s *Screen) progress(c *pb.BatchContext) []string {
 	if !plugin.InFlight(c) || c.GetReplicas() == 0 {
 		return nil
@@ -108,20 +108,20 @@ func (s *Screen) progress(c *pb.BatchContext) []string {
 		}
 	}
 	done, begun := int(c.GetUpdatedReady()), int(c.GetUpdated())
-	return s.barred("Progress", done, begun, int(c.GetReplicas()), marks, text)
+	return s.barLine("Progress", done, begun, int(c.GetReplicas()), marks, text)
 }
 
-// barred is a bar with a text behind it, or below where there is no room.
-func (s *Screen) barred(name string, done, begun, total int, marks []int, text string) []string {
+// barLine returns a bar with text after it, or below it without room.
+func (s *Screen) barLine(name string, done, begun, total int, marks []int, text string) []string {
 	room := s.width - label
 	bar := func(width int) string { return s.bar(min(width, 40), done, begun, total, marks) }
 	if left := room - ansi.StringWidth(text) - 2; left >= 12 {
-		return []string{named(name, bar(left)+"  "+text)}
+		return []string{labelled(name, bar(left)+"  "+text)}
 	}
-	return []string{named(name, bar(max(room, 4))), named("", text)}
+	return []string{labelled(name, bar(max(room, 4))), labelled("", text)}
 }
 
-// inBatches says whether batches mean something: before the end of the release was asked for.
+// inBatches reports whether the release is in its batches: neither at rest nor finalizing.
 func inBatches(c *pb.BatchContext) bool {
 	return plugin.InFlight(c) && c.GetState() != pb.State_STATE_PROMOTING && c.GetState() != pb.State_STATE_ROLLING_BACK
 }
@@ -144,7 +144,7 @@ func (s *Screen) batches(c *pb.BatchContext) []string {
 	return s.wrapped("Batches", strings.Join(words, "  "), 3, plain)
 }
 
-// traffic says what is wanted and what is reached, and of what.
+// traffic returns the bar of the share, with a mark at the wanted weight.
 func (s *Screen) traffic(c *pb.BatchContext) []string {
 	if !plugin.InFlight(c) || c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED {
 		return nil
@@ -158,7 +158,7 @@ func (s *Screen) traffic(c *pb.BatchContext) []string {
 			marks = []int{int(c.GetRequestedWeight())}
 		}
 	}
-	return s.barred("Traffic", int(c.GetTrafficWeight()), 0, 100, marks, text)
+	return s.barLine("Traffic", int(c.GetTrafficWeight()), 0, 100, marks, text)
 }
 
 func (s *Screen) deadline(c *pb.BatchContext) []string {
@@ -167,21 +167,21 @@ func (s *Screen) deadline(c *pb.BatchContext) []string {
 	}
 	at := c.GetDeadline().AsTime().In(s.now.Location())
 	if left := at.Sub(s.now); left > 0 {
-		return []string{named("Deadline", fmt.Sprintf("in %s without another group ready (%s)", view.Age(left), at.Format("15:04:05")))}
+		return []string{labelled("Deadline", fmt.Sprintf("in %s without another group ready (%s)", view.Age(left), at.Format("15:04:05")))}
 	}
-	return []string{named("Deadline", trouble.Render(fmt.Sprintf("passed %s ago (%s)", view.Age(s.now.Sub(at)), at.Format("15:04:05"))))}
+	return []string{labelled("Deadline", alert.Render(fmt.Sprintf("passed %s ago (%s)", view.Age(s.now.Sub(at)), at.Format("15:04:05"))))}
 }
 
-// problems is how many groups that are not ready have a line each.
-const problems = 5
+// maxUnready is the number of unready groups with a line.
+const maxUnready = 5
 
-func (s *Screen) obstacles(groups []*pb.Group) []string {
+func (s *Screen) unready(groups []*pb.Group) []string {
 	var lines []string
 	more := 0
 	for _, g := range groups {
 		switch {
 		case g.GetReady():
-		case len(lines) == problems:
+		case len(lines) == maxUnready:
 			more++
 		default:
 			since := "-"
@@ -193,7 +193,7 @@ func (s *Screen) obstacles(groups []*pb.Group) []string {
 			if why == "" {
 				why = "not ready"
 			}
-			lines = append(lines, trouble.Render(s.glyphs.failed)+" "+pad(text, label)+
+			lines = append(lines, alert.Render(s.glyphs.failed)+" "+pad(text, label)+
 				fmt.Sprintf("%d/%d pods  %s  %s", g.GetReadyPods(), g.GetPods(), pad(since, 4), why))
 		}
 	}
@@ -203,8 +203,8 @@ func (s *Screen) obstacles(groups []*pb.Group) []string {
 	return lines
 }
 
-// happened are the events of the workload and of its canary, the newest first.
-func (s *Screen) happened(c *pb.BatchContext) []string {
+// eventLines returns the events of the workload and of its canary, the newest first.
+func (s *Screen) eventLines(c *pb.BatchContext) []string {
 	k := keyOf(c.GetWorkload())
 	all := slices.Clone(s.events[k])
 	if name := c.GetCanaryWorkload(); name != "" && name != k.name {
@@ -223,15 +223,15 @@ func (s *Screen) happened(c *pb.BatchContext) []string {
 		width = max(width, min(len(e.Reason), 24))
 	}
 	for _, e := range all {
-		mark, style, who := " ", plain, ""
+		mark, style, object := " ", plain, ""
 		if e.Type == "Warning" {
-			mark, style = s.glyphs.failed, trouble
+			mark, style = s.glyphs.failed, alert
 		}
 		if e.Name != k.name {
-			who = e.Name + ": "
+			object = e.Name + ": "
 		}
 		lines = append(lines, pad(view.Age(s.now.Sub(e.At)), 7)+
-			style.Render(mark+" "+pad(view.OneLine(e.Reason), width))+"  "+view.OneLine(who+e.Message))
+			style.Render(mark+" "+pad(view.OneLine(e.Reason), width))+"  "+view.OneLine(object+e.Message))
 	}
 	return lines
 }

@@ -1,8 +1,11 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package screen shows running releases on a whole terminal: a list, and what is to be known about one of them.
+// Package screen shows running releases full-screen: a list, and the details of the selected one. It is read-only.
 //
-// [Screen] is the state and has no I/O and no clock: news, keys and the time come in by Update, and View is a pure function
-// of what came. [Run] is the shell that puts it on a terminal. It only looks: nothing acts on a release from here.
+// [Screen] is the state, without I/O and clock: Update takes messages, keys and the time, and View is a pure function of
+// them. [Run] is the shell that shows it on a terminal.
+//
+//	s := screen.New(screen.Options{Namespace: "default"}, time.Now())
+//	err := screen.Run(ctx, terminal, s, feed, choose)
 package screen

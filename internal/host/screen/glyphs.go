@@ -5,17 +5,17 @@ package screen
 
 import "strings"
 
-// glyphs are what a terminal can draw. Each says the same without colour, and the two sets say the same.
+// glyphs are the signs of a terminal. They don't need colour.
 type glyphs struct {
-	// selected marks the row of the list that the detail is about, failed one that needs somebody.
+	// selected marks the selected row, failed a release that has failed.
 	selected, failed string
-	// ready and unready surround a group's letter, missing stands for a group of which there is no leader.
+	// ready and unready surround a group's letter, missing is a group without a leader.
 	ready, unready [2]string
 	missing        string
-	// full, begun and empty are parts of a bar, mark is where a batch ends.
+	// full, begun and empty are parts of a bar, mark is the end of a batch.
 	full, begun, empty, mark string
 	bar                      [2]string
-	// past, present and future stand before a batch.
+	// past, present and future precede a batch.
 	past, present, future string
 	arrow, more, rule     string
 }
@@ -36,8 +36,8 @@ var asciiGlyphs = glyphs{
 	arrow: "->", more: "~", rule: "-",
 }
 
-// Unicode says whether a terminal of this environment draws more than ASCII, as POSIX has it: the first of LC_ALL, LC_CTYPE
-// and LANG that is set names the encoding.
+// Unicode reports whether the terminal's encoding is UTF-8. As in POSIX, the first of LC_ALL, LC_CTYPE and LANG that is set
+// names it.
 func Unicode(getenv func(string) string) bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if value := getenv(name); value != "" {
@@ -48,7 +48,7 @@ func Unicode(getenv func(string) string) bool {
 	return false
 }
 
-// ascii replaces what such a terminal can't draw. Escape sequences pass: they are ASCII.
+// ascii replaces other characters by "?". Escape sequences are ASCII.
 func ascii(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r > '~' {

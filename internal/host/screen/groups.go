@@ -14,7 +14,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// letters name revisions: A is the one before the release, B the one that it brings, others follow by name.
+// letters are the names of revisions: A is the stable one, B the update, and others follow, sorted.
 type letters struct {
 	stable, update string
 	others         []string
@@ -32,7 +32,7 @@ func lettersOf(c *pb.BatchContext, groups []*pb.Group) letters {
 	return l
 }
 
-// of is a group's letter. A group knows itself that it is updated: what a release adds may have a revision of its own.
+// of returns a group's letter. Canary groups may have another hash than the update revision, but are Updated.
 func (l letters) of(g *pb.Group) rune {
 	switch {
 	case g.GetRevision() == "":
@@ -46,10 +46,10 @@ func (l letters) of(g *pb.Group) rune {
 	}
 }
 
-// other is the letter of the nth other revision. There are hardly ever two.
+// other returns the letter of the nth other revision.
 func other(n int) rune { return rune("CDEFGHIJKLMNOPQRSTUVWXYZ"[min(n, 'Z'-'C')]) }
 
-// revisions says which letter and colour is which revision.
+// revisions returns the legend of letters and colours.
 func (s *Screen) revisions(c *pb.BatchContext, groups []*pb.Group) string {
 	l := lettersOf(c, groups)
 	text := letterStyle('A').Render("A " + orDash(l.stable))
@@ -59,7 +59,7 @@ func (s *Screen) revisions(c *pb.BatchContext, groups []*pb.Group) string {
 	for i, revision := range l.others {
 		text += "  " + letterStyle(other(i)).Render(string(other(i))+" "+revision)
 	}
-	return named("Revision", text)
+	return labelled("Revision", text)
 }
 
 func orDash(text string) string {
@@ -69,8 +69,8 @@ func orDash(text string) string {
 	return text
 }
 
-// cells are the groups, one cell each, in rows that begin with the index of their first: the letter says the revision, its
-// case and what surrounds it whether the group is ready.
+// cells returns rows of cells, one per group, each row with the index of its first group. The letter is the revision; its
+// case and the signs around it show whether the group is ready.
 func (s *Screen) cells(c *pb.BatchContext, groups []*pb.Group) []string {
 	l := lettersOf(c, groups)
 	cell := len(s.glyphs.missing) + 1
@@ -91,36 +91,36 @@ func (s *Screen) cells(c *pb.BatchContext, groups []*pb.Group) []string {
 			for _, g := range some {
 				b.WriteString(s.cell(l.of(g), g.GetReady()) + " ")
 			}
-			lines = append(lines, named(name, pad(fmt.Sprint(some[0].GetIndex()), index)+strings.TrimRight(b.String(), " ")))
+			lines = append(lines, labelled(name, pad(fmt.Sprint(some[0].GetIndex()), index)+strings.TrimRight(b.String(), " ")))
 			name = ""
 		}
 	}
 	return lines
 }
 
-// look is how a group is to be drawn.
-type look struct {
+// cellKey selects a cell's text.
+type cellKey struct {
 	letter rune
 	ready  bool
 }
 
-// cell is drawn once for each look: there are many groups, and few looks.
+// cell returns the text of a group. It is cached, since there are many groups and few texts.
 func (s *Screen) cell(letter rune, ready bool) string {
 	if letter == 0 {
 		return s.glyphs.missing
 	}
-	l := look{letter, ready}
-	if _, ok := s.cellsDrawn[l]; !ok {
+	l := cellKey{letter, ready}
+	if _, ok := s.cellCache[l]; !ok {
 		around, text := s.glyphs.unready, string(unicode.ToLower(letter))
 		if ready {
 			around, text = s.glyphs.ready, string(letter)
 		}
-		s.cellsDrawn[l] = letterStyle(letter).Render(around[0] + text + around[1])
+		s.cellCache[l] = letterStyle(letter).Render(around[0] + text + around[1])
 	}
-	return s.cellsDrawn[l]
+	return s.cellCache[l]
 }
 
-// bar is width wide: what is done, what has begun, what is to come, and marks.
+// bar returns a bar with a part that is done, one that has begun, one that is pending, and marks.
 func (s *Screen) bar(width, done, begun, total int, marks []int) string {
 	width = max(width-len(s.glyphs.bar[0])-len(s.glyphs.bar[1]), 1)
 	at := func(n int) int { return min(max(n, 0), total) * width / max(total, 1) }

@@ -5,32 +5,32 @@ package screen
 
 import "slices"
 
-// binding is what some keys do.
+// binding is a command with its keys.
 type binding struct {
 	names []string
-	// shown is how the keys are called in the help.
+	// shown and does are the help text.
 	shown, does string
 	do          func(s *Screen)
 }
 
-// bindings are all there are. None of them acts on a release.
+// bindings returns all commands. None changes a release.
 func bindings() []binding {
 	return []binding{
-		{[]string{"down", "j"}, "j, down", "the next release, or down", func(s *Screen) { s.move(1) }},
-		{[]string{"up", "k"}, "k, up", "the one before, or up", func(s *Screen) { s.move(-1) }},
-		{[]string{"pgdown", "space", "ctrl+f"}, "page down", "a page down", func(s *Screen) { s.move(s.page()) }},
-		{[]string{"pgup", "ctrl+b"}, "page up", "a page up", func(s *Screen) { s.move(-s.page()) }},
-		{[]string{"home", "g"}, "g, home", "to the top", func(s *Screen) { s.move(-far) }},
-		{[]string{"end", "G"}, "G, end", "to the end", func(s *Screen) { s.move(far) }},
-		{[]string{"enter", "right", "l"}, "enter", "everything about it", func(s *Screen) { s.enter() }},
-		{[]string{"esc", "left", "h", "backspace"}, "esc", "back to the list", func(s *Screen) { s.leave() }},
-		{[]string{"a"}, "a", "workloads at rest too, or not", func(s *Screen) { s.all = !s.all }},
-		{[]string{"?"}, "?", "this help, or not", func(s *Screen) { s.help = !s.help }},
-		{[]string{"q", "ctrl+c"}, "q, ctrl+c", "leave; releases go on", func(s *Screen) { s.done = true }},
+		{[]string{"down", "j"}, "j, down", "next release, or scroll down", func(s *Screen) { s.move(1) }},
+		{[]string{"up", "k"}, "k, up", "previous release, or scroll up", func(s *Screen) { s.move(-1) }},
+		{[]string{"pgdown", "space", "ctrl+f"}, "page down", "scroll a page down", func(s *Screen) { s.move(s.page()) }},
+		{[]string{"pgup", "ctrl+b"}, "page up", "scroll a page up", func(s *Screen) { s.move(-s.page()) }},
+		{[]string{"home", "g"}, "g, home", "go to the top", func(s *Screen) { s.move(-far) }},
+		{[]string{"end", "G"}, "G, end", "go to the end", func(s *Screen) { s.move(far) }},
+		{[]string{"enter", "right", "l"}, "enter", "show the details", func(s *Screen) { s.showDetail() }},
+		{[]string{"esc", "left", "h", "backspace"}, "esc", "back to the list", func(s *Screen) { s.back() }},
+		{[]string{"a"}, "a", "show or hide workloads at rest", func(s *Screen) { s.all = !s.all }},
+		{[]string{"?"}, "?", "show or hide this help", func(s *Screen) { s.help = !s.help }},
+		{[]string{"q", "ctrl+c"}, "q, ctrl+c", "quit; releases continue", func(s *Screen) { s.done = true }},
 	}
 }
 
-// far is beyond every list.
+// far is longer than any list.
 const far = 1 << 20
 
 func (s *Screen) press(name string) {
@@ -42,7 +42,7 @@ func (s *Screen) press(name string) {
 	}
 }
 
-// move goes through the list, or through the detail where that is all there is.
+// move selects another release, or scrolls the detail.
 func (s *Screen) move(by int) {
 	if s.open {
 		s.scroll += by
@@ -56,13 +56,13 @@ func (s *Screen) move(by int) {
 	s.selected = keys[max(min(at, len(keys)-1), 0)]
 }
 
-func (s *Screen) enter() {
+func (s *Screen) showDetail() {
 	if !s.open && len(s.visible()) > 0 {
 		s.open, s.scroll = true, 0
 	}
 }
 
-func (s *Screen) leave() {
+func (s *Screen) back() {
 	switch {
 	case s.help:
 		s.help = false

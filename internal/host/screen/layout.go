@@ -13,10 +13,10 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 )
 
-// roomy is from how many lines on the list and the detail of one are shown together.
-const roomy = 16
+// splitHeight is the minimum height for both the list and a detail.
+const splitHeight = 16
 
-// View is the whole screen: Height lines, none wider than Width. Empty before the first Size.
+// View returns the screen: Height lines, none wider than Width. It is empty before the first Size.
 func (s *Screen) View() string {
 	if s.width <= 0 || s.height <= 0 {
 		return ""
@@ -41,14 +41,14 @@ func (s *Screen) View() string {
 	return strings.Join(lines, "\n")
 }
 
-// room is how many lines are left between top and footer.
+// room returns the number of lines between top and footer.
 func (s *Screen) room() int { return max(s.height-1-len(s.top()), 0) }
 
-// page is how far a page leads.
+// page returns the number of lines of a page.
 func (s *Screen) page() int { return max(s.room()-1, 1) }
 
-// furthest is how far the detail can be scrolled.
-func (s *Screen) furthest() int {
+// maxScroll returns how far the detail can be scrolled.
+func (s *Screen) maxScroll() int {
 	if !s.open {
 		return 0
 	}
@@ -68,7 +68,7 @@ func (s *Screen) fit(line string, width int) string {
 
 func cut(lines []string, n int) []string { return lines[:max(min(len(lines), n), 0)] }
 
-// top is the title, and what is wrong.
+// top returns the title and connection errors.
 func (s *Screen) top() []string {
 	left, right := s.title(), s.now.Format("15:04:05")
 	gap := s.width - ansi.StringWidth(left) - len(right) - 2
@@ -82,14 +82,14 @@ func (s *Screen) top() []string {
 	lines := []string{title.Render(" " + left + strings.Repeat(" ", gap) + right + " ")}
 	for _, from := range []Source{FromDriver, FromCluster} {
 		if l, ok := s.lost[from]; ok {
-			text := fmt.Sprintf("%s lost %s ago, trying again: %s", from, view.Age(s.now.Sub(l.since)), view.OneLine(l.err.Error()))
-			lines = append(lines, trouble.Render(s.fit(s.glyphs.failed+" "+text, s.width)))
+			text := fmt.Sprintf("%s lost %s ago, retrying: %s", from, view.Age(s.now.Sub(l.since)), view.OneLine(l.err.Error()))
+			lines = append(lines, alert.Render(s.fit(s.glyphs.failed+" "+text, s.width)))
 		}
 	}
 	return cut(lines, max(s.height-2, 1))
 }
 
-// program is what the title begins with, where there is room.
+// program is the start of the title if there is room.
 const program = "lockstep watch"
 
 func (s *Screen) title() string {
@@ -113,12 +113,12 @@ func (s *Screen) title() string {
 	return fmt.Sprintf("%s  %s  %d running, %d under hold", program, where, running, held)
 }
 
-// logged is how long a line of the log is shown.
-const logged = 30 * time.Second
+// logDuration is how long a log line is shown.
+const logDuration = 30 * time.Second
 
-// footer is the newest line of the log for a while, else the keys.
+// footer returns a recent log line, or else the keys.
 func (s *Screen) footer() string {
-	if s.log.text != "" && s.now.Sub(s.log.at) < logged {
+	if s.log.text != "" && s.now.Sub(s.log.at) < logDuration {
 		return s.glyphs.failed + " " + s.log.text
 	}
 	switch {
@@ -133,9 +133,9 @@ func (s *Screen) footer() string {
 	}
 }
 
-// below says how much of the detail is further down.
+// below returns how many lines of the detail are below the screen.
 func (s *Screen) below() string {
-	if n := s.furthest() - s.scroll; n > 0 {
+	if n := s.maxScroll() - s.scroll; n > 0 {
 		return fmt.Sprintf("%d more  ", n)
 	}
 	return ""
@@ -150,18 +150,18 @@ func (s *Screen) keysHelp() []string {
 	return append(lines, "",
 		fmt.Sprintf("  %s ready   %s not ready   %s no leader",
 			g.ready[0]+"A"+g.ready[1], g.unready[0]+"a"+g.unready[1], g.missing),
-		"  A the revision before the release, B the one it brings, C and on: others",
-		fmt.Sprintf("  %s ready   %s exists, not ready   %s to come   %s end of a batch", g.full, g.begun, g.empty, g.mark),
-		"  It only looks: nothing here acts on a release.")
+		"  A stable revision   B update revision   C and further: others",
+		fmt.Sprintf("  %s ready   %s exists, not ready   %s pending   %s end of a batch", g.full, g.begun, g.empty, g.mark),
+		"  Read-only: no key changes a release.")
 }
 
-// listAndDetail is the list, with the selected one's detail below where there is room.
+// listAndDetail returns the list, and the detail of the selected row if there is room.
 func (s *Screen) listAndDetail(room int) []string {
 	keys := s.visible()
 	if len(keys) == 0 {
-		return cut(s.nothing(), room)
+		return cut(s.emptyList(), room)
 	}
-	if s.height < roomy {
+	if s.height < splitHeight {
 		return s.list(keys, room)
 	}
 	height := min(len(keys)+1, max(room/3, 4))
@@ -172,11 +172,11 @@ func (s *Screen) listAndDetail(room int) []string {
 		return append(lines, detail...)
 	}
 	lines = append(lines, cut(detail, left-1)...)
-	return append(lines, faint.Render(fmt.Sprintf("%d more lines: enter", len(detail)-left+1)))
+	return append(lines, faint.Render(fmt.Sprintf("%d more lines: press enter", len(detail)-left+1)))
 }
 
-// nothing says why the list is empty.
-func (s *Screen) nothing() []string {
+// emptyList returns why the list is empty.
+func (s *Screen) emptyList() []string {
 	held := 0
 	for _, r := range s.rows {
 		if r.gone == "" {
@@ -189,6 +189,6 @@ func (s *Screen) nothing() []string {
 	case held == 0:
 		return []string{"", "  no workload is under hold here: lockstep adopt NAME"}
 	default:
-		return []string{"", "  no release is running", fmt.Sprintf("  %d under hold, at rest: a shows them", held)}
+		return []string{"", "  no release is running", fmt.Sprintf("  %d under hold, at rest: press a to show them", held)}
 	}
 }

@@ -16,13 +16,12 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// column is one of the list's.
 type column struct {
 	heading string
 	cell    func(s *Screen, k key, r *row) string
 	style   func(r *row) lipgloss.Style
-	// worth says which columns go first where there is no room: the smallest.
-	worth int
+	// priority decides which columns are left out without room: the lowest first.
+	priority int
 }
 
 func unstyled(*row) lipgloss.Style { return plain }
@@ -40,7 +39,7 @@ func columns() []column {
 	}
 }
 
-// name is short where there is one namespace only.
+// name returns the name without the namespace if there is only one.
 func (s *Screen) name(k key) string {
 	if s.options.Namespace != "" {
 		return k.name
@@ -62,7 +61,7 @@ func (r *row) message() string {
 	return view.OneLine(r.context.GetMessage())
 }
 
-// unlessGone is a cell of a workload that there is news of.
+// unlessGone returns "-" for a workload that is gone.
 func (r *row) unlessGone(cell func(*pb.BatchContext) string) string {
 	if r.gone != "" {
 		return "-"
@@ -77,7 +76,7 @@ func batch(c *pb.BatchContext) string {
 	return view.BatchWord(c)
 }
 
-// ready counts the groups at the update revision against those that are to be.
+// ready counts the ready groups of the batch, or of a workload without a release.
 func ready(c *pb.BatchContext) string {
 	if c.GetReleaseId() == "" {
 		return fmt.Sprintf("%d/%d", c.GetStableReady(), c.GetReplicas())
@@ -85,7 +84,7 @@ func ready(c *pb.BatchContext) string {
 	return fmt.Sprintf("%d/%d", c.GetUpdatedReady(), c.GetPlanned())
 }
 
-// share is what the update revision gets of the requests, or of the ready groups.
+// share returns the update revision's share of requests or of ready groups, and the wanted one.
 func share(c *pb.BatchContext) string {
 	if !plugin.InFlight(c) {
 		return "-"
@@ -104,7 +103,7 @@ func (s *Screen) ago(c *pb.BatchContext) string {
 	return view.Age(s.now.Sub(c.GetStartTime().AsTime()))
 }
 
-// list is a heading and as many rows as there is room for, the selected one among them.
+// list returns a heading and as many rows as fit, with the selected one among them.
 func (s *Screen) list(keys []key, height int) []string {
 	if height <= 0 {
 		return nil
@@ -113,7 +112,7 @@ func (s *Screen) list(keys []key, height int) []string {
 	shown := max(height-1, 1)
 	first := max(min(at-shown/2, len(keys)-shown), 0)
 	some := keys[first:min(first+shown, len(keys))]
-	chosen, widths := s.choice(keys)
+	chosen, widths := s.fitColumns(keys)
 	heading := "  "
 	for i, c := range chosen {
 		heading += pad(c.heading, widths[i]) + "  "
@@ -142,14 +141,14 @@ func (s *Screen) marker(k key, r *row) string {
 	case k == s.selected:
 		return s.glyphs.selected
 	case r.gone == "" && r.context.GetState() == pb.State_STATE_FAILED:
-		return trouble.Render(s.glyphs.failed)
+		return alert.Render(s.glyphs.failed)
 	default:
 		return " "
 	}
 }
 
-// choice is which columns fit, and how wide they are. The last one gets what is left; the name is cut if need be.
-func (s *Screen) choice(keys []key) ([]column, []int) {
+// fitColumns returns the columns that fit and their widths. The message gets the rest; a name alone may be cut.
+func (s *Screen) fitColumns(keys []key) ([]column, []int) {
 	chosen := columns()
 	for {
 		widths := make([]int, len(chosen))
@@ -173,7 +172,7 @@ func (s *Screen) choice(keys []key) ([]column, []int) {
 		}
 		least := 0
 		for i, c := range chosen {
-			if c.worth < chosen[least].worth {
+			if c.priority < chosen[least].priority {
 				least = i
 			}
 		}
@@ -181,10 +180,10 @@ func (s *Screen) choice(keys []key) ([]column, []int) {
 	}
 }
 
-// pad makes text as wide as width.
+// pad pads text to a width.
 func pad(text string, width int) string {
 	return text + strings.Repeat(" ", max(width-ansi.StringWidth(text), 0))
 }
 
-// trailing counts the spaces at the end.
+// trailing returns the number of spaces at the end.
 func trailing(text string) int { return len(text) - len(strings.TrimRight(text, " ")) }

@@ -15,27 +15,27 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Terminal is where the screen is shown. Keys come from the process's own terminal.
+// Terminal is the screen's terminal. Keys come from the process's own one.
 type Terminal struct {
 	Out io.Writer
-	// Env is the environment that says what the terminal can do: TERM, COLORTERM, NO_COLOR.
+	// Env describes the terminal: TERM, COLORTERM, NO_COLOR.
 	Env []string
 }
 
-// Run shows s until somebody leaves or ctx ends, neither of which is an error, and gives the terminal back as it was. feed
-// runs meanwhile: it sends news until its context ends, and an error of it ends the screen. choose is called with the
-// workload whose Detail is to be sent, whenever that is another one, and must not block.
+// Run shows s until the user quits or ctx ends, neither of which is an error, and restores the terminal. Meanwhile feed sends
+// messages until its context ends; its error ends Run. Run calls choose, which must not block, with each workload that the
+// user selects: feed then sends its Detail.
 func Run(
-	ctx context.Context, t Terminal, s *Screen, feed func(ctx context.Context, send func(news any)) error, choose func(*pb.WorkloadRef),
+	ctx context.Context, t Terminal, s *Screen, feed func(ctx context.Context, send func(message any)) error, choose func(*pb.WorkloadRef),
 ) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// Signals end ctx: the command knows about them. The program's own handler would end the screen as an error.
+	// Signals end ctx. bubbletea's own handler would return an error.
 	program := tea.NewProgram(&shell{screen: s, choose: choose}, tea.WithOutput(t.Out), tea.WithEnvironment(t.Env),
 		tea.WithoutSignalHandler(), tea.WithFPS(framesPerSecond))
 	fed := make(chan error, 1)
 	go func() {
-		fed <- feed(ctx, func(news any) { program.Send(news) })
+		fed <- feed(ctx, func(message any) { program.Send(message) })
 		program.Quit()
 	}()
 	context.AfterFunc(ctx, program.Quit)
@@ -50,10 +50,10 @@ func Run(
 	return nil
 }
 
-// framesPerSecond is gentle to slow lines; changes between two frames are drawn as one.
+// framesPerSecond is low for slow connections; changes between two frames are drawn as one.
 const framesPerSecond = 20
 
-// shell is what bubbletea sees of a Screen.
+// shell adapts a Screen to bubbletea.
 type shell struct {
 	screen *Screen
 	choose func(*pb.WorkloadRef)
@@ -63,10 +63,10 @@ type shell struct {
 // Init starts the clock.
 func (s *shell) Init() tea.Cmd { return tick() }
 
-// tick comes each second, because ages grow.
+// tick sends the time each second, since the screen has ages.
 func tick() tea.Cmd { return tea.Tick(time.Second, func(now time.Time) tea.Msg { return Tick(now) }) }
 
-// Update translates.
+// Update forwards bubbletea's messages to the screen.
 func (s *shell) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 	var next tea.Cmd
 	switch m := message.(type) {
@@ -93,7 +93,7 @@ func (s *shell) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 	return s, next
 }
 
-// View draws.
+// View returns the screen's view.
 func (s *shell) View() tea.View {
 	v := tea.NewView(s.screen.View())
 	v.AltScreen = true

@@ -14,19 +14,19 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Options are what does not change while the screen is up.
+// Options are constant while the screen is shown.
 type Options struct {
-	// Only is the one workload that is looked at. Nil: all under hold.
+	// Only is the workload that is watched. Nil: all under hold.
 	Only *pb.WorkloadRef
-	// Namespace is the only one that is looked at. Empty: all, and then names have their namespace before them.
+	// Namespace is the one that is watched. Empty: all, and names are shown with their namespace.
 	Namespace string
-	// Unicode is true on terminals that draw more than ASCII.
+	// Unicode is true on a UTF-8 terminal.
 	Unicode bool
-	// NoEvents is why there are no Kubernetes events. Empty: there are.
+	// NoEvents says why there are no Kubernetes events. Empty: there are.
 	NoEvents string
 }
 
-// Screen is the state of what is shown. It is used by one goroutine.
+// Screen is the state of the screen. It must be used by one goroutine at a time.
 type Screen struct {
 	options Options
 	glyphs  glyphs
@@ -36,16 +36,16 @@ type Screen struct {
 
 	rows   map[key]*row
 	events map[key][]Event
-	// cellsDrawn are those that were needed so far.
-	cellsDrawn map[look]string
-	// synced is true once it is known which workloads there are.
+	// cellCache has the cells by their key.
+	cellCache map[cellKey]string
+	// synced is true once all workloads are known.
 	synced bool
-	// lost is since when, and why, nothing comes from somewhere.
+	// lost has the sources that are unreachable.
 	lost map[Source]loss
 	log  logLine
 
 	selected key
-	// all shows workloads at rest too, open the detail only, help the keys.
+	// all shows workloads at rest too, open shows the detail only, help shows the keys.
 	all, open, help bool
 	scroll          int
 	done            bool
@@ -60,13 +60,13 @@ func (k key) String() string { return k.namespace + "/" + k.name }
 // row is one workload.
 type row struct {
 	context *pb.BatchContext
-	// groups are as the newest Detail had them.
+	// groups are those of the last Detail.
 	groups []*pb.Group
-	// live is true once a release of it was seen running: it stays on the screen when that ends.
+	// live is true once a release was observed running: the row then stays when it ends.
 	live bool
-	// ended is when it was first seen not to run any more. Zero: it runs, or was never seen running.
+	// ended is when the release was first observed to have ended. Zero: it runs, or was never observed running.
 	ended time.Time
-	// gone is why there will be no more news of it. Empty: there will.
+	// gone says why the workload is not watched any more. Empty: it is.
 	gone string
 }
 
@@ -84,7 +84,7 @@ type logLine struct {
 func New(options Options, now time.Time) *Screen {
 	s := &Screen{
 		options: options, glyphs: asciiGlyphs, now: now,
-		rows: map[key]*row{}, events: map[key][]Event{}, lost: map[Source]loss{}, cellsDrawn: map[look]string{},
+		rows: map[key]*row{}, events: map[key][]Event{}, lost: map[Source]loss{}, cellCache: map[cellKey]string{},
 	}
 	if options.Unicode {
 		s.glyphs = unicodeGlyphs
@@ -95,10 +95,10 @@ func New(options Options, now time.Time) *Screen {
 	return s
 }
 
-// Done says whether somebody wants to leave.
+// Done reports whether the user has quit.
 func (s *Screen) Done() bool { return s.done }
 
-// Selected is the workload whose Detail is shown. Nil: none.
+// Selected returns the selected workload, or nil.
 func (s *Screen) Selected() *pb.WorkloadRef {
 	if r := s.rows[s.selected]; r != nil {
 		return r.context.GetWorkload()
@@ -106,9 +106,8 @@ func (s *Screen) Selected() *pb.WorkloadRef {
 	return s.options.Only
 }
 
-// Last is where everything stood that is on the screen, a line each: for the terminal that is there again when the screen
-// has gone.
-func (s *Screen) Last() []string {
+// Summary returns a line per release, to print after the screen is closed.
+func (s *Screen) Summary() []string {
 	keys := s.visible()
 	lines := make([]string, len(keys))
 	for i, k := range keys {
@@ -124,9 +123,9 @@ func (r *row) outcome() string {
 	return view.Progress(r.context)
 }
 
-// Update takes one piece of news, a key or the time.
-func (s *Screen) Update(news any) {
-	switch n := news.(type) {
+// Update applies a message.
+func (s *Screen) Update(message any) {
+	switch n := message.(type) {
 	case Size:
 		s.width, s.height = n.Width, n.Height
 	case Tick:
@@ -136,57 +135,56 @@ func (s *Screen) Update(news any) {
 	case Change:
 		s.change(n)
 	case Detail:
-		s.detailed(n)
+		s.setDetail(n)
 	case Missing:
 		if r := s.rows[s.selected]; r != nil {
-			s.end(r, view.OneLine(n.Err.Error()))
+			s.setGone(r, view.OneLine(n.Err.Error()))
 		}
 		delete(s.lost, FromDriver)
 	case Lost:
-		s.lose(n)
+		s.setLost(n)
 	case Found:
 		delete(s.lost, n.From)
 	case Event:
-		s.note(n)
+		s.addEvent(n)
 	case NoEvents:
 		s.options.NoEvents = view.OneLine(string(n))
 	case Log:
 		s.log = logLine{s.now, view.OneLine(string(n))}
 	}
-	s.choose()
-	s.scroll = max(min(s.scroll, s.furthest()), 0)
+	s.keepSelection()
+	s.scroll = max(min(s.scroll, s.maxScroll()), 0)
 }
 
 func (s *Screen) change(n Change) {
 	delete(s.lost, FromDriver)
 	switch change := n.GetChange().(type) {
 	case *pb.WatchWorkloadsResponse_Context:
-		s.take(change.Context)
-	case *pb.WatchWorkloadsResponse_Removed:
-		if r := s.rows[keyOf(change.Removed)]; r != nil {
-			s.end(r, notHeld)
+		s.setContext(change.Context)
+	case *pb.WatchWorkloadsResponse_Gone:
+		if r := s.rows[keyOf(change.Gone)]; r != nil {
+			s.setGone(r, notHeld)
 		}
 	case *pb.WatchWorkloadsResponse_Synced:
 		s.synced = true
 	}
 }
 
-// detailed takes what is known of the workload that is looked at. Which ones there are is for the other stream to say: this
-// one goes on for a workload that is under hold no more.
-func (s *Screen) detailed(n Detail) {
+// setDetail sets the context and groups of the selected workload. It adds no rows: this stream also has workloads that are no
+// longer under hold.
+func (s *Screen) setDetail(n Detail) {
 	delete(s.lost, FromDriver)
 	if r := s.rows[keyOf(n.GetWorkload())]; s.options.Only == nil && (r == nil || r.gone != "") {
 		return
 	}
-	s.take(n.BatchContext).groups = n.GetGroups()
+	s.setContext(n.BatchContext).groups = n.GetGroups()
 	s.synced = true
 }
 
-// notHeld is what is known of a workload that the driver has no more news of.
 const notHeld = "no longer under hold"
 
-// take puts a context where it belongs.
-func (s *Screen) take(c *pb.BatchContext) *row {
+// setContext sets the context of a workload's row, which it adds if needed.
+func (s *Screen) setContext(c *pb.BatchContext) *row {
 	k := keyOf(c.GetWorkload())
 	r := s.rows[k]
 	if r == nil {
@@ -204,8 +202,8 @@ func (s *Screen) take(c *pb.BatchContext) *row {
 	return r
 }
 
-// end keeps what was seen of a workload that there is no more news of.
-func (s *Screen) end(r *row, why string) {
+// setGone marks a row whose workload is not watched any more.
+func (s *Screen) setGone(r *row, why string) {
 	if r.gone == "" {
 		r.gone, r.groups = why, nil
 	}
@@ -214,7 +212,7 @@ func (s *Screen) end(r *row, why string) {
 	}
 }
 
-func (s *Screen) lose(n Lost) {
+func (s *Screen) setLost(n Lost) {
 	since := s.now
 	if before, ok := s.lost[n.From]; ok {
 		since = before.since
@@ -222,25 +220,25 @@ func (s *Screen) lose(n Lost) {
 	s.lost[n.From] = loss{since, n.Err}
 }
 
-// kept is how many events of one object are remembered.
-const kept = 50
+// maxEvents is the number of events that are kept per object.
+const maxEvents = 50
 
-// note takes an event in, the newest first.
-func (s *Screen) note(e Event) {
+// addEvent adds, updates or removes an event.
+func (s *Screen) addEvent(e Event) {
 	k := key{e.Namespace, e.Name}
 	all := slices.DeleteFunc(s.events[k], func(o Event) bool { return o.ID == e.ID })
 	if !e.Deleted {
 		all = append(all, e)
 	}
 	slices.SortStableFunc(all, newestFirst)
-	if s.events[k] = all[:min(len(all), kept)]; len(all) == 0 {
+	if s.events[k] = all[:min(len(all), maxEvents)]; len(all) == 0 {
 		delete(s.events, k)
 	}
 }
 
 func newestFirst(a, b Event) int { return b.At.Compare(a.At) }
 
-// visible are the workloads of the list, in the order that they keep.
+// visible returns the workloads of the list, sorted.
 func (s *Screen) visible() []key {
 	keys := slices.DeleteFunc(slices.Collect(maps.Keys(s.rows)), func(k key) bool {
 		r := s.rows[k]
@@ -252,8 +250,8 @@ func (s *Screen) visible() []key {
 	return keys
 }
 
-// choose keeps the selection on something that is there.
-func (s *Screen) choose() {
+// keepSelection selects another row if the selected one is not visible.
+func (s *Screen) keepSelection() {
 	keys := s.visible()
 	if len(keys) > 0 && !slices.Contains(keys, s.selected) {
 		s.selected = keys[0]

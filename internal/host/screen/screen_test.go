@@ -26,7 +26,7 @@ var noon = time.Date(2026, time.January, 2, 12, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(noon.Add(-d)) }
 
-// upgrading is a routed canary release in its second batch, with a worker that does not come up.
+// upgrading is a routed canary release in its second batch, with a worker whose image can't be pulled.
 func upgrading(name string) *pb.BatchContext {
 	c := &pb.BatchContext{
 		Workload: &pb.WorkloadRef{Namespace: "default", Name: name}, ReleaseId: "cli-20260102-115647-k3x9",
@@ -59,7 +59,7 @@ func upgrading(name string) *pb.BatchContext {
 	return c
 }
 
-// promoting is a large release in place in its promotion, with a group of neither revision.
+// promoting is the promotion of a large partition release, with a group of a third revision.
 func promoting() *pb.BatchContext {
 	c := upgrading("llama-405b")
 	c.Style, c.State, c.Reason, c.Message = pb.Style_STYLE_PARTITION, pb.State_STATE_PROMOTING, "RollingNatively", "29 of 64 groups run revision 7d4f5b6c8"
@@ -111,7 +111,7 @@ func completed(c *pb.BatchContext) *pb.BatchContext {
 	return c
 }
 
-// listed is a context as the stream of all workloads has it.
+// listed is a context of the stream of all workloads.
 func listed(c *pb.BatchContext) Change {
 	c = proto.CloneOf(c)
 	c.Groups = nil
@@ -126,15 +126,15 @@ func gone(name string) Change {
 	return Change{&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: &pb.WorkloadRef{Namespace: "default", Name: name}}}}
 }
 
-func happening(name, id, kind, reason, message string, before time.Duration) Event {
+func event(name, id, kind, reason, message string, before time.Duration) Event {
 	return Event{ID: id, Namespace: "default", Name: name, At: noon.Add(-before), Type: kind, Reason: reason, Message: message}
 }
 
-// a is a screen to which some news came.
-func a(options Options, width, height int, news ...any) *Screen {
+// screenAfter returns a screen that has handled messages.
+func screenAfter(options Options, width, height int, messages ...any) *Screen {
 	s := New(options, noon)
 	s.Update(Size{width, height})
-	for _, n := range news {
+	for _, n := range messages {
 		s.Update(n)
 	}
 	return s
@@ -142,15 +142,15 @@ func a(options Options, width, height int, news ...any) *Screen {
 
 var here = Options{Namespace: "default", Unicode: true}
 
-// busy is what comes when three releases run and two workloads rest.
+// busy returns the messages of three running releases and two workloads at rest.
 func busy() []any {
 	return []any{
 		listed(promoting()), listed(failed()), listed(resting("bert")), listed(upgrading("vllm")), listed(resting("whisper")), synced(),
 		Detail{promoting()}, Detail{upgrading("vllm")},
-		happening("vllm", "1", "Normal", "ReleasePrepared", "release cli-20260102-115647-k3x9: prepared", 3*time.Minute),
-		happening("vllm", "2", "Normal", "BatchReady", "release cli-20260102-115647-k3x9: batch 1/3 (25%) is ready", time.Minute),
-		happening("vllm-7d4f", "3", "Warning", "FailedCreate", "create Pod failed\nquota «GPU» 模型", 30*time.Second),
-		happening("other", "4", "Normal", "BatchReady", "of another", time.Second),
+		event("vllm", "1", "Normal", "ReleasePrepared", "release cli-20260102-115647-k3x9: prepared", 3*time.Minute),
+		event("vllm", "2", "Normal", "BatchReady", "release cli-20260102-115647-k3x9: batch 1/3 (25%) is ready", time.Minute),
+		event("vllm-7d4f", "3", "Warning", "FailedCreate", "create Pod failed\nquota «GPU» 模型", 30*time.Second),
+		event("other", "4", "Normal", "BatchReady", "of another", time.Second),
 	}
 }
 
@@ -172,24 +172,24 @@ func TestGolden(t *testing.T) {
 		reason string
 		screen *Screen
 	}{
-		"large":       {"a large terminal shows the list and all about one", a(here, 140, 40, append(busy(), keys("j", "j")...)...)},
-		"usual":       {"80x24, where the detail is cut", a(here, 80, 24, append(busy(), keys("G")...)...)},
-		"usual-ascii": {"a terminal without UTF-8 says the same", a(ascii, 80, 24, append(busy(), keys("G")...)...)},
-		"many-groups": {"groups take as many rows as they need", a(here, 100, 30, append(busy(), keys("enter")...)...)},
-		"tiny-list":   {"40x10 has room for the list", a(here, 40, 10, busy()...)},
-		"tiny-detail": {"and for the detail by itself", a(here, 40, 10, append(busy(), keys("G", "enter")...)...)},
-		"tiny-ascii":  {"without UTF-8 too", a(ascii, 40, 10, append(busy(), keys("G", "enter", "pgdown")...)...)},
-		"all":         {"workloads at rest are shown when asked for", a(everywhere, 100, 24, append(busy(), keys("a")...)...)},
-		"lost":        {"a driver that is away is said to be", a(here, 100, 24, append(busy(), lost, Tick(noon.Add(12*time.Second)))...)},
-		"back":        {"and not once it is back", a(here, 100, 24, append(busy(), lost, Tick(noon.Add(12*time.Second)), listed(upgrading("vllm")))...)},
-		"ended": {"a release that has ended stays", a(here, 100, 24, append(busy(), Tick(noon.Add(time.Second)),
+		"large":       {"a large terminal shows the list and a whole detail", screenAfter(here, 140, 40, append(busy(), keys("j", "j")...)...)},
+		"usual":       {"80x24, where the detail is cut", screenAfter(here, 80, 24, append(busy(), keys("G")...)...)},
+		"usual-ascii": {"a terminal without UTF-8 has the same content", screenAfter(ascii, 80, 24, append(busy(), keys("G")...)...)},
+		"many-groups": {"many groups have several rows", screenAfter(here, 100, 30, append(busy(), keys("enter")...)...)},
+		"tiny-list":   {"40x10 has room for the list only", screenAfter(here, 40, 10, busy()...)},
+		"tiny-detail": {"40x10 has room for the detail only", screenAfter(here, 40, 10, append(busy(), keys("G", "enter")...)...)},
+		"tiny-ascii":  {"40x10 without UTF-8", screenAfter(ascii, 40, 10, append(busy(), keys("G", "enter", "pgdown")...)...)},
+		"all":         {"workloads at rest are shown on request", screenAfter(everywhere, 100, 24, append(busy(), keys("a")...)...)},
+		"lost":        {"an unreachable driver is shown", screenAfter(here, 100, 24, append(busy(), lost, Tick(noon.Add(12*time.Second)))...)},
+		"back":        {"a driver that is reachable again is not shown", screenAfter(here, 100, 24, append(busy(), lost, Tick(noon.Add(12*time.Second)), listed(upgrading("vllm")))...)},
+		"ended": {"a release that has ended stays", screenAfter(here, 100, 24, append(busy(), Tick(noon.Add(time.Second)),
 			listed(completed(upgrading("vllm"))), gone("mistral"), Detail{completed(upgrading("vllm"))}, Tick(noon.Add(time.Minute)), Key("G"))...)},
-		"only":    {"one workload has all of the screen", a(only, 100, 24, Detail{upgrading("vllm")}, NoEvents("events is forbidden"))},
-		"waiting": {"before the driver has answered", a(here, 60, 8)},
-		"resting": {"nothing runs", a(here, 60, 8, listed(resting("bert")), synced())},
-		"nothing": {"nothing is under hold", a(here, 60, 8, synced())},
-		"help":    {"the keys", a(here, 80, 24, append(busy(), Key("?"))...)},
-		"log":     {"what the driver inside this process logs does not tear the screen", a(here, 60, 8, synced(), Log("level=WARN msg=\"slow\"\n"))},
+		"only":    {"one workload has the whole screen", screenAfter(only, 100, 24, Detail{upgrading("vllm")}, NoEvents("events is forbidden"))},
+		"waiting": {"the driver has not answered yet", screenAfter(here, 60, 8)},
+		"resting": {"no release runs", screenAfter(here, 60, 8, listed(resting("bert")), synced())},
+		"nothing": {"no workload is under hold", screenAfter(here, 60, 8, synced())},
+		"help":    {"the keys", screenAfter(here, 80, 24, append(busy(), Key("?"))...)},
+		"log":     {"a log line is in the footer", screenAfter(here, 60, 8, synced(), Log("level=WARN msg=\"slow\"\n"))},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

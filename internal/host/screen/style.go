@@ -9,39 +9,39 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Colours are the terminal's own 16, so that they fit its background, and are told apart by people who don't see red and
-// green apart. Nothing is said by colour alone: NO_COLOR takes nothing away.
+// Colours are of the terminal's own 16, so that they fit its background, and can be distinguished with red-green colour
+// blindness. No information depends on colour.
 var (
-	plain   = lipgloss.NewStyle()
-	strong  = lipgloss.NewStyle().Bold(true)
-	faint   = lipgloss.NewStyle().Faint(true)
-	title   = lipgloss.NewStyle().Bold(true).Reverse(true)
-	trouble = lipgloss.NewStyle().Bold(true).Foreground(lipgloss.BrightRed)
-	going   = lipgloss.NewStyle().Foreground(lipgloss.Cyan)
-	well    = lipgloss.NewStyle().Foreground(lipgloss.BrightGreen)
+	plain  = lipgloss.NewStyle()
+	strong = lipgloss.NewStyle().Bold(true)
+	faint  = lipgloss.NewStyle().Faint(true)
+	title  = lipgloss.NewStyle().Bold(true).Reverse(true)
+	alert  = lipgloss.NewStyle().Bold(true).Foreground(lipgloss.BrightRed)
+	active = lipgloss.NewStyle().Foreground(lipgloss.Cyan)
+	good   = lipgloss.NewStyle().Foreground(lipgloss.BrightGreen)
 
 	stableColour = lipgloss.NewStyle().Foreground(lipgloss.BrightBlue)
 	updateColour = lipgloss.NewStyle().Foreground(lipgloss.BrightYellow)
 	otherColour  = lipgloss.NewStyle().Foreground(lipgloss.BrightMagenta)
 )
 
-// stateStyle is the colour of a state's word.
+// stateStyle returns the colour of a state.
 func stateStyle(state pb.State) lipgloss.Style {
 	switch state {
 	case pb.State_STATE_FAILED:
-		return trouble
+		return alert
 	case pb.State_STATE_READY, pb.State_STATE_COMPLETED:
-		return well
+		return good
 	case pb.State_STATE_ROLLING_BACK, pb.State_STATE_ROLLED_BACK:
 		return otherColour
 	case pb.State_STATE_PREPARING, pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING, pb.State_STATE_PROMOTING:
-		return going
+		return active
 	default:
 		return plain
 	}
 }
 
-// letterStyle is the colour of a revision's letter.
+// letterStyle returns the colour of a revision's letter.
 func letterStyle(letter rune) lipgloss.Style {
 	switch letter {
 	case 'A':

@@ -23,7 +23,7 @@ func TestViewFitsEveryTerminal(t *testing.T) {
 	lost := Lost{From: FromDriver, Err: errors.New("away")}
 	for _, options := range []Options{here, {}, {Only: &pb.WorkloadRef{Namespace: "default", Name: "vllm"}, Unicode: true}} {
 		for name, last := range map[string][]any{"list": nil, "detail": keys("enter", "G"), "help": keys("?"), "lost": {lost, lost}} {
-			s := a(options, 80, 24, append(busy(), last...)...)
+			s := screenAfter(options, 80, 24, append(busy(), last...)...)
 			for _, height := range []int{0, 1, 2, 3, 4, 5, 9, 10, 15, 16, 17, 24, 31} {
 				for width := 0; width < 130; width += 1 + width/5 {
 					s.Update(Size{width, height})
@@ -58,7 +58,7 @@ func fits(t interface {
 	}
 }
 
-func TestWhateverComesFits(t *testing.T) {
+func TestViewFitsAfterAnyMessages(t *testing.T) {
 	t.Parallel()
 	var names []string
 	for _, b := range bindings() {
@@ -66,7 +66,7 @@ func TestWhateverComesFits(t *testing.T) {
 			names = append(names, b.names...)
 		}
 	}
-	news := append(busy(), listed(completed(upgrading("vllm"))), gone("vllm"), gone("bert"), gone("mistral"), gone("llama-405b"), Detail{failed()},
+	messages := append(busy(), listed(completed(upgrading("vllm"))), gone("vllm"), gone("bert"), gone("mistral"), gone("llama-405b"), Detail{failed()},
 		Missing{errors.New("gone")}, Lost{From: FromDriver, Err: errors.New("away")}, Found{FromDriver}, Log("x\x1b[2J"),
 		Tick(noon.Add(time.Hour)), NoEvents("no"))
 	rapid.Check(t, func(t *rapid.T) {
@@ -78,17 +78,17 @@ func TestWhateverComesFits(t *testing.T) {
 			case 1:
 				s.Update(Key(rapid.SampledFrom(names).Draw(t, "key")))
 			default:
-				s.Update(news[rapid.IntRange(0, len(news)-1).Draw(t, "news")])
+				s.Update(messages[rapid.IntRange(0, len(messages)-1).Draw(t, "message")])
 			}
-			fits(t, "after some news", s)
+			fits(t, "after some messages", s)
 		}
 	})
 }
 
-func TestRevisionIsColourAndLetter(t *testing.T) {
+func TestRevisionHasColourAndLetter(t *testing.T) {
 	t.Parallel()
 	for _, options := range []Options{here, {}} {
-		s := a(options, 100, 30)
+		s := screenAfter(options, 100, 30)
 		a, b, lower := s.cell('A', true), s.cell('B', true), s.cell('B', false)
 		if sgr(a) == sgr(b) || sgr(a) == "" || sgr(b) != sgr(lower) {
 			t.Errorf("colours: A %q, B %q, b %q; want one for each revision", sgr(a), sgr(b), sgr(lower))
@@ -99,7 +99,7 @@ func TestRevisionIsColourAndLetter(t *testing.T) {
 	}
 }
 
-// sgr is the first escape sequence.
+// sgr returns the first escape sequence.
 func sgr(text string) string {
 	_, after, _ := strings.Cut(text, "\x1b[")
 	code, _, _ := strings.Cut(after, "m")
@@ -108,7 +108,7 @@ func sgr(text string) string {
 
 func TestSelection(t *testing.T) {
 	t.Parallel()
-	s := a(here, 100, 30, busy()...)
+	s := screenAfter(here, 100, 30, busy()...)
 	at := func(reason, want string) {
 		t.Helper()
 		if got := s.Selected().GetName(); got != want {
@@ -122,7 +122,7 @@ func TestSelection(t *testing.T) {
 	s.Update(Key("j"))
 	at("not below the last", "vllm")
 	s.Update(listed(upgrading("aya")))
-	at("what comes above moves nothing", "vllm")
+	at("a new row above keeps the selection", "vllm")
 	s.Update(Key("home"))
 	at("home", "aya")
 	s.Update(Key("a"))
@@ -135,74 +135,74 @@ func TestSelection(t *testing.T) {
 	at("in the detail j scrolls", "aya")
 	s.Update(Key("esc"))
 	s.Update(Key("k"))
-	at("esc is back in the list", "aya")
+	at("esc shows the list", "aya")
 	if s.Done() {
-		t.Error("nobody has left")
+		t.Error("done before q")
 	}
 	s.Update(Key("q"))
 	if !s.Done() {
-		t.Error("q leaves")
+		t.Error("not done after q")
 	}
 }
 
-func TestWhatIsShown(t *testing.T) {
+func TestSummary(t *testing.T) {
 	t.Parallel()
-	shown := func(news ...any) []string { return a(here, 100, 30, news...).Last() }
+	shown := func(messages ...any) []string { return screenAfter(here, 100, 30, messages...).Summary() }
 	run, done := listed(upgrading("vllm")), listed(completed(upgrading("vllm")))
 	const upgrade = "default/vllm  upgrading: batch 2/3 (50%), 1/2 groups ready, stable 4/4 ready, canary gets 25% of requests"
 	const complete = "default/vllm  completed: every group runs revision 7d4f5b6c8"
 	cases := map[string]struct {
-		reason string
-		news   []any
-		want   []string
+		reason   string
+		messages []any
+		want     []string
 	}{
-		"Running":  {"a release that runs", []any{run, synced()}, []string{upgrade}},
-		"Ended":    {"stays when it ends", []any{run, done}, []string{complete}},
-		"Over":     {"one that was over before is no news", []any{done, listed(resting("bert")), synced()}, []string{}},
-		"Asked":    {"unless asked for", []any{done, synced(), Key("a")}, []string{complete}},
-		"Gone":     {"a workload that goes stays with that", []any{run, gone("vllm")}, []string{"default/vllm  no longer under hold"}},
-		"Returned": {"and is there again when it is", []any{run, gone("vllm"), run}, []string{upgrade}},
-		"Late":     {"but only the list says so", []any{run, gone("vllm"), Detail{upgrading("vllm")}}, []string{"default/vllm  no longer under hold"}},
-		"Unseen":   {"one at rest that goes just goes", []any{listed(resting("bert")), Key("a"), gone("bert")}, []string{}},
+		"Running":  {"a running release is shown", []any{run, synced()}, []string{upgrade}},
+		"Ended":    {"it is still shown after it ends", []any{run, done}, []string{complete}},
+		"Over":     {"a release that ended before is not shown", []any{done, listed(resting("bert")), synced()}, []string{}},
+		"Asked":    {"a release that ended before is shown on request", []any{done, synced(), Key("a")}, []string{complete}},
+		"Gone":     {"a workload that is disowned is still shown", []any{run, gone("vllm")}, []string{"default/vllm  no longer under hold"}},
+		"Returned": {"a workload that is adopted again is updated", []any{run, gone("vllm"), run}, []string{upgrade}},
+		"Late":     {"only the list adds workloads", []any{run, gone("vllm"), Detail{upgrading("vllm")}}, []string{"default/vllm  no longer under hold"}},
+		"Unseen":   {"a workload at rest that is disowned is not shown", []any{listed(resting("bert")), Key("a"), gone("bert")}, []string{}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tc.want, shown(tc.news...)); diff != "" {
+			if diff := cmp.Diff(tc.want, shown(tc.messages...)); diff != "" {
 				t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
 			}
 		})
 	}
 }
 
-func TestOneWorkloadThatGoes(t *testing.T) {
+func TestOnlyWorkloadIsMissing(t *testing.T) {
 	t.Parallel()
-	s := a(Options{Only: &pb.WorkloadRef{Namespace: "default", Name: "vllm"}}, 100, 30, Detail{upgrading("vllm")}, Missing{errors.New("there is no LeaderWorkerSet default/vllm")})
-	if v := s.View(); !strings.Contains(v, "there is no LeaderWorkerSet default/vllm; it was upgrading") {
-		t.Errorf("what became of it is not told:\n%s", v)
+	s := screenAfter(Options{Only: &pb.WorkloadRef{Namespace: "default", Name: "vllm"}}, 100, 30, Detail{upgrading("vllm")}, Missing{errors.New("there is no LeaderWorkerSet default/vllm")})
+	if v := s.View(); !strings.Contains(v, "there is no LeaderWorkerSet default/vllm; its state was upgrading") {
+		t.Errorf("the screen does not say why:\n%s", v)
 	}
 	s.Update(Key("esc"))
 	if s.Selected().GetName() != "vllm" || !s.open {
-		t.Error("there is no list to go back to")
+		t.Error("esc closed the only detail")
 	}
 }
 
-func TestEventsAreForgotten(t *testing.T) {
+func TestEventsAreBounded(t *testing.T) {
 	t.Parallel()
-	s := a(here, 100, 30, busy()...)
-	for i := range 3 * kept {
-		s.Update(happening("vllm", fmt.Sprint("more", i), "Normal", "More", "", time.Duration(i)*time.Second))
+	s := screenAfter(here, 100, 30, busy()...)
+	for i := range 3 * maxEvents {
+		s.Update(event("vllm", fmt.Sprint("more", i), "Normal", "More", "", time.Duration(i)*time.Second))
 	}
 	k := key{"default", "vllm"}
-	if got := len(s.events[k]); got != kept || s.events[k][0].ID != "more0" {
-		t.Errorf("%d events are kept, the newest %q; want %d, the newest first", got, s.events[k][0].ID, kept)
+	if got := len(s.events[k]); got != maxEvents || s.events[k][0].ID != "more0" {
+		t.Errorf("%d events are kept, the newest %q; want %d, the newest first", got, s.events[k][0].ID, maxEvents)
 	}
 	for _, e := range slices.Clone(s.events[k]) {
 		e.Deleted = true
 		s.Update(e)
 	}
 	if _, ok := s.events[k]; ok {
-		t.Errorf("deleted events are remembered: %v", s.events[k])
+		t.Errorf("deleted events are kept: %v", s.events[k])
 	}
 }
 

@@ -1,8 +1,11 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package view shows releases: as a table that is redrawn in place, as plain lines, or as JSON and YAML documents.
+// Package view shows releases: as a table that is redrawn in place, as plain lines, or as JSON and YAML documents. The text
+// is a pure function of a BatchContext and a time ([Header], [Groups], [Progress]). The printers ([Lines], [Live],
+// [Documents]) take the events of one run of a host, and decide when to write it.
 //
-// What is shown is a pure function of a BatchContext and a time ([Header], [Groups], [Progress]). The printers ([Lines],
-// [Live], [Documents]) only decide when it is written; each takes the events of one run of a host.
+//	lines := view.NewLines(os.Stdout, time.Now())
+//	defer lines.Close()
+//	h := &host.Host{Driver: client, Observe: lines.Observe}
 package view

@@ -20,13 +20,13 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Document is one event for programs.
+// Document is the JSON or YAML form of an event.
 type Document struct {
 	// Event is a host.EventKind, or EventStatus.
 	Event string `json:"event"`
 	// Time is when it happened.
 	Time time.Time `json:"time"`
-	// Message is a sentence for people.
+	// Message is a sentence.
 	Message string `json:"message,omitempty"`
 	// Outcome is a host.Outcome, with the event "finished" only.
 	Outcome string `json:"outcome,omitempty"`
@@ -36,10 +36,10 @@ type Document struct {
 	Plan json.RawMessage `json:"plan,omitempty"`
 }
 
-// BatchContext is the document's context. Nil: it has none.
+// BatchContext returns the document's context, or nil without one.
 func (d Document) BatchContext() (*pb.BatchContext, error) {
 	if len(d.Context) == 0 {
-		return nil, nil //nolint:nilnil // there need not be one
+		return nil, nil //nolint:nilnil // it is optional
 	}
 	c := &pb.BatchContext{}
 	// A newer lockstep may have written it.
@@ -64,7 +64,7 @@ func ReadDocuments(r io.Reader) ([]Document, error) {
 	}
 }
 
-// Format is how documents are written.
+// Format is the format of documents.
 type Format string
 
 // Formats.
@@ -83,7 +83,7 @@ type Documents struct {
 	err       error
 }
 
-// NewDocuments writes to w. With finalOnly, events before EventFinished are left out.
+// NewDocuments returns a printer to w. With finalOnly it writes EventFinished only.
 func NewDocuments(w io.Writer, format Format, finalOnly bool) *Documents {
 	return &Documents{w: w, format: format, finalOnly: finalOnly}
 }
@@ -98,7 +98,7 @@ func (d *Documents) Observe(e host.Event) {
 	}, e.Context)
 }
 
-// Status writes where a workload stands.
+// Status writes the status of a workload.
 func (d *Documents) Status(c *pb.BatchContext, now time.Time) {
 	d.write(Document{Event: string(EventStatus), Time: now.UTC(), Message: c.GetMessage()}, c)
 }
@@ -113,7 +113,7 @@ func (d *Documents) Plan(r *pb.PlanResponse, now time.Time) {
 	d.write(Document{Event: string(EventPlan), Time: now.UTC(), Plan: plan}, nil)
 }
 
-// Err is the first error of a write, after which nothing was written.
+// Err returns the first error. Nothing is written after it.
 func (d *Documents) Err() error {
 	return d.err
 }
@@ -150,13 +150,13 @@ func encode(format Format, document Document, c *pb.BatchContext) ([]byte, error
 	return append([]byte("---\n"), body...), err
 }
 
-// protoJSON is a message with its zero values.
+// protoJSON encodes a message with its zero values.
 func protoJSON(m proto.Message) (json.RawMessage, error) {
 	raw, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", m.ProtoReflect().Descriptor().Name(), err)
 	}
-	// ProtoJSON varies its spaces on purpose.
+	// protojson varies its whitespace on purpose.
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, raw); err != nil {
 		return nil, fmt.Errorf("compact %s: %w", m.ProtoReflect().Descriptor().Name(), err)

@@ -41,15 +41,15 @@ func TestDocumentsParseBack(t *testing.T) {
 			t.Parallel()
 			var b bytes.Buffer
 			printer := NewDocuments(&b, tc.format, false)
-			for _, e := range story() {
+			for _, e := range events() {
 				printer.Observe(e)
 			}
 			documents := tc.split(b.String())
-			if len(documents) != len(story()) || printer.Err() != nil {
-				t.Fatalf("%s: %d documents for %d events, %v", tc.reason, len(documents), len(story()), printer.Err())
+			if len(documents) != len(events()) || printer.Err() != nil {
+				t.Fatalf("%s: %d documents for %d events, %v", tc.reason, len(documents), len(events()), printer.Err())
 			}
 			for i, text := range documents {
-				e := story()[i]
+				e := events()[i]
 				var got Document
 				if err := yaml.Unmarshal([]byte(text), &got); err != nil {
 					t.Fatalf("document %d: %v", i, err)
@@ -73,7 +73,7 @@ func TestDocumentsFinalOnly(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
 	printer := NewDocuments(&b, FormatJSON, true)
-	for _, e := range story() {
+	for _, e := range events() {
 		printer.Observe(e)
 	}
 	var got Document
@@ -89,7 +89,7 @@ type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
-func TestDocumentsKeepTheFirstError(t *testing.T) {
+func TestDocumentsKeepFirstError(t *testing.T) {
 	t.Parallel()
 	printer := NewDocuments(brokenPipe{}, FormatJSON, false)
 	printer.Status(upgrading(), noon)

@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// History is one row per revision, the newest first as the driver sends them.
+// History returns one row per revision, in the order of all, which has the newest first.
 func History(all []*pb.Revision, now time.Time) string {
 	if len(all) == 0 {
 		return "no history yet: it begins when the workload is adopted\n"
@@ -63,7 +63,6 @@ func releaseWord(r *pb.Revision) string {
 	}
 }
 
-// outcomeWord says how the release of a revision ended.
 func outcomeWord(r *pb.Revision) string {
 	switch {
 	case r.GetProblem() != "":
@@ -77,12 +76,11 @@ func outcomeWord(r *pb.Revision) string {
 	case r.GetReleaseId() != "":
 		return "unknown"
 	default:
-		return "-" // it was there before the first release
+		return "-" // older than the first release
 	}
 }
 
-// imageChanges is what is new in the images of a revision: all of them if there is nothing to compare them with, and a dash
-// where something else changed.
+// imageChanges returns the images that are not in the revision before, and all images of the first revision.
 func imageChanges(r, before *pb.Revision) string {
 	if before == nil {
 		return orDash(strings.Join(r.GetImages(), ", "))

@@ -12,23 +12,23 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 )
 
-// Lines prints one line per change that a person needs, without control characters: for logs and pipelines.
+// Lines prints one line per change, without control characters: for logs and pipelines.
 type Lines struct {
 	w     io.Writer
 	start time.Time
-	clock *ticking
+	clock *periodic
 
-	mu    sync.Mutex
-	diary diary
+	mu      sync.Mutex
+	changes changes
 }
 
-// NewLines prints to w until Close. Times are relative to start.
+// NewLines returns a printer to w. Times are relative to start.
 func NewLines(w io.Writer, start time.Time) *Lines {
 	l := &Lines{w: w, start: start}
 	l.clock = everySecond(func(now time.Time) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.print(now, l.diary.overdue(now))
+		l.print(now, l.changes.unready(now))
 	})
 	return l
 }
@@ -37,10 +37,10 @@ func NewLines(w io.Writer, start time.Time) *Lines {
 func (l *Lines) Observe(e host.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.print(e.Time, l.diary.lines(e))
+	l.print(e.Time, l.changes.lines(e))
 }
 
-// Close ends the printing. It is called once.
+// Close stops it. It must be called once.
 func (l *Lines) Close() {
 	l.clock.stop()
 }
@@ -51,7 +51,7 @@ func (l *Lines) print(now time.Time, lines []string) {
 	}
 }
 
-// stamped puts the time before a line.
+// stamped prefixes a line with a time.
 func stamped(elapsed time.Duration, line string) string {
 	return fmt.Sprintf("%6s  %s", Age(elapsed), line)
 }

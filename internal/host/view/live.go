@@ -16,13 +16,13 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Live keeps a table of where the release stands at the bottom of a terminal, and prints what happens above it. It
-// hides no cursor and changes no terminal mode, so a process that is killed leaves the terminal as it was.
+// Live keeps a table of the release at the bottom of a terminal, and prints events above it. It does not hide the cursor or
+// change the terminal's mode, so a process that is killed leaves the terminal as it was.
 type Live struct {
 	w    io.Writer
 	size func() (width, height int)
-	// clock redraws each second, because ages grow.
-	clock *ticking
+	// clock redraws each second, since the table has ages.
+	clock *periodic
 
 	mu      sync.Mutex
 	start   time.Time
@@ -31,7 +31,7 @@ type Live struct {
 	drawn   int
 }
 
-// NewLive draws on w, whose size is asked for at each drawing, until Close.
+// NewLive returns a printer to w. It calls size each time that it draws.
 func NewLive(w io.Writer, start time.Time, size func() (width, height int)) *Live {
 	l := &Live{w: w, size: size, start: start}
 	l.clock = everySecond(func(now time.Time) {
@@ -42,26 +42,26 @@ func NewLive(w io.Writer, start time.Time, size func() (width, height int)) *Liv
 	return l
 }
 
-// Footer adds a line below the table, which is asked for at each drawing. It must not be empty, nor end in a newline.
+// Footer adds a line below the table, which it gets from line each time that it draws: one line, not empty, without a newline.
 func (l *Live) Footer(line func() string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.footer = line
 }
 
-// Observe prints what is new in an event above the table, and redraws the table. What the table shows is not repeated.
+// Observe prints an event above the table, unless the table shows it, and redraws the table.
 func (l *Live) Observe(e host.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var lines []string
 	if e.Kind != host.EventProgress && e.Kind != EventStatus {
-		lines = []string{stamped(e.Time.Sub(l.start), told(e))}
+		lines = []string{stamped(e.Time.Sub(l.start), messageLine(e))}
 	}
 	l.context = e.Context
 	l.draw(lines, time.Now())
 }
 
-// Write prints log lines above the table, so that a logger does not tear it. Each call carries whole lines.
+// Write prints log lines above the table. Each call must have whole lines.
 func (l *Live) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,16 +69,16 @@ func (l *Live) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close leaves the last table on the screen.
+// Close stops it. The last table stays on the screen.
 func (l *Live) Close() {
 	l.clock.stop()
 }
 
-// draw replaces the table by lines and a new table, in one write so that it does not flicker. The lock is held.
+// draw replaces the table by lines and a new table, in one write to avoid flicker. The lock is held.
 func (l *Live) draw(lines []string, now time.Time) {
 	var b strings.Builder
 	if l.drawn > 0 {
-		// Up to the table's first line, and clear to the end of the screen.
+		// Move to the table's first line, and clear to the end of the screen.
 		fmt.Fprintf(&b, "\x1b[%dA\r\x1b[J", l.drawn)
 	}
 	for _, line := range lines {
@@ -91,7 +91,7 @@ func (l *Live) draw(lines []string, now time.Time) {
 	_, _ = io.WriteString(l.w, b.String())
 }
 
-// frame is Frame with the footer, if there is one. The lock is held.
+// frame returns Frame with the footer. The lock is held.
 func (l *Live) frame(now time.Time, width, height int) string {
 	if l.footer == nil {
 		return Frame(l.context, now, width, height)
@@ -101,20 +101,20 @@ func (l *Live) frame(now time.Time, width, height int) string {
 		line = ansi.Truncate(line, width, "…")
 	}
 	if height > 0 {
-		// The line and the one that is left free above it.
+		// The footer and an empty line above it.
 		height = max(height-2, 1)
 	}
 	return Frame(l.context, now, width, height) + "\n" + line + "\n"
 }
 
-// Frame is the table, cut to a terminal: a line that wrapped, or a table taller than the screen, could not be redrawn in
-// place. Groups that are not ready are the last to be left out. Sizes of 0 and less are no limit.
+// Frame returns the table, cut to the size of a terminal: wrapped lines, or a table taller than the screen, can't be redrawn
+// in place. Unready groups are the last to be left out. Sizes of 0 and less are no limit.
 func Frame(c *pb.BatchContext, now time.Time, width, height int) string {
 	if c == nil {
 		return ""
 	}
 	header := "\n" + Header(c, now) + "\n"
-	// Two lines are for the heading and for "more groups", one for the cursor.
+	// Two lines for the heading and "more groups", one for the cursor.
 	room := height - strings.Count(header, "\n") - 3
 	shown, hidden := c.GetGroups(), 0
 	if height > 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 )
 
-// screen is a terminal that knows the two sequences that Live uses.
+// screen is a terminal that supports the two sequences that Live writes.
 type screen struct {
 	mu    sync.Mutex
 	lines []string
@@ -41,11 +41,11 @@ func (s *screen) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestLiveKeepsOneTableBelowTheLog(t *testing.T) {
+func TestLiveKeepsOneTableBelowLog(t *testing.T) {
 	t.Parallel()
 	s := &screen{}
 	live := NewLive(s, noon, func() (int, int) { return 120, 40 })
-	for _, e := range story() {
+	for _, e := range events() {
 		live.Observe(e)
 	}
 	live.Close()
@@ -66,7 +66,7 @@ func TestLiveKeepsOneTableBelowTheLog(t *testing.T) {
 	}
 	want := []string{
 		"    0s  began release r1 of default/vllm",
-		"    5s  trying again: connection refused",
+		"    5s  retrying: connection refused",
 		"    6s  warning: held too late [HeldTooLate]",
 		" 1m10s  batch 2/3 (50%) is ready",
 		" 1m11s  release r1 is complete",
@@ -79,35 +79,35 @@ func TestLiveKeepsOneTableBelowTheLog(t *testing.T) {
 	}
 }
 
-func TestLiveWithoutAContext(t *testing.T) {
+func TestLiveWithoutContext(t *testing.T) {
 	t.Parallel()
 	s := &screen{}
 	live := NewLive(s, noon, func() (int, int) { return 0, 0 })
-	live.Observe(host.Event{Kind: host.EventRetrying, Time: noon, Message: "trying again"})
+	live.Observe(host.Event{Kind: host.EventRetrying, Time: noon, Message: "retrying"})
 	live.Close()
-	if diff := cmp.Diff([]string{"    0s  trying again"}, s.lines); diff != "" {
+	if diff := cmp.Diff([]string{"    0s  retrying"}, s.lines); diff != "" {
 		t.Errorf("screen: -want, +got:\n%s", diff)
 	}
 }
 
-func TestLiveKeepsAFooterBelowTheTable(t *testing.T) {
+func TestLiveKeepsFooterBelowTable(t *testing.T) {
 	t.Parallel()
 	s := &screen{}
 	const width, height = 40, 16
 	live := NewLive(s, noon, func() (int, int) { return width, height })
 	asked := 0
 	live.Footer(func() string { asked++; return "requests: \x1bvllm 75%, " + strings.Repeat("and more ", 9) })
-	for _, e := range story() {
+	for _, e := range events() {
 		live.Observe(e)
 	}
 	live.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if got := s.lines[len(s.lines)-1]; got != "requests:  vllm 75%, and more and more …" {
-		t.Errorf("the last line is %q, want the footer without what breaks terminals and lines", got)
+		t.Errorf("the last line is %q, want the footer without control characters, cut to the width", got)
 	}
-	if all := strings.Join(s.lines, "\n"); strings.Count(all, "requests:") != 1 || asked < len(story()) {
-		t.Errorf("want one footer that is asked for at each drawing (%d times):\n%s", asked, all)
+	if all := strings.Join(s.lines, "\n"); strings.Count(all, "requests:") != 1 || asked < len(events()) {
+		t.Errorf("want one footer, called at each drawing (%d times):\n%s", asked, all)
 	}
 	first := 0
 	for i, line := range s.lines {
@@ -116,6 +116,6 @@ func TestLiveKeepsAFooterBelowTheTable(t *testing.T) {
 		}
 	}
 	if got := len(s.lines) - first + 1; got >= height {
-		t.Errorf("table and footer have %d lines on a terminal of %d", got, height)
+		t.Errorf("table and footer have %d lines on a terminal with %d", got, height)
 	}
 }

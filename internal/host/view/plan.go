@@ -16,7 +16,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Plan is a dry run of a workload's release, as `lockstep plan` prints it.
+// Plan returns a plan as `lockstep plan` prints it.
 func Plan(name string, r *pb.PlanResponse) string {
 	rows := [][]string{
 		{"Workload", fmt.Sprintf("%s (%s of %s)", name, count(r.GetReplicas(), "group"), count(r.GetSize(), "pod"))},
@@ -24,7 +24,7 @@ func Plan(name string, r *pb.PlanResponse) string {
 		{"Start-up", startup(r)},
 	}
 	if r.GetEstimate() != nil {
-		rows = append(rows, []string{"Time", fmt.Sprintf("%s without pauses (%s if groups did not come in waves)",
+		rows = append(rows, []string{"Time", fmt.Sprintf("%s without pauses (%s if groups did not start in waves)",
 			r.GetEstimate().AsDuration().Round(time.Second), r.GetContinuousEstimate().AsDuration().Round(time.Second))})
 	}
 	text := columns(rows)
@@ -50,7 +50,7 @@ func Plan(name string, r *pb.PlanResponse) string {
 	return text
 }
 
-// PlanStyle says what was planned.
+// PlanStyle returns the style of the plan.
 func PlanStyle(r *pb.PlanResponse) string {
 	if r.GetStyle() == pb.Style_STYLE_UNSPECIFIED {
 		return "LeaderWorkerSet's own rolling update"
@@ -69,7 +69,7 @@ func startup(r *pb.PlanResponse) string {
 	}
 }
 
-// steps is one row per step.
+// steps returns one row per step.
 func steps(r *pb.PlanResponse) string {
 	rows := make([][]string, 0, 1+len(r.GetSteps()))
 	rows = append(rows, []string{"STEP", "OLD", "NEW", "READY", "EXTRA", "PODS", "CAPACITY", "NEW REQUESTS", "WAVES", "TIME", "ALSO REQUESTED"})
@@ -83,7 +83,7 @@ func steps(r *pb.PlanResponse) string {
 	return columns(rows)
 }
 
-// capacity is the least that is available and the most that exists, in percent.
+// capacity returns the minimum of ready and the maximum of existing groups, in percent.
 func capacity(s *pb.PlanStep) string {
 	return fmt.Sprintf("%.0f..%.0f%%", math.Floor(100*s.GetMinCapacity()), 100*s.GetMaxCapacity())
 }
@@ -95,7 +95,7 @@ func estimate(d *durationpb.Duration) string {
 	return d.AsDuration().Round(time.Second).String()
 }
 
-// resources lists devices first, as they are what is scarce.
+// resources lists devices, which are scarce, first.
 func resources(all map[string]string) string {
 	names := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
 		if x, y := strings.Contains(a, "/"), strings.Contains(b, "/"); x != y {
@@ -113,7 +113,7 @@ func resources(all map[string]string) string {
 	return orDash(strings.Join(parts, ", "))
 }
 
-// stages is one row per stage of LWS's own rolling update, and one column per group.
+// stages returns one row per stage of LWS's own rolling update, and one column per group.
 func stages(r *pb.PlanResponse) string {
 	groups := int32(0)
 	for _, f := range r.GetFrames() {

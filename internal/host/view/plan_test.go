@@ -62,8 +62,8 @@ func mustDocument(t *testing.T, block string) {
 	}
 }
 
-// What the documentation shows is what the command prints.
-func TestPlanDocument(t *testing.T) {
+// The documentation shows the output of the command.
+func TestPlanIsDocumented(t *testing.T) {
 	mustDocument(t, Plan("default/vllm", planned(t)))
 	r, err := simulate.Native(simulate.Input{
 		Replicas: 5, Rolling: lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromString("25%"), MaxSurge: intstr.FromInt32(1)},
@@ -91,7 +91,7 @@ func TestPlanNotes(t *testing.T) {
 		}
 	}
 	if strings.Contains(text, "Time ") || strings.Contains(text, "10m") {
-		t.Errorf("a time that nobody knows:\n%s", text)
+		t.Errorf("the plan has a time, though the start-up time is unknown:\n%s", text)
 	}
 }
 

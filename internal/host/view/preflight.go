@@ -11,8 +11,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Preflight is what was found about a workload, as `lockstep preflight` prints it. locate is where a field is in files, as
-// "file:line"; nil, or empty: nobody knows.
+// Preflight returns the findings about a workload as `lockstep preflight` prints them. locate returns where a field is in
+// files, as "file:line", or "" if that is unknown. Nil: there are no files.
 func Preflight(name string, r *pb.PreflightResponse, locate func(ref *pb.ObjectRef, field string) string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Workload  %s\n", name)
@@ -31,7 +31,7 @@ func Preflight(name string, r *pb.PreflightResponse, locate func(ref *pb.ObjectR
 	}
 	b.WriteString("\n")
 	for _, u := range r.GetUnchecked() {
-		fmt.Fprintf(&b, "not looked at: %s, so nothing is said of %s: %s\n", u.GetSubject(), strings.Join(u.GetRules(), ", "), OneLine(u.GetReason()))
+		fmt.Fprintf(&b, "not checked: %s (needs %s): %s\n", strings.Join(u.GetRules(), ", "), u.GetSubject(), OneLine(u.GetReason()))
 	}
 	counts := map[pb.Severity]int32{}
 	for _, f := range r.GetFindings() {
@@ -42,7 +42,7 @@ func Preflight(name string, r *pb.PreflightResponse, locate func(ref *pb.ObjectR
 	return b.String()
 }
 
-// SeverityWord is a severity for people.
+// SeverityWord returns the severity in lower case, and "note" for SEVERITY_INFO.
 func SeverityWord(s pb.Severity) string {
 	if s == pb.Severity_SEVERITY_INFO {
 		return "note"

@@ -9,7 +9,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Progress is the context in one line.
+// Progress returns the context in one line.
 func Progress(c *pb.BatchContext) string {
 	state := StateWord(c.GetState())
 	switch c.GetState() {
@@ -29,7 +29,7 @@ func Progress(c *pb.BatchContext) string {
 	}
 }
 
-// weight is what the update revision gets, and of what.
+// weight returns the share of the update revision, of requests or of ready groups.
 func weight(c *pb.BatchContext) string {
 	if routed(c) {
 		return fmt.Sprintf("canary gets %d%% of requests", c.GetTrafficWeight())
@@ -37,21 +37,21 @@ func weight(c *pb.BatchContext) string {
 	return fmt.Sprintf("%d%% of ready groups are new", c.GetTrafficWeight())
 }
 
-// standing is equal for two contexts if there is no need for another line of Progress: state, batch, counts and traffic
-// are the same. The message of a failed release goes on about groups, which have lines of their own.
-func standing(c *pb.BatchContext) string {
+// progressKey is the same for two contexts with the same state, batch, counts and traffic. The message of a failed release
+// is left out, since groups have lines of their own.
+func progressKey(c *pb.BatchContext) string {
 	if c.GetState() == pb.State_STATE_FAILED {
 		return fmt.Sprint(c.GetState(), c.GetReason(), BatchWord(c), c.GetUpdatedReady(), c.GetPlanned())
 	}
 	return Progress(c)
 }
 
-// promoted counts the workload's own groups: "3/4 ready at 5b459954f8".
+// promoted counts the workload's own groups, as in "3/4 ready at 5b459954f8".
 func promoted(c *pb.BatchContext) string {
 	return fmt.Sprintf("%d/%d ready at %s", c.GetUpdatedReady(), c.GetReplicas(), orDash(c.GetUpdateRevision()))
 }
 
-// Problem says why the group is not ready, and which pod is to blame.
+// Problem returns why the group is not ready, and because of which pod.
 func Problem(g *pb.Group) string {
 	text := g.GetReason()
 	if text == "" {

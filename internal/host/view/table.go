@@ -15,10 +15,9 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// gap is what separates columns.
 const gap = "  "
 
-// Header says in a few lines where the workload stands: who releases what, how far, and how traffic is split.
+// Header returns the status of a workload and its release, without groups.
 func Header(c *pb.BatchContext, now time.Time) string {
 	rows := [][]string{
 		{"Workload", fmt.Sprintf("%s (%s of %s)", workload(c), count(c.GetReplicas(), "group"), count(c.GetSize(), "pod"))},
@@ -42,8 +41,8 @@ func Header(c *pb.BatchContext, now time.Time) string {
 	return columns(rows)
 }
 
-// ownGroups counts the workload's own groups: from promotion on those at the update revision, before that those at the
-// stable one.
+// ownGroups counts the workload's own groups: from promotion on those at the update revision, until then those at the stable
+// revision.
 func ownGroups(c *pb.BatchContext) []string {
 	switch c.GetState() {
 	case pb.State_STATE_PROMOTING, pb.State_STATE_COMPLETED, pb.State_STATE_NOTHING_TO_RELEASE:
@@ -71,8 +70,8 @@ func revisions(c *pb.BatchContext) string {
 	return orDash(c.GetStableRevision()) + " -> " + c.GetUpdateRevision()
 }
 
-// traffic says who gets which share, and of what: routes send requests to the canary's Service or to the stable one, while
-// without routes requests find any ready group of either revision.
+// traffic returns the shares of the revisions: of requests if the release routes them, and otherwise of ready groups, since
+// requests then reach any ready group.
 func traffic(c *pb.BatchContext) string {
 	text := "update revision %d%%, stable revision %d%% of ready groups (not routed)"
 	if routed(c) {
@@ -85,7 +84,7 @@ func routed(c *pb.BatchContext) bool {
 	return c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED
 }
 
-// Groups is one row per group, with a heading. Without groups it is empty.
+// Groups returns a heading and one row per group, or "" without groups.
 func Groups(groups []*pb.Group, now time.Time) string {
 	if len(groups) == 0 {
 		return ""
@@ -114,7 +113,7 @@ func groupStatus(g *pb.Group) string {
 	return "not ready"
 }
 
-// Status is the header and the groups, as `lockstep status` prints them.
+// Status returns the header and the groups, as `lockstep status` prints them.
 func Status(c *pb.BatchContext, now time.Time) string {
 	text := Header(c, now)
 	if groups := Groups(c.GetGroups(), now); groups != "" {
@@ -123,7 +122,7 @@ func Status(c *pb.BatchContext, now time.Time) string {
 	return text
 }
 
-// columns aligns cells. The last cell of a row is not padded, and no line ends in a space.
+// columns aligns cells. No line ends in a space.
 func columns(rows [][]string) string {
 	var widths []int
 	for _, row := range rows {
@@ -148,7 +147,7 @@ func columns(rows [][]string) string {
 	return b.String()
 }
 
-// fit chooses at most n groups, those that are not ready first, and says how many it left out.
+// fit returns at most n groups, unready ones first, and the number of the others.
 func fit(groups []*pb.Group, n int) (shown []*pb.Group, hidden int) {
 	if len(groups) <= n {
 		return groups, 0

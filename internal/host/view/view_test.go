@@ -29,7 +29,7 @@ func ago(d time.Duration) *timestamppb.Timestamp {
 	return timestamppb.New(noon.Add(-d))
 }
 
-// upgrading is a canary release in its second batch, with a worker that does not come up.
+// upgrading is a canary release in its second batch, with a worker whose image can't be pulled.
 func upgrading() *pb.BatchContext {
 	return &pb.BatchContext{
 		Workload: &pb.WorkloadRef{Namespace: "default", Name: "vllm"}, ReleaseId: "cli-20260102-115647-k3x9",
@@ -70,14 +70,14 @@ func unmanaged() *pb.BatchContext {
 	}
 }
 
-// routedRelease is that release with a policy that splits requests.
+// routedRelease is upgrading with traffic.
 func routedRelease() *pb.BatchContext {
 	c := upgrading()
 	c.TrafficWeight, c.TrafficBasis = 25, pb.TrafficBasis_TRAFFIC_BASIS_ROUTED
 	return c
 }
 
-// completed is that release after its promotion.
+// completed is upgrading after its promotion.
 func completed() *pb.BatchContext {
 	c := upgrading()
 	c.State, c.Reason, c.Message = pb.State_STATE_COMPLETED, "Promoted", "4 groups run revision 7d4f5b6c8"
@@ -95,16 +95,16 @@ func TestGolden(t *testing.T) {
 		reason string
 		text   func() string
 	}{
-		"status":           {"all there is", func() string { return Status(upgrading(), noon) }},
-		"status-routed":    {"requests have their own split", func() string { return Status(routedRelease(), noon) }},
-		"status-unmanaged": {"no release, no groups asked for", func() string { return Status(unmanaged(), noon) }},
+		"status":           {"a release in flight", func() string { return Status(upgrading(), noon) }},
+		"status-routed":    {"the share is of requests", func() string { return Status(routedRelease(), noon) }},
+		"status-unmanaged": {"no release and no groups", func() string { return Status(unmanaged(), noon) }},
 		"frame":            {"a large terminal", func() string { return Frame(upgrading(), noon, 200, 50) }},
 		"frame-narrow":     {"lines are cut, not wrapped", func() string { return Frame(upgrading(), noon, 48, 50) }},
 		"frame-low": {
-			"a short terminal shows the group that is not ready", func() string { return Frame(upgrading(), noon, 100, 14) },
+			"a short terminal shows unready groups first", func() string { return Frame(upgrading(), noon, 100, 14) },
 		},
 		"status-completed": {
-			"the workload's own groups are at the update revision, and none is missed at the stable one",
+			"the groups are counted at the update revision",
 			func() string { return Status(completed(), noon) },
 		},
 		"lines": {"one line per change", lines},
@@ -143,8 +143,8 @@ func checkGolden(t *testing.T, name, got string) {
 	}
 }
 
-// story is a release as its events tell it. Its third event changes nothing that people see.
-func story() []host.Event {
+// events are those of a release. The third one has no visible change.
+func events() []host.Event {
 	at := func(s int, kind host.EventKind, message string, c *pb.BatchContext) host.Event {
 		return host.Event{Kind: kind, Time: noon.Add(time.Duration(s) * time.Second), Message: message, Context: c}
 	}
@@ -158,7 +158,7 @@ func story() []host.Event {
 		at(0, host.EventStarted, "began release r1 of default/vllm", upgrading()),
 		at(3, host.EventProgress, "", upgrading()),
 		at(4, host.EventProgress, "", same),
-		at(5, host.EventRetrying, "trying again: connection refused", same),
+		at(5, host.EventRetrying, "retrying: connection refused", same),
 		at(6, host.EventWarning, "held too late [HeldTooLate]", same),
 		at(70, host.EventProgress, "", ready),
 		at(70, host.EventBatchReady, "batch 2/3 (50%) is ready", ready),
@@ -170,7 +170,7 @@ func lines() string {
 	var b strings.Builder
 	printer := NewLines(&b, noon)
 	defer printer.Close()
-	for _, e := range story() {
+	for _, e := range events() {
 		printer.Observe(e)
 	}
 	return b.String()

@@ -11,13 +11,13 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// StateWord is the state as people write it: "rolling back".
+// StateWord returns the state in lower case, as in "rolling back".
 func StateWord(state pb.State) string {
 	word := strings.TrimPrefix(state.String(), "STATE_")
 	return strings.ToLower(strings.ReplaceAll(word, "_", " "))
 }
 
-// StyleWord is the style as the documentation spells it.
+// StyleWord returns the style as the documentation spells it.
 func StyleWord(style pb.Style) string {
 	switch style {
 	case pb.Style_STYLE_CANARY:
@@ -31,17 +31,17 @@ func StyleWord(style pb.Style) string {
 	}
 }
 
-// RoleWord is the group's side.
+// RoleWord returns the role in lower case.
 func RoleWord(role pb.GroupRole) string {
 	return strings.ToLower(strings.TrimPrefix(role.String(), "GROUP_ROLE_"))
 }
 
-// workload is "namespace/name".
+// workload returns "namespace/name".
 func workload(c *pb.BatchContext) string {
 	return c.GetWorkload().GetNamespace() + "/" + c.GetWorkload().GetName()
 }
 
-// BatchWord says which batch: "2/3 (50%)". An absolute target is "50%", none is "-".
+// BatchWord returns the batch, as in "2/3 (50%)", a target without a batch, as in "50%", or "-".
 func BatchWord(c *pb.BatchContext) string {
 	switch {
 	case c.CurrentBatch != nil:
@@ -53,7 +53,7 @@ func BatchWord(c *pb.BatchContext) string {
 	}
 }
 
-// count is "1 group" or "2 groups".
+// count returns "1 group" or "2 groups".
 func count(n int32, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -61,8 +61,7 @@ func count(n int32, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Age is d with the two largest units that matter: "45s", "3m12s", "2h5m", "3d4h". Negative ones, which clocks that
-// differ make, are "0s".
+// Age returns d in its two largest units: "45s", "3m12s", "2h5m", "3d4h". A negative one, from clocks that differ, is "0s".
 func Age(d time.Duration) string {
 	seconds := int64(max(d, 0) / time.Second)
 	units := []struct {
@@ -82,7 +81,7 @@ func Age(d time.Duration) string {
 	return "0s"
 }
 
-// OneLine keeps what the cluster wrote from breaking lines and terminals: control characters become spaces.
+// OneLine replaces control characters, which break lines and terminals, by spaces.
 func OneLine(s string) string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r < 0xa0 {

@@ -18,14 +18,14 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// seen is a context with one group besides three that are ready.
-func seen(second int, g *pb.Group) host.Event {
+// observed is a context with three ready groups and g.
+func observed(second int, g *pb.Group) host.Event {
 	c := upgrading()
 	c.Groups = append(c.GetGroups()[:3:3], g)
 	return host.Event{Kind: host.EventProgress, Time: noon.Add(time.Duration(second) * time.Second), Context: c}
 }
 
-// unready is a group of the canary at a time of its life.
+// unready is a canary group with a reason.
 func unready(reason string) *pb.Group {
 	return &pb.Group{
 		Index: 1, Role: pb.GroupRole_GROUP_ROLE_CANARY, Leader: "c-1", Pod: "c-1", Reason: reason, Message: "is so",
@@ -36,7 +36,7 @@ func ready(role pb.GroupRole, updated bool) *pb.Group {
 	return &pb.Group{Index: 1, Role: role, Leader: "c-1", Ready: true, Updated: updated}
 }
 
-func TestDiaryOfGroups(t *testing.T) {
+func TestChangesOfGroups(t *testing.T) {
 	t.Parallel()
 	const canary, stable = pb.GroupRole_GROUP_ROLE_CANARY, pb.GroupRole_GROUP_ROLE_STABLE
 	upgrade := Progress(upgrading())
@@ -45,36 +45,36 @@ func TestDiaryOfGroups(t *testing.T) {
 		events []host.Event
 		want   []string
 	}{
-		"Everyday": {
-			reason: "what every group goes through is no news, that it is over is",
+		"Transient": {
+			reason: "transient reasons are not reported, readiness is",
 			events: []host.Event{
-				seen(0, unready("PodMissing")), seen(1, unready("Starting")), seen(9, unready("NotReady")),
-				seen(12, ready(canary, true)),
+				observed(0, unready("PodMissing")), observed(1, unready("Starting")), observed(9, unready("NotReady")),
+				observed(12, ready(canary, true)),
 			},
 			want: []string{upgrade, "group 1 ready (c-1)"},
 		},
 		"Slow": {
-			reason: "a group that stays so for long is told once",
+			reason: "a reason that lasts is reported once",
 			events: []host.Event{
-				seen(0, unready("NotReady")), seen(9, unready("NotReady")), seen(10, unready("NotReady")),
-				seen(30, unready("NotReady")),
+				observed(0, unready("NotReady")), observed(9, unready("NotReady")), observed(10, unready("NotReady")),
+				observed(30, unready("NotReady")),
 			},
 			want: []string{upgrade, "canary group 1: pod c-1: NotReady: is so"},
 		},
-		"Obstacle": {
-			reason: "a real obstacle is told at once, and once",
+		"Error": {
+			reason: "an error is reported at once, and once",
 			events: []host.Event{
-				seen(0, unready("Starting")), seen(1, unready("ErrImagePull")), seen(2, unready("ImagePullBackOff")),
-				seen(3, unready("ErrImagePull")), seen(4, unready("ImagePullBackOff")),
+				observed(0, unready("Starting")), observed(1, unready("ErrImagePull")), observed(2, unready("ImagePullBackOff")),
+				observed(3, unready("ErrImagePull")), observed(4, unready("ImagePullBackOff")),
 			},
 			want: []string{
 				upgrade, "canary group 1: pod c-1: ErrImagePull: is so", "canary group 1: pod c-1: ImagePullBackOff: is so",
 			},
 		},
 		"Again": {
-			reason: "a group that was ready in between is told of again",
+			reason: "a reason is reported again after the group was ready",
 			events: []host.Event{
-				seen(0, unready("CrashLoopBackOff")), seen(1, ready(canary, true)), seen(2, unready("CrashLoopBackOff")),
+				observed(0, unready("CrashLoopBackOff")), observed(1, ready(canary, true)), observed(2, unready("CrashLoopBackOff")),
 			},
 			want: []string{
 				upgrade, "canary group 1: pod c-1: CrashLoopBackOff: is so", "group 1 ready (c-1)",
@@ -82,25 +82,25 @@ func TestDiaryOfGroups(t *testing.T) {
 			},
 		},
 		"Resumed": {
-			reason: "what a run finds ready is no news",
-			events: []host.Event{seen(0, ready(canary, true)), seen(1, ready(canary, true))},
+			reason: "groups that are ready at the start are not reported",
+			events: []host.Event{observed(0, ready(canary, true)), observed(1, ready(canary, true))},
 			want:   []string{upgrade},
 		},
 		"Replaced": {
-			reason: "an old group makes place for a new one faster than contexts come",
-			events: []host.Event{seen(0, ready(stable, false)), seen(1, ready(stable, true))},
+			reason: "a group is replaced between two contexts",
+			events: []host.Event{observed(0, ready(stable, false)), observed(1, ready(stable, true))},
 			want:   []string{upgrade, "group 1 ready (c-1)"},
 		},
 		"OldFlaps": {
-			reason: "nobody was told that the old group was away for a moment",
-			events: []host.Event{seen(0, ready(stable, false)), seen(1, unready("NotReady")), seen(2, ready(stable, false))},
+			reason: "the old group was unready for a moment, which was not reported",
+			events: []host.Event{observed(0, ready(stable, false)), observed(1, unready("NotReady")), observed(2, ready(stable, false))},
 			want:   []string{upgrade},
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var d diary
+			var d changes
 			var got []string
 			for _, e := range tc.events {
 				got = append(got, d.lines(e)...)
@@ -112,7 +112,7 @@ func TestDiaryOfGroups(t *testing.T) {
 	}
 }
 
-func TestDiaryOfStates(t *testing.T) {
+func TestChangesOfStates(t *testing.T) {
 	t.Parallel()
 	failed := func(message string) *pb.BatchContext {
 		c := upgrading()
@@ -124,7 +124,7 @@ func TestDiaryOfStates(t *testing.T) {
 		c.State, c.UpdatedReady, c.Message = pb.State_STATE_PROMOTING, done, message
 		return c
 	}
-	var d diary
+	var d changes
 	var got []string
 	for _, c := range []*pb.BatchContext{
 		failed("no new group; group 1: is starting"), failed("no new group; group 1: is not ready"),
@@ -138,14 +138,14 @@ func TestDiaryOfStates(t *testing.T) {
 		"promoting: groups 0/4 ready at 7d4f5b6c8", "promoting: groups 1/4 ready at 7d4f5b6c8",
 	}
 	if lines := d.lines(host.Event{Kind: host.EventProgress, Time: noon, Context: completed()}); len(lines) != 0 {
-		t.Errorf("the host tells of the end itself, and yet: %q", lines)
+		t.Errorf("lines for a state that the host reports itself: %q", lines)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("a new line for more than state, batch, counts or traffic: -want, +got:\n%s", diff)
+		t.Errorf("lines: -want, +got:\n%s", diff)
 	}
 }
 
-func TestProgressSaysOfWhatTheShareIs(t *testing.T) {
+func TestProgressSaysBasisOfShare(t *testing.T) {
 	t.Parallel()
 	promoting := routedRelease()
 	promoting.State, promoting.UpdatedReady = pb.State_STATE_PROMOTING, 1
@@ -164,7 +164,7 @@ func TestProgressSaysOfWhatTheShareIs(t *testing.T) {
 	}
 }
 
-// shared is a buffer that the clock's goroutine may write to.
+// shared is a buffer for several goroutines.
 type shared struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -176,18 +176,18 @@ func (s *shared) Write(p []byte) (int, error) {
 	return s.b.Write(p)
 }
 
-func TestLinesTellOfAGroupWithoutAnEvent(t *testing.T) {
+func TestLinesReportStuckGroupWithoutEvents(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var out shared
 		printer := NewLines(&out, time.Now())
-		e := seen(0, unready("NotReady"))
+		e := observed(0, unready("NotReady"))
 		e.Time = time.Now()
 		printer.Observe(e)
-		time.Sleep(time.Minute) //nolint:forbidigo // The bubble's clock.
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
 		printer.Close()
 		if got := strings.Count(out.b.String(), "NotReady"); got != 1 {
-			t.Errorf("a group that is stuck is told of %d times in a minute without events, want once:\n%s", got, out.b.String())
+			t.Errorf("a stuck group is reported %d times in a minute without events, want once:\n%s", got, out.b.String())
 		}
 		if want := fmt.Sprintf("%6s  canary group 1", "10s"); !strings.Contains(out.b.String(), want) {
 			t.Errorf("want %q:\n%s", want, out.b.String())

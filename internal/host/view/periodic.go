@@ -5,13 +5,13 @@ package view
 
 import "time"
 
-// ticking calls a function each second in the background.
-type ticking struct {
+// periodic calls a function each second in the background.
+type periodic struct {
 	ended, done chan struct{}
 }
 
-func everySecond(call func(now time.Time)) *ticking {
-	t := &ticking{ended: make(chan struct{}), done: make(chan struct{})}
+func everySecond(call func(now time.Time)) *periodic {
+	t := &periodic{ended: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(t.done)
 		ticker := time.NewTicker(time.Second)
@@ -28,8 +28,8 @@ func everySecond(call func(now time.Time)) *ticking {
 	return t
 }
 
-// stop returns once no call is under way and none will come. It is called once.
-func (t *ticking) stop() {
+// stop waits for a call in progress. It must be called once.
+func (t *periodic) stop() {
 	close(t.ended)
 	<-t.done
 }
