@@ -2,16 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package compatibility lists the versions of Kubernetes, LeaderWorkerSet, the hosts and the Gateway API that Lockstep is
-// tested with. It is the only place in Go that names them: `lockstep version` prints the lists, and the test cluster builds what
-// they name.
+// tested with. It is their only source in Go: `lockstep version` prints the lists, and the test cluster builds these versions.
 //
 //	fmt.Println(compatibility.LWS.Default()) // what `make test` runs
 //	for _, version := range compatibility.LWS.Versions {
 //		// what `make test-all` runs
 //	}
 //
-// docs/compatibility.md has the same lists for readers; a test compares them. The package imports the standard library only, so that
-// everything else can import it.
+// docs/compatibility.md has the same lists; a test compares them. The package imports the standard library only, so that all
+// packages can import it.
 package compatibility
 
 import "slices"
@@ -46,7 +45,7 @@ var (
 		Key: "lws", Name: "LeaderWorkerSet", Module: "sigs.k8s.io/lws",
 		Versions: []string{"v0.9.0", "v0.10.0"},
 	}
-	// ArgoRollouts is the controller that starts Lockstep as its plugin.
+	// ArgoRollouts is the controller that launches Lockstep as its plugin.
 	ArgoRollouts = Component{
 		Key: "argoRollouts", Name: "Argo Rollouts", Module: "github.com/argoproj/argo-rollouts",
 		Versions: []string{"v1.10.1", "v1.10.2"},

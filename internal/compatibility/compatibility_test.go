@@ -31,7 +31,7 @@ func TestVersionsAreExactAndUnique(t *testing.T) {
 		}
 		for _, v := range c.Versions {
 			if !exact.MatchString(v) {
-				t.Errorf("%s: %q is no version of the form v1.2.3", c.Name, v)
+				t.Errorf("%s: %q is not a version of the form v1.2.3", c.Name, v)
 			}
 		}
 		if sorted := slices.Sorted(slices.Values(c.Versions)); len(slices.Compact(sorted)) != len(c.Versions) {
@@ -59,7 +59,7 @@ func TestDefaultsMatchGoMod(t *testing.T) {
 	}
 }
 
-func TestDocumentationHasTheVersions(t *testing.T) {
+func TestVersionsAreDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/compatibility.md")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// The measures of a picture, in pixels.
+// Dimensions in pixels.
 const (
 	width       = 960
 	left, right = 104, 52
@@ -21,16 +21,16 @@ const (
 	top         = 124 // of the first row
 	rowHeight   = 16
 	rowStep     = 20
-	setGap      = 12 // between the workload's own groups and those that are added
+	setGap      = 12 // between the workload's own groups and the canary's
 	chartGap    = 40
 	chartHeight = 130
 	bottom      = 48
-	// letter is about the width of a character of the labels.
+	// letter is the approximate width of a character.
 	letter = 6.3
 )
 
-// style has colours that people who see few of them can tell apart, in light and, where the viewer knows of it, in dark. It
-// has no variables: not every viewer knows them.
+// style has colours that can be distinguished with colour blindness, for light and dark. It has no CSS variables, which some
+// viewers don't support.
 const style = `<style>
 text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; font-size: 11.5px; fill: #1f2933 }
 .h { font-size: 16px; font-weight: 600 } .s { fill: #6b7785 } .m { text-anchor: middle } .e { text-anchor: end }
@@ -44,16 +44,16 @@ text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans",
 </style>
 `
 
-// canvas is a picture that is being drawn.
+// canvas builds a picture.
 type canvas struct {
 	strings.Builder
 
 	r *pb.PlanResponse
-	// about is the line below the title, unready what a group that is not ready is called.
+	// about is the line below the title, unready the legend of unready groups.
 	about, unready string
 
 	rows  []row
-	total time.Duration // all that is shown
+	total time.Duration // of the time axis
 	end   time.Duration // of the release
 }
 
@@ -64,22 +64,21 @@ type row struct {
 	y     float64
 }
 
-// Plan draws a dry run with its frames.
+// Plan draws a plan with frames.
 func Plan(title string, r *pb.PlanResponse) []byte {
-	about := " · time in start-ups of a group, which nobody knows"
+	about := " · time in units of a group's start-up, which is unknown"
 	if r.GetEstimate() != nil {
 		about = fmt.Sprintf(" · %s in all · %s to start a group", short(r.GetEstimate().AsDuration()), short(r.GetStartup().AsDuration()))
 	}
 	return (&canvas{r: r, about: about, unready: "starting"}).draw(title)
 }
 
-// draw draws the whole picture.
 func (c *canvas) draw(title string) []byte {
 	r := c.r
 	if n := len(r.GetFrames()); n > 0 {
 		c.end = r.GetFrames()[n-1].GetAt().AsDuration()
 	}
-	// A little of what comes after the end is shown, since the end itself has no width.
+	// Time after the end is shown, too, since the end itself has no width.
 	c.total = max(c.end+c.end/20, time.Second)
 	height := c.layout()
 	fmt.Fprintf(c, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %.0f" width="%d" height="%.0f" role="img">`+"\n", width, height, width, height)
@@ -153,7 +152,7 @@ func count(n int32, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// bands are the steps.
+// bands draws the steps.
 func (c *canvas) bands(floor float64) {
 	for i, s := range c.r.GetSteps() {
 		from, to := c.span(int32(i))
@@ -178,7 +177,7 @@ func (c *canvas) bands(floor float64) {
 	}
 }
 
-// span is when a step begins and ends.
+// span returns when a step begins and ends.
 func (c *canvas) span(step int32) (from, to time.Duration) {
 	from, to = c.end, c.end
 	for _, f := range slices.Backward(c.r.GetFrames()) {
@@ -192,7 +191,7 @@ func (c *canvas) span(step int32) (from, to time.Duration) {
 	return min(from, to), to
 }
 
-// group draws one row: a bar for each time that the group is in one state.
+// group draws one row: a bar for each period in one state.
 func (c *canvas) group(r row) {
 	name := "group"
 	if r.role == pb.GroupRole_GROUP_ROLE_CANARY {
@@ -210,7 +209,7 @@ func (c *canvas) group(r row) {
 	c.bar(r, was, since, c.total)
 }
 
-// stateIn is the class of a group at a moment, empty if it does not exist.
+// stateIn returns the class of a group in a frame, or "" if it does not exist.
 func stateIn(f *pb.PlanFrame, r row) string {
 	for _, g := range f.GetGroups() {
 		switch {
@@ -253,12 +252,12 @@ func (c *canvas) chart(y float64) {
 	c.line("req", scale, func(f *pb.PlanFrame) float64 { return float64(f.GetTrafficWeight()) })
 }
 
-// capacity is what is available of what the workload is to have.
+// capacity returns available groups as a percentage of replicas.
 func (c *canvas) capacity(f *pb.PlanFrame) float64 {
 	return 100 * float64(f.GetAvailable()) / float64(max(c.r.GetReplicas(), 1))
 }
 
-// line draws a value that changes in steps; of several at one moment the last.
+// line draws a step function. Of several values at the same time it draws the last.
 func (c *canvas) line(class string, scale func(float64) float64, value func(*pb.PlanFrame) float64) {
 	var path strings.Builder
 	frames := c.r.GetFrames()
@@ -277,7 +276,7 @@ func (c *canvas) line(class string, scale func(float64) float64, value func(*pb.
 	}
 }
 
-// axis draws the time.
+// axis draws the time axis.
 func (c *canvas) axis(y float64) {
 	step := tick(c.total)
 	for at := time.Duration(0); at <= c.total; at += step {
@@ -285,7 +284,7 @@ func (c *canvas) axis(y float64) {
 	}
 }
 
-// tick is a round time of which about eight are shown.
+// tick returns a round duration of which about eight fit the axis.
 func tick(total time.Duration) time.Duration {
 	for _, round := range []time.Duration{
 		time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute,
@@ -298,7 +297,7 @@ func tick(total time.Duration) time.Duration {
 	return max((total / 8).Round(time.Hour), time.Hour)
 }
 
-// label is a time, or a number of start-ups where nobody knows how long one takes.
+// label returns a time, or a number of start-ups if the start-up time is unknown.
 func (c *canvas) label(at time.Duration) string {
 	if c.r.GetEstimate() == nil {
 		return fmt.Sprintf("%g×", at.Minutes())
@@ -306,7 +305,7 @@ func (c *canvas) label(at time.Duration) string {
 	return short(at)
 }
 
-// short is a duration without zeros that say nothing: "1h30m", "45s".
+// short returns a duration without zero units: "1h30m", "45s".
 func short(d time.Duration) string {
 	s := d.Round(time.Second).String()
 	if strings.HasSuffix(s, "m0s") {

@@ -41,13 +41,13 @@ func planned(t *testing.T, style pb.Style, startup time.Duration, batches ...str
 	return r
 }
 
-// shape is one element of a picture.
+// shape is an XML element.
 type shape struct {
 	name  string
 	attrs map[string]string
 }
 
-// parse reads a picture as XML, and fails if it is none.
+// parse returns the elements of a picture.
 func parse(t *testing.T, svg []byte) []shape {
 	t.Helper()
 	var all []shape
@@ -57,7 +57,7 @@ func parse(t *testing.T, svg []byte) []shape {
 			return all
 		}
 		if err != nil {
-			t.Fatalf("the picture is no XML: %v\n%s", err, svg)
+			t.Fatalf("the picture is not XML: %v\n%s", err, svg)
 		}
 		if e, ok := token.(xml.StartElement); ok {
 			s := shape{name: e.Name.Local, attrs: map[string]string{}}
@@ -69,7 +69,7 @@ func parse(t *testing.T, svg []byte) []shape {
 	}
 }
 
-// bars are the widths of all bars of a class, one after the other.
+// bars returns the widths of all bars of a class.
 func bars(t *testing.T, all []shape, class string) (widths []float64) {
 	t.Helper()
 	for _, s := range all {
@@ -88,14 +88,14 @@ func bars(t *testing.T, all []shape, class string) (widths []float64) {
 
 func TestPlanPicture(t *testing.T) {
 	all := parse(t, Plan(`a <"&> title`, planned(t, pb.Style_STYLE_CANARY, 10*time.Minute, "25%", "100%")))
-	// Each of 4 groups is old, starts and is new; each of 4 added ones starts and is new.
+	// Each of 4 groups is old, starts and is new; each of 4 canary groups starts and is new.
 	if o, s, n := bars(t, all, "old"), bars(t, all, "starting"), bars(t, all, "new"); len(o) != 4 || len(s) != 8 || len(n) != 8 {
 		t.Errorf("%d bars old, %d starting, %d new", len(o), len(s), len(n))
 	}
 	starting := bars(t, all, "starting")
 	for _, w := range starting {
 		if w < starting[0]-0.11 || w > starting[0]+0.11 {
-			t.Errorf("start-ups are alike, the bars are not: %v", starting)
+			t.Errorf("start-ups take the same time, but have bars of %v", starting)
 		}
 	}
 	lines := 0
@@ -109,7 +109,7 @@ func TestPlanPicture(t *testing.T) {
 	}
 }
 
-// Pictures of anything are drawn, and say in which unit the time is.
+// The time axis counts start-ups if the start-up time is unknown.
 func TestPlanPictures(t *testing.T) {
 	for _, style := range []pb.Style{pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION} {
 		for _, startup := range []time.Duration{0, time.Second, 100 * time.Hour} {
@@ -123,8 +123,8 @@ func TestPlanPictures(t *testing.T) {
 	parse(t, Plan("empty", &pb.PlanResponse{}))
 }
 
-// The picture in the documentation is one that the command draws.
-func TestPlanPictureDocument(t *testing.T) {
+// The picture in the documentation is the output of the command.
+func TestPlanPictureIsDocumented(t *testing.T) {
 	const path = "../../docs/images/plan-canary.svg"
 	want := Plan("vllm: Canary release", planned(t, pb.Style_STYLE_CANARY, 10*time.Minute, "25%", "50%", "100%"))
 	got, err := os.ReadFile(path)
@@ -132,6 +132,6 @@ func TestPlanPictureDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s is another picture: draw it again, as docs/plan.md says", path)
+		t.Errorf("%s is out of date: regenerate it as in docs/plan.md", path)
 	}
 }

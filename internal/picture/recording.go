@@ -13,17 +13,17 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Moment is how a release stood when somebody looked.
+// Moment is an observation of a release.
 type Moment struct {
 	At      time.Time
 	Context *pb.BatchContext
 }
 
-// ErrNothingRecorded means that no moment has a release with its groups.
-var ErrNothingRecorded = errors.New("no moment of a release is recorded, with its groups")
+// ErrNothingRecorded means that no moment has a release with groups.
+var ErrNothingRecorded = errors.New("no release with groups is recorded")
 
-// Recording draws a release as it was seen: that of the last moment; others are left out. Between two moments nothing is
-// made up: what a group was, it is until it was seen to be something else.
+// Recording draws the release of the last moment, as it was observed: a group keeps its state until the first moment with
+// another one. Moments of other releases are left out.
 func Recording(title string, moments []Moment) ([]byte, error) {
 	last := lastRelease(moments)
 	if last == nil {
@@ -38,18 +38,18 @@ func Recording(title string, moments []Moment) ([]byte, error) {
 		if begin.IsZero() {
 			begin = m.At
 		}
-		at = max(at, m.At.Sub(begin)) // a clock that was put back makes no time
+		at = max(at, m.At.Sub(begin)) // the clock may have been set back
 		if name := stepName(c); len(r.Steps) == 0 || r.Steps[len(r.Steps)-1].Name != name {
 			r.Steps = append(r.Steps, &pb.PlanStep{Name: name})
 		}
 		r.Frames = append(r.Frames, frame(c, at, len(r.Steps)-1))
 	}
 	r.Estimate = durationpb.New(at)
-	about := fmt.Sprintf(" · %s · %s in all · %s", begin.UTC().Format("2006-01-02 15:04:05 MST"), short(at), ending(last))
+	about := fmt.Sprintf(" · %s · %s in all · %s", begin.UTC().Format("2006-01-02 15:04:05 MST"), short(at), outcome(last))
 	return (&canvas{r: r, about: about, unready: "not ready"}).draw(title), nil
 }
 
-// lastRelease is the newest context of a release with its groups. Nil: there is none.
+// lastRelease returns the last context of a release with groups, or nil.
 func lastRelease(moments []Moment) *pb.BatchContext {
 	for i := len(moments) - 1; i >= 0; i-- {
 		if c := moments[i].Context; c.GetReleaseId() != "" && len(c.GetGroups()) > 0 {
@@ -59,7 +59,7 @@ func lastRelease(moments []Moment) *pb.BatchContext {
 	return nil
 }
 
-// frame is a moment as a plan has it. Groups without a leader do not exist.
+// frame converts a moment. It leaves out groups without a leader.
 func frame(c *pb.BatchContext, at time.Duration, step int) *pb.PlanFrame {
 	f := &pb.PlanFrame{At: durationpb.New(at), Step: int32(step), TrafficWeight: c.GetTrafficWeight(), Partition: c.GetPartition()} //nolint:gosec // a number of steps
 	for _, g := range c.GetGroups() {
@@ -74,7 +74,6 @@ func frame(c *pb.BatchContext, at time.Duration, step int) *pb.PlanFrame {
 	return f
 }
 
-// stepName is what the release was at.
 func stepName(c *pb.BatchContext) string {
 	switch c.GetState() {
 	case pb.State_STATE_PROMOTING, pb.State_STATE_COMPLETED:
@@ -99,8 +98,8 @@ func batchName(c *pb.BatchContext) string {
 	}
 }
 
-// ending says how it stood last.
-func ending(c *pb.BatchContext) string {
+// outcome describes the last state.
+func outcome(c *pb.BatchContext) string {
 	switch c.GetState() {
 	case pb.State_STATE_COMPLETED:
 		return "promoted to " + c.GetUpdateRevision()
@@ -109,6 +108,6 @@ func ending(c *pb.BatchContext) string {
 	case pb.State_STATE_FAILED:
 		return "failed: " + c.GetReason()
 	default:
-		return "not finished when last seen"
+		return "not finished when last observed"
 	}
 }

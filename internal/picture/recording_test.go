@@ -15,11 +15,11 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-var began = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+var start = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// seen is a moment of a canary release of 2 groups; each word is a group: its set, index, and o, s or n for old, starting, new,
-// or - for one without a pod.
-func seen(after time.Duration, id string, state pb.State, batch int32, groups ...string) Moment {
+// moment returns a moment of a canary release of 2 groups. Each word is a group: its set, its index, and o, s or n for old,
+// starting or new, or - without a pod.
+func moment(after time.Duration, id string, state pb.State, batch int32, groups ...string) Moment {
 	c := &pb.BatchContext{ReleaseId: id, State: state, Replicas: 2, Size: 4, Batches: 2, Target: "50%", UpdateRevision: "new1", StableRevision: "old1"}
 	if batch >= 0 {
 		c.CurrentBatch = ptr.To(batch)
@@ -41,19 +41,19 @@ func seen(after time.Duration, id string, state pb.State, batch int32, groups ..
 		}
 		c.Groups = append(c.Groups, g)
 	}
-	return Moment{At: began.Add(after), Context: c}
+	return Moment{At: start.Add(after), Context: c}
 }
 
 func TestRecording(t *testing.T) {
 	svg, err := Recording("vllm", []Moment{
-		seen(-time.Hour, "r1", pb.State_STATE_COMPLETED, 1, "w0o", "w1o"),
-		{At: began.Add(-time.Minute)}, // a document without a context
-		seen(0, "r2", pb.State_STATE_HOLDING, -1, "w0o", "w1o"),
-		seen(0, "r2", pb.State_STATE_UPGRADING, 0, "w0o", "w1o", "c0-"),
-		seen(time.Minute, "r2", pb.State_STATE_UPGRADING, 0, "w0o", "w1o", "c0s"),
-		seen(5*time.Minute, "r2", pb.State_STATE_READY, 0, "w0o", "w1o", "c0n"),
-		seen(4*time.Minute, "r2", pb.State_STATE_PROMOTING, 0, "w0o", "w1s", "c0n"), // a clock that was put back
-		seen(10*time.Minute, "r2", pb.State_STATE_COMPLETED, 0, "w0n", "w1n"),
+		moment(-time.Hour, "r1", pb.State_STATE_COMPLETED, 1, "w0o", "w1o"),
+		{At: start.Add(-time.Minute)}, // a document without a context
+		moment(0, "r2", pb.State_STATE_HOLDING, -1, "w0o", "w1o"),
+		moment(0, "r2", pb.State_STATE_UPGRADING, 0, "w0o", "w1o", "c0-"),
+		moment(time.Minute, "r2", pb.State_STATE_UPGRADING, 0, "w0o", "w1o", "c0s"),
+		moment(5*time.Minute, "r2", pb.State_STATE_READY, 0, "w0o", "w1o", "c0n"),
+		moment(4*time.Minute, "r2", pb.State_STATE_PROMOTING, 0, "w0o", "w1s", "c0n"), // the clock was set back
+		moment(10*time.Minute, "r2", pb.State_STATE_COMPLETED, 0, "w0n", "w1n"),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -62,29 +62,28 @@ func TestRecording(t *testing.T) {
 	if o, s, n := bars(t, all, "old"), bars(t, all, "starting"), bars(t, all, "new"); len(o) != 2 || len(s) != 2 || len(n) != 3 {
 		t.Errorf("%d bars old, %d not ready, %d new", len(o), len(s), len(n))
 	} else if s[0] != n[2] {
-		t.Errorf("the second group was not ready from the moment on at which the added one was, but they have bars of %g and %g", s[0], n[2])
+		t.Errorf("the second group was not ready for as long as the canary group was ready, but their bars are %g and %g", s[0], n[2])
 	}
 	for _, words := range []string{
 		"2 groups of 4 pods · 2026-01-02 12:00:00 UTC · 10m in all · promoted to new1", ">not ready<", "<title>batch 1 of 2 (50%)</title>", "<title>promote</title>",
 	} {
 		if !strings.Contains(string(svg), words) {
-			t.Errorf("the picture does not say %q", words)
+			t.Errorf("the picture lacks %q", words)
 		}
 	}
 }
 
-// What a picture is called by where the release stood, and how it ended.
 func TestRecordingNames(t *testing.T) {
 	var got []string
 	for _, m := range []Moment{
-		seen(0, "r", pb.State_STATE_PREPARING, -1), seen(0, "r", pb.State_STATE_VERIFYING, 1), seen(0, "r", pb.State_STATE_FAILED, 1),
-		seen(0, "r", pb.State_STATE_ROLLING_BACK, 1), seen(0, "r", pb.State_STATE_ROLLED_BACK, 1), seen(0, "r", pb.State_STATE_PROMOTING, 1),
+		moment(0, "r", pb.State_STATE_PREPARING, -1), moment(0, "r", pb.State_STATE_VERIFYING, 1), moment(0, "r", pb.State_STATE_FAILED, 1),
+		moment(0, "r", pb.State_STATE_ROLLING_BACK, 1), moment(0, "r", pb.State_STATE_ROLLED_BACK, 1), moment(0, "r", pb.State_STATE_PROMOTING, 1),
 	} {
-		got = append(got, stepName(m.Context)+"/"+ending(m.Context))
+		got = append(got, stepName(m.Context)+"/"+outcome(m.Context))
 	}
 	want := []string{
-		"to 50%/not finished when last seen", "batch 2 of 2 (50%)/not finished when last seen", "failed/failed: ", "roll back/not finished when last seen",
-		"roll back/rolled back to old1", "promote/not finished when last seen",
+		"to 50%/not finished when last observed", "batch 2 of 2 (50%)/not finished when last observed", "failed/failed: ", "roll back/not finished when last observed",
+		"roll back/rolled back to old1", "promote/not finished when last observed",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
@@ -92,12 +91,12 @@ func TestRecordingNames(t *testing.T) {
 }
 
 func TestRecordingOfNothing(t *testing.T) {
-	for _, moments := range [][]Moment{nil, {{At: began}}, {seen(0, "", pb.State_STATE_HOLDING, -1, "w0o")}, {seen(0, "r", pb.State_STATE_HOLDING, -1)}} {
+	for _, moments := range [][]Moment{nil, {{At: start}}, {moment(0, "", pb.State_STATE_HOLDING, -1, "w0o")}, {moment(0, "r", pb.State_STATE_HOLDING, -1)}} {
 		if _, err := Recording("x", moments); !errors.Is(err, ErrNothingRecorded) {
 			t.Errorf("%v: %v", moments, err)
 		}
 	}
-	if _, err := Recording("x", []Moment{seen(0, "r", pb.State_STATE_HOLDING, -1, "w0o")}); err != nil {
+	if _, err := Recording("x", []Moment{moment(0, "r", pb.State_STATE_HOLDING, -1, "w0o")}); err != nil {
 		t.Errorf("a single moment: %v", err)
 	}
 }

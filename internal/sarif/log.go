@@ -3,7 +3,7 @@
 
 package sarif
 
-// The parts of SARIF 2.1.0 that are needed here, under the standard's own names.
+// The parts of SARIF 2.1.0 that this package uses, with the names of the standard.
 
 const (
 	schema     = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

@@ -20,11 +20,10 @@ const (
 	help = home + "/blob/main/docs/preflight.md#"
 )
 
-// Locate is the file of a field and its line. An empty file: it is in none, or nobody knows; line 0: only the file is known.
+// Locate returns the file and the line of a field. The file is empty, or the line 0, if it is unknown.
 type Locate func(ref *pb.ObjectRef, field string) (file string, line int)
 
-// Preflight is the log of one run. A finding of a rule that this version does not know, since the driver is newer, has a
-// descriptor without a description.
+// Preflight returns the log of one run. Rules that only a newer driver has are described by their findings.
 func Preflight(version string, r *pb.PreflightResponse, locate Locate) ([]byte, error) {
 	rules := descriptors(r.GetFindings())
 	one := run{
@@ -65,7 +64,7 @@ func descriptors(findings []*pb.Finding) []descriptor {
 	return out
 }
 
-// level is SARIF's word. A severity that this version does not know is taken for a warning.
+// level returns SARIF's level. An unknown severity is a warning.
 func level(s pb.Severity) string {
 	switch s {
 	case pb.Severity_SEVERITY_ERROR:
@@ -80,7 +79,7 @@ func level(s pb.Severity) string {
 func notifications(unchecked []*pb.Unchecked) []notification {
 	out := make([]notification, 0, len(unchecked))
 	for _, u := range unchecked {
-		out = append(out, notification{"note", message{fmt.Sprintf("%s: not looked at, %s: %s", strings.Join(u.GetRules(), ", "), u.GetSubject(), u.GetReason())}})
+		out = append(out, notification{"note", message{fmt.Sprintf("%s: not checked (needs %s): %s", strings.Join(u.GetRules(), ", "), u.GetSubject(), u.GetReason())}})
 	}
 	return out
 }

@@ -29,8 +29,7 @@ func response() *pb.PreflightResponse {
 	}
 }
 
-// required are the properties without which the schema of SARIF 2.1.0 refuses an object, and levels the values that it
-// knows of them, by where the objects stand here.
+// required has the properties that the schema of SARIF 2.1.0 requires of an object, by the object's path.
 var required = map[string][]string{
 	"":                       {"version", "runs"},
 	"runs":                   {"tool"},
@@ -65,7 +64,7 @@ func walk(t *testing.T, path string, v any) []string {
 	case map[string]any:
 		paths = append(paths, path)
 		if _, known := required[path]; !known {
-			t.Errorf("an object at %q, which no table knows", path)
+			t.Errorf("unexpected object at %q", path)
 		}
 		for _, name := range required[path] {
 			if value, ok := v[name]; !ok || value == "" {
@@ -99,7 +98,7 @@ func TestPreflight(t *testing.T) {
 	seen := walk(t, "", got)
 	for path := range required {
 		if !slices.Contains(seen, path) {
-			t.Errorf("there is nothing at %q", path)
+			t.Errorf("no object at %q", path)
 		}
 	}
 	if got["version"] != "2.1.0" {
@@ -134,7 +133,7 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
-// A run that finds nothing has a list of results all the same: without one it would say that nobody looked.
+// Without findings the list of results is empty, not absent: absent means that the tool did not run.
 func TestPreflightWithoutFindings(t *testing.T) {
 	text, err := Preflight("v1", &pb.PreflightResponse{}, nil)
 	if err != nil || !strings.Contains(string(text), `"results": []`) {

@@ -1,8 +1,9 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package server serves a driver on an address of its own, for hosts that don't start it as a plugin.
+// Package server serves a driver over gRPC on an address of its own, for hosts that don't launch it as a plugin. Addresses
+// that other machines can reach require mutual TLS. Health is SERVING while the driver's caches are synced.
 //
-// What listens beyond this machine is authenticated on both sides, or does not listen. Health says NOT_SERVING until
-// the driver's caches are filled, and again once the server is ending. Nothing here knows Kubernetes.
+//	s, err := server.New(ctx, driver, server.Options{Listen: "unix:///run/lockstep/lockstep.sock"})
+//	err = s.Run(ctx)
 package server

@@ -15,11 +15,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// headerTimeout keeps a client that sends nothing from holding a connection.
+// headerTimeout closes connections of clients that send nothing.
 const headerTimeout = 5 * time.Second
 
-// listenHTTP prepares the HTTP endpoint, if one is asked for. It may be reachable from elsewhere: it is read-only and
-// shows no workload's content, and probes and scrapers come from the node and the network.
+// listenHTTP listens on the metrics address, if there is one. Any address is allowed, since probes and scrapers come from the
+// node and the network, and the endpoint is read-only and has no content of workloads.
 func (s *Server) listenHTTP(ctx context.Context, o Options) error {
 	if o.MetricsAddress == "" {
 		return nil
@@ -37,13 +37,13 @@ func (s *Server) listenHTTP(ctx context.Context, o Options) error {
 func (s *Server) httpHandler(registry *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	// Alive as long as it answers: an API server that is away is no reason to restart this process.
+	// Always ok: a restart does not help while the API server is unreachable.
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprintln(w, "ok")
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !s.driver.Synced() {
-			http.Error(w, "the driver can't answer calls yet: its caches are not filled, or it may not keep them so", http.StatusServiceUnavailable)
+			http.Error(w, "the driver is not synced: its caches are not filled, or it lacks the permissions to keep them up to date", http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = fmt.Fprintln(w, "ok")

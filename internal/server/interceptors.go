@@ -19,15 +19,15 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Interceptors are what every way of serving puts around each RPC: metrics, a log line, and panics as INTERNAL errors.
-// They never log a request's content. A nil registerer means no metrics.
+// Interceptors record metrics, log each RPC without its content, and turn panics into INTERNAL errors. A nil registerer means
+// no metrics.
 func Interceptors(logger *slog.Logger, registerer prometheus.Registerer) []grpc.ServerOption {
 	log := logging.LoggerFunc(func(ctx context.Context, level logging.Level, msg string, fields ...any) {
 		logger.Log(ctx, slog.Level(level), msg, fields...)
 	})
 	logged := []logging.Option{logging.WithLogOnEvents(logging.FinishCall), logging.WithLevels(levelOf)}
 	recovered := recovery.WithRecoveryHandlerContext(func(ctx context.Context, cause any) error {
-		// One bad request must not end the releases of everybody else.
+		// One bad request must not end all other releases.
 		method, _ := grpc.Method(ctx)
 		logger.ErrorContext(ctx, "panic in request", "method", method, "panic", cause, "stack", string(debug.Stack()))
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "defect in %s; the driver's log has the details", method)
@@ -36,7 +36,7 @@ func Interceptors(logger *slog.Logger, registerer prometheus.Registerer) []grpc.
 	stream := []grpc.StreamServerInterceptor{logging.StreamServerInterceptor(log, logged...), recovery.StreamServerInterceptor(recovered)}
 	if registerer != nil {
 		metrics := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(
-			// Requests may carry a long poll, so the scale goes to minutes.
+			// A request may be a long poll of minutes.
 			grpcprom.WithHistogramBuckets([]float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300}),
 		))
 		registerer.MustRegister(metrics)
@@ -46,7 +46,7 @@ func Interceptors(logger *slog.Logger, registerer prometheus.Registerer) []grpc.
 	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(unary...), grpc.ChainStreamInterceptor(stream...)}
 }
 
-// levelOf is debug where an RPC went well or its client left, and warning otherwise.
+// levelOf returns debug for RPCs that succeeded or were canceled by the client, and warning otherwise.
 func levelOf(code codes.Code) logging.Level {
 	if code == codes.OK || code == codes.Canceled {
 		return logging.LevelDebug

@@ -17,11 +17,11 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/endpoint"
 )
 
-// probeTimeout is how long a server on an existing socket may take to accept.
+// probeTimeout bounds the wait for a server on an existing socket to accept.
 const probeTimeout = time.Second
 
-// ErrInUse is wrapped by New's error when another server answers on the socket.
-var ErrInUse = errors.New("another server answers there")
+// ErrInUse is wrapped by New's error if another server listens on the socket.
+var ErrInUse = errors.New("another server listens on the socket")
 
 func listen(ctx context.Context, e endpoint.Endpoint) (net.Listener, error) {
 	if e.Network == "unix" {
@@ -31,9 +31,9 @@ func listen(ctx context.Context, e endpoint.Endpoint) (net.Listener, error) {
 	return config.Listen(ctx, e.Network, e.Address)
 }
 
-// listenUnix makes a socket that only this user can connect to, at any moment: it is made in a private directory,
-// restricted, and then renamed to path, which also replaces a socket that a dead server left. A socket on which
-// somebody answers, and a file that is no socket, are left alone. Of servers that start at the same moment one gets it.
+// listenUnix creates a socket that only this user can ever connect to: it creates the socket in a private directory, restricts
+// its mode, and renames it to path. That replaces the socket of a dead server, but not that of a live one, nor another file.
+// Of servers that start concurrently one succeeds.
 func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := makeDir(dir); err != nil {
@@ -62,22 +62,22 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	return newUnixListener(listener, path)
 }
 
-// makeDir makes the socket's directory if it is missing. One in which another user could put a socket of their own in
-// place of this one is refused: the default is under the temporary directory for some, where anybody can be first.
+// makeDir creates the socket's directory if it is missing. It refuses one in which another user can replace the socket: the
+// default may be under the temporary directory, where any user can create it first.
 func makeDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	// The directory may be a link, whose owner could have it lead elsewhere.
-	for _, look := range []func(string) (fs.FileInfo, error){os.Lstat, os.Stat} {
-		info, err := look(dir)
+	// The directory may be a link, which its owner can change.
+	for _, stat := range []func(string) (fs.FileInfo, error){os.Lstat, os.Stat} {
+		info, err := stat(dir)
 		switch {
 		case err != nil:
 			return err
-		case othersOwn(info):
+		case ownedByOther(info):
 			return fmt.Errorf("directory %s belongs to another user, who could replace the socket: use one of your own", dir)
-		case info.IsDir() && othersWrite(info):
-			return fmt.Errorf("everybody can write in directory %s and could replace the socket: use one of your own, or chmod o-w it", dir)
+		case info.IsDir() && worldWritable(info):
+			return fmt.Errorf("directory %s is world-writable, so any user could replace the socket: use one of your own, or chmod o-w it", dir)
 		}
 	}
 	return nil
@@ -93,7 +93,7 @@ func bindPrivate(ctx context.Context, path string) (*net.UnixListener, error) {
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("listener is a %T", l), l.Close())
 	}
-	// The name it was bound to is not the name it will have.
+	// It is renamed after this.
 	listener.SetUnlinkOnClose(false)
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(err, listener.Close())
@@ -101,7 +101,7 @@ func bindPrivate(ctx context.Context, path string) (*net.UnixListener, error) {
 	return listener, nil
 }
 
-// checkUnused returns an error unless path is free or a socket on which nobody answers.
+// checkUnused returns an error unless path is free or the socket of a dead server.
 func checkUnused(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -111,7 +111,7 @@ func checkUnused(ctx context.Context, path string) error {
 		return err
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("%s exists and is no socket", path)
+		return fmt.Errorf("%s exists and is not a socket", path)
 	}
 	dialer := net.Dialer{Timeout: probeTimeout}
 	conn, err := dialer.DialContext(ctx, "unix", path)
@@ -121,40 +121,40 @@ func checkUnused(ctx context.Context, path string) error {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
 		return nil
 	default:
-		return fmt.Errorf("find out whether a server answers: %w", err)
+		return fmt.Errorf("check for another server: %w", err)
 	}
 }
 
-// unixListener knows the socket by its final name and removes it at the end, if it is still its own.
+// unixListener has the socket's final name, and removes the socket on Close if it is still its own.
 type unixListener struct {
 	*net.UnixListener
 
 	path string
-	made fs.FileInfo
+	own  fs.FileInfo
 }
 
 func newUnixListener(l *net.UnixListener, path string) (*unixListener, error) {
-	made, err := os.Lstat(path)
+	own, err := os.Lstat(path)
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	return &unixListener{UnixListener: l, path: path, made: made}, nil
+	return &unixListener{UnixListener: l, path: path, own: own}, nil
 }
 
-// Addr is the final name.
+// Addr returns the final name.
 func (l *unixListener) Addr() net.Addr {
 	return &net.UnixAddr{Net: "unix", Name: l.path}
 }
 
-// Close stops listening and removes the socket, unless another server has replaced it or is about to.
+// Close stops listening, and removes the socket unless another server has replaced it or is about to.
 func (l *unixListener) Close() error {
 	err := l.UnixListener.Close()
 	unlock, lockErr := lockDir(context.Background(), filepath.Dir(l.path))
 	if lockErr != nil {
-		return err // a dead socket is left behind, which the next server replaces
+		return err // the next server replaces the socket
 	}
 	defer unlock()
-	if now, statErr := os.Lstat(l.path); statErr == nil && os.SameFile(now, l.made) {
+	if now, statErr := os.Lstat(l.path); statErr == nil && os.SameFile(now, l.own) {
 		_ = os.Remove(l.path)
 	}
 	return err

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// lockTimeout is how long another process may look after its socket in the same directory, which takes a moment.
+	// lockTimeout bounds the wait for another process, which holds the lock for a moment.
 	lockTimeout = 2 * time.Second
 	lockPoll    = 5 * time.Millisecond
 )
 
-// lockDir lets one process at a time look at a socket in the directory and then make, replace or remove it. The kernel
-// lets go of the lock when the process dies, and no file is left behind.
+// lockDir serializes processes that check and then create, replace or remove a socket in the directory. The kernel releases
+// the lock when the process dies, and no lock file is left behind.
 func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()

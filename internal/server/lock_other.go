@@ -7,6 +7,5 @@ package server
 
 import "context"
 
-// lockDir does nothing where directories can't be locked: two servers that start at the same moment may then both
-// believe that they have the socket.
+// lockDir does nothing where directories can't be locked: of two servers that start concurrently both may then succeed.
 func lockDir(context.Context, string) (unlock func(), err error) { return func() {}, nil }

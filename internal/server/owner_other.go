@@ -7,8 +7,8 @@ package server
 
 import "io/fs"
 
-// othersOwn is not known here: files have no owner in the sense of Unix.
-func othersOwn(fs.FileInfo) bool { return false }
+// ownedByOther returns false: files have no Unix owner.
+func ownedByOther(fs.FileInfo) bool { return false }
 
-// othersWrite is not known here either.
-func othersWrite(fs.FileInfo) bool { return false }
+// worldWritable returns false: files have no Unix mode.
+func worldWritable(fs.FileInfo) bool { return false }

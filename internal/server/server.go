@@ -27,27 +27,26 @@ import (
 )
 
 const (
-	// shutdownGrace is how long unary calls in flight may take after ctx has ended; streams end at once.
+	// shutdownGrace is how long unary calls in flight may take after ctx ends; streams end at once.
 	shutdownGrace = 5 * time.Second
-	// syncPoll is how soon after the driver has synced health says so.
+	// syncPoll is the interval of health until the first sync.
 	syncPoll = 20 * time.Millisecond
-	// healthPoll is how soon it says that the driver can't answer any more, or can again.
+	// healthPoll is the interval after that.
 	healthPoll = 500 * time.Millisecond
-	// minPing is how often a client may ping; plugin.Dial does so less often.
+	// minPing is the minimum interval of a client's pings; that of plugin.Dial is longer.
 	minPing = 10 * time.Second
 )
 
-// Driver is what the server serves.
+// Driver is a driver that runs in this process.
 type Driver interface {
 	pb.WorkloadDriverServer
 	pb.TrafficRouterServer
 
-	// Run keeps the driver's caches and finishes unfinished releases until ctx has ended.
+	// Run maintains the caches and completes recorded intents until ctx ends.
 	Run(ctx context.Context) error
-	// Drain ends the waits of calls in flight, and watches, without an error of theirs, while Run goes on. It may be called
-	// more than once.
+	// Drain makes waiting calls return, and ends watches, without an error. Run continues. It may be called more than once.
 	Drain()
-	// Synced says whether the caches are filled.
+	// Synced reports whether the caches are filled.
 	Synced() bool
 }
 
@@ -55,18 +54,18 @@ type Driver interface {
 type Options struct {
 	// Listen is "unix:///path" or "host:port". Required.
 	Listen string
-	// TLSCert, TLSKey and ClientCA are PEM files. All three or none; required unless Listen is local. They are read
-	// again for each connection.
+	// TLSCert, TLSKey and ClientCA are PEM files: all three or none. Required unless Listen is local. They are reloaded for
+	// each connection.
 	TLSCert, TLSKey, ClientCA string
 	// MetricsAddress is "host:port" of plain HTTP with /metrics, /healthz and /readyz. Empty: none.
 	MetricsAddress string
-	// Logger gets one line per request that failed, and with level debug per request. Nil: none.
+	// Logger gets a line per failed request, and at debug level per request. Nil: none.
 	Logger *slog.Logger
-	// Registry is what /metrics shows and where request metrics are registered. Nil: a new one.
+	// Registry has the metrics of /metrics, and gets those of requests. Nil: a new one.
 	Registry *prometheus.Registry
 }
 
-// Server listens from New on and serves in Run.
+// Server listens after New and serves in Run.
 type Server struct {
 	driver   Driver
 	logger   *slog.Logger
@@ -80,8 +79,7 @@ type Server struct {
 	httpListener net.Listener
 }
 
-// New checks the options and starts to listen, so that a wrong address is an error here and a client that connects
-// from now on waits until Run serves it. ctx bounds New only.
+// New validates the options and listens. A client that connects before Run waits. ctx bounds New only.
 func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -112,7 +110,7 @@ func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 	return s, nil
 }
 
-// newGRPC registers everything that is served.
+// newGRPC registers all services.
 func (s *Server) newGRPC(opts []grpc.ServerOption) *grpc.Server {
 	opts = append(opts,
 		grpc.ChainStreamInterceptor(s.streams.intercept),
@@ -125,13 +123,13 @@ func (s *Server) newGRPC(opts []grpc.ServerOption) *grpc.Server {
 	return g
 }
 
-// Addr is the address that the server listens on, as a host dials it.
+// Addr returns the address that hosts dial.
 func (s *Server) Addr() string {
 	e := endpoint.Endpoint{Network: s.listener.Addr().Network(), Address: s.listener.Addr().String()}
 	return e.String()
 }
 
-// MetricsAddr is the address of the HTTP endpoint, empty without one.
+// MetricsAddr returns the address of the HTTP endpoint, or "" without one.
 func (s *Server) MetricsAddr() string {
 	if s.httpListener == nil {
 		return ""
@@ -139,9 +137,8 @@ func (s *Server) MetricsAddr() string {
 	return s.httpListener.Addr().String()
 }
 
-// Run serves until ctx has ended, then lets calls in flight finish within a few seconds. It does not run the driver,
-// which must run until Run has returned.
-// It returns nil after ctx has ended. It is called once.
+// Run serves until ctx ends, gives calls in flight a few seconds, and returns nil. It does not run the driver, which must run
+// until Run returns. It must be called once.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -181,7 +178,7 @@ func (s *Server) serveGRPC() error {
 	return nil
 }
 
-// shutdown tells clients that it is over, ends streams, and waits for the rest within the grace.
+// shutdown sets health to NOT_SERVING, ends streams, and waits for other calls within the grace.
 func (s *Server) shutdown() {
 	s.health.Shutdown()
 	s.streams.end()
@@ -193,7 +190,7 @@ func (s *Server) shutdown() {
 	}
 }
 
-// followSync keeps health SERVING while the driver can answer, and NOT_SERVING while it can't.
+// followSync sets health to SERVING while the driver is synced, and to NOT_SERVING while it is not.
 func (s *Server) followSync(ctx context.Context) {
 	ticker := time.NewTicker(syncPoll)
 	defer ticker.Stop()
@@ -223,7 +220,7 @@ func (s *Server) setServing(serving bool) {
 	}
 }
 
-// serverOptions returns the transport credentials for e, none where plaintext is allowed.
+// serverOptions returns the transport credentials for e, or none if plaintext is allowed.
 func (f tlsFiles) serverOptions(e endpoint.Endpoint) ([]grpc.ServerOption, error) {
 	if f.none() && e.Local() {
 		return nil, nil

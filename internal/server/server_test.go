@@ -41,7 +41,7 @@ const testTimeout = 30 * time.Second
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// driver is the fake with what a server needs besides, and with defects on request.
+// driver is a server.Driver over the fake, which panics on request.
 type driver struct {
 	*plugintest.FakeDriver
 
@@ -72,15 +72,15 @@ func (d *driver) Adopt(ctx context.Context, req *pb.AdoptRequest) (*pb.AdoptResp
 	return d.FakeDriver.Adopt(ctx, req)
 }
 
-// running is a server that serves.
+// running is a server in Run.
 type running struct {
 	*server.Server
 
-	// stop ends the server and returns what Run returned.
+	// stop ends Run and returns its error.
 	stop func() error
 }
 
-// start serves until stop, at the latest until the test ends.
+// start runs a server until stop or the end of the test.
 func start(t *testing.T, d server.Driver, o server.Options) running {
 	t.Helper()
 	s, err := server.New(t.Context(), d, o)
@@ -98,7 +98,7 @@ func start(t *testing.T, d server.Driver, o server.Options) running {
 	return running{Server: s, stop: stop}
 }
 
-// socket is a path short enough for a socket.
+// socket returns a path that is short enough for a socket.
 func socket(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "lockstep-")
@@ -119,7 +119,7 @@ func dial(t *testing.T, address string, opts ...plugin.Option) *plugin.Client {
 	return client
 }
 
-// connection is a bare connection, for services that the facade does not have.
+// connection returns a gRPC connection, for services that plugin.Client does not have.
 func connection(t *testing.T, address string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -164,9 +164,9 @@ func TestServesOn(t *testing.T) {
 	}
 }
 
-func TestRefusesToListen(t *testing.T) {
-	ca := tlstest.NewCA(t)
-	cert := ca.Files(t, "server")
+func TestNewErrors(t *testing.T) {
+	pki := newPKI(t)
+	cert := pki.issue(t, "server")
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
@@ -177,17 +177,17 @@ func TestRefusesToListen(t *testing.T) {
 		options server.Options
 		want    error
 	}{
-		{"all interfaces", "anybody could release", server.Options{Listen: ":0"}, server.ErrNeedsTLS},
-		{"wildcard", "anybody could release", server.Options{Listen: "0.0.0.0:0"}, server.ErrNeedsTLS},
+		{"all interfaces", "any client could release", server.Options{Listen: ":0"}, server.ErrNeedsTLS},
+		{"wildcard", "any client could release", server.Options{Listen: "0.0.0.0:0"}, server.ErrNeedsTLS},
 		{"other host", "it is not loopback", server.Options{Listen: "192.0.2.1:0"}, server.ErrNeedsTLS},
-		{"no client CA", "TLS alone does not say who calls", server.Options{Listen: ":0", TLSCert: cert.Cert, TLSKey: cert.Key}, server.ErrNeedsTLS},
-		{"half of TLS on loopback", "a forgotten flag must not mean plaintext", server.Options{Listen: "127.0.0.1:0", TLSCert: cert.Cert}, server.ErrNeedsTLS},
+		{"no client CA", "TLS alone does not authenticate the client", server.Options{Listen: ":0", TLSCert: cert.cert, TLSKey: cert.key}, server.ErrNeedsTLS},
+		{"half of TLS on loopback", "a forgotten flag must not mean plaintext", server.Options{Listen: "127.0.0.1:0", TLSCert: cert.cert}, server.ErrNeedsTLS},
 		{
-			"missing files", "said at the start, not at the first connection",
+			"missing files", "they are an error of New, not of the first connection",
 			server.Options{Listen: ":0", TLSCert: "no", TLSKey: "no", ClientCA: "no"}, fs.ErrNotExist,
 		},
 		{"no address", "nothing to listen on", server.Options{}, nil},
-		{"not a socket", "a file of somebody's is not ours to replace", server.Options{Listen: "unix://" + file}, nil},
+		{"not a socket", "another file must not be replaced", server.Options{Listen: "unix://" + file}, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -261,7 +261,7 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// leaveDead leaves a socket on which nobody answers.
+// leaveDead creates a socket without a server.
 func leaveDead(t *testing.T, path string) {
 	t.Helper()
 	dead, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
@@ -281,7 +281,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	dial(t, s.Addr())
 }
 
-func TestOneOfManyServersGetsTheSocket(t *testing.T) {
+func TestOneOfConcurrentServersGetsSocket(t *testing.T) {
 	for _, stale := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stale=%t", stale), func(t *testing.T) {
 			for range 20 {
@@ -322,18 +322,18 @@ func raceFor(t *testing.T, path string) {
 	}
 }
 
-func TestRefusesADirectoryOfOthers(t *testing.T) {
+func TestRefusesDirectoryOfOtherUser(t *testing.T) {
 	base := filepath.Dir(socket(t))
 	public, theirs := filepath.Join(base, "public"), filepath.Join(base, "theirs")
 	if err := errors.Join(os.Mkdir(public, 0o700), os.Chmod(public, 0o777), os.Symlink(base, theirs)); err != nil {
 		t.Fatal(err)
 	}
-	tests := map[string]string{"anybody could replace the socket": public}
+	tests := map[string]string{"any user could replace the socket": public}
 	if os.Getuid() == 0 {
 		if err := os.Lchown(theirs, 12345, 12345); err != nil {
 			t.Fatal(err)
 		}
-		tests["the owner of the link could have it lead elsewhere"] = theirs
+		tests["the owner of the link could change it"] = theirs
 	}
 	for reason, dir := range tests {
 		s, err := server.New(t.Context(), newDriver(), server.Options{Listen: "unix://" + filepath.Join(dir, "l.sock")})
@@ -346,7 +346,7 @@ func TestRefusesADirectoryOfOthers(t *testing.T) {
 	}
 }
 
-func TestHealthFollowsTheDriver(t *testing.T) {
+func TestHealthFollowsDriver(t *testing.T) {
 	d := newDriver()
 	d.synced.Store(false)
 	s := start(t, d, server.Options{Listen: "unix://" + socket(t), MetricsAddress: "127.0.0.1:0"})
@@ -381,13 +381,13 @@ func TestHealthFollowsTheDriver(t *testing.T) {
 	eventually(t, "health turns back", func() bool { return state("") == healthpb.HealthCheckResponse_NOT_SERVING })
 }
 
-// answer is what the HTTP endpoint said.
+// answer is a response of the HTTP endpoint.
 type answer struct {
 	code int
 	body string
 }
 
-// get asks the HTTP endpoint.
+// get sends a request to the HTTP endpoint.
 func get(t *testing.T, s running, path string) answer {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.MetricsAddr()+path, http.NoBody)
@@ -449,7 +449,7 @@ func TestReflectionListsBothServices(t *testing.T) {
 	}
 }
 
-func TestOpenWatchDoesNotHoldUpTheEnd(t *testing.T) {
+func TestOpenWatchDoesNotDelayShutdown(t *testing.T) {
 	s := start(t, newDriver(), server.Options{Listen: "unix://" + socket(t)})
 	client := dial(t, s.Addr())
 	begin := time.Now()
@@ -457,7 +457,7 @@ func TestOpenWatchDoesNotHoldUpTheEnd(t *testing.T) {
 	for _, err := range client.WatchBatchContext(t.Context(), &pb.WatchBatchContextRequest{Workload: vllm()}) {
 		if err != nil {
 			if status.Code(err) != codes.Unavailable {
-				t.Errorf("the stream ended with %v, want UNAVAILABLE so that the host comes back", err)
+				t.Errorf("the stream ended with %v, want UNAVAILABLE so that the host reconnects", err)
 			}
 			break
 		}
@@ -472,11 +472,11 @@ func TestOpenWatchDoesNotHoldUpTheEnd(t *testing.T) {
 		t.Error(err)
 	}
 	if took := time.Since(begin); took > 3*time.Second {
-		t.Errorf("the end took %v: an idle stream must not hold it up", took)
+		t.Errorf("the shutdown took %v: an idle stream must not delay it", took)
 	}
 }
 
-func TestPanicIsAnInternalError(t *testing.T) {
+func TestPanicIsInternalError(t *testing.T) {
 	var logs syncBuffer
 	d := newDriver()
 	s := start(t, d, server.Options{Listen: "unix://" + socket(t), Logger: slog.New(slog.NewTextHandler(&logs, nil))})
@@ -484,13 +484,13 @@ func TestPanicIsAnInternalError(t *testing.T) {
 	d.panics.Store(true)
 	_, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: vllm()})
 	if plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_INTERNAL {
-		t.Errorf("a panic arrives as %v, want INTERNAL", err)
+		t.Errorf("a panic is %v, want INTERNAL", err)
 	}
 	if err != nil && strings.Contains(err.Error(), "secret") {
-		t.Errorf("error %v tells the client what the panic said", err)
+		t.Errorf("error %v has the panic's message", err)
 	}
 	if !strings.Contains(logs.String(), "secret of a panic") {
-		t.Error("the log does not tell what the panic said")
+		t.Error("the log lacks the panic's message")
 	}
 	d.panics.Store(false)
 	if _, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: vllm()}); err != nil {
@@ -507,7 +507,7 @@ func TestRequestLog(t *testing.T) {
 		want   string
 	}{
 		{"success", "it is routine", slog.LevelDebug, &pb.AdoptRequest{Workload: vllm()}, "level=DEBUG"},
-		{"failure", "somebody may have to act", slog.LevelWarn, &pb.AdoptRequest{}, "level=WARN"},
+		{"failure", "it may need action", slog.LevelWarn, &pb.AdoptRequest{}, "level=WARN"},
 		{"quiet success", "info is not for each request", slog.LevelInfo, &pb.AdoptRequest{Workload: vllm()}, ""},
 	}
 	for _, tt := range tests {

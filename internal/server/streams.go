@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// streamEnder ends all streams when the server does. They have no end of their own, and each message of a Watch is
-// complete, so nothing is lost.
+// streamEnder ends all streams with the server. Streams don't end themselves, and lose nothing: each message of a watch is
+// complete.
 type streamEnder struct {
 	ended chan struct{}
 }
@@ -21,10 +21,10 @@ func newStreamEnder() *streamEnder {
 	return &streamEnder{ended: make(chan struct{})}
 }
 
-// end is called once.
+// end must be called once.
 func (e *streamEnder) end() { close(e.ended) }
 
-// intercept cancels the handler's context at the end, and tells the client that it may try again.
+// intercept cancels the handler's context at the end, and returns UNAVAILABLE, so that the client reconnects.
 func (e *streamEnder) intercept(
 	srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler,
 ) error {
@@ -41,7 +41,7 @@ func (e *streamEnder) intercept(
 	}()
 	err := handler(srv, contextStream{ServerStream: stream, ctx: ctx})
 	if err != nil && ctx.Err() != nil && stream.Context().Err() == nil {
-		return status.Error(codes.Unavailable, "the server is ending; connect again")
+		return status.Error(codes.Unavailable, "the server is shutting down; reconnect")
 	}
 	return err
 }

@@ -11,8 +11,7 @@ import (
 	"os"
 )
 
-// ErrNeedsTLS is wrapped by New's error when an address that is not local comes without all three TLS files, or when
-// only some of them are given.
+// ErrNeedsTLS is wrapped by New's error if the address is not local and a TLS file is missing, or if only some are given.
 var ErrNeedsTLS = errors.New("an address that is not local needs mutual TLS: " +
 	"certificate, key and client CA together (--tls-cert, --tls-key, --client-ca)")
 
@@ -23,8 +22,8 @@ func (f tlsFiles) none() bool {
 	return f == tlsFiles{}
 }
 
-// serverConfig returns a configuration that reads the files again for each connection, so that renewed certificates
-// count without a restart. Files that can't be read now are an error now; later they fail the connection.
+// serverConfig returns a configuration that reloads the files for each connection, so that certificates can be rotated without
+// a restart. Files that can't be read are an error here; later they fail the connection.
 func (f tlsFiles) serverConfig() (*tls.Config, error) {
 	if f.cert == "" || f.key == "" || f.clientCA == "" {
 		return nil, ErrNeedsTLS
