@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// The policy knows by what the driver writes what is managed, held and by whom. test/e2e has it decide.
-func TestAdmissionSpeaksOfWhatTheDriverWrites(t *testing.T) {
+// The policy refers to annotations, field manager and hold of the driver. test/e2e tests its decisions.
+func TestAdmissionMatchesDriver(t *testing.T) {
 	manifest, err := Admission()
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +34,7 @@ func TestAdmissionSpeaksOfWhatTheDriverWrites(t *testing.T) {
 	}
 	for _, word := range append(record.WantedAnnotations(), record.RecordAnnotation, `!= "`+record.FieldManager+`"`) {
 		if !strings.Contains(parts[0], word) {
-			t.Errorf("the policy does not say %s", word)
+			t.Errorf("the policy lacks %s", word)
 		}
 	}
 	var hold, want map[string]any

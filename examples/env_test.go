@@ -36,18 +36,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// env is one test's namespace with the examples' workload in it.
+// env is a namespace with the examples' workload.
 type env struct {
 	t         *testing.T
 	namespace string
 	kube      kubernetes.Interface
 	lws       lwsclient.Interface
 
-	// What a person would have: the binary, a kubeconfig with the rights of config/rbac, an address to serve on.
+	// The binary, a kubeconfig with the permissions of config/rbac, and an address to serve on.
 	binary, kubeconfig, address string
 }
 
-// newEnv deploys workload.yaml, and returns when its groups are ready.
+// newEnv applies workload.yaml, and waits until its groups are ready.
 func newEnv(t *testing.T) *env {
 	t.Helper()
 	c := cluster.Shared(t)
@@ -74,7 +74,7 @@ func newEnv(t *testing.T) *env {
 	return e
 }
 
-// permit writes the kubeconfig, and returns when its rights are in force.
+// permit writes the kubeconfig, and waits until its permissions take effect.
 func (e *env) permit(c *cluster.Cluster) {
 	e.t.Helper()
 	manifest, err := config.RBAC()
@@ -108,7 +108,7 @@ func binary(t *testing.T) string {
 	return path
 }
 
-// eventually waits until check returns nil and fails with its last error otherwise.
+// eventually waits until check returns nil, and fails with its last error.
 func (e *env) eventually(what string, check func(context.Context) error) {
 	e.t.Helper()
 	await.Nil(e.t, what, check)
@@ -123,7 +123,7 @@ func (e *env) get(ctx context.Context) *lws.LeaderWorkerSet {
 	return w
 }
 
-// edit changes the image of leaders and workers, as a person would with kubectl edit, and annotates the new pods.
+// edit changes the image of leaders and workers, as with kubectl edit, and annotates the new pods.
 func (e *env) edit(tag string, annotations map[string]string) {
 	e.t.Helper()
 	e.eventually("the template is changed", func(ctx context.Context) error {
@@ -137,7 +137,7 @@ func (e *env) edit(tag string, annotations map[string]string) {
 	})
 }
 
-// pods are the UIDs of the namespace's pods by name.
+// pods returns the UIDs of the namespace's pods by name.
 func (e *env) pods() map[string]string {
 	e.t.Helper()
 	list, err := e.kube.CoreV1().Pods(e.namespace).List(e.t.Context(), metav1.ListOptions{})
@@ -151,8 +151,8 @@ func (e *env) pods() map[string]string {
 	return uids
 }
 
-// mustRest fails the test unless nothing of a release is left but the hold, and all pods are the workload's, ready and at
-// the image's tag.
+// mustRest fails the test unless only the hold is left of a release, and all pods are the workload's, ready and at the
+// image's tag.
 func (e *env) mustRest(tag string) {
 	e.t.Helper()
 	all, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(e.t.Context(), metav1.ListOptions{})
@@ -166,7 +166,7 @@ func (e *env) mustRest(tag string) {
 	if got := *w.Spec.RolloutStrategy.RollingUpdateConfiguration; !record.SameRolling(got, record.Hold()) {
 		e.t.Errorf("the hold is not in force: %+v", got)
 	}
-	// LWS's garbage collection takes the canary's pods a little after the canary.
+	// The canary's pods are garbage collected after the canary.
 	e.eventually("only the workload's pods are left", func(ctx context.Context) error {
 		list, err := e.kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -184,7 +184,7 @@ func (e *env) mustRest(tag string) {
 	})
 }
 
-// serves says what is wrong with a pod of the workload.
+// serves returns an error unless the pod is the workload's, ready and at the tag.
 func (e *env) serves(pod *corev1.Pod, tag string) error {
 	ready := false
 	for _, condition := range pod.Status.Conditions {

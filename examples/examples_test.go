@@ -1,8 +1,8 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package examples tests what people copy. What is in README files here is run as it stands, on a real control plane,
-// with the build tag e2e.
+// Package examples tests the examples. With the build tag e2e it runs the commands of the README files, as they are, on a real
+// control plane.
 package examples
 
 import (
@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// A host that does not fit on a few pages would mean that the contract is too hard to drive.
+// A contract that needs a long host is too hard to use.
 func TestHostsStaySmall(t *testing.T) {
 	const limit = 150
 	for _, path := range []string{"host-go/main.go", "host-node/main.ts"} {
@@ -25,7 +25,7 @@ func TestHostsStaySmall(t *testing.T) {
 	}
 }
 
-// npm must ask the registry that the user has configured, not the one that we happened to use.
+// npm must use the user's registry, not the one that the lock file was made with.
 func TestLockFileNamesNoRegistry(t *testing.T) {
 	lock, err := os.ReadFile("host-node/package-lock.json")
 	if err != nil {

@@ -16,14 +16,13 @@ import (
 	"time"
 )
 
-// commandLimit is how long the commands of one block may take, cold caches included. It also ends a command whose test
-// was killed.
+// commandLimit bounds the commands of a block, also with cold caches, and if the test is killed.
 const commandLimit = "10m"
 
 var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 
-// block returns the commands of the one shell block of a README that contains text, for this test's cluster: what is
-// run is what a person reads, but for the values in replace, each of which a person would change too.
+// block returns the commands of the only shell block of a README that contains text. It replaces the binary, the address and
+// the namespace by those of the test.
 func (e *env) block(folder, text string) string {
 	e.t.Helper()
 	readme, err := os.ReadFile(filepath.Join(folder, "README.md"))
@@ -46,7 +45,7 @@ func (e *env) block(folder, text string) string {
 	).Replace(found[0])
 }
 
-// command runs a script as somebody at the repository's root would.
+// command runs a script in the repository's root.
 func (e *env) command(ctx context.Context, script string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "timeout", "--kill-after=5s", commandLimit, "bash", "-euo", "pipefail", "-c", script)
 	cmd.Dir = ".."
@@ -57,7 +56,7 @@ func (e *env) command(ctx context.Context, script string) *exec.Cmd {
 	return cmd
 }
 
-// run returns what a script printed. The test fails if it fails.
+// run returns the output of a script, which must succeed.
 func (e *env) run(script string) string {
 	e.t.Helper()
 	start := time.Now()
@@ -76,7 +75,7 @@ type process struct {
 	ended  chan error
 }
 
-// start runs a script beside the test, until it ends, stop is called or the test ends.
+// start runs a script beside the test, until stop or the end of the test.
 func (e *env) start(script string) *process {
 	e.t.Helper()
 	p := &process{output: filepath.Join(e.t.TempDir(), "output"), ended: make(chan error, 1)}
@@ -105,10 +104,10 @@ func (e *env) start(script string) *process {
 	return p
 }
 
-// wait returns how the script ended.
+// wait returns the script's error.
 func (p *process) wait() error { return <-p.ended }
 
-// text is what it has printed.
+// text returns the output so far.
 func (p *process) text() string {
 	out, err := os.ReadFile(p.output)
 	if err != nil {
@@ -117,7 +116,7 @@ func (p *process) text() string {
 	return string(out)
 }
 
-// serve starts the driver by a README's block and returns when it listens.
+// serve starts the driver with a README's block, and waits until it listens.
 func (e *env) serve(folder string) {
 	e.t.Helper()
 	e.start(e.block(folder, "serve --listen"))

@@ -16,11 +16,11 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-// release does what examples/README.md says: run once, change the image, run again.
+// release runs a script, changes the image, and runs the script again, as in examples/README.md.
 func (e *env) release(script string) {
 	e.t.Helper()
 	if out := e.run(script); !strings.Contains(out, "NOTHING_TO_RELEASE") {
-		e.t.Errorf("with an unchanged template it said %q", out)
+		e.t.Errorf("with an unchanged template it printed %q", out)
 	}
 	pods := e.pods()
 	e.mustRest("v1")
@@ -31,18 +31,18 @@ func (e *env) release(script string) {
 	e.mustRest("v2")
 	for name, uid := range e.pods() {
 		if pods[name] == uid {
-			e.t.Errorf("pod %s is still the old one", name)
+			e.t.Errorf("pod %s was not replaced", name)
 		}
 	}
 }
 
-// begin starts a release to a template whose pods never get ready, and returns when its first batch is under way.
+// begin starts a release to a template whose pods never become ready, and waits until its first batch has started.
 func (e *env) begin(script, tag string) *process {
 	e.t.Helper()
 	pods := e.pods()
 	e.edit(tag, map[string]string{cluster.AnnotationBehavior: cluster.BehaviorNeverReady})
 	p := e.start(script)
-	e.eventually("the first batch is under way", func(context.Context) error {
+	e.eventually("the first batch has started", func(context.Context) error {
 		if len(e.pods()) == len(pods) {
 			return errors.New("no pod was added")
 		}
@@ -51,7 +51,7 @@ func (e *env) begin(script, tag string) *process {
 	return p
 }
 
-// follows checks that a host takes the template that there is in the end, without ever having asked for another.
+// follows checks that a host releases a template that replaces the first one during the release.
 func (e *env) follows(script string) {
 	e.t.Helper()
 	p := e.begin(script, "v3")
@@ -62,7 +62,7 @@ func (e *env) follows(script string) {
 	e.mustRest("v4")
 }
 
-// yields checks that a host whose release somebody else aborts says so and ends.
+// yields checks that a host reports that its release was aborted, and exits.
 func (e *env) yields(script string) {
 	e.t.Helper()
 	pods := e.pods()
@@ -83,7 +83,7 @@ func TestGrpcurl(t *testing.T) {
 	e.release(e.block("grpcurl", "25%"))
 }
 
-// Somebody aborts a release after the one who began it is gone.
+// A release can be aborted after its host has exited.
 func TestGrpcurlAbort(t *testing.T) {
 	e := newEnv(t)
 	e.serve("grpcurl")
@@ -102,7 +102,7 @@ func TestGrpcurlAbort(t *testing.T) {
 	}
 }
 
-// The script goes on after a template that it has not decided on only when a person says so.
+// After another template change the script continues only when the user runs it again.
 func TestGrpcurlTemplateChange(t *testing.T) {
 	e := newEnv(t)
 	e.serve("grpcurl")
@@ -110,11 +110,11 @@ func TestGrpcurlTemplateChange(t *testing.T) {
 	e.run(e.block("grpcurl", "25%"))
 	p := e.begin(script, "v2")
 	e.edit("v3", nil)
-	if err := p.wait(); err == nil || !strings.Contains(p.text(), "to go on:     RELEASE_ID=r1 ") {
+	if err := p.wait(); err == nil || !strings.Contains(p.text(), "to resume:    RELEASE_ID=r1 ") {
 		t.Errorf("a changed template ended the script with %v: %s", err, p.text())
 	}
 	if out := e.run(script); !strings.Contains(out, "COMPLETED") {
-		t.Errorf("a release that was gone on with ended with %q", out)
+		t.Errorf("a resumed release ended with %q", out)
 	}
 	e.mustRest("v3")
 }

@@ -2,18 +2,18 @@
 # Copyright The Lockstep Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# A complete canary release by hand, with the calls of any host, in the same order. grpcurl reads the API from the driver
-# (reflection), so this script needs no other file.
+# A canary release by hand, with the calls of any host, in their order.
+# grpcurl gets the API from the driver by reflection, so only this script is needed.
 set -euo pipefail
 
 usage() {
   cat >&2 <<'USAGE'
 usage: release.sh ADDRESS NAMESPACE WORKLOAD [BATCHES]   take the workload through a canary release
-       release.sh --abort ADDRESS NAMESPACE WORKLOAD     roll back the release that is under way
+       release.sh --abort ADDRESS NAMESPACE WORKLOAD     roll back the release in flight
 
 ADDRESS is where `lockstep serve` listens: unix:///path or host:port.
 BATCHES are the groups at the new revision after each batch: 25%,50%,100% if not given.
-RELEASE_ID in the environment goes on with an earlier release, GRPCURL names the grpcurl to use.
+RELEASE_ID in the environment resumes an earlier release, GRPCURL is the grpcurl to use.
 USAGE
   exit 2
 }
@@ -27,22 +27,23 @@ fi
 address=$1 workload="{\"namespace\": \"$2\", \"name\": \"$3\"}"
 IFS=, read -ra batches <<<"${4:-25%,50%,100%}"
 
-# Without GRPCURL, the version that the repository pins.
+# The default is the version that the repository pins.
 if [[ -n ${GRPCURL:-} ]]; then
   grpcurl=("$GRPCURL")
 else
   grpcurl=(go -C "$(dirname "${BASH_SOURCE[0]}")/../.." tool -modfile=tools/go.mod grpcurl)
 fi
 
-# A unix socket or loopback needs no certificate. For any other address add -cert, -key and -cacert here.
+# A unix socket or loopback needs no certificate. For another address add -cert, -key and -cacert.
 case $address in
   unix://*) target=(-plaintext -unix "${address#unix://}") ;;
   *) target=(-plaintext "$address") ;;
 esac
 
-# call RPC REQUEST makes one call and stores the response, as JSON, in $answer. UNAVAILABLE (the API server, or a driver
-# that has just started) and ABORTED (a conflict) are transient, so the call is repeated, which is idempotent. Any other
-# error ends the script. So does ABORTED with REVISION_CHANGED, because the template is no longer that of this release.
+# call RPC REQUEST: call an RPC, and set $answer to the response as JSON.
+# UNAVAILABLE (the API server, or a driver that has just started) and ABORTED (a conflict) are transient, so the call is
+# retried: it is idempotent. All other errors end the script, also ABORTED with REVISION_CHANGED: the template is not the one
+# that the release started with.
 call() {
   local tries=0
   until answer=$("${grpcurl[@]}" -emit-defaults -d "$2" "${target[@]}" "lockstep.v1alpha1.WorkloadDriver/$1" 2>&1); do
@@ -54,7 +55,7 @@ call() {
   done
 }
 
-# field NAME prints a value of the context in $answer. The names are those in batch.proto, in camelCase.
+# field NAME: print a field of the context in $answer. The names are those of batch.proto, in camelCase.
 field() {
   local value
   value=$(sed -n "/^ *\"$1\": /{s///p;q}" <<<"$answer")
@@ -62,7 +63,7 @@ field() {
   printf '%s' "${value%\"}"
 }
 
-# show STEP prints the state of the release, on which a host bases its decision; SPEC.md has the table.
+# show STEP: print the status. The state is all that a host needs for the next step; SPEC.md has the table.
 show() {
   local state
   state=$(field state)
@@ -70,9 +71,9 @@ show() {
     "$(field stableReady)" "$(field replicas)" "$(field message)"
 }
 
-# finalize INTENT ends the release (PROMOTE or ROLLBACK), and repeats the call until it is done. The first call is enough
-# for the driver, which completes it without further calls; the others only wait. PROMOTE passes the revision, so that a
-# template that has changed since is not promoted unseen.
+# finalize INTENT: promote (PROMOTE) or roll back (ROLLBACK) the release, and wait until that is done.
+# The first call records the intent, which the driver completes; the others only wait. PROMOTE names the revision, so that a
+# newer template is not promoted.
 finalize() {
   while :; do
     call Finalize "{\"workload\": $workload, \"releaseId\": \"$id\", \"intent\": \"FINALIZE_INTENT_$1\", \"updateRevision\": \"${revision:-}\", \"wait\": \"10s\"}"
@@ -82,12 +83,12 @@ finalize() {
   done
 }
 
-# A host asks for the driver's capabilities first, and calls only what they include.
+# A host first gets the driver's capabilities, and calls nothing else.
 call GetDriverInfo '{}'
 printf 'driver %s %s\n' "$(field name)" "$(field version)"
 
 if [[ $intent == ROLLBACK ]]; then
-  # CalculateBatchContext is read-only. It names the release in progress, also of another host.
+  # CalculateBatchContext is read-only. It returns the release in flight, whichever host started it.
   call CalculateBatchContext "{\"workload\": $workload}"
   id=$(field releaseId)
   [[ -n $id ]] || { echo "there is no release" >&2 && exit 1; }
@@ -95,13 +96,13 @@ if [[ $intent == ROLLBACK ]]; then
   exit
 fi
 
-# Adopt places the workload under hold: from now on a template change restarts no pod until a release does. Call it once,
-# before the change; on an adopted workload it changes nothing.
+# Adopt puts the workload under hold: from then on a template change moves no pod until it is released. Adopt before the
+# change. On a workload that is under hold already it changes nothing.
 call Adopt "{\"workload\": $workload}"
 show adopt
 
-# Initialize starts a release with an id that the host chooses, and creates the canary with 0 groups. The driver first
-# records id and policy on the workload itself. The same id and policy continue the same release.
+# Initialize starts a release with an id that the host chooses, and creates the canary with no groups. The driver first records
+# id and policy on the workload. The same id and policy resume the release.
 id=${RELEASE_ID:-grpcurl-$(date -u +%Y%m%d-%H%M%S)-$$}
 printf 'release %s\n' "$id"
 policy=$(printf ', "%s"' "${batches[@]}")
@@ -111,20 +112,19 @@ show initialize
 revision=$(field updateRevision)
 case $(field state) in
   STATE_NOTHING_TO_RELEASE)
-    echo 'The workload is held. Change its template, then run this again.'
+    echo 'The workload is under hold. Change its template, then run this again.'
     exit
     ;;
-  STATE_PROMOTING | STATE_COMPLETED) # RELEASE_ID names a release that is past its batches.
+  STATE_PROMOTING | STATE_COMPLETED) # The release of RELEASE_ID is past its batches.
     finalize PROMOTE
     exit
     ;;
 esac
-trap '(($? == 0)) || printf "The release stays where it is.\n  to go on:     RELEASE_ID=%s %s\n  to roll back: %s\n" \
+trap '(($? == 0)) || printf "The release stays where it is.\n  to resume:    RELEASE_ID=%s %s\n  to roll back: %s\n" \
   "$id" "$0 $*" "$0 --abort $1 $2 $3" >&2' EXIT
 
-# UpgradeBatch moves the release to a batch. With `wait` the call returns once the batch is ready or the time has expired:
-# "not ready yet" is no error, so repeat the call. With the revision, a template that changed after the decision is refused
-# with ABORTED.
+# UpgradeBatch moves the release to a batch. With `wait` the call returns when the batch is ready or the time is over. "Not
+# ready yet" is not an error, so call again. With the revision the call is refused with ABORTED if the template has changed.
 for batch in "${!batches[@]}"; do
   while :; do
     call UpgradeBatch "{\"workload\": $workload, \"releaseId\": \"$id\", \"batch\": $batch, \"updateRevision\": \"$revision\", \"wait\": \"10s\"}"
@@ -132,10 +132,10 @@ for batch in "${!batches[@]}"; do
     case $(field state) in
       STATE_READY) break ;;
       STATE_UPGRADING | STATE_VERIFYING | STATE_PREPARING) ;;
-      *) exit 1 ;; # FAILED, restarted for another template, or ended by another host: the user decides.
+      *) exit 1 ;; # failed, restarted for another template, or ended by another host: the user decides.
     esac
   done
-  # Here a host checks its metrics. Nothing changes until the next call.
+  # Here a host checks its metrics. No group moves until the next call.
 done
 
 finalize PROMOTE

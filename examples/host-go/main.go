@@ -1,8 +1,8 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command host-go is a whole host in one file: it starts lockstep as a plugin and takes one workload through a canary
-// release. It keeps no state: each context that the driver sends says all that the next step depends on.
+// Command host-go is a host in one file: it launches lockstep as a plugin and takes one workload through a canary release.
+// It keeps no state: the next step depends only on the context that the driver sends.
 package main
 
 import (
@@ -30,8 +30,8 @@ var (
 	namespace  = flag.String("namespace", "default", "namespace of the LeaderWorkerSet")
 	workload   = flag.String("workload", "", "name of the LeaderWorkerSet (required)")
 	batches    = flag.String("batches", "25%,50%,100%", "groups at the new revision after each batch")
-	pause      = flag.Duration("pause", 0, "how long to look at a ready batch before the next one")
-	releaseID  = flag.String("release-id", time.Now().UTC().Format("host-go-20060102-150405.000"), "go on with this release")
+	pause      = flag.Duration("pause", 0, "pause between a ready batch and the next one")
+	releaseID  = flag.String("release-id", time.Now().UTC().Format("host-go-20060102-150405.000"), "id of the release, to resume one")
 )
 
 func main() {
@@ -41,7 +41,7 @@ func main() {
 	}
 }
 
-// run starts the plugin and follows the release, also when a call fails for a reason that passes.
+// run launches the plugin and drives the release. It retries calls that fail with a transient error.
 func run() error {
 	if flag.Parse(); *checksum == "" || *workload == "" {
 		return errors.New("--sha256 and --workload are required")
@@ -59,11 +59,11 @@ func run() error {
 	for {
 		switch err := h.release(ctx); {
 		case ctx.Err() != nil:
-			return fmt.Errorf("the release stays where it is; go on with --release-id %s", *releaseID)
+			return fmt.Errorf("the release stays where it is; resume it with --release-id %s", *releaseID)
 		case !plugin.Retryable(err):
 			return err
 		case plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_NOT_SYNCED:
-			fmt.Fprintln(os.Stderr, "host-go: trying again:", err)
+			fmt.Fprintln(os.Stderr, "host-go: retrying:", err)
 		}
 		sleep(ctx, 200*time.Millisecond)
 	}
@@ -82,7 +82,7 @@ type host struct {
 	line   string
 }
 
-// release begins the release, or finds it as it stands, and acts on each of its states until it is over.
+// release starts or resumes the release, and acts on each of its states until it ends.
 func (h *host) release(ctx context.Context) error {
 	begin := &pb.InitializeRequest{Workload: h.ref, ReleaseId: *releaseID, Owner: "host-go",
 		Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: strings.Split(*batches, ",")}}
@@ -102,7 +102,7 @@ func (h *host) release(ctx context.Context) error {
 	return status.Error(codes.Unavailable, "the driver ended the stream")
 }
 
-// act does what a state asks a host for, and says whether the release is over.
+// act makes the call that a state requires, and reports whether the release has ended.
 func (h *host) act(ctx context.Context, c *pb.BatchContext) (over bool, err error) {
 	end := &pb.FinalizeRequest{Workload: h.ref, ReleaseId: *releaseID, UpdateRevision: c.GetUpdateRevision(),
 		Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE}
@@ -122,19 +122,19 @@ func (h *host) act(ctx context.Context, c *pb.BatchContext) (over bool, err erro
 			return false, h.upgrade(ctx, c.GetUpdateRevision(), next)
 		}
 		_, err = h.driver.Finalize(ctx, end)
-	default: // The driver is at work, and the next context will come.
+	default: // The driver is at work, and will send the next context.
 	}
 	return false, err
 }
 
-// upgrade asks for a batch of the revision that this host has seen; the driver refuses if the template changed since.
+// upgrade requests a batch of the revision. The driver refuses if the template has changed.
 func (h *host) upgrade(ctx context.Context, revision string, batch int32) error {
 	_, err := h.driver.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{Workload: h.ref, ReleaseId: *releaseID,
 		UpdateRevision: revision, Target: &pb.UpgradeBatchRequest_Batch{Batch: batch}})
 	return err
 }
 
-// print writes a line for each change: the state, and a mark per group.
+// print prints a line for each change: the state, and a mark per group.
 func (h *host) print(c *pb.BatchContext) {
 	marks := map[pb.GroupRole]string{}
 	for _, g := range c.GetGroups() {

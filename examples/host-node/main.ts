@@ -1,8 +1,8 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// A whole host in one file: it reaches a driver over gRPC and takes one workload through a canary release. It keeps no
-// state: each context that the driver sends says all that the next step depends on.
+// A host in one file: it connects to a driver over gRPC and takes one workload through a canary release. It keeps no state:
+// the next step depends only on the context that the driver sends.
 
 import { parseArgs } from "node:util";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -35,22 +35,22 @@ const workload = { namespace: flags.namespace, name: flags.workload };
 const releaseId = flags["release-id"];
 const driver = new WorkloadDriverClient(flags.address, credentials.createInsecure());
 
-/** call makes a promise of a unary RPC. */
+/** call calls a unary RPC. */
 function call<Q, R>(rpc: (request: Q, done: (error: ServiceError | null, response: R) => void) => unknown, request: Q) {
   return new Promise<R>((resolve, reject) => {
     rpc.call(driver, request, (error, response) => (error ? reject(error) : resolve(response)));
   });
 }
 
-/** begin starts the release, or finds it as it stands: the same request again changes nothing. */
+/** begin starts or resumes the release: the request is idempotent. */
 async function begin() {
   const policy = { style: Style.STYLE_CANARY, batches: flags.batches.split(",") };
   await call(driver.initialize, InitializeRequest.create({ workload, releaseId, policy, owner: "host-node" }));
 }
 
 /**
- * upgrade asks for a batch of the revision that this host has seen. If the template has changed since, the driver
- * refuses with ABORTED, and the release starts over with what is there now.
+ * upgrade requests a batch of the revision. If the template has changed, the driver refuses with ABORTED, and the release
+ * starts again with the new one.
  */
 async function upgrade(context: BatchContext, batch: number) {
   const { updateRevision } = context;
@@ -58,12 +58,12 @@ async function upgrade(context: BatchContext, batch: number) {
   await call(driver.upgradeBatch, UpgradeBatchRequest.create({ workload, releaseId, updateRevision, target }));
 }
 
-/** finalize ends the release that this host has seen. The driver finishes it even if this host ends now. */
+/** finalize ends the release. The driver completes it even if this host exits. */
 async function finalize({ updateRevision }: BatchContext, intent: FinalizeIntent) {
   await call(driver.finalize, FinalizeRequest.create({ workload, releaseId, updateRevision, intent }));
 }
 
-/** act does what a state asks a host for. In all other states the driver is at work, and the next context will come. */
+/** act makes the call that a state requires. In other states the driver is at work, and will send the next context. */
 async function act(context: BatchContext) {
   switch (context.state) {
     case State.STATE_HOLDING:
@@ -81,7 +81,7 @@ async function act(context: BatchContext) {
 
 let printed = "";
 
-/** print writes a line for each change: the state, and a mark per group. */
+/** print prints a line for each change: the state, and a mark per group. */
 function print(context: BatchContext) {
   const marks = (role: GroupRole) =>
     context.groups.filter((group) => group.role === role).map((group) => (group.ready ? "#" : ".")).join("").padEnd(8);
@@ -92,7 +92,7 @@ function print(context: BatchContext) {
   printed = line;
 }
 
-/** release acts on each state of the release until it is over, and returns how it ended. */
+/** release acts on each state of the release until it ends, and returns the last state. */
 async function release(): Promise<State> {
   await begin();
   const request = WatchBatchContextRequest.create({ workload, releaseId, includeGroups: true });
@@ -115,7 +115,7 @@ async function release(): Promise<State> {
   throw Object.assign(new Error("the driver ended the stream"), { code: status.UNAVAILABLE });
 }
 
-/** run follows the release, also when a call fails for a reason that passes. */
+/** run drives the release. It retries calls that fail with a transient error. */
 async function run(): Promise<State> {
   const info = await call<GetDriverInfoRequest, GetDriverInfoResponse>(driver.getDriverInfo, {});
   console.log(`driver ${info.name} ${info.version}, release ${releaseId}`);
@@ -125,7 +125,7 @@ async function run(): Promise<State> {
     } catch (error) {
       const { code } = error as ServiceError;
       if (code !== status.ABORTED && code !== status.UNAVAILABLE) throw error;
-      console.error(`host-node: trying again: ${(error as Error).message}`);
+      console.error(`host-node: retrying: ${(error as Error).message}`);
       await sleep(1000);
     }
   }
@@ -133,7 +133,7 @@ async function run(): Promise<State> {
 
 if (!flags.workload) throw new Error("--workload is required");
 process.once("SIGINT", () => {
-  console.error(`\nhost-node: the release stays where it is; go on with --release-id ${releaseId}`);
+  console.error(`\nhost-node: the release stays where it is; resume it with --release-id ${releaseId}`);
   process.exit(130);
 });
 try {
