@@ -33,14 +33,14 @@ import (
 // accessName is the name of the driver's ServiceAccount, Role and RoleBinding.
 const accessName = config.ServiceAccount
 
-// right is one verb on one resource.
-type right struct {
+// permission is a verb on a resource.
+type permission struct {
 	verb, group, resource, subresource string
-	// cluster: on objects that are in no namespace.
+	// cluster is true for cluster-scoped objects.
 	cluster bool
 }
 
-func (r right) String() string {
+func (r permission) String() string {
 	resource := r.resource
 	if r.group != "" {
 		resource += "." + r.group
@@ -51,10 +51,10 @@ func (r right) String() string {
 	return r.verb + " " + resource
 }
 
-// demoRights are what the demo itself needs.
-func demoRights() []right {
+// demoPermissions returns what the demo itself needs.
+func demoPermissions() []permission {
 	const group, sets = "leaderworkerset.x-k8s.io", "leaderworkersets"
-	return []right{
+	return []permission{
 		{verb: "create", resource: "namespaces", cluster: true},
 		{verb: "get", resource: "namespaces", cluster: true},
 		{verb: "delete", resource: "namespaces", cluster: true},
@@ -67,9 +67,9 @@ func demoRights() []right {
 	}
 }
 
-// accessRights are needed to give the driver an account of its own.
-func accessRights() []right {
-	return []right{
+// accessPermissions returns what creating the driver's own account needs.
+func accessPermissions() []permission {
+	return []permission{
 		{verb: "create", resource: "serviceaccounts"},
 		{verb: "create", resource: "serviceaccounts", subresource: "token"},
 		{verb: "create", group: rbacv1.GroupName, resource: "roles"},
@@ -77,13 +77,13 @@ func accessRights() []right {
 	}
 }
 
-// driverRights are the rules of config/rbac that every release needs: without them the driver does not serve.
-func driverRights() ([]right, error) {
+// driverPermissions returns the rules of config/rbac without which the driver does not serve.
+func driverPermissions() ([]permission, error) {
 	rules, err := driverRules()
 	if err != nil {
 		return nil, err
 	}
-	var rights []right
+	var permissions []permission
 	for _, rule := range rules {
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
@@ -92,12 +92,12 @@ func driverRights() ([]right, error) {
 				}
 				main, sub, _ := strings.Cut(resource, "/")
 				for _, verb := range rule.Verbs {
-					rights = append(rights, right{verb: verb, group: group, resource: main, subresource: sub})
+					permissions = append(permissions, permission{verb: verb, group: group, resource: main, subresource: sub})
 				}
 			}
 		}
 	}
-	return rights, nil
+	return permissions, nil
 }
 
 // driverRules returns the rules of the ClusterRole in config/rbac.
@@ -119,32 +119,33 @@ func driverRules() ([]rbacv1.PolicyRule, error) {
 	}
 }
 
-// checkRights asks the API server what the user may do. ownRights: the driver must run with the user's rights.
-func checkRights(ctx context.Context, reviews authorizationclient.SelfSubjectAccessReviewsGetter, namespace string) (ownRights bool, err error) {
-	needed := demoRights()
-	missing, err := missingRights(ctx, reviews, namespace, accessRights())
+// checkPermissions returns an error if the user lacks a permission. ownPermissions reports whether the driver has to use the
+// user's.
+func checkPermissions(ctx context.Context, reviews authorizationclient.SelfSubjectAccessReviewsGetter, namespace string) (ownPermissions bool, err error) {
+	needed := demoPermissions()
+	missing, err := missingPermissions(ctx, reviews, namespace, accessPermissions())
 	if err != nil {
 		return false, err
 	}
-	if ownRights = len(missing) > 0; ownRights {
-		driver, err := driverRights()
+	if ownPermissions = len(missing) > 0; ownPermissions {
+		driver, err := driverPermissions()
 		if err != nil {
 			return false, err
 		}
 		needed = append(needed, driver...)
 	}
-	if missing, err = missingRights(ctx, reviews, namespace, needed); err != nil || len(missing) == 0 {
-		return ownRights, err
+	if missing, err = missingPermissions(ctx, reviews, namespace, needed); err != nil || len(missing) == 0 {
+		return ownPermissions, err
 	}
-	return false, fmt.Errorf("you may not %s on this cluster: use a context whose user may", strings.Join(missing, ", "))
+	return false, fmt.Errorf("you lack permissions to %s on this cluster: use a context of another user", strings.Join(missing, ", "))
 }
 
-// missingRights returns those of the rights that the user lacks.
-func missingRights(
-	ctx context.Context, reviews authorizationclient.SelfSubjectAccessReviewsGetter, namespace string, rights []right,
+// missingPermissions returns the permissions that the user lacks.
+func missingPermissions(
+	ctx context.Context, reviews authorizationclient.SelfSubjectAccessReviewsGetter, namespace string, permissions []permission,
 ) ([]string, error) {
 	var missing []string
-	for _, r := range rights {
+	for _, r := range permissions {
 		attributes := &authorizationv1.ResourceAttributes{
 			Namespace: namespace, Verb: r.verb, Group: r.group, Resource: r.resource, Subresource: r.subresource,
 		}
@@ -154,7 +155,7 @@ func missingRights(
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes}}
 		answer, err := reviews.SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 		if err != nil {
-			return nil, fmt.Errorf("ask the API server whether you may %s: %w", r, err)
+			return nil, fmt.Errorf("check the permission to %s: %w", r, err)
 		}
 		if !answer.Status.Allowed && !slices.Contains(missing, r.String()) {
 			missing = append(missing, r.String())
@@ -163,7 +164,7 @@ func missingRights(
 	return missing, nil
 }
 
-// createAccess creates the driver's account and its rights in the demo's namespace.
+// createAccess creates the driver's account and its permissions in the demo's namespace.
 func (e *existing) createAccess(ctx context.Context) error {
 	rules, err := driverRules()
 	if err != nil {
@@ -189,11 +190,11 @@ func (e *existing) createAccess(ctx context.Context) error {
 	return nil
 }
 
-// driverKubeconfig writes the driver's kubeconfig: the user's context, with a token of the driver's account unless the driver runs
-// with the user's rights.
+// driverKubeconfig writes the driver's kubeconfig: the user's context, with a token of the driver's account unless the driver uses
+// the user's permissions.
 func (e *existing) driverKubeconfig(ctx context.Context, path string) error {
 	raw := e.raw.DeepCopy()
-	if !e.ownRights {
+	if !e.ownPermissions {
 		token, err := e.token(ctx)
 		if err != nil {
 			return err
@@ -204,7 +205,7 @@ func (e *existing) driverKubeconfig(ctx context.Context, path string) error {
 	if err := clientcmd.WriteToFile(*raw, path); err != nil {
 		return fmt.Errorf("write kubeconfig: %w", err)
 	}
-	if e.ownRights {
+	if e.ownPermissions {
 		return nil
 	}
 	return awaitAccess(ctx, path, e.namespace)
@@ -220,7 +221,7 @@ func (e *existing) token(ctx context.Context) (string, error) {
 	return answer.Status.Token, nil
 }
 
-// awaitAccess waits until the API server's authorizer knows the driver's rights.
+// awaitAccess waits until the driver's permissions take effect.
 func awaitAccess(ctx context.Context, kubeconfig, namespace string) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -230,20 +231,20 @@ func awaitAccess(ctx context.Context, kubeconfig, namespace string) error {
 	if err != nil {
 		return fmt.Errorf("create client: %w", err)
 	}
-	rights, err := driverRights()
+	permissions, err := driverPermissions()
 	if err != nil {
 		return err
 	}
 	var missing []string
 	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, 2*answerTime, true, func(ctx context.Context) (bool, error) {
-		missing, err = missingRights(ctx, client.AuthorizationV1(), namespace, rights)
+		missing, err = missingPermissions(ctx, client.AuthorizationV1(), namespace, permissions)
 		if apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) {
-			return false, nil // not every API server knows the account yet
+			return false, nil // the account has not reached all API servers yet
 		}
 		return len(missing) == 0, err
 	})
 	if err != nil {
-		return fmt.Errorf("wait until ServiceAccount %s/%s may %s: %w", namespace, accessName, strings.Join(missing, ", "), err)
+		return fmt.Errorf("wait for the permissions of ServiceAccount %s/%s to %s: %w", namespace, accessName, strings.Join(missing, ", "), err)
 	}
 	return nil
 }

@@ -37,19 +37,19 @@ spec:
 %[2]s      - plugin: {name: lockstep/lws, config: {promote: true}}
 `
 
-// argoScenes are the story with Argo Rollouts as the host.
+// argoScenes returns the scenes with Argo Rollouts as the host.
 func (s *stage) argoScenes() []scene {
 	return []scene{
-		{"A real control plane, with LeaderWorkerSet and Argo Rollouts. Lockstep is its plugin, with the rights of config/argo", s.raise},
+		{"A real control plane, with LeaderWorkerSet and Argo Rollouts. Lockstep is its plugin, with the permissions of config/argo", s.raise},
 		{"A LeaderWorkerSet: 4 groups of 2 pods, 1 GPU each", s.deploy},
-		{"A Rollout with 0 replicas, which names it. From now on a change of the template moves no group by itself", s.compose},
-		{"A new model image, as GitOps would bring it: it starts the Rollout", s.edit},
+		{"A Rollout with 0 replicas, which names it. From now on a template change moves no group by itself", s.compose},
+		{"A new model image, as from GitOps: it starts the Rollout", s.edit},
 		{"The release: kubectl argo rollouts get rollout " + name + ", and the groups", func(ctx context.Context) error { return s.follow(ctx, s.argo()) }},
-		{"What is left: every group at the new revision, no canary", s.remains},
+		{"The result: every group at the new revision, no canary", s.result},
 	}
 }
 
-// plugin puts Lockstep into Argo.
+// plugin installs Lockstep in Argo.
 func (s *stage) plugin(ctx context.Context, c *cluster.Cluster) error {
 	return install.Plugin(ctx, c, s.script.lockstep)
 }
@@ -70,7 +70,7 @@ func (s *stage) compose(ctx context.Context) error {
 	return s.watch(ctx, s.argo(), healthy)
 }
 
-// healthy says whether Argo has seen all that was written to the Rollout, and has nothing to do.
+// healthy reports whether Argo has observed the Rollout's generation and is idle.
 func healthy(r *unstructured.Unstructured) bool {
 	phase, _, _ := unstructured.NestedString(r.Object, "status", "phase")
 	observed, _, _ := unstructured.NestedString(r.Object, "status", "observedGeneration")
@@ -79,11 +79,10 @@ func healthy(r *unstructured.Unstructured) bool {
 
 var rolloutResource = schema.GroupVersionResource{Group: "argoproj.io", Version: "v1alpha1", Resource: "rollouts"}
 
-// argo is how the demo watches Argo.
-func (s *stage) argo() rollouts { return rollouts{rolloutResource, s.argoSays, healthy} }
+func (s *stage) argo() rollouts { return rollouts{rolloutResource, s.argoStatus, healthy} }
 
-// argoSays is what Argo's kubectl plugin says.
-func (s *stage) argoSays(ctx context.Context, _ *unstructured.Unstructured) (string, error) {
+// argoStatus returns the output of Argo's kubectl plugin.
+func (s *stage) argoStatus(ctx context.Context, _ *unstructured.Unstructured) (string, error) {
 	kubectl, err := cluster.KubectlArgo(ctx)
 	if err != nil {
 		return "", err

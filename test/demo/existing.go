@@ -34,29 +34,29 @@ import (
 var existingWorkload []byte
 
 const (
-	// runLabel on the demo's namespace has a value of this run alone: a namespace without it is never deleted.
+	// runLabel of the demo's namespace has a value that is unique to this run. Namespaces without it are never deleted.
 	runLabel = "demo.lockstep.dev/run"
-	// answerTime bounds requests to an API server that may not answer.
+	// answerTime bounds requests to the API server.
 	answerTime = 15 * time.Second
 )
 
-// existing is a cluster that the user names, and what the demo creates on it: everything is in one namespace of its own.
+// existing is a cluster that the user chose. The demo creates one namespace, and everything else in it.
 type existing struct {
 	kubeconfig string
-	// raw has the one context that is used, with its certificates in place of their paths.
+	// raw has only the context that is used, with embedded certificates.
 	raw  *clientcmdapi.Config
 	rest *rest.Config
 	core kubernetes.Interface
 	sets lwsclient.Interface
 
 	namespace, run string
-	// attempted is true once the demo has asked for the namespace, whether or not it knows the answer.
+	// attempted is true once the demo has requested the namespace, whatever the response.
 	attempted bool
-	// ownRights: the driver runs with the user's rights, since the user may create no roles.
-	ownRights bool
+	// ownPermissions is true if the driver uses the user's permissions, since the user may not create roles.
+	ownPermissions bool
 }
 
-// openExisting reads a context of a kubeconfig: of this file alone, never of $KUBECONFIG, ~/.kube/config or a pod's account.
+// openExisting reads a context of a kubeconfig. It ignores $KUBECONFIG, ~/.kube/config and a pod's account.
 func openExisting(kubeconfig, contextName string) (*existing, error) {
 	if kubeconfig == "" {
 		return nil, errors.New("the kubeconfig's path is empty: give KUBECONFIG=FILE (-kubeconfig FILE)")
@@ -93,7 +93,7 @@ func openExisting(kubeconfig, contextName string) (*existing, error) {
 	return e, nil
 }
 
-// check returns why the demo can't run on the cluster, and the version of Kubernetes. It writes nothing.
+// check returns the version of Kubernetes, or an error if the demo can't run on the cluster. It writes nothing.
 func (e *existing) check(ctx context.Context) (version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*answerTime)
 	defer cancel()
@@ -110,12 +110,12 @@ func (e *existing) check(ctx context.Context) (version string, err error) {
 	if err := checkLWS(client); err != nil {
 		return "", err
 	}
-	e.ownRights, err = checkRights(ctx, e.core.AuthorizationV1(), e.namespace)
+	e.ownPermissions, err = checkPermissions(ctx, e.core.AuthorizationV1(), e.namespace)
 	return server.GitVersion, err
 }
 
 // checkLWS returns an error if LWS is missing, or if its CRD is older than v0.9.0. A controller that is older than its CRD is
-// found by the status of the demo's workload, as the driver does.
+// detected later, like in the driver, by the status of the demo's workload.
 func checkLWS(client discovery.DiscoveryInterface) error {
 	_, err := client.ServerResourcesForGroupVersion(lws.GroupVersion.String())
 	if apierrors.IsNotFound(err) {
@@ -130,7 +130,7 @@ func checkLWS(client discovery.DiscoveryInterface) error {
 	}
 	group, ok := paths["apis/"+lws.GroupVersion.String()]
 	if !ok {
-		return nil // a new CRD is published a moment later
+		return nil // the schema of a new CRD is published later
 	}
 	text, err := group.Schema("application/json")
 	if err != nil {
@@ -181,14 +181,14 @@ func reportsGeneration(document []byte) (bool, error) {
 	return false, errors.New("it has no LeaderWorkerSet")
 }
 
-// describe writes which cluster it is and what the demo creates there.
+// describe writes the cluster, and what the demo creates on it.
 func (e *existing) describe(w io.Writer, version string, c script) {
-	rights := `  ServiceAccount, Role and RoleBinding %[1]s
-      the rules of config/rbac, in this namespace only; the driver, on this machine, runs with these rights.
-      If the API server refuses them to you, the driver runs with your own rights.
+	permissions := `  ServiceAccount, Role and RoleBinding %[1]s
+      the rules of config/rbac, in this namespace only, for the driver, which runs on this machine.
+      If the API server refuses them to you, the driver uses your own permissions.
 `
-	if e.ownRights {
-		rights = "The driver, on this machine, runs with your own rights: you may not create roles in the cluster.\n"
+	if e.ownPermissions {
+		permissions = "The driver, which runs on this machine, uses your own permissions: you may not create roles in the cluster.\n"
 	}
 	pods := 8
 	if c.style != "partition" {
@@ -198,29 +198,29 @@ func (e *existing) describe(w io.Writer, version string, c script) {
 server      %s
 Kubernetes  %s
 
-The demo creates, and deletes at its end, also after Ctrl-C:
+The demo creates, and deletes when it ends, also by Ctrl-C:
   Namespace %s, and in it:
   LeaderWorkerSet %s: 4 groups of 2 pods, at most %d pods during the release
       image %s, then %s; no GPUs, 10m CPU and 16Mi memory per pod
       with the StatefulSets, Pods, Services, ControllerRevisions and Events of LWS and Lockstep
 `, e.raw.CurrentContext, e.rest.Host, version, e.namespace, name, pods, c.image, c.newImage)
-	fmt.Fprintf(w, rights, accessName)
+	fmt.Fprintf(w, permissions, accessName)
 }
 
-// target names the cluster in a question and in messages.
+// target returns the name of the cluster for messages.
 func (e *existing) target() string { return fmt.Sprintf("%s (%s)", e.raw.CurrentContext, e.rest.Host) }
 
-// question asks the user on a terminal.
+// question is a question to the user.
 type question struct {
 	in  io.Reader
 	out io.Writer
-	// terminal reports whether in is one.
+	// terminal is true if in is one.
 	terminal bool
 	// yes answers every question.
 	yes bool
 }
 
-// onTerminal returns a question that is asked on standard input.
+// onTerminal returns a question on standard input.
 func onTerminal(out io.Writer, yes bool) question {
 	return question{in: os.Stdin, out: out, terminal: term.IsTerminal(int(os.Stdin.Fd())), yes: yes}
 }
@@ -231,12 +231,12 @@ func (q question) confirm(ctx context.Context, text string) error {
 		return nil
 	}
 	if !q.terminal {
-		return errors.New("standard input is not a terminal, so the demo can't ask for your consent and created nothing: add YES=1 (-yes)")
+		return errors.New("standard input is not a terminal, so the demo can't ask for your consent and has created nothing: add YES=1 (-yes)")
 	}
 	fmt.Fprintf(q.out, "\n%s [y/N] ", text)
 	answer := make(chan string, 1)
 	go func() {
-		line, _ := bufio.NewReader(q.in).ReadString('\n') // without an answer it is empty
+		line, _ := bufio.NewReader(q.in).ReadString('\n') // empty without an answer
 		answer <- line
 	}()
 	select {
@@ -247,11 +247,11 @@ func (q question) confirm(ctx context.Context, text string) error {
 		case "y", "yes":
 			return nil
 		}
-		return errors.New("you did not answer yes: the demo created nothing")
+		return errors.New("you did not answer yes: the demo has created nothing")
 	}
 }
 
-// createNamespace creates the demo's namespace. The request is not canceled by Ctrl-C, so that its result is known.
+// createNamespace creates the demo's namespace. Ctrl-C does not cancel the request, so that its result is known.
 func (e *existing) createNamespace(ctx context.Context) error {
 	e.attempted = true
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
@@ -259,7 +259,7 @@ func (e *existing) createNamespace(ctx context.Context) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name:        e.namespace,
 		Labels:      map[string]string{runLabel: e.run},
-		Annotations: map[string]string{"demo.lockstep.dev/description": "created by make demo of Lockstep, which deletes it at its end"},
+		Annotations: map[string]string{"demo.lockstep.dev/description": "created by make demo of Lockstep, which deletes it when it ends"},
 	}}
 	if _, err := e.core.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create namespace %s: %w", e.namespace, err)

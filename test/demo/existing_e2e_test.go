@@ -29,7 +29,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-// demoEnv makes the test binary the demo itself.
+// demoEnv makes the test binary run the demo.
 const demoEnv = "LOCKSTEP_TEST_DEMO"
 
 func TestMain(m *testing.M) {
@@ -41,12 +41,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// demo is the demo on a cluster, as a process in a group of its own, like make's on a terminal.
+// demo is a process of the demo, in its own process group, as when make runs it on a terminal.
 type demo struct {
 	*exec.Cmd
-	// lines are its output; closed at its end.
+	// lines has its output, and is closed when it exits.
 	lines chan string
-	// tmp is its folder for temporary files.
+	// tmp is its temporary directory.
 	tmp string
 }
 
@@ -57,12 +57,12 @@ func startDemo(t *testing.T, kubeconfig string, args ...string) *demo {
 		t.Fatal(err)
 	}
 	d := &demo{lines: make(chan string, 1000)}
-	if d.tmp, err = os.MkdirTemp("", "demo-"); err != nil { // a short path: it will have a socket
+	if d.tmp, err = os.MkdirTemp("", "demo-"); err != nil { // short, for the path of a socket
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(d.tmp) })
 	d.Cmd = exec.Command(os.Args[0], append([]string{"-lockstep", lockstep, "-kubeconfig", kubeconfig}, args...)...)
-	// A cluster that the environment names is not used: this one does not exist.
+	// The cluster of the environment, which does not exist, must not be used.
 	d.Env = append(os.Environ(), demoEnv+"=1", "TMPDIR="+d.tmp, "KUBECONFIG="+filepath.Join(t.TempDir(), "none"))
 	d.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := d.StdoutPipe()
@@ -82,7 +82,7 @@ func startDemo(t *testing.T, kubeconfig string, args ...string) *demo {
 	return d
 }
 
-// until returns the output up to a line with text, or all of it.
+// until returns the output up to a line with text, or all of it if text is empty.
 func (d *demo) until(t *testing.T, text string) string {
 	t.Helper()
 	var b strings.Builder
@@ -94,12 +94,12 @@ func (d *demo) until(t *testing.T, text string) string {
 		}
 	}
 	if text != "" {
-		t.Fatalf("the demo ended without %q", text)
+		t.Fatalf("the demo exited without %q", text)
 	}
 	return b.String()
 }
 
-// inventory lists all that is in no namespace and that the demo could have created, and its namespaces.
+// inventory lists namespaces and the cluster-scoped objects that the demo might have created.
 func inventory(t *testing.T, core kubernetes.Interface) []string {
 	t.Helper()
 	all, err := listInventory(t.Context(), core)
@@ -130,7 +130,7 @@ func listInventory(ctx context.Context, core kubernetes.Interface) ([]string, er
 	return all, nil
 }
 
-// mustBeClean fails unless the cluster has what it had before the demo, with no pod of it, and its folder is empty.
+// mustBeClean fails unless the inventory is as before the demo, no pod is left, and the temporary directory is empty.
 func (d *demo) mustBeClean(t *testing.T, core kubernetes.Interface, before []string) {
 	t.Helper()
 	await.Nil(t, "nothing of the demo is left", func(ctx context.Context) error {
@@ -172,11 +172,11 @@ func TestDemoOnAnExistingCluster(t *testing.T) {
 	}
 	for _, want := range []string{"server      " + c.RESTConfig().Host, "no GPUs", "is complete: 4 groups run revision", "registry.k8s.io/pause:3.10.1 ready", "deleted, with everything in it"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("the demo does not say %q", want)
+			t.Errorf("the output lacks %q", want)
 		}
 	}
 	if strings.Contains(text, "warning: delete") || strings.Contains(text, "driver: level") {
-		t.Error("the demo complains")
+		t.Error("the demo prints warnings")
 	}
 	d.mustBeClean(t, core, before)
 }
@@ -211,7 +211,7 @@ func TestDemoInterrupted(t *testing.T) {
 	}
 }
 
-func TestDemoWithTheUsersOwnRights(t *testing.T) {
+func TestDemoWithUsersOwnPermissions(t *testing.T) {
 	c := cluster.Shared(t)
 	core := coreOf(t, c)
 	rules, err := driverRules()
@@ -229,9 +229,9 @@ func TestDemoWithTheUsersOwnRights(t *testing.T) {
 		want       string
 	}{
 		{"may create no roles", "demo-without-roles", rules, "you may not create roles in the cluster"},
-		{"may create roles, but lacks a right of the driver's", "demo-without-autoscalers",
+		{"may create roles, but lacks a permission of the driver", "demo-without-autoscalers",
 			append(slices.DeleteFunc(slices.Clone(rules), func(r rbacv1.PolicyRule) bool { return r.APIGroups[0] == "keda.sh" }), roles...),
-			"the driver runs with your own rights: create Role"},
+			"the driver uses your own permissions: create Role"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -244,7 +244,7 @@ func TestDemoWithTheUsersOwnRights(t *testing.T) {
 			}
 			for _, want := range []string{tt.want, "at most 8 pods", "is complete: 4 groups run revision", "deleted, with everything in it"} {
 				if !strings.Contains(text, want) {
-					t.Errorf("the demo does not say %q", want)
+					t.Errorf("the output lacks %q", want)
 				}
 			}
 			d.mustBeClean(t, core, before)
@@ -252,7 +252,7 @@ func TestDemoWithTheUsersOwnRights(t *testing.T) {
 	}
 }
 
-// grant gives a user rights in the whole cluster until the test ends.
+// grant gives a user cluster-wide permissions until the test ends.
 func grant(t *testing.T, core kubernetes.Interface, user string, rules []rbacv1.PolicyRule) {
 	t.Helper()
 	named, rbac := metav1.ObjectMeta{Name: user}, core.RbacV1()
@@ -272,7 +272,7 @@ func grant(t *testing.T, core kubernetes.Interface, user string, rules []rbacv1.
 	t.Cleanup(func() { _ = rbac.ClusterRoleBindings().Delete(context.Background(), user, metav1.DeleteOptions{}) })
 }
 
-// impersonate returns a copy of an administrator's kubeconfig that acts as user.
+// impersonate returns a copy of an administrator's kubeconfig that impersonates user.
 func impersonate(t *testing.T, kubeconfig, user string) string {
 	t.Helper()
 	raw, err := clientcmd.LoadFromFile(kubeconfig)
@@ -289,7 +289,7 @@ func impersonate(t *testing.T, kubeconfig, user string) string {
 	return path
 }
 
-func TestDemoRefusesWithoutConsent(t *testing.T) {
+func TestDemoRequiresConsent(t *testing.T) {
 	c := cluster.Shared(t)
 	core := coreOf(t, c)
 	before := inventory(t, core)
@@ -304,7 +304,7 @@ func TestDemoRefusesWithoutConsent(t *testing.T) {
 	d.mustBeClean(t, core, before)
 }
 
-func TestDemoRefusesAClusterWithoutLWS(t *testing.T) {
+func TestDemoRequiresLWS(t *testing.T) {
 	c, err := cluster.Start(t.Context(), cluster.WithoutLWS(), cluster.WithLog(t.Output()))
 	if err != nil {
 		t.Fatal(err)

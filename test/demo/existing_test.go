@@ -34,7 +34,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-func TestFlagsThatDoNotFit(t *testing.T) {
+func TestParseFlags(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name string
@@ -43,16 +43,16 @@ func TestFlagsThatDoNotFit(t *testing.T) {
 	}{
 		{"own control plane", nil, ""},
 		{"existing cluster", []string{"-kubeconfig", "f"}, ""},
-		{"existing cluster, everything given", []string{"-kubeconfig", "f", "-context", "c", "-yes", "-image", "a", "-new-image", "b"}, ""},
-		{"yes without a question", []string{"-yes"}, ""},
+		{"existing cluster, all flags", []string{"-kubeconfig", "f", "-context", "c", "-yes", "-image", "a", "-new-image", "b"}, ""},
+		{"yes on own control plane", []string{"-yes"}, ""},
 		{"empty kubeconfig", []string{"-kubeconfig", ""}, "-kubeconfig"},
-		{"context of nothing", []string{"-context", "c"}, "-kubeconfig"},
-		{"image of nothing", []string{"-image", "a"}, "-kubeconfig"},
+		{"context without kubeconfig", []string{"-context", "c"}, "-kubeconfig"},
+		{"image without kubeconfig", []string{"-image", "a"}, "-kubeconfig"},
 		{"argo on an existing cluster", []string{"-kubeconfig", "f", "-host", "argo"}, "HOST=argo"},
 		{"kruise on an existing cluster", []string{"-kubeconfig", "f", "-host", "kruise"}, "HOST=kruise"},
 		{"traffic on an existing cluster", []string{"-kubeconfig", "f", "-traffic"}, "TRAFFIC=1"},
 		{"keep on an existing cluster", []string{"-kubeconfig", "f", "-keep"}, "-keep"},
-		{"images that are the same", []string{"-kubeconfig", "f", "-image", "a", "-new-image", "a"}, "two different images"},
+		{"same images", []string{"-kubeconfig", "f", "-image", "a", "-new-image", "a"}, "two different images"},
 		{"unknown host", []string{"-host", "flux"}, "flux"},
 	}
 	for _, tt := range tests {
@@ -92,7 +92,7 @@ func writeKubeconfig(t *testing.T, current string) string {
 	return path
 }
 
-func TestOpenExistingReadsTheFileOnly(t *testing.T) {
+func TestOpenExistingErrors(t *testing.T) {
 	t.Setenv("KUBECONFIG", writeKubeconfig(t, "two"))
 	t.Setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
 	t.Setenv("KUBERNETES_SERVICE_PORT", "443")
@@ -114,7 +114,7 @@ func TestOpenExistingReadsTheFileOnly(t *testing.T) {
 	}
 }
 
-func TestDriverKubeconfigKeepsTheServer(t *testing.T) {
+func TestDriverKubeconfigKeepsServer(t *testing.T) {
 	t.Parallel()
 	if _, err := openExisting(writeKubeconfig(t, "two"), "one"); err == nil {
 		t.Fatal("a CA file without a certificate is accepted")
@@ -129,9 +129,9 @@ func TestDriverKubeconfigKeepsTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e.rest.Host != "https://one.example" || e.raw.CurrentContext != "one" || len(e.raw.Clusters) != 1 {
-		t.Errorf("it uses %s of %d clusters, want the current context's alone", e.rest.Host, len(e.raw.Clusters))
+		t.Errorf("it uses %s of %d clusters, want that of the current context only", e.rest.Host, len(e.raw.Clusters))
 	}
-	e.ownRights = true
+	e.ownPermissions = true
 	driver := filepath.Join(t.TempDir(), "driver.kubeconfig")
 	if err := e.driverKubeconfig(t.Context(), driver); err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func TestDriverKubeconfigKeepsTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if copied.rest.ServerName != "api.one.example" || !bytes.Equal(copied.rest.CAData, certificate) || copied.rest.BearerToken != "secret" {
-		t.Errorf("the driver's kubeconfig lost something of the user's: %+v", copied.rest.TLSClientConfig)
+		t.Errorf("the driver's kubeconfig lacks settings of the user's: %+v", copied.rest.TLSClientConfig)
 	}
 }
 
@@ -165,7 +165,7 @@ func TestConfirm(t *testing.T) {
 		{"y", question{terminal: true}, "y\n", "", true},
 		{"YES", question{terminal: true}, " YES \n", "", true},
 		{"n", question{terminal: true}, "n\n", "created nothing", true},
-		{"another word", question{terminal: true}, "yesterday\n", "created nothing", true},
+		{"another answer", question{terminal: true}, "yesterday\n", "created nothing", true},
 		{"only Enter", question{terminal: true}, "\n", "created nothing", true},
 		{"end of input", question{terminal: true}, "", "created nothing", true},
 		{"no terminal", question{}, "y\n", "YES=1", false},
@@ -188,18 +188,18 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-func TestConfirmEndsWithCtrlC(t *testing.T) {
+func TestConfirmCanceled(t *testing.T) {
 	t.Parallel()
 	in, w := io.Pipe()
 	defer w.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := (question{terminal: true, in: in, out: io.Discard}).confirm(ctx, "?"); !errors.Is(err, context.Canceled) {
-		t.Errorf("confirm: %v, want that it was canceled", err)
+		t.Errorf("confirm: %v, want context canceled", err)
 	}
 }
 
-// apiServer answers discovery as a cluster does whose CRD of LeaderWorkerSet has this status; "": it has none.
+// apiServer serves discovery of a cluster whose LeaderWorkerSet CRD has this status, or that has no such CRD if it is "".
 func apiServer(t *testing.T, status string) *existing {
 	t.Helper()
 	const group = "/apis/leaderworkerset.x-k8s.io/v1"
@@ -266,11 +266,11 @@ func TestCheckWithoutAPIServer(t *testing.T) {
 	server.Close()
 	e := &existing{rest: &rest.Config{Host: server.URL}}
 	if _, err := e.check(t.Context()); err == nil || !strings.Contains(err.Error(), server.URL+" does not answer") {
-		t.Errorf("check: %v, want that the API server does not answer", err)
+		t.Errorf("check: %v, want an error about the API server", err)
 	}
 }
 
-// allowing is an API server that grants what allowed says.
+// allowing is an API server with these permissions.
 func allowing(allowed func(*authorizationv1.ResourceAttributes) bool) *fake.Clientset {
 	client := fake.NewClientset()
 	client.PrependReactor("create", "selfsubjectaccessreviews", func(action k8stesting.Action) (bool, runtime.Object, error) {
@@ -281,7 +281,7 @@ func allowing(allowed func(*authorizationv1.ResourceAttributes) bool) *fake.Clie
 	return client
 }
 
-func TestCheckRights(t *testing.T) {
+func TestCheckPermissions(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name    string
@@ -294,7 +294,7 @@ func TestCheckRights(t *testing.T) {
 		{"no tokens", func(a *authorizationv1.ResourceAttributes) bool { return a.Subresource != "token" }, true, nil},
 		{"no namespaces", func(a *authorizationv1.ResourceAttributes) bool { return a.Resource != "namespaces" || a.Verb == "get" }, false,
 			[]string{"create namespaces", "delete namespaces"}},
-		{"no roles, and fewer rights than the driver needs",
+		{"no roles, and fewer permissions than the driver needs",
 			func(a *authorizationv1.ResourceAttributes) bool { return a.Resource != "roles" && a.Verb != "watch" }, false,
 			[]string{"watch leaderworkersets.leaderworkerset.x-k8s.io", "watch pods", "watch controllerrevisions.apps"}},
 		{"in another namespace only", func(a *authorizationv1.ResourceAttributes) bool { return a.Namespace != "lockstep-demo-test" }, false,
@@ -303,9 +303,9 @@ func TestCheckRights(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			own, err := checkRights(t.Context(), allowing(tt.allowed).AuthorizationV1(), "lockstep-demo-test")
+			own, err := checkPermissions(t.Context(), allowing(tt.allowed).AuthorizationV1(), "lockstep-demo-test")
 			if own != tt.own || (err != nil) != (len(tt.want) > 0) {
-				t.Fatalf("checkRights: own rights %t, %v; want %t", own, err, tt.own)
+				t.Fatalf("checkPermissions: own permissions %t, %v; want %t", own, err, tt.own)
 			}
 			for _, want := range tt.want {
 				if !strings.Contains(err.Error(), want) {
@@ -316,7 +316,7 @@ func TestCheckRights(t *testing.T) {
 	}
 }
 
-// The account in the demo's namespace has the rules of config/rbac and no more.
+// The account in the demo's namespace has exactly the rules of config/rbac.
 func TestCreateAccess(t *testing.T) {
 	t.Parallel()
 	e := &existing{core: fake.NewClientset(), namespace: "lockstep-demo-test"}
@@ -359,9 +359,9 @@ func TestDescribe(t *testing.T) {
 			t.Errorf("the description lacks %q:\n%s", want, text)
 		}
 	}
-	e.ownRights, c.style = true, "partition"
-	if text = describe(); !strings.Contains(text, "with your own rights") || strings.Contains(text, "Role ") || !strings.Contains(text, "at most 8 pods") {
-		t.Errorf("without roles, in place:\n%s", text)
+	e.ownPermissions, c.style = true, "partition"
+	if text = describe(); !strings.Contains(text, "your own permissions") || strings.Contains(text, "Role ") || !strings.Contains(text, "at most 8 pods") {
+		t.Errorf("own permissions, in place:\n%s", text)
 	}
 }
 
@@ -381,7 +381,7 @@ func TestExistingWorkload(t *testing.T) {
 	for role, spec := range map[string]corev1.PodSpec{"leader": template.LeaderTemplate.Spec, "worker": template.WorkerTemplate.Spec} {
 		c := spec.Containers[0]
 		if c.Image != "image:1" || len(c.Resources.Limits) != 2 || c.Resources.Limits.Cpu().IsZero() || c.Resources.Limits.Memory().IsZero() {
-			t.Errorf("the %s runs %s with %v, want the given image with processor and memory alone", role, c.Image, c.Resources.Limits)
+			t.Errorf("the %s runs %s with %v, want the given image with limits for CPU and memory only", role, c.Image, c.Resources.Limits)
 		}
 		if !*spec.SecurityContext.RunAsNonRoot || *c.SecurityContext.AllowPrivilegeEscalation || c.SecurityContext.Capabilities.Drop[0] != "ALL" {
 			t.Errorf("the %s is not restricted", role)
@@ -440,7 +440,7 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-func TestRemoveSaysWhatRemains(t *testing.T) {
+func TestRemoveReportsBlockedDeletion(t *testing.T) {
 	t.Parallel()
 	namespace := demoNamespace("this")
 	namespace.DeletionTimestamp = &metav1.Time{}
@@ -471,7 +471,7 @@ func TestRemoveSaysWhatRemains(t *testing.T) {
 	}
 }
 
-// Without a driver, the demo removes Lockstep's finalizer itself, and leaves others.
+// Without a driver the demo removes Lockstep's finalizer, and no other one.
 func TestRemoveFinalizer(t *testing.T) {
 	t.Parallel()
 	w := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{

@@ -20,28 +20,28 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// redraw is how often the picture is made anew.
-const redraw = 500 * time.Millisecond
+// refresh is the interval of watch.
+const refresh = 500 * time.Millisecond
 
 // rollouts are a host's own objects, one of which the demo watches.
 type rollouts struct {
 	resource schema.GroupVersionResource
-	// says is what the host says about it.
-	says func(context.Context, *unstructured.Unstructured) (string, error)
-	// rests says whether the host has seen all that was written to it, and has nothing to do.
-	rests func(*unstructured.Unstructured) bool
+	// status returns the object's status as text.
+	status func(context.Context, *unstructured.Unstructured) (string, error)
+	// idle reports whether the host has observed the object's generation and has nothing to do.
+	idle func(*unstructured.Unstructured) bool
 }
 
-// follow shows the release until the host rests again.
+// follow shows the release until the host is idle again.
 func (s *stage) follow(ctx context.Context, host rollouts) error {
-	begun := false
+	started := false
 	return s.watch(ctx, host, func(r *unstructured.Unstructured) bool {
-		begun = begun || !host.rests(r)
-		return begun && host.rests(r)
+		started = started || !host.idle(r)
+		return started && host.idle(r)
 	})
 }
 
-// watch shows what the host says beside the groups, whenever something has changed, until done.
+// watch shows the host's status beside the groups, at each change, until done.
 func (s *stage) watch(ctx context.Context, host rollouts, done func(*unstructured.Unstructured) bool) error {
 	client, err := dynamic.NewForConfig(s.cluster.RESTConfig())
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *stage) watch(ctx context.Context, host rollouts, done func(*unstructure
 		if err != nil {
 			return fmt.Errorf("get Rollout: %w", err)
 		}
-		text, err := host.says(ctx, r)
+		text, err := host.status(ctx, r)
 		if err != nil {
 			return err
 		}
@@ -72,15 +72,15 @@ func (s *stage) watch(ctx context.Context, host rollouts, done func(*unstructure
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(redraw):
+		case <-time.After(refresh):
 		}
 	}
 }
 
-// ages change all the time and mean nothing here.
+// ages are ignored in comparisons.
 var ages = regexp.MustCompile(`\b\d+(s|m|m\d+s)\b`)
 
-// beside is two texts side by side.
+// beside returns two texts side by side.
 func beside(left, right string) string {
 	lines := strings.Split(lipgloss.JoinHorizontal(lipgloss.Top, strings.TrimSpace(left), "     ", right), "\n")
 	for i := range lines {
@@ -89,7 +89,7 @@ func beside(left, right string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// groups are the pods of the workload and of its canary.
+// groups returns the pods of the workload and of its canary.
 func (s *stage) groups(ctx context.Context) string {
 	list, err := s.core.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey})
 	if err != nil {
@@ -104,13 +104,13 @@ func (s *stage) groups(ctx context.Context) string {
 	return strings.Join(lines, "\n")
 }
 
-// live says whether a picture can be drawn over.
+// live reports whether the output is a terminal, which can be redrawn.
 func (s *stage) live() bool {
 	file, ok := s.out.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-func (s *stage) remains(ctx context.Context) error {
+func (s *stage) result(ctx context.Context) error {
 	fmt.Fprint(s.out, s.pods(ctx))
 	return s.alone(ctx)
 }

@@ -25,18 +25,18 @@ var (
 	rolloutTargets = schema.GroupVersionResource{Group: "lockstep.dev", Version: "v1alpha1", Resource: "rollouttargets"}
 )
 
-// kruiseScenes are the story with Kruise Rollouts as the host.
+// kruiseScenes returns the scenes with Kruise Rollouts as the host.
 func (s *stage) kruiseScenes() []scene {
 	return []scene{
 		{"A real control plane, with LeaderWorkerSet and Kruise Rollouts, its manager unmodified", s.raise},
 		{"A LeaderWorkerSet: 4 groups of 2 pods, 1 GPU each", s.deploy},
-		{"lockstep kruise, with the rights of config/kruise and no more", s.control},
-		{"A RolloutTarget, and a Rollout of Kruise that refers to it. From now on a change of the template moves no group by itself", s.target},
-		{"A new model image, as GitOps would bring it: it starts the Rollout", s.edit},
+		{"lockstep kruise, with the permissions of config/kruise only", s.control},
+		{"A RolloutTarget, and a Rollout of Kruise that refers to it. From now on a template change moves no group by itself", s.target},
+		{"A new model image, as from GitOps: it starts the Rollout", s.edit},
 		{"The release: Kruise's Rollout, the target, and the groups, which are replaced in place", func(ctx context.Context) error {
 			return s.follow(ctx, s.kruise())
 		}},
-		{"What is left: every group at the new revision", s.remains},
+		{"The result: every group at the new revision", s.result},
 	}
 }
 
@@ -65,20 +65,19 @@ func (s *stage) target(ctx context.Context) error {
 		fmt.Fprintf(s.out, "      - %s\n", step)
 	}
 	host := s.kruise()
-	return s.watch(ctx, host, host.rests)
+	return s.watch(ctx, host, host.idle)
 }
 
-// kruise is how the demo watches Kruise.
-func (s *stage) kruise() rollouts { return rollouts{kruiseRollouts, s.kruiseSays, kruiseRests} }
+func (s *stage) kruise() rollouts { return rollouts{kruiseRollouts, s.kruiseStatus, kruiseIdle} }
 
-// kruiseRests says whether Kruise has seen all that was written to the Rollout, and has nothing to do.
-func kruiseRests(r *unstructured.Unstructured) bool {
+// kruiseIdle reports whether Kruise has observed the Rollout's generation and has nothing to do.
+func kruiseIdle(r *unstructured.Unstructured) bool {
 	observed, _, _ := unstructured.NestedInt64(r.Object, "status", "observedGeneration")
 	return at(r, "status", "phase") == "Healthy" && observed == r.GetGeneration()
 }
 
-// kruiseSays is the status of Rollout and target.
-func (s *stage) kruiseSays(ctx context.Context, r *unstructured.Unstructured) (string, error) {
+// kruiseStatus returns the status of Rollout and target.
+func (s *stage) kruiseStatus(ctx context.Context, r *unstructured.Unstructured) (string, error) {
 	client, err := dynamic.NewForConfig(s.cluster.RESTConfig())
 	if err != nil {
 		return "", fmt.Errorf("create client: %w", err)
@@ -89,7 +88,7 @@ func (s *stage) kruiseSays(ctx context.Context, r *unstructured.Unstructured) (s
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "Rollout        %s\n", at(r, "status", "phase"))
-	if step := at(r, "status", "canaryStatus", "currentStepIndex"); step != "" && !kruiseRests(r) {
+	if step := at(r, "status", "canaryStatus", "currentStepIndex"); step != "" && !kruiseIdle(r) {
 		fmt.Fprintf(&b, "Step           %s, %s\n", step, at(r, "status", "canaryStatus", "currentStepState"))
 	}
 	table := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
@@ -100,5 +99,5 @@ func (s *stage) kruiseSays(ctx context.Context, r *unstructured.Unstructured) (s
 	return b.String(), nil
 }
 
-// at is a field of an object as text; empty if there is none.
+// at returns a field of an object as text, or "" without it.
 func at(o *unstructured.Unstructured, path ...string) string { return text.Field(o, path...) }

@@ -3,11 +3,11 @@
 
 // Command demo shows Lockstep's main job on a real control plane on this machine: it deploys a LeaderWorkerSet of four
 // groups, changes its model image, and has `lockstep release` take it through a whole canary release over gRPC. With
-// -traffic it does so under real requests, through a gateway, and says what became of each. With -host argo it is Argo
-// Rollouts that decides when, and its own kubectl plugin that shows how it goes; with -host kruise it is Kruise Rollouts.
+// -traffic it does so under real requests, through a gateway, and counts the results. With -host argo the host is Argo
+// Rollouts, and its own kubectl plugin shows the release; with -host kruise it is Kruise Rollouts.
 //
-// With -kubeconfig it runs on an existing cluster that has LeaderWorkerSet: it says what it will create, asks, and deletes that at its
-// end. It never reads $KUBECONFIG.
+// With -kubeconfig it runs on an existing cluster with LeaderWorkerSet: it shows what it will create, asks, and deletes that when it
+// ends. It never reads $KUBECONFIG.
 package main
 
 import (
@@ -28,9 +28,9 @@ import (
 )
 
 func main() {
-	// What the demo starts finds the cluster by a flag, and never another one by the environment.
+	// Child processes get the cluster by a flag, never from the environment.
 	_ = os.Unsetenv(clientcmd.RecommendedConfigPathEnvVar)
-	// A reader of the output that ends, as in `make demo | head`, must not end the demo before it has deleted what it created.
+	// A closed pipe, as in `make demo | head`, must not end the demo before it has deleted what it created.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), signals()...)
 	c, err := parse(os.Args[1:])
@@ -43,10 +43,10 @@ func main() {
 	os.Exit(code)
 }
 
-// signals are those that end the demo.
+// signals returns the signals that end the demo.
 func signals() []os.Signal { return []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} }
 
-// start plays the demo: with traffic in a network namespace, where every pod has an address that answers.
+// start plays the demo. With traffic it does so in a network namespace, where every pod has a reachable address.
 func start(ctx context.Context, c script) int {
 	play := func() int {
 		if err := run(ctx, c, os.Stdout); err != nil {
@@ -71,7 +71,7 @@ type script struct {
 	pause    string
 	keep     bool
 	traffic  bool
-	// existing: the demo runs on the cluster of kubeconfig and context. yes: without asking.
+	// existing is true if the demo runs on the cluster of kubeconfig and context, yes if it does not ask.
 	existing            bool
 	kubeconfig, context string
 	yes                 bool
@@ -82,11 +82,11 @@ func parse(args []string) (script, error) {
 	var c script
 	flags := flag.NewFlagSet("demo", flag.ExitOnError)
 	flags.StringVar(&c.lockstep, "lockstep", "bin/lockstep", "the lockstep binary")
-	flags.StringVar(&c.host, "host", "grpc", "who decides when: grpc (lockstep release), argo (Argo Rollouts) or kruise (Kruise Rollouts)")
+	flags.StringVar(&c.host, "host", "grpc", "the host: grpc (lockstep release), argo (Argo Rollouts) or kruise (Kruise Rollouts)")
 	flags.StringVar(&c.style, "style", "canary", "how to release")
 	flags.StringVar(&c.batches, "batches", "25%,50%,100%", "the batches")
 	flags.StringVar(&c.pause, "pause", "", "pause between batches (default: 2s, and 5s with traffic)")
-	flags.BoolVar(&c.keep, "keep", false, "leave the control plane up afterwards, until Ctrl-C")
+	flags.BoolVar(&c.keep, "keep", false, "keep the control plane running afterwards, until Ctrl-C")
 	flags.BoolVar(&c.traffic, "traffic", false, "route real requests through a gateway, and count them")
 	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "run on the existing cluster of this kubeconfig, which must have LeaderWorkerSet")
 	flags.StringVar(&c.context, "context", "", "with -kubeconfig: its context (default: the current one)")
@@ -100,14 +100,14 @@ func parse(args []string) (script, error) {
 	if c.pause == "" {
 		c.pause = "2s"
 		if c.traffic {
-			// So that each batch gets some hundred requests.
+			// Each batch then gets some hundred requests.
 			c.pause = "5s"
 		}
 	}
 	return c, c.check(given)
 }
 
-// check refuses flags that do not fit together.
+// check returns an error if flags contradict each other.
 func (c script) check(given map[string]bool) error {
 	if c.host != "grpc" && (c.host != "argo" && c.host != "kruise" || c.traffic) {
 		return fmt.Errorf("the host is grpc, or argo or kruise without traffic, not %q", c.host)
@@ -130,20 +130,20 @@ func (c script) check(given map[string]bool) error {
 	case c.traffic:
 		return fmt.Errorf("-traffic (TRAFFIC=1) needs a gateway whose network the demo controls: %s", alone)
 	case c.keep:
-		return fmt.Errorf("-keep keeps a control plane, and of an existing cluster the demo keeps nothing: %s", alone)
+		return fmt.Errorf("-keep keeps the demo's own control plane, not an existing cluster: %s", alone)
 	case c.image == "" || c.newImage == "" || c.image == c.newImage:
 		return fmt.Errorf("-image %q and -new-image %q must be two different images", c.image, c.newImage)
 	}
 	return nil
 }
 
-// scene is a part of the story.
+// scene is a step of the demo.
 type scene struct {
 	title string
 	play  func(context.Context) error
 }
 
-// scenes are the story. With traffic, it has a gateway, and an end that counts.
+// scenes returns the steps of the demo.
 func (s *stage) scenes() []scene {
 	if s.script.existing {
 		return s.existingScenes()
@@ -157,35 +157,35 @@ func (s *stage) scenes() []scene {
 	story := []scene{
 		{"A real control plane: etcd, API server, controllers, LeaderWorkerSet, and nodes without containers (KWOK)", s.raise},
 		{"A LeaderWorkerSet: 4 groups of 2 pods, 1 GPU each", s.deploy},
-		{"The Lockstep driver, on a unix socket, with the rights of config/rbac and no more", s.serve},
-		{"Adopt: from now on a change of the template moves no group by itself", s.adopt},
-		{"A new model image, as GitOps would bring it. Nothing moves", s.edit},
+		{"The Lockstep driver, on a unix socket, with the permissions of config/rbac only", s.serve},
+		{"Adopt: from now on a template change moves no group by itself", s.adopt},
+		{"A new model image, as from GitOps. No group moves", s.edit},
 		{"The release: batch by batch, over gRPC", s.release},
-		{"What is left: every group at the new revision, no canary, the hold", s.summary},
+		{"The result: every group at the new revision, no canary, the hold", s.summary},
 	}
 	if !s.script.traffic {
 		return story
 	}
 	open := scene{fmt.Sprintf("A Service, an HTTPRoute and %d requests per second through a gateway (Traefik)", rate), s.open}
 	story = slices.Insert(story, 2, open)
-	return append(story, scene{"What became of the requests", s.reckon})
+	return append(story, scene{"The requests", s.reportRequests})
 }
 
-// existingScenes are the story on an existing cluster.
+// existingScenes returns the scenes on an existing cluster.
 func (s *stage) existingScenes() []scene {
 	return []scene{
 		{"An existing cluster", s.inspect},
-		{"A namespace for the demo, and the driver's rights in it", s.prepare},
+		{"A namespace for the demo, and the driver's permissions in it", s.prepare},
 		{"A LeaderWorkerSet: 4 groups of 2 pods", s.deploy},
 		{"The Lockstep driver, on a unix socket of this machine", s.serve},
-		{"Adopt: from now on a change of the template moves no group by itself", s.adopt},
-		{"A new image, as GitOps would bring it. Nothing moves", s.edit},
+		{"Adopt: from now on a template change moves no group by itself", s.adopt},
+		{"A new image, as from GitOps. No group moves", s.edit},
 		{"The release: batch by batch, over gRPC", s.release},
-		{"What is left: every group at the new revision, no canary, the hold", s.summary},
+		{"The result: every group at the new revision, no canary, the hold", s.summary},
 	}
 }
 
-// run is the story, told as it happens. That it was interrupted is no error; that something of it is left is one.
+// run plays all scenes. An interruption is not an error, but objects that are not deleted are.
 func run(ctx context.Context, c script, out io.Writer) (err error) {
 	s := &stage{script: c, out: out}
 	defer func() {

@@ -11,11 +11,11 @@ import (
 	"testing"
 )
 
-// makeDemo returns the command that `make demo` runs the demo with, without running it.
+// makeDemo returns the command of `make demo`, from a dry run.
 func makeDemo(t *testing.T, env []string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command("make", append([]string{"--no-print-directory", "-C", "../..", "-n", "demo"}, args...)...)
-	// The tests may themselves run under make, whose variables are not for this one.
+	// The tests may run under make, whose variables must not affect this one.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		key, _, _ := strings.Cut(v, "=")
 		return slices.Contains([]string{"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "KUBECONFIG", "CONTEXT", "YES", "IMAGE", "NEW_IMAGE"}, key)
@@ -34,7 +34,7 @@ func makeDemo(t *testing.T, env []string, args ...string) string {
 	return ""
 }
 
-func TestMakeIgnoresTheEnvironmentsCluster(t *testing.T) {
+func TestMakeIgnoresClusterOfEnvironment(t *testing.T) {
 	t.Parallel()
 	plain := makeDemo(t, nil)
 	if strings.Contains(plain, "-kubeconfig") {
@@ -49,7 +49,7 @@ func TestMakeIgnoresTheEnvironmentsCluster(t *testing.T) {
 	}
 }
 
-func TestMakeTakesTheClusterFromItsCommandLine(t *testing.T) {
+func TestMakeUsesClusterOfCommandLine(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name     string

@@ -23,14 +23,14 @@ import (
 )
 
 const (
-	// removePeriod is how often the demo looks at what is left.
+	// removePeriod is the interval of checks.
 	removePeriod = 300 * time.Millisecond
-	// driverTime is how long the driver has to remove its finalizers, before the demo does so in its namespace.
+	// driverTime is how long the demo waits for the driver to remove its finalizers before it does so itself.
 	driverTime = 30 * time.Second
 )
 
 // remove deletes what the demo created: the LeaderWorkerSets while the driver still runs, then the namespace with the rest. It
-// deletes a namespace by its UID, and only if it has the label of this run.
+// deletes the namespace by UID, and only if it has the label of this run.
 func (e *existing) remove(ctx context.Context, w io.Writer, stopDriver func()) error {
 	defer stopDriver()
 	if !e.attempted {
@@ -44,7 +44,7 @@ func (e *existing) remove(ctx context.Context, w io.Writer, stopDriver func()) e
 	if err := e.removeWorkloads(ctx); err != nil {
 		fmt.Fprintf(w, "warning: %v\n", err)
 	}
-	// Without the namespace it has no rights.
+	// Without the namespace the driver has no permissions.
 	stopDriver()
 	if err := e.removeNamespace(ctx, namespace); err != nil {
 		return err
@@ -53,7 +53,7 @@ func (e *existing) remove(ctx context.Context, w io.Writer, stopDriver func()) e
 	return nil
 }
 
-// find returns the namespace that this run created, and whether there is one.
+// find returns the namespace that this run created, and reports whether it exists.
 func (e *existing) find(ctx context.Context) (namespace *corev1.Namespace, found bool, err error) {
 	var last error
 	err = wait.PollUntilContextCancel(ctx, removePeriod, true, func(ctx context.Context) (bool, error) {
@@ -61,13 +61,13 @@ func (e *existing) find(ctx context.Context) (namespace *corev1.Namespace, found
 		return last == nil || apierrors.IsNotFound(last), nil
 	})
 	if err != nil {
-		return nil, false, fmt.Errorf("the API server does not say whether namespace %s exists: %w; delete it when it answers: kubectl delete namespace %s",
+		return nil, false, fmt.Errorf("check whether namespace %s exists: %w; delete it when the API server answers: kubectl delete namespace %s",
 			e.namespace, firstOf(last, err), e.namespace)
 	}
 	return namespace, last == nil && namespace.Labels[runLabel] == e.run, nil
 }
 
-// removeWorkloads deletes the LeaderWorkerSets of the demo's namespace. The driver removes its finalizers; if it does not in time, the
+// removeWorkloads deletes the LeaderWorkerSets of the demo's namespace. If the driver does not remove its finalizers in time, the
 // demo does.
 func (e *existing) removeWorkloads(ctx context.Context) error {
 	deadline := time.Now().Add(driverTime)
@@ -83,7 +83,7 @@ func (e *existing) removeWorkloads(ctx context.Context) error {
 			w := &list.Items[i]
 			switch {
 			case w.DeletionTimestamp == nil && (w.Name == name || late):
-				// The garbage collector deletes the canary, whose owner this one is.
+				// The garbage collector deletes the canary, which this one owns.
 				last = client.Delete(ctx, w.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(w.UID))})
 			case w.DeletionTimestamp != nil && late && slices.Contains(w.Finalizers, record.Finalizer):
 				last = e.removeFinalizer(ctx, w)
@@ -133,26 +133,26 @@ func (e *existing) removeNamespace(ctx context.Context, namespace *corev1.Namesp
 	})
 	if err != nil {
 		return fmt.Errorf("namespace %s of %s is not deleted: %s\n  to see it:    kubectl --kubeconfig %s --context %s get namespace %s -o yaml",
-			namespace.Name, e.target(), remains(namespace, firstOf(last, err)), e.kubeconfig, e.raw.CurrentContext, namespace.Name)
+			namespace.Name, e.target(), blocking(namespace, firstOf(last, err)), e.kubeconfig, e.raw.CurrentContext, namespace.Name)
 	}
 	return nil
 }
 
-// remains says what holds a namespace that is being deleted.
-func remains(namespace *corev1.Namespace, err error) string {
+// blocking returns why a namespace is not deleted.
+func blocking(namespace *corev1.Namespace, err error) string {
 	if namespace.DeletionTimestamp == nil {
 		return err.Error() + "; delete it with kubectl"
 	}
-	var held []string
+	var conditions []string
 	for _, c := range namespace.Status.Conditions {
 		if c.Status == corev1.ConditionTrue {
-			held = append(held, fmt.Sprintf("%s: %s", c.Type, c.Message))
+			conditions = append(conditions, fmt.Sprintf("%s: %s", c.Type, c.Message))
 		}
 	}
-	if len(held) == 0 {
-		return "its deletion has begun and is not over; nothing more is needed unless it stays"
+	if len(conditions) == 0 {
+		return "its deletion is in progress; nothing more is needed unless it stays"
 	}
-	return "its deletion has begun and waits; " + strings.Join(held, "; ")
+	return "its deletion is blocked; " + strings.Join(conditions, "; ")
 }
 
 // firstOf returns the first error that is not nil.

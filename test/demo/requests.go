@@ -23,18 +23,18 @@ import (
 )
 
 const (
-	// hostname is how the gateway knows the route.
+	// hostname is that of the route.
 	hostname = "vllm.example"
-	// rate is how many requests begin per second; one in longEvery takes as long as a long answer of a model.
+	// rate is the number of requests per second; one in longEvery takes longFor, like a long completion.
 	rate      = 50
 	longEvery = 50
 	longFor   = time.Second
-	// recent is of how many requests the share is shown.
+	// recent is the number of requests that the share is computed of.
 	recent = 200
 )
 
-// route is what the user has for the workload: the labels are those of its leaders. A Service of the workload's own name is
-// made by LWS, for the pods among themselves.
+// route has the user's Service, which selects the workload's leaders, and route. LWS creates a Service with the workload's own name
+// for connections between pods.
 const route = `
 apiVersion: v1
 kind: Service
@@ -52,20 +52,20 @@ spec:
   rules: [{backendRefs: [{name: %[1]s-leader, port: 80}]}]
 `
 
-// graceful makes the workload's pods serve for a moment after they were deleted, as those of any workload that must not lose
-// requests: gateways need a moment to see that a pod goes, and answers take theirs.
+// graceful makes the workload's pods serve for a while after their deletion, which a workload needs to lose no requests: gateways
+// have to observe the deletion, and requests in flight have to complete.
 func graceful(manifest []byte) []byte {
 	return bytes.ReplaceAll(manifest, []byte("annotations: {"),
 		fmt.Appendf(nil, "annotations: {%s: %s, ", cluster.AnnotationTermination, longFor+time.Second))
 }
 
-// requests are the ones that flow, and the pods that answer them.
+// requests are the load, and the pods that serve it.
 type requests struct {
 	pods *podserver.Server
 	load *load.Generator
 }
 
-// open lets requests flow.
+// open starts the requests.
 func (s *stage) open(ctx context.Context) error {
 	manifest := fmt.Appendf(nil, route, name, podserver.Port, cluster.GatewayName, cluster.GatewayNamespace, hostname)
 	if err := s.cluster.Apply(ctx, s.namespace, manifest); err != nil {
@@ -73,7 +73,7 @@ func (s *stage) open(ctx context.Context) error {
 	}
 	pods, err := podserver.Start(ctx, s.cluster.RESTConfig())
 	if err != nil {
-		return fmt.Errorf("answer for the pods: %w", err)
+		return fmt.Errorf("serve for the pods: %w", err)
 	}
 	s.requests = &requests{pods: pods}
 	url := "http://" + s.cluster.GatewayAddress() + "/v1/completions"
@@ -92,7 +92,7 @@ func (s *stage) open(ctx context.Context) error {
 	return nil
 }
 
-// served waits until the gateway knows the route.
+// served waits until the gateway serves the route.
 func served(ctx context.Context, url string) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
@@ -123,7 +123,7 @@ func ask(ctx context.Context, url string) error {
 	return nil
 }
 
-// String is how the last requests were shared, since the phase began, and how many failed in all.
+// String returns the shares of the last requests in this phase, and the number of all failed requests.
 func (r *requests) String() string {
 	shares := r.load.Share(recent)
 	sides := make([]string, 0, len(shares))
@@ -137,14 +137,14 @@ func (r *requests) String() string {
 	return fmt.Sprintf("Requests  %d of %d failed; of the last %d: %s", failed, all, recent, strings.Join(sides, ", "))
 }
 
-// phase begins another row of the table.
+// phase starts another row of the table.
 func (r *requests) phase(title string) {
 	title, _, _ = strings.Cut(title, ":")
 	r.load.Begin(load.Phase{Name: title})
 }
 
-// reckon ends the load and says what became of it.
-func (s *stage) reckon(context.Context) error {
+// reportRequests ends the load and writes the table.
+func (s *stage) reportRequests(context.Context) error {
 	report := s.requests.load.End()
 	report.Write(s.out)
 	if all, failed := report.Totals(); failed > 0 {

@@ -24,7 +24,7 @@ func TestGracefulWorkload(t *testing.T) {
 		"leader": templates.LeaderTemplate.Annotations, "worker": templates.WorkerTemplate.Annotations,
 	} {
 		if annotations[cluster.AnnotationTermination] == "" || annotations[cluster.AnnotationStartup] == "" {
-			t.Errorf("the %s's annotations are %v, want a start and an end that take time", role, annotations)
+			t.Errorf("the %s's annotations are %v, want a startup and a termination time", role, annotations)
 		}
 	}
 }
@@ -41,6 +41,6 @@ func TestFollow(t *testing.T) {
 		t.Errorf("events are %+v", got)
 	}
 	if err := follow(strings.NewReader("no document"), func(host.Event) {}); err == nil {
-		t.Error("what is no document passes")
+		t.Error("no error for invalid JSON")
 	}
 }

@@ -42,14 +42,14 @@ const (
 	patience = 2 * time.Minute
 )
 
-// stage is what the scenes share.
+// stage is the state of the demo.
 type stage struct {
 	script script
 	out    io.Writer
 
-	// cluster is the demo's own control plane; nil on an existing cluster, and until it runs.
+	// cluster is the demo's own control plane. Nil on an existing cluster, and before it runs.
 	cluster *cluster.Cluster
-	// existing is the cluster that the user named; nil without one.
+	// existing is the cluster that the user chose. Nil without one.
 	existing *existing
 	// namespace is the workload's; dir has the driver's socket, kubeconfig and log.
 	namespace, dir string
@@ -58,7 +58,7 @@ type stage struct {
 	sets    lwsclient.Interface
 	address string
 	driver  *exec.Cmd
-	// requests is nil without traffic, and until they flow.
+	// requests is nil without traffic, and before they start.
 	requests *requests
 }
 
@@ -91,7 +91,7 @@ func (s *stage) deploy(ctx context.Context) error {
 	}
 	limit := patience
 	if s.existing != nil {
-		limit = 5 * time.Minute // its kubelets pull the image
+		limit = 5 * time.Minute // kubelets pull the image
 	}
 	start := time.Now()
 	var tooOld error
@@ -124,7 +124,7 @@ func (s *stage) create(ctx context.Context) error {
 	return s.cluster.Apply(ctx, s.namespace, manifest)
 }
 
-// unready says why pods are not ready, as the cluster reports it; empty if it reports nothing.
+// unready returns the cluster's reasons why pods are not ready, or "" without any.
 func (s *stage) unready() string {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
@@ -174,7 +174,7 @@ func (s *stage) serve(ctx context.Context) error {
 	return nil
 }
 
-// startWithRBAC installs config/rbac in the demo's control plane, and starts Lockstep with its rights.
+// startWithRBAC applies config/rbac to the demo's control plane, and starts Lockstep with its account.
 func (s *stage) startWithRBAC(ctx context.Context, args ...string) (log string, err error) {
 	manifest, err := config.RBAC()
 	if err != nil {
@@ -186,7 +186,7 @@ func (s *stage) startWithRBAC(ctx context.Context, args ...string) (log string, 
 	return s.start(ctx, config.ServiceAccount, args...)
 }
 
-// start starts Lockstep with the rights of one of its service accounts, and tells where its log is.
+// start starts Lockstep with one of its service accounts, and returns the path of its log.
 func (s *stage) start(ctx context.Context, account string, args ...string) (log string, err error) {
 	cfg, err := s.cluster.ServiceAccountConfig(ctx, config.Namespace, account)
 	if err != nil {
@@ -199,7 +199,7 @@ func (s *stage) start(ctx context.Context, account string, args ...string) (log 
 	return s.startWith(kubeconfig, args...)
 }
 
-// startOnExisting starts Lockstep with its account in the demo's namespace, or with the user's rights.
+// startOnExisting starts Lockstep with its account in the demo's namespace, or with the user's permissions.
 func (s *stage) startOnExisting(ctx context.Context, args ...string) (log string, err error) {
 	kubeconfig := s.driverKubeconfig()
 	if err := s.existing.driverKubeconfig(ctx, kubeconfig); err != nil {
@@ -212,7 +212,7 @@ func (s *stage) driverKubeconfig() string { return filepath.Join(s.dir, "driver.
 
 func (s *stage) driverLog() string { return filepath.Join(s.dir, "driver.log") }
 
-// startWith starts Lockstep with a kubeconfig, and tells where its log is.
+// startWith starts Lockstep with a kubeconfig, and returns the path of its log.
 func (s *stage) startWith(kubeconfig string, args ...string) (log string, err error) {
 	file, err := os.Create(s.driverLog())
 	if err != nil {
@@ -221,7 +221,7 @@ func (s *stage) startWith(kubeconfig string, args ...string) (log string, err er
 	defer file.Close()
 	s.driver = exec.Command(s.script.lockstep, append(args, "--kubeconfig", kubeconfig)...)
 	s.driver.Stderr = file
-	// Ctrl-C on the terminal does not reach it: it is needed while the demo deletes what it created.
+	// Ctrl-C on the terminal must not end it: the demo needs it to delete what it created.
 	s.driver.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return file.Name(), child.Start(s.driver)
 }
@@ -249,16 +249,16 @@ func (s *stage) edit(ctx context.Context) error {
 		return err == nil && now.Status.ObservedGeneration >= w.Generation, nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait for LeaderWorkerSet to see the change: %w", err)
+		return fmt.Errorf("wait for LeaderWorkerSet to observe the change: %w", err)
 	}
 	if s.pods(ctx) != old {
-		return errors.New("groups moved although they are held")
+		return errors.New("groups moved although they are under hold")
 	}
 	fmt.Fprintf(s.out, "%s -> %s; pods unchanged\n", from, to)
 	return nil
 }
 
-// pods are the workload's pods and images, as text.
+// pods returns the workload's pods and images, as text.
 func (s *stage) pods(ctx context.Context) string {
 	list, err := s.core.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + name})
 	if err != nil {
@@ -297,7 +297,7 @@ func (s *stage) summary(ctx context.Context) error {
 	return s.alone(ctx)
 }
 
-// alone says whether there is a LeaderWorkerSet beside the user's.
+// alone returns an error if there is a LeaderWorkerSet beside the user's.
 func (s *stage) alone(ctx context.Context) error {
 	all, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(s.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -309,14 +309,14 @@ func (s *stage) alone(ctx context.Context) error {
 	return nil
 }
 
-// lockstep runs a command of the product against the driver, as a person would.
+// lockstep runs a lockstep command with the driver's address.
 func (s *stage) lockstep(ctx context.Context, args ...string) error {
 	cmd := s.command(ctx, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, s.out, os.Stderr
 	return cmd.Run()
 }
 
-// command says which command it is, and prepares it. It is interrupted when ctx ends.
+// command prints a command and returns it. It is interrupted when ctx ends.
 func (s *stage) command(ctx context.Context, args ...string) *exec.Cmd {
 	fmt.Fprintf(s.out, "$ lockstep %s\n", strings.Join(args, " "))
 	cmd := exec.CommandContext(ctx, s.script.lockstep, append(args, "--namespace", s.namespace, "--address", s.address)...)
@@ -325,11 +325,11 @@ func (s *stage) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// close ends the requests, the driver, and then the control plane. On an existing cluster it deletes what the demo created.
+// close stops the requests, the driver and the control plane. On an existing cluster it deletes what the demo created.
 func (s *stage) close() error {
 	s.requests.close()
 	if s.existing != nil {
-		return s.leave()
+		return s.cleanUp()
 	}
 	s.stopDriver()
 	if s.cluster != nil {
@@ -338,8 +338,8 @@ func (s *stage) close() error {
 	return nil
 }
 
-// leave deletes what the demo created on an existing cluster. Another Ctrl-C ends the wait for it.
-func (s *stage) leave() error {
+// cleanUp deletes what the demo created on an existing cluster. Another Ctrl-C ends the wait for it.
+func (s *stage) cleanUp() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	defer cancel()
 	ctx, stop := signal.NotifyContext(ctx, signals()...)
@@ -351,18 +351,18 @@ func (s *stage) leave() error {
 	return s.existing.remove(ctx, s.out, s.stopDriver)
 }
 
-// stopDriver ends the driver and shows what its log complains about. Once it has, it does nothing.
+// stopDriver stops the driver and shows warnings of its log. It may be called more than once.
 func (s *stage) stopDriver() {
 	if s.driver == nil || s.driver.Process == nil || s.driver.ProcessState != nil {
 		return
 	}
 	_ = s.driver.Process.Signal(syscall.SIGTERM)
 	_ = s.driver.Wait()
-	s.explain()
+	s.showWarnings()
 }
 
-// explain shows the end of the driver's log if it has anything to complain about.
-func (s *stage) explain() {
+// showWarnings shows the warnings and errors of the driver's log.
+func (s *stage) showWarnings() {
 	f, err := os.Open(s.driverLog())
 	if err != nil {
 		return
@@ -375,7 +375,7 @@ func (s *stage) explain() {
 	}
 }
 
-// inspect checks the existing cluster, says what the demo creates on it, and asks.
+// inspect checks the existing cluster, shows what the demo creates on it, and asks for consent.
 func (s *stage) inspect(ctx context.Context) error {
 	e, err := openExisting(s.script.kubeconfig, s.script.context)
 	if err != nil {
@@ -396,23 +396,23 @@ func (s *stage) inspect(ctx context.Context) error {
 	return nil
 }
 
-// prepare creates the demo's namespace on the existing cluster, and the driver's rights in it.
+// prepare creates the demo's namespace on the existing cluster, and the driver's permissions in it.
 func (s *stage) prepare(ctx context.Context) error {
 	e := s.existing
 	if err := e.createNamespace(ctx); err != nil {
 		return err
 	}
 	fmt.Fprintf(s.out, "namespace %s\n", e.namespace)
-	if e.ownRights {
-		fmt.Fprintln(s.out, "the driver runs with your own rights")
+	if e.ownPermissions {
+		fmt.Fprintln(s.out, "the driver uses your own permissions")
 		return nil
 	}
 	err := e.createAccess(ctx)
 	if !apierrors.IsForbidden(err) {
 		return err
 	}
-	fmt.Fprintf(s.out, "the driver runs with your own rights: %v\n", err)
-	e.ownRights = true
-	_, err = checkRights(ctx, e.core.AuthorizationV1(), e.namespace)
+	fmt.Fprintf(s.out, "the driver uses your own permissions: %v\n", err)
+	e.ownPermissions = true
+	_, err = checkPermissions(ctx, e.core.AuthorizationV1(), e.namespace)
 	return err
 }

@@ -22,16 +22,15 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// sample is how often the requests have a line of their own where there is no terminal to keep one on.
+// sample is the interval of lines about requests without a terminal.
 const sample = 5 * time.Second
 
-// releaseUnderLoad runs the release as a program would, and shows what it tells as the command itself does, with the
-// requests below.
+// releaseUnderLoad runs the release with JSON output, and shows its events like the command itself, with the requests below.
 func (s *stage) releaseUnderLoad(ctx context.Context, args []string) error {
 	cmd := s.command(ctx, args...)
 	cmd.Args = append(cmd.Args, "-o", "json")
-	var problems bytes.Buffer
-	cmd.Stderr = &problems
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
 	documents, err := cmd.StdoutPipe()
 	if err != nil {
 		return fmt.Errorf("read the release's events: %w", err)
@@ -44,24 +43,24 @@ func (s *stage) releaseUnderLoad(ctx context.Context, args []string) error {
 		switch e.Kind {
 		case host.EventBatchStarted, host.EventBatchReady, host.EventPromoting, host.EventRollingBack:
 			s.requests.phase(e.Message)
-		default: // no phase of its own
+		default: // not a phase
 		}
 		show(e)
 	})
 	failure := cmd.Wait()
 	done()
 	if failure != nil {
-		// Before the error, stderr has for people what the documents have for programs.
-		_, text, found := strings.Cut(problems.String(), "lockstep: ")
+		// Before the error stderr has the events as text.
+		_, text, found := strings.Cut(stderr.String(), "lockstep: ")
 		if !found {
-			text = problems.String()
+			text = stderr.String()
 		}
 		return fmt.Errorf("%w: %s", failure, strings.TrimSpace(text))
 	}
 	return err
 }
 
-// follow reads documents to their end.
+// follow calls observe for each document.
 func follow(documents io.Reader, observe func(host.Event)) error {
 	for d := json.NewDecoder(documents); ; {
 		var document view.Document
@@ -83,7 +82,7 @@ func follow(documents io.Reader, observe func(host.Event)) error {
 	}
 }
 
-// display is the command's own, with the requests below: a line that is kept on a terminal, and one from time to time elsewhere.
+// display is that of the command, with the requests below: one line on a terminal, and otherwise a line from time to time.
 func (s *stage) display() (show func(host.Event), done func()) {
 	if file, ok := s.out.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 		live := view.NewLive(file, time.Now(), func() (int, int) {
