@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit reads the audit log of a test cluster's API server: who requested what, and when.
+// Package audit reads the audit log of a test cluster's API server.
 //
 //	from := audit.Mark(t, kube, namespace)
 //	release()
@@ -28,10 +28,10 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
-// maxLine is the length of a line that Read still accepts.
+// maxLine is the maximum length of a line.
 const maxLine = 16 << 20
 
-// Event is one request, with the fields of audit.k8s.io/v1 that tests read.
+// Event is a request, with the fields of audit.k8s.io/v1 that tests use.
 type Event struct {
 	AuditID, Verb, RequestURI, UserAgent string
 	// ReceivedAt is when the request reached the API server.
@@ -42,7 +42,7 @@ type Event struct {
 	ObjectRef      struct{ Resource, Subresource, Namespace, Name string }
 }
 
-// Resource returns the resource with its subresource, as in "pods/status", or the URI of a request that names none.
+// Resource returns the resource with its subresource, as in "pods/status", or the URI of a request without a resource.
 func (e Event) Resource() string {
 	switch {
 	case e.ObjectRef.Resource == "":
@@ -65,8 +65,8 @@ func (e Event) IsWrite() bool {
 // IsRead reports whether the request reads objects once. A watch does not.
 func (e Event) IsRead() bool { return e.Verb == "get" || e.Verb == "list" }
 
-// Read returns the requests whose lines contain a text, in the order of the log. A request that is logged twice, as a watch is when
-// it starts and when it ends, is returned once. The API server may still be writing the last line, which is then left out.
+// Read returns the requests whose lines contain a text, in the order of the log. A request with two lines, such as a watch that
+// starts and ends, is returned once. An incomplete last line is ignored.
 func Read(log io.Reader, containing string) ([]Event, error) {
 	var events []Event
 	var broken error
@@ -96,7 +96,7 @@ func Read(log io.Reader, containing string) ([]Event, error) {
 	return events, nil
 }
 
-// ReadFile is Read of the log at a path.
+// ReadFile reads the log at a path.
 func ReadFile(path, containing string) ([]Event, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -106,7 +106,7 @@ func ReadFile(path, containing string) ([]Event, error) {
 	return Read(f, containing)
 }
 
-// Mark makes a request whose line in the log [Between] finds, and returns the name by which it does.
+// Mark makes a request that marks a position in the log, and returns its name for [Between].
 func Mark(t testing.TB, kube kubernetes.Interface, namespace string) string {
 	t.Helper()
 	mark := "mark-" + rand.String(10)
@@ -114,8 +114,8 @@ func Mark(t testing.TB, kube kubernetes.Interface, namespace string) string {
 	return mark
 }
 
-// Between waits until the log at a path has the mark to, and returns the requests between from and to whose lines contain a text, none
-// missing. Without a mark from they begin with the log.
+// Between waits until the log at a path has the mark to, and returns all requests between from and to whose lines contain a text. An
+// empty from is the start of the log.
 func Between(t testing.TB, path, from, to, containing string) []Event {
 	t.Helper()
 	var events []Event

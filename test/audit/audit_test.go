@@ -53,7 +53,7 @@ func TestReadReturnsEachRequestOnce(t *testing.T) {
 		})
 	}
 	if _, err := Read(strings.NewReader("{\n"+log), ""); err == nil {
-		t.Error("a broken line in the middle is no error")
+		t.Error("no error for an invalid line in the middle")
 	}
 }
 
@@ -70,6 +70,6 @@ func TestBetween(t *testing.T) {
 		t.Error(diff)
 	}
 	if got := names(Between(t, path, "", to, `"verb":"list"`)); !cmp.Equal(got, []string{"list nodes"}) {
-		t.Errorf("from the begin of the log: %v", got)
+		t.Errorf("from the start of the log: %v", got)
 	}
 }

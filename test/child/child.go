@@ -1,7 +1,10 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package child starts processes that do not outlive this one, however it ends.
+// Package child starts processes that the kernel kills when this process dies. It does so on Linux only.
+//
+//	p, err := child.Run(exec.Command("etcd"))
+//	defer p.End(syscall.SIGTERM, 10*time.Second)
 package child
 
 import (
@@ -13,8 +16,8 @@ import (
 	"time"
 )
 
-// starter is the thread that starts children. The kernel ties a child's life to the thread that started it, and other
-// threads of a Go process may end at any time.
+// starter is the thread that starts children. The kernel kills a child when the thread that started it ends, and other threads
+// of a Go process may end at any time.
 var starter = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {
@@ -26,7 +29,7 @@ var starter = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
-// Start is cmd.Start for a child that the kernel kills when this process ends. It works so on Linux only.
+// Start is cmd.Start for such a child.
 func Start(cmd *exec.Cmd) error {
 	tie(cmd)
 	result := make(chan error)
@@ -37,15 +40,15 @@ func Start(cmd *exec.Cmd) error {
 	return nil
 }
 
-// Process is a child that has been started.
+// Process is a started child.
 type Process struct {
 	Cmd *exec.Cmd
-	// Exited is closed when the child has ended. Err is how it did, and must not be read before.
+	// Exited is closed when the child has exited. Err is its error, and must not be read before.
 	Exited <-chan struct{}
 	Err    error
 }
 
-// Run is Start, and waits for the child in the background.
+// Run starts a child and waits for it in the background.
 func Run(cmd *exec.Cmd) (*Process, error) {
 	if err := Start(cmd); err != nil {
 		return nil, err
@@ -59,8 +62,8 @@ func Run(cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// End signals the child, kills it when it has not ended within the grace period, and returns when it has ended. It reports whether it ended in
-// time. Calling it again does nothing.
+// End sends a signal, kills the child if it does not exit within the grace period, and waits for it. It reports whether the child
+// exited in time. It may be called more than once.
 func (p *Process) End(signal os.Signal, grace time.Duration) bool {
 	_ = p.Cmd.Process.Signal(signal)
 	select {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A child outlives the thread of whoever had it started.
+// A child outlives the thread that called Start.
 func TestChildOutlivesThreads(t *testing.T) {
 	cmd := exec.Command("cat")
 	stdin, err := cmd.StdinPipe()
@@ -26,7 +26,7 @@ func TestChildOutlivesThreads(t *testing.T) {
 	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
-	for range 50 { // threads come and go
+	for range 50 { // threads start and end
 		done := make(chan struct{})
 		go func() {
 			runtime.LockOSThread()
@@ -38,7 +38,7 @@ func TestChildOutlivesThreads(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("the child ended with %v", err)
+		t.Errorf("the child exited with %v", err)
 	}
 }
 

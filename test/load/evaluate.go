@@ -15,37 +15,37 @@ import (
 )
 
 const (
-	// window is how many requests in a row must have the wanted share for it to be true.
+	// window is the number of consecutive requests that must have the wanted share.
 	window = 200
-	// matchWindow is how many requests with the headers must go to the right side in a row.
+	// matchWindow is the number of consecutive requests with the headers that must go to the right side.
 	matchWindow = 20
 )
 
-// Row is what became of the requests of a phase.
+// Row is the result of a phase.
 type Row struct {
 	Phase
-	// Requests is how many were answered or given up. All further figures are parts of it.
+	// Requests is the number of requests that completed or timed out. All other numbers are parts of it.
 	Requests int
-	// Failed is how many were not served, for whatever reason.
+	// Failed is the number of requests that were not served.
 	Failed int
-	// Failures are these by reason, with an example of each.
+	// Failures counts them by reason. Examples has an example of each.
 	Failures map[string]int
 	Examples map[string]string
-	// ToWorkers, ToUnready (pods or groups) and ToGone were sent where nobody can serve; Cut were begun and not ended.
+	// ToWorkers, ToUnready (pods or groups) and ToGone were sent to pods that can't serve. Cut were not completed.
 	ToWorkers, ToUnready, ToGone, Cut int
-	// Terminating were served by a pod that was already being deleted. That is no failure.
+	// Terminating were served by a pod that was being deleted, which is not a failure.
 	Terminating int
-	// True: the wanted share became true, After so long. It is always so with no wanted share.
+	// True reports whether the wanted share was reached, After this time. It is true without a wanted share.
 	True  bool
 	After time.Duration
-	// Checked is how many requests began since; WrongSide and Shares are of them. A request with the headers of Options.Match that came to another side
-	// than WantMatch is on the wrong side, and one that came to a side which should get nothing.
+	// Checked is the number of requests that started since. WrongSide and Shares are of these. The wrong side is one that should get
+	// no requests, or, for requests with the headers of Options.Match, another one than WantMatch.
 	Checked   int
 	WrongSide int
 	Shares    Shares
 }
 
-// evaluate judges the requests of a phase that have been answered so far.
+// evaluate returns the result of a phase so far.
 func (p *phase) evaluate() Row {
 	slices.SortFunc(p.records, func(a, b record) int { return cmp.Compare(a.begin, b.begin) })
 	row := Row{Phase: p.Phase, Requests: len(p.records), Failures: map[string]int{}, Examples: map[string]string{}}
@@ -103,10 +103,10 @@ func (row *Row) count(r record) {
 	}
 }
 
-// matched tells whether a request belongs to the header match and not to the shares.
+// matched reports whether a request counts for the header match and not for the shares.
 func (p *phase) matched(r record) bool { return r.match && p.WantMatch != "" }
 
-// shared are the requests that came to a pod and count in the shares, in their order.
+// shared returns the requests that reached a pod and count for the shares, in their order.
 func (p *phase) shared() []record {
 	var all []record
 	for _, r := range p.records {
@@ -117,7 +117,7 @@ func (p *phase) shared() []record {
 	return all
 }
 
-// settled returns the time from which on all is as wanted: where the first window begins in which it is.
+// settled returns the start of the first window with the wanted share and match.
 func (p *phase) settled() (time.Duration, bool) {
 	since := p.begin
 	if p.Want != nil {
@@ -134,7 +134,7 @@ func (p *phase) settled() (time.Duration, bool) {
 	return max(since, at), ok
 }
 
-// shareTrue slides a window over the requests.
+// shareTrue returns the start of the first window with the wanted share.
 func (p *phase) shareTrue(records []record) (time.Duration, bool) {
 	counts := map[string]int{}
 	for i, r := range records {
@@ -152,7 +152,7 @@ func (p *phase) shareTrue(records []record) (time.Duration, bool) {
 	return 0, false
 }
 
-// matchTrue looks for the first requests with the headers that all went to the right side.
+// matchTrue returns the start of the first window of requests with the headers that all went to the right side.
 func (p *phase) matchTrue() (time.Duration, bool) {
 	var first time.Duration
 	right := 0
@@ -174,7 +174,7 @@ func (p *phase) matchTrue() (time.Duration, bool) {
 	return 0, false
 }
 
-// offBy says how shares differ from the wanted ones, or "".
+// offBy returns how shares differ from the wanted ones, or "".
 func (p Phase) offBy(got Shares) string {
 	sides := map[string]bool{}
 	for side := range got {

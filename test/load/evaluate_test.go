@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// pattern makes n requests, a millisecond apart, whose sides repeat.
+// pattern returns n requests, one per millisecond, whose sides repeat.
 func pattern(from time.Duration, n int, sides ...string) []record {
 	records := make([]record, n)
 	for i := range records {
@@ -28,7 +28,7 @@ func concat(parts ...[]record) []record {
 	return all
 }
 
-// with sets headers on every second request, and their side.
+// withMatch sets headers on every second request, and their side.
 func withMatch(records []record, side string) []record {
 	for i := range records {
 		if i%2 == 1 {
@@ -50,17 +50,17 @@ func TestEvaluate(t *testing.T) {
 		after   time.Duration
 		reason  string
 	}{
-		{"as wanted", Phase{Want: want}, pattern(0, 1000, quarter...), "", 0, "true from the start"},
+		{"wanted share", Phase{Want: want}, pattern(0, 1000, quarter...), "", 0, "it is reached at the start"},
 		{
-			"after a while", Phase{Want: want}, concat(pattern(0, 100, "s"), pattern(100*time.Millisecond, 1000, quarter...)), "",
+			"wanted share later", Phase{Want: want}, concat(pattern(0, 100, "s"), pattern(100*time.Millisecond, 1000, quarter...)), "",
 			83 * time.Millisecond, "the first window that is within two points has 17 old requests",
 		},
-		{"nothing expected", Phase{}, pattern(0, 10, "s", "c"), "", 0, "failures only"},
-		{"never", Phase{Want: want}, pattern(0, 1000, "s", "s", "s", "s", "s", "c"), "c got 16.", -1, "17 % is not 25 %"},
-		{"too few", Phase{Want: want}, pattern(0, window-1, quarter...), "in a row", -1, "it may be chance"},
+		{"no wanted share", Phase{}, pattern(0, 10, "s", "c"), "", 0, "failures only"},
+		{"another share", Phase{Want: want}, pattern(0, 1000, "s", "s", "s", "s", "s", "c"), "c got 16.", -1, "17 % is not 25 %"},
+		{"too few requests", Phase{Want: want}, pattern(0, window-1, quarter...), "in a row", -1, "it may be chance"},
 		{
 			"drifts away", Phase{Want: want}, concat(pattern(0, 300, quarter...), pattern(300*time.Millisecond, 1000, "s")),
-			"should get", 0, "it was true, and did not stay so",
+			"should get", 0, "it was reached, but not kept",
 		},
 		{
 			"a side that should get nothing", Phase{Want: Shares{"s": 100}},
@@ -68,25 +68,25 @@ func TestEvaluate(t *testing.T) {
 			"1 of 1000 requests went to the wrong side", 0, "one is too many",
 		},
 		{
-			"a side nobody knows", Phase{Want: want},
+			"an unknown side", Phase{Want: want},
 			concat(pattern(0, 500, quarter...), pattern(500*time.Millisecond, 1, "x"), pattern(501*time.Millisecond, 500, quarter...)),
 			"wrong side", 0, "one is too many",
 		},
 		{"match", Phase{Want: Shares{"s": 100}, WantMatch: "c"}, withMatch(pattern(0, 1000, "s"), "c"), "", time.Millisecond, "every second one has the headers"},
 		{
-			"match comes later", Phase{Want: Shares{"s": 100}, WantMatch: "c"},
+			"match later", Phase{Want: Shares{"s": 100}, WantMatch: "c"},
 			concat(withMatch(pattern(0, 100, "s"), "s"), withMatch(pattern(100*time.Millisecond, 1000, "s"), "c")), "", 101 * time.Millisecond,
-			"requests before are not held against it",
+			"earlier requests do not count",
 		},
 		{
-			"match goes wrong", Phase{Want: Shares{"s": 100}, WantMatch: "c"},
+			"match drifts away", Phase{Want: Shares{"s": 100}, WantMatch: "c"},
 			concat(withMatch(pattern(0, 900, "s"), "c"), withMatch(pattern(900*time.Millisecond, 100, "s"), "s")), "50 of 999 requests went to the wrong side", time.Millisecond,
-			"with the headers, but at the stable side",
+			"they have the headers, but went to the stable side",
 		},
-		{"match never", Phase{Want: Shares{"s": 100}, WantMatch: "c"}, withMatch(pattern(0, 1000, "s"), "s"), "header match", -1, "no rule for the headers"},
+		{"no match", Phase{Want: Shares{"s": 100}, WantMatch: "c"}, withMatch(pattern(0, 1000, "s"), "s"), "header match", -1, "no rule for the headers"},
 		{
 			"headers without a match", Phase{Want: Shares{"s": 100}}, withMatch(pattern(0, 1000, "s"), "s"), "", 0,
-			"they count as all others",
+			"they count like all others",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
-// Failures count wherever they are in a phase, and not in the shares if no pod answered.
+// Failures count at any time of a phase, but not in the shares unless a pod answered.
 func TestFailures(t *testing.T) {
 	records := pattern(0, 1000, quarter...)
 	for i, kind := range []string{"worker", "unready", "group-unready", "gone", "cut", failedGateway, failedTimeout} {

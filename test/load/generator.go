@@ -15,38 +15,38 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Generator sends the load. It is started with [Start].
+// Generator sends the load. [Start] starts it.
 type Generator struct {
 	options Options
 	client  *http.Client
 	conn    *grpc.ClientConn // for gRPC, in place of client
 	begin   time.Time
 	cancel  context.CancelFunc
-	done    chan struct{} // closed when no request is on its way any more
+	done    chan struct{} // closed when no request is in flight any more
 
 	mu     sync.Mutex
 	phases []*phase
 	took   time.Duration
 }
 
-// phase is one that has begun. Its fields are guarded by the generator's mutex.
+// phase is a started phase. The generator's mutex guards it.
 type phase struct {
 	Phase
 	begin   time.Duration
 	records []record
 }
 
-// record is what became of one request. Times are since the generator's start.
+// record is the result of a request. Times are since the generator's start.
 type record struct {
 	begin       time.Duration
-	side        string // "" if no pod answered, or if the next phase began meanwhile: the gateway may have known of it
+	side        string // "" if no pod answered, or if the next phase started meanwhile
 	match       bool
-	failure     failure // zero if there is none
+	failure     failure // zero if it was served
 	terminating bool
 }
 
-// Start begins to send, in a first phase named "start" of which nothing is expected but that no request fails. The load ends with ctx, with [Generator.End],
-// or by itself; see [Options].
+// Start starts the load with a phase named "start", in which no request may fail. The load ends with ctx, with [Generator.End], or
+// at the limits of [Options].
 func Start(ctx context.Context, options Options) *Generator {
 	options = options.withDefaults()
 	ctx, cancel := context.WithTimeout(ctx, options.Duration)
@@ -70,10 +70,10 @@ func Start(ctx context.Context, options Options) *Generator {
 	return g
 }
 
-// run begins requests at their time, and ends when all have been answered.
+// run starts requests at their time, and returns when all have completed.
 func (g *Generator) run(ctx context.Context) {
 	defer close(g.done)
-	var onTheWay sync.WaitGroup
+	var inFlight sync.WaitGroup
 	slots := make(chan struct{}, g.options.Concurrency)
 	dice := rand.New(rand.NewPCG(1, 2))
 	for i := range g.options.Requests {
@@ -82,8 +82,8 @@ func (g *Generator) run(ctx context.Context) {
 		}
 		r := g.options.request(dice)
 		if r.duration > 0 {
-			// A long request doesn't hold up the short ones.
-			onTheWay.Go(func() { g.send(ctx, r) })
+			// A long request does not delay short ones.
+			inFlight.Go(func() { g.send(ctx, r) })
 			continue
 		}
 		select {
@@ -93,12 +93,12 @@ func (g *Generator) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			break
 		}
-		onTheWay.Go(func() {
+		inFlight.Go(func() {
 			g.send(ctx, r)
 			<-slots
 		})
 	}
-	onTheWay.Wait()
+	inFlight.Wait()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.took = time.Since(g.begin)
@@ -108,7 +108,7 @@ func (g *Generator) run(ctx context.Context) {
 	}
 }
 
-// await waits until it is time for the i-th request. It says false when there should be no more.
+// await waits for the time of the i-th request. It reports false if ctx ends before.
 func (g *Generator) await(ctx context.Context, i int) bool {
 	if g.options.Rate > 0 {
 		at := time.Duration(float64(i) / g.options.Rate * float64(time.Second))
@@ -122,15 +122,15 @@ func (g *Generator) await(ctx context.Context, i int) bool {
 	return ctx.Err() == nil
 }
 
-// Begin starts the next phase: requests that begin from now on belong to it. Call it just before the act whose effect is
-// measured. Requests that are on their way then must not fail, but do not count in the shares of either phase.
+// Begin starts the next phase. Call it just before the action whose effect is measured. Requests in flight must not fail, but do not
+// count in the shares of either phase.
 func (g *Generator) Begin(next Phase) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.phases = append(g.phases, &phase{Phase: next, begin: time.Since(g.begin)})
 }
 
-// current is the phase that a request which begins now belongs to, and the time.
+// current returns the current phase and time.
 func (g *Generator) current() (*phase, time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -146,11 +146,11 @@ func (g *Generator) add(p *phase, r record) {
 	p.records = append(p.records, r)
 }
 
-// ErrEnded is returned by [Generator.Await] when the load ended before what it waits for.
+// ErrEnded is returned by [Generator.Await] if the load ends too early.
 var ErrEnded = errors.New("the load has ended")
 
-// Await returns when the share that the current phase wants has become true and n requests more have been answered; with no
-// wanted share, after n requests. It fails when ctx or the load ends before.
+// Await waits until the current phase has its wanted share and n requests more have completed, or without a wanted share n requests.
+// It returns an error if ctx or the load ends before.
 func (g *Generator) Await(ctx context.Context, n int) error {
 	for err := error(nil); ; {
 		row := g.evaluate()
@@ -158,7 +158,7 @@ func (g *Generator) Await(ctx context.Context, n int) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("phase %q: %s: %w", row.Name, row.standing(n), err)
+			return fmt.Errorf("phase %q: %s: %w", row.Name, row.progress(n), err)
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
@@ -170,7 +170,7 @@ func (g *Generator) Await(ctx context.Context, n int) error {
 	}
 }
 
-// Share is how the last n requests of the current phase were shared, in percent by side, for those who watch.
+// Share returns the shares of the last n requests of the current phase.
 func (g *Generator) Share(n int) Shares {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -178,7 +178,7 @@ func (g *Generator) Share(n int) Shares {
 	return sharesOf(records[max(0, len(records)-n):])
 }
 
-// Totals are the requests of all phases that have been answered or given up so far, and how many of them failed.
+// Totals returns the number of completed and of failed requests of all phases so far.
 func (g *Generator) Totals() (requests, failed int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -201,7 +201,7 @@ func (g *Generator) evaluate() Row {
 	return copied.evaluate()
 }
 
-// End stops the load, waits for the answers to what is on its way, and reports.
+// End stops the load, waits for requests in flight, and returns the report.
 func (g *Generator) End() Report {
 	g.cancel()
 	<-g.done

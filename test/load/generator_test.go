@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
 )
 
-// gateway answers as pods behind a gateway would: for side, or as answer says.
+// gateway starts a server with a handler.
 func gateway(t *testing.T, answer http.HandlerFunc) string {
 	t.Helper()
 	server := httptest.NewServer(answer)
@@ -60,7 +60,7 @@ func TestPhases(t *testing.T) {
 		t.Errorf("shares at the end: %v", got)
 	}
 	if requests, failed := g.Totals(); requests < 610 || failed != 0 {
-		t.Errorf("%d requests and %d failed so far, want all phases' and none", requests, failed)
+		t.Errorf("%d requests and %d failed so far, want those of all phases, and none", requests, failed)
 	}
 	g.Begin(Phase{Name: "never", Want: Shares{"s": 100}})
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -74,7 +74,7 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-func TestWhatIsSent(t *testing.T) {
+func TestRequests(t *testing.T) {
 	var mu sync.Mutex
 	var long, match, all int
 	url := gateway(t, func(w http.ResponseWriter, r *http.Request) {
@@ -120,7 +120,7 @@ func TestClassification(t *testing.T) {
 		{failedGateway, func(http.ResponseWriter, *http.Request) {}},
 		{failedRequest, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
 		{failedTimeout, func(_ http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body) // only then the server hears of a client that is gone
+			_, _ = io.Copy(io.Discard, r.Body) // the server notices a disconnect only after it has read the body
 			<-r.Context().Done()
 		}},
 	} {
@@ -137,7 +137,7 @@ func TestClassification(t *testing.T) {
 	}
 }
 
-// What is on its way when the load ends is waited for, not cut.
+// End waits for requests in flight.
 func TestEndWaits(t *testing.T) {
 	arrived := make(chan struct{}, 1)
 	url := gateway(t, func(w http.ResponseWriter, _ *http.Request) {

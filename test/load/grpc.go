@@ -21,8 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
 )
 
-// connect makes the one connection of all calls, by which gRPC's clients know a gateway. It can't fail but for an address
-// that is none.
+// connect returns the connection of all calls. It panics for an invalid address.
 func connect(o Options) *grpc.ClientConn {
 	u, err := url.Parse(o.URL)
 	if err != nil {
@@ -36,7 +35,7 @@ func connect(o Options) *grpc.ClientConn {
 	return conn
 }
 
-// call is ask over gRPC.
+// call sends a request over gRPC.
 func (g *Generator) call(ctx context.Context, r request) (podserver.Answer, failure) {
 	duration := ""
 	if r.duration > 0 {
@@ -68,6 +67,6 @@ func (g *Generator) call(ctx context.Context, r request) (podserver.Answer, fail
 	case err != nil:
 		return podserver.Answer{}, failure{failedGateway, err.Error()}
 	default:
-		return podserver.Answer{}, failure{failedGateway, "no answer of a pod: " + text}
+		return podserver.Answer{}, failure{failedGateway, "not the answer of a pod: " + text}
 	}
 }

@@ -11,30 +11,30 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
 )
 
-// Options say what is sent.
+// Options configure the load.
 type Options struct {
-	// URL is the gateway's, with the path.
+	// URL is that of the gateway, with the path. Required.
 	URL string
 	// Host is the Host header of every request. The default is that of URL.
 	Host string
-	// GRPC: calls of [podserver.Method] in place of HTTP requests. URL needs no path, and Match is metadata.
+	// GRPC sends calls of [podserver.Method] instead of HTTP requests. URL needs no path, and Match is metadata.
 	GRPC bool
-	// Rate is how many requests begin per second. 0 means as many as Concurrency allows.
+	// Rate is the number of requests per second. 0 means as many as Concurrency allows.
 	Rate float64
-	// Concurrency is how many short requests may be on their way at once. When all are, the rate is not kept. The default is 64.
+	// Concurrency is the maximum number of short requests in flight, which may lower the rate. The default is 64.
 	Concurrency int
 	// Requests and Duration end the load, whichever comes first. The defaults are 1,000,000 and 15 minutes.
 	Requests int
 	Duration time.Duration
-	// Timeout is how long an answer may take, beyond the time that a long request asks for. The default is 10 s.
+	// Timeout bounds a request, beyond the duration of a long one. The default is 10 s.
 	Timeout time.Duration
-	// One of LongEvery requests asks to be served for LongFor. 0 means none. LongFor's default is 3 s.
+	// One of LongEvery requests takes LongFor. 0 means none. LongFor's default is 3 s.
 	LongEvery int
 	LongFor   time.Duration
 	// One of MatchEvery requests has the headers Match, for a route with a header match; see [Phase.WantMatch].
 	MatchEvery int
 	Match      http.Header
-	// Side names the side that an answer came from. The default is its workload; in a release in place it is the revision.
+	// Side returns the side of an answer. The default is its workload; in a release in place it should be the revision.
 	Side func(podserver.Answer) string
 }
 
@@ -50,20 +50,20 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Shares are percentages by side. They add up to 100.
+// Shares are percentages by side. The sum is 100.
 type Shares map[string]float64
 
-// Phase is a part of the load in which the same holds for all requests.
+// Phase is a part of the load with the same expectations.
 type Phase struct {
 	Name string
-	// Want is the share that each side should get. A side that is not named should get nothing. nil means that shares are not checked.
+	// Want is the wanted share of each side, 0 for other sides. Nil means that shares are not checked.
 	Want Shares
-	// WantMatch is the side to which all requests with the headers of Options.Match should go; they are then not counted in the shares.
-	// "" means that they go where all others go.
+	// WantMatch is the wanted side of requests with the headers of Options.Match, which then do not count for the shares. "" means
+	// that they are like other requests.
 	WantMatch string
-	// Tolerance is how many points a share may differ. The default is 2. A share of 0 or 100 has none.
+	// Tolerance is the maximum deviation of a share, in percentage points. The default is 2. Shares of 0 and 100 have none.
 	Tolerance float64
-	// MayFail: the test breaks something itself, so that failures are shown but are no problem.
+	// MayFail means that the test causes failures, which are shown but are not problems.
 	MayFail bool
 }
 

@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// Report is what became of the load.
+// Report is the result of the load.
 type Report struct {
 	Rows []Row
 	Took time.Duration
 }
 
-// Totals are the requests of all phases, and how many of them failed.
+// Totals returns the number of completed and of failed requests of all phases.
 func (r Report) Totals() (requests, failed int) {
 	for _, row := range r.Rows {
 		requests += row.Requests
@@ -29,7 +29,7 @@ func (r Report) Totals() (requests, failed int) {
 	return requests, failed
 }
 
-// Problems says what was not as it should be, phase by phase. It is empty if all was well.
+// Problems returns how phases differ from their expectations.
 func (r Report) Problems() []string {
 	var all []string
 	for _, row := range r.Rows {
@@ -46,7 +46,7 @@ func (row Row) problems() []string {
 		all = append(all, fmt.Sprintf("%d of %d requests failed: %s", row.Failed, row.Requests, row.reasons()))
 	}
 	if !row.True {
-		return append(all, fmt.Sprintf("after %d requests not all went where wanted: %s", row.Requests, row.notTrue()))
+		return append(all, fmt.Sprintf("after %d requests the shares are not as wanted: %s", row.Requests, row.notTrue()))
 	}
 	if off := row.offBy(row.Shares); row.Want != nil && off != "" {
 		all = append(all, fmt.Sprintf("of %d requests %s", row.Checked, off))
@@ -57,15 +57,15 @@ func (row Row) problems() []string {
 	return all
 }
 
-// standing says how far a phase has come, for who waited in vain.
-func (row Row) standing(n int) string {
+// progress returns the progress of a phase.
+func (row Row) progress(n int) string {
 	if !row.True {
 		return fmt.Sprintf("of %d requests (%d failed) %s", row.Requests, row.Failed, row.notTrue())
 	}
 	return fmt.Sprintf("%d of %d requests answered", row.Checked, n)
 }
 
-// notTrue says what is missing in a row that is not True.
+// notTrue returns why a row is not True.
 func (row Row) notTrue() string {
 	if off := row.offBy(row.Shares); row.Want != nil && off != "" {
 		return off
@@ -81,7 +81,7 @@ func (row Row) reasons() string {
 	return strings.Join(reasons, ", ")
 }
 
-// Write prints a table with a line per phase, and the reasons of failures below it.
+// Write prints a table with a line per phase, and the reasons of failures.
 func (r Report) Write(w io.Writer) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "phase\trequests\tfailed\tto workers\tto unready\tto gone\tcut\tterminating\twrong side\tshare, measured (wanted)\ttrue after")
@@ -106,7 +106,7 @@ func (r Report) Write(w io.Writer) {
 	fmt.Fprintf(w, "%d requests, %d failed, in %s (%.0f/s)\n", requests, failed, r.Took.Round(100*time.Millisecond), float64(requests)/r.Took.Seconds())
 }
 
-// shareColumn lists each side that got or should get something, e.g. "vllm 75.1 (75), vllm-abc 24.9 (25)".
+// shareColumn returns the shares, measured and wanted, e.g. "vllm 75.1 (75), vllm-abc 24.9 (25)".
 func (row Row) shareColumn() string {
 	sides := maps.Clone(row.Shares)
 	maps.Copy(sides, row.Want)

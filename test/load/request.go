@@ -20,26 +20,26 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
 )
 
-// failure is why a request was not served. Requests of the same kind are counted together; the detail is an example.
+// failure is why a request was not served. Requests are counted by kind; the detail is an example.
 type failure struct {
 	kind, detail string
 }
 
-// What is no violation that a pod reports.
+// Kinds of failures beside the violations of pods.
 const (
 	failedGateway = "gateway"
 	failedTimeout = "timeout"
 	failedRequest = "request"
 )
 
-// request is what one request asks for.
+// request is one request.
 type request struct {
-	duration time.Duration // 0: a short one
+	duration time.Duration // 0 for a short one
 	match    bool
 }
 
-// request says what the next request asks for. It is drawn, because a gateway takes pods in turn: of two pods one would get
-// all the long requests if every second one were long. Every generator draws the same.
+// request returns the next request. It is random, because a gateway may use pods in turn: if every second request were long, one of
+// two pods would get all of them. Every generator has the same seed.
 func (o Options) request(dice *rand.Rand) request {
 	var r request
 	if o.LongEvery > 0 && dice.IntN(o.LongEvery) == 0 {
@@ -51,7 +51,7 @@ func (o Options) request(dice *rand.Rand) request {
 	return r
 }
 
-// send sends one request and records what became of it. It isn't cut short when the load ends.
+// send sends a request and records its result. It completes also if the load ends.
 func (g *Generator) send(ctx context.Context, r request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.duration+g.options.Timeout)
 	defer cancel()
@@ -103,7 +103,7 @@ func (g *Generator) build(ctx context.Context, r request) (*http.Request, error)
 	if r.duration > 0 {
 		address += "?" + url.Values{"duration": {r.duration.String()}}.Encode()
 	}
-	// A POST, as of a prompt, is not sent again by any client or gateway on its own, as a GET may be.
+	// Unlike a GET, a POST is not retried by clients and gateways.
 	query, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(`{"prompt": "hello"}`))
 	if err != nil {
 		return nil, err

@@ -3,20 +3,20 @@
 
 package podserver
 
-// Violation is why a request should not have come to where it came, or did not end well there.
+// Violation is why a pod does not serve a request.
 type Violation string
 
-// The violations. Each is answered with 503.
+// Violations. The response is 503.
 const (
-	// Unready: the pod's condition Ready is not True.
+	// Unready means that the pod's condition Ready is not True.
 	Unready Violation = "unready"
-	// GroupUnready: the leader is ready, its group is not: not all of its pods are there and ready.
+	// GroupUnready means that the leader is ready, but not all pods of its group exist and are ready.
 	GroupUnready Violation = "group-unready"
-	// Worker: the pod is a worker; only leaders serve.
+	// Worker means that the pod is a worker, which does not serve.
 	Worker Violation = "worker"
-	// Gone: no pod has this address, or none any more.
+	// Gone means that no pod has this address.
 	Gone Violation = "gone"
-	// Cut: the pod went, or its containers ended, before the request did.
+	// Cut means that the pod was deleted, or its containers ended, before the request completed.
 	Cut Violation = "cut"
 )
 
@@ -28,15 +28,15 @@ type Answer struct {
 	Workload string `json:"workload,omitempty"`
 	// Revision is LWS's template revision hash.
 	Revision string `json:"revision,omitempty"`
-	// Role is RoleLeader or RoleWorker, or "" for a pod of something else.
+	// Role is RoleLeader or RoleWorker, or "" for a pod of no group.
 	Role string `json:"role,omitempty"`
 	// Group is the index of the group.
 	Group string `json:"group,omitempty"`
-	// Terminating: the pod was being deleted when the request came, and still served it.
+	// Terminating is true if the pod was being deleted, and still served the request.
 	Terminating bool `json:"terminating,omitempty"`
-	// Violation is "" if all is well.
+	// Violation is "" if the pod serves.
 	Violation Violation `json:"violation,omitempty"`
-	// Detail says more about the violation.
+	// Detail describes the violation.
 	Detail string `json:"detail,omitempty"`
 }
 
@@ -46,7 +46,7 @@ const (
 	RoleWorker = "worker"
 )
 
-// Count is what came to one pod.
+// Count counts the requests to one pod.
 type Count struct {
 	Requests   int
 	Violations map[Violation]int

@@ -13,11 +13,11 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// Method is what the pods serve over gRPC, without TLS on the same port. It takes a StringValue, which is how long the call
-// is to take or empty, and returns one with an [Answer] as JSON. A violation is an error UNAVAILABLE with that as its message.
+// Method is the gRPC method of pods, without TLS on the same port. The request is a StringValue with the duration of the call, or
+// empty. The response is a StringValue with an [Answer] as JSON. A violation is an error UNAVAILABLE with the Answer as message.
 const Method = "/lockstep.test.Pod/Ask"
 
-// service is the one of Method. It has no generated code, since it has no messages of its own.
+// service has Method. It is not generated, since it has no messages of its own.
 var service = grpc.ServiceDesc{
 	ServiceName: "lockstep.test.Pod",
 	HandlerType: (*asked)(nil),

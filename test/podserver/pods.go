@@ -21,13 +21,13 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// pods knows the pods of a cluster: fast, from a cache that may be some milliseconds behind, and surely, from the API server.
+// pods reads the pods of a cluster, from a cache that may lag by milliseconds, or from the API server.
 type pods struct {
 	client kubernetes.Interface
 	index  cache.Indexer
 
 	mu sync.Mutex
-	// ends holds a channel per pod with long requests; it is closed when the pod can't serve them any longer.
+	// ends has a channel per pod with long requests, which is closed when the pod can't serve them any more.
 	ends map[types.UID]chan struct{}
 }
 
@@ -36,7 +36,7 @@ const (
 	byGroup   = "group"
 )
 
-// watchPods returns when the cache is filled. It is kept up to date until ctx ends.
+// watchPods returns when the cache is filled. The cache is updated until ctx ends.
 func watchPods(ctx context.Context, client kubernetes.Interface) (*pods, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(func(object any) (any, error) {
 		if pod, ok := object.(*corev1.Pod); ok {
@@ -77,7 +77,7 @@ func groupKey(pod *corev1.Pod) string {
 	return pod.Namespace + "/" + pod.Labels[lws.SetNameLabelKey] + "/" + pod.Labels[lws.GroupIndexLabelKey]
 }
 
-// handler notices when a pod can no longer serve what it has begun.
+// handler ends the long requests of pods that can't serve any more.
 func (p *pods) handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(before, after any) {
@@ -116,7 +116,7 @@ func (p *pods) ended(pod *corev1.Pod) <-chan struct{} {
 		p.ends[pod.UID] = ended
 	}
 	p.mu.Unlock()
-	// It may have gone just before anybody listened.
+	// The pod may have ended before this call.
 	object, exists, err := p.index.GetByKey(pod.Namespace + "/" + pod.Name)
 	if now, ok := object.(*corev1.Pod); err == nil && (!exists || ok && (now.UID != pod.UID || !runs(now))) {
 		p.end(pod.UID)
@@ -139,8 +139,8 @@ func (p *pods) at(address string) (*corev1.Pod, error) {
 	return only(address, found)
 }
 
-// reallyAt asks the API server.
-func (p *pods) reallyAt(ctx context.Context, address string) (*corev1.Pod, error) {
+// liveAt returns the pod that has the address, from the API server.
+func (p *pods) liveAt(ctx context.Context, address string) (*corev1.Pod, error) {
 	list, err := p.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("status.podIP", address).String(),
 	})
@@ -154,11 +154,11 @@ func (p *pods) reallyAt(ctx context.Context, address string) (*corev1.Pod, error
 func only(address string, found []corev1.Pod) (*corev1.Pod, error) {
 	switch len(found) {
 	case 0:
-		return nil, nil //nolint:nilnil // nobody lives there: that is an answer
+		return nil, nil //nolint:nilnil // no pod has the address
 	case 1:
 		return &found[0], nil
 	default:
-		return nil, fmt.Errorf("%s/%s and %s/%s both have address %s: the test cluster is broken",
+		return nil, fmt.Errorf("%s/%s and %s/%s both have address %s: this is a defect of the test cluster",
 			found[0].Namespace, found[0].Name, found[1].Namespace, found[1].Name, address)
 	}
 }
@@ -178,8 +178,8 @@ func (p *pods) group(pod *corev1.Pod) ([]*corev1.Pod, error) {
 	return members, nil
 }
 
-// realGroup asks the API server.
-func (p *pods) realGroup(ctx context.Context, pod *corev1.Pod) ([]*corev1.Pod, error) {
+// liveGroup returns the pods of a pod's group, from the API server.
+func (p *pods) liveGroup(ctx context.Context, pod *corev1.Pod) ([]*corev1.Pod, error) {
 	selector := labels.Set{
 		lws.SetNameLabelKey: pod.Labels[lws.SetNameLabelKey], lws.GroupIndexLabelKey: pod.Labels[lws.GroupIndexLabelKey],
 	}
@@ -194,19 +194,19 @@ func (p *pods) realGroup(ctx context.Context, pod *corev1.Pod) ([]*corev1.Pod, e
 	return members, nil
 }
 
-// whole tells whether a group has all its pods, and all are ready.
+// whole reports whether all pods of a group exist and are ready.
 func whole(leader *corev1.Pod, members []*corev1.Pod) (bool, string) {
 	size, err := strconv.Atoi(leader.Annotations[lws.SizeAnnotationKey])
 	if err != nil {
 		return false, fmt.Sprintf("pod %s has no size: %v", leader.Name, err)
 	}
-	fit := 0
+	count := 0
 	for _, member := range members {
 		if ready(member) {
-			fit++
+			count++
 		}
 	}
-	return fit >= size, fmt.Sprintf("%d of %d pods are ready", fit, size)
+	return count >= size, fmt.Sprintf("%d of %d pods are ready", count, size)
 }
 
 func ready(pod *corev1.Pod) bool {
@@ -218,7 +218,7 @@ func ready(pod *corev1.Pod) bool {
 	return false
 }
 
-// runs tells whether all containers of a pod run.
+// runs reports whether all containers of a pod run.
 func runs(pod *corev1.Pod) bool {
 	for i := range pod.Status.ContainerStatuses {
 		if pod.Status.ContainerStatuses[i].State.Running == nil {

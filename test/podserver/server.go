@@ -24,13 +24,13 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// Port is where the pods of tests serve.
+// Port is the port of pods.
 const Port = 8080
 
-// longest bounds a long request.
+// longest is the maximum duration of a request.
 const longest = 5 * time.Minute
 
-// Server answers for all pods of a cluster. It is started with [Start].
+// Server serves for all pods of a cluster. [Start] starts it.
 type Server struct {
 	pods   *pods
 	http   *http.Server
@@ -43,7 +43,7 @@ type Server struct {
 	inFlight map[string]int
 }
 
-// Start listens on 0.0.0.0:[Port] and returns when it knows the cluster's pods. It serves until Stop or until ctx ends.
+// Start listens on 0.0.0.0:[Port] and waits for the pods' cache. It serves until Stop or until ctx ends.
 func Start(ctx context.Context, cluster *rest.Config) (*Server, error) {
 	client, err := kubernetes.NewForConfig(cluster)
 	if err != nil {
@@ -75,7 +75,7 @@ func start(ctx context.Context, client kubernetes.Interface, address string) (*S
 	return s, nil
 }
 
-// Stop ends the server and what it serves at the moment. It returns why the server ended before, if it did.
+// Stop stops the server and its requests. It returns an error if the server had ended before.
 func (s *Server) Stop() error {
 	s.cancel()
 	if err := <-s.served; !errors.Is(err, http.ErrServerClosed) {
@@ -84,8 +84,8 @@ func (s *Server) Stop() error {
 	return nil
 }
 
-// Counts returns what came to each pod so far, by namespace and name, e.g. "default/vllm-0", or by address where there was no
-// pod. It counts every request, also those that did not come through a gateway.
+// Counts returns the requests to each pod so far, by namespace and name, e.g. "default/vllm-0", or by address if there was no pod.
+// It counts every request, with or without a gateway.
 func (s *Server) Counts() map[string]Count {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,8 +96,8 @@ func (s *Server) Counts() map[string]Count {
 	return all
 }
 
-// ServeHTTP answers for the pod whose address the connection came to. With ?duration=3s it takes that long. GET /metrics has
-// vllm:num_requests_running, the requests that this pod serves at the moment; it is not counted. Calls of [Method] are gRPC.
+// ServeHTTP serves for the pod whose address is the connection's local one. With ?duration=3s it takes that long. GET /metrics has
+// vllm:num_requests_running, the requests that this pod serves; it is not counted. Calls of [Method] are gRPC.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
 		s.grpc.ServeHTTP(w, r)
@@ -118,18 +118,18 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	// Only who has read the request notices that the client goes away.
+	// The server notices that a client disconnects only after it has read the body.
 	_, _ = io.Copy(io.Discard, r.Body)
 	answer = s.serve(r.Context(), pod, answer, duration)
 	w.Header().Set("Content-Type", "application/json")
 	if answer.Violation != "" {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	// A client that went away does not read it.
+	// The client may have disconnected.
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// serve takes the time that a request asks for, and counts it.
+// serve counts a request, and takes its duration.
 func (s *Server) serve(ctx context.Context, pod *corev1.Pod, answer Answer, duration time.Duration) Answer {
 	name := localAddress(ctx)
 	if pod != nil {
@@ -143,18 +143,18 @@ func (s *Server) serve(ctx context.Context, pod *corev1.Pod, answer Answer, dura
 	return answer
 }
 
-func durationOf(asked string) (time.Duration, error) {
-	if asked == "" {
+func durationOf(text string) (time.Duration, error) {
+	if text == "" {
 		return 0, nil
 	}
-	duration, err := time.ParseDuration(asked)
+	duration, err := time.ParseDuration(text)
 	if err != nil {
 		return 0, fmt.Errorf("duration: %w", err)
 	}
 	return min(duration, longest), nil
 }
 
-// take spends the time that the request asks for, unless its pod ends before.
+// take waits for the request's duration, or until its pod ends.
 func (s *Server) take(ctx context.Context, pod *corev1.Pod, answer *Answer, duration time.Duration) {
 	begin, timer := time.Now(), time.NewTimer(duration)
 	defer timer.Stop()
@@ -164,12 +164,12 @@ func (s *Server) take(ctx context.Context, pod *corev1.Pod, answer *Answer, dura
 		answer.Violation = Cut
 		answer.Detail = fmt.Sprintf("the pod ended after %s of %s", time.Since(begin).Round(time.Millisecond), duration)
 	case <-ctx.Done():
-		answer.Violation, answer.Detail = Cut, "the client went away"
+		answer.Violation, answer.Detail = Cut, "the client disconnected"
 	}
 }
 
-// find says who lives at the address and whether a request can be served there. What the cache finds wrong is looked up
-// again: it may be behind the gateway's.
+// find returns the pod at the address, and its answer. It checks a violation again with the API server, because the cache may lag
+// behind that of the gateway.
 func (s *Server) find(ctx context.Context, address string) (*corev1.Pod, Answer) {
 	pod, err := s.pods.at(address)
 	if err == nil && pod != nil && ready(pod) && roleOf(pod) != RoleLeader {
@@ -184,8 +184,8 @@ func (s *Server) find(ctx context.Context, address string) (*corev1.Pod, Answer)
 		}
 	}
 	var members []*corev1.Pod
-	if pod, err = s.pods.reallyAt(ctx, address); err == nil && pod != nil {
-		members, err = s.pods.realGroup(ctx, pod)
+	if pod, err = s.pods.liveAt(ctx, address); err == nil && pod != nil {
+		members, err = s.pods.liveGroup(ctx, pod)
 	}
 	if err != nil {
 		return nil, Answer{Violation: Gone, Detail: err.Error()}
@@ -193,7 +193,7 @@ func (s *Server) find(ctx context.Context, address string) (*corev1.Pod, Answer)
 	return pod, judge(pod, members)
 }
 
-// judge decides whether a request can be served by this pod of this group.
+// judge returns the answer of a pod of a group.
 func judge(pod *corev1.Pod, members []*corev1.Pod) Answer {
 	if pod == nil {
 		return Answer{Violation: Gone, Detail: "no pod has this address"}
@@ -221,7 +221,7 @@ func sinceUnready(pod *corev1.Pod) string {
 			return "since " + condition.LastTransitionTime.Format(time.RFC3339)
 		}
 	}
-	return "the pod never was ready"
+	return "the pod has never been ready"
 }
 
 func roleOf(pod *corev1.Pod) string {

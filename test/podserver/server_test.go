@@ -30,18 +30,18 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/fakes"
 )
 
-// Every address of 127.0.0.0/8 is local on Linux, which is what a namespace makes of the pod range.
+// Every address of 127.0.0.0/8 is local on Linux, like the pod range in the namespace.
 const (
 	leaderAddress = "127.9.0.1"
 	workerAddress = "127.9.0.2"
 	otherAddress  = "127.9.0.3"
 	brokenAddress = "127.9.0.4"
-	nobodyAddress = "127.9.0.9"
+	unusedAddress = "127.9.0.9"
 )
 
-func member(name, address, index string, is bool) *corev1.Pod {
+func member(name, address, index string, ready bool) *corev1.Pod {
 	status := corev1.ConditionFalse
-	if is {
+	if ready {
 		status = corev1.ConditionTrue
 	}
 	return &corev1.Pod{
@@ -60,7 +60,7 @@ func member(name, address, index string, is bool) *corev1.Pod {
 	}
 }
 
-// serve starts a server for some pods and returns the port it listens on.
+// serve starts a server for pods and returns its port.
 func serve(t *testing.T, pods ...*corev1.Pod) (*Server, kubernetes.Interface, string) {
 	t.Helper()
 	client := fake.NewClientset()
@@ -124,7 +124,7 @@ func TestAnswers(t *testing.T) {
 		{workerAddress, 503, worker, "workers never serve"},
 		{brokenAddress, 503, half, "a leader without its workers can't serve"},
 		{otherAddress, 200, Answer{Namespace: "default", Pod: "plain"}, "a pod of no group only has to be ready"},
-		{nobodyAddress, 503, Answer{Violation: Gone}, "nobody lives there"},
+		{unusedAddress, 503, Answer{Violation: Gone}, "no pod has this address"},
 	} {
 		code, got := ask(t, test.address, port, "/v1/completions")
 		if diff := cmp.Diff(test.want, got); diff != "" || code != test.code {
@@ -136,14 +136,14 @@ func TestAnswers(t *testing.T) {
 		"default/vllm-0-1": {1, map[Violation]int{Worker: 1}},
 		"default/lonely-0": {1, map[Violation]int{GroupUnready: 1}},
 		"default/plain":    {1, map[Violation]int{}},
-		nobodyAddress:      {1, map[Violation]int{Gone: 1}},
+		unusedAddress:      {1, map[Violation]int{Gone: 1}},
 	}
 	if diff := cmp.Diff(want, s.Counts()); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// gRPC's clients get what HTTP's get: the answer, or an error with it.
+// gRPC clients get the same answer, or an error with it.
 func TestGRPC(t *testing.T) {
 	s, _, port := serve(t, member("vllm-0", leaderAddress, "0", true), member("vllm-0-1", workerAddress, "1", true))
 	for _, test := range []struct {
@@ -156,7 +156,7 @@ func TestGRPC(t *testing.T) {
 		{leaderAddress, "10ms", codes.OK, "vllm-0", ""},
 		{leaderAddress, "soon", codes.InvalidArgument, "", ""},
 		{workerAddress, "", codes.Unavailable, "vllm-0-1", Worker},
-		{nobodyAddress, "", codes.Unavailable, "", Gone},
+		{unusedAddress, "", codes.Unavailable, "", Gone},
 	} {
 		conn, err := grpc.NewClient("passthrough:///"+test.address+":"+port, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
@@ -182,13 +182,13 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
-func TestUnreadyAndBack(t *testing.T) {
+func TestLeaderBecomesReady(t *testing.T) {
 	worker := member("vllm-0-1", workerAddress, "1", true)
 	_, client, port := serve(t, member("vllm-0", leaderAddress, "0", false), worker)
 	if code, got := ask(t, leaderAddress, port, "/"); code != 503 || got.Violation != Unready {
 		t.Errorf("an unready leader answers %d, %+v", code, got)
 	}
-	// The cache may not have seen it yet; the API server has.
+	// The cache may lag behind the API server.
 	if _, err := client.CoreV1().Pods("default").Update(t.Context(), member("vllm-0", leaderAddress, "0", true), metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func TestUnreadyAndBack(t *testing.T) {
 	}
 }
 
-// A long request ends well if its pod stays, and is cut when the pod goes or its container ends.
+// A long request is cut when its pod is deleted or its container ends.
 func TestLongRequest(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -233,7 +233,7 @@ func TestLongRequest(t *testing.T) {
 	}
 }
 
-// The gauge that drains are made by.
+// The gauge that drains use.
 func TestMetrics(t *testing.T) {
 	_, _, port := serve(t, member("vllm-0", leaderAddress, "0", true), member("vllm-0-1", workerAddress, "1", true))
 	done := make(chan struct{})
@@ -247,7 +247,7 @@ func TestMetrics(t *testing.T) {
 	<-done
 }
 
-// awaitRunning waits until the leader's gauge says that so many requests are on their way.
+// awaitRunning waits until the leader's gauge has a value.
 func awaitRunning(t *testing.T, port string, want int) {
 	t.Helper()
 	line := fmt.Sprintf("vllm:num_requests_running{model_name=\"model\"} %d\n", want)

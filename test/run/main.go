@@ -30,7 +30,7 @@ func main() {
 	}
 }
 
-// errUsage wraps what is wrong with the command line.
+// errUsage is wrapped by errors in the command line.
 var errUsage = errors.New("usage")
 
 // config is the command line.
@@ -50,15 +50,15 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	flags.Func("level", "which tests of the requirement table: smoke, test or test-all (default: test-all)", func(name string) error {
 		found, known := levels[name]
 		if !known {
-			return errors.New("it is smoke, test or test-all")
+			return errors.New("want smoke, test or test-all")
 		}
 		c.level = found
 		return nil
 	})
-	flags.IntVar(&c.count, "count", 1, "how often each test runs")
+	flags.IntVar(&c.count, "count", 1, "number of runs of each test")
 	flags.StringVar(&c.run, "run", "", "only tests whose names match")
-	flags.IntVar(&c.side, "side-by-side", 2, "how many suites run at once")
-	flags.BoolVar(&c.matrix, "matrix", false, "then run the courses on other versions")
+	flags.IntVar(&c.side, "side-by-side", 2, "number of suites that run concurrently")
+	flags.BoolVar(&c.matrix, "matrix", false, "then run the matrix of other versions")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return c, err
@@ -71,7 +71,7 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	}
 	if c.run != "" {
 		if c.level != levelAll {
-			return c, fmt.Errorf("%w: -run chooses tests, and so does -level: give one", errUsage)
+			return c, fmt.Errorf("%w: -run and -level exclude each other", errUsage)
 		}
 		for i := range c.suites {
 			c.suites[i].run = c.run
@@ -102,7 +102,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return report(stdout, results)
 }
 
-// jobsOf lists what to run: the suites at the chosen level, then the courses of the matrix.
+// jobsOf returns the jobs: the suites at the level, then the matrix.
 func jobsOf(c config, table []requirement) []job {
 	var jobs []job
 	for _, s := range restrict(c.suites, table, c.level) {
@@ -114,7 +114,7 @@ func jobsOf(c config, table []requirement) []job {
 	for _, course := range matrix {
 		suites, err := find(course.suites)
 		if err != nil {
-			panic(err) // The matrix is ours.
+			panic(err) // a defect of matrix
 		}
 		for _, s := range restrict(suites, table, course.level) {
 			jobs = append(jobs, job{suite: s, versions: course.versions, must: s.tests(table, course.level)})
@@ -123,7 +123,7 @@ func jobsOf(c config, table []requirement) []job {
 	return jobs
 }
 
-// mustRun are the tests whose absence is a failure: all of the table that a whole suite has at the level.
+// mustRun returns the tests that must not be missing: those of the table at the level, if the whole suite runs.
 func mustRun(s suite, table []requirement, c config) []string {
 	if c.run != "" || slices.Contains(parts, s.name) {
 		return nil

@@ -15,19 +15,19 @@ import (
 	"time"
 )
 
-// result is what became of a job.
+// result is the result of a job.
 type result struct {
 	job  job
 	took time.Duration
 	// passed and failed are tests and subtests, skipped only tests.
 	passed, failed int
 	failures       []string
-	// missing are tests that the requirement table names and that did not run to their end.
+	// missing are tests of the requirement table that did not complete.
 	missing []string
 	err     error
 }
 
-// read counts the tests of a record that `go test -json` wrote.
+// read counts the tests in the output of `go test -json`.
 func (r *result) read(events string) {
 	f, err := os.Open(events)
 	if err != nil {
@@ -40,7 +40,7 @@ func (r *result) read(events string) {
 		var event struct{ Action, Package, Test string }
 		if err := decoder.Decode(&event); err != nil {
 			if !errors.Is(err, io.EOF) {
-				r.err = errors.Join(r.err, fmt.Errorf("read the record of %s: %w", r.job, err))
+				r.err = errors.Join(r.err, fmt.Errorf("read the events of %s: %w", r.job, err))
 			}
 			break
 		}
@@ -65,18 +65,18 @@ func (r *result) read(events string) {
 	}
 }
 
-// report prints a row per job, names what failed, and returns an error if anything did. Its last line counts all tests.
+// report prints a row per job, the failed tests, and the number of all tests. It returns an error if anything failed.
 func report(out io.Writer, results []result) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "\nsuite\ttime\tpassed\tfailed\tresult")
 	passed, failed, bad := 0, 0, []string{}
 	for _, r := range results {
-		verdict := "ok"
+		status := "ok"
 		if r.err != nil || r.failed > 0 || len(r.missing) > 0 {
-			verdict = "FAILED"
+			status = "FAILED"
 			bad = append(bad, r.job.String())
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%s\n", r.job, r.took.Round(time.Second), r.passed, r.failed, verdict)
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%s\n", r.job, r.took.Round(time.Second), r.passed, r.failed, status)
 		passed, failed = passed+r.passed, failed+r.failed
 	}
 	_ = table.Flush()
@@ -86,7 +86,7 @@ func report(out io.Writer, results []result) error {
 			fmt.Fprintf(out, "%s: failed: %s\n", r.job, name)
 		}
 		for _, name := range r.missing {
-			fmt.Fprintf(out, "%s: did not run, and the table of %s says it does: %s\n", r.job, tableFile, name)
+			fmt.Fprintf(out, "%s: did not run, but is in the table of %s: %s\n", r.job, tableFile, name)
 		}
 		if r.err != nil && r.failed == 0 {
 			fmt.Fprintf(out, "%s: %v\n", r.job, r.err)

@@ -24,14 +24,14 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-// stopGrace is how long a suite may take to take its control plane down once it is told to end.
+// stopGrace bounds the shutdown of a suite and its control plane.
 const stopGrace = 30 * time.Second
 
 // job is one suite on one set of versions.
 type job struct {
 	suite    suite
 	versions cluster.Versions
-	// must are the tests that have to have run.
+	// must are the tests that must not be missing.
 	must []string
 }
 
@@ -42,10 +42,10 @@ func (j job) String() string {
 	return j.suite.name
 }
 
-// runner runs jobs, a few at once.
+// runner runs jobs concurrently.
 type runner struct {
 	config config
-	dir    string // for the binary and the records of the tests; removed at the end
+	dir    string // of the binary and the tests' events; removed by close
 	mu     sync.Mutex
 	out    io.Writer
 	log    io.Writer
@@ -55,13 +55,13 @@ type runner struct {
 func newRunner(ctx context.Context, c config, out, log io.Writer) (*runner, error) {
 	dir, err := os.MkdirTemp("", "lockstep-suites-")
 	if err != nil {
-		return nil, fmt.Errorf("create folder: %w", err)
+		return nil, fmt.Errorf("create directory: %w", err)
 	}
 	r := &runner{config: c, dir: dir, out: out, log: log}
 	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", r.binary(), "./cmd/lockstep")
-	if problems, err := build.CombinedOutput(); err != nil {
+	if output, err := build.CombinedOutput(); err != nil {
 		r.close()
-		return nil, fmt.Errorf("build lockstep: %w\n%s", err, problems)
+		return nil, fmt.Errorf("build lockstep: %w\n%s", err, output)
 	}
 	return r, nil
 }
@@ -81,7 +81,7 @@ func (r *runner) build(ctx context.Context, jobs []job) error {
 	return nil
 }
 
-// runAll runs all jobs and returns their results in the jobs' order. It does not stop at a failure.
+// runAll returns the results of all jobs, in their order. It does not stop at a failure.
 func (r *runner) runAll(ctx context.Context, jobs []job) []result {
 	results := make([]result, len(jobs))
 	var g errgroup.Group
@@ -92,11 +92,11 @@ func (r *runner) runAll(ctx context.Context, jobs []job) []result {
 			return nil
 		})
 	}
-	_ = g.Wait() // The results hold the failures.
+	_ = g.Wait() // the results have the failures
 	return results
 }
 
-// run runs one job. Beside others it prints a line per test, with the job's name before it; alone it prints all.
+// run runs one job. A single job prints its whole output, concurrent ones a line per test with the job's name.
 func (r *runner) run(ctx context.Context, j job, beside bool) result {
 	res := result{job: j}
 	if ctx.Err() != nil {
@@ -117,7 +117,7 @@ func (r *runner) run(ctx context.Context, j job, beside bool) result {
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Env = append(os.Environ(), driver.BinaryEnv+"="+r.binary())
 	cmd.Env = append(cmd.Env, j.versions.Environment()...)
-	// A group of its own: an interrupt goes to the test binary once, by way of the go command.
+	// In its own process group the test binary gets an interrupt once, from the go command.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = stopGrace
@@ -128,7 +128,7 @@ func (r *runner) run(ctx context.Context, j job, beside bool) result {
 	return res
 }
 
-// arguments run gotestsum, which runs go test.
+// arguments returns the arguments of the go command, which runs gotestsum, which runs go test.
 func (r *runner) arguments(j job, format, events string) []string {
 	args := []string{"tool", "-modfile=" + filepath.Join("tools", "test", "go.mod"), "gotestsum", "--format", format, "--format-hide-empty-pkg", "--jsonfile", events}
 	args = append(args, "--packages="+strings.Join(j.suite.packages, " "), "--", "-tags", "e2e", "-vet", "off", "-p", "1", "-timeout", "90m",

@@ -18,11 +18,11 @@ type suite struct {
 	packages []string
 	// run is a pattern for the names of tests; "" means all.
 	run string
-	// needs are the parts of the cluster beyond Kubernetes, LWS and KWOK.
+	// needs are the components of the cluster beside Kubernetes, LWS and KWOK.
 	needs []cluster.Option
 }
 
-// whole are the suites that together have every end-to-end test. The longest come first.
+// whole has every end-to-end test. The longest suites are first.
 var whole = []suite{
 	{name: "e2e", packages: []string{"./test/e2e"}},
 	{name: "traffic", packages: []string{"./test/traffic", "./traffic/router"}, needs: []cluster.Option{cluster.WithTraefik()}},
@@ -34,10 +34,10 @@ var whole = []suite{
 	{name: "demo", packages: []string{"./test/demo"}},
 }
 
-// parts are suites that are a part of e2e: the tests whose names begin like them.
+// parts are subsets of e2e: the tests with this prefix.
 var parts = []string{"canary", "partition", "blueGreen", "adopt", "styles", "admission", "autoscaler", "history", "plan", "preflight", "watch"}
 
-// find returns the suites with these names; every whole suite for none.
+// find returns the suites with these names, or every whole suite without names.
 func find(names []string) ([]suite, error) {
 	if len(names) == 0 {
 		return whole, nil
@@ -53,7 +53,7 @@ func find(names []string) ([]suite, error) {
 			s.name, s.run = name, "^Test"+strings.ToUpper(name[:1])+name[1:]
 			found = append(found, s)
 		default:
-			return nil, fmt.Errorf("there is no suite %q; there are %s", name, strings.Join(suiteNames(), ", "))
+			return nil, fmt.Errorf("unknown suite %q: want one of %s", name, strings.Join(suiteNames(), ", "))
 		}
 	}
 	return found, nil
@@ -67,7 +67,7 @@ func suiteNames() []string {
 	return append(names, parts...)
 }
 
-// restrict returns the suites with only those tests that the table has at a level, without the suites that have none.
+// restrict restricts suites to the tests that the table has at a level, and drops suites without any.
 func restrict(suites []suite, table []requirement, upTo level) []suite {
 	if upTo == levelAll {
 		return suites
@@ -99,7 +99,7 @@ func (s suite) tests(table []requirement, upTo level) []string {
 	return names
 }
 
-// pattern matches these tests and their subtests: each element of "TestStyles/canary/promote" as a whole.
+// pattern returns a pattern for these tests and their subtests: each element of "TestStyles/canary/promote" as a whole.
 func pattern(names []string) string {
 	patterns := make([]string, 0, len(names))
 	for _, name := range names {
@@ -108,15 +108,15 @@ func pattern(names []string) string {
 	return strings.Join(patterns, "|")
 }
 
-// course is one run of suites on chosen versions.
+// course is a run of suites on given versions.
 type course struct {
 	versions cluster.Versions
 	suites   []string
 	level    level
 }
 
-// matrix are the courses on versions that are not the default: a smoke course where the version can make a difference. Kruise
-// runs whole, because with v0.6.3 the driver is a server of its own.
+// matrix has the versions that are not the default, with smoke tests of the suites that depend on them. Kruise v0.6.3 has all tests,
+// because the driver is a separate server there.
 var matrix = []course{
 	{cluster.Versions{Kubernetes: "v1.35", GatewayAPI: "v1.5"}, []string{"e2e", "traffic"}, levelSmoke},
 	{cluster.Versions{Kubernetes: "v1.34", GatewayAPI: "v1.4"}, []string{"e2e", "traffic"}, levelSmoke},

@@ -27,7 +27,7 @@ func readRepositoryTable(t *testing.T) []requirement {
 	return table
 }
 
-// testFunction is the declaration of a test.
+// testFunction matches the declaration of a test.
 var testFunction = regexp.MustCompile(`(?m)^func (Test[A-Z][A-Za-z0-9]*)\(`)
 
 // declared returns the end-to-end tests of a suite's packages, as package.Test.
@@ -52,7 +52,7 @@ func declared(t *testing.T, s suite) []string {
 	return names
 }
 
-func TestTableNamesTestsThatExist(t *testing.T) {
+func TestTestsOfTableExist(t *testing.T) {
 	var all []string
 	for _, s := range whole {
 		names := declared(t, s)
@@ -65,17 +65,17 @@ func TestTableNamesTestsThatExist(t *testing.T) {
 		for _, test := range row.tests {
 			function, _, _ := strings.Cut(test.name, "/")
 			if !slices.Contains(all, test.pkg+"."+function) {
-				t.Errorf("%q is proven by %s.%s, which no suite has", row.text, test.pkg, function)
+				t.Errorf("%q has %s.%s, which is in no suite", row.text, test.pkg, function)
 			}
 		}
 	}
 }
 
-func TestEverySuiteIsInTheTestRun(t *testing.T) {
+func TestEverySuiteIsInTable(t *testing.T) {
 	table := readRepositoryTable(t)
 	for _, s := range whole {
 		if len(s.tests(table, levelAll)) == 0 {
-			t.Errorf("the table names no test of suite %s", s.name)
+			t.Errorf("the table has no test of suite %s", s.name)
 		}
 	}
 	for _, name := range []string{"e2e", "traffic", "argo", "kruise", "batchrelease"} {
@@ -104,7 +104,7 @@ func TestMatrixHasEveryOtherVersion(t *testing.T) {
 	for _, c := range compatibility.All() {
 		for _, version := range c.Versions {
 			if !run[c.Name+" "+version] {
-				t.Errorf("no course of the matrix runs on %s %s, which docs/compatibility.md calls tested", c.Name, version)
+				t.Errorf("the matrix lacks %s %s, which docs/compatibility.md lists as tested", c.Name, version)
 			}
 		}
 	}
@@ -120,7 +120,7 @@ func TestRows(t *testing.T) {
 			row:  "| a rule | `e2e.TestPlan`, `argo.TestKilled/in-step=2` | test |",
 			want: requirement{"a rule", []testName{{"e2e", "TestPlan"}, {"argo", "TestKilled/in-step=2"}}, levelTest},
 		},
-		{name: "no such level", row: "| a rule | `e2e.TestPlan` | sometimes |", fail: "test-all"},
+		{name: "unknown level", row: "| a rule | `e2e.TestPlan` | sometimes |", fail: "test-all"},
 		{name: "no package", row: "| a rule | `TestPlan` | test |", fail: "TestPlan"},
 		{name: "two cells", row: "| a rule | `e2e.TestPlan` |", fail: "2 cells"},
 	} {
@@ -145,7 +145,7 @@ func TestPatternMatchesWholeNames(t *testing.T) {
 	}
 }
 
-// A record of go test in which one test passes, one fails, and one that the table names is missing.
+// One test passes, one fails, and one of the table is missing.
 func TestReportFails(t *testing.T) {
 	events := filepath.Join(t.TempDir(), "events")
 	record := `{"Action":"pass","Package":"x/argo","Test":"TestUndo"}
@@ -173,18 +173,18 @@ func TestReportFails(t *testing.T) {
 	}
 }
 
-func TestRunOfNothingFails(t *testing.T) {
+func TestReportFailsWithoutTests(t *testing.T) {
 	events := filepath.Join(t.TempDir(), "events")
 	if err := os.WriteFile(events, []byte(`{"Action":"pass","Package":"x/argo"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r := result{job: job{suite: suite{name: "argo"}}}
 	if r.read(events); report(&bytes.Buffer{}, []result{r}) == nil {
-		t.Error("a pattern that matches no test passes")
+		t.Error("no error without tests")
 	}
 }
 
-func TestUsage(t *testing.T) {
+func TestParse(t *testing.T) {
 	for _, args := range [][]string{{"-level", "sometimes"}, {"no-such-suite"}, {"-level", "test", "-run", "X"}} {
 		var stderr bytes.Buffer
 		if _, err := parse(args, &stderr); !errors.Is(err, errUsage) {

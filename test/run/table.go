@@ -13,22 +13,22 @@ import (
 // tableFile has the requirement table.
 const tableFile = "test/README.md"
 
-// level is how often a test runs. Each level includes those before it.
+// level is a set of tests. Each level includes the ones before.
 type level int
 
 const (
-	// levelSmoke: on each version of the matrix.
+	// levelSmoke tests run on each version of the matrix.
 	levelSmoke level = iota
-	// levelTest: in `make test`.
+	// levelTest tests run in `make test`.
 	levelTest
-	// levelAll: in `make test-all`.
+	// levelAll tests run in `make test-all`.
 	levelAll
 )
 
-// levels are their names in the table and on the command line.
+// levels has the names of levels in the table and on the command line.
 var levels = map[string]level{"smoke": levelSmoke, "test": levelTest, "test-all": levelAll}
 
-// requirement is a row of the table: what must hold, and which tests prove it.
+// requirement is a row of the table, with the tests that prove it.
 type requirement struct {
 	text  string
 	tests []testName
@@ -73,17 +73,17 @@ func readTable(file string) ([]requirement, error) {
 func readRow(line string) (requirement, error) {
 	cells := strings.Split(strings.Trim(line, "|"), "|")
 	if len(cells) != 3 {
-		return requirement{}, fmt.Errorf("row %q has %d cells, not 3", line, len(cells))
+		return requirement{}, fmt.Errorf("row %q has %d cells, want 3", line, len(cells))
 	}
 	row := requirement{text: strings.TrimSpace(cells[0])}
 	var known bool
 	if row.level, known = levels[strings.TrimSpace(cells[2])]; !known {
-		return requirement{}, fmt.Errorf("row %q: the last cell is smoke, test or test-all", row.text)
+		return requirement{}, fmt.Errorf("row %q: want smoke, test or test-all in the last cell", row.text)
 	}
 	for cell := range strings.SplitSeq(cells[1], ",") {
 		parts := testPattern.FindStringSubmatch(strings.TrimSpace(cell))
 		if parts == nil {
-			return requirement{}, fmt.Errorf("row %q: %q is no `package.TestName`", row.text, strings.TrimSpace(cell))
+			return requirement{}, fmt.Errorf("row %q: %q is not of the form `package.TestName`", row.text, strings.TrimSpace(cell))
 		}
 		row.tests = append(row.tests, testName{parts[1], parts[2]})
 	}
