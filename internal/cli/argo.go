@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -80,38 +79,36 @@ func (f *argoFlags) reach(ctx context.Context, o *connect.Options) (argo.Driver,
 		}
 		return inside, inside.Context, inside.Close, nil
 	}
-	driver := &argo.Late{}
-	go f.dialLater(ctx, o.Logger, driver)
+	// The connection lasts as long as the process.
+	driver := argo.NewPendingDriver(func(failed func(error)) argo.Driver {
+		if link := f.dial.DialUntilReached(ctx, o.Logger, failed); link != nil {
+			return link
+		}
+		return nil
+	})
 	return driver, ctx, func() error { return nil }, nil
-}
-
-// dialLater connects once the driver is reachable. The connection lasts as long as the process.
-func (f *argoFlags) dialLater(ctx context.Context, logger *slog.Logger, driver *argo.Late) {
-	if link := f.dial.DialUntilReached(ctx, logger, driver.Failed); link != nil {
-		driver.Set(link)
-	}
 }
 
 // runArgo serves the controller's calls, and runs the Rollout controller beside them.
 func runArgo(ctx context.Context, o *connect.Options, config *rest.Config, driver argo.Driver, waits int) error {
-	keeper, recorder, err := newKeeper(o, config, driver)
+	controller, recorder, err := newController(o, config, driver)
 	if err != nil {
 		return err
 	}
 	step := &argo.StepPlugin{
-		Driver: driver, Rivals: keeper, Logger: o.Logger, Waits: make(chan struct{}, waits), Context: ctx,
+		Driver: driver, Rivals: controller, Logger: o.Logger, Waits: make(chan struct{}, waits), Context: ctx,
 	}
-	router := &argo.RouterPlugin{Driver: driver, Rivals: keeper, Logger: o.Logger, Context: ctx}
+	router := &argo.RouterPlugin{Driver: driver, Rivals: controller, Logger: o.Logger, Context: ctx}
 	go recorder.Run(ctx)
 	go func() {
-		if err := keeper.Run(ctx); err != nil {
+		if err := controller.Run(ctx); err != nil {
 			o.Logger.Error("Rollouts are not watched", "error", err)
 		}
 	}()
 	return argo.Serve(ctx, step, router, o.Logger)
 }
 
-func newKeeper(o *connect.Options, config *rest.Config, driver argo.Driver) (*argo.Keeper, *argo.EventRecorder, error) {
+func newController(o *connect.Options, config *rest.Config, driver argo.Driver) (*argo.Controller, *argo.EventRecorder, error) {
 	client, err := dynamic.NewForConfig(config)
 	core, coreErr := kubernetes.NewForConfig(config)
 	objects, objectsErr := metadata.NewForConfig(config)
@@ -119,7 +116,7 @@ func newKeeper(o *connect.Options, config *rest.Config, driver argo.Driver) (*ar
 		return nil, nil, fmt.Errorf("make client: %w", err)
 	}
 	recorder := argo.NewEventRecorder(core, o.Logger)
-	return &argo.Keeper{
+	return &argo.Controller{
 		Driver: driver, Client: client, Logger: o.Logger, Recorder: recorder, Namespace: o.Namespace,
 		UnroutedOnly: argo.StartedAs() == argo.RoleStep,
 		Adopted: func(ctx context.Context) ([]types.NamespacedName, error) {

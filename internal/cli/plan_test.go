@@ -77,7 +77,7 @@ func TestPlanFiles(t *testing.T) {
 		"UnknownStartup": {reason: "start-up times are measured in a cluster only", args: []string{"--filename", after, "--batches", "1"}, stdout: "[StartupUnknown]"},
 		"Picture":        {reason: "the picture is of the release", args: []string{"--filename", after, "--batches", "1", "-o", "svg"}, stdout: "<title>vllm: Canary release</title>"},
 		"Both0": {
-			reason: "LWS refuses it", args: []string{"--native", "--replicas", "4", "--max-unavailable", "0"}, code: exit.Usage, stderr: "both come to 0 of 4 replicas",
+			reason: "LWS refuses it", args: []string{"--native", "--replicas", "4", "--max-unavailable", "0"}, code: exit.Usage, stderr: "both round to 0 of 4 replicas",
 		},
 		"OtherName": {
 			reason: "another workload", args: []string{"other", "--filename", after, "--batches", "1"}, code: exit.Usage, stderr: `has no LeaderWorkerSet "other"`,

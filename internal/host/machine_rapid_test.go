@@ -15,7 +15,7 @@ import (
 
 // TestNeverPromotesTheUnseen feeds the machine contexts in any order and checks what must hold whatever the driver says:
 // the batch asked for exists, and a promotion is asked for only after the last batch was ready at this revision, or
-// somebody else chose it.
+// another client chose it.
 func TestNeverPromotesTheUnseen(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

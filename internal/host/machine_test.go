@@ -363,7 +363,7 @@ func TestPauseRestartsWhenTheWeightDoes(t *testing.T) {
 	}{
 		{0, 0, actWeight},
 		{25, 10 * time.Second, actPause},
-		// Somebody scaled the workload, so that the batch's share is another one.
+		// The user scaled the workload, which changes the batch's share.
 		{20, 69 * time.Second, actWeight},
 		{25, 71 * time.Second, actPause},
 		{25, 130 * time.Second, actPause},
@@ -416,7 +416,7 @@ func TestAWeightIsSaidOncePerBatch(t *testing.T) {
 		routedAt(pb.State_STATE_UPGRADING, 0, 0, "b"),
 		routedAt(pb.State_STATE_READY, 0, 0, "b"), routedAt(pb.State_STATE_VERIFYING, 0, 50, "b"),
 		routedAt(pb.State_STATE_READY, 0, 0, "b"), routedAt(pb.State_STATE_READY, 0, 50, "b"),
-		// Somebody changed the weight, and it is put back.
+		// Another client changed the weight, which is restored.
 		routedAt(pb.State_STATE_READY, 1, 60, "b"), routedAt(pb.State_STATE_READY, 1, 60, "b"),
 	} {
 		for _, n := range m.next(c, noon).notes {

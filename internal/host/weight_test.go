@@ -229,7 +229,7 @@ func TestAPauseWithoutItsWeightStartsAgain(t *testing.T) {
 			return
 		}
 		if pauses++; pauses == 1 {
-			// Somebody scales the workload: the batch of one group is another share now.
+			// The user scales the workload, which changes the share of the batch of one group.
 			r.fake.Set(func(c *pb.BatchContext) { c.Replicas = 10 })
 		}
 	}

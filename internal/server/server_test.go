@@ -165,8 +165,8 @@ func TestServesOn(t *testing.T) {
 }
 
 func TestNewErrors(t *testing.T) {
-	pki := newPKI(t)
-	cert := pki.issue(t, "server")
+	ca := tlstest.NewCA(t)
+	cert := ca.Files(t, "server")
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
@@ -180,8 +180,8 @@ func TestNewErrors(t *testing.T) {
 		{"all interfaces", "any client could release", server.Options{Listen: ":0"}, server.ErrNeedsTLS},
 		{"wildcard", "any client could release", server.Options{Listen: "0.0.0.0:0"}, server.ErrNeedsTLS},
 		{"other host", "it is not loopback", server.Options{Listen: "192.0.2.1:0"}, server.ErrNeedsTLS},
-		{"no client CA", "TLS alone does not authenticate the client", server.Options{Listen: ":0", TLSCert: cert.cert, TLSKey: cert.key}, server.ErrNeedsTLS},
-		{"half of TLS on loopback", "a forgotten flag must not mean plaintext", server.Options{Listen: "127.0.0.1:0", TLSCert: cert.cert}, server.ErrNeedsTLS},
+		{"no client CA", "TLS alone does not authenticate the client", server.Options{Listen: ":0", TLSCert: cert.Cert, TLSKey: cert.Key}, server.ErrNeedsTLS},
+		{"half of TLS on loopback", "a forgotten flag must not mean plaintext", server.Options{Listen: "127.0.0.1:0", TLSCert: cert.Cert}, server.ErrNeedsTLS},
 		{
 			"missing files", "they are an error of New, not of the first connection",
 			server.Options{Listen: ":0", TLSCert: "no", TLSKey: "no", ClientCA: "no"}, fs.ErrNotExist,

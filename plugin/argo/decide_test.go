@@ -214,7 +214,7 @@ func TestStepper(t *testing.T) {
 			stepper{}, standing(pb.State_STATE_ROLLING_BACK, mine1), actWait, "", "",
 		},
 		"a manual Rollout's workload edited": {
-			"Nobody has seen the new template serve, and nothing tells Argo of it.",
+			"No step has seen the new template serve, and Argo does not know of it.",
 			stepper{config: settings(manual)}, standing(pb.State_STATE_READY, mine1, template("t3")), actFail, "", "changed during the release",
 		},
 	}
@@ -270,7 +270,7 @@ func TestSettle(t *testing.T) {
 		"promoted":        {"The last step was no promotion.", facts(promoted), nil, standing(pb.State_STATE_READY, mine1), actPromote, mine1},
 		"promoted, stale": {"The status is of an older spec.", facts(promoted, stale), nil, standing(pb.State_STATE_READY, mine1), actWait, ""},
 		"promoted, new template": {
-			"Nobody has seen t3 serve.", facts(promoted), nil, standing(pb.State_STATE_READY, mine1, template("t3")), actWait, "",
+			"No step has seen t3 serve.", facts(promoted), nil, standing(pb.State_STATE_READY, mine1, template("t3")), actWait, "",
 		},
 		"undone to stable": {
 			"Argo is back at its stable template at once: that is no promotion.",
@@ -361,7 +361,7 @@ func TestMark(t *testing.T) {
 			facts(func(f *Facts) { f.Template = "t0" }), rest(template("t0")), revisions{template: "t0", first: "t1", seen: "t0"},
 		},
 		"edit after an undo that failed": {
-			"Whoever changed last is right.",
+			"The last change wins.",
 			facts(func(f *Facts) { f.Template = "t0" }), rest(template("t3")), revisions{template: "t3", first: "t1", seen: "t3"},
 		},
 		"unrecorded": {"Nothing is known yet.", facts(none), rest(template("")), revisions{}},

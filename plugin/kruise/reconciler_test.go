@@ -190,7 +190,7 @@ func TestDeletedTargetFollowsItsWorkload(t *testing.T) {
 
 func TestErrorsAreSaid(t *testing.T) {
 	refused := drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER, "vllm belongs to KServe")
-	away := drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "nobody answers")
+	away := drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "no answer")
 	for _, test := range []struct {
 		name, why string
 		err       error

@@ -122,6 +122,9 @@ func walk(t *testing.T, f func(path string)) {
 	}
 }
 
+// quoted is code in a document.
+var quoted = regexp.MustCompile("`[^`]*`")
+
 // texts returns the text of a file by line: of Go, comments and strings only.
 func texts(t *testing.T, path string) map[int]string {
 	t.Helper()
@@ -129,7 +132,7 @@ func texts(t *testing.T, path string) map[int]string {
 	src := read(t, path)
 	if filepath.Ext(path) != ".go" {
 		for i, line := range strings.Split(src, "\n") {
-			out[i+1] = line
+			out[i+1] = quoted.ReplaceAllString(line, "")
 		}
 		return out
 	}

@@ -173,7 +173,7 @@ func (w *workload) preflightCommand() {
 		if code != want {
 			w.t.Errorf("--fail-on %s: exit code %d, want %d\n%s", failOn, code, want, out)
 		}
-		w.mustSay(out, "[AllUnavailable]", "LeaderWorkerSet "+w.namespace+"/model, spec.", "(needs nodes)")
+		w.mustContain(out, "[AllUnavailable]", "LeaderWorkerSet "+w.namespace+"/model, spec.", "(needs nodes)")
 	}
 	out, _ := w.lockstep(w.toDriver("preflight", "model", "-o", "sarif", "--fail-on", "never")...)
 	w.mustContain(out, `"version": "2.1.0"`, `"ruleId": "PreStopMissing"`)

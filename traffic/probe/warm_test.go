@@ -138,7 +138,7 @@ func TestWarmBackoff(t *testing.T) {
 		before := len(tries.all())
 		after(time.Hour)
 		if more := len(tries.all()) - before; more > 4 || len(b.owners) != 0 {
-			t.Errorf("%d more tries that nobody asked for; %d owners remembered", more, len(b.owners))
+			t.Errorf("%d more tries than requested; %d owners remembered", more, len(b.owners))
 		}
 		before = len(tries.all())
 		if got := b.Warm("o", leader(1), health); got.State != Pending {

@@ -38,7 +38,7 @@ func newDisownCommand(o *connect.Options) *cobra.Command {
 		Short: "Remove the hold: template changes roll out natively again",
 		Long: `Remove the hold and restore the user's spec exactly. The workload's own controller then rolls out a template change that
 waited under hold. Refused while a release is in flight, and while the user's own
-maxUnavailable and maxSurge both come to 0 of the present replicas.`,
+maxUnavailable and maxSurge both round to 0 of the present replicas.`,
 		Example: "  lockstep disown vllm",
 	}, func(s *session.Session) error {
 		response, err := session.Call(s, "disown", s.Disown, &pb.DisownRequest{Workload: s.Ref})

@@ -51,7 +51,7 @@ type manifest struct {
 	input    simulate.Input
 	warnings []*pb.Warning
 	// snapshot is the preflight input. Nil: there is no file.
-	snapshot *preflight.Snapshot
+	inventory *preflight.Inventory
 }
 
 // read reads the files and applies the flags. args is empty, or has the name of one of several LeaderWorkerSets.
@@ -85,18 +85,18 @@ func (f *manifestFlags) read(o *connect.Options, args []string) (manifest, error
 	if err != nil || set == nil {
 		return m, err
 	}
-	return m, m.takeSnapshot(set, next)
+	return m, m.readInventory(set, next)
 }
 
-// takeSnapshot sets the preflight input from the file and the flags.
-func (m *manifest) takeSnapshot(set *manifests.Set, w *lws.LeaderWorkerSet) (err error) {
-	if m.snapshot, err = set.Snapshot(w); err != nil {
+// readInventory sets the preflight input from the file and the flags.
+func (m *manifest) readInventory(set *manifests.Set, w *lws.LeaderWorkerSet) (err error) {
+	if m.inventory, err = set.Inventory(w); err != nil {
 		return exit.Usagef("%w", err)
 	}
-	m.snapshot.Workload = w.DeepCopy()
-	m.snapshot.Workload.Spec.Replicas = ptr.To(int32(m.input.Replicas)) //nolint:gosec // a number of groups
-	m.snapshot.Rolling = m.input.Rolling
-	m.snapshot.Unseen[preflight.LongestRequests] = preflight.LongestRequestUnknown
+	m.inventory.Workload = w.DeepCopy()
+	m.inventory.Workload.Spec.Replicas = ptr.To(int32(m.input.Replicas)) //nolint:gosec // a number of groups
+	m.inventory.Rolling = m.input.Rolling
+	m.inventory.Unseen[preflight.LongestRequests] = preflight.LongestRequestUnknown
 	return nil
 }
 

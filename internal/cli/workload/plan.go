@@ -137,9 +137,9 @@ func (f *planFlags) planFile(o *connect.Options, args []string, policy *pb.Relea
 		}
 	}
 	r.Warnings = m.warnings
-	if m.snapshot != nil {
-		m.snapshot.Policy = in.Policy
-		r.Findings = preflight.Check(m.snapshot).GetFindings()
+	if m.inventory != nil {
+		m.inventory.Policy = in.Policy
+		r.Findings = preflight.Check(m.inventory).GetFindings()
 	}
 	if f.startup == 0 {
 		r.Warnings = append(r.Warnings, &pb.Warning{Code: "StartupUnknown", Message: "the start-up time of a group is unknown: give --startup"})

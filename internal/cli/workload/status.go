@@ -23,7 +23,7 @@ func newStatusCommand(o *connect.Options) *cobra.Command {
 		Use:   "status NAME",
 		Short: "Show the status of a workload and its release",
 		Long: `Show a workload's release, batch and traffic, and one row per group. It changes nothing, and a driver inside this process is
-read-only. The exit code says whether the status could be read, not whether the release succeeds.`,
+read-only. The exit code reports whether the status could be read, not whether the release succeeds.`,
 		Example: "  lockstep status vllm\n  lockstep status vllm -w\n  lockstep status vllm -o json",
 	}, func(s *session.Session) error {
 		if watch {

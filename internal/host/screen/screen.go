@@ -161,8 +161,8 @@ func (s *Screen) change(n Change) {
 	switch change := n.GetChange().(type) {
 	case *pb.WatchWorkloadsResponse_Context:
 		s.setContext(change.Context)
-	case *pb.WatchWorkloadsResponse_Gone:
-		if r := s.rows[keyOf(change.Gone)]; r != nil {
+	case *pb.WatchWorkloadsResponse_Removed:
+		if r := s.rows[keyOf(change.Removed)]; r != nil {
 			s.setGone(r, notHeld)
 		}
 	case *pb.WatchWorkloadsResponse_Synced:

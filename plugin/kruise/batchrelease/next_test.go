@@ -440,7 +440,7 @@ func TestReleaseOfAnother(t *testing.T) {
 	t.Parallel()
 	r, d := batchRelease(0), newModel(4)
 	run(t, r, d)
-	d.template, d.id, d.owner, d.state = "v2", "other", "somebody", pb.State_STATE_UPGRADING
+	d.template, d.id, d.owner, d.state = "v2", "other", "another-host", pb.State_STATE_UPGRADING
 	d.update = "v2"
 	d.calls = nil
 	run(t, r, d)

@@ -189,7 +189,7 @@ func TestErrors(t *testing.T) {
 		says         string
 	}{
 		{"a person must act", "the condition says so", drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER, "vllm belongs to KServe"), "ForeignOwner"},
-		{"retryable", "it is retried, without a condition", drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "nobody answers"), ""},
+		{"retryable", "it is retried, without a condition", drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "no answer"), ""},
 		{"another host was faster", "it is reconciled again", drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "another"), ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
