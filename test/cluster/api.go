@@ -14,17 +14,17 @@ import (
 // tokenLifetime outlives any test run.
 const tokenLifetime = 24 * time.Hour
 
-// Kubeconfig is the path of a self-contained kubeconfig for a cluster administrator.
+// Kubeconfig returns the path of a self-contained kubeconfig for a cluster administrator.
 func (c *Cluster) Kubeconfig() string { return c.path("admin.kubeconfig") }
 
-// RESTConfig reaches the API server as a cluster administrator, without client-side throttling that a test would notice.
-// The caller owns the copy.
+// RESTConfig returns a client configuration for a cluster administrator, practically without client-side throttling. The caller
+// owns the copy.
 func (c *Cluster) RESTConfig() *rest.Config { return rest.CopyConfig(c.admin) }
 
-// Dir is the cluster's folder. It holds the kubeconfigs, certificates, data and, in log/, each component's output.
+// Dir returns the cluster's directory. It has the kubeconfigs, certificates, data and, in log/, each component's output.
 func (c *Cluster) Dir() string { return c.dir }
 
-// AuditLog is the path of the API server's audit log, JSON lines of level Metadata, or "" without [WithAudit].
+// AuditLog returns the path of the API server's audit log, JSON lines of level Metadata, or "" without [WithAudit].
 func (c *Cluster) AuditLog() string {
 	if !c.options.audit {
 		return ""
@@ -32,8 +32,8 @@ func (c *Cluster) AuditLog() string {
 	return c.path("audit.log")
 }
 
-// ServiceAccountConfig reaches the API server with a token of an existing service account: with its rights and no more.
-// The token lives for a day.
+// ServiceAccountConfig returns a client configuration with a token of an existing service account, so only with its permissions.
+// The token is valid for a day.
 func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name string) (*rest.Config, error) {
 	request := &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(tokenLifetime.Seconds()))},

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// fieldManager is who we are in managedFields.
+// fieldManager is this package's name in managedFields.
 const fieldManager = "lockstep-test-cluster"
 
 // applier writes objects of any kind with server-side apply.
@@ -31,7 +31,7 @@ func newApplier(cfg *rest.Config) (*applier, error) {
 		return nil, fmt.Errorf("create dynamic client: %w", err)
 	}
 	cfg = rest.CopyConfig(cfg)
-	cfg.WarningHandler = rest.WarningLogger{} // controller-runtime's own wants a logger that is set up
+	cfg.WarningHandler = rest.WarningLogger{} // controller-runtime's own needs a logger
 	objects, err := client.New(cfg, client.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("create client: %w", err)
@@ -39,9 +39,9 @@ func newApplier(cfg *rest.Config) (*applier, error) {
 	return &applier{client: dynamic, objects: objects}, nil
 }
 
-// apply writes one object. A namespaced object goes to its own namespace, or to fallback if it names none.
+// apply applies an object. A namespaced object without a namespace is applied to fallback.
 func (a *applier) apply(ctx context.Context, object *unstructured.Unstructured, fallback string) error {
-	object = object.DeepCopy() // it becomes what the API server answers
+	object = object.DeepCopy() // it becomes the API server's response
 	namespaced, err := a.objects.IsObjectNamespaced(object)
 	if err == nil {
 		if namespaced && object.GetNamespace() == "" {
@@ -55,8 +55,8 @@ func (a *applier) apply(ctx context.Context, object *unstructured.Unstructured, 
 	return nil
 }
 
-// Apply writes the objects of a YAML stream with server-side apply, in their order. Objects that name no namespace go to
-// the given one.
+// Apply applies the objects of a YAML stream with server-side apply, in their order. Namespaced objects without a namespace are
+// applied to the given one.
 func (c *Cluster) Apply(ctx context.Context, namespace string, manifest []byte) error {
 	objects, err := decodeManifest(manifest)
 	if err != nil {
@@ -70,7 +70,7 @@ func (c *Cluster) Apply(ctx context.Context, namespace string, manifest []byte) 
 	return nil
 }
 
-// decodeManifest reads a YAML stream; empty documents are skipped.
+// decodeManifest decodes a YAML stream. It skips empty documents.
 func decodeManifest(content []byte) ([]*unstructured.Unstructured, error) {
 	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
 	var objects []*unstructured.Unstructured
@@ -89,7 +89,7 @@ func decodeManifest(content []byte) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// readManifests reads all YAML files of a folder, in the order of their names.
+// readManifests reads all YAML files of a directory, in the order of their names.
 func readManifests(dir string) ([]*unstructured.Unstructured, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	if err != nil || len(paths) == 0 {

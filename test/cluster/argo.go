@@ -19,11 +19,11 @@ import (
 const (
 	ArgoNamespace      = "argo-rollouts"
 	ArgoServiceAccount = "argo-rollouts"
-	// ArgoConfigMap names the plugins. The controller reads it when it starts, and not again.
+	// ArgoConfigMap has the plugins. The controller reads it at startup only.
 	ArgoConfigMap = "argo-rollouts-config"
 )
 
-// pluginsGrace is how long plugins have to notice that the controller is gone.
+// pluginsGrace bounds the wait for plugins to exit after the controller.
 const pluginsGrace = 5 * time.Second
 
 var argoComponent = component{
@@ -33,8 +33,8 @@ var argoComponent = component{
 	ready:   argoReady,
 }
 
-// installArgo applies what Argo's own cluster-wide installation has, without its Deployment: namespace, service account, its
-// ClusterRole as it is published, and the binding. The CRDs come with the other kinds.
+// installArgo applies Argo's own cluster-wide installation without its Deployment: namespace, service account, the published
+// ClusterRole, and the binding. installArgoKinds applies the CRDs.
 func installArgo(ctx context.Context, c *Cluster) error {
 	built, err := c.build(ctx, argoModule)
 	if err != nil {
@@ -85,7 +85,7 @@ func (c *Cluster) installArgoKinds(ctx context.Context) error {
 	return nil
 }
 
-// bootArgo starts the controller, after the caller has had its turn.
+// bootArgo starts the controller after the caller's prepare functions.
 func (c *Cluster) bootArgo(ctx context.Context) error {
 	if err := c.install(ctx, argoComponent); err != nil {
 		return err
@@ -98,13 +98,13 @@ func (c *Cluster) bootArgo(ctx context.Context) error {
 	return c.run(ctx, argoComponent)
 }
 
-// argoKubeconfig has the token of Argo's service account.
+// argoKubeconfig returns the path of a kubeconfig with the token of Argo's service account.
 func (c *Cluster) argoKubeconfig() string { return c.path(Argo + ".kubeconfig") }
 
 func argoCommand(c *Cluster) (command, error) {
-	// A container that is killed takes the plugins with it. Here they end a moment after the controller, and the next one could
-	// not write over a program that runs.
-	earlier, _ := filepath.Glob(filepath.Join(c.path("plugin-bin"), "*")) // the pattern is one
+	// Plugins end with a container. Here they end a moment after the controller, and the next controller can't overwrite a running
+	// program.
+	earlier, _ := filepath.Glob(filepath.Join(c.path("plugin-bin"), "*")) // the pattern is valid
 	for _, folder := range earlier {
 		if err := os.RemoveAll(folder); err != nil {
 			return command{}, fmt.Errorf("remove plugins of an earlier controller: %w", err)
@@ -118,13 +118,13 @@ func argoCommand(c *Cluster) (command, error) {
 			"--healthzPort=" + strconv.Itoa(c.port.argoHealth),
 			"--metricsPort=" + strconv.Itoa(c.port.argoMetrics),
 		},
-		// Plugins inherit the environment. In a pod they would find the mounted token, and what a killed one leaves would go with the pod.
+		// Plugins inherit the environment. In a pod they would find the mounted token, and their temporary files would go with the pod.
 		env: []string{"ARGO_ROLLOUTS_NAMESPACE=" + ArgoNamespace, "KUBECONFIG=" + kubeconfig, "KUBERNETES_SERVICE_HOST=", "TMPDIR=" + c.dir},
 	}, nil
 }
 
-// argoReady asks for the controller's health, which it serves while it still fills its caches. It listens on all addresses and has no
-// flag for that.
+// argoReady checks the controller's health, which is ok before its caches are filled. The controller listens on all addresses: it has
+// no flag for that.
 func argoReady(ctx context.Context, c *Cluster) error {
 	url := "http://" + address(c.port.argoHealth) + "/healthz"
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -144,7 +144,7 @@ func argoReady(ctx context.Context, c *Cluster) error {
 	return nil
 }
 
-// ArgoMetrics is where the controller serves its metrics, or "" without [WithArgo].
+// ArgoMetrics returns the URL of the controller's metrics, or "" without [WithArgo].
 func (c *Cluster) ArgoMetrics() string {
 	if !c.options.argo {
 		return ""
@@ -165,8 +165,8 @@ func KubectlArgo(ctx context.Context, opts ...Option) (string, error) {
 	return built.program("kubectl-argo-rollouts"), nil
 }
 
-// PluginProcesses are the ids of the plugin processes that a controller of this cluster has started, also when it is gone itself:
-// it runs copies of the plugins in the cluster's folder, which nobody else does.
+// PluginProcesses returns the ids of the plugin processes of this cluster's controllers, also of one that has exited. It finds them
+// by their programs, which are copies in the cluster's directory.
 func (c *Cluster) PluginProcesses() []int {
 	var found []int
 	links, _ := filepath.Glob("/proc/[0-9]*/exe")
@@ -185,7 +185,7 @@ func (c *Cluster) PluginProcesses() []int {
 	return found
 }
 
-// endPlugins waits until the plugins of a controller that has ended are gone too, and kills those that stay.
+// endPlugins waits until the plugins of an exited controller have exited, and kills the remaining ones.
 func (c *Cluster) endPlugins() {
 	for deadline := time.Now().Add(pluginsGrace); len(c.PluginProcesses()) > 0; time.Sleep(25 * time.Millisecond) {
 		if time.Now().Before(deadline) {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// InstallBatchRelease installs the CRD of Kruise's BatchRelease as published, and nothing that serves it. It may be called often.
+// InstallBatchRelease installs Kruise's BatchRelease CRD without a controller. It may be called more than once.
 func (c *Cluster) InstallBatchRelease(ctx context.Context) error {
 	built, err := c.build(ctx, batchReleaseModule)
 	if err != nil {
@@ -26,7 +26,7 @@ func (c *Cluster) InstallBatchRelease(ctx context.Context) error {
 		return object.GetName() == "batchreleases.rollouts.kruise.io"
 	})
 	if i < 0 {
-		return errors.New("install BatchRelease: Kruise's module has no CRD of it")
+		return errors.New("install BatchRelease: Kruise's module has no such CRD")
 	}
 	unstructured.RemoveNestedField(objects[i].Object, "metadata", "creationTimestamp")
 	if err := c.installCRD(ctx, objects[i]); err != nil {

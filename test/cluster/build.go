@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Build makes sure that the programs of a cluster with these options are in the cache. It takes minutes the first time and
-// is called by [Start]; call it before to keep the build out of a test's time limit, or where the network cannot be reached
-// later. Progress goes to log. Processes that build at the same time wait for one of them.
+// Build builds the programs of a cluster with these options into the cache. The first time takes minutes. [Start] calls it; call it
+// before to keep the build out of a test's time limit, or if the network is not reachable later. It logs progress. Of processes that
+// build concurrently one builds, and the others wait.
 func Build(ctx context.Context, log io.Writer, opts ...Option) error {
 	o, err := newOptions(opts)
 	if err != nil {
@@ -28,7 +28,7 @@ func Build(ctx context.Context, log io.Writer, opts ...Option) error {
 	return o.build(ctx, log)
 }
 
-// modules are those that the cluster needs. LWS and the CRD of KEDA may be added to one that starts without them.
+// modules returns the modules that the cluster needs. LWS and KEDA's CRD are always included, since they may be installed later.
 func (o options) modules() []module {
 	wanted := []func(Versions) module{kubernetesModule, lwsModule, kwokModule, kedaModule, batchReleaseModule}
 	if o.gateway {
@@ -50,10 +50,10 @@ func (o options) modules() []module {
 	return modules
 }
 
-// build builds two modules at a time: the compiler uses all processors, but a module's downloads and its links do not.
+// build builds two modules concurrently: compilation uses all processors, but downloads and linking do not.
 func (o options) build(ctx context.Context, log io.Writer) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(sideBySide())
+	g.SetLimit(concurrency())
 	for _, m := range o.modules() {
 		g.Go(func() error {
 			_, err := m.build(ctx, log)
@@ -63,23 +63,23 @@ func (o options) build(ctx context.Context, log io.Writer) error {
 	return g.Wait()
 }
 
-// linkMemory is what the largest program, the API server, takes while it is linked.
+// linkMemory is the memory to link the API server, the largest program.
 const linkMemory = 4 << 30
 
-// sideBySide returns how many modules to build at a time: two, or one where the memory is short.
-func sideBySide() int {
+// concurrency returns the number of modules to build concurrently: two if there is enough memory.
+func concurrency() int {
 	if memoryAvailable() < 2*linkMemory {
 		return 1
 	}
 	return 2
 }
 
-// build returns the programs of one of the cluster's modules.
+// build returns the programs of a module.
 func (c *Cluster) build(ctx context.Context, of func(Versions) module) (build, error) {
 	return of(c.options.versions).build(ctx, c.options.log)
 }
 
-// build returns the module's programs, from the cache if they are there.
+// build returns the module's programs, which it builds unless they are in the cache.
 func (m module) build(ctx context.Context, log io.Writer) (build, error) {
 	source, err := m.folder()
 	if err != nil {
@@ -108,11 +108,11 @@ func (m module) build(ctx context.Context, log io.Writer) (build, error) {
 	return done, m.buildInto(ctx, source, done.dir, log)
 }
 
-// buildInto builds beside the destination and renames at the end, so that the destination is complete or absent.
+// buildInto builds into a temporary directory and renames it, so that the destination is complete or absent.
 func (m module) buildInto(ctx context.Context, source, destination string, log io.Writer) error {
 	temporary, err := os.MkdirTemp(filepath.Dir(destination), ".building-")
 	if err != nil {
-		return fmt.Errorf("create build folder: %w", err)
+		return fmt.Errorf("create build directory: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(temporary) }()
 	if err := m.compile(ctx, source, temporary, log); err != nil {
@@ -127,19 +127,18 @@ func (m module) buildInto(ctx context.Context, source, destination string, log i
 	return nil
 }
 
-// noDebugInformation saves the compiler a quarter of its time (measured: 48 instead of 64 s for the API's types and what they need). The
-// linker would strip it. The Makefile has the same flag: what Lockstep and these programs share is compiled once.
+// noDebugInformation saves a quarter of the compilation time (measured: 48 instead of 64 s for the API's types and their
+// dependencies). The linker would strip it. The Makefile has the same flag, so that shared packages are compiled once.
 const noDebugInformation = "-gcflags=all=-dwarf=false"
 
-// compile builds all programs into the folder bin below work, with one call of the go command, which links one while it
-// compiles the next.
+// compile builds all programs into the directory bin below work, with one go command, which links one while it compiles the next.
 func (m module) compile(ctx context.Context, source, work string, log io.Writer) error {
 	if len(m.programs) == 0 {
 		return nil
 	}
 	sources, err := os.MkdirTemp(work, "sources-")
 	if err != nil {
-		return fmt.Errorf("create folder for sources: %w", err)
+		return fmt.Errorf("create directory for sources: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(sources) }()
 	modFile, err := m.trimmed(ctx, source, sources, log)
@@ -150,7 +149,7 @@ func (m module) compile(ctx context.Context, source, work string, log io.Writer)
 	for _, p := range m.programs {
 		packages = append(packages, p.pkg)
 	}
-	all, err := runGo(ctx, source, fmt.Sprintf("download what %s needs", m), log, append([]string{"list", "-modfile=" + modFile, "-deps"}, packages...)...)
+	all, err := runGo(ctx, source, fmt.Sprintf("download the dependencies of %s", m), log, append([]string{"list", "-modfile=" + modFile, "-deps"}, packages...)...)
 	if err != nil {
 		return err
 	}
@@ -162,20 +161,20 @@ func (m module) compile(ctx context.Context, source, work string, log io.Writer)
 	args := append([]string{"build", "-v", "-modfile=" + modFile, "-trimpath", "-buildvcs=false", noDebugInformation,
 		"-ldflags", "-s -w " + m.ldflags, "-o", bin + "/"}, packages...)
 	if _, err := goCommand(ctx, source, what, log, compiled, args...); err != nil {
-		return fmt.Errorf("build %s: %w\n%s", m, err, compiled.problems())
+		return fmt.Errorf("build %s: %w\n%s", m, err, compiled.messages())
 	}
 	for _, p := range m.programs {
 		if err := os.Rename(filepath.Join(bin, executable(p.pkg)), filepath.Join(bin, p.name)); err != nil {
-			return fmt.Errorf("name program %s of %s: %w", p.name, m, err)
+			return fmt.Errorf("rename program %s of %s: %w", p.name, m, err)
 		}
 	}
 	return nil
 }
 
-// majorVersion is the last element of an import path that only names a major version.
+// majorVersion matches the last element of an import path if it is a major version.
 var majorVersion = regexp.MustCompile(`^v[0-9]+$`)
 
-// executable is how the go command calls the program of a package.
+// executable returns the go command's name of a package's program.
 func executable(pkg string) string {
 	if majorVersion.MatchString(path.Base(pkg)) {
 		pkg = path.Dir(pkg)
@@ -185,7 +184,7 @@ func executable(pkg string) string {
 
 func (m module) String() string { return m.name + " " + m.version }
 
-// copyManifests copies the folders the module names out of the module cache, which may be cleaned after the build.
+// copyManifests copies the module's directories of manifests from the module cache, which may be cleaned after the build.
 func (m module) copyManifests(ctx context.Context, source, destination string, log io.Writer) error {
 	for _, from := range m.manifests {
 		dir, err := moduleDir(ctx, source, from.dependency, log)
@@ -201,7 +200,7 @@ func (m module) copyManifests(ctx context.Context, source, destination string, l
 	return nil
 }
 
-// copyFolder copies the files of one folder, not of its subfolders.
+// copyFolder copies the files of a directory, without subdirectories.
 func copyFolder(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
@@ -225,18 +224,18 @@ func copyFolder(from, to string) error {
 	return nil
 }
 
-// runGo runs the go command in a module's folder and returns what it prints.
+// runGo runs the go command in a module's directory and returns its output.
 func runGo(ctx context.Context, dir, what string, log io.Writer, args ...string) (string, error) {
-	var problems strings.Builder
-	out, err := goCommand(ctx, dir, func() string { return what }, log, &problems, args...)
+	var stderr strings.Builder
+	out, err := goCommand(ctx, dir, func() string { return what }, log, &stderr, args...)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w\n%s", what, err, problems.String())
+		return "", fmt.Errorf("%s: %w\n%s", what, err, stderr.String())
 	}
 	return out, nil
 }
 
-// goCommand is runGo with a description that changes and a writer for standard error. A thread stays with the command to the
-// end, because it is killed when the thread that started it ends.
+// goCommand is runGo with a description that changes and a writer for standard error. The thread that starts the command waits for
+// it, because the kernel kills the command when that thread ends.
 func goCommand(ctx context.Context, dir string, what func() string, log, stderr io.Writer, args ...string) (string, error) {
 	defer reportProgress(log, what)()
 	var out strings.Builder
@@ -259,19 +258,19 @@ func goCommand(ctx context.Context, dir string, what func() string, log, stderr 
 	return strings.TrimSpace(out.String()), nil
 }
 
-// compileLog is what `go build -v` writes to standard error: a line per package that it compiles, and problems.
+// compileLog reads the standard error of `go build -v`: a line per compiled package, and messages.
 type compileLog struct {
 	mu    sync.Mutex
 	count int
 	other strings.Builder
 }
 
-// Write takes whole lines: the go command writes no others.
+// Write requires whole lines, as the go command writes them.
 func (l *compileLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for line := range strings.Lines(string(p)) {
-		// An import path is a word; a problem, or a download, is a sentence.
+		// A line with an import path has one word; a message has more.
 		if strings.ContainsAny(line, " \t") {
 			l.other.WriteString(line)
 		} else {
@@ -287,7 +286,7 @@ func (l *compileLog) packages() int {
 	return l.count
 }
 
-func (l *compileLog) problems() string {
+func (l *compileLog) messages() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.other.String()

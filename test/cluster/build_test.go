@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// writeModule makes a module of one program that needs nothing but the standard library.
+// writeModule writes a module with a program that imports the standard library only.
 func writeModule(t *testing.T, main string) module {
 	t.Helper()
 	dir := t.TempDir()
@@ -31,7 +31,7 @@ var who string
 func main() { println("hello", who) }
 `
 
-func TestBuildOnceAndFindAgain(t *testing.T) {
+func TestBuildIsCached(t *testing.T) {
 	t.Setenv(CacheEnv, t.TempDir())
 	m := writeModule(t, helloMain)
 	var builds [3]build
@@ -47,26 +47,26 @@ func TestBuildOnceAndFindAgain(t *testing.T) {
 	group.Wait()
 	out, err := exec.Command(builds[0].program("hello")).CombinedOutput()
 	if err != nil || string(out) != "hello world\n" {
-		t.Errorf("the program says %q (%v)", out, err)
+		t.Errorf("the program printed %q (%v)", out, err)
 	}
 	if builds[1] != builds[0] || builds[2] != builds[0] {
-		t.Errorf("three builds in three places: %v", builds)
+		t.Errorf("the builds differ: %v", builds)
 	}
 	if left, _ := filepath.Glob(filepath.Join(os.Getenv(CacheEnv), "m", ".building-*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 	t.Setenv("PATH", "")
 	if again, err := m.build(t.Context(), t.Output()); err != nil || again != builds[0] {
-		t.Errorf("a cached build needs a tool: %v, %v", again, err)
+		t.Errorf("a cached build needs the go command: %v, %v", again, err)
 	}
 }
 
-func TestBuildFailureIsNotKept(t *testing.T) {
+func TestFailedBuildIsNotCached(t *testing.T) {
 	t.Setenv(CacheEnv, t.TempDir())
 	m := writeModule(t, "package main\n\nfunc main() { undefined() }\n")
 	_, err := m.build(t.Context(), t.Output())
 	if err == nil || !strings.Contains(err.Error(), "undefined") || !strings.Contains(err.Error(), "build m v1") {
-		t.Errorf("the error names neither module nor cause: %v", err)
+		t.Errorf("the error lacks the module or the cause: %v", err)
 	}
 	entries, err := os.ReadDir(filepath.Join(os.Getenv(CacheEnv), "m"))
 	if err != nil || len(entries) != 1 {
@@ -87,7 +87,7 @@ func TestCacheKey(t *testing.T) {
 	}
 	base := key(m, p)
 	if again := key(m, p); again != base {
-		t.Errorf("the key changes by itself: %s, %s", base, again)
+		t.Errorf("the key is not stable: %s, %s", base, again)
 	}
 	changed := m
 	changed.ldflags = "-X main.who=you"
@@ -147,11 +147,11 @@ func TestLockIsExclusive(t *testing.T) {
 	unlock()
 }
 
-func TestProgressIsQuietAboutWhatIsQuick(t *testing.T) {
+func TestNoProgressOfFastSteps(t *testing.T) {
 	var log bytes.Buffer
 	reportProgress(&log, func() string { return "something" })()
 	if log.Len() > 0 {
-		t.Errorf("it says %q", log.String())
+		t.Errorf("progress %q", log.String())
 	}
 }
 
@@ -160,7 +160,7 @@ func TestExecutable(t *testing.T) {
 		"k8s.io/kubernetes/cmd/kube-apiserver": "kube-apiserver", "go.etcd.io/etcd/server/v3": "server", "sigs.k8s.io/lws/cmd": "cmd",
 	} {
 		if got := executable(pkg); got != want {
-			t.Errorf("the program of %s is called %s, want %s", pkg, got, want)
+			t.Errorf("the program of %s is %s, want %s", pkg, got, want)
 		}
 	}
 }

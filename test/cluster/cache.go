@@ -9,22 +9,22 @@ import (
 	"runtime"
 )
 
-// CacheEnv names the environment variable that moves the folder in which built programs are kept.
+// CacheEnv is the environment variable with the cache directory of built programs.
 const CacheEnv = "LOCKSTEP_CLUSTER_CACHE"
 
-// cacheRoot is where built programs are kept, outside any work tree.
+// cacheRoot returns the cache directory, outside any work tree.
 func cacheRoot() (string, error) {
 	if dir := os.Getenv(CacheEnv); dir != "" {
 		return filepath.Abs(dir)
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("find the user's cache folder (set %s instead): %w", CacheEnv, err)
+		return "", fmt.Errorf("find the user's cache directory (set %s instead): %w", CacheEnv, err)
 	}
 	return filepath.Join(dir, "lockstep", "cluster"), nil
 }
 
-// platform is what, beside the sources, decides which programs come out of a build.
+// platform is the input of a build beside the sources.
 type platform struct {
 	goVersion, goos, goarch string
 }
@@ -33,8 +33,8 @@ func hostPlatform() platform {
 	return platform{goVersion: runtime.Version(), goos: runtime.GOOS, goarch: runtime.GOARCH}
 }
 
-// cacheKey identifies a build: the same key means the same programs. It changes with the module's files, the
-// platform and the way we build.
+// cacheKey identifies a build: the same key means the same programs. It depends on the module's files, the platform and the build
+// flags.
 func (m module) cacheKey(dir string, p platform) (string, error) {
 	h := sha256.New()
 	for _, name := range m.sources() {
@@ -53,8 +53,8 @@ type build struct {
 	dir string
 }
 
-// program is the path of a binary.
+// program returns the path of a binary.
 func (b build) program(name string) string { return filepath.Join(b.dir, "bin", name) }
 
-// manifests is the folder that was copied from a dependency, e.g. "config/webhook".
+// manifests returns the path of a copied directory of a dependency, e.g. "config/webhook".
 func (b build) manifests(folder string) string { return filepath.Join(b.dir, "manifests", folder) }

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/tlstest"
 )
 
-// ErrStopped is returned by what cannot be done on a cluster that has been stopped.
+// ErrStopped is returned by methods that need a running cluster after it was stopped.
 var ErrStopped = errors.New("the cluster is stopped")
 
 // Cluster is a running control plane. Its methods may be called from several goroutines.
@@ -43,10 +43,9 @@ type Cluster struct {
 	stopOnce sync.Once
 }
 
-// Start builds what is not built yet, starts a cluster and returns when it is ready: API server up, controllers running,
-// nodes Ready, LWS webhooks answering. The cluster lives until Stop, until ctx is done or until this process ends, however
-// it ends. When a component dies or is not ready in time, the error holds the end of its log and the folder is kept; when ctx ends
-// meanwhile, nothing is left.
+// Start builds missing programs, starts a cluster and waits until it is ready: API server up, controllers running, nodes Ready, LWS
+// webhooks serving. The cluster runs until Stop, until ctx ends or until this process dies. If a component dies or is not ready in
+// time, the error has the end of its log and the directory is kept. If ctx ends before, nothing is left.
 func Start(ctx context.Context, opts ...Option) (*Cluster, error) {
 	o, err := newOptions(opts)
 	if err != nil {
@@ -72,7 +71,7 @@ func Start(ctx context.Context, opts ...Option) (*Cluster, error) {
 	return c, nil
 }
 
-// newCluster prepares folder, ports and certificates.
+// newCluster prepares directory, ports and certificates.
 func newCluster(ctx context.Context, o options) (*Cluster, error) {
 	c := &Cluster{
 		options:    o,
@@ -105,7 +104,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 		return err
 	}
 	if err := os.Mkdir(c.path("log"), 0o700); err != nil {
-		return fmt.Errorf("create log folder: %w", err)
+		return fmt.Errorf("create log directory: %w", err)
 	}
 	if err := c.writeCredentials(); err != nil {
 		return err
@@ -121,8 +120,8 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	return err
 }
 
-// boot starts the components: etcd, then the API server, then all others side by side. The garbage collector looks for
-// kinds when it starts and every 30 s from then on, so all kinds are there before it.
+// boot starts the components: etcd, then the API server, then all others concurrently. The garbage collector discovers kinds at
+// startup and every 30 s, so all kinds are installed before it.
 func (c *Cluster) boot(ctx context.Context) error {
 	for _, comp := range []component{etcdComponent, apiServerComponent} {
 		if err := c.start(ctx, comp); err != nil {
@@ -153,7 +152,7 @@ func (c *Cluster) boot(ctx context.Context) error {
 	return g.Wait()
 }
 
-// installKinds installs the kinds that do not come with Kubernetes.
+// installKinds installs the kinds that are not part of Kubernetes.
 func (c *Cluster) installKinds(ctx context.Context) error {
 	g, together := errgroup.WithContext(ctx)
 	if c.options.lws {
@@ -174,21 +173,21 @@ func (c *Cluster) installKinds(ctx context.Context) error {
 	return c.install(ctx, traefikComponent)
 }
 
-// Versions are those of the programs that the cluster runs, and would run if they were added.
+// Versions returns the versions of the programs that the cluster runs or can install.
 func (c *Cluster) Versions() Versions { return c.options.versions }
 
-// Done is closed when the cluster is stopped or one of its components has died.
+// Done returns a channel that is closed when the cluster is stopped or a component has died.
 func (c *Cluster) Done() <-chan struct{} { return c.done }
 
-// Err returns why the cluster no longer works: a component that died by itself, with the end of its log, or ErrStopped.
-// It is nil while all is well.
+// Err returns why the cluster does not work any more: a component that died, with the end of its log, or ErrStopped. It returns nil
+// while the cluster works.
 func (c *Cluster) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// fail records the first reason for which the cluster no longer works.
+// fail records the first reason why the cluster does not work any more.
 func (c *Cluster) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -203,15 +202,15 @@ func (c *Cluster) fail(err error) {
 	}
 }
 
-// KeepDir makes Stop leave the cluster's folder, with all logs, in place.
+// KeepDir makes Stop keep the cluster's directory with all logs.
 func (c *Cluster) KeepDir() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.keep = true
 }
 
-// Stop ends every process, the API server before etcd, kills what does not end within a few seconds, and removes the
-// folder unless it is to be kept. It returns when all are gone. Calling it again does nothing.
+// Stop stops all processes, the API server before etcd, kills those that do not exit within a few seconds, and removes the directory
+// unless it is kept. It returns when all processes have exited. It may be called more than once.
 func (c *Cluster) Stop() {
 	c.stopOnce.Do(func() {
 		c.mu.Lock()
@@ -234,7 +233,7 @@ func (c *Cluster) Stop() {
 	})
 }
 
-// end ends one component, if it runs.
+// end stops a component, if it runs.
 func (c *Cluster) end(name string, hurry <-chan struct{}) {
 	c.mu.Lock()
 	p, ok := c.running[name]
@@ -243,7 +242,7 @@ func (c *Cluster) end(name string, hurry <-chan struct{}) {
 	if !ok {
 		return
 	}
-	// What is frozen does not hear that it should end.
+	// A paused process does not handle signals.
 	_ = p.resume()
 	p.stop(hurry)
 	if name == Argo {

@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/tlstest"
 )
 
-func TestPortsAreNotSharedAmongClusters(t *testing.T) {
+func TestPortsAreExclusive(t *testing.T) {
 	var first, second ports
 	defer first.release()
 	defer second.release()
@@ -35,7 +35,7 @@ func TestPortsAreNotSharedAmongClusters(t *testing.T) {
 	all := slices.Concat(a, b)
 	slices.Sort(all)
 	if len(slices.Compact(all)) != 100 {
-		t.Error("a port was given out twice")
+		t.Error("a port was reserved twice")
 	}
 	if claim, err := claimPort(t.Context(), a[0]); err == nil {
 		_ = claim.Close()
@@ -49,10 +49,10 @@ func TestPortsAreNotSharedAmongClusters(t *testing.T) {
 	_ = claim.Close()
 }
 
-// A server of one cluster is a stranger to the clients of another, whatever port it has.
-func TestCertificatesTieClientsToTheirCluster(t *testing.T) {
-	ours, theirs := tlstest.NewCA(t), tlstest.NewCA(t)
-	pair, err := ours.Issue("localhost")
+// Clients of one cluster don't trust the servers of another.
+func TestClientsTrustTheirClusterOnly(t *testing.T) {
+	ours, theirs := testAuthority(t), testAuthority(t)
+	pair, err := ours.issue("localhost")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestStagesAreComplete(t *testing.T) {
 		}
 		for _, object := range objects {
 			if object.GetKind() != "Stage" || names[object.GetName()] {
-				t.Errorf("%s: %s %s is no stage or is there twice", file, object.GetKind(), object.GetName())
+				t.Errorf("%s: %s %s is not a stage, or a duplicate", file, object.GetKind(), object.GetName())
 			}
 			names[object.GetName()] = true
 		}
@@ -139,7 +139,7 @@ func TestStagesAreComplete(t *testing.T) {
 		BehaviorNeverReady, BehaviorCrash, BehaviorImagePull, BehaviorFlap,
 	} {
 		if !strings.Contains(all, word) {
-			t.Errorf("no stage knows %s", word)
+			t.Errorf("no stage has %s", word)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func TestMakeDir(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, _, err := makeDir(dir); err == nil {
-			t.Error("a folder with files was taken")
+			t.Error("a directory with files was accepted")
 		}
 	})
 	t.Run("sweeps what was abandoned", func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestMakeDir(t *testing.T) {
 		}
 		sweep(temporary, time.Now())
 		if !exists(abandoned) {
-			t.Error("it is gone before the day is over")
+			t.Error("it was removed before a day had passed")
 		}
 		sweep(temporary, time.Now().Add(2*abandonedAfter))
 		if exists(abandoned) || !exists(owned) {

@@ -7,19 +7,18 @@ import (
 	"time"
 )
 
-// component is one program of the cluster: what to build, how to install and start it, and how to know that it is ready.
-// A new one (another controller, a gateway) is a new value and a module folder.
+// component is a program of the cluster: its module, installation, command and readiness. A new one (another controller, a gateway)
+// is a new value and a module.
 type component struct {
 	name string
-	// module and the program's name in it say what is built.
+	// module has the program.
 	module  func(Versions) module
 	program string
-	// install puts into the API server what the program needs. Optional. It runs before the program starts and may run
-	// again when the component is started again.
+	// install creates the objects that the program needs. Optional. It runs before each start of the component.
 	install func(context.Context, *Cluster) error
-	// command writes the program's files and returns its arguments and environment. It gives the same ports every time.
+	// command writes the program's files and returns its arguments and environment. The ports are the same at each start.
 	command func(*Cluster) (command, error)
-	// ready returns nil once the component does its work.
+	// ready returns nil if the component is ready.
 	ready func(context.Context, *Cluster) error
 }
 
@@ -27,7 +26,7 @@ type command struct {
 	args, env []string
 }
 
-// Names of the components, for [Cluster.StopComponent] and its neighbours.
+// Names of components, for [Cluster.StopComponent] and the like.
 const (
 	Etcd              = "etcd"
 	APIServer         = "kube-apiserver"
@@ -41,13 +40,13 @@ const (
 )
 
 const (
-	// readyTimeout is how long a component may take to become ready; generous, since machines are shared.
+	// readyTimeout bounds the startup of a component. It is long, since machines are shared.
 	readyTimeout = 2 * time.Minute
-	// stopGrace is how long a component may take to end before it is killed.
+	// stopGrace is the time between a component's signal to exit and its kill.
 	stopGrace = 3 * time.Second
 )
 
-// stopOrder has the clients before the API server and etcd last: an API server whose etcd is gone hangs for a minute.
+// stopOrder has clients before the API server, and etcd last: an API server without etcd hangs for a minute.
 var stopOrder = [][]string{{Argo, Kruise}, {Traefik, LWS, KWOK, Scheduler, ControllerManager}, {APIServer}, {Etcd}}
 
 // start installs and starts a component and waits until it is ready.
@@ -58,7 +57,7 @@ func (c *Cluster) start(ctx context.Context, comp component) error {
 	return c.run(ctx, comp)
 }
 
-// install writes what the component needs to the API server.
+// install installs a component.
 func (c *Cluster) install(ctx context.Context, comp component) error {
 	if comp.install == nil {
 		return nil
@@ -71,7 +70,7 @@ func (c *Cluster) install(ctx context.Context, comp component) error {
 	return nil
 }
 
-// run starts a component that is installed and waits until it is ready.
+// run starts an installed component and waits until it is ready.
 func (c *Cluster) run(ctx context.Context, comp component) error {
 	built, err := c.build(ctx, comp.module)
 	if err != nil {
@@ -91,7 +90,7 @@ func (c *Cluster) run(ctx context.Context, comp component) error {
 	return nil
 }
 
-// launch starts the component's program and watches over it.
+// launch starts the component's program and watches it.
 func (c *Cluster) launch(comp component, built build) (*process, error) {
 	cmd, err := comp.command(c)
 	if err != nil {
@@ -103,7 +102,7 @@ func (c *Cluster) launch(comp component, built build) (*process, error) {
 		return nil, fmt.Errorf("start %s: %w", comp.name, ErrStopped)
 	}
 	if p, ok := c.running[comp.name]; ok {
-		return nil, fmt.Errorf("start %s: it runs already (process %d)", comp.name, p.Cmd.Process.Pid)
+		return nil, fmt.Errorf("start %s: it is already running (process %d)", comp.name, p.Cmd.Process.Pid)
 	}
 	logPath := filepath.Join(c.dir, "log", comp.name+".log")
 	p, err := spawn(comp.name, logPath, c.dir, built.program(comp.program), cmd.args, cmd.env)
@@ -116,7 +115,7 @@ func (c *Cluster) launch(comp component, built build) (*process, error) {
 	return p, nil
 }
 
-// watch notices a component that ends by itself.
+// watch records the failure of a component that exits by itself.
 func (c *Cluster) watch(p *process) {
 	<-p.Exited
 	if !p.stopping.Load() {

@@ -32,7 +32,7 @@ func etcdCommand(c *Cluster) (command, error) {
 		"--cert-file=" + c.path("serving", "tls.crt"),
 		"--key-file=" + c.path("serving", "tls.key"),
 		"--unsafe-no-fsync",
-		// A single member waits for nobody: it elects itself at once.
+		// A single member elects itself: a short timeout is safe.
 		"--heartbeat-interval=10", "--election-timeout=50",
 		"--quota-backend-bytes=2147483648",
 		"--log-level=warn",
@@ -63,7 +63,7 @@ func apiServerCommand(c *Cluster) (command, error) {
 		"--service-account-signing-key-file=" + c.path("service-account.key"),
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--authorization-mode=RBAC",
-		// Pods have no containers, so nobody would read a mounted token.
+		// Pods have no containers that could read a mounted token.
 		"--disable-admission-plugins=ServiceAccount",
 		"--service-cluster-ip-range=10.0.0.0/16",
 		"--endpoint-reconciler-type=none",
@@ -80,7 +80,7 @@ func apiServerCommand(c *Cluster) (command, error) {
 	return command{args: args}, nil
 }
 
-// auditPolicy records each request once, when it is answered; a watch when it starts and when it ends.
+// auditPolicy logs each request once, when it completes, and a watch also when it starts.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -93,8 +93,8 @@ var controllerManagerComponent = component{
 	command: func(c *Cluster) (command, error) {
 		args := c.controllerArgs(ControllerManager, c.port.controllerManager)
 		if !c.older(36) {
-			// With it, a StatefulSet whose own write the cache has not seen yet is put off, ten of all in a second at most: tests
-			// that run side by side have more, and their pods would come later and later.
+			// With this feature a StatefulSet is requeued while the cache lags behind its last write, at ten per second in total: pods
+			// of concurrent tests would be delayed more and more.
 			args = append(args, "--feature-gates=StaleControllerConsistencyStatefulSet=false")
 		}
 		return command{args: append(args,
@@ -104,10 +104,10 @@ var controllerManagerComponent = component{
 			"--root-ca-file="+c.path("ca.crt"),
 			"--kube-api-qps=1000", "--kube-api-burst=2000",
 			"--concurrent-statefulset-syncs=20",
-			// Nothing here reads Endpoints, and they are written as often as the EndpointSlices.
+			// No component reads Endpoints, which are written as often as EndpointSlices.
 			"--controllers=*,-endpoints-controller,-endpointslice-mirroring-controller",
 			"--horizontal-pod-autoscaler-sync-period=1s",
-			// Nodes report rarely, and a test that pauses KWOK or the API server wants its pods left alone.
+			// Nodes report rarely, and tests that pause KWOK or the API server must keep their pods.
 			"--node-monitor-grace-period=10m",
 		)}, nil
 	},
@@ -120,7 +120,7 @@ func (c *Cluster) older(than int) bool {
 	return err == nil && number < than
 }
 
-// controllersReady waits for what the service account controller makes in a new cluster.
+// controllersReady checks for an object that the service account controller creates in a new cluster.
 func controllersReady(ctx context.Context, c *Cluster) error {
 	if err := c.probe(ctx, "https://"+address(c.port.controllerManager)+"/healthz"); err != nil {
 		return err
@@ -152,7 +152,7 @@ leaderElection: {leaderElect: false}
 clientConnection: {kubeconfig: %q, qps: 1000, burst: 2000}
 `
 
-// controllerArgs are the serving and authentication flags that Kubernetes' own controllers share.
+// controllerArgs returns the serving and authentication flags of Kubernetes' own controllers.
 func (c *Cluster) controllerArgs(user string, port int) []string {
 	kubeconfig := c.path(user + ".kubeconfig")
 	return []string{

@@ -19,11 +19,11 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/tlstest"
 )
 
-// masters is the group that may do everything.
+// masters is the group with all permissions.
 const masters = "system:masters"
 
-// users are the identities that components and we ourselves have; their names appear in the audit log and in managedFields.
-// The controllers are as powerful as in a cluster where each has its service account with its own role.
+// users are the identities of components and of this package; their names appear in the audit log and in managedFields. The
+// controllers may do as much as with their own service accounts and roles.
 var users = map[string]string{
 	"admin":           "lockstep-test-admin",
 	ControllerManager: "system:kube-controller-manager",
@@ -33,7 +33,7 @@ var users = map[string]string{
 	Traefik:           "system:serviceaccount:traefik:traefik",
 }
 
-// writeCredentials writes the certificates and keys that the programs read, and a kubeconfig per identity.
+// writeCredentials writes the certificates and keys of the programs, and a kubeconfig per identity.
 func (c *Cluster) writeCredentials() error {
 	if err := os.WriteFile(c.path("ca.crt"), c.ca.PEM, 0o600); err != nil {
 		return fmt.Errorf("write CA certificate: %w", err)
@@ -60,7 +60,7 @@ func (c *Cluster) writeCredentials() error {
 	return nil
 }
 
-// writeServiceAccountKey writes the key that signs and checks service account tokens.
+// writeServiceAccountKey writes the key that signs and verifies service account tokens.
 func writeServiceAccountKey(path string) error {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -73,8 +73,8 @@ func writeServiceAccountKey(path string) error {
 	return keyutil.WriteKey(path, content)
 }
 
-// clientConfig is how the owner of a key pair reaches the API server. It trusts this cluster only.
-func (c *Cluster) clientConfig(pair tlstest.Pair) *rest.Config {
+// clientConfig returns the client configuration of a key pair. It trusts this cluster only.
+func (c *Cluster) clientConfig(pair keyPair) *rest.Config {
 	return &rest.Config{
 		Host:  "https://" + address(c.port.apiServer),
 		QPS:   1000,
@@ -100,7 +100,7 @@ func WriteKubeconfig(cfg *rest.Config, path string) error {
 	return nil
 }
 
-// probe asks a component's health endpoint, over TLS that only this cluster's component can complete.
+// probe checks a component's health endpoint, over TLS that only a component of this cluster can complete.
 func (c *Cluster) probe(ctx context.Context, url string) error {
 	pair, err := tls.LoadX509KeyPair(c.path("serving", "tls.crt"), c.path("serving", "tls.key"))
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *Cluster) probe(ctx context.Context, url string) error {
 	return nil
 }
 
-// path is a file in the cluster's folder.
+// path returns the path of a file in the cluster's directory.
 func (c *Cluster) path(elements ...string) string {
 	return filepath.Join(append([]string{c.dir}, elements...)...)
 }

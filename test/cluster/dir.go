@@ -11,50 +11,50 @@ import (
 
 const (
 	dirPrefix = "lockstep-cluster-"
-	// ownerLock is held in a cluster's folder for as long as its owner lives.
+	// ownerLock is locked while the owner of a cluster's directory lives.
 	ownerLock = "owner.lock"
-	// abandonedAfter is how long the folder of a process that was killed stays for whoever wants its logs.
+	// abandonedAfter is how long the directory of a killed process is kept for its logs.
 	abandonedAfter = 24 * time.Hour
 )
 
-// makeDir returns the absolute path of an empty folder, a temporary one if dir is "", and what marks it as owned.
+// makeDir returns the absolute path of an empty directory, a temporary one if dir is "", and the lock of its owner.
 func makeDir(dir string) (string, io.Closer, error) {
 	if dir == "" {
 		sweep(os.TempDir(), time.Now())
 		dir, err := os.MkdirTemp("", dirPrefix)
 		if err != nil {
-			return "", nil, fmt.Errorf("create cluster folder: %w", err)
+			return "", nil, fmt.Errorf("create cluster directory: %w", err)
 		}
 		return own(dir)
 	}
 	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return "", nil, fmt.Errorf("find cluster folder: %w", err)
+		return "", nil, fmt.Errorf("find cluster directory: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", nil, fmt.Errorf("create cluster folder: %w", err)
+		return "", nil, fmt.Errorf("create cluster directory: %w", err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
-		return "", nil, fmt.Errorf("cluster folder %s must be empty: %w", dir, errors.Join(err, os.ErrExist))
+		return "", nil, fmt.Errorf("cluster directory %s must be empty: %w", dir, errors.Join(err, os.ErrExist))
 	}
 	return own(dir)
 }
 
-// own takes the lock of a folder.
+// own locks a directory.
 func own(dir string) (string, io.Closer, error) {
 	f, err := os.OpenFile(filepath.Join(dir, ownerLock), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return "", nil, fmt.Errorf("own cluster folder: %w", err)
+		return "", nil, fmt.Errorf("lock cluster directory: %w", err)
 	}
 	if _, err := tryLock(f); err != nil {
 		_ = f.Close()
-		return "", nil, fmt.Errorf("own cluster folder: %w", err)
+		return "", nil, fmt.Errorf("lock cluster directory: %w", err)
 	}
 	return dir, f, nil
 }
 
-// sweep removes temporary folders that processes left behind a day ago or earlier because they were killed. It does what it
-// can: what cannot be removed now stays for the next time.
+// sweep removes temporary directories of processes that were killed a day ago or earlier. It ignores errors: the next sweep tries
+// again.
 func sweep(temporary string, now time.Time) {
 	locks, err := filepath.Glob(filepath.Join(temporary, dirPrefix+"*", ownerLock))
 	if err != nil {
@@ -84,6 +84,6 @@ func (c *Cluster) removeDir() {
 		return
 	}
 	if err := os.RemoveAll(c.dir); err != nil {
-		c.logf("remove folder: %v", err)
+		c.logf("remove directory: %v", err)
 	}
 }

@@ -2,12 +2,12 @@
 // kube-scheduler, the LeaderWorkerSet manager with its webhooks, KWOK for nodes and pods without containers and, on request,
 // the Gateway API with Traefik ([WithTraefik]), Argo Rollouts ([WithArgo]) and Kruise Rollouts ([WithKruise]).
 //
-// Every program is built from a pinned nested Go module under modules/ and kept in the user's cache folder, so nothing is
-// downloaded but Go modules and nothing runs but what those modules contain. A cluster listens on 127.0.0.1 only, has its
-// own certificate authority, ports and folder, and several clusters stand side by side.
+// Every program is built from a pinned nested Go module under modules/ and kept in the user's cache directory, so only Go modules are
+// downloaded. A cluster listens on 127.0.0.1 only, and has its own certificate authority, ports and directory, so that several
+// clusters can run concurrently.
 //
-// No process outlives the test or command that started it: children get SIGKILL from the kernel when the thread that
-// started them ends, whatever ended it, and [Cluster.Stop] ends them in order before that. The package needs Linux.
+// No process outlives the test or command that started it: the kernel sends SIGKILL to children when the thread that started them
+// ends, and [Cluster.Stop] stops them in order before that. The package needs Linux.
 //
 // A test package shares one cluster:
 //
@@ -20,6 +20,6 @@
 //		...
 //	}
 //
-// How fast a pod becomes ready, whether it ever does and how slowly it goes is set by annotations on the pod template; see
-// [AnnotationStartup] and its neighbours.
+// Annotations on the pod template set how fast a pod becomes ready, if ever, and how long it takes to terminate; see
+// [AnnotationStartup] and the like.
 package cluster

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// StopComponent ends one component, gracefully if it goes within a few seconds and before ctx ends, and returns when it is gone. Its data and
-// port stay its own.
+// StopComponent stops a component, gracefully if it exits within a few seconds and before ctx ends, and returns when it has exited.
+// It keeps its data and ports.
 func (c *Cluster) StopComponent(ctx context.Context, name string) error {
 	if _, err := c.process(name); err != nil {
 		return fmt.Errorf("stop %s: %w", name, err)
@@ -15,7 +15,7 @@ func (c *Cluster) StopComponent(ctx context.Context, name string) error {
 	return nil
 }
 
-// KillComponent ends one component with SIGKILL and returns when it is gone. What it has started is left to itself.
+// KillComponent kills a component with SIGKILL and returns when it has exited. Its child processes keep running.
 func (c *Cluster) KillComponent(name string) error {
 	c.mu.Lock()
 	p, ok := c.running[name]
@@ -30,7 +30,7 @@ func (c *Cluster) KillComponent(name string) error {
 	return nil
 }
 
-// StartComponent starts a component that was stopped, on the same port and data, and returns when it is ready again.
+// StartComponent starts a stopped component with the same ports and data, and returns when it is ready.
 func (c *Cluster) StartComponent(ctx context.Context, name string) error {
 	c.mu.Lock()
 	comp, ok := c.components[name]
@@ -41,7 +41,7 @@ func (c *Cluster) StartComponent(ctx context.Context, name string) error {
 	return c.start(ctx, comp)
 }
 
-// PauseComponent freezes a component: it keeps its connections and answers none of them, as on a stalled machine.
+// PauseComponent pauses a component: its connections stay open without responses, as on a stalled machine.
 func (c *Cluster) PauseComponent(name string) error {
 	p, err := c.process(name)
 	if err == nil {
@@ -53,7 +53,7 @@ func (c *Cluster) PauseComponent(name string) error {
 	return nil
 }
 
-// ResumeComponent lets a paused component go on.
+// ResumeComponent resumes a paused component.
 func (c *Cluster) ResumeComponent(name string) error {
 	p, err := c.process(name)
 	if err == nil {
@@ -65,16 +65,15 @@ func (c *Cluster) ResumeComponent(name string) error {
 	return nil
 }
 
-// StopAPIServer makes the API server unreachable. The controllers go on trying.
+// StopAPIServer makes the API server unreachable. The controllers retry.
 func (c *Cluster) StopAPIServer(ctx context.Context) error { return c.StopComponent(ctx, APIServer) }
 
-// StartAPIServer brings the API server back, on the same port and with the same data. The controllers notice one by one in
-// the seconds that follow; see [Cluster.Settle].
+// StartAPIServer starts the API server again, with the same port and data. The controllers reconnect in the following seconds; see
+// [Cluster.Settle].
 func (c *Cluster) StartAPIServer(ctx context.Context) error { return c.StartComponent(ctx, APIServer) }
 
-// InstallLWS adds LeaderWorkerSet to a cluster that was started [WithoutLWS] and returns when its webhooks answer and its
-// objects are garbage-collected. For the latter it restarts the controller manager, which looks for new kinds when it starts
-// and otherwise every 30 s.
+// InstallLWS installs LeaderWorkerSet in a cluster that was started [WithoutLWS], and returns when its webhooks serve and its objects
+// are garbage-collected. For the latter it restarts the controller manager, which discovers new kinds at startup and every 30 s.
 func (c *Cluster) InstallLWS(ctx context.Context) error {
 	if err := c.start(ctx, lwsComponent); err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// routes are objects of the kinds that WithGatewayAPI installs, with a field of each that only newer CRDs know or require.
+// routes are objects of the kinds of WithGatewayAPI, each with a field that only newer CRDs have or require.
 const routes = `apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
 metadata: {name: model}
@@ -38,11 +38,11 @@ func TestGatewayAPI(t *testing.T) {
 		t.Error(err)
 	}
 	if got := c.GatewayAddress(); got != "" {
-		t.Errorf("nobody serves %q", got)
+		t.Errorf("kinds that are not served: %q", got)
 	}
 }
 
-// No two pods ever have the same address, whatever came and went meanwhile and however often KWOK was restarted.
+// No two pods ever have the same address, also after deletions and restarts of KWOK.
 func TestPodAddresses(t *testing.T) {
 	c := startSmall(t)
 	all, pods := netip.MustParsePrefix(PodCIDR), map[string]string{}
@@ -62,7 +62,7 @@ func TestPodAddresses(t *testing.T) {
 					return err
 				}
 				if other, taken := pods[pod.Status.PodIP]; taken && other != string(pod.UID) || !all.Contains(address) {
-					t.Fatalf("pod %s has address %s, taken by %q", pod.Name, address, other)
+					t.Fatalf("pod %s has address %s, as had %q", pod.Name, address, other)
 				}
 				pods[pod.Status.PodIP] = string(pod.UID)
 			}
@@ -83,7 +83,7 @@ func TestPodAddresses(t *testing.T) {
 	}
 }
 
-// A pod in the host's network has its node's address.
+// A pod in the host network has its node's address.
 func TestHostNetworkAddress(t *testing.T) {
 	c := Shared(t)
 	pod, err := c.kube.CoreV1().Pods(c.Namespace(t)).Create(t.Context(), &corev1.Pod{

@@ -13,11 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// crdKind is the kind of a CRD itself.
 const crdKind = "CustomResourceDefinition"
 
-// GatewayCRD returns the manifest of a CRD of the Gateway API's standard channel or of the Inference Extension, in the versions that
-// the cluster would install, for tests that install it themselves.
+// GatewayCRD returns the manifest of a CRD of the Gateway API's standard channel or of the Inference Extension, for tests that install
+// it themselves.
 func (c *Cluster) GatewayCRD(ctx context.Context, group, plural string) ([]byte, error) {
 	built, err := c.build(ctx, gatewayAPIModule)
 	if err != nil {
@@ -29,11 +28,11 @@ func (c *Cluster) GatewayCRD(ctx context.Context, group, plural string) ([]byte,
 			return manifest, err
 		}
 	}
-	return nil, fmt.Errorf("the Gateway API %s has no CRD of %s.%s", c.Versions().GatewayAPI, plural, group)
+	return nil, fmt.Errorf("the Gateway API %s has no CRD %s.%s", c.Versions().GatewayAPI, plural, group)
 }
 
-// installGatewayAPI applies the standard channel, its admission policy too, and InferencePool v1 without the experimental
-// kinds (groups with an x) that the Inference Extension keeps beside it.
+// installGatewayAPI applies the standard channel with its admission policy, and InferencePool v1 without the experimental kinds
+// (groups with an x) of the Inference Extension.
 func (c *Cluster) installGatewayAPI(ctx context.Context) error {
 	built, err := c.build(ctx, gatewayAPIModule)
 	if err != nil {

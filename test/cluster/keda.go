@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// InstallKEDA installs the CRD of KEDA's ScaledObject, and nothing that serves it. It may be called often.
+// InstallKEDA installs KEDA's ScaledObject CRD without a controller. It may be called more than once.
 func (c *Cluster) InstallKEDA(ctx context.Context) error {
 	built, err := c.build(ctx, kedaModule)
 	if err != nil {
@@ -21,7 +21,7 @@ func (c *Cluster) InstallKEDA(ctx context.Context) error {
 	}
 	i := slices.IndexFunc(objects, func(object *unstructured.Unstructured) bool { return object.GetName() == "scaledobjects.keda.sh" })
 	if i < 0 {
-		return errors.New("install KEDA: its module has no CRD of ScaledObject")
+		return errors.New("install KEDA: its module has no ScaledObject CRD")
 	}
 	if err := c.installCRD(ctx, objects[i]); err != nil {
 		return fmt.Errorf("install KEDA: %w", err)

@@ -22,7 +22,7 @@ import (
 const (
 	KruiseNamespace      = "kruise-rollout"
 	KruiseServiceAccount = "kruise-rollout-controller-manager"
-	// kruisePrefix goes before all names of its manifests. The manager looks for its webhook configurations by these names.
+	// kruisePrefix is the prefix of all names. The manager finds its webhook configurations by these names.
 	kruisePrefix = "kruise-rollout-"
 )
 
@@ -33,8 +33,8 @@ var kruiseComponent = component{
 	ready:   kruiseReady,
 }
 
-// installKruise applies what Kruise's own kustomization has, without its Deployment: namespace, service account, its roles
-// as they are published, the webhook configurations. The CRDs come with the other kinds.
+// installKruise applies Kruise's own kustomization without its Deployment: namespace, service account, the published roles, and the
+// webhook configurations. installKruiseKinds applies the CRDs.
 func installKruise(ctx context.Context, c *Cluster) error {
 	built, err := c.build(ctx, kruiseModule)
 	if err != nil {
@@ -89,8 +89,8 @@ func (c *Cluster) applyKruiseRights(ctx context.Context, path string) error {
 	return nil
 }
 
-// applyKruiseWebhooks applies the webhook configurations with the object selectors that the kustomization adds. They name a
-// Service, which the manager replaces by its own address when it starts.
+// applyKruiseWebhooks applies the webhook configurations with the object selectors of the kustomization. At startup the manager
+// replaces their Service by its own address.
 func (c *Cluster) applyKruiseWebhooks(ctx context.Context, dir string) error {
 	read := func(name string) ([]*unstructured.Unstructured, error) {
 		content, err := os.ReadFile(filepath.Join(dir, name))
@@ -122,7 +122,7 @@ func (c *Cluster) applyKruiseWebhooks(ctx context.Context, dir string) error {
 	return nil
 }
 
-// withSelectors adds to each webhook the object selector that a patch has for its name.
+// withSelectors adds to each webhook the object selector of the patch for its name.
 func withSelectors(object *unstructured.Unstructured, patches []*unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	decode := func(object *unstructured.Unstructured) (config admissionv1.MutatingWebhookConfiguration, err error) {
 		raw, err := json.Marshal(object.Object)
@@ -182,7 +182,7 @@ func (c *Cluster) installKruiseKinds(ctx context.Context) error {
 	return nil
 }
 
-// bootKruise starts the manager, after the caller has had its turn.
+// bootKruise starts the manager after the caller's prepare functions.
 func (c *Cluster) bootKruise(ctx context.Context) error {
 	if err := c.install(ctx, kruiseComponent); err != nil {
 		return err
@@ -195,13 +195,13 @@ func (c *Cluster) bootKruise(ctx context.Context) error {
 	return c.run(ctx, kruiseComponent)
 }
 
-// kruiseKubeconfig has the token of Kruise's service account.
+// kruiseKubeconfig returns the path of a kubeconfig with the token of Kruise's service account.
 func (c *Cluster) kruiseKubeconfig() string { return c.path(Kruise + ".kubeconfig") }
 
 func kruiseCommand(c *Cluster) (command, error) {
 	certs := c.path("kruise-webhook")
 	if err := os.MkdirAll(certs, 0o700); err != nil {
-		return command{}, fmt.Errorf("create the folder of the webhook's certificate: %w", err)
+		return command{}, fmt.Errorf("create the directory of the webhook's certificate: %w", err)
 	}
 	return command{
 		args: []string{
@@ -218,7 +218,7 @@ func kruiseCommand(c *Cluster) (command, error) {
 	}, nil
 }
 
-// kruiseReady asks for what only the webhook says: it refuses a Rollout without a workload.
+// kruiseReady checks that the webhook refuses a Rollout without a workload.
 func kruiseReady(ctx context.Context, c *Cluster) error {
 	connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", address(c.port.kruiseWebhook))
 	if err != nil {
@@ -233,7 +233,7 @@ func kruiseReady(ctx context.Context, c *Cluster) error {
 	return nil
 }
 
-// kruiseWebhookIsOurs returns nil once the manager has put its own address into a webhook configuration.
+// kruiseWebhookIsOurs returns nil once the manager has written its own address into a webhook configuration.
 func (c *Cluster) kruiseWebhookIsOurs(ctx context.Context, kind string) error {
 	admission := c.kube.AdmissionregistrationV1()
 	name := kruisePrefix + kind + "-webhook-configuration"

@@ -12,14 +12,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Annotations on a pod (for LWS: on the leader or worker template) that say how it behaves. They may also be changed on a
-// live pod. Durations are as in Go, e.g. "1500ms".
+// Annotations on a pod (for LWS: on the leader or worker template) that control its behavior. They may be changed on a live pod.
+// Durations are as in Go, e.g. "1500ms".
 const (
 	// AnnotationStartup is how long the pod stays Pending once it is scheduled. The default is no time.
 	AnnotationStartup = "test.lockstep.dev/startup"
-	// AnnotationWarmup is how long it then runs without being ready, as a server that loads a model. The default is no time.
+	// AnnotationWarmup is how long it then runs without being ready, like a server that loads a model. The default is no time.
 	AnnotationWarmup = "test.lockstep.dev/warmup"
-	// AnnotationTermination is how long the pod stays, deletionTimestamp set, after it was deleted. The default is no time.
+	// AnnotationTermination is how long the pod is terminating. The default is no time.
 	AnnotationTermination = "test.lockstep.dev/termination"
 	// AnnotationBehavior is one of the Behavior constants. The default is a pod that becomes ready and stays so.
 	AnnotationBehavior = "test.lockstep.dev/behavior"
@@ -29,18 +29,18 @@ const (
 
 // Values of AnnotationBehavior.
 const (
-	// BehaviorNeverReady runs and is not ready.
+	// BehaviorNeverReady runs without becoming ready.
 	BehaviorNeverReady = "never-ready"
-	// BehaviorCrash runs, is not ready, exits with 1 and ends in CrashLoopBackOff with restartCount 1, over and over.
+	// BehaviorCrash runs without becoming ready, exits with 1 and enters CrashLoopBackOff with restartCount 1, repeatedly.
 	BehaviorCrash = "crash"
 	// BehaviorImagePull stays Pending with reason ImagePullBackOff.
 	BehaviorImagePull = "image-pull"
-	// BehaviorFlap becomes ready and unready in turn.
+	// BehaviorFlap alternates between ready and unready.
 	BehaviorFlap = "flap"
 )
 
-// PodCIDR holds the addresses of all pods but those with hostNetwork. An address belongs to one pod for ever: two pods of a
-// cluster have the same one with a probability of 1 in 8 million, also when one of them is gone.
+// PodCIDR has the addresses of all pods without hostNetwork. Addresses are not reused: the probability that two pods of a cluster,
+// whether they still exist or not, have the same one is 1 in 8 million.
 const PodCIDR = "10.128.0.0/9"
 
 //go:embed stages/*.yaml
@@ -58,8 +58,8 @@ var kwokComponent = component{
 	ready:   nodesReady,
 }
 
-// releaseNodes lets a KWOK that is started again have its nodes at once. It calls itself by a new name each time and would wait
-// until the leases of the one before have expired.
+// releaseNodes deletes the leases of nodes, so that a restarted KWOK can take them at once. It has a new identity at each start, and
+// would wait until the old leases expire.
 func releaseNodes(ctx context.Context, c *Cluster) error {
 	leases := c.kube.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	if err := leases.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
@@ -98,7 +98,7 @@ func kwokCommand(c *Cluster) (command, error) {
 	return command{args: args}, nil
 }
 
-// nodesReady waits for KWOK to have taken care of every node.
+// nodesReady checks that KWOK has made every node ready.
 func nodesReady(ctx context.Context, c *Cluster) error {
 	nodes, err := c.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -22,10 +22,10 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
-// helperEnv makes the test binary start a cluster in the folder it names and wait, in place of running tests.
+// helperEnv makes the test binary start a cluster in a directory and wait.
 const helperEnv = "LOCKSTEP_CLUSTER_TEST_HELPER"
 
-// helper is a program that starts a cluster and prepares for nothing.
+// helper starts a cluster and handles no signals.
 func helper() int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -38,7 +38,7 @@ func helper() int {
 	return 0
 }
 
-// Whatever ends the process that started a cluster, the cluster's processes end with it.
+// The processes of a cluster end with the process that started it.
 func TestNoProcessOutlivesItsParent(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -63,7 +63,7 @@ func TestNoProcessOutlivesItsParent(t *testing.T) {
 	}
 }
 
-// Ctrl-C on the command is an orderly end, also while it starts: nothing is left, of processes or of files.
+// Ctrl-C on the command, also during startup, leaves no processes and no files.
 func TestCommandInterrupt(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "cluster")
 	if out, err := exec.Command("go", "build", "-o", binary, "./cmd/cluster").CombinedOutput(); err != nil {
@@ -88,7 +88,7 @@ func TestCommandInterrupt(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := command.Wait(); err != nil {
-				t.Errorf("the command ended with %v", err)
+				t.Errorf("the command exited with %v", err)
 			}
 			waitGone(t, children)
 			if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
@@ -98,7 +98,7 @@ func TestCommandInterrupt(t *testing.T) {
 	}
 }
 
-// startParent starts a program that starts a cluster below dir and returns the cluster's processes once all are there.
+// startParent starts a program that starts a cluster below dir, and returns the cluster's processes once all run.
 func startParent(t *testing.T, parent *exec.Cmd, dir string) []int {
 	t.Helper()
 	parent.Stderr = t.Output()
@@ -117,7 +117,7 @@ func startParent(t *testing.T, parent *exec.Cmd, dir string) []int {
 	return children
 }
 
-// processesBelow finds processes whose working folder is in dir; every component works in its cluster's folder.
+// processesBelow returns the processes whose working directory is in dir, as are those of components.
 func processesBelow(t *testing.T, dir string) []int {
 	t.Helper()
 	links, err := filepath.Glob("/proc/[0-9]*/cwd")
@@ -144,21 +144,21 @@ func waitGone(t *testing.T, pids []int) {
 	eventually(t, "children end", func(context.Context) error {
 		for _, pid := range pids {
 			if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) && !zombie(pid) {
-				return fmt.Errorf("process %d is still there", pid)
+				return fmt.Errorf("process %d still exists", pid)
 			}
 		}
 		return nil
 	})
 }
 
-// zombie tells whether a process has ended and only waits for somebody to collect it.
+// zombie reports whether a process has exited and was not waited for.
 func zombie(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
-// A component that dies by itself is noticed.
-func TestDeathIsNoticed(t *testing.T) {
+// A component that dies ends the cluster with an error.
+func TestComponentDies(t *testing.T) {
 	c := startSmall(t)
 	p, err := c.process(Scheduler)
 	if err != nil {
@@ -170,14 +170,14 @@ func TestDeathIsNoticed(t *testing.T) {
 	select {
 	case <-c.Done():
 	case <-time.After(await.Patience):
-		t.Fatal("nobody noticed")
+		t.Fatal("Done was not closed")
 	}
 	if err := c.Err(); err == nil || !strings.Contains(err.Error(), Scheduler) || !strings.Contains(err.Error(), p.logPath) {
-		t.Errorf("the error names neither component nor log: %v", err)
+		t.Errorf("the error lacks the component or the log: %v", err)
 	}
 }
 
-// A cluster does not start on a program that fails, and says what the program said.
+// If a program fails, Start returns an error with its output.
 func TestStartFails(t *testing.T) {
 	o, err := newOptions([]Option{WithDir(t.TempDir()), WithLog(t.Output())})
 	if err != nil {
@@ -191,11 +191,11 @@ func TestStartFails(t *testing.T) {
 	broken := etcdComponent
 	broken.command = func(*Cluster) (command, error) { return command{args: []string{"--no-such-flag"}}, nil }
 	if err := c.start(t.Context(), broken); err == nil || !strings.Contains(err.Error(), "no-such-flag") {
-		t.Errorf("the error has no end of the log: %v", err)
+		t.Errorf("the error lacks the end of the log: %v", err)
 	}
 }
 
-// Canceling the context given to Start ends the cluster.
+// The cluster ends with the context of Start.
 func TestContextEndsCluster(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c, err := Start(ctx, WithNodes(1, nil), WithoutLWS(), WithLog(t.Output()))
@@ -207,11 +207,11 @@ func TestContextEndsCluster(t *testing.T) {
 	waitGone(t, pids)
 	c.Stop()
 	if exists(c.Dir()) {
-		t.Errorf("%s is still there", c.Dir())
+		t.Errorf("%s still exists", c.Dir())
 	}
 }
 
-// startSmall starts a cluster of its own for a test that breaks it.
+// startSmall starts a cluster for a test that breaks it.
 func startSmall(t *testing.T, opts ...Option) *Cluster {
 	t.Helper()
 	opts = append([]Option{WithDir(filepath.Join(t.TempDir(), "cluster")), WithNodes(1, nil), WithoutLWS(), WithLog(t.Output())}, opts...)
@@ -223,8 +223,8 @@ func startSmall(t *testing.T, opts ...Option) *Cluster {
 	return c
 }
 
-// Two clusters side by side are two clusters.
-func TestSideBySide(t *testing.T) {
+// Concurrent clusters are independent.
+func TestConcurrentClusters(t *testing.T) {
 	first, second := Shared(t), startSmall(t)
 	namespace := first.Namespace(t)
 	if _, err := second.kube.CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{}); err == nil {
@@ -237,6 +237,6 @@ func TestSideBySide(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err == nil {
-		t.Error("a client of the second cluster talks to the first")
+		t.Error("a client of the second cluster connects to the first")
 	}
 }

@@ -26,7 +26,7 @@ var lwsComponent = component{
 
 var lwsResource = schema.GroupVersionResource{Group: "leaderworkerset.x-k8s.io", Version: "v1", Resource: "leaderworkersets"}
 
-// installLWS applies the CRDs and, with our address and certificate in them, the webhook configurations.
+// installLWS applies the CRDs, and the webhook configurations with this cluster's address and certificate.
 func installLWS(ctx context.Context, c *Cluster) error {
 	built, err := c.build(ctx, lwsModule)
 	if err != nil {
@@ -52,8 +52,8 @@ func installLWS(ctx context.Context, c *Cluster) error {
 	return g.Wait()
 }
 
-// installCRD applies a CRD and returns when the API server serves its kind. Before, a controller that asks for it would be
-// told to come back later, and reading the CRD's conditions over and over is what delays it.
+// installCRD applies a CRD and returns when the API server serves its kind. Before that controllers would fail, and polling the CRD's
+// conditions would delay it.
 func (c *Cluster) installCRD(ctx context.Context, object *unstructured.Unstructured) error {
 	if err := c.applier.apply(ctx, object, ""); err != nil {
 		return err
@@ -74,7 +74,7 @@ func (c *Cluster) installCRD(ctx context.Context, object *unstructured.Unstructu
 	return nil
 }
 
-// serves returns nil if a resource can be found by discovery and be read.
+// serves returns nil if discovery has a resource and it can be read.
 func (c *Cluster) serves(ctx context.Context, resource schema.GroupVersionResource) error {
 	if _, err := c.kube.Discovery().ServerResourcesForGroupVersion(resource.GroupVersion().String()); err != nil {
 		return err
@@ -110,9 +110,9 @@ metrics: {bindAddress: "0"}
 clientConnection: {qps: 1000, burst: 2000}
 `
 
-// lwsReady asks for what only the webhook adds: the API server has to know of it and reach it.
+// lwsReady checks for a default that only the webhook sets, so that the API server must call it.
 func lwsReady(ctx context.Context, c *Cluster) error {
-	// While nobody listens, a request that needs the webhook would only be retried, slowly, by the API server.
+	// Before the webhook listens, the API server would retry the request, slowly.
 	connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", address(c.port.lwsWebhook))
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func lwsReady(ctx context.Context, c *Cluster) error {
 			"spec": map[string]any{"containers": []any{map[string]any{"name": "c", "image": "c"}}},
 		}}},
 	}}
-	// The API server answers a POST to a new CRD two seconds late, but not a server-side apply.
+	// The API server delays a POST to a new CRD by two seconds, but not a server-side apply.
 	got, err := c.applier.client.Resource(lwsResource).Namespace(metav1.NamespaceDefault).Apply(ctx, probe.GetName(), probe,
 		metav1.ApplyOptions{FieldManager: fieldManager, DryRun: []string{metav1.DryRunAll}})
 	if err != nil {

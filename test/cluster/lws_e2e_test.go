@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/audit"
 )
 
-// sample is what the LWS project ships: 3 groups of a leader and 3 workers.
+// sample is a sample of the LWS project: 3 groups of a leader and 3 workers.
 func sample(t *testing.T, c *Cluster) []byte {
 	t.Helper()
 	built, err := c.build(t.Context(), lwsModule)
@@ -72,7 +72,7 @@ func TestSampleBecomesReady(t *testing.T) {
 	}
 	for _, pod := range pods.Items {
 		if pod.Labels["leaderworkerset.sigs.k8s.io/group-key"] == "" {
-			t.Errorf("pod %s did not pass LWS's webhook: labels %v", pod.Name, pod.Labels)
+			t.Errorf("pod %s lacks labels of LWS's webhook: %v", pod.Name, pod.Labels)
 		}
 		if pod.Spec.NodeName == "" || !ready(&pod) {
 			t.Errorf("pod %s on node %q: %s", pod.Name, pod.Spec.NodeName, describe(&pod))
@@ -80,7 +80,7 @@ func TestSampleBecomesReady(t *testing.T) {
 	}
 }
 
-// group is a LeaderWorkerSet of one group of two whose worker behaves as the annotations say.
+// group returns a LeaderWorkerSet of one group of two pods, whose worker has annotations.
 const group = `apiVersion: leaderworkerset.x-k8s.io/v1
 kind: LeaderWorkerSet
 metadata: {name: group}
@@ -95,7 +95,7 @@ spec:
       spec: *pod
 `
 
-// A crashing worker makes LWS recreate its group, as a container that restarts does in a real cluster.
+// A crashing worker makes LWS recreate its group, as with a container that restarts.
 func TestCrashRecreatesGroup(t *testing.T) {
 	c := Shared(t)
 	namespace := c.Namespace(t)
@@ -113,13 +113,13 @@ func TestCrashRecreatesGroup(t *testing.T) {
 			first = string(leader.UID)
 		}
 		if string(leader.UID) == first {
-			return errors.New("it is still the first one")
+			return errors.New("it was not replaced")
 		}
 		return nil
 	})
 }
 
-// An API server that is stopped in the middle comes back on the same port with the same data.
+// A restarted API server has the same port and data.
 func TestAPIServerRestart(t *testing.T) {
 	c := startSmall(t, func(o *options) { o.lws = true })
 	namespace := c.Namespace(t)
@@ -131,7 +131,7 @@ func TestAPIServerRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := getLWS(t.Context(), c, namespace, "group"); err == nil {
-		t.Error("a stopped API server answers")
+		t.Error("a stopped API server responds")
 	}
 	if err := c.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
@@ -166,13 +166,13 @@ func TestAPIServerRestart(t *testing.T) {
 	}
 }
 
-// While LWS is stopped its webhook refuses its pods; what was wanted meanwhile happens when it is back.
+// Without its webhook LWS objects can't change. After a restart LWS reconciles changes.
 func TestLWSRestart(t *testing.T) {
 	c := startSmall(t)
 	namespace := c.Namespace(t)
 	manifest := fmt.Appendf(nil, group, "{}")
 	if err := c.Apply(t.Context(), namespace, manifest); err == nil {
-		t.Fatal("a cluster without LWS takes a LeaderWorkerSet")
+		t.Fatal("a LeaderWorkerSet was created without LWS")
 	}
 	if err := c.InstallLWS(t.Context()); err != nil {
 		t.Fatal(err)
@@ -185,7 +185,7 @@ func TestLWSRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := c.Apply(t.Context(), namespace, manifest); err == nil {
-		t.Error("a LeaderWorkerSet is changed without its webhook")
+		t.Error("a LeaderWorkerSet was changed without its webhook")
 	}
 	if err := c.StartComponent(t.Context(), LWS); err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func TestLWSRestart(t *testing.T) {
 	}
 }
 
-// A paused component does nothing and then goes on.
+// A paused component does nothing until it is resumed.
 func TestPause(t *testing.T) {
 	c := startSmall(t)
 	if err := c.PauseComponent(KWOK); err != nil {
@@ -212,7 +212,7 @@ func TestPause(t *testing.T) {
 	watchPod(t, c, pod, ready)
 }
 
-// A service account's client has that account's rights, and the audit log counts its requests.
+// A service account's client has the account's permissions, and its requests are in the audit log.
 func TestServiceAccount(t *testing.T) {
 	c := Shared(t)
 	namespace := c.Namespace(t)
@@ -259,7 +259,7 @@ func grantPodReader(t *testing.T, c *Cluster, namespace string) {
 	}
 }
 
-// A kubeconfig written from a config leads back to the same cluster.
+// A kubeconfig that is written from a config is of the same cluster.
 func TestWriteKubeconfig(t *testing.T) {
 	c := Shared(t)
 	path := filepath.Join(t.TempDir(), "kubeconfig")

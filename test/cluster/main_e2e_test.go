@@ -21,13 +21,13 @@ func TestMain(m *testing.M) {
 	os.Exit(Main(m, WithAudit()))
 }
 
-// eventually waits until check returns nil and fails with its last error otherwise.
+// eventually waits until check returns nil, and fails with its last error.
 func eventually(t *testing.T, what string, check func(context.Context) error) {
 	t.Helper()
 	await.Nil(t, what, check)
 }
 
-// newPod makes a pod with the annotations that the stages read.
+// newPod returns a pod with annotations.
 func newPod(t *testing.T, c *Cluster, namespace, name string, annotations map[string]string) *corev1.Pod {
 	t.Helper()
 	pod, err := c.kube.CoreV1().Pods(namespace).Create(t.Context(), &corev1.Pod{

@@ -10,19 +10,19 @@ import (
 	"sync"
 )
 
-// module is a nested Go module that pins a set of programs whose dependencies agree with each other.
+// module is a nested Go module that pins programs with compatible dependencies.
 type module struct {
-	// name and version are its folder below modules/.
+	// name and version are its directory below modules/.
 	name, version string
-	// source is where the module lies instead, in tests.
+	// source is the module's directory instead, in tests.
 	source string
-	// programs are built from it, in one call of the go command.
+	// programs are built with one go command.
 	programs []program
-	// ldflags are linker flags beyond those that strip symbols.
+	// ldflags are linker flags, beside those that strip symbols.
 	ldflags string
-	// manifests are copied beside the programs: folders of one of the module's dependencies.
+	// manifests are copied beside the programs: directories of the module's dependencies.
 	manifests []manifests
-	// trims are packages of dependencies that the build replaces.
+	// trims are packages of dependencies that are replaced.
 	trims []trim
 }
 
@@ -31,13 +31,13 @@ type program struct {
 	name, pkg string
 }
 
-// manifests names folders that a dependency ships and that a component needs when it is installed.
+// manifests are directories of a dependency that the installation of a component needs.
 type manifests struct {
 	dependency string
 	folders    []string
 }
 
-// A pinned module for each set of versions. Those that cannot be chosen have one version, and ignore the argument.
+// The modules of given versions. Components with one version only ignore the argument.
 
 func kubernetesModule(v Versions) module {
 	const version = "-X k8s.io/component-base/version."
@@ -70,7 +70,7 @@ func kwokModule(Versions) module {
 	}
 }
 
-// gatewayAPIModule has no program: the Gateway API and the Inference Extension are CRDs.
+// gatewayAPIModule has no programs: the Gateway API and the Inference Extension are CRDs.
 func gatewayAPIModule(v Versions) module {
 	return module{
 		name: "gatewayapi", version: v.GatewayAPI,
@@ -105,14 +105,14 @@ func kruiseModule(v Versions) module {
 	}
 }
 
-// batchReleaseModule is the CRDs of Kruise Rollouts without its manager.
+// batchReleaseModule has the CRDs of Kruise Rollouts without its manager.
 func batchReleaseModule(v Versions) module {
 	m := kruiseModule(v)
 	m.programs, m.manifests = nil, []manifests{{"github.com/openkruise/rollouts", []string{"config/crd/bases"}}}
 	return m
 }
 
-// kedaModule has no program: the tests check what is written to a ScaledObject, which needs no controller.
+// kedaModule has no programs: the tests check writes to a ScaledObject, which need no controller.
 func kedaModule(Versions) module {
 	return module{
 		name: "keda", version: "v2.19.0",
@@ -120,8 +120,8 @@ func kedaModule(Versions) module {
 	}
 }
 
-// traefikModule is Traefik without the DNS providers of its ACME library and without its provider for Amazon ECS: two thirds of
-// what there is to compile, for nothing that a test uses.
+// traefikModule has Traefik without the DNS providers of its ACME library and without its provider for Amazon ECS, which are two
+// thirds of its packages, and which no test uses.
 func traefikModule(Versions) module {
 	return module{
 		name: "traefik", version: "v3.6.7",
@@ -134,11 +134,11 @@ func traefikModule(Versions) module {
 	}
 }
 
-// packagePath is where this package lives; its modules/ folder lies beside its source.
+// packagePath is the import path of this package, whose source directory has modules/.
 const packagePath = "github.com/lockstep-rollouts/lockstep/test/cluster"
 
-// packageDir is the folder of this package's source. The path that the compiler recorded is right unless the caller was built
-// with -trimpath; then the go command knows, if we run inside the repository.
+// packageDir returns the directory of this package's source: the path that the compiler recorded or, with -trimpath, that of the go
+// command, which requires a working directory in the repository.
 var packageDir = sync.OnceValues(func() (string, error) {
 	_, file, _, _ := runtime.Caller(0)
 	if dir := filepath.Dir(file); exists(filepath.Join(dir, "modules")) {
@@ -151,7 +151,7 @@ var packageDir = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(out)), nil
 })
 
-// folder finds the module's source.
+// folder returns the module's source directory.
 func (m module) folder() (string, error) {
 	if m.source != "" {
 		return m.source, nil

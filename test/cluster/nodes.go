@@ -11,7 +11,7 @@ import (
 
 // Labels of the nodes, beside the well-known ones for host name, zone and region.
 const (
-	// LabelRack groups four neighbouring nodes; use it as the topology of LWS's exclusive placement.
+	// LabelRack has the same value on four nodes. Use it as the topology of LWS's exclusive placement.
 	LabelRack = "test.lockstep.dev/rack"
 )
 
@@ -20,7 +20,7 @@ const (
 	zones        = 2
 )
 
-// createNodes creates the nodes that are missing. KWOK makes them Ready.
+// createNodes creates missing nodes. KWOK makes them Ready.
 func createNodes(ctx context.Context, c *Cluster) error {
 	for i := range c.options.nodes {
 		_, err := c.kube.CoreV1().Nodes().Create(ctx, node(i, c.options.resources), metav1.CreateOptions{})
@@ -31,7 +31,7 @@ func createNodes(ctx context.Context, c *Cluster) error {
 	return nil
 }
 
-// node is the i-th node: node-0, node-1 and so on; whole racks lie in one zone.
+// node returns the i-th node: node-0, node-1 and so on. A rack is in one zone.
 func node(i int, resources corev1.ResourceList) *corev1.Node {
 	name := fmt.Sprintf("node-%d", i)
 	rack := i / nodesPerRack

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Option changes how [Start] sets a cluster up.
+// Option is an option of [Start].
 type Option func(*options)
 
 type options struct {
@@ -23,14 +23,14 @@ type options struct {
 	lws       bool
 	gateway   bool
 	traefik   bool
-	// traefikArgs come after our own, so that they win.
+	// traefikArgs follow this package's own, and override them.
 	traefikArgs []string
 	versions    Versions
 	argo        bool
-	// argoPrepare is called before Argo's controller starts for the first time.
+	// argoPrepare is called before the first start of Argo's controller.
 	argoPrepare []func(context.Context, *Cluster) error
 	kruise      bool
-	// kruisePrepare is called before Kruise's manager starts for the first time.
+	// kruisePrepare is called before the first start of Kruise's manager.
 	kruisePrepare []func(context.Context, *Cluster) error
 	keepDir       bool
 }
@@ -46,7 +46,7 @@ func newOptions(opts []Option) (options, error) {
 	return o, err
 }
 
-// lockedWriter lets components that start side by side share a writer.
+// lockedWriter is a writer for several goroutines.
 type lockedWriter struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -67,8 +67,8 @@ func defaultResources() corev1.ResourceList {
 	}
 }
 
-// WithNodes sets how many nodes there are and what each of them offers. Resources that are not named keep their default:
-// 64 CPUs, 512 GiB, 110 pods and 8 nvidia.com/gpu. The default is 8 nodes.
+// WithNodes sets the number of nodes and their resources. The defaults are 8 nodes with 64 CPUs, 512 GiB, 110 pods and 8
+// nvidia.com/gpu each.
 func WithNodes(n int, each corev1.ResourceList) Option {
 	return func(o *options) {
 		o.nodes = n
@@ -76,11 +76,10 @@ func WithNodes(n int, each corev1.ResourceList) Option {
 	}
 }
 
-// WithLog sends progress, one line per step, to w instead of standard error. The programs' own output goes to files.
+// WithLog logs progress to w instead of standard error. The output of programs is in files.
 func WithLog(w io.Writer) Option { return func(o *options) { o.log = w } }
 
-// WithDir keeps the cluster's files in dir, which must not exist or be empty, instead of a new temporary folder. Stop
-// leaves the folder in place.
+// WithDir uses dir, which must be empty or absent, instead of a temporary directory. Stop keeps it.
 func WithDir(dir string) Option {
 	return func(o *options) {
 		o.dir = dir
@@ -88,20 +87,20 @@ func WithDir(dir string) Option {
 	}
 }
 
-// WithAudit makes the API server log every request as one JSON line (level Metadata); see [Cluster.AuditLog].
+// WithAudit makes the API server log every request as a JSON line (level Metadata); see [Cluster.AuditLog].
 func WithAudit() Option { return func(o *options) { o.audit = true } }
 
-// WithoutLWS starts a cluster that does not know LeaderWorkerSet. [Cluster.InstallLWS] adds it later.
+// WithoutLWS starts a cluster without LeaderWorkerSet. [Cluster.InstallLWS] installs it later.
 func WithoutLWS() Option { return func(o *options) { o.lws = false } }
 
-// WithGatewayAPI installs the CRDs of the Gateway API (standard channel) and InferencePool, and nothing that serves them.
+// WithGatewayAPI installs the CRDs of the Gateway API (standard channel) and InferencePool without a controller.
 func WithGatewayAPI() Option { return func(o *options) { o.gateway = true } }
 
 // WithTraefik installs the Gateway API and starts Traefik as its controller, with one Gateway ([GatewayName] in
-// [GatewayNamespace]) that takes routes from every namespace and listens on [Cluster.GatewayAddress]. Further arguments are
-// Traefik's own flags, and win over ours.
+// [GatewayNamespace]) that accepts routes from every namespace and listens on [Cluster.GatewayAddress]. The arguments are Traefik's
+// own flags, and override this package's.
 //
-// Requests reach pods only in a process that runs in a network namespace of its own where [PodCIDR] is local: see package netns.
+// Requests reach pods only in a network namespace where [PodCIDR] is local: see package netns.
 func WithTraefik(args ...string) Option {
 	return func(o *options) {
 		o.gateway, o.traefik = true, true
@@ -109,9 +108,9 @@ func WithTraefik(args ...string) Option {
 	}
 }
 
-// WithArgo installs Argo Rollouts as its own cluster-wide installation does and starts its controller, unmodified, with a
-// token of its service account: it may do what its published ClusterRole says and no more. Before it starts,
-// prepare may add to that: plugins in [ArgoConfigMap], and the rights that they need.
+// WithArgo installs Argo Rollouts as its own cluster-wide installation does, and starts its unmodified controller with a token of its
+// service account, so with the permissions of the published ClusterRole. Before it starts, prepare may add plugins to
+// [ArgoConfigMap], and the permissions that they need.
 func WithArgo(prepare ...func(context.Context, *Cluster) error) Option {
 	return func(o *options) {
 		o.argo = true
@@ -119,9 +118,9 @@ func WithArgo(prepare ...func(context.Context, *Cluster) error) Option {
 	}
 }
 
-// WithKruise installs Kruise Rollouts as its own kustomization does, and starts its manager, unmodified and with its webhooks,
-// with a token of its service account and with --filter-workload-type=false, so that it takes any kind that looks like a
-// StatefulSet. Before it starts, prepare may add kinds and the rights to them.
+// WithKruise installs Kruise Rollouts as its own kustomization does, and starts its unmodified manager with its webhooks, a token of
+// its service account and --filter-workload-type=false, so that it accepts any kind with the fields of a StatefulSet. Before it
+// starts, prepare may add kinds and the permissions for them.
 func WithKruise(prepare ...func(context.Context, *Cluster) error) Option {
 	return func(o *options) {
 		o.kruise = true
@@ -129,6 +128,6 @@ func WithKruise(prepare ...func(context.Context, *Cluster) error) Option {
 	}
 }
 
-// WithVersions chooses the versions of programs. What it leaves empty is chosen by the environment (LOCKSTEP_TEST_KUBERNETES,
-// LOCKSTEP_TEST_LWS, LOCKSTEP_TEST_ARGO, LOCKSTEP_TEST_KRUISE, LOCKSTEP_TEST_GATEWAY_API) or is the default.
+// WithVersions chooses the versions of programs. Empty fields are chosen by the environment (LOCKSTEP_TEST_KUBERNETES,
+// LOCKSTEP_TEST_LWS, LOCKSTEP_TEST_ARGO, LOCKSTEP_TEST_KRUISE, LOCKSTEP_TEST_GATEWAY_API), or have the default.
 func WithVersions(v Versions) Option { return func(o *options) { o.versions = v } }

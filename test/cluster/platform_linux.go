@@ -10,13 +10,13 @@ import (
 	"syscall"
 )
 
-// processAttributes puts a child into a process group of its own, so that Ctrl-C in a terminal reaches only us and the
-// order of ending stays ours, and has the kernel kill it when the thread that started it ends.
+// processAttributes puts a child into its own process group, so that Ctrl-C in a terminal does not reach it, and makes the kernel
+// kill it when the thread that started it ends.
 func processAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// killGroup ends a child and whatever it started.
+// killGroup kills a child with its own children.
 func killGroup(pid int) error {
 	if err := syscall.Kill(-pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("kill process group %d: %w", pid, err)
@@ -24,7 +24,7 @@ func killGroup(pid int) error {
 	return nil
 }
 
-// tryLock takes the advisory lock of an open file, or says that another process has it. It goes with the process.
+// tryLock locks an open file, or reports false if another process has the lock. The kernel releases it when the process dies.
 func tryLock(f *os.File) (bool, error) {
 	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
@@ -36,13 +36,13 @@ func tryLock(f *os.File) (bool, error) {
 	return true, nil
 }
 
-// claimPort reserves a port among clusters, without listening on it, for as long as the result is open or this process
-// lives. An abstract socket leaves no file and, like the port, belongs to the network namespace.
+// claimPort reserves a port among clusters, without listening on it, until the result is closed or this process dies. It uses an
+// abstract socket, which leaves no file and, like the port, belongs to the network namespace.
 func claimPort(ctx context.Context, port int) (net.Listener, error) {
 	return (&net.ListenConfig{}).Listen(ctx, "unix", fmt.Sprintf("@lockstep-cluster-port-%d", port))
 }
 
-// memoryAvailable returns how many bytes new programs can use without swapping, or 0 if the kernel does not say.
+// memoryAvailable returns the bytes that new programs can use without swapping, or 0 if that is unknown.
 func memoryAvailable() int {
 	content, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-var errPlatform = errors.New("a cluster needs Linux: no other system promises that children end with their parent")
+var errPlatform = errors.New("a cluster needs Linux: other systems don't kill children with their parent")
 
 func processAttributes() *syscall.SysProcAttr { return nil }
 

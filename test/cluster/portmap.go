@@ -1,6 +1,6 @@
 package cluster
 
-// portMap gives each listener its port, for the whole life of the cluster, also across restarts of a component.
+// portMap has the port of each listener, which stays the same across restarts of a component.
 type portMap struct {
 	etcd, etcdPeer, apiServer, controllerManager, scheduler, kwok, lwsWebhook, lwsHealth, gateway, argoHealth, argoMetrics,
 	kruiseHealth, kruiseWebhook int

@@ -8,14 +8,14 @@ import (
 	"strconv"
 )
 
-// Ports are taken from below the range the kernel uses for outgoing connections (32768 and up on Linux), so that no
-// client's source port can come between choosing a port and listening on it.
+// Ports are below the kernel's range for outgoing connections (32768 and up on Linux), so that no client takes a port between its
+// choice and the listen call.
 const (
 	firstPort = 20000
 	lastPort  = 29999
 )
 
-// ports hands out ports that no other cluster on this machine has, also while the program behind one is stopped.
+// ports reserves ports that no other cluster on this machine has, even while their program is stopped.
 type ports struct {
 	claims []net.Listener
 }
@@ -42,7 +42,7 @@ func (p *ports) take(ctx context.Context, n int) ([]int, error) {
 	return nil, fmt.Errorf("find %d free ports between %d and %d", n, firstPort, lastPort)
 }
 
-// release gives all ports back.
+// release releases all ports.
 func (p *ports) release() {
 	for _, claim := range p.claims {
 		_ = claim.Close()
@@ -58,5 +58,5 @@ func listenable(ctx context.Context, port int) bool {
 	return l.Close() == nil
 }
 
-// address is host and port of a program of the cluster.
+// address returns host and port of a program of the cluster.
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

@@ -19,11 +19,11 @@ type process struct {
 	*child.Process
 	name    string
 	logPath string
-	// stopping is set before we end the child ourselves.
+	// stopping is set before the child is stopped.
 	stopping atomic.Bool
 }
 
-// spawn starts a child whose output is added to the file at logPath. The child runs in dir.
+// spawn starts a child in dir, whose output is appended to the file at logPath.
 func spawn(name, logPath, dir, path string, args, env []string) (*process, error) {
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -32,7 +32,7 @@ func spawn(name, logPath, dir, path string, args, env []string) (*process, error
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command(path, args...)
 	cmd.Dir = dir
-	// There is more memory than processor time: a tenth of a control plane's would go into collecting garbage.
+	// Trade memory for processor time, a tenth of which would be garbage collection.
 	cmd.Env = append(append(os.Environ(), "GOGC=300"), env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = processAttributes()
@@ -40,7 +40,7 @@ func spawn(name, logPath, dir, path string, args, env []string) (*process, error
 	return &process{Process: p, name: name, logPath: logPath}, err
 }
 
-// stop asks the child to end, kills it when that takes too long or hurry is closed, and returns when it is gone.
+// stop sends SIGTERM, kills the child after the grace period or when hurry is closed, and returns when it has exited.
 func (p *process) stop(hurry <-chan struct{}) {
 	p.stopping.Store(true)
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
@@ -54,20 +54,20 @@ func (p *process) stop(hurry <-chan struct{}) {
 	<-p.Exited
 }
 
-// pause and resume stop the child's clock without ending it: connections stay open and are not answered.
+// pause and resume send SIGSTOP and SIGCONT: connections stay open without responses.
 func (p *process) pause() error  { return p.Cmd.Process.Signal(syscall.SIGSTOP) }
 func (p *process) resume() error { return p.Cmd.Process.Signal(syscall.SIGCONT) }
 
-// death describes a child that ended without being asked to.
+// death returns the error of a child that exited by itself.
 func (p *process) death() error {
 	how := "exit status 0"
 	if p.Err != nil {
 		how = p.Err.Error()
 	}
-	return fmt.Errorf("%s ended unexpectedly (%s); log %s ends with:\n%s", p.name, how, p.logPath, tail(p.logPath))
+	return fmt.Errorf("%s exited unexpectedly (%s); log %s ends with:\n%s", p.name, how, p.logPath, tail(p.logPath))
 }
 
-// await calls probe until it succeeds. It gives up when the child ends or ctx does.
+// await calls probe until it succeeds, the child exits or ctx ends.
 func (p *process) await(ctx context.Context, probe func(context.Context) error) error {
 	var last error
 	for {

@@ -16,10 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// settleNamespace holds what Settle makes; it stays and is empty.
+// settleNamespace is the namespace of Settle. It is kept, empty.
 const settleNamespace = "lockstep-settle"
 
-// probeSet is a workload of two pods that passes through every controller.
+// probeSet is a workload of two pods that needs every controller.
 type probeSet struct {
 	resource schema.GroupVersionResource
 	manifest string
@@ -41,13 +41,12 @@ spec:
 `}
 )
 
-// Settle returns when the controllers follow the API server: it has them make a small workload ready and garbage-collect it,
-// in a namespace of its own.
+// Settle returns when all controllers watch the API server again: it creates a small workload in its own namespace, waits until that is
+// ready, and deletes it.
 //
-// Use it after [Cluster.StartAPIServer] where a test is not about the seconds that follow. In those each controller still
-// waits to watch again, and what is deleted and made anew under the same name meanwhile looks unchanged to it: the garbage
-// collector of Kubernetes 1.36 then never deletes what belonged to the old object. The worker pods of an LWS group whose
-// leader was deleted in that time stay, and the group waits for them for ever.
+// Use it after [Cluster.StartAPIServer], unless the test is about the following seconds. Until a controller watches again, it misses
+// that an object is deleted and recreated with the same name: the garbage collector of Kubernetes 1.36 then never deletes the
+// dependents of the old object. The worker pods of an LWS group whose leader was deleted in that time stay, and block the group.
 func (c *Cluster) Settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -92,7 +91,7 @@ func (p probeSet) object() (*unstructured.Unstructured, error) {
 	return objects[0], nil
 }
 
-// waitPods waits until exactly n pods of the named workload are there, all of them ready.
+// waitPods waits until the workload has exactly n pods, all of them ready.
 func (c *Cluster) waitPods(ctx context.Context, name string, n int) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -111,12 +110,12 @@ func (c *Cluster) checkPods(ctx context.Context, name string, n int) error {
 		return err
 	}
 	if found, ready := countPods(pods.Items, name); found != n || ready != n {
-		return fmt.Errorf("%s has %d pods, %d of them ready, and should have %d", name, found, ready, n)
+		return fmt.Errorf("%s has %d pods, %d of them ready, want %d", name, found, ready, n)
 	}
 	return nil
 }
 
-// countPods counts the pods whose names begin with the workload's, and those that are ready.
+// countPods returns the number of pods, and of ready pods, whose names start with the workload's.
 func countPods(pods []corev1.Pod, name string) (found, ready int) {
 	for i := range pods {
 		if !strings.HasPrefix(pods[i].Name, name+"-") {

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// shared is the one cluster of a test binary.
+// shared is the cluster of a test binary.
 var shared struct {
 	once    sync.Once
 	ctx     context.Context
@@ -27,8 +27,8 @@ var shared struct {
 	err     error
 }
 
-// Main runs the tests of a package that share one cluster and returns the exit code. The cluster starts when the first test
-// asks for it with [Shared] and is stopped at the end, also on Ctrl-C; its folder is kept if a test failed.
+// Main runs the tests of a package that share a cluster, and returns the exit code. The first call of [Shared] starts the cluster. It
+// is stopped at the end, also by Ctrl-C; its directory is kept if a test failed.
 func Main(m *testing.M, opts ...Option) int {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer cancel()
@@ -44,7 +44,7 @@ func Main(m *testing.M, opts ...Option) int {
 }
 
 func stopShared(failed bool) {
-	// Holds back a test that has not started the cluster yet, and waits for one that does.
+	// Wait for a test that is starting the cluster, and keep others from starting it.
 	shared.once.Do(func() { shared.err = ErrStopped })
 	if shared.cluster == nil {
 		return
@@ -55,8 +55,8 @@ func stopShared(failed bool) {
 	shared.cluster.Stop()
 }
 
-// Shared returns the cluster of this test binary, starting it for the first caller. The test fails at once if it does not
-// start, or if one of its components has died since. TestMain must have called [Main].
+// Shared returns the cluster of this test binary, which the first call starts. The test fails if the cluster does not start, or if a
+// component has died since. TestMain must call [Main].
 func Shared(tb testing.TB) *Cluster {
 	tb.Helper()
 	if shared.ctx == nil {
@@ -74,8 +74,8 @@ func Shared(tb testing.TB) *Cluster {
 
 var notInName = regexp.MustCompile(`[^a-z0-9]+`)
 
-// Namespace creates a namespace named after the test and returns its name. It is deleted, without waiting, when the test
-// and its subtests are done; a test that failed leaves it to be looked at in a cluster that is still up.
+// Namespace creates a namespace named after the test and returns its name. It is deleted, without waiting, when the test and its
+// subtests are done, unless the test failed.
 func (c *Cluster) Namespace(tb testing.TB) string {
 	tb.Helper()
 	name := strings.Trim(notInName.ReplaceAllString(strings.ToLower(tb.Name()), "-"), "-")
@@ -96,8 +96,8 @@ func (c *Cluster) Namespace(tb testing.TB) string {
 	return created.Name
 }
 
-// deleteNamespace has a namespace deleted, and first what makes pods: until it is gone it would make them again, be refused, and
-// keep its controller, which serves all tests, from other work.
+// deleteNamespace deletes a namespace, and before that the workloads that own pods: otherwise their controllers, which all tests
+// share, would try to recreate pods in the terminating namespace.
 func (c *Cluster) deleteNamespace(ctx context.Context, name string) error {
 	for _, resource := range []schema.GroupVersionResource{lwsResource, appsv1.SchemeGroupVersion.WithResource("statefulsets")} {
 		err := c.applier.client.Resource(resource).Namespace(name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})

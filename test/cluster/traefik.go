@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// The Gateway of a cluster that was started [WithTraefik]. A route names it in parentRefs, with its namespace; it takes routes
-// of every namespace. Its one listener speaks HTTP.
+// The Gateway of a cluster that was started [WithTraefik]. Routes of any namespace refer to it in parentRefs, with its namespace. Its
+// only listener is for HTTP.
 const (
 	GatewayNamespace = "gateway-system"
 	GatewayName      = "gateway"
@@ -21,18 +21,18 @@ const (
 	GatewayClassName = "traefik"
 )
 
-// gatewayController is how Traefik calls itself in GatewayClasses and in the status of routes.
+// gatewayController is Traefik's name in GatewayClasses and in the status of routes.
 const gatewayController = "traefik.io/gateway-controller"
 
-// readyPath is answered by Traefik itself, with a redirect, once it has read its routes.
+// readyPath is redirected by Traefik itself once it has read its routes.
 const readyPath = "/.well-known/lockstep-gateway-ready"
 
-// configurationDelay is how long Traefik collects changes before it routes by them. Its own default is 2 s; tests measure
-// Lockstep, not that.
+// configurationDelay is how long Traefik collects changes before they take effect. Its default is 2 s, which would only slow tests
+// down.
 const configurationDelay = 100 * time.Millisecond
 
-// GatewayAddress is host and port of the Gateway's listener, on the loopback of the network namespace in which the cluster was started,
-// or "" without [WithTraefik].
+// GatewayAddress returns host and port of the Gateway's listener, on the loopback of the cluster's network namespace, or "" without
+// [WithTraefik].
 func (c *Cluster) GatewayAddress() string {
 	if !c.options.traefik {
 		return ""
@@ -91,12 +91,12 @@ func traefikCommand(c *Cluster) (command, error) {
 	}, c.options.traefikArgs)
 	return command{
 		args: args,
-		// In a pod, as some CI systems run us, it would otherwise look for that pod's own cluster.
+		// If the tests run in a pod, Traefik would use that pod's cluster.
 		env: []string{"KUBECONFIG=" + c.path(Traefik+".kubeconfig"), "KUBERNETES_SERVICE_HOST="},
 	}, nil
 }
 
-// traefikReady asks for what Traefik answers only once it knows its routes; the Gateway's status may be from an earlier run.
+// traefikReady sends a request that Traefik redirects once it has its routes; the Gateway's status may be of an earlier run.
 func traefikReady(ctx context.Context, c *Cluster) error {
 	if err := c.gatewayProgrammed(ctx); err != nil {
 		return err
@@ -120,7 +120,7 @@ func traefikReady(ctx context.Context, c *Cluster) error {
 	return nil
 }
 
-// gatewayProgrammed tells whether somebody serves the Gateway.
+// gatewayProgrammed returns nil if the Gateway is programmed.
 func (c *Cluster) gatewayProgrammed(ctx context.Context) error {
 	gateway, err := c.applier.client.Resource(gatewayResource).Namespace(GatewayNamespace).Get(ctx, GatewayName, metav1.GetOptions{})
 	if err != nil {

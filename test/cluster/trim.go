@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// trim is a package of a dependency that is compiled from one file of ours instead of its own: a package that only pulls in
-// what no test uses, and takes minutes to compile. The rest of the dependency is what its module has.
+// trim replaces a package of a dependency by one file: a package that takes minutes to compile, with its dependencies, and that no test
+// uses. The rest of the dependency is unmodified.
 type trim struct {
-	// dependency is the module's path, folder the package's folder in it.
+	// dependency is the module's path, folder the package's directory in it.
 	dependency, folder string
-	// file is the replacement, in the folder trim beside the module's go.mod.
+	// file is the replacement, in the directory trim beside the module's go.mod.
 	file string
 }
 
-// trimmed writes a go.mod that replaces the trimmed dependencies by copies in work, and returns its path; "" without trims.
+// trimmed writes a go.mod that replaces the trimmed dependencies by copies in work, and returns its path, or "" without trims.
 func (m module) trimmed(ctx context.Context, source, work string, log io.Writer) (string, error) {
 	if len(m.trims) == 0 {
 		return "", nil
@@ -58,7 +58,7 @@ func (m module) trimmed(ctx context.Context, source, work string, log io.Writer)
 	return modFile, nil
 }
 
-// apply puts the replacement in place of the package's files in a copy of the dependency.
+// apply replaces the package's files in a copy of the dependency.
 func (t trim) apply(replacements, dependency string) error {
 	content, err := os.ReadFile(filepath.Join(replacements, t.file))
 	if err != nil {
@@ -77,7 +77,7 @@ func (t trim) apply(replacements, dependency string) error {
 	return os.WriteFile(filepath.Join(folder, "trimmed.go"), content, 0o600)
 }
 
-// moduleDir downloads a dependency and returns its folder in the module cache.
+// moduleDir downloads a dependency and returns its directory in the module cache.
 func moduleDir(ctx context.Context, source, dependency string, log io.Writer) (string, error) {
 	out, err := runGo(ctx, source, "download "+dependency, log, "mod", "download", "-json", dependency)
 	if err != nil {
@@ -90,7 +90,7 @@ func moduleDir(ctx context.Context, source, dependency string, log io.Writer) (s
 	return found.Dir, nil
 }
 
-// sources are the files of the module's folder that decide what is built.
+// sources returns the module's files that the build depends on.
 func (m module) sources() []string {
 	files := make([]string, 0, 2+len(m.trims))
 	files = append(files, "go.mod", "go.sum")

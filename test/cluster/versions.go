@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
 )
 
-// Versions are those of the programs that tests may choose. The zero value of a field means the default.
+// Versions are the versions of programs that tests may choose. An empty field means the default.
 type Versions struct {
 	Kubernetes, LWS, Argo, Kruise, GatewayAPI string
 }
@@ -17,7 +17,7 @@ type Versions struct {
 // selectable is a component whose version tests may choose.
 type selectable struct {
 	compatibility.Component
-	// env names the environment variable with the version that tests run on.
+	// env is the environment variable with the version.
 	env   string
 	field func(*Versions) *string
 }
@@ -30,8 +30,8 @@ var selectables = []selectable{
 	{compatibility.GatewayAPI, "LOCKSTEP_TEST_GATEWAY_API", func(v *Versions) *string { return &v.GatewayAPI }},
 }
 
-// Resolve fills each field that is empty from the environment, else with the default, and completes a version like "1.35". It
-// fails for a version that has no module.
+// Resolve fills empty fields from the environment or with the default, and completes a version like "1.35". It returns an error for a
+// version without a module.
 func (v Versions) Resolve() (Versions, error) {
 	for _, s := range selectables {
 		field := s.field(&v)
@@ -48,7 +48,7 @@ func (v Versions) Resolve() (Versions, error) {
 	return v, nil
 }
 
-// Environment returns the variables that make tests run on these versions, for those that are chosen.
+// Environment returns the environment variables of the versions that are chosen.
 func (v Versions) Environment() []string {
 	var env []string
 	for _, s := range selectables {
@@ -59,7 +59,7 @@ func (v Versions) Environment() []string {
 	return env
 }
 
-// String names the components whose version is chosen, e.g. "Kubernetes v1.35, Gateway API v1.5"; "" for none.
+// String returns the versions that are chosen, e.g. "Kubernetes v1.35, Gateway API v1.5".
 func (v Versions) String() string {
 	var chosen []string
 	for _, s := range selectables {
@@ -70,7 +70,7 @@ func (v Versions) String() string {
 	return strings.Join(chosen, ", ")
 }
 
-// find returns the known version that equals wanted or begins with it and a dot; the default for "".
+// find returns the version that equals wanted or starts with it and a dot, or the default for "".
 func (s selectable) find(wanted string) (string, error) {
 	if wanted == "" {
 		return s.Default(), nil
@@ -78,7 +78,7 @@ func (s selectable) find(wanted string) (string, error) {
 	prefix := "v" + strings.TrimPrefix(wanted, "v")
 	i := slices.IndexFunc(s.Versions, func(known string) bool { return known == prefix || strings.HasPrefix(known, prefix+".") })
 	if i < 0 {
-		return "", fmt.Errorf("%s %s cannot be built: test/cluster/modules has %s (%s chooses one)", s.Name, wanted, strings.Join(s.Versions, ", "), s.env)
+		return "", fmt.Errorf("unknown version: %s %s: test/cluster/modules has %s (%s chooses one)", s.Name, wanted, strings.Join(s.Versions, ", "), s.env)
 	}
 	return s.Versions[i], nil
 }

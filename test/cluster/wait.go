@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// reportProgress writes a line every few seconds until the result is called, and nothing for what is done at once.
+// reportProgress writes a line every few seconds until the result is called.
 func reportProgress(log io.Writer, what func() string) (done func()) {
 	start, stop, stopped := time.Now(), make(chan struct{}), make(chan struct{})
 	go func() {
@@ -34,10 +34,10 @@ func reportProgress(log io.Writer, what func() string) (done func()) {
 	}
 }
 
-// lockFile waits until this process alone holds the lock at path.
+// lockFile locks the file at path.
 func lockFile(ctx context.Context, path string, log io.Writer) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("create cache folder: %w", err)
+		return nil, fmt.Errorf("create cache directory: %w", err)
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

@@ -72,7 +72,7 @@ func TestWebhookConfigurations(t *testing.T) {
 	for i, path := range []string{"/mutate-first", "/mutate-pods"} {
 		client := config.Webhooks[i].ClientConfig
 		if client.Service != nil || client.URL == nil || *client.URL != target.url+path || string(client.CABundle) != "PEM" {
-			t.Errorf("webhook %d goes to %+v", i, client)
+			t.Errorf("webhook %d has client config %+v", i, client)
 		}
 	}
 	if config.Webhooks[0].ObjectSelector != nil || config.Webhooks[1].ObjectSelector == nil {
@@ -83,7 +83,7 @@ func TestWebhookConfigurations(t *testing.T) {
 func TestWebhookConfigurationsRefuseOtherKinds(t *testing.T) {
 	dir := writeWebhooks(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}")
 	if _, err := webhookConfigurations(dir, webhookTarget{}); err == nil {
-		t.Error("a ConfigMap was taken for webhooks")
+		t.Error("a ConfigMap was accepted")
 	}
 }
 
@@ -93,6 +93,6 @@ func TestDecodeManifest(t *testing.T) {
 		t.Errorf("got %v, %v", objects, err)
 	}
 	if _, err := decodeManifest([]byte("a: [")); err == nil {
-		t.Error("broken YAML was accepted")
+		t.Error("invalid YAML was accepted")
 	}
 }

@@ -45,7 +45,7 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.IntVar(&c.nodes, "nodes", 8, "number of nodes, each with 64 CPUs, 512 GiB and 8 nvidia.com/gpu")
-	flags.StringVar(&c.dir, "dir", "", "empty folder for data, certificates and logs; kept at the end (default: a temporary folder, removed at the end)")
+	flags.StringVar(&c.dir, "dir", "", "empty directory for data, certificates and logs, which is kept (default: a temporary directory, which is removed)")
 	flags.StringVar(&c.kubeconfig, "kubeconfig-out", "", "also write the administrator's kubeconfig to this file")
 	flags.BoolVar(&c.prebuild, "prebuild", false, "only build the programs, do not start them")
 	flags.BoolVar(&c.audit, "audit", false, "write an audit log")

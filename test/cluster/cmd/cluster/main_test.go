@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestHelpAndMistakes(t *testing.T) {
+func TestUsage(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	if err := run(t.Context(), []string{"-h"}, &stdout, &stderr); err != nil || !strings.Contains(stderr.String(), "-kubeconfig-out") {
 		t.Errorf("-h: %v, %q", err, stderr.String())
