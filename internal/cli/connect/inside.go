@@ -72,7 +72,7 @@ func (m *muteable) Write(p []byte) (int, error) {
 	return m.w.Write(p) //nolint:wrapcheck // the caller's own stream
 }
 
-// startInside serves a driver until running ends, and then calls fail and closes the channel.
+// startInside serves a driver until running ends or the driver fails, then calls fail with the error and closes the channel.
 func startInside(
 	running context.Context, fail context.CancelCauseFunc, o *Options, socket string,
 ) (stopped chan struct{}, err error) {

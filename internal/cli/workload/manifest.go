@@ -45,7 +45,7 @@ func (f *manifestFlags) given() bool {
 	return f.file != "" || f.from != "" || f.replicas >= 0 || f.maxUnavailable != "" || f.maxSurge != ""
 }
 
-// manifest is the result.
+// manifest is the result of read.
 type manifest struct {
 	name     string
 	input    simulate.Input
