@@ -56,16 +56,11 @@ func (f *Flags) add(flags *pflag.FlagSet, name, usage string) {
 
 // Check returns an error if the flags contradict each other.
 func (f *Flags) Check() error {
-	given := 0
-	for _, file := range []string{f.tlsCert, f.tlsKey, f.tlsCA} {
-		if file != "" {
-			given++
-		}
-	}
+	given := f.tlsCert+f.tlsKey+f.tlsCA != ""
 	switch {
-	case given != 0 && given != 3:
+	case given && (f.tlsCert == "" || f.tlsKey == "" || f.tlsCA == ""):
 		return exit.Usagef("mutual TLS with %s needs all three of --tls-cert, --tls-key and --tls-ca", f.flag)
-	case given != 0 && f.Address == "":
+	case given && f.Address == "":
 		return exit.Usagef("--tls-cert, --tls-key and --tls-ca need %s", f.flag)
 	default:
 		return nil

@@ -109,7 +109,7 @@ func RunBeside(ctx context.Context, driver server.Driver, serve func(context.Con
 	defer stopRunning()
 	ran := make(chan error, 1)
 	go func() {
-		err := within(stopGrace, driver.Run)(running)
+		err := runWithin(running, stopGrace, driver.Run)
 		if err != nil && running.Err() == nil {
 			err = fmt.Errorf("run driver: %w", err)
 		} else {
@@ -123,21 +123,19 @@ func RunBeside(ctx context.Context, driver server.Driver, serve func(context.Con
 	return errors.Join(err, <-ran)
 }
 
-// within returns a function that waits for run, but returns nil when ctx has been done for the grace period.
-func within(grace time.Duration, run func(context.Context) error) func(context.Context) error {
-	return func(ctx context.Context) error {
-		ran := make(chan error, 1)
-		go func() { ran <- run(ctx) }()
-		select {
-		case err := <-ran:
-			return err
-		case <-ctx.Done():
-		}
-		select {
-		case err := <-ran:
-			return err
-		case <-time.After(grace):
-			return nil
-		}
+// runWithin waits for run, but returns nil when ctx has been done for the grace period.
+func runWithin(ctx context.Context, grace time.Duration, run func(context.Context) error) error {
+	ran := make(chan error, 1)
+	go func() { ran <- run(ctx) }()
+	select {
+	case err := <-ran:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ran:
+		return err
+	case <-time.After(grace):
+		return nil
 	}
 }

@@ -20,12 +20,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
-// Log formats.
-const (
-	logText = "text"
-	logJSON = "json"
-)
-
 // Options are the flags of every command, the streams of the process, and the driver that is linked into it.
 type Options struct {
 	// Settings are those of a driver inside this process. The zero value is for hosts: all workloads, with events. Logger is
@@ -53,7 +47,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.kubeContext, "context", "", "kubeconfig context (default: the current one)")
 	flags.StringVarP(&o.Namespace, "namespace", "n", "",
 		"namespace of the workload (default: the context's); with serve, the only one to serve (default: all)")
-	flags.StringVar(&o.logFormat, "log-format", logText, "log format on stderr: text or json")
+	flags.StringVar(&o.logFormat, "log-format", "text", "log format on stderr: text or json")
 	flags.StringVar(&o.LogLevel, "log-level", "info", "minimum level to log: debug, info, warn or error")
 	flags.StringVar(&o.record, "record", "", "file to append every decision of the driver to, for lockstep debug replay (default: none)")
 }
@@ -78,9 +72,9 @@ func (o *Options) NewLogger() (*slog.Logger, error) {
 	handlerOptions := &slog.HandlerOptions{Level: level}
 	var handler slog.Handler
 	switch o.logFormat {
-	case logText:
+	case "text":
 		handler = slog.NewTextHandler(o.Stderr, handlerOptions)
-	case logJSON:
+	case "json":
 		handler = slog.NewJSONHandler(o.Stderr, handlerOptions)
 	default:
 		return nil, exit.Usagef("--log-format %q: want text or json", o.logFormat)

@@ -22,11 +22,10 @@ type Printer struct {
 	Stdout, Stderr io.Writer
 	// Logs is for log lines, which it keeps out of a table that is redrawn in place.
 	Logs io.Writer
-	// Documents is nil without -o.
-	Documents *view.Documents
-	// Text shows an event as text.
-	Text func(host.Event)
 
+	// documents is nil without -o.
+	documents *view.Documents
+	text      func(host.Event)
 	closeText func()
 	// last is the event that ended the run. It is shown as text only if the command succeeds: otherwise the error says it.
 	last host.Event
@@ -37,17 +36,17 @@ func (f *Flags) NewPrinter(stdout, stderr io.Writer) *Printer {
 	p := &Printer{Stdout: stdout, Stderr: stderr, Logs: stderr}
 	w := stdout
 	if f.Format == view.FormatJSON || f.Format == view.FormatYAML {
-		p.Documents = view.NewDocuments(stdout, f.Format, f.final)
+		p.documents = view.NewDocuments(stdout, f.Format, f.final)
 		w = stderr
 	}
 	file, ok := Terminal(w)
 	if !ok {
 		lines := view.NewLines(w, time.Now())
-		p.Text, p.closeText = lines.Observe, lines.Close
+		p.text, p.closeText = lines.Observe, lines.Close
 		return p
 	}
 	live := view.NewLive(file, time.Now(), func() (int, int) { return terminalSize(file) })
-	p.Text, p.closeText = live.Observe, live.Close
+	p.text, p.closeText = live.Observe, live.Close
 	if _, ok := Terminal(stderr); ok {
 		p.Logs = live
 	}
@@ -56,18 +55,30 @@ func (f *Flags) NewPrinter(stdout, stderr io.Writer) *Printer {
 
 // Observe shows an event of the run, the last one in documents only.
 func (p *Printer) Observe(e host.Event) {
-	if p.Documents != nil {
-		p.Documents.Observe(e)
+	if p.documents != nil {
+		p.documents.Observe(e)
 	}
 	if e.Kind == host.EventFinished {
 		p.last = e
 		return
 	}
-	p.Text(e)
+	p.text(e)
 }
 
 // ShowLast shows the event that ended the run as text.
-func (p *Printer) ShowLast() { p.Text(p.last) }
+func (p *Printer) ShowLast() { p.text(p.last) }
+
+// HasDocuments reports whether the output has documents.
+func (p *Printer) HasDocuments() bool { return p.documents != nil }
+
+// Status shows a context of a release that this process does not drive, as a document or else as text.
+func (p *Printer) Status(c *pb.BatchContext) {
+	if p.documents != nil {
+		p.documents.Status(c, time.Now())
+		return
+	}
+	p.text(host.Event{Kind: view.EventStatus, Time: time.Now(), Context: c})
+}
 
 // Warn shows the warnings of a response.
 func (p *Printer) Warn(warnings ...*pb.Warning) {
@@ -79,10 +90,10 @@ func (p *Printer) Warn(warnings ...*pb.Warning) {
 // Close ends the display and returns the first error of a document.
 func (p *Printer) Close() error {
 	p.closeText()
-	if p.Documents == nil {
+	if p.documents == nil {
 		return nil
 	}
-	return p.Documents.Err()
+	return p.documents.Err()
 }
 
 // Terminal returns the file behind w, and reports whether it is a terminal.

@@ -79,11 +79,10 @@ func recordRelease(s *session.Session, r *replay.Recorder) error {
 	defer cancel()
 	inFlight := false
 	err := s.Host.Follow(ctx, s.Ref, func(c *pb.BatchContext) {
-		over := plugin.Settled(c.GetState()) && ended(c.GetState())
-		if inFlight && over || r.Err() != nil {
+		before := inFlight
+		if inFlight = plugin.InFlight(c); before && !inFlight || r.Err() != nil {
 			cancel()
 		}
-		inFlight = c.GetReleaseId() != "" && !over
 	})
 	if err == nil {
 		err = r.Err()
@@ -92,16 +91,6 @@ func recordRelease(s *session.Session, r *replay.Recorder) error {
 		return s.Explain(err, "record")
 	}
 	return nil
-}
-
-// ended reports whether a release with this state has ended.
-func ended(s pb.State) bool {
-	switch s {
-	case pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK, pb.State_STATE_NOTHING_TO_RELEASE:
-		return true
-	default:
-		return false
-	}
 }
 
 func newReplayCommand(o *connect.Options) *cobra.Command {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -56,13 +57,10 @@ type manifest struct {
 
 // read reads the files and applies the flags. args is empty, or has the name of one of several LeaderWorkerSets.
 func (f *manifestFlags) read(o *connect.Options, args []string) (manifest, error) {
-	name := ""
 	if len(args) > 1 {
 		return manifest{}, exit.Usagef("want the name of at most one LeaderWorkerSet, got %q", args)
 	}
-	if len(args) == 1 {
-		name = args[0]
-	}
+	name := strings.Join(args, "")
 	if f.file == "" && (f.from != "" || f.replicas < 0) {
 		return manifest{}, exit.Usagef("--from, --max-unavailable and --max-surge need --filename, or --replicas alone")
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/internal/picture"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -127,11 +126,9 @@ func (f *planFlags) planFile(o *connect.Options, args []string, policy *pb.Relea
 			return exit.Usagef("%s: %w", m.name, err)
 		}
 	} else {
-		parsed, bad := record.ParsePolicy(policy)
-		if len(bad) > 0 {
-			return exit.Usagef("%s: %s", bad[0].Field, bad[0].Description)
+		if in.Policy, err = parsePolicy(policy); err != nil {
+			return err
 		}
-		in.Policy = parsed
 		if r, err = simulate.Release(in); err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}

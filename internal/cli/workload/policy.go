@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -140,6 +141,15 @@ func (f *policyFlags) blueGreen(policy *pb.ReleasePolicy) error {
 		policy.BlueGreen.ScaleDownDelay = durationpb.New(f.scaleDownDelay)
 	}
 	return nil
+}
+
+// parsePolicy validates a policy without a driver.
+func parsePolicy(policy *pb.ReleasePolicy) (record.Policy, error) {
+	parsed, violations := record.ParsePolicy(policy)
+	if len(violations) > 0 {
+		return parsed, exit.Usagef("%s: %s", violations[0].Field, violations[0].Description)
+	}
+	return parsed, nil
 }
 
 // parseStyle parses "canary", "blue-green", "BlueGreen", "STYLE_BLUE_GREEN".

@@ -147,9 +147,8 @@ func (f *preflightFlags) checkFiles(o *connect.Options, args []string, policy *p
 	}
 	var parsed record.Policy
 	if policy != nil {
-		var bad []record.Violation
-		if parsed, bad = record.ParsePolicy(policy); len(bad) > 0 {
-			return exit.Usagef("%s: %s", bad[0].Field, bad[0].Description)
+		if parsed, err = parsePolicy(policy); err != nil {
+			return err
 		}
 	}
 	var all []checked

@@ -11,9 +11,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
-	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 func newStatusCommand(o *connect.Options) *cobra.Command {
@@ -27,7 +25,7 @@ read-only. The exit code reports whether the status could be read, not whether t
 		Example: "  lockstep status vllm\n  lockstep status vllm -w\n  lockstep status vllm -o json",
 	}, func(s *session.Session) error {
 		if watch {
-			return s.Explain(s.Host.Follow(s.Context, s.Ref, func(c *pb.BatchContext) { followStatus(s, c) }), "watch")
+			return s.Explain(s.Host.Follow(s.Context, s.Ref, s.Status), "watch")
 		}
 		return showStatus(s)
 	})
@@ -41,18 +39,10 @@ func showStatus(s *session.Session) error {
 	if err != nil {
 		return s.Explain(err, "read the status of")
 	}
-	if s.Documents != nil {
-		s.Documents.Status(c, time.Now())
+	if s.HasDocuments() {
+		s.Status(c)
 		return nil
 	}
 	_, err = fmt.Fprint(s.Stdout, view.Status(c, time.Now()))
 	return err
-}
-
-func followStatus(s *session.Session, c *pb.BatchContext) {
-	if s.Documents != nil {
-		s.Documents.Status(c, time.Now())
-		return
-	}
-	s.Text(host.Event{Kind: view.EventStatus, Time: time.Now(), Context: c})
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -64,15 +65,14 @@ func (f *watchFlags) run(cmd *cobra.Command, o *connect.Options, args []string) 
 		return err
 	}
 	w := &watcher{hints: session.HintsFor(cmd, "NAME")}
-	name := ""
+	name := strings.Join(args, "") // at most one
 	if !f.all {
 		var err error
 		if w.namespace, err = o.WorkloadNamespace(); err != nil {
 			return err
 		}
 	}
-	if len(args) > 0 {
-		name = args[0]
+	if name != "" {
 		w.only = &pb.WorkloadRef{Namespace: w.namespace, Name: name}
 		w.hints = session.HintsFor(cmd, name)
 	}

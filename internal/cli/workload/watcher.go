@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
@@ -53,11 +52,11 @@ func (f *watchFlags) eventsOf(cmd *cobra.Command, o *connect.Options) (client ty
 	if err != nil {
 		return nil, err.Error()
 	}
-	core, err := kubernetes.NewForConfig(config)
+	events, err := typedcorev1.NewForConfig(config)
 	if err != nil {
 		return nil, err.Error()
 	}
-	return core.CoreV1(), ""
+	return events, ""
 }
 
 func (w *watcher) explain(err error) error {
