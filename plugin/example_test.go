@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -74,7 +75,7 @@ func ExampleClient() {
 	}
 	fake.SetWorkload("default", "vllm", 4, "rev-2")
 
-	if err := release(ctx, driver, "r1"); err != nil {
+	if err := release(ctx, os.Stdout, driver, "r1"); err != nil {
 		fmt.Println(err, plugin.Reason(err), "again:", plugin.Retryable(err))
 	}
 	// Output:
@@ -83,7 +84,7 @@ func ExampleClient() {
 	// done: true
 }
 
-func release(ctx context.Context, driver *plugin.Client, id string) error {
+func release(ctx context.Context, out io.Writer, driver *plugin.Client, id string) error {
 	workload := &pb.WorkloadRef{Namespace: "default", Name: "vllm"}
 	wait := durationpb.New(10 * time.Second)
 	policy := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}}
@@ -100,7 +101,7 @@ func release(ctx context.Context, driver *plugin.Client, id string) error {
 			return err
 		}
 		c := r.GetContext()
-		fmt.Printf("batch %d: %s, %d of %d groups at the update revision\n", batch, c.GetState(), c.GetUpdatedReady(), c.GetReplicas())
+		fmt.Fprintf(out, "batch %d: %s, %d of %d groups at the update revision\n", batch, c.GetState(), c.GetUpdatedReady(), c.GetReplicas())
 	}
 	r, err := driver.Finalize(ctx, &pb.FinalizeRequest{
 		Workload: workload, ReleaseId: id, Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE, Wait: wait,
@@ -108,7 +109,7 @@ func release(ctx context.Context, driver *plugin.Client, id string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("done:", r.GetDone())
+	fmt.Fprintln(out, "done:", r.GetDone())
 	return nil
 }
 

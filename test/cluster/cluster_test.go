@@ -51,8 +51,8 @@ func TestPortsAreExclusive(t *testing.T) {
 
 // Clients of one cluster don't trust the servers of another.
 func TestClientsTrustTheirClusterOnly(t *testing.T) {
-	ours, theirs := testAuthority(t), testAuthority(t)
-	pair, err := ours.issue("localhost")
+	ours, theirs := tlstest.NewCA(t), tlstest.NewCA(t)
+	pair, err := ours.Issue("localhost")
 	if err != nil {
 		t.Fatal(err)
 	}

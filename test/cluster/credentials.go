@@ -74,7 +74,7 @@ func writeServiceAccountKey(path string) error {
 }
 
 // clientConfig returns the client configuration of a key pair. It trusts this cluster only.
-func (c *Cluster) clientConfig(pair keyPair) *rest.Config {
+func (c *Cluster) clientConfig(pair tlstest.Pair) *rest.Config {
 	return &rest.Config{
 		Host:  "https://" + address(c.port.apiServer),
 		QPS:   1000,
