@@ -25,7 +25,10 @@ func Interceptors(logger *slog.Logger, registerer prometheus.Registerer) []grpc.
 	log := logging.LoggerFunc(func(ctx context.Context, level logging.Level, msg string, fields ...any) {
 		logger.Log(ctx, slog.Level(level), msg, fields...)
 	})
-	logged := []logging.Option{logging.WithLogOnEvents(logging.FinishCall), logging.WithLevels(levelOf)}
+	logged := []logging.Option{
+		logging.WithLogOnEvents(logging.FinishCall), logging.WithLevels(levelOf),
+		logging.WithDisableLoggingFields(logging.SystemTag[0], logging.ComponentFieldKey, logging.MethodTypeFieldKey), // always the same
+	}
 	recovered := recovery.WithRecoveryHandlerContext(func(ctx context.Context, cause any) error {
 		// One bad request must not end all other releases.
 		method, _ := grpc.Method(ctx)
