@@ -38,9 +38,9 @@ func TestHandoverOrder(t *testing.T) {
 			c.through([]stage{
 				{"prepare", "as usual", func() { c.world.StableReady = blue }, Desired{Prepared: true}, prepare, ""},
 				{"up", "as usual", func() { c.world.CanaryReady = green }, Desired{Weight: 100}, []string{http, grpc}, ReasonRouteNotObserved},
-				{"hand over", "the Service, and no share before its endpoints follow", c.acceptAll, handedOver, []string{stable}, ReasonServiceNotOpen},
-				{"some", "not before all new endpoints exist", func() { c.world.StableReady = green[:1] }, handedOver, nil, ReasonServiceNotOpen},
-				{"too many", "not before all old endpoints are removed", func() { c.world.StableReady = both }, handedOver, nil, ReasonServiceNotOpen},
+				{"hand over", "the Service, and no share before its endpoints follow", c.acceptAll, handedOver, []string{stable}, ReasonEndpointsNotFollowing},
+				{"some", "not before all new endpoints exist", func() { c.world.StableReady = green[:1] }, handedOver, nil, ReasonEndpointsNotFollowing},
+				{"too many", "not before all old endpoints are removed", func() { c.world.StableReady = both }, handedOver, nil, ReasonEndpointsNotFollowing},
 				{"return", "then the shares", func() { c.world.StableReady = green }, handedOver, []string{http, grpc}, ReasonRouteNotObserved},
 				{"returned", "the gateways have accepted it", c.acceptAll, handedOver, nil, ""},
 				{"clean up", "the canary Service, then what the fence added", nil, Desired{HandedOver: true}, lift, ""},

@@ -31,12 +31,12 @@ func TestOrderInPlace(t *testing.T) {
 	c.through([]stage{
 		{"prepare", "the fence first; updated leaders are still endpoints", nil, Desired{Prepared: true}, []string{stable, "create " + canary}, ReasonFenceNotInForce},
 		{"up", "as for a canary", func() { c.world.StableReady, c.world.CanaryReady = stableHalf, []string{"vllm-2", "vllm-3"} }, Desired{Weight: 50}, []string{http, grpc}, ReasonRouteNotObserved},
-		{"unfence", "the fence is lifted, and no share removed before the endpoints follow", c.acceptAll, unfenced, []string{stable}, ReasonServiceNotOpen},
-		{"some endpoints", "not before all of them follow", func() { c.world.StableReady = all[:3] }, unfenced, nil, ReasonServiceNotOpen},
+		{"unfence", "the fence is lifted, and no share removed before the endpoints follow", c.acceptAll, unfenced, []string{stable}, ReasonEndpointsNotFollowing},
+		{"some endpoints", "not before all of them follow", func() { c.world.StableReady = all[:3] }, unfenced, nil, ReasonEndpointsNotFollowing},
 		{"down", "then the shares", func() { c.world.StableReady = all }, unfenced, []string{http, grpc}, ReasonRouteNotObserved},
 		{"unfenced", "the gateways have accepted it", c.acceptAll, unfenced, nil, ""},
 		{"split again", "the fence, then the shares", nil, Desired{Weight: 10}, []string{stable, http, grpc}, ReasonFenceNotInForce},
-		{"nothing desired", "the fence is lifted first here too", func() { c.world.StableReady = stableHalf; c.acceptAll() }, Desired{}, []string{stable}, ReasonServiceNotOpen},
+		{"nothing desired", "the fence is lifted first here too", func() { c.world.StableReady = stableHalf; c.acceptAll() }, Desired{}, []string{stable}, ReasonEndpointsNotFollowing},
 		{"clean up", "then shares and canary Service", func() { c.world.StableReady = all }, Desired{}, []string{http, grpc, "delete " + canary}, ReasonRouteNotObserved},
 	})
 	if diff := cmp.Diff(user.Spec, c.world.Stable.Spec); diff != "" {

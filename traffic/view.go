@@ -69,30 +69,30 @@ func (s Stage) String() string {
 
 // Reasons of a View that is not verified.
 const (
-	ReasonNotSynced           = "TrafficNotSynced"
-	ReasonBlocked             = "TrafficBlocked"
-	ReasonWriting             = "TrafficChanging"
-	ReasonServiceMissing      = "StableServiceMissing"
-	ReasonServiceDeleting     = "CanaryServiceDeleting"
-	ReasonFenceNotInForce     = "FenceNotInForce"
-	ReasonServiceNotOpen      = "ServiceNotOpen"
-	ReasonNoCanaryEndpoints   = "NoCanaryEndpoints"
-	ReasonNoStableEndpoints   = "NoStableEndpoints"
-	ReasonRouteMissing        = "RouteMissing"
-	ReasonRouteNotObserved    = "RouteNotObserved"
-	ReasonRouteNotAccepted    = "RouteNotAccepted"
-	ReasonRefsNotResolved     = "RouteRefsNotResolved"
-	ReasonRouteUnreadable     = "RouteUnreadable"
-	ReasonNothingToSplit      = "NothingToSplit"
-	ReasonIngressMissing      = "IngressMissing"
-	ReasonIngressDeleting     = "CanaryIngressDeleting"
-	ReasonPoolMissing         = "InferencePoolMissing"
-	ReasonPoolDeleting        = "CanaryPoolDeleting"
-	ReasonPoolNotObserved     = "PoolNotObserved"
-	ReasonPoolNotAccepted     = "PoolNotAccepted"
-	ReasonPoolRefsNotResolved = "PoolRefsNotResolved"
-	ReasonPoolUnreadable      = "PoolUnreadable"
-	ReasonNoPicker            = "NoEndpointPicker"
+	ReasonNotSynced             = "TrafficNotSynced"
+	ReasonBlocked               = "TrafficBlocked"
+	ReasonWriting               = "TrafficChanging"
+	ReasonServiceMissing        = "StableServiceMissing"
+	ReasonServiceDeleting       = "CanaryServiceDeleting"
+	ReasonFenceNotInForce       = "FenceNotInForce"
+	ReasonEndpointsNotFollowing = "EndpointsNotFollowing"
+	ReasonNoCanaryEndpoints     = "NoCanaryEndpoints"
+	ReasonNoStableEndpoints     = "NoStableEndpoints"
+	ReasonRouteMissing          = "RouteMissing"
+	ReasonRouteNotObserved      = "RouteNotObserved"
+	ReasonRouteNotAccepted      = "RouteNotAccepted"
+	ReasonRefsNotResolved       = "RouteRefsNotResolved"
+	ReasonRouteUnreadable       = "RouteUnreadable"
+	ReasonNothingToSplit        = "NothingToSplit"
+	ReasonIngressMissing        = "IngressMissing"
+	ReasonIngressDeleting       = "CanaryIngressDeleting"
+	ReasonPoolMissing           = "InferencePoolMissing"
+	ReasonPoolDeleting          = "CanaryPoolDeleting"
+	ReasonPoolNotObserved       = "PoolNotObserved"
+	ReasonPoolNotAccepted       = "PoolNotAccepted"
+	ReasonPoolRefsNotResolved   = "PoolRefsNotResolved"
+	ReasonPoolUnreadable        = "PoolUnreadable"
+	ReasonNoPicker              = "NoEndpointPicker"
 )
 
 // factsOf returns the facts about a world.
@@ -197,9 +197,9 @@ func unverifiedEndpoints(s Setup, d Desired, w World) (reason, message string) {
 	case w.Stable == nil:
 		return "", ""
 	case d.Unfenced && w.unreachedPod(s, d) != "":
-		return ReasonServiceNotOpen, fmt.Sprintf("Service %s has no endpoint for pod %s of the update revision yet", w.Stable.Name, w.unreachedPod(s, d))
+		return ReasonEndpointsNotFollowing, fmt.Sprintf("Service %s has no endpoint for pod %s of the update revision yet", w.Stable.Name, w.unreachedPod(s, d))
 	case d.HandedOver && w.laggingPod(s, d) != "":
-		return ReasonServiceNotOpen, fmt.Sprintf("the endpoints of Service %s have not caught up with its selector: pod %s", w.Stable.Name, w.laggingPod(s, d))
+		return ReasonEndpointsNotFollowing, fmt.Sprintf("the endpoints of Service %s have not caught up with its selector: pod %s", w.Stable.Name, w.laggingPod(s, d))
 	case d.Fenced && w.leakedPod(s) != "" && !d.HandedOver:
 		return ReasonFenceNotInForce, fmt.Sprintf("Service %s still has an endpoint for pod %s of the canary", w.Stable.Name, w.leakedPod(s))
 	case used && len(w.CanaryReady) == 0:

@@ -37,8 +37,8 @@ func (a DeleteBudget) String() string { return "delete PodDisruptionBudget " + a
 
 // Reasons of decisions about budgets.
 const (
-	ReasonBudgetGoing   = "DisruptionBudgetGoing"
-	ReasonBudgetsUnread = "DisruptionBudgetsNotSynced"
+	ReasonBudgetDeleting = "DisruptionBudgetDeleting"
+	ReasonBudgetsUnread  = "DisruptionBudgetsNotSynced"
 )
 
 // Tolerated returns how many groups the user allows to be unavailable at once; at least one, since a budget of 0 would
@@ -66,7 +66,7 @@ func reconcileBudgets(o Observation, d Decision) Decision {
 	for _, have := range o.Budgets {
 		if !slices.ContainsFunc(want, func(w Budget) bool { return w.Name == have.Name }) {
 			d.Action = DeleteBudget{Name: have.Name}
-			return ends(ReasonBudgetGoing, have.Name+" is being deleted")
+			return ends(ReasonBudgetDeleting, have.Name+" is being deleted")
 		}
 	}
 	for _, w := range want {

@@ -362,7 +362,7 @@ func (c *cluster) batchServes(planned int) int {
 // waitsForTraffic reports whether the decision is to wait for the routing.
 func waitsForTraffic(d Decision) bool {
 	return slices.Contains([]string{
-		traffic.ReasonFenceNotInForce, traffic.ReasonRouteNotObserved, traffic.ReasonNoCanaryEndpoints, traffic.ReasonNoStableEndpoints, traffic.ReasonServiceNotOpen, ReasonDraining,
+		traffic.ReasonFenceNotInForce, traffic.ReasonRouteNotObserved, traffic.ReasonNoCanaryEndpoints, traffic.ReasonNoStableEndpoints, traffic.ReasonEndpointsNotFollowing, ReasonDraining,
 	}, d.Reason)
 }
 

@@ -34,7 +34,7 @@ type Decision struct {
 // Reasons of a Decision. They are part of the contract: hosts and users match on them.
 const (
 	ReasonNotAdopted         = "NotAdopted"
-	ReasonHeldUnmanaged      = "HeldButNotAdopted"
+	ReasonHoldWithoutRecord  = "HoldWithoutRecord"
 	ReasonHeld               = "Held"
 	ReasonNewRevisionWaits   = "NewRevisionWaits"
 	ReasonHoldDrifted        = "HoldDrifted"
@@ -60,7 +60,7 @@ const (
 	ReasonOpening            = "EndingTrafficSplit"
 	ReasonDraining           = "Draining"
 	ReasonMarking            = "MarkingLeaders"
-	ReasonTemplateReturned   = "StableTemplateReturned"
+	ReasonTemplateRestored   = "StableTemplateRestored"
 	ReasonDeleting           = "WorkloadDeleting"
 	ReasonStyleNotSupported  = "StyleNotSupported"
 	ReasonInvariantViolation = "InvariantViolation"

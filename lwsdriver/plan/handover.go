@@ -49,10 +49,10 @@ func (a TransferHistory) String() string {
 
 // Reasons of decisions about a handover.
 const (
-	ReasonScalingDown   = "StableScalingDown"
-	ReasonHandingOver   = "HandingOver"
-	ReasonSuccessorGone = "SuccessorGone"
-	ReasonHistoryUnread = "HistoryNotSynced"
+	ReasonScalingDown      = "StableScalingDown"
+	ReasonHandingOver      = "HandingOver"
+	ReasonSuccessorDeleted = "SuccessorDeleted"
+	ReasonHistoryUnread    = "HistoryNotSynced"
 )
 
 // handsOver reports whether the release's promotion is a handover.
@@ -91,7 +91,7 @@ func cancelPromotion(o Observation) Decision {
 	const why = "the stable template is restored while its groups stand by: roll back"
 	next := withRelease(o, func(r *record.Release) { r.Phase = record.CleaningUp })
 	return Decision{
-		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateReturned, Message: why,
+		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateRestored, Message: why,
 		Action: SetStable{Record: next, Rolling: hold(), Why: why},
 	}
 }
@@ -192,7 +192,7 @@ func cancelHandover(o Observation) Decision {
 		if a.Passed {
 			return Decision{
 				Action: ReleaseAutoscaler{Kind: a.Kind, Name: a.Name, To: o.Stable.Name},
-				State:  pb.State_STATE_PROMOTING, Reason: ReasonSuccessorGone, Message: fmt.Sprintf("%s is being pointed at %s again", a, o.Stable.Name),
+				State:  pb.State_STATE_PROMOTING, Reason: ReasonSuccessorDeleted, Message: fmt.Sprintf("%s is being pointed at %s again", a, o.Stable.Name),
 			}
 		}
 	}
@@ -202,7 +202,7 @@ func cancelHandover(o Observation) Decision {
 	if n := o.Record.Release.Groups; o.Stable.Replicas == 0 && n > 0 {
 		a.Replicas = &n
 	}
-	return Decision{Action: a, State: pb.State_STATE_PROMOTING, Reason: ReasonSuccessorGone, Message: why}
+	return Decision{Action: a, State: pb.State_STATE_PROMOTING, Reason: ReasonSuccessorDeleted, Message: why}
 }
 
 // scaleDownStable scales the user's own groups to 0, once their leaders have finished their requests and the second set
@@ -256,7 +256,7 @@ func handOver(o Observation, c Workload, state pb.State) Decision {
 	d := Decision{State: state, Reason: ReasonHandingOver, Message: fmt.Sprintf("%s becomes the workload %s", c.Name, o.knownAs())}
 	switch {
 	case len(o.Budgets) > 0 || o.BudgetsUnread: // reconcileBudgets deletes them
-		d.Reason, d.Message = ReasonBudgetGoing, "the disruption budgets of the release are being deleted"
+		d.Reason, d.Message = ReasonBudgetDeleting, "the disruption budgets of the release are being deleted"
 	case c.mixed():
 		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(c) // the hold would keep them so
 	case c.existing() < c.Replicas:

@@ -121,7 +121,7 @@ func (Disown) decide(o Observation) (Decision, error) {
 	d := Decision{Action: RemoveRecord{Rolling: saved}}
 	if r := o.Stable.revisions(); len(r) > 0 && o.Stable.Revision != "" && (len(r) > 1 || r[0] != o.Stable.Revision) {
 		d.Warnings = []*pb.Warning{{
-			Code: "RollsNow",
+			Code: "RollStarts",
 			Message: fmt.Sprintf("revision %s of %s waited under the hold; LeaderWorkerSet rolls it out from now on",
 				o.Stable.Revision, o.Key),
 		}}
@@ -169,7 +169,7 @@ func foundHeld(o Observation) []*pb.Warning {
 	}
 	saved := NewRecord(o).Saved
 	return []*pb.Warning{{
-		Code: "FoundHeld",
+		Code: "HoldFound",
 		Message: fmt.Sprintf("%s was under hold without a record of its own rolling update settings, as after the annotation %s was "+
 			"removed: partition %d, maxUnavailable %s and maxSurge %s are assumed. Set others if these are wrong",
 			o.Key, record.RecordAnnotation, ptr.Deref(saved.Partition, 0), saved.MaxUnavailable.String(), saved.MaxSurge.String()),
@@ -183,7 +183,7 @@ func heldTooLate(o Observation) []*pb.Warning {
 		return nil
 	}
 	return []*pb.Warning{{
-		Code: "HeldTooLate",
+		Code: "AdoptedDuringRoll",
 		Message: fmt.Sprintf("the groups of %s are at revisions %s: LeaderWorkerSet had begun to roll before Lockstep held it. "+
 			"Disown it to let that finish, and adopt it before its template changes again", o.Key, strings.Join(revisions, ", ")),
 	}}

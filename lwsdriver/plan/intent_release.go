@@ -201,7 +201,7 @@ func (b Begin) handover(o Observation) []*pb.Warning {
 	if b.Policy.GetTraffic() == nil {
 		text += ". The policy names no Service, so none is changed: use one that selects by a label of your own"
 	}
-	return []*pb.Warning{{Code: "AdoptReplacesObject", Message: text}}
+	return []*pb.Warning{{Code: "HandoverReplacesObject", Message: text}}
 }
 
 // SetTarget requests that a release updates the groups of one of its batches, or an absolute number of groups.

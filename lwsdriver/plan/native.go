@@ -76,7 +76,7 @@ func rollBack(o Observation, s Progress) Decision {
 
 func beginRollBack(o Observation, next record.Record, why string) Decision {
 	return Decision{
-		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateReturned, Message: why,
+		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateRestored, Message: why,
 		Action: SetStable{Record: next, Rolling: ptr.To(o.returnPace(Saved(o))), Why: why},
 	}
 }

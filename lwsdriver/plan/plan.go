@@ -152,7 +152,7 @@ func unmanaged(o Observation) Decision {
 		Message: fmt.Sprintf("%s is not adopted: LeaderWorkerSet rolls it by itself as soon as its template changes", o.Stable.Name),
 	}
 	if record.SameRolling(o.Stable.Rolling, record.Hold()) {
-		d.Reason = ReasonHeldUnmanaged
+		d.Reason = ReasonHoldWithoutRecord
 		d.Message = fmt.Sprintf("%s is not adopted, but held by a partition that Lockstep once set: "+
 			"adopt it to have the hold managed, and then disown it to have LeaderWorkerSet roll it by itself", o.Stable.Name)
 	}
@@ -305,7 +305,7 @@ func followTemplate(o Observation) Decision {
 			return beginRollBack(o, next, why)
 		}
 		return Decision{
-			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateReturned, Message: why,
+			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateRestored, Message: why,
 			Action: SetStable{Record: withRelease(o, func(r *record.Release) { r.Phase = phase }), Why: why},
 		}
 	}

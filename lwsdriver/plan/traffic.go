@@ -272,7 +272,7 @@ func restoreTraffic(o Observation, state pb.State) *Decision {
 	switch {
 	case d != nil:
 		return d
-	case v.Reason == traffic.ReasonServiceNotOpen:
+	case v.Reason == traffic.ReasonEndpointsNotFollowing:
 		d = awaitTraffic(v, state)
 		d.Recheck = time.Second // without a record no event of these endpoints leads here
 		return d

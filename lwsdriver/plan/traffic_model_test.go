@@ -109,7 +109,7 @@ func (v trafficView) Look(d traffic.Desired) traffic.View {
 	case d.Fenced || d.Prepared || d.Weight > 0 || closed:
 		switch {
 		case closed:
-			out.Reason = traffic.ReasonServiceNotOpen
+			out.Reason = traffic.ReasonEndpointsNotFollowing
 		case d.Fenced && v.leaking:
 			out.Reason = traffic.ReasonFenceNotInForce
 		case d.Weight > 0 && v.canary == 0:

@@ -97,7 +97,7 @@ func TestCanaryDisownRolls(t *testing.T) {
 	w.upgrade("r1", 0)
 	w.finalize("r1", rollback)
 	r, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()})
-	if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "RollsNow" {
+	if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "RollStarts" {
 		t.Fatalf("Disown: %v, %v", r, err)
 	}
 	w.awaitObject("LWS has rolled it", func() bool {

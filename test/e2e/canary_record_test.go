@@ -34,7 +34,7 @@ func TestCanaryRecordRemoved(t *testing.T) {
 	}
 	w.sameGroups(before)
 	r, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
-	if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "FoundHeld" {
+	if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "HoldFound" {
 		t.Fatalf("Adopt: %v, %v", r, err)
 	}
 	w.sameGroups(before)

@@ -176,7 +176,7 @@ func TestCanaryRefused(t *testing.T) {
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_MIXED_REVISIONS)
 		w.mustBeUntouched()
 		r, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
-		if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "HeldTooLate" {
+		if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "AdoptedDuringRoll" {
 			t.Errorf("Adopt: %v, %v", r, err)
 		}
 	})

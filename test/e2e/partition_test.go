@@ -51,7 +51,7 @@ func TestPartitionRecordRemoved(t *testing.T) {
 	w.awaitState(pb.State_STATE_UNMANAGED)
 	w.sameGroups(before)
 	r, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
-	if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "HeldTooLate" {
+	if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "AdoptedDuringRoll" {
 		t.Errorf("Adopt: %v, %v", r, err)
 	}
 	w.sameGroups(before)

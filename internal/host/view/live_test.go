@@ -67,7 +67,7 @@ func TestLiveKeepsOneTableBelowLog(t *testing.T) {
 	want := []string{
 		"    0s  began release r1 of default/vllm",
 		"    5s  retrying: connection refused",
-		"    6s  warning: held too late [HeldTooLate]",
+		"    6s  warning: held too late [AdoptedDuringRoll]",
 		" 1m10s  batch 2/3 (50%) is ready",
 		" 1m11s  release r1 is complete",
 	}

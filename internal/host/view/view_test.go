@@ -159,7 +159,7 @@ func events() []host.Event {
 		at(3, host.EventProgress, "", upgrading()),
 		at(4, host.EventProgress, "", same),
 		at(5, host.EventRetrying, "retrying: connection refused", same),
-		at(6, host.EventWarning, "held too late [HeldTooLate]", same),
+		at(6, host.EventWarning, "held too late [AdoptedDuringRoll]", same),
 		at(70, host.EventProgress, "", ready),
 		at(70, host.EventBatchReady, "batch 2/3 (50%) is ready", ready),
 		finished,

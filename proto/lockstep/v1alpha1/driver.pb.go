@@ -420,7 +420,7 @@ func (x *WorkloadKind) GetKind() string {
 // Warning is a problem that the caller should know about although the request was accepted.
 type Warning struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required. Machine-readable, CamelCase, for example "HeldTooLate".
+	// Required. Machine-readable, CamelCase, for example "AdoptedDuringRoll".
 	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
 	// Required. Human-readable message: what is wrong, where, and what to do.
 	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
