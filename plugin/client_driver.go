@@ -14,7 +14,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// GetDriverInfo returns the driver's present info; [Client.Info] has that of the time when the client connected.
+// GetDriverInfo requests the driver's current info. [Client.Info] returns the info read when the client connected.
 func (c *Client) GetDriverInfo(
 	ctx context.Context, req *pb.GetDriverInfoRequest, opts ...grpc.CallOption,
 ) (*pb.GetDriverInfoResponse, error) {

@@ -214,7 +214,7 @@ func TestClientKeepsCodesAndDetails(t *testing.T) {
 	}
 }
 
-func TestClientDoesNotCallWhatIsNotServed(t *testing.T) {
+func TestClientRejectsUnsupportedRPCsWithoutCalling(t *testing.T) {
 	driver := &scripted{info: infoWith(pb.Capability_CAPABILITY_ADOPT), context: goodContext()}
 	client := plugintest.Connect(t, driver, nil)
 	ctx := t.Context()

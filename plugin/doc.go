@@ -5,7 +5,7 @@
 //
 // A driver calls [Serve] if [IsPlugin] reports that a host started it. A host calls [Launch] to start a driver's binary,
 // or [Dial] to connect to one that runs as a server, and gets a [Client] with one method per RPC. The client reads the
-// driver's capabilities once, fails RPCs that the driver does not serve without a call, and validates every response.
+// driver's capabilities once, returns an error for unsupported RPCs without calling the driver, and validates every response.
 // [Follow] and [FollowWorkloads] keep a watch open across broken streams and restarts of the driver.
 //
 // Errors are gRPC status errors: [Reason] and [Retryable] read them, package drivererr builds them, and SPEC.md of the

@@ -1,9 +1,9 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package traffic decides how a release's requests are split between stable and canary leaders. It is pure: [Next] returns
-// the next write from a [World] of objects towards a [Desired] state, and [Look] compares the two in a [View]. Package
-// router is its shell, which reads caches and makes the writes.
+// Package traffic decides how a release's requests are split between stable and canary leaders. The package
+// does no I/O. [Next] returns the next write that brings the observed objects ([World]) to the [Desired] state. [Look] compares
+// the two and returns a [View]. Package router does the I/O: it reads the caches and issues the writes.
 //
 // # Which objects are written
 //
@@ -27,11 +27,11 @@
 // with ignoreDifferences: [{group: gateway.networking.k8s.io, kind: HTTPRoute, managedFieldsManagers: [lockstep]}]; without
 // it a release works too, but the two overwrite each other's rules.
 //
-// The original rules are not stored. They can be derived from the present rules: the weights of a rule with a canary
+// The original rules are not stored. They can be derived from the current rules: the weights of a rule with a canary
 // backendRef are 100 times the original ones, added rules have names with Lockstep's prefix, and mirrors lead to the canary
 // Service. So no stored state can be lost, be outdated by a manifest that is applied during the release, or be restored in the
-// wrong order by several releases that share a rule. A manifest that is applied during the release sends all requests to
-// the stable Service, fenced and serving, until the rules are repaired.
+// wrong order by several releases that share a rule. If a manifest is applied during a release, all requests go to the
+// stable Service until the rules are restored. The Service keeps serving, and its fence still excludes canary leaders.
 //
 // # InferencePools
 //
@@ -50,12 +50,13 @@
 // second header, see [Supported]. ingress-nginx keeps sessions with its cookie affinity on their side, whatever the weight,
 // unless the user's Ingress has affinity-canary-behavior: legacy.
 //
-// An Ingress controller does not acknowledge changes: an Ingress has no observed generation and no conditions. There, a View
-// is Verified as soon as the objects are as desired and have endpoints, shortly before the controller follows. Set a drain
-// period in the policy, so that groups outlive this delay.
+// An Ingress controller does not acknowledge changes: an Ingress has no observed generation and no conditions. For an
+// Ingress, a View is therefore Verified once the objects match the desired state and have endpoints, possibly before the
+// controller has applied the change. Set a drain period longer than this delay, so that groups are not deleted while the
+// controller still routes to them.
 //
 // # Limits of routes
 //
-// Since original weights are derived, they are limited to [MaxWeight], and the API server's default weight of 1 becomes
-// explicit (in a cluster it always is).
+// Since original weights are derived, they are limited to [MaxWeight], and a restored rule has an explicit weight
+// of 1 where the manifest omitted it. The API server sets the same default.
 package traffic

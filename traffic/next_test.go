@@ -50,8 +50,8 @@ var providers = map[string]func(testing.TB) *fakeCluster{
 	"pool and ingress":   func(t testing.TB) *fakeCluster { return newFakeCluster(t).withPool().withIngress() },
 }
 
-// TestSafety drives random releases through random events, and checks invariants after each write.
-func TestSafety(t *testing.T) {
+// TestEachWriteKeepsTheInvariants drives random releases through random events, and checks invariants after each write.
+func TestEachWriteKeepsTheInvariants(t *testing.T) {
 	for name, provider := range providers {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) { driveSafely(t, rt, provider(t)) })

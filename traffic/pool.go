@@ -170,7 +170,7 @@ type poolParent struct {
 	Conditions []metav1.Condition      `json:"conditions"`
 }
 
-// PoolVerified reports whether each of the gateways has accepted the present generation of the pool. If not, reason and
+// PoolVerified reports whether each of the gateways has accepted the current generation of the pool. If not, reason and
 // message say which has not and why. The condition ResolvedRefs may be missing, but must not be false.
 func PoolVerified(pool *unstructured.Unstructured, gateways []gateway.ParentReference) (ok bool, reason, message string) {
 	var s poolStatus

@@ -48,7 +48,7 @@ func (b backend) render(parts []part, d Desired) ([]object, error) {
 }
 
 // renderShrunk is render, but no share of the canary grows and no header route is added, which is safe whatever the state of
-// the canary. have are the present rules.
+// the canary. have are the current rules.
 func (b backend) renderShrunk(parts []part, d Desired, have []object) ([]object, error) {
 	names := map[string]bool{}
 	for _, rule := range have {

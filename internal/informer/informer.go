@@ -188,7 +188,8 @@ func (i *Informer) set(missing bool, err error) {
 	}
 }
 
-// Err returns why the cache can't be read, nil if it can, or if a missing API leaves nothing to read.
+// Err returns the error that prevents reading the cache. It returns nil if the cache is filled, and also if the API is not
+// installed and Config.Missing is nil.
 func (i *Informer) Err() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

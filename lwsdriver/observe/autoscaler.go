@@ -164,7 +164,7 @@ func (s *Scaler) describe(key types.NamespacedName) plan.Autoscaler {
 	return v
 }
 
-// workloads returns the workloads that it scales or is held for.
+// workloads returns the workloads that s targets or for which s is held.
 func (s *Scaler) workloads() []types.NamespacedName {
 	var all []types.NamespacedName
 	add := func(name string) {

@@ -13,7 +13,8 @@
 //	s, err := o.Observe(key)
 //	decision, err := plan.Decide(s.Observation, nil)
 //
-// The API server is read by lists and watches only. What an Observer remembers beside its caches may be lost: when a group was
-// first ready and when it was lost, when a drain began, and the policy of a release in place whose record was removed.
+// The API server is read by lists and watches only. Other state in memory is lost on a restart, which is
+// safe: when a group was first ready and when it was lost, when a drain began, and the policy of a release in place whose
+// record was removed.
 // [Observer.Changes] signals each change of the caches and of the leaders' answers.
 package observe

@@ -37,7 +37,7 @@ func (o *Observer) readTraffic(s *Snapshot) error {
 	return nil
 }
 
-// readTrafficLeft is readTraffic for a deleted workload.
+// readTrafficLeft reads the traffic objects of a deleted workload's release.
 func (o *Observer) readTrafficLeft(s *Snapshot) error {
 	var setup traffic.Setup
 	switch kept := o.policyOf(s.Key); {

@@ -30,7 +30,7 @@ type Snapshot struct {
 	Distrusted string
 }
 
-// RecheckAfter sets Recheck, unless it is earlier already. Zero sets nothing.
+// RecheckAfter lowers Recheck to d if d is sooner. It ignores a zero d.
 func (s *Snapshot) RecheckAfter(d time.Duration) {
 	if d > 0 && (s.Recheck == 0 || d < s.Recheck) {
 		s.Recheck = d

@@ -10,7 +10,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// RolloutMark is the rollout of which a pod's labels say that it updated the pod. The zero value: no labels.
+// RolloutMark identifies the rollout and batch that updated a pod, as recorded in the pod's labels. It is zero for a pod
+// without these labels.
 type RolloutMark struct {
 	ID string
 	// Batch counts from 1.

@@ -121,7 +121,7 @@ type Group struct {
 	Restarts int `json:"restarts,omitzero"`
 	// Marks are the distinct rollout labels of its pods, except for those being deleted. Nil: none has any.
 	Marks []RolloutMark `json:"marks,omitzero"`
-	// ReadyPods of the group's Pods are ready.
+	// ReadyPods is the number of ready pods, Pods the number that makes the group complete.
 	ReadyPods int `json:"readyPods,omitzero"`
 	Pods      int `json:"pods,omitzero"`
 	// Reason, Pod and Message describe the first pod that keeps the group from being ready. Empty when Ready.

@@ -33,8 +33,8 @@ func scaled(v intstr.IntOrString, replicas int, up bool) int {
 	return n
 }
 
-// pace returns the configuration under which LWS rolls the workload's groups in this release: the user's own pace, in
-// place without a surge, and without limits while those groups receive no requests.
+// pace returns the LWS rolling update configuration for this release: the user's own, in place without a surge, and
+// without limits while the workload's groups receive no requests.
 func (o Observation) pace(saved rolling) rolling {
 	switch {
 	case o.inPlace():

@@ -18,19 +18,19 @@ import (
 
 // Progress counts the groups of a release.
 type Progress struct {
-	// Planned is the target at the present replicas.
+	// Planned is the number of groups that the target means at the current replicas.
 	Planned int `json:"planned,omitzero"`
-	// Desired is what the cluster is asked for at present.
+	// Desired is the number of groups that the cluster is currently asked to have at the update revision.
 	Desired int `json:"desired,omitzero"`
-	// Updated groups exist at the update revision; UpdatedReady of them are ready for minReady. While batches run these
-	// are the added groups; in place, and from promotion on, the workload's own.
+	// Updated is the number of groups at the update revision, UpdatedReady the number of these that have been ready for
+	// minReady. While batches run, the added groups count; in place, and from promotion on, the workload's own.
 	Updated      int `json:"updated,omitzero"`
 	UpdatedReady int `json:"updatedReady,omitzero"`
-	// StableReady groups are ready at the stable revision.
+	// StableReady is the number of the workload's own ready groups that are not at the update revision.
 	StableReady int `json:"stableReady,omitzero"`
-	// Total groups exist, at any revision.
+	// Total is the number of groups that exist, at any revision.
 	Total int `json:"total,omitzero"`
-	// Threshold of the planned groups may be unready.
+	// Threshold is the number of planned groups that may be unready.
 	Threshold int `json:"threshold,omitzero"`
 	// Weight is the percentage of requests to the update revision: that of the routes if Routed, otherwise the share of
 	// ready leaders that run it.
@@ -39,7 +39,7 @@ type Progress struct {
 	// ProgressAt is when the last new group became ready, or the target or phase changed.
 	ProgressAt time.Time `json:"progressAt,omitzero"`
 
-	// ready groups of the goal are ready, however shortly; available ones are ready for minReady.
+	// ready is the number of ready groups of the goal, available the number of those ready for minReady.
 	ready, available int
 	// lost is when each of the others was lost, in order; zero for one that never existed.
 	lost []time.Time

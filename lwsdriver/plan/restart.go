@@ -48,7 +48,7 @@ func restoreRevision(o Observation) Decision {
 	return beginRestarts(o)
 }
 
-// beginRestarts sets the hold, or renews it: groups are restarted under it.
+// beginRestarts sets or renews the hold, which must be in force before groups are restarted.
 func beginRestarts(o Observation) Decision {
 	const why = "hold, and restart groups one by one to restore the stable revision"
 	next := withRelease(o, func(n *record.Release) { n.Phase = record.RollingBack })

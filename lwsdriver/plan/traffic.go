@@ -288,8 +288,8 @@ func restoreTraffic(o Observation, state pb.State) *Decision {
 // withdrawn reports whether no share of the requests reaches the update revision, as far as routes and gateways show.
 func withdrawn(v traffic.View) bool { return v.Withdrawn && v.Weight == 0 }
 
-// markLeaders keeps requests from leaders whose groups are not ready, although the leaders themselves may be. settled:
-// the routing is in force, so a group that is about to be deleted may lose its mark.
+// markLeaders stops requests to leaders of groups that are not ready, even if the leader pod itself is. If settled is true,
+// the routes are in force, and a group that is about to be deleted may lose its mark.
 func markLeaders(o Observation, c Workload, planned int, settled bool, state pb.State) *Decision {
 	if o.Traffic == nil {
 		return nil

@@ -30,7 +30,7 @@ func TestReasonSurvives(t *testing.T) {
 	}
 }
 
-func TestReasonOfOthers(t *testing.T) {
+func TestReasonIgnoresErrorsOfOtherDomains(t *testing.T) {
 	foreign, err := status.New(codes.Aborted, "x").WithDetails(&errdetails.ErrorInfo{Domain: "csi.dev", Reason: "CONFLICT"})
 	if err != nil {
 		t.Fatal(err)

@@ -204,7 +204,7 @@ func (e *env) watch() *moments {
 	return m
 }
 
-// acknowledged reports whether the gateway has accepted the present generation of the route.
+// acknowledged reports whether the gateway has accepted the current generation of the route.
 func acknowledged(route *unstructured.Unstructured) bool {
 	parents, _, _ := unstructured.NestedSlice(route.Object, "status", "parents")
 	for _, parent := range parents {

@@ -8,6 +8,6 @@
 // polls, and work that is no longer polled stops. [OnChange] reports when to poll, [Progress.Recheck] when to poll at the
 // latest. The package takes addresses and does not depend on Kubernetes.
 //
-// A leader without a valid response is not finished, with two exceptions, both reported in the message: a leader that accepts
+// Without a valid response, a leader does not count as done. There are two exceptions, both reported in the message: a leader that accepts
 // no connections has no requests in flight, and a drain ends at its timeout.
 package probe
