@@ -284,7 +284,7 @@ func TestWorkloadDeleted(t *testing.T) {
 	e := newEnv(t)
 	e.apply(manifest(name, quarters("Canary")))
 	e.await(name, "it waits for its workload", func(s status) bool {
-		return s.Phase == v1beta1.RolloutPhasePreparing && strings.Contains(s.Message, "taken up when it appears")
+		return s.Phase == v1beta1.RolloutPhasePreparing && strings.Contains(s.Message, "adopted when it is created")
 	})
 	e.deploy()
 	e.awaitHeld()
