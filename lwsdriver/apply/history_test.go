@@ -78,23 +78,23 @@ func TestHistoryExistsAlready(t *testing.T) {
 	}
 }
 
-// Who is not adopted would roll at once: the same request holds it, and saves what its user had.
+// A workload that is not adopted would roll at once: the same request sets the hold and saves the user's configuration.
 func TestUndoHolds(t *testing.T) {
 	lwstest.ErrorContains(t, restoreTemplateOf(t, lwstest.Unrecorded()), "vllm:1", "1000000", `\"saved\":{`)
 }
 
-// restoreTemplateOf is the patch, as an error for says, that brings an older template of a workload back.
+// restoreTemplateOf returns the patch, as an error, that restores an older template of a workload.
 func restoreTemplateOf(t *testing.T, w *lws.LeaderWorkerSet) error {
 	t.Helper()
 	old := lwstest.Revision(t, lwstest.WithImage("vllm:1"), "old")
 	b := newBedOn(t, fake.NewClientset(old), lwstest.NoRoutes(), w)
-	b.run()
-	b.eventually("the revision is seen", func() bool { _, ok := b.observer.Caches.RevisionNamed(w, "old"); return ok })
 	var patch string
 	b.Sets.PrependReactor("patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patch = string(a.(clienttesting.PatchAction).GetPatch())
 		return true, nil, apierrors.NewServiceUnavailable("seen")
 	})
+	b.run()
+	b.eventually("the revision is seen", func() bool { _, ok := b.observer.Caches.RevisionNamed(w, "old"); return ok })
 	s := b.look()
 	d, err := plan.Decide(s.Observation, plan.Undo{Revision: "old"})
 	if err != nil {
@@ -105,7 +105,7 @@ func restoreTemplateOf(t *testing.T, w *lws.LeaderWorkerSet) error {
 	return errors.New(patch)
 }
 
-// The hold of a workload that is adopted may have been overwritten a moment ago.
+// The hold of an adopted workload may have been overwritten a moment ago.
 func TestUndoRestoresHold(t *testing.T) {
 	drifted := lwstest.InPhase(t, record.Promoted)
 	drifted.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{
