@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/lockstep-rollouts/lockstep/internal/sleep"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -149,7 +150,7 @@ func reconnect[T any](ctx context.Context, o followOptions, open func() iter.Seq
 			if ctx.Err() != nil || !yield(none, ended) {
 				return
 			}
-			pause(ctx, delay)
+			sleep.For(ctx, delay)
 		}
 	}
 }
@@ -160,7 +161,7 @@ func poll(
 ) iter.Seq2[*pb.BatchContext, error] {
 	return func(yield func(*pb.BatchContext, error) bool) {
 		var last *pb.BatchContext
-		for ; ctx.Err() == nil; pause(ctx, interval) {
+		for ; ctx.Err() == nil; sleep.For(ctx, interval) {
 			response, err := driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{
 				Workload: req.GetWorkload(), ReleaseId: req.GetReleaseId(), IncludeGroups: req.GetIncludeGroups(),
 			})
@@ -176,15 +177,5 @@ func poll(
 				return
 			}
 		}
-	}
-}
-
-// pause waits for d, or less if ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }

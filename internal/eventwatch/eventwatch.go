@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/lockstep-rollouts/lockstep/internal/sleep"
 )
 
 // Receiver receives events. Its functions are called from one goroutine, and all of them are required.
@@ -49,7 +51,7 @@ func Follow(ctx context.Context, client typedcorev1.EventsGetter, namespace stri
 			f.version = ""
 		}
 		delay = min(max(2*delay, firstDelay), longestDelay)
-		rest(ctx, delay)
+		sleep.For(ctx, delay)
 	}
 }
 
@@ -127,14 +129,4 @@ func At(e *corev1.Event) time.Time {
 		at = e.Series.LastObservedTime.Time
 	}
 	return at
-}
-
-// rest waits for d, or less if ctx ends.
-func rest(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/lockstep-rollouts/lockstep/internal/sleep"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -103,7 +104,7 @@ func (h *Host) Retry(ctx context.Context, call func(context.Context) error) erro
 		if time.Since(began) > timing.Patience {
 			return gaveUp(timing.Patience, err)
 		}
-		sleep(ctx, delay)
+		sleep.For(ctx, delay)
 		delay = min(2*delay, maxBackoff)
 	}
 }
@@ -134,16 +135,6 @@ func retryable(err error) bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// sleep waits for d, or less if ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 // starts in between does not fence the few groups that are left.
 
 // splitState is the state of the split of requests in place. It combines what the record says with what the release needs
-// next; [moveSplit] is the only transition.
+// next. [moveSplit] records a transition, unless a write of the record that is due anyway includes it.
 type splitState string
 
 const (
@@ -57,8 +57,10 @@ func (o Observation) split() splitState {
 	return splitUnfenced
 }
 
-// unfenced reports whether requests follow the groups.
-func (o Observation) unfenced() bool { return o.split() == splitUnfenced }
+// unfenced reports whether requests follow the groups. It is called for each group, so the cheap conditions come first.
+func (o Observation) unfenced() bool {
+	return o.routesInPlace() && o.Record.Release.Unfenced && o.split() == splitUnfenced
+}
 
 // moveSplit returns the decision that records the next state of the split. Nil: no transition is due.
 func moveSplit(o Observation, state pb.State) *Decision {
@@ -187,8 +189,8 @@ func endSplit(o Observation, state pb.State) *Decision {
 	if !o.routesInPlace() {
 		return nil
 	}
-	if !o.Record.Release.Unfenced {
-		return recordSplit(o, true, state)
+	if d := moveSplit(o, state); d != nil {
+		return d
 	}
 	v, d := reconcileTraffic(o, requestsUnfenced(), state)
 	if d == nil && !splitEnded(v) {

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lockstep-rollouts/lockstep/internal/sleep"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -25,13 +26,13 @@ func (c *Controller) enqueueOrphans(ctx context.Context) {
 		}
 		if err != nil {
 			c.Logger.Warn("look for workloads of deleted Rollouts", "error", err)
-			sleep(ctx, requeueBlocked)
+			sleep.For(ctx, requeueBlocked)
 			continue
 		}
 		for _, workload := range workloads {
 			observed, err := c.look(ctx, workload)
 			for ; retryable(err) && ctx.Err() == nil; observed, err = c.look(ctx, workload) {
-				sleep(ctx, requeueSoon) // the driver fills its caches, or is away
+				sleep.For(ctx, requeueSoon) // the driver fills its caches, or is away
 			}
 			if _, _, ours := ownerOf(observed.GetOwner()); err == nil && ours {
 				c.queue.Add(item{workload: true, NamespacedName: workload})

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/status"
 
+	"github.com/lockstep-rollouts/lockstep/internal/sleep"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -190,21 +191,11 @@ func (r *run) watch(ctx context.Context) <-chan struct{} {
 	return changes
 }
 
-// sleep waits for d, or less if ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
-
 // sleepUntil sleeps for d. It returns false, without sleeping, if the deadline would expire meanwhile.
 func sleepUntil(ctx context.Context, deadline time.Time, d time.Duration) bool {
 	if time.Now().Add(d).After(deadline) || ctx.Err() != nil {
 		return false
 	}
-	sleep(ctx, d)
+	sleep.For(ctx, d)
 	return ctx.Err() == nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/internal/sleep"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -105,7 +106,7 @@ func settleNow(ctx context.Context, t target) (*pb.BatchContext, error) {
 				return c, err
 			}
 		}
-		if sleep(ctx, pause); ctx.Err() != nil {
+		if sleep.For(ctx, pause); ctx.Err() != nil {
 			if err == nil {
 				err = ctx.Err()
 			}
