@@ -92,7 +92,9 @@ func preflightOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Inventory 
 	}
 	for _, a := range s.Autoscalers {
 		if a.Targets {
-			out.Autoscalers = append(out.Autoscalers, &pb.ObjectRef{Kind: a.Kind, Namespace: s.Key.Namespace, Name: a.Name})
+			out.Autoscalers = append(out.Autoscalers, preflight.Autoscaler{
+				Object: &pb.ObjectRef{Kind: a.Kind, Namespace: s.Key.Namespace, Name: a.Name}, ToZero: a.ToZero,
+			})
 		}
 	}
 	if s.Unscanned != nil {

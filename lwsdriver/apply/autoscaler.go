@@ -21,7 +21,7 @@ import (
 // The writes that hold and release autoscalers.
 
 func (a *Applier) holdAutoscaler(ctx context.Context, s *observe.Snapshot, t plan.HoldAutoscaler) (bool, error) {
-	return a.writeAutoscaler(ctx, s.Key, t.Kind, t.Name, func(now *observe.Scaler) (map[string]any, error) { return now.Hold(s.Key.Name) })
+	return a.writeAutoscaler(ctx, s.Key, t.Kind, t.Name, func(now *observe.Scaler) (map[string]any, error) { return now.Hold(s.Key.Name, t.Hold) })
 }
 
 func (a *Applier) releaseAutoscaler(ctx context.Context, key types.NamespacedName, t plan.ReleaseAutoscaler) (bool, error) {

@@ -27,14 +27,43 @@ const (
 type Autoscaler interface {
 	// Workload returns the name of the LeaderWorkerSet that it scales. Empty: it scales something else.
 	Workload() string
-	// Scales reports whether it may change the number of replicas in at least one direction.
-	Scales() bool
-	// Hold returns the merge patch that keeps it from scaling, with a note of what to restore and for which workload it is held.
-	Hold(workload string) (map[string]any, error)
+	// Scales returns the directions in which it may change the number of replicas.
+	Scales() Directions
+	// ToZero reports whether it may remove the last replica.
+	ToZero() bool
+	// Max returns the most replicas that its user allows.
+	Max() int
+	// Limited reports whether its controller would remove replicas now, but for the limits of its policies.
+	Limited() bool
+	// Hold returns the merge patch that keeps it from scaling in some directions and restores the others, with a note of what to
+	// restore and for which workload it is held.
+	Hold(workload string, h Hold) (map[string]any, error)
 	// Release returns the merge patch that restores the user's configuration and removes the note. Fields that were changed since
 	// Hold stay.
 	Release() (map[string]any, error)
 }
+
+// Directions are those in which an autoscaler may change the number of replicas.
+type Directions struct{ Up, Down bool }
+
+// Any reports whether it may change the number at all.
+func (d Directions) Any() bool { return d.Up || d.Down }
+
+// Beyond reports whether d has a direction that e lacks.
+func (d Directions) Beyond(e Directions) bool { return d.Up && !e.Up || d.Down && !e.Down }
+
+// Hold is what an autoscaler is kept from.
+type Hold string
+
+// The holds.
+const (
+	// HoldNone: nothing, it has its user's configuration.
+	HoldNone Hold = ""
+	// HoldDown: removing replicas.
+	HoldDown Hold = "down"
+	// HoldAll: adding and removing replicas.
+	HoldAll Hold = "all"
+)
 
 var (
 	_ Autoscaler = HPA{}
@@ -45,13 +74,16 @@ var (
 type Note struct {
 	// Workload is the LeaderWorkerSet for whose release the autoscaler is held.
 	Workload string `json:"workload"`
+	// Hold is HoldDown or HoldAll.
+	Hold Hold `json:"hold"`
 	// Bare: the HorizontalPodAutoscaler had no behavior.
 	Bare bool `json:"bare,omitempty"`
 	// ScaleUp and ScaleDown are its user's selectPolicy. Empty: the API server's default.
 	ScaleUp   string `json:"scaleUp,omitempty"`
 	ScaleDown string `json:"scaleDown,omitempty"`
-	// Paused is its user's value of the ScaledObject's annotation. Nil: it had none.
-	Paused *string `json:"paused,omitempty"`
+	// Paused and PausedScaleIn are its user's values of the ScaledObject's annotations. Nil: it had none.
+	Paused        *string `json:"paused,omitempty"`
+	PausedScaleIn *string `json:"pausedScaleIn,omitempty"`
 }
 
 // ReadNote returns the note among an object's annotations, nil if there is none. It refuses what no driver would have written.
@@ -70,6 +102,9 @@ func ReadNote(annotations map[string]string) (*Note, error) {
 	}
 	if n.Workload == "" {
 		return nil, fmt.Errorf("annotation %s: names no workload", NoteAnnotation)
+	}
+	if n.Hold != HoldDown && n.Hold != HoldAll {
+		return nil, fmt.Errorf("annotation %s: %q is no hold", NoteAnnotation, n.Hold)
 	}
 	for _, policy := range []string{n.ScaleUp, n.ScaleDown} {
 		if !knownPolicy(policy) {

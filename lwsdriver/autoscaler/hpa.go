@@ -4,13 +4,16 @@
 package autoscaler
 
 import (
+	"slices"
+
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/utils/ptr"
 )
 
-// HPA is a HorizontalPodAutoscaler. It is held by the policy Disabled in both directions: it still computes and reports, and
-// keeps replicas between the user's minReplicas and maxReplicas.
+// HPA is a HorizontalPodAutoscaler. It is held by the policy Disabled: it still computes and reports, and keeps replicas
+// between the user's minReplicas and maxReplicas.
 type HPA struct {
 	*autoscalingv2.HorizontalPodAutoscaler
 }
@@ -31,11 +34,17 @@ func (h HPA) Workload() string {
 	return workload(ref.APIVersion, ref.Kind, ref.Name)
 }
 
-// Scales reports whether a direction is not disabled.
-func (h HPA) Scales() bool {
+// Scales returns the directions that are not disabled.
+func (h HPA) Scales() Directions {
 	b := h.Spec.Behavior
-	return b == nil || policyOf(b.ScaleUp) != disabled || policyOf(b.ScaleDown) != disabled
+	if b == nil {
+		return Directions{Up: true, Down: true}
+	}
+	return Directions{Up: policyOf(b.ScaleUp) != disabled, Down: policyOf(b.ScaleDown) != disabled}
 }
+
+// ToZero reports whether its minReplicas is 0, which needs the feature gate HPAScaleToZero.
+func (h HPA) ToZero() bool { return h.Spec.MinReplicas != nil && *h.Spec.MinReplicas == 0 }
 
 func policyOf(r *autoscalingv2.HPAScalingRules) autoscalingv2.ScalingPolicySelect {
 	if r == nil {
@@ -44,37 +53,53 @@ func policyOf(r *autoscalingv2.HPAScalingRules) autoscalingv2.ScalingPolicySelec
 	return ptr.Deref(r.SelectPolicy, "")
 }
 
-// Hold disables both directions and changes nothing else.
-func (h HPA) Hold(workload string) (map[string]any, error) {
-	note := h.note(workload)
+// Max returns its maxReplicas.
+func (h HPA) Max() int { return int(h.Spec.MaxReplicas) }
+
+// Limited reports whether the condition ScalingLimited says so. The controller does not count what its stabilization window
+// prevents.
+func (h HPA) Limited() bool {
+	return slices.ContainsFunc(h.Status.Conditions, func(c autoscalingv2.HorizontalPodAutoscalerCondition) bool {
+		return c.Type == autoscalingv2.ScalingLimited && c.Status == corev1.ConditionTrue && c.Reason == "ScaleDownLimit"
+	})
+}
+
+// Hold disables the directions of the hold, restores an earlier hold's other one, and changes nothing else.
+func (h HPA) Hold(workload string, hold Hold) (map[string]any, error) {
+	note := h.note(workload, hold)
 	value, err := note.encode()
 	if err != nil {
 		return nil, err
 	}
 	off := map[string]any{"selectPolicy": disabled}
-	var behavior any = map[string]any{"scaleUp": off, "scaleDown": off}
-	if note.Bare {
-		behavior = heldBare()
+	behavior := map[string]any{"scaleDown": off}
+	switch {
+	case note.Bare:
+		return patch(value, map[string]any{"behavior": heldBare(hold)}), nil
+	case hold == HoldAll:
+		behavior["scaleUp"] = off
+	case policyOf(h.Spec.Behavior.ScaleUp) == disabled:
+		behavior["scaleUp"] = selectPolicy(note.ScaleUp)
 	}
 	return patch(value, map[string]any{"behavior": behavior}), nil
 }
 
 // note returns what to restore later: the current policies, or those of an earlier note where the current ones are disabled.
-func (h HPA) note(workload string) Note {
+func (h HPA) note(workload string, hold Hold) Note {
 	before, err := ReadNote(h.Annotations)
 	if err != nil || before == nil {
-		before = &Note{ScaleUp: string(disabled), ScaleDown: string(disabled)}
+		before = &Note{}
 	}
 	b := h.Spec.Behavior
-	if b == nil {
-		return Note{Workload: workload, Bare: true}
+	if b == nil || before.Bare && equality.Semantic.DeepEqual(b, heldBare(before.Hold)) {
+		return Note{Workload: workload, Hold: hold, Bare: true}
 	}
-	next := Note{Workload: workload, ScaleUp: before.ScaleUp, ScaleDown: before.ScaleDown}
-	if p := policyOf(b.ScaleUp); p != disabled {
-		next.ScaleUp = string(p)
+	next := Note{Workload: workload, Hold: hold, ScaleUp: string(policyOf(b.ScaleUp)), ScaleDown: string(policyOf(b.ScaleDown))}
+	if before.Hold == HoldAll && policyOf(b.ScaleUp) == disabled {
+		next.ScaleUp = before.ScaleUp
 	}
-	if p := policyOf(b.ScaleDown); p != disabled {
-		next.ScaleDown = string(p)
+	if before.Hold != HoldNone && policyOf(b.ScaleDown) == disabled {
+		next.ScaleDown = before.ScaleDown
 	}
 	return next
 }
@@ -91,11 +116,11 @@ func (h HPA) Release() (map[string]any, error) {
 		return nil, nil //nolint:nilnil // no patch: it is not held
 	case b == nil:
 		return patch(nil, nil), nil
-	case note.Bare && equality.Semantic.DeepEqual(b, heldBare()):
+	case note.Bare && equality.Semantic.DeepEqual(b, heldBare(note.Hold)):
 		return patch(nil, map[string]any{"behavior": nil}), nil
 	}
 	behavior := map[string]any{}
-	if policyOf(b.ScaleUp) == disabled {
+	if note.Hold == HoldAll && policyOf(b.ScaleUp) == disabled {
 		behavior["scaleUp"] = selectPolicy(note.ScaleUp)
 	}
 	if policyOf(b.ScaleDown) == disabled {
@@ -114,12 +139,16 @@ func selectPolicy(p string) map[string]any {
 
 // heldBare is the held behavior of an autoscaler that had none: with all of the API server's defaults, so that it is recognized,
 // and so that a field that its user sets meanwhile is beside these defaults.
-func heldBare() *autoscalingv2.HorizontalPodAutoscalerBehavior {
+func heldBare(hold Hold) *autoscalingv2.HorizontalPodAutoscalerBehavior {
 	percent := autoscalingv2.HPAScalingPolicy{Type: autoscalingv2.PercentScalingPolicy, Value: 100, PeriodSeconds: 15}
 	pods := autoscalingv2.HPAScalingPolicy{Type: autoscalingv2.PodsScalingPolicy, Value: 4, PeriodSeconds: 15}
+	up := autoscalingv2.MaxChangePolicySelect
+	if hold == HoldAll {
+		up = disabled
+	}
 	return &autoscalingv2.HorizontalPodAutoscalerBehavior{
 		ScaleUp: &autoscalingv2.HPAScalingRules{
-			StabilizationWindowSeconds: ptr.To[int32](0), SelectPolicy: ptr.To(disabled),
+			StabilizationWindowSeconds: ptr.To[int32](0), SelectPolicy: &up,
 			Policies: []autoscalingv2.HPAScalingPolicy{pods, percent},
 		},
 		ScaleDown: &autoscalingv2.HPAScalingRules{

@@ -56,9 +56,9 @@ func patched(t *testing.T, object, patch, into any) {
 	}
 }
 
-func (h HPA) hold(t *testing.T) HPA {
+func (h HPA) hold(t *testing.T, hold Hold) HPA {
 	t.Helper()
-	p, err := h.Hold("vllm")
+	p, err := h.Hold("vllm", hold)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,43 +116,102 @@ func TestHPA(t *testing.T) {
 			want: "Min/Min",
 		},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			if !test.user.Scales() {
-				t.Fatal("the user's does not scale")
-			}
-			held := test.user.hold(t)
-			if held.Scales() {
-				t.Fatalf("held as %s, and it scales", policies(held))
-			}
-			if test.edit != nil {
-				test.edit(held.HorizontalPodAutoscaler)
-				if released := held; released.Annotations != nil {
-					// Released as it was found, which is what a driver does that comes too late for a repair.
-					if got := policies(released.release(t)); got != test.want {
-						t.Errorf("released without repair: %s, want %s: %s", got, test.want, test.reason)
+		for _, hold := range []Hold{HoldAll, HoldDown} {
+			t.Run(test.name+"/"+string(hold), func(t *testing.T) {
+				want := Directions{Up: hold == HoldDown && policyUp(test.user) != disabled}
+				held := test.user.hold(t, hold)
+				if held.Scales() != want {
+					t.Fatalf("held as %s, and it scales %+v", policies(held), held.Scales())
+				}
+				if test.edit != nil {
+					test.edit(held.HorizontalPodAutoscaler)
+					if released := held; released.Annotations != nil {
+						// Released as it was found, by a driver that comes too late for a repair.
+						if got := policies(released.release(t)); got != test.want {
+							t.Errorf("released without repair: %s, want %s: %s", got, test.want, test.reason)
+						}
+					}
+					held = held.hold(t, hold)
+					if held.Scales() != want {
+						t.Fatalf("repaired to %s, and it scales %+v", policies(held), held.Scales())
 					}
 				}
-				held = held.hold(t)
-				if held.Scales() {
-					t.Fatalf("repaired to %s, and it scales", policies(held))
+				got := held.release(t)
+				if policies(got) != test.want || got.Annotations[NoteAnnotation] != "" {
+					t.Errorf("released with %s, want %s: %s", policies(got), test.want, test.reason)
 				}
-			}
-			got := held.release(t)
-			if policies(got) != test.want || got.Annotations[NoteAnnotation] != "" {
-				t.Errorf("released with %s, want %s: %s", policies(got), test.want, test.reason)
-			}
-			if test.edit == nil {
-				if diff := cmp.Diff(test.user.Spec, got.Spec); diff != "" {
-					t.Errorf("not restored as it was (-want +got):\n%s", diff)
+				if test.edit == nil {
+					if diff := cmp.Diff(test.user.Spec, got.Spec); diff != "" {
+						t.Errorf("not restored as it was (-want +got):\n%s", diff)
+					}
 				}
+			})
+		}
+	}
+}
+
+func policyUp(h HPA) autoscalingv2.ScalingPolicySelect {
+	if h.Spec.Behavior == nil {
+		return ""
+	}
+	return policyOf(h.Spec.Behavior.ScaleUp)
+}
+
+// One release holds both directions and the next only one, or the other way round: each hold replaces the other in one
+// write, and the user's settings are restored.
+func TestHPAHoldChanges(t *testing.T) {
+	for _, user := range []HPA{hpa("", "", ""), hpa("Max", "Min", ""), hpa("Disabled", "Max", ""), hpa("Max", "Disabled", "")} {
+		up := policyUp(user) != disabled
+		down := user.hold(t, HoldAll).hold(t, HoldDown)
+		if got := down.Scales(); got != (Directions{Up: up}) {
+			t.Errorf("%s: from all to down it scales %+v", policies(user), got)
+		}
+		all := user.hold(t, HoldDown).hold(t, HoldAll)
+		if all.Scales().Any() {
+			t.Errorf("%s: from down to all it scales %+v", policies(user), all.Scales())
+		}
+		for _, held := range []HPA{down, all} {
+			if diff := cmp.Diff(user.Spec, held.release(t).Spec); diff != "" {
+				t.Errorf("%s: not restored (-want +got):\n%s", policies(user), diff)
 			}
-		})
+		}
+	}
+}
+
+// What the user disables while only the other direction is held stays disabled.
+func TestHPADisabledWhileHeldDown(t *testing.T) {
+	held := hpa("Max", "Max", "").hold(t, HoldDown)
+	held.Spec.Behavior.ScaleUp.SelectPolicy = ptr.To(disabled)
+	if got := policies(held.hold(t, HoldDown).release(t)); got != "Disabled/Max" {
+		t.Errorf("released with %s", got)
+	}
+}
+
+func TestToZero(t *testing.T) {
+	for name, test := range map[string]struct {
+		minReplicas *int32
+		spec        map[string]any
+		hpa, keda   bool
+	}{
+		"default":        {nil, map[string]any{}, false, true},
+		"zero":           {ptr.To[int32](0), map[string]any{"minReplicaCount": int64(0)}, true, true},
+		"one":            {ptr.To[int32](1), map[string]any{"minReplicaCount": int64(1)}, false, false},
+		"idle at zero":   {ptr.To[int32](2), map[string]any{"minReplicaCount": int64(2), "idleReplicaCount": int64(0)}, false, true},
+		"idle above one": {ptr.To[int32](3), map[string]any{"minReplicaCount": int64(3), "idleReplicaCount": int64(1)}, false, false},
+	} {
+		h := hpa("", "", "")
+		h.Spec.MinReplicas = test.minReplicas
+		o := scaledObject("", "", nil)
+		o.Object["spec"] = test.spec
+		if h.ToZero() != test.hpa || o.ToZero() != test.keda {
+			t.Errorf("%s: HPA %t, ScaledObject %t", name, h.ToZero(), o.ToZero())
+		}
 	}
 }
 
 // A field that is added while a bare autoscaler is held stays, beside the API server's defaults.
 func TestHPAWithoutBehaviorEdited(t *testing.T) {
-	held := hpa("", "", "").hold(t)
+	held := hpa("", "", "").hold(t, HoldAll)
 	held.Spec.Behavior.ScaleDown.StabilizationWindowSeconds = ptr.To[int32](60)
 	got := held.release(t)
 	if got.Spec.Behavior == nil || ptr.Deref(got.Spec.Behavior.ScaleDown.StabilizationWindowSeconds, 0) != 60 || len(got.Spec.Behavior.ScaleUp.Policies) != 2 {
@@ -185,15 +244,17 @@ func TestTarget(t *testing.T) {
 
 func TestReadNote(t *testing.T) {
 	for value, ok := range map[string]bool{
-		`{"workload":"vllm"}`:                         true,
-		`{"workload":"vllm","scaleUp":"Max"}`:         true,
-		`{"workload":"vllm","paused":"false"}`:        true,
-		``:                                            false,
-		`{}`:                                          false,
-		`{"workload":"vllm","scaleUp":"Fast"}`:        false,
-		`{"workload":"vllm","replicas":3}`:            false,
-		`{"workload":"vllm"}{"workload":"vllm"}`:      false,
-		`{"workload":"vllm","bare":true,"more":null}`: false,
+		`{"hold":"all","workload":"vllm"}`:                  true,
+		`{"hold":"all","workload":"vllm","scaleUp":"Max"}`:  true,
+		`{"hold":"all","workload":"vllm","paused":"false"}`: true,
+		`{"workload":"vllm"}`:                               false,
+		`{"workload":"vllm","hold":"up"}`:                   false,
+		``:                                                  false,
+		`{}`:                                                false,
+		`{"hold":"all","workload":"vllm","scaleUp":"Fast"}`:        false,
+		`{"hold":"all","workload":"vllm","replicas":3}`:            false,
+		`{"hold":"all","workload":"vllm"}{"workload":"vllm"}`:      false,
+		`{"hold":"all","workload":"vllm","bare":true,"more":null}`: false,
 	} {
 		if _, err := ReadNote(map[string]string{NoteAnnotation: value}); (err == nil) != ok {
 			t.Errorf("%s: %v", value, err)
@@ -206,7 +267,7 @@ func TestReadNote(t *testing.T) {
 
 // A note that can't be trusted is replaced while everything that it could tell is still in the spec.
 func TestUnreadableNote(t *testing.T) {
-	held := hpa("Max", "Min", "nonsense").hold(t)
+	held := hpa("Max", "Min", "nonsense").hold(t, HoldAll)
 	if got := policies(held.release(t)); got != "Max/Min" {
 		t.Errorf("released with %s", got)
 	}

@@ -13,14 +13,17 @@ import (
 // ScaledObjects is KEDA's resource, which may not be installed.
 var ScaledObjects = schema.GroupVersionResource{Group: "keda.sh", Version: "v1alpha1", Resource: "scaledobjects"}
 
-// ScaledObject is KEDA's ScaledObject. It is held by KEDA's own annotation: KEDA deletes the HorizontalPodAutoscaler that it
-// created, and recreates it once the annotation is removed.
+// ScaledObject is KEDA's ScaledObject. It is held by KEDA's own annotations. If it is paused, KEDA deletes the
+// HorizontalPodAutoscaler that it created, and recreates it once the annotation is removed. If only its scale-in is paused,
+// KEDA 2.18 or later disables scale-down in that HorizontalPodAutoscaler, and does not scale to 0 or to idleReplicaCount.
 type ScaledObject struct{ *unstructured.Unstructured }
 
-// KEDA's annotations that stop both directions.
+// KEDA's annotations that stop both directions or one.
 const (
 	pausedAnnotation         = "autoscaling.keda.sh/paused"
 	pausedReplicasAnnotation = "autoscaling.keda.sh/paused-replicas"
+	pausedScaleInAnnotation  = "autoscaling.keda.sh/paused-scale-in"
+	pausedScaleOutAnnotation = "autoscaling.keda.sh/paused-scale-out"
 )
 
 const paused = "true"
@@ -34,31 +37,88 @@ func (o ScaledObject) Workload() string {
 	return workload(field("apiVersion"), field("kind"), field("name"))
 }
 
-// Scales reports whether it is not paused. KEDA parses a value that is no boolean as true.
-func (o ScaledObject) Scales() bool {
-	annotations := o.GetAnnotations()
-	if _, ok := annotations[pausedReplicasAnnotation]; ok {
-		return false
+// Scales returns the directions that are not paused.
+func (o ScaledObject) Scales() Directions {
+	if _, ok := o.GetAnnotations()[pausedReplicasAnnotation]; ok || o.on(pausedAnnotation) {
+		return Directions{}
 	}
-	value, ok := annotations[pausedAnnotation]
-	if !ok {
-		return true
-	}
-	on, err := strconv.ParseBool(value)
-	return err == nil && !on
+	return Directions{Up: !o.on(pausedScaleOutAnnotation), Down: !o.on(pausedScaleInAnnotation)}
 }
 
-// Hold pauses it.
-func (o ScaledObject) Hold(workload string) (map[string]any, error) {
-	note := Note{Workload: workload}
-	if value, ok := o.GetAnnotations()[pausedAnnotation]; ok {
-		note.Paused = &value
+// on reports whether KEDA reads an annotation as true: any value that is no boolean counts.
+func (o ScaledObject) on(annotation string) bool {
+	value, ok := o.GetAnnotations()[annotation]
+	on, err := strconv.ParseBool(value)
+	return ok && (err != nil || on)
+}
+
+// ToZero reports whether it scales to 0 when its triggers are inactive. That is KEDA's default.
+func (o ScaledObject) ToZero() bool {
+	return o.count("idleReplicaCount", o.count("minReplicaCount", 0)) == 0
+}
+
+// Max returns its maxReplicaCount. KEDA's default is 100.
+func (o ScaledObject) Max() int { return o.count("maxReplicaCount", 100) }
+
+// Limited is false: the HorizontalPodAutoscaler that KEDA created has the answer.
+func (o ScaledObject) Limited() bool { return false }
+
+// count returns a number in the spec. It is a float in objects from manifests.
+func (o ScaledObject) count(field string, unset int) int {
+	value, _, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", field)
+	switch n := value.(type) {
+	case int64:
+		return int(n)
+	case float64:
+		return int(n)
+	default:
+		return unset
 	}
+}
+
+// Hold pauses it, or only its scale-in, and restores an earlier hold's other annotation.
+func (o ScaledObject) Hold(workload string, hold Hold) (map[string]any, error) {
+	note := Note{Workload: workload, Hold: hold, Paused: o.user(pausedAnnotation), PausedScaleIn: o.user(pausedScaleInAnnotation)}
 	value, err := note.encode()
 	if err != nil {
 		return nil, err
 	}
-	return annotate(map[string]any{NoteAnnotation: value, pausedAnnotation: paused}), nil
+	changes := map[string]any{NoteAnnotation: value}
+	o.restore(changes, note)
+	if hold == HoldAll {
+		changes[pausedAnnotation] = paused
+	} else {
+		changes[pausedScaleInAnnotation] = paused
+	}
+	return annotate(changes), nil
+}
+
+// user returns the user's value of an annotation: the noted one while the annotation has the driver's.
+func (o ScaledObject) user(annotation string) *string {
+	value, ok := o.GetAnnotations()[annotation]
+	if note, err := ReadNote(o.GetAnnotations()); err == nil && note != nil && value == paused && note.held() == annotation {
+		return note.noted(annotation)
+	}
+	if !ok {
+		return nil
+	}
+	return &value
+}
+
+// held returns the annotation that a hold sets.
+func (n Note) held() string {
+	if n.Hold == HoldAll {
+		return pausedAnnotation
+	}
+	return pausedScaleInAnnotation
+}
+
+// noted returns the user's value of an annotation.
+func (n Note) noted(annotation string) *string {
+	if annotation == pausedAnnotation {
+		return n.Paused
+	}
+	return n.PausedScaleIn
 }
 
 // Release restores KEDA's annotation, unless it was changed meanwhile.
@@ -68,13 +128,20 @@ func (o ScaledObject) Release() (map[string]any, error) {
 		return nil, err
 	}
 	changes := map[string]any{NoteAnnotation: nil}
-	if o.GetAnnotations()[pausedAnnotation] == paused {
-		changes[pausedAnnotation] = nil
-		if note.Paused != nil {
-			changes[pausedAnnotation] = *note.Paused
-		}
-	}
+	o.restore(changes, *note)
 	return annotate(changes), nil
+}
+
+// restore adds the user's value of the annotation that the present note's hold has set.
+func (o ScaledObject) restore(changes map[string]any, user Note) {
+	note, err := ReadNote(o.GetAnnotations())
+	if err != nil || note == nil || o.GetAnnotations()[note.held()] != paused {
+		return
+	}
+	changes[note.held()] = nil
+	if value := user.noted(note.held()); value != nil {
+		changes[note.held()] = *value
+	}
 }
 
 func annotate(changes map[string]any) map[string]any {

@@ -6,6 +6,7 @@ package autoscaler
 import (
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
@@ -37,9 +38,9 @@ func TestScaledObject(t *testing.T) {
 				return map[string]any{pausedAnnotation: value}
 			}
 			user := scaledObject("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", with(test.had))
-			held := changed(t, user, func(o ScaledObject) (map[string]any, error) { return o.Hold("vllm") })
-			if !user.Scales() || held.Scales() {
-				t.Fatalf("scales %t, held %t", user.Scales(), held.Scales())
+			held := changed(t, user, func(o ScaledObject) (map[string]any, error) { return o.Hold("vllm", HoldAll) })
+			if !user.Scales().Any() || held.Scales().Any() {
+				t.Fatalf("scales %v, held %v", user.Scales(), held.Scales())
 			}
 			if test.edit != "" {
 				note := held.GetAnnotations()[NoteAnnotation]
@@ -62,20 +63,46 @@ func TestScaledObject(t *testing.T) {
 	}
 }
 
+// A hold replaces the other in one write, and the user's annotations are restored.
+func TestScaledObjectHolds(t *testing.T) {
+	hold := func(o ScaledObject, h Hold) ScaledObject {
+		return changed(t, o, func(o ScaledObject) (map[string]any, error) { return o.Hold("vllm", h) })
+	}
+	for _, user := range []map[string]any{{}, {pausedAnnotation: "false"}, {pausedScaleInAnnotation: "false"}, {"a": "b"}} {
+		o := scaledObject("", "", user)
+		for _, holds := range [][]Hold{{HoldDown}, {HoldAll}, {HoldAll, HoldDown}, {HoldDown, HoldAll}, {HoldDown, HoldDown}} {
+			held := o
+			for _, h := range holds {
+				held = hold(held, h)
+			}
+			want := Directions{Up: holds[len(holds)-1] == HoldDown}
+			if held.Scales() != want {
+				t.Errorf("%v held %v: scales %+v", user, holds, held.Scales())
+			}
+			got := changed(t, held, ScaledObject.Release)
+			if diff := cmp.Diff(o.GetAnnotations(), got.GetAnnotations()); diff != "" {
+				t.Errorf("%v held %v (-want +got):\n%s", user, holds, diff)
+			}
+		}
+	}
+}
+
 func TestScaledObjectScales(t *testing.T) {
+	both := Directions{Up: true, Down: true}
 	for _, test := range []struct {
 		annotations map[string]any
-		want        bool
+		want        Directions
 	}{
-		{nil, true},
-		{map[string]any{pausedAnnotation: "false"}, true},
-		{map[string]any{pausedAnnotation: "true"}, false},
-		{map[string]any{pausedAnnotation: "yes"}, false},
-		{map[string]any{pausedReplicasAnnotation: "4"}, false},
-		{map[string]any{"autoscaling.keda.sh/paused-scale-in": "true"}, true},
+		{nil, both},
+		{map[string]any{pausedAnnotation: "false"}, both},
+		{map[string]any{pausedAnnotation: "true"}, Directions{}},
+		{map[string]any{pausedAnnotation: "yes"}, Directions{}},
+		{map[string]any{pausedReplicasAnnotation: "4"}, Directions{}},
+		{map[string]any{pausedScaleInAnnotation: "true"}, Directions{Up: true}},
+		{map[string]any{pausedScaleOutAnnotation: "true"}, Directions{Down: true}},
 	} {
 		if got := scaledObject("", "", test.annotations).Scales(); got != test.want {
-			t.Errorf("%v: scales %t", test.annotations, got)
+			t.Errorf("%v: scales %+v", test.annotations, got)
 		}
 	}
 }

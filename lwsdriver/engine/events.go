@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -146,8 +147,12 @@ func (e *Engine) announceAutoscaler(s *observe.Snapshot, action plan.Action) {
 	}
 	switch a := action.(type) {
 	case plan.HoldAutoscaler:
+		what := "is held until the release is over"
+		if a.Hold == autoscaler.HoldDown {
+			what = "is held from removing groups"
+		}
 		e.events.recorder.Eventf(reference(s.StableObject), nil, corev1.EventTypeNormal, "AutoscalerHeld", "Release",
-			"%s %s is held until the release is over", a.Kind, a.Name)
+			"%s %s %s", a.Kind, a.Name, what)
 	case plan.ReleaseAutoscaler:
 		e.events.recorder.Eventf(reference(s.StableObject), nil, corev1.EventTypeNormal, "AutoscalerReleased", "Release",
 			"%s %s scales again as its user configured it", a.Kind, a.Name)

@@ -94,11 +94,15 @@ func (a *Autoscalers) of(key types.NamespacedName) (found []plan.Autoscaler, uns
 		}
 		// KEDA manages it and would revert any other write.
 		i, known := byName[owner]
-		switch {
-		case !known && unscanned == nil:
-			unscanned = drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-				"HorizontalPodAutoscaler %s is controlled by ScaledObject %s, which is not in the cache", s.Name(), owner)
-		case known && !found[i].Scales:
+		if !known {
+			if unscanned == nil {
+				unscanned = drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
+					"HorizontalPodAutoscaler %s is controlled by ScaledObject %s, which is not in the cache", s.Name(), owner)
+			}
+			continue
+		}
+		found[i].Limited = s.Limited()
+		if s.Scales().Beyond(autoscaler.Directions{Up: found[i].Up, Down: found[i].Down}) {
 			found[i].Lingers = fmt.Sprintf("%s %s, which KEDA made for it,", autoscaler.KindHPA, s.Name())
 		}
 	}
@@ -155,12 +159,17 @@ func (s *Scaler) scaledObject() string {
 }
 
 func (s *Scaler) describe(key types.NamespacedName) plan.Autoscaler {
-	v := plan.Autoscaler{Kind: s.Kind, Name: s.Name(), Targets: s.Workload() == key.Name, Scales: s.Scales()}
+	scales := s.Scales()
+	v := plan.Autoscaler{
+		Kind: s.Kind, Name: s.Name(), Targets: s.Workload() == key.Name, Up: scales.Up, Down: scales.Down, ToZero: s.ToZero(), Max: s.Max(), Limited: s.Limited(),
+	}
 	note, err := autoscaler.ReadNote(s.Meta.GetAnnotations())
 	if err != nil {
 		v.Unreadable = err.Error()
 	}
-	v.Held = note != nil
+	if note != nil {
+		v.Held = note.Hold
+	}
 	return v
 }
 
@@ -204,10 +213,16 @@ func stripScaler(obj any) (any, error) {
 	s.Meta.SetAnnotations(annotations)
 	switch o := obj.(type) {
 	case *autoscalingv2.HorizontalPodAutoscaler:
-		o.Spec.Metrics, o.Status = nil, autoscalingv2.HorizontalPodAutoscalerStatus{}
+		conditions := slices.DeleteFunc(o.Status.Conditions, func(c autoscalingv2.HorizontalPodAutoscalerCondition) bool {
+			return c.Type != autoscalingv2.ScalingLimited
+		})
+		o.Spec.Metrics, o.Status = nil, autoscalingv2.HorizontalPodAutoscalerStatus{Conditions: conditions}
 	case *unstructured.Unstructured:
-		ref, _, _ := unstructured.NestedMap(o.Object, "spec", "scaleTargetRef")
-		o.Object["spec"] = map[string]any{"scaleTargetRef": ref}
+		spec, _, _ := unstructured.NestedMap(o.Object, "spec")
+		maps.DeleteFunc(spec, func(field string, _ any) bool {
+			return field != "scaleTargetRef" && !slices.Contains([]string{"idleReplicaCount", "minReplicaCount", "maxReplicaCount"}, field)
+		})
+		o.Object["spec"] = spec
 		delete(o.Object, "status")
 	}
 	return obj, nil
@@ -216,7 +231,7 @@ func stripScaler(obj any) (any, error) {
 // sameScaler reports whether nothing changed that a release depends on.
 func sameScaler(before, after *Scaler) bool {
 	return before.Meta.GetUID() == after.Meta.GetUID() && before.Scales() == after.Scales() &&
-		before.scaledObject() == after.scaledObject() && slices.Equal(before.workloads(), after.workloads()) &&
+		before.ToZero() == after.ToZero() && before.Max() == after.Max() && before.Limited() == after.Limited() && before.scaledObject() == after.scaledObject() && slices.Equal(before.workloads(), after.workloads()) &&
 		before.Meta.GetAnnotations()[autoscaler.NoteAnnotation] == after.Meta.GetAnnotations()[autoscaler.NoteAnnotation]
 }
 

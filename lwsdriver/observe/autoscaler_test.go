@@ -48,7 +48,7 @@ func kedaServed(core *fake.Clientset, objects ...runtime.Object) *dynamicfake.Fa
 
 // What is found, in a cluster with KEDA.
 func TestAutoscalersOf(t *testing.T) {
-	paused := map[string]any{"autoscaling.keda.sh/paused": "true", autoscaler.NoteAnnotation: `{"workload":"vllm"}`}
+	paused := map[string]any{"autoscaling.keda.sh/paused": "true", autoscaler.NoteAnnotation: `{"workload":"vllm","hold":"all"}`}
 	for _, test := range []struct {
 		name, reason string
 		hpa          *autoscalingv2.HorizontalPodAutoscaler
@@ -56,26 +56,26 @@ func TestAutoscalersOf(t *testing.T) {
 		want         []plan.Autoscaler
 		unscanned    bool
 	}{
-		{name: "own", hpa: lwstest.HPA("vllm"), want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Targets: true, Scales: true}}},
+		{name: "own", hpa: lwstest.HPA("vllm"), want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Targets: true, Up: true, Down: true, Max: 4}}},
 		{name: "other", hpa: lwstest.HPA("another")},
-		{name: "held", hpa: lwstest.HPA("vllm", lwstest.HeldFor("vllm")), want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Targets: true, Held: true}}},
+		{name: "held", hpa: lwstest.HPA("vllm", lwstest.HeldFor("vllm")), want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Targets: true, Held: autoscaler.HoldAll, Max: 4}}},
 		{
 			name: "pointed-elsewhere", reason: "the note finds it", hpa: lwstest.HPA("another", lwstest.HeldFor("vllm")),
-			want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Held: true}},
+			want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Held: autoscaler.HoldAll, Max: 4}},
 		},
 		{
 			name: "keda", hpa: lwstest.HPA("vllm", ofKEDA), scaledObject: scaledObjectOf("vllm", nil), reason: "KEDA's own is the ScaledObject's",
-			want: []plan.Autoscaler{{Kind: autoscaler.KindScaledObject, Name: "keda", Targets: true, Scales: true}},
+			want: []plan.Autoscaler{{Kind: autoscaler.KindScaledObject, Name: "keda", Targets: true, Up: true, Down: true, ToZero: true, Max: 100}},
 		},
 		{
 			name: "keda-lingers", hpa: lwstest.HPA("vllm", ofKEDA), scaledObject: scaledObjectOf("vllm", paused), reason: "KEDA has not deleted its own yet",
 			want: []plan.Autoscaler{{
-				Kind: autoscaler.KindScaledObject, Name: "keda", Targets: true, Held: true, Lingers: "HorizontalPodAutoscaler scale, which KEDA made for it,",
+				Kind: autoscaler.KindScaledObject, Name: "keda", Targets: true, ToZero: true, Held: autoscaler.HoldAll, Max: 100, Lingers: "HorizontalPodAutoscaler scale, which KEDA made for it,",
 			}},
 		},
 		{
 			name: "keda-paused", scaledObject: scaledObjectOf("vllm", paused),
-			want: []plan.Autoscaler{{Kind: autoscaler.KindScaledObject, Name: "keda", Targets: true, Held: true}},
+			want: []plan.Autoscaler{{Kind: autoscaler.KindScaledObject, Name: "keda", Targets: true, ToZero: true, Held: autoscaler.HoldAll, Max: 100}},
 		},
 		{name: "keda-unseen", hpa: lwstest.HPA("vllm", ofKEDA), unscanned: true, reason: "its ScaledObject must be somewhere"},
 	} {

@@ -26,7 +26,7 @@ const Kind = "LeaderWorkerSet"
 // StripWorkload is the LeaderWorkerSet informer's transform: it drops what only other tools read.
 func StripWorkload(obj any) (any, error) {
 	if w, ok := obj.(*lws.LeaderWorkerSet); ok {
-		w.ManagedFields = lastManager(w)
+		w.ManagedFields = lastManagers(w)
 		if _, ok := w.Annotations[corev1.LastAppliedConfigAnnotation]; ok {
 			// Its key stays: a patch must know whether there is a map to add to.
 			w.Annotations[corev1.LastAppliedConfigAnnotation] = ""
@@ -35,16 +35,32 @@ func StripWorkload(obj any) (any, error) {
 	return obj, nil
 }
 
-// templateField is in the field set of a manager that owns something of the template.
-const templateField = `"f:leaderWorkerTemplate"`
+// In the field set of a manager that owns something of the template, or the number of groups.
+const (
+	templateField = `"f:leaderWorkerTemplate"`
+	replicasField = `"f:replicas"`
+)
 
-// lastManager keeps only the name of the last manager of the template. Of two in the same second it is the one with fewer
-// fields: a partial change comes after the creation.
-func lastManager(w *lws.LeaderWorkerSet) []metav1.ManagedFieldsEntry {
+// lastManagers keeps the last managers of the template and of replicas, each marked by its field.
+func lastManagers(w *lws.LeaderWorkerSet) []metav1.ManagedFieldsEntry {
+	var kept []metav1.ManagedFieldsEntry
+	for _, field := range []string{templateField, replicasField} {
+		if last := lastManager(w, field); last != nil {
+			kept = append(kept, metav1.ManagedFieldsEntry{
+				Manager: strings.Clone(last.Manager), Subresource: strings.Clone(last.Subresource), FieldsType: field,
+			})
+		}
+	}
+	return kept
+}
+
+// lastManager returns the last manager of a field of the spec. Of two in the same second it is the one with fewer fields: a
+// partial change comes after the creation.
+func lastManager(w *lws.LeaderWorkerSet, field string) *metav1.ManagedFieldsEntry {
 	var last *metav1.ManagedFieldsEntry
 	for i := range w.ManagedFields {
 		m := &w.ManagedFields[i]
-		if m.FieldsV1 == nil || !strings.Contains(m.FieldsV1.GetRawString(), templateField) {
+		if m.FieldsV1 == nil || m.Subresource == "status" || !strings.Contains(m.FieldsV1.GetRawString(), field) {
 			continue
 		}
 		if last == nil || last.Time == nil || m.Time != nil && (last.Time.Before(m.Time) ||
@@ -52,18 +68,27 @@ func lastManager(w *lws.LeaderWorkerSet) []metav1.ManagedFieldsEntry {
 			last = m
 		}
 	}
-	if last == nil {
-		return nil
+	return last
+}
+
+// managerOf returns the last manager of a field of a cached workload. Empty: unknown.
+func managerOf(w *lws.LeaderWorkerSet, field string) metav1.ManagedFieldsEntry {
+	for _, m := range w.ManagedFields {
+		if m.FieldsType == field {
+			return m
+		}
 	}
-	return []metav1.ManagedFieldsEntry{{Manager: strings.Clone(last.Manager)}}
+	return metav1.ManagedFieldsEntry{}
 }
 
 // changedBy returns the field manager that wrote the template of a cached workload last, "" if unknown.
-func changedBy(w *lws.LeaderWorkerSet) string {
-	if len(w.ManagedFields) == 0 {
-		return ""
-	}
-	return w.ManagedFields[0].Manager
+func changedBy(w *lws.LeaderWorkerSet) string { return managerOf(w, templateField).Manager }
+
+// scaledBy returns the field manager that wrote replicas of a cached workload last, "" if unknown, and whether it seems to be
+// an autoscaler: kubectl is the only other client that is known to write the scale subresource.
+func scaledBy(w *lws.LeaderWorkerSet) (manager string, autoscaled bool) {
+	m := managerOf(w, replicasField)
+	return m.Manager, m.Subresource == "scale" && !strings.HasPrefix(m.Manager, "kubectl")
 }
 
 // KeyOf returns the namespace and name of an object.

@@ -141,6 +141,7 @@ func (o *Observer) readRecord(s *Snapshot) error {
 func (o *Observer) workload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
 	replicas := int(ptr.Deref(w.Spec.Replicas, 1))
 	size := int(ptr.Deref(w.Spec.LeaderWorkerTemplate.Size, 1))
+	manager, autoscaled := scaledBy(w)
 	return plan.Workload{
 		Name: w.Name, Replicas: replicas, Size: size,
 		Revision:     o.revision(w),
@@ -150,6 +151,7 @@ func (o *Observer) workload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
 		Groups:       o.Caches.Groups.of(KeyOf(w), replicas, size, s.Now, s.Policy.MinReady),
 		HasFinalizer: hasFinalizer(w),
 		Recorded:     o.Caches.recorded(w), ChangedBy: changedBy(w),
+		ScaledBy: manager, Autoscaled: autoscaled,
 	}
 }
 

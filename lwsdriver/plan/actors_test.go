@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
@@ -113,7 +114,21 @@ func (c *cluster) scale(replicas int) {
 	if c.requestedReplicas = replicas; c.phase() == record.HandingOver {
 		c.requestedReplicas = -1
 	}
-	c.stable.replicas, c.disturbed = replicas, true
+	c.stable.replicas, c.stable.autoscaled, c.disturbed = replicas, false, true
+	c.touch(c.stable)
+}
+
+// autoscale scales as the autoscaler does, if its hold allows it. A foreign autoscaler is one that the driver does not
+// know, and cannot hold.
+func (c *cluster) autoscale(replicas int, foreign bool) {
+	s, up := c.scaler, replicas > c.stable.replicas
+	known := s.exists && !s.elsewhere && s.of == c.stable.name && (s.hold == autoscaler.HoldNone || s.hold == autoscaler.HoldDown && up)
+	if c.next != nil || c.phase() == record.HandingOver || c.stable.replicas == 0 || !known && !foreign {
+		return
+	}
+	c.note("autoscaler: scale to %d", replicas)
+	c.requestedReplicas = replicas
+	c.stable.replicas, c.stable.autoscaled, c.disturbed = replicas, true, true
 	c.touch(c.stable)
 }
 
@@ -188,12 +203,12 @@ func (c *cluster) editCanary(how string) {
 		if c.phase() == record.HandingOver {
 			c.requestedReplicas = -1 // the handover may come first
 		}
-		s.replicas += 2
+		s.replicas, s.edited = s.replicas+2, true
 	case "scale to 0":
 		if c.phase() == record.HandingOver {
 			c.requestedReplicas = -1
 		}
-		s.replicas = 0
+		s.replicas, s.edited = 0, true
 	case "edit template":
 		s.template += "!"
 	case "delete":

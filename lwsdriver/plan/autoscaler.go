@@ -6,13 +6,17 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// While there are two sets, an autoscaler that follows the load of one is wrong about both: once requests move, the load
-// of the user's own groups falls, and the autoscaler would scale them down, and the second set with them.
+// Once a release moves requests, an autoscaler that follows the load of the user's own groups is wrong: their load falls,
+// and it would remove groups that have to take the requests back. So a release holds autoscalers while requests or groups
+// are split: a blue-green release in both directions, others only from removing groups.
 
 // Autoscaler is an object that changes the workload's replicas.
 type Autoscaler struct {
@@ -21,10 +25,15 @@ type Autoscaler struct {
 	Targets bool
 	// Passed is true if it scales the successor of a workload that is being handed over.
 	Passed bool
-	// Scales is true if it may change replicas, at least in one direction.
-	Scales bool
-	// Held is true if it has a note of its user's settings.
-	Held bool
+	// Up and Down are true if it may add or remove groups.
+	Up, Down bool
+	// ToZero is true if its user allows it to remove the last group, and Max is the most groups that its user allows.
+	ToZero bool
+	Max    int
+	// Limited is true if it would remove groups now, but for the hold or its user's policies.
+	Limited bool
+	// Held is the hold that its note describes.
+	Held autoscaler.Hold
 	// Lingers names an object that still scales for a held autoscaler until its controller has observed the hold. Empty:
 	// none.
 	Lingers string
@@ -35,7 +44,10 @@ type Autoscaler struct {
 func (a Autoscaler) String() string { return a.Kind + " " + a.Name }
 
 // HoldAutoscaler keeps an autoscaler from scaling the workload, and saves its user's settings in the same request.
-type HoldAutoscaler struct{ Kind, Name string }
+type HoldAutoscaler struct {
+	Kind, Name string
+	Hold       autoscaler.Hold
+}
 
 // ReleaseAutoscaler restores the settings of an autoscaler's user, and may point it at another workload.
 type ReleaseAutoscaler struct {
@@ -47,7 +59,12 @@ type ReleaseAutoscaler struct {
 func (HoldAutoscaler) action()    {}
 func (ReleaseAutoscaler) action() {}
 
-func (a HoldAutoscaler) String() string { return fmt.Sprintf("hold %s %s", a.Kind, a.Name) }
+func (a HoldAutoscaler) String() string {
+	if a.Hold == autoscaler.HoldDown {
+		return fmt.Sprintf("hold %s %s from removing groups", a.Kind, a.Name)
+	}
+	return fmt.Sprintf("hold %s %s", a.Kind, a.Name)
+}
 func (a ReleaseAutoscaler) String() string {
 	if a.To != "" {
 		return fmt.Sprintf("restore %s %s and point it at %s", a.Kind, a.Name, a.To)
@@ -63,30 +80,89 @@ const (
 	ReasonAutoscalersNotSynced = "AutoscalersNotSynced"
 )
 
-// holdsAutoscalers reports whether the release needs the workload's autoscalers held.
-func (o Observation) holdsAutoscalers() bool {
-	if !o.switches() || o.Stable.Deleting {
+// movesRequests reports whether the release has moved requests or groups, or is about to, and is not over.
+func (o Observation) movesRequests() bool {
+	r := o.release()
+	if r == nil || !r.Phase.Unfinished() || o.Stable.Deleting || o.Gone {
 		return false
 	}
-	return o.Record.Release.Phase.Unfinished()
+	c := o.canary()
+	return r.Phase != record.Progressing || o.switches() || o.Target() != nil || c != nil && c.Replicas > 0 || r.Traffic.RequestedWeight() > 0
 }
 
-// holdAutoscalers holds the workload's autoscalers while the release needs it, and restores the others. Nil: nothing is
-// left to do. Rollbacks do not call it: they return requests at once, whatever an autoscaler does.
-func holdAutoscalers(o Observation, state pb.State) *Decision {
-	hold := o.holdsAutoscalers()
+// templateWaits reports whether groups exist that are not at the revision of the template in the spec.
+func (o Observation) templateWaits() bool {
+	return slices.ContainsFunc(o.Stable.Groups, func(g Group) bool { return g.Revision != "" && !g.at(o.Stable.Revision) })
+}
+
+// wantedHold returns what an autoscaler is to be kept from.
+func (o Observation) wantedHold(a Autoscaler) autoscaler.Hold {
+	switch {
+	case !a.Targets || o.Record == nil || o.Stable.Deleting || o.Gone:
+		return autoscaler.HoldNone
+	case o.movesRequests() && o.switches():
+		return autoscaler.HoldAll
+	case o.movesRequests():
+		return autoscaler.HoldDown
+	case a.ToZero && o.Stable.Replicas > 0 && o.templateWaits():
+		// Without groups LWS keeps no old revision: the next group would run the template that waits.
+		return autoscaler.HoldDown
+	}
+	return autoscaler.HoldNone
+}
+
+// pendingHold returns the write that puts the wanted hold of an autoscaler in force. Nil: it is.
+func (o Observation) pendingHold(a Autoscaler) Action {
+	want := o.wantedHold(a)
+	switch {
+	case want == autoscaler.HoldNone && a.Held != autoscaler.HoldNone:
+		return ReleaseAutoscaler{Kind: a.Kind, Name: a.Name}
+	case want == autoscaler.HoldAll && (a.Up || a.Down),
+		want == autoscaler.HoldDown && (a.Down || a.Held == autoscaler.HoldAll):
+		return HoldAutoscaler{Kind: a.Kind, Name: a.Name, Hold: want}
+	}
+	return nil
+}
+
+// reconcileAutoscalers puts the wanted hold of each autoscaler in force. Nil: done. Rollbacks do not call it before
+// requests have returned: they wait for no autoscaler.
+func reconcileAutoscalers(o Observation, state pb.State) *Decision {
 	for _, a := range o.Autoscalers {
-		switch {
-		case a.Held && (!hold || !a.Targets):
-			return releaseAutoscaler(a, state)
-		case hold && a.Targets && a.Scales:
-			return &Decision{
-				Action: HoldAutoscaler{Kind: a.Kind, Name: a.Name}, State: state, Reason: ReasonHoldingAutoscaler,
-				Message: fmt.Sprintf("%s is being held: it would follow the load of one of the two sets", a),
-			}
+		if d := reconcileAutoscaler(o, a, state); d != nil {
+			return d
 		}
 	}
-	if before := o.release().Phase == record.Progressing || o.completesSecondSet(); !hold || !before {
+	return nil
+}
+
+func reconcileAutoscaler(o Observation, a Autoscaler, state pb.State) *Decision {
+	switch act := o.pendingHold(a).(type) {
+	case ReleaseAutoscaler:
+		return releaseAutoscaler(a, state)
+	case HoldAutoscaler:
+		return &Decision{Action: act, State: state, Reason: ReasonHoldingAutoscaler, Message: o.whyHeld(a, act.Hold)}
+	default:
+		return nil
+	}
+}
+
+func (o Observation) whyHeld(a Autoscaler, hold autoscaler.Hold) string {
+	switch {
+	case hold == autoscaler.HoldAll:
+		return fmt.Sprintf("%s is being held: it would follow the load of one of the two sets", a)
+	case o.movesRequests():
+		return fmt.Sprintf("%s is being held from removing groups: the release moves load away from the groups that it observes", a)
+	}
+	return fmt.Sprintf("%s is being held from removing the last group: from 0 groups LeaderWorkerSet would start revision %s, which waits for a release",
+		a, o.Stable.Revision)
+}
+
+// holdAutoscalers puts the wanted holds in force and, before requests move, waits until they are known to be. Nil: done.
+func holdAutoscalers(o Observation, state pb.State) *Decision {
+	if d := reconcileAutoscalers(o, state); d != nil {
+		return d
+	}
+	if before := o.release().Phase == record.Progressing || o.completesSecondSet(); !before || !o.movesRequests() {
 		return nil
 	}
 	return awaitAutoscalers(o, state)
@@ -100,20 +176,26 @@ func (o Observation) busyState() pb.State {
 	return pb.State_STATE_UPGRADING
 }
 
-// awaitAutoscalers waits, before requests move, until it is known that nothing scales the workload. Nil: nothing does.
+// awaitAutoscalers waits until it is known that no autoscaler acts against its hold. Nil: none does.
 func awaitAutoscalers(o Observation, state pb.State) *Decision {
-	if o.Unscanned != nil {
+	if o.awaitsScan() {
 		return unscanned(o, state)
 	}
 	for _, a := range o.Autoscalers {
 		if a.Targets && a.Lingers != "" {
 			return &Decision{
 				State: state, Reason: ReasonAutoscalerLingers,
-				Message: fmt.Sprintf("%s is held, but %s still exists: check that its controller is running", a, a.Lingers),
+				Message: fmt.Sprintf("%s is held, but %s still scales: check that KEDA is running, in version 2.18 or later", a, a.Lingers),
 			}
 		}
 	}
 	return nil
+}
+
+// awaitsScan reports whether the release must not go on before the autoscalers are known. A canary or partition release
+// goes on without the permission to read them.
+func (o Observation) awaitsScan() bool {
+	return o.Unscanned != nil && (o.switches() || o.Unscanned.Reason == pb.ErrorReason_ERROR_REASON_NOT_SYNCED)
 }
 
 func unscanned(o Observation, state pb.State) *Decision {
@@ -130,30 +212,54 @@ func releaseAutoscaler(a Autoscaler, state pb.State) *Decision {
 // releaseMovedAutoscalers restores held autoscalers that no longer scale the workload. Nil: none.
 func releaseMovedAutoscalers(o Observation, state pb.State) *Decision {
 	for _, a := range o.Autoscalers {
-		if a.Held && !a.Targets {
+		if a.Held != autoscaler.HoldNone && !a.Targets {
 			return releaseAutoscaler(a, state)
 		}
 	}
 	return nil
 }
 
-// releaseAutoscalers restores every held autoscaler, as the last effect of a release. Nil: none has a note.
-func releaseAutoscalers(o Observation, state pb.State) *Decision {
+// settleAutoscalers is the last effect of a release: it restores the autoscalers that no longer need a hold. Nil: done.
+func settleAutoscalers(o Observation, state pb.State) *Decision {
+	var wait *Decision
 	for _, a := range o.Autoscalers {
-		if a.Held {
-			return releaseAutoscaler(a, state)
+		if d := awaitLoad(o, a, state); d != nil {
+			wait = d
+		} else if d := reconcileAutoscaler(o, a, state); d != nil {
+			return d
 		}
 	}
-	if o.switches() && o.Unscanned != nil {
+	if wait == nil && o.release() != nil && o.awaitsScan() {
 		return unscanned(o, state)
 	}
-	return nil
+	return wait
+}
+
+// loadReturns is how long an autoscaler is given to observe the requests that a release has returned. It is the default of
+// its stabilization window for scale-down.
+const loadReturns = 5 * time.Minute
+
+// awaitLoad waits until an autoscaler has observed the requests that have returned to the groups that it scales: its
+// metrics may be minutes old, and would have it remove groups at once. Nil: it has, or has had the time.
+func awaitLoad(o Observation, a Autoscaler, state pb.State) *Decision {
+	_, due := o.pendingHold(a).(ReleaseAutoscaler)
+	if !due || !a.Targets || !a.Limited || o.release() == nil {
+		return nil
+	}
+	until := o.Record.Release.PhaseAt.Add(loadReturns)
+	if !until.After(o.Now) {
+		return nil
+	}
+	return &Decision{
+		State: state, Reason: ReasonAutoscalerLingers, Recheck: until.Sub(o.Now),
+		Message: fmt.Sprintf("%s would still remove groups: it is restored once its metrics show the requests that have returned, or at %s", a, clock(until)),
+	}
 }
 
 // warnUnscanned adds autoscalers that only a user can restore.
 func warnUnscanned(o Observation, d Decision) Decision {
 	for _, a := range o.Autoscalers {
-		if a.Unreadable != "" && !a.Scales {
+		if a.Unreadable != "" && !a.Up && !a.Down {
 			d.Message += fmt.Sprintf("; %s does not scale, and its saved settings can't be read: %s. Set it as you want it, and remove that annotation",
 				a, a.Unreadable)
 		}
@@ -161,44 +267,53 @@ func warnUnscanned(o Observation, d Decision) Decision {
 	return d
 }
 
-// checkAutoscalers: none is held without a release that needs it, or restored while a release does.
+// checkAutoscalers: an autoscaler is held and restored only as wanted, and no share of the requests grows while one acts
+// against its hold.
 func checkAutoscalers(o Observation, action Action) error {
 	switch a := action.(type) {
 	case HoldAutoscaler:
-		if !o.holdsAutoscalers() {
-			return fmt.Errorf("%s %s is held without a release that needs it", a.Kind, a.Name)
+		if known := o.autoscaler(a.Kind, a.Name); o.wantedHold(known) != a.Hold {
+			return fmt.Errorf("%s %s is held (%s) although the wanted hold is %q", a.Kind, a.Name, a.Hold, o.wantedHold(known))
 		}
 	case ReleaseAutoscaler:
-		for _, known := range o.Autoscalers {
-			if known.Kind == a.Kind && known.Name == a.Name && known.Targets && o.holdsAutoscalers() && (!o.handingOver() || a.To == "") {
-				return fmt.Errorf("%s is restored in mid-release", known)
-			}
+		known := o.autoscaler(a.Kind, a.Name)
+		if hold := o.wantedHold(known); hold != autoscaler.HoldNone && (!o.handingOver() || a.To == "") {
+			return fmt.Errorf("%s is restored although the wanted hold is %q", known, hold)
 		}
 	case SetTraffic:
 		if o.Traffic != nil && a.Desired.Weight > o.Traffic.Facts().Weight {
-			return checkNoScaling(o)
+			return checkHolds(o)
 		}
 	case CreateCanary:
-		return checkNoScaling(o)
+		return checkHolds(o)
 	}
 	return nil
 }
 
-// checkNoScaling: no second set, and no request to it, while an autoscaler scales the first set by its load.
-func checkNoScaling(o Observation) error {
-	if !o.holdsAutoscalers() || o.Record.Release.Phase == record.RollingBack {
+func (o Observation) autoscaler(kind, name string) Autoscaler {
+	for _, a := range o.Autoscalers {
+		if a.Kind == kind && a.Name == name {
+			return a
+		}
+	}
+	return Autoscaler{Kind: kind, Name: name}
+}
+
+// checkHolds: each wanted hold is in force.
+func checkHolds(o Observation) error {
+	if o.release() == nil || o.Record.Release.Phase == record.RollingBack {
 		return nil
 	}
 	for _, a := range o.Autoscalers {
-		if a.Targets && a.Scales {
+		if _, due := o.pendingHold(a).(HoldAutoscaler); due {
 			return errors.New(a.String() + " scales while requests move")
 		}
 	}
 	return nil
 }
 
-// HoldsAutoscalers reports whether releases of a style hold the workload's autoscalers.
-func HoldsAutoscalers(s pb.Style) bool {
+// HoldsGrowth reports whether releases of a style also hold the workload's autoscalers from adding groups.
+func HoldsGrowth(s pb.Style) bool {
 	st, _ := styleOf(s)
 	return st.switches
 }

@@ -142,7 +142,7 @@ func (o Observation) completesSecondSet() bool {
 
 // secondSetReady reports whether the second set is complete and can serve all requests.
 func (o Observation) secondSetReady() bool {
-	n, c := o.Stable.Replicas, o.canary()
+	n, c := o.batchReplicas(), o.canary()
 	if c == nil || c.Deleting {
 		return false
 	}
@@ -202,9 +202,6 @@ func (o Observation) requestsUnchanged() traffic.Desired {
 func prepareSwitch(o Observation, s Progress) *Decision {
 	if !o.completesSecondSet() {
 		return nil
-	}
-	if a := repairHold(o); a != nil {
-		return &Decision{Action: *a, State: pb.State_STATE_PROMOTING, Reason: ReasonHoldDrifted, Message: holdOverwritten}
 	}
 	d := advanceSecondSet(o, s)
 	switch d.State {

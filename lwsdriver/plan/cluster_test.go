@@ -96,7 +96,7 @@ func newCluster(t *rapid.T) *cluster {
 		c.traffic, c.policy.Traffic = &trafficModel{}, &traffic.Policy{}
 	}
 	if rapid.Bool().Draw(t, "autoscaler") {
-		c.scaler = scaler{exists: true, policy: "max", userPolicy: "max", of: "vllm"}
+		c.scaler = scaler{exists: true, policy: "max", of: "vllm", toZero: rapid.Bool().Draw(t, "to zero"), most: rapid.IntRange(1, 6).Draw(t, "most")}
 	}
 	c.stable = &set{
 		name: "vllm", uid: "0", template: "A", groups: map[int]*group{},
@@ -275,7 +275,7 @@ func (c *cluster) decide() Decision {
 		c.fail("a decision without state, reason or message: %+v", d)
 	case d.Reason == ReasonInvariantViolation:
 		c.fail("%s", d.Message)
-	case d.Recheck < 0, s.Planned < 0, s.Planned > o.Stable.Replicas && c.phase() != record.HandingOver, s.Threshold > s.Planned, s.UpdatedReady > s.Updated, s.Updated > s.Total:
+	case d.Recheck < 0, s.Planned < 0, s.Planned > max(o.batchReplicas(), o.capacity()) && c.phase() != record.HandingOver, s.Threshold > s.Planned, s.UpdatedReady > s.Updated, s.Updated > s.Total:
 		c.fail("counts make no sense: %+v", d)
 	case d.Action == nil:
 		c.checkQuiet(o, d)
@@ -326,8 +326,8 @@ func (c *cluster) checkQuiet(o Observation, d Decision) {
 		if w.replicas != d.Progress.Planned && !waitsForTraffic(d) {
 			c.fail("%s leaves a canary of %d groups where %d are planned", d.Reason, w.replicas, d.Progress.Planned)
 		}
-		want, _ := c.requestedTarget.Planned(c.stable.replicas)
-		if want < d.Progress.Planned || (want > d.Progress.Planned && !c.retired) {
+		want, _ := c.requestedTarget.Planned(o.batchReplicas())
+		if want < d.Progress.Planned && !c.stable.autoscaled || (want > d.Progress.Planned && !c.retired) {
 			c.fail("the host requested %d groups, %d are planned", want, d.Progress.Planned)
 		}
 	}

@@ -62,6 +62,9 @@ const (
 	ReasonMarking            = "MarkingLeaders"
 	ReasonTemplateRestored   = "StableTemplateRestored"
 	ReasonDeleting           = "WorkloadDeleting"
+	ReasonScaledToZero       = "ScaledToZero"
+	ReasonUnreleased         = "UnreleasedRevision"
+	ReasonStableShrunk       = "StableCapacityReduced"
 	ReasonStyleNotSupported  = "StyleNotSupported"
 	ReasonInvariantViolation = "InvariantViolation"
 )

@@ -115,7 +115,7 @@ func standBy(o Observation) Decision {
 	default:
 		d.Reason, d.Message = ReasonHandingOver, "hand over to "+c.Name
 		next := withRelease(o, func(r *record.Release) {
-			r.Phase, r.Successor, r.Groups = record.HandingOver, c.Name, o.Stable.Replicas
+			r.Phase, r.Successor, r.Groups = record.HandingOver, c.Name, o.batchReplicas()
 		})
 		d.Action = SetStable{Record: next, Rolling: hold(), Why: d.Message}
 	}
@@ -236,7 +236,7 @@ func transferAutoscalers(o Observation, c Workload, state pb.State) *Decision {
 			}
 		}
 	}
-	return releaseAutoscalers(o, state)
+	return settleAutoscalers(o, state)
 }
 
 // secondSetCanServe reports whether the second set can serve without the user's own groups. At least one group must be

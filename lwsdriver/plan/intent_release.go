@@ -5,7 +5,6 @@ package plan
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -44,6 +43,7 @@ func (b Begin) decide(o Observation) (Decision, error) {
 	r := &record.Release{
 		ID: b.ReleaseID, Owner: b.Owner, Policy: policy,
 		UpdateRevision: o.Stable.Revision, Phase: record.Progressing, StartedAt: o.Now.UTC(), PhaseAt: o.Now.UTC(),
+		Replicas: o.Stable.Replicas,
 	}
 	if now := o.Stable.revisions(); len(now) == 1 {
 		r.StableRevision = now[0]
@@ -150,7 +150,7 @@ func (b Begin) checkHandover(o Observation) error {
 
 // checkAutoscalers refuses a release that would hold autoscalers before they are known.
 func (b Begin) checkAutoscalers(o Observation) error {
-	if o.Unscanned == nil || !HoldsAutoscalers(b.Policy.GetStyle()) {
+	if o.Unscanned == nil || !HoldsGrowth(b.Policy.GetStyle()) {
 		return nil
 	}
 	return drivererr.New(o.Unscanned.Reason, "%v holds the workload's autoscalers: %s", b.Policy.GetStyle(), o.Unscanned.Message)
@@ -161,29 +161,34 @@ func (b Begin) Warnings(o Observation) []*pb.Warning {
 	return append(append(foundHeld(o), b.scaledBy(o)...), b.handover(o)...)
 }
 
-// scaledBy warns of autoscalers: some styles hold them; with the others they scale during the release as well.
+// scaledBy warns of autoscalers, which the release holds.
 func (b Begin) scaledBy(o Observation) []*pb.Warning {
 	var names []string
+	var toZero []*pb.Warning
 	for _, a := range o.Autoscalers {
-		if a.Targets {
-			names = append(names, a.String())
+		if !a.Targets {
+			continue
+		}
+		if names = append(names, a.String()); a.ToZero {
+			toZero = append(toZero, &pb.Warning{
+				Code: "AutoscalerToZero",
+				Message: fmt.Sprintf("%s may remove the last group of %s, and from 0 groups LeaderWorkerSet starts the template in the spec, released or not. "+
+					"So it is held while a template waits. Set its minimum to 1 or more", a, o.Key),
+			})
 		}
 	}
-	switch all := strings.Join(names, ", "); {
-	case len(names) == 0:
+	if len(names) == 0 {
 		return nil
-	case HoldsAutoscalers(b.Policy.GetStyle()):
-		return []*pb.Warning{{
-			Code: "AutoscalerHeld",
-			Message: fmt.Sprintf("%s scales %s and is held until the release is over: the number of groups does not follow the load meanwhile. "+
-				"Its settings are saved in its annotation %s and restored", all, o.Key, autoscaler.NoteAnnotation),
-		}}
-	default:
-		return []*pb.Warning{{
-			Code:    "AutoscalerPresent",
-			Message: fmt.Sprintf("%s scales %s, also during the release: percentages are applied to each new number of groups", all, o.Key),
-		}}
 	}
+	what := "may add groups during the release, but not remove any: the release moves load away from the groups that it observes"
+	if HoldsGrowth(b.Policy.GetStyle()) {
+		what = "is held until the release is over: the number of groups does not follow the load meanwhile"
+	}
+	return append([]*pb.Warning{{
+		Code: "AutoscalerHeld",
+		Message: fmt.Sprintf("%s scales %s and %s. Its settings are saved in its annotation %s and restored",
+			strings.Join(names, ", "), o.Key, what, autoscaler.NoteAnnotation),
+	}}, toZero...)
 }
 
 // handover warns of what a handover replaces.
@@ -235,11 +240,11 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
-	planned, err := next.Planned(o.Stable.Replicas)
+	planned, err := next.Planned(o.batchReplicas())
 	if err != nil {
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", err)
 	}
-	if now := o.Target(); now != nil && covers(now, next, planned, o.Stable.Replicas) {
+	if now := o.Target(); now != nil && covers(now, next, planned, o.batchReplicas()) {
 		return Decision{}, nil
 	}
 	for _, w := range o.Added {
@@ -250,7 +255,7 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 				planned = w.Replicas // the loop scales once no request is lost by it
 			}
 			return Decision{Action: ScaleCanary{Name: w.Name, Replicas: planned, Target: next}}, nil
-		case r.Target != nil && covers(r.Target, next, planned, o.Stable.Replicas):
+		case r.Target != nil && covers(r.Target, next, planned, o.batchReplicas()):
 			// The template was edited, and LWS has not recorded its revision yet: nothing is scaled, the canary keeps its
 			// target, and this one is recorded already.
 			return Decision{}, nil
@@ -347,8 +352,7 @@ func promoteNow(o Observation) SetStable {
 		pace = record.Hold()
 	}
 	// Once every group is updated, a rollback needs the stable template.
-	save := next.Release.StableTemplate == nil && slices.Contains(o.Stable.Recorded, next.Release.StableRevision)
-	return SetStable{Record: next, Rolling: &pace, SaveTemplate: save, Why: "promote release " + next.Release.ID}
+	return SetStable{Record: next, Rolling: &pace, SaveTemplate: o.canSaveTemplate(), Why: "promote release " + next.Release.ID}
 }
 
 func (b RollBack) decide(o Observation) (Decision, error) {
@@ -375,9 +379,9 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 // rollBackNow records the intent to roll back, and sets the hold.
 func rollBackNow(o Observation) SetStable {
 	phase := record.CleaningUp
-	if o.inPlace() || o.Record.Release.Phase != record.Progressing && !o.stableUnchanged() {
-		phase = record.RollingBack // batches or the promotion have updated the user's own groups
+	if o.inPlace() || o.Record.Release.Phase != record.Progressing && !o.stableUnchanged() || o.lostStable() {
+		phase = record.RollingBack // batches, the promotion or a start from 0 groups have updated the user's own groups
 	}
 	next := withRelease(o, func(r *record.Release) { r.Phase = phase })
-	return SetStable{Record: next, Rolling: hold(), Why: "roll back release " + next.Release.ID}
+	return SetStable{Record: next, Rolling: hold(), SaveTemplate: o.lostStable() && o.canSaveTemplate(), Why: "roll back release " + next.Release.ID}
 }

@@ -109,8 +109,8 @@ func checkRestart(o Observation, a RestartGroup) error {
 }
 
 func checkReplicas(o Observation, n int) error {
-	if n < 0 || n > o.Stable.Replicas {
-		return fmt.Errorf("a canary of %d groups for a workload of %d", n, o.Stable.Replicas)
+	if n < 0 || n > max(o.batchReplicas(), o.capacity()) {
+		return fmt.Errorf("a canary of %d groups for a workload of %d", n, o.batchReplicas())
 	}
 	return nil
 }

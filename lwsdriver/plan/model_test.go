@@ -26,6 +26,8 @@ type set struct {
 	template string
 	rolling  rolling
 	deleting bool
+	// autoscaled: an autoscaler wrote replicas last. edited: another client than the driver did.
+	autoscaled, edited bool
 
 	// Of an added one.
 	carries, made string
@@ -286,6 +288,7 @@ func (s *set) revisions() []string {
 func (c *cluster) observeSet(s *set) Workload {
 	w := Workload{
 		Name: s.name, Replicas: s.replicas, Size: 2, Revision: s.revision(), Rolling: s.rolling, Deleting: s.deleting,
+		ScaledBy: s.scaledBy(), Autoscaled: s.autoscaled,
 		Observed: s.observed == s.version, Carries: s.carries, HasFinalizer: s.held, Target: s.target, Drifted: s.carries == c.stable.template && s.template != s.made,
 	}
 	last := s.replicas
@@ -315,6 +318,16 @@ func (c *cluster) observeSet(s *set) Workload {
 		w.Groups = append(w.Groups, view)
 	}
 	return w
+}
+
+func (s *set) scaledBy() string {
+	switch {
+	case s.autoscaled:
+		return "kube-controller-manager"
+	case s.carries != "" && !s.edited:
+		return record.FieldManager
+	}
+	return "kubectl"
 }
 
 // firstReady is the observer's memory of when a group was first ready for minReady at its revision.

@@ -15,6 +15,9 @@ import (
 // promote lets LWS roll the user's workload at the user's own maxUnavailable and maxSurge, and restores the hold.
 func promote(o Observation, s Progress) Decision {
 	r := o.Record.Release
+	if a := repairHold(o); a != nil && o.completesSecondSet() {
+		return Decision{Action: *a, State: pb.State_STATE_PROMOTING, Reason: ReasonHoldDrifted, Message: holdOverwritten}
+	}
 	switch {
 	case o.Stable.Revision == "":
 		return waitForLWS(o, pb.State_STATE_PROMOTING)
@@ -25,6 +28,9 @@ func promote(o Observation, s Progress) Decision {
 		return beginRollBack(o, next, "the stable template is restored in mid-promotion: roll back natively")
 	case o.Stable.Revision != r.UpdateRevision:
 		return startOver(o)
+	}
+	if d := followScaleDown(o, pb.State_STATE_PROMOTING); d != nil {
+		return *d
 	}
 	if d := holdAutoscalers(o, pb.State_STATE_PROMOTING); d != nil {
 		return *d
@@ -98,6 +104,9 @@ func roll(o Observation, s Progress, n nativeRoll) Decision {
 			State: n.state, Reason: ReasonRolling, Message: n.begin,
 			Action: SetStable{Record: *o.Record, Rolling: ptr.To(o.pace(Saved(o))), Why: n.begin},
 		}
+	}
+	if d := awaitStartReplicas(o); d != nil {
+		return *d
 	}
 	if s.available >= o.Stable.Replicas && len(o.Stable.Groups) == o.Stable.Replicas {
 		return Decision{

@@ -79,6 +79,10 @@ type Workload struct {
 	Recorded []string `json:"recorded,omitzero"`
 	// ChangedBy is the field manager that last wrote the template in the spec. Empty: unknown.
 	ChangedBy string `json:"changedBy,omitzero"`
+	// ScaledBy is the field manager that last wrote replicas. Empty: unknown. Autoscaled is true if it wrote the scale
+	// subresource and is not kubectl, as autoscalers do.
+	ScaledBy   string `json:"scaledBy,omitzero"`
+	Autoscaled bool   `json:"autoscaled,omitzero"`
 
 	// HasFinalizer is true if it has the driver's finalizer: an added workload, or a copy of its manifest.
 	HasFinalizer bool `json:"hasFinalizer,omitzero"`

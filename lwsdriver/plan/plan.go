@@ -82,7 +82,13 @@ func decide(o Observation, s Progress) Decision {
 // ended adds to the final decision of a release that a newer revision waits.
 func ended(o Observation, d Decision) Decision {
 	now, r := o.Stable.Revision, o.Record.Release
-	if now != "" && now != r.UpdateRevision && now != r.StableRevision {
+	switch {
+	case now == "" || now == r.UpdateRevision || now == r.StableRevision:
+	case o.Stable.existing() > 0 && !o.templateWaits():
+		d.Reason = ReasonUnreleased
+		d.Message = fmt.Sprintf("every group of %s runs revision %s, which no release has released: the workload was scaled to 0 groups, or another client removed the hold. "+
+			"To go back, run `lockstep undo` and release the restored template", o.Stable.Name, now)
+	default:
 		d.Reason = ReasonNewRevisionWaits
 		d.Message = fmt.Sprintf("%s; revision %s waits for a release", d.Message, now)
 	}
@@ -139,7 +145,7 @@ func finalizeDeleted(o Observation) Decision {
 		}
 	}
 	if o.Refused == nil {
-		if last := releaseAutoscalers(o, d.State); last != nil {
+		if last := reconcileAutoscalers(o, d.State); last != nil {
 			d.Action = last.Action
 		}
 	}
@@ -187,7 +193,10 @@ func cleanUp(o Observation, busy pb.State, rest Decision) Decision {
 	if d := restoreTraffic(o, cleanUpState(rest.State)); d != nil {
 		return *d
 	}
-	if d := releaseAutoscalers(o, cleanUpState(rest.State)); d != nil {
+	if d := settleAutoscalers(o, cleanUpState(rest.State)); d != nil {
+		if _, ok := d.Action.(HoldAutoscaler); ok {
+			d.State = rest.State // for a template that waits: the release is over
+		}
 		return *d
 	}
 	return warnUnscanned(o, rest)
@@ -216,7 +225,7 @@ func retire(o Observation, w Workload, state pb.State, reason string) Decision {
 	} else if d := withdraw(o, state); d != nil {
 		return *d
 	}
-	d := Decision{State: state, Reason: reason, Message: fmt.Sprintf("%s and its groups are being deleted", w.Name)}
+	d := Decision{State: state, Reason: reason, Message: fmt.Sprintf("%s and its groups are being deleted%s", w.Name, o.degraded())}
 	if left := o.scaleDownIn(); left > 0 && !w.Deleting {
 		d.Reason, d.Recheck = ReasonScaleDownDelay, left
 		d.Message = fmt.Sprintf("requests have left %s, which is deleted at %s", w.Name, o.Now.Add(left).UTC().Format("15:04:05 MST"))
@@ -278,8 +287,14 @@ func progress(o Observation, s Progress, style style) Decision {
 			return retire(o, w, pb.State_STATE_PREPARING, ReasonNewRevision)
 		}
 	}
+	if d := followScaleDown(o, o.busyState()); d != nil {
+		return *d
+	}
 	if d := holdAutoscalers(o, o.busyState()); d != nil {
 		return *d
+	}
+	if o.lostStable() {
+		return advanceUnreleased(o, s, style)
 	}
 	return style.advance(o, s)
 }

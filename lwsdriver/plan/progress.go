@@ -338,9 +338,14 @@ func (s *Progress) planned(o Observation) {
 		return
 	}
 	// observe refuses an unreadable target.
-	if s.Planned, _ = t.Planned(o.Stable.Replicas); o.completesSecondSet() {
-		s.Planned = o.Stable.Replicas
+	planned := func(replicas int) int {
+		if o.completesSecondSet() {
+			return replicas
+		}
+		n, _ := t.Planned(replicas)
+		return n
 	}
+	s.Planned = max(planned(o.batchReplicas()), o.keptGroups(planned))
 	s.Threshold = o.Policy.Threshold(s.Planned)
 	switch c := o.canary(); {
 	case o.inPlace():

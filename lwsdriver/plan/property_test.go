@@ -114,8 +114,10 @@ func (c *cluster) act() {
 		if c.initialize(); c.handovers > 0 && c.phase() == record.Nothing {
 			c.edit(pick("A", "B", "C", "D"))
 		}
-	case n < 87:
+	case n < 86:
 		c.scale(rapid.IntRange(0, 6).Draw(c.t, "to"))
+	case n < 87:
+		c.autoscale(rapid.IntRange(1, 6).Draw(c.t, "to"), rapid.IntRange(0, 3).Draw(c.t, "foreign") == 0)
 	case n < 90:
 		c.edit(pick("A", "B", "C", "D"))
 	case n < 93:
@@ -133,6 +135,9 @@ func (c *cluster) act() {
 	}
 }
 
+// waitForUser are the reasons of failures that only the user or the host can end.
+var waitForUser = []string{ReasonMixedRevisions, ReasonScaledToZero, ReasonUnreleased, ReasonStableShrunk}
+
 // settle stops all faults. The release must come to rest within bounds, and stay there.
 func (c *cluster) settle() Decision {
 	c.note("faults stop")
@@ -143,7 +148,7 @@ func (c *cluster) settle() Decision {
 		c.tick(20*time.Second, 1)
 		c.follow()
 		d := c.drive()
-		if !slices.Contains(settled, d.State) && d.Reason != ReasonMixedRevisions {
+		if !slices.Contains(settled, d.State) && !slices.Contains(waitForUser, d.Reason) {
 			quiet = 0
 			continue
 		}
@@ -161,6 +166,10 @@ func (c *cluster) end() Decision {
 	c.finalize(rapid.SampledFrom([]record.Phase{record.Promoting, record.CleaningUp}).Draw(c.t, "end"))
 	ended := c.phase()
 	d := c.settle()
+	if d.Reason == ReasonStableShrunk {
+		c.scale(c.record.Release.Replicas)
+		d = c.settle()
+	}
 	if d.Reason == ReasonMixedRevisions {
 		c.edit(c.record.Release.StableRevision)
 		d = c.settle()
@@ -199,7 +208,7 @@ func (c *cluster) checkRest(d Decision) {
 		c.fail("%s with %d groups, and %d were requested", d.State, c.stable.replicas, c.requestedReplicas)
 	}
 	c.checkTrafficAtRest()
-	waits := d.State == pb.State_STATE_HOLDING || d.State == pb.State_STATE_READY || d.Reason == ReasonMixedRevisions
+	waits := d.State == pb.State_STATE_HOLDING || d.State == pb.State_STATE_READY || slices.Contains(waitForUser, d.Reason)
 	c.checkLabels(d)
 	c.checkBudgets(d)
 	c.checkHistory(c.observe(), d)

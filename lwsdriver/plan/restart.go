@@ -54,7 +54,7 @@ func beginRestarts(o Observation) Decision {
 	next := withRelease(o, func(n *record.Release) { n.Phase = record.RollingBack })
 	return Decision{
 		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting, Message: why,
-		Action: SetStable{Record: next, Rolling: hold(), Why: why},
+		Action: SetStable{Record: next, Rolling: hold(), SaveTemplate: o.canSaveTemplate(), Why: why},
 	}
 }
 
@@ -67,12 +67,11 @@ func restartOffRevision(o Observation, s Progress) Decision {
 		return beginRestarts(o)
 	}
 	offRevision := o.groupsOffRevision()
-	if len(offRevision) == 0 {
-		return awaitRestored(o, s)
-	}
 	ours := o.Stable.Revision == r.UpdateRevision && r.StableTemplate != nil
 	inVain := slices.ContainsFunc(offRevision, restartsExhausted)
 	switch {
+	case len(offRevision) == 0 && (o.Stable.Replicas > 0 || !ours):
+		return awaitRestored(o, s)
 	case ours && (inVain || len(offRevision) == o.Stable.existing()):
 		next := withRelease(o, func(*record.Release) {})
 		d := beginRollBack(o, next, "restore the stable template, since every group had been updated, and roll back natively")

@@ -23,8 +23,9 @@ import (
 // TestScenarios runs testdata/*.txt. Each test is an observation of a workload, in these lines, and the planner's
 // decision.
 //
-//	workload NAME replicas=N revision=R [size=N] [hold | rolling=PARTITION/UNAVAILABLE/SURGE] [deleting] [unobserved]
+//	workload NAME replicas=N revision=R [size=N] [autoscaled] [recorded=R,R] [hold | rolling=PARTITION/UNAVAILABLE/SURGE] [deleting] [unobserved]
 //	record [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T] [set=hold | set=P/U/S] [template] [unfenced]
+//	  [began-with=N]
 //	  [successor=NAME groups=N]] [known-as=NAME] [succeeded]
 //	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D] [adopt] [rollout=ID batches=Q,Q] [budget]
 //	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting [lingers]] [no-finalizer] [drifted]
@@ -35,7 +36,8 @@ import (
 //	history REVISION | history unread
 //	budget NAME [workers] [of=NAME,NAME] [max=N] | budget unread
 //	drain [done] [message=TEXT] [recheck=AGE]
-//	autoscaler KIND/NAME [scales] [held] [elsewhere | transferred] [lingers=NAME] [unreadable=REASON]
+//	autoscaler KIND/NAME [scales[=up|down]] [held[=down]] [to-zero] [max=N] [limited]
+//	  [elsewhere | transferred] [lingers=NAME] [unreadable=REASON]
 //	unscanned REASON
 //
 // groups belong to the workload or canary above them; without ready= they are not ready, without revision= their pods are
@@ -221,7 +223,14 @@ func parseWorkload(l line) Workload {
 		Rolling:  rolling{Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(1), MaxSurge: intstr.FromInt32(0)},
 		Deleting: l.has("deleting"), Carries: l.attrs["carries"], Drifted: l.has("drifted"), Target: l.target(),
 	}
+	if recorded := l.attrs["recorded"]; recorded != "" {
+		w.Recorded = strings.Split(recorded, ",")
+	}
+	if w.Autoscaled = l.has("autoscaled"); w.Autoscaled {
+		w.ScaledBy = "kube-controller-manager"
+	}
 	if l.word == "canary" {
+		w.ScaledBy = record.FieldManager
 		w.HasFinalizer, w.Lingers = !l.has("no-finalizer"), l.has("lingers")
 		if !l.has("revision") {
 			w.Revision = w.Carries
@@ -272,6 +281,7 @@ func parseRecord(l line) *record.Record {
 		}
 		r.Release.Unfenced = l.has("unfenced")
 		r.Release.Successor, r.Release.Groups = l.attrs["successor"], l.number("groups", 0)
+		r.Release.Replicas = l.number("began-with", 0)
 		if l.has("template") {
 			r.Release.StableTemplate = &record.Template{}
 		}

@@ -84,7 +84,7 @@ func Requests(o Observation) traffic.Desired {
 	case o.Record.Release.Phase == record.Progressing:
 		return o.requested(measureProgress(o).Planned)
 	case o.completesSecondSet():
-		return o.requested(o.Stable.Replicas)
+		return o.requested(o.batchReplicas())
 	case o.Record.Release.Phase == record.Promoting:
 		return o.requested(o.capacity())
 	case o.awaitsStable():

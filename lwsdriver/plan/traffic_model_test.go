@@ -291,8 +291,8 @@ func (c *cluster) checkTraffic(a Action) {
 }
 
 func (c *cluster) checkTrafficAtRest() {
-	if c.inPlace() && (c.phase() == record.Progressing || c.rolls()) || c.next != nil {
-		return // nothing was added that would show it
+	if c.phase() == record.Progressing || c.inPlace() && c.rolls() || c.next != nil {
+		return // the release is not over
 	}
 	if c.traffic != nil && len(c.added) == 0 && *c.traffic != (trafficModel{}) {
 		c.fail("%s is left of the traffic", fmt.Sprintf("%+v", *c.traffic))

@@ -37,7 +37,7 @@ type Inventory struct {
 	// Claims are the existing PersistentVolumeClaims that the templates name.
 	Claims []*corev1.PersistentVolumeClaim
 	// Autoscalers are those that scale the workload.
-	Autoscalers []*pb.ObjectRef
+	Autoscalers []Autoscaler
 	// Room is the free capacity of the nodes.
 	Room capacity.Room
 
@@ -108,4 +108,11 @@ func (s *Inventory) style() string {
 	default:
 		return "the rolling update"
 	}
+}
+
+// Autoscaler is an autoscaler of the workload.
+type Autoscaler struct {
+	Object *pb.ObjectRef
+	// ToZero: it may remove the last group.
+	ToZero bool
 }

@@ -182,7 +182,7 @@ func TestUnchecked(t *testing.T) {
 	want := []string{
 		"PodDisruptionBudgets: there are none in the files [BudgetBlocksEviction BudgetCountsPods]",
 		"Services: there are none in the files [ServiceSelectsWorkers]",
-		"autoscalers: there are none in the files [AutoscalerPresent]",
+		"autoscalers: there are none in the files [AutoscalerPresent AutoscalerToZero]",
 		"the longest request: not set [GracePeriodBelowLongestRequest]",
 		"the workload's status: the manifest has none [WorkloadApiTooOld]",
 	}

@@ -92,6 +92,9 @@ type Release struct {
 	RestartsExhausted string `json:"restartsExhausted,omitempty"`
 	// Unfenced: the split of requests in place has ended, and requests follow the groups. In place only.
 	Unfenced bool `json:"unfenced,omitempty"`
+	// Replicas is how many groups the workload had when the release began. It is lowered when a person scales the workload
+	// down.
+	Replicas int `json:"replicas,omitempty"`
 	// Traffic is the routing that the host requested. Nil: all requests to the stable leaders.
 	Traffic *Traffic `json:"traffic,omitempty"`
 	// Successor names the second set during a handover, and Groups is how many groups the workload had before.

@@ -102,6 +102,74 @@ func TestAutoscalerScaledObject(t *testing.T) {
 	w.mustBeIdle()
 }
 
+// A ScaledObject may scale to 0 by KEDA's default. It is kept from it as soon as a template waits, also without a release,
+// and during a canary release, and has its user's annotations afterwards.
+func TestAutoscalerScaledObjectToZero(t *testing.T) {
+	t.Parallel()
+	e := autoscaled(t)
+	if err := e.cluster.InstallKEDA(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w := e.adopt(model("model", 2, 1))
+	w.keda(map[string]any{"example.com/team": "serving"})
+	w.keepsOne(false)
+	w.driver.Kill() // a driver discovers KEDA at its start
+	w.driver.Restart()
+	w.edit(image("v2"))
+	w.awaitScaleInPaused(true)
+	w.edit(image("v1"))
+	w.awaitScaleInPaused(false)
+	w.edit(image("v2"))
+	w.awaitScaleInPaused(true)
+	mustWarn(t, w.initialize("r1", policy("50%", "100%")).GetWarnings(), "AutoscalerToZero", "ScaledObject model may remove the last group")
+	w.upgrade("r1", 1)
+	w.awaitState(pb.State_STATE_READY)
+	w.awaitScaleInPaused(true)
+	w.finalize("r1", promote)
+	w.awaitScaleInPaused(false)
+	w.mustBeIdle()
+	if n := w.autoscalerWrites(); n != 4 {
+		t.Errorf("%d writes of the autoscaler, want 2 for each time that a template waits", n)
+	}
+	w.keepsOne(true)
+	w.edit(image("v3"))
+	w.initialize("r2", policy("50%", "100%"))
+	w.awaitState(pb.State_STATE_HOLDING)
+	w.awaitScaleInPaused(false) // nothing is moved yet, and the last group is safe
+	w.upgrade("r2", 0)
+	w.awaitScaleInPaused(true)
+	w.finalize("r2", rollback)
+	w.awaitScaleInPaused(false)
+}
+
+// keepsOne sets minReplicaCount to 1, or to 0.
+func (w *workload) keepsOne(one bool) {
+	w.t.Helper()
+	patch := `{"spec":{"minReplicaCount":0}}`
+	if one {
+		patch = `{"spec":{"minReplicaCount":1}}`
+	}
+	if _, err := w.scaledObjects().Patch(w.t.Context(), w.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// awaitScaleInPaused waits until KEDA's annotation stops scale-in with the driver's note, or neither exists.
+func (w *workload) awaitScaleInPaused(paused bool) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("scale-in paused: %t", paused), func(ctx context.Context) error {
+		object, err := w.scaledObjects().Get(ctx, w.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		now := object.GetAnnotations()
+		if (now["autoscaling.keda.sh/paused-scale-in"] == "true") != paused || (now[heldAnnotation] != "") != paused || now[pausedAnnotation] != "" {
+			return fmt.Errorf("annotations are %v", now)
+		}
+		return nil
+	})
+}
+
 // KEDA deletes its HorizontalPodAutoscaler once the ScaledObject is paused. Until then the HorizontalPodAutoscaler still scales,
 // so no second set is created; and KEDA owns it, so the driver does not write it.
 func TestAutoscalerWaitsForScaledObject(t *testing.T) {

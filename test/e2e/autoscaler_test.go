@@ -233,10 +233,15 @@ func TestAutoscalerBlueGreen(t *testing.T) {
 		t.Errorf("%d replicas in mid-release", n)
 	}
 	w.mustHoldAutoscaler()
+	w.startFinalize("r1", promote)
+	w.await("the autoscaler would remove groups, and is not restored", func(c *pb.BatchContext) bool { return c.GetReason() == "WaitingForAutoscaler" })
+	w.mustHoldAutoscaler()
+	w.load(100) // the requests have returned
 	w.finalize("r1", promote)
 	w.mustRestoreAutoscaler(before)
 	w.mustRun("v2")
 	w.mustBeIdle()
+	w.load(20)
 	w.awaitReplicas(1)
 	w.mustHaveEvents("AutoscalerHeld", "AutoscalerReleased")
 	if n := w.autoscalerWrites(); n != 2 {
@@ -404,63 +409,152 @@ func TestAutoscalerEdited(t *testing.T) {
 	}
 }
 
-// In canary and partition the autoscaler keeps scaling: under the hold it adds stable groups, batches are computed from the new
-// number, and it removes no canary groups.
+// In a canary release the autoscaler adds stable groups, batches are computed from the new number, and it removes groups
+// only when its user lowers its bounds.
 func TestAutoscalerCanary(t *testing.T) {
 	t.Parallel()
-	w := newEnv(t).adopt(model("model", 4, 2))
-	w.autoscale(4, 8, nil)
+	e := newEnv(t)
+	e.withMetrics()
+	w := e.adopt(model("model", 4, 2))
+	w.load(100)
+	w.autoscale(1, 8, selectPolicies(maxChange, maxChange))
+	w.awaitComputed(100)
 	before := w.hpa()
 	old := w.revisions()
 	w.edit(image("v2"))
-	mustWarn(t, w.initialize("r1", policy("25%", "50%", "100%")).GetWarnings(), "AutoscalerPresent", "HorizontalPodAutoscaler model")
+	mustWarn(t, w.initialize("r1", policy("25%", "50%", "100%")).GetWarnings(), "AutoscalerHeld", "HorizontalPodAutoscaler model", "not remove")
+	if h := w.hpa(); h.Annotations[heldAnnotation] != "" {
+		t.Errorf("held before the first batch: %v", h.Annotations)
+	}
 	w.upgrade("r1", 1)
 	w.mustMatch(w.awaitState(pb.State_STATE_READY), want{pb.State_STATE_READY, 2, 2, 2, 4, 6, 33})
+	w.mustHoldScaleDown()
 
-	w.editAutoscaler(bounds(8, 8))
+	w.load(20) // the other requests go to the canary
+	w.awaitComputed(20)
+	w.awaitLimited()
+	w.mustMatch(w.context(), want{pb.State_STATE_READY, 2, 2, 2, 4, 6, 33})
+
+	w.load(200)
 	w.awaitReplicas(8)
 	w.mustBeAt(old)
 	w.awaitMatch(want{pb.State_STATE_READY, 4, 4, 4, 8, 12, 33})
 
-	w.editAutoscaler(bounds(2, 4))
+	w.load(20)
+	w.awaitLimited()
+	w.mustMatch(w.context(), want{pb.State_STATE_READY, 4, 4, 4, 8, 12, 33})
+	w.editAutoscaler(bounds(1, 4))
 	w.awaitReplicas(4)
 	w.mustBeAt(old)
 	w.awaitMatch(want{pb.State_STATE_READY, 2, 2, 2, 4, 6, 33})
 
+	w.load(100)
 	w.finalize("r1", promote)
 	w.mustRun("v2")
 	w.mustBeIdle()
-	bounds(2, 4)(before)
+	bounds(1, 4)(before)
 	w.mustRestoreAutoscaler(before)
-	if n := w.autoscalerWrites(); n != 0 {
-		t.Errorf("%d writes of the autoscaler", n)
+	if n := w.autoscalerWrites(); n != 2 {
+		t.Errorf("%d writes of the autoscaler, want 2", n)
 	}
 }
 
 func TestAutoscalerPartition(t *testing.T) {
 	t.Parallel()
-	w := autoscaled(t).adopt(model("model", 4, 2))
-	w.autoscale(4, 8, nil)
+	e := autoscaled(t)
+	e.withMetrics()
+	w := e.adopt(model("model", 4, 2))
+	w.load(100)
+	w.autoscale(1, 8, nil)
 	before := w.hpa()
 	old := w.revisions()
 	w.edit(image("v2"))
-	mustWarn(t, w.initialize("r1", inPlace("25%", "50%", "100%")).GetWarnings(), "AutoscalerPresent")
+	mustWarn(t, w.initialize("r1", inPlace("25%", "50%", "100%")).GetWarnings(), "AutoscalerHeld")
 	w.editAutoscaler(bounds(6, 8))
 	w.awaitReplicas(6)
 	w.mustBeAt(old)
-	w.editAutoscaler(bounds(2, 4))
+	w.editAutoscaler(bounds(1, 4))
 	w.awaitReplicas(4)
 	w.mustBeAt(old)
 	w.upgrade("r1", 1)
 	w.mustMatch(w.awaitState(pb.State_STATE_READY), want{pb.State_STATE_READY, 2, 2, 2, 2, 4, 50})
-	w.editAutoscaler(bounds(2, 2)) // LWS removes the highest indices, which are the updated groups
+	w.mustHoldScaleDown()
+	w.editAutoscaler(bounds(1, 2)) // LWS removes the highest indices, which are the updated groups
 	w.awaitReplicas(2)
 	w.awaitMatch(want{pb.State_STATE_READY, 1, 1, 1, 1, 2, 50})
 	w.finalize("r1", rollback)
 	w.mustRun("v1")
 	w.mustBeIdle()
-	bounds(2, 2)(before)
+	bounds(1, 2)(before)
 	w.mustRestoreAutoscaler(before)
+}
+
+// A person scales the workload to 0 and up again in mid-release. LeaderWorkerSet starts the template in the spec, which is
+// not released. The release fails at once, and an abort restores the stable template.
+func TestScaledToZero(t *testing.T) {
+	t.Parallel()
+	for name, release := range map[string]*pb.ReleasePolicy{"canary": policy("25%", "50%", "100%"), "partition": inPlace("25%", "50%", "100%")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := autoscaled(t).adopt(model("model", 4, 2))
+			w.observer.waive(ruleBatch) // LeaderWorkerSet starts the unreleased groups
+			w.edit(image("v2"))
+			w.initialize("r1", release)
+			w.upgrade("r1", 0)
+			w.awaitState(pb.State_STATE_READY)
+			w.edit(groups(0))
+			w.await("the release has failed", func(c *pb.BatchContext) bool {
+				return c.GetState() == pb.State_STATE_FAILED && c.GetReason() == "ScaledToZero"
+			})
+			w.eventually("the StatefulSet has forgotten the stable revision", func(ctx context.Context) error {
+				s, err := w.kube.AppsV1().StatefulSets(w.namespace).Get(ctx, w.name, metav1.GetOptions{})
+				if err == nil && s.Status.CurrentRevision != s.Status.UpdateRevision {
+					err = fmt.Errorf("its status is %s", asJSON(s.Status))
+				}
+				return err
+			})
+			w.edit(groups(6))
+			c := w.await("the groups run the unreleased revision", func(c *pb.BatchContext) bool {
+				if c.GetState() == pb.State_STATE_READY {
+					t.Errorf("READY: %v", c)
+				}
+				return c.GetReason() == "UnreleasedRevision" && strings.Contains(c.GetMessage(), "all 6 groups of model")
+			})
+			if c.GetState() != pb.State_STATE_FAILED {
+				t.Errorf("state %v", c.GetState())
+			}
+			w.mustContain(c.GetMessage(), c.GetUpdateRevision(), "Abort to restore the template of revision "+c.GetStableRevision())
+			w.finalize("r1", rollback)
+			w.mustRun("v1")
+			w.mustBeIdle()
+		})
+	}
+}
+
+func groups(n int32) func(*lws.LeaderWorkerSet) {
+	return func(s *lws.LeaderWorkerSet) { s.Spec.Replicas = &n }
+}
+
+// mustHoldScaleDown fails unless the driver holds the HorizontalPodAutoscaler from removing groups, and only from that.
+func (w *workload) mustHoldScaleDown() {
+	w.t.Helper()
+	b := w.hpa().Spec.Behavior
+	if b == nil || ptr.Deref(b.ScaleDown.SelectPolicy, "") != disabled || ptr.Deref(b.ScaleUp.SelectPolicy, "") == disabled {
+		w.t.Fatalf("not held from removing groups: %s", asJSON(b))
+	}
+}
+
+// awaitLimited waits until the autoscaler would remove groups, but for the hold.
+func (w *workload) awaitLimited() {
+	w.t.Helper()
+	w.eventually("the autoscaler is limited", func(context.Context) error {
+		for _, c := range w.hpa().Status.Conditions {
+			if c.Type == autoscalingv2.ScalingLimited && c.Reason == "ScaleDownLimit" {
+				return nil
+			}
+		}
+		return fmt.Errorf("its conditions are %s", asJSON(w.hpa().Status.Conditions))
+	})
 }
 
 func (w *workload) awaitMatch(want want) {

@@ -158,7 +158,7 @@ func (w *workload) mustReportFindings(p *pb.ReleasePolicy) {
 	begun := w.initialize("r1", p)
 	codes := warningCodes(begun.GetWarnings())
 	slices.Sort(codes)
-	if got := strings.Join(codes, " "); got != "AllUnavailable AutoscalerPresent BudgetBlocksEviction ExtraCapacity PreStopMissing QuotaExceeded ReadinessProbeMissing ServiceSelectsWorkers" {
+	if got := strings.Join(codes, " "); got != "AllUnavailable AutoscalerHeld BudgetBlocksEviction ExtraCapacity PreStopMissing QuotaExceeded ReadinessProbeMissing ServiceSelectsWorkers" {
 		w.t.Errorf("Initialize warns of %s", got)
 	}
 	w.mustContain(warning(begun, "ServiceSelectsWorkers"), "4 of the 8 pods", "worker-index")

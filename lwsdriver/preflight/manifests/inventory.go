@@ -4,6 +4,8 @@
 package manifests
 
 import (
+	"fmt"
+
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -90,11 +92,14 @@ func (r *reader) autoscalers() {
 		case autoscaler.KindScaledObject:
 			a = autoscaler.ScaledObject{Unstructured: o.Unstructured}
 		case autoscaler.KindHPA:
-			// The reference is the same in every version.
+			// These fields are the same in every version.
 			hpa := &autoscalingv2.HorizontalPodAutoscaler{}
 			ref, _, _ := unstructured.NestedMap(o.Object, "spec", "scaleTargetRef")
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(ref, &hpa.Spec.ScaleTargetRef); err != nil {
 				continue
+			}
+			if n, found, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "minReplicas"); found && fmt.Sprint(n) == "0" {
+				hpa.Spec.MinReplicas = ptr.To[int32](0)
 			}
 			a = autoscaler.HPA{HorizontalPodAutoscaler: hpa}
 		default:
@@ -102,7 +107,9 @@ func (r *reader) autoscalers() {
 		}
 		delete(r.inventory.Unseen, preflight.Autoscalers)
 		if a.Workload() == r.inventory.Workload.Name {
-			r.inventory.Autoscalers = append(r.inventory.Autoscalers, &pb.ObjectRef{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()})
+			r.inventory.Autoscalers = append(r.inventory.Autoscalers, preflight.Autoscaler{
+				Object: &pb.ObjectRef{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}, ToZero: a.ToZero(),
+			})
 		}
 	}
 }

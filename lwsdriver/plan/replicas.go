@@ -1,0 +1,154 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// A release never loses capacity to load that it moved itself. Holds on autoscalers prevent that; what follows is for
+// autoscalers that could not be held: those that the driver may not read, and those of other kinds.
+
+// batchReplicas returns the number of groups that batches are computed from: the replicas in the spec, or those at the
+// beginning of the release if an autoscaler has removed groups since. In place no load leaves the workload.
+func (o Observation) batchReplicas() int {
+	r := o.release()
+	if r == nil || !o.Stable.Autoscaled || o.inPlace() {
+		return o.Stable.Replicas
+	}
+	return max(o.Stable.Replicas, min(r.Replicas, o.maxReplicas()))
+}
+
+// maxReplicas returns the most groups that the users of the workload's autoscalers allow.
+func (o Observation) maxReplicas() int {
+	most := math.MaxInt
+	for _, a := range o.Autoscalers {
+		if a.Targets && a.Max > 0 {
+			most = min(most, a.Max)
+		}
+	}
+	return most
+}
+
+// keptGroups returns how many groups the canary keeps while it receives requests: if an autoscaler scaled the workload
+// last, all that the target allows.
+func (o Observation) keptGroups(planned func(replicas int) int) int {
+	c := o.canary()
+	if c == nil || !o.Stable.Autoscaled || c.ScaledBy != record.FieldManager || o.Traffic != nil && o.Traffic.Facts().Weight == 0 {
+		return 0
+	}
+	if most := o.maxReplicas(); most < math.MaxInt {
+		return min(c.Replicas, planned(most))
+	}
+	return c.Replicas
+}
+
+// followScaleDown records that the workload was scaled down, and not by an autoscaler, so that the release no longer
+// defends the former number of groups. Nil: it was not.
+func followScaleDown(o Observation, state pb.State) *Decision {
+	if o.Stable.Autoscaled || o.Stable.Replicas >= o.Record.Release.Replicas {
+		return nil
+	}
+	next := withRelease(o, func(r *record.Release) { r.Replicas = o.Stable.Replicas })
+	next.Release.PhaseAt = o.Record.Release.PhaseAt
+	why := fmt.Sprintf("%s was scaled down to %d groups: the release follows", o.Stable.Name, o.Stable.Replicas)
+	return &Decision{Action: SetStable{Record: next, Why: why}, State: state, Reason: ReasonScaling, Message: why}
+}
+
+// awaitStartReplicas fails a promotion, before it returns requests to the user's own groups, while there are fewer than at
+// the beginning. Nil: there are enough.
+func awaitStartReplicas(o Observation) *Decision {
+	want := o.batchReplicas()
+	if o.Record.Release.Phase != record.Promoting || o.Stable.Replicas >= want {
+		return nil
+	}
+	return &Decision{
+		State: pb.State_STATE_FAILED, Reason: ReasonStableShrunk,
+		Message: fmt.Sprintf("%s scaled %s to %d groups while the release had moved its load; the requests stay where they are until it has %d groups as "+
+			"at the beginning: run kubectl scale lws %[2]s --replicas=%[4]d", o.Stable.ScaledBy, o.Stable.Name, o.Stable.Replicas, want),
+	}
+}
+
+// degraded describes what each side can carry during a rollback, if the stable side has fewer ready groups than at the
+// beginning. Empty: it has not.
+func (o Observation) degraded() string {
+	if o.release() == nil || o.Record.Release.Phase != record.CleaningUp || o.canary() == nil {
+		return ""
+	}
+	c, want, stable := o.canary(), o.batchReplicas(), 0
+	for _, g := range o.Stable.wantedFrom(0) {
+		if g.Ready {
+			stable++
+		}
+	}
+	if stable >= want {
+		return ""
+	}
+	return fmt.Sprintf("; %d of %d groups of %s are ready, and %d of %d of %s: scale or repair %[3]s", stable, want, o.Stable.Name, c.serving(c.Replicas), c.Replicas, c.Name)
+}
+
+// The revision of a workload without groups is that of its template: LWS keeps no other, and starts the next group at it,
+// released or not.
+
+// lostStable reports whether no group is left at the stable revision, although the batches leave some there.
+func (o Observation) lostStable() bool {
+	r := o.release()
+	if r == nil || r.Phase != record.Progressing || r.StableRevision == r.UpdateRevision {
+		return false
+	}
+	released := 0
+	if o.inPlace() {
+		if r.StableTemplate != nil {
+			return false // a batch has replaced the last stable group
+		}
+		s := Progress{}
+		s.planned(o)
+		released = s.Planned
+	}
+	n := o.Stable.existing()
+	return o.Stable.Replicas == 0 || n > released && len(o.groupsOffRevision()) == n
+}
+
+// canSaveTemplate reports whether the record lacks the stable template, and LWS has it.
+func (o Observation) canSaveTemplate() bool {
+	r := o.release()
+	return r.StableTemplate == nil && slices.Contains(o.Stable.Recorded, r.StableRevision)
+}
+
+// advanceUnreleased is the style's advance for a release that has lost its stable revision. In place no group is updated
+// any more. Once there is nothing left to write, the release fails.
+func advanceUnreleased(o Observation, s Progress, style style) Decision {
+	r := o.Record.Release
+	save := o.canSaveTemplate() && !style.inPlace
+	if a := repairHold(o); a != nil || save {
+		const why = "no group runs the stable revision any more: hold, and keep its template"
+		return Decision{
+			Action: SetStable{Record: *o.Record, Rolling: hold(), SaveTemplate: save, Why: why},
+			State:  pb.State_STATE_FAILED, Reason: ReasonUnreleased, Message: why,
+		}
+	}
+	if style.inPlace {
+		if _, d := routeInPlace(o, pb.State_STATE_FAILED); d != nil && d.Action != nil {
+			return *d
+		}
+	} else if d := style.advance(o, s); d.Action != nil {
+		return d
+	}
+	d := Decision{State: pb.State_STATE_FAILED, Reason: ReasonScaledToZero}
+	wayOut := fmt.Sprintf("Abort to restore the template of revision %s, or promote to accept it", r.StableRevision)
+	if o.Stable.Replicas == 0 {
+		d.Message = fmt.Sprintf("%s was scaled to 0 groups during the release: if it is scaled up, LeaderWorkerSet starts revision %s, which is not released. %s",
+			o.Stable.Name, r.UpdateRevision, wayOut)
+		return d
+	}
+	d.Reason = ReasonUnreleased
+	d.Message = fmt.Sprintf("all %d groups of %s run revision %s, of which the release has released %d: the workload was scaled to 0 groups, "+
+		"or another client removed the hold. %s", o.Stable.existing(), o.Stable.Name, r.UpdateRevision, s.Planned, wayOut)
+	return d
+}
