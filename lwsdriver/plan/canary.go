@@ -115,6 +115,9 @@ func judgeBatch(o Observation, s Progress, v traffic.View, groups []Group) Decis
 		d.State, d.Reason = pb.State_STATE_VERIFYING, v.Reason
 		d.Message += ", but the requested routing is not in force yet: " + v.Message
 		return d
+	case s.available >= need && o.shareCapped():
+		d.State, d.Reason = pb.State_STATE_VERIFYING, ReasonCapacityBelowShare
+		return d
 	case s.available >= need:
 		d.State, d.Reason = pb.State_STATE_READY, ReasonBatchReady
 		return d
@@ -160,7 +163,7 @@ func (o Observation) awaitsSecondSet() bool {
 	return o.switches() && !o.switched() && !o.secondSetReady()
 }
 
-// switched reports whether requests already go to the second set. If it then loses a group, they do not move back.
+// switched reports whether requests already go to the second set. If it then loses groups, the share follows.
 func (o Observation) switched() bool {
 	return o.Traffic != nil && o.Traffic.Facts().Weight > 0
 }

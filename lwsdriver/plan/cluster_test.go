@@ -48,6 +48,8 @@ type cluster struct {
 	admission bool // the admission policy is installed
 	faults    bool // groups may fail
 
+	turns turns // of the share, since nothing breaks any more
+
 	// pending is a decision from an older observation, not applied yet.
 	pending *decided
 
@@ -315,6 +317,7 @@ func (c *cluster) checkRetire(a Action) {
 
 // checkQuiet: if nothing is to be written, what was requested is in force, and only Recheck changes the decision.
 func (c *cluster) checkQuiet(o Observation, d Decision) {
+	c.checkShareQuiet(d)
 	batch := c.inPlace() && c.phase() == record.Progressing && c.floor() >= o.Stable.Replicas-d.Progress.Planned
 	if c.record != nil && !c.rolls() && !batch && !o.Stable.Deleting && !record.SameRolling(o.Stable.Rolling, record.Hold()) {
 		c.fail("%s leaves %v in phase %q", d.Reason, o.Stable.Rolling, c.phase())

@@ -63,6 +63,9 @@ func (t Route) decide(o Observation) (Decision, error) {
 		return Decision{}, err
 	}
 	next := r.Traffic.With(t.change)
+	if t.Weight != nil && next != nil {
+		next.Groups = o.requestedFor(r.Traffic, *t.Weight)
+	}
 	if next != nil {
 		d := traffic.Desired{Weight: next.Weight, Mirror: next.Mirror, HeaderRoutes: next.Routes()}
 		if err := traffic.Supported(*o.Policy.Traffic, d); err != nil {
@@ -80,6 +83,19 @@ func (t Route) decide(o Observation) (Decision, error) {
 	record, with := *o.Record, *r
 	with.Traffic, record.Release = next, &with
 	return Decision{Action: SetStable{Record: record, Why: t.why()}}, nil
+}
+
+// requestedFor returns the number of groups that a weight is requested for. A host may repeat a weight at any time: the
+// next batch counts once it is complete.
+func (o Observation) requestedFor(had *record.Traffic, weight int) int {
+	s := measureProgress(o)
+	switch {
+	case weight == 0:
+		return 0
+	case had.RequestedWeight() == weight && s.available < s.Planned-s.Threshold:
+		return had.Groups
+	}
+	return s.Planned
 }
 
 // RoutedRelease returns the release that a request names, if it routes requests. The error has an ErrorReason.
@@ -127,6 +143,16 @@ func VerifyWeight(o Observation, weight int) Verification {
 		return v.followGroups(o, weight)
 	}
 	last := r.Traffic.RequestedWeight()
+	if s, ok := o.currentShare(); ok && s.capped() && !v.Blocked && !o.awaitsSecondSet() {
+		v.Verified = false
+		switch {
+		case s.requested != weight:
+			v.Reason, v.Message = "OtherWeight", fmt.Sprintf("the weight requested last is %d", s.requested)
+		default:
+			v.Reason, v.Message = ReasonCapacityBelowShare, s.message(o)
+		}
+		return v
+	}
 	switch {
 	case v.Verified || view.Reason != "":
 	case !takesShare(r.Phase):

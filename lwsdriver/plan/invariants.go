@@ -57,6 +57,8 @@ func checkDecision(o Observation, i Intent, d Decision) error {
 		return errors.Join(checkRetire(o), checkWithdrawn(o))
 	case SetStable:
 		return errors.Join(checkSetStable(o, i, a), checkSplit(o, a))
+	case SetTraffic:
+		return checkShare(o, a)
 	case RestartGroup:
 		return checkRestart(o, a)
 	case DeleteRevision:

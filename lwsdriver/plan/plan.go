@@ -18,7 +18,7 @@ func carryOn(o Observation) Decision {
 	if err := checkObservation(o); err != nil {
 		return invariantViolated(err, s)
 	}
-	d := reconcileHistory(o, reconcileLabels(o, reconcileBudgets(o, decide(o, s))))
+	d := reconcileHistory(o, reconcileLabels(o, reconcileBudgets(o, reconcileShare(o, decide(o, s)))))
 	d.Progress = s
 	if a, ok := d.Action.(SetStable); ok {
 		d.Action = recordRolling(o, a)

@@ -141,7 +141,8 @@ var waitForUser = []string{ReasonMixedRevisions, ReasonScaledToZero, ReasonUnrel
 // settle stops all faults. The release must come to rest within bounds, and stay there.
 func (c *cluster) settle() Decision {
 	c.note("faults stop")
-	c.faults, c.pending = false, nil
+	c.faults, c.pending, c.turns = false, nil, turns{counted: true}
+	defer func() { c.turns.counted = false }()
 	quiet := 0
 	for range 400 {
 		c.repair()

@@ -134,7 +134,7 @@ func advanceUnreleased(o Observation, s Progress, style style) Decision {
 		}
 	}
 	if style.inPlace {
-		if _, d := routeInPlace(o, pb.State_STATE_FAILED); d != nil && d.Action != nil {
+		if _, d := routeInPlace(o, pb.State_STATE_UPGRADING); d != nil && d.Action != nil {
 			return *d
 		}
 	} else if d := style.advance(o, s); d.Action != nil {

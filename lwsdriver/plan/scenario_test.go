@@ -31,7 +31,7 @@ import (
 //	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting [lingers]] [no-finalizer] [drifted]
 //	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [reason=REASON] [serving] [marks=ID/BATCH,-]
 //	  [terminating] [restarts=N]
-//	traffic [requested=N] [fenced] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [endpoints-lag] [handed-over]
+//	traffic [requested=N [for=N]] [fenced] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [endpoints-lag] [handed-over]
 //	  [gone | blocked | unread]
 //	history REVISION | history unread
 //	budget NAME [workers] [of=NAME,NAME] [max=N] | budget unread
@@ -44,7 +44,7 @@ import (
 // missing. marks are the rollout labels of their pods, - for pods without. A target is QUANTITY@AGE, or
 // QUANTITY#BATCH@AGE. An AGE is how long ago. lingers: it is being deleted in the background.
 //
-// traffic is the routing of the release: the host requested a share, the stable Service is fenced, the canary Service
+// traffic is the routing of the release: the host requested a share for a number of groups, the stable Service is fenced, the canary Service
 // exists, the route has a weight, which the gateway has seen; how many endpoints the stable Service has, and which canary
 // leaders the canary Service has. leaking: the stable Service still has endpoints of canary leaders. endpoints-lag: in
 // place, the stable Service is unfenced, but its endpoints are not updated yet. handed-over: the stable Service selects
@@ -188,7 +188,7 @@ func parseObservation(text string) (o Observation, err error) {
 		case "traffic":
 			o.Traffic = parseTraffic(l, o)
 			if o.Record != nil && o.Record.Release != nil && l.has("requested") {
-				o.Record.Release.Traffic = &record.Traffic{Weight: l.number("requested", 0)}
+				o.Record.Release.Traffic = &record.Traffic{Weight: l.number("requested", 0), Groups: l.number("for", 0)}
 			}
 		case "budget":
 			if l.name == "unread" {

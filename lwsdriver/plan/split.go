@@ -97,9 +97,8 @@ func (o Observation) routesInPlace() bool { return o.Traffic != nil && o.inPlace
 
 // coversAllGroups reports whether the batch leaves no stable group.
 func (o Observation) coversAllGroups() bool {
-	s := Progress{}
-	s.planned(o)
-	return s.Planned > 0 && s.Planned >= o.Stable.Replicas
+	planned := o.planned()
+	return planned > 0 && planned >= o.Stable.Replicas
 }
 
 // allUpdated reports whether every group is at the update revision.
@@ -126,7 +125,7 @@ func (o Observation) requestedInPlace() traffic.Desired {
 	case o.unfenced():
 		return requestsUnfenced()
 	case requested != nil && slices.ContainsFunc(o.Stable.wantedFrom(0), serves):
-		d.Weight, d.Mirror, d.HeaderRoutes = requested.Weight, requested.Mirror, requested.Routes()
+		d.Weight, d.Mirror, d.HeaderRoutes = o.shareFor(o.planned()).effective, requested.Mirror, requested.Routes()
 	}
 	return d
 }
@@ -177,11 +176,10 @@ func routeInPlace(o Observation, state pb.State) (traffic.View, *Decision) {
 	if d := moveSplit(o, state); d != nil {
 		return traffic.View{}, d
 	}
-	v, d := reconcileTraffic(o, o.requestedInPlace(), state)
-	if d == nil && !o.unfenced() {
-		d = markLeaders(o, o.Stable, o.Stable.Replicas, inForce(v), state)
+	if o.unfenced() {
+		return reconcileTraffic(o, o.requestedInPlace(), state)
 	}
-	return v, d
+	return routeAndMark(o, o.Stable, o.Stable.Replicas, o.requestedInPlace(), state)
 }
 
 // endSplit ends the split of requests. Nil: it has ended, and every group may be replaced.

@@ -41,19 +41,14 @@ func (o Observation) requested(planned int) traffic.Desired {
 	}
 	d := prepared()
 	c, requested := o.canary(), o.Record.Release.Traffic
-	p := o.Record.Release.Phase
-	promotes := o.switches() && (p == record.Promoting || p == record.Standby)
-	if c == nil || c.Deleting || requested == nil && !promotes || c.serving(planned) == 0 {
+	if c == nil || c.Deleting || requested == nil && !o.movesAllRequests() || c.serving(planned) == 0 {
 		return d
 	}
 	if requested != nil {
-		d.Weight, d.Mirror, d.HeaderRoutes = requested.Weight, requested.Mirror, requested.Routes()
+		d.Mirror, d.HeaderRoutes = requested.Mirror, requested.Routes()
 	}
-	if promotes {
-		d.Weight = 100
-	}
-	if o.switches() && !o.switched() && !o.secondSetReady() {
-		d.Weight = 0
+	if !o.awaitsSecondSet() {
+		d.Weight = o.shareFor(planned).effective
 	}
 	return d
 }
@@ -308,14 +303,24 @@ func markLeaders(o Observation, c Workload, planned int, settled bool, state pb.
 // routeCanary applies the requested routing while a canary serves: the routes, then the marks of leaders. It returns the
 // state of the routing, and a decision if a write is due.
 func routeCanary(o Observation, planned int, state pb.State) (traffic.View, *Decision) {
-	v, d := reconcileTraffic(o, o.requested(planned), state)
-	if d != nil {
-		return v, d
+	c := o.canary()
+	if c == nil || c.Deleting {
+		return reconcileTraffic(o, o.requested(planned), state)
 	}
-	if c := o.canary(); c != nil && !c.Deleting {
-		return v, markLeaders(o, *c, planned, inForce(v), state)
+	return routeAndMark(o, *c, planned, o.requested(planned), state)
+}
+
+// routeAndMark applies a routing: the routes, then the marks of leaders. Only before the share grows, the leaders that it
+// was computed for are marked first.
+func routeAndMark(o Observation, w Workload, planned int, want traffic.Desired, state pb.State) (traffic.View, *Decision) {
+	v, write := reconcileTraffic(o, want, state)
+	if grows := v.Fenced && v.Prepared && want.Weight > v.Weight; write != nil && !grows {
+		return v, write
 	}
-	return v, nil
+	if mark := markLeaders(o, w, planned, write == nil && inForce(v), state); mark != nil {
+		return v, mark
+	}
+	return v, write
 }
 
 // share sets the percentage of requests to the update revision: that of the routes, unless it follows from group counts.

@@ -212,7 +212,9 @@ func (c *cluster) applyTraffic(a SetTraffic, versions map[string]int) bool {
 		c.fail("the fence is removed while %s exists", c.added[0].name)
 	}
 	c.checkStep(what, a)
+	before := c.traffic.weight
 	step(c.traffic)
+	c.countTurns(before)
 	return true
 }
 
@@ -271,7 +273,9 @@ func (c *cluster) checkTraffic(a Action) {
 	if c.traffic == nil || c.stable.deleting {
 		return
 	}
-	switch a.(type) {
+	switch a := a.(type) {
+	case SetTraffic:
+		c.checkRaise(a.Desired.Weight)
 	case DeleteCanary, RemoveFinalizer:
 		if c.traffic.weight > 0 {
 			c.fail("%s while the route has weight %d", a, c.traffic.weight)

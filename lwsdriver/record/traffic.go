@@ -16,6 +16,8 @@ type Traffic struct {
 	// Weight is the canary's share and Mirror the share copied to it, in percent.
 	Weight int `json:"weight,omitempty"`
 	Mirror int `json:"mirror,omitempty"`
+	// Groups is the number of groups that were planned when the weight was requested. 0: unknown.
+	Groups int `json:"groups,omitempty"`
 	// HeaderRoutes select requests for the canary whatever the weight, sorted by name.
 	HeaderRoutes []HeaderRoute `json:"headerRoutes,omitempty"`
 }
@@ -94,6 +96,9 @@ func (t *Traffic) validate() error {
 	}
 	if t.Weight < 0 || t.Weight > 100 || t.Mirror < 0 || t.Mirror > 100 {
 		return fmt.Errorf("traffic: weight %d and mirror %d must be 0 to 100", t.Weight, t.Mirror)
+	}
+	if t.Groups < 0 {
+		return fmt.Errorf("traffic: %d groups must not be negative", t.Groups)
 	}
 	for i, r := range t.Routes() {
 		if len(r.Matches) == 0 {

@@ -177,6 +177,16 @@ func TestStepper(t *testing.T) {
 			stepper{step: Step{Weight: &weight}, weightSet: true},
 			standing(pb.State_STATE_READY, mine1, func(c *pb.BatchContext) { c.TrafficWeight = 20 }), actSucceed, "", "",
 		},
+		"weight capped": {
+			"Too few groups are ready for it, and the driver raises it by itself.",
+			stepper{step: Step{Weight: &weight}, weightSet: true},
+			standing(pb.State_STATE_VERIFYING, mine1, func(c *pb.BatchContext) { c.TrafficWeight, c.Reason = 10, "CapacityBelowShare" }), actWait, "", "",
+		},
+		"weight capped, groups lost": {
+			"The batch is not complete any more.",
+			stepper{step: Step{Weight: &weight}, weightSet: true},
+			standing(pb.State_STATE_UPGRADING, mine1, func(c *pb.BatchContext) { c.TrafficWeight = 10 }), actWait, "", "",
+		},
 		"weight without a group": {
 			"It would wait for ever.",
 			stepper{step: Step{Weight: &weight}}, standing(pb.State_STATE_HOLDING, mine1), actFail, "", "no group",

@@ -149,7 +149,7 @@ func TestSummary(t *testing.T) {
 	t.Parallel()
 	shown := func(messages ...any) []string { return screenAfter(here, 100, 30, messages...).Summary() }
 	run, done := listed(upgrading("vllm")), listed(completed(upgrading("vllm")))
-	const upgrade = "default/vllm  upgrading: batch 2/3 (50%), 1/2 groups ready, stable 4/4 ready, canary gets 25% of requests"
+	const upgrade = "default/vllm  upgrading: batch 2/3 (50%), 1/2 groups ready, stable 4/4 ready, canary gets 25% of requests, 50% requested"
 	const complete = "default/vllm  completed: every group runs revision 7d4f5b6c8"
 	cases := map[string]struct {
 		reason   string

@@ -32,7 +32,7 @@ func Progress(c *pb.BatchContext) string {
 // weight returns the share of the update revision, of requests or of ready groups.
 func weight(c *pb.BatchContext) string {
 	if routed(c) {
-		return fmt.Sprintf("canary gets %d%% of requests", c.GetTrafficWeight())
+		return fmt.Sprintf("canary gets %d%% of requests", c.GetTrafficWeight()) + requested(c)
 	}
 	return fmt.Sprintf("%d%% of ready groups are new", c.GetTrafficWeight())
 }

@@ -73,11 +73,19 @@ func revisions(c *pb.BatchContext) string {
 // traffic returns the shares of the revisions: of requests if the release routes them, and otherwise of ready groups, since
 // requests then reach any ready group.
 func traffic(c *pb.BatchContext) string {
-	text := "update revision %d%%, stable revision %d%% of ready groups (not routed)"
+	text, how := "update revision %d%%, stable revision %d%% of ready groups (%s)", "not routed"
 	if routed(c) {
-		text = "canary %d%%, stable %d%% of requests (routed)"
+		text, how = "canary %d%%, stable %d%% of requests (%s)", "routed"+requested(c)
 	}
-	return fmt.Sprintf(text, c.GetTrafficWeight(), 100-c.GetTrafficWeight())
+	return fmt.Sprintf(text, c.GetTrafficWeight(), 100-c.GetTrafficWeight(), how)
+}
+
+// requested returns the requested share of the canary if the routes have another one.
+func requested(c *pb.BatchContext) string {
+	if !routed(c) || c.RequestedWeight == nil || c.GetRequestedWeight() == c.GetTrafficWeight() {
+		return ""
+	}
+	return fmt.Sprintf(", %d%% requested", c.GetRequestedWeight())
 }
 
 func routed(c *pb.BatchContext) bool {

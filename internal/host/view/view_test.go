@@ -77,6 +77,13 @@ func routedRelease() *pb.BatchContext {
 	return c
 }
 
+// cappedRelease is routedRelease, of which too few groups are ready for the requested weight.
+func cappedRelease() *pb.BatchContext {
+	c := routedRelease()
+	c.RequestedWeight = proto.Int32(50)
+	return c
+}
+
 // completed is upgrading after its promotion.
 func completed() *pb.BatchContext {
 	c := upgrading()
@@ -97,6 +104,7 @@ func TestGolden(t *testing.T) {
 	}{
 		"status":           {"a release in flight", func() string { return Status(upgrading(), noon) }},
 		"status-routed":    {"the share is of requests", func() string { return Status(routedRelease(), noon) }},
+		"status-capped":    {"the requested share, too", func() string { return Status(cappedRelease(), noon) }},
 		"status-unmanaged": {"no release and no groups", func() string { return Status(unmanaged(), noon) }},
 		"frame":            {"a large terminal", func() string { return Frame(upgrading(), noon, 200, 50) }},
 		"frame-narrow":     {"lines are cut, not wrapped", func() string { return Frame(upgrading(), noon, 48, 50) }},

@@ -1,0 +1,287 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+// A share follows capacity: the update revision receives what was requested only while enough of its groups are ready.
+// With fewer, the share is capped in tenths, and below half of the groups the stable side receives everything, as long as
+// it is whole. If it is not, the share is at least what the numbers of ready groups on both sides say, so that a broken
+// stable side does not receive more than it can carry.
+
+// ReasonCapacityBelowShare is why a requested weight is not in force: too few updated groups are ready.
+const ReasonCapacityBelowShare = "CapacityBelowShare"
+
+// lossGrace is how long one group may be lost before the share follows. It is also how long the group must be ready
+// before it counts again, unless minReady is longer.
+const lossGrace = 10 * time.Second
+
+// capacity is what limits a share.
+type capacity struct {
+	// groups is the number of groups that the weight was requested for; tolerated of them may be lost.
+	groups, tolerated int
+	// steady is the number of updated groups that count: they are ready, and were not lost recently.
+	steady int
+	// updated and stable are the numbers of ready groups of both sides at this moment.
+	updated, stable int
+	// whole: the stable side can carry all requests.
+	whole bool
+}
+
+// limit returns the share of a requested weight that the groups can carry.
+func (c capacity) limit(weight int) int {
+	switch {
+	case c.updated == 0:
+		return 0
+	case c.steady >= c.groups-c.tolerated:
+		return weight
+	}
+	capped := weight * (10 * c.steady / c.groups) / 10
+	switch {
+	case !c.whole:
+		return max(capped, min(weight, 10*(10*c.updated/(c.updated+c.stable))))
+	case 2*c.steady < c.groups:
+		return 0
+	}
+	return capped
+}
+
+// share is a requested weight, and what of it the updated groups can carry.
+type share struct {
+	requested, effective int
+	// of is what limits it.
+	of capacity
+	// recheck is when time alone may change it. Zero: never.
+	recheck time.Duration
+}
+
+// capped reports whether some updated groups are ready, but too few for the requested weight.
+func (s share) capped() bool { return s.of.updated > 0 && s.effective < s.requested }
+
+// message explains a capped share.
+func (s share) message(o Observation) string {
+	ready := "are ready"
+	if s.of.steady < min(s.of.updated, s.of.groups) {
+		ready = fmt.Sprintf("have been ready for %s", max(o.Policy.MinReady, lossGrace))
+	}
+	return fmt.Sprintf("%d of %d groups %s, so %d %% of the requests instead of %d %% go to revision %s; the rest stays with the stable groups",
+		s.of.steady, s.of.groups, ready, s.effective, s.requested, o.Record.Release.UpdateRevision)
+}
+
+// shareFor returns the share of the update revision while a number of its groups is planned. A promotion that moves all
+// requests needs all of them, and a weight of the host the groups that it was requested for: the next batch does not lower
+// the share.
+func (o Observation) shareFor(planned int) share {
+	requested := o.Record.Release.Traffic
+	s := share{requested: requested.RequestedWeight(), of: capacity{groups: planned}}
+	if requested != nil && requested.Groups > 0 {
+		s.of.groups = min(requested.Groups, planned)
+	}
+	if o.movesAllRequests() {
+		s.requested, s.of.groups = 100, planned
+	}
+	s.of.tolerated = o.Policy.Threshold(s.of.groups)
+	if o.Traffic == nil || s.requested == 0 {
+		s.effective = s.requested
+		return s
+	}
+	updated, stable := o.updatedCapacity(planned), o.stableCapacity(planned)
+	s.of.steady, s.of.updated, s.of.stable = updated.steady, updated.ready, stable.ready
+	n := o.Stable.Replicas
+	s.of.whole = stable.ready > 0 && stable.steady+stable.spared() >= n-o.Policy.Threshold(n)
+	if o.stableRolls() {
+		// The groups that LWS replaces next don't count: otherwise the share would change with each of them.
+		s.of.whole, s.of.stable = false, min(stable.ready, max(n-o.mayBeUnavailable(), 0))
+	}
+	s.recheck = earliest(updated.recheck, stable.recheck)
+	s.effective = s.of.limit(s.requested)
+	if updated.spared() > 0 {
+		with := s.of
+		with.steady++
+		s.effective = max(s.effective, min(with.limit(s.requested), o.Traffic.Facts().Weight))
+	}
+	if o.switches() && !o.switched() && s.effective < s.requested {
+		s.effective = 0 // requests move once the second set is complete
+	}
+	return s
+}
+
+// currentShare returns the share of the update revision. False: at present it has none.
+func (o Observation) currentShare() (share, bool) {
+	if o.release() == nil || o.Traffic == nil || !takesShare(o.Record.Release.Phase) {
+		return share{}, false
+	}
+	switch r, c := o.Record.Release, o.canary(); {
+	case o.routesInPlace():
+		if r.Phase != record.Progressing || o.unfenced() || r.UpdateRevision != o.Stable.Revision || len(o.abandoned()) > 0 {
+			return share{}, false
+		}
+		return o.shareFor(o.planned()), true
+	case c == nil || c.Deleting || RemovesAdded(o):
+		return share{}, false
+	case r.Phase == record.Progressing:
+		return o.shareFor(o.planned()), true
+	case o.completesSecondSet():
+		return o.shareFor(o.Stable.Replicas), true
+	}
+	return o.shareFor(o.capacity()), true
+}
+
+// planned returns how many groups are planned.
+func (o Observation) planned() int {
+	s := Progress{}
+	s.planned(o)
+	return s.Planned
+}
+
+// movesAllRequests reports whether a promotion, and not the host, sets the share.
+func (o Observation) movesAllRequests() bool {
+	p := o.Record.Release.Phase
+	return o.switches() && (p == record.Promoting || p == record.Standby)
+}
+
+// stableRolls reports whether a promotion has LWS replace the user's own groups.
+func (o Observation) stableRolls() bool {
+	return o.Record.Release.Phase == record.Promoting && !record.SameRolling(o.Stable.Rolling, record.Hold())
+}
+
+// capacityOf is a count of the groups that serve one revision.
+type capacityOf struct {
+	// ready is the number of ready groups, steady without those that were lost recently.
+	ready, steady int
+	// lost is the number of groups that were lost within lossGrace, whether or not they are ready again.
+	lost int
+	// recheck is when time alone changes these numbers. Zero: never.
+	recheck time.Duration
+}
+
+// spared returns 1 if a single group was lost a short time ago, so that the share does not follow yet. Two or more lost
+// groups count at once.
+func (c capacityOf) spared() int {
+	if c.lost == 1 {
+		return 1
+	}
+	return 0
+}
+
+// count adds a group.
+func (c *capacityOf) count(o Observation, g Group, minReady time.Duration) {
+	returned := g.returned(o.Policy.MinReady)
+	until := func(at time.Time) bool {
+		left := at.Sub(o.Now)
+		if left > 0 {
+			c.recheck = earliest(c.recheck, left)
+		}
+		return left > 0
+	}
+	switch {
+	case !g.Ready && g.LostAt.IsZero(), !g.Ready && g.Revision != "" && g.FirstReady.IsZero():
+		// It was never available.
+	case !g.Ready:
+		if until(g.LostAt.Add(lossGrace)) {
+			c.lost++
+		}
+	case returned:
+		c.ready++
+		until(g.ReadySince.Add(max(o.Policy.MinReady, lossGrace)))
+		if g.ReadySince.Sub(g.LostAt) < lossGrace {
+			c.lost++
+		}
+	default:
+		c.ready++
+		if !until(g.ReadySince.Add(minReady)) {
+			c.steady++
+		}
+	}
+}
+
+// returned reports whether a group that was available before is ready again, but not for long.
+func (g Group) returned(minReady time.Duration) bool {
+	return g.Ready && !g.LostAt.IsZero() && !g.FirstReady.IsZero() && g.ReadySince.Add(minReady).After(g.FirstReady)
+}
+
+// updatedCapacity counts the groups at the update revision that may receive requests.
+func (o Observation) updatedCapacity(planned int) capacityOf {
+	var c capacityOf
+	if o.inPlace() {
+		for _, g := range o.Stable.wantedFrom(0) {
+			missing := g.Revision == "" && g.Index >= o.Stable.Replicas-planned
+			if missing || g.at(o.Record.Release.UpdateRevision) {
+				c.count(o, g, o.Policy.MinReady)
+			}
+		}
+		return c
+	}
+	if w := o.canary(); w != nil {
+		for _, g := range w.Groups {
+			if g.Index < planned {
+				c.count(o, g, o.Policy.MinReady)
+			}
+		}
+	}
+	return c
+}
+
+// stableCapacity counts the groups that serve the requests that the update revision does not receive. minReady does not
+// apply to them.
+func (o Observation) stableCapacity(planned int) capacityOf {
+	var c capacityOf
+	for _, g := range o.Stable.wantedFrom(0) {
+		missing := g.Revision == "" && g.Index < o.Stable.Replicas-planned
+		if !o.inPlace() || missing || g.at(o.Record.Release.StableRevision) {
+			c.count(o, g, 0)
+		}
+	}
+	return c
+}
+
+// earliest returns the earlier of two times to recheck, of which zero means never.
+func earliest(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// reconcileShare adds to a decision that the share is capped, and when time alone may change that.
+func reconcileShare(o Observation, d Decision) Decision {
+	s, ok := o.currentShare()
+	if !ok {
+		return d
+	}
+	d.Recheck = earliest(d.Recheck, s.recheck)
+	if s.capped() && !o.awaitsSecondSet() {
+		d.Message += "; " + s.message(o)
+	}
+	return d
+}
+
+// shareCapped reports whether the update revision receives less than was requested.
+func (o Observation) shareCapped() bool {
+	s, ok := o.currentShare()
+	return ok && s.capped()
+}
+
+// checkShare: no write raises the share of the update revision above what its groups can carry.
+func checkShare(o Observation, a SetTraffic) error {
+	if o.Traffic == nil || o.Stable.Deleting || a.Desired.Weight <= o.Traffic.Facts().Weight {
+		return nil
+	}
+	s, ok := o.currentShare()
+	switch {
+	case !ok:
+		return fmt.Errorf("the share of the update revision is raised to %d %% while it may have none", a.Desired.Weight)
+	case s.of.updated == 0:
+		return fmt.Errorf("the share is raised to %d %% while no updated group is ready", a.Desired.Weight)
+	case a.Desired.Weight > s.of.limit(s.requested):
+		return fmt.Errorf("the share is raised to %d %%, and %d of %d groups can carry %d %%",
+			a.Desired.Weight, s.of.steady, s.of.groups, s.of.limit(s.requested))
+	}
+	return nil
+}

@@ -1,0 +1,203 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+func TestCapacityLimit(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		c      capacity
+		weight int
+		want   int
+	}{
+		{"every group is ready", capacity{groups: 4, steady: 4, updated: 4, stable: 4, whole: true}, 100, 100},
+		{"more than the weight was requested for", capacity{groups: 2, steady: 4, updated: 4, stable: 4, whole: true}, 50, 50},
+		{"the lost group is tolerated", capacity{groups: 4, tolerated: 1, steady: 3, updated: 3, stable: 4, whole: true}, 100, 100},
+		{"rounded down to tenths", capacity{groups: 3, steady: 2, updated: 2, stable: 3, whole: true}, 100, 60},
+		{"tenths of the weight", capacity{groups: 5, steady: 3, updated: 3, stable: 5, whole: true}, 50, 30},
+		{"half", capacity{groups: 4, steady: 2, updated: 2, stable: 4, whole: true}, 100, 50},
+		{"below half", capacity{groups: 4, steady: 1, updated: 1, stable: 4, whole: true}, 100, 0},
+		{"below half, stable not whole", capacity{groups: 4, steady: 1, updated: 1, stable: 3}, 100, 20},
+		{"below half, few stable groups", capacity{groups: 4, steady: 1, updated: 1, stable: 1}, 100, 50},
+		{"numbers of groups don't exceed the weight", capacity{groups: 4, steady: 1, updated: 1, stable: 1}, 30, 30},
+		{"no stable group", capacity{groups: 10, steady: 1, updated: 1}, 40, 40},
+		{"no stable group, and none counts yet", capacity{groups: 10, updated: 3}, 40, 40},
+		{"none counts yet", capacity{groups: 4, updated: 4, stable: 4, whole: true}, 100, 0},
+		{"no updated group", capacity{groups: 4, stable: 4}, 100, 0},
+		{"nothing planned, in place: another client had a group updated", capacity{updated: 1, steady: 1}, 100, 100},
+		{"nothing requested", capacity{groups: 4, steady: 2, updated: 2, stable: 4, whole: true}, 0, 0},
+	} {
+		if got := tc.c.limit(tc.weight); got != tc.want {
+			t.Errorf("%s: %d of %d %%, want %d", tc.name, got, tc.weight, tc.want)
+		}
+	}
+}
+
+// TestCapacityLimitBounds checks, for any numbers, that the share is at most what the groups carry while the stable side is
+// whole, that more ready groups never lower it, and that it takes few values.
+func TestCapacityLimitBounds(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		groups := rapid.IntRange(1, 300).Draw(rt, "groups")
+		weight := rapid.IntRange(0, 100).Draw(rt, "weight")
+		c := capacity{
+			groups: groups, tolerated: rapid.IntRange(0, groups-1).Draw(rt, "tolerated"),
+			stable: rapid.IntRange(0, 300).Draw(rt, "stable"), whole: rapid.Bool().Draw(rt, "whole"),
+		}
+		c.whole = c.whole && c.stable > 0
+		last, values := 0, map[int]bool{}
+		for n := range groups + 1 {
+			c.steady, c.updated = n, n
+			got := c.limit(weight)
+			switch {
+			case got < last:
+				rt.Fatalf("%+v: %d %%, and %d with one group fewer", c, got, last)
+			case got > weight:
+				rt.Fatalf("%+v: %d of %d %%", c, got, weight)
+			case c.whole && n < groups-c.tolerated && got*groups > weight*n:
+				rt.Fatalf("%+v: %d of %d %% is more than the groups carry", c, got, weight)
+			}
+			last, values[got] = got, true
+		}
+		if last != weight || c.whole && len(values) > 11 {
+			rt.Fatalf("%+v: %d of %d %% in %d steps", c, last, weight, len(values))
+		}
+	})
+}
+
+func TestGroupReturned(t *testing.T) {
+	at := func(age time.Duration) time.Time { return noon.Add(-age) }
+	for _, tc := range []struct {
+		name string
+		g    Group
+		want bool
+	}{
+		{"never lost", Group{Ready: true, ReadySince: at(time.Hour), FirstReady: at(time.Hour)}, false},
+		{"ready for the first time", Group{Ready: true, ReadySince: at(time.Second), FirstReady: at(time.Second), LostAt: at(time.Minute)}, false},
+		{"ready, at no time for minReady", Group{Ready: true, ReadySince: at(time.Second), LostAt: at(time.Minute)}, false},
+		{"ready again", Group{Ready: true, ReadySince: at(time.Second), FirstReady: at(time.Hour), LostAt: at(time.Minute)}, true},
+		{"lost soon after it was first ready", Group{Ready: true, ReadySince: at(time.Second), FirstReady: at(3 * time.Second), LostAt: at(time.Minute)}, true},
+		{"lost", Group{FirstReady: at(time.Hour), LostAt: at(time.Minute)}, false},
+	} {
+		if got := tc.g.returned(0); got != tc.want {
+			t.Errorf("%s: %t", tc.name, got)
+		}
+	}
+}
+
+// TestWeightIsRecordedForGroups checks for how many groups a weight counts.
+func TestWeightIsRecordedForGroups(t *testing.T) {
+	v := trafficView{trafficModel: trafficModel{fenced: true, prepared: true}, stable: 4}
+	for _, tc := range []struct {
+		name   string
+		ready  int
+		had    *record.Traffic
+		weight int
+		want   *record.Traffic
+	}{
+		{"first weight", 3, nil, 50, &record.Traffic{Weight: 50, Groups: 3}},
+		{"first weight, before the groups", 0, nil, 50, &record.Traffic{Weight: 50, Groups: 3}},
+		{"repeated during the next batch", 1, &record.Traffic{Weight: 50, Groups: 1}, 50, nil},
+		{"repeated once it is complete", 3, &record.Traffic{Weight: 50, Groups: 1}, 50, &record.Traffic{Weight: 50, Groups: 3}},
+		{"another weight", 1, &record.Traffic{Weight: 50, Groups: 1}, 60, &record.Traffic{Weight: 60, Groups: 3}},
+		{"a mirror is left", 3, &record.Traffic{Weight: 50, Mirror: 5, Groups: 3}, 0, &record.Traffic{Mirror: 5}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			o := releasing(record.Progressing, "3", v)
+			o.Policy.Traffic = &traffic.Policy{}
+			o.Record.Release.Traffic = tc.had
+			for i := tc.ready; i < 3; i++ {
+				o.Added[0].Groups[i].Ready = false
+			}
+			d, err := Decide(o, Route{Weight: &tc.weight})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, _ := d.Action.(SetStable)
+			switch {
+			case tc.want == nil && d.Action != nil:
+				t.Errorf("%+v is written", a.Record.Release.Traffic)
+			case tc.want == nil:
+			case a.Record.Release == nil || a.Record.Release.Traffic.Weight != tc.want.Weight || a.Record.Release.Traffic.Groups != tc.want.Groups:
+				t.Errorf("%+v is written, want %+v", d.Action, tc.want)
+			}
+		})
+	}
+}
+
+// partlyReady is a release whose host requested all requests for three groups, of which some are ready.
+func partlyReady(readyGroups int, v trafficView) Observation {
+	o := releasing(record.Progressing, "3", v)
+	o.Record.Release.Traffic = &record.Traffic{Weight: 100, Groups: 3}
+	for i := range o.Stable.Replicas {
+		o.Stable.Groups = append(o.Stable.Groups, Group{Index: i, Revision: "A", Ready: true, ReadySince: noon.Add(-time.Hour)})
+	}
+	for i := readyGroups; i < 3; i++ {
+		o.Added[0].Groups[i].Ready, o.Added[0].Groups[i].LostAt = false, noon.Add(-time.Minute)
+	}
+	return o
+}
+
+// TestVerificationOfCappedShare checks that a share below the requested weight is not verified, whatever is asked.
+func TestVerificationOfCappedShare(t *testing.T) {
+	at := func(weight int) trafficView {
+		return trafficView{trafficModel: trafficModel{fenced: true, prepared: true, weight: weight, seen: weight}, stable: 4, canary: 2}
+	}
+	blocked := at(100)
+	blocked.blocked = true
+	for _, tc := range []struct {
+		name     string
+		o        Observation
+		ask      int
+		verified bool
+		reason   string
+	}{
+		{"every group is ready", partlyReady(3, at(100)), 100, true, ""},
+		{"capped", partlyReady(2, at(60)), 100, false, ReasonCapacityBelowShare},
+		{"about to be capped", partlyReady(2, at(100)), 100, false, ReasonCapacityBelowShare},
+		{"the share in force", partlyReady(2, at(60)), 60, false, "OtherWeight"},
+		{"the stable groups receive all", partlyReady(1, at(0)), 100, false, ReasonCapacityBelowShare},
+		{"0 was not requested", partlyReady(1, at(0)), 0, false, "OtherWeight"},
+		{"no group is ready", partlyReady(0, at(0)), 100, false, traffic.ReasonNoCanaryEndpoints},
+		{"blocked", partlyReady(2, blocked), 100, false, traffic.ReasonBlocked},
+	} {
+		v := VerifyWeight(tc.o, tc.ask)
+		if v.Verified != tc.verified || v.Reason != tc.reason || (v.Message == "") != tc.verified {
+			t.Errorf("%s: %+v", tc.name, v)
+		}
+	}
+}
+
+// TestCheckShare checks the rule that no write raises a share above what the groups carry.
+func TestCheckShare(t *testing.T) {
+	v := trafficView{trafficModel: trafficModel{fenced: true, prepared: true, weight: 20, seen: 20}, stable: 4, canary: 2}
+	for _, tc := range []struct {
+		name   string
+		o      Observation
+		weight int
+		bad    bool
+	}{
+		{"lowered", partlyReady(0, v), 0, false},
+		{"unchanged", partlyReady(0, v), 20, false},
+		{"to what the groups carry", partlyReady(2, v), 60, false},
+		{"above what the groups carry", partlyReady(2, v), 70, true},
+		{"without a ready group", partlyReady(0, v), 30, true},
+		{"to the requested weight", partlyReady(3, v), 100, false},
+		{"above the requested weight", func() Observation { o := partlyReady(3, v); o.Record.Release.Traffic.Weight = 50; return o }(), 60, true},
+		{"of a release that is over", func() Observation { o := partlyReady(3, v); o.Record.Release.Phase = record.CleaningUp; return o }(), 60, true},
+	} {
+		err := checkDecision(tc.o, nil, Decision{Action: SetTraffic{Desired: traffic.Desired{Weight: tc.weight}}})
+		if (err != nil) != tc.bad {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+}
