@@ -235,7 +235,7 @@ func checkWait(wait *durationpb.Duration) []drivererr.FieldViolation {
 	return nil
 }
 
-// awaitRead returns once the caches that the workload's traffic and autoscalers are read from are filled. A driver that has just
+// awaitRead returns once the caches that the workload's traffic, budgets and autoscalers are read from are filled or can't be. A driver that has just
 // started fills those that the last release needed, while its host may be about to begin the next.
 func (d *Driver) awaitRead(ctx context.Context, key types.NamespacedName) {
 	_ = d.until(ctx, key, durationpb.New(readTimeout), func() (bool, error) {
@@ -243,6 +243,6 @@ func (d *Driver) awaitRead(ctx context.Context, key types.NamespacedName) {
 		if err != nil {
 			return false, err // the caller's next observation returns it too
 		}
-		return !plan.Unread(s.Observation) && !d.engine.Observer.Autoscalers.Pending(), nil
+		return !plan.Reading(s.Observation) && !d.engine.Observer.Autoscalers.Pending(), nil
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/lockstep-rollouts/lockstep/internal/guard"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -59,8 +60,10 @@ type Config struct {
 
 // New returns an Informer for a client-go informer that has not run yet. It makes no request.
 func New(i cache.SharedIndexInformer, c Config) (*Informer, error) {
+	changed := c.Changed
+	c.Changed = func() { _ = guard.Call(nil, "change of a cache", c.Resource.Resource, changed) }
 	n := &Informer{config: c, informer: i, started: make(chan struct{}), found: make(chan struct{})}
-	if err := i.SetTransform(c.Transform); err != nil {
+	if err := i.SetTransform(guard.Transform(c.Transform, nil)); err != nil {
 		return nil, fmt.Errorf("set transform of %s: %w", c.Resource.Resource, err)
 	}
 	if err := i.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {

@@ -6,6 +6,8 @@ package informer
 import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/lockstep-rollouts/lockstep/internal/guard"
 )
 
 // Cached is what has a cache: an [Informer], or a client-go informer.
@@ -48,9 +50,9 @@ func OnChange[T any](f func(before, after T)) cache.ResourceEventHandler {
 			f(old, now)
 		}
 	}
-	return cache.ResourceEventHandlerFuncs{
+	return guard.Handler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { call(nil, obj) },
 		UpdateFunc: call,
 		DeleteFunc: func(obj any) { call(obj, nil) },
-	}
+	})
 }

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/lockstep-rollouts/lockstep/internal/guard"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -80,7 +81,8 @@ func (f *Follower[R]) follow(ctx context.Context, workload client.ObjectKey, aga
 		longest = maxAbsent
 	}
 	for absent := minAbsent; ctx.Err() == nil; absent = min(2*absent, longest) {
-		if f.exists(ctx, workload) {
+		ever := false
+		if guard.Call(nil, "follower", workload.String(), func() { ever = f.exists(ctx, workload) }) == nil && ever {
 			absent = minAbsent
 		}
 		select {

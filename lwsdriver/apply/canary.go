@@ -34,6 +34,7 @@ func newCanary(s *observe.Snapshot, a plan.CreateCanary) (*lws.LeaderWorkerSet, 
 	if known := s.Record.KnownAs(s.StableObject.Name); known != s.StableObject.Name {
 		canary.Labels[record.WorkloadLabel] = known
 	}
+	canary.Annotations[record.OwnerAnnotation] = s.StableObject.Namespace + "/" + string(s.StableObject.UID)
 	if err := noteTraffic(canary, s); err != nil {
 		return nil, err
 	}

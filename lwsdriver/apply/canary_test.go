@@ -44,6 +44,7 @@ func TestNewCanary(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{
 		"owner": "ml", "leaderworkerset.sigs.k8s.io/exclusive-topology": "rack",
 		record.TargetAnnotation: `{"groups":"25%","at":"2026-11-20T12:00:00Z"}`,
+		record.OwnerAnnotation:  "default/stable",
 	}, c.Annotations); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
 	}

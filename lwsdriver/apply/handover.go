@@ -79,6 +79,7 @@ func (a *Applier) handOver(ctx context.Context, s *observe.Snapshot, t plan.Hand
 	p.annotate(record.RecordAnnotation, value)
 	p.annotate(record.TargetAnnotation, "")
 	p.annotate(record.TrafficAnnotation, "")
+	p.annotate(record.OwnerAnnotation, "")
 	if limit, ok := s.StableObject.Annotations[record.HistoryLimitAnnotation]; ok {
 		p.add(limit, "metadata", "annotations", record.HistoryLimitAnnotation)
 	}

@@ -49,7 +49,7 @@ func TestHandOver(t *testing.T) {
 			}
 		}
 		want := []string{
-			"add /metadata/annotations/lockstep.dev~1release", "remove /metadata/annotations/lockstep.dev~1target",
+			"add /metadata/annotations/lockstep.dev~1release", "remove /metadata/annotations/lockstep.dev~1target", "remove /metadata/annotations/lockstep.dev~1added-to",
 			"add /metadata/annotations/lockstep.dev~1history-limit", "add /metadata/labels/lockstep.dev~1workload",
 			"remove /metadata/labels/lockstep.dev~1role", "remove /metadata/labels/lockstep.dev~1stable", "remove /metadata/labels/lockstep.dev~1revision",
 			"add /metadata/finalizers", "add /metadata/ownerReferences", "add /spec/rolloutStrategy/rollingUpdateConfiguration",

@@ -23,7 +23,13 @@ var foreign = []struct {
 }{
 	{"copy", "with everything but the name", func(w *lws.LeaderWorkerSet) { w.Name = "mine" }},
 	{"labels", "without an owner", func(w *lws.LeaderWorkerSet) { w.Name, w.OwnerReferences = "mine", nil }},
-	{"labels and name", "the name alone is no proof either", func(w *lws.LeaderWorkerSet) { w.OwnerReferences = nil }},
+	{"labels and name", "the name alone is no proof either", func(w *lws.LeaderWorkerSet) {
+		w.OwnerReferences = nil
+		delete(w.Annotations, record.OwnerAnnotation)
+	}},
+	{"copied from another namespace", "its annotation names that one", func(w *lws.LeaderWorkerSet) {
+		w.OwnerReferences, w.Annotations[record.OwnerAnnotation] = nil, "other/stable"
+	}},
 	{"not controlled", "an owner that is no controller", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].Controller = nil }},
 	{"other owner", "owned by another workload", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].Name = "other" }},
 	{"other kind", "owned by another kind", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].Kind = "DisaggregatedSet" }},
@@ -82,6 +88,19 @@ func TestForeignIsNotDeletedAsOrphan(t *testing.T) {
 				t.Errorf("%s: writes %q", tt.reason, got)
 			}
 		})
+	}
+}
+
+// A canary whose owner reference Kubernetes removed (--cascade=orphan) is deleted, by a driver that starts later, too.
+func TestOrphanIsDeleted(t *testing.T) {
+	w := lwstest.Canary(t, lwstest.StableWorkload())
+	w.OwnerReferences = nil
+	b := newBed(t, w)
+	ctx, cancel := withoutWaiting(t)
+	defer cancel()
+	b.workOn(ctx, observe.StableKey(w))
+	if got := b.Writes(); !slices.Equal(got, []string{"delete " + w.Name}) {
+		t.Errorf("writes %q", got)
 	}
 }
 

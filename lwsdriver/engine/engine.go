@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
+	"github.com/lockstep-rollouts/lockstep/internal/guard"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/apply"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -36,6 +37,7 @@ type Engine struct {
 	queue   workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	locks   scope
 	errors  lastErrors
+	waits   waits
 	events  *eventRecorder
 	metrics *metrics
 	startup startup
@@ -96,7 +98,7 @@ func (e *Engine) Run(ctx context.Context) {
 	defer e.queue.ShutDown()
 	running.Go(func() { e.Observer.Run(ctx) })
 	running.Go(func() { e.events.run(ctx) })
-	running.Go(func() { e.diagnose(ctx) })
+	running.Go(func() { _ = guard.Call(e.config.Log, "diagnosis", "of the start", func() { e.diagnose(ctx) }) })
 	if !cache.WaitForCacheSync(ctx.Done(), e.Observer.Caches.Synced) {
 		return
 	}
@@ -154,4 +156,5 @@ func (e *Engine) forget(key types.NamespacedName) {
 	}
 	e.events.forget(key)
 	e.errors.set(key, nil)
+	e.waits.set(key, plan.Waiting{})
 }

@@ -7,11 +7,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lockstep-rollouts/lockstep/internal/guard"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -66,7 +66,7 @@ func (e *Engine) work(ctx context.Context) {
 		if quit {
 			return
 		}
-		e.workOn(ctx, key)
+		_ = guard.Call(e.config.Log, "worker", key.String(), func() { e.workOn(ctx, key) })
 		e.queue.Done(key)
 	}
 }
@@ -115,15 +115,11 @@ func (e *Engine) watch(context.Context) {
 
 // pass reconciles a workload. A panic is an error of this workload: it must not end the releases of others.
 func (e *Engine) pass(ctx context.Context, key types.NamespacedName) (recheck time.Duration, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			e.config.Log.Error("panic", slog.String("workload", key.String()), slog.Any("panic", cause), slog.String("stack", string(debug.Stack())))
-			err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL,
-				"defect in the driver while reconciling %s: the driver's log has the details", key)
-			e.errors.set(key, err)
-		}
-	}()
-	decision, err := e.Reconcile(ctx, key)
+	var decision plan.Decision
+	if panicked := guard.Call(e.config.Log, "reconciliation", key.String(), func() { decision, err = e.Reconcile(ctx, key) }); panicked != nil {
+		err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", panicked)
+		e.errors.set(key, err)
+	}
 	if err == nil && decision.Recheck == 0 && e.Observer.Caches.Workload(key) == nil {
 		e.Observer.Forget(key)
 		e.forget(key)
@@ -169,9 +165,13 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (plan.
 	}
 }
 
-// Look observes a workload and decides what to do next.
-func (e *Engine) Look(key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
-	return e.decide(e.Observer.Observe(key))
+// Look observes a workload and decides what to do next. A panic is an error of this workload: a caller may look at others, too.
+func (e *Engine) Look(key types.NamespacedName) (s *observe.Snapshot, d plan.Decision, err error) {
+	panicked := guard.Call(e.config.Log, "observation", key.String(), func() { s, d, err = e.decide(e.Observer.Observe(key)) })
+	if panicked != nil {
+		return nil, plan.Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", panicked)
+	}
+	return s, d, err
 }
 
 // decide has the planner decide what to do next.
@@ -179,11 +179,12 @@ func (e *Engine) decide(s *observe.Snapshot, err error) (*observe.Snapshot, plan
 	if err != nil {
 		return nil, plan.Decision{}, err
 	}
-	s.Refused = e.errors.refused(s.Key)
+	s.Refused, s.Waiting = e.errors.refused(s.Key), e.waits.get(s.Key)
 	decision, err := e.Decide(s, nil)
 	if err != nil {
 		return nil, decision, err
 	}
+	e.waits.set(s.Key, decision.Waiting)
 	s.RecheckAfter(decision.Recheck)
 	decision.Recheck = s.Recheck
 	return s, decision, nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lockstep-rollouts/lockstep/internal/guard"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -40,7 +41,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}, []string{"result"}),
 	}
 	if r != nil {
-		r.MustRegister(m.writes, m.states, m.reconciles)
+		r.MustRegister(m.writes, m.states, m.reconciles, guard.Metrics())
 	}
 	return m
 }

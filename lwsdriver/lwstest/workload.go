@@ -129,6 +129,7 @@ func Canary(t testing.TB, stable *lws.LeaderWorkerSet) *lws.LeaderWorkerSet {
 	}
 	c.Labels[record.RoleLabel], c.Labels[record.StableLabel], c.Labels[record.RevisionLabel] = record.RoleCanary, stable.Name, "new"
 	c.Annotations[record.TargetAnnotation] = target
+	c.Annotations[record.OwnerAnnotation] = stable.Namespace + "/" + string(stable.UID)
 	c.Spec.Replicas = ptr.To[int32](1)
 	c.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Native(record.Hold()))
 	return c

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/lockstep-rollouts/lockstep/internal/guard"
 	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -61,7 +62,7 @@ func newAutoscalers(
 			}
 		}),
 	}
-	indexers := cache.Indexers{scalerIndex: indexScaler}
+	indexers := guard.Indexers(cache.Indexers{scalerIndex: indexScaler})
 	hpas, err := informer.New(autoscalinginformers.NewHorizontalPodAutoscalerInformer(core, namespace, 0, indexers), config)
 	if err != nil {
 		return nil, err

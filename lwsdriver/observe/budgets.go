@@ -14,10 +14,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/lockstep-rollouts/lockstep/internal/guard"
 	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Budgets holds the PodDisruptionBudgets that drivers created. Their informer is started by the first release that requests
@@ -29,7 +32,7 @@ type Budgets struct {
 func newBudgets(core kubernetes.Interface, namespace string, changed func(types.NamespacedName), settled func()) (*Budgets, error) {
 	ours := func(o *metav1.ListOptions) { o.LabelSelector = record.RoleLabel + "=" + record.RoleBudget }
 	budgets, err := informer.New(
-		policyinformers.NewFilteredPodDisruptionBudgetInformer(core, namespace, 0, cache.Indexers{addedIndex: indexBudget}, ours),
+		policyinformers.NewFilteredPodDisruptionBudgetInformer(core, namespace, 0, guard.Indexers(cache.Indexers{addedIndex: indexBudget}), ours),
 		informer.Config{
 			Resource: policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"), Changed: settled,
 			Handler: informer.OnChange(func(before, after *policyv1.PodDisruptionBudget) { changed(budgetFor(cmp.Or(after, before))) }),
@@ -76,6 +79,9 @@ func (o *Observer) readBudgets(s *Snapshot) {
 	}
 	s.Budgets, s.BudgetsUnread = o.Budgets.of(s.Key, s.StableObject.UID)
 	s.BudgetsUnread = s.BudgetsUnread && s.Policy.GroupBudget
+	if err := o.Budgets.informer.Err(); s.BudgetsUnread && drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NOT_SYNCED {
+		s.BudgetsUnreadable = drivererr.ProblemOf(ContractError(err))
+	}
 }
 
 // Get returns a budget from the cache, nil if there is none.

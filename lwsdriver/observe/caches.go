@@ -19,6 +19,7 @@ import (
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 	lwsinformers "sigs.k8s.io/lws/client-go/informers/externalversions/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/internal/guard"
 	"github.com/lockstep-rollouts/lockstep/internal/informer"
 )
 
@@ -44,11 +45,11 @@ const (
 func newCaches(core kubernetes.Interface, sets lwsclient.Interface, namespace string, changed, deleted func(types.NamespacedName)) (*Caches, error) {
 	ofLWS := func(o *metav1.ListOptions) { o.LabelSelector = lws.SetNameLabelKey }
 	c := &Caches{
-		Workloads: lwsinformers.NewLeaderWorkerSetInformer(sets, namespace, 0, cache.Indexers{addedIndex: indexAdded, trafficIndex: indexTraffic, aliasIndex: indexAliases}),
+		Workloads: lwsinformers.NewLeaderWorkerSetInformer(sets, namespace, 0, guard.Indexers(cache.Indexers{addedIndex: indexAdded, trafficIndex: indexTraffic, aliasIndex: indexAliases})),
 		Pods: coreinformers.NewFilteredPodInformer(core, namespace, 0,
-			cache.Indexers{podGroupIndex: indexPodByGroup}, ofLWS),
+			guard.Indexers(cache.Indexers{podGroupIndex: indexPodByGroup}), ofLWS),
 		revisions: appsinformers.NewFilteredControllerRevisionInformer(core, namespace, 0,
-			cache.Indexers{setRevisionIndex: indexRevisionBySet}, ofLWS),
+			guard.Indexers(cache.Indexers{setRevisionIndex: indexRevisionBySet}), ofLWS),
 	}
 	c.Groups = &Groups{pods: c.Pods.GetIndexer()}
 	if err := c.configure(); err != nil {
@@ -63,9 +64,9 @@ func (c *Caches) configure() error {
 		informer  cache.SharedIndexInformer
 		transform cache.TransformFunc
 	}{
-		{lws.GroupVersion.Group + "/leaderworkersets", c.Workloads, StripWorkload},
-		{"pods", c.Pods, StripPod},
-		{appsv1.GroupName + "/controllerrevisions", c.revisions, stripRevision},
+		{lws.GroupVersion.Group + "/leaderworkersets", c.Workloads, guard.Transform(StripWorkload, nil)},
+		{"pods", c.Pods, guard.Transform(StripPod, unreadablePod)},
+		{appsv1.GroupName + "/controllerrevisions", c.revisions, guard.Transform(stripRevision, nil)},
 	} {
 		if err := i.informer.SetTransform(i.transform); err != nil {
 			return fmt.Errorf("set transform of %s: %w", i.resource, err)

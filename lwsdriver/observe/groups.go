@@ -298,6 +298,9 @@ func groupIndex(label string) int {
 // with the lowest name. All empty: every existing pod is ready.
 func obstacle(objs []any, leader *Pod, agree bool) (pod, reason, message string) {
 	if leader == nil {
+		if left := lastTerminating(objs); left != nil {
+			return left.Name, left.reason, left.message
+		}
 		return "", "LeaderMissing", "the leader pod has not been created yet"
 	}
 	worst := leader
@@ -317,6 +320,17 @@ func obstacle(objs []any, leader *Pod, agree bool) (pod, reason, message string)
 		return leader.Name, "MixedRevisions", "its pods are at different revisions; the group is being replaced"
 	}
 	return "", "", ""
+}
+
+// lastTerminating returns a worker that is being deleted, and that the group's new leader may be waiting for. Nil: none is.
+func lastTerminating(objs []any) *Pod {
+	var left *Pod
+	for _, obj := range objs {
+		if p, ok := obj.(*Pod); ok && p.Terminating && (left == nil || p.Name < left.Name) {
+			left = p
+		}
+	}
+	return left
 }
 
 // Startup returns the median time from the creation of a group's first pod until all its pods were ready, and the number of

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/internal/guard"
 	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -70,7 +71,7 @@ type pause struct {
 func newHistory(core kubernetes.Interface, namespace string, changed func(types.NamespacedName), settled func()) (*History, error) {
 	ours := func(o *metav1.ListOptions) { o.LabelSelector = record.RoleLabel + "=" + record.RoleSnapshot }
 	revisions, err := informer.New(
-		appsinformers.NewFilteredControllerRevisionInformer(core, namespace, 0, cache.Indexers{addedIndex: indexHistory}, ours),
+		appsinformers.NewFilteredControllerRevisionInformer(core, namespace, 0, guard.Indexers(cache.Indexers{addedIndex: indexHistory}), ours),
 		informer.Config{
 			Resource: appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), Transform: stripHistoryRevision, Changed: settled,
 			Handler: informer.OnChange(func(before, after *HistoryRevision) { changed(cmp.Or(after, before).key()) }),

@@ -107,18 +107,41 @@ func StableKey(w *lws.LeaderWorkerSet) types.NamespacedName {
 
 // AddedTo returns the name of the workload that a release added w to; ok is false if none did. The driver scales and deletes added
 // workloads, and manifests are copied with all their labels. So the labels are not enough: the workload that they name must own
-// w, and w must have the name that the driver gives, which no copy in the namespace can have.
+// w, and w must have the name that the driver gives, which no copy in the namespace can have. Of an orphan the annotation and the
+// finalizer are the proof, which no copy in another namespace has.
 func AddedTo(w *lws.LeaderWorkerSet) (stable string, ok bool) {
 	stable, owner := w.Labels[record.StableLabel], metav1.GetControllerOf(w)
-	if w.Labels[record.RoleLabel] == "" || stable == "" || owner == nil {
+	if w.Labels[record.RoleLabel] == "" || stable == "" || owner == nil && !orphaned(w) {
 		return "", false
 	}
-	group, err := schema.ParseGroupVersion(owner.APIVersion)
-	if err != nil || group.Group != lws.GroupVersion.Group || owner.Kind != Kind || owner.Name != stable {
-		return "", false
+	if owner != nil {
+		group, err := schema.ParseGroupVersion(owner.APIVersion)
+		if err != nil || group.Group != lws.GroupVersion.Group || owner.Kind != Kind || owner.Name != stable {
+			return "", false
+		}
 	}
 	known := cmp.Or(w.Labels[record.WorkloadLabel], stable)
 	return stable, w.Name == record.CanaryName(known, stable, w.Labels[record.RevisionLabel])
+}
+
+// orphaned reports whether the driver created w in this namespace, and its owner reference was removed since.
+func orphaned(w *lws.LeaderWorkerSet) bool {
+	namespace, uid, _ := strings.Cut(w.Annotations[record.OwnerAnnotation], "/")
+	return len(w.OwnerReferences) == 0 && hasFinalizer(w) && namespace == w.Namespace && uid != ""
+}
+
+// ownerUID returns the UID of the user's workload that w was added to.
+func ownerUID(w *lws.LeaderWorkerSet) types.UID {
+	if owner := metav1.GetControllerOf(w); owner != nil {
+		return owner.UID
+	}
+	_, uid, _ := strings.Cut(w.Annotations[record.OwnerAnnotation], "/")
+	return types.UID(uid)
+}
+
+// orphans reports whether a workload is being deleted with --cascade=orphan, so that its pods stay.
+func orphans(w *lws.LeaderWorkerSet) bool {
+	return w.DeletionTimestamp != nil && slices.Contains(w.Finalizers, metav1.FinalizerOrphanDependents)
 }
 
 // OurLabels returns the labels of an added workload that w carries, sorted.

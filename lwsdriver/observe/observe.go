@@ -49,6 +49,7 @@ func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 	s.Identity = o.Caches.identity(stable)
 	s.CanaryNameTaken = o.Caches.canaryNameTaken(s)
 	o.readAdded(s)
+	plan.SetAside(&s.Observation)
 	s.Succeeded = o.Names.succeeded(s)
 	o.readHistory(s)
 	o.readAutoscalers(s)
@@ -144,13 +145,13 @@ func (o *Observer) workload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
 	manager, autoscaled := scaledBy(w)
 	return plan.Workload{
 		Name: w.Name, Replicas: replicas, Size: size,
-		Revision:     o.revision(w),
-		Rolling:      rollingOf(w),
-		Deleting:     w.DeletionTimestamp != nil,
+		Revision: o.revision(w),
+		Rolling:  rollingOf(w),
+		Deleting: w.DeletionTimestamp != nil, DeletingSince: ptr.Deref(w.DeletionTimestamp, metav1.Time{}).Time,
 		Observed:     w.Status.ObservedGeneration >= w.Generation,
 		Groups:       o.Caches.Groups.of(KeyOf(w), replicas, size, s.Now, s.Policy.MinReady),
-		HasFinalizer: hasFinalizer(w),
-		Recorded:     o.Caches.recorded(w), ChangedBy: changedBy(w),
+		HasFinalizer: hasFinalizer(w), Orphans: orphans(w),
+		Recorded: o.Caches.recorded(w), ChangedBy: changedBy(w),
 		ScaledBy: manager, Autoscaled: autoscaled,
 	}
 }
@@ -159,7 +160,7 @@ func (o *Observer) workload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
 func (o *Observer) addedWorkload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
 	view := o.workload(s, w)
 	view.Carries = w.Labels[record.RevisionLabel]
-	view.Lingers = Lingers(w)
+	view.Lingers, view.Orphaned = Lingers(w), orphaned(w)
 	view.Target = o.target(s, w, view.Replicas)
 	// Its expected template is known only while the user's workload still has the one that it was created from.
 	if s.Record != nil && s.Record.Release != nil && view.Carries == s.Stable.Revision {

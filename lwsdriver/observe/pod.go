@@ -77,6 +77,19 @@ func StripPod(obj any) (any, error) {
 	return v, nil
 }
 
+// unreadablePod returns the cached form of a pod for which StripPod panics. Its group is not ready, and reports it.
+func unreadablePod(obj any) any {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj
+	}
+	return &Pod{
+		ObjectMeta: stripMeta(&pod.ObjectMeta), set: pod.Labels[lws.SetNameLabelKey], Group: pod.Labels[lws.GroupIndexLabelKey],
+		Revision: pod.Labels[lws.RevisionKey], leader: pod.Labels[lws.WorkerIndexLabelKey] == "0", Terminating: pod.DeletionTimestamp != nil,
+		since: pod.CreationTimestamp.Time, reason: "Unreadable", message: "the driver can't read this pod, which is a defect: its log has the details",
+	}
+}
+
 // stripMeta keeps the metadata that the caches need.
 func stripMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
@@ -103,7 +116,11 @@ func podReady(pod *corev1.Pod) (bool, time.Time) {
 // podObstacle returns why a pod is not ready, with Kubernetes' own reason and message if it has some.
 func podObstacle(pod *corev1.Pod) (reason, message string) {
 	if pod.DeletionTimestamp != nil {
-		return "Terminating", "is being deleted"
+		message = "is being deleted"
+		if pod.Spec.NodeName != "" {
+			message += " on node " + pod.Spec.NodeName
+		}
+		return "Terminating", message
 	}
 	if pod.Status.Phase == corev1.PodFailed {
 		return orElse(pod.Status.Reason, "PodFailed"), orElse(pod.Status.Message, "has failed")

@@ -52,11 +52,7 @@ func (o *Observer) readTrafficLeft(s *Snapshot) error {
 			if policy == nil {
 				continue
 			}
-			var uid types.UID
-			if owner := metav1.GetControllerOf(w); owner != nil {
-				uid = owner.UID
-			}
-			setup = newSetup(deletedWorkload(s.Key, uid), name, *policy, nil)
+			setup = newSetup(deletedWorkload(s.Key, ownerUID(w)), name, *policy, nil)
 		}
 	}
 	if setup.Stable != "" {

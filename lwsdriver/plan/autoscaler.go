@@ -186,6 +186,7 @@ func awaitAutoscalers(o Observation, state pb.State) *Decision {
 			return &Decision{
 				State: state, Reason: ReasonAutoscalerLingers,
 				Message: fmt.Sprintf("%s is held, but %s still scales: check that KEDA is running, in version 2.18 or later", a, a.Lingers),
+				Remedy:  "With an older KEDA pause it yourself: annotate it with autoscaling.keda.sh/paused=true",
 			}
 		}
 	}
@@ -230,7 +231,8 @@ func settleAutoscalers(o Observation, state pb.State) *Decision {
 		}
 	}
 	if wait == nil && o.release() != nil && o.awaitsScan() {
-		return unscanned(o, state)
+		wait = unscanned(o, state)
+		wait.Wait = WaitCleanup
 	}
 	return wait
 }
@@ -251,7 +253,7 @@ func awaitLoad(o Observation, a Autoscaler, state pb.State) *Decision {
 		return nil
 	}
 	return &Decision{
-		State: state, Reason: ReasonAutoscalerLingers, Recheck: until.Sub(o.Now),
+		State: state, Reason: ReasonAutoscalerLingers, Recheck: until.Sub(o.Now), Wait: WaitTimer,
 		Message: fmt.Sprintf("%s would still remove groups: it is restored once its metrics show the requests that have returned, or at %s", a, clock(until)),
 	}
 }

@@ -56,9 +56,14 @@ func reconcileBudgets(o Observation, d Decision) Decision {
 	want := budgets(o)
 	ends := func(reason, message string) Decision {
 		if len(want) == 0 && cleanUpState(d.State) != d.State {
-			d.State, d.Reason, d.Message = cleanUpState(d.State), reason, message
+			d.State, d.Reason, d.Message, d.Wait = cleanUpState(d.State), reason, message, WaitCleanup
+			d.Remedy = "Check that the driver may list, watch and delete poddisruptionbudgets"
 		}
 		return d
+	}
+	if p := o.BudgetsUnreadable; p != nil {
+		d.Message += fmt.Sprintf("; the PodDisruptionBudgets of %s can't be read: %s", o.Stable.Name, p.Message)
+		return ends(ReasonBudgetsUnread, d.Message)
 	}
 	if o.BudgetsUnread {
 		return ends(ReasonBudgetsUnread, "the caches do not show yet whether a PodDisruptionBudget is left")

@@ -29,6 +29,9 @@ func advanceCanary(o Observation, s Progress) Decision {
 	case c == nil && !fenced(v):
 		return *awaitTraffic(v, pb.State_STATE_PREPARING)
 	case c == nil:
+		if d := awaitLeftover(o); d != nil {
+			return *d
+		}
 		return Decision{
 			State: pb.State_STATE_PREPARING, Reason: ReasonCreatingCanary, Message: "the canary is being created",
 			Action: CreateCanary{
@@ -75,7 +78,7 @@ func scalable(o Observation, v traffic.View, c Workload, planned int) *Decision 
 		return awaitTraffic(v, pb.State_STATE_UPGRADING)
 	case planned < c.Replicas && c.reachable(v, planned):
 		return &Decision{
-			State: pb.State_STATE_UPGRADING, Reason: ReasonDraining,
+			State: pb.State_STATE_UPGRADING, Reason: ReasonDraining, Wait: WaitTraffic,
 			Message: fmt.Sprintf("%s is scaled to %d groups once the other groups no longer receive requests", c.Name, planned),
 		}
 	case planned < c.Replicas:
@@ -91,6 +94,7 @@ func replaceCanary(o Observation, c Workload) Decision {
 		State: pb.State_STATE_PREPARING, Reason: ReasonCanaryDeleted,
 		Message: fmt.Sprintf("%s was deleted; it is recreated once it is gone", c.Name),
 	}
+	d = awaitDeletion(d, c)
 	saved, target := o.Record.Release.Target, o.Target()
 	withdrawn := withdraw(o, pb.State_STATE_PREPARING)
 	switch {
@@ -112,7 +116,7 @@ func judgeBatch(o Observation, s Progress, v traffic.View, groups []Group) Decis
 	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s", s.available, s.Planned, describeUnready(groups))}
 	switch {
 	case s.available >= need && !inForce(v):
-		d.State, d.Reason = pb.State_STATE_VERIFYING, v.Reason
+		d.State, d.Reason, d.Wait = pb.State_STATE_VERIFYING, v.Reason, WaitTraffic
 		d.Message += ", but the requested routing is not in force yet: " + v.Message
 		return d
 	case s.available >= need && o.shareCapped():
@@ -127,7 +131,7 @@ func judgeBatch(o Observation, s Progress, v traffic.View, groups []Group) Decis
 	default:
 		d.State, d.Reason = pb.State_STATE_UPGRADING, ReasonGroupsNotReady
 	}
-	return underDeadline(o, s, d, s.Threshold)
+	return awaitGroups(s, d, s.Threshold)
 }
 
 // Blue-green is a canary whose requests move once it is complete. The differences follow.
@@ -210,7 +214,6 @@ func prepareSwitch(o Observation, s Progress) *Decision {
 	switch d.State {
 	case pb.State_STATE_READY:
 		return nil
-	case pb.State_STATE_FAILED:
 	default:
 		d.State = pb.State_STATE_PROMOTING
 	}
@@ -220,7 +223,7 @@ func prepareSwitch(o Observation, s Progress) *Decision {
 // advanceSecondSet is advanceCanary, after canaries of other templates are deleted.
 func advanceSecondSet(o Observation, s Progress) Decision {
 	for _, w := range o.Added {
-		if w.Carries != o.Record.Release.UpdateRevision {
+		if w.Carries != o.Record.Release.UpdateRevision || w.Orphaned {
 			return retire(o, w, pb.State_STATE_PROMOTING, ReasonNewRevision)
 		}
 	}

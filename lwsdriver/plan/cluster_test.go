@@ -35,7 +35,8 @@ type cluster struct {
 	seen         map[string]time.Time
 	lost         map[string]time.Time
 	log          []string
-	created      int // objects created so far
+	waiting      Waiting // what the last decision waited for
+	created      int     // objects created so far
 
 	scaler scaler
 
@@ -243,7 +244,7 @@ func (c *cluster) rolls() bool {
 }
 
 func (c *cluster) observe() Observation {
-	o := Observation{Now: c.now, Record: c.record, Policy: c.policy, Stable: c.observeSet(c.stable), Budgets: c.budget, Succeeded: c.next != nil}
+	o := Observation{Now: c.now, Waiting: c.waiting, Record: c.record, Policy: c.policy, Stable: c.observeSet(c.stable), Budgets: c.budget, Succeeded: c.next != nil}
 	o.History, o.HistoryLimit, o.Stable.Recorded = c.history, c.historyLimit, c.recorded()
 	for _, s := range c.added {
 		o.Added = append(o.Added, c.observeSet(s))
@@ -268,6 +269,7 @@ func (c *cluster) canary() *set {
 func (c *cluster) decide() Decision {
 	o := c.observe()
 	d := carryOn(o)
+	c.waiting = d.Waiting
 	if again := carryOn(o); !cmp.Equal(d, again, cmp.AllowUnexported(Progress{})) {
 		c.fail("two decisions from one observation:\n%s", cmp.Diff(d, again, cmp.AllowUnexported(Progress{})))
 	}
@@ -334,6 +336,7 @@ func (c *cluster) checkQuiet(o Observation, d Decision) {
 			c.fail("the host requested %d groups, %d are planned", want, d.Progress.Planned)
 		}
 	}
+	c.checkWait(o, d)
 	if d.State == pb.State_STATE_READY && c.batchServes(d.Progress.Planned) < d.Progress.Planned-d.Progress.Threshold {
 		c.fail("ready without its groups: %+v", d)
 	}

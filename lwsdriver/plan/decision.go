@@ -23,7 +23,14 @@ type Decision struct {
 	Reason, Message string
 	// Recheck is when time alone will change the decision. Zero: never.
 	Recheck time.Duration
-	// Deadline is when the release fails without further progress. Zero: it waits for no group.
+	// Wait is what it waits for without an Action, Since when that began, if an object tells. Zero: since [Waiting].
+	Wait  Wait
+	Since time.Time
+	// Remedy is what to do if that lasts too long. Empty: a general one.
+	Remedy string
+	// Waiting is to be kept for the next observation.
+	Waiting Waiting
+	// Deadline is when the release fails without further progress. Zero: it waits for nothing.
 	Deadline time.Time
 	// Progress is what was counted.
 	Progress Progress

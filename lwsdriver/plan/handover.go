@@ -107,7 +107,7 @@ func standBy(o Observation) Decision {
 		next := withRelease(o, func(r *record.Release) { r.Phase = record.Standby })
 		d.Action = SetStable{Record: next, Rolling: hold(), Why: d.Message}
 	case r.Phase == record.Standby && left > 0:
-		d.Recheck = left
+		d.Recheck, d.Wait = left, WaitTimer
 		d.Message = fmt.Sprintf("%s receives all requests; the groups of %s stand by until %s, and a rollback returns the requests to them",
 			c.Name, o.Stable.Name, until.UTC().Format("15:04:05 MST"))
 	case c.mixed():
@@ -218,7 +218,10 @@ func scaleDownStable(o Observation) Decision {
 			Message: fmt.Sprintf("the groups of %s stay until those of %s are ready again%s", o.Stable.Name, c.Name, describeUnready(c.Groups)),
 		}
 	}
-	d := Decision{State: state, Reason: ReasonScalingDown, Message: fmt.Sprintf("%d groups of %s are being deleted", o.Stable.existing(), o.Stable.Name)}
+	d := Decision{
+		State: state, Reason: ReasonScalingDown, Wait: WaitCleanup, Remedy: deletionRemedy(o.Stable.Groups),
+		Message: fmt.Sprintf("%d groups of %s are being deleted", o.Stable.existing(), o.Stable.Name),
+	}
 	if o.Stable.Replicas > 0 {
 		a := SetStable{Record: *o.Record, Rolling: hold(), Replicas: ptr.To(0), Why: "scale " + o.Stable.Name + " to 0 groups"}
 		d.Action = a
@@ -256,7 +259,7 @@ func handOver(o Observation, c Workload, state pb.State) Decision {
 	d := Decision{State: state, Reason: ReasonHandingOver, Message: fmt.Sprintf("%s becomes the workload %s", c.Name, o.knownAs())}
 	switch {
 	case len(o.Budgets) > 0 || o.BudgetsUnread: // reconcileBudgets deletes them
-		d.Reason, d.Message = ReasonBudgetDeleting, "the disruption budgets of the release are being deleted"
+		d.Reason, d.Wait, d.Message = ReasonBudgetDeleting, WaitCleanup, "the disruption budgets of the release are being deleted"
 	case c.mixed():
 		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(c) // the hold would keep them so
 	case c.existing() < c.Replicas:

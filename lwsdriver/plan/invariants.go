@@ -41,7 +41,7 @@ func checkDecision(o Observation, i Intent, d Decision) error {
 		if len(o.Added) > 0 {
 			return errors.New("a second canary is created")
 		}
-		return errors.Join(checkReplicas(o, a.Replicas), checkFence(o))
+		return errors.Join(checkReplicas(o, a.Replicas), checkFence(o), checkLeftovers(o, a))
 	case ScaleCanary:
 		if o.handingOver() {
 			return nil // it is no longer fenced, and checkHandover checks the number

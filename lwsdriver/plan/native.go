@@ -73,7 +73,7 @@ func rollBack(o Observation, s Progress) Decision {
 		state: pb.State_STATE_ROLLING_BACK, then: record.CleaningUp,
 		begin: "release the hold to roll back", done: "every group is at the stable revision: hold again", participle: "rolled back",
 	})
-	if g := o.blockingGroup(d.Reason == ReasonDeadline); d.Action == nil && g != nil {
+	if g := o.blockingGroup(o.overdue(d.Since)); d.Action == nil && g != nil {
 		a := RestartGroup{Leader: g.Leader}
 		d.Action, d.Message = a, fmt.Sprintf("%s: %s", a, d.Message)
 	}
@@ -125,7 +125,7 @@ func roll(o Observation, s Progress, n nativeRoll) Decision {
 	d := Decision{State: n.state, Reason: ReasonRolling}
 	d.Message = fmt.Sprintf("%d of %d groups %s%s", s.available, o.Stable.Replicas, n.participle, describeUnready(o.Stable.Groups))
 	if s.available >= o.Stable.Replicas {
-		return d // only LWS's surge groups are left
+		return awaitSurge(o, d)
 	}
-	return underDeadline(o, s, d, 0)
+	return awaitGroups(s, d, 0)
 }

@@ -34,6 +34,10 @@ type Observation struct {
 	Stable Workload `json:"stable,omitzero"`
 	// Added are the workloads that a release added to it, by name. Normally none or one.
 	Added []Workload `json:"added,omitzero"`
+	// Leftovers are added workloads of which only pods that can't be deleted are left; see [SetAside].
+	Leftovers []Workload `json:"leftovers,omitzero"`
+	// Waiting is what the last decision waited for. Zero: nothing, or the driver has just started.
+	Waiting Waiting `json:"waiting,omitzero"`
 	// Record is the release record. Nil: the workload is not adopted.
 	Record *record.Record `json:"record,omitzero"`
 	// Policy is the policy of the recorded release. Zero without a release.
@@ -51,6 +55,8 @@ type Observation struct {
 	// Budgets are those that drivers created for the workload. BudgetsUnread: the cache is not synced yet.
 	Budgets       []Budget `json:"budgets,omitzero"`
 	BudgetsUnread bool     `json:"budgetsUnread,omitzero"`
+	// BudgetsUnreadable is why the budgets can't be read. Nil: they are read, or are being read.
+	BudgetsUnreadable *drivererr.Problem `json:"budgetsUnreadable,omitzero"`
 	// History are the templates that the driver keeps, at most HistoryLimit. HistoryUnread: the cache is not synced yet,
 	// or they can't be written.
 	History       []Entry `json:"history,omitzero"`
@@ -71,6 +77,8 @@ type Workload struct {
 	Rolling lws.RollingUpdateConfiguration `json:"rolling,omitzero"`
 	// Deleting is true once the workload has a deletion timestamp.
 	Deleting bool `json:"deleting,omitzero"`
+	// DeletingSince is when the deletion was requested. Zero: it was not.
+	DeletingSince time.Time `json:"deletingSince,omitzero"`
 	// Observed is true once LWS has observed the present spec.
 	Observed bool `json:"observed,omitzero"`
 	// Groups are the groups wanted or existing, by index: missing groups and those above replicas are included.
@@ -86,6 +94,8 @@ type Workload struct {
 
 	// HasFinalizer is true if it has the driver's finalizer: an added workload, or a copy of its manifest.
 	HasFinalizer bool `json:"hasFinalizer,omitzero"`
+	// Orphans is true while the user's workload is being deleted without its pods.
+	Orphans bool `json:"orphans,omitzero"`
 
 	// The remaining fields are of added workloads only.
 
@@ -95,6 +105,8 @@ type Workload struct {
 	Drifted bool `json:"drifted,omitzero"`
 	// Lingers is true while it is being deleted in the background, so that its groups would outlive it.
 	Lingers bool `json:"lingers,omitzero"`
+	// Orphaned is true if its owner reference was removed, as by the deletion of the user's workload with --cascade=orphan.
+	Orphaned bool `json:"orphaned,omitzero"`
 	// Target is the batch that it was last scaled for. Nil: none yet.
 	Target *record.Target `json:"target,omitzero"`
 }
@@ -153,7 +165,7 @@ func (o Observation) release() *record.Release {
 // canary returns the added workload that carries the release's update revision.
 func (o Observation) canary() *Workload {
 	for i := range o.Added {
-		if r := o.Record.Release; r != nil && o.Added[i].Carries == r.UpdateRevision {
+		if r := o.Record.Release; r != nil && o.Added[i].Carries == r.UpdateRevision && !o.Added[i].Orphaned {
 			return &o.Added[i]
 		}
 	}
@@ -244,6 +256,11 @@ func Unread(o Observation) bool {
 	return o.BudgetsUnread || o.trafficUnread()
 }
 
+// Reading reports whether the caches of routing or of budgets are being filled, and nothing is known to prevent it.
+func Reading(o Observation) bool {
+	return o.BudgetsUnread && o.BudgetsUnreadable == nil || o.trafficUnread()
+}
+
 // trafficUnread reports whether the caches of routing are not synced yet.
 func (o Observation) trafficUnread() bool {
 	return o.Traffic != nil && o.Traffic.Look(traffic.Desired{}).Stage == traffic.Unread
@@ -254,6 +271,9 @@ func checkRead(o Observation) error {
 	r := o.release()
 	if r == nil || len(o.Added) > 0 || r.Phase.Unfinished() || !Unread(o) {
 		return nil
+	}
+	if p := o.BudgetsUnreadable; p != nil {
+		return drivererr.New(p.Reason, "whether release %q of LeaderWorkerSet %s has ended is unknown: its PodDisruptionBudgets can't be read: %s", r.ID, o.Key, p.Message)
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
 		"the caches do not show yet whether release %q of LeaderWorkerSet %s has restored its routes and Services", r.ID, o.Key)

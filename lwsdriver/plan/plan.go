@@ -5,6 +5,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -23,6 +24,7 @@ func carryOn(o Observation) Decision {
 	if a, ok := d.Action.(SetStable); ok {
 		d.Action = recordRolling(o, a)
 	}
+	d = limitWait(o, d)
 	if err := checkDecision(o, nil, d); err != nil {
 		return invariantViolated(err, s)
 	}
@@ -121,7 +123,11 @@ func finalizeDeleted(o Observation) Decision {
 	// Routes and Services first, as far as they can be written: no event triggers that later, and the next workload may
 	// use them. Removing the fence loses no request, since the stable leaders are being deleted, too. Deletion does not
 	// wait for what only a user can repair.
-	v, write := reconcileTraffic(o, traffic.Desired{}, d.State)
+	want := traffic.Desired{}
+	if o.orphansServe() {
+		want = prepared() // the stable leaders stay, and the fence keeps their requests from the canary's until these are deleted
+	}
+	v, write := reconcileTraffic(o, want, d.State)
 	switch {
 	case o.Refused != nil:
 	case write != nil:
@@ -136,9 +142,11 @@ func finalizeDeleted(o Observation) Decision {
 	for _, w := range append(o.Added, o.Stable) {
 		switch {
 		case !w.HasFinalizer:
-		case o.Gone && !w.Deleting:
+		case (o.Gone || o.orphan(w)) && !w.Deleting:
 			d.Action = DeleteCanary{Name: w.Name}
 			return d
+		case o.orphan(w) && slices.ContainsFunc(w.Groups, Group.lives):
+			return d // routes and Services are restored first, as its annotations say
 		default:
 			d.Action = RemoveFinalizer{Name: w.Name}
 			return d
@@ -150,6 +158,16 @@ func finalizeDeleted(o Observation) Decision {
 		}
 	}
 	return d
+}
+
+// orphan reports whether garbage collection does not delete an added workload, since its owner reference is being removed.
+func (o Observation) orphan(w Workload) bool {
+	return w.Name != o.Stable.Name && (w.Orphaned || o.Stable.Orphans)
+}
+
+// orphansServe reports whether an orphan has a group that is not being deleted.
+func (o Observation) orphansServe() bool {
+	return slices.ContainsFunc(o.Added, func(w Workload) bool { return o.orphan(w) && slices.ContainsFunc(w.Groups, Group.lives) })
 }
 
 func unmanaged(o Observation) Decision {
@@ -199,7 +217,7 @@ func cleanUp(o Observation, busy pb.State, rest Decision) Decision {
 		}
 		return *d
 	}
-	return warnUnscanned(o, rest)
+	return warnLeftovers(o, warnUnscanned(o, rest))
 }
 
 // cleanUpState returns the state of a release that is over except for marks on the user's objects.
@@ -226,8 +244,11 @@ func retire(o Observation, w Workload, state pb.State, reason string) Decision {
 		return *d
 	}
 	d := Decision{State: state, Reason: reason, Message: fmt.Sprintf("%s and its groups are being deleted%s", w.Name, o.degraded())}
+	if w.Deleting {
+		d = awaitDeletion(d, w)
+	}
 	if left := o.scaleDownIn(); left > 0 && !w.Deleting {
-		d.Reason, d.Recheck = ReasonScaleDownDelay, left
+		d.Reason, d.Recheck, d.Wait = ReasonScaleDownDelay, left, WaitTimer
 		d.Message = fmt.Sprintf("requests have left %s, which is deleted at %s", w.Name, o.Now.Add(left).UTC().Format("15:04:05 MST"))
 		return d
 	}
@@ -283,7 +304,7 @@ func progress(o Observation, s Progress, style style) Decision {
 		return followTemplate(o)
 	}
 	for _, w := range o.Added {
-		if w.Carries != r.UpdateRevision || style.inPlace {
+		if w.Carries != r.UpdateRevision || style.inPlace || w.Orphaned {
 			return retire(o, w, pb.State_STATE_PREPARING, ReasonNewRevision)
 		}
 	}
@@ -303,6 +324,7 @@ func waitForLWS(o Observation, state pb.State) Decision {
 	return Decision{
 		State: state, Reason: ReasonWaitingForLWS,
 		Message: fmt.Sprintf("waiting for the LeaderWorkerSet controller to record a revision for the template of %s", o.Stable.Name),
+		Remedy:  lwsRemedy(o.Stable.Name),
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Progress counts the groups of a release.
@@ -112,26 +111,6 @@ func (s Progress) stuckSince(tolerated int) time.Time {
 	return since
 }
 
-// underDeadline fails d when its goal, of which some groups may be missing, made no progress within the deadline.
-// Otherwise it adds the deadline.
-func underDeadline(o Observation, s Progress, d Decision, tolerated int) Decision {
-	if s.nextReady > 0 {
-		d.Recheck = s.nextReady
-	}
-	since := s.stuckSince(tolerated)
-	d.Deadline = since.Add(o.Policy.ProgressDeadline)
-	left := d.Deadline.Sub(o.Now)
-	if left > 0 {
-		if d.Recheck == 0 || left < d.Recheck {
-			d.Recheck = left
-		}
-		return d
-	}
-	d.State, d.Reason = pb.State_STATE_FAILED, ReasonDeadline
-	d.Message = fmt.Sprintf("no progress for %s (since %s): %s%s", o.Policy.ProgressDeadline, clock(since), d.Message, s.diagnosis(o))
-	return d
-}
-
 // noteBlocking notes a group that is not as expected. The one that was lost first is to blame; one without any pod so far
 // may only be waiting for others.
 func (s *Progress) noteBlocking(g Group) {
@@ -200,7 +179,7 @@ func remedy(g Group) string {
 	case "PodMissing", "LeaderMissing":
 		return "a quota or an admission webhook may refuse its pods: see the events of its StatefulSet"
 	case "Terminating":
-		return "a finalizer, a long grace period or a lost node keeps the pod"
+		return terminatingRemedy(pod)
 	case "":
 		return "its readiness probe flaps: fix it, or set a shorter min_ready"
 	default:

@@ -53,7 +53,8 @@ func TestDeadline(t *testing.T) {
 				c.Groups = append(c.Groups, g)
 			}
 			p := measureProgress(o)
-			d := underDeadline(o, p, Decision{}, p.Threshold)
+			waiting := Decision{State: pb.State_STATE_UPGRADING, Progress: p}
+			d := limitWait(o, awaitGroups(p, waiting, p.Threshold))
 			if want := ago(tc.want).Add(time.Hour); !d.Deadline.Equal(want) || d.State == pb.State_STATE_FAILED {
 				t.Errorf("the deadline is in %s, want %s: %s", d.Deadline.Sub(noon), want.Sub(noon), d.State)
 			}
@@ -61,7 +62,8 @@ func TestDeadline(t *testing.T) {
 				return
 			}
 			o.Now = d.Deadline
-			d = underDeadline(o, measureProgress(o), Decision{}, p.Threshold)
+			waiting.Progress = measureProgress(o)
+			d = limitWait(o, awaitGroups(waiting.Progress, waiting, p.Threshold))
 			if d.State != pb.State_STATE_FAILED || !strings.Contains(d.Message, c.Groups[tc.blocking].Leader) {
 				t.Errorf("at the deadline: %s, %s", d.State, d.Message)
 			}

@@ -99,6 +99,7 @@ func awaitRestored(o Observation, s Progress) Decision {
 		return Decision{
 			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting,
 			Message: fmt.Sprintf("waiting for the LeaderWorkerSet controller to observe the hold on %s: it may update a group until then", o.Stable.Name),
+			Remedy:  lwsRemedy(o.Stable.Name),
 		}
 	}
 	if s.available >= o.Stable.Replicas {
@@ -110,7 +111,7 @@ func awaitRestored(o Observation, s Progress) Decision {
 			},
 		}
 	}
-	return underDeadline(o, s, Decision{
+	return awaitGroups(s, Decision{
 		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting,
 		Message: fmt.Sprintf("%d of %d groups are available again%s", s.available, o.Stable.Replicas, describeUnready(o.Stable.Groups)),
 	}, 0)
@@ -123,6 +124,7 @@ func restart(o Observation, s Progress, offRevision []Group, state pb.State, rea
 		"%d groups of %s are to be restarted at revision %s%s", len(offRevision), o.Stable.Name, o.Record.Release.StableRevision, describeUnready(o.Stable.Groups))}
 	if !o.Stable.Observed {
 		d.Message = fmt.Sprintf("waiting for the LeaderWorkerSet controller to observe the hold on %s", o.Stable.Name)
+		d.Remedy = lwsRemedy(o.Stable.Name)
 		return d
 	}
 	if g := o.restartable(offRevision); g != nil {
@@ -131,7 +133,7 @@ func restart(o Observation, s Progress, offRevision []Group, state pb.State, rea
 		return d
 	}
 	s.nextReady = o.nextAvailable()
-	return underDeadline(o, s, d, 0)
+	return awaitGroups(s, d, 0)
 }
 
 // nextAvailable returns when the next ready group will have been ready for minReady. Zero: no group is waiting for it.

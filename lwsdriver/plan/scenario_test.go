@@ -23,12 +23,12 @@ import (
 // TestScenarios runs testdata/*.txt. Each test is an observation of a workload, in these lines, and the planner's
 // decision.
 //
-//	workload NAME replicas=N revision=R [size=N] [autoscaled] [recorded=R,R] [hold | rolling=PARTITION/UNAVAILABLE/SURGE] [deleting] [unobserved]
+//	workload NAME replicas=N revision=R [size=N] [autoscaled] [recorded=R,R] [hold | rolling=PARTITION/UNAVAILABLE/SURGE] [deleting [orphans]] [unobserved]
 //	record [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T] [set=hold | set=P/U/S] [template] [unfenced]
 //	  [began-with=N]
 //	  [successor=NAME groups=N]] [known-as=NAME] [succeeded]
 //	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D] [adopt] [rollout=ID batches=Q,Q] [budget]
-//	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting [lingers]] [no-finalizer] [drifted]
+//	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting[=AGE] [lingers]] [no-finalizer] [drifted] [orphaned]
 //	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [reason=REASON] [serving] [marks=ID/BATCH,-]
 //	  [terminating] [restarts=N]
 //	traffic [requested=N [for=N]] [fenced] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [endpoints-lag] [handed-over]
@@ -39,6 +39,7 @@ import (
 //	autoscaler KIND/NAME [scales[=up|down]] [held[=down]] [to-zero] [max=N] [limited]
 //	  [elsewhere | transferred] [lingers=NAME] [unreadable=REASON]
 //	unscanned REASON
+//	waiting STATE/REASON since=AGE
 //
 // groups belong to the workload or canary above them; without ready= they are not ready, without revision= their pods are
 // missing. marks are the rollout labels of their pods, - for pods without. A target is QUANTITY@AGE, or
@@ -55,7 +56,7 @@ import (
 //
 // autoscaler scales the workload, its successor (transferred), or another object (elsewhere). held: it has a note of its
 // user's settings. lingers: an object that its controller created for it still exists. unscanned is why the autoscalers
-// are unknown.
+// are unknown. waiting is what the last decision waited for.
 //
 // It is 12:00 UTC. The decision shows times as ages; recheck is when time alone will change it.
 func TestScenarios(t *testing.T) {
@@ -206,6 +207,8 @@ func parseObservation(text string) (o Observation, err error) {
 			o.Drain = &Drain{Done: l.has("done"), Message: l.attrs["message"], Recheck: l.duration("recheck", 0)}
 		case "autoscaler":
 			o.Autoscalers = append(o.Autoscalers, parseAutoscaler(l))
+		case "waiting":
+			o.Waiting = Waiting{For: l.name, Since: l.age("since")}
 		case "unscanned":
 			o.Unscanned = &drivererr.Problem{Message: l.name}
 		case "groups":
@@ -214,6 +217,7 @@ func parseObservation(text string) (o Observation, err error) {
 			return o, fmt.Errorf("unknown line %q", raw)
 		}
 	}
+	SetAside(&o)
 	return o, nil
 }
 
@@ -229,9 +233,12 @@ func parseWorkload(l line) Workload {
 	if w.Autoscaled = l.has("autoscaled"); w.Autoscaled {
 		w.ScaledBy = "kube-controller-manager"
 	}
+	if l.attrs["deleting"] != "" {
+		w.DeletingSince = l.age("deleting")
+	}
 	if l.word == "canary" {
 		w.ScaledBy = record.FieldManager
-		w.HasFinalizer, w.Lingers = !l.has("no-finalizer"), l.has("lingers")
+		w.HasFinalizer, w.Lingers, w.Orphaned = !l.has("no-finalizer"), l.has("lingers"), l.has("orphaned")
 		if !l.has("revision") {
 			w.Revision = w.Carries
 		}
@@ -239,7 +246,7 @@ func parseWorkload(l line) Workload {
 	if l.has("hold") {
 		w.Rolling = record.Hold()
 	}
-	w.Observed = !l.has("unobserved")
+	w.Observed, w.Orphans = !l.has("unobserved"), l.has("orphans")
 	if r, ok := l.attrs["rolling"]; ok {
 		w.Rolling = parseRolling(r)
 	}

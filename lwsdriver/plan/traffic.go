@@ -226,7 +226,7 @@ func fenced(v traffic.View) bool {
 }
 
 func awaitTraffic(v traffic.View, state pb.State) *Decision {
-	return &Decision{State: state, Reason: v.Reason, Message: v.Message}
+	return &Decision{State: state, Reason: v.Reason, Message: v.Message, Wait: WaitTraffic}
 }
 
 // withdraw withdraws all requests from the canary and lets it finish those in flight, before any of its groups is
@@ -236,7 +236,7 @@ func withdraw(o Observation, state pb.State) *Decision {
 	switch {
 	case onlyCanaryServes(o, v):
 		return &Decision{
-			State: state, Reason: traffic.ReasonNoStableEndpoints,
+			State: state, Reason: traffic.ReasonNoStableEndpoints, Wait: WaitTraffic,
 			Message: fmt.Sprintf("%d %% of the requests stay with the canary until the stable Service has a ready leader of %s", v.Weight, o.Stable.Name),
 		}
 	case d != nil:
@@ -252,7 +252,11 @@ func drained(o Observation, state pb.State) *Decision {
 	if o.Drain == nil || o.Drain.Done {
 		return nil
 	}
-	return &Decision{State: state, Reason: ReasonDraining, Message: o.Drain.Message, Recheck: o.Drain.Recheck}
+	d := &Decision{State: state, Reason: ReasonDraining, Message: o.Drain.Message, Recheck: o.Drain.Recheck, Wait: WaitTraffic}
+	if d.Recheck > 0 {
+		d.Wait = WaitTimer // the drain's own timeout ends it
+	}
+	return d
 }
 
 // onlyCanaryServes reports whether requests should stay with the canary: the stable Service has no ready endpoint, and

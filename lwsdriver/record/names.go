@@ -17,6 +17,9 @@ const (
 
 	// RecordAnnotation on the stable workload holds the Record.
 	RecordAnnotation = "lockstep.dev/release"
+	// OwnerAnnotation on an added workload holds the namespace and the UID of the user's workload, separated by a slash. It
+	// identifies an orphan: Kubernetes removes the owner reference when the user's workload is deleted with --cascade=orphan.
+	OwnerAnnotation = "lockstep.dev/added-to"
 	// TargetAnnotation on the workload that grows holds the Target, next to the replicas that follow from it.
 	TargetAnnotation = "lockstep.dev/target"
 

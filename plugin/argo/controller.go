@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/lockstep-rollouts/lockstep/internal/guard"
 	"github.com/lockstep-rollouts/lockstep/internal/manage"
 )
 
@@ -100,11 +101,11 @@ func (c *Controller) requests(_ context.Context, workload types.NamespacedName) 
 // Run reconciles until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
 	c.init()
-	if _, err := c.rollouts.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	if _, err := c.rollouts.AddEventHandler(guard.Handler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { c.changed(nil, o) },
 		UpdateFunc: c.changed,
 		DeleteFunc: c.deleted,
-	}); err != nil {
+	})); err != nil {
 		return fmt.Errorf("watch Rollouts: %w", err)
 	}
 	if err := c.follower.Start(ctx, c.queue); err != nil {
@@ -180,7 +181,11 @@ func (c *Controller) work(ctx context.Context) bool {
 	if i.workload {
 		reconcile = c.reconcileWorkload
 	}
-	after, err := reconcile(ctx, i.NamespacedName)
+	var after time.Duration
+	var err error
+	if panicked := guard.Call(c.Logger, "reconciliation", i.String(), func() { after, err = reconcile(ctx, i.NamespacedName) }); panicked != nil {
+		err = panicked
+	}
 	switch {
 	case err == nil && after == 0:
 		c.queue.Forget(i)

@@ -215,6 +215,11 @@ func TestStepper(t *testing.T) {
 			"The Rollout is aborted.",
 			stepper{step: Step{Upgrade: "50%"}}, standing(pb.State_STATE_FAILED, mine1), actFail, "", "as it is",
 		},
+		"promoting, only a deletion lasts": {
+			"An abort would roll back groups that serve.",
+			stepper{step: Step{Promote: true}},
+			standing(pb.State_STATE_FAILED, mine1, func(c *pb.BatchContext) { c.Reason = reasonCleanup }), actWait, "", "as it is",
+		},
 		"failed, patient": {
 			"A person decides.",
 			stepper{config: settings(waitOnFailure)}, standing(pb.State_STATE_FAILED, mine1), actWait, "", "",

@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/lockstep-rollouts/lockstep/internal/guard"
 )
 
 const (
@@ -30,8 +32,8 @@ var rolloutResource = schema.GroupVersionResource{Group: "argoproj.io", Version:
 // as it is: a typed client would fail to list all others with it.
 func newRolloutInformer(client dynamic.Interface, namespace string) cache.SharedIndexInformer {
 	informer := dynamicinformer.NewFilteredDynamicInformer(client, rolloutResource, namespace, resync,
-		cache.Indexers{byWorkload: indexByWorkload}, nil).Informer()
-	_ = informer.SetTransform(readRollout) // fails only for an informer that runs
+		guard.Indexers(cache.Indexers{byWorkload: indexByWorkload}), nil).Informer()
+	_ = informer.SetTransform(guard.Transform(readRollout, nil)) // fails only for an informer that runs
 	return informer
 }
 

@@ -84,6 +84,57 @@ func TestCanaryStableDeleted(t *testing.T) {
 	}
 }
 
+// The user deletes the workload with --cascade=orphan in mid-release: its pods stay, and what the release added is deleted, also if
+// the driver starts after Kubernetes has removed the owner reference.
+func TestCanaryStableOrphaned(t *testing.T) {
+	t.Parallel()
+	for name, down := range map[string]bool{"driver-up": false, "driver-down": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newEnv(t).adopt(model("model", 2, 2))
+			before := w.stablePods()
+			w.expose()
+			w.edit(image("v2"))
+			w.initialize("r1", w.withTraffic(policy("50%", "100%")))
+			canary := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
+			if down {
+				w.driver.Kill()
+			}
+			w.remove(w.name, metav1.DeletePropagationOrphan)
+			sets := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace)
+			if down {
+				w.eventually("the canary has no owner", func(ctx context.Context) error {
+					c, err := sets.Get(ctx, canary, metav1.GetOptions{})
+					if err == nil && len(c.OwnerReferences) > 0 {
+						err = fmt.Errorf("it has %v", c.OwnerReferences)
+					}
+					return err
+				})
+				w.driver.Restart()
+			}
+			w.eventually("the canary is deleted", func(ctx context.Context) error {
+				_, err := sets.Get(ctx, canary, metav1.GetOptions{})
+				if pods := w.podsOf(canary); !apierrors.IsNotFound(err) || len(pods) > 0 {
+					return fmt.Errorf("%s still exists with %d pods (%w)", canary, len(pods), err)
+				}
+				return nil
+			})
+			if after := w.stablePods(); len(after) != len(before) {
+				t.Errorf("%d pods of the user's are left of %d", len(after), len(before))
+			}
+			for name, p := range w.stablePods() {
+				if p.UID != before[name].UID {
+					t.Errorf("pod %s was replaced", name)
+				}
+			}
+			service, err := w.kube.CoreV1().Services(w.namespace).Get(t.Context(), w.name+"-http", metav1.GetOptions{})
+			if err != nil || len(service.Spec.Selector) != 2 || len(service.Annotations) > 0 {
+				t.Errorf("the Service is not restored: %v, %v (%v)", service.Spec.Selector, service.Annotations, err)
+			}
+		})
+	}
+}
+
 // The canary is deleted by hand in mid-release and is recreated with as many groups.
 func TestCanaryDeletedByHand(t *testing.T) {
 	t.Parallel()

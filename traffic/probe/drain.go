@@ -10,6 +10,8 @@ import (
 	"io"
 	"log/slog"
 	"time"
+
+	"github.com/lockstep-rollouts/lockstep/internal/guard"
 )
 
 const (
@@ -148,7 +150,7 @@ func (p *Prober) watch(o *owner, t *draining, leaders []Leader) {
 			ctx, stop := context.WithCancel(o.ctx)
 			w = &watched{stop: stop, started: t.polled}
 			t.watched[l.UID] = w
-			p.work.Go(func() { p.poll(ctx, o, t, w) })
+			p.work.Go(func() { _ = guard.Call(p.log, "drain", l.String(), func() { p.poll(ctx, o, t, w) }) })
 		}
 		w.leader = l
 	}

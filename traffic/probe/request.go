@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/lockstep-rollouts/lockstep/internal/guard"
 )
 
 const (
@@ -61,7 +63,14 @@ func newClient(transport http.RoundTripper) *http.Client {
 
 // do makes one request and calls read with the body of a 2xx response, all within the request's timeout. The error does not
 // name leader and request.
-func (p *Prober) do(ctx context.Context, l Leader, r request, read func(io.Reader) error) error {
+func (p *Prober) do(ctx context.Context, l Leader, r request, read func(io.Reader) error) (err error) {
+	if panicked := guard.Call(p.log, "probe", l.String(), func() { err = p.ask(ctx, l, r, read) }); panicked != nil {
+		return panicked
+	}
+	return err
+}
+
+func (p *Prober) ask(ctx context.Context, l Leader, r request, read func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	req, err := r.build(ctx, l)

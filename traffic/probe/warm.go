@@ -10,6 +10,8 @@ import (
 	"io"
 	"log/slog"
 	"time"
+
+	"github.com/lockstep-rollouts/lockstep/internal/guard"
 )
 
 const (
@@ -73,7 +75,7 @@ func (p *Prober) Warm(owner string, l Leader, w WarmUp) Progress {
 		ctx, stop := context.WithCancel(o.ctx)
 		e = &warming{policy: w, stop: stop}
 		o.warming[l.UID] = e
-		p.work.Go(func() { p.warm(ctx, o, e) })
+		p.work.Go(func() { _ = guard.Call(p.log, "warm-up", l.String(), func() { p.warm(ctx, o, e) }) })
 	}
 	e.leader, e.polled = l, time.Now()
 	return e.progress()

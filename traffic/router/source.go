@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/lockstep-rollouts/lockstep/internal/guard"
 	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -50,7 +51,7 @@ func newSources(
 		kindSlice: {
 			resource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
 			informer: discoveryinformers.NewFilteredEndpointSliceInformer(core, namespace, 0,
-				cache.Indexers{serviceIndex: indexByService}, ofServices),
+				guard.Indexers(cache.Indexers{serviceIndex: indexByService}), ofServices),
 		},
 		traffic.KindIngress: {
 			resource: networkingv1.SchemeGroupVersion.WithResource("ingresses"),

@@ -167,7 +167,7 @@ func (s *Screen) deadline(c *pb.BatchContext) []string {
 	}
 	at := c.GetDeadline().AsTime().In(s.now.Location())
 	if left := at.Sub(s.now); left > 0 {
-		return []string{labelled("Deadline", fmt.Sprintf("in %s without another group ready (%s)", view.Age(left), at.Format("15:04:05")))}
+		return []string{labelled("Deadline", fmt.Sprintf("in %s without progress (%s)", view.Age(left), at.Format("15:04:05")))}
 	}
 	return []string{labelled("Deadline", alert.Render(fmt.Sprintf("passed %s ago (%s)", view.Age(s.now.Sub(at)), at.Format("15:04:05"))))}
 }

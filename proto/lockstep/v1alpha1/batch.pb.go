@@ -302,7 +302,7 @@ type BatchContext struct {
 	// the weight.
 	RequestedWeight *int32 `protobuf:"varint,31,opt,name=requested_weight,json=requestedWeight,proto3,oneof" json:"requested_weight,omitempty"`
 	// When the release fails unless it makes progress first. In the past: the release has failed because of it. Unset:
-	// the release waits for no group.
+	// the release is paused, or waits only for a time of its policy.
 	Deadline      *timestamppb.Timestamp `protobuf:"bytes,32,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1,0 +1,47 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/internal/guard"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+)
+
+// A pod for which the informer's transform panics makes its group unready, and the other pods are stored.
+func TestPoisonousPod(t *testing.T) {
+	b := newBed(t, lwstest.Unrecorded())
+	if err := b.Caches.Pods.SetTransform(guard.Transform(func(obj any) (any, error) {
+		if p, ok := obj.(*corev1.Pod); ok && p.Name == "vllm-1" {
+			panic("a defect")
+		}
+		return StripPod(obj)
+	}, unreadablePod)); err != nil {
+		t.Fatal(err)
+	}
+	b.runSynced()
+	for _, name := range []string{"vllm-0", "vllm-1"} {
+		pod := lwstest.Pod(name, func(p *corev1.Pod) { p.Labels[lws.GroupIndexLabelKey] = strings.TrimPrefix(name, "vllm-") })
+		if _, err := b.Core.CoreV1().Pods(lwstest.VLLM.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.eventually("the pods are seen", func() bool { return len(b.Caches.Pods.GetIndexer().List()) == 2 })
+	s, err := b.Observe(lwstest.VLLM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g := s.Stable.Groups[1]; g.Ready || g.Reason != "Unreadable" || g.Pod != "vllm-1" || !strings.Contains(g.Message, "log") {
+		t.Errorf("its group is %+v", g)
+	}
+	if g := s.Stable.Groups[0]; g.Reason == "Unreadable" || g.Revision == "" {
+		t.Errorf("the other group is %+v", g)
+	}
+}

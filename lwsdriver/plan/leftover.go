@@ -1,0 +1,131 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// A node that is lost keeps its pods Terminating until a user acts, and the pods keep the added workload that they belong to.
+// Such a leftover receives no requests and has nothing left to write, so after the progress deadline the release ends, or goes
+// on, without it. Only another canary of the same name waits for it.
+
+// SetAside moves leftovers from Added to Leftovers. The observer calls it before it reads the traffic.
+func SetAside(o *Observation) {
+	var added []Workload
+	for _, w := range o.Added {
+		if o.leftover(w) {
+			o.Leftovers = append(o.Leftovers, w)
+		} else {
+			added = append(added, w)
+		}
+	}
+	o.Added = added
+}
+
+// leftover reports whether an added workload is a leftover: the driver has removed its finalizer, so requests have left it, and for
+// longer than the progress deadline it has had nothing but leaders that are being deleted. One of an earlier release remains one,
+// whatever the deadline of the next release. The API server's times are whole seconds.
+func (o Observation) leftover(w Workload) bool {
+	if !w.Deleting || w.HasFinalizer || w.DeletingSince.IsZero() || slices.ContainsFunc(w.Groups, Group.lives) {
+		return false
+	}
+	r := o.release()
+	return o.overdue(w.DeletingSince) || r != nil && r.StartedAt.Truncate(time.Second).After(w.DeletingSince)
+}
+
+// lives reports whether a group has a leader that is not being deleted, or workers that are ready without a leader.
+func (g Group) lives() bool {
+	return g.Ready || g.Revision != "" && !g.Terminating || g.Revision == "" && g.ReadyPods > 0
+}
+
+// warnLeftovers adds to the final decision of a release what is left, and how to delete it.
+func warnLeftovers(o Observation, d Decision) Decision {
+	for _, w := range o.Leftovers {
+		d.Message += fmt.Sprintf("; %s receives no requests and has been terminating since %s%s. %s",
+			w.Name, clock(w.DeletingSince), describeUnready(w.terminating()), deletionRemedy(w.Groups))
+	}
+	return d
+}
+
+// awaitLeftover waits for a leftover that has the name of the canary to create. Nil: none has.
+func awaitLeftover(o Observation) *Decision {
+	r := o.Record.Release
+	name := record.CanaryName(o.knownAs(), o.Stable.Name, r.UpdateRevision)
+	for _, w := range o.Leftovers {
+		if w.Name != name {
+			continue
+		}
+		d := awaitDeletion(Decision{
+			State: pb.State_STATE_PREPARING, Reason: ReasonCleaningUp,
+			Message: fmt.Sprintf("the canary is created once the earlier %s is gone", w.Name),
+		}, w)
+		d.Since = later(d.Since, r.PhaseAt)
+		return &d
+	}
+	return nil
+}
+
+// checkLeftovers: no canary is created while one of its name exists.
+func checkLeftovers(o Observation, a CreateCanary) error {
+	if slices.ContainsFunc(o.Leftovers, func(w Workload) bool { return w.Name == a.Name }) {
+		return fmt.Errorf("canary %s is created while one of that name is being deleted", a.Name)
+	}
+	return nil
+}
+
+// awaitDeletion has d wait for the deletion of a workload, and name the pods that remain.
+func awaitDeletion(d Decision, w Workload) Decision {
+	d.Wait, d.Since, d.Remedy = WaitCleanup, w.DeletingSince, deletionRemedy(w.Groups)
+	d.Message += describeUnready(w.terminating())
+	return d
+}
+
+// awaitSurge waits for the surge groups, the only ones that remain of a native roll. Ending it earlier would be unsafe, also if
+// they are all being deleted: until no pod of theirs exists, the StatefulSet controller does not complete the update revision,
+// and under the hold it would recreate a lost group at the old one.
+func awaitSurge(o Observation, d Decision) Decision {
+	surge := slices.DeleteFunc(slices.Clone(o.Stable.Groups), func(g Group) bool { return g.Index < o.Stable.Replicas })
+	d.Wait, d.Remedy = WaitCleanup, deletionRemedy(surge)
+	for _, g := range surge {
+		d.Since = later(d.Since, g.LostAt)
+	}
+	d.Message += "; LeaderWorkerSet deletes its surge groups"
+	return d
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// terminating returns the groups of which pods are being deleted.
+func (w Workload) terminating() []Group {
+	return slices.DeleteFunc(slices.Clone(w.Groups), func(g Group) bool { return g.Reason != reasonTerminating })
+}
+
+// reasonTerminating is the reason of a group whose pod is being deleted.
+const reasonTerminating = "Terminating"
+
+// deletionRemedy returns what to do about groups that are not deleted. Empty: none of their pods is known to be stuck.
+func deletionRemedy(groups []Group) string {
+	for _, g := range groups {
+		if g.Reason == reasonTerminating {
+			return "Pod " + g.Pod + ": " + terminatingRemedy(g.Pod)
+		}
+	}
+	return ""
+}
+
+func terminatingRemedy(pod string) string {
+	return fmt.Sprintf("a finalizer, a long grace period or a lost node keeps the pod; if its node is lost, delete the Node object, or force the deletion "+
+		"(kubectl delete pod %s --force)", pod)
+}

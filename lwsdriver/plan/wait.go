@@ -1,0 +1,186 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// Wait is what a decision without an Action waits for. Every wait but WaitTimer ends at the progress deadline.
+type Wait int
+
+const (
+	// WaitProgress is for groups that are to become ready, and for LWS or another controller that is to act. It is the zero value, so a decision that
+	// names no Wait has a deadline.
+	WaitProgress Wait = iota
+	// WaitCleanup is for pods and objects of the release that are being deleted.
+	WaitCleanup
+	// WaitTraffic is for routes, Services and gateways that are to follow.
+	WaitTraffic
+	// WaitTimer is for a time that the policy sets, while nothing else is awaited.
+	WaitTimer
+)
+
+// Reasons of waits that have lasted longer than the progress deadline. ReasonDeadline is that of WaitProgress.
+const (
+	ReasonCleanupDeadline = "CleanupDeadlineExceeded"
+	ReasonTrafficDeadline = "TrafficDeadlineExceeded"
+)
+
+// Waiting is a wait as the driver remembers it between two observations: no object tells when most waits began.
+type Waiting struct {
+	// For is the state and the reason of the decision.
+	For string `json:"for,omitzero"`
+	// Since is the observation that first led to it.
+	Since time.Time `json:"since,omitzero"`
+}
+
+// progressDeadline returns the release's deadline, or the default one without a release.
+func (o Observation) progressDeadline() time.Duration {
+	if d := o.Policy.ProgressDeadline; d > 0 {
+		return d
+	}
+	return record.DefaultProgressDeadline
+}
+
+// overdue reports whether a wait that began at a time has lasted for the progress deadline.
+func (o Observation) overdue(since time.Time) bool {
+	return !since.IsZero() && !o.Now.Before(since.Add(o.progressDeadline()))
+}
+
+// limitWait fails a decision whose wait has lasted for the progress deadline. Otherwise it adds the deadline. It is the only
+// place that does so. FAILED is not final: the release continues once what it waited for has happened.
+func limitWait(o Observation, d Decision) Decision {
+	if d.State == pb.State_STATE_FAILED || d.Wait == WaitTimer || atRestIn(d.State) {
+		return d
+	}
+	now := Waiting{For: strings.TrimPrefix(d.State.String(), "STATE_") + "/" + d.Reason, Since: o.Now}
+	same := o.Waiting.For == now.For && !o.Waiting.Since.IsZero()
+	switch groups := d.Wait == WaitProgress && !d.Since.IsZero(); {
+	case d.Action == nil, groups, same && besides(d.Action):
+	case besides(d.Action):
+		d.Waiting = o.Waiting
+		return d
+	default:
+		return d
+	}
+	if d.Waiting = now; same {
+		d.Waiting.Since = o.Waiting.Since
+	}
+	since := d.Since
+	if since.IsZero() {
+		since = d.Waiting.Since
+		if d.Progress.ProgressAt.After(since) {
+			since = d.Progress.ProgressAt
+		}
+	}
+	d.Deadline = since.Add(o.progressDeadline())
+	if left := d.Deadline.Sub(o.Now); left > 0 {
+		if d.Recheck == 0 || left < d.Recheck {
+			d.Recheck = left
+		}
+		return d
+	}
+	return expired(o, d, since)
+}
+
+// atRestIn reports whether nothing is awaited in a state: the host or the user decides what happens next.
+func atRestIn(s pb.State) bool {
+	switch s {
+	case pb.State_STATE_UNMANAGED, pb.State_STATE_HOLDING, pb.State_STATE_READY, pb.State_STATE_COMPLETED,
+		pb.State_STATE_ROLLED_BACK, pb.State_STATE_NOTHING_TO_RELEASE:
+		return true
+	default:
+		return false
+	}
+}
+
+// besides reports whether a write is made beside a wait, which continues after it.
+func besides(a Action) bool {
+	switch a.(type) {
+	case MarkLeader, LabelGroup, SaveRevision, DeleteRevision, SetBudget, DeleteBudget:
+		return true
+	default:
+		return false
+	}
+}
+
+// expired returns the failure of a wait: what has lasted too long, since when, and what to do.
+func expired(o Observation, d Decision, since time.Time) Decision {
+	d.State = pb.State_STATE_FAILED
+	lasted := fmt.Sprintf("for %s (since %s): %s", o.progressDeadline(), clock(since), d.Message)
+	reason := d.Reason
+	switch d.Wait {
+	case WaitCleanup:
+		d.Reason = ReasonCleanupDeadline
+		d.Message = "the deletion has lasted " + lasted + ". " + d.remedyOr("See kubectl describe of the object for its finalizers and events") +
+			continues(o, "that is deleted")
+	case WaitTraffic:
+		d.Reason = ReasonTrafficDeadline
+		d.Message = fmt.Sprintf("requests are not routed as required %s. Reason %s: %s%s", lasted, reason, d.remedyOr(trafficRemedy(reason)),
+			continues(o, "that is repaired"))
+	default:
+		d.Reason = ReasonDeadline
+		d.Message = "no progress " + lasted
+		if d.Since.IsZero() {
+			d.Message += ". " + d.remedyOr("See the driver's log and kubectl describe lws "+o.Stable.Name) + continues(o, "that is repaired")
+		} else {
+			d.Message += d.Progress.diagnosis(o)
+		}
+	}
+	return d
+}
+
+func (d Decision) remedyOr(fallback string) string {
+	if d.Remedy != "" {
+		return d.Remedy
+	}
+	return fallback
+}
+
+// continues returns how the release goes on after a wait that has failed.
+func continues(o Observation, once string) string {
+	text := ". The release continues by itself once " + once
+	if r := o.release(); r != nil && (r.Phase == record.Progressing || r.Phase == record.Promoting) {
+		text += "; otherwise abort"
+	}
+	return text
+}
+
+// trafficRemedy returns what to do about routing that is not in force.
+func trafficRemedy(reason string) string {
+	switch reason {
+	case traffic.ReasonBlocked:
+		return "repair the object that the message names, or let the driver read it"
+	case traffic.ReasonRouteNotObserved, traffic.ReasonPoolNotObserved:
+		return "check that the gateway's controller runs and serves each parentRef"
+	case traffic.ReasonFenceNotInForce, traffic.ReasonEndpointsNotFollowing:
+		return "check that the endpointslice controller runs"
+	case traffic.ReasonNoStableEndpoints, traffic.ReasonNoCanaryEndpoints:
+		return "check why the Service has no ready leader"
+	default:
+		return "check the object that the message names"
+	}
+}
+
+// lwsRemedy is what to do if the LeaderWorkerSet controller does not observe a change.
+func lwsRemedy(name string) string {
+	return fmt.Sprintf("Check that the LeaderWorkerSet controller runs (kubectl -n lws-system get pods), and whether its log and kubectl describe lws %s "+
+		"show an error: it never observes a change of volumeClaimTemplates, for example", name)
+}
+
+// awaitGroups has d wait for its goal, of which some groups may be missing.
+func awaitGroups(s Progress, d Decision, tolerated int) Decision {
+	if s.nextReady > 0 {
+		d.Recheck = s.nextReady
+	}
+	d.Since = s.stuckSince(tolerated)
+	return d
+}

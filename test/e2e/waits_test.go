@@ -1,0 +1,218 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// keep adds a finalizer to a pod, as a lost node would keep it: once deleted, it stays Terminating. It returns false while the pod
+// does not exist.
+func (w *workload) keep(ctx context.Context, pod string) error {
+	return w.setPodFinalizers(ctx, pod, `["test.lockstep.dev/lost-node"]`)
+}
+
+// lose removes the finalizer.
+func (w *workload) lose(pod string) {
+	w.t.Helper()
+	if err := w.setPodFinalizers(w.t.Context(), pod, "null"); err != nil && !apierrors.IsNotFound(err) {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *workload) setPodFinalizers(ctx context.Context, pod, finalizers string) error {
+	patch := fmt.Sprintf(`{"metadata":{"finalizers":%s}}`, finalizers)
+	_, err := w.kube.CoreV1().Pods(w.namespace).Patch(ctx, pod, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	return err
+}
+
+// A pod of the canary can't be deleted. After the progress deadline the release ends without it and names it, and a next release
+// runs beside it. Only a canary of the same name has to wait, which fails with the pod's name.
+func TestWaitLeftoverPod(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.observer.waive(ruleOneCanary)
+	w := e.adopt(model("model", 2, 2))
+	w.edit(image("v2"))
+	p := policy("100%")
+	p.ProgressDeadline = seconds(8)
+	w.initialize("r1", p)
+	canary := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
+	pod := canary + "-0"
+	if err := w.keep(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.setPodFinalizers(context.Background(), pod, "null") })
+	if _, err := w.tryFinalize("r1", rollback, nil); err != nil {
+		t.Fatal(err)
+	}
+	w.await("the pod is terminating", func(c *pb.BatchContext) bool {
+		return c.GetReason() == "CanaryTerminating" && strings.Contains(c.GetMessage(), "pod "+pod+": is being deleted on node ")
+	})
+	if _, err := w.tryInitialize("r2", p); plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS {
+		t.Errorf("a release begins while the canary terminates: %v", err)
+	}
+	c := w.awaitState(pb.State_STATE_ROLLED_BACK)
+	w.mustContain(c.GetMessage(), canary+" receives no requests", "pod "+pod+": is being deleted on node ", "force the deletion (kubectl delete pod "+pod+" --force)")
+
+	if _, err := w.tryInitialize("r2", p); err != nil {
+		t.Fatal(err)
+	}
+	c = w.awaitState(pb.State_STATE_FAILED)
+	if c.GetReason() != "CleanupDeadlineExceeded" {
+		t.Errorf("a canary of the same name: %s", show(c))
+	}
+	w.mustContain(c.GetMessage(), "the earlier "+canary, pod, "otherwise abort")
+	w.finalize("r2", rollback)
+
+	w.edit(image("v3"))
+	w.initialize("r3", p)
+	if next := w.upgrade("r3", 0).GetContext().GetCanaryWorkload(); next == canary {
+		t.Errorf("the next canary is named %s, too", next)
+	}
+	done := w.finalize("r3", promote).GetContext()
+	w.mustContain(done.GetMessage(), canary+" receives no requests")
+	w.mustRun("v3")
+	w.lose(pod)
+	w.eventually("nothing is left", func(ctx context.Context) error {
+		c, err := w.tryContext(ctx)
+		if err == nil && (c.GetState() != pb.State_STATE_COMPLETED || strings.Contains(c.GetMessage(), canary)) {
+			err = fmt.Errorf("%s", show(c))
+		}
+		return err
+	})
+	w.eventually("the leftover is deleted", func(ctx context.Context) error {
+		_, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Get(ctx, canary, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("%s still exists (%w)", canary, err)
+	})
+	w.mustBeIdle()
+}
+
+// A surge group of a promotion can't be deleted. The promotion fails with the name of its pod, since a group that is lost under the
+// hold would be recreated at the old revision; once the pod is gone it completes, and a lost group keeps its revision.
+func TestWaitSurgePod(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 2, 2, rolling("0", "1", -1), annotated(cluster.AnnotationWarmup, "1s")))
+	w.edit(image("v2"))
+	p := policy("50%")
+	p.ProgressDeadline = seconds(8)
+	w.initialize("r1", p)
+	w.upgrade("r1", 0)
+	const pod = "model-2"
+	t.Cleanup(func() { _ = w.setPodFinalizers(context.Background(), pod, "null") })
+	if _, err := w.tryFinalize("r1", promote, nil); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the surge group exists", func(ctx context.Context) error { return w.keep(ctx, pod) })
+	c := w.await("the promotion fails with the pod's name", func(c *pb.BatchContext) bool {
+		return c.GetState() == pb.State_STATE_FAILED && strings.Contains(c.GetMessage(), "Pod "+pod)
+	})
+	if c.GetReason() != "CleanupDeadlineExceeded" {
+		t.Errorf("%s", show(c))
+	}
+	w.lose(pod)
+	w.awaitState(pb.State_STATE_COMPLETED)
+	if err := w.kube.CoreV1().Pods(w.namespace).Delete(t.Context(), "model-0", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitReady()
+	w.mustRun("v2")
+	w.mustBeIdle()
+}
+
+// LWS can't apply a change of volumeClaimTemplates and never observes it, so the hold is not known to be in force. The release fails
+// and names the controller; once the change is undone, it goes on.
+func TestWaitForLWS(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 2, 2))
+	w.edit(image("v2"))
+	p := inPlace("50%", "100%")
+	p.ProgressDeadline = seconds(8)
+	w.initialize("r1", p)
+	w.upgrade("r1", 0)
+	claims := func(names ...string) func(*lws.LeaderWorkerSet) {
+		return func(s *lws.LeaderWorkerSet) {
+			s.Spec.LeaderWorkerTemplate.VolumeClaimTemplates = nil
+			for _, name := range names {
+				s.Spec.LeaderWorkerTemplate.VolumeClaimTemplates = append(s.Spec.LeaderWorkerTemplate.VolumeClaimTemplates, corev1.PersistentVolumeClaim{
+					ObjectMeta: metav1.ObjectMeta{Name: name},
+					Spec: corev1.PersistentVolumeClaimSpec{
+						AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+						Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+					},
+				})
+			}
+		}
+	}
+	w.edit(claims("data"))
+	c := w.awaitState(pb.State_STATE_FAILED)
+	if c.GetReason() != "ProgressDeadlineExceeded" {
+		t.Errorf("%s", show(c))
+	}
+	w.mustContain(c.GetMessage(), "waiting for the LeaderWorkerSet controller", "kubectl -n lws-system get pods", "otherwise abort")
+	w.edit(claims())
+	w.awaitState(pb.State_STATE_READY, pb.State_STATE_HOLDING)
+	w.finalize("r1", rollback)
+	w.mustBeIdle()
+}
+
+// The user's Service is deleted in mid-release, so a batch's requests can't be routed. The release fails, and continues once the
+// Service exists again.
+func TestWaitForTraffic(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 2, 2))
+	w.expose()
+	w.edit(image("v2"))
+	p := w.withTraffic(policy("50%", "100%"))
+	p.ProgressDeadline = seconds(8)
+	w.initialize("r1", p)
+	services := w.kube.CoreV1().Services(w.namespace)
+	kept, err := services.Get(t.Context(), w.name+"-http", metav1.GetOptions{})
+	if err == nil {
+		err = services.Delete(t.Context(), kept.Name, metav1.DeleteOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.tryUpgrade("r1", 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	c := w.awaitState(pb.State_STATE_FAILED)
+	if c.GetReason() != "TrafficDeadlineExceeded" {
+		t.Errorf("%s", show(c))
+	}
+	w.mustContain(c.GetMessage(), "Service "+kept.Name, "otherwise abort")
+	kept = &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: kept.Name},
+		Spec:       corev1.ServiceSpec{Ports: kept.Spec.Ports, Selector: map[string]string{lws.SetNameLabelKey: w.name, lws.WorkerIndexLabelKey: "0"}},
+	}
+	for i := range kept.Spec.Ports {
+		kept.Spec.Ports[i].NodePort = 0
+	}
+	if _, err := services.Create(t.Context(), kept, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitState(pb.State_STATE_READY)
+	w.finalize("r1", rollback)
+	w.mustBeIdle()
+}
