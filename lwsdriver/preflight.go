@@ -83,7 +83,7 @@ func checkPreflight(req *pb.PreflightRequest) error {
 
 // preflightOf returns what the caches hold, for a release or, without a policy, the workload's own rolling update.
 func preflightOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Inventory {
-	out := &preflight.Inventory{Workload: s.StableObject, Rolling: plan.NewRecord(s.Observation).Saved, Force: p.GetBlueGreen().GetForce(), Unseen: map[preflight.Source]string{}}
+	out := &preflight.Inventory{Workload: s.StableObject, Rolling: plan.NewRecord(s.Observation).Saved, Force: p.GetBlueGreen().GetForce(), Unsafe: s.UnsafeChanges, Unseen: map[preflight.Source]string{}}
 	if p != nil {
 		out.Policy, _ = record.ParsePolicy(p)
 	}

@@ -32,6 +32,8 @@ type eventRecorder struct {
 
 	mu   sync.Mutex
 	last map[types.NamespacedName]lastEvent
+	// unsafe are the templates that announceUnsafe recorded an event about.
+	unsafe map[types.NamespacedName]unsafeTemplate
 }
 
 // lastEvent is what the last event on a workload was about; it is not repeated.
@@ -49,6 +51,7 @@ func newEventRecorder(core kubernetes.Interface, log *slog.Logger) *eventRecorde
 		broadcaster: b, log: log,
 		recorder: b.NewRecorder(scheme.Scheme, "lockstep"),
 		last:     map[types.NamespacedName]lastEvent{},
+		unsafe:   map[types.NamespacedName]unsafeTemplate{},
 	}
 }
 
@@ -117,6 +120,7 @@ func (r *eventRecorder) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.last, key)
+	delete(r.unsafe, key)
 }
 
 // exchange remembers now and returns what was remembered before.

@@ -43,3 +43,45 @@ func TestNoEventBeforeCachesAreFilled(t *testing.T) {
 		t.Errorf("remembered %v", b.events.last)
 	}
 }
+
+// A template that the hold does not cover is announced once, also if no group of the old one exists for a moment.
+func TestUnsafeTemplateEvent(t *testing.T) {
+	b := newBed(t, lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: record.Native(record.Hold())}))
+	recorder := events.NewFakeRecorder(10)
+	b.events.recorder = recorder
+	s := b.look()
+	for _, step := range []struct {
+		name, revision string
+		size           string // of the template in the spec; empty: no group of another template exists
+		event          bool
+	}{
+		{"all groups run the template", "a", "", false},
+		{"LWS has not recorded the template", "", "4", false},
+		{"the template waits", "b", "4", true},
+		{"a group is deleted", "b", "", false},
+		{"and recreated", "b", "4", false},
+		{"another size", "c", "8", true},
+		{"the template is restored", "a", "", false},
+		{"and changed again", "c", "8", true},
+	} {
+		s.Stable.Revision, s.UnsafeChanges = step.revision, nil
+		if step.size != "" {
+			s.UnsafeChanges = []plan.TemplateChange{{Field: plan.FieldSize, Old: "2", New: step.size, Effect: "it grows"}}
+		}
+		b.announceUnsafe(s)
+		select {
+		case got := <-recorder.Events:
+			if want := "Warning UnsafeTemplateChange revision " + step.revision; !step.event || !strings.HasPrefix(got, want) || !strings.Contains(got, "to "+step.size) {
+				t.Errorf("%s: %q", step.name, got)
+			}
+		default:
+			if step.event {
+				t.Errorf("%s: no event", step.name)
+			}
+		}
+	}
+	b.events.forget(s.Key)
+	if len(b.events.unsafe) > 0 {
+		t.Error("remembered after the workload was deleted")
+	}
+}

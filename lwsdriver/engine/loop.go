@@ -159,6 +159,7 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (plan.
 			return decision, err
 		case decision.Action == nil:
 			e.announce(s, decision)
+			e.announceUnsafe(s)
 			e.errors.set(key, nil)
 			return decision, nil
 		}

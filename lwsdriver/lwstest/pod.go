@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -86,6 +87,8 @@ func LabelledRelease(t testing.TB, size int) (core *fake.Clientset, stable, cana
 		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: record.Progressing, StartedAt: Noon, PhaseAt: Noon,
 	}})
 	canary = Canary(t, stable)
+	canary.Spec.LeaderWorkerTemplate.Size = ptr.To(int32(size)) //nolint:gosec // a number of pods
+	stable.Spec.LeaderWorkerTemplate.Size = canary.Spec.LeaderWorkerTemplate.Size
 	core = fake.NewClientset(Revision(t, stable, "new"), Revision(t, canary, "new"))
 	for i := range size {
 		name := canary.Name + "-0"

@@ -6,6 +6,7 @@ package observe
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,6 +35,7 @@ type groupSet struct {
 	// last is the last result, for these replicas of this size. Nil: something may have changed since.
 	last           []plan.Group
 	replicas, size int
+	sizes          map[string]int
 
 	// unnumbered is the group-index label of a group that LWS does not number, as of the last observation. Empty: none.
 	unnumbered string
@@ -45,6 +47,7 @@ type groupEntry struct {
 	exists bool // it has pods
 	group  plan.Group
 	size   int // as LWS noted on its pods; 0: not noted
+	built  built
 	// broken is when the first of its pods that are not ready ceased to be, by their conditions. Zero: unknown.
 	broken time.Time
 
@@ -128,15 +131,16 @@ func (g *Groups) forget(set types.NamespacedName) {
 }
 
 // of returns a workload's groups by index: those that exist, and a placeholder for each missing one. A group that has been ready
-// for minReady is remembered as having been ready once. The result is shared and must not be modified.
-func (g *Groups) of(set types.NamespacedName, replicas, size int, now time.Time, minReady time.Duration) []plan.Group {
+// for minReady is remembered as having been ready once. sizes are the numbers of pods of a group by revision; size is that of the
+// template in the spec. The result is shared and must not be modified.
+func (g *Groups) of(set types.NamespacedName, replicas, size int, sizes map[string]int, now time.Time, minReady time.Duration) []plan.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := g.sets[set]
 	if s == nil {
 		return fill(set.Name, nil, replicas, size)
 	}
-	if s.last != nil && s.replicas == replicas && s.size == size {
+	if s.last != nil && s.replicas == replicas && s.size == size && maps.Equal(s.sizes, sizes) {
 		return s.last
 	}
 	all := make([]plan.Group, 0, max(replicas, len(s.entries)))
@@ -153,7 +157,7 @@ func (g *Groups) of(set types.NamespacedName, replicas, size int, now time.Time,
 		}
 		switch {
 		case e.exists:
-			out := e.whole(size)
+			out := e.whole(size, sizes)
 			if index < replicas {
 				final = e.memory.update(&out, e.broken, now, minReady) && final
 			}
@@ -171,7 +175,7 @@ func (g *Groups) of(set types.NamespacedName, replicas, size int, now time.Time,
 	}
 	all = fill(set.Name, all, replicas, size)
 	if final {
-		s.last, s.replicas, s.size = all, replicas, size
+		s.last, s.replicas, s.size, s.sizes = all, replicas, size, sizes
 	}
 	return all
 }
@@ -188,11 +192,12 @@ func (g *Groups) unnumbered(set types.NamespacedName) string {
 }
 
 // whole returns the group as it is in a workload whose spec has groups of size.
-func (e *groupEntry) whole(size int) plan.Group {
+func (e *groupEntry) whole(size int, sizes map[string]int) plan.Group {
 	out := e.group
 	if out.Pods = e.size; out.Pods == 0 {
 		out.Pods = size
 	}
+	e.built.checkBuilt(&out, sizes, size)
 	settle(&out)
 	return out
 }
@@ -270,6 +275,7 @@ func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry
 	}
 	next.Marks = marksOf(objs, next.Revision)
 	e.exists, e.size, e.group, e.broken = true, size, next, broken
+	e.built = builtFor(objs, next.Revision)
 	e.group.Pod, e.group.Reason, e.group.Message = obstacle(objs, leader, agree)
 }
 

@@ -51,7 +51,7 @@ func (b *groupBed) drop(p *corev1.Pod) {
 // group1 is group 1 of two, as seen after a while, for a workload whose spec says size 9: the pods say 3.
 func (b *groupBed) group1(after, minReady time.Duration) plan.Group {
 	b.t.Helper()
-	all := b.of(lwstest.VLLM, 2, 9, lwstest.Noon.Add(after), minReady)
+	all := b.of(lwstest.VLLM, 2, 9, nil, lwstest.Noon.Add(after), minReady)
 	if len(all) != 2 || all[0].Index != 0 || all[1].Index != 1 {
 		b.t.Fatalf("groups %+v, want 0 and 1", all)
 	}
@@ -153,14 +153,14 @@ func TestScaledDownGroupIsNew(t *testing.T) {
 	if g := b.group1(time.Minute, 0); !g.FirstReady.Equal(lwstest.Noon) {
 		t.Fatalf("first ready at %s", g.FirstReady)
 	}
-	all := b.of(lwstest.VLLM, 1, 3, lwstest.Noon.Add(time.Minute), 0)
+	all := b.of(lwstest.VLLM, 1, 3, nil, lwstest.Noon.Add(time.Minute), 0)
 	if len(all) != 2 || !all[1].Ready || !all[1].FirstReady.IsZero() {
 		t.Errorf("a group that is about to go is %+v", all)
 	}
 	for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
 		b.drop(lwstest.Pod(name))
 	}
-	if all := b.of(lwstest.VLLM, 1, 3, lwstest.Noon.Add(time.Minute), 0); len(all) != 1 {
+	if all := b.of(lwstest.VLLM, 1, 3, nil, lwstest.Noon.Add(time.Minute), 0); len(all) != 1 {
 		t.Errorf("groups %+v, want one", all)
 	}
 	if n := len(b.sets[lwstest.VLLM].entries); n != 0 {
@@ -180,7 +180,7 @@ func TestTerminatingGroupIsNew(t *testing.T) {
 	b := newGroupBed(t)
 	b.whole(0)
 	b.group1(time.Minute, 0)
-	b.of(lwstest.VLLM, 1, 3, lwstest.Noon.Add(time.Minute), 0)
+	b.of(lwstest.VLLM, 1, 3, nil, lwstest.Noon.Add(time.Minute), 0)
 	b.put(lwstest.Pod("vllm-1", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon.Add(time.Minute)} }))
 	if g := b.group1(2*time.Minute, 0); !g.FirstReady.IsZero() {
 		t.Errorf("a group that is being deleted although it is requested again was ready at %s", g.FirstReady)
@@ -331,7 +331,7 @@ func TestGroupsThatLWSDoesNotNumber(t *testing.T) {
 			p.Annotations[lws.SizeAnnotationKey] = "1"
 		}))
 	}
-	all := b.of(lwstest.VLLM, 3, 1, lwstest.Noon, 0)
+	all := b.of(lwstest.VLLM, 3, 1, nil, lwstest.Noon, 0)
 	if len(all) != 3 || all[0].Leader != "vllm-a3b" || all[1].Leader != "vllm-x7f" || !all[1].Ready || all[2].Ready {
 		t.Errorf("groups are %+v", all)
 	}
@@ -339,8 +339,67 @@ func TestGroupsThatLWSDoesNotNumber(t *testing.T) {
 		t.Errorf("%q is reported as the group without a number", id)
 	}
 	b.drop(lwstest.Pod("vllm-x7f", func(p *corev1.Pod) { p.Labels[lws.GroupIndexLabelKey] = "x7f" }))
-	b.of(lwstest.VLLM, 3, 1, lwstest.Noon, 0)
+	b.of(lwstest.VLLM, 3, 1, nil, lwstest.Noon, 0)
 	if n := len(b.sets[lwstest.VLLM].entries); n != 1 {
 		t.Errorf("%d groups are kept: one without a number is never recreated", n)
+	}
+}
+
+// LWS builds the workers of every group by the size in the spec, and the leader by that of its revision.
+func TestGroupBuiltFromTwoRevisions(t *testing.T) {
+	pod := func(name, size string, changes ...func(*corev1.Pod)) *corev1.Pod {
+		return lwstest.Pod(name, append(changes, func(p *corev1.Pod) { p.Annotations[lws.SizeAnnotationKey] = size })...)
+	}
+	terminating := func(p *corev1.Pod) {
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = ptr.To(metav1.NewTime(lwstest.Noon)), ptr.To[int64](1)
+	}
+	in := func(subdomain string) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.Subdomain = subdomain } }
+	of := func(revision string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Labels[lws.RevisionKey] = revision }
+	}
+	for _, tt := range []struct {
+		name string
+		pods []*corev1.Pod
+		// spec is the size in the spec, own that of revision r1; 0: unknown.
+		spec, own int
+		want      string // the reason, empty if the group is ready
+		size      int    // that the group is judged by
+	}{
+		{"untouched while the spec has another size", []*corev1.Pod{pod("vllm-1", "2"), pod("vllm-1-1", "2")}, 4, 2, "", 2},
+		{
+			"more workers", []*corev1.Pod{pod("vllm-1", "2"), pod("vllm-1-1", "4"), pod("vllm-1-2", "4"), pod("vllm-1-3", "4")},
+			4, 2, plan.ReasonTwoRevisions, 2,
+		},
+		{
+			"more workers, the size restored", []*corev1.Pod{pod("vllm-1", "2"), pod("vllm-1-1", "4"), pod("vllm-1-2", "4"), pod("vllm-1-3", "4")},
+			2, 2, plan.ReasonTwoRevisions, 2,
+		},
+		{"fewer workers", []*corev1.Pod{pod("vllm-1", "4"), pod("vllm-1-1", "2")}, 2, 4, plan.ReasonTwoRevisions, 4},
+		{"no workers", []*corev1.Pod{pod("vllm-1", "2")}, 1, 2, plan.ReasonTwoRevisions, 2},
+		{"no workers yet", []*corev1.Pod{pod("vllm-1", "2")}, 4, 2, "PodMissing", 2},
+		{"workers of a leader that had none", []*corev1.Pod{pod("vllm-1", "1"), pod("vllm-1-1", "2")}, 2, 1, plan.ReasonTwoRevisions, 1},
+		{"one subdomain", []*corev1.Pod{pod("vllm-1", "2", in("vllm-1")), pod("vllm-1-1", "2", in("vllm-1"))}, 2, 2, "", 2},
+		{"two subdomains", []*corev1.Pod{pod("vllm-1", "2", in("vllm")), pod("vllm-1-1", "2", in("vllm-1"))}, 2, 2, plan.ReasonTwoRevisions, 2},
+		{"its revision's size is unknown", []*corev1.Pod{pod("vllm-1", "2"), pod("vllm-1-1", "2")}, 4, 0, "", 2},
+		{"the group is being replaced", []*corev1.Pod{pod("vllm-1", "2"), pod("vllm-1-1", "4", of("r0"))}, 2, 2, "MixedRevisions", 2},
+		{"the former worker is being deleted", []*corev1.Pod{pod("vllm-1", "2"), pod("vllm-1-1", "4", terminating)}, 2, 2, "Terminating", 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newGroupBed(t)
+			for _, p := range tt.pods {
+				b.put(p)
+			}
+			sizes := map[string]int{}
+			if tt.own > 0 {
+				sizes["r1"] = tt.own
+			}
+			g := b.of(lwstest.VLLM, 2, tt.spec, sizes, lwstest.Noon.Add(time.Minute), 0)[1]
+			if g.Reason != tt.want || g.Ready != (tt.want == "") || g.Pods != tt.size {
+				t.Errorf("%+v", g)
+			}
+			if again := b.of(lwstest.VLLM, 2, tt.spec, map[string]int{"r1": 9}, lwstest.Noon.Add(time.Minute), 0)[1]; again.Pods != 9 {
+				t.Errorf("LWS recorded another size: %+v", again)
+			}
+		})
 	}
 }

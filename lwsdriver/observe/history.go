@@ -33,6 +33,8 @@ type HistoryRevision struct {
 	Entry plan.Entry
 	// Images are those of the template, as history.Images returns them. Nil: the template can't be read.
 	Images []string
+	// live are the fields of the template that LWS reads from the spec. Zero: the template can't be read.
+	live plan.LiveFields
 
 	set   string // the LeaderWorkerSet's name
 	owner types.UID
@@ -50,6 +52,7 @@ func stripHistoryRevision(obj any) (any, error) {
 	}
 	if t, err := history.Decode(cr); err == nil {
 		v.Images = history.Images(t)
+		v.live = plan.LiveFieldsOf(&t.LeaderWorkerTemplate, t.NetworkConfig)
 	}
 	return v, nil
 }

@@ -52,6 +52,7 @@ func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 	plan.SetAside(&s.Observation)
 	s.Succeeded = o.Names.succeeded(s)
 	o.readHistory(s)
+	o.readUnsafeChanges(s)
 	o.readAutoscalers(s)
 	return s, o.readTraffic(s)
 }
@@ -149,7 +150,7 @@ func (o *Observer) workload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
 		Rolling:  rollingOf(w),
 		Deleting: w.DeletionTimestamp != nil, DeletingSince: ptr.Deref(w.DeletionTimestamp, metav1.Time{}).Time,
 		Observed:     w.Status.ObservedGeneration >= w.Generation,
-		Groups:       o.Caches.Groups.of(KeyOf(w), replicas, size, s.Now, s.Policy.MinReady),
+		Groups:       o.Caches.Groups.of(KeyOf(w), replicas, size, o.Caches.sizes(w), s.Now, s.Policy.MinReady),
 		HasFinalizer: hasFinalizer(w), Orphans: orphans(w),
 		Recorded: o.Caches.recorded(w), ChangedBy: changedBy(w),
 		ScaledBy: manager, Autoscaled: autoscaled,

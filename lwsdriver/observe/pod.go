@@ -35,10 +35,11 @@ type Pod struct {
 	// Terminating is true once its deletion was requested.
 	Terminating bool
 
-	set     string // the LeaderWorkerSet's name
-	leader  bool
-	address string // a leader's IP
-	size    int    // pods of its group, from LWS's annotation; 0: not annotated
+	set       string // the LeaderWorkerSet's name
+	leader    bool
+	address   string // a leader's IP
+	size      int    // pods of its group, from LWS's annotation; 0: not annotated
+	subdomain subdomain
 	// labelled is the rollout that its labels name, shared by all pods with the same labels. Zero: none.
 	labelled unique.Handle[plan.RolloutMark]
 
@@ -69,6 +70,7 @@ func StripPod(obj any) (any, error) {
 	}
 	// With an unreadable size the workload's own is used.
 	v.size, _ = strconv.Atoi(pod.Annotations[lws.SizeAnnotationKey])
+	v.subdomain = subdomainOf(pod)
 	v.ready, v.since = podReady(pod)
 	if !v.ready {
 		v.reason, v.message = podObstacle(pod)

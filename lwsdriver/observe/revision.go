@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
@@ -56,6 +57,7 @@ type revisionView struct {
 	hash   string // the value of the template-revision-hash label of its groups
 	number int64
 	digest digest
+	live   plan.LiveFields // zero: the template can't be read
 }
 
 // stripRevision is the ControllerRevision informer's transform.
@@ -85,5 +87,6 @@ func stripRevision(obj any) (any, error) {
 		return v, nil //nolint:nilerr // as above
 	}
 	v.digest = d
+	v.live = plan.LiveFieldsOf(&stored.Spec.Template, stored.Spec.Network)
 	return v, nil
 }

@@ -73,8 +73,12 @@ const (
 	ReasonUnreleased         = "UnreleasedRevision"
 	ReasonStableShrunk       = "StableCapacityReduced"
 	ReasonStyleNotSupported  = "StyleNotSupported"
+	ReasonTemplateRefused    = "TemplateUnsupported"
 	ReasonInvariantViolation = "InvariantViolation"
 )
+
+// ReasonTwoRevisions is the reason of a group whose pods LWS built from two revisions.
+const ReasonTwoRevisions = "BuiltFromTwoRevisions"
 
 // Action is one write. The set is closed: apply has a case for each.
 type Action interface {

@@ -5,6 +5,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -93,7 +94,7 @@ func (b Begin) begun(o Observation) (bool, error) {
 // obstacles returns, each possibly nil, what would prevent the release from creating its objects, ending, or rolling
 // back.
 func (b Begin) obstacles(o Observation) []error {
-	return []error{b.checkName(o), b.checkRevisions(o), b.checkNameFree(o), b.checkHandover(o), b.checkAutoscalers(o)}
+	return []error{b.checkName(o), b.checkRevisions(o), b.checkNameFree(o), b.checkHandover(o), b.checkAutoscalers(o), b.checkTemplate(o)}
 }
 
 func (b Begin) checkName(o Observation) error {
@@ -158,7 +159,7 @@ func (b Begin) checkAutoscalers(o Observation) error {
 
 // Warnings returns what callers may not expect of the release.
 func (b Begin) Warnings(o Observation) []*pb.Warning {
-	return append(append(foundHeld(o), b.scaledBy(o)...), b.handover(o)...)
+	return slices.Concat(foundHeld(o), b.scaledBy(o), b.handover(o), b.unsafe(o))
 }
 
 // scaledBy warns of autoscalers, which the release holds.

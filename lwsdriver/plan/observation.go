@@ -62,6 +62,8 @@ type Observation struct {
 	History       []Entry `json:"history,omitzero"`
 	HistoryLimit  int     `json:"historyLimit,omitzero"`
 	HistoryUnread bool    `json:"historyUnread,omitzero"`
+	// UnsafeChanges are those from the template of groups to the one in the spec that affect these groups under hold.
+	UnsafeChanges []TemplateChange `json:"unsafeChanges,omitzero"`
 }
 
 // Workload is one LeaderWorkerSet.

@@ -19,7 +19,7 @@ func carryOn(o Observation) Decision {
 	if err := checkObservation(o); err != nil {
 		return invariantViolated(err, s)
 	}
-	d := reconcileHistory(o, reconcileLabels(o, reconcileBudgets(o, reconcileShare(o, decide(o, s)))))
+	d := reconcileHistory(o, reconcileLabels(o, reconcileBudgets(o, withUnsafe(o, reconcileShare(o, decide(o, s))))))
 	d.Progress = s
 	if a, ok := d.Action.(SetStable); ok {
 		d.Action = recordRolling(o, a)
@@ -192,6 +192,9 @@ func atRest(o Observation) Decision {
 		d.Reason = ReasonNewRevisionWaits
 		d.Message = fmt.Sprintf("revision %s of %s waits for a release", o.Stable.Revision, o.Stable.Name)
 	}
+	if refused := refuseTemplate(o); refused != nil {
+		d.Reason, d.Message = refused.Reason, refused.Message
+	}
 	return cleanUp(o, pb.State_STATE_ROLLING_BACK, d)
 }
 
@@ -345,6 +348,9 @@ func followTemplate(o Observation) Decision {
 			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateRestored, Message: why,
 			Action: SetStable{Record: withRelease(o, func(r *record.Release) { r.Phase = phase }), Why: why},
 		}
+	}
+	if d := refuseTemplate(o); d != nil {
+		return *d
 	}
 	if len(o.Added) > 0 {
 		return retire(o, o.Added[0], pb.State_STATE_PREPARING, ReasonNewRevision)

@@ -178,6 +178,8 @@ func remedy(g Group) string {
 		return fmt.Sprintf("its readiness probe fails: see kubectl logs %s; if it only needs longer to load, set a longer progress deadline", pod)
 	case "PodMissing", "LeaderMissing":
 		return "a quota or an admission webhook may refuse its pods: see the events of its StatefulSet"
+	case ReasonTwoRevisions:
+		return "restore the template of its revision and restart the group, or promote the release"
 	case "Terminating":
 		return terminatingRemedy(pod)
 	case "":

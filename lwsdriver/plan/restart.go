@@ -22,14 +22,18 @@ const maxRestarts = 3
 
 func restartsExhausted(g Group) bool { return g.Restarts >= maxRestarts }
 
-// groupsOffRevision returns the groups at none of the given revisions; by default, those off the stable revision.
+// groupsOffRevision returns the groups at none of the given revisions; by default, those off the stable revision. A group built
+// from two revisions is off it once the stable template is restored: LWS does not replace its workers, but a restart does.
 func (o Observation) groupsOffRevision(at ...string) []Group {
+	mixed := false
 	if len(at) == 0 {
 		at = []string{o.Record.Release.StableRevision}
+		mixed = o.Stable.Revision == at[0]
 	}
 	var out []Group
 	for _, g := range o.Stable.Groups {
-		if g.Revision != "" && g.Index < o.Stable.Replicas && !slices.Contains(at, g.Revision) {
+		off := !slices.Contains(at, g.Revision) || mixed && g.Reason == ReasonTwoRevisions
+		if g.Revision != "" && g.Index < o.Stable.Replicas && off {
 			out = append(out, g)
 		}
 	}
@@ -191,7 +195,8 @@ func (o Observation) blockingGroup(stuck bool) *Group {
 	}
 	offRevision := o.groupsOffRevision()
 	for i, g := range offRevision {
-		if !g.Ready && !g.Terminating && !restartsExhausted(g) && (stuck || g.FirstReady.IsZero()) {
+		mayRecover := !g.FirstReady.IsZero() && g.Reason != ReasonTwoRevisions
+		if !g.Ready && !g.Terminating && !restartsExhausted(g) && (stuck || !mayRecover) {
 			return &offRevision[i]
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
@@ -40,6 +42,7 @@ import (
 //	  [elsewhere | transferred] [lingers=NAME] [unreadable=REASON]
 //	unscanned REASON
 //	waiting STATE/REASON since=AGE
+//	changes [size=OLD/NEW] [claims=OLD/NEW]
 //
 // groups belong to the workload or canary above them; without ready= they are not ready, without revision= their pods are
 // missing. marks are the rollout labels of their pods, - for pods without. A target is QUANTITY@AGE, or
@@ -209,6 +212,8 @@ func parseObservation(text string) (o Observation, err error) {
 			o.Autoscalers = append(o.Autoscalers, parseAutoscaler(l))
 		case "waiting":
 			o.Waiting = Waiting{For: l.name, Since: l.age("since")}
+		case "changes":
+			o.UnsafeChanges = parseChanges(l)
 		case "unscanned":
 			o.Unscanned = &drivererr.Problem{Message: l.name}
 		case "groups":
@@ -219,6 +224,26 @@ func parseObservation(text string) (o Observation, err error) {
 	}
 	SetAside(&o)
 	return o, nil
+}
+
+// parseChanges compares two templates.
+func parseChanges(l line) []TemplateChange {
+	var templates [2]record.Template
+	for key, value := range l.attrs {
+		values := strings.Split(value, "/")
+		for i := range templates {
+			t := &templates[i].LeaderWorkerTemplate
+			switch key {
+			case "size":
+				t.Size = ptr.To(int32(line{attrs: map[string]string{key: values[i]}}.number(key, 1)))
+			case "claims":
+				t.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: values[i]}}}
+			default:
+				panic(key)
+			}
+		}
+	}
+	return CompareTemplates(templates[0], templates[1])
 }
 
 func parseWorkload(l line) Workload {

@@ -11,6 +11,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -23,6 +24,8 @@ type Inventory struct {
 	Rolling lws.RollingUpdateConfiguration
 	// Revision is the one that its groups run. Empty: unknown.
 	Revision string
+	// Unsafe are the changes of the template that affect groups of the old one.
+	Unsafe []plan.TemplateChange
 	// Policy is that of the planned release. Its style is unspecified for the workload's own rolling update.
 	Policy record.Policy
 	// Force begins a blue-green release although it exceeds a quota.

@@ -45,7 +45,7 @@ const (
 
 // Rules returns all rules, in the order in which findings are reported.
 func Rules() []Rule {
-	return slices.Concat(ownerRules(), paceRules(), roomRules(), gateRules(), probeRules(), endingRules(), budgetRules(), serviceRules(), volumeRules(),
+	return slices.Concat(ownerRules(), paceRules(), roomRules(), gateRules(), probeRules(), endingRules(), budgetRules(), serviceRules(), volumeRules(), liveRules(),
 		spreadRules(), scalerRules(), trackingRules())
 }
 

@@ -187,6 +187,17 @@ func (r *replay) offStable(s *lws.LeaderWorkerSet, rec *record) int {
 	return n
 }
 
+// size returns the number of pods of the group of a pod: its leader's, which has the size of its revision. The spec may have
+// another size already.
+func (r *replay) size(s *lws.LeaderWorkerSet, p *corev1.Pod) int {
+	if leader := r.pods[s.Name+"-"+p.Labels[lws.GroupIndexLabelKey]]; leader != nil {
+		if n, err := strconv.Atoi(leader.Annotations[lws.SizeAnnotationKey]); err == nil {
+			return n
+		}
+	}
+	return int(ptr.Deref(s.Spec.LeaderWorkerTemplate.Size, 1))
+}
+
 // ready returns the revision of each group whose pods are all ready at one revision, by index.
 func (r *replay) ready(s *lws.LeaderWorkerSet) map[int]string {
 	type at struct {
@@ -203,7 +214,7 @@ func (r *replay) ready(s *lws.LeaderWorkerSet) map[int]string {
 			continue
 		}
 		key := at{index, revisionOf(p)}
-		if pods[key]++; pods[key] == int(ptr.Deref(s.Spec.LeaderWorkerTemplate.Size, 1)) {
+		if pods[key]++; pods[key] == r.size(s, p) {
 			whole[index] = key.revision
 		}
 	}

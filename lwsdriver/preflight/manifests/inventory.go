@@ -43,6 +43,7 @@ func (s *Set) Inventory(w *lws.LeaderWorkerSet) (*preflight.Inventory, error) {
 	out.Quotas = read(r, preflight.Quotas, "ResourceQuota", func() *corev1.ResourceQuota { return &corev1.ResourceQuota{} })
 	out.Claims = read(r, preflight.Claims, "PersistentVolumeClaim", func() *corev1.PersistentVolumeClaim { return &corev1.PersistentVolumeClaim{} })
 	r.autoscalers()
+	r.unsafeChanges()
 	r.namespace = "" // nodes have none, and pods of all namespaces are on them
 	nodes := read(r, preflight.Nodes, "Node", func() *corev1.Node { return &corev1.Node{} })
 	pods, err := of(s, "Pod", "", func() *corev1.Pod { return &corev1.Pod{} })
