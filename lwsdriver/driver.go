@@ -51,6 +51,10 @@ type options struct {
 	registry  prometheus.Registerer
 	decided   func(plan.Observation, plan.Intent, plan.Decision, error)
 	now       func() time.Time
+
+	// leaseNamespace is the namespace of the Lease that elects a leader. Empty: there is no election.
+	leaseNamespace string
+	election       *election // made from it; nil: none
 }
 
 // Option adjusts a Driver.
@@ -120,11 +124,19 @@ func New(config *rest.Config, opts ...Option) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make client of routes: %w", err)
 	}
+	if o.election, err = newElection(config, o); err != nil {
+		return nil, err
+	}
 	return newDriver(core, sets, generic, o)
 }
 
 func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dynamic.Interface, o options) (*Driver, error) {
+	var elected <-chan struct{}
+	if o.election != nil {
+		elected = o.election.elected
+	}
 	e, err := engine.New(engine.Config{
+		Leads: o.election.isLeader, Elected: elected,
 		Core: core, Sets: sets, Dynamic: generic, Log: o.log, Namespace: o.namespace, Workload: o.workload,
 		ReadOnly: o.readOnly, Silent: o.silent, Registry: o.registry, Decided: o.decided, Now: o.now,
 	})
@@ -139,9 +151,13 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dyna
 func (d *Driver) Drain() { d.drain.Do(func() { close(d.stopped) }) }
 
 // Run fills the caches, finishes releases that an earlier driver left unfinished, and reconciles workloads until ctx ends. It
-// returns once everything it started has stopped, and must be called once.
+// returns once everything it started has stopped, and must be called once. With WithLeaderElection it does so only while the
+// driver leads, and returns an error when it no longer does.
 func (d *Driver) Run(ctx context.Context) error {
 	context.AfterFunc(ctx, d.Drain)
+	if d.options.election != nil {
+		return d.runElected(ctx)
+	}
 	d.engine.Run(ctx)
 	return nil
 }

@@ -29,7 +29,7 @@ func finishOf(r *pb.FinalizeRequest) plan.Intent {
 	if r.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE {
 		return plan.Promote{ReleaseID: r.GetReleaseId(), Revision: r.GetUpdateRevision()}
 	}
-	return plan.RollBack{ReleaseID: r.GetReleaseId()}
+	return plan.RollBack{ReleaseID: r.GetReleaseId(), Force: r.GetForce()}
 }
 
 func weightOf(r *pb.SetWeightRequest) plan.Intent {

@@ -115,6 +115,10 @@ func (d *Driver) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.Fin
 	bad := append(checkID(req.GetReleaseId()), checkWait(req.GetWait())...)
 	if i := req.GetIntent(); i != pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && i != pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
 		bad = append(bad, drivererr.FieldViolation{Field: "intent", Description: "is required: PROMOTE or ROLLBACK"})
+	} else if req.GetForce() && i == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE {
+		bad = append(bad, drivererr.FieldViolation{
+			Field: "force", Description: "is for ROLLBACK only: a promotion never goes past the workload's own maxUnavailable",
+		})
 	}
 	if err := drivererr.Invalid(bad...); err != nil {
 		return nil, err

@@ -38,6 +38,9 @@ func newDriver(config *rest.Config, settings connect.Settings) (server.Driver, e
 	if settings.Silent {
 		opts = append(opts, lwsdriver.WithoutEvents())
 	}
+	if settings.LeaseNamespace != "" {
+		opts = append(opts, lwsdriver.WithLeaderElection(settings.LeaseNamespace))
+	}
 	if settings.Metrics != nil {
 		opts = append(opts, lwsdriver.WithMetrics(settings.Metrics))
 	}

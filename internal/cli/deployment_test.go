@@ -63,6 +63,9 @@ func TestDeployment(t *testing.T) { //nolint:paralleltest // its logger is also 
 		}
 		args = append(args, arg)
 	}
+	if slices.Contains(args, "--leader-elect") {
+		args = append(args, "--leader-elect-namespace=lockstep-system") // it does not run in a pod
+	}
 	if port := container.Ports[0]; port.Name != "metrics" || port.ContainerPort != 9090 {
 		t.Errorf("port %+v is not the one of --metrics-address", port)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -32,6 +33,7 @@ const serveExample = `  lockstep serve
 
 func newServeCommand(o *connect.Options) *cobra.Command {
 	var serve server.Options
+	var elect leaderElection
 	cmd := &cobra.Command{
 		Use:     "serve",
 		Short:   "Serve the driver over gRPC to hosts on this machine, or elsewhere with mutual TLS",
@@ -39,6 +41,9 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 		Example: serveExample,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := elect.set(o); err != nil {
+				return err
+			}
 			return runServe(cmd.Context(), o, serve)
 		},
 	}
@@ -50,7 +55,35 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 	flags.StringVar(&serve.ClientCA, "client-ca", "", "PEM file with the CA that must have signed clients' certificates")
 	flags.StringVar(&serve.MetricsAddress, "metrics-address", "",
 		"host:port of plain HTTP with /metrics, /healthz and /readyz (default: off)")
+	flags.BoolVar(&elect.on, "leader-elect", false, "act only while holding a Lease, so that several servers can run and the others stand by")
+	flags.StringVar(&elect.namespace, "leader-elect-namespace", "", "namespace of the Lease (default: the pod's own)")
 	return cmd
+}
+
+// leaderElection are the flags that elect one of several servers.
+type leaderElection struct {
+	on        bool
+	namespace string
+}
+
+// ownNamespace is the file with the namespace of a pod.
+const ownNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+func (e leaderElection) set(o *connect.Options) error {
+	switch {
+	case !e.on && e.namespace != "":
+		return exit.Usagef("--leader-elect-namespace is for --leader-elect: set both")
+	case !e.on:
+		return nil
+	}
+	if o.Settings.LeaseNamespace = e.namespace; e.namespace == "" {
+		raw, err := os.ReadFile(ownNamespace)
+		if err != nil {
+			return exit.Usagef("--leader-elect outside of a pod needs the namespace of the Lease: set --leader-elect-namespace")
+		}
+		o.Settings.LeaseNamespace = strings.TrimSpace(string(raw))
+	}
+	return nil
 }
 
 func runServe(ctx context.Context, o *connect.Options, serve server.Options) error {

@@ -45,6 +45,8 @@ type Host struct {
 	Observe func(Event)
 	// Timing may be left zero.
 	Timing Timing
+	// Force: a rollback that this host requests is not held up by groups that will not recover.
+	Force bool
 }
 
 // Release drives a release to its end, from any state: it may be called again with the same Release after an interruption,

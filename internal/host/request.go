@@ -124,14 +124,17 @@ func (r *run) finalize(ctx context.Context, s step) (answer, error) {
 	if s.action == actRollback {
 		intent = pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
 	}
+	// Once: another force is a new decision.
+	force := r.host.Force && s.action == actRollback && !r.forced
 	// The revision that the machine decided about is promoted, not a newer template.
 	response, err := r.host.Driver.Finalize(ctx, &pb.FinalizeRequest{
 		Workload: r.release.Workload, ReleaseId: r.release.ID, Intent: intent, UpdateRevision: r.machine.revision,
-		Wait: durationpb.New(r.timing.Wait), IncludeGroups: true,
+		Wait: durationpb.New(r.timing.Wait), IncludeGroups: true, Force: force,
 	})
 	if err != nil {
 		return r.checkOutdated(ctx, err)
 	}
+	r.forced = r.forced || force
 	return answer{
 		action: response.GetAction(), context: response.GetContext(), done: response.GetDone(), requested: true,
 	}, nil

@@ -32,6 +32,8 @@ type run struct {
 	found bool
 	// reported is true once the start of the release was reported.
 	reported bool
+	// forced is true once a rollback was requested with force.
+	forced bool
 	// request and requested are the last request and when it was sent, to space equal ones.
 	request   step
 	requested time.Time

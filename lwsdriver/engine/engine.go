@@ -22,6 +22,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/apply"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // workers is how many workloads are reconciled concurrently. They mostly wait for the API server.
@@ -64,6 +66,10 @@ type Config struct {
 	Decided func(plan.Observation, plan.Intent, plan.Decision, error)
 	// Now is the clock of all decisions.
 	Now func() time.Time
+	// Leads reports whether the engine may act. Until Elected is closed, and whenever Leads returns false, it only fills its
+	// caches. Nil: it always may.
+	Leads   func() bool
+	Elected <-chan struct{}
 }
 
 // New returns an Engine. It makes no request.
@@ -103,6 +109,13 @@ func (e *Engine) Run(ctx context.Context) {
 		return
 	}
 	e.config.Log.Info("caches are filled")
+	if e.config.Elected != nil {
+		select {
+		case <-e.config.Elected:
+		case <-ctx.Done():
+			return
+		}
+	}
 	work := e.work
 	if e.config.ReadOnly {
 		work = e.watch
@@ -111,6 +124,15 @@ func (e *Engine) Run(ctx context.Context) {
 		running.Go(func() { work(ctx) })
 	}
 	<-ctx.Done()
+}
+
+// leads reports whether the engine may act.
+func (e *Engine) leads() bool { return e.config.Leads == nil || e.config.Leads() }
+
+// standby is the error of an engine that does not lead.
+func standby() error {
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
+		"this server stands by, since another one holds the Lease and acts: connect through the Service, which has the leader only")
 }
 
 // Enqueue adds a workload to the queue.

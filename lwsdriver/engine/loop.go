@@ -202,6 +202,9 @@ func (e *Engine) Decide(s *observe.Snapshot, i plan.Intent) (plan.Decision, erro
 
 // Do applies one action, and records it in events and metrics. The caller holds the workload's lock.
 func (e *Engine) Do(ctx context.Context, s *observe.Snapshot, action plan.Action) (wrote bool, err error) {
+	if !e.leads() {
+		return false, standby() // the Lease was lost meanwhile
+	}
 	wrote, err = e.Applier.Apply(ctx, s, action)
 	e.metrics.applied(action, wrote, err)
 	if err != nil {

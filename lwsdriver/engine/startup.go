@@ -151,6 +151,8 @@ func (e *Engine) Ready() error {
 	switch synced := e.Observer.Caches.Synced(); {
 	case err != nil && !synced, drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_FORBIDDEN:
 		return err
+	case synced && asked && !e.leads():
+		return standby()
 	case synced && asked: // once the caches are filled, a failed probe is no reason to refuse calls
 		return nil
 	}

@@ -112,8 +112,8 @@ func (o *Observer) readRecord(s *Snapshot) error {
 	rec, err := record.DecodeRecord(value)
 	if err != nil {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
-			"annotation %s of LeaderWorkerSet %s can't be trusted: %v. Restore it. Or remove it, and the release is dropped; the "+
-				"hold then stays in the spec (partition %d) until you Adopt the workload again, and Disown it if it is to roll by itself",
+			"annotation %s of LeaderWorkerSet %s can't be trusted: %v. Restore it. Or remove it, and the release is dropped: what it added is deleted, "+
+				"and updated groups stay; the hold then stays in the spec (partition %d) until you Adopt the workload again, and Disown it if it is to roll by itself",
 			record.RecordAnnotation, s.Key, err, ptr.Deref(record.Hold().Partition, 0))
 	}
 	s.Record = rec
@@ -127,11 +127,12 @@ func (o *Observer) readRecord(s *Snapshot) error {
 		// configuration; the release belongs to the original.
 		rec.Release, rec.Workload, rec.Predecessor = nil, "", ""
 	}
+	s.Newer = rec.Newer()
 	if rec.Release == nil {
 		return nil
 	}
-	// DecodeRecord has checked both.
-	message, err := rec.Release.PolicyMessage()
+	// DecodeRecord has checked both, as far as it is known.
+	message, err := rec.Release.KnownPolicy()
 	if err != nil {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "LeaderWorkerSet %s: %v", s.Key, err)
 	}

@@ -230,7 +230,7 @@ func recordedTraffic(w *lws.LeaderWorkerSet) *traffic.Policy {
 	if err != nil || rec.Release == nil {
 		return nil
 	}
-	message, err := rec.Release.PolicyMessage()
+	message, err := rec.Release.KnownPolicy()
 	if err != nil || message.GetTraffic() == nil {
 		return nil
 	}

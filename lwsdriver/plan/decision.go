@@ -72,6 +72,7 @@ const (
 	ReasonScaledToZero       = "ScaledToZero"
 	ReasonUnreleased         = "UnreleasedRevision"
 	ReasonStableShrunk       = "StableCapacityReduced"
+	ReasonNewerDriver        = "NewerDriver"
 	ReasonStyleNotSupported  = "StyleNotSupported"
 	ReasonTemplateRefused    = "TemplateUnsupported"
 	ReasonInvariantViolation = "InvariantViolation"

@@ -33,6 +33,8 @@ type Entry struct {
 	Template string
 	// Problem is why the entry can't be trusted: it was edited. Empty: it can.
 	Problem string
+	// Unknown are the fields of the stored entry that a newer driver wrote.
+	Unknown record.Unknown `json:",omitempty"`
 }
 
 // Outcome is how a release ended.

@@ -30,6 +30,9 @@ func Decide(o Observation, i Intent) (Decision, error) {
 	if i == nil {
 		return carryOn(o), nil
 	}
+	if err := checkKnown(o, i); err != nil {
+		return Decision{}, err
+	}
 	d, err := i.decide(o)
 	if err != nil {
 		return Decision{}, err

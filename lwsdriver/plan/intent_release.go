@@ -303,7 +303,11 @@ type Promote struct {
 }
 
 // RollBack requests that every group of the workload runs the stable revision.
-type RollBack struct{ ReleaseID string }
+type RollBack struct {
+	ReleaseID string
+	// Force: groups that will not recover do not hold the rollback up. See force.go.
+	Force bool
+}
 
 func (p Promote) decide(o Observation) (Decision, error) {
 	r, err := CurrentRelease(o, p.ReleaseID)
@@ -362,8 +366,10 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 		return Decision{}, err
 	}
 	switch r.Phase {
-	case record.Nothing, record.CleaningUp, record.RollingBack:
+	case record.Nothing:
 		return Decision{}, nil
+	case record.CleaningUp, record.RollingBack:
+		return b.addForce(o), nil
 	case record.HandingOver:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
 			"release %q of %s is promoted: %s serves in its place. To go back, release the old template: `lockstep undo` restores it",
@@ -374,7 +380,11 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 			r.ID, o.Key, r.UpdateRevision)
 	case record.Progressing, record.Promoting, record.Standby:
 	}
-	return Decision{Action: rollBackNow(o)}, nil
+	a := rollBackNow(o)
+	if b.Force {
+		o.force(a.Record.Release)
+	}
+	return Decision{Action: a}, nil
 }
 
 // rollBackNow records the intent to roll back, and sets the hold.

@@ -108,7 +108,8 @@ func roll(o Observation, s Progress, n nativeRoll) Decision {
 	if d := awaitStartReplicas(o); d != nil {
 		return *d
 	}
-	if s.available >= o.Stable.Replicas && len(o.Stable.Groups) == o.Stable.Replicas {
+	given := o.givenUp()
+	if s.available+given >= o.Stable.Replicas && len(o.Stable.Groups) == o.Stable.Replicas {
 		return Decision{
 			State: n.state, Reason: ReasonCleaningUp, Message: n.done,
 			Action: SetStable{
@@ -124,8 +125,9 @@ func roll(o Observation, s Progress, n nativeRoll) Decision {
 	}
 	d := Decision{State: n.state, Reason: ReasonRolling}
 	d.Message = fmt.Sprintf("%d of %d groups %s%s", s.available, o.Stable.Replicas, n.participle, describeUnready(o.Stable.Groups))
-	if s.available >= o.Stable.Replicas {
+	if s.available+given >= o.Stable.Replicas {
 		return awaitSurge(o, d)
 	}
+	d.Message += o.heldUpBy("keeps LeaderWorkerSet from the others", "have it roll them back beyond it")
 	return awaitGroups(s, d, 0)
 }

@@ -19,6 +19,9 @@ func carryOn(o Observation) Decision {
 	if err := checkObservation(o); err != nil {
 		return invariantViolated(err, s)
 	}
+	if o.leftToNewer() {
+		return leaveToNewer(o, s)
+	}
 	d := reconcileHistory(o, reconcileLabels(o, reconcileBudgets(o, withUnsafe(o, reconcileShare(o, decide(o, s))))))
 	d.Progress = s
 	if a, ok := d.Action.(SetStable); ok {

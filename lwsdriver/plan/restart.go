@@ -106,8 +106,11 @@ func awaitRestored(o Observation, s Progress) Decision {
 			Remedy:  lwsRemedy(o.Stable.Name),
 		}
 	}
-	if s.available >= o.Stable.Replicas {
-		const why = "every group is available again"
+	if given := o.givenUp(); s.available+given >= o.Stable.Replicas {
+		why := "every group is available again"
+		if given > 0 {
+			why += fmt.Sprintf(", except for %d that force gave up", given)
+		}
 		return Decision{
 			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting, Message: why,
 			Action: SetStable{
@@ -115,10 +118,12 @@ func awaitRestored(o Observation, s Progress) Decision {
 			},
 		}
 	}
-	return awaitGroups(s, Decision{
+	d := Decision{
 		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting,
 		Message: fmt.Sprintf("%d of %d groups are available again%s", s.available, o.Stable.Replicas, describeUnready(o.Stable.Groups)),
-	}, 0)
+	}
+	d.Message += o.heldUpBy("keeps the rollback from its end", "end it without the group")
+	return awaitGroups(s, d, 0)
 }
 
 // restart deletes the next group off its revision, so that it is recreated under the hold: first groups that do not
@@ -137,6 +142,9 @@ func restart(o Observation, s Progress, offRevision []Group, state pb.State, rea
 		return d
 	}
 	s.nextReady = o.nextAvailable()
+	d.Message += o.heldUpBy(
+		fmt.Sprintf("uses up maxUnavailable %d, so no group that serves is restarted", max(o.userUnavailable(), 1)),
+		"restart the others one at a time beyond it")
 	return awaitGroups(s, d, 0)
 }
 
@@ -177,10 +185,15 @@ func (o Observation) unavailableBut(one Group) int {
 	return n
 }
 
-// mayBeUnavailable returns how many groups the user allows to be unavailable; at least one, or nothing could be replaced
-// in place.
+// mayBeUnavailable returns how many groups may be unavailable: as many as the user allows, and at least one, or nothing
+// could be replaced in place. With force it is at least one more than the groups that are given up.
 func (o Observation) mayBeUnavailable() int {
-	return max(scaled(inPlacePace(Saved(o)).MaxUnavailable, o.Stable.Replicas, false), 1)
+	return max(o.userUnavailable(), o.givenUp()+1)
+}
+
+// userUnavailable returns how many groups the user allows to be unavailable.
+func (o Observation) userUnavailable() int {
+	return scaled(inPlacePace(Saved(o)).MaxUnavailable, o.Stable.Replicas, false)
 }
 
 // In a native rollback, LWS counts a group that is broken at the revision being left against maxUnavailable, and updates
@@ -196,7 +209,7 @@ func (o Observation) blockingGroup(stuck bool) *Group {
 	offRevision := o.groupsOffRevision()
 	for i, g := range offRevision {
 		mayRecover := !g.FirstReady.IsZero() && g.Reason != ReasonTwoRevisions
-		if !g.Ready && !g.Terminating && !restartsExhausted(g) && (stuck || !mayRecover) {
+		if !g.Ready && !g.Terminating && !restartsExhausted(g) && (stuck || o.forced() || !mayRecover) {
 			return &offRevision[i]
 		}
 	}
@@ -211,7 +224,7 @@ func (o Observation) skipBrokenGroups(pace rolling) rolling {
 	if r.Phase != record.RollingBack || o.Stable.Revision != r.StableRevision {
 		return pace
 	}
-	broken, serving := 0, make([]bool, o.Stable.Replicas)
+	broken, serving := o.givenUp(), make([]bool, o.Stable.Replicas)
 	moves := len(o.Stable.wantedFrom(0)) < o.Stable.Replicas
 	for _, g := range o.Stable.wantedFrom(0) {
 		offRevision := g.Revision != "" && !g.at(r.StableRevision)
@@ -220,7 +233,7 @@ func (o Observation) skipBrokenGroups(pace rolling) rolling {
 			broken++
 		case offRevision && g.Ready && !g.Terminating:
 			serving[g.Index] = true
-		case !g.available(o.Now, o.Policy.MinReady):
+		case !g.available(o.Now, o.Policy.MinReady) && !o.givesUp(g):
 			moves = true
 		}
 	}

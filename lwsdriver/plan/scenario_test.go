@@ -26,7 +26,7 @@ import (
 // decision.
 //
 //	workload NAME replicas=N revision=R [size=N] [autoscaled] [recorded=R,R] [hold | rolling=PARTITION/UNAVAILABLE/SURGE] [deleting [orphans]] [unobserved]
-//	record [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T] [set=hold | set=P/U/S] [template] [unfenced]
+//	record [version=N] [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T] [set=hold | set=P/U/S] [template] [unfenced] [forced=INDEX,INDEX]
 //	  [began-with=N]
 //	  [successor=NAME groups=N]] [known-as=NAME] [succeeded]
 //	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D] [adopt] [rollout=ID batches=Q,Q] [budget]
@@ -43,6 +43,7 @@ import (
 //	unscanned REASON
 //	waiting STATE/REASON since=AGE
 //	changes [size=OLD/NEW] [claims=OLD/NEW]
+//	newer TEXT
 //
 // groups belong to the workload or canary above them; without ready= they are not ready, without revision= their pods are
 // missing. marks are the rollout labels of their pods, - for pods without. A target is QUANTITY@AGE, or
@@ -59,7 +60,7 @@ import (
 //
 // autoscaler scales the workload, its successor (transferred), or another object (elsewhere). held: it has a note of its
 // user's settings. lingers: an object that its controller created for it still exists. unscanned is why the autoscalers
-// are unknown. waiting is what the last decision waited for.
+// are unknown. waiting is what the last decision waited for. newer is what this driver does not know of the record.
 //
 // It is 12:00 UTC. The decision shows times as ages; recheck is when time alone will change it.
 func TestScenarios(t *testing.T) {
@@ -214,6 +215,8 @@ func parseObservation(text string) (o Observation, err error) {
 			o.Waiting = Waiting{For: l.name, Since: l.age("since")}
 		case "changes":
 			o.UnsafeChanges = parseChanges(l)
+		case "newer":
+			o.Newer = l.name
 		case "unscanned":
 			o.Unscanned = &drivererr.Problem{Message: l.name}
 		case "groups":
@@ -303,6 +306,7 @@ func parseRecord(l line) *record.Record {
 	if l.has("set") {
 		*r = r.WithSet(parseRolling(l.attrs["set"]))
 	}
+	r.Version = l.number("version", 1)
 	if l.has("phase") {
 		r.Release = &record.Release{
 			ID: "r-1", Phase: record.Phase(l.attrs["phase"]), StableRevision: l.attrs["stable"],
@@ -312,6 +316,12 @@ func parseRecord(l line) *record.Record {
 			r.Release.PhaseAt = ago("1h")
 		}
 		r.Release.Unfenced = l.has("unfenced")
+		if given, ok := l.attrs["forced"]; ok {
+			r.Release.Force = true
+			for _, index := range strings.Split(given, ",") {
+				r.Release.GivenUp = append(r.Release.GivenUp, line{attrs: map[string]string{"i": index}}.number("i", 0))
+			}
+		}
 		r.Release.Successor, r.Release.Groups = l.attrs["successor"], l.number("groups", 0)
 		r.Release.Replicas = l.number("began-with", 0)
 		if l.has("template") {

@@ -43,6 +43,8 @@ type Record struct {
 	Predecessor string `json:"predecessor,omitempty"`
 	// Release is the release in flight, or the last one. Nil: none since the workload was adopted.
 	Release *Release `json:"release,omitempty"`
+	// Unknown are the fields that a newer driver wrote.
+	Unknown Unknown `json:"-"`
 }
 
 // KnownAs returns the name that hosts know the workload by, given the name of its object.
@@ -97,9 +99,15 @@ type Release struct {
 	Replicas int `json:"replicas,omitempty"`
 	// Traffic is the routing that the host requested. Nil: all requests to the stable leaders.
 	Traffic *Traffic `json:"traffic,omitempty"`
+	// Force: the rollback was requested with force. GivenUp are the indices of the broken stable groups that do not hold it
+	// up, sorted.
+	Force   bool  `json:"force,omitempty"`
+	GivenUp []int `json:"givenUp,omitempty"`
 	// Successor names the second set during a handover, and Groups is how many groups the workload had before.
 	Successor string `json:"successor,omitempty"`
 	Groups    int    `json:"groups,omitempty"`
+	// Unknown are the fields that a newer driver wrote.
+	Unknown Unknown `json:"-"`
 }
 
 // Template is the part of a LeaderWorkerSet's spec that its revisions are made of.
@@ -153,6 +161,8 @@ type Target struct {
 	// At is when it was requested, or when the driver last had to add groups to keep it; the progress deadline counts
 	// from it.
 	At time.Time `json:"at"`
+	// Unknown are the fields that a newer driver wrote.
+	Unknown Unknown `json:"-"`
 }
 
 // Planned returns the number of groups of the target at the given replicas; 0 without a target.
@@ -180,8 +190,17 @@ func (t *Target) Renewed(now time.Time) *Target {
 
 // PolicyMessage returns the recorded policy as the host sent it.
 func (r *Release) PolicyMessage() (*pb.ReleasePolicy, error) {
+	return r.policy(protojson.UnmarshalOptions{})
+}
+
+// KnownPolicy returns the recorded policy without what this driver does not know of it.
+func (r *Release) KnownPolicy() (*pb.ReleasePolicy, error) {
+	return r.policy(protojson.UnmarshalOptions{DiscardUnknown: true})
+}
+
+func (r *Release) policy(options protojson.UnmarshalOptions) (*pb.ReleasePolicy, error) {
 	p := &pb.ReleasePolicy{}
-	if err := protojson.Unmarshal(r.Policy, p); err != nil {
+	if err := options.Unmarshal(r.Policy, p); err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)
 	}
 	return p, nil
@@ -209,9 +228,9 @@ func encode(m proto.Message) (json.RawMessage, error) {
 	return b.Bytes(), nil
 }
 
-// Encode returns the annotation's value.
+// Encode returns the annotation's value. A record of a newer schema stays one.
 func (r *Record) Encode() (string, error) {
-	r.Version = recordVersion
+	r.Version = max(r.Version, recordVersion)
 	raw, err := json.Marshal(r)
 	if err != nil {
 		return "", fmt.Errorf("encode release record: %w", err)
@@ -219,33 +238,27 @@ func (r *Record) Encode() (string, error) {
 	return string(raw), nil
 }
 
-// DecodeRecord reads the annotation strictly: an unknown field, another version or a value that no driver writes is an
-// error, since acting on an edited record could move groups without a request.
+// DecodeRecord reads the annotation. Fields that this driver does not know are kept, and never acted on. A value that no
+// driver writes is an error, since acting on an edited record could move groups without a request.
+//
+// Of a record that [Record.Newer] describes, only what a rollback needs is checked: a release is not carried on by it.
 func DecodeRecord(value string) (*Record, error) {
-	// The version first: otherwise fields of a newer schema would be reported as unknown.
+	// The version first, since the types of fields may differ in a newer schema.
 	var head struct {
 		Version int `json:"version"`
 	}
 	if err := json.Unmarshal([]byte(value), &head); err != nil {
 		return nil, fmt.Errorf("read JSON: %w", err)
 	}
-	if head.Version != recordVersion {
-		return nil, fmt.Errorf("schema version is %d, this driver knows %d: run the driver that wrote it", head.Version, recordVersion)
+	if head.Version < recordVersion {
+		return nil, fmt.Errorf("schema version is %d, want %d or higher", head.Version, recordVersion)
 	}
 	r := &Record{}
 	if err := strictJSON(value, r); err != nil {
 		return nil, err
 	}
-	if err := checkRolling(r.Saved); err != nil {
-		return nil, fmt.Errorf("saved: %w", err)
-	}
-	if err := checkRolling(r.LastSet()); err != nil {
-		return nil, fmt.Errorf("set: %w", err)
-	}
-	if r.Release != nil {
-		if err := r.Release.validate(); err != nil {
-			return nil, err
-		}
+	if err := r.check(); err != nil {
+		return nil, err
 	}
 	return r, nil
 }
@@ -259,7 +272,7 @@ func (t Target) Encode() (string, error) {
 	return string(raw), nil
 }
 
-// DecodeTarget reads the annotation as strictly as DecodeRecord. An empty value is no target.
+// DecodeTarget reads the annotation as DecodeRecord does. An empty value is no target.
 func DecodeTarget(value string) (*Target, error) {
 	if value == "" {
 		return nil, nil //nolint:nilnil // no annotation is a state of its own, not an error
@@ -275,6 +288,9 @@ func DecodeTarget(value string) (*Target, error) {
 }
 
 func (t *Target) validate() error {
+	if err := t.Unknown.check(*t); err != nil {
+		return err
+	}
 	if _, err := ParseQuantity(t.Groups); err != nil {
 		return fmt.Errorf("groups: %w", err)
 	}
@@ -289,7 +305,31 @@ var releaseID = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9._-]{0,61}[a-zA-Z0-9]
 // ValidID reports whether id can name a release. It is then also a valid label value.
 func ValidID(id string) bool { return releaseID.MatchString(id) }
 
+// validate checks what a driver of this version writes. A policy that a newer driver wrote is checked as far as it is
+// known.
 func (r *Release) validate() error {
+	if err := r.Unknown.check(*r); err != nil {
+		return err
+	}
+	if err := r.validatePhase(); err != nil {
+		return err
+	}
+	p, err := r.KnownPolicy()
+	if err != nil {
+		return err
+	}
+	if _, bad := ParsePolicy(p); len(bad) > 0 && !r.newerPolicy() {
+		return fmt.Errorf("%s %s", bad[0].Field, bad[0].Description)
+	}
+	if r.Target != nil {
+		if err := r.Target.validate(); err != nil {
+			return err
+		}
+	}
+	return r.Traffic.validate()
+}
+
+func (r *Release) validatePhase() error {
 	if !ValidID(r.ID) {
 		return fmt.Errorf("release id %q is invalid", r.ID)
 	}
@@ -302,19 +342,7 @@ func (r *Release) validate() error {
 	default:
 		return fmt.Errorf("phase %q is unknown", r.Phase)
 	}
-	p, err := r.PolicyMessage()
-	if err != nil {
-		return err
-	}
-	if _, bad := ParsePolicy(p); len(bad) > 0 {
-		return fmt.Errorf("%s %s", bad[0].Field, bad[0].Description)
-	}
-	if r.Target != nil {
-		if err := r.Target.validate(); err != nil {
-			return err
-		}
-	}
-	return r.Traffic.validate()
+	return nil
 }
 
 func strictJSON(value string, into any) error {

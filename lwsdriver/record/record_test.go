@@ -42,7 +42,8 @@ func sampleRecord(t testing.TB) *Record {
 			ID: "r-1", Owner: "argo-rollouts/default/vllm", Policy: samplePolicy(t),
 			StableRevision: "aaaa", UpdateRevision: "bbbb", Phase: Progressing,
 			StartedAt: start, PhaseAt: start.Add(time.Second),
-			Target: &Target{Groups: "25%", Batch: ptr.To(0), At: start.Add(time.Minute)},
+			Target:   &Target{Groups: "25%", Batch: ptr.To(0), At: start.Add(time.Minute)},
+			Unfenced: true,
 		},
 	}
 }
@@ -164,12 +165,18 @@ func TestDecodeRecordIsStrict(t *testing.T) {
 		{"Truncated", "A truncated record.", func(s string) string { return s[:len(s)/2] }, true},
 		{"TrailingGarbage", "Trailing data is refused.", func(s string) string { return s + "x" }, true},
 		{"TrailingRecord", "Trailing data is refused.", func(s string) string { return s + s }, true},
-		{"UnknownField", "A field that this driver would drop.", replace(`{"version":1`, `{"version":1,"extra":true`), true},
-		{"UnknownReleaseField", "A field that this driver would drop.", replace(`{"id":`, `{"extra":1,"id":`), true},
-		{"UnknownPolicyField", "A policy that this driver does not wholly know.", replace(`"minReady"`, `"maxReady"`), true},
+		{"UnknownField", "A newer driver wrote it; it is kept.", replace(`{"version":1`, `{"version":1,"extra":true`), false},
+		{"UnknownReleaseField", "A newer driver wrote it; it is kept.", replace(`{"id":`, `{"extra":1,"id":`), false},
+		{"UnknownPolicyField", "A newer driver's policy can be rolled back.", replace(`"minReady"`, `"maxReady"`), false},
+		{"UnknownPolicyFieldAndBadStyle", "A rollback needs the style.", replace(`"style":"STYLE_CANARY"`, `"style":"STYLE_NEW","x":1`), true},
+		{"WrongType", "No driver wrote it.", replace(`"unfenced":true`, `"unfenced":"yes"`), true},
+		{"WrongTypeInSaved", "No driver wrote it.", replace(`"partition":0`, `"partition":"0"`), true},
 		{"NoVersion", "A schema without a version.", replace(`"version":1,`, ``), true},
 		{"OlderVersion", "No version wrote it.", replace(`"version":1`, `"version":0`), true},
-		{"NewerVersion", "What it means is not known.", replace(`"version":1`, `"version":2`), true},
+		{"NewerVersion", "A newer driver's release can be rolled back.", replace(`"version":1`, `"version":2`), false},
+		{"NewerVersionWithoutPhase", "A rollback needs the phase.", func(s string) string {
+			return replace(`"phase":"Progressing"`, `"phase":"Pausing"`)(replace(`"version":1`, `"version":2`)(s))
+		}, true},
 		{"EditedPhase", "Promoting is one word away from Progressing; a word that is neither is refused.", replace(`"Progressing"`, `"Promote"`), true},
 		{"PhaseInLowerCase", "Phases are exact.", replace(`"Progressing"`, `"progressing"`), true},
 		{"NoPhase", "An intent is needed.", replace(`"phase":"Progressing",`, ``), true},
@@ -233,7 +240,8 @@ func TestDecodeTargetIsStrict(t *testing.T) {
 		{"Null", "null is no target.", "null", nil, true},
 		{"NoGroups", "A target has groups.", `{"at":"2026-05-04T12:00:00Z"}`, nil, true},
 		{"Number", "Quantities are text.", `{"groups":3}`, nil, true},
-		{"UnknownField", "A field that this driver would drop.", `{"groups":"3","max":4}`, nil, true},
+		{"UnknownField", "A newer driver wrote it; it is kept.", `{"groups":"3","max":4}`, &Target{Groups: "3", Unknown: Unknown{"max": []byte("4")}}, false},
+		{"WrongType", "No driver wrote it.", `{"groups":"3","batch":"1"}`, nil, true},
 		{"Garbage", "Trailing data is refused.", `{"groups":"3"}}`, nil, true},
 		{"NegativeBatch", "Batches count from 0.", `{"groups":"3","batch":-1}`, nil, true},
 	}
@@ -330,6 +338,9 @@ func FuzzDecodeRecord(f *testing.F) {
 		}
 		if r.Release == nil {
 			return
+		}
+		if r.Newer() != "" {
+			return // it is only rolled back
 		}
 		// A decoded record must not fail later, when no caller can be told.
 		p, err := r.Release.PolicyMessage()

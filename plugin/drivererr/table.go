@@ -63,6 +63,8 @@ func ruleFor(reason pb.ErrorReason) rule {
 		return rule{codes.FailedPrecondition, "Remove the budget in the message for the time of the release, or leave out policy.group_disruption_budget."}
 	case pb.ErrorReason_ERROR_REASON_RECORD_INVALID:
 		return rule{codes.FailedPrecondition, "Restore what the message names, or use the driver version that wrote it."}
+	case pb.ErrorReason_ERROR_REASON_NEWER_DRIVER:
+		return rule{codes.FailedPrecondition, "Use the driver version that drives the release, or roll it back."}
 	case pb.ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING:
 		return rule{codes.FailedPrecondition, "Install the workload's API in the cluster."}
 	case pb.ErrorReason_ERROR_REASON_WORKLOAD_API_TOO_OLD:

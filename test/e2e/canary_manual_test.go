@@ -293,7 +293,7 @@ func TestCanaryRecordEdited(t *testing.T) {
 	w.initialize("r1", quarters())
 	w.upgrade("r1", 0)
 	good := w.get().Annotations[recordAnnotation]
-	for _, bad := range []string{"{}", "nonsense", `{"version":99}`, good[:len(good)-1] + `,"more":1}`} {
+	for _, bad := range []string{"{}", "nonsense", `{"version":99}`, good[:len(good)-1] + `,"saved":1}`} {
 		w.annotate(recordAnnotation, bad)
 		w.eventually("the driver has observed the edit", func(ctx context.Context) error {
 			if _, err := w.tryContext(ctx); err == nil {

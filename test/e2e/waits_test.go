@@ -29,8 +29,8 @@ func (w *workload) keep(ctx context.Context, pod string) error {
 	return w.setPodFinalizers(ctx, pod, `["test.lockstep.dev/lost-node"]`)
 }
 
-// lose removes the finalizer.
-func (w *workload) lose(pod string) {
+// removePodFinalizer undoes keep.
+func (w *workload) removePodFinalizer(pod string) {
 	w.t.Helper()
 	if err := w.setPodFinalizers(w.t.Context(), pod, "null"); err != nil && !apierrors.IsNotFound(err) {
 		w.t.Fatal(err)
@@ -90,7 +90,7 @@ func TestWaitLeftoverPod(t *testing.T) {
 	done := w.finalize("r3", promote).GetContext()
 	w.mustContain(done.GetMessage(), canary+" receives no requests")
 	w.mustRun("v3")
-	w.lose(pod)
+	w.removePodFinalizer(pod)
 	w.eventually("nothing is left", func(ctx context.Context) error {
 		c, err := w.tryContext(ctx)
 		if err == nil && (c.GetState() != pb.State_STATE_COMPLETED || strings.Contains(c.GetMessage(), canary)) {
@@ -130,7 +130,7 @@ func TestWaitSurgePod(t *testing.T) {
 	if c.GetReason() != "CleanupDeadlineExceeded" {
 		t.Errorf("%s", show(c))
 	}
-	w.lose(pod)
+	w.removePodFinalizer(pod)
 	w.awaitState(pb.State_STATE_COMPLETED)
 	if err := w.kube.CoreV1().Pods(w.namespace).Delete(t.Context(), "model-0", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)

@@ -33,6 +33,8 @@ type Settings struct {
 	Silent bool
 	// Version is the program's version.
 	Version string
+	// LeaseNamespace is the namespace of the Lease that elects one of several drivers. Empty: it acts without an election.
+	LeaseNamespace string
 	// Recorder records the decisions. Nil: none are recorded.
 	Recorder *replay.Recorder
 	// Metrics is where it registers its metrics. Nil: nowhere.

@@ -27,6 +27,8 @@ type ending struct {
 	intent  pb.FinalizeIntent
 	outcome host.Outcome
 	state   pb.State
+	// force describes the flag --force.
+	force string
 }
 
 func newPromoteCommand(o *connect.Options) *cobra.Command {
@@ -38,6 +40,7 @@ before the promotion is recorded, nothing is promoted.`,
 		intent:  pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
 		outcome: host.OutcomePromoted,
 		state:   pb.State_STATE_COMPLETED,
+		force:   "also when another host drives the release",
 	}.command(o)
 }
 
@@ -47,10 +50,17 @@ func newAbortCommand(o *connect.Options) *cobra.Command {
 		short: "Roll back a workload's release",
 		long: `Roll the release in flight back to the stable revision, and follow it until only the hold is left of it. A promotion can be
 rolled back, too, until it completes. The new template stays in the spec, under hold, for the next release; only if every
-group has been updated already, the stable template is restored.`,
+group has been updated already, the stable template is restored.
+
+In place, groups at the new revision are restarted within the workload's own maxUnavailable. A group that is broken for
+another reason may use it up, and the rollback then waits for that group. With --force it does not: groups that are
+unavailable at that time are given up, and the others are restarted one at a time beyond them. --force never restarts a
+group that is at the stable revision, and moves no request to a group that is not ready. It is recorded with the rollback;
+a second abort adds it.`,
 		intent:  pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
 		outcome: host.OutcomeRolledBack,
 		state:   pb.State_STATE_ROLLED_BACK,
+		force:   "also when another host drives the release, and past maxUnavailable where broken groups use it up",
 	}.command(o)
 }
 
@@ -75,7 +85,7 @@ drives is refused without --force: use that host instead.`,
 	}, func(s *session.Session) error { return e.run(s, f) })
 	flags := cmd.Flags()
 	flags.BoolVar(&f.noWait, "no-wait", false, "record the intent, and leave the rest to a driver that runs elsewhere")
-	flags.BoolVar(&f.force, "force", false, "also when another host drives the release")
+	flags.BoolVar(&f.force, "force", false, e.force)
 	f.AddRetryFor(cmd)
 	f.Output.Add(cmd)
 	f.Output.AddFinal(cmd)
@@ -101,6 +111,7 @@ func (e ending) run(s *session.Session, f endFlags) error {
 	case f.noWait:
 		return e.record(s, c, f)
 	}
+	s.Host.Force = f.force
 	result, err := s.Host.Finish(s.Context, c, e.intent)
 	return s.Conclude(result, err, e.verb, e.outcome)
 }
@@ -109,6 +120,7 @@ func (e ending) run(s *session.Session, f endFlags) error {
 func (e ending) record(s *session.Session, c *pb.BatchContext, f endFlags) error {
 	request := &pb.FinalizeRequest{
 		Workload: s.Ref, ReleaseId: c.GetReleaseId(), Intent: e.intent, UpdateRevision: c.GetUpdateRevision(), IncludeGroups: true,
+		Force: f.force && e.intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
 	}
 	var superseded error
 	err := s.Host.Retry(s.Context, func(ctx context.Context) error {

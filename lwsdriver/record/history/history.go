@@ -39,6 +39,8 @@ type note struct {
 	Ended    *time.Time   `json:"ended,omitempty"`
 	// Sum is the digest of all other fields, of the revision and of its number.
 	Sum string `json:"sum"`
+	// Unknown are the fields that a newer driver wrote.
+	Unknown record.Unknown `json:"-"`
 }
 
 // data is the stored template, in the form in which LWS stores it.
@@ -110,23 +112,28 @@ func Patch(e plan.Entry, seen metav1.Object) ([]byte, error) {
 func annotation(e plan.Entry) (string, error) {
 	n := note{
 		Version: noteVersion, Template: e.Template, At: e.At.UTC(), By: e.By, Release: e.Release, Owner: e.Owner, Outcome: e.Outcome,
+		Unknown: e.Unknown,
 	}
 	if !e.Ended.IsZero() {
 		ended := e.Ended.UTC()
 		n.Ended = &ended
 	}
 	n.Sum = n.sum(e.Revision, e.Number)
-	raw, err := json.Marshal(n)
+	raw, err := record.WriteObject(n, n.Unknown)
 	if err != nil {
 		return "", fmt.Errorf("encode history: %w", err)
 	}
 	return string(raw), nil
 }
 
-// sum detects edits. It is no protection against forgery.
+// sum detects edits. It is no protection against forgery. It does not depend on the order of fields, since drivers of other
+// versions know other fields.
 func (n note) sum(revision string, number int64) string {
 	n.Sum = ""
-	raw, _ := json.Marshal(n) //nolint:errchkjson // Strings and times.
+	var fields map[string]json.RawMessage
+	raw, _ := record.WriteObject(n, n.Unknown) // Strings and times, and what was read as JSON.
+	_ = json.Unmarshal(raw, &fields)
+	raw, _ = json.Marshal(fields) //nolint:errchkjson // What was read as JSON.
 	return hexOf(fmt.Appendf(raw, "\n%s\n%d", revision, number))
 }
 
@@ -140,6 +147,7 @@ func Read(cr *appsv1.ControllerRevision) plan.Entry {
 		return e
 	}
 	e.At, e.By, e.Release, e.Owner, e.Outcome, e.Template = n.At, n.By, n.Release, n.Owner, n.Outcome, n.Template
+	e.Unknown = n.Unknown
 	if n.Ended != nil {
 		e.Ended = *n.Ended
 	}
@@ -149,13 +157,13 @@ func Read(cr *appsv1.ControllerRevision) plan.Entry {
 // read trusts nothing: an edited template would be restored as one that had served.
 func read(cr *appsv1.ControllerRevision, e plan.Entry) (note, error) {
 	var n note
-	d := json.NewDecoder(strings.NewReader(cr.Annotations[record.SnapshotAnnotation]))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&n); err != nil {
+	unknown, err := record.ReadObject([]byte(cr.Annotations[record.SnapshotAnnotation]), &n)
+	if err != nil {
 		return n, fmt.Errorf("annotation %s: %w", record.SnapshotAnnotation, err)
 	}
-	if d.More() {
-		return n, fmt.Errorf("annotation %s: data after the value", record.SnapshotAnnotation)
+	n.Unknown = unknown
+	if bad := unknown.HalfRead(n); len(bad) > 0 {
+		return n, fmt.Errorf("annotation %s: %s has the wrong type", record.SnapshotAnnotation, bad[0])
 	}
 	switch have, err := digest(cr.Data.Raw); {
 	case n.Version != noteVersion:

@@ -1428,8 +1428,12 @@ type FinalizeRequest struct {
 	// release's current update revision. Ignored with ROLLBACK, which restores the stable revision whatever the template
 	// is.
 	UpdateRevision string `protobuf:"bytes,6,opt,name=update_revision,json=updateRevision,proto3" json:"update_revision,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Optional. Only with ROLLBACK: groups that will not recover do not hold the rollback up. Restarts of groups off the
+	// stable revision go on although other groups use up the workload's own maxUnavailable; see SPEC.md. It is recorded
+	// with the rollback and stays; a later call adds it. With PROMOTE it is refused.
+	Force         bool `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FinalizeRequest) Reset() {
@@ -1502,6 +1506,13 @@ func (x *FinalizeRequest) GetUpdateRevision() string {
 		return x.UpdateRevision
 	}
 	return ""
+}
+
+func (x *FinalizeRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
 }
 
 // FinalizeResponse is the progress of the promotion or rollback.
@@ -2611,7 +2622,7 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\acontext\x18\x01 \x01(\v2\x1f.lockstep.v1alpha1.BatchContextH\x00R\acontext\x12:\n" +
 	"\aremoved\x18\x02 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefH\x00R\aremoved\x12\x18\n" +
 	"\x06synced\x18\x03 \x01(\bH\x00R\x06syncedB\b\n" +
-	"\x06change\"\xa6\x02\n" +
+	"\x06change\"\xbc\x02\n" +
 	"\x0fFinalizeRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1d\n" +
 	"\n" +
@@ -2619,7 +2630,8 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\x06intent\x18\x03 \x01(\x0e2!.lockstep.v1alpha1.FinalizeIntentR\x06intent\x12-\n" +
 	"\x04wait\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12%\n" +
 	"\x0einclude_groups\x18\x05 \x01(\bR\rincludeGroups\x12'\n" +
-	"\x0fupdate_revision\x18\x06 \x01(\tR\x0eupdateRevision\"\x94\x01\n" +
+	"\x0fupdate_revision\x18\x06 \x01(\tR\x0eupdateRevision\x12\x14\n" +
+	"\x05force\x18\a \x01(\bR\x05force\"\x94\x01\n" +
 	"\x10FinalizeResponse\x121\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x19.lockstep.v1alpha1.ActionR\x06action\x129\n" +
 	"\acontext\x18\x02 \x01(\v2\x1f.lockstep.v1alpha1.BatchContextR\acontext\x12\x12\n" +

@@ -56,8 +56,8 @@ const (
 	ErrorReason_ERROR_REASON_UNSUPPORTED_GROUP_IDENTITY ErrorReason = 11
 	// An object that the policy names does not exist, or the history does not contain the requested revision.
 	ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND ErrorReason = 12
-	// The record of the release, or the history's entry of the requested revision, is not trusted: it was edited, or
-	// written by a newer version.
+	// The record of the release, or the history's entry of the requested revision, is not trusted: it was edited, or a
+	// newer version wrote it and not even a rollback is possible with what this version knows of it.
 	ErrorReason_ERROR_REASON_RECORD_INVALID ErrorReason = 13
 	// The workload's API is not installed in the cluster.
 	ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING ErrorReason = 14
@@ -85,6 +85,8 @@ const (
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 25
 	// Another PodDisruptionBudget selects pods for which the release would create one.
 	ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT ErrorReason = 26
+	// A newer driver drives the release, and this one only rolls it back.
+	ErrorReason_ERROR_REASON_NEWER_DRIVER ErrorReason = 27
 )
 
 // Enum value maps for ErrorReason.
@@ -117,6 +119,7 @@ var (
 		24: "ERROR_REASON_REFERENCE_UNUSABLE",
 		25: "ERROR_REASON_QUOTA_EXCEEDED",
 		26: "ERROR_REASON_DISRUPTION_BUDGET_CONFLICT",
+		27: "ERROR_REASON_NEWER_DRIVER",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":                0,
@@ -146,6 +149,7 @@ var (
 		"ERROR_REASON_REFERENCE_UNUSABLE":         24,
 		"ERROR_REASON_QUOTA_EXCEEDED":             25,
 		"ERROR_REASON_DISRUPTION_BUDGET_CONFLICT": 26,
+		"ERROR_REASON_NEWER_DRIVER":               27,
 	}
 )
 
@@ -180,7 +184,7 @@ var File_lockstep_v1alpha1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1alpha1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x1elockstep/v1alpha1/errors.proto\x12\x11lockstep.v1alpha1*\xa5\a\n" +
+	"\x1elockstep/v1alpha1/errors.proto\x12\x11lockstep.v1alpha1*\xc4\a\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_INVALID_REQUEST\x10\x01\x12\"\n" +
@@ -209,7 +213,8 @@ const file_lockstep_v1alpha1_errors_proto_rawDesc = "" +
 	"\x15ERROR_REASON_INTERNAL\x10\x17\x12#\n" +
 	"\x1fERROR_REASON_REFERENCE_UNUSABLE\x10\x18\x12\x1f\n" +
 	"\x1bERROR_REASON_QUOTA_EXCEEDED\x10\x19\x12+\n" +
-	"'ERROR_REASON_DISRUPTION_BUDGET_CONFLICT\x10\x1aBPZNgithub.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1;lockstepv1alpha1b\x06proto3"
+	"'ERROR_REASON_DISRUPTION_BUDGET_CONFLICT\x10\x1a\x12\x1d\n" +
+	"\x19ERROR_REASON_NEWER_DRIVER\x10\x1bBPZNgithub.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1;lockstepv1alpha1b\x06proto3"
 
 var (
 	file_lockstep_v1alpha1_errors_proto_rawDescOnce sync.Once

@@ -1,0 +1,126 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// The times of a Lease, as Kubernetes' own controllers have them: a leader that can't renew it for renewDeadline stops, and
+// another one starts leaseDuration after the last renewal.
+const (
+	leaseDuration = 15 * time.Second
+	renewDeadline = 10 * time.Second
+	retryPeriod   = 2 * time.Second
+)
+
+// leaseName is the Lease of the leader. A server of one namespace has its own, since it excludes no server of another.
+const leaseName = "lockstep"
+
+// WithLeaderElection makes one of several drivers act: the one that holds a Lease in this namespace. The others fill their
+// caches and refuse calls, as if they were not synced. A leader that loses the Lease stops, and Run returns an error.
+func WithLeaderElection(namespace string) Option {
+	return func(o *options) { o.leaseNamespace = namespace }
+}
+
+// election is the driver's part in electing a leader.
+type election struct {
+	client          kubernetes.Interface
+	namespace, name string
+	log             *slog.Logger
+
+	leads   atomic.Bool
+	elected chan struct{} // closed once it leads
+}
+
+// newElection returns nil without a Lease to elect by. Its client is its own: renewals must not wait for the requests of
+// releases.
+func newElection(config *rest.Config, o options) (*election, error) {
+	if o.leaseNamespace == "" {
+		return nil, nil //nolint:nilnil // no election is a mode of its own
+	}
+	config = rest.AddUserAgent(rest.CopyConfig(config), "leader-election")
+	config.Timeout = renewDeadline / 2
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make client of Leases: %w", err)
+	}
+	name := leaseName
+	if o.namespace != "" {
+		name += "-" + o.namespace
+	}
+	return &election{client: client, namespace: o.leaseNamespace, name: name, log: o.log, elected: make(chan struct{})}, nil
+}
+
+// isLeader reports whether the driver may act.
+func (e *election) isLeader() bool { return e == nil || e.leads.Load() }
+
+// run takes part until ctx ends, or the Lease is lost.
+func (e *election) run(ctx context.Context) error {
+	host, _ := os.Hostname()
+	identity := host + "_" + string(uuid.NewUUID())
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: e.namespace, Name: e.name},
+			Client:     e.client.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+		},
+		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
+		ReleaseOnCancel: true, Name: e.name,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) {
+				e.log.Info("leading", slog.String("lease", e.lease()), slog.String("identity", identity))
+				e.leads.Store(true)
+				close(e.elected)
+			},
+			OnStoppedLeading: func() { e.leads.Store(false) },
+			OnNewLeader: func(leader string) {
+				if leader != identity {
+					e.log.Info("standing by", slog.String("lease", e.lease()), slog.String("leader", leader))
+				}
+			},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("elect a leader: %w", err)
+	}
+	elector.Run(ctx)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("lost the Lease %s: another server continues", e.lease())
+}
+
+func (e *election) lease() string { return e.namespace + "/" + e.name }
+
+// runElected runs the driver as long as it leads. It keeps the Lease until the last write, and then releases it.
+func (d *Driver) runElected(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	electing, release := context.WithCancel(context.WithoutCancel(ctx))
+	defer release()
+	var lost error
+	var running sync.WaitGroup
+	running.Go(func() {
+		lost = d.options.election.run(electing)
+		stop()
+	})
+	d.engine.Run(ctx)
+	release()
+	running.Wait()
+	return lost
+}

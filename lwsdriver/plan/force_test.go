@@ -1,0 +1,101 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+const stuckRollBack = `policy style=PARTITION deadline=10m
+workload vllm replicas=4 revision=B hold
+record phase=RollingBack stable=A update=B since=1m
+groups 0 revision=A ready=1h
+groups 1 revision=A reason=Unschedulable lost=20m
+groups 2-3 revision=B ready=1h`
+
+func observed(t *testing.T, text string) Observation {
+	t.Helper()
+	o, err := parseObservation(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// Force is recorded with the rollback, or added to one that runs. Repeated it changes nothing, until the rollback has been
+// stuck again for its deadline.
+func TestForceIsRecordedOnce(t *testing.T) {
+	running := observed(t, stuckRollBack)
+	began := running.Record.Release.PhaseAt
+	force := func(o Observation) *record.Release {
+		t.Helper()
+		d, err := Decide(o, RollBack{ReleaseID: "r-1", Force: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, ok := d.Action.(SetStable)
+		if !ok {
+			return nil
+		}
+		return a.Record.Release
+	}
+	fresh := observed(t, stuckRollBack)
+	fresh.Record.Release.Phase = record.Progressing
+	if r := force(fresh); r == nil || r.Phase != record.RollingBack || !r.Force || !slices.Equal(r.GivenUp, []int{1}) {
+		t.Errorf("a new rollback: %+v", r)
+	}
+	if d, err := Decide(running, RollBack{ReleaseID: "r-1"}); err != nil || d.Action != nil {
+		t.Errorf("without force: %+v, %v", d.Action, err)
+	}
+	r := force(running)
+	if r == nil || !slices.Equal(r.GivenUp, []int{1}) || !r.PhaseAt.Equal(began) {
+		t.Fatalf("a running rollback: %+v", r)
+	}
+	running.Record.Release = r
+	if again := force(running); again != nil {
+		t.Errorf("repeated: %+v", again)
+	}
+	running.Stable.Groups[0].Ready, running.Stable.Groups[0].LostAt = false, noon
+	if now := force(running); now != nil {
+		t.Errorf("a group that the rollback may have restarted is given up: %+v", now)
+	}
+	running.Now = noon.Add(time.Hour)
+	if later := force(running); later == nil || !slices.Equal(later.GivenUp, []int{0, 1}) {
+		t.Errorf("another group is lost for the deadline: %+v", later)
+	}
+	over := observed(t, `workload vllm replicas=1 revision=B hold
+record phase=CleaningUp stable=A update=B
+groups 0 revision=A ready=1h`)
+	if late := force(over); late != nil {
+		t.Errorf("a rollback that is over: %+v", late)
+	}
+}
+
+// With force the invariant still allows one group more than the given-up ones, and no group at the stable revision.
+func TestForceIsBounded(t *testing.T) {
+	o := observed(t, stuckRollBack)
+	restart := func(leader string) error {
+		return checkDecision(o, nil, Decision{Action: RestartGroup{Leader: leader}})
+	}
+	if restart("vllm-3") == nil {
+		t.Error("a group that serves is restarted past maxUnavailable without force")
+	}
+	o.force(o.Record.Release)
+	if err := restart("vllm-3"); err != nil {
+		t.Error(err)
+	}
+	for _, leader := range []string{"vllm-0", "vllm-1"} {
+		if restart(leader) == nil {
+			t.Errorf("%s, at the stable revision, is restarted", leader)
+		}
+	}
+	o.Stable.Groups[2].Ready, o.Stable.Groups[2].LostAt = false, noon
+	if restart("vllm-3") == nil {
+		t.Error("a second group is restarted beyond the broken one")
+	}
+}

@@ -1,0 +1,103 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/audit"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+)
+
+// candidate prepares a server that takes part in electing a leader, with an account of its own, so that the audit log
+// tells servers apart.
+func (e *env) candidate(name string) *driver.Driver {
+	e.t.Helper()
+	d := driver.Prepare(e.t, e.grant(name, nil), e.namespace)
+	d.Args = []string{"--leader-elect", "--leader-elect-namespace", e.namespace}
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name + "-lease"}, Rules: []rbacv1.PolicyRule{{
+		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"},
+	}}}
+	if _, err := e.kube.RbacV1().Roles(e.namespace).Create(e.t.Context(), role, metav1.CreateOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: role.ObjectMeta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: e.namespace}},
+	}
+	if _, err := e.kube.RbacV1().RoleBindings(e.namespace).Create(e.t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+	return d
+}
+
+// written returns how many writes a candidate has made, without its Lease and the questions for its permissions, and the
+// place of its first and last one in the audit log.
+func (e *env) written(name string) (n, first, last int) {
+	e.t.Helper()
+	user := fmt.Sprintf("system:serviceaccount:%s:%s", e.namespace, name)
+	for i, r := range audit.Between(e.t, e.cluster.AuditLog(), "", audit.Mark(e.t, e.kube, e.namespace), e.namespace) {
+		o := r.ObjectRef
+		if !r.IsWrite() || r.User.Username != user || o.Resource == "leases" || o.Resource == "selfsubjectaccessreviews" {
+			continue
+		}
+		if n++; n == 1 {
+			first = i
+		}
+		last = i
+	}
+	return n, first, last
+}
+
+// Of two servers one acts. The other refuses calls until the leader is killed in mid-promotion, then completes the
+// promotion; no write of the one follows a write of the other.
+func TestLeaderElection(t *testing.T) {
+	t.Parallel()
+	e := newEnvIn(t, cluster.Shared(t))
+	first, second := e.candidate("first"), e.candidate("second")
+	first.Begin()
+	first.AwaitSync()
+	e.driver = first
+	w := e.adopt(model("model", 4, 2))
+	second.Begin()
+	standby := w.withDriver(second)
+	e.eventually("the second server stands by", func(ctx context.Context) error {
+		_, err := standby.tryContext(ctx)
+		if plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_NOT_SYNCED || !strings.Contains(err.Error(), "stands by") {
+			return fmt.Errorf("%w: %w", errNotYet, err)
+		}
+		return nil
+	})
+	_, err := standby.tryFinalize("r1", rollback, nil)
+	mustFail(t, err, pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "another one holds the Lease")
+	w.edit(image("v2"))
+	w.initialize("r1", policy("1", "2"))
+	w.upgrade("r1", 1)
+	w.awaitState(pb.State_STATE_READY)
+	w.startFinalize("r1", promote)
+	if n, _, _ := e.written("second"); n > 0 {
+		t.Errorf("the standby has made %d writes", n)
+	}
+	first.Kill()
+	e.driver = second
+	standby.awaitState(pb.State_STATE_COMPLETED)
+	standby.mustRun("v2")
+	standby.mustBeIdle()
+	_, _, last := e.written("first")
+	n, from, _ := e.written("second")
+	if n == 0 || from < last {
+		t.Errorf("the second server made %d writes from %d on, the first one its last at %d", n, from, last)
+	}
+}
