@@ -523,6 +523,7 @@ func TestScaledToZero(t *testing.T) {
 			if c.GetState() != pb.State_STATE_FAILED {
 				t.Errorf("state %v", c.GetState())
 			}
+			w.awaitReady()
 			w.mustContain(c.GetMessage(), c.GetUpdateRevision(), "Abort to restore the template of revision "+c.GetStableRevision())
 			w.finalize("r1", rollback)
 			w.mustRun("v1")

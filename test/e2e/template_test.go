@@ -163,10 +163,9 @@ func TestTemplateSizeRestored(t *testing.T) {
 	w.deleteLeader(1)
 	w.awaitBuiltFromTwo(1, "have 2 pods", "built this one for 3")
 	w.edit(image("v1"), groupsOf(2))
-	c := w.awaitState(pb.State_STATE_ROLLED_BACK)
-	if c.GetStableReady() != 2 || len(w.stablePods()) != 4 {
-		t.Errorf("after the rollback: %d pods, %s", len(w.stablePods()), show(c))
-	}
+	w.await("the group is restarted after the rollback", func(c *pb.BatchContext) bool {
+		return c.GetState() == pb.State_STATE_ROLLED_BACK && c.GetStableReady() == 2 && len(w.stablePods()) == 4
+	})
 	w.mustBeIdle()
 	w.mustRun("v1")
 }

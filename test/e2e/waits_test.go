@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -140,8 +140,59 @@ func TestWaitSurgePod(t *testing.T) {
 	w.mustBeIdle()
 }
 
-// LWS can't apply a change of volumeClaimTemplates and never observes it, so the hold is not known to be in force. The release fails
-// and names the controller; once the change is undone, it goes on.
+// refuseStatefulSets has the API server refuse changes of the workload's StatefulSets until permit is called, so that LWS can't
+// apply a change and never observes it.
+func (w *workload) refuseStatefulSets() (permit func()) {
+	w.t.Helper()
+	policies, ctx := w.kube.AdmissionregistrationV1(), context.WithoutCancel(w.t.Context())
+	name := "refuse-statefulsets-" + w.namespace
+	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	policy.Spec.Validations = []admissionv1.Validation{{Expression: "false", Message: "refused by a test"}}
+	rule := admissionv1.NamedRuleWithOperations{}
+	rule.APIGroups, rule.APIVersions, rule.Resources = []string{"apps"}, []string{"v1"}, []string{"statefulsets"}
+	rule.Operations = []admissionv1.OperationType{admissionv1.Update}
+	policy.Spec.MatchConstraints = &admissionv1.MatchResources{
+		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: w.namespace}},
+		ResourceRules:     []admissionv1.NamedRuleWithOperations{rule},
+	}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	binding.Spec = admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}}
+	if _, err := policies.ValidatingAdmissionPolicies().Create(ctx, policy, metav1.CreateOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := policies.ValidatingAdmissionPolicyBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	remove := func() {
+		for _, err := range []error{
+			policies.ValidatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{}),
+			policies.ValidatingAdmissionPolicies().Delete(ctx, name, metav1.DeleteOptions{}),
+		} {
+			if err != nil && !apierrors.IsNotFound(err) {
+				w.t.Error(err)
+			}
+		}
+	}
+	w.t.Cleanup(remove)
+	inForce := func(want bool) {
+		w.eventually(fmt.Sprintf("StatefulSets are refused: %t", want), func(ctx context.Context) error {
+			_, err := w.kube.AppsV1().StatefulSets(w.namespace).Patch(ctx, w.name, types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`),
+				metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+			if refused := err != nil && strings.Contains(err.Error(), "refused by a test"); refused != want {
+				return fmt.Errorf("the answer is %v", err)
+			}
+			return nil
+		})
+	}
+	inForce(true)
+	return func() {
+		remove()
+		inForce(false)
+	}
+}
+
+// LWS can't apply a new template and never observes it, so the hold is not known to be in force. The release fails and names the
+// controller; once LWS can write again, it goes on.
 func TestWaitForLWS(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))
@@ -150,27 +201,14 @@ func TestWaitForLWS(t *testing.T) {
 	p.ProgressDeadline = seconds(8)
 	w.initialize("r1", p)
 	w.upgrade("r1", 0)
-	claims := func(names ...string) func(*lws.LeaderWorkerSet) {
-		return func(s *lws.LeaderWorkerSet) {
-			s.Spec.LeaderWorkerTemplate.VolumeClaimTemplates = nil
-			for _, name := range names {
-				s.Spec.LeaderWorkerTemplate.VolumeClaimTemplates = append(s.Spec.LeaderWorkerTemplate.VolumeClaimTemplates, corev1.PersistentVolumeClaim{
-					ObjectMeta: metav1.ObjectMeta{Name: name},
-					Spec: corev1.PersistentVolumeClaimSpec{
-						AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-						Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
-					},
-				})
-			}
-		}
-	}
-	w.edit(claims("data"))
+	permit := w.refuseStatefulSets()
+	w.edit(image("v3"))
 	c := w.awaitState(pb.State_STATE_FAILED)
 	if c.GetReason() != "ProgressDeadlineExceeded" {
 		t.Errorf("%s", show(c))
 	}
 	w.mustContain(c.GetMessage(), "waiting for the LeaderWorkerSet controller", "kubectl -n lws-system get pods", "otherwise abort")
-	w.edit(claims())
+	permit()
 	w.awaitState(pb.State_STATE_READY, pb.State_STATE_HOLDING)
 	w.finalize("r1", rollback)
 	w.mustBeIdle()
