@@ -99,10 +99,10 @@ func (e *election) run(ctx context.Context) error {
 		return fmt.Errorf("elect a leader: %w", err)
 	}
 	elector.Run(ctx)
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return fmt.Errorf("lost the Lease %s: another server continues", e.lease())
 	}
-	return fmt.Errorf("lost the Lease %s: another server continues", e.lease())
+	return nil
 }
 
 func (e *election) lease() string { return e.namespace + "/" + e.name }

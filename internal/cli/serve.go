@@ -76,12 +76,12 @@ func (e leaderElection) set(o *connect.Options) error {
 	case !e.on:
 		return nil
 	}
-	if o.Settings.LeaseNamespace = e.namespace; e.namespace == "" {
+	if o.LeaseNamespace = e.namespace; e.namespace == "" {
 		raw, err := os.ReadFile(ownNamespace)
 		if err != nil {
 			return exit.Usagef("--leader-elect outside of a pod needs the namespace of the Lease: set --leader-elect-namespace")
 		}
-		o.Settings.LeaseNamespace = strings.TrimSpace(string(raw))
+		o.LeaseNamespace = strings.TrimSpace(string(raw))
 	}
 	return nil
 }

@@ -179,7 +179,7 @@ func (w *workload) refuseStatefulSets() (permit func()) {
 			_, err := w.kube.AppsV1().StatefulSets(w.namespace).Patch(ctx, w.name, types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`),
 				metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 			if refused := err != nil && strings.Contains(err.Error(), "refused by a test"); refused != want {
-				return fmt.Errorf("the answer is %v", err)
+				return fmt.Errorf("the answer of a dry run is %q", fmt.Sprint(err))
 			}
 			return nil
 		})
