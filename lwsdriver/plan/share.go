@@ -93,7 +93,7 @@ func (o Observation) shareFor(planned int) share {
 	}
 	updated, stable := o.updatedCapacity(planned), o.stableCapacity(planned)
 	s.of.steady, s.of.updated, s.of.stable = updated.steady, updated.ready, stable.ready
-	n := o.Stable.Replicas
+	n := o.batchReplicas()
 	s.of.whole = stable.ready > 0 && stable.steady+stable.spared() >= n-o.Policy.Threshold(n)
 	if o.stableRolls() {
 		// The groups that LWS replaces next don't count: otherwise the share would change with each of them.
@@ -128,7 +128,7 @@ func (o Observation) currentShare() (share, bool) {
 	case r.Phase == record.Progressing:
 		return o.shareFor(o.planned()), true
 	case o.completesSecondSet():
-		return o.shareFor(o.Stable.Replicas), true
+		return o.shareFor(o.batchReplicas()), true
 	}
 	return o.shareFor(o.capacity()), true
 }
