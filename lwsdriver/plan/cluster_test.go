@@ -328,7 +328,7 @@ func (c *cluster) checkQuiet(o Observation, d Decision) {
 		if !w.held {
 			c.fail("%s leaves a canary without a finalizer", d.Reason)
 		}
-		if w.replicas != d.Progress.Planned && !waitsForTraffic(d) {
+		if w.replicas != d.Progress.Planned && !waitsForTraffic(d) && !slices.Contains(waitForUser, d.Reason) {
 			c.fail("%s leaves a canary of %d groups where %d are planned", d.Reason, w.replicas, d.Progress.Planned)
 		}
 		want, _ := c.requestedTarget.Planned(o.batchReplicas())
