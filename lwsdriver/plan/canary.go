@@ -94,7 +94,7 @@ func replaceCanary(o Observation, c Workload) Decision {
 		State: pb.State_STATE_PREPARING, Reason: ReasonCanaryDeleted,
 		Message: fmt.Sprintf("%s was deleted; it is recreated once it is gone", c.Name),
 	}
-	d = awaitDeletion(d, c)
+	d = awaitDeletion(o, d, c)
 	saved, target := o.Record.Release.Target, o.Target()
 	withdrawn := withdraw(o, pb.State_STATE_PREPARING)
 	switch {

@@ -16,6 +16,10 @@ import (
 // Such a leftover receives no requests and has nothing left to write, so after the progress deadline the release ends, or goes
 // on, without it. Only another canary of the same name waits for it.
 
+// defaultGracePeriod is Kubernetes' default terminationGracePeriodSeconds. Until then a terminating pod is no leftover, however
+// short the progress deadline.
+const defaultGracePeriod = 30 * time.Second
+
 // SetAside moves leftovers from Added to Leftovers. The observer calls it before it reads the traffic.
 func SetAside(o *Observation) {
 	var added []Workload
@@ -37,7 +41,12 @@ func (o Observation) leftover(w Workload) bool {
 		return false
 	}
 	r := o.release()
-	return o.overdue(w.DeletingSince) || r != nil && r.StartedAt.Truncate(time.Second).After(w.DeletingSince)
+	return !o.Now.Before(o.leftoverAt(w)) || r != nil && r.StartedAt.Truncate(time.Second).After(w.DeletingSince)
+}
+
+// leftoverAt returns when a workload that is being deleted becomes a leftover.
+func (o Observation) leftoverAt(w Workload) time.Time {
+	return w.DeletingSince.Add(max(o.progressDeadline(), defaultGracePeriod))
 }
 
 // lives reports whether a group has a leader that is not being deleted, or workers that are ready without a leader.
@@ -62,7 +71,7 @@ func awaitLeftover(o Observation) *Decision {
 		if w.Name != name {
 			continue
 		}
-		d := awaitDeletion(Decision{
+		d := awaitDeletion(o, Decision{
 			State: pb.State_STATE_PREPARING, Reason: ReasonCleaningUp,
 			Message: fmt.Sprintf("the canary is created once the earlier %s is gone", w.Name),
 		}, w)
@@ -81,8 +90,11 @@ func checkLeftovers(o Observation, a CreateCanary) error {
 }
 
 // awaitDeletion has d wait for the deletion of a workload, and name the pods that remain.
-func awaitDeletion(d Decision, w Workload) Decision {
+func awaitDeletion(o Observation, d Decision, w Workload) Decision {
 	d.Wait, d.Since, d.Remedy = WaitCleanup, w.DeletingSince, deletionRemedy(w.Groups)
+	if left := o.leftoverAt(w).Sub(o.Now); left > 0 && !w.DeletingSince.IsZero() {
+		d.Recheck = earliest(d.Recheck, left)
+	}
 	d.Message += describeUnready(w.terminating())
 	return d
 }

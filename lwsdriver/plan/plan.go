@@ -251,7 +251,7 @@ func retire(o Observation, w Workload, state pb.State, reason string) Decision {
 	}
 	d := Decision{State: state, Reason: reason, Message: fmt.Sprintf("%s and its groups are being deleted%s", w.Name, o.degraded())}
 	if w.Deleting {
-		d = awaitDeletion(d, w)
+		d = awaitDeletion(o, d, w)
 	}
 	if left := o.scaleDownIn(); left > 0 && !w.Deleting {
 		d.Reason, d.Recheck, d.Wait = ReasonScaleDownDelay, left, WaitTimer
