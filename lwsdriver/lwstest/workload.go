@@ -93,7 +93,8 @@ func InPhase(t testing.TB, phase record.Phase) *lws.LeaderWorkerSet {
 		t.Fatal(err)
 	}
 	return WithRecord(t, StableWorkload(), record.Record{Saved: record.Native(record.Hold()), Release: &record.Release{
-		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: phase, StartedAt: Noon, PhaseAt: Noon,
+		Rendering: record.Rendering(),
+		ID:        "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: phase, StartedAt: Noon, PhaseAt: Noon,
 	}})
 }
 

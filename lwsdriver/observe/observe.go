@@ -37,7 +37,7 @@ func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 			"there is no LeaderWorkerSet %s: check name and namespace", key)
 	}
 	s := &Snapshot{StableObject: stable, AddedObjects: map[string]*lws.LeaderWorkerSet{}}
-	s.Now, s.Key = o.now(), key
+	s.Now, s.Key, s.Rendering = o.now(), key, record.Rendering()
 	if err := o.readRecord(s); err != nil {
 		if stable.DeletionTimestamp == nil {
 			return nil, err

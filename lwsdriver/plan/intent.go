@@ -38,7 +38,7 @@ func Decide(o Observation, i Intent) (Decision, error) {
 		return Decision{}, err
 	}
 	if a, ok := d.Action.(SetStable); ok {
-		d.Action = recordRolling(o, a)
+		d.Action = recordRolling(o, o.withRendering(a))
 	}
 	err = checkObservation(o)
 	if err == nil {

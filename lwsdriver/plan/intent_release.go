@@ -44,7 +44,7 @@ func (b Begin) decide(o Observation) (Decision, error) {
 	r := &record.Release{
 		ID: b.ReleaseID, Owner: b.Owner, Policy: policy,
 		UpdateRevision: o.Stable.Revision, Phase: record.Progressing, StartedAt: o.Now.UTC(), PhaseAt: o.Now.UTC(),
-		Replicas: o.Stable.Replicas,
+		Replicas: o.Stable.Replicas, Rendering: o.Rendering,
 	}
 	if now := o.Stable.revisions(); len(now) == 1 {
 		r.StableRevision = now[0]
@@ -251,6 +251,8 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 	for _, w := range o.Added {
 		switch {
 		case w.Carries != r.UpdateRevision || w.Deleting:
+		case o.raisesRendering() && r.UpdateRevision == o.Stable.Revision:
+			// The record is due, so it has the target, too; the loop then scales the canary.
 		case r.UpdateRevision == o.Stable.Revision:
 			if o.Traffic != nil {
 				planned = w.Replicas // the loop scales once no request is lost by it

@@ -19,7 +19,11 @@ import (
 // leftToNewer reports whether the workload is left to a newer driver: nothing is written without a RollBack.
 func (o Observation) leftToNewer() bool {
 	switch r := o.release(); {
-	case o.Newer == "" || o.Stable.Deleting || o.Gone:
+	case o.Stable.Deleting || o.Gone:
+		return false
+	case o.newerRendering():
+		return true
+	case o.Newer == "":
 		return false
 	case r != nil && (r.Phase == record.RollingBack || r.Phase == record.CleaningUp):
 		return false
@@ -37,8 +41,10 @@ func newerText(o Observation) string {
 	if r := o.release(); r != nil {
 		what = fmt.Sprintf("release %s of %s", r.ID, o.Stable.Name)
 	}
-	text := fmt.Sprintf("%s was written by a newer driver, with %s: run that driver", what, o.Newer)
+	text := fmt.Sprintf("%s was written by a newer driver, with %s: run that driver", what, o.newer())
 	switch {
+	case o.handingOver():
+		return text // there is no way back
 	case o.release() != nil && o.release().Phase.Unfinished():
 		return text + ", or roll the release back, which this driver can do (lockstep abort)"
 	case InFlight(o):
@@ -50,7 +56,7 @@ func newerText(o Observation) string {
 // checkKnown refuses an intent that a driver must know all of the record for. A rollback needs little, and Disown removes
 // the record.
 func checkKnown(o Observation, i Intent) error {
-	if o.Newer == "" {
+	if o.newer() == "" {
 		return nil
 	}
 	switch i.(type) {

@@ -24,6 +24,7 @@ func carryOn(o Observation) Decision {
 	}
 	d := reconcileHistory(o, reconcileLabels(o, reconcileBudgets(o, withUnsafe(o, reconcileShare(o, decide(o, s))))))
 	d.Progress = s
+	d.Action = raiseRendering(o, d.Action)
 	if a, ok := d.Action.(SetStable); ok {
 		d.Action = recordRolling(o, a)
 	}

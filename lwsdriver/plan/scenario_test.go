@@ -60,7 +60,8 @@ import (
 //
 // autoscaler scales the workload, its successor (transferred), or another object (elsewhere). held: it has a note of its
 // user's settings. lingers: an object that its controller created for it still exists. unscanned is why the autoscalers
-// are unknown. waiting is what the last decision waited for. newer is what this driver does not know of the record.
+// are unknown. waiting is what the last decision waited for. newer is what this driver does not know of the record. driver has
+// this driver's rendering version.
 //
 // It is 12:00 UTC. The decision shows times as ages; recheck is when time alone will change it.
 func TestScenarios(t *testing.T) {
@@ -217,6 +218,8 @@ func parseObservation(text string) (o Observation, err error) {
 			o.UnsafeChanges = parseChanges(l)
 		case "newer":
 			o.Newer = l.name
+		case "driver":
+			o.Rendering = l.number("rendering", 0)
 		case "unscanned":
 			o.Unscanned = &drivererr.Problem{Message: l.name}
 		case "groups":
@@ -323,7 +326,7 @@ func parseRecord(l line) *record.Record {
 			}
 		}
 		r.Release.Successor, r.Release.Groups = l.attrs["successor"], l.number("groups", 0)
-		r.Release.Replicas = l.number("began-with", 0)
+		r.Release.Replicas, r.Release.Rendering = l.number("began-with", 0), l.number("rendering", 0)
 		if l.has("template") {
 			r.Release.StableTemplate = &record.Template{}
 		}

@@ -106,6 +106,9 @@ type Release struct {
 	// Successor names the second set during a handover, and Groups is how many groups the workload had before.
 	Successor string `json:"successor,omitempty"`
 	Groups    int    `json:"groups,omitempty"`
+	// Rendering is the highest rendering version of the drivers that carried the release on. A driver with a lower one leaves
+	// it alone, or rolls it back. 0: none of them had one. See the function Rendering.
+	Rendering int `json:"rendering,omitempty"`
 	// Unknown are the fields that a newer driver wrote.
 	Unknown Unknown `json:"-"`
 }

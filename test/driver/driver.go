@@ -37,13 +37,15 @@ var (
 	Calls  atomic.Int64
 )
 
-// binaryDir holds the binary until Cleanup removes it.
-var binaryDir string
+// binaryDir and newerDir hold the binaries until Cleanup removes them.
+var binaryDir, newerDir string
 
-// Cleanup removes the binary. TestMain calls it last.
+// Cleanup removes the binaries. TestMain calls it last.
 func Cleanup() {
-	if binaryDir != "" {
-		_ = os.RemoveAll(binaryDir)
+	for _, dir := range []string{binaryDir, newerDir} {
+		if dir != "" {
+			_ = os.RemoveAll(dir)
+		}
 	}
 }
 
@@ -59,13 +61,27 @@ var Binary = sync.OnceValues(func() (string, error) {
 	if binaryDir, err = os.MkdirTemp("", "lockstep-e2e-"); err != nil {
 		return "", err
 	}
-	path := filepath.Join(binaryDir, "lockstep")
-	build := exec.Command("go", "build", "-o", path, "github.com/lockstep-rollouts/lockstep/cmd/lockstep")
-	if out, err := build.CombinedOutput(); err != nil {
+	return build(binaryDir, "")
+})
+
+// NewerBinary returns the path of a lockstep binary with a higher rendering version, and builds it once per test binary.
+var NewerBinary = sync.OnceValues(func() (string, error) {
+	var err error
+	if newerDir, err = os.MkdirTemp("", "lockstep-e2e-"); err != nil {
+		return "", err
+	}
+	return build(newerDir, "-X github.com/lockstep-rollouts/lockstep/lwsdriver/record.rendering=1000")
+})
+
+func build(dir, ldflags string) (string, error) {
+	path := filepath.Join(dir, "lockstep")
+	// As test/run does, so that packages are compiled once.
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", ldflags, "-o", path, "github.com/lockstep-rollouts/lockstep/cmd/lockstep")
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build lockstep: %w\n%s", err, out)
 	}
 	return path, nil
-})
+}
 
 // Driver is `lockstep serve` as a child process, and a client of it.
 type Driver struct {
@@ -75,6 +91,8 @@ type Driver struct {
 	dir        string // short: a socket's path has about a hundred characters at most
 	// Args are added to the command line.
 	Args []string
+	// Newer: it runs [NewerBinary].
+	Newer bool
 
 	*plugin.Client
 
@@ -121,7 +139,11 @@ func (d *Driver) Address() string { return "unix://" + filepath.Join(d.dir, "s")
 // Begin starts the process and connects. The driver may not serve calls yet.
 func (d *Driver) Begin() {
 	d.t.Helper()
-	path, err := Binary()
+	binary := Binary
+	if d.Newer {
+		binary = NewerBinary
+	}
+	path, err := binary()
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -1,0 +1,77 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+// Drivers of two versions may render the canary, Services and routes differently: each would repair what the other one
+// wrote, in turns. So the record has the highest rendering version of the drivers that carried the release on. A driver with
+// a higher one raises it before its first write; one with a lower one leaves the release alone. Going back is not rendered:
+// what a release added is deleted, and the user's objects are restored as their annotations say.
+
+// rendered reports whether a release in this phase is carried on by renderings.
+func rendered(r *record.Release) bool {
+	return r != nil && r.Phase.Unfinished() && r.Phase != record.RollingBack
+}
+
+// newerRendering reports whether a driver with a higher rendering version carries the release on.
+func (o Observation) newerRendering() bool {
+	return rendered(o.release()) && o.release().Rendering > o.Rendering
+}
+
+// newer describes how the record is that of a newer driver. Empty: it is not.
+func (o Observation) newer() string {
+	var parts []string
+	if o.Newer != "" {
+		parts = append(parts, o.Newer)
+	}
+	if o.newerRendering() {
+		parts = append(parts, fmt.Sprintf("rendering version %d (this driver has %d)", o.release().Rendering, o.Rendering))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// raisesRendering reports whether the next write that carries the release on makes it this driver's.
+func (o Observation) raisesRendering() bool {
+	if o.Gone || o.Stable.Deleting || o.Succeeded {
+		return false
+	}
+	return rendered(o.release()) && o.release().Rendering < o.Rendering
+}
+
+// withRendering raises the rendering version in a record that is written anyway.
+func (o Observation) withRendering(a SetStable) SetStable {
+	if r := a.Record.Release; o.raisesRendering() && rendered(r) && r.Rendering < o.Rendering {
+		next := *r
+		next.Rendering, a.Record.Release = o.Rendering, &next
+	}
+	return a
+}
+
+// raiseRendering raises the rendering version with or before a write of the loop.
+func raiseRendering(o Observation, a Action) Action {
+	if a == nil || !o.raisesRendering() {
+		return a
+	}
+	if set, ok := a.(SetStable); ok {
+		return o.withRendering(set)
+	}
+	return o.withRendering(SetStable{Record: *o.Record, Why: fmt.Sprintf("carry release %s on with rendering version %d", o.release().ID, o.Rendering)})
+}
+
+// checkRendering refuses writes that carry a release on while its record has a lower rendering version.
+func checkRendering(o Observation, i Intent, a Action) error {
+	if _, back := i.(RollBack); a == nil || back || !o.raisesRendering() {
+		return nil
+	}
+	if set, ok := a.(SetStable); ok && (!rendered(set.Record.Release) || set.Record.Release.Rendering == o.Rendering) {
+		return nil
+	}
+	return fmt.Errorf("a release with rendering version %d is carried on with %d before its record says so", o.release().Rendering, o.Rendering)
+}
