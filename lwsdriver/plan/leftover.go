@@ -16,10 +16,6 @@ import (
 // Such a leftover receives no requests and has nothing left to write, so after the progress deadline the release ends, or goes
 // on, without it. Only another canary of the same name waits for it.
 
-// defaultGracePeriod is Kubernetes' default terminationGracePeriodSeconds. Until then a terminating pod is no leftover, however
-// short the progress deadline.
-const defaultGracePeriod = 30 * time.Second
-
 // SetAside moves leftovers from Added to Leftovers. The observer calls it before it reads the traffic.
 func SetAside(o *Observation) {
 	var added []Workload
@@ -46,7 +42,7 @@ func (o Observation) leftover(w Workload) bool {
 
 // leftoverAt returns when a workload that is being deleted becomes a leftover.
 func (o Observation) leftoverAt(w Workload) time.Time {
-	return w.DeletingSince.Add(max(o.progressDeadline(), defaultGracePeriod))
+	return w.DeletingSince.Add(WaitCleanup.longest(o))
 }
 
 // lives reports whether a group has a leader that is not being deleted, or workers that are ready without a leader.

@@ -50,6 +50,17 @@ func (o Observation) progressDeadline() time.Duration {
 	return record.DefaultProgressDeadline
 }
 
+// defaultGracePeriod is Kubernetes' default terminationGracePeriodSeconds.
+const defaultGracePeriod = 30 * time.Second
+
+// longest returns how long a wait may last. A deletion always has the default grace period.
+func (w Wait) longest(o Observation) time.Duration {
+	if w == WaitCleanup {
+		return max(o.progressDeadline(), defaultGracePeriod)
+	}
+	return o.progressDeadline()
+}
+
 // overdue reports whether a wait that began at a time has lasted for the progress deadline.
 func (o Observation) overdue(since time.Time) bool {
 	return !since.IsZero() && !o.Now.Before(since.Add(o.progressDeadline()))
@@ -81,7 +92,7 @@ func limitWait(o Observation, d Decision) Decision {
 			since = d.Progress.ProgressAt
 		}
 	}
-	d.Deadline = since.Add(o.progressDeadline())
+	d.Deadline = since.Add(d.Wait.longest(o))
 	if left := d.Deadline.Sub(o.Now); left > 0 {
 		if d.Recheck == 0 || left < d.Recheck {
 			d.Recheck = left
@@ -115,7 +126,7 @@ func besides(a Action) bool {
 // expired returns the failure of a wait: what has lasted too long, since when, and what to do.
 func expired(o Observation, d Decision, since time.Time) Decision {
 	d.State = pb.State_STATE_FAILED
-	lasted := fmt.Sprintf("for %s (since %s): %s", o.progressDeadline(), clock(since), d.Message)
+	lasted := fmt.Sprintf("for %s (since %s): %s", d.Wait.longest(o), clock(since), d.Message)
 	reason := d.Reason
 	switch d.Wait {
 	case WaitCleanup:
