@@ -32,6 +32,13 @@ func promote(o Observation, s Progress) Decision {
 	if d := followScaleDown(o, pb.State_STATE_PROMOTING); d != nil {
 		return *d
 	}
+	planned := o.capacity()
+	if o.completesSecondSet() {
+		planned = o.batchReplicas()
+	}
+	if d := protectRequests(o, planned, pb.State_STATE_PROMOTING); d != nil {
+		return *d
+	}
 	if d := holdAutoscalers(o, pb.State_STATE_PROMOTING); d != nil {
 		return *d
 	}

@@ -318,6 +318,9 @@ func progress(o Observation, s Progress, style style) Decision {
 	if d := followScaleDown(o, o.busyState()); d != nil {
 		return *d
 	}
+	if d := protectRequests(o, s.Planned, o.busyState()); d != nil {
+		return *d
+	}
 	if d := holdAutoscalers(o, o.busyState()); d != nil {
 		return *d
 	}
@@ -354,6 +357,9 @@ func followTemplate(o Observation) Decision {
 		}
 	}
 	if d := refuseTemplate(o); d != nil {
+		if p := protectRequests(o, o.capacity(), d.State); p != nil {
+			d.Action = p.Action
+		}
 		return *d
 	}
 	if len(o.Added) > 0 {
