@@ -3,13 +3,19 @@
 
 package plan
 
-import pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+import (
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
 
-// protectRequests returns the write that takes requests away from canary groups that can't serve them. It comes before waits that
-// the canary's groups have no part in, such as for an autoscaler, and before writes that may be refused. Nil: none is due.
+// protectRequests returns the write that takes requests away from updated groups that can't serve them. It comes before waits that
+// these groups have no part in, such as for an autoscaler, and before writes that may be refused. Nil: none is due.
 func protectRequests(o Observation, planned int, state pb.State) *Decision {
 	c := o.canary()
-	if o.Traffic == nil || o.inPlace() || c == nil || c.Deleting {
+	if o.inPlace() {
+		c = &o.Stable
+	}
+	if o.Traffic == nil || c == nil || c.Deleting || o.inPlace() && (o.unfenced() || o.Record.Release.Phase != record.Progressing) {
 		return nil
 	}
 	if want := o.requested(planned); want.Weight < o.Traffic.Facts().Weight {

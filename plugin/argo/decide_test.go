@@ -218,7 +218,12 @@ func TestStepper(t *testing.T) {
 		"promoting, only a deletion lasts": {
 			"An abort would roll back groups that serve.",
 			stepper{step: Step{Promote: true}},
-			standing(pb.State_STATE_FAILED, mine1, func(c *pb.BatchContext) { c.Reason = reasonCleanup }), actWait, "", "as it is",
+			standing(pb.State_STATE_FAILED, mine1, func(c *pb.BatchContext) { c.Reason = "CleanupDeadlineExceeded" }), actWait, "", "as it is",
+		},
+		"promoting, an autoscaler has removed groups": {
+			"A person scales the workload up again.",
+			stepper{step: Step{Promote: true}},
+			standing(pb.State_STATE_FAILED, mine1, func(c *pb.BatchContext) { c.Reason = "StableCapacityReduced" }), actWait, "", "as it is",
 		},
 		"failed, patient": {
 			"A person decides.",

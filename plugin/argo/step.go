@@ -190,7 +190,7 @@ func (s *stepper) advance(c *pb.BatchContext, id ID) move {
 	case pb.State_STATE_PROMOTING:
 		return wait("promoting: %s", c.GetMessage())
 	case pb.State_STATE_FAILED:
-		if s.config.WaitOnFailure || s.step.Promote && c.GetReason() == reasonCleanup {
+		if s.config.WaitOnFailure || s.step.Promote && slices.Contains(servesWhileFailed, c.GetReason()) {
 			return wait("%s: %s", c.GetReason(), c.GetMessage())
 		}
 		return fail("%s: %s", c.GetReason(), c.GetMessage())
@@ -226,9 +226,9 @@ func (s *stepper) advance(c *pb.BatchContext, id ID) move {
 	return call
 }
 
-// reasonCleanup is the reason of a promotion in which only pods that can't be deleted are left. Aborting would roll back groups that
-// serve.
-const reasonCleanup = "CleanupDeadlineExceeded"
+// servesWhileFailed are the reasons of failed promotions whose groups serve, so that an abort would only take them back: pods that
+// can't be deleted are left, or a person has to scale the workload to its former number of groups.
+var servesWhileFailed = []string{"CleanupDeadlineExceeded", "StableCapacityReduced"}
 
 // settledForStep reports whether the batch is complete, or none was requested.
 func settledForStep(c *pb.BatchContext) bool {
