@@ -15,7 +15,7 @@ var ScaledObjects = schema.GroupVersionResource{Group: "keda.sh", Version: "v1al
 
 // ScaledObject is KEDA's ScaledObject. It is held by KEDA's own annotations. If it is paused, KEDA deletes the
 // HorizontalPodAutoscaler that it created, and recreates it once the annotation is removed. If only its scale-in is paused,
-// KEDA 2.18 or later disables scale-down in that HorizontalPodAutoscaler, and does not scale to 0 or to idleReplicaCount.
+// KEDA 2.18.2 or later disables scale-down in that HorizontalPodAutoscaler, and does not scale to 0 or to idleReplicaCount.
 type ScaledObject struct{ *unstructured.Unstructured }
 
 // KEDA's annotations that stop both directions or one.

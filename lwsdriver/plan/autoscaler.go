@@ -185,7 +185,7 @@ func awaitAutoscalers(o Observation, state pb.State) *Decision {
 		if a.Targets && a.Lingers != "" {
 			return &Decision{
 				State: state, Reason: ReasonAutoscalerLingers,
-				Message: fmt.Sprintf("%s is held, but %s still scales: check that KEDA is running, in version 2.18 or later", a, a.Lingers),
+				Message: fmt.Sprintf("%s is held, but %s still scales: check that KEDA is running, in version 2.18.2 or later", a, a.Lingers),
 				Remedy:  "With an older KEDA pause it yourself: annotate it with autoscaling.keda.sh/paused=true",
 			}
 		}
