@@ -85,11 +85,7 @@ func (o ScaledObject) Hold(workload string, hold Hold) (map[string]any, error) {
 	}
 	changes := map[string]any{NoteAnnotation: value}
 	o.restore(changes, note)
-	if hold == HoldAll {
-		changes[pausedAnnotation] = paused
-	} else {
-		changes[pausedScaleInAnnotation] = paused
-	}
+	changes[note.held()] = paused
 	return annotate(changes), nil
 }
 

@@ -103,7 +103,7 @@ func (a *Autoscalers) of(key types.NamespacedName) (found []plan.Autoscaler, uns
 			continue
 		}
 		found[i].Limited = s.Limited()
-		if s.Scales().Beyond(autoscaler.Directions{Up: found[i].Up, Down: found[i].Down}) {
+		if s.Scales().Beyond(found[i].Directions) {
 			found[i].Lingers = fmt.Sprintf("%s %s, which KEDA made for it,", autoscaler.KindHPA, s.Name())
 		}
 	}
@@ -160,9 +160,8 @@ func (s *Scaler) scaledObject() string {
 }
 
 func (s *Scaler) describe(key types.NamespacedName) plan.Autoscaler {
-	scales := s.Scales()
 	v := plan.Autoscaler{
-		Kind: s.Kind, Name: s.Name(), Targets: s.Workload() == key.Name, Up: scales.Up, Down: scales.Down, ToZero: s.ToZero(), Max: s.Max(), Limited: s.Limited(),
+		Kind: s.Kind, Name: s.Name(), Targets: s.Workload() == key.Name, Directions: s.Scales(), ToZero: s.ToZero(), Max: s.Max(), Limited: s.Limited(),
 	}
 	note, err := autoscaler.ReadNote(s.Meta.GetAnnotations())
 	if err != nil {

@@ -56,7 +56,7 @@ func TestAutoscalersOf(t *testing.T) {
 		want         []plan.Autoscaler
 		unscanned    bool
 	}{
-		{name: "own", hpa: lwstest.HPA("vllm"), want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Targets: true, Up: true, Down: true, Max: 4}}},
+		{name: "own", hpa: lwstest.HPA("vllm"), want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Targets: true, Directions: autoscaler.Directions{Up: true, Down: true}, Max: 4}}},
 		{name: "other", hpa: lwstest.HPA("another")},
 		{name: "held", hpa: lwstest.HPA("vllm", lwstest.HeldFor("vllm")), want: []plan.Autoscaler{{Kind: autoscaler.KindHPA, Name: "scale", Targets: true, Held: autoscaler.HoldAll, Max: 4}}},
 		{
@@ -65,7 +65,7 @@ func TestAutoscalersOf(t *testing.T) {
 		},
 		{
 			name: "keda", hpa: lwstest.HPA("vllm", ofKEDA), scaledObject: scaledObjectOf("vllm", nil), reason: "KEDA's own is the ScaledObject's",
-			want: []plan.Autoscaler{{Kind: autoscaler.KindScaledObject, Name: "keda", Targets: true, Up: true, Down: true, ToZero: true, Max: 100}},
+			want: []plan.Autoscaler{{Kind: autoscaler.KindScaledObject, Name: "keda", Targets: true, Directions: autoscaler.Directions{Up: true, Down: true}, ToZero: true, Max: 100}},
 		},
 		{
 			name: "keda-lingers", hpa: lwstest.HPA("vllm", ofKEDA), scaledObject: scaledObjectOf("vllm", paused), reason: "KEDA has not deleted its own yet",

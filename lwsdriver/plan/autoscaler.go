@@ -25,8 +25,8 @@ type Autoscaler struct {
 	Targets bool
 	// Passed is true if it scales the successor of a workload that is being handed over.
 	Passed bool
-	// Up and Down are true if it may add or remove groups.
-	Up, Down bool
+	// Directions are those in which it may change the number of groups.
+	autoscaler.Directions
 	// ToZero is true if its user allows it to remove the last group, and Max is the most groups that its user allows.
 	ToZero bool
 	Max    int
@@ -117,7 +117,7 @@ func (o Observation) pendingHold(a Autoscaler) Action {
 	switch {
 	case want == autoscaler.HoldNone && a.Held != autoscaler.HoldNone:
 		return ReleaseAutoscaler{Kind: a.Kind, Name: a.Name}
-	case want == autoscaler.HoldAll && (a.Up || a.Down),
+	case want == autoscaler.HoldAll && a.Any(),
 		want == autoscaler.HoldDown && (a.Down || a.Held == autoscaler.HoldAll):
 		return HoldAutoscaler{Kind: a.Kind, Name: a.Name, Hold: want}
 	}
@@ -194,7 +194,7 @@ func awaitAutoscalers(o Observation, state pb.State) *Decision {
 }
 
 // awaitsScan reports whether the release must not go on before the autoscalers are known. A canary or partition release
-// goes on without the permission to read them.
+// continues without the permission to read them.
 func (o Observation) awaitsScan() bool {
 	return o.Unscanned != nil && (o.switches() || o.Unscanned.Reason == pb.ErrorReason_ERROR_REASON_NOT_SYNCED)
 }
@@ -261,7 +261,7 @@ func awaitLoad(o Observation, a Autoscaler, state pb.State) *Decision {
 // warnUnscanned adds autoscalers that only a user can restore.
 func warnUnscanned(o Observation, d Decision) Decision {
 	for _, a := range o.Autoscalers {
-		if a.Unreadable != "" && !a.Up && !a.Down {
+		if a.Unreadable != "" && !a.Any() {
 			d.Message += fmt.Sprintf("; %s does not scale, and its saved settings can't be read: %s. Set it as you want it, and remove that annotation",
 				a, a.Unreadable)
 		}

@@ -21,7 +21,7 @@ func parseAutoscaler(l line) Autoscaler {
 	}
 	return Autoscaler{
 		Kind: kind, Name: name, Targets: !l.has("elsewhere") && !l.has("transferred"), Passed: l.has("transferred"),
-		Up: l.has("scales") && scales != "down", Down: l.has("scales") && scales != "up", ToZero: l.has("to-zero"), Held: held, Max: l.number("max", 0),
+		Directions: autoscaler.Directions{Up: l.has("scales") && scales != "down", Down: l.has("scales") && scales != "up"}, ToZero: l.has("to-zero"), Held: held, Max: l.number("max", 0),
 		Limited: l.has("limited"),
 		Lingers: l.attrs["lingers"], Unreadable: l.attrs["unreadable"],
 	}
@@ -48,7 +48,7 @@ func (c *cluster) observeScaler() []Autoscaler {
 	passed := !s.elsewhere && r != nil && r.Release != nil && r.Release.Successor != "" && s.of == r.Release.Successor
 	return []Autoscaler{{
 		Kind: "HorizontalPodAutoscaler", Name: "vllm", Targets: !s.elsewhere && s.of == c.stable.name, Passed: passed, ToZero: s.toZero,
-		Up: s.hold != autoscaler.HoldAll, Down: s.hold == autoscaler.HoldNone, Held: s.noted,
+		Directions: autoscaler.Directions{Up: s.hold != autoscaler.HoldAll, Down: s.hold == autoscaler.HoldNone}, Held: s.noted,
 		Max: s.most,
 	}}
 }

@@ -99,8 +99,7 @@ func replaceCanary(o Observation, c Workload) Decision {
 	withdrawn := withdraw(o, pb.State_STATE_PREPARING)
 	switch {
 	case target != nil && (saved == nil || saved.Groups != target.Groups || !saved.At.Equal(target.At)):
-		next := withRelease(o, func(r *record.Release) { r.Target = target })
-		next.Release.PhaseAt = o.Record.Release.PhaseAt
+		next := amendRelease(o, func(r *record.Release) { r.Target = target })
 		d.Action = SetStable{Record: next, Why: "save the target of the deleted canary"}
 	case c.HasFinalizer && withdrawn != nil:
 		return *withdrawn

@@ -49,8 +49,8 @@ func (o Observation) givenUp() int {
 	return n
 }
 
-// forceable returns the groups that force gives up now: those that are broken before the rollback begins, and in a running
-// one those that were lost before it began, or for as long as the progress deadline.
+// forceable returns the groups that force gives up now: the broken ones before a rollback begins, and in a running rollback
+// groups that were lost before it began, or have been lost for the progress deadline.
 func (o Observation) forceable() []Group {
 	r := o.release()
 	var out []Group
@@ -60,7 +60,7 @@ func (o Observation) forceable() []Group {
 			lost = r.PhaseAt // no pod of it was ever observed
 		}
 		if o.brokenStable(g) && !o.givesUp(g) &&
-			(!o.rollsBack() || lost.Before(r.PhaseAt) || o.Now.Sub(lost) >= o.Policy.ProgressDeadline) {
+			(!o.rollsBack() || lost.Before(r.PhaseAt) || o.overdue(lost)) {
 			out = append(out, g)
 		}
 	}
@@ -84,11 +84,10 @@ func (b RollBack) addForce(o Observation) Decision {
 	if !b.Force || r.Phase == record.CleaningUp && len(o.groupsOffRevision()) == 0 {
 		return Decision{}
 	}
-	next := withRelease(o, o.force)
+	next := amendRelease(o, o.force)
 	if r.Force && slices.Equal(r.GivenUp, next.Release.GivenUp) {
 		return Decision{}
 	}
-	next.Release.PhaseAt = r.PhaseAt // the deadline goes on
 	return Decision{Action: SetStable{Record: next, Why: "force the rollback of release " + r.ID}}
 }
 

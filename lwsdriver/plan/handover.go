@@ -109,7 +109,7 @@ func standBy(o Observation) Decision {
 	case r.Phase == record.Standby && left > 0:
 		d.Recheck, d.Wait = left, WaitTimer
 		d.Message = fmt.Sprintf("%s receives all requests; the groups of %s stand by until %s, and a rollback returns the requests to them",
-			c.Name, o.Stable.Name, until.UTC().Format("15:04:05 MST"))
+			c.Name, o.Stable.Name, clock(until))
 	case c.mixed():
 		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(*c)
 	default:

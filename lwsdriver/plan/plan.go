@@ -256,7 +256,7 @@ func retire(o Observation, w Workload, state pb.State, reason string) Decision {
 	}
 	if left := o.scaleDownIn(); left > 0 && !w.Deleting {
 		d.Reason, d.Recheck, d.Wait = ReasonScaleDownDelay, left, WaitTimer
-		d.Message = fmt.Sprintf("requests have left %s, which is deleted at %s", w.Name, o.Now.Add(left).UTC().Format("15:04:05 MST"))
+		d.Message = fmt.Sprintf("requests have left %s, which is deleted at %s", w.Name, clock(o.Now.Add(left)))
 		return d
 	}
 	switch {
@@ -287,9 +287,16 @@ func repairHold(o Observation) *SetStable {
 
 // withRelease returns the record with its release changed by f, as of now.
 func withRelease(o Observation, f func(*record.Release)) record.Record {
+	return amendRelease(o, func(r *record.Release) {
+		r.PhaseAt = o.Now
+		f(r)
+	})
+}
+
+// amendRelease is withRelease within a phase: its deadline continues.
+func amendRelease(o Observation, f func(*record.Release)) record.Record {
 	next := *o.Record
 	r := *o.Record.Release
-	r.PhaseAt = o.Now
 	f(&r)
 	next.Release = &r
 	return next

@@ -13,7 +13,7 @@ import (
 )
 
 // A release never loses capacity to load that it moved itself. Holds on autoscalers prevent that; what follows is for
-// autoscalers that could not be held: those that the driver may not read, and those of other kinds.
+// autoscalers that could not be held: ones that the driver may not read, and ones of other kinds.
 
 // batchReplicas returns the number of groups that batches are computed from: the replicas in the spec, or those at the
 // beginning of the release if an autoscaler has removed groups since. In place no load leaves the workload.
@@ -55,8 +55,7 @@ func followScaleDown(o Observation, state pb.State) *Decision {
 	if o.Stable.Autoscaled || o.Stable.Replicas >= o.Record.Release.Replicas {
 		return nil
 	}
-	next := withRelease(o, func(r *record.Release) { r.Replicas = o.Stable.Replicas })
-	next.Release.PhaseAt = o.Record.Release.PhaseAt
+	next := amendRelease(o, func(r *record.Release) { r.Replicas = o.Stable.Replicas })
 	why := fmt.Sprintf("%s was scaled down to %d groups: the release follows", o.Stable.Name, o.Stable.Replicas)
 	return &Decision{Action: SetStable{Record: next, Why: why}, State: state, Reason: ReasonScaling, Message: why}
 }

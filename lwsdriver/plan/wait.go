@@ -156,7 +156,7 @@ func (d Decision) remedyOr(fallback string) string {
 	return fallback
 }
 
-// continues returns how the release goes on after a wait that has failed.
+// continues returns how the release continues after a wait that has failed.
 func continues(o Observation, once string) string {
 	text := ". The release continues by itself once " + once
 	if r := o.release(); r != nil && (r.Phase == record.Progressing || r.Phase == record.Promoting) {
