@@ -21,6 +21,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 const heldAnnotation = "lockstep.dev/held"
@@ -128,25 +129,6 @@ func (w *workload) mustRestoreAutoscaler(before *autoscalingv2.HorizontalPodAuto
 	}
 }
 
-// metrics is a CRD in place of the metrics API: the HorizontalPodAutoscaler's controller reads its objects as if a metrics
-// server served them.
-const metrics = `
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata:
-  name: pods.metrics.k8s.io
-  annotations: {api-approved.kubernetes.io: "unapproved, for tests only"}
-spec:
-  group: metrics.k8s.io
-  scope: Namespaced
-  names: {plural: pods, singular: podmetrics, kind: PodMetrics, listKind: PodMetricsList}
-  versions:
-  - name: v1beta1
-    served: true
-    storage: true
-    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-`
-
 // load sets the memory usage of each leader, in Mi.
 func (w *workload) load(mi int) {
 	w.t.Helper()
@@ -166,14 +148,6 @@ containers: [{name: server, usage: {memory: %[3]dMi}}]
 	w.eventually("the load is "+fmt.Sprint(mi), func(ctx context.Context) error {
 		return w.cluster.Apply(ctx, w.namespace, []byte(b.String()))
 	})
-}
-
-// withMetrics serves the metrics API, for all tests of the cluster.
-func (e *env) withMetrics() {
-	e.t.Helper()
-	if err := e.cluster.Apply(e.t.Context(), "", []byte(metrics)); err != nil {
-		e.t.Fatal(err)
-	}
 }
 
 // awaitComputed waits until the HorizontalPodAutoscaler has observed this load, and returns its desired replicas.
@@ -208,7 +182,7 @@ func (w *workload) awaitReplicas(n int32) {
 func TestAutoscalerBlueGreen(t *testing.T) {
 	t.Parallel()
 	e := autoscaled(t)
-	e.withMetrics()
+	suite.ServePodMetrics(t, e.cluster)
 	w := e.adopt(model("model", 2, 2))
 	w.load(150)
 	w.autoscale(1, 4, selectPolicies(maxChange, maxChange))
@@ -414,7 +388,7 @@ func TestAutoscalerEdited(t *testing.T) {
 func TestAutoscalerCanary(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.withMetrics()
+	suite.ServePodMetrics(t, e.cluster)
 	w := e.adopt(model("model", 4, 2))
 	w.load(100)
 	w.autoscale(1, 8, selectPolicies(maxChange, maxChange))
@@ -462,7 +436,7 @@ func TestAutoscalerCanary(t *testing.T) {
 func TestAutoscalerPartition(t *testing.T) {
 	t.Parallel()
 	e := autoscaled(t)
-	e.withMetrics()
+	suite.ServePodMetrics(t, e.cluster)
 	w := e.adopt(model("model", 4, 2))
 	w.load(100)
 	w.autoscale(1, 8, nil)

@@ -27,7 +27,7 @@ func (w *workload) lose(groups ...int) {
 }
 
 // A broken stable group uses up maxUnavailable: a rollback in place waits for it, names it and the way out, and with force
-// goes on past it, also in another process. The broken group itself is never restarted.
+// continues past it, also in another process. The broken group itself is never restarted.
 func TestForcedRollback(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2))

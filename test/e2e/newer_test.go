@@ -42,7 +42,7 @@ func (w *workload) mustKeep(texts ...string) {
 	}
 }
 
-// A release whose record has optional fields of a newer driver goes on, and every write keeps them.
+// A release whose record has optional fields of a newer driver continues, and every write keeps them.
 func TestUnknownRecordFieldsAreKept(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 3, 2))

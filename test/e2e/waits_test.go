@@ -192,7 +192,7 @@ func (w *workload) refuseStatefulSets() (permit func()) {
 }
 
 // LWS can't apply a new template and never observes it, so the hold is not known to be in force. The release fails and names the
-// controller; once LWS can write again, it goes on.
+// controller; once LWS can write again, it continues.
 func TestWaitForLWS(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))

@@ -22,27 +22,10 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/load"
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 var podMetrics = schema.GroupVersionResource{Group: "metrics.k8s.io", Version: "v1beta1", Resource: "pods"}
-
-// The HorizontalPodAutoscaler's controller reads objects of this CRD as if a metrics server served them.
-const metricsCRD = `
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata:
-  name: pods.metrics.k8s.io
-  annotations: {api-approved.kubernetes.io: "unapproved, for tests only"}
-spec:
-  group: metrics.k8s.io
-  scope: Namespaced
-  names: {plural: pods, singular: podmetrics, kind: PodMetrics, listKind: PodMetricsList}
-  versions:
-  - name: v1beta1
-    served: true
-    storage: true
-    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-`
 
 // autoscaled is a workload that a HorizontalPodAutoscaler scales by the requests that its leaders receive.
 type autoscaled struct {
@@ -71,9 +54,7 @@ func (c capacity) String() string {
 func autoscale(s *served, behavior string) *autoscaled {
 	s.t.Helper()
 	a := &autoscaled{served: s}
-	if err := s.cluster.Apply(s.t.Context(), "", []byte(metricsCRD)); err != nil {
-		s.t.Fatal(err)
-	}
+	suite.ServePodMetrics(s.t, s.cluster)
 	ctx, stop := context.WithCancel(s.t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { a.measure(ctx) })
