@@ -1,0 +1,44 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package access has the one permission of Lockstep: verbs on the virtual resource releases.lockstep.dev, in the namespace of
+// the workload. RBAC grants it, and the driver, the admission policies and the hosts ask for it.
+package access
+
+import (
+	"context"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// The virtual resource. No API serves it: only RBAC rules and reviews name it.
+const (
+	Group    = "lockstep.dev"
+	Resource = "releases"
+)
+
+// Verb is what a user may do with the releases of a namespace.
+type Verb string
+
+// The verbs. None includes another.
+const (
+	// Get reads status, plans and history.
+	Get Verb = "get"
+	// Drive begins, upgrades, promotes and rolls back releases, and routes their requests.
+	Drive Verb = "drive"
+	// Adopt adopts and disowns workloads.
+	Adopt Verb = "adopt"
+)
+
+type userKey struct{}
+
+// WithUser returns a context of a call by an authenticated user.
+func WithUser(ctx context.Context, u user.Info) context.Context {
+	return context.WithValue(ctx, userKey{}, u)
+}
+
+// UserOf returns the authenticated user of a call. Nil: the call was not authenticated.
+func UserOf(ctx context.Context) user.Info {
+	u, _ := ctx.Value(userKey{}).(user.Info)
+	return u
+}
