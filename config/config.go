@@ -20,13 +20,16 @@ const (
 	ServiceAccount = "lockstep-driver"
 )
 
-//go:embed rbac/*.yaml admission/*.yaml preflight/*.yaml argo/*.yaml argo/plugin/*.yaml kruise/*.yaml kruise/crd/*.yaml kruise/batchrelease/*.yaml
+//go:embed rbac/*.yaml access/*.yaml admission/*.yaml preflight/*.yaml argo/*.yaml argo/plugin/*.yaml kruise/*.yaml kruise/crd/*.yaml kruise/batchrelease/*.yaml
 var files embed.FS
 
 // RBAC returns the driver's namespace, service account, role and binding, as one YAML stream.
 func RBAC() ([]byte, error) {
-	return stream("rbac/namespace", "rbac/serviceaccount", "rbac/role", "rbac/clusterrolebinding")
+	return stream("rbac/namespace", "rbac/serviceaccount", "rbac/role", "rbac/clusterrolebinding", "rbac/reviews")
 }
+
+// Access returns the roles that let people and hosts see or drive releases, as one YAML stream.
+func Access() ([]byte, error) { return stream("access/roles") }
 
 // Preflight returns the role that lets the driver read nodes and volumes for preflight, and its binding, as one YAML stream.
 func Preflight() ([]byte, error) { return stream("preflight/role", "preflight/clusterrolebinding") }

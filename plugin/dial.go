@@ -24,12 +24,14 @@ import (
 // doubles it for a server that allows fewer pings.
 const keepaliveTime = 30 * time.Second
 
-// ErrNeedsTLS is wrapped by Dial's error for an address that is not local and has no mutual TLS.
+// ErrNeedsTLS is wrapped by Dial's error for an address that is not local and has no TLS with a client certificate or a token,
+// and for a token without TLS.
 var ErrNeedsTLS = errors.New(
-	"an address that is not local needs mutual TLS: a client certificate and a CA for the server")
+	"needs TLS: an address that is not local a CA for the server and a client certificate or a token, a token a CA for the server")
 
 // Dial connects to a driver that runs as a server, at "unix:///path", "host:port" or "dns:///host:port". Anything but
-// a unix socket and loopback needs mutual TLS. The connection reconnects by itself; ctx bounds the first connect only.
+// a unix socket and loopback needs TLS, with a client certificate or a token. The connection reconnects by itself; ctx bounds the
+// first connect only.
 func Dial(ctx context.Context, address string, opts ...Option) (*Client, error) {
 	o := newOptions(opts)
 	e, err := endpoint.Parse(address)
@@ -44,6 +46,13 @@ func Dial(ctx context.Context, address string, opts ...Option) (*Client, error) 
 		grpc.WithTransportCredentials(transport),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime}),
 	}, o.dial...)
+	if o.tokenFile != "" {
+		token := &tokenFile{path: o.tokenFile}
+		if _, err := token.read(); err != nil { // fail now rather than at the first call
+			return nil, fmt.Errorf("dial driver at %s: %w", e, err)
+		}
+		dial = append(dial, grpc.WithPerRPCCredentials(token))
+	}
 	conn, err := grpc.NewClient(e.Target(), dial...)
 	if err != nil {
 		return nil, fmt.Errorf("dial driver at %s: %w", e, err)
@@ -66,32 +75,34 @@ func (o *options) transport(e endpoint.Endpoint) (credentials.TransportCredentia
 			return nil, err
 		}
 	}
-	if !e.Local() && !mutual(config) {
+	token := o.tokenFile != ""
+	if token && !verifies(config) || !e.Local() && !(verifies(config) && (token || presents(config))) {
 		return nil, ErrNeedsTLS
 	}
 	if config == nil {
 		return insecure.NewCredentials(), nil
 	}
+	if o.serverName != "" {
+		config = config.Clone()
+		config.ServerName = o.serverName
+	}
 	return credentials.NewTLS(config), nil
 }
 
-// mutual reports whether both sides are authenticated under config.
-func mutual(config *tls.Config) bool {
-	if config == nil {
-		return false
-	}
-	presents := len(config.Certificates) > 0 || config.GetClientCertificate != nil
-	verifies := !config.InsecureSkipVerify || config.VerifyConnection != nil
-	return presents && verifies
+// presents reports whether a client under config has a certificate.
+func presents(config *tls.Config) bool {
+	return config != nil && (len(config.Certificates) > 0 || config.GetClientCertificate != nil)
+}
+
+// verifies reports whether a client under config verifies the server.
+func verifies(config *tls.Config) bool {
+	return config != nil && (!config.InsecureSkipVerify || config.VerifyConnection != nil)
 }
 
 // tlsFiles names PEM files.
 type tlsFiles struct{ cert, key, ca string }
 
 func (f *tlsFiles) load() (*tls.Config, error) {
-	if _, err := f.certificate(nil); err != nil { // fail now rather than at the first connection
-		return nil, err
-	}
 	ca, err := os.ReadFile(f.ca)
 	if err != nil {
 		return nil, fmt.Errorf("read CA: %w", err)
@@ -100,11 +111,16 @@ func (f *tlsFiles) load() (*tls.Config, error) {
 	if !roots.AppendCertsFromPEM(ca) {
 		return nil, fmt.Errorf("read CA: %s holds no PEM certificate", f.ca)
 	}
-	return &tls.Config{
-		RootCAs: roots, MinVersion: tls.VersionTLS13,
-		// Read again for each connection: certificates are renewed while hosts run.
-		GetClientCertificate: f.certificate,
-	}, nil
+	config := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}
+	if f.cert == "" && f.key == "" {
+		return config, nil
+	}
+	if _, err := f.certificate(nil); err != nil { // fail now rather than at the first connection
+		return nil, err
+	}
+	// Read again for each connection: certificates are renewed while hosts run.
+	config.GetClientCertificate = f.certificate
+	return config, nil
 }
 
 func (f *tlsFiles) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {

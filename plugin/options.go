@@ -36,6 +36,8 @@ type options struct {
 	// Dial.
 	tls          *tls.Config
 	tlsFiles     *tlsFiles
+	tokenFile    string
+	serverName   string
 	waitForReady bool
 }
 
@@ -98,8 +100,25 @@ func WithTLS(certFile, keyFile, caFile string) Option {
 	return func(o *options) { o.tlsFiles = &tlsFiles{cert: certFile, key: keyFile, ca: caFile} }
 }
 
-// WithTLSConfig sets the TLS configuration. For an address that is not local it must have a client certificate and verify
-// the server.
+// WithCA sets the CA that the server's certificate must come from: a PEM file. The client has no certificate, but for example a
+// token.
+func WithCA(caFile string) Option {
+	return func(o *options) { o.tlsFiles = &tlsFiles{ca: caFile} }
+}
+
+// WithServerName sets the name that the server's certificate must have. Default: the host of the address.
+func WithServerName(name string) Option {
+	return func(o *options) { o.serverName = name }
+}
+
+// WithTokenFile sends the bearer token in a file with each call, over TLS only. The file is read again when it changes, as
+// Kubernetes does with the tokens of pods.
+func WithTokenFile(path string) Option {
+	return func(o *options) { o.tokenFile = path }
+}
+
+// WithTLSConfig sets the TLS configuration. For an address that is not local it must verify the server, and have a client
+// certificate unless there is a token.
 func WithTLSConfig(config *tls.Config) Option {
 	return func(o *options) { o.tls = config.Clone() }
 }

@@ -21,19 +21,22 @@ import (
 
 const serveAbout = `Serve the driver over gRPC until SIGINT or SIGTERM, with the health and reflection services.
 
-A unix socket is accessible to this user only, and loopback to all users of this machine. Any other address needs
-mutual TLS: all three of --tls-cert, --tls-key and --client-ca. Certificates are reloaded for each connection,
-so they can be rotated in place.
+A unix socket is accessible to this user only. A TCP address needs TLS (--tls-cert and --tls-key), and each caller a bearer token for
+the audience "lockstep", or a certificate of --client-ca, and the verb of the call on releases.lockstep.dev in the workload's namespace:
+docs/permissions.md explains it. With --authorization=AlwaysAllow every caller may do everything: all users of this machine on
+loopback, and elsewhere whoever has a certificate of --client-ca. Certificates are reloaded for each connection, so they can be
+rotated in place.
 `
 
 const serveExample = `  lockstep serve
   grpcurl -plaintext -unix "$XDG_RUNTIME_DIR/lockstep/lockstep.sock" list
-  lockstep serve --listen 127.0.0.1:9443
-  lockstep serve --listen :9443 --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt --metrics-address :9090`
+  lockstep serve --listen 127.0.0.1:9443 --authorization=AlwaysAllow
+  lockstep serve --listen :9443 --tls-cert tls.crt --tls-key tls.key --metrics-address :9090`
 
 func newServeCommand(o *connect.Options) *cobra.Command {
 	var serve server.Options
 	var elect leaderElection
+	var authorization string
 	cmd := &cobra.Command{
 		Use:     "serve",
 		Short:   "Serve the driver over gRPC to hosts on this machine, or elsewhere with mutual TLS",
@@ -44,6 +47,13 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 			if err := elect.set(o); err != nil {
 				return err
 			}
+			switch authorization {
+			case authorizationKubernetes:
+			case authorizationAlwaysAllow:
+				serve.AlwaysAllow = true
+			default:
+				return exit.Usagef("--authorization %q: want %s or %s", authorization, authorizationKubernetes, authorizationAlwaysAllow)
+			}
 			return runServe(cmd.Context(), o, serve)
 		},
 	}
@@ -52,13 +62,21 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 		"address: unix:///path or host:port; the default is under $XDG_RUNTIME_DIR if that is set")
 	flags.StringVar(&serve.TLSCert, "tls-cert", "", "PEM file with the server's certificate chain")
 	flags.StringVar(&serve.TLSKey, "tls-key", "", "PEM file with its key")
-	flags.StringVar(&serve.ClientCA, "client-ca", "", "PEM file with the CA that must have signed clients' certificates")
+	flags.StringVar(&serve.ClientCA, "client-ca", "", "PEM file with the CA of clients' certificates (default: clients need tokens)")
+	flags.StringVar(&authorization, "authorization", authorizationKubernetes,
+		"who may call over TCP: "+authorizationKubernetes+" asks the API server about each caller, "+authorizationAlwaysAllow+" asks nothing")
 	flags.StringVar(&serve.MetricsAddress, "metrics-address", "",
 		"host:port of plain HTTP with /metrics, /healthz and /readyz (default: off)")
 	flags.BoolVar(&elect.on, "leader-elect", false, "act only while holding a Lease, so that several servers can run and the others stand by")
 	flags.StringVar(&elect.namespace, "leader-elect-namespace", "", "namespace of the Lease (default: the pod's own)")
 	return cmd
 }
+
+// The values of --authorization.
+const (
+	authorizationKubernetes  = "Kubernetes"
+	authorizationAlwaysAllow = "AlwaysAllow"
+)
 
 // leaderElection are the flags that elect one of several servers.
 type leaderElection struct {
@@ -99,6 +117,11 @@ func runServe(ctx context.Context, o *connect.Options, serve server.Options) err
 		return err
 	}
 	serve.Logger, serve.Registry = logger, registry
+	if serve.AlwaysAllow {
+		logger.Warn("calls over TCP are not authorized: --authorization=AlwaysAllow")
+	} else if serve.Reviewer, err = o.Reviewer(); err != nil {
+		return err
+	}
 	s, err := server.New(ctx, driver, serve)
 	if err != nil {
 		return err

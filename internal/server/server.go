@@ -10,18 +10,22 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 
+	"github.com/lockstep-rollouts/lockstep/internal/access/review"
 	"github.com/lockstep-rollouts/lockstep/internal/endpoint"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 )
@@ -54,8 +58,17 @@ type Driver interface {
 type Options struct {
 	// Listen is "unix:///path" or "host:port". Required.
 	Listen string
-	// TLSCert, TLSKey and ClientCA are PEM files: all three or none. Required unless Listen is local. They are reloaded for
-	// each connection.
+	// Reviewer says who callers are and what they may do. Required for TCP, unless AlwaysAllow is set. Calls over a unix socket
+	// need no review: only this process's own account reaches it.
+	Reviewer *review.Reviewer
+	// AlwaysAllow lets every caller over TCP do everything: all users of this machine on loopback, and elsewhere whoever has a
+	// certificate of ClientCA.
+	AlwaysAllow bool
+	// User returns the user of calls over a unix socket, for audit. Nil: the account of this process.
+	User func(context.Context) user.Info
+	// TLSCert, TLSKey and ClientCA are PEM files. The first two are required for TCP, except for loopback with AlwaysAllow.
+	// ClientCA is what callers' certificates must come from: with a Reviewer it is optional, and callers may have a token instead.
+	// They are reloaded for each connection.
 	TLSCert, TLSKey, ClientCA string
 	// MetricsAddress is "host:port" of plain HTTP with /metrics, /healthz and /readyz. Empty: none.
 	MetricsAddress string
@@ -91,8 +104,7 @@ func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	files := tlsFiles{cert: o.TLSCert, key: o.TLSKey, clientCA: o.ClientCA}
-	transport, err := files.serverOptions(e)
+	transport, err := o.transport(e)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", e, err)
 	}
@@ -103,7 +115,7 @@ func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 	s := &Server{
 		driver: driver, logger: o.Logger, streams: newStreamEnder(), health: health.NewServer(), listener: listener,
 	}
-	s.grpc = s.newGRPC(append(transport, Interceptors(o.Logger, o.Registry)...))
+	s.grpc = s.newGRPC(slices.Concat(transport, Interceptors(o.Logger, o.Registry), o.authorization(e).options()))
 	if err := s.listenHTTP(ctx, o); err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
@@ -220,12 +232,31 @@ func (s *Server) setServing(serving bool) {
 	}
 }
 
-// serverOptions returns the transport credentials for e, or none if plaintext is allowed.
-func (f tlsFiles) serverOptions(e endpoint.Endpoint) ([]grpc.ServerOption, error) {
-	if f.none() && e.Local() {
-		return nil, nil
+// authorization returns who may call over e.
+func (o Options) authorization(e endpoint.Endpoint) *authorization {
+	switch {
+	case e.Network != "unix":
+		return &authorization{reviewer: o.Reviewer}
+	case o.User != nil:
+		return &authorization{local: o.User}
 	}
-	config, err := f.serverConfig()
+	return &authorization{local: fixed(ownUser())}
+}
+
+// transport returns the transport credentials for e.
+func (o Options) transport(e endpoint.Endpoint) ([]grpc.ServerOption, error) {
+	files := tlsFiles{cert: o.TLSCert, key: o.TLSKey, clientCA: o.ClientCA, tokens: o.Reviewer != nil}
+	switch {
+	case e.Network == "unix" && files.none():
+		return []grpc.ServerOption{grpc.Creds(peerCredentials{insecure.NewCredentials()})}, nil
+	case e.Network != "unix" && o.Reviewer == nil && !o.AlwaysAllow:
+		return nil, ErrNeedsReviewer
+	case o.Reviewer == nil && files.none() && e.Local():
+		return nil, nil
+	case o.Reviewer == nil && files.clientCA == "":
+		return nil, fmt.Errorf("%w, and without authorization a client CA (--client-ca)", ErrNeedsTLS)
+	}
+	config, err := files.serverConfig()
 	if err != nil {
 		return nil, err
 	}

@@ -11,21 +11,25 @@ import (
 	"os"
 )
 
-// ErrNeedsTLS is wrapped by New's error if the address is not local and a TLS file is missing, or if only some are given.
-var ErrNeedsTLS = errors.New("an address that is not local needs mutual TLS: " +
-	"certificate, key and client CA together (--tls-cert, --tls-key, --client-ca)")
+// ErrNeedsTLS is wrapped by New's error if a TLS file that the address needs is missing.
+var ErrNeedsTLS = errors.New("a TCP address needs TLS: certificate and key together (--tls-cert, --tls-key)")
+
+// ErrNeedsReviewer is wrapped by New's error for a TCP address without Reviewer and without AlwaysAllow.
+var ErrNeedsReviewer = errors.New("a TCP address needs a reviewer of callers, or AlwaysAllow")
 
 // tlsFiles names PEM files.
-type tlsFiles struct{ cert, key, clientCA string }
-
-func (f tlsFiles) none() bool {
-	return f == tlsFiles{}
+type tlsFiles struct {
+	cert, key, clientCA string
+	// tokens: a caller may have a token instead of a certificate.
+	tokens bool
 }
+
+func (f tlsFiles) none() bool { return f.cert+f.key+f.clientCA == "" }
 
 // serverConfig returns a configuration that reloads the files for each connection, so that certificates can be rotated without
 // a restart. Files that can't be read are an error here; later they fail the connection.
 func (f tlsFiles) serverConfig() (*tls.Config, error) {
-	if f.cert == "" || f.key == "" || f.clientCA == "" {
+	if f.cert == "" || f.key == "" {
 		return nil, ErrNeedsTLS
 	}
 	config, err := f.load()
@@ -41,19 +45,20 @@ func (f tlsFiles) load() (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load certificate: %w", err)
 	}
+	config := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}}
+	if f.clientCA == "" {
+		return config, nil
+	}
 	ca, err := os.ReadFile(f.clientCA)
 	if err != nil {
 		return nil, fmt.Errorf("read client CA: %w", err)
 	}
-	clients := x509.NewCertPool()
-	if !clients.AppendCertsFromPEM(ca) {
+	config.ClientCAs = x509.NewCertPool()
+	if !config.ClientCAs.AppendCertsFromPEM(ca) {
 		return nil, fmt.Errorf("read client CA: %s holds no PEM certificate", f.clientCA)
 	}
-	return &tls.Config{
-		Certificates: []tls.Certificate{pair},
-		ClientCAs:    clients,
-		ClientAuth:   tls.RequireAndVerifyClientCert,
-		MinVersion:   tls.VersionTLS13,
-		NextProtos:   []string{"h2"},
-	}, nil
+	if config.ClientAuth = tls.RequireAndVerifyClientCert; f.tokens {
+		config.ClientAuth = tls.VerifyClientCertIfGiven
+	}
+	return config, nil
 }

@@ -34,6 +34,7 @@ type Flags struct {
 
 	flag                   string
 	tlsCert, tlsKey, tlsCA string
+	serverName, tokenFile  string
 }
 
 // Add registers the flags of a command.
@@ -52,16 +53,20 @@ func (f *Flags) add(flags *pflag.FlagSet, name, usage string) {
 	flags.StringVar(&f.tlsCert, "tls-cert", "", "with "+f.flag+": PEM file with the client's certificate chain")
 	flags.StringVar(&f.tlsKey, "tls-key", "", "with "+f.flag+": PEM file with its key")
 	flags.StringVar(&f.tlsCA, "tls-ca", "", "with "+f.flag+": PEM file with the CA that must have signed the server's certificate")
+	flags.StringVar(&f.serverName, "tls-server-name", "", "with "+f.flag+": name in the server's certificate (default: the host of the address)")
+	flags.StringVar(&f.tokenFile, "token-file", "", "with "+f.flag+": file with a bearer token for the audience lockstep, read again when it changes; needs --tls-ca")
 }
 
 // Check returns an error if the flags contradict each other.
 func (f *Flags) Check() error {
-	given := f.tlsCert+f.tlsKey+f.tlsCA != ""
+	given := f.tlsCert+f.tlsKey+f.tlsCA+f.serverName+f.tokenFile != ""
 	switch {
-	case given && (f.tlsCert == "" || f.tlsKey == "" || f.tlsCA == ""):
-		return exit.Usagef("mutual TLS with %s needs all three of --tls-cert, --tls-key and --tls-ca", f.flag)
 	case given && f.Address == "":
-		return exit.Usagef("--tls-cert, --tls-key and --tls-ca need %s", f.flag)
+		return exit.Usagef("--tls-cert, --tls-key, --tls-ca, --tls-server-name and --token-file need %s", f.flag)
+	case given && f.tlsCA == "":
+		return exit.Usagef("TLS with %s needs --tls-ca", f.flag)
+	case (f.tlsCert == "") != (f.tlsKey == ""):
+		return exit.Usagef("a client certificate for %s needs both --tls-cert and --tls-key", f.flag)
 	default:
 		return nil
 	}
@@ -98,9 +103,16 @@ func (f *Flags) Connect(ctx context.Context, o *Options) (*Link, error) {
 	opts := []plugin.Option{plugin.WithDialOptions(grpc.WithConnectParams(grpc.ConnectParams{
 		Backoff: backoffs, MinConnectTimeout: connectTimeout,
 	}))}
-	if f.tlsCert != "" {
+	switch {
+	case f.tlsCert != "":
 		opts = append(opts, plugin.WithTLS(f.tlsCert, f.tlsKey, f.tlsCA))
+	case f.tlsCA != "":
+		opts = append(opts, plugin.WithCA(f.tlsCA))
 	}
+	if f.tokenFile != "" {
+		opts = append(opts, plugin.WithTokenFile(f.tokenFile))
+	}
+	opts = append(opts, plugin.WithServerName(f.serverName))
 	client, err := plugin.Dial(ctx, f.Address, opts...)
 	if err != nil {
 		return nil, err

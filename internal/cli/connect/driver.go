@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/lockstep-rollouts/lockstep/internal/access/review"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
 )
@@ -39,6 +40,15 @@ type Settings struct {
 	Recorder *replay.Recorder
 	// Metrics is where it registers its metrics. Nil: nowhere.
 	Metrics prometheus.Registerer
+}
+
+// Reviewer returns a reviewer of callers with the rights of the flags' kubeconfig.
+func (o *Options) Reviewer() (*review.Reviewer, error) {
+	config, err := o.RESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	return review.New(config)
 }
 
 // Driver makes a driver with the options' settings.

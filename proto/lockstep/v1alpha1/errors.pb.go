@@ -87,6 +87,10 @@ const (
 	ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT ErrorReason = 26
 	// A newer driver drives the release, and this one only rolls it back.
 	ErrorReason_ERROR_REASON_NEWER_DRIVER ErrorReason = 27
+	// The call has no credentials, or they are not accepted.
+	ErrorReason_ERROR_REASON_UNAUTHENTICATED ErrorReason = 28
+	// The caller lacks a verb on releases.lockstep.dev; the message names user, verb and namespace.
+	ErrorReason_ERROR_REASON_PERMISSION_DENIED ErrorReason = 29
 )
 
 // Enum value maps for ErrorReason.
@@ -120,6 +124,8 @@ var (
 		25: "ERROR_REASON_QUOTA_EXCEEDED",
 		26: "ERROR_REASON_DISRUPTION_BUDGET_CONFLICT",
 		27: "ERROR_REASON_NEWER_DRIVER",
+		28: "ERROR_REASON_UNAUTHENTICATED",
+		29: "ERROR_REASON_PERMISSION_DENIED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":                0,
@@ -150,6 +156,8 @@ var (
 		"ERROR_REASON_QUOTA_EXCEEDED":             25,
 		"ERROR_REASON_DISRUPTION_BUDGET_CONFLICT": 26,
 		"ERROR_REASON_NEWER_DRIVER":               27,
+		"ERROR_REASON_UNAUTHENTICATED":            28,
+		"ERROR_REASON_PERMISSION_DENIED":          29,
 	}
 )
 
@@ -184,7 +192,7 @@ var File_lockstep_v1alpha1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1alpha1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x1elockstep/v1alpha1/errors.proto\x12\x11lockstep.v1alpha1*\xc4\a\n" +
+	"\x1elockstep/v1alpha1/errors.proto\x12\x11lockstep.v1alpha1*\x8a\b\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_INVALID_REQUEST\x10\x01\x12\"\n" +
@@ -214,7 +222,9 @@ const file_lockstep_v1alpha1_errors_proto_rawDesc = "" +
 	"\x1fERROR_REASON_REFERENCE_UNUSABLE\x10\x18\x12\x1f\n" +
 	"\x1bERROR_REASON_QUOTA_EXCEEDED\x10\x19\x12+\n" +
 	"'ERROR_REASON_DISRUPTION_BUDGET_CONFLICT\x10\x1a\x12\x1d\n" +
-	"\x19ERROR_REASON_NEWER_DRIVER\x10\x1bBPZNgithub.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1;lockstepv1alpha1b\x06proto3"
+	"\x19ERROR_REASON_NEWER_DRIVER\x10\x1b\x12 \n" +
+	"\x1cERROR_REASON_UNAUTHENTICATED\x10\x1c\x12\"\n" +
+	"\x1eERROR_REASON_PERMISSION_DENIED\x10\x1dBPZNgithub.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1;lockstepv1alpha1b\x06proto3"
 
 var (
 	file_lockstep_v1alpha1_errors_proto_rawDescOnce sync.Once

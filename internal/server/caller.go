@@ -1,0 +1,97 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"crypto/x509"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/lockstep-rollouts/lockstep/internal/access/review"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// reservedPrefix begins the names of users and groups that only Kubernetes gives. A CA for Lockstep's callers can't vouch for them.
+const reservedPrefix = "system:"
+
+// caller returns the user of a call over TLS: the bearer of its token, or else the subject of its certificate.
+func (a *authorization) caller(ctx context.Context) (user.Info, error) {
+	if token := bearerToken(ctx); token != "" {
+		u, err := a.reviewer.User(ctx, token)
+		switch {
+		case err != nil:
+			return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the bearer token can't be checked: %v", err)
+		case u == nil:
+			return nil, unauthenticated("the bearer token is invalid, has expired, or is for another audience: "+
+				"make one with `kubectl create token NAME --audience %s`", review.Audience)
+		}
+		return u, nil
+	}
+	if leaf := clientCertificate(ctx); leaf != nil {
+		return userOfCertificate(leaf, time.Now())
+	}
+	return nil, unauthenticated("the call has neither a bearer token (metadata authorization: Bearer …) nor a client certificate")
+}
+
+// bearerToken returns the token in the call's metadata. Empty: there is none.
+func bearerToken(ctx context.Context) string {
+	for _, value := range metadata.ValueFromIncomingContext(ctx, "authorization") {
+		if scheme, token, ok := strings.Cut(value, " "); ok && strings.EqualFold(scheme, "bearer") {
+			return strings.TrimSpace(token)
+		}
+	}
+	return ""
+}
+
+// clientCertificate returns the certificate that the caller's TLS handshake proved, or nil.
+func clientCertificate(ctx context.Context) *x509.Certificate {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.VerifiedChains) == 0 {
+		return nil
+	}
+	return info.State.VerifiedChains[0][0]
+}
+
+// userOfCertificate returns the SPIFFE ID of a certificate, or else its common name with its organizations as groups, as the API
+// server reads them. A connection may outlive its certificate.
+func userOfCertificate(leaf *x509.Certificate, now time.Time) (user.Info, error) {
+	if now.After(leaf.NotAfter) {
+		return nil, unauthenticated("the client certificate has expired at %s: connect again with a new one", leaf.NotAfter.UTC().Format(time.RFC3339))
+	}
+	if slices.ContainsFunc(leaf.URIs, func(u *url.URL) bool { return u.Scheme == "spiffe" }) {
+		id, err := x509svid.IDFromCert(leaf)
+		if err != nil {
+			return nil, unauthenticated("the client certificate has no valid SPIFFE ID: %v", err)
+		}
+		return &user.DefaultInfo{Name: id.String(), Groups: []string{user.AllAuthenticated}}, nil
+	}
+	names := append([]string{leaf.Subject.CommonName}, leaf.Subject.Organization...)
+	if names[0] == "" {
+		return nil, unauthenticated("the client certificate names no user: it needs a SPIFFE ID or a common name")
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, reservedPrefix) {
+			return nil, unauthenticated("the client certificate names %q, and only Kubernetes gives names that begin with %q", name, reservedPrefix)
+		}
+	}
+	return &user.DefaultInfo{Name: names[0], Groups: append(slices.Clone(leaf.Subject.Organization), user.AllAuthenticated)}, nil
+}
+
+func unauthenticated(format string, args ...any) error {
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED, format, args...)
+}

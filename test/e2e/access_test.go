@@ -1,0 +1,301 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/child"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/tlstest"
+)
+
+// tcpDriver is a driver that serves all namespaces over TCP with TLS, and authorizes its callers.
+type tcpDriver struct {
+	*env
+
+	ca      *tlstest.CA
+	address string
+	log     string
+}
+
+// serveTCP starts one with the permissions of config/rbac.
+func (e *env) serveTCP(args ...string) *tcpDriver {
+	e.t.Helper()
+	roles, err := config.Access()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if err := e.cluster.Apply(e.t.Context(), "", roles); err != nil {
+		e.t.Fatal(err)
+	}
+	binary, err := driver.Binary()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	s := &tcpDriver{env: e, ca: tlstest.NewCA(e.t), log: filepath.Join(e.t.TempDir(), "log")}
+	cert := s.ca.Files(e.t, "server")
+	log, err := os.Create(s.log)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() { _ = log.Close() })
+	cmd := exec.Command(binary, append([]string{"serve", "--listen", "127.0.0.1:0", "--kubeconfig", driver.Kubeconfig(e.t, e.cluster),
+		"--tls-cert", cert.Cert, "--tls-key", cert.Key, "--client-ca", s.ca.File}, args...)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	process, err := child.Run(cmd)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() {
+		process.End(syscall.SIGTERM, await.Patience)
+		if e.t.Failed() {
+			e.t.Logf("log of the driver:\n%s", s.logged())
+		}
+	})
+	serving := regexp.MustCompile(`msg=serving address=(\S+)`)
+	e.eventually("the driver serves", func(context.Context) error {
+		found := serving.FindStringSubmatch(s.logged())
+		if found == nil {
+			return errNotYet
+		}
+		s.address = found[1]
+		return nil
+	})
+	return s
+}
+
+func (s *tcpDriver) logged() string {
+	raw, err := os.ReadFile(s.log)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return string(raw)
+}
+
+// token returns a file with a token of a service account of the namespace for an audience.
+func (s *tcpDriver) token(account, audience string) string {
+	s.t.Helper()
+	accounts := s.kube.CoreV1().ServiceAccounts(s.namespace)
+	_, _ = accounts.Create(s.t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
+	request, err := accounts.CreateToken(s.t.Context(), account, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	path := filepath.Join(s.t.TempDir(), "token")
+	if err := os.WriteFile(path, []byte(request.Status.Token), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
+// bind binds a shipped role to a user in a namespace.
+func (s *tcpDriver) bind(namespace, role string, subject rbacv1.Subject) string {
+	s.t.Helper()
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: role + "-"}, Subjects: []rbacv1.Subject{subject},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+	}
+	binding, err := s.kube.RbacV1().RoleBindings(namespace).Create(s.t.Context(), binding, metav1.CreateOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return binding.Name
+}
+
+func (s *tcpDriver) account(name string) rbacv1.Subject {
+	return rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: s.namespace, Name: name}
+}
+
+// as returns a client with credentials, without the call of Dial that reads the driver's info.
+func (s *tcpDriver) as(opts ...plugin.Option) (*plugin.Client, error) {
+	client, err := plugin.Dial(s.t.Context(), s.address, append(opts, plugin.WithConnectTimeout(await.Patience))...)
+	if err == nil {
+		s.t.Cleanup(func() { _ = client.Close() })
+	}
+	return client, err
+}
+
+func (s *tcpDriver) mustAs(opts ...plugin.Option) *plugin.Client {
+	s.t.Helper()
+	client, err := s.as(opts...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return client
+}
+
+func (s *tcpDriver) bearer(account string) *plugin.Client {
+	s.t.Helper()
+	return s.mustAs(plugin.WithCA(s.ca.File), plugin.WithTokenFile(s.token(account, "lockstep")))
+}
+
+// certified returns a client with a certificate.
+func (s *tcpDriver) certified(user string, groups ...string) (*plugin.Client, error) {
+	s.t.Helper()
+	pair, err := s.ca.Issue(user, groups...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	files, err := pair.Write(s.t.TempDir(), "client")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return s.as(plugin.WithTLS(files.Cert, files.Key, s.ca.File))
+}
+
+// A caller over TCP is a bearer of a token or has a certificate, and may do what RBAC grants on releases.lockstep.dev in the
+// workload's namespace, and nothing else.
+func TestAccess(t *testing.T) {
+	t.Parallel()
+	e := newEnvIn(t, cluster.Shared(t))
+	w := e.deploy(model("model", 2, 1))
+	w.awaitReady()
+	s := e.serveTCP()
+	s.bind(e.namespace, "lockstep-viewer", s.account("viewer"))
+	s.bind(e.namespace, "lockstep-operator", s.account("operator"))
+	s.bind(e.namespace, "lockstep-operator", rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: "release-managers"})
+	s.bind("default", "lockstep-operator", s.account("elsewhere"))
+	adopt := func(c *plugin.Client) error {
+		_, err := c.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
+		return err
+	}
+	look := func(c *plugin.Client) error {
+		_, err := c.CalculateBatchContext(t.Context(), &pb.CalculateBatchContextRequest{Workload: w.ref()})
+		return err
+	}
+
+	viewer, elsewhere := s.bearer("viewer"), s.bearer("elsewhere")
+	await.Nil(t, "the driver is synced", func(context.Context) error { return look(viewer) })
+	mustFail(t, adopt(viewer), pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED,
+		fmt.Sprintf("system:serviceaccount:%s:viewer", e.namespace), "may not adopt releases.lockstep.dev in namespace "+e.namespace)
+	mustFail(t, look(elsewhere), pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "may not get", "lockstep-viewer")
+	mustFail(t, adopt(elsewhere), pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED)
+	if err := adopt(s.bearer("operator")); err != nil {
+		t.Errorf("an operator: %v", err)
+	}
+	manager, err := s.certified("ada", "release-managers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := look(manager); err != nil {
+		t.Errorf("a certificate whose organization is bound: %v", err)
+	}
+	stranger, err := s.certified("eve")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustFail(t, look(stranger), pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED, `"eve"`)
+
+	for name, try := range map[string]func() (*plugin.Client, error){
+		"no credentials":        func() (*plugin.Client, error) { return s.as(plugin.WithCA(s.ca.File)) },
+		"a group of Kubernetes": func() (*plugin.Client, error) { return s.certified("eve", "system:masters") },
+		"a user of Kubernetes":  func() (*plugin.Client, error) { return s.certified("system:admin") },
+		"a token for the cluster": func() (*plugin.Client, error) {
+			return s.as(plugin.WithCA(s.ca.File), plugin.WithTokenFile(s.token("operator", "https://kubernetes.default.svc")))
+		},
+	} {
+		_, err := try()
+		if plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED {
+			t.Errorf("%s: %v, want UNAUTHENTICATED", name, err)
+		}
+	}
+	if _, err := s.as(plugin.WithTokenFile(s.token("operator", "lockstep"))); err == nil {
+		t.Error("a token was sent in plaintext")
+	}
+	if raw := s.logged(); strings.Contains(raw, "eyJ") {
+		t.Error("the driver's log has a token")
+	}
+}
+
+// A watch of all namespaces shows a caller's own only. A permission that is revoked ends within the time that answers are cached.
+func TestAccessWatch(t *testing.T) {
+	t.Parallel()
+	mine, other := newEnvIn(t, cluster.Shared(t)), newEnvIn(t, cluster.Shared(t))
+	for _, e := range []*env{mine, other} {
+		e.driver = driver.Start(t, driver.Kubeconfig(t, e.cluster), e.namespace)
+		e.adopt(model("model", 1, 1))
+	}
+	s := mine.serveTCP()
+	binding := s.bind(mine.namespace, "lockstep-viewer", s.account("viewer"))
+	viewer := s.bearer("viewer")
+	seen := func() map[string]bool {
+		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+		defer cancel()
+		namespaces := map[string]bool{}
+		for m, err := range viewer.WatchWorkloads(ctx, &pb.WatchWorkloadsRequest{}) {
+			if err != nil || m.GetSynced() {
+				break
+			}
+			namespaces[m.GetContext().GetWorkload().GetNamespace()] = true
+		}
+		return namespaces
+	}
+	mine.eventually("the viewer sees the workload", func(context.Context) error {
+		if all := seen(); !all[mine.namespace] {
+			return fmt.Errorf("%w: %v", errNotYet, all)
+		}
+		return nil
+	})
+	if all := seen(); len(all) != 1 {
+		t.Errorf("the viewer sees workloads in %v, want only %s", all, mine.namespace)
+	}
+	var err error
+	for _, err = range viewer.WatchWorkloads(t.Context(), &pb.WatchWorkloadsRequest{Namespace: other.namespace}) {
+		break
+	}
+	mustFail(t, err, pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED, other.namespace)
+
+	if err := mine.kube.RbacV1().RoleBindings(mine.namespace).Delete(t.Context(), binding, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	revoked := time.Now()
+	mine.eventually("the permission has ended", func(context.Context) error {
+		if all := seen(); len(all) > 0 {
+			return fmt.Errorf("%w: sees %v", errNotYet, all)
+		}
+		return nil
+	})
+	t.Logf("revoked permission ended after %v", time.Since(revoked).Round(time.Second))
+}
+
+// Without credentials that can be checked, no TCP address is served; plaintext is for loopback and only when asked for.
+func TestAccessPlaintext(t *testing.T) {
+	t.Parallel()
+	e := newEnvIn(t, cluster.Shared(t))
+	binary, err := driver.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range []string{"127.0.0.1:0", ":0"} {
+		out, err := exec.Command(binary, "serve", "--listen", address, "--kubeconfig", driver.Kubeconfig(t, e.cluster)).CombinedOutput()
+		if err == nil || !bytes.Contains(out, []byte("--tls-cert")) {
+			t.Errorf("serve --listen %s: %v\n%s", address, err, out)
+		}
+	}
+}
