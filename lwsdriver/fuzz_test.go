@@ -52,9 +52,9 @@ func unary[Req any, P interface {
 
 // rpcs are all of both services, in a fixed order: the corpus names them by index.
 var rpcs = []rpc{
-	unary("Initialize", (*Driver).Initialize, beginOf),
+	unary("Initialize", (*Driver).Initialize, func(r *pb.InitializeRequest) plan.Intent { return beginOf(r, "") }),
 	unary("UpgradeBatch", (*Driver).UpgradeBatch, targetOf),
-	unary("Finalize", (*Driver).Finalize, finishOf),
+	unary("Finalize", (*Driver).Finalize, func(r *pb.FinalizeRequest) plan.Intent { return finishOf(r, "") }),
 	unary("CalculateBatchContext", (*Driver).CalculateBatchContext, nil),
 	{
 		name:    "WatchBatchContext",

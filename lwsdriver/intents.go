@@ -13,8 +13,8 @@ import (
 
 // The intents of valid requests.
 
-func beginOf(r *pb.InitializeRequest) plan.Intent {
-	return plan.Begin{ReleaseID: r.GetReleaseId(), Owner: r.GetOwner(), Policy: r.GetPolicy()}
+func beginOf(r *pb.InitializeRequest, user string) plan.Intent {
+	return plan.Begin{ReleaseID: r.GetReleaseId(), Owner: r.GetOwner(), User: user, Policy: r.GetPolicy()}
 }
 
 func targetOf(r *pb.UpgradeBatchRequest) plan.Intent {
@@ -25,11 +25,11 @@ func targetOf(r *pb.UpgradeBatchRequest) plan.Intent {
 	return t
 }
 
-func finishOf(r *pb.FinalizeRequest) plan.Intent {
+func finishOf(r *pb.FinalizeRequest, user string) plan.Intent {
 	if r.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE {
-		return plan.Promote{ReleaseID: r.GetReleaseId(), Revision: r.GetUpdateRevision()}
+		return plan.Promote{ReleaseID: r.GetReleaseId(), Revision: r.GetUpdateRevision(), User: user}
 	}
-	return plan.RollBack{ReleaseID: r.GetReleaseId(), Force: r.GetForce()}
+	return plan.RollBack{ReleaseID: r.GetReleaseId(), Force: r.GetForce(), User: user}
 }
 
 func weightOf(r *pb.SetWeightRequest) plan.Intent {

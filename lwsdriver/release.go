@@ -29,7 +29,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 	}
 	d.engine.Observer.Autoscalers.LookForKEDA()
 	d.awaitRead(ctx, key)
-	m, err := d.mutate(ctx, key, beginOf(req), func(ctx context.Context, s *observe.Snapshot, decision *plan.Decision) error {
+	m, err := d.mutate(ctx, key, beginOf(req, userOf(ctx)), func(ctx context.Context, s *observe.Snapshot, decision *plan.Decision) error {
 		if err := d.checkTraffic(ctx, s, req.GetPolicy()); err != nil {
 			return err
 		}
@@ -123,7 +123,7 @@ func (d *Driver) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.Fin
 	if err := drivererr.Invalid(bad...); err != nil {
 		return nil, err
 	}
-	m, err := d.mutate(ctx, key, finishOf(req))
+	m, err := d.mutate(ctx, key, finishOf(req, userOf(ctx)))
 	if err != nil {
 		return nil, err
 	}

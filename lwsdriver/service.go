@@ -122,6 +122,7 @@ func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, i plan.In
 	}
 	defer unlock()
 	m, err := d.retryRaces(ctx, key, i, admissions)
+	d.audit(ctx, key, i, m, err)
 	if err != nil {
 		return mutation{}, err
 	}

@@ -217,7 +217,7 @@ func TestServeReturnsDriverError(t *testing.T) {
 
 func TestServeRequiresTLSForNetworkAddress(t *testing.T) {
 	l := runLockstep(t.Context(), t, nil, "serve", "--listen", "0.0.0.0:0")
-	if l.code != exit.Error || !strings.Contains(l.stderr, "--client-ca") {
+	if l.code != exit.Error || !strings.Contains(l.stderr, "--tls-cert") {
 		t.Errorf("code %d, stderr %q; want %d and the missing flags", l.code, l.stderr, exit.Error)
 	}
 }

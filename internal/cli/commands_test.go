@@ -279,8 +279,12 @@ func TestCommands(t *testing.T) {
 			code: exit.Error, stderr: "[RELEASE_IN_PROGRESS]",
 		},
 		"HalfOfTLS": {
-			reason: "mutual TLS needs three files",
-			args:   []string{"status", "vllm", "--tls-cert", "x"}, code: exit.Usage, stderr: "all three",
+			reason: "a certificate needs its key",
+			args:   []string{"status", "vllm", "--address", "localhost:1", "--tls-ca", "x", "--tls-cert", "x"}, code: exit.Usage, stderr: "both --tls-cert and --tls-key",
+		},
+		"TokenWithoutTLS": {
+			reason: "a token travels over TLS only",
+			args:   []string{"status", "vllm", "--address", "localhost:1", "--token-file", "x"}, code: exit.Usage, stderr: "--tls-ca",
 		},
 	}
 	for name, tc := range cases {

@@ -15,7 +15,7 @@ import (
 )
 
 // ownUser is the user of calls by this process's own account: over a unix socket, or by the host that launched it.
-func ownUser() user.Info {
+func ownUser(context.Context) user.Info {
 	return &user.DefaultInfo{Name: "unix:" + strconv.Itoa(os.Getuid())}
 }
 
@@ -39,9 +39,4 @@ func (c peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.A
 // Clone implements credentials.TransportCredentials.
 func (c peerCredentials) Clone() credentials.TransportCredentials {
 	return peerCredentials{c.TransportCredentials.Clone()}
-}
-
-// fixed returns a source of one user.
-func fixed(u user.Info) func(context.Context) user.Info {
-	return func(context.Context) user.Info { return u }
 }

@@ -61,7 +61,7 @@ type Options struct {
 	// Reviewer says who callers are and what they may do. Required for TCP, unless AlwaysAllow is set. Calls over a unix socket
 	// need no review: only this process's own account reaches it.
 	Reviewer *review.Reviewer
-	// AlwaysAllow lets every caller over TCP do everything: all users of this machine on loopback, and elsewhere whoever has a
+	// AlwaysAllow lets every caller over TCP do everything: all users of this machine on loopback, and elsewhere everyone with a
 	// certificate of ClientCA.
 	AlwaysAllow bool
 	// User returns the user of calls over a unix socket, for audit. Nil: the account of this process.
@@ -115,7 +115,7 @@ func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 	s := &Server{
 		driver: driver, logger: o.Logger, streams: newStreamEnder(), health: health.NewServer(), listener: listener,
 	}
-	s.grpc = s.newGRPC(slices.Concat(transport, Interceptors(o.Logger, o.Registry), o.authorization(e).options()))
+	s.grpc = s.newGRPC(slices.Concat(transport, Interceptors(o.Logger, o.Registry), o.authorization(e)))
 	if err := s.listenHTTP(ctx, o); err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
@@ -232,15 +232,12 @@ func (s *Server) setServing(serving bool) {
 	}
 }
 
-// authorization returns who may call over e.
-func (o Options) authorization(e endpoint.Endpoint) *authorization {
-	switch {
-	case e.Network != "unix":
-		return &authorization{reviewer: o.Reviewer}
-	case o.User != nil:
-		return &authorization{local: o.User}
+// authorization returns the options that let calls over e pass.
+func (o Options) authorization(e endpoint.Endpoint) []grpc.ServerOption {
+	if e.Network == "unix" {
+		return LocalUser(o.User)
 	}
-	return &authorization{local: fixed(ownUser())}
+	return (&authorization{reviewer: o.Reviewer}).options()
 }
 
 // transport returns the transport credentials for e.

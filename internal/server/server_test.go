@@ -28,9 +28,11 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+	"k8s.io/client-go/rest"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 
+	"github.com/lockstep-rollouts/lockstep/internal/access/review"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
@@ -152,7 +154,7 @@ func TestServesOn(t *testing.T) {
 		"unix socket": "unix://" + socket(t), "loopback v4": "127.0.0.1:0", "localhost": "localhost:0",
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := start(t, newDriver(), server.Options{Listen: address})
+			s := start(t, newDriver(), server.Options{Listen: address, AlwaysAllow: true})
 			client := dial(t, s.Addr())
 			if _, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: vllm()}); err != nil {
 				t.Errorf("Adopt: %v", err)
@@ -177,14 +179,22 @@ func TestNewErrors(t *testing.T) {
 		options server.Options
 		want    error
 	}{
-		{"all interfaces", "any client could release", server.Options{Listen: ":0"}, server.ErrNeedsTLS},
-		{"wildcard", "any client could release", server.Options{Listen: "0.0.0.0:0"}, server.ErrNeedsTLS},
-		{"other host", "it is not loopback", server.Options{Listen: "192.0.2.1:0"}, server.ErrNeedsTLS},
-		{"no client CA", "TLS alone does not authenticate the client", server.Options{Listen: ":0", TLSCert: cert.Cert, TLSKey: cert.Key}, server.ErrNeedsTLS},
-		{"half of TLS on loopback", "a forgotten flag must not mean plaintext", server.Options{Listen: "127.0.0.1:0", TLSCert: cert.Cert}, server.ErrNeedsTLS},
+		{"all interfaces", "any client could release", server.Options{Listen: ":0", AlwaysAllow: true}, server.ErrNeedsTLS},
+		{"wildcard", "any client could release", server.Options{Listen: "0.0.0.0:0", AlwaysAllow: true}, server.ErrNeedsTLS},
+		{"other host", "it is not loopback", server.Options{Listen: "192.0.2.1:0", AlwaysAllow: true}, server.ErrNeedsTLS},
+		{
+			"no client CA", "TLS alone does not authenticate the client",
+			server.Options{Listen: ":0", AlwaysAllow: true, TLSCert: cert.Cert, TLSKey: cert.Key}, server.ErrNeedsTLS,
+		},
+		{
+			"half of TLS on loopback", "a forgotten flag must not mean plaintext",
+			server.Options{Listen: "127.0.0.1:0", AlwaysAllow: true, TLSCert: cert.Cert}, server.ErrNeedsTLS,
+		},
+		{"no reviewer on loopback", "every user of the machine could release", server.Options{Listen: "127.0.0.1:0"}, server.ErrNeedsReviewer},
+		{"no TLS", "tokens would travel in plaintext", server.Options{Listen: "127.0.0.1:0", Reviewer: reviewer(t)}, server.ErrNeedsTLS},
 		{
 			"missing files", "they are an error of New, not of the first connection",
-			server.Options{Listen: ":0", TLSCert: "no", TLSKey: "no", ClientCA: "no"}, fs.ErrNotExist,
+			server.Options{Listen: ":0", AlwaysAllow: true, TLSCert: "no", TLSKey: "no", ClientCA: "no"}, fs.ErrNotExist,
 		},
 		{"no address", "nothing to listen on", server.Options{}, nil},
 		{"not a socket", "another file must not be replaced", server.Options{Listen: "unix://" + file}, nil},
@@ -208,7 +218,7 @@ func TestNewErrors(t *testing.T) {
 func TestMutualTLS(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	cert, client, stranger := ca.Files(t, "server"), ca.Files(t, "client"), tlstest.NewCA(t).Files(t, "stranger")
-	s := start(t, newDriver(), server.Options{Listen: ":0", TLSCert: cert.Cert, TLSKey: cert.Key, ClientCA: ca.File})
+	s := start(t, newDriver(), server.Options{Listen: ":0", AlwaysAllow: true, TLSCert: cert.Cert, TLSKey: cert.Key, ClientCA: ca.File})
 	_, port, err := net.SplitHostPort(s.Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -551,4 +561,14 @@ func (b *syncBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.String()
+}
+
+// reviewer returns one whose API server is never asked.
+func reviewer(t *testing.T) *review.Reviewer {
+	t.Helper()
+	r, err := review.New(&rest.Config{Host: "https://127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }

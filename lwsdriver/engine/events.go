@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -111,7 +112,11 @@ func (e *Engine) announce(s *observe.Snapshot, decision plan.Decision) {
 	if decision.State == pb.State_STATE_FAILED {
 		kind = corev1.EventTypeWarning
 	}
-	note := observe.Shorten(fmt.Sprintf("release %s: %s", s.Record.Release.ID, decision.Message), maxNote)
+	r, by := s.Record.Release, ""
+	if user := cmp.Or(r.EndedBy, r.StartedBy); user != "" {
+		by = " (requested by " + user + ")"
+	}
+	note := observe.Shorten(fmt.Sprintf("release %s%s: %s", r.ID, by, decision.Message), maxNote)
 	e.events.recorder.Eventf(reference(s.StableObject), nil, kind, reason, "Release", "%s", note)
 }
 

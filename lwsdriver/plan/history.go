@@ -26,6 +26,8 @@ type Entry struct {
 	By string
 	// Release and Owner are of the release that introduced it. Empty: it predates the first release.
 	Release, Owner string
+	// StartedBy and EndedBy are the authenticated users who began that release, and who requested its promotion or rollback last.
+	StartedBy, EndedBy string `json:",omitempty"`
 	// Outcome is how that release ended, at Ended. Empty: it has not, or the end was not observed.
 	Outcome Outcome
 	Ended   time.Time
@@ -115,6 +117,9 @@ func nextOutcome(o Observation, state pb.State) *Entry {
 		}
 		if now := o.outcome(e, state); now != e.Outcome {
 			e.Outcome, e.Ended = now, o.Now
+			if r := o.Record.Release; r.ID == e.Release && r.UpdateRevision == e.Revision {
+				e.EndedBy = r.EndedBy
+			}
 			return &e
 		}
 	}
@@ -166,6 +171,7 @@ func nextEntry(o Observation) *Entry {
 		e.Number = o.nextNumber()
 	}
 	e.At, e.By, e.Release, e.Owner = r.StartedAt, o.changedBy(update), r.ID, r.Owner
+	e.StartedBy, e.EndedBy = r.StartedBy, ""
 	e.Outcome, e.Ended = "", time.Time{}
 	return e
 }

@@ -19,6 +19,8 @@ import (
 // Begin requests a release.
 type Begin struct {
 	ReleaseID, Owner string
+	// User is the authenticated caller. Empty: unknown.
+	User string
 	// Policy is valid, and its style is supported.
 	Policy *pb.ReleasePolicy
 }
@@ -42,7 +44,7 @@ func (b Begin) decide(o Observation) (Decision, error) {
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", err)
 	}
 	r := &record.Release{
-		ID: b.ReleaseID, Owner: b.Owner, Policy: policy,
+		ID: b.ReleaseID, Owner: b.Owner, StartedBy: b.User, Policy: policy,
 		UpdateRevision: o.Stable.Revision, Phase: record.Progressing, StartedAt: o.Now.UTC(), PhaseAt: o.Now.UTC(),
 		Replicas: o.Stable.Replicas, Rendering: o.Rendering,
 	}
@@ -302,6 +304,8 @@ type Promote struct {
 	ReleaseID string
 	// Revision is the update revision that the caller means. Empty: any.
 	Revision string
+	// User is the authenticated caller. Empty: unknown.
+	User string
 }
 
 // RollBack requests that every group of the workload runs the stable revision.
@@ -309,6 +313,8 @@ type RollBack struct {
 	ReleaseID string
 	// Force: groups that will not recover do not hold the rollback up. See force.go.
 	Force bool
+	// User is the authenticated caller. Empty: unknown.
+	User string
 }
 
 func (p Promote) decide(o Observation) (Decision, error) {
@@ -333,7 +339,9 @@ func (p Promote) decide(o Observation) (Decision, error) {
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
 			"the template of %s is not at the update revision of release %q (%q): read the context again before promoting", o.Key, r.ID, r.UpdateRevision)
 	}
-	return Decision{Action: promoteNow(o)}, nil
+	a := promoteNow(o)
+	a.Record.Release.EndedBy = p.User
+	return Decision{Action: a}, nil
 }
 
 // checkRevision refuses to promote another revision than the caller means. A template that changed after the promotion
@@ -383,6 +391,7 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 	case record.Progressing, record.Promoting, record.Standby:
 	}
 	a := rollBackNow(o)
+	a.Record.Release.EndedBy = b.User
 	if b.Force {
 		o.force(a.Record.Release)
 	}

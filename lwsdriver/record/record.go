@@ -75,6 +75,10 @@ func (r Record) WithSet(set lws.RollingUpdateConfiguration) Record {
 type Release struct {
 	ID    string `json:"id"`
 	Owner string `json:"owner,omitempty"`
+	// StartedBy and EndedBy are the authenticated users who began the release, and who requested its promotion or rollback
+	// last. Empty: unknown, or not yet.
+	StartedBy string `json:"startedBy,omitempty"`
+	EndedBy   string `json:"endedBy,omitempty"`
 	// Policy is the ReleasePolicy as protobuf JSON.
 	Policy json.RawMessage `json:"policy"`
 	// StableRevision is the template revision hash from before the release.

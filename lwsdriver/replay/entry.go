@@ -70,6 +70,7 @@ type intent struct {
 // begin is the recorded form of a [plan.Begin], with its policy as protobuf JSON.
 type begin struct {
 	ReleaseID, Owner string
+	User             string `json:",omitempty"`
 	Policy           json.RawMessage
 }
 
@@ -145,7 +146,7 @@ func encodeIntent(i plan.Intent) (json.RawMessage, error) {
 		if err != nil {
 			return nil, fmt.Errorf("encode policy: %w", err)
 		}
-		value = begin{b.ReleaseID, b.Owner, policy}
+		value = begin{b.ReleaseID, b.Owner, b.User, policy}
 	}
 	raw, err := json.Marshal(value)
 	if err != nil {
@@ -194,5 +195,5 @@ func decodeBegin(raw json.RawMessage) (plan.Intent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read intent Begin: %w", err)
 	}
-	return plan.Begin{ReleaseID: b.ReleaseID, Owner: b.Owner, Policy: policy}, nil
+	return plan.Begin{ReleaseID: b.ReleaseID, Owner: b.Owner, User: b.User, Policy: policy}, nil
 }

@@ -80,6 +80,8 @@ func codeName(code codes.Code) string {
 		codes.Aborted:            "ABORTED",
 		codes.Unavailable:        "UNAVAILABLE",
 		codes.Unimplemented:      "UNIMPLEMENTED",
+		codes.Unauthenticated:    "UNAUTHENTICATED",
+		codes.PermissionDenied:   "PERMISSION_DENIED",
 		codes.Internal:           "INTERNAL",
 	}[code]
 }

@@ -85,7 +85,7 @@ func startInside(
 		return nil, err
 	}
 	// The server has no logger: the command itself reports what its requests return.
-	s, err := server.New(running, driver, server.Options{Listen: "unix://" + socket})
+	s, err := server.New(running, driver, server.Options{Listen: "unix://" + socket, User: o.Whoami()})
 	if err != nil {
 		return nil, err
 	}

@@ -68,9 +68,9 @@ func outcomeWord(r *pb.Revision) string {
 	case r.GetProblem() != "":
 		return "can't be trusted: edited"
 	case r.GetOutcome() == pb.State_STATE_COMPLETED:
-		return "promoted"
+		return "promoted" + byWhom(r)
 	case r.GetOutcome() != pb.State_STATE_UNSPECIFIED:
-		return StateWord(r.GetOutcome())
+		return StateWord(r.GetOutcome()) + byWhom(r)
 	case r.GetNumber() == 0:
 		return "waits for a release"
 	case r.GetReleaseId() != "":
@@ -78,6 +78,13 @@ func outcomeWord(r *pb.Revision) string {
 	default:
 		return "-" // older than the first release
 	}
+}
+
+func byWhom(r *pb.Revision) string {
+	if r.GetEndedBy() == "" {
+		return ""
+	}
+	return " by " + r.GetEndedBy()
 }
 
 // imageChanges returns the images that are not in the revision before, and all images of the first revision.

@@ -30,13 +30,16 @@ const noteVersion = 1
 type note struct {
 	Version int `json:"version"`
 	// Template is the digest of the template.
-	Template string       `json:"template"`
-	At       time.Time    `json:"at"`
-	By       string       `json:"by,omitempty"`
-	Release  string       `json:"release,omitempty"`
-	Owner    string       `json:"owner,omitempty"`
-	Outcome  plan.Outcome `json:"outcome,omitempty"`
-	Ended    *time.Time   `json:"ended,omitempty"`
+	Template string    `json:"template"`
+	At       time.Time `json:"at"`
+	By       string    `json:"by,omitempty"`
+	Release  string    `json:"release,omitempty"`
+	Owner    string    `json:"owner,omitempty"`
+	// StartedBy and EndedBy are users.
+	StartedBy string       `json:"startedBy,omitempty"`
+	EndedBy   string       `json:"endedBy,omitempty"`
+	Outcome   plan.Outcome `json:"outcome,omitempty"`
+	Ended     *time.Time   `json:"ended,omitempty"`
 	// Sum is the digest of all other fields, of the revision and of its number.
 	Sum string `json:"sum"`
 	// Unknown are the fields that a newer driver wrote.
@@ -112,6 +115,7 @@ func Patch(e plan.Entry, seen metav1.Object) ([]byte, error) {
 func annotation(e plan.Entry) (string, error) {
 	n := note{
 		Version: noteVersion, Template: e.Template, At: e.At.UTC(), By: e.By, Release: e.Release, Owner: e.Owner, Outcome: e.Outcome,
+		StartedBy: e.StartedBy, EndedBy: e.EndedBy,
 		Unknown: e.Unknown,
 	}
 	if !e.Ended.IsZero() {
@@ -147,6 +151,7 @@ func Read(cr *appsv1.ControllerRevision) plan.Entry {
 		return e
 	}
 	e.At, e.By, e.Release, e.Owner, e.Outcome, e.Template = n.At, n.By, n.Release, n.Owner, n.Outcome, n.Template
+	e.StartedBy, e.EndedBy = n.StartedBy, n.EndedBy
 	e.Unknown = n.Unknown
 	if n.Ended != nil {
 		e.Ended = *n.Ended

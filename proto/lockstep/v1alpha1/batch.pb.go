@@ -233,7 +233,7 @@ type BatchContext struct {
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
 	// The id of the release in progress, or of the last one. Empty: none.
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
-	// The owner of the release, as passed to Initialize.
+	// The owner of the release, as passed to Initialize: a name that the host gives itself. started_by is authenticated.
 	Owner string `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
 	// The policy's style.
 	Style Style `protobuf:"varint,4,opt,name=style,proto3,enum=lockstep.v1alpha1.Style" json:"style,omitempty"`
@@ -303,7 +303,10 @@ type BatchContext struct {
 	RequestedWeight *int32 `protobuf:"varint,31,opt,name=requested_weight,json=requestedWeight,proto3,oneof" json:"requested_weight,omitempty"`
 	// When the release fails unless it makes progress first. In the past: the release has failed because of it. Unset:
 	// the release is paused, or waits only for a time of its policy.
-	Deadline      *timestamppb.Timestamp `protobuf:"bytes,32,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	Deadline *timestamppb.Timestamp `protobuf:"bytes,32,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	// The authenticated users who began the release, and who requested its promotion or rollback last. Empty: unknown, or not yet.
+	StartedBy     string `protobuf:"bytes,34,opt,name=started_by,json=startedBy,proto3" json:"started_by,omitempty"`
+	EndedBy       string `protobuf:"bytes,35,opt,name=ended_by,json=endedBy,proto3" json:"ended_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -562,6 +565,20 @@ func (x *BatchContext) GetDeadline() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *BatchContext) GetStartedBy() string {
+	if x != nil {
+		return x.StartedBy
+	}
+	return ""
+}
+
+func (x *BatchContext) GetEndedBy() string {
+	if x != nil {
+		return x.EndedBy
+	}
+	return ""
+}
+
 // Batch is one batch of the policy.
 type Batch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -767,7 +784,7 @@ var File_lockstep_v1alpha1_batch_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/v1alpha1/batch.proto\x12\x11lockstep.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\x9f\n" +
+	"\x1dlockstep/v1alpha1/batch.proto\x12\x11lockstep.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\xd9\n" +
 	"\n" +
 	"\fBatchContext\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1d\n" +
@@ -805,7 +822,10 @@ const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"\n" +
 	"batch_plan\x18\x1e \x03(\v2\x18.lockstep.v1alpha1.BatchR\tbatchPlan\x12.\n" +
 	"\x10requested_weight\x18\x1f \x01(\x05H\x01R\x0frequestedWeight\x88\x01\x01\x126\n" +
-	"\bdeadline\x18  \x01(\v2\x1a.google.protobuf.TimestampR\bdeadlineB\x10\n" +
+	"\bdeadline\x18  \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12\x1d\n" +
+	"\n" +
+	"started_by\x18\" \x01(\tR\tstartedBy\x12\x19\n" +
+	"\bended_by\x18# \x01(\tR\aendedByB\x10\n" +
 	"\x0e_current_batchB\x13\n" +
 	"\x11_requested_weight\"7\n" +
 	"\x05Batch\x12\x16\n" +

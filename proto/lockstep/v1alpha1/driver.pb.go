@@ -2308,7 +2308,10 @@ type Revision struct {
 	// Optional. The template as JSON, with the spec fields that are part of the revision. Set only if requested.
 	Template string `protobuf:"bytes,12,opt,name=template,proto3" json:"template,omitempty"`
 	// Optional. Human-readable message why this entry is not trusted, for example because it was edited. Undo refuses it.
-	Problem       string `protobuf:"bytes,13,opt,name=problem,proto3" json:"problem,omitempty"`
+	Problem string `protobuf:"bytes,13,opt,name=problem,proto3" json:"problem,omitempty"`
+	// Optional. The authenticated users who began that release, and who requested its promotion or rollback last.
+	StartedBy     string `protobuf:"bytes,14,opt,name=started_by,json=startedBy,proto3" json:"started_by,omitempty"`
+	EndedBy       string `protobuf:"bytes,15,opt,name=ended_by,json=endedBy,proto3" json:"ended_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2430,6 +2433,20 @@ func (x *Revision) GetTemplate() string {
 func (x *Revision) GetProblem() string {
 	if x != nil {
 		return x.Problem
+	}
+	return ""
+}
+
+func (x *Revision) GetStartedBy() string {
+	if x != nil {
+		return x.StartedBy
+	}
+	return ""
+}
+
+func (x *Revision) GetEndedBy() string {
+	if x != nil {
+		return x.EndedBy
 	}
 	return ""
 }
@@ -2697,7 +2714,7 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\x11include_templates\x18\x03 \x01(\bR\x10includeTemplates\"\x8a\x01\n" +
 	"\x15ListRevisionsResponse\x129\n" +
 	"\trevisions\x18\x01 \x03(\v2\x1b.lockstep.v1alpha1.RevisionR\trevisions\x126\n" +
-	"\bwarnings\x18\x02 \x03(\v2\x1a.lockstep.v1alpha1.WarningR\bwarnings\"\xb2\x03\n" +
+	"\bwarnings\x18\x02 \x03(\v2\x1a.lockstep.v1alpha1.WarningR\bwarnings\"\xec\x03\n" +
 	"\bRevision\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x03R\x06number\x12;\n" +
@@ -2715,7 +2732,10 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	" \x01(\tR\tchangedBy\x125\n" +
 	"\bend_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12\x1a\n" +
 	"\btemplate\x18\f \x01(\tR\btemplate\x12\x18\n" +
-	"\aproblem\x18\r \x01(\tR\aproblem\"e\n" +
+	"\aproblem\x18\r \x01(\tR\aproblem\x12\x1d\n" +
+	"\n" +
+	"started_by\x18\x0e \x01(\tR\tstartedBy\x12\x19\n" +
+	"\bended_by\x18\x0f \x01(\tR\aendedBy\"e\n" +
 	"\vUndoRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\tR\brevision\"]\n" +

@@ -1,0 +1,87 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"net/url"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+
+	"github.com/lockstep-rollouts/lockstep/internal/access"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+)
+
+// Each RPC of the contract needs a verb; those that change something need drive or adopt.
+func TestVerbs(t *testing.T) {
+	reads := map[string]bool{
+		"CalculateBatchContext": true, "WatchBatchContext": true, "WatchWorkloads": true, "Plan": true, "Preflight": true,
+		"ListRevisions": true, "VerifyWeight": true,
+	}
+	for _, desc := range []grpc.ServiceDesc{pb.WorkloadDriver_ServiceDesc, pb.TrafficRouter_ServiceDesc} {
+		var names []string
+		for _, m := range desc.Methods {
+			names = append(names, m.MethodName)
+		}
+		for _, m := range desc.Streams {
+			names = append(names, m.StreamName)
+		}
+		for _, name := range names {
+			verb, known := verbs["/"+desc.ServiceName+"/"+name]
+			switch {
+			case !known:
+				t.Errorf("%s has no verb: every call of it is refused", name)
+			case name == "GetDriverInfo" && verb != anyUser, name != "GetDriverInfo" && reads[name] != (verb == access.Get):
+				t.Errorf("%s needs %q", name, verb)
+			}
+		}
+	}
+}
+
+func TestUserOfCertificate(t *testing.T) {
+	now := time.Now()
+	spiffe := func(id string) []*url.URL {
+		u, err := url.Parse(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []*url.URL{u}
+	}
+	tests := map[string]struct {
+		leaf   x509.Certificate
+		user   string
+		groups int
+	}{
+		"common name":           {x509.Certificate{Subject: pkix.Name{CommonName: "ada", Organization: []string{"sre"}}}, "ada", 2},
+		"SPIFFE ID":             {x509.Certificate{URIs: spiffe("spiffe://example.org/ns/argo/sa/argo-rollouts")}, "spiffe://example.org/ns/argo/sa/argo-rollouts", 1},
+		"SPIFFE ID of a server": {x509.Certificate{Subject: pkix.Name{CommonName: "system:admin"}, URIs: spiffe("spiffe://example.org/x")}, "spiffe://example.org/x", 1},
+		"invalid SPIFFE ID":     {x509.Certificate{Subject: pkix.Name{CommonName: "ada"}, URIs: spiffe("spiffe://EXAMPLE/..")}, "", 0},
+		"no name":               {x509.Certificate{}, "", 0},
+		"a user of Kubernetes":  {x509.Certificate{Subject: pkix.Name{CommonName: "system:kube-scheduler"}}, "", 0},
+		"a group of Kubernetes": {x509.Certificate{Subject: pkix.Name{CommonName: "ada", Organization: []string{"sre", "system:masters"}}}, "", 0},
+		"expired":               {x509.Certificate{Subject: pkix.Name{CommonName: "ada"}, NotAfter: now.Add(-time.Minute)}, "", 0},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if tt.leaf.NotAfter.IsZero() {
+				tt.leaf.NotAfter = now.Add(time.Hour)
+			}
+			u, err := userOfCertificate(&tt.leaf, now)
+			if tt.user == "" {
+				if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED {
+					t.Fatalf("user %v, %v; want UNAUTHENTICATED", u, err)
+				}
+				return
+			}
+			if err != nil || u.GetName() != tt.user || len(u.GetGroups()) != tt.groups {
+				t.Errorf("user %v, %v; want %s with %d groups", u, err, tt.user, tt.groups)
+			}
+		})
+	}
+}
