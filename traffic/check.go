@@ -19,7 +19,7 @@ import (
 // Check returns why a release can't begin: an object that is missing or can't be used. It is not for a release in progress,
 // which would find the objects that it created itself.
 func Check(s Setup, w World) error {
-	if err := checkStable(s, w.Stable); err != nil {
+	if err := checkStable(s, w); err != nil {
 		return err
 	}
 	if w.Canary != nil && !madeFor(w.Canary, s) {
@@ -45,16 +45,24 @@ func Check(s Setup, w World) error {
 	return nil
 }
 
-// checkStable requires that the Service selects all stable leaders and no workers. It may select the canary's leaders too;
-// the fence excludes them.
-func checkStable(s Setup, svc *corev1.Service) error {
+// checkStable requires that the Service selects all stable leaders, no workers, and no pods of others: the fence would exclude
+// them. It may select the canary's leaders too.
+func checkStable(s Setup, w World) error {
+	svc := w.Stable
 	switch {
 	case svc == nil:
 		return missing(s, Key{KindService, s.Policy.StableService})
 	case svc.Spec.Type == corev1.ServiceTypeExternalName:
 		return unusable("Service %s has type ExternalName, which selects no pods: use one of type ClusterIP that selects the leaders of %s", svc.Name, s.Stable)
 	}
-	return serviceSelector(svc).check(s)
+	if err := serviceSelector(svc).check(s); err != nil {
+		return err
+	}
+	if pod := w.foreignPod(s); pod != "" {
+		return unusable("Service %s also leads to pod %s, which is not a leader of %s, and which would receive no requests during a release: give each workload a Service of its own",
+			svc.Name, pod, s.Stable)
+	}
+	return nil
 }
 
 // check requires that the selector matches all stable leaders and no workers.

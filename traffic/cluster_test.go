@@ -148,6 +148,13 @@ func (c *fakeCluster) apply(write *Write) {
 		c.patch(have, write, &content)
 		meta := &unstructured.Unstructured{Object: content}
 		meta.SetGeneration(have.GetGeneration() + 1)
+		if r := (Route{write.Key, meta}); c.world.Routes[write.Key] != nil {
+			var fields []metav1.ManagedFieldsEntry
+			if RouteUses(r, c.setup) { // as if its fields were relinquished with the last backendRef
+				fields = []metav1.ManagedFieldsEntry{{Manager: FieldManager}}
+			}
+			meta.SetManagedFields(fields)
+		}
 	}
 	(&unstructured.Unstructured{Object: content}).SetResourceVersion(c.version())
 	c.store(write.Key, content)

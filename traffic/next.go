@@ -77,7 +77,7 @@ func fence(s Setup, d Desired, w World) (*Write, error) {
 	if w.Stable == nil {
 		return nil, missing(s, Key{KindService, s.Policy.StableService})
 	}
-	return fenceOf(serviceSelector(w.Stable), s, d, w.Stable)
+	return fenceOf(serviceSelector(w.Stable), s, d, w.Stable, w.verifyService)
 }
 
 // fencePool pins the stable pool.
@@ -88,31 +88,34 @@ func fencePool(s Setup, d Desired, w World) (*Write, error) {
 	if w.StablePool == nil {
 		return nil, missing(s, Key{KindInferencePool, s.Policy.Pool.Stable})
 	}
-	return fenceOf(poolSelector(w.StablePool), s, d, w.StablePool)
+	return fenceOf(poolSelector(w.StablePool), s, d, w.StablePool, w.verifyPool)
 }
 
-// lift removes the fences.
-func lift(_ Setup, d Desired, w World) (*Write, error) {
+// lift removes the fences of the workload's releases.
+func lift(s Setup, d Desired, w World) (*Write, error) {
 	if d.Fenced {
 		return noWrite()
 	}
 	if w.StablePool != nil {
-		if write, err := liftOf(poolSelector(w.StablePool), w.StablePool, poolLabels); write != nil || err != nil {
+		if write, err := liftOf(poolSelector(w.StablePool), s, w.StablePool, poolLabels); write != nil || err != nil {
 			return write, err
 		}
 	}
 	if w.Stable == nil {
 		return noWrite()
 	}
-	return liftOf(serviceSelector(w.Stable), w.Stable, serviceLabels)
+	return liftOf(serviceSelector(w.Stable), s, w.Stable, serviceLabels)
 }
 
 // serviceLabels is the path of the labels that a Service selects by.
 var serviceLabels = []string{"spec", "selector"}
 
-func fenceOf(sel selector, s Setup, d Desired, o metav1.Object) (*Write, error) {
+func fenceOf(sel selector, s Setup, d Desired, o metav1.Object, verify func(Setup) error) (*Write, error) {
 	labels, note, changed, err := sel.fence(s, d)
 	if err != nil || !changed {
+		return nil, err
+	}
+	if err := verify(s); err != nil {
 		return nil, err
 	}
 	path, why := serviceLabels, "pin the selector to the stable leaders"
@@ -125,9 +128,9 @@ func fenceOf(sel selector, s Setup, d Desired, o metav1.Object) (*Write, error) 
 	return patchOf(sel.of, o, sel.fencePatch(labels, note, path...), why), nil
 }
 
-func liftOf(sel selector, o metav1.Object, path []string) (*Write, error) {
+func liftOf(sel selector, s Setup, o metav1.Object, path []string) (*Write, error) {
 	labels, changed, err := sel.lift()
-	if err != nil || !changed {
+	if err != nil || !changed || !sel.ownFence(s) {
 		return nil, err
 	}
 	return patchOf(sel.of, o, sel.fencePatch(labels, "", path...), "restore the selector"), nil
@@ -145,6 +148,9 @@ func ensureCanaryService(s Setup, d Desired, w World) (*Write, error) {
 	key := Key{KindService, s.Policy.CanaryService}
 	switch {
 	case w.Canary == nil:
+		if err := w.verifyNew(s, s.Policy.CanaryService); err != nil {
+			return nil, err
+		}
 		return createOf(key, want, "select the canary's leaders")
 	case !madeFor(w.Canary, s):
 		return nil, nameTaken(s, key, nameAnotherService)
@@ -174,6 +180,9 @@ func ensureCanaryPool(s Setup, d Desired, w World) (*Write, error) {
 	key := Key{KindInferencePool, s.Policy.Pool.Canary}
 	switch {
 	case w.CanaryPool == nil:
+		if err := w.verifyNew(s, s.Policy.Pool.Canary); err != nil {
+			return nil, err
+		}
 		return &Write{Verb: Create, Key: key, Body: want.Object, Why: "select the canary's leaders"}, nil
 	case !madeFor(w.CanaryPool, s):
 		return nil, poolNameTaken(s)
@@ -231,6 +240,9 @@ func updateRoutes(s Setup, d Desired, w World, rulesOf func(Route, Setup, Desire
 			return nil, err
 		}
 		if changed {
+			if err := w.verifyRoute(s, r); err != nil {
+				return nil, err
+			}
 			p := patch{}
 			p.set(rules, "spec", "rules")
 			return patchOf(r.Key, r.Object, p, weightChange(RouteWeight(r, s), d)), nil

@@ -349,7 +349,11 @@ func TestBlocked(t *testing.T) {
 			if got := drivererr.Reason(err); got != tt.want {
 				t.Errorf("%s: error %v, want reason %v", tt.reason, err, tt.want)
 			}
-			if v := Look(c.setup, tt.desired, c.world); v.Stage != Blocked || v.Reason != ReasonBlocked {
+			reason := ReasonBlocked
+			if tt.want == pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
+				reason = ReasonRecordInvalid
+			}
+			if v := Look(c.setup, tt.desired, c.world); v.Stage != Blocked || v.Reason != reason {
 				t.Errorf("%s: view %+v", tt.reason, v)
 			}
 		})

@@ -103,19 +103,19 @@ func relinquish(s Setup, d Desired, w World) (*Write, error) {
 	if d.Fenced {
 		return noWrite()
 	}
-	if w.Stable != nil {
+	if w.Stable != nil && !serviceSelector(w.Stable).foreignFence(s) {
 		if write := relinquishFields(Key{KindService, w.Stable.Name}, w.Stable); write != nil {
 			return write, nil
 		}
 	}
-	if w.StablePool != nil {
+	if w.StablePool != nil && !poolSelector(w.StablePool).foreignFence(s) {
 		if write := relinquishFields(Key{KindInferencePool, w.StablePool.GetName()}, w.StablePool); write != nil {
 			return write, nil
 		}
 	}
 	for _, r := range w.routes(s) {
-		if slices.Contains(s.Shared, r.Key) {
-			continue // the fields of several releases are one entry: the last release removes it
+		if slices.Contains(s.Shared, r.Key) || !RouteServes(r, s) {
+			continue // the fields of several releases are one entry: the last release of a workload on the route removes it
 		}
 		if write := relinquishFields(r.Key, r.Object); write != nil {
 			return write, nil

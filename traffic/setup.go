@@ -34,7 +34,8 @@ type Setup struct {
 	// Adopts: the canary will become the workload.
 	Adopts bool
 
-	// Leader and Worker are the labels of every leader and worker of the stable workload. Worker is nil without workers.
+	// Leader and Worker are the labels of every leader and worker of the stable workload. Worker is nil without workers, Leader
+	// if the workload is deleted.
 	Leader, Worker map[string]string
 	// CanaryLeader are the labels that canary leaders have in addition to the stable ones, besides the pin.
 	CanaryLeader map[string]string

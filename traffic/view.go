@@ -71,6 +71,7 @@ func (s Stage) String() string {
 const (
 	ReasonNotSynced             = "TrafficNotSynced"
 	ReasonBlocked               = "TrafficBlocked"
+	ReasonRecordInvalid         = "RecordInvalid"
 	ReasonWriting               = "TrafficChanging"
 	ReasonServiceMissing        = "StableServiceMissing"
 	ReasonServiceDeleting       = "CanaryServiceDeleting"
@@ -112,6 +113,9 @@ func Look(s Setup, d Desired, w World) View {
 	switch {
 	case err != nil:
 		v.Stage, v.Reason, v.Message = Blocked, ReasonBlocked, status.Convert(err).Message()
+		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
+			v.Reason = ReasonRecordInvalid
+		}
 		write, err := shrink(s, d, w)
 		v.Withdrawn = write == nil && err == nil && acceptedByGateways(s, d, w) && !lagging
 	case write != nil:

@@ -58,6 +58,16 @@ func (w World) leaderBehindStable(workload string) string {
 	return ""
 }
 
+// foreignPod returns a ready endpoint of the stable Service that is a leader neither of the workload nor of a canary of it, ""
+// if there is none.
+func (w World) foreignPod(s Setup) string {
+	own := regexp.MustCompile("^(" + regexp.QuoteMeta(s.Stable) + "|" + regexp.QuoteMeta(s.Canary) + "|" + regexp.QuoteMeta(s.Stable) + "-[a-z0-9]{6})-[0-9]+$")
+	if i := slices.IndexFunc(w.StableReady, func(pod string) bool { return !own.MatchString(pod) }); i >= 0 {
+		return w.StableReady[i]
+	}
+	return ""
+}
+
 // laggingPod returns a pod for which the endpoints of the stable Service have not caught up with a handover, "" if there is
 // none: a canary leader that is no endpoint yet, or a stable leader that still is one.
 func (w World) laggingPod(s Setup, d Desired) string {

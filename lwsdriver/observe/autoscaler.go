@@ -241,7 +241,7 @@ func (o *Observer) readAutoscalers(s *Snapshot) {
 	s.Autoscalers, err = o.Autoscalers.of(s.Key)
 	s.Unscanned = drivererr.ProblemOf(err)
 	next, ok := successor(s.Key, s.Record)
-	if !ok {
+	if !ok || s.SuccessorForeign {
 		return
 	}
 	successors, _ := o.Autoscalers.of(next)

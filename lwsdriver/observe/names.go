@@ -75,14 +75,21 @@ func (n Names) Resolve(name types.NamespacedName) types.NamespacedName {
 	return name
 }
 
-// handsOver reports whether the successor of a workload is one of the objects.
+// handsOver reports whether the successor of a workload is one of the objects. Both records must say so: the record of one can be
+// edited by users who may not edit the other.
 func handsOver(w *lws.LeaderWorkerSet, objects []*lws.LeaderWorkerSet) bool {
 	rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation])
 	if err != nil {
 		return false
 	}
 	next, ok := successor(KeyOf(w), rec)
-	return ok && slices.ContainsFunc(objects, func(o *lws.LeaderWorkerSet) bool { return KeyOf(o) == next })
+	return ok && slices.ContainsFunc(objects, func(o *lws.LeaderWorkerSet) bool { return KeyOf(o) == next && succeeds(o, w) })
+}
+
+// succeeds reports whether the record of a workload, written on this very object, names another as its predecessor.
+func succeeds(next, w *lws.LeaderWorkerSet) bool {
+	rec, err := record.DecodeRecord(next.Annotations[record.RecordAnnotation])
+	return err == nil && rec.UID == next.UID && rec.Predecessor == w.Name
 }
 
 // IsAlias reports whether a name is an alias of the workload.
@@ -100,14 +107,29 @@ func successor(workload types.NamespacedName, rec *record.Record) (next types.Na
 }
 
 // succeeded reports whether the successor of a workload is one in its own right: it has neither the labels of an added
-// workload, which any user may remove, nor the owner.
+// workload, which any user may remove, nor the owner. Its own record names the workload as its predecessor.
 func (n Names) succeeded(s *Snapshot) bool {
 	next, ok := successor(s.Key, s.Record)
 	if !ok {
 		return false
 	}
 	w := informer.Get[*lws.LeaderWorkerSet](n.workloads, next)
-	return w != nil && StableKey(w) != s.Key && !metav1.IsControlledBy(w, s.StableObject)
+	return w != nil && StableKey(w) != s.Key && !metav1.IsControlledBy(w, s.StableObject) && succeeds(w, s.StableObject)
+}
+
+// successorForeign reports whether the record names a successor that is not the workload's: neither did a release add it, nor
+// does its own record name the workload as its predecessor. A successor that does not exist must have the name of the second set.
+func (n Names) successorForeign(s *Snapshot) bool {
+	next, ok := successor(s.Key, s.Record)
+	if !ok {
+		return false
+	}
+	w := informer.Get[*lws.LeaderWorkerSet](n.workloads, next)
+	if w == nil {
+		revision := s.Record.Release.UpdateRevision
+		return !slices.Contains(s.Stable.Recorded, revision) || next.Name != s.CanaryName(revision)
+	}
+	return (StableKey(w) != s.Key || ownerUID(w) != s.StableObject.UID) && !metav1.IsControlledBy(w, s.StableObject) && !succeeds(w, s.StableObject)
 }
 
 // Follower signals the changes of the workload that a name means, also once a handover makes it another object.

@@ -51,6 +51,7 @@ func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 	o.readAdded(s)
 	plan.SetAside(&s.Observation)
 	s.Succeeded = o.Names.succeeded(s)
+	s.SuccessorForeign = o.Names.successorForeign(s)
 	o.readHistory(s)
 	o.readUnsafeChanges(s)
 	o.readAutoscalers(s)
@@ -162,7 +163,8 @@ func (o *Observer) workload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
 func (o *Observer) addedWorkload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
 	view := o.workload(s, w)
 	view.Carries = w.Labels[record.RevisionLabel]
-	view.Lingers, view.Orphaned = Lingers(w), orphaned(w)
+	view.Lingers = Lingers(w)
+	view.Orphaned = orphaned(w) || !s.Gone && ownerUID(w) != s.StableObject.UID
 	view.Target = o.target(s, w, view.Replicas)
 	// Its expected template is known only while the user's workload still has the one that it was created from.
 	if s.Record != nil && s.Record.Release != nil && view.Carries == s.Stable.Revision {

@@ -74,7 +74,11 @@ func TestSucceeded(t *testing.T) {
 		{"as it was added", func(*lws.LeaderWorkerSet) {}, false},
 		{"without one label", func(w *lws.LeaderWorkerSet) { delete(w.Labels, record.RoleLabel) }, false},
 		{"without labels", func(w *lws.LeaderWorkerSet) { w.Labels = nil }, false},
-		{"handed over", func(w *lws.LeaderWorkerSet) { w.Labels, w.OwnerReferences = nil, nil }, true},
+		{"another workload", func(w *lws.LeaderWorkerSet) { w.Labels, w.OwnerReferences = nil, nil }, false},
+		{"handed over", func(w *lws.LeaderWorkerSet) {
+			w.Labels, w.OwnerReferences = nil, nil
+			w.Annotations[record.RecordAnnotation] = lwstest.WithRecord(t, w, record.Record{UID: w.UID, Predecessor: stable.Name}).Annotations[record.RecordAnnotation]
+		}, true},
 	} {
 		set := green.DeepCopy()
 		tt.change(set)

@@ -56,6 +56,7 @@ func (o *Observer) readTrafficLeft(s *Snapshot) error {
 		}
 	}
 	if setup.Stable != "" {
+		setup.Leader, setup.Worker = nil, nil // unknown
 		s.Setup, s.Traffic = &setup, o.Router.Snapshot(setup)
 	}
 	return nil

@@ -173,6 +173,15 @@ func advanceHandover(o Observation) Decision {
 	return handOver(o, *c, state)
 }
 
+// successorForeign stops a handover to a workload that no release of this one added.
+func successorForeign(o Observation) Decision {
+	return Decision{
+		State: pb.State_STATE_FAILED, Reason: traffic.ReasonRecordInvalid,
+		Message: fmt.Sprintf("annotation %s of LeaderWorkerSet %s hands it over to %s, which no release of it added. Nothing is changed. "+
+			"Restore the annotation; or remove it, and the release is dropped", record.RecordAnnotation, o.Key, o.Record.Release.Successor),
+	}
+}
+
 // finalizeSucceeded deletes the user's object, once another one is the workload.
 func finalizeSucceeded(o Observation) Decision {
 	d := Decision{

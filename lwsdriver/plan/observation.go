@@ -48,6 +48,8 @@ type Observation struct {
 	Policy record.Policy `json:"policy,omitzero"`
 	// Succeeded is true once the second set that the record names as successor has become the workload.
 	Succeeded bool `json:"succeeded,omitzero"`
+	// SuccessorForeign is true if the successor that the record names is not one that a release of the workload added.
+	SuccessorForeign bool `json:"successorForeign,omitzero"`
 	// Traffic is how the release's requests are routed. Nil: it routes none.
 	Traffic Traffic `json:"-"`
 	// Drain is how far [DrainingGroups] have finished their requests. Nil: there is nothing to wait for.
@@ -111,7 +113,8 @@ type Workload struct {
 	Drifted bool `json:"drifted,omitzero"`
 	// Lingers is true while it is being deleted in the background, so that its groups would outlive it.
 	Lingers bool `json:"lingers,omitzero"`
-	// Orphaned is true if its owner reference was removed, as by the deletion of the user's workload with --cascade=orphan.
+	// Orphaned is true if its owner reference was removed, as by the deletion of the user's workload with --cascade=orphan, or
+	// if it names an earlier workload of the same name. It is deleted, and never counts as the canary.
 	Orphaned bool `json:"orphaned,omitzero"`
 	// Target is the batch that it was last scaled for. Nil: none yet.
 	Target *record.Target `json:"target,omitzero"`

@@ -44,6 +44,8 @@ func invariantViolated(err error, s Progress) Decision {
 
 func decide(o Observation, s Progress) Decision {
 	switch {
+	case o.handingOver() && o.SuccessorForeign && !o.Stable.Deleting && !o.Gone:
+		return successorForeign(o)
 	case o.handingOver() && o.Succeeded:
 		return finalizeSucceeded(o)
 	case o.Stable.Deleting, o.Gone:

@@ -69,6 +69,9 @@ func (o Observation) overdue(since time.Time) bool {
 // limitWait fails a decision whose wait has lasted for the progress deadline. Otherwise it adds the deadline. It is the only
 // place that does so. FAILED is not final: the release continues once what it waited for has happened.
 func limitWait(o Observation, d Decision) Decision {
+	if d.Reason == traffic.ReasonRecordInvalid {
+		d.State = pb.State_STATE_FAILED // only a user can repair it
+	}
 	if d.State == pb.State_STATE_FAILED || d.Wait == WaitTimer || atRestIn(d.State) {
 		return d
 	}

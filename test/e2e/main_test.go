@@ -26,7 +26,7 @@ const parallelTests = 3
 
 func TestMain(m *testing.M) {
 	start := time.Now()
-	code := suite.Main(m, parallelTests, cluster.WithAudit(), cluster.WithNodes(16, nodeResources()))
+	code := suite.Main(m, parallelTests, cluster.WithAudit(), cluster.WithGatewayAPI(), cluster.WithNodes(16, nodeResources()))
 	driver.Cleanup()
 	figures.write(os.Stdout, time.Since(start))
 	if path := os.Getenv(figuresEnv); path != "" {

@@ -1,0 +1,100 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// A workload that claims to be the second set of a release counts only if its owner is this very workload.
+func TestForgedCanary(t *testing.T) {
+	stable := lwstest.InPhase(t, record.Progressing)
+	for _, tt := range []struct {
+		name   string
+		change func(*lws.LeaderWorkerSet)
+		added  int
+		counts bool
+	}{
+		{"created by the driver", func(*lws.LeaderWorkerSet) {}, 1, true},
+		{"owner of another UID", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].UID = "other" }, 1, false},
+		{"no owner", func(w *lws.LeaderWorkerSet) { w.OwnerReferences = nil }, 1, false},
+		{"no owner, no finalizer", func(w *lws.LeaderWorkerSet) { w.OwnerReferences, w.Finalizers = nil, nil }, 0, false},
+		{"another name", func(w *lws.LeaderWorkerSet) { w.Name = "mine" }, 0, false},
+	} {
+		set := lwstest.Canary(t, stable)
+		metav1.SetMetaDataAnnotation(&set.ObjectMeta, record.OwnerAnnotation, stable.Namespace+"/"+string(stable.UID))
+		tt.change(set)
+		s := newBed(t, stable, set).look()
+		if len(s.Added) != tt.added || tt.added == 1 && s.Added[0].Orphaned == tt.counts {
+			t.Errorf("%s: added workloads %+v", tt.name, s.Added)
+		}
+	}
+}
+
+// A handover to a workload that no release added changes nothing.
+func TestForgedSuccessor(t *testing.T) {
+	other := lwstest.StableWorkload()
+	other.Name, other.UID = "other", "other"
+	for _, tt := range []struct {
+		name, successor string
+		record          record.Record // of the successor
+		foreign         bool
+	}{
+		{"another workload", other.Name, record.Record{}, true},
+		{"a workload that does not exist", "ghost", record.Record{}, true},
+		{"a copied record", other.Name, record.Record{UID: "copied", Predecessor: lwstest.VLLM.Name}, true},
+		{"the workload's successor", other.Name, record.Record{UID: other.UID, Predecessor: lwstest.VLLM.Name}, false},
+	} {
+		stable := lwstest.InPhase(t, record.Promoting)
+		rec, err := record.DecodeRecord(stable.Annotations[record.RecordAnnotation])
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.HandingOver, tt.successor, 4
+		s := newBed(t, lwstest.WithRecord(t, stable, *rec), lwstest.WithRecord(t, other.DeepCopy(), tt.record)).look()
+		if s.SuccessorForeign != tt.foreign || s.Succeeded == tt.foreign {
+			t.Errorf("%s: foreign %t, succeeded %t", tt.name, s.SuccessorForeign, s.Succeeded)
+		}
+		switch d := next(t, s); d.Action.(type) {
+		case plan.DeleteStable:
+			if tt.foreign {
+				t.Errorf("%s: %v", tt.name, d.Action)
+			}
+		default:
+			if tt.foreign && (d.State != pb.State_STATE_FAILED || d.Reason != traffic.ReasonRecordInvalid) {
+				t.Errorf("%s: %+v", tt.name, d)
+			}
+		}
+	}
+}
+
+// A workload that claims another one's alias does not get its calls, even if it names the other one as its successor.
+func TestForgedAlias(t *testing.T) {
+	green := lwstest.HandedOver(t) // known as vllm
+	evil := lwstest.StableWorkload()
+	evil.Name, evil.UID = "evil", "evil"
+	evil.Labels = map[string]string{record.WorkloadLabel: lwstest.VLLM.Name}
+	forged := lwstest.InPhase(t, record.Promoting)
+	rec, err := record.DecodeRecord(forged.Annotations[record.RecordAnnotation])
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.UID, rec.Workload, rec.Release.Phase = evil.UID, lwstest.VLLM.Name, record.HandingOver
+	rec.Release.Successor, rec.Release.Groups = green.Name, 4
+	lwstest.WithRecord(t, evil, *rec)
+	b := newBed(t, green, evil)
+	if got := b.Names.Resolve(lwstest.VLLM); got == (types.NamespacedName{Namespace: evil.Namespace, Name: evil.Name}) {
+		t.Errorf("calls for %s reach %s", lwstest.VLLM, got)
+	}
+}

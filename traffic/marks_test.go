@@ -1,0 +1,122 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"pgregory.net/rapid"
+)
+
+// TestForgedPolicy: whatever a forged record names and asks for, no object of another workload is written, whether or not that
+// workload has a release.
+func TestForgedPolicy(t *testing.T) {
+	for name, provider := range providers {
+		t.Run(name, func(t *testing.T) {
+			rapid.Check(t, func(rt *rapid.T) { forge(t, rt, provider(t)) })
+		})
+	}
+}
+
+func forge(t *testing.T, rt *rapid.T, c *fakeCluster) {
+	t.Helper()
+	if rapid.Bool().Draw(rt, "released") {
+		c.settle(Desired{Prepared: true})
+		c.ready()
+		c.settle(Desired{Weight: rapid.SampledFrom([]int{0, 50, 100}).Draw(rt, "share")})
+	}
+	own := c.world.Stable.DeepCopy()
+	own.Name, own.Annotations = "evil", nil
+	own.Spec.Selector = map[string]string{lws.SetNameLabelKey: "evil", lws.WorkerIndexLabelKey: leaderIndex}
+	services := map[string]*corev1.Service{"vllm": c.world.Stable, "evil": own, "missing": nil}
+	if c.world.Canary != nil {
+		services["vllm-canary"] = c.world.Canary
+	}
+	names := slices.Sorted(maps.Keys(services))
+
+	s, w := setupOf("evil"), c.world
+	s.Owner.UID = "evil"
+	s.Policy = c.setup.Policy
+	s.Policy.StableService = rapid.SampledFrom(names).Draw(rt, "stable")
+	s.Policy.CanaryService = rapid.SampledFrom(slices.DeleteFunc(names, func(n string) bool { return n == s.Policy.StableService })).Draw(rt, "canary")
+	w.Stable, w.Canary, w.StableReady = services[s.Policy.StableService], services[s.Policy.CanaryService], nil
+	switch s.Policy.StableService {
+	case "evil":
+		w.StableReady = []string{"evil-0"}
+	case "vllm":
+		w.StableReady = []string{"vllm-0", "vllm-1"}
+	}
+	w.CanaryReady = []string{"evil-abc123-0"}
+	if rapid.Bool().Draw(rt, "in place") {
+		s.Canary = s.Stable
+		s.StablePin[lws.RevisionKey], s.CanaryPin[lws.RevisionKey] = "old", "new"
+	}
+	if rapid.Bool().Draw(rt, "deleted") {
+		s.Leader, s.Worker = nil, nil
+	}
+	d := drawDesired(rt)
+	d.Prepared, d.Fenced = rapid.Bool().Draw(rt, "prepared"), rapid.Bool().Draw(rt, "fenced")
+	if d.Weight+d.Mirror+len(d.HeaderRoutes) == 0 {
+		d.Unfenced, d.HandedOver = rapid.Bool().Draw(rt, "unfenced"), rapid.Bool().Draw(rt, "handed over")
+	}
+	write, err := Next(s, d, w)
+	if write != nil && write.Key != (Key{KindService, "evil"}) && (write.Key != Key{KindService, "missing"} || write.Verb != Create) {
+		rt.Fatalf("%s, although policy %+v is that of another workload", write, s.Policy)
+	}
+	if v := Look(s, d, w); err != nil && (v.Stage != Blocked || v.Message == "") {
+		rt.Fatalf("%v: view %+v", err, v)
+	}
+}
+
+// TestSharedService: a Service that leads to pods of others is neither accepted nor fenced, unless a release has fenced it.
+func TestSharedService(t *testing.T) {
+	c := newFakeCluster(t)
+	c.world.StableReady = append(c.world.StableReady, "others-0")
+	if err := Check(c.setup, c.world); err == nil {
+		t.Error("accepted")
+	}
+	if v := Look(c.setup, Desired{Prepared: true}, c.world); v.Stage != Blocked || v.Reason != ReasonRecordInvalid {
+		t.Errorf("view %+v", v)
+	}
+	c.world.Stable = c.world.Stable.DeepCopy()
+	c.world.Stable.Annotations = map[string]string{FenceAnnotation: `{"leaderworkerset.sigs.k8s.io/name": "vllm"}`}
+	if v := Look(c.setup, Desired{Prepared: true}, c.world); v.Stage != Drifted {
+		t.Errorf("a fence that was removed: view %+v", v)
+	}
+}
+
+// TestMarksOutliveEverything: a share is withdrawn although the canary Service was deleted, or another object has its name.
+func TestMarksOutliveEverything(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		weight int
+		change func(*fakeCluster)
+	}{
+		{"canary Service deleted", 50, func(c *fakeCluster) { c.world.Canary = nil }},
+		{"canary Service deleted at 100 %", 100, func(c *fakeCluster) { c.world.Canary = nil }},
+		{"both Services deleted", 50, func(c *fakeCluster) { c.world.Canary, c.world.Stable = nil, nil }},
+		{"workload deleted at 100 %", 100, func(c *fakeCluster) { c.world.Canary, c.setup.Leader = nil, nil }},
+		{"another Service of that name", 50, func(c *fakeCluster) {
+			c.world.Canary = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "vllm-canary"}}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newFakeCluster(t)
+			c.settle(Desired{Prepared: true})
+			c.ready()
+			c.settle(Desired{Weight: tt.weight})
+			tt.change(c)
+			c.settle(Desired{})
+			if c.uses() != "" {
+				t.Errorf("%s still leads to the canary", c.uses())
+			}
+		})
+	}
+}
