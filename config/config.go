@@ -20,7 +20,7 @@ const (
 	ServiceAccount = "lockstep-driver"
 )
 
-//go:embed rbac/*.yaml access/*.yaml admission/*.yaml preflight/*.yaml argo/*.yaml argo/plugin/*.yaml kruise/*.yaml kruise/crd/*.yaml kruise/batchrelease/*.yaml
+//go:embed rbac/*.yaml access/*.yaml admission/*.yaml preflight/*.yaml permissions/*.yaml argo/*.yaml argo/plugin/*.yaml kruise/*.yaml kruise/crd/*.yaml kruise/batchrelease/*.yaml
 var files embed.FS
 
 // RBAC returns the driver's namespace, service account, role and binding, as one YAML stream.
@@ -30,6 +30,11 @@ func RBAC() ([]byte, error) {
 
 // Access returns the roles that let people and hosts see or drive releases, as one YAML stream.
 func Access() ([]byte, error) { return stream("access/roles") }
+// Permissions returns the policies that check the permission on releases.lockstep.dev in the API server and limit the driver's
+// account, and their bindings, as one YAML stream.
+func Permissions() ([]byte, error) {
+	return stream("permissions/marks", "permissions/hosts", "permissions/driver")
+}
 
 // Preflight returns the role that lets the driver read nodes and volumes for preflight, and its binding, as one YAML stream.
 func Preflight() ([]byte, error) { return stream("preflight/role", "preflight/clusterrolebinding") }

@@ -9,9 +9,12 @@ import (
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/argo"
 )
 
 // The policy refers to annotations, field manager and hold of the driver. test/e2e tests its decisions.
@@ -58,6 +61,39 @@ func TestAdmissionMatchesDriver(t *testing.T) {
 	for field, value := range want {
 		if hold[field] != value {
 			t.Errorf("%s is %v in the policy's hold, %v in the driver's", field, hold[field], value)
+		}
+	}
+}
+
+// The policies refer to names of the driver and its hosts. test/e2e, test/argo, test/kruise and test/batchrelease test their decisions.
+func TestPermissionsMatchDriver(t *testing.T) {
+	for file, words := range map[string][]string{
+		"permissions/marks": append(record.WantedAnnotations(), record.HistoryLimitAnnotation, access.Group, access.Resource, string(access.Drive)),
+		"permissions/hosts": {`"` + argo.PluginName + `"`, access.Group, access.Resource, string(access.Drive)},
+		"permissions/driver": {
+			"system:serviceaccount:" + Namespace + ":" + ServiceAccount, record.RoleLabel, record.RecordAnnotation, lws.SetNameLabelKey,
+		},
+	} {
+		manifest, err := stream(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts := strings.Split(string(manifest), "---\n")
+		var policy admissionv1.ValidatingAdmissionPolicy
+		var binding admissionv1.ValidatingAdmissionPolicyBinding
+		if err := yaml.UnmarshalStrict([]byte(parts[0]), &policy); err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.UnmarshalStrict([]byte(parts[1]), &binding); err != nil {
+			t.Fatal(err)
+		}
+		if binding.Spec.PolicyName != policy.Name {
+			t.Errorf("%s: the binding is of %s, the policy is %s", file, binding.Spec.PolicyName, policy.Name)
+		}
+		for _, word := range words {
+			if !strings.Contains(parts[0], word) {
+				t.Errorf("%s lacks %s", file, word)
+			}
 		}
 	}
 }

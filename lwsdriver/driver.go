@@ -49,6 +49,7 @@ type options struct {
 	version   string
 	silent    bool
 	registry  prometheus.Registerer
+	metadata  []string // prefixes
 	decided   func(plan.Observation, plan.Intent, plan.Decision, error)
 	now       func() time.Time
 
@@ -81,6 +82,9 @@ func WithoutEvents() Option { return func(o *options) { o.silent = true } }
 
 // WithVersion sets the version that GetDriverInfo returns.
 func WithVersion(v string) Option { return func(o *options) { o.version = v } }
+
+// WithCanaryMetadata allows canary_leader_metadata whose keys have one of these prefixes. The default allows none.
+func WithCanaryMetadata(prefixes ...string) Option { return func(o *options) { o.metadata = prefixes } }
 
 // WithDecisions calls f with each decision, the observation it was made from, the intent it carries out (nil: what was
 // requested before), and why that was refused (nil: it was not). f must not block, and may be called concurrently. See
@@ -138,7 +142,7 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dyna
 	e, err := engine.New(engine.Config{
 		Leads: o.election.isLeader, Elected: elected,
 		Core: core, Sets: sets, Dynamic: generic, Log: o.log, Namespace: o.namespace, Workload: o.workload,
-		ReadOnly: o.readOnly, Silent: o.silent, Registry: o.registry, Decided: o.decided, Now: o.now,
+		ReadOnly: o.readOnly, Silent: o.silent, Registry: o.registry, Decided: o.decided, Now: o.now, Metadata: o.metadata,
 	})
 	if err != nil {
 		return nil, err

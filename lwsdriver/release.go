@@ -24,7 +24,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 	if err != nil {
 		return nil, err
 	}
-	if err := checkInitialize(req); err != nil {
+	if err := checkInitialize(req, d.options.metadata); err != nil {
 		return nil, err
 	}
 	d.engine.Observer.Autoscalers.LookForKEDA()
@@ -54,18 +54,19 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 	return &pb.InitializeResponse{Action: m.action, Context: c, Warnings: m.decision.Warnings}, nil
 }
 
-func checkInitialize(req *pb.InitializeRequest) error {
+func checkInitialize(req *pb.InitializeRequest, metadata []string) error {
 	bad := append(checkID(req.GetReleaseId()), checkWait(req.GetWait())...)
 	if len(req.GetOwner()) > maxOwner {
 		bad = append(bad, drivererr.FieldViolation{Field: "owner", Description: fmt.Sprintf("is longer than %d bytes", maxOwner)})
 	}
-	return checkPolicy(req.GetPolicy(), bad...)
+	return checkPolicy(req.GetPolicy(), metadata, bad...)
 }
 
-// checkPolicy refuses a policy that is invalid, together with the other violations of the request, or that is not supported.
-func checkPolicy(p *pb.ReleasePolicy, bad ...drivererr.FieldViolation) error {
-	_, violations := record.ParsePolicy(p)
-	for _, v := range violations {
+// checkPolicy refuses a policy that is invalid, together with the other violations of the request, or that is not supported. The
+// metadata of canary leaders must have one of these prefixes.
+func checkPolicy(p *pb.ReleasePolicy, metadata []string, bad ...drivererr.FieldViolation) error {
+	policy, violations := record.ParsePolicy(p)
+	for _, v := range append(violations, record.CheckMetadata(policy, metadata)...) {
 		bad = append(bad, drivererr.FieldViolation(v))
 	}
 	bad = append(bad, unknownFields("policy", p.ProtoReflect())...)

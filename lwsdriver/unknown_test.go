@@ -34,11 +34,11 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 				CanaryLeaderMetadata: &pb.PodMetadata{Labels: map[string]string{"a": "b"}}, Traffic: &pb.TrafficPolicy{StableService: "vllm", HttpRoutes: []string{"vllm"}},
 			}
 			request := &pb.InitializeRequest{ReleaseId: "r1", Policy: p}
-			if err := checkInitialize(request); err != nil {
+			if err := checkInitialize(request, []string{"a"}); err != nil {
 				t.Fatalf("refused already: %v", err)
 			}
 			tt.at(p).ProtoReflect().SetUnknown(newer)
-			err := checkInitialize(request)
+			err := checkInitialize(request, []string{"a"})
 			if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_INVALID_REQUEST {
 				t.Errorf("reason %s, want INVALID_REQUEST", got)
 			}

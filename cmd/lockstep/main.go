@@ -25,7 +25,9 @@ func main() {
 
 // newDriver makes the driver for LeaderWorkerSet.
 func newDriver(config *rest.Config, settings connect.Settings) (server.Driver, error) {
-	opts := []lwsdriver.Option{lwsdriver.WithLogger(settings.Logger), lwsdriver.WithVersion(settings.Version)}
+	opts := []lwsdriver.Option{
+		lwsdriver.WithLogger(settings.Logger), lwsdriver.WithVersion(settings.Version), lwsdriver.WithCanaryMetadata(settings.Metadata...),
+	}
 	if settings.Namespace != "" {
 		opts = append(opts, lwsdriver.WithNamespace(settings.Namespace))
 	}

@@ -22,6 +22,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 const (
@@ -38,11 +40,14 @@ type Applier struct {
 	sets     lwsclient.Interface
 	dynamic  dynamic.Interface
 	observer *observe.Observer
+	metadata []string
 }
 
-// New returns an Applier that waits for the caches of the observer.
-func New(core kubernetes.Interface, sets lwsclient.Interface, generic dynamic.Interface, observer *observe.Observer) *Applier {
-	return &Applier{core: core, sets: sets, dynamic: generic, observer: observer}
+// New returns an Applier that waits for the caches of the observer. It creates canaries with metadata of these prefixes only.
+func New(
+	core kubernetes.Interface, sets lwsclient.Interface, generic dynamic.Interface, observer *observe.Observer, metadata ...string,
+) *Applier {
+	return &Applier{core: core, sets: sets, dynamic: generic, observer: observer, metadata: metadata}
 }
 
 // Apply makes the write of an action. It writes nothing if the object already is as it should be.
@@ -151,6 +156,9 @@ func (a *Applier) removeRecord(ctx context.Context, s *observe.Snapshot, t plan.
 }
 
 func (a *Applier) createCanary(ctx context.Context, s *observe.Snapshot, t plan.CreateCanary) (bool, error) {
+	if err := a.checkMetadata(s); err != nil {
+		return false, err
+	}
 	canary, err := newCanary(s, t)
 	if err != nil {
 		return false, err
@@ -199,8 +207,21 @@ func (a *Applier) scaleCanary(ctx context.Context, s *observe.Snapshot, t plan.S
 	return a.patch(ctx, s.Key, p)
 }
 
+// checkMetadata refuses a record whose policy has metadata that the driver's operator does not allow: it was edited, or another
+// driver has written it.
+func (a *Applier) checkMetadata(s *observe.Snapshot) error {
+	if bad := record.CheckMetadata(s.Policy, a.metadata); len(bad) > 0 {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
+			"the record of LeaderWorkerSet %s: %s: %s. Or roll the release back", s.Key, bad[0].Field, bad[0].Description)
+	}
+	return nil
+}
+
 // repairCanary replaces the template as a whole: a merge would keep added fields.
 func (a *Applier) repairCanary(ctx context.Context, s *observe.Snapshot, t plan.RepairCanary) (bool, error) {
+	if err := a.checkMetadata(s); err != nil {
+		return false, err
+	}
 	next := s.AddedObjects[t.Name].DeepCopy()
 	next.ManagedFields = nil // the cache does not keep all of them
 	next.Spec.LeaderWorkerTemplate = observe.CanaryTemplate(s.StableObject, s.Policy)

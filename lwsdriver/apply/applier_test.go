@@ -57,3 +57,26 @@ func TestCanaryExistsAlready(t *testing.T) {
 		})
 	}
 }
+
+// A record with metadata that the operator does not allow: no canary is created or changed with it.
+func TestCanaryMetadataNotAllowed(t *testing.T) {
+	stable := lwstest.InPhase(t, record.Progressing)
+	canary := lwstest.Canary(t, stable)
+	for name, action := range map[string]plan.Action{
+		"create": plan.CreateCanary{Name: canary.Name, Revision: "new"}, "repair": plan.RepairCanary{Name: canary.Name},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, stable, canary)
+			s := b.look()
+			s.Policy.LeaderLabels = map[string]string{"track": "canary"}
+			wrote, err := b.Apply(context.Background(), s, action)
+			if got := drivererr.Reason(err); wrote || got != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
+				t.Errorf("wrote %t, %v; want RECORD_INVALID", wrote, err)
+			}
+			b.metadata = []string{"track"}
+			if _, err := b.Apply(context.Background(), s, action); drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
+				t.Errorf("allowed: %v", err)
+			}
+		})
+	}
+}

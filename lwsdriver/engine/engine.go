@@ -62,6 +62,8 @@ type Config struct {
 	Silent bool
 	// Registry gets the metrics. Nil: they are not registered.
 	Registry prometheus.Registerer
+	// Metadata are the prefixes of keys that canary_leader_metadata may have.
+	Metadata []string
 	// Decided is called with each decision, see lwsdriver.WithDecisions. Optional.
 	Decided func(plan.Observation, plan.Intent, plan.Decision, error)
 	// Now is the clock of all decisions.
@@ -88,7 +90,7 @@ func New(c Config) (*Engine, error) {
 		return nil, err
 	}
 	e.locks.isAlias = e.Observer.Names.IsAlias
-	e.Applier = apply.New(c.Core, c.Sets, c.Dynamic, e.Observer)
+	e.Applier = apply.New(c.Core, c.Sets, c.Dynamic, e.Observer, c.Metadata...)
 	e.events = newEventRecorder(c.Core, c.Log)
 	if c.Silent {
 		e.events.recorder = &events.FakeRecorder{}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -184,6 +185,24 @@ func (v *violations) duration(field string, d *durationpb.Duration, zero time.Du
 		v.add(field, "is negative: %s", d.AsDuration())
 	}
 	return d.AsDuration()
+}
+
+// CheckMetadata returns what of the policy's canary_leader_metadata has none of the allowed prefixes. The driver creates pods, and
+// other controllers act by their labels and annotations: with metadata of its choice, a release could have more effects than those
+// of its workload.
+func CheckMetadata(p Policy, prefixes []string) (bad []Violation) {
+	for field, metadata := range map[string]map[string]string{"labels": p.LeaderLabels, "annotations": p.LeaderAnnotations} {
+		for _, key := range slices.Sorted(maps.Keys(metadata)) {
+			if !hasAnyPrefix(key, prefixes) {
+				bad = append(bad, Violation{
+					"policy.canary_leader_metadata." + field,
+					fmt.Sprintf("this driver does not allow %q: leave it out, or start the driver with --canary-metadata-prefix for it", key),
+				})
+			}
+		}
+	}
+	slices.SortStableFunc(bad, func(a, b Violation) int { return strings.Compare(a.Field, b.Field) })
+	return bad
 }
 
 // reserved are the prefixes of labels that LWS and Lockstep select by.

@@ -182,3 +182,36 @@ func TestThreshold(t *testing.T) {
 		})
 	}
 }
+
+func TestCheckMetadata(t *testing.T) {
+	p := Policy{
+		LeaderLabels:      map[string]string{"track": "canary", "example.com/a": "", "example.org/b": ""},
+		LeaderAnnotations: map[string]string{"example.com/c": ""},
+	}
+	for _, tt := range []struct {
+		name     string
+		prefixes []string
+		want     []string
+	}{
+		{"none allowed", nil, []string{"annotations example.com/c", "labels example.com/a", "labels example.org/b", "labels track"}},
+		{"a domain", []string{"example.com/"}, []string{"labels example.org/b", "labels track"}},
+		{"all of them", []string{"example.com/", "example.org/", "track"}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := CheckMetadata(p, tt.prefixes)
+			if len(got) != len(tt.want) {
+				t.Fatalf("%v, want %v", got, tt.want)
+			}
+			for i, want := range tt.want {
+				field, key, _ := strings.Cut(want, " ")
+				if got[i].Field != "policy.canary_leader_metadata."+field || !strings.Contains(got[i].Description, `"`+key+`"`) ||
+					!strings.Contains(got[i].Description, "--canary-metadata-prefix") {
+					t.Errorf("violation %d is %v, want %s", i, got[i], want)
+				}
+			}
+		})
+	}
+	if bad := CheckMetadata(Policy{}, nil); len(bad) > 0 {
+		t.Errorf("a policy without metadata: %v", bad)
+	}
+}

@@ -155,6 +155,7 @@ func TestReadConfigRefuses(t *testing.T) {
 		want   []string
 	}{
 		"unknown field":        {routing(`{workload: w, stile: Canary}`), []string{"trafficRouting.plugins[lockstep/lws]", `"stile"`}},
+		"another namespace":    {routing(`{workload: w, namespace: other}`), []string{`"namespace"`}},
 		"unknown nested field": {routing(`{workload: w, traffic: {stableService: s, httpRoute: [x]}}`), []string{`"traffic.httpRoute"`}},
 		"wrong case":           {routing(`{Workload: w}`), []string{`"Workload"`}},
 		"wrong type":           {routing(`{workload: 3}`), []string{"workload", "want text, got number"}},

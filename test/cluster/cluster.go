@@ -128,6 +128,11 @@ func (c *Cluster) boot(ctx context.Context) error {
 			return err
 		}
 	}
+	for _, manifest := range c.options.manifests {
+		if err := c.Apply(ctx, "", manifest); err != nil {
+			return err
+		}
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.start(ctx, schedulerComponent) })
 	g.Go(func() error { return c.start(ctx, kwokComponent) })

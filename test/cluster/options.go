@@ -33,6 +33,7 @@ type options struct {
 	// kruisePrepare is called before the first start of Kruise's manager.
 	kruisePrepare []func(context.Context, *Cluster) error
 	keepDir       bool
+	manifests     [][]byte
 }
 
 func newOptions(opts []Option) (options, error) {
@@ -126,6 +127,11 @@ func WithKruise(prepare ...func(context.Context, *Cluster) error) Option {
 		o.kruise = true
 		o.kruisePrepare = append(o.kruisePrepare, prepare...)
 	}
+}
+
+// WithManifest applies a YAML stream of cluster-scoped objects, such as policies, before any component starts but the API server.
+func WithManifest(manifest []byte) Option {
+	return func(o *options) { o.manifests = append(o.manifests, manifest) }
 }
 
 // WithVersions chooses the versions of programs. Empty fields are chosen by the environment (LOCKSTEP_TEST_KUBERNETES,

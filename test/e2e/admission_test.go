@@ -333,6 +333,31 @@ func TestAdmissionRequests(t *testing.T) {
 		})
 	}
 
+	t.Run("another client names Lockstep's field manager", func(t *testing.T) {
+		w := e.in(t).existing("held")
+		editor, operator, _ := w.tenants()
+		remove := []byte(`{"spec":{"rolloutStrategy":{"rollingUpdateConfiguration":{"partition":0,"maxUnavailable":1,"maxSurge":0}}}}`)
+		for _, test := range []struct {
+			user    string
+			client  dynamic.Interface
+			manager string
+			held    bool
+		}{
+			{"editor", editor, "lockstep", true},
+			{"operator", operator, "kubectl-edit", true},
+			{"operator", operator, "lockstep", false},
+		} {
+			got, err := test.client.Resource(setsResource).Namespace(w.namespace).Patch(t.Context(), "held", types.MergePatchType, remove,
+				metav1.PatchOptions{FieldManager: test.manager, DryRun: []string{metav1.DryRunAll}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			partition, _, _ := unstructured.NestedInt64(got.Object, "spec", "rolloutStrategy", "rollingUpdateConfiguration", "partition")
+			if (partition == holdPartition) != test.held {
+				t.Errorf("%s as %s: partition %d, held should be %t", test.user, test.manager, partition, test.held)
+			}
+		}
+	})
 	t.Run("the record alone can be removed", func(t *testing.T) {
 		w := e.in(t).existing("held")
 		w.edit(func(s *lws.LeaderWorkerSet) { delete(s.Annotations, recordAnnotation) })

@@ -15,6 +15,7 @@ import (
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
 // release runs a whole release with the given policy, to the promotion.
@@ -104,10 +105,29 @@ func TestCanaryNoReplicas(t *testing.T) {
 	w.mustRun("v2")
 }
 
-// The policy's metadata is set on the canary's leaders only.
-func TestCanaryLeaderMetadata(t *testing.T) {
+// A driver that does not allow the metadata refuses it.
+func TestCanaryLeaderMetadataNotAllowed(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
+	w := e.adopt(model("model", 2, 1))
+	w.edit(image("v2"))
+	p := policy("50%", "100%")
+	p.CanaryLeaderMetadata = &pb.PodMetadata{Labels: map[string]string{"example.com/track": "canary"}}
+	refused := []string{"policy.canary_leader_metadata.labels", "example.com/track", "--canary-metadata-prefix"}
+	_, err := w.tryInitialize("r1", p)
+	mustFail(t, err, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, refused...)
+	_, err = w.driver.Plan(t.Context(), &pb.PlanRequest{Workload: w.ref(), Policy: p})
+	mustFail(t, err, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, refused...)
+	w.mustHaveNoCanary()
+}
+
+// The policy's metadata is set on the canary's leaders only, if the driver's operator allows its keys.
+func TestCanaryLeaderMetadata(t *testing.T) {
+	t.Parallel()
+	e := newEnvIn(t, cluster.Shared(t))
+	e.driver = driver.Prepare(t, driver.Kubeconfig(t, e.cluster), e.namespace)
+	e.driver.Args = []string{"--canary-metadata-prefix", "track", "--canary-metadata-prefix", "example.com/"}
+	e.driver.Restart()
 	for _, object := range []*lws.LeaderWorkerSet{model("plain", 2, 2), model("with-leader", 2, 2, leaderTemplate)} {
 		t.Run(object.Name, func(t *testing.T) {
 			w := e.in(t).adopt(object)

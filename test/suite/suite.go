@@ -21,19 +21,25 @@ import (
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 	lwsv1 "sigs.k8s.io/lws/client-go/clientset/versioned/typed/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
-// Main is [cluster.Main] with this many parallel tests. Tests mostly wait, so there can be more of them than processors.
+// Main is [cluster.Main] with this many parallel tests, in a cluster with the policies of config/permissions. Tests mostly wait, so
+// there can be more of them than processors.
 func Main(m *testing.M, parallel int, opts ...cluster.Option) int {
 	flag.Parse()
 	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
 		panic(err)
 	}
-	return cluster.Main(m, opts...)
+	policies, err := config.Permissions()
+	if err != nil {
+		panic(err)
+	}
+	return cluster.Main(m, append(opts, cluster.WithManifest(policies))...)
 }
 
 // Clients returns clients with cluster-admin permissions.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/netns"
@@ -19,7 +20,11 @@ func TestMain(m *testing.M) {
 	build := func() error { return cluster.Build(context.Background(), os.Stderr, cluster.WithTraefik()) }
 	run := func() int {
 		defer driver.Cleanup()
-		return cluster.Main(m, cluster.WithTraefik())
+		policies, err := config.Permissions()
+		if err != nil {
+			panic(err)
+		}
+		return cluster.Main(m, cluster.WithTraefik(), cluster.WithManifest(policies))
 	}
 	os.Exit(netns.Main(build, run, cluster.PodCIDR))
 }

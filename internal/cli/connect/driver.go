@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-rollouts/lockstep/internal/access/review"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
 )
@@ -40,6 +42,8 @@ type Settings struct {
 	Recorder *replay.Recorder
 	// Metrics is where it registers its metrics. Nil: nowhere.
 	Metrics prometheus.Registerer
+	// Metadata are the prefixes of keys that canary_leader_metadata may have.
+	Metadata []string
 }
 
 // Reviewer returns a reviewer of callers with the rights of the flags' kubeconfig.
@@ -59,6 +63,10 @@ func (o *Options) Driver(logger *slog.Logger) (server.Driver, error) {
 	}
 	settings := o.Settings
 	settings.Logger = logger
+	settings.Metadata = o.metadata
+	if slices.Contains(o.metadata, "") {
+		return nil, exit.Usagef("--canary-metadata-prefix must not be empty")
+	}
 	if settings.Recorder == nil && o.record != "" {
 		// The file stays open until the process ends, like the driver.
 		file, err := os.OpenFile(o.record, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)

@@ -38,6 +38,8 @@ type Options struct {
 	logFormat   string
 	// record is the file that the driver's decisions are appended to. Empty: none.
 	record string
+	// metadata are the prefixes that the driver allows in canary_leader_metadata.
+	metadata []string
 }
 
 // AddFlags registers the flags.
@@ -50,6 +52,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.logFormat, "log-format", "text", "log format on stderr: text or json")
 	flags.StringVar(&o.LogLevel, "log-level", "info", "minimum level to log: debug, info, warn or error")
 	flags.StringVar(&o.record, "record", "", "file to append every decision of the driver to, for lockstep debug replay (default: none)")
+	flags.StringArrayVar(&o.metadata, "canary-metadata-prefix", nil,
+		"prefix of labels and annotations that a policy's canary_leader_metadata may have; may be repeated (default: none is allowed)")
 }
 
 // level reads --log-level.
@@ -106,6 +110,9 @@ func (o *Options) PluginArgs() []string {
 		if flag.value != "" {
 			args = append(args, flag.name, flag.value)
 		}
+	}
+	for _, prefix := range o.metadata {
+		args = append(args, "--canary-metadata-prefix", prefix)
 	}
 	return args
 }

@@ -1,0 +1,46 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package batchrelease
+
+import (
+	"context"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/lockstep-rollouts/lockstep/test/tenant"
+)
+
+// Users without the permission neither create nor change nor resume a BatchRelease of a LeaderWorkerSet.
+func TestTenants(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.deploy()
+	editor, operator := tenant.Pair(t, e.cluster, e.namespace, rbacv1.PolicyRule{
+		APIGroups: []string{"rollouts.kruise.io"}, Resources: []string{"batchreleases", "batchreleases/status"}, Verbs: []string{"*"},
+	})
+	plan := manifest(name, quarters("Partition"))
+	e.eventually("the policy refuses a BatchRelease", func(context.Context) error {
+		return tenant.Refused(editor.Create(batchReleases, plan), e.namespace, ":editor", "batchreleases.rollouts.kruise.io")
+	})
+	if err := operator.Create(batchReleases, plan); err != nil {
+		t.Fatalf("an operator: %v", err)
+	}
+	e.awaitHeld()
+	for what, request := range map[string][]string{
+		"partition":  {`{"spec":{"releasePlan":{"batchPartition":2}}}`},
+		"workload":   {`{"spec":{"workloadRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"other"}}}`},
+		"rollout id": {`{"metadata":{"labels":{"rollouts.kruise.io/rollout-id":"2"}}}`},
+		"status":     {`{"status":{"phase":"Completed"}}`, "status"},
+	} {
+		if err := tenant.Refused(editor.Patch(batchReleases, name, request[0], request[1:]...), e.namespace, ":editor"); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := operator.Patch(batchReleases, name, request[0], request[1:]...); err != nil {
+			t.Errorf("%s: an operator: %v", what, err)
+		}
+	}
+}

@@ -1,0 +1,81 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package kruise
+
+import (
+	"context"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/lockstep-rollouts/lockstep/test/tenant"
+)
+
+// Users without the permission create and change neither a RolloutTarget nor a Rollout of one. A BatchRelease is refused too: with a
+// Rollout it is Kruise that creates it, with the permission of its own account.
+func TestTenants(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.deploy()
+	editor, operator := tenant.Pair(t, e.cluster, e.namespace, rbacv1.PolicyRule{
+		APIGroups: []string{"lockstep.dev", "rollouts.kruise.io"}, Resources: []string{"rollouttargets", "rollouttargets/status", "rollouts", "rollouts/status", "batchreleases"}, Verbs: []string{"*"},
+	})
+	e.eventually("the policy refuses a RolloutTarget", func(context.Context) error {
+		return tenant.Refused(editor.Create(targets, target(name)), e.namespace, ":editor", "rollouttargets.lockstep.dev")
+	})
+	if err := operator.Create(targets, target(name)); err != nil {
+		t.Fatalf("an operator: %v", err)
+	}
+	of := rollout("- replicas: 50%\n  pause: {}\n- replicas: 100%")
+	if err := tenant.Refused(editor.Create(rollouts, of), e.namespace, ":editor", "rollouts.rollouts.kruise.io"); err != nil {
+		t.Error(err)
+	}
+	if err := operator.Create(rollouts, of); err != nil {
+		t.Fatalf("an operator: %v", err)
+	}
+	batchRelease := `
+apiVersion: rollouts.kruise.io/v1beta1
+kind: BatchRelease
+metadata: {name: forged}
+spec:
+  workloadRef: {apiVersion: lockstep.dev/v1alpha1, kind: RolloutTarget, name: vllm}
+  releasePlan: {enableExtraWorkloadForCanary: false, batches: [{canaryReplicas: 100%}]}
+`
+	batchReleases := rollouts.GroupVersion().WithResource("batchreleases")
+	if err := tenant.Refused(editor.Create(batchReleases, batchRelease), e.namespace, ":editor"); err != nil {
+		t.Error(err)
+	}
+	e.awaitPhase("Healthy")
+	for what, request := range map[string]struct {
+		resource     schema.GroupVersionResource
+		patch        string
+		subresources []string
+	}{
+		"partition":  {targets, `{"spec":{"updateStrategy":{"type":"RollingUpdate","rollingUpdate":{"partition":0}}}}`, nil},
+		"annotation": {targets, `{"metadata":{"annotations":{"rollouts.kruise.io/in-progressing":"{}"}}}`, nil},
+		"pause":      {rollouts, `{"spec":{"strategy":{"paused":true}}}`, nil},
+		"status":     {rollouts, `{"status":{"canaryStatus":{"currentStepState":"StepReady"}}}`, []string{"status"}},
+	} {
+		if err := tenant.Refused(editor.Patch(request.resource, name, request.patch, request.subresources...), e.namespace, ":editor"); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := operator.Patch(rollouts, name, `{"spec":{"strategy":{"paused":true}}}`); err != nil {
+		t.Errorf("an operator: %v", err)
+	}
+	deployment := `
+apiVersion: rollouts.kruise.io/v1beta1
+kind: Rollout
+metadata: {name: other}
+spec:
+  workloadRef: {apiVersion: apps/v1, kind: Deployment, name: other}
+  strategy: {canary: {steps: [{replicas: 50%}]}}
+`
+	if err := editor.Create(rollouts, deployment); err != nil {
+		t.Errorf("a Rollout of a Deployment: %v", err)
+	}
+}
