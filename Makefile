@@ -83,7 +83,8 @@ test: test-unit ## Run the unit tests, and the end-to-end tests that test/README
 
 .PHONY: test-all
 test-all: RACE := 1
-test-all: test-unit ## Run every test, and a smoke course on each other version of Kubernetes, LWS, Argo, Kruise and the Gateway API.
+test-all: test-unit ## Run every test, every fuzz target for a minute, and a smoke course on each other version of Kubernetes, LWS, Argo, Kruise and the Gateway API.
+	$(MAKE) fuzz FUZZTIME=1m
 	$(SUITES) -matrix
 
 .PHONY: test-unit
@@ -100,7 +101,7 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s); what fails is kept under test
 	@for file in $$(git grep -l '^func Fuzz' -- '*_test.go'); do \
 	  for target in $$(sed -n 's/^func \(Fuzz[A-Za-z]*\)(.*/\1/p' "$$file"); do \
 	    echo "$$target in $$(dirname "$$file")"; \
-	    $(GO) test "./$$(dirname "$$file")" -vet off -run '^$$' -fuzz "^$$target$$" -fuzztime '$(FUZZTIME)'; \
+	    $(GO) test "./$$(dirname "$$file")" -vet off -run '^$$' -fuzz "^$$target$$" -fuzztime '$(FUZZTIME)' -fuzzminimizetime 1s; \
 	  done; \
 	done
 

@@ -30,6 +30,7 @@ func RBAC() ([]byte, error) {
 
 // Access returns the roles that let people and hosts see or drive releases, as one YAML stream.
 func Access() ([]byte, error) { return stream("access/roles") }
+
 // Permissions returns the policies that check the permission on releases.lockstep.dev in the API server and limit the driver's
 // account, and their bindings, as one YAML stream.
 func Permissions() ([]byte, error) {

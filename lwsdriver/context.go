@@ -6,6 +6,7 @@ package lwsdriver
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -93,7 +94,8 @@ func (d *Driver) contextOf(key types.NamespacedName, rows bool) (*pb.BatchContex
 		explain(c, err)
 	}
 	if rows {
-		c.Groups = groupRows(s)
+		rows, omitted := groupRows(s)
+		c.Groups, c.GroupsOmitted = rows, int32of(min(omitted, math.MaxInt32))
 	}
 	return c, s, nil
 }
@@ -174,23 +176,48 @@ func batchPlan(s *observe.Snapshot) []*pb.Batch {
 	return all
 }
 
-// groupRows returns the groups, stable ones first.
-func groupRows(s *observe.Snapshot) []*pb.Group {
+// maxGroupRows is how many groups an answer lists: with long messages they stay below the 4 MiB that gRPC's clients accept by default.
+const maxGroupRows = 5000
+
+// groupRows returns the groups, stable ones first, and how many it leaves out: missing ones before any that exists.
+func groupRows(s *observe.Snapshot) (rows []*pb.Group, omitted int) {
 	update := s.Stable.Revision
 	if s.Record != nil && s.Record.Release != nil {
 		update = s.Record.Release.UpdateRevision
 	}
-	rows := make([]*pb.Group, 0, len(s.Stable.Groups))
-	for _, g := range s.Stable.Groups {
-		rows = append(rows, groupRow(g, pb.GroupRole_GROUP_ROLE_STABLE, update != "" && g.Revision == update))
-	}
-	for _, w := range s.Added {
+	left, missing := maxGroupRows, maxGroupRows
+	for _, w := range append(s.Added, s.Stable) {
 		for _, g := range w.Groups {
-			rows = append(rows, groupRow(g, pb.GroupRole_GROUP_ROLE_CANARY, w.Carries == update && g.Revision != ""))
+			if exists(g) {
+				missing--
+			}
 		}
 	}
-	return rows
+	add := func(w plan.Workload, role pb.GroupRole, updated func(plan.Group) bool) {
+		for g, n := range w.All() {
+			list := min(n, left)
+			if !exists(g) {
+				list = max(min(list, missing), 0)
+				missing -= list
+			}
+			left, omitted = left-list, omitted+n-list
+			for i := range list {
+				if i > 0 {
+					g = plan.MissingGroup(w.Name, g.Index+1, w.Size)
+				}
+				rows = append(rows, groupRow(g, role, updated(g)))
+			}
+		}
+	}
+	add(s.Stable, pb.GroupRole_GROUP_ROLE_STABLE, func(g plan.Group) bool { return update != "" && g.Revision == update })
+	for _, w := range s.Added {
+		add(w, pb.GroupRole_GROUP_ROLE_CANARY, func(g plan.Group) bool { return w.Carries == update && g.Revision != "" })
+	}
+	return rows, omitted
 }
+
+// exists reports whether pods of a group exist that count.
+func exists(g plan.Group) bool { return g.Revision != "" || g.ReadyPods > 0 }
 
 func groupRow(g plan.Group, role pb.GroupRole, updated bool) *pb.Group {
 	since := g.ReadySince

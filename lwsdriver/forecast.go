@@ -37,6 +37,10 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 	if err != nil {
 		return nil, err
 	}
+	if n := s.Stable.Replicas; n > simulate.MaxGroups {
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+			"LeaderWorkerSet %s has %d groups, and a plan simulates at most %d groups: plan the release of a smaller workload", key, n, simulate.MaxGroups)
+	}
 	in, warnings := d.forecastInput(ctx, s, req)
 	var r *pb.PlanResponse
 	var refused []*pb.Warning

@@ -15,9 +15,6 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// maxOwner is the length limit of an owner, in bytes.
-const maxOwner = 253
-
 // Initialize begins a release.
 func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb.InitializeResponse, error) {
 	key, err := d.keyFor(req.GetWorkload())
@@ -56,8 +53,8 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 
 func checkInitialize(req *pb.InitializeRequest, metadata []string) error {
 	bad := append(checkID(req.GetReleaseId()), checkWait(req.GetWait())...)
-	if len(req.GetOwner()) > maxOwner {
-		bad = append(bad, drivererr.FieldViolation{Field: "owner", Description: fmt.Sprintf("is longer than %d bytes", maxOwner)})
+	if len(req.GetOwner()) > record.MaxOwner {
+		bad = append(bad, drivererr.FieldViolation{Field: "owner", Description: fmt.Sprintf("is longer than %d bytes", record.MaxOwner)})
 	}
 	return checkPolicy(req.GetPolicy(), metadata, bad...)
 }

@@ -111,7 +111,10 @@ func (b backend) split(refs []object, weight int) ([]object, error) {
 	out := make([]object, 0, len(refs)+1)
 	for _, ref := range refs {
 		n := weightOf(ref)
-		if n > MaxWeight {
+		switch {
+		case n < 0:
+			return nil, fmt.Errorf("the backendRef to %s has weight %d: weights must not be negative", text(ref, "name", ""), n)
+		case n > MaxWeight:
 			return nil, fmt.Errorf("the backendRef to %s has weight %d: weights above %d can't be split into percentages, divide all weights of its rule",
 				text(ref, "name", ""), n, MaxWeight)
 		}
@@ -175,11 +178,12 @@ func sameButWeight(a, b object) bool {
 func (b backend) share(refs []object) int {
 	var stable, canary int64
 	for _, ref := range refs {
+		weight := min(max(weightOf(ref), 0), gatewayMaxWeight) // the API server need not have the Gateway API's own limits
 		switch {
 		case b.isStable(ref):
-			stable += weightOf(ref)
+			stable += weight
 		case b.isCanary(ref):
-			canary += weightOf(ref)
+			canary += weight
 		}
 	}
 	if canary == 0 {

@@ -91,13 +91,6 @@ func (m HeaderMatch) asHeader() HeaderMatch {
 // cookieHeader contains all cookies of a request: "a=1; b=2".
 const cookieHeader = "Cookie"
 
-// Limits of the Gateway API on header matches.
-const (
-	maxHeaders     = 16
-	maxHeaderName  = 256
-	maxHeaderValue = 4096
-)
-
 // Valid names of headers and cookies, and values of cookies.
 var (
 	headerName  = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")

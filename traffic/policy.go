@@ -39,6 +39,10 @@ const policyField = "policy.traffic"
 // ParsePolicy validates a policy. The Policy must not be used if there are violations.
 func ParsePolicy(p *pb.TrafficPolicy) (Policy, []drivererr.FieldViolation) {
 	v := &violations{}
+	if n := len(p.GetHttpRoutes()) + len(p.GetGrpcRoutes()) + len(p.GetIngresses()); n > MaxRoutes {
+		v.add("http_routes", "%d routes and Ingresses are more than the %d that are possible", n, MaxRoutes)
+		return Policy{}, v.list
+	}
 	policy := Policy{StableService: p.GetStableService(), CanaryService: p.GetCanaryService()}
 	if policy.CanaryService == "" {
 		policy.CanaryService = policy.StableService + "-canary"

@@ -79,7 +79,7 @@ func (r Room) Place(n Need, exclusive string) Placement {
 	suited := make([][]*node, len(pods))
 	out, names := Placement{}, map[string]bool{}
 	for i, p := range pods {
-		suited[i] = r.suited(p)
+		suited[i] = r.suited(p.pod)
 		for _, s := range suited[i] {
 			names[s.Name] = true
 		}
@@ -110,14 +110,11 @@ func (r Room) clone() Room {
 }
 
 // group returns the pods of one group, the largest first.
-func (n Need) group() []*corev1.Pod {
+func (n Need) group() []alike {
 	one := n
 	one.Groups = 1
-	all := make([]*corev1.Pod, 0, n.Size())
-	for _, a := range one.pods() {
-		all = append(all, slices.Repeat([]*corev1.Pod{a.pod}, a.count)...)
-	}
-	slices.SortStableFunc(all, func(a, b *corev1.Pod) int { return -weigh(demand(a), demand(b)) })
+	all := one.pods()
+	slices.SortStableFunc(all, func(a, b alike) int { return -weigh(demand(a.pod), demand(b.pod)) })
 	return all
 }
 
@@ -186,7 +183,7 @@ func (r Room) free(key string) []string {
 }
 
 // settle places one group: anywhere, or in one of the free domains.
-func settle(pods []*corev1.Pod, suited [][]*node, exclusive string, free []string) (domain string, short []corev1.ResourceName, ok bool) {
+func settle(pods []alike, suited [][]*node, exclusive string, free []string) (domain string, short []corev1.ResourceName, ok bool) {
 	if exclusive == "" {
 		short, ok = fill(pods, suited, func(*node) bool { return true })
 		return "", short, ok
@@ -201,14 +198,16 @@ func settle(pods []*corev1.Pod, suited [][]*node, exclusive string, free []strin
 
 // fill places the pods of a group. If one does not fit, the others keep their capacity: groups are alike, so no other fits
 // there either.
-func fill(pods []*corev1.Pod, suited [][]*node, in func(*node) bool) (short []corev1.ResourceName, ok bool) {
+func fill(pods []alike, suited [][]*node, in func(*node) bool) (short []corev1.ResourceName, ok bool) {
 	for i, p := range pods {
-		want := demand(p)
-		best := tightest(want, suited[i], in)
-		if best == nil {
-			return missing(want, suited[i], in), false
+		want := demand(p.pod)
+		for range p.count { // ends when the nodes are full
+			best := tightest(want, suited[i], in)
+			if best == nil {
+				return missing(want, suited[i], in), false
+			}
+			best.take(want)
 		}
-		best.take(want)
 	}
 	return nil, true
 }

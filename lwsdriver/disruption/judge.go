@@ -6,6 +6,7 @@ package disruption
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -76,16 +77,32 @@ func (w Workload) Caught(b *policyv1.PodDisruptionBudget) (leaders, workers int)
 	return w.Selected(selector)
 }
 
-// Selected returns how many of the workload's pods a selector selects.
+// maxAlike is how many groups, and how many workers of a group, are compared with a selector of single ones: replicas and size may be
+// any number.
+const maxAlike = 256
+
+// Selected returns how many of the workload's pods a selector selects. Pods that differ only in labels that the selector does not use
+// count alike. For one that selects single groups or workers the numbers are exact below maxAlike, and at most too low above.
 func (w Workload) Selected(selector labels.Selector) (leaders, workers int) {
-	for group := range w.Groups {
-		for index := range w.Size {
-			switch {
-			case !selector.Matches(w.labels(group, index)):
-			case index == 0:
-				leaders++
-			default:
-				workers++
+	groups, perGroup := w.Groups, 1
+	used := func(keys ...string) bool {
+		requirements, _ := selector.Requirements()
+		return slices.ContainsFunc(requirements, func(r labels.Requirement) bool { return slices.Contains(keys, r.Key()) })
+	}
+	if !used(lws.GroupIndexLabelKey, appsv1.StatefulSetPodNameLabel, appsv1.PodIndexLabel) {
+		groups, perGroup = min(groups, 1), groups
+	}
+	alike, perWorker := w.Size-1, 1
+	if !used(lws.WorkerIndexLabelKey, appsv1.StatefulSetPodNameLabel, appsv1.PodIndexLabel) {
+		alike, perWorker = min(alike, 1), alike
+	}
+	for group := range min(groups, maxAlike) {
+		if selector.Matches(w.labels(group, 0)) {
+			leaders += perGroup
+		}
+		for worker := range min(alike, maxAlike) {
+			if selector.Matches(w.labels(group, worker+1)) {
+				workers += perGroup * perWorker
 			}
 		}
 	}

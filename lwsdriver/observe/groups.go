@@ -130,20 +130,20 @@ func (g *Groups) forget(set types.NamespacedName) {
 	}
 }
 
-// of returns a workload's groups by index: those that exist, and a placeholder for each missing one. A group that has been ready
-// for minReady is remembered as having been ready once. sizes are the numbers of pods of a group by revision; size is that of the
-// template in the spec. The result is shared and must not be modified.
+// of returns a workload's groups by index: those that exist, and a placeholder for each that existed before. A group that has been
+// ready for minReady is remembered as having been ready once. sizes are the numbers of pods of a group by revision; size is that of
+// the template in the spec. The result is shared and must not be modified.
 func (g *Groups) of(set types.NamespacedName, replicas, size int, sizes map[string]int, now time.Time, minReady time.Duration) []plan.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := g.sets[set]
 	if s == nil {
-		return fill(set.Name, nil, replicas, size)
+		return nil
 	}
 	if s.last != nil && s.replicas == replicas && s.size == size && maps.Equal(s.sizes, sizes) {
 		return s.last
 	}
-	all := make([]plan.Group, 0, max(replicas, len(s.entries)))
+	all := make([]plan.Group, 0, len(s.entries))
 	final := true
 	s.unnumbered = ""
 	for label, e := range s.entries {
@@ -166,14 +166,14 @@ func (g *Groups) of(set types.NamespacedName, replicas, size int, sizes map[stri
 			}
 			all = append(all, out)
 		case index >= 0 && index < replicas:
-			out := missing(set.Name, index, size)
+			out := plan.MissingGroup(set.Name, index, size)
 			e.memory.update(&out, e.broken, now, minReady)
 			all = append(all, out)
 		default:
 			delete(s.entries, label)
 		}
 	}
-	all = fill(set.Name, all, replicas, size)
+	number(all)
 	if final {
 		s.last, s.replicas, s.size, s.sizes = all, replicas, size, sizes
 	}
@@ -202,9 +202,9 @@ func (e *groupEntry) whole(size int, sizes map[string]int) plan.Group {
 	return out
 }
 
-// fill orders groups by index and adds a placeholder for each missing one. Groups that LWS does not index by number
-// (groupIdentity Hash) are numbered in the order of their leaders' names.
-func fill(set string, all []plan.Group, replicas, size int) []plan.Group {
+// number orders groups by index. Groups that LWS does not index by number (groupIdentity Hash) are numbered in the order of their
+// leaders' names.
+func number(all []plan.Group) {
 	slices.SortFunc(all, func(a, b plan.Group) int {
 		return cmp.Or(cmp.Compare(a.Index, b.Index), strings.Compare(a.Leader, b.Leader))
 	})
@@ -212,26 +212,6 @@ func fill(set string, all []plan.Group, replicas, size int) []plan.Group {
 		for i := range all {
 			all[i].Index = i
 		}
-	}
-	full := make([]plan.Group, 0, max(replicas, len(all)))
-	for _, g := range all {
-		for i := len(full); i < min(g.Index, replicas); i++ {
-			full = append(full, missing(set, i, size))
-		}
-		full = append(full, g)
-	}
-	for i := len(full); i < replicas; i++ {
-		full = append(full, missing(set, i, size))
-	}
-	return full
-}
-
-// missing returns the placeholder for a group without pods.
-func missing(set string, index, size int) plan.Group {
-	leader := fmt.Sprintf("%s-%d", set, index)
-	return plan.Group{
-		Index: index, Leader: leader, Pods: size, Pod: leader,
-		Reason: "PodMissing", Message: "has not been created yet",
 	}
 }
 
@@ -283,7 +263,7 @@ func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry
 func settle(g *plan.Group) {
 	whole := g.Reason == "" && g.ReadyPods >= g.Pods
 	if g.Reason == "" && !whole {
-		g.Reason, g.Pod = "PodMissing", g.Leader
+		g.Reason, g.Pod = plan.ReasonPodMissing, g.Leader
 		g.Message = fmt.Sprintf("only %d of the group's %d pods exist", g.ReadyPods, g.Pods)
 	}
 	g.Ready = whole
@@ -294,7 +274,7 @@ func settle(g *plan.Group) {
 
 func groupIndex(label string) int {
 	i, err := strconv.Atoi(label)
-	if err != nil || i < 0 {
+	if err != nil || i < 0 || strconv.Itoa(i) != label {
 		return -1
 	}
 	return i
@@ -343,8 +323,8 @@ func lastTerminating(objs []any) *Pod {
 // groups. The median is robust against one group that waited for a node. Zero: none is ready.
 func (g *Groups) Startup(set types.NamespacedName, replicas int) (time.Duration, int) {
 	var all []time.Duration
-	for i := range replicas {
-		if took := g.started(set, strconv.Itoa(i)); took > 0 {
+	for _, label := range g.labels(set, replicas) {
+		if took := g.started(set, label); took > 0 {
 			all = append(all, took)
 		}
 	}
@@ -353,6 +333,23 @@ func (g *Groups) Startup(set types.NamespacedName, replicas int) (time.Duration,
 	}
 	slices.Sort(all)
 	return all[(len(all)-1)/2], len(all)
+}
+
+// labels returns the group-index labels of the workload's groups below replicas.
+func (g *Groups) labels(set types.NamespacedName, replicas int) []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.sets[set]
+	if s == nil {
+		return nil
+	}
+	var all []string
+	for label := range s.entries {
+		if i := groupIndex(label); i >= 0 && i < replicas {
+			all = append(all, label)
+		}
+	}
+	return all
 }
 
 // started returns how long one group took, zero if it is not ready or does not exist.

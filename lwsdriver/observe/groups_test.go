@@ -48,10 +48,25 @@ func (b *groupBed) drop(p *corev1.Pod) {
 	b.Invalidate(v.Workload(), v.Group)
 }
 
+// wanted are all groups, missing ones included.
+func (b *groupBed) wanted(replicas, size int, sizes map[string]int, now time.Time, minReady time.Duration) []plan.Group {
+	w := plan.Workload{Name: "vllm", Replicas: replicas, Size: size, Groups: b.of(lwstest.VLLM, replicas, size, sizes, now, minReady)}
+	var all []plan.Group
+	for g, n := range w.All() {
+		for i := range n {
+			if i > 0 {
+				g = plan.MissingGroup("vllm", g.Index+1, size)
+			}
+			all = append(all, g)
+		}
+	}
+	return all
+}
+
 // group1 is group 1 of two, as seen after a while, for a workload whose spec says size 9: the pods say 3.
 func (b *groupBed) group1(after, minReady time.Duration) plan.Group {
 	b.t.Helper()
-	all := b.of(lwstest.VLLM, 2, 9, nil, lwstest.Noon.Add(after), minReady)
+	all := b.wanted(2, 9, nil, lwstest.Noon.Add(after), minReady)
 	if len(all) != 2 || all[0].Index != 0 || all[1].Index != 1 {
 		b.t.Fatalf("groups %+v, want 0 and 1", all)
 	}
@@ -153,14 +168,14 @@ func TestScaledDownGroupIsNew(t *testing.T) {
 	if g := b.group1(time.Minute, 0); !g.FirstReady.Equal(lwstest.Noon) {
 		t.Fatalf("first ready at %s", g.FirstReady)
 	}
-	all := b.of(lwstest.VLLM, 1, 3, nil, lwstest.Noon.Add(time.Minute), 0)
+	all := b.wanted(1, 3, nil, lwstest.Noon.Add(time.Minute), 0)
 	if len(all) != 2 || !all[1].Ready || !all[1].FirstReady.IsZero() {
 		t.Errorf("a group that is about to go is %+v", all)
 	}
 	for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
 		b.drop(lwstest.Pod(name))
 	}
-	if all := b.of(lwstest.VLLM, 1, 3, nil, lwstest.Noon.Add(time.Minute), 0); len(all) != 1 {
+	if all := b.wanted(1, 3, nil, lwstest.Noon.Add(time.Minute), 0); len(all) != 1 {
 		t.Errorf("groups %+v, want one", all)
 	}
 	if n := len(b.sets[lwstest.VLLM].entries); n != 0 {
@@ -331,7 +346,7 @@ func TestGroupsThatLWSDoesNotNumber(t *testing.T) {
 			p.Annotations[lws.SizeAnnotationKey] = "1"
 		}))
 	}
-	all := b.of(lwstest.VLLM, 3, 1, nil, lwstest.Noon, 0)
+	all := b.wanted(3, 1, nil, lwstest.Noon, 0)
 	if len(all) != 3 || all[0].Leader != "vllm-a3b" || all[1].Leader != "vllm-x7f" || !all[1].Ready || all[2].Ready {
 		t.Errorf("groups are %+v", all)
 	}
@@ -393,11 +408,11 @@ func TestGroupBuiltFromTwoRevisions(t *testing.T) {
 			if tt.own > 0 {
 				sizes["r1"] = tt.own
 			}
-			g := b.of(lwstest.VLLM, 2, tt.spec, sizes, lwstest.Noon.Add(time.Minute), 0)[1]
+			g := b.wanted(2, tt.spec, sizes, lwstest.Noon.Add(time.Minute), 0)[1]
 			if g.Reason != tt.want || g.Ready != (tt.want == "") || g.Pods != tt.size {
 				t.Errorf("%+v", g)
 			}
-			if again := b.of(lwstest.VLLM, 2, tt.spec, map[string]int{"r1": 9}, lwstest.Noon.Add(time.Minute), 0)[1]; again.Pods != 9 {
+			if again := b.wanted(2, tt.spec, map[string]int{"r1": 9}, lwstest.Noon.Add(time.Minute), 0)[1]; again.Pods != 9 {
 				t.Errorf("LWS recorded another size: %+v", again)
 			}
 		})

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -19,12 +20,13 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// maxPodMessage is how many bytes of a message about a pod are kept. There may be thousands of pods.
-const maxPodMessage = 256
+// maxPodMessage and maxPodReason are how many bytes of the message and the reason why a pod is not ready are kept. There may be
+// thousands of pods.
+const maxPodMessage, maxPodReason = 256, 64
 
 // Pod is the cached form of a pod of a group: a few hundred bytes instead of several thousand.
 type Pod struct {
-	metav1.ObjectMeta
+	podMeta
 
 	// Group is its group-index label.
 	Group string
@@ -55,14 +57,13 @@ func StripPod(obj any) (any, error) {
 		return obj, nil
 	}
 	v := &Pod{
-		ObjectMeta: stripMeta(&pod.ObjectMeta),
-		set:        strings.Clone(pod.Labels[lws.SetNameLabelKey]),
-		Group:      strings.Clone(pod.Labels[lws.GroupIndexLabelKey]),
-		Revision:   strings.Clone(pod.Labels[lws.RevisionKey]),
-		leader:     pod.Labels[lws.WorkerIndexLabelKey] == "0",
-		Serving:    pod.Labels[record.ServingLabel] == record.Serving,
+		podMeta:  podMetaOf(pod),
+		set:      shared(pod.Labels[lws.SetNameLabelKey]),
+		Group:    shared(pod.Labels[lws.GroupIndexLabelKey]),
+		Revision: shared(pod.Labels[lws.RevisionKey]),
+		leader:   pod.Labels[lws.WorkerIndexLabelKey] == "0",
+		Serving:  pod.Labels[record.ServingLabel] == record.Serving,
 	}
-	v.CreationTimestamp = pod.CreationTimestamp // how long groups take to start
 	v.Terminating = pod.DeletionTimestamp != nil
 	v.labelled = markOf(pod.Labels)
 	if v.leader {
@@ -74,7 +75,7 @@ func StripPod(obj any) (any, error) {
 	v.ready, v.since = podReady(pod)
 	if !v.ready {
 		v.reason, v.message = podObstacle(pod)
-		v.reason, v.message = strings.Clone(v.reason), strings.Clone(Shorten(v.message, maxPodMessage))
+		v.reason, v.message = shared(Shorten(v.reason, maxPodReason)), shared(Shorten(v.message, maxPodMessage))
 	}
 	return v, nil
 }
@@ -86,11 +87,36 @@ func unreadablePod(obj any) any {
 		return obj
 	}
 	return &Pod{
-		ObjectMeta: stripMeta(&pod.ObjectMeta), set: pod.Labels[lws.SetNameLabelKey], Group: pod.Labels[lws.GroupIndexLabelKey],
+		podMeta: podMetaOf(pod), set: pod.Labels[lws.SetNameLabelKey], Group: pod.Labels[lws.GroupIndexLabelKey],
 		Revision: pod.Labels[lws.RevisionKey], leader: pod.Labels[lws.WorkerIndexLabelKey] == "0", Terminating: pod.DeletionTimestamp != nil,
 		since: pod.CreationTimestamp.Time, reason: "Unreadable", message: "the driver can't read this pod, which is a defect: its log has the details",
 	}
 }
+
+// podMeta is the metadata of a pod that the caches need: a third of metav1.ObjectMeta.
+type podMeta struct {
+	Name, Namespace   string
+	UID               types.UID
+	ResourceVersion   string
+	CreationTimestamp metav1.Time // how long groups take to start
+}
+
+func podMetaOf(p *corev1.Pod) podMeta {
+	return podMeta{
+		Name: strings.Clone(p.Name), Namespace: shared(p.Namespace), UID: types.UID(strings.Clone(string(p.UID))),
+		ResourceVersion: strings.Clone(p.ResourceVersion), CreationTimestamp: p.CreationTimestamp,
+	}
+}
+
+// GetObjectMeta returns a copy in Kubernetes' form, which informers read.
+func (m *podMeta) GetObjectMeta() metav1.Object {
+	return &metav1.ObjectMeta{
+		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, CreationTimestamp: m.CreationTimestamp,
+	}
+}
+
+// shared returns a string whose bytes all equal ones have in common.
+func shared(s string) string { return unique.Make(s).Value() }
 
 // stripMeta keeps the metadata that the caches need.
 func stripMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {

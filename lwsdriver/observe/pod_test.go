@@ -31,8 +31,8 @@ func TestStripPod(t *testing.T) {
 	if !v.ready || !v.since.Equal(lwstest.Noon) || !v.leader || v.set != "vllm" || v.Group != "1" || v.Revision != "r1" || v.size != 3 {
 		t.Errorf("leader seen as %+v", v)
 	}
-	if v.Labels != nil || v.ResourceVersion != "7" {
-		t.Errorf("metadata kept: labels %v, resourceVersion %q", v.Labels, v.ResourceVersion)
+	if m := v.GetObjectMeta(); m.GetLabels() != nil || m.GetResourceVersion() != "7" || m.GetName() != "vllm-1" {
+		t.Errorf("metadata kept: %+v", m)
 	}
 	if view(t, lwstest.Pod("vllm-1-2")).leader {
 		t.Error("a worker is seen as leader")

@@ -72,7 +72,9 @@ func (c *cluster) upgrade(groups string) {
 
 // request is an RPC: the planner's decision, and its write.
 func (c *cluster) request(i Intent) {
-	d, err := Decide(c.observe(), i)
+	o := c.observe()
+	d, err := Decide(o, i)
+	c.checkMissing(o, i, d)
 	if err != nil {
 		c.fail("%+v: %v", i, err)
 	}

@@ -5,6 +5,7 @@ package plan
 
 import (
 	"fmt"
+	"iter"
 	"time"
 
 	"k8s.io/utils/ptr"
@@ -66,7 +67,7 @@ func advanceCanary(o Observation, s Progress) Decision {
 			Message: fmt.Sprintf("%s is prepared with 0 groups; the host starts the first batch", c.Name),
 		}
 	}
-	return judgeBatch(o, s, v, c.Groups)
+	return judgeBatch(o, s, v, c.All())
 }
 
 // scalable returns what to wait for before the canary is scaled: a fence before it grows; before it shrinks, that the
@@ -110,7 +111,7 @@ func replaceCanary(o Observation, c Workload) Decision {
 }
 
 // judgeBatch returns how far the batch is, once the cluster has been asked for it. groups are the batch's.
-func judgeBatch(o Observation, s Progress, v traffic.View, groups []Group) Decision {
+func judgeBatch(o Observation, s Progress, v traffic.View, groups iter.Seq2[Group, int]) Decision {
 	need := s.Planned - s.Threshold
 	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s", s.available, s.Planned, describeUnready(groups))}
 	switch {
@@ -189,7 +190,7 @@ func (o Observation) awaitsStable() bool {
 		return false
 	}
 	serving := 0
-	for _, g := range o.Stable.wantedFrom(0) {
+	for g := range o.Stable.Wanted(0) {
 		if g.Ready && g.at(o.Record.Release.StableRevision) {
 			serving++
 		}

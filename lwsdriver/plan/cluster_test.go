@@ -269,6 +269,7 @@ func (c *cluster) canary() *set {
 func (c *cluster) decide() Decision {
 	o := c.observe()
 	d := carryOn(o)
+	c.checkMissing(o, nil, d)
 	c.waiting = d.Waiting
 	if again := carryOn(o); !cmp.Equal(d, again, cmp.AllowUnexported(Progress{})) {
 		c.fail("two decisions from one observation:\n%s", cmp.Diff(d, again, cmp.AllowUnexported(Progress{})))

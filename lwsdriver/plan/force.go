@@ -5,6 +5,7 @@ package plan
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -27,9 +28,15 @@ func (o Observation) rollsBack() bool {
 // forced reports whether force was requested for the rollback.
 func (o Observation) forced() bool { return o.rollsBack() && o.release().Force }
 
-// givesUp reports whether a group is given up. One that recovers is not.
-func (o Observation) givesUp(g Group) bool {
-	return o.forced() && slices.Contains(o.release().GivenUp, g.Index) && o.brokenStable(g)
+// givesUp returns how many of a run of n groups that begins with g are given up. One that recovers is not.
+func (o Observation) givesUp(g Group, n int) int {
+	if !o.forced() || !o.brokenStable(g) {
+		return 0
+	}
+	given := o.release().GivenUp
+	from, _ := slices.BinarySearch(given, g.Index)
+	to, _ := slices.BinarySearch(given, g.Index+n)
+	return to - from
 }
 
 // brokenStable reports whether a group is at the stable revision, or missing, and not available.
@@ -41,41 +48,46 @@ func (o Observation) brokenStable(g Group) bool {
 // givenUp returns how many groups are given up.
 func (o Observation) givenUp() int {
 	n := 0
-	for _, g := range o.Stable.wantedFrom(0) {
-		if o.givesUp(g) {
-			n++
-		}
+	for g, run := range o.Stable.Wanted(0) {
+		n += o.givesUp(g, run)
 	}
 	return n
 }
 
 // forceable returns the groups that force gives up now: the broken ones before a rollback begins, and in a running rollback
-// groups that were lost before it began, or have been lost for the progress deadline.
-func (o Observation) forceable() []Group {
+// groups that were lost before it began, or have been lost for the progress deadline. Like [Workload.Wanted] it yields runs, of
+// which some groups may be given up already.
+func (o Observation) forceable() iter.Seq2[Group, int] {
 	r := o.release()
-	var out []Group
-	for _, g := range o.Stable.wantedFrom(0) {
-		lost := g.LostAt
-		if lost.IsZero() {
-			lost = r.PhaseAt // no pod of it was ever observed
-		}
-		if o.brokenStable(g) && !o.givesUp(g) &&
-			(!o.rollsBack() || lost.Before(r.PhaseAt) || o.overdue(lost)) {
-			out = append(out, g)
+	return func(yield func(Group, int) bool) {
+		for g, n := range o.Stable.Wanted(0) {
+			lost := g.LostAt
+			if lost.IsZero() {
+				lost = r.PhaseAt // no pod of it was ever observed
+			}
+			if o.brokenStable(g) && o.givesUp(g, n) < n &&
+				(!o.rollsBack() || lost.Before(r.PhaseAt) || o.overdue(lost)) && !yield(g, n) {
+				return
+			}
 		}
 	}
-	return out
 }
 
-// force records force in the release.
+// force records force in the release. The record has room for a limited number of groups: those of the lowest indices.
 func (o Observation) force(r *record.Release) {
 	r.Force = true
 	given := slices.Clone(r.GivenUp)
-	for _, g := range o.forceable() {
-		given = append(given, g.Index)
+	for g, n := range o.forceable() {
+		for i := range n {
+			if len(given) >= record.MaxGivenUp {
+				break
+			}
+			if at, found := slices.BinarySearch(given, g.Index+i); !found {
+				given = slices.Insert(given, at, g.Index+i)
+			}
+		}
 	}
-	slices.Sort(given)
-	r.GivenUp = slices.Compact(given)
+	r.GivenUp = given
 }
 
 // addForce adds force to a rollback that has begun, and the groups that it gives up by now. Repeated, it changes nothing.
@@ -97,22 +109,26 @@ func (o Observation) heldUpBy(what, force string) string {
 	if !o.rollsBack() {
 		return ""
 	}
-	broken := o.forceable()
-	if len(broken) == 0 {
-		return ""
+	if len(o.release().GivenUp) >= record.MaxGivenUp {
+		return fmt.Sprintf("; force gives up at most %d groups: repair the others, or scale the workload down to the groups that can exist", record.MaxGivenUp)
 	}
-	first := broken[0]
-	for _, g := range broken[1:] {
-		if lostEarlier(g.LostAt, first.LostAt) {
-			first = g
+	var first *Group
+	broken := 0
+	for g, n := range o.forceable() {
+		broken += n - o.givesUp(g, n)
+		if first == nil || lostEarlier(g.LostAt, first.LostAt) {
+			first = &g
 		}
+	}
+	if first == nil {
+		return ""
 	}
 	who := fmt.Sprintf(". Group %d (%s)", first.Index, first.Leader)
 	if !first.LostAt.IsZero() {
 		who += ", not ready since " + clock(first.LostAt)
 	}
-	if n := len(broken) - 1; n > 0 {
-		who += fmt.Sprintf(", with %d more", n)
+	if broken > 1 {
+		who += fmt.Sprintf(", with %d more", broken-1)
 	}
 	return fmt.Sprintf("%s, %s: repair it, or run lockstep abort --force to %s", who, what, force)
 }

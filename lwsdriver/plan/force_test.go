@@ -4,7 +4,9 @@
 package plan
 
 import (
+	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,6 +69,12 @@ func TestForceIsRecordedOnce(t *testing.T) {
 	running.Now = noon.Add(time.Hour)
 	if later := force(running); later == nil || !slices.Equal(later.GivenUp, []int{0, 1}) {
 		t.Errorf("another group is lost for the deadline: %+v", later)
+	}
+	running.Stable.Replicas = math.MaxInt32
+	if many := force(running); many == nil || len(many.GivenUp) != record.MaxGivenUp {
+		t.Errorf("more groups are missing than a record has room for: %+v", many)
+	} else if running.Record.Release = many; !strings.Contains(running.heldUpBy("", ""), "at most 1000") {
+		t.Errorf("the limit is not explained: %q", running.heldUpBy("", ""))
 	}
 	over := observed(t, `workload vllm replicas=1 revision=B hold
 record phase=CleaningUp stable=A update=B

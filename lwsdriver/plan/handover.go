@@ -224,7 +224,7 @@ func scaleDownStable(o Observation) Decision {
 	if c := o.canary(); o.Stable.Replicas > 0 && !o.secondSetCanServe(*c) {
 		return Decision{
 			State: state, Reason: ReasonGroupsNotReady,
-			Message: fmt.Sprintf("the groups of %s stay until those of %s are ready again%s", o.Stable.Name, c.Name, describeUnready(c.Groups)),
+			Message: fmt.Sprintf("the groups of %s stay until those of %s are ready again%s", o.Stable.Name, c.Name, describeUnready(c.All())),
 		}
 	}
 	d := Decision{
@@ -273,7 +273,7 @@ func handOver(o Observation, c Workload, state pb.State) Decision {
 		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(c) // the hold would keep them so
 	case c.existing() < c.Replicas:
 		d.Reason = ReasonGroupsNotReady // under the hold one may be recreated at its old revision
-		d.Message = fmt.Sprintf("%d of %d groups of %s exist%s", c.existing(), c.Replicas, c.Name, describeUnready(c.Groups))
+		d.Message = fmt.Sprintf("%d of %d groups of %s exist%s", c.existing(), c.Replicas, c.Name, describeUnready(c.All()))
 	case o.HistoryUnread:
 		d.Reason, d.Message = ReasonHistoryUnread, "the caches do not show the history of "+o.Stable.Name+" yet"
 	case len(o.History) > 0:

@@ -54,7 +54,7 @@ func (g Group) lives() bool {
 func warnLeftovers(o Observation, d Decision) Decision {
 	for _, w := range o.Leftovers {
 		d.Message += fmt.Sprintf("; %s receives no requests and has been terminating since %s%s. %s",
-			w.Name, clock(w.DeletingSince), describeUnready(w.terminating()), deletionRemedy(w.Groups))
+			w.Name, clock(w.DeletingSince), describeUnready(single(w.terminating())), deletionRemedy(w.Groups))
 	}
 	return d
 }
@@ -91,7 +91,7 @@ func awaitDeletion(o Observation, d Decision, w Workload) Decision {
 	if left := o.leftoverAt(w).Sub(o.Now); left > 0 && !w.DeletingSince.IsZero() {
 		d.Recheck = earliest(d.Recheck, left)
 	}
-	d.Message += describeUnready(w.terminating())
+	d.Message += describeUnready(single(w.terminating()))
 	return d
 }
 

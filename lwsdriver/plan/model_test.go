@@ -296,7 +296,7 @@ func (c *cluster) observeSet(s *set) Workload {
 		last = max(last, i+1)
 	}
 	for i := range last {
-		view := Group{Index: i, Leader: fmt.Sprintf("%s-%d", s.name, i), Pods: 2, Reason: "PodMissing", Message: "is missing"}
+		view := MissingGroup(s.name, i, 2)
 		if g := s.groups[i]; g != nil {
 			view.Revision, view.Serving = g.revision, g.serving
 			if r := c.restarts[i]; s == c.stable && r.at == g.revision {
@@ -308,12 +308,13 @@ func (c *cluster) observeSet(s *set) Workload {
 			view.FirstReady = c.firstReady(s, i, g)
 			view.LostAt = c.lostAt(s, i, g.ready, g.since)
 			if g.ready {
-				view.Ready, view.ReadySince, view.ReadyPods, view.Reason, view.Message = true, g.since, 2, "", ""
+				view.Ready, view.ReadySince, view.ReadyPods = true, g.since, 2
+				view.Pod, view.Reason, view.Message = "", "", ""
 			}
 		} else if i >= s.replicas {
 			continue
-		} else {
-			view.LostAt = c.lostAt(s, i, false, time.Time{})
+		} else if view.LostAt = c.lostAt(s, i, false, time.Time{}); view.LostAt.IsZero() {
+			continue // it was never observed
 		}
 		w.Groups = append(w.Groups, view)
 	}

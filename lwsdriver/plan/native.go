@@ -116,7 +116,7 @@ func roll(o Observation, s Progress, n nativeRoll) Decision {
 		return *d
 	}
 	given := o.givenUp()
-	if s.available+given >= o.Stable.Replicas && len(o.Stable.Groups) == o.Stable.Replicas {
+	if s.available+given >= o.Stable.Replicas && !o.Stable.surges() {
 		return Decision{
 			State: n.state, Reason: ReasonCleaningUp, Message: n.done,
 			Action: SetStable{
@@ -131,7 +131,7 @@ func roll(o Observation, s Progress, n nativeRoll) Decision {
 		}
 	}
 	d := Decision{State: n.state, Reason: ReasonRolling}
-	d.Message = fmt.Sprintf("%d of %d groups %s%s", s.available, o.Stable.Replicas, n.participle, describeUnready(o.Stable.Groups))
+	d.Message = fmt.Sprintf("%d of %d groups %s%s", s.available, o.Stable.Replicas, n.participle, describeUnready(o.Stable.All()))
 	if s.available+given >= o.Stable.Replicas {
 		return awaitSurge(o, d)
 	}

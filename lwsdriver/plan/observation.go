@@ -89,7 +89,8 @@ type Workload struct {
 	DeletingSince time.Time `json:"deletingSince,omitzero"`
 	// Observed is true once LWS has observed the present spec.
 	Observed bool `json:"observed,omitzero"`
-	// Groups are the groups wanted or existing, by index: missing groups and those above replicas are included.
+	// Groups are those that exist or that the driver has observed before, by index; those above replicas are included. Groups that were
+	// never created are left out: see [Workload.Wanted].
 	Groups []Group `json:"groups,omitzero"`
 	// Recorded are the revisions whose template LWS has.
 	Recorded []string `json:"recorded,omitzero"`

@@ -4,6 +4,8 @@
 package plan
 
 import (
+	"math"
+
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
@@ -24,13 +26,14 @@ func atLeastOne(saved rolling) rolling {
 	return record.Native(saved)
 }
 
-// scaled returns v of replicas as LWS computes it. An unreadable value counts as 1; the API server will refuse it.
+// scaled returns v of replicas as LWS computes it. An unreadable value counts as 1; the API server will refuse it. A percentage may
+// have any number of digits, so the result is limited to the numbers that the spec can have.
 func scaled(v intstr.IntOrString, replicas int, up bool) int {
 	n, err := intstr.GetScaledValueFromIntOrPercent(&v, replicas, up)
 	if err != nil {
 		return 1
 	}
-	return n
+	return min(max(n, math.MinInt32), math.MaxInt32)
 }
 
 // pace returns the LWS rolling update configuration for this release: the user's own, in place without a surge, and

@@ -49,7 +49,7 @@ func advancePartition(o Observation, s Progress) Decision {
 			Message: fmt.Sprintf("%s is held at revision %s; the host starts the first batch", o.Stable.Name, r.StableRevision),
 		}
 	}
-	return judgeBatch(o, s, v, o.Stable.wantedFrom(o.Stable.Replicas-s.Planned))
+	return judgeBatch(o, s, v, o.Stable.Wanted(o.Stable.Replicas-s.Planned))
 }
 
 // stopBatch sets the hold before LWS rolls to a template that is not released. Nil: LWS may continue, or the stable
@@ -110,17 +110,6 @@ func (o Observation) partitioned(saved rolling, groups int) rolling {
 	next := o.pace(saved)
 	next.Partition = ptr.To(int32(max(o.Stable.Replicas-groups, 0))) //nolint:gosec // a number of groups
 	return next
-}
-
-// wantedFrom returns the groups below replicas, from an index on.
-func (w Workload) wantedFrom(index int) []Group {
-	var out []Group
-	for _, g := range w.Groups {
-		if g.Index >= index && g.Index < w.Replicas {
-			out = append(out, g)
-		}
-	}
-	return out
 }
 
 // inPlacePace returns the user's own pace without a surge, since the cluster may lack the capacity.

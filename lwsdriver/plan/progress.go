@@ -5,6 +5,7 @@ package plan
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -40,8 +41,9 @@ type Progress struct {
 
 	// ready is the number of ready groups of the goal, available the number of those ready for minReady.
 	ready, available int
-	// lost is when each of the others was lost, in order; zero for one that never existed.
-	lost []time.Time
+	// lost is when each of the others was lost, in order, and neverSeen the number of those of which no pod was ever observed.
+	lost      []time.Time
+	neverSeen int
 	// blocking is the group to blame if no other becomes ready. Nil: none.
 	blocking *Group
 	// nextReady is when the next group will have been ready for minReady. Zero: no group is waiting for it.
@@ -72,12 +74,9 @@ func (s *Progress) measureGoal(o Observation) {
 	if w == nil {
 		return
 	}
-	for _, g := range w.Groups {
-		if g.Index < from || g.Index >= w.Replicas {
-			continue
-		}
+	for g, n := range w.Wanted(from) {
 		if !g.at(revision) {
-			s.lost = append(s.lost, g.LostAt)
+			s.addLost(g, n)
 			if !g.Ready { // a group that serves at another revision waits for its turn
 				s.noteBlocking(g)
 			}
@@ -93,7 +92,7 @@ func (s *Progress) measureGoal(o Observation) {
 			s.available++
 			continue
 		}
-		s.lost = append(s.lost, g.LostAt)
+		s.addLost(g, n)
 		s.noteBlocking(g)
 		if left := g.ReadySince.Add(o.Policy.MinReady).Sub(o.Now); g.Ready && (s.nextReady == 0 || left < s.nextReady) {
 			s.nextReady = max(left, time.Millisecond)
@@ -102,11 +101,20 @@ func (s *Progress) measureGoal(o Observation) {
 	slices.SortFunc(s.lost, time.Time.Compare)
 }
 
+// addLost notes when n groups were lost.
+func (s *Progress) addLost(g Group, n int) {
+	if g.LostAt.IsZero() {
+		s.neverSeen += n
+	} else {
+		s.lost = append(s.lost, g.LostAt)
+	}
+}
+
 // stuckSince returns since when no new group became ready and more than the tolerated ones have been missing.
 func (s Progress) stuckSince(tolerated int) time.Time {
 	since := s.ProgressAt
-	if tolerated < len(s.lost) && s.lost[tolerated].After(since) {
-		since = s.lost[tolerated]
+	if i := tolerated - s.neverSeen; i >= 0 && i < len(s.lost) && s.lost[i].After(since) {
+		since = s.lost[i]
 	}
 	return since
 }
@@ -176,7 +184,7 @@ func remedy(g Group) string {
 		return fmt.Sprintf("run kubectl logs %s --previous to see why it exited, and fix the template", pod)
 	case "NotReady", "ContainersNotReady", "ReadinessGatesNotReady":
 		return fmt.Sprintf("its readiness probe fails: see kubectl logs %s; if it only needs longer to load, set a longer progress deadline", pod)
-	case "PodMissing", "LeaderMissing":
+	case ReasonPodMissing, "LeaderMissing":
 		return "a quota or an admission webhook may refuse its pods: see the events of its StatefulSet"
 	case ReasonTwoRevisions:
 		return "restore the template of its revision and restart the group, or promote the release"
@@ -190,16 +198,16 @@ func remedy(g Group) string {
 }
 
 // describeUnready names the first group that is not ready, and how many more there are.
-func describeUnready(groups []Group) string {
+func describeUnready(groups iter.Seq2[Group, int]) string {
 	var first *Group
 	more := 0
-	for i := range groups {
-		switch g := &groups[i]; {
+	for g, n := range groups {
+		switch {
 		case g.Ready:
 		case first == nil:
-			first = g
+			first, more = &g, n-1
 		default:
-			more++
+			more += n
 		}
 	}
 	if first == nil {

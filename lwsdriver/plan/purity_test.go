@@ -19,6 +19,7 @@ import (
 var allowedImports = []string{
 	"errors",
 	"fmt",
+	"iter",
 	"math",
 	"reflect",
 	"slices",

@@ -81,7 +81,7 @@ func (o Observation) degraded() string {
 		return ""
 	}
 	c, want, stable := o.canary(), o.batchReplicas(), 0
-	for _, g := range o.Stable.wantedFrom(0) {
+	for g := range o.Stable.Wanted(0) {
 		if g.Ready {
 			stable++
 		}

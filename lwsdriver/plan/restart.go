@@ -5,6 +5,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -120,7 +121,7 @@ func awaitRestored(o Observation, s Progress) Decision {
 	}
 	d := Decision{
 		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting,
-		Message: fmt.Sprintf("%d of %d groups are available again%s", s.available, o.Stable.Replicas, describeUnready(o.Stable.Groups)),
+		Message: fmt.Sprintf("%d of %d groups are available again%s", s.available, o.Stable.Replicas, describeUnready(o.Stable.All())),
 	}
 	d.Message += o.heldUpBy("keeps the rollback from its end", "end it without the group")
 	return awaitGroups(s, d, 0)
@@ -130,7 +131,7 @@ func awaitRestored(o Observation, s Progress) Decision {
 // serve, then others within the user's maxUnavailable.
 func restart(o Observation, s Progress, offRevision []Group, state pb.State, reason string) Decision {
 	d := Decision{State: state, Reason: reason, Message: fmt.Sprintf(
-		"%d groups of %s are to be restarted at revision %s%s", len(offRevision), o.Stable.Name, o.Record.Release.StableRevision, describeUnready(o.Stable.Groups))}
+		"%d groups of %s are to be restarted at revision %s%s", len(offRevision), o.Stable.Name, o.Record.Release.StableRevision, describeUnready(o.Stable.All()))}
 	if !o.Stable.Observed {
 		d.Message = fmt.Sprintf("waiting for the LeaderWorkerSet controller to observe the hold on %s", o.Stable.Name)
 		d.Remedy = lwsRemedy(o.Stable.Name)
@@ -151,7 +152,7 @@ func restart(o Observation, s Progress, offRevision []Group, state pb.State, rea
 // nextAvailable returns when the next ready group will have been ready for minReady. Zero: no group is waiting for it.
 func (o Observation) nextAvailable() time.Duration {
 	var next time.Duration
-	for _, g := range o.Stable.wantedFrom(0) {
+	for g := range o.Stable.Wanted(0) {
 		if left := g.ReadySince.Add(o.Policy.MinReady).Sub(o.Now); g.Ready && left > 0 && (next == 0 || left < next) {
 			next = left
 		}
@@ -177,7 +178,7 @@ func (o Observation) restartable(offRevision []Group) *Group {
 // unavailableBut returns how many groups, except for one, are unavailable.
 func (o Observation) unavailableBut(one Group) int {
 	n := o.Stable.Replicas - 1
-	for _, g := range o.Stable.wantedFrom(0) {
+	for g := range o.Stable.Wanted(0) {
 		if g.Index != one.Index && g.available(o.Now, o.Policy.MinReady) {
 			n--
 		}
@@ -224,16 +225,16 @@ func (o Observation) skipBrokenGroups(pace rolling) rolling {
 	if r.Phase != record.RollingBack || o.Stable.Revision != r.StableRevision {
 		return pace
 	}
-	broken, serving := o.givenUp(), make([]bool, o.Stable.Replicas)
-	moves := len(o.Stable.wantedFrom(0)) < o.Stable.Replicas
-	for _, g := range o.Stable.wantedFrom(0) {
+	broken, moves := o.givenUp(), false
+	var serving []int
+	for g, n := range o.Stable.Wanted(0) {
 		offRevision := g.Revision != "" && !g.at(r.StableRevision)
 		switch {
 		case offRevision && !g.Ready && !g.Terminating && restartsExhausted(g):
 			broken++
 		case offRevision && g.Ready && !g.Terminating:
-			serving[g.Index] = true
-		case !g.available(o.Now, o.Policy.MinReady) && !o.givesUp(g):
+			serving = append(serving, g.Index)
+		case !g.available(o.Now, o.Policy.MinReady) && o.givesUp(g, n) < n:
 			moves = true
 		}
 	}
@@ -246,20 +247,15 @@ func (o Observation) skipBrokenGroups(pace rolling) rolling {
 		return pace
 	}
 	may := scaled(pace.MaxUnavailable, o.Stable.Replicas, false)
-	pace.MaxUnavailable = intstr.FromInt(may + broken)
+	pace.MaxUnavailable = intstr.FromInt(min(may+broken, math.MaxInt32))
 	pace.Partition = ptr.To(int32(lowest(serving, max(may, 1)))) //nolint:gosec // a number of groups
 	return pace
 }
 
-// lowest returns the lowest index from which on at most may groups serve.
-func lowest(serving []bool, may int) int {
-	for i := len(serving) - 1; i >= 0; i-- {
-		if serving[i] {
-			may--
-		}
-		if may < 0 {
-			return i + 1
-		}
+// lowest returns the lowest index from which on at most may of the groups that serve, by index, are.
+func lowest(serving []int, may int) int {
+	if may >= len(serving) {
+		return 0
 	}
-	return 0
+	return serving[len(serving)-1-may] + 1
 }

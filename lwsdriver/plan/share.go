@@ -210,7 +210,7 @@ func (g Group) returned(minReady time.Duration) bool {
 func (o Observation) updatedCapacity(planned int) capacityOf {
 	var c capacityOf
 	if o.inPlace() {
-		for _, g := range o.Stable.wantedFrom(0) {
+		for g := range o.Stable.Wanted(0) {
 			missing := g.Revision == "" && g.Index >= o.Stable.Replicas-planned
 			if missing || g.at(o.Record.Release.UpdateRevision) {
 				c.count(o, g, o.Policy.MinReady)
@@ -232,7 +232,7 @@ func (o Observation) updatedCapacity(planned int) capacityOf {
 // apply to them.
 func (o Observation) stableCapacity(planned int) capacityOf {
 	var c capacityOf
-	for _, g := range o.Stable.wantedFrom(0) {
+	for g := range o.Stable.Wanted(0) {
 		missing := g.Revision == "" && g.Index < o.Stable.Replicas-planned
 		if !o.inPlace() || missing || g.at(o.Record.Release.StableRevision) {
 			c.count(o, g, 0)

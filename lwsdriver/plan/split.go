@@ -103,7 +103,12 @@ func (o Observation) coversAllGroups() bool {
 
 // allUpdated reports whether every group is at the update revision.
 func (o Observation) allUpdated() bool {
-	return !slices.ContainsFunc(o.Stable.wantedFrom(0), func(g Group) bool { return !g.at(o.Record.Release.UpdateRevision) })
+	for g := range o.Stable.Wanted(0) {
+		if !g.at(o.Record.Release.UpdateRevision) {
+			return false
+		}
+	}
+	return true
 }
 
 // WarmsUp reports whether a group of the user's own workload receives requests only by a mark, so that it may be warmed
@@ -120,11 +125,13 @@ func StaysStable(o Observation, g Group) bool {
 // requestedInPlace returns the requested routing, as far as groups exist to serve it.
 func (o Observation) requestedInPlace() traffic.Desired {
 	d, requested := prepared(), o.Record.Release.Traffic
-	serves := func(g Group) bool { return g.Ready && g.at(o.Record.Release.UpdateRevision) }
+	serves := func(g Group) bool {
+		return g.Index < o.Stable.Replicas && g.Ready && g.at(o.Record.Release.UpdateRevision)
+	}
 	switch {
 	case o.unfenced():
 		return requestsUnfenced()
-	case requested != nil && slices.ContainsFunc(o.Stable.wantedFrom(0), serves):
+	case requested != nil && slices.ContainsFunc(o.Stable.Groups, serves):
 		d.Weight, d.Mirror, d.HeaderRoutes = o.shareFor(o.planned()).effective, requested.Mirror, requested.Routes()
 	}
 	return d

@@ -8,6 +8,19 @@ import (
 	"strconv"
 )
 
+// Limits of what a request or a record may contain. Each is far above what a release needs, and keeps a record below the 256 KiB that
+// Kubernetes accepts as annotations of an object. Package traffic has those of routes and of requests to leaders.
+const (
+	// MaxBatches bounds the batches of a policy.
+	MaxBatches = 200
+	// MaxOwner bounds the owner of a release, in bytes.
+	MaxOwner = 253
+	// MaxGivenUp bounds the groups that a rollback with force gives up.
+	MaxGivenUp = 1000
+	// MaxLeaderMetadata bounds the metadata that a policy adds to leaders: keys and values together, in bytes.
+	MaxLeaderMetadata = 32 << 10
+)
+
 const (
 	// DefaultHistoryLimit is how many revisions a history keeps by default.
 	DefaultHistoryLimit = 10

@@ -3,7 +3,15 @@
 
 package record
 
-import "testing"
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
 
 func TestHistoryLimit(t *testing.T) {
 	for value, want := range map[string]int{"0": 0, "1": 1, "100": 100, "": -1, "-1": -1, "101": -1, "ten": -1, "1.5": -1} {
@@ -14,5 +22,73 @@ func TestHistoryLimit(t *testing.T) {
 	}
 	if got, err := HistoryLimit(nil); got != DefaultHistoryLimit || err != nil {
 		t.Errorf("nothing: %d, %v", got, err)
+	}
+}
+
+// TestLimits: a request and a record at a limit are accepted, and refused above it.
+func TestLimits(t *testing.T) {
+	policy := func(change func(*pb.ReleasePolicy, int)) func(int) error {
+		return func(more int) error {
+			p := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"1"}}
+			change(p, more)
+			if _, bad := ParsePolicy(p); len(bad) > 0 {
+				return fmt.Errorf("%s %s", bad[0].Field, bad[0].Description)
+			}
+			return nil
+		}
+	}
+	release := func(change func(*Release, int)) func(int) error {
+		return func(more int) error {
+			raw, err := EncodePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"1"}})
+			if err != nil {
+				return err
+			}
+			r := &Record{Saved: rolling(0, "1", "0"), Release: &Release{ID: "r-1", Phase: Progressing, Policy: raw}}
+			change(r.Release, more)
+			_, err = DecodeRecord(encoded(t, r))
+			return err
+		}
+	}
+	headers := func(n, size int) []HeaderRoute {
+		var all []HeaderRoute
+		for i := range n {
+			all = append(all, HeaderRoute{Name: fmt.Sprintf("r-%02d", i), Matches: []HeaderMatch{{Name: "x", Value: strings.Repeat("v", size)}}})
+		}
+		return all
+	}
+	for name, accepts := range map[string]func(more int) error{
+		"batches": policy(func(p *pb.ReleasePolicy, more int) { p.Batches = slices.Repeat([]string{"1"}, MaxBatches+more) }),
+		"metadata": policy(func(p *pb.ReleasePolicy, more int) {
+			p.CanaryLeaderMetadata = &pb.PodMetadata{Annotations: map[string]string{"a": strings.Repeat("v", MaxLeaderMetadata-1+more)}}
+		}),
+		"routes": policy(func(p *pb.ReleasePolicy, more int) {
+			p.Traffic = &pb.TrafficPolicy{StableService: "s", HttpRoutes: []string{"r"}}
+			for i := range traffic.MaxRoutes - 1 + more {
+				p.Traffic.GrpcRoutes = append(p.Traffic.GrpcRoutes, fmt.Sprintf("g-%d", i))
+			}
+		}),
+		"owner":    release(func(r *Release, more int) { r.Owner = strings.Repeat("o", MaxOwner+more) }),
+		"replicas": release(func(r *Release, more int) { r.Replicas = maxCount + more }),
+		"groups":   release(func(r *Release, more int) { r.Groups = maxCount + more }),
+		"header routes": release(func(r *Release, more int) {
+			r.Traffic = &Traffic{HeaderRoutes: headers(traffic.MaxHeaderRoutes+more, 1)}
+		}),
+		"header bytes": release(func(r *Release, more int) {
+			r.Traffic = &Traffic{HeaderRoutes: headers(16, 4096-len("r-00")-len("x"))}
+			r.Traffic.HeaderRoutes[0].Matches[0].Name += strings.Repeat("y", more)
+		}),
+		"given up": release(func(r *Release, more int) {
+			for i := range MaxGivenUp + more {
+				r.GivenUp = append(r.GivenUp, i)
+			}
+		}),
+		"given up twice": release(func(r *Release, more int) { r.GivenUp = []int{1, 2 - more} }),
+	} {
+		if err := accepts(0); err != nil {
+			t.Errorf("%s at the limit: %v", name, err)
+		}
+		if err := accepts(1); err == nil {
+			t.Errorf("%s above the limit is accepted", name)
+		}
 	}
 }

@@ -135,6 +135,10 @@ func (v *violations) batches(raw []string) []Quantity {
 	if len(raw) == 0 {
 		v.add("policy.batches", "is required: at least one count of groups such as \"3\" or percentage such as \"25%%\"")
 	}
+	if len(raw) > MaxBatches {
+		v.add("policy.batches", "%d batches are more than the %d that are possible", len(raw), MaxBatches)
+		return nil
+	}
 	parsed := make([]Quantity, 0, len(raw))
 	for i, s := range raw {
 		field := fmt.Sprintf("policy.batches[%d]", i)
@@ -210,6 +214,16 @@ var reserved = []string{"leaderworkerset.sigs.k8s.io/", "lockstep.dev/"}
 
 func (v *violations) metadata(p Policy) {
 	path := field.NewPath("policy", "canary_leader_metadata")
+	size := 0
+	for _, m := range []map[string]string{p.LeaderLabels, p.LeaderAnnotations} {
+		for key, value := range m {
+			size += len(key) + len(value)
+		}
+	}
+	if size > MaxLeaderMetadata {
+		v.add(path.String(), "has %d bytes, more than the %d that are possible", size, MaxLeaderMetadata)
+		return
+	}
 	errs := metavalidation.ValidateLabels(p.LeaderLabels, path.Child("labels"))
 	errs = append(errs, apivalidation.ValidateAnnotations(p.LeaderAnnotations, path.Child("annotations"))...)
 	for _, err := range errs {

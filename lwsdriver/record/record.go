@@ -328,12 +328,33 @@ func (r *Release) validate() error {
 	if _, bad := ParsePolicy(p); len(bad) > 0 && !r.newerPolicy() {
 		return fmt.Errorf("%s %s", bad[0].Field, bad[0].Description)
 	}
+	if err := r.validateSizes(); err != nil {
+		return err
+	}
 	if r.Target != nil {
 		if err := r.Target.validate(); err != nil {
 			return err
 		}
 	}
 	return r.Traffic.validate()
+}
+
+// validateSizes checks what no request has limited.
+func (r *Release) validateSizes() error {
+	switch {
+	case len(r.Owner) > MaxOwner:
+		return fmt.Errorf("the owner has %d bytes, more than %d", len(r.Owner), MaxOwner)
+	case r.Replicas < 0 || r.Replicas > maxCount || r.Groups > maxCount:
+		return fmt.Errorf("%d replicas and %d groups must be 0 to %d", r.Replicas, r.Groups, maxCount)
+	case len(r.GivenUp) > MaxGivenUp:
+		return fmt.Errorf("%d groups are given up, more than %d", len(r.GivenUp), MaxGivenUp)
+	}
+	for i, g := range r.GivenUp {
+		if g < 0 || i > 0 && g <= r.GivenUp[i-1] {
+			return fmt.Errorf("the groups that are given up are not in order: %v", r.GivenUp)
+		}
+	}
+	return nil
 }
 
 func (r *Release) validatePhase() error {

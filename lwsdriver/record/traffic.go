@@ -105,6 +105,9 @@ func (t *Traffic) validate() error {
 	if t.Groups < 0 {
 		return fmt.Errorf("traffic: %d groups must not be negative", t.Groups)
 	}
+	if excess := traffic.Excess(t.Routes()); excess != "" {
+		return fmt.Errorf("traffic: %s", excess)
+	}
 	for i, r := range t.Routes() {
 		if len(r.Matches) == 0 {
 			return fmt.Errorf("traffic: header route %q has no matches", r.Name)

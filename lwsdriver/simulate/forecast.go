@@ -16,6 +16,9 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
+// MaxGroups is how many groups a forecast may have: each is an object of the world, and takes part in each of its changes.
+const MaxGroups = 500
+
 // Input is everything that a forecast depends on.
 type Input struct {
 	// Replicas is the number of groups.

@@ -5,6 +5,8 @@ package simulate
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/utils/ptr"
@@ -142,17 +144,16 @@ func (w *world) observe() plan.Observation {
 
 func (w *world) workload(name string, s *native.Set) plan.Workload {
 	out := plan.Workload{Name: name, Replicas: s.Replicas, Size: w.in.Size(), Revision: s.Template, Rolling: s.Rolling, Observed: true}
-	for i := range max(s.LeaderReplicas(), s.Replicas) {
-		view := plan.Group{Index: i, Leader: leader(name, i), Pods: w.in.Size(), Reason: "PodMissing", Message: "is missing"}
-		if g := s.Groups[i]; g != nil {
-			view.Revision, view.Serving = g.Revision, w.serving[g]
-			view.Reason, view.Message = "Starting", "is starting"
-			if g.Ready {
-				view.Ready, view.ReadySince, view.ReadyPods = true, epoch.Add(w.since[g]), view.Pods
-				view.Reason, view.Message = "", ""
-				if w.now-w.since[g] >= w.policy.MinReady {
-					view.FirstReady = view.ReadySince.Add(w.policy.MinReady)
-				}
+	for _, i := range slices.Sorted(maps.Keys(s.Groups)) {
+		g := s.Groups[i]
+		view := plan.Group{
+			Index: i, Leader: leader(name, i), Revision: g.Revision, Serving: w.serving[g], Pods: w.in.Size(), Reason: "Starting", Message: "is starting",
+		}
+		if g.Ready {
+			view.Ready, view.ReadySince, view.ReadyPods = true, epoch.Add(w.since[g]), view.Pods
+			view.Reason, view.Message = "", ""
+			if w.now-w.since[g] >= w.policy.MinReady {
+				view.FirstReady = view.ReadySince.Add(w.policy.MinReady)
 			}
 		}
 		out.Groups = append(out.Groups, view)

@@ -34,6 +34,8 @@ type bench struct {
 	binary     string
 	kubeconfig string
 	log        io.Writer
+
+	controllersStopped bool
 }
 
 func newBench(ctx context.Context, c config, log io.Writer) (*bench, error) {

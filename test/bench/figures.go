@@ -22,6 +22,7 @@ type report struct {
 	Requests *requestFigures  `json:"requests,omitempty"`
 	Removals []removalFigures `json:"removals,omitempty"`
 	Scale    *scaleFigures    `json:"scale,omitempty"`
+	Fleet    *fleetFigures    `json:"fleet,omitempty"`
 	Hosts    []hostFigures    `json:"hosts,omitempty"`
 	Aims     []aim            `json:"aims,omitempty"`
 }
@@ -194,6 +195,10 @@ func (r *report) judge() {
 		}
 		add(s.LiveMB < 100, fmt.Sprintf("live heap at %d pods", s.Pods), "below 100 MB", "%.0f MB", s.LiveMB)
 		add(s.ResidentMB < 100, fmt.Sprintf("resident memory at %d pods", s.Pods), "below 100 MB", "%.0f MB", s.ResidentMB)
+	}
+	if f := r.Fleet; f != nil {
+		add(f.PeakMB < 150, fmt.Sprintf("peak resident memory at %d pods of %d LeaderWorkerSets", f.Pods, f.Workloads), "below 150 MB", "%.0f MB", f.PeakMB)
+		add(f.MillionMB-f.ObservedMB < 20, "a LeaderWorkerSet of a million groups without pods", "below 20 MB", "%.0f MB", f.MillionMB-f.ObservedMB)
 	}
 	if len(r.Hosts) > 0 {
 		faster := r.Hosts[0].Took.Median / r.ours().Took.Median

@@ -4,7 +4,7 @@
 // Command bench measures Lockstep on a real control plane on this machine, beside LeaderWorkerSet's own rolling update of
 // the same workload, and prints one table. Times depend on the machine: compare only figures of one run.
 //
-//	go run ./test/bench [-reps 9] [-parts start,release,removal,scale,hosts] [-o json]
+//	go run ./test/bench [-reps 9] [-parts start,release,removal,scale,fleet,hosts] [-o json]
 //
 // docs/benchmarks.md explains each figure.
 package main
@@ -38,15 +38,16 @@ type config struct {
 	groups int
 	churn  int
 	calls  int
+	fleet  int
 	output string
 }
 
 // partHosts is the comparison with Kruise Rollouts.
 const partHosts = "hosts"
 
-// parts are the measurements, in their order. Removal is optional; hosts needs Kruise Rollouts, and takes as long as all others
+// parts are the measurements, in their order. Removal and fleet are optional; hosts needs Kruise Rollouts, and takes as long as all others
 // together.
-var parts = []string{"start", "release", "removal", "scale", partHosts}
+var parts = []string{"start", "release", "removal", "scale", "fleet", partHosts}
 
 func parse(args []string, stderr io.Writer) (config, error) {
 	c := config{parts: map[string]bool{}}
@@ -58,6 +59,7 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	flags.IntVar(&c.churn, "churn", 100, "pod changes per second at scale")
 	flags.IntVar(&c.calls, "calls", 3000, "calls of CalculateBatchContext per figure")
 	flags.StringVar(&c.output, "o", "text", "output: text or json")
+	flags.IntVar(&c.fleet, "fleet", 50_000, "pods of the fleet")
 	list := flags.String("parts", "start,release,scale", "what to measure, of "+strings.Join(parts, ","))
 	if err := flags.Parse(args); err != nil {
 		return c, err
@@ -71,8 +73,8 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	switch {
 	case c.output != "text" && c.output != "json":
 		return c, fmt.Errorf("-o %q: choose text or json", c.output)
-	case c.reps < 1 || c.starts < 1 || c.groups < 10 || c.churn < 1 || c.calls < 100:
-		return c, fmt.Errorf("-reps and -starts must be at least 1, -groups 10, -churn 1 and -calls 100")
+	case c.reps < 1 || c.starts < 1 || c.groups < 10 || c.churn < 1 || c.calls < 100 || c.fleet < 1000:
+		return c, fmt.Errorf("-reps and -starts must be at least 1, -groups 10, -churn 1, -calls 100 and -fleet 1000")
 	}
 	return c, nil
 }
@@ -100,6 +102,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		{"release", b.measureRelease},
 		{"removal", b.measureRemoval},
 		{"scale", b.measureScale},
+		{"fleet", b.measureFleet},
 		{partHosts, b.measureHosts},
 	} {
 		if !c.parts[part.name] {

@@ -26,6 +26,7 @@ func (r *report) writeText(w io.Writer) error {
 	r.requestText(line)
 	r.removalText(line)
 	r.scaleText(line)
+	r.fleetText(line)
 	r.hostText(line)
 	if len(r.Aims) > 0 {
 		line("\nAIM\tWANTED\tMEASURED\t")
@@ -127,6 +128,18 @@ func (r *report) scaleText(line printer) {
 	for _, c := range s.Calls {
 		line("%s\t%.2f ms\t%.2f ms\t%.2f ms", c, c.P50, c.P99, c.CPU)
 	}
+}
+
+func (r *report) fleetText(line printer) {
+	f := r.Fleet
+	if f == nil {
+		return
+	}
+	line("\nFLEET: %d pods of %d LeaderWorkerSets, none adopted", f.Pods, f.Workloads)
+	line("exec until SERVING\t%s", secs(f.Synced))
+	line("live heap\t%.0f MB", f.LiveMB)
+	line("resident memory\t%.0f MB, %.0f MB once all groups were read, %.0f MB with a million groups without pods; peak %.0f MB",
+		f.ResidentMB, f.ObservedMB, f.MillionMB, f.PeakMB)
 }
 
 func (r *report) hostText(line printer) {

@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
 const (
@@ -94,18 +93,13 @@ func (b *bench) beginLarge(ctx context.Context, p *pods) (liveMB float64, canary
 	if err := expect(answer.GetContext(), pb.State_STATE_READY); err != nil {
 		return 0, "", err
 	}
-	live, err := liveHeap(ctx, d)
+	live, err := liveHeap(ctx, d, scaleName)
 	return live, answer.GetContext().GetCanaryWorkload(), err
 }
 
 // seed stops the controllers and multiplies the groups: four fifths stable, one fifth, a quarter of those, canary.
 func (b *bench) seed(ctx context.Context, canary string) (groups, pods int, err error) {
-	for _, name := range []string{cluster.LWS, cluster.ControllerManager, cluster.Scheduler, cluster.KWOK} {
-		if err := b.cluster.StopComponent(ctx, name); err != nil {
-			return 0, 0, err
-		}
-	}
-	if err := b.removeWebhooks(ctx); err != nil {
+	if err := b.stopControllers(ctx); err != nil {
 		return 0, 0, err
 	}
 	stable := b.groups * 4 / 5
@@ -199,7 +193,7 @@ func (b *bench) call(ctx context.Context, d *driver, rows bool, groups int) (cal
 }
 
 func (f *scaleFigures) measureMemory(ctx context.Context, d *driver) (err error) {
-	if f.LiveMB, err = liveHeap(ctx, d); err != nil {
+	if f.LiveMB, err = liveHeap(ctx, d, scaleName); err != nil {
 		return err
 	}
 	f.BytesPerPod = (f.LiveMB - f.LiveSmallMB) * mb / float64(f.Pods)
@@ -208,11 +202,11 @@ func (f *scaleFigures) measureMemory(ctx context.Context, d *driver) (err error)
 	return err
 }
 
-// liveHeap calls until the driver has collected garbage twice, and returns the second live heap, in MB.
-func liveHeap(ctx context.Context, d *driver) (float64, error) {
+// liveHeap calls for a workload until the driver has collected garbage twice, and returns the second live heap, in MB.
+func liveHeap(ctx context.Context, d *driver, name string) (float64, error) {
 	before, _ := d.collections()
 	request := &pb.CalculateBatchContextRequest{
-		Workload: &pb.WorkloadRef{Namespace: namespace, Name: scaleName}, IncludeGroups: true,
+		Workload: &pb.WorkloadRef{Namespace: namespace, Name: name}, IncludeGroups: true,
 	}
 	for {
 		if now, live := d.collections(); now >= before+2 {

@@ -195,6 +195,23 @@ func (d *Driver) AwaitSync() {
 	})
 }
 
+// PeakMemory returns the most memory that the process has had resident so far, in bytes.
+func (d *Driver) PeakMemory() int64 {
+	d.t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.process.Cmd.Process.Pid))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	var kb int64
+	for line := range bytes.Lines(raw) {
+		if _, err := fmt.Sscanf(string(line), "VmHWM: %d kB", &kb); err == nil {
+			return kb << 10
+		}
+	}
+	d.t.Fatalf("no VmHWM in:\n%s", raw)
+	return 0
+}
+
 // Running reports whether the process has been started and not been ended.
 func (d *Driver) Running() bool { return d.process != nil }
 

@@ -144,10 +144,16 @@ func TestWaitSurgePod(t *testing.T) {
 // apply a change and never observes it.
 func (w *workload) refuseStatefulSets() (permit func()) {
 	w.t.Helper()
+	return w.refuseStatefulSetsUnless("false")
+}
+
+// refuseStatefulSetsUnless is refuseStatefulSets for changes after which a CEL expression is false. One with 11 replicas must be.
+func (w *workload) refuseStatefulSetsUnless(expression string) (permit func()) {
+	w.t.Helper()
 	policies, ctx := w.kube.AdmissionregistrationV1(), context.WithoutCancel(w.t.Context())
 	name := "refuse-statefulsets-" + w.namespace
 	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	policy.Spec.Validations = []admissionv1.Validation{{Expression: "false", Message: "refused by a test"}}
+	policy.Spec.Validations = []admissionv1.Validation{{Expression: expression, Message: "refused by a test"}}
 	rule := admissionv1.NamedRuleWithOperations{}
 	rule.APIGroups, rule.APIVersions, rule.Resources = []string{"apps"}, []string{"v1"}, []string{"statefulsets"}
 	rule.Operations = []admissionv1.OperationType{admissionv1.Update}
@@ -176,7 +182,7 @@ func (w *workload) refuseStatefulSets() (permit func()) {
 	w.t.Cleanup(remove)
 	inForce := func(want bool) {
 		w.eventually(fmt.Sprintf("StatefulSets are refused: %t", want), func(ctx context.Context) error {
-			_, err := w.kube.AppsV1().StatefulSets(w.namespace).Patch(ctx, w.name, types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`),
+			_, err := w.kube.AppsV1().StatefulSets(w.namespace).Patch(ctx, w.name, types.MergePatchType, []byte(`{"spec":{"replicas":11}}`),
 				metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 			if refused := err != nil && strings.Contains(err.Error(), "refused by a test"); refused != want {
 				return fmt.Errorf("the answer of a dry run is %q", fmt.Sprint(err))

@@ -189,15 +189,15 @@ func (t *draining) progress(leaders []Leader) Progress {
 // poll reads the metric of a leader until the drain is no longer polled or ctx ends.
 func (p *Prober) poll(ctx context.Context, o *owner, t *draining, w *watched) {
 	defer w.stop()
-	for o.drainSlots.acquire(ctx) {
+	for acquireBoth(ctx, o.drainSlots, p.drainSlots) {
 		leader, wanted := p.beginPoll(o, t, w)
-		if !wanted {
-			o.drainSlots.release()
-			return
+		var got reading
+		if wanted {
+			got = p.read(ctx, leader, t.policy)
 		}
-		got := p.read(ctx, leader, t.policy)
 		o.drainSlots.release()
-		if !p.endPoll(ctx, o, w, got) || !pause(ctx, pollInterval) {
+		p.drainSlots.release()
+		if !wanted || !p.endPoll(ctx, o, w, got) || !pause(ctx, pollInterval) {
 			return
 		}
 	}

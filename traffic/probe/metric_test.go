@@ -34,7 +34,8 @@ func TestReadMetric(t *testing.T) {
 		{"NaN", "m NaN\n", 0, "can't be a number of requests"},
 		{"infinite", "m +Inf\n", 0, "can't be a number of requests"},
 		{"negative", "m{a=\"1\"} 1\nm{a=\"2\"} -1\n", 0, "can't be a number of requests"},
-		{"large", "m 0\n" + strings.Repeat("x", metricsLimit), 0, "larger than 8 MiB"},
+		{"long lines", "x{a=\"" + strings.Repeat("m 7", 5000) + "\"} 1\nm{a=\"" + strings.Repeat("x", 10000) + "\"} 2\n" + "m 1\n", 3, ""},
+		{"large", "m 0\n" + strings.Repeat("x", metricsLimit), 0, "larger than 1 MiB"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := readMetric(strings.NewReader(tt.page), "m")

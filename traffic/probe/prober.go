@@ -15,6 +15,9 @@ import (
 // so that long warm-ups delay neither a drain nor another release.
 const perOwner = 16
 
+// perProcess bounds both kinds of requests once more, over all owners: each takes a connection and its buffers.
+const perProcess = 128
+
 // Leader is a leader pod.
 type Leader struct {
 	// Name is the pod's name, for messages.
@@ -80,6 +83,8 @@ type Prober struct {
 	stop context.CancelFunc
 	work sync.WaitGroup
 
+	warmSlots, drainSlots slots // of all owners
+
 	mu     sync.Mutex
 	closed bool
 	owners map[string]*owner
@@ -125,7 +130,7 @@ func New(opts ...Option) *Prober {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Prober{
 		client: newClient(o.transport), log: o.log, changed: o.changed,
-		ctx: ctx, stop: stop, owners: map[string]*owner{},
+		ctx: ctx, stop: stop, owners: map[string]*owner{}, warmSlots: make(slots, perProcess), drainSlots: make(slots, perProcess),
 	}
 }
 
@@ -214,6 +219,18 @@ func (s slots) acquire(ctx context.Context) bool {
 }
 
 func (s slots) release() { <-s }
+
+// acquireBoth waits for a slot of an owner, and then for one of all owners: an owner with many leaders must not queue for all of them.
+func acquireBoth(ctx context.Context, own, all slots) bool {
+	if !own.acquire(ctx) {
+		return false
+	}
+	if !all.acquire(ctx) {
+		own.release()
+		return false
+	}
+	return true
+}
 
 // pause waits and reports whether ctx has not ended.
 func pause(ctx context.Context, d time.Duration) bool {

@@ -5,6 +5,7 @@ package probe
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -293,6 +294,41 @@ func TestWarmConcurrency(t *testing.T) {
 		}
 		if now.most > perOwner || now.size() > 0 {
 			t.Errorf("%d requests at a time, %d left", now.most, now.size())
+		}
+	})
+}
+
+// TestWarmConcurrencyOfAllOwners: concurrent requests are bounded per process, and all leaders have their turn.
+func TestWarmConcurrencyOfAllOwners(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		var now crowd
+		const owners = 2 * perProcess / perOwner
+		each := func(f func(owner string, l Leader)) {
+			for i := range owners * perOwner {
+				f(fmt.Sprint("o", i%owners), leader(i))
+			}
+		}
+		for i := range owners * perOwner {
+			b.net.serve(at(i), func(w http.ResponseWriter, r *http.Request) {
+				defer now.leave()
+				now.enter()
+				slow(5*time.Second)(w, r)
+			})
+		}
+		each(func(owner string, l Leader) { b.Warm(owner, l, health) })
+		synctest.Wait()
+		if now.size() != perProcess {
+			t.Errorf("%d requests at a time, want %d", now.size(), perProcess)
+		}
+		b.Forget("o0")
+		after(time.Minute)
+		each(func(owner string, l Leader) {
+			if got := b.Warm(owner, l, health); owner != "o0" && got.State != Done {
+				t.Errorf("%+v", got)
+			}
+		})
+		if now.most > perProcess {
+			t.Errorf("%d requests at a time", now.most)
 		}
 	})
 }

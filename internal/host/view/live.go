@@ -120,10 +120,7 @@ func Frame(c *pb.BatchContext, now time.Time, width, height int) string {
 	if height > 0 {
 		shown, hidden = fit(shown, room)
 	}
-	text := header + Groups(shown, now)
-	if hidden > 0 {
-		text += fmt.Sprintf("... and %s\n", count(int32(hidden), "more group"))
-	}
+	text := header + Groups(shown, now) + moreGroups(hidden+int(c.GetGroupsOmitted()))
 	if width <= 0 {
 		return text
 	}

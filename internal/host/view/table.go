@@ -127,7 +127,15 @@ func Status(c *pb.BatchContext, now time.Time) string {
 	if groups := Groups(c.GetGroups(), now); groups != "" {
 		text += "\n" + groups
 	}
-	return text
+	return text + moreGroups(int(c.GetGroupsOmitted()))
+}
+
+// moreGroups returns the line for groups that are not shown, if there are any.
+func moreGroups(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("... and %s\n", count(int32(n), "more group")) //nolint:gosec // a number of groups
 }
 
 // columns aligns cells. No line ends in a space.

@@ -102,9 +102,14 @@ func TestGolden(t *testing.T) {
 		reason string
 		text   func() string
 	}{
-		"status":           {"a release in flight", func() string { return Status(upgrading(), noon) }},
-		"status-routed":    {"the share is of requests", func() string { return Status(routedRelease(), noon) }},
-		"status-capped":    {"the requested share, too", func() string { return Status(cappedRelease(), noon) }},
+		"status":        {"a release in flight", func() string { return Status(upgrading(), noon) }},
+		"status-routed": {"the share is of requests", func() string { return Status(routedRelease(), noon) }},
+		"status-capped": {"the requested share, too", func() string { return Status(cappedRelease(), noon) }},
+		"status-omitted": {"the driver left groups out", func() string {
+			c := upgrading()
+			c.Replicas, c.GroupsOmitted = 1_000_000, 999_996
+			return Status(c, noon)
+		}},
 		"status-unmanaged": {"no release and no groups", func() string { return Status(unmanaged(), noon) }},
 		"frame":            {"a large terminal", func() string { return Frame(upgrading(), noon, 200, 50) }},
 		"frame-narrow":     {"lines are cut, not wrapped", func() string { return Frame(upgrading(), noon, 48, 50) }},

@@ -290,8 +290,11 @@ type BatchContext struct {
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,26,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// When the last new group became ready, or the target changed. The progress deadline is measured from this time.
 	ProgressTime *timestamppb.Timestamp `protobuf:"bytes,27,opt,name=progress_time,json=progressTime,proto3" json:"progress_time,omitempty"`
-	// One entry per group, stable groups first, ordered by index. Empty unless requested with include_groups.
+	// One entry per group, stable groups first, ordered by index. Empty unless requested with include_groups. At most 5000:
+	// missing groups are left out first, then those of the highest indices.
 	Groups []*Group `protobuf:"bytes,28,rep,name=groups,proto3" json:"groups,omitempty"`
+	// How many groups `groups` leaves out. 0 unless requested with include_groups.
+	GroupsOmitted int32 `protobuf:"varint,33,opt,name=groups_omitted,json=groupsOmitted,proto3" json:"groups_omitted,omitempty"`
 	// Hash of the workload's current template. Empty until the workload's controller has recorded it. If it differs from
 	// update_revision after the release has ended, a newer template waits for the next release.
 	TemplateRevision string `protobuf:"bytes,29,opt,name=template_revision,json=templateRevision,proto3" json:"template_revision,omitempty"`
@@ -535,6 +538,13 @@ func (x *BatchContext) GetGroups() []*Group {
 		return x.Groups
 	}
 	return nil
+}
+
+func (x *BatchContext) GetGroupsOmitted() int32 {
+	if x != nil {
+		return x.GroupsOmitted
+	}
+	return 0
 }
 
 func (x *BatchContext) GetTemplateRevision() string {
@@ -784,8 +794,7 @@ var File_lockstep_v1alpha1_batch_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/v1alpha1/batch.proto\x12\x11lockstep.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\xd9\n" +
-	"\n" +
+	"\x1dlockstep/v1alpha1/batch.proto\x12\x11lockstep.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\x80\v\n" +
 	"\fBatchContext\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1d\n" +
 	"\n" +
@@ -817,7 +826,8 @@ const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"\n" +
 	"start_time\x18\x1a \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12?\n" +
 	"\rprogress_time\x18\x1b \x01(\v2\x1a.google.protobuf.TimestampR\fprogressTime\x120\n" +
-	"\x06groups\x18\x1c \x03(\v2\x18.lockstep.v1alpha1.GroupR\x06groups\x12+\n" +
+	"\x06groups\x18\x1c \x03(\v2\x18.lockstep.v1alpha1.GroupR\x06groups\x12%\n" +
+	"\x0egroups_omitted\x18! \x01(\x05R\rgroupsOmitted\x12+\n" +
 	"\x11template_revision\x18\x1d \x01(\tR\x10templateRevision\x127\n" +
 	"\n" +
 	"batch_plan\x18\x1e \x03(\v2\x18.lockstep.v1alpha1.BatchR\tbatchPlan\x12.\n" +

@@ -1,0 +1,70 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+)
+
+// maxPerPod is how many bytes of heap a pod may take in the caches, its part of a group included: 50,000 pods then take 40 MB of the
+// 150 MB that the driver may have with them.
+const maxPerPod = 800
+
+// TestMemoryPerPod feeds the caches with as many pods as a large cluster has, and measures the heap that they keep.
+func TestMemoryPerPod(t *testing.T) {
+	const pods, size, groups = 50_000, 8, 100 // of a workload
+	b := newGroupBed(t)
+	before := heap()
+	for i := range pods {
+		set := fmt.Sprintf("large-language-model-%d", i/size/groups)
+		p := lwstest.Pod("vllm-0", func(p *corev1.Pod) {
+			group, worker := i/size%groups, i%size
+			p.Namespace, p.Name = "inference", fmt.Sprintf("%s-%d-%d", set, group, worker)
+			p.UID, p.ResourceVersion = types.UID(fmt.Sprintf("6fbd2c1e-0000-4000-8000-%012d", i)), fmt.Sprint(1_000_000_000+i)
+			p.Labels[lws.SetNameLabelKey], p.Labels[lws.GroupIndexLabelKey] = set, fmt.Sprint(group)
+			p.Labels[lws.WorkerIndexLabelKey], p.Labels[lws.RevisionKey] = fmt.Sprint(worker), "7d4f5b6c89"
+			p.Labels["a"], p.Annotations["b"] = strings.Repeat("x", 63), strings.Repeat("y", 10_000)
+			p.Status.PodIP = "10.244.100.200"
+			if i%10 == 0 {
+				lwstest.Waiting("ImagePullBackOff", strings.Repeat("z", 2000))(p)
+			}
+		})
+		v := view(t, p)
+		if err := b.pods.Add(v); err != nil {
+			t.Fatal(err)
+		}
+		b.Invalidate(v.Workload(), v.Group)
+	}
+	cached := heap() - before
+	for i := range pods / size / groups {
+		key := types.NamespacedName{Namespace: "inference", Name: fmt.Sprintf("large-language-model-%d", i)}
+		if n := len(b.of(key, groups, size, nil, lwstest.Noon, 0)); n != groups {
+			t.Fatalf("%d groups of %s", n, key)
+		}
+	}
+	observed := heap() - before
+	t.Logf("%d pods: %d bytes each, %d once their groups were observed", pods, cached/pods, observed/pods)
+	if observed/pods > maxPerPod {
+		t.Errorf("a pod takes %d bytes of the heap, want at most %d", observed/pods, maxPerPod)
+	}
+	runtime.KeepAlive(b)
+}
+
+// heap returns the bytes that are live after a garbage collection.
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

@@ -1,0 +1,83 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"iter"
+)
+
+// Replicas is a number that any editor of the spec may set to a million. So groups without pods are not objects: all that counts groups
+// counts runs of missing ones at once.
+
+// ReasonPodMissing is the reason of a group that lacks pods.
+const ReasonPodMissing = "PodMissing"
+
+// Wanted yields the groups below replicas, from an index on and in order. Of each run of missing groups that [Workload.Groups] leaves
+// out, it yields the first with the length of the run; for every other group the number is 1.
+func (w Workload) Wanted(from int) iter.Seq2[Group, int] {
+	return func(yield func(Group, int) bool) {
+		next := max(from, 0)
+		for _, g := range w.Groups {
+			if g.Index < from || g.Index >= w.Replicas {
+				continue
+			}
+			if n := g.Index - next; n > 0 && !yield(w.missing(next), n) {
+				return
+			}
+			if !yield(g, 1) {
+				return
+			}
+			next = max(next, g.Index+1)
+		}
+		if n := w.Replicas - next; n > 0 {
+			yield(w.missing(next), n)
+		}
+	}
+}
+
+// All yields what Wanted(0) does, and the groups above replicas after them.
+func (w Workload) All() iter.Seq2[Group, int] {
+	return func(yield func(Group, int) bool) {
+		for g, n := range w.Wanted(0) {
+			if !yield(g, n) {
+				return
+			}
+		}
+		for _, g := range w.Groups {
+			if g.Index >= w.Replicas && !yield(g, 1) {
+				return
+			}
+		}
+	}
+}
+
+// surges reports whether there are groups above replicas.
+func (w Workload) surges() bool {
+	for _, g := range w.Groups {
+		if g.Index >= w.Replicas {
+			return true
+		}
+	}
+	return false
+}
+
+func (w Workload) missing(index int) Group { return MissingGroup(w.Name, index, w.Size) }
+
+// MissingGroup returns a group of a workload of which no pod exists.
+func MissingGroup(workload string, index, size int) Group {
+	leader := fmt.Sprintf("%s-%d", workload, index)
+	return Group{Index: index, Leader: leader, Pods: size, Pod: leader, Reason: ReasonPodMissing, Message: "has not been created yet"}
+}
+
+// single yields each group with the number 1.
+func single(groups []Group) iter.Seq2[Group, int] {
+	return func(yield func(Group, int) bool) {
+		for _, g := range groups {
+			if !yield(g, 1) {
+				return
+			}
+		}
+	}
+}
