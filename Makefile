@@ -127,7 +127,7 @@ lint: ## Lint Go and protobuf.
 	$(LINT) run ./...
 
 .PHONY: verify
-verify: lint verify-breaking verify-generated verify-tidy ## All that must hold before a change lands, but for the tests.
+verify: lint verify-breaking verify-generated verify-tidy verify-vulnerabilities verify-licenses verify-reproducible ## All that must hold before a change lands, but for the tests.
 
 .PHONY: verify-breaking
 verify-breaking:
@@ -155,3 +155,29 @@ verify-tidy:
 	$(GO) mod tidy -diff
 	cd test/kruise/controlplane && $(GO) mod tidy -diff
 	$(GO) mod verify >/dev/null
+
+# Vulnerabilities that the binary can reach. Without the database, vuln.go.dev or that of GOVULNDB, nothing is checked, and it says so.
+.PHONY: verify-vulnerabilities
+verify-vulnerabilities:
+	@if out=$$($(GO) tool -modfile=tools/vuln/go.mod govulncheck ./cmd/lockstep 2>&1); then echo "govulncheck: $$(tail -1 <<<"$$out")"; \
+	elif grep -q '^govulncheck: fetching vulnerabilities: ' <<<"$$out"; then \
+	  echo "govulncheck: NOT CHECKED, the database can't be reached; set GOVULNDB to a copy. $$(tail -1 <<<"$$out")" >&2; \
+	else echo "$$out" >&2; exit 1; fi
+
+.PHONY: verify-licenses
+verify-licenses:
+	$(GO) test -vet off ./test/licenses
+
+# Two copies of the sources, in folders of different names, make the same binary. A comment that differs has our own packages compiled
+# for each; their dependencies and the standard library come from the build cache.
+.PHONY: verify-reproducible
+verify-reproducible:
+	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	for copy in one another; do \
+	  mkdir "$$tmp/$$copy"; \
+	  git ls-files -z -- go.mod go.sum cmd config internal lwsdriver plugin proto traffic | xargs -0 tar -cf - | tar -xf - -C "$$tmp/$$copy"; \
+	  find "$$tmp/$$copy" -name '*.go' -exec sed -i "\$$a // $$copy" {} +; \
+	  (cd "$$tmp/$$copy" && $(GO) build -ldflags '$(LDFLAGS) -buildid=' -o "../$$copy.bin" ./cmd/lockstep); \
+	done; \
+	cmp "$$tmp/one.bin" "$$tmp/another.bin" || { echo "two builds of the same sources differ" >&2; exit 1; }; \
+	echo "two builds are identical: sha256 $$(sha256sum <"$$tmp/one.bin" | cut -c1-64)"

@@ -9,7 +9,13 @@ package config
 import (
 	"bytes"
 	"embed"
+	"errors"
 	"fmt"
+	"io"
+	"slices"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
 // Names in the manifests.
@@ -23,9 +29,32 @@ const (
 //go:embed rbac/*.yaml access/*.yaml admission/*.yaml preflight/*.yaml permissions/*.yaml argo/*.yaml argo/plugin/*.yaml kruise/*.yaml kruise/crd/*.yaml kruise/batchrelease/*.yaml
 var files embed.FS
 
-// RBAC returns the driver's namespace, service account, role and binding, as one YAML stream.
+// driverRoles are the driver's ClusterRole, and the ClusterRoles that it is the sum of.
+var driverRoles = []string{"rbac/role", "rbac/gateway", "rbac/ingress", "rbac/pools", "rbac/autoscalers"}
+
+// RBAC returns the driver's namespace, service account, roles and binding, as one YAML stream.
 func RBAC() ([]byte, error) {
-	return stream("rbac/namespace", "rbac/serviceaccount", "rbac/role", "rbac/clusterrolebinding", "rbac/reviews")
+	return stream(slices.Concat([]string{"rbac/namespace", "rbac/serviceaccount"}, driverRoles, []string{"rbac/clusterrolebinding", "rbac/auth-delegator"})...)
+}
+
+// DriverRules returns the rules of the ClusterRoles that the driver's is the sum of, by their names.
+func DriverRules() (map[string][]rbacv1.PolicyRule, error) {
+	manifest, err := stream(driverRoles...)
+	if err != nil {
+		return nil, err
+	}
+	rules := map[string][]rbacv1.PolicyRule{}
+	for d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), len(manifest)); ; {
+		var role rbacv1.ClusterRole
+		if err := d.Decode(&role); errors.Is(err, io.EOF) {
+			return rules, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("decode config/rbac: %w", err)
+		}
+		if role.AggregationRule == nil {
+			rules[role.Name] = role.Rules
+		}
+	}
 }
 
 // Access returns the roles that let people and hosts see or drive releases, as one YAML stream.
@@ -53,7 +82,9 @@ func Kruise() ([]byte, error) {
 }
 
 // KruiseDriver returns what `lockstep kruise` also needs for a driver inside its process, as one YAML stream.
-func KruiseDriver() ([]byte, error) { return stream("rbac/role", "kruise/driver-binding") }
+func KruiseDriver() ([]byte, error) {
+	return stream(append(slices.Clone(driverRoles), "kruise/driver-binding")...)
+}
 
 // BatchReleaseServiceAccount is the account of `lockstep batchrelease`.
 const BatchReleaseServiceAccount = "lockstep-batchrelease"
@@ -63,13 +94,13 @@ func BatchRelease() ([]byte, error) { return stream("rbac/namespace", "kruise/ba
 
 // BatchReleaseDriver returns what `lockstep batchrelease` also needs for a driver that it launches, as one YAML stream.
 func BatchReleaseDriver() ([]byte, error) {
-	return stream("rbac/role", "kruise/batchrelease/driver-binding")
+	return stream(append(slices.Clone(driverRoles), "kruise/batchrelease/driver-binding")...)
 }
 
-// ArgoRBAC returns the driver's role, bound to Argo Rollouts' service account for a driver inside the plugin, as one YAML
+// ArgoRBAC returns the driver's roles, bound to Argo Rollouts' service account for a driver inside the plugin, as one YAML
 // stream.
 func ArgoRBAC() ([]byte, error) {
-	return stream("rbac/role", "argo/clusterrolebinding")
+	return stream(append(slices.Clone(driverRoles), "argo/clusterrolebinding")...)
 }
 
 // ArgoPlugins returns the ConfigMap of Argo Rollouts with the plugins.

@@ -5,9 +5,12 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +18,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/config"
@@ -56,18 +60,18 @@ func TestDeployment(t *testing.T) { //nolint:paralleltest // its logger is also 
 	if !slices.Equal(container.Command, []string{"/lockstep"}) {
 		t.Errorf("command is %q", container.Command)
 	}
+	replaced := strings.NewReplacer("=:9443", "=127.0.0.1:0", "=:8081", "=127.0.0.1:0", "=:9090", "=0.0.0.0:0", "=/tls/", "="+tlsSecret(t)+"/")
 	var args []string
 	for _, arg := range container.Args {
-		for port, free := range map[string]string{"=127.0.0.1:9443": "=127.0.0.1:0", "=:9090": "=127.0.0.1:0"} {
-			arg = strings.Replace(arg, port, free, 1)
-		}
-		args = append(args, arg)
+		args = append(args, replaced.Replace(arg))
 	}
 	if slices.Contains(args, "--leader-elect") {
 		args = append(args, "--leader-elect-namespace=lockstep-system") // it does not run in a pod
 	}
-	if port := container.Ports[0]; port.Name != "metrics" || port.ContainerPort != 9090 {
-		t.Errorf("port %+v is not the one of --metrics-address", port)
+	for _, port := range container.Ports {
+		if !slices.ContainsFunc(container.Args, func(arg string) bool { return strings.HasSuffix(arg, fmt.Sprintf("=:%d", port.ContainerPort)) }) {
+			t.Errorf("port %s is %d, on which no flag listens", port.Name, port.ContainerPort)
+		}
 	}
 	ctx, stop := context.WithCancel(deadline(t))
 	defer stop()
@@ -79,12 +83,12 @@ func TestDeployment(t *testing.T) { //nolint:paralleltest // its logger is also 
 	code := make(chan int, 1)
 	go func() { code <- p.Run(ctx) }()
 	await(ctx, t, func() bool { return strings.Contains(stderr.String(), `"msg":"serving"`) || len(code) > 0 })
-	var line struct{ Metrics string }
+	var line struct{ Health, Metrics string }
 	if err := json.Unmarshal([]byte(stderr.String()), &line); err != nil {
 		t.Fatalf("the log is not one line of JSON: %v\n%s", err, stderr.String())
 	}
 	for _, probe := range []*corev1.Probe{container.LivenessProbe, container.ReadinessProbe} {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+line.Metrics+probe.HTTPGet.Path, nil)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+line.Health+probe.HTTPGet.Path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,12 +96,46 @@ func TestDeployment(t *testing.T) { //nolint:paralleltest // its logger is also 
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := answer.Body.Close(); err != nil || answer.StatusCode != http.StatusOK || probe.HTTPGet.Port.StrVal != "metrics" {
+		if err := answer.Body.Close(); err != nil || answer.StatusCode != http.StatusOK || probe.HTTPGet.Port.StrVal != "health" {
 			t.Errorf("probe %s: %s, %v", probe.HTTPGet.Path, answer.Status, err)
 		}
 	}
+	mustBeUnauthorized(ctx, t, "https://"+strings.Replace(line.Metrics, "[::]", "127.0.0.1", 1)+"/metrics")
 	stop()
 	if got := <-code; got != exit.OK {
 		t.Errorf("exit code %d:\n%s", got, stderr.String())
+	}
+}
+
+// tlsSecret writes the files of the Secret that the manifest mounts, and returns their directory.
+func tlsSecret(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	certPEM, keyPEM, err := cert.GenerateSelfSignedCertKey("lockstep.lockstep-system.svc", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{"tls.crt": certPEM, "ca.crt": certPEM, "tls.key": keyPEM} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// mustBeUnauthorized fails unless a request without a token is refused.
+func mustBeUnauthorized(ctx context.Context, t *testing.T, url string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // a new certificate
+	answer, err := transport.RoundTrip(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := answer.Body.Close(); err != nil || answer.StatusCode != http.StatusUnauthorized {
+		t.Errorf("GET %s without a token: %s, %v", url, answer.Status, err)
 	}
 }

@@ -49,7 +49,7 @@ func newKruiseCommand(o *connect.Options) *cobra.Command {
 func addHostFlags(flags *pflag.FlagSet, s *kruise.Settings) {
 	flags.BoolVar(&s.LeaderElection, "leader-elect", false, "elect a leader by a Lease, so that several replicas can stand by")
 	flags.StringVar(&s.LeaderElectionNamespace, "leader-elect-namespace", "", "namespace of the Lease (default: the pod's own)")
-	flags.StringVar(&s.MetricsAddress, "metrics-address", "", "host:port of plain HTTP with /metrics (default: off)")
+	flags.StringVar(&s.MetricsAddress, "metrics-address", "", metricsUsage)
 	flags.StringVar(&s.HealthAddress, "health-address", "", "host:port of plain HTTP with /healthz and /readyz (default: off)")
 }
 

@@ -6,6 +6,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/manage"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 )
 
@@ -31,7 +33,7 @@ rotated in place.
 const serveExample = `  lockstep serve
   grpcurl -plaintext -unix "$XDG_RUNTIME_DIR/lockstep/lockstep.sock" list
   lockstep serve --listen 127.0.0.1:9443 --authorization=AlwaysAllow
-  lockstep serve --listen :9443 --tls-cert tls.crt --tls-key tls.key --metrics-address :9090`
+  lockstep serve --listen :9443 --tls-cert tls.crt --tls-key tls.key --health-address :8081`
 
 func newServeCommand(o *connect.Options) *cobra.Command {
 	var serve server.Options
@@ -65,8 +67,8 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 	flags.StringVar(&serve.ClientCA, "client-ca", "", "PEM file with the CA of clients' certificates (default: clients need tokens)")
 	flags.StringVar(&authorization, "authorization", authorizationKubernetes,
 		"who may call over TCP: "+authorizationKubernetes+" asks the API server about each caller, "+authorizationAlwaysAllow+" asks nothing")
-	flags.StringVar(&serve.MetricsAddress, "metrics-address", "",
-		"host:port of plain HTTP with /metrics, /healthz and /readyz (default: off)")
+	flags.StringVar(&serve.MetricsAddress, "metrics-address", "", metricsUsage)
+	flags.StringVar(&serve.HealthAddress, "health-address", "", "host:port of plain HTTP with /healthz and /readyz (default: off)")
 	flags.BoolVar(&elect.on, "leader-elect", false, "act only while holding a Lease, so that several servers can run and the others stand by")
 	flags.StringVar(&elect.namespace, "leader-elect-namespace", "", "namespace of the Lease (default: the pod's own)")
 	return cmd
@@ -77,6 +79,9 @@ const (
 	authorizationKubernetes  = "Kubernetes"
 	authorizationAlwaysAllow = "AlwaysAllow"
 )
+
+// metricsUsage is the usage of --metrics-address, of servers and hosts.
+const metricsUsage = "host:port of /metrics: plain HTTP on loopback, otherwise HTTPS for users who may get the path /metrics (default: off)"
 
 // leaderElection are the flags that elect one of several servers.
 type leaderElection struct {
@@ -121,6 +126,13 @@ func runServe(ctx context.Context, o *connect.Options, serve server.Options) err
 		logger.Warn("calls over TCP are not authorized: --authorization=AlwaysAllow")
 	} else if serve.Reviewer, err = o.Reviewer(); err != nil {
 		return err
+	}
+	serve.ProtectMetrics = func(handler http.Handler) (http.Handler, error) {
+		config, err := o.RESTConfig()
+		if err != nil {
+			return nil, err
+		}
+		return manage.ProtectMetrics(config, logger, handler)
 	}
 	s, err := server.New(ctx, driver, serve)
 	if err != nil {

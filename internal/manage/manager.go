@@ -16,7 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/lockstep-rollouts/lockstep/internal/endpoint"
 )
 
 // Settings configure a host.
@@ -29,7 +32,8 @@ type Settings struct {
 	// pod's own).
 	LeaderElection          bool
 	LeaderElectionNamespace string
-	// MetricsAddress and HealthAddress are host:port. Empty: not served.
+	// MetricsAddress and HealthAddress are host:port. Empty: not served. Metrics beyond loopback are served with TLS, to users
+	// who may get the path /metrics.
 	MetricsAddress, HealthAddress string
 }
 
@@ -53,7 +57,7 @@ func New(
 		Scheme:                        scheme,
 		Logger:                        logger,
 		Cache:                         cache.Options{ByObject: only},
-		Metrics:                       metricsserver.Options{BindAddress: orOff(s.MetricsAddress)},
+		Metrics:                       metricsOptions(s.MetricsAddress),
 		HealthProbeBindAddress:        orOff(s.HealthAddress),
 		LeaderElection:                s.LeaderElection,
 		LeaderElectionID:              lease,
@@ -80,6 +84,33 @@ func New(
 		return nil, fmt.Errorf("add readiness check: %w", err)
 	}
 	return m, nil
+}
+
+// metricsOptions returns how to serve metrics: plain on loopback, otherwise with TLS, authentication and authorization.
+func metricsOptions(address string) metricsserver.Options {
+	options := metricsserver.Options{BindAddress: orOff(address)}
+	if e, err := endpoint.Parse(address); err == nil && !e.Local() {
+		options.SecureServing, options.FilterProvider = true, filters.WithAuthenticationAndAuthorization
+	}
+	return options
+}
+
+// ProtectMetrics wraps a handler: it answers users who may get the request's path, for which the API server reviews their tokens
+// and permissions.
+func ProtectMetrics(config *rest.Config, logger *slog.Logger, handler http.Handler) (http.Handler, error) {
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("make client for reviews: %w", err)
+	}
+	filter, err := filters.WithAuthenticationAndAuthorization(config, client)
+	if err != nil {
+		return nil, fmt.Errorf("make filter for metrics: %w", err)
+	}
+	protected, err := filter(logr.FromSlogHandler(logger.Handler()), handler)
+	if err != nil {
+		return nil, fmt.Errorf("make filter for metrics: %w", err)
+	}
+	return protected, nil
 }
 
 // orOff returns an address in controller-runtime's form.

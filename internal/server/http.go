@@ -5,38 +5,152 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/client-go/util/cert"
+
+	"github.com/lockstep-rollouts/lockstep/internal/endpoint"
 )
 
 // headerTimeout closes connections of clients that send nothing.
 const headerTimeout = 5 * time.Second
 
-// listenHTTP listens on the metrics address, if there is one. Any address is allowed, since probes and scrapers come from the
-// node and the network, and the endpoint is read-only and has no content of workloads.
-func (s *Server) listenHTTP(ctx context.Context, o Options) error {
-	if o.MetricsAddress == "" {
-		return nil
+// ErrUnprotectedMetrics is returned by New if other machines could read the metrics without authentication.
+var ErrUnprotectedMetrics = errors.New("a metrics address that is not loopback needs authentication")
+
+// httpEndpoint is an HTTP server and its listener.
+type httpEndpoint struct {
+	server   *http.Server
+	listener net.Listener
+}
+
+// addr returns the address that clients connect to, or "" without an endpoint.
+func (e *httpEndpoint) addr() string {
+	if e == nil {
+		return ""
 	}
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", o.MetricsAddress)
-	if err != nil {
-		return fmt.Errorf("listen for metrics: %w", err)
+	return e.listener.Addr().String()
+}
+
+// serve returns once the server is closed.
+func (e *httpEndpoint) serve() error {
+	if err := e.server.Serve(e.listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve HTTP on %s: %w", e.addr(), err)
 	}
-	s.httpListener = listener
-	s.http = &http.Server{Handler: s.httpHandler(o.Registry), ReadHeaderTimeout: headerTimeout}
 	return nil
 }
 
-func (s *Server) httpHandler(registry *prometheus.Registry) http.Handler {
+func listenHTTP(ctx context.Context, address string, secure *tls.Config, handler http.Handler) (*httpEndpoint, error) {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen for HTTP: %w", err)
+	}
+	if secure != nil {
+		listener = tls.NewListener(listener, secure)
+	}
+	return &httpEndpoint{&http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout}, listener}, nil
+}
+
+// listenMetrics listens on the metrics address: plain on loopback, otherwise with TLS and authentication.
+func listenMetrics(ctx context.Context, o Options) (*httpEndpoint, error) {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}))
+	e, err := endpoint.Parse(o.MetricsAddress)
+	if err != nil {
+		return nil, fmt.Errorf("metrics address: %w", err)
+	}
+	if e.Local() {
+		return listenHTTP(ctx, o.MetricsAddress, nil, mux)
+	}
+	if o.ProtectMetrics == nil {
+		return nil, ErrUnprotectedMetrics
+	}
+	protected, err := o.ProtectMetrics(mux)
+	if err != nil {
+		return nil, fmt.Errorf("protect metrics: %w", err)
+	}
+	secure, err := metricsTLS(o.TLSCert, o.TLSKey)
+	if err != nil {
+		return nil, err
+	}
+	return listenHTTP(ctx, o.MetricsAddress, secure, protected)
+}
+
+// metricsTLS returns a configuration with the server's certificate, read for each connection, or with one that it signs itself.
+func metricsTLS(certFile, keyFile string) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS13}
+	if certFile != "" && keyFile != "" {
+		config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+			if err != nil {
+				return nil, fmt.Errorf("load certificate: %w", err)
+			}
+			return &pair, nil
+		}
+		return config, nil
+	}
+	certPEM, keyPEM, err := cert.GenerateSelfSignedCertKey("lockstep", nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("make the certificate of the metrics endpoint: %w", err)
+	}
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("make the certificate of the metrics endpoint: %w", err)
+	}
+	config.Certificates = []tls.Certificate{pair}
+	return config, nil
+}
+
+// listenHTTP listens on the addresses for metrics and for probes, if there are any. Any address is allowed for probes, which come
+// from the node and show nothing of workloads.
+func (s *Server) listenHTTP(ctx context.Context, o Options) (err error) {
+	if o.MetricsAddress != "" {
+		if s.metrics, err = listenMetrics(ctx, o); err != nil {
+			return err
+		}
+	}
+	if o.HealthAddress != "" {
+		if s.probes, err = listenHTTP(ctx, o.HealthAddress, nil, s.probeHandler()); err != nil {
+			return errors.Join(err, s.closeHTTP())
+		}
+	}
+	return nil
+}
+
+// httpEndpoints returns those that exist.
+func (s *Server) httpEndpoints() (all []*httpEndpoint) {
+	for _, e := range []*httpEndpoint{s.metrics, s.probes} {
+		if e != nil {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+func (s *Server) closeHTTP() (err error) {
+	for _, e := range s.httpEndpoints() {
+		err = errors.Join(err, e.server.Close(), ignoreClosed(e.listener.Close()))
+	}
+	return err
+}
+
+// ignoreClosed drops the error of a listener that its server has closed.
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+func (s *Server) probeHandler() http.Handler {
+	mux := http.NewServeMux()
 	// Always ok: a restart does not help while the API server is unreachable.
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprintln(w, "ok")
@@ -49,11 +163,4 @@ func (s *Server) httpHandler(registry *prometheus.Registry) http.Handler {
 		_, _ = fmt.Fprintln(w, "ok")
 	})
 	return mux
-}
-
-func (s *Server) serveHTTP() error {
-	if err := s.http.Serve(s.httpListener); err != nil && !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve metrics: %w", err)
-	}
-	return nil
 }

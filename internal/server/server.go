@@ -70,8 +70,12 @@ type Options struct {
 	// ClientCA is what callers' certificates must come from: with a Reviewer it is optional, and callers may have a token instead.
 	// They are reloaded for each connection.
 	TLSCert, TLSKey, ClientCA string
-	// MetricsAddress is "host:port" of plain HTTP with /metrics, /healthz and /readyz. Empty: none.
+	// MetricsAddress is "host:port" of /metrics: plain HTTP on loopback, otherwise HTTPS. Empty: none.
 	MetricsAddress string
+	// ProtectMetrics wraps a handler in authentication and authorization. Required unless MetricsAddress is empty or loopback.
+	ProtectMetrics func(http.Handler) (http.Handler, error)
+	// HealthAddress is "host:port" of plain HTTP with /healthz and /readyz. Empty: none.
+	HealthAddress string
 	// Logger gets a line per failed request, and at debug level per request. Nil: none.
 	Logger *slog.Logger
 	// Registry has the metrics of /metrics, and gets those of requests. Nil: a new one.
@@ -87,9 +91,8 @@ type Server struct {
 	streams  *streamEnder
 	listener net.Listener
 
-	// http and httpListener are nil without a metrics address.
-	http         *http.Server
-	httpListener net.Listener
+	// metrics and probes are nil without their addresses.
+	metrics, probes *httpEndpoint
 }
 
 // New validates the options and listens. A client that connects before Run waits. ctx bounds New only.
@@ -141,32 +144,30 @@ func (s *Server) Addr() string {
 	return e.String()
 }
 
-// MetricsAddr returns the address of the HTTP endpoint, or "" without one.
-func (s *Server) MetricsAddr() string {
-	if s.httpListener == nil {
-		return ""
-	}
-	return s.httpListener.Addr().String()
-}
+// MetricsAddr returns the address of /metrics, or "" without one.
+func (s *Server) MetricsAddr() string { return s.metrics.addr() }
+
+// HealthAddr returns the address of /healthz and /readyz, or "" without one.
+func (s *Server) HealthAddr() string { return s.probes.addr() }
 
 // Run serves until ctx ends, gives calls in flight a few seconds, and returns nil. It does not run the driver, which must run
 // until Run returns. It must be called once.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	failed := make(chan error, 2)
-	running := 1
+	endpoints := s.httpEndpoints()
+	running := 1 + len(endpoints)
+	failed := make(chan error, running)
 	go func() { failed <- s.serveGRPC() }()
-	if s.http != nil {
-		running++
-		go func() { failed <- s.serveHTTP() }()
+	for _, e := range endpoints {
+		go func() { failed <- e.serve() }()
 	}
 	healthDone := make(chan struct{})
 	go func() {
 		defer close(healthDone)
 		s.followSync(ctx)
 	}()
-	s.logger.InfoContext(ctx, "serving", "address", s.Addr(), "metrics", s.MetricsAddr())
+	s.logger.InfoContext(ctx, "serving", "address", s.Addr(), "metrics", s.MetricsAddr(), "health", s.HealthAddr())
 
 	var err error
 	select {
@@ -197,9 +198,7 @@ func (s *Server) shutdown() {
 	timer := time.AfterFunc(shutdownGrace, s.grpc.Stop)
 	defer timer.Stop()
 	s.grpc.GracefulStop()
-	if s.http != nil {
-		_ = s.http.Close()
-	}
+	_ = s.closeHTTP()
 }
 
 // followSync sets health to SERVING while the driver is synced, and to NOT_SERVING while it is not.

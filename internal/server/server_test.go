@@ -6,6 +6,7 @@ package server_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -359,7 +360,7 @@ func TestRefusesDirectoryOfOtherUser(t *testing.T) {
 func TestHealthFollowsDriver(t *testing.T) {
 	d := newDriver()
 	d.synced.Store(false)
-	s := start(t, d, server.Options{Listen: "unix://" + socket(t), MetricsAddress: "127.0.0.1:0"})
+	s := start(t, d, server.Options{Listen: "unix://" + socket(t), HealthAddress: "127.0.0.1:0"})
 	client := healthpb.NewHealthClient(connection(t, s.Addr()))
 	state := func(service string) healthpb.HealthCheckResponse_ServingStatus {
 		resp, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
@@ -374,17 +375,17 @@ func TestHealthFollowsDriver(t *testing.T) {
 			t.Errorf("health of %q is %v before the sync", service, got)
 		}
 	}
-	if code := get(t, s, "/readyz").code; code != http.StatusServiceUnavailable {
+	if code := get(t, "http://"+s.HealthAddr()+"/readyz").code; code != http.StatusServiceUnavailable {
 		t.Errorf("/readyz answers %d before the sync", code)
 	}
-	if code := get(t, s, "/healthz").code; code != http.StatusOK {
+	if code := get(t, "http://"+s.HealthAddr()+"/healthz").code; code != http.StatusOK {
 		t.Errorf("/healthz answers %d before the sync", code)
 	}
 	d.synced.Store(true)
 	for _, service := range services {
 		eventually(t, "health turns SERVING", func() bool { return state(service) == healthpb.HealthCheckResponse_SERVING })
 	}
-	if code := get(t, s, "/readyz").code; code != http.StatusOK {
+	if code := get(t, "http://"+s.HealthAddr()+"/readyz").code; code != http.StatusOK {
 		t.Errorf("/readyz answers %d after the sync", code)
 	}
 	d.synced.Store(false)
@@ -397,14 +398,14 @@ type answer struct {
 	body string
 }
 
-// get sends a request to the HTTP endpoint.
-func get(t *testing.T, s running, path string) answer {
+// get sends a request to an HTTP endpoint, with any certificate.
+func get(t *testing.T, url string) answer {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.MetricsAddr()+path, http.NoBody)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport := &http.Transport{DisableKeepAlives: true}
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // self-signed
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
 		t.Fatal(err)
@@ -421,13 +422,43 @@ func TestMetrics(t *testing.T) {
 	s := start(t, newDriver(), server.Options{Listen: "unix://" + socket(t), MetricsAddress: "127.0.0.1:0"})
 	client := dial(t, s.Addr())
 	_, _ = client.Adopt(t.Context(), &pb.AdoptRequest{})
-	body := get(t, s, "/metrics").body
+	body := get(t, "http://"+s.MetricsAddr()+"/metrics").body
 	for _, want := range []string{
 		`grpc_server_handled_total{grpc_code="InvalidArgument",grpc_method="Adopt",grpc_service="lockstep.v1alpha1.WorkloadDriver",grpc_type="unary"} 1`,
 		`grpc_server_started_total{grpc_method="Adopt",grpc_service="lockstep.v1alpha1.WorkloadDriver",grpc_type="unary"} 1`,
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+}
+
+// Beyond loopback, metrics need TLS and the wrapping handler; probes are not served beside them.
+func TestMetricsBeyondLoopback(t *testing.T) {
+	o := server.Options{Listen: "unix://" + socket(t), MetricsAddress: "0.0.0.0:0"}
+	if _, err := server.New(t.Context(), newDriver(), o); !errors.Is(err, server.ErrUnprotectedMetrics) {
+		t.Fatalf("without authentication: %v", err)
+	}
+	o.ProtectMetrics = func(inner http.Handler) (http.Handler, error) {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Get("token") != "right" {
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			inner.ServeHTTP(w, r)
+		}), nil
+	}
+	o.Listen = "unix://" + socket(t)
+	s := start(t, newDriver(), o)
+	_, port, _ := net.SplitHostPort(s.MetricsAddr())
+	for url, want := range map[string]int{
+		"http://127.0.0.1:" + port + "/metrics":              http.StatusBadRequest,
+		"https://127.0.0.1:" + port + "/metrics":             http.StatusUnauthorized,
+		"https://127.0.0.1:" + port + "/metrics?token=right": http.StatusOK,
+		"https://127.0.0.1:" + port + "/readyz?token=right":  http.StatusNotFound,
+	} {
+		if got := get(t, url).code; got != want {
+			t.Errorf("%s: status %d, want %d", url, got, want)
 		}
 	}
 }

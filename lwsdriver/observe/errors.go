@@ -6,11 +6,13 @@ package observe
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"regexp"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -25,7 +27,25 @@ var ErrChanged = errors.New("the object has been changed by another client")
 
 // lacksPermission matches the API server's message for a missing permission. Webhooks, admission policies and quotas answer 403
 // too, and no permission would change that.
-var lacksPermission = regexp.MustCompile(`forbidden: User ".*" cannot `)
+var lacksPermission = regexp.MustCompile(`forbidden: User ".*" cannot (?:[a-z]+ resource "([a-z]+)(?:/[a-z]+)?" in API group "([a-z0-9.-]*)")?`)
+
+// granting has the ClusterRoles of config/rbac that grant access to resources.
+var granting = map[schema.GroupResource]string{
+	{Group: "leaderworkerset.x-k8s.io", Resource: "leaderworkersets"}: "lockstep-driver-core",
+	{Resource: "pods"}: "lockstep-driver-core",
+	{Group: "apps", Resource: "controllerrevisions"}:                   "lockstep-driver-core",
+	{Resource: "resourcequotas"}:                                       "lockstep-driver-core",
+	{Group: "policy", Resource: "poddisruptionbudgets"}:                "lockstep-driver-core",
+	{Group: "events.k8s.io", Resource: "events"}:                       "lockstep-driver-core",
+	{Resource: "services"}:                                             "lockstep-driver-gateway or lockstep-driver-ingress",
+	{Group: "discovery.k8s.io", Resource: "endpointslices"}:            "lockstep-driver-gateway or lockstep-driver-ingress",
+	{Group: "gateway.networking.k8s.io", Resource: "httproutes"}:       "lockstep-driver-gateway",
+	{Group: "gateway.networking.k8s.io", Resource: "grpcroutes"}:       "lockstep-driver-gateway",
+	{Group: "networking.k8s.io", Resource: "ingresses"}:                "lockstep-driver-ingress",
+	{Group: "inference.networking.k8s.io", Resource: "inferencepools"}: "lockstep-driver-pools",
+	{Group: "autoscaling", Resource: "horizontalpodautoscalers"}:       "lockstep-driver-autoscalers",
+	{Group: "keda.sh", Resource: "scaledobjects"}:                      "lockstep-driver-autoscalers",
+}
 
 // ContractError returns an error with an ErrorReason. One that has a reason keeps it.
 func ContractError(err error) error {
@@ -36,8 +56,21 @@ func ContractError(err error) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the call ended before the API server answered: %v", err)
 	default:
-		return drivererr.New(reasonOf(err), "%v", err)
+		return drivererr.New(reasonOf(err), "%v%s", err, remedy(err))
 	}
+}
+
+// remedy returns what to add to the message of a missing permission: the ClusterRole that grants it. Empty for other errors.
+func remedy(err error) string {
+	if !apierrors.IsForbidden(err) {
+		return ""
+	}
+	if found := lacksPermission.FindStringSubmatch(err.Error()); found != nil {
+		if role := granting[schema.GroupResource{Group: found[2], Resource: found[1]}]; role != "" {
+			return fmt.Sprintf(" (config/rbac: ClusterRole %s grants it)", role)
+		}
+	}
+	return ""
 }
 
 // reasonOf returns the ErrorReason of a Kubernetes error.

@@ -39,7 +39,7 @@ type Event struct {
 	User       struct{ Username string }
 	// ResponseStatus has the HTTP status code.
 	ResponseStatus struct{ Code int }
-	ObjectRef      struct{ Resource, Subresource, Namespace, Name string }
+	ObjectRef      struct{ APIGroup, Resource, Subresource, Namespace, Name string }
 }
 
 // Resource returns the resource with its subresource, as in "pods/status", or the URI of a request without a resource.

@@ -8,8 +8,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -65,6 +68,24 @@ func (c *Cluster) Apply(ctx context.Context, namespace string, manifest []byte) 
 	for _, object := range objects {
 		if err := c.applier.apply(ctx, object, namespace); err != nil {
 			return err
+		}
+	}
+	return c.applier.awaitRules(ctx, objects)
+}
+
+// awaitRules waits until Kubernetes has filled in the rules of aggregated ClusterRoles.
+func (a *applier) awaitRules(ctx context.Context, objects []*unstructured.Unstructured) error {
+	for _, object := range objects {
+		if _, aggregated, _ := unstructured.NestedMap(object.Object, "aggregationRule"); !aggregated {
+			continue
+		}
+		var role rbacv1.ClusterRole
+		err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+			err := a.objects.Get(ctx, client.ObjectKeyFromObject(object), &role)
+			return len(role.Rules) > 0, err
+		})
+		if err != nil {
+			return fmt.Errorf("wait for the rules of ClusterRole %s: %w", object.GetName(), err)
 		}
 	}
 	return nil

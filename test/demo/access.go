@@ -4,11 +4,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -20,7 +18,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes"
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/tools/clientcmd"
@@ -100,23 +97,17 @@ func driverPermissions() ([]permission, error) {
 	return permissions, nil
 }
 
-// driverRules returns the rules of the ClusterRole in config/rbac.
+// driverRules returns all rules of the driver in config/rbac.
 func driverRules() ([]rbacv1.PolicyRule, error) {
-	manifest, err := config.RBAC()
+	roles, err := config.DriverRules()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the driver's rules: %w", err)
 	}
-	for d := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), 4096); ; {
-		var role rbacv1.ClusterRole
-		if err := d.Decode(&role); errors.Is(err, io.EOF) {
-			return nil, errors.New("config/rbac has no ClusterRole")
-		} else if err != nil {
-			return nil, fmt.Errorf("read config/rbac: %w", err)
-		}
-		if role.Kind == "ClusterRole" {
-			return role.Rules, nil
-		}
+	var rules []rbacv1.PolicyRule
+	for _, name := range slices.Sorted(maps.Keys(roles)) {
+		rules = append(rules, roles[name]...)
 	}
+	return rules, nil
 }
 
 // checkPermissions returns an error if the user lacks a permission. ownPermissions reports whether the driver has to use the

@@ -8,8 +8,7 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
+	"maps"
 	"slices"
 	"testing"
 
@@ -17,8 +16,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/yaml"
 
+	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -184,6 +183,22 @@ func TestCanaryPermissions(t *testing.T) {
 		w.finalize("r1", rollback)
 		w.mustBeIdle()
 	})
+	t.Run("optional parts left out", func(t *testing.T) {
+		e := newEnvIn(t, c)
+		e.driver = driver.Start(t, e.grant("core-only", func(resource, _ string) bool {
+			return slices.Contains([]string{
+				"services", "endpointslices", "httproutes", "ingresses", "inferencepools", "horizontalpodautoscalers", "scaledobjects",
+			}, resource)
+		}), e.namespace)
+		w := e.adopt(model("model", 2, 2))
+		w.expose()
+		w.edit(image("v2"))
+		_, err := w.tryInitialize("r1", w.withTraffic(quarters()))
+		mustFail(t, err, pb.ErrorReason_ERROR_REASON_FORBIDDEN, "list", "services", "ClusterRole lockstep-driver-gateway or lockstep-driver-ingress")
+		_, err = w.tryInitialize("r1", blueGreen())
+		mustFail(t, err, pb.ErrorReason_ERROR_REASON_FORBIDDEN, "list", "ClusterRole lockstep-driver-autoscalers")
+		w.release("r1", policy("100%"))
+	})
 	for _, resource := range []string{"pods", "leaderworkersets", "controllerrevisions"} {
 		// With the permission to watch alone the driver would start: a watch can send the initial list.
 		t.Run("no list of "+resource, func(t *testing.T) {
@@ -212,17 +227,17 @@ func TestCanaryPermissions(t *testing.T) {
 	}
 }
 
-// grant creates a service account with the permissions of config/rbac/role.yaml in this namespace, except those left out, and
+// grant creates a service account with the permissions of config/rbac in this namespace, except those left out, and
 // returns its kubeconfig.
 func (e *env) grant(name string, leaveOut func(resource, verb string) bool) string {
 	e.t.Helper()
-	raw, err := os.ReadFile(filepath.Join("..", "..", "config", "rbac", "role.yaml"))
+	roles, err := config.DriverRules()
 	if err != nil {
 		e.t.Fatal(err)
 	}
 	role := &rbacv1.Role{}
-	if err := yaml.Unmarshal(raw, role); err != nil {
-		e.t.Fatal(err)
+	for _, part := range slices.Sorted(maps.Keys(roles)) {
+		role.Rules = append(role.Rules, roles[part]...)
 	}
 	for i := range role.Rules {
 		r := &role.Rules[i]
@@ -230,8 +245,9 @@ func (e *env) grant(name string, leaveOut func(resource, verb string) bool) stri
 			return leaveOut != nil && leaveOut(r.Resources[0], verb)
 		})
 	}
+	role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return len(r.Verbs) == 0 })
 	ctx, meta := e.t.Context(), metav1.ObjectMeta{Name: name}
-	role.TypeMeta, role.ObjectMeta = metav1.TypeMeta{}, meta
+	role.ObjectMeta = meta
 	if _, err := e.kube.CoreV1().ServiceAccounts(e.namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
 		e.t.Fatal(err)
 	}

@@ -1,0 +1,159 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/audit"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+)
+
+// notRequested has the rights of docs/security.md that the courses of TestRightsInAuditLog don't use, with the reason.
+var notRequested = map[string]string{
+	"patch services":                    "the Service here selects this workload's leaders only: suite traffic",
+	"patch ingresses.networking.k8s.io": "a weight that changes: TestShareOutlivesFlap",
+	"update leaderworkersets/finalizers.leaderworkerset.x-k8s.io": "an admission plugin asks for it when the canary is created",
+	"delete pods":                 "a group that is off the stable revision after a rollback",
+	"list scaledobjects.keda.sh":  keda,
+	"watch scaledobjects.keda.sh": keda,
+	"patch scaledobjects.keda.sh": keda,
+
+	"list leaderworkersets.leaderworkerset.x-k8s.io": streams,
+	"list pods":                                 streams,
+	"list controllerrevisions.apps":             streams,
+	"list services":                             streams,
+	"list endpointslices.discovery.k8s.io":      streams,
+	"list ingresses.networking.k8s.io":          streams,
+	"list horizontalpodautoscalers.autoscaling": streams,
+}
+
+// Reasons of notRequested.
+const (
+	keda    = "KEDA is not installed"
+	streams = "a watch sends the initial list, unless the API server is older or does not stream it"
+)
+
+// optional are the roles that these courses don't need: requests of them are claimed, but need not occur.
+var optional = map[string]string{
+	"lockstep-driver-gateway": "suite traffic",
+	"lockstep-driver-pools":   "suite router",
+	"lockstep-preflight":      "TestPreflight, with an account of its own",
+	"lockstep-lease":          "TestLeaderElection, with an account of its own",
+	"system:auth-delegator":   "only a server on TCP asks",
+	"system:basic-user":       "granted by Kubernetes",
+}
+
+// The driver sends no request that docs/security.md does not claim, and uses each right there. The courses are in one namespace, and
+// the log has the requests of all drivers of the suite.
+func TestRightsInAuditLog(t *testing.T) {
+	t.Parallel()
+	claims, err := audit.Claims("../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rightsCourses(t)
+
+	e := newEnv(t)
+	claimed, used := map[audit.Right]bool{}, map[audit.Right]bool{}
+	for _, rights := range claims {
+		maps.Copy(claimed, rights)
+	}
+	for _, request := range audit.Between(t, e.cluster.AuditLog(), "", audit.Mark(t, e.kube, e.namespace), driver.User) {
+		right, ok := request.Right()
+		if !ok || request.User.Username != driver.User {
+			continue
+		}
+		if used[right] = true; !claimed[right] {
+			t.Errorf("the driver requested %s, answer %d, which docs/security.md does not claim", right, request.ResponseStatus.Code)
+		}
+	}
+	for role, rights := range claims {
+		for right := range rights {
+			if !used[right] && optional[role] == "" && notRequested[right.String()] == "" {
+				t.Errorf("%s has the right to %s, which no course used", role, right)
+			}
+		}
+	}
+	t.Logf("%d rights used: %v", len(used), slices.SortedFunc(maps.Keys(used), func(a, b audit.Right) int {
+		return strings.Compare(a.Resource+a.Verb, b.Resource+b.Verb)
+	}))
+}
+
+// rightsCourses runs releases that need every right but those in notRequested and optional.
+func rightsCourses(t *testing.T) {
+	t.Helper()
+	t.Run("history beyond its limit", func(t *testing.T) {
+		w := newEnv(t).adopt(model("model", 1, 1))
+		w.annotate(limitAnnotation, "2")
+		for _, tag := range []string{"v2", "v3"} {
+			w.edit(image(tag))
+			w.release(tag, policy("100%"))
+		}
+		w.eventually("the oldest template is deleted", func(ctx context.Context) error { return w.counts(ctx, snapshotSelector, 2) })
+	})
+	t.Run("a workload that does not exist", func(t *testing.T) {
+		e := newEnv(t)
+		_, err := e.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: e.namespace, Name: "none"}})
+		mustFail(t, err, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND)
+	})
+	t.Run("canary with budgets, one of which is edited", func(t *testing.T) {
+		w := newEnv(t).adopt(model("model", 4, 2))
+		w.edit(image("v2"))
+		p := policy("50%", "100%")
+		p.GroupDisruptionBudget = true
+		w.initialize("r1", p)
+		w.awaitBudgets("model-lockstep-leaders 1/4, model-lockstep-workers 1/4")
+		_, err := w.kube.PolicyV1().PodDisruptionBudgets(w.namespace).Patch(t.Context(), "model-lockstep-leaders", types.MergePatchType,
+			[]byte(`{"spec":{"maxUnavailable":3}}`), metav1.PatchOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.awaitBudgets("model-lockstep-leaders 1/4, model-lockstep-workers 1/4")
+		w.finalize("r1", rollback)
+		w.mustHaveNoBudget()
+	})
+	t.Run("canary with traffic and batch labels", func(t *testing.T) {
+		w := newEnv(t).adopt(model("model", 4, 2))
+		w.expose()
+		w.edit(image("v2"))
+		p := w.withTraffic(policy("50%", "100%"))
+		p.RolloutId = "r1"
+		w.initialize("r1", p)
+		w.upgrade("r1", 0)
+		w.setWeight(50)
+		w.finalize("r1", rollback)
+		w.mustBeIdle()
+	})
+	t.Run("blue-green under an autoscaler", func(t *testing.T) {
+		w := autoscaled(t).adopt(model("model", 2, 1))
+		w.autoscale(1, 4, nil)
+		w.edit(image("v2"))
+		w.initialize("r1", blueGreen())
+		w.upgrade("r1", 0)
+		w.finalize("r1", rollback)
+		w.mustBeIdle()
+	})
+	t.Run("partition, rolled back from the last batch", func(t *testing.T) {
+		w := newEnv(t).adopt(model("model", 2, 2))
+		w.edit(image("v2"))
+		p := policy("50%", "100%")
+		p.Style = pb.Style_STYLE_PARTITION
+		w.initialize("r1", p)
+		w.upgrade("r1", 0)
+		w.upgrade("r1", 1)
+		w.finalize("r1", rollback)
+		w.mustBeIdle()
+	})
+}

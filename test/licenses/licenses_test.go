@@ -1,0 +1,109 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package licenses checks the licenses of the modules that the binary contains.
+package licenses
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// allowed are the licenses that a module may have, by words of their text. A text that matches none is disallowed.
+var allowed = map[string]*regexp.Regexp{
+	"Apache-2.0": regexp.MustCompile(`Apache License,? Version 2\.0`),
+	"MIT":        regexp.MustCompile(`Permission is hereby granted, free of charge, to any person obtaining a copy`),
+	"BSD":        regexp.MustCompile(`Redistribution and use in source and binary forms, with or without modification, are permitted`),
+	"ISC":        regexp.MustCompile(`Permission to use, copy, modify, and(/or)? distribute this software for any purpose`),
+	"MPL-2.0":    regexp.MustCompile(`Mozilla Public License, version 2\.0`),
+}
+
+// disallowed are words of licenses that must not be in a text, whatever else it has.
+var disallowed = regexp.MustCompile(`GNU (AFFERO |LESSER )?GENERAL PUBLIC LICENSE|Business Source License|Server Side Public License|Commons Clause`)
+
+// classify returns the license of a text, or "".
+func classify(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if disallowed.MatchString(text) {
+		return ""
+	}
+	for name, words := range allowed {
+		if words.MatchString(text) {
+			return name
+		}
+	}
+	return ""
+}
+
+func TestDependenciesHaveAllowedLicenses(t *testing.T) {
+	t.Parallel()
+	list := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}} {{.Dir}}{{end}}{{end}}", "./cmd/lockstep")
+	list.Dir = "../.."
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("list the binary's modules: %v", err)
+	}
+	counts, seen := map[string]int{}, map[string]bool{}
+	for line := range bytes.Lines(out) {
+		path, dir, found := strings.Cut(strings.TrimSpace(string(line)), " ")
+		if !found || seen[path] {
+			continue
+		}
+		seen[path] = true
+		license := moduleLicense(t, dir)
+		if counts[license]++; license == "" {
+			t.Errorf("%s has no allowed license in %s", path, dir)
+		}
+	}
+	if len(seen) < 20 {
+		t.Errorf("only %d modules were looked at", len(seen))
+	}
+	t.Logf("%d modules: %v", len(seen), counts)
+}
+
+// moduleLicense returns the license of a module, or "" unless all its license files have allowed ones.
+func moduleLicense(t *testing.T, dir string) (license string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		name := strings.ToUpper(e.Name())
+		if e.IsDir() || !strings.HasPrefix(name, "LICENSE") && !strings.HasPrefix(name, "LICENCE") && !strings.HasPrefix(name, "COPYING") {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if license = classify(string(text)); license == "" {
+			return ""
+		}
+	}
+	return license
+}
+
+// TestDisallowedLicensesAreFound: the test above fails where it should.
+func TestDisallowedLicensesAreFound(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"GNU GENERAL PUBLIC LICENSE\nVersion 3":                                         "",
+		"Apache License, Version 2.0\n\"Commons Clause\" License Condition":             "",
+		"All rights reserved.":                                                          "",
+		"Licensed under the\nApache License,\n  Version 2.0":                            "Apache-2.0",
+		"Permission is hereby granted, free of charge, to any person\nobtaining a copy": "MIT",
+	} {
+		if got := classify(text); got != want {
+			t.Errorf("%q is %q, want %q", text, got, want)
+		}
+	}
+	if got := moduleLicense(t, t.TempDir()); got != "" {
+		t.Errorf("a module without a license has %q", got)
+	}
+}
