@@ -48,10 +48,12 @@ type options struct {
 	readOnly  bool
 	version   string
 	silent    bool
-	registry  prometheus.Registerer
 	metadata  []string // prefixes
-	decided   func(plan.Observation, plan.Intent, plan.Decision, error)
-	now       func() time.Time
+	// probeHostNetwork: see WithHostNetworkProbes.
+	probeHostNetwork bool
+	registry         prometheus.Registerer
+	decided          func(plan.Observation, plan.Intent, plan.Decision, error)
+	now              func() time.Time
 
 	// leaseNamespace is the namespace of the Lease that elects a leader. Empty: there is no election.
 	leaseNamespace string
@@ -79,6 +81,10 @@ func WithReadOnly() Option { return func(o *options) { o.readOnly = true } }
 
 // WithoutEvents leaves the events on workloads to another driver that works on the same ones. The default writes them.
 func WithoutEvents() Option { return func(o *options) { o.silent = true } }
+
+// WithHostNetworkProbes lets leaders on their node's network (hostNetwork) get warm-up and drain requests. By default they get
+// none: who may create a pod would choose a port of the node that the driver asks.
+func WithHostNetworkProbes() Option { return func(o *options) { o.probeHostNetwork = true } }
 
 // WithVersion sets the version that GetDriverInfo returns.
 func WithVersion(v string) Option { return func(o *options) { o.version = v } }
@@ -143,6 +149,7 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dyna
 		Leads: o.election.isLeader, Elected: elected,
 		Core: core, Sets: sets, Dynamic: generic, Log: o.log, Namespace: o.namespace, Workload: o.workload,
 		ReadOnly: o.readOnly, Silent: o.silent, Registry: o.registry, Decided: o.decided, Now: o.now, Metadata: o.metadata,
+		ProbeHostNetwork: o.probeHostNetwork,
 	})
 	if err != nil {
 		return nil, err

@@ -40,6 +40,9 @@ func newDriver(config *rest.Config, settings connect.Settings) (server.Driver, e
 	if settings.Silent {
 		opts = append(opts, lwsdriver.WithoutEvents())
 	}
+	if settings.ProbeHostNetwork {
+		opts = append(opts, lwsdriver.WithHostNetworkProbes())
+	}
 	if settings.LeaseNamespace != "" {
 		opts = append(opts, lwsdriver.WithLeaderElection(settings.LeaseNamespace))
 	}

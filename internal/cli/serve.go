@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 )
 
-const serveAbout = `Serve the driver over gRPC until SIGINT or SIGTERM, with the health and reflection services.
+const serveAbout = `Serve the driver over gRPC until SIGINT or SIGTERM, with the health service and, on a unix socket, reflection.
 
 A unix socket is accessible to this user only. A TCP address needs TLS (--tls-cert and --tls-key), and each caller a bearer token for
 the audience "lockstep", or a certificate of --client-ca, and the verb of the call on releases.lockstep.dev in the workload's namespace:
@@ -56,6 +56,9 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 			default:
 				return exit.Usagef("--authorization %q: want %s or %s", authorization, authorizationKubernetes, authorizationAlwaysAllow)
 			}
+			if serve.MaxConnectionAge <= 0 {
+				return exit.Usagef("--max-connection-age is %s: it must be more than 0", serve.MaxConnectionAge)
+			}
 			return runServe(cmd.Context(), o, serve)
 		},
 	}
@@ -69,6 +72,9 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 		"who may call over TCP: "+authorizationKubernetes+" asks the API server about each caller, "+authorizationAlwaysAllow+" asks nothing")
 	flags.StringVar(&serve.MetricsAddress, "metrics-address", "", metricsUsage)
 	flags.StringVar(&serve.HealthAddress, "health-address", "", "host:port of plain HTTP with /healthz and /readyz (default: off)")
+	flags.BoolVar(&serve.Reflection, "reflection", false, "offer the reflection service on TCP too; a unix socket always has it")
+	flags.DurationVar(&serve.MaxConnectionAge, "max-connection-age", server.DefaultMaxConnectionAge,
+		"when TCP clients must connect again, so that revoked certificates end")
 	flags.BoolVar(&elect.on, "leader-elect", false, "act only while holding a Lease, so that several servers can run and the others stand by")
 	flags.StringVar(&elect.namespace, "leader-elect-namespace", "", "namespace of the Lease (default: the pod's own)")
 	return cmd

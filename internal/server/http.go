@@ -18,8 +18,13 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/endpoint"
 )
 
-// headerTimeout closes connections of clients that send nothing.
-const headerTimeout = 5 * time.Second
+const (
+	// headerTimeout closes connections of clients that send nothing, and httpTimeout those that do not read the response.
+	headerTimeout = 5 * time.Second
+	httpTimeout   = 30 * time.Second
+	// maxHTTPConnections bounds the connections of probes and scrapers.
+	maxHTTPConnections = 256
+)
 
 // ErrUnprotectedMetrics is returned by New if other machines could read the metrics without authentication.
 var ErrUnprotectedMetrics = errors.New("a metrics address that is not loopback needs authentication")
@@ -52,10 +57,14 @@ func listenHTTP(ctx context.Context, address string, secure *tls.Config, handler
 	if err != nil {
 		return nil, fmt.Errorf("listen for HTTP: %w", err)
 	}
+	listener = limitConnections(listener, maxHTTPConnections)
 	if secure != nil {
 		listener = tls.NewListener(listener, secure)
 	}
-	return &httpEndpoint{&http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout}, listener}, nil
+	return &httpEndpoint{&http.Server{
+		Handler: handler, ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeaders,
+		ReadTimeout: httpTimeout, WriteTimeout: httpTimeout, IdleTimeout: 2 * httpTimeout,
+	}, listener}, nil
 }
 
 // listenMetrics listens on the metrics address: plain on loopback, otherwise with TLS and authentication.

@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 	"k8s.io/apiserver/pkg/authentication/user"
 
@@ -37,8 +36,6 @@ const (
 	syncPoll = 20 * time.Millisecond
 	// healthPoll is the interval after that.
 	healthPoll = 500 * time.Millisecond
-	// minPing is the minimum interval of a client's pings; that of plugin.Dial is longer.
-	minPing = 10 * time.Second
 )
 
 // Driver is a driver that runs in this process.
@@ -76,6 +73,11 @@ type Options struct {
 	ProtectMetrics func(http.Handler) (http.Handler, error)
 	// HealthAddress is "host:port" of plain HTTP with /healthz and /readyz. Empty: none.
 	HealthAddress string
+	// Reflection offers the reflection service on TCP too. A unix socket always has it.
+	Reflection bool
+	// MaxConnectionAge is when a TCP client must connect again, so that one whose certificate was revoked or has expired does
+	// not stay. Calls in flight end after as long again, at most 11 minutes: watches then connect again. 0: DefaultMaxConnectionAge.
+	MaxConnectionAge time.Duration
 	// Logger gets a line per failed request, and at debug level per request. Nil: none.
 	Logger *slog.Logger
 	// Registry has the metrics of /metrics, and gets those of requests. Nil: a new one.
@@ -116,9 +118,11 @@ func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 		return nil, fmt.Errorf("listen on %s: %w", e, err)
 	}
 	s := &Server{
-		driver: driver, logger: o.Logger, streams: newStreamEnder(), health: health.NewServer(), listener: listener,
+		driver: driver, logger: o.Logger, streams: newStreamEnder(), health: health.NewServer(),
+		listener: limitConnections(listener, maxConnections),
 	}
-	s.grpc = s.newGRPC(slices.Concat(transport, Interceptors(o.Logger, o.Registry), o.authorization(e)))
+	opts := slices.Concat(transport, limits(e, o), Interceptors(o.Logger, o.Registry), o.authorization(e))
+	s.grpc = s.newGRPC(opts, isUnix(e) || o.Reflection)
 	if err := s.listenHTTP(ctx, o); err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
@@ -126,14 +130,14 @@ func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 }
 
 // newGRPC registers all services.
-func (s *Server) newGRPC(opts []grpc.ServerOption) *grpc.Server {
-	opts = append(opts,
-		grpc.ChainStreamInterceptor(s.streams.intercept),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}))
+func (s *Server) newGRPC(opts []grpc.ServerOption, reflect bool) *grpc.Server {
+	opts = append(opts, grpc.ChainStreamInterceptor(s.streams.intercept))
 	g := grpc.NewServer(opts...)
 	plugin.Register(g, s.driver, s.driver)
 	healthpb.RegisterHealthServer(g, s.health)
-	reflection.Register(g)
+	if reflect {
+		reflection.Register(g)
+	}
 	s.setServing(false)
 	return g
 }

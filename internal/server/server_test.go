@@ -464,30 +464,52 @@ func TestMetricsBeyondLoopback(t *testing.T) {
 }
 
 func TestReflectionListsBothServices(t *testing.T) {
-	s := start(t, newDriver(), server.Options{Listen: "unix://" + socket(t)})
+	for name, o := range map[string]server.Options{
+		"unix socket": {Listen: "unix://" + socket(t)}, "TCP with --reflection": {Listen: "127.0.0.1:0", Reflection: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			listed, err := services(t, start(t, newDriver(), o).Addr())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range []string{"lockstep.v1alpha1.WorkloadDriver", "lockstep.v1alpha1.TrafficRouter", "grpc.health.v1.Health"} {
+				if !listed[want] {
+					t.Errorf("reflection lists %v, not %s", listed, want)
+				}
+			}
+		})
+	}
+}
+
+func TestNoReflectionOnTCP(t *testing.T) {
+	s := start(t, newDriver(), server.Options{Listen: "127.0.0.1:0"})
+	if listed, err := services(t, s.Addr()); status.Code(err) != codes.Unimplemented {
+		t.Errorf("reflection lists %v, error %v; want UNIMPLEMENTED", listed, err)
+	}
+}
+
+// services returns the services that reflection lists.
+func services(t *testing.T, address string) (map[string]bool, error) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	stream, err := reflectionpb.NewServerReflectionClient(connection(t, s.Addr())).ServerReflectionInfo(ctx)
+	stream, err := reflectionpb.NewServerReflectionClient(connection(t, address)).ServerReflectionInfo(ctx)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	err = stream.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}})
-	if err != nil {
-		t.Fatal(err)
+	if err != nil && !errors.Is(err, io.EOF) { // Recv has the cause
+		return nil, err
 	}
 	resp, err := stream.Recv()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	listed := make(map[string]bool)
 	for _, service := range resp.GetListServicesResponse().GetService() {
 		listed[service.GetName()] = true
 	}
-	for _, want := range []string{"lockstep.v1alpha1.WorkloadDriver", "lockstep.v1alpha1.TrafficRouter", "grpc.health.v1.Health"} {
-		if !listed[want] {
-			t.Errorf("reflection lists %v, not %s", listed, want)
-		}
-	}
+	return listed, nil
 }
 
 func TestOpenWatchDoesNotDelayShutdown(t *testing.T) {

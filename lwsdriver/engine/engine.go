@@ -58,6 +58,8 @@ type Config struct {
 	Workload types.NamespacedName
 	// ReadOnly: nothing is written.
 	ReadOnly bool
+	// ProbeHostNetwork: leaders on their node's network get warm-up and drain requests, too.
+	ProbeHostNetwork bool
 	// Silent: no events are recorded.
 	Silent bool
 	// Registry gets the metrics. Nil: they are not registered.
@@ -78,13 +80,14 @@ type Config struct {
 func New(c Config) (*Engine, error) {
 	e := &Engine{
 		config: c, metrics: newMetrics(c.Registry), locks: scope{readOnly: c.ReadOnly, workload: c.Workload},
-		queue: workqueue.NewTypedRateLimitingQueue(
+		queue: newQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 30*time.Second)),
 	}
 	var err error
 	e.Observer, err = observe.New(observe.Config{
 		Core: c.Core, Sets: c.Sets, Dynamic: c.Dynamic, Log: c.Log, Namespace: c.Namespace, ReadOnly: c.ReadOnly, Now: c.Now,
-		Changed: e.changed, Deleted: e.forget,
+		ProbeHostNetwork: c.ProbeHostNetwork,
+		Changed:          e.changed, Deleted: e.forget,
 	})
 	if err != nil {
 		return nil, err

@@ -60,6 +60,8 @@ type Config struct {
 	Namespace string
 	// ReadOnly: no leader is warmed up, since that puts load on it, and no history is written.
 	ReadOnly bool
+	// ProbeHostNetwork: leaders on their node's network get requests, too.
+	ProbeHostNetwork bool
 	// Now is the clock of the observations.
 	Now func() time.Time
 	// Changed is called with the user's workload that a change is about, before Changes signals it.
@@ -83,7 +85,7 @@ func New(c Config) (*Observer, error) {
 	if o.Autoscalers, err = newAutoscalers(c.Core, c.Dynamic, c.Namespace, o.changed, o.allChanged); err != nil {
 		return nil, err
 	}
-	o.prober = probe.New(probe.WithLogger(c.Log), probe.OnChange(o.probed))
+	o.prober = probe.New(probe.WithLogger(c.Log), probe.OnChange(o.probed), probe.WithHostNetwork(c.ProbeHostNetwork))
 	if o.Budgets, err = newBudgets(c.Core, c.Namespace, o.changed, o.allChanged); err != nil {
 		return nil, err
 	}

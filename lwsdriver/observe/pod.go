@@ -37,11 +37,13 @@ type Pod struct {
 	// Terminating is true once its deletion was requested.
 	Terminating bool
 
-	set       string // the LeaderWorkerSet's name
-	leader    bool
-	address   string // a leader's IP
-	size      int    // pods of its group, from LWS's annotation; 0: not annotated
-	subdomain subdomain
+	set     string // the LeaderWorkerSet's name
+	leader  bool
+	address string // a leader's IP while it runs
+	// hostNetwork is true if that is its node's IP.
+	hostNetwork bool
+	size        int // pods of its group, from LWS's annotation; 0: not annotated
+	subdomain   subdomain
 	// labelled is the rollout that its labels name, shared by all pods with the same labels. Zero: none.
 	labelled unique.Handle[plan.RolloutMark]
 
@@ -66,8 +68,10 @@ func StripPod(obj any) (any, error) {
 	}
 	v.Terminating = pod.DeletionTimestamp != nil
 	v.labelled = markOf(pod.Labels)
-	if v.leader {
+	// The IP of a pod that has ended may be another pod's.
+	if v.leader && pod.Status.Phase == corev1.PodRunning {
 		v.address = strings.Clone(pod.Status.PodIP)
+		v.hostNetwork = pod.Spec.HostNetwork || v.address != "" && v.address == pod.Status.HostIP
 	}
 	// With an unreadable size the workload's own is used.
 	v.size, _ = strconv.Atoi(pod.Annotations[lws.SizeAnnotationKey])

@@ -100,7 +100,9 @@ func (o *Observer) warmUpSome(s *Snapshot, w *plan.Workload, some func(plan.Grou
 		if !ok || !some(*g) {
 			continue
 		}
-		asked = append(asked, l.UID)
+		if l.Address != "" { // a warm-up of a pod that has ended must end, too: its address may be another pod's
+			asked = append(asked, l.UID)
+		}
 		if !g.Ready || g.Serving {
 			continue // a leader that may get requests has been warmed up, maybe by an earlier driver
 		}
@@ -129,5 +131,5 @@ func (o *Observer) leader(namespace string, g plan.Group) (probe.Leader, bool) {
 	if pod == nil {
 		return probe.Leader{}, false
 	}
-	return probe.Leader{Name: pod.Name, UID: string(pod.UID), Address: pod.address}, true
+	return probe.Leader{Name: pod.Name, UID: string(pod.UID), Address: pod.address, HostNetwork: pod.hostNetwork}, true
 }

@@ -20,7 +20,7 @@ func (poisonous) RoundTrip(*http.Request) (*http.Response, error) { panic("a def
 // A panic in a probe is a failed probe of its leader.
 func TestPoisonousLeader(t *testing.T) {
 	p := &Prober{log: slog.New(slog.DiscardHandler), client: &http.Client{Transport: poisonous{}}}
-	err := p.do(t.Context(), Leader{Name: "vllm-0", Address: "127.0.0.1"}, request{endpoint: Endpoint{Port: 8080, Path: "/"}, timeout: time.Second},
+	err := p.do(t.Context(), Leader{Name: "vllm-0", Address: "10.0.0.1"}, request{endpoint: Endpoint{Port: 8080, Path: "/"}, timeout: time.Second},
 		func(io.Reader) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "vllm-0") {
 		t.Errorf("error %v", err)

@@ -26,6 +26,8 @@ type Leader struct {
 	UID string
 	// Address is the pod's IP address, of either family. Empty: it has none yet.
 	Address string
+	// HostNetwork means that the address is its node's, on which other programs listen, too.
+	HostNetwork bool
 }
 
 // String returns name and address, for messages.
@@ -78,6 +80,8 @@ type Prober struct {
 	client  *http.Client
 	log     *slog.Logger
 	changed func(owner string)
+	// hostNetwork allows leaders on their node's network; loopback, for tests, addresses of this machine.
+	hostNetwork, loopback bool
 
 	ctx  context.Context // of all work; ends with Close
 	stop context.CancelFunc
@@ -109,6 +113,8 @@ type options struct {
 	log       *slog.Logger
 	transport http.RoundTripper
 	changed   func(owner string)
+
+	hostNetwork bool
 }
 
 // WithLogger sets the logger. The default drops everything. Bodies and queries are never logged.
@@ -116,6 +122,9 @@ func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
 
 // WithTransport sets the transport. The default opens a new connection for each request and uses no proxy.
 func WithTransport(t http.RoundTripper) Option { return func(o *options) { o.transport = t } }
+
+// WithHostNetwork sets whether leaders on their node's network get requests. The default is that they do not.
+func WithHostNetwork(allowed bool) Option { return func(o *options) { o.hostNetwork = allowed } }
 
 // OnChange sets a function that is called after the progress of an owner's leader has changed. It must not block, and must not
 // call [Prober.Close]. It may be called once more for an owner that was just forgotten.
@@ -129,7 +138,7 @@ func New(opts ...Option) *Prober {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	return &Prober{
-		client: newClient(o.transport), log: o.log, changed: o.changed,
+		client: newClient(o.transport), log: o.log, changed: o.changed, hostNetwork: o.hostNetwork,
 		ctx: ctx, stop: stop, owners: map[string]*owner{}, warmSlots: make(slots, perProcess), drainSlots: make(slots, perProcess),
 	}
 }

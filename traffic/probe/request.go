@@ -73,6 +73,9 @@ func (p *Prober) do(ctx context.Context, l Leader, r request, read func(io.Reade
 func (p *Prober) ask(ctx context.Context, l Leader, r request, read func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
+	if err := p.refused(l); err != nil {
+		return err
+	}
 	req, err := r.build(ctx, l)
 	if err != nil {
 		return err
@@ -112,6 +115,25 @@ func (r request) build(ctx context.Context, l Leader) (*http.Request, error) {
 		req.Header.Set("Accept", r.accept)
 	}
 	return req, nil
+}
+
+// refused returns why the leader gets no request, nil if it may get one. Only who may write pods/status can forge a pod's
+// address. But who may create a pod can have it run on the node's network, where kubelets and other programs trust local
+// requests.
+func (p *Prober) refused(l Leader) error {
+	if l.HostNetwork && !p.hostNetwork {
+		return errors.New("the pod is on its node's network (hostNetwork), where the driver makes no requests: " +
+			"take the warm-up and the drain's metric out of the policy, or run the driver with --probe-host-network")
+	}
+	ip, err := netip.ParseAddr(l.Address)
+	if err != nil {
+		return nil //nolint:nilerr // url refuses it, with the cause
+	}
+	if ip = ip.WithZone("").Unmap(); !ip.IsGlobalUnicast() && (!ip.IsLoopback() || !p.loopback) {
+		return fmt.Errorf("the pod's address %s is not that of a pod: the driver makes no requests to "+
+			"loopback, link-local, multicast and unspecified addresses", ip)
+	}
+	return nil
 }
 
 // url accepts only IP addresses: a host name could resolve to any host.

@@ -31,6 +31,7 @@ func TestOverTCP(t *testing.T) {
 			changed := make(chan string, 10)
 			p := New(OnChange(func(owner string) { changed <- owner }))
 			defer p.Close()
+			p.loopback = true
 			pod := Leader{Name: "vllm-0", UID: "u", Address: host}
 			e := Endpoint{netip.MustParseAddrPort(l.Addr().String()).Port(), "/metrics"}
 			drain := Drain{Metric: "m", Endpoint: e}

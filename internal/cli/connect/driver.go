@@ -38,6 +38,8 @@ type Settings struct {
 	Version string
 	// LeaseNamespace is the namespace of the Lease that elects one of several drivers. Empty: it acts without an election.
 	LeaseNamespace string
+	// ProbeHostNetwork lets leaders on their node's network get warm-up and drain requests.
+	ProbeHostNetwork bool
 	// Recorder records the decisions. Nil: none are recorded.
 	Recorder *replay.Recorder
 	// Metrics is where it registers its metrics. Nil: nowhere.

@@ -1,0 +1,70 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+
+	"github.com/lockstep-rollouts/lockstep/internal/server"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+)
+
+func TestAgedConnectionsAreReplaced(t *testing.T) {
+	s := start(t, newDriver(), server.Options{Listen: "127.0.0.1:0", MaxConnectionAge: 100 * time.Millisecond})
+	client := dial(t, s.Addr())
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	states := 0
+	for _, err := range plugin.Follow(ctx, client, &pb.WatchBatchContextRequest{Workload: vllm()}) {
+		if err != nil && !plugin.Retryable(err) {
+			t.Fatalf("the watch ended with %v, want an error after which Follow connects again", err)
+		}
+		if err == nil {
+			states++
+		}
+		if states == 3 {
+			break
+		}
+		if _, err := client.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: vllm()}); err != nil {
+			t.Errorf("a call on an aged connection: %v, want none to fail", err)
+		}
+	}
+	if states != 3 {
+		t.Errorf("the watch yielded %d states, want 3: one for each connection", states)
+	}
+}
+
+func TestLargeRequestIsRefused(t *testing.T) {
+	client := dial(t, start(t, newDriver(), server.Options{Listen: "unix://" + socket(t)}).Addr())
+	_, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Name: strings.Repeat("x", 2<<20)}})
+	if status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a request of 2 MiB: %v, want RESOURCE_EXHAUSTED", err)
+	}
+}
+
+func TestCallsOfOneConnectionAreBounded(t *testing.T) {
+	s := start(t, newDriver(), server.Options{Listen: "unix://" + socket(t)})
+	health := healthpb.NewHealthClient(connection(t, s.Addr()))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range 1024 {
+		if _, err := health.Watch(ctx, &healthpb.HealthCheckRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	short, stop := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer stop()
+	if _, err := health.Watch(short, &healthpb.HealthCheckRequest{}); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("call 1025 of a connection: %v, want it to wait", err)
+	}
+}
