@@ -5,6 +5,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 
 	"google.golang.org/grpc"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -19,7 +20,7 @@ import (
 type authorization struct {
 	// reviewer answers who the caller is and what they may. Nil: every caller may do everything.
 	reviewer *review.Reviewer
-	// local returns the user of calls that change something without a reviewer. Nil: they have none.
+	// local returns the user of calls that change something without a reviewer.
 	local func(context.Context) user.Info
 }
 
@@ -40,7 +41,7 @@ func (a *authorization) options() []grpc.ServerOption {
 func (a *authorization) begin(ctx context.Context, method string) (context.Context, error) {
 	verb, known := verbs[method]
 	switch {
-	case verb == anyone, a.reviewer == nil && (a.local == nil || verb != access.Drive && verb != access.Adopt):
+	case verb == anyone, a.reviewer == nil && verb != access.Drive && verb != access.Adopt:
 		return ctx, nil
 	case a.reviewer == nil:
 		return access.WithUser(ctx, a.local(ctx)), nil
@@ -65,7 +66,7 @@ func (a *authorization) check(ctx context.Context, method, namespace string) err
 	ok, err := a.reviewer.MayRelease(ctx, u, verb, namespace)
 	switch {
 	case err != nil:
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the permission of %q can't be checked: %v", u.GetName(), err)
+		return notReviewed(fmt.Sprintf("the permission of %q can't be checked", u.GetName()), err)
 	case ok:
 		return nil
 	}
@@ -134,18 +135,23 @@ func (s *authorizedStream) SendMsg(m any) error {
 		}
 		return s.ServerStream.SendMsg(m)
 	}
-	if w, ok := m.(*pb.WatchWorkloadsResponse); ok {
-		if namespace := workloadOf(w).GetNamespace(); namespace != "" {
-			err := s.by.check(s.ctx, s.method, namespace)
-			if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
+	if w, ok := m.(*pb.WatchWorkloadsResponse); ok && !w.GetSynced() {
+		err := s.by.check(s.ctx, s.method, "")
+		if denied(err) {
+			err = s.by.check(s.ctx, s.method, workloadOf(w).GetNamespace())
+		}
+		if denied(err) {
+			return nil
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return s.ServerStream.SendMsg(m)
+}
+
+func denied(err error) bool {
+	return drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED
 }
 
 func workloadOf(w *pb.WatchWorkloadsResponse) *pb.WorkloadRef {

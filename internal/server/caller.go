@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/lockstep-rollouts/lockstep/internal/access/review"
@@ -22,8 +23,9 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// reservedPrefix begins the names of users and groups that only Kubernetes gives. A CA for Lockstep's callers can't vouch for them.
-const reservedPrefix = "system:"
+// reserved begin the names that a certificate's subject can't have: those that only Kubernetes gives, SPIFFE IDs, which belong in a
+// URI, and the users of unix sockets.
+var reserved = []string{"system:", "spiffe:", "unix:"}
 
 // caller returns the user of a call over TLS: the bearer of its token, or else the subject of its certificate.
 func (a *authorization) caller(ctx context.Context) (user.Info, error) {
@@ -31,7 +33,7 @@ func (a *authorization) caller(ctx context.Context) (user.Info, error) {
 		u, err := a.reviewer.User(ctx, token)
 		switch {
 		case err != nil:
-			return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the bearer token can't be checked: %v", err)
+			return nil, notReviewed("the bearer token can't be checked", err)
 		case u == nil:
 			return nil, unauthenticated("the bearer token is invalid, has expired, or is for another audience: "+
 				"make one with `kubectl create token NAME --audience %s`", review.Audience)
@@ -85,11 +87,33 @@ func userOfCertificate(leaf *x509.Certificate, now time.Time) (user.Info, error)
 		return nil, unauthenticated("the client certificate names no user: it needs a SPIFFE ID or a common name")
 	}
 	for _, name := range names {
-		if strings.HasPrefix(name, reservedPrefix) {
-			return nil, unauthenticated("the client certificate names %q, and only Kubernetes gives names that begin with %q", name, reservedPrefix)
+		if i := slices.IndexFunc(reserved, func(p string) bool { return strings.HasPrefix(name, p) }); i >= 0 {
+			return nil, unauthenticated("the client certificate names %q, and the names that begin with %q are not for certificates", name, reserved[i])
 		}
 	}
 	return &user.DefaultInfo{Name: names[0], Groups: append(slices.Clone(leaf.Subject.Organization), user.AllAuthenticated)}, nil
+}
+
+// subject returns the user in the client certificate of a call that is not reviewed, for audit. Nil: there is none.
+func subject(ctx context.Context) user.Info {
+	leaf := clientCertificate(ctx)
+	if leaf == nil {
+		return nil
+	}
+	u, err := userOfCertificate(leaf, time.Now())
+	if err != nil {
+		return nil
+	}
+	return u
+}
+
+// notReviewed returns the error of a call that can't be judged.
+func notReviewed(what string, err error) error {
+	if apierrors.IsForbidden(err) {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_FORBIDDEN,
+			"%s: the driver may not make reviews: bind the ClusterRole system:auth-delegator to its account: %v", what, err)
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "%s: %v", what, err)
 }
 
 func unauthenticated(format string, args ...any) error {

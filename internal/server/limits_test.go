@@ -20,7 +20,7 @@ import (
 )
 
 func TestAgedConnectionsAreReplaced(t *testing.T) {
-	s := start(t, newDriver(), server.Options{Listen: "127.0.0.1:0", MaxConnectionAge: 100 * time.Millisecond})
+	s := start(t, newDriver(), server.Options{Listen: "127.0.0.1:0", AlwaysAllow: true, MaxConnectionAge: 100 * time.Millisecond})
 	client := dial(t, s.Addr())
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()

@@ -240,7 +240,7 @@ func (o Options) authorization(e endpoint.Endpoint) []grpc.ServerOption {
 	if e.Network == "unix" {
 		return LocalUser(o.User)
 	}
-	return (&authorization{reviewer: o.Reviewer}).options()
+	return (&authorization{reviewer: o.Reviewer, local: subject}).options()
 }
 
 // transport returns the transport credentials for e.

@@ -465,7 +465,7 @@ func TestMetricsBeyondLoopback(t *testing.T) {
 
 func TestReflectionListsBothServices(t *testing.T) {
 	for name, o := range map[string]server.Options{
-		"unix socket": {Listen: "unix://" + socket(t)}, "TCP with --reflection": {Listen: "127.0.0.1:0", Reflection: true},
+		"unix socket": {Listen: "unix://" + socket(t)}, "TCP with --reflection": {Listen: "127.0.0.1:0", AlwaysAllow: true, Reflection: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			listed, err := services(t, start(t, newDriver(), o).Addr())
@@ -482,7 +482,7 @@ func TestReflectionListsBothServices(t *testing.T) {
 }
 
 func TestNoReflectionOnTCP(t *testing.T) {
-	s := start(t, newDriver(), server.Options{Listen: "127.0.0.1:0"})
+	s := start(t, newDriver(), server.Options{Listen: "127.0.0.1:0", AlwaysAllow: true})
 	if listed, err := services(t, s.Addr()); status.Code(err) != codes.Unimplemented {
 		t.Errorf("reflection lists %v, error %v; want UNIMPLEMENTED", listed, err)
 	}

@@ -41,9 +41,11 @@ func TestAutoscalersReturnAfterFailedHandover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.HandingOver, "vllm-new", 2
-	core := fake.NewClientset(lwstest.HPA("vllm-new"))
-	b := newBedOn(t, core, lwstest.NoRoutes(), lwstest.WithRecord(t, lwstest.InPhase(t, record.HandingOver), *rec))
+	successor := record.CanaryName("vllm", "vllm", rec.Release.UpdateRevision)
+	rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.HandingOver, successor, 2
+	w := lwstest.WithRecord(t, lwstest.InPhase(t, record.HandingOver), *rec)
+	core := fake.NewClientset(lwstest.HPA(successor), lwstest.Revision(t, w, rec.Release.UpdateRevision))
+	b := newBedOn(t, core, lwstest.NoRoutes(), w)
 	b.run()
 	b.eventually("it scales the user's workload", func() bool {
 		h, err := core.AutoscalingV2().HorizontalPodAutoscalers(lwstest.VLLM.Namespace).Get(t.Context(), "scale", metav1.GetOptions{})

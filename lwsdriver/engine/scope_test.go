@@ -57,7 +57,9 @@ func TestResolve(t *testing.T) {
 			lwstest.HandedOver(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Predecessor = "vllm-old" }),
 		}, other},
 		{"one after the other", "the first has not been deleted yet", []*lws.LeaderWorkerSet{
-			lwstest.HandedOver(t, func(w *lws.LeaderWorkerSet, r *record.Record) { w.Name, w.UID, r.UID = "vllm-newer", "newer", "newer" }),
+			lwstest.HandedOver(t, func(w *lws.LeaderWorkerSet, r *record.Record) {
+				w.Name, w.UID, r.UID, r.Predecessor = "vllm-newer", "newer", "newer", "vllm-new"
+			}),
 			lwstest.HandedOver(t, func(_ *lws.LeaderWorkerSet, r *record.Record) {
 				r.Release.Phase, r.Release.Successor = record.HandingOver, "vllm-newer"
 			}),

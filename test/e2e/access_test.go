@@ -228,8 +228,67 @@ func TestAccess(t *testing.T) {
 	if _, err := s.as(plugin.WithTokenFile(s.token("operator", "lockstep"))); err == nil {
 		t.Error("a token was sent in plaintext")
 	}
-	if raw := s.logged(); strings.Contains(raw, "eyJ") {
-		t.Error("the driver's log has a token")
+}
+
+// The history, the context, events and the audit log say who began a release, and who promoted it.
+func TestAccessAudit(t *testing.T) {
+	t.Parallel()
+	e := newEnvIn(t, cluster.Shared(t))
+	w := e.deploy(model("model", 2, 1))
+	w.awaitReady()
+	s := e.serveTCP()
+	s.bind(e.namespace, "lockstep-operator", s.account("beginner"))
+	s.bind(e.namespace, "lockstep-operator", rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "ada"})
+	s.bind(e.namespace, "lockstep-viewer", s.account("viewer"))
+	ada, err := s.certified("ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w = w.withDriver(&driver.Driver{Client: s.bearer("beginner")})
+	await.Nil(t, "the workload is adopted", func(ctx context.Context) error {
+		_, err := w.driver.Adopt(ctx, &pb.AdoptRequest{Workload: w.ref()})
+		return err
+	})
+	w.edit(image("v2"))
+	w.initialize("r2", quarters())
+	end := &pb.FinalizeRequest{Workload: w.ref(), ReleaseId: "r2", Intent: promote}
+	_, err = s.bearer("viewer").Finalize(t.Context(), end)
+	mustFail(t, err, pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "may not drive")
+	if _, err := ada.Finalize(t.Context(), end); err != nil {
+		t.Fatal(err)
+	}
+	beginner := fmt.Sprintf("system:serviceaccount:%s:beginner", e.namespace)
+	if c := w.awaitState(pb.State_STATE_COMPLETED); c.GetStartedBy() != beginner || c.GetEndedBy() != "ada" {
+		t.Errorf("the context says begun by %q and ended by %q", c.GetStartedBy(), c.GetEndedBy())
+	}
+	history, err := ada.ListRevisions(t.Context(), &pb.ListRevisionsRequest{Workload: w.ref(), Limit: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := history.GetRevisions()[0]; r.GetStartedBy() != beginner || r.GetEndedBy() != "ada" {
+		t.Errorf("the history says begun by %q and ended by %q", r.GetStartedBy(), r.GetEndedBy())
+	}
+	e.eventually("an event names who promoted", func(ctx context.Context) error {
+		events, err := e.events(ctx, "model")
+		for _, event := range events {
+			if event.Reason == "ReleaseCompleted" && strings.Contains(event.Note, "requested by ada") {
+				return err
+			}
+		}
+		return fmt.Errorf("%w: %v", errNotYet, err)
+	})
+	log := s.logged()
+	for _, want := range []string{
+		`msg=audit user=` + beginner + ` method=/lockstep.v1alpha1.WorkloadDriver/Adopt workload=` + e.namespace + `/model release="" code=OK`,
+		`msg=audit user=` + beginner + ` method=/lockstep.v1alpha1.WorkloadDriver/Initialize workload=` + e.namespace + `/model release=r2 code=OK`,
+		`msg=audit user=ada method=/lockstep.v1alpha1.WorkloadDriver/Finalize workload=` + e.namespace + `/model release=r2 code=OK`,
+	} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the log has no line with %s", want)
+		}
+	}
+	if strings.Contains(log, "eyJ") {
+		t.Error("the log has a token")
 	}
 }
 
@@ -271,6 +330,15 @@ func TestAccessWatch(t *testing.T) {
 	}
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED, other.namespace)
 
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		for _, err = range viewer.WatchBatchContext(t.Context(), &pb.WatchBatchContextRequest{
+			Workload: &pb.WorkloadRef{Namespace: mine.namespace, Name: "model"},
+		}) {
+		}
+		ended <- err
+	}()
 	if err := mine.kube.RbacV1().RoleBindings(mine.namespace).Delete(t.Context(), binding, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -282,6 +350,13 @@ func TestAccessWatch(t *testing.T) {
 		return nil
 	})
 	t.Logf("revoked permission ended after %v", time.Since(revoked).Round(time.Second))
+	mine.existing("model").scale(2) // the next message of the watch that is open
+	select {
+	case err := <-ended:
+		mustFail(t, err, pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED, mine.namespace)
+	case <-time.After(await.Patience):
+		t.Error("a watch goes on without permission")
+	}
 }
 
 // Without credentials that can be checked, no TCP address is served; plaintext is for loopback and only when asked for.

@@ -35,6 +35,8 @@ const (
 	DenyTTL  = time.Second
 	// timeout bounds one request.
 	timeout = 10 * time.Second
+	// qps and burst bound the reviews per second, so that calls with random tokens can't overload the API server.
+	qps, burst = 200, 400
 )
 
 // ErrUnavailable is wrapped by errors of reviews that could not be made: nothing is known about the caller.
@@ -49,6 +51,8 @@ type Reviewer struct {
 // New returns a Reviewer with the rights of config, which must allow TokenReviews and SubjectAccessReviews: the ClusterRole
 // system:auth-delegator does.
 func New(config *rest.Config) (*Reviewer, error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst, config.RateLimiter = qps, burst, nil
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make client for reviews: %w", err)
@@ -110,8 +114,11 @@ type answered struct{ authenticator.Token }
 func (a answered) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	response, ok, err := a.Token.AuthenticateToken(ctx, token)
 	var transport *url.Error
-	if failed := errors.As(err, &transport) || apierrors.ReasonForError(err) != "" || ctx.Err() != nil; err != nil && !failed {
-		return nil, false, nil // the review's own error, for example that the token has expired
+	// Errors of the client wrap others or have a reason. That of an answer is a text, for example that the token has expired.
+	failed := ctx.Err() != nil || errors.As(err, &transport) || errors.Unwrap(err) != nil || apierrors.ReasonForError(err) != "" ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	if err != nil && !failed {
+		return nil, false, nil
 	}
 	return response, ok, err //nolint:wrapcheck // User wraps it
 }
