@@ -13,7 +13,8 @@ usage: release.sh ADDRESS NAMESPACE WORKLOAD [BATCHES]   take the workload throu
 
 ADDRESS is where `lockstep serve` listens: unix:///path or host:port.
 BATCHES are the groups at the new revision after each batch: 25%,50%,100% if not given.
-RELEASE_ID in the environment resumes an earlier release, GRPCURL is the grpcurl to use.
+RELEASE_ID in the environment resumes an earlier release, GRPCURL is the grpcurl to use. For host:port, where the driver needs
+--reflection, CACERT is the file with the CA of its certificate and TOKEN a token for the audience lockstep.
 USAGE
   exit 2
 }
@@ -34,10 +35,12 @@ else
   grpcurl=(go -C "$(dirname "${BASH_SOURCE[0]}")/../.." tool -modfile=tools/go.mod grpcurl)
 fi
 
-# A unix socket or loopback needs no certificate. For another address add -cert, -key and -cacert.
+# A unix socket needs no credentials. Over TCP the call has a token; grpcurl reads it from the environment, not from its arguments,
+# which other users can list.
+# shellcheck disable=SC2016
 case $address in
   unix://*) target=(-plaintext -unix "${address#unix://}") ;;
-  *) target=(-plaintext "$address") ;;
+  *) target=(-cacert "${CACERT:?is the file with the CA of the server}" -expand-headers -H 'authorization: Bearer ${TOKEN}' "$address") ;;
 esac
 
 # call RPC REQUEST: call an RPC, and set $answer to the response as JSON.

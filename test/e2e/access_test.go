@@ -155,6 +155,19 @@ func (s *tcpDriver) bearer(account string) *plugin.Client {
 	return s.mustAs(plugin.WithCA(s.ca.File), plugin.WithTokenFile(s.token(account, "lockstep")))
 }
 
+// grpcurl runs examples/grpcurl as a service account.
+func (s *tcpDriver) grpcurl(account, workload string) (string, error) {
+	s.t.Helper()
+	token, err := os.ReadFile(s.token(account, "lockstep"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cmd := exec.Command("../../examples/grpcurl/release.sh", s.address, s.namespace, workload)
+	cmd.Env = append(os.Environ(), "CACERT="+s.ca.File, "TOKEN="+string(token))
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
 // certified returns a client with a certificate.
 func (s *tcpDriver) certified(user string, groups ...string) (*plugin.Client, error) {
 	s.t.Helper()
@@ -176,7 +189,7 @@ func TestAccess(t *testing.T) {
 	e := newEnvIn(t, cluster.Shared(t))
 	w := e.deploy(model("model", 2, 1))
 	w.awaitReady()
-	s := e.serveTCP()
+	s := e.serveTCP("--reflection")
 	s.bind(e.namespace, "lockstep-viewer", s.account("viewer"))
 	s.bind(e.namespace, "lockstep-operator", s.account("operator"))
 	s.bind(e.namespace, "lockstep-operator", rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: "release-managers"})
@@ -198,6 +211,9 @@ func TestAccess(t *testing.T) {
 	mustFail(t, adopt(elsewhere), pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED)
 	if err := adopt(s.bearer("operator")); err != nil {
 		t.Errorf("an operator: %v", err)
+	}
+	if out, err := s.grpcurl("operator", "model"); err != nil || !strings.Contains(out, "NOTHING_TO_RELEASE") {
+		t.Errorf("examples/grpcurl: %v\n%s", err, out)
 	}
 	manager, err := s.certified("ada", "release-managers")
 	if err != nil {
