@@ -87,12 +87,20 @@ func (w World) canaryBackend(s Setup) metav1.Object {
 // stableVerified reports whether the stable backend is fenced by a release of this workload, or may be.
 func (w World) stableVerified(s Setup) bool {
 	switch {
+	case !w.stablePresent(s):
+		return false
 	case s.Policy.Pool != nil:
-		return w.StablePool != nil && w.verifyPool(s) == nil
-	case w.Stable != nil:
-		return w.verifyService(s) == nil
+		return w.verifyPool(s) == nil
 	}
-	return false
+	return w.verifyService(s) == nil
+}
+
+// stablePresent reports whether the stable backend exists.
+func (w World) stablePresent(s Setup) bool {
+	if s.Policy.Pool != nil {
+		return w.StablePool != nil
+	}
+	return w.Stable != nil
 }
 
 // verifyRoute returns why backendRefs to the canary in a route are not those of a release of this workload: they would be

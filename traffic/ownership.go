@@ -113,8 +113,9 @@ func relinquish(s Setup, d Desired, w World) (*Write, error) {
 			return write, nil
 		}
 	}
+	foreign := w.stablePresent(s) && !w.stableVerified(s)
 	for _, r := range w.routes(s) {
-		if slices.Contains(s.Shared, r.Key) || !RouteServes(r, s) {
+		if foreign || slices.Contains(s.Shared, r.Key) || !RouteServes(r, s) {
 			continue // the fields of several releases are one entry: the last release of a workload on the route removes it
 		}
 		if write := relinquishFields(r.Key, r.Object); write != nil {
