@@ -307,8 +307,9 @@ type BatchContext struct {
 	// When the release fails unless it makes progress first. In the past: the release has failed because of it. Unset:
 	// the release is paused, or waits only for a time of its policy.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,32,opt,name=deadline,proto3" json:"deadline,omitempty"`
-	// The authenticated users who began the release, and who requested its promotion or rollback last. Empty: unknown, or not yet.
-	StartedBy     string `protobuf:"bytes,34,opt,name=started_by,json=startedBy,proto3" json:"started_by,omitempty"`
+	// The authenticated user who began the release. Empty: unknown.
+	StartedBy string `protobuf:"bytes,34,opt,name=started_by,json=startedBy,proto3" json:"started_by,omitempty"`
+	// The authenticated user who last requested its promotion or rollback. Empty: unknown, or not yet.
 	EndedBy       string `protobuf:"bytes,35,opt,name=ended_by,json=endedBy,proto3" json:"ended_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -2309,8 +2309,9 @@ type Revision struct {
 	Template string `protobuf:"bytes,12,opt,name=template,proto3" json:"template,omitempty"`
 	// Optional. Human-readable message why this entry is not trusted, for example because it was edited. Undo refuses it.
 	Problem string `protobuf:"bytes,13,opt,name=problem,proto3" json:"problem,omitempty"`
-	// Optional. The authenticated users who began that release, and who requested its promotion or rollback last.
-	StartedBy     string `protobuf:"bytes,14,opt,name=started_by,json=startedBy,proto3" json:"started_by,omitempty"`
+	// Optional. The authenticated user who began that release.
+	StartedBy string `protobuf:"bytes,14,opt,name=started_by,json=startedBy,proto3" json:"started_by,omitempty"`
+	// Optional. The authenticated user who last requested its promotion or rollback.
 	EndedBy       string `protobuf:"bytes,15,opt,name=ended_by,json=endedBy,proto3" json:"ended_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
