@@ -56,6 +56,9 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 			default:
 				return exit.Usagef("--authorization %q: want %s or %s", authorization, authorizationKubernetes, authorizationAlwaysAllow)
 			}
+			if serve.UserQPS <= 0 {
+				return exit.Usagef("--user-qps is %d: it must be more than 0", serve.UserQPS)
+			}
 			if serve.MaxConnectionAge <= 0 {
 				return exit.Usagef("--max-connection-age is %s: it must be more than 0", serve.MaxConnectionAge)
 			}
@@ -68,6 +71,7 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 	flags.StringVar(&serve.TLSCert, "tls-cert", "", "PEM file with the server's certificate chain")
 	flags.StringVar(&serve.TLSKey, "tls-key", "", "PEM file with its key")
 	flags.StringVar(&serve.ClientCA, "client-ca", "", "PEM file with the CA of clients' certificates (default: clients need tokens)")
+	flags.IntVar(&serve.UserQPS, "user-qps", server.DefaultUserQPS, "how many calls a second each user may make over TCP")
 	flags.StringVar(&authorization, "authorization", authorizationKubernetes,
 		"who may call over TCP: "+authorizationKubernetes+" asks the API server about each caller, "+authorizationAlwaysAllow+" asks nothing")
 	flags.StringVar(&serve.MetricsAddress, "metrics-address", "", metricsUsage)

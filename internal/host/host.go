@@ -132,12 +132,7 @@ func (h *Host) newRun(release Release) *run {
 // retryable reports whether the same request may succeed later. Each request has a deadline of its own, so a driver that hangs
 // counts as unavailable.
 func retryable(err error) bool {
-	switch status.Code(err) {
-	case codes.Aborted, codes.Unavailable, codes.DeadlineExceeded:
-		return true
-	default:
-		return false
-	}
+	return plugin.Retryable(err) || status.Code(err) == codes.DeadlineExceeded
 }
 
 // gaveUp adds to an error how long the host has retried.

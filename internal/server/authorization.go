@@ -20,6 +20,8 @@ import (
 type authorization struct {
 	// reviewer answers who the caller is and what they may. Nil: every caller may do everything.
 	reviewer *review.Reviewer
+	// rates bound the calls of each user whom the reviewer knows.
+	rates *userRates
 	// local returns the user of calls that change something without a reviewer.
 	local func(context.Context) user.Info
 }
@@ -48,6 +50,9 @@ func (a *authorization) begin(ctx context.Context, method string) (context.Conte
 	}
 	u, err := a.caller(ctx)
 	if err != nil {
+		return ctx, err
+	}
+	if err := a.rates.take(u.GetName()); err != nil {
 		return ctx, err
 	}
 	if !known {

@@ -4,6 +4,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,6 +74,8 @@ type Options struct {
 	ProtectMetrics func(http.Handler) (http.Handler, error)
 	// HealthAddress is "host:port" of plain HTTP with /healthz and /readyz. Empty: none.
 	HealthAddress string
+	// UserQPS is how many calls a second each user may make, over TCP. 0: DefaultUserQPS.
+	UserQPS int
 	// Reflection offers the reflection service on TCP too. A unix socket always has it.
 	Reflection bool
 	// MaxConnectionAge is when a TCP client must connect again, so that one whose certificate was revoked or has expired does
@@ -240,7 +243,7 @@ func (o Options) authorization(e endpoint.Endpoint) []grpc.ServerOption {
 	if e.Network == "unix" {
 		return LocalUser(o.User)
 	}
-	return (&authorization{reviewer: o.Reviewer, local: subject}).options()
+	return (&authorization{reviewer: o.Reviewer, rates: newUserRates(cmp.Or(o.UserQPS, DefaultUserQPS)), local: subject}).options()
 }
 
 // transport returns the transport credentials for e.

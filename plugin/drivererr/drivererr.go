@@ -109,12 +109,14 @@ func Violations(err error) []FieldViolation {
 }
 
 // Retryable reports whether the same request may succeed later without intervention. It is total over gRPC codes:
-// ABORTED (retry at once) and UNAVAILABLE (with backoff) are retryable, all others are not. A DEADLINE_EXCEEDED is the
-// caller's own deadline, so only the caller knows whether to retry.
+// ABORTED (retry at once), UNAVAILABLE and the reason RATE_LIMITED (with backoff) are retryable, all others are not. A
+// DEADLINE_EXCEEDED is the caller's own deadline, so only the caller knows whether to retry.
 func Retryable(err error) bool {
 	switch status.Code(err) {
 	case codes.Aborted, codes.Unavailable:
 		return true
+	case codes.ResourceExhausted: // also the code of messages that are too large
+		return Reason(err) == pb.ErrorReason_ERROR_REASON_RATE_LIMITED
 	default:
 		return false
 	}

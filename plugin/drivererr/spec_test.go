@@ -82,6 +82,7 @@ func codeName(code codes.Code) string {
 		codes.Unimplemented:      "UNIMPLEMENTED",
 		codes.Unauthenticated:    "UNAUTHENTICATED",
 		codes.PermissionDenied:   "PERMISSION_DENIED",
+		codes.ResourceExhausted:  "RESOURCE_EXHAUSTED",
 		codes.Internal:           "INTERNAL",
 	}[code]
 }

@@ -85,6 +85,8 @@ func ruleFor(reason pb.ErrorReason) rule {
 		return rule{codes.Unauthenticated, "Call with a token for the audience lockstep, or with a client certificate."}
 	case pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED:
 		return rule{codes.PermissionDenied, "Bind a role with the verb in the message to the user in the namespace, for example lockstep-operator."}
+	case pb.ErrorReason_ERROR_REASON_RATE_LIMITED:
+		return rule{codes.ResourceExhausted, "Retry with backoff, and call less often."}
 	case pb.ErrorReason_ERROR_REASON_UNSUPPORTED:
 		return rule{codes.Unimplemented, "Do without it; GetDriverInfo lists what the driver serves."}
 	case pb.ErrorReason_ERROR_REASON_INTERNAL, pb.ErrorReason_ERROR_REASON_UNSPECIFIED:

@@ -91,6 +91,8 @@ const (
 	ErrorReason_ERROR_REASON_UNAUTHENTICATED ErrorReason = 28
 	// The caller lacks a verb on releases.lockstep.dev; the message names user, verb and namespace.
 	ErrorReason_ERROR_REASON_PERMISSION_DENIED ErrorReason = 29
+	// The user makes more calls than the driver allows.
+	ErrorReason_ERROR_REASON_RATE_LIMITED ErrorReason = 30
 )
 
 // Enum value maps for ErrorReason.
@@ -126,6 +128,7 @@ var (
 		27: "ERROR_REASON_NEWER_DRIVER",
 		28: "ERROR_REASON_UNAUTHENTICATED",
 		29: "ERROR_REASON_PERMISSION_DENIED",
+		30: "ERROR_REASON_RATE_LIMITED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":                0,
@@ -158,6 +161,7 @@ var (
 		"ERROR_REASON_NEWER_DRIVER":               27,
 		"ERROR_REASON_UNAUTHENTICATED":            28,
 		"ERROR_REASON_PERMISSION_DENIED":          29,
+		"ERROR_REASON_RATE_LIMITED":               30,
 	}
 )
 
@@ -192,7 +196,7 @@ var File_lockstep_v1alpha1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1alpha1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x1elockstep/v1alpha1/errors.proto\x12\x11lockstep.v1alpha1*\x8a\b\n" +
+	"\x1elockstep/v1alpha1/errors.proto\x12\x11lockstep.v1alpha1*\xa9\b\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_INVALID_REQUEST\x10\x01\x12\"\n" +
@@ -224,7 +228,8 @@ const file_lockstep_v1alpha1_errors_proto_rawDesc = "" +
 	"'ERROR_REASON_DISRUPTION_BUDGET_CONFLICT\x10\x1a\x12\x1d\n" +
 	"\x19ERROR_REASON_NEWER_DRIVER\x10\x1b\x12 \n" +
 	"\x1cERROR_REASON_UNAUTHENTICATED\x10\x1c\x12\"\n" +
-	"\x1eERROR_REASON_PERMISSION_DENIED\x10\x1dBPZNgithub.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1;lockstepv1alpha1b\x06proto3"
+	"\x1eERROR_REASON_PERMISSION_DENIED\x10\x1d\x12\x1d\n" +
+	"\x19ERROR_REASON_RATE_LIMITED\x10\x1eBPZNgithub.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1;lockstepv1alpha1b\x06proto3"
 
 var (
 	file_lockstep_v1alpha1_errors_proto_rawDescOnce sync.Once
