@@ -28,9 +28,10 @@ type Driver struct {
 	pb.UnsafeTrafficRouterServer
 
 	options options
-	core    kubernetes.Interface
-	sets    lwsclient.Interface
 	engine  *engine.Engine
+	// core and sets are for reads that callers cause: these must not delay the engine's writes.
+	core kubernetes.Interface
+	sets lwsclient.Interface
 
 	stopped chan struct{} // closed by Drain
 	drain   sync.Once
@@ -137,7 +138,18 @@ func New(config *rest.Config, opts ...Option) (*Driver, error) {
 	if o.election, err = newElection(config, o); err != nil {
 		return nil, err
 	}
-	return newDriver(core, sets, generic, o)
+	d, err := newDriver(core, sets, generic, o)
+	if err != nil {
+		return nil, err
+	}
+	// Each client has a rate limit of its own.
+	if d.sets, err = lwsclient.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("make LeaderWorkerSet client for callers: %w", err)
+	}
+	if d.core, err = kubernetes.NewForConfig(binary); err != nil {
+		return nil, fmt.Errorf("make Kubernetes client for callers: %w", err)
+	}
+	return d, nil
 }
 
 func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dynamic.Interface, o options) (*Driver, error) {

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/lockstep-rollouts/lockstep/internal/endpoint"
+	"github.com/lockstep-rollouts/lockstep/internal/reload"
 )
 
 // keepaliveTime bounds how long a lost peer goes unnoticed. It is well above the least that `lockstep serve` allows; gRPC
@@ -76,7 +77,8 @@ func (o *options) transport(e endpoint.Endpoint) (credentials.TransportCredentia
 		}
 	}
 	token := o.tokenFile != ""
-	if token && !verifies(config) || !e.Local() && !(verifies(config) && (token || presents(config))) {
+	identified := token || presents(config)
+	if !verifies(config) && (token || !e.Local()) || !identified && !e.Local() {
 		return nil, ErrNeedsTLS
 	}
 	if config == nil {
@@ -115,15 +117,16 @@ func (f *tlsFiles) load() (*tls.Config, error) {
 	if f.cert == "" && f.key == "" {
 		return config, nil
 	}
-	if _, err := f.certificate(nil); err != nil { // fail now rather than at the first connection
+	// Certificates are renewed while hosts run.
+	certificate, err := reload.New(f.certificate, f.cert, f.key)
+	if err != nil {
 		return nil, err
 	}
-	// Read again for each connection: certificates are renewed while hosts run.
-	config.GetClientCertificate = f.certificate
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return certificate.Get(), nil }
 	return config, nil
 }
 
-func (f *tlsFiles) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+func (f *tlsFiles) certificate() (*tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
 	if err != nil {
 		return nil, fmt.Errorf("load client certificate: %w", err)

@@ -8,10 +8,10 @@ import "fmt"
 const (
 	// MaxRoutes bounds the routes and Ingresses of a policy together: each is observed and written for itself.
 	MaxRoutes = 64
-	// MaxHeaderRoutes bounds the header routes of a release, and MaxHeaderBytes their names and values together. They are kept in an
-	// annotation and repeated in each route.
+	// MaxHeaderRoutes bounds the header routes of a release, which are kept in an annotation and repeated in each route.
 	MaxHeaderRoutes = 16
-	MaxHeaderBytes  = 64 << 10
+	// MaxHeaderBytes bounds their names and values together.
+	MaxHeaderBytes = 64 << 10
 )
 
 // Limits of the Gateway API on header matches.

@@ -26,7 +26,7 @@ const serveAbout = `Serve the driver over gRPC until SIGINT or SIGTERM, with the
 A unix socket is accessible to this user only. A TCP address needs TLS (--tls-cert and --tls-key), and each caller a bearer token for
 the audience "lockstep", or a certificate of --client-ca, and the verb of the call on releases.lockstep.dev in the workload's namespace:
 docs/permissions.md explains it. With --authorization=AlwaysAllow every caller may do everything: all users of this machine on
-loopback, and elsewhere everyone with a certificate of --client-ca. Certificates are reloaded for each connection, so they can be
+loopback, and elsewhere everyone with a certificate of --client-ca. Certificates are read again when they change, so they can be
 rotated in place.
 `
 

@@ -124,7 +124,7 @@ type authorizedStream struct {
 // RecvMsg receives the request and checks it.
 func (s *authorizedStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
-		return err
+		return err //nolint:wrapcheck // the stream's own
 	}
 	if s.namespace = namespaceOf(m); s.namespace == "" {
 		return nil
@@ -138,7 +138,7 @@ func (s *authorizedStream) SendMsg(m any) error {
 		if err := s.by.check(s.ctx, s.method, s.namespace); err != nil {
 			return err
 		}
-		return s.ServerStream.SendMsg(m)
+		return s.ServerStream.SendMsg(m) //nolint:wrapcheck // the stream's own
 	}
 	if w, ok := m.(*pb.WatchWorkloadsResponse); ok && !w.GetSynced() {
 		err := s.by.check(s.ctx, s.method, "")
@@ -152,7 +152,7 @@ func (s *authorizedStream) SendMsg(m any) error {
 			return err
 		}
 	}
-	return s.ServerStream.SendMsg(m)
+	return s.ServerStream.SendMsg(m) //nolint:wrapcheck // the stream's own
 }
 
 func denied(err error) bool {

@@ -36,7 +36,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 	first := <-accepted
 	select {
 	case <-accepted:
-		t.Error("the second connection is served beside the first")
+		_ = l.Close()
+		t.Fatal("the second connection is served beside the first")
 	case <-time.After(200 * time.Millisecond):
 	}
 	_ = first.Close()
@@ -44,6 +45,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		_ = second.Close()
 	}
 	_ = l.Close()
-	for range accepted { //nolint:revive // until Accept has returned
+	for range accepted {
+		continue // until Accept has returned
 	}
 }

@@ -92,18 +92,12 @@ func listenMetrics(ctx context.Context, o Options) (*httpEndpoint, error) {
 	return listenHTTP(ctx, o.MetricsAddress, secure, protected)
 }
 
-// metricsTLS returns a configuration with the server's certificate, read for each connection, or with one that it signs itself.
+// metricsTLS returns a configuration with the server's certificate, or with one that it signs itself.
 func metricsTLS(certFile, keyFile string) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS13}
 	if certFile != "" && keyFile != "" {
-		config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(certFile, keyFile)
-			if err != nil {
-				return nil, fmt.Errorf("load certificate: %w", err)
-			}
-			return &pair, nil
-		}
-		return config, nil
+		files := tlsFiles{cert: certFile, key: keyFile}
+		return files.serverConfig()
 	}
 	certPEM, keyPEM, err := cert.GenerateSelfSignedCertKey("lockstep", nil, nil)
 	if err != nil {

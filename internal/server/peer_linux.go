@@ -4,6 +4,8 @@
 package server
 
 import (
+	"errors"
+	"fmt"
 	"net"
 
 	"golang.org/x/sys/unix"
@@ -21,13 +23,11 @@ func peerUID(conn net.Conn) (uid int, known bool, err error) {
 	}
 	var peer *unix.Ucred
 	var failed error
-	if err := raw.Control(func(fd uintptr) {
+	err = raw.Control(func(fd uintptr) {
 		peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return 0, false, err
-	}
-	if failed != nil {
-		return 0, false, failed
+	})
+	if err := errors.Join(err, failed); err != nil {
+		return 0, false, fmt.Errorf("SO_PEERCRED: %w", err)
 	}
 	return int(peer.Uid), true, nil
 }

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+
+	"github.com/lockstep-rollouts/lockstep/internal/reload"
 )
 
 // ErrNeedsTLS is wrapped by New's error if a TLS file that the address needs is missing.
@@ -26,17 +28,22 @@ type tlsFiles struct {
 
 func (f tlsFiles) none() bool { return f.cert+f.key+f.clientCA == "" }
 
-// serverConfig returns a configuration that reloads the files for each connection, so that certificates can be rotated without
-// a restart. Files that can't be read are an error here; later they fail the connection.
+// serverConfig returns a configuration that reads changed files again, so that certificates can be rotated without a restart. Files
+// that can't be read are an error here; later the last ones stay.
 func (f tlsFiles) serverConfig() (*tls.Config, error) {
 	if f.cert == "" || f.key == "" {
 		return nil, ErrNeedsTLS
 	}
-	config, err := f.load()
+	paths := []string{f.cert, f.key}
+	if f.clientCA != "" {
+		paths = append(paths, f.clientCA)
+	}
+	files, err := reload.New(f.load, paths...)
 	if err != nil {
 		return nil, err
 	}
-	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return f.load() }
+	config := files.Get().Clone()
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return files.Get(), nil }
 	return config, nil
 }
 

@@ -8,6 +8,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -288,10 +289,10 @@ func TestAccessAudit(t *testing.T) {
 		events, err := e.events(ctx, "model")
 		for _, event := range events {
 			if event.Reason == "ReleaseCompleted" && strings.Contains(event.Note, "requested by ada") {
-				return err
+				return nil
 			}
 		}
-		return fmt.Errorf("%w: %v", errNotYet, err)
+		return errors.Join(errNotYet, err)
 	})
 	log := s.logged()
 	for _, want := range []string{

@@ -30,9 +30,9 @@ import (
 const (
 	// Audience is what a token must have been issued for.
 	Audience = "lockstep"
-	// AllowTTL and DenyTTL are how long answers are cached, and so how long a revoked permission lasts at most.
-	AllowTTL = 10 * time.Second
-	DenyTTL  = time.Second
+	// allowTTL and denyTTL are how long answers are cached, and so how long a revoked permission lasts at most.
+	allowTTL = 10 * time.Second
+	denyTTL  = time.Second
 	// timeout bounds one request.
 	timeout = 10 * time.Second
 	// qps and burst bound the reviews per second, so that calls with random tokens can't overload the API server.
@@ -66,12 +66,12 @@ func New(config *rest.Config) (*Reviewer, error) {
 		return nil, fmt.Errorf("make token reviewer: %w", err)
 	}
 	users, err := authorizerfactory.DelegatingAuthorizerConfig{
-		SubjectAccessReviewClient: client.AuthorizationV1(), AllowCacheTTL: AllowTTL, DenyCacheTTL: DenyTTL, WebhookRetryBackoff: &retry,
+		SubjectAccessReviewClient: client.AuthorizationV1(), AllowCacheTTL: allowTTL, DenyCacheTTL: denyTTL, WebhookRetryBackoff: &retry,
 	}.New()
 	if err != nil {
 		return nil, fmt.Errorf("make access reviewer: %w", err)
 	}
-	return &Reviewer{tokens: cache.New(answered{tokens}, false, AllowTTL, DenyTTL), users: users}, nil
+	return &Reviewer{tokens: cache.New(answered{tokens}, false, allowTTL, denyTTL), users: users}, nil
 }
 
 // User returns the user of a token, nil if the token is not valid for [Audience].

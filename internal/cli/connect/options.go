@@ -51,7 +51,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"namespace of the workload (default: the context's); with serve, the only one to serve (default: all)")
 	flags.StringVar(&o.logFormat, "log-format", "text", "log format on stderr: text or json")
 	flags.StringVar(&o.LogLevel, "log-level", "info", "minimum level to log: debug, info, warn or error")
-	flags.BoolVar(&o.Settings.ProbeHostNetwork, "probe-host-network", false,
+	flags.BoolVar(&o.ProbeHostNetwork, "probe-host-network", false,
 		"let leaders with hostNetwork get warm-up and drain requests, too")
 	flags.StringVar(&o.record, "record", "", "file to append every decision of the driver to, for lockstep debug replay (default: none)")
 	flags.StringArrayVar(&o.metadata, "canary-metadata-prefix", nil,

@@ -1,0 +1,72 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package reload caches what is read from files, such as certificates, which are renewed while a process runs.
+package reload
+
+import (
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+)
+
+// Files is a value that is read from files, and read again after one of them has changed.
+type Files[T any] struct {
+	paths []string
+	load  func() (T, error)
+
+	mu     sync.Mutex
+	value  T
+	stamps []stamp
+}
+
+// stamp is how a change of a file is noticed. A link is followed: Kubernetes renews a mounted Secret by moving a link.
+type stamp struct {
+	modified time.Time
+	size     int64
+	mode     fs.FileMode
+}
+
+// New reads the value for the first time.
+func New[T any](load func() (T, error), paths ...string) (*Files[T], error) {
+	f := &Files[T]{paths: paths, load: load}
+	f.stamps = f.look()
+	value, err := load()
+	f.value = value
+	return f, err
+}
+
+// Get returns the value. While changed files can't be read it is the last one, and each call tries again: of a pair, one file may
+// not be written yet.
+func (f *Files[T]) Get() T {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.look()
+	if equal(now, f.stamps) {
+		return f.value
+	}
+	if value, err := f.load(); err == nil {
+		f.value, f.stamps = value, now
+	}
+	return f.value
+}
+
+func (f *Files[T]) look() []stamp {
+	all := make([]stamp, len(f.paths))
+	for i, path := range f.paths {
+		if info, err := os.Stat(path); err == nil {
+			all[i] = stamp{info.ModTime(), info.Size(), info.Mode()}
+		}
+	}
+	return all
+}
+
+func equal(a, b []stamp) bool {
+	for i := range a {
+		if !a[i].modified.Equal(b[i].modified) || a[i].size != b[i].size || a[i].mode != b[i].mode {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,57 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package reload
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	write := func(text string, at time.Time) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chtimes(path, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reads := 0
+	load := func() (string, error) {
+		reads++
+		raw, err := os.ReadFile(path)
+		if string(raw) == "half" {
+			return "", errors.New("half-written")
+		}
+		return string(raw), err
+	}
+	if _, err := New(load, path); err == nil {
+		t.Error("a missing file is no error")
+	}
+	begin := time.Now()
+	write("one", begin)
+	f, err := New(load, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect := func(want string, wantReads int) {
+		t.Helper()
+		reads = 0
+		if got := f.Get(); got != want || reads != wantReads {
+			t.Errorf("%q after %d reads, want %q after %d", got, reads, want, wantReads)
+		}
+	}
+	expect("one", 0)
+	write("half", begin.Add(time.Second))
+	expect("one", 1)
+	write("two", begin.Add(2*time.Second))
+	expect("two", 1)
+	expect("two", 0)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	expect("two", 1)
+}
