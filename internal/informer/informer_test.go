@@ -192,8 +192,8 @@ func TestMissingOptionalAPI(t *testing.T) {
 	broken.Store(false)
 	installed.Store(true)
 	b.Recheck()
-	if b.Err() != nil && !b.Pending() {
-		t.Errorf("after Recheck: pending %t, Err %v", b.Pending(), b.Err())
+	if pending, err := b.Pending(), b.Err(); err != nil && !pending {
+		t.Errorf("after Recheck: pending %t, Err %v", pending, err)
 	}
 	b.eventually("the cache is filled", b.Synced)
 	b.Recheck()

@@ -86,7 +86,10 @@ func begin(t *testing.T, kubeconfig string, args ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{cmd: exec.Command(binary, append([]string{"batchrelease", "--kubeconfig", kubeconfig}, args...)...), log: &lockedBuffer{}}
+	args = append([]string{
+		"batchrelease", "--kubeconfig", kubeconfig, "--canary-metadata-prefix", "track", "--canary-metadata-prefix", "example.com/",
+	}, args...)
+	p := &process{cmd: exec.Command(binary, args...), log: &lockedBuffer{}}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if p.child, err = child.Run(p.cmd); err != nil {
 		t.Fatal(err)
