@@ -176,6 +176,13 @@ func (c *crowd) leave() {
 	c.now--
 }
 
+// peak returns the most requests at a time.
+func (c *crowd) peak() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.most
+}
+
 func (c *crowd) size() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -292,8 +292,8 @@ func TestWarmConcurrency(t *testing.T) {
 				t.Errorf("%+v", got)
 			}
 		}
-		if now.most > perOwner || now.size() > 0 {
-			t.Errorf("%d requests at a time, %d left", now.most, now.size())
+		if now.peak() > perOwner || now.size() > 0 {
+			t.Errorf("%d requests at a time, %d left", now.peak(), now.size())
 		}
 	})
 }
@@ -327,8 +327,8 @@ func TestWarmConcurrencyOfAllOwners(t *testing.T) {
 				t.Errorf("%+v", got)
 			}
 		})
-		if now.most > perProcess {
-			t.Errorf("%d requests at a time", now.most)
+		if most := now.peak(); most > perProcess {
+			t.Errorf("%d requests at a time", most)
 		}
 	})
 }
