@@ -6,10 +6,13 @@ package apply
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -18,7 +21,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// restartGroup deletes a leader pod, and with it its workers, on condition that the pod has not changed: a late request must not
+// restartGroup deletes a leader pod, and with it its workers, on condition that the group has not changed: a late request must not
 // delete a group that serves by then.
 func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.RestartGroup) (bool, error) {
 	key := types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Leader}
@@ -30,6 +33,9 @@ func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.
 	defer a.observer.Caches.Groups.Invalidate(s.Key, pod.Group)
 	if pod.Terminating {
 		return false, nil
+	}
+	if changed, err := a.groupChanged(ctx, s.Key, pod); changed || err != nil {
+		return false, err
 	}
 	err := a.core.CoreV1().Pods(key.Namespace).Delete(ctx, key.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion},
@@ -44,6 +50,26 @@ func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.
 		now := a.observer.Caches.Pod(key)
 		return now == nil || now.UID != pod.UID || now.Terminating || err != nil && now.ResourceVersion != pod.ResourceVersion
 	}, s.Key)
+}
+
+// groupChanged reports whether the pods of a leader's group are no longer the observed ones. If the group has become ready, LWS may
+// already be replacing the next one. The leader's own precondition does not cover its workers. It returns once the caches show that.
+func (a *Applier) groupChanged(ctx context.Context, key types.NamespacedName, leader *observe.Pod) (bool, error) {
+	set := leader.Workload()
+	seen := a.observer.Caches.Groups.Versions(set, leader.Group)
+	selector := labels.Set{lws.SetNameLabelKey: set.Name, lws.GroupIndexLabelKey: leader.Group}
+	live, err := a.core.CoreV1().Pods(set.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
+	if err != nil {
+		return false, fmt.Errorf("list the pods of group %s of LeaderWorkerSet %s: %w", leader.Group, set, err)
+	}
+	now := make(map[types.UID]string, len(live.Items))
+	for i := range live.Items {
+		now[live.Items[i].UID] = live.Items[i].ResourceVersion
+	}
+	if maps.Equal(seen, now) {
+		return false, nil
+	}
+	return true, a.until(ctx, func() bool { return !maps.Equal(seen, a.observer.Caches.Groups.Versions(set, leader.Group)) }, key)
 }
 
 // saveTemplate reads the stable revision's template into the record.

@@ -38,6 +38,9 @@ func leaderOf3(revision string, uid types.UID) *corev1.Pod {
 // losePod takes it away again.
 func (b *bed) losePod(name string) {
 	b.t.Helper()
+	if err := b.Core.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), lwstest.VLLM.Namespace, name); err != nil {
+		b.t.Fatal(err)
+	}
 	if err := b.observer.Caches.Pods.GetIndexer().Delete(b.observer.Caches.Pod(types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: name})); err != nil {
 		b.t.Fatal(err)
 	}
@@ -111,6 +114,30 @@ func TestRestartGroupLate(t *testing.T) {
 	}
 	if n := b.group3().Restarts; n != 0 {
 		t.Errorf("%d restarts are counted", n)
+	}
+}
+
+// A group stays if one of its workers changed and the caches do not show it yet: by now the group may serve.
+func TestRestartGroupChanged(t *testing.T) {
+	b := newBed(t, lwstest.InPhase(t, record.RollingBack))
+	leader := leaderOf3("new", "first")
+	b.showPod(leader)
+	worker := leaderOf3("new", "worker")
+	worker.Name, worker.Labels[lws.WorkerIndexLabelKey] = "vllm-3-1", "1"
+	b.showPod(worker)
+	seen := b.look()
+	ready := worker.DeepCopy()
+	ready.ResourceVersion = "2"
+	b.Core.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		b.showPod(ready)
+		return true, &corev1.PodList{Items: []corev1.Pod{*leader, *ready}}, nil
+	})
+	b.Core.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		t.Error("the group is restarted")
+		return true, nil, nil
+	})
+	if wrote, err := b.Apply(t.Context(), seen, plan.RestartGroup{Leader: leader.Name}); wrote || err != nil {
+		t.Errorf("wrote %t, %v", wrote, err)
 	}
 }
 

@@ -352,6 +352,21 @@ func (g *Groups) labels(set types.NamespacedName, replicas int) []string {
 	return all
 }
 
+// Versions returns the resource versions of a group's pods.
+func (g *Groups) Versions(set types.NamespacedName, group string) map[types.UID]string {
+	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(set, group))
+	if err != nil {
+		return nil
+	}
+	out := make(map[types.UID]string, len(objs))
+	for _, obj := range objs {
+		if pod, ok := obj.(*Pod); ok {
+			out[pod.UID] = pod.ResourceVersion
+		}
+	}
+	return out
+}
+
 // started returns how long one group took, zero if it is not ready or does not exist.
 func (g *Groups) started(set types.NamespacedName, label string) time.Duration {
 	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(set, label))
