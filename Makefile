@@ -94,7 +94,7 @@ test-unit: ## Run the tests that need no control plane; RACE=1 with the race det
 
 .PHONY: explore
 explore: ## Drive CHECKS (2000) new random releases per round through the model, 30 rounds: what `make test` does with the same ones each time.
-	$(GO) test ./lwsdriver/plan -run '^Test(Releases|Adoptions)$$' -count 1 -v -timeout 2h -rapid.checks=$(CHECKS)
+	$(GO) test ./lwsdriver/plan -run '^Test(Releases|Handovers)$$' -count 1 -v -timeout 2h -rapid.checks=$(CHECKS)
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (10s); what fails is kept under testdata/fuzz.

@@ -61,6 +61,19 @@ func (s scaler) max() int {
 	return s.most
 }
 
+// allowed returns the most groups that the canary's target allows, as the user of the autoscaler bounds them.
+func (c *cluster) allowed(s *set) int {
+	most := c.scaler.max()
+	if most == math.MaxInt {
+		return most
+	}
+	planned, err := s.target.Planned(most)
+	if err != nil {
+		c.fail("%v", err)
+	}
+	return planned
+}
+
 // share is the percentage of requests that the canary receives.
 func (c *cluster) share() int {
 	if c.traffic == nil {

@@ -34,7 +34,7 @@ func promote(o Observation, s Progress) Decision {
 	}
 	planned := o.capacity()
 	if o.completesSecondSet() {
-		planned = o.batchReplicas()
+		planned = s.Planned
 	}
 	if d := protectRequests(o, planned, pb.State_STATE_PROMOTING); d != nil {
 		return *d

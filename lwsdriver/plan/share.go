@@ -125,10 +125,8 @@ func (o Observation) currentShare() (share, bool) {
 		return o.shareFor(o.planned()), true
 	case c == nil || c.Deleting || RemovesAdded(o):
 		return share{}, false
-	case r.Phase == record.Progressing:
+	case r.Phase == record.Progressing, o.completesSecondSet():
 		return o.shareFor(o.planned()), true
-	case o.completesSecondSet():
-		return o.shareFor(o.batchReplicas()), true
 	}
 	return o.shareFor(o.capacity()), true
 }

@@ -71,7 +71,7 @@ func (c *cluster) mostShare() (most int, known bool) {
 	planned = measureProgress(o).Planned
 	switch blueGreen := c.policy.Style == pb.Style_STYLE_BLUE_GREEN; {
 	case blueGreen && c.phase() != record.Progressing:
-		weight, planned = 100, c.stable.replicas
+		weight = 100
 	case c.phase() == record.Promoting:
 		planned = w.replicas
 	}

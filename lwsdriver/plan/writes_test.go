@@ -72,7 +72,7 @@ func (c *cluster) applyAdded(s *set, action Action) bool {
 		if a.Name != s.name {
 			return false
 		}
-		if c.stable.autoscaled && !s.edited && a.Replicas < s.replicas && c.phase() == record.Progressing && c.share() > 0 && s.replicas <= c.scaler.max() {
+		if c.stable.autoscaled && !s.edited && a.Replicas < s.replicas && c.phase() == record.Progressing && c.share() > 0 && s.replicas <= c.allowed(s) {
 			c.fail("%s, which has %d groups and %d %% of the requests, since an autoscaler removed groups", a, s.replicas, c.share())
 		}
 		s.replicas, s.edited = a.Replicas, false
