@@ -128,7 +128,7 @@ func (c *Cluster) boot(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, manifest := range c.options.manifests {
+	for _, manifest := range append([][]byte{kwokPolicy}, c.options.manifests...) {
 		if err := c.Apply(ctx, "", manifest); err != nil {
 			return err
 		}

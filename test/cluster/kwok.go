@@ -46,6 +46,11 @@ const PodCIDR = "10.128.0.0/9"
 //go:embed stages/*.yaml
 var stages embed.FS
 
+// kwokPolicy has the API server refuse KWOK's late requests.
+//
+//go:embed kwok-policy.yaml
+var kwokPolicy []byte
+
 var kwokComponent = component{
 	name: KWOK, module: kwokModule, program: "kwok",
 	install: func(ctx context.Context, c *Cluster) error {

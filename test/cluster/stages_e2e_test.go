@@ -13,6 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 func TestPodBecomesReadyAtOnce(t *testing.T) {
@@ -143,6 +145,30 @@ func TestTermination(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A late request of KWOK for an earlier pod of the same name changes nothing.
+func TestLateRequestsOfKWOK(t *testing.T) {
+	c := Shared(t)
+	namespace := c.Namespace(t)
+	config, err := clientcmd.BuildConfigFromFlags("", c.path(KWOK+".kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := kubernetes.NewForConfigOrDie(config)
+	pod := newPod(t, c, namespace, "next", nil)
+	watchPod(t, c, pod, func(p *corev1.Pod) bool { pod = p; return ready(p) })
+	now := int64(0)
+	err = late.CoreV1().Pods(namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+	if !apierrors.IsInvalid(err) {
+		t.Errorf("deleting a live pod: %v, want Invalid", err)
+	}
+	_, err = late.CoreV1().Pods(namespace).Patch(t.Context(), pod.Name, types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`),
+		metav1.PatchOptions{}, "status")
+	if !apierrors.IsInvalid(err) {
+		t.Errorf("ending a live pod: %v, want Invalid", err)
+	}
+	remove(t, c, pod)
 }
 
 func jsonList(list []string) string {

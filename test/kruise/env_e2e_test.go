@@ -222,6 +222,16 @@ func (e *env) approve() {
 	})
 }
 
+// releasing returns the revision that Kruise is releasing.
+func (e *env) releasing() string {
+	e.t.Helper()
+	r, err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Get(e.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return field(r, "status", "canaryStatus", "canaryRevision")
+}
+
 // awaitDone waits until Kruise has completed a release of the template now in the target.
 func (e *env) awaitDone() {
 	e.t.Helper()

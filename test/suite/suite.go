@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -142,9 +143,12 @@ func Delete(t testing.TB, objects dynamic.ResourceInterface, name string) {
 	}
 }
 
-// Dump logs all objects of these kinds in a namespace, without managedFields.
+// Dump logs all objects of these kinds in a namespace, and the LeaderWorkerSets with their StatefulSets and pods, without
+// managedFields.
 func Dump(ctx context.Context, t testing.TB, client dynamic.Interface, namespace string, kinds ...schema.GroupVersionResource) {
 	t.Helper()
+	kinds = append(kinds, lws.SchemeGroupVersion.WithResource("leaderworkersets"), appsv1.SchemeGroupVersion.WithResource("statefulsets"),
+		corev1.SchemeGroupVersion.WithResource("pods"))
 	for _, kind := range kinds {
 		list, err := client.Resource(kind).Namespace(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
