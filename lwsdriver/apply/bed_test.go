@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -74,17 +73,9 @@ func (b *bed) cache(w *lws.LeaderWorkerSet) {
 	lwstest.UpdateCache(b.t, b.observer.Caches.Workloads, w)
 }
 
-// showPod creates or changes a pod, and shows it to the observer as its informer would.
+// showPod shows a pod to the observer as its informer would.
 func (b *bed) showPod(p *corev1.Pod) {
 	b.t.Helper()
-	resource := corev1.SchemeGroupVersion.WithResource("pods")
-	err := b.Core.Tracker().Update(resource, p, p.Namespace)
-	if apierrors.IsNotFound(err) {
-		err = b.Core.Tracker().Create(resource, p, p.Namespace)
-	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
 	object, err := observe.StripPod(p)
 	if err != nil {
 		b.t.Fatal(err)

@@ -6,6 +6,7 @@ package apply
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -38,9 +39,6 @@ func leaderOf3(revision string, uid types.UID) *corev1.Pod {
 // losePod takes it away again.
 func (b *bed) losePod(name string) {
 	b.t.Helper()
-	if err := b.Core.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), lwstest.VLLM.Namespace, name); err != nil {
-		b.t.Fatal(err)
-	}
 	if err := b.observer.Caches.Pods.GetIndexer().Delete(b.observer.Caches.Pod(types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: name})); err != nil {
 		b.t.Fatal(err)
 	}
@@ -117,27 +115,52 @@ func TestRestartGroupLate(t *testing.T) {
 	}
 }
 
-// A group stays if one of its workers changed and the caches do not show it yet: by now the group may serve.
-func TestRestartGroupChanged(t *testing.T) {
-	b := newBed(t, lwstest.InPhase(t, record.RollingBack))
-	leader := leaderOf3("new", "first")
-	b.showPod(leader)
-	worker := leaderOf3("new", "worker")
-	worker.Name, worker.Labels[lws.WorkerIndexLabelKey] = "vllm-3-1", "1"
-	b.showPod(worker)
-	seen := b.look()
-	ready := worker.DeepCopy()
-	ready.ResourceVersion = "2"
-	b.Core.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-		b.showPod(ready)
-		return true, &corev1.PodList{Items: []corev1.Pod{*leader, *ready}}, nil
-	})
-	b.Core.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-		t.Error("the group is restarted")
-		return true, nil, nil
-	})
-	if wrote, err := b.Apply(t.Context(), seen, plan.RestartGroup{Leader: leader.Name}); wrote || err != nil {
-		t.Errorf("wrote %t, %v", wrote, err)
+// A worker that keeps its group from being ready is deleted first, at the version that was observed: if it is ready by now, the group
+// stays. The next time, the leader is deleted.
+func TestRestartGroupUnreadyWorker(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		b := newBed(t, lwstest.InPhase(t, record.RollingBack))
+		leader := leaderOf3("new", "first")
+		leader.Annotations = map[string]string{lws.SizeAnnotationKey: "2"}
+		leader.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+		worker := leaderOf3("new", "worker")
+		worker.Name, worker.ResourceVersion, worker.Labels[lws.WorkerIndexLabelKey] = "vllm-3-1", "7", "1"
+		b.showPod(leader)
+		b.showPod(worker)
+		var deleted []string
+		b.Core.PrependReactor("delete", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			d, _ := a.(clienttesting.DeleteActionImpl)
+			deleted = append(deleted, d.Name+" at "+*d.DeleteOptions.Preconditions.ResourceVersion)
+			now := worker.DeepCopy()
+			now.ResourceVersion = "8"
+			switch {
+			case late:
+				now.Status = leader.Status
+				b.showPod(now)
+				return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, d.Name, errors.New("it is at 8"))
+			case d.Name == worker.Name:
+				now.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
+				b.showPod(now)
+			default:
+				b.losePod(d.Name)
+			}
+			return true, nil, nil
+		})
+		for range 2 {
+			if late && len(deleted) > 0 {
+				break
+			}
+			if wrote, err := b.Apply(t.Context(), b.look(), plan.RestartGroup{Leader: leader.Name}); wrote == late || err != nil {
+				t.Errorf("late %t: wrote %t, %v", late, wrote, err)
+			}
+		}
+		want := []string{"vllm-3-1 at 7", "vllm-3 at 1"}
+		if late {
+			want = want[:1]
+		}
+		if !slices.Equal(deleted, want) {
+			t.Errorf("late %t: deleted %v, want %v", late, deleted, want)
+		}
 	}
 }
 

@@ -352,19 +352,25 @@ func (g *Groups) labels(set types.NamespacedName, replicas int) []string {
 	return all
 }
 
-// Versions returns the resource versions of a group's pods.
-func (g *Groups) Versions(set types.NamespacedName, group string) map[types.UID]string {
-	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(set, group))
-	if err != nil {
+// UnreadyWorker returns a worker that keeps the group of a ready leader from being ready. Nil: there is none, or the group lacks a pod
+// anyway.
+func (g *Groups) UnreadyWorker(leader *Pod) *Pod {
+	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(leader.Workload(), leader.Group))
+	if err != nil || !leader.ready || len(objs) < leader.size {
 		return nil
 	}
-	out := make(map[types.UID]string, len(objs))
+	var first *Pod
 	for _, obj := range objs {
-		if pod, ok := obj.(*Pod); ok {
-			out[pod.UID] = pod.ResourceVersion
+		pod, ok := obj.(*Pod)
+		switch {
+		case !ok, pod.ready:
+		case pod.Terminating:
+			return nil
+		case first == nil || pod.Name < first.Name:
+			first = pod
 		}
 	}
-	return out
+	return first
 }
 
 // started returns how long one group took, zero if it is not ready or does not exist.
