@@ -105,8 +105,13 @@ spec:
 // A canary leader whose worker is not ready would be an endpoint without Lockstep. It gets no request.
 func TestTrafficOnlyToWholeGroups(t *testing.T) {
 	s := serve(t)
-	canary := s.begin(byRoute())
+	// With a tolerated group the share does not follow the loss after ten seconds.
+	canary := s.beginBy(&pb.ReleasePolicy{
+		Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "50%", "100%"}, FailureThreshold: "1", Traffic: byRoute(),
+	})
 	s.upgrade(1) // two groups
+	both := func(ctx context.Context) error { return s.hasEndpoints(ctx, "stable-canary", 2) }
+	s.eventually("both leaders are marked", both)
 	s.weight(50)
 	g := s.load(load.Options{Rate: 600})
 	half := load.Shares{"model": 50, canary: 50}
@@ -125,7 +130,7 @@ func TestTrafficOnlyToWholeGroups(t *testing.T) {
 	}
 	g.Begin(load.Phase{Name: "whole again", Want: half})
 	s.behave(canary+"-0-1", "")
-	s.eventually("both leaders are marked", func(ctx context.Context) error { return s.hasEndpoints(ctx, "stable-canary", 2) })
+	s.eventually("both leaders are marked again", both)
 	s.await(g, 1000)
 	s.passes(g)
 	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
