@@ -33,7 +33,7 @@ const (
 	catchUpTimeout = 10 * time.Second
 )
 
-// Applier makes the writes. Each is one request with a precondition, and returns once the caches show it, so the next
+// Applier makes the writes. Each is one request with a precondition (a restart may be two), and returns once the caches show it, so the next
 // observation is never older than the last write.
 type Applier struct {
 	core     kubernetes.Interface

@@ -4,6 +4,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -19,36 +20,65 @@ import (
 )
 
 // restartGroup deletes a leader pod, and with it its workers, on condition that the pod has not changed: a late request must not
-// delete a group that serves by then. A worker that keeps the group from being ready is deleted before the leader, on the same
+// delete a group that serves by then. If a worker keeps the group from being ready, it is deleted before the leader, on the same
 // condition. Otherwise it could become ready meanwhile, and LWS would update the next group, too.
 func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.RestartGroup) (bool, error) {
-	key := types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Leader}
-	pod := a.observer.Caches.Pod(key)
-	if pod == nil {
+	leader := a.observer.Caches.Pod(types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Leader})
+	if leader == nil {
 		return false, nil // the next observation decides
 	}
-	leader := pod
 	// The next observation must not restart the group again before the cache shows the deletion.
 	defer a.observer.Caches.Groups.Invalidate(s.Key, leader.Group)
 	if leader.Terminating {
 		return false, nil
 	}
+	version := &leader.ResourceVersion
 	if worker := a.observer.Caches.Groups.UnreadyWorker(leader); worker != nil {
-		pod, key.Name = worker, worker.Name
+		if deleted, err := a.deletePod(ctx, worker, &worker.ResourceVersion); err != nil || !deleted {
+			return false, cmp.Or(err, a.until(ctx, a.changed(worker), s.Key))
+		}
+		version = nil // without the worker the group does not serve
 	}
-	err := a.core.CoreV1().Pods(key.Namespace).Delete(ctx, key.Name, metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion},
-	})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return false, fmt.Errorf("delete Pod %s: %w", key, err)
+	deleted, err := a.deletePod(ctx, leader, version)
+	if err != nil {
+		return version == nil, err
 	}
-	if err == nil && pod == leader {
+	done := a.changed(leader)
+	if deleted {
 		a.observer.Caches.Groups.CountRestart(s.Key, leader.Group, leader.Revision)
+		done = a.leaving(leader)
 	}
-	return err == nil, a.until(ctx, func() bool {
-		now := a.observer.Caches.Pod(key)
-		return now == nil || now.UID != pod.UID || now.Terminating || err != nil && now.ResourceVersion != pod.ResourceVersion
-	}, s.Key)
+	return deleted || version == nil, a.until(ctx, done, s.Key)
+}
+
+// deletePod deletes a pod, on condition that it has this version, if one is given. False: it is another one, or gone.
+func (a *Applier) deletePod(ctx context.Context, pod *observe.Pod, version *string) (bool, error) {
+	err := a.core.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: version},
+	})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("delete Pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return true, nil
+}
+
+// leaving tells whether the caches show that a pod is being deleted, or gone.
+func (a *Applier) leaving(pod *observe.Pod) func() bool {
+	return func() bool {
+		now := a.observer.Caches.Pod(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+		return now == nil || now.UID != pod.UID || now.Terminating
+	}
+}
+
+// changed tells whether the caches show another version of a pod.
+func (a *Applier) changed(pod *observe.Pod) func() bool {
+	return func() bool {
+		now := a.observer.Caches.Pod(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+		return now == nil || now.UID != pod.UID || now.ResourceVersion != pod.ResourceVersion
+	}
 }
 
 // saveTemplate reads the stable revision's template into the record.
