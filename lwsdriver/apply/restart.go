@@ -4,7 +4,6 @@
 package apply
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -34,8 +33,11 @@ func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.
 	}
 	version := &leader.ResourceVersion
 	if worker := a.observer.Caches.Groups.UnreadyWorker(leader); worker != nil {
-		if deleted, err := a.deletePod(ctx, worker, &worker.ResourceVersion); err != nil || !deleted {
-			return false, cmp.Or(err, a.until(ctx, a.changed(worker), s.Key))
+		switch deleted, err := a.deletePod(ctx, worker, &worker.ResourceVersion); {
+		case err != nil:
+			return false, err
+		case !deleted:
+			return false, a.until(ctx, a.changed(worker), s.Key)
 		}
 		version = nil // without the worker the group does not serve
 	}
