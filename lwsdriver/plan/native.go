@@ -32,11 +32,7 @@ func promote(o Observation, s Progress) Decision {
 	if d := followScaleDown(o, pb.State_STATE_PROMOTING); d != nil {
 		return *d
 	}
-	planned := o.capacity()
-	if o.completesSecondSet() {
-		planned = s.Planned
-	}
-	if d := protectRequests(o, planned, pb.State_STATE_PROMOTING); d != nil {
+	if d := protectRequests(o, o.routedGroups(), pb.State_STATE_PROMOTING); d != nil {
 		return *d
 	}
 	if d := holdAutoscalers(o, pb.State_STATE_PROMOTING); d != nil {

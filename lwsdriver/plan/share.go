@@ -125,10 +125,17 @@ func (o Observation) currentShare() (share, bool) {
 		return o.shareFor(o.planned()), true
 	case c == nil || c.Deleting || RemovesAdded(o):
 		return share{}, false
-	case r.Phase == record.Progressing, o.completesSecondSet():
-		return o.shareFor(o.planned()), true
 	}
-	return o.shareFor(o.capacity()), true
+	return o.shareFor(o.routedGroups()), true
+}
+
+// routedGroups returns how many groups of the canary get requests: those of the batch, or of the second set until it is complete, and
+// then all.
+func (o Observation) routedGroups() int {
+	if o.Record.Release.Phase == record.Progressing || o.completesSecondSet() {
+		return o.planned()
+	}
+	return o.capacity()
 }
 
 // planned returns how many groups are planned.

@@ -76,10 +76,8 @@ func Requests(o Observation) traffic.Desired {
 		return o.requestsHandedOver()
 	case RemovesAdded(o):
 		return prepared()
-	case o.Record.Release.Phase == record.Progressing, o.completesSecondSet():
-		return o.requested(o.planned())
-	case o.Record.Release.Phase == record.Promoting:
-		return o.requested(o.capacity())
+	case o.Record.Release.Phase == record.Progressing, o.Record.Release.Phase == record.Promoting, o.completesSecondSet():
+		return o.requested(o.routedGroups())
 	case o.awaitsStable():
 		return o.requestsUnchanged()
 	}
