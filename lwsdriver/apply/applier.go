@@ -33,8 +33,8 @@ const (
 	catchUpTimeout = 10 * time.Second
 )
 
-// Applier makes the writes. Each is one request with a precondition (a restart may be two), and returns once the caches show it, so the next
-// observation is never older than the last write.
+// Applier makes the writes. Each is one request with a precondition (a restart may be two), and returns once the caches show it, so
+// the next observation is never older than the last write.
 type Applier struct {
 	core     kubernetes.Interface
 	sets     lwsclient.Interface
@@ -339,4 +339,17 @@ func (a *Applier) until(ctx context.Context, done func() bool, keys ...types.Nam
 		}
 	}
 	return nil
+}
+
+// untilPod waits until the caches show that done holds for a pod, or that it is gone or another one.
+func (a *Applier) untilPod(ctx context.Context, seen *observe.Pod, key types.NamespacedName, done func(now *observe.Pod) bool) error {
+	return a.until(ctx, func() bool {
+		now := a.observer.Caches.Pod(types.NamespacedName{Namespace: seen.Namespace, Name: seen.Name})
+		return now == nil || now.UID != seen.UID || done(now)
+	}, key)
+}
+
+// untilChanged waits until the caches show another version of a pod than the one that was observed.
+func (a *Applier) untilChanged(ctx context.Context, seen *observe.Pod, key types.NamespacedName) error {
+	return a.untilPod(ctx, seen, key, func(now *observe.Pod) bool { return now.ResourceVersion != seen.ResourceVersion })
 }

@@ -41,20 +41,14 @@ func (a *Applier) labelPod(ctx context.Context, key types.NamespacedName, seen *
 	}
 	// Groups are invalidated by events, which may come after the cache shows the pod.
 	defer a.observer.Caches.Groups.Invalidate(seen.Workload(), seen.Group)
-	got, err := a.core.CoreV1().Pods(pod.Namespace).
+	_, err = a.core.CoreV1().Pods(pod.Namespace).
 		Patch(ctx, pod.Name, types.MergePatchType, raw, metav1.PatchOptions{FieldManager: record.FieldManager})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		// It was deleted or recreated. An observation before the cache shows that would decide the same again.
-		return false, a.until(ctx, func() bool {
-			now := a.observer.Caches.Pod(pod)
-			return now == nil || now.UID != seen.UID || now.ResourceVersion != seen.ResourceVersion
-		}, key)
+		return false, a.untilChanged(ctx, seen, key)
 	}
 	if err != nil {
 		return false, fmt.Errorf("patch Pod %s: %w", pod, err)
 	}
-	return true, a.until(ctx, func() bool {
-		now := a.observer.Caches.Pod(pod)
-		return now == nil || now.UID != got.UID || done(now)
-	}, key)
+	return true, a.untilPod(ctx, seen, key, done)
 }

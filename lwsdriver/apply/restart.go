@@ -31,26 +31,24 @@ func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.
 	if leader.Terminating {
 		return false, nil
 	}
-	version := &leader.ResourceVersion
-	if worker := a.observer.Caches.Groups.UnreadyWorker(leader); worker != nil {
+	version, worker := &leader.ResourceVersion, a.observer.Caches.Groups.UnreadyWorker(leader)
+	if worker != nil {
 		switch deleted, err := a.deletePod(ctx, worker, &worker.ResourceVersion); {
 		case err != nil:
 			return false, err
 		case !deleted:
-			return false, a.until(ctx, a.changed(worker), s.Key)
+			return false, a.untilChanged(ctx, worker, s.Key)
 		}
 		version = nil // without the worker the group does not serve
 	}
-	deleted, err := a.deletePod(ctx, leader, version)
-	if err != nil {
-		return version == nil, err
+	switch deleted, err := a.deletePod(ctx, leader, version); {
+	case err != nil:
+		return worker != nil, err
+	case !deleted:
+		return worker != nil, a.untilChanged(ctx, leader, s.Key)
 	}
-	done := a.changed(leader)
-	if deleted {
-		a.observer.Caches.Groups.CountRestart(s.Key, leader.Group, leader.Revision)
-		done = a.leaving(leader)
-	}
-	return deleted || version == nil, a.until(ctx, done, s.Key)
+	a.observer.Caches.Groups.CountRestart(s.Key, leader.Group, leader.Revision)
+	return true, a.untilPod(ctx, leader, s.Key, func(now *observe.Pod) bool { return now.Terminating })
 }
 
 // deletePod deletes a pod, on condition that it has this version, if one is given. False: it is another one, or gone.
@@ -65,22 +63,6 @@ func (a *Applier) deletePod(ctx context.Context, pod *observe.Pod, version *stri
 		return false, fmt.Errorf("delete Pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return true, nil
-}
-
-// leaving tells whether the caches show that a pod is being deleted, or gone.
-func (a *Applier) leaving(pod *observe.Pod) func() bool {
-	return func() bool {
-		now := a.observer.Caches.Pod(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
-		return now == nil || now.UID != pod.UID || now.Terminating
-	}
-}
-
-// changed tells whether the caches show another version of a pod.
-func (a *Applier) changed(pod *observe.Pod) func() bool {
-	return func() bool {
-		now := a.observer.Caches.Pod(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
-		return now == nil || now.UID != pod.UID || now.ResourceVersion != pod.ResourceVersion
-	}
 }
 
 // saveTemplate reads the stable revision's template into the record.
