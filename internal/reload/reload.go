@@ -7,8 +7,8 @@ package reload
 import (
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
-	"time"
 )
 
 // Files is a value that is read from files, and read again after one of them has changed.
@@ -23,7 +23,7 @@ type Files[T any] struct {
 
 // stamp is how a change of a file is noticed. A link is followed: Kubernetes renews a mounted Secret by moving a link.
 type stamp struct {
-	modified time.Time
+	modified int64 // nanoseconds
 	size     int64
 	mode     fs.FileMode
 }
@@ -43,7 +43,7 @@ func (f *Files[T]) Get() T {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.look()
-	if equal(now, f.stamps) {
+	if slices.Equal(now, f.stamps) {
 		return f.value
 	}
 	if value, err := f.load(); err == nil {
@@ -56,17 +56,8 @@ func (f *Files[T]) look() []stamp {
 	all := make([]stamp, len(f.paths))
 	for i, path := range f.paths {
 		if info, err := os.Stat(path); err == nil {
-			all[i] = stamp{info.ModTime(), info.Size(), info.Mode()}
+			all[i] = stamp{info.ModTime().UnixNano(), info.Size(), info.Mode()}
 		}
 	}
 	return all
-}
-
-func equal(a, b []stamp) bool {
-	for i := range a {
-		if !a[i].modified.Equal(b[i].modified) || a[i].size != b[i].size || a[i].mode != b[i].mode {
-			return false
-		}
-	}
-	return true
 }

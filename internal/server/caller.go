@@ -23,8 +23,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// reserved begin the names that a certificate's subject can't have: those that only Kubernetes gives, SPIFFE IDs, which belong in a
-// URI, and the users of unix sockets.
+// reserved are the prefixes that a certificate's subject can't have: of Kubernetes' own names, of SPIFFE IDs, which belong in a URI,
+// and of the users of unix sockets.
 var reserved = []string{"system:", "spiffe:", "unix:"}
 
 // caller returns the user of a call over TLS: the bearer of its token, or else the subject of its certificate.

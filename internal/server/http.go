@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// headerTimeout closes connections of clients that send nothing, and httpTimeout those that do not read the response.
+	// headerTimeout closes connections of clients that send nothing, httpTimeout connections of clients that read no response.
 	headerTimeout = 5 * time.Second
 	httpTimeout   = 30 * time.Second
 	// maxHTTPConnections bounds the connections of probes and scrapers.

@@ -24,7 +24,7 @@ const probeTimeout = time.Second
 var ErrInUse = errors.New("another server listens on the socket")
 
 func listen(ctx context.Context, e endpoint.Endpoint) (net.Listener, error) {
-	if e.Network == "unix" {
+	if isUnix(e) {
 		return listenUnix(ctx, e.Address)
 	}
 	var config net.ListenConfig

@@ -240,7 +240,7 @@ func (s *Server) setServing(serving bool) {
 
 // authorization returns the options that let calls over e pass.
 func (o Options) authorization(e endpoint.Endpoint) []grpc.ServerOption {
-	if e.Network == "unix" {
+	if isUnix(e) {
 		return LocalUser(o.User)
 	}
 	return (&authorization{reviewer: o.Reviewer, rates: newUserRates(cmp.Or(o.UserQPS, DefaultUserQPS)), local: subject}).options()
@@ -250,7 +250,7 @@ func (o Options) authorization(e endpoint.Endpoint) []grpc.ServerOption {
 func (o Options) transport(e endpoint.Endpoint) ([]grpc.ServerOption, error) {
 	files := tlsFiles{cert: o.TLSCert, key: o.TLSKey, clientCA: o.ClientCA, tokens: o.Reviewer != nil}
 	switch {
-	case e.Network == "unix" && files.none():
+	case isUnix(e) && files.none():
 		return []grpc.ServerOption{grpc.Creds(peerCredentials{insecure.NewCredentials()})}, nil
 	case e.Network != "unix" && o.Reviewer == nil && !o.AlwaysAllow:
 		return nil, ErrNeedsReviewer

@@ -372,7 +372,7 @@ func TestAccessWatch(t *testing.T) {
 	case err := <-ended:
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED, mine.namespace)
 	case <-time.After(await.Patience):
-		t.Error("a watch goes on without permission")
+		t.Error("a watch continues without permission")
 	}
 }
 
