@@ -256,10 +256,7 @@ func TestDeletedWorkloadIsForgotten(t *testing.T) {
 				}
 			}
 			b.eventually("the pods are seen", func() bool { return len(b.Caches.Pods.GetIndexer().List()) == len(names) })
-			b.look()
-			if b.remembered() == 0 {
-				t.Fatal("nothing is remembered of what exists")
-			}
+			b.eventually("what exists is remembered", func() bool { b.look(); return b.remembered() > 0 })
 			var looking sync.WaitGroup
 			ctx, cancel := context.WithCancel(t.Context())
 			looking.Go(func() {

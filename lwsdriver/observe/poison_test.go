@@ -33,11 +33,9 @@ func TestPoisonousPod(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b.eventually("the pods are seen", func() bool { return len(b.Caches.Pods.GetIndexer().List()) == 2 })
-	s, err := b.Observe(lwstest.VLLM)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var s *Snapshot
+	// Their events come after the pods are in the cache.
+	b.eventually("both groups are observed", func() bool { s = b.look(); return len(s.Stable.Groups) == 2 })
 	if g := s.Stable.Groups[1]; g.Ready || g.Reason != "Unreadable" || g.Pod != "vllm-1" || !strings.Contains(g.Message, "log") {
 		t.Errorf("its group is %+v", g)
 	}
