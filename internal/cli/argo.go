@@ -100,11 +100,15 @@ func runArgo(ctx context.Context, o *connect.Options, config *rest.Config, drive
 	}
 	router := &argo.RouterPlugin{Driver: driver, Rivals: controller, Logger: o.Logger, Context: ctx}
 	go recorder.Run(ctx)
-	go func() {
-		if err := controller.Run(ctx); err != nil {
-			o.Logger.Error("Rollouts are not watched", "error", err)
-		}
-	}()
+	if argo.StartedAs() == argo.RoleStep {
+		go controller.Watch(ctx) // Argo starts the router's process for every Rollout, and that of the steps for a step
+	} else {
+		go func() {
+			if err := controller.Run(ctx); err != nil {
+				o.Logger.Error("Rollouts are not watched", "error", err)
+			}
+		}()
+	}
 	return argo.Serve(ctx, step, router, o.Logger)
 }
 
@@ -118,7 +122,6 @@ func newController(o *connect.Options, config *rest.Config, driver argo.Driver) 
 	recorder := argo.NewEventRecorder(core, o.Logger)
 	return &argo.Controller{
 		Driver: driver, Client: client, Logger: o.Logger, Recorder: recorder, Namespace: o.Namespace,
-		UnroutedOnly: argo.StartedAs() == argo.RoleStep,
 		Adopted: func(ctx context.Context) ([]types.NamespacedName, error) {
 			return adoptedWorkloads(ctx, objects, o.Namespace)
 		},

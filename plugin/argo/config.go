@@ -4,10 +4,12 @@
 package argo
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -42,8 +44,6 @@ type Config struct {
 	Wait time.Duration
 	// Steps are those of this plugin, by their index in the Rollout.
 	Steps map[int]Step
-	// Routed is set if Argo calls the traffic-router plugin for the Rollout.
-	Routed bool
 }
 
 // Step is the configuration of one step. The step applies its fields in their order.
@@ -60,20 +60,20 @@ type Step struct {
 	Promote bool
 }
 
-// release has the fields that are allowed under trafficRouting.plugins and in steps. Nil: not set.
+// release has the fields under trafficRouting.plugins. Empty: not set.
 type release struct {
-	Workload             *string      `json:"workload"`
-	Style                *string      `json:"style"`
+	Workload             string       `json:"workload"`
+	Style                string       `json:"style"`
 	Traffic              *traffic     `json:"traffic"`
 	Batches              []scalar     `json:"batches"`
-	FailureThreshold     *scalar      `json:"failureThreshold"`
-	ProgressDeadline     *string      `json:"progressDeadline"`
-	MinReady             *string      `json:"minReady"`
+	FailureThreshold     scalar       `json:"failureThreshold"`
+	ProgressDeadline     string       `json:"progressDeadline"`
+	MinReady             string       `json:"minReady"`
 	CanaryLeaderMetadata *podMetadata `json:"canaryLeaderMetadata"`
 	BlueGreen            *blueGreen   `json:"blueGreen"`
-	Trigger              *string      `json:"trigger"`
-	OnFailure            *string      `json:"onFailure"`
-	Wait                 *string      `json:"wait"`
+	Trigger              string       `json:"trigger"`
+	OnFailure            string       `json:"onFailure"`
+	Wait                 string       `json:"wait"`
 }
 
 type traffic struct {
@@ -117,10 +117,8 @@ type blueGreen struct {
 	Force          bool   `json:"force"`
 }
 
-// step has the fields that are allowed in a step.
+// step has the fields of a step.
 type step struct {
-	release
-
 	Upgrade *scalar   `json:"upgrade"`
 	Weight  *int32    `json:"weight"`
 	Headers *[]header `json:"headers"`
@@ -160,114 +158,79 @@ func (p place) errorf(field, format string, args ...any) error {
 	return fmt.Errorf("%s: %s: %s", p, field, fmt.Sprintf(format, args...))
 }
 
-// part is what one place configures.
-type part struct {
-	at     place
-	fields release
-}
-
 // ReadConfig returns a Rollout's configuration, nil for a Rollout that does not use this plugin. Errors name the place and
 // the field.
 func ReadConfig(ro *v1alpha1.Rollout) (*Config, error) {
-	canary := ro.Spec.Strategy.Canary
-	if canary == nil {
+	if ro.Spec.Strategy.BlueGreen != nil && ro.Annotations[AnnotationFirst] != "" {
+		return nil, fmt.Errorf("spec.strategy.blueGreen: can't release a LeaderWorkerSet, since Argo calls no plugin and points the active Service "+
+			"at the Rollout's own pods: use spec.strategy.canary with style: BlueGreen under %s", routingPlace)
+	}
+	if !uses(ro) {
 		return nil, nil //nolint:nilnil // The Rollout does not use this plugin.
 	}
-	var parts []part
+	canary := ro.Spec.Strategy.Canary
 	c := &Config{Steps: map[int]Step{}}
-	if canary.TrafficRouting != nil {
-		raw, ok := canary.TrafficRouting.Plugins[PluginName]
-		if ok {
-			c.Routed = true
-			p := part{at: routingPlace}
-			if err := decode(p.at, raw, &p.fields); err != nil {
-				return nil, err
-			}
-			parts = append(parts, p)
-		}
+	var fields release
+	if err := decode(routingPlace, routing(canary), &fields); err != nil {
+		return nil, err
 	}
 	for i, s := range canary.Steps {
-		if s.Plugin == nil || s.Plugin.Name != PluginName {
+		if !own(s) {
 			continue
 		}
-		var fields step
+		var said step
 		at := stepPlace(i)
-		if err := decode(at, s.Plugin.Config, &fields); err != nil {
+		if err := decode(at, s.Plugin.Config, &said); err != nil {
 			return nil, err
 		}
-		read, err := fields.read(at)
+		read, err := said.read(at)
 		if err != nil {
 			return nil, err
 		}
 		c.Steps[i] = read
-		parts = append(parts, part{at: at, fields: fields.release})
 	}
-	if len(parts) == 0 {
-		return nil, nil //nolint:nilnil // The Rollout does not use this plugin.
-	}
-	merged, where, err := merge(parts)
-	if err != nil {
+	if err := c.take(fields, upgrades(canary.Steps, c.Steps)); err != nil {
 		return nil, err
 	}
-	if err := c.take(merged, where, upgrades(canary.Steps, c.Steps)); err != nil {
-		return nil, err
-	}
-	return c, checkNative(canary.Steps, c.Steps)
+	return c, checkNative(ro, c)
 }
 
-// checkNative rejects setWeight beside weight: only one of the two can set the weight.
-func checkNative(all []v1alpha1.CanaryStep, own map[int]Step) error {
-	for i, s := range all {
-		for j, step := range own {
-			if s.SetWeight != nil && step.Weight != nil {
-				return fmt.Errorf("step %d (spec.strategy.canary.steps[%d].setWeight): has no effect, because step %[4]d of %[3]s has a weight: "+
-					"use one of the two in all steps", i+1, i, PluginName, j+1)
-			}
-		}
-	}
-	return nil
+// uses reports whether a Rollout names this plugin.
+func uses(ro *v1alpha1.Rollout) bool {
+	canary := ro.Spec.Strategy.Canary
+	return canary != nil && (routing(canary) != nil || slices.ContainsFunc(canary.Steps, own))
 }
+
+// routing returns the configuration under trafficRouting.plugins. Nil: none.
+func routing(canary *v1alpha1.CanaryStrategy) json.RawMessage {
+	if canary.TrafficRouting == nil {
+		return nil
+	}
+	return canary.TrafficRouting.Plugins[PluginName]
+}
+
+// own reports whether a step is one of this plugin.
+func own(s v1alpha1.CanaryStep) bool { return s.Plugin != nil && s.Plugin.Name == PluginName }
 
 // ReadLenient is ReadConfig, but with an error it also returns what can be read of the configuration, so that a mistake in a
 // step neither ends the hold on the workload nor loses an abort. That is nil if the workload's name can't be read.
 func ReadLenient(ro *v1alpha1.Rollout) (*Config, error) {
 	config, err := ReadConfig(ro)
-	if err == nil {
-		return config, nil
+	if err == nil || ro.Spec.Strategy.Canary == nil {
+		return config, err
 	}
-	canary := ro.Spec.Strategy.Canary
-	c := &Config{}
-	if canary.TrafficRouting != nil {
-		raw, ok := canary.TrafficRouting.Plugins[PluginName]
-		c.Routed = ok
-		c.readLenient(raw)
-	}
-	for _, s := range canary.Steps {
-		if s.Plugin != nil && s.Plugin.Name == PluginName {
-			c.readLenient(s.Plugin.Config)
-		}
-	}
-	if c.Workload == "" {
-		return nil, err
-	}
-	return c, err
-}
-
-// readLenient adds what can be read of one place.
-func (c *Config) readLenient(raw json.RawMessage) {
 	var fields map[string]json.RawMessage
-	if json.Unmarshal(raw, &fields) != nil {
-		return
-	}
+	_ = json.Unmarshal(routing(ro.Spec.Strategy.Canary), &fields) // What can't be read is empty.
 	text := func(field string) string {
 		var s string
 		_ = json.Unmarshal(fields[field], &s) // Any other type is ignored.
 		return s
 	}
+	c := &Config{Workload: text("workload"), Manual: text("trigger") == "Manual"}
 	if c.Workload == "" {
-		c.Workload = text("workload")
+		return nil, err
 	}
-	c.Manual = c.Manual || text("trigger") == "Manual"
+	return c, err
 }
 
 // upgrades returns the targets of the steps in their order, without repetitions in a row.
@@ -303,11 +266,7 @@ func decode(at place, raw json.RawMessage, into any) error {
 
 // fieldPath returns the path of the field as the user wrote it.
 func fieldPath(wrong *json.UnmarshalTypeError) string {
-	path := strings.TrimPrefix(wrong.Field, "release.")
-	if path == "" {
-		return "config"
-	}
-	return path
+	return cmp.Or(wrong.Field, "config")
 }
 
 // want describes the type of a field.
@@ -324,30 +283,6 @@ func want(t reflect.Type) string {
 	default:
 		return "an object"
 	}
-}
-
-// merge merges the fields of all places. A field may be set in several places only to the same value.
-func merge(parts []part) (merged release, where map[string]place, err error) {
-	where = map[string]place{}
-	into := reflect.ValueOf(&merged).Elem()
-	for _, p := range parts {
-		fields := reflect.ValueOf(p.fields)
-		for i := range fields.NumField() {
-			if fields.Field(i).IsNil() {
-				continue
-			}
-			name := into.Type().Field(i).Tag.Get("json")
-			if first, set := where[name]; set {
-				if !reflect.DeepEqual(into.Field(i).Interface(), fields.Field(i).Interface()) {
-					return release{}, nil, p.at.errorf(name, "differs from the value in %s, and can't change during a release", first)
-				}
-				continue
-			}
-			where[name] = p.at
-			into.Field(i).Set(fields.Field(i))
-		}
-	}
-	return merged, where, nil
 }
 
 // read validates a step's own fields.

@@ -63,7 +63,7 @@ steps:
 	}
 	zero, five := int32(0), int32(5)
 	want := &Config{
-		Workload: "vllm", Manual: true, WaitOnFailure: true, Routed: true,
+		Workload: "vllm", Manual: true, WaitOnFailure: true,
 		Policy: &pb.ReleasePolicy{
 			Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"1", "3"}, FailureThreshold: "1",
 			ProgressDeadline: durationpb.New(time.Hour), MinReady: durationpb.New(10 * time.Second),
@@ -94,46 +94,34 @@ steps:
 	}
 }
 
-func TestReadConfigPlaces(t *testing.T) {
+func TestReadConfigDefaults(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		reason, canary string
-		check          func(*Config) bool
+		reason, config, steps string
+		check                 func(*Config) bool
 	}{
-		"not ours": {
-			"A Rollout that never names the plugin is none of its business.",
-			`{steps: [{setWeight: 20}]}`, func(c *Config) bool { return c == nil },
-		},
-		"steps alone": {
-			"A Rollout without traffic routing says everything in its steps.",
-			`{steps: [{plugin: {name: lockstep/lws, config: {workload: w, upgrade: 50%}}}]}`,
-			func(c *Config) bool { return c.Workload == "w" && !c.Routed && c.Wait == DefaultWait && !c.Manual },
-		},
-		"said twice alike": {
-			"Saying the same again is no contradiction.",
-			`{steps: [{plugin: {name: lockstep/lws, config: {workload: w, upgrade: 50%}}}, {plugin: {name: lockstep/lws, config: {workload: w, promote: true}}}]}`,
-			func(c *Config) bool { return len(c.Steps) == 2 },
+		"wait and trigger": {
+			"A step waits, and an edit starts the Rollout.",
+			`workload: w`, `upgrade: 50%`, func(c *Config) bool { return c.Wait == DefaultWait && !c.Manual },
 		},
 		"no upgrade": {
 			"A release that is one promotion needs a batch all the same.",
-			`{steps: [{plugin: {name: lockstep/lws, config: {workload: w, promote: true}}}]}`,
-			func(c *Config) bool { return c.Policy.GetBatches()[0] == "100%" },
+			`workload: w`, `promote: true`, func(c *Config) bool { return c.Policy.GetBatches()[0] == "100%" },
 		},
 		"batches said": {
 			"Batches that are said take precedence over those of the steps.",
-			`{steps: [{plugin: {name: lockstep/lws, config: {workload: w, upgrade: 50%, batches: [10%, 50%, 100%]}}}]}`,
-			func(c *Config) bool { return len(c.Policy.GetBatches()) == 3 },
+			`workload: w, batches: [10%, 50%, 100%]`, `upgrade: 50%`, func(c *Config) bool { return len(c.Policy.GetBatches()) == 3 },
 		},
 		"headers removed": {
 			"An empty list is not the same as no list.",
-			`{steps: [{plugin: {name: lockstep/lws, config: {workload: w, traffic: {stableService: s}, headers: []}}}]}`,
+			`workload: w, traffic: {stableService: s}`, `headers: []`,
 			func(c *Config) bool { return c.Steps[0].Headers != nil && len(*c.Steps[0].Headers) == 0 },
 		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, err := ReadConfig(parse(t, test.canary))
+			c, err := ReadConfig(parse(t, strategy(test.config, ownStep(test.steps))))
 			if err != nil || !test.check(c) {
 				t.Errorf("%s\ngot %+v, %v", test.reason, c, err)
 			}
@@ -141,68 +129,149 @@ func TestReadConfigPlaces(t *testing.T) {
 	}
 }
 
+// strategy is a canary strategy with this configuration of the plugin and these steps.
+func strategy(config string, steps ...string) string {
+	return "{trafficRouting: {plugins: {lockstep/lws: {" + config + "}}}, steps: [" + strings.Join(steps, ", ") + "]}"
+}
+
+// ownStep is a step of this plugin.
+func ownStep(config string) string { return "{plugin: {name: lockstep/lws, config: {" + config + "}}}" }
+
+// A Rollout that never names the plugin is none of its business.
+func TestReadConfigOfOthers(t *testing.T) {
+	t.Parallel()
+	for _, canary := range []string{`{steps: [{setWeight: 20}]}`, `{trafficRouting: {plugins: {a/b: {}}}}`, `{}`} {
+		if c, err := ReadConfig(parse(t, canary)); c != nil || err != nil {
+			t.Errorf("%s: %+v, %v", canary, c, err)
+		}
+	}
+}
+
 // What is wrong is said with its place and its field.
 func TestReadConfigRefuses(t *testing.T) {
 	t.Parallel()
-	routing := func(config string) string {
-		return "{trafficRouting: {plugins: {lockstep/lws: " + config + "}}, steps: [{plugin: {name: lockstep/lws, config: {upgrade: 50%}}}]}"
-	}
-	second := func(config string) string {
-		return "{steps: [{plugin: {name: lockstep/lws, config: {workload: w, upgrade: 50%}}}, {plugin: {name: lockstep/lws, config: " + config + "}}]}"
-	}
+	routing := func(config string) string { return strategy(config, ownStep("upgrade: 50%")) }
+	second := func(config string) string { return strategy("workload: w", ownStep("upgrade: 50%"), ownStep(config)) }
+	routed := func(steps ...string) string { return strategy("workload: w, traffic: {stableService: s}", steps...) }
+	begun := ownStep("upgrade: 50%")
 	tests := map[string]struct {
 		canary string
 		want   []string
 	}{
-		"unknown field":        {routing(`{workload: w, stile: Canary}`), []string{"trafficRouting.plugins[lockstep/lws]", `"stile"`}},
-		"another namespace":    {routing(`{workload: w, namespace: other}`), []string{`"namespace"`}},
-		"unknown nested field": {routing(`{workload: w, traffic: {stableService: s, httpRoute: [x]}}`), []string{`"traffic.httpRoute"`}},
-		"wrong case":           {routing(`{Workload: w}`), []string{`"Workload"`}},
-		"wrong type":           {routing(`{workload: 3}`), []string{"workload", "want text, got number"}},
-		"wrong nested type":    {routing(`{workload: w, traffic: {stableService: s, httpRoutes: x}}`), []string{"traffic.httpRoutes", "want a list, got string"}},
-		"no workload":          {routing(`{style: Canary}`), []string{"workload is required"}},
-		"style":                {routing(`{workload: w, style: canary}`), []string{"style", "canary", "BlueGreen"}},
-		"duration":             {routing(`{workload: w, progressDeadline: "30"}`), []string{"progressDeadline", "30m"}},
-		"negative duration":    {routing(`{workload: w, minReady: -1s}`), []string{"minReady"}},
-		"wait too long":        {routing(`{workload: w, wait: 10m}`), []string{"wait", "at most 2m0s"}},
-		"batch":                {routing(`{workload: w, batches: [50%, many]}`), []string{"batches[1]", "many"}},
-		"no stable service":    {routing(`{workload: w, traffic: {httpRoutes: [x]}}`), []string{"traffic.stableService"}},
-		"no object":            {routing(`[1]`), []string{"trafficRouting.plugins[lockstep/lws]", "want an object, got array"}},
-		"unknown step field":   {second(`{upgrad: 50%}`), []string{"step 2", "steps[1]", `"upgrad"`}},
-		"step type":            {second(`{promote: "yes"}`), []string{"step 2", "promote", "want true or false"}},
-		"fraction":             {second(`{weight: 2.5}`), []string{"step 2", "weight", "want a whole number"}},
-		"empty step":           {second(`{}`), []string{"step 2", "nothing to do"}},
-		"no config":            {"{steps: [{plugin: {name: lockstep/lws}}]}", []string{"step 1", "nothing to do"}},
-		"weight":               {second(`{weight: 101}`), []string{"step 2", "weight", "0 to 100"}},
-		"weight of nothing":    {second(`{weight: 50}`), []string{"step 2", "weight", "nothing splits"}},
+		"unknown field":        {routing(`workload: w, stile: Canary`), []string{"trafficRouting.plugins[lockstep/lws]", `"stile"`}},
+		"another namespace":    {routing(`workload: w, namespace: other`), []string{`"namespace"`}},
+		"unknown nested field": {routing(`workload: w, traffic: {stableService: s, httpRoute: [x]}`), []string{`"traffic.httpRoute"`}},
+		"wrong case":           {routing(`Workload: w`), []string{`"Workload"`}},
+		"wrong type":           {routing(`workload: 3`), []string{"workload", "want text, got number"}},
+		"wrong nested type":    {routing(`workload: w, traffic: {stableService: s, httpRoutes: x}`), []string{"traffic.httpRoutes", "want a list, got string"}},
+		"no workload":          {routing(`style: Canary`), []string{"workload: is required", "trafficRouting.plugins[lockstep/lws]"}},
+		"style":                {routing(`workload: w, style: canary`), []string{"style", "canary", "BlueGreen"}},
+		"duration":             {routing(`workload: w, progressDeadline: "30"`), []string{"progressDeadline", "30m"}},
+		"negative duration":    {routing(`workload: w, minReady: -1s`), []string{"minReady"}},
+		"wait too long":        {routing(`workload: w, wait: 10m`), []string{"wait", "at most 2m0s"}},
+		"batch":                {routing(`workload: w, batches: [50%, many]`), []string{"batches[1]", "many"}},
+		"no stable service":    {routing(`workload: w, traffic: {httpRoutes: [x]}`), []string{"traffic.stableService"}},
+		"no object":            {"{trafficRouting: {plugins: {lockstep/lws: [1]}}}", []string{"trafficRouting.plugins[lockstep/lws]", "want an object, got array"}},
+		"unknown step field":   {second(`upgrad: 50%`), []string{"step 2", "steps[1]", `"upgrad"`}},
+		"step type":            {second(`promote: "yes"`), []string{"step 2", "promote", "want true or false"}},
+		"fraction":             {second(`weight: 2.5`), []string{"step 2", "weight", "want a whole number"}},
+		"empty step":           {second(``), []string{"step 2", "nothing to do"}},
+		"no config":            {strategy("workload: w", "{plugin: {name: lockstep/lws}}"), []string{"step 1", "nothing to do"}},
+		"weight":               {second(`weight: 101`), []string{"step 2", "weight", "0 to 100"}},
+		"weight of nothing":    {second(`weight: 50`), []string{"step 2", "weight", "nothing splits"}},
 		"weight in place, where no other group is left": {
-			second(`{style: Partition, traffic: {stableService: s, httpRoutes: [x]}, upgrade: 100%, weight: 50}`),
+			strategy("workload: w, style: Partition, traffic: {stableService: s, httpRoutes: [x]}", begun, ownStep("upgrade: 100%, weight: 50")),
 			[]string{"step 2", "weight", "is 50", "in place"},
 		},
-		"upgrade":             {second(`{upgrade: half}`), []string{"step 2", "upgrade", "half"}},
-		"more than all":       {second(`{upgrade: 101%}`), []string{"step 2", "upgrade", "101%"}},
-		"upgrade object":      {second(`{upgrade: {a: b}}`), []string{"step 2", "upgrade"}},
-		"header":              {second(`{headers: [{name: x}]}`), []string{"step 2", "headers[0]", "exact or regex"}},
-		"header without name": {second(`{headers: [{exact: x}]}`), []string{"step 2", "headers[0].name"}},
-		"setWeight beside weight": {
-			"{steps: [{setWeight: 10}, {plugin: {name: lockstep/lws, config: {workload: w, traffic: {stableService: s}, weight: 10}}}]}",
-			[]string{"step 1", "steps[0].setWeight", "step 2"},
+		"upgrade":             {second(`upgrade: half`), []string{"step 2", "upgrade", "half"}},
+		"more than all":       {second(`upgrade: 101%`), []string{"step 2", "upgrade", "101%"}},
+		"upgrade object":      {second(`upgrade: {a: b}`), []string{"step 2", "upgrade"}},
+		"header":              {second(`headers: [{name: x}]`), []string{"step 2", "headers[0]", "exact or regex"}},
+		"header without name": {second(`headers: [{exact: x}]`), []string{"step 2", "headers[0].name"}},
+		"workload in a step":  {second(`workload: w, upgrade: 100%`), []string{"step 2", `"workload"`}},
+		"no traffic router": {
+			"{steps: [" + begun + "]}", []string{"workload: is required", "trafficRouting.plugins[lockstep/lws]", "traffic-router plugin"},
 		},
-		"contradiction": {second(`{workload: v, promote: true}`), []string{"step 2", "workload", "step 1"}},
+
+		"setWeight beside weight":       {routed(begun, "{setWeight: 10}", ownStep("weight: 20")), []string{"step 2", "steps[1].setWeight", "step 3"}},
+		"setWeight before groups":       {routed("{setWeight: 10}", begun), []string{"step 1", "`upgrade` in a step"}},
+		"setWeight of nothing":          {strategy("workload: w", begun, "{setWeight: 10}"), []string{"step 2", "nothing splits"}},
+		"setHeaderRoute before release": {routed("{setHeaderRoute: {name: x}}", begun), []string{"step 1", "steps[0].setHeaderRoute", "nothing to route to"}},
+		"setHeaderRoute of nothing":     {strategy("workload: w", begun, "{setHeaderRoute: {name: x}}"), []string{"step 2", "nothing splits"}},
+		"setMirrorRoute before release": {routed("{setMirrorRoute: {name: x}}", begun), []string{"step 1", "nothing to route to"}},
+		"setMirrorRoute with match":     {routed(begun, "{setMirrorRoute: {name: x, match: [{path: {exact: /a}}]}}"), []string{"step 2", "match", "mirror"}},
+		"setCanaryScale":                {routed(begun, "{setCanaryScale: {replicas: 2}}"), []string{"step 2", "placeholder", "upgrade"}},
+		"experiment":                    {routed(begun, "{experiment: {templates: [{name: a, specRef: canary}]}}"), []string{"step 2", "placeholder", "analysis"}},
+		"stableService":                 {withStrategy("stableService: s"), []string{"spec.strategy.canary.stableService", "traffic.stableService"}},
+		"canaryService":                 {withStrategy("canaryService: s"), []string{"spec.strategy.canary.canaryService", "traffic.canaryService"}},
+		"canaryMetadata":                {withStrategy("canaryMetadata: {labels: {a: b}}"), []string{"canaryMetadata", "canaryLeaderMetadata"}},
+		"stableMetadata":                {withStrategy("stableMetadata: {labels: {a: b}}"), []string{"stableMetadata"}},
+		"dynamicStableScale":            {withStrategy("dynamicStableScale: true"), []string{"dynamicStableScale"}},
+		"scaleDownDelaySeconds":         {withStrategy("scaleDownDelaySeconds: 30"), []string{"scaleDownDelaySeconds", "blueGreen.scaleDownDelay"}},
+		"pingPong":                      {withStrategy("pingPong: {pingService: a, pongService: b}"), []string{"pingPong"}},
+		"maxTrafficWeight": {
+			"{trafficRouting: {maxTrafficWeight: 1000, plugins: {lockstep/lws: {workload: w}}}, steps: [" + begun + "]}", []string{"maxTrafficWeight", "percentages"},
+		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, err := ReadConfig(parse(t, test.canary))
-			if err == nil {
-				t.Fatalf("accepted: %+v", c)
-			}
-			for _, want := range test.want {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%q does not say %q", err, want)
-				}
-			}
+			mustRefuse(t, parse(t, test.canary), test.want...)
 		})
+	}
+}
+
+// withStrategy is a valid strategy with one more field.
+func withStrategy(field string) string {
+	return "{" + field + ", trafficRouting: {plugins: {lockstep/lws: {workload: w}}}, steps: [" + ownStep("upgrade: 50%") + "]}"
+}
+
+func mustRefuse(t *testing.T, ro *v1alpha1.Rollout, want ...string) {
+	t.Helper()
+	_, err := ReadConfig(ro)
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, words := range want {
+		if !strings.Contains(err.Error(), words) {
+			t.Errorf("%q does not say %q", err, words)
+		}
+	}
+}
+
+func TestReadConfigRefusesSpec(t *testing.T) {
+	t.Parallel()
+	ro := parse(t, strategy("workload: w", ownStep("upgrade: 50%")))
+	ro.Spec.MinReadySeconds = 10
+	mustRefuse(t, ro, "spec.minReadySeconds", "minReady")
+	// Of a Rollout with blueGreen only the annotation tells that it released a workload before.
+	ro.Spec.Strategy = v1alpha1.RolloutStrategy{BlueGreen: &v1alpha1.BlueGreenStrategy{}}
+	if c, err := ReadConfig(ro); c != nil || err != nil {
+		t.Errorf("another's Rollout: %+v, %v", c, err)
+	}
+	ro.Annotations = map[string]string{AnnotationFirst: "t0"}
+	mustRefuse(t, ro, "spec.strategy.blueGreen", "style: BlueGreen")
+	if c, err := ReadLenient(ro); c != nil || err == nil {
+		t.Errorf("leniently: %+v, %v", c, err)
+	}
+}
+
+// Argo's setWeight steps are accepted after groups were upgraded. The weight is that of the last one; gob drops a weight of 0.
+func TestNativeWeight(t *testing.T) {
+	t.Parallel()
+	ro := parse(t, strategy("workload: w, traffic: {stableService: s}", ownStep("upgrade: 50%"), "{setWeight: 50}", "{pause: {}}", "{setWeight: 0}", "{pause: {}}"))
+	if _, err := ReadConfig(ro); err != nil {
+		t.Fatal(err)
+	}
+	ro.Spec.Strategy.Canary.Steps[3].SetWeight = nil // as it arrives
+	for index, want := range []int32{-1, 50, 50, 0, 0, 0} {
+		weight, set := nativeWeight(ro, index)
+		if !set {
+			weight = -1
+		}
+		if weight != want {
+			t.Errorf("step %d: weight %d, want %d", index+1, weight, want)
+		}
 	}
 }
 

@@ -53,8 +53,6 @@ type Controller struct {
 	Recorder Recorder
 	// Namespace restricts the Controller to one namespace. Empty: all.
 	Namespace string
-	// UnroutedOnly leaves Rollouts with a traffic-router plugin to the process of that plugin.
-	UnroutedOnly bool
 	// Adopted lists the workloads with the driver's record. Nil: a workload whose Rollout was deleted while no Controller
 	// ran stays under hold.
 	Adopted func(context.Context) ([]types.NamespacedName, error)
@@ -66,7 +64,7 @@ type Controller struct {
 
 	mu        sync.Mutex
 	workloads map[types.UID]types.NamespacedName // by Rollout, as its configuration last named it
-	warned    map[types.UID]string
+	warned    map[types.UID]map[string]string    // the last message of each reason
 }
 
 var _ Rivals = (*Controller)(nil)
@@ -80,7 +78,7 @@ type item struct {
 func (c *Controller) init() {
 	c.setup.Do(func() {
 		c.workloads = map[types.UID]types.NamespacedName{}
-		c.warned = map[types.UID]string{}
+		c.warned = map[types.UID]map[string]string{}
 		c.queue = workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[item](200*time.Millisecond, requeueBlocked))
 		c.rollouts = newRolloutInformer(c.Client, c.Namespace)
@@ -96,6 +94,12 @@ func (c *Controller) requests(_ context.Context, workload types.NamespacedName) 
 		items = append(items, item{NamespacedName: keyOf(ro)})
 	}
 	return items
+}
+
+// Watch keeps the cache of Rollouts that [Controller.Rival] needs, until ctx ends. It reconciles none.
+func (c *Controller) Watch(ctx context.Context) {
+	c.init()
+	c.rollouts.RunWithContext(ctx)
 }
 
 // Run reconciles until ctx ends.
@@ -207,11 +211,14 @@ func transient(err error) bool {
 	return retryable(err) || outdated(err) || apierrors.IsConflict(err)
 }
 
-// warnOnce warns about a Rollout, unless that was the last warning about it.
+// warnOnce warns about a Rollout, unless that was the last warning with this reason.
 func (c *Controller) warnOnce(ro *v1alpha1.Rollout, reason, message string) {
 	c.mu.Lock()
-	repeated := c.warned[ro.UID] == message
-	c.warned[ro.UID] = message
+	if c.warned[ro.UID] == nil {
+		c.warned[ro.UID] = map[string]string{}
+	}
+	repeated := c.warned[ro.UID][reason] == message
+	c.warned[ro.UID][reason] = message
 	c.mu.Unlock()
 	if !repeated {
 		c.warn(ro, reason, message)

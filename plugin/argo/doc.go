@@ -6,7 +6,7 @@
 //
 // # Configuration
 //
-// A Rollout says once which workload it releases and how, under its traffic routing, and each step says what it does:
+// A Rollout says which workload it releases and how under its traffic routing, and each step says what it does:
 //
 //	spec:
 //	  replicas: 0                             # no placeholder pods
@@ -44,7 +44,8 @@
 //
 // A step takes `upgrade` (groups: 2 or 25%), `weight` (0 to 100), `headers` (a list of {name, exact} or {name, regex};
 // an empty list removes the route), `mirror` (0 to 100) and `promote` (true), in any combination; they are done in this
-// order. What stands under trafficRouting.plugins may stand in any step instead, where a Rollout has no traffic routing.
+// order. Argo's setWeight, setHeaderRoute and setMirrorRoute steps route requests, too. What Argo does to its own pods and Services
+// is refused ([ReadConfig]).
 //
 // # Plugins
 //

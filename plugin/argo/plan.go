@@ -111,12 +111,13 @@ func (r revisions) patch(f Facts) []byte {
 	return raw
 }
 
-// restore gives the workload the template of the revision that Argo has returned to without a step: the stable one.
+// restore gives the workload the template that Argo considers stable after an undo without a step of this plugin: it returned to
+// the stable template, or skipped all steps (promote --full, --skip-all-steps, rollbackWindow). In the second case settle then
+// releases the template.
 func restore(f Facts, c *pb.BatchContext, canUndo bool) move {
 	template, wanted := c.GetTemplateRevision(), f.Wanted()
-	if !canUndo || inFlight(c) || !f.promoted() || f.firstDeployment() || wanted == "" || wanted == template ||
-		f.Seen != template || wanted != serving(c) {
+	if !canUndo || inFlight(c) || !f.promoted() || f.firstDeployment() || wanted == "" || wanted == template || f.Seen != template {
 		return move{}
 	}
-	return move{action: actUndo, revision: wanted, why: "the Rollout has returned to its stable template"}
+	return move{action: actUndo, revision: wanted, why: "the Rollout was undone, and Argo considers revision " + wanted + " stable"}
 }

@@ -15,47 +15,35 @@ import (
 )
 
 // reader converts fields to those of the contract, and keeps the first error.
-type reader struct {
-	where map[string]place
-	err   error
-}
+type reader struct{ err error }
 
 func (r *reader) fail(field, format string, args ...any) {
 	if r.err == nil {
-		r.err = r.where[top(field)].errorf(field, format, args...)
+		r.err = routingPlace.errorf(field, format, args...)
 	}
 }
 
-// top returns the outermost field of a path.
-func top(path string) string {
-	for i, c := range path {
-		if c == '.' || c == '[' {
-			return path[:i]
-		}
+// take fills c from the fields.
+func (c *Config) take(say release, upgrades []string) error {
+	if say.Workload == "" {
+		return routingPlace.errorf("workload", "is required: name the LeaderWorkerSet here. The steps of %s need the traffic-router plugin "+
+			"beside them, which watches the Rollout between them", PluginName)
 	}
-	return path
-}
-
-// take fills c from the merged fields.
-func (c *Config) take(say release, where map[string]place, upgrades []string) error {
-	r := &reader{where: where}
+	r := &reader{}
+	c.Workload = say.Workload
 	c.Policy = r.policy(say, upgrades)
 	c.Manual = r.choice("trigger", say.Trigger, "Auto", "Manual") == "Manual"
 	c.WaitOnFailure = r.choice("onFailure", say.OnFailure, "Abort", "Wait") == "Wait"
 	c.Wait = DefaultWait
-	if say.Wait != nil {
-		c.Wait = r.duration("wait", *say.Wait).AsDuration()
+	if say.Wait != "" {
+		c.Wait = r.duration("wait", say.Wait).AsDuration()
 		if c.Wait > maxWait {
-			r.fail("wait", "%s: want at most %s, because a step that waits occupies a worker of the controller", *say.Wait, maxWait)
+			r.fail("wait", "%s: want at most %s, because a step that waits occupies a worker of the controller", say.Wait, maxWait)
 		}
 	}
-	switch {
-	case r.err != nil:
+	if r.err != nil {
 		return r.err
-	case say.Workload == nil || *say.Workload == "":
-		return fmt.Errorf("workload is required: name the LeaderWorkerSet in %s, or in a step's config", routingPlace)
 	}
-	c.Workload = *say.Workload
 	return c.checkSteps()
 }
 
@@ -97,8 +85,10 @@ func (c *Config) checkWeights() error {
 
 func (r *reader) policy(say release, upgrades []string) *pb.ReleasePolicy {
 	p := &pb.ReleasePolicy{
-		Style:   r.style(say.Style),
-		Batches: upgrades,
+		Style:            r.style(say.Style),
+		Batches:          upgrades,
+		ProgressDeadline: r.duration("progressDeadline", say.ProgressDeadline),
+		MinReady:         r.duration("minReady", say.MinReady),
 	}
 	if len(say.Batches) > 0 {
 		p.Batches = nil
@@ -110,14 +100,8 @@ func (r *reader) policy(say release, upgrades []string) *pb.ReleasePolicy {
 		// No step upgrades anything: the release is one promotion.
 		p.Batches = []string{"100%"}
 	}
-	if say.FailureThreshold != nil {
-		p.FailureThreshold = r.quantity("failureThreshold", *say.FailureThreshold)
-	}
-	if say.ProgressDeadline != nil {
-		p.ProgressDeadline = r.duration("progressDeadline", *say.ProgressDeadline)
-	}
-	if say.MinReady != nil {
-		p.MinReady = r.duration("minReady", *say.MinReady)
+	if say.FailureThreshold != "" {
+		p.FailureThreshold = r.quantity("failureThreshold", say.FailureThreshold)
 	}
 	if m := say.CanaryLeaderMetadata; m != nil {
 		p.CanaryLeaderMetadata = &pb.PodMetadata{Labels: m.Labels, Annotations: m.Annotations}
@@ -131,7 +115,7 @@ func (r *reader) policy(say release, upgrades []string) *pb.ReleasePolicy {
 	return p
 }
 
-func (r *reader) style(said *string) pb.Style {
+func (r *reader) style(said string) pb.Style {
 	switch r.choice("style", said, "Canary", "BlueGreen", "Partition") {
 	case "BlueGreen":
 		return pb.Style_STYLE_BLUE_GREEN
@@ -143,17 +127,14 @@ func (r *reader) style(said *string) pb.Style {
 }
 
 // choice reads one of several words. The first is the default.
-func (r *reader) choice(field string, said *string, words ...string) string {
-	if said == nil {
+func (r *reader) choice(field, said string, words ...string) string {
+	if said == "" {
 		return words[0]
 	}
-	for _, word := range words {
-		if word == *said {
-			return word
-		}
+	if !slices.Contains(words, said) {
+		r.fail(field, "%q: want one of %v", said, words)
 	}
-	r.fail(field, "%q: want one of %v", *said, words)
-	return words[0]
+	return said
 }
 
 func (r *reader) quantity(field string, s scalar) string {
@@ -215,11 +196,7 @@ func (r *reader) blueGreen(b *blueGreen) *pb.BlueGreenPolicy {
 		Promotion: pb.BluePromotion_BLUE_PROMOTION_IN_PLACE, Force: b.Force,
 		ScaleDownDelay: r.duration("blueGreen.scaleDownDelay", b.ScaleDownDelay),
 	}
-	var said *string
-	if b.Promotion != "" {
-		said = &b.Promotion
-	}
-	if r.choice("blueGreen.promotion", said, "InPlace", "Adopt") == "Adopt" {
+	if r.choice("blueGreen.promotion", b.Promotion, "InPlace", "Adopt") == "Adopt" {
 		p.Promotion = pb.BluePromotion_BLUE_PROMOTION_ADOPT
 	}
 	return p

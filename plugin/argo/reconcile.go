@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -30,12 +31,12 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 	if mistake != nil {
 		c.warnOnce(ro, "InvalidConfig", mistake.Error())
 	}
-	if config == nil || !c.owns(config) {
+	if config == nil {
 		return 0, nil
 	}
-	if native(ro, config) && ro.Spec.Replicas != nil && *ro.Spec.Replicas == 0 {
-		c.warnOnce(ro, "WeightNotSet", "with replicas: 0 Argo's setWeight moves no requests: "+
-			"use `weight` in the steps of "+PluginName+", or give the Rollout a replica")
+	if n := ptr.Deref(ro.Spec.Replicas, 1); n > 0 {
+		c.warnOnce(ro, "PlaceholderPods", fmt.Sprintf("spec.replicas is %d, so Argo runs %[1]d pods of the Rollout's template, which serve nothing: "+
+			"set 0. To scale, let kubectl scale and autoscalers name LeaderWorkerSet %s", n, config.Workload))
 	}
 	f := ReadFacts(ro)
 	workload := types.NamespacedName{Namespace: f.Namespace, Name: config.Workload}
@@ -74,11 +75,6 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 		c.warn(ro, "NotDone", fmt.Sprintf("%s: %s", m.why, text(err)))
 	}
 	return requeueSoon, err // there may be a next action
-}
-
-// owns reports whether this process reconciles the Rollout.
-func (c *Controller) owns(config *Config) bool {
-	return !c.UnroutedOnly || !config.Routed
 }
 
 // confirmed reports whether a move follows from the Rollout as the API server has it now. The cache may lag, and take a release

@@ -13,6 +13,7 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"github.com/argoproj/argo-rollouts/rollout/trafficrouting/plugin/rpc"
 	"github.com/argoproj/argo-rollouts/utils/plugin/types"
+	"k8s.io/utils/ptr"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -24,9 +25,9 @@ const settleTimeout = 5 * time.Second
 // no step sees: promote --full, abort, the end of the last step. It reads the driver's caches, and writes only if an
 // action is due. It may be called by several goroutines.
 //
-// With `replicas: 0` Argo's controller knows no canary pods, always sets weight 0, and removes managed routes again and
-// again. Neither is forwarded: requests are routed by the steps of this plugin until the release ends. Weights of Argo's
-// controller are forwarded only for a Rollout with native setWeight steps and no weight in any step of this plugin.
+// Argo's controller knows no canary pods, so it always sets weight 0, and removes managed routes again and again. Neither is
+// forwarded: requests are routed by the steps of this plugin, or as Argo's own setWeight, setHeaderRoute and setMirrorRoute
+// steps say, until the release ends.
 type RouterPlugin struct {
 	// Driver is required.
 	Driver Driver
@@ -59,11 +60,12 @@ func (p *RouterPlugin) RemoveManagedRoutes(ro *v1alpha1.Rollout) types.RpcError 
 	})
 }
 
-// SetWeight ends the release if Argo has ended it, and otherwise forwards a weight of native steps.
-func (p *RouterPlugin) SetWeight(ro *v1alpha1.Rollout, weight int32, _ []v1alpha1.WeightDestination) types.RpcError {
+// SetWeight ends the release if Argo has ended it, and otherwise sets the weight of the last setWeight step.
+func (p *RouterPlugin) SetWeight(ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.WeightDestination) types.RpcError {
 	return p.call(ro, "weight", func(ctx context.Context, t target) error {
 		c, err := p.settle(ctx, t)
-		if err != nil || c == nil || !native(ro, t.config) {
+		weight, set := nativeWeight(ro, t.facts.Index)
+		if err != nil || c == nil || !set {
 			return err
 		}
 		id, ok := routed(t, c)
@@ -88,13 +90,15 @@ func (p *RouterPlugin) settle(ctx context.Context, t target) (*pb.BatchContext, 
 	return settleNow(ctx, t)
 }
 
-// VerifyWeight reports whether a weight of native steps is in force. The steps of this plugin verify theirs.
+// VerifyWeight reports whether the weight of the last setWeight step is in force, for which Argo waits. The steps of this plugin
+// verify theirs.
 func (p *RouterPlugin) VerifyWeight(
-	ro *v1alpha1.Rollout, weight int32, _ []v1alpha1.WeightDestination,
+	ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.WeightDestination,
 ) (types.RpcVerified, types.RpcError) {
 	verified := types.NotImplemented
 	err := p.call(ro, "verify", func(ctx context.Context, t target) error {
-		if !native(ro, t.config) {
+		weight, set := nativeWeight(ro, t.facts.Index)
+		if !set {
 			return nil
 		}
 		c, err := t.look(ctx)
@@ -115,45 +119,41 @@ func (p *RouterPlugin) VerifyWeight(
 	return verified, err
 }
 
-// SetHeaderRoute forwards a native setHeaderRoute step. Without matches it removes the route.
+// SetHeaderRoute does a setHeaderRoute step. Without matches it removes the route.
 func (p *RouterPlugin) SetHeaderRoute(ro *v1alpha1.Rollout, route *v1alpha1.SetHeaderRoute) types.RpcError {
-	return p.call(ro, "header route", func(ctx context.Context, t target) error {
-		c, err := t.look(ctx)
-		if err != nil {
-			return err
-		}
-		id, ok := routed(t, c)
-		if !ok {
-			return nil
-		}
-		_, err = t.driver.SetHeaderRoute(ctx, &pb.SetHeaderRouteRequest{
+	return p.route(ro, "header route", func(ctx context.Context, t target, id ID) error {
+		_, err := t.driver.SetHeaderRoute(ctx, &pb.SetHeaderRouteRequest{
 			Workload: t.ref, ReleaseId: id.String(), UpdateRevision: id.Revision, Name: route.Name, Matches: matches(route.Match),
 		})
 		return err
 	})
 }
 
-// SetMirrorRoute forwards a native setMirrorRoute step that mirrors all kinds of requests.
+// SetMirrorRoute does a setMirrorRoute step. Argo's controller sends no percentage for 0.
 func (p *RouterPlugin) SetMirrorRoute(ro *v1alpha1.Rollout, mirror *v1alpha1.SetMirrorRoute) types.RpcError {
-	return p.call(ro, "mirror", func(ctx context.Context, t target) error {
-		percentage := int32(0)
-		switch {
-		case len(mirror.Match) > 0:
-			// Argo's controller sends no percentage for 0, too.
-			return fmt.Errorf("setMirrorRoute %s: match is not supported; use `mirror` in a %s step", mirror.Name, PluginName)
-		case mirror.Percentage != nil:
-			percentage = *mirror.Percentage
-		}
+	return p.route(ro, "mirror", func(ctx context.Context, t target, id ID) error {
+		percentage := ptr.Deref(mirror.Percentage, 0)
+		_, err := t.perform(ctx, move{action: actMirror, release: id.String(), revision: id.Revision}, Step{Mirror: &percentage})
+		return err
+	})
+}
+
+// route does what one of Argo's own steps routes, unless the Rollout is leaving its steps. Argo calls it once, so that a release
+// that can't be routed yet is an error, after which Argo calls again.
+func (p *RouterPlugin) route(ro *v1alpha1.Rollout, what string, work func(context.Context, target, ID) error) types.RpcError {
+	return p.call(ro, what, func(ctx context.Context, t target) error {
 		c, err := t.look(ctx)
 		if err != nil {
 			return err
 		}
 		id, ok := routed(t, c)
-		if !ok {
+		switch {
+		case ok:
+			return work(ctx, t, id)
+		case t.facts.Abort, t.facts.PromoteFull, t.facts.promoted(), forwards(c):
 			return nil
 		}
-		_, err = t.perform(ctx, move{action: actMirror, release: id.String(), revision: id.Revision}, Step{Mirror: &percentage})
-		return err
+		return fmt.Errorf("%s: no release of %s can be routed: %s", what, t.config.Workload, c.GetMessage())
 	})
 }
 
@@ -179,24 +179,6 @@ func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context
 	}
 	p.Logger.Warn(what+" not done", "rollout", f.Namespace+"/"+f.Name, "error", err)
 	return types.RpcError{ErrorString: text(err)}
-}
-
-// native reports whether the Rollout splits requests by Argo's own steps.
-func native(ro *v1alpha1.Rollout, config *Config) bool {
-	if config.Policy.GetTraffic() == nil {
-		return false
-	}
-	for _, s := range config.Steps {
-		if s.Weight != nil {
-			return false
-		}
-	}
-	for _, s := range ro.Spec.Strategy.Canary.Steps {
-		if s.SetWeight != nil {
-			return true
-		}
-	}
-	return false
 }
 
 // routed returns the release of the Rollout's current template, if requests can be routed to it now.

@@ -209,9 +209,13 @@ func TestRefusalsOverTheWire(t *testing.T) {
 			ro.Spec.Strategy.Canary.Steps[0].Plugin.Config = json.RawMessage(`{"upgrad":1}`)
 		}, `step 1 (spec.strategy.canary.steps[0].plugin.config): unknown field "upgrad"`},
 		"deadline": {func(ro *v1alpha1.Rollout) { ro.Spec.ProgressDeadlineSeconds = nil }, "progressDeadlineSeconds is 600"},
-		"style the driver lacks": {func(ro *v1alpha1.Rollout) {
-			ro.Spec.Strategy.Canary.Steps[1].Plugin.Config = json.RawMessage(`{"promote":true,"batches":["50%","10%","x"]}`)
-		}, "batches[2]"},
+		"field of the release in a step": {func(ro *v1alpha1.Rollout) {
+			ro.Spec.Strategy.Canary.Steps[1].Plugin.Config = json.RawMessage(`{"promote":true,"batches":["50%"]}`)
+		}, `unknown field "batches"`},
+		"no traffic router": {func(ro *v1alpha1.Rollout) { ro.Spec.Strategy.Canary.TrafficRouting = nil }, "workload: is required"},
+		"experiment": {func(ro *v1alpha1.Rollout) {
+			ro.Spec.Strategy.Canary.Steps = append(ro.Spec.Strategy.Canary.Steps, v1alpha1.CanaryStep{Experiment: &v1alpha1.RolloutExperimentStep{}})
+		}, "placeholder pods"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -99,6 +99,7 @@ type change struct {
 	annotations map[string]string // of pods
 	spec        string            // more of the Rollout's spec
 	config      string            // more of the plugin's configuration
+	routing     string            // more of the traffic routing
 }
 
 // podsWith sets an annotation on the workload's pods.
@@ -109,6 +110,8 @@ func slow() change { return podsWith(cluster.AnnotationStartup, "1s") }
 
 func withSpec(yaml string) change   { return change{spec: yaml} }
 func withConfig(yaml string) change { return change{config: ", " + yaml} }
+
+func withRouting(yaml string) change { return change{routing: yaml} }
 
 // deploy creates the workload with image v1, and returns when its groups are ready.
 func (e *env) deploy(changes ...change) {
@@ -133,12 +136,13 @@ func (e *env) rollout(steps string, changes ...change) {
 }
 
 func rolloutManifest(rollout, steps string, changes ...change) string {
-	spec, config := "  progressDeadlineSeconds: 2147483647\n", ""
+	spec, config, routing := "  progressDeadlineSeconds: 2147483647\n", "", ""
 	for _, c := range changes {
 		if c.spec != "" {
 			spec = indent(c.spec, "  ")
 		}
 		config += c.config
+		routing += c.routing
 	}
 	return fmt.Sprintf(`
 apiVersion: argoproj.io/v1alpha1
@@ -154,10 +158,11 @@ spec:
   strategy:
     canary:
       trafficRouting:
+        %s
         plugins:
           lockstep/lws: {workload: %s%s}
       steps:
-%s`, rollout, spec, rollout, rollout, name, config, indent(steps, "      "))
+%s`, rollout, spec, rollout, rollout, routing, name, config, indent(steps, "      "))
 }
 
 func indent(text, by string) string {

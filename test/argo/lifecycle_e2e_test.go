@@ -159,6 +159,20 @@ func TestPromoteFull(t *testing.T) {
 	}
 }
 
+// promote during a running step skips it. What it requested stays requested, and the next steps continue from there.
+func TestPromoteWhileAStepRuns(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters, podsWith(cluster.AnnotationStartup, "20s"))
+	e.edit("v2")
+	e.awaitCanary()
+	e.argo("promote", name)
+	e.awaitPause(1)
+	e.mustHave("v1", groups, 0)
+	e.argo("promote", "--full", name)
+	e.mustRest("v2")
+	e.awaitRest("v2")
+}
+
 // aborts are the states in which a release is aborted.
 var aborts = []struct {
 	name  string
@@ -305,6 +319,32 @@ func TestUndo(t *testing.T) {
 		e.mustHave(undo.back, 0, 1)
 		e.argo("promote", "--full", name)
 		e.awaitRest(undo.back)
+	}
+}
+
+// undo, and then no step of the plugin runs: Argo considers the older template stable at once, and the groups get it.
+func TestUndoSkipped(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, spec string
+		skip       func(e *env)
+	}{
+		{"promote-full", "", func(e *env) { e.awaitPause(0); e.argo("promote", "--full", name) }},
+		{"skip-all-steps", "", func(e *env) { e.awaitPause(0); e.argo("promote", "--skip-all-steps", name) }},
+		{"rollback-window", "\nrollbackWindow: {revisions: 3}", func(*env) {}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			e := newRelease(t, pause+quarters, slow(), withSpec("progressDeadlineSeconds: 2147483647"+test.spec))
+			e.edit("v2")
+			e.awaitPause(0)
+			e.argo("promote", "--full", name)
+			e.awaitRest("v2")
+			e.argo("undo", name)
+			test.skip(e)
+			e.mustRest("v1")
+			e.awaitRest("v1")
+		})
 	}
 }
 

@@ -62,6 +62,60 @@ func TestConfigRefused(t *testing.T) {
 	e.same(before)
 }
 
+// What Argo does to its own pods has no meaning here: an event says what to use instead, at once, and a release does not begin.
+func TestNativeFeaturesRefused(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, step, spec string
+		words            []string
+	}{
+		{"setCanaryScale", "- setCanaryScale: {replicas: 2}\n", "", []string{"steps[1].setCanaryScale", "`upgrade`"}},
+		{"experiment", "- experiment: {templates: [{name: new, specRef: canary}]}\n", "", []string{"steps[1].experiment", "analysis"}},
+		{"setWeight-without-traffic", "- setWeight: 50\n", "", []string{"steps[1].setWeight", "`traffic`"}},
+		{"minReadySeconds", "", "\nminReadySeconds: 5", []string{"minReadySeconds", "minReady"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			e := newRelease(t, step("upgrade: 25%")+test.step+step("promote: true"), withSpec("progressDeadlineSeconds: 2147483647"+test.spec))
+			e.awaitSaid(name, test.words...)
+			before := e.identities()
+			e.edit("v2")
+			e.await("the first step fails", func(r *v1alpha1.Rollout) bool { return ran(r, 0).Phase == v1alpha1.StepPluginPhaseFailed })
+			e.awaitAborted("v1")
+			e.same(before)
+		})
+	}
+}
+
+// Without the traffic-router plugin nothing would watch the Rollout between its steps.
+func TestTrafficRouterRequired(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters)
+	before := e.identities()
+	e.patch(`{"spec": {"strategy": {"canary": {"trafficRouting": null}}}}`)
+	e.awaitSaid(name, "trafficRouting.plugins[lockstep/lws]", "workload: is required")
+	e.edit("v2")
+	e.same(before) // the hold stays
+	e.patch(`{"spec": {"strategy": {"canary": {"trafficRouting": {"plugins": {"lockstep/lws": {"workload": "` + name + `"}}}}}}}`)
+	e.awaitPause(1)
+	e.argo("promote", "--full", name)
+	e.awaitRest("v2")
+}
+
+// A Rollout that is scaled, by an autoscaler or a person, runs placeholder pods, and the release is not affected.
+func TestRolloutScaled(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters, slow())
+	e.edit("v2")
+	e.awaitPause(1)
+	e.patch(`{"spec": {"replicas": 2}}`)
+	e.awaitSaid(name, "spec.replicas is 2", "LeaderWorkerSet "+name)
+	e.mustHave("v2", 0, 1)
+	e.patch(`{"spec": {"replicas": 0}}`)
+	e.argo("promote", "--full", name)
+	e.awaitRest("v2")
+}
+
 // A Rollout whose progress deadline can end the steps for good is refused before anything moves.
 func TestProgressDeadlineRefused(t *testing.T) {
 	t.Parallel()

@@ -154,6 +154,38 @@ func TestWeightAlone(t *testing.T) {
 	e.mustBeRestored()
 }
 
+// Argo's own setWeight, setHeaderRoute and setMirrorRoute route requests, although Argo knows no canary pods. Each is in force before
+// the next step.
+func TestNativeRouting(t *testing.T) {
+	t.Parallel()
+	e := newRouted(t, step("upgrade: 50%")+"- setWeight: 20\n"+pause+
+		"- setHeaderRoute: {name: canary, match: [{headerName: x-canary, headerValue: {exact: 'yes'}}]}\n"+
+		"- setMirrorRoute: {name: copy, percentage: 10}\n"+pause+
+		"- setHeaderRoute: {name: canary}\n- setMirrorRoute: {name: copy}\n- setWeight: 0\n"+pause+step("promote: true"),
+		withRouting("managedRoutes: [{name: canary}, {name: copy}]"))
+	e.edit("v2")
+	e.awaitPause(2)
+	e.mustShare(20)
+	if out := e.argo("get", "rollout", name); !strings.Contains(strings.Join(strings.Fields(out), " "), "SetWeight: 20") {
+		t.Errorf("kubectl argo rollouts get says\n%s", out)
+	}
+	e.argo("promote", name)
+	e.awaitPause(5)
+	routes := func() string { return asJSON(e.route(t.Context()).Object["spec"]) }
+	if text := routes(); !strings.Contains(text, "x-canary") || !strings.Contains(text, "RequestMirror") {
+		t.Errorf("the route is %s", text)
+	}
+	e.argo("promote", name)
+	e.awaitPause(9)
+	e.mustShare(0)
+	if text := routes(); strings.Contains(text, "x-canary") || strings.Contains(text, "RequestMirror") {
+		t.Errorf("the route is %s", text)
+	}
+	e.argo("promote", name)
+	e.awaitRest("v2")
+	e.mustBeRestored()
+}
+
 // moments records the canary's share and its pods as they change.
 type moments struct {
 	mu     sync.Mutex
