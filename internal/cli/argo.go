@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/argo"
+	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 )
 
 // argoFlags are the flags that only Argo's plugins have.
@@ -69,7 +70,7 @@ func serveArgo(ctx context.Context, o *connect.Options, args []string) error {
 }
 
 // reach connects to the driver, or starts one inside this process. The returned context ends when the driver inside fails.
-func (f *argoFlags) reach(ctx context.Context, o *connect.Options) (argo.Driver, context.Context, func() error, error) {
+func (f *argoFlags) reach(ctx context.Context, o *connect.Options) (rollout.Driver, context.Context, func() error, error) {
 	if f.dial.Address == "" {
 		// Both of Argo's plugins run a driver for all workloads; only the router's writes events.
 		o.Silent = argo.StartedAs() == argo.RoleStep
@@ -80,7 +81,7 @@ func (f *argoFlags) reach(ctx context.Context, o *connect.Options) (argo.Driver,
 		return inside, inside.Context, inside.Close, nil
 	}
 	// The connection lasts as long as the process.
-	driver := argo.NewPendingDriver(func(failed func(error)) argo.Driver {
+	driver := rollout.NewPendingDriver(func(failed func(error)) rollout.Driver {
 		if link := f.dial.DialUntilReached(ctx, o.Logger, failed); link != nil {
 			return link
 		}
@@ -90,7 +91,7 @@ func (f *argoFlags) reach(ctx context.Context, o *connect.Options) (argo.Driver,
 }
 
 // runArgo serves the controller's calls, and runs the Rollout controller beside them.
-func runArgo(ctx context.Context, o *connect.Options, config *rest.Config, driver argo.Driver, waits int) error {
+func runArgo(ctx context.Context, o *connect.Options, config *rest.Config, driver rollout.Driver, waits int) error {
 	controller, recorder, err := newController(o, config, driver)
 	if err != nil {
 		return err
@@ -112,7 +113,7 @@ func runArgo(ctx context.Context, o *connect.Options, config *rest.Config, drive
 	return argo.Serve(ctx, step, router, o.Logger)
 }
 
-func newController(o *connect.Options, config *rest.Config, driver argo.Driver) (*argo.Controller, *argo.EventRecorder, error) {
+func newController(o *connect.Options, config *rest.Config, driver rollout.Driver) (*argo.Controller, *argo.EventRecorder, error) {
 	client, err := dynamic.NewForConfig(config)
 	core, coreErr := kubernetes.NewForConfig(config)
 	objects, objectsErr := metadata.NewForConfig(config)

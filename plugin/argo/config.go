@@ -15,8 +15,10 @@ import (
 	"time"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"k8s.io/utils/ptr"
 	kjson "sigs.k8s.io/json"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -32,32 +34,12 @@ const maxWait = 2 * time.Minute
 
 // Config is a Rollout's configuration of its release.
 type Config struct {
-	// Workload is the LeaderWorkerSet's name, in the Rollout's namespace.
-	Workload string
-	// Policy is the complete release policy.
-	Policy *pb.ReleasePolicy
-	// Manual is set if an edit of the workload does not start the Rollout.
-	Manual bool
-	// WaitOnFailure is set if a failed release waits for a user instead of aborting the Rollout.
-	WaitOnFailure bool
+	rollout.Config
+
 	// Wait is how long a step waits inside one call.
 	Wait time.Duration
 	// Steps are those of this plugin, by their index in the Rollout.
-	Steps map[int]Step
-}
-
-// Step is the configuration of one step. The step applies its fields in their order.
-type Step struct {
-	// Upgrade is the target of groups at the update revision: "2" or "25%". Empty: unchanged.
-	Upgrade string
-	// Headers are the matches of the header route. An empty list removes it. Nil: unchanged.
-	Headers *[]*pb.HeaderMatch
-	// Mirror is the percentage of requests to mirror. Nil: unchanged.
-	Mirror *int32
-	// Weight is the percentage of requests for the update revision. Nil: unchanged.
-	Weight *int32
-	// Promote promotes the release.
-	Promote bool
+	Steps map[int]rollout.Step
 }
 
 // release has the fields under trafficRouting.plugins. Empty: not set.
@@ -169,7 +151,7 @@ func ReadConfig(ro *v1alpha1.Rollout) (*Config, error) {
 		return nil, nil //nolint:nilnil // The Rollout does not use this plugin.
 	}
 	canary := ro.Spec.Strategy.Canary
-	c := &Config{Steps: map[int]Step{}}
+	c := &Config{Steps: map[int]rollout.Step{}}
 	var fields release
 	if err := decode(routingPlace, routing(canary), &fields); err != nil {
 		return nil, err
@@ -192,6 +174,7 @@ func ReadConfig(ro *v1alpha1.Rollout) (*Config, error) {
 	if err := c.take(fields, upgrades(canary.Steps, c.Steps)); err != nil {
 		return nil, err
 	}
+	c.Unfit = c.checkDeadline(ptr.Deref(ro.Spec.ProgressDeadlineSeconds, defaultProgressDeadline))
 	return c, checkNative(ro, c)
 }
 
@@ -226,7 +209,7 @@ func ReadLenient(ro *v1alpha1.Rollout) (*Config, error) {
 		_ = json.Unmarshal(fields[field], &s) // Any other type is ignored.
 		return s
 	}
-	c := &Config{Workload: text("workload"), Manual: text("trigger") == "Manual"}
+	c := &Config{Config: rollout.Config{Workload: text("workload"), Manual: text("trigger") == "Manual"}}
 	if c.Workload == "" {
 		return nil, err
 	}
@@ -234,7 +217,7 @@ func ReadLenient(ro *v1alpha1.Rollout) (*Config, error) {
 }
 
 // upgrades returns the targets of the steps in their order, without repetitions in a row.
-func upgrades(all []v1alpha1.CanaryStep, steps map[int]Step) []string {
+func upgrades(all []v1alpha1.CanaryStep, steps map[int]rollout.Step) []string {
 	var targets []string
 	for i := range all {
 		u := steps[i].Upgrade
@@ -286,20 +269,20 @@ func want(t reflect.Type) string {
 }
 
 // read validates a step's own fields.
-func (s *step) read(at place) (Step, error) {
-	out := Step{Weight: s.Weight, Mirror: s.Mirror, Promote: s.Promote != nil && *s.Promote}
+func (s *step) read(at place) (rollout.Step, error) {
+	out := rollout.Step{Weight: s.Weight, Mirror: s.Mirror, Promote: s.Promote != nil && *s.Promote}
 	if s.Upgrade == nil && s.Weight == nil && s.Headers == nil && s.Mirror == nil && s.Promote == nil {
-		return Step{}, fmt.Errorf("%s: nothing to do: set upgrade, weight, headers, mirror or promote", at)
+		return rollout.Step{}, fmt.Errorf("%s: nothing to do: set upgrade, weight, headers, mirror or promote", at)
 	}
 	if s.Upgrade != nil {
 		if !quantity(*s.Upgrade) {
-			return Step{}, at.errorf("upgrade", "%s: want a number of groups (2) or a percentage of them (25%%)", *s.Upgrade)
+			return rollout.Step{}, at.errorf("upgrade", "%s: want a number of groups (2) or a percentage of them (25%%)", *s.Upgrade)
 		}
 		out.Upgrade = string(*s.Upgrade)
 	}
 	for name, value := range map[string]*int32{"weight": s.Weight, "mirror": s.Mirror} {
 		if value != nil && (*value < 0 || *value > 100) {
-			return Step{}, at.errorf(name, "%d: want 0 to 100", *value)
+			return rollout.Step{}, at.errorf(name, "%d: want 0 to 100", *value)
 		}
 	}
 	if s.Headers != nil {
@@ -307,7 +290,7 @@ func (s *step) read(at place) (Step, error) {
 		for i, h := range *s.Headers {
 			match, err := h.match(at, i)
 			if err != nil {
-				return Step{}, err
+				return rollout.Step{}, err
 			}
 			matches = append(matches, match)
 		}

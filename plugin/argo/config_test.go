@@ -13,8 +13,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -61,27 +63,33 @@ steps:
 	if err != nil {
 		t.Fatal(err)
 	}
+	if got.Unfit == nil || !strings.Contains(got.Unfit.Error(), "progressDeadlineSeconds: 2147483647") {
+		t.Errorf("Argo's deadline of 10 minutes would end a release of an hour: got %v", got.Unfit)
+	}
+	got.Unfit = nil
 	zero, five := int32(0), int32(5)
 	want := &Config{
-		Workload: "vllm", Manual: true, WaitOnFailure: true,
-		Policy: &pb.ReleasePolicy{
-			Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"1", "3"}, FailureThreshold: "1",
-			ProgressDeadline: durationpb.New(time.Hour), MinReady: durationpb.New(10 * time.Second),
-			CanaryLeaderMetadata: &pb.PodMetadata{Labels: map[string]string{"a": "b"}},
-			BlueGreen: &pb.BlueGreenPolicy{
-				Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT, ScaleDownDelay: durationpb.New(5 * time.Minute), Force: true,
-			},
-			Traffic: &pb.TrafficPolicy{
-				StableService: "vllm", HttpRoutes: []string{"vllm", "admin"},
-				InferencePool: &pb.InferencePoolPolicy{Name: "pool", CanaryEndpointPicker: "epp", CanaryEndpointPickerPort: 9002},
-				Drain: &pb.DrainPolicy{
-					Period: durationpb.New(10 * time.Second), Metric: "running", MetricEndpoint: ":8000/metrics",
-					Timeout: durationpb.New(5 * time.Minute),
+		Config: rollout.Config{
+			Workload: "vllm", Manual: true, WaitOnFailure: true,
+			Policy: &pb.ReleasePolicy{
+				Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"1", "3"}, FailureThreshold: "1",
+				ProgressDeadline: durationpb.New(time.Hour), MinReady: durationpb.New(10 * time.Second),
+				CanaryLeaderMetadata: &pb.PodMetadata{Labels: map[string]string{"a": "b"}},
+				BlueGreen: &pb.BlueGreenPolicy{
+					Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT, ScaleDownDelay: durationpb.New(5 * time.Minute), Force: true,
 				},
-				WarmUp: &pb.WarmUpPolicy{Endpoint: ":8000/health", Body: "hi", Timeout: durationpb.New(30 * time.Second)},
+				Traffic: &pb.TrafficPolicy{
+					StableService: "vllm", HttpRoutes: []string{"vllm", "admin"},
+					InferencePool: &pb.InferencePoolPolicy{Name: "pool", CanaryEndpointPicker: "epp", CanaryEndpointPickerPort: 9002},
+					Drain: &pb.DrainPolicy{
+						Period: durationpb.New(10 * time.Second), Metric: "running", MetricEndpoint: ":8000/metrics",
+						Timeout: durationpb.New(5 * time.Minute),
+					},
+					WarmUp: &pb.WarmUpPolicy{Endpoint: ":8000/health", Body: "hi", Timeout: durationpb.New(30 * time.Second)},
+				},
 			},
 		},
-		Steps: map[int]Step{
+		Steps: map[int]rollout.Step{
 			0: {Upgrade: "1"},
 			2: {Upgrade: "3", Weight: &zero, Mirror: &five, Headers: &[]*pb.HeaderMatch{
 				{Name: "x", Value: &pb.HeaderMatch_Exact{Exact: "1"}}, {Name: "x-b", Value: &pb.HeaderMatch_Regex{Regex: "a.*"}},
@@ -265,7 +273,8 @@ func TestNativeWeight(t *testing.T) {
 	}
 	ro.Spec.Strategy.Canary.Steps[3].SetWeight = nil // as it arrives
 	for index, want := range []int32{-1, 50, 50, 0, 0, 0} {
-		weight, set := nativeWeight(ro, index)
+		ro.Status.CurrentStepIndex = ptr.To(int32(index)) //nolint:gosec // Six steps.
+		weight, set := nativeWeight(ro)
 		if !set {
 			weight = -1
 		}

@@ -20,6 +20,8 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/guard"
 	"github.com/lockstep-rollouts/lockstep/internal/manage"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 )
 
 const (
@@ -45,7 +47,7 @@ type Recorder interface {
 // writes on Rollouts carry a resourceVersion, and calls of the driver are idempotent.
 type Controller struct {
 	// Driver and Client are required.
-	Driver Driver
+	Driver rollout.Driver
 	Client dynamic.Interface
 	// Logger is required.
 	Logger *slog.Logger
@@ -208,7 +210,7 @@ func (c *Controller) work(ctx context.Context) bool {
 
 // transient reports whether an error is gone, or another one, when the item is reconciled again.
 func transient(err error) bool {
-	return retryable(err) || outdated(err) || apierrors.IsConflict(err)
+	return rollout.Retryable(err) || rollout.Outdated(err) || apierrors.IsConflict(err)
 }
 
 // warnOnce warns about a Rollout, unless that was the last warning with this reason.

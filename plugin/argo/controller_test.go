@@ -26,6 +26,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
+	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 )
@@ -52,7 +53,7 @@ func (w *warnings) have(text string) bool {
 type fixture struct {
 	t          *testing.T
 	fake       *plugintest.FakeDriver
-	driver     Driver
+	driver     rollout.Driver
 	client     *dynamicfake.FakeDynamicClient
 	warnings   *warnings
 	controller *Controller
@@ -274,8 +275,8 @@ func TestControllerConfirms(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := plan(ReadFacts(ro), config, c, false)
-	if m.action != actRollback {
-		t.Fatalf("an abort asks for %v (%s): %v", m.action, m.why, c)
+	if m.Action != rollout.ActRollback {
+		t.Fatalf("an abort asks for %v (%s): %v", m.Action, m.Why, c)
 	}
 	if sure, err := h.controller.confirmed(t.Context(), keyOf(ro), c, m); !sure || err != nil {
 		t.Errorf("it is aborted: %t, %v", sure, err)
@@ -381,7 +382,7 @@ func TestControllerFindsOrphans(t *testing.T) {
 
 // awaiting is a driver whose first answers are NOT_SYNCED.
 type awaiting struct {
-	Driver
+	rollout.Driver
 
 	mu      sync.Mutex
 	refused int

@@ -11,6 +11,9 @@ import (
 // defaultReleaseDeadline is the driver's progress deadline if the policy has none.
 const defaultReleaseDeadline = 30 * time.Minute
 
+// defaultProgressDeadline is Argo's, in seconds.
+const defaultProgressDeadline = 600
+
 // endless is a progressDeadlineSeconds that never expires.
 const endless = 1<<31 - 1
 

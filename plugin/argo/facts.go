@@ -4,12 +4,16 @@
 package argo
 
 import (
+	"cmp"
 	"encoding/json"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 )
 
 // The annotations are all that this plugin writes on a Rollout.
@@ -32,69 +36,50 @@ const annotationNumber = "rollout.argoproj.io/revision"
 // ownerPrefix begins the owner of releases that Rollouts drive.
 const ownerPrefix = "argo-rollouts/"
 
-// defaultProgressDeadline is Argo's, in seconds.
-const defaultProgressDeadline = 600
-
 // Facts are what decisions need of a Rollout, whether Argo's controller sent it or the API server.
 //
 // Argo's controller sends Rollouts as gob, which drops pointers to zero values: CurrentStepIndex 0 and Replicas 0 arrive as
 // nil. So nothing here depends on the difference.
 type Facts struct {
-	Namespace, Name, UID, ResourceVersion string
+	rollout.Facts
+
+	ResourceVersion string
 	// Created is the creation time, by which the older of two Rollouts is found.
 	Created time.Time
 	// Deleting is true once the Rollout is marked for deletion.
 	Deleting bool
-	// Number is the Rollout's revision number.
-	Number string
-	// Hash and Stable are the pod template hashes of the current and of the stable template. Stable is empty until the
-	// first deployment has ended.
-	Hash, Stable string
-	// Current is true when the status belongs to the current spec.
-	Current bool
-	// Abort and PromoteFull are set by the commands of the same names.
-	Abort, PromoteFull bool
 	// Index is the current step.
 	Index int
-	// Deadline is the Rollout's progressDeadlineSeconds.
-	Deadline int32
-	// Template, First and Seen are the annotations.
-	Template, First, Seen string
+	// Template and First are the annotations of these names, as Seen is.
+	Template, First string
 	// OnlyAnnotation is true when the pod template has no other annotation than AnnotationRevision.
 	OnlyAnnotation bool
 	// Referenced is true when the pod template is that of another object, and can't be written here.
 	Referenced bool
-	// Begun are the ids of the releases on which steps of this attempt have worked.
-	Begun []string
-	// Rival is the name of an older Rollout of the same workload. Empty: none, or not known.
-	Rival string
 }
 
 // ReadFacts returns the facts of a Rollout.
 func ReadFacts(ro *v1alpha1.Rollout) Facts {
 	f := Facts{
-		Namespace: ro.Namespace, Name: ro.Name, UID: string(ro.UID), ResourceVersion: ro.ResourceVersion,
-		Created: ro.CreationTimestamp.Time, Deleting: ro.DeletionTimestamp != nil,
-		Number: ro.Annotations[annotationNumber],
-		Hash:   ro.Status.CurrentPodHash, Stable: ro.Status.StableRS,
-		Current: ro.Status.ObservedGeneration == strconv.FormatInt(ro.Generation, 10),
-		Abort:   ro.Status.Abort, PromoteFull: ro.Status.PromoteFull,
-		Deadline: defaultProgressDeadline,
-		Template: ro.Spec.Template.Annotations[AnnotationRevision],
-		First:    ro.Annotations[AnnotationFirst], Seen: ro.Annotations[AnnotationSeen],
+		Facts: rollout.Facts{
+			Namespace: ro.Namespace, Name: ro.Name, UID: string(ro.UID),
+			Owner: ownerPrefix + ro.Namespace + "/" + ro.Name, Retry: "kubectl argo rollouts retry rollout " + ro.Name,
+			Number: cmp.Or(ro.Annotations[annotationNumber], "0"),
+			Hash:   ro.Status.CurrentPodHash, Stable: ro.Status.StableRS,
+			Current: ro.Status.ObservedGeneration == strconv.FormatInt(ro.Generation, 10),
+			Abort:   ro.Status.Abort, PromoteFull: ro.Status.PromoteFull,
+			Seen: ro.Annotations[AnnotationSeen], Begun: begun(ro.Status.Canary.StepPluginStatuses),
+		},
+		ResourceVersion: ro.ResourceVersion,
+		Created:         ro.CreationTimestamp.Time, Deleting: ro.DeletionTimestamp != nil,
+		Index:          int(ptr.Deref(ro.Status.CurrentStepIndex, 0)),
+		Template:       ro.Spec.Template.Annotations[AnnotationRevision],
+		First:          ro.Annotations[AnnotationFirst],
 		OnlyAnnotation: len(ro.Spec.Template.Annotations) == 1,
 		Referenced:     ro.Spec.WorkloadRef != nil,
 	}
-	if f.Number == "" {
-		f.Number = "0"
-	}
-	if ro.Status.CurrentStepIndex != nil {
-		f.Index = int(*ro.Status.CurrentStepIndex)
-	}
-	if ro.Spec.ProgressDeadlineSeconds != nil {
-		f.Deadline = *ro.Spec.ProgressDeadlineSeconds
-	}
-	f.Begun = begun(ro.Status.Canary.StepPluginStatuses)
+	f.Wanted = cmp.Or(f.Template, f.First)
+	f.Initial = f.Template == "" && (f.Number == "0" || f.Number == "1")
 	return f
 }
 
@@ -130,11 +115,6 @@ func begun(statuses []v1alpha1.StepPluginStatus) []string {
 	return ids
 }
 
-// Owner returns the owner of the Rollout's releases, as the driver records it.
-func (f Facts) Owner() string {
-	return ownerPrefix + f.Namespace + "/" + f.Name
-}
-
 // ownerOf returns the Rollout that an owner names.
 func ownerOf(owner string) (namespace, name string, ok bool) {
 	rest, ok := strings.CutPrefix(owner, ownerPrefix)
@@ -142,36 +122,4 @@ func ownerOf(owner string) (namespace, name string, ok bool) {
 		return "", "", false
 	}
 	return strings.Cut(rest, "/")
-}
-
-// id returns the id of an attempt to release the Rollout's current template.
-func (f Facts) id(revision string, attempt int) ID {
-	return ID{Rollout: f.short(), Number: f.Number, Hash: f.Hash, Revision: revision, Attempt: attempt}
-}
-
-// short returns the part of the uid that ids have.
-func (f Facts) short() string {
-	return strings.ReplaceAll(f.UID, "-", "")[:min(8, len(strings.ReplaceAll(f.UID, "-", "")))]
-}
-
-// Wanted returns the workload's revision that the Rollout's current template stands for. Empty: not known.
-func (f Facts) Wanted() string {
-	if f.Template != "" {
-		return f.Template
-	}
-	return f.First
-}
-
-// promoted reports whether Argo considers the current template stable, as of the current spec.
-func (f Facts) promoted() bool {
-	return f.Current && f.Stable != "" && f.Stable == f.Hash
-}
-
-// aborted reports whether an abort rolls the release back: not once Argo considers the template stable.
-func (f Facts) aborted() bool { return f.Abort && !f.promoted() }
-
-// firstDeployment reports whether the Rollout never had another template. What its workload runs then was not released by the
-// Rollout.
-func (f Facts) firstDeployment() bool {
-	return f.Template == "" && (f.Number == "0" || f.Number == "1")
 }

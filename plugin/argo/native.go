@@ -98,9 +98,9 @@ func routable(at place, c *Config, after bool, needs string) error {
 
 // nativeWeight returns the weight that Argo's setWeight steps ask for at the Rollout's current step. False: there is none. Argo's
 // controller sends 0 while it has no canary pods.
-func nativeWeight(ro *v1alpha1.Rollout, index int) (int32, bool) {
+func nativeWeight(ro *v1alpha1.Rollout) (int32, bool) {
 	steps := ro.Spec.Strategy.Canary.Steps
-	for i := min(index, len(steps)-1); i >= 0; i-- {
+	for i := min(ReadFacts(ro).Index, len(steps)-1); i >= 0; i-- {
 		switch {
 		case steps[i].SetWeight != nil:
 			return *steps[i].SetWeight, true

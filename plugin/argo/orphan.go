@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/sleep"
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -31,7 +32,7 @@ func (c *Controller) enqueueOrphans(ctx context.Context) {
 		}
 		for _, workload := range workloads {
 			observed, err := c.look(ctx, workload)
-			for ; retryable(err) && ctx.Err() == nil; observed, err = c.look(ctx, workload) {
+			for ; rollout.Retryable(err) && ctx.Err() == nil; observed, err = c.look(ctx, workload) {
 				sleep.For(ctx, requeueSoon) // the driver fills its caches, or is away
 			}
 			if _, _, ours := ownerOf(observed.GetOwner()); err == nil && ours {
@@ -57,11 +58,11 @@ func (c *Controller) reconcileWorkload(ctx context.Context, key types.Namespaced
 	ref := &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name}
 	switch {
 	case observed.GetState() == pb.State_STATE_UNMANAGED, owner == ownerAlive:
-	case inFlight(observed) && owner == ownerForeign:
+	case plugin.InFlight(observed) && owner == ownerForeign:
 		return requeueBlocked, nil
-	case inFlight(observed) && (observed.GetState() == pb.State_STATE_ROLLING_BACK || observed.GetState() == pb.State_STATE_PROMOTING):
+	case plugin.InFlight(observed) && (observed.GetState() == pb.State_STATE_ROLLING_BACK || observed.GetState() == pb.State_STATE_PROMOTING):
 		return requeueSoon, nil
-	case inFlight(observed):
+	case plugin.InFlight(observed):
 		c.Logger.Info("rolling back: the Rollout of this release is gone", "workload", key.String(), "release", observed.GetReleaseId())
 		_, err = c.Driver.Finalize(ctx, &pb.FinalizeRequest{
 			Workload: ref, ReleaseId: observed.GetReleaseId(), Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
@@ -110,5 +111,5 @@ func (c *Controller) owner(observed *pb.BatchContext, others []*v1alpha1.Rollout
 }
 
 func (c *Controller) look(ctx context.Context, key types.NamespacedName) (*pb.BatchContext, error) {
-	return target{driver: c.Driver, ref: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name}}.look(ctx)
+	return rollout.Target{Driver: c.Driver, Ref: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name}}.Look(ctx)
 }

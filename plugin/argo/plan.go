@@ -7,47 +7,40 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// plan decides what a Rollout and its workload need beside its steps: the next action, or actWait if there is none.
+// move is a call of the driver, or the annotations that the Rollout lacks.
+type move struct {
+	rollout.Move
+
+	annotate *revisions
+}
+
+// plan decides what a Rollout and its workload need beside its steps: the next move, rollout.ActWait without annotations if there is
+// none.
 func plan(f Facts, config *Config, c *pb.BatchContext, canUndo bool) move {
 	if f.Rival != "" {
 		return move{}
 	}
 	if c.GetState() == pb.State_STATE_UNMANAGED {
-		return move{action: actAdopt, why: fmt.Sprintf("Rollout %s/%s releases it", f.Namespace, f.Name)}
+		return move{Move: rollout.Move{Action: rollout.ActAdopt, Why: fmt.Sprintf("Rollout %s/%s releases it", f.Namespace, f.Name)}}
 	}
-	if m := settle(f, config, c); m.action != actWait {
-		return m
+	if m := rollout.Settle(f.Facts, &config.Config, c); m.Action != rollout.ActWait {
+		return move{Move: m}
 	}
-	if m := register(f, c); m.action != actWait {
-		return m
+	if m := rollout.Register(f.Facts, c); m.Action != rollout.ActWait {
+		return move{Move: m}
 	}
 	if config.Manual || f.Referenced {
 		return move{}
 	}
-	if m := trackRevisions(f, c); m.action != actWait {
+	if m := trackRevisions(f, c); m.annotate != nil {
 		return m
 	}
-	return restore(f, c, canUndo)
-}
-
-// register makes the Rollout the owner of a workload at rest, by a release of nothing: so a Rollout that was deleted while
-// no Controller ran can be told from one that never existed. A workload with something to release gets its owner with
-// that release.
-func register(f Facts, c *pb.BatchContext) move {
-	template := c.GetTemplateRevision()
-	if inFlight(c) || c.GetOwner() == f.Owner() || template == "" || serving(c) != template {
-		return move{}
-	}
-	id := ID{Rollout: f.short(), Number: f.Number, Hash: adopted, Revision: template, Attempt: 1}
-	return move{action: actRegister, release: id.String(), why: fmt.Sprintf("Rollout %s/%s releases it", f.Namespace, f.Name)}
-}
-
-// registration is the policy of a release of nothing.
-func registration() *pb.ReleasePolicy {
-	return &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}
+	return move{Move: restore(f, c, canUndo)}
 }
 
 // revisions are the values of this plugin's annotations on a Rollout. Empty: absent.
@@ -65,7 +58,7 @@ func trackRevisions(f Facts, c *pb.BatchContext) move {
 	}
 	want := revisions{template: f.Template, first: f.First, seen: f.Seen}
 	if want.first == "" {
-		want.first = serving(c)
+		want.first = rollout.Serving(c)
 		if want.first == "" {
 			want.first = template
 		}
@@ -88,7 +81,7 @@ func trackRevisions(f Facts, c *pb.BatchContext) move {
 	if want == (revisions{template: f.Template, first: f.First, seen: f.Seen}) {
 		return move{}
 	}
-	return move{action: actAnnotate, revisions: want, revision: template, why: why}
+	return move{Move: rollout.Move{Revision: template, Why: why}, annotate: &want}
 }
 
 // patch is the merge patch that sets the annotations, on condition that the Rollout has not changed. It leaves the pod template
@@ -114,10 +107,10 @@ func (r revisions) patch(f Facts) []byte {
 // restore gives the workload the template that Argo considers stable after an undo without a step of this plugin: it returned to
 // the stable template, or skipped all steps (promote --full, --skip-all-steps, rollbackWindow). In the second case settle then
 // releases the template.
-func restore(f Facts, c *pb.BatchContext, canUndo bool) move {
-	template, wanted := c.GetTemplateRevision(), f.Wanted()
-	if !canUndo || inFlight(c) || !f.promoted() || f.firstDeployment() || wanted == "" || wanted == template || f.Seen != template {
-		return move{}
+func restore(f Facts, c *pb.BatchContext, canUndo bool) rollout.Move {
+	template, wanted := c.GetTemplateRevision(), f.Wanted
+	if !canUndo || plugin.InFlight(c) || !f.Promoted() || f.Initial || wanted == "" || wanted == template || f.Seen != template {
+		return rollout.Move{}
 	}
-	return move{action: actUndo, revision: wanted, why: "the Rollout was undone, and Argo considers revision " + wanted + " stable"}
+	return rollout.Move{Action: rollout.ActUndo, Revision: wanted, Why: "the Rollout was undone, and Argo considers revision " + wanted + " stable"}
 }

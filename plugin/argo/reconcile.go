@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -50,8 +51,8 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 		c.warnOnce(ro, "WorkloadTaken", fmt.Sprintf(
 			"LeaderWorkerSet %s is released by Rollout %s, which is older: this Rollout releases nothing", workload, f.Rival))
 	}
-	t := newTarget(c.Driver, f, config)
-	observed, err := t.look(ctx)
+	t := rollout.NewTarget(c.Driver, f.Facts, &config.Config)
+	observed, err := t.Look(ctx)
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
 		return 0, nil // The follower reports its creation.
 	}
@@ -59,20 +60,20 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 		return 0, err
 	}
 	m := plan(f, config, observed, c.Driver.Has(pb.Capability_CAPABILITY_UNDO))
-	if m.action == actWait {
+	if m.Action == rollout.ActWait && m.annotate == nil {
 		return 0, nil
 	}
 	if sure, err := c.confirmed(ctx, key, observed, m); !sure || err != nil {
 		return requeueSoon, err
 	}
-	c.Logger.Info(m.why, "rollout", key.String(), "workload", workload.String(), "release", m.release, "revision", m.revision)
-	if m.action == actAnnotate {
+	c.Logger.Info(m.Why, "rollout", key.String(), "workload", workload.String(), "release", m.Release, "revision", m.Revision)
+	if m.annotate != nil {
 		err = c.annotate(ctx, f, m)
 	} else {
-		_, err = t.perform(ctx, m, Step{})
+		_, err = t.Perform(ctx, m.Move, rollout.Step{})
 	}
 	if err != nil && !transient(err) {
-		c.warn(ro, "NotDone", fmt.Sprintf("%s: %s", m.why, text(err)))
+		c.warn(ro, "NotDone", fmt.Sprintf("%s: %s", m.Why, rollout.Text(err)))
 	}
 	return requeueSoon, err // there may be a next action
 }
@@ -80,8 +81,8 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 // confirmed reports whether a move follows from the Rollout as the API server has it now. The cache may lag, and take a release
 // that Argo has just begun for one that is over; a release that was ended can't be continued.
 func (c *Controller) confirmed(ctx context.Context, key types.NamespacedName, observed *pb.BatchContext, m move) (bool, error) {
-	switch m.action {
-	case actInitialize, actUndo, actRollback, actPromote:
+	switch m.Action {
+	case rollout.ActInitialize, rollout.ActUndo, rollout.ActRollback, rollout.ActPromote:
 	default:
 		return true, nil // they begin and end nothing, or carry a resourceVersion
 	}
@@ -104,12 +105,12 @@ func (c *Controller) confirmed(ctx context.Context, key types.NamespacedName, ob
 	f := ReadFacts(ro)
 	f.Rival = c.Rival(f, config.Workload)
 	now := plan(f, config, observed, c.Driver.Has(pb.Capability_CAPABILITY_UNDO))
-	return now.action == m.action && now.release == m.release && now.revision == m.revision, nil
+	return now.Action == m.Action && now.Release == m.Release && now.Revision == m.Revision, nil
 }
 
 func (c *Controller) annotate(ctx context.Context, f Facts, m move) error {
 	_, err := c.Client.Resource(rolloutResource).Namespace(f.Namespace).Patch(ctx, f.Name, types.MergePatchType,
-		m.revisions.patch(f), metav1.PatchOptions{FieldManager: fieldManager})
+		m.annotate.patch(f), metav1.PatchOptions{FieldManager: fieldManager})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

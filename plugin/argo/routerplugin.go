@@ -15,6 +15,8 @@ import (
 	"github.com/argoproj/argo-rollouts/utils/plugin/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -30,7 +32,7 @@ const settleTimeout = 5 * time.Second
 // steps say, until the release ends.
 type RouterPlugin struct {
 	// Driver is required.
-	Driver Driver
+	Driver rollout.Driver
 	// Rivals may be nil.
 	Rivals Rivals
 	// Logger is required.
@@ -54,7 +56,7 @@ func (*RouterPlugin) UpdateHash(*v1alpha1.Rollout, string, string, []v1alpha1.We
 
 // RemoveManagedRoutes ends the release if Argo has ended it. Routes are removed with the release, not before.
 func (p *RouterPlugin) RemoveManagedRoutes(ro *v1alpha1.Rollout) types.RpcError {
-	return p.call(ro, "settle", func(ctx context.Context, t target) error {
+	return p.call(ro, "settle", func(ctx context.Context, t rollout.Target) error {
 		_, err := p.settle(ctx, t)
 		return err
 	})
@@ -62,9 +64,9 @@ func (p *RouterPlugin) RemoveManagedRoutes(ro *v1alpha1.Rollout) types.RpcError 
 
 // SetWeight ends the release if Argo has ended it, and otherwise sets the weight of the last setWeight step.
 func (p *RouterPlugin) SetWeight(ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.WeightDestination) types.RpcError {
-	return p.call(ro, "weight", func(ctx context.Context, t target) error {
+	return p.call(ro, "weight", func(ctx context.Context, t rollout.Target) error {
 		c, err := p.settle(ctx, t)
-		weight, set := nativeWeight(ro, t.facts.Index)
+		weight, set := nativeWeight(ro)
 		if err != nil || c == nil || !set {
 			return err
 		}
@@ -72,22 +74,22 @@ func (p *RouterPlugin) SetWeight(ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.Wei
 		if !ok || c.GetTrafficWeight() == weight {
 			return nil
 		}
-		_, err = t.perform(ctx, move{action: actWeight, release: id.String(), revision: id.Revision}, Step{Weight: &weight})
+		_, err = t.Perform(ctx, rollout.Move{Action: rollout.ActWeight, Release: id.String(), Revision: id.Revision}, rollout.Step{Weight: &weight})
 		return err
 	})
 }
 
 // settle ends the release if Argo has ended it. Unless the Rollout is aborted or promoted in full, an unavailable driver is no
 // error: that would block the Rollout, and the Controller ends the release later.
-func (p *RouterPlugin) settle(ctx context.Context, t target) (*pb.BatchContext, error) {
-	if t.facts.Abort || t.facts.PromoteFull {
-		return settleNow(ctx, t)
+func (p *RouterPlugin) settle(ctx context.Context, t rollout.Target) (*pb.BatchContext, error) {
+	if t.Facts.Abort || t.Facts.PromoteFull {
+		return rollout.SettleNow(ctx, t)
 	}
-	c, err := t.look(ctx)
-	if err != nil || settle(t.facts, t.config, c).action == actWait {
+	c, err := t.Look(ctx)
+	if err != nil || rollout.Settle(t.Facts, t.Config, c).Action == rollout.ActWait {
 		return c, nil //nolint:nilerr // See above.
 	}
-	return settleNow(ctx, t)
+	return rollout.SettleNow(ctx, t)
 }
 
 // VerifyWeight reports whether the weight of the last setWeight step is in force, for which Argo waits. The steps of this plugin
@@ -96,12 +98,12 @@ func (p *RouterPlugin) VerifyWeight(
 	ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.WeightDestination,
 ) (types.RpcVerified, types.RpcError) {
 	verified := types.NotImplemented
-	err := p.call(ro, "verify", func(ctx context.Context, t target) error {
-		weight, set := nativeWeight(ro, t.facts.Index)
+	err := p.call(ro, "verify", func(ctx context.Context, t rollout.Target) error {
+		weight, set := nativeWeight(ro)
 		if !set {
 			return nil
 		}
-		c, err := t.look(ctx)
+		c, err := t.Look(ctx)
 		if err != nil {
 			return err
 		}
@@ -110,7 +112,7 @@ func (p *RouterPlugin) VerifyWeight(
 			return nil
 		}
 		verified = types.NotVerified
-		response, err := t.driver.VerifyWeight(ctx, &pb.VerifyWeightRequest{Workload: t.ref, ReleaseId: id.String(), Weight: weight})
+		response, err := t.Driver.VerifyWeight(ctx, &pb.VerifyWeightRequest{Workload: t.Ref, ReleaseId: id.String(), Weight: weight})
 		if response.GetVerified() {
 			verified = types.Verified
 		}
@@ -121,9 +123,9 @@ func (p *RouterPlugin) VerifyWeight(
 
 // SetHeaderRoute does a setHeaderRoute step. Without matches it removes the route.
 func (p *RouterPlugin) SetHeaderRoute(ro *v1alpha1.Rollout, route *v1alpha1.SetHeaderRoute) types.RpcError {
-	return p.route(ro, "header route", func(ctx context.Context, t target, id ID) error {
-		_, err := t.driver.SetHeaderRoute(ctx, &pb.SetHeaderRouteRequest{
-			Workload: t.ref, ReleaseId: id.String(), UpdateRevision: id.Revision, Name: route.Name, Matches: matches(route.Match),
+	return p.route(ro, "header route", func(ctx context.Context, t rollout.Target, id rollout.ID) error {
+		_, err := t.Driver.SetHeaderRoute(ctx, &pb.SetHeaderRouteRequest{
+			Workload: t.Ref, ReleaseId: id.String(), UpdateRevision: id.Revision, Name: route.Name, Matches: matches(route.Match),
 		})
 		return err
 	})
@@ -131,18 +133,18 @@ func (p *RouterPlugin) SetHeaderRoute(ro *v1alpha1.Rollout, route *v1alpha1.SetH
 
 // SetMirrorRoute does a setMirrorRoute step. Argo's controller sends no percentage for 0.
 func (p *RouterPlugin) SetMirrorRoute(ro *v1alpha1.Rollout, mirror *v1alpha1.SetMirrorRoute) types.RpcError {
-	return p.route(ro, "mirror", func(ctx context.Context, t target, id ID) error {
+	return p.route(ro, "mirror", func(ctx context.Context, t rollout.Target, id rollout.ID) error {
 		percentage := ptr.Deref(mirror.Percentage, 0)
-		_, err := t.perform(ctx, move{action: actMirror, release: id.String(), revision: id.Revision}, Step{Mirror: &percentage})
+		_, err := t.Perform(ctx, rollout.Move{Action: rollout.ActMirror, Release: id.String(), Revision: id.Revision}, rollout.Step{Mirror: &percentage})
 		return err
 	})
 }
 
 // route does what one of Argo's own steps routes, unless the Rollout is leaving its steps. Argo calls it once, so that a release
 // that can't be routed yet is an error, after which Argo calls again.
-func (p *RouterPlugin) route(ro *v1alpha1.Rollout, what string, work func(context.Context, target, ID) error) types.RpcError {
-	return p.call(ro, what, func(ctx context.Context, t target) error {
-		c, err := t.look(ctx)
+func (p *RouterPlugin) route(ro *v1alpha1.Rollout, what string, work func(context.Context, rollout.Target, rollout.ID) error) types.RpcError {
+	return p.call(ro, what, func(ctx context.Context, t rollout.Target) error {
+		c, err := t.Look(ctx)
 		if err != nil {
 			return err
 		}
@@ -150,15 +152,15 @@ func (p *RouterPlugin) route(ro *v1alpha1.Rollout, what string, work func(contex
 		switch {
 		case ok:
 			return work(ctx, t, id)
-		case t.facts.Abort, t.facts.PromoteFull, t.facts.promoted(), forwards(c):
+		case t.Facts.Abort, t.Facts.PromoteFull, t.Facts.Promoted(), forwards(c):
 			return nil
 		}
-		return fmt.Errorf("%s: no release of %s can be routed: %s", what, t.config.Workload, c.GetMessage())
+		return fmt.Errorf("%s: no release of %s can be routed: %s", what, t.Config.Workload, c.GetMessage())
 	})
 }
 
 // call reads the Rollout and does the work, unless the Rollout does not use this plugin or is being deployed first.
-func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context.Context, target) error) types.RpcError {
+func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context.Context, rollout.Target) error) types.RpcError {
 	// Steps report mistakes of the configuration. A release can be ended all the same.
 	config, _ := ReadLenient(ro)
 	if config == nil {
@@ -173,20 +175,20 @@ func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context
 	}
 	ctx, cancel := context.WithTimeout(p.Context, settleTimeout)
 	defer cancel()
-	err := work(ctx, newTarget(p.Driver, f, config))
+	err := work(ctx, rollout.NewTarget(p.Driver, f.Facts, &config.Config))
 	if err == nil {
 		return types.RpcError{}
 	}
 	p.Logger.Warn(what+" not done", "rollout", f.Namespace+"/"+f.Name, "error", err)
-	return types.RpcError{ErrorString: text(err)}
+	return types.RpcError{ErrorString: rollout.Text(err)}
 }
 
 // routed returns the release of the Rollout's current template, if requests can be routed to it now.
-func routed(t target, c *pb.BatchContext) (ID, bool) {
-	id, own := ours(t.facts, c)
-	ok := own && inFlight(c) && id.Hash == t.facts.Hash && id.Revision == c.GetUpdateRevision() &&
+func routed(t rollout.Target, c *pb.BatchContext) (rollout.ID, bool) {
+	id, own := rollout.Ours(t.Facts, c)
+	ok := own && plugin.InFlight(c) && id.Hash == t.Facts.Hash && id.Revision == c.GetUpdateRevision() &&
 		c.GetState() != pb.State_STATE_ROLLING_BACK && c.GetState() != pb.State_STATE_PROMOTING &&
-		t.config.Policy.GetTraffic() != nil && !t.facts.Abort
+		t.Config.Policy.GetTraffic() != nil && !t.Facts.Abort
 	return id, ok
 }
 

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
+	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -27,7 +28,7 @@ import (
 type bed struct {
 	t      *testing.T
 	fake   *plugintest.FakeDriver
-	driver Driver
+	driver rollout.Driver
 	step   rpc.StepPlugin
 	router routerrpc.TrafficRouterPlugin
 }
@@ -153,7 +154,7 @@ func TestAbortAndRetryOverTheWire(t *testing.T) {
 		{Index: 0, Name: PluginName, Operation: v1alpha1.StepPluginOperationAbort, Phase: v1alpha1.StepPluginPhaseSuccessful},
 	}
 	b.run(retried, types.PhaseSuccessful)
-	if c := b.context(); c.GetReleaseId() != mine2 || c.GetState() != pb.State_STATE_READY {
+	if c := b.context(); c.GetReleaseId() != "01234567.2.h2.t2.2" || c.GetState() != pb.State_STATE_READY {
 		t.Errorf("after the retry: %v", c)
 	}
 }
@@ -241,8 +242,8 @@ func TestDriverTrouble(t *testing.T) {
 	if got := b.run(b.rollout(0, quarters...), types.PhaseFailed); !strings.Contains(got.Message, "ns/w") {
 		t.Errorf("message %q does not name the workload", got.Message)
 	}
-	reached := make(chan Driver)
-	pending := NewPendingDriver(func(func(error)) Driver { return <-reached })
+	reached := make(chan rollout.Driver)
+	pending := rollout.NewPendingDriver(func(func(error)) rollout.Driver { return <-reached })
 	step := &StepPlugin{Driver: pending, Logger: slog.New(slog.DiscardHandler), Context: t.Context()}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()

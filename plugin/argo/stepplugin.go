@@ -13,6 +13,7 @@ import (
 	"github.com/argoproj/argo-rollouts/rollout/steps/plugin/rpc"
 	"github.com/argoproj/argo-rollouts/utils/plugin/types"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -35,7 +36,7 @@ type Rivals interface {
 // StepPlugin is Argo's step plugin. It may be called by several goroutines.
 type StepPlugin struct {
 	// Driver is required.
-	Driver Driver
+	Driver rollout.Driver
 	// Rivals may be nil.
 	Rivals Rivals
 	// Logger is required.
@@ -66,20 +67,17 @@ func (p *StepPlugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.R
 	if !ok {
 		return failed(errors.New("the Rollout's current step is not one of this plugin")), types.RpcError{}
 	}
-	r := &run{
-		target:  newTarget(p.Driver, f, config),
-		stepper: stepper{facts: f, config: config, step: step, canUndo: p.Driver.Has(pb.Capability_CAPABILITY_UNDO)},
-	}
+	wait := time.Duration(0)
 	if p.slot() {
 		defer p.free()
-		r.wait = config.Wait
+		wait = config.Wait
 	}
-	out, err := r.do(p.Context)
-	p.log(f, "step", out.message, err)
+	out, err := rollout.NewTarget(p.Driver, f.Facts, &config.Config).Run(p.Context, step, wait)
+	p.log(f, "step", out.Message, err)
 	if err != nil {
-		return types.RpcStepResult{}, types.RpcError{ErrorString: text(err)}
+		return types.RpcStepResult{}, types.RpcError{ErrorString: rollout.Text(err)}
 	}
-	return out.result(), types.RpcError{}
+	return result(out), types.RpcError{}
 }
 
 // Terminate ends a running step. After promote --full the promotion begins here; otherwise it does nothing.
@@ -101,18 +99,18 @@ func (p *StepPlugin) end(ro *v1alpha1.Rollout, change func(*Facts)) (types.RpcSt
 	change(&f)
 	ctx, cancel := context.WithTimeout(p.Context, abortTimeout)
 	defer cancel()
-	c, err := settleNow(ctx, newTarget(p.Driver, f, config))
+	c, err := rollout.SettleNow(ctx, rollout.NewTarget(p.Driver, f.Facts, &config.Config))
 	if err != nil {
 		p.log(f, "end of a step", "", err)
-		return types.RpcStepResult{}, types.RpcError{ErrorString: text(err)}
+		return types.RpcStepResult{}, types.RpcError{ErrorString: rollout.Text(err)}
 	}
-	out := outcome{done: actSucceed, message: c.GetMessage()}
-	if id, own := ours(f, c); f.Abort && own && id.Hash == f.Hash && forwards(c) {
-		out.done = actFail
-		out.message = "the release is promoted already, which an abort does not revert: restore the old template. " + c.GetMessage()
+	out := rollout.Outcome{Done: rollout.ActSucceed, Message: c.GetMessage()}
+	if id, own := rollout.Ours(f.Facts, c); f.Abort && own && id.Hash == f.Hash && forwards(c) {
+		out.Done = rollout.ActFail
+		out.Message = "the release is promoted already, which an abort does not revert: restore the old template. " + c.GetMessage()
 	}
-	p.log(f, "end of a step", out.message, nil)
-	return out.result(), types.RpcError{}
+	p.log(f, "end of a step", out.Message, nil)
+	return result(out), types.RpcError{}
 }
 
 // forwards reports whether the release is being promoted or complete, so that an abort has no effect.
@@ -159,16 +157,16 @@ func failed(err error) types.RpcStepResult {
 }
 
 // result converts the outcome to Argo's type.
-func (o outcome) result() types.RpcStepResult {
-	r := types.RpcStepResult{Phase: types.PhaseRunning, Message: o.message, RequeueAfter: requeue}
-	switch o.done { //nolint:exhaustive // After all others the step continues.
-	case actSucceed:
+func result(o rollout.Outcome) types.RpcStepResult {
+	r := types.RpcStepResult{Phase: types.PhaseRunning, Message: o.Message, RequeueAfter: requeue}
+	switch o.Done { //nolint:exhaustive // After all others the step continues.
+	case rollout.ActSucceed:
 		r.Phase, r.RequeueAfter = types.PhaseSuccessful, 0
-	case actFail:
+	case rollout.ActFail:
 		r.Phase, r.RequeueAfter = types.PhaseFailed, 0
 	}
-	if o.release != "" {
-		r.Status = stepStatus{Release: o.release}.encode()
+	if o.Release != "" {
+		r.Status = stepStatus{Release: o.Release}.encode()
 	}
 	return r
 }

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package argo
+package rollout
 
 import (
 	"context"
@@ -24,52 +24,59 @@ const (
 	minTimeout = 5 * time.Second
 )
 
-// outcome is the result of a run of a step.
-type outcome struct {
-	// done is actSucceed, actFail, or actWait for a step that continues.
-	done action
-	// message is shown in the Rollout's status.
-	message string
-	// release is the id of the step's release.
-	release string
+// Outcome is the result of a run of a step.
+type Outcome struct {
+	// Done is ActSucceed, ActFail, or ActWait for a step that continues.
+	Done Action
+	// Message is shown in the Rollout's status.
+	Message string
+	// Release is the id of the step's release.
+	Release string
 }
 
-// run performs actions of a step until it ends or the deadline expires. Without an action it waits for a change of the
-// workload. It returns an error that a user must resolve, after which the step continues.
+// Run performs actions of a step until it ends or the time to wait is over (zero: it does not wait). Without an action it waits
+// for a change of the workload. It returns an error that a user must resolve, after which the step continues.
+func (t Target) Run(ctx context.Context, step Step, wait time.Duration) (Outcome, error) {
+	r := &run{Target: t, wait: wait, stepper: stepper{
+		facts: t.Facts, config: t.Config, step: step, canUndo: t.Driver.Has(pb.Capability_CAPABILITY_UNDO),
+	}}
+	return r.do(ctx)
+}
+
 type run struct {
-	target
+	Target
 	stepper
 
 	// wait is how long to wait. Zero: not at all.
 	wait time.Duration
 }
 
-func (r *run) do(ctx context.Context) (outcome, error) {
+func (r *run) do(ctx context.Context) (Outcome, error) {
 	deadline := time.Now().Add(max(r.wait, minTimeout))
 	ctx, cancel := context.WithDeadline(ctx, deadline.Add(callTimeout))
 	defer cancel()
 	var changes <-chan struct{}
-	var out outcome
-	c, err := r.look(ctx)
+	var out Outcome
+	c, err := r.Look(ctx)
 	for {
 		if err != nil {
 			var final bool
 			if final, err = r.failed(err, &out); final || !sleepUntil(ctx, deadline, retryInterval) {
 				return out, err
 			}
-			c, err = r.look(ctx)
+			c, err = r.Look(ctx)
 			continue
 		}
 		m := r.next(c)
-		out.message = m.why
-		if own, _ := ours(r.target.facts, c); own.Hash == r.target.facts.Hash && own.Hash != "" {
-			out.release = c.GetReleaseId()
+		out.Message = m.Why
+		if own, _ := Ours(r.Facts, c); own.Hash == r.Facts.Hash && own.Hash != "" {
+			out.Release = c.GetReleaseId()
 		}
-		switch m.action {
-		case actSucceed, actFail:
-			out.done = m.action
+		switch m.Action {
+		case ActSucceed, ActFail:
+			out.Done = m.Action
 			return out, nil
-		case actWait:
+		case ActWait:
 			if changes == nil && r.wait > 0 {
 				changes = r.watch(ctx)
 			}
@@ -77,9 +84,9 @@ func (r *run) do(ctx context.Context) (outcome, error) {
 				return out, nil
 			}
 			// The watch may lag behind the last call, so its signal only triggers a look.
-			c, err = r.look(ctx)
+			c, err = r.Look(ctx)
 		default:
-			if c, err = r.act(ctx, m, &out); out.done == actFail || time.Now().After(deadline) {
+			if c, err = r.act(ctx, m, &out); out.Done == ActFail || time.Now().After(deadline) {
 				return out, nil
 			}
 		}
@@ -87,73 +94,73 @@ func (r *run) do(ctx context.Context) (outcome, error) {
 }
 
 // act performs a move, and returns the state of the workload afterwards.
-func (r *run) act(ctx context.Context, m move, out *outcome) (*pb.BatchContext, error) {
-	if m.action == actInitialize {
-		out.release = m.release
+func (r *run) act(ctx context.Context, m Move, out *Outcome) (*pb.BatchContext, error) {
+	if m.Action == ActInitialize {
+		out.Release = m.Release
 	}
-	c, err := r.perform(ctx, m, r.step)
+	c, err := r.Perform(ctx, m, r.step)
 	if err != nil {
 		if why := r.refusal(m, err); why != "" {
-			out.done, out.message = actFail, why
+			out.Done, out.Message = ActFail, why
 		}
 		return c, err
 	}
-	r.noteRequested(m.action)
+	r.noteRequested(m.Action)
 	if c == nil {
-		return r.look(ctx)
+		return r.Look(ctx)
 	}
 	return c, nil
 }
 
 // refusal returns why a step can't begin, if retries can't change that.
-func (r *run) refusal(m move, err error) string {
+func (r *run) refusal(m Move, err error) string {
 	switch {
-	case retryable(err), outdated(err):
+	case Retryable(err), Outdated(err):
 		return ""
-	case m.action == actInitialize:
-		return text(err)
-	case m.action == actUndo && plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_FORBIDDEN:
-		return fmt.Sprintf("%s can't be undone: %s; and then: kubectl argo rollouts retry rollout %s", r.target.facts.Name, text(err), r.target.facts.Name)
+	case m.Action == ActInitialize:
+		return Text(err)
+	case m.Action == ActUndo && plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_FORBIDDEN:
+		return fmt.Sprintf("%s can't be undone: %s; and then: %s", r.Facts.Name, Text(err), r.Facts.Retry)
 	default:
 		return ""
 	}
 }
 
 // noteRequested notes that the driver accepted a request of the step.
-func (s *stepper) noteRequested(a action) {
+func (s *stepper) noteRequested(a Action) {
 	switch a { //nolint:exhaustive // The other actions are no requests of the step.
-	case actUpgrade:
+	case ActUpgrade:
 		s.targetSet = true
-	case actHeaders:
+	case ActHeaders:
 		s.headersSet = true
-	case actMirror:
+	case ActMirror:
 		s.mirrorSet = true
-	case actWeight:
+	case ActWeight:
 		s.weightSet = true
 	}
 }
 
-// failed sets the outcome of an error. It reports whether the run ends, and returns the error that a user must resolve.
-func (r *run) failed(err error, out *outcome) (final bool, unresolved error) {
-	out.message = text(err)
+// failed sets the Outcome of an error. It reports whether the run ends, and returns the error that a user must resolve.
+func (r *run) failed(err error, out *Outcome) (final bool, unresolved error) {
+	out.Message = Text(err)
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
-		out.message = fmt.Sprintf("the driver does not answer, the step continues when it does (%s)", out.message)
+		out.Message = fmt.Sprintf("the driver does not answer, the step continues when it does (%s)", out.Message)
 	}
-	if retryable(err) || outdated(err) {
+	if Retryable(err) || Outdated(err) {
 		return false, nil
 	}
 	switch plugin.Reason(err) { // After all others, once a user has resolved them, the step continues.
 	case pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 		pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS:
-		out.done = actFail
+		out.Done = ActFail
 		return true, nil
 	default:
 		return true, err
 	}
 }
 
-// text returns the message of an error without gRPC's prefix.
-func text(err error) string {
+// Text returns the message of an error without gRPC's prefix.
+func Text(err error) string {
 	if s, ok := status.FromError(err); ok {
 		return s.Message()
 	}
@@ -181,7 +188,7 @@ func (r *run) watch(ctx context.Context) <-chan struct{} {
 	go func() {
 		defer close(changes)
 		// An error is a signal too: the run asks the driver itself, and decides what the error means for the step.
-		for range plugin.Follow(ctx, r.driver, &pb.WatchBatchContextRequest{Workload: r.ref}, plugin.WithPollInterval(pollInterval)) {
+		for range plugin.Follow(ctx, r.Driver, &pb.WatchBatchContextRequest{Workload: r.Ref}, plugin.WithPollInterval(pollInterval)) {
 			select {
 			case changes <- struct{}{}:
 			case <-ctx.Done():

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package argo
+package rollout
 
 import (
 	"context"
@@ -34,8 +34,8 @@ var _ Driver = (*plugin.Client)(nil)
 // inFlight reports whether a release has begun and not ended.
 func inFlight(c *pb.BatchContext) bool { return plugin.InFlight(c) }
 
-// serving returns the revision from which a release would start. Empty: the groups run none, or several.
-func serving(c *pb.BatchContext) string {
+// Serving returns the revision from which a release would start. Empty: the groups run none, or several.
+func Serving(c *pb.BatchContext) string {
 	if c.GetState() == pb.State_STATE_PROMOTING {
 		return ""
 	}

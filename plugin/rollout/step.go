@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package argo
+package rollout
 
 import (
 	"fmt"
@@ -10,53 +10,49 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// action is a kind of move.
-type action int
+// Action is a kind of [Move].
+type Action int
 
 const (
-	// actWait does nothing until the state of the workload has changed.
-	actWait action = iota
-	// actSucceed and actFail end the step.
-	actSucceed
-	actFail
+	// ActWait does nothing until the state of the workload has changed.
+	ActWait Action = iota
+	// ActSucceed and ActFail end the step.
+	ActSucceed
+	ActFail
 	// Each of the others is one call of the driver.
-	actUndo
-	actRollback
-	actInitialize
-	actUpgrade
-	actHeaders
-	actMirror
-	actWeight
-	actPromote
-	// actAdopt, actRegister and actAnnotate are decided by the Controller only.
-	actAdopt
-	actRegister
-	actAnnotate
+	ActUndo
+	ActRollback
+	ActInitialize
+	ActUpgrade
+	ActHeaders
+	ActMirror
+	ActWeight
+	ActPromote
+	ActAdopt
+	ActRegister
 )
 
-// move is an action with its arguments.
-type move struct {
-	action action
-	// release is the id of the release.
-	release string
-	// revision is the workload's revision that is to be updated to or restored.
-	revision string
-	// revisions are what to annotate the Rollout with.
-	revisions revisions
-	// why is for messages and logs.
-	why string
+// Move is an action with its arguments.
+type Move struct {
+	Action Action
+	// Release is the id of the release.
+	Release string
+	// Revision is the workload's revision that is to be updated to or restored.
+	Revision string
+	// Why is for messages and logs.
+	Why string
 }
 
-func wait(format string, args ...any) move {
-	return move{action: actWait, why: fmt.Sprintf(format, args...)}
+func wait(format string, args ...any) Move {
+	return Move{Action: ActWait, Why: fmt.Sprintf(format, args...)}
 }
 
-func fail(format string, args ...any) move {
-	return move{action: actFail, why: fmt.Sprintf(format, args...)}
+func fail(format string, args ...any) Move {
+	return Move{Action: ActFail, Why: fmt.Sprintf(format, args...)}
 }
 
-func succeed(format string, args ...any) move {
-	return move{action: actSucceed, why: fmt.Sprintf(format, args...)}
+func succeed(format string, args ...any) Move {
+	return Move{Action: ActSucceed, Why: fmt.Sprintf(format, args...)}
 }
 
 // stepper decides the next move of one step of a Rollout, from any state of the workload. Its only state is which requests
@@ -72,7 +68,7 @@ type stepper struct {
 }
 
 // next returns the next move. It is a function of the context and of the fields above.
-func (s *stepper) next(c *pb.BatchContext) move {
+func (s *stepper) next(c *pb.BatchContext) Move {
 	template := c.GetTemplateRevision()
 	switch {
 	case s.facts.Stable == "":
@@ -83,7 +79,7 @@ func (s *stepper) next(c *pb.BatchContext) move {
 	case template == "":
 		return wait("waiting for the LeaderWorkerSet controller to record the template of %s", s.config.Workload)
 	}
-	id, ours := s.ours(c)
+	id, ours := Ours(s.facts, c)
 	mine := ours && id.Hash == s.facts.Hash
 	switch {
 	case inFlight(c) && !mine:
@@ -97,8 +93,7 @@ func (s *stepper) next(c *pb.BatchContext) move {
 	case mine && c.GetState() == pb.State_STATE_NOTHING_TO_RELEASE && c.GetStableRevision() == template:
 		return succeed("nothing to release: %s", c.GetMessage())
 	case mine && c.GetState() == pb.State_STATE_ROLLED_BACK && slices.Contains(s.facts.Begun, c.GetReleaseId()):
-		return fail("release %s was rolled back outside of Argo Rollouts: %s; to release again: kubectl argo rollouts retry rollout %s",
-			c.GetReleaseId(), c.GetMessage(), s.facts.Name)
+		return fail("release %s was rolled back outside of this Rollout: %s; to release again: %s", c.GetReleaseId(), c.GetMessage(), s.facts.Retry)
 	case mine:
 		return s.begin(c, template, id.Attempt+1)
 	default:
@@ -106,14 +101,10 @@ func (s *stepper) next(c *pb.BatchContext) move {
 	}
 }
 
-// ours reports whether the last release is one of this Rollout. That of a deleted Rollout of the same name counts, too, with an
+// Ours reports whether the last release is one of this Rollout. That of a deleted Rollout of the same name counts, too, with an
 // id that never matches: this Rollout ends it.
-func (s *stepper) ours(c *pb.BatchContext) (ID, bool) {
-	return ours(s.facts, c)
-}
-
-func ours(f Facts, c *pb.BatchContext) (ID, bool) {
-	if c.GetOwner() != f.Owner() {
+func Ours(f Facts, c *pb.BatchContext) (ID, bool) {
+	if c.GetOwner() != f.Owner {
 		return ID{}, false
 	}
 	id, ok := ParseID(c.GetReleaseId())
@@ -124,30 +115,30 @@ func ours(f Facts, c *pb.BatchContext) (ID, bool) {
 }
 
 // replaceRelease decides about a release in flight that is not the one of this template.
-func (s *stepper) replaceRelease(c *pb.BatchContext, ours bool) move {
+func (s *stepper) replaceRelease(c *pb.BatchContext, ours bool) Move {
 	switch {
 	case !ours:
-		return fail("LeaderWorkerSet %s/%s is being released by %q (release %s): wait for its end, or end it, and then: "+
-			"kubectl argo rollouts retry rollout %s", s.facts.Namespace, s.config.Workload, c.GetOwner(), c.GetReleaseId(), s.facts.Name)
+		return fail("LeaderWorkerSet %s/%s is being released by %q (release %s): wait for its end, or end it, and then: %s",
+			s.facts.Namespace, s.config.Workload, c.GetOwner(), c.GetReleaseId(), s.facts.Retry)
 	case c.GetState() == pb.State_STATE_ROLLING_BACK, c.GetState() == pb.State_STATE_PROMOTING:
 		return wait("waiting for the end of release %s: %s", c.GetReleaseId(), c.GetMessage())
 	default:
-		return move{
-			action: actRollback, release: c.GetReleaseId(),
-			why: fmt.Sprintf("rolling back release %s, which a newer template replaces", c.GetReleaseId()),
+		return Move{
+			Action: ActRollback, Release: c.GetReleaseId(),
+			Why: fmt.Sprintf("rolling back release %s, which a newer template replaces", c.GetReleaseId()),
 		}
 	}
 }
 
 // diverged reports whether the workload's template is not the one that the Rollout's template stands for.
 func (s *stepper) diverged(template string) bool {
-	wanted := s.facts.Wanted()
+	wanted := s.facts.Wanted
 	return !s.config.Manual && wanted != "" && wanted != template
 }
 
 // converge decides how the workload and the Rollout get the same template again: that of the one that changed last.
-func (s *stepper) converge(c *pb.BatchContext, template string) move {
-	wanted := s.facts.Wanted()
+func (s *stepper) converge(c *pb.BatchContext, template string) Move {
+	wanted := s.facts.Wanted
 	switch {
 	case s.facts.Seen != template:
 		return wait("LeaderWorkerSet %s has a new template (revision %s): the Rollout is about to start over with it",
@@ -156,34 +147,31 @@ func (s *stepper) converge(c *pb.BatchContext, template string) move {
 		if c.GetState() == pb.State_STATE_ROLLING_BACK || c.GetState() == pb.State_STATE_PROMOTING {
 			return wait("waiting for the end of release %s: %s", c.GetReleaseId(), c.GetMessage())
 		}
-		return move{action: actRollback, release: c.GetReleaseId(), why: "the Rollout asks for an older template"}
+		return Move{Action: ActRollback, Release: c.GetReleaseId(), Why: "the Rollout asks for an older template"}
 	case !s.canUndo:
 		return fail("the Rollout asks for revision %s of LeaderWorkerSet %s, whose template is revision %s, and this driver can't "+
-			"restore a template: restore it in Git or with kubectl apply, and then: kubectl argo rollouts retry rollout %s",
-			wanted, s.config.Workload, template, s.facts.Name)
+			"restore a template: restore it in Git or with kubectl apply, and then: %s", wanted, s.config.Workload, template, s.facts.Retry)
 	default:
-		return move{
-			action: actUndo, revision: wanted,
-			why: fmt.Sprintf("restoring revision %s of the template of %s", wanted, s.config.Workload),
+		return Move{
+			Action: ActUndo, Revision: wanted,
+			Why: fmt.Sprintf("restoring revision %s of the template of %s", wanted, s.config.Workload),
 		}
 	}
 }
 
-// begin starts a release, unless Argo's deadline expires before that of the release.
-func (s *stepper) begin(c *pb.BatchContext, template string, attempt int) move {
-	if serving(c) != template {
-		if err := s.config.checkDeadline(s.facts.Deadline); err != nil {
-			return fail("%v", err)
-		}
+// begin starts a release.
+func (s *stepper) begin(c *pb.BatchContext, template string, attempt int) Move {
+	if s.config.Unfit != nil && Serving(c) != template {
+		return fail("%v", s.config.Unfit)
 	}
-	return move{
-		action: actInitialize, release: s.facts.id(template, attempt).String(),
-		why: fmt.Sprintf("preparing the release of revision %s of %s", template, s.config.Workload),
+	return Move{
+		Action: ActInitialize, Release: s.facts.ID(template, attempt).String(),
+		Why: fmt.Sprintf("preparing the release of revision %s of %s", template, s.config.Workload),
 	}
 }
 
 // advance decides the next move within the release in flight of this step.
-func (s *stepper) advance(c *pb.BatchContext, id ID) move {
+func (s *stepper) advance(c *pb.BatchContext, id ID) Move {
 	switch c.GetState() { //nolint:exhaustive // The other states are below.
 	case pb.State_STATE_ROLLING_BACK, pb.State_STATE_PREPARING:
 		return wait("%s", c.GetMessage())
@@ -198,9 +186,9 @@ func (s *stepper) advance(c *pb.BatchContext, id ID) move {
 	if id.Revision != c.GetUpdateRevision() || id.Revision != c.GetTemplateRevision() {
 		return s.templateChanged(c, id)
 	}
-	call := move{release: id.String(), revision: id.Revision}
+	call := Move{Release: id.String(), Revision: id.Revision}
 	if s.step.Upgrade != "" && !s.targetSet {
-		call.action, call.why = actUpgrade, fmt.Sprintf("upgrading to %s", s.step.Upgrade)
+		call.Action, call.Why = ActUpgrade, fmt.Sprintf("upgrading to %s", s.step.Upgrade)
 		return call
 	}
 	if s.step.Weight != nil && *s.step.Weight > 0 && c.GetState() == pb.State_STATE_HOLDING {
@@ -211,15 +199,15 @@ func (s *stepper) advance(c *pb.BatchContext, id ID) move {
 	case !settledForStep(c):
 		return wait("%s", c.GetMessage())
 	case s.step.Headers != nil && !s.headersSet:
-		call.action, call.why = actHeaders, "setting the header route"
+		call.Action, call.Why = ActHeaders, "setting the header route"
 	case s.step.Mirror != nil && !s.mirrorSet:
-		call.action, call.why = actMirror, fmt.Sprintf("mirroring %d%% of the requests", *s.step.Mirror)
+		call.Action, call.Why = ActMirror, fmt.Sprintf("mirroring %d%% of the requests", *s.step.Mirror)
 	case s.step.Weight != nil && !s.weightSet:
-		call.action, call.why = actWeight, fmt.Sprintf("sending %d%% of the requests to the new revision", *s.step.Weight)
+		call.Action, call.Why = ActWeight, fmt.Sprintf("sending %d%% of the requests to the new revision", *s.step.Weight)
 	case s.step.Weight != nil && c.GetTrafficWeight() != *s.step.Weight:
 		return wait("%s", c.GetMessage())
 	case s.step.Promote:
-		call.action, call.why = actPromote, "promoting"
+		call.Action, call.Why = ActPromote, "promoting"
 	default:
 		return succeed("%s", c.GetMessage())
 	}
@@ -236,13 +224,13 @@ func settledForStep(c *pb.BatchContext) bool {
 }
 
 // templateChanged decides about a new template during the release.
-func (s *stepper) templateChanged(c *pb.BatchContext, id ID) move {
+func (s *stepper) templateChanged(c *pb.BatchContext, id ID) Move {
 	if s.config.Manual {
-		return fail("the template of %s changed during the release, from revision %s to %s: to release the new one, "+
-			"kubectl argo rollouts retry rollout %s", s.config.Workload, id.Revision, c.GetTemplateRevision(), s.facts.Name)
+		return fail("the template of %s changed during the release, from revision %s to %s: to release the new one, %s",
+			s.config.Workload, id.Revision, c.GetTemplateRevision(), s.facts.Retry)
 	}
-	return move{
-		action: actRollback, release: id.String(),
-		why: fmt.Sprintf("rolling back release %s: the template of %s is now at revision %s", id, s.config.Workload, c.GetTemplateRevision()),
+	return Move{
+		Action: ActRollback, Release: id.String(),
+		Why: fmt.Sprintf("rolling back release %s: the template of %s is now at revision %s", id, s.config.Workload, c.GetTemplateRevision()),
 	}
 }

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package argo
+package rollout
 
 import (
 	"fmt"
@@ -12,14 +12,14 @@ import (
 // adopted takes the place of the pod template hash in the id of a release that only registers the owner of a workload at rest.
 const adopted = "adopted"
 
-// ID is a release id of this host. It identifies the Rollout's template and the attempt, so that the release alone tells
+// ID is a release id of a host with Rollouts. It identifies the Rollout's template and the attempt, so that the release alone tells
 // whether a Rollout still wants it. No other state about attempts is stored.
 type ID struct {
 	// Rollout is a prefix of the Rollout's uid.
 	Rollout string
 	// Number is the Rollout's own revision number. It makes ids unique when a Rollout returns to an older template.
 	Number string
-	// Hash is the Rollout's pod template hash.
+	// Hash identifies the Rollout's template.
 	Hash string
 	// Revision is the template revision of the workload that is released.
 	Revision string
@@ -32,7 +32,7 @@ func (id ID) String() string {
 	return fmt.Sprintf("%s.%s.%s.%s.%d", id.Rollout, id.Number, id.Hash, id.Revision, id.Attempt)
 }
 
-// ParseID parses an id of this host. It returns false for the ids of other hosts.
+// ParseID parses an id. It returns false for the ids of others.
 func ParseID(s string) (ID, bool) {
 	fields := strings.Split(s, ".")
 	if len(fields) != 5 {

@@ -1,0 +1,86 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"strings"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Facts are what decisions need of a Rollout.
+type Facts struct {
+	Namespace, Name, UID string
+	// Owner is the owner of the Rollout's releases, as the driver records it.
+	Owner string
+	// Retry is the command that begins another attempt, for messages.
+	Retry string
+	// Number is the Rollout's revision number.
+	Number string
+	// Hash and Stable identify the current and the stable template of the Rollout. Stable is empty until the first deployment
+	// has ended.
+	Hash, Stable string
+	// Initial is true if the Rollout never had another template. What its workload runs then was not released by the Rollout.
+	Initial bool
+	// Current is true when the status belongs to the current spec.
+	Current bool
+	// Abort and PromoteFull are set by the commands of the same names.
+	Abort, PromoteFull bool
+	// Wanted is the workload's revision that the Rollout's current template stands for. Empty: not known.
+	Wanted string
+	// Seen is the workload's revision from which the Rollout's template was last derived. If the workload still has it and
+	// another one is wanted, the Rollout was undone; otherwise the workload was edited.
+	Seen string
+	// Begun are the ids of the releases on which steps of this attempt have worked.
+	Begun []string
+	// Rival is the name of an older Rollout of the same workload. Empty: none, or not known.
+	Rival string
+}
+
+// Config is how a Rollout releases its workload.
+type Config struct {
+	// Workload is the name of the LeaderWorkerSet, in the Rollout's namespace.
+	Workload string
+	// Policy is the complete release policy. Nil: it could not be read, so that releases are ended but none begins.
+	Policy *pb.ReleasePolicy
+	// Manual is set if an edit of the workload does not start the Rollout.
+	Manual bool
+	// WaitOnFailure is set if a failed release waits for a user instead of failing the step.
+	WaitOnFailure bool
+	// Unfit is why no release may begin. Nil: one may.
+	Unfit error
+}
+
+// Step is what one step of a Rollout does, in the order of its fields.
+type Step struct {
+	// Upgrade is the target of groups at the update revision: "2" or "25%". Empty: unchanged.
+	Upgrade string
+	// Headers are the matches of the header route. An empty list removes it. Nil: unchanged.
+	Headers *[]*pb.HeaderMatch
+	// Mirror is the percentage of requests to mirror. Nil: unchanged.
+	Mirror *int32
+	// Weight is the percentage of requests for the update revision. Nil: unchanged.
+	Weight *int32
+	// Promote promotes the release.
+	Promote bool
+}
+
+// ID returns the id of an attempt to release the Rollout's current template.
+func (f Facts) ID(revision string, attempt int) ID {
+	return ID{Rollout: f.short(), Number: f.Number, Hash: f.Hash, Revision: revision, Attempt: attempt}
+}
+
+// short returns the part of the uid that ids have.
+func (f Facts) short() string {
+	plain := strings.ReplaceAll(f.UID, "-", "")
+	return plain[:min(8, len(plain))]
+}
+
+// Promoted reports whether the host considers the current template stable, as of the current spec.
+func (f Facts) Promoted() bool {
+	return f.Current && f.Stable != "" && f.Stable == f.Hash
+}
+
+// aborted reports whether an abort rolls the release back: not once the host considers the template stable.
+func (f Facts) aborted() bool { return f.Abort && !f.Promoted() }
