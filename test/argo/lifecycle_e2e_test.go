@@ -163,14 +163,17 @@ func TestPromoteFull(t *testing.T) {
 func TestPromoteWhileAStepRuns(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, podsWith(cluster.AnnotationStartup, "20s"))
+	before := e.identities()
 	e.edit("v2")
 	e.awaitCanary()
 	e.argo("promote", name)
 	e.awaitPause(1)
-	e.mustHave("v1", groups, 0)
-	e.argo("promote", "--full", name)
-	e.mustRest("v2")
-	e.awaitRest("v2")
+	e.argo("promote", name)
+	e.awaitPause(3)
+	e.mustHave("v2", 0, 2)
+	e.argo("abort", name)
+	e.awaitAborted("v1")
+	e.same(before)
 }
 
 // aborts are the states in which a release is aborted.
