@@ -273,7 +273,7 @@ func TestNativeWeight(t *testing.T) {
 	}
 	ro.Spec.Strategy.Canary.Steps[3].SetWeight = nil // as it arrives
 	for index, want := range []int32{-1, 50, 50, 0, 0, 0} {
-		ro.Status.CurrentStepIndex = ptr.To(int32(index)) //nolint:gosec // Six steps.
+		ro.Status.CurrentStepIndex = ptr.To(int32(index))
 		weight, set := nativeWeight(ro)
 		if !set {
 			weight = -1

@@ -47,8 +47,6 @@ func standing(state pb.State, release string, changes ...func(*pb.BatchContext))
 	return c
 }
 
-func owner(name string) func(*pb.BatchContext) { return func(c *pb.BatchContext) { c.Owner = name } }
-
 func template(t string) func(*pb.BatchContext) {
 	return func(c *pb.BatchContext) { c.TemplateRevision = t }
 }

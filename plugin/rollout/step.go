@@ -13,13 +13,11 @@ import (
 // Action is a kind of [Move].
 type Action int
 
+// The kinds of a [Move]. After ActFail each is one call of the driver.
 const (
-	// ActWait does nothing until the state of the workload has changed.
-	ActWait Action = iota
-	// ActSucceed and ActFail end the step.
-	ActSucceed
-	ActFail
-	// Each of the others is one call of the driver.
+	ActWait    Action = iota // until the state of the workload has changed
+	ActSucceed               // ends the step
+	ActFail                  // ends the step
 	ActUndo
 	ActRollback
 	ActInitialize
