@@ -24,6 +24,12 @@ func Settled(state pb.State) bool {
 	}
 }
 
+// Ending reports whether the promotion or rollback of a release in flight was requested, also while it has failed.
+func Ending(c *pb.BatchContext) bool {
+	return c.GetState() == pb.State_STATE_PROMOTING || c.GetState() == pb.State_STATE_ROLLING_BACK ||
+		InFlight(c) && c.GetIntent() != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
+}
+
 // InFlight reports whether a release has begun and not ended. In HOLDING, a release waits for its first batch. A release
 // in a state that this version does not know is in flight.
 func InFlight(c *pb.BatchContext) bool {

@@ -165,7 +165,7 @@ func finalizeDeleted(v View) move {
 		return done
 	case plugin.InFlight(c) && !ours(v):
 		return done
-	case plugin.InFlight(c) && ending(c):
+	case plugin.Ending(c):
 		return notReady(v, "Deleting", "the release is completed before the workload is disowned: "+c.GetMessage())
 	case plugin.InFlight(c):
 		return move{action: actPromote, why: "the target is being deleted: completing its release"}
@@ -175,11 +175,6 @@ func finalizeDeleted(v View) move {
 	default:
 		return move{action: actDisown, why: "the target is being deleted: disowning the workload"}
 	}
-}
-
-// ending reports whether the release in flight is being promoted or rolled back.
-func ending(c *pb.BatchContext) bool {
-	return c.GetState() == pb.State_STATE_PROMOTING || c.GetState() == pb.State_STATE_ROLLING_BACK
 }
 
 // syncTarget copies the workload to the target's spec, and the target's replicas to the workload if the target was scaled.
@@ -272,7 +267,7 @@ func followPartition(v View) move {
 		return move{} // Nothing to release, or no group yet.
 	case !inFlight:
 		return begin(v)
-	case ending(c), template != c.GetUpdateRevision():
+	case plugin.Ending(c), template != c.GetUpdateRevision():
 		return move{} // The driver ends the release, or moves to the new template.
 	case promote:
 		return move{action: actPromote, why: "the partition was removed: completing the release"}

@@ -83,6 +83,11 @@ func pausedUpdate(v *View) {
 // led is a target that a Rollout is at work on.
 func led(v *View) { metav1.SetMetaDataAnnotation(&v.Target.ObjectMeta, annotationProgressing, "{}") }
 
+// intends is a release whose end was requested.
+func intends(intent pb.FinalizeIntent) func(*View) {
+	return func(v *View) { v.Context.Intent = intent }
+}
+
 // release is ours, in a state and with so many groups asked for.
 func releasing(state pb.State, planned int32) func(*View) {
 	return func(v *View) {
@@ -159,6 +164,8 @@ func TestPlan(t *testing.T) {
 		{"deleted at rest", "the workload is given back", view(deleted), actDisown, 0, ""},
 		{"deleted in mid-release", "as when Kruise lets go", view(deleted, template("two"), partition(3), releasing(pb.State_STATE_READY, 1)), actPromote, 0, ""},
 		{"deleted, promoting", "it ends first", view(deleted, template("two"), releasing(pb.State_STATE_PROMOTING, 4)), actNone, 0, "Deleting"},
+		{"promotion failed", "it was requested once", view(template("two"), releasing(pb.State_STATE_FAILED, 4), intends(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)), actNone, 0, "Held"},
+		{"deleted, rollback failed", "it is not promoted", view(deleted, template("two"), releasing(pb.State_STATE_FAILED, 1), intends(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)), actNone, 0, "Deleting"},
 		{"deleted, given back", "nothing holds the target", view(deleted, unheld), actRemoveFinalizer, 0, ""},
 		{"deleted, workload gone", "there is nothing to give back", view(deleted, missing), actRemoveFinalizer, 0, ""},
 		{"deleted, another's release", "it is not ours to end", view(deleted, releasing(pb.State_STATE_READY, 1), foreign), actRemoveFinalizer, 0, ""},

@@ -51,6 +51,10 @@ func template(t string) func(*pb.BatchContext) {
 	return func(c *pb.BatchContext) { c.TemplateRevision = t }
 }
 
+func intends(intent pb.FinalizeIntent) func(*pb.BatchContext) {
+	return func(c *pb.BatchContext) { c.Intent = intent }
+}
+
 func settings(changes ...func(*Config)) *Config {
 	c := &Config{Workload: "w", Policy: &pb.ReleasePolicy{Batches: []string{"50%", "100%"}}}
 	for _, change := range changes {
@@ -276,6 +280,15 @@ func TestSettle(t *testing.T) {
 		"aborted":   {"Traffic and capacity go back.", facts(abort), nil, standing(pb.State_STATE_READY, mine1), ActRollback, mine1},
 		"aborted and failed": {
 			"A failed release is what aborts are for.", facts(abort), nil, standing(pb.State_STATE_FAILED, mine1), ActRollback, mine1,
+		},
+		"aborted, and the rollback failed": {
+			"It was requested.", facts(abort), nil, standing(pb.State_STATE_FAILED, mine1, intends(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)), ActWait, "",
+		},
+		"aborted, and the promotion failed": {
+			"It goes back.", facts(abort), nil, standing(pb.State_STATE_FAILED, mine1, intends(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)), ActRollback, mine1,
+		},
+		"promoted, and the promotion failed": {
+			"Once is enough.", facts(promoted), nil, standing(pb.State_STATE_FAILED, mine1, intends(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)), ActWait, "",
 		},
 		"aborted, going back":        {"Once is enough.", facts(abort), nil, standing(pb.State_STATE_ROLLING_BACK, mine1), ActWait, ""},
 		"aborted, promoting":         {"A promotion is taken back until it is over.", facts(abort), nil, standing(pb.State_STATE_PROMOTING, mine1), ActRollback, mine1},

@@ -23,7 +23,10 @@ func Settle(f Facts, config *Config, c *pb.BatchContext) Move {
 		if !own || c.GetState() == pb.State_STATE_ROLLING_BACK || c.GetState() == pb.State_STATE_PROMOTING && !f.aborted() {
 			return Move{}
 		}
-		return end(f, c, id)
+		if m := end(f, c, id); !requested(c, m) {
+			return m
+		}
+		return Move{} // it has failed, and the driver completes it once the cause is resolved
 	}
 	return beginPromoted(f, config, c, id)
 }
@@ -69,6 +72,12 @@ func end(f Facts, c *pb.BatchContext, id ID) Move {
 	default:
 		return Move{}
 	}
+}
+
+// requested reports whether the end of a move was requested before.
+func requested(c *pb.BatchContext, m Move) bool {
+	return m.Action == ActPromote && c.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE ||
+		m.Action == ActRollback && c.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
 }
 
 // promotable reports whether the driver would promote the revision that the release was begun for.

@@ -26,6 +26,8 @@ func (m *machine) finalize() {
 		m.end()
 	case m.ending() && m.immediate():
 		m.keepFollowing("Immediate", "the driver completes what was requested")
+	case m.ending() && m.inState(pb.State_STATE_FAILED):
+		m.setMessage(c.GetReason() + ": " + c.GetMessage())
 	case m.inState(pb.State_STATE_PROMOTING):
 		m.setMessage("waiting until the driver has promoted all groups")
 	case m.ending():

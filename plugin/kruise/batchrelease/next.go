@@ -104,10 +104,8 @@ func (m *machine) inFlight() bool { return m.ours() && plugin.InFlight(m.context
 // finalized reports whether our release is being promoted or rolled back, or has ended.
 func (m *machine) finalized() bool { return m.ending() || m.ended() }
 
-// ending reports whether our release is being promoted or rolled back.
-func (m *machine) ending() bool {
-	return m.inState(pb.State_STATE_PROMOTING, pb.State_STATE_ROLLING_BACK)
-}
+// ending reports whether the promotion or rollback of our release was requested.
+func (m *machine) ending() bool { return m.ours() && plugin.Ending(m.context) }
 
 // ended reports whether our release has ended.
 func (m *machine) ended() bool {

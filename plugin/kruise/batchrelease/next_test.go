@@ -96,6 +96,21 @@ func TestImmediateDoesNotWait(t *testing.T) {
 	}
 }
 
+// A promotion that has failed is not requested again: the driver completes it once the cause is resolved.
+func TestFailedPromotionIsRequestedOnce(t *testing.T) {
+	t.Parallel()
+	r := batchRelease(0)
+	d := released(t, r)
+	r.Spec.ReleasePlan.BatchPartition, r.Spec.ReleasePlan.FinalizingPolicy = nil, v1beta1.WaitResumeFinalizingPolicyType
+	play(t, r, d)
+	c := d.context()
+	c.State, c.Reason, c.Message, c.Intent = pb.State_STATE_FAILED, "ProgressDeadlineExceeded", "group 1", pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
+	status, call := Next(r, c, noon)
+	if !call.None() || status.Phase != v1beta1.RolloutPhaseFinalizing || !strings.Contains(status.Message, "ProgressDeadlineExceeded: group 1") {
+		t.Errorf("%+v, call %q", status, call.Why)
+	}
+}
+
 // promoted returns a BatchRelease whose host has not seen yet that the driver is done.
 func promoted(t *testing.T) (*v1beta1.BatchRelease, *model) {
 	t.Helper()

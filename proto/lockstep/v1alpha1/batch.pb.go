@@ -119,6 +119,59 @@ func (State) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_v1alpha1_batch_proto_rawDescGZIP(), []int{0}
 }
 
+// FinalizeIntent is how a release ends.
+type FinalizeIntent int32
+
+const (
+	// Refused in a request. In a BatchContext: no end was requested.
+	FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED FinalizeIntent = 0
+	// The stable groups move to the update revision. Everything the release added is deleted.
+	FinalizeIntent_FINALIZE_INTENT_PROMOTE FinalizeIntent = 1
+	// The stable groups remain at the stable revision or return to it. Everything the release added is deleted.
+	FinalizeIntent_FINALIZE_INTENT_ROLLBACK FinalizeIntent = 2
+)
+
+// Enum value maps for FinalizeIntent.
+var (
+	FinalizeIntent_name = map[int32]string{
+		0: "FINALIZE_INTENT_UNSPECIFIED",
+		1: "FINALIZE_INTENT_PROMOTE",
+		2: "FINALIZE_INTENT_ROLLBACK",
+	}
+	FinalizeIntent_value = map[string]int32{
+		"FINALIZE_INTENT_UNSPECIFIED": 0,
+		"FINALIZE_INTENT_PROMOTE":     1,
+		"FINALIZE_INTENT_ROLLBACK":    2,
+	}
+)
+
+func (x FinalizeIntent) Enum() *FinalizeIntent {
+	p := new(FinalizeIntent)
+	*p = x
+	return p
+}
+
+func (x FinalizeIntent) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (FinalizeIntent) Descriptor() protoreflect.EnumDescriptor {
+	return file_lockstep_v1alpha1_batch_proto_enumTypes[1].Descriptor()
+}
+
+func (FinalizeIntent) Type() protoreflect.EnumType {
+	return &file_lockstep_v1alpha1_batch_proto_enumTypes[1]
+}
+
+func (x FinalizeIntent) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use FinalizeIntent.Descriptor instead.
+func (FinalizeIntent) EnumDescriptor() ([]byte, []int) {
+	return file_lockstep_v1alpha1_batch_proto_rawDescGZIP(), []int{1}
+}
+
 // TrafficBasis is the meaning of traffic_weight.
 type TrafficBasis int32
 
@@ -156,11 +209,11 @@ func (x TrafficBasis) String() string {
 }
 
 func (TrafficBasis) Descriptor() protoreflect.EnumDescriptor {
-	return file_lockstep_v1alpha1_batch_proto_enumTypes[1].Descriptor()
+	return file_lockstep_v1alpha1_batch_proto_enumTypes[2].Descriptor()
 }
 
 func (TrafficBasis) Type() protoreflect.EnumType {
-	return &file_lockstep_v1alpha1_batch_proto_enumTypes[1]
+	return &file_lockstep_v1alpha1_batch_proto_enumTypes[2]
 }
 
 func (x TrafficBasis) Number() protoreflect.EnumNumber {
@@ -169,7 +222,7 @@ func (x TrafficBasis) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TrafficBasis.Descriptor instead.
 func (TrafficBasis) EnumDescriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_batch_proto_rawDescGZIP(), []int{1}
+	return file_lockstep_v1alpha1_batch_proto_rawDescGZIP(), []int{2}
 }
 
 // GroupRole is the workload that a group belongs to.
@@ -209,11 +262,11 @@ func (x GroupRole) String() string {
 }
 
 func (GroupRole) Descriptor() protoreflect.EnumDescriptor {
-	return file_lockstep_v1alpha1_batch_proto_enumTypes[2].Descriptor()
+	return file_lockstep_v1alpha1_batch_proto_enumTypes[3].Descriptor()
 }
 
 func (GroupRole) Type() protoreflect.EnumType {
-	return &file_lockstep_v1alpha1_batch_proto_enumTypes[2]
+	return &file_lockstep_v1alpha1_batch_proto_enumTypes[3]
 }
 
 func (x GroupRole) Number() protoreflect.EnumNumber {
@@ -222,7 +275,7 @@ func (x GroupRole) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use GroupRole.Descriptor instead.
 func (GroupRole) EnumDescriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_batch_proto_rawDescGZIP(), []int{2}
+	return file_lockstep_v1alpha1_batch_proto_rawDescGZIP(), []int{3}
 }
 
 // BatchContext is the observed state of a release. All counts are groups, never pods. A group exists once its leader
@@ -310,7 +363,10 @@ type BatchContext struct {
 	// The authenticated user who began the release. Empty: unknown.
 	StartedBy string `protobuf:"bytes,34,opt,name=started_by,json=startedBy,proto3" json:"started_by,omitempty"`
 	// The authenticated user who last requested its promotion or rollback. Empty: unknown, or not yet.
-	EndedBy       string `protobuf:"bytes,35,opt,name=ended_by,json=endedBy,proto3" json:"ended_by,omitempty"`
+	EndedBy string `protobuf:"bytes,35,opt,name=ended_by,json=endedBy,proto3" json:"ended_by,omitempty"`
+	// The end that was requested last, with Finalize or by an edit that ends the release. It remains while the release is
+	// FAILED, so that a host doesn't repeat it, and after the release's end.
+	Intent        FinalizeIntent `protobuf:"varint,36,opt,name=intent,proto3,enum=lockstep.v1alpha1.FinalizeIntent" json:"intent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -590,6 +646,13 @@ func (x *BatchContext) GetEndedBy() string {
 	return ""
 }
 
+func (x *BatchContext) GetIntent() FinalizeIntent {
+	if x != nil {
+		return x.Intent
+	}
+	return FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
+}
+
 // Batch is one batch of the policy.
 type Batch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -795,7 +858,7 @@ var File_lockstep_v1alpha1_batch_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/v1alpha1/batch.proto\x12\x11lockstep.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\x80\v\n" +
+	"\x1dlockstep/v1alpha1/batch.proto\x12\x11lockstep.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\xbb\v\n" +
 	"\fBatchContext\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1d\n" +
 	"\n" +
@@ -836,7 +899,8 @@ const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"\bdeadline\x18  \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12\x1d\n" +
 	"\n" +
 	"started_by\x18\" \x01(\tR\tstartedBy\x12\x19\n" +
-	"\bended_by\x18# \x01(\tR\aendedByB\x10\n" +
+	"\bended_by\x18# \x01(\tR\aendedBy\x129\n" +
+	"\x06intent\x18$ \x01(\x0e2!.lockstep.v1alpha1.FinalizeIntentR\x06intentB\x10\n" +
 	"\x0e_current_batchB\x13\n" +
 	"\x11_requested_weight\"7\n" +
 	"\x05Batch\x12\x16\n" +
@@ -871,7 +935,11 @@ const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"\x11STATE_ROLLED_BACK\x10\n" +
 	"\x12\x10\n" +
 	"\fSTATE_FAILED\x10\v\x12\x1c\n" +
-	"\x18STATE_NOTHING_TO_RELEASE\x10\f*g\n" +
+	"\x18STATE_NOTHING_TO_RELEASE\x10\f*l\n" +
+	"\x0eFinalizeIntent\x12\x1f\n" +
+	"\x1bFINALIZE_INTENT_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17FINALIZE_INTENT_PROMOTE\x10\x01\x12\x1c\n" +
+	"\x18FINALIZE_INTENT_ROLLBACK\x10\x02*g\n" +
 	"\fTrafficBasis\x12\x1d\n" +
 	"\x19TRAFFIC_BASIS_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aTRAFFIC_BASIS_GROUP_COUNTS\x10\x01\x12\x18\n" +
@@ -893,36 +961,38 @@ func file_lockstep_v1alpha1_batch_proto_rawDescGZIP() []byte {
 	return file_lockstep_v1alpha1_batch_proto_rawDescData
 }
 
-var file_lockstep_v1alpha1_batch_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_lockstep_v1alpha1_batch_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
 var file_lockstep_v1alpha1_batch_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_lockstep_v1alpha1_batch_proto_goTypes = []any{
 	(State)(0),                    // 0: lockstep.v1alpha1.State
-	(TrafficBasis)(0),             // 1: lockstep.v1alpha1.TrafficBasis
-	(GroupRole)(0),                // 2: lockstep.v1alpha1.GroupRole
-	(*BatchContext)(nil),          // 3: lockstep.v1alpha1.BatchContext
-	(*Batch)(nil),                 // 4: lockstep.v1alpha1.Batch
-	(*Group)(nil),                 // 5: lockstep.v1alpha1.Group
-	(*WorkloadRef)(nil),           // 6: lockstep.v1alpha1.WorkloadRef
-	(Style)(0),                    // 7: lockstep.v1alpha1.Style
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(FinalizeIntent)(0),           // 1: lockstep.v1alpha1.FinalizeIntent
+	(TrafficBasis)(0),             // 2: lockstep.v1alpha1.TrafficBasis
+	(GroupRole)(0),                // 3: lockstep.v1alpha1.GroupRole
+	(*BatchContext)(nil),          // 4: lockstep.v1alpha1.BatchContext
+	(*Batch)(nil),                 // 5: lockstep.v1alpha1.Batch
+	(*Group)(nil),                 // 6: lockstep.v1alpha1.Group
+	(*WorkloadRef)(nil),           // 7: lockstep.v1alpha1.WorkloadRef
+	(Style)(0),                    // 8: lockstep.v1alpha1.Style
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
 }
 var file_lockstep_v1alpha1_batch_proto_depIdxs = []int32{
-	6,  // 0: lockstep.v1alpha1.BatchContext.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	7,  // 1: lockstep.v1alpha1.BatchContext.style:type_name -> lockstep.v1alpha1.Style
+	7,  // 0: lockstep.v1alpha1.BatchContext.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	8,  // 1: lockstep.v1alpha1.BatchContext.style:type_name -> lockstep.v1alpha1.Style
 	0,  // 2: lockstep.v1alpha1.BatchContext.state:type_name -> lockstep.v1alpha1.State
-	1,  // 3: lockstep.v1alpha1.BatchContext.traffic_basis:type_name -> lockstep.v1alpha1.TrafficBasis
-	8,  // 4: lockstep.v1alpha1.BatchContext.start_time:type_name -> google.protobuf.Timestamp
-	8,  // 5: lockstep.v1alpha1.BatchContext.progress_time:type_name -> google.protobuf.Timestamp
-	5,  // 6: lockstep.v1alpha1.BatchContext.groups:type_name -> lockstep.v1alpha1.Group
-	4,  // 7: lockstep.v1alpha1.BatchContext.batch_plan:type_name -> lockstep.v1alpha1.Batch
-	8,  // 8: lockstep.v1alpha1.BatchContext.deadline:type_name -> google.protobuf.Timestamp
-	2,  // 9: lockstep.v1alpha1.Group.role:type_name -> lockstep.v1alpha1.GroupRole
-	8,  // 10: lockstep.v1alpha1.Group.since:type_name -> google.protobuf.Timestamp
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	2,  // 3: lockstep.v1alpha1.BatchContext.traffic_basis:type_name -> lockstep.v1alpha1.TrafficBasis
+	9,  // 4: lockstep.v1alpha1.BatchContext.start_time:type_name -> google.protobuf.Timestamp
+	9,  // 5: lockstep.v1alpha1.BatchContext.progress_time:type_name -> google.protobuf.Timestamp
+	6,  // 6: lockstep.v1alpha1.BatchContext.groups:type_name -> lockstep.v1alpha1.Group
+	5,  // 7: lockstep.v1alpha1.BatchContext.batch_plan:type_name -> lockstep.v1alpha1.Batch
+	9,  // 8: lockstep.v1alpha1.BatchContext.deadline:type_name -> google.protobuf.Timestamp
+	1,  // 9: lockstep.v1alpha1.BatchContext.intent:type_name -> lockstep.v1alpha1.FinalizeIntent
+	3,  // 10: lockstep.v1alpha1.Group.role:type_name -> lockstep.v1alpha1.GroupRole
+	9,  // 11: lockstep.v1alpha1.Group.since:type_name -> google.protobuf.Timestamp
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1alpha1_batch_proto_init() }
@@ -937,7 +1007,7 @@ func file_lockstep_v1alpha1_batch_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1alpha1_batch_proto_rawDesc), len(file_lockstep_v1alpha1_batch_proto_rawDesc)),
-			NumEnums:      3,
+			NumEnums:      4,
 			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -172,59 +172,6 @@ func (Action) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{1}
 }
 
-// FinalizeIntent is how a release ends.
-type FinalizeIntent int32
-
-const (
-	// Refused.
-	FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED FinalizeIntent = 0
-	// The stable groups move to the update revision. Everything the release added is deleted.
-	FinalizeIntent_FINALIZE_INTENT_PROMOTE FinalizeIntent = 1
-	// The stable groups remain at the stable revision or return to it. Everything the release added is deleted.
-	FinalizeIntent_FINALIZE_INTENT_ROLLBACK FinalizeIntent = 2
-)
-
-// Enum value maps for FinalizeIntent.
-var (
-	FinalizeIntent_name = map[int32]string{
-		0: "FINALIZE_INTENT_UNSPECIFIED",
-		1: "FINALIZE_INTENT_PROMOTE",
-		2: "FINALIZE_INTENT_ROLLBACK",
-	}
-	FinalizeIntent_value = map[string]int32{
-		"FINALIZE_INTENT_UNSPECIFIED": 0,
-		"FINALIZE_INTENT_PROMOTE":     1,
-		"FINALIZE_INTENT_ROLLBACK":    2,
-	}
-)
-
-func (x FinalizeIntent) Enum() *FinalizeIntent {
-	p := new(FinalizeIntent)
-	*p = x
-	return p
-}
-
-func (x FinalizeIntent) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (FinalizeIntent) Descriptor() protoreflect.EnumDescriptor {
-	return file_lockstep_v1alpha1_driver_proto_enumTypes[2].Descriptor()
-}
-
-func (FinalizeIntent) Type() protoreflect.EnumType {
-	return &file_lockstep_v1alpha1_driver_proto_enumTypes[2]
-}
-
-func (x FinalizeIntent) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use FinalizeIntent.Descriptor instead.
-func (FinalizeIntent) EnumDescriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_driver_proto_rawDescGZIP(), []int{2}
-}
-
 // GetDriverInfoRequest has no fields.
 type GetDriverInfoRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2762,11 +2709,7 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10ACTION_UNCHANGED\x10\x01\x12\x15\n" +
-	"\x11ACTION_CONFIGURED\x10\x02*l\n" +
-	"\x0eFinalizeIntent\x12\x1f\n" +
-	"\x1bFINALIZE_INTENT_UNSPECIFIED\x10\x00\x12\x1b\n" +
-	"\x17FINALIZE_INTENT_PROMOTE\x10\x01\x12\x1c\n" +
-	"\x18FINALIZE_INTENT_ROLLBACK\x10\x022\xc5\t\n" +
+	"\x11ACTION_CONFIGURED\x10\x022\xc5\t\n" +
 	"\x0eWorkloadDriver\x12b\n" +
 	"\rGetDriverInfo\x12'.lockstep.v1alpha1.GetDriverInfoRequest\x1a(.lockstep.v1alpha1.GetDriverInfoResponse\x12J\n" +
 	"\x05Adopt\x12\x1f.lockstep.v1alpha1.AdoptRequest\x1a .lockstep.v1alpha1.AdoptResponse\x12M\n" +
@@ -2795,49 +2738,49 @@ func file_lockstep_v1alpha1_driver_proto_rawDescGZIP() []byte {
 	return file_lockstep_v1alpha1_driver_proto_rawDescData
 }
 
-var file_lockstep_v1alpha1_driver_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_lockstep_v1alpha1_driver_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_lockstep_v1alpha1_driver_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_lockstep_v1alpha1_driver_proto_goTypes = []any{
 	(Capability)(0),                       // 0: lockstep.v1alpha1.Capability
 	(Action)(0),                           // 1: lockstep.v1alpha1.Action
-	(FinalizeIntent)(0),                   // 2: lockstep.v1alpha1.FinalizeIntent
-	(*GetDriverInfoRequest)(nil),          // 3: lockstep.v1alpha1.GetDriverInfoRequest
-	(*GetDriverInfoResponse)(nil),         // 4: lockstep.v1alpha1.GetDriverInfoResponse
-	(*WorkloadKind)(nil),                  // 5: lockstep.v1alpha1.WorkloadKind
-	(*Warning)(nil),                       // 6: lockstep.v1alpha1.Warning
-	(*AdoptRequest)(nil),                  // 7: lockstep.v1alpha1.AdoptRequest
-	(*AdoptResponse)(nil),                 // 8: lockstep.v1alpha1.AdoptResponse
-	(*DisownRequest)(nil),                 // 9: lockstep.v1alpha1.DisownRequest
-	(*DisownResponse)(nil),                // 10: lockstep.v1alpha1.DisownResponse
-	(*InitializeRequest)(nil),             // 11: lockstep.v1alpha1.InitializeRequest
-	(*InitializeResponse)(nil),            // 12: lockstep.v1alpha1.InitializeResponse
-	(*UpgradeBatchRequest)(nil),           // 13: lockstep.v1alpha1.UpgradeBatchRequest
-	(*UpgradeBatchResponse)(nil),          // 14: lockstep.v1alpha1.UpgradeBatchResponse
-	(*CalculateBatchContextRequest)(nil),  // 15: lockstep.v1alpha1.CalculateBatchContextRequest
-	(*CalculateBatchContextResponse)(nil), // 16: lockstep.v1alpha1.CalculateBatchContextResponse
-	(*WatchBatchContextRequest)(nil),      // 17: lockstep.v1alpha1.WatchBatchContextRequest
-	(*WatchBatchContextResponse)(nil),     // 18: lockstep.v1alpha1.WatchBatchContextResponse
-	(*WatchWorkloadsRequest)(nil),         // 19: lockstep.v1alpha1.WatchWorkloadsRequest
-	(*WatchWorkloadsResponse)(nil),        // 20: lockstep.v1alpha1.WatchWorkloadsResponse
-	(*FinalizeRequest)(nil),               // 21: lockstep.v1alpha1.FinalizeRequest
-	(*FinalizeResponse)(nil),              // 22: lockstep.v1alpha1.FinalizeResponse
-	(*PlanRequest)(nil),                   // 23: lockstep.v1alpha1.PlanRequest
-	(*PlanResponse)(nil),                  // 24: lockstep.v1alpha1.PlanResponse
-	(*PlanStep)(nil),                      // 25: lockstep.v1alpha1.PlanStep
-	(*PlanFrame)(nil),                     // 26: lockstep.v1alpha1.PlanFrame
-	(*PlanGroup)(nil),                     // 27: lockstep.v1alpha1.PlanGroup
-	(*ListRevisionsRequest)(nil),          // 28: lockstep.v1alpha1.ListRevisionsRequest
-	(*ListRevisionsResponse)(nil),         // 29: lockstep.v1alpha1.ListRevisionsResponse
-	(*Revision)(nil),                      // 30: lockstep.v1alpha1.Revision
-	(*UndoRequest)(nil),                   // 31: lockstep.v1alpha1.UndoRequest
-	(*UndoResponse)(nil),                  // 32: lockstep.v1alpha1.UndoResponse
-	nil,                                   // 33: lockstep.v1alpha1.PlanStep.ExtraResourcesEntry
-	(Style)(0),                            // 34: lockstep.v1alpha1.Style
-	(TrafficProvider)(0),                  // 35: lockstep.v1alpha1.TrafficProvider
-	(*WorkloadRef)(nil),                   // 36: lockstep.v1alpha1.WorkloadRef
-	(*BatchContext)(nil),                  // 37: lockstep.v1alpha1.BatchContext
-	(*ReleasePolicy)(nil),                 // 38: lockstep.v1alpha1.ReleasePolicy
-	(*durationpb.Duration)(nil),           // 39: google.protobuf.Duration
+	(*GetDriverInfoRequest)(nil),          // 2: lockstep.v1alpha1.GetDriverInfoRequest
+	(*GetDriverInfoResponse)(nil),         // 3: lockstep.v1alpha1.GetDriverInfoResponse
+	(*WorkloadKind)(nil),                  // 4: lockstep.v1alpha1.WorkloadKind
+	(*Warning)(nil),                       // 5: lockstep.v1alpha1.Warning
+	(*AdoptRequest)(nil),                  // 6: lockstep.v1alpha1.AdoptRequest
+	(*AdoptResponse)(nil),                 // 7: lockstep.v1alpha1.AdoptResponse
+	(*DisownRequest)(nil),                 // 8: lockstep.v1alpha1.DisownRequest
+	(*DisownResponse)(nil),                // 9: lockstep.v1alpha1.DisownResponse
+	(*InitializeRequest)(nil),             // 10: lockstep.v1alpha1.InitializeRequest
+	(*InitializeResponse)(nil),            // 11: lockstep.v1alpha1.InitializeResponse
+	(*UpgradeBatchRequest)(nil),           // 12: lockstep.v1alpha1.UpgradeBatchRequest
+	(*UpgradeBatchResponse)(nil),          // 13: lockstep.v1alpha1.UpgradeBatchResponse
+	(*CalculateBatchContextRequest)(nil),  // 14: lockstep.v1alpha1.CalculateBatchContextRequest
+	(*CalculateBatchContextResponse)(nil), // 15: lockstep.v1alpha1.CalculateBatchContextResponse
+	(*WatchBatchContextRequest)(nil),      // 16: lockstep.v1alpha1.WatchBatchContextRequest
+	(*WatchBatchContextResponse)(nil),     // 17: lockstep.v1alpha1.WatchBatchContextResponse
+	(*WatchWorkloadsRequest)(nil),         // 18: lockstep.v1alpha1.WatchWorkloadsRequest
+	(*WatchWorkloadsResponse)(nil),        // 19: lockstep.v1alpha1.WatchWorkloadsResponse
+	(*FinalizeRequest)(nil),               // 20: lockstep.v1alpha1.FinalizeRequest
+	(*FinalizeResponse)(nil),              // 21: lockstep.v1alpha1.FinalizeResponse
+	(*PlanRequest)(nil),                   // 22: lockstep.v1alpha1.PlanRequest
+	(*PlanResponse)(nil),                  // 23: lockstep.v1alpha1.PlanResponse
+	(*PlanStep)(nil),                      // 24: lockstep.v1alpha1.PlanStep
+	(*PlanFrame)(nil),                     // 25: lockstep.v1alpha1.PlanFrame
+	(*PlanGroup)(nil),                     // 26: lockstep.v1alpha1.PlanGroup
+	(*ListRevisionsRequest)(nil),          // 27: lockstep.v1alpha1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),         // 28: lockstep.v1alpha1.ListRevisionsResponse
+	(*Revision)(nil),                      // 29: lockstep.v1alpha1.Revision
+	(*UndoRequest)(nil),                   // 30: lockstep.v1alpha1.UndoRequest
+	(*UndoResponse)(nil),                  // 31: lockstep.v1alpha1.UndoResponse
+	nil,                                   // 32: lockstep.v1alpha1.PlanStep.ExtraResourcesEntry
+	(Style)(0),                            // 33: lockstep.v1alpha1.Style
+	(TrafficProvider)(0),                  // 34: lockstep.v1alpha1.TrafficProvider
+	(*WorkloadRef)(nil),                   // 35: lockstep.v1alpha1.WorkloadRef
+	(*BatchContext)(nil),                  // 36: lockstep.v1alpha1.BatchContext
+	(*ReleasePolicy)(nil),                 // 37: lockstep.v1alpha1.ReleasePolicy
+	(*durationpb.Duration)(nil),           // 38: google.protobuf.Duration
+	(FinalizeIntent)(0),                   // 39: lockstep.v1alpha1.FinalizeIntent
 	(*Finding)(nil),                       // 40: lockstep.v1alpha1.Finding
 	(GroupRole)(0),                        // 41: lockstep.v1alpha1.GroupRole
 	(*timestamppb.Timestamp)(nil),         // 42: google.protobuf.Timestamp
@@ -2846,89 +2789,89 @@ var file_lockstep_v1alpha1_driver_proto_goTypes = []any{
 	(*PreflightResponse)(nil),             // 45: lockstep.v1alpha1.PreflightResponse
 }
 var file_lockstep_v1alpha1_driver_proto_depIdxs = []int32{
-	5,  // 0: lockstep.v1alpha1.GetDriverInfoResponse.kinds:type_name -> lockstep.v1alpha1.WorkloadKind
-	34, // 1: lockstep.v1alpha1.GetDriverInfoResponse.styles:type_name -> lockstep.v1alpha1.Style
-	35, // 2: lockstep.v1alpha1.GetDriverInfoResponse.traffic_providers:type_name -> lockstep.v1alpha1.TrafficProvider
+	4,  // 0: lockstep.v1alpha1.GetDriverInfoResponse.kinds:type_name -> lockstep.v1alpha1.WorkloadKind
+	33, // 1: lockstep.v1alpha1.GetDriverInfoResponse.styles:type_name -> lockstep.v1alpha1.Style
+	34, // 2: lockstep.v1alpha1.GetDriverInfoResponse.traffic_providers:type_name -> lockstep.v1alpha1.TrafficProvider
 	0,  // 3: lockstep.v1alpha1.GetDriverInfoResponse.capabilities:type_name -> lockstep.v1alpha1.Capability
-	36, // 4: lockstep.v1alpha1.AdoptRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	35, // 4: lockstep.v1alpha1.AdoptRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
 	1,  // 5: lockstep.v1alpha1.AdoptResponse.action:type_name -> lockstep.v1alpha1.Action
-	37, // 6: lockstep.v1alpha1.AdoptResponse.context:type_name -> lockstep.v1alpha1.BatchContext
-	6,  // 7: lockstep.v1alpha1.AdoptResponse.warnings:type_name -> lockstep.v1alpha1.Warning
-	36, // 8: lockstep.v1alpha1.DisownRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	36, // 6: lockstep.v1alpha1.AdoptResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	5,  // 7: lockstep.v1alpha1.AdoptResponse.warnings:type_name -> lockstep.v1alpha1.Warning
+	35, // 8: lockstep.v1alpha1.DisownRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
 	1,  // 9: lockstep.v1alpha1.DisownResponse.action:type_name -> lockstep.v1alpha1.Action
-	6,  // 10: lockstep.v1alpha1.DisownResponse.warnings:type_name -> lockstep.v1alpha1.Warning
-	36, // 11: lockstep.v1alpha1.InitializeRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	38, // 12: lockstep.v1alpha1.InitializeRequest.policy:type_name -> lockstep.v1alpha1.ReleasePolicy
-	39, // 13: lockstep.v1alpha1.InitializeRequest.wait:type_name -> google.protobuf.Duration
+	5,  // 10: lockstep.v1alpha1.DisownResponse.warnings:type_name -> lockstep.v1alpha1.Warning
+	35, // 11: lockstep.v1alpha1.InitializeRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	37, // 12: lockstep.v1alpha1.InitializeRequest.policy:type_name -> lockstep.v1alpha1.ReleasePolicy
+	38, // 13: lockstep.v1alpha1.InitializeRequest.wait:type_name -> google.protobuf.Duration
 	1,  // 14: lockstep.v1alpha1.InitializeResponse.action:type_name -> lockstep.v1alpha1.Action
-	37, // 15: lockstep.v1alpha1.InitializeResponse.context:type_name -> lockstep.v1alpha1.BatchContext
-	6,  // 16: lockstep.v1alpha1.InitializeResponse.warnings:type_name -> lockstep.v1alpha1.Warning
-	36, // 17: lockstep.v1alpha1.UpgradeBatchRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	39, // 18: lockstep.v1alpha1.UpgradeBatchRequest.wait:type_name -> google.protobuf.Duration
+	36, // 15: lockstep.v1alpha1.InitializeResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	5,  // 16: lockstep.v1alpha1.InitializeResponse.warnings:type_name -> lockstep.v1alpha1.Warning
+	35, // 17: lockstep.v1alpha1.UpgradeBatchRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	38, // 18: lockstep.v1alpha1.UpgradeBatchRequest.wait:type_name -> google.protobuf.Duration
 	1,  // 19: lockstep.v1alpha1.UpgradeBatchResponse.action:type_name -> lockstep.v1alpha1.Action
-	37, // 20: lockstep.v1alpha1.UpgradeBatchResponse.context:type_name -> lockstep.v1alpha1.BatchContext
-	36, // 21: lockstep.v1alpha1.CalculateBatchContextRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	37, // 22: lockstep.v1alpha1.CalculateBatchContextResponse.context:type_name -> lockstep.v1alpha1.BatchContext
-	36, // 23: lockstep.v1alpha1.WatchBatchContextRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	37, // 24: lockstep.v1alpha1.WatchBatchContextResponse.context:type_name -> lockstep.v1alpha1.BatchContext
-	37, // 25: lockstep.v1alpha1.WatchWorkloadsResponse.context:type_name -> lockstep.v1alpha1.BatchContext
-	36, // 26: lockstep.v1alpha1.WatchWorkloadsResponse.removed:type_name -> lockstep.v1alpha1.WorkloadRef
-	36, // 27: lockstep.v1alpha1.FinalizeRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	2,  // 28: lockstep.v1alpha1.FinalizeRequest.intent:type_name -> lockstep.v1alpha1.FinalizeIntent
-	39, // 29: lockstep.v1alpha1.FinalizeRequest.wait:type_name -> google.protobuf.Duration
+	36, // 20: lockstep.v1alpha1.UpgradeBatchResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	35, // 21: lockstep.v1alpha1.CalculateBatchContextRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	36, // 22: lockstep.v1alpha1.CalculateBatchContextResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	35, // 23: lockstep.v1alpha1.WatchBatchContextRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	36, // 24: lockstep.v1alpha1.WatchBatchContextResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	36, // 25: lockstep.v1alpha1.WatchWorkloadsResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	35, // 26: lockstep.v1alpha1.WatchWorkloadsResponse.removed:type_name -> lockstep.v1alpha1.WorkloadRef
+	35, // 27: lockstep.v1alpha1.FinalizeRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	39, // 28: lockstep.v1alpha1.FinalizeRequest.intent:type_name -> lockstep.v1alpha1.FinalizeIntent
+	38, // 29: lockstep.v1alpha1.FinalizeRequest.wait:type_name -> google.protobuf.Duration
 	1,  // 30: lockstep.v1alpha1.FinalizeResponse.action:type_name -> lockstep.v1alpha1.Action
-	37, // 31: lockstep.v1alpha1.FinalizeResponse.context:type_name -> lockstep.v1alpha1.BatchContext
-	36, // 32: lockstep.v1alpha1.PlanRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	38, // 33: lockstep.v1alpha1.PlanRequest.policy:type_name -> lockstep.v1alpha1.ReleasePolicy
-	39, // 34: lockstep.v1alpha1.PlanRequest.startup:type_name -> google.protobuf.Duration
-	25, // 35: lockstep.v1alpha1.PlanResponse.steps:type_name -> lockstep.v1alpha1.PlanStep
-	6,  // 36: lockstep.v1alpha1.PlanResponse.blockers:type_name -> lockstep.v1alpha1.Warning
-	6,  // 37: lockstep.v1alpha1.PlanResponse.warnings:type_name -> lockstep.v1alpha1.Warning
-	39, // 38: lockstep.v1alpha1.PlanResponse.estimate:type_name -> google.protobuf.Duration
-	39, // 39: lockstep.v1alpha1.PlanResponse.continuous_estimate:type_name -> google.protobuf.Duration
-	39, // 40: lockstep.v1alpha1.PlanResponse.startup:type_name -> google.protobuf.Duration
-	34, // 41: lockstep.v1alpha1.PlanResponse.style:type_name -> lockstep.v1alpha1.Style
-	26, // 42: lockstep.v1alpha1.PlanResponse.frames:type_name -> lockstep.v1alpha1.PlanFrame
+	36, // 31: lockstep.v1alpha1.FinalizeResponse.context:type_name -> lockstep.v1alpha1.BatchContext
+	35, // 32: lockstep.v1alpha1.PlanRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	37, // 33: lockstep.v1alpha1.PlanRequest.policy:type_name -> lockstep.v1alpha1.ReleasePolicy
+	38, // 34: lockstep.v1alpha1.PlanRequest.startup:type_name -> google.protobuf.Duration
+	24, // 35: lockstep.v1alpha1.PlanResponse.steps:type_name -> lockstep.v1alpha1.PlanStep
+	5,  // 36: lockstep.v1alpha1.PlanResponse.blockers:type_name -> lockstep.v1alpha1.Warning
+	5,  // 37: lockstep.v1alpha1.PlanResponse.warnings:type_name -> lockstep.v1alpha1.Warning
+	38, // 38: lockstep.v1alpha1.PlanResponse.estimate:type_name -> google.protobuf.Duration
+	38, // 39: lockstep.v1alpha1.PlanResponse.continuous_estimate:type_name -> google.protobuf.Duration
+	38, // 40: lockstep.v1alpha1.PlanResponse.startup:type_name -> google.protobuf.Duration
+	33, // 41: lockstep.v1alpha1.PlanResponse.style:type_name -> lockstep.v1alpha1.Style
+	25, // 42: lockstep.v1alpha1.PlanResponse.frames:type_name -> lockstep.v1alpha1.PlanFrame
 	40, // 43: lockstep.v1alpha1.PlanResponse.findings:type_name -> lockstep.v1alpha1.Finding
-	33, // 44: lockstep.v1alpha1.PlanStep.extra_resources:type_name -> lockstep.v1alpha1.PlanStep.ExtraResourcesEntry
-	39, // 45: lockstep.v1alpha1.PlanStep.estimate:type_name -> google.protobuf.Duration
-	39, // 46: lockstep.v1alpha1.PlanFrame.at:type_name -> google.protobuf.Duration
-	27, // 47: lockstep.v1alpha1.PlanFrame.groups:type_name -> lockstep.v1alpha1.PlanGroup
+	32, // 44: lockstep.v1alpha1.PlanStep.extra_resources:type_name -> lockstep.v1alpha1.PlanStep.ExtraResourcesEntry
+	38, // 45: lockstep.v1alpha1.PlanStep.estimate:type_name -> google.protobuf.Duration
+	38, // 46: lockstep.v1alpha1.PlanFrame.at:type_name -> google.protobuf.Duration
+	26, // 47: lockstep.v1alpha1.PlanFrame.groups:type_name -> lockstep.v1alpha1.PlanGroup
 	41, // 48: lockstep.v1alpha1.PlanGroup.role:type_name -> lockstep.v1alpha1.GroupRole
-	36, // 49: lockstep.v1alpha1.ListRevisionsRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	30, // 50: lockstep.v1alpha1.ListRevisionsResponse.revisions:type_name -> lockstep.v1alpha1.Revision
-	6,  // 51: lockstep.v1alpha1.ListRevisionsResponse.warnings:type_name -> lockstep.v1alpha1.Warning
+	35, // 49: lockstep.v1alpha1.ListRevisionsRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	29, // 50: lockstep.v1alpha1.ListRevisionsResponse.revisions:type_name -> lockstep.v1alpha1.Revision
+	5,  // 51: lockstep.v1alpha1.ListRevisionsResponse.warnings:type_name -> lockstep.v1alpha1.Warning
 	42, // 52: lockstep.v1alpha1.Revision.create_time:type_name -> google.protobuf.Timestamp
 	43, // 53: lockstep.v1alpha1.Revision.outcome:type_name -> lockstep.v1alpha1.State
 	42, // 54: lockstep.v1alpha1.Revision.end_time:type_name -> google.protobuf.Timestamp
-	36, // 55: lockstep.v1alpha1.UndoRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	35, // 55: lockstep.v1alpha1.UndoRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
 	1,  // 56: lockstep.v1alpha1.UndoResponse.action:type_name -> lockstep.v1alpha1.Action
-	3,  // 57: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:input_type -> lockstep.v1alpha1.GetDriverInfoRequest
-	7,  // 58: lockstep.v1alpha1.WorkloadDriver.Adopt:input_type -> lockstep.v1alpha1.AdoptRequest
-	9,  // 59: lockstep.v1alpha1.WorkloadDriver.Disown:input_type -> lockstep.v1alpha1.DisownRequest
-	11, // 60: lockstep.v1alpha1.WorkloadDriver.Initialize:input_type -> lockstep.v1alpha1.InitializeRequest
-	13, // 61: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:input_type -> lockstep.v1alpha1.UpgradeBatchRequest
-	15, // 62: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:input_type -> lockstep.v1alpha1.CalculateBatchContextRequest
-	17, // 63: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:input_type -> lockstep.v1alpha1.WatchBatchContextRequest
-	19, // 64: lockstep.v1alpha1.WorkloadDriver.WatchWorkloads:input_type -> lockstep.v1alpha1.WatchWorkloadsRequest
-	21, // 65: lockstep.v1alpha1.WorkloadDriver.Finalize:input_type -> lockstep.v1alpha1.FinalizeRequest
-	23, // 66: lockstep.v1alpha1.WorkloadDriver.Plan:input_type -> lockstep.v1alpha1.PlanRequest
+	2,  // 57: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:input_type -> lockstep.v1alpha1.GetDriverInfoRequest
+	6,  // 58: lockstep.v1alpha1.WorkloadDriver.Adopt:input_type -> lockstep.v1alpha1.AdoptRequest
+	8,  // 59: lockstep.v1alpha1.WorkloadDriver.Disown:input_type -> lockstep.v1alpha1.DisownRequest
+	10, // 60: lockstep.v1alpha1.WorkloadDriver.Initialize:input_type -> lockstep.v1alpha1.InitializeRequest
+	12, // 61: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:input_type -> lockstep.v1alpha1.UpgradeBatchRequest
+	14, // 62: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:input_type -> lockstep.v1alpha1.CalculateBatchContextRequest
+	16, // 63: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:input_type -> lockstep.v1alpha1.WatchBatchContextRequest
+	18, // 64: lockstep.v1alpha1.WorkloadDriver.WatchWorkloads:input_type -> lockstep.v1alpha1.WatchWorkloadsRequest
+	20, // 65: lockstep.v1alpha1.WorkloadDriver.Finalize:input_type -> lockstep.v1alpha1.FinalizeRequest
+	22, // 66: lockstep.v1alpha1.WorkloadDriver.Plan:input_type -> lockstep.v1alpha1.PlanRequest
 	44, // 67: lockstep.v1alpha1.WorkloadDriver.Preflight:input_type -> lockstep.v1alpha1.PreflightRequest
-	28, // 68: lockstep.v1alpha1.WorkloadDriver.ListRevisions:input_type -> lockstep.v1alpha1.ListRevisionsRequest
-	31, // 69: lockstep.v1alpha1.WorkloadDriver.Undo:input_type -> lockstep.v1alpha1.UndoRequest
-	4,  // 70: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:output_type -> lockstep.v1alpha1.GetDriverInfoResponse
-	8,  // 71: lockstep.v1alpha1.WorkloadDriver.Adopt:output_type -> lockstep.v1alpha1.AdoptResponse
-	10, // 72: lockstep.v1alpha1.WorkloadDriver.Disown:output_type -> lockstep.v1alpha1.DisownResponse
-	12, // 73: lockstep.v1alpha1.WorkloadDriver.Initialize:output_type -> lockstep.v1alpha1.InitializeResponse
-	14, // 74: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:output_type -> lockstep.v1alpha1.UpgradeBatchResponse
-	16, // 75: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:output_type -> lockstep.v1alpha1.CalculateBatchContextResponse
-	18, // 76: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:output_type -> lockstep.v1alpha1.WatchBatchContextResponse
-	20, // 77: lockstep.v1alpha1.WorkloadDriver.WatchWorkloads:output_type -> lockstep.v1alpha1.WatchWorkloadsResponse
-	22, // 78: lockstep.v1alpha1.WorkloadDriver.Finalize:output_type -> lockstep.v1alpha1.FinalizeResponse
-	24, // 79: lockstep.v1alpha1.WorkloadDriver.Plan:output_type -> lockstep.v1alpha1.PlanResponse
+	27, // 68: lockstep.v1alpha1.WorkloadDriver.ListRevisions:input_type -> lockstep.v1alpha1.ListRevisionsRequest
+	30, // 69: lockstep.v1alpha1.WorkloadDriver.Undo:input_type -> lockstep.v1alpha1.UndoRequest
+	3,  // 70: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:output_type -> lockstep.v1alpha1.GetDriverInfoResponse
+	7,  // 71: lockstep.v1alpha1.WorkloadDriver.Adopt:output_type -> lockstep.v1alpha1.AdoptResponse
+	9,  // 72: lockstep.v1alpha1.WorkloadDriver.Disown:output_type -> lockstep.v1alpha1.DisownResponse
+	11, // 73: lockstep.v1alpha1.WorkloadDriver.Initialize:output_type -> lockstep.v1alpha1.InitializeResponse
+	13, // 74: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:output_type -> lockstep.v1alpha1.UpgradeBatchResponse
+	15, // 75: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:output_type -> lockstep.v1alpha1.CalculateBatchContextResponse
+	17, // 76: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:output_type -> lockstep.v1alpha1.WatchBatchContextResponse
+	19, // 77: lockstep.v1alpha1.WorkloadDriver.WatchWorkloads:output_type -> lockstep.v1alpha1.WatchWorkloadsResponse
+	21, // 78: lockstep.v1alpha1.WorkloadDriver.Finalize:output_type -> lockstep.v1alpha1.FinalizeResponse
+	23, // 79: lockstep.v1alpha1.WorkloadDriver.Plan:output_type -> lockstep.v1alpha1.PlanResponse
 	45, // 80: lockstep.v1alpha1.WorkloadDriver.Preflight:output_type -> lockstep.v1alpha1.PreflightResponse
-	29, // 81: lockstep.v1alpha1.WorkloadDriver.ListRevisions:output_type -> lockstep.v1alpha1.ListRevisionsResponse
-	32, // 82: lockstep.v1alpha1.WorkloadDriver.Undo:output_type -> lockstep.v1alpha1.UndoResponse
+	28, // 81: lockstep.v1alpha1.WorkloadDriver.ListRevisions:output_type -> lockstep.v1alpha1.ListRevisionsResponse
+	31, // 82: lockstep.v1alpha1.WorkloadDriver.Undo:output_type -> lockstep.v1alpha1.UndoResponse
 	70, // [70:83] is the sub-list for method output_type
 	57, // [57:70] is the sub-list for method input_type
 	57, // [57:57] is the sub-list for extension type_name
@@ -2958,7 +2901,7 @@ func file_lockstep_v1alpha1_driver_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1alpha1_driver_proto_rawDesc), len(file_lockstep_v1alpha1_driver_proto_rawDesc)),
-			NumEnums:      3,
+			NumEnums:      2,
 			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
