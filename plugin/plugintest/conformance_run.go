@@ -172,6 +172,9 @@ func (r *run) finalize(t *testing.T) {
 	if !resp.GetDone() || resp.GetContext().GetState() != pb.State_STATE_ROLLED_BACK {
 		t.Errorf("done is %v in state %v, want true and ROLLED_BACK", resp.GetDone(), resp.GetContext().GetState())
 	}
+	if got := resp.GetContext().GetIntent(); got != req.GetIntent() {
+		t.Errorf("intent is %v, want %v", got, req.GetIntent())
+	}
 	_, err = r.client.Finalize(ctx, &pb.FinalizeRequest{
 		Workload: r.Workload, ReleaseId: r.ReleaseID, Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
 	})

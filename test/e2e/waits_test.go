@@ -127,8 +127,8 @@ func TestWaitSurgePod(t *testing.T) {
 	c := w.await("the promotion fails with the pod's name", func(c *pb.BatchContext) bool {
 		return c.GetState() == pb.State_STATE_FAILED && strings.Contains(c.GetMessage(), "Pod "+pod)
 	})
-	if c.GetReason() != "CleanupDeadlineExceeded" {
-		t.Errorf("%s", show(c))
+	if c.GetReason() != "CleanupDeadlineExceeded" || c.GetIntent() != promote {
+		t.Errorf("%s, intent %s", show(c), c.GetIntent())
 	}
 	w.removePodFinalizer(pod)
 	w.awaitState(pb.State_STATE_COMPLETED)
