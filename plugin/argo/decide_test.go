@@ -22,7 +22,7 @@ const (
 
 // facts are those of a Rollout in the middle of its second template.
 func facts(changes ...func(*Facts)) Facts {
-	f := Facts{Template: "t2", First: "t1", Facts: rollout.Facts{
+	f := Facts{Noted: revisions{template: "t2", first: "t1", seen: "t2", canary: "t2", stable: "t1"}, Facts: rollout.Facts{
 		Namespace: "ns", Name: "ro", UID: uid, Owner: "argo-rollouts/ns/ro", Number: "2", Hash: "h2", Stable: "h1", Current: true,
 		Wanted: "t2", Seen: "t2",
 	}}
@@ -66,7 +66,7 @@ func TestMark(t *testing.T) {
 	rest := func(changes ...func(*pb.BatchContext)) *pb.BatchContext {
 		return standing(pb.State_STATE_HOLDING, "", changes...)
 	}
-	none := func(f *Facts) { f.Template, f.First, f.Seen = "", "", "" }
+	none := func(f *Facts) { f.Noted, f.Seen = revisions{}, "" }
 	settled := func(c *pb.BatchContext) { c.StableRevision, c.TemplateRevision = "t1", "t1" }
 	tests := map[string]struct {
 		reason  string
@@ -76,31 +76,31 @@ func TestMark(t *testing.T) {
 	}{
 		"first look": {
 			"The pod template stays as it is, so that nothing starts.",
-			facts(none), rest(settled), revisions{first: "t1", seen: "t1"},
+			facts(none), rest(settled), revisions{first: "t1", seen: "t1", canary: "t1", stable: "t1"},
 		},
 		"first look at a waiting template": {
 			"What waits is released through the steps.",
-			facts(none), rest(), revisions{template: "t2", first: "t1", seen: "t2"},
+			facts(none), rest(), revisions{template: "t2", first: "t1", seen: "t2", canary: "t2", stable: "t1"},
 		},
 		"edit": {
 			"The workload's template is neither what the Rollout asks for nor what was seen last.",
-			facts(), rest(template("t3")), revisions{template: "t3", first: "t1", seen: "t3"},
+			facts(), rest(template("t3")), revisions{template: "t3", first: "t1", seen: "t3", canary: "t3", stable: "t1"},
 		},
 		"edit back to the first": {
 			"The pod template must be the one without the annotation, which Argo knows as stable.",
-			facts(), rest(template("t1")), revisions{first: "t1", seen: "t1"},
+			facts(), rest(template("t1")), revisions{first: "t1", seen: "t1", canary: "t1", stable: "t1"},
 		},
 		"undo": {
 			"The Rollout's template changed, the workload's did not: it is for the step to bring it back.",
-			facts(func(f *Facts) { f.Template = "t0" }), rest(), revisions{},
+			facts(func(f *Facts) { f.Noted.template = "t0" }), rest(), revisions{},
 		},
 		"undo done": {
 			"From now on this is the template that is known.",
-			facts(func(f *Facts) { f.Template = "t0" }), rest(template("t0")), revisions{template: "t0", first: "t1", seen: "t0"},
+			facts(func(f *Facts) { f.Noted.template = "t0" }), rest(template("t0")), revisions{template: "t0", first: "t1", seen: "t0", canary: "t0", stable: "t1"},
 		},
 		"edit after an undo that failed": {
 			"The last change wins.",
-			facts(func(f *Facts) { f.Template = "t0" }), rest(template("t3")), revisions{template: "t3", first: "t1", seen: "t3"},
+			facts(func(f *Facts) { f.Noted.template = "t0" }), rest(template("t3")), revisions{template: "t3", first: "t1", seen: "t3", canary: "t3", stable: "t1"},
 		},
 		"unrecorded": {"Nothing is known yet.", facts(none), rest(template("")), revisions{}},
 		"at rest":    {"Nothing to write.", facts(), rest(), revisions{}},
@@ -108,10 +108,19 @@ func TestMark(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := trackRevisions(test.facts, test.context).annotate; test.want == (revisions{}) != (got == nil) || got != nil && *got != test.want {
+			if got := trackRevisions(test.facts, test.context, true).annotate; test.want == (revisions{}) != (got == nil) || got != nil && *got != test.want {
 				t.Errorf("%s\ngot %+v, want %+v", test.reason, got, test.want)
 			}
 		})
+	}
+}
+
+// A Rollout with trigger Manual is not started by an edit.
+func TestManualIsNotStarted(t *testing.T) {
+	t.Parallel()
+	got := trackRevisions(facts(), standing(pb.State_STATE_COMPLETED, older, template("t3")), false).annotate
+	if want := (revisions{template: "t2", first: "t1", seen: "t2", canary: "t3", stable: "t1"}); got == nil || *got != want {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
@@ -132,12 +141,12 @@ func TestRevisionsPatch(t *testing.T) {
 				`"spec":{"template":{"metadata":{"annotations":{"lockstep.dev/revision":"b"}}}}}`,
 		},
 		"no empty map stays behind": {
-			Facts{ResourceVersion: "7", Template: "b", OnlyAnnotation: true}, revisions{first: "a", seen: "a"},
+			Facts{ResourceVersion: "7", Noted: revisions{template: "b"}, OnlyAnnotation: true}, revisions{first: "a", seen: "a"},
 			`{"metadata":{"annotations":{"lockstep.dev/first-revision":"a","lockstep.dev/seen-revision":"a"},"resourceVersion":"7"},` +
 				`"spec":{"template":{"metadata":{"annotations":null}}}}`,
 		},
 		"others stay": {
-			Facts{ResourceVersion: "7", Template: "b"}, revisions{first: "a", seen: "a"},
+			Facts{ResourceVersion: "7", Noted: revisions{template: "b"}}, revisions{first: "a", seen: "a"},
 			`{"metadata":{"annotations":{"lockstep.dev/first-revision":"a","lockstep.dev/seen-revision":"a"},"resourceVersion":"7"},` +
 				`"spec":{"template":{"metadata":{"annotations":{"lockstep.dev/revision":null}}}}}`,
 		},
@@ -173,7 +182,7 @@ func TestPlan(t *testing.T) {
 		},
 		"unowned": {"So that a deletion is noticed although no Controller ran.", facts(promoted), nil, standing(pb.State_STATE_HOLDING, "", atRest), false, rollout.ActRegister},
 		"owned": {
-			"All is as it should be.", facts(promoted), nil,
+			"All is as it should be.", facts(promoted, func(f *Facts) { f.Noted.stable = "t2" }), nil,
 			standing(pb.State_STATE_NOTHING_TO_RELEASE, "01234567.1.adopted.t2.1", atRest), false, rollout.ActWait,
 		},
 		"aborted first": {
@@ -181,13 +190,13 @@ func TestPlan(t *testing.T) {
 			standing(pb.State_STATE_READY, mine1, template("t3")), false, rollout.ActRollback,
 		},
 		"edited":         {"The Rollout is to start.", facts(), nil, standing(pb.State_STATE_COMPLETED, older, template("t3")), false, annotates},
-		"edited, manual": {"It is not.", facts(), settings(manual), standing(pb.State_STATE_COMPLETED, older, template("t3")), false, rollout.ActWait},
+		"edited, manual": {"For analyses only.", facts(), settings(manual), standing(pb.State_STATE_COMPLETED, older, template("t3")), false, annotates},
 		"undone to stable": {
-			"Argo went back without a step.", facts(func(f *Facts) { f.Hash, f.Template, f.Wanted, f.Number = "h1", "t1", "t1", "3" }), nil,
+			"Argo went back without a step.", facts(func(f *Facts) { f.Hash, f.Noted.template, f.Wanted, f.Number = "h1", "t1", "t1", "3" }), nil,
 			standing(pb.State_STATE_ROLLED_BACK, mine1), true, rollout.ActUndo,
 		},
 		"undone to stable, without undo": {
-			"The stable groups are right all the same.", facts(func(f *Facts) { f.Hash, f.Template, f.Wanted, f.Number = "h1", "t1", "t1", "3" }), nil,
+			"The stable groups are right all the same.", facts(func(f *Facts) { f.Hash, f.Noted.template, f.Wanted, f.Number = "h1", "t1", "t1", "3" }), nil,
 			standing(pb.State_STATE_ROLLED_BACK, mine1), false, rollout.ActWait,
 		},
 	}

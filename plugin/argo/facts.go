@@ -28,6 +28,11 @@ const (
 	// the workload still has it and the pod template stands for another one, the Rollout was undone; otherwise the workload
 	// was edited.
 	AnnotationSeen = "lockstep.dev/seen-revision"
+	// AnnotationCanary and AnnotationStable, on the Rollout, are the workload's template revision, which a release rolls out, and the
+	// one that its groups ran before. Analyses read them: they are the values of the pods' label
+	// leaderworkerset.sigs.k8s.io/template-revision-hash.
+	AnnotationCanary = "lockstep.dev/canary-revision"
+	AnnotationStable = "lockstep.dev/stable-revision"
 )
 
 // annotationNumber is Argo's own annotation with a Rollout's revision number.
@@ -50,8 +55,8 @@ type Facts struct {
 	Deleting bool
 	// Index is the current step.
 	Index int
-	// Template and First are the annotations of these names, as Seen is.
-	Template, First string
+	// Noted are the annotations.
+	Noted revisions
 	// OnlyAnnotation is true when the pod template has no other annotation than AnnotationRevision.
 	OnlyAnnotation bool
 	// Referenced is true when the pod template is that of another object, and can't be written here.
@@ -68,18 +73,22 @@ func ReadFacts(ro *v1alpha1.Rollout) Facts {
 			Hash:   ro.Status.CurrentPodHash, Stable: ro.Status.StableRS,
 			Current: ro.Status.ObservedGeneration == strconv.FormatInt(ro.Generation, 10),
 			Abort:   ro.Status.Abort, PromoteFull: ro.Status.PromoteFull,
-			Seen: ro.Annotations[AnnotationSeen], Begun: begun(ro.Status.Canary.StepPluginStatuses),
+			Seen:  ro.Annotations[AnnotationSeen],
+			Begun: begun(ro.Status.Canary.StepPluginStatuses),
 		},
 		ResourceVersion: ro.ResourceVersion,
 		Created:         ro.CreationTimestamp.Time, Deleting: ro.DeletionTimestamp != nil,
-		Index:          int(ptr.Deref(ro.Status.CurrentStepIndex, 0)),
-		Template:       ro.Spec.Template.Annotations[AnnotationRevision],
-		First:          ro.Annotations[AnnotationFirst],
+		Index: int(ptr.Deref(ro.Status.CurrentStepIndex, 0)),
+		Noted: revisions{
+			template: ro.Spec.Template.Annotations[AnnotationRevision],
+			first:    ro.Annotations[AnnotationFirst], seen: ro.Annotations[AnnotationSeen],
+			canary: ro.Annotations[AnnotationCanary], stable: ro.Annotations[AnnotationStable],
+		},
 		OnlyAnnotation: len(ro.Spec.Template.Annotations) == 1,
 		Referenced:     ro.Spec.WorkloadRef != nil,
 	}
-	f.Wanted = cmp.Or(f.Template, f.First)
-	f.Initial = f.Template == "" && (f.Number == "0" || f.Number == "1")
+	f.Wanted = cmp.Or(f.Noted.template, f.Noted.first)
+	f.Initial = f.Noted.template == "" && (f.Number == "0" || f.Number == "1")
 	return f
 }
 

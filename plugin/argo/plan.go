@@ -4,8 +4,10 @@
 package argo
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
@@ -34,10 +36,8 @@ func plan(f Facts, config *Config, c *pb.BatchContext, canUndo bool) move {
 	if m := rollout.Register(f.Facts, c); m.Action != rollout.ActWait {
 		return move{Move: m}
 	}
-	if config.Manual || f.Referenced {
-		return move{}
-	}
-	if m := trackRevisions(f, c); m.annotate != nil {
+	tracked := !config.Manual && !f.Referenced
+	if m := trackRevisions(f, c, tracked); m.annotate != nil || !tracked {
 		return m
 	}
 	return move{Move: restore(f, c, canUndo)}
@@ -46,39 +46,35 @@ func plan(f Facts, config *Config, c *pb.BatchContext, canUndo bool) move {
 // revisions are the values of this plugin's annotations on a Rollout. Empty: absent.
 type revisions struct {
 	template, first, seen string
+	canary, stable        string
 }
 
 // trackRevisions decides what to annotate the Rollout with. If the workload's revision is neither the one that the Rollout's
 // template stands for nor the one annotated last, the workload was edited. If it is the one annotated last, and the Rollout's
-// template stands for another, the Rollout was undone.
-func trackRevisions(f Facts, c *pb.BatchContext) move {
-	template := c.GetTemplateRevision()
+// template stands for another, the Rollout was undone. A Rollout that is not started by edits (auto is false) gets the annotations for
+// analyses only.
+func trackRevisions(f Facts, c *pb.BatchContext, auto bool) move {
+	template, serving := c.GetTemplateRevision(), rollout.Serving(c)
 	if template == "" {
 		return move{}
 	}
-	want := revisions{template: f.Template, first: f.First, seen: f.Seen}
-	if want.first == "" {
-		want.first = rollout.Serving(c)
-		if want.first == "" {
-			want.first = template
+	want, why := f.Noted, "noting the workload's revisions"
+	want.canary, want.stable = template, cmp.Or(serving, f.Noted.stable)
+	if auto {
+		want.first = cmp.Or(f.Noted.first, serving, template)
+		wanted := cmp.Or(f.Noted.template, want.first)
+		if wanted != template && f.Seen != template {
+			want.template, why = template, fmt.Sprintf("the workload has a new template, revision %s", template)
+			if template == want.first {
+				// The pod template must be the one of the first revision, byte by byte, so that Argo recognizes it.
+				want.template = ""
+			}
+		}
+		if wanted == template || f.Seen != template {
+			want.seen = template
 		}
 	}
-	wanted := f.Template
-	if wanted == "" {
-		wanted = want.first
-	}
-	why := "noting the workload's revision"
-	if wanted != template && f.Seen != template {
-		want.template, why = template, fmt.Sprintf("the workload has a new template, revision %s", template)
-		if template == want.first {
-			// The pod template must be the one of the first revision, byte by byte, so that Argo recognizes it.
-			want.template = ""
-		}
-	}
-	if wanted == template || f.Seen != template {
-		want.seen = template
-	}
-	if want == (revisions{template: f.Template, first: f.First, seen: f.Seen}) {
+	if want == f.Noted {
 		return move{}
 	}
 	return move{Move: rollout.Move{Revision: template, Why: why}, annotate: &want}
@@ -89,9 +85,9 @@ func trackRevisions(f Facts, c *pb.BatchContext) move {
 func (r revisions) patch(f Facts) []byte {
 	patch := map[string]any{"metadata": map[string]any{
 		"resourceVersion": f.ResourceVersion,
-		"annotations":     map[string]any{AnnotationFirst: r.first, AnnotationSeen: r.seen},
+		"annotations":     r.annotations(),
 	}}
-	if r.template != f.Template {
+	if r.template != f.Noted.template {
 		var annotations any = map[string]any{AnnotationRevision: r.template}
 		if r.template == "" && f.OnlyAnnotation {
 			annotations = nil
@@ -102,6 +98,13 @@ func (r revisions) patch(f Facts) []byte {
 	}
 	raw, _ := json.Marshal(patch) //nolint:errchkjson // Strings.
 	return raw
+}
+
+// annotations are those on the Rollout itself. A value that is not known is not written.
+func (r revisions) annotations() map[string]string {
+	all := map[string]string{AnnotationFirst: r.first, AnnotationSeen: r.seen, AnnotationCanary: r.canary, AnnotationStable: r.stable}
+	maps.DeleteFunc(all, func(_, value string) bool { return value == "" })
+	return all
 }
 
 // restore gives the workload the template that Argo considers stable after an undo without a step of this plugin: it returned to

@@ -105,7 +105,7 @@ func (c *Controller) Rival(f Facts, workload string) string {
 	oldest := c.get(types.NamespacedName{Namespace: f.Namespace, Name: f.Name})
 	if oldest == nil { // not in the cache yet
 		oldest = &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{
-			Name: f.Name, CreationTimestamp: metav1.NewTime(f.Created), Annotations: map[string]string{AnnotationFirst: f.First},
+			Name: f.Name, CreationTimestamp: metav1.NewTime(f.Created), Annotations: map[string]string{AnnotationFirst: f.Noted.first},
 		}}
 	}
 	for _, ro := range c.rolloutsOf(types.NamespacedName{Namespace: f.Namespace, Name: workload}) {

@@ -149,7 +149,8 @@ func (m module) compile(ctx context.Context, source, work string, log io.Writer)
 	for _, p := range m.programs {
 		packages = append(packages, p.pkg)
 	}
-	all, err := runGo(ctx, source, fmt.Sprintf("download the dependencies of %s", m), log, append([]string{"list", "-modfile=" + modFile, "-deps"}, packages...)...)
+	all, err := runGo(ctx, source, fmt.Sprintf("download the dependencies of %s", m), log,
+		append([]string{"list", "-modfile=" + modFile, "-tags=" + m.tags, "-deps"}, packages...)...)
 	if err != nil {
 		return err
 	}
@@ -158,7 +159,7 @@ func (m module) compile(ctx context.Context, source, work string, log io.Writer)
 	what := func() string {
 		return fmt.Sprintf("build %s: %d of at most %d packages", m, compiled.packages(), total)
 	}
-	args := append([]string{"build", "-v", "-modfile=" + modFile, "-trimpath", "-buildvcs=false", noDebugInformation,
+	args := append([]string{"build", "-v", "-modfile=" + modFile, "-trimpath", "-buildvcs=false", "-tags=" + m.tags, noDebugInformation,
 		"-ldflags", "-s -w " + m.ldflags, "-o", bin + "/"}, packages...)
 	if _, err := goCommand(ctx, source, what, log, compiled, args...); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", m, err, compiled.messages())

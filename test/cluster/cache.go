@@ -45,6 +45,9 @@ func (m module) cacheKey(dir string, p platform) (string, error) {
 		_, _ = fmt.Fprintf(h, "%s %d\n%s", name, len(content), content)
 	}
 	_, _ = fmt.Fprintf(h, "%q %q %q %q %q\n", p, m.programs, m.ldflags, m.manifests, m.trims)
+	if m.tags != "" {
+		_, _ = fmt.Fprintf(h, "%q\n", m.tags)
+	}
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 

@@ -22,6 +22,8 @@ type module struct {
 	ldflags string
 	// manifests are copied beside the programs: directories of the module's dependencies.
 	manifests []manifests
+	// tags are build tags.
+	tags string
 	// trims are packages of dependencies that are replaced.
 	trims []trim
 }

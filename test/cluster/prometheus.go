@@ -1,0 +1,81 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+)
+
+// prometheusModule has Prometheus without service discovery but for files, which is most of its packages.
+func prometheusModule(Versions) module {
+	return module{
+		name: "prometheus", version: "v0.312.0", tags: "remove_all_sd",
+		programs: []program{{"prometheus", "github.com/prometheus/prometheus/cmd/prometheus"}},
+	}
+}
+
+const prometheusConfig = `
+global: {scrape_interval: 500ms, scrape_timeout: 500ms}
+scrape_configs:
+- job_name: models
+  static_configs: [{targets: [%q]}]
+`
+
+// StartPrometheus starts Prometheus, which scrapes http://target/metrics twice a second, and returns its URL. It ends with stop.
+func StartPrometheus(ctx context.Context, dir, target string) (url string, stop func(), err error) {
+	o, err := newOptions(nil)
+	if err != nil {
+		return "", nil, err
+	}
+	built, err := prometheusModule(o.versions).build(ctx, o.log)
+	if err != nil {
+		return "", nil, err
+	}
+	file := filepath.Join(dir, "prometheus.yaml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, prometheusConfig, target), 0o600); err != nil {
+		return "", nil, fmt.Errorf("configure Prometheus: %w", err)
+	}
+	var taken ports
+	port, err := taken.take(ctx, 1)
+	if err != nil {
+		return "", nil, err
+	}
+	url = "http://" + address(port[0])
+	p, err := spawn("prometheus", filepath.Join(dir, "prometheus.log"), dir, built.program("prometheus"), []string{
+		"--config.file=" + file, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=" + address(port[0]),
+	}, nil)
+	if err != nil {
+		taken.release()
+		return "", nil, err
+	}
+	stop = func() {
+		p.stop(nil)
+		taken.release()
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	if err := p.await(ctx, func(ctx context.Context) error { return answers(ctx, url+"/-/ready") }); err != nil {
+		stop()
+		return "", nil, err
+	}
+	return url, stop, nil
+}
+
+// answers returns nil if a GET has status 200.
+func answers(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", url, response.Status)
+	}
+	return nil
+}
