@@ -119,7 +119,7 @@ func TestMark(t *testing.T) {
 func TestManualIsNotStarted(t *testing.T) {
 	t.Parallel()
 	got := trackRevisions(facts(), standing(pb.State_STATE_COMPLETED, older, template("t3")), false).annotate
-	if want := (revisions{template: "t2", first: "t1", seen: "t2", canary: "t3", stable: "t1"}); got == nil || *got != want {
+	if want := (revisions{template: "t2", first: "t1", seen: "t2", canary: "t3", stable: "t2"}); got == nil || *got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
