@@ -5,10 +5,13 @@ package kruise
 
 import (
 	"strings"
+	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -26,10 +29,16 @@ type ReleaseBatch struct {
 	CanaryReplicas intstr.IntOrString `json:"canaryReplicas"`
 }
 
-// policy returns the driver's policy for a plan; nil for no plan. Kruise lowers the partition whatever the plan says, so a plan
+// policy returns the driver's policy for a target and a plan; nil for no plan. Kruise lowers the partition whatever the plan says, so a plan
 // that the driver would reject becomes one batch.
-func policy(p *ReleasePlan) *pb.ReleasePolicy {
+func policy(t *v1alpha1.RolloutTarget, p *ReleasePlan) *pb.ReleasePolicy {
 	out := &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"100%"}}
+	if s := t.Spec.MinReadySeconds; s > 0 {
+		out.MinReady = durationpb.New(time.Duration(s) * time.Second)
+	}
+	if s := t.Spec.ProgressDeadlineSeconds; s != nil {
+		out.ProgressDeadline = durationpb.New(time.Duration(*s) * time.Second)
+	}
 	if p == nil {
 		return out
 	}

@@ -68,6 +68,8 @@ type View struct {
 	Successor bool
 	// Context is the driver's, with groups. It is nil if and only if Workload is.
 	Context *pb.BatchContext
+	// EndRequested is true once this reconcile has requested the end of the release. The state Failed does not tell.
+	EndRequested bool
 	// Revisions maps the workload's template revisions to the controller revisions of leader pods.
 	Revisions map[string]string
 }
@@ -88,6 +90,7 @@ const (
 	actInitialize
 	actUpgrade
 	actPromote
+	actRollback
 	actDisown
 )
 
@@ -152,8 +155,8 @@ func owner(t *v1alpha1.RolloutTarget) string { return ownerPrefix + t.Namespace 
 // ours reports whether this target began the last release.
 func ours(v View) bool { return v.Context.GetOwner() == owner(v.Target) }
 
-// finalizeDeleted is plan for a target that is being deleted: its release is completed, as Kruise does for a StatefulSet that it
-// no longer controls, and the workload is disowned.
+// finalizeDeleted is plan for a target that is being deleted: its release is rolled back, unless onDeletion is Promote, and the
+// workload is disowned.
 func finalizeDeleted(v View) move {
 	c := v.Context
 	done := move{action: actRemoveFinalizer, why: "the target's release has ended and its workload is disowned"}
@@ -165,10 +168,12 @@ func finalizeDeleted(v View) move {
 		return done
 	case plugin.InFlight(c) && !ours(v):
 		return done
-	case plugin.InFlight(c) && ending(c):
-		return notReady(v, "Deleting", "the release is completed before the workload is disowned: "+c.GetMessage())
+	case plugin.InFlight(c) && ending(v):
+		return notReady(v, "Deleting", "the release ends before the workload is disowned: "+c.GetMessage())
+	case plugin.InFlight(c) && v.Target.Spec.OnDeletion == v1alpha1.OnDeletionPromote:
+		return move{action: actPromote, why: "the target is being deleted, and its onDeletion is Promote: completing its release"}
 	case plugin.InFlight(c):
-		return move{action: actPromote, why: "the target is being deleted: completing its release"}
+		return move{action: actRollback, why: "the target is being deleted: rolling back its release"}
 	case v.Successor:
 		done.why = "another target takes over the workload, under hold"
 		return done
@@ -177,9 +182,10 @@ func finalizeDeleted(v View) move {
 	}
 }
 
-// ending reports whether the release in flight is being promoted or rolled back.
-func ending(c *pb.BatchContext) bool {
-	return c.GetState() == pb.State_STATE_PROMOTING || c.GetState() == pb.State_STATE_ROLLING_BACK
+// ending reports whether the release in flight is being promoted or rolled back, as far as is known.
+func ending(v View) bool {
+	state := v.Context.GetState()
+	return v.EndRequested || state == pb.State_STATE_PROMOTING || state == pb.State_STATE_ROLLING_BACK
 }
 
 // syncTarget copies the workload to the target's spec, and the target's replicas to the workload if the target was scaled.
@@ -272,7 +278,7 @@ func followPartition(v View) move {
 		return move{} // Nothing to release, or no group yet.
 	case !inFlight:
 		return begin(v)
-	case ending(c), template != c.GetUpdateRevision():
+	case ending(v), template != c.GetUpdateRevision():
 		return move{} // The driver ends the release, or moves to the new template.
 	case promote:
 		return move{action: actPromote, why: "the partition was removed: completing the release"}

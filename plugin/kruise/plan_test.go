@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -59,6 +61,11 @@ func at(revisions string) func(*View) {
 	}
 }
 
+// available says how many updated groups have been ready for minReadySeconds.
+func available(groups int32) func(*View) {
+	return func(v *View) { v.Context.UpdatedReady = groups }
+}
+
 // template is the workload's, of which the target knows.
 func template(revision string) func(*View) {
 	return func(v *View) {
@@ -100,6 +107,8 @@ func going(v *View)    { v.Workload.Deleting = true }
 func unheld(v *View)   { v.Context.State = pb.State_STATE_UNMANAGED }
 func followed(v *View) { v.Successor = true }
 func unbound(v *View)  { v.Target.Finalizers = nil }
+func ended(v *View)    { v.EndRequested = true }
+func promote(v *View)  { v.Target.Spec.OnDeletion = v1alpha1.OnDeletionPromote }
 func last(v *View)     { v.Context.ReleaseId = releaseID(v.Target) }
 
 func TestPlan(t *testing.T) {
@@ -142,6 +151,7 @@ func TestPlan(t *testing.T) {
 		{"partition 0, no Rollout in progress", "the same as no partition", view(template("two"), partition(0), releasing(pb.State_STATE_READY, 4)), actPromote, 0, ""},
 		{"no Kruise", "a StatefulSet would roll, too", view(template("two")), actInitialize, 0, ""},
 		{"paused", "nothing moves", view(template("two"), pausedUpdate), actNone, 0, "Held"},
+		{"promoted, failed, requested now", "one request is enough", view(template("two"), releasing(pb.State_STATE_FAILED, 4), ended), actNone, 0, "Held"},
 		{"promoting", "the driver is at work", view(template("two"), releasing(pb.State_STATE_PROMOTING, 4)), actNone, 0, "Held"},
 		{"template returns", "the driver rolls back by itself", view(template("one"), partition(32767), led, releasing(pb.State_STATE_ROLLING_BACK, 1)), actNone, 0, "Held"},
 		{"template returns, let go", "what rolls back is not promoted", view(template("one"), releasing(pb.State_STATE_ROLLING_BACK, 1)), actNone, 0, "Held"},
@@ -157,12 +167,16 @@ func TestPlan(t *testing.T) {
 		}), actNone, 0, "WaitingForRevision"},
 
 		{"deleted at rest", "the workload is given back", view(deleted), actDisown, 0, ""},
-		{"deleted in mid-release", "as when Kruise lets go", view(deleted, template("two"), partition(3), releasing(pb.State_STATE_READY, 1)), actPromote, 0, ""},
+		{"deleted in mid-release", "the safe end is the default", view(deleted, template("two"), partition(3), releasing(pb.State_STATE_READY, 1)), actRollback, 0, ""},
+		{"deleted in mid-release, Promote", "the target says so", view(deleted, promote, template("two"), partition(3), releasing(pb.State_STATE_READY, 1)), actPromote, 0, ""},
+		{"deleted, failed", "a release that fails is not completed", view(deleted, template("two"), releasing(pb.State_STATE_FAILED, 1)), actRollback, 0, ""},
+		{"deleted, failed, requested now", "one request is enough", view(deleted, ended, template("two"), releasing(pb.State_STATE_FAILED, 1)), actNone, 0, "Deleting"},
+		{"deleted, rolling back, Promote", "what rolls back is not promoted", view(deleted, promote, template("two"), releasing(pb.State_STATE_ROLLING_BACK, 1)), actNone, 0, "Deleting"},
 		{"deleted, promoting", "it ends first", view(deleted, template("two"), releasing(pb.State_STATE_PROMOTING, 4)), actNone, 0, "Deleting"},
 		{"deleted, given back", "nothing holds the target", view(deleted, unheld), actRemoveFinalizer, 0, ""},
 		{"deleted, workload gone", "there is nothing to give back", view(deleted, missing), actRemoveFinalizer, 0, ""},
 		{"deleted, another's release", "it is not ours to end", view(deleted, releasing(pb.State_STATE_READY, 1), foreign), actRemoveFinalizer, 0, ""},
-		{"deleted in mid-release, another target", "it would find a release that is not its own", view(deleted, followed, template("two"), releasing(pb.State_STATE_READY, 1)), actPromote, 0, ""},
+		{"deleted in mid-release, another target", "it would find a release that is not its own", view(deleted, followed, template("two"), releasing(pb.State_STATE_READY, 1)), actRollback, 0, ""},
 		{"deleted, another target", "it takes the workload over as it is", view(deleted, followed), actRemoveFinalizer, 0, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -196,11 +210,16 @@ func TestStatusCountsGroups(t *testing.T) {
 			"held", "none is updated", view(template("two"), partition(32767), led), counts{3, 4, 4, 0, 0, "vllm-1", "vllm-2"},
 		},
 		{
-			"batch", "a group counts whole", view(template("two"), partition(2), led, releasing(pb.State_STATE_UPGRADING, 2), at("one one two! two")),
+			"batch", "a group counts whole", view(template("two"), partition(2), led, releasing(pb.State_STATE_UPGRADING, 2), at("one one two! two"), available(1)),
 			counts{3, 4, 3, 2, 1, "vllm-1", "vllm-2"},
 		},
 		{
-			"group restarts", "it does not exist", view(template("two"), partition(2), led, releasing(pb.State_STATE_UPGRADING, 2), at("one one - two")),
+			"ready for a moment", "it counts after minReadySeconds",
+			view(template("two"), partition(2), led, releasing(pb.State_STATE_VERIFYING, 2), at("one one two two"), available(1)),
+			counts{3, 4, 4, 2, 1, "vllm-1", "vllm-2"},
+		},
+		{
+			"group restarts", "it does not exist", view(template("two"), partition(2), led, releasing(pb.State_STATE_UPGRADING, 2), at("one one - two"), available(1)),
 			counts{3, 3, 3, 1, 1, "vllm-1", "vllm-2"},
 		},
 		{
@@ -258,7 +277,7 @@ func TestPolicy(t *testing.T) {
 		{"unusable id", "a label has 63 characters", "1", []string{"1"}, strings.Repeat("x", 64)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got := policy(planOf(test.plan, test.rolloutID))
+			got := policy(view().Target, planOf(test.plan, test.rolloutID))
 			want := &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: test.batches}
 			if len(test.rolloutID) < 64 {
 				want.RolloutId = test.rolloutID
@@ -268,7 +287,13 @@ func TestPolicy(t *testing.T) {
 			}
 		})
 	}
-	if got := policy(nil).GetBatches(); len(got) != 1 || got[0] != "100%" {
-		t.Errorf("without a plan the batches are %v", got)
+	target := view().Target
+	target.Spec.MinReadySeconds, target.Spec.ProgressDeadlineSeconds = 90, ptr.To(int32(5400))
+	want := &pb.ReleasePolicy{
+		Style: pb.Style_STYLE_PARTITION, Batches: []string{"100%"},
+		MinReady: durationpb.New(90 * time.Second), ProgressDeadline: durationpb.New(90 * time.Minute),
+	}
+	if diff := cmp.Diff(want, policy(target, nil), protocmp.Transform()); diff != "" {
+		t.Errorf("of a target without a plan, -want +got:\n%s", diff)
 	}
 }

@@ -53,8 +53,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if r.Follow != nil {
 		r.Follow(client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name})
 	}
+	endRequested := false
 	for range maxMoves {
 		v, err := r.observe(ctx, t)
+		v.EndRequested = endRequested
 		m := move{}
 		if err == nil {
 			m = plan(v)
@@ -62,6 +64,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 				r.Logger.Info(m.why, "target", req.String(), "workload", t.Spec.WorkloadRef.Name)
 			}
 			err = r.apply(ctx, v, m)
+			if m.action == actPromote || m.action == actRollback {
+				// Finalized: the release already ends, perhaps in the other direction, which stands.
+				finalized := plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED
+				if endRequested = err == nil || finalized; finalized {
+					err = nil
+				}
+			}
 		}
 		if err != nil {
 			return r.failed(ctx, v, err)

@@ -77,6 +77,9 @@ func count(s *v1alpha1.RolloutTargetStatus, c *pb.BatchContext) {
 		}
 	}
 	s.AvailableReplicas = s.ReadyReplicas
+	if plugin.InFlight(c) && c.GetUpdateRevision() == c.GetTemplateRevision() {
+		s.UpdatedReadyReplicas = min(s.UpdatedReadyReplicas, c.GetUpdatedReady()) // only the driver knows for how long
+	}
 }
 
 // rollbackUnnoticed reports whether Kruise has not yet noticed that the workload has the stable template again. Kruise tells a
