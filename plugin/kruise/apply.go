@@ -52,6 +52,9 @@ func (r *Reconciler) drive(ctx context.Context, v View, m move) error {
 	case actInitialize:
 		var plan *ReleasePlan
 		if plan, err = r.releasePlan(ctx, t); err == nil {
+			err = plan.supported()
+		}
+		if err == nil {
 			_, err = r.Driver.Initialize(ctx, &pb.InitializeRequest{
 				Workload: ref, ReleaseId: m.release, Owner: owner(t), Policy: policy(t, plan),
 			})

@@ -214,6 +214,8 @@ func mirror(v View, t *v1alpha1.RolloutTarget) {
 	metav1.SetMetaDataLabel(&t.ObjectMeta, labelWorkloadType, "statefulset")
 	if id := v.Workload.RolloutID; id != "" {
 		metav1.SetMetaDataLabel(&t.ObjectMeta, labelRolloutID, id)
+	} else {
+		delete(t.Labels, labelRolloutID)
 	}
 	t.Spec.Replicas = ptr.To(v.Context.GetReplicas())
 	t.Spec.Selector = leaders(t.Spec.WorkloadRef.Name)

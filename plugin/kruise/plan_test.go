@@ -140,6 +140,7 @@ func TestPlan(t *testing.T) {
 			view(at("one one one"), func(v *View) { v.Target.Spec.Replicas = ptr.To(int32(6)) }), actMirror, 0, "",
 		},
 		{"rollout id", "it goes with the template", view(func(v *View) { v.Workload.RolloutID = "7" }), actMirror, 0, ""},
+		{"rollout id removed", "the next release would get it", view(func(v *View) { v.Target.Labels[labelRolloutID] = "6" }), actMirror, 0, ""},
 		{"held by Kruise", "no batch yet", view(template("two"), partition(32767), led), actNone, 0, "Held"},
 		{"first batch", "a release is begun", view(template("two"), partition(3), led), actInitialize, 0, ""},
 		{"first batch, begun", "its target is set", view(template("two"), partition(3), led, releasing(pb.State_STATE_HOLDING, 0)), actUpgrade, 1, ""},
@@ -258,6 +259,36 @@ func planOf(batches, rolloutID string) *ReleasePlan {
 		p.Batches = append(p.Batches, ReleaseBatch{CanaryReplicas: intstr.Parse(b)})
 	}
 	return p
+}
+
+func TestUnsupportedPlans(t *testing.T) {
+	for _, test := range []struct {
+		name, says string
+		plan       *ReleasePlan
+	}{
+		{"no plan", "", nil},
+		{"in place", "", &ReleasePlan{RollingStyle: "Partition", FailureThreshold: ptr.To(intstr.FromInt32(1))}},
+		{"canary", "enableExtraWorkloadForCanary", &ReleasePlan{EnableExtraWorkloadForCanary: true}},
+		{"canary by style", "enableExtraWorkloadForCanary", &ReleasePlan{RollingStyle: "Canary"}},
+		{"metadata", "patchPodTemplateMetadata", &ReleasePlan{PatchPodTemplateMetadata: &struct{}{}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := test.plan.supported()
+			if (err != nil) != (test.says != "") || err != nil && !strings.Contains(err.Error(), test.says) {
+				t.Errorf("error %v, want one about %q", err, test.says)
+			}
+		})
+	}
+}
+
+func TestFailureThresholdOfKruise(t *testing.T) {
+	for threshold, want := range map[string]string{"25%": "25%", "2": "2", "200%": "", "many": "", "-1": "", "+5%": ""} {
+		plan := planOf("50% 100%", "")
+		plan.FailureThreshold = ptr.To(intstr.Parse(threshold))
+		if got := policy(view().Target, plan).GetFailureThreshold(); got != want {
+			t.Errorf("%s: %q, want %q", threshold, got, want)
+		}
+	}
 }
 
 func TestPolicy(t *testing.T) {
