@@ -85,18 +85,40 @@ func TestStepJump(t *testing.T) {
 	e := newRelease(t, quarters)
 	e.edit("v2")
 	e.awaitPause(1)
-	e.awaitRollout("the jump is accepted", func(r *unstructured.Unstructured) bool {
-		if field(r, "status", "canaryStatus", "currentStepIndex") == "3" || field(r, "status", "phase") == "Healthy" {
-			return true
-		}
-		if field(r, "status", "canaryStatus", "nextStepIndex") != "3" { // Kruise may write the status that it read before
-			e.patch(rollouts, fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"canaryStatus":{"nextStepIndex":3}}}`, r.GetResourceVersion()), "status")
-		}
-		return false
-	})
+	e.jump(3)
 	e.mustHave("v2 v2 v2 v2")
 	e.awaitDone()
 	e.mustRest("v2")
+}
+
+// A jump back, as by `kubectl kruise rollout undo --fast`, repeats steps. Updated groups stay: Kruise does not raise a partition.
+func TestStepJumpBack(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters)
+	e.edit("v2")
+	e.awaitPause(1)
+	e.approve()
+	e.awaitPause(2)
+	e.jump(1)
+	e.awaitPause(1)
+	e.mustHave("v1 v1 v2 v2")
+	e.approve()
+	e.awaitPause(2)
+	e.mustHave("v1 v1 v2 v2")
+}
+
+// jump sets Kruise's next step.
+func (e *env) jump(to int) {
+	e.t.Helper()
+	e.awaitRollout("the jump is accepted", func(r *unstructured.Unstructured) bool {
+		if field(r, "status", "canaryStatus", "currentStepIndex") == fmt.Sprint(to) || field(r, "status", "phase") == "Healthy" {
+			return true
+		}
+		if field(r, "status", "canaryStatus", "nextStepIndex") != fmt.Sprint(to) { // Kruise may write the status that it read before
+			e.patch(rollouts, fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"canaryStatus":{"nextStepIndex":%d}}}`, r.GetResourceVersion(), to), "status")
+		}
+		return false
+	})
 }
 
 // Steps are changed during the release: Kruise continues at the step that matches the updated groups.

@@ -127,7 +127,7 @@ func (m *machine) ready() bool { return m.context.GetState() == pb.State_STATE_R
 // percentage of the updated groups up, the driver rounds down. Both require one ready group.
 func (m *machine) tolerated() bool {
 	c, threshold := m.context, m.plan().FailureThreshold
-	switch c.GetState() { //nolint:exhaustive // In the others the driver waits for something else.
+	switch c.GetState() {
 	case pb.State_STATE_UPGRADING:
 	case pb.State_STATE_FAILED:
 		if c.GetReason() != "ProgressDeadlineExceeded" {
