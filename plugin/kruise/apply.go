@@ -52,8 +52,11 @@ func (r *Reconciler) drive(ctx context.Context, v View, m move) error {
 	case actInitialize:
 		var plan *ReleasePlan
 		if plan, err = r.releasePlan(ctx, t); err == nil {
+			err = plan.supported()
+		}
+		if err == nil {
 			_, err = r.Driver.Initialize(ctx, &pb.InitializeRequest{
-				Workload: ref, ReleaseId: m.release, Owner: owner(t), Policy: policy(plan),
+				Workload: ref, ReleaseId: m.release, Owner: owner(t), Policy: policy(t, plan),
 			})
 		}
 	case actUpgrade:
@@ -61,15 +64,16 @@ func (r *Reconciler) drive(ctx context.Context, v View, m move) error {
 			Workload: ref, ReleaseId: c.GetReleaseId(), UpdateRevision: c.GetTemplateRevision(),
 			Target: &pb.UpgradeBatchRequest_Groups{Groups: fmt.Sprint(m.groups)},
 		})
-	case actPromote:
+	case actPromote, actRollback:
+		end := &pb.FinalizeRequest{Workload: ref, ReleaseId: c.GetReleaseId(), Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE}
 		// A target that is being deleted completes its release whatever the template is by then.
-		revision := c.GetTemplateRevision()
-		if t.DeletionTimestamp != nil {
-			revision = ""
+		if t.DeletionTimestamp == nil {
+			end.UpdateRevision = c.GetTemplateRevision()
 		}
-		_, err = r.Driver.Finalize(ctx, &pb.FinalizeRequest{
-			Workload: ref, ReleaseId: c.GetReleaseId(), Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE, UpdateRevision: revision,
-		})
+		if m.action == actRollback {
+			end.Intent = pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
+		}
+		_, err = r.Driver.Finalize(ctx, end)
 	}
 	return err
 }

@@ -4,11 +4,14 @@
 package kruise
 
 import (
-	"strings"
+	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -18,6 +21,31 @@ type ReleasePlan struct {
 	Batches []ReleaseBatch `json:"batches"`
 	// RolloutID is the label that pods get.
 	RolloutID string `json:"rolloutID"`
+	// FailureThreshold is Kruise's own. The driver gets it so that it does not fail a batch with which Kruise continues.
+	FailureThreshold *intstr.IntOrString `json:"failureThreshold"`
+	// RollingStyle and EnableExtraWorkloadForCanary select a style.
+	RollingStyle                 string `json:"rollingStyle"`
+	EnableExtraWorkloadForCanary bool   `json:"enableExtraWorkloadForCanary"`
+	// PatchPodTemplateMetadata is for the pods of a canary only.
+	PatchPodTemplateMetadata *struct{} `json:"patchPodTemplateMetadata"`
+}
+
+// supported returns an error for a plan that Kruise would execute otherwise than it reads: for a kind that it does not know, it
+// replaces pods in place whatever the style, and adds no metadata to them.
+func (p *ReleasePlan) supported() error {
+	field := ""
+	switch {
+	case p == nil:
+		return nil
+	case p.EnableExtraWorkloadForCanary, p.RollingStyle != "" && p.RollingStyle != "Partition":
+		field = "enableExtraWorkloadForCanary (a v1alpha1 Rollout sets it unless its annotation rollouts.kruise.io/rolling-style is partition)"
+	case p.PatchPodTemplateMetadata != nil:
+		field = "patchPodTemplateMetadata"
+	default:
+		return nil
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "the Rollout sets %s, but Kruise replaces the groups of a RolloutTarget in place, "+
+		"without other metadata: restore the old template, wait until the Rollout is Healthy, remove the field, and change the template again", field)
 }
 
 // ReleaseBatch is one batch.
@@ -26,12 +54,23 @@ type ReleaseBatch struct {
 	CanaryReplicas intstr.IntOrString `json:"canaryReplicas"`
 }
 
-// policy returns the driver's policy for a plan; nil for no plan. Kruise lowers the partition whatever the plan says, so a plan
+// policy returns the driver's policy for a target and a plan; nil for no plan. Kruise lowers the partition whatever the plan says, so a plan
 // that the driver would reject becomes one batch.
-func policy(p *ReleasePlan) *pb.ReleasePolicy {
+func policy(t *v1alpha1.RolloutTarget, p *ReleasePlan) *pb.ReleasePolicy {
 	out := &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"100%"}}
+	if s := t.Spec.MinReadySeconds; s > 0 {
+		out.MinReady = durationpb.New(time.Duration(s) * time.Second)
+	}
+	if s := t.Spec.ProgressDeadlineSeconds; s != nil {
+		out.ProgressDeadline = durationpb.New(time.Duration(*s) * time.Second)
+	}
 	if p == nil {
 		return out
+	}
+	if f := p.FailureThreshold; f != nil {
+		if _, ok := amount(f); ok {
+			out.FailureThreshold = f.String()
+		}
 	}
 	if batches, ok := p.batches(); ok {
 		out.Batches = batches
@@ -48,13 +87,21 @@ func (p *ReleasePlan) batches() ([]string, bool) {
 	last := 0
 	for _, b := range p.Batches {
 		groups := b.CanaryReplicas
-		n, err := intstr.GetScaledValueFromIntOrPercent(&groups, 100, true)
-		if err != nil || n < last || groups.Type != p.Batches[0].CanaryReplicas.Type ||
-			groups.Type == intstr.String && (n > 100 || !strings.HasSuffix(groups.StrVal, "%")) {
+		n, ok := amount(&groups)
+		if !ok || n < last || groups.Type != p.Batches[0].CanaryReplicas.Type {
 			return nil, false
 		}
 		last = n
 		out = append(out, groups.String())
 	}
 	return out, len(out) > 0
+}
+
+// amount returns a count, or the number of a percentage, if the driver accepts it.
+func amount(q *intstr.IntOrString) (int, bool) {
+	if q.Type == intstr.Int {
+		return q.IntValue(), q.IntVal >= 0
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(q, 100, true)
+	return n, err == nil && n <= 100 && len(validation.IsValidPercent(q.StrVal)) == 0
 }

@@ -16,6 +16,7 @@
 //     target's, and is not released before: Kruise's webhook raises the partition in that same request.
 //   - A partition below the number of groups begins a release, and is its target. No partition, or 0 while no Rollout is in
 //     progress on the target, promotes it.
+//   - A target that is deleted in mid-release has the release rolled back or promoted, as its onDeletion says.
 //   - When the workload gets the stable template again, the driver rolls back by itself.
 //   - status.observedGeneration is updated only after all of this, together with the rest of the status: until then Kruise
 //     waits.

@@ -88,6 +88,7 @@ const (
 	actInitialize
 	actUpgrade
 	actPromote
+	actRollback
 	actDisown
 )
 
@@ -152,8 +153,8 @@ func owner(t *v1alpha1.RolloutTarget) string { return ownerPrefix + t.Namespace 
 // ours reports whether this target began the last release.
 func ours(v View) bool { return v.Context.GetOwner() == owner(v.Target) }
 
-// finalizeDeleted is plan for a target that is being deleted: its release is completed, as Kruise does for a StatefulSet that it
-// no longer controls, and the workload is disowned.
+// finalizeDeleted is plan for a target that is being deleted: its release is rolled back, unless onDeletion is Promote, and the
+// workload is disowned.
 func finalizeDeleted(v View) move {
 	c := v.Context
 	done := move{action: actRemoveFinalizer, why: "the target's release has ended and its workload is disowned"}
@@ -166,9 +167,11 @@ func finalizeDeleted(v View) move {
 	case plugin.InFlight(c) && !ours(v):
 		return done
 	case plugin.Ending(c):
-		return notReady(v, "Deleting", "the release is completed before the workload is disowned: "+c.GetMessage())
+		return notReady(v, "Deleting", "the release ends before the workload is disowned: "+c.GetMessage())
+	case plugin.InFlight(c) && v.Target.Spec.OnDeletion == v1alpha1.OnDeletionPromote:
+		return move{action: actPromote, why: "the target is being deleted, and its onDeletion is Promote: completing its release"}
 	case plugin.InFlight(c):
-		return move{action: actPromote, why: "the target is being deleted: completing its release"}
+		return move{action: actRollback, why: "the target is being deleted: rolling back its release"}
 	case v.Successor:
 		done.why = "another target takes over the workload, under hold"
 		return done
@@ -203,6 +206,8 @@ func mirror(v View, t *v1alpha1.RolloutTarget) {
 	metav1.SetMetaDataLabel(&t.ObjectMeta, labelWorkloadType, "statefulset")
 	if id := v.Workload.RolloutID; id != "" {
 		metav1.SetMetaDataLabel(&t.ObjectMeta, labelRolloutID, id)
+	} else {
+		delete(t.Labels, labelRolloutID)
 	}
 	t.Spec.Replicas = ptr.To(v.Context.GetReplicas())
 	t.Spec.Selector = leaders(t.Spec.WorkloadRef.Name)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -59,6 +61,11 @@ func at(revisions string) func(*View) {
 	}
 }
 
+// available says how many updated groups have been ready for minReadySeconds.
+func available(groups int32) func(*View) {
+	return func(v *View) { v.Context.UpdatedReady = groups }
+}
+
 // template is the workload's, of which the target knows.
 func template(revision string) func(*View) {
 	return func(v *View) {
@@ -105,6 +112,7 @@ func going(v *View)    { v.Workload.Deleting = true }
 func unheld(v *View)   { v.Context.State = pb.State_STATE_UNMANAGED }
 func followed(v *View) { v.Successor = true }
 func unbound(v *View)  { v.Target.Finalizers = nil }
+func promote(v *View)  { v.Target.Spec.OnDeletion = v1alpha1.OnDeletionPromote }
 func last(v *View)     { v.Context.ReleaseId = releaseID(v.Target) }
 
 func TestPlan(t *testing.T) {
@@ -136,6 +144,7 @@ func TestPlan(t *testing.T) {
 			view(at("one one one"), func(v *View) { v.Target.Spec.Replicas = ptr.To(int32(6)) }), actMirror, 0, "",
 		},
 		{"rollout id", "it goes with the template", view(func(v *View) { v.Workload.RolloutID = "7" }), actMirror, 0, ""},
+		{"rollout id removed", "the next release would get it", view(func(v *View) { v.Target.Labels[labelRolloutID] = "6" }), actMirror, 0, ""},
 		{"held by Kruise", "no batch yet", view(template("two"), partition(32767), led), actNone, 0, "Held"},
 		{"first batch", "a release is begun", view(template("two"), partition(3), led), actInitialize, 0, ""},
 		{"first batch, begun", "its target is set", view(template("two"), partition(3), led, releasing(pb.State_STATE_HOLDING, 0)), actUpgrade, 1, ""},
@@ -162,14 +171,17 @@ func TestPlan(t *testing.T) {
 		}), actNone, 0, "WaitingForRevision"},
 
 		{"deleted at rest", "the workload is given back", view(deleted), actDisown, 0, ""},
-		{"deleted in mid-release", "as when Kruise lets go", view(deleted, template("two"), partition(3), releasing(pb.State_STATE_READY, 1)), actPromote, 0, ""},
+		{"deleted in mid-release", "the safe end is the default", view(deleted, template("two"), partition(3), releasing(pb.State_STATE_READY, 1)), actRollback, 0, ""},
+		{"deleted in mid-release, Promote", "the target says so", view(deleted, promote, template("two"), partition(3), releasing(pb.State_STATE_READY, 1)), actPromote, 0, ""},
+		{"deleted, failed", "a release that fails is not completed", view(deleted, template("two"), releasing(pb.State_STATE_FAILED, 1)), actRollback, 0, ""},
+		{"deleted, rolling back, Promote", "what rolls back is not promoted", view(deleted, promote, template("two"), releasing(pb.State_STATE_ROLLING_BACK, 1)), actNone, 0, "Deleting"},
 		{"deleted, promoting", "it ends first", view(deleted, template("two"), releasing(pb.State_STATE_PROMOTING, 4)), actNone, 0, "Deleting"},
 		{"promotion failed", "it was requested once", view(template("two"), releasing(pb.State_STATE_FAILED, 4), intends(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)), actNone, 0, "Held"},
 		{"deleted, rollback failed", "it is not promoted", view(deleted, template("two"), releasing(pb.State_STATE_FAILED, 1), intends(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)), actNone, 0, "Deleting"},
 		{"deleted, given back", "nothing holds the target", view(deleted, unheld), actRemoveFinalizer, 0, ""},
 		{"deleted, workload gone", "there is nothing to give back", view(deleted, missing), actRemoveFinalizer, 0, ""},
 		{"deleted, another's release", "it is not ours to end", view(deleted, releasing(pb.State_STATE_READY, 1), foreign), actRemoveFinalizer, 0, ""},
-		{"deleted in mid-release, another target", "it would find a release that is not its own", view(deleted, followed, template("two"), releasing(pb.State_STATE_READY, 1)), actPromote, 0, ""},
+		{"deleted in mid-release, another target", "it would find a release that is not its own", view(deleted, followed, template("two"), releasing(pb.State_STATE_READY, 1)), actRollback, 0, ""},
 		{"deleted, another target", "it takes the workload over as it is", view(deleted, followed), actRemoveFinalizer, 0, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -203,11 +215,16 @@ func TestStatusCountsGroups(t *testing.T) {
 			"held", "none is updated", view(template("two"), partition(32767), led), counts{3, 4, 4, 0, 0, "vllm-1", "vllm-2"},
 		},
 		{
-			"batch", "a group counts whole", view(template("two"), partition(2), led, releasing(pb.State_STATE_UPGRADING, 2), at("one one two! two")),
+			"batch", "a group counts whole", view(template("two"), partition(2), led, releasing(pb.State_STATE_UPGRADING, 2), at("one one two! two"), available(1)),
 			counts{3, 4, 3, 2, 1, "vllm-1", "vllm-2"},
 		},
 		{
-			"group restarts", "it does not exist", view(template("two"), partition(2), led, releasing(pb.State_STATE_UPGRADING, 2), at("one one - two")),
+			"ready for a moment", "it counts after minReadySeconds",
+			view(template("two"), partition(2), led, releasing(pb.State_STATE_VERIFYING, 2), at("one one two two"), available(1)),
+			counts{3, 4, 4, 2, 1, "vllm-1", "vllm-2"},
+		},
+		{
+			"group restarts", "it does not exist", view(template("two"), partition(2), led, releasing(pb.State_STATE_UPGRADING, 2), at("one one - two"), available(1)),
 			counts{3, 3, 3, 1, 1, "vllm-1", "vllm-2"},
 		},
 		{
@@ -248,6 +265,36 @@ func planOf(batches, rolloutID string) *ReleasePlan {
 	return p
 }
 
+func TestUnsupportedPlans(t *testing.T) {
+	for _, test := range []struct {
+		name, says string
+		plan       *ReleasePlan
+	}{
+		{"no plan", "", nil},
+		{"in place", "", &ReleasePlan{RollingStyle: "Partition", FailureThreshold: ptr.To(intstr.FromInt32(1))}},
+		{"canary", "enableExtraWorkloadForCanary", &ReleasePlan{EnableExtraWorkloadForCanary: true}},
+		{"canary by style", "enableExtraWorkloadForCanary", &ReleasePlan{RollingStyle: "Canary"}},
+		{"metadata", "patchPodTemplateMetadata", &ReleasePlan{PatchPodTemplateMetadata: &struct{}{}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := test.plan.supported()
+			if (err != nil) != (test.says != "") || err != nil && !strings.Contains(err.Error(), test.says) {
+				t.Errorf("error %v, want one about %q", err, test.says)
+			}
+		})
+	}
+}
+
+func TestFailureThresholdOfKruise(t *testing.T) {
+	for threshold, want := range map[string]string{"25%": "25%", "2": "2", "200%": "", "many": "", "-1": "", "+5%": ""} {
+		plan := planOf("50% 100%", "")
+		plan.FailureThreshold = ptr.To(intstr.Parse(threshold))
+		if got := policy(view().Target, plan).GetFailureThreshold(); got != want {
+			t.Errorf("%s: %q, want %q", threshold, got, want)
+		}
+	}
+}
+
 func TestPolicy(t *testing.T) {
 	for _, test := range []struct {
 		name, why string
@@ -265,7 +312,7 @@ func TestPolicy(t *testing.T) {
 		{"unusable id", "a label has 63 characters", "1", []string{"1"}, strings.Repeat("x", 64)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got := policy(planOf(test.plan, test.rolloutID))
+			got := policy(view().Target, planOf(test.plan, test.rolloutID))
 			want := &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: test.batches}
 			if len(test.rolloutID) < 64 {
 				want.RolloutId = test.rolloutID
@@ -275,7 +322,13 @@ func TestPolicy(t *testing.T) {
 			}
 		})
 	}
-	if got := policy(nil).GetBatches(); len(got) != 1 || got[0] != "100%" {
-		t.Errorf("without a plan the batches are %v", got)
+	target := view().Target
+	target.Spec.MinReadySeconds, target.Spec.ProgressDeadlineSeconds = 90, ptr.To(int32(5400))
+	want := &pb.ReleasePolicy{
+		Style: pb.Style_STYLE_PARTITION, Batches: []string{"100%"},
+		MinReady: durationpb.New(90 * time.Second), ProgressDeadline: durationpb.New(90 * time.Minute),
+	}
+	if diff := cmp.Diff(want, policy(target, nil), protocmp.Transform()); diff != "" {
+		t.Errorf("of a target without a plan, -want +got:\n%s", diff)
 	}
 }

@@ -81,6 +81,13 @@ func (s *scripted) WatchBatchContext(
 func (s *scripted) Finalize(_ context.Context, req *pb.FinalizeRequest, _ ...grpc.CallOption) (*pb.FinalizeResponse, error) {
 	s.calls = append(s.calls, req.GetIntent().String())
 	if s.err == nil {
+		s.context.Intent = req.GetIntent()
+	}
+	switch {
+	case s.err != nil, s.context.GetState() == pb.State_STATE_FAILED: // It stays FAILED until the cause is resolved.
+	case req.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK:
+		s.context.State = pb.State_STATE_ROLLING_BACK
+	default:
 		s.context.State = pb.State_STATE_PROMOTING
 	}
 	return &pb.FinalizeResponse{}, s.err
@@ -166,6 +173,41 @@ func TestDeletedTargetGivesBack(t *testing.T) {
 	_, out := reconcileOnce(t, r)
 	if got := strings.Join(d.calls, ", "); got != "Disown" || out.Name != "" {
 		t.Errorf("calls: %s; what is left: %+v", got, out)
+	}
+}
+
+func TestDeletedTargetEndsItsRelease(t *testing.T) {
+	for _, test := range []struct {
+		name, why string
+		onDelete  v1alpha1.OnDeletion
+		state     pb.State
+		requested pb.FinalizeIntent
+		want      string
+	}{
+		{"default", "it is the safe end", "", pb.State_STATE_READY, 0, "FINALIZE_INTENT_ROLLBACK"},
+		{"rollback", "as the target says", v1alpha1.OnDeletionRollback, pb.State_STATE_READY, 0, "FINALIZE_INTENT_ROLLBACK"},
+		{"promote", "as the target says", v1alpha1.OnDeletionPromote, pb.State_STATE_READY, 0, "FINALIZE_INTENT_PROMOTE"},
+		{"failed", "one request is enough", "", pb.State_STATE_FAILED, 0, "FINALIZE_INTENT_ROLLBACK"},
+		{
+			"a rollback failed", "it is not promoted",
+			v1alpha1.OnDeletionPromote, pb.State_STATE_FAILED, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK, "",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			v := view(template("two"), partition(3), releasing(test.state, 1))
+			v.Target.Spec.OnDeletion, v.Context.Intent = test.onDelete, test.requested
+			r, d := bench(t, v, interceptor.Funcs{})
+			if err := r.Client.Delete(t.Context(), v.Target.DeepCopy()); err != nil {
+				t.Fatal(err)
+			}
+			result, out := reconcileOnce(t, r)
+			if got := strings.Join(d.calls, ", "); got != test.want || result.RequeueAfter != 0 {
+				t.Errorf("%s: calls %s, again after %s, want one call of %s", test.why, got, result.RequeueAfter, test.want)
+			}
+			if c := out.Status.Conditions; len(c) != 1 || c[0].Reason != "Deleting" {
+				t.Errorf("%s: conditions %v", test.why, c)
+			}
+		})
 	}
 }
 

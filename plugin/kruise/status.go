@@ -53,7 +53,12 @@ func statusOf(v View) v1alpha1.RolloutTargetStatus {
 	if c.GetState() == pb.State_STATE_FAILED {
 		ready = metav1.ConditionFalse
 	}
-	setReady(s, t, ready, c.GetReason(), c.GetMessage())
+	message := c.GetMessage()
+	rollback := c.GetState() == pb.State_STATE_ROLLING_BACK || c.GetState() == pb.State_STATE_ROLLED_BACK
+	if rollback && ours(v) && t.Annotations[annotationProgressing] != "" && s.CurrentRevision == s.UpdateRevision {
+		message += "; the steps of the Rollout do not delay a rollback"
+	}
+	setReady(s, t, ready, c.GetReason(), message)
 	return *s
 }
 
@@ -77,6 +82,9 @@ func count(s *v1alpha1.RolloutTargetStatus, c *pb.BatchContext) {
 		}
 	}
 	s.AvailableReplicas = s.ReadyReplicas
+	if plugin.InFlight(c) && c.GetUpdateRevision() == c.GetTemplateRevision() {
+		s.UpdatedReadyReplicas = min(s.UpdatedReadyReplicas, c.GetUpdatedReady()) // only the driver knows for how long
+	}
 }
 
 // rollbackUnnoticed reports whether Kruise has not yet noticed that the workload has the stable template again. Kruise tells a

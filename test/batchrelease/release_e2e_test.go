@@ -320,6 +320,7 @@ func TestBadInput(t *testing.T) {
 		"decreasing": {"batchPartition: 0\nbatches: [{canaryReplicas: 50%}, {canaryReplicas: 25%}]", "batches[1]: 25% is less"},
 		"style":      {"rollingStyle: Recreate\nbatchPartition: 0\nbatches: [{canaryReplicas: 50%}]", `rollingStyle "Recreate" is unknown`},
 		"none":       {"batchPartition: 0", "batches: is empty"},
+		"metadata":   {quarters("Partition") + "\npatchPodTemplateMetadata: {labels: {track: canary}}", "patchPodTemplateMetadata: groups that are replaced"},
 	} {
 		e.apply(manifest(of, bad.plan))
 		e.awaitStuck(of, "InvalidPlan", bad.words)

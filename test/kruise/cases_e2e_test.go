@@ -85,18 +85,40 @@ func TestStepJump(t *testing.T) {
 	e := newRelease(t, quarters)
 	e.edit("v2")
 	e.awaitPause(1)
-	e.awaitRollout("the jump is accepted", func(r *unstructured.Unstructured) bool {
-		if field(r, "status", "canaryStatus", "currentStepIndex") == "3" || field(r, "status", "phase") == "Healthy" {
-			return true
-		}
-		if field(r, "status", "canaryStatus", "nextStepIndex") != "3" { // Kruise may write the status that it read before
-			e.patch(rollouts, fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"canaryStatus":{"nextStepIndex":3}}}`, r.GetResourceVersion()), "status")
-		}
-		return false
-	})
+	e.jump(3)
 	e.mustHave("v2 v2 v2 v2")
 	e.awaitDone()
 	e.mustRest("v2")
+}
+
+// A jump back, as by `kubectl kruise rollout undo --fast`, repeats steps. Updated groups stay: Kruise does not raise a partition.
+func TestStepJumpBack(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters)
+	e.edit("v2")
+	e.awaitPause(1)
+	e.approve()
+	e.awaitPause(2)
+	e.jump(1)
+	e.awaitPause(1)
+	e.mustHave("v1 v1 v2 v2")
+	e.approve()
+	e.awaitPause(2)
+	e.mustHave("v1 v1 v2 v2")
+}
+
+// jump sets Kruise's next step.
+func (e *env) jump(to int) {
+	e.t.Helper()
+	e.awaitRollout("the jump is accepted", func(r *unstructured.Unstructured) bool {
+		if field(r, "status", "canaryStatus", "currentStepIndex") == fmt.Sprint(to) || field(r, "status", "phase") == "Healthy" {
+			return true
+		}
+		if field(r, "status", "canaryStatus", "nextStepIndex") != fmt.Sprint(to) { // Kruise may write the status that it read before
+			e.patch(rollouts, fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"canaryStatus":{"nextStepIndex":%d}}}`, r.GetResourceVersion(), to), "status")
+		}
+		return false
+	})
 }
 
 // Steps are changed during the release: Kruise continues at the step that matches the updated groups.
@@ -113,6 +135,80 @@ func TestStepsChanged(t *testing.T) {
 	e.approve()
 	e.awaitDone()
 	e.mustRest("v2")
+}
+
+// What Kruise would ignore for a target is refused before a group is replaced, and can be corrected after a rollback.
+func TestUnsupportedPlan(t *testing.T) {
+	t.Parallel()
+	for field, value := range map[string]string{
+		"enableExtraWorkloadForCanary": "true", "patchPodTemplateMetadata": "{labels: {track: canary}}",
+	} {
+		t.Run(field, func(t *testing.T) {
+			t.Parallel()
+			e := newRelease(t, quarters)
+			e.apply(rollout(quarters, field+": "+value))
+			e.edit("v2")
+			e.awaitReady(name, metav1.ConditionFalse, "Unsupported")
+			if s := e.target(t.Context(), name).Status; s.UpdatedReplicas != 0 || !strings.Contains(s.Conditions[0].Message, field) {
+				t.Errorf("its status is %s", asJSON(s))
+			}
+			e.edit("v1")
+			e.awaitDone()
+			e.mustRest("v1")
+			e.patch(rollouts, fmt.Sprintf(`{"spec":{"strategy":{"canary":{%q:null}}}}`, field))
+			e.edit("v2")
+			e.awaitPause(1)
+			e.mustHave("v1 v1 v1 v2")
+		})
+	}
+}
+
+// With Kruise's annotation a rollback passes through the steps again. Only the count does: the groups return at once.
+func TestRollbackInBatches(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters)
+	e.patch(rollouts, `{"metadata":{"annotations":{"rollouts.kruise.io/rollback-in-batch":"true"}}}`)
+	e.edit("v2")
+	e.awaitPause(1)
+	e.approve()
+	e.awaitPause(2)
+	e.mustHave("v1 v1 v2 v2")
+	e.edit("v1")
+	e.mustRest("v1")
+	e.awaitPause(1)
+	if s := e.target(t.Context(), name).Status; !strings.Contains(s.Conditions[0].Message, "do not delay a rollback") {
+		t.Errorf("its status is %s", asJSON(s))
+	}
+	e.approve()
+	e.awaitPause(2)
+	e.approve()
+	e.awaitDone()
+	e.mustRest("v1")
+}
+
+// Kruise counts the batches again when the id changes or is removed, and the Rollout stays at its step. The pods keep the id with
+// which the release began.
+func TestRolloutIDChangedInMidRelease(t *testing.T) {
+	t.Parallel()
+	for id, label := range map[string]string{"changed": `"r8"`, "removed": "null"} {
+		t.Run(id, func(t *testing.T) {
+			t.Parallel()
+			e := newRelease(t, quarters)
+			e.edit("v2", "rollouts.kruise.io/rollout-id", "r7")
+			e.awaitPause(1)
+			e.approve()
+			e.awaitPause(2)
+			e.patchWorkload(`{"metadata":{"labels":{"rollouts.kruise.io/rollout-id":` + label + `}}}`)
+			e.awaitRollout("it has observed the id", func(r *unstructured.Unstructured) bool {
+				return field(r, "status", "canaryStatus", "observedRolloutID") != "r7"
+			})
+			e.mustHave("v1 v1 v2 v2")
+			e.mustLabel("r7", map[string]string{"2": "2", "3": "1"})
+			e.approve()
+			e.awaitDone()
+			e.mustRest("v2")
+		})
+	}
 }
 
 // A step is ready with as many unready groups as the Rollout's threshold allows, and not with one more.

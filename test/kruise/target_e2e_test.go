@@ -12,13 +12,17 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/test/behavior"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
 func TestRolloutIDLabels(t *testing.T) {
@@ -59,14 +63,87 @@ func TestTargetDeleted(t *testing.T) {
 	e.mustHave("v2 v2 v2 v2")
 }
 
+// The release ends as the target says, by default with a rollback. LWS then rolls out the template, which waits in the workload.
 func TestTargetDeletedInMidRelease(t *testing.T) {
 	t.Parallel()
-	e := newRelease(t, quarters)
+	for _, test := range []struct{ name, onDeletion, event string }{
+		{"default", "", "ReleaseRolledBack"},
+		{"rollback", "Rollback", "ReleaseRolledBack"},
+		{"promote", "Promote", "ReleaseCompleted"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			e := newRelease(t, quarters)
+			if test.onDeletion != "" {
+				e.patch(targets, fmt.Sprintf(`{"spec":{"onDeletion":%q}}`, test.onDeletion))
+			}
+			e.edit("v2")
+			e.awaitPause(1)
+			e.remove(targets)
+			e.mustBeRestored()
+			e.mustEndWith(test.event)
+			e.mustHave("v2 v2 v2 v2")
+		})
+	}
+}
+
+// A release that failed is rolled back, too: no group of the template that failed is left when the workload is disowned.
+func TestTargetDeletedAfterFailure(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.deploy()
+	e.apply(strings.Replace(target(name), "spec: {", "spec: {progressDeadlineSeconds: 3, ", 1))
+	e.apply(rollout(quarters))
+	e.awaitPhase("Healthy")
+	e.mustRest("v1")
+	e.patchWorkload(behavior.Edit("v2", cluster.BehaviorNeverReady))
+	e.awaitReady(name, metav1.ConditionFalse, "ProgressDeadlineExceeded")
+	e.remove(targets)
+	e.mustBeRestored()
+	e.mustEndWith("ReleaseRolledBack")
+}
+
+// Kruise counts a group once it has been ready for the target's minReadySeconds, which Kruise does not know.
+func TestMinReadySeconds(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.deploy()
+	e.apply(strings.Replace(target(name), "spec: {", "spec: {minReadySeconds: 15, ", 1))
+	e.apply(rollout(quarters))
+	e.awaitPhase("Healthy")
+	e.mustRest("v1")
 	e.edit("v2")
 	e.awaitPause(1)
-	e.remove(targets)
-	e.mustHave("v2 v2 v2 v2")
-	e.mustBeRestored()
+	pod, err := e.kube.CoreV1().Pods(e.namespace).Get(t.Context(), name+"-3", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range pod.Status.Conditions {
+		// Its time has whole seconds.
+		if since := time.Since(c.LastTransitionTime.Time); c.Type == corev1.PodReady && since < 14*time.Second {
+			t.Errorf("the step is over %s after its group became ready", since)
+		}
+	}
+}
+
+// mustEndWith waits for the driver's event about the end of the workload's only release.
+func (e *env) mustEndWith(reason string) {
+	e.t.Helper()
+	e.eventually("event "+reason, func(ctx context.Context) error {
+		events, err := e.kube.EventsV1().Events(e.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, event := range events.Items {
+			switch event.Reason {
+			case reason:
+				return nil
+			case "ReleaseRolledBack", "ReleaseCompleted":
+				e.t.Fatalf("the release ended with %s: %s", event.Reason, event.Note)
+			}
+		}
+		return errors.New("none")
+	})
 }
 
 // mustBeRestored waits until the target is deleted and the workload is restored.
@@ -150,6 +227,9 @@ func TestSpecIsValidated(t *testing.T) {
 		"a negative partition":            `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":-1}}}}`,
 		"another workload":                `{"spec":{"workloadRef":{"name":"other"}}}`,
 		"OnDelete":                        `{"spec":{"updateStrategy":{"type":"OnDelete"}}}`,
+		"another end":                     `{"spec":{"onDeletion":"Orphan"}}`,
+		"a deadline of no time":           `{"spec":{"progressDeadlineSeconds":0}}`,
+		"a negative time":                 `{"spec":{"minReadySeconds":-1}}`,
 	} {
 		_, err := e.dynamic.Resource(targets).Namespace(e.namespace).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		if !apierrors.IsInvalid(err) {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/openkruise/rollouts/api/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -27,6 +28,44 @@ func released(t *testing.T, r *v1beta1.BatchRelease) *model {
 	run(t, r, d)
 	d.calls = nil
 	return d
+}
+
+func TestFailureThresholdRoundsUp(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name      string
+		threshold string
+		state     pb.State
+		reason    string
+		updated   int32
+		ready     int32
+		want      bool
+	}{
+		{"no threshold", "", pb.State_STATE_UPGRADING, "", 4, 3, false},
+		{"26 % of 4 are 2", "26%", pb.State_STATE_UPGRADING, "", 4, 2, true},
+		{"26 % of 4 are not 3", "26%", pb.State_STATE_UPGRADING, "", 4, 1, false},
+		{"a count", "1", pb.State_STATE_UPGRADING, "", 4, 3, true},
+		{"none ready", "100%", pb.State_STATE_UPGRADING, "", 4, 0, false},
+		{"a group is missing", "50%", pb.State_STATE_UPGRADING, "", 3, 3, false},
+		{"after the deadline", "26%", pb.State_STATE_FAILED, "ProgressDeadlineExceeded", 4, 2, true},
+		{"failed otherwise", "26%", pb.State_STATE_FAILED, "RecordInvalid", 4, 2, false},
+		{"waiting for labels", "26%", pb.State_STATE_VERIFYING, "LabelingPods", 4, 4, false},
+		{"the driver's verdict", "", pb.State_STATE_READY, "", 4, 4, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := batchRelease(0)
+			if c.threshold != "" {
+				r.Spec.ReleasePlan.FailureThreshold = ptr.To(intstr.Parse(c.threshold))
+			}
+			m := &machine{release: r, context: &pb.BatchContext{
+				State: c.state, Reason: c.reason, Planned: 4, Updated: c.updated, UpdatedReady: c.ready,
+			}}
+			if got := m.ready(); got != c.want {
+				t.Errorf("ready: %v, want %v", got, c.want)
+			}
+		})
+	}
 }
 
 func TestRelease(t *testing.T) {

@@ -36,8 +36,11 @@ func Policy(plan *v1beta1.ReleasePlan, replicas int32) (*pb.ReleasePolicy, error
 	if text := validation.IsValidLabelValue(plan.RolloutID); len(text) > 0 {
 		return nil, fmt.Errorf("rolloutID %q is a label's value: %s", plan.RolloutID, strings.Join(text, ", "))
 	}
-	// As in Kruise, groups that are replaced in place have the workload's own template.
-	if m := plan.PatchPodTemplateMetadata; m != nil && style != pb.Style_STYLE_PARTITION {
+	if m := plan.PatchPodTemplateMetadata; m != nil {
+		if style == pb.Style_STYLE_PARTITION {
+			return nil, errors.New("patchPodTemplateMetadata: groups that are replaced in place have the workload's own template: " +
+				"remove it, or use rollingStyle Canary or BlueGreen")
+		}
 		p.CanaryLeaderMetadata = &pb.PodMetadata{Labels: m.Labels, Annotations: m.Annotations}
 	}
 	return p, nil

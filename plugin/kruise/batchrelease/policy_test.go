@@ -39,7 +39,6 @@ func TestPolicy(t *testing.T) {
 		{"blue-green with metadata", func(p *v1beta1.ReleasePlan) {
 			p.RollingStyle, p.PatchPodTemplateMetadata = v1beta1.BlueGreenRollingStyle, metadata
 		}, &pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, CanaryLeaderMetadata: leader}},
-		{"partition has no canary", func(p *v1beta1.ReleasePlan) { p.PatchPodTemplateMetadata = metadata }, &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION}},
 		{"threshold and id", func(p *v1beta1.ReleasePlan) {
 			p.FailureThreshold, p.RolloutID = ptr.To(intstr.Parse("20%")), "one"
 		}, &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, FailureThreshold: "20%", RolloutId: "one"}},
@@ -94,6 +93,9 @@ func TestBadPlans(t *testing.T) {
 		{"finalizingPolicy \"Never\" is unknown", func(p *v1beta1.ReleasePlan) { p.FinalizingPolicy = "Never" }},
 		{"batchPartition -1 is negative", func(p *v1beta1.ReleasePlan) { p.BatchPartition = ptr.To[int32](-1) }},
 		{"failureThreshold: \"few\"", func(p *v1beta1.ReleasePlan) { p.FailureThreshold = ptr.To(intstr.Parse("few")) }},
+		{"patchPodTemplateMetadata: groups that are replaced in place", func(p *v1beta1.ReleasePlan) {
+			p.RollingStyle, p.PatchPodTemplateMetadata = v1beta1.PartitionRollingStyle, &v1beta1.PatchPodTemplateMetadata{}
+		}},
 		{"rolloutID \"a b\"", func(p *v1beta1.ReleasePlan) { p.RolloutID = "a b" }},
 	} {
 		t.Run(c.says, func(t *testing.T) {

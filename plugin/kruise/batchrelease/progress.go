@@ -38,7 +38,7 @@ func (m *machine) progress() {
 		m.restart()
 		m.setMessage("the template has changed; the driver deletes the groups of revision " + c.GetUpdateRevision())
 		return
-	case c.GetState() == pb.State_STATE_FAILED:
+	case c.GetState() == pb.State_STATE_FAILED && !m.tolerated():
 		m.setBlocked(c.GetReason(), c.GetMessage())
 	default:
 		m.setMessage("")
@@ -120,8 +120,28 @@ func (m *machine) requested() bool {
 	return m.context.GetTarget() != "" && m.context.GetPlanned() >= planned(m.current(), m.context.GetReplicas())
 }
 
-// ready reports whether the driver's batch is complete.
-func (m *machine) ready() bool { return m.context.GetState() == pb.State_STATE_READY }
+// ready reports whether the current batch is complete.
+func (m *machine) ready() bool { return m.context.GetState() == pb.State_STATE_READY || m.tolerated() }
+
+// tolerated reports whether the driver waits only for groups that Kruise's failureThreshold allows to be unready. Kruise rounds its
+// percentage of the updated groups up, the driver rounds down. Both require one ready group.
+func (m *machine) tolerated() bool {
+	c, threshold := m.context, m.plan().FailureThreshold
+	switch c.GetState() {
+	case pb.State_STATE_UPGRADING:
+	case pb.State_STATE_FAILED:
+		if c.GetReason() != "ProgressDeadlineExceeded" {
+			return false
+		}
+	default:
+		return false
+	}
+	if threshold == nil || c.GetUpdatedReady() == 0 || c.GetUpdated() < c.GetPlanned() {
+		return false
+	}
+	allowed, err := scaled(*threshold, c.GetUpdated())
+	return err == nil && int(c.GetUpdatedReady())+allowed >= int(c.GetPlanned())
+}
 
 func (m *machine) upgrade() {
 	c, target := m.context, m.current().CanaryReplicas

@@ -40,12 +40,30 @@ type RolloutTargetList struct {
 	Items []RolloutTarget `json:"items"`
 }
 
-// RolloutTargetSpec names the workload. The other fields are those of a StatefulSet.
+// RolloutTargetSpec names the workload and what Kruise's Rollout can't say about its releases. The other fields are those of a
+// StatefulSet.
 type RolloutTargetSpec struct {
 	// WorkloadRef names the LeaderWorkerSet. Required, and never changes.
 	//
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="workloadRef can't be changed: create another RolloutTarget"
 	WorkloadRef WorkloadReference `json:"workloadRef"`
+	// MinReadySeconds is how long a group must have been ready before it counts in updatedReadyReplicas of a release. Read when a
+	// release starts. Default: 0.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	MinReadySeconds int32 `json:"minReadySeconds,omitempty"`
+	// ProgressDeadlineSeconds is the time without a new ready group after which a release is Failed. Read when a release starts.
+	// Default: 1800.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
+	// OnDeletion is how a release in progress ends when this target is deleted. The LeaderWorkerSet is disowned afterwards.
+	//
+	// +optional
+	// +kubebuilder:default=Rollback
+	OnDeletion OnDeletion `json:"onDeletion,omitempty"`
 	// Replicas is the number of groups. Filled in; a value that is written by others, for example through the scale
 	// subresource, is forwarded to the LeaderWorkerSet.
 	//
@@ -65,6 +83,18 @@ type RolloutTargetSpec struct {
 	// +optional
 	UpdateStrategy *UpdateStrategy `json:"updateStrategy,omitempty"`
 }
+
+// OnDeletion is how a release in progress ends when its target is deleted.
+//
+// +kubebuilder:validation:Enum=Rollback;Promote
+type OnDeletion string
+
+const (
+	// OnDeletionRollback returns the updated groups to the stable revision. It is the default.
+	OnDeletionRollback OnDeletion = "Rollback"
+	// OnDeletionPromote updates the remaining groups.
+	OnDeletionPromote OnDeletion = "Promote"
+)
 
 // WorkloadReference names a LeaderWorkerSet in the same namespace.
 type WorkloadReference struct {

@@ -95,6 +95,11 @@ func (in *RolloutTargetList) DeepCopyObject() runtime.Object {
 func (in *RolloutTargetSpec) DeepCopyInto(out *RolloutTargetSpec) {
 	*out = *in
 	out.WorkloadRef = in.WorkloadRef
+	if in.ProgressDeadlineSeconds != nil {
+		in, out := &in.ProgressDeadlineSeconds, &out.ProgressDeadlineSeconds
+		*out = new(int32)
+		**out = **in
+	}
 	if in.Replicas != nil {
 		in, out := &in.Replicas, &out.Replicas
 		*out = new(int32)

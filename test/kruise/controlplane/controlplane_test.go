@@ -10,6 +10,7 @@ import (
 	"github.com/openkruise/rollouts/pkg/controller/batchrelease/control"
 	"github.com/openkruise/rollouts/pkg/controller/batchrelease/control/bluegreenstyle"
 	"github.com/openkruise/rollouts/pkg/controller/batchrelease/control/canarystyle"
+	"github.com/openkruise/rollouts/pkg/controller/batchrelease/control/partitionstyle"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,13 +38,16 @@ func planes(driver *plugin.Client) map[v1beta1.RollingStyleType]round {
 		v1beta1.BlueGreenRollingStyle: func(r *v1beta1.BatchRelease) control.Interface {
 			return bluegreenstyle.NewControlPlane(NewBlueGreen(driver), nil, nil, r, &r.Status, key, gvk)
 		},
+		v1beta1.PartitionRollingStyle: func(r *v1beta1.BatchRelease) control.Interface {
+			return partitionstyle.NewControlPlane(NewPartition(driver), nil, nil, r, &r.Status, key, gvk)
+		},
 	}
 }
 
-// each runs a test under both styles, with a workload of 4 groups at v2 whose groups run v1, and a BatchRelease of two batches.
+// each runs a test under every style, with a workload of 4 groups at v2 whose groups run v1, and a BatchRelease of two batches.
 func each(t *testing.T, test func(t *testing.T, b *bed)) {
 	t.Helper()
-	for _, style := range []v1beta1.RollingStyleType{v1beta1.CanaryRollingStyle, v1beta1.BlueGreenRollingStyle} {
+	for _, style := range []v1beta1.RollingStyleType{v1beta1.CanaryRollingStyle, v1beta1.BlueGreenRollingStyle, v1beta1.PartitionRollingStyle} {
 		t.Run(string(style), func(t *testing.T) {
 			fake := plugintest.NewFakeDriver()
 			fake.SetWorkload(key.Namespace, key.Name, 4, "v1")
@@ -159,6 +163,22 @@ func TestEvents(t *testing.T) {
 		b.release.Status.ObservedWorkloadReplicas = 6
 		b.fake.SetWorkload(key.Namespace, key.Name, 6, "v3")
 		b.mustSee(control.WorkloadPodTemplateChanged)
+	})
+}
+
+// The restored template is a rollback for Kruise, which the driver completes without a host. The canary style has no such event.
+func TestTemplateRestored(t *testing.T) {
+	each(t, func(t *testing.T, b *bed) {
+		if b.release.Spec.ReleasePlan.RollingStyle == v1beta1.CanaryRollingStyle {
+			return
+		}
+		b.begin(0)
+		b.fake.SetWorkload(key.Namespace, key.Name, 4, "v1")
+		b.mustSee(control.WorkloadRollbackInBatch)
+		b.do("finalize", control.Interface.Finalize)
+		if c := b.context(); c.GetState() != pb.State_STATE_ROLLED_BACK {
+			t.Errorf("at the end the driver is at %v", c)
+		}
 	})
 }
 
