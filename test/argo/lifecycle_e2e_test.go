@@ -176,6 +176,51 @@ func TestPromoteWhileAStepRuns(t *testing.T) {
 	e.same(before)
 }
 
+// What these verbs do in Argo changes no group.
+func TestVerbsWithoutEffect(t *testing.T) {
+	t.Parallel()
+	t.Run("set-image", func(t *testing.T) {
+		t.Parallel()
+		e := newRelease(t, step("upgrade: 50%")+step("promote: true"))
+		before := e.identities()
+		hash := e.get(t.Context()).Status.StableRS
+		e.argo("set", "image", name, "none=example.com/none:v2")
+		e.await("the Rollout has run its steps", func(r *v1alpha1.Rollout) bool {
+			return r.Status.StableRS != hash && r.Status.Phase == v1alpha1.RolloutPhaseHealthy
+		})
+		e.awaitRest("v1")
+		e.same(before)
+	})
+	t.Run("pause", func(t *testing.T) {
+		t.Parallel()
+		e := newRelease(t, quarters, slow())
+		e.edit("v2")
+		e.awaitCanary()
+		e.argo("pause", name)
+		e.eventually("what was requested continues", func(ctx context.Context) error {
+			_, canary, err := e.counts(ctx, "v2")
+			if err == nil && canary != 1 {
+				err = fmt.Errorf("%d groups", canary)
+			}
+			return err
+		})
+		e.argo("promote", name)
+		e.awaitPause(1)
+	})
+	t.Run("abort-when-stable", func(t *testing.T) {
+		t.Parallel()
+		e := newRelease(t, quarters, slow())
+		e.edit("v2")
+		e.awaitPause(1)
+		e.argo("promote", "--full", name)
+		e.await("Argo considers the template stable", func(r *v1alpha1.Rollout) bool {
+			return r.Status.StableRS != "" && r.Status.StableRS == r.Status.CurrentPodHash && r.Status.Phase == v1alpha1.RolloutPhaseHealthy
+		})
+		e.argo("abort", name)
+		e.eventually("every group is promoted all the same", func(ctx context.Context) error { return e.only(ctx, "v2") })
+	})
+}
+
 // aborts are the states in which a release is aborted.
 var aborts = []struct {
 	name  string

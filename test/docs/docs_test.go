@@ -35,6 +35,34 @@ func TestPathsExist(t *testing.T) {
 	}
 }
 
+// TestVerbTests: the tests that the tables of verbs name exist, in the suite of their host.
+func TestVerbTests(t *testing.T) {
+	t.Parallel()
+	name := regexp.MustCompile(`\bTest[A-Z]\w+`)
+	for file, suite := range map[string]string{"argo-rollouts.md": "argo", "kruise-rollouts.md": "kruise", "kruise-batchrelease.md": "batchrelease"} {
+		tests := ""
+		files, err := filepath.Glob(filepath.Join(root, "test", suite, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			tests += read(t, f)
+		}
+		found := 0
+		for line := range strings.Lines(read(t, filepath.Join(root, "docs", file))) {
+			for _, test := range name.FindAllString(line, -1) {
+				found++
+				if !strings.Contains(tests, "func "+test+"(") {
+					t.Errorf("docs/%s names %s, which test/%s does not have", file, test, suite)
+				}
+			}
+		}
+		if found < 10 {
+			t.Errorf("docs/%s names %d tests", file, found)
+		}
+	}
+}
+
 // TestWords keeps the words of the glossary's second table out of comments, strings and documents.
 func TestWords(t *testing.T) {
 	t.Parallel()
