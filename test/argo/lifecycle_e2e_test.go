@@ -204,7 +204,7 @@ func TestVerbsWithoutEffect(t *testing.T) {
 			}
 			return err
 		})
-		e.argo("promote", name)
+		e.patch(`{"spec": {"paused": false}}`)
 		e.awaitPause(1)
 	})
 	t.Run("abort-when-stable", func(t *testing.T) {
