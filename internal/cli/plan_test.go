@@ -94,6 +94,23 @@ func TestPlanFiles(t *testing.T) {
 			reason: "an unknown field is an error", args: []string{"--filename", manifestOf(t, "x", "v1", "  replica: 3\n"), "--native"},
 			code: exit.Usage, stderr: "replica",
 		},
+		"Shorthand": {
+			reason: "-f as in preflight", args: []string{"-f", after, "--from", before, "--batches", "1", "--startup", "1m"}, stdout: "batch 1 of 1",
+		},
+		"Weights": {
+			reason: "the shares that the release would request",
+			args:   []string{"--filename", after, "--from", before, "--batches", "1,4", "--service", "vllm-leader", "--http-route", "vllm", "--weights", "10,60"},
+			stdout: "  10%  ",
+		},
+		"BadWeights": {
+			reason: "weights are validated as in a release",
+			args:   []string{"--filename", after, "--batches", "1,4", "--service", "s", "--http-route", "h", "--weights", "lots,60"},
+			code:   exit.Usage, stderr: `"lots" is not a whole percentage`,
+		},
+		"WeightsAlone": {
+			reason: "requests are not split", args: []string{"--filename", after, "--batches", "1", "--weights", "50"},
+			code: exit.Usage, stderr: "does not split requests",
+		},
 		"OnlyFrom": {reason: "the new manifest is missing", args: []string{"--from", before, "--native"}, code: exit.Usage, stderr: "--filename"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -4,10 +4,12 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
@@ -34,11 +36,12 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 		Long:    about,
 		Version: version(),
 		// Program.Run prints errors, and a command that failed at run time needs no usage text.
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args: func(_ *cobra.Command, args []string) error {
+		SilenceErrors:              true,
+		SilenceUsage:               true,
+		SuggestionsMinimumDistance: typos,
+		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return exit.Usagef("unknown command %q; see lockstep --help", args[0])
+				return exit.Usagef("unknown command %q%s; see lockstep --help", args[0], didYouMean("", cmd.SuggestionsFor(args[0])))
 			}
 			return nil
 		},
@@ -50,12 +53,35 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 	root.SetOut(o.Stdout)
 	root.SetErr(o.Stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return exit.Usagef("%w; see %s --help", err, cmd.CommandPath())
+		return exit.Usagef("%w%s; see %s --help", err, suggestFlags(cmd, err), cmd.CommandPath())
 	})
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	o.AddFlags(root.PersistentFlags())
 	root.AddCommand(commands(o)...)
 	return root
+}
+
+// typos is the edit distance up to which a name is suggested.
+const typos = 2
+
+// suggestFlags suggests flags for one that cmd does not have. It uses cobra's suggestions, which are for commands only.
+func suggestFlags(cmd *cobra.Command, err error) string {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
+		return ""
+	}
+	names := &cobra.Command{SuggestionsMinimumDistance: typos}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		names.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+	})
+	return didYouMean("--", names.SuggestionsFor(unknown.GetSpecifiedName()))
+}
+
+func didYouMean(prefix string, names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return ", did you mean " + prefix + strings.Join(names, " or "+prefix) + "?"
 }
 
 // commands returns all subcommands.

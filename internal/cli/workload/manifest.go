@@ -34,7 +34,7 @@ type manifestFlags struct {
 
 func (f *manifestFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.file, "filename", "", "plan the LeaderWorkerSet in this YAML or JSON file, without a cluster; - for stdin")
+	flags.StringVarP(&f.file, "filename", "f", "", "plan the LeaderWorkerSet in this YAML or JSON file, without a cluster; - for stdin")
 	flags.StringVar(&f.from, "from", "", "with --filename: file with the LeaderWorkerSet as it runs now (default: the same, with another template)")
 	flags.IntVar(&f.replicas, "replicas", -1, "without NAME: number of groups (default: the file's)")
 	flags.StringVar(&f.maxUnavailable, "max-unavailable", "", "without NAME: the user's own maxUnavailable (default: the file's, or 1)")

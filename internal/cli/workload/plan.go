@@ -49,6 +49,9 @@ type planFlags struct {
 	startup  time.Duration
 	parallel bool
 	frames   bool
+
+	// weights are the percentages of --weights. Empty: requests follow the groups.
+	weights []int32
 }
 
 func newPlanCommand(o *connect.Options) *cobra.Command {
@@ -86,6 +89,9 @@ func (f *planFlags) plan(cmd *cobra.Command, o *connect.Options, args []string) 
 	if !f.native {
 		var err error
 		if policy, err = f.policy.policy(); err != nil {
+			return err
+		}
+		if f.weights, err = f.policy.traffic.parseWeights(policy); err != nil {
 			return err
 		}
 	}
@@ -148,6 +154,7 @@ func (f *planFlags) planFile(o *connect.Options, args []string, policy *pb.Relea
 func (f *planFlags) needsFrames() bool { return f.frames || f.native || f.Output.Format == formatSVG }
 
 func (f *planFlags) show(o *connect.Options, name string, r *pb.PlanResponse) error {
+	setWeights(r, f.weights)
 	var err error
 	switch f.Output.Format {
 	case formatSVG:
@@ -166,4 +173,28 @@ func (f *planFlags) show(o *connect.Options, name string, r *pb.PlanResponse) er
 		return fmt.Errorf("write the plan: %w", err)
 	}
 	return nil
+}
+
+// setWeights replaces the shares of the batches, which the driver plans by groups, by the weights that the release requests. A
+// release sets the weight of a batch once its groups are ready: in the last frame of the step.
+func setWeights(r *pb.PlanResponse, weights []int32) {
+	steps, frames := r.GetSteps(), r.GetFrames()
+	weights = weights[:min(len(weights), len(steps))]
+	for i, weight := range weights {
+		steps[i].TrafficWeight = weight
+	}
+	for i, frame := range frames {
+		step := int(frame.GetStep())
+		last := i+1 == len(frames) || int(frames[i+1].GetStep()) != step
+		switch {
+		case step >= len(weights):
+			// The promotion moves all requests, whatever the weights of the batches are.
+		case last:
+			frame.TrafficWeight = weights[step]
+		case step > 0:
+			frame.TrafficWeight = weights[step-1]
+		default:
+			frame.TrafficWeight = 0
+		}
+	}
 }

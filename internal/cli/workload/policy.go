@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	yamlv3 "go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"sigs.k8s.io/yaml"
@@ -109,6 +110,18 @@ func (f *policyFlags) readFile() (*pb.ReleasePolicy, error) {
 	text, err := os.ReadFile(f.file)
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	var document yamlv3.Node
+	if err := yamlv3.Unmarshal(text, &document); err != nil {
+		return nil, exit.Usagef("policy %s: %w", f.file, err)
+	}
+	for _, root := range document.Content {
+		if err := normalize(root, policy.ProtoReflect().Descriptor()); err != nil {
+			return nil, exit.Usagef("policy %s: %w", f.file, err)
+		}
+	}
+	if text, err = yamlv3.Marshal(&document); err != nil {
+		return nil, exit.Usagef("policy %s: %w", f.file, err)
 	}
 	text, err = yaml.YAMLToJSON(text)
 	if err != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/internal/host/screen"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	"github.com/lockstep-rollouts/lockstep/internal/sleep"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -105,8 +106,12 @@ func (w *watcher) feed(ctx context.Context, chosen *choice, send func(any)) erro
 	return running.Wait() //nolint:wrapcheck // The errors are those of the functions above.
 }
 
+// recreatedAfter is the time between attempts to follow a workload that is gone, in case it is created again.
+const recreatedAfter = 2 * time.Second
+
 // details follows the selected workload.
 func (w *watcher) details(ctx context.Context, follower *host.Follower, chosen *choice, send func(any)) error {
+	seen := false
 	for ctx.Err() == nil {
 		ref, another := chosen.get()
 		if ref == nil {
@@ -118,7 +123,6 @@ func (w *watcher) details(ctx context.Context, follower *host.Follower, chosen *
 			defer stop()
 			waitFor(one, another)
 		}()
-		seen := false
 		err := follower.Workload(one, ref, func(c *pb.BatchContext) {
 			seen = true
 			send(screen.Detail{BatchContext: c})
@@ -131,6 +135,8 @@ func (w *watcher) details(ctx context.Context, follower *host.Follower, chosen *
 			return err
 		case w.only != nil:
 			send(screen.Missing{Err: session.Shorten(err)})
+			sleep.For(ctx, recreatedAfter)
+			continue
 		}
 		// The list shows that it is gone.
 		waitFor(ctx, another)

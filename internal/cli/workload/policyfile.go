@@ -1,0 +1,85 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// normalize rewrites the enums and durations of a YAML message as ProtoJSON spells them: STYLE_CANARY for canary, 90s for 1m30s.
+// An error has the line, and the values that are allowed.
+func normalize(node *yaml.Node, message protoreflect.MessageDescriptor) error {
+	if node.Kind != yaml.MappingNode {
+		return nil // protojson refuses it where it does not fit.
+	}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key, value := node.Content[i], node.Content[i+1]
+		if key.Value == "<<" {
+			continue // a merge of an anchor
+		}
+		field := message.Fields().ByJSONName(key.Value)
+		if field == nil {
+			field = message.Fields().ByTextName(key.Value)
+		}
+		if field == nil {
+			return fmt.Errorf("line %d: unknown field %q; want one of %s", key.Line, key.Value, fieldNames(message))
+		}
+		if err := normalizeField(value, field); err != nil {
+			return fmt.Errorf("line %d: %s: %w", value.Line, key.Value, err)
+		}
+	}
+	return nil
+}
+
+func normalizeField(value *yaml.Node, field protoreflect.FieldDescriptor) error {
+	switch {
+	case field.IsMap() || field.IsList() || value.Kind == yaml.AliasNode || value.Tag == "!!null":
+		return nil
+	case field.Enum() != nil && value.Tag == "!!str":
+		return normalizeEnum(value, field.Enum().Values())
+	case field.Message() == nil:
+		return nil
+	case field.Message().FullName() != "google.protobuf.Duration":
+		return normalize(value, field.Message())
+	}
+	d, err := time.ParseDuration(value.Value)
+	if err != nil {
+		return fmt.Errorf("%q is not a duration; want for example 90s or 5m", value.Value)
+	}
+	value.SetString(fmt.Sprintf("%.9fs", d.Seconds()))
+	return nil
+}
+
+func normalizeEnum(value *yaml.Node, values protoreflect.EnumValueDescriptors) error {
+	prefix := strings.TrimSuffix(string(values.Get(0).Name()), "UNSPECIFIED")
+	fold := func(s string) string {
+		return strings.NewReplacer("-", "", "_", "").Replace(strings.ToUpper(s))
+	}
+	var allowed []string
+	for i := range values.Len() {
+		name := string(values.Get(i).Name())
+		short := strings.TrimPrefix(name, prefix)
+		if fold(value.Value) == fold(name) || fold(value.Value) == fold(short) {
+			value.SetString(name)
+			return nil
+		}
+		if i > 0 {
+			allowed = append(allowed, strings.ReplaceAll(strings.ToLower(short), "_", "-"))
+		}
+	}
+	return fmt.Errorf("%q is not allowed; want one of %s", value.Value, strings.Join(allowed, ", "))
+}
+
+func fieldNames(message protoreflect.MessageDescriptor) string {
+	var names []string
+	for i := range message.Fields().Len() {
+		names = append(names, message.Fields().Get(i).TextName())
+	}
+	return strings.Join(names, ", ")
+}

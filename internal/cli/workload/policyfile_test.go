@@ -1,0 +1,46 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func TestPolicyFileSpelling(t *testing.T) {
+	t.Parallel()
+	for _, style := range []string{"blue-green", "BlueGreen", "STYLE_BLUE_GREEN"} {
+		got, err := releaseOf(t, "style: "+style+"\nbatches: [\"1\"]\nmin_ready: 1m30s\nprogress_deadline:\nblueGreen: {promotion: adopt, scale_down_delay: 1.5s}\n")
+		if err != nil {
+			t.Errorf("style %s: %v", style, err)
+			continue
+		}
+		p := got.Policy
+		if p.GetStyle() != pb.Style_STYLE_BLUE_GREEN || p.GetMinReady().AsDuration() != 90*time.Second ||
+			p.GetBlueGreen().GetPromotion() != pb.BluePromotion_BLUE_PROMOTION_ADOPT ||
+			p.GetBlueGreen().GetScaleDownDelay().AsDuration() != 1500*time.Millisecond {
+			t.Errorf("style %s: got %v", style, p)
+		}
+	}
+}
+
+func TestPolicyFileErrors(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ file, want string }{
+		"Style":    {"batches: [\"1\"]\nstyle: canry\n", `line 2: style: "canry" is not allowed; want one of canary, blue-green, partition`},
+		"Duration": {"\nmin_ready: soon\n", `line 2: min_ready: "soon" is not a duration`},
+		"Field":    {"traffic:\n  stable_svc: x\n", `line 2: unknown field "stable_svc"; want one of stable_service, `},
+		"Nested":   {"blue_green:\n  promotion: swap\n", `line 2: promotion: "swap" is not allowed; want one of in-place, adopt`},
+		"Syntax":   {"batches: [1\nstyle: x\n", "line "},
+	} {
+		_, err := releaseOf(t, tc.file)
+		if exit.Code(err) != exit.Usage || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want a usage error with %q", name, err, tc.want)
+		}
+	}
+}
