@@ -149,9 +149,10 @@ func (w *world) drive(r *recorder) (plan.Decision, error) {
 
 // until lets the driver work and time pass until the release is in a state.
 func (w *world) until(r *recorder, state pb.State) error {
+	var d plan.Decision
 	for range maxWrites {
-		d, err := w.drive(r)
-		if err != nil {
+		var err error
+		if d, err = w.drive(r); err != nil {
 			return err
 		}
 		if d.State == state {
@@ -161,7 +162,7 @@ func (w *world) until(r *recorder, state pb.State) error {
 			return fmt.Errorf("no progress in state %s (%s): %s", d.State, d.Reason, d.Message)
 		}
 	}
-	return fmt.Errorf("it is not in state %s after %d changes", state, maxWrites)
+	return fmt.Errorf("it is in state %s (%s) after %d changes, not in %s: %s", d.State, d.Reason, maxWrites, state, d.Message)
 }
 
 // continuous returns the time for a number of groups, so many at once, as if they did not come in whole waves.

@@ -93,6 +93,16 @@ func TestRelease(t *testing.T) {
 			},
 		},
 		{
+			"partition, routed", "requests are split until the last batch",
+			&pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"1", "2", "4"}, Traffic: routes()}, nil,
+			[]string{
+				"batch 1 of 3 (1): 3/1/4 +0 >=3 gpu \"\" 25% 1x 10m0s",
+				"batch 2 of 3 (2): 2/2/4 +0 >=3 gpu \"\" 50% 1x 10m0s",
+				"batch 3 of 3 (4): 0/4/4 +0 >=3 gpu \"\" 100% 2x 20m0s",
+				"promote: 0/4/4 +0 >=4 gpu \"\" 100% 0x 0s",
+			},
+		},
+		{
 			"blue-green", "requests move once, and blue is rolled all at once without requests",
 			&pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"100%"}, Traffic: routes()}, nil,
 			[]string{
@@ -205,7 +215,7 @@ func TestReleaseEnds(t *testing.T) {
 						if style == pb.Style_STYLE_BLUE_GREEN && mode&8 != 0 {
 							p.BlueGreen = handover(nil).GetBlueGreen()
 						}
-						if style != pb.Style_STYLE_PARTITION && mode&1 != 0 {
+						if mode&1 != 0 {
 							p.Traffic = routes()
 						}
 						in := input(t, p)

@@ -4,6 +4,8 @@
 package simulate
 
 import (
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -16,7 +18,7 @@ func (r *trafficModel) set(d traffic.Desired) { r.desired = withImplied(d) }
 func withImplied(d traffic.Desired) traffic.Desired {
 	d.HeaderRoutes = nil // the forecast's host requests none
 	d.Prepared = d.Prepared || d.Weight > 0 || d.Mirror > 0
-	d.Fenced = d.Fenced || d.Prepared
+	d.Fenced = (d.Fenced || d.Prepared) && !d.Unfenced
 	return d
 }
 
@@ -28,16 +30,28 @@ type trafficView struct {
 }
 
 func (w *world) look() trafficView {
-	v := trafficView{now: w.traffic.desired, stable: w.stable.Ready()}
-	if w.canary == nil {
-		return v
-	}
-	for i, g := range w.canary.Groups {
-		if g.Ready && w.serving[g] {
-			v.pods = append(v.pods, leader(canaryName, i))
+	v := trafficView{now: w.traffic.desired}
+	for _, s := range w.sets() {
+		for i, g := range s.Groups {
+			updated := s == w.canary || plan.InPlace(w.policy.Style) && g.Revision == newRevision
+			switch {
+			case !g.Ready:
+			case !updated:
+				v.stable++
+			case w.serving[g]:
+				v.pods = append(v.pods, leader(w.nameOf(s), i))
+			}
 		}
 	}
 	return v
+}
+
+// nameOf returns the name of a set.
+func (w *world) nameOf(s *native.Set) string {
+	if s == w.canary {
+		return canaryName
+	}
+	return w.name
 }
 
 // Facts returns the present state.
