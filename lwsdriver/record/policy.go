@@ -61,6 +61,21 @@ type Violation struct {
 	Description string
 }
 
+// BatchWarnings warns of numbers of groups that the workload does not have, as a percentage without its sign is.
+func (p Policy) BatchWarnings(replicas int) []*pb.Warning {
+	for i, q := range p.Batches {
+		if q.percent || q.value <= replicas {
+			continue
+		}
+		return []*pb.Warning{{
+			Code: "BatchExceedsGroups",
+			Message: fmt.Sprintf("batch %d is %d groups, and the workload has %d: it means all of them. For a percentage write %d%%",
+				i+1, q.value, replicas, min(q.value, 100)), //nolint:mnd // percent
+		}}
+	}
+	return nil
+}
+
 // ParsePolicy validates a policy. With any violation the Policy is unusable.
 func ParsePolicy(p *pb.ReleasePolicy) (Policy, []Violation) {
 	if p == nil {

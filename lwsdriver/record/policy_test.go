@@ -215,3 +215,19 @@ func TestCheckMetadata(t *testing.T) {
 		t.Errorf("a policy without metadata: %v", bad)
 	}
 }
+
+// 25 groups of 4 are all of them, which is rarely meant.
+func TestBatchWarnings(t *testing.T) {
+	for _, tt := range []struct {
+		batches []string
+		want    int
+	}{{[]string{"25%", "100%"}, 0}, {[]string{"1", "4"}, 0}, {[]string{"25", "100"}, 1}, {[]string{"1", "5"}, 1}} {
+		p, bad := ParsePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: tt.batches})
+		if len(bad) > 0 {
+			t.Fatal(bad)
+		}
+		if got := p.BatchWarnings(4); len(got) != tt.want {
+			t.Errorf("%v: %v", tt.batches, got)
+		}
+	}
+}

@@ -5,6 +5,7 @@ package simulate
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -259,7 +260,10 @@ func TestDeadlineBlocks(t *testing.T) {
 	in.Startup = 40 * time.Minute
 	r, err := Release(in)
 	if err != nil || len(r.GetBlockers()) != 1 || r.GetBlockers()[0].GetCode() != "ProgressDeadlineExceeded" {
-		t.Errorf("blockers %v, error %v", r.GetBlockers(), err)
+		t.Fatalf("blockers %v, error %v", r.GetBlockers(), err)
+	}
+	if m := r.GetBlockers()[0].GetMessage(); !strings.Contains(m, "a group takes 40m0s") || !strings.Contains(m, "30m0s") || strings.Contains(m, "pod") {
+		t.Errorf("the message is of the forecast's own pods: %s", m)
 	}
 }
 

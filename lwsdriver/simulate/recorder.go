@@ -4,6 +4,8 @@
 package simulate
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -78,8 +81,17 @@ func (r *recorder) addDecision(d plan.Decision) {
 	}
 	known := func(w *pb.Warning) bool { return w.GetCode() == d.Reason }
 	if d.State == pb.State_STATE_FAILED && !slices.ContainsFunc(r.blockers, known) {
-		r.blockers = append(r.blockers, &pb.Warning{Code: d.Reason, Message: r.steps[len(r.steps)-1].GetName() + ": " + d.Message})
+		r.blockers = append(r.blockers, &pb.Warning{Code: d.Reason, Message: r.steps[len(r.steps)-1].GetName() + ": " + r.why(d)})
 	}
+}
+
+// why returns why a release would fail. The planner's own message names pods and times of the forecast.
+func (r *recorder) why(d plan.Decision) string {
+	if d.Reason != plan.ReasonDeadline {
+		return d.Message
+	}
+	return fmt.Sprintf("a group takes %s to become ready, and the release fails after %s without a new ready group: set a longer progress deadline",
+		r.in.Startup+r.in.Policy.MinReady, cmp.Or(r.in.Policy.ProgressDeadline, record.DefaultProgressDeadline))
 }
 
 // addWorldFrame records the groups in the world.

@@ -9,7 +9,7 @@ import (
 	"fmt"
 )
 
-// Exit codes. Only commands that drive a release return Failed, RolledBack and Interrupted, and only preflight returns Found.
+// Exit codes. Only commands that drive a release return Failed, RolledBack and Interrupted, and only preflight and plan return Found.
 const (
 	OK          = 0
 	Error       = 1
@@ -34,7 +34,7 @@ func Meanings() []Meaning {
 		{Usage, "the command line is invalid"},
 		{Failed, "the release has failed, for example by its progress deadline, and is left as it is"},
 		{RolledBack, "the release was rolled back instead of promoted"},
-		{Found, "preflight has findings of the severity of --fail-on or above"},
+		{Found, "preflight has findings of the severity of --fail-on or above, or the plan is blocked"},
 		{Interrupted, "interrupted by Ctrl-C or SIGTERM: the release stays where it is"},
 	}
 }

@@ -4,6 +4,7 @@
 package workload
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -115,7 +116,7 @@ func (f *planFlags) planWorkload(o *connect.Options, s *session.Session, policy 
 	if err != nil {
 		return err
 	}
-	return f.show(o, s.Name, r)
+	return errors.Join(f.show(o, s.Name, r), blocked(r))
 }
 
 // planFile plans without a cluster.
@@ -139,7 +140,7 @@ func (f *planFlags) planFile(o *connect.Options, args []string, policy *pb.Relea
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
 	}
-	r.Warnings = m.warnings
+	r.Warnings = append(in.Policy.BatchWarnings(in.Replicas), m.warnings...)
 	if m.inventory != nil {
 		m.inventory.Policy = in.Policy
 		r.Findings = preflight.Check(m.inventory).GetFindings()
@@ -147,7 +148,15 @@ func (f *planFlags) planFile(o *connect.Options, args []string, policy *pb.Relea
 	if f.startup == 0 {
 		r.Warnings = append(r.Warnings, &pb.Warning{Code: "StartupUnknown", Message: "the start-up time of a group is unknown: give --startup"})
 	}
-	return f.show(o, m.name, r)
+	return errors.Join(f.show(o, m.name, r), blocked(r))
+}
+
+// blocked returns an error if a release would be refused or fail.
+func blocked(r *pb.PlanResponse) error {
+	if len(r.GetBlockers()) > 0 {
+		return exit.Errorf(exit.Found, "the release is blocked: see the plan")
+	}
+	return nil
 }
 
 // needsFrames reports whether the output shows frames.
@@ -183,6 +192,7 @@ func setWeights(r *pb.PlanResponse, weights []int32) {
 	for i, weight := range weights {
 		steps[i].TrafficWeight = weight
 	}
+	shares := append([]int32{0}, weights...) // before each step
 	for i, frame := range frames {
 		step := int(frame.GetStep())
 		last := i+1 == len(frames) || int(frames[i+1].GetStep()) != step
@@ -190,11 +200,9 @@ func setWeights(r *pb.PlanResponse, weights []int32) {
 		case step >= len(weights):
 			// The promotion moves all requests, whatever the weights of the batches are.
 		case last:
-			frame.TrafficWeight = weights[step]
-		case step > 0:
-			frame.TrafficWeight = weights[step-1]
+			frame.TrafficWeight = shares[step+1]
 		default:
-			frame.TrafficWeight = 0
+			frame.TrafficWeight = shares[step]
 		}
 	}
 }

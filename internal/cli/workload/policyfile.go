@@ -77,7 +77,7 @@ func normalizeEnum(value *yaml.Node, values protoreflect.EnumValueDescriptors) e
 }
 
 func fieldNames(message protoreflect.MessageDescriptor) string {
-	var names []string
+	names := make([]string, 0, message.Fields().Len())
 	for i := range message.Fields().Len() {
 		names = append(names, message.Fields().Get(i).TextName())
 	}
