@@ -39,7 +39,7 @@ func (f *Flags) AddRetryFor(cmd *cobra.Command) {
 // Command completes a command whose argument is the workload's name.
 func (f *Flags) Command(o *connect.Options, cmd *cobra.Command, work func(s *Session) error) *cobra.Command {
 	cmd.Args = OneName
-	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	cmd.ValidArgsFunction = Names(o)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return f.Run(cmd, o, args[0], work) }
 	f.Dial.Add(cmd.Flags())
 	return cmd

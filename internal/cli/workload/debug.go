@@ -57,7 +57,7 @@ func newRecordCommand(o *connect.Options) *cobra.Command {
 		Long:              recordAbout,
 		Example:           "  lockstep debug record vllm > vllm.jsonl",
 		Args:              session.OneName,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: session.Names(o),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			most, err := resource.ParseQuantity(limit)
 			if recorder.Limit = most.Value(); err != nil || recorder.Limit <= 0 {

@@ -38,7 +38,7 @@ lockstep history shows them. It changes nothing.
 			}
 			return nil
 		},
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: session.Names(o),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.Run(cmd, o, args[0], func(s *session.Session) error { return showDiff(s, args[1:]) })
 		},

@@ -62,7 +62,7 @@ func newPlanCommand(o *connect.Options) *cobra.Command {
 		Short:             "Show what a release would do, without doing it",
 		Long:              planAbout,
 		Example:           planExample,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: session.Names(o),
 		RunE:              func(cmd *cobra.Command, args []string) error { return f.plan(cmd, o, args) },
 	}
 	flags := cmd.Flags()

@@ -61,7 +61,7 @@ func newPreflightCommand(o *connect.Options) *cobra.Command {
 		Short:             "Check a workload for problems before it is released",
 		Long:              preflightAbout,
 		Example:           preflightExample,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: session.Names(o),
 		RunE:              func(cmd *cobra.Command, args []string) error { return f.preflight(cmd, o, args) },
 	}
 	f.policy.add(cmd)

@@ -49,7 +49,7 @@ func newWatchCommand(o *connect.Options) *cobra.Command {
 		Short:             "Show running releases full-screen, as they change",
 		Long:              watchAbout,
 		Example:           watchExample,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: session.Names(o),
 		RunE:              func(cmd *cobra.Command, args []string) error { return f.run(cmd, o, args) },
 	}
 	flags := cmd.Flags()
