@@ -147,7 +147,7 @@ func describe(s *observe.Snapshot, decision plan.Decision) *pb.BatchContext {
 		c.Replicas = int32of(r.Groups) // some of them are being deleted, as they should be
 	}
 	c.ReleaseId, c.Owner, c.Style = r.ID, r.Owner, s.Policy.Style
-	c.StartedBy, c.EndedBy, c.Intent = r.StartedBy, r.EndedBy, intentOf(r.Phase)
+	c.StartedBy, c.EndedBy, c.EndMessage, c.Intent = r.StartedBy, r.EndedBy, r.EndMessage, intentOf(r.Phase)
 	c.Batches = int32of(len(s.Policy.Batches))
 	c.StableRevision, c.UpdateRevision = r.StableRevision, r.UpdateRevision
 	c.StartTime, c.ProgressTime, c.Deadline = stamp(r.StartedAt), stamp(n.ProgressAt), stamp(decision.Deadline)

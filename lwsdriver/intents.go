@@ -6,7 +6,9 @@ package lwsdriver
 import (
 	"k8s.io/utils/ptr"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -26,10 +28,11 @@ func targetOf(r *pb.UpgradeBatchRequest) plan.Intent {
 }
 
 func finishOf(r *pb.FinalizeRequest, user string) plan.Intent {
+	message := observe.Shorten(r.GetMessage(), record.MaxEndMessage)
 	if r.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE {
-		return plan.Promote{ReleaseID: r.GetReleaseId(), Revision: r.GetUpdateRevision(), User: user}
+		return plan.Promote{ReleaseID: r.GetReleaseId(), Revision: r.GetUpdateRevision(), User: user, Message: message}
 	}
-	return plan.RollBack{ReleaseID: r.GetReleaseId(), Force: r.GetForce(), User: user}
+	return plan.RollBack{ReleaseID: r.GetReleaseId(), Force: r.GetForce(), User: user, Message: message}
 }
 
 func weightOf(r *pb.SetWeightRequest) plan.Intent {

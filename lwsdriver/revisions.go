@@ -91,7 +91,7 @@ func (d *Driver) revisions(c *pb.BatchContext, s *observe.Snapshot) []*pb.Revisi
 func revisionOf(e plan.Entry) *pb.Revision {
 	r := &pb.Revision{
 		Name: e.Revision, Number: e.Number, CreateTime: stamp(e.At), ReleaseId: e.Release, Owner: e.Owner,
-		StartedBy: e.StartedBy, EndedBy: e.EndedBy,
+		StartedBy: e.StartedBy, EndedBy: e.EndedBy, EndMessage: e.EndMessage,
 		ChangedBy: e.By, EndTime: stamp(e.Ended), Problem: e.Problem,
 	}
 	switch e.Outcome {

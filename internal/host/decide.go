@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/internal/gate"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -61,12 +62,12 @@ func (m *machine) upgrade() step {
 	s := step{action: actUpgrade, batch: m.cursor}
 	if m.begun <= m.cursor {
 		m.begun = m.cursor + 1
-		s.notes = []note{{EventBatchStarted, "moving to " + m.batchName(m.cursor)}}
+		s.notes = []note{{kind: EventBatchStarted, message: "moving to " + m.batchName(m.cursor)}}
 	}
 	return s
 }
 
-// ready sets the batch's weight, waits for the pause, and then requests the next batch or the end.
+// ready sets the batch's weight, measures the gates, waits for the pause, and then requests the next batch or the end.
 func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 	behind := c.CurrentBatch != nil && c.GetCurrentBatch() < m.cursor
 	if behind || !m.requested {
@@ -82,7 +83,14 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 	}
 	notes := m.announce()
 	if m.readySince.IsZero() {
-		m.readySince = now
+		m.readySince, m.measured = now, gate.Begin(m.gatesFor(c), now, m.patience)
+	}
+	switch m.measured.Verdict() {
+	case gate.Failed:
+		return m.gateFailed(notes)
+	case gate.Measuring:
+		return step{action: actMeasure, batch: m.cursor, until: m.measured.Due(), about: subject(c), notes: notes}
+	case gate.Passed:
 	}
 	if m.cursor == m.lastBatch() {
 		return m.last(notes)
@@ -103,9 +111,9 @@ func (m *machine) announce() []note {
 		return nil
 	}
 	m.announced = m.cursor + 1
-	notes := []note{{EventBatchReady, m.batchName(m.cursor) + " is ready"}}
+	notes := []note{{kind: EventBatchReady, message: m.batchName(m.cursor) + " is ready"}}
 	if m.pause > 0 && m.cursor < m.lastBatch() {
-		notes = append(notes, note{EventPause, fmt.Sprintf("pausing %s before %s", m.pause, m.batchName(m.cursor+1))})
+		notes = append(notes, note{kind: EventPause, message: fmt.Sprintf("pausing %s before %s", m.pause, m.batchName(m.cursor+1))})
 	}
 	return notes
 }
@@ -123,22 +131,26 @@ func (m *machine) last(notes []note) step {
 // failed decides about a failed release by the settings. If an end was chosen, it is requested once all the same: a failed release
 // can be rolled back.
 func (m *machine) failed(c *pb.BatchContext) step {
-	s := m.react()
+	s := m.react(c)
 	if s.action != actStop && !m.failing {
 		m.failing = true
-		text := fmt.Sprintf("the release failed (%s): %s", c.GetReason(), c.GetMessage())
-		s.notes = append([]note{{EventFailed, text}}, s.notes...)
+		s.notes = append([]note{{kind: EventFailed, message: failure(c)}}, s.notes...)
 	}
 	return s
 }
 
+func failure(c *pb.BatchContext) string {
+	return fmt.Sprintf("the release failed (%s): %s", c.GetReason(), c.GetMessage())
+}
+
 // react decides what to do about a failure.
-func (m *machine) react() step {
+func (m *machine) react(c *pb.BatchContext) step {
 	chosen := m.intent != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
 	switch {
 	case chosen && (!m.requested || m.onFailure == OnFailureWait):
 		return m.end(m.intent)
 	case !chosen && m.onFailure == OnFailureRollback:
+		m.endMessage = failure(c)
 		return m.end(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	case !chosen && m.onFailure == OnFailureWait:
 		return m.upgrade()
@@ -149,9 +161,9 @@ func (m *machine) react() step {
 
 // end requests the end of the release, and notes it the first time.
 func (m *machine) end(intent pb.FinalizeIntent) step {
-	s := step{action: actPromote, notes: []note{{EventPromoting, "promoting: the stable groups move to the update revision"}}}
+	s := step{action: actPromote, notes: []note{{kind: EventPromoting, message: "promoting: the stable groups move to the update revision"}}}
 	if intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
-		s = step{action: actRollback, notes: []note{{EventRollingBack, "rolling back to the stable revision"}}}
+		s = step{action: actRollback, notes: []note{{kind: EventRollingBack, message: "rolling back to the stable revision"}}}
 	}
 	if m.intent == intent {
 		s.notes = nil

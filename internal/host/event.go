@@ -6,6 +6,7 @@ package host
 import (
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/internal/gate"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -30,6 +31,10 @@ const (
 	EventBatchReady EventKind = "batch-ready"
 	// EventPause: the host waits before the next batch.
 	EventPause EventKind = "pause"
+	// EventGates: the gates were measured; Gates has their state.
+	EventGates EventKind = "gates"
+	// EventGateFailed: a gate failed, and the host does what was chosen for it.
+	EventGateFailed EventKind = "gate-failed"
 	// EventTemplateChanged: the workload's template changed, so the batches begin again.
 	EventTemplateChanged EventKind = "template-changed"
 	// EventPromoting: Finalize(PROMOTE) is requested.
@@ -56,6 +61,8 @@ type Event struct {
 	Message string
 	// Context is the newest known state. Nil: none yet. Receivers must not change it.
 	Context *pb.BatchContext
+	// Gates is the state of each gate for the batch, with EventGates and EventGateFailed only.
+	Gates []gate.Result
 	// Outcome is set with EventFinished only.
 	Outcome Outcome
 }
@@ -75,6 +82,8 @@ const (
 	OutcomeRestored Outcome = "template-restored"
 	// OutcomeLastBatch: the last batch is ready and the host was told not to promote.
 	OutcomeLastBatch Outcome = "last-batch-ready"
+	// OutcomeGateFailed: a gate failed, and the release was left at its batch.
+	OutcomeGateFailed Outcome = "gate-failed"
 	// OutcomeFailed: the release is FAILED, and was not changed.
 	OutcomeFailed Outcome = "failed"
 	// OutcomeSuperseded: the template changed before a promotion was durable, so it was not requested again.
@@ -91,4 +100,6 @@ type Result struct {
 	ReleaseID string
 	// Context is the newest known state. Nil: the driver never answered.
 	Context *pb.BatchContext
+	// Failure says which gate failed, and why. Empty: none did.
+	Failure string
 }

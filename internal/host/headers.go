@@ -40,7 +40,7 @@ func (m *machine) setHeaders() step {
 		named = append(named, h.String())
 	}
 	return step{action: actHeaders, batch: m.cursor, notes: []note{
-		{EventHeaders, "sending requests with " + strings.Join(named, " or ") + " to the update revision"},
+		{kind: EventHeaders, message: "sending requests with " + strings.Join(named, " or ") + " to the update revision"},
 	}}
 }
 

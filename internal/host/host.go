@@ -43,6 +43,8 @@ type Host struct {
 	Driver Driver
 	// Observe is called for each event, from one goroutine per run. May be nil.
 	Observe func(Event)
+	// Metrics measures the gates of releases. Required for a release with gates.
+	Metrics Metrics
 	// Timing may be left zero.
 	Timing Timing
 	// Force: a rollback that this host requests is not held up by groups that will not recover.
@@ -62,18 +64,21 @@ func (h *Host) Release(ctx context.Context, release Release) (Result, error) {
 	if err := checkHeaderRoutes(release, h.Driver.Info()); err != nil {
 		return Result{}, err
 	}
+	if err := h.checkGates(ctx, release); err != nil {
+		return Result{}, err
+	}
 	r := h.newRun(release)
 	return r.finish(ctx, r.begin)
 }
 
 // Finish ends the release of a context that Look returned, without further batches. It promotes no other revision than that of
-// the context. The guarantees are those of Release.
-func (h *Host) Finish(ctx context.Context, seen *pb.BatchContext, intent pb.FinalizeIntent) (Result, error) {
+// the context. The message says why, and may be empty. The guarantees are those of Release.
+func (h *Host) Finish(ctx context.Context, seen *pb.BatchContext, intent pb.FinalizeIntent, message string) (Result, error) {
 	if seen.GetWorkload() == nil || seen.GetReleaseId() == "" {
 		return Result{}, errors.New("the end of a release needs a context with its workload and its id")
 	}
 	r := h.newRun(Release{Workload: seen.GetWorkload(), ID: seen.GetReleaseId()})
-	r.machine.endOnly, r.machine.revision = true, seen.GetUpdateRevision()
+	r.machine.endOnly, r.machine.revision, r.machine.endMessage = true, seen.GetUpdateRevision(), message
 	return r.finish(ctx, func(ctx context.Context) (step, error) {
 		// The first response may take Timing.Wait, and the progress is to be visible meanwhile.
 		r.watching.Do(func() { r.watch(ctx) })
@@ -124,6 +129,9 @@ func (h *Host) newRun(release Release) *run {
 			pause:        release.Pause,
 			noPromote:    release.NoPromote,
 			onFailure:    release.OnFailure,
+			gates:        release.Gates,
+			pauseOnGate:  release.OnGateFailure == OnFailurePause,
+			patience:     h.Timing.withDefaults().Patience,
 		},
 		feed: make(chan *pb.BatchContext),
 	}

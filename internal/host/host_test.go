@@ -387,7 +387,7 @@ func TestFinishPromotesOnlyWhatWasLookedAt(t *testing.T) {
 			r.fake.Set(func(c *pb.BatchContext) { c.ReleaseId, c.State = "r1", pb.State_STATE_READY })
 			seen := r.fake.Context()
 			r.fake.Set(newTemplate)
-			got, err := r.host.Finish(deadline(t), seen, intent)
+			got, err := r.host.Finish(deadline(t), seen, intent, "")
 			if err != nil || got.Outcome != want {
 				t.Errorf("Finish(...) = %q, %v; want %q", got.Outcome, err, want)
 			}
@@ -545,7 +545,7 @@ func TestFinishTellsWhatHappensBeforeTheFirstAnswer(t *testing.T) {
 	}
 	ctx, done := deadline(t), make(chan error, 1)
 	go func() {
-		_, err := r.host.Finish(ctx, r.fake.Context(), promote)
+		_, err := r.host.Finish(ctx, r.fake.Context(), promote, "")
 		done <- err
 	}()
 	r.eventually(t, "it is PROMOTING", func(e host.Event) bool {
@@ -604,7 +604,7 @@ func TestFinish(t *testing.T) {
 			r.fake.Set(func(c *pb.BatchContext) {
 				c.ReleaseId, c.State, c.Batches, c.CurrentBatch = "r1", tc.state, 1, proto.Int32(0)
 			})
-			got, err := r.host.Finish(deadline(t), r.fake.Context(), tc.intent)
+			got, err := r.host.Finish(deadline(t), r.fake.Context(), tc.intent, "")
 			if err != nil || got.Outcome != tc.want {
 				t.Errorf("%s: Finish(...) = %q, %v; want %q", tc.reason, got.Outcome, err, tc.want)
 			}

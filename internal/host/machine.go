@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/internal/gate"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -24,6 +25,8 @@ const (
 	actWeight
 	// actPause waits until step.until, then requests step.batch again.
 	actPause
+	// actMeasure waits until step.until, then measures the gates that are due.
+	actMeasure
 	// actPromote requests the promotion.
 	actPromote
 	// actRollback requests the rollback.
@@ -39,6 +42,7 @@ type step struct {
 	weight  int32
 	until   time.Time
 	outcome Outcome
+	about   gate.Subject // of actMeasure
 	notes   []note
 }
 
@@ -46,6 +50,7 @@ type step struct {
 type note struct {
 	kind    EventKind
 	message string
+	gates   []gate.Result
 }
 
 // machine decides. It has no client, clock or log. Its state is for this run only.
@@ -62,6 +67,10 @@ type machine struct {
 	pause     time.Duration
 	noPromote bool
 	onFailure OnFailure
+	// gates are measured for patience at most without an answer.
+	gates       []gate.Gate
+	patience    time.Duration
+	pauseOnGate bool
 	// endOnly is set for a run that requests no batch.
 	endOnly bool
 	// rollbackTried is true once the rollback of a release that is being promoted was requested.
@@ -77,6 +86,11 @@ type machine struct {
 	revision string
 	// readySince is since when the batch at cursor was observed ready. Zero: it is not ready.
 	readySince time.Time
+	// measured are the gates since readySince. gateFailure says which gate of this run failed, and why. Empty: none did.
+	measured    gate.Run
+	gateFailure string
+	// endMessage is why the end is requested. Empty: because all batches are ready, or a user asked for it.
+	endMessage string
 	// begun and announced count the batches whose start and readiness were noted, for this revision. notedWeight is the weight that
 	// was noted for the batch at cursor. Nil: none.
 	begun, announced int32
@@ -118,12 +132,12 @@ func (m *machine) restart(was string) []note {
 	text := fmt.Sprintf("the template changed from revision %s to %s during the release", was, m.revision)
 	if m.endOnly {
 		m.superseded = m.intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
-		return []note{{EventTemplateChanged, text}}
+		return []note{{kind: EventTemplateChanged, message: text}}
 	}
 	m.cursor, m.begun, m.announced, m.notedWeight, m.requested, m.readySince = 0, 0, 0, nil, false, time.Time{}
-	m.headersSet = false
+	m.headersSet, m.gateFailure, m.endMessage = false, "", ""
 	m.intent = pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
-	return []note{{EventTemplateChanged, text + ": starting again at batch 1"}}
+	return []note{{kind: EventTemplateChanged, message: text + ": starting again at batch 1"}}
 }
 
 // moveTo sets the cursor. A batch's weight is noted even if an earlier batch had the same.

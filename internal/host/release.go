@@ -6,6 +6,7 @@ package host
 import (
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/internal/gate"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -48,6 +49,10 @@ type Release struct {
 	NoPromote bool
 	// OnFailure is what to do when the release is FAILED. Empty: OnFailurePause.
 	OnFailure OnFailure
+	// Gates must pass after each batch, before the next one or the promotion. A batch whose groups get no requests is not measured.
+	Gates []gate.Gate
+	// OnGateFailure is OnFailurePause or OnFailureRollback. Empty: OnFailureRollback, since the canary of a failed gate serves requests.
+	OnGateFailure OnFailure
 }
 
 // Timing is how often and for how long the host makes requests. The zero value of a field means its default.

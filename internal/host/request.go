@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/lockstep-rollouts/lockstep/internal/gate"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -28,6 +29,8 @@ type answer struct {
 	context  *pb.BatchContext
 	warnings []*pb.Warning
 	done     bool
+	// measured are measurements by the name of their gate.
+	measured map[string]gate.Measurement
 	// requested is true for the response to a request of a batch or an end, false for a read.
 	requested bool
 }
@@ -67,6 +70,13 @@ func (r *run) perform(ctx context.Context, s step) (answer, error) {
 	case actPause:
 		r.rest(ctx, time.Until(s.until), s.batch)
 		s.action = actUpgrade
+	case actMeasure:
+		r.rest(ctx, time.Until(s.until), s.batch)
+		if time.Now().Before(s.until) {
+			s.action = actUpgrade // the batch is no longer ready
+		} else {
+			call = r.measure
+		}
 	case actUpgrade, actStop:
 		// UpgradeBatch is the default, and actStop makes no call.
 	}
@@ -129,7 +139,7 @@ func (r *run) finalize(ctx context.Context, s step) (answer, error) {
 	// The revision that the machine decided about is promoted, not a newer template.
 	response, err := r.host.Driver.Finalize(ctx, &pb.FinalizeRequest{
 		Workload: r.release.Workload, ReleaseId: r.release.ID, Intent: intent, UpdateRevision: r.machine.revision,
-		Wait: durationpb.New(r.timing.Wait), IncludeGroups: true, Force: force,
+		Wait: durationpb.New(r.timing.Wait), IncludeGroups: true, Force: force, Message: r.machine.endMessage,
 	})
 	if err != nil {
 		return r.checkOutdated(ctx, err)

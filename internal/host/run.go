@@ -4,6 +4,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -56,7 +57,7 @@ func (r *run) finish(ctx context.Context, begin func(context.Context) (step, err
 		outcome, err = OutcomeInterrupted, nil
 		r.lastLook(ctx)
 	}
-	result := Result{Outcome: outcome, ReleaseID: r.release.ID, Context: r.last}
+	result := Result{Outcome: outcome, ReleaseID: r.release.ID, Context: r.last, Failure: r.machine.gateFailure}
 	if err != nil {
 		return result, err
 	}
@@ -78,7 +79,7 @@ func (r *run) loop(ctx context.Context, begin func(context.Context) (step, error
 	next, err := begin(ctx)
 	for err == nil {
 		for _, n := range next.notes {
-			r.emit(Event{Kind: n.kind, Message: n.message})
+			r.emit(Event{Kind: n.kind, Message: n.message, Gates: n.gates})
 		}
 		if next.action == actStop {
 			return next.outcome, nil
@@ -96,7 +97,9 @@ func (r *run) consider(ctx context.Context, a answer) step {
 	r.reportStart(a)
 	r.show(a.context)
 	r.machine.requested = r.machine.requested || a.requested
+	notes := r.machine.record(a.measured, time.Now())
 	next := r.machine.next(a.context, time.Now())
+	next.notes = append(notes, next.notes...)
 	if a.done && next.action != actStop {
 		next.action, next.outcome = actStop, doneOutcome(r.machine.intent)
 	}
@@ -160,11 +163,13 @@ func sentence(result Result) string {
 	case OutcomePromoted:
 		return fmt.Sprintf("release %s is complete: %s", result.ReleaseID, c.GetMessage())
 	case OutcomeRolledBack:
-		return fmt.Sprintf("release %s was rolled back: %s", result.ReleaseID, c.GetMessage())
+		return fmt.Sprintf("release %s was rolled back: %s", result.ReleaseID, cmp.Or(result.Failure, c.GetMessage()))
 	case OutcomeNothing:
 		return "nothing to release: the groups already run the workload's template"
 	case OutcomeLastBatch:
 		return "the last batch is ready, and the release waits to be promoted"
+	case OutcomeGateFailed:
+		return "the release stays at its batch: " + result.Failure
 	case OutcomeFailed:
 		return fmt.Sprintf("release %s failed (%s): %s", result.ReleaseID, c.GetReason(), c.GetMessage())
 	case OutcomeSuperseded:

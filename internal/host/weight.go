@@ -44,7 +44,7 @@ func (m *machine) setWeight(c *pb.BatchContext) step {
 	s := step{action: actWeight, batch: m.cursor, weight: m.weight(c)}
 	if m.notedWeight == nil || *m.notedWeight != s.weight {
 		m.notedWeight = &s.weight
-		s.notes = []note{{EventWeight, fmt.Sprintf("sending %d%% of the requests to the update revision", s.weight)}}
+		s.notes = []note{{kind: EventWeight, message: fmt.Sprintf("sending %d%% of the requests to the update revision", s.weight)}}
 	}
 	return s
 }

@@ -6,6 +6,7 @@ package picture
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -15,8 +16,19 @@ import (
 
 // Moment is an observation of a release.
 type Moment struct {
-	At      time.Time
+	At time.Time
+	// Context may be nil in a moment with measurements.
 	Context *pb.BatchContext
+	// Measured are the gates that were measured.
+	Measured []Measurement
+}
+
+// Measurement is one of a gate.
+type Measurement struct {
+	Gate   string
+	Passed bool
+	// Message says the value and its limit.
+	Message string
 }
 
 // ErrNothingRecorded means that no moment has a release with groups.
@@ -46,7 +58,25 @@ func Recording(title string, moments []Moment) ([]byte, error) {
 	}
 	r.Estimate = durationpb.New(at)
 	about := fmt.Sprintf(" · %s · %s in all · %s", begin.UTC().Format("2006-01-02 15:04:05 MST"), short(at), outcome(last))
-	return (&canvas{r: r, about: about, unready: "not ready"}).draw(title), nil
+	return (&canvas{r: r, about: about, unready: "not ready", gates: gateRows(moments, last.GetReleaseId(), begin)}).draw(title), nil
+}
+
+// gateRows returns a row for each gate of a release that began at a time, in the order of the first measurements.
+func gateRows(moments []Moment, release string, begin time.Time) []gateRow {
+	var rows []gateRow
+	for _, m := range moments {
+		if m.Context.GetReleaseId() != release {
+			continue
+		}
+		for _, taken := range m.Measured {
+			i := slices.IndexFunc(rows, func(r gateRow) bool { return r.name == taken.Gate })
+			if i < 0 {
+				i, rows = len(rows), append(rows, gateRow{name: taken.Gate})
+			}
+			rows[i].marks = append(rows[i].marks, mark{max(m.At.Sub(begin), 0), taken.Passed, taken.Message})
+		}
+	}
+	return rows
 }
 
 // lastRelease returns the last context of a release with groups, or nil.

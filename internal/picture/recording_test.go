@@ -73,6 +73,38 @@ func TestRecording(t *testing.T) {
 	}
 }
 
+func TestRecordingOfGates(t *testing.T) {
+	measured := func(m Moment, all ...Measurement) Moment {
+		m.Measured = all
+		return m
+	}
+	const ttft = "time-to-first-token"
+	moments := []Moment{
+		measured(moment(-time.Hour, "r1", pb.State_STATE_READY, 0, "w0o"), Measurement{"older", true, "of an older release"}),
+		moment(0, "r2", pb.State_STATE_UPGRADING, 0, "w0o", "c0s"),
+		measured(moment(time.Minute, "r2", pb.State_STATE_READY, 0, "w0o", "c0n"), Measurement{"errors", true, "errors 0"}, Measurement{ttft, true, "1.1"}),
+		measured(moment(2*time.Minute, "r2", pb.State_STATE_READY, 0, "w0o", "c0n"), Measurement{"errors", false, "errors <0.5>"}),
+		moment(3*time.Minute, "r2", pb.State_STATE_ROLLED_BACK, 0, "w0o"),
+	}
+	svg, err := Recording("vllm", moments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parse(t, svg)
+	text := string(svg)
+	if passed, failed := strings.Count(text, `<circle class="new"`), strings.Count(text, `<circle class="failed"`); passed != 2 || failed != 1 {
+		t.Errorf("%d measurements passed, %d failed", passed, failed)
+	}
+	for _, words := range []string{">errors<title>gate errors</title>", ">time-to-first…<title>gate time-to-first-token</title>", "<title>errors &lt;0.5&gt;</title>"} {
+		if !strings.Contains(text, words) {
+			t.Errorf("the picture lacks %q", words)
+		}
+	}
+	if strings.Contains(text, "older") {
+		t.Error("the picture has a gate of another release")
+	}
+}
+
 func TestRecordingNames(t *testing.T) {
 	var got []string
 	for _, m := range []Moment{

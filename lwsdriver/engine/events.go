@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -112,12 +113,25 @@ func (e *Engine) announce(s *observe.Snapshot, decision plan.Decision) {
 	if decision.State == pb.State_STATE_FAILED {
 		kind = corev1.EventTypeWarning
 	}
-	r, by := s.Record.Release, ""
-	if user := cmp.Or(r.EndedBy, r.StartedBy); user != "" {
-		by = " (requested by " + user + ")"
-	}
+	r := s.Record.Release
+	by := requested(r)
 	note := observe.Shorten(fmt.Sprintf("release %s%s: %s", r.ID, by, decision.Message), maxNote)
 	e.events.recorder.Eventf(reference(s.StableObject), nil, kind, reason, "Release", "%s", note)
+}
+
+// requested says in brackets who requested the release or its end, and why. Empty: unknown.
+func requested(r *record.Release) string {
+	by, why := "", ""
+	if user := cmp.Or(r.EndedBy, r.StartedBy); user != "" {
+		by = " by " + user
+	}
+	if r.EndMessage != "" {
+		why = ": " + r.EndMessage
+	}
+	if by+why == "" {
+		return ""
+	}
+	return " (requested" + by + why + ")"
 }
 
 // forget drops what is remembered of a deleted workload.

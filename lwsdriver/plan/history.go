@@ -28,6 +28,8 @@ type Entry struct {
 	Release, Owner string
 	// StartedBy and EndedBy are the authenticated users who began that release, and who requested its promotion or rollback last.
 	StartedBy, EndedBy string `json:",omitempty"`
+	// EndMessage is why that end was requested.
+	EndMessage string `json:",omitempty"`
 	// Outcome is how that release ended, at Ended. Empty: it has not, or the end was not observed.
 	Outcome Outcome
 	Ended   time.Time
@@ -118,7 +120,7 @@ func nextOutcome(o Observation, state pb.State) *Entry {
 		if now := o.outcome(e, state); now != e.Outcome {
 			e.Outcome, e.Ended = now, o.Now
 			if r := o.Record.Release; r.ID == e.Release && r.UpdateRevision == e.Revision {
-				e.EndedBy = r.EndedBy
+				e.EndedBy, e.EndMessage = r.EndedBy, r.EndMessage
 			}
 			return &e
 		}
@@ -171,7 +173,7 @@ func nextEntry(o Observation) *Entry {
 		e.Number = o.nextNumber()
 	}
 	e.At, e.By, e.Release, e.Owner = r.StartedAt, o.changedBy(update), r.ID, r.Owner
-	e.StartedBy, e.EndedBy = r.StartedBy, ""
+	e.StartedBy, e.EndedBy, e.EndMessage = r.StartedBy, "", ""
 	e.Outcome, e.Ended = "", time.Time{}
 	return e
 }

@@ -307,6 +307,8 @@ type Promote struct {
 	Revision string
 	// User is the authenticated caller. Empty: unknown.
 	User string
+	// Message is why, for people. Empty: unknown.
+	Message string `json:",omitempty"`
 }
 
 // RollBack requests that every group of the workload runs the stable revision.
@@ -316,6 +318,8 @@ type RollBack struct {
 	Force bool
 	// User is the authenticated caller. Empty: unknown.
 	User string
+	// Message is why, for people. Empty: unknown.
+	Message string `json:",omitempty"`
 }
 
 func (p Promote) decide(o Observation) (Decision, error) {
@@ -341,7 +345,7 @@ func (p Promote) decide(o Observation) (Decision, error) {
 			"the template of %s is not at the update revision of release %q (%q): read the context again before promoting", o.Key, r.ID, r.UpdateRevision)
 	}
 	a := promoteNow(o)
-	a.Record.Release.EndedBy = p.User
+	a.Record.Release.EndedBy, a.Record.Release.EndMessage = p.User, p.Message
 	return Decision{Action: a}, nil
 }
 
@@ -392,7 +396,7 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 	case record.Progressing, record.Promoting, record.Standby:
 	}
 	a := rollBackNow(o)
-	a.Record.Release.EndedBy = b.User
+	a.Record.Release.EndedBy, a.Record.Release.EndMessage = b.User, b.Message
 	if b.Force {
 		o.force(a.Record.Release)
 	}

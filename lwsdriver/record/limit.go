@@ -15,6 +15,8 @@ const (
 	MaxBatches = 200
 	// MaxOwner bounds the owner of a release, in bytes.
 	MaxOwner = 253
+	// MaxEndMessage bounds why an end was requested, in bytes.
+	MaxEndMessage = 512
 	// MaxGivenUp bounds the groups that a rollback with force gives up.
 	MaxGivenUp = 1000
 	// MaxLeaderMetadata bounds the metadata that a policy adds to leaders: keys and values together, in bytes.

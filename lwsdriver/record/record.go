@@ -79,6 +79,8 @@ type Release struct {
 	// last. Empty: unknown, or not yet.
 	StartedBy string `json:"startedBy,omitempty"`
 	EndedBy   string `json:"endedBy,omitempty"`
+	// EndMessage is why that end was requested, for people.
+	EndMessage string `json:"endMessage,omitempty"`
 	// Policy is the ReleasePolicy as protobuf JSON.
 	Policy json.RawMessage `json:"policy"`
 	// StableRevision is the template revision hash from before the release.
@@ -344,6 +346,8 @@ func (r *Release) validateSizes() error {
 	switch {
 	case len(r.Owner) > MaxOwner:
 		return fmt.Errorf("the owner has %d bytes, more than %d", len(r.Owner), MaxOwner)
+	case len(r.EndMessage) > MaxEndMessage:
+		return fmt.Errorf("the message of the end has %d bytes, more than %d", len(r.EndMessage), MaxEndMessage)
 	case r.Replicas < 0 || r.Replicas > maxCount || r.Groups > maxCount:
 		return fmt.Errorf("%d replicas and %d groups must be 0 to %d", r.Replicas, r.Groups, maxCount)
 	case len(r.GivenUp) > MaxGivenUp:

@@ -66,6 +66,7 @@ func (c *Controller) reconcileWorkload(ctx context.Context, key types.Namespaced
 		c.Logger.Info("rolling back: the Rollout of this release is gone", "workload", key.String(), "release", observed.GetReleaseId())
 		_, err = c.Driver.Finalize(ctx, &pb.FinalizeRequest{
 			Workload: ref, ReleaseId: observed.GetReleaseId(), Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
+			Message: "the Rollout of this release is gone",
 		})
 		return requeueSoon, err
 	case len(others) == 0:

@@ -94,7 +94,7 @@ func (t Target) upgrade(ctx context.Context, m Move, groups string) (*pb.BatchCo
 
 func (t Target) finalize(ctx context.Context, m Move, intent pb.FinalizeIntent) (*pb.BatchContext, error) {
 	response, err := t.Driver.Finalize(ctx, &pb.FinalizeRequest{
-		Workload: t.Ref, ReleaseId: m.Release, Intent: intent, UpdateRevision: m.Revision,
+		Workload: t.Ref, ReleaseId: m.Release, Intent: intent, UpdateRevision: m.Revision, Message: m.Why,
 	})
 	return response.GetContext(), err
 }

@@ -32,7 +32,7 @@ func Meanings() []Meaning {
 		{OK, "success, also if there is nothing to release"},
 		{Error, "an error: the message says what is wrong, where, and what to do"},
 		{Usage, "the command line is invalid"},
-		{Failed, "the release has failed, for example by its progress deadline, and is left as it is"},
+		{Failed, "the release has failed, for example by its progress deadline or a gate, and is left as it is"},
 		{RolledBack, "the release was rolled back instead of promoted"},
 		{Found, "preflight has findings of the severity of --fail-on or above, or the plan is blocked"},
 		{Interrupted, "interrupted by Ctrl-C or SIGTERM: the release stays where it is"},

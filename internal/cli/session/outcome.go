@@ -4,6 +4,7 @@
 package session
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,8 +23,10 @@ func outcomeError(result host.Result, hints Hints, wanted ...host.Outcome) error
 	switch result.Outcome {
 	case host.OutcomeFailed:
 		return exit.Errorf(exit.Failed, "release %s failed (%s): %s%s", id, c.GetReason(), c.GetMessage(), nextSteps(c, hints))
+	case host.OutcomeGateFailed:
+		return exit.Errorf(exit.Failed, "release %s stays at its batch: %s%s", id, result.Failure, nextSteps(c, hints))
 	case host.OutcomeRolledBack:
-		return exit.Errorf(exit.RolledBack, "release %s was rolled back: %s", id, c.GetMessage())
+		return exit.Errorf(exit.RolledBack, "release %s was rolled back: %s", id, cmp.Or(result.Failure, c.GetMessage()))
 	case host.OutcomeInterrupted:
 		return exit.Errorf(exit.Interrupted, "interrupted: %s%s", progress(result), nextSteps(c, hints))
 	case host.OutcomePromoted:

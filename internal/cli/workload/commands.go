@@ -18,6 +18,7 @@ func Commands(o *connect.Options) []*cobra.Command {
 		newStatusCommand(o),
 		newWatchCommand(o),
 		newPictureCommand(o),
+		newGatesCommand(o),
 		newDebugCommand(o),
 		newHistoryCommand(o),
 		newDiffCommand(o),

@@ -68,8 +68,9 @@ a second abort adds it.`,
 type endFlags struct {
 	session.Flags
 
-	noWait bool
-	force  bool
+	noWait  bool
+	force   bool
+	message string
 }
 
 func (e ending) command(o *connect.Options) *cobra.Command {
@@ -85,6 +86,7 @@ drives is refused without --force: use that host instead.`,
 	}, func(s *session.Session) error { return e.run(s, f) })
 	flags := cmd.Flags()
 	flags.BoolVar(&f.noWait, "no-wait", false, "record the intent, and leave the rest to a driver that runs elsewhere")
+	flags.StringVarP(&f.message, "message", "m", "", "why, for the history, events and lockstep status")
 	flags.BoolVar(&f.force, "force", false, e.force)
 	f.AddRetryFor(cmd)
 	f.Output.Add(cmd)
@@ -112,7 +114,7 @@ func (e ending) run(s *session.Session, f endFlags) error {
 		return e.record(s, c, f)
 	}
 	s.Host.Force = f.force
-	result, err := s.Host.Finish(s.Context, c, e.intent)
+	result, err := s.Host.Finish(s.Context, c, e.intent, f.message)
 	return s.Conclude(result, err, e.verb, e.outcome)
 }
 
@@ -120,7 +122,7 @@ func (e ending) run(s *session.Session, f endFlags) error {
 func (e ending) record(s *session.Session, c *pb.BatchContext, f endFlags) error {
 	request := &pb.FinalizeRequest{
 		Workload: s.Ref, ReleaseId: c.GetReleaseId(), Intent: e.intent, UpdateRevision: c.GetUpdateRevision(), IncludeGroups: true,
-		Force: f.force && e.intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
+		Force: f.force && e.intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK, Message: f.message,
 	}
 	var superseded error
 	err := s.Host.Retry(s.Context, func(ctx context.Context) error {

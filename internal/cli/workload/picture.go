@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/gate"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/internal/picture"
 )
@@ -46,6 +48,7 @@ func drawRecording(out io.Writer, path string, recording io.Reader) error {
 	}
 	moments := make([]picture.Moment, 0, len(documents))
 	title := ""
+	seen := map[string]time.Time{}
 	for _, d := range documents {
 		c, err := d.BatchContext()
 		if err != nil {
@@ -54,7 +57,7 @@ func drawRecording(out io.Writer, path string, recording io.Reader) error {
 		if c.GetReleaseId() != "" {
 			title = fmt.Sprintf("%s/%s: %s", c.GetWorkload().GetNamespace(), c.GetWorkload().GetName(), c.GetReleaseId())
 		}
-		moments = append(moments, picture.Moment{At: d.Time, Context: c})
+		moments = append(moments, picture.Moment{At: d.Time, Context: c, Measured: newMeasurements(d.Gates, seen)})
 	}
 	svg, err := picture.Recording(title, moments)
 	if errors.Is(err, picture.ErrNothingRecorded) {
@@ -67,4 +70,16 @@ func drawRecording(out io.Writer, path string, recording io.Reader) error {
 		return fmt.Errorf("draw %s: %w", path, err)
 	}
 	return nil
+}
+
+// newMeasurements returns the measurements that are newer than those that were seen before, by gate.
+func newMeasurements(results []gate.Result, seen map[string]time.Time) []picture.Measurement {
+	var all []picture.Measurement
+	for _, r := range results {
+		if !r.Time.Equal(seen[r.Name]) && r.Measured > 0 {
+			all = append(all, picture.Measurement{Gate: r.Name, Passed: r.Value != nil && r.Passes(*r.Value), Message: r.Message})
+		}
+		seen[r.Name] = r.Time
+	}
+	return all
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/gate"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -35,6 +37,9 @@ type policyFlags struct {
 	groupBudget      bool
 	promotion        string
 	scaleDownDelay   time.Duration
+
+	// gates are those of the file.
+	gates []gate.Gate
 }
 
 func (f *policyFlags) add(cmd *cobra.Command) {
@@ -116,6 +121,9 @@ func (f *policyFlags) readFile() (*pb.ReleasePolicy, error) {
 		return nil, exit.Usagef("policy %s: %w", f.file, err)
 	}
 	for _, root := range document.Content {
+		if f.gates, err = takeGates(root); err != nil {
+			return nil, exit.Usagef("policy %s: %w", f.file, err)
+		}
 		if err := normalize(root, policy.ProtoReflect().Descriptor()); err != nil {
 			return nil, exit.Usagef("policy %s: %w", f.file, err)
 		}
@@ -131,6 +139,18 @@ func (f *policyFlags) readFile() (*pb.ReleasePolicy, error) {
 		return nil, exit.Usagef("policy %s: %w", f.file, err)
 	}
 	return policy, nil
+}
+
+// takeGates removes the key "gates" of a policy file, which is for the host, and returns its gates.
+func takeGates(root *yamlv3.Node) ([]gate.Gate, error) {
+	for i := 0; root.Kind == yamlv3.MappingNode && i+1 < len(root.Content); i += 2 {
+		if root.Content[i].Value == "gates" {
+			list := root.Content[i+1]
+			root.Content = slices.Delete(root.Content, i, i+2)
+			return gate.Parse(list)
+		}
+	}
+	return nil, nil
 }
 
 // blueGreen sets the fields that are for blue-green only.

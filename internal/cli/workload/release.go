@@ -35,17 +35,22 @@ ready within --progress-deadline, --on-failure decides:
   rollback   roll it back and exit with code 4
   wait       wait until it recovers, and continue
 
+With --gate, or gates in the policy file, metrics decide, too: each gate is a query to Prometheus (lockstep gates) that must
+pass after each batch. When one fails, the release is rolled back, or stays where it is with --on-gate-failure pause.
+
 Exit codes: lockstep help exit-codes.`
 
 const releaseExample = `  lockstep release vllm --batches 25%,50%,100% --pause 5m
   lockstep release vllm --batches 1,2,4 --on-failure rollback
   lockstep release vllm --batches 25%,50%,100% --service vllm-leader --http-route vllm --weights 10,50,100
+  lockstep release vllm --batches 25%,100% --gate vllm-ttft=1.3 --gate vllm-errors --prometheus http://localhost:9090
   lockstep release vllm --policy policy.yaml --no-promote -o json --final`
 
 type releaseFlags struct {
 	session.Flags
 
 	policy    policyFlags
+	gates     gateFlags
 	id        string
 	pause     time.Duration
 	noPromote bool
@@ -55,17 +60,20 @@ type releaseFlags struct {
 func newReleaseCommand(o *connect.Options) *cobra.Command {
 	var f releaseFlags
 	var release host.Release
+	var metrics host.Metrics
 	cmd := f.Command(o, &cobra.Command{
 		Use:     "release NAME",
 		Short:   "Release a workload's new template batch by batch, and follow it",
 		Long:    releaseAbout,
 		Example: releaseExample,
 		PreRunE: func(*cobra.Command, []string) (err error) {
-			release, err = f.release()
+			if release, err = f.release(); err == nil {
+				metrics, err = f.gates.metrics(release.Gates)
+			}
 			return err
 		},
 	}, func(s *session.Session) error {
-		release.Workload = s.Ref
+		release.Workload, s.Host.Metrics = s.Ref, metrics
 		result, err := s.Host.Release(s.Context, release)
 		return s.Conclude(result, err, "release", host.OutcomePromoted, host.OutcomeNothing, host.OutcomeLastBatch)
 	})
@@ -75,6 +83,7 @@ func newReleaseCommand(o *connect.Options) *cobra.Command {
 
 func (f *releaseFlags) add(cmd *cobra.Command) {
 	f.policy.add(cmd)
+	f.gates.add(cmd)
 	flags := cmd.Flags()
 	flags.DurationVar(&f.pause, "pause", 0, "how long a batch must have been ready before the next one starts")
 	flags.StringVar(&f.id, "release-id", "",
@@ -111,9 +120,18 @@ func (f *releaseFlags) release() (host.Release, error) {
 	default:
 		return host.Release{}, exit.Usagef("--on-failure %q: want pause, rollback or wait", f.onFailure)
 	}
+	gates, err := f.gates.gates(f.policy.gates)
+	if err != nil {
+		return host.Release{}, err
+	}
+	onGateFailure, err := f.gates.reaction()
+	if err != nil {
+		return host.Release{}, err
+	}
 	return host.Release{
 		ID: f.id, NewID: newReleaseID, Owner: owner(), Policy: policy, Weights: weights, HeaderRoutes: headers,
 		Pause: f.pause, NoPromote: f.noPromote, OnFailure: onFailure,
+		Gates: gates, OnGateFailure: onGateFailure,
 	}, nil
 }
 

@@ -101,7 +101,7 @@ func (f *undoFlags) releaseNow(s *session.Session, revision string) error {
 		s.Say(host.Event{Context: c, Outcome: host.OutcomeNothing, Message: c.GetMessage()})
 		return nil
 	}
-	result, err := s.Host.Finish(s.Context, c, pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+	result, err := s.Host.Finish(s.Context, c, pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE, "undo")
 	return s.Conclude(result, err, "undo", host.OutcomePromoted)
 }
 

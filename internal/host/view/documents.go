@@ -16,6 +16,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
+	"github.com/lockstep-rollouts/lockstep/internal/gate"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -30,6 +31,8 @@ type Document struct {
 	Message string `json:"message,omitempty"`
 	// Outcome is a host.Outcome, with the event "finished" only.
 	Outcome string `json:"outcome,omitempty"`
+	// Gates is the state of each gate for the batch, with the events "gates" and "gate-failed" only.
+	Gates []gate.Result `json:"gates,omitempty"`
 	// Context is a lockstep.v1alpha1.BatchContext in ProtoJSON, with zero values.
 	Context json.RawMessage `json:"context,omitempty"`
 	// Plan is a lockstep.v1alpha1.PlanResponse in ProtoJSON, with the event "plan" only.
@@ -94,7 +97,7 @@ func (d *Documents) Observe(e host.Event) {
 		return
 	}
 	d.write(Document{
-		Event: string(e.Kind), Time: e.Time.UTC(), Message: e.Message, Outcome: string(e.Outcome),
+		Event: string(e.Kind), Time: e.Time.UTC(), Message: e.Message, Outcome: string(e.Outcome), Gates: e.Gates,
 	}, e.Context)
 }
 

@@ -80,11 +80,16 @@ func outcomeWord(r *pb.Revision) string {
 	}
 }
 
+// byWhom says who requested the end, and why.
 func byWhom(r *pb.Revision) string {
-	if r.GetEndedBy() == "" {
-		return ""
+	text := ""
+	if r.GetEndedBy() != "" {
+		text = " by " + r.GetEndedBy()
 	}
-	return " by " + r.GetEndedBy()
+	if r.GetEndMessage() != "" {
+		text += ": " + OneLine(r.GetEndMessage())
+	}
+	return text
 }
 
 // imageChanges returns the images that are not in the revision before, and all images of the first revision.

@@ -36,10 +36,12 @@ type note struct {
 	Release  string    `json:"release,omitempty"`
 	Owner    string    `json:"owner,omitempty"`
 	// StartedBy and EndedBy are users.
-	StartedBy string       `json:"startedBy,omitempty"`
-	EndedBy   string       `json:"endedBy,omitempty"`
-	Outcome   plan.Outcome `json:"outcome,omitempty"`
-	Ended     *time.Time   `json:"ended,omitempty"`
+	StartedBy string `json:"startedBy,omitempty"`
+	EndedBy   string `json:"endedBy,omitempty"`
+	// EndMessage is why that end was requested.
+	EndMessage string       `json:"endMessage,omitempty"`
+	Outcome    plan.Outcome `json:"outcome,omitempty"`
+	Ended      *time.Time   `json:"ended,omitempty"`
 	// Sum is the digest of all other fields, of the revision and of its number.
 	Sum string `json:"sum"`
 	// Unknown are the fields that a newer driver wrote.
@@ -115,7 +117,7 @@ func Patch(e plan.Entry, seen metav1.Object) ([]byte, error) {
 func annotation(e plan.Entry) (string, error) {
 	n := note{
 		Version: noteVersion, Template: e.Template, At: e.At.UTC(), By: e.By, Release: e.Release, Owner: e.Owner, Outcome: e.Outcome,
-		StartedBy: e.StartedBy, EndedBy: e.EndedBy,
+		StartedBy: e.StartedBy, EndedBy: e.EndedBy, EndMessage: e.EndMessage,
 		Unknown: e.Unknown,
 	}
 	if !e.Ended.IsZero() {
@@ -151,7 +153,7 @@ func Read(cr *appsv1.ControllerRevision) plan.Entry {
 		return e
 	}
 	e.At, e.By, e.Release, e.Owner, e.Outcome, e.Template = n.At, n.By, n.Release, n.Owner, n.Outcome, n.Template
-	e.StartedBy, e.EndedBy = n.StartedBy, n.EndedBy
+	e.StartedBy, e.EndedBy, e.EndMessage = n.StartedBy, n.EndedBy, n.EndMessage
 	e.Unknown = n.Unknown
 	if n.Ended != nil {
 		e.Ended = *n.Ended

@@ -121,6 +121,7 @@ func (m *machine) callEnd() {
 	}
 	m.call = Call{&pb.FinalizeRequest{
 		Workload: Workload(m.release), ReleaseId: m.context.GetReleaseId(), Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
+		Message: "the BatchRelease was deleted during its release",
 	}, "the BatchRelease is being deleted during its release: rolling back"}
 }
 

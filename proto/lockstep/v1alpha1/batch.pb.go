@@ -366,7 +366,9 @@ type BatchContext struct {
 	EndedBy string `protobuf:"bytes,35,opt,name=ended_by,json=endedBy,proto3" json:"ended_by,omitempty"`
 	// The end that was requested last, with Finalize or by an edit that ends the release. It remains while the release is
 	// FAILED, so that a host doesn't repeat it, and after the release's end.
-	Intent        FinalizeIntent `protobuf:"varint,36,opt,name=intent,proto3,enum=lockstep.v1alpha1.FinalizeIntent" json:"intent,omitempty"`
+	Intent FinalizeIntent `protobuf:"varint,36,opt,name=intent,proto3,enum=lockstep.v1alpha1.FinalizeIntent" json:"intent,omitempty"`
+	// The message with which that end was requested, see FinalizeRequest.message. Empty: there was none.
+	EndMessage    string `protobuf:"bytes,37,opt,name=end_message,json=endMessage,proto3" json:"end_message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -653,6 +655,13 @@ func (x *BatchContext) GetIntent() FinalizeIntent {
 	return FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
 }
 
+func (x *BatchContext) GetEndMessage() string {
+	if x != nil {
+		return x.EndMessage
+	}
+	return ""
+}
+
 // Batch is one batch of the policy.
 type Batch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -858,7 +867,7 @@ var File_lockstep_v1alpha1_batch_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/v1alpha1/batch.proto\x12\x11lockstep.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\xbb\v\n" +
+	"\x1dlockstep/v1alpha1/batch.proto\x12\x11lockstep.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\xdc\v\n" +
 	"\fBatchContext\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1d\n" +
 	"\n" +
@@ -900,7 +909,9 @@ const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"\n" +
 	"started_by\x18\" \x01(\tR\tstartedBy\x12\x19\n" +
 	"\bended_by\x18# \x01(\tR\aendedBy\x129\n" +
-	"\x06intent\x18$ \x01(\x0e2!.lockstep.v1alpha1.FinalizeIntentR\x06intentB\x10\n" +
+	"\x06intent\x18$ \x01(\x0e2!.lockstep.v1alpha1.FinalizeIntentR\x06intent\x12\x1f\n" +
+	"\vend_message\x18% \x01(\tR\n" +
+	"endMessageB\x10\n" +
 	"\x0e_current_batchB\x13\n" +
 	"\x11_requested_weight\"7\n" +
 	"\x05Batch\x12\x16\n" +

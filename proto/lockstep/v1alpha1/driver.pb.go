@@ -1378,7 +1378,10 @@ type FinalizeRequest struct {
 	// Optional. Only with ROLLBACK: groups that will not recover do not hold the rollback up. Restarts of groups off the
 	// stable revision go on although other groups use up the workload's own maxUnavailable; see SPEC.md. It is recorded
 	// with the rollback and stays; a later call adds it. With PROMOTE it is refused.
-	Force         bool `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
+	Force bool `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
+	// Optional. Why the host requests this end, for people: "gate errors failed". It is recorded with the intent, and is shown
+	// as BatchContext.end_message, in the history and in events. The driver keeps 512 bytes of it.
+	Message       string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1460,6 +1463,13 @@ func (x *FinalizeRequest) GetForce() bool {
 		return x.Force
 	}
 	return false
+}
+
+func (x *FinalizeRequest) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
 }
 
 // FinalizeResponse is the progress of the promotion or rollback.
@@ -2259,7 +2269,9 @@ type Revision struct {
 	// Optional. The authenticated user who began that release.
 	StartedBy string `protobuf:"bytes,14,opt,name=started_by,json=startedBy,proto3" json:"started_by,omitempty"`
 	// Optional. The authenticated user who last requested its promotion or rollback.
-	EndedBy       string `protobuf:"bytes,15,opt,name=ended_by,json=endedBy,proto3" json:"ended_by,omitempty"`
+	EndedBy string `protobuf:"bytes,15,opt,name=ended_by,json=endedBy,proto3" json:"ended_by,omitempty"`
+	// Optional. The message of that request, see FinalizeRequest.message.
+	EndMessage    string `protobuf:"bytes,16,opt,name=end_message,json=endMessage,proto3" json:"end_message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2395,6 +2407,13 @@ func (x *Revision) GetStartedBy() string {
 func (x *Revision) GetEndedBy() string {
 	if x != nil {
 		return x.EndedBy
+	}
+	return ""
+}
+
+func (x *Revision) GetEndMessage() string {
+	if x != nil {
+		return x.EndMessage
 	}
 	return ""
 }
@@ -2587,7 +2606,7 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\acontext\x18\x01 \x01(\v2\x1f.lockstep.v1alpha1.BatchContextH\x00R\acontext\x12:\n" +
 	"\aremoved\x18\x02 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefH\x00R\aremoved\x12\x18\n" +
 	"\x06synced\x18\x03 \x01(\bH\x00R\x06syncedB\b\n" +
-	"\x06change\"\xbc\x02\n" +
+	"\x06change\"\xd6\x02\n" +
 	"\x0fFinalizeRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1d\n" +
 	"\n" +
@@ -2596,7 +2615,8 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\x04wait\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12%\n" +
 	"\x0einclude_groups\x18\x05 \x01(\bR\rincludeGroups\x12'\n" +
 	"\x0fupdate_revision\x18\x06 \x01(\tR\x0eupdateRevision\x12\x14\n" +
-	"\x05force\x18\a \x01(\bR\x05force\"\x94\x01\n" +
+	"\x05force\x18\a \x01(\bR\x05force\x12\x18\n" +
+	"\amessage\x18\b \x01(\tR\amessage\"\x94\x01\n" +
 	"\x10FinalizeResponse\x121\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x19.lockstep.v1alpha1.ActionR\x06action\x129\n" +
 	"\acontext\x18\x02 \x01(\v2\x1f.lockstep.v1alpha1.BatchContextR\acontext\x12\x12\n" +
@@ -2662,7 +2682,7 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\x11include_templates\x18\x03 \x01(\bR\x10includeTemplates\"\x8a\x01\n" +
 	"\x15ListRevisionsResponse\x129\n" +
 	"\trevisions\x18\x01 \x03(\v2\x1b.lockstep.v1alpha1.RevisionR\trevisions\x126\n" +
-	"\bwarnings\x18\x02 \x03(\v2\x1a.lockstep.v1alpha1.WarningR\bwarnings\"\xec\x03\n" +
+	"\bwarnings\x18\x02 \x03(\v2\x1a.lockstep.v1alpha1.WarningR\bwarnings\"\x8d\x04\n" +
 	"\bRevision\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x03R\x06number\x12;\n" +
@@ -2683,7 +2703,9 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\aproblem\x18\r \x01(\tR\aproblem\x12\x1d\n" +
 	"\n" +
 	"started_by\x18\x0e \x01(\tR\tstartedBy\x12\x19\n" +
-	"\bended_by\x18\x0f \x01(\tR\aendedBy\"e\n" +
+	"\bended_by\x18\x0f \x01(\tR\aendedBy\x12\x1f\n" +
+	"\vend_message\x18\x10 \x01(\tR\n" +
+	"endMessage\"e\n" +
 	"\vUndoRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\tR\brevision\"]\n" +

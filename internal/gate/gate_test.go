@@ -1,0 +1,113 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gate
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"go.yaml.in/yaml/v3"
+)
+
+// parsed parses the gates of a policy file.
+func parsed(t *testing.T, text string) ([]Gate, error) {
+	t.Helper()
+	var file struct {
+		Gates yaml.Node `yaml:"gates"`
+	}
+	if err := yaml.Unmarshal([]byte(text), &file); err != nil {
+		t.Fatal(err)
+	}
+	gates, err := Parse(&file.Gates)
+	if err == nil {
+		err = Check(gates)
+	}
+	return gates, err
+}
+
+func TestTemplates(t *testing.T) {
+	t.Parallel()
+	about := Subject{Namespace: "ml", Name: "vllm", UpdateRevision: "new", StableRevision: "old"}
+	for _, listed := range Templates() {
+		g, err := Template(listed.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.validate(); err != nil || g.About == "" {
+			t.Errorf("template %s: %v, about %q", g.Name, err, g.About)
+		}
+		query, err := g.PromQL(about)
+		if err != nil || !strings.Contains(query, `namespace="ml",leaderworkerset_sigs_k8s_io_template_revision_hash="new"`) || strings.Contains(query, "{{") {
+			t.Errorf("the query of %s is not about the canary: %v\n%s", g.Name, err, query)
+		}
+	}
+	if len(Templates()) < 8 {
+		t.Errorf("%d templates", len(Templates()))
+	}
+}
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	gates, err := parsed(t, `
+gates:
+  - template: vllm-ttft
+    max: 1.5
+    failure_limit: 0
+  - name: queue
+    query: sum(vllm:num_requests_waiting{ {{.Canary}} }) + 0 * {{len .Name}}
+    min: 0
+    max: 100
+    count: 3
+    interval: 10s
+    delay: 0s
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ttft, queue := gates[0], gates[1]
+	if ttft.Name != "vllm-ttft" || *ttft.Max != 1.5 || ttft.FailureLimit != 0 || ttft.Count != 5 || ttft.Query != Templates()[0].Query {
+		t.Errorf("a template with other limits: %+v", ttft)
+	}
+	if again, err := Template("vllm-ttft"); err != nil || *again.Max != 1.2 {
+		t.Errorf("the template itself is changed: %+v, %v", again, err)
+	}
+	if time.Duration(*ttft.Delay) != 2*time.Minute || time.Duration(*queue.Delay) != 0 || queue.Interval != model.Duration(10*time.Second) {
+		t.Errorf("delays %s and %s, interval %s", ttft.Delay, queue.Delay, queue.Interval)
+	}
+	if got := queue.Limits(); got != "at least 0 and at most 100" {
+		t.Errorf("limits %q", got)
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct{ text, want string }{
+		"NoList":       {"gates: vllm-ttft", "line 1: gates: want a list"},
+		"NoGate":       {"gates:\n- vllm-ttft", "line 2: gates: want a gate"},
+		"NoTemplate":   {"gates:\n- template: vllm", `there is no template "vllm"; want one of vllm-ttft`},
+		"UnknownField": {"gates:\n- template: vllm-ttft\n  maximum: 1", `line 3: unknown field "maximum"; want one of template, name`},
+		"NoQuery":      {"gates:\n- name: a\n  max: 1", "needs a template, or a name and a query"},
+		"NoName":       {"gates:\n- query: up\n  max: 1", `name ""`},
+		"NoLimit":      {"gates:\n- name: a\n  query: up", "gate a has no limit: set max or min"},
+		"Empty":        {"gates:\n- name: a\n  query: up\n  min: 2\n  max: 1", "no value is at least 2 and at most 1"},
+		"NoNumber":     {"gates:\n- name: a\n  query: up\n  max: x", "line 4"},
+		"Limit":        {"gates:\n- name: a\n  query: up\n  max: 1\n  count: 3\n  failure_limit: 3", "failure_limit 3: want 0 to 2"},
+		"Count":        {"gates:\n- name: a\n  query: up\n  max: 1\n  count: -1", "count -1"},
+		"Interval":     {"gates:\n- name: a\n  query: up\n  max: 1\n  interval: 10ms", "interval 10ms: want 1s or more"},
+		"Duration":     {"gates:\n- name: a\n  query: up\n  max: 1\n  interval: soon", "soon"},
+		"BadTemplate":  {"gates:\n- name: a\n  query: up{ {{.Canary }\n  max: 1", "gate a: parse query"},
+		"BadVariable":  {"gates:\n- name: a\n  query: up{ {{.Revision}} }\n  max: 1", "Revision"},
+		"Twice":        {"gates:\n- template: vllm-ttft\n- template: vllm-ttft", `two gates have the name "vllm-ttft"`},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := parsed(t, tc.text); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}

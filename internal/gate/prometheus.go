@@ -1,0 +1,114 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/url"
+	"time"
+
+	"github.com/prometheus/client_golang/api"
+	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/config"
+	"github.com/prometheus/common/model"
+)
+
+// queryTimeout bounds one query.
+const queryTimeout = 20 * time.Second
+
+// Prometheus takes measurements, from Prometheus or a server with its HTTP API.
+type Prometheus struct {
+	api v1.API
+	// address has no password.
+	address string
+}
+
+// NewPrometheus returns a client of the server at a URL. ConfigFile is YAML as promtool's --http.config.file has it: credentials and
+// TLS. Empty: none.
+func NewPrometheus(address, configFile string) (*Prometheus, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("address %q of Prometheus: want a URL, for example http://prometheus.monitoring:9090", redacted(u, address))
+	}
+	if u.User != nil {
+		return nil, fmt.Errorf("address %s of Prometheus has a user: put basic_auth into a file for --prometheus-config", u.Redacted())
+	}
+	client := config.DefaultHTTPClientConfig
+	if configFile != "" {
+		read, _, err := config.LoadHTTPConfigFile(configFile)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", configFile, err)
+		}
+		client = *read
+	}
+	transport, err := config.NewRoundTripperFromConfig(client, "lockstep")
+	if err != nil {
+		return nil, fmt.Errorf("configure the client of Prometheus: %w", err)
+	}
+	c, err := api.NewClient(api.Config{Address: address, RoundTripper: transport})
+	if err != nil {
+		return nil, fmt.Errorf("configure the client of Prometheus: %w", err)
+	}
+	return &Prometheus{api: v1.NewAPI(c), address: address}, nil
+}
+
+// redacted returns an address for a message.
+func redacted(u *url.URL, address string) string {
+	if u == nil {
+		return address
+	}
+	return u.Redacted()
+}
+
+// Measure takes one measurement.
+func (p *Prometheus) Measure(ctx context.Context, g Gate, about Subject) Measurement {
+	query, err := g.PromQL(about)
+	if err != nil {
+		return Measurement{Err: err}
+	}
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	value, _, _, err := p.api.Query(ctx, query, time.Time{})
+	if err != nil {
+		return Measurement{Err: fmt.Errorf("query Prometheus at %s: %w", p.address, explain(err))}
+	}
+	return judge(value)
+}
+
+// explain adds what Prometheus says to an error.
+func explain(err error) error {
+	if e, ok := errors.AsType[*v1.Error](err); ok && e.Detail != "" {
+		return fmt.Errorf("%w: %.200s", err, e.Detail)
+	}
+	return err
+}
+
+// judge returns the measurement of a query's value.
+func judge(value model.Value) Measurement {
+	switch v := value.(type) {
+	case *model.Scalar:
+		return number(v.Value)
+	case model.Vector:
+		switch len(v) {
+		case 0:
+			return Measurement{Problem: "no data: the query has no result"}
+		case 1:
+			return number(v[0].Value)
+		default:
+			return Measurement{Problem: fmt.Sprintf("the query has %d results, want one: aggregate them, for example with sum or max", len(v))}
+		}
+	default:
+		return Measurement{Problem: fmt.Sprintf("the query has a result of type %s, want one number", value.Type())}
+	}
+}
+
+func number(value model.SampleValue) Measurement {
+	if math.IsNaN(float64(value)) {
+		return Measurement{Problem: "no data: the result is NaN"}
+	}
+	return Measurement{Value: new(float64(value))}
+}

@@ -1,0 +1,109 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gate
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The answers here are those of Prometheus' documented API; test/e2e asks a real Prometheus.
+func TestMeasure(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		status int
+		answer string
+		want   string
+	}{
+		"Vector":   {200, `{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,"0.5"]}]}}`, "0.5"},
+		"Scalar":   {200, `{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}`, "2"},
+		"Infinite": {200, `{"status":"success","data":{"resultType":"scalar","result":[1,"+Inf"]}}`, "+Inf"},
+		"NaN":      {200, `{"status":"success","data":{"resultType":"scalar","result":[1,"NaN"]}}`, "no data: the result is NaN"},
+		"Empty":    {200, `{"status":"success","data":{"resultType":"vector","result":[]}}`, "no data: the query has no result"},
+		"Two": {
+			200, `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"a":"1"},"value":[1,"0"]},{"metric":{"a":"2"},"value":[1,"0"]}]}}`,
+			"the query has 2 results, want one",
+		},
+		"Range":       {200, `{"status":"success","data":{"resultType":"matrix","result":[]}}`, "result of type matrix"},
+		"Text":        {200, `{"status":"success","data":{"resultType":"string","result":[1,"a"]}}`, "error: query Prometheus at http://"},
+		"BadQuery":    {400, `{"status":"error","errorType":"bad_data","error":"1:4: parse error"}`, "error: query Prometheus at http://"},
+		"Unavailable": {503, `starting`, "error: query Prometheus at http://"},
+		"Garbage":     {200, `hello`, "error: query Prometheus at http://"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if q := r.FormValue("query"); q != `up{ namespace="ml",leaderworkerset_sigs_k8s_io_template_revision_hash="new" }` {
+					t.Errorf("query %q", q)
+				}
+				w.WriteHeader(tc.status)
+				fmt.Fprint(w, tc.answer)
+			}))
+			t.Cleanup(server.Close)
+			p, err := NewPrometheus(server.URL, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := p.Measure(t.Context(), Gate{Name: "a", Query: "up{ {{.Canary}} }"}, Subject{Namespace: "ml", UpdateRevision: "new"})
+			got := m.Problem
+			if m.Err != nil {
+				got = "error: " + m.Err.Error()
+			} else if m.Value != nil {
+				got = format(*m.Value)
+			}
+			if !strings.Contains(got, tc.want) {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestPrometheusCredentials(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer t0ken" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		fmt.Fprint(w, `{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}`)
+	}))
+	t.Cleanup(server.Close)
+	file := filepath.Join(t.TempDir(), "http.yaml")
+	if err := os.WriteFile(file, []byte("authorization: {credentials: t0ken}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for config, want := range map[string]bool{file: true, "": false} {
+		p, err := NewPrometheus(server.URL, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := p.Measure(t.Context(), Gate{Query: "up"}, Subject{}); (m.Err == nil) != want {
+			t.Errorf("with config %q: %v", config, m.Err)
+		}
+	}
+}
+
+func TestNewPrometheusRefuses(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{
+		"localhost:9090":              "want a URL",
+		"":                            "want a URL",
+		"http://":                     "want a URL",
+		"http://jo:s3cret@prometheus": "has a user",
+	} {
+		_, err := NewPrometheus(address, "")
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%q: %v", address, err)
+		}
+	}
+	if _, err := NewPrometheus("http://prometheus", "/does/not/exist"); err == nil {
+		t.Error("a missing file is no error")
+	}
+}

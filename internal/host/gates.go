@@ -1,0 +1,101 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/internal/gate"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Metrics measures gates, as gate.Prometheus does. It may be used by several goroutines.
+type Metrics interface {
+	Measure(ctx context.Context, g gate.Gate, about gate.Subject) gate.Measurement
+}
+
+// checkGates returns an error if the gates are invalid, or one can't be measured: before the release begins is a good time to learn
+// that its query is wrong. That there is no data yet is no error.
+func (h *Host) checkGates(ctx context.Context, release Release) error {
+	if len(release.Gates) == 0 {
+		return nil
+	}
+	if h.Metrics == nil {
+		return errors.New("the release has gates, but there are no metrics to measure them")
+	}
+	if err := gate.Check(release.Gates); err != nil {
+		return fmt.Errorf("invalid gates: %w", err)
+	}
+	about := gate.Subject{Namespace: release.Workload.GetNamespace(), Name: release.Workload.GetName()}
+	for _, g := range release.Gates {
+		if m := h.Metrics.Measure(ctx, g, about); m.Err != nil {
+			return fmt.Errorf("gate %s can't be measured, so nothing was changed: %w", g.Name, m.Err)
+		}
+	}
+	return nil
+}
+
+// subject is what the gates of a release measure.
+func subject(c *pb.BatchContext) gate.Subject {
+	return gate.Subject{
+		Namespace: c.GetWorkload().GetNamespace(), Name: c.GetWorkload().GetName(), CanaryWorkload: c.GetCanaryWorkload(),
+		UpdateRevision: c.GetUpdateRevision(), StableRevision: c.GetStableRevision(),
+	}
+}
+
+// gatesFor returns the gates of the batch at cursor: none if its groups get no requests.
+func (m *machine) gatesFor(c *pb.BatchContext) []gate.Gate {
+	if c.GetPlanned() <= 0 || m.routed && m.weight(c) == 0 {
+		return nil
+	}
+	return m.gates
+}
+
+// gateFailed decides about a batch with a failed gate.
+func (m *machine) gateFailed(notes []note) step {
+	s := step{action: actStop, outcome: OutcomeGateFailed}
+	if !m.pauseOnGate {
+		s = m.end(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	}
+	m.gateFailure = m.measured.Failure()
+	m.endMessage = m.gateFailure
+	notes = append(notes, note{kind: EventGateFailed, message: m.gateFailure, gates: m.measured.Results()})
+	s.notes = append(notes, s.notes...)
+	return s
+}
+
+// record counts measurements of the batch at cursor.
+func (m *machine) record(taken map[string]gate.Measurement, now time.Time) []note {
+	if len(taken) == 0 {
+		return nil
+	}
+	m.measured.Record(taken, now)
+	return []note{{kind: EventGates, message: "gates: " + m.measured.String(), gates: m.measured.Results()}}
+}
+
+// measure measures the gates that are due, all at the same time, and reads the state afterwards.
+func (r *run) measure(ctx context.Context, s step) (answer, error) {
+	due := r.machine.measured.DueAt(time.Now())
+	taken := make(map[string]gate.Measurement, len(due))
+	var (
+		mu  sync.Mutex
+		all sync.WaitGroup
+	)
+	for _, g := range due {
+		all.Go(func() {
+			m := r.host.Metrics.Measure(ctx, g, s.about)
+			mu.Lock()
+			defer mu.Unlock()
+			taken[g.Name] = m
+		})
+	}
+	all.Wait()
+	a, err := r.look(ctx, r.release.ID)
+	a.measured = taken
+	return a, err
+}

@@ -1,0 +1,143 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/common/model"
+
+	"github.com/lockstep-rollouts/lockstep/internal/gate"
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+)
+
+// metrics answers each query by a function, and remembers what the queries were about.
+type metrics struct {
+	answer func(number int) gate.Measurement
+
+	mu    sync.Mutex
+	about []gate.Subject
+}
+
+func (m *metrics) Measure(_ context.Context, _ gate.Gate, about gate.Subject) gate.Measurement {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.about = append(m.about, about)
+	return m.answer(len(m.about))
+}
+
+// always answers each query with a value.
+func always(value float64) func(int) gate.Measurement {
+	return func(int) gate.Measurement { return gate.Measurement{Value: &value} }
+}
+
+// atOnce is a gate of one measurement, as soon as the batch is ready.
+func atOnce(r *host.Release) {
+	r.Gates = []gate.Gate{{
+		Name: "errors", Query: "up", Max: new(0.01), Count: 1, Interval: model.Duration(1e9), Delay: new(model.Duration(0)),
+	}}
+}
+
+func TestReleaseWithGates(t *testing.T) {
+	t.Parallel()
+	all := []string{"Initialize r1", "UpgradeBatch 0", "UpgradeBatch 1", "UpgradeBatch 2", "Finalize PROMOTE"}
+	cases := map[string]struct {
+		reason  string
+		release func(*host.Release)
+		answer  func(number int) gate.Measurement
+		outcome host.Outcome
+		calls   []string
+		failure string
+		kinds   []host.EventKind
+	}{
+		"Pass": {
+			"each batch is measured", atOnce, always(0), host.OutcomePromoted, all, "",
+			[]host.EventKind{host.EventGates, host.EventGates, host.EventGates},
+		},
+		"Fail": {
+			// The first measurement is that of the check before the release.
+			"a gate that fails after the second batch rolls back", atOnce, func(n int) gate.Measurement { return always(float64(n / 3))(n) },
+			host.OutcomeRolledBack, append(slices.Clone(all[:3]), "Finalize ROLLBACK"),
+			"gate errors failed: 1 of 1 measurements failed, and 0 may; the last: 1, want at most 0.01",
+			[]host.EventKind{host.EventGates, host.EventGates, host.EventGateFailed},
+		},
+		"Pause": {
+			"or leaves the release as it is", func(r *host.Release) { atOnce(r); r.OnGateFailure = host.OnFailurePause }, always(1),
+			host.OutcomeGateFailed, all[:2],
+			"gate errors failed: 1 of 1 measurements failed, and 0 may; the last: 1, want at most 0.01",
+			[]host.EventKind{host.EventGates, host.EventGateFailed},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			m := &metrics{answer: tc.answer}
+			r.host.Metrics = m
+			got, err := r.host.Release(deadline(t), release(tc.release))
+			if err != nil || got.Outcome != tc.outcome || got.Failure != tc.failure {
+				t.Fatalf("%s: %s, %q, %v; want %s, %q", tc.reason, got.Outcome, got.Failure, err, tc.outcome, tc.failure)
+			}
+			if diff := cmp.Diff(tc.calls, r.requests()); diff != "" {
+				t.Errorf("%s: calls: -want, +got:\n%s", tc.reason, diff)
+			}
+			kinds := slices.DeleteFunc(r.kinds(), func(k host.EventKind) bool { return k != host.EventGates && k != host.EventGateFailed })
+			if diff := cmp.Diff(tc.kinds, kinds); diff != "" {
+				t.Errorf("%s: events: -want, +got:\n%s", tc.reason, diff)
+			}
+			for _, e := range r.events {
+				if gated := e.Kind == host.EventGates || e.Kind == host.EventGateFailed; gated != (len(e.Gates) == 1) {
+					t.Errorf("event %s has %d gates", e.Kind, len(e.Gates))
+				}
+			}
+			want := gate.Subject{Namespace: "default", Name: "vllm", UpdateRevision: "bbbb", StableRevision: "aaaa"}
+			if got := m.about[len(m.about)-1]; got.Namespace != want.Namespace || got.UpdateRevision != want.UpdateRevision || got.StableRevision != want.StableRevision {
+				t.Errorf("measured %+v, want %+v", got, want)
+			}
+		})
+	}
+}
+
+// A release that stopped at a failed gate continues when the same command finds the gate in order.
+func TestReleaseResumesAtGate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.host.Metrics = &metrics{answer: always(1)}
+	paused := release(func(r *host.Release) { atOnce(r); r.OnGateFailure = host.OnFailurePause })
+	if got, err := r.host.Release(deadline(t), paused); err != nil || got.Outcome != host.OutcomeGateFailed {
+		t.Fatalf("%s, %v", got.Outcome, err)
+	}
+	r.host.Metrics = &metrics{answer: always(0)}
+	if got, err := r.host.Release(deadline(t), paused); err != nil || got.Outcome != host.OutcomePromoted || got.Failure != "" {
+		t.Fatalf("%s, %q, %v", got.Outcome, got.Failure, err)
+	}
+}
+
+// A gate that can't be measured refuses the release before its first request.
+func TestReleaseChecksItsGates(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	_, err := r.host.Release(deadline(t), release(atOnce))
+	if err == nil || !strings.Contains(err.Error(), "no metrics") {
+		t.Errorf("without metrics: %v", err)
+	}
+	r.host.Metrics = &metrics{answer: func(int) gate.Measurement { return gate.Measurement{Err: errors.New("parse error")} }}
+	_, err = r.host.Release(deadline(t), release(atOnce))
+	if err == nil || !strings.Contains(err.Error(), "gate errors can't be measured, so nothing was changed: parse error") {
+		t.Errorf("with an invalid query: %v", err)
+	}
+	_, err = r.host.Release(deadline(t), release(func(r *host.Release) { atOnce(r); r.Gates = append(r.Gates, r.Gates...) }))
+	if err == nil || !strings.Contains(err.Error(), "two gates") {
+		t.Errorf("with two gates of one name: %v", err)
+	}
+	if calls := r.requests(); len(calls) != 0 {
+		t.Errorf("calls: %q", calls)
+	}
+}

@@ -1,0 +1,243 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/internal/gate"
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/vllm"
+)
+
+// measured is a workload whose leaders have vLLM's metrics in a real Prometheus.
+type measured struct {
+	*workload
+
+	metrics *vllm.Metrics
+	url     string
+	stop    func()
+	policy  string
+}
+
+// newMeasured returns a workload at v1 whose template is v2, and the policy of the example, measured within seconds.
+func newMeasured(t *testing.T) *measured {
+	t.Helper()
+	m := &measured{workload: newEnv(t).adopt(model("model", 4, 2))}
+	m.metrics = vllm.NewMetrics(func(ctx context.Context) ([]corev1.Pod, error) {
+		list, err := m.kube.CoreV1().Pods(m.namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey})
+		if err != nil {
+			return nil, err
+		}
+		return list.Items, nil
+	})
+	target := httptest.NewServer(m.metrics)
+	t.Cleanup(target.Close)
+	var err error
+	m.url, m.stop, err = cluster.StartPrometheus(t.Context(), t.TempDir(), strings.TrimPrefix(target.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.stop() })
+	example, err := os.ReadFile(filepath.Join("..", "..", "examples", "gates.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	quick := "{window: 10s, interval: 1s, "
+	text := strings.NewReplacer("count: 10", "window: 10s\n    count: 5", "interval: 30s", "interval: 1s",
+		"- template: vllm-ttft", "- "+quick+"template: vllm-ttft}", "- template: vllm-itl\n    max: 1.1", "- "+quick+"template: vllm-itl, max: 1.1}").Replace(string(example))
+	m.policy = filepath.Join(t.TempDir(), "policy.yaml")
+	if err := os.WriteFile(m.policy, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.edit(image("v2"))
+	return m
+}
+
+// release runs `lockstep release`, and returns its documents.
+func (m *measured) release(flags ...string) (text string, documents []view.Document, code int) {
+	m.t.Helper()
+	args := append([]string{"release", "model", "--policy", m.policy, "--prometheus", m.url, "-o", "json"}, flags...)
+	text, code = m.lockstep(m.toDriver(args...)...)
+	documents, err := view.ReadDocuments(strings.NewReader(text))
+	if err != nil {
+		m.t.Fatalf("%v\n%s", err, text)
+	}
+	return text, documents, code
+}
+
+// gates returns the last results of a gate, one for each batch that was measured.
+func gates(documents []view.Document, name string) (results []gate.Result) {
+	batch := ""
+	for _, d := range documents {
+		if d.Event == "batch-ready" {
+			batch = d.Message
+		}
+		for _, r := range d.Gates {
+			if r.Name != name {
+				continue
+			}
+			if batch != "" {
+				results, batch = append(results, r), ""
+			}
+			results[len(results)-1] = r
+		}
+	}
+	return results
+}
+
+// The published policy releases a canary whose metrics are those of the stable groups, and rolls back one that is slow. The reason is
+// in the history, in the context and in the event.
+func TestGates(t *testing.T) {
+	t.Parallel()
+	m := newMeasured(t)
+	m.metrics.Slow.Store(true)
+	recorded, documents, code := m.release("--release-id", "slow")
+	if code != 4 {
+		t.Fatalf("exit code %d\n%s", code, recorded)
+	}
+	slow := gates(documents, "vllm-ttft")
+	if len(slow) != 1 || slow[0].Verdict != gate.Failed || slow[0].Value == nil || *slow[0].Value < 2 || *slow[0].Value > 4 || slow[0].FailedCount != 2 {
+		t.Errorf("the gate of a canary that is three times as slow: %+v", slow)
+	}
+	const why = "gate vllm-ttft failed: 2 of "
+	if last := documents[len(documents)-1]; last.Outcome != "rolled-back" || !strings.Contains(last.Message, why) {
+		t.Errorf("the last document: %+v", last)
+	}
+	if c := m.awaitState(pb.State_STATE_ROLLED_BACK); !strings.HasPrefix(c.GetEndMessage(), why) {
+		t.Errorf("the context says %q", c.GetEndMessage())
+	}
+	history, _ := m.lockstep(m.toDriver("history", "model")...)
+	m.mustContain(history, "rolled back", why)
+	m.eventually("an event with the reason", func(ctx context.Context) error { return m.hasEvent(ctx, "model", why) })
+	path := filepath.Join(t.TempDir(), "slow.json")
+	if err := os.WriteFile(path, []byte(recorded), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	svg, _ := m.lockstep("picture", path)
+	if failed := strings.Count(svg, ` r="4"><title>vllm-ttft`); failed != 2 {
+		t.Errorf("the picture has %d failed measurements of vllm-ttft", failed)
+	}
+
+	m.metrics.Slow.Store(false)
+	recorded, documents, code = m.release("--release-id", "good")
+	if code != 0 {
+		t.Fatalf("exit code %d\n%s", code, recorded)
+	}
+	for _, name := range []string{"vllm-ttft", "vllm-itl", "errors"} {
+		passed := gates(documents, name)
+		if len(passed) != 2 || passed[0].Verdict != gate.Passed || passed[1].Verdict != gate.Passed {
+			t.Errorf("gate %s of two batches: %+v", name, passed)
+		}
+	}
+	m.mustBeIdle()
+}
+
+// hasEvent returns nil if an event about a workload contains the words.
+func (e *env) hasEvent(ctx context.Context, name, words string) error {
+	events, err := e.events(ctx, name)
+	if err != nil {
+		return err
+	}
+	for i := range events {
+		if strings.Contains(events[i].Note, words) {
+			return nil
+		}
+	}
+	return errors.New("no event contains " + words)
+}
+
+// With --on-gate-failure pause the release stays at its batch, and the same command continues it.
+func TestGatesPause(t *testing.T) {
+	t.Parallel()
+	m := newMeasured(t)
+	m.metrics.Failing.Store(true)
+	out, _, code := m.release("--release-id", "r1", "--on-gate-failure", "pause")
+	if code != 3 {
+		t.Fatalf("exit code %d\n%s", code, out)
+	}
+	if c := m.awaitState(pb.State_STATE_READY); c.GetCurrentBatch() != 0 || c.GetEndMessage() != "" {
+		t.Errorf("batch %d, %q", c.GetCurrentBatch(), c.GetEndMessage())
+	}
+	m.metrics.Failing.Store(false)
+	if out, _, code = m.release("--release-id", "r1", "--on-gate-failure", "pause"); code != 0 {
+		t.Fatalf("exit code %d\n%s", code, out)
+	}
+	m.awaitState(pb.State_STATE_COMPLETED)
+}
+
+// Prometheus accepts the query of each template. Without Prometheus nothing is released; without data, or when Prometheus ends
+// in mid-release, the release is rolled back.
+func TestGatesWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	m := newMeasured(t)
+	server, err := gate.NewPrometheus(m.url, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range gate.Templates() {
+		g, err := gate.Template(g.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if taken := server.Measure(t.Context(), g, gate.Subject{Namespace: "a", UpdateRevision: "b", StableRevision: "c"}); taken.Err != nil {
+			t.Errorf("Prometheus refuses the query of %s: %v", g.Name, taken.Err)
+		}
+	}
+	text, err := os.ReadFile(m.policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(m.policy, []byte(strings.ReplaceAll(string(text), "vllm:request_success_total", "vllm:no_such_metric")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, documents, code := m.release("--release-id", "r1")
+	if code != 4 {
+		t.Fatalf("without data: exit code %d\n%s", code, out)
+	}
+	if got := gates(documents, "errors"); len(got) != 1 || got[0].Value != nil || !strings.Contains(got[0].Message, "no data") {
+		t.Errorf("without data: %+v", got)
+	}
+	// The gates pass, but for the third, which has no answer any more.
+	if err := os.WriteFile(m.policy, []byte(strings.ReplaceAll(string(text), "count: 5", "count: 10000")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan int, 1)
+	go func() {
+		out, documents, code = m.release("--release-id", "r2", "--retry-for", "3s")
+		ended <- code
+	}()
+	m.await("the gates are measured", func(c *pb.BatchContext) bool {
+		return c.GetReleaseId() == "r2" && c.GetState() == pb.State_STATE_READY
+	})
+	m.stop()
+	m.stop = func() {}
+	if code := <-ended; code != 4 {
+		t.Fatalf("Prometheus ended: exit code %d\n%s", code, out)
+	}
+	if c := m.awaitState(pb.State_STATE_ROLLED_BACK); !strings.Contains(c.GetEndMessage(), "Prometheus has not answered for 3s") {
+		t.Errorf("the context says %q", c.GetEndMessage())
+	}
+	before := m.ownWrites()
+	if out, _, code = m.release("--release-id", "r3"); code != 1 {
+		t.Errorf("without Prometheus: exit code %d\n%s", code, out)
+	}
+	if after := m.ownWrites(); len(after) != len(before) {
+		t.Errorf("without Prometheus the driver wrote %q", after[len(before):])
+	}
+}
