@@ -243,6 +243,16 @@ func TestCommands(t *testing.T) {
 			args:   []string{"abort", "vllm", "--force"}, fake: inFlight("argo-rollouts/default/vllm"), code: exit.OK,
 			stdout: "release r1 was rolled back",
 		},
+		"AbortMessage": {
+			reason: "the reason is passed on",
+			args:   []string{"abort", "vllm", "-m", "too slow", "-o", "json", "--final"}, fake: inFlight("lockstep-cli/jo@laptop"),
+			code: exit.OK, stdout: `"endMessage":"too slow"`,
+		},
+		"AbortNoWaitMessage": {
+			reason: "the reason is passed on",
+			args:   []string{"abort", "vllm", "-m", "too slow", "--no-wait", "-o", "json"}, fake: inFlight("lockstep-cli/jo@laptop"),
+			code: exit.OK, stdout: `"endMessage":"too slow"`,
+		},
 		"AbortNoWait": {
 			reason: "the intent is recorded",
 			args:   []string{"abort", "vllm", "--no-wait"}, fake: inFlight("lockstep-cli/jo@laptop"),

@@ -5,6 +5,7 @@ package plugintest
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -157,6 +158,9 @@ func (r *run) read(t *testing.T) {
 	t.Error("watch ended without a message")
 }
 
+// keptMessage is how many bytes a driver keeps of FinalizeRequest.message.
+const keptMessage = 512
+
 func (r *run) finalize(t *testing.T) {
 	ctx := t.Context()
 	_, err := r.client.Finalize(ctx, &pb.FinalizeRequest{
@@ -167,6 +171,7 @@ func (r *run) finalize(t *testing.T) {
 	// A rollback needs no update revision.
 	req := &pb.FinalizeRequest{
 		Workload: r.Workload, ReleaseId: r.ReleaseID, Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK, UpdateRevision: "another",
+		Message: "why " + strings.Repeat("o", 2*keptMessage),
 	}
 	resp := Idempotent(t, r.settled, plain(r.client.Finalize), req)
 	if !resp.GetDone() || resp.GetContext().GetState() != pb.State_STATE_ROLLED_BACK {
@@ -174,6 +179,9 @@ func (r *run) finalize(t *testing.T) {
 	}
 	if got := resp.GetContext().GetIntent(); got != req.GetIntent() {
 		t.Errorf("intent is %v, want %v", got, req.GetIntent())
+	}
+	if got := resp.GetContext().GetEndMessage(); !strings.HasPrefix(got, "why ooo") || len(got) > keptMessage {
+		t.Errorf("end_message has %d bytes, want the first %d of the request's: %q", len(got), keptMessage, got)
 	}
 	_, err = r.client.Finalize(ctx, &pb.FinalizeRequest{
 		Workload: r.Workload, ReleaseId: r.ReleaseID, Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,

@@ -60,6 +60,7 @@ type release struct {
 	target    string
 	planned   int32
 	intent    pb.FinalizeIntent
+	message   string // of the intent
 }
 
 // SetWorkload creates a workload or gives it another template: revision is its hash.
@@ -385,7 +386,9 @@ func (d *FakeDriver) Finalize(_ context.Context, req *pb.FinalizeRequest) (*pb.F
 	if !wrote && r.intent != req.GetIntent() {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, "release %q ended with %v", r.id, r.intent)
 	}
-	r.intent = req.GetIntent()
+	if wrote {
+		r.intent, r.message = req.GetIntent(), req.GetMessage()[:min(len(req.GetMessage()), 512)]
+	}
 	if r.intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE {
 		w.stable = r.update
 	}

@@ -39,7 +39,7 @@ func (w *workload) context() *pb.BatchContext {
 func (r *release) describe(c *pb.BatchContext, w *workload) {
 	c.ReleaseId, c.Owner, c.Style = r.id, r.owner, r.policy.GetStyle()
 	c.Batches = int32(len(r.policy.GetBatches())) //nolint:gosec // a policy has a handful of batches
-	c.UpdateRevision, c.Intent = r.update, r.intent
+	c.UpdateRevision, c.Intent, c.EndMessage = r.update, r.intent, r.message
 	switch {
 	case r.intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE:
 		c.State, c.Reason = pb.State_STATE_COMPLETED, "Promoted"

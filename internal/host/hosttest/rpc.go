@@ -305,6 +305,7 @@ func (d *Driver) end(request *pb.FinalizeRequest) error {
 		c.State, c.Reason, c.Message = state, "Finalized", "all groups run revision "+revision
 		c.Updated, c.UpdatedReady, c.StableReady, c.Total = 0, 0, c.GetReplicas(), c.GetReplicas()
 		c.TrafficWeight, c.Desired = 0, 0
+		c.EndMessage = request.GetMessage()
 	})
 }
 
