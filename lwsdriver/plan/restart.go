@@ -202,14 +202,15 @@ func (o Observation) userUnavailable() int {
 // revision, unless the leader StatefulSet had completed the other one. Then LWS is made to skip it.
 
 // blockingGroup returns a group to restart while LWS rolls natively: it is off the stable revision and does not serve. A
-// group that was ready before may recover, and is left alone until the release is stuck. Nil: none.
+// group that was ready before may recover, and is left alone until the release is stuck; so is one that a restart did not
+// move, if it only starts. Nil: none.
 func (o Observation) blockingGroup(stuck bool) *Group {
 	if !o.Stable.Observed {
 		return nil // the StatefulSet may still have the other template
 	}
 	offRevision := o.groupsOffRevision()
 	for i, g := range offRevision {
-		mayRecover := !g.FirstReady.IsZero() && g.Reason != ReasonTwoRevisions
+		mayRecover := !g.FirstReady.IsZero() && g.Reason != ReasonTwoRevisions || g.Restarts > 0 && g.starts()
 		if !g.Ready && !g.Terminating && !restartsExhausted(g) && (stuck || o.forced() || !mayRecover) {
 			return &offRevision[i]
 		}
@@ -230,7 +231,7 @@ func (o Observation) skipBrokenGroups(pace rolling) rolling {
 	for g, n := range o.Stable.Wanted(0) {
 		offRevision := g.Revision != "" && !g.at(r.StableRevision)
 		switch {
-		case offRevision && !g.Ready && !g.Terminating && restartsExhausted(g):
+		case o.unmoved(g) && (o.forced() || !g.starts() || o.overdue(g.LostAt)):
 			broken++
 		case offRevision && g.Ready && !g.Terminating:
 			serving = append(serving, g.Index)
@@ -252,10 +253,41 @@ func (o Observation) skipBrokenGroups(pace rolling) rolling {
 	return pace
 }
 
-// lowest returns the lowest index from which on at most may of the groups that serve, by index, are.
-func lowest(serving []int, may int) int {
-	if may >= len(serving) {
-		return 0
+// unmoved reports whether restarts have not brought a group to the stable revision, and it is not ready.
+func (o Observation) unmoved(g Group) bool {
+	return g.Revision != "" && !g.at(o.Record.Release.StableRevision) && !g.Ready && !g.Terminating && restartsExhausted(g)
+}
+
+// nextBroken returns when the next group counts as broken because it did not become ready in time. Zero: none does by time.
+func (o Observation) nextBroken() time.Duration {
+	var next time.Duration
+	for g := range o.Stable.Wanted(0) {
+		if left := g.LostAt.Add(o.progressDeadline()).Sub(o.Now); o.unmoved(g) && g.starts() && left > 0 && (next == 0 || left < next) {
+			next = left
+		}
 	}
-	return serving[len(serving)-1-may] + 1
+	return next
+}
+
+// lowest returns the lowest index from which on at most may of the groups that serve, by index, are. Broken groups below those
+// that serve are not included: one that becomes ready meanwhile would be taken down with them.
+func lowest(serving []int, may int) int {
+	switch {
+	case len(serving) == 0:
+		return 0
+	case may >= len(serving):
+		return serving[0]
+	default:
+		return serving[len(serving)-1-may] + 1
+	}
+}
+
+// starts reports whether only time is missing until the group is ready: no pod of it has a problem.
+func (g Group) starts() bool {
+	switch g.Reason {
+	case "Starting", "NotReady", "ContainersNotReady", "ReadinessGatesNotReady", ReasonPodMissing, "LeaderMissing", "Terminating":
+		return true
+	default:
+		return false
+	}
 }
