@@ -384,6 +384,14 @@ func TestUndoSkipped(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			e := newRelease(t, pause+quarters, slow(), withSpec("progressDeadlineSeconds: 2147483647"+test.spec))
+			// A rollbackWindow counts ReplicaSets by their times of creation, which have whole seconds.
+			first := time.Now().Unix()
+			e.eventually("another second", func(context.Context) error {
+				if time.Now().Unix() == first {
+					return errors.New("the same second")
+				}
+				return nil
+			})
 			e.edit("v2")
 			e.awaitPause(0)
 			e.argo("promote", "--full", name)

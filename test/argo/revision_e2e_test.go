@@ -6,6 +6,8 @@
 package argo
 
 import (
+	"context"
+	"fmt"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -28,7 +30,7 @@ func TestAnalysisByRevision(t *testing.T) {
 	}
 	t.Cleanup(stop)
 	e.apply(exampleFile(t, "workload.yaml"))
-	quick := strings.NewReplacer("http://prometheus.monitoring:9090", url, "initialDelay: 2m", "initialDelay: 5s", "interval: 30s", "interval: 1s", "[2m]", "[4s]")
+	quick := strings.NewReplacer("http://prometheus.monitoring:9090", url, "initialDelay: 2m", "initialDelay: 10s", "interval: 30s", "interval: 1s", "[2m]", "[10s]")
 	e.apply(quick.Replace(withService(e, exampleFile(t, "argo/analysis.yaml"))))
 	e.awaitRest("v1")
 
@@ -44,9 +46,12 @@ func TestAnalysisByRevision(t *testing.T) {
 	e.argo("retry", "rollout", name)
 	e.mustRest("v2")
 	e.awaitRest("v2")
-	ro := e.get(t.Context())
-	canary, stable := ro.Annotations["lockstep.dev/canary-revision"], ro.Annotations["lockstep.dev/stable-revision"]
-	if canary == "" || canary != stable || stable == m.First() {
-		t.Errorf("at the end the canary's revision is %q, the stable one %q, the first one %q", canary, stable, m.First())
-	}
+	e.eventually("the annotations say that all groups run the new revision", func(ctx context.Context) error {
+		ro := e.get(ctx)
+		canary, stable := ro.Annotations["lockstep.dev/canary-revision"], ro.Annotations["lockstep.dev/stable-revision"]
+		if canary == "" || canary != stable || stable == m.First() {
+			return fmt.Errorf("the canary's revision is %q, the stable one %q, the first one %q", canary, stable, m.First())
+		}
+		return nil
+	})
 }

@@ -38,8 +38,10 @@ func TestPathsExist(t *testing.T) {
 // TestVerbTests: the tests that the tables of verbs name exist, in the suite of their host.
 func TestVerbTests(t *testing.T) {
 	t.Parallel()
-	name := regexp.MustCompile(`\bTest[A-Z]\w+`)
-	for file, suite := range map[string]string{"argo-rollouts.md": "argo", "kruise-rollouts.md": "kruise", "kruise-batchrelease.md": "batchrelease"} {
+	name := regexp.MustCompile(`\b(Test[A-Z]\w+)(?:/([a-z-]+))?`)
+	for file, suite := range map[string]string{
+		"argo-rollouts.md": "argo", "kruise-rollouts.md": "kruise", "kruise-batchrelease.md": "batchrelease", "cli.md": "e2e",
+	} {
 		tests := ""
 		files, err := filepath.Glob(filepath.Join(root, "test", suite, "*_test.go"))
 		if err != nil {
@@ -50,10 +52,10 @@ func TestVerbTests(t *testing.T) {
 		}
 		found := 0
 		for line := range strings.Lines(read(t, filepath.Join(root, "docs", file))) {
-			for _, test := range name.FindAllString(line, -1) {
+			for _, m := range name.FindAllStringSubmatch(line, -1) {
 				found++
-				if !strings.Contains(tests, "func "+test+"(") {
-					t.Errorf("docs/%s names %s, which test/%s does not have", file, test, suite)
+				if !strings.Contains(tests, "func "+m[1]+"(") || !strings.Contains(tests, `"`+m[2]) {
+					t.Errorf("docs/%s names %s, which test/%s does not have", file, m[0], suite)
 				}
 			}
 		}

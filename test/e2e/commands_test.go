@@ -1,0 +1,181 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"testing"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+)
+
+// command is a `lockstep` that runs.
+type command struct {
+	w      *workload
+	cmd    *exec.Cmd
+	output bytes.Buffer
+}
+
+// begin starts a command about a workload. It is killed when the test ends.
+func (w *workload) begin(args ...string) *command {
+	w.t.Helper()
+	binary, err := driver.Binary()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	c := &command{w: w, cmd: exec.CommandContext(w.t.Context(), binary, w.toDriver(args...)...)}
+	c.cmd.Stdout, c.cmd.Stderr = &c.output, &c.output
+	if err := c.cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	return c
+}
+
+// pausedRelease begins a release of two batches that pauses after the first one, and waits for that.
+func (w *workload) pausedRelease(args ...string) *command {
+	w.t.Helper()
+	c := w.begin(append([]string{"release", "model", "--batches", "50%,100%", "--pause", "1h"}, args...)...)
+	w.awaitBatchReady(0)
+	return c
+}
+
+func (w *workload) awaitBatchReady(batch int32) *pb.BatchContext {
+	w.t.Helper()
+	return w.await("the batch is ready", func(c *pb.BatchContext) bool {
+		return c.GetState() == pb.State_STATE_READY && c.CurrentBatch != nil && c.GetCurrentBatch() == batch
+	})
+}
+
+// mustExit fails unless the command ends with a code and words.
+func (c *command) mustExit(code int, words ...string) {
+	c.w.t.Helper()
+	_ = c.cmd.Wait()
+	if got := c.cmd.ProcessState.ExitCode(); got != code {
+		c.w.t.Errorf("%v: exit code %d, want %d\n%s", c.cmd.Args[1:], got, code, &c.output)
+	}
+	c.w.mustContain(c.output.String(), words...)
+}
+
+// Each command of a release on the real controllers, while another process runs `lockstep release`.
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	cases := map[string]func(w *workload){
+		"release": func(w *workload) {
+			w.begin("release", "model", "--batches", "50%,100%").mustExit(0, "batch 1/2 (50%) is ready", "batch 2/2 (100%) is ready", "is complete")
+			w.mustRun("v2")
+		},
+		"promote": func(w *workload) {
+			running := w.pausedRelease()
+			w.begin("promote", "model", "-m", "good enough").mustExit(0, "is complete")
+			running.mustExit(0, "is complete")
+			if c := w.awaitState(pb.State_STATE_COMPLETED); c.GetEndMessage() != "good enough" {
+				w.t.Errorf("the message is %q", c.GetEndMessage())
+			}
+			w.mustRun("v2")
+		},
+		"abort": func(w *workload) {
+			before := w.stablePods()
+			running := w.pausedRelease()
+			w.begin("abort", "model", "-m", "too slow").mustExit(0, "was rolled back")
+			running.mustExit(4, "was rolled back")
+			w.begin("history", "model").mustExit(0, "too slow")
+			w.sameGroups(before)
+		},
+		"abort-of-a-promotion": func(w *workload) {
+			w.pausedRelease("--style", "partition").mustEnd(os.Interrupt, 130)
+			w.begin("promote", "model", "--no-wait").mustExit(0, "recorded: promote")
+			w.begin("abort", "model").mustExit(0, "was rolled back")
+			w.mustRun("v1")
+		},
+		"interrupt": func(w *workload) {
+			w.pausedRelease("--release-id", "r1").mustEnd(os.Interrupt, 130, "to resume:", "to promote:", "to abort:", "--release-id r1")
+			if c := w.awaitBatchReady(0); c.GetReleaseId() != "r1" {
+				w.t.Errorf("the release is now %q", c.GetReleaseId())
+			}
+			w.begin("release", "model", "--batches", "50%,100%", "--release-id", "r1").mustExit(0, "continuing release r1", "is complete")
+			w.mustRun("v2")
+		},
+		"kill": func(w *workload) {
+			w.pausedRelease().mustEnd(os.Kill, -1)
+			w.begin("release", "model", "--batches", "50%,100%").mustExit(0, "continuing release", "is complete")
+			w.mustRun("v2")
+		},
+		"template": func(w *workload) {
+			running := w.pausedRelease()
+			second := w.awaitBatchReady(0).GetUpdateRevision()
+			w.edit(image("v3"))
+			w.await("the first batch is ready at v3", func(c *pb.BatchContext) bool {
+				return c.GetState() == pb.State_STATE_READY && c.GetUpdateRevision() != second && c.GetCurrentBatch() == 0
+			})
+			w.begin("promote", "model").mustExit(0)
+			running.mustExit(0, "the template changed from revision "+second, "starting again at batch 1")
+			w.mustRun("v3")
+		},
+		"no-promote": func(w *workload) {
+			w.begin("release", "model", "--batches", "100%", "--no-promote").mustExit(0, "waits to be promoted")
+			w.begin("promote", "model").mustExit(0, "is complete")
+			w.mustRun("v2")
+		},
+		"undo": func(w *workload) {
+			w.begin("release", "model", "--batches", "100%").mustExit(0)
+			w.begin("undo", "model").mustExit(0, "it waits for a release")
+			w.mustRun("v2")
+			w.begin("release", "model", "--batches", "100%").mustExit(0, "is complete")
+			w.mustRun("v1")
+		},
+		"undo-immediate": func(w *workload) {
+			w.begin("release", "model", "--batches", "100%").mustExit(0)
+			w.begin("undo", "model", "--immediate").mustExit(0, "is complete")
+			w.mustRun("v1")
+		},
+		"another-host": func(w *workload) {
+			w.initialize("r1", quarters())
+			w.begin("release", "model", "--batches", "100%").mustExit(1, "[RELEASE_IN_PROGRESS]", "to abort it:")
+			w.begin("abort", "model").mustExit(1, "drives release r1", "--force")
+			w.begin("abort", "model", "--force").mustExit(0, "was rolled back")
+			w.mustRun("v1")
+		},
+		"failure": func(w *workload) {
+			w.edit(withBehavior(cluster.BehaviorNeverReady))
+			deadline := []string{"release", "model", "--batches", "50%,100%", "--progress-deadline", "2s", "--release-id", "r1"}
+			w.begin(deadline...).mustExit(3, "ProgressDeadlineExceeded", "to abort:")
+			w.begin(append(deadline, "--on-failure", "rollback")...).mustExit(4, "the release failed (ProgressDeadlineExceeded)")
+			if c := w.awaitState(pb.State_STATE_ROLLED_BACK); c.GetEndMessage() == "" {
+				w.t.Error("the context does not say why it was rolled back")
+			}
+			w.mustRun("v1")
+		},
+		"disown": func(w *workload) {
+			running := w.pausedRelease()
+			w.begin("disown", "model").mustExit(1, "abort")
+			w.begin("abort", "model").mustExit(0)
+			running.mustExit(4)
+			w.begin("disown", "model").mustExit(0)
+			w.begin("adopt", "model").mustExit(0)
+		},
+	}
+	for name, course := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newEnv(t).adopt(model("model", 2, 2))
+			w.edit(image("v2"))
+			course(w)
+		})
+	}
+}
+
+// mustEnd sends a signal, and fails unless the command ends with a code and words.
+func (c *command) mustEnd(signal os.Signal, code int, words ...string) {
+	c.w.t.Helper()
+	if err := c.cmd.Process.Signal(signal); err != nil {
+		c.w.t.Fatal(err)
+	}
+	c.mustExit(code, words...)
+}
