@@ -38,10 +38,10 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 		// Program.Run prints errors, and a command that failed at run time needs no usage text.
 		SilenceErrors:              true,
 		SilenceUsage:               true,
-		SuggestionsMinimumDistance: typos,
+		SuggestionsMinimumDistance: exit.Typos,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return exit.Usagef("unknown command %q%s; see lockstep --help", args[0], didYouMean("", cmd.SuggestionsFor(args[0])))
+				return exit.Usagef("unknown command %q%s; see lockstep --help", args[0], exit.Suggest("", cmd.SuggestionsFor(args[0])))
 			}
 			return nil
 		},
@@ -61,27 +61,15 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 	return root
 }
 
-// typos is the edit distance up to which a name is suggested.
-const typos = 2
-
-// suggestFlags suggests flags for one that cmd does not have. It uses cobra's suggestions, which are for commands only.
+// suggestFlags suggests flags for one that cmd does not have.
 func suggestFlags(cmd *cobra.Command, err error) string {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
 		return ""
 	}
-	names := &cobra.Command{SuggestionsMinimumDistance: typos}
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		names.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
-	})
-	return didYouMean("--", names.SuggestionsFor(unknown.GetSpecifiedName()))
-}
-
-func didYouMean(prefix string, names []string) string {
-	if len(names) == 0 {
-		return ""
-	}
-	return ", did you mean " + prefix + strings.Join(names, " or "+prefix) + "?"
+	var known []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+	return exit.DidYouMean("--", unknown.GetSpecifiedName(), known)
 }
 
 // commands returns all subcommands.

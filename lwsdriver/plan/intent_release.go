@@ -162,7 +162,7 @@ func (b Begin) checkAutoscalers(o Observation) error {
 // Warnings returns what callers may not expect of the release.
 func (b Begin) Warnings(o Observation) []*pb.Warning {
 	policy, _ := record.ParsePolicy(b.Policy) // what is invalid is refused elsewhere
-	return slices.Concat(foundHeld(o), policy.BatchWarnings(o.Stable.Replicas), b.scaledBy(o), b.handover(o), b.unsafe(o))
+	return slices.Concat(foundHeld(o), policy.Warnings(o.Stable.Replicas), b.scaledBy(o), b.handover(o), b.unsafe(o))
 }
 
 // scaledBy warns of autoscalers, which the release holds.

@@ -61,8 +61,21 @@ type Violation struct {
 	Description string
 }
 
-// BatchWarnings warns of numbers of groups that the workload does not have, as a percentage without its sign is.
-func (p Policy) BatchWarnings(replicas int) []*pb.Warning {
+// Warnings warns of what a policy may not mean: numbers of groups that the workload does not have, as a percentage without its sign is,
+// and a blue-green release that has no requests to switch.
+func (p Policy) Warnings(replicas int) []*pb.Warning {
+	warnings := p.batchWarnings(replicas)
+	if p.Style == pb.Style_STYLE_BLUE_GREEN && p.Traffic == nil {
+		warnings = append(warnings, &pb.Warning{
+			Code: "RequestsNotSwitched",
+			Message: "a blue-green release without traffic switches no requests: each group of the second set gets them as soon as it is ready, " +
+				"if your Service selects it. To switch them at once, give traffic with the Service and a route (--service, --http-route)",
+		})
+	}
+	return warnings
+}
+
+func (p Policy) batchWarnings(replicas int) []*pb.Warning {
 	for i, q := range p.Batches {
 		if q.percent || q.value <= replicas {
 			continue

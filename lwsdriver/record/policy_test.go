@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // fields are the fields that violations are about, in order.
@@ -217,7 +218,7 @@ func TestCheckMetadata(t *testing.T) {
 }
 
 // 25 groups of 4 are all of them, which is rarely meant.
-func TestBatchWarnings(t *testing.T) {
+func TestWarnings(t *testing.T) {
 	for _, tt := range []struct {
 		batches []string
 		want    int
@@ -226,8 +227,16 @@ func TestBatchWarnings(t *testing.T) {
 		if len(bad) > 0 {
 			t.Fatal(bad)
 		}
-		if got := p.BatchWarnings(4); len(got) != tt.want {
+		if got := p.Warnings(4); len(got) != tt.want {
 			t.Errorf("%v: %v", tt.batches, got)
 		}
+	}
+	p := Policy{Style: pb.Style_STYLE_BLUE_GREEN}
+	if got := p.Warnings(4); len(got) != 1 || got[0].GetCode() != "RequestsNotSwitched" {
+		t.Errorf("blue-green without traffic: %v", got)
+	}
+	p.Traffic = &traffic.Policy{}
+	if got := p.Warnings(4); len(got) != 0 {
+		t.Errorf("blue-green with traffic: %v", got)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/charmbracelet/colorprofile"
 	"golang.org/x/term"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
@@ -20,6 +21,8 @@ import (
 type Printer struct {
 	// Stdout gets results, Stderr warnings.
 	Stdout, Stderr io.Writer
+	// Text is the function Text of the stream that gets text.
+	Text io.Writer
 	// Logs is for log lines, which it keeps out of a table that is redrawn in place.
 	Logs io.Writer
 
@@ -39,13 +42,14 @@ func (f *Flags) NewPrinter(stdout, stderr io.Writer) *Printer {
 		p.documents = view.NewDocuments(stdout, f.Format, f.final)
 		w = stderr
 	}
+	p.Text = Text(w)
 	file, ok := Terminal(w)
-	if !ok {
-		lines := view.NewLines(w, time.Now())
+	if !ok || os.Getenv("TERM") == "dumb" {
+		lines := view.NewLines(p.Text, time.Now())
 		p.text, p.closeText = lines.Observe, lines.Close
 		return p
 	}
-	live := view.NewLive(file, time.Now(), func() (int, int) { return terminalSize(file) })
+	live := view.NewLive(p.Text, time.Now(), func() (int, int) { return terminalSize(file) })
 	p.text, p.closeText = live.Observe, live.Close
 	if _, ok := Terminal(stderr); ok {
 		p.Logs = live
@@ -95,6 +99,10 @@ func (p *Printer) Close() error {
 	}
 	return p.documents.Err()
 }
+
+// Text returns a writer of text to w. It removes colours as the environment asks for (NO_COLOR, CLICOLOR, TERM), and all escape
+// sequences where there is no terminal.
+func Text(w io.Writer) io.Writer { return colorprofile.NewWriter(w, os.Environ()) }
 
 // Terminal returns the file behind w, and reports whether it is a terminal.
 func Terminal(w io.Writer) (*os.File, bool) {

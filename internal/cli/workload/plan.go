@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/internal/picture"
@@ -140,7 +141,7 @@ func (f *planFlags) planFile(o *connect.Options, args []string, policy *pb.Relea
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
 	}
-	r.Warnings = append(in.Policy.BatchWarnings(in.Replicas), m.warnings...)
+	r.Warnings = append(in.Policy.Warnings(in.Replicas), m.warnings...)
 	if m.inventory != nil {
 		m.inventory.Policy = in.Policy
 		r.Findings = preflight.Check(m.inventory).GetFindings()
@@ -169,7 +170,7 @@ func (f *planFlags) show(o *connect.Options, name string, r *pb.PlanResponse) er
 	case formatSVG:
 		_, err = o.Stdout.Write(picture.Plan(name+": "+view.PlanStyle(r), r))
 	case "":
-		_, err = fmt.Fprint(o.Stdout, view.Plan(name, r))
+		_, err = fmt.Fprint(output.Text(o.Stdout), view.Plan(name, r))
 	default:
 		if !f.frames {
 			r.Frames = nil

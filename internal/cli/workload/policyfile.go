@@ -10,6 +10,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 )
 
 // normalize rewrites the enums and durations of a YAML message as ProtoJSON spells them: STYLE_CANARY for canary, 90s for 1m30s.
@@ -28,7 +30,9 @@ func normalize(node *yaml.Node, message protoreflect.MessageDescriptor) error {
 			field = message.Fields().ByTextName(key.Value)
 		}
 		if field == nil {
-			return fmt.Errorf("line %d: unknown field %q; want one of %s", key.Line, key.Value, fieldNames(message))
+			names := fieldNames(message)
+			return fmt.Errorf("line %d: unknown field %q%s; want one of %s", key.Line, key.Value,
+				exit.DidYouMean("", key.Value, names), strings.Join(names, ", "))
 		}
 		if err := normalizeField(value, field); err != nil {
 			return fmt.Errorf("line %d: %s: %w", value.Line, key.Value, err)
@@ -76,10 +80,10 @@ func normalizeEnum(value *yaml.Node, values protoreflect.EnumValueDescriptors) e
 	return fmt.Errorf("%q is not allowed; want one of %s", value.Value, strings.Join(allowed, ", "))
 }
 
-func fieldNames(message protoreflect.MessageDescriptor) string {
+func fieldNames(message protoreflect.MessageDescriptor) []string {
 	names := make([]string, 0, message.Fields().Len())
 	for i := range message.Fields().Len() {
 		names = append(names, message.Fields().Get(i).TextName())
 	}
-	return strings.Join(names, ", ")
+	return names
 }

@@ -29,12 +29,26 @@ func TestPolicyFileSpelling(t *testing.T) {
 	}
 }
 
+// Gates stand in the file of the policy, and are the host's.
+func TestPolicyFileGates(t *testing.T) {
+	t.Parallel()
+	got, err := releaseOf(t, "batches: [\"1\"]\ngates:\n- template: vllm-ttft\n- name: mine\n  query: up\n  min: 1\n")
+	if err != nil || len(got.Gates) != 2 || got.Gates[0].Name != "vllm-ttft" || got.Gates[1].Query != "up" {
+		t.Errorf("gates %v, %v", got.Gates, err)
+	}
+	if got.OnGateFailure != "rollback" || len(got.Policy.GetBatches()) != 1 {
+		t.Errorf("on a failed gate %s, policy %v", got.OnGateFailure, got.Policy)
+	}
+}
+
 func TestPolicyFileErrors(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ file, want string }{
 		"Style":    {"batches: [\"1\"]\nstyle: canry\n", `line 2: style: "canry" is not allowed; want one of canary, blue-green, partition`},
 		"Duration": {"\nmin_ready: soon\n", `line 2: min_ready: "soon" is not a duration`},
 		"Field":    {"traffic:\n  stable_svc: x\n", `line 2: unknown field "stable_svc"; want one of stable_service, `},
+		"Typo":     {"stlye: canary\n", `line 1: unknown field "stlye", did you mean style?; want one of style, `},
+		"Gate":     {"batches: [\"1\"]\ngates:\n- template: vllm-ttft\n  limit: 2\n", `line 4: unknown field "limit"`},
 		"Nested":   {"blue_green:\n  promotion: swap\n", `line 2: promotion: "swap" is not allowed; want one of in-place, adopt`},
 		"Syntax":   {"batches: [1\nstyle: x\n", "line "},
 	} {

@@ -187,7 +187,7 @@ func (f *preflightFlags) show(o *connect.Options, all []checked, set *manifests.
 		err = f.showSARIF(o, all, set)
 	case "":
 		for _, c := range all {
-			if _, err = fmt.Fprint(o.Stdout, view.Preflight(c.name, c.PreflightResponse, fileLine(set))); err != nil {
+			if _, err = fmt.Fprint(output.Text(o.Stdout), view.Preflight(c.name, c.PreflightResponse, fileLine(set))); err != nil {
 				break
 			}
 		}

@@ -5,36 +5,39 @@ package workload
 
 import (
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
+	"github.com/lockstep-rollouts/lockstep/internal/host/screen"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 )
 
 func newStatusCommand(o *connect.Options) *cobra.Command {
 	f := session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}
-	var watch bool
+	var watch, all bool
 	cmd := f.Command(o, &cobra.Command{
 		Use:   "status NAME",
 		Short: "Show the status of a workload and its release",
-		Long: `Show a workload's release, batch and traffic, and one row per group. It changes nothing, and a driver inside this process is
+		Long: `Show a workload's release, batch and traffic, and a tree of its revisions, batches and groups. It changes nothing, and a driver inside this process is
 read-only. The exit code reports whether the status could be read, not whether the release succeeds.`,
 		Example: "  lockstep status vllm\n  lockstep status vllm -w\n  lockstep status vllm -o json",
 	}, func(s *session.Session) error {
 		if watch {
 			return s.Explain(s.Host.Follow(s.Context, s.Ref, s.Status), "watch")
 		}
-		return showStatus(s)
+		return showStatus(s, all)
 	})
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "follow it until Ctrl-C")
+	cmd.Flags().BoolVar(&all, "all", false, "show every ready group, too")
 	f.Output.Add(cmd)
 	return cmd
 }
 
-func showStatus(s *session.Session) error {
+func showStatus(s *session.Session, all bool) error {
 	c, err := s.Host.Look(s.Context, s.Ref)
 	if err != nil {
 		return s.Explain(err, "read the status of")
@@ -43,6 +46,10 @@ func showStatus(s *session.Session) error {
 		s.Status(c)
 		return nil
 	}
-	_, err = fmt.Fprint(s.Stdout, view.Status(c, time.Now()))
+	text := view.Status(c, time.Now(), all)
+	if !screen.Unicode(os.Getenv) {
+		text = view.ASCII(text)
+	}
+	_, err = fmt.Fprint(s.Text, text)
 	return err
 }

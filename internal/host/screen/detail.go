@@ -40,7 +40,7 @@ func (s *Screen) detail(k key) []string {
 }
 
 // labelled returns a line with a name.
-func labelled(name, text string) string { return faint.Render(pad(name, label)) + text }
+func labelled(name, text string) string { return view.Faint.Render(pad(name, label)) + text }
 
 // wrapped returns at most n lines of text with a name.
 func (s *Screen) wrapped(name, text string, n int, style interface{ Render(...string) string }) []string {
@@ -78,7 +78,7 @@ func (s *Screen) state(r *row) []string {
 	if c.GetState() == pb.State_STATE_FAILED {
 		word = s.glyphs.failed + " " + word
 	}
-	lines := []string{labelled("State", stateStyle(c.GetState()).Render(word)+" ("+view.OneLine(c.GetReason())+")"+s.ended(r))}
+	lines := []string{labelled("State", view.StateStyle(c.GetState()).Render(word)+" ("+view.OneLine(c.GetReason())+")"+s.ended(r))}
 	if message := view.OneLine(c.GetMessage()); message != "" {
 		lines = append(lines, s.wrapped("", message, 3, plain)...)
 	}
@@ -132,7 +132,7 @@ func (s *Screen) batches(c *pb.BatchContext) []string {
 	}
 	var words []string
 	for i, b := range c.GetBatchPlan() {
-		mark, style := s.glyphs.future, faint
+		mark, style := s.glyphs.future, view.Faint
 		switch at := int(c.GetCurrentBatch()); {
 		case c.CurrentBatch != nil && i < at:
 			mark, style = s.glyphs.past, plain
@@ -169,7 +169,7 @@ func (s *Screen) deadline(c *pb.BatchContext) []string {
 	if left := at.Sub(s.now); left > 0 {
 		return []string{labelled("Deadline", fmt.Sprintf("in %s without progress (%s)", view.Age(left), at.Format("15:04:05")))}
 	}
-	return []string{labelled("Deadline", alert.Render(fmt.Sprintf("passed %s ago (%s)", view.Age(s.now.Sub(at)), at.Format("15:04:05"))))}
+	return []string{labelled("Deadline", view.Alert.Render(fmt.Sprintf("passed %s ago (%s)", view.Age(s.now.Sub(at)), at.Format("15:04:05"))))}
 }
 
 // maxUnready is the number of unready groups with a line.
@@ -193,7 +193,7 @@ func (s *Screen) unready(groups []*pb.Group) []string {
 			if why == "" {
 				why = "not ready"
 			}
-			lines = append(lines, alert.Render(s.glyphs.failed)+" "+pad(text, label)+
+			lines = append(lines, view.Alert.Render(s.glyphs.failed)+" "+pad(text, label)+
 				fmt.Sprintf("%d/%d pods  %s  %s", g.GetReadyPods(), g.GetPods(), pad(since, 4), why))
 		}
 	}
@@ -211,7 +211,7 @@ func (s *Screen) eventLines(c *pb.BatchContext) []string {
 		all = append(all, s.events[key{k.namespace, name}]...)
 	}
 	slices.SortStableFunc(all, newestFirst)
-	lines := []string{"", faint.Render("Events")}
+	lines := []string{"", view.Faint.Render("Events")}
 	switch {
 	case s.options.NoEvents != "":
 		return append(lines, "  "+s.options.NoEvents)
@@ -225,7 +225,7 @@ func (s *Screen) eventLines(c *pb.BatchContext) []string {
 	for _, e := range all {
 		mark, style, object := " ", plain, ""
 		if e.Type == "Warning" {
-			mark, style = s.glyphs.failed, alert
+			mark, style = s.glyphs.failed, view.Alert
 		}
 		if e.Name != k.name {
 			object = e.Name + ": "

@@ -83,7 +83,7 @@ func (s *Screen) top() []string {
 	for _, from := range []Source{FromDriver, FromCluster} {
 		if l, ok := s.lost[from]; ok {
 			text := fmt.Sprintf("%s lost %s ago, retrying: %s", from, view.Age(s.now.Sub(l.since)), view.OneLine(l.err.Error()))
-			lines = append(lines, alert.Render(s.fit(s.glyphs.failed+" "+text, s.width)))
+			lines = append(lines, view.Alert.Render(s.fit(s.glyphs.failed+" "+text, s.width)))
 		}
 	}
 	return cut(lines, max(s.height-2, 1))
@@ -123,13 +123,13 @@ func (s *Screen) footer() string {
 	}
 	switch {
 	case s.help:
-		return faint.Render("esc back  q quit")
+		return view.Faint.Render("esc back  q quit")
 	case s.options.Only != nil:
-		return faint.Render(s.below() + "j/k scroll  ? keys  q quit")
+		return view.Faint.Render(s.below() + "j/k scroll  ? keys  q quit")
 	case s.open:
-		return faint.Render(s.below() + "j/k scroll  esc back  ? keys  q quit")
+		return view.Faint.Render(s.below() + "j/k scroll  esc back  ? keys  q quit")
 	default:
-		return faint.Render("j/k select  enter open  a all  ? keys  q quit")
+		return view.Faint.Render("j/k select  enter open  a all  ? keys  q quit")
 	}
 }
 
@@ -166,13 +166,13 @@ func (s *Screen) listAndDetail(room int) []string {
 	}
 	height := min(len(keys)+1, max(room/3, 4))
 	lines := s.list(keys, height)
-	lines = append(lines, faint.Render(strings.Repeat(s.glyphs.rule, s.width)))
+	lines = append(lines, view.Faint.Render(strings.Repeat(s.glyphs.rule, s.width)))
 	detail, left := s.detail(s.selected), room-len(lines)
 	if len(detail) <= left {
 		return append(lines, detail...)
 	}
 	lines = append(lines, cut(detail, left-1)...)
-	return append(lines, faint.Render(fmt.Sprintf("%d more lines: press enter", len(detail)-left+1)))
+	return append(lines, view.Faint.Render(fmt.Sprintf("%d more lines: press enter", len(detail)-left+1)))
 }
 
 // emptyList returns why the list is empty.

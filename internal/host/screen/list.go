@@ -30,7 +30,7 @@ func columns() []column {
 	return []column{
 		{"NAME", func(s *Screen, k key, _ *row) string { return s.name(k) }, func(*row) lipgloss.Style { return strong }, 9},
 		{"STATE", func(_ *Screen, _ key, r *row) string { return r.state() },
-			func(r *row) lipgloss.Style { return stateStyle(r.context.GetState()) }, 8},
+			func(r *row) lipgloss.Style { return view.StateStyle(r.context.GetState()) }, 8},
 		{"BATCH", func(_ *Screen, _ key, r *row) string { return r.unlessGone(batch) }, unstyled, 6},
 		{"READY", func(_ *Screen, _ key, r *row) string { return r.unlessGone(ready) }, unstyled, 7},
 		{"TRAFFIC", func(_ *Screen, _ key, r *row) string { return r.unlessGone(share) }, unstyled, 5},
@@ -120,7 +120,7 @@ func (s *Screen) list(keys []key, height int) []string {
 	if len(some) < len(keys) {
 		heading = fmt.Sprintf("%s(%d of %d)", heading, at+1, len(keys))
 	}
-	lines := []string{faint.Render(strings.TrimRight(heading, " "))}
+	lines := []string{view.Faint.Render(strings.TrimRight(heading, " "))}
 	if height == 1 {
 		lines = nil
 	}
@@ -141,7 +141,7 @@ func (s *Screen) marker(k key, r *row) string {
 	case k == s.selected:
 		return s.glyphs.selected
 	case r.gone == "" && r.context.GetState() == pb.State_STATE_FAILED:
-		return alert.Render(s.glyphs.failed)
+		return view.Alert.Render(s.glyphs.failed)
 	default:
 		return " "
 	}

@@ -76,10 +76,16 @@ func announced(c *pb.BatchContext) bool {
 
 // messageLine returns an event's own message.
 func messageLine(e host.Event) string {
-	if e.Kind == host.EventWarning || e.Kind == host.EventFailed {
-		return string(e.Kind) + ": " + OneLine(e.Message)
+	switch e.Kind {
+	case host.EventWarning:
+		return Other.Render("warning:") + " " + OneLine(e.Message)
+	case host.EventFailed:
+		return Alert.Render("failed:") + " " + OneLine(e.Message)
+	case host.EventGateFailed:
+		return Alert.Render(OneLine(e.Message))
+	default:
+		return OneLine(e.Message)
 	}
-	return OneLine(e.Message)
 }
 
 // setGroups sets the groups, and returns a line for each that became ready. Groups of the first context have none.

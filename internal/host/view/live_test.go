@@ -35,7 +35,7 @@ func (s *screen) Write(p []byte) (int, error) {
 		s.lines = s.lines[:len(s.lines)-up]
 		text = strings.TrimPrefix(text, match[0])
 	}
-	if text != "" {
+	if text = withoutStyles(text); text != "" {
 		s.lines = append(s.lines, strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
 	}
 	return len(p), nil

@@ -36,10 +36,10 @@ func Plan(name string, r *pb.PlanResponse) string {
 	}
 	var notes strings.Builder
 	for _, w := range r.GetBlockers() {
-		fmt.Fprintf(&notes, "blocked: %s [%s]\n", w.GetMessage(), w.GetCode())
+		fmt.Fprintf(&notes, "%s %s [%s]\n", Alert.Render("blocked:"), w.GetMessage(), w.GetCode())
 	}
 	for _, w := range r.GetWarnings() {
-		fmt.Fprintf(&notes, "warning: %s [%s]\n", w.GetMessage(), w.GetCode())
+		fmt.Fprintf(&notes, "%s %s [%s]\n", Other.Render("warning:"), w.GetMessage(), w.GetCode())
 	}
 	for _, f := range r.GetFindings() {
 		fmt.Fprintf(&notes, "preflight %s: %s. %s [%s]\n", SeverityWord(f.GetSeverity()), OneLine(f.GetMessage()), OneLine(f.GetFix()), f.GetRule())

@@ -26,8 +26,9 @@ func Preflight(name string, r *pb.PreflightResponse, locate func(ref *pb.ObjectR
 				where = at + ": " + where
 			}
 		}
-		fmt.Fprintf(&b, "\n%-8s  %s [%s]\n          %s\n     why  %s\n     fix  %s\n",
-			SeverityWord(f.GetSeverity()), OneLine(f.GetMessage()), f.GetRule(), where, OneLine(f.GetWhy()), OneLine(f.GetFix()))
+		severity := severityStyle(f.GetSeverity()).Render(fmt.Sprintf("%-8s", SeverityWord(f.GetSeverity())))
+		fmt.Fprintf(&b, "\n%s  %s [%s]\n          %s\n     why  %s\n     fix  %s\n",
+			severity, OneLine(f.GetMessage()), f.GetRule(), where, OneLine(f.GetWhy()), OneLine(f.GetFix()))
 	}
 	b.WriteString("\n")
 	for _, u := range r.GetUnchecked() {

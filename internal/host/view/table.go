@@ -25,8 +25,11 @@ func Header(c *pb.BatchContext, now time.Time) string {
 	if c.GetReleaseId() != "" {
 		rows = append(rows, []string{"Release", release(c, now)})
 	}
-	rows = append(rows, []string{"State", OneLine(fmt.Sprintf("%s (%s) %s",
-		StateWord(c.GetState()), c.GetReason(), c.GetMessage()))})
+	rows = append(rows, []string{"State", StateStyle(c.GetState()).Render(StateWord(c.GetState())) +
+		" " + OneLine(fmt.Sprintf("(%s) %s", c.GetReason(), c.GetMessage()))})
+	if c.GetEndMessage() != "" {
+		rows = append(rows, []string{"Why", OneLine(c.GetEndMessage())})
+	}
 	if plugin.InFlight(c) && BatchWord(c) != "-" && c.GetState() != pb.State_STATE_PROMOTING {
 		rows = append(rows, []string{"Batch", fmt.Sprintf("%s: %d/%d groups ready", BatchWord(c),
 			c.GetUpdatedReady(), c.GetPlanned())})
@@ -121,11 +124,11 @@ func groupStatus(g *pb.Group) string {
 	return "not ready"
 }
 
-// Status returns the header and the groups, as `lockstep status` prints them.
-func Status(c *pb.BatchContext, now time.Time) string {
+// Status returns the header and the tree, as `lockstep status` prints them.
+func Status(c *pb.BatchContext, now time.Time, all bool) string {
 	text := Header(c, now)
-	if groups := Groups(c.GetGroups(), now); groups != "" {
-		text += "\n" + groups
+	if tree := Tree(c, now, all); tree != "" {
+		text += "\n" + tree
 	}
 	return text + moreGroups(int(c.GetGroupsOmitted()))
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +40,7 @@ func upgrading() *pb.BatchContext {
 		Updated: 2, UpdatedReady: 1, StableReady: 4, Total: 6, Partition: 1000000,
 		StableRevision: "5b9c8d7f6", UpdateRevision: "7d4f5b6c8", TrafficWeight: 20,
 		TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS,
+		BatchPlan:    []*pb.Batch{{Target: "25%", Groups: 1}, {Target: "50%", Groups: 2}, {Target: "100%", Groups: 4}},
 		StartTime:    ago(3*time.Minute + 12*time.Second),
 		Groups: []*pb.Group{
 			stable(0), stable(1), stable(2), stable(3),
@@ -53,6 +55,20 @@ func upgrading() *pb.BatchContext {
 			},
 		},
 	}
+}
+
+// many is upgrading with 20 stable groups, of which one is lost.
+func many() *pb.BatchContext {
+	c := upgrading()
+	c.Replicas = 20
+	canary := c.GetGroups()[4:]
+	c.Groups = nil
+	for i := range int32(20) {
+		c.Groups = append(c.Groups, stable(i))
+	}
+	c.Groups[17].Ready, c.Groups[17].ReadyPods, c.Groups[17].Reason = false, 1, "Starting"
+	c.Groups = append(c.Groups, canary...)
+	return c
 }
 
 func stable(index int32) *pb.Group {
@@ -102,15 +118,31 @@ func TestGolden(t *testing.T) {
 		reason string
 		text   func() string
 	}{
-		"status":        {"a release in flight", func() string { return Status(upgrading(), noon) }},
-		"status-routed": {"the share is of requests", func() string { return Status(routedRelease(), noon) }},
-		"status-capped": {"the requested share, too", func() string { return Status(cappedRelease(), noon) }},
+		"status":        {"a release in flight", func() string { return Status(upgrading(), noon, false) }},
+		"status-routed": {"the share is of requests", func() string { return Status(routedRelease(), noon, false) }},
+		"status-capped": {"the requested share, too", func() string { return Status(cappedRelease(), noon, false) }},
 		"status-omitted": {"the driver left groups out", func() string {
 			c := upgrading()
 			c.Replicas, c.GroupsOmitted = 1_000_000, 999_996
-			return Status(c, noon)
+			return Status(c, noon, false)
 		}},
-		"status-unmanaged": {"no release and no groups", func() string { return Status(unmanaged(), noon) }},
+		"status-many": {"ready groups beyond a few are counted, others are shown", func() string { return Status(many(), noon, false) }},
+		"status-all":  {"unless all are asked for", func() string { return Status(many(), noon, true) }},
+		"status-in-place": {"in place the highest groups are updated first", func() string {
+			c := upgrading()
+			c.Style, c.Groups = pb.Style_STYLE_PARTITION, c.GetGroups()[:4]
+			for _, g := range c.GetGroups()[2:] {
+				g.Revision, g.Updated = c.GetUpdateRevision(), true
+			}
+			c.Groups[2].Ready, c.Groups[2].ReadyPods, c.Groups[2].Reason = false, 0, "Starting"
+			return Status(c, noon, false)
+		}},
+		"status-promoting": {"a promotion has no batches", func() string {
+			c := routedRelease()
+			c.State, c.Intent, c.EndMessage = pb.State_STATE_PROMOTING, pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE, "good enough"
+			return Status(c, noon, false)
+		}},
+		"status-unmanaged": {"no release and no groups", func() string { return Status(unmanaged(), noon, false) }},
 		"frame":            {"a large terminal", func() string { return Frame(upgrading(), noon, 200, 50) }},
 		"frame-narrow":     {"lines are cut, not wrapped", func() string { return Frame(upgrading(), noon, 48, 50) }},
 		"frame-low": {
@@ -118,7 +150,7 @@ func TestGolden(t *testing.T) {
 		},
 		"status-completed": {
 			"the groups are counted at the update revision",
-			func() string { return Status(completed(), noon) },
+			func() string { return Status(completed(), noon, false) },
 		},
 		"lines": {"one line per change", lines},
 	}
@@ -130,8 +162,32 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// styles are the escape sequences of colours, and nothing else.
+var styles = regexp.MustCompile("\x1b\\[[0-9;]*m")
+
+func withoutStyles(text string) string { return styles.ReplaceAllString(text, "") }
+
+// TestColours: what is good, wrong or under way has a colour, in the tree, the header and the lines.
+func TestColours(t *testing.T) {
+	t.Parallel()
+	failed := upgrading()
+	failed.State = pb.State_STATE_FAILED
+	text := Status(failed, noon, false)
+	for _, want := range []string{Alert.Render("failed") + " (", Good.Render("4/4 ready"), Good.Render("✔") + " ready", Alert.Render("✖ ImagePullBackOff")} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%q", want, text)
+		}
+	}
+	for kind, want := range map[host.EventKind]string{host.EventWarning: Other.Render("warning:") + " x", host.EventFailed: Alert.Render("failed:") + " x"} {
+		if got := messageLine(host.Event{Kind: kind, Message: "x"}); got != want {
+			t.Errorf("event %s is %q, want %q", kind, got, want)
+		}
+	}
+}
+
 func checkGolden(t *testing.T, name, got string) {
 	t.Helper()
+	got = withoutStyles(got)
 	path := filepath.Join("testdata", name+".txt")
 	if *update {
 		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {

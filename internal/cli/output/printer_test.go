@@ -1,0 +1,59 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package output
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/creack/pty"
+	"golang.org/x/term"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+)
+
+// Text has colours on a terminal, unless the environment says otherwise, and never elsewhere.
+func TestTextColours(t *testing.T) {
+	styled := view.Active.Render("upgrading")
+	for name, tc := range map[string]struct{ variable, value, want string }{
+		"terminal": {"TERM", "xterm-256color", styled},
+		"NO_COLOR": {"NO_COLOR", "1", "upgrading"},
+		"dumb":     {"TERM", "dumb", "upgrading"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("TERM", "xterm-256color")
+			t.Setenv("NO_COLOR", "")
+			t.Setenv(tc.variable, tc.value)
+			far, near, err := pty.Open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer far.Close()
+			defer near.Close()
+			if _, err := term.MakeRaw(int(near.Fd())); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Text(near).Write([]byte(styled + "\n")); err != nil {
+				t.Fatal(err)
+			}
+			got := make([]byte, 100)
+			n, err := far.Read(got)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text := string(bytes.TrimSuffix(got[:n], []byte("\n"))); withoutReset(text) != withoutReset(tc.want) {
+				t.Errorf("got %q, want %q", text, tc.want)
+			}
+		})
+	}
+	var file bytes.Buffer
+	if _, err := Text(&file).Write([]byte(styled)); err != nil || file.String() != "upgrading" {
+		t.Errorf("got %q, %v", &file, err)
+	}
+}
+
+// withoutReset removes the sequence that ends a style, which may stay where nothing began.
+func withoutReset(text string) string {
+	return string(bytes.ReplaceAll([]byte(text), []byte("\x1b[m"), nil))
+}

@@ -1,0 +1,219 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// readyShown is how many ready groups of one branch a tree shows.
+const readyShown = 8
+
+// Tree draws the workload as a tree: its revisions, of the update revision the batches, their groups, and of a group that is not ready
+// the pod that keeps it from it. Ready groups beyond a few are counted, unless all is set.
+func Tree(c *pb.BatchContext, now time.Time, all bool) string {
+	if len(c.GetGroups()) == 0 {
+		return ""
+	}
+	t := tree{now: now, all: all, rows: [][]string{{"NAME", "GROUP", "PODS", "SINCE", "STATUS"}}}
+	t.add("", "", branch{name: c.GetWorkload().GetName(), status: workloadStatus(c), children: revisionBranches(c)})
+	return columns(t.rows)
+}
+
+// ASCII replaces the signs of a tree.
+func ASCII(text string) string {
+	return strings.NewReplacer("├─", "|-", "└─", "`-", "│", "|", "✔", "+", "✖", "!", "◌", "o").Replace(text)
+}
+
+// branch is a node of the tree. With a group it is that group's.
+type branch struct {
+	name, status string
+	group        *pb.Group
+	children     []branch
+}
+
+type tree struct {
+	now  time.Time
+	all  bool
+	rows [][]string
+}
+
+// add adds the rows of a branch. The first prefix is that of its own row, the rest that of its children.
+func (t *tree) add(first, rest string, b branch) {
+	row := []string{first + b.name, "", "", "", b.status}
+	if g := b.group; g != nil {
+		row = []string{first + b.name, fmt.Sprintf("%s %d", RoleWord(g.GetRole()), g.GetIndex()), fmt.Sprintf("%d/%d", g.GetReadyPods(), g.GetPods()), "-", groupMark(g)}
+		if g.GetSince() != nil {
+			row[3] = Age(t.now.Sub(g.GetSince().AsTime()))
+		}
+	}
+	t.rows = append(t.rows, row)
+	children := t.shown(b.children)
+	for i, child := range children {
+		if i < len(children)-1 {
+			t.add(rest+"├─ ", rest+"│  ", child)
+		} else {
+			t.add(rest+"└─ ", rest+"   ", child)
+		}
+	}
+}
+
+// shown returns the children without the ready groups that are too many, which one branch counts.
+func (t *tree) shown(children []branch) []branch {
+	ready := 0
+	for _, b := range children {
+		if b.group.GetReady() {
+			ready++
+		}
+	}
+	if t.all || ready <= readyShown {
+		return children
+	}
+	shown, left := make([]branch, 0, len(children)), readyShown-1
+	for _, b := range children {
+		if b.group.GetReady() {
+			if left--; left < 0 {
+				continue
+			}
+		}
+		shown = append(shown, b)
+	}
+	hidden := int32(ready - readyShown + 1) //nolint:gosec // a number of groups
+	return append(shown, branch{name: fmt.Sprintf("%s, ready", count(hidden, "more group"))})
+}
+
+// revisionBranches returns a branch for the stable revision and, during a release, one for the update revision.
+func revisionBranches(c *pb.BatchContext) []branch {
+	var stable, updated []*pb.Group
+	for _, g := range c.GetGroups() {
+		if g.GetUpdated() {
+			updated = append(updated, g)
+		} else {
+			stable = append(stable, g)
+		}
+	}
+	var branches []branch
+	if len(stable) > 0 {
+		branches = append(branches, branch{
+			name: "stable " + orDash(c.GetStableRevision()), status: readyOf(stable), children: groupBranches(stable),
+		})
+	}
+	if c.GetUpdateRevision() == "" || len(updated) == 0 && !plugin.InFlight(c) {
+		return branches
+	}
+	status := readyOf(updated)
+	if plugin.InFlight(c) && routed(c) {
+		status += fmt.Sprintf(", %d%% of requests", c.GetTrafficWeight())
+	}
+	return append(branches, branch{name: "update " + c.GetUpdateRevision(), status: status, children: batchBranches(c, updated)})
+}
+
+// batchBranches sorts updated groups into the batches that update them, while batches are what the release is at.
+func batchBranches(c *pb.BatchContext, updated []*pb.Group) []branch {
+	switch c.GetState() {
+	case pb.State_STATE_HOLDING, pb.State_STATE_PREPARING, pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING, pb.State_STATE_READY, pb.State_STATE_FAILED:
+	default:
+		return groupBranches(updated)
+	}
+	plan := c.GetBatchPlan()
+	if len(plan) == 0 || c.GetIntent() != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED {
+		return groupBranches(updated)
+	}
+	sorted := make([][]*pb.Group, len(plan)+1)
+	for _, g := range updated {
+		// In place the highest indices are updated first.
+		nth := g.GetIndex()
+		if g.GetRole() == pb.GroupRole_GROUP_ROLE_STABLE {
+			nth = c.GetReplicas() - 1 - g.GetIndex()
+		}
+		i := slices.IndexFunc(plan, func(b *pb.Batch) bool { return nth < b.GetGroups() })
+		if i < 0 {
+			i = len(plan) // the workload was scaled down
+		}
+		sorted[i] = append(sorted[i], g)
+	}
+	branches := make([]branch, 0, len(plan))
+	before := int32(0)
+	for i, b := range plan {
+		batch := branch{name: fmt.Sprintf("batch %d/%d (%s)", i+1, len(plan), b.GetTarget()), children: groupBranches(sorted[i])}
+		switch added := b.GetGroups() - before; {
+		case c.CurrentBatch == nil || int32(i) > c.GetCurrentBatch(): //nolint:gosec // a number of batches
+			batch.status = Faint.Render(fmt.Sprintf("waits, %s", count(added, "group")))
+		case added == 0:
+			batch.status = "no further group"
+		default:
+			batch.status = readyOf(sorted[i])
+		}
+		before = b.GetGroups()
+		branches = append(branches, batch)
+	}
+	return append(branches, groupBranches(sorted[len(plan)])...)
+}
+
+// groupBranches returns the groups, those that are not ready first, with the pod that keeps each from it.
+func groupBranches(groups []*pb.Group) []branch {
+	ordered := slices.Clone(groups)
+	slices.SortStableFunc(ordered, func(a, b *pb.Group) int { return rank(a) - rank(b) })
+	branches := make([]branch, 0, len(ordered))
+	for _, g := range ordered {
+		b := branch{name: g.GetLeader(), group: g}
+		if p := podProblem(g); !g.GetReady() && g.GetPod() != "" && p != "" {
+			b.children = []branch{{name: g.GetPod(), status: p}}
+		}
+		branches = append(branches, b)
+	}
+	return branches
+}
+
+func readyOf(groups []*pb.Group) string {
+	ready := 0
+	for _, g := range groups {
+		if g.GetReady() {
+			ready++
+		}
+	}
+	text := fmt.Sprintf("%d/%d ready", ready, len(groups))
+	if ready == len(groups) {
+		return Good.Render(text)
+	}
+	return text
+}
+
+// groupMark returns a sign and a word for a group, as Argo's tree has them.
+func groupMark(g *pb.Group) string {
+	switch reason := g.GetReason(); {
+	case g.GetReady():
+		return Good.Render("✔") + " ready"
+	case reason == "" || transient(reason):
+		return Active.Render("◌ " + orDefault(reason, "not ready"))
+	default:
+		return Alert.Render("✖ " + reason)
+	}
+}
+
+func workloadStatus(c *pb.BatchContext) string {
+	return StateStyle(c.GetState()).Render(StateWord(c.GetState()))
+}
+
+// podProblem returns why a pod keeps its group from being ready.
+func podProblem(g *pb.Group) string {
+	text := g.GetReason()
+	if g.GetMessage() != "" && g.GetMessage() != text {
+		text += ": " + g.GetMessage()
+	}
+	return OneLine(text)
+}
+
+func orDefault(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
