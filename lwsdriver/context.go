@@ -147,7 +147,7 @@ func describe(s *observe.Snapshot, decision plan.Decision) *pb.BatchContext {
 		c.Replicas = int32of(r.Groups) // some of them are being deleted, as they should be
 	}
 	c.ReleaseId, c.Owner, c.Style = r.ID, r.Owner, s.Policy.Style
-	c.StartedBy, c.EndedBy, c.EndMessage, c.Intent = r.StartedBy, r.EndedBy, r.EndMessage, intentOf(r.Phase)
+	c.StartedBy, c.EndedBy, c.EndMessage, c.Intent = r.StartedBy, r.EndedBy, r.EndMessage, r.Phase.Intent()
 	c.Batches = int32of(len(s.Policy.Batches))
 	c.StableRevision, c.UpdateRevision = r.StableRevision, r.UpdateRevision
 	c.StartTime, c.ProgressTime, c.Deadline = stamp(r.StartedAt), stamp(n.ProgressAt), stamp(decision.Deadline)
@@ -165,18 +165,6 @@ func describe(s *observe.Snapshot, decision plan.Decision) *pb.BatchContext {
 		c.CanaryWorkload = w.Name
 	}
 	return c
-}
-
-// intentOf returns the end that was requested of a release.
-func intentOf(phase record.Phase) pb.FinalizeIntent {
-	switch phase {
-	case record.Promoting, record.Standby, record.HandingOver, record.Promoted:
-		return pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
-	case record.RollingBack, record.CleaningUp:
-		return pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
-	case record.Progressing, record.Nothing:
-	}
-	return pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
 }
 
 // batchPlan returns the policy's batches in groups at the current replicas.

@@ -56,6 +56,10 @@ func Serving(c *pb.BatchContext) string {
 	return c.GetStableRevision()
 }
 
+// Waits reports whether the workload's template is another one than its groups run. Without the hold, the workload's own controller
+// rolls it out at once.
+func Waits(c *pb.BatchContext) bool { return c.GetTemplateRevision() != Serving(c) }
+
 // CamelCase converts an enum value of the contract to the form of condition reasons: NAME_TAKEN to NameTaken.
 func CamelCase(name string) string {
 	var b strings.Builder

@@ -58,6 +58,11 @@ type Subject struct {
 	UpdateRevision, StableRevision string
 }
 
+// Example returns a subject with values as real ones look, to try a query with.
+func Example() Subject {
+	return Subject{Namespace: "default", Name: "model", CanaryWorkload: "model-6c8b7d9f5", UpdateRevision: "6c8b7d9f5", StableRevision: "5d4f7c6b8"}
+}
+
 // data is what the template of a query can refer to.
 type data struct {
 	Subject
@@ -184,8 +189,22 @@ func parse(node *yaml.Node) (g Gate, err error) {
 	if err := node.Decode(&g); err != nil {
 		return g, fmt.Errorf("read: %w", err)
 	}
+	if err := g.checkZeros(node); err != nil {
+		return g, err
+	}
 	g = g.complete()
 	return g, g.validate()
+}
+
+// checkZeros refuses explicit zeros, which would mean the defaults.
+func (g Gate) checkZeros(node *yaml.Node) error {
+	zero := map[string]bool{"count": g.Count == 0, "interval": g.Interval == 0, "window": g.Window == 0, "baseline": g.Baseline == 0}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		if key := node.Content[i]; zero[key.Value] {
+			return fmt.Errorf("line %d: %s: want more than 0", key.Line, key.Value)
+		}
+	}
+	return nil
 }
 
 // complete sets the defaults.
@@ -230,7 +249,12 @@ func (g Gate) validate() error {
 	case time.Duration(g.Interval) < time.Second:
 		return fmt.Errorf("gate %s: interval %s: want 1s or more", g.Name, g.Interval)
 	}
-	_, err := g.PromQL(Subject{})
+	for _, limit := range []*float64{g.Min, g.Max} {
+		if limit != nil && (math.IsNaN(*limit) || math.IsInf(*limit, 0)) {
+			return fmt.Errorf("gate %s: limit %s: want a number", g.Name, format(*limit))
+		}
+	}
+	_, err := g.PromQL(Example())
 	return err
 }
 

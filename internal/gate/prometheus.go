@@ -32,10 +32,11 @@ type Prometheus struct {
 func NewPrometheus(address, configFile string) (*Prometheus, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("address %q of Prometheus: want a URL, for example http://prometheus.monitoring:9090", redacted(u, address))
+		// It may have a password, so it is not repeated.
+		return nil, errors.New("the address of Prometheus is invalid: want a URL, for example http://prometheus.monitoring:9090")
 	}
-	if u.User != nil {
-		return nil, fmt.Errorf("address %s of Prometheus has a user: put basic_auth into a file for --prometheus-config", u.Redacted())
+	if u.User != nil || u.RawQuery != "" {
+		return nil, fmt.Errorf("the address of Prometheus at %s has a user or a query: put credentials into a file for --prometheus-config", u.Host)
 	}
 	client := config.DefaultHTTPClientConfig
 	if configFile != "" {
@@ -56,19 +57,11 @@ func NewPrometheus(address, configFile string) (*Prometheus, error) {
 	return &Prometheus{api: v1.NewAPI(c), address: address}, nil
 }
 
-// redacted returns an address for a message.
-func redacted(u *url.URL, address string) string {
-	if u == nil {
-		return address
-	}
-	return u.Redacted()
-}
-
 // Measure takes one measurement.
 func (p *Prometheus) Measure(ctx context.Context, g Gate, about Subject) Measurement {
 	query, err := g.PromQL(about)
 	if err != nil {
-		return Measurement{Err: err}
+		return Measurement{Problem: err.Error()}
 	}
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -107,8 +100,12 @@ func judge(value model.Value) Measurement {
 }
 
 func number(value model.SampleValue) Measurement {
-	if math.IsNaN(float64(value)) {
+	switch v := float64(value); {
+	case math.IsNaN(v):
 		return Measurement{Problem: "no data: the result is NaN"}
+	case math.IsInf(v, 0):
+		return Measurement{Problem: fmt.Sprintf("the result is %s: is the divisor 0?", format(v))}
+	default:
+		return Measurement{Value: &v}
 	}
-	return Measurement{Value: new(float64(value))}
 }

@@ -23,7 +23,7 @@ func TestMeasure(t *testing.T) {
 	}{
 		"Vector":   {200, `{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,"0.5"]}]}}`, "0.5"},
 		"Scalar":   {200, `{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}`, "2"},
-		"Infinite": {200, `{"status":"success","data":{"resultType":"scalar","result":[1,"+Inf"]}}`, "+Inf"},
+		"Infinite": {200, `{"status":"success","data":{"resultType":"scalar","result":[1,"+Inf"]}}`, "the result is +Inf"},
 		"NaN":      {200, `{"status":"success","data":{"resultType":"scalar","result":[1,"NaN"]}}`, "no data: the result is NaN"},
 		"Empty":    {200, `{"status":"success","data":{"resultType":"vector","result":[]}}`, "no data: the query has no result"},
 		"Two": {
@@ -93,10 +93,12 @@ func TestPrometheusCredentials(t *testing.T) {
 func TestNewPrometheusRefuses(t *testing.T) {
 	t.Parallel()
 	for address, want := range map[string]string{
-		"localhost:9090":              "want a URL",
-		"":                            "want a URL",
-		"http://":                     "want a URL",
-		"http://jo:s3cret@prometheus": "has a user",
+		"localhost:9090":                 "want a URL",
+		"":                               "want a URL",
+		"http://":                        "want a URL",
+		"http://jo:s3cret@prometheus":    "has a user",
+		"http://jo:s3cret%zz@prometheus": "want a URL",
+		"http://prometheus?token=s3cret": "has a user or a query",
 	} {
 		_, err := NewPrometheus(address, "")
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {

@@ -26,6 +26,8 @@ const (
 	Measuring Verdict = "measuring"
 	Passed    Verdict = "passed"
 	Failed    Verdict = "failed"
+	// Unanswered: Prometheus has not answered for too long.
+	Unanswered Verdict = "unanswered"
 )
 
 // Result is the state of a gate for a batch. It is part of the command line's JSON and YAML output.
@@ -56,6 +58,9 @@ type Run struct {
 	patience time.Duration
 }
 
+// silentInterval is how often a query is repeated that Prometheus does not answer.
+const silentInterval = 5 * time.Second
+
 // progress is one gate of a run.
 type progress struct {
 	Gate
@@ -77,16 +82,15 @@ func Begin(gates []Gate, now time.Time, patience time.Duration) Run {
 	return r
 }
 
-// Verdict is Failed once a gate has failed, and Passed once all have passed.
+// Verdict is Failed once a gate has failed, else Unanswered once one is, and Passed once all have passed.
 func (r *Run) Verdict() Verdict {
 	all := Passed
 	for i := range r.gates {
-		switch r.gates[i].verdict() {
-		case Failed:
+		switch v := r.gates[i].verdict(); {
+		case v == Failed:
 			return Failed
-		case Measuring:
-			all = Measuring
-		case Passed:
+		case v == Unanswered, v == Measuring && all == Passed:
+			all = v
 		}
 	}
 	return all
@@ -126,6 +130,7 @@ func (r *Run) Record(taken map[string]Measurement, now time.Time) {
 func (p *progress) record(m Measurement, now time.Time, patience time.Duration) {
 	p.last, p.due = m, now.Add(time.Duration(p.Interval))
 	if m.Err != nil {
+		p.due = now.Add(min(time.Duration(p.Interval), silentInterval))
 		if p.silentSince.IsZero() {
 			p.silentSince = now
 		}
@@ -142,8 +147,10 @@ func (p *progress) record(m Measurement, now time.Time, patience time.Duration) 
 
 func (p *progress) verdict() Verdict {
 	switch {
-	case p.gaveUp || p.failed > p.FailureLimit:
+	case p.failed > p.FailureLimit:
 		return Failed
+	case p.gaveUp:
+		return Unanswered
 	case p.taken >= p.Count:
 		return Passed
 	default:
@@ -193,7 +200,8 @@ func (r *Run) String() string {
 func (r *Run) Failure() string {
 	var words []string
 	for i := range r.gates {
-		if p := &r.gates[i]; p.verdict() == Failed {
+		if v := r.gates[i].verdict(); v == Failed || v == Unanswered {
+			p := &r.gates[i]
 			words = append(words, p.failure(r.patience))
 		}
 	}
@@ -202,7 +210,7 @@ func (r *Run) Failure() string {
 
 func (p *progress) failure(patience time.Duration) string {
 	if p.gaveUp {
-		return fmt.Sprintf("gate %s failed: Prometheus has not answered for %s: %s", p.Name, patience, p.last.Err)
+		return fmt.Sprintf("gate %s is unanswered: Prometheus has not answered for %s: %s", p.Name, patience, p.last.Err)
 	}
 	text := fmt.Sprintf("gate %s failed: %d of %d measurements failed, and %d may; the last: ", p.Name, p.failed, p.taken, p.FailureLimit)
 	if p.last.Value == nil {

@@ -54,8 +54,8 @@ func TestRunOfOneGate(t *testing.T) {
 		"NoAnswer": {"a query without an answer does not count", []Measurement{noAnswer, noAnswer, value(0), value(0)}, Measuring, ""},
 		"Outage":   {"an outage that ends is none", []Measurement{noAnswer, noAnswer, value(0), noAnswer, noAnswer, value(0), value(0)}, Passed, ""},
 		"LongOutage": {
-			"Prometheus may be silent for the patience, which is 20 s here", []Measurement{value(0), noAnswer, noAnswer, noAnswer}, Failed,
-			"gate a failed: Prometheus has not answered for 20s: connection refused",
+			"Prometheus may be silent for the patience, which is 20 s here", []Measurement{value(0), noAnswer, noAnswer, noAnswer, noAnswer, noAnswer}, Unanswered,
+			"gate a is unanswered: Prometheus has not answered for 20s: connection refused",
 		},
 	}
 	for name, tc := range cases {
@@ -114,6 +114,15 @@ func TestRunOfTwoGates(t *testing.T) {
 	r.Record(map[string]Measurement{"b": noData}, noon)
 	if r.Verdict() != Failed || !strings.HasPrefix(r.Failure(), "gate b failed") {
 		t.Errorf("one of two gates failed: %s, %q", r.Verdict(), r.Failure())
+	}
+	r = Begin([]Gate{three("a"), slow}, noon, 0)
+	r.Record(map[string]Measurement{"a": noAnswer, "b": noAnswer}, noon)
+	if r.Verdict() != Unanswered {
+		t.Errorf("no gate is answered: %s", r.Verdict())
+	}
+	r.Record(map[string]Measurement{"b": noData}, noon)
+	if r.Record(map[string]Measurement{"b": noData}, noon); r.Verdict() != Failed {
+		t.Errorf("one gate is unanswered, the other one failed: %s", r.Verdict())
 	}
 	if none := (&Run{}); none.Verdict() != Passed || !none.Due().IsZero() {
 		t.Error("a run without gates has not passed")

@@ -86,7 +86,7 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 		m.readySince, m.measured = now, gate.Begin(m.gatesFor(c), now, m.patience)
 	}
 	switch m.measured.Verdict() {
-	case gate.Failed:
+	case gate.Failed, gate.Unanswered:
 		return m.gateFailed(notes)
 	case gate.Measuring:
 		return step{action: actMeasure, batch: m.cursor, until: m.measured.Due(), about: subject(c), notes: notes}

@@ -31,7 +31,8 @@ func (h *Host) checkGates(ctx context.Context, release Release) error {
 	if err := gate.Check(release.Gates); err != nil {
 		return fmt.Errorf("invalid gates: %w", err)
 	}
-	about := gate.Subject{Namespace: release.Workload.GetNamespace(), Name: release.Workload.GetName()}
+	about := gate.Example()
+	about.Namespace, about.Name = release.Workload.GetNamespace(), release.Workload.GetName()
 	for _, g := range release.Gates {
 		if m := h.Metrics.Measure(ctx, g, about); m.Err != nil {
 			return fmt.Errorf("gate %s can't be measured, so nothing was changed: %w", g.Name, m.Err)
@@ -48,22 +49,23 @@ func subject(c *pb.BatchContext) gate.Subject {
 	}
 }
 
-// gatesFor returns the gates of the batch at cursor: none if its groups get no requests.
+// gatesFor returns the gates of the batch at cursor: none if its groups get no requests, unless it is the last. Nothing is promoted
+// unmeasured.
 func (m *machine) gatesFor(c *pb.BatchContext) []gate.Gate {
-	if c.GetPlanned() <= 0 || m.routed && m.weight(c) == 0 {
+	if m.cursor != m.lastBatch() && (c.GetPlanned() <= 0 || m.routed && m.weight(c) == 0) {
 		return nil
 	}
 	return m.gates
 }
 
-// gateFailed decides about a batch with a failed gate.
+// gateFailed decides about a batch with a failed gate. That Prometheus does not answer says nothing about the groups: the release stays.
 func (m *machine) gateFailed(notes []note) step {
 	s := step{action: actStop, outcome: OutcomeGateFailed}
-	if !m.pauseOnGate {
+	m.gateFailure = m.measured.Failure()
+	if !m.pauseOnGate && m.measured.Verdict() == gate.Failed {
+		m.endMessage = m.gateFailure
 		s = m.end(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	}
-	m.gateFailure = m.measured.Failure()
-	m.endMessage = m.gateFailure
 	notes = append(notes, note{kind: EventGateFailed, message: m.gateFailure, gates: m.measured.Results()})
 	s.notes = append(notes, s.notes...)
 	return s
@@ -82,20 +84,27 @@ func (m *machine) record(taken map[string]gate.Measurement, now time.Time) []not
 func (r *run) measure(ctx context.Context, s step) (answer, error) {
 	due := r.machine.measured.DueAt(time.Now())
 	taken := make(map[string]gate.Measurement, len(due))
-	var (
-		mu  sync.Mutex
-		all sync.WaitGroup
-	)
-	for _, g := range due {
-		all.Go(func() {
-			m := r.host.Metrics.Measure(ctx, g, s.about)
-			mu.Lock()
-			defer mu.Unlock()
-			taken[g.Name] = m
-		})
+	// Not part of what is retried: each measurement counts.
+	_, err := r.attempt(ctx, func(ctx context.Context) (answer, error) {
+		var (
+			mu  sync.Mutex
+			all sync.WaitGroup
+		)
+		for _, g := range due {
+			all.Go(func() {
+				m := r.host.Metrics.Measure(ctx, g, s.about)
+				mu.Lock()
+				defer mu.Unlock()
+				taken[g.Name] = m
+			})
+		}
+		all.Wait()
+		return answer{}, ctx.Err()
+	})
+	if err != nil {
+		return answer{}, err
 	}
-	all.Wait()
-	a, err := r.look(ctx, r.release.ID)
+	a, err := r.retry(ctx, func(ctx context.Context) (answer, error) { return r.look(ctx, r.release.ID) })
 	a.measured = taken
 	return a, err
 }

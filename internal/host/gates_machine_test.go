@@ -72,6 +72,9 @@ func TestGates(t *testing.T) {
 		"NoRequests": {"a batch without requests is not measured", func(m *machine) { m.weights = []int32{0, 50, 100} }, []seen{
 			{0, ready, 0, nil, actUpgrade, ""},
 		}},
+		"NothingUnmeasured": {"but the last one is: nothing is promoted unmeasured", func(m *machine) { m.weights, m.cursor = []int32{0, 0, 0}, 2 }, []seen{
+			{0, ready, 0, nil, actMeasure, ""}, {10, ready, 0, good, actMeasure, ""}, {15, ready, 0, good, actPromote, ""},
+		}},
 		"LastBatch": {"the gates are measured before the promotion", func(m *machine) { m.batches = m.batches[:1] }, []seen{
 			{0, ready, 25, nil, actMeasure, ""}, {10, ready, 25, good, actMeasure, ""}, {15, ready, 25, good, actPromote, ""},
 		}},
@@ -91,7 +94,7 @@ func TestGates(t *testing.T) {
 				if c.value != nil {
 					m.record(measured(*c.value), now)
 				}
-				got := m.next(routedAt(c.state, 0, c.weight, "b"), now)
+				got := m.next(routedAt(c.state, m.cursor, c.weight, "b"), now)
 				if got.action != c.want || got.outcome != c.outcome {
 					t.Fatalf("%s: context %d: action %d %s, want %d %s", tc.reason, i, got.action, got.outcome, c.want, c.outcome)
 				}

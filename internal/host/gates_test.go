@@ -10,12 +10,16 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/common/model"
 
 	"github.com/lockstep-rollouts/lockstep/internal/gate"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/internal/host/hosttest"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // metrics answers each query by a function, and remembers what the queries were about.
@@ -117,6 +121,76 @@ func TestReleaseResumesAtGate(t *testing.T) {
 	r.host.Metrics = &metrics{answer: always(0)}
 	if got, err := r.host.Release(deadline(t), paused); err != nil || got.Outcome != host.OutcomePromoted || got.Failure != "" {
 		t.Fatalf("%s, %q, %v", got.Outcome, got.Failure, err)
+	}
+}
+
+// A measurement counts although the driver does not answer right after it.
+func TestReleaseKeepsItsMeasurements(t *testing.T) {
+	t.Parallel()
+	lost := make(chan error, 1)
+	r := newRigOf(t, func(d *hosttest.Driver) {
+		d.OnCalculate = func() error {
+			select {
+			case err := <-lost:
+				return err
+			default:
+				return nil
+			}
+		}
+	})
+	r.host.Metrics = &metrics{answer: func(n int) gate.Measurement {
+		if n == 2 { // the first one is the check before the release
+			lost <- drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the driver has restarted")
+			return always(1)(n)
+		}
+		return always(0)(n)
+	}}
+	got, err := r.host.Release(deadline(t), release(atOnce))
+	if err != nil || got.Outcome != host.OutcomeRolledBack {
+		t.Errorf("the measurement that failed is lost: %s, %v", got.Outcome, err)
+	}
+}
+
+// A batch that is unready for a moment is measured anew, although the response that follows says that it is ready.
+func TestReleaseMeasuresAgainAfterFlap(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	two := func(r *host.Release) { atOnce(r); r.Policy.Batches = r.Policy.Batches[:1]; r.Gates[0].Count = 2 }
+	m := &metrics{}
+	m.answer = func(n int) gate.Measurement {
+		if n == 2 {
+			r.fake.Set(func(c *pb.BatchContext) { c.Message = "seen in the watch" })
+			r.eventually(t, "the watch shows the ready batch", func(e host.Event) bool { return e.Context.GetMessage() == "seen in the watch" })
+			r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_UPGRADING })
+			r.eventually(t, "the flap is seen", func(e host.Event) bool { return e.Context.GetState() == pb.State_STATE_UPGRADING })
+			r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_READY })
+		}
+		return always(0)(n)
+	}
+	r.host.Metrics = m
+	got, err := r.host.Release(deadline(t), release(two))
+	if err != nil || got.Outcome != host.OutcomePromoted {
+		t.Fatalf("%s, %v", got.Outcome, err)
+	}
+	if n := len(m.about); n != 4 { // the check, the one of the flap, and two in a row
+		t.Errorf("%d measurements, want 4", n)
+	}
+}
+
+// That Prometheus does not answer leaves the release at its batch, whatever is to be done about a gate that fails.
+func TestReleaseWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.host.Timing.Patience = time.Millisecond
+	r.host.Metrics = &metrics{answer: func(n int) gate.Measurement {
+		if n > 1 {
+			return gate.Measurement{Err: errors.New("connection refused")}
+		}
+		return always(0)(n)
+	}}
+	got, err := r.host.Release(deadline(t), release(atOnce))
+	if err != nil || got.Outcome != host.OutcomeGateFailed || !strings.Contains(got.Failure, "Prometheus has not answered") {
+		t.Errorf("%s, %q, %v", got.Outcome, got.Failure, err)
 	}
 }
 

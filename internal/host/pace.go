@@ -34,12 +34,25 @@ func (r *run) rest(ctx context.Context, d time.Duration, batch int32) {
 		case <-timer.C:
 			return
 		case c := <-r.feed:
-			r.show(c)
-			if batch != noBatch && !r.stillReady(c) {
+			if ready := r.hear(c); batch != noBatch && !ready {
 				return
 			}
 		}
 	}
+}
+
+// hear shows a state of the watch, and reports whether the batch is still ready. If it was so in the watch before, and is not any
+// longer, its pause and its gates begin again, even if it is ready once more in the next response. A state from before the batch was
+// ready, which the watch may show late, means nothing.
+func (r *run) hear(c *pb.BatchContext) (ready bool) {
+	r.show(c)
+	switch ready = r.stillReady(c); {
+	case ready && c.CurrentBatch != nil && c.GetCurrentBatch() == r.machine.cursor:
+		r.seenReady = c.CurrentBatch
+	case !ready && r.seenReady != nil && *r.seenReady == r.machine.cursor:
+		r.seenReady, r.machine.readySince = nil, time.Time{}
+	}
+	return ready
 }
 
 // stillReady reports whether the pause of a ready batch continues.

@@ -72,10 +72,8 @@ func (r *run) perform(ctx context.Context, s step) (answer, error) {
 		s.action = actUpgrade
 	case actMeasure:
 		r.rest(ctx, time.Until(s.until), s.batch)
-		if time.Now().Before(s.until) {
-			s.action = actUpgrade // the batch is no longer ready
-		} else {
-			call = r.measure
+		if s.action = actUpgrade; !time.Now().Before(s.until) {
+			return r.measure(ctx, s)
 		}
 	case actUpgrade, actStop:
 		// UpgradeBatch is the default, and actStop makes no call.
@@ -217,7 +215,7 @@ func (r *run) attempt(ctx context.Context, call func(context.Context) (answer, e
 		case got := <-replies:
 			return got.answer, got.err
 		case c := <-r.feed:
-			r.show(c)
+			r.hear(c)
 		}
 	}
 }

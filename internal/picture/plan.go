@@ -53,6 +53,8 @@ type canvas struct {
 	r *pb.PlanResponse
 	// about is the line below the title, unready the legend of unready groups.
 	about, unready string
+	// share is the legend of the share of the new revision.
+	share string
 
 	rows  []row
 	gates []gateRow
@@ -87,7 +89,7 @@ func Plan(title string, r *pb.PlanResponse) []byte {
 	if r.GetEstimate() != nil {
 		about = fmt.Sprintf(" · %s in all · %s to start a group", short(r.GetEstimate().AsDuration()), short(r.GetStartup().AsDuration()))
 	}
-	return (&canvas{r: r, about: about, unready: "starting"}).draw(title)
+	return (&canvas{r: r, about: about, unready: "starting", share: "requests to new"}).draw(title)
 }
 
 func (c *canvas) draw(title string) []byte {
@@ -160,7 +162,7 @@ func (c *canvas) header(title string) {
 	fmt.Fprintf(c, `<text class="s" x="16" y="47">%s</text>`+"\n", html.EscapeString(about))
 	x := float64(14)
 	for _, key := range []struct{ class, text string }{
-		{"old", "old, ready"}, {"starting", c.unready}, {"new", "new, ready"}, {"cap", "capacity"}, {"req", "requests to new"},
+		{"old", "old, ready"}, {"starting", c.unready}, {"new", "new, ready"}, {"cap", "capacity"}, {"req", c.share},
 	} {
 		if key.class == "req" || key.class == "cap" {
 			fmt.Fprintf(c, `<path class="%s" d="M%.1f 64h18"/>`, key.class, x)

@@ -58,7 +58,18 @@ func Recording(title string, moments []Moment) ([]byte, error) {
 	}
 	r.Estimate = durationpb.New(at)
 	about := fmt.Sprintf(" · %s · %s in all · %s", begin.UTC().Format("2006-01-02 15:04:05 MST"), short(at), outcome(last))
-	return (&canvas{r: r, about: about, unready: "not ready", gates: gateRows(moments, last.GetReleaseId(), begin)}).draw(title), nil
+	share := "new of ready groups"
+	if routedIn(moments, last.GetReleaseId()) {
+		share = "requests to new"
+	}
+	return (&canvas{r: r, about: about, unready: "not ready", share: share, gates: gateRows(moments, last.GetReleaseId(), begin)}).draw(title), nil
+}
+
+// routedIn reports whether a release routed requests.
+func routedIn(moments []Moment, release string) bool {
+	return slices.ContainsFunc(moments, func(m Moment) bool {
+		return m.Context.GetReleaseId() == release && m.Context.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED
+	})
 }
 
 // gateRows returns a row for each gate of a release that began at a time, in the order of the first measurements.

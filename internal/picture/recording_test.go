@@ -64,6 +64,9 @@ func TestRecording(t *testing.T) {
 	} else if s[0] != n[2] {
 		t.Errorf("the second group was not ready for as long as the canary group was ready, but their bars are %g and %g", s[0], n[2])
 	}
+	if !strings.Contains(string(svg), ">new of ready groups<") {
+		t.Error("the share of a release without routes is not called one of groups")
+	}
 	for _, words := range []string{
 		"2 groups of 4 pods · 2026-01-02 12:00:00 UTC · 10m in all · promoted to new1", ">not ready<", "<title>batch 1 of 2 (50%)</title>", "<title>promote</title>",
 	} {
@@ -99,6 +102,10 @@ func TestRecordingOfGates(t *testing.T) {
 		if !strings.Contains(text, words) {
 			t.Errorf("the picture lacks %q", words)
 		}
+	}
+	moments[2].Context.TrafficBasis = pb.TrafficBasis_TRAFFIC_BASIS_ROUTED
+	if routed, err := Recording("vllm", moments); err != nil || !strings.Contains(string(routed), ">requests to new<") {
+		t.Errorf("the share of a release with routes is not called one of requests: %v", err)
 	}
 	if strings.Contains(text, "older") {
 		t.Error("the picture has a gate of another release")

@@ -97,6 +97,9 @@ func (b RollBack) addForce(o Observation) Decision {
 		return Decision{}
 	}
 	next := amendRelease(o, o.force)
+	if next.Release.EndedBy = b.User; b.Message != "" {
+		next.Release.EndMessage = b.Message
+	}
 	if r.Force && slices.Equal(r.GivenUp, next.Release.GivenUp) {
 		return Decision{}
 	}

@@ -287,11 +287,15 @@ func repairHold(o Observation) *SetStable {
 	return &SetStable{Record: *o.Record, Rolling: hold(), Why: "restore the hold, which was changed"}
 }
 
-// withRelease returns the record with its release changed by f, as of now.
+// withRelease returns the record with its release changed by f, as of now. Another end than the one that was requested has neither
+// the user nor the message of that request.
 func withRelease(o Observation, f func(*record.Release)) record.Record {
 	return amendRelease(o, func(r *record.Release) {
+		intent := r.Phase.Intent()
 		r.PhaseAt = o.Now
-		f(r)
+		if f(r); r.Phase.Intent() != intent {
+			r.EndedBy, r.EndMessage = "", ""
+		}
 	})
 }
 

@@ -156,6 +156,18 @@ const (
 	Nothing Phase = "Nothing"
 )
 
+// Intent returns the end that was requested of a release in this phase.
+func (p Phase) Intent() pb.FinalizeIntent {
+	switch p {
+	case Promoting, Standby, HandingOver, Promoted:
+		return pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
+	case RollingBack, CleaningUp:
+		return pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
+	case Progressing, Nothing:
+	}
+	return pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
+}
+
 // Unfinished reports whether a release in this phase still changes the user's workload.
 func (p Phase) Unfinished() bool {
 	return p == Progressing || p == Promoting || p == Standby || p == HandingOver || p == RollingBack

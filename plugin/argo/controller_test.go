@@ -332,8 +332,6 @@ func TestControllerGivesBack(t *testing.T) {
 	h.create("a", "{workload: w}", time.Now())
 	h.start()
 	h.eventually("the workload is held", h.owned)
-	h.fake.SetWorkload("ns", "w", 4, "t2")
-	h.eventually("the Controller has begun its release", func() bool { return h.workload().GetReleaseId() != "" })
 	h.delete("a")
 	h.eventually("it is given back", func() bool { return h.workload().GetState() == pb.State_STATE_UNMANAGED })
 }
@@ -353,11 +351,12 @@ func (h *fixture) begin(workload, id, owner string) {
 func TestControllerFindsOrphans(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		owner string
-		want  pb.State
+		owner, template string
+		want            pb.State
 	}{
-		"its own":        {"argo-rollouts/ns/gone", pb.State_STATE_UNMANAGED},
-		"someone else's": {"lockstep-cli/jo", pb.State_STATE_NOTHING_TO_RELEASE},
+		"its own":            {"argo-rollouts/ns/gone", "t1", pb.State_STATE_UNMANAGED},
+		"its template waits": {"argo-rollouts/ns/gone", "t2", pb.State_STATE_NOTHING_TO_RELEASE},
+		"someone else's":     {"lockstep-cli/jo", "t1", pb.State_STATE_NOTHING_TO_RELEASE},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -365,6 +364,7 @@ func TestControllerFindsOrphans(t *testing.T) {
 			h := newFixture(t)
 			h.fake.SetWorkload("ns", "w", 4, "t1")
 			h.begin("w", "x.1.h.t1.1", test.owner)
+			h.fake.SetWorkload("ns", "w", 4, test.template)
 			h.fake.SetWorkload("ns", "last", 4, "t1")
 			h.begin("last", "x.1.h.t1.1", "argo-rollouts/ns/gone-too")
 			listed := make(chan struct{})

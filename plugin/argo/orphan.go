@@ -44,7 +44,7 @@ func (c *Controller) enqueueOrphans(ctx context.Context) {
 }
 
 // reconcileWorkload disowns a workload whose Rollout is gone, once its release has been rolled back. A workload that another
-// Rollout names stays under hold.
+// Rollout names stays under hold, and so does one whose template waits.
 func (c *Controller) reconcileWorkload(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
 	others := c.rolloutsOf(key)
 	observed, err := c.look(ctx, key)
@@ -60,7 +60,7 @@ func (c *Controller) reconcileWorkload(ctx context.Context, key types.Namespaced
 	case observed.GetState() == pb.State_STATE_UNMANAGED, owner == ownerAlive:
 	case plugin.InFlight(observed) && owner == ownerForeign:
 		return requeueBlocked, nil
-	case plugin.InFlight(observed) && (observed.GetState() == pb.State_STATE_ROLLING_BACK || observed.GetState() == pb.State_STATE_PROMOTING):
+	case plugin.Ending(observed):
 		return requeueSoon, nil
 	case plugin.InFlight(observed):
 		c.Logger.Info("rolling back: the Rollout of this release is gone", "workload", key.String(), "release", observed.GetReleaseId())
@@ -69,6 +69,11 @@ func (c *Controller) reconcileWorkload(ctx context.Context, key types.Namespaced
 			Message: "the Rollout of this release is gone",
 		})
 		return requeueSoon, err
+	case len(others) == 0 && plugin.Waits(observed):
+		c.Logger.Info("the workload stays under hold: its Rollout is gone and its template waits, which LeaderWorkerSet would roll out at once. "+
+			"Release it, or restore the template of the groups, which are then disowned", "workload", key.String(),
+			"template", observed.GetTemplateRevision(), "groups", plugin.Serving(observed))
+		return requeueBlocked, nil
 	case len(others) == 0:
 		c.Logger.Info("disowning the workload: its Rollout is gone", "workload", key.String())
 		_, err = c.Driver.Disown(ctx, &pb.DisownRequest{Workload: ref})

@@ -13,6 +13,7 @@ import (
 	"github.com/argoproj/argo-rollouts/rollout/steps/plugin/rpc"
 	"github.com/argoproj/argo-rollouts/utils/plugin/types"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -115,7 +116,7 @@ func (p *StepPlugin) end(ro *v1alpha1.Rollout, change func(*Facts)) (types.RpcSt
 
 // forwards reports whether the release is being promoted or complete, so that an abort has no effect.
 func forwards(c *pb.BatchContext) bool {
-	return c.GetState() == pb.State_STATE_PROMOTING || c.GetState() == pb.State_STATE_COMPLETED
+	return c.GetState() == pb.State_STATE_COMPLETED || plugin.Ending(c) && c.GetIntent() != pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
 }
 
 // read reads the Rollout that Argo's controller sent. With an error it also returns what an abort needs, if that can be read.

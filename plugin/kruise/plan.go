@@ -154,7 +154,7 @@ func owner(t *v1alpha1.RolloutTarget) string { return ownerPrefix + t.Namespace 
 func ours(v View) bool { return v.Context.GetOwner() == owner(v.Target) }
 
 // finalizeDeleted is plan for a target that is being deleted: its release is rolled back, unless onDeletion is Promote, and the
-// workload is disowned.
+// workload is disowned, unless its template waits.
 func finalizeDeleted(v View) move {
 	c := v.Context
 	done := move{action: actRemoveFinalizer, why: "the target's release has ended and its workload is disowned"}
@@ -174,6 +174,10 @@ func finalizeDeleted(v View) move {
 		return move{action: actRollback, why: "the target is being deleted: rolling back its release"}
 	case v.Successor:
 		done.why = "another target takes over the workload, under hold"
+		return done
+	case plugin.Waits(c):
+		done.why = fmt.Sprintf("the workload stays under hold: its template (revision %s) waits, and LeaderWorkerSet would roll it out at once. "+
+			"Release it, or restore the template of revision %s, and then: lockstep disown %s", c.GetTemplateRevision(), plugin.Serving(c), v.Target.Spec.WorkloadRef.Name)
 		return done
 	default:
 		return move{action: actDisown, why: "the target is being deleted: disowning the workload"}

@@ -171,6 +171,8 @@ func TestPlan(t *testing.T) {
 		}), actNone, 0, "WaitingForRevision"},
 
 		{"deleted at rest", "the workload is given back", view(deleted), actDisown, 0, ""},
+		{"deleted, a template waits", "without the hold it would be rolled out", view(deleted, template("two")), actRemoveFinalizer, 0, ""},
+		{"deleted, rolled back", "so would the template that was rolled back", view(deleted, template("two"), releasing(pb.State_STATE_ROLLED_BACK, 0)), actRemoveFinalizer, 0, ""},
 		{"deleted in mid-release", "the safe end is the default", view(deleted, template("two"), partition(3), releasing(pb.State_STATE_READY, 1)), actRollback, 0, ""},
 		{"deleted in mid-release, Promote", "the target says so", view(deleted, promote, template("two"), partition(3), releasing(pb.State_STATE_READY, 1)), actPromote, 0, ""},
 		{"deleted, failed", "a release that fails is not completed", view(deleted, template("two"), releasing(pb.State_STATE_FAILED, 1)), actRollback, 0, ""},

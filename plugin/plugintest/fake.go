@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -387,7 +388,7 @@ func (d *FakeDriver) Finalize(_ context.Context, req *pb.FinalizeRequest) (*pb.F
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, "release %q ended with %v", r.id, r.intent)
 	}
 	if wrote {
-		r.intent, r.message = req.GetIntent(), req.GetMessage()[:min(len(req.GetMessage()), 512)]
+		r.intent, r.message = req.GetIntent(), strings.ToValidUTF8(req.GetMessage()[:min(len(req.GetMessage()), 512)], "")
 	}
 	if r.intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE {
 		w.stable = r.update

@@ -136,6 +136,14 @@ func TestStepper(t *testing.T) {
 			"It is on its way.",
 			stepper{}, standing(pb.State_STATE_ROLLING_BACK, older), ActWait, "", "end of release",
 		},
+		"the older template's release, whose rollback failed": {
+			"It was requested once.",
+			stepper{}, standing(pb.State_STATE_FAILED, older, intends(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)), ActWait, "", "end of release",
+		},
+		"the older template's release, whose promotion failed": {
+			"It goes back.",
+			stepper{}, standing(pb.State_STATE_FAILED, older, intends(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)), ActRollback, older, "",
+		},
 		"a deleted Rollout's release": {
 			"A Rollout of the same name had another uid.",
 			stepper{}, standing(pb.State_STATE_READY, "fedcba98.1.h2.t2.1"), ActRollback, "fedcba98.1.h2.t2.1", "",
@@ -289,6 +297,9 @@ func TestSettle(t *testing.T) {
 		},
 		"promoted, and the promotion failed": {
 			"Once is enough.", facts(promoted), nil, standing(pb.State_STATE_FAILED, mine1, intends(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)), ActWait, "",
+		},
+		"promoted, and the rollback failed": {
+			"What is rolled back is not promoted.", facts(full), nil, standing(pb.State_STATE_FAILED, mine1, intends(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)), ActWait, "",
 		},
 		"aborted, going back":        {"Once is enough.", facts(abort), nil, standing(pb.State_STATE_ROLLING_BACK, mine1), ActWait, ""},
 		"aborted, promoting":         {"A promotion is taken back until it is over.", facts(abort), nil, standing(pb.State_STATE_PROMOTING, mine1), ActRollback, mine1},

@@ -74,9 +74,9 @@ func end(f Facts, c *pb.BatchContext, id ID) Move {
 	}
 }
 
-// requested reports whether the end of a move was requested before.
+// requested reports whether the end of a move was requested before, or can't be any more: what is rolled back is not promoted.
 func requested(c *pb.BatchContext, m Move) bool {
-	return m.Action == ActPromote && c.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE ||
+	return m.Action == ActPromote && c.GetIntent() != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED ||
 		m.Action == ActRollback && c.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
 }
 

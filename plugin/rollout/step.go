@@ -118,14 +118,18 @@ func (s *stepper) replaceRelease(c *pb.BatchContext, ours bool) Move {
 	case !ours:
 		return fail("LeaderWorkerSet %s/%s is being released by %q (release %s): wait for its end, or end it, and then: %s",
 			s.facts.Namespace, s.config.Workload, c.GetOwner(), c.GetReleaseId(), s.facts.Retry)
-	case c.GetState() == pb.State_STATE_ROLLING_BACK, c.GetState() == pb.State_STATE_PROMOTING:
-		return wait("waiting for the end of release %s: %s", c.GetReleaseId(), c.GetMessage())
 	default:
-		return Move{
-			Action: ActRollback, Release: c.GetReleaseId(),
-			Why: fmt.Sprintf("rolling back release %s, which a newer template replaces", c.GetReleaseId()),
-		}
+		return rollBack(c, fmt.Sprintf("rolling back release %s, which a newer template replaces", c.GetReleaseId()))
 	}
+}
+
+// rollBack rolls a release back, unless it ends already. A promotion that has failed is rolled back.
+func rollBack(c *pb.BatchContext, why string) Move {
+	m := Move{Action: ActRollback, Release: c.GetReleaseId(), Why: why}
+	if c.GetState() == pb.State_STATE_ROLLING_BACK || c.GetState() == pb.State_STATE_PROMOTING || requested(c, m) {
+		return wait("waiting for the end of release %s: %s", c.GetReleaseId(), c.GetMessage())
+	}
+	return m
 }
 
 // diverged reports whether the workload's template is not the one that the Rollout's template stands for.
@@ -142,10 +146,7 @@ func (s *stepper) converge(c *pb.BatchContext, template string) Move {
 		return wait("LeaderWorkerSet %s has a new template (revision %s): the Rollout is about to start over with it",
 			s.config.Workload, template)
 	case inFlight(c):
-		if c.GetState() == pb.State_STATE_ROLLING_BACK || c.GetState() == pb.State_STATE_PROMOTING {
-			return wait("waiting for the end of release %s: %s", c.GetReleaseId(), c.GetMessage())
-		}
-		return Move{Action: ActRollback, Release: c.GetReleaseId(), Why: "the Rollout asks for an older template"}
+		return rollBack(c, "the Rollout asks for an older template")
 	case !s.canUndo:
 		return fail("the Rollout asks for revision %s of LeaderWorkerSet %s, whose template is revision %s, and this driver can't "+
 			"restore a template: restore it in Git or with kubectl apply, and then: %s", wanted, s.config.Workload, template, s.facts.Retry)

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -498,17 +499,26 @@ func TestRolloutDeleted(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			e := newRelease(t, quarters, slow())
+			before := e.identities()
 			test.reach(e)
 			if err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			e.eventually("the workload is the user's again", func(ctx context.Context) error { return e.disowned(ctx, test.tag) })
+			if test.tag == "v2" {
+				// LeaderWorkerSet would roll out v2, which was rolled back.
+				e.mustRest("v1")
+				e.edit("v1")
+			}
+			e.eventually("the workload is the user's again", func(ctx context.Context) error { return e.disowned(ctx, "v1") })
 			e.eventually("the Rollout is deleted", func(ctx context.Context) error {
 				if _, err := e.tryGet(ctx, name); !apierrors.IsNotFound(err) {
 					return fmt.Errorf("it is there: %w", err)
 				}
 				return nil
 			})
+			if after := e.identities(); !maps.Equal(before, after) {
+				t.Errorf("groups were replaced: %v before, %v after", before, after)
+			}
 		})
 	}
 }

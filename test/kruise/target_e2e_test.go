@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -66,10 +67,10 @@ func TestTargetDeleted(t *testing.T) {
 // The release ends as the target says, by default with a rollback. LWS then rolls out the template, which waits in the workload.
 func TestTargetDeletedInMidRelease(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ name, onDeletion, event string }{
-		{"default", "", "ReleaseRolledBack"},
-		{"rollback", "Rollback", "ReleaseRolledBack"},
-		{"promote", "Promote", "ReleaseCompleted"},
+	for _, test := range []struct{ name, onDeletion, event, tag string }{
+		{"default", "", "ReleaseRolledBack", "v1"},
+		{"rollback", "Rollback", "ReleaseRolledBack", "v1"},
+		{"promote", "Promote", "ReleaseCompleted", "v2"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -80,9 +81,15 @@ func TestTargetDeletedInMidRelease(t *testing.T) {
 			e.edit("v2")
 			e.awaitPause(1)
 			e.remove(targets)
-			e.mustBeRestored()
+			e.awaitNoTarget()
 			e.mustEndWith(test.event)
-			e.mustHave("v2 v2 v2 v2")
+			if test.tag == "v2" {
+				e.mustBeRestored()
+				e.mustHave("v2 v2 v2 v2")
+				return
+			}
+			// LeaderWorkerSet would roll out v2, which was rolled back.
+			e.mustRest("v1")
 		})
 	}
 }
@@ -99,8 +106,9 @@ func TestTargetDeletedAfterFailure(t *testing.T) {
 	e.patchWorkload(behavior.Edit("v2", cluster.BehaviorNeverReady))
 	e.awaitReady(name, metav1.ConditionFalse, "ProgressDeadlineExceeded")
 	e.remove(targets)
-	e.mustBeRestored()
+	e.awaitNoTarget()
 	e.mustEndWith("ReleaseRolledBack")
+	e.mustRest("v1")
 }
 
 // Kruise counts a group once it has been ready for the target's minReadySeconds, which Kruise does not know.
@@ -118,12 +126,29 @@ func TestMinReadySeconds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range pod.Status.Conditions {
-		// Its time has whole seconds.
-		if since := time.Since(c.LastTransitionTime.Time); c.Type == corev1.PodReady && since < 14*time.Second {
-			t.Errorf("the step is over %s after its group became ready", since)
-		}
+	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
+	if i < 0 {
+		t.Fatalf("the pod has no condition Ready: %v", pod.Status.Conditions)
 	}
+	// When the pause began, by Kruise's clock: both have whole seconds.
+	paused := e.pausedSince()
+	if since := paused.Sub(pod.Status.Conditions[i].LastTransitionTime.Time); since < 14*time.Second {
+		t.Errorf("the step is over %s after its group became ready", since)
+	}
+}
+
+// pausedSince returns since when Kruise pauses.
+func (e *env) pausedSince() time.Time {
+	e.t.Helper()
+	r, err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Get(e.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	since, err := time.Parse(time.RFC3339, field(r, "status", "canaryStatus", "lastUpdateTime"))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return since
 }
 
 // mustEndWith waits for the driver's event about the end of the workload's only release.
@@ -149,13 +174,7 @@ func (e *env) mustEndWith(reason string) {
 // mustBeRestored waits until the target is deleted and the workload is restored.
 func (e *env) mustBeRestored() {
 	e.t.Helper()
-	e.eventually("the target is deleted", func(ctx context.Context) error {
-		_, err := e.dynamic.Resource(targets).Namespace(e.namespace).Get(ctx, name, metav1.GetOptions{})
-		if err == nil {
-			return errors.New("it is there")
-		}
-		return client.IgnoreNotFound(err)
-	})
+	e.awaitNoTarget()
 	w := e.workload(e.t.Context())
 	if rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration; rolling != nil && record.SameRolling(*rolling, record.Hold()) {
 		e.t.Errorf("the hold is left: %s", asJSON(rolling))
@@ -165,6 +184,17 @@ func (e *env) mustBeRestored() {
 			e.t.Errorf("annotation %s is left", key)
 		}
 	}
+}
+
+func (e *env) awaitNoTarget() {
+	e.t.Helper()
+	e.eventually("the target is deleted", func(ctx context.Context) error {
+		_, err := e.dynamic.Resource(targets).Namespace(e.namespace).Get(ctx, name, metav1.GetOptions{})
+		if err == nil {
+			return errors.New("it is there")
+		}
+		return client.IgnoreNotFound(err)
+	})
 }
 
 func TestWorkloadAppearsLater(t *testing.T) {

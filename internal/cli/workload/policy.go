@@ -4,8 +4,11 @@
 package workload
 
 import (
+	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -116,8 +119,8 @@ func (f *policyFlags) readFile() (*pb.ReleasePolicy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)
 	}
-	var document yamlv3.Node
-	if err := yamlv3.Unmarshal(text, &document); err != nil {
+	document, err := onlyDocument(text)
+	if err != nil {
 		return nil, exit.Usagef("policy %s: %w", f.file, err)
 	}
 	for _, root := range document.Content {
@@ -128,7 +131,7 @@ func (f *policyFlags) readFile() (*pb.ReleasePolicy, error) {
 			return nil, exit.Usagef("policy %s: %w", f.file, err)
 		}
 	}
-	if text, err = yamlv3.Marshal(&document); err != nil {
+	if text, err = yamlv3.Marshal(document); err != nil {
 		return nil, exit.Usagef("policy %s: %w", f.file, err)
 	}
 	text, err = yaml.YAMLToJSON(text)
@@ -141,12 +144,32 @@ func (f *policyFlags) readFile() (*pb.ReleasePolicy, error) {
 	return policy, nil
 }
 
+// onlyDocument parses a file with one YAML document.
+func onlyDocument(text []byte) (*yamlv3.Node, error) {
+	var document, second yamlv3.Node
+	decoder := yamlv3.NewDecoder(bytes.NewReader(text))
+	if err := decoder.Decode(&document); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("parse: %w", err)
+	}
+	switch err := decoder.Decode(&second); {
+	case errors.Is(err, io.EOF):
+		return &document, nil
+	case err != nil:
+		return nil, fmt.Errorf("parse: %w", err)
+	default:
+		return nil, fmt.Errorf("line %d: a second document: a policy file has one", second.Line)
+	}
+}
+
 // takeGates removes the key "gates" of a policy file, which is for the host, and returns its gates.
 func takeGates(root *yamlv3.Node) ([]gate.Gate, error) {
 	for i := 0; root.Kind == yamlv3.MappingNode && i+1 < len(root.Content); i += 2 {
 		if root.Content[i].Value == "gates" {
 			list := root.Content[i+1]
 			root.Content = slices.Delete(root.Content, i, i+2)
+			if i := slices.IndexFunc(root.Content, func(n *yamlv3.Node) bool { return n.Value == "gates" }); i >= 0 {
+				return nil, fmt.Errorf("line %d: gates is set twice, first in line %d", root.Content[i].Line, list.Line)
+			}
 			return gate.Parse(list)
 		}
 	}

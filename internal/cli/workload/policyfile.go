@@ -20,6 +20,7 @@ func normalize(node *yaml.Node, message protoreflect.MessageDescriptor) error {
 	if node.Kind != yaml.MappingNode {
 		return nil // protojson refuses it where it does not fit.
 	}
+	seen := map[protoreflect.Name]int{}
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		key, value := node.Content[i], node.Content[i+1]
 		if key.Value == "<<" {
@@ -34,6 +35,10 @@ func normalize(node *yaml.Node, message protoreflect.MessageDescriptor) error {
 			return fmt.Errorf("line %d: unknown field %q%s; want one of %s", key.Line, key.Value,
 				exit.DidYouMean("", key.Value, names), strings.Join(names, ", "))
 		}
+		if first := seen[field.Name()]; first > 0 {
+			return fmt.Errorf("line %d: %s is set twice, first in line %d", key.Line, key.Value, first)
+		}
+		seen[field.Name()] = key.Line
 		if err := normalizeField(value, field); err != nil {
 			return fmt.Errorf("line %d: %s: %w", value.Line, key.Value, err)
 		}
@@ -43,6 +48,8 @@ func normalize(node *yaml.Node, message protoreflect.MessageDescriptor) error {
 
 func normalizeField(value *yaml.Node, field protoreflect.FieldDescriptor) error {
 	switch {
+	case field.IsList() && value.Kind == yaml.ScalarNode && value.Tag != "!!null":
+		return fmt.Errorf("want a list: [%s]", value.Value)
 	case field.IsMap() || field.IsList() || value.Kind == yaml.AliasNode || value.Tag == "!!null":
 		return nil
 	case field.Enum() != nil && value.Tag == "!!str":

@@ -85,7 +85,7 @@ func (t *tree) shown(children []branch) []branch {
 		}
 		shown = append(shown, b)
 	}
-	hidden := int32(ready - readyShown + 1) //nolint:gosec // a number of groups
+	hidden := int32(ready - readyShown + 1)
 	return append(shown, branch{name: fmt.Sprintf("%s, ready", count(hidden, "more group"))})
 }
 
@@ -144,7 +144,7 @@ func batchBranches(c *pb.BatchContext, updated []*pb.Group) []branch {
 	for i, b := range plan {
 		batch := branch{name: fmt.Sprintf("batch %d/%d (%s)", i+1, len(plan), b.GetTarget()), children: groupBranches(sorted[i])}
 		switch added := b.GetGroups() - before; {
-		case c.CurrentBatch == nil || int32(i) > c.GetCurrentBatch(): //nolint:gosec // a number of batches
+		case c.CurrentBatch == nil || int32(i) > c.GetCurrentBatch():
 			batch.status = Faint.Render(fmt.Sprintf("waits, %s", count(added, "group")))
 		case added == 0:
 			batch.status = "no further group"

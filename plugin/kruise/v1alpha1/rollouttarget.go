@@ -59,7 +59,8 @@ type RolloutTargetSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
-	// OnDeletion is how a release in progress ends when this target is deleted. The LeaderWorkerSet is disowned afterwards.
+	// OnDeletion is how a release in progress ends when this target is deleted. The LeaderWorkerSet is disowned afterwards, unless its
+	// template is not the one that its groups run: then it stays under hold.
 	//
 	// +optional
 	// +kubebuilder:default=Rollback
