@@ -20,7 +20,7 @@ func (d *Driver) Undo(ctx context.Context, req *pb.UndoRequest) (*pb.UndoRespons
 		return nil, err
 	}
 	d.awaitRead(ctx, key)
-	undo := plan.Undo{Revision: req.GetRevision()}
+	undo := plan.Undo{Revision: req.GetRevision(), Template: req.GetTemplateRevision()}
 	m, err := d.mutate(ctx, key, undo)
 	if err != nil {
 		return nil, err

@@ -65,4 +65,12 @@ func TestUndo(t *testing.T) {
 			}
 		}
 	}
+	// A template that the caller has not seen is not overwritten.
+	for seen, reason := range map[string]pb.ErrorReason{"new": 0, "another": pb.ErrorReason_ERROR_REASON_REVISION_CHANGED} {
+		patched = nil
+		_, err := b.Undo(t.Context(), &pb.UndoRequest{Workload: vllmRef, Revision: "first", TemplateRevision: seen})
+		if drivererr.Reason(err) != reason || (len(patched) == 1) != (reason == 0) {
+			t.Errorf("seen %q: %v, %d writes", seen, err, len(patched))
+		}
+	}
 }

@@ -248,6 +248,8 @@ func (o Observation) inUse(revision string) bool {
 type Undo struct {
 	// Revision is the template revision hash. Empty: the newest that served before the one in the spec.
 	Revision string
+	// Template is the revision of the template that the caller means to replace. Empty: any.
+	Template string `json:",omitempty"`
 }
 
 // decide holds the workload in the same write; otherwise LWS would roll it at once.
@@ -265,6 +267,10 @@ func (u Undo) decide(o Observation) (Decision, error) {
 	revision, err := u.Target(o)
 	if err != nil || revision == o.Stable.Revision {
 		return Decision{}, err
+	}
+	if u.Template != "" && u.Template != o.Stable.Revision {
+		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
+			"the template of %s is revision %q, not %q: read the context again before undoing", o.Key, o.Stable.Revision, u.Template)
 	}
 	a := RestoreTemplate{Revision: revision}
 	if o.Record == nil || !record.SameRolling(record.Hold(), o.Stable.Rolling) {

@@ -115,5 +115,5 @@ func restore(f Facts, c *pb.BatchContext, canUndo bool) rollout.Move {
 	if !canUndo || plugin.InFlight(c) || !f.Promoted() || f.Initial || wanted == "" || wanted == template || f.Seen != template {
 		return rollout.Move{}
 	}
-	return rollout.Move{Action: rollout.ActUndo, Revision: wanted, Why: "the Rollout was undone, and Argo considers revision " + wanted + " stable"}
+	return rollout.Move{Action: rollout.ActUndo, Revision: wanted, Template: template, Why: "the Rollout was undone, and Argo considers revision " + wanted + " stable"}
 }

@@ -64,7 +64,7 @@ func (t Target) Perform(ctx context.Context, m Move, step Step) (*pb.BatchContex
 		response, err := t.Driver.Adopt(ctx, &pb.AdoptRequest{Workload: t.Ref})
 		return response.GetContext(), err
 	case ActUndo:
-		_, err := t.Driver.Undo(ctx, &pb.UndoRequest{Workload: t.Ref, Revision: m.Revision})
+		_, err := t.Driver.Undo(ctx, &pb.UndoRequest{Workload: t.Ref, Revision: m.Revision, TemplateRevision: m.Template})
 		return nil, err
 	case ActHeaders, ActMirror, ActWeight:
 		return nil, t.route(ctx, m, step)

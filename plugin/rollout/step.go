@@ -37,6 +37,8 @@ type Move struct {
 	Release string
 	// Revision is the workload's revision that is to be updated to or restored.
 	Revision string
+	// Template is the workload's template that ActUndo replaces.
+	Template string
 	// Why is for messages and logs.
 	Why string
 }
@@ -152,7 +154,7 @@ func (s *stepper) converge(c *pb.BatchContext, template string) Move {
 			"restore a template: restore it in Git or with kubectl apply, and then: %s", wanted, s.config.Workload, template, s.facts.Retry)
 	default:
 		return Move{
-			Action: ActUndo, Revision: wanted,
+			Action: ActUndo, Revision: wanted, Template: template,
 			Why: fmt.Sprintf("restoring revision %s of the template of %s", wanted, s.config.Workload),
 		}
 	}

@@ -2425,9 +2425,13 @@ type UndoRequest struct {
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
 	// Optional. A Revision.name. Empty: the newest revision that served before the current one, skipping revisions whose
 	// release was rolled back.
-	Revision      string `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Revision string `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Optional. The template revision that the host decided about, as last observed in BatchContext. If the workload's template
+	// is another one by now, the request fails with ABORTED (REVISION_CHANGED) and changes nothing: a template that the host
+	// has not seen is not overwritten. Empty: any.
+	TemplateRevision string `protobuf:"bytes,3,opt,name=template_revision,json=templateRevision,proto3" json:"template_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *UndoRequest) Reset() {
@@ -2470,6 +2474,13 @@ func (x *UndoRequest) GetWorkload() *WorkloadRef {
 func (x *UndoRequest) GetRevision() string {
 	if x != nil {
 		return x.Revision
+	}
+	return ""
+}
+
+func (x *UndoRequest) GetTemplateRevision() string {
+	if x != nil {
+		return x.TemplateRevision
 	}
 	return ""
 }
@@ -2705,10 +2716,11 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"started_by\x18\x0e \x01(\tR\tstartedBy\x12\x19\n" +
 	"\bended_by\x18\x0f \x01(\tR\aendedBy\x12\x1f\n" +
 	"\vend_message\x18\x10 \x01(\tR\n" +
-	"endMessage\"e\n" +
+	"endMessage\"\x92\x01\n" +
 	"\vUndoRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\tR\brevision\"]\n" +
+	"\brevision\x18\x02 \x01(\tR\brevision\x12+\n" +
+	"\x11template_revision\x18\x03 \x01(\tR\x10templateRevision\"]\n" +
 	"\fUndoResponse\x121\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x19.lockstep.v1alpha1.ActionR\x06action\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\tR\brevision*\xe7\x02\n" +
