@@ -67,7 +67,9 @@ var rpcs = []rpc{
 	unary("Disown", (*Driver).Disown, func(*pb.DisownRequest) plan.Intent { return plan.Disown{} }),
 	unary("Plan", (*Driver).Plan, nil),
 	unary("ListRevisions", (*Driver).ListRevisions, nil),
-	unary("Undo", (*Driver).Undo, func(r *pb.UndoRequest) plan.Intent { return plan.Undo{Revision: r.GetRevision(), Template: r.GetTemplateRevision()} }),
+	unary("Undo", (*Driver).Undo, func(r *pb.UndoRequest) plan.Intent {
+		return plan.Undo{Revision: r.GetRevision(), Template: r.GetTemplateRevision()}
+	}),
 	unary("SetWeight", (*Driver).SetWeight, weightOf),
 	unary("SetHeaderRoute", (*Driver).SetHeaderRoute, headerRouteOf),
 	unary("SetMirror", (*Driver).SetMirror, mirrorOf),
