@@ -87,8 +87,11 @@ var phases = []phase{
 	{
 		name: "deleted", pods: podsWith(cluster.AnnotationTermination, "2s"), reach: toPause,
 		strike: func(e *env) { e.delete(name) },
-		end: func(e *env, _ map[string]types.UID) {
-			e.eventually("the workload is the user's again", func(ctx context.Context) error { return e.disowned(ctx, "v2") })
+		end: func(e *env, before map[string]types.UID) {
+			e.mustRest("v1") // LeaderWorkerSet would roll out v2
+			e.edit("v1")
+			e.eventually("the workload is the user's again", func(ctx context.Context) error { return e.disowned(ctx, "v1") })
+			e.same(before)
 		},
 	},
 }
