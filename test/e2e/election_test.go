@@ -61,6 +61,15 @@ func (e *env) written(name string) (n, first, last int) {
 	return n, first, last
 }
 
+// healUntil heals the pods of a set, new ones too, until the release has a state.
+func (w *workload) healUntil(set string, state pb.State) {
+	w.t.Helper()
+	w.await(fmt.Sprint("state ", state), func(c *pb.BatchContext) bool {
+		w.patchPods(set, heal, 0, 1, 2, 3)
+		return c.GetState() == state
+	})
+}
+
 // Of two servers one acts. The other refuses calls until the leader is killed in mid-promotion, then completes the
 // promotion; no write of the one follows a write of the other.
 func TestLeaderElection(t *testing.T) {
@@ -82,10 +91,13 @@ func TestLeaderElection(t *testing.T) {
 	})
 	_, err := standby.tryFinalize("r1", rollback, nil)
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "another one holds the Lease")
-	w.edit(image("v2"))
-	w.initialize("r1", policy("1", "2"))
-	w.upgrade("r1", 1)
-	w.awaitState(pb.State_STATE_READY)
+	// Groups of the new revision become ready only once the test heals them: the promotion can't be completed before the kill.
+	w.edit(image("v2"), withBehavior(cluster.BehaviorNeverReady))
+	canary := w.initialize("r1", policy("1", "2")).GetContext().GetCanaryWorkload()
+	if _, err := w.tryUpgrade("r1", 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	w.healUntil(canary, pb.State_STATE_READY)
 	// Reading the audit log takes time, in which a promotion may be completed.
 	if n, _, _ := e.written("second"); n > 0 {
 		t.Errorf("the standby has made %d writes", n)
@@ -93,7 +105,11 @@ func TestLeaderElection(t *testing.T) {
 	w.startFinalize("r1", promote)
 	first.Kill()
 	e.driver = second
-	standby.awaitState(pb.State_STATE_COMPLETED)
+	e.eventually("the second server acts", func(ctx context.Context) error {
+		_, err := standby.tryContext(ctx)
+		return err
+	})
+	standby.healUntil(w.name, pb.State_STATE_COMPLETED)
 	standby.mustRun("v2")
 	standby.mustBeIdle()
 	_, _, last := e.written("first")
