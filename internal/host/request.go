@@ -72,9 +72,10 @@ func (r *run) perform(ctx context.Context, s step) (answer, error) {
 		s.action = actUpgrade
 	case actMeasure:
 		r.rest(ctx, time.Until(s.until), s.batch)
-		if s.action = actUpgrade; !time.Now().Before(s.until) {
+		if !time.Now().Before(s.until) {
 			return r.measure(ctx, s)
 		}
+		s.action = actUpgrade // the batch is no longer ready
 	case actUpgrade, actStop:
 		// UpgradeBatch is the default, and actStop makes no call.
 	}

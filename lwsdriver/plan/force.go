@@ -97,7 +97,8 @@ func (b RollBack) addForce(o Observation) Decision {
 		return Decision{}
 	}
 	next := amendRelease(o, o.force)
-	if next.Release.EndedBy = b.User; b.Message != "" {
+	next.Release.EndedBy = b.User
+	if b.Message != "" {
 		next.Release.EndMessage = b.Message
 	}
 	if r.Force && slices.Equal(r.GivenUp, next.Release.GivenUp) {

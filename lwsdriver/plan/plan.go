@@ -293,7 +293,8 @@ func withRelease(o Observation, f func(*record.Release)) record.Record {
 	return amendRelease(o, func(r *record.Release) {
 		intent := r.Phase.Intent()
 		r.PhaseAt = o.Now
-		if f(r); r.Phase.Intent() != intent {
+		f(r)
+		if r.Phase.Intent() != intent {
 			r.EndedBy, r.EndMessage = "", ""
 		}
 	})

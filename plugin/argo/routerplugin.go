@@ -187,8 +187,7 @@ func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context
 func routed(t rollout.Target, c *pb.BatchContext) (rollout.ID, bool) {
 	id, own := rollout.Ours(t.Facts, c)
 	ok := own && plugin.InFlight(c) && id.Hash == t.Facts.Hash && id.Revision == c.GetUpdateRevision() &&
-		!plugin.Ending(c) &&
-		t.Config.Policy.GetTraffic() != nil && !t.Facts.Abort
+		!plugin.Ending(c) && t.Config.Policy.GetTraffic() != nil && !t.Facts.Abort
 	return id, ok
 }
 

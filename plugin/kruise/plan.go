@@ -272,7 +272,7 @@ func followPartition(v View) move {
 	switch {
 	case paused(v.Target), groups == 0 && !promote:
 		return move{}
-	case !inFlight && (template == plugin.Serving(c) || c.GetTotal() == 0):
+	case !inFlight && (!plugin.Waits(c) || c.GetTotal() == 0):
 		return move{} // Nothing to release, or no group yet.
 	case !inFlight:
 		return begin(v)

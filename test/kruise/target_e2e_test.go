@@ -64,7 +64,7 @@ func TestTargetDeleted(t *testing.T) {
 	e.mustHave("v2 v2 v2 v2")
 }
 
-// The release ends as the target says, by default with a rollback. LWS then rolls out the template, which waits in the workload.
+// The release ends as the target says, by default with a rollback. Then the template waits under the hold.
 func TestTargetDeletedInMidRelease(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, onDeletion, event, tag string }{

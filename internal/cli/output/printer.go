@@ -21,7 +21,7 @@ import (
 type Printer struct {
 	// Stdout gets results, Stderr warnings.
 	Stdout, Stderr io.Writer
-	// Text is the function Text of the stream that gets text.
+	// Text writes text to Stdout, or to Stderr if Stdout gets documents; see the function.
 	Text io.Writer
 	// Logs is for log lines, which it keeps out of a table that is redrawn in place.
 	Logs io.Writer

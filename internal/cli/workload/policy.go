@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -163,17 +162,26 @@ func onlyDocument(text []byte) (*yamlv3.Node, error) {
 
 // takeGates removes the key "gates" of a policy file, which is for the host, and returns its gates.
 func takeGates(root *yamlv3.Node) ([]gate.Gate, error) {
-	for i := 0; root.Kind == yamlv3.MappingNode && i+1 < len(root.Content); i += 2 {
-		if root.Content[i].Value == "gates" {
-			list := root.Content[i+1]
-			root.Content = slices.Delete(root.Content, i, i+2)
-			if i := slices.IndexFunc(root.Content, func(n *yamlv3.Node) bool { return n.Value == "gates" }); i >= 0 {
-				return nil, fmt.Errorf("line %d: gates is set twice, first in line %d", root.Content[i].Line, list.Line)
-			}
-			return gate.Parse(list)
+	if root.Kind != yamlv3.MappingNode {
+		return nil, nil
+	}
+	var list *yamlv3.Node
+	rest := make([]*yamlv3.Node, 0, len(root.Content))
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		switch key, value := root.Content[i], root.Content[i+1]; {
+		case key.Value != "gates":
+			rest = append(rest, key, value)
+		case list != nil:
+			return nil, fmt.Errorf("line %d: gates is set twice, first in line %d", key.Line, list.Line)
+		default:
+			list = value
 		}
 	}
-	return nil, nil
+	root.Content = rest
+	if list == nil {
+		return nil, nil
+	}
+	return gate.Parse(list)
 }
 
 // blueGreen sets the fields that are for blue-green only.

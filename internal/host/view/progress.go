@@ -53,14 +53,17 @@ func promoted(c *pb.BatchContext) string {
 
 // Problem returns why the group is not ready, and because of which pod.
 func Problem(g *pb.Group) string {
+	text := podProblem(g)
+	if text != "" && g.GetPod() != "" {
+		text = "pod " + OneLine(g.GetPod()) + ": " + text
+	}
+	return text
+}
+
+// podProblem returns why the group's pod blocks it.
+func podProblem(g *pb.Group) string {
 	text := g.GetReason()
-	if text == "" {
-		return ""
-	}
-	if g.GetPod() != "" {
-		text = "pod " + g.GetPod() + ": " + text
-	}
-	if g.GetMessage() != "" {
+	if text != "" && g.GetMessage() != "" && g.GetMessage() != text {
 		text += ": " + g.GetMessage()
 	}
 	return OneLine(text)

@@ -31,6 +31,11 @@ func severityStyle(s pb.Severity) lipgloss.Style {
 	}
 }
 
+// stateText returns the state of a workload in its colour.
+func stateText(c *pb.BatchContext) string {
+	return StateStyle(c.GetState()).Render(StateWord(c.GetState()))
+}
+
 // StateStyle returns the colour of a state.
 func StateStyle(state pb.State) lipgloss.Style {
 	switch state {

@@ -25,8 +25,7 @@ func Header(c *pb.BatchContext, now time.Time) string {
 	if c.GetReleaseId() != "" {
 		rows = append(rows, []string{"Release", release(c, now)})
 	}
-	rows = append(rows, []string{"State", StateStyle(c.GetState()).Render(StateWord(c.GetState())) +
-		" " + OneLine(fmt.Sprintf("(%s) %s", c.GetReason(), c.GetMessage()))})
+	rows = append(rows, []string{"State", stateText(c) + " " + OneLine(fmt.Sprintf("(%s) %s", c.GetReason(), c.GetMessage()))})
 	if c.GetEndMessage() != "" {
 		rows = append(rows, []string{"Why", OneLine(c.GetEndMessage())})
 	}
@@ -102,16 +101,23 @@ func Groups(groups []*pb.Group, now time.Time) string {
 	}
 	rows := [][]string{{"ROLE", "GROUP", "LEADER", "REVISION", "PODS", "SINCE", "STATUS"}}
 	for _, g := range groups {
-		since := "-"
-		if g.GetSince() != nil {
-			since = Age(now.Sub(g.GetSince().AsTime()))
-		}
 		rows = append(rows, []string{
 			RoleWord(g.GetRole()), fmt.Sprint(g.GetIndex()), g.GetLeader(), orDash(g.GetRevision()),
-			fmt.Sprintf("%d/%d", g.GetReadyPods(), g.GetPods()), since, groupStatus(g),
+			podCount(g), since(g, now), groupStatus(g),
 		})
 	}
 	return columns(rows)
+}
+
+// podCount returns how many of the group's pods are ready, and of how many.
+func podCount(g *pb.Group) string { return fmt.Sprintf("%d/%d", g.GetReadyPods(), g.GetPods()) }
+
+// since returns for how long the group has been ready, or has not.
+func since(g *pb.Group, now time.Time) string {
+	if g.GetSince() == nil {
+		return "-"
+	}
+	return Age(now.Sub(g.GetSince().AsTime()))
 }
 
 func groupStatus(g *pb.Group) string {
@@ -171,10 +177,15 @@ func fit(groups []*pb.Group, n int) (shown []*pb.Group, hidden int) {
 	if len(groups) <= n {
 		return groups, 0
 	}
+	n = max(n, 0)
+	return unreadyFirst(groups)[:n], len(groups) - n
+}
+
+// unreadyFirst returns the groups in the order in which they matter most.
+func unreadyFirst(groups []*pb.Group) []*pb.Group {
 	ordered := slices.Clone(groups)
 	slices.SortStableFunc(ordered, func(a, b *pb.Group) int { return rank(a) - rank(b) })
-	n = max(n, 0)
-	return ordered[:n], len(groups) - n
+	return ordered
 }
 
 func rank(g *pb.Group) int {

@@ -4,6 +4,7 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,14 +17,14 @@ import (
 // readyShown is how many ready groups of one branch a tree shows.
 const readyShown = 8
 
-// Tree draws the workload as a tree: its revisions, of the update revision the batches, their groups, and of a group that is not ready
-// the pod that keeps it from it. Ready groups beyond a few are counted, unless all is set.
+// Tree draws the workload as a tree: its revisions, the batches of the update revision, their groups, and the pod that blocks an
+// unready group. Ready groups beyond a few are counted, unless all is set.
 func Tree(c *pb.BatchContext, now time.Time, all bool) string {
 	if len(c.GetGroups()) == 0 {
 		return ""
 	}
 	t := tree{now: now, all: all, rows: [][]string{{"NAME", "GROUP", "PODS", "SINCE", "STATUS"}}}
-	t.add("", "", branch{name: c.GetWorkload().GetName(), status: workloadStatus(c), children: revisionBranches(c)})
+	t.add("", "", branch{name: c.GetWorkload().GetName(), status: stateText(c), children: revisionBranches(c)})
 	return columns(t.rows)
 }
 
@@ -49,10 +50,7 @@ type tree struct {
 func (t *tree) add(first, rest string, b branch) {
 	row := []string{first + b.name, "", "", "", b.status}
 	if g := b.group; g != nil {
-		row = []string{first + b.name, fmt.Sprintf("%s %d", RoleWord(g.GetRole()), g.GetIndex()), fmt.Sprintf("%d/%d", g.GetReadyPods(), g.GetPods()), "-", groupMark(g)}
-		if g.GetSince() != nil {
-			row[3] = Age(t.now.Sub(g.GetSince().AsTime()))
-		}
+		row = []string{first + b.name, fmt.Sprintf("%s %d", RoleWord(g.GetRole()), g.GetIndex()), podCount(g), since(g, t.now), groupMark(g)}
 	}
 	t.rows = append(t.rows, row)
 	children := t.shown(b.children)
@@ -79,11 +77,11 @@ func (t *tree) shown(children []branch) []branch {
 	shown, left := make([]branch, 0, len(children)), readyShown-1
 	for _, b := range children {
 		if b.group.GetReady() {
-			if left--; left < 0 {
-				continue
-			}
+			left--
 		}
-		shown = append(shown, b)
+		if left >= 0 || !b.group.GetReady() {
+			shown = append(shown, b)
+		}
 	}
 	hidden := int32(ready - readyShown + 1)
 	return append(shown, branch{name: fmt.Sprintf("%s, ready", count(hidden, "more group"))})
@@ -115,15 +113,10 @@ func revisionBranches(c *pb.BatchContext) []branch {
 	return append(branches, branch{name: "update " + c.GetUpdateRevision(), status: status, children: batchBranches(c, updated)})
 }
 
-// batchBranches sorts updated groups into the batches that update them, while batches are what the release is at.
+// batchBranches sorts updated groups into the batches that update them, until the end of the release is requested.
 func batchBranches(c *pb.BatchContext, updated []*pb.Group) []branch {
-	switch c.GetState() {
-	case pb.State_STATE_HOLDING, pb.State_STATE_PREPARING, pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING, pb.State_STATE_READY, pb.State_STATE_FAILED:
-	default:
-		return groupBranches(updated)
-	}
 	plan := c.GetBatchPlan()
-	if len(plan) == 0 || c.GetIntent() != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED {
+	if len(plan) == 0 || !plugin.InFlight(c) || plugin.Ending(c) {
 		return groupBranches(updated)
 	}
 	sorted := make([][]*pb.Group, len(plan)+1)
@@ -157,12 +150,10 @@ func batchBranches(c *pb.BatchContext, updated []*pb.Group) []branch {
 	return append(branches, groupBranches(sorted[len(plan)])...)
 }
 
-// groupBranches returns the groups, those that are not ready first, with the pod that keeps each from it.
+// groupBranches returns the groups, unready ones first, with the pod that blocks each of these.
 func groupBranches(groups []*pb.Group) []branch {
-	ordered := slices.Clone(groups)
-	slices.SortStableFunc(ordered, func(a, b *pb.Group) int { return rank(a) - rank(b) })
-	branches := make([]branch, 0, len(ordered))
-	for _, g := range ordered {
+	branches := make([]branch, 0, len(groups))
+	for _, g := range unreadyFirst(groups) {
 		b := branch{name: g.GetLeader(), group: g}
 		if p := podProblem(g); !g.GetReady() && g.GetPod() != "" && p != "" {
 			b.children = []branch{{name: g.GetPod(), status: p}}
@@ -192,28 +183,8 @@ func groupMark(g *pb.Group) string {
 	case g.GetReady():
 		return Good.Render("✔") + " ready"
 	case reason == "" || transient(reason):
-		return Active.Render("◌ " + orDefault(reason, "not ready"))
+		return Active.Render("◌ " + cmp.Or(reason, "not ready"))
 	default:
 		return Alert.Render("✖ " + reason)
 	}
-}
-
-func workloadStatus(c *pb.BatchContext) string {
-	return StateStyle(c.GetState()).Render(StateWord(c.GetState()))
-}
-
-// podProblem returns why a pod keeps its group from being ready.
-func podProblem(g *pb.Group) string {
-	text := g.GetReason()
-	if g.GetMessage() != "" && g.GetMessage() != text {
-		text += ": " + g.GetMessage()
-	}
-	return OneLine(text)
-}
-
-func orDefault(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }

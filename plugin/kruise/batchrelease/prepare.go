@@ -43,7 +43,7 @@ func (m *machine) begin() bool {
 			c.GetReleaseId(), c.GetOwner(), name))
 	case c.GetTemplateRevision() == "", c.GetTotal() == 0:
 		m.setMessage(fmt.Sprintf("LeaderWorkerSet %s does not have a group, or a revision of its template, yet", name))
-	case c.GetTemplateRevision() == plugin.Serving(c):
+	case !plugin.Waits(c):
 		m.setMessage(fmt.Sprintf("LeaderWorkerSet %s is under hold and runs its template; the release begins when the template changes", name))
 		return false
 	default:
