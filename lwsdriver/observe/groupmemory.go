@@ -4,6 +4,7 @@
 package observe
 
 import (
+	"strings"
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -25,6 +26,15 @@ type groupMemory struct {
 	// restarts is how often the driver has restarted the group at revision restartedAt.
 	restarts    int
 	restartedAt string
+	// exit is the last failure of a container. Nil: none was observed.
+	exit *exit
+}
+
+// exited records the failure of a container.
+func (m *groupMemory) exited(e *exit) {
+	if e != nil && (m.exit == nil || e.at.After(m.exit.at)) {
+		m.exit = e
+	}
 }
 
 func (m *groupMemory) restarted(revision string) {
@@ -46,6 +56,9 @@ func (m *groupMemory) update(g *plan.Group, broken, now time.Time, minReady time
 		g.FirstReady = m.firstReady
 	}
 	g.LostAt = m.lostAt
+	if !g.Ready {
+		g.Message += m.whyLost(g)
+	}
 	switch g.Revision {
 	case "":
 	case m.restartedAt:
@@ -54,6 +67,16 @@ func (m *groupMemory) update(g *plan.Group, broken, now time.Time, minReady time
 		m.restarts, m.restartedAt = 0, ""
 	}
 	return !g.Ready || (!g.FirstReady.IsZero() && m.lostAt.IsZero())
+}
+
+// whyLost returns the failure of a container that the pods of a group do not show any more. Empty: there was none since the group was
+// lost, or shortly before.
+func (m *groupMemory) whyLost(g *plan.Group) string {
+	e := m.exit
+	if e == nil || g.Revision != "" && g.Revision != e.revision || e.at.Before(m.lostAt.Add(-steadyAfter)) || strings.Contains(g.Message, exitCode) {
+		return ""
+	}
+	return "; before, " + e.text
 }
 
 func (m *groupMemory) ready(g *plan.Group, now time.Time, minReady time.Duration) {

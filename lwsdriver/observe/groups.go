@@ -236,6 +236,7 @@ func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry
 		if pod.leader {
 			leader = pod
 		}
+		e.memory.exited(pod.exit)
 		size = max(size, pod.size)
 		if pod.ready {
 			ready++
@@ -305,8 +306,25 @@ func obstacle(objs []any, leader *Pod, agree bool) (pod, reason, message string)
 	case !agree:
 		return leader.Name, "MixedRevisions", "its pods are at different revisions; the group is being replaced"
 	}
+	if left := leftOver(objs, leader); left != nil {
+		return left.Name, plan.ReasonWorkerLeftOver, "it belonged to an earlier leader of the group, and is about to be deleted"
+	}
 	return "", "", ""
 }
+
+// leftOver returns a worker that is older than its leader. LWS creates workers after their leader, so such a worker belongs to an
+// earlier one, and is deleted with its StatefulSet when the garbage collector gets to it. Nil: there is none.
+func leftOver(objs []any, leader *Pod) *Pod {
+	for _, obj := range objs {
+		if p, ok := obj.(*Pod); ok && leader.CreationTimestamp.Sub(p.CreationTimestamp.Time) > clockSkew {
+			return p
+		}
+	}
+	return nil
+}
+
+// clockSkew is how far the clocks of API servers, which set the times of creation, may be apart.
+const clockSkew = 5 * time.Second
 
 // lastTerminating returns a worker that is being deleted, and that the group's new leader may be waiting for. Nil: none is.
 func lastTerminating(objs []any) *Pod {

@@ -4,6 +4,7 @@
 package observe
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -96,9 +97,64 @@ func TestGroupIsReadyAsAWhole(t *testing.T) {
 	if g := b.group1(time.Minute, 0); g.Ready || g.Reason != "MixedRevisions" {
 		t.Errorf("a group at two revisions is %+v", g)
 	}
+	older := func(by time.Duration) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.CreationTimestamp.Time = p.CreationTimestamp.Add(-by) }
+	}
+	b.put(lwstest.Pod("vllm-1-2", older(5*time.Second)))
+	if g := b.group1(time.Minute, 0); !g.Ready {
+		t.Errorf("a group of which one pod was created by an API server whose clock is late is %+v", g)
+	}
+	b.put(lwstest.Pod("vllm-1-2", older(6*time.Second)))
+	if g := b.group1(time.Minute, 0); g.Ready || g.Pod != "vllm-1-2" || g.Reason != plan.ReasonWorkerLeftOver {
+		t.Errorf("a group with a worker of an earlier leader is %+v", g)
+	}
 	b.drop(lwstest.Pod("vllm-1"))
 	if g := b.group1(time.Minute, 0); g.Ready || g.Revision != "" || g.Reason != "LeaderMissing" {
 		t.Errorf("a group without its leader is %+v", g)
+	}
+}
+
+// LWS recreates a group whose container has failed, and its new pods don't show why.
+func TestExitOutlivesPods(t *testing.T) {
+	b := newGroupBed(t)
+	failed := func(at time.Duration, revision string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			lwstest.Unready(p)
+			p.Labels[lws.RevisionKey] = revision
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "server", LastTerminationState: corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled", FinishedAt: metav1.NewTime(lwstest.Noon.Add(at))},
+			}}}
+		}
+	}
+	const want = "; before, container server of vllm-1-1: exit code 137 (OOMKilled)"
+	for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
+		b.put(lwstest.Pod(name))
+	}
+	b.put(lwstest.Pod("vllm-1-1", failed(time.Second, "r1")))
+	if g := b.group1(2*time.Second, 0); !strings.HasSuffix(g.Message, want) {
+		t.Errorf("after the failure: %q", g.Message)
+	}
+	b.put(lwstest.Pod("vllm-1-1", lwstest.Unready))
+	if g := b.group1(3*time.Second, 0); !strings.HasSuffix(g.Message, want) || strings.Count(g.Message, exitCode) != 1 {
+		t.Errorf("once the pod is replaced: %q", g.Message)
+	}
+	b.put(lwstest.Pod("vllm-1-1", lwstest.Waiting("CrashLoopBackOff", "back-off"), func(p *corev1.Pod) {
+		p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1}
+	}))
+	if g := b.group1(4*time.Second, 0); strings.Count(g.Message, exitCode) != 1 {
+		t.Errorf("while the pod itself says so: %q", g.Message)
+	}
+	b.whole(4 * time.Second)
+	b.group1(time.Minute, 0)
+	b.put(lwstest.Pod("vllm-1-1", failed(time.Second, "r1"), unreadySince(2*time.Minute)))
+	if g := b.group1(2*time.Minute, 0); g.Ready || strings.Contains(g.Message, exitCode) {
+		t.Errorf("lost again, after it had recovered: %q", g.Message)
+	}
+	b.put(lwstest.Pod("vllm-1-1", failed(2*time.Minute, "r0")))
+	b.group1(2*time.Minute, 0)
+	b.put(lwstest.Pod("vllm-1-1", lwstest.Unready))
+	if g := b.group1(2*time.Minute, 0); strings.Contains(g.Message, exitCode) {
+		t.Errorf("of a pod at another revision: %q", g.Message)
 	}
 }
 

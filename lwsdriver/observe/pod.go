@@ -50,6 +50,17 @@ type Pod struct {
 	ready           bool
 	since           time.Time // when it became ready, or when it ceased to be
 	reason, message string    // why it is not ready
+
+	exit *exit // nil: none of its containers has failed, or it is being deleted
+}
+
+// exit is the failure of a container.
+type exit struct {
+	// text describes it, for a message.
+	text string
+	// revision is the pod's.
+	revision string
+	at       time.Time
 }
 
 // StripPod is the pod informer's transform: it returns a *Pod. A *Pod is returned unchanged.
@@ -81,6 +92,7 @@ func StripPod(obj any) (any, error) {
 		v.reason, v.message = podObstacle(pod)
 		v.reason, v.message = shared(Shorten(v.reason, maxPodReason)), shared(Shorten(v.message, maxPodMessage))
 	}
+	v.exit = podExit(pod)
 	return v, nil
 }
 
@@ -185,14 +197,35 @@ func containerObstacle(c *corev1.ContainerStatus) (reason, message string) {
 			text += ": " + w.Message
 		}
 		if last := c.LastTerminationState.Terminated; last != nil {
-			text += fmt.Sprintf(" (last exit code %d, %s; %d restarts)", last.ExitCode, orElse(last.Reason, "Error"), c.RestartCount)
+			text += fmt.Sprintf(" (last "+exitCode+" %d, %s; %d restarts)", last.ExitCode, orElse(last.Reason, "Error"), c.RestartCount)
 		}
 		return orElse(w.Reason, "Waiting"), text
 	}
 	if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
-		return orElse(t.Reason, "Error"), fmt.Sprintf("container %s: exit code %d %s", c.Name, t.ExitCode, t.Message)
+		return orElse(t.Reason, "Error"), fmt.Sprintf("container %s: "+exitCode+" %d %s", c.Name, t.ExitCode, t.Message)
 	}
 	return "", ""
+}
+
+// exitCode is part of each message about an exit.
+const exitCode = "exit code"
+
+// podExit returns the last failure of a container. LWS recreates a group of which a container has restarted, and then no pod shows why
+// any more.
+func podExit(pod *corev1.Pod) (last *exit) {
+	if pod.DeletionTimestamp != nil {
+		return nil
+	}
+	for i := range pod.Status.ContainerStatuses {
+		c := &pod.Status.ContainerStatuses[i]
+		for _, state := range []corev1.ContainerState{c.LastTerminationState, c.State} {
+			if t := state.Terminated; t != nil && t.ExitCode != 0 && (last == nil || t.FinishedAt.After(last.at)) {
+				text := fmt.Sprintf("container %s of %s: "+exitCode+" %d (%s)", c.Name, pod.Name, t.ExitCode, orElse(t.Reason, "Error"))
+				last = &exit{text: Shorten(text, maxPodMessage), revision: shared(pod.Labels[lws.RevisionKey]), at: t.FinishedAt.Time}
+			}
+		}
+	}
+	return last
 }
 
 func orElse(s, fallback string) string {

@@ -14,6 +14,9 @@ import (
 // ReasonPodMissing is the reason of a group that lacks pods.
 const ReasonPodMissing = "PodMissing"
 
+// ReasonWorkerLeftOver is the reason of a group with a worker of an earlier leader.
+const ReasonWorkerLeftOver = "WorkerLeftOver"
+
 // Wanted yields the groups below replicas, from an index on and in order. Of each run of missing groups that [Workload.Groups] leaves
 // out, it yields the first with the length of the run; for every other group the number is 1.
 func (w Workload) Wanted(from int) iter.Seq2[Group, int] {

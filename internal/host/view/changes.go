@@ -19,7 +19,7 @@ const transientGrace = 10 * time.Second
 func transient(reason string) bool {
 	switch reason {
 	case "PodMissing", "LeaderMissing", "Starting", "NotReady", "ContainersNotReady", "ReadinessGatesNotReady",
-		"MixedRevisions", "Terminating":
+		"MixedRevisions", "WorkerLeftOver", "Terminating":
 		return true
 	default:
 		return false
