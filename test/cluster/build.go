@@ -31,6 +31,9 @@ func Build(ctx context.Context, log io.Writer, opts ...Option) error {
 // modules returns the modules that the cluster needs. LWS and KEDA's CRD are always included, since they may be installed later.
 func (o options) modules() []module {
 	wanted := []func(Versions) module{kubernetesModule, lwsModule, kwokModule, kedaModule, batchReleaseModule}
+	if o.kubelets > 0 {
+		wanted = append(wanted, nodeModule, containerdModule, runcModule, cniModule, dnsModule)
+	}
 	if o.gateway {
 		wanted = append(wanted, gatewayAPIModule)
 	}
@@ -52,6 +55,11 @@ func (o options) modules() []module {
 
 // build builds two modules concurrently: compilation uses all processors, but downloads and linking do not.
 func (o options) build(ctx context.Context, log io.Writer) error {
+	if o.kubelets > 0 {
+		if err := installPackages(ctx, log); err != nil {
+			return err
+		}
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(concurrency())
 	for _, m := range o.modules() {
@@ -161,7 +169,7 @@ func (m module) compile(ctx context.Context, source, work string, log io.Writer)
 	}
 	args := append([]string{"build", "-v", "-modfile=" + modFile, "-trimpath", "-buildvcs=false", "-tags=" + m.tags, noDebugInformation,
 		"-ldflags", "-s -w " + m.ldflags, "-o", bin + "/"}, packages...)
-	if _, err := goCommand(ctx, source, what, log, compiled, args...); err != nil {
+	if _, err := goCommand(ctx, source, m.environment(), what, log, compiled, args...); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", m, err, compiled.messages())
 	}
 	for _, p := range m.programs {
@@ -228,7 +236,7 @@ func copyFolder(from, to string) error {
 // runGo runs the go command in a module's directory and returns its output.
 func runGo(ctx context.Context, dir, what string, log io.Writer, args ...string) (string, error) {
 	var stderr strings.Builder
-	out, err := goCommand(ctx, dir, func() string { return what }, log, &stderr, args...)
+	out, err := goCommand(ctx, dir, nil, func() string { return what }, log, &stderr, args...)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", what, err, stderr.String())
 	}
@@ -237,7 +245,7 @@ func runGo(ctx context.Context, dir, what string, log io.Writer, args ...string)
 
 // goCommand is runGo with a description that changes and a writer for standard error. The thread that starts the command waits for
 // it, because the kernel kills the command when that thread ends.
-func goCommand(ctx context.Context, dir string, what func() string, log, stderr io.Writer, args ...string) (string, error) {
+func goCommand(ctx context.Context, dir string, env []string, what func() string, log, stderr io.Writer, args ...string) (string, error) {
 	defer reportProgress(log, what)()
 	var out strings.Builder
 	cmd := exec.CommandContext(ctx, "go", args...)
@@ -245,6 +253,7 @@ func goCommand(ctx context.Context, dir string, what func() string, log, stderr 
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "CGO_ENABLED=0",
 		// Some versions want a newer Go than the machine has: the go command gets it as it gets modules.
 		"GOTOOLCHAIN=auto")
+	cmd.Env = append(cmd.Env, env...)
 	cmd.Stdout, cmd.Stderr = &out, stderr
 	cmd.SysProcAttr = processAttributes()
 	cmd.Cancel = func() error { return killGroup(cmd.Process.Pid) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"sync"
 	"time"
@@ -28,9 +29,11 @@ type Cluster struct {
 	owned   io.Closer
 	ports   ports
 	port    portMap
-	admin   *rest.Config
-	kube    kubernetes.Interface
-	applier *applier
+	// registry serves images to the nodes, if there are kubelets.
+	registry *http.Server
+	admin    *rest.Config
+	kube     kubernetes.Interface
+	applier  *applier
 
 	mu         sync.Mutex
 	components map[string]component
@@ -95,7 +98,7 @@ func newCluster(ctx context.Context, o options) (*Cluster, error) {
 }
 
 func (c *Cluster) prepare(ctx context.Context) error {
-	taken, err := c.ports.take(ctx, portCount)
+	taken, err := c.ports.take(ctx, portCount+2*c.options.kubelets)
 	if err != nil {
 		return err
 	}
@@ -135,7 +138,7 @@ func (c *Cluster) boot(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.start(ctx, schedulerComponent) })
-	g.Go(func() error { return c.start(ctx, kwokComponent) })
+	g.Go(func() error { return c.bootNodes(ctx) })
 	g.Go(func() error {
 		if err := c.installKinds(ctx); err != nil {
 			return err
@@ -222,6 +225,7 @@ func (c *Cluster) Stop() {
 		c.stopped = true
 		c.mu.Unlock()
 		c.fail(ErrStopped)
+		c.endNodes()
 		for _, together := range stopOrder {
 			var g errgroup.Group
 			for _, name := range together {

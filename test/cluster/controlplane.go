@@ -5,9 +5,13 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
+
+// kubernetesService is the address of the API server's Service, the first one of the range.
+const kubernetesService = "10.0.0.1"
 
 var etcdComponent = component{
 	name: Etcd, module: kubernetesModule, program: "etcd",
@@ -53,8 +57,6 @@ func apiServerCommand(c *Cluster) (command, error) {
 		"--etcd-cafile=" + c.path("ca.crt"),
 		"--etcd-certfile=" + c.path("serving", "tls.crt"),
 		"--etcd-keyfile=" + c.path("serving", "tls.key"),
-		"--bind-address=127.0.0.1",
-		"--advertise-address=127.0.0.1",
 		fmt.Sprintf("--secure-port=%d", c.port.apiServer),
 		"--tls-cert-file=" + c.path("serving", "tls.crt"),
 		"--tls-private-key-file=" + c.path("serving", "tls.key"),
@@ -63,12 +65,16 @@ func apiServerCommand(c *Cluster) (command, error) {
 		"--service-account-signing-key-file=" + c.path("service-account.key"),
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--authorization-mode=RBAC",
-		// Pods have no containers that could read a mounted token.
-		"--disable-admission-plugins=ServiceAccount",
 		"--service-cluster-ip-range=10.0.0.0/16",
-		"--endpoint-reconciler-type=none",
 		"--profiling=false",
 		"--shutdown-delay-duration=0s",
+	}
+	if c.options.kubelets > 0 {
+		args = append(args, "--bind-address=0.0.0.0", "--advertise-address="+controlPlaneAddress.String())
+	} else {
+		args = append(args, "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
+			// Pods have no containers that could read a mounted token.
+			"--disable-admission-plugins=ServiceAccount")
 	}
 	if c.options.audit {
 		policy := c.path("audit-policy.yaml")
@@ -107,11 +113,19 @@ var controllerManagerComponent = component{
 			// No component reads Endpoints, which are written as often as EndpointSlices.
 			"--controllers=*,-endpoints-controller,-endpointslice-mirroring-controller",
 			"--horizontal-pod-autoscaler-sync-period=1s",
-			// Nodes report rarely, and tests that pause KWOK or the API server must keep their pods.
-			"--node-monitor-grace-period=10m",
+			"--node-monitor-grace-period="+c.nodeGrace().String(),
 		)}, nil
 	},
 	ready: controllersReady,
+}
+
+// nodeGrace is how long a node may be silent. KWOK's nodes report rarely, and tests that pause KWOK or the API server must keep their
+// pods.
+func (c *Cluster) nodeGrace() time.Duration {
+	if c.options.kubelets > 0 {
+		return 20 * time.Second
+	}
+	return 10 * time.Minute
 }
 
 // older reports whether the cluster's Kubernetes is older than v1.minor.

@@ -31,6 +31,9 @@ var users = map[string]string{
 	LWS:               "system:serviceaccount:lws-system:lws-controller-manager",
 	KWOK:              "system:serviceaccount:kube-system:kwok-controller",
 	Traefik:           "system:serviceaccount:traefik:traefik",
+	"kubelet":         "lockstep-test-kubelet",
+	KubeProxy:         "system:kube-proxy",
+	DNS:               "system:serviceaccount:kube-system:coredns",
 }
 
 // writeCredentials writes the certificates and keys of the programs, and a kubeconfig per identity.
@@ -38,7 +41,7 @@ func (c *Cluster) writeCredentials() error {
 	if err := os.WriteFile(c.path("ca.crt"), c.ca.PEM, 0o600); err != nil {
 		return fmt.Errorf("write CA certificate: %w", err)
 	}
-	serving, err := c.ca.Issue("localhost")
+	serving, err := c.ca.Serve("localhost", controlPlaneAddress.String(), kubernetesService, "kubernetes.default.svc")
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,10 @@ type module struct {
 	manifests []manifests
 	// tags are build tags.
 	tags string
+	// cgo: the programs need a C compiler.
+	cgo bool
+	// own are files of the module that are part of its programs.
+	own []string
 	// trims are packages of dependencies that are replaced.
 	trims []trim
 }
@@ -53,6 +57,53 @@ func kubernetesModule(v Versions) module {
 		},
 		ldflags: version + "gitVersion=" + v.Kubernetes + " " + version + "gitMajor=1 " +
 			version + "gitMinor=" + minor(v.Kubernetes) + " " + version + "gitTreeState=clean",
+	}
+}
+
+// nodeModule has Kubernetes' programs for nodes. Only the default version has them.
+func nodeModule(v Versions) module {
+	m := kubernetesModule(v)
+	m.programs = []program{
+		{"kubelet", "k8s.io/kubernetes/cmd/kubelet"},
+		{"kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"},
+	}
+	return m
+}
+
+func containerdModule(Versions) module {
+	return module{
+		name: "containerd", version: "v2.4.2", tags: "no_btrfs no_devmapper no_zfs no_aufs",
+		programs: []program{
+			{"containerd", "github.com/containerd/containerd/v2/cmd/containerd"},
+			{"containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"},
+		},
+		ldflags: "-X github.com/containerd/containerd/v2/version.Version=v2.4.2",
+	}
+}
+
+// runcModule needs a C compiler, pkg-config and libseccomp's headers.
+func runcModule(Versions) module {
+	return module{
+		name: "runc", version: "v1.5.2", tags: "seccomp", cgo: true,
+		programs: []program{{"runc", "github.com/opencontainers/runc"}},
+	}
+}
+
+func cniModule(Versions) module {
+	return module{
+		name: "cni", version: "v1.9.1",
+		programs: []program{
+			{"bridge", "github.com/containernetworking/plugins/plugins/main/bridge"},
+			{"loopback", "github.com/containernetworking/plugins/plugins/main/loopback"},
+			{"host-local", "github.com/containernetworking/plugins/plugins/ipam/host-local"},
+		},
+	}
+}
+
+func dnsModule(Versions) module {
+	return module{
+		name: "coredns", version: "v1.15.0", own: []string{"main.go"},
+		programs: []program{{"coredns", packagePath + "/modules/coredns"}},
 	}
 }
 
@@ -134,6 +185,14 @@ func traefikModule(Versions) module {
 			{"github.com/traefik/traefik/v3", "pkg/provider/ecs", "ecs.go.txt"},
 		},
 	}
+}
+
+// environment is that of the module's build.
+func (m module) environment() []string {
+	if m.cgo {
+		return []string{"CGO_ENABLED=1"}
+	}
+	return nil
 }
 
 // packagePath is the import path of this package, whose source directory has modules/.

@@ -16,6 +16,7 @@ type Option func(*options)
 
 type options struct {
 	nodes     int
+	kubelets  int
 	resources corev1.ResourceList
 	log       io.Writer
 	dir       string

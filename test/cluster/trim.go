@@ -92,8 +92,9 @@ func moduleDir(ctx context.Context, source, dependency string, log io.Writer) (s
 
 // sources returns the module's files that the build depends on.
 func (m module) sources() []string {
-	files := make([]string, 0, 2+len(m.trims))
+	files := make([]string, 0, 2+len(m.own)+len(m.trims))
 	files = append(files, "go.mod", "go.sum")
+	files = append(files, m.own...)
 	for _, t := range m.trims {
 		files = append(files, filepath.Join("trim", t.file))
 	}

@@ -4,16 +4,36 @@
 package netns
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
-	"strings"
 	"time"
 )
 
-// insideEnv marks the inner process. Its value is when the outer process started it, and the outer process's namespace.
+// insideEnv marks the inner processes. Its value is an invocation.
 const insideEnv = "LOCKSTEP_NETNS_INSIDE"
+
+// invocation is what the outer process tells the inner ones.
+type invocation struct {
+	// Started is when the outer process started the first of them.
+	Started time.Time
+	// Outer is the outer process's namespace.
+	Outer string
+	// Role of the process. The default is roleRun.
+	Role string `json:",omitempty"`
+	// Cgroup is the name of the cgroup of a node.
+	Cgroup string `json:",omitempty"`
+}
+
+const (
+	roleRun = ""
+	// roleInit is the first process of a process namespace.
+	roleInit = "init"
+	// roleGuard removes the cgroups after all others have ended.
+	roleGuard = "guard"
+)
 
 // Exit codes for failures of this package. The program's own exit code is passed on, or 128 plus the number of the signal
 // that ended it.
@@ -28,18 +48,31 @@ const (
 //
 // Signals are passed on. The inner process is killed when the outer process ends, however it ends.
 func Main(prepare func() error, run func() int, local ...string) int {
-	if started, inside := os.LookupEnv(insideEnv); inside {
+	return main(prepare, run, config{local: local})
+}
+
+// MainOnNode is [Main] for a program that runs containers. The namespace has an interface with the addresses, which also carries the
+// default route; packets are forwarded. Processes, mounts and cgroups are the program's own, /run and /var/log are empty, and when the
+// program ends, or is killed, all of them are gone. It needs root and version 1 of cgroups, and says what is missing.
+func MainOnNode(prepare func() error, run func() int, addresses ...netip.Addr) int {
+	return main(prepare, run, config{addresses: addresses, node: true})
+}
+
+type config struct {
+	local     []string
+	addresses []netip.Addr
+	node      bool
+}
+
+func main(prepare func() error, run func() int, c config) int {
+	if given, inside := os.LookupEnv(insideEnv); inside {
 		// Child processes may call Main themselves.
 		_ = os.Unsetenv(insideEnv)
-		at, outer, _ := strings.Cut(started, " ")
-		if err := setUp(outer, local); err != nil {
-			fmt.Fprintln(os.Stderr, "netns: set up the network namespace:", err)
-			return exitNamespace
+		var as invocation
+		if err := json.Unmarshal([]byte(given), &as); err != nil {
+			return failed("read "+insideEnv, err)
 		}
-		if at, err := time.Parse(time.RFC3339Nano, at); err == nil {
-			setupTime = time.Since(at)
-		}
-		return run()
+		return inner(run, c, as)
 	}
 	if prepare != nil {
 		if err := prepare(); err != nil {
@@ -47,28 +80,63 @@ func Main(prepare func() error, run func() int, local ...string) int {
 			return exitPrepare
 		}
 	}
-	code, err := reexec()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "netns: can't create a network namespace on this machine:", err)
-		fmt.Fprintln(os.Stderr, "netns: run as root (in a container: with CAP_SYS_ADMIN), or allow user namespaces"+
-			" (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns)")
-		return exitNamespace
+	code, err := outer(c)
+	if err == nil {
+		return code
 	}
-	return code
+	if c.node {
+		return failed("this machine can't run a node", err)
+	}
+	failed("can't create a network namespace on this machine", err)
+	fmt.Fprintln(os.Stderr, "netns: run as root (in a container: with CAP_SYS_ADMIN), or allow user namespaces"+
+		" (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns)")
+	return exitNamespace
 }
 
-var setupTime time.Duration
+func failed(what string, err error) int {
+	fmt.Fprintf(os.Stderr, "netns: %s: %v\n", what, err)
+	return exitNamespace
+}
+
+func inner(run func() int, c config, as invocation) int {
+	switch as.Role {
+	case roleGuard:
+		return guard(as)
+	case roleInit:
+		if err := setUp(as.Outer, c); err != nil {
+			return failed("set up the network namespace", err)
+		}
+		return initProcess(as)
+	}
+	prepare := func() error { return setUp(as.Outer, c) }
+	if c.node {
+		prepare = mountNode
+	}
+	if err := prepare(); err != nil {
+		return failed("set up the namespace", err)
+	}
+	setupTime, onNode = time.Since(as.Started), c.node
+	return run()
+}
+
+var (
+	setupTime time.Duration
+	onNode    bool
+)
 
 // SetupTime returns the time from the start of the inner process until the namespace was ready. It is 0 outside.
 func SetupTime() time.Duration { return setupTime }
 
-// setUp configures the namespace, unless it is the outer one.
-func setUp(outer string, local []string) error {
+// OnNode reports whether this process runs in [MainOnNode].
+func OnNode() bool { return onNode }
+
+// setUp configures the network namespace, unless it is the outer one.
+func setUp(outer string, c config) error {
 	if current, err := namespace(); err != nil || current == outer || outer == "" {
 		return fmt.Errorf("still in the network namespace %q: %w", outer, errors.Join(err, errors.ErrUnsupported))
 	}
-	ranges := make([]netip.Prefix, 0, len(local))
-	for _, cidr := range local {
+	ranges := make([]netip.Prefix, 0, len(c.local))
+	for _, cidr := range c.local {
 		prefix, err := netip.ParsePrefix(cidr)
 		if err != nil {
 			return fmt.Errorf("local range: %w", err)
@@ -78,5 +146,5 @@ func setUp(outer string, local []string) error {
 		}
 		ranges = append(ranges, prefix.Masked())
 	}
-	return configure(ranges)
+	return configure(ranges, c.addresses)
 }

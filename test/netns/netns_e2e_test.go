@@ -7,17 +7,22 @@ package netns
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
 const local = "10.128.0.0/9"
@@ -32,6 +37,8 @@ func TestMain(m *testing.M) {
 		run = func() int { return 7 }
 	case "wait":
 		run = wait
+	case "node":
+		os.Exit(MainOnNode(nil, waitOnNode, nodeAddress))
 	}
 	os.Exit(Main(nil, run, local))
 }
@@ -47,6 +54,21 @@ func wait() int {
 	case <-time.After(time.Minute):
 		return 1
 	}
+}
+
+var nodeAddress = netip.MustParseAddr("192.0.2.1")
+
+// waitOnNode starts a process that outlives its parent, prints the name of its cgroup as others see it, and waits.
+func waitOnNode() int {
+	switch {
+	case !OnNode():
+		fmt.Println("not on a node")
+	case exec.Command("sh", "-c", "sleep 1000 &").Run() != nil:
+		fmt.Println("no orphan")
+	case os.Getpid() > 100:
+		fmt.Println("process", os.Getpid(), "is not in a namespace of its own")
+	}
+	return wait()
 }
 
 // helper starts the test binary again, from inside the namespace: it creates a namespace of its own.
@@ -169,7 +191,7 @@ func TestPrepare(t *testing.T) {
 
 func TestRangeIsRefused(t *testing.T) {
 	for _, cidr := range []string{"10.0.0.0", "fd00::/8", "nonsense"} {
-		if err := setUp("another", []string{cidr}); err == nil {
+		if err := setUp("another", config{local: []string{cidr}}); err == nil {
 			t.Errorf("accepted %q", cidr)
 		}
 	}
@@ -182,8 +204,57 @@ func TestOuterNamespaceIsNotConfigured(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, outer := range []string{current, ""} {
-		if err := setUp(outer, nil); err == nil {
+		if err := setUp(outer, config{}); err == nil {
 			t.Errorf("configured namespace %q", outer)
 		}
+	}
+}
+
+// A node's processes, mounts and cgroups are its own, and are gone when it ends, also if it is killed.
+func TestNodeIsGone(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		t.Run(signal.String(), func(t *testing.T) {
+			outer := helper(t, "node")
+			stdout, err := outer.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := outer.Start(); err != nil {
+				t.Fatal(err)
+			}
+			line, err := bufio.NewReader(stdout).ReadString('\n')
+			if _, notPid := strconv.Atoi(strings.TrimSpace(line)); err != nil || notPid != nil {
+				t.Fatalf("the node printed %q: %v", line, err)
+			}
+			own, err := cgroups()
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := fmt.Sprintf("lockstep-%d", outer.Process.Pid)
+			members, err := os.ReadFile(filepath.Join(own["memory"], name, "cgroup.procs"))
+			pids := strings.Fields(string(members))
+			if err != nil || len(pids) < 3 {
+				t.Fatalf("processes in the node's cgroup: %v (%v), want the first one, the program and its orphan", pids, err)
+			}
+			_ = outer.Process.Signal(signal)
+			_ = outer.Wait()
+			await.Nil(t, "processes and cgroups are gone", func(context.Context) error {
+				for _, pid := range pids {
+					if id, err := strconv.Atoi(pid); err == nil && !zombie(id) {
+						return fmt.Errorf("process %d still exists", id)
+					}
+				}
+				for controller, dir := range own {
+					if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+						return fmt.Errorf("the cgroup of %s still exists", controller)
+					}
+				}
+				return nil
+			})
+			mounts, err := os.ReadFile("/proc/self/mounts")
+			if err != nil || strings.Contains(string(mounts), "/var/lib/cni") {
+				t.Errorf("mounts of the node are visible outside: %s (%v)", mounts, err)
+			}
+		})
 	}
 }

@@ -4,7 +4,7 @@
 package netns
 
 import (
-	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -15,35 +15,64 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/vishvananda/netlink"
 )
 
-// reexec runs this program again in a new network namespace and returns its exit code. An error means that the namespace
-// could not be created and nothing ran.
-func reexec() (int, error) {
-	attributes := &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNET,
-		// Ctrl-C in a terminal reaches this process only, which passes it on once.
-		Setpgid:   true,
-		Pdeathsig: syscall.SIGKILL,
+// outer runs this program again in new namespaces and returns its exit code. An error means that they could not be created and
+// nothing ran.
+func outer(c config) (int, error) {
+	current, err := namespace()
+	if err != nil {
+		return 0, err
 	}
-	if os.Geteuid() != 0 {
+	as := invocation{Started: time.Now(), Outer: current}
+	attributes := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	if c.node {
+		if err := NodePossible(); err != nil {
+			return 0, err
+		}
+		as.Role, as.Cgroup = roleInit, fmt.Sprintf("lockstep-%d", os.Getpid())
+		attributes.Cloneflags |= syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC
+		removed, err := startGuard(as)
+		if err != nil {
+			return 0, err
+		}
+		defer removed()
+	} else if os.Geteuid() != 0 {
 		// An unprivileged user may create a network namespace in its own user namespace.
 		attributes.Cloneflags |= syscall.CLONE_NEWUSER
 		attributes.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
 		attributes.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
 	}
+	return reexec(as, attributes)
+}
+
+// again returns a command that runs this program again.
+func again(as invocation) (*exec.Cmd, error) {
 	path, err := os.Executable()
 	if err != nil {
-		return 0, fmt.Errorf("find this program: %w", err)
+		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	outer, err := namespace()
+	value, err := json.Marshal(as)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	cmd := exec.Command(path, os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
-	cmd.Env = append(os.Environ(), insideEnv+"="+time.Now().Format(time.RFC3339Nano)+" "+outer)
+	cmd.Env = append(os.Environ(), insideEnv+"="+string(value))
+	return cmd, nil
+}
+
+// reexec runs this program again, passes signals on, and returns its exit code.
+func reexec(as invocation, attributes *syscall.SysProcAttr) (int, error) {
+	cmd, err := again(as)
+	if err != nil {
+		return 0, err
+	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	// Ctrl-C in a terminal reaches this process only, which passes it on once.
+	attributes.Setpgid, attributes.Pdeathsig = true, syscall.SIGKILL
 	cmd.SysProcAttr = attributes
 
 	signals := make(chan os.Signal, 8)
@@ -53,13 +82,33 @@ func reexec() (int, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
-		return 0, fmt.Errorf("start a process in a new network namespace: %w", err)
+		return 0, fmt.Errorf("start a process in new namespaces: %w", err)
 	}
 	done := make(chan struct{})
 	go forward(signals, cmd.Process, done)
-	err = cmd.Wait()
-	close(done)
-	return exitCode(err), nil
+	defer close(done)
+	return reap(cmd.Process.Pid)
+}
+
+// reap waits for a child and returns its exit code, or 128 plus the signal that ended it, as a shell does. The first process of a
+// process namespace is the parent of every orphan, and reaps those meanwhile.
+func reap(pid int) (int, error) {
+	which := pid
+	if os.Getpid() == 1 {
+		which = -1
+	}
+	for {
+		var status syscall.WaitStatus
+		switch exited, err := syscall.Wait4(which, &status, 0, nil); {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			return 0, fmt.Errorf("wait for process %d: %w", pid, err)
+		case exited == pid && status.Signaled():
+			return 128 + int(status.Signal()), nil
+		case exited == pid:
+			return status.ExitStatus(), nil
+		}
+	}
 }
 
 // namespace identifies the network namespace that this process is in.
@@ -76,93 +125,55 @@ func forward(signals <-chan os.Signal, to *os.Process, done <-chan struct{}) {
 	}
 }
 
-// exitCode returns the exit code of the process, or 128 plus the signal that ended it, as a shell does.
-func exitCode(err error) int {
-	if err == nil {
-		return 0
-	}
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
-		return 1
-	}
-	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return 128 + int(status.Signal())
-	}
-	return exit.ExitCode()
-}
-
-// configure does what `ip link set lo up` and `ip route add local RANGE dev lo` do.
-func configure(local []netip.Prefix) error {
-	lo, err := net.InterfaceByName("lo")
+// configure brings lo up, routes the local ranges to it, and creates an interface with the addresses and the default route.
+func configure(local []netip.Prefix, addresses []netip.Addr) error {
+	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("find lo: %w", err)
 	}
-	socket, err := syscall.Socket(syscall.AF_NETLINK, syscall.SOCK_RAW|syscall.SOCK_CLOEXEC, syscall.NETLINK_ROUTE)
-	if err != nil {
-		return fmt.Errorf("open netlink: %w", os.NewSyscallError("socket", err))
-	}
-	defer func() { _ = syscall.Close(socket) }()
-	if err := request(socket, syscall.RTM_NEWLINK, 0, linkUp(lo.Index)); err != nil {
+	if err := netlink.LinkSetUp(lo); err != nil {
 		return fmt.Errorf("bring lo up: %w", err)
 	}
 	for _, prefix := range local {
-		if err := request(socket, syscall.RTM_NEWROUTE, syscall.NLM_F_CREATE|syscall.NLM_F_EXCL, localRoute(prefix, lo.Index)); err != nil {
+		route := &netlink.Route{
+			LinkIndex: lo.Attrs().Index, Dst: netlink.NewIPNet(prefix.Addr().AsSlice()), Scope: netlink.SCOPE_HOST,
+			Table: syscall.RT_TABLE_LOCAL, Type: syscall.RTN_LOCAL,
+		}
+		route.Dst.Mask = net.CIDRMask(prefix.Bits(), 32)
+		if err := netlink.RouteAdd(route); err != nil {
 			return fmt.Errorf("add local route %s: %w", prefix, err)
 		}
 	}
-	return nil
+	if len(addresses) == 0 {
+		return nil
+	}
+	return addInterface(addresses)
 }
 
-// linkUp returns the body of a message that sets IFF_UP (struct ifinfomsg).
-func linkUp(index int) []byte {
-	b := make([]byte, 0, syscall.SizeofIfInfomsg)
-	b = append(b, syscall.AF_UNSPEC, 0)
-	b = binary.NativeEndian.AppendUint16(b, 0)
-	b = binary.NativeEndian.AppendUint32(b, uint32(index))
-	b = binary.NativeEndian.AppendUint32(b, syscall.IFF_UP)
-	return binary.NativeEndian.AppendUint32(b, syscall.IFF_UP)
-}
-
-// localRoute returns the body of a message that adds a route of type local (struct rtmsg, then attributes).
-func localRoute(prefix netip.Prefix, index int) []byte {
-	address := prefix.Addr().As4()
-	b := []byte{
-		syscall.AF_INET, byte(prefix.Bits()), 0, 0, // family, lengths of destination and source, type of service
-		syscall.RT_TABLE_LOCAL, syscall.RTPROT_BOOT, syscall.RT_SCOPE_HOST, syscall.RTN_LOCAL,
-		0, 0, 0, 0, // flags
+// addInterface creates one end of a virtual cable, whose other end exists only to give it a carrier.
+func addInterface(addresses []netip.Addr) error {
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "node"}, PeerName: "peer"}
+	if err := netlink.LinkAdd(link); err != nil {
+		return fmt.Errorf("add a veth interface: %w", err)
 	}
-	b = attribute(b, syscall.RTA_DST, address[:])
-	return attribute(b, syscall.RTA_OIF, binary.NativeEndian.AppendUint32(nil, uint32(index)))
-}
-
-// attribute appends a struct rtattr. All values have four bytes and need no padding.
-func attribute(b []byte, kind uint16, value []byte) []byte {
-	b = binary.NativeEndian.AppendUint16(b, uint16(syscall.SizeofRtAttr+len(value)))
-	b = binary.NativeEndian.AppendUint16(b, kind)
-	return append(b, value...)
-}
-
-// request sends one message to the kernel and waits for its answer.
-func request(socket int, kind, flags uint16, body []byte) error {
-	message := binary.NativeEndian.AppendUint32(nil, uint32(syscall.SizeofNlMsghdr+len(body)))
-	message = binary.NativeEndian.AppendUint16(message, kind)
-	message = binary.NativeEndian.AppendUint16(message, syscall.NLM_F_REQUEST|syscall.NLM_F_ACK|flags)
-	message = append(message, make([]byte, 8)...) // sequence number and sender: one request at a time needs neither
-	message = append(message, body...)
-	if err := syscall.Sendto(socket, message, 0, &syscall.SockaddrNetlink{Family: syscall.AF_NETLINK}); err != nil {
-		return os.NewSyscallError("sendto", err)
+	for _, name := range []string{"peer", "node"} {
+		end, err := netlink.LinkByName(name)
+		if err != nil {
+			return fmt.Errorf("find interface %s: %w", name, err)
+		}
+		if err := netlink.LinkSetUp(end); err != nil {
+			return fmt.Errorf("bring interface %s up: %w", name, err)
+		}
 	}
-	answer := make([]byte, syscall.Getpagesize())
-	n, _, err := syscall.Recvfrom(socket, answer, 0)
-	if err != nil {
-		return os.NewSyscallError("recvfrom", err)
+	for _, address := range addresses {
+		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: netlink.NewIPNet(address.AsSlice())}); err != nil {
+			return fmt.Errorf("add address %s: %w", address, err)
+		}
 	}
-	messages, err := syscall.ParseNetlinkMessage(answer[:n])
-	if err != nil || len(messages) == 0 || messages[0].Header.Type != syscall.NLMSG_ERROR || len(messages[0].Data) < 4 {
-		return fmt.Errorf("parse the kernel's answer: %w", errors.Join(err, syscall.EBADMSG))
+	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Index, Scope: netlink.SCOPE_LINK, Dst: &net.IPNet{
+		IP: net.IPv4zero, Mask: net.CIDRMask(0, 32),
+	}}); err != nil {
+		return fmt.Errorf("add the default route: %w", err)
 	}
-	if code := int32(binary.NativeEndian.Uint32(messages[0].Data)); code != 0 {
-		return syscall.Errno(-code)
-	}
-	return nil
+	return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0)
 }

@@ -65,14 +65,31 @@ func (a *Authority) Pool() *x509.CertPool {
 // Issue returns a certificate that serves on loopback and also identifies a client: user is the user name and groups are
 // the groups that a Kubernetes API server sees.
 func (a *Authority) Issue(user string, groups ...string) (Pair, error) {
+	return a.issue(pkix.Name{CommonName: user, Organization: groups})
+}
+
+// Serve returns a certificate that serves on loopback and for these other names and addresses, too.
+func (a *Authority) Serve(user string, others ...string) (Pair, error) {
+	return a.issue(pkix.Name{CommonName: user}, others...)
+}
+
+func (a *Authority) issue(subject pkix.Name, others ...string) (Pair, error) {
+	user := subject.CommonName
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return Pair{}, fmt.Errorf("generate key of %s: %w", user, err)
 	}
-	template := newTemplate(pkix.Name{CommonName: user, Organization: groups})
+	template := newTemplate(subject)
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
 	template.DNSNames = []string{"localhost"}
 	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
+	for _, other := range others {
+		if ip := net.ParseIP(other); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, other)
+		}
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, key.Public(), a.key)
 	if err != nil {
 		return Pair{}, fmt.Errorf("create certificate of %s: %w", user, err)
