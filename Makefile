@@ -49,6 +49,8 @@ FUZZTIME ?= 10s
 PARTS   ?= start,release,scale
 # 1: `make demo` routes real requests through a gateway.
 TRAFFIC ?=
+# 1: its pods have containers, on a real node, and the requests are streams. As root.
+NODE    ?=
 # Who decides in `make demo`: grpc (lockstep release), argo (Argo Rollouts) or kruise (Kruise Rollouts).
 HOST    ?= grpc
 # `make demo` runs on an existing cluster when make's command line has KUBECONFIG=FILE; CONTEXT, YES=1, IMAGE and NEW_IMAGE are taken
@@ -69,8 +71,8 @@ bin/lockstep:
 	$(GO) build -ldflags '$(LDFLAGS)' -o $@ ./cmd/lockstep
 
 .PHONY: demo
-demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, HOST=argo or kruise by those, KUBECONFIG=FILE on your cluster.
-	$(GO) run ./test/demo -lockstep bin/lockstep -style '$(STYLE)' -host '$(HOST)' $(if $(filter 1,$(TRAFFIC)),-traffic) $(EXISTING)
+demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, NODE=1 to real containers, HOST=argo or kruise by those, KUBECONFIG=FILE on your cluster.
+	$(GO) run ./test/demo -lockstep bin/lockstep -style '$(STYLE)' -host '$(HOST)' $(if $(filter 1,$(TRAFFIC)),-traffic) $(if $(filter 1,$(NODE)),-node) $(EXISTING)
 
 .PHONY: cluster
 cluster: ## Start the real control plane, print its KUBECONFIG, stay up until Ctrl-C.

@@ -26,7 +26,7 @@ const (
 	ServiceAccount = "lockstep-driver"
 )
 
-//go:embed rbac/*.yaml access/*.yaml admission/*.yaml preflight/*.yaml permissions/*.yaml argo/*.yaml argo/plugin/*.yaml kruise/*.yaml kruise/crd/*.yaml kruise/batchrelease/*.yaml
+//go:embed rbac/*.yaml deployment/*.yaml access/*.yaml admission/*.yaml preflight/*.yaml permissions/*.yaml argo/*.yaml argo/plugin/*.yaml kruise/*.yaml kruise/crd/*.yaml kruise/batchrelease/*.yaml
 var files embed.FS
 
 // driverRoles are the driver's ClusterRole, and the ClusterRoles that it is the sum of.
@@ -59,6 +59,12 @@ func DriverRules() (map[string][]rbacv1.PolicyRule, error) {
 
 // Access returns the roles that let people and hosts see or drive releases, as one YAML stream.
 func Access() ([]byte, error) { return stream("access/roles") }
+
+// Deployment returns the Deployment of a driver and what belongs to it, beside [RBAC], as one YAML stream. Its image is named
+// lockstep.
+func Deployment() ([]byte, error) {
+	return stream("deployment/lease", "deployment/deployment", "deployment/service", "deployment/networkpolicy", "deployment/metrics-reader")
+}
 
 // Permissions returns the policies that check the permission on releases.lockstep.dev in the API server and limit the driver's
 // account, and their bindings, as one YAML stream.

@@ -3,7 +3,8 @@
 
 // Command demo shows Lockstep's main job on a real control plane on this machine: it deploys a LeaderWorkerSet of four
 // groups, changes its model image, and has `lockstep release` take it through a whole canary release over gRPC. With
-// -traffic it does so under real requests, through a gateway, and counts the results. With -host argo the host is Argo
+// -traffic it does so under real requests, through a gateway, and counts the results; with -node the pods have containers, too, in which
+// a small model server streams completions. With -host argo the host is Argo
 // Rollouts, and its own kubectl plugin shows the release; with -host kruise it is Kruise Rollouts.
 //
 // With -kubeconfig it runs on an existing cluster with LeaderWorkerSet: it shows what it will create, asks, and deletes that when it
@@ -25,6 +26,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/netns"
+	"github.com/lockstep-rollouts/lockstep/test/node"
 )
 
 func main() {
@@ -55,12 +57,26 @@ func start(ctx context.Context, c script) int {
 		}
 		return 0
 	}
-	if !c.traffic {
-		return play()
-	}
 	// The namespace has no network to download from.
-	build := func() error { return cluster.Build(ctx, os.Stderr, cluster.WithTraefik()) }
-	return netns.Main(build, play, cluster.PodCIDR)
+	build := func() error { return cluster.Build(ctx, os.Stderr, c.options()...) }
+	switch {
+	case c.node:
+		return cluster.MainOnNode(build, play)
+	case c.traffic:
+		return netns.Main(build, play, cluster.PodCIDR)
+	}
+	return play()
+}
+
+// options returns the options of the demo's own cluster, apart from those for the host.
+func (c script) options() []cluster.Option {
+	switch {
+	case c.node:
+		return node.Options(1)
+	case c.traffic:
+		return []cluster.Option{cluster.WithTraefik()}
+	}
+	return nil
 }
 
 type script struct {
@@ -70,7 +86,8 @@ type script struct {
 	batches  string
 	pause    string
 	keep     bool
-	traffic  bool
+	// traffic is true if real requests are sent, node if the pods have containers as well.
+	traffic, node bool
 	// existing is true if the demo runs on the cluster of kubeconfig and context, yes if it does not ask.
 	existing            bool
 	kubeconfig, context string
@@ -88,6 +105,7 @@ func parse(args []string) (script, error) {
 	flags.StringVar(&c.pause, "pause", "", "pause between batches (default: 2s, and 5s with traffic)")
 	flags.BoolVar(&c.keep, "keep", false, "keep the control plane running afterwards, until Ctrl-C")
 	flags.BoolVar(&c.traffic, "traffic", false, "route real requests through a gateway, and count them")
+	flags.BoolVar(&c.node, "node", false, "run containers on a real node, and send streaming requests to them; needs root")
 	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "run on the existing cluster of this kubeconfig, which must have LeaderWorkerSet")
 	flags.StringVar(&c.context, "context", "", "with -kubeconfig: its context (default: the current one)")
 	flags.BoolVar(&c.yes, "yes", false, "with -kubeconfig: create without asking")
@@ -97,6 +115,7 @@ func parse(args []string) (script, error) {
 	given := map[string]bool{}
 	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	c.existing = given["kubeconfig"]
+	c.traffic = c.traffic || c.node
 	if c.pause == "" {
 		c.pause = "2s"
 		if c.traffic {
@@ -128,7 +147,7 @@ func (c script) check(given map[string]bool) error {
 	case c.host != "grpc":
 		return fmt.Errorf("-host %s (HOST=%s) would change the installation of its controller in an existing cluster: %s", c.host, c.host, alone)
 	case c.traffic:
-		return fmt.Errorf("-traffic (TRAFFIC=1) needs a gateway whose network the demo controls: %s", alone)
+		return fmt.Errorf("-traffic and -node (TRAFFIC=1, NODE=1) need a gateway whose network the demo controls: %s", alone)
 	case c.keep:
 		return fmt.Errorf("-keep keeps the demo's own control plane, not an existing cluster: %s", alone)
 	case c.image == "" || c.newImage == "" || c.image == c.newImage:
@@ -154,9 +173,13 @@ func (s *stage) scenes() []scene {
 	case "kruise":
 		return s.kruiseScenes()
 	}
+	nodes, pods := "nodes without containers (KWOK)", "4 groups of 2 pods, 1 GPU each"
+	if s.script.node {
+		nodes, pods = "a node: kubelet, containerd, runc", "4 groups of 2 containers, a model server without a model"
+	}
 	story := []scene{
-		{"A real control plane: etcd, API server, controllers, LeaderWorkerSet, and nodes without containers (KWOK)", s.raise},
-		{"A LeaderWorkerSet: 4 groups of 2 pods, 1 GPU each", s.deploy},
+		{"A real control plane: etcd, API server, controllers, LeaderWorkerSet, and " + nodes, s.raise},
+		{"A LeaderWorkerSet: " + pods, s.deploy},
 		{"The Lockstep driver, on a unix socket, with the permissions of config/rbac only", s.serve},
 		{"Adopt: from now on a template change moves no group by itself", s.adopt},
 		{"A new model image, as from GitOps. No group moves", s.edit},
@@ -166,7 +189,11 @@ func (s *stage) scenes() []scene {
 	if !s.script.traffic {
 		return story
 	}
-	open := scene{fmt.Sprintf("A Service, an HTTPRoute and %d requests per second through a gateway (Traefik)", rate), s.open}
+	kind := "requests"
+	if s.script.node {
+		kind = "streaming requests"
+	}
+	open := scene{fmt.Sprintf("A Service, an HTTPRoute and %d %s per second through a gateway (Traefik)", rate, kind), s.open}
 	story = slices.Insert(story, 2, open)
 	return append(story, scene{"The requests", s.reportRequests})
 }

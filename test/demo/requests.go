@@ -6,11 +6,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +16,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/load"
+	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
 )
 
@@ -59,7 +57,7 @@ func graceful(manifest []byte) []byte {
 		fmt.Appendf(nil, "annotations: {%s: %s, ", cluster.AnnotationTermination, longFor+time.Second))
 }
 
-// requests are the load, and the pods that serve it.
+// requests are the load, and the server of pods without containers. Nil on a node.
 type requests struct {
 	pods *podserver.Server
 	load *load.Generator
@@ -71,54 +69,45 @@ func (s *stage) open(ctx context.Context) error {
 	if err := s.cluster.Apply(ctx, s.namespace, manifest); err != nil {
 		return err
 	}
-	pods, err := podserver.Start(ctx, s.cluster.RESTConfig())
-	if err != nil {
-		return fmt.Errorf("serve for the pods: %w", err)
+	s.requests = &requests{}
+	options := load.Options{
+		URL: "http://" + s.cluster.GatewayAddress() + "/v1/completions", Host: hostname, Rate: rate,
+		// While LWS replaces groups in place, one workload has both revisions.
+		Side: func(a podanswer.Answer) string { return a.Workload + "@" + a.Revision },
 	}
-	s.requests = &requests{pods: pods}
-	url := "http://" + s.cluster.GatewayAddress() + "/v1/completions"
-	if err := served(ctx, url); err != nil {
+	if s.script.node {
+		options.Stream = longFor
+	} else {
+		options.LongEvery, options.LongFor = longEvery, longFor
+		pods, err := podserver.Start(ctx, s.cluster.RESTConfig())
+		if err != nil {
+			return fmt.Errorf("serve for the pods: %w", err)
+		}
+		s.requests.pods = pods
+	}
+	if err := served(ctx, options); err != nil {
 		return err
 	}
-	s.requests.load = load.Start(ctx, load.Options{
-		URL: url, Host: hostname, Rate: rate, LongEvery: longEvery, LongFor: longFor,
-		// While LWS replaces groups in place, one workload has both revisions.
-		Side: func(a podserver.Answer) string { return a.Workload + "@" + a.Revision },
-	})
+	s.requests.load = load.Start(ctx, options)
 	if err := s.requests.load.Await(ctx, 2*rate); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.out, "http://%s%s\n%s\n", hostname, "/v1/completions", s.requests)
+	fmt.Fprintf(s.out, "http://%s/v1/completions\n%s\n", hostname, s.requests)
 	return nil
 }
 
 // served waits until the gateway serves the route.
-func served(ctx context.Context, url string) error {
-	var last error
+func served(ctx context.Context, options load.Options) error {
+	options.Requests = 1
+	var problems []string
 	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		last = ask(ctx, url)
-		return last == nil, nil
+		g := load.Start(ctx, options)
+		err := g.Await(ctx, 1)
+		problems = g.End().Problems()
+		return err == nil && len(problems) == 0, nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait for the gateway to serve %s: %w", hostname, errors.Join(err, last))
-	}
-	return nil
-}
-
-func ask(ctx context.Context, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	request.Host = hostname
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
-		return fmt.Errorf("it answers %s: %s", response.Status, text)
+		return fmt.Errorf("wait for the gateway to serve %s: %w: %s", hostname, err, strings.Join(problems, ", "))
 	}
 	return nil
 }
@@ -161,5 +150,7 @@ func (r *requests) close() {
 	if r.load != nil {
 		r.load.End()
 	}
-	_ = r.pods.Stop()
+	if r.pods != nil {
+		_ = r.pods.Stop()
+	}
 }

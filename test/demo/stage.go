@@ -32,6 +32,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/kruise/install"
+	"github.com/lockstep-rollouts/lockstep/test/node"
 )
 
 //go:embed workload.yaml
@@ -39,6 +40,8 @@ var workload []byte
 
 const (
 	name     = "vllm"
+	oldModel = "llama-3-70b" // as in workload.yaml
+	newModel = "llama-4-70b"
 	patience = 2 * time.Minute
 )
 
@@ -63,10 +66,7 @@ type stage struct {
 }
 
 func (s *stage) raise(ctx context.Context) error {
-	options := []cluster.Option{cluster.WithLog(s.out)}
-	if s.script.traffic {
-		options = append(options, cluster.WithTraefik())
-	}
+	options := append(s.script.options(), cluster.WithLog(s.out))
 	switch s.script.host {
 	case "argo":
 		options = append(options, cluster.WithArgo(s.plugin))
@@ -117,11 +117,27 @@ func (s *stage) create(ctx context.Context) error {
 	if s.existing != nil {
 		return s.existing.createWorkload(ctx, s.script.image)
 	}
+	if s.script.node {
+		return s.createOnNode(ctx)
+	}
 	manifest := workload
 	if s.script.traffic {
 		manifest = graceful(manifest)
 	}
 	return s.cluster.Apply(ctx, s.namespace, manifest)
+}
+
+// createOnNode creates a workload of containers.
+func (s *stage) createOnNode(ctx context.Context) error {
+	if err := node.Push(ctx, s.cluster, oldModel, newModel); err != nil {
+		return err
+	}
+	w, err := node.Workload(name, 4, node.Image(s.cluster, oldModel))
+	if err != nil {
+		return err
+	}
+	_, err = s.sets.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Create(ctx, w, metav1.CreateOptions{})
+	return err
 }
 
 // unready returns the cluster's reasons why pods are not ready, or "" without any.
@@ -230,11 +246,14 @@ func (s *stage) adopt(ctx context.Context) error { return s.lockstep(ctx, "adopt
 
 func (s *stage) edit(ctx context.Context) error {
 	old := s.pods(ctx)
-	from, to := "llama-3-70b", "llama-4-70b"
+	from, to := oldModel, newModel
 	leader, worker := "registry.example/vllm-server:"+to, "registry.example/vllm-worker:"+to
-	if s.existing != nil {
+	switch {
+	case s.existing != nil:
 		from, to = s.script.image, s.script.newImage
 		leader, worker = to, to
+	case s.script.node:
+		leader, worker = node.Image(s.cluster, to), node.Image(s.cluster, to)
 	}
 	patch := fmt.Appendf(nil, `[
 	  {"op":"replace","path":"/spec/leaderWorkerTemplate/leaderTemplate/spec/containers/0/image","value":%q},

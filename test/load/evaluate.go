@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/test/podserver"
+	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 )
 
 const (
@@ -91,14 +91,14 @@ func (row *Row) count(r record) {
 	row.Failed++
 	row.Failures[r.failure.kind]++
 	row.Examples[r.failure.kind] = r.failure.detail
-	switch podserver.Violation(r.failure.kind) {
-	case podserver.Worker:
+	switch podanswer.Violation(r.failure.kind) {
+	case podanswer.Worker:
 		row.ToWorkers++
-	case podserver.Unready, podserver.GroupUnready:
+	case podanswer.Unready, podanswer.GroupUnready:
 		row.ToUnready++
-	case podserver.Gone:
+	case podanswer.Gone:
 		row.ToGone++
-	case podserver.Cut:
+	case podanswer.Cut:
 		row.Cut++
 	}
 }

@@ -81,6 +81,7 @@ func (g *Generator) run(ctx context.Context) {
 			break
 		}
 		r := g.options.request(dice)
+		r.duration = max(r.duration, g.options.Stream)
 		if r.duration > 0 {
 			// A long request does not delay short ones.
 			inFlight.Go(func() { g.send(ctx, r) })

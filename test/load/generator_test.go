@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/test/podserver"
+	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 )
 
 // gateway starts a server with a handler.
@@ -27,7 +27,7 @@ func gateway(t *testing.T, answer http.HandlerFunc) string {
 	return server.URL
 }
 
-func pod(w http.ResponseWriter, code int, answer podserver.Answer) {
+func pod(w http.ResponseWriter, code int, answer podanswer.Answer) {
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(answer)
 }
@@ -43,7 +43,7 @@ func TestPhases(t *testing.T) {
 	var next atomic.Value
 	next.Store("s")
 	url := gateway(t, func(w http.ResponseWriter, _ *http.Request) {
-		pod(w, 200, podserver.Answer{Pod: "p", Workload: next.Load().(string)})
+		pod(w, 200, podanswer.Answer{Pod: "p", Workload: next.Load().(string)})
 	})
 	g := Start(t.Context(), Options{URL: url, Rate: 2000})
 	if err := g.Await(limited(t), 10); err != nil {
@@ -90,7 +90,7 @@ func TestRequests(t *testing.T) {
 		if r.Method != http.MethodPost || r.Host != "model.test" || r.URL.Path != "/v1" {
 			t.Errorf("got %s %s%s", r.Method, r.Host, r.URL.Path)
 		}
-		pod(w, 200, podserver.Answer{Pod: "p", Workload: "s"})
+		pod(w, 200, podanswer.Answer{Pod: "p", Workload: "s"})
 	})
 	g := Start(t.Context(), Options{
 		URL: url + "/v1", Host: "model.test", Requests: 2000, LongEvery: 20, LongFor: 1500 * time.Millisecond, MatchEvery: 10, Match: http.Header{"X-Canary": {"yes"}},
@@ -108,15 +108,15 @@ func TestClassification(t *testing.T) {
 		kind   string
 		answer http.HandlerFunc
 	}{
-		{"", func(w http.ResponseWriter, _ *http.Request) { pod(w, 200, podserver.Answer{Pod: "p"}) }},
+		{"", func(w http.ResponseWriter, _ *http.Request) { pod(w, 200, podanswer.Answer{Pod: "p"}) }},
 		{"worker", func(w http.ResponseWriter, _ *http.Request) {
-			pod(w, 503, podserver.Answer{Pod: "p", Violation: podserver.Worker})
+			pod(w, 503, podanswer.Answer{Pod: "p", Violation: podanswer.Worker})
 		}},
-		{"gone", func(w http.ResponseWriter, _ *http.Request) { pod(w, 503, podserver.Answer{Violation: podserver.Gone}) }},
+		{"gone", func(w http.ResponseWriter, _ *http.Request) { pod(w, 503, podanswer.Answer{Violation: podanswer.Gone}) }},
 		{failedGateway, func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "no available server", http.StatusServiceUnavailable)
 		}},
-		{failedGateway, func(w http.ResponseWriter, _ *http.Request) { pod(w, 500, podserver.Answer{Pod: "p"}) }},
+		{failedGateway, func(w http.ResponseWriter, _ *http.Request) { pod(w, 500, podanswer.Answer{Pod: "p"}) }},
 		{failedGateway, func(http.ResponseWriter, *http.Request) {}},
 		{failedRequest, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
 		{failedTimeout, func(_ http.ResponseWriter, r *http.Request) {
@@ -143,7 +143,7 @@ func TestEndWaits(t *testing.T) {
 	url := gateway(t, func(w http.ResponseWriter, _ *http.Request) {
 		arrived <- struct{}{}
 		time.Sleep(200 * time.Millisecond)
-		pod(w, 200, podserver.Answer{Pod: "p", Workload: "s"})
+		pod(w, 200, podanswer.Answer{Pod: "p", Workload: "s"})
 	})
 	g := Start(t.Context(), Options{URL: url, Concurrency: 1})
 	<-arrived
@@ -153,7 +153,7 @@ func TestEndWaits(t *testing.T) {
 }
 
 func TestRate(t *testing.T) {
-	url := gateway(t, func(w http.ResponseWriter, _ *http.Request) { pod(w, 200, podserver.Answer{Pod: "p", Workload: "s"}) })
+	url := gateway(t, func(w http.ResponseWriter, _ *http.Request) { pod(w, 200, podanswer.Answer{Pod: "p", Workload: "s"}) })
 	began := time.Now()
 	g := Start(t.Context(), Options{URL: url, Rate: 200, Duration: 500 * time.Millisecond})
 	<-g.done

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
 )
 
@@ -36,7 +37,7 @@ func connect(o Options) *grpc.ClientConn {
 }
 
 // call sends a request over gRPC.
-func (g *Generator) call(ctx context.Context, r request) (podserver.Answer, failure) {
+func (g *Generator) call(ctx context.Context, r request) (podanswer.Answer, failure) {
 	duration := ""
 	if r.duration > 0 {
 		duration = r.duration.String()
@@ -48,7 +49,7 @@ func (g *Generator) call(ctx context.Context, r request) (podserver.Answer, fail
 			}
 		}
 	}
-	var answer podserver.Answer
+	var answer podanswer.Answer
 	reply := &wrapperspb.StringValue{}
 	err := g.conn.Invoke(ctx, podserver.Method, wrapperspb.String(duration), reply)
 	text := reply.GetValue()
@@ -63,10 +64,10 @@ func (g *Generator) call(ctx context.Context, r request) (podserver.Answer, fail
 	}
 	switch {
 	case status.Code(err) == codes.DeadlineExceeded:
-		return podserver.Answer{}, failure{failedTimeout, err.Error()}
+		return podanswer.Answer{}, failure{failedTimeout, err.Error()}
 	case err != nil:
-		return podserver.Answer{}, failure{failedGateway, err.Error()}
+		return podanswer.Answer{}, failure{failedGateway, err.Error()}
 	default:
-		return podserver.Answer{}, failure{failedGateway, "not the answer of a pod: " + text}
+		return podanswer.Answer{}, failure{failedGateway, "not the answer of a pod: " + text}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/test/podserver"
+	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 )
 
 // Options configure the load.
@@ -19,6 +19,8 @@ type Options struct {
 	Host string
 	// GRPC sends calls of [podserver.Method] instead of HTTP requests. URL needs no path, and Match is metadata.
 	GRPC bool
+	// Stream sends streaming completions of this length to pods with containers (package modelserver). No other request is long.
+	Stream time.Duration
 	// Rate is the number of requests per second. 0 means as many as Concurrency allows.
 	Rate float64
 	// Concurrency is the maximum number of short requests in flight, which may lower the rate. The default is 64.
@@ -35,7 +37,7 @@ type Options struct {
 	MatchEvery int
 	Match      http.Header
 	// Side returns the side of an answer. The default is its workload; in a release in place it should be the revision.
-	Side func(podserver.Answer) string
+	Side func(podanswer.Answer) string
 }
 
 func (o Options) withDefaults() Options {
@@ -45,7 +47,7 @@ func (o Options) withDefaults() Options {
 	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
 	o.LongFor = cmp.Or(o.LongFor, 3*time.Second)
 	if o.Side == nil {
-		o.Side = func(a podserver.Answer) string { return a.Workload }
+		o.Side = func(a podanswer.Answer) string { return a.Workload }
 	}
 	return o
 }

@@ -17,7 +17,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/test/podserver"
+	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 )
 
 // failure is why a request was not served. Requests are counted by kind; the detail is an example.
@@ -57,8 +57,11 @@ func (g *Generator) send(ctx context.Context, r request) {
 	defer cancel()
 	p, begin := g.current()
 	ask := g.ask
-	if g.conn != nil {
+	switch {
+	case g.conn != nil:
 		ask = g.call
+	case g.options.Stream > 0:
+		ask = g.stream
 	}
 	answer, problem := ask(ctx, r)
 	outcome := record{begin: begin, match: r.match, failure: problem, terminating: answer.Terminating}
@@ -68,9 +71,9 @@ func (g *Generator) send(ctx context.Context, r request) {
 	g.add(p, outcome)
 }
 
-func (g *Generator) ask(ctx context.Context, r request) (podserver.Answer, failure) {
-	var answer podserver.Answer
-	query, err := g.build(ctx, r)
+func (g *Generator) ask(ctx context.Context, r request) (podanswer.Answer, failure) {
+	var answer podanswer.Answer
+	query, err := g.build(ctx, r, `{"prompt": "hello"}`)
 	if err != nil {
 		return answer, failure{failedRequest, err.Error()}
 	}
@@ -87,7 +90,7 @@ func (g *Generator) ask(ctx context.Context, r request) (podserver.Answer, failu
 		return answer, failure{failedRequest, err.Error()}
 	}
 	if json.Unmarshal(body, &answer) != nil || answer.Pod == "" && answer.Violation == "" {
-		return podserver.Answer{}, failure{failedGateway, fmt.Sprintf("%s: %s", response.Status, bytes.TrimSpace(body))}
+		return podanswer.Answer{}, failure{failedGateway, fmt.Sprintf("%s: %s", response.Status, bytes.TrimSpace(body))}
 	}
 	if answer.Violation != "" {
 		return answer, failure{string(answer.Violation), fmt.Sprintf("%s %s", answer.Pod, answer.Detail)}
@@ -98,13 +101,13 @@ func (g *Generator) ask(ctx context.Context, r request) (podserver.Answer, failu
 	return answer, failure{}
 }
 
-func (g *Generator) build(ctx context.Context, r request) (*http.Request, error) {
+func (g *Generator) build(ctx context.Context, r request, body string) (*http.Request, error) {
 	address := g.options.URL
-	if r.duration > 0 {
+	if r.duration > 0 && g.options.Stream == 0 {
 		address += "?" + url.Values{"duration": {r.duration.String()}}.Encode()
 	}
 	// Unlike a GET, a POST is not retried by clients and gateways.
-	query, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(`{"prompt": "hello"}`))
+	query, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}

@@ -22,10 +22,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 )
 
 // Port is the port of pods.
-const Port = 8080
+const Port = podanswer.Port
 
 // longest is the maximum duration of a request.
 const longest = 5 * time.Minute
@@ -130,7 +132,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // serve counts a request, and takes its duration.
-func (s *Server) serve(ctx context.Context, pod *corev1.Pod, answer Answer, duration time.Duration) Answer {
+func (s *Server) serve(ctx context.Context, pod *corev1.Pod, answer podanswer.Answer, duration time.Duration) podanswer.Answer {
 	name := localAddress(ctx)
 	if pod != nil {
 		name = pod.Namespace + "/" + pod.Name
@@ -155,24 +157,24 @@ func durationOf(text string) (time.Duration, error) {
 }
 
 // take waits for the request's duration, or until its pod ends.
-func (s *Server) take(ctx context.Context, pod *corev1.Pod, answer *Answer, duration time.Duration) {
+func (s *Server) take(ctx context.Context, pod *corev1.Pod, answer *podanswer.Answer, duration time.Duration) {
 	begin, timer := time.Now(), time.NewTimer(duration)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-s.pods.ended(pod):
-		answer.Violation = Cut
+		answer.Violation = podanswer.Cut
 		answer.Detail = fmt.Sprintf("the pod ended after %s of %s", time.Since(begin).Round(time.Millisecond), duration)
 	case <-ctx.Done():
-		answer.Violation, answer.Detail = Cut, "the client disconnected"
+		answer.Violation, answer.Detail = podanswer.Cut, "the client disconnected"
 	}
 }
 
 // find returns the pod at the address, and its answer. It checks a violation again with the API server, because the cache may lag
 // behind that of the gateway.
-func (s *Server) find(ctx context.Context, address string) (*corev1.Pod, Answer) {
+func (s *Server) find(ctx context.Context, address string) (*corev1.Pod, podanswer.Answer) {
 	pod, err := s.pods.at(address)
-	if err == nil && pod != nil && ready(pod) && roleOf(pod) != RoleLeader {
+	if err == nil && pod != nil && ready(pod) && roleOf(pod) != podanswer.RoleLeader {
 		return pod, judge(pod, nil)
 	}
 	if err == nil && pod != nil {
@@ -188,28 +190,28 @@ func (s *Server) find(ctx context.Context, address string) (*corev1.Pod, Answer)
 		members, err = s.pods.liveGroup(ctx, pod)
 	}
 	if err != nil {
-		return nil, Answer{Violation: Gone, Detail: err.Error()}
+		return nil, podanswer.Answer{Violation: podanswer.Gone, Detail: err.Error()}
 	}
 	return pod, judge(pod, members)
 }
 
 // judge returns the answer of a pod of a group.
-func judge(pod *corev1.Pod, members []*corev1.Pod) Answer {
+func judge(pod *corev1.Pod, members []*corev1.Pod) podanswer.Answer {
 	if pod == nil {
-		return Answer{Violation: Gone, Detail: "no pod has this address"}
+		return podanswer.Answer{Violation: podanswer.Gone, Detail: "no pod has this address"}
 	}
-	answer := Answer{
+	answer := podanswer.Answer{
 		Namespace: pod.Namespace, Pod: pod.Name, Workload: pod.Labels[lws.SetNameLabelKey], Role: roleOf(pod),
 		Revision: pod.Labels[lws.RevisionKey], Group: pod.Labels[lws.GroupIndexLabelKey], Terminating: pod.DeletionTimestamp != nil,
 	}
 	switch {
-	case answer.Role == RoleWorker:
-		answer.Violation = Worker
+	case answer.Role == podanswer.RoleWorker:
+		answer.Violation = podanswer.Worker
 	case !ready(pod):
-		answer.Violation, answer.Detail = Unready, sinceUnready(pod)
-	case answer.Role == RoleLeader:
+		answer.Violation, answer.Detail = podanswer.Unready, sinceUnready(pod)
+	case answer.Role == podanswer.RoleLeader:
 		if ok, detail := whole(pod, members); !ok {
-			answer.Violation, answer.Detail = GroupUnready, detail
+			answer.Violation, answer.Detail = podanswer.GroupUnready, detail
 		}
 	}
 	return answer
@@ -229,14 +231,14 @@ func roleOf(pod *corev1.Pod) string {
 	case pod.Labels[lws.SetNameLabelKey] == "":
 		return ""
 	case pod.Labels[lws.WorkerIndexLabelKey] == "0":
-		return RoleLeader
+		return podanswer.RoleLeader
 	default:
-		return RoleWorker
+		return podanswer.RoleWorker
 	}
 }
 
-func (s *Server) metrics(w http.ResponseWriter, name string, answer Answer) {
-	if answer.Violation == Gone || answer.Violation == Unready {
+func (s *Server) metrics(w http.ResponseWriter, name string, answer podanswer.Answer) {
+	if answer.Violation == podanswer.Gone || answer.Violation == podanswer.Unready {
 		http.Error(w, string(answer.Violation), http.StatusServiceUnavailable)
 		return
 	}
@@ -251,13 +253,13 @@ func (s *Server) begin(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.counts[name] == nil {
-		s.counts[name] = &Count{Violations: map[Violation]int{}}
+		s.counts[name] = &Count{Violations: map[podanswer.Violation]int{}}
 	}
 	s.counts[name].Requests++
 	s.inFlight[name]++
 }
 
-func (s *Server) end(name string, violation Violation) {
+func (s *Server) end(name string, violation podanswer.Violation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.inFlight[name]--; s.inFlight[name] == 0 {
@@ -273,4 +275,10 @@ func localAddress(ctx context.Context) string {
 		return address.IP.String()
 	}
 	return ""
+}
+
+// Count counts the requests to one pod.
+type Count struct {
+	Requests   int
+	Violations map[podanswer.Violation]int
 }

@@ -28,6 +28,8 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/fakes"
+
+	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 )
 
 // Every address of 127.0.0.0/8 is local on Linux, like the pod range in the namespace.
@@ -88,14 +90,14 @@ func serve(t *testing.T, pods ...*corev1.Pod) (*Server, kubernetes.Interface, st
 	return s, client, port
 }
 
-func ask(t *testing.T, address, port, path string) (int, Answer) {
+func ask(t *testing.T, address, port, path string) (int, podanswer.Answer) {
 	t.Helper()
 	response, err := http.Post("http://"+address+":"+port+path, "application/json", strings.NewReader("{}"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	var answer Answer
+	var answer podanswer.Answer
 	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
 		t.Fatal(err)
 	}
@@ -109,22 +111,22 @@ func TestAnswers(t *testing.T) {
 	lonely := member("lonely-0", brokenAddress, "0", true)
 	lonely.Labels[lws.SetNameLabelKey] = "lonely"
 	s, _, port := serve(t, member("vllm-0", leaderAddress, "0", true), member("vllm-0-1", workerAddress, "1", true), other, lonely)
-	leader := Answer{Namespace: "default", Pod: "vllm-0", Workload: "vllm", Revision: "r1", Role: RoleLeader, Group: "0"}
+	leader := podanswer.Answer{Namespace: "default", Pod: "vllm-0", Workload: "vllm", Revision: "r1", Role: podanswer.RoleLeader, Group: "0"}
 	worker := leader
-	worker.Pod, worker.Role, worker.Violation = "vllm-0-1", RoleWorker, Worker
+	worker.Pod, worker.Role, worker.Violation = "vllm-0-1", podanswer.RoleWorker, podanswer.Worker
 	half := leader
-	half.Pod, half.Workload, half.Violation = "lonely-0", "lonely", GroupUnready
+	half.Pod, half.Workload, half.Violation = "lonely-0", "lonely", podanswer.GroupUnready
 	for _, test := range []struct {
 		address string
 		code    int
-		want    Answer
+		want    podanswer.Answer
 		reason  string
 	}{
 		{leaderAddress, 200, leader, "a ready leader of a whole group serves"},
 		{workerAddress, 503, worker, "workers never serve"},
 		{brokenAddress, 503, half, "a leader without its workers can't serve"},
-		{otherAddress, 200, Answer{Namespace: "default", Pod: "plain"}, "a pod of no group only has to be ready"},
-		{unusedAddress, 503, Answer{Violation: Gone}, "no pod has this address"},
+		{otherAddress, 200, podanswer.Answer{Namespace: "default", Pod: "plain"}, "a pod of no group only has to be ready"},
+		{unusedAddress, 503, podanswer.Answer{Violation: podanswer.Gone}, "no pod has this address"},
 	} {
 		code, got := ask(t, test.address, port, "/v1/completions")
 		if diff := cmp.Diff(test.want, got); diff != "" || code != test.code {
@@ -132,11 +134,11 @@ func TestAnswers(t *testing.T) {
 		}
 	}
 	want := map[string]Count{
-		"default/vllm-0":   {1, map[Violation]int{}},
-		"default/vllm-0-1": {1, map[Violation]int{Worker: 1}},
-		"default/lonely-0": {1, map[Violation]int{GroupUnready: 1}},
-		"default/plain":    {1, map[Violation]int{}},
-		unusedAddress:      {1, map[Violation]int{Gone: 1}},
+		"default/vllm-0":   {1, map[podanswer.Violation]int{}},
+		"default/vllm-0-1": {1, map[podanswer.Violation]int{podanswer.Worker: 1}},
+		"default/lonely-0": {1, map[podanswer.Violation]int{podanswer.GroupUnready: 1}},
+		"default/plain":    {1, map[podanswer.Violation]int{}},
+		unusedAddress:      {1, map[podanswer.Violation]int{podanswer.Gone: 1}},
 	}
 	if diff := cmp.Diff(want, s.Counts()); diff != "" {
 		t.Error(diff)
@@ -150,13 +152,13 @@ func TestGRPC(t *testing.T) {
 		address, asked string
 		code           codes.Code
 		pod            string
-		violation      Violation
+		violation      podanswer.Violation
 	}{
 		{leaderAddress, "", codes.OK, "vllm-0", ""},
 		{leaderAddress, "10ms", codes.OK, "vllm-0", ""},
 		{leaderAddress, "soon", codes.InvalidArgument, "", ""},
-		{workerAddress, "", codes.Unavailable, "vllm-0-1", Worker},
-		{unusedAddress, "", codes.Unavailable, "", Gone},
+		{workerAddress, "", codes.Unavailable, "vllm-0-1", podanswer.Worker},
+		{unusedAddress, "", codes.Unavailable, "", podanswer.Gone},
 	} {
 		conn, err := grpc.NewClient("passthrough:///"+test.address+":"+port, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
@@ -168,7 +170,7 @@ func TestGRPC(t *testing.T) {
 		if err != nil {
 			text = status.Convert(err).Message()
 		}
-		var answer Answer
+		var answer podanswer.Answer
 		bad := json.Unmarshal([]byte(text), &answer) != nil && test.code != codes.InvalidArgument
 		if bad || status.Code(err) != test.code || answer.Pod != test.pod || answer.Violation != test.violation {
 			t.Errorf("%s, %q: %v, %s", test.address, test.asked, err, text)
@@ -185,7 +187,7 @@ func TestGRPC(t *testing.T) {
 func TestLeaderBecomesReady(t *testing.T) {
 	worker := member("vllm-0-1", workerAddress, "1", true)
 	_, client, port := serve(t, member("vllm-0", leaderAddress, "0", false), worker)
-	if code, got := ask(t, leaderAddress, port, "/"); code != 503 || got.Violation != Unready {
+	if code, got := ask(t, leaderAddress, port, "/"); code != 503 || got.Violation != podanswer.Unready {
 		t.Errorf("an unready leader answers %d, %+v", code, got)
 	}
 	// The cache may lag behind the API server.
@@ -226,7 +228,7 @@ func TestLongRequest(t *testing.T) {
 				awaitRunning(t, port, 1)
 				test.spoil(t, client)
 			}()
-			if code, got := ask(t, leaderAddress, port, "/?duration=1m"); code != 503 || got.Violation != Cut {
+			if code, got := ask(t, leaderAddress, port, "/?duration=1m"); code != 503 || got.Violation != podanswer.Cut {
 				t.Errorf("after %s: %d, %+v", time.Since(begin), code, got)
 			}
 		})

@@ -41,6 +41,8 @@ type config struct {
 	side   int
 	matrix bool
 	suites []suite
+	// leftOut are suites that this machine can't run, and why.
+	leftOut []string
 }
 
 func parse(args []string, stderr io.Writer) (config, error) {
@@ -66,7 +68,7 @@ func parse(args []string, stderr io.Writer) (config, error) {
 		return c, fmt.Errorf("%w: %w", errUsage, err)
 	}
 	var err error
-	if c.suites, err = find(flags.Args()); err != nil {
+	if c.suites, c.leftOut, err = find(flags.Args()); err != nil {
 		return c, fmt.Errorf("%w: %w", errUsage, err)
 	}
 	if c.run != "" {
@@ -99,7 +101,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	results := r.runAll(ctx, jobs)
-	return report(stdout, results)
+	err = report(stdout, results)
+	for _, line := range c.leftOut {
+		fmt.Fprintln(stdout, line)
+	}
+	return err
 }
 
 // jobsOf returns the jobs: the suites at the level, then the matrix.
@@ -112,7 +118,7 @@ func jobsOf(c config, table []requirement) []job {
 		return jobs
 	}
 	for _, course := range matrix {
-		suites, err := find(course.suites)
+		suites, _, err := find(course.suites)
 		if err != nil {
 			panic(err) // a defect of matrix
 		}

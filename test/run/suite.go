@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/netns"
+	"github.com/lockstep-rollouts/lockstep/test/node"
 )
 
 // suite is a set of tests that run together on one control plane.
@@ -20,6 +22,8 @@ type suite struct {
 	run string
 	// needs are the components of the cluster beside Kubernetes, LWS and KWOK.
 	needs []cluster.Option
+	// lacks returns what this machine lacks for the suite. Nil: it runs anywhere.
+	lacks func() error
 }
 
 // whole has every end-to-end test. The longest suites are first.
@@ -29,6 +33,10 @@ var whole = []suite{
 	{name: "argo", packages: []string{"./test/argo"}, needs: []cluster.Option{cluster.WithTraefik(), cluster.WithArgo()}},
 	{name: "kruise", packages: []string{"./test/kruise"}, needs: []cluster.Option{cluster.WithGatewayAPI(), cluster.WithKruise()}},
 	{name: "batchrelease", packages: []string{"./test/batchrelease"}},
+	{
+		name: "node", packages: []string{"./test/node"}, needs: node.Options(1),
+		lacks: netns.NodePossible,
+	},
 	{name: "cluster", packages: []string{"./test/cluster", "./test/netns"}, needs: []cluster.Option{cluster.WithTraefik()}},
 	{name: "examples", packages: []string{"./examples"}},
 	{name: "demo", packages: []string{"./test/demo"}},
@@ -37,12 +45,21 @@ var whole = []suite{
 // parts are subsets of e2e: the tests with this prefix.
 var parts = []string{"canary", "partition", "blueGreen", "adopt", "styles", "admission", "autoscaler", "history", "plan", "preflight", "watch"}
 
-// find returns the suites with these names, or every whole suite without names.
-func find(names []string) ([]suite, error) {
+// find returns the suites with these names. Without names it returns every whole suite that this machine can run, and why it can't run
+// the others.
+func find(names []string) (found []suite, leftOut []string, err error) {
 	if len(names) == 0 {
-		return whole, nil
+		for _, s := range whole {
+			if s.lacks != nil {
+				if err := s.lacks(); err != nil {
+					leftOut = append(leftOut, fmt.Sprintf("%s: left out on this machine: %v", s.name, err))
+					continue
+				}
+			}
+			found = append(found, s)
+		}
+		return found, leftOut, nil
 	}
-	found := make([]suite, 0, len(names))
 	for _, name := range names {
 		i := slices.IndexFunc(whole, func(s suite) bool { return s.name == name })
 		switch {
@@ -53,10 +70,10 @@ func find(names []string) ([]suite, error) {
 			s.name, s.run = name, "^Test"+strings.ToUpper(name[:1])+name[1:]
 			found = append(found, s)
 		default:
-			return nil, fmt.Errorf("unknown suite %q: want one of %s", name, strings.Join(suiteNames(), ", "))
+			return nil, nil, fmt.Errorf("unknown suite %q: want one of %s", name, strings.Join(suiteNames(), ", "))
 		}
 	}
-	return found, nil
+	return found, nil, nil
 }
 
 func suiteNames() []string {

@@ -79,13 +79,27 @@ func TestEverySuiteIsInTable(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"e2e", "traffic", "argo", "kruise", "batchrelease"} {
-		s, err := find([]string{name})
+		s, _, err := find([]string{name})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if smoke, test := s[0].tests(table, levelSmoke), s[0].tests(table, levelTest); len(smoke) == 0 || len(test) <= len(smoke) {
 			t.Errorf("suite %s has %d smoke tests and %d in make test", name, len(smoke), len(test))
 		}
+	}
+}
+
+// A suite that this machine can't run is left out, with the reason, unless it is asked for.
+func TestSuitesThatNeedMore(t *testing.T) {
+	all := whole
+	t.Cleanup(func() { whole = all })
+	whole = []suite{{name: "anywhere"}, {name: "root", lacks: func() error { return errors.New("needs root") }}}
+	found, leftOut, err := find(nil)
+	if err != nil || len(found) != 1 || found[0].name != "anywhere" || len(leftOut) != 1 || !strings.HasSuffix(leftOut[0], "needs root") {
+		t.Errorf("without names: %v, %q, %v", found, leftOut, err)
+	}
+	if found, leftOut, err := find([]string{"root"}); err != nil || len(found) != 1 || len(leftOut) != 0 {
+		t.Errorf("by its name: %v, %q, %v", found, leftOut, err)
 	}
 }
 

@@ -4,8 +4,16 @@
 package suite
 
 import (
+	"context"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -34,4 +42,30 @@ func ServePodMetrics(t testing.TB, c *cluster.Cluster) {
 	if err := c.Apply(t.Context(), "", []byte(podMetrics)); err != nil {
 		t.Fatal(err)
 	}
+	_, _, client := Clients(c)
+	await.Nil(t, "the metrics API is served", func(ctx context.Context) error {
+		_, err := client.Resource(PodMetrics).List(ctx, metav1.ListOptions{Limit: 1})
+		return err
+	})
+}
+
+// PodMetrics is the resource of [SetPodMetrics].
+var PodMetrics = schema.GroupVersionResource{Group: "metrics.k8s.io", Version: "v1beta1", Resource: "pods"}
+
+// SetPodMetrics publishes a metric of leaders of a LeaderWorkerSet, by the pods' names, as so many Mi of memory.
+func SetPodMetrics(ctx context.Context, c *cluster.Cluster, namespace, set string, leaders map[string]int) error {
+	var b strings.Builder
+	for pod, value := range leaders {
+		fmt.Fprintf(&b, `---
+apiVersion: metrics.k8s.io/v1beta1
+kind: PodMetrics
+metadata:
+  name: %s
+  labels: {leaderworkerset.sigs.k8s.io/name: %s, leaderworkerset.sigs.k8s.io/worker-index: "0"}
+timestamp: %q
+window: 3s
+containers: [{name: server, usage: {memory: %dMi}}]
+`, pod, set, time.Now().UTC().Format(time.RFC3339), value)
+	}
+	return c.Apply(ctx, namespace, []byte(b.String()))
 }

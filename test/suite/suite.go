@@ -92,17 +92,30 @@ func Templates(w *lws.LeaderWorkerSet) []*corev1.PodTemplateSpec {
 // of the same write.
 func SetImage(t testing.TB, sets lwsv1.LeaderWorkerSetInterface, name, tag string, changes ...func(*lws.LeaderWorkerSet)) {
 	t.Helper()
-	await.Nil(t, "the template is changed", func(ctx context.Context) error {
+	Edit(t, sets, name, func(w *lws.LeaderWorkerSet) {
+		SetImages(w, "example.com/vllm:"+tag)
+		for _, change := range changes {
+			change(w)
+		}
+	})
+}
+
+// SetImages sets the image of the first container of leaders and workers.
+func SetImages(w *lws.LeaderWorkerSet, image string) {
+	for _, template := range Templates(w) {
+		template.Spec.Containers[0].Image = image
+	}
+}
+
+// Edit changes a LeaderWorkerSet with one write.
+func Edit(t testing.TB, sets lwsv1.LeaderWorkerSetInterface, name string, change func(*lws.LeaderWorkerSet)) {
+	t.Helper()
+	await.Nil(t, "the LeaderWorkerSet is changed", func(ctx context.Context) error {
 		w, err := sets.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		for _, template := range Templates(w) {
-			template.Spec.Containers[0].Image = "example.com/vllm:" + tag
-		}
-		for _, change := range changes {
-			change(w)
-		}
+		change(w)
 		_, err = sets.Update(ctx, w, metav1.UpdateOptions{})
 		return err
 	})

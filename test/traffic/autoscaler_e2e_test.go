@@ -8,7 +8,6 @@ package traffic
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,20 +15,19 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/load"
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
+	"github.com/lockstep-rollouts/lockstep/test/serving"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
+	"github.com/lockstep-rollouts/lockstep/test/text"
 )
-
-var podMetrics = schema.GroupVersionResource{Group: "metrics.k8s.io", Version: "v1beta1", Resource: "pods"}
 
 // autoscaled is a workload that a HorizontalPodAutoscaler scales by the requests that its leaders receive.
 type autoscaled struct {
-	*served
+	*serving.Release
 
 	mu   sync.Mutex
 	rows []capacity
@@ -51,21 +49,21 @@ func (c capacity) String() string {
 
 // autoscale starts the metric, which follows the requests, one Mi of "memory" for a request per second, and creates the
 // autoscaler: 120 of them per leader, no stabilization.
-func autoscale(s *served, behavior string) *autoscaled {
-	s.t.Helper()
-	a := &autoscaled{served: s}
-	suite.ServePodMetrics(s.t, s.cluster)
-	ctx, stop := context.WithCancel(s.t.Context())
+func autoscale(s *serving.Release, behavior string) *autoscaled {
+	s.T.Helper()
+	a := &autoscaled{Release: s}
+	suite.ServePodMetrics(s.T, s.Cluster)
+	ctx, stop := context.WithCancel(s.T.Context())
 	var running sync.WaitGroup
 	running.Go(func() { a.measure(ctx) })
-	s.t.Cleanup(func() {
+	s.T.Cleanup(func() {
 		stop()
 		running.Wait()
 		for _, row := range a.rows {
-			s.t.Log(row)
+			s.T.Log(row)
 		}
 	})
-	s.apply(`
+	s.Apply(`
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
 metadata: {name: model}
@@ -89,13 +87,13 @@ func (a *autoscaled) measure(ctx context.Context) {
 	var samples []sample
 	began := time.Now()
 	for ctx.Err() == nil {
-		now := sample{time.Now(), a.pods.Counts()}
+		now := sample{time.Now(), a.Pods.Counts()}
 		for samples = append(samples, now); now.at.Sub(samples[0].at) > 3*time.Second; {
 			samples = samples[1:]
 		}
 		if elapsed := now.at.Sub(samples[0].at).Seconds(); elapsed > 1 {
-			a.publish(ctx, now.at, func(pod string) int {
-				pod = a.namespace + "/" + pod
+			a.publish(ctx, func(pod string) int {
+				pod = a.Namespace + "/" + pod
 				return int(float64(now.counts[pod].Requests-samples[0].counts[pod].Requests) / elapsed)
 			})
 		}
@@ -108,39 +106,30 @@ func (a *autoscaled) measure(ctx context.Context) {
 }
 
 // publish serves the metric of each stable leader that is wanted, and of no other: the controller would count it.
-func (a *autoscaled) publish(ctx context.Context, at time.Time, of func(pod string) int) {
-	w, err := a.sets.LeaderworkersetV1().LeaderWorkerSets(a.namespace).Get(ctx, a.name, metav1.GetOptions{})
+func (a *autoscaled) publish(ctx context.Context, of func(pod string) int) {
+	w, err := a.Sets.LeaderworkersetV1().LeaderWorkerSets(a.Namespace).Get(ctx, a.Name, metav1.GetOptions{})
 	if err != nil {
 		return // the test is over
 	}
-	var b strings.Builder
+	values := map[string]int{}
 	for group := range 8 {
 		pod := fmt.Sprintf("model-%d", group)
-		if group >= int(*w.Spec.Replicas) {
-			err := dynamic.NewForConfigOrDie(a.cluster.RESTConfig()).Resource(podMetrics).Namespace(a.namespace).Delete(ctx, pod, metav1.DeleteOptions{})
-			if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-				a.t.Error(err)
-			}
+		if group < int(*w.Spec.Replicas) {
+			values[pod] = of(pod)
 			continue
 		}
-		fmt.Fprintf(&b, `---
-apiVersion: metrics.k8s.io/v1beta1
-kind: PodMetrics
-metadata:
-  name: %s
-  labels: {leaderworkerset.sigs.k8s.io/name: model, leaderworkerset.sigs.k8s.io/worker-index: "0"}
-timestamp: %q
-window: 3s
-containers: [{name: server, usage: {memory: %dMi}}]
-`, pod, at.UTC().Format(time.RFC3339), of(pod))
+		err := dynamic.NewForConfigOrDie(a.Cluster.RESTConfig()).Resource(suite.PodMetrics).Namespace(a.Namespace).Delete(ctx, pod, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+			a.T.Error(err)
+		}
 	}
-	if err := a.cluster.Apply(ctx, a.namespace, []byte(b.String())); err != nil && ctx.Err() == nil {
-		a.t.Error(err)
+	if err := suite.SetPodMetrics(ctx, a.Cluster, a.Namespace, a.Name, values); err != nil && ctx.Err() == nil {
+		a.T.Error(err)
 	}
 }
 
 func (a *autoscaled) note(ctx context.Context, at time.Duration) {
-	r, err := a.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: a.ref, IncludeGroups: true})
+	r, err := a.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: a.Ref, IncludeGroups: true})
 	if err != nil {
 		return // the driver is being restarted
 	}
@@ -184,13 +173,13 @@ func (a *autoscaled) seen(ctx context.Context) int64 {
 }
 
 func (a *autoscaled) hpa(ctx context.Context) (*autoscalingv2.HorizontalPodAutoscaler, error) {
-	return a.kube.AutoscalingV2().HorizontalPodAutoscalers(a.namespace).Get(ctx, "model", metav1.GetOptions{})
+	return a.Kube.AutoscalingV2().HorizontalPodAutoscalers(a.Namespace).Get(ctx, "model", metav1.GetOptions{})
 }
 
 // sees waits until the autoscaler has read a metric between two values.
 func (a *autoscaled) sees(least, most int64) {
-	a.t.Helper()
-	a.eventually(fmt.Sprintf("the autoscaler sees %d to %d requests/s", least, most), func(ctx context.Context) error {
+	a.T.Helper()
+	a.Eventually(fmt.Sprintf("the autoscaler sees %d to %d requests/s", least, most), func(ctx context.Context) error {
 		if now := a.seen(ctx); now < least || now > most {
 			return fmt.Errorf("it sees %d", now)
 		}
@@ -201,12 +190,12 @@ func (a *autoscaled) sees(least, most int64) {
 // mustKeep fails the test if the workload had fewer groups than this at any time, or a canary with requests fewer than
 // its batch.
 func (a *autoscaled) mustKeep(groups int32) {
-	a.t.Helper()
+	a.T.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, c := range a.rows {
 		if c.replicas < groups || c.weight == 100 && c.canary < groups {
-			a.t.Errorf("capacity was lost: %s", c)
+			a.T.Errorf("capacity was lost: %s", c)
 		}
 	}
 }
@@ -220,43 +209,43 @@ func TestTrafficAutoscaledCanary(t *testing.T) {
 		"promote": pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE, "abort": pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t)
-			g := s.load(load.Options{Rate: 400, LongEvery: 100, LongFor: longest})
+			s := serving.Serve(t)
+			g := s.Load(load.Options{Rate: 400, LongEvery: 100, LongFor: serving.Longest})
 			g.Begin(load.Phase{Name: "stable alone", Want: load.Shares{"model": 100}})
-			s.await(g, 2000) // the load is steady
+			s.Await(g, 2000) // the load is steady
 			a := autoscale(s, noStabilization)
 			a.sees(85, 119)
 			before, err := a.hpa(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			canary := a.begin(byRoute())
-			a.upgrade(1)
+			canary := a.BeginRelease(serving.ByRoute())
+			a.Upgrade(1)
 			g.Begin(load.Phase{Name: "50 %", Want: load.Shares{"model": 50, canary: 50}})
-			a.weight(50)
+			a.Weight(50)
 			a.sees(20, 70)
 			g.Begin(load.Phase{Name: "100 %", Want: load.Shares{canary: 100}})
-			a.upgrade(2)
-			a.weight(100)
+			a.Upgrade(2)
+			a.Weight(100)
 			a.sees(0, 1)
-			a.await(g, 1000)
+			a.Await(g, 1000)
 			g.Begin(load.Phase{Name: "ended", Want: load.Shares{"model": 100}})
-			a.finalize(end)
+			a.End(end)
 			a.sees(85, 119)
-			a.await(g, 1000)
+			a.Await(g, 1000)
 			a.mustKeep(4)
 			after, err := a.hpa(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			// Without load it would be right to remove groups, and cut the last requests.
-			if err := a.kube.AutoscalingV2().HorizontalPodAutoscalers(a.namespace).Delete(t.Context(), "model", metav1.DeleteOptions{}); err != nil {
+			if err := a.Kube.AutoscalingV2().HorizontalPodAutoscalers(a.Namespace).Delete(t.Context(), "model", metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			a.passes(g)
-			a.mustBeRestored()
-			if asJSON(t, after.Spec) != asJSON(t, before.Spec) || len(after.Annotations) != len(before.Annotations) {
-				t.Errorf("the autoscaler was not restored:\n%s\n%s", asJSON(t, before), asJSON(t, after))
+			a.Passes(g)
+			a.MustBeRestored()
+			if text.JSON(after.Spec) != text.JSON(before.Spec) || len(after.Annotations) != len(before.Annotations) {
+				t.Errorf("the autoscaler was not restored:\n%s\n%s", text.JSON(before), text.JSON(after))
 			}
 		})
 	}

@@ -23,44 +23,45 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/load"
+	"github.com/lockstep-rollouts/lockstep/test/serving"
 )
 
 func blueGreen(batches ...string) *pb.ReleasePolicy {
-	return &pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, Batches: batches, Traffic: byRoute()}
+	return &pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, Batches: batches, Traffic: serving.ByRoute()}
 }
 
 // A second set beside the first: a header route for testers, then all requests to green, back to blue, and to green again; and
 // the promotion, in which all of the user's own groups are replaced at once, since they serve no requests. No request is lost.
 func TestTrafficBlueGreen(t *testing.T) {
-	s := serve(t)
-	g := s.load(load.Options{Rate: 600, LongEvery: 100, LongFor: longest, MatchEvery: 10, Match: http.Header{match: {"yes"}}})
+	s := serving.Serve(t)
+	g := s.Load(load.Options{Rate: 600, LongEvery: 100, LongFor: serving.Longest, MatchEvery: 10, Match: http.Header{serving.Match: {"yes"}}})
 	blue := load.Shares{"model": 100}
 	g.Begin(load.Phase{Name: "blue alone", Want: blue})
-	s.await(g, 500)
+	s.Await(g, 500)
 	policy := blueGreen("50%", "100%")
-	policy.BlueGreen = &pb.BlueGreenPolicy{ScaleDownDelay: durationpb.New(longest)}
-	name := s.beginBy(policy)
+	policy.BlueGreen = &pb.BlueGreenPolicy{ScaleDownDelay: durationpb.New(serving.Longest)}
+	name := s.BeginBy(policy)
 	green := load.Shares{name: 100}
 	g.Begin(load.Phase{Name: "half of green, weight asked for too early", Want: blue})
-	s.upgrade(0)
-	v, err := s.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: s.ref, ReleaseId: "r1", Weight: 100})
+	s.Upgrade(0)
+	v, err := s.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: s.Ref, ReleaseId: "r1", Weight: 100})
 	if err != nil || v.GetVerified() || v.GetReason() != "GroupsNotReady" {
 		t.Errorf("SetWeight before green is complete: %v, %v", v, err)
 	}
-	s.await(g, 2000)
-	if _, err := s.Reset(t.Context(), &pb.ResetRequest{Workload: s.ref, ReleaseId: "r1", Wait: long}); err != nil {
+	s.Await(g, 2000)
+	if _, err := s.Reset(t.Context(), &pb.ResetRequest{Workload: s.Ref, ReleaseId: "r1", Wait: serving.Long}); err != nil {
 		t.Fatal(err)
 	}
 	g.Begin(load.Phase{Name: "preview by header", Want: blue, WantMatch: name})
-	s.upgrade(1)
+	s.Upgrade(1)
 	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{
-		Workload: s.ref, ReleaseId: "r1", Name: "testers",
-		Matches: []*pb.HeaderMatch{{Name: match, Value: &pb.HeaderMatch_Exact{Exact: "yes"}}},
+		Workload: s.Ref, ReleaseId: "r1", Name: "testers",
+		Matches: []*pb.HeaderMatch{{Name: serving.Match, Value: &pb.HeaderMatch_Exact{Exact: "yes"}}},
 	}); err != nil {
 		t.Fatal(err)
 	}
-	s.await(g, 3000)
-	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: s.ref, ReleaseId: "r1", Name: "testers"}); err != nil {
+	s.Await(g, 3000)
+	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: s.Ref, ReleaseId: "r1", Name: "testers"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, to := range []struct {
@@ -69,14 +70,14 @@ func TestTrafficBlueGreen(t *testing.T) {
 		want   load.Shares
 	}{{"switched to green", 100, green}, {"and back", 0, blue}, {"and to green again", 100, green}} {
 		g.Begin(load.Phase{Name: to.phase, Want: to.want})
-		s.weight(to.weight)
-		s.await(g, 3000)
+		s.Weight(to.weight)
+		s.Await(g, 3000)
 	}
 	g.Begin(load.Phase{Name: "promoted", Want: blue})
-	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
-	s.await(g, 3000)
-	s.passes(g)
-	s.mustBeRestored()
+	s.End(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+	s.Await(g, 3000)
+	s.Passes(g)
+	s.MustBeRestored()
 }
 
 // Promotion at weight 0 completes green and moves the requests itself; a rollback after the switch takes one write.
@@ -84,50 +85,50 @@ func TestTrafficBlueGreenShortcuts(t *testing.T) {
 	blue := load.Shares{"model": 100}
 	t.Run("promoted before any batch", func(t *testing.T) {
 		t.Parallel()
-		s := serve(t)
-		g := s.load(load.Options{Rate: 400, LongEvery: 100, LongFor: longest})
+		s := serving.Serve(t)
+		g := s.Load(load.Options{Rate: 400, LongEvery: 100, LongFor: serving.Longest})
 		g.Begin(load.Phase{Name: "blue alone", Want: blue})
-		s.await(g, 500)
-		s.beginBy(blueGreen("100%"))
+		s.Await(g, 500)
+		s.BeginBy(blueGreen("100%"))
 		g.Begin(load.Phase{Name: "to green and back"})
-		s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+		s.End(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 		g.Begin(load.Phase{Name: "promoted", Want: blue})
-		s.await(g, 2000)
-		s.passes(g)
-		s.mustBeRestored()
+		s.Await(g, 2000)
+		s.Passes(g)
+		s.MustBeRestored()
 	})
 	t.Run("rolled back after the switch", func(t *testing.T) {
 		t.Parallel()
-		s := serve(t)
-		g := s.load(load.Options{Rate: 400, LongEvery: 100, LongFor: longest})
-		name := s.beginBy(blueGreen("100%"))
-		s.upgrade(0)
+		s := serving.Serve(t)
+		g := s.Load(load.Options{Rate: 400, LongEvery: 100, LongFor: serving.Longest})
+		name := s.BeginBy(blueGreen("100%"))
+		s.Upgrade(0)
 		g.Begin(load.Phase{Name: "switched", Want: load.Shares{name: 100}})
-		s.weight(100)
-		s.await(g, 2000)
+		s.Weight(100)
+		s.Await(g, 2000)
 		g.Begin(load.Phase{Name: "rolled back", Want: blue})
-		s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
-		s.await(g, 2000)
-		s.passes(g)
-		s.mustBeRestored()
+		s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+		s.Await(g, 2000)
+		s.Passes(g)
+		s.MustBeRestored()
 	})
 	t.Run("rolled back in mid-promotion", func(t *testing.T) {
 		t.Parallel()
-		s := serve(t)
-		g := s.load(load.Options{Rate: 400, LongEvery: 100, LongFor: longest})
+		s := serving.Serve(t)
+		g := s.Load(load.Options{Rate: 400, LongEvery: 100, LongFor: serving.Longest})
 		policy := blueGreen("100%")
-		policy.MinReady = durationpb.New(longest) // it is not over before
-		name := s.beginBy(policy)
-		s.upgrade(0)
+		policy.MinReady = durationpb.New(serving.Longest) // it is not over before
+		name := s.BeginBy(policy)
+		s.Upgrade(0)
 		g.Begin(load.Phase{Name: "switched", Want: load.Shares{name: 100}})
-		s.weight(100)
+		s.Weight(100)
 		if _, err := s.Finalize(t.Context(), &pb.FinalizeRequest{
-			Workload: s.ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
+			Workload: s.Ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
 		}); err != nil {
 			t.Fatal(err)
 		}
 		await.Nil(t, "blue is replaced while green has the requests", func(ctx context.Context) error {
-			pods, err := s.kube.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + s.name})
+			pods, err := s.Kube.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + s.Name})
 			if err != nil {
 				return err
 			}
@@ -139,11 +140,11 @@ func TestTrafficBlueGreenShortcuts(t *testing.T) {
 			return errors.New("no pod has the new image")
 		})
 		g.Begin(load.Phase{Name: "to blue again"})
-		s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+		s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 		g.Begin(load.Phase{Name: "rolled back", Want: blue})
-		s.await(g, 2000)
-		s.passes(g)
-		s.mustBeRestored()
+		s.Await(g, 2000)
+		s.Passes(g)
+		s.MustBeRestored()
 	})
 }
 
@@ -159,66 +160,66 @@ func TestTrafficBlueGreenAdopt(t *testing.T) {
 	for _, pinned := range []bool{false, true} {
 		t.Run(fmt.Sprintf("adopted, named by the Service %t", pinned), func(t *testing.T) {
 			t.Parallel()
-			s := serve(t)
+			s := serving.Serve(t)
 			if pinned {
-				s.pin("model")
+				pin(s, "model")
 			}
-			g := s.load(load.Options{Rate: 600, LongEvery: 100, LongFor: longest})
+			g := s.Load(load.Options{Rate: 600, LongEvery: 100, LongFor: serving.Longest})
 			g.Begin(load.Phase{Name: "blue alone", Want: blue})
-			s.await(g, 1000)
-			name := s.beginBy(adopt(longest))
+			s.Await(g, 1000)
+			name := s.BeginBy(adopt(serving.Longest))
 			green := load.Shares{name: 100}
-			s.upgrade(0)
+			s.Upgrade(0)
 			g.Begin(load.Phase{Name: "to green"})
-			s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+			s.End(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 			g.Begin(load.Phase{Name: "adopted", Want: green})
-			s.await(g, 3000)
-			s.passes(g)
+			s.Await(g, 3000)
+			s.Passes(g)
 			if pinned {
-				s.user["Service"] = strings.ReplaceAll(s.user["Service"], `"leaderworkerset.sigs.k8s.io/name":"model"`,
+				s.User["Service"] = strings.ReplaceAll(s.User["Service"], `"leaderworkerset.sigs.k8s.io/name":"model"`,
 					`"leaderworkerset.sigs.k8s.io/name":"`+name+`"`)
 			}
-			s.mustBeRestoredExcept(name)
-			if _, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Get(t.Context(), s.name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			s.MustBeRestoredExcept(name)
+			if _, err := s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace).Get(t.Context(), s.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 				t.Errorf("blue is still there (%v)", err)
 			}
 		})
 	}
 	t.Run("rolled back in the delay", func(t *testing.T) {
 		t.Parallel()
-		s := serve(t)
-		g := s.load(load.Options{Rate: 600, LongEvery: 100, LongFor: longest})
+		s := serving.Serve(t)
+		g := s.Load(load.Options{Rate: 600, LongEvery: 100, LongFor: serving.Longest})
 		g.Begin(load.Phase{Name: "blue alone", Want: blue})
-		s.await(g, 1000)
-		name := s.beginBy(adopt(time.Hour))
-		s.upgrade(0)
+		s.Await(g, 1000)
+		name := s.BeginBy(adopt(time.Hour))
+		s.Upgrade(0)
 		g.Begin(load.Phase{Name: "to green"})
-		if _, err := s.Finalize(t.Context(), &pb.FinalizeRequest{Workload: s.ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE}); err != nil {
+		if _, err := s.Finalize(t.Context(), &pb.FinalizeRequest{Workload: s.Ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE}); err != nil {
 			t.Fatal(err)
 		}
 		await.Nil(t, "blue is on standby", func(ctx context.Context) error {
-			r, err := s.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: s.ref})
+			r, err := s.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: s.Ref})
 			if err == nil && r.GetContext().GetReason() != "WaitingForScaleDownDelay" {
 				err = fmt.Errorf("the context is %v", r.GetContext())
 			}
 			return err
 		})
 		g.Begin(load.Phase{Name: "blue is on standby", Want: load.Shares{name: 100}})
-		s.await(g, 3000)
+		s.Await(g, 3000)
 		g.Begin(load.Phase{Name: "rolled back", Want: blue})
-		s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
-		s.await(g, 3000)
-		s.passes(g)
-		s.mustBeRestored()
+		s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+		s.Await(g, 3000)
+		s.Passes(g)
+		s.MustBeRestored()
 	})
 }
 
 // pin adds the workload's name to the selector of the user's Service.
-func (s *served) pin(name string) {
-	s.t.Helper()
+func pin(s *serving.Release, name string) {
+	s.T.Helper()
 	patch := fmt.Appendf(nil, `{"spec": {"selector": {"leaderworkerset.sigs.k8s.io/name": %q}}}`, name)
-	if _, err := s.kube.CoreV1().Services(s.namespace).Patch(s.t.Context(), "stable", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		s.t.Fatal(err)
+	if _, err := s.Kube.CoreV1().Services(s.Namespace).Patch(s.T.Context(), "stable", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		s.T.Fatal(err)
 	}
-	s.user = s.carriers()
+	s.User = s.Carriers()
 }

@@ -28,26 +28,27 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/load"
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
+	"github.com/lockstep-rollouts/lockstep/test/serving"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 var services = schema.GroupVersionResource{Version: "v1", Resource: "services"}
 
 // enforce applies a manifest as a GitOps tool that forces ownership of every field.
-func (s *served) enforce(resource schema.GroupVersionResource, name, manifest string) {
-	s.t.Helper()
-	objects := dynamic.NewForConfigOrDie(s.cluster.RESTConfig()).Resource(resource).Namespace(s.namespace)
-	if _, err := objects.Patch(s.t.Context(), name, types.ApplyYAMLPatchType, []byte(manifest),
+func enforce(s *serving.Release, resource schema.GroupVersionResource, name, manifest string) {
+	s.T.Helper()
+	objects := dynamic.NewForConfigOrDie(s.Cluster.RESTConfig()).Resource(resource).Namespace(s.Namespace)
+	if _, err := objects.Patch(s.T.Context(), name, types.ApplyYAMLPatchType, []byte(manifest),
 		metav1.PatchOptions{FieldManager: "argocd-controller", Force: ptr.To(true)}); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 }
 
 // verified waits until the driver reports a share as verified again.
-func (s *served) verified(weight int32) {
-	s.t.Helper()
-	s.eventually(fmt.Sprintf("%d %% are verified", weight), func(ctx context.Context) error {
-		v, err := s.VerifyWeight(ctx, &pb.VerifyWeightRequest{Workload: s.ref, ReleaseId: "r1", Weight: weight})
+func verified(s *serving.Release, weight int32) {
+	s.T.Helper()
+	s.Eventually(fmt.Sprintf("%d %% are verified", weight), func(ctx context.Context) error {
+		v, err := s.VerifyWeight(ctx, &pb.VerifyWeightRequest{Workload: s.Ref, ReleaseId: "r1", Weight: weight})
 		if err == nil && !v.GetVerified() {
 			err = errors.New(v.GetReason() + ": " + v.GetMessage())
 		}
@@ -57,16 +58,16 @@ func (s *served) verified(weight int32) {
 
 // The user's manifests are applied during the release, by force. No request is lost, and the share is restored.
 func TestTrafficManifestsAppliedAgain(t *testing.T) {
-	s := serve(t)
-	canary := s.begin(byRoute())
-	s.upgrade(1)
-	s.weight(50)
-	g := s.load(load.Options{Rate: 600, LongEvery: 100, LongFor: longest})
+	s := serving.Serve(t)
+	canary := s.BeginRelease(serving.ByRoute())
+	s.Upgrade(1)
+	s.Weight(50)
+	g := s.Load(load.Options{Rate: 600, LongEvery: 100, LongFor: serving.Longest})
 	half := load.Shares{"model": 50, canary: 50}
 	g.Begin(load.Phase{Name: "50 %", Want: half})
-	s.await(g, 1000)
+	s.Await(g, 1000)
 	g.Begin(load.Phase{Name: "route applied again", Want: half})
-	s.enforce(httpRoutes, "model", fmt.Sprintf(`
+	enforce(s, serving.HTTPRoutes, "model", fmt.Sprintf(`
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
 metadata: {name: model}
@@ -74,11 +75,11 @@ spec:
   parentRefs: [{name: %s, namespace: %s}]
   hostnames: [%s]
   rules: %s
-`, cluster.GatewayName, cluster.GatewayNamespace, s.host(), only))
-	s.verified(50)
-	s.await(g, 2000)
+`, cluster.GatewayName, cluster.GatewayNamespace, s.Host(), serving.Only))
+	verified(s, 50)
+	s.Await(g, 2000)
 	g.Begin(load.Phase{Name: "Service applied again", Want: half})
-	s.enforce(services, "stable", `
+	enforce(s, services, "stable", `
 apiVersion: v1
 kind: Service
 metadata: {name: stable}
@@ -86,55 +87,55 @@ spec:
   selector: {leaderworkerset.sigs.k8s.io/worker-index: "0"}
   ports: [{name: http, port: 80, targetPort: http}]
 `)
-	s.eventually("the fence is back", func(ctx context.Context) error {
-		svc, err := s.kube.CoreV1().Services(s.namespace).Get(ctx, "stable", metav1.GetOptions{})
-		if err == nil && svc.Spec.Selector["leaderworkerset.sigs.k8s.io/name"] != s.name {
+	s.Eventually("the fence is back", func(ctx context.Context) error {
+		svc, err := s.Kube.CoreV1().Services(s.Namespace).Get(ctx, "stable", metav1.GetOptions{})
+		if err == nil && svc.Spec.Selector["leaderworkerset.sigs.k8s.io/name"] != s.Name {
 			err = fmt.Errorf("it selects %v", svc.Spec.Selector)
 		}
 		return err
 	})
-	s.verified(50)
-	s.await(g, 2000)
+	verified(s, 50)
+	s.Await(g, 2000)
 	g.Begin(load.Phase{Name: "rolled back", Want: load.Shares{"model": 100}})
-	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
-	s.await(g, 1000)
-	s.passes(g)
-	s.mustBeRestored()
+	s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	s.Await(g, 1000)
+	s.Passes(g)
+	s.MustBeRestored()
 }
 
 // A canary leader whose worker is not ready would be an endpoint without Lockstep. It gets no request.
 func TestTrafficOnlyToWholeGroups(t *testing.T) {
-	s := serve(t)
+	s := serving.Serve(t)
 	// With a tolerated group the share does not follow the loss after ten seconds.
-	canary := s.beginBy(&pb.ReleasePolicy{
-		Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "50%", "100%"}, FailureThreshold: "1", Traffic: byRoute(),
+	canary := s.BeginBy(&pb.ReleasePolicy{
+		Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "50%", "100%"}, FailureThreshold: "1", Traffic: serving.ByRoute(),
 	})
-	s.upgrade(1) // two groups
-	both := func(ctx context.Context) error { return s.hasEndpoints(ctx, "stable-canary", 2) }
-	s.eventually("both leaders are marked", both)
-	s.weight(50)
-	g := s.load(load.Options{Rate: 600})
+	s.Upgrade(1) // two groups
+	both := func(ctx context.Context) error { return s.HasEndpoints(ctx, "stable-canary", 2) }
+	s.Eventually("both leaders are marked", both)
+	s.Weight(50)
+	g := s.Load(load.Options{Rate: 600})
 	half := load.Shares{"model": 50, canary: 50}
 	g.Begin(load.Phase{Name: "two groups", Want: half})
-	s.await(g, 1000)
+	s.Await(g, 1000)
 	// Until its label is removed and the gateway has followed, requests may reach a group that broke on its own.
 	g.Begin(load.Phase{Name: "a worker breaks", MayFail: true})
-	s.behave(canary+"-0-1", cluster.BehaviorNeverReady)
-	s.eventually("one leader is marked", func(ctx context.Context) error { return s.hasEndpoints(ctx, "stable-canary", 1) })
-	s.settled(g)
-	before := s.pods.Counts()[s.namespace+"/"+canary+"-0"].Requests
+	s.Behave(canary+"-0-1", cluster.BehaviorNeverReady)
+	s.Eventually("one leader is marked", func(ctx context.Context) error { return s.HasEndpoints(ctx, "stable-canary", 1) })
+	s.Settled(g)
+	before := s.Pods.Counts()[s.Namespace+"/"+canary+"-0"].Requests
 	g.Begin(load.Phase{Name: "the other group", Want: half})
-	s.await(g, 2000)
-	if after := s.pods.Counts()[s.namespace+"/"+canary+"-0"].Requests; after != before {
+	s.Await(g, 2000)
+	if after := s.Pods.Counts()[s.Namespace+"/"+canary+"-0"].Requests; after != before {
 		t.Errorf("%d requests came to the leader of a group that is not whole", after-before)
 	}
 	g.Begin(load.Phase{Name: "whole again", Want: half})
-	s.behave(canary+"-0-1", "")
-	s.eventually("both leaders are marked again", both)
-	s.await(g, 1000)
-	s.passes(g)
-	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
-	s.mustBeRestored()
+	s.Behave(canary+"-0-1", "")
+	s.Eventually("both leaders are marked again", both)
+	s.Await(g, 1000)
+	s.Passes(g)
+	s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	s.MustBeRestored()
 }
 
 // The workload is deleted during the release, with either propagation policy: route and Service are restored, and a new
@@ -150,42 +151,42 @@ func TestTrafficWorkloadDeleted(t *testing.T) {
 		{"in place", pb.Style_STYLE_PARTITION, metav1.DeletePropagationBackground},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s := serve(t)
-			canary := s.beginBy(&pb.ReleasePolicy{Style: tc.style, Batches: []string{"25%", "50%", "100%"}, Traffic: byRoute()})
-			s.upgrade(0)
-			s.weight(10)
-			sets := s.sets.LeaderworkersetV1().LeaderWorkerSets(s.namespace)
-			if err := sets.Delete(t.Context(), s.name, metav1.DeleteOptions{PropagationPolicy: &tc.way}); err != nil {
+			s := serving.Serve(t)
+			canary := s.BeginBy(&pb.ReleasePolicy{Style: tc.style, Batches: []string{"25%", "50%", "100%"}, Traffic: serving.ByRoute()})
+			s.Upgrade(0)
+			s.Weight(10)
+			sets := s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace)
+			if err := sets.Delete(t.Context(), s.Name, metav1.DeleteOptions{PropagationPolicy: &tc.way}); err != nil {
 				t.Fatal(err)
 			}
-			names := []string{s.name}
+			names := []string{s.Name}
 			if tc.style != pb.Style_STYLE_PARTITION {
 				names = append(names, canary)
 			}
-			s.eventually("everything is deleted", func(ctx context.Context) error {
+			s.Eventually("everything is deleted", func(ctx context.Context) error {
 				for _, name := range names {
 					if _, err := sets.Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 						return fmt.Errorf("%s: %w", name, err)
 					}
-					if err := s.noPods(ctx, name); err != nil {
+					if err := s.NoPods(ctx, name); err != nil {
 						return err
 					}
 				}
-				return s.restored(ctx)
+				return restored(ctx, s)
 			})
-			s.mustBeRestored()
-			s.deploy("model", 1)
-			s.served()
+			s.MustBeRestored()
+			s.Deploy("model", 1)
+			s.Served()
 		})
 	}
 }
 
 // restored returns nil once the user's objects are restored and the canary Service is deleted.
-func (s *served) restored(ctx context.Context) error {
-	if now := s.carriers(); now["Service"] != s.user["Service"] || now["route"] != s.user["route"] {
+func restored(ctx context.Context, s *serving.Release) error {
+	if now := s.Carriers(); now["Service"] != s.User["Service"] || now["route"] != s.User["route"] {
 		return fmt.Errorf("the user's objects are not restored: %v", now)
 	}
-	_, err := s.kube.CoreV1().Services(s.namespace).Get(ctx, "stable-canary", metav1.GetOptions{})
+	_, err := s.Kube.CoreV1().Services(s.Namespace).Get(ctx, "stable-canary", metav1.GetOptions{})
 	if err == nil {
 		return errors.New("the canary Service is left")
 	}
@@ -198,59 +199,59 @@ func (s *served) restored(ctx context.Context) error {
 // The record is removed during the release. Only the canary refers to the route: its requests are withdrawn, its leaders
 // finish theirs, and nothing of it is left.
 func TestTrafficRecordRemoved(t *testing.T) {
-	s := serve(t)
-	canary := s.begin(byRoute())
-	s.upgrade(0)
-	s.weight(30)
-	g := s.load(load.Options{Rate: 600, LongEvery: 50, LongFor: longest})
+	s := serving.Serve(t)
+	canary := s.BeginRelease(serving.ByRoute())
+	s.Upgrade(0)
+	s.Weight(30)
+	g := s.Load(load.Options{Rate: 600, LongEvery: 50, LongFor: serving.Longest})
 	g.Begin(load.Phase{Name: "30 %", Want: load.Shares{"model": 70, canary: 30}})
-	s.await(g, 1500)
+	s.Await(g, 1500)
 	g.Begin(load.Phase{Name: "record removed", Want: load.Shares{"model": 100}})
-	if _, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Patch(t.Context(), s.name, types.MergePatchType,
+	if _, err := s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace).Patch(t.Context(), s.Name, types.MergePatchType,
 		[]byte(`{"metadata": {"annotations": {"lockstep.dev/release": null}}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.eventually("nothing is left", func(ctx context.Context) error {
-		return errors.Join(s.noPods(ctx, canary), s.restored(ctx))
+	s.Eventually("nothing is left", func(ctx context.Context) error {
+		return errors.Join(s.NoPods(ctx, canary), restored(ctx, s))
 	})
-	s.await(g, 1000)
-	s.passes(g)
-	s.mustBeRestored()
+	s.Await(g, 1000)
+	s.Passes(g)
+	s.MustBeRestored()
 }
 
 // The driver is killed while requests reach leaders that it has warmed up. The next driver finds them in service.
 func TestTrafficDriverRestartKeepsWarmLeaders(t *testing.T) {
-	s := serve(t)
-	policy := byRoute()
+	s := serving.Serve(t)
+	policy := serving.ByRoute()
 	policy.WarmUp = &pb.WarmUpPolicy{Endpoint: ":8080/warm-up"}
-	canary := s.begin(policy)
-	s.upgrade(0)
-	s.weight(50)
-	g := s.load(load.Options{Rate: 600})
+	canary := s.BeginRelease(policy)
+	s.Upgrade(0)
+	s.Weight(50)
+	g := s.Load(load.Options{Rate: 600})
 	half := load.Shares{"model": 50, canary: 50}
 	g.Begin(load.Phase{Name: "50 %", Want: half})
-	s.await(g, 1000)
+	s.Await(g, 1000)
 	g.Begin(load.Phase{Name: "driver killed", Want: half})
 	for i := range 3 {
 		s.Kill()
 		s.Begin()
 		s.AwaitSync()
-		s.await(g, 1000*(i+1))
+		s.Await(g, 1000*(i+1))
 	}
-	s.passes(g)
-	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
-	s.mustBeRestored()
+	s.Passes(g)
+	s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	s.MustBeRestored()
 }
 
 // A policy with unusable objects is refused before any write, with a remedy.
 func TestTrafficRefused(t *testing.T) {
-	s := serve(t)
-	s.service("workers", `{leaderworkerset.sigs.k8s.io/name: model}`, 8)
-	s.service("empty", `{app: empty}`, 0)
-	if _, err := s.Adopt(t.Context(), &pb.AdoptRequest{Workload: s.ref}); err != nil {
+	s := serving.Serve(t)
+	s.Service("workers", `{leaderworkerset.sigs.k8s.io/name: model}`, 8)
+	s.Service("empty", `{app: empty}`, 0)
+	if _, err := s.Adopt(t.Context(), &pb.AdoptRequest{Workload: s.Ref}); err != nil {
 		t.Fatal(err)
 	}
-	s.edit("v2")
+	s.Edit("v2")
 	for _, tc := range []struct {
 		name   string
 		policy *pb.TrafficPolicy
@@ -275,7 +276,7 @@ func TestTrafficRefused(t *testing.T) {
 		},
 	} {
 		_, err := s.Initialize(t.Context(), &pb.InitializeRequest{
-			Workload: s.ref, ReleaseId: "r1", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}, Traffic: tc.policy},
+			Workload: s.Ref, ReleaseId: "r1", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}, Traffic: tc.policy},
 		})
 		if plugin.Reason(err) != tc.reason {
 			t.Errorf("%s: %v, want %v", tc.name, err, tc.reason)
@@ -287,71 +288,71 @@ func TestTrafficRefused(t *testing.T) {
 			}
 		}
 	}
-	s.mustBeRestoredExcept("workers", "empty")
+	s.MustBeRestoredExcept("workers", "empty")
 }
 
 // A GRPCRoute and real calls: shares, a header and a cookie in the metadata, promotion. No call is lost or misrouted.
 func TestTrafficGRPC(t *testing.T) {
-	s := serveBy(t, grpcRoute, func(e *env) { e.deploy("model", 4) })
-	policy := byRoute()
+	s := serving.ServeBy(t, serving.GRPCRoute, func(e *serving.Env) { e.Deploy("model", 4) })
+	policy := serving.ByRoute()
 	policy.HttpRoutes, policy.GrpcRoutes = nil, []string{"model"}
-	g := s.load(load.Options{
-		Rate: 600, LongEvery: 100, LongFor: longest, MatchEvery: 10, Match: http.Header{match: {"yes"}, "Cookie": {"a=b; tester=always"}},
+	g := s.Load(load.Options{
+		Rate: 600, LongEvery: 100, LongFor: serving.Longest, MatchEvery: 10, Match: http.Header{serving.Match: {"yes"}, "Cookie": {"a=b; tester=always"}},
 	})
 	g.Begin(load.Phase{Name: "stable alone", Want: load.Shares{"model": 100}})
-	s.await(g, 500)
-	canary := s.begin(policy)
-	s.upgrade(0)
+	s.Await(g, 500)
+	canary := s.BeginRelease(policy)
+	s.Upgrade(0)
 	g.Begin(load.Phase{Name: "25 %", Want: load.Shares{"model": 75, canary: 25}})
-	s.weight(25)
-	s.await(g, 4000)
+	s.Weight(25)
+	s.Await(g, 4000)
 	for name, m := range map[string]*pb.HeaderMatch{
-		"header": {Name: match, Value: &pb.HeaderMatch_Exact{Exact: "yes"}},
+		"header": {Name: serving.Match, Value: &pb.HeaderMatch_Exact{Exact: "yes"}},
 		"cookie": {Name: "tester", Value: &pb.HeaderMatch_Cookie{Cookie: "always"}},
 	} {
 		g.Begin(load.Phase{Name: name + " match", Want: load.Shares{"model": 75, canary: 25}, WantMatch: canary})
 		for _, matches := range [][]*pb.HeaderMatch{{m}, nil} {
 			if matches == nil {
-				s.await(g, 3000)
+				s.Await(g, 3000)
 				g.Begin(load.Phase{Name: name + " match removed", Want: load.Shares{"model": 75, canary: 25}})
 			}
-			if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: s.ref, ReleaseId: "r1", Name: name, Matches: matches}); err != nil {
+			if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: s.Ref, ReleaseId: "r1", Name: name, Matches: matches}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		s.await(g, 1500)
+		s.Await(g, 1500)
 	}
 	g.Begin(load.Phase{Name: "100 %", Want: load.Shares{canary: 100}})
-	s.upgrade(2)
-	s.weight(100)
-	s.await(g, 2000)
+	s.Upgrade(2)
+	s.Weight(100)
+	s.Await(g, 2000)
 	g.Begin(load.Phase{Name: "promoted", Want: load.Shares{"model": 100}})
-	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
-	s.await(g, 2000)
-	s.passes(g)
-	s.mustBeRestored()
+	s.End(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+	s.Await(g, 2000)
+	s.Passes(g)
+	s.MustBeRestored()
 }
 
 // An abort while the canary of an earlier template drains: its leaders have long requests in flight, and are deleted when
 // those have finished, whatever is decided in between.
 func TestTrafficAbortedWhileDraining(t *testing.T) {
 	const endless = 6 * time.Second
-	s := serve(t)
-	policy := byRoute()
+	s := serving.Serve(t)
+	policy := serving.ByRoute()
 	policy.Drain = &pb.DrainPolicy{
 		Period: durationpb.New(time.Second),
 		Metric: "vllm:num_requests_running", MetricEndpoint: fmt.Sprintf(":%d/metrics", podserver.Port),
 	}
-	canary := s.begin(policy)
-	s.upgrade(1)
-	s.weight(50)
-	g := s.load(load.Options{Rate: 400, LongEvery: 40, LongFor: endless})
+	canary := s.BeginRelease(policy)
+	s.Upgrade(1)
+	s.Weight(50)
+	g := s.Load(load.Options{Rate: 400, LongEvery: 40, LongFor: endless})
 	g.Begin(load.Phase{Name: "50 %", Want: load.Shares{"model": 50, canary: 50}})
-	s.await(g, 3000)
+	s.Await(g, 3000)
 	g.Begin(load.Phase{Name: "new template, old one drains"}) // too short for shares
-	s.edit("v3")
-	s.eventually("the old canary drains", func(ctx context.Context) error {
-		c, err := s.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: s.ref})
+	s.Edit("v3")
+	s.Eventually("the old canary drains", func(ctx context.Context) error {
+		c, err := s.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: s.Ref})
 		if err == nil && c.GetContext().GetReason() != "Draining" {
 			err = fmt.Errorf("%s: %s", c.GetContext().GetReason(), c.GetContext().GetMessage())
 		}
@@ -359,81 +360,81 @@ func TestTrafficAbortedWhileDraining(t *testing.T) {
 	})
 	g.Begin(load.Phase{Name: "aborted", Want: load.Shares{"model": 100}})
 	aborted := time.Now()
-	r, err := s.Finalize(t.Context(), &pb.FinalizeRequest{Workload: s.ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK})
+	r, err := s.Finalize(t.Context(), &pb.FinalizeRequest{Workload: s.Ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK})
 	if err != nil || r.GetDone() {
 		t.Fatalf("Finalize while the canary drains: %v, %v", r, err)
 	}
-	if _, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Get(t.Context(), canary, metav1.GetOptions{}); err != nil {
+	if _, err := s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace).Get(t.Context(), canary, metav1.GetOptions{}); err != nil {
 		t.Errorf("the canary went before its requests were answered: %v", err)
 	}
-	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	t.Logf("rolled back %s after the abort; a long request takes %s", time.Since(aborted).Round(time.Millisecond), endless)
-	s.await(g, 1500)
-	if report := s.passes(g); report.Rows[len(report.Rows)-1].Terminating > 0 {
+	s.Await(g, 1500)
+	if report := s.Passes(g); report.Rows[len(report.Rows)-1].Terminating > 0 {
 		t.Error("leaders were deleted before they had drained")
 	}
-	s.mustBeRestored()
+	s.MustBeRestored()
 }
 
 // Two workloads share a route, with a rule each: each release splits its own rule only.
 func TestTrafficSharedRoute(t *testing.T) {
-	s := serve(t)
-	s.service("stable", leadersOf("model"), 4)
-	s.deploy("other", 2)
-	s.service("others", leadersOf("other"), 2)
-	s.route(`[
+	s := serving.Serve(t)
+	s.Service("stable", serving.LeadersOf("model"), 4)
+	s.Deploy("other", 2)
+	s.Service("others", serving.LeadersOf("other"), 2)
+	s.Route(`[
   {matches: [{headers: [{name: X-Model, value: other}]}], backendRefs: [{name: others, port: 80}]},
   {backendRefs: [{name: stable, port: 80}]}]`)
-	s.served()
-	s.user = s.carriers()
+	s.Served()
+	s.User = s.Carriers()
 	second := *s
-	second.name, second.ref = "other", &pb.WorkloadRef{Namespace: s.namespace, Name: "other"}
-	policy := byRoute()
+	second.Name, second.Ref = "other", &pb.WorkloadRef{Namespace: s.Namespace, Name: "other"}
+	policy := serving.ByRoute()
 	policy.StableService = "others"
 
-	g := s.load(load.Options{Rate: 600, LongEvery: 100, LongFor: longest})
+	g := s.Load(load.Options{Rate: 600, LongEvery: 100, LongFor: serving.Longest})
 	g.Begin(load.Phase{Name: "both stable", Want: load.Shares{"model": 100}})
-	s.await(g, 500)
-	canary := s.begin(byRoute())
-	otherCanary := second.begin(policy)
-	s.upgrade(1)
-	second.upgrade(1)
+	s.Await(g, 500)
+	canary := s.BeginRelease(serving.ByRoute())
+	otherCanary := second.BeginRelease(policy)
+	s.Upgrade(1)
+	second.Upgrade(1)
 	g.Begin(load.Phase{Name: "both split", Want: load.Shares{"model": 50, canary: 50}})
-	s.weight(50)
-	second.weight(30)
-	s.await(g, 2000)
+	s.Weight(50)
+	second.Weight(30)
+	s.Await(g, 2000)
 	g.Begin(load.Phase{Name: "the other rolled back", Want: load.Shares{"model": 50, canary: 50}})
-	second.finalize(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
-	s.verified(50)
-	s.await(g, 1500)
-	if !s.ownsRoute() {
+	second.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	verified(s, 50)
+	s.Await(g, 1500)
+	if !ownsRoute(s) {
 		t.Error("the route is written, but no field manager owns its rules")
 	}
 	g.Begin(load.Phase{Name: "100 %", Want: load.Shares{canary: 100}})
-	s.upgrade(2)
-	s.weight(100)
-	s.await(g, 100)
-	time.Sleep(longest + time.Second) // what the stable leaders have, LeaderWorkerSet does not wait for
+	s.Upgrade(2)
+	s.Weight(100)
+	s.Await(g, 100)
+	time.Sleep(serving.Longest + time.Second) // what the stable leaders have, LeaderWorkerSet does not wait for
 	g.Begin(load.Phase{Name: "promoted", Want: load.Shares{"model": 100}})
-	s.finalize(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
-	s.await(g, 1000)
-	s.passes(g)
-	if n := s.pods.Counts()[s.namespace+"/"+otherCanary+"-0"].Requests; n > 0 {
+	s.End(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+	s.Await(g, 1000)
+	s.Passes(g)
+	if n := s.Pods.Counts()[s.Namespace+"/"+otherCanary+"-0"].Requests; n > 0 {
 		t.Errorf("%d requests for one model came to the other's canary", n)
 	}
-	s.mustBeRestoredExcept("others", "other")
-	if s.ownsRoute() {
+	s.MustBeRestoredExcept("others", "other")
+	if ownsRoute(s) {
 		t.Error("the rules are owned after the last release")
 	}
 }
 
 // ownsRoute reports whether Lockstep has an entry in the route's managedFields.
-func (s *served) ownsRoute() bool {
-	s.t.Helper()
-	route, err := dynamic.NewForConfigOrDie(s.cluster.RESTConfig()).Resource(httpRoutes).Namespace(s.namespace).
-		Get(s.t.Context(), "model", metav1.GetOptions{})
+func ownsRoute(s *serving.Release) bool {
+	s.T.Helper()
+	route, err := dynamic.NewForConfigOrDie(s.Cluster.RESTConfig()).Resource(serving.HTTPRoutes).Namespace(s.Namespace).
+		Get(s.T.Context(), "model", metav1.GetOptions{})
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return slices.ContainsFunc(route.GetManagedFields(), traffic.IsLockstepEntry)
 }

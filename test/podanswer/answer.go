@@ -1,7 +1,8 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package podserver
+// Package podanswer has the answers of pods in tests: who answered, and why a pod does not serve.
+package podanswer
 
 // Violation is why a pod does not serve a request.
 type Violation string
@@ -40,14 +41,17 @@ type Answer struct {
 	Detail string `json:"detail,omitempty"`
 }
 
+// Pods with containers stream the completion in the body, which ends with the event Done, and have the Answer, as JSON, in the header Header.
+const (
+	Header = "X-Lockstep-Answer"
+	Done   = "[DONE]"
+)
+
 // Values of Answer.Role.
 const (
 	RoleLeader = "leader"
 	RoleWorker = "worker"
 )
 
-// Count counts the requests to one pod.
-type Count struct {
-	Requests   int
-	Violations map[Violation]int
-}
+// Port is the port on which pods serve.
+const Port = 8080

@@ -1,0 +1,72 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package node
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/load"
+	"github.com/lockstep-rollouts/lockstep/test/podanswer"
+	"github.com/lockstep-rollouts/lockstep/test/serving"
+)
+
+// groups is the number of groups of a workload, of two pods each.
+const groups = 4
+
+// pushed is the model server's image, which is pushed once.
+var pushed struct {
+	once sync.Once
+	err  error
+}
+
+// serve creates a workload of real containers behind a Service and a route, and a driver with the permissions of config/rbac.
+func serve(t *testing.T, changes ...func(*lws.LeaderWorkerSet)) *serving.Release {
+	t.Helper()
+	e := serving.NewEnv(t)
+	return serveBy(e, driver.Start(t, driver.Kubeconfig(t, e.Cluster), e.Namespace), changes...)
+}
+
+// serveBy is serve with another driver.
+func serveBy(e *serving.Env, d *driver.Driver, changes ...func(*lws.LeaderWorkerSet)) *serving.Release {
+	e.T.Helper()
+	pushed.once.Do(func() { pushed.err = Push(context.Background(), e.Cluster, "v1", "v2") })
+	if pushed.err != nil {
+		e.T.Fatal(pushed.err)
+	}
+	s := serving.Prepare(e, d)
+	s.Image = func(tag string) string { return Image(e.Cluster, tag) }
+	w, err := Workload(s.Name, groups, s.Image("v1"))
+	if err != nil {
+		e.T.Fatal(err)
+	}
+	for _, change := range changes {
+		change(w)
+	}
+	if _, err := s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace).Create(e.T.Context(), w, metav1.CreateOptions{}); err != nil {
+		e.T.Fatal(err)
+	}
+	s.Ready(s.Name, 2*groups)
+	s.Expose()
+	return s
+}
+
+// rate is the number of requests a second.
+const rate = 25
+
+// stream starts streaming requests of two seconds, and tells revisions apart.
+func stream(s *serving.Release) *load.Generator {
+	s.T.Helper()
+	return s.Load(load.Options{
+		Rate: rate, Stream: serving.Longest, Timeout: 20 * time.Second, Side: func(a podanswer.Answer) string { return a.Revision },
+	})
+}

@@ -1,0 +1,227 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package node
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/podanswer"
+	"github.com/lockstep-rollouts/lockstep/test/serving"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
+	"github.com/lockstep-rollouts/lockstep/test/tlstest"
+)
+
+// The manifests of config/deployment run the driver on the node, from an image that has nothing but its static program, with its own
+// service account. An operator's service account calls it through its Service.
+func TestDriverInCluster(t *testing.T) {
+	e := serving.NewEnv(t)
+	c := beginOf(serveBy(e, deploy(t, e)), canary())
+	for batch, weight := range []int32{10, 50, 100} {
+		c.batch(int32(batch))
+		c.weigh(weight)
+	}
+	c.phase("promotion", 0)
+	c.End(promote)
+	c.ends("promoted")
+}
+
+// deploy installs the driver, and returns a client with the permissions of lockstep-operator in the namespace.
+func deploy(t *testing.T, e *serving.Env) *driver.Driver {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "lockstep")
+	if err := cluster.BuildProgram(t.Context(), "github.com/lockstep-rollouts/lockstep/cmd/lockstep", program); err != nil {
+		t.Fatal(err)
+	}
+	image, err := e.Cluster.PushProgram(t.Context(), "lockstep:test", program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority, err := tlstest.NewAuthority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const service = "lockstep." + config.Namespace + ".svc"
+	pair, err := authority.Serve("lockstep", service)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, read := range []func() ([]byte, error){config.RBAC, config.Access, config.Deployment} {
+		manifest, err := read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Cluster.Apply(t.Context(), config.Namespace, bytes.ReplaceAll(manifest, []byte("image: lockstep\n"), []byte("image: "+image+"\n"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deployments := e.Kube.AppsV1().Deployments(config.Namespace)
+	t.Cleanup(func() {
+		if err := deployments.Delete(context.WithoutCancel(t.Context()), "lockstep", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "lockstep-tls"}, Type: corev1.SecretTypeTLS,
+		Data: map[string][]byte{corev1.TLSCertKey: pair.Certificate, corev1.TLSPrivateKeyKey: pair.Key},
+	}
+	if _, err := e.Kube.CoreV1().Secrets(config.Namespace).Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await.Nil(t, "the driver is available", func(ctx context.Context) error {
+		d, err := deployments.Get(ctx, "lockstep", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		return available(d)
+	})
+	svc, err := e.Kube.CoreV1().Services(config.Namespace).Get(t.Context(), "lockstep", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Apply(`
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: operator}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: operator}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: lockstep-operator}
+subjects: [{kind: ServiceAccount, name: operator, namespace: %s}]
+`, e.Namespace)
+	operator, err := e.Kube.CoreV1().ServiceAccounts(e.Namespace).CreateToken(t.Context(), "operator",
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"lockstep"}}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	token, ca := filepath.Join(dir, "token"), filepath.Join(dir, "ca.crt")
+	if err := errors.Join(os.WriteFile(token, []byte(operator.Status.Token), 0o600), os.WriteFile(ca, authority.PEM, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	// The node learns the Service's address a moment after the driver is available.
+	client, err := plugin.Dial(t.Context(), svc.Spec.ClusterIP+":9443", plugin.WithWaitForReady(),
+		plugin.WithCA(ca), plugin.WithServerName(service), plugin.WithTokenFile(token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return &driver.Driver{Client: client}
+}
+
+func available(d *appsv1.Deployment) error {
+	if d.Status.AvailableReplicas == 0 || d.Status.ObservedGeneration < d.Generation {
+		return fmt.Errorf("%s: %v", d.Name, d.Status)
+	}
+	return nil
+}
+
+// A HorizontalPodAutoscaler adds groups in mid-release, by the leaders' own metric. No request is lost while it does.
+func TestAutoscaler(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	suite.ServePodMetrics(t, s.Cluster)
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { publish(ctx, s) })
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
+	s.Apply(`
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: model}
+spec:
+  scaleTargetRef: {apiVersion: leaderworkerset.x-k8s.io/v1, kind: LeaderWorkerSet, name: model}
+  minReplicas: %[1]d
+  maxReplicas: %[2]d
+  behavior: {scaleUp: {stabilizationWindowSeconds: 0}, scaleDown: {selectPolicy: Disabled}}
+  metrics: [{type: Resource, resource: {name: memory, target: {type: AverageValue, averageValue: 20Mi}}}]
+`, groups, groups+2)
+	c := beginOf(s, canary())
+	c.batch(0)
+	c.weigh(10)
+	c.phase("more requests", 0)
+	more := stream(s)
+	c.Eventually("groups are added", func(ctx context.Context) error {
+		if now := c.now(ctx); now.GetStableReady() <= groups {
+			return fmt.Errorf("%d stable groups are ready", now.GetStableReady())
+		}
+		return nil
+	})
+	c.Await(more, enough)
+	c.Passes(more)
+	c.Upgrade(1)
+	c.weigh(50)
+	c.phase("promotion", 0)
+	c.End(promote)
+	c.ends("promoted")
+}
+
+// publish has the metrics API serve how many requests each leader of the workload runs.
+func publish(ctx context.Context, s *serving.Release) {
+	const selector = "leaderworkerset.sigs.k8s.io/name=model,leaderworkerset.sigs.k8s.io/worker-index=0"
+	for ctx.Err() == nil {
+		pods, err := s.Kube.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+		if err == nil {
+			values := map[string]int{}
+			for i := range pods.Items {
+				values[pods.Items[i].Name] = requestsOf(ctx, pods.Items[i].Status.PodIP)
+			}
+			err = suite.SetPodMetrics(ctx, s.Cluster, s.Namespace, s.Name, values)
+		}
+		if err != nil && ctx.Err() == nil {
+			s.T.Error(err)
+		}
+		select { // the metric's period
+		case <-ctx.Done():
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+// requestsOf reads vllm:num_requests_running, 0 if the pod does not answer.
+func requestsOf(ctx context.Context, ip string) int {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:%d/metrics", ip, podanswer.Port), http.NoBody)
+	if err != nil {
+		return 0
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = response.Body.Close() }()
+	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
+		if value, ok := strings.CutPrefix(lines.Text(), "vllm:num_requests_running "); ok {
+			n, _ := strconv.Atoi(value)
+			return n
+		}
+	}
+	return 0
+}

@@ -1,0 +1,312 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package serving has a workload that receives requests through the gateway, and its release, for the suites that send requests.
+package serving
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
+
+	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/load"
+	"github.com/lockstep-rollouts/lockstep/test/netns"
+	"github.com/lockstep-rollouts/lockstep/test/podanswer"
+	"github.com/lockstep-rollouts/lockstep/test/podserver"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
+)
+
+// pods is the server of all pods, on one port.
+var pods struct {
+	once   sync.Once
+	server *podserver.Server
+	err    error
+}
+
+// Env is a test's namespace, behind the gateway of the shared cluster.
+type Env struct {
+	T         *testing.T
+	Cluster   *cluster.Cluster
+	Namespace string
+	Kube      kubernetes.Interface
+	// Pods serves for pods without containers. Nil on nodes that run containers.
+	Pods *podserver.Server
+	// Kind is the kind of the test's route: HTTPRoute, or GRPCRoute for calls in place of requests.
+	Kind string
+}
+
+// NewEnv creates a namespace for a test.
+func NewEnv(t *testing.T) *Env {
+	t.Helper()
+	c := cluster.Shared(t)
+	e := &Env{T: t, Cluster: c, Namespace: c.Namespace(t), Kube: kubernetes.NewForConfigOrDie(c.RESTConfig()), Kind: HTTPRoute}
+	if netns.OnNode() {
+		return e
+	}
+	pods.once.Do(func() { pods.server, pods.err = podserver.Start(context.Background(), c.RESTConfig()) })
+	if pods.err != nil {
+		t.Fatal(pods.err)
+	}
+	e.Pods = pods.server
+	return e
+}
+
+// Apply writes a manifest to the namespace.
+func (e *Env) Apply(format string, args ...any) {
+	e.T.Helper()
+	suite.Apply(e.T, e.Cluster, e.Namespace, fmt.Sprintf(format, args...))
+}
+
+// Eventually waits until a check returns nil.
+func (e *Env) Eventually(what string, check func(context.Context) error) {
+	e.T.Helper()
+	await.Nil(e.T, what, check)
+}
+
+// Deploy creates a LeaderWorkerSet with groups of two and returns when all its pods are ready.
+func (e *Env) Deploy(name string, groups int) {
+	e.T.Helper()
+	e.Apply(`
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: %[1]s}
+spec:
+  replicas: %[2]d
+  leaderWorkerTemplate:
+    size: 2
+    workerTemplate: {spec: {containers: [{name: server, image: "example.com/%[1]s:v1", ports: [{name: http, containerPort: %[3]d}]}]}}
+`, name, groups, podserver.Port)
+	e.Ready(name, 2*groups)
+}
+
+// Ready returns when a number of pods of a LeaderWorkerSet are ready.
+func (e *Env) Ready(name string, pods int) {
+	e.T.Helper()
+	e.Eventually(name+" is ready", func(ctx context.Context) error {
+		list, err := e.Kube.CoreV1().Pods(e.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "leaderworkerset.sigs.k8s.io/name=" + name})
+		if err != nil {
+			return err
+		}
+		ready := 0
+		for i := range list.Items {
+			for _, condition := range list.Items[i].Status.Conditions {
+				if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
+					ready++
+				}
+			}
+		}
+		if ready != pods {
+			return fmt.Errorf("%d of %d pods are ready", ready, pods)
+		}
+		return nil
+	})
+}
+
+// leaders selects the leaders of a LeaderWorkerSet; AllPods selects all its pods, as a wrong selector does.
+const (
+	leaders = `{leaderworkerset.sigs.k8s.io/name: %s, leaderworkerset.sigs.k8s.io/worker-index: "0"}`
+	AllPods = `{leaderworkerset.sigs.k8s.io/name: %s}`
+)
+
+// Service creates a Service and returns when it has a number of endpoints.
+func (e *Env) Service(name, selector string, endpoints int) {
+	e.T.Helper()
+	e.Apply(`
+apiVersion: v1
+kind: Service
+metadata: {name: %[1]s}
+spec:
+  selector: %[2]s
+  ports: [{name: http, port: 80, targetPort: http}]
+`, name, selector)
+	e.Eventually(fmt.Sprintf("Service %s has %d endpoints", name, endpoints), func(ctx context.Context) error {
+		return e.HasEndpoints(ctx, name, endpoints)
+	})
+}
+
+// HasEndpoints returns nil if a Service has a number of ready endpoints.
+func (e *Env) HasEndpoints(ctx context.Context, service string, want int) error {
+	slices, err := e.Kube.DiscoveryV1().EndpointSlices(e.Namespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service})
+	if err != nil {
+		return err
+	}
+	got := 0
+	for _, slice := range slices.Items {
+		for _, endpoint := range slice.Endpoints {
+			if endpoint.Conditions.Ready != nil && *endpoint.Conditions.Ready {
+				got++
+			}
+		}
+	}
+	if got != want {
+		return fmt.Errorf("it has %d", got)
+	}
+	return nil
+}
+
+// Host is the Host header of this test's route.
+func (e *Env) Host() string { return e.Namespace + ".test" }
+
+// Route creates the test's route with rules, given as YAML.
+func (e *Env) Route(rules string) {
+	e.T.Helper()
+	e.Apply(`
+apiVersion: gateway.networking.k8s.io/v1
+kind: %s
+metadata: {name: model}
+spec:
+  parentRefs: [{name: %s, namespace: %s}]
+  hostnames: [%s]
+  rules: %s
+`, e.Kind, cluster.GatewayName, cluster.GatewayNamespace, e.Host(), rules)
+}
+
+// The kinds of routes.
+const (
+	HTTPRoute = "HTTPRoute"
+	GRPCRoute = "GRPCRoute"
+)
+
+// Only is a rule with the stable Service only.
+const Only = "[{backendRefs: [{name: stable, port: 80}]}]"
+
+// Split is a rule with two weights.
+func Split(stable, canary int) string {
+	return fmt.Sprintf("[{backendRefs: [{name: stable, port: 80, weight: %d}, {name: canary, port: 80, weight: %d}]}]", stable, canary)
+}
+
+// Load starts requests to the test's host.
+func (e *Env) Load(options load.Options) *load.Generator {
+	e.T.Helper()
+	g := load.Start(e.T.Context(), e.target(options))
+	e.T.Cleanup(func() { g.End() })
+	return g
+}
+
+// target has the requests sent to the test's host.
+func (e *Env) target(options load.Options) load.Options {
+	options.URL, options.Host = "http://"+e.Cluster.GatewayAddress()+"/v1/completions", e.Host()
+	options.GRPC = e.Kind == GRPCRoute
+	return options
+}
+
+// Await fails the test if the current phase is not reached.
+func (e *Env) Await(g *load.Generator, n int) {
+	e.T.Helper()
+	ctx, cancel := context.WithTimeout(e.T.Context(), await.Patience)
+	defer cancel()
+	if err := g.Await(ctx, n); err != nil {
+		e.T.Error(err)
+	}
+}
+
+// Served waits until the gateway serves the route.
+func (e *Env) Served() {
+	e.T.Helper()
+	e.Eventually("the gateway serves "+e.Host(), func(ctx context.Context) error {
+		options := load.Options{Requests: 1}
+		if e.Pods == nil {
+			options.Stream = time.Millisecond
+		}
+		g := load.Start(ctx, e.target(options))
+		if err := g.Await(ctx, 1); err != nil {
+			return err
+		}
+		report := g.End()
+		if _, worker := report.Rows[0].Failures[string(podanswer.Worker)]; worker {
+			return nil
+		}
+		if problems := report.Problems(); len(problems) > 0 {
+			return errors.New(problems[0])
+		}
+		return nil
+	})
+}
+
+// Settled waits until no request has failed for a second.
+func (e *Env) Settled(g *load.Generator) {
+	e.T.Helper()
+	e.Eventually("no request fails any more", func(context.Context) error {
+		_, before := g.Totals()
+		time.Sleep(time.Second)
+		if _, failed := g.Totals(); failed > before {
+			return fmt.Errorf("%d more have", failed-before)
+		}
+		return nil
+	})
+}
+
+// Behave changes how a pod behaves.
+func (e *Env) Behave(pod, behavior string) {
+	e.T.Helper()
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, cluster.AnnotationBehavior, behavior)
+	if _, err := e.Kube.CoreV1().Pods(e.Namespace).Patch(e.T.Context(), pod, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		e.T.Fatal(err)
+	}
+}
+
+// DeleteSet deletes a LeaderWorkerSet.
+func (e *Env) DeleteSet(name string) {
+	e.T.Helper()
+	sets := lwsclient.NewForConfigOrDie(e.Cluster.RESTConfig()).LeaderworkersetV1().LeaderWorkerSets(e.Namespace)
+	if err := sets.Delete(e.T.Context(), name, metav1.DeleteOptions{}); err != nil {
+		e.T.Fatal(err)
+	}
+}
+
+// NoPods returns nil when no pod of a LeaderWorkerSet is left.
+func (e *Env) NoPods(ctx context.Context, name string) error {
+	list, err := e.Kube.CoreV1().Pods(e.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "leaderworkerset.sigs.k8s.io/name=" + name})
+	if err != nil {
+		return err
+	}
+	if len(list.Items) > 0 {
+		return fmt.Errorf("%d pods are left", len(list.Items))
+	}
+	return nil
+}
+
+// LeadersOf selects the leaders of a LeaderWorkerSet.
+func LeadersOf(name string) string { return strings.ReplaceAll(leaders, "%s", name) }
+
+// Delete deletes a LeaderWorkerSet and returns when its pods are deleted.
+func (e *Env) Delete(name string) {
+	e.T.Helper()
+	e.DeleteSet(name)
+	e.Eventually(name+" is deleted", func(ctx context.Context) error { return e.NoPods(ctx, name) })
+}
+
+// Passes ends the load, prints its table and fails the test for every problem.
+func (e *Env) Passes(g *load.Generator) load.Report {
+	e.T.Helper()
+	report := g.End()
+	report.Write(e.T.Output())
+	for _, problem := range report.Problems() {
+		e.T.Errorf("rule broken: %s", problem)
+	}
+	return report
+}
+
+// Fails ends the load, prints its table and fails the test if the checker does not report the fault.
+func (e *Env) Fails(g *load.Generator, want string) load.Report {
+	e.T.Helper()
+	report := g.End()
+	report.Write(e.T.Output())
+	if all := strings.Join(report.Problems(), "\n"); !strings.Contains(all, want) {
+		e.T.Errorf("the problems do not name %q:\n%s", want, all)
+	}
+	return report
+}

@@ -1,0 +1,223 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package serving
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
+	"github.com/lockstep-rollouts/lockstep/test/text"
+)
+
+// Release is a workload that serves requests, its driver, and a release of it named r1.
+type Release struct {
+	*Env
+	*driver.Driver
+
+	Name string
+	Ref  *pb.WorkloadRef
+	Sets lwsclient.Interface
+	// Image returns the image of a tag.
+	Image func(tag string) string
+	// User has the user's Service and route, as they were.
+	User map[string]string
+}
+
+// Match is the name of the header of testers.
+const Match = "X-Canary"
+
+// HTTPRoutes is the resource of routes.
+var (
+	HTTPRoutes = schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "httproutes"}
+	grpcRoutes = schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "grpcroutes"}
+)
+
+// Long is how long calls wait at most.
+var Long = durationpb.New(await.Patience)
+
+// Enough requests show a loss of one in about ten thousand.
+const Enough = 50_000
+
+// Longest is the duration of a long request.
+const Longest = 2 * time.Second
+
+// Serve creates a workload of four groups behind a Service and a route, and a driver with the permissions of config/rbac.
+func Serve(t *testing.T) *Release {
+	t.Helper()
+	return ServeBy(t, HTTPRoute, func(e *Env) { e.Deploy("model", 4) })
+}
+
+// ServeBy is [Serve] with another kind of route, or for the test's own workload named model.
+func ServeBy(t *testing.T, kind string, deploy func(*Env)) *Release {
+	t.Helper()
+	e := NewEnv(t)
+	e.Kind = kind
+	s := Prepare(e, driver.Start(t, driver.Kubeconfig(t, e.Cluster), e.Namespace))
+	deploy(e)
+	s.Expose()
+	return s
+}
+
+// Prepare returns the release of a workload named model, which the test creates and exposes.
+func Prepare(e *Env, d *driver.Driver) *Release {
+	return &Release{
+		Env: e, Driver: d,
+		Name: "model", Ref: &pb.WorkloadRef{Namespace: e.Namespace, Name: "model"},
+		Sets:  lwsclient.NewForConfigOrDie(e.Cluster.RESTConfig()),
+		Image: func(tag string) string { return "example.com/model:" + tag },
+	}
+}
+
+// Expose creates the user's Service and route for all groups of the workload, and returns when they serve.
+func (s *Release) Expose() {
+	s.T.Helper()
+	w := suite.Get(s.T.Context(), s.T, s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace), s.Name)
+	s.Service("stable", `{leaderworkerset.sigs.k8s.io/worker-index: "0"}`, int(*w.Spec.Replicas))
+	s.Route(Only)
+	s.Served()
+	s.User = s.Carriers()
+}
+
+// Carriers are the user's objects, without what the API server and the gateway write.
+func (s *Release) Carriers() map[string]string {
+	s.T.Helper()
+	out := map[string]string{}
+	svc, err := s.Kube.CoreV1().Services(s.Namespace).Get(s.T.Context(), "stable", metav1.GetOptions{})
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	out["Service"] = text.JSON([]any{svc.Spec, svc.Labels, svc.Annotations})
+	resource := map[string]schema.GroupVersionResource{HTTPRoute: HTTPRoutes, GRPCRoute: grpcRoutes}[s.Kind]
+	routes := dynamic.NewForConfigOrDie(s.Cluster.RESTConfig()).Resource(resource).Namespace(s.Namespace)
+	route, err := routes.Get(s.T.Context(), "model", metav1.GetOptions{})
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	out["route"] = text.JSON([]any{route.Object["spec"], route.GetLabels(), route.GetAnnotations()})
+	return out
+}
+
+// Edit gives the workload another image. The changes are part of the same write.
+func (s *Release) Edit(tag string, changes ...func(*lws.LeaderWorkerSet)) {
+	s.T.Helper()
+	sets := s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace)
+	suite.Edit(s.T, sets, s.Name, func(w *lws.LeaderWorkerSet) {
+		suite.SetImages(w, s.Image(tag))
+		for _, change := range changes {
+			change(w)
+		}
+	})
+}
+
+// BeginRelease adopts the workload, changes its template and begins release r1. It returns the canary's name.
+func (s *Release) BeginRelease(policy *pb.TrafficPolicy) string {
+	s.T.Helper()
+	return s.BeginBy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "50%", "100%"}, Traffic: policy})
+}
+
+// BeginBy is [Release.BeginRelease] with the test's own policy, and optionally with more changes of the template.
+func (s *Release) BeginBy(policy *pb.ReleasePolicy, changes ...func(*lws.LeaderWorkerSet)) string {
+	s.T.Helper()
+	if _, err := s.Adopt(s.T.Context(), &pb.AdoptRequest{Workload: s.Ref}); err != nil {
+		s.T.Fatal(err)
+	}
+	s.Edit("v2", changes...)
+	r, err := s.Initialize(s.T.Context(), &pb.InitializeRequest{
+		Workload: s.Ref, ReleaseId: "r1", Wait: Long, Policy: policy,
+	})
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	if c := r.GetContext(); c.GetState() != pb.State_STATE_HOLDING {
+		s.T.Fatalf("after Initialize: %v", c)
+	}
+	return r.GetContext().GetCanaryWorkload()
+}
+
+// ByRoute splits the requests at the route. No request takes longer than the drain.
+func ByRoute() *pb.TrafficPolicy {
+	return &pb.TrafficPolicy{
+		StableService: "stable", HttpRoutes: []string{"model"}, Drain: &pb.DrainPolicy{Period: durationpb.New(Longest + 3*time.Second)},
+	}
+}
+
+// Upgrade requests a batch and returns when it is ready.
+func (s *Release) Upgrade(batch int32) {
+	s.T.Helper()
+	r, err := s.UpgradeBatch(s.T.Context(), &pb.UpgradeBatchRequest{
+		Workload: s.Ref, ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Batch{Batch: batch}, Wait: Long,
+	})
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	if c := r.GetContext(); c.GetState() != pb.State_STATE_READY {
+		s.T.Fatalf("batch %d: %v", batch, c)
+	}
+}
+
+// Weight requests a share and returns once the driver reports it as verified.
+func (s *Release) Weight(weight int32) {
+	s.T.Helper()
+	r, err := s.SetWeight(s.T.Context(), &pb.SetWeightRequest{Workload: s.Ref, ReleaseId: "r1", Weight: weight, Wait: Long})
+	if err != nil || !r.GetVerified() {
+		s.T.Fatalf("SetWeight %d: %v, %v", weight, r, err)
+	}
+	v, err := s.VerifyWeight(s.T.Context(), &pb.VerifyWeightRequest{Workload: s.Ref, ReleaseId: "r1", Weight: weight})
+	if err != nil || !v.GetVerified() || v.GetWeight() != weight {
+		s.T.Fatalf("VerifyWeight %d: %v, %v", weight, v, err)
+	}
+}
+
+// End promotes or rolls the release back, and returns when it has ended. Groups may be updated one after another meanwhile.
+func (s *Release) End(intent pb.FinalizeIntent) {
+	s.T.Helper()
+	var r *pb.FinalizeResponse
+	for range 4 {
+		var err error
+		r, err = s.Finalize(s.T.Context(), &pb.FinalizeRequest{Workload: s.Ref, ReleaseId: "r1", Intent: intent, Wait: Long})
+		if err != nil {
+			s.T.Fatalf("Finalize: %v", err)
+		}
+		if r.GetDone() {
+			return
+		}
+	}
+	s.T.Fatalf("Finalize: %v", r)
+}
+
+// MustBeRestored fails the test unless the user's objects are restored and no generated object is left.
+func (s *Release) MustBeRestored() {
+	s.T.Helper()
+	s.MustBeRestoredExcept()
+}
+
+// MustBeRestoredExcept is [Release.MustBeRestored] for a test with more Services.
+func (s *Release) MustBeRestoredExcept(more ...string) {
+	s.T.Helper()
+	if now := s.Carriers(); now["Service"] != s.User["Service"] || now["route"] != s.User["route"] {
+		s.T.Errorf("the user's objects are not as they were:\n%v\n%v", s.User, now)
+	}
+	all, err := s.Kube.CoreV1().Services(s.Namespace).List(s.T.Context(), metav1.ListOptions{})
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	for i := range all.Items {
+		// LWS's own has the workload's name.
+		if name := all.Items[i].Name; name != "stable" && name != s.Name && !slices.Contains(more, name) {
+			s.T.Errorf("Service %s is left", name)
+		}
+	}
+}
