@@ -79,9 +79,11 @@ func deploy(t *testing.T, e *serving.Env) *driver.Driver {
 			t.Fatal(err)
 		}
 	}
-	deployments := e.Kube.AppsV1().Deployments(config.Namespace)
+	deployments, secrets := e.Kube.AppsV1().Deployments(config.Namespace), e.Kube.CoreV1().Secrets(config.Namespace)
 	t.Cleanup(func() {
-		if err := deployments.Delete(context.WithoutCancel(t.Context()), "lockstep", metav1.DeleteOptions{}); err != nil {
+		ctx := context.WithoutCancel(t.Context())
+		err := errors.Join(deployments.Delete(ctx, "lockstep", metav1.DeleteOptions{}), secrets.Delete(ctx, "lockstep-tls", metav1.DeleteOptions{}))
+		if err != nil {
 			t.Error(err)
 		}
 	})
@@ -89,7 +91,7 @@ func deploy(t *testing.T, e *serving.Env) *driver.Driver {
 		ObjectMeta: metav1.ObjectMeta{Name: "lockstep-tls"}, Type: corev1.SecretTypeTLS,
 		Data: map[string][]byte{corev1.TLSCertKey: pair.Certificate, corev1.TLSPrivateKeyKey: pair.Key},
 	}
-	if _, err := e.Kube.CoreV1().Secrets(config.Namespace).Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
+	if _, err := secrets.Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	await.Nil(t, "the driver is available", func(ctx context.Context) error {
